@@ -1,0 +1,3 @@
+//! Sockets, files and HTTP around the machine.
+
+pub mod handle;

@@ -1,0 +1,1 @@
+//! The web console: its API, its event stream and the embedded pages.

@@ -1,0 +1,29 @@
+//! Pure limiters, controllers, estimates and theory: no clock, no I/O, no threads.
+//!
+//! Every type here is a value that is told what happened and when. The same code runs in production and in the
+//! simulator.
+//!
+//! | module | its one job |
+//! |---|---|
+//! | [`time`] | instants as plain numbers |
+//! | [`rate`] | exact rates |
+//! | [`limit`] | what enforces: token bucket, the gate that waits for it, and their kin |
+//!
+//! ```
+//! use tidegate_core::limit::{Limit, TokenBucket};
+//! use tidegate_core::{Instant, Rate};
+//!
+//! let start = Instant::ZERO;
+//! let mut bucket = TokenBucket::new(Limit::new(Rate::per_s(10), 2), start);
+//! assert!(bucket.try_take(2, start).is_ok());
+//! assert!(bucket.try_take(1, start).is_err()); // the refusal says when to come back
+//! ```
+//!
+//! It does not know what a topic, a tenant or a socket is.
+
+pub mod limit;
+pub mod rate;
+pub mod time;
+
+pub use rate::Rate;
+pub use time::Instant;

@@ -1,0 +1,172 @@
+//! The waiting discipline of the token bucket.
+
+use std::collections::VecDeque;
+
+use crate::Instant;
+use crate::limit::{Limit, TokenBucket};
+
+/// A first-in first-out line in front of a [`TokenBucket`]: nothing is refused while the line has room, and each item
+/// leaves at the first instant at which the bucket holds its cost.
+///
+/// Arrivals carry their own stamp: an item that is looked at late is charged at the time it came, so a late reader or a
+/// late timer delays it but does not push those behind it further back. An item whose cost exceeds the burst waits for
+/// a full bucket and takes what is there, so that a batch larger than the bucket still passes.
+/// Source: SRTM, §5.2; the delay of each item is max(0, U + 1 - b) / r with U the work found on arrival.
+#[derive(Clone, Debug)]
+pub struct Gate<T> {
+    bucket: TokenBucket,
+    waiting: VecDeque<Waiting<T>>,
+    /// Sum of the costs in `waiting`.
+    waiting_cost: u64,
+    capacity: u64,
+}
+
+#[derive(Clone, Debug)]
+struct Waiting<T> {
+    item: T,
+    cost: u64,
+    arrival: Instant,
+}
+
+/// An item that has got its tokens.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Released<T> {
+    /// What was pushed.
+    pub item: T,
+    /// When it came.
+    pub arrival: Instant,
+    /// When it could go: `arrival` if it was never delayed by the bucket.
+    pub release: Instant,
+    /// The tokens it was charged.
+    pub cost: u64,
+}
+
+/// The line is full; the item comes back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Full<T>(pub T);
+
+impl<T> Gate<T> {
+    /// A full bucket and an empty line that holds at most `capacity` tokens' worth of items (and always one item).
+    #[must_use]
+    pub fn new(limit: Limit, capacity: u64, now: Instant) -> Self {
+        Self { bucket: TokenBucket::new(limit, now), waiting: VecDeque::new(), waiting_cost: 0, capacity }
+    }
+
+    /// The contract in force.
+    #[must_use]
+    pub fn limit(&self) -> Limit {
+        self.bucket.limit()
+    }
+
+    /// Puts `limit` in force from `now` on; tokens earned and the order of the line are kept.
+    ///
+    /// Call [`Gate::pop`] until it returns `None` first: what was due before `now` is due under the old limit.
+    pub fn set_limit(&mut self, limit: Limit, now: Instant) {
+        self.bucket.set_limit(limit, now);
+    }
+
+    /// Tokens in the bucket at `now`.
+    #[must_use]
+    pub fn tokens(&mut self, now: Instant) -> f64 {
+        self.bucket.tokens(now)
+    }
+
+    /// Items in the line.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// True if nobody waits.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// Sum of the costs of the items in the line.
+    #[must_use]
+    pub fn waiting_cost(&self) -> u64 {
+        self.waiting_cost
+    }
+
+    /// Joins the line at its end.
+    ///
+    /// # Errors
+    /// [`Full`] gives the item back when the line is full.
+    pub fn push(&mut self, item: T, cost: u64, arrival: Instant) -> Result<(), Full<T>> {
+        if !self.waiting.is_empty() && self.waiting_cost.saturating_add(cost) > self.capacity {
+            return Err(Full(item));
+        }
+        self.waiting_cost += cost;
+        self.waiting.push_back(Waiting { item, cost, arrival });
+        Ok(())
+    }
+
+    /// The next item that has its tokens at `now`; call until `None`.
+    pub fn pop(&mut self, now: Instant) -> Option<Released<T>> {
+        let release = self.head_release()?;
+        if release > now {
+            return None;
+        }
+        let Waiting { item, cost, arrival } = self.waiting.pop_front()?;
+        self.waiting_cost -= cost;
+        let charged = cost.min(self.bucket.limit().burst);
+        self.bucket.try_take(charged, release).expect("the head's release is when the bucket holds its tokens");
+        Some(Released { item, arrival, release, cost })
+    }
+
+    /// Takes the oldest item out of the line without charging it.
+    pub fn drop_oldest(&mut self) -> Option<T> {
+        let head = self.waiting.pop_front()?;
+        self.waiting_cost -= head.cost;
+        Some(head.item)
+    }
+
+    /// When the head of the line gets its tokens; `None` when nobody waits or the rate is zero.
+    #[must_use]
+    pub fn next_timeout(&mut self) -> Option<Instant> {
+        self.head_release()
+    }
+
+    fn head_release(&mut self) -> Option<Instant> {
+        let head = self.waiting.front()?;
+        self.bucket.ready_at(head.cost.min(self.bucket.limit().burst), head.arrival)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Rate;
+
+    fn at(ms: u64) -> Instant {
+        Instant::from_nanos(ms * 1_000_000)
+    }
+
+    #[test]
+    fn items_leave_in_order_when_their_token_is_there() {
+        let mut gate = Gate::new(Limit::new(Rate::per_s(1_000), 2), 100, at(0));
+        for i in 0..4 {
+            gate.push(i, 1, at(0)).unwrap();
+        }
+        let out: Vec<_> = std::iter::from_fn(|| gate.pop(at(10))).map(|r| (r.item, r.release)).collect();
+        assert_eq!(out, [(0, at(0)), (1, at(0)), (2, at(1)), (3, at(2))]);
+    }
+
+    #[test]
+    fn a_late_look_does_not_delay_those_behind() {
+        let mut gate = Gate::new(Limit::new(Rate::per_s(1_000), 1), 100, at(0));
+        gate.push('a', 1, at(0)).unwrap();
+        gate.push('b', 1, at(0)).unwrap();
+        gate.pop(at(7)).unwrap();
+        assert_eq!(gate.pop(at(7)).map(|r| r.release), Some(at(1)));
+    }
+
+    #[test]
+    fn a_full_line_gives_the_item_back() {
+        let mut gate = Gate::new(Limit::new(Rate::per_s(1), 1), 2, at(0));
+        gate.push('a', 1, at(0)).unwrap();
+        gate.push('b', 1, at(0)).unwrap();
+        assert_eq!(gate.push('c', 1, at(0)), Err(Full('c')));
+    }
+}

@@ -1,0 +1,182 @@
+//! The token bucket.
+
+use crate::{Instant, Rate};
+
+/// A traffic contract: in any span `t`, at most `burst + rate * t` tokens.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Limit {
+    /// Long-run tokens per second.
+    pub rate: Rate,
+    /// Depth of the bucket in whole tokens, at least 1 for anything ever to pass.
+    pub burst: u64,
+}
+
+impl Limit {
+    /// The contract `(rate, burst)`.
+    #[must_use]
+    pub const fn new(rate: Rate, burst: u64) -> Self {
+        Self { rate, burst }
+    }
+}
+
+/// Why a request for tokens was refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Throttled {
+    /// The tokens will be there at this instant, and not a nanosecond sooner, if nobody else takes them.
+    Until(Instant),
+    /// The cost exceeds the burst, or the rate is zero: waiting does not help.
+    Never,
+}
+
+/// Holds tokens, minted at `rate` up to `burst`, and hands them out.
+///
+/// The level is an integer in units of `1 / rate.period_ns()` token, in which one nanosecond mints exactly
+/// `rate.tokens()` units: it never drifts and has no remainder to carry. O(1); 64 bytes.
+/// Source: SRTM, §1.1 (the contract), §2.1 (the delay it causes).
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TokenBucket {
+    limit: Limit,
+    /// In units of `1 / period_ns` token; at most `full`.
+    level: u128,
+    full: u128,
+    /// The level is exact at this instant.
+    at: Instant,
+}
+
+impl TokenBucket {
+    /// A full bucket.
+    #[must_use]
+    pub fn new(limit: Limit, now: Instant) -> Self {
+        let full = units(limit, limit.burst);
+        Self { limit, level: full, full, at: now }
+    }
+
+    /// The contract in force.
+    #[must_use]
+    pub fn limit(&self) -> Limit {
+        self.limit
+    }
+
+    /// Takes `cost` tokens, all or none.
+    ///
+    /// # Errors
+    /// [`Throttled`] says when to come back.
+    #[inline]
+    pub fn try_take(&mut self, cost: u64, now: Instant) -> Result<(), Throttled> {
+        self.refill(now);
+        if let Some(left) = self.level.checked_sub(units(self.limit, cost)) {
+            self.level = left;
+            return Ok(());
+        }
+        Err(self.refusal(cost))
+    }
+
+    /// When `cost` tokens asked for at `now` are there: `now` itself, or later, or never. Takes nothing.
+    #[inline]
+    #[must_use]
+    pub fn ready_at(&mut self, cost: u64, now: Instant) -> Option<Instant> {
+        self.refill(now);
+        if units(self.limit, cost) <= self.level {
+            return Some(now);
+        }
+        match self.refusal(cost) {
+            Throttled::Until(at) => Some(at),
+            Throttled::Never => None,
+        }
+    }
+
+    /// Tokens in the bucket at `now`, with their fraction.
+    #[must_use]
+    pub fn tokens(&mut self, now: Instant) -> f64 {
+        self.refill(now);
+        #[expect(clippy::cast_precision_loss, reason = "for display; decisions use the integer level")]
+        let (level, unit) = (self.level as f64, self.limit.rate.period_ns() as f64);
+        level / unit
+    }
+
+    /// Puts the contract `limit` in force from `now` on.
+    ///
+    /// What was earned until now stays, minted at the old rate and cut only to the new depth; a deeper bucket does
+    /// not fill by itself, so that changing a limit back and forth mints nothing. A fraction of a token that the new
+    /// unit cannot express, less than one unit, is rounded down.
+    pub fn set_limit(&mut self, limit: Limit, now: Instant) {
+        self.refill(now);
+        let whole = self.level / u128::from(self.limit.rate.period_ns());
+        let rest = self.level % u128::from(self.limit.rate.period_ns());
+        let per_token = u128::from(limit.rate.period_ns());
+        self.level = whole.saturating_mul(per_token) + rest * per_token / u128::from(self.limit.rate.period_ns());
+        self.full = units(limit, limit.burst);
+        self.level = self.level.min(self.full);
+        self.limit = limit;
+    }
+
+    #[inline]
+    fn refill(&mut self, now: Instant) {
+        let elapsed = now.nanos_since(self.at);
+        if elapsed > 0 {
+            let minted = u128::from(elapsed) * u128::from(self.limit.rate.tokens());
+            self.level = self.level.saturating_add(minted).min(self.full);
+            self.at = now;
+        }
+    }
+
+    #[cold]
+    fn refusal(&self, cost: u64) -> Throttled {
+        let wanted = units(self.limit, cost);
+        if wanted > self.full || self.limit.rate.is_zero() {
+            return Throttled::Never;
+        }
+        let missing = wanted - self.level;
+        let wait = missing.div_ceil(u128::from(self.limit.rate.tokens()));
+        Throttled::Until(self.at.plus_nanos(u64::try_from(wait).unwrap_or(u64::MAX)))
+    }
+}
+
+#[inline]
+fn units(limit: Limit, tokens: u64) -> u128 {
+    u128::from(tokens) * u128::from(limit.rate.period_ns())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(ns: u64) -> Instant {
+        Instant::from_nanos(ns)
+    }
+
+    #[test]
+    fn refusal_names_the_first_nanosecond_that_grants() {
+        let mut bucket = TokenBucket::new(Limit::new(Rate::per_s(3), 1), at(0));
+        bucket.try_take(1, at(0)).unwrap();
+        let Err(Throttled::Until(when)) = bucket.try_take(1, at(10)) else { panic!("an empty bucket refuses") };
+        assert_eq!(when, at(333_333_334));
+        assert!(bucket.clone().try_take(1, when.minus_nanos(1)).is_err());
+        assert!(bucket.try_take(1, when).is_ok());
+    }
+
+    #[test]
+    fn three_per_second_never_drifts() {
+        // Depth 2, so that what ripens between two polls is not cut off.
+        let mut bucket = TokenBucket::new(Limit::new(Rate::per_s(3), 2), at(0));
+        bucket.try_take(2, at(0)).unwrap();
+        let granted = (1..=1_000_000).filter(|i| bucket.try_take(1, at(i * 100_003)).is_ok()).count();
+        assert_eq!(granted, 300);
+    }
+
+    #[test]
+    fn idle_bucket_never_exceeds_burst() {
+        let mut bucket = TokenBucket::new(Limit::new(Rate::per_s(1_000), 5), at(0));
+        assert_eq!(bucket.try_take(6, Instant::MAX), Err(Throttled::Never));
+        assert!(bucket.try_take(5, Instant::MAX).is_ok());
+    }
+
+    #[test]
+    fn a_changed_limit_mints_nothing() {
+        let mut bucket = TokenBucket::new(Limit::new(Rate::per_s(10), 10), at(0));
+        bucket.try_take(10, at(0)).unwrap();
+        bucket.set_limit(Limit::new(Rate::per_s(7), 100), at(500_000_000));
+        bucket.set_limit(Limit::new(Rate::per_s(10), 10), at(500_000_000));
+        assert!((4.9..=5.0).contains(&bucket.tokens(at(500_000_000))));
+    }
+}

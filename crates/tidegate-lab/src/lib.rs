@@ -1,0 +1,1 @@
+//! Experiments: a TOML file in, a table, JSON and a figure out.

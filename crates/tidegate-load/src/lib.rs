@@ -1,0 +1,1 @@
+//! Open-loop load and raw clients for demo, benchmarks and attacks.

@@ -1,0 +1,1 @@
+//! The outside world: clock, configuration, control store, telemetry, TLS.

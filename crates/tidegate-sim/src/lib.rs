@@ -1,0 +1,1 @@
+//! A discrete-event kernel: virtual clock, seeded randomness, network, hosts, workloads, traces.

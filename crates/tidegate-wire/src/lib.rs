@@ -1,0 +1,5 @@
+//! Bytes to messages and back, parsed here only.
+//!
+//! [`nsq`] is the NSQ TCP protocol, version 2.
+
+pub mod nsq;

@@ -1,0 +1,5 @@
+//! The NSQ TCP protocol, version 2.
+
+mod name;
+
+pub use name::{BadName, ChannelName, TopicName};
