@@ -3,5 +3,7 @@
 //! | module | its one job |
 //! |---|---|
 //! | [`clock`] | the only reader of clocks |
+//! | [`store`] | the control store: a revisioned map for what must outlive the process |
 
 pub mod clock;
+pub mod store;
