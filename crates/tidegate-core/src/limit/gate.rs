@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use crate::Instant;
-use crate::limit::{Limit, TokenBucket};
+use crate::limit::{Limit, Throttled, TokenBucket};
 
 /// A first-in first-out line in front of a [`TokenBucket`]: nothing is refused while the line has room, and each item
 /// leaves at the first instant at which the bucket holds its cost.
@@ -100,6 +100,17 @@ impl<T> Gate<T> {
         self.waiting_cost += cost;
         self.waiting.push_back(Waiting { item, cost, arrival });
         Ok(())
+    }
+
+    /// Takes `cost` tokens past the line, all or none, as a [`TokenBucket`] would; nobody overtakes those who wait.
+    ///
+    /// # Errors
+    /// [`Throttled`] says when to come back; while somebody waits, that is when the head of the line leaves.
+    pub fn try_pass(&mut self, cost: u64, now: Instant) -> Result<(), Throttled> {
+        if self.waiting.is_empty() {
+            return self.bucket.try_take(cost, now);
+        }
+        Err(self.head_release().map_or(Throttled::Never, Throttled::Until))
     }
 
     /// The next item that has its tokens at `now`; call until `None`.
