@@ -1,11 +1,26 @@
-//! The outside world: clock, configuration, control store, telemetry, TLS.
+//! The outside world: clock, configuration, control store, telemetry, process.
 //!
 //! | module | its one job |
 //! |---|---|
 //! | [`clock`] | the only reader of clocks |
 //! | [`config`] | TOML files read into types, with errors that say what to write instead |
+//! | [`process`] | this process, as its supervisor and its kernel see it |
 //! | [`store`] | the control store: a revisioned map for what must outlive the process |
+//! | [`telemetry`] | logging, at a level that can change live |
+//!
+//! ```
+//! use tidegate_runtime::config::units::Span;
+//! use tidegate_runtime::clock;
+//!
+//! let Span(patience) = "1m30s".parse().unwrap();
+//! let deadline = clock::now() + patience;
+//! assert!(deadline > clock::now());
+//! ```
+//!
+//! It knows no protocol and takes no decision; what it reads, the machines are told.
 
 pub mod clock;
 pub mod config;
+pub mod process;
 pub mod store;
+pub mod telemetry;

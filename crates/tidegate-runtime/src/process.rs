@@ -1,0 +1,101 @@
+//! This process, as its supervisor and its kernel see it.
+
+use std::fs;
+use std::io;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+/// Bytes of this process in memory; `None` where there is no `/proc`.
+#[must_use]
+pub fn resident_bytes() -> Option<u64> {
+    let pages: u64 = fs::read_to_string("/proc/self/statm").ok()?.split(' ').nth(1)?.parse().ok()?;
+    Some(pages * rustix::param::page_size() as u64)
+}
+
+/// Open file descriptors; `None` where there is no `/proc`.
+#[must_use]
+pub fn open_files() -> Option<usize> {
+    // The folder being read is itself one.
+    Some(fs::read_dir("/proc/self/fd").ok()?.count().saturating_sub(1))
+}
+
+/// Raises the number of files that may be open as far as the system lets us, and returns it. Each connection is one.
+///
+/// The usual limit of 1,024 is there for programs that use `select`; we do not.
+#[must_use]
+pub fn raise_open_files_limit() -> u64 {
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    let raised = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).is_ok();
+    if raised { maximum } else { current }.unwrap_or(u64::MAX)
+}
+
+/// What a supervisor wants to know.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Phase {
+    /// Every listener is open.
+    Ready,
+    /// It is shutting down.
+    Stopping,
+}
+
+/// Tells systemd, if it started us and asked (`Type=notify`). Without it, does nothing.
+pub fn notify_supervisor(phase: Phase) -> io::Result<()> {
+    match std::env::var_os("NOTIFY_SOCKET") {
+        Some(path) => notify(path.as_encoded_bytes(), phase),
+        None => Ok(()),
+    }
+}
+
+fn notify(path: &[u8], phase: Phase) -> io::Result<()> {
+    let address = match path {
+        // systemd writes the zero byte that begins an abstract name as `@`.
+        [b'@', name @ ..] => SocketAddr::from_abstract_name(name)?,
+        path => SocketAddr::from_pathname(String::from_utf8_lossy(path).as_ref())?,
+    };
+    let message: &[u8] = match phase {
+        Phase::Ready => b"READY=1",
+        Phase::Stopping => b"STOPPING=1",
+    };
+    UnixDatagram::unbound()?.send_to_addr(message, &address).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_process_is_somewhere_between_a_page_and_a_terabyte() {
+        let bytes = resident_bytes().unwrap();
+        assert!((4_096..1 << 40).contains(&bytes), "{bytes}");
+    }
+
+    #[test]
+    fn an_open_file_is_counted() {
+        // Other tests of this process open files too, so only the lower bound is certain.
+        let _files: Vec<_> = (0..50).map(|_| fs::File::open("/dev/null").unwrap()).collect();
+        assert!(open_files().unwrap() >= 50);
+    }
+
+    #[test]
+    fn the_limit_of_open_files_is_raised_to_its_maximum() {
+        let raised = raise_open_files_limit();
+        let limit = getrlimit(Resource::Nofile);
+        assert_eq!(limit.current, limit.maximum);
+        assert_eq!(raised, limit.maximum.unwrap_or(u64::MAX));
+    }
+
+    #[test]
+    fn a_supervisor_hears_that_we_are_ready() {
+        let name = format!("tidegate-test-notify-{}", std::process::id());
+        let supervisor = UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(name.as_bytes()).unwrap()).unwrap();
+        notify(format!("@{name}").as_bytes(), Phase::Ready).unwrap();
+        notify(format!("@{name}").as_bytes(), Phase::Stopping).unwrap();
+        let mut heard = [0; 64];
+        for expected in [&b"READY=1"[..], b"STOPPING=1"] {
+            let length = supervisor.recv(&mut heard).unwrap();
+            assert_eq!(&heard[..length], expected);
+        }
+    }
+}
