@@ -1,7 +1,9 @@
 //! The NSQ TCP protocol, version 2.
 //!
-//! [`command`] is what clients send, [`frame`] what the broker answers and what its log holds.
+//! [`command`] is what clients send, [`frame`] what the broker answers and what its log holds; [`client`] is both
+//! seen from the other end.
 
+pub mod client;
 pub mod command;
 pub mod frame;
 mod name;
