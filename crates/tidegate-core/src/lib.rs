@@ -8,6 +8,7 @@
 //! | [`time`] | instants as plain numbers |
 //! | [`rate`] | exact rates |
 //! | [`limit`] | what enforces: token bucket, the gate that waits for it, and their kin |
+//! | [`estimate`] | what measures: histograms of delays |
 //!
 //! ```
 //! use tidegate_core::limit::{Limit, TokenBucket};
@@ -21,6 +22,7 @@
 //!
 //! It does not know what a topic, a tenant or a socket is.
 
+pub mod estimate;
 pub mod limit;
 pub mod rate;
 pub mod time;

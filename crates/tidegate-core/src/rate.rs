@@ -40,7 +40,11 @@ impl Rate {
     #[must_use]
     pub fn from_per_s_f64(per_s: f64) -> Self {
         let millionths = (per_s * 1e6).round();
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "float casts saturate; NaN gives 0")]
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "float casts saturate; NaN gives 0"
+        )]
         Self::of(millionths as u64, SECOND_NS * 1_000_000)
     }
 
