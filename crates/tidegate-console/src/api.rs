@@ -1,0 +1,264 @@
+//! The console's own HTTP API.
+//!
+//! | request | answer |
+//! |---|---|
+//! | `GET /`, `/demo`, `/assets/{name}` | the page |
+//! | `GET /api/v1/events` | the live stream: events `full` and `delta` |
+//! | `GET /api/v1/series` | the last minute of every row's rates |
+//! | `GET /api/v1/series/{broker}/{topic}[/{channel}]` | one row's last five minutes |
+//! | `GET /api/v1/brokers/{broker}/clients/{topic}[/{channel}]` | each client's figures, by channel |
+//! | `GET /api/v1/brokers/{broker}/limits/history` | the newest changes of limits |
+//! | `POST /api/v1/brokers/{broker}/limits/undo` | takes the newest back |
+//! | `PUT`, `DELETE /api/v1/brokers/{broker}/limits/{topic}[/{channel}]` | sets or removes a limit |
+//! | `POST /api/v1/brokers/{broker}/topics/{topic}[/channels/{channel}]/{action}` | `pause`, `unpause`, `empty` |
+//! | `GET /api/v1/demo/state`, `POST /api/v1/demo/{load,spike}` | the demo's state and its two controls |
+//!
+//! What a broker or the demo answers to a write is passed on as it is. Errors are `application/problem+json`.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{DefaultBodyLimit, Path, State};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+use axum::middleware::from_fn_with_state;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use bytes::Bytes;
+use serde::Deserialize;
+
+use crate::admin_client::{AdminClient, AdminError};
+use crate::assets;
+use crate::config::ConsoleConfig;
+use crate::feed::{Feed, FeedConfig, Source, with_causes};
+use crate::frame::FrameId;
+use crate::guard::{Guard, guard};
+use crate::problem::Problem;
+use crate::snapshot::BrokerSnapshot;
+use crate::view::RowId;
+
+/// A limit is a hundred bytes.
+const MAX_BODY_BYTES: usize = 4 << 10;
+
+/// What the handlers share.
+#[derive(Debug)]
+struct Console {
+    feed: Arc<Feed>,
+    /// By the broker's name; for writes, so with the broker's token.
+    brokers: BTreeMap<String, AdminClient>,
+    demo: Option<AdminClient>,
+}
+
+type Shared = State<Arc<Console>>;
+
+/// The console as a service: its pages and its API. Polls nobody until somebody watches.
+///
+/// A `config` that [`check`](ConsoleConfig::check) refuses works as far as it can: the broker with the bad address is
+/// shown as down.
+pub fn router(config: ConsoleConfig) -> Router {
+    let ConsoleConfig { brokers, write_token, demo, allowed_hosts, poll_interval, stop } = config;
+    // Reads go without the token: they do not need it.
+    let sources = brokers
+        .iter()
+        .map(|broker| Source { name: broker.name.as_str().into(), client: AdminClient::new(&broker.admin_url, None) });
+    let feed = FeedConfig { sources: sources.collect(), has_demo: demo.is_some(), poll_interval, stop };
+    let for_writes = |broker: crate::BrokerSource| {
+        let client = AdminClient::new(&broker.admin_url, broker.token.as_deref());
+        (broker.name, client)
+    };
+    let console = Arc::new(Console {
+        feed: Feed::new(feed),
+        brokers: brokers.into_iter().map(for_writes).collect(),
+        demo: demo.map(|url| AdminClient::new(&url, None)),
+    });
+    routes(console).layer(from_fn_with_state(Arc::new(Guard { write_token, allowed_hosts }), guard))
+}
+
+fn routes(console: Arc<Console>) -> Router {
+    let topic_limit = get(limit_history).post(undo_limit).put(write_limit).delete(write_limit);
+    let channel_limit = axum::routing::put(write_limit).delete(write_limit);
+    let broker = Router::new()
+        .route("/clients/{topic}", get(clients))
+        .route("/clients/{topic}/{channel}", get(clients))
+        .route("/limits/{topic}", topic_limit)
+        .route("/limits/{topic}/{channel}", channel_limit)
+        .route("/topics/{topic}/{action}", post(act))
+        .route("/topics/{topic}/channels/{channel}/{action}", post(act));
+    Router::new()
+        .route("/", get(assets::page))
+        .route("/demo", get(assets::page))
+        .route("/assets/{name}", get(assets::asset))
+        .route("/api/v1/events", get(events))
+        .route("/api/v1/series", get(overview))
+        .route("/api/v1/series/{broker}/{topic}", get(series))
+        .route("/api/v1/series/{broker}/{topic}/{channel}", get(series))
+        .nest("/api/v1/brokers/{broker}", broker)
+        .route("/api/v1/demo/state", get(demo_state))
+        .route("/api/v1/demo/{control}", post(demo_control))
+        .fallback(async || Problem::new(StatusCode::NOT_FOUND, "Not found", "the console's page is at /"))
+        .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
+        .with_state(console)
+}
+
+/// The parts of an address; a route has those that it names.
+#[derive(Debug, Deserialize)]
+struct Target {
+    broker: String,
+    topic: String,
+    channel: Option<String>,
+    action: Option<String>,
+}
+
+impl Target {
+    fn client<'a>(&self, console: &'a Console) -> Result<&'a AdminClient, Problem> {
+        console.brokers.get(&self.broker).ok_or_else(|| unknown_broker(&self.broker))
+    }
+
+    /// `topic`, or `topic` and `channel` with `between` in between, as part of a path of the admin API.
+    fn path(&self, between: &str) -> Result<String, Problem> {
+        let topic = segment(&self.topic)?;
+        match &self.channel {
+            Some(channel) => Ok(format!("{topic}{between}{}", segment(channel)?)),
+            None => Ok(topic),
+        }
+    }
+
+    fn row_id(&self) -> RowId {
+        RowId {
+            broker: self.broker.as_str().into(),
+            topic: self.topic.as_str().into(),
+            channel: self.channel.as_deref().map(Into::into),
+        }
+    }
+}
+
+/// A topic's or channel's name as a path segment: NSQ's alphabet, of which only the `#` of `#ephemeral` needs escaping.
+/// Names of dots only are NSQ's too, but a path with them means another path.
+fn segment(name: &str) -> Result<String, Problem> {
+    let base = name.strip_suffix("#ephemeral").unwrap_or(name);
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    let dots_only = base.bytes().all(|byte| byte == b'.');
+    if dots_only || name.len() > 64 || !base.bytes().all(plain) {
+        let detail = format!("`{name}` is no name of a topic or channel: 1 to 64 of letters, digits, `.`, `_` and `-`");
+        return Err(Problem::new(StatusCode::BAD_REQUEST, "Bad name", detail));
+    }
+    Ok(name.replace('#', "%23"))
+}
+
+fn unknown_broker(name: &str) -> Problem {
+    let detail = format!("no broker is called `{name}` here");
+    Problem::new(StatusCode::NOT_FOUND, "Unknown broker", detail)
+}
+
+async fn events(State(console): Shared, headers: HeaderMap) -> Response {
+    let seen = headers.get("last-event-id").and_then(|id| id.to_str().ok()).and_then(FrameId::parse);
+    let Some(stream) = console.feed.watch(seen) else {
+        let detail = format!("{} pages are watching already; close one", crate::MAX_WATCHERS);
+        return Problem::new(StatusCode::SERVICE_UNAVAILABLE, "Too many watchers", detail).into_response();
+    };
+    let mut response = Response::new(Body::from_stream(stream));
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+    response
+}
+
+fn json(body: impl Into<Body>) -> Response {
+    let mut response = Response::new(body.into());
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
+
+async fn overview(State(console): Shared) -> Response {
+    json(console.feed.overview())
+}
+
+async fn series(State(console): Shared, Path(target): Path<Target>) -> Response {
+    json(serde_json::to_string(&console.feed.columns(&target.row_id())).expect("numbers only"))
+}
+
+async fn clients(State(console): Shared, Path(target): Path<Target>) -> Result<Response, Problem> {
+    let channel = match &target.channel {
+        Some(channel) => format!("&channel={}", segment(channel)?),
+        None => String::new(),
+    };
+    let path = format!("/api/v1/snapshot?clients=true&topic={}{channel}", segment(&target.topic)?);
+    let snapshot: BrokerSnapshot = target.client(&console)?.read(&path).await.map_err(|error| bad_gateway(&error))?;
+    // A broker that does not know the parameters sends everything.
+    let topic = snapshot.topics.into_iter().find(|topic| topic.name == target.topic);
+    let wanted = |name: &str| target.channel.as_deref().is_none_or(|wanted| wanted == name);
+    let channels = topic.into_iter().flat_map(|topic| topic.channels).filter(|channel| wanted(&channel.name));
+    let clients: Vec<_> =
+        channels.map(|channel| serde_json::json!({"channel": channel.name, "clients": channel.clients})).collect();
+    Ok(json(serde_json::Value::from(clients).to_string()))
+}
+
+/// `GET` of a limit is not offered, so that `history` and `undo` may also be names of topics.
+async fn limit_history(State(console): Shared, Path(target): Path<Target>) -> Result<Response, Problem> {
+    if target.topic != "history" {
+        return Err(Problem::new(StatusCode::NOT_FOUND, "Not found", "limits are part of the event stream"));
+    }
+    forward(target.client(&console)?, Method::GET, "/api/v1/limits/history", Bytes::new()).await
+}
+
+async fn undo_limit(State(console): Shared, Path(target): Path<Target>) -> Result<Response, Problem> {
+    if target.topic != "undo" {
+        return Err(Problem::new(StatusCode::NOT_FOUND, "Not found", "limits are set with PUT"));
+    }
+    forward(target.client(&console)?, Method::POST, "/api/v1/limits/undo", Bytes::new()).await
+}
+
+async fn write_limit(
+    State(console): Shared,
+    Path(target): Path<Target>,
+    method: Method,
+    body: Bytes,
+) -> Result<Response, Problem> {
+    let path = format!("/api/v1/limits/{}", target.path("/")?);
+    forward(target.client(&console)?, method, &path, body).await
+}
+
+async fn act(State(console): Shared, Path(target): Path<Target>) -> Result<Response, Problem> {
+    let action = target.action.as_deref().unwrap_or_default();
+    if !["pause", "unpause", "empty"].contains(&action) {
+        let detail = format!("`{action}` is none of `pause`, `unpause` and `empty`");
+        return Err(Problem::new(StatusCode::NOT_FOUND, "Unknown action", detail));
+    }
+    let path = format!("/api/v1/topics/{}/{action}", target.path("/channels/")?);
+    forward(target.client(&console)?, Method::POST, &path, Bytes::new()).await
+}
+
+async fn demo_state(State(console): Shared) -> Result<Response, Problem> {
+    forward(demo(&console)?, Method::GET, "/state", Bytes::new()).await
+}
+
+async fn demo_control(State(console): Shared, Path(control): Path<String>, body: Bytes) -> Result<Response, Problem> {
+    if !["load", "spike"].contains(&control.as_str()) {
+        return Err(Problem::new(StatusCode::NOT_FOUND, "Unknown control", "the demo has `load` and `spike`"));
+    }
+    forward(demo(&console)?, Method::POST, &format!("/{control}"), body).await
+}
+
+fn demo(console: &Console) -> Result<&AdminClient, Problem> {
+    let none = || Problem::new(StatusCode::NOT_FOUND, "No demo", "start one with `tidegate demo`");
+    console.demo.as_ref().ok_or_else(none)
+}
+
+/// Passes a request on and its answer back: status, type and body.
+async fn forward(client: &AdminClient, method: Method, path: &str, body: Bytes) -> Result<Response, Problem> {
+    let answer = client.send(method, path, body).await.map_err(|error| bad_gateway(&error))?;
+    let (head, body) = answer.into_parts();
+    // A broker that refuses *our* token must not look like the page's token being wrong.
+    if matches!(head.status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) {
+        let detail = "the broker refuses the console's token; compare the two configurations";
+        return Err(Problem::new(StatusCode::BAD_GATEWAY, "Broker refuses the console", detail));
+    }
+    let mut response = (head.status, body).into_response();
+    if let Some(content_type) = head.headers.get(header::CONTENT_TYPE) {
+        response.headers_mut().insert(header::CONTENT_TYPE, content_type.clone());
+    }
+    Ok(response)
+}
+
+fn bad_gateway(error: &AdminError) -> Problem {
+    Problem::new(StatusCode::BAD_GATEWAY, "Broker unreachable", with_causes(error))
+}

@@ -1,0 +1,219 @@
+//! The shared poller and its watchers.
+//!
+//! Frames go through a `watch` channel: it holds one frame, the newest. A watcher that reads slowly misses the frames in
+//! between and gets the next one as a whole, so no watcher makes the console buffer more than one encoded frame.
+
+use std::convert::Infallible;
+use std::error::Error;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::future::join_all;
+use futures_util::stream::{Stream, unfold};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::time::MissedTickBehavior;
+use tracing::debug;
+
+use crate::admin_client::AdminClient;
+use crate::frame::{Found, Frame, FrameId};
+use crate::series::{Columns, SeriesBook};
+use crate::snapshot::BrokerSnapshot;
+use crate::view::{Broker, Ledger, RowId};
+
+/// Event streams open at once; the next is answered 503.
+pub const MAX_WATCHERS: usize = 100;
+
+/// A broker to poll.
+#[derive(Clone, Debug)]
+pub(crate) struct Source {
+    pub(crate) name: Arc<str>,
+    pub(crate) client: AdminClient,
+}
+
+/// The poller, which runs while somebody watches, and what it found.
+#[derive(Debug)]
+pub(crate) struct Feed {
+    sources: Vec<Source>,
+    has_demo: bool,
+    poll_interval: Duration,
+    stop: Option<watch::Receiver<bool>>,
+    epoch: u32,
+    newest: watch::Sender<Option<Arc<Frame>>>,
+    places: Arc<Semaphore>,
+    state: Mutex<State>,
+}
+
+/// What outlives a run of the poller.
+#[derive(Default, Debug)]
+struct State {
+    polling: bool,
+    sequence: u64,
+    series: SeriesBook,
+}
+
+/// What a feed is made of.
+pub(crate) struct FeedConfig {
+    pub(crate) sources: Vec<Source>,
+    pub(crate) has_demo: bool,
+    pub(crate) poll_interval: Duration,
+    pub(crate) stop: Option<watch::Receiver<bool>>,
+}
+
+/// A place among the watchers, and what its holder has seen.
+struct Watcher {
+    feed: Arc<Feed>,
+    frames: watch::Receiver<Option<Arc<Frame>>>,
+    stop: Option<watch::Receiver<bool>>,
+    seen: Option<FrameId>,
+    _place: OwnedSemaphorePermit,
+}
+
+impl Feed {
+    pub(crate) fn new(config: FeedConfig) -> Arc<Self> {
+        let FeedConfig { sources, has_demo, poll_interval, stop } = config;
+        // Any number that another run of this process is unlikely to have.
+        #[expect(clippy::cast_possible_truncation, reason = "half of a random number is one")]
+        let epoch = RandomState::new().hash_one(0) as u32;
+        Arc::new(Self {
+            sources,
+            has_demo,
+            poll_interval,
+            stop,
+            epoch,
+            newest: watch::Sender::new(None),
+            places: Arc::new(Semaphore::new(MAX_WATCHERS)),
+            state: Mutex::default(),
+        })
+    }
+
+    /// Events for one page, beginning after `seen`, until it goes away or the console stops. `None`: all places are
+    /// taken.
+    pub(crate) fn watch(
+        self: &Arc<Self>,
+        seen: Option<FrameId>,
+    ) -> Option<impl Stream<Item = Result<Bytes, Infallible>> + Send + use<>> {
+        let place = self.places.clone().try_acquire_owned().ok()?;
+        let mut state = self.state();
+        let mut frames = self.newest.subscribe();
+        frames.mark_changed();
+        if !state.polling {
+            state.polling = true;
+            // It ends by itself one interval after the last watcher left, and holds nothing that waits for its end.
+            tokio::spawn(self.clone().poll());
+        }
+        drop(state);
+        let watcher = Watcher { feed: self.clone(), frames, stop: self.stop.clone(), seen, _place: place };
+        Some(unfold(watcher, Watcher::next))
+    }
+
+    /// One row's last five minutes.
+    pub(crate) fn columns(&self, id: &RowId) -> Columns {
+        self.state().series.columns(id)
+    }
+
+    /// Every row's last minute, as JSON.
+    pub(crate) fn overview(&self) -> String {
+        serde_json::to_string(&self.state().series.overview()).expect("strings and numbers only")
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Nothing panics while it holds the lock; and figures half updated are better than no console.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn poll(self: Arc<Self>) {
+        debug!(brokers = self.sources.len(), "polling begins");
+        let mut ledger = Ledger::default();
+        let mut ticks = tokio::time::interval(self.poll_interval);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            let mut state = self.state();
+            // Under the lock that a new watcher takes before it looks: one of the two sees the other.
+            if self.newest.receiver_count() == 0 {
+                state.polling = false;
+                // The next watcher is not to see figures of long ago.
+                self.newest.send_replace(None);
+                debug!("polling ends");
+                return;
+            }
+            drop(state);
+            let found = self.ask_all(&mut ledger).await;
+            let mut state = self.state();
+            state.series.push(&found.brokers, &found.rows);
+            state.sequence += 1;
+            let id = FrameId { epoch: self.epoch, sequence: state.sequence };
+            drop(state);
+            let before = self.newest.borrow().clone();
+            self.newest.send_replace(Some(Arc::new(Frame::new(id, found, before.as_deref()))));
+        }
+    }
+
+    /// One round: all brokers at once, so that the slowest, not the sum, sets the pace.
+    async fn ask_all(&self, ledger: &mut Ledger) -> Found {
+        let ask = |source: &Source| {
+            let Source { name, client } = source.clone();
+            async move { (name, client.read::<BrokerSnapshot>("/api/v1/snapshot").await) }
+        };
+        let mut brokers = Vec::with_capacity(self.sources.len());
+        let mut snapshots = Vec::with_capacity(self.sources.len());
+        for (name, answer) in join_all(self.sources.iter().map(ask)).await {
+            match answer {
+                Ok(snapshot) => {
+                    brokers.push(Broker::up(name.clone(), &snapshot));
+                    snapshots.push((name, snapshot));
+                }
+                Err(error) => brokers.push(Broker::down(name, with_causes(&error))),
+            }
+        }
+        let (rows, left_out) = ledger.rows(&snapshots);
+        Found { brokers, rows, left_out, has_demo: self.has_demo }
+    }
+}
+
+impl Watcher {
+    async fn next(mut self) -> Option<(Result<Bytes, Infallible>, Self)> {
+        loop {
+            tokio::select! {
+                () = stopped(&mut self.stop) => return None,
+                changed = self.frames.changed() => changed.ok()?,
+            }
+            let Some(frame) = self.frames.borrow_and_update().clone() else { continue };
+            if self.seen == Some(frame.id) {
+                continue; // Reconnected within one interval: nothing is new.
+            }
+            let event = frame.event_after(self.seen.replace(frame.id));
+            return Some((Ok(event), self));
+        }
+    }
+}
+
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        debug!(places_left = self.feed.places.available_permits(), "a watcher leaves");
+    }
+}
+
+async fn stopped(stop: &mut Option<watch::Receiver<bool>>) {
+    let Some(stop) = stop else { return std::future::pending().await };
+    if stop.wait_for(|stop| *stop).await.is_err() {
+        // Whoever could have said stop is gone without saying it.
+        std::future::pending::<()>().await;
+    }
+}
+
+/// An error with all its causes in one line: `cannot be reached at ..: connection refused`.
+pub(crate) fn with_causes(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let said = error.to_string();
+        if !text.ends_with(&said) {
+            text = format!("{text}: {said}");
+        }
+        cause = error.source();
+    }
+    text
+}
