@@ -9,6 +9,8 @@
 //! | [`rate`] | exact rates |
 //! | [`limit`] | what enforces: token bucket, the gate that waits for it, and their kin |
 //! | [`estimate`] | what measures: histograms of delays |
+//! | [`timer_wheel`] | many timers, each cheap |
+//! | [`rng`] | seeded random numbers |
 //!
 //! ```
 //! use tidegate_core::limit::{Limit, TokenBucket};
@@ -25,7 +27,11 @@
 pub mod estimate;
 pub mod limit;
 pub mod rate;
+pub mod rng;
 pub mod time;
+pub mod timer_wheel;
 
 pub use rate::Rate;
+pub use rng::Rng;
 pub use time::Instant;
+pub use timer_wheel::{TimerKey, TimerWheel};

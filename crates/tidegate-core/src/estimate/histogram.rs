@@ -119,6 +119,16 @@ impl Default for Histogram {
     }
 }
 
+impl FromIterator<u64> for Histogram {
+    fn from_iter<I: IntoIterator<Item = u64>>(values: I) -> Self {
+        let mut histogram = Self::new();
+        for value in values {
+            histogram.record(value);
+        }
+        histogram
+    }
+}
+
 /// What is known exactly about a set of values.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Summary {
@@ -241,8 +251,7 @@ mod tests {
             mut values in proptest::collection::vec((0u64..42).prop_flat_map(|bits| 0..(1u64 << bits).max(2)), 1..300),
             q in 0.0..=1.0f64,
         ) {
-            let mut histogram = Histogram::new();
-            values.iter().for_each(|&value| histogram.record(value));
+            let histogram: Histogram = values.iter().copied().collect();
             values.sort_unstable();
             let exact = values[usize::try_from(rank_of(q, values.len() as u64)).unwrap() - 1];
             let answer = histogram.quantile(q);
@@ -254,11 +263,7 @@ mod tests {
             left in proptest::collection::vec(any::<u64>(), 0..50),
             right in proptest::collection::vec(any::<u64>(), 0..50),
         ) {
-            let of = |values: &[u64]| {
-                let mut histogram = Histogram::new();
-                values.iter().for_each(|&value| histogram.record(value));
-                histogram
-            };
+            let of = |values: &[u64]| values.iter().copied().collect::<Histogram>();
             let mut merged = of(&left);
             merged.merge(&of(&right));
             prop_assert_eq!(&merged, &of(&[left, right].concat()));
