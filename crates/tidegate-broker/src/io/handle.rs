@@ -2,25 +2,12 @@
 
 use std::sync::Arc;
 
-use tidegate_wire::nsq::{ChannelName, TopicName};
+use tidegate_wire::nsq::TopicName;
 use tokio::sync::oneshot;
 
 use crate::machine::admin::{AdminReply, AdminRequest};
-
-/// What a shard tells the rest of the process, without waiting for it.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Notice {
-    /// A topic came to be. With `AdminRequest::StartTopic` it begins to flow, if the broker has nsqlookupds to ask.
-    TopicCreated(TopicName),
-    /// A topic is gone.
-    TopicDeleted(TopicName),
-    /// A channel came to be.
-    ChannelCreated(TopicName, ChannelName),
-    /// A channel is gone.
-    ChannelDeleted(TopicName, ChannelName),
-    /// A topic or channel was paused or resumed; the metadata file is stale.
-    PauseChanged,
-}
+use crate::machine::home_shard;
+pub use crate::machine::output::Notice;
 
 /// Takes requests to one shard from any thread. Implemented by the shard's mailbox.
 pub trait Mailbox: Send + Sync {
@@ -58,12 +45,4 @@ impl BrokerHandle {
         }
         replies
     }
-}
-
-/// The shard of `shards` that owns the topic called `name`: the same for every connection and every run.
-#[must_use]
-pub fn home_shard(name: &str, shards: usize) -> usize {
-    // FNV-1a: the names are validated and few, and the answer must not depend on a per-process seed.
-    let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3));
-    usize::try_from(hash % shards as u64).expect("a shard number fits")
 }

@@ -39,6 +39,8 @@ pub enum AdminRequest {
     SetTopicLimit(TopicName, Option<(Contract, Source)>),
     /// The same for a channel.
     SetChannelLimit(TopicName, ChannelName, Option<(Contract, Source)>),
+    /// Starts or stops a trace of the topic's messages.
+    Record(TopicName, Recording),
     /// Reads the shard's state.
     Snapshot(SnapshotScope),
     /// Ensures these channels exist and lets the topic flow: the answer to a new topic's question to nsqlookupd.
@@ -52,6 +54,15 @@ pub enum Pause {
     Paused,
     /// Everything flows.
     Flowing,
+}
+
+/// Whether a topic's messages are written to a trace.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Recording {
+    /// They are.
+    On,
+    /// They are not.
+    Off,
 }
 
 /// How much a snapshot holds.

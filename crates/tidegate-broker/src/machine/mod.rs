@@ -9,10 +9,35 @@
 //! | [`auth`] | what a client may do, as its AUTH server said |
 //! | [`limiter`] | the contract of a topic or channel |
 //! | [`log`] | the seam to the message log: commands out, events in |
+//! | [`output`] | what a shard tells its driver to do |
+//! | [`shard`] | connections, topics and channels of one thread, and their timers |
 //! | [`snapshot`] | a shard's state as plain numbers |
+//!
+//! Behind the shard: `protocol` reads commands, `flow` moves messages, `control` serves the HTTP APIs; `client`,
+//! `topic`, `channel`, `queue` and `store` hold the state.
 
 pub mod admin;
 pub mod auth;
+mod channel;
+mod client;
+mod control;
+mod flow;
 pub mod limiter;
 pub mod log;
+pub mod output;
+mod protocol;
+mod queue;
+pub mod shard;
 pub mod snapshot;
+mod store;
+mod topic;
+
+pub use topic::Passage;
+
+/// The shard of `shards` that owns the topic called `name`: the same for every connection and every run.
+#[must_use]
+pub fn home_shard(name: &str, shards: usize) -> usize {
+    // FNV-1a: the names are validated and few, and the answer must not depend on a per-process seed.
+    let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3));
+    usize::try_from(hash % shards as u64).expect("a shard number fits")
+}

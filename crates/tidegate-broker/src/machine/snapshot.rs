@@ -84,6 +84,8 @@ pub struct ChannelSnapshot {
     pub timed_out_total: u64,
     /// Messages dropped by the queue's policy at its bound.
     pub dropped_total: u64,
+    /// Messages that a contract in shadow mode would have delayed.
+    pub shadow_total: u64,
     /// Messages waiting, memory and log together.
     pub depth: u64,
     /// Those of them in the log.
