@@ -1,7 +1,11 @@
 //! Exact rates.
 
-use core::fmt;
+use core::cmp::Ordering;
 use core::time::Duration;
+
+mod text;
+
+pub use text::ParseRateError;
 
 const SECOND_NS: u64 = 1_000_000_000;
 
@@ -48,6 +52,17 @@ impl Rate {
         Self::of(millionths as u64, SECOND_NS * 1_000_000)
     }
 
+    /// `tokens` in every `period_ns`, exactly; `None` if the period is zero or the reduced fraction does not fit.
+    #[must_use]
+    pub fn from_fraction(tokens: u128, period_ns: u128) -> Option<Self> {
+        let (mut divisor, mut rest) = (tokens, period_ns);
+        while rest != 0 {
+            (divisor, rest) = (rest, divisor % rest);
+        }
+        let period_ns = period_ns.checked_div(divisor).filter(|&period_ns| period_ns > 0)?;
+        Some(Self { tokens: (tokens / divisor).try_into().ok()?, period_ns: period_ns.try_into().ok()? })
+    }
+
     const fn of(tokens: u64, period_ns: u64) -> Self {
         let divisor = greatest_common_divisor(tokens, period_ns);
         Self { tokens: tokens / divisor, period_ns: period_ns / divisor }
@@ -79,6 +94,14 @@ impl Rate {
         tokens * 1e9 / period_ns
     }
 
+    /// The sum of two rates, exactly; `None` if it is no fraction of two 64-bit numbers.
+    #[must_use]
+    pub fn checked_add(self, other: Self) -> Option<Self> {
+        let (mine, theirs) = (u128::from(self.period_ns), u128::from(other.period_ns));
+        let tokens = (u128::from(self.tokens) * theirs).checked_add(u128::from(other.tokens) * mine)?;
+        Self::from_fraction(tokens, mine * theirs)
+    }
+
     /// One of `parts` shares that sum to `self` exactly.
     ///
     /// # Panics
@@ -100,15 +123,16 @@ const fn greatest_common_divisor(a: u64, b: u64) -> u64 {
     a
 }
 
-impl fmt::Debug for Rate {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/s", self.as_per_s())
+impl Ord for Rate {
+    fn cmp(&self, other: &Self) -> Ordering {
+        let (left, right) = (u128::from(self.tokens), u128::from(other.tokens));
+        (left * u128::from(other.period_ns)).cmp(&(right * u128::from(self.period_ns)))
     }
 }
 
-impl fmt::Display for Rate {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/s", self.as_per_s())
+impl PartialOrd for Rate {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
     }
 }
 
@@ -123,5 +147,18 @@ mod tests {
         assert_eq!(Rate::per_s(3).divided_by(2), Rate::per(3, Duration::from_secs(2)));
         assert_eq!(Rate::from_per_s_f64(2.5), Rate::per(5, Duration::from_secs(2)));
         assert_eq!(Rate::from_per_s_f64(f64::NAN), Rate::ZERO);
+        assert_eq!(Rate::from_fraction(0, 0), None);
+        assert_eq!(Rate::from_fraction(1, 0), None);
+        assert_eq!(Rate::from_fraction(6 << 90, 4 << 90), Rate::from_fraction(3, 2));
+        assert_eq!(Rate::from_fraction(1 << 64, 1), None);
+    }
+
+    #[test]
+    fn rates_add_and_compare_exactly() {
+        let third = Rate::per(1, Duration::from_nanos(3));
+        assert_eq!(third.checked_add(third).and_then(|sum| sum.checked_add(third)), Some(Rate::per_s(SECOND_NS)));
+        assert!(third < Rate::per(333_333_334, Duration::from_secs(1)));
+        assert!(third > Rate::per(333_333_333, Duration::from_secs(1)));
+        assert_eq!(Rate::per_s(u64::MAX - 2).checked_add(Rate::per_s(SECOND_NS)), None);
     }
 }

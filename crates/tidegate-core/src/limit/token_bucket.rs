@@ -4,6 +4,7 @@ use crate::{Instant, Rate};
 
 /// A traffic contract: in any span `t`, at most `burst + rate * t` tokens.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(deny_unknown_fields))]
 pub struct Limit {
     /// Long-run tokens per second.
     pub rate: Rate,
