@@ -85,6 +85,8 @@ pub struct Problem {
     pub accepted: Option<String>,
     /// What was probably meant.
     pub suggestion: Option<String>,
+    /// What to do, where it is more than to write what is accepted.
+    pub advice: Option<String>,
 }
 
 impl Document {
@@ -115,43 +117,54 @@ impl Document {
     }
 
     /// An error at `key`, which is written as in [`Problem::key`]; at the nearest key around it if the file leaves it
-    /// to its default.
+    /// to its default. `advice` says what to do.
     #[must_use]
-    pub fn problem(&self, key: &str, found: impl fmt::Display, remedy: impl fmt::Display) -> ConfigError {
-        let span = locate::span_of(&self.text, key);
-        self.invalid(span, key.to_owned(), found.to_string(), Some(remedy.to_string()), None)
+    pub fn problem(&self, key: &str, found: impl fmt::Display, advice: impl fmt::Display) -> ConfigError {
+        let problem = Problem {
+            key: key.to_owned(),
+            found: found.to_string(),
+            advice: Some(advice.to_string()),
+            ..self.problem_at(locate::span_of(&self.text, key))
+        };
+        ConfigError::Invalid(Box::new(problem))
     }
 
     fn explain(&self, error: &toml::de::Error) -> ConfigError {
         let span = error.span().unwrap_or(0..0);
         let key = locate::key_at(&self.text, &span).unwrap_or_default();
-        let (message, expected) = match error.message().split_once(", expected ") {
-            Some((message, expected)) => (message, Some(expected.to_owned())),
-            None => (error.message(), None),
+        let mut problem = Problem { key, ..self.problem_at(span) };
+        let message = match error.message().split_once(", expected ") {
+            Some((message, accepted)) => {
+                problem.accepted = Some(accepted.to_owned());
+                message
+            }
+            None => error.message(),
         };
-        let Some(unknown) = between(message, "unknown field `", "`") else {
-            let found = match between(message, "missing field `", "`") {
-                Some(missing) => format!("key `{missing}` is missing"),
-                None => message.to_owned(),
-            };
-            return self.invalid(span, key, found, expected, None);
-        };
-        let known: Vec<&str> = expected.iter().flat_map(|known| known.split('`').skip(1).step_by(2)).collect();
-        let suggestion = suggest(unknown, known).map(str::to_owned);
-        self.invalid(span, key, "unknown key".to_owned(), expected, suggestion)
+        if let Some(unknown) = between(message, "unknown field `", "`") {
+            let accepted = problem.accepted.as_deref().unwrap_or_default();
+            let known = accepted.split('`').skip(1).step_by(2);
+            problem.suggestion = suggest(unknown, known).map(str::to_owned);
+            "unknown key".clone_into(&mut problem.found);
+        } else if let Some(missing) = between(message, "missing field `", "`") {
+            problem.found = format!("key `{missing}` is missing");
+        } else {
+            message.clone_into(&mut problem.found);
+        }
+        ConfigError::Invalid(Box::new(problem))
     }
 
-    fn invalid(
-        &self,
-        span: Range<usize>,
-        key: String,
-        found: String,
-        accepted: Option<String>,
-        suggestion: Option<String>,
-    ) -> ConfigError {
-        let line = 1 + self.text.get(..span.start).map_or(0, |before| before.matches('\n').count());
-        let (file, text) = (self.file.clone(), Arc::clone(&self.text));
-        ConfigError::Invalid(Box::new(Problem { file, text, span, line, key, found, accepted, suggestion }))
+    fn problem_at(&self, span: Range<usize>) -> Problem {
+        Problem {
+            file: self.file.clone(),
+            text: Arc::clone(&self.text),
+            line: 1 + self.text.get(..span.start).map_or(0, |before| before.matches('\n').count()),
+            span,
+            key: String::new(),
+            found: String::new(),
+            accepted: None,
+            suggestion: None,
+            advice: None,
+        }
     }
 }
 
@@ -159,6 +172,9 @@ impl Problem {
     /// What to do about it, as one sentence.
     #[must_use]
     pub fn remedy(&self) -> Option<String> {
+        if self.advice.is_some() {
+            return self.advice.clone();
+        }
         let expected = self.accepted.as_ref().map(|accepted| format!("expected {accepted}"));
         match (&self.suggestion, expected) {
             (Some(meant), Some(expected)) => Some(format!("did you mean `{meant}`? {}", capitalized(&expected))),
