@@ -295,13 +295,13 @@ impl Config {
             sync_every: number::<u64>("sync_every", o.sync_every, 2500, 0..=i64::MAX)?.max(1),
             sync_timeout: span("sync_timeout", o.sync_timeout, Duration::from_secs(2))?,
 
-            msg_timeout: span("msg_timeout", o.msg_timeout, Duration::from_secs(60))?,
+            msg_timeout: span("msg_timeout", o.msg_timeout, Duration::from_mins(1))?,
             max_msg_timeout: span("max_msg_timeout", o.max_msg_timeout, Duration::from_mins(15))?,
             max_msg_size: number("max_msg_size", o.max_msg_size, 1024 * 1024, 1..=MAX_MSG_SIZE)?,
             max_req_timeout: o.max_req_timeout.unwrap_or(Duration::from_hours(1)),
             max_body_size: number("max_body_size", o.max_body_size, 5 * 1024 * 1024, 1..=i64::from(i32::MAX))?,
 
-            max_heartbeat_interval: span("max_heartbeat_interval", o.max_heartbeat_interval, Duration::from_secs(60))?,
+            max_heartbeat_interval: span("max_heartbeat_interval", o.max_heartbeat_interval, Duration::from_mins(1))?,
             max_rdy_count: number("max_rdy_count", o.max_rdy_count, 2500, 1..=i64::from(u32::MAX))?,
             max_output_buffer_size: number(
                 "max_output_buffer_size",
@@ -445,7 +445,7 @@ fn host_port(text: &str) -> Option<(&str, &str)> {
         None => text.rsplit_once(':')?,
     };
     let bare = !text.starts_with('[');
-    (!(bare && host.contains(':')) && !port.contains(':')).then_some((host, port))
+    (!(port.contains(':') || bare && host.contains(':'))).then_some((host, port))
 }
 
 fn address(key: &'static str, text: &str) -> Result<Address, ConfigError> {

@@ -435,7 +435,7 @@ mod tests {
         assert_eq!(options.nsqlookupd_tcp_addresses, Some(vec!["a:1".to_owned(), "b:2".to_owned()]));
         assert_eq!(options.auth_http_addresses, Some(vec!["c:3".to_owned()]));
         assert_eq!(options.sync_timeout, Some(Duration::from_millis(1500)));
-        assert_eq!(options.msg_timeout, Some(Duration::from_secs(60)));
+        assert_eq!(options.msg_timeout, Some(Duration::from_mins(1)));
         assert_eq!(options.tls_required, Some(TlsRequired::ExceptHttp));
         assert_eq!(options.e2e_processing_latency_percentiles, Some(vec![1.0, 0.99]));
         assert_eq!(options.snappy, Some(false));

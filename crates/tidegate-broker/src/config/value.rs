@@ -82,6 +82,7 @@ pub trait Value: Sized {
     }
 
     /// The empty list, if the type is one.
+    #[must_use]
     fn empty_list() -> Option<Self> {
         None
     }
