@@ -1,0 +1,73 @@
+// Requests to the console's own API.
+
+import type { Limit, RowId } from "./model";
+import type { Change, Wanted } from "./limit";
+import { token } from "./token";
+
+/** An answer that is an error, in the words of the console or broker. */
+export class Problem extends Error {
+  constructor(readonly status: number, readonly title: string, detail: string) {
+    super(detail);
+  }
+}
+
+export interface Client {
+  client_id?: string;
+  hostname?: string;
+  remote_address?: string;
+  user_agent?: string;
+  ready_count?: number;
+  in_flight_count?: number;
+  message_count?: number;
+  finish_count?: number;
+  requeue_count?: number;
+  connect_ts?: number;
+  tls?: boolean;
+  snappy?: boolean;
+  deflate?: boolean;
+}
+
+async function request<T>(method: string, path: string, body?: unknown): Promise<T> {
+  const headers: Record<string, string> = {};
+  if (method !== "GET") headers["authorization"] = `Bearer ${token.read()}`;
+  if (body !== undefined) headers["content-type"] = "application/json";
+  const init: RequestInit = { method, headers, cache: "no-store" };
+  if (body !== undefined) init.body = JSON.stringify(body);
+  let response: Response;
+  try {
+    response = await fetch(`/api/v1/${path}`, init);
+  } catch {
+    throw new Problem(0, "Console unreachable", "The console does not answer. Is it still running?");
+  }
+  const text = await response.text();
+  let answer: unknown = null;
+  try {
+    answer = text === "" ? null : JSON.parse(text);
+  } catch {
+    if (response.ok) throw new Problem(response.status, "Bad answer", "The broker sent something else than JSON.");
+  }
+  if (!response.ok) {
+    const said = (answer ?? {}) as { title?: string; detail?: string };
+    if (response.status === 401) token.refuse();
+    throw new Problem(response.status, said.title ?? response.statusText, said.detail ?? said.title ?? response.statusText);
+  }
+  return answer as T;
+}
+
+const segments = (id: RowId) => [id.topic, ...(id.channel === null ? [] : [id.channel])].map(encodeURIComponent).join("/");
+const broker = (id: RowId) => `brokers/${encodeURIComponent(id.broker)}`;
+
+export const read = <T>(path: string) => request<T>("GET", path);
+export const post = <T>(path: string, body?: unknown) => request<T>("POST", path, body);
+
+export const putLimit = (id: RowId, wanted: Wanted) =>
+  request<{ limit: Limit }>("PUT", `${broker(id)}/limits/${segments(id)}`, wanted);
+export const deleteLimit = (id: RowId) => request("DELETE", `${broker(id)}/limits/${segments(id)}`);
+export const limitHistory = (id: RowId) => read<Change[]>(`${broker(id)}/limits/history`);
+export const undoLimit = (id: RowId) => post(`${broker(id)}/limits/undo`);
+export const clientsOf = (id: RowId) => read<{ channel: string; clients: Client[] }[]>(`${broker(id)}/clients/${segments(id)}`);
+export const seriesOf = (id: RowId) => `series/${encodeURIComponent(id.broker)}/${segments(id)}`;
+export function act(id: RowId, action: "pause" | "unpause" | "empty"): Promise<unknown> {
+  const channel = id.channel === null ? "" : `/channels/${encodeURIComponent(id.channel)}`;
+  return post(`${broker(id)}/topics/${encodeURIComponent(id.topic)}${channel}/${action}`);
+}

@@ -1,0 +1,86 @@
+// The frame around every view: navigation, connection, token, warnings.
+
+import { useEffect, useRef, useState } from "preact/hooks";
+import { Demo } from "./demo";
+import { Live } from "./live";
+import { warningsOf } from "./model";
+import { RowView } from "./row";
+import { useRoute } from "./route";
+import { type Connection, useLive } from "./store";
+import { token } from "./token";
+
+export function App() {
+  const route = useRoute();
+  const { state, connection } = useLive();
+  const warnings = warningsOf(state);
+  const showDemo = state.has_demo || route.view === "demo";
+  const title = route.view === "demo" ? "Demo" : route.view === "row" ? route.id.channel ?? route.id.topic : "Topics";
+  useEffect(() => {
+    document.title = `${title} – Tidegate`;
+  }, [title]);
+
+  const tab = (href: string, text: string, here: boolean) => (
+    <a href={href} class="tab" {...(here ? { "aria-current": "page" as const } : {})}>{text}</a>
+  );
+  return (
+    <>
+      <header class="top">
+        <a href="/" class="brand" aria-label="Tidegate, all topics">
+          <img src="/assets/favicon.svg" alt="" width="24" height="24" /> Tidegate
+        </a>
+        <nav aria-label="Views">
+          {tab("/", "Topics", route.view !== "demo")}
+          {showDemo && tab("/demo", "Demo", route.view === "demo")}
+        </nav>
+        <Token />
+        <ConnectionMark connection={connection} />
+      </header>
+      <section class="warnings" role="status" aria-label="Warnings">
+        {warnings.length > 0 && (
+          <details open={warnings.length <= 2}>
+            <summary>{warnings.length === 1 ? "1 warning" : `${warnings.length} warnings`}</summary>
+            <ul>{warnings.map((warning) => <li key={warning}>{warning}</li>)}</ul>
+          </details>
+        )}
+      </section>
+      <main>
+        {route.view === "demo" ? <Demo />
+          : route.view === "row" ? <RowView key={`${route.id.broker}/${route.id.topic}/${route.id.channel}`} id={route.id} />
+            : <Live />}
+      </main>
+    </>
+  );
+}
+
+function ConnectionMark({ connection }: { connection: Connection }) {
+  const text = { connecting: "Connecting", live: "Live", lost: "Connection lost" }[connection];
+  return <span class={`connection ${connection}`} role="status"><span class="dot" aria-hidden="true" />{text}</span>;
+}
+
+/** Shows whether this tab may write, and takes the token. */
+function Token() {
+  const [, draw] = useState(0);
+  const [open, setOpen] = useState(false);
+  const field = useRef<HTMLInputElement>(null);
+  useEffect(() => token.listen(() => draw((n) => n + 1)), []);
+  useEffect(() => field.current?.focus(), [open]);
+  const held = token.state();
+  const text = { missing: "Read only", refused: "Token refused", held: "Writes on" }[held];
+  if (!open) {
+    return (
+      <button type="button" class={`token ${held}`} onClick={() => setOpen(true)}
+        title="Changes need the write token, which is in the address that was printed at start">{text}</button>
+    );
+  }
+  return (
+    <form class="token-form" onSubmit={(event) => {
+      event.preventDefault();
+      token.write(field.current?.value ?? "");
+      setOpen(false);
+    }} onKeyDown={(event) => event.key === "Escape" && setOpen(false)}>
+      <label for="token">Write token</label>
+      <input id="token" ref={field} type="password" autocomplete="off" spellcheck={false} />
+      <button type="submit">Use</button>
+    </form>
+  );
+}

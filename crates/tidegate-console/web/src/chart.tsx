@@ -1,0 +1,137 @@
+// A uPlot chart in the page's colours.
+
+import { useEffect, useRef, useState } from "preact/hooks";
+import uPlot from "uplot";
+import { formatDelay, formatRate } from "./format";
+
+export interface Line {
+  label: string;
+  /** A CSS custom property, such as `--offered`. */
+  color: string;
+  values: (number | null)[];
+  dashed?: boolean;
+}
+
+export interface ChartProps {
+  title: string;
+  /** What the chart says, in words, for whoever cannot see it. */
+  summary: string;
+  at_ms: number[];
+  lines: Line[];
+  /** How far the chart reaches back. */
+  span_ms: number;
+  height: number;
+  /** Delays spread over powers of ten; counts start at zero. */
+  scale: "delay" | "count";
+  /** Keeps two charts comparable: neither axis ends below this. */
+  floor?: number;
+}
+
+const css = (name: string) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+
+/** Counts changes between light and dark: a canvas has no style sheet. */
+function useTheme(): number {
+  const [changes, setChanges] = useState(0);
+  useEffect(() => {
+    const dark = matchMedia("(prefers-color-scheme: dark)");
+    const changed = () => setChanges((n) => n + 1);
+    dark.addEventListener("change", changed);
+    return () => dark.removeEventListener("change", changed);
+  }, []);
+  return changes;
+}
+
+/** The range of a logarithmic axis: whole powers of ten around the values, two at least, so that it seldom moves. */
+function delayRange(min: number | null, max: number | null, floor: number): [number, number] {
+  const low = Math.floor(Math.log10(Math.max(1, min ?? 100)));
+  const high = Math.ceil(Math.log10(Math.max(10, max ?? 1_000, floor)) + 1e-9);
+  return [Math.pow(10, Math.min(low, high - 2)), Math.pow(10, high)];
+}
+
+function options(props: ChartProps, width: number): uPlot.Options {
+  const isDelay = props.scale === "delay";
+  const axis = { stroke: css("--muted"), grid: { stroke: css("--grid"), width: 1 }, ticks: { show: false }, font: "12px system-ui, sans-serif" };
+  return {
+    width,
+    height: props.height,
+    legend: { show: false },
+    cursor: { show: false },
+    padding: [8, 8, 0, 0],
+    scales: {
+      x: { time: true },
+      y: isDelay
+        ? { distr: 3, range: (_, min, max) => delayRange(min, max, props.floor ?? 0) }
+        : { range: (_, _min, max) => [0, Math.max(1, (max ?? 0) * 1.15, props.floor ?? 0)] },
+    },
+    axes: [
+      { ...axis, size: 26, space: 70 },
+      {
+        ...axis,
+        size: 58,
+        space: 28,
+        values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : isDelay ? axisDelay(tick) : formatRate(tick))),
+      },
+    ],
+    series: [
+      {},
+      ...props.lines.map((line): uPlot.Series => ({
+        stroke: css(line.color),
+        width: line.dashed ? 1.5 : 2,
+        ...(line.dashed ? { dash: [6, 5] } : {}),
+        points: { show: false },
+        spanGaps: !!line.dashed,
+      })),
+    ],
+  };
+}
+
+/** Axis marks are powers of ten: `100 µs`, `1 ms`. */
+function axisDelay(us: number): string {
+  return formatDelay(us).replace(/\.0+ /, " ");
+}
+
+function aligned({ at_ms, lines, scale }: ChartProps): uPlot.AlignedData {
+  const usable = (value: number | null) => (value === null || (scale === "delay" && value <= 0) ? null : value);
+  return [at_ms.map((ms) => ms / 1_000), ...lines.map((line) => line.values.map(usable))];
+}
+
+export function Chart(props: ChartProps) {
+  const box = useRef<HTMLDivElement>(null);
+  const plot = useRef<uPlot | null>(null);
+  const theme = useTheme();
+  const shape = props.lines.map((line) => `${line.label}${line.color}${line.dashed ?? ""}`).join();
+
+  useEffect(() => {
+    const element = box.current as HTMLDivElement;
+    const chart = new uPlot(options(props, Math.max(120, element.clientWidth)), aligned(props), element);
+    plot.current = chart;
+    const sizes = new ResizeObserver(() => chart.setSize({ width: Math.max(120, element.clientWidth), height: props.height }));
+    sizes.observe(element);
+    return () => {
+      sizes.disconnect();
+      chart.destroy();
+    };
+  }, [theme, shape, props.scale, props.height, props.floor]);
+
+  useEffect(() => {
+    const newest = (props.at_ms[props.at_ms.length - 1] ?? 0) / 1_000;
+    plot.current?.batch(() => {
+      plot.current?.setData(aligned(props), false);
+      plot.current?.setScale("x", { min: newest - props.span_ms / 1_000, max: newest });
+    });
+  });
+
+  return (
+    <figure class="chart">
+      <figcaption>
+        <span class="chart-title">{props.title}</span>
+        <span class="keys">
+          {props.lines.map((line) => (
+            <span key={line.label} class={`key ${line.color.slice(2)}${line.dashed ? " dashed" : ""}`}>{line.label}</span>
+          ))}
+        </span>
+      </figcaption>
+      <div ref={box} class={`plot h${props.height}`} role="img" aria-label={`${props.title}: ${props.summary}`} />
+    </figure>
+  );
+}

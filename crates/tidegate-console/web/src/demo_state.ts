@@ -1,0 +1,48 @@
+// What the demo's control says, and what follows from it.
+
+import { formatDelay, formatPercent } from "./format";
+
+export interface Traffic { offered_per_s: number; delivered_per_s: number; p50_ms: number; p99_ms: number; loss_percent: number }
+
+export interface Side { name: string; title: string; good: Traffic; noisy: Traffic; broker_url?: string }
+
+export interface DemoState {
+  load: number;
+  capacity_per_s: number;
+  slo_ms: number;
+  spike: boolean;
+  /** Without the limit, then with it. */
+  sides: Side[];
+  /** Oldest first. */
+  history: {
+    t_ms: number;
+    without_p99_ms: number;
+    with_p99_ms: number;
+    without_loss_percent: number;
+    with_loss_percent: number;
+  }[];
+}
+
+/** The delay in microseconds that both charts must reach: they are compared, so they share their upper end. */
+export function floorOf(state: DemoState): number {
+  const delays = state.history.flatMap((point) => [point.without_p99_ms, point.with_p99_ms]);
+  // A whole power of ten, which seldom changes: each change draws the charts anew.
+  return Math.pow(10, Math.ceil(Math.log10(1_000 * Math.max(state.slo_ms * 2, ...delays))));
+}
+
+/** The two sides in one sentence. */
+export function verdict(state: DemoState): string {
+  const [without, withLimit] = state.sides;
+  if (without === undefined || withLimit === undefined) return "";
+  const say = (side: Side) => {
+    const loss = side.good.loss_percent >= 0.05 ? ` and loses ${formatPercent(side.good.loss_percent)}` : "";
+    return `${formatDelay(side.good.p99_ms * 1_000)}${loss}`;
+  };
+  const harmed = (side: Side) => side.good.p99_ms > state.slo_ms || side.good.loss_percent >= 0.05;
+  if (!harmed(without) && !harmed(withLimit)) {
+    return "Below capacity both sides are fine: the limit costs nothing. Drag the load above 1×.";
+  }
+  const times = without.good.p99_ms / Math.max(withLimit.good.p99_ms, 0.001);
+  const factor = times >= 2 ? `, ${times < 10 ? times.toFixed(1) : Math.round(times).toLocaleString("en-US")} times less` : "";
+  return `The well-behaved topic waits ${say(without)} without the limit, ${say(withLimit)} with it${factor}.`;
+}

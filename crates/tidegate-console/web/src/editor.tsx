@@ -1,0 +1,172 @@
+// The limit of a topic or channel: drag, try in shadow, apply, undo.
+
+import { useEffect, useRef, useState } from "preact/hooks";
+import { deleteLimit, limitHistory, Problem, putLimit, undoLimit } from "./api";
+import { formatBytes, formatCount, formatExact, formatPercent, parseBurst, parseRate } from "./format";
+import {
+  type Change, describe, type Draft, draftOf, type Field, fieldOf, isInForce, type Mode, read, shadowCount, type Undo, undoOf, type Wanted,
+} from "./limit";
+import type { Limit, Row } from "./model";
+import { burstScale, rateScale, type Scale, STEPS, toPosition, toValue } from "./scale";
+
+/** A change on its way: sent, then waited for in the live figures. `wanted: null` is the removal. */
+interface Sent { wanted: Wanted | null; at: number }
+
+export function Editor({ row }: { row: Row }) {
+  const { limit } = row;
+  const [draft, setDraft] = useState<Draft>(() => draftOf(limit, row.offered_per_s));
+  const [touched, setTouched] = useState(false);
+  const [errors, setErrors] = useState<Partial<Record<Field, string>>>({});
+  const [sent, setSent] = useState<Sent | null>(null);
+  const [said, setSaid] = useState("");
+  const [history, setHistory] = useState<Change[]>([]);
+  const undo = undoOf(history, row.channel === null ? row.topic : `${row.topic}/${row.channel}`);
+
+  // Until someone edits, the fields follow what is in force, whoever changed it.
+  const contract = limit === null ? "" : `${describe(limit)} ${limit.rate_per_s} ${limit.discipline}`;
+  useEffect(() => {
+    if (!touched) setDraft(draftOf(limit, row.offered_per_s));
+  }, [contract, touched]);
+
+  const loadHistory = () => limitHistory(row).then(setHistory, () => setHistory([]));
+  useEffect(() => void loadHistory(), [contract, limit?.mode]);
+
+  useEffect(() => {
+    if (sent === null || !isInForce(limit, sent.wanted)) return;
+    const seconds = ((performance.now() - sent.at) / 1_000).toFixed(1);
+    setSaid(sent.wanted === null ? `Removed after ${seconds} s.` : sent.wanted.mode === "shadow" ? `Counting after ${seconds} s; nothing is held back.` : `In force after ${seconds} s.`);
+    setSent(null);
+    setTouched(false);
+  }, [limit, sent]);
+
+  const edit = (change: Partial<Draft>) => {
+    setDraft({ ...draft, ...change });
+    setTouched(true);
+    setErrors({});
+    setSaid("");
+  };
+
+  const run = async (wanted: Wanted | null, request: () => Promise<unknown>) => {
+    setErrors({});
+    setSaid("Sending …");
+    const at = performance.now();
+    try {
+      await request();
+      setSent({ wanted, at });
+      setSaid("Accepted, waiting to see it in force …");
+      void loadHistory();
+    } catch (problem) {
+      const { message, status } = problem as Problem;
+      setErrors({ [status === 401 ? "form" : fieldOf(message)]: message });
+      setSaid("");
+    }
+  };
+  const put = (mode: Mode) => {
+    const wanted = read(draft, mode);
+    if ("message" in wanted) return setErrors({ [wanted.field]: wanted.message });
+    void run(wanted, () => putLimit(row, wanted));
+  };
+  const takeBack = (undo: Exclude<Undo, { how: "nothing" }>) => {
+    const wanted = undo.to === null ? null : wantedOf(undo.to);
+    void run(wanted, () => (undo.how === "undo" ? undoLimit(row) : wanted === null ? deleteLimit(row) : putLimit(row, wanted)));
+  };
+
+  return (
+    <form class="editor" aria-label="Limit" noValidate onSubmit={(event) => {
+      event.preventDefault();
+      put("enforce");
+    }}>
+      <h2>Limit</h2>
+      <InForce limit={limit} />
+      <Shadow row={row} />
+      <Amount id="rate" label="Rate" unit={draft.unit === "bytes" ? "bytes per second" : "messages per second"} text={draft.rate}
+        parse={parseRate} scale={rateScale[draft.unit]} error={errors.rate} onEdit={(rate) => edit({ rate })} />
+      <Amount id="burst" label="Burst" unit={draft.unit} text={draft.burst}
+        parse={parseBurst} scale={burstScale[draft.unit]} error={errors.burst} onEdit={(burst) => edit({ burst })} />
+      <Choice legend="Counts" name="unit" value={draft.unit} onPick={(unit) => edit({ unit })}
+        options={[["messages", "messages"], ["bytes", "bytes of the bodies"]]} />
+      <Choice legend="Without a token" name="discipline" value={draft.discipline} onPick={(discipline) => edit({ discipline })}
+        options={[["wait", "wait in order"], ["refuse", "refuse, with a retry time"]]} />
+      <p class="error form-error" role="alert">{errors.form ?? ""}</p>
+      <div class="buttons">
+        <button type="submit" class="primary" data-testid="apply">Apply</button>
+        <button type="button" data-testid="shadow" onClick={() => put("shadow")}>Try in shadow</button>
+        <button type="button" data-testid="undo" disabled={undo.how === "nothing"} onClick={() => undo.how !== "nothing" && takeBack(undo)}
+          title={undo.how === "nothing" ? "Nothing was changed yet" : `Back to ${undo.to === null ? "no limit" : describe(undo.to)}`}>Undo</button>
+        <button type="button" data-testid="remove" disabled={limit === null} onClick={() => void run(null, () => deleteLimit(row))}>Remove</button>
+      </div>
+      <p class="said" role="status" data-testid="said">{said}</p>
+      <p class="hint">{undo.how === "nothing" ? "Nothing to undo." : `Undo goes back to ${undo.to === null ? "no limit" : describe(undo.to)}.`}</p>
+    </form>
+  );
+}
+
+function wantedOf({ rate_per_s, burst, unit, discipline, mode }: Limit): Wanted {
+  return { rate: rate_per_s, burst, unit, discipline, mode };
+}
+
+function InForce({ limit }: { limit: Limit | null }) {
+  if (limit === null) return <p class="in-force" data-testid="in-force" data-mode="none"><strong>No limit.</strong><span class="hint">Everything passes.</span></p>;
+  const source = limit.source === "file" ? "From the configuration file." : "Set over the admin API; survives a restart.";
+  const discipline = limit.discipline === "wait" ? "the rest waits" : "the rest is refused";
+  return (
+    <p class={`in-force ${limit.mode}`} data-testid="in-force" data-mode={limit.mode} data-rate={limit.rate_per_s} data-burst={limit.burst}>
+      <strong>{limit.mode === "shadow" ? "Only counted: " : "In force: "}{describe(limit)}</strong>
+      <span class="hint">{limit.mode === "shadow" ? "nothing is held back" : discipline}. {source}</span>
+    </p>
+  );
+}
+
+/** What the trial has counted since it was first seen here. */
+function Shadow({ row }: { row: Row }) {
+  const from = useRef<Row | null>(null);
+  const trial = row.limit?.mode === "shadow" ? `${row.limit.rate_per_s}/${row.limit.burst}/${row.limit.unit}` : "";
+  const seen = useRef("");
+  if (seen.current !== trial) {
+    seen.current = trial;
+    from.current = trial === "" ? null : row;
+  }
+  if (from.current === null) return null;
+  const counted = shadowCount(from.current, row);
+  const verb = row.limit?.discipline === "refuse" ? "refused" : "delayed";
+  return (
+    <p class="trial" data-testid="trial">
+      {counted === null ? "This broker does not count what a channel's limit would delay."
+        : <><strong>{formatPercent(counted.percent)}</strong> would have been {verb}: {formatCount(counted.hit)} of {formatCount(counted.of)} messages.</>}
+    </p>
+  );
+}
+
+function Amount({ id, label, unit, text, parse, scale, error, onEdit }: {
+  id: string; label: string; unit: string; text: string; parse: (text: string) => number | null; scale: Scale;
+  error: string | undefined; onEdit: (text: string) => void;
+}) {
+  const value = parse(text);
+  const spoken = value === null ? "not a number" : `${unit.startsWith("bytes") ? formatBytes(value) : formatExact(value)} ${unit}`;
+  return (
+    <div class={`amount${error === undefined ? "" : " bad"}`}>
+      <label for={id}>{label} <span class="hint">{unit}</span></label>
+      <input id={id} class="field" inputMode="decimal" autocomplete="off" spellcheck={false} value={text}
+        aria-invalid={error !== undefined} aria-describedby={`${id}-error`} onInput={(event) => onEdit(event.currentTarget.value)} />
+      <input type="range" min={0} max={STEPS} step={1} aria-label={`${label}, slider`} aria-valuetext={spoken}
+        value={value === null ? 0 : toPosition(scale, value)}
+        onInput={(event) => onEdit(formatExact(toValue(scale, Number(event.currentTarget.value))))} />
+      <p id={`${id}-error`} class="error" role="alert">{error ?? ""}</p>
+    </div>
+  );
+}
+
+function Choice<T extends string>({ legend, name, value, options, onPick }: {
+  legend: string; name: string; value: T; options: [T, string][]; onPick: (value: T) => void;
+}) {
+  return (
+    <fieldset class="choice">
+      <legend>{legend}</legend>
+      {options.map(([option, text]) => (
+        <label key={option}>
+          <input type="radio" name={name} value={option} checked={value === option} onChange={() => onPick(option)} /> {text}
+        </label>
+      ))}
+    </fieldset>
+  );
+}

@@ -1,0 +1,98 @@
+// What the limit editor knows without a browser: drafts, what is in force, what undo would do.
+
+import { formatBytes, formatExact, parseBurst, parseRate } from "./format";
+import type { Limit, Row } from "./model";
+
+export type Mode = Limit["mode"];
+
+/** What stands in the fields. */
+export interface Draft {
+  rate: string;
+  burst: string;
+  unit: Limit["unit"];
+  discipline: Limit["discipline"];
+}
+
+/** What a broker takes. */
+export interface Wanted { rate: number; burst: number; unit: Limit["unit"]; discipline: Limit["discipline"]; mode: Mode }
+
+export type Field = "rate" | "burst" | "form";
+
+/** The draft that shows `limit`; for a row without one, a limit that its present traffic would just pass. */
+export function draftOf(limit: Limit | null, offeredPerS: number): Draft {
+  if (limit === null) {
+    const rate = Math.max(10, roundUp(offeredPerS * 1.25));
+    return { rate: formatExact(rate), burst: "20", unit: "messages", discipline: "wait" };
+  }
+  const { rate_per_s, burst, unit, discipline } = limit;
+  return { rate: formatExact(rate_per_s), burst: formatExact(burst), unit, discipline };
+}
+
+function roundUp(value: number): number {
+  if (value < 1) return 1;
+  const step = Math.pow(10, Math.floor(Math.log10(value))) / 10;
+  return Math.ceil(value / step) * step;
+}
+
+/** Reads the fields: what to send, or what to say beside which field. */
+export function read(draft: Draft, mode: Mode): Wanted | { field: Field; message: string } {
+  const rate = parseRate(draft.rate);
+  if (rate === null) return { field: "rate", message: "A rate above zero, such as 11000, 11k/s or 600/min." };
+  const burst = parseBurst(draft.burst);
+  if (burst === null) return { field: "burst", message: "A whole number from 1, such as 26 or 5k." };
+  return { rate, burst, unit: draft.unit, discipline: draft.discipline, mode };
+}
+
+/** Whether `limit` is what was asked for. Brokers may round a rate's fraction. */
+export function isInForce(limit: Limit | null, wanted: Wanted | null): boolean {
+  if (limit === null || wanted === null) return limit === wanted;
+  const close = Math.abs(limit.rate_per_s - wanted.rate) <= Math.max(1e-6 * wanted.rate, 1e-3);
+  return close && limit.burst === wanted.burst && limit.unit === wanted.unit &&
+    limit.discipline === wanted.discipline && limit.mode === wanted.mode;
+}
+
+/** Beside which field a broker's complaint belongs: the first that it names. */
+export function fieldOf(detail: string): Field {
+  const named = /\b(rate|burst)\b/i.exec(detail);
+  return named === null ? "form" : (named[1] as string).toLowerCase() as Field;
+}
+
+/** `11,000 messages/s, burst 26`. */
+export function describe(limit: Pick<Limit, "rate_per_s" | "burst" | "unit">): string {
+  if (limit.unit === "bytes") return `${formatBytes(limit.rate_per_s)}/s, burst ${formatBytes(limit.burst)}`;
+  return `${formatExact(limit.rate_per_s)} messages/s, burst ${formatExact(limit.burst)}`;
+}
+
+/** A change as the broker's history tells it. */
+export interface Change {
+  revision: number;
+  at_ms: number;
+  target: string;
+  before: Limit | null;
+  after: Limit | null;
+}
+
+export type Undo =
+  | { how: "nothing" }
+  /** The newest change of all: the broker takes it back. */
+  | { how: "undo"; to: Limit | null }
+  /** Something else was changed since: put back by hand what held before. */
+  | { how: "restore"; to: Limit | null };
+
+/** How to take back the newest change of `target`, `topic` or `topic/channel`. */
+export function undoOf(history: Change[], target: string): Undo {
+  const newestFirst = [...history].sort((a, b) => b.revision - a.revision);
+  const own = newestFirst.find((change) => change.target === target);
+  if (own === undefined) return { how: "nothing" };
+  return { how: own === newestFirst[0] ? "undo" : "restore", to: own.before };
+}
+
+/** What a trial in shadow mode has counted since `from`, or `null` where the broker does not count. */
+export function shadowCount(from: Row, now: Row): { hit: number; of: number; percent: number } | null {
+  if (from.shadow_total === undefined || now.shadow_total === undefined) return null;
+  // A broker that restarted counts from zero.
+  const restarted = now.shadow_total < from.shadow_total || now.offered_total < from.offered_total;
+  const hit = restarted ? now.shadow_total : now.shadow_total - from.shadow_total;
+  const of = restarted ? now.offered_total : now.offered_total - from.offered_total;
+  return { hit, of, percent: of === 0 ? 0 : Math.min(100, (100 * hit) / of) };
+}
