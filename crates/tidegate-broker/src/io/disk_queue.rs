@@ -17,6 +17,8 @@ use tracing::{debug, warn};
 
 mod files;
 mod layout;
+#[cfg(test)]
+pub(crate) mod memory;
 
 pub use files::{Files, SystemFiles};
 pub use layout::RecordLen;

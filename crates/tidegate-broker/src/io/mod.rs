@@ -1,4 +1,6 @@
 //! Sockets, files and HTTP around the machine.
 
 pub mod disk_queue;
+pub mod disk_thread;
 pub mod handle;
+pub mod metadata;

@@ -1,134 +1,9 @@
 //! The queue on files that fill up, tear and vanish.
 
-use std::cell::RefCell;
-use std::collections::BTreeMap;
-use std::ffi::OsString;
-use std::rc::Rc;
-
 use proptest::prelude::*;
 
+use super::memory::MemoryFiles;
 use super::*;
-
-/// Files in memory, with room for a while.
-#[derive(Clone, Default)]
-struct MemoryFiles(Rc<RefCell<Disk>>);
-
-#[derive(Default)]
-struct Disk {
-    files: BTreeMap<PathBuf, Vec<u8>>,
-    /// Bytes that can still be added to files; `None` for no bound.
-    room: Option<usize>,
-    /// Cutting files fails too.
-    cut_fails: bool,
-    /// Reading fails.
-    read_fails: bool,
-}
-
-impl MemoryFiles {
-    fn names(&self) -> Vec<String> {
-        self.0.borrow().files.keys().map(|path| path.file_name().unwrap().to_str().unwrap().to_owned()).collect()
-    }
-
-    fn text(&self, name: &str) -> String {
-        String::from_utf8(self.0.borrow().files[&Path::new("/d").join(name)].clone()).unwrap()
-    }
-
-    fn with<T>(&self, name: &str, change: impl FnOnce(&mut Vec<u8>) -> T) -> T {
-        change(self.0.borrow_mut().files.entry(Path::new("/d").join(name)).or_default())
-    }
-
-    fn set_room(&self, room: Option<usize>) {
-        self.0.borrow_mut().room = room;
-    }
-}
-
-fn not_found() -> io::Error {
-    io::ErrorKind::NotFound.into()
-}
-
-impl Files for MemoryFiles {
-    type File = PathBuf;
-
-    fn open(&self, path: &Path) -> io::Result<PathBuf> {
-        self.0.borrow().files.contains_key(path).then(|| path.to_owned()).ok_or_else(not_found)
-    }
-
-    fn open_write(&self, path: &Path, fresh: bool) -> io::Result<PathBuf> {
-        let mut disk = self.0.borrow_mut();
-        if !disk.files.contains_key(path) && disk.room == Some(0) {
-            return Err(io::ErrorKind::StorageFull.into());
-        }
-        let contents = disk.files.entry(path.to_owned()).or_default();
-        if fresh {
-            contents.clear();
-        }
-        Ok(path.to_owned())
-    }
-
-    fn len(&self, file: &PathBuf) -> io::Result<u64> {
-        Ok(self.0.borrow().files.get(file).ok_or_else(not_found)?.len() as u64)
-    }
-
-    fn read_at(&self, file: &PathBuf, buffer: &mut [u8], at: u64) -> io::Result<usize> {
-        let disk = self.0.borrow();
-        if disk.read_fails {
-            return Err(io::Error::other("bad sector"));
-        }
-        let contents = disk.files.get(file).ok_or_else(not_found)?;
-        let rest = contents.get(usize::try_from(at).unwrap()..).unwrap_or(&[]);
-        // In pieces, as a system may.
-        let len = rest.len().min(buffer.len()).min(17);
-        buffer[..len].copy_from_slice(&rest[..len]);
-        Ok(len)
-    }
-
-    fn write_all_at(&self, file: &PathBuf, bytes: &[u8], at: u64) -> io::Result<()> {
-        let mut disk = self.0.borrow_mut();
-        let room = disk.room.unwrap_or(usize::MAX);
-        let fits = bytes.len().min(room);
-        let contents = disk.files.get_mut(file).ok_or_else(not_found)?;
-        let at = usize::try_from(at).unwrap();
-        contents.resize(contents.len().max(at + fits), 0);
-        contents[at..at + fits].copy_from_slice(&bytes[..fits]);
-        if let Some(room) = &mut disk.room {
-            *room -= fits;
-        }
-        if fits == bytes.len() { Ok(()) } else { Err(io::ErrorKind::StorageFull.into()) }
-    }
-
-    fn set_len(&self, file: &PathBuf, len: u64) -> io::Result<()> {
-        let mut disk = self.0.borrow_mut();
-        if disk.cut_fails {
-            return Err(io::Error::other("read-only"));
-        }
-        disk.files.get_mut(file).ok_or_else(not_found)?.resize(usize::try_from(len).unwrap(), 0);
-        Ok(())
-    }
-
-    fn sync(&self, _: &PathBuf) -> io::Result<()> {
-        Ok(())
-    }
-
-    fn remove(&self, path: &Path) -> io::Result<()> {
-        let mut disk = self.0.borrow_mut();
-        let gone = disk.files.remove(path).ok_or_else(not_found)?;
-        if let Some(room) = &mut disk.room {
-            *room += gone.len();
-        }
-        Ok(())
-    }
-
-    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        let mut disk = self.0.borrow_mut();
-        let contents = disk.files.remove(from).ok_or_else(not_found)?;
-        disk.files.insert(to.to_owned(), contents);
-        Ok(())
-    }
-
-    fn list(&self, _: &Path) -> io::Result<Vec<OsString>> {
-        Ok(self.0.borrow().files.keys().map(|path| path.file_name().unwrap().to_owned()).collect())
-    }
-}
 
 const OPTIONS: DiskQueueOptions =
     DiskQueueOptions { max_bytes_per_file: 100, record_len: RecordLen { min: 4, max: 60 }, sync_every: 1_000 };
@@ -394,11 +269,11 @@ fn bytes_that_cannot_be_cut_off_are_cut_off_before_the_next_append() {
     let mut queue = open(&files);
     queue.append(&batch(0..1, 20), 1).unwrap();
     files.set_room(Some(30));
-    files.0.borrow_mut().cut_fails = true;
+    files.set_cut_fails(true);
     assert!(queue.append(&batch(1..3, 20), 2).is_err());
     files.set_room(None);
     assert!(queue.append(&batch(1..2, 20), 1).is_err(), "record 1 of the failed append may still be behind the end");
-    files.0.borrow_mut().cut_fails = false;
+    files.set_cut_fails(false);
     queue.append(&batch(5..6, 20), 1).unwrap();
     drop(queue);
     assert_eq!(read_all(&mut open(&files), 1_000), [0, 5]);
@@ -409,11 +284,11 @@ fn a_failed_read_can_be_tried_again() {
     let files = MemoryFiles::default();
     let mut queue = open(&files);
     queue.append(&batch(0..3, 20), 3).unwrap();
-    files.0.borrow_mut().read_fails = true;
+    files.set_read_fails(true);
     let mut out = vec![7];
     assert!(queue.read(100, &mut out).is_err());
     assert_eq!(out, [7]);
-    files.0.borrow_mut().read_fails = false;
+    files.set_read_fails(false);
     assert_eq!(read_all(&mut queue, 100), [0, 1, 2]);
 }
 
