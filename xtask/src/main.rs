@@ -1,3 +1,87 @@
-//! The project's own commands.
+//! The project's own commands. `cargo xtask help` lists them.
 
-fn main() {}
+#![forbid(unsafe_code)]
+#![expect(clippy::print_stdout, reason = "a command line tool: what it prints is its product")]
+
+mod clock;
+mod demo;
+mod http;
+mod peers;
+mod places;
+mod process;
+mod setup;
+mod steps;
+mod suites;
+mod test;
+
+use std::path::{Path, PathBuf};
+
+use miette::Result;
+
+use crate::places::Places;
+use crate::steps::Steps;
+use crate::suites::Suite;
+
+const HELP: &str = "\
+cargo xtask COMMAND
+
+  demo                set up, build, start the demo and print its address
+  test                set up, build, run every test
+  peers               build the real nsqd, its tools and the client libraries' tests
+  suite NAME [BROKER] run one compatibility suite against nsqd and against BROKER
+                      (protocol, go-nsq, nsqjs, tools; BROKER: a program that acts as nsqd
+                      when it is called so, by default the release binary)
+";
+
+fn main() -> Result<()> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    process::end_children_on_signal()?;
+    let places = Places::find();
+    match words.as_slice() {
+        ["demo", arguments @ ..] => demo::run(&places, arguments),
+        ["test"] => test::run(&places),
+        ["peers"] => build_peers(&places),
+        ["suite", name, broker @ ..] => run_suite(&places, name, broker),
+        ["suite-inside", name, broker, scratch, results] => {
+            suites::run_inside(&places, suite(name)?, Path::new(broker), Path::new(scratch), Path::new(results))
+        }
+        [] | ["help" | "--help" | "-h"] => {
+            print!("{HELP}");
+            Ok(())
+        }
+        other => miette::bail!(help = HELP, "unknown command: {}", other.join(" ")),
+    }
+}
+
+fn build_peers(places: &Places) -> Result<()> {
+    setup::ensure(places, setup::PEERS)?;
+    let mut steps = Steps::new(places);
+    steps.step("build nsqd and its tools", || peers::build_go(places));
+    steps.step("install nsqjs", || peers::install_nsqjs(places));
+    steps.close()
+}
+
+fn run_suite(places: &Places, name: &str, broker: &[&str]) -> Result<()> {
+    let suite = suite(name)?;
+    setup::ensure(places, setup::TEST)?;
+    let mut steps = Steps::new(places);
+    steps.step("build nsqd and its tools", || peers::build_go(places));
+    steps.step("install nsqjs", || peers::install_nsqjs(places));
+    let broker = match broker {
+        [] => {
+            steps.step("build tidegate", || peers::build_tidegate(places));
+            places.tidegate()
+        }
+        [path, ..] => PathBuf::from(path),
+    };
+    steps.step(name, || suites::compare(places, suite, &broker));
+    steps.close()
+}
+
+fn suite(name: &str) -> Result<Suite> {
+    Suite::named(name).ok_or_else(|| {
+        let names: Vec<&str> = Suite::ALL.iter().map(|suite| suite.name()).collect();
+        miette::miette!("no suite {name}; there are: {}", names.join(", "))
+    })
+}

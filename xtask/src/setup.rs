@@ -1,0 +1,152 @@
+//! Set-up: which programs a command needs, and getting those that are missing from Debian's packages.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use miette::Result;
+
+use crate::places::Places;
+use crate::process;
+
+/// A program that some command needs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tool {
+    /// Its name in `PATH`.
+    program: &'static str,
+    /// Debian's packages that hold it.
+    packages: &'static [&'static str],
+    /// The oldest version that works, as major and minor, with the arguments that print the version.
+    version: Option<(&'static [&'static str], u32, u32)>,
+    /// What it is for, in the message when it is missing.
+    purpose: &'static str,
+}
+
+impl Tool {
+    const fn new(program: &'static str, packages: &'static [&'static str], purpose: &'static str) -> Self {
+        Self { program, packages, version: None, purpose }
+    }
+
+    const fn at_least(mut self, arguments: &'static [&'static str], major: u32, minor: u32) -> Self {
+        self.version = Some((arguments, major, minor));
+        self
+    }
+}
+
+/// ring compiles a small C tree.
+const C_COMPILER: Tool = Tool::new("cc", &["gcc", "libc6-dev"], "compiling ring's C and assembly");
+/// Debian 12's own Node is 18; the console's bundler and both npm suites run on it.
+const NODE: Tool = Tool::new("node", &["nodejs"], "building the console").at_least(&["--version"], 18, 0);
+const NPM: Tool = Tool::new("npm", &["npm"], "the console's libraries");
+/// nsq 1.3.0 and all it depends on ask for Go 1.17; Debian 12 has 1.19.
+const GO: Tool = Tool::new("go", &["golang-go"], "building the real nsqd and its tools").at_least(&["version"], 1, 17);
+const CHROMIUM: Tool = Tool::new("chromium", &["chromium"], "the browser test");
+const OPENSSL: Tool = Tool::new("openssl", &["openssl"], "certificates for the TLS tests");
+const IP: Tool = Tool::new("ip", &["iproute2"], "private networks for the compatibility suites");
+const UNSHARE: Tool = Tool::new("unshare", &["util-linux"], "private networks for the compatibility suites");
+const TASKSET: Tool = Tool::new("taskset", &["util-linux"], "pinning broker and load to one CPU each");
+const PIP: Tool = Tool::new("pip3", &["python3-pip"], "installing the typos checker");
+
+/// What `cargo xtask demo` needs.
+pub(crate) const DEMO: &[Tool] = &[C_COMPILER, NODE, NPM];
+/// What `cargo xtask test` needs.
+pub(crate) const TEST: &[Tool] = &[C_COMPILER, NODE, NPM, GO, CHROMIUM, OPENSSL, IP, UNSHARE];
+/// What `cargo xtask check` needs.
+pub(crate) const CHECK: &[Tool] = &[C_COMPILER, NODE, NPM, PIP];
+/// What `cargo xtask measure` needs.
+pub(crate) const MEASURE: &[Tool] = &[C_COMPILER, NODE, NPM, GO, TASKSET, OPENSSL, IP, UNSHARE];
+/// What `cargo xtask peers` needs.
+pub(crate) const PEERS: &[Tool] = &[GO, NODE, NPM];
+
+/// Makes sure that every tool is there: installs what is missing when it may, else says what to install.
+pub(crate) fn ensure(places: &Places, tools: &[Tool]) -> Result<()> {
+    let missing: Vec<&Tool> = tools.iter().filter(|tool| find(tool.program).is_none()).collect();
+    if !missing.is_empty() {
+        let mut packages: Vec<&str> = missing.iter().flat_map(|tool| tool.packages).copied().collect();
+        packages.sort_unstable();
+        packages.dedup();
+        let packages = packages.join(" ");
+        let may_install = rustix::process::geteuid().is_root() && find("apt-get").is_some();
+        if may_install {
+            println!("installing from Debian's packages: {packages}");
+            apt_get(places, &["update"])?;
+            let mut install = vec!["install", "--yes", "--no-install-recommends"];
+            install.extend(packages.split(' '));
+            apt_get(places, &install)?;
+        }
+        for tool in missing.iter().filter(|tool| find(tool.program).is_none()) {
+            eprintln!(
+                "missing: `{}`, for {} (Debian package: {})",
+                tool.program,
+                tool.purpose,
+                tool.packages.join(" ")
+            );
+        }
+        if missing.iter().any(|tool| find(tool.program).is_none()) {
+            miette::bail!(
+                help = format!("sudo apt-get install --no-install-recommends {packages}"),
+                "programs are missing"
+            );
+        }
+    }
+    tools.iter().try_for_each(check_version)
+}
+
+fn apt_get(places: &Places, arguments: &[&str]) -> Result<()> {
+    let mut command = Command::new("apt-get");
+    command.args(arguments).env("DEBIAN_FRONTEND", "noninteractive");
+    let log = places.logs().join("apt-get.log");
+    let done = process::run(&mut command, Duration::from_mins(15), &log, |_| {})?;
+    if !done.success() {
+        miette::bail!("apt-get {} {}:\n{}", arguments.join(" "), done.ending(), done.tail);
+    }
+    Ok(())
+}
+
+fn check_version(tool: &Tool) -> Result<()> {
+    let Some((arguments, major, minor)) = tool.version else { return Ok(()) };
+    let printed = process::output(Command::new(tool.program).args(arguments))?;
+    let found = version_in(&printed);
+    if found.is_none_or(|found| found < (major, minor)) {
+        miette::bail!(
+            help = format!("install {major}.{minor} or newer (Debian 12 or newer: {})", tool.packages.join(" ")),
+            "`{}` must be {major}.{minor} or newer, for {}; found: {}",
+            tool.program,
+            tool.purpose,
+            printed.trim()
+        );
+    }
+    Ok(())
+}
+
+/// The first `major.minor` in what a program prints about itself.
+fn version_in(text: &str) -> Option<(u32, u32)> {
+    text.split(|c: char| !(c.is_ascii_digit() || c == '.')).find_map(|word| {
+        let mut parts = word.split('.');
+        Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
+    })
+}
+
+/// Where `PATH` has a program.
+pub(crate) fn find(program: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path).map(|folder| folder.join(program)).find(|file| file.is_file())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_found_in_what_programs_print() {
+        assert_eq!(version_in("go version go1.19.8 linux/amd64"), Some((1, 19)));
+        assert_eq!(version_in("v18.20.4\n"), Some((18, 20)));
+        assert_eq!(version_in("no version"), None);
+    }
+
+    #[test]
+    fn a_program_is_found_only_where_it_is() {
+        assert!(find("sh").is_some());
+        assert!(find("no-program-has-this-name").is_none());
+    }
+}

@@ -1,0 +1,131 @@
+//! `cargo xtask test`: every test there is. What is missing for one is a failure that says what to install.
+
+use std::process::Command;
+use std::time::Duration;
+
+use miette::{IntoDiagnostic, Result};
+
+use crate::peers::cargo;
+use crate::places::Places;
+use crate::steps::{self, Steps};
+use crate::suites::{self, Suite};
+use crate::{peers, setup};
+
+/// Compiling everything from nothing takes minutes on two cores.
+const BUILD_LIMIT: Duration = Duration::from_mins(40);
+/// No test waits for anything real, so a suite that takes this long hangs.
+const RUN_LIMIT: Duration = Duration::from_mins(15);
+
+/// Sets up, builds and runs all of it.
+pub(crate) fn run(places: &Places) -> Result<()> {
+    setup::ensure(places, setup::TEST)?;
+    let mut steps = Steps::new(places);
+    rust(places, &mut steps);
+    console(places, &mut steps);
+    let built = steps.step("build tidegate, release", || peers::build_tidegate(places));
+    compatibility(places, &mut steps);
+    steps.step("browser", || {
+        if built { browser(places) } else { miette::bail!("there is no binary to drive a browser at") }
+    });
+    steps.close()
+}
+
+/// Unit, behaviour, paper, property and simulation tests, examples in the documentation, interleavings.
+fn rust(places: &Places, steps: &mut Steps) {
+    let mut build = cargo(places);
+    build.args(["test", "--workspace", "--locked", "--no-run"]);
+    if steps.command("build the workspace's tests", &mut build, BUILD_LIMIT, steps::quiet) {
+        let mut test = cargo(places);
+        test.args(["test", "--workspace", "--locked", "--no-fail-fast"]);
+        steps.command("workspace tests", &mut test, RUN_LIMIT, test_lines());
+    }
+    let mut pure = cargo(places);
+    pure.args(["check", "--locked", "--package", "tidegate-broker", "--no-default-features"]);
+    steps.command("the broker's machine without its io", &mut pure, BUILD_LIMIT, steps::quiet);
+    steps.step("interleavings (loom)", || loom(places));
+}
+
+/// All interleavings of the core's one lock-free type. Another set of flags, so another target folder.
+fn loom(places: &Places) -> Result<String> {
+    let mut command = cargo(places);
+    command.args(["test", "--release", "--locked", "--package", "tidegate-core", "--test", "loom_shared"]);
+    command.env("RUSTFLAGS", "--cfg loom").env("CARGO_TARGET_DIR", places.target.join("loom"));
+    let done = steps::run(places, "loom", &mut command, BUILD_LIMIT, steps::quiet)?;
+    steps::finish(&command, &done)?;
+    let output = std::fs::read_to_string(&done.log).into_diagnostic()?;
+    let passed: u32 = output.lines().filter_map(passed_in).sum();
+    if passed == 0 {
+        miette::bail!("no interleaving was tried: without `--cfg loom` those tests are empty");
+    }
+    Ok(format!("{passed} passed"))
+}
+
+/// The pages: types, then units. The bundle is built with the binary.
+fn console(places: &Places, steps: &mut Steps) {
+    let web = places.web();
+    if steps.step("install the console's libraries", || peers::npm_ci(places, "npm ci", &web).map(|()| String::new())) {
+        let mut test = Command::new("npm");
+        test.args(["test"]).current_dir(&web);
+        steps.command("console types and units", &mut test, RUN_LIMIT, steps::quiet);
+    }
+}
+
+/// Other people's suites, on nsqd and on ours.
+fn compatibility(places: &Places, steps: &mut Steps) {
+    steps.step("build nsqd and its tools", || peers::build_go(places));
+    steps.step("install nsqjs", || peers::install_nsqjs(places));
+    for suite in Suite::ALL {
+        steps.step(&format!("compatibility: {}", suite.name()), || suites::compare(places, suite, &places.tidegate()));
+    }
+}
+
+/// The real console in a real browser.
+fn browser(places: &Places) -> Result<String> {
+    let chromium = setup::find("chromium").ok_or_else(|| miette::miette!("chromium is not in PATH"))?;
+    let mut command = Command::new("npm");
+    command.args(["run", "e2e"]).current_dir(places.web()).env("CHROMIUM", chromium).env("TIDEGATE", places.tidegate());
+    let done = steps::run(places, "browser", &mut command, RUN_LIMIT, steps::quiet)?;
+    steps::finish(&command, &done).map(|()| String::new())
+}
+
+/// One line for each test program: its name and its result.
+fn test_lines() -> impl steps::Shown {
+    let mut program = String::new();
+    move |line: &str| {
+        let line = line.trim();
+        if let Some(rest) = line.strip_prefix("Running ").or_else(|| line.strip_prefix("Doc-tests ")) {
+            // `Running tests/x.rs (target/debug/deps/x-0123)`: the folder's hash helps nobody.
+            rest.rsplit_once('-').map_or(rest, |(start, _)| start).clone_into(&mut program);
+            return None;
+        }
+        line.strip_prefix("test result: ").filter(|result| !result.contains(" 0 passed; 0 failed")).map(|result| {
+            let name = program.rsplit('/').next().unwrap_or(&program);
+            format!("{name}: {result}")
+        })
+    }
+}
+
+/// The number of tests that a `test result:` line counts as passed.
+fn passed_in(line: &str) -> Option<u32> {
+    line.strip_prefix("test result: ok. ")?.split(' ').next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_are_shown_under_their_programs_name() {
+        let mut shown = test_lines();
+        assert_eq!(shown("     Running tests/flags.rs (target/debug/deps/flags-0123abc)"), None);
+        let line = "test result: ok. 3 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s";
+        assert!(shown(line).unwrap().starts_with("flags: ok. 3 passed"));
+        assert_eq!(shown("test result: ok. 0 passed; 0 failed; 0 ignored"), None, "an empty program is no news");
+    }
+
+    #[test]
+    fn passed_tests_are_counted() {
+        assert_eq!(passed_in("test result: ok. 12 passed; 0 failed"), Some(12));
+        assert_eq!(passed_in("test result: FAILED. 12 passed; 1 failed"), None);
+    }
+}
