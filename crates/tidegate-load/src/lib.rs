@@ -1,1 +1,31 @@
 //! Open-loop load and raw clients for demo, benchmarks and attacks.
+//!
+//! | module | its one job |
+//! |---|---|
+//! | [`arrivals`] | intended send times from a seed |
+//! | [`stamp`] | what a message of ours says about itself |
+//! | [`latency`], [`ledger`], [`release_law`] | delays; conservation; the first law of limiters: from what arrives |
+//! | [`target`] | CPU time and memory of another process |
+//! | [`bench`] | a measured run against one NSQ broker |
+//! | [`idle`] | what an idle connection costs a broker |
+//! | [`cli`] | both from a command line |
+//! | [`error`] | what can go wrong |
+//!
+//! Latency begins when a message should have been sent, so that a broker that stalls the generator does not hide its own
+//! delay. The generator's own lateness is measured beside it, and spoils the run if it is large.
+
+pub mod arrivals;
+pub mod bench;
+pub mod cli;
+pub mod error;
+pub mod idle;
+pub mod latency;
+pub mod ledger;
+mod link;
+mod poll;
+pub mod release_law;
+pub mod stamp;
+pub mod target;
+
+pub use error::LoadError;
+pub use link::{Buffering, Identify};

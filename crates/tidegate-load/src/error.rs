@@ -1,0 +1,87 @@
+//! What can go wrong outside.
+
+use std::io;
+use std::net::SocketAddr;
+
+use tidegate_wire::nsq::client::BadFrame;
+
+/// Why a load could not be made or measured.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LoadError {
+    /// No connection.
+    #[error("cannot connect to {address}")]
+    Connect {
+        /// Whom to.
+        address: SocketAddr,
+        /// What the machine said.
+        #[source]
+        source: io::Error,
+    },
+    /// The machine refused something.
+    #[error("cannot {step}")]
+    Os {
+        /// What was tried.
+        step: &'static str,
+        /// What the machine said.
+        #[source]
+        source: io::Error,
+    },
+    /// A process cannot be measured.
+    #[error("cannot measure process {pid}")]
+    Target {
+        /// Its id.
+        pid: u32,
+        /// What the machine said.
+        #[source]
+        source: io::Error,
+    },
+    /// The broker answered a command of the handshake with something else than it should.
+    #[error("the broker answered {command} with `{answer}`")]
+    Handshake {
+        /// What was asked.
+        command: &'static str,
+        /// What came back.
+        answer: String,
+    },
+    /// The broker sent bytes that are no frame.
+    #[error("unreadable answer of the broker")]
+    Frame(#[from] BadFrame),
+    /// The broker hung up and the run does not tolerate that.
+    #[error("the broker closed {role} connection {index}; last error it sent: `{last_error}`")]
+    Closed {
+        /// "publisher" or "consumer".
+        role: &'static str,
+        /// Which one, from 0.
+        index: usize,
+        /// Empty if it sent none.
+        last_error: String,
+    },
+    /// An open loop that the broker does not keep up with holds this much for one connection: end it here.
+    #[error("publisher {index} holds {bytes} bytes that the broker does not take; offer less, or saturate")]
+    Unsent {
+        /// Which publisher, from 0.
+        index: usize,
+        /// Bytes waiting for the socket.
+        bytes: usize,
+    },
+    /// A configuration that describes no load.
+    #[error("{key} = {value}: expected {expected}")]
+    Config {
+        /// The key.
+        key: &'static str,
+        /// What was found.
+        value: String,
+        /// What is accepted.
+        expected: &'static str,
+    },
+    /// A configuration or manifest that is not what its type says.
+    #[error("unreadable configuration")]
+    Json(#[from] serde_json::Error),
+}
+
+impl LoadError {
+    pub(crate) fn os(step: &'static str) -> impl FnOnce(io::Error) -> Self {
+        move |source| Self::Os { step, source }
+    }
+}
