@@ -9,9 +9,14 @@ use crate::limit::{Limit, Throttled, TokenBucket};
 /// leaves at the first instant at which the bucket holds its cost.
 ///
 /// Arrivals carry their own stamp: an item that is looked at late is charged at the time it came, so a late reader or a
-/// late timer delays it but does not push those behind it further back. An item whose cost exceeds the burst waits for
-/// a full bucket and takes what is there, so that a batch larger than the bucket still passes.
-/// Source: SRTM, §5.2; the delay of each item is max(0, U + 1 - b) / r with U the work found on arrival.
+/// late timer delays it but does not push those behind it further back. A stamp older than the one before counts as
+/// that one: the line is first come, first served, and its caller merges stamps.
+///
+/// The delay of an item of cost `c` is max(0, U + c - b) / r, with `U` the work in tokens found on arrival, rounded up to
+/// the nanosecond; the part of a token minted in that nanosecond is kept, so that the rounding does not add up. Only a
+/// bucket that cannot hold both, because `c` is the burst or more, loses it: there the first law of limiters, at most
+/// burst (or `c`) and rate times span in any span, leaves no choice.
+/// Source: SRTM, §5.2 and Eq. 2.
 #[derive(Clone, Debug)]
 pub struct Gate<T> {
     bucket: TokenBucket,
@@ -19,6 +24,8 @@ pub struct Gate<T> {
     /// Sum of the costs in `waiting`.
     waiting_cost: u64,
     capacity: u64,
+    /// The latest stamp of an arrival.
+    latest: Instant,
 }
 
 #[derive(Clone, Debug)]
@@ -33,7 +40,7 @@ struct Waiting<T> {
 pub struct Released<T> {
     /// What was pushed.
     pub item: T,
-    /// When it came.
+    /// When it came, in the line's order: not before the one ahead of it.
     pub arrival: Instant,
     /// When it could go: `arrival` if it was never delayed by the bucket.
     pub release: Instant,
@@ -47,9 +54,10 @@ pub struct Full<T>(pub T);
 
 impl<T> Gate<T> {
     /// A full bucket and an empty line that holds at most `capacity` tokens' worth of items (and always one item).
+    /// A free item takes the room of one token.
     #[must_use]
     pub fn new(limit: Limit, capacity: u64, now: Instant) -> Self {
-        Self { bucket: TokenBucket::new(limit, now), waiting: VecDeque::new(), waiting_cost: 0, capacity }
+        Self { bucket: TokenBucket::new(limit, now), waiting: VecDeque::new(), waiting_cost: 0, capacity, latest: now }
     }
 
     /// The contract in force.
@@ -67,7 +75,7 @@ impl<T> Gate<T> {
 
     /// Tokens in the bucket at `now`.
     #[must_use]
-    pub fn tokens(&mut self, now: Instant) -> f64 {
+    pub fn tokens(&self, now: Instant) -> f64 {
         self.bucket.tokens(now)
     }
 
@@ -83,7 +91,7 @@ impl<T> Gate<T> {
         self.waiting.is_empty()
     }
 
-    /// Sum of the costs of the items in the line.
+    /// Sum of the costs of the items in the line, each at least 1.
     #[must_use]
     pub fn waiting_cost(&self) -> u64 {
         self.waiting_cost
@@ -94,11 +102,13 @@ impl<T> Gate<T> {
     /// # Errors
     /// [`Full`] gives the item back when the line is full.
     pub fn push(&mut self, item: T, cost: u64, arrival: Instant) -> Result<(), Full<T>> {
-        if !self.waiting.is_empty() && self.waiting_cost.saturating_add(cost) > self.capacity {
+        let waiting_cost = self.waiting_cost.checked_add(cost.max(1));
+        let Some(waiting_cost) = waiting_cost.filter(|&sum| sum <= self.capacity || self.waiting.is_empty()) else {
             return Err(Full(item));
-        }
-        self.waiting_cost += cost;
-        self.waiting.push_back(Waiting { item, cost, arrival });
+        };
+        self.waiting_cost = waiting_cost;
+        self.latest = self.latest.max(arrival);
+        self.waiting.push_back(Waiting { item, cost, arrival: self.latest });
         Ok(())
     }
 
@@ -120,16 +130,15 @@ impl<T> Gate<T> {
             return None;
         }
         let Waiting { item, cost, arrival } = self.waiting.pop_front()?;
-        self.waiting_cost -= cost;
-        let charged = cost.min(self.bucket.limit().burst);
-        self.bucket.try_take(charged, release).expect("the head's release is when the bucket holds its tokens");
+        self.waiting_cost -= cost.max(1);
+        self.bucket.take_in_line(cost, release);
         Some(Released { item, arrival, release, cost })
     }
 
     /// Takes the oldest item out of the line without charging it.
     pub fn drop_oldest(&mut self) -> Option<T> {
         let head = self.waiting.pop_front()?;
-        self.waiting_cost -= head.cost;
+        self.waiting_cost -= head.cost.max(1);
         Some(head.item)
     }
 
@@ -141,7 +150,7 @@ impl<T> Gate<T> {
 
     fn head_release(&mut self) -> Option<Instant> {
         let head = self.waiting.front()?;
-        self.bucket.ready_at(head.cost.min(self.bucket.limit().burst), head.arrival)
+        self.bucket.ready_in_line(head.cost, head.arrival)
     }
 }
 

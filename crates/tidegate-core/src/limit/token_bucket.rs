@@ -86,12 +86,42 @@ impl TokenBucket {
         }
     }
 
+    /// When an item that has waited since `arrival`, and is next in line, gets its `cost` tokens; `None` if the rate is
+    /// zero. Takes nothing.
+    ///
+    /// Nothing is refused in a line: an item dearer than the burst waits for its tokens as if the bucket were as deep as
+    /// its cost, so that it passes in time and pays in full. Not before what was taken last: a line has an order.
+    #[inline]
+    #[must_use]
+    pub fn ready_in_line(&mut self, cost: u64, arrival: Instant) -> Option<Instant> {
+        self.refill(arrival);
+        let missing = units(self.limit, cost).saturating_sub(self.level);
+        match u128::from(self.limit.rate.tokens()) {
+            _ if missing == 0 => Some(self.at),
+            0 => None,
+            per_ns => Some(self.after(missing.div_ceil(per_ns))),
+        }
+    }
+
+    /// Takes `cost` tokens for the item that is next in line, at the instant that
+    /// [`ready_in_line`](Self::ready_in_line) gave for it.
+    ///
+    /// # Panics
+    /// If the tokens are not there at `release`.
+    #[inline]
+    pub fn take_in_line(&mut self, cost: u64, release: Instant) {
+        let cost = units(self.limit, cost);
+        let level = self.level.saturating_add(self.minted(release)).min(self.full.max(cost));
+        self.level = level.checked_sub(cost).expect("an item in line leaves when its tokens are there");
+        self.at = self.at.max(release);
+    }
+
     /// Tokens in the bucket at `now`, with their fraction.
     #[must_use]
-    pub fn tokens(&mut self, now: Instant) -> f64 {
-        self.refill(now);
+    pub fn tokens(&self, now: Instant) -> f64 {
+        let level = self.level.saturating_add(self.minted(now)).min(self.full);
         #[expect(clippy::cast_precision_loss, reason = "for display; decisions use the integer level")]
-        let (level, unit) = (self.level as f64, self.limit.rate.period_ns() as f64);
+        let (level, unit) = (level as f64, self.limit.rate.period_ns() as f64);
         level / unit
     }
 
@@ -113,12 +143,20 @@ impl TokenBucket {
 
     #[inline]
     fn refill(&mut self, now: Instant) {
-        let elapsed = now.nanos_since(self.at);
-        if elapsed > 0 {
-            let minted = u128::from(elapsed) * u128::from(self.limit.rate.tokens());
-            self.level = self.level.saturating_add(minted).min(self.full);
+        if now > self.at {
+            self.level = self.level.saturating_add(self.minted(now)).min(self.full);
             self.at = now;
         }
+    }
+
+    /// Units minted from `at` to `now`; no overflow, as both factors are below 2^64.
+    #[inline]
+    fn minted(&self, now: Instant) -> u128 {
+        u128::from(now.nanos_since(self.at)) * u128::from(self.limit.rate.tokens())
+    }
+
+    fn after(&self, wait_ns: u128) -> Instant {
+        self.at.plus_nanos(u64::try_from(wait_ns).unwrap_or(u64::MAX))
     }
 
     #[cold]
@@ -129,7 +167,7 @@ impl TokenBucket {
         }
         let missing = wanted - self.level;
         let wait = missing.div_ceil(u128::from(self.limit.rate.tokens()));
-        Throttled::Until(self.at.plus_nanos(u64::try_from(wait).unwrap_or(u64::MAX)))
+        Throttled::Until(self.after(wait))
     }
 }
 
@@ -179,5 +217,44 @@ mod tests {
         bucket.set_limit(Limit::new(Rate::per_s(7), 100), at(500_000_000));
         bucket.set_limit(Limit::new(Rate::per_s(10), 10), at(500_000_000));
         assert!((4.9..=5.0).contains(&bucket.tokens(at(500_000_000))));
+    }
+
+    #[test]
+    fn the_longest_period_and_the_deepest_bucket_do_not_overflow() {
+        let slowest = Rate::from_fraction(1, u64::MAX.into()).unwrap();
+        let fastest = Rate::from_fraction(u64::MAX.into(), 1).unwrap();
+        let mut bucket = TokenBucket::new(Limit::new(slowest, u64::MAX), at(0));
+        assert_eq!(bucket.try_take(u64::MAX, at(0)), Ok(()));
+        assert_eq!(bucket.try_take(1, at(1)), Err(Throttled::Until(Instant::MAX)));
+        assert_eq!(bucket.try_take(1, Instant::MAX), Ok(()));
+
+        let mut bucket = TokenBucket::new(Limit::new(slowest, u64::MAX), at(0));
+        bucket.set_limit(Limit::new(fastest, u64::MAX), at(0));
+        assert_eq!(bucket.try_take(u64::MAX, at(0)), Ok(()));
+        assert_eq!(bucket.try_take(u64::MAX, at(1)), Ok(()));
+        bucket.set_limit(Limit::new(slowest, u64::MAX), Instant::MAX);
+        assert_eq!(bucket.try_take(u64::MAX, Instant::MAX), Ok(()));
+        assert_eq!(bucket.ready_in_line(u64::MAX, Instant::MAX), Some(Instant::MAX));
+    }
+
+    #[test]
+    fn looking_changes_nothing() {
+        let mut bucket = TokenBucket::new(Limit::new(Rate::per_s(1), 1), at(0));
+        bucket.try_take(1, at(0)).unwrap();
+        let before = bucket.clone();
+        assert!((bucket.tokens(at(500_000_000)) - 0.5).abs() < 1e-12);
+        assert_eq!(bucket, before);
+    }
+
+    #[test]
+    fn what_is_dearer_than_the_burst_passes_a_line_in_time_and_pays_in_full() {
+        let mut bucket = TokenBucket::new(Limit::new(Rate::per_s(10), 5), at(0));
+        for release in [at(1_500_000_000), at(3_500_000_000), at(5_500_000_000)] {
+            assert_eq!(bucket.ready_in_line(20, at(0)), Some(release));
+            bucket.take_in_line(20, release);
+        }
+        bucket.set_limit(Limit::new(Rate::ZERO, 5), at(6_000_000_000));
+        assert_eq!(bucket.ready_in_line(5, at(0)), Some(at(6_000_000_000)));
+        assert_eq!(bucket.ready_in_line(6, at(0)), None);
     }
 }
