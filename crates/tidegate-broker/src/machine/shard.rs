@@ -350,6 +350,18 @@ impl Shard {
         self.clients.get(conn).map(|client| client.serial)
     }
 
+    /// A connection's remote address, and whether it speaks TLS.
+    #[must_use]
+    pub fn peer_of(&self, conn: ConnId) -> (String, bool) {
+        self.clients.get(conn).map_or_else(Default::default, |client| (client.about.remote_address.clone(), client.tls))
+    }
+
+    /// Why the log cannot be written, while it cannot.
+    #[must_use]
+    pub fn log_error(&self) -> Option<&str> {
+        self.log_error.as_deref()
+    }
+
     /// Open connections.
     #[must_use]
     pub fn connections(&self) -> usize {

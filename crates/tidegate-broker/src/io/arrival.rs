@@ -1,0 +1,174 @@
+//! When bytes arrived, whatever delayed the reader.
+//!
+//! A stamp of the kernel is close to the truth while the reader is prompt. When the reader was held up, messages that
+//! came one by one lie merged in the receive queue under the newest stamp: charged there, they would look like a burst
+//! and be delayed though their publisher conformed. True arrival then lies between the last moment at which the socket
+//! was known to be empty and the stamp; charging the earliest moment delays no conforming message. (Whatever the
+//! true arrivals were, if they conform, the bucket that charges each of them earlier has at least as many tokens when
+//! the reader comes back.) The law then holds for release times, and on the wall clock within the length of the pause.
+//!
+//! To know of pauses, the poll is cut into short waits while limited topics are busy: a wait that ends late, or work
+//! between two waits that took long, is a pause.
+//! Source: SRTM, §5.2. Departure: no patched kernel; see the book's page on arrival times.
+
+use std::time::Duration;
+
+use tidegate_core::Instant;
+
+/// A reader that comes this late was held up. One message a millisecond on one connection is not yet a burst.
+const LATE: Duration = Duration::from_millis(1);
+/// Longest wait while stamps matter.
+const WAIT_MAX: Duration = Duration::from_millis(1);
+/// Stamps matter for this long after the last stamped read; then the reader may sleep as long as it likes.
+const BUSY_FOR: Duration = Duration::from_secs(1);
+
+/// Tells arrivals from readings, for one reader.
+#[derive(Debug)]
+pub(super) struct Arrivals {
+    /// The last poll returned here: a socket it did not report was empty.
+    polled: Instant,
+    /// And the one before it: what is readable now was empty then, unless an earlier read left bytes behind.
+    empty_at: Instant,
+    /// The running poll began here and was to end by then.
+    entered: Instant,
+    until: Instant,
+    /// Unread sockets were empty at this moment, if the reader was held up since.
+    held_up_since: Option<Instant>,
+    last_stamped: Option<Instant>,
+    /// Wall clock minus monotonic clock, ns.
+    wall_offset: i64,
+}
+
+impl Arrivals {
+    pub(super) fn new(now: Instant, unix_ns: i64) -> Self {
+        let mut arrivals = Self {
+            polled: now,
+            empty_at: now,
+            entered: now,
+            until: now,
+            held_up_since: None,
+            last_stamped: None,
+            wall_offset: 0,
+        };
+        arrivals.set_wall_clock(now, unix_ns);
+        arrivals
+    }
+
+    fn set_wall_clock(&mut self, now: Instant, unix_ns: i64) {
+        self.wall_offset = unix_ns.wrapping_sub(now.as_nanos().cast_signed());
+    }
+
+    /// A poll begins that would last until `until`; answers until when it may last.
+    pub(super) fn before_poll(&mut self, now: Instant, until: Option<Instant>) -> Option<Instant> {
+        self.entered = now;
+        let busy = self.last_stamped.is_some_and(|at| now.since(at) < BUSY_FOR);
+        let until = match (busy, until) {
+            (true, Some(until)) => Some(until.min(now + WAIT_MAX)),
+            (true, None) => Some(now + WAIT_MAX),
+            (false, until) => until,
+        };
+        self.until = if busy { until.unwrap_or(Instant::MAX) } else { Instant::MAX };
+        until
+    }
+
+    /// The poll returned.
+    pub(super) fn after_poll(&mut self, now: Instant, unix_ns: i64) {
+        self.set_wall_clock(now, unix_ns);
+        let busy = self.until != Instant::MAX;
+        self.held_up_since = if busy && now > self.until + LATE {
+            Some(self.entered)
+        } else if busy && self.entered.since(self.polled) > LATE {
+            Some(self.polled)
+        } else {
+            None
+        };
+        self.empty_at = self.polled;
+        self.polled = now;
+    }
+
+    /// When bytes with this stamp, read at `now`, arrived. `left_since` is what [`Arrivals::empty_at`] said when an
+    /// earlier read began to leave bytes behind.
+    pub(super) fn of(&mut self, stamp_unix_ns: Option<i64>, left_since: Option<Instant>, now: Instant) -> Instant {
+        self.last_stamped = Some(now);
+        let earliest = left_since.unwrap_or_else(|| self.empty_at());
+        if self.held_up_since.is_some() {
+            return earliest;
+        }
+        // Clamped, so that a step of the wall clock neither mints nor withholds tokens.
+        stamp_unix_ns.map_or(now, |stamp| {
+            let at = u64::try_from(stamp.wrapping_sub(self.wall_offset)).unwrap_or(u64::MAX);
+            Instant::from_nanos(at).clamp(earliest.min(now), now)
+        })
+    }
+
+    /// When the sockets that are readable now were last known empty.
+    pub(super) fn empty_at(&self) -> Instant {
+        self.held_up_since.unwrap_or(self.empty_at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WALL: i64 = 1_700_000_000_000_000_000;
+
+    fn ms(ms: u64) -> Instant {
+        Instant::from_nanos(ms * 1_000_000)
+    }
+
+    fn stamp(at: Instant) -> Option<i64> {
+        Some(WALL + at.as_nanos().cast_signed())
+    }
+
+    /// A reader that has just read something at `now`.
+    fn busy(now: Instant) -> Arrivals {
+        let mut arrivals = Arrivals::new(now, WALL + now.as_nanos().cast_signed());
+        arrivals.of(None, None, now);
+        arrivals
+    }
+
+    fn poll(arrivals: &mut Arrivals, from: Instant, to: Instant) {
+        arrivals.before_poll(from, None);
+        arrivals.after_poll(to, WALL + to.as_nanos().cast_signed());
+    }
+
+    #[test]
+    fn a_prompt_reader_believes_the_stamp() {
+        let mut arrivals = busy(ms(100));
+        poll(&mut arrivals, ms(100), ms(101));
+        let came = Instant::from_nanos(100_900_000);
+        assert_eq!(arrivals.of(stamp(came), None, ms(101)), came);
+    }
+
+    #[test]
+    fn a_reader_held_up_in_its_poll_charges_the_moment_before_the_pause() {
+        let mut arrivals = busy(ms(100));
+        poll(&mut arrivals, ms(100), ms(150));
+        assert_eq!(arrivals.of(stamp(ms(149)), None, ms(150)), ms(100));
+    }
+
+    #[test]
+    fn a_reader_held_up_between_polls_charges_the_poll_before() {
+        let mut arrivals = busy(ms(100));
+        poll(&mut arrivals, ms(100), ms(101));
+        poll(&mut arrivals, ms(140), ms(140));
+        assert_eq!(arrivals.of(stamp(ms(139)), None, ms(140)), ms(101));
+    }
+
+    #[test]
+    fn an_idle_reader_was_not_held_up() {
+        let mut arrivals = Arrivals::new(ms(0), WALL);
+        poll(&mut arrivals, ms(0), ms(9_000));
+        assert_eq!(arrivals.of(stamp(ms(8_999)), None, ms(9_000)), ms(8_999));
+    }
+
+    #[test]
+    fn a_step_of_the_wall_clock_stays_within_the_gap() {
+        let mut arrivals = busy(ms(100));
+        poll(&mut arrivals, ms(100), ms(101));
+        assert_eq!(arrivals.of(stamp(ms(3_600_000)), None, ms(101)), ms(101));
+        assert_eq!(arrivals.of(Some(0), None, ms(101)), ms(101));
+        assert_eq!(arrivals.of(stamp(ms(5)), None, ms(101)), ms(100));
+    }
+}

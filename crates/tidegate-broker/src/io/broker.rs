@@ -1,0 +1,344 @@
+//! A running broker: its threads, and how it is started and stopped.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use rustls::ServerConfig;
+use tidegate_runtime::clock;
+use tidegate_wire::nsq::{ChannelName, TopicName};
+use tokio::runtime;
+use tokio::sync::mpsc;
+
+use super::auth_client::AuthClient;
+use super::disk_queue::DiskQueueError;
+use super::disk_thread::{DiskHandle, DiskThread, DiskThreadOptions};
+use super::handle::{BrokerHandle, Notice};
+use super::listener::Listener;
+use super::mailbox::{Inbound, ShardMailbox};
+use super::metadata::{ChannelMetadata, DataLock, Metadata, MetadataError, TopicMetadata};
+use super::shard_thread::{self, Authentication, Parts, Surroundings};
+use super::trace::TraceWriter;
+use crate::config::{self, Address, Config};
+use crate::machine::Passage;
+use crate::machine::admin::{AdminReply, AdminRequest, Pause, SnapshotScope};
+use crate::machine::limiter::{Contract, Source};
+use crate::machine::log::{LogCommand, LogEvent};
+use crate::machine::shard::{OutputBuffer, QueuePolicy, Shard, ShardConfig};
+
+/// What IDENTIFY, `/info` and nsqlookupd are told: the nsqd that this broker stands in for.
+pub const NSQD_VERSION: &str = "1.3.0";
+
+/// Half of nsqd's client time-out, which has no flag.
+const HEARTBEAT: Duration = Duration::from_secs(30);
+
+/// A contract that is in force from the start.
+#[derive(Clone, Debug)]
+pub struct StartingLimit {
+    /// Of this topic,
+    pub topic: TopicName,
+    /// or of this channel of it.
+    pub channel: Option<ChannelName>,
+    /// The contract.
+    pub contract: Contract,
+    /// Where it comes from.
+    pub source: Source,
+}
+
+/// What a broker is given beside its configuration.
+pub struct Extras {
+    /// Contracts in force from the start.
+    pub limits: Vec<StartingLimit>,
+    /// TLS for the NSQ protocol, as [`super::tls`] makes it from the configuration.
+    pub tls: Option<Arc<ServerConfig>>,
+    /// Where background work runs.
+    pub runtime: runtime::Handle,
+}
+
+/// Why a broker does not start.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// The port is taken, or the address is not ours.
+    #[error("cannot listen on {address}")]
+    Listen {
+        /// As configured.
+        address: String,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+    /// The data folder cannot be used.
+    #[error("cannot use the data folder {path}")]
+    DataFolder {
+        /// As configured.
+        path: PathBuf,
+        /// What is wrong with it.
+        #[source]
+        source: MetadataError,
+    },
+    /// A thread cannot be started.
+    #[error("cannot start a thread")]
+    Thread(#[from] io::Error),
+}
+
+/// Why a broker did not stop cleanly.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StopError {
+    /// The metadata file could not be written.
+    #[error("cannot write the metadata")]
+    Metadata(#[from] MetadataError),
+    /// The queues could not be closed.
+    #[error("cannot close the queues")]
+    Queues(#[from] DiskQueueError),
+    /// A shard ended early, or its messages could not be saved in time.
+    #[error("shard {shard} did not save all its messages")]
+    Shard {
+        /// Its number.
+        shard: usize,
+    },
+}
+
+/// A running broker. Dropping it without [`Broker::stop`] loses what is in memory, as a crash would.
+pub struct Broker {
+    config: Arc<Config>,
+    handle: BrokerHandle,
+    tcp_address: Address,
+    mailboxes: Arc<[Arc<ShardMailbox>]>,
+    shards: Vec<JoinHandle<bool>>,
+    disk: DiskThread,
+    notices: Option<mpsc::UnboundedReceiver<Notice>>,
+    trace: TraceWriter,
+    _lock: DataLock,
+}
+
+impl Broker {
+    /// Opens the data folder, brings back what an earlier run left, and listens.
+    pub fn start(config: Arc<Config>, extras: Extras) -> Result<Self, StartError> {
+        let folder = |source| StartError::DataFolder { path: config.data_path.clone(), source };
+        let lock = DataLock::take(&config.data_path).map_err(folder)?;
+        let found = Metadata::read(&config.data_path).map_err(folder)?;
+        let listener = Listener::bind(&config.tcp_address)
+            .map_err(|source| StartError::Listen { address: config.tcp_address.to_string(), source })?;
+        let tcp_address = listener.local_address();
+
+        let (boxes, inboxes): (Vec<_>, Vec<_>) =
+            (0..config.shards).map(|_| ShardMailbox::new()).collect::<Result<Vec<_>, _>>()?.into_iter().unzip();
+        let mailboxes: Arc<[Arc<ShardMailbox>]> = boxes.into_iter().map(Arc::new).collect();
+        let answers = mailboxes.clone();
+        let disk = DiskThread::start(DiskThreadOptions::new(&config), move |shard, event: LogEvent| {
+            answers[shard].send(Inbound::Log(event));
+        })?;
+        let (notice_sender, notices) = mpsc::unbounded_channel();
+        let trace = TraceWriter::start(config.data_path.clone())?;
+        let auth = AuthClient::new(&config);
+
+        let mut shards = Vec::with_capacity(config.shards);
+        let mut listener = Some(listener);
+        for (number, inbox) in inboxes.into_iter().enumerate() {
+            let shard = new_shard(&config, number, &extras, &found.metadata);
+            let surroundings = ThreadSurroundings {
+                disk: disk.handle(),
+                notices: notice_sender.clone(),
+                trace: trace.handle(),
+                auth: auth.clone(),
+                mailbox: mailboxes[number].clone(),
+                runtime: extras.runtime.clone(),
+            };
+            let parts = Parts {
+                number,
+                shard,
+                mailboxes: mailboxes.clone(),
+                inbox,
+                listener: listener.take(),
+                tls: extras.tls.clone(),
+                surroundings,
+            };
+            let thread = std::thread::Builder::new().name(format!("shard-{number}")).spawn(move || {
+                shard_thread::run(parts).inspect_err(|error| tracing::error!(%error, number, "shard ended")).unwrap_or(false)
+            })?;
+            shards.push(thread);
+        }
+        let handle = BrokerHandle::new(mailboxes.iter().map(|mailbox| mailbox.clone() as _).collect());
+        let notices = Some(notices);
+        Ok(Self { config, handle, tcp_address, mailboxes, shards, disk, notices, trace, _lock: lock })
+    }
+
+    /// Speaks to the shards.
+    #[must_use]
+    pub fn handle(&self) -> BrokerHandle {
+        self.handle.clone()
+    }
+
+    /// Where it listens for the NSQ protocol; the port is the real one.
+    #[must_use]
+    pub fn tcp_address(&self) -> &Address {
+        &self.tcp_address
+    }
+
+    /// What happens to topics and channels, from the start; `None` after the first call.
+    pub fn take_notices(&mut self) -> Option<mpsc::UnboundedReceiver<Notice>> {
+        self.notices.take()
+    }
+
+    /// Writes down which topics and channels there are. To be called when that changes.
+    pub async fn save_metadata(&self) -> Result<(), MetadataError> {
+        save_metadata(&self.handle, &self.config).await
+    }
+
+    /// Takes nothing more, closes every connection, saves every message, and ends.
+    ///
+    /// # Errors
+    /// [`StopError`] if something could not be saved.
+    pub async fn stop(self) -> Result<(), StopError> {
+        // First, while the shards still know: which topics and channels there are.
+        self.save_metadata().await?;
+        for mailbox in self.mailboxes.iter() {
+            mailbox.send(Inbound::Drain);
+        }
+        let (shards, disk, trace) = (self.shards, self.disk, self.trace);
+        // Joining waits for the disk; the runtime's threads have other work.
+        let ended = tokio::task::spawn_blocking(move || {
+            let unsaved = shards.into_iter().position(|thread| !thread.join().unwrap_or(false));
+            disk.stop();
+            trace.stop();
+            unsaved
+        });
+        match ended.await {
+            Ok(None) => Ok(()),
+            Ok(Some(shard)) => Err(StopError::Shard { shard }),
+            Err(_) => Err(StopError::Shard { shard: 0 }),
+        }
+    }
+}
+
+/// Writes down which topics and channels there are, in nsqd's file.
+pub(super) async fn save_metadata(handle: &BrokerHandle, config: &Config) -> Result<(), MetadataError> {
+    let mut topics = Vec::new();
+    for reply in handle.ask_all(&AdminRequest::Snapshot(SnapshotScope::default())).await {
+        let AdminReply::Snapshot(snapshot) = reply else { continue };
+        for topic in snapshot.topics {
+            let channels = topic
+                .channels
+                .iter()
+                .filter_map(|channel| {
+                    let name = ChannelName::new(&channel.name).ok().filter(|name| !name.is_ephemeral())?;
+                    Some(ChannelMetadata { name, paused: channel.paused })
+                })
+                .collect();
+            if let Some(name) = TopicName::new(&topic.name).ok().filter(|name| !name.is_ephemeral()) {
+                topics.push(TopicMetadata { name, paused: topic.paused, channels });
+            }
+        }
+    }
+    topics.sort_by(|a, b| a.name.cmp(&b.name));
+    Metadata { topics }.write(&config.data_path, NSQD_VERSION)
+}
+
+fn pause(paused: bool) -> Pause {
+    if paused { Pause::Paused } else { Pause::Flowing }
+}
+
+fn new_shard(config: &Config, number: usize, extras: &Extras, metadata: &Metadata) -> Shard {
+    let now = clock::now();
+    let mut shard = Shard::new(shard_config(config, number), now, clock::realtime_ns());
+    for limit in &extras.limits {
+        let contract = Some((limit.contract, limit.source));
+        let request = match &limit.channel {
+            None => AdminRequest::SetTopicLimit(limit.topic.clone(), contract),
+            Some(channel) => AdminRequest::SetChannelLimit(limit.topic.clone(), channel.clone(), contract),
+        };
+        shard.on_admin(request, now);
+    }
+    for topic in &metadata.topics {
+        if crate::machine::home_shard(topic.name.as_str(), config.shards) == number {
+            let channels: Vec<_> = topic.channels.iter().map(|channel| (channel.name.clone(), pause(channel.paused))).collect();
+            shard.restore(&topic.name, pause(topic.paused), &channels, now);
+        }
+    }
+    shard
+}
+
+fn shard_config(config: &Config, number: usize) -> ShardConfig {
+    ShardConfig {
+        shard: number,
+        shards: config.shards,
+        node_id: config.node_id,
+        version: NSQD_VERSION.to_owned(),
+        max_msg_size: config.max_msg_size as usize,
+        max_body_size: config.max_body_size as usize,
+        max_rdy_count: config.max_rdy_count,
+        msg_timeout: config.msg_timeout,
+        max_msg_timeout: config.max_msg_timeout,
+        max_req_timeout: config.max_req_timeout,
+        heartbeat: HEARTBEAT,
+        max_heartbeat: config.max_heartbeat_interval,
+        output_buffer: OutputBuffer {
+            size: 16 * 1024,
+            size_max: config.max_output_buffer_size,
+            timeout: config.output_buffer_timeout,
+            timeout_min: config.min_output_buffer_timeout,
+            timeout_max: config.max_output_buffer_timeout,
+        },
+        tls: config.tls.server.is_some(),
+        tls_required: config.tls.required != config::TlsRequired::No,
+        snappy: config.snappy,
+        deflate: config.deflate.then(|| u32::from(config.max_deflate_level)),
+        auth: !config.auth_http_addresses.is_empty(),
+        max_channel_consumers: config.max_channel_consumers.map_or(0, |limit| limit as usize),
+        mem_queue_size: config.mem_queue_size,
+        max_queue_bytes: config.max_queue_bytes,
+        queue_policy: match config.queue_policy {
+            config::QueuePolicy::Overflow => QueuePolicy::Overflow,
+            config::QueuePolicy::BackPressure => QueuePolicy::BackPressure,
+            config::QueuePolicy::Refuse => QueuePolicy::Refuse,
+            config::QueuePolicy::DropOldest => QueuePolicy::DropOldest,
+        },
+        line_bytes: config.max_line_bytes,
+        topics_wait_for_start: !config.lookupd_tcp_addresses.is_empty(),
+        e2e_percentiles: config.e2e_percentiles.clone(),
+        seed: config.seed.unwrap_or_else(|| clock::realtime_ns().cast_unsigned()),
+    }
+}
+
+/// The rest of the process, as a shard's thread reaches it.
+struct ThreadSurroundings {
+    disk: DiskHandle,
+    notices: mpsc::UnboundedSender<Notice>,
+    trace: super::trace::TraceHandle,
+    auth: AuthClient,
+    mailbox: Arc<ShardMailbox>,
+    runtime: runtime::Handle,
+}
+
+impl Surroundings for ThreadSurroundings {
+    fn log(&self, shard: usize, command: LogCommand) {
+        if self.disk.send(shard, command).is_err() {
+            tracing::error!(shard, "the disk thread has ended");
+        }
+    }
+
+    fn notice(&self, notice: Notice) {
+        // Nobody listens once the broker is stopping.
+        let _ = self.notices.send(notice);
+    }
+
+    fn trace(&self, topic: TopicName, passages: Vec<Passage>) {
+        self.trace.send(topic, passages);
+    }
+
+    fn authenticate(&self, asked: Authentication) {
+        let (auth, mailbox) = (self.auth.clone(), self.mailbox.clone());
+        self.runtime.spawn(async move {
+            let Authentication { conn, serial, secret, remote_address, tls, common_name } = asked;
+            let answer = auth.ask(&remote_address, tls, &common_name, &secret).await;
+            if let Err(error) = &answer {
+                tracing::warn!(%error, remote_address, "the AUTH server could not be asked");
+            }
+            mailbox.send(Inbound::Authorized(conn, serial, answer.ok()));
+        });
+    }
+}

@@ -1,0 +1,561 @@
+//! The thread of one shard: it waits, tells the shard what happened, and carries out what the shard answers.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::mpsc::Receiver;
+use std::time::Duration;
+
+use rustix::event::{Timespec, epoll};
+use rustls::ServerConfig;
+use tidegate_core::Instant;
+use tidegate_runtime::clock;
+use tidegate_wire::nsq::TopicName;
+
+use super::arrival::Arrivals;
+use super::connection::{Connection, Scratch, Step};
+use super::listener::Listener;
+use super::mailbox::{Inbound, ShardMailbox};
+use super::socket::Socket;
+use crate::machine::log::LogCommand;
+use crate::machine::output::{ConnId, Layers, Notice, Output};
+use crate::machine::shard::Shard;
+use crate::machine::Passage;
+
+const BELL: u64 = u64::MAX;
+const LISTENER: u64 = u64::MAX - 1;
+/// Connections that are being closed are watched under their number plus this.
+const CLOSING: u64 = 1 << 40;
+
+/// Events taken from one poll.
+const EVENTS: usize = 256;
+/// Rounds of delivering and writing before new bytes are looked at.
+const ROUNDS: usize = 8;
+/// Connections taken from the listener in one go.
+const ACCEPTS: usize = 64;
+/// Out of file descriptors: the listener rests this long.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// A closed connection's peer has this long to read what it was told.
+const LINGER: Duration = Duration::from_secs(1);
+/// Closed connections that linger at once; beyond, they are cut.
+const LINGERING_MAX: usize = 1024;
+/// Time for the log to take what a draining shard hands it.
+const DRAIN_MAX: Duration = Duration::from_secs(60);
+
+/// What a shard's thread hands to others.
+pub(super) trait Surroundings: Send {
+    fn log(&self, shard: usize, command: LogCommand);
+    fn notice(&self, notice: Notice);
+    fn trace(&self, topic: TopicName, passages: Vec<Passage>);
+    fn authenticate(&self, asked: Authentication);
+}
+
+/// A question for the AUTH server.
+pub(super) struct Authentication {
+    pub(super) conn: ConnId,
+    pub(super) serial: u64,
+    pub(super) secret: Vec<u8>,
+    pub(super) remote_address: String,
+    pub(super) tls: bool,
+    pub(super) common_name: String,
+}
+
+/// What a shard's thread is made of.
+pub(super) struct Parts<S> {
+    pub(super) number: usize,
+    pub(super) shard: Shard,
+    pub(super) mailboxes: Arc<[Arc<ShardMailbox>]>,
+    pub(super) inbox: Receiver<Inbound>,
+    /// Shard 0 accepts for all.
+    pub(super) listener: Option<Listener>,
+    pub(super) tls: Option<Arc<ServerConfig>>,
+    pub(super) surroundings: S,
+}
+
+struct Lingering {
+    socket: Socket,
+    until: Instant,
+}
+
+struct Worker<S> {
+    parts: Parts<S>,
+    epoll: OwnedFd,
+    connections: Vec<Option<Box<Connection>>>,
+    lingering: Vec<Option<Lingering>>,
+    lingering_count: usize,
+    scratch: Scratch,
+    arrivals: Arrivals,
+    now: Instant,
+    accept_again: Option<Instant>,
+    next_shard: usize,
+    drain_until: Option<Instant>,
+    /// Connections with decoded or undecoded bytes that no event of a socket will announce.
+    pending: Vec<ConnId>,
+}
+
+/// Runs a shard until it has drained; `true` if all its messages were saved.
+pub(super) fn run<S: Surroundings>(parts: Parts<S>) -> io::Result<bool> {
+    let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+    let bell = epoll::EventData::new_u64(BELL);
+    epoll::add(&epoll, parts.mailboxes[parts.number].bell(), bell, epoll::EventFlags::IN)?;
+    if let Some(listener) = &parts.listener {
+        epoll::add(&epoll, listener, epoll::EventData::new_u64(LISTENER), epoll::EventFlags::IN)?;
+    }
+    // Tokens are due to the microsecond; the default slack of a sleeping thread is 50.
+    let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
+    let now = clock::now();
+    let mut worker = Worker {
+        parts,
+        epoll,
+        connections: Vec::new(),
+        lingering: Vec::new(),
+        lingering_count: 0,
+        scratch: Scratch::new(),
+        arrivals: Arrivals::new(now, clock::realtime_ns()),
+        now,
+        accept_again: None,
+        next_shard: 0,
+        drain_until: None,
+        pending: Vec::new(),
+    };
+    worker.run()
+}
+
+impl<S: Surroundings> Worker<S> {
+    fn run(&mut self) -> io::Result<bool> {
+        let mut events: Vec<epoll::Event> = Vec::with_capacity(EVENTS);
+        let mut more = false;
+        loop {
+            self.wait(&mut events, more)?;
+            let unix_ns = clock::realtime_ns();
+            self.parts.shard.set_wall_clock(self.now, unix_ns);
+            for event in &events {
+                let data = event.data;
+                let flags = event.flags;
+                match data.u64() {
+                    BELL => self.read_mail(),
+                    LISTENER => self.accept(),
+                    closing if closing >= CLOSING => self.drop_lingering((closing - CLOSING) as usize),
+                    conn => self.on_event(conn as usize, flags),
+                }
+            }
+            for conn in std::mem::take(&mut self.pending) {
+                self.on_pending(conn);
+            }
+            self.parts.shard.on_timeout(self.now);
+            self.sweep();
+            more = self.settle();
+            if self.parts.shard.is_drained() {
+                return Ok(self.parts.shard.log_error().is_none());
+            }
+            if self.drain_until.is_some_and(|until| self.now >= until) {
+                return Ok(false);
+            }
+        }
+    }
+
+    fn wait(&mut self, events: &mut Vec<epoll::Event>, more: bool) -> io::Result<()> {
+        let before = clock::now();
+        let mut until = self.parts.shard.next_timeout();
+        for also in [self.accept_again, self.drain_until, (self.lingering_count > 0).then(|| before + LINGER)] {
+            until = match (until, also) {
+                (Some(a), Some(b)) => Some(a.min(b)),
+                (a, b) => a.or(b),
+            };
+        }
+        if more || !self.pending.is_empty() {
+            until = Some(before);
+        }
+        let until = self.arrivals.before_poll(before, until);
+        let timeout = until.map(|until| {
+            let wait = until.since(before);
+            Timespec { tv_sec: wait.as_secs().cast_signed(), tv_nsec: i64::from(wait.subsec_nanos()) }
+        });
+        events.clear();
+        match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(events), timeout.as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        self.now = clock::now();
+        self.arrivals.after_poll(self.now, clock::realtime_ns());
+        Ok(())
+    }
+
+    // What happened.
+
+    fn read_mail(&mut self) {
+        self.parts.mailboxes[self.parts.number].answer_bell();
+        while let Ok(inbound) = self.parts.inbox.try_recv() {
+            match inbound {
+                Inbound::Accepted(socket) => self.connect(socket),
+                Inbound::Adopt(migrant, connection) => {
+                    let conn = self.parts.shard.adopt(migrant, self.now);
+                    self.place(conn, *connection);
+                    self.feed(conn, self.now);
+                }
+                Inbound::Admin(request, answer) => {
+                    let reply = self.parts.shard.on_admin(request, self.now);
+                    // Whoever asked may have gone.
+                    let _ = answer.send(reply);
+                }
+                Inbound::Peer(message) => self.parts.shard.on_peer(message, self.now),
+                Inbound::Log(event) => self.parts.shard.on_log(event, self.now),
+                Inbound::Authorized(conn, serial, answer) => self.parts.shard.on_authorized(conn, serial, answer),
+                Inbound::Drain => self.drain(),
+            }
+        }
+    }
+
+    fn accept(&mut self) {
+        for _ in 0..ACCEPTS {
+            let Some(listener) = &self.parts.listener else { return };
+            match listener.accept() {
+                Ok(Some(socket)) => {
+                    let target = self.next_shard % self.parts.mailboxes.len();
+                    self.next_shard = target + 1;
+                    if target == self.parts.number {
+                        self.connect(socket);
+                    } else {
+                        self.parts.mailboxes[target].send(Inbound::Accepted(socket));
+                    }
+                }
+                Ok(None) => return,
+                Err(error) => {
+                    // Out of descriptors, most likely: those who are connected go on, the others wait in the backlog.
+                    tracing::warn!(%error, "cannot accept connections for now");
+                    let _ = epoll::delete(&self.epoll, listener);
+                    self.accept_again = Some(self.now + ACCEPT_PAUSE);
+                    return;
+                }
+            }
+        }
+    }
+
+    fn connect(&mut self, socket: Socket) {
+        if socket.set_up().is_err() {
+            return; // Gone already.
+        }
+        let conn = self.parts.shard.on_connect(socket.peer(), self.now);
+        self.place(conn, Connection::new(socket));
+    }
+
+    fn place(&mut self, conn: ConnId, mut connection: Connection) {
+        connection.watched = (true, false);
+        let data = epoll::EventData::new_u64(conn as u64);
+        if epoll::add(&self.epoll, &connection.socket, data, epoll::EventFlags::IN).is_err() {
+            self.parts.shard.on_disconnect(conn, self.now);
+            return;
+        }
+        if self.connections.len() <= conn {
+            self.connections.resize_with(conn + 1, || None);
+        }
+        self.connections[conn] = Some(Box::new(connection));
+    }
+
+    fn on_event(&mut self, conn: ConnId, flags: epoll::EventFlags) {
+        let Some(Some(connection)) = self.connections.get(conn) else { return };
+        if flags.contains(epoll::EventFlags::OUT) && connection.watched.1 {
+            self.flush(conn);
+        }
+        if flags.intersects(epoll::EventFlags::IN | epoll::EventFlags::HUP | epoll::EventFlags::ERR) {
+            self.read(conn);
+        }
+    }
+
+    fn read(&mut self, conn: ConnId) {
+        let Some(Some(connection)) = self.connections.get_mut(conn) else { return };
+        let Some((bytes, arrival)) = connection.receive(&mut self.scratch, &mut self.arrivals, self.now) else {
+            self.disconnect(conn);
+            return;
+        };
+        if bytes == 0 {
+            return;
+        }
+        if connection.is_upgrading() || !connection.is_plain() {
+            if connection.decode(&self.scratch.bytes[..bytes]).is_err() {
+                self.disconnect(conn);
+                return;
+            }
+            self.go_on(conn, arrival);
+            return;
+        }
+        if connection.unread.is_empty() {
+            // The common case: whole commands, straight from the shared buffer.
+            let used = self.parts.shard.on_bytes(conn, &self.scratch.bytes[..bytes], arrival, self.now);
+            connection.unread.extend_from_slice(&self.scratch.bytes[used..bytes]);
+        } else {
+            connection.unread.extend_from_slice(&self.scratch.bytes[..bytes]);
+            self.feed(conn, arrival);
+        }
+        self.watch(conn);
+    }
+
+    /// Goes on with an upgrade, or with what was decoded.
+    fn go_on(&mut self, conn: ConnId, arrival: Instant) {
+        if self.connections.get(conn).is_some_and(|c| c.as_ref().is_some_and(|c| c.is_upgrading())) {
+            self.upgrade(conn);
+        } else {
+            self.feed(conn, arrival);
+        }
+        let Some(Some(connection)) = self.connections.get(conn) else { return };
+        if connection.has_undecoded() && self.parts.shard.wants_bytes(conn) && !connection.is_upgrading() {
+            self.pending.push(conn);
+        }
+        self.watch(conn);
+    }
+
+    fn on_pending(&mut self, conn: ConnId) {
+        let Some(Some(connection)) = self.connections.get_mut(conn) else { return };
+        let before = connection.undecoded_len();
+        if connection.decode(&[]).is_err() {
+            self.disconnect(conn);
+            return;
+        }
+        let moved = connection.undecoded_len() != before || !connection.unread.is_empty();
+        if moved {
+            self.go_on(conn, self.now);
+        }
+    }
+
+    /// Gives the shard what it has not taken yet.
+    fn feed(&mut self, conn: ConnId, arrival: Instant) {
+        let Some(Some(connection)) = self.connections.get_mut(conn) else { return };
+        if connection.unread.is_empty() {
+            return;
+        }
+        let used = self.parts.shard.on_bytes(conn, &connection.unread, arrival, self.now);
+        if used == connection.unread.len() {
+            connection.unread = Vec::new();
+        } else {
+            connection.unread.drain(..used);
+        }
+    }
+
+    fn disconnect(&mut self, conn: ConnId) {
+        if let Some(connection) = self.connections.get_mut(conn).and_then(Option::take) {
+            let _ = epoll::delete(&self.epoll, &connection.socket);
+        }
+        self.parts.shard.on_disconnect(conn, self.now);
+    }
+
+    fn drain(&mut self) {
+        if let Some(listener) = self.parts.listener.take() {
+            let _ = epoll::delete(&self.epoll, &listener);
+        }
+        self.accept_again = None;
+        self.parts.shard.drain(self.now);
+        self.drain_until = Some(self.now + DRAIN_MAX);
+    }
+
+    // What the shard wants.
+
+    /// Carries out everything; `true` if there is more to do at once.
+    fn settle(&mut self) -> bool {
+        for _ in 0..ROUNDS {
+            self.parts.shard.end_batch(self.now);
+            let mut idle = true;
+            while let Some(output) = self.parts.shard.poll_output() {
+                idle = false;
+                self.carry_out(output);
+            }
+            while let Some(conn) = self.parts.shard.next_dirty() {
+                idle = false;
+                self.flush(conn);
+            }
+            if idle {
+                return false;
+            }
+        }
+        true
+    }
+
+    fn carry_out(&mut self, output: Output) {
+        match output {
+            Output::Close(conn) => self.close(conn),
+            Output::Upgrade(conn, layers) => self.begin_upgrade(conn, layers),
+            Output::Authenticate { conn, serial, secret } => {
+                let (remote_address, tls) = self.parts.shard.peer_of(conn);
+                let common_name = self.connections[conn].as_ref().map(|c| c.common_name()).unwrap_or_default();
+                let asked = Authentication { conn, serial, secret, remote_address, tls, common_name };
+                self.parts.surroundings.authenticate(asked);
+            }
+            Output::Stamp(conn) => {
+                if let Some(Some(connection)) = self.connections.get_mut(conn) {
+                    connection.socket.stamp_arrivals();
+                    connection.stamped = true;
+                }
+            }
+            Output::Resume(conn) => {
+                self.feed(conn, self.now);
+                self.go_on(conn, self.now);
+            }
+            Output::Log(command) => self.parts.surroundings.log(self.parts.number, command),
+            Output::Trace(topic, passages) => self.parts.surroundings.trace(topic, passages),
+            Output::Notice(notice) => self.parts.surroundings.notice(notice),
+            Output::Migrate { conn, shard } => self.migrate(conn, shard),
+            Output::Peer { shard, message } => self.parts.mailboxes[shard].send(Inbound::Peer(message)),
+        }
+    }
+
+    fn flush(&mut self, conn: ConnId) {
+        let Some(Some(connection)) = self.connections.get_mut(conn) else { return };
+        let out = self.parts.shard.output_of(conn);
+        if connection.send(out, &mut self.scratch).is_err() {
+            self.disconnect(conn);
+            return;
+        }
+        self.parts.shard.on_written(conn);
+        self.watch(conn);
+    }
+
+    /// Has epoll watch for what the connection waits for.
+    fn watch(&mut self, conn: ConnId) {
+        let Some(Some(connection)) = self.connections.get_mut(conn) else { return };
+        let stuck = connection.is_stuck() || !self.parts.shard.output_of(conn).is_empty();
+        // A client that does not read its answers is not read either.
+        let swamped = self.parts.shard.output_of(conn).len() > OUTPUT_MAX;
+        let wanted = ((self.parts.shard.wants_bytes(conn) || connection.is_upgrading()) && !swamped, stuck);
+        if wanted != connection.watched {
+            let mut flags = epoll::EventFlags::empty();
+            flags.set(epoll::EventFlags::IN, wanted.0);
+            flags.set(epoll::EventFlags::OUT, wanted.1);
+            let data = epoll::EventData::new_u64(conn as u64);
+            if epoll::modify(&self.epoll, &connection.socket, data, flags).is_ok() {
+                connection.watched = wanted;
+            }
+        }
+    }
+
+    fn begin_upgrade(&mut self, conn: ConnId, layers: Layers) {
+        let Some(Some(connection)) = self.connections.get_mut(conn) else { return };
+        let out = self.parts.shard.output_of(conn);
+        if connection.send(out, &mut self.scratch).is_err() {
+            self.disconnect(conn);
+            return;
+        }
+        connection.begin_upgrade(layers, out);
+        self.upgrade(conn);
+    }
+
+    fn upgrade(&mut self, conn: ConnId) {
+        loop {
+            let Some(Some(connection)) = self.connections.get_mut(conn) else { return };
+            let step = match connection.upgrade(self.parts.tls.as_ref()) {
+                Ok(step) => step,
+                Err(_) => {
+                    self.disconnect(conn);
+                    return;
+                }
+            };
+            match step {
+                Step::Waiting => {
+                    // Handshake bytes, in and out.
+                    let more = connection.decode(&[]);
+                    let mut nothing = Vec::new();
+                    if more.is_err() || connection.send(&mut nothing, &mut self.scratch).is_err() {
+                        self.disconnect(conn);
+                        return;
+                    }
+                    if connection.is_handshaking() {
+                        self.watch(conn);
+                        return;
+                    }
+                }
+                Step::Tls(version, suite) => {
+                    self.parts.shard.on_tls(conn, version, suite);
+                    self.parts.shard.on_layer(conn);
+                    self.flush(conn);
+                }
+                Step::Compression => {
+                    self.parts.shard.on_layer(conn);
+                    self.flush(conn);
+                }
+                Step::Done => {
+                    if connection.decode(&[]).is_err() {
+                        self.disconnect(conn);
+                        return;
+                    }
+                    self.parts.shard.on_upgraded(conn);
+                    return;
+                }
+            }
+        }
+    }
+
+    fn migrate(&mut self, conn: ConnId, shard: usize) {
+        let Some(connection) = self.connections.get_mut(conn).and_then(Option::take) else { return };
+        let _ = epoll::delete(&self.epoll, &connection.socket);
+        let migrant = self.parts.shard.take(conn);
+        let mut connection = connection;
+        connection.leave();
+        self.parts.mailboxes[shard].send(Inbound::Adopt(migrant, connection));
+    }
+
+    fn close(&mut self, conn: ConnId) {
+        self.flush(conn);
+        let Some(mut connection) = self.connections.get_mut(conn).and_then(Option::take) else { return };
+        connection.close();
+        let _ = epoll::delete(&self.epoll, &connection.socket);
+        self.parts.shard.on_disconnect(conn, self.now);
+        self.linger(connection.socket);
+    }
+
+    /// Closing a socket with unread bytes resets the connection, and the peer may lose the error it was sent: so it
+    /// gets the end of the stream first, and a little time.
+    fn linger(&mut self, socket: Socket) {
+        if self.lingering_count >= LINGERING_MAX || self.drain_until.is_some() {
+            return;
+        }
+        socket.shut_down_write();
+        let slot = self.lingering.iter().position(Option::is_none).unwrap_or_else(|| {
+            self.lingering.push(None);
+            self.lingering.len() - 1
+        });
+        let data = epoll::EventData::new_u64(CLOSING + slot as u64);
+        if epoll::add(&self.epoll, &socket, data, epoll::EventFlags::IN).is_ok() {
+            self.lingering[slot] = Some(Lingering { socket, until: self.now + LINGER });
+            self.lingering_count += 1;
+        }
+    }
+
+    fn drop_lingering(&mut self, slot: usize) {
+        let Some(Some(lingering)) = self.lingering.get(slot) else { return };
+        let read = lingering.socket.receive(&mut self.scratch.bytes);
+        let over = match read {
+            Ok(received) => received.bytes == 0,
+            Err(error) => error.kind() != io::ErrorKind::WouldBlock,
+        };
+        if over {
+            self.cut(slot);
+        }
+    }
+
+    fn cut(&mut self, slot: usize) {
+        if let Some(lingering) = self.lingering[slot].take() {
+            let _ = epoll::delete(&self.epoll, &lingering.socket);
+            self.lingering_count -= 1;
+        }
+    }
+
+    /// Ends what has had its time.
+    fn sweep(&mut self) {
+        if self.lingering_count > 0 {
+            for slot in 0..self.lingering.len() {
+                if self.lingering[slot].as_ref().is_some_and(|lingering| lingering.until <= self.now) {
+                    self.cut(slot);
+                }
+            }
+        }
+        if self.accept_again.is_some_and(|at| at <= self.now)
+            && let Some(listener) = &self.parts.listener
+        {
+            let data = epoll::EventData::new_u64(LISTENER);
+            if epoll::add(&self.epoll, listener, data, epoll::EventFlags::IN).is_ok() {
+                self.accept_again = None;
+            }
+        }
+    }
+}
+
+/// Answers a client has not read above which it is not read either.
+const OUTPUT_MAX: usize = 1024 * 1024;
