@@ -3,13 +3,16 @@
 #![forbid(unsafe_code)]
 #![expect(clippy::print_stdout, reason = "a command line tool: what it prints is its product")]
 
+mod check;
 mod clock;
 mod demo;
 mod http;
+mod metrics;
 mod peers;
 mod places;
 mod process;
 mod setup;
+mod source;
 mod steps;
 mod suites;
 mod test;
@@ -27,6 +30,8 @@ cargo xtask COMMAND
 
   demo                set up, build, start the demo and print its address
   test                set up, build, run every test
+  check               format, lints, documents, licences, rules of the style
+  metrics             sizes and ratios of the sources
   peers               build the real nsqd, its tools and the client libraries' tests
   suite NAME [BROKER] run one compatibility suite against nsqd and against BROKER
                       (protocol, go-nsq, nsqjs, tools; BROKER: a program that acts as nsqd
@@ -41,6 +46,8 @@ fn main() -> Result<()> {
     match words.as_slice() {
         ["demo", arguments @ ..] => demo::run(&places, arguments),
         ["test"] => test::run(&places),
+        ["check"] => check::run(&places),
+        ["metrics"] => metrics::print(&places),
         ["peers"] => build_peers(&places),
         ["suite", name, broker @ ..] => run_suite(&places, name, broker),
         ["suite-inside", name, broker, scratch, results] => {
