@@ -3,4 +3,5 @@
 pub mod disk_queue;
 pub mod disk_thread;
 pub mod handle;
+pub mod http;
 pub mod metadata;
