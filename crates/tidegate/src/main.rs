@@ -1,3 +1,90 @@
-//! The `tidegate` binary.
+//! The `tidegate` binary: the broker, its console, the demo and the laboratory behind one command.
+//!
+//! | module | its one job |
+//! |---|---|
+//! | `cli` | the command line |
+//! | `settings` | `tidegate.toml`, checked once |
+//! | `up`, `broker` | what runs until it is told to stop |
+//! | `demo` | the same overload twice, side by side |
+//! | `check`, `status`, `limits` | the verbs that answer and leave |
+//! | `limit_book` | limits set live, and their history, in the control store |
+//! | `admin_client` | requests to a running broker |
+//! | `failure`, `output` | how a command ends, and what it prints |
+//!
+//! Started under the name `nsqd`, it is `tidegate broker`.
 
-fn main() {}
+mod admin_client;
+mod broker;
+mod check;
+mod cli;
+mod failure;
+mod limit_book;
+mod limits;
+mod output;
+mod scratch;
+mod settings;
+mod status;
+mod target;
+mod token;
+mod words;
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::process::ExitCode;
+
+use clap::Parser;
+use miette::MietteHandlerOpts;
+
+use crate::cli::{Bench, Cli, Verb};
+use crate::failure::Failure;
+
+fn main() -> ExitCode {
+    // Fails only if a hook is set already.
+    let _ = miette::set_hook(Box::new(|_| Box::new(MietteHandlerOpts::new().unicode(true).width(110).build())));
+    match run(std::env::args_os().collect()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            let code = ExitCode::from(failure.exit as u8);
+            eprint!("{:?}", miette::Report::new(failure));
+            code
+        }
+    }
+}
+
+fn run(args: Vec<OsString>) -> Result<(), Failure> {
+    let name = args.first().map(Path::new).and_then(Path::file_name);
+    if name.is_some_and(|name| name == "nsqd") {
+        return broker::run(broker::Name::Nsqd, &args[1..]);
+    }
+    // Go's flag syntax is not clap's, so the broker reads its arguments itself.
+    if args.get(1).is_some_and(|verb| verb == "broker") {
+        return broker::run(broker::Name::Tidegate, &args[2..]);
+    }
+    match Cli::parse_from(args).verb {
+        Verb::Broker => broker::run(broker::Name::Tidegate, &[]),
+        Verb::Check(args) => check::run(&args),
+        Verb::Status(args) => status::run(&args),
+        Verb::Limits(verb) => limits::run(verb),
+        Verb::Bench(Bench::Nsq { args }) => bench(&args),
+        Verb::Completions { shell } => {
+            clap_complete::generate(shell, &mut cli::command(), "tidegate", &mut std::io::stdout());
+            Ok(())
+        }
+        Verb::Up(_) | Verb::Demo(_) => Err(Failure::new("not wired")),
+    }
+}
+
+fn bench(args: &[String]) -> Result<(), Failure> {
+    let outcome = tidegate_load::cli::execute(args).map_err(|error| {
+        let failure = match error {
+            tidegate_load::LoadError::Config { .. } => Failure::usage(&error),
+            _ => Failure::new(&error),
+        };
+        failure.because(error)
+    })?;
+    output::line(&outcome.json)?;
+    if outcome.is_valid {
+        return Ok(());
+    }
+    Err(Failure::new("the run does not count").help("its report says why under `invalid`"))
+}

@@ -1,0 +1,95 @@
+//! Requests to a broker's admin API, for the verbs that read and change a running broker.
+
+use std::time::Duration;
+
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Bytes;
+use hyper::{Method, Request, StatusCode};
+use hyper_util::rt::TokioIo;
+use serde::Deserialize;
+use serde_json::Value;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use crate::failure::Failure;
+use crate::token::Token;
+
+/// A broker with ten thousand topics answers about 10 MiB.
+const MAX_ANSWER_BYTES: usize = 64 << 20;
+/// The broker answers from memory; what takes longer is not coming.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A running broker's admin API.
+pub(crate) struct AdminClient {
+    /// `host:port`.
+    pub(crate) address: String,
+    /// For writes.
+    pub(crate) token: Option<Token>,
+}
+
+/// The part of `application/problem+json` that a person needs.
+#[derive(Deserialize)]
+struct Problem {
+    title: String,
+    #[serde(default)]
+    detail: String,
+}
+
+impl AdminClient {
+    /// Asks once; an answer that is no success is a failure.
+    pub(crate) fn ask(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Value, Failure> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(|error| Failure::new("cannot start").because(error))?;
+        let answer = runtime.block_on(timeout(PATIENCE, self.exchange(method, path, body)));
+        let (status, bytes) =
+            answer.map_err(|_| self.unreachable().help("it took the connection but did not answer"))??;
+        if status.is_success() {
+            return serde_json::from_slice(&bytes)
+                .map_err(|error| Failure::new(format!("{} did not answer in JSON", self.address)).because(error));
+        }
+        Err(match serde_json::from_slice(&bytes) {
+            Ok(Problem { title, detail }) => Failure::new(title).help(detail),
+            Err(_) => Failure::new(format!("{} answered {status}", self.address)),
+        })
+    }
+
+    async fn exchange(&self, method: Method, path: &str, body: Option<&Value>) -> Result<(StatusCode, Bytes), Failure> {
+        let stream = TcpStream::connect(&self.address).await.map_err(|error| self.unreachable().because(error))?;
+        let (mut sender, connection) =
+            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|error| self.broken(error))?;
+        let connection = tokio::spawn(connection);
+        let mut request = Request::builder().method(method).uri(path).header("host", &self.address);
+        if let Some(token) = &self.token {
+            request = request.header("authorization", format!("Bearer {}", token.reveal()));
+        }
+        let body = match body {
+            Some(body) => {
+                request = request.header("content-type", "application/json");
+                Bytes::from(body.to_string())
+            }
+            None => Bytes::new(),
+        };
+        let request = request
+            .body(Full::new(body))
+            .map_err(|error| Failure::usage(format!("{:?} is no address", self.address)).because(error))?;
+        let answer = sender.send_request(request).await.map_err(|error| self.broken(error))?;
+        let status = answer.status();
+        let body = Limited::new(answer.into_body(), MAX_ANSWER_BYTES)
+            .collect()
+            .await
+            .map_err(|error| Failure::new(format!("{} broke its answer off: {error}", self.address)))?;
+        connection.abort();
+        Ok((status, body.to_bytes()))
+    }
+
+    fn unreachable(&self) -> Failure {
+        Failure::new(format!("no broker answers at {}", self.address))
+            .help("is `tidegate up` running? --admin names another address, as the key admin.address of its file does")
+    }
+
+    fn broken(&self, error: hyper::Error) -> Failure {
+        Failure::new(format!("{} does not speak HTTP", self.address)).because(error)
+    }
+}

@@ -1,0 +1,227 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::{Arg, ArgAction, Args, Command, CommandFactory, Parser, Subcommand, ValueHint};
+use tidegate_broker::config::{FLAGS, Takes};
+use tidegate_core::Rate;
+use tidegate_runtime::config::units::Bytes;
+
+use crate::target::Target;
+use crate::words::{DisciplineWord, ModeWord, UnitWord};
+
+const ABOUT: &str = "A message broker that real NSQ clients use unchanged, with an exact limit on every topic";
+/// Shown by `tidegate` alone: where to begin, in the order in which one would.
+const FIRST_SCREEN: &str = "\
+First steps:
+  tidegate demo                       the same overload twice, side by side: without a limit and with one
+  tidegate up                         broker and console on this machine; settings from tidegate.toml if it is there
+  tidegate broker -data-path=DIR      in the place of nsqd: its flags, its files, its ports
+  tidegate limits set orders 500/s 50 limits a topic of the running broker, at once
+  tidegate check tidegate.toml        finds what is wrong in a file, and says what to write instead
+
+Exit codes: 0 done, 1 failed, 2 wrong usage, 3 wrong configuration, 4 objective missed.";
+
+/// `tidegate`.
+#[derive(Debug, Parser)]
+#[command(name = "tidegate", version, about = ABOUT, after_help = FIRST_SCREEN, max_term_width = 110)]
+#[command(arg_required_else_help = true, disable_help_subcommand = true)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Verb {
+    /// Run broker, admin API and console on this machine
+    Up(Up),
+    /// Run the broker alone, with nsqd's flags, files and ports
+    #[command(disable_help_flag = true)]
+    Broker,
+    /// Show the same overload without a limit and with one, side by side
+    Demo(Demo),
+    /// Check a configuration file without starting anything
+    Check(Check),
+    /// Read and change the limits of a running broker
+    #[command(subcommand)]
+    Limits(Limits),
+    /// Show the topics of a running broker
+    Status(Status),
+    /// Measure a running broker with open-loop load
+    #[command(subcommand, hide = true)]
+    Bench(Bench),
+    /// Write a completion script for a shell
+    Completions {
+        /// The shell.
+        shell: clap_complete::Shell,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Up {
+    /// The configuration; by default `tidegate.toml` in this folder if there is one, else the defaults
+    #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) config: Option<PathBuf>,
+    /// What is logged, such as `debug` or `info,tidegate_broker=debug`; by default as broker.log_level says
+    #[arg(long, value_name = "FILTER")]
+    pub(crate) log: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Demo {
+    /// Where the page is served
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:7070")]
+    pub(crate) address: String,
+    /// Without a page: an overload by script, then a table, then exit code 0 or 4
+    #[arg(long)]
+    pub(crate) headless: bool,
+    /// How long the overload of --headless lasts
+    #[arg(long, value_name = "N", default_value_t = 10, requires = "headless", value_parser = clap::value_parser!(u64).range(3..=600))]
+    pub(crate) seconds: u64,
+    /// With --headless: print JSON instead of the table
+    #[arg(long, requires = "headless")]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Check {
+    /// The file, as for `tidegate up -c`
+    #[arg(value_hint = ValueHint::FilePath)]
+    pub(crate) file: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Where the running broker is.
+#[derive(Debug, Args)]
+pub(crate) struct Running {
+    /// The broker's admin API
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:4153")]
+    pub(crate) admin: String,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Status {
+    /// Only topics whose name starts so
+    #[arg(default_value = "")]
+    pub(crate) prefix: String,
+    #[command(flatten)]
+    pub(crate) running: Running,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Limits {
+    /// List all limits
+    List {
+        #[command(flatten)]
+        running: Running,
+    },
+    /// Put a limit in force, at once and for good
+    Set(SetLimit),
+    /// Remove a limit
+    Remove {
+        /// `topic` or `topic/channel`
+        target: Target,
+        #[command(flatten)]
+        writing: Writing,
+    },
+    /// List the latest changes, newest first
+    History {
+        #[command(flatten)]
+        running: Running,
+    },
+    /// Take the newest change back
+    Undo {
+        #[command(flatten)]
+        writing: Writing,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SetLimit {
+    /// `topic` or `topic/channel`
+    pub(crate) target: Target,
+    /// Long-run rate, such as `500/s`, `11k/s` or `90/min`
+    pub(crate) rate: Rate,
+    /// How many may come at once, such as `50`; with --unit bytes also `64KiB`
+    pub(crate) burst: Bytes,
+    /// What one token buys
+    #[arg(long, value_enum, default_value = "messages")]
+    pub(crate) unit: UnitWord,
+    /// What happens to a message that finds no token
+    #[arg(long, value_enum, default_value = "wait")]
+    pub(crate) discipline: DisciplineWord,
+    /// Whether it acts, or only counts what it would have done
+    #[arg(long, value_enum, default_value = "enforce")]
+    pub(crate) mode: ModeWord,
+    #[command(flatten)]
+    pub(crate) writing: Writing,
+}
+
+/// Where the running broker is, and what lets us change it.
+#[derive(Debug, Args)]
+pub(crate) struct Writing {
+    #[command(flatten)]
+    pub(crate) running: Running,
+    /// The file with the broker's token; `tidegate up` made it
+    #[arg(long, value_name = "FILE", default_value = "tidegate-data/admin.token", value_hint = ValueHint::FilePath)]
+    pub(crate) token_file: PathBuf,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Bench {
+    /// `run KEY=VALUE..` publishes and consumes, `idle KEY=VALUE..` holds connections open; prints JSON
+    Nsq {
+        /// What to do, and the keys that differ from the defaults
+        #[arg(trailing_var_arg = true, required = true)]
+        args: Vec<String>,
+    },
+}
+
+/// The command with everything that completions and help texts know, the broker's flags included.
+pub(crate) fn command() -> Command {
+    Cli::command().mut_subcommand("broker", |broker| broker_flags(broker))
+}
+
+/// nsqd's flags in clap's terms. They are only shown: the broker reads its arguments itself, in Go's syntax.
+fn broker_flags(broker: Command) -> Command {
+    FLAGS.iter().fold(broker, |broker, flag| {
+        let arg = Arg::new(flag.name).long(flag.name).help(flag.help);
+        let arg = match flag.takes {
+            Takes::Switch => arg.action(ArgAction::SetTrue),
+            Takes::Path => arg.value_hint(ValueHint::AnyPath).value_name("path"),
+            Takes::Choice(words) | Takes::OptionalChoice(words) => {
+                arg.value_parser(clap::builder::PossibleValuesParser::new(words.iter().filter(|word| !word.is_empty())))
+            }
+            Takes::Integer => arg.value_name("number"),
+            Takes::Numbers => arg.value_name("numbers"),
+            Takes::Duration => arg.value_name("duration"),
+            Takes::Text => arg.value_name("text"),
+        };
+        broker.arg(arg)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        command().debug_assert();
+    }
+
+    #[test]
+    fn completions_know_the_brokers_flags() {
+        let mut script = Vec::new();
+        clap_complete::generate(clap_complete::Shell::Bash, &mut command(), "tidegate", &mut script);
+        let script = String::from_utf8(script).unwrap();
+        for word in ["--mem-queue-size", "--tls-client-auth-policy", "completions", "--headless"] {
+            assert!(script.contains(word), "{word}");
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! What ends a command early: what went wrong, where, what to do about it, and the exit code.
+
+use std::error::Error;
+use std::fmt;
+use std::sync::Arc;
+
+use miette::{Diagnostic, LabeledSpan, NamedSource, SourceCode};
+use tidegate_runtime::config::ConfigError;
+use tidegate_runtime::store::StoreError;
+
+/// Exit codes, the same for every verb; 0 is success.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Exit {
+    /// Something else went wrong.
+    Failed = 1,
+    /// The command line is wrong.
+    Usage = 2,
+    /// A file is wrong.
+    ConfigInvalid = 3,
+    /// It ran, and what it measured misses its objective.
+    SloMissed = 4,
+}
+
+/// The end of a command, as a person reads it.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub(crate) exit: Exit,
+    message: String,
+    help: Option<String>,
+    place: Option<Box<Place>>,
+    cause: Option<Box<dyn Error + Send + Sync>>,
+}
+
+#[derive(Debug)]
+struct Place {
+    source: NamedSource<Arc<str>>,
+    label: LabeledSpan,
+}
+
+impl Failure {
+    /// Something went wrong that is neither the command line nor a file.
+    pub(crate) fn new(message: impl fmt::Display) -> Self {
+        Self { exit: Exit::Failed, message: message.to_string(), help: None, place: None, cause: None }
+    }
+
+    /// The command line is wrong.
+    pub(crate) fn usage(message: impl fmt::Display) -> Self {
+        Self { exit: Exit::Usage, ..Self::new(message) }
+    }
+
+    /// A file is wrong, in a way that has no place in it.
+    pub(crate) fn config(message: impl fmt::Display) -> Self {
+        Self { exit: Exit::ConfigInvalid, ..Self::new(message) }
+    }
+
+    /// What was measured misses its objective.
+    pub(crate) fn slo_missed(message: impl fmt::Display) -> Self {
+        Self { exit: Exit::SloMissed, ..Self::new(message) }
+    }
+
+    /// Adds what to do about it.
+    pub(crate) fn help(self, help: impl fmt::Display) -> Self {
+        Self { help: Some(help.to_string()), ..self }
+    }
+
+    /// Adds what it comes from.
+    pub(crate) fn because(self, cause: impl Error + Send + Sync + 'static) -> Self {
+        Self { cause: Some(Box::new(cause)), ..self }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl Error for Failure {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        self.cause.as_deref().map(|cause| cause as &(dyn Error + 'static))
+    }
+}
+
+impl Diagnostic for Failure {
+    fn help<'a>(&'a self) -> Option<Box<dyn fmt::Display + 'a>> {
+        self.help.as_ref().map(|help| Box::new(help) as Box<dyn fmt::Display>)
+    }
+
+    fn source_code(&self) -> Option<&dyn SourceCode> {
+        self.place.as_ref().map(|place| &place.source as &dyn SourceCode)
+    }
+
+    fn labels(&self) -> Option<Box<dyn Iterator<Item = LabeledSpan> + '_>> {
+        let place = self.place.as_ref()?;
+        Some(Box::new(std::iter::once(place.label.clone())))
+    }
+}
+
+impl From<ConfigError> for Failure {
+    fn from(error: ConfigError) -> Self {
+        match error {
+            ConfigError::Invalid(problem) => {
+                let at = format!("{}:{}", problem.file.display(), problem.line);
+                let key = if problem.key.is_empty() { String::new() } else { format!("{}: ", problem.key) };
+                let name = problem.file.display().to_string();
+                let label = LabeledSpan::new_primary_with_span(Some("here".to_owned()), problem.span.clone());
+                Self {
+                    help: problem.remedy(),
+                    place: Some(Box::new(Place { source: NamedSource::new(name, Arc::clone(&problem.text)), label })),
+                    ..Self::config(format!("{at}: {key}{}", problem.found))
+                }
+            }
+            ConfigError::Unreadable { ref file, .. } => {
+                let help = format!("is {} the right file, and may this user read it?", file.display());
+                Self::config(error.to_string()).help(help).because(error)
+            }
+            error => Self::config(error),
+        }
+    }
+}
+
+impl From<StoreError> for Failure {
+    fn from(error: StoreError) -> Self {
+        let help = error.remedy().map(str::to_owned);
+        Self { help, ..Self::new(&error).because(error) }
+    }
+}
