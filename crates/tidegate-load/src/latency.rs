@@ -7,7 +7,7 @@ use tidegate_core::Instant;
 /// The longest delay told apart: an hour. Longer ones count as this.
 const LONGEST_NS: u64 = 3_600_000_000_000;
 
-/// Delays, each to three significant digits.
+/// Delays; each is kept to three significant digits.
 #[derive(Clone, Debug)]
 pub struct Latency {
     delays: Histogram<u64>,
@@ -17,12 +17,20 @@ pub struct Latency {
 
 impl Default for Latency {
     fn default() -> Self {
-        let delays = Histogram::new_with_bounds(1, LONGEST_NS, 3).expect("constant bounds that the crate accepts");
-        Self { delays, early: 0, early_ns_max: 0 }
+        Self::of(Histogram::new_with_bounds(1, LONGEST_NS, 3).expect("constant bounds that the crate accepts"))
     }
 }
 
 impl Latency {
+    /// Two digits, and nothing below a microsecond: a tenth of the memory.
+    fn coarse() -> Self {
+        Self::of(Histogram::new_with_bounds(1_000, LONGEST_NS, 2).expect("constant bounds that the crate accepts"))
+    }
+
+    fn of(delays: Histogram<u64>) -> Self {
+        Self { delays, early: 0, early_ns_max: 0 }
+    }
+
     /// Records that what was due at `due` happened at `at`. Early is counted on its own and as no delay.
     pub fn record(&mut self, due: Instant, at: Instant) {
         if at < due {
@@ -34,7 +42,7 @@ impl Latency {
 
     /// Adds another's delays.
     pub fn merge(&mut self, other: &Self) {
-        self.delays.add(&other.delays).expect("both have the same bounds");
+        self.delays.add(&other.delays).expect("no delay is beyond the bounds of either");
         self.early += other.early;
         self.early_ns_max = self.early_ns_max.max(other.early_ns_max);
     }
@@ -92,6 +100,51 @@ pub struct LatencySummary {
     pub early_us_max: f64,
 }
 
+/// Delays of the last few seconds, to watch; to two digits.
+#[derive(Clone, Debug)]
+pub struct RollingLatency {
+    slot_ns: u64,
+    /// The slot of each histogram, by number since the clock's origin.
+    slots: Vec<(u64, Latency)>,
+}
+
+impl RollingLatency {
+    /// Forgets after `slots * slot_ns`, a slot at a time.
+    ///
+    /// # Panics
+    /// If either is zero.
+    #[must_use]
+    pub fn new(slots: usize, slot_ns: u64) -> Self {
+        assert!(slots > 0 && slot_ns > 0, "a window has a length");
+        Self { slot_ns, slots: vec![(0, Latency::coarse()); slots] }
+    }
+
+    /// Records that what was due at `due` happened at `now`.
+    pub fn record(&mut self, due: Instant, now: Instant) {
+        let number = now.as_nanos() / self.slot_ns;
+        let at = usize::try_from(number % self.slots.len() as u64).expect("a remainder below a length");
+        let (of, latency) = &mut self.slots[at];
+        if *of != number {
+            *of = number;
+            latency.clear();
+        }
+        latency.record(due, now);
+    }
+
+    /// The figures of the window that ends at `now`.
+    #[must_use]
+    pub fn summary(&self, now: Instant) -> LatencySummary {
+        let newest = now.as_nanos() / self.slot_ns;
+        let mut sum = Latency::coarse();
+        for (number, latency) in &self.slots {
+            if number + self.slots.len() as u64 > newest {
+                sum.merge(latency);
+            }
+        }
+        sum.summary()
+    }
+}
+
 fn micros(ns: u64) -> f64 {
     #[expect(clippy::cast_precision_loss, reason = "three digits are kept")]
     let ns = ns as f64;
@@ -132,5 +185,17 @@ mod tests {
         assert!((summary.early_us_max - 3.0).abs() < 1e-9 && summary.us_max == 0.0);
         sum.clear();
         assert_eq!(sum.summary(), Latency::default().summary());
+    }
+
+    #[test]
+    fn a_rolling_window_forgets_by_slots() {
+        let mut window = RollingLatency::new(2, 100);
+        for now in [0, 99, 100, 250] {
+            window.record(Instant::ZERO, Instant::from_nanos(now));
+        }
+        // Slot 0 has made room for slot 2; slots 1 and 2 are left, then only 2, then none.
+        assert_eq!(window.summary(Instant::from_nanos(299)).count, 2);
+        assert_eq!(window.summary(Instant::from_nanos(300)).count, 1);
+        assert_eq!(window.summary(Instant::from_nanos(400)).count, 0);
     }
 }

@@ -7,6 +7,7 @@
 //! | [`latency`], [`ledger`], [`release_law`] | delays; conservation; the first law of limiters: from what arrives |
 //! | [`target`] | CPU time and memory of another process |
 //! | [`bench`] | a measured run against one NSQ broker |
+//! | [`demo_load`] | load whose rate and capacity change while it is watched |
 //! | [`idle`] | what an idle connection costs a broker |
 //! | [`cli`] | both from a command line |
 //! | [`error`] | what can go wrong |
@@ -17,6 +18,7 @@
 pub mod arrivals;
 pub mod bench;
 pub mod cli;
+pub mod demo_load;
 pub mod error;
 pub mod idle;
 pub mod latency;

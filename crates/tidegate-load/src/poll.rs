@@ -5,8 +5,8 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use rustix::thread::{CpuSet, sched_setaffinity, set_current_timer_slack};
+use rustix::process::{Resource, Rlimit, getrlimit, setpriority_process, setrlimit};
+use rustix::thread::{CpuSet, gettid, sched_setaffinity, set_current_timer_slack};
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
 };
@@ -140,6 +140,15 @@ pub(crate) fn prepare_thread(cpu: Option<u32>) -> Result<(), LoadError> {
     }
     set.set(cpu as usize);
     sched_setaffinity(None, &set).map_err(|error| LoadError::os("bind a thread to its CPU")(error.into()))
+}
+
+/// Gives the calling thread a niceness of its own, unless it is 0.
+pub(crate) fn prioritise_thread(nice: i32) -> Result<(), LoadError> {
+    if nice == 0 {
+        return Ok(());
+    }
+    // Linux keeps niceness for each thread, and takes a thread's id here.
+    setpriority_process(Some(gettid()), nice).map_err(|error| LoadError::os("set the niceness")(error.into()))
 }
 
 /// Lets this process open `sockets` sockets, as far as the hard limit allows.

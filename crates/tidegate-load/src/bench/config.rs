@@ -33,7 +33,8 @@ pub struct BenchConfig {
     pub command: Command,
     /// Messages that arrive at once and, for MPUB, share a command.
     pub batch: u32,
-    /// Bytes of a message, at least 32: the stamp that says who sent it when. 200 as in nsqd's own benchmarks.
+    /// Bytes of a message, at least 32: the stamp that says who sent it when. 100 by default: a
+    /// sensor's reading with its names.
     pub payload_bytes: usize,
 
     /// Consuming connections; 0 only publishes.
@@ -58,6 +59,8 @@ pub struct BenchConfig {
     pub threads: Threads,
     /// CPUs to bind the threads to, publishers' first; none leaves it to the kernel.
     pub cpus: Vec<u32>,
+    /// The generator's niceness, -20 to 19: below 0, which takes privileges, it gets a contended CPU first.
+    pub nice: i32,
     /// Busy waiting before each intended time; buys punctuality with CPU.
     pub spin_us: u64,
     /// The broker's process, for its CPU time and memory.
@@ -86,7 +89,7 @@ impl Default for BenchConfig {
             pace: Pace::default(),
             command: Command::Pub,
             batch: 1,
-            payload_bytes: 200,
+            payload_bytes: 100,
             consumers: 1,
             rdy: 2_500,
             buffering: Buffering::Default,
@@ -97,6 +100,7 @@ impl Default for BenchConfig {
             drain_ms: 10_000,
             threads: Threads::One,
             cpus: Vec::new(),
+            nice: 0,
             spin_us: 0,
             pid: None,
             lateness_us_p99_max: 100.0,

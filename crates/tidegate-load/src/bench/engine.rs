@@ -13,7 +13,7 @@ use super::publish::{PublishFigures, Publishing};
 use crate::error::LoadError;
 use crate::ledger::Manifest;
 use crate::link::{Link, Scratch};
-use crate::poll::{Poller, prepare_thread};
+use crate::poll::{Poller, prepare_thread, prioritise_thread};
 
 /// How long a thread may sleep before it looks whether the other one has failed or finished.
 const GLANCE_NS: u64 = 50_000_000;
@@ -118,6 +118,7 @@ pub(crate) struct Engine {
     consuming: Option<Consuming>,
     counters: Arc<Counters>,
     cpu: Option<u32>,
+    nice: i32,
     spin_ns: u64,
 }
 
@@ -139,7 +140,7 @@ impl Engine {
             (!consumers.is_empty()).then(|| Consuming::new(config, consumers, run, &poller, CONSUMERS)).transpose()?;
         let counters = Arc::clone(&run.counters);
         counters.running.fetch_add(1, Ordering::Relaxed);
-        Ok(Self { poller, publishing, consuming, counters, cpu, spin_ns: config.spin_us * 1_000 })
+        Ok(Self { poller, publishing, consuming, counters, cpu, nice: config.nice, spin_ns: config.spin_us * 1_000 })
     }
 
     /// Runs to the end. A failure ends the other threads too.
@@ -155,6 +156,7 @@ impl Engine {
 
     fn serve(mut self) -> Result<Figures, LoadError> {
         prepare_thread(self.cpu)?;
+        prioritise_thread(self.nice)?;
         let mut scratch = Scratch::new();
         if let Some(consuming) = &mut self.consuming {
             consuming.start(&self.poller)?;
