@@ -126,8 +126,11 @@ impl Feed {
     async fn poll(self: Arc<Self>) {
         debug!(brokers = self.sources.len(), "polling begins");
         let mut ledger = Ledger::default();
+        // Differences need two rounds: the first would show a standstill that is none.
+        self.ask_all(&mut ledger).await;
         let mut ticks = tokio::time::interval(self.poll_interval);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        ticks.tick().await;
         loop {
             ticks.tick().await;
             let mut state = self.state();
@@ -216,4 +219,80 @@ pub(crate) fn with_causes(error: &dyn Error) -> String {
         cause = error.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::{Pin, pin};
+    use std::task::Poll;
+
+    use futures_util::future::poll_fn;
+
+    use super::*;
+
+    fn feed() -> Arc<Feed> {
+        let poll_interval = Duration::from_millis(250);
+        Feed::new(FeedConfig { sources: Vec::new(), has_demo: false, poll_interval, stop: None })
+    }
+
+    async fn next(stream: &mut Pin<&mut impl Stream<Item = Result<Bytes, Infallible>>>) -> Bytes {
+        let Ok(event) = poll_fn(|context| stream.as_mut().poll_next(context)).await.expect("it goes on");
+        event
+    }
+
+    // Time is virtual here and nothing else happens, so it jumps from tick to tick.
+    #[tokio::test(start_paused = true)]
+    async fn the_poller_runs_only_while_somebody_watches() {
+        let feed = feed();
+        assert!(!feed.state().polling);
+        let first = feed.watch(None).expect("a place");
+        let second = feed.watch(None).expect("a place");
+        assert!(feed.state().polling);
+        next(&mut pin!(first)).await;
+        assert!(feed.state().polling, "the second still watches");
+        drop(second);
+        tokio::time::advance(Duration::from_millis(600)).await;
+        tokio::task::yield_now().await;
+        assert!(!feed.state().polling);
+        assert!(feed.newest.borrow().is_none(), "the next one sees nothing stale");
+
+        let mut again = pin!(feed.watch(None).expect("a place"));
+        assert!(next(&mut again).await.windows(11).any(|text| text == b"event: full"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_watcher_waits_for_a_frame_that_it_has_not_seen() {
+        let feed = feed();
+        let mut stream = pin!(feed.watch(None).expect("a place"));
+        next(&mut stream).await;
+        let newest = feed.newest.borrow().as_ref().expect("a frame").id;
+        let mut again = pin!(feed.watch(Some(newest)).expect("a place"));
+        let waits = poll_fn(|context| Poll::Ready(again.as_mut().poll_next(context).is_pending())).await;
+        assert!(waits, "it has seen this frame");
+        assert!(next(&mut again).await.windows(12).any(|text| text == b"event: delta"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_watcher_that_reads_slowly_skips_frames_and_is_whole_again() {
+        let feed = feed();
+        let mut slow = pin!(feed.watch(None).expect("a place"));
+        let mut quick = pin!(feed.watch(None).expect("a place"));
+        next(&mut slow).await;
+        for _ in 0..10 {
+            next(&mut quick).await;
+        }
+        // Not ten frames one after the other, but the newest as a whole; from there on differences again.
+        let newest = feed.newest.borrow().as_ref().expect("a frame").id.sequence;
+        let expected = |name: &str, sequence: u64| format!("id: {:x}-{sequence}\nevent: {name}\n", feed.epoch);
+        assert!(next(&mut slow).await.starts_with(expected("full", newest).as_bytes()));
+        assert!(next(&mut slow).await.starts_with(expected("delta", newest + 1).as_bytes()));
+    }
+
+    #[test]
+    fn an_error_is_told_with_its_causes() {
+        #[derive(Debug, thiserror::Error)]
+        #[error("cannot be reached")]
+        struct Outer(#[source] std::io::Error);
+        assert_eq!(with_causes(&Outer(std::io::Error::other("refused"))), "cannot be reached: refused");
+    }
 }

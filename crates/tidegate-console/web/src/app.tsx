@@ -37,8 +37,8 @@ export function App() {
       </header>
       <section class="warnings" role="status" aria-label="Warnings">
         {warnings.length > 0 && (
-          <details open={warnings.length <= 2}>
-            <summary>{warnings.length === 1 ? "1 warning" : `${warnings.length} warnings`}</summary>
+          <details>
+            <summary>{warnings.length === 1 ? "Warning" : `${warnings.length} warnings`}<span class="first">: {warnings[0]}</span></summary>
             <ul>{warnings.map((warning) => <li key={warning}>{warning}</li>)}</ul>
           </details>
         )}

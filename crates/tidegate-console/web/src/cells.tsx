@@ -9,7 +9,7 @@ export function DelayCells({ delay, label }: { delay: Delay; label: string }) {
   return (
     <>
       {quantiles.map(([name, us]) => (
-        <td key={name} class="delay" data-label={`${label} ${name}`} title={`${label}, ${name}`}>{delayText(delay, us)}</td>
+        <td key={name} class={delay.count === 0 ? "delay unmeasured" : "delay"} data-label={`${label} ${name}`} title={`${label}, ${name}`}>{delayText(delay, us)}</td>
       ))}
     </>
   );

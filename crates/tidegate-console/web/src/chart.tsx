@@ -3,6 +3,7 @@
 import { useEffect, useRef, useState } from "preact/hooks";
 import uPlot from "uplot";
 import { formatDelay, formatRate } from "./format";
+import { decades, powersOfTen, withGaps } from "./scale";
 
 export interface Line {
   label: string;
@@ -23,8 +24,8 @@ export interface ChartProps {
   height: number;
   /** Delays spread over powers of ten; counts start at zero. */
   scale: "delay" | "count";
-  /** Keeps two charts comparable: neither axis ends below this. */
-  floor?: number;
+  /** The ends of a delay axis, where two charts are compared; else it follows the values. */
+  range?: [number, number];
 }
 
 const css = (name: string) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -41,34 +42,30 @@ function useTheme(): number {
   return changes;
 }
 
-/** The range of a logarithmic axis: whole powers of ten around the values, two at least, so that it seldom moves. */
-function delayRange(min: number | null, max: number | null, floor: number): [number, number] {
-  const low = Math.floor(Math.log10(Math.max(1, min ?? 100)));
-  const high = Math.ceil(Math.log10(Math.max(10, max ?? 1_000, floor)) + 1e-9);
-  return [Math.pow(10, Math.min(low, high - 2)), Math.pow(10, high)];
-}
-
 function options(props: ChartProps, width: number): uPlot.Options {
   const isDelay = props.scale === "delay";
+  const { range } = props;
   const axis = { stroke: css("--muted"), grid: { stroke: css("--grid"), width: 1 }, ticks: { show: false }, font: "12px system-ui, sans-serif" };
   return {
     width,
     height: props.height,
     legend: { show: false },
     cursor: { show: false },
-    padding: [8, 8, 0, 0],
+    padding: [8, 28, 0, 0],
     scales: {
       x: { time: true },
       y: isDelay
-        ? { distr: 3, range: (_, min, max) => delayRange(min, max, props.floor ?? 0) }
-        : { range: (_, _min, max) => [0, Math.max(1, (max ?? 0) * 1.15, props.floor ?? 0)] },
+        ? { distr: 3, range: (_, min, max) => range ?? decades(min ?? 100, max ?? 1_000) }
+        : { range: (_, _min, max) => [0, Math.max(1, (max ?? 0) * 1.15)] },
     },
     axes: [
-      { ...axis, size: 26, space: 70 },
+      { ...axis, size: 26, space: 80, values: (_, ticks) => ticks.map((s) => new Date(s * 1_000).toTimeString().slice(0, 8)) },
       {
         ...axis,
         size: 58,
         space: 28,
+        // Only the powers of ten: the lines between them are more than the eye sorts out.
+        ...(isDelay ? { splits: (_: uPlot, __: number, min: number, max: number) => powersOfTen(min, max, 6) } : {}),
         values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : isDelay ? axisDelay(tick) : formatRate(tick))),
       },
     ],
@@ -92,7 +89,7 @@ function axisDelay(us: number): string {
 
 function aligned({ at_ms, lines, scale }: ChartProps): uPlot.AlignedData {
   const usable = (value: number | null) => (value === null || (scale === "delay" && value <= 0) ? null : value);
-  return [at_ms.map((ms) => ms / 1_000), ...lines.map((line) => line.values.map(usable))];
+  return withGaps(at_ms, lines.map((line) => line.values.map(usable))) as uPlot.AlignedData;
 }
 
 export function Chart(props: ChartProps) {
@@ -111,7 +108,7 @@ export function Chart(props: ChartProps) {
       sizes.disconnect();
       chart.destroy();
     };
-  }, [theme, shape, props.scale, props.height, props.floor]);
+  }, [theme, shape, props.scale, props.height, props.range?.join()]);
 
   useEffect(() => {
     const newest = (props.at_ms[props.at_ms.length - 1] ?? 0) / 1_000;

@@ -4,7 +4,7 @@ import { useEffect, useRef, useState } from "preact/hooks";
 import { post, Problem, read } from "./api";
 import { Chart } from "./chart";
 import { formatDelay, formatPercent, formatRate } from "./format";
-import { type DemoState, floorOf, type Side, verdict } from "./demo_state";
+import { type DemoState, sharedRange, type Side, verdict } from "./demo_state";
 
 const POLL_MS = 250;
 /** What the charts show: long enough for a spike and what follows. */
@@ -87,10 +87,9 @@ function Controls({ state }: { state: DemoState }) {
     <div class="demo-controls">
       <div class="load">
         <label for="load">Load <output for="load">{load.toFixed(1)}×</output> <span class="hint">of the consumer's capacity</span></label>
-        <input id="load" type="range" min={0.2} max={3} step={0.1} value={load} list="loads"
+        <input id="load" type="range" min={0.2} max={3} step={0.1} value={load}
           aria-valuetext={`${load.toFixed(1)} times the capacity`} onInput={(event) => drag(Number(event.currentTarget.value))} />
         <div class="marks" aria-hidden="true"><span>0.2×</span><span class="one">1×</span><span>3×</span></div>
-        <datalist id="loads"><option value="1" /></datalist>
       </div>
       <button type="button" class="spike" aria-pressed={state.spike} disabled={state.spike} onClick={() => void send("demo/spike", {})}>
         {state.spike ? "Spiking …" : "Spike"}
@@ -128,7 +127,7 @@ function SideView({ side, state }: { side: Side; state: DemoState }) {
         </p>
       </div>
       <Chart title="p99 of the well-behaved topic" summary={formatDelay(side.good.p99_ms * 1_000)} scale="delay" height={200}
-        at_ms={at_ms} span_ms={SPAN_MS} floor={floorOf(state)}
+        at_ms={at_ms} span_ms={SPAN_MS} range={sharedRange(state)}
         lines={[
           { label: "p99", color: name === "with" ? "--good" : "--bad", values: p99 },
           { label: "goal", color: "--limit", dashed: true, values: at_ms.map(() => state.slo_ms * 1_000) },

@@ -1,6 +1,7 @@
 // What the demo's control says, and what follows from it.
 
 import { formatDelay, formatPercent } from "./format";
+import { decades } from "./scale";
 
 export interface Traffic { offered_per_s: number; delivered_per_s: number; p50_ms: number; p99_ms: number; loss_percent: number }
 
@@ -23,11 +24,10 @@ export interface DemoState {
   }[];
 }
 
-/** The delay in microseconds that both charts must reach: they are compared, so they share their upper end. */
-export function floorOf(state: DemoState): number {
-  const delays = state.history.flatMap((point) => [point.without_p99_ms, point.with_p99_ms]);
-  // A whole power of ten, which seldom changes: each change draws the charts anew.
-  return Math.pow(10, Math.ceil(Math.log10(1_000 * Math.max(state.slo_ms * 2, ...delays))));
+/** The delay axis of both charts in microseconds: they are compared, so they share it. */
+export function sharedRange(state: DemoState): [number, number] {
+  const delays = state.history.flatMap((point) => [point.without_p99_ms, point.with_p99_ms]).filter((ms) => ms > 0);
+  return decades(1_000 * Math.min(state.slo_ms, ...delays), 1_000 * Math.max(2 * state.slo_ms, ...delays));
 }
 
 /** The two sides in one sentence. */

@@ -14,9 +14,9 @@ const PAGE = 200;
 
 const columns: { sort: SortKey; text: string; title: string; span?: number }[] = [
   { sort: "name", text: "Topic / channel", title: "By name" },
-  { sort: "offered_per_s", text: "Offered /s", title: "What publishers send; what enters a channel" },
-  { sort: "admitted_per_s", text: "Admitted /s", title: "What passes the limit; what a channel delivers" },
-  { sort: "limit", text: "Limit and tokens", title: "Rate and burst, and what is in the bucket now" },
+  { sort: "offered_per_s", text: "Offered/s", title: "What publishers send; what enters a channel" },
+  { sort: "admitted_per_s", text: "Admitted/s", title: "What passes the limit; what a channel delivers" },
+  { sort: "limit", text: "Limit", title: "Rate and burst, and what is in the bucket now" },
   { sort: "access", text: "Access delay", title: "Wait for a token: median, 99 % and 99.9 %", span: 3 },
   { sort: "end_to_end", text: "End to end", title: "From arrival to the consumer's FIN: median, 99 % and 99.9 %", span: 3 },
   { sort: "depth", text: "Depth", title: "Messages that wait in the queue" },
@@ -40,7 +40,7 @@ export function Live() {
     <th scope={span ? "colgroup" : "col"} colSpan={span ?? 1} class={sort === "name" ? "name" : ""}
       aria-sort={order.sort !== sort ? "none" : order.descending ? "descending" : "ascending"}>
       <button type="button" title={title} onClick={() => sortBy(sort)}>
-        {text}<span class="arrow" aria-hidden="true">{order.sort !== sort ? "" : order.descending ? "▾" : "▴"}</span>
+        {text}{span && <span class="quantiles"><span>p50</span><span>p99</span><span>p99.9</span></span>}<span class="arrow" aria-hidden="true">{order.sort !== sort ? "" : order.descending ? "▾" : "▴"}</span>
       </button>
     </th>
   );
@@ -71,6 +71,11 @@ export function Live() {
       </div>
       <table class="rows">
         <caption class="hidden">Topics and their channels with rates, limits and delays</caption>
+        <colgroup>
+          {["name", "trend", "rate", "rate", "limit", ...Array<string>(6).fill("delay"), "count", "count", "count"].map((kind, i) => (
+            <col key={i} class={kind} />
+          ))}
+        </colgroup>
         <thead>
           <tr>
             {heading(columns[0] as (typeof columns)[number])}
@@ -114,8 +119,8 @@ function RowLine({ row, broker, spark }: {
         {!isTopic && <span class="hidden">, channel of {row.topic}</span>}
       </th>
       <td class="trend"><Sparkline spark={spark} /></td>
-      <td data-label={isTopic ? "Offered /s" : "Entered /s"} class="offered">{formatRate(row.offered_per_s)}</td>
-      <td data-label={isTopic ? "Admitted /s" : "Delivered /s"} class="admitted">{formatRate(row.admitted_per_s)}</td>
+      <td data-label={isTopic ? "Offered/s" : "Entered/s"} class="offered">{formatRate(row.offered_per_s)}</td>
+      <td data-label={isTopic ? "Admitted/s" : "Delivered/s"} class="admitted">{formatRate(row.admitted_per_s)}</td>
       <td data-label="Limit" class="limit"><LimitCell limit={row.limit} /></td>
       <DelayCells delay={row.access_delay_us} label="Access" />
       <DelayCells delay={row.end_to_end_us} label="End to end" />

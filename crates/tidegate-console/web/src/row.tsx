@@ -50,7 +50,11 @@ export function RowView({ id }: { id: RowId }) {
     </nav>
   );
   if (row === undefined) {
-    const text = connection === "live" ? `There is no ${isTopic ? "topic" : "channel"} of this name on ${id.broker} now.` : "Waiting for the first figures …";
+    const broker = state.brokers.find((each) => each.name === id.broker);
+    const text = connection !== "live" ? "Waiting for the first figures …"
+      : broker === undefined ? `No broker is called ${id.broker} here.`
+        : broker.error !== null ? `Broker ${id.broker} ${broker.error}.`
+          : `There is no ${isTopic ? "topic" : "channel"} of this name on ${id.broker} now.`;
     return <>{trail}<h1 tabIndex={-1}>{id.channel ?? id.topic}</h1><p class="empty">{text}</p></>;
   }
   const channels = [...state.rows.values()].filter((r) => r.channel !== null && r.topic === id.topic && r.broker === id.broker);
@@ -123,13 +127,13 @@ function Figures({ row }: { row: Row }) {
   const isTopic = row.channel === null;
   const { access_delay_us: access, end_to_end_us: endToEnd, limit } = row;
   const amount = limit?.unit === "bytes" ? formatBytes : formatCount;
-  const triple = (delay: typeof access) => [delay.p50, delay.p99, delay.p999].map((us) => delayText(delay, us)).join(" · ");
+  const others = (delay: typeof access) => `p50 ${delayText(delay, delay.p50)}\np99.9 ${delayText(delay, delay.p999)}`;
   const figures: [string, string, string][] = [
     [isTopic ? "Offered" : "Entered", `${formatRate(row.offered_per_s)}/s`, row.offered_bytes_per_s === undefined ? "" : `${formatBytes(row.offered_bytes_per_s)}/s`],
     [isTopic ? "Admitted" : "Delivered", `${formatRate(row.admitted_per_s)}/s`, isTopic ? `${formatBytes(row.admitted_bytes_per_s ?? 0)}/s` : `${formatRate(row.finished_per_s ?? 0)}/s finished`],
     ["Tokens", limit === null ? "–" : amount(Math.floor(limit.tokens)), limit === null ? "no limit" : `of ${amount(limit.burst)}`],
-    ["Access delay p99", delayText(access, access.p99), `p50 · p99 · p99.9: ${triple(access)}`],
-    ["End to end p99", delayText(endToEnd, endToEnd.p99), `p50 · p99 · p99.9: ${triple(endToEnd)}`],
+    ["Access delay p99", delayText(access, access.p99), others(access)],
+    ["End to end p99", delayText(endToEnd, endToEnd.p99), others(endToEnd)],
     ["Depth", formatCount(row.depth), row.backend_depth > 0 ? `${formatCount(row.backend_depth)} on disk` : row.waiting > 0 ? `${formatCount(row.waiting)} wait for a token` : "in memory"],
     ["In flight", formatCount(row.in_flight), `${formatCount(row.deferred)} deferred`],
     isTopic

@@ -1,4 +1,4 @@
-// A slider over several powers of ten.
+// Sliders and axes over several powers of ten.
 
 /** Positions of a slider: 0 to STEPS. */
 export const STEPS = 600;
@@ -30,3 +30,33 @@ export const burstScale: Record<"messages" | "bytes", Scale> = {
   messages: { min: 1, max: 1e5 },
   bytes: { min: 1e3, max: 1e9 },
 };
+
+/** The range of a delay axis in microseconds: whole powers of ten around the values, two or more, so it seldom moves. */
+export function decades(min: number, max: number): [number, number] {
+  const high = Math.ceil(Math.log10(Math.max(100, max)) - 1e-9);
+  const low = Math.floor(Math.log10(Math.max(1, min)) + 1e-9);
+  return [Math.pow(10, Math.min(low, high - 2)), Math.pow(10, high)];
+}
+
+/** The powers of ten from `min` to `max`; every second one, or fewer, where they are more than `most`. */
+export function powersOfTen(min: number, max: number, most: number): number[] {
+  const [low, high] = [Math.ceil(Math.log10(min) - 1e-9), Math.floor(Math.log10(max) + 1e-9)];
+  const step = Math.ceil((high - low + 1) / most);
+  const powers: number[] = [];
+  for (let exponent = high; exponent >= low; exponent -= step) powers.unshift(Math.pow(10, exponent));
+  return powers;
+}
+
+/** Points further apart than this have nothing to do with each other: nobody watched in between. */
+const GAP_MS = 5_000;
+
+/** Times in seconds and columns as uPlot takes them, with an empty point in each gap, so that no line crosses it. */
+export function withGaps(at_ms: number[], columns: (number | null)[][]): (number | null)[][] {
+  const drawn: (number | null)[][] = [[], ...columns.map(() => [])];
+  at_ms.forEach((ms, i) => {
+    const before = at_ms[i - 1];
+    if (before !== undefined && ms - before > GAP_MS) drawn.forEach((column, c) => column.push(c === 0 ? (before + 1) / 1_000 : null));
+    drawn.forEach((column, c) => column.push(c === 0 ? ms / 1_000 : (columns[c - 1]?.[i] ?? null)));
+  });
+  return drawn;
+}

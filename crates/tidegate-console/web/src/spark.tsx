@@ -3,7 +3,7 @@
 import { memo } from "./memo";
 import { type Spark, sparkPath } from "./series";
 
-const [WIDTH, HEIGHT] = [96, 24];
+const [WIDTH, HEIGHT] = [84, 24];
 
 /** Drawn once a second: `spark` is a new object when it has a new point. */
 export const Sparkline = memo(({ spark }: { spark: Spark | undefined }) => {
