@@ -22,15 +22,22 @@ pub(crate) struct Answer {
 
 /// Sends one request and reads the whole answer.
 pub(crate) fn request(address: &str, method: &str, path: &str, body: &[u8]) -> Result<Answer> {
-    exchange(address, method, path, body).wrap_err_with(|| format!("{method} http://{address}{path}"))
+    exchange(address, method, path, "", body).wrap_err_with(|| format!("{method} http://{address}{path}"))
 }
 
-fn exchange(address: &str, method: &str, path: &str, body: &[u8]) -> Result<Answer> {
+/// The same without a body, for an API that asks for a token.
+pub(crate) fn request_with_token(address: &str, method: &str, path: &str, token: &str) -> Result<Answer> {
+    let header = format!("Authorization: Bearer {token}\r\n");
+    exchange(address, method, path, &header, b"").wrap_err_with(|| format!("{method} http://{address}{path}"))
+}
+
+fn exchange(address: &str, method: &str, path: &str, header: &str, body: &[u8]) -> Result<Answer> {
     let mut stream = TcpStream::connect(address).into_diagnostic()?;
     stream.set_read_timeout(Some(TIMEOUT)).into_diagnostic()?;
     let length = body.len();
-    let head =
-        format!("{method} {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n");
+    let head = format!(
+        "{method} {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n{header}Content-Length: {length}\r\n\r\n"
+    );
     stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(body)).into_diagnostic()?;
     let mut reader = BufReader::new(stream.take(BODY_BYTES_MAX));
     let mut line = String::new();

@@ -7,6 +7,7 @@ mod check;
 mod clock;
 mod demo;
 mod http;
+mod measure;
 mod metrics;
 mod peers;
 mod places;
@@ -31,6 +32,8 @@ cargo xtask COMMAND
   demo                set up, build, start the demo and print its address
   test                set up, build, run every test
   check               format, lints, documents, licences, rules of the style
+  measure [ISSUE] [--only ROW] [--quick]
+                      every bar at full size, beside the real nsqd, as one table
   metrics             sizes and ratios of the sources
   peers               build the real nsqd, its tools and the client libraries' tests
   suite NAME [BROKER] run one compatibility suite against nsqd and against BROKER
@@ -47,6 +50,7 @@ fn main() -> Result<()> {
         ["demo", arguments @ ..] => demo::run(&places, arguments),
         ["test"] => test::run(&places),
         ["check"] => check::run(&places),
+        ["measure", options @ ..] => measure::run(&places, &measure::Options::parse(options)?),
         ["metrics"] => metrics::print(&places),
         ["peers"] => build_peers(&places),
         ["suite", name, broker @ ..] => run_suite(&places, name, broker),

@@ -92,7 +92,8 @@ pub(crate) fn build_tidegate(places: &Places) -> Result<String> {
 /// Cargo, in the workspace's root.
 pub(crate) fn cargo(places: &Places) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    command.current_dir(&places.root);
+    // Its output goes to logs.
+    command.current_dir(&places.root).env("CARGO_TERM_COLOR", "never");
     for variable in ["CARGO_MANIFEST_DIR", "CARGO_PKG_NAME", "CARGO_PKG_VERSION"] {
         // Those are xtask's own; build scripts and test programs get theirs from this Cargo.
         command.env_remove(variable);

@@ -167,6 +167,14 @@ impl Group {
         self.wait(limit)
     }
 
+    /// Stops the leader for `span`, then lets it go on.
+    pub(crate) fn suspend(&self, span: Duration) -> Result<()> {
+        rustix::process::kill_process(self.group, Signal::STOP).into_diagnostic()?;
+        let paused = crate::clock::poll(span, || None::<()>);
+        debug_assert!(paused.is_none());
+        rustix::process::kill_process(self.group, Signal::CONT).into_diagnostic()
+    }
+
     /// The leader's id.
     pub(crate) fn id(&self) -> u32 {
         self.leader.id()

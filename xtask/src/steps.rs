@@ -40,7 +40,13 @@ impl<'a> Steps<'a> {
             Err(report) => {
                 self.failed.push(name.to_owned());
                 println!("         FAILED {name} in {seconds:.1} s");
-                println!("{report:?}");
+                // Not miette's own form: it wraps the lines that programs printed.
+                for cause in report.chain() {
+                    println!("{cause}");
+                }
+                if let Some(help) = report.help() {
+                    println!("help: {help}");
+                }
                 false
             }
         }

@@ -32,7 +32,7 @@ pub(super) fn check(places: &Places) -> Result<String> {
     let text = process::output(cargo(places).args(["metadata", "--format-version", "1", "--no-deps", "--locked"]))?;
     let metadata: Value = serde_json::from_str(&text).into_diagnostic()?;
     let packages = metadata["packages"].as_array().cloned().unwrap_or_default();
-    let mut wrong: Vec<String> = packages.iter().flat_map(|package| wrong_in(package)).collect();
+    let mut wrong: Vec<String> = packages.iter().flat_map(wrong_in).collect();
     for room in PURE {
         wrong.extend(outside_world_in(places, room)?);
     }

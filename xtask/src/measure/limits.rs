@@ -1,0 +1,146 @@
+//! The bars of the limiter, on the real broker: it records when each message came, was released and went.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use miette::{IntoDiagnostic, Result, WrapErr as _};
+use serde_json::json;
+
+use super::bench::Bench;
+use super::broker::{Broker, free_address};
+use super::table::Figure;
+use super::trace::{self, Law, Replay};
+use crate::http;
+use crate::process::Group;
+
+const TOPIC: &str = "limited";
+/// The paper's own setting: a tenth above 10,000/s, and 99 % of Poisson arrivals undelayed.
+const RATE_PER_S: u32 = 11_000;
+const BURST: u32 = 26;
+/// Longer than any run here.
+const RECORD_S: u32 = 3_600;
+
+/// The broker with one limited topic, recording it.
+struct Limited {
+    broker: Broker,
+    trace: PathBuf,
+}
+
+impl Limited {
+    fn start(bench: &Bench, rate_per_s: u32, burst: u32) -> Result<Self> {
+        let data = bench.folder("limited")?;
+        let (tcp, http_address, admin) = (free_address()?, free_address()?, free_address()?);
+        std::fs::create_dir_all(&data).into_diagnostic()?;
+        let config = data.join("tidegate.toml");
+        let text = format!(
+            "[admin]\naddress = \"{admin}\"\n[console]\naddress = \"\"\n[broker]\ntcp_address = \"{tcp}\"\nhttp_address = \"{http_address}\"\n\
+             data_path = \"{}\"\n[[topic]]\nname = \"{TOPIC}\"\nrate = \"{rate_per_s}/s\"\nburst = {burst}\n",
+            data.display()
+        );
+        std::fs::write(&config, text).into_diagnostic()?;
+        let broker = Broker::up(bench, &config, &data, tcp)?;
+        let created = http::request(&http_address, "POST", &format!("/topic/create?topic={TOPIC}"), b"")?;
+        if created.status != 200 {
+            miette::bail!("the topic cannot be created: {} {}", created.status, created.body);
+        }
+        record(&admin, &data)?;
+        Ok(Self { broker, trace: data.join(format!("{TOPIC}.trace")) })
+    }
+
+    /// Ends the broker, so that its trace is complete.
+    fn finish(self) -> Result<PathBuf> {
+        self.broker.stop()?;
+        Ok(self.trace)
+    }
+}
+
+fn record(admin: &str, data: &Path) -> Result<()> {
+    let token = std::fs::read_to_string(data.join("admin.token")).into_diagnostic().wrap_err("the admin token")?;
+    let path = format!("/api/v1/record/{TOPIC}?seconds={RECORD_S}");
+    let answer = http::request_with_token(admin, "POST", &path, token.trim())?;
+    if answer.status / 100 == 2 { Ok(()) } else { miette::bail!("no recording: {} {}", answer.status, answer.body) }
+}
+
+/// Each message's real delay against Eq. 2 over the stamps that the broker recorded.
+pub(super) fn access_delay(bench: &Bench) -> Result<Vec<Figure>> {
+    let limited = Limited::start(bench, RATE_PER_S, BURST)?;
+    let length = bench.size(30_000, 2_000);
+    bench.load(
+        &limited.broker,
+        &format!("topic={TOPIC} publishers=1000 pace.open.rate_per_s=10000 duration_ms={length}"),
+    )?;
+    let mut replay = Replay::new(RATE_PER_S, BURST);
+    let (mut errors_ns, mut delayed) = (Vec::new(), 0_u64);
+    trace::read(&limited.finish()?, |passage| {
+        let expected = replay.delay_ns(passage.arrival_ns);
+        delayed += u64::from(expected > 0);
+        errors_ns.push((passage.passed_ns - passage.arrival_ns - expected).abs());
+    })?;
+    errors_ns.sort_unstable();
+    let quantile_us =
+        |share: usize| errors_ns.get(errors_ns.len() * share / 1000).map_or(f64::NAN, |ns| microseconds(*ns));
+    let (median, p99, p999) = (quantile_us(500), quantile_us(990), quantile_us(999));
+    Ok(vec![Figure {
+        what: format!("{} messages, {delayed} delayed", errors_ns.len()),
+        value: format!("{p99:.1} us at p99"),
+        spread: format!("p50 {median:.1} us, p99.9 {p999:.1} us"),
+        passes: p99 <= 100.0 && delayed > 0,
+        runs: json!({ "us_p50": median, "us_p99": p99, "us_p999": p999, "messages": errors_ns.len() }),
+    }])
+}
+
+/// Releases by real stamps, with more offered than the limit lets through.
+pub(super) fn release_law(bench: &Bench) -> Result<Vec<Figure>> {
+    let (rate_per_s, burst) = (100_000, 100);
+    let limited = Limited::start(bench, rate_per_s, burst)?;
+    let length = bench.size(101_000, 2_000);
+    let load = format!(
+        "topic={TOPIC} publishers=100 pace.saturate.window=64 warm_up_ms=0 duration_ms={length} drain_ms=30000"
+    );
+    bench.load(&limited.broker, &load)?;
+    let mut law = Law::new(rate_per_s, burst);
+    let messages = trace::read(&limited.finish()?, |passage| law.release(passage.release_ns))?;
+    Ok(vec![Figure {
+        what: format!("{messages} messages, real stamps"),
+        value: format!("{} violations", law.violations),
+        spread: String::new(),
+        passes: law.violations == 0 && messages >= bench.size(10_000_000, 100_000),
+        runs: json!({ "messages": messages, "violations": law.violations }),
+    }])
+}
+
+/// Traffic that conforms by far, while the broker is held still again and again.
+pub(super) fn paused_reader(bench: &Bench) -> Result<Vec<Figure>> {
+    let limited = Limited::start(bench, RATE_PER_S, BURST)?;
+    let pauses = bench.size(40, 5);
+    let load =
+        format!("run topic={TOPIC} publishers=1 pace.open.rate_per_s=5000 pace.open.process=periodic warm_up_ms=500");
+    let mut generator =
+        bench.generator(&limited.broker, &format!("{load} duration_ms={} lateness_us_p99_max=1e9", pauses * 250));
+    let mut generator = Group::spawn(generator.stdout(std::process::Stdio::null()))?;
+    for _ in 0..pauses {
+        if generator.wait(Duration::from_millis(200))?.is_some() {
+            break;
+        }
+        limited.broker.hold_still(Duration::from_millis(50))?;
+    }
+    let ended = generator.wait(Duration::from_mins(1))?;
+    if ended.is_none_or(|status| !status.success()) {
+        miette::bail!("the load generator ended with {ended:?}");
+    }
+    let mut delayed = 0_u64;
+    let messages =
+        trace::read(&limited.finish()?, |passage| delayed += u64::from(passage.release_ns > passage.arrival_ns))?;
+    Ok(vec![Figure {
+        what: format!("{messages} messages at 5,000/s, {pauses} pauses"),
+        value: format!("{delayed} delayed by the bucket"),
+        spread: String::new(),
+        passes: delayed == 0 && messages > 0,
+        runs: json!({ "messages": messages, "pauses": pauses, "delayed": delayed }),
+    }])
+}
+
+#[expect(clippy::cast_precision_loss, reason = "errors of microseconds are far below 2^53 ns")]
+fn microseconds(ns: i128) -> f64 {
+    ns as f64 / 1e3
+}

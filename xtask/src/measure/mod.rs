@@ -1,0 +1,112 @@
+//! `cargo xtask measure`: every bar at full size, beside the real nsqd, as one table and as JSON.
+//!
+//! Ours and nsqd run in turns, never at once; a figure is the median of its pairs with the whole range beside it. A run
+//! whose generator was late does not count and is repeated.
+
+mod bench;
+mod broker;
+mod limits;
+mod rows;
+mod table;
+mod trace;
+
+use miette::{IntoDiagnostic, Result};
+
+use crate::places::Places;
+use crate::steps::Steps;
+use crate::{clock, peers, setup};
+
+use bench::Bench;
+use table::{Entry, Machine};
+
+/// What to measure.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Options {
+    /// Bars of this issue only.
+    issue: Option<u32>,
+    /// Rows whose name contains this only.
+    only: Option<String>,
+    /// Two pairs of short runs: to see that a row works, not what it says.
+    quick: bool,
+}
+
+impl Options {
+    /// Reads `[ISSUE] [--only ROW] [--quick]`.
+    pub(crate) fn parse(words: &[&str]) -> Result<Self> {
+        let mut options = Self::default();
+        let mut words = words.iter();
+        while let Some(word) = words.next() {
+            match *word {
+                "--quick" => options.quick = true,
+                "--only" => {
+                    let name = words.next().ok_or_else(|| miette::miette!("--only needs a part of a row's name"))?;
+                    options.only = Some((*name).to_owned());
+                }
+                number => {
+                    let issue =
+                        number.parse().map_err(|_| miette::miette!("neither an issue nor an option: {number}"))?;
+                    options.issue = Some(issue);
+                }
+            }
+        }
+        Ok(options)
+    }
+}
+
+/// Builds what is needed, runs the chosen rows, prints and keeps the table.
+pub(crate) fn run(places: &Places, options: &Options) -> Result<()> {
+    let wanted = |row: &&rows::Row| {
+        options.issue.is_none_or(|issue| row.issue == issue)
+            && options.only.as_ref().is_none_or(|part| row.name.contains(part.as_str()))
+    };
+    let chosen: Vec<&rows::Row> = rows::ROWS.iter().filter(wanted).collect();
+    if chosen.is_empty() {
+        let names: Vec<&str> = rows::ROWS.iter().map(|row| row.name).collect();
+        miette::bail!(help = format!("rows: {}", names.join(", ")), "no row is meant by that");
+    }
+    setup::ensure(places, setup::MEASURE)?;
+    let mut steps = Steps::new(places);
+    steps.step("build nsqd and its tools", || peers::build_go(places));
+    steps.step("install nsqjs", || peers::install_nsqjs(places));
+    steps.step("build tidegate", || peers::build_tidegate(places));
+    steps.step("build the load generator", || bench::build_generator(places));
+    steps.close()?;
+    let bench = Bench::new(places, options.quick)?;
+    let machine = Machine::describe(places)?;
+    let mut entries = Vec::new();
+    for row in chosen {
+        println!("measuring: {}", row.name);
+        let watch = clock::Stopwatch::start();
+        let figures = (row.run)(&bench);
+        let entry = Entry {
+            name: row.name,
+            bar: row.bar,
+            figures: figures.map_err(|report| format!("{report:?}")),
+            seconds: watch.elapsed().as_secs_f64(),
+        };
+        entry.print();
+        entries.push(entry);
+    }
+    let folder = places.target.join("measure");
+    std::fs::create_dir_all(&folder).into_diagnostic()?;
+    let file = folder.join(format!("{}{}.json", machine.commit, if options.quick { "-quick" } else { "" }));
+    std::fs::write(&file, table::json(&machine, &entries, options.quick).to_string()).into_diagnostic()?;
+    table::print(&machine, &entries, options.quick);
+    println!("kept in {}", file.display());
+    let failed = entries.iter().filter(|entry| !entry.passes()).count();
+    println!("{} passed, {failed} failed", entries.len() - failed);
+    if failed == 0 { Ok(()) } else { miette::bail!("{failed} bars are missed") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_are_read_in_any_order() {
+        let expected = Options { issue: Some(2), only: Some("idle".to_owned()), quick: true };
+        assert_eq!(Options::parse(&["2", "--only", "idle", "--quick"]).unwrap(), expected);
+        assert_eq!(Options::parse(&["--quick", "--only", "idle", "2"]).unwrap(), expected);
+        assert!(Options::parse(&["--fast"]).is_err() && Options::parse(&["--only"]).is_err());
+    }
+}

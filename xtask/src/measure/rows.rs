@@ -1,0 +1,295 @@
+//! The bars, one row each.
+
+use std::process::Command;
+use std::time::Duration;
+
+use miette::{IntoDiagnostic, Result, WrapErr as _};
+use serde_json::{Value, json};
+
+use super::bench::{Bench, Better, Pairing, median, number, range};
+use super::broker::{Broker, Kind};
+use super::limits;
+use super::table::Figure;
+use crate::peers::cargo;
+use crate::process::Group;
+use crate::suites::{self, Suite};
+use crate::{clock, steps};
+
+/// A bar and how to measure it.
+#[derive(Clone, Copy)]
+pub(super) struct Row {
+    /// The issue that set the bar.
+    pub(super) issue: u32,
+    /// A short name, for `--only`.
+    pub(super) name: &'static str,
+    /// The bar, in words.
+    pub(super) bar: &'static str,
+    /// Measures.
+    pub(super) run: fn(&Bench) -> Result<Vec<Figure>>,
+}
+
+/// Every bar, in the order of the table.
+pub(super) const ROWS: &[Row] = &[
+    Row { issue: 2, name: "compatibility", bar: "all that pass on nsqd pass on ours", run: compatibility },
+    Row {
+        issue: 2,
+        name: "publish",
+        bar: "MPUB of 200, pipelined PUB, request-reply: 3x, 4x, 1.5x nsqd",
+        run: publish,
+    },
+    Row { issue: 2, name: "deliver", bar: "pipelined PUB, MPUB of 200: 4x, 3x nsqd", run: deliver },
+    Row {
+        issue: 2,
+        name: "end to end",
+        bar: "p99: unbuffered 1/3, default 1/25 at 10,000/s, 1/200 at 1,000/s of nsqd's",
+        run: end_to_end,
+    },
+    Row { issue: 2, name: "idle memory", bar: "at most 4 KiB for each of 10,000 connections", run: idle_memory },
+    Row { issue: 2, name: "timers", bar: "DPUB, REQ, message timeout: at most 5 ms late at p99", run: timers },
+    Row { issue: 2, name: "data folder", bar: "0 messages lost each way, SIGTERM under load", run: data_folder },
+    Row { issue: 2, name: "overflow", bar: "through the disk: 2x nsqd per second and per CPU second", run: overflow },
+    Row {
+        issue: 2,
+        name: "access delay",
+        bar: "p99 of the error against Eq. 2 at most 100 us",
+        run: limits::access_delay,
+    },
+    Row {
+        issue: 2,
+        name: "simulator",
+        bar: "M/D/1 within its confidence interval, 10^8 arrivals",
+        run: |bench| lab(bench, "md1"),
+    },
+    Row {
+        issue: 2,
+        name: "release law",
+        bar: "0 violations over 10^7 messages of 100 publishers",
+        run: limits::release_law,
+    },
+    Row {
+        issue: 2,
+        name: "paused reader",
+        bar: "0 conforming messages delayed by a pause of 50 ms",
+        run: limits::paused_reader,
+    },
+    Row {
+        issue: 2,
+        name: "token decision",
+        bar: "at most 20 ns alone, 80 ns with two threads on one bucket",
+        run: token_decision,
+    },
+    Row { issue: 2, name: "figure 6a", bar: "the paper's order and shape", run: |bench| lab(bench, "fig6a") },
+    Row { issue: 2, name: "figure 6b", bar: "the paper's order and shape", run: |bench| lab(bench, "fig6b") },
+];
+
+#[expect(clippy::unnecessary_wraps, reason = "every row has this signature")]
+fn compatibility(bench: &Bench) -> Result<Vec<Figure>> {
+    let figures = Suite::ALL.iter().map(|suite| {
+        let result = suites::compare(bench.places, *suite, &bench.places.tidegate());
+        let passes = result.is_ok();
+        let value = result.unwrap_or_else(|report| format!("{report:?}"));
+        Figure { what: suite.name().to_owned(), value, spread: String::new(), passes, runs: Value::Null }
+    });
+    Ok(figures.collect())
+}
+
+/// Into a topic without a channel, in memory: what publishing alone costs.
+fn publish(bench: &Bench) -> Result<Vec<Figure>> {
+    // As much memory as all messages of a run need, so that neither goes to disk.
+    let nsqd = ["-mem-queue-size=4000000"];
+    let per_cpu = |bar| [("/target/accepted_per_cpu_s", "messages per CPU second", Better::Higher, bar)];
+    let loads = [
+        ("MPUB of 200", "command=mpub batch=200 publishers=4 pace.saturate.window=4", 3.0),
+        ("pipelined PUB", "publishers=4 pace.saturate.window=256", 4.0),
+        ("request-reply PUB", "command=pub_wait publishers=4 pace.saturate.window=1", 1.5),
+    ];
+    let mut figures = Vec::new();
+    for (what, load, bar) in loads {
+        let load = format!("{load} consumers=0 warm_up_ms=300");
+        figures.extend(bench.compare(&Pairing { what, flags: &nsqd, load: &load, figures: &per_cpu(bar) })?);
+    }
+    Ok(figures)
+}
+
+fn deliver(bench: &Bench) -> Result<Vec<Figure>> {
+    let mut figures = Vec::new();
+    for (what, load, bar) in [
+        ("pipelined PUB", "publishers=4 pace.saturate.window=256", 4.0),
+        ("MPUB of 200", "command=mpub batch=200 publishers=4 pace.saturate.window=4", 3.0),
+    ] {
+        let figure = [("/target/delivered_per_cpu_s", "messages per CPU second", Better::Higher, bar)];
+        figures.extend(bench.compare(&Pairing { what, flags: &[], load, figures: &figure })?);
+    }
+    Ok(figures)
+}
+
+fn end_to_end(bench: &Bench) -> Result<Vec<Figure>> {
+    let mut figures = Vec::new();
+    for (what, load, bar) in [
+        ("unbuffered, 10,000/s", "buffering=unbuffered pace.open.rate_per_s=10000", 3.0),
+        ("default client, 10,000/s", "pace.open.rate_per_s=10000", 25.0),
+        ("default client, 1,000/s", "pace.open.rate_per_s=1000", 200.0),
+    ] {
+        let figure = [("/end_to_end/us_p99", "us at p99", Better::Lower, bar)];
+        let load = format!("{load} publishers=1000 spin_us=60");
+        figures.extend(bench.compare(&Pairing { what, flags: &[], load: &load, figures: &figure })?);
+    }
+    Ok(figures)
+}
+
+fn overflow(bench: &Bench) -> Result<Vec<Figure>> {
+    let figures = [
+        ("/window/delivered_per_s", "messages per second", Better::Higher, 2.0),
+        ("/target/delivered_per_cpu_s", "messages per CPU second", Better::Higher, 2.0),
+    ];
+    let load = "publishers=4 pace.saturate.window=256 drain_ms=30000";
+    bench.compare(&Pairing { what: "no memory queue", flags: &["-mem-queue-size=0"], load, figures: &figures })
+}
+
+/// Ours alone has a bar; nsqd's figure stands beside it.
+fn idle_memory(bench: &Bench) -> Result<Vec<Figure>> {
+    let connections = bench.size(10_000, 1_000);
+    ["identified", "subscribed"]
+        .into_iter()
+        .map(|stage| {
+            let mut bytes = [Vec::new(), Vec::new()];
+            for _ in 0..bench.size(3, 1) {
+                for (kind, found) in [Kind::Ours, Kind::Nsqd].into_iter().zip(&mut bytes) {
+                    let data = bench.folder(&format!("idle-{}", kind.name()))?;
+                    let broker = Broker::start(bench, kind, &data, &[])?;
+                    let arguments = format!("connections={connections} stage={stage}");
+                    let report = bench.idle(&broker, &arguments)?;
+                    found.push(number(&report, "/rss_bytes_per_connection")?);
+                }
+            }
+            let [ours, nsqd] = bytes;
+            Ok(Figure {
+                what: format!("{stage}, {connections} connections"),
+                value: format!("{:.0} B (nsqd {:.0} B)", median(&ours), median(&nsqd)),
+                spread: range(&ours),
+                passes: median(&ours) <= 4096.0,
+                runs: json!({ "ours": ours, "nsqd": nsqd }),
+            })
+        })
+        .collect()
+}
+
+fn timers(bench: &Bench) -> Result<Vec<Figure>> {
+    let mut figures = Vec::new();
+    for (what, load) in [
+        ("DPUB", "command.dpub.delay_ms=1000"),
+        ("REQ", "action.requeue.delay_ms=500"),
+        ("message timeout", "action=time_out msg_timeout_ms=1000"),
+    ] {
+        // A new channel each time, which is where nsqd's queue scan is slowest. No buffer of the client's may add to it.
+        let length = bench.size(8_000, 2_000);
+        let load = format!(
+            "{load} buffering=unbuffered publishers=100 pace.open.rate_per_s=1000 warm_up_ms=0 duration_ms={length}"
+        );
+        let late = |kind, runs: usize| -> Result<Vec<f64>> {
+            (0..runs).map(|_| number(&bench.run_fresh(kind, &[], &load)?, "/timers/us_p99")).collect()
+        };
+        let (ours, nsqd) = (late(Kind::Ours, bench.pairs())?, late(Kind::Nsqd, 2)?);
+        figures.push(Figure {
+            what: format!("{what}, p99 of lateness"),
+            value: format!("{:.0} us (nsqd {:.0} us)", median(&ours), median(&nsqd)),
+            spread: format!("{} over {} runs", range(&ours), ours.len()),
+            passes: median(&ours) <= 5_000.0,
+            runs: json!({ "ours": ours, "nsqd": nsqd }),
+        });
+    }
+    Ok(figures)
+}
+
+fn data_folder(bench: &Bench) -> Result<Vec<Figure>> {
+    [Kind::Nsqd, Kind::Ours].into_iter().map(|from| hand_over(bench, from)).collect()
+}
+
+/// One broker is ended under load, with messages deferred, in flight and on disk; the other must find them all.
+fn hand_over(bench: &Bench, from: Kind) -> Result<Figure> {
+    let to = from.other();
+    let data = bench.folder(&format!("handed-over-by-{}", from.name()))?;
+    let mut broker = Broker::start(bench, from, &data, &["-mem-queue-size=100"])?;
+    // Deferred for longer than this takes; both brokers hand them out at once after a restart.
+    let deferred = "topic=deferred command.dpub.delay_ms=3600000 publishers=10 pace.open.rate_per_s=2000 duration_ms=1000 drain_ms=0";
+    let deferred = bench.load(&broker, &format!("{deferred} manifest=true lateness_us_p99_max=1e9"))?;
+    // The consumer holds what it gets, so there are messages in flight; the rest overflows to disk.
+    let held = "topic=held action=hold rdy=100 publishers=10 pace.open.rate_per_s=5000 duration_ms=6000 drain_ms=0";
+    let held = format!("{held} manifest=true tolerate_disconnect=true lateness_us_p99_max=1e9");
+    let report = data.with_extension("held.json");
+    let mut generator = bench.generator(&broker, &format!("run {held}"));
+    generator.stdout(std::fs::File::create(&report).into_diagnostic()?);
+    let mut generator = Group::spawn(&mut generator)?;
+    // In the midst of the load.
+    generator.wait(Duration::from_secs(4))?;
+    broker.ask_to_end()?;
+    generator.wait(Duration::from_mins(1))?.ok_or_else(|| miette::miette!("the generator did not end"))?;
+    broker.stop()?;
+    let held: Value = serde_json::from_str(&std::fs::read_to_string(&report).into_diagnostic()?).into_diagnostic()?;
+    let broker = Broker::start(bench, to, &data, &[])?;
+    let (mut accepted, mut lost) = (0.0, 0.0);
+    for (topic, left) in [("deferred", deferred), ("held", held)] {
+        let manifest = data.with_extension(format!("{topic}.manifest"));
+        std::fs::write(&manifest, left["manifest"].to_string()).into_diagnostic()?;
+        let find = format!(
+            "topic={topic} publishers=0 expect=@{} warm_up_ms=0 duration_ms=2000 drain_ms=30000",
+            manifest.display()
+        );
+        let found =
+            bench.load(&broker, &find).wrap_err_with(|| format!("{topic}: looking for what {} left", from.name()))?;
+        accepted += number(&left, "/conservation/accepted")?;
+        lost += number(&found, "/conservation/lost")?;
+    }
+    broker.stop()?;
+    Ok(Figure {
+        what: format!("left by {}, found by {}", from.name(), to.name()),
+        value: format!("{lost:.0} lost of {accepted:.0} accepted"),
+        spread: String::new(),
+        passes: lost == 0.0 && accepted > 0.0,
+        runs: json!({ "accepted": accepted, "lost": lost }),
+    })
+}
+
+/// Criterion's estimates of the core's own benchmark, one for each case of it.
+fn token_decision(bench: &Bench) -> Result<Vec<Figure>> {
+    let mut command = cargo(bench.places);
+    command.args(["bench", "--locked", "--package", "tidegate-core", "--bench", "decision", "--"]);
+    if bench.quick {
+        command.args(["--warm-up-time", "0.2", "--measurement-time", "0.5"]);
+    }
+    let done = steps::run(bench.places, "token decision", &mut command, Duration::from_mins(20), steps::quiet)?;
+    steps::finish(&command, &done)?;
+    [("alone", 20.0), ("two_threads", 80.0)]
+        .into_iter()
+        .map(|(case, bar)| {
+            let file = bench.places.target.join("criterion/decision").join(case).join("new/estimates.json");
+            let text = std::fs::read_to_string(&file).into_diagnostic().wrap_err_with(|| file.display().to_string())?;
+            let estimates: Value = serde_json::from_str(&text).into_diagnostic()?;
+            let ns = number(&estimates, "/median/point_estimate")?;
+            let (low, high) = ("/median/confidence_interval/lower_bound", "/median/confidence_interval/upper_bound");
+            Ok(Figure {
+                what: case.replace('_', " "),
+                value: format!("{ns:.1} ns"),
+                spread: format!("{:.1} to {:.1} ns", number(&estimates, low)?, number(&estimates, high)?),
+                passes: ns <= bar,
+                runs: estimates,
+            })
+        })
+        .collect()
+}
+
+/// An experiment of the lab. It holds itself to the expectations in its file and ends with an error when they fail.
+fn lab(bench: &Bench, name: &str) -> Result<Vec<Figure>> {
+    let file = format!("lab/{name}.toml");
+    let mut command = Command::new(bench.places.tidegate());
+    command.args(["lab", "run", &file]).current_dir(&bench.places.root);
+    let watch = clock::Stopwatch::start();
+    let done = steps::run(bench.places, &format!("lab {name}"), &mut command, Duration::from_hours(1), steps::quiet)?;
+    Ok(vec![Figure {
+        what: file,
+        value: format!("{} in {:.0} s", done.ending(), watch.elapsed().as_secs_f64()),
+        spread: String::new(),
+        passes: done.success(),
+        runs: json!({ "output": done.tail }),
+    }])
+}
