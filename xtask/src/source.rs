@@ -50,6 +50,19 @@ impl Source {
         if first == "crates" { parts.next().unwrap_or_default().into_owned() } else { first }
     }
 
+    /// Modules for tests alone that have files of their own, as paths without `.rs`.
+    fn test_modules(&self) -> Vec<PathBuf> {
+        let stem = self.path.with_extension("");
+        let is_root = stem.file_name().is_some_and(|name| name == "mod" || name == "lib" || name == "main");
+        let folder = if is_root { stem.parent().map(Path::to_owned).unwrap_or_default() } else { stem };
+        let declared = self.code.split("#[cfg(test)]").skip(1).filter_map(|after| {
+            let (item, _) = after.split_once([';', '{'])?;
+            let name = item.trim().rsplit_once("mod ").map(|(_, name)| name.trim())?;
+            after[item.len()..].starts_with(';').then(|| folder.join(name))
+        });
+        declared.collect()
+    }
+
     /// The lines of code outside tests, numbered from 1.
     pub(crate) fn product_lines(&self) -> impl Iterator<Item = (usize, &str)> {
         self.code.lines().enumerate().filter(|(at, _)| !self.test_lines[*at]).map(|(at, line)| (at + 1, line))
@@ -78,13 +91,18 @@ impl Source {
 
 /// Every Rust file that is checked in or about to be.
 pub(crate) fn all(places: &Places) -> Result<Vec<Source>> {
-    files(places, &["*.rs"])?
-        .into_iter()
-        .map(|path| {
-            let text = read(places, &path)?;
-            Ok(Source::new(path, text))
-        })
-        .collect()
+    let sources = files(places, &["*.rs"])?.into_iter().map(|path| {
+        let text = read(places, &path)?;
+        Ok(Source::new(path, text))
+    });
+    let mut sources = sources.collect::<Result<Vec<Source>>>()?;
+    let tests: Vec<PathBuf> = sources.iter().flat_map(Source::test_modules).collect();
+    for source in &mut sources {
+        if tests.iter().any(|module| source.path.with_extension("").starts_with(module)) {
+            source.test_lines.fill(true);
+        }
+    }
+    Ok(sources)
 }
 
 /// Files that are checked in or about to be, relative to the root, by git's patterns.
@@ -297,6 +315,14 @@ mod tests {
         let tests: Vec<_> = source.functions().iter().map(|f| f.is_test).collect();
         assert_eq!(tests, [false, true, false]);
         assert_eq!(source.product_lines().map(|(at, _)| at).collect::<Vec<_>>(), [1, 6]);
+    }
+
+    #[test]
+    fn a_module_of_tests_in_another_file_is_known() {
+        let modules = source("#[cfg(test)]\npub(crate) mod harness;\n#[cfg(test)]\nmod tests {\n}\n").test_modules();
+        assert_eq!(modules, [PathBuf::from("crates/x/src/harness")]);
+        let nested = Source::new("crates/x/src/a.rs".into(), "#[cfg(test)]\nmod b;".to_owned());
+        assert_eq!(nested.test_modules(), [PathBuf::from("crates/x/src/a/b")]);
     }
 
     #[test]

@@ -37,7 +37,7 @@ pub(crate) fn run(places: &Places) -> Result<()> {
     steps.step("typos", || external::typos(places));
     rooms_alone(places, &mut steps);
     let mut clippy = cargo(places);
-    clippy.args(["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"]);
+    clippy.args(["clippy", "--workspace", "--all-targets", "--locked", "--keep-going", "--", "-D", "warnings"]);
     steps.command("lints", &mut clippy, LIMIT, steps::quiet);
     steps.command("documentation", &mut documentation(places), LIMIT, steps::quiet);
     steps.step("licences, bans, sources", || external::deny(places));
@@ -55,7 +55,7 @@ fn rooms_alone(places: &Places, steps: &mut Steps) {
 
 fn documentation(places: &Places) -> Command {
     let mut command = cargo(places);
-    command.args(["doc", "--workspace", "--no-deps", "--locked"]).env("RUSTDOCFLAGS", "-D warnings");
+    command.args(["doc", "--workspace", "--no-deps", "--locked", "--keep-going"]).env("RUSTDOCFLAGS", "-D warnings");
     command
 }
 
