@@ -2,6 +2,8 @@
 
 mod echo;
 
+use std::time::Duration;
+
 use echo::{Echo, Faults, NONE};
 use tidegate_load::LoadError;
 use tidegate_load::arrivals::Process;
@@ -135,7 +137,13 @@ fn a_process_is_measured_and_a_dead_broker_is_an_error() {
 fn the_demo_changes_its_rates_while_it_runs() {
     let echo = Echo::start(NONE);
     let feed = Feed { topic: "t".into(), channel: "c".into(), publishers: 3, run: 9 };
-    let consumer = ConsumerConfig { address: echo.address, feeds: vec![feed], capacity_per_s: 0.0, rdy: 2_500 };
+    let consumer = ConsumerConfig {
+        address: echo.address,
+        feeds: vec![feed],
+        capacity_per_s: 0.0,
+        rdy: 2_500,
+        deadline: Duration::from_mins(9),
+    };
     let consumer = Consumer::start(&consumer).unwrap();
     let publishers = PublishersConfig {
         address: echo.address,
@@ -158,10 +166,35 @@ fn the_demo_changes_its_rates_while_it_runs() {
     publishers.set_rate(0.0);
     wait_for(|| consumer.snapshot(0).finished == publishers.counts().offered);
     let (seen, counts) = (consumer.snapshot(0), publishers.counts());
-    assert_eq!((seen.received.duplicates, seen.missing, counts.refused, counts.dropped), (0, 0, 0, 0));
+    assert_eq!((seen.received.duplicates, seen.missing, seen.late), (0, 0, 0));
+    assert_eq!((counts.refused, counts.dropped), (0, 0));
     assert!(seen.end_to_end.count <= seen.finished && publishers.is_running() && consumer.is_running());
     publishers.stop().unwrap();
     consumer.stop().unwrap();
+}
+
+#[test]
+fn what_is_served_after_its_deadline_is_late() {
+    let echo = Echo::start(NONE);
+    let feed = Feed { topic: "t".into(), channel: "c".into(), publishers: 1, run: 9 };
+    let feeds = vec![feed];
+    let deadline = Duration::ZERO;
+    let consumer = ConsumerConfig { address: echo.address, feeds, capacity_per_s: 1e6, rdy: 2_500, deadline };
+    let consumer = Consumer::start(&consumer).unwrap();
+    let publishers = PublishersConfig {
+        address: echo.address,
+        topic: "t".into(),
+        publishers: 1,
+        payload_bytes: 40,
+        rate_per_s: 0.0,
+        unanswered_max: 1_000,
+        run: 9,
+        seed: 1,
+    };
+    let publishers = Publishers::start(&publishers).unwrap();
+    publishers.burst(10);
+    wait_for(|| consumer.snapshot(0).finished == 10);
+    assert_eq!(consumer.snapshot(0).late, 10);
 }
 
 /// Gives up only with the test itself.

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tidegate_core::Instant;
@@ -43,6 +44,9 @@ pub struct ConsumerConfig {
     pub capacity_per_s: f64,
     /// Messages in flight for each feed.
     pub rdy: u32,
+    /// A message served later than this after its intended time is late. It is served all the same: a consumer cannot
+    /// know that nobody waits for it any more.
+    pub deadline: Duration,
 }
 
 /// A subscription.
@@ -72,6 +76,8 @@ pub struct FeedSnapshot {
     pub received: Received,
     /// Served to the end.
     pub finished: u64,
+    /// Those of them that were served after their deadline.
+    pub late: u64,
     /// Received and not yet served.
     pub waiting: u64,
     /// Missing though later messages of the same publisher are there. What a broker refused is missing too.
@@ -91,6 +97,7 @@ struct Shared {
 struct Live {
     ledger: Ledger,
     finished: u64,
+    late: u64,
     waiting: u64,
     end_to_end: RollingLatency,
 }
@@ -122,6 +129,7 @@ impl Consumer {
             Mutex::new(Live {
                 ledger: Ledger::new(feed.publishers, LEDGER_WORDS_MAX),
                 finished: 0,
+                late: 0,
                 waiting: 0,
                 end_to_end: RollingLatency::new(WINDOW_SLOTS, WINDOW_SLOT_NS),
             })
@@ -137,6 +145,7 @@ impl Consumer {
             feeds,
             queue: VecDeque::new(),
             service_ends: None,
+            deadline: config.deadline,
             shared: Arc::clone(&shared),
         };
         let thread = thread::Builder::new().name("consumer".into()).spawn(|| work.run());
@@ -161,6 +170,7 @@ impl Consumer {
             let snapshot = FeedSnapshot {
                 received: live.ledger.received(),
                 finished: live.finished,
+                late: live.late,
                 waiting: live.waiting,
                 missing: live.ledger.missing(),
                 end_to_end: LatencySummary::default(),
@@ -205,6 +215,7 @@ struct Work {
     queue_max: usize,
     /// When the message at the front is done; `None` while nothing is served.
     service_ends: Option<Instant>,
+    deadline: Duration,
     shared: Arc<Shared>,
 }
 
@@ -253,6 +264,7 @@ impl Work {
                     client::put_fin(self.feeds[first.feed].link.out(), &first.id);
                     let mut live = self.shared.feed(first.feed);
                     live.finished += 1;
+                    live.late += u64::from(now.since(first.intended) > self.deadline);
                     live.waiting -= 1;
                     live.end_to_end.record(first.intended, now);
                     self.queue.pop_front();
