@@ -5,3 +5,5 @@ pub mod disk_thread;
 pub mod handle;
 pub mod http;
 pub mod metadata;
+pub mod tls;
+pub mod transport;
