@@ -8,6 +8,7 @@
 //! | [`time`] | instants as plain numbers |
 //! | [`rate`] | exact rates |
 //! | [`limit`] | what enforces: token bucket, the gate that waits for it, and their kin |
+//! | [`theory`] | what can be computed: the exact M/D/1 delays of a bucket |
 //! | [`estimate`] | what measures: histograms of delays |
 //! | [`timer_wheel`] | many timers, each cheap |
 //! | [`rng`] | seeded random numbers |
@@ -28,6 +29,7 @@ pub mod estimate;
 pub mod limit;
 pub mod rate;
 pub mod rng;
+pub mod theory;
 pub mod time;
 pub mod timer_wheel;
 
