@@ -4,7 +4,8 @@
 //! |---|---|
 //! | [`arrivals`] | intended send times from a seed |
 //! | [`stamp`] | what a message of ours says about itself |
-//! | [`latency`], [`ledger`], [`release_law`] | delays; conservation; the first law of limiters: from what arrives |
+//! | [`latency`], [`ledger`] | delays; conservation |
+//! | [`release_law`], [`access`] | what a token bucket lets through; when it should have |
 //! | [`target`] | CPU time and memory of another process |
 //! | [`bench`] | a measured run against one NSQ broker |
 //! | [`demo_load`] | load whose rate and capacity change while it is watched |
@@ -14,7 +15,19 @@
 //!
 //! Latency begins when a message should have been sent, so that a broker that stalls the generator does not hide its own
 //! delay. The generator's own lateness is measured beside it, and spoils the run if it is large.
+//!
+//! ```
+//! use tidegate_core::Instant;
+//! use tidegate_load::arrivals::{Arrivals, Process, Shape};
+//!
+//! let shape = Shape { process: Process::Periodic, rate_per_s: 100.0, batch: 1, publishers: 2 };
+//! let arrivals: Vec<_> = Arrivals::new(shape, Instant::ZERO, 1).take(4).collect();
+//! assert_eq!(arrivals[2].at.nanos_since(arrivals[0].at), 20_000_000); // each of the two every 20 ms
+//! ```
+//!
+//! It speaks plain NSQ: no TLS, compression or AUTH, and it does not reconnect.
 
+pub mod access;
 pub mod arrivals;
 pub mod bench;
 pub mod cli;

@@ -113,7 +113,7 @@ impl Poller {
         self.ready.get(index).copied()
     }
 
-    /// Sleeps to `until`, with no sockets to care for.
+    /// Sleeps to `until`, whatever sockets say meanwhile.
     pub(crate) fn sleep(&mut self, until: Instant) -> Result<(), LoadError> {
         while clock::now() < until {
             self.wait(until, 0)?;

@@ -124,6 +124,18 @@ fn a_broker_without_a_limit_breaks_its_law() {
 }
 
 #[test]
+fn releases_are_checked_against_the_stamps_of_the_broker() {
+    // This broker stamps everything 1970: one burst token, then one message a second was due, decades ago.
+    let echo = Echo::start(NONE);
+    let access = Some(ReleaseConfig { rate_per_s: 1, burst: 1, slack_us: 0 });
+    let report = bench::run(&BenchConfig { access, ..config(&echo) }).unwrap();
+    let (expected, error) = (report.access_expected, report.access_error);
+    assert_eq!((expected.count, error.count, error.early), (report.conservation.written, expected.count, 0));
+    let last_us = 1e6 * f64::from(u32::try_from(expected.count - 1).unwrap());
+    assert!((expected.us_max / last_us - 1.0).abs() < 2e-3, "{expected:?}");
+}
+
+#[test]
 fn a_process_is_measured_and_a_dead_broker_is_an_error() {
     let echo = Echo::start(NONE);
     let address = echo.address;

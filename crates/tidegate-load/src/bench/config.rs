@@ -70,6 +70,9 @@ pub struct BenchConfig {
     pub lateness_us_p99_max: f64,
     /// A limit that the deliveries of the whole run are held to.
     pub release: Option<ReleaseConfig>,
+    /// A limit on this topic alone, by which each message's release is checked; its `slack_us` is not used. The broker
+    /// must stamp messages with their arrival, as Tidegate does.
+    pub access: Option<ReleaseConfig>,
     /// What an earlier run published and this one is to find.
     pub expect: Option<Manifest>,
     /// Report what was published, for a later run's `expect`.
@@ -105,6 +108,7 @@ impl Default for BenchConfig {
             pid: None,
             lateness_us_p99_max: 100.0,
             release: None,
+            access: None,
             expect: None,
             manifest: false,
             tolerate_disconnect: false,
@@ -241,8 +245,8 @@ impl BenchConfig {
         if self.action == Action::TimeOut {
             require(self.msg_timeout_ms > 0, "msg_timeout_ms", &0, "a time-out to measure against, in ms")?;
         }
-        if let Some(release) = self.release {
-            require(release.rate_per_s > 0, "release.rate_per_s", &0, "at least 1")?;
+        for (limit, key) in [(self.release, "release.rate_per_s"), (self.access, "access.rate_per_s")] {
+            require(limit.is_none_or(|limit| limit.rate_per_s > 0), key, &0, "at least 1")?;
         }
         let has_cpus = self.cpus.is_empty() || self.cpus.len() >= self.thread_count();
         require(has_cpus, "cpus", &format!("{:?}", self.cpus), "none, or one for each thread")

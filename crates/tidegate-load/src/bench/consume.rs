@@ -11,6 +11,7 @@ use tidegate_wire::nsq::frame::Header;
 
 use super::config::{Action, BenchConfig, Command};
 use super::engine::{Counters, Run, Times};
+use crate::access::AccessCheck;
 use crate::error::LoadError;
 use crate::latency::Latency;
 use crate::ledger::Ledger;
@@ -44,11 +45,14 @@ pub(crate) struct ConsumeFigures {
     pub(crate) timers: Latency,
     pub(crate) ledger: Ledger,
     pub(crate) release: Option<ReleaseLaw>,
+    pub(crate) access: Option<AccessCheck>,
     /// Messages of other runs, or of nobody; they are finished.
     pub(crate) foreign: u64,
     /// Error frames, such as a FIN that came too late.
     pub(crate) errors: u64,
     pub(crate) last_error: String,
+    /// When the last message came.
+    pub(crate) last: Instant,
 }
 
 #[derive(Debug)]
@@ -68,7 +72,6 @@ struct Intake {
     /// When messages came, or were sent back, for the first time.
     first_seen: BTreeMap<(u32, u64), Instant>,
     times: Times,
-    last: Instant,
     figures: ConsumeFigures,
 }
 
@@ -108,7 +111,7 @@ impl Consuming {
             return Instant::MAX;
         }
         let now = clock::now();
-        let quiet_at = self.intake.last.max(self.intake.times.start).plus_nanos(QUIET_NS);
+        let quiet_at = self.intake.figures.last.max(self.intake.times.start).plus_nanos(QUIET_NS);
         let unique = self.intake.figures.ledger.received().unique;
         let expected = self.counters.expected();
         let is_complete =
@@ -205,15 +208,16 @@ impl Intake {
             due_after_ns: due_after_ms.map(|ms| ms * 1_000_000),
             first_seen: BTreeMap::new(),
             times: run.times.clone(),
-            last: Instant::ZERO,
             figures: ConsumeFigures {
                 end_to_end: Latency::default(),
                 timers: Latency::default(),
                 ledger: Ledger::new(publishers, LEDGER_WORDS_MAX),
                 release: config.release.map(|law| ReleaseLaw::new(law.rate(), law.burst, law.slack_us * 1_000)),
+                access: config.access.map(|limit| AccessCheck::new(limit.rate(), limit.burst)),
                 foreign: 0,
                 errors: 0,
                 last_error: String::new(),
+                last: Instant::ZERO,
             },
         }
     }
@@ -228,7 +232,7 @@ impl Intake {
             self.figures.foreign += 1;
             return client::put_fin(out, &header.id);
         };
-        self.last = now;
+        self.figures.last = now;
         let key = (stamp.publisher, stamp.sequence);
         let due_from = match self.action {
             Action::Finish | Action::Hold => Some(stamp.sent),
@@ -250,6 +254,11 @@ impl Intake {
         }
         if let Some(law) = &mut self.figures.release {
             law.observe(now);
+        }
+        if let Some(check) = &mut self.figures.access {
+            // The stamp is of the real-time clock; so must be the end of the way.
+            let real = |ns: i64| Instant::from_nanos(u64::try_from(ns).unwrap_or(0));
+            check.observe(real(header.timestamp), real(clock::realtime_ns()));
         }
         if self.action != Action::Hold {
             client::put_fin(out, &header.id);

@@ -117,6 +117,7 @@ pub(crate) struct Engine {
     publishing: Option<Publishing>,
     consuming: Option<Consuming>,
     counters: Arc<Counters>,
+    start: Instant,
     cpu: Option<u32>,
     nice: i32,
     spin_ns: u64,
@@ -140,7 +141,16 @@ impl Engine {
             (!consumers.is_empty()).then(|| Consuming::new(config, consumers, run, &poller, CONSUMERS)).transpose()?;
         let counters = Arc::clone(&run.counters);
         counters.running.fetch_add(1, Ordering::Relaxed);
-        Ok(Self { poller, publishing, consuming, counters, cpu, nice: config.nice, spin_ns: config.spin_us * 1_000 })
+        Ok(Self {
+            poller,
+            publishing,
+            consuming,
+            counters,
+            start: run.times.start,
+            cpu,
+            nice: config.nice,
+            spin_ns: config.spin_us * 1_000,
+        })
     }
 
     /// Runs to the end. A failure ends the other threads too.
@@ -158,6 +168,7 @@ impl Engine {
         prepare_thread(self.cpu)?;
         prioritise_thread(self.nice)?;
         let mut scratch = Scratch::new();
+        self.poller.sleep(self.start)?;
         if let Some(consuming) = &mut self.consuming {
             consuming.start(&self.poller)?;
         }

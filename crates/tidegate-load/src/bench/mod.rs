@@ -59,7 +59,12 @@ pub fn run(config: &BenchConfig) -> Result<BenchReport, LoadError> {
             figures.publish = figures.publish.or(part.publish);
             figures.consume = figures.consume.or(part.consume);
         }
-        Ok(report(config, &observed?, figures))
+        let mut observed = observed?;
+        if let (Some(_), Some(consume)) = (&config.expect, &figures.consume) {
+            // The run waited for stragglers; the flow ended before.
+            observed.to.at = consume.last.clamp(observed.from.at, observed.to.at.max(observed.from.at));
+        }
+        Ok(report(config, &observed, figures))
     })
 }
 
@@ -119,7 +124,7 @@ struct Observed {
 fn observe(config: &BenchConfig, run: &Run) -> Result<Observed, LoadError> {
     let read = || -> Result<Reading, LoadError> {
         Ok(Reading {
-            target: config.pid.map(Cpu::of).transpose()?,
+            target: target_reading(config, Cpu::of)?,
             at: clock::now(),
             progress: run.counters.progress(),
             generator_ns: clock::process_cpu_ns(),
@@ -133,11 +138,23 @@ fn observe(config: &BenchConfig, run: &Run) -> Result<Observed, LoadError> {
         }
         Ok::<_, LoadError>(())
     };
-    sleep(run.times.measured.start)?;
-    let from = read()?;
+    if config.warm_up_ms > 0 {
+        sleep(run.times.measured.start)?;
+    }
+    // Without a warm-up this is read before anything moves, so that the first messages are not missed.
+    let mut from = read()?;
+    from.at = from.at.max(run.times.measured.start);
     sleep(run.times.measured.end)?;
     let to = read()?;
-    Ok(Observed { from, to, memory: config.pid.map(Memory::of).transpose()? })
+    Ok(Observed { from, to, memory: target_reading(config, Memory::of)? })
+}
+
+/// `None` if no process is given, or if it is gone and may be.
+fn target_reading<T>(config: &BenchConfig, read: impl Fn(u32) -> Result<T, LoadError>) -> Result<Option<T>, LoadError> {
+    match config.pid.map(read) {
+        Some(Err(_)) if config.tolerate_disconnect => Ok(None),
+        reading => reading.transpose(),
+    }
 }
 
 fn report(config: &BenchConfig, observed: &Observed, figures: Figures) -> BenchReport {
@@ -156,9 +173,13 @@ fn report(config: &BenchConfig, observed: &Observed, figures: Figures) -> BenchR
         conservation.unsent = publish.unsent;
     }
     let (mut end_to_end, mut timers, mut release) = (LatencySummary::default(), LatencySummary::default(), None);
+    let (mut access_expected, mut access_error) = (LatencySummary::default(), LatencySummary::default());
     if let Some(consume) = consume {
         (end_to_end, timers) = (consume.end_to_end.summary(), consume.timers.summary());
         release = consume.release.map(|law| law.report());
+        if let Some(check) = &consume.access {
+            (access_expected, access_error) = (check.expected().summary(), check.error().summary());
+        }
         conservation.received = consume.ledger.received();
         conservation.foreign = consume.foreign;
         conservation.consumer_errors = consume.errors;
@@ -175,6 +196,8 @@ fn report(config: &BenchConfig, observed: &Observed, figures: Figures) -> BenchR
         timers,
         conservation,
         release,
+        access_expected,
+        access_error,
         generator_cpu_s: seconds(observed.to.generator_ns - observed.from.generator_ns),
         manifest: publish.filter(|_| config.manifest).map(|publish| publish.manifest),
     }

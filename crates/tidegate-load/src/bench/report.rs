@@ -30,6 +30,10 @@ pub struct BenchReport {
     pub conservation: Conservation,
     /// The limit's law, if one was given.
     pub release: Option<ReleaseReport>,
+    /// The delays that the limit of `access` should have caused.
+    pub access_expected: LatencySummary,
+    /// Deliveries behind the moment at which that limit should have released them; early ones broke it.
+    pub access_error: LatencySummary,
     /// The broker's process, if its id was given.
     pub target: Option<TargetUse>,
     /// CPU time of this process in the window, in seconds.
