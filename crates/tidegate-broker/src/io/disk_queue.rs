@@ -110,7 +110,7 @@ struct Reader<File> {
 }
 
 impl DiskQueue<SystemFiles> {
-    /// Opens or creates the queue `name` (`topic` or `topic;channel`) in `folder`.
+    /// Opens or creates the queue `name` (`topic` or `topic:channel`) in `folder`.
     pub fn open(folder: &Path, name: &str, options: DiskQueueOptions) -> Result<Self, DiskQueueError> {
         Self::open_on(SystemFiles, folder, name, options)
     }

@@ -13,7 +13,7 @@ pub struct QueueId(pub u32);
 /// What a shard asks of its log. Commands of one queue are carried out in order.
 #[derive(Debug)]
 pub enum LogCommand {
-    /// Opens or creates the queue `name`: `topic` or `topic;channel`, as nsqd names its files.
+    /// Opens or creates the queue `name`: `topic` or `topic:channel`, as nsqd names its files.
     Open {
         /// The number that later commands use.
         queue: QueueId,

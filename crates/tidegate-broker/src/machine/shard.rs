@@ -480,7 +480,7 @@ impl Shard {
             Queue::in_memory()
         } else {
             let id = self.queues.insert(QueueOwner::Channel(key));
-            let (queue, open) = Queue::with_log(queue_id(id), format!("{topic_name};{name}"));
+            let (queue, open) = Queue::with_log(queue_id(id), format!("{topic_name}:{name}"));
             self.outputs.push_back(Output::Log(open));
             queue
         };

@@ -191,13 +191,13 @@ mod tests {
 
     #[test]
     fn names_are_nsqds() {
-        let paths = Paths::new(Path::new("/d"), "t;c");
-        assert_eq!(paths.meta(), Path::new("/d/t;c.diskqueue.meta.dat"));
-        assert_eq!(paths.data(12), Path::new("/d/t;c.diskqueue.000012.dat"));
-        assert_eq!(paths.data(1_234_567), Path::new("/d/t;c.diskqueue.1234567.dat"));
-        assert_eq!(paths.number_of("t;c.diskqueue.000012.dat"), Some(12));
+        let paths = Paths::new(Path::new("/d"), "t:c");
+        assert_eq!(paths.meta(), Path::new("/d/t:c.diskqueue.meta.dat"));
+        assert_eq!(paths.data(12), Path::new("/d/t:c.diskqueue.000012.dat"));
+        assert_eq!(paths.data(1_234_567), Path::new("/d/t:c.diskqueue.1234567.dat"));
+        assert_eq!(paths.number_of("t:c.diskqueue.000012.dat"), Some(12));
         for other in
-            ["t.diskqueue.000012.dat", "t;c.diskqueue.meta.dat", "t;c.diskqueue.000012.dat.bad", "t;c.diskqueue.12.dat"]
+            ["t.diskqueue.000012.dat", "t:c.diskqueue.meta.dat", "t:c.diskqueue.000012.dat.bad", "t:c.diskqueue.12.dat"]
         {
             assert_eq!(paths.number_of(other), None);
         }

@@ -32,7 +32,7 @@ fn numbers(mut bytes: &[u8]) -> Vec<u32> {
 }
 
 fn open(files: &MemoryFiles) -> DiskQueue<MemoryFiles> {
-    DiskQueue::open_on(files.clone(), Path::new("/d"), "t;c", OPTIONS).unwrap()
+    DiskQueue::open_on(files.clone(), Path::new("/d"), "t:c", OPTIONS).unwrap()
 }
 
 /// Reads to the end, `max_bytes` at a time.
@@ -73,15 +73,15 @@ fn files_roll_at_their_bound_and_go_when_read() {
     queue.sync().unwrap();
     assert_eq!(
         files.names(),
-        ["t;c.diskqueue.000000.dat", "t;c.diskqueue.000001.dat", "t;c.diskqueue.000002.dat", "t;c.diskqueue.meta.dat"]
+        ["t:c.diskqueue.000000.dat", "t:c.diskqueue.000001.dat", "t:c.diskqueue.000002.dat", "t:c.diskqueue.meta.dat"]
     );
-    assert_eq!(files.text("t;c.diskqueue.meta.dat"), "9\n0,0\n2,24\n");
+    assert_eq!(files.text("t:c.diskqueue.meta.dat"), "9\n0,0\n2,24\n");
     assert_eq!(read_all(&mut queue, 1_000).len(), 9);
     queue.advance(3);
     assert_eq!(files.names().len(), 4, "a file stays until its last record is advanced over");
     queue.advance(2);
     queue.sync().unwrap();
-    assert_eq!(files.text("t;c.diskqueue.meta.dat"), "4\n1,24\n2,24\n");
+    assert_eq!(files.text("t:c.diskqueue.meta.dat"), "4\n1,24\n2,24\n");
     assert_eq!(files.names().len(), 3);
 }
 
@@ -89,7 +89,7 @@ fn files_roll_at_their_bound_and_go_when_read() {
 fn a_record_larger_than_a_file_gets_one_of_its_own() {
     let files = MemoryFiles::default();
     let options = DiskQueueOptions { max_bytes_per_file: 10, ..OPTIONS };
-    let mut queue = DiskQueue::open_on(files.clone(), Path::new("/d"), "t;c", options).unwrap();
+    let mut queue = DiskQueue::open_on(files.clone(), Path::new("/d"), "t:c", options).unwrap();
     queue.append(&batch(0..3, 50), 3).unwrap();
     assert_eq!(read_all(&mut queue, 1), [0, 1, 2]);
 }
@@ -103,9 +103,9 @@ fn a_reader_at_the_end_of_a_full_file_goes_on_in_the_next() {
     queue.advance(4);
     queue.append(&batch(4..6, 20), 2).unwrap();
     // nsqd would find the end of file 0 there, take it for corruption and keep it as `.bad`.
-    assert_eq!(files.text("t;c.diskqueue.meta.dat"), "2\n1,0\n1,48\n");
+    assert_eq!(files.text("t:c.diskqueue.meta.dat"), "2\n1,0\n1,48\n");
     assert_eq!(read_all(&mut queue, 1_000), [4, 5]);
-    assert_eq!(files.names(), ["t;c.diskqueue.000001.dat", "t;c.diskqueue.meta.dat"]);
+    assert_eq!(files.names(), ["t:c.diskqueue.000001.dat", "t:c.diskqueue.meta.dat"]);
 }
 
 #[test]
@@ -156,8 +156,8 @@ fn a_lost_or_unreadable_meta_file_loses_no_record() {
         queue.append(&batch(0..9, 20), 9).unwrap();
         queue.close().unwrap();
         match meta {
-            None => files.remove(Path::new("/d/t;c.diskqueue.meta.dat")).unwrap(),
-            Some(text) => files.with("t;c.diskqueue.meta.dat", |contents| *contents = text.to_vec()),
+            None => files.remove(Path::new("/d/t:c.diskqueue.meta.dat")).unwrap(),
+            Some(text) => files.with("t:c.diskqueue.meta.dat", |contents| *contents = text.to_vec()),
         }
         let mut queue = open(&files);
         assert_eq!(queue.depth(), 9);
@@ -174,14 +174,14 @@ fn a_torn_tail_costs_only_itself() {
         queue.sync().unwrap();
         queue.append(&batch(0..3, 20), 3).unwrap();
         drop(queue);
-        files.with("t;c.diskqueue.000000.dat", |contents| contents.truncate(72 - cut));
+        files.with("t:c.diskqueue.000000.dat", |contents| contents.truncate(72 - cut));
         let mut queue = open(&files);
         assert_eq!(queue.depth(), 2);
         queue.append(&batch(3..4, 20), 1).unwrap();
         assert_eq!(read_all(&mut queue, 1_000), [0, 1, 3], "cut {cut}");
         queue.advance(3);
         assert_eq!((queue.depth(), queue.read(9, &mut Vec::new()).unwrap()), (0, 0));
-        assert!(files.names().contains(&"t;c.diskqueue.000000.dat.bad".to_owned()));
+        assert!(files.names().contains(&"t:c.diskqueue.000000.dat.bad".to_owned()));
     }
 }
 
@@ -190,12 +190,12 @@ fn corruption_is_set_aside_when_the_records_before_it_are_done() {
     let files = MemoryFiles::default();
     let mut queue = open(&files);
     queue.append(&batch(0..6, 20), 6).unwrap();
-    files.with("t;c.diskqueue.000000.dat", |contents| contents[24..28].copy_from_slice(&[0xff; 4]));
+    files.with("t:c.diskqueue.000000.dat", |contents| contents[24..28].copy_from_slice(&[0xff; 4]));
     assert_eq!(read_all(&mut queue, 1_000), [0, 4, 5]);
     assert_eq!(queue.depth(), 3, "at the end the depth is the truth again");
-    assert!(files.names().contains(&"t;c.diskqueue.000000.dat".to_owned()), "record 0 may still be needed");
+    assert!(files.names().contains(&"t:c.diskqueue.000000.dat".to_owned()), "record 0 may still be needed");
     queue.advance(1);
-    assert!(files.names().contains(&"t;c.diskqueue.000000.dat.bad".to_owned()));
+    assert!(files.names().contains(&"t:c.diskqueue.000000.dat.bad".to_owned()));
     queue.advance(2);
     assert_eq!(queue.depth(), 0);
 }
@@ -205,11 +205,11 @@ fn corruption_in_the_file_being_written_moves_the_writer_on() {
     let files = MemoryFiles::default();
     let mut queue = open(&files);
     queue.append(&batch(0..2, 20), 2).unwrap();
-    files.with("t;c.diskqueue.000000.dat", |contents| contents[0] = 0x80);
+    files.with("t:c.diskqueue.000000.dat", |contents| contents[0] = 0x80);
     assert!(read_all(&mut queue, 1_000).is_empty());
     queue.append(&batch(2..3, 20), 1).unwrap();
     assert_eq!(read_all(&mut queue, 1_000), [2]);
-    assert!(files.names().contains(&"t;c.diskqueue.000000.dat.bad".to_owned()));
+    assert!(files.names().contains(&"t:c.diskqueue.000000.dat.bad".to_owned()));
 }
 
 #[test]
@@ -259,7 +259,7 @@ fn draining_makes_room_on_a_full_disk() {
     assert!(queue.append(&batch(8..9, 20), 1).is_err());
     read_all(&mut queue, 1_000);
     queue.advance(4);
-    assert!(!files.names().contains(&"t;c.diskqueue.000000.dat".to_owned()), "though the meta file cannot be written");
+    assert!(!files.names().contains(&"t:c.diskqueue.000000.dat".to_owned()), "though the meta file cannot be written");
     queue.append(&batch(8..9, 20), 1).unwrap();
 }
 
@@ -300,7 +300,7 @@ fn empty_and_delete_leave_no_records() {
     queue.read(30, &mut Vec::new()).unwrap();
     queue.empty().unwrap();
     assert_eq!(queue.depth(), 0);
-    assert_eq!(files.names(), ["t;c.diskqueue.meta.dat"]);
+    assert_eq!(files.names(), ["t:c.diskqueue.meta.dat"]);
     queue.append(&batch(9..11, 20), 2).unwrap();
     drop(queue);
     let mut queue = open(&files);
@@ -313,12 +313,12 @@ fn empty_and_delete_leave_no_records() {
 fn every_so_many_records_the_meta_file_is_written() {
     let files = MemoryFiles::default();
     let options = DiskQueueOptions { sync_every: 3, ..OPTIONS };
-    let mut queue = DiskQueue::open_on(files.clone(), Path::new("/d"), "t;c", options).unwrap();
+    let mut queue = DiskQueue::open_on(files.clone(), Path::new("/d"), "t:c", options).unwrap();
     queue.append(&batch(0..2, 20), 2).unwrap();
-    assert_eq!(files.names(), ["t;c.diskqueue.000000.dat"]);
+    assert_eq!(files.names(), ["t:c.diskqueue.000000.dat"]);
     queue.read(24, &mut Vec::new()).unwrap();
     queue.advance(1);
-    assert_eq!(files.text("t;c.diskqueue.meta.dat"), "1\n0,24\n0,48\n");
+    assert_eq!(files.text("t:c.diskqueue.meta.dat"), "1\n0,24\n0,48\n");
     assert!(!queue.needs_sync());
 }
 
@@ -326,9 +326,9 @@ fn every_so_many_records_the_meta_file_is_written() {
 #[test]
 fn the_end_of_a_file_that_nsqd_left_is_no_corruption() {
     let files = MemoryFiles::default();
-    files.with("t;c.diskqueue.000000.dat", |contents| contents.extend(batch(0..4, 20)));
-    files.with("t;c.diskqueue.000001.dat", |contents| contents.extend(batch(4..5, 20)));
-    files.with("t;c.diskqueue.meta.dat", |contents| contents.extend(b"1\n0,96\n1,24\n"));
+    files.with("t:c.diskqueue.000000.dat", |contents| contents.extend(batch(0..4, 20)));
+    files.with("t:c.diskqueue.000001.dat", |contents| contents.extend(batch(4..5, 20)));
+    files.with("t:c.diskqueue.meta.dat", |contents| contents.extend(b"1\n0,96\n1,24\n"));
     let mut queue = open(&files);
     assert_eq!(queue.depth(), 1);
     assert_eq!(read_all(&mut queue, 1_000), [4]);
@@ -429,8 +429,8 @@ proptest! {
         meta in "-?[0-9]{1,3}\n[0-9]{1,2},[0-9]{1,3}\n[0-9]{1,2},[0-9]{1,3}\n",
     ) {
         let files = MemoryFiles::default();
-        files.with("t;c.diskqueue.000001.dat", |contents| contents.extend(data));
-        files.with("t;c.diskqueue.meta.dat", |contents| contents.extend(meta.bytes()));
+        files.with("t:c.diskqueue.000001.dat", |contents| contents.extend(data));
+        files.with("t:c.diskqueue.meta.dat", |contents| contents.extend(meta.bytes()));
         let mut queue = open(&files);
         let found = read_all(&mut queue, 50);
         prop_assert_eq!(queue.depth(), found.len() as u64);
