@@ -128,6 +128,13 @@ function verbs(page, events) {
       await mouse("mouseMoved", x(share), y);
       await mouse("mouseReleased", x(share), y);
     },
+    /** Presses a key that is no character, such as `ArrowRight` or `Tab`. */
+    press: async (key) => {
+      const codes = { Tab: 9, Enter: 13, ArrowLeft: 37, ArrowUp: 38, ArrowRight: 39, ArrowDown: 40 };
+      for (const type of ["keyDown", "keyUp"]) {
+        await page("Input.dispatchKeyEvent", { type, key, code: key, windowsVirtualKeyCode: codes[key] });
+      }
+    },
     /** Replaces a field's text as typing would. */
     fill: async (selector, text) => {
       await evaluate(`document.querySelector(${JSON.stringify(selector)}).select()`);

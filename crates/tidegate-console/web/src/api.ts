@@ -48,7 +48,10 @@ async function request<T>(method: string, path: string, body?: unknown): Promise
   }
   if (!response.ok) {
     const said = (answer ?? {}) as { title?: string; detail?: string };
-    if (response.status === 401) token.refuse();
+    if (response.status === 401) {
+      token.refuse();
+      throw new Problem(401, said.title ?? "Token refused", "Changes need the write token. Open the address that was printed at start, or give the token at the top of this page.");
+    }
     throw new Problem(response.status, said.title ?? response.statusText, said.detail ?? said.title ?? response.statusText);
   }
   return answer as T;

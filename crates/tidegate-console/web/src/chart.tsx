@@ -65,7 +65,10 @@ function options(props: ChartProps, width: number): uPlot.Options {
         size: 58,
         space: 28,
         // Only the powers of ten: the lines between them are more than the eye sorts out.
-        ...(isDelay ? { splits: (_: uPlot, __: number, min: number, max: number) => powersOfTen(min, max, 6) } : {}),
+        ...(isDelay ? {
+          splits: (_: uPlot, __: number, min: number, max: number) => powersOfTen(min, max, 8),
+          filter: (_: uPlot, powers: number[]) => powers,
+        } : {}),
         values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : isDelay ? axisDelay(tick) : formatRate(tick))),
       },
     ],

@@ -7,7 +7,7 @@ import {
   type Change, describe, type Draft, draftOf, type Field, fieldOf, isInForce, type Mode, read, shadowCount, type Undo, undoOf, type Wanted,
 } from "./limit";
 import type { Limit, Row } from "./model";
-import { burstScale, rateScale, type Scale, STEPS, toPosition, toValue } from "./scale";
+import { burstScale, nextValue, rateScale, type Scale, STEPS, toPosition, toValue } from "./scale";
 
 /** A change on its way: sent, then waited for in the live figures. `wanted: null` is the removal. */
 interface Sent { wanted: Wanted | null; at: number }
@@ -143,13 +143,19 @@ function Amount({ id, label, unit, text, parse, scale, error, onEdit }: {
 }) {
   const value = parse(text);
   const spoken = value === null ? "not a number" : `${unit.startsWith("bytes") ? formatBytes(value) : formatExact(value)} ${unit}`;
+  const step = (event: KeyboardEvent) => {
+    const direction = { ArrowRight: 1, ArrowUp: 1, ArrowLeft: -1, ArrowDown: -1 }[event.key] as 1 | -1 | undefined;
+    if (direction === undefined || value === null) return;
+    event.preventDefault();
+    onEdit(formatExact(nextValue(scale, value, direction)));
+  };
   return (
     <div class={`amount${error === undefined ? "" : " bad"}`}>
       <label for={id}>{label} <span class="hint">{unit}</span></label>
       <input id={id} class="field" inputMode="decimal" autocomplete="off" spellcheck={false} value={text}
         aria-invalid={error !== undefined} aria-describedby={`${id}-error`} onInput={(event) => onEdit(event.currentTarget.value)} />
       <input type="range" min={0} max={STEPS} step={1} aria-label={`${label}, slider`} aria-valuetext={spoken}
-        value={value === null ? 0 : toPosition(scale, value)}
+        value={value === null ? 0 : toPosition(scale, value)} onKeyDown={step}
         onInput={(event) => onEdit(formatExact(toValue(scale, Number(event.currentTarget.value))))} />
       <p id={`${id}-error`} class="error" role="alert">{error ?? ""}</p>
     </div>

@@ -66,7 +66,7 @@ export function RowView({ id }: { id: RowId }) {
     <>
       {trail}
       <div class="title-line">
-        <h1 tabIndex={-1}>{id.channel ?? id.topic} <Marks row={row} /></h1>
+        <div class="heading"><h1 tabIndex={-1}>{id.channel ?? id.topic}</h1><Marks row={row} /></div>
         <Actions row={row} />
       </div>
       <Figures row={row} />

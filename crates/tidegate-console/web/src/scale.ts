@@ -21,6 +21,15 @@ export function toValue({ min, max }: Scale, position: number): number {
   return rounded >= 10 ? Math.round(rounded) : Math.max(1, Math.round(rounded));
 }
 
+/** The next value up or down: small values are several positions wide, and an arrow key must always move. */
+export function nextValue(scale: Scale, value: number, direction: 1 | -1): number {
+  for (let position = toPosition(scale, value); position >= 0 && position <= STEPS; position += direction) {
+    const next = toValue(scale, position);
+    if (direction * (next - value) > 0) return next;
+  }
+  return value;
+}
+
 /** What the sliders cover; the field beside them takes any value. */
 export const rateScale: Record<"messages" | "bytes", Scale> = {
   messages: { min: 1, max: 1e6 },

@@ -20,9 +20,9 @@ export const token = {
     sessionStorage.setItem(KEY, text.trim());
     tell();
   },
-  /** The console did not accept it. */
+  /** The console did not accept it, or there was none. */
   refuse(): void {
-    refused = true;
+    refused = token.read() !== "";
     tell();
   },
   state: (): "missing" | "refused" | "held" => (refused ? "refused" : token.read() === "" ? "missing" : "held"),

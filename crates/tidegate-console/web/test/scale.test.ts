@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { burstScale, decades, powersOfTen, rateScale, STEPS, toPosition, toValue, withGaps } from "../src/scale";
+import { burstScale, decades, nextValue, powersOfTen, rateScale, STEPS, toPosition, toValue, withGaps } from "../src/scale";
 
 const scales = [rateScale.messages, rateScale.bytes, burstScale.messages, burstScale.bytes];
 
@@ -29,6 +29,22 @@ test("a value set in the field moves the slider to where it gives nearly that va
     const there = toValue(rateScale.messages, toPosition(rateScale.messages, value));
     assert.ok(Math.abs(there / value - 1) < 0.05, `${value} became ${there}`);
   }
+});
+
+test("an arrow key always moves, from one end to the other and back", () => {
+  for (const scale of scales) {
+    for (const [from, to, direction] of [[scale.min, scale.max, 1], [scale.max, scale.min, -1]] as const) {
+      let value = from;
+      for (let presses = 0; value !== to; presses++) {
+        const next = nextValue(scale, value, direction);
+        assert.ok(direction * (next - value) > 0 && presses < STEPS, `${value} to ${next}`);
+        value = next;
+      }
+      assert.equal(nextValue(scale, value, direction), value, "the end");
+    }
+  }
+  assert.equal(nextValue(rateScale.messages, 3e6, 1), 3e6, "a value beyond the end is not pulled back by a step up");
+  assert.equal(nextValue(rateScale.messages, 3e6, -1), 1e6);
 });
 
 test("a delay axis ends at powers of ten, two or more apart", () => {
