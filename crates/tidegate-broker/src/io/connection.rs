@@ -37,6 +37,8 @@ pub(super) struct Connection {
     pub(super) unread: Vec<u8>,
     /// Bytes of the layers that are not whole yet, or not decoded yet.
     undecoded: Vec<u8>,
+    /// The decoder stopped at its bound.
+    pending: bool,
     /// Bytes for the socket that it did not take.
     unsent: Vec<u8>,
     /// Layers still to be put on.
@@ -79,6 +81,7 @@ impl Connection {
             transport: Transport::default(),
             unread: Vec::new(),
             undecoded: Vec::new(),
+            pending: false,
             unsent: Vec::new(),
             upgrade: None,
             left_since: None,
@@ -97,14 +100,10 @@ impl Connection {
         self.transport.is_handshaking()
     }
 
-    /// Bytes that wait to be decoded.
-    pub(super) fn undecoded_len(&self) -> usize {
-        self.undecoded.len()
-    }
 
     /// The common name in the client's certificate, empty if it has shown none.
     pub(super) fn common_name(&self) -> String {
-        self.transport.session().and_then(|session| session.peer_common_name.clone()).unwrap_or_default()
+        self.transport.session().map(|session| session.common_name).unwrap_or_default()
     }
 
     /// It leaves its shard; the next one has not asked for stamps.
@@ -118,9 +117,9 @@ impl Connection {
         !self.unsent.is_empty()
     }
 
-    /// True while decoded bytes may wait that no event of the socket will announce.
-    pub(super) fn has_undecoded(&self) -> bool {
-        !self.undecoded.is_empty() && !self.transport.is_plain()
+    /// True if there is more to decode that no event of the socket will announce.
+    pub(super) fn is_pending(&self) -> bool {
+        self.pending
     }
 
     /// Reads from the socket into `scratch.bytes`; answers how many bytes and when they arrived.
@@ -148,7 +147,7 @@ impl Connection {
         }
     }
 
-    /// Puts bytes of the socket through the layers into `unread`; `true` if there is more to decode.
+    /// Puts bytes of the socket through the layers into `unread`; `false` if the peer said goodbye in them.
     pub(super) fn decode(&mut self, wire: &[u8]) -> Result<bool, TransportError> {
         self.undecoded.extend_from_slice(wire);
         let undecoded = std::mem::take(&mut self.undecoded);
@@ -158,7 +157,8 @@ impl Connection {
         if self.undecoded.is_empty() {
             self.undecoded = Vec::new();
         }
-        Ok(received.pending)
+        self.pending = received.pending;
+        Ok(!received.closed)
     }
 
     /// Sends as much of `out` as the socket takes, through the layers; removes it from `out`.

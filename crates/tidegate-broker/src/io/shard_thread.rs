@@ -140,7 +140,7 @@ impl<S: Surroundings> Worker<S> {
                 }
             }
             for conn in std::mem::take(&mut self.pending) {
-                self.on_pending(conn);
+                self.decode(conn, 0, self.now);
             }
             self.parts.shard.on_timeout(self.now);
             self.sweep();
@@ -271,12 +271,8 @@ impl<S: Surroundings> Worker<S> {
         if bytes == 0 {
             return;
         }
-        if connection.is_upgrading() || !connection.is_plain() {
-            if connection.decode(&self.scratch.bytes[..bytes]).is_err() {
-                self.disconnect(conn);
-                return;
-            }
-            self.go_on(conn, arrival);
+        if !connection.is_plain() {
+            self.decode(conn, bytes, arrival);
             return;
         }
         if connection.unread.is_empty() {
@@ -290,6 +286,23 @@ impl<S: Surroundings> Worker<S> {
         self.watch(conn);
     }
 
+    /// Puts `bytes` of the shared buffer through the connection's layers and goes on with what comes out.
+    fn decode(&mut self, conn: ConnId, bytes: usize, arrival: Instant) {
+        let Some(Some(connection)) = self.connections.get_mut(conn) else { return };
+        match connection.decode(&self.scratch.bytes[..bytes]) {
+            Ok(true) => self.go_on(conn, arrival),
+            Ok(false) => {
+                self.go_on(conn, arrival);
+                self.disconnect(conn);
+            }
+            Err(_) => {
+                // What TLS says about it goes out, if it can.
+                let _ = connection.send(&mut Vec::new(), &mut self.scratch);
+                self.disconnect(conn);
+            }
+        }
+    }
+
     /// Goes on with an upgrade, or with what was decoded.
     fn go_on(&mut self, conn: ConnId, arrival: Instant) {
         if self.connections.get(conn).is_some_and(|c| c.as_ref().is_some_and(|c| c.is_upgrading())) {
@@ -298,23 +311,10 @@ impl<S: Surroundings> Worker<S> {
             self.feed(conn, arrival);
         }
         let Some(Some(connection)) = self.connections.get(conn) else { return };
-        if connection.has_undecoded() && self.parts.shard.wants_bytes(conn) && !connection.is_upgrading() {
+        if connection.is_pending() && self.parts.shard.wants_bytes(conn) && !self.pending.contains(&conn) {
             self.pending.push(conn);
         }
         self.watch(conn);
-    }
-
-    fn on_pending(&mut self, conn: ConnId) {
-        let Some(Some(connection)) = self.connections.get_mut(conn) else { return };
-        let before = connection.undecoded_len();
-        if connection.decode(&[]).is_err() {
-            self.disconnect(conn);
-            return;
-        }
-        let moved = connection.undecoded_len() != before || !connection.unread.is_empty();
-        if moved {
-            self.go_on(conn, self.now);
-        }
     }
 
     /// Gives the shard what it has not taken yet.
@@ -450,9 +450,8 @@ impl<S: Surroundings> Worker<S> {
             match step {
                 Step::Waiting => {
                     // Handshake bytes, in and out.
-                    let more = connection.decode(&[]);
-                    let mut nothing = Vec::new();
-                    if more.is_err() || connection.send(&mut nothing, &mut self.scratch).is_err() {
+                    let alive = connection.decode(&[]).unwrap_or(false);
+                    if connection.send(&mut Vec::new(), &mut self.scratch).is_err() || !alive {
                         self.disconnect(conn);
                         return;
                     }

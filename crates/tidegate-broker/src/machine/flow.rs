@@ -80,7 +80,7 @@ impl Shard {
                 false
             }
         };
-        let timestamp = self.unix_ns(now);
+        let timestamp = self.unix_ns(publish.arrival);
         for body in publish.bodies {
             let message = self.new_message(body, timestamp, publish.arrival);
             let pending = Pending { message, defer_ns: publish.defer_ns };
