@@ -5,6 +5,7 @@
 //! other killed.
 
 #![cfg(feature = "io")]
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking, also in its helpers")]
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -445,7 +445,7 @@ mod tests {
     #[test]
     fn a_files_errors_carry_their_place() {
         let error = toml::from_str::<Options>("log_level = \"info\"\nmsg_timeout = \"sixty\"\n").unwrap_err();
-        assert_eq!(error.span(), Some(35..42));
+        assert_eq!(error.span(), Some(33..40), "that of the value");
         assert!(error.message().contains("expected a duration such as"), "{}", error.message());
         let error = toml::from_str::<Options>("max_mesage_size = 1\n").unwrap_err();
         assert!(error.message().contains("unknown field `max_mesage_size`"), "{}", error.message());
