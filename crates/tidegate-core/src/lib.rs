@@ -8,6 +8,7 @@
 //! | [`time`] | instants as plain numbers |
 //! | [`rate`] | exact rates |
 //! | [`limit`] | what enforces: token bucket, the gate that waits for it, and their kin |
+//! | [`profile`] | the contract that a recorded trace asks for |
 //! | [`theory`] | what can be computed: the exact M/D/1 delays of a bucket |
 //! | [`estimate`] | what measures: histograms of delays |
 //! | [`timer_wheel`] | many timers, each cheap |
@@ -27,6 +28,7 @@
 
 pub mod estimate;
 pub mod limit;
+pub mod profile;
 pub mod rate;
 pub mod rng;
 pub mod theory;
