@@ -45,7 +45,7 @@ const MAX_BODY_BYTES: usize = 4 << 10;
 #[derive(Debug)]
 struct Console {
     feed: Arc<Feed>,
-    /// By the broker's name; for writes, so with the broker's token.
+    /// By the broker's name.
     brokers: BTreeMap<String, AdminClient>,
     demo: Option<AdminClient>,
 }
@@ -58,18 +58,20 @@ type Shared = State<Arc<Console>>;
 /// shown as down.
 pub fn router(config: ConsoleConfig) -> Router {
     let ConsoleConfig { brokers, write_token, demo, allowed_hosts, poll_interval, stop } = config;
-    // Reads go without the token: they do not need it.
-    let sources = brokers
-        .iter()
-        .map(|broker| Source { name: broker.name.as_str().into(), client: AdminClient::new(&broker.admin_url, None) });
-    let feed = FeedConfig { sources: sources.collect(), has_demo: demo.is_some(), poll_interval, stop };
-    let for_writes = |broker: crate::BrokerSource| {
-        let client = AdminClient::new(&broker.admin_url, broker.token.as_deref());
-        (broker.name, client)
-    };
+    // Reads carry the token too: a broker that listens on the network wants it for those as well.
+    let clients: Vec<(String, AdminClient)> = brokers
+        .into_iter()
+        .map(|broker| {
+            let client = AdminClient::new(&broker.admin_url, broker.token.as_deref());
+            (broker.name, client)
+        })
+        .collect();
+    let source = |(name, client): &(String, AdminClient)| Source { name: name.as_str().into(), client: client.clone() };
+    let sources = clients.iter().map(source).collect();
+    let feed = FeedConfig { sources, has_demo: demo.is_some(), poll_interval, stop };
     let console = Arc::new(Console {
         feed: Feed::new(feed),
-        brokers: brokers.into_iter().map(for_writes).collect(),
+        brokers: clients.into_iter().collect(),
         demo: demo.map(|url| AdminClient::new(&url, None)),
     });
     routes(console).layer(from_fn_with_state(Arc::new(Guard { write_token, allowed_hosts }), guard))

@@ -30,7 +30,7 @@ pub struct BrokerSource {
     pub name: String,
     /// `http://host:port`, without a path.
     pub admin_url: String,
-    /// What the broker wants as `Authorization: Bearer ...` with writes.
+    /// What the broker wants as `Authorization: Bearer ...`.
     pub token: Option<String>,
 }
 

@@ -16,16 +16,8 @@ pub(crate) struct BrokerSnapshot {
     pub(crate) durability: String,
     pub(crate) memory_bytes: u64,
     pub(crate) connections: u64,
-    pub(crate) shards: Vec<Shard>,
     pub(crate) warnings: Vec<String>,
     pub(crate) topics: Vec<Topic>,
-}
-
-#[derive(Clone, Default, Debug, Deserialize)]
-#[serde(default)]
-pub(crate) struct Shard {
-    pub(crate) shard: u64,
-    pub(crate) log_error: Option<String>,
 }
 
 #[derive(Clone, Default, Debug, Deserialize)]

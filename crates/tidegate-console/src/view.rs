@@ -82,9 +82,6 @@ pub(crate) struct Broker {
 
 impl Broker {
     pub(crate) fn up(name: Arc<str>, snapshot: &BrokerSnapshot) -> Self {
-        let log_errors = snapshot.shards.iter().filter_map(|shard| {
-            shard.log_error.as_ref().map(|error| format!("shard {}: the log cannot be written: {error}", shard.shard))
-        });
         Self {
             name,
             error: None,
@@ -95,7 +92,7 @@ impl Broker {
             uptime_s: snapshot.uptime_s.floor(),
             connections: snapshot.connections,
             memory_bytes: snapshot.memory_bytes,
-            warnings: snapshot.warnings.iter().cloned().chain(log_errors).collect(),
+            warnings: snapshot.warnings.clone(),
         }
     }
 

@@ -1,7 +1,7 @@
 // Requests to the console's own API.
 
-import type { Limit, RowId } from "./model";
-import type { Change, Wanted } from "./limit";
+import type { RowId } from "./model";
+import type { Change, Contract, Wanted } from "./limit";
 import { token } from "./token";
 
 /** An answer that is an error, in the words of the console or broker. */
@@ -63,11 +63,13 @@ const broker = (id: RowId) => `brokers/${encodeURIComponent(id.broker)}`;
 export const read = <T>(path: string) => request<T>("GET", path);
 export const post = <T>(path: string, body?: unknown) => request<T>("POST", path, body);
 
-export const putLimit = (id: RowId, wanted: Wanted) =>
-  request<{ limit: Limit }>("PUT", `${broker(id)}/limits/${segments(id)}`, wanted);
-export const deleteLimit = (id: RowId) => request("DELETE", `${broker(id)}/limits/${segments(id)}`);
+/** What is in force after a change; a limit of the configuration file shows again when what outranked it is removed. */
+export interface Applied { limit: Contract | null }
+
+export const putLimit = (id: RowId, wanted: Wanted) => request<Applied>("PUT", `${broker(id)}/limits/${segments(id)}`, wanted);
+export const deleteLimit = (id: RowId) => request<Applied>("DELETE", `${broker(id)}/limits/${segments(id)}`);
+export const undoLimit = (id: RowId) => post<Applied>(`${broker(id)}/limits/undo`);
 export const limitHistory = (id: RowId) => read<Change[]>(`${broker(id)}/limits/history`);
-export const undoLimit = (id: RowId) => post(`${broker(id)}/limits/undo`);
 export const clientsOf = (id: RowId) => read<{ channel: string; clients: Client[] }[]>(`${broker(id)}/clients/${segments(id)}`);
 export const seriesOf = (id: RowId) => `series/${encodeURIComponent(id.broker)}/${segments(id)}`;
 export function act(id: RowId, action: "pause" | "unpause" | "empty"): Promise<unknown> {

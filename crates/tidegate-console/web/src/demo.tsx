@@ -4,11 +4,14 @@ import { useEffect, useRef, useState } from "preact/hooks";
 import { post, Problem, read } from "./api";
 import { Chart } from "./chart";
 import { formatDelay, formatPercent, formatRate } from "./format";
-import { type DemoState, sharedRange, type Side, verdict } from "./demo_state";
+import { type DemoState, harmOf, sharedRange, type Side, verdict } from "./demo_state";
 
 const POLL_MS = 250;
 /** What the charts show: long enough for a spike and what follows. */
 const SPAN_MS = 60_000;
+
+/** A delay that somebody chose: `10 ms`, not `10.0 ms`. */
+const plainDelay = (ms: number) => formatDelay(ms * 1_000).replace(/\.0+ /, " ");
 
 /** The demo's state, asked for while the page can be seen. */
 function useDemo(): { state: DemoState | null; error: string } {
@@ -50,6 +53,7 @@ export function Demo() {
       <h1 tabIndex={-1}>The same overload, twice</h1>
       <p class="lead">
         A noisy topic and a well-behaved one share a consumer that handles {formatRate(state.capacity_per_s)} messages a second.
+        {state.deadline_ms !== undefined && ` What is later than ${plainDelay(state.deadline_ms)} is lost.`}
         {" "}<strong>On the right, the noisy topic has a limit.</strong>
       </p>
       <Controls state={state} />
@@ -100,11 +104,11 @@ function Controls({ state }: { state: DemoState }) {
 }
 
 function SideView({ side, state }: { side: Side; state: DemoState }) {
-  const slow = side.good.p99_ms > state.slo_ms;
-  const lossy = side.good.loss_percent >= 0.05;
+  const { slow, lossy } = harmOf(side, state);
   const name = side.name === "with" ? "with" : "without";
-  const p99 = state.history.map((point) => (name === "with" ? point.with_p99_ms : point.without_p99_ms) * 1_000);
-  const at_ms = state.history.map((point) => point.t_ms);
+  const history = shownOf(state.history);
+  const p99 = history.map((point) => (name === "with" ? point.with_p99_ms : point.without_p99_ms) * 1_000);
+  const at_ms = history.map((point) => point.t_ms);
   return (
     <section class={`side ${slow || lossy ? "bad" : "good"}`} aria-label={side.title} data-side={name}>
       <div class="side-figures">
@@ -114,7 +118,7 @@ function SideView({ side, state }: { side: Side; state: DemoState }) {
           <div class={slow ? "bad" : "good"}>
             <dt>Well-behaved topic, p99</dt>
             <dd>{formatDelay(side.good.p99_ms * 1_000)}</dd>
-            <dd class="hint">{slow ? "over" : "within"} the {formatDelay(state.slo_ms * 1_000).replace(/\.0+ /, " ")} goal</dd>
+            <dd class="hint">{slow ? "over" : "within"} the {plainDelay(state.slo_ms)} goal</dd>
           </div>
           <div class={lossy ? "bad" : "good"}>
             <dt>Well-behaved topic, lost</dt>
@@ -127,13 +131,19 @@ function SideView({ side, state }: { side: Side; state: DemoState }) {
         </p>
       </div>
       <Chart title="p99 of the well-behaved topic" summary={formatDelay(side.good.p99_ms * 1_000)} scale="delay" height={200}
-        at_ms={at_ms} span_ms={SPAN_MS} range={sharedRange(state)}
+        at_ms={at_ms} span_ms={SPAN_MS} range={sharedRange({ ...state, history })}
         lines={[
           { label: "p99", color: name === "with" ? "--good" : "--bad", values: p99 },
           { label: "goal", color: "--limit", dashed: true, values: at_ms.map(() => state.slo_ms * 1_000) },
         ]} />
     </section>
   );
+}
+
+/** The part of the history that the charts show. */
+function shownOf(history: DemoState["history"]): DemoState["history"] {
+  const newest = history[history.length - 1]?.t_ms ?? 0;
+  return history.filter((point) => point.t_ms >= newest - SPAN_MS);
 }
 
 /** The comparison in a sentence; spoken when it changes, at most every few seconds. */

@@ -11,6 +11,8 @@ export interface DemoState {
   load: number;
   capacity_per_s: number;
   slo_ms: number;
+  /** A message later than this counts as lost. */
+  deadline_ms?: number;
   spike: boolean;
   /** Without the limit, then with it. */
   sides: Side[];
@@ -22,6 +24,14 @@ export interface DemoState {
     without_loss_percent: number;
     with_loss_percent: number;
   }[];
+}
+
+/** What the goal leaves room for: it speaks of 99 % of the messages. */
+const LOSS_PERCENT = 1;
+
+/** Which figures of the well-behaved topic miss the goal. */
+export function harmOf(side: Side, state: DemoState): { slow: boolean; lossy: boolean } {
+  return { slow: side.good.p99_ms > state.slo_ms, lossy: side.good.loss_percent > LOSS_PERCENT };
 }
 
 /** The delay axis of both charts in microseconds: they are compared, so they share it. */
@@ -38,7 +48,7 @@ export function verdict(state: DemoState): string {
     const loss = side.good.loss_percent >= 0.05 ? ` and loses ${formatPercent(side.good.loss_percent)}` : "";
     return `${formatDelay(side.good.p99_ms * 1_000)}${loss}`;
   };
-  const harmed = (side: Side) => side.good.p99_ms > state.slo_ms || side.good.loss_percent >= 0.05;
+  const harmed = (side: Side) => Object.values(harmOf(side, state)).includes(true);
   if (!harmed(without) && !harmed(withLimit)) {
     return "Below capacity both sides are fine: the limit costs nothing. Drag the load above 1×.";
   }

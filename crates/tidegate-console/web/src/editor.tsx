@@ -1,16 +1,17 @@
 // The limit of a topic or channel: drag, try in shadow, apply, undo.
 
 import { useEffect, useRef, useState } from "preact/hooks";
-import { deleteLimit, limitHistory, Problem, putLimit, undoLimit } from "./api";
+import { type Applied, deleteLimit, limitHistory, Problem, putLimit, undoLimit } from "./api";
 import { formatBytes, formatCount, formatExact, formatPercent, parseBurst, parseRate } from "./format";
 import {
-  type Change, describe, type Draft, draftOf, type Field, fieldOf, isInForce, type Mode, read, shadowCount, type Undo, undoOf, type Wanted,
+  type Change, type Contract, describe, type Draft, draftOf, type Field, fieldOf, isInForce, type Mode, read, shadowCount, type Undo, undoOf,
+  wantedOf,
 } from "./limit";
 import type { Limit, Row } from "./model";
 import { burstScale, nextValue, rateScale, type Scale, STEPS, toPosition, toValue } from "./scale";
 
-/** A change on its way: sent, then waited for in the live figures. `wanted: null` is the removal. */
-interface Sent { wanted: Wanted | null; at: number }
+/** A change that the broker accepted, until the live figures show it. */
+interface Sent { accepted: Contract | null; at: number }
 
 export function Editor({ row }: { row: Row }) {
   const { limit } = row;
@@ -32,9 +33,10 @@ export function Editor({ row }: { row: Row }) {
   useEffect(() => void loadHistory(), [contract, limit?.mode]);
 
   useEffect(() => {
-    if (sent === null || !isInForce(limit, sent.wanted)) return;
+    if (sent === null || !isInForce(limit, sent.accepted)) return;
     const seconds = ((performance.now() - sent.at) / 1_000).toFixed(1);
-    setSaid(sent.wanted === null ? `Removed after ${seconds} s.` : sent.wanted.mode === "shadow" ? `Counting after ${seconds} s; nothing is held back.` : `In force after ${seconds} s.`);
+    const shadow = `Counting after ${seconds} s; nothing is held back.`;
+    setSaid(limit === null ? `Removed after ${seconds} s.` : limit.mode === "shadow" ? shadow : `In force after ${seconds} s.`);
     setSent(null);
     setTouched(false);
   }, [limit, sent]);
@@ -46,30 +48,33 @@ export function Editor({ row }: { row: Row }) {
     setSaid("");
   };
 
-  const run = async (wanted: Wanted | null, request: () => Promise<unknown>) => {
+  const run = async (request: () => Promise<Applied>) => {
     setErrors({});
     setSaid("Sending …");
     const at = performance.now();
     try {
-      await request();
-      setSent({ wanted, at });
+      const { limit: accepted } = await request();
+      setSent({ accepted, at });
       setSaid("Accepted, waiting to see it in force …");
       void loadHistory();
     } catch (problem) {
       const { message, status } = problem as Problem;
-      setErrors({ [status === 401 ? "form" : fieldOf(message)]: message });
+      setErrors({ [status === 400 ? fieldOf(message) : "form"]: message });
       setSaid("");
     }
   };
   const put = (mode: Mode) => {
     const wanted = read(draft, mode);
     if ("message" in wanted) return setErrors({ [wanted.field]: wanted.message });
-    void run(wanted, () => putLimit(row, wanted));
+    void run(() => putLimit(row, wanted));
   };
-  const takeBack = (undo: Exclude<Undo, { how: "nothing" }>) => {
-    const wanted = undo.to === null ? null : wantedOf(undo.to);
-    void run(wanted, () => (undo.how === "undo" ? undoLimit(row) : wanted === null ? deleteLimit(row) : putLimit(row, wanted)));
+  const takeBack = (undo: Undo) => {
+    if (undo.how === "undo") void run(() => undoLimit(row));
+    if (undo.how === "remove") void run(() => deleteLimit(row));
+    if (undo.how === "restore") void run(() => putLimit(row, wantedOf(undo.to)));
   };
+  const undone = undo.how === "nothing" ? "" : undo.to === null ? "no limit" : describe(undo.to);
+  const removable = limit !== null && limit.source !== "file";
 
   return (
     <form class="editor" aria-label="Limit" noValidate onSubmit={(event) => {
@@ -85,29 +90,28 @@ export function Editor({ row }: { row: Row }) {
         parse={parseBurst} scale={burstScale[draft.unit]} error={errors.burst} onEdit={(burst) => edit({ burst })} />
       <Choice legend="Counts" name="unit" value={draft.unit} onPick={(unit) => edit({ unit })}
         options={[["messages", "messages"], ["bytes", "bytes of the bodies"]]} />
-      <Choice legend="Without a token" name="discipline" value={draft.discipline} onPick={(discipline) => edit({ discipline })}
-        options={[["wait", "wait in order"], ["refuse", "refuse, with a retry time"]]} />
+      {/* A channel has nobody to refuse: its messages wait. */}
+      {row.channel === null && (
+        <Choice legend="Without a token" name="discipline" value={draft.discipline} onPick={(discipline) => edit({ discipline })}
+          options={[["wait", "wait in order"], ["refuse", "refuse, with a retry time"]]} />
+      )}
       <p class="error form-error" role="alert">{errors.form ?? ""}</p>
       <div class="buttons">
         <button type="submit" class="primary" data-testid="apply">Apply</button>
         <button type="button" data-testid="shadow" onClick={() => put("shadow")}>Try in shadow</button>
-        <button type="button" data-testid="undo" disabled={undo.how === "nothing"} onClick={() => undo.how !== "nothing" && takeBack(undo)}
-          title={undo.how === "nothing" ? "Nothing was changed yet" : `Back to ${undo.to === null ? "no limit" : describe(undo.to)}`}>Undo</button>
-        <button type="button" data-testid="remove" disabled={limit === null} onClick={() => void run(null, () => deleteLimit(row))}>Remove</button>
+        <button type="button" data-testid="undo" disabled={undo.how === "nothing"} onClick={() => takeBack(undo)}>Undo</button>
+        <button type="button" data-testid="remove" disabled={!removable} onClick={() => void run(() => deleteLimit(row))}
+          title={limit?.source === "file" ? "It stands in the configuration file; another limit outranks it" : ""}>Remove</button>
       </div>
       <p class="said" role="status" data-testid="said">{said}</p>
-      <p class="hint">{undo.how === "nothing" ? "Nothing to undo." : `Undo goes back to ${undo.to === null ? "no limit" : describe(undo.to)}.`}</p>
+      <p class="hint">{undo.how === "nothing" ? "Nothing to undo." : `Undo goes back to ${undone}.`}</p>
     </form>
   );
 }
 
-function wantedOf({ rate_per_s, burst, unit, discipline, mode }: Limit): Wanted {
-  return { rate: rate_per_s, burst, unit, discipline, mode };
-}
-
 function InForce({ limit }: { limit: Limit | null }) {
   if (limit === null) return <p class="in-force" data-testid="in-force" data-mode="none"><strong>No limit.</strong><span class="hint">Everything passes.</span></p>;
-  const source = limit.source === "file" ? "From the configuration file." : "Set over the admin API; survives a restart.";
+  const source = limit.source === "file" ? "From the configuration file." : "Set here or over the admin API; survives a restart.";
   const discipline = limit.discipline === "wait" ? "the rest waits" : "the rest is refused";
   return (
     <p class={`in-force ${limit.mode}`} data-testid="in-force" data-mode={limit.mode} data-rate={limit.rate_per_s} data-burst={limit.burst}>

@@ -14,7 +14,7 @@ export interface Draft {
 }
 
 /** What a broker takes. */
-export interface Wanted { rate: number; burst: number; unit: Limit["unit"]; discipline: Limit["discipline"]; mode: Mode }
+export interface Wanted { rate: number | string; burst: number; unit: Limit["unit"]; discipline: Limit["discipline"]; mode: Mode }
 
 export type Field = "rate" | "burst" | "form";
 
@@ -43,12 +43,18 @@ export function read(draft: Draft, mode: Mode): Wanted | { field: Field; message
   return { rate, burst, unit: draft.unit, discipline: draft.discipline, mode };
 }
 
-/** Whether `limit` is what was asked for. Brokers may round a rate's fraction. */
-export function isInForce(limit: Limit | null, wanted: Wanted | null): boolean {
-  if (limit === null || wanted === null) return limit === wanted;
-  const close = Math.abs(limit.rate_per_s - wanted.rate) <= Math.max(1e-6 * wanted.rate, 1e-3);
-  return close && limit.burst === wanted.burst && limit.unit === wanted.unit &&
-    limit.discipline === wanted.discipline && limit.mode === wanted.mode;
+/** What sets `contract` again. */
+export function wantedOf({ rate, rate_per_s, burst, unit, discipline, mode }: Contract): Wanted {
+  return { rate: rate ?? rate_per_s, burst, unit, discipline, mode };
+}
+
+/** Whether the live figures show what the broker said it would put in force. */
+export function isInForce(limit: Limit | null, accepted: Contract | null): boolean {
+  if (limit === null || accepted === null) return limit === accepted;
+  // A number's last digit may change on its way through several parsers.
+  const sameRate = Math.abs(limit.rate_per_s - accepted.rate_per_s) <= 1e-9 * accepted.rate_per_s;
+  return sameRate && limit.burst === accepted.burst && limit.unit === accepted.unit &&
+    limit.discipline === accepted.discipline && limit.mode === accepted.mode && limit.source === accepted.source;
 }
 
 /** Beside which field a broker's complaint belongs: the first that it names. */
@@ -68,23 +74,30 @@ export interface Change {
   revision: number;
   at_ms: number;
   target: string;
-  before: Limit | null;
-  after: Limit | null;
+  before: Contract | null;
+  after: Contract | null;
 }
+
+/** A limit without its bucket; `rate` is exact where `rate_per_s` is rounded. */
+export type Contract = Omit<Limit, "tokens"> & { rate?: string };
 
 export type Undo =
   | { how: "nothing" }
   /** The newest change of all: the broker takes it back. */
-  | { how: "undo"; to: Limit | null }
-  /** Something else was changed since: put back by hand what held before. */
-  | { how: "restore"; to: Limit | null };
+  | { how: "undo"; to: Contract | null }
+  /** Something else was changed since: set what held before. */
+  | { how: "restore"; to: Contract }
+  /** The same, where nothing or the configuration file's limit held before. */
+  | { how: "remove"; to: Contract | null };
 
 /** How to take back the newest change of `target`, `topic` or `topic/channel`. */
 export function undoOf(history: Change[], target: string): Undo {
   const newestFirst = [...history].sort((a, b) => b.revision - a.revision);
   const own = newestFirst.find((change) => change.target === target);
   if (own === undefined) return { how: "nothing" };
-  return { how: own === newestFirst[0] ? "undo" : "restore", to: own.before };
+  if (own === newestFirst[0]) return { how: "undo", to: own.before };
+  if (own.before === null || own.before.source === "file") return { how: "remove", to: own.before };
+  return { how: "restore", to: own.before };
 }
 
 /** What a trial in shadow mode has counted since `from`, or `null` where the broker does not count. */

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { type DemoState, sharedRange, verdict } from "../src/demo_state";
-import { type Change, describe, draftOf, fieldOf, isInForce, read, shadowCount, undoOf } from "../src/limit";
+import { type Change, describe, draftOf, fieldOf, isInForce, read, shadowCount, undoOf, wantedOf } from "../src/limit";
 import type { Limit } from "../src/model";
 import { row } from "./rows";
 
@@ -28,24 +28,28 @@ test("what cannot be read is said beside its field", () => {
   assert.equal(fieldOf("the console's token was separate"), "form", "not inside another word");
 });
 
-test("a limit is in force when everything asked for is", () => {
-  const wanted = read(draftOf(limit, 0), "enforce") as Exclude<ReturnType<typeof read>, { message: string }>;
-  assert.ok(isInForce(limit, wanted));
-  assert.ok(isInForce({ ...limit, rate_per_s: 11_000.0004, tokens: 26 }, wanted));
-  for (const other of [{ rate_per_s: 11_001 }, { burst: 27 }, { mode: "shadow" }, { discipline: "refuse" }, { unit: "bytes" }] as Partial<Limit>[]) {
-    assert.ok(!isInForce({ ...limit, ...other }, wanted), JSON.stringify(other));
-  }
-  assert.ok(!isInForce(null, wanted));
+test("a limit is in force when the figures show all that the broker accepted", () => {
+  const { tokens: _, ...accepted } = { ...limit, rate: "11k/s" };
+  assert.ok(isInForce({ ...limit, tokens: 26 }, accepted));
+  assert.ok(isInForce({ ...limit, rate_per_s: 0.30000000000000004 }, { ...accepted, rate_per_s: 0.3 }));
+  const others: Partial<Limit>[] =
+    [{ rate_per_s: 11_001 }, { burst: 27 }, { mode: "shadow" }, { discipline: "refuse" }, { unit: "bytes" }, { source: "admin" }];
+  for (const other of others) assert.ok(!isInForce({ ...limit, ...other }, accepted), JSON.stringify(other));
+  assert.ok(!isInForce(null, accepted));
   assert.ok(isInForce(null, null), "removed");
   assert.ok(!isInForce(limit, null));
 });
 
 test("undo takes back the newest change of this limit only", () => {
+  const admin = { ...limit, source: "admin", rate: "1/3s" };
   const change = (revision: number, target: string, before: Limit | null): Change => ({ revision, at_ms: 0, target, before, after: limit });
   assert.deepEqual(undoOf([], "a"), { how: "nothing" });
   assert.deepEqual(undoOf([change(1, "b", null)], "a"), { how: "nothing" });
-  assert.deepEqual(undoOf([change(1, "a", null), change(2, "a", limit)], "a"), { how: "undo", to: limit });
-  assert.deepEqual(undoOf([change(3, "a/c", null), change(2, "a", null)], "a"), { how: "restore", to: null }, "in any order");
+  assert.deepEqual(undoOf([change(1, "a", null), change(2, "a", admin)], "a"), { how: "undo", to: admin });
+  assert.deepEqual(undoOf([change(3, "a/c", null), change(2, "a", admin)], "a"), { how: "restore", to: admin }, "in any order");
+  assert.deepEqual(undoOf([change(3, "b", null), change(2, "a", null)], "a"), { how: "remove", to: null });
+  assert.deepEqual(undoOf([change(3, "b", null), change(2, "a", limit)], "a"), { how: "remove", to: limit }, "the file's shows again");
+  assert.equal(wantedOf(admin).rate, "1/3s", "exact");
 });
 
 test("a trial counts from where it was first seen", () => {
