@@ -1,0 +1,79 @@
+//! Acting on topics and channels.
+
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use tidegate_wire::nsq::{BadName, ChannelName, TopicName};
+
+use super::Shared;
+use super::problem::{Problem, outcome};
+use crate::machine::admin::{AdminRequest, Pause};
+
+enum Action {
+    Empty,
+    Pause(Pause),
+}
+
+impl Action {
+    fn named(name: &str) -> Result<Self, Problem> {
+        match name {
+            "empty" => Ok(Self::Empty),
+            "pause" => Ok(Self::Pause(Pause::Paused)),
+            "unpause" => Ok(Self::Pause(Pause::Flowing)),
+            _ => Err(Problem::not_found(format!("`{name}` is no action; there are pause, unpause and empty"))),
+        }
+    }
+}
+
+pub(super) fn topic_name(name: &str) -> Result<TopicName, Problem> {
+    TopicName::new(name).map_err(|error| bad_name("topic", name, error))
+}
+
+pub(super) fn channel_name(name: &str) -> Result<ChannelName, Problem> {
+    ChannelName::new(name).map_err(|error| bad_name("channel", name, error))
+}
+
+fn bad_name(what: &str, name: &str, rule: BadName) -> Problem {
+    let shown: String = name.chars().take(80).collect();
+    Problem::bad_request(format!("`{shown}` is no {what}'s name: {rule}"))
+}
+
+type Done = Result<StatusCode, Problem>;
+
+impl Shared {
+    async fn tell(&self, topic: &TopicName, what: &str, request: AdminRequest) -> Done {
+        outcome(self.admin.broker.ask_topic(topic, request).await, what).map(|()| StatusCode::NO_CONTENT)
+    }
+}
+
+pub(super) async fn act_on_topic(State(shared): State<Shared>, Path((name, action)): Path<(String, String)>) -> Done {
+    let topic = topic_name(&name)?;
+    let request = match Action::named(&action)? {
+        Action::Empty => AdminRequest::EmptyTopic(topic.clone()),
+        Action::Pause(pause) => AdminRequest::PauseTopic(topic.clone(), pause),
+    };
+    shared.tell(&topic, &name, request).await
+}
+
+pub(super) async fn act_on_channel(
+    State(shared): State<Shared>,
+    Path((topic, name, action)): Path<(String, String, String)>,
+) -> Done {
+    let what = format!("{topic}/{name}");
+    let (topic, channel) = (topic_name(&topic)?, channel_name(&name)?);
+    let request = match Action::named(&action)? {
+        Action::Empty => AdminRequest::EmptyChannel(topic.clone(), channel),
+        Action::Pause(pause) => AdminRequest::PauseChannel(topic.clone(), channel, pause),
+    };
+    shared.tell(&topic, &what, request).await
+}
+
+pub(super) async fn delete_topic(State(shared): State<Shared>, Path(name): Path<String>) -> Done {
+    let topic = topic_name(&name)?;
+    shared.tell(&topic, &name, AdminRequest::DeleteTopic(topic.clone())).await
+}
+
+pub(super) async fn delete_channel(State(shared): State<Shared>, Path((topic, name)): Path<(String, String)>) -> Done {
+    let what = format!("{topic}/{name}");
+    let (topic, channel) = (topic_name(&topic)?, channel_name(&name)?);
+    shared.tell(&topic, &what, AdminRequest::DeleteChannel(topic.clone(), channel)).await
+}

@@ -1,0 +1,153 @@
+//! `/metrics`: the broker's numbers for Prometheus.
+
+use super::exposition::{Exposition, Kind, Labels};
+use crate::machine::snapshot::{ChannelSnapshot, DelaySnapshot, LimitSnapshot, TopicSnapshot};
+
+/// What a page is made from.
+pub(super) struct Metrics<'a> {
+    /// In order of name.
+    pub(super) topics: &'a [TopicSnapshot],
+    pub(super) connections: u64,
+    /// Shards whose log cannot be written.
+    pub(super) broken_logs: u64,
+    pub(super) resident_bytes: u64,
+    pub(super) uptime_s: f64,
+    /// Series joined under `other` on earlier pages.
+    pub(super) dropped_before: u64,
+}
+
+/// A metric: its name, its help, its kind and its value.
+type Metric<S> = (&'static str, &'static str, Kind, fn(&S) -> u64);
+
+const TOPIC: &[Metric<TopicSnapshot>] = &[
+    ("tidegate_broker_offered_messages_total", "Messages that publishers sent.", Kind::Counter, |t| t.offered_total),
+    ("tidegate_broker_offered_bytes_total", "Bytes of their bodies.", Kind::Counter, |t| t.offered_bytes_total),
+    ("tidegate_broker_admitted_messages_total", "Messages past the limit.", Kind::Counter, |t| t.admitted_total),
+    ("tidegate_broker_admitted_bytes_total", "Bytes of their bodies.", Kind::Counter, |t| t.admitted_bytes_total),
+    ("tidegate_broker_waiting_messages", "Messages that wait for a token.", Kind::Gauge, |t| t.waiting),
+    ("tidegate_broker_waiting_bytes", "Bytes of their bodies.", Kind::Gauge, |t| t.waiting_bytes),
+    ("tidegate_broker_blocked_connections", "Publishers held back.", Kind::Gauge, |t| t.blocked_publishers),
+    ("tidegate_broker_topic_depth_messages", "Messages in the topic.", Kind::Gauge, |t| t.depth),
+    ("tidegate_broker_topic_backend_depth_messages", "Those on disk.", Kind::Gauge, |t| t.backend_depth),
+    ("tidegate_broker_topic_memory_bytes", "Messages of the topic in memory.", Kind::Gauge, |t| t.memory_bytes),
+    ("tidegate_broker_topic_paused_bool", "1 while the topic is paused.", Kind::Gauge, |t| t.paused.into()),
+];
+
+const CHANNEL: &[Metric<ChannelSnapshot>] = &[
+    ("tidegate_broker_channel_messages_total", "Messages that entered.", Kind::Counter, |c| c.message_total),
+    ("tidegate_broker_delivered_messages_total", "Deliveries.", Kind::Counter, |c| c.delivered_total),
+    ("tidegate_broker_finished_messages_total", "Messages finished.", Kind::Counter, |c| c.finished_total),
+    ("tidegate_broker_requeued_messages_total", "Messages requeued.", Kind::Counter, |c| c.requeued_total),
+    ("tidegate_broker_timed_out_messages_total", "Messages timed out.", Kind::Counter, |c| c.timed_out_total),
+    ("tidegate_broker_channel_dropped_messages_total", "Messages dropped.", Kind::Counter, |c| c.dropped_total),
+    ("tidegate_broker_channel_shadow_messages_total", "Messages that a shadow limit met.", Kind::Counter, |c| {
+        c.shadow_total
+    }),
+    ("tidegate_broker_channel_depth_messages", "Messages that wait.", Kind::Gauge, |c| c.depth),
+    ("tidegate_broker_channel_backend_depth_messages", "Those on disk.", Kind::Gauge, |c| c.backend_depth),
+    ("tidegate_broker_in_flight_messages", "Delivered and unanswered.", Kind::Gauge, |c| c.in_flight),
+    ("tidegate_broker_deferred_messages", "Waiting for their time.", Kind::Gauge, |c| c.deferred),
+    ("tidegate_broker_consumer_connections", "Subscribers.", Kind::Gauge, |c| c.client_count),
+    ("tidegate_broker_channel_paused_bool", "1 while the channel is paused.", Kind::Gauge, |c| c.paused.into()),
+];
+
+type Count = fn(&TopicSnapshot) -> u64;
+type Microseconds = fn(&DelaySnapshot) -> f64;
+
+/// What a topic's limit made of the messages that were sent to it.
+const DECISIONS: &[(&str, Count)] = &[
+    ("allow", |t| t.admitted_total.saturating_sub(t.delayed_total)),
+    ("delay", |t| t.delayed_total),
+    ("refuse", |t| t.refused_total),
+    ("shadow", |t| t.shadow_total),
+    ("drop", |t| t.dropped_total),
+];
+
+const QUANTILES: &[(&str, Microseconds)] =
+    &[("0.5", |d| d.p50), ("0.9", |d| d.p90), ("0.99", |d| d.p99), ("0.999", |d| d.p999), ("1", |d| d.max)];
+
+impl Metrics<'_> {
+    /// The page, and the series on it that were joined under `other`.
+    pub(super) fn page(&self) -> (String, u64) {
+        let mut page = Exposition::default();
+        self.process(&mut page);
+        for &(name, help, kind, value) in TOPIC {
+            page.metric(name, help, kind, self.topics().map(|(labels, topic)| (labels, number(value(topic)))));
+        }
+        let decided = self.topics().flat_map(|(labels, topic)| {
+            let closed = move |decision| Labels { closed: Some(("decision", decision)), ..labels };
+            DECISIONS.iter().map(move |(decision, count)| (closed(decision), number(count(topic))))
+        });
+        page.metric("tidegate_broker_decisions_total", "Messages by what became of them.", Kind::Counter, decided);
+        for &(name, help, kind, value) in CHANNEL {
+            page.metric(name, help, kind, self.channels().map(|(labels, channel)| (labels, number(value(channel)))));
+        }
+        self.limits(&mut page);
+        let own = self.topics().map(|(labels, topic)| (labels, &topic.access_delay_us));
+        let name = "tidegate_broker_access_delay_seconds";
+        delays(&mut page, name, "From arrival to the token, lately.", own);
+        let own = self.channels().map(|(labels, channel)| (labels, &channel.end_to_end_us));
+        let name = "tidegate_broker_end_to_end_delay_seconds";
+        delays(&mut page, name, "From arrival to FIN, lately.", own);
+        let dropped = page.dropped;
+        let help = "Series joined under `other`, over all pages.";
+        page.single("tidegate_series_dropped_total", help, Kind::Counter, number(self.dropped_before + dropped));
+        (page.into_text(), dropped)
+    }
+
+    fn process(&self, page: &mut Exposition) {
+        let version = Labels { closed: Some(("version", env!("CARGO_PKG_VERSION"))), ..Labels::default() };
+        page.metric("tidegate_build_info", "The version that runs.", Kind::Gauge, [(version, 1.0)]);
+        page.single("tidegate_broker_uptime_seconds", "Time since the start.", Kind::Gauge, self.uptime_s);
+        let bytes = number(self.resident_bytes);
+        page.single("tidegate_broker_memory_bytes", "The process in memory.", Kind::Gauge, bytes);
+        let connections = number(self.connections);
+        page.single("tidegate_broker_connections", "Open NSQ connections.", Kind::Gauge, connections);
+        let help = "Shards whose message log cannot be written.";
+        page.single("tidegate_broker_broken_logs", help, Kind::Gauge, number(self.broken_logs));
+    }
+
+    fn limits(&self, page: &mut Exposition) {
+        type Value = fn(&LimitSnapshot) -> f64;
+        let metrics: [(&str, &str, Value); 3] = [
+            ("tidegate_broker_tokens_available", "Tokens in the bucket.", |limit| limit.tokens),
+            ("tidegate_broker_limit_tokens_per_second", "The limit's rate.", |limit| limit.rate_per_s),
+            ("tidegate_broker_limit_burst_tokens", "The limit's burst.", |limit| number(limit.burst)),
+        ];
+        for (name, help, value) in metrics {
+            let topics = self.topics().map(|(labels, topic)| (labels, &topic.limit));
+            let channels = self.channels().map(|(labels, channel)| (labels, &channel.limit));
+            let limited = topics.chain(channels).filter_map(|(labels, limit)| Some((labels, value(limit.as_ref()?))));
+            page.metric(name, help, Kind::Gauge, limited);
+        }
+    }
+
+    fn topics(&self) -> impl Iterator<Item = (Labels<'_>, &TopicSnapshot)> {
+        self.topics.iter().map(|topic| (Labels { topic: Some(&topic.name), ..Labels::default() }, topic))
+    }
+
+    fn channels(&self) -> impl Iterator<Item = (Labels<'_>, &ChannelSnapshot)> {
+        self.topics().flat_map(|(labels, topic)| {
+            topic.channels.iter().map(move |channel| (Labels { channel: Some(&channel.name), ..labels }, channel))
+        })
+    }
+}
+
+/// Quantiles of the delays that were seen lately; those that saw none are left out.
+fn delays<'a>(
+    page: &mut Exposition,
+    name: &str,
+    help: &str,
+    delays: impl Iterator<Item = (Labels<'a>, &'a DelaySnapshot)>,
+) {
+    let seen = delays.filter(|(_, delay)| delay.count > 0).flat_map(|(labels, delay)| {
+        let closed = move |quantile| Labels { closed: Some(("quantile", quantile)), ..labels };
+        QUANTILES.iter().map(move |(quantile, us)| (closed(quantile), us(delay) / 1e6))
+    });
+    page.metric(name, help, Kind::Worst, seen);
+}
+
+#[expect(clippy::cast_precision_loss, reason = "Prometheus has no other numbers")]
+fn number(value: u64) -> f64 {
+    value as f64
+}

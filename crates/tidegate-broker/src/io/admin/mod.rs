@@ -1,0 +1,127 @@
+//! Tidegate's own API of a broker: its state, its limits, its health.
+//!
+//! | path | what |
+//! |---|---|
+//! | `GET /api/v1/snapshot[?clients=true][&topic=..][&channel=..]` | everything about the broker now |
+//! | `GET /api/v1/limits`, `GET /api/v1/limits/history` | limits in force; the latest changes |
+//! | `PUT`, `DELETE /api/v1/limits/{topic}[/{channel}]` | sets or removes a limit, live |
+//! | `POST /api/v1/limits/undo` | takes the newest change back |
+//! | `POST /api/v1/topics/{topic}[/channels/{channel}]/{pause,unpause,empty}` | acts on a topic or channel |
+//! | `DELETE /api/v1/topics/{topic}[/channels/{channel}]` | deletes it |
+//! | `GET /healthz`, `GET /readyz`, `GET /metrics` | for supervisors and Prometheus |
+//!
+//! Writes need the token. Errors are `application/problem+json`.
+
+mod actions;
+mod contract;
+mod exposition;
+mod guard;
+mod limit_routes;
+mod limits;
+mod metrics;
+mod problem;
+mod state;
+mod store;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use axum::Router;
+use axum::extract::DefaultBodyLimit;
+use axum::http::StatusCode;
+use axum::middleware::from_fn_with_state;
+use axum::routing::{delete, get, post};
+use tokio::sync::watch;
+
+pub use self::guard::{Reach, Token};
+pub use self::limits::{InForce, LimitError, Limits, Target};
+pub use self::store::{Change, HISTORY, LimitStore, LimitStoreError, Transient};
+
+use self::guard::Guard;
+use self::problem::Problem;
+use super::handle::BrokerHandle;
+use super::http::{Live, Node};
+use crate::config::Config;
+
+/// Largest body of a request. A limit takes a hundred bytes.
+const MOST_BODY_BYTES: usize = 16 << 10;
+
+/// What the broker is doing as a whole.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Phase {
+    /// It is not ready yet.
+    Starting,
+    /// It serves.
+    Serving,
+    /// It is shutting down and should get no more connections.
+    Draining,
+}
+
+/// Who may use the API, and from where.
+#[derive(Clone, Debug)]
+pub struct Access {
+    /// What writers must show; without one, nobody writes.
+    pub token: Option<Token>,
+    /// Where the API listens.
+    pub reach: Reach,
+}
+
+/// What the API stands on.
+#[derive(Clone)]
+pub struct AdminState {
+    /// The shards.
+    pub broker: BrokerHandle,
+    /// The limits in force.
+    pub limits: Limits,
+    /// What the broker runs with.
+    pub config: Arc<Config>,
+    /// Who the broker is.
+    pub node: Arc<Node>,
+    /// What has changed since the start.
+    pub live: Live,
+    /// What it is doing.
+    pub phase: watch::Receiver<Phase>,
+}
+
+#[derive(Clone)]
+struct Shared {
+    admin: AdminState,
+    /// Series of `/metrics` that were joined under `other`, over all pages.
+    series_dropped: Arc<AtomicU64>,
+}
+
+/// The API.
+pub fn router(state: AdminState, access: Access) -> Router {
+    let guard = Arc::new(Guard { token: access.token, reach: access.reach });
+    Router::new()
+        .route("/api/v1/snapshot", get(state::snapshot))
+        .route("/api/v1/limits", get(limit_routes::all))
+        .route(
+            "/api/v1/limits/{topic}",
+            get(limit_routes::one_or_history)
+                .put(limit_routes::set_topic)
+                .delete(limit_routes::remove_topic)
+                .post(limit_routes::undo),
+        )
+        .route(
+            "/api/v1/limits/{topic}/{channel}",
+            get(limit_routes::one_of_channel).put(limit_routes::set_channel).delete(limit_routes::remove_channel),
+        )
+        .route("/api/v1/topics/{topic}", delete(actions::delete_topic))
+        .route("/api/v1/topics/{topic}/{action}", post(actions::act_on_topic))
+        .route("/api/v1/topics/{topic}/channels/{channel}", delete(actions::delete_channel))
+        .route("/api/v1/topics/{topic}/channels/{channel}/{action}", post(actions::act_on_channel))
+        .route("/healthz", get(state::health))
+        .route("/readyz", get(state::ready))
+        .route("/metrics", get(state::metrics))
+        .fallback(|| async { Problem::not_found("this path leads nowhere; see the book's page on the admin API") })
+        .method_not_allowed_fallback(|| async {
+            let detail = "the path exists, but not for this method; see the book's page on the admin API";
+            Problem::new(StatusCode::METHOD_NOT_ALLOWED, "method", "Method not allowed", detail)
+        })
+        .layer(DefaultBodyLimit::max(MOST_BODY_BYTES))
+        .layer(from_fn_with_state(guard, guard::guard))
+        .with_state(Shared { admin: state, series_dropped: Arc::default() })
+}
