@@ -12,10 +12,11 @@ use tidegate_wire::nsq::{ChannelName, TopicName};
 use tokio::runtime;
 use tokio::sync::mpsc;
 
-use super::auth_client::AuthClient;
-use super::disk_queue::DiskQueueError;
+use super::auth_client::{Applicant, AuthClient};
 use super::disk_thread::{DiskHandle, DiskThread, DiskThreadOptions};
 use super::handle::{BrokerHandle, Notice};
+use super::http::NSQD_VERSION;
+use super::http::client::HttpClient;
 use super::listener::Listener;
 use super::mailbox::{Inbound, ShardMailbox};
 use super::metadata::{ChannelMetadata, DataLock, Metadata, MetadataError, TopicMetadata};
@@ -27,9 +28,6 @@ use crate::machine::admin::{AdminReply, AdminRequest, Pause, SnapshotScope};
 use crate::machine::limiter::{Contract, Source};
 use crate::machine::log::{LogCommand, LogEvent};
 use crate::machine::shard::{OutputBuffer, QueuePolicy, Shard, ShardConfig};
-
-/// What IDENTIFY, `/info` and nsqlookupd are told: the nsqd that this broker stands in for.
-pub const NSQD_VERSION: &str = "1.3.0";
 
 /// Half of nsqd's client time-out, which has no flag.
 const HEARTBEAT: Duration = Duration::from_secs(30);
@@ -51,6 +49,8 @@ pub struct StartingLimit {
 pub struct Extras {
     /// Contracts in force from the start.
     pub limits: Vec<StartingLimit>,
+    /// For the AUTH servers.
+    pub http: HttpClient,
     /// TLS for the NSQ protocol, as [`super::tls`] makes it from the configuration.
     pub tls: Option<Arc<ServerConfig>>,
     /// Where background work runs.
@@ -91,9 +91,6 @@ pub enum StopError {
     /// The metadata file could not be written.
     #[error("cannot write the metadata")]
     Metadata(#[from] MetadataError),
-    /// The queues could not be closed.
-    #[error("cannot close the queues")]
-    Queues(#[from] DiskQueueError),
     /// A shard ended early, or its messages could not be saved in time.
     #[error("shard {shard} did not save all its messages")]
     Shard {
@@ -134,7 +131,7 @@ impl Broker {
         })?;
         let (notice_sender, notices) = mpsc::unbounded_channel();
         let trace = TraceWriter::start(config.data_path.clone())?;
-        let auth = AuthClient::new(&config);
+        let auth = Arc::new(AuthClient::new(&config.auth_http_addresses, extras.http.clone()));
 
         let mut shards = Vec::with_capacity(config.shards);
         let mut listener = Some(listener);
@@ -309,7 +306,7 @@ struct ThreadSurroundings {
     disk: DiskHandle,
     notices: mpsc::UnboundedSender<Notice>,
     trace: super::trace::TraceHandle,
-    auth: AuthClient,
+    auth: Arc<AuthClient>,
     mailbox: Arc<ShardMailbox>,
     runtime: runtime::Handle,
 }
@@ -334,9 +331,11 @@ impl Surroundings for ThreadSurroundings {
         let (auth, mailbox) = (self.auth.clone(), self.mailbox.clone());
         self.runtime.spawn(async move {
             let Authentication { conn, serial, secret, remote_address, tls, common_name } = asked;
-            let answer = auth.ask(&remote_address, tls, &common_name, &secret).await;
+            let remote_ip = remote_address.rsplit_once(':').map_or("", |(host, _)| host);
+            let applicant = Applicant { remote_ip, tls, secret: &secret, common_name: &common_name };
+            let answer = auth.authorize(applicant).await;
             if let Err(error) = &answer {
-                tracing::warn!(%error, remote_address, "the AUTH server could not be asked");
+                tracing::warn!(%error, remote_address, "a client could not be authorized");
             }
             mailbox.send(Inbound::Authorized(conn, serial, answer.ok()));
         });

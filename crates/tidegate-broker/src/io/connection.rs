@@ -50,17 +50,6 @@ pub(super) struct Connection {
     pub(super) watched: (bool, bool),
 }
 
-/// How a read went.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Read {
-    /// There may be protocol bytes, which arrived then.
-    Bytes(Instant),
-    /// Nothing there.
-    Nothing,
-    /// The peer is gone, or has sent what cannot be decoded.
-    End,
-}
-
 /// How far an upgrade has come.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Step {

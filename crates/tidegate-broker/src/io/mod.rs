@@ -1,12 +1,31 @@
 //! Sockets, files and HTTP around the machine.
+//!
+//! | module | its one job |
+//! |---|---|
+//! | [`broker`] | a running broker: its threads, started and stopped |
+//! | [`handle`] | how the rest of the process speaks to the shards |
+//! | `shard_thread`, `connection`, `socket`, `arrival`, `listener`, `mailbox` | one shard's thread and what it waits for |
+//! | [`transport`], [`tls`] | the layers between a socket's bytes and the protocol's |
+//! | [`disk_thread`], [`disk_queue`], [`metadata`] | the data folder, in nsqd's files |
+//! | [`trace`] | traces of a topic's messages |
+//! | [`http`], [`admin`] | nsqd's HTTP API, and Tidegate's own |
+//! | [`lookupd`], [`auth_client`] | nsqlookupds and AUTH servers |
 
 pub mod admin;
+mod arrival;
 pub mod auth_client;
+pub mod broker;
+mod connection;
 pub mod disk_queue;
 pub mod disk_thread;
 pub mod handle;
 pub mod http;
+mod listener;
 pub mod lookupd;
+mod mailbox;
 pub mod metadata;
+mod shard_thread;
+mod socket;
 pub mod tls;
+pub mod trace;
 pub mod transport;
