@@ -1,26 +1,31 @@
 // The console in a real browser, in front of a real broker under load.
 //
-//   node e2e/console.mjs CONSOLE_URL WRITE_TOKEN TOPIC
+//   TIDEGATE=path/to/tidegate node e2e/console.mjs        starts and stops broker, console and load itself
+//   node e2e/console.mjs CONSOLE_URL WRITE_TOKEN TOPIC    someone else does: TOPIC must get some hundred messages a second
+//                                                         from publishers that go on while it is limited
 //
-// Someone else starts broker, console and load: TOPIC must get some hundred messages a second or more, from publishers
-// that go on while it is limited. Exits with 0 when everything was seen, else says what was not and leaves a picture.
-// CHROMIUM names the browser; /usr/bin/chromium otherwise.
+// Exits with 0 when everything was seen; else says what was not and leaves a picture. CHROMIUM names the browser,
+// /usr/bin/chromium otherwise.
 import { writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { launch } from "./chromium.mjs";
+import { startLoad, startStack } from "./stack.mjs";
 
-const [address, token, topic] = process.argv.slice(2);
-if (topic === undefined) {
-  console.error("usage: node e2e/console.mjs CONSOLE_URL WRITE_TOKEN TOPIC");
+const [address, givenToken, givenTopic] = process.argv.slice(2);
+if (address === undefined ? process.env.TIDEGATE === undefined : givenTopic === undefined) {
+  console.error("usage: TIDEGATE=PROGRAM node e2e/console.mjs | node e2e/console.mjs CONSOLE_URL WRITE_TOKEN TOPIC");
   process.exit(2);
 }
-const origin = new URL(address).origin;
+const browser = await launch();
+const stack = address === undefined ? await startStack(process.env.TIDEGATE).catch(giveUp) : null;
+const { origin, token } = stack ?? { origin: new URL(address).origin, token: givenToken };
+const topic = givenTopic ?? "browser-test";
+const stopLoad = stack && startLoad({ nsq: stack.nsq, topic, rate: 1_000 });
 const inForce = `document.querySelector('[data-testid="in-force"]')`;
 const figure = (name) => `[...document.querySelectorAll(".figures div")].find((each) => each.querySelector("dt").textContent === "${name}").querySelector(".value").textContent`;
 const number = (text) => Number(text.replace(/[,/s]/g, "").replace("M", "e6"));
 
-const browser = await launch();
 const { click, dragSlider, evaluate, fill, open, page, press, until } = browser;
 
 /** Everything is one journey: each step begins where the one before ended. */
@@ -84,6 +89,15 @@ const steps = {
     await page("Page.reload");
     await until("the limit", `${inForce}.dataset.rate === "${rate}"`);
   },
+  ...(stack && {
+    "the limit survives a restart of the broker": async () => {
+      await stack.restart();
+      // The page comes back by itself.
+      await until("the connection again", `document.querySelector(".connection.live") && ${figure("Admitted")} !== "0/s"`, 30_000);
+      await until("the limit", `${inForce}.dataset.rate === "${rate}" && ${inForce}.dataset.mode === "enforce"`);
+      expect("its source", await evaluate(`${inForce}.textContent.includes("survives a restart")`), true);
+    },
+  }),
   "a phone shows it without scrolling sideways": async () => {
     await page("Emulation.setDeviceMetricsOverride", { width: 390, height: 844, deviceScaleFactor: 1, mobile: true });
     for (const path of ["/", await evaluate("location.pathname + location.search")]) {
@@ -99,11 +113,19 @@ const steps = {
     await until("no limit", `${inForce}.dataset.mode === "none"`);
   },
   "the browser had nothing to complain about": async () => {
-    expect("no errors and no foreign requests", browser.complaints(origin).join("\n"), "");
+    // A restart cuts the event stream off, which the browser reports as it should.
+    const expected = (complaint) => stack !== null && /ERR_(CONNECTION_REFUSED|INCOMPLETE_CHUNKED_ENCODING)|\/api\/v1\/events/.test(complaint);
+    expect("no errors and no foreign requests", browser.complaints(origin).filter((each) => !expected(each)).join("\n"), "");
   },
 };
 
 let rate = 0;
+
+async function giveUp(error) {
+  await browser.close();
+  console.error(error.message);
+  process.exit(1);
+}
 
 function expect(what, found, wanted) {
   if (found !== wanted) throw new Error(`expected ${what}: found ${JSON.stringify(found)}, wanted ${JSON.stringify(wanted)}`);
@@ -131,4 +153,6 @@ try {
   }
 } finally {
   await browser.close();
+  stopLoad?.();
+  await stack?.stop();
 }
