@@ -160,3 +160,134 @@ async fn requests<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
         tracing::debug!(%error, "HTTP connection failed");
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use axum::http::Uri;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::sync::{Notify, oneshot};
+    use tokio::task::JoinHandle;
+
+    use super::*;
+    use crate::io::http::client::{HttpClient, Trust};
+
+    async fn tcp() -> (Listener, String) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        (Listener::Tcp(listener), address)
+    }
+
+    fn start(listener: Listener, router: Router, bounds: Bounds) -> (JoinHandle<()>, oneshot::Sender<()>) {
+        let (stop, stopped) = oneshot::channel::<()>();
+        let stopped = async { drop(stopped.await) };
+        (tokio::spawn(serve(listener, None, router, bounds, stopped)), stop)
+    }
+
+    async fn ask(stream: &mut (impl AsyncWrite + Unpin), path: &str) {
+        stream.write_all(format!("GET {path} HTTP/1.1\r\nhost: x\r\n\r\n").as_bytes()).await.unwrap();
+    }
+
+    /// Reads until `end` has come.
+    async fn read_until(stream: &mut (impl AsyncRead + Unpin), end: &str) -> String {
+        let mut text = String::new();
+        while !text.ends_with(end) {
+            text.push(char::from(stream.read_u8().await.unwrap()));
+        }
+        text
+    }
+
+    #[tokio::test]
+    async fn a_stop_lets_requests_finish_and_closes_the_idle() {
+        let (listener, address) = tcp().await;
+        let (entered, leave) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+        let (in_handler, may_leave) = (Arc::clone(&entered), Arc::clone(&leave));
+        let router = Router::new().fallback(move || async move {
+            in_handler.notify_one();
+            may_leave.notified().await;
+            "done"
+        });
+        let (server, stop) = start(listener, router, Bounds { drain: Duration::from_mins(1), ..Bounds::default() });
+        let mut idle = TcpStream::connect(&address).await.unwrap();
+        let mut busy = TcpStream::connect(&address).await.unwrap();
+        ask(&mut busy, "/").await;
+        entered.notified().await;
+        drop(stop);
+        assert_eq!(idle.read(&mut [0]).await.unwrap(), 0, "an idle connection is closed");
+        leave.notify_one();
+        assert!(read_until(&mut busy, "done").await.contains("connection: close"));
+        server.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn connections_beyond_the_bound_wait_for_room() {
+        let (listener, address) = tcp().await;
+        let order = Arc::new(Mutex::new(Vec::new()));
+        let seen = Arc::clone(&order);
+        let router = Router::new().fallback(move |uri: Uri| async move {
+            seen.lock().unwrap().push(uri.to_string());
+            "done"
+        });
+        let (_server, _stop) = start(listener, router, Bounds { connections: 1, ..Bounds::default() });
+        let mut first = TcpStream::connect(&address).await.unwrap();
+        ask(&mut first, "/first").await;
+        read_until(&mut first, "done").await;
+        let mut second = TcpStream::connect(&address).await.unwrap();
+        ask(&mut second, "/second").await;
+        ask(&mut first, "/first-again").await;
+        read_until(&mut first, "done").await;
+        drop(first);
+        read_until(&mut second, "done").await;
+        assert_eq!(*order.lock().unwrap(), ["/first", "/first-again", "/second"]);
+    }
+
+    #[tokio::test]
+    async fn whoever_does_not_finish_a_head_is_closed() {
+        let (listener, address) = tcp().await;
+        let (_server, _stop) =
+            start(listener, Router::new(), Bounds { idle: Duration::from_millis(1), ..Bounds::default() });
+        let mut slow = TcpStream::connect(&address).await.unwrap();
+        slow.write_all(b"GET / HTTP/1.1\r\nhost:").await.unwrap();
+        slow.read_to_end(&mut Vec::new()).await.ok();
+    }
+
+    #[tokio::test]
+    async fn tls_and_plain_serve_the_same() {
+        let issued = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+        let key = rustls_pki_types::PrivateKeyDer::try_from(issued.signing_key.serialize_der()).unwrap();
+        let certificate = issued.cert.der().clone();
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let tls = rustls::ServerConfig::builder_with_provider(Arc::clone(&provider));
+        let tls = tls.with_safe_default_protocol_versions().unwrap().with_no_client_auth();
+        let tls = Arc::new(tls.with_single_cert(vec![certificate.clone()], key).unwrap());
+        let mut roots = rustls::RootCertStore::empty();
+        roots.add(certificate).unwrap();
+        let trust = rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+        let trust = trust.unwrap().with_root_certificates(roots).with_no_client_auth();
+        let patience = Duration::from_mins(1);
+        let client = HttpClient::new(patience, patience, Trust::Configured(Box::new(trust))).unwrap();
+
+        let router = Router::new().fallback(|| async { "served" });
+        let (encrypted, address) = tcp().await;
+        tokio::spawn(serve(encrypted, Some(tls), router.clone(), Bounds::default(), std::future::pending()));
+        let port = address.rsplit_once(':').unwrap().1;
+        assert_eq!(client.get(&format!("https://localhost:{port}/"), 100).await.unwrap(), b"served");
+        assert!(client.get(&format!("http://localhost:{port}/"), 100).await.is_err());
+        let (plain, address) = tcp().await;
+        tokio::spawn(serve(plain, None, router, Bounds::default(), std::future::pending()));
+        assert_eq!(client.get(&format!("http://{address}/"), 100).await.unwrap(), b"served");
+    }
+
+    #[tokio::test]
+    async fn a_unix_socket_serves_too() {
+        let path = std::env::temp_dir().join(format!("tidegate-serve-{}.sock", std::process::id()));
+        let listener = Listener::Unix(UnixListener::bind(&path).unwrap());
+        let router = Router::new().fallback(|| async { "served" });
+        let (_server, _stop) = start(listener, router, Bounds::default());
+        let mut stream = UnixStream::connect(&path).await.unwrap();
+        std::fs::remove_file(&path).unwrap();
+        ask(&mut stream, "/").await;
+        read_until(&mut stream, "served").await;
+    }
+}
