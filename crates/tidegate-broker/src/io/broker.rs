@@ -115,6 +115,7 @@ pub struct Broker {
 impl Broker {
     /// Opens the data folder, brings back what an earlier run left, and listens.
     pub fn start(config: Arc<Config>, extras: Extras) -> Result<Self, StartError> {
+        let Extras { limits, http, tls, runtime } = extras;
         let folder = |source| StartError::DataFolder { path: config.data_path.clone(), source };
         let lock = DataLock::take(&config.data_path).map_err(folder)?;
         let found = Metadata::read(&config.data_path).map_err(folder)?;
@@ -131,19 +132,19 @@ impl Broker {
         })?;
         let (notice_sender, notices) = mpsc::unbounded_channel();
         let trace = TraceWriter::start(config.data_path.clone())?;
-        let auth = Arc::new(AuthClient::new(&config.auth_http_addresses, extras.http.clone()));
+        let auth = Arc::new(AuthClient::new(&config.auth_http_addresses, http));
 
         let mut shards = Vec::with_capacity(config.shards);
         let mut listener = Some(listener);
         for (number, inbox) in inboxes.into_iter().enumerate() {
-            let shard = new_shard(&config, number, &extras, &found.metadata);
+            let shard = new_shard(&config, number, &limits, &found.metadata);
             let surroundings = ThreadSurroundings {
                 disk: disk.handle(),
                 notices: notice_sender.clone(),
                 trace: trace.handle(),
                 auth: auth.clone(),
                 mailbox: mailboxes[number].clone(),
-                runtime: extras.runtime.clone(),
+                runtime: runtime.clone(),
             };
             let parts = Parts {
                 number,
@@ -151,11 +152,13 @@ impl Broker {
                 mailboxes: mailboxes.clone(),
                 inbox,
                 listener: listener.take(),
-                tls: extras.tls.clone(),
+                tls: tls.clone(),
                 surroundings,
             };
             let thread = std::thread::Builder::new().name(format!("shard-{number}")).spawn(move || {
-                shard_thread::run(parts).inspect_err(|error| tracing::error!(%error, number, "shard ended")).unwrap_or(false)
+                shard_thread::run(parts)
+                    .inspect_err(|error| tracing::error!(%error, number, "shard ended"))
+                    .unwrap_or(false)
             })?;
             shards.push(thread);
         }
@@ -239,10 +242,10 @@ fn pause(paused: bool) -> Pause {
     if paused { Pause::Paused } else { Pause::Flowing }
 }
 
-fn new_shard(config: &Config, number: usize, extras: &Extras, metadata: &Metadata) -> Shard {
+fn new_shard(config: &Config, number: usize, limits: &[StartingLimit], metadata: &Metadata) -> Shard {
     let now = clock::now();
     let mut shard = Shard::new(shard_config(config, number), now, clock::realtime_ns());
-    for limit in &extras.limits {
+    for limit in limits {
         let contract = Some((limit.contract, limit.source));
         let request = match &limit.channel {
             None => AdminRequest::SetTopicLimit(limit.topic.clone(), contract),
@@ -252,7 +255,8 @@ fn new_shard(config: &Config, number: usize, extras: &Extras, metadata: &Metadat
     }
     for topic in &metadata.topics {
         if crate::machine::home_shard(topic.name.as_str(), config.shards) == number {
-            let channels: Vec<_> = topic.channels.iter().map(|channel| (channel.name.clone(), pause(channel.paused))).collect();
+            let channels: Vec<_> =
+                topic.channels.iter().map(|channel| (channel.name.clone(), pause(channel.paused))).collect();
             shard.restore(&topic.name, pause(topic.paused), &channels, now);
         }
     }

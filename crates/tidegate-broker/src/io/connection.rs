@@ -89,7 +89,6 @@ impl Connection {
         self.transport.is_handshaking()
     }
 
-
     /// The common name in the client's certificate, empty if it has shown none.
     pub(super) fn common_name(&self) -> String {
         self.transport.session().map(|session| session.common_name).unwrap_or_default()
@@ -112,7 +111,12 @@ impl Connection {
     }
 
     /// Reads from the socket into `scratch.bytes`; answers how many bytes and when they arrived.
-    pub(super) fn receive(&mut self, scratch: &mut Scratch, arrivals: &mut Arrivals, now: Instant) -> Option<(usize, Instant)> {
+    pub(super) fn receive(
+        &mut self,
+        scratch: &mut Scratch,
+        arrivals: &mut Arrivals,
+        now: Instant,
+    ) -> Option<(usize, Instant)> {
         let outcome = if self.stamped {
             self.socket.receive_stamped(&mut scratch.bytes, &mut scratch.control)
         } else {
@@ -131,7 +135,9 @@ impl Connection {
                 };
                 Some((received.bytes, arrival))
             }
-            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => Some((0, now)),
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
+                Some((0, now))
+            }
             Err(_) => None,
         }
     }
@@ -220,7 +226,8 @@ impl Connection {
             }
             layers.tls = false;
             let session = self.transport.session();
-            let (version, suite) = session.map_or_else(Default::default, |s| (s.version.to_owned(), s.cipher_suite.to_owned()));
+            let (version, suite) =
+                session.map_or_else(Default::default, |s| (s.version.to_owned(), s.cipher_suite.to_owned()));
             return Ok(Step::Tls(version, suite));
         }
         if layers.snappy {

@@ -17,10 +17,10 @@ use super::connection::{Connection, Scratch, Step};
 use super::listener::Listener;
 use super::mailbox::{Inbound, ShardMailbox};
 use super::socket::Socket;
+use crate::machine::Passage;
 use crate::machine::log::LogCommand;
 use crate::machine::output::{ConnId, Layers, Notice, Output};
 use crate::machine::shard::Shard;
-use crate::machine::Passage;
 
 const BELL: u64 = u64::MAX;
 const LISTENER: u64 = u64::MAX - 1;
@@ -40,7 +40,7 @@ const LINGER: Duration = Duration::from_secs(1);
 /// Closed connections that linger at once; beyond, they are cut.
 const LINGERING_MAX: usize = 1024;
 /// Time for the log to take what a draining shard hands it.
-const DRAIN_MAX: Duration = Duration::from_secs(60);
+const DRAIN_MAX: Duration = Duration::from_mins(1);
 
 /// What a shard's thread hands to others.
 pub(super) trait Surroundings: Send {
@@ -135,8 +135,8 @@ impl<S: Surroundings> Worker<S> {
                 match data.u64() {
                     BELL => self.read_mail(),
                     LISTENER => self.accept(),
-                    closing if closing >= CLOSING => self.drop_lingering((closing - CLOSING) as usize),
-                    conn => self.on_event(conn as usize, flags),
+                    closing if closing >= CLOSING => self.drop_lingering(slot_of(closing - CLOSING)),
+                    conn => self.on_event(slot_of(conn), flags),
                 }
             }
             for conn in std::mem::take(&mut self.pending) {
@@ -440,12 +440,9 @@ impl<S: Surroundings> Worker<S> {
     fn upgrade(&mut self, conn: ConnId) {
         loop {
             let Some(Some(connection)) = self.connections.get_mut(conn) else { return };
-            let step = match connection.upgrade(self.parts.tls.as_ref()) {
-                Ok(step) => step,
-                Err(_) => {
-                    self.disconnect(conn);
-                    return;
-                }
+            let Ok(step) = connection.upgrade(self.parts.tls.as_ref()) else {
+                self.disconnect(conn);
+                return;
             };
             match step {
                 Step::Waiting => {
@@ -558,3 +555,8 @@ impl<S: Surroundings> Worker<S> {
 
 /// Answers a client has not read above which it is not read either.
 const OUTPUT_MAX: usize = 1024 * 1024;
+
+/// The number that an event was registered with.
+fn slot_of(data: u64) -> usize {
+    usize::try_from(data).expect("it was a usize when it was registered")
+}

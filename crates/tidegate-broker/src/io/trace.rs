@@ -45,7 +45,8 @@ impl TraceWriter {
         let (sender, receiver) = sync_channel(BATCHES);
         let left_out = Arc::new(AtomicU64::new(0));
         let handle = TraceHandle { sender, left_out: left_out.clone() };
-        let thread = std::thread::Builder::new().name("trace".to_owned()).spawn(move || write(&folder, &receiver, &left_out))?;
+        let thread =
+            std::thread::Builder::new().name("trace".to_owned()).spawn(move || write(&folder, &receiver, &left_out))?;
         Ok(Self { handle, thread })
     }
 

@@ -60,6 +60,7 @@ pub(super) struct InFlight {
 /// Keys are message ids as they are on the wire.
 pub(super) type InFlightMap = HashMap<[u8; 16], InFlight, RandomState>;
 
+#[expect(clippy::struct_excessive_bools, reason = "independent facts about a connection")]
 #[derive(Debug)]
 pub(super) struct Client {
     pub(super) serial: u64,

@@ -171,7 +171,12 @@ impl Shard {
         let topics = keys.into_iter().map(|key| self.topic_snapshot(key, scope, now)).collect();
         let producers = if scope.clients {
             let publishes = |client: &&super::client::Client| !client.about.pub_counts.is_empty();
-            self.clients.iter().map(|(_, client)| client).filter(publishes).map(super::client::Client::snapshot).collect()
+            self.clients
+                .iter()
+                .map(|(_, client)| client)
+                .filter(publishes)
+                .map(super::client::Client::snapshot)
+                .collect()
         } else {
             Vec::new()
         };
@@ -186,9 +191,10 @@ impl Shard {
 
     fn topic_snapshot(&mut self, key: TopicKey, scope: &SnapshotScope, now: Instant) -> TopicSnapshot {
         let topic = &mut self.topics[key];
-        let limit = topic.limiter.as_mut().map(|limiter| {
-            limit_snapshot(&limiter.contract, limiter.source, limiter.gate.tokens(now))
-        });
+        let limit = topic
+            .limiter
+            .as_mut()
+            .map(|limiter| limit_snapshot(&limiter.contract, limiter.source, limiter.gate.tokens(now)));
         let (waiting, waiting_bytes) =
             topic.limiter.as_ref().map_or((0, 0), |limiter| (limiter.waiting(), limiter.waiting_bytes));
         let counts = &topic.counts;
@@ -225,9 +231,10 @@ impl Shard {
 
     fn channel_snapshot(&mut self, key: ChannelKey, scope: &SnapshotScope, now: Instant) -> ChannelSnapshot {
         let channel = &mut self.channels[key];
-        let limit = channel.limiter.as_mut().map(|limiter| {
-            limit_snapshot(&limiter.contract, limiter.source, limiter.bucket.tokens(now))
-        });
+        let limit = channel
+            .limiter
+            .as_mut()
+            .map(|limiter| limit_snapshot(&limiter.contract, limiter.source, limiter.bucket.tokens(now)));
         let clients = if scope.clients {
             channel.clients.iter().map(|conn| self.clients[*conn].snapshot()).collect()
         } else {

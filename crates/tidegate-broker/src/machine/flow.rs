@@ -12,7 +12,7 @@ use super::channel::ChannelKey;
 use super::client::{Hold, InFlight, State};
 use super::limiter::Mode;
 use super::output::{ConnId, Output};
-use super::queue::{MessageKey, Next, Queue, Queued};
+use super::queue::{Head, MessageKey, Next, Queue, Queued};
 use super::shard::{Gated, Message, QueuePolicy, Shard, Timer, unref};
 use super::topic::{Passage, Pending, Staged, TopicKey};
 
@@ -62,7 +62,8 @@ impl Shard {
             None => false,
             Some(limiter) if limiter.delays() => true,
             Some(limiter) => {
-                let cost = if count == 1 { limiter.cost(publish.bytes) } else { count.max(limiter.cost(publish.bytes)) };
+                let cost =
+                    if count == 1 { limiter.cost(publish.bytes) } else { count.max(limiter.cost(publish.bytes)) };
                 match (limiter.gate.try_pass(cost, publish.arrival), limiter.contract.mode) {
                     (Ok(()), _) => {}
                     (Err(_), Mode::Shadow) => entry.counts.shadow += count,
@@ -179,8 +180,7 @@ impl Shard {
         let Self { channels, messages, bodies, config, .. } = self;
         let entry = &mut channels[channel];
         let message = &messages[queued.message];
-        let full =
-            entry.queue.memory_len() >= config.mem_queue_size || entry.memory_bytes >= config.max_queue_bytes;
+        let full = entry.queue.memory_len() >= config.mem_queue_size || entry.memory_bytes >= config.max_queue_bytes;
         if full || entry.queue.must_spill() {
             match config.queue_policy {
                 QueuePolicy::Overflow => {
@@ -219,8 +219,7 @@ impl Shard {
         let Self { topics, messages, bodies, config, .. } = self;
         let entry = &mut topics[topic];
         let message = &messages[pending.message];
-        let full =
-            entry.queue.memory_len() >= config.mem_queue_size || entry.memory_bytes >= config.max_queue_bytes;
+        let full = entry.queue.memory_len() >= config.mem_queue_size || entry.memory_bytes >= config.max_queue_bytes;
         if full || entry.queue.must_spill() {
             match config.queue_policy {
                 QueuePolicy::Overflow => {
@@ -320,13 +319,14 @@ impl Shard {
     /// Moves what the topic holds: those in line that have their token, then what waits for channels.
     pub(super) fn drain_topic(&mut self, key: TopicKey, now: Instant) {
         self.drain_line(key, now);
-        let Self { topics, channels, messages, bodies, outputs, config, .. } = self;
+        let Self { topics, channels, messages, bodies, outputs, .. } = self;
         let topic = &mut topics[key];
         let flows = !topic.paused && topic.started && !topic.channels.is_empty();
         let mut moved = Vec::new();
         if flows {
-            let congested =
-                |channels: &slab::Slab<super::channel::Channel>| topic.channels.values().any(|c| channels[*c].queue.is_congested());
+            let congested = |channels: &slab::Slab<super::channel::Channel>| {
+                topic.channels.values().any(|c| channels[*c].queue.is_congested())
+            };
             while !congested(channels) && moved.len() < MOVE_BATCH {
                 let (message, due) = match topic.queue.pop() {
                     None => break,
@@ -345,7 +345,6 @@ impl Shard {
             }
         }
         topic.queue.commands(flows, &mut |command| outputs.push_back(Output::Log(command)));
-        let _ = config;
         let more = moved.len() == MOVE_BATCH;
         for pending in moved {
             self.fan_out(key, pending, now);
@@ -413,11 +412,11 @@ impl Shard {
             }
             let Some(head) = channel.queue.head() else { break };
             if let Some(limiter) = &mut channel.limiter {
-                let bytes = match head {
-                    Some(queued) => messages[queued.message].body.len(),
-                    None => channel.queue.head_record_bytes(),
+                let (bytes, entered) = match head {
+                    Head::Memory(queued) => (messages[queued.message].body.len(), queued.entered),
+                    // When a record entered is not known; it could go now.
+                    Head::Record { body_bytes } => (body_bytes, now),
                 };
-                let entered = head.map_or(now, |queued| queued.entered);
                 let cost = limiter.cost(bytes);
                 let at = limiter.bucket.ready_at(cost, entered);
                 match (at, limiter.contract.mode) {
@@ -535,7 +534,6 @@ impl Shard {
             self.delete_channel(key, now);
         }
     }
-
 }
 
 /// Messages of a trace handed over in one go.

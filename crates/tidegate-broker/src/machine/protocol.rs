@@ -35,6 +35,7 @@ fn fatal(text: impl Into<String>) -> Step {
     Step::Failed { used: 0, fatal: true, text: text.into() }
 }
 
+#[expect(clippy::struct_excessive_bools, reason = "the fields are the protocol's")]
 /// What IDENTIFY may carry. A null counts as absent, as it does for nsqd.
 #[derive(Deserialize, Default)]
 #[serde(default)]
@@ -71,6 +72,7 @@ fn null_is_default<'de, D: serde::Deserializer<'de>, T: Deserialize<'de> + Defau
     Option::deserialize(field).map(Option::unwrap_or_default)
 }
 
+#[expect(clippy::struct_excessive_bools, reason = "the fields are the protocol's")]
 #[derive(Serialize)]
 struct Negotiated<'a> {
     max_rdy_count: u32,
@@ -140,9 +142,7 @@ impl Shard {
             Verb::Cls => self.on_cls(conn),
             Verb::Identify => self.on_identify(conn, rest, now),
             Verb::Auth => self.on_auth(conn, &line, rest),
-            Verb::Unknown => {
-                fatal(format!("E_INVALID invalid command {}", String::from_utf8_lossy(line.verb_text)))
-            }
+            Verb::Unknown => fatal(format!("E_INVALID invalid command {}", String::from_utf8_lossy(line.verb_text))),
         };
         match step {
             Step::Used(bytes) => Step::Used(used + bytes),
@@ -350,7 +350,14 @@ impl Shard {
     }
 
     /// `Some(step)` if the command may not go on now.
-    fn forbid(&mut self, conn: ConnId, verb: &str, topic: &TopicName, channel: Option<&ChannelName>, now: Instant) -> Option<Step> {
+    fn forbid(
+        &mut self,
+        conn: ConnId,
+        verb: &str,
+        topic: &TopicName,
+        channel: Option<&ChannelName>,
+        now: Instant,
+    ) -> Option<Step> {
         if !self.config.auth {
             return None;
         }
@@ -590,7 +597,7 @@ impl Shard {
             Err(BadBatch::Count(count)) => return fatal(format!("E_BAD_BODY MPUB invalid message count {count}")),
             Err(bad) => return fatal(format!("E_BAD_MESSAGE MPUB {bad}")),
         };
-        let (count, bytes) = (batch.count(), batch.body_bytes());
+        let (count, bytes) = (batch.message_count(), batch.body_bytes());
         let publish = Publish { bodies: batch, count, bytes, defer_ns: 0, arrival };
         self.publish_for(conn, target, publish, ("MPUB", 4 + body.len()), now)
     }
@@ -615,10 +622,10 @@ impl Shard {
         (verb, used): (&str, usize),
         now: Instant,
     ) -> Step {
-        let name = match &target {
-            Target::Known(key) if !self.config.auth => return self.publish_here(conn, *key, publish, (verb, used), now),
-            Target::Known(key) => self.topics[*key].name.clone(),
-            Target::Named(name) => name.clone(),
+        let name = match target {
+            Target::Known(key) if !self.config.auth => return self.publish_here(conn, key, publish, (verb, used), now),
+            Target::Known(key) => self.topics[key].name.clone(),
+            Target::Named(name) => name,
         };
         if let Some(step) = self.forbid(conn, verb, &name, None, now) {
             return step;
@@ -695,8 +702,7 @@ impl Shard {
                 let PeerPublish { from_shard, conn, serial, topic, bodies, defer_ns, arrival } = *publish;
                 let key = self.topic(&topic, now);
                 let (count, bytes) = (bodies.len(), bodies.iter().map(Vec::len).sum());
-                let publish =
-                    Publish { bodies: bodies.iter().map(Vec::as_slice), count, bytes, defer_ns, arrival };
+                let publish = Publish { bodies: bodies.iter().map(Vec::as_slice), count, bytes, defer_ns, arrival };
                 let result = match self.publish(key, publish, now) {
                     Published::Done => Ok(()),
                     // The publisher is held back by waiting for this answer already; it may try again.

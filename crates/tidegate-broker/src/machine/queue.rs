@@ -27,7 +27,13 @@ pub(super) struct Queued {
     pub(super) entered: Instant,
 }
 
-/// What the next message is.
+/// The oldest message, still in the queue.
+pub(super) enum Head {
+    Memory(Queued),
+    Record { body_bytes: usize },
+}
+
+/// The oldest message, taken out of the queue.
 pub(super) enum Next<'a> {
     Memory(Queued),
     Record(Header, &'a [u8]),
@@ -158,36 +164,28 @@ impl Queue {
         if let Some(queued) = self.memory.pop_front() {
             return Some(Next::Memory(queued));
         }
-        let log = self.log.as_mut()?;
-        while log.ahead_count > 0 {
-            log.ahead_count -= 1;
-            log.depth -= 1;
-            log.advanced += 1;
-            let Some((header, body, used)) = frame::record(&log.ahead[log.ahead_at..]) else {
-                // A torn record ends the chunk; the log below checks lengths, so this is a short read of a damaged file.
-                log.depth = log.depth.saturating_sub(u64::from(log.ahead_count));
-                log.advanced += log.ahead_count;
-                log.ahead_count = 0;
-                break;
-            };
-            log.ahead_at += used;
-            return Some(Next::Record(header, body));
-        }
-        None
+        let log = self.log.as_mut().filter(|log| log.ahead_count > 0)?;
+        let Some((header, body, used)) = frame::record(&log.ahead[log.ahead_at..]) else {
+            // The log checks lengths as it reads, so this is a damaged file: what is left of the chunk is given up.
+            log.depth = log.depth.saturating_sub(u64::from(log.ahead_count));
+            log.advanced += std::mem::take(&mut log.ahead_count);
+            return None;
+        };
+        log.ahead_count -= 1;
+        log.depth -= 1;
+        log.advanced += 1;
+        log.ahead_at += used;
+        Some(Next::Record(header, body))
     }
 
-    /// When the head entered; `None` if nothing can be had right now. A record of the log has no such time.
-    pub(super) fn head(&self) -> Option<Option<Queued>> {
+    /// What [`Queue::pop`] would take.
+    pub(super) fn head(&self) -> Option<Head> {
         if let Some(queued) = self.memory.front() {
-            return Some(Some(*queued));
+            return Some(Head::Memory(*queued));
         }
-        self.log.as_ref().filter(|log| log.ahead_count > 0).map(|_| None)
-    }
-
-    /// Bytes of the head's body when it is a record of the log.
-    pub(super) fn head_record_bytes(&self) -> usize {
-        let Some(log) = &self.log else { return 0 };
-        frame::record(&log.ahead[log.ahead_at..]).map_or(0, |(_, body, _)| body.len())
+        let log = self.log.as_ref().filter(|log| log.ahead_count > 0)?;
+        let body_bytes = frame::record(&log.ahead[log.ahead_at..]).map_or(0, |(_, body, _)| body.len());
+        Some(Head::Record { body_bytes })
     }
 
     /// Takes everything out of memory.

@@ -11,11 +11,11 @@ use std::time::Duration;
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 use slab::Slab;
+use tidegate_core::Instant;
 use tidegate_core::estimate::window::{WindowConfig, WindowedHistogram};
 use tidegate_core::rng::Rng;
 use tidegate_core::time::nanos;
 use tidegate_core::timer_wheel::TimerWheel;
-use tidegate_core::Instant;
 use tidegate_wire::nsq::{ChannelName, TopicName};
 
 use super::admin::Pause;
@@ -47,6 +47,7 @@ pub enum QueuePolicy {
 }
 
 /// What a shard needs to know; already checked.
+#[expect(clippy::struct_excessive_bools, reason = "independent options")]
 #[derive(Clone, Debug)]
 pub struct ShardConfig {
     /// This shard's number.
@@ -131,9 +132,15 @@ pub(super) struct Message {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Timer {
     /// A delivered message was not answered.
-    Message { conn: ConnId, id: [u8; 16] },
+    Message {
+        conn: ConnId,
+        id: [u8; 16],
+    },
     /// A deferred message is due.
-    Deferred { channel: ChannelKey, id: [u8; 16] },
+    Deferred {
+        channel: ChannelKey,
+        id: [u8; 16],
+    },
     Heartbeat(ConnId),
     /// A failed append is tried again.
     LogRetry(QueueId),
@@ -387,7 +394,10 @@ impl Shard {
     fn on_heartbeat(&mut self, conn: ConnId, now: Instant) {
         let client = &mut self.clients[conn];
         client.heartbeat = None;
-        if now.nanos_since(client.last_heard) >= 2 * client.heartbeat_ns && client.hold == Hold::Free {
+        if now.nanos_since(client.last_heard) >= 2 * client.heartbeat_ns
+            && matches!(client.hold, Hold::Free | Hold::Upgrading)
+        {
+            // Those that we hold back ourselves cannot be heard.
             self.kill(conn);
             return;
         }
@@ -448,7 +458,8 @@ impl Shard {
             self.outputs.push_back(Output::Log(open));
             queue
         };
-        let limiter = self.topic_contracts.get(name).map(|(contract, source)| TopicLimiter::new(*contract, *source, now));
+        let limiter =
+            self.topic_contracts.get(name).map(|(contract, source)| TopicLimiter::new(*contract, *source, now));
         entry.insert(Topic {
             name: name.clone(),
             channels: BTreeMap::new(),

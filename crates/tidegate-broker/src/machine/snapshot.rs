@@ -145,6 +145,7 @@ pub struct DelaySnapshot {
 }
 
 /// A connection's numbers.
+#[expect(clippy::struct_excessive_bools, reason = "independent facts about a connection")]
 #[derive(Clone, Default, Debug, Serialize)]
 pub struct ClientSnapshot {
     /// As it said in IDENTIFY, or the host part of its address.

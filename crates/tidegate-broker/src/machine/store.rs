@@ -84,8 +84,12 @@ impl BodyStore {
             self.classes.resize_with(usize::from(number) + 1, Class::default);
         }
         let (chunk, slot) = self.classes[usize::from(number)].take(number);
-        let body =
-            Body { class: number, len: u32::try_from(bytes.len()).expect("bodies are bounded below 4 GiB"), chunk, slot };
+        let body = Body {
+            class: number,
+            len: u32::try_from(bytes.len()).expect("bodies are bounded below 4 GiB"),
+            chunk,
+            slot,
+        };
         let start = slot as usize * slot_bytes(number);
         self.classes[usize::from(number)].chunks[chunk as usize].bytes[start..start + bytes.len()]
             .copy_from_slice(bytes);

@@ -153,7 +153,7 @@ pub enum BadBatch {
 }
 
 /// The messages of an MPUB body, checked as a whole: `[count]`, then for each `[size][body]`.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Batch<'a> {
     rest: &'a [u8],
     count: usize,
@@ -186,7 +186,7 @@ impl<'a> Batch<'a> {
 
     /// Number of messages.
     #[must_use]
-    pub fn count(&self) -> usize {
+    pub fn message_count(&self) -> usize {
         self.count
     }
 
@@ -216,7 +216,10 @@ mod tests {
     #[test]
     fn lines_split_on_single_spaces() {
         let (sub, used) = line(b"SUB topic chan\r\nRDY").unwrap().unwrap();
-        assert_eq!((sub.verb, sub.param(0), sub.param(1), used), (Verb::Sub, Some(&b"topic"[..]), Some(&b"chan"[..]), 16));
+        assert_eq!(
+            (sub.verb, sub.param(0), sub.param(1), used),
+            (Verb::Sub, Some(&b"topic"[..]), Some(&b"chan"[..]), 16)
+        );
         let (rdy, _) = line(b"RDY\n").unwrap().unwrap();
         assert_eq!((rdy.verb, rdy.param(0), rdy.param_count()), (Verb::Rdy, None, 0));
         let (odd, _) = line(b"PUB  x\n").unwrap().unwrap();
@@ -244,7 +247,7 @@ mod tests {
         fn any_bytes_parse_without_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             let _ = line(&bytes);
             if let Ok(batch) = Batch::parse(&bytes, 64) {
-                prop_assert_eq!(batch.count(), batch.clone().count());
+                prop_assert_eq!(batch.message_count(), batch.clone().count());
                 prop_assert_eq!(batch.map(<[u8]>::len).sum::<usize>(), batch.body_bytes());
             }
         }

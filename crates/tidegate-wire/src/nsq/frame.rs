@@ -79,8 +79,7 @@ pub fn record(records: &[u8]) -> Option<(Header, &[u8], usize)> {
     let (timestamp, message) = message.split_first_chunk::<8>()?;
     let (attempts, message) = message.split_first_chunk::<2>()?;
     let (id, body) = message.split_first_chunk::<ID_BYTES>()?;
-    let header =
-        Header { timestamp: i64::from_be_bytes(*timestamp), attempts: u16::from_be_bytes(*attempts), id: *id };
+    let header = Header { timestamp: i64::from_be_bytes(*timestamp), attempts: u16::from_be_bytes(*attempts), id: *id };
     Some((header, body, 4 + size))
 }
 
