@@ -117,20 +117,20 @@ mod tests {
         Instant::from_nanos(ms * 1_000_000)
     }
 
-    fn stamp(at: Instant) -> Option<i64> {
-        Some(WALL + at.as_nanos().cast_signed())
+    fn wall(at: Instant) -> i64 {
+        WALL + at.as_nanos().cast_signed()
     }
 
     /// A reader that has just read something at `now`.
     fn busy(now: Instant) -> Arrivals {
-        let mut arrivals = Arrivals::new(now, WALL + now.as_nanos().cast_signed());
+        let mut arrivals = Arrivals::new(now, wall(now));
         arrivals.of(None, None, now);
         arrivals
     }
 
     fn poll(arrivals: &mut Arrivals, from: Instant, to: Instant) {
         arrivals.before_poll(from, None);
-        arrivals.after_poll(to, WALL + to.as_nanos().cast_signed());
+        arrivals.after_poll(to, wall(to));
     }
 
     #[test]
@@ -138,14 +138,14 @@ mod tests {
         let mut arrivals = busy(ms(100));
         poll(&mut arrivals, ms(100), ms(101));
         let came = Instant::from_nanos(100_900_000);
-        assert_eq!(arrivals.of(stamp(came), None, ms(101)), came);
+        assert_eq!(arrivals.of(Some(wall(came)), None, ms(101)), came);
     }
 
     #[test]
     fn a_reader_held_up_in_its_poll_charges_the_moment_before_the_pause() {
         let mut arrivals = busy(ms(100));
         poll(&mut arrivals, ms(100), ms(150));
-        assert_eq!(arrivals.of(stamp(ms(149)), None, ms(150)), ms(100));
+        assert_eq!(arrivals.of(Some(wall(ms(149))), None, ms(150)), ms(100));
     }
 
     #[test]
@@ -153,22 +153,22 @@ mod tests {
         let mut arrivals = busy(ms(100));
         poll(&mut arrivals, ms(100), ms(101));
         poll(&mut arrivals, ms(140), ms(140));
-        assert_eq!(arrivals.of(stamp(ms(139)), None, ms(140)), ms(101));
+        assert_eq!(arrivals.of(Some(wall(ms(139))), None, ms(140)), ms(101));
     }
 
     #[test]
     fn an_idle_reader_was_not_held_up() {
         let mut arrivals = Arrivals::new(ms(0), WALL);
         poll(&mut arrivals, ms(0), ms(9_000));
-        assert_eq!(arrivals.of(stamp(ms(8_999)), None, ms(9_000)), ms(8_999));
+        assert_eq!(arrivals.of(Some(wall(ms(8_999))), None, ms(9_000)), ms(8_999));
     }
 
     #[test]
     fn a_step_of_the_wall_clock_stays_within_the_gap() {
         let mut arrivals = busy(ms(100));
         poll(&mut arrivals, ms(100), ms(101));
-        assert_eq!(arrivals.of(stamp(ms(3_600_000)), None, ms(101)), ms(101));
+        assert_eq!(arrivals.of(Some(wall(ms(3_600_000))), None, ms(101)), ms(101));
         assert_eq!(arrivals.of(Some(0), None, ms(101)), ms(101));
-        assert_eq!(arrivals.of(stamp(ms(5)), None, ms(101)), ms(100));
+        assert_eq!(arrivals.of(Some(wall(ms(5))), None, ms(101)), ms(100));
     }
 }

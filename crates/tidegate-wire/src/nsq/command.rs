@@ -248,7 +248,7 @@ mod tests {
             let _ = line(&bytes);
             if let Ok(batch) = Batch::parse(&bytes, 64) {
                 prop_assert_eq!(batch.message_count(), batch.clone().count());
-                prop_assert_eq!(batch.map(<[u8]>::len).sum::<usize>(), batch.body_bytes());
+                prop_assert_eq!(batch.clone().map(<[u8]>::len).sum::<usize>(), batch.body_bytes());
             }
         }
 
