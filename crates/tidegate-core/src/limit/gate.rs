@@ -183,6 +183,27 @@ mod tests {
     }
 
     #[test]
+    fn a_stamp_older_than_the_one_before_counts_as_that_one() {
+        let mut gate = Gate::new(Limit::new(Rate::per_s(1_000), 2), 100, at(0));
+        for (item, stamp) in [(0, 0), (1, 0), (2, 2), (3, 0)] {
+            gate.push(item, 1, at(stamp)).unwrap();
+        }
+        let out: Vec<_> = std::iter::from_fn(|| gate.pop(at(10))).map(|r| (r.item, r.arrival, r.release)).collect();
+        // At 2 ms the bucket is full again: taken at its own stamp, item 3 would be the third at 0.
+        assert_eq!(out[2..], [(2, at(2), at(2)), (3, at(2), at(2))]);
+    }
+
+    #[test]
+    fn a_dear_item_holds_up_the_cheap_one_behind_it() {
+        let mut gate = Gate::new(Limit::new(Rate::per_s(1_000), 4), 100, at(0));
+        for (item, cost) in [(0, 4), (1, 3), (2, 0)] {
+            gate.push(item, cost, at(0)).unwrap();
+        }
+        let out: Vec<_> = std::iter::from_fn(|| gate.pop(at(10))).map(|r| (r.item, r.release)).collect();
+        assert_eq!(out, [(0, at(0)), (1, at(3)), (2, at(3))]);
+    }
+
+    #[test]
     fn a_full_line_gives_the_item_back() {
         let mut gate = Gate::new(Limit::new(Rate::per_s(1), 1), 2, at(0));
         gate.push('a', 1, at(0)).unwrap();
