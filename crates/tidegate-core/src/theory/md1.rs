@@ -73,13 +73,13 @@ impl Workload {
         tail
     }
 
-    /// E[U].
+    /// The mean of U.
     #[must_use]
     pub fn mean(&self) -> f64 {
         self.load / (2.0 * (1.0 - self.load))
     }
 
-    /// E[max(0, U - x)]; `x` may be negative.
+    /// The mean of max(0, U - x); `x` may be negative.
     #[must_use]
     pub fn mean_above(&self, x: f64) -> f64 {
         if x < 0.0 {
