@@ -16,6 +16,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
 use super::problem::Problem;
+use crate::config::Address;
 
 /// The secret that lets its holder write.
 #[derive(Clone)]
@@ -56,6 +57,18 @@ pub enum Reach {
     Socket,
     /// From the network, because somebody said so: any name, and reads need the token too.
     Network,
+}
+
+impl Reach {
+    /// From where `address` can be reached.
+    #[must_use]
+    pub fn of(address: &Address) -> Self {
+        match address {
+            Address::Unix(_) => Self::Socket,
+            Address::Tcp { host, .. } if is_loopback_name(host) => Self::Loopback,
+            Address::Tcp { .. } => Self::Network,
+        }
+    }
 }
 
 /// What requests are held against.
@@ -124,7 +137,11 @@ fn is_loopback(host: &str) -> bool {
         _ => host,
     };
     let address = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
-    name.eq_ignore_ascii_case("localhost") || address.parse().is_ok_and(|address: IpAddr| address.is_loopback())
+    is_loopback_name(address)
+}
+
+fn is_loopback_name(name: &str) -> bool {
+    name.eq_ignore_ascii_case("localhost") || name.parse().is_ok_and(|address: IpAddr| address.is_loopback())
 }
 
 /// Whether a page of `origin` came from `host` itself.
@@ -155,6 +172,14 @@ mod tests {
         }
         assert_eq!(check(Reach::Loopback, None, "GET /healthz", &[]), 421);
         assert_eq!(check(Reach::Socket, None, "GET /x", &[(HOST, "anything")]), 200);
+    }
+
+    #[test]
+    fn the_address_says_from_where() {
+        let tcp = |host: &str| Reach::of(&Address::Tcp { host: host.to_owned(), port: 7070 });
+        assert_eq!([tcp("127.0.0.1"), tcp("localhost"), tcp("::1")], [Reach::Loopback; 3]);
+        assert_eq!([tcp(""), tcp("0.0.0.0"), tcp("::"), tcp("10.0.0.1")], [Reach::Network; 4]);
+        assert_eq!(Reach::of(&Address::Unix("/run/x".into())), Reach::Socket);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! A listener in front of a router.
 
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,6 +16,9 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
+use super::Listening;
+use crate::config::Address;
+
 /// A bound socket.
 #[derive(Debug)]
 pub enum Listener {
@@ -22,6 +26,38 @@ pub enum Listener {
     Tcp(TcpListener),
     /// A unix socket.
     Unix(UnixListener),
+}
+
+impl Listener {
+    /// Listens at `address`, and says where that is. Without a host that is every interface.
+    pub async fn bind(address: &Address) -> io::Result<(Self, Listening)> {
+        let (host, port) = match address {
+            Address::Unix(path) => return Ok((Self::Unix(UnixListener::bind(path)?), Listening::Unix)),
+            Address::Tcp { host, port } => (host.as_str(), *port),
+        };
+        let listener = match host {
+            // A kernel without IPv6 has every interface under the older name only.
+            "" => match TcpListener::bind(("::", port)).await {
+                Err(error) if error.kind() == io::ErrorKind::AddrInUse => return Err(error),
+                Err(_) => TcpListener::bind(("0.0.0.0", port)).await?,
+                Ok(listener) => listener,
+            },
+            host => TcpListener::bind((host, port)).await?,
+        };
+        let port = listener.local_addr()?.port();
+        Ok((Self::Tcp(listener), Listening::Port(port)))
+    }
+
+    /// Closes the socket and removes its file, if it has one, so that the next start finds the path free.
+    fn close(self) {
+        if let Self::Unix(listener) = self {
+            let path = listener.local_addr().ok().and_then(|address| address.as_pathname().map(Path::to_owned));
+            drop(listener);
+            if let Some(error) = path.and_then(|path| std::fs::remove_file(path).err()) {
+                tracing::warn!(%error, "cannot remove a unix socket");
+            }
+        }
+    }
 }
 
 /// What connections may cost.
@@ -100,7 +136,7 @@ pub async fn serve(
             }
         }
     }
-    drop(listener);
+    listener.close();
     drop(serving);
     let drained = async { while open.join_next().await.is_some() {} };
     if timeout(bounds.drain, drained).await.is_err() {
@@ -174,9 +210,9 @@ mod tests {
     use crate::io::http::client::{HttpClient, Trust};
 
     async fn tcp() -> (Listener, String) {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap().to_string();
-        (Listener::Tcp(listener), address)
+        let any = Address::Tcp { host: "127.0.0.1".to_owned(), port: 0 };
+        let (listener, Listening::Port(port)) = Listener::bind(&any).await.unwrap() else { panic!("a TCP port") };
+        (listener, format!("127.0.0.1:{port}"))
     }
 
     fn start(listener: Listener, router: Router, bounds: Bounds) -> (JoinHandle<()>, oneshot::Sender<()>) {
@@ -282,12 +318,15 @@ mod tests {
     #[tokio::test]
     async fn a_unix_socket_serves_too() {
         let path = std::env::temp_dir().join(format!("tidegate-serve-{}.sock", std::process::id()));
-        let listener = Listener::Unix(UnixListener::bind(&path).unwrap());
+        let (listener, listening) = Listener::bind(&Address::Unix(path.clone())).await.unwrap();
+        assert_eq!(listening, Listening::Unix);
         let router = Router::new().fallback(|| async { "served" });
-        let (_server, _stop) = start(listener, router, Bounds::default());
+        let (server, stop) = start(listener, router, Bounds::default());
         let mut stream = UnixStream::connect(&path).await.unwrap();
-        std::fs::remove_file(&path).unwrap();
         ask(&mut stream, "/").await;
         read_until(&mut stream, "served").await;
+        drop(stop);
+        server.await.unwrap();
+        assert!(!path.exists());
     }
 }
