@@ -55,7 +55,8 @@ impl Source {
         let stem = self.path.with_extension("");
         let is_root = stem.file_name().is_some_and(|name| name == "mod" || name == "lib" || name == "main");
         let folder = if is_root { stem.parent().map(Path::to_owned).unwrap_or_default() } else { stem };
-        let declared = self.code.split("#[cfg(test)]").skip(1).filter_map(|after| {
+        let declared = test_attributes(&self.code).filter_map(|(_, end)| {
+            let after = &self.code[end..];
             let (item, _) = after.split_once([';', '{'])?;
             let name = item.trim().rsplit_once("mod ").map(|(_, name)| name.trim())?;
             after[item.len()..].starts_with(';').then(|| folder.join(name))
@@ -164,11 +165,20 @@ fn block_length(block: &str) -> Option<usize> {
     None
 }
 
+/// Begin and end of each `#[cfg(test)]` and `#[cfg(all(test, ..))]`.
+fn test_attributes(code: &str) -> impl Iterator<Item = (usize, usize)> {
+    code.match_indices("#[cfg(").filter_map(|(at, _)| {
+        let end = at + code[at..].find(']')? + 1;
+        let condition = &code[at + "#[cfg(".len()..end];
+        (condition.starts_with("test)") || condition.starts_with("all(test,")).then_some((at, end))
+    })
+}
+
 /// Marks the lines of each item under `#[cfg(test)]`.
 fn test_lines(code: &str) -> Vec<bool> {
     let mut marks = vec![false; code.lines().count()];
-    for (at, attribute) in code.match_indices("#[cfg(test)]") {
-        let after = &code[at + attribute.len()..];
+    for (at, end) in test_attributes(code) {
+        let after = &code[end..];
         let length = body_start(after).and_then(|open| block_length(&after[open..]).map(|length| open + length));
         let first = code[..at].matches('\n').count();
         let last = first + after[..length.unwrap_or(0)].matches('\n').count();
@@ -328,5 +338,9 @@ mod tests {
     #[test]
     fn a_module_declared_elsewhere_has_no_body_here() {
         assert_eq!(source("#[cfg(test)]\nmod tests;\nfn a() {\n}\n").test_lines, [true, false, false, false]);
+        assert_eq!(
+            source("#[cfg(all(test, not(loom)))]\nmod t {\n}\n#[cfg(feature = \"test\")]\n").test_lines,
+            [true, true, true, false]
+        );
     }
 }

@@ -40,13 +40,7 @@ impl<'a> Steps<'a> {
             Err(report) => {
                 self.failed.push(name.to_owned());
                 println!("         FAILED {name} in {seconds:.1} s");
-                // Not miette's own form: it wraps the lines that programs printed.
-                for cause in report.chain() {
-                    println!("{cause}");
-                }
-                if let Some(help) = report.help() {
-                    println!("help: {help}");
-                }
+                println!("{}", plain(&report));
                 false
             }
         }
@@ -71,6 +65,12 @@ impl<'a> Steps<'a> {
         println!("{} passed, {} failed", self.passed, self.failed.len());
         if self.failed.is_empty() { Ok(()) } else { miette::bail!("{} steps failed", self.failed.len()) }
     }
+}
+
+/// An error and its causes, a line each. Not miette's own form, which wraps the lines that programs printed.
+pub(crate) fn plain(report: &miette::Report) -> String {
+    let help = report.help().map(|help| format!("help: {help}"));
+    report.chain().map(ToString::to_string).chain(help).collect::<Vec<_>>().join("\n")
 }
 
 /// Picks and words the lines of a step's output that are shown while it runs.

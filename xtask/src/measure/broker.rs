@@ -119,8 +119,7 @@ impl Broker {
 /// `taskset` becomes the program it starts, so its id is the program's.
 pub(super) fn pinned(cpu: &str) -> Command {
     let mut command = Command::new("taskset");
-    // Ten thousand connections and some files.
-    command.args(["-c", cpu, "prlimit", "--nofile=40000:40000"]);
+    command.args(["-c", cpu]);
     command
 }
 

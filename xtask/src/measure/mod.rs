@@ -14,7 +14,7 @@ use miette::{IntoDiagnostic, Result};
 
 use crate::places::Places;
 use crate::steps::Steps;
-use crate::{clock, peers, setup};
+use crate::{clock, peers, setup, steps};
 
 use bench::Bench;
 use table::{Entry, Machine};
@@ -65,12 +65,12 @@ pub(crate) fn run(places: &Places, options: &Options) -> Result<()> {
         miette::bail!(help = format!("rows: {}", names.join(", ")), "no row is meant by that");
     }
     setup::ensure(places, setup::MEASURE)?;
-    let mut steps = Steps::new(places);
-    steps.step("build nsqd and its tools", || peers::build_go(places));
-    steps.step("install nsqjs", || peers::install_nsqjs(places));
-    steps.step("build tidegate", || peers::build_tidegate(places));
-    steps.step("build the load generator", || bench::build_generator(places));
-    steps.close()?;
+    let mut set_up = Steps::new(places);
+    set_up.step("build nsqd and its tools", || peers::build_go(places));
+    set_up.step("install nsqjs", || peers::install_nsqjs(places));
+    set_up.step("build tidegate", || peers::build_tidegate(places));
+    set_up.step("build the load generator", || bench::build_generator(places));
+    set_up.close()?;
     let bench = Bench::new(places, options.quick)?;
     let machine = Machine::describe(places)?;
     let mut entries = Vec::new();
@@ -81,7 +81,7 @@ pub(crate) fn run(places: &Places, options: &Options) -> Result<()> {
         let entry = Entry {
             name: row.name,
             bar: row.bar,
-            figures: figures.map_err(|report| format!("{report:?}")),
+            figures: figures.map_err(|report| steps::plain(&report)),
             seconds: watch.elapsed().as_secs_f64(),
         };
         entry.print();

@@ -87,7 +87,7 @@ fn compatibility(bench: &Bench) -> Result<Vec<Figure>> {
     let figures = Suite::ALL.iter().map(|suite| {
         let result = suites::compare(bench.places, *suite, &bench.places.tidegate());
         let passes = result.is_ok();
-        let value = result.unwrap_or_else(|report| format!("{report:?}"));
+        let value = result.unwrap_or_else(|report| steps::plain(&report));
         Figure { what: suite.name().to_owned(), value, spread: String::new(), passes, runs: Value::Null }
     });
     Ok(figures.collect())

@@ -11,7 +11,7 @@ use miette::{IntoDiagnostic, Result};
 
 use super::server::{NSQD_HTTP, NSQD_TCP, Server};
 use super::{Results, Subject, Verdict};
-use crate::http;
+use crate::{http, steps};
 
 /// One thing a client does.
 enum Do {
@@ -179,13 +179,13 @@ const HTTP_CASES: &[(&str, &str, &str)] = &[
 pub(super) fn run(subject: &Subject) -> Result<Results> {
     let broker = Server::nsqd(subject, "protocol", &[])?;
     let mut results = Results::new();
-    for (name, steps) in tcp_cases() {
-        let verdict = converse(steps).map_or_else(|report| Verdict::Failed(format!("{report:?}")), Verdict::Passed);
+    for (name, script) in tcp_cases() {
+        let verdict = converse(script).map_or_else(|report| Verdict::Failed(steps::plain(&report)), Verdict::Passed);
         results.insert(format!("tcp: {name}"), verdict);
     }
     for (index, (method, path, body)) in HTTP_CASES.iter().enumerate() {
         let verdict =
-            ask(method, path, body).map_or_else(|report| Verdict::Failed(format!("{report:?}")), Verdict::Passed);
+            ask(method, path, body).map_or_else(|report| Verdict::Failed(steps::plain(&report)), Verdict::Passed);
         results.insert(format!("http {index:02}: {method} {path} {body:?}"), verdict);
     }
     drop(broker);
@@ -195,12 +195,12 @@ pub(super) fn run(subject: &Subject) -> Result<Results> {
 /// Plays one client and returns what it was told until the broker closed. Its last word is always a publish to a bad
 /// topic, on which the broker closes: so the end is an event and not a time-out, and an answer of `E_BAD_TOPIC` at the
 /// end says that the connection had lived on.
-fn converse(steps: Vec<Do>) -> Result<String> {
+fn converse(script: Vec<Do>) -> Result<String> {
     let mut stream = TcpStream::connect(NSQD_TCP).into_diagnostic()?;
     stream.set_read_timeout(Some(Duration::from_secs(10))).into_diagnostic()?;
     stream.write_all(b"  V2").into_diagnostic()?;
     let mut said = Vec::new();
-    for step in steps {
+    for step in script {
         match step {
             // The broker may have closed already, and then says why in what is read below.
             Do::Send(bytes) => drop(stream.write_all(&bytes)),

@@ -14,7 +14,7 @@ use super::server::{self, LOOKUPD_HTTP, LOOKUPD_TCP, NSQADMIN, NSQD_HTTP, NSQD_T
 use super::{Results, Subject, Verdict};
 use crate::places::Places;
 use crate::process::Group;
-use crate::{clock, http};
+use crate::{clock, http, steps};
 
 /// Every case takes well under a second on nsqd.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -67,11 +67,11 @@ pub(super) fn run(places: &Places, subject: &Subject) -> Result<Results> {
     let stage = Stage { places, scratch: &subject.scratch };
     let mut results = Results::new();
     for (name, case) in CASES {
-        let verdict = case(&stage).map_or_else(|report| Verdict::Failed(format!("{report:?}")), Verdict::Passed);
+        let verdict = case(&stage).map_or_else(|report| Verdict::Failed(steps::plain(&report)), Verdict::Passed);
         results.insert((*name).to_owned(), verdict);
     }
     let ending = broker.stop().map(|status| status.to_string());
-    let ending = ending.map_or_else(|report| Verdict::Failed(format!("{report:?}")), Verdict::Passed);
+    let ending = ending.map_or_else(|report| Verdict::Failed(steps::plain(&report)), Verdict::Passed);
     results.insert("the broker ends on SIGTERM".to_owned(), ending);
     Ok(results)
 }
