@@ -43,7 +43,7 @@ export function App() {
           </details>
         )}
       </section>
-      <main>
+      <main class={connection === "lost" ? "stale" : ""}>
         {route.view === "demo" ? <Demo />
           : route.view === "row" ? <RowView key={`${route.id.broker}/${route.id.topic}/${route.id.channel}`} id={route.id} />
             : <Live />}

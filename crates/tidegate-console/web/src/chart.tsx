@@ -2,7 +2,7 @@
 
 import { useEffect, useRef, useState } from "preact/hooks";
 import uPlot from "uplot";
-import { formatDelay, formatRate } from "./format";
+import { formatCount, formatDelay, formatRate } from "./format";
 import { decades, powersOfTen, withGaps } from "./scale";
 
 export interface Line {
@@ -69,7 +69,7 @@ function options(props: ChartProps, width: number): uPlot.Options {
           splits: (_: uPlot, __: number, min: number, max: number) => powersOfTen(min, max, 8),
           filter: (_: uPlot, powers: number[]) => powers,
         } : {}),
-        values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : isDelay ? axisDelay(tick) : formatRate(tick))),
+        values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : isDelay ? axisDelay(tick) : Number.isInteger(tick) ? formatCount(tick) : formatRate(tick))),
       },
     ],
     series: [

@@ -133,7 +133,7 @@ function SideView({ side, state }: { side: Side; state: DemoState }) {
       <Chart title="p99 of the well-behaved topic" summary={formatDelay(side.good.p99_ms * 1_000)} scale="delay" height={200}
         at_ms={at_ms} span_ms={SPAN_MS} range={sharedRange({ ...state, history })}
         lines={[
-          { label: "p99", color: name === "with" ? "--good" : "--bad", values: p99 },
+          { label: "p99", color: slow || lossy ? "--bad" : "--good", values: p99 },
           { label: "goal", color: "--limit", dashed: true, values: at_ms.map(() => state.slo_ms * 1_000) },
         ]} />
     </section>
