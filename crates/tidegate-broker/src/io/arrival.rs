@@ -22,6 +22,13 @@ const WAIT_MAX: Duration = Duration::from_millis(1);
 /// Stamps matter for this long after the last stamped read; then the reader may sleep as long as it likes.
 const BUSY_FOR: Duration = Duration::from_secs(1);
 
+/// Whether a poll had room for every socket that was readable.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Reported {
+    All,
+    Some,
+}
+
 /// Tells arrivals from readings, for one reader.
 #[derive(Debug)]
 pub(super) struct Arrivals {
@@ -35,6 +42,7 @@ pub(super) struct Arrivals {
     /// Unread sockets were empty at this moment, if the reader was held up since.
     held_up_since: Option<Instant>,
     last_stamped: Option<Instant>,
+    last_reported: Reported,
     /// Wall clock minus monotonic clock, ns.
     wall_offset: i64,
 }
@@ -48,6 +56,7 @@ impl Arrivals {
             until: now,
             held_up_since: None,
             last_stamped: None,
+            last_reported: Reported::All,
             wall_offset: 0,
         };
         arrivals.set_wall_clock(now, unix_ns);
@@ -71,18 +80,24 @@ impl Arrivals {
         until
     }
 
-    /// The poll returned.
-    pub(super) fn after_poll(&mut self, now: Instant, unix_ns: i64) {
+    /// The poll returned; if it could not report every socket, the next one goes on with the same arrivals.
+    pub(super) fn after_poll(&mut self, now: Instant, unix_ns: i64, reported: Reported) {
         self.set_wall_clock(now, unix_ns);
         let busy = self.until != Instant::MAX;
-        self.held_up_since = if busy && now > self.until + LATE {
+        let held_up_since = if busy && now > self.until + LATE {
             Some(self.entered)
         } else if busy && self.entered.since(self.polled) > LATE {
             Some(self.polled)
         } else {
             None
         };
-        self.empty_at = self.polled;
+        if self.last_reported == Reported::All {
+            self.held_up_since = held_up_since;
+            self.empty_at = self.polled;
+        } else {
+            self.held_up_since = self.held_up_since.or(held_up_since);
+        }
+        self.last_reported = reported;
         self.polled = now;
     }
 
@@ -130,7 +145,7 @@ mod tests {
 
     fn poll(arrivals: &mut Arrivals, from: Instant, to: Instant) {
         arrivals.before_poll(from, None);
-        arrivals.after_poll(to, wall(to));
+        arrivals.after_poll(to, wall(to), Reported::All);
     }
 
     #[test]
@@ -154,6 +169,17 @@ mod tests {
         poll(&mut arrivals, ms(100), ms(101));
         poll(&mut arrivals, ms(140), ms(140));
         assert_eq!(arrivals.of(Some(wall(ms(139))), None, ms(140)), ms(101));
+    }
+
+    #[test]
+    fn sockets_that_did_not_fit_into_a_poll_were_held_up_with_the_others() {
+        let mut arrivals = busy(ms(100));
+        arrivals.before_poll(ms(100), None);
+        arrivals.after_poll(ms(150), wall(ms(150)), Reported::Some);
+        poll(&mut arrivals, ms(150), ms(150));
+        assert_eq!(arrivals.of(Some(wall(ms(149))), None, ms(150)), ms(100));
+        poll(&mut arrivals, ms(150), ms(151));
+        assert_eq!(arrivals.of(Some(wall(ms(151))), None, ms(151)), ms(151));
     }
 
     #[test]

@@ -12,7 +12,7 @@ use tidegate_core::Instant;
 use tidegate_runtime::clock;
 use tidegate_wire::nsq::TopicName;
 
-use super::arrival::Arrivals;
+use super::arrival::{Arrivals, Reported};
 use super::connection::{Connection, Scratch, Step};
 use super::listener::Listener;
 use super::mailbox::{Inbound, ShardMailbox};
@@ -28,7 +28,7 @@ const LISTENER: u64 = u64::MAX - 1;
 const CLOSING: u64 = 1 << 40;
 
 /// Events taken from one poll.
-const EVENTS: usize = 256;
+const EVENTS: usize = 1024;
 /// Rounds of delivering and writing before new bytes are looked at.
 const ROUNDS: usize = 8;
 /// Connections taken from the listener in one go.
@@ -127,8 +127,6 @@ impl<S: Surroundings> Worker<S> {
         let mut more = false;
         loop {
             self.wait(&mut events, more)?;
-            let unix_ns = clock::realtime_ns();
-            self.parts.shard.set_wall_clock(self.now, unix_ns);
             for event in &events {
                 let data = event.data;
                 let flags = event.flags;
@@ -177,7 +175,10 @@ impl<S: Surroundings> Worker<S> {
             Err(error) => return Err(error.into()),
         }
         self.now = clock::now();
-        self.arrivals.after_poll(self.now, clock::realtime_ns());
+        let unix_ns = clock::realtime_ns();
+        let reported = if events.len() < EVENTS { Reported::All } else { Reported::Some };
+        self.arrivals.after_poll(self.now, unix_ns, reported);
+        self.parts.shard.set_wall_clock(self.now, unix_ns);
         Ok(())
     }
 

@@ -62,8 +62,7 @@ impl Shard {
             None => false,
             Some(limiter) if limiter.delays() => true,
             Some(limiter) => {
-                let cost =
-                    if count == 1 { limiter.cost(publish.bytes) } else { count.max(limiter.cost(publish.bytes)) };
+                let cost = limiter.cost_of_all(count, bytes);
                 match (limiter.gate.try_pass(cost, publish.arrival), limiter.contract.mode) {
                     (Ok(()), _) => {}
                     (Err(_), Mode::Shadow) => entry.counts.shadow += count,
@@ -131,7 +130,7 @@ impl Shard {
     /// Copies the message to every channel, or keeps it in the topic until that is possible.
     fn route(&mut self, topic: TopicKey, pending: Pending, now: Instant) {
         let entry = &mut self.topics[topic];
-        let flows = !entry.paused && entry.started && !entry.channels.is_empty();
+        let flows = !entry.paused && entry.started && !entry.routes.is_empty();
         if !flows || !entry.queue.is_empty() {
             self.keep_in_topic(topic, pending, now);
             if flows {
@@ -143,14 +142,10 @@ impl Shard {
     }
 
     fn fan_out(&mut self, topic: TopicKey, pending: Pending, now: Instant) {
-        let channels = &self.topics[topic].channels;
-        self.messages[pending.message].refs = u32::try_from(channels.len()).unwrap_or(u32::MAX);
-        if let (1, Some(only)) = (channels.len(), channels.values().next().copied()) {
-            self.enter(only, pending, now);
-            return;
-        }
-        let keys: Vec<ChannelKey> = channels.values().copied().collect();
-        for channel in keys {
+        let routes = self.topics[topic].routes.len();
+        self.messages[pending.message].refs = u32::try_from(routes).unwrap_or(u32::MAX);
+        for route in 0..routes {
+            let channel = self.topics[topic].routes[route];
             self.enter(channel, pending, now);
         }
     }
@@ -256,14 +251,14 @@ impl Shard {
         if entry.limiter.as_ref().is_some_and(|l| l.delays() && l.waiting_bytes >= self.config.line_bytes) {
             return Room::Wait;
         }
-        let flows = !entry.paused && entry.started && !entry.channels.is_empty();
+        let flows = !entry.paused && entry.started && !entry.routes.is_empty();
         if !flows || !entry.queue.is_empty() {
             match self.queue_room(&entry.queue, entry.memory_bytes) {
                 Room::Yes => {}
                 other => return other,
             }
         }
-        for channel in entry.channels.values() {
+        for channel in &entry.routes {
             let channel = &self.channels[*channel];
             match self.queue_room(&channel.queue, channel.memory_bytes) {
                 Room::Yes => {}
@@ -321,11 +316,11 @@ impl Shard {
         self.drain_line(key, now);
         let Self { topics, channels, messages, bodies, outputs, .. } = self;
         let topic = &mut topics[key];
-        let flows = !topic.paused && topic.started && !topic.channels.is_empty();
+        let flows = !topic.paused && topic.started && !topic.routes.is_empty();
         let mut moved = Vec::new();
         if flows {
             let congested = |channels: &slab::Slab<super::channel::Channel>| {
-                topic.channels.values().any(|c| channels[*c].queue.is_congested())
+                topic.routes.iter().any(|c| channels[*c].queue.is_congested())
             };
             while !congested(channels) && moved.len() < MOVE_BATCH {
                 let (message, due) = match topic.queue.pop() {

@@ -463,6 +463,7 @@ impl Shard {
         entry.insert(Topic {
             name: name.clone(),
             channels: BTreeMap::new(),
+            routes: Vec::new(),
             queue,
             paused: false,
             started: !self.config.topics_wait_for_start,
@@ -514,6 +515,7 @@ impl Shard {
             dirty: false,
         });
         self.topics[topic].channels.insert(name.clone(), key);
+        self.topics[topic].routes.push(key);
         self.outputs.push_back(Output::Notice(Notice::ChannelCreated(topic_name, name.clone())));
         // What the topic kept for its first channel flows now.
         self.mark_topic(topic);
@@ -574,6 +576,7 @@ impl Shard {
         self.forget_queue(channel.queue.log_id());
         let topic = &mut self.topics[channel.topic];
         topic.channels.remove(&channel.name);
+        topic.routes.retain(|route| *route != key);
         let (name, orphaned) = (topic.name.clone(), topic.channels.is_empty() && topic.name.is_ephemeral());
         self.outputs.push_back(Output::Notice(Notice::ChannelDeleted(name, channel.name)));
         if orphaned {
@@ -752,7 +755,12 @@ impl Shard {
                 self.log_error = Some(error);
                 self.timers.insert(now + LOG_RETRY, Timer::LogRetry(id));
             }
-            LogEvent::Read { records, count, .. } => queue.on_read(records, count),
+            LogEvent::Read { records, count, .. } => {
+                queue.on_read(records, count);
+                if queue.error().is_none() {
+                    self.log_error = None;
+                }
+            }
             LogEvent::ReadFailed { error, .. } => {
                 queue.on_read_failed();
                 self.log_error = Some(error);

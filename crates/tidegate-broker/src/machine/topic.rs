@@ -19,6 +19,8 @@ pub(super) type TopicKey = usize;
 pub(super) struct Topic {
     pub(super) name: TopicName,
     pub(super) channels: BTreeMap<ChannelName, ChannelKey>,
+    /// The same channels, for the way of every message.
+    pub(super) routes: Vec<ChannelKey>,
     /// Messages that wait for the first channel, or for the end of a pause.
     pub(super) queue: Queue,
     pub(super) paused: bool,
@@ -111,6 +113,14 @@ impl TopicLimiter {
         match self.contract.unit {
             Unit::Messages => 1,
             Unit::Bytes => bytes as u64,
+        }
+    }
+
+    /// What a publish of `count` messages with `bytes` in all costs.
+    pub(super) fn cost_of_all(&self, count: u64, bytes: u64) -> u64 {
+        match self.contract.unit {
+            Unit::Messages => count,
+            Unit::Bytes => bytes,
         }
     }
 
