@@ -1,1 +1,18 @@
 //! Experiments: a TOML file in, a table, JSON and a figure out.
+//!
+//! Everything runs in virtual time through the production machines: the simulator supplies arrivals and clocks, and
+//! what limits is the core's own gate.
+//!
+//! | module | its one job |
+//! |---|---|
+//! | [`bucket`] | what a token bucket does to arrivals: exact, and simulated |
+//! | [`experiment`] | experiment files, their kinds and their results |
+//! | [`figure`] | figures as SVG |
+//! | [`table`] | tables for people |
+//! | [`statistics`] | how sure a simulated number is |
+
+pub mod bucket;
+pub mod experiment;
+pub mod figure;
+pub mod statistics;
+pub mod table;

@@ -42,7 +42,7 @@ impl AdminClient {
             .enable_all()
             .build()
             .map_err(|error| Failure::new("cannot start").because(error))?;
-        let answer = runtime.block_on(timeout(PATIENCE, self.exchange(method, path, body)));
+        let answer = runtime.block_on(async { timeout(PATIENCE, self.exchange(method, path, body)).await });
         let (status, bytes) =
             answer.map_err(|_| self.unreachable().help("it took the connection but did not answer"))??;
         if status.is_success() {

@@ -1,12 +1,21 @@
 //! `tidegate broker`: in the place of nsqd.
 
 use std::ffi::OsString;
+use std::sync::Arc;
 
 use tidegate_broker::config::{Action, Config, FLAGS, FlagError, Options};
+use tidegate_broker::io::admin::{LimitStore, Transient};
 use tidegate_runtime::config::{Document, suggest};
+use tidegate_runtime::process::{self, Phase};
+use tidegate_runtime::store::{self, EmbeddedStore};
+use tidegate_runtime::telemetry::{self, Format, LogControl};
 
 use crate::failure::Failure;
-use crate::{output, settings};
+use crate::limit_book::LimitBook;
+use crate::running::{Running, Setup};
+use crate::signals::Signals;
+use crate::token::Token;
+use crate::{output, settings, up};
 
 /// The name that the broker was started under.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -41,8 +50,50 @@ pub(crate) fn run(name: Name, args: &[OsString]) -> Result<(), Failure> {
             _ => Failure::usage(&error).help(HELP),
         }
     })?;
-    let _ = (config, line.ignored);
-    Err(Failure::new("not wired"))
+    let log = telemetry::init(Format::Human, up::log_filter(config.log_level))
+        .map_err(|error| Failure::new(&error).because(error))?;
+    if !line.ignored.is_empty() {
+        tracing::warn!(arguments = ?line.ignored, "not looked at, as nsqd would not");
+    }
+    up::runtime()?.block_on(serve(config, log))
+}
+
+async fn serve(config: Config, log: LogControl) -> Result<(), Failure> {
+    let mut signals = Signals::listen()?;
+    for warning in &config.warnings {
+        tracing::warn!("{warning}");
+    }
+    for (key, address) in [("tcp-address", Some(&config.tcp_address)), ("http-address", config.http_address.as_ref())] {
+        if let Some(address) = address.filter(|address| !settings::is_loopback(address)) {
+            tracing::warn!(%address, "{key} is open to other machines without a token, as nsqd's is");
+        }
+    }
+    tracing::info!(version = version(), "starting");
+    let open_files = process::raise_open_files_limit();
+    tracing::debug!(open_files, "connections are bounded by open files");
+    // Limits that are set live outlast the process here too, if somebody can set them.
+    let (store, token): (Arc<dyn LimitStore>, _) = match config.admin_address {
+        Some(_) => {
+            let store = EmbeddedStore::open(config.data_path.join("control.redb"), store::Options::default())?;
+            let token = Token::load_or_create(&config.data_path.join("admin.token")).map_err(|error| {
+                let help = error.remedy();
+                Failure::new(&error).help(help).because(error)
+            })?;
+            (Arc::new(LimitBook::new(Box::new(store))), Some(token))
+        }
+        None => (Arc::new(Transient::default()), None),
+    };
+    let setup = Setup { config: Arc::new(config), limits: Vec::new(), store, token };
+    let running = Running::start(setup).await?;
+    tracing::info!(tcp = %running.tcp, http = running.http.as_ref().map(ToString::to_string), "serving");
+    let follower = tokio::spawn(up::follow_log_level(log, running.live.log_level.subscribe()));
+    up::tell_supervisor(Phase::Ready);
+    signals.wait().await;
+    tracing::info!("stopping: messages are being saved");
+    up::tell_supervisor(Phase::Stopping);
+    let stopped = running.stop().await;
+    follower.abort();
+    stopped
 }
 
 const HELP: &str = "`tidegate broker -help` lists every option with its default";

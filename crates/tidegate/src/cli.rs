@@ -4,23 +4,23 @@ use std::path::PathBuf;
 
 use clap::{Arg, ArgAction, Args, Command, CommandFactory, Parser, Subcommand, ValueHint};
 use tidegate_broker::config::{FLAGS, Takes};
+use tidegate_broker::io::admin::Target;
 use tidegate_core::Rate;
 use tidegate_runtime::config::units::Bytes;
 
-use crate::target::Target;
 use crate::words::{DisciplineWord, ModeWord, UnitWord};
 
 const ABOUT: &str = "A message broker that real NSQ clients use unchanged, with an exact limit on every topic";
 /// Shown by `tidegate` alone: where to begin, in the order in which one would.
 const FIRST_SCREEN: &str = "\
 First steps:
-  tidegate demo                       the same overload twice, side by side: without a limit and with one
-  tidegate up                         broker and console on this machine; settings from tidegate.toml if it is there
-  tidegate broker -data-path=DIR      in the place of nsqd: its flags, its files, its ports
-  tidegate limits set orders 500/s 50 limits a topic of the running broker, at once
-  tidegate check tidegate.toml        finds what is wrong in a file, and says what to write instead
+  tidegate demo                    one overload twice: without a limit and with one
+  tidegate up                      broker and console, for this machine alone
+  tidegate broker -data-path=DIR   in the place of nsqd: its flags, files and ports
+  tidegate limits set TOPIC 500/s 50   limits a topic of the running broker, live
+  tidegate check tidegate.toml     finds what is wrong, and says what to write instead
 
-Exit codes: 0 done, 1 failed, 2 wrong usage, 3 wrong configuration, 4 objective missed.";
+Exit codes: 0 done, 1 failed, 2 usage, 3 configuration invalid, 4 objective missed.";
 
 /// `tidegate`.
 #[derive(Debug, Parser)]

@@ -2,12 +2,12 @@
 
 use hyper::Method;
 use serde_json::{Value, json};
+use tidegate_broker::io::admin::Target;
 
 use crate::admin_client::AdminClient;
 use crate::cli::{Limits, Running, SetLimit, Writing};
 use crate::failure::Failure;
 use crate::output::{self, Style, Table};
-use crate::target::Target;
 use crate::token::Token;
 use crate::words::RateText;
 

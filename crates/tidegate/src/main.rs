@@ -7,6 +7,8 @@
 //! | `up`, `broker` | what runs until it is told to stop |
 //! | `demo` | the same overload twice, side by side |
 //! | `check`, `status`, `limits` | the verbs that answer and leave |
+//! | `running` | a whole broker, started and stopped in order |
+//! | `servers`, `signals`, `token`, `scratch` | what it stands on |
 //! | `limit_book` | limits set live, and their history, in the control store |
 //! | `admin_client` | requests to a running broker |
 //! | `failure`, `output` | how a command ends, and what it prints |
@@ -17,15 +19,19 @@ mod admin_client;
 mod broker;
 mod check;
 mod cli;
+mod demo;
 mod failure;
 mod limit_book;
 mod limits;
 mod output;
+mod running;
 mod scratch;
+mod servers;
 mod settings;
+mod signals;
 mod status;
-mod target;
 mod token;
+mod up;
 mod words;
 
 use std::ffi::OsString;
@@ -60,7 +66,12 @@ fn run(args: Vec<OsString>) -> Result<(), Failure> {
     if args.get(1).is_some_and(|verb| verb == "broker") {
         return broker::run(broker::Name::Tidegate, &args[2..]);
     }
+    if args.len() < 2 {
+        return output::line(cli::command().render_help());
+    }
     match Cli::parse_from(args).verb {
+        Verb::Up(args) => up::run(&args),
+        Verb::Demo(args) => demo::run(&args),
         Verb::Broker => broker::run(broker::Name::Tidegate, &[]),
         Verb::Check(args) => check::run(&args),
         Verb::Status(args) => status::run(&args),
@@ -70,7 +81,6 @@ fn run(args: Vec<OsString>) -> Result<(), Failure> {
             clap_complete::generate(shell, &mut cli::command(), "tidegate", &mut std::io::stdout());
             Ok(())
         }
-        Verb::Up(_) | Verb::Demo(_) => Err(Failure::new("not wired")),
     }
 }
 

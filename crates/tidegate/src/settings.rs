@@ -4,12 +4,12 @@
 //! file works; `tidegate.example.toml` lists them all with their reasons.
 
 use std::fmt;
-use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::Deserialize;
 use tidegate_broker::config::{Address, Config, Host, Options, TlsVersion};
+use tidegate_broker::io::admin::{Reach, Target};
 use tidegate_broker::machine::limiter::{Contract, Discipline, Mode, Unit};
 use tidegate_core::limit::Limit;
 use tidegate_runtime::config::units::{Bytes, Span};
@@ -17,7 +17,6 @@ use tidegate_runtime::config::{ConfigError, Document};
 use tidegate_runtime::telemetry::Format;
 use tidegate_wire::nsq::{ChannelName, TopicName};
 
-use crate::target::Target;
 use crate::words::{self, RateText};
 
 /// The file, as written.
@@ -305,15 +304,14 @@ impl ChannelSection {
 
 fn warnings(broker: &Config, console: Option<&Console>, limits: &[(Target, Contract)]) -> Vec<String> {
     let mut warnings: Vec<String> = broker.warnings.iter().map(|warning| format!("broker: {warning}")).collect();
-    let mut open = |key: &str, address: Option<&Address>| {
+    let mut open = |key: &str, address: Option<&Address>, so: &str| {
         if let Some(address) = address.filter(|address| !is_loopback(address)) {
-            warnings.push(format!(
-                "{key} is {address}, which other machines may reach; whoever does can read all topics' figures"
-            ));
+            warnings.push(format!("{key} is {address}, which other machines may reach: {so}"));
         }
     };
-    open("admin.address", broker.admin_address.as_ref());
-    open("console.address", console.map(|console| &console.address));
+    open("admin.address", broker.admin_address.as_ref(), "the token travels there unencrypted");
+    let so = "whoever does sees all topics' figures, and the token travels there unencrypted";
+    open("console.address", console.map(|console| &console.address), so);
     for (target, contract) in limits {
         if contract.unit == Unit::Bytes && contract.limit.burst < u64::from(broker.max_msg_size) {
             warnings.push(format!(
@@ -327,10 +325,7 @@ fn warnings(broker: &Config, console: Option<&Console>, limits: &[(Target, Contr
 
 /// Whether only this machine can connect to `address`.
 pub(crate) fn is_loopback(address: &Address) -> bool {
-    match address {
-        Address::Unix(_) => true,
-        Address::Tcp { host, .. } => host == "localhost" || host.parse().is_ok_and(|ip: IpAddr| ip.is_loopback()),
-    }
+    Reach::of(address) != Reach::Network
 }
 
 #[cfg(test)]

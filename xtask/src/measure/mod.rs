@@ -69,7 +69,6 @@ pub(crate) fn run(places: &Places, options: &Options) -> Result<()> {
     set_up.step("build nsqd and its tools", || peers::build_go(places));
     set_up.step("install nsqjs", || peers::install_nsqjs(places));
     set_up.step("build tidegate", || peers::build_tidegate(places));
-    set_up.step("build the load generator", || bench::build_generator(places));
     set_up.close()?;
     let bench = Bench::new(places, options.quick)?;
     let machine = Machine::describe(places)?;

@@ -10,7 +10,7 @@ use tidegate_core::limit::TokenBucket;
 use tidegate_core::timer_wheel::TimerKey;
 use tidegate_wire::nsq::ChannelName;
 
-use super::limiter::{Contract, Source, Unit};
+use super::limiter::{Contract, Mode, Source, Unit};
 use super::output::ConnId;
 use super::queue::{Queue, Queued};
 use super::topic::TopicKey;
@@ -56,21 +56,58 @@ pub(super) struct ChannelLimiter {
     pub(super) contract: Contract,
     pub(super) source: Source,
     pub(super) bucket: TokenBucket,
-    /// When the head of the queue gets its token; the shard has set a timer for it.
+    /// Since when nothing but tokens has held the head of the queue back.
+    in_line_since: Option<Instant>,
+    /// When the head gets its tokens; the shard has set a timer for it.
     pub(super) waiting_until: Option<Instant>,
+}
+
+/// What a channel's contract says of the head of its queue.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Pass {
+    /// It goes, and could have gone at this instant.
+    Since(Instant),
+    /// It goes, though the contract in shadow mode would have held it back.
+    Shadow,
+    /// Not before this instant.
+    Until(Instant),
+    /// Not under this contract.
+    Never,
 }
 
 impl ChannelLimiter {
     pub(super) fn new(contract: Contract, source: Source, now: Instant) -> Self {
-        Self { contract, source, bucket: TokenBucket::new(contract.limit, now), waiting_until: None }
+        let bucket = TokenBucket::new(contract.limit, now);
+        Self { contract, source, bucket, in_line_since: None, waiting_until: None }
     }
 
-    /// What a body of `bytes` costs; never more than the bucket holds, so that everything passes in time.
-    pub(super) fn cost(&self, bytes: usize) -> u64 {
+    /// Asks for the head of the queue, of `bytes`, which a client is ready to take; charges it if it goes.
+    ///
+    /// It is charged when it could first go, not when it entered: a consumer that comes back to a backlog does not get
+    /// what it left untaken. While nothing but tokens holds the queue back, late timers cost it nothing.
+    pub(super) fn pass(&mut self, bytes: usize, entered: Instant, now: Instant) -> Pass {
         let cost = match self.contract.unit {
             Unit::Messages => 1,
             Unit::Bytes => bytes as u64,
         };
-        cost.min(self.contract.limit.burst)
+        if self.contract.mode == Mode::Shadow {
+            return if self.bucket.try_take(cost, now).is_ok() { Pass::Since(now) } else { Pass::Shadow };
+        }
+        let since = self.in_line_since.unwrap_or(now).max(entered).min(now);
+        self.in_line_since = Some(since);
+        match self.bucket.ready_in_line(cost, since) {
+            Some(at) if at <= now => {
+                self.bucket.take_in_line(cost, at);
+                self.in_line_since = Some(at);
+                Pass::Since(at)
+            }
+            Some(at) => Pass::Until(at),
+            None => Pass::Never,
+        }
+    }
+
+    /// Something other than tokens holds the queue back, or it is empty.
+    pub(super) fn leave_line(&mut self) {
+        self.in_line_since = None;
     }
 }

@@ -8,7 +8,7 @@ use tidegate_core::limit::Throttled;
 use tidegate_wire::nsq::frame::{self, Header};
 
 use super::admin::PublishRefused;
-use super::channel::ChannelKey;
+use super::channel::{ChannelKey, Pass};
 use super::client::{Hold, InFlight, State};
 use super::limiter::Mode;
 use super::output::{ConnId, Output};
@@ -412,26 +412,17 @@ impl Shard {
                     // When a record entered is not known; it could go now.
                     Head::Record { body_bytes } => (body_bytes, now),
                 };
-                let cost = limiter.cost(bytes);
-                let at = limiter.bucket.ready_at(cost, entered);
-                match (at, limiter.contract.mode) {
-                    (Some(at), Mode::Enforce) if at <= now => {
-                        channel.access_delay.record(at.nanos_since(entered), now);
-                        // Ready at that instant, so the tokens are there.
-                        let _ = limiter.bucket.try_take(cost, at);
-                    }
-                    (at, Mode::Enforce) => {
-                        if let Some(at) = at
-                            && limiter.waiting_until != Some(at)
-                        {
+                match limiter.pass(bytes, entered, now) {
+                    Pass::Since(at) => channel.access_delay.record(at.nanos_since(entered), now),
+                    Pass::Shadow => channel.counts.shadow += 1,
+                    Pass::Until(at) => {
+                        if limiter.waiting_until != Some(at) {
                             limiter.waiting_until = Some(at);
                             releases.push(Reverse((at, Gated::Channel(key))));
                         }
                         break;
                     }
-                    (_, Mode::Shadow) => {
-                        channel.counts.shadow += u64::from(limiter.bucket.try_take(cost, now).is_err());
-                    }
+                    Pass::Never => break,
                 }
             }
             let queued = match channel.queue.pop() {
@@ -475,6 +466,11 @@ impl Shard {
         let Self { channels, outputs, .. } = self;
         let channel = &mut channels[key];
         let reader_waits = !channel.paused && !channel.ready.is_empty();
+        if let Some(limiter) = &mut channel.limiter
+            && (!reader_waits || channel.queue.head().is_none())
+        {
+            limiter.leave_line();
+        }
         channel.queue.commands(reader_waits, &mut |command| outputs.push_back(Output::Log(command)));
     }
 

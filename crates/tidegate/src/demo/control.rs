@@ -29,14 +29,14 @@ struct Load {
 }
 
 async fn state(State(stage): State<Arc<Stage>>) -> Json<stage::State> {
-    Json(stage.state(clock::now()))
+    Json(stage.state())
 }
 
 async fn load(State(stage): State<Arc<Stage>>, headers: HeaderMap, Json(wanted): Json<Load>) -> Response {
     if let Some(refusal) = refuse_browsers(&headers) {
         return refusal;
     }
-    match stage.set_load(wanted.load, clock::now()) {
+    match stage.set_load(wanted.load) {
         Ok(()) => StatusCode::NO_CONTENT.into_response(),
         Err(error) => problem(StatusCode::BAD_REQUEST, "No such load", &error.to_string()),
     }

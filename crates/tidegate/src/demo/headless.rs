@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use serde_json::json;
-use tidegate_runtime::clock;
 
 use super::plan::Role;
 use super::stage::{Name, Stage};
@@ -11,7 +10,7 @@ use crate::failure::Failure;
 use crate::output::{self, Style, Table, figure};
 
 /// What comes before the overload: both sides well below capacity, so that neither starts with a queue.
-const CALM: (f64, Duration) = (0.5, Duration::from_secs(2));
+pub(crate) const CALM: (f64, Duration) = (0.5, Duration::from_secs(2));
 /// The overload, in capacities.
 const OVERLOAD: f64 = 2.0;
 /// Loss that the objective allows: a hundredth, as it speaks of 99 % of the messages.
@@ -20,7 +19,7 @@ const LOSS_PERCENT: f64 = 1.0;
 /// Offers the script's load.
 pub(crate) async fn perform(stage: &Stage, overload: Duration) -> Result<(), Failure> {
     for (load, length) in [CALM, (OVERLOAD, overload)] {
-        stage.set_load(load, clock::now()).map_err(Failure::new)?;
+        stage.set_load(load).map_err(Failure::new)?;
         tokio::time::sleep(length).await;
     }
     Ok(())
@@ -28,9 +27,8 @@ pub(crate) async fn perform(stage: &Stage, overload: Duration) -> Result<(), Fai
 
 /// Prints what both sides' meters show, and fails if the limited side misses its objective.
 pub(crate) fn report(stage: &Stage, style: Style) -> Result<(), Failure> {
-    let now = clock::now();
-    let state = stage.state(now);
-    let good = stage.figures(Name::With, Role::Good, now);
+    let state = stage.state();
+    let good = state.sides[Name::With as usize].good;
     let slo_ms = stage.plan.slo.as_secs_f64() * 1e3;
     let met = good.delivered_per_s > 0.0 && good.p99_ms <= slo_ms && good.loss_percent <= LOSS_PERCENT;
     match style {

@@ -5,31 +5,31 @@ use std::time::Duration;
 
 use serde::Serialize;
 use tidegate_core::Instant;
-use tidegate_core::estimate::{WindowConfig, WindowedHistogram};
 
-use super::plan::Plan;
+/// What rates and loss look back on: long enough for figures that stand still, short enough that a person sees what the
+/// slider did.
+pub(crate) const WINDOW: Duration = Duration::from_secs(3);
+/// Four samples a second for the window, with room for some more.
+const MOST_SAMPLES: usize = 32;
 
-/// What the figures look back on: long enough for a p99 of the well-behaved topic's 200 messages per second, short
-/// enough that a person sees what the slider did.
-const WINDOW: Duration = Duration::from_secs(3);
-/// Messages are told apart by the tenth of a second in which they should have been published.
-const SLOT: Duration = Duration::from_millis(100);
-
-/// Counts one topic's messages.
-#[derive(Debug)]
-pub(crate) struct Meter {
-    deadline: Duration,
-    /// Time of work done, from when the message should have been published.
-    delay_us: WindowedHistogram,
-    /// By when they should have been published; the oldest first.
-    slots: VecDeque<Slot>,
+/// Counts since the start, and the delays of the last five seconds.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub(crate) struct Totals {
+    /// Messages that were due.
+    pub(crate) offered: u64,
+    /// Messages that the consumer has worked on.
+    pub(crate) finished: u64,
+    /// Messages that came too late, or never will: refused, dropped.
+    pub(crate) lost: u64,
+    pub(crate) p50_ms: f64,
+    pub(crate) p99_ms: f64,
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Slot {
-    number: u64,
-    offered: u64,
-    done_in_time: u64,
+/// Figures of one topic, from its totals at several moments.
+#[derive(Debug, Default)]
+pub(crate) struct Meter {
+    /// The oldest first; it is just outside the window, or the first of all.
+    samples: VecDeque<(Instant, Totals)>,
 }
 
 /// A topic's figures, as the demo's page shows them.
@@ -43,70 +43,31 @@ pub(crate) struct Figures {
 }
 
 impl Meter {
-    pub(crate) fn new(plan: &Plan) -> Self {
-        let window = WindowConfig { slots: u32::try_from(WINDOW.as_secs()).unwrap_or(1), slot: Duration::from_secs(1) };
-        Self { deadline: plan.deadline, delay_us: WindowedHistogram::new(window), slots: VecDeque::new() }
-    }
-
-    /// A message should be published at `due`.
-    pub(crate) fn on_offered(&mut self, due: Instant) {
-        self.slot(due).offered += 1;
-        let kept = (WINDOW + self.deadline).as_nanos().div_ceil(SLOT.as_nanos()) + 2;
-        while self.slots.len() as u128 > kept {
-            self.slots.pop_front();
+    pub(crate) fn sample(&mut self, now: Instant, totals: Totals) {
+        self.samples.push_back((now, totals));
+        while self.samples.get(1).is_some_and(|(at, _)| now.since(*at) >= WINDOW) || self.samples.len() > MOST_SAMPLES {
+            self.samples.pop_front();
         }
     }
 
-    /// The work on the message that should have been published at `due` is done.
-    pub(crate) fn on_done(&mut self, due: Instant, now: Instant) {
-        let delay = now.since(due);
-        self.delay_us.record(u64::try_from(delay.as_micros()).unwrap_or(u64::MAX), now);
-        let in_time = u64::from(delay <= self.deadline);
-        // A message that is older than the window is only a delay.
-        if self.slots.front().is_some_and(|oldest| oldest.number <= number(due)) {
-            let slot = self.slot(due);
-            slot.done_in_time += in_time;
-        }
-    }
-
-    /// The figures of the last [`WINDOW`]. Loss is that of messages whose deadline is over: the others can still make it.
-    pub(crate) fn figures(&self, now: Instant) -> Figures {
-        let delays = self.delay_us.snapshot(now);
-        let (newest, late) = (number(now), number(now.minus_nanos(nanos(self.deadline))));
-        let length = nanos(WINDOW) / nanos(SLOT);
-        let within = |end: u64| move |slot: &&Slot| slot.number + length >= end && slot.number < end;
-        let offered: u64 = self.slots.iter().filter(within(newest)).map(|slot| slot.offered).sum();
-        let due: (u64, u64) = self
-            .slots
-            .iter()
-            .filter(within(late))
-            .fold((0, 0), |sum, slot| (sum.0 + slot.offered, sum.1 + slot.done_in_time));
-        let seconds = WINDOW.as_secs_f64();
+    pub(crate) fn figures(&self) -> Figures {
+        let (Some((from, before)), Some((to, latest))) = (self.samples.front(), self.samples.back()) else {
+            return Figures::default();
+        };
+        let grown = |of: fn(&Totals) -> u64| float(of(latest).saturating_sub(of(before)));
+        let offered = grown(|totals| totals.offered);
+        let lost = grown(|totals| totals.lost);
+        let seconds = to.since(*from).as_secs_f64();
+        let per_s = |count: f64| if seconds > 0.0 { count / seconds } else { 0.0 };
         Figures {
-            offered_per_s: float(offered) / seconds,
-            delivered_per_s: float(delays.count()) / seconds,
-            p50_ms: float(delays.quantile(0.5)) / 1e3,
-            p99_ms: float(delays.quantile(0.99)) / 1e3,
-            loss_percent: if due.0 == 0 { 0.0 } else { 100.0 * float(due.0.saturating_sub(due.1)) / float(due.0) },
+            offered_per_s: per_s(offered),
+            delivered_per_s: per_s(grown(|totals| totals.finished)),
+            p50_ms: latest.p50_ms,
+            p99_ms: latest.p99_ms,
+            // While a long queue empties, more is found late than is offered.
+            loss_percent: if offered > 0.0 { (100.0 * lost / offered).min(100.0) } else { 0.0 },
         }
     }
-
-    fn slot(&mut self, due: Instant) -> &mut Slot {
-        let number = number(due);
-        let place = self.slots.partition_point(|slot| slot.number < number);
-        if self.slots.get(place).is_none_or(|slot| slot.number != number) {
-            self.slots.insert(place, Slot { number, offered: 0, done_in_time: 0 });
-        }
-        &mut self.slots[place]
-    }
-}
-
-fn number(at: Instant) -> u64 {
-    at.as_nanos() / nanos(SLOT)
-}
-
-fn nanos(span: Duration) -> u64 {
-    tidegate_core::time::nanos(span)
 }
 
 #[expect(clippy::cast_precision_loss, reason = "figures for people")]
@@ -122,54 +83,37 @@ mod tests {
         Instant::from_nanos(ms * 1_000_000)
     }
 
-    /// 100 messages per second for `seconds`, each done `delay_ms` later, or not at all.
-    fn run(seconds: u64, delay_ms: impl Fn(u64) -> Option<u64>) -> Figures {
-        let mut meter = Meter::new(&Plan::default());
-        let end = seconds * 1_000;
-        let mut events: Vec<(u64, Option<u64>)> = (0..seconds * 100).map(|n| (n * 10, None)).collect();
-        events.extend((0..seconds * 100).filter_map(|n| Some((n * 10 + delay_ms(n)?, Some(n * 10)))));
-        events.sort_unstable();
-        for (at, done) in events.into_iter().filter(|(at, _)| *at < end) {
-            match done {
-                None => meter.on_offered(ms(at)),
-                Some(due) => meter.on_done(ms(due), ms(at)),
-            }
+    #[test]
+    fn figures_are_of_the_window_alone() {
+        let mut meter = Meter::default();
+        assert_eq!(meter.figures(), Figures::default());
+        for n in 0..=40 {
+            // 100 offered per second; after five seconds a quarter of them is lost.
+            let (offered, late) = (25 * n, 25 * n.saturating_sub(20) / 4);
+            let totals = Totals { offered, finished: offered, lost: late, p50_ms: 1.0, p99_ms: 2.0 };
+            meter.sample(ms(250 * n), totals);
         }
-        meter.figures(ms(end))
-    }
-
-    #[test]
-    fn messages_in_time_are_delivered_and_not_lost() {
-        let figures = run(10, |_| Some(5));
-        assert!((figures.offered_per_s - 100.0).abs() < 4.0, "{figures:?}");
-        assert!((4.5..6.0).contains(&figures.p99_ms), "{figures:?}");
-        assert!(figures.loss_percent.abs() < 1e-9, "{figures:?}");
-    }
-
-    #[test]
-    fn late_messages_are_lost_although_they_are_delivered() {
-        let figures = run(10, |_| Some(1_500));
-        assert!(figures.delivered_per_s > 60.0, "{figures:?}");
-        assert!((figures.loss_percent - 100.0).abs() < 1e-9, "{figures:?}");
-        assert!((1_450.0..1_600.0).contains(&figures.p50_ms), "{figures:?}");
-    }
-
-    #[test]
-    fn messages_that_never_come_are_lost_once_their_deadline_is_over() {
-        let figures = run(10, |n| (n % 4 != 0).then_some(5));
+        let figures = meter.figures();
+        assert!((figures.offered_per_s - 100.0).abs() < 0.1, "{figures:?}");
+        assert!((figures.delivered_per_s - 100.0).abs() < 0.1, "{figures:?}");
         assert!((figures.loss_percent - 25.0).abs() < 1.0, "{figures:?}");
-        // The last second's messages still have time.
-        let figures = run(10, |n| (n < 900).then_some(5));
-        assert!(figures.loss_percent.abs() < 1e-9, "{figures:?}");
+        assert_eq!(meter.samples.len(), 13);
+    }
+
+    #[test]
+    fn loss_is_never_more_than_all() {
+        let mut meter = Meter::default();
+        meter.sample(ms(0), Totals::default());
+        meter.sample(ms(1_000), Totals { offered: 10, lost: 500, ..Totals::default() });
+        assert!((meter.figures().loss_percent - 100.0).abs() < 1e-9);
     }
 
     #[test]
     fn memory_is_bounded() {
-        let mut meter = Meter::new(&Plan::default());
-        for n in 0..100_000 {
-            meter.on_offered(ms(n * 10));
-            meter.on_done(ms(0), ms(n * 10));
+        let mut meter = Meter::default();
+        for n in 0..1_000 {
+            meter.sample(ms(n), Totals::default());
         }
-        assert!(meter.slots.len() <= 45, "{}", meter.slots.len());
+        assert!(meter.samples.len() <= MOST_SAMPLES);
     }
 }

@@ -14,6 +14,7 @@ use std::time::Duration;
 use tidegate_broker::machine::limiter::{Contract, Discipline, Mode, Unit};
 use tidegate_core::Rate;
 use tidegate_core::limit::Limit;
+use tidegate_wire::nsq::TopicName;
 
 /// Which of the two topics.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -33,6 +34,11 @@ impl Role {
             Self::Noisy => "clicks",
         }
     }
+}
+
+/// The topic's name as the broker takes it.
+pub(crate) fn topic_name(role: Role) -> TopicName {
+    TopicName::new(role.topic()).expect("a plain word is a name")
 }
 
 /// The numbers of the demo.

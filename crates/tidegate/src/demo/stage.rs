@@ -1,20 +1,20 @@
-//! The demo's state: the load that is asked for, both sides' meters, and what they showed lately.
+//! The demo's state: the load that is asked for, both sides' figures, and what they were lately.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use serde::Serialize;
 use tidegate_core::Instant;
 use tokio::sync::watch;
 
-use super::meter::{Figures, Meter};
+use super::meter::{Figures, Meter, Totals};
 use super::plan::{LOAD, Plan, Role};
 
-/// The page's charts show two minutes.
-const HISTORY: usize = 240;
-/// How often a point is added.
-pub(crate) const SAMPLE: Duration = Duration::from_millis(500);
+/// The page's charts show a minute; the tables of the console remember two.
+const HISTORY: usize = 480;
+/// How often figures are taken. The page asks as often.
+pub(crate) const SAMPLE: Duration = Duration::from_millis(250);
 
 /// Which of the two brokers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -42,22 +42,22 @@ impl Name {
     }
 }
 
-/// One topic's meter on one side; it is told by the publishers and by the consumer.
-pub(crate) type SharedMeter = Arc<Mutex<Meter>>;
+/// Totals by [`Name`], then by [`Role`].
+pub(crate) type AllTotals = [[Totals; 2]; 2];
 
-/// What the demo is doing. One for the whole demo, shared by everything in it.
+/// What the demo is doing; shared by the page's control and by what drives the load.
 pub(crate) struct Stage {
     pub(crate) plan: Plan,
-    /// By [`Name`], then by [`Role`].
-    meters: [[SharedMeter; 2]; 2],
-    /// The load that publishers offer now, spike included.
+    scene: Mutex<Scene>,
+    /// The load to offer now, spike included.
     offered: watch::Sender<f64>,
-    script: Mutex<Script>,
 }
 
-struct Script {
+struct Scene {
     load: f64,
     spike_until: Option<Instant>,
+    /// By [`Name`], then by [`Role`].
+    meters: [[Meter; 2]; 2],
     history: VecDeque<Point>,
 }
 
@@ -77,6 +77,7 @@ pub(crate) struct State {
     load: f64,
     capacity_per_s: f64,
     slo_ms: f64,
+    deadline_ms: f64,
     spike: bool,
     pub(crate) sides: [Side; 2],
     history: Vec<Point>,
@@ -100,49 +101,48 @@ pub(crate) struct BadLoad {
 
 impl Stage {
     pub(crate) fn new(plan: Plan, load: f64) -> Self {
-        let meter = || Arc::new(Mutex::new(Meter::new(&plan)));
-        Self {
-            plan,
-            meters: [[meter(), meter()], [meter(), meter()]],
-            offered: watch::Sender::new(load),
-            script: Mutex::new(Script { load, spike_until: None, history: VecDeque::new() }),
-        }
+        let scene = Scene { load, spike_until: None, meters: Default::default(), history: VecDeque::new() };
+        Self { plan, scene: Mutex::new(scene), offered: watch::Sender::new(load) }
     }
 
-    pub(crate) fn meters(&self, name: Name) -> [SharedMeter; 2] {
-        self.meters[name as usize].clone()
-    }
-
-    /// What publishers follow.
+    /// The load to offer, spike included; changes at once when the page changes it.
     pub(crate) fn offered(&self) -> watch::Receiver<f64> {
         self.offered.subscribe()
     }
 
     /// Offers `load` times the capacity from now on.
-    pub(crate) fn set_load(&self, load: f64, now: Instant) -> Result<(), BadLoad> {
+    pub(crate) fn set_load(&self, load: f64) -> Result<(), BadLoad> {
         if !LOAD.contains(&load) {
             return Err(BadLoad { found: load });
         }
-        self.script().load = load;
-        self.follow_script(now);
+        let mut scene = self.scene();
+        scene.load = load;
+        self.offer(&scene);
         Ok(())
     }
 
     /// Adds a spike to the load, for a while; one that is under way begins anew.
     pub(crate) fn spike(&self, now: Instant) {
-        self.script().spike_until = Some(now + self.plan.spike_length);
-        self.follow_script(now);
+        let mut scene = self.scene();
+        scene.spike_until = Some(now + self.plan.spike_length);
+        self.offer(&scene);
     }
 
-    /// Ends a spike that is over, and adds a point to the history. To be called every [`SAMPLE`].
-    pub(crate) fn sample(&self, now: Instant) {
-        self.follow_script(now);
-        let [without, with] = Name::BOTH.map(|name| self.figures(name, Role::Good, now));
-        let mut script = self.script();
-        if script.history.len() == HISTORY {
-            script.history.pop_front();
+    /// Ends a spike that is over, and takes the figures. To be called every [`SAMPLE`].
+    pub(crate) fn sample(&self, now: Instant, totals: &AllTotals) {
+        let mut scene = self.scene();
+        if scene.spike_until.is_some_and(|end| end <= now) {
+            scene.spike_until = None;
+            self.offer(&scene);
         }
-        script.history.push_back(Point {
+        for (meter, totals) in scene.meters.iter_mut().flatten().zip(totals.iter().flatten()) {
+            meter.sample(now, *totals);
+        }
+        let [without, with] = Name::BOTH.map(|name| scene.figures(name, Role::Good));
+        if scene.history.len() == HISTORY {
+            scene.history.pop_front();
+        }
+        scene.history.push_back(Point {
             t_ms: now.as_nanos() / 1_000_000,
             without_p99_ms: without.p99_ms,
             with_p99_ms: with.p99_ms,
@@ -151,40 +151,39 @@ impl Stage {
         });
     }
 
-    pub(crate) fn state(&self, now: Instant) -> State {
+    pub(crate) fn state(&self) -> State {
+        let scene = self.scene();
         let sides = Name::BOTH.map(|name| Side {
             name: name.as_str(),
             title: name.title(),
-            good: self.figures(name, Role::Good, now),
-            noisy: self.figures(name, Role::Noisy, now),
+            good: scene.figures(name, Role::Good),
+            noisy: scene.figures(name, Role::Noisy),
         });
-        let script = self.script();
         State {
-            load: script.load,
+            load: scene.load,
             capacity_per_s: self.plan.capacity_per_s,
             slo_ms: self.plan.slo.as_secs_f64() * 1e3,
-            spike: script.spike_until.is_some(),
+            deadline_ms: self.plan.deadline.as_secs_f64() * 1e3,
+            spike: scene.spike_until.is_some(),
             sides,
-            history: script.history.iter().copied().collect(),
+            history: scene.history.iter().copied().collect(),
         }
     }
 
-    pub(crate) fn figures(&self, name: Name, role: Role, now: Instant) -> Figures {
-        let meter = &self.meters[name as usize][role as usize];
-        meter.lock().unwrap_or_else(PoisonError::into_inner).figures(now)
+    fn offer(&self, scene: &Scene) {
+        let spike = if scene.spike_until.is_some() { self.plan.spike } else { 0.0 };
+        self.offered.send_replace(scene.load + spike);
     }
 
-    fn follow_script(&self, now: Instant) {
-        let mut script = self.script();
-        if script.spike_until.is_some_and(|end| end <= now) {
-            script.spike_until = None;
-        }
-        let spike = if script.spike_until.is_some() { self.plan.spike } else { 0.0 };
-        self.offered.send_replace(script.load + spike);
+    fn scene(&self) -> MutexGuard<'_, Scene> {
+        // Its parts are shown, each on its own; a panic in between would leave none of them wrong.
+        self.scene.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
 
-    fn script(&self) -> MutexGuard<'_, Script> {
-        self.script.lock().unwrap_or_else(PoisonError::into_inner)
+impl Scene {
+    fn figures(&self, name: Name, role: Role) -> Figures {
+        self.meters[name as usize][role as usize].figures()
     }
 }
 
@@ -202,30 +201,46 @@ mod tests {
         let offered = stage.offered();
         stage.spike(s(10));
         assert!((*offered.borrow() - 3.8).abs() < 1e-9);
-        stage.set_load(1.5, s(11)).unwrap();
+        stage.set_load(1.5).unwrap();
         assert!((*offered.borrow() - 4.5).abs() < 1e-9);
-        stage.sample(s(13));
+        stage.sample(s(12), &AllTotals::default());
+        assert!(stage.state().spike);
+        stage.sample(s(13), &AllTotals::default());
         assert!((*offered.borrow() - 1.5).abs() < 1e-9);
-        assert!(!stage.state(s(13)).spike);
+        assert!(!stage.state().spike);
     }
 
     #[test]
     fn loads_beyond_the_slider_are_refused() {
         let stage = Stage::new(Plan::default(), 1.0);
         for load in [0.1, 3.1, f64::NAN, -1.0, f64::INFINITY] {
-            assert!(stage.set_load(load, s(1)).is_err(), "{load}");
+            assert!(stage.set_load(load).is_err(), "{load}");
         }
-        assert_eq!(stage.set_load(4.0, s(1)).unwrap_err().to_string(), "load 4 is not between 0.2 and 3");
+        assert_eq!(stage.set_load(4.0).unwrap_err().to_string(), "load 4 is not between 0.2 and 3");
     }
 
     #[test]
     fn history_is_bounded_and_oldest_first() {
         let stage = Stage::new(Plan::default(), 1.0);
-        for second in 1..=300 {
-            stage.sample(s(second));
+        for second in 1..=600 {
+            stage.sample(s(second), &AllTotals::default());
         }
-        let history = stage.state(s(300)).history;
+        let history = stage.state().history;
         assert_eq!(history.len(), HISTORY);
-        assert_eq!((history[0].t_ms, history[HISTORY - 1].t_ms), (61_000, 300_000));
+        assert_eq!((history[0].t_ms, history[HISTORY - 1].t_ms), (121_000, 600_000));
+    }
+
+    #[test]
+    fn each_side_shows_its_own_figures() {
+        let stage = Stage::new(Plan::default(), 1.0);
+        let mut totals = AllTotals::default();
+        stage.sample(s(1), &totals);
+        totals[Name::With as usize][Role::Noisy as usize].offered = 500;
+        totals[Name::Without as usize][Role::Good as usize].p99_ms = 7.0;
+        stage.sample(s(2), &totals);
+        let [without, with] = stage.state().sides;
+        assert!((with.noisy.offered_per_s - 500.0).abs() < 1e-9);
+        assert!((without.good.p99_ms - 7.0).abs() < 1e-9);
+        assert!(with.good.offered_per_s.abs() < 1e-9 && without.noisy.offered_per_s.abs() < 1e-9);
     }
 }
