@@ -6,7 +6,7 @@ use tidegate_wire::nsq::{BadName, ChannelName, TopicName};
 
 use super::Shared;
 use super::problem::{Problem, outcome};
-use crate::machine::admin::{AdminRequest, Pause};
+use crate::machine::admin::{AdminRequest, Pause, Recording};
 
 enum Action {
     Empty,
@@ -19,7 +19,9 @@ impl Action {
             "empty" => Ok(Self::Empty),
             "pause" => Ok(Self::Pause(Pause::Paused)),
             "unpause" => Ok(Self::Pause(Pause::Flowing)),
-            _ => Err(Problem::not_found(format!("`{name}` is no action; there are pause, unpause and empty"))),
+            _ => Err(Problem::not_found(format!(
+                "`{name}` is no action; there are pause, unpause and empty, and for topics record and stop-recording"
+            ))),
         }
     }
 }
@@ -47,9 +49,13 @@ impl Shared {
 
 pub(super) async fn act_on_topic(State(shared): State<Shared>, Path((name, action)): Path<(String, String)>) -> Done {
     let topic = topic_name(&name)?;
-    let request = match Action::named(&action)? {
-        Action::Empty => AdminRequest::EmptyTopic(topic.clone()),
-        Action::Pause(pause) => AdminRequest::PauseTopic(topic.clone(), pause),
+    let request = match action.as_str() {
+        "record" => AdminRequest::Record(topic.clone(), Recording::On),
+        "stop-recording" => AdminRequest::Record(topic.clone(), Recording::Off),
+        other => match Action::named(other)? {
+            Action::Empty => AdminRequest::EmptyTopic(topic.clone()),
+            Action::Pause(pause) => AdminRequest::PauseTopic(topic.clone(), pause),
+        },
     };
     shared.tell(&topic, &name, request).await
 }

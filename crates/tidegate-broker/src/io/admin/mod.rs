@@ -7,6 +7,7 @@
 //! | `PUT`, `DELETE /api/v1/limits/{topic}[/{channel}]` | sets or removes a limit, live |
 //! | `POST /api/v1/limits/undo` | takes the newest change back |
 //! | `POST /api/v1/topics/{topic}[/channels/{channel}]/{pause,unpause,empty}` | acts on a topic or channel |
+//! | `POST /api/v1/topics/{topic}/{record,stop-recording}` | writes `TOPIC.trace` into the data folder, or ends it |
 //! | `DELETE /api/v1/topics/{topic}[/channels/{channel}]` | deletes it |
 //! | `GET /healthz`, `GET /readyz`, `GET /metrics` | for supervisors and Prometheus |
 //!
