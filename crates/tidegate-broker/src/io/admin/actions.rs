@@ -1,7 +1,10 @@
 //! Acting on topics and channels.
 
-use axum::extract::{Path, State};
+use std::time::Duration;
+
+use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
+use serde::Deserialize;
 use tidegate_wire::nsq::{BadName, ChannelName, TopicName};
 
 use super::Shared;
@@ -49,13 +52,9 @@ impl Shared {
 
 pub(super) async fn act_on_topic(State(shared): State<Shared>, Path((name, action)): Path<(String, String)>) -> Done {
     let topic = topic_name(&name)?;
-    let request = match action.as_str() {
-        "record" => AdminRequest::Record(topic.clone(), Recording::On),
-        "stop-recording" => AdminRequest::Record(topic.clone(), Recording::Off),
-        other => match Action::named(other)? {
-            Action::Empty => AdminRequest::EmptyTopic(topic.clone()),
-            Action::Pause(pause) => AdminRequest::PauseTopic(topic.clone(), pause),
-        },
+    let request = match Action::named(&action)? {
+        Action::Empty => AdminRequest::EmptyTopic(topic.clone()),
+        Action::Pause(pause) => AdminRequest::PauseTopic(topic.clone(), pause),
     };
     shared.tell(&topic, &name, request).await
 }
@@ -82,4 +81,40 @@ pub(super) async fn delete_channel(State(shared): State<Shared>, Path((topic, na
     let what = format!("{topic}/{name}");
     let (topic, channel) = (topic_name(&topic)?, channel_name(&name)?);
     shared.tell(&topic, &what, AdminRequest::DeleteChannel(topic.clone(), channel)).await
+}
+
+/// How long a trace is to be.
+#[derive(Deserialize)]
+pub(super) struct Length {
+    seconds: Option<u64>,
+}
+
+/// Longest trace, s; one of a busy topic takes a gigabyte by then.
+const TRACE_MAX_S: u64 = 3_600;
+const TRACE_DEFAULT_S: u64 = 60;
+
+/// Begins a trace of the topic, which ends by itself.
+pub(super) async fn record(
+    State(shared): State<Shared>,
+    Path(name): Path<String>,
+    Query(length): Query<Length>,
+) -> Done {
+    let topic = topic_name(&name)?;
+    let seconds = length.seconds.unwrap_or(TRACE_DEFAULT_S);
+    if !(1..=TRACE_MAX_S).contains(&seconds) {
+        return Err(Problem::bad_request(format!("`seconds` is {seconds}; a trace lasts 1 to {TRACE_MAX_S} seconds")));
+    }
+    shared.tell(&topic, &name, AdminRequest::Record(topic.clone(), Recording::On)).await?;
+    let broker = shared.admin.broker.clone();
+    tokio::spawn(async move {
+        tokio::time::sleep(Duration::from_secs(seconds)).await;
+        broker.ask_topic(&topic, AdminRequest::Record(topic.clone(), Recording::Off)).await;
+    });
+    Ok(StatusCode::ACCEPTED)
+}
+
+/// Ends the topic's trace now.
+pub(super) async fn stop_recording(State(shared): State<Shared>, Path(name): Path<String>) -> Done {
+    let topic = topic_name(&name)?;
+    shared.tell(&topic, &name, AdminRequest::Record(topic.clone(), Recording::Off)).await
 }

@@ -7,7 +7,7 @@
 //! | `PUT`, `DELETE /api/v1/limits/{topic}[/{channel}]` | sets or removes a limit, live |
 //! | `POST /api/v1/limits/undo` | takes the newest change back |
 //! | `POST /api/v1/topics/{topic}[/channels/{channel}]/{pause,unpause,empty}` | acts on a topic or channel |
-//! | `POST /api/v1/topics/{topic}/{record,stop-recording}` | writes `TOPIC.trace` into the data folder, or ends it |
+//! | `POST /api/v1/record/{topic}[?seconds=60]`, `DELETE` | writes `TOPIC.trace` into the data folder; ends it |
 //! | `DELETE /api/v1/topics/{topic}[/channels/{channel}]` | deletes it |
 //! | `GET /healthz`, `GET /readyz`, `GET /metrics` | for supervisors and Prometheus |
 //!
@@ -110,6 +110,7 @@ pub fn router(state: AdminState, access: Access) -> Router {
             "/api/v1/limits/{topic}/{channel}",
             get(limit_routes::one_of_channel).put(limit_routes::set_channel).delete(limit_routes::remove_channel),
         )
+        .route("/api/v1/record/{topic}", post(actions::record).delete(actions::stop_recording))
         .route("/api/v1/topics/{topic}", delete(actions::delete_topic))
         .route("/api/v1/topics/{topic}/{action}", post(actions::act_on_topic))
         .route("/api/v1/topics/{topic}/channels/{channel}", delete(actions::delete_channel))
