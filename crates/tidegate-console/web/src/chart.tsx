@@ -24,6 +24,8 @@ export interface ChartProps {
   height: number;
   /** Delays spread over powers of ten; counts start at zero. */
   scale: "delay" | "count";
+  /** Marks say how long ago, for times that are not of the wall clock. */
+  ago?: boolean;
   /** The ends of a delay axis, where two charts are compared; else it follows the values. */
   range?: [number, number];
 }
@@ -59,7 +61,7 @@ function options(props: ChartProps, width: number): uPlot.Options {
         : { range: (_, _min, max) => [0, Math.max(1, (max ?? 0) * 1.15)] },
     },
     axes: [
-      { ...axis, size: 26, space: 80, values: (_, ticks) => ticks.map((s) => new Date(s * 1_000).toTimeString().slice(0, 8)) },
+      { ...axis, size: 26, space: 80, ...(props.ago ? agoMarks : { values: (_, ticks) => ticks.map(clockTime) }) },
       {
         ...axis,
         size: 58,
@@ -84,6 +86,17 @@ function options(props: ChartProps, width: number): uPlot.Options {
     ],
   };
 }
+
+const clockTime = (s: number) => new Date(s * 1_000).toTimeString().slice(0, 8);
+
+/** Marks that stand still while the line moves: a third of the span apart, counted back from now. */
+const agoMarks: Partial<uPlot.Axis> = {
+  splits: (_, __, min, max) => [0, 1, 2, 3].map((third) => min + ((max - min) * third) / 3),
+  values: (chart, ticks) => ticks.map((s) => {
+    const ago = Math.round((chart.scales["x"]?.max ?? s) - s);
+    return ago === 0 ? "now" : `−${ago} s`;
+  }),
+};
 
 /** Axis marks are powers of ten: `100 µs`, `1 ms`. */
 function axisDelay(us: number): string {

@@ -53,7 +53,6 @@ export function Demo() {
       <h1 tabIndex={-1}>The same overload, twice</h1>
       <p class="lead">
         A noisy topic and a well-behaved one share a consumer that handles {formatRate(state.capacity_per_s)} messages a second.
-        {state.deadline_ms !== undefined && ` What is later than ${plainDelay(state.deadline_ms)} is lost.`}
         {" "}<strong>On the right, the noisy topic has a limit.</strong>
       </p>
       <Controls state={state} />
@@ -123,7 +122,7 @@ function SideView({ side, state }: { side: Side; state: DemoState }) {
           <div class={lossy ? "bad" : "good"}>
             <dt>Well-behaved topic, lost</dt>
             <dd>{formatPercent(side.good.loss_percent)}</dd>
-            <dd class="hint">{formatRate(side.good.delivered_per_s)} of {formatRate(side.good.offered_per_s)}/s delivered</dd>
+            <dd class="hint">{state.deadline_ms === undefined ? "" : `later than ${plainDelay(state.deadline_ms)}, of `}{formatRate(side.good.offered_per_s)}/s offered</dd>
           </div>
         </dl>
         <p class="noisy">
@@ -131,7 +130,7 @@ function SideView({ side, state }: { side: Side; state: DemoState }) {
         </p>
       </div>
       <Chart title="p99 of the well-behaved topic" summary={formatDelay(side.good.p99_ms * 1_000)} scale="delay" height={200}
-        at_ms={at_ms} span_ms={SPAN_MS} range={sharedRange({ ...state, history })}
+        at_ms={at_ms} span_ms={SPAN_MS} ago range={sharedRange({ ...state, history })}
         lines={[
           { label: "p99", color: slow || lossy ? "--bad" : "--good", values: p99 },
           { label: "goal", color: "--limit", dashed: true, values: at_ms.map(() => state.slo_ms * 1_000) },
