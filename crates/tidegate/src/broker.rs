@@ -29,7 +29,7 @@ pub(crate) fn run(name: Name, args: &[OsString]) -> Result<(), Failure> {
         let text = arg.to_str().ok_or_else(|| Failure::usage(format!("{} is not UTF-8", arg.display())))?;
         Ok(text.to_owned())
     });
-    let line = Options::from_flags(args.collect::<Result<Vec<_>, Failure>>()?).map_err(usage)?;
+    let line = Options::from_flags(args.collect::<Result<Vec<_>, Failure>>()?).map_err(|error| usage(&error))?;
     match line.action {
         Action::Version => return output::line(version()),
         Action::Help => return help(name),
@@ -98,15 +98,15 @@ async fn serve(config: Config, log: LogControl) -> Result<(), Failure> {
 
 const HELP: &str = "`tidegate broker -help` lists every option with its default";
 
-fn usage(error: FlagError) -> Failure {
-    let help = match &error {
+fn usage(error: &FlagError) -> Failure {
+    let help = match error {
         FlagError::Unknown { name } => match suggest(name, FLAGS.iter().map(|flag| flag.name)) {
             Some(meant) => format!("did you mean -{meant}? {HELP}"),
             None => HELP.to_owned(),
         },
         _ => HELP.to_owned(),
     };
-    Failure::usage(&error).help(help)
+    Failure::usage(error).help(help)
 }
 
 /// nsqd's line, with whose broker it is: scripts look for the word after `nsqd`.

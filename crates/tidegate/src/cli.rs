@@ -14,11 +14,11 @@ const ABOUT: &str = "A message broker that real NSQ clients use unchanged, with 
 /// Shown by `tidegate` alone: where to begin, in the order in which one would.
 const FIRST_SCREEN: &str = "\
 First steps:
-  tidegate demo                    one overload twice: without a limit and with one
-  tidegate up                      broker and console, for this machine alone
-  tidegate broker -data-path=DIR   in the place of nsqd: its flags, files and ports
-  tidegate limits set TOPIC 500/s 50   limits a topic of the running broker, live
-  tidegate check tidegate.toml     finds what is wrong, and says what to write instead
+  tidegate demo                         one overload twice: without a limit and with one
+  tidegate up                           broker and console, for this machine alone
+  tidegate broker -data-path=DIR        in the place of nsqd: its flags, files and ports
+  tidegate limits set TOPIC 500/s 50    limits a topic of the running broker, live
+  tidegate check tidegate.toml          finds what is wrong, and what to write instead
 
 Exit codes: 0 done, 1 failed, 2 usage, 3 configuration invalid, 4 objective missed.";
 
@@ -62,7 +62,7 @@ pub(crate) struct Up {
     /// The configuration; by default `tidegate.toml` in this folder if there is one, else the defaults
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) config: Option<PathBuf>,
-    /// What is logged, such as `debug` or `info,tidegate_broker=debug`; by default as broker.log_level says
+    /// What is logged, such as `debug` or `info,tidegate_broker=debug`; by default as `broker.log_level` says
     #[arg(long, value_name = "FILTER")]
     pub(crate) log: Option<String>,
 }
@@ -184,7 +184,7 @@ pub(crate) enum Bench {
 
 /// The command with everything that completions and help texts know, the broker's flags included.
 pub(crate) fn command() -> Command {
-    Cli::command().mut_subcommand("broker", |broker| broker_flags(broker))
+    Cli::command().mut_subcommand("broker", broker_flags)
 }
 
 /// nsqd's flags in clap's terms. They are only shown: the broker reads its arguments itself, in Go's syntax.

@@ -80,7 +80,9 @@ impl Display for Table {
             let mut text = String::new();
             for (column, cell) in row.iter().enumerate() {
                 let width = width[column];
-                text += &if right[column] { format!("{cell:>width$}  ") } else { format!("{cell:<width$}  ") };
+                let padding = " ".repeat(width - cell.chars().count());
+                let (before, after) = if right[column] { (&*padding, "") } else { ("", &*padding) };
+                text.extend([before, cell.as_str(), after, "  "]);
             }
             writeln!(f, "{}", text.trim_end())?;
         }

@@ -33,6 +33,9 @@ use serde::de::DeserializeOwned;
 /// Largest file that is read. A thousand topics take about 100 KiB.
 pub const MAX_FILE_BYTES: u64 = 4 << 20;
 
+/// Characters of what is accepted that are shown beside a suggestion: about a line of a report.
+const LONGEST_LIST: usize = 100;
+
 /// The text of a file, and where it came from.
 #[derive(Clone, Debug)]
 pub struct Document {
@@ -176,10 +179,11 @@ impl Problem {
             return self.advice.clone();
         }
         let expected = self.accepted.as_ref().map(|accepted| format!("expected {accepted}"));
-        match (&self.suggestion, expected) {
-            (Some(meant), Some(expected)) => Some(format!("did you mean `{meant}`? {}", capitalized(&expected))),
-            (Some(meant), None) => Some(format!("did you mean `{meant}`?")),
-            (None, expected) => expected,
+        let Some(meant) = &self.suggestion else { return expected };
+        // Who only slipped need not read through all that would have been right.
+        match expected.filter(|expected| expected.len() <= LONGEST_LIST) {
+            Some(expected) => Some(format!("did you mean `{meant}`? {}", capitalized(&expected))),
+            None => Some(format!("did you mean `{meant}`?")),
         }
     }
 }

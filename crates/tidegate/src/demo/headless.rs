@@ -27,8 +27,8 @@ pub(crate) async fn perform(stage: &Stage, overload: Duration) -> Result<(), Fai
 
 /// Prints what both sides' meters show, and fails if the limited side misses its objective.
 pub(crate) fn report(stage: &Stage, style: Style) -> Result<(), Failure> {
-    let state = stage.state();
-    let good = state.sides[Name::With as usize].good;
+    let shown = stage.state();
+    let good = shown.sides[Name::With as usize].good;
     let slo_ms = stage.plan.slo.as_secs_f64() * 1e3;
     let met = good.delivered_per_s > 0.0 && good.p99_ms <= slo_ms && good.loss_percent <= LOSS_PERCENT;
     match style {
@@ -37,11 +37,11 @@ pub(crate) fn report(stage: &Stage, style: Style) -> Result<(), Failure> {
             "capacity_per_s": stage.plan.capacity_per_s,
             "deadline_ms": stage.plan.deadline.as_secs_f64() * 1e3,
             "slo": { "p99_ms": slo_ms, "loss_percent": LOSS_PERCENT, "met": met },
-            "sides": state.sides,
+            "sides": shown.sides,
         }))?,
         Style::Table => {
             let mut table = Table::new(&["broker", "topic", "offered/s", "delivered/s", "p50 ms", "p99 ms", "lost %"]);
-            for (side, role) in state.sides.iter().flat_map(|side| Role::BOTH.map(|role| (side, role))) {
+            for (side, role) in shown.sides.iter().flat_map(|side| Role::BOTH.map(|role| (side, role))) {
                 let figures = if role == Role::Good { side.good } else { side.noisy };
                 table.row([
                     side.title.to_owned(),

@@ -87,7 +87,7 @@ mod tests {
     fn figures_are_of_the_window_alone() {
         let mut meter = Meter::default();
         assert_eq!(meter.figures(), Figures::default());
-        for n in 0..=40 {
+        for n in 0..=40_u64 {
             // 100 offered per second; after five seconds a quarter of them is lost.
             let (offered, late) = (25 * n, 25 * n.saturating_sub(20) / 4);
             let totals = Totals { offered, finished: offered, lost: late, p50_ms: 1.0, p99_ms: 2.0 };

@@ -1,0 +1,273 @@
+//! A whole broker: shard threads, HTTP servers and background tasks, started and stopped in order.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tidegate_broker::config::{Address, Config, TlsRequired};
+use tidegate_broker::io::admin::{self, Access, AdminState, LimitStore, Limits, Phase, Reach, Target};
+use tidegate_broker::io::broker::{Broker, Extras, StartError, StartingLimit};
+use tidegate_broker::io::handle::{BrokerHandle, Notice};
+use tidegate_broker::io::http::client::{HttpClient, Trust};
+use tidegate_broker::io::http::{self, ApiState, Listening, Live, NSQD_VERSION, Node};
+use tidegate_broker::io::lookupd::{Identity, Lookupd, Patience};
+use tidegate_broker::io::tls;
+use tidegate_broker::machine::limiter::{Contract, Source};
+use tidegate_runtime::clock;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
+use tokio::time::sleep;
+
+use crate::failure::Failure;
+use crate::servers::{Bound, Servers};
+use crate::settings;
+use crate::token::Token;
+
+/// What a broker is started with.
+pub(crate) struct Setup {
+    pub(crate) config: Arc<Config>,
+    /// The limits of the configuration file.
+    pub(crate) limits: Vec<(Target, Contract)>,
+    /// Where limits that are set live outlast the process.
+    pub(crate) store: Arc<dyn LimitStore>,
+    /// What writers to the admin API must show; without one, nobody writes.
+    pub(crate) token: Option<Token>,
+}
+
+/// A broker that runs. [`Self::stop`] saves its messages; dropping it does not.
+pub(crate) struct Running {
+    broker: Arc<Broker>,
+    servers: Servers,
+    /// Keeps the file of topics and channels up to date.
+    keeper: JoinHandle<()>,
+    phase: watch::Sender<Phase>,
+    /// What can change while it runs.
+    pub(crate) live: Live,
+    /// Where clients connect; the port is the real one.
+    pub(crate) tcp: Address,
+    /// Where nsqd's HTTP API listens.
+    pub(crate) http: Option<Address>,
+    /// Where this machine reaches the admin API without a token for reads, as `host:port`.
+    pub(crate) admin: Option<String>,
+}
+
+impl Running {
+    /// Starts everything, or nothing: ports are taken before the data folder is touched.
+    pub(crate) async fn start(setup: Setup) -> Result<Self, Failure> {
+        let Setup { config, limits, store, token } = setup;
+        let server_tls = tls::server_config(&config.tls).map_err(|error| Failure::config(&error).because(error))?;
+        let http = bind(config.http_address.as_ref()).await?;
+        let https = bind(config.https_address.as_ref().filter(|_| server_tls.is_some())).await?;
+        let admin = bind(config.admin_address.as_ref()).await?;
+
+        // In force before the first client connects.
+        let stored = blocking({
+            let store = Arc::clone(&store);
+            move || store.limits()
+        })
+        .await
+        .map_err(|error| Failure::new("cannot read the limits that were set live").because(error))?;
+        let of = |source| move |(target, contract)| starting_limit(target, contract, source);
+        let limits_at_start =
+            limits.iter().cloned().map(of(Source::File)).chain(stored.into_iter().map(of(Source::Admin))).collect();
+        let http_client = http_client(&config)?;
+        let extras = Extras {
+            limits: limits_at_start,
+            http: http_client.clone(),
+            tls: server_tls.clone(),
+            runtime: tokio::runtime::Handle::current(),
+        };
+        let starting = Arc::clone(&config);
+        let mut broker = blocking(move || Broker::start(starting, extras)).await.map_err(not_started)?;
+        let notices = broker.take_notices();
+        let broker = Arc::new(broker);
+        let (limits, _) = Limits::start(broker.handle(), store, limits)
+            .await
+            .map_err(|error| Failure::new("cannot read the limits that were set live").because(error))?;
+
+        let tcp = broker.tcp_address().clone();
+        let node = Node {
+            hostname: settings::host().name,
+            tcp: listening(&tcp),
+            http: http.as_ref().map_or(Listening::Nowhere, |bound| bound.listening),
+            started: clock::now(),
+            start_time_s: clock::realtime_ns() / 1_000_000_000,
+        };
+        let live = Live::new(&config);
+        let directory = directory(&config, &node, http_client, broker.handle(), &live);
+        let phase = watch::Sender::new(Phase::Starting);
+        let mut running = Self {
+            keeper: tokio::spawn(follow_topics(Arc::clone(&broker), notices, directory)),
+            servers: Servers::new(),
+            phase,
+            live: live.clone(),
+            tcp,
+            http: http.as_ref().map(|bound| bound.address.clone()),
+            admin: None,
+            broker,
+        };
+        running.serve_nsqd_api(&config, &node, http, https.map(|bound| (bound, server_tls)));
+        if let Some(bound) = admin {
+            let state = AdminState {
+                broker: running.broker.handle(),
+                limits,
+                config,
+                node: Arc::new(node),
+                live,
+                phase: running.phase.subscribe(),
+            };
+            running.serve_admin_api(state, bound, token.as_ref()).await?;
+        }
+        running.phase.send_replace(Phase::Serving);
+        Ok(running)
+    }
+
+    fn serve_nsqd_api(
+        &mut self,
+        config: &Arc<Config>,
+        node: &Node,
+        http: Option<Bound>,
+        https: Option<(Bound, Option<Arc<rustls::ServerConfig>>)>,
+    ) {
+        let api = ApiState::new(self.broker.handle(), Arc::clone(config), node.clone(), self.live.clone());
+        let https_port = match https.as_ref().map(|(bound, _)| bound.listening) {
+            Some(Listening::Port(port)) => port,
+            _ => 0,
+        };
+        if let Some(bound) = http {
+            let everything = config.tls.required != TlsRequired::Yes;
+            let router = if everything { http::router(api.clone()) } else { http::tls_required_router(https_port) };
+            self.servers.serve(bound, None, router);
+        }
+        if let Some((bound, tls)) = https {
+            self.servers.serve(bound, tls, http::router(api));
+        }
+    }
+
+    async fn serve_admin_api(&mut self, state: AdminState, bound: Bound, token: Option<&Token>) -> Result<(), Failure> {
+        let token = token.map(|token| admin::Token::new(token.reveal()));
+        let reach = Reach::of(&bound.address);
+        self.admin = bound.local_authority();
+        if reach == Reach::Network {
+            // There reads need the token. The console reads without one, on a port that only this machine reaches.
+            let inside = Bound::bind(&Address::Tcp { host: "127.0.0.1".to_owned(), port: 0 }).await?;
+            self.admin = inside.local_authority();
+            let access = Access { token: token.clone(), reach: Reach::Loopback };
+            self.servers.serve(inside, None, admin::router(state.clone(), access));
+        }
+        self.servers.serve(bound, None, admin::router(state, Access { token, reach }));
+        Ok(())
+    }
+
+    /// Takes no more work, finishes what is under way, saves every message, and ends.
+    pub(crate) async fn stop(self) -> Result<(), Failure> {
+        self.phase.send_replace(Phase::Draining);
+        self.servers.stop().await;
+        self.keeper.abort();
+        // Aborted or ended, it has let go of the broker.
+        let _ = self.keeper.await;
+        let broker = Arc::into_inner(self.broker).expect("the servers and the keeper have ended");
+        broker.stop().await.map_err(|error| {
+            Failure::new("not everything was saved").because(error).help("is there space on the disk of data_path?")
+        })
+    }
+}
+
+async fn bind(address: Option<&Address>) -> Result<Option<Bound>, Failure> {
+    match address {
+        Some(address) => Bound::bind(address).await.map(Some),
+        None => Ok(None),
+    }
+}
+
+fn starting_limit(target: Target, contract: Contract, source: Source) -> StartingLimit {
+    StartingLimit { topic: target.topic, channel: target.channel, contract, source }
+}
+
+fn not_started(error: StartError) -> Failure {
+    let help = match &error {
+        StartError::Listen { .. } => "is another broker running? tcp_address says where this one listens",
+        StartError::DataFolder { .. } => "data_path needs to be a folder of this broker alone that it may write",
+        _ => "the error below says what the system refused",
+    };
+    Failure::new(&error).help(help).because(error)
+}
+
+fn listening(address: &Address) -> Listening {
+    match address {
+        Address::Unix(_) => Listening::Unix,
+        Address::Tcp { port, .. } => Listening::Port(*port),
+    }
+}
+
+/// What asks AUTH servers and nsqlookupds. `tls_root_ca_file` says who may vouch for a server, else the system does,
+/// but only where some server speaks HTTPS: a machine without authorities is no reason not to start.
+fn http_client(config: &Config) -> Result<HttpClient, Failure> {
+    let roots = match &config.tls.root_ca {
+        Some(file) => Some(tls::authorities(file).map_err(|error| Failure::config(&error).because(error))?),
+        None if config.auth_http_addresses.iter().any(|address| address.starts_with("https://")) => None,
+        None => Some(rustls::RootCertStore::empty()),
+    };
+    let trust = roots.map_or(Trust::System, |roots| {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let client = rustls::ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .expect("the provider has suites for both versions")
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        Trust::Configured(Box::new(client))
+    });
+    HttpClient::new(config.http_client_connect_timeout, config.http_client_request_timeout, trust)
+        .map_err(|error| Failure::new("cannot read the system's certificate authorities").because(error))
+}
+
+/// Tells nsqlookupds about this broker, those too that are named later, while it runs.
+fn directory(config: &Config, node: &Node, http: HttpClient, broker: BrokerHandle, live: &Live) -> Lookupd {
+    let announced = |configured: Option<u16>, listening: Listening| match (configured, listening) {
+        (Some(port), _) | (None, Listening::Port(port)) => port,
+        (None, Listening::Unix | Listening::Nowhere) => 0,
+    };
+    let identity = Identity {
+        broadcast_address: config.broadcast_address.clone(),
+        tcp_port: announced(config.broadcast_tcp_port, node.tcp),
+        http_port: announced(config.broadcast_http_port, node.http),
+        hostname: node.hostname.clone(),
+        version: NSQD_VERSION.to_owned(),
+    };
+    // Its task ends with the last handle on it, which is the follower's.
+    Lookupd::start(identity, Patience::default(), http, broker, live.lookupd_addresses.subscribe()).0
+}
+
+/// Changes of topics come in swarms when many clients connect; one file is enough for each swarm.
+const SWARM: Duration = Duration::from_millis(100);
+
+/// Whenever topics or channels change: tells nsqlookupds, and writes their file.
+async fn follow_topics(broker: Arc<Broker>, notices: Option<mpsc::UnboundedReceiver<Notice>>, directory: Lookupd) {
+    let Some(mut notices) = notices else { return };
+    // Runs while the file is behind.
+    let mut patience = pin!(sleep(Duration::ZERO));
+    let mut behind = false;
+    loop {
+        tokio::select! {
+            notice = notices.recv() => {
+                let Some(notice) = notice else { return };
+                directory.observe(&notice).await;
+                if !behind {
+                    patience.set(sleep(SWARM));
+                    behind = true;
+                }
+            }
+            () = &mut patience, if behind => {
+                behind = false;
+                if let Err(error) = broker.save_metadata().await {
+                    tracing::error!(%error, "cannot write the file of topics and channels");
+                }
+            }
+        }
+    }
+}
+
+/// Runs `work`, which waits for a disk, where waiting holds nobody up.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    tokio::task::spawn_blocking(work).await.expect("it returns its errors")
+}

@@ -1,0 +1,112 @@
+//! HTTP servers that stop together.
+
+use std::io;
+use std::sync::Arc;
+
+use axum::Router;
+use rustls::ServerConfig;
+use tidegate_broker::config::Address;
+use tidegate_broker::io::http::Listening;
+use tidegate_broker::io::http::serve::{self, Bounds, Listener};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use crate::failure::Failure;
+
+/// A socket that waits for its router: ports are taken before anything else starts, so that a taken one ends the start.
+pub(crate) struct Bound {
+    listener: Listener,
+    pub(crate) listening: Listening,
+    /// With the port that the system picked, if it was asked to.
+    pub(crate) address: Address,
+}
+
+impl Bound {
+    pub(crate) async fn bind(address: &Address) -> Result<Self, Failure> {
+        match Listener::bind(address).await {
+            Ok((listener, listening)) => Ok(Self { listener, listening, address: with_port(address, listening) }),
+            Err(error) => {
+                let failure = Failure::new(format!("cannot listen on {address}"));
+                Err(match error.kind() {
+                    io::ErrorKind::AddrInUse => {
+                        failure.help("something listens there already: stop it, or give this one another address")
+                    }
+                    _ => failure,
+                }
+                .because(error))
+            }
+        }
+    }
+
+    /// Where this machine reaches it, as `host:port`; for addresses of all interfaces too. `None` for a unix socket.
+    pub(crate) fn local_authority(&self) -> Option<String> {
+        let Address::Tcp { host, port } = &self.address else { return None };
+        Some(match host.as_str() {
+            "0.0.0.0" | "" => format!("127.0.0.1:{port}"),
+            "::" => format!("[::1]:{port}"),
+            host if host.contains(':') => format!("[{host}]:{port}"),
+            host => format!("{host}:{port}"),
+        })
+    }
+}
+
+fn with_port(address: &Address, listening: Listening) -> Address {
+    match (address, listening) {
+        (Address::Tcp { host, .. }, Listening::Port(port)) => Address::Tcp { host: host.clone(), port },
+        _ => address.clone(),
+    }
+}
+
+/// The servers that run.
+pub(crate) struct Servers {
+    tasks: JoinSet<()>,
+    stop: watch::Sender<bool>,
+}
+
+impl Servers {
+    pub(crate) fn new() -> Self {
+        Self { tasks: JoinSet::new(), stop: watch::Sender::new(false) }
+    }
+
+    /// Becomes true when they are to stop; for answers that would otherwise never end.
+    pub(crate) fn stopping(&self) -> watch::Receiver<bool> {
+        self.stop.subscribe()
+    }
+
+    /// Serves `router` on `bound`, with TLS if there is some, until [`Self::stop`].
+    pub(crate) fn serve(&mut self, bound: Bound, tls: Option<Arc<ServerConfig>>, router: Router) {
+        let mut stopping = self.stopping();
+        let stopped = async move {
+            // An error means that nobody is left to say it, which is the same.
+            let _ = stopping.wait_for(|stop| *stop).await;
+        };
+        self.tasks.spawn(serve::serve(bound.listener, tls, router, Bounds::default(), stopped));
+    }
+
+    /// Takes no more requests, finishes those under way, and returns.
+    pub(crate) async fn stop(mut self) {
+        self.stop.send_replace(true);
+        while self.tasks.join_next().await.is_some() {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_taken_port_is_named_with_what_to_do() {
+        let any = Address::Tcp { host: "127.0.0.1".to_owned(), port: 0 };
+        let first = Bound::bind(&any).await.unwrap();
+        let error = Bound::bind(&first.address).await.err().unwrap();
+        assert_eq!(error.to_string(), format!("cannot listen on {}", first.address));
+        assert!(format!("{:?}", miette::Report::new(error)).contains("something listens there already"));
+    }
+
+    #[tokio::test]
+    async fn all_interfaces_are_reached_over_loopback() {
+        let all = Address::Tcp { host: "0.0.0.0".to_owned(), port: 0 };
+        let authority = Bound::bind(&all).await.unwrap().local_authority().unwrap();
+        assert!(authority.starts_with("127.0.0.1:") && !authority.ends_with(":0"), "{authority}");
+    }
+}

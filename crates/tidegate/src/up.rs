@@ -1,0 +1,143 @@
+//! `tidegate up`: broker, admin API and console on one machine.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use tidegate_broker::config::LogLevel;
+use tidegate_console::{BrokerSource, ConsoleConfig};
+use tidegate_runtime::config::Document;
+use tidegate_runtime::process::{self, Phase};
+use tidegate_runtime::store::{self, EmbeddedStore};
+use tidegate_runtime::telemetry::{self, LogControl};
+use tokio::sync::watch;
+
+use crate::cli::Up;
+use crate::failure::Failure;
+use crate::limit_book::LimitBook;
+use crate::output;
+use crate::running::{Running, Setup};
+use crate::servers::{Bound, Servers};
+use crate::settings::{self, Console, Settings};
+use crate::signals::Signals;
+use crate::token::Token;
+
+/// Looked for where `up` is started without a file.
+const USUAL_FILE: &str = "tidegate.toml";
+
+pub(crate) fn run(args: &Up) -> Result<(), Failure> {
+    let usual = Path::new(USUAL_FILE);
+    let file = args.config.as_deref().or_else(|| usual.exists().then_some(usual));
+    let settings = match file {
+        Some(file) => Settings::read(file, &settings::host())?,
+        None => Settings::from_document(&Document::new("(defaults)", ""), &settings::host())?,
+    };
+    let filter = args.log.clone().unwrap_or_else(|| log_filter(settings.broker.log_level).to_owned());
+    let log = telemetry::init(settings.log_format, &filter).map_err(|error| Failure::usage(&error).because(error))?;
+    for warning in &settings.warnings {
+        tracing::warn!("{warning}");
+    }
+    let from = file.map_or_else(|| "defaults".to_owned(), |file| file.display().to_string());
+    tracing::info!(version = env!("CARGO_PKG_VERSION"), configuration = from, "starting");
+    runtime()?.block_on(serve(settings, args.log.is_none().then_some(log)))
+}
+
+/// The runtime for everything but the shards, which have threads of their own.
+pub(crate) fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
+    let built = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    built.map_err(|error| Failure::new("cannot start threads").because(error))
+}
+
+/// What `tracing` calls nsqd's levels; it has nothing above error.
+pub(crate) fn log_filter(level: LogLevel) -> &'static str {
+    match level {
+        LogLevel::Debug => "debug",
+        LogLevel::Info => "info",
+        LogLevel::Warn => "warn",
+        LogLevel::Error | LogLevel::Fatal => "error",
+    }
+}
+
+/// Follows the level that nsqd's `PUT /config/log_level` sets, until the broker is gone.
+pub(crate) async fn follow_log_level(log: LogControl, mut level: watch::Receiver<LogLevel>) {
+    while level.changed().await.is_ok() {
+        let filter = log_filter(*level.borrow_and_update());
+        if let Err(error) = log.set(filter) {
+            tracing::warn!(%error, "the log level stays as it is");
+        }
+    }
+}
+
+/// `log` is there if nothing on the command line fixes what is logged.
+async fn serve(settings: Settings, log: Option<LogControl>) -> Result<(), Failure> {
+    let mut signals = Signals::listen()?;
+    // The console's port too is taken before anything starts.
+    let console = match settings.console {
+        Some(console) => Some((Bound::bind(&console.address).await?, console)),
+        None => None,
+    };
+    let token = Token::load_or_create(&settings.token_file).map_err(|error| {
+        let help = error.remedy();
+        Failure::new(&error).help(help).because(error)
+    })?;
+    let store = EmbeddedStore::open(&settings.store, store::Options::default())?;
+    let open_files = process::raise_open_files_limit();
+    tracing::debug!(open_files, "connections are bounded by open files");
+
+    let setup = Setup {
+        config: Arc::new(settings.broker),
+        limits: settings.limits,
+        store: Arc::new(LimitBook::new(Box::new(store))),
+        token: Some(token.clone()),
+    };
+    let running = Running::start(setup).await?;
+    let follower = log.map(|log| tokio::spawn(follow_log_level(log, running.live.log_level.subscribe())));
+    let mut servers = Servers::new();
+    output::line(format_args!("NSQ      {}", running.tcp))?;
+    if let Some(http) = &running.http {
+        output::line(format_args!("HTTP     http://{http}"))?;
+    }
+    if let Some(admin) = &running.admin {
+        output::line(format_args!("admin    http://{admin}"))?;
+    }
+    if let (Some((bound, console)), Some(admin)) = (console, &running.admin) {
+        // A fragment is not sent to servers, so the token reaches no log. It still is a secret: not over `tracing`.
+        let authority = bound.local_authority().unwrap_or_default();
+        output::line(format_args!("console  http://{authority}/#token={}", token.reveal()))?;
+        let config = console_of(console, admin, &token, &servers);
+        servers.serve(bound, None, tidegate_console::router(config));
+    }
+    tell_supervisor(Phase::Ready);
+    signals.wait().await;
+
+    tracing::info!("stopping: messages are being saved");
+    tell_supervisor(Phase::Stopping);
+    servers.stop().await;
+    let stopped = running.stop().await;
+    if let Some(follower) = follower {
+        follower.abort();
+    }
+    stopped
+}
+
+fn console_of(console: Console, admin: &str, token: &Token, servers: &Servers) -> ConsoleConfig {
+    let broker = BrokerSource {
+        name: "local".to_owned(),
+        admin_url: format!("http://{admin}"),
+        token: Some(token.reveal().to_owned()),
+    };
+    ConsoleConfig {
+        brokers: vec![broker],
+        write_token: token.reveal().to_owned(),
+        allowed_hosts: console.allowed_hosts,
+        poll_interval: console.poll_interval,
+        stop: Some(servers.stopping()),
+        ..ConsoleConfig::default()
+    }
+}
+
+/// Tells systemd, which waits for it; a supervisor that does not listen is no reason to stop.
+pub(crate) fn tell_supervisor(phase: Phase) {
+    if let Err(error) = process::notify_supervisor(phase) {
+        tracing::warn!(%error, "the supervisor could not be told");
+    }
+}

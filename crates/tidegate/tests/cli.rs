@@ -1,0 +1,149 @@
+//! What users see: help, errors with their remedies, exit codes, answers as JSON.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+/// A folder of this test's own, gone when it ends.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(test: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("tidegate-cli-{test}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir_all(&path).expect("the temporary folder is writable");
+        Self(path)
+    }
+
+    fn tidegate(&self, args: &[&str]) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+        command.args(args).current_dir(&self.0).env_clear().env("NO_COLOR", "1");
+        command.output().expect("the binary starts")
+    }
+
+    fn check(&self, file: &str) -> (i32, String) {
+        fs::write(self.0.join("tidegate.toml"), file).expect("the folder is writable");
+        let output = self.tidegate(&["check", "tidegate.toml"]);
+        (output.status.code().unwrap_or(-1), text(&output.stderr))
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[test]
+fn the_first_screen_says_where_to_begin() {
+    let folder = Folder::new("first");
+    let output = folder.tidegate(&[]);
+    assert_eq!(output.status.code(), Some(0));
+    insta::assert_snapshot!(text(&output.stdout));
+    assert_eq!(text(&output.stderr), "");
+}
+
+#[test]
+fn each_verb_explains_itself() {
+    let folder = Folder::new("help");
+    for verb in [&["up"][..], &["demo"], &["check"], &["limits", "set"], &["status"], &["completions"]] {
+        let args: Vec<&str> = verb.iter().copied().chain(["--help"]).collect();
+        let output = folder.tidegate(&args);
+        assert_eq!(output.status.code(), Some(0), "{verb:?}");
+        insta::assert_snapshot!(verb.join("_"), text(&output.stdout));
+    }
+}
+
+#[test]
+fn configuration_errors_name_file_line_key_value_and_remedy() {
+    let folder = Folder::new("config");
+    for (name, file) in [
+        ("unknown_key", "[broker]\nmem_queue_sise = 10\n"),
+        ("wrong_type", "[broker]\nsnappy = 1\n"),
+        ("bad_rate", "[[topic]]\nname = \"orders\"\nrate = \"11k/fortnight\"\nburst = 26\n"),
+        ("bad_duration", "[console]\npoll_interval = \"often\"\n"),
+        ("out_of_range", "[broker]\n\n# as small as it gets\nmax_deflate_level = 0\n"),
+        (
+            "two_limits",
+            "[[topic]]\nname = \"a\"\nrate = 1\nburst = 1\n\n[[topic]]\nname = \"a\"\nrate = 2\nburst = 2\n",
+        ),
+        ("no_burst", "[[topic]]\nname = \"a\"\nrate = \"1k/s\"\n"),
+        ("not_toml", "[broker\nid = 1\n"),
+    ] {
+        let (code, report) = folder.check(file);
+        assert_eq!(code, 3, "{name}");
+        insta::assert_snapshot!(name, report);
+    }
+    let output = folder.tidegate(&["check", "missing.toml"]);
+    assert_eq!(output.status.code(), Some(3));
+    assert!(text(&output.stderr).contains("cannot read missing.toml"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn a_good_file_is_said_to_be_good_also_to_programs() {
+    let folder = Folder::new("good");
+    let file = "[[topic]]\nname = \"orders\"\nrate = \"11k/s\"\nburst = 26\n";
+    assert_eq!(folder.check(file), (0, String::new()));
+    let output = folder.tidegate(&["check", "--json", "tidegate.toml"]);
+    let answer: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(answer["ok"], true);
+    assert_eq!(answer["limits"][0]["rate"], "11k/s");
+    assert_eq!(answer["limits"][0]["discipline"], "wait");
+}
+
+#[test]
+fn wrong_usage_is_exit_code_2_with_a_suggestion() {
+    let folder = Folder::new("usage");
+    for (args, said) in [
+        (&["broker", "-mem-quue-size=3"][..], "did you mean -mem-queue-size?"),
+        (&["broker", "-sync-every=x"], "\"x\" is not a whole number"),
+        (&["broker", "-max-deflate-level=12"], "it must be from 1 to 9"),
+        (&["demoo"], "'demo'"),
+        (&["limits", "set", "orders", "11k/fortnight", "26"], "fortnight"),
+        (&["limits", "set", "a b", "1/s", "1"], "a name is 1 to 64"),
+        (&["demo", "--seconds", "5"], "--headless"),
+    ] {
+        let output = folder.tidegate(args);
+        assert_eq!(output.status.code(), Some(2), "{args:?}");
+        assert!(text(&output.stderr).contains(said), "{args:?}: {}", text(&output.stderr));
+    }
+}
+
+#[test]
+fn under_nsqds_name_it_is_nsqd() {
+    let folder = Folder::new("nsqd");
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_tidegate"), folder.0.join("nsqd")).unwrap();
+    let output = Command::new(folder.0.join("nsqd")).arg("--version").output().unwrap();
+    // What nsq's own scripts cut out of the line.
+    let version = text(&output.stdout);
+    assert_eq!(version.split_whitespace().take(2).collect::<Vec<_>>(), ["nsqd", "v1.3.0"]);
+    let output = Command::new(folder.0.join("nsqd")).arg("-nope").output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+}
+
+#[test]
+fn a_broker_that_is_not_there_is_said_with_its_address() {
+    let folder = Folder::new("absent");
+    // A port that was free a moment ago.
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    drop(taken);
+    let output = folder.tidegate(&["status", "--admin", &address]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains(&format!("no broker answers at {address}")), "{}", text(&output.stderr));
+    let output = folder.tidegate(&["limits", "set", "orders", "1/s", "1", "--admin", &address]);
+    assert!(text(&output.stderr).contains("--token-file"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn completions_exist_for_each_shell() {
+    let folder = Folder::new("completions");
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let output = folder.tidegate(&["completions", shell]);
+        assert!(output.status.success() && text(&output.stdout).contains("mem-queue-size"), "{shell}");
+    }
+}
