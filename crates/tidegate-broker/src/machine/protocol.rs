@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use tidegate_core::Instant;
 use tidegate_core::time::nanos;
 use tidegate_wire::nsq::command::{self, BadBatch, Batch, Line, Verb};
@@ -173,7 +174,9 @@ impl Shard {
             Ok(body) => body,
             Err(step) => return step,
         };
-        let Ok(asked) = serde_json::from_slice::<Identify>(body) else {
+        // An object, and no array of the same values.
+        let asked = serde_json::from_slice(body).and_then(|fields| serde_json::from_value(Value::Object(fields)));
+        let Ok(asked) = asked as Result<Identify, _> else {
             return fatal("E_BAD_BODY IDENTIFY failed to decode JSON body");
         };
         let buffer = match self.negotiate(conn, &asked, now) {
@@ -592,7 +595,9 @@ impl Shard {
             Ok(body) => body,
             Err(step) => return step,
         };
-        let batch = match Batch::parse(body, self.config.max_msg_size) {
+        // A message takes at least its length and one byte.
+        let max_count = self.config.max_body_size.saturating_sub(4) / 5;
+        let batch = match Batch::parse(body, self.config.max_msg_size, max_count) {
             Ok(batch) => batch,
             Err(BadBatch::Count(count)) => return fatal(format!("E_BAD_BODY MPUB invalid message count {count}")),
             Err(bad) => return fatal(format!("E_BAD_MESSAGE MPUB {bad}")),

@@ -128,7 +128,7 @@ pub fn decimal(text: &[u8]) -> Option<u64> {
 /// What is wrong with the body of an MPUB.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum BadBatch {
-    /// The count is missing, zero, negative or more than could fit.
+    /// The count is zero, negative or above the bound.
     #[error("invalid message count {0}")]
     Count(i32),
     /// A message's size is zero or negative.
@@ -161,18 +161,15 @@ pub struct Batch<'a> {
 }
 
 impl<'a> Batch<'a> {
-    /// Checks `body`.
+    /// Checks `body`, whose messages are at most `max_msg_size` bytes and at most `max_count`.
     ///
     /// # Errors
     /// [`BadBatch`] names the first fault; nothing of a faulty batch may be published.
-    pub fn parse(body: &'a [u8], max_msg_size: usize) -> Result<Self, BadBatch> {
+    pub fn parse(body: &'a [u8], max_msg_size: usize, max_count: usize) -> Result<Self, BadBatch> {
         let announced = length(body).ok_or(BadBatch::Torn)?;
-        // A message takes at least its length and one byte.
-        let fits = body.len().saturating_sub(4) / 5;
-        let count = usize::try_from(announced).ok().filter(|n| (1..=fits).contains(n));
+        let count = usize::try_from(announced).ok().filter(|n| (1..=max_count).contains(n));
         let count = count.ok_or(BadBatch::Count(announced))?;
-        let batch = Self { rest: &body[4..], count, bytes: body.len() - 4 - 4 * count };
-        let mut rest = batch.rest;
+        let mut rest = &body[4..];
         for index in 0..count {
             let size = length(rest).ok_or(BadBatch::Torn)?;
             let length = usize::try_from(size).ok().filter(|n| *n > 0).ok_or(BadBatch::Size { index, size })?;
@@ -181,7 +178,10 @@ impl<'a> Batch<'a> {
             }
             rest = rest.get(4 + length..).ok_or(BadBatch::Torn)?;
         }
-        if rest.is_empty() { Ok(batch) } else { Err(BadBatch::Torn) }
+        if !rest.is_empty() {
+            return Err(BadBatch::Torn);
+        }
+        Ok(Self { rest: &body[4..], count, bytes: body.len() - 4 - 4 * count })
     }
 
     /// Number of messages.
@@ -231,22 +231,23 @@ mod tests {
     #[test]
     fn a_faulty_batch_is_refused_whole() {
         let good = [0, 0, 0, 2, 0, 0, 0, 1, b'a', 0, 0, 0, 2, b'b', b'c'];
-        assert_eq!(Batch::parse(&good, 10).unwrap().collect::<Vec<_>>(), [&b"a"[..], b"bc"]);
-        assert!(matches!(Batch::parse(&good, 1), Err(BadBatch::TooBig { size: 2, limit: 1 })));
-        assert!(matches!(Batch::parse(&good[..14], 10), Err(BadBatch::Torn)));
+        assert_eq!(Batch::parse(&good, 10, 9).unwrap().collect::<Vec<_>>(), [&b"a"[..], b"bc"]);
+        assert!(matches!(Batch::parse(&good, 1, 9), Err(BadBatch::TooBig { size: 2, limit: 1 })));
+        assert!(matches!(Batch::parse(&good[..14], 10, 9), Err(BadBatch::Torn)));
         let mut empty = good;
         empty[7] = 0;
-        assert!(matches!(Batch::parse(&empty, 10), Err(BadBatch::Size { index: 0, size: 0 })));
+        assert!(matches!(Batch::parse(&empty, 10, 9), Err(BadBatch::Size { index: 0, size: 0 })));
         let mut many = good;
         many[3] = 3;
-        assert!(matches!(Batch::parse(&many, 10), Err(BadBatch::Count(3))));
+        assert!(matches!(Batch::parse(&many, 10, 9), Err(BadBatch::Torn)));
+        assert!(matches!(Batch::parse(&many, 10, 2), Err(BadBatch::Count(3))));
     }
 
     proptest! {
         #[test]
         fn any_bytes_parse_without_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             let _ = line(&bytes);
-            if let Ok(batch) = Batch::parse(&bytes, 64) {
+            if let Ok(batch) = Batch::parse(&bytes, 64, 40) {
                 prop_assert_eq!(batch.message_count(), batch.clone().count());
                 prop_assert_eq!(batch.clone().map(<[u8]>::len).sum::<usize>(), batch.body_bytes());
             }
