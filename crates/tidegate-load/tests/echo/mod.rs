@@ -106,7 +106,7 @@ impl State {
                 frame::put_ok(out);
             }
             Verb::Pub | Verb::Dpub => self.publish(std::iter::once(body), out),
-            Verb::Mpub => self.publish(Batch::parse(body, 1 << 20).unwrap(), out),
+            Verb::Mpub => self.publish(Batch::parse(body, 1 << 20, usize::MAX).unwrap(), out),
             Verb::Fin => assert!(self.messages.remove(line.param(0).unwrap()).is_some(), "FIN of an unknown message"),
             Verb::Req => self.deliver(*line.param(0).unwrap().first_chunk().unwrap(), 2),
             Verb::Cls => frame::put_response(out, b"CLOSE_WAIT"),

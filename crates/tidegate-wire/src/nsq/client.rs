@@ -275,11 +275,13 @@ mod tests {
             // Behind other bytes, as in a buffer that is not yet written out.
             let before = out.len();
             let mut batch = Batch::begin(&mut out, &topic);
-            bodies.iter().for_each(|body| batch.push(body));
+            for body in &bodies {
+                batch.push(body);
+            }
             batch.finish();
             let (verb, _, rest) = parsed(&out[before..]);
             prop_assert_eq!((verb, command::length(rest)), (command::Verb::Mpub, i32::try_from(rest.len() - 4).ok()));
-            let read = command::Batch::parse(&rest[4..], 1 << 10).unwrap();
+            let read = command::Batch::parse(&rest[4..], 1 << 10, usize::MAX).unwrap();
             prop_assert_eq!(read.map(<[u8]>::to_vec).collect::<Vec<_>>(), bodies);
         }
 
