@@ -96,7 +96,7 @@ pub enum AdminReply {
 #[non_exhaustive]
 pub enum PublishRefused {
     /// The topic's contract is in discipline `refuse` and has no token.
-    #[error("rate limit of topic exceeded, retry in {}.{:03} ms", retry_after.as_micros() / 1_000, retry_after.as_micros() % 1_000)]
+    #[error("rate limit of topic exceeded, retry in {}.{:03} ms", us_up(*retry_after) / 1_000, us_up(*retry_after) % 1_000)]
     Throttled {
         /// A retry after this span finds the tokens, if nobody else takes them.
         retry_after: Duration,
@@ -121,4 +121,9 @@ pub enum PublishRefused {
     /// The broker is shutting down.
     #[error("exiting")]
     Exiting,
+}
+
+/// Whole microseconds, rounded up: who comes back after them does not come too early.
+fn us_up(span: Duration) -> u128 {
+    span.as_nanos().div_ceil(1_000)
 }

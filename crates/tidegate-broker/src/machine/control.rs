@@ -21,6 +21,10 @@ use super::topic::{TopicKey, TopicLimiter};
 impl Shard {
     /// Carries out a request from outside the NSQ protocol.
     pub fn on_admin(&mut self, request: AdminRequest, now: Instant) -> AdminReply {
+        if self.draining && !matches!(request, AdminRequest::Snapshot(_)) {
+            // Nothing may open a queue, or change one that is closed.
+            return AdminReply::Refused(PublishRefused::Exiting);
+        }
         match request {
             AdminRequest::Publish { topic, bodies, defer } => {
                 let key = self.topic(&topic, now);
@@ -272,13 +276,16 @@ impl Shard {
     /// What was in flight, deferred or in line becomes part of its queue, as in nsqd. The driver carries out the outputs
     /// and is done when each queue has answered [`super::log::LogEvent::Closed`] (see [`Shard::is_drained`]).
     pub fn drain(&mut self, now: Instant) {
-        self.draining = true;
+        if self.draining {
+            return;
+        }
         let conns: Vec<_> = self.clients.iter().map(|(conn, _)| conn).collect();
         for conn in conns {
-            self.leave_channel(conn, now);
             self.kill(conn);
+            self.leave_channel(conn, now);
         }
         self.end_batch(now);
+        self.draining = true;
         let topics: Vec<TopicKey> = self.topics.iter().map(|(key, _)| key).collect();
         for key in topics {
             self.drain_topic_to_log(key);

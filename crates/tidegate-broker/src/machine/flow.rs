@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 use std::time::Duration;
 
+use slab::Slab;
 use tidegate_core::Instant;
 use tidegate_core::limit::Throttled;
 use tidegate_wire::nsq::frame::{self, Header};
@@ -13,7 +14,8 @@ use super::client::{Hold, InFlight, State};
 use super::limiter::Mode;
 use super::output::{ConnId, Output};
 use super::queue::{Head, MessageKey, Next, Queue, Queued};
-use super::shard::{Gated, Message, QueuePolicy, Shard, Timer, unref};
+use super::shard::{Gated, Message, QueuePolicy, Shard, ShardConfig, Timer, unref};
+use super::store::BodyStore;
 use super::topic::{Passage, Pending, Staged, TopicKey};
 
 /// What became of a publish.
@@ -174,31 +176,9 @@ impl Shard {
     fn enqueue(&mut self, channel: ChannelKey, queued: Queued) {
         let Self { channels, messages, bodies, config, .. } = self;
         let entry = &mut channels[channel];
-        let message = &messages[queued.message];
-        let full = entry.queue.memory_len() >= config.mem_queue_size || entry.memory_bytes >= config.max_queue_bytes;
-        if full || entry.queue.must_spill() {
-            match config.queue_policy {
-                QueuePolicy::Overflow => {
-                    let header = Header { timestamp: message.timestamp, attempts: queued.attempts, id: message.id };
-                    if !entry.queue.push_log(&header, bodies.get(message.body)) {
-                        entry.counts.dropped += 1; // Ephemeral: what does not fit is not kept.
-                    }
-                    unref(messages, bodies, queued.message);
-                    self.mark_channel(channel);
-                    return;
-                }
-                QueuePolicy::DropOldest => {
-                    if let Some(oldest) = entry.queue.drop_oldest_in_memory() {
-                        entry.memory_bytes -= messages[oldest.message].body.len() as u64;
-                        entry.counts.dropped += 1;
-                        unref(messages, bodies, oldest.message);
-                    }
-                }
-                QueuePolicy::BackPressure | QueuePolicy::Refuse => {}
-            }
-        }
-        entry.memory_bytes += messages[queued.message].body.len() as u64;
-        entry.queue.push_memory(queued);
+        let place =
+            Place { queue: &mut entry.queue, bytes: &mut entry.memory_bytes, dropped: &mut entry.counts.dropped };
+        place.keep(queued, config, messages, bodies);
         self.mark_channel(channel);
     }
 
@@ -213,33 +193,12 @@ impl Shard {
     fn keep_in_topic(&mut self, topic: TopicKey, pending: Pending, now: Instant) {
         let Self { topics, messages, bodies, config, .. } = self;
         let entry = &mut topics[topic];
-        let message = &messages[pending.message];
-        let full = entry.queue.memory_len() >= config.mem_queue_size || entry.memory_bytes >= config.max_queue_bytes;
-        if full || entry.queue.must_spill() {
-            match config.queue_policy {
-                QueuePolicy::Overflow => {
-                    let header = Header { timestamp: message.timestamp, attempts: 0, id: message.id };
-                    if !entry.queue.push_log(&header, bodies.get(message.body)) {
-                        entry.counts.dropped += 1;
-                    }
-                    unref(messages, bodies, pending.message);
-                    self.mark_topic(topic);
-                    return;
-                }
-                QueuePolicy::DropOldest => {
-                    if let Some(oldest) = entry.queue.drop_oldest_in_memory() {
-                        entry.memory_bytes -= messages[oldest.message].body.len() as u64;
-                        entry.counts.dropped += 1;
-                        unref(messages, bodies, oldest.message);
-                    }
-                }
-                QueuePolicy::BackPressure | QueuePolicy::Refuse => {}
-            }
-        }
-        entry.memory_bytes += messages[pending.message].body.len() as u64;
         // Held back by a DPUB: the time goes on while the topic keeps it.
         let due = now.plus_nanos(pending.defer_ns);
-        entry.queue.push_memory(Queued { message: pending.message, attempts: 0, entered: due });
+        let place =
+            Place { queue: &mut entry.queue, bytes: &mut entry.memory_bytes, dropped: &mut entry.counts.dropped };
+        place.keep(Queued { message: pending.message, attempts: 0, entered: due }, config, messages, bodies);
+        self.mark_topic(topic);
     }
 
     /// Whether `topic` takes another publish now.
@@ -273,7 +232,7 @@ impl Shard {
         if queue.is_congested() {
             return Room::Wait;
         }
-        let full = queue.memory_len() >= self.config.mem_queue_size || memory_bytes >= self.config.max_queue_bytes;
+        let full = is_full(queue, memory_bytes, &self.config);
         match self.config.queue_policy {
             QueuePolicy::Overflow => match queue.error() {
                 Some(error) if full || queue.must_spill() => {
@@ -365,11 +324,12 @@ impl Shard {
                 }
             }
         }
-        let free = !limiter.delays();
+        // A contract that no longer acts lets its line go at once, in order. One that refuses from now on does not:
+        // those who wait were accepted, and go at its pace.
+        let free = limiter.contract.mode == Mode::Shadow;
         loop {
             let topic = &mut self.topics[key];
             let Some(limiter) = &mut topic.limiter else { return };
-            // A contract that no longer delays lets its line go at once, in order.
             let next = if free {
                 limiter.gate.drop_oldest().map(|pending| (pending, now))
             } else {
@@ -384,7 +344,11 @@ impl Shard {
             limiter.waiting_bytes -= self.messages[pending.message].body.len() as u64;
             self.admit(key, pending, release, now);
         }
-        if let Some(at) = self.topics[key].limiter.as_mut().and_then(|limiter| limiter.gate.next_timeout()) {
+        if let Some(limiter) = &mut self.topics[key].limiter
+            && let Some(at) = limiter.gate.next_timeout()
+            && limiter.waiting_until != Some(at)
+        {
+            limiter.waiting_until = Some(at);
             self.releases.push(Reverse((at, Gated::Topic(key))));
         }
     }
@@ -525,6 +489,48 @@ impl Shard {
             self.delete_channel(key, now);
         }
     }
+}
+
+/// A queue of a topic or channel with its owner's counts.
+struct Place<'a> {
+    queue: &'a mut Queue,
+    bytes: &'a mut u64,
+    dropped: &'a mut u64,
+}
+
+impl Place<'_> {
+    fn keep(self, queued: Queued, config: &ShardConfig, messages: &mut Slab<Message>, bodies: &mut BodyStore) {
+        let message = &messages[queued.message];
+        let len = message.body.len() as u64;
+        match config.queue_policy {
+            QueuePolicy::Overflow if self.queue.must_spill() || is_full(self.queue, *self.bytes, config) => {
+                let header = Header { timestamp: message.timestamp, attempts: queued.attempts, id: message.id };
+                if !self.queue.push_log(&header, bodies.get(message.body)) {
+                    *self.dropped += 1; // Ephemeral: what does not fit is not kept.
+                }
+                unref(messages, bodies, queued.message);
+                return;
+            }
+            QueuePolicy::DropOldest => {
+                while is_full(self.queue, *self.bytes, config)
+                    && let Some(oldest) = self.queue.drop_oldest_in_memory()
+                {
+                    *self.bytes -= messages[oldest.message].body.len() as u64;
+                    *self.dropped += 1;
+                    unref(messages, bodies, oldest.message);
+                }
+            }
+            QueuePolicy::Overflow | QueuePolicy::BackPressure | QueuePolicy::Refuse => {}
+        }
+        *self.bytes += len;
+        self.queue.push_memory(queued);
+    }
+}
+
+/// Whether a queue is at its bound. One without a log behind it holds a message at least, or nothing could ever pass.
+fn is_full(queue: &Queue, memory_bytes: u64, config: &ShardConfig) -> bool {
+    let most = config.mem_queue_size.max(usize::from(queue.log_id().is_none()));
+    queue.memory_len() >= most || memory_bytes >= config.max_queue_bytes
 }
 
 /// Messages of a trace handed over in one go.

@@ -54,6 +54,17 @@ pub enum Output {
     },
 }
 
+impl Output {
+    /// The connection that it is about, by a number that is good only as long as the connection.
+    pub(super) fn connection(&self) -> Option<ConnId> {
+        match self {
+            Self::Close(conn) | Self::Upgrade(conn, _) | Self::Stamp(conn) | Self::Resume(conn) => Some(*conn),
+            Self::Authenticate { conn, .. } | Self::Migrate { conn, .. } => Some(*conn),
+            Self::Log(_) | Self::Trace(..) | Self::Notice(_) | Self::Peer { .. } => None,
+        }
+    }
+}
+
 /// The layers that a client has negotiated, applied in this order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Layers {

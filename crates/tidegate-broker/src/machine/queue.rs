@@ -60,12 +60,18 @@ struct Log {
     writing: Option<(usize, u32)>,
     /// What the last append failed with; cleared by the next success.
     error: Option<String>,
+    /// The same of the last read, or of opening the log.
+    read_error: Option<String>,
     /// Records that came back from a failed append, before `unwritten`.
     returned: Option<(Vec<u8>, u32)>,
     /// Confirmed in the log and not yet read.
     readable: u64,
     /// A read is under way.
     reading: bool,
+    /// A read failed; the next one waits for [`Queue::retry`].
+    read_later: bool,
+    /// Emptied before the log was open: what it held then counts for nothing.
+    emptied_unopened: bool,
     /// Reads under way that must be thrown away, since the queue was emptied after they were asked for.
     stale_reads: u32,
     /// Read ahead: records, position of the next, and how many are left.
@@ -94,9 +100,12 @@ impl Queue {
             unwritten_count: 0,
             writing: None,
             error: None,
+            read_error: None,
             returned: None,
             readable: 0,
             reading: false,
+            read_later: false,
+            emptied_unopened: false,
             stale_reads: 0,
             ahead: Vec::new(),
             ahead_at: 0,
@@ -135,6 +144,12 @@ impl Queue {
     /// True while the log refuses to be written.
     pub(super) fn error(&self) -> Option<&str> {
         self.log.as_ref()?.error.as_deref()
+    }
+
+    /// What is wrong with the log, if anything is.
+    pub(super) fn failure(&self) -> Option<&str> {
+        let log = self.log.as_ref()?;
+        log.error.as_deref().or(log.read_error.as_deref())
     }
 
     /// The log is slower than what is sent to it: hold publishers back.
@@ -199,12 +214,16 @@ impl Queue {
         log.depth = 0;
         log.unwritten.clear();
         log.unwritten_count = 0;
-        log.returned = None;
+        (log.returned, log.error) = (None, None);
         log.readable = 0;
         log.ahead.clear();
         (log.ahead_at, log.ahead_count, log.advanced) = (0, 0, 0);
         log.stale_reads += u32::from(log.reading);
         log.reading = false;
+        if log.open {
+            (log.read_error, log.read_later) = (None, false);
+        }
+        log.emptied_unopened = !log.open;
         // An append under way lands before the Empty behind it, so it counts for nothing.
         log.writing = log.writing.map(|_| (0, 0));
         Some(LogCommand::Empty { queue: log.id })
@@ -223,7 +242,7 @@ impl Queue {
         if log.advanced > 0 && (log.ahead_count == 0 || log.advanced >= 1_000) {
             out(LogCommand::Advance { queue: log.id, count: std::mem::take(&mut log.advanced) });
         }
-        if reader_waits && !log.reading && log.ahead_count == 0 && log.readable > 0 {
+        if reader_waits && !log.reading && !log.read_later && log.ahead_count == 0 && log.readable > 0 {
             log.reading = true;
             out(LogCommand::Read { queue: log.id, max_bytes: READ_BYTES });
         }
@@ -245,9 +264,10 @@ impl Queue {
         }
     }
 
-    /// Tries a failed append again.
+    /// Tries a failed append again, and lets [`Queue::commands`] read again.
     pub(super) fn retry(&mut self, out: &mut impl FnMut(LogCommand)) {
         let Some(log) = &mut self.log else { return };
+        log.read_later = false;
         if let Some((records, count)) = log.returned.take() {
             log.writing = Some((records.len(), count));
             out(LogCommand::Append { queue: log.id, records, count });
@@ -257,8 +277,11 @@ impl Queue {
     pub(super) fn on_opened(&mut self, depth: u64) {
         if let Some(log) = &mut self.log {
             log.open = true;
-            log.depth += depth;
-            log.readable += depth;
+            (log.read_error, log.read_later) = (None, false);
+            if !log.emptied_unopened {
+                log.depth += depth;
+                log.readable += depth;
+            }
         }
     }
 
@@ -267,15 +290,19 @@ impl Queue {
             // The count of the command, unless the queue was emptied meanwhile.
             let (_, count) = log.writing.take().unwrap_or_default();
             log.readable += u64::from(count);
-            log.error = None;
+            if log.returned.is_none() {
+                log.error = None;
+            }
             log.spare = buffer;
         }
     }
 
     pub(super) fn on_append_failed(&mut self, records: Vec<u8>, count: u32, error: String) {
         if let Some(log) = &mut self.log {
-            if log.writing.take().is_some_and(|(bytes, _)| bytes > 0) {
-                log.returned = Some((records, count));
+            match log.writing.take() {
+                Some((0, _)) => return, // Emptied meanwhile: nothing is missing.
+                Some(_) => log.returned = Some((records, count)),
+                None => {} // The last one before the queue was closed.
             }
             log.error = Some(error);
         }
@@ -288,6 +315,7 @@ impl Queue {
             return;
         }
         log.reading = false;
+        log.read_error = None;
         if count == 0 {
             // The file ended before its count: what is missing was damaged. Nothing more is to be expected.
             log.depth = log.depth.saturating_sub(log.readable);
@@ -298,9 +326,13 @@ impl Queue {
         (log.ahead, log.ahead_at, log.ahead_count) = (records, 0, count);
     }
 
-    pub(super) fn on_read_failed(&mut self) {
-        if let Some(log) = &mut self.log {
-            log.reading = false;
+    pub(super) fn on_read_failed(&mut self, error: String) {
+        let Some(log) = &mut self.log else { return };
+        if log.stale_reads > 0 {
+            log.stale_reads -= 1;
+            return;
         }
+        (log.reading, log.read_later) = (false, true);
+        log.read_error = Some(error);
     }
 }

@@ -285,6 +285,8 @@ impl Shard {
     pub fn on_disconnect(&mut self, conn: ConnId, now: Instant) {
         self.leave_channel(conn, now);
         let Some(client) = self.clients.try_remove(conn) else { return };
+        // Its number may be taken again before the driver comes to them.
+        self.outputs.retain(|output| output.connection() != Some(conn));
         if let Some(key) = client.heartbeat {
             self.timers.cancel(key);
         }
@@ -602,6 +604,7 @@ impl Shard {
         channel.memory_bytes = 0;
         if let Some(command) = channel.queue.empty_log() {
             self.outputs.push_back(Output::Log(command));
+            self.refresh_log_error();
         }
     }
 
@@ -613,6 +616,7 @@ impl Shard {
         topic.memory_bytes = 0;
         if let Some(command) = topic.queue.empty_log() {
             self.outputs.push_back(Output::Log(command));
+            self.refresh_log_error();
         }
     }
 
@@ -632,6 +636,7 @@ impl Shard {
         if let Some(queue) = queue {
             self.queues[queue.0 as usize] = QueueOwner::Nobody;
             self.outputs.push_back(Output::Log(LogCommand::Delete { queue }));
+            self.refresh_log_error();
         }
     }
 
@@ -663,7 +668,12 @@ impl Shard {
             }
             self.releases.pop();
             match gated {
-                Gated::Topic(topic) if self.topics.contains(topic) => self.mark_topic(topic),
+                Gated::Topic(topic) if self.topics.contains(topic) => {
+                    if let Some(limiter) = &mut self.topics[topic].limiter {
+                        limiter.waiting_until = None;
+                    }
+                    self.mark_topic(topic);
+                }
                 Gated::Channel(channel) if self.channels.contains(channel) => {
                     if let Some(limiter) = &mut self.channels[channel].limiter {
                         limiter.waiting_until = None;
@@ -677,6 +687,9 @@ impl Shard {
 
     /// Everything that one wake-up brought has been told: messages move.
     pub fn end_batch(&mut self, now: Instant) {
+        if self.draining {
+            return; // Everything is on its way to the log, and the queues are closed behind it.
+        }
         // Topics first: they feed channels. Channels never feed topics.
         while let Some(topic) = self.dirty_topics.pop() {
             self.topics[topic].dirty = false;
@@ -741,36 +754,38 @@ impl Shard {
         now: Instant,
     ) {
         let queue = queue(self, key);
+        let failed = matches!(event, LogEvent::AppendFailed { .. } | LogEvent::ReadFailed { .. });
         match event {
             LogEvent::Opened { depth, .. } => queue.on_opened(depth),
-            LogEvent::Appended { buffer, .. } => {
-                let recovered = queue.error().is_some();
-                queue.on_appended(buffer);
-                if recovered {
-                    self.log_error = None;
-                }
-            }
-            LogEvent::AppendFailed { records, count, error, .. } => {
-                queue.on_append_failed(records, count, error.clone());
-                self.log_error = Some(error);
-                self.timers.insert(now + LOG_RETRY, Timer::LogRetry(id));
-            }
-            LogEvent::Read { records, count, .. } => {
-                queue.on_read(records, count);
-                if queue.error().is_none() {
-                    self.log_error = None;
-                }
-            }
-            LogEvent::ReadFailed { error, .. } => {
-                queue.on_read_failed();
-                self.log_error = Some(error);
-                self.timers.insert(now + LOG_RETRY, Timer::LogRetry(id));
-            }
+            LogEvent::Appended { buffer, .. } => queue.on_appended(buffer),
+            LogEvent::AppendFailed { records, count, error, .. } => queue.on_append_failed(records, count, error),
+            LogEvent::Read { records, count, .. } => queue.on_read(records, count),
+            LogEvent::ReadFailed { error, .. } => queue.on_read_failed(error),
             LogEvent::Closed { .. } => {}
+        }
+        match queue.failure() {
+            Some(error) if failed => {
+                self.log_error = Some(error.to_owned());
+                self.timers.insert(now + LOG_RETRY, Timer::LogRetry(id));
+            }
+            Some(_) => {}
+            None => self.refresh_log_error(),
+        }
+    }
+
+    /// A queue has recovered, or is gone: another one may still fail.
+    fn refresh_log_error(&mut self) {
+        if self.log_error.is_some() {
+            let topics = self.topics.iter().map(|(_, topic)| &topic.queue);
+            let channels = self.channels.iter().map(|(_, channel)| &channel.queue);
+            self.log_error = topics.chain(channels).find_map(Queue::failure).map(str::to_owned);
         }
     }
 
     fn retry_log(&mut self, queue: QueueId) {
+        if self.draining {
+            return;
+        }
         let Self { queues, topics, channels, outputs, .. } = self;
         let mut out = |command| outputs.push_back(Output::Log(command));
         match queues.get(queue.0 as usize) {

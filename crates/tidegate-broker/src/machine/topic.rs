@@ -87,6 +87,8 @@ pub(super) struct TopicLimiter {
     pub(super) staged: Vec<Staged>,
     /// Bytes staged and in line.
     pub(super) waiting_bytes: u64,
+    /// When the head of the line gets its tokens; the shard has set a timer for it.
+    pub(super) waiting_until: Option<Instant>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -100,7 +102,7 @@ impl TopicLimiter {
     pub(super) fn new(contract: Contract, source: Source, now: Instant) -> Self {
         // The topic bounds the line in bytes before a message gets here.
         let gate = Gate::new(contract.limit, u64::MAX, now);
-        Self { contract, source, gate, staged: Vec::new(), waiting_bytes: 0 }
+        Self { contract, source, gate, staged: Vec::new(), waiting_bytes: 0, waiting_until: None }
     }
 
     /// Messages wait in line here.
@@ -127,7 +129,7 @@ impl TopicLimiter {
     /// Puts `contract` in force; tokens and line are kept.
     pub(super) fn rule(&mut self, contract: Contract, source: Source, now: Instant) {
         self.gate.set_limit(contract.limit, now);
-        (self.contract, self.source) = (contract, source);
+        (self.contract, self.source, self.waiting_until) = (contract, source, None);
     }
 
     /// Messages staged and in line.

@@ -1,0 +1,680 @@
+//! Drives shards by hand: connections as byte strings, a log in memory, and time that moves when the test says so.
+
+#![allow(dead_code, reason = "each test binary uses its part")]
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use tidegate_broker::machine::admin::{AdminReply, AdminRequest, Pause, SnapshotScope};
+use tidegate_broker::machine::auth::AuthState;
+use tidegate_broker::machine::limiter::{Contract, Discipline, Mode, Source, Unit};
+use tidegate_broker::machine::output::{ConnId, Layers, Notice, Output, PeerMessage};
+use tidegate_broker::machine::shard::{OutputBuffer, QueuePolicy, Shard, ShardConfig};
+use tidegate_broker::machine::snapshot::{ChannelSnapshot, TopicSnapshot};
+use tidegate_broker::machine::{Passage, home_shard};
+use tidegate_core::limit::Limit;
+use tidegate_core::{Instant, Rate};
+use tidegate_wire::nsq::client::{self, Frame};
+use tidegate_wire::nsq::{ChannelName, TopicName};
+
+mod disk;
+
+pub use disk::Disk;
+
+/// When every test begins; not zero, so that "before" exists.
+pub const START: Instant = Instant::from_nanos(1_000_000_000_000);
+/// The wall clock at [`START`]: 14 November 2023.
+pub const START_UNIX_NS: i64 = 1_700_000_000_000_000_000;
+
+pub const SECOND: Duration = Duration::from_secs(1);
+
+pub const fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+/// A client of the broker under test.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Client(pub usize);
+
+/// A message as its client got it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Message {
+    pub id: [u8; 16],
+    pub attempts: u16,
+    pub timestamp: i64,
+    pub body: String,
+    /// When it was sent to the client.
+    pub at: Instant,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Reply {
+    Response(String),
+    Error(String),
+    Message(Message),
+}
+
+/// A client's end of its connection.
+struct End {
+    place: Option<(usize, ConnId)>,
+    unread: Vec<u8>,
+    inbox: Vec<Reply>,
+    closed: bool,
+    /// It reads what it is sent.
+    reads: bool,
+    layers: Option<Layers>,
+    stamped: bool,
+}
+
+/// A shard's question to an AUTH server.
+pub struct AuthQuestion {
+    pub shard: usize,
+    pub conn: ConnId,
+    pub serial: u64,
+    pub secret: Vec<u8>,
+}
+
+/// A broker of one or more shards with everything around them.
+pub struct Broker {
+    pub now: Instant,
+    pub disk: Disk,
+    pub notices: Vec<Notice>,
+    pub auth_questions: Vec<AuthQuestion>,
+    pub passages: Vec<Passage>,
+    /// Messages between shards are not handed over while this is set.
+    pub hold_peers: bool,
+    /// FNV-1a over everything that came out of the shards, with its time.
+    pub trace_hash: u64,
+    config: ShardConfig,
+    shards: Vec<Shard>,
+    ends: Vec<End>,
+    places: BTreeMap<(usize, ConnId), Client>,
+    peers: VecDeque<(usize, PeerMessage)>,
+    next_shard: usize,
+}
+
+/// nsqd's defaults on one shard.
+pub fn config() -> ShardConfig {
+    ShardConfig {
+        shard: 0,
+        shards: 1,
+        node_id: 7,
+        version: "0.1.0".to_owned(),
+        max_msg_size: 1024 * 1024,
+        max_body_size: 5 * 1024 * 1024,
+        max_rdy_count: 2500,
+        msg_timeout: Duration::from_mins(1),
+        max_msg_timeout: Duration::from_mins(15),
+        max_req_timeout: Duration::from_hours(1),
+        heartbeat: Duration::from_secs(30),
+        max_heartbeat: Duration::from_mins(1),
+        output_buffer: OutputBuffer {
+            size: 16 * 1024,
+            size_max: 64 * 1024,
+            timeout: ms(250),
+            timeout_min: ms(25),
+            timeout_max: Duration::from_secs(30),
+        },
+        tls: false,
+        tls_required: false,
+        snappy: true,
+        deflate: Some(6),
+        auth: false,
+        max_channel_consumers: 0,
+        mem_queue_size: 10_000,
+        max_queue_bytes: 1 << 30,
+        queue_policy: QueuePolicy::Overflow,
+        line_bytes: 64 << 20,
+        topics_wait_for_start: false,
+        e2e_percentiles: Vec::new(),
+        seed: 1,
+    }
+}
+
+pub fn topic_name(name: &str) -> TopicName {
+    TopicName::new(name).unwrap()
+}
+
+pub fn channel_name(name: &str) -> ChannelName {
+    ChannelName::new(name).unwrap()
+}
+
+/// `rate` messages a second with a bucket of `burst`, waiting, enforced.
+pub fn wait(rate: u64, burst: u64) -> Contract {
+    Contract {
+        limit: Limit::new(Rate::per_s(rate), burst),
+        unit: Unit::Messages,
+        discipline: Discipline::Wait,
+        mode: Mode::Enforce,
+    }
+}
+
+/// The same, refusing.
+pub fn refuse(rate: u64, burst: u64) -> Contract {
+    Contract { discipline: Discipline::Refuse, ..wait(rate, burst) }
+}
+
+impl Default for Broker {
+    fn default() -> Self {
+        Self::new(config())
+    }
+}
+
+impl Broker {
+    pub fn new(config: ShardConfig) -> Self {
+        Self::on(Disk::default(), config, START)
+    }
+
+    /// The defaults, changed.
+    pub fn with(change: impl FnOnce(&mut ShardConfig)) -> Self {
+        let mut config = config();
+        change(&mut config);
+        Self::new(config)
+    }
+
+    fn on(disk: Disk, config: ShardConfig, now: Instant) -> Self {
+        let unix_ns = START_UNIX_NS + now.nanos_since(START).cast_signed();
+        let shard = |number| Shard::new(ShardConfig { shard: number, ..config.clone() }, now, unix_ns);
+        let shards = (0..config.shards).map(shard).collect();
+        Self {
+            now,
+            disk,
+            notices: Vec::new(),
+            auth_questions: Vec::new(),
+            passages: Vec::new(),
+            hold_peers: false,
+            trace_hash: 0xcbf2_9ce4_8422_2325,
+            config,
+            shards,
+            ends: Vec::new(),
+            places: BTreeMap::new(),
+            peers: VecDeque::new(),
+            next_shard: 0,
+        }
+    }
+
+    /// SIGTERM, and a new run on the same log that knows the topics and channels of the old one.
+    pub fn restart(mut self) -> Self {
+        let topics = self.topics();
+        self.drain();
+        let mut next = Self::on(self.disk, self.config, self.now + SECOND);
+        for topic in topics.iter().filter(|topic| !topic.name.ends_with("#ephemeral")) {
+            let pause = |paused| if paused { Pause::Paused } else { Pause::Flowing };
+            let kept = topic.channels.iter().filter(|channel| !channel.name.ends_with("#ephemeral"));
+            let channels: Vec<_> = kept.map(|channel| (channel_name(&channel.name), pause(channel.paused))).collect();
+            let name = topic_name(&topic.name);
+            let home = home_shard(&topic.name, next.shards.len());
+            let now = next.now;
+            next.shards[home].restore(&name, pause(topic.paused), &channels, now);
+        }
+        next.settle();
+        next
+    }
+
+    /// SIGTERM: everything goes to the log.
+    pub fn drain(&mut self) {
+        for shard in &mut self.shards {
+            shard.drain(self.now);
+        }
+        self.settle();
+        for _ in 0..10_000 {
+            if self.shards.iter().all(Shard::is_drained) {
+                return;
+            }
+            let next = self.next_timeout().expect("a shard that has not drained waits for something");
+            self.advance_to(next);
+        }
+        panic!("the broker does not drain");
+    }
+
+    // Clients.
+
+    /// A connection that has said nothing yet.
+    pub fn raw(&mut self) -> Client {
+        let shard = self.next_shard % self.shards.len();
+        self.next_shard += 1;
+        self.raw_on(shard)
+    }
+
+    pub fn raw_on(&mut self, shard: usize) -> Client {
+        let client = Client(self.ends.len());
+        let conn = self.shards[shard].on_connect(format!("10.0.0.1:{}", 1000 + client.0), self.now);
+        self.ends.push(End {
+            place: Some((shard, conn)),
+            unread: Vec::new(),
+            inbox: Vec::new(),
+            closed: false,
+            reads: true,
+            layers: None,
+            stamped: false,
+        });
+        let before = self.places.insert((shard, conn), client);
+        assert_eq!(before, None, "a connection's number is not reused while it is open");
+        client
+    }
+
+    /// A connection that has said the magic.
+    pub fn connect(&mut self) -> Client {
+        let client = self.raw();
+        self.send(client, client::MAGIC);
+        client
+    }
+
+    /// A subscriber that is ready for `ready` messages.
+    pub fn subscribe(&mut self, topic: &str, channel: &str, ready: u32) -> Client {
+        let client = self.connect();
+        self.send(client, format!("SUB {topic} {channel}\n"));
+        assert_eq!(self.replies(client), [Reply::Response("OK".to_owned())]);
+        self.send(client, format!("RDY {ready}\n"));
+        client
+    }
+
+    /// Sends bytes and lets everything happen that they cause.
+    pub fn send(&mut self, client: Client, bytes: impl AsRef<[u8]>) {
+        self.give(client, bytes, self.now);
+        self.settle();
+    }
+
+    /// Bytes that arrived at `arrival`; the batch goes on.
+    pub fn give(&mut self, client: Client, bytes: impl AsRef<[u8]>, arrival: Instant) {
+        let end = &mut self.ends[client.0];
+        if end.place.is_some() {
+            end.unread.extend_from_slice(bytes.as_ref());
+            self.feed(client, arrival);
+        }
+    }
+
+    fn feed(&mut self, client: Client, arrival: Instant) {
+        let end = &mut self.ends[client.0];
+        let Some((shard, conn)) = end.place else { return };
+        let used = self.shards[shard].on_bytes(conn, &end.unread, arrival, self.now);
+        end.unread.drain(..used);
+    }
+
+    /// Publishes one message and checks that it was accepted.
+    pub fn publish(&mut self, client: Client, topic: &str, body: &str) {
+        self.send(client, put(topic, body));
+        assert_eq!(self.replies(client), [Reply::Response("OK".to_owned())]);
+    }
+
+    /// The client goes away.
+    pub fn disconnect(&mut self, client: Client) {
+        self.drop_connection(client);
+        self.settle();
+    }
+
+    /// In one batch, `client`'s channel `c` of `topic` is deleted, the client goes, and another connection takes its
+    /// number.
+    pub fn replace_while_deleting(&mut self, client: Client, topic: &str) -> Client {
+        let (shard, conn) = self.ends[client.0].place.expect("it is connected");
+        let request = AdminRequest::DeleteChannel(topic_name(topic), channel_name("c"));
+        let reply = self.shards[shard].on_admin(request, self.now);
+        assert!(matches!(reply, AdminReply::Done));
+        self.drop_connection(client);
+        let newcomer = self.raw_on(shard);
+        assert_eq!(self.ends[newcomer.0].place, Some((shard, conn)), "the number is taken again");
+        newcomer
+    }
+
+    fn drop_connection(&mut self, client: Client) {
+        let end = &mut self.ends[client.0];
+        if let Some(place) = end.place.take() {
+            self.places.remove(&place);
+            self.shards[place.0].on_disconnect(place.1, self.now);
+        }
+    }
+
+    /// Whether the client reads what it is sent.
+    pub fn set_reading(&mut self, client: Client, reads: bool) {
+        self.ends[client.0].reads = reads;
+        if reads {
+            self.flush(client);
+            self.settle();
+        }
+    }
+
+    pub fn is_closed(&self, client: Client) -> bool {
+        self.ends[client.0].closed
+    }
+
+    pub fn is_stamped(&self, client: Client) -> bool {
+        self.ends[client.0].stamped
+    }
+
+    pub fn layers(&self, client: Client) -> Option<Layers> {
+        self.ends[client.0].layers
+    }
+
+    /// Bytes that the broker has not taken.
+    pub fn unread(&self, client: Client) -> usize {
+        self.ends[client.0].unread.len()
+    }
+
+    pub fn shard_of(&self, client: Client) -> Option<usize> {
+        self.ends[client.0].place.map(|(shard, _)| shard)
+    }
+
+    /// Everything the client has got since it was last asked.
+    pub fn replies(&mut self, client: Client) -> Vec<Reply> {
+        std::mem::take(&mut self.ends[client.0].inbox)
+    }
+
+    /// The messages among that; anything else but heartbeats and OKs fails the test.
+    pub fn messages(&mut self, client: Client) -> Vec<Message> {
+        let message = |reply| match reply {
+            Reply::Message(message) => Some(message),
+            Reply::Response(text) if text == "OK" || text == "_heartbeat_" => None,
+            other => panic!("expected messages, got {other:?}"),
+        };
+        self.replies(client).into_iter().filter_map(message).collect()
+    }
+
+    pub fn bodies(&mut self, client: Client) -> Vec<String> {
+        self.messages(client).into_iter().map(|message| message.body).collect()
+    }
+
+    /// The one error that the client got.
+    pub fn error(&mut self, client: Client) -> String {
+        match self.replies(client).as_slice() {
+            [Reply::Error(text)] => text.clone(),
+            other => panic!("expected one error, got {other:?}"),
+        }
+    }
+
+    pub fn finish(&mut self, client: Client, message: &Message) {
+        let mut bytes = Vec::new();
+        client::put_fin(&mut bytes, &message.id);
+        self.send(client, bytes);
+    }
+
+    // Around the protocol.
+
+    pub fn admin(&mut self, request: AdminRequest) -> AdminReply {
+        let name = match &request {
+            AdminRequest::Publish { topic, .. }
+            | AdminRequest::CreateTopic(topic)
+            | AdminRequest::DeleteTopic(topic)
+            | AdminRequest::EmptyTopic(topic)
+            | AdminRequest::PauseTopic(topic, _)
+            | AdminRequest::CreateChannel(topic, _)
+            | AdminRequest::DeleteChannel(topic, _)
+            | AdminRequest::EmptyChannel(topic, _)
+            | AdminRequest::PauseChannel(topic, ..)
+            | AdminRequest::SetTopicLimit(topic, _)
+            | AdminRequest::SetChannelLimit(topic, ..)
+            | AdminRequest::Record(topic, _)
+            | AdminRequest::StartTopic(topic, _) => topic.as_str().to_owned(),
+            AdminRequest::Snapshot(scope) => scope.topic.as_ref().map_or("", TopicName::as_str).to_owned(),
+        };
+        let home = home_shard(&name, self.shards.len());
+        let reply = self.shards[home].on_admin(request, self.now);
+        self.settle();
+        reply
+    }
+
+    /// A request that must succeed.
+    pub fn order(&mut self, request: AdminRequest) {
+        let reply = self.admin(request);
+        assert!(matches!(reply, AdminReply::Done), "{reply:?}");
+    }
+
+    pub fn limit(&mut self, topic: &str, contract: impl Into<Option<Contract>>) {
+        let contract = contract.into().map(|contract| (contract, Source::Admin));
+        self.order(AdminRequest::SetTopicLimit(topic_name(topic), contract));
+    }
+
+    pub fn limit_channel(&mut self, topic: &str, channel: &str, contract: impl Into<Option<Contract>>) {
+        let contract = contract.into().map(|contract| (contract, Source::Admin));
+        self.order(AdminRequest::SetChannelLimit(topic_name(topic), channel_name(channel), contract));
+    }
+
+    pub fn create_channel(&mut self, topic: &str, channel: &str) {
+        self.order(AdminRequest::CreateTopic(topic_name(topic)));
+        self.order(AdminRequest::CreateChannel(topic_name(topic), channel_name(channel)));
+    }
+
+    /// All topics of all shards.
+    pub fn topics(&mut self) -> Vec<TopicSnapshot> {
+        let mut topics = Vec::new();
+        for shard in &mut self.shards {
+            let scope = SnapshotScope { clients: true, ..SnapshotScope::default() };
+            let AdminReply::Snapshot(snapshot) = shard.on_admin(AdminRequest::Snapshot(scope), self.now) else {
+                panic!("a snapshot was asked for");
+            };
+            topics.extend(snapshot.topics);
+        }
+        topics
+    }
+
+    pub fn topic(&mut self, name: &str) -> TopicSnapshot {
+        self.topics().into_iter().find(|topic| topic.name == name).unwrap_or_else(|| panic!("no topic {name}"))
+    }
+
+    pub fn channel(&mut self, topic: &str, name: &str) -> ChannelSnapshot {
+        let channels = self.topic(topic).channels;
+        channels.into_iter().find(|channel| channel.name == name).unwrap_or_else(|| panic!("no channel {name}"))
+    }
+
+    pub fn has_topic(&mut self, name: &str) -> bool {
+        self.topics().iter().any(|topic| topic.name == name)
+    }
+
+    pub fn log_errors(&self) -> Vec<&str> {
+        self.shards.iter().filter_map(Shard::log_error).collect()
+    }
+
+    /// Answers the oldest question of a shard to its AUTH server.
+    pub fn authorize(&mut self, answer: Option<&str>) {
+        let question = self.auth_questions.remove(0);
+        let answer = answer.map(|json| AuthState::from_json(json.as_bytes(), self.now).unwrap());
+        self.shards[question.shard].on_authorized(question.conn, question.serial, answer);
+        self.settle();
+    }
+
+    // Time.
+
+    pub fn next_timeout(&self) -> Option<Instant> {
+        self.shards.iter().filter_map(Shard::next_timeout).chain(self.disk.next_timeout()).min()
+    }
+
+    /// Time passes, and everything happens exactly when it is due.
+    pub fn advance(&mut self, span: Duration) {
+        self.advance_to(self.now + span);
+    }
+
+    pub fn advance_to(&mut self, until: Instant) {
+        while let Some(next) = self.next_timeout().filter(|next| *next <= until) {
+            self.now = self.now.max(next);
+            self.wake();
+        }
+        self.now = until;
+        self.wake();
+    }
+
+    /// Time passes while the broker's thread does not run.
+    pub fn pause(&mut self, span: Duration) {
+        self.now += span;
+    }
+
+    fn wake(&mut self) {
+        for shard in &mut self.shards {
+            shard.on_timeout(self.now);
+        }
+        self.settle();
+    }
+
+    // Effects.
+
+    /// Carries everything out until nothing is left to do now.
+    pub fn settle(&mut self) {
+        for _ in 0..100_000 {
+            let mut idle = true;
+            for number in 0..self.shards.len() {
+                self.shards[number].end_batch(self.now);
+                while let Some(output) = self.shards[number].poll_output() {
+                    idle = false;
+                    self.carry_out(number, output);
+                }
+                while let Some(conn) = self.shards[number].next_dirty() {
+                    idle = false;
+                    let client = self.places[&(number, conn)];
+                    self.flush(client);
+                }
+            }
+            while let Some((shard, event)) = self.disk.poll(self.now) {
+                idle = false;
+                self.shards[shard].on_log(event, self.now);
+            }
+            if !self.hold_peers
+                && let Some((shard, message)) = self.peers.pop_front()
+            {
+                idle = false;
+                self.shards[shard].on_peer(message, self.now);
+            }
+            if idle {
+                return;
+            }
+        }
+        panic!("the broker does not come to rest");
+    }
+
+    fn carry_out(&mut self, shard: usize, output: Output) {
+        self.trace(format!("{shard} {output:?}").as_bytes());
+        let client_of = |places: &BTreeMap<_, _>, conn| places.get(&(shard, conn)).copied();
+        match output {
+            Output::Close(conn) => {
+                let Some(client) = client_of(&self.places, conn) else { return };
+                self.flush(client);
+                self.ends[client.0].closed = true;
+                self.drop_connection(client);
+            }
+            Output::Upgrade(conn, layers) => {
+                let Some(client) = client_of(&self.places, conn) else { return };
+                self.flush(client);
+                self.ends[client.0].layers = Some(layers);
+                let shard = &mut self.shards[shard];
+                if layers.tls {
+                    shard.on_tls(conn, "TLS1.3".to_owned(), "TLS_AES_128_GCM_SHA256".to_owned());
+                    shard.on_layer(conn);
+                }
+                if layers.snappy || layers.deflate.is_some() {
+                    shard.on_layer(conn);
+                }
+                shard.on_upgraded(conn);
+            }
+            Output::Authenticate { conn, serial, secret } => {
+                self.auth_questions.push(AuthQuestion { shard, conn, serial, secret });
+            }
+            Output::Stamp(conn) => {
+                if let Some(client) = client_of(&self.places, conn) {
+                    self.ends[client.0].stamped = true;
+                }
+            }
+            Output::Resume(conn) => {
+                if let Some(client) = client_of(&self.places, conn) {
+                    self.feed(client, self.now);
+                }
+            }
+            Output::Log(command) => self.disk.send(shard, command, self.now),
+            Output::Trace(_, passages) => self.passages.extend(passages),
+            Output::Notice(notice) => self.notices.push(notice),
+            Output::Migrate { conn, shard: target } => {
+                let Some(client) = self.places.remove(&(shard, conn)) else { return };
+                let migrant = self.shards[shard].take(conn);
+                let conn = self.shards[target].adopt(migrant, self.now);
+                self.ends[client.0].place = Some((target, conn));
+                self.places.insert((target, conn), client);
+                self.feed(client, self.now);
+            }
+            Output::Peer { shard, message } => self.peers.push_back((shard, message)),
+        }
+    }
+
+    fn flush(&mut self, client: Client) {
+        let end = &mut self.ends[client.0];
+        let (true, Some((shard, conn))) = (end.reads, end.place) else { return };
+        let output = std::mem::take(self.shards[shard].output_of(conn));
+        self.shards[shard].on_written(conn);
+        let mut rest = &output[..];
+        while !rest.is_empty() {
+            let (frame, used) = client::frame(rest, 16 << 20).expect("frames are sound").expect("frames are whole");
+            let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+            end.inbox.push(match frame {
+                Frame::Response(bytes) => Reply::Response(text(bytes)),
+                Frame::Error(bytes) => Reply::Error(text(bytes)),
+                Frame::Message(header, body) => Reply::Message(Message {
+                    id: header.id,
+                    attempts: header.attempts,
+                    timestamp: header.timestamp,
+                    body: text(body),
+                    at: self.now,
+                }),
+            });
+            rest = &rest[used..];
+        }
+        self.trace(&output);
+    }
+
+    fn trace(&mut self, bytes: &[u8]) {
+        let stamp = self.now.as_nanos().to_be_bytes();
+        for byte in stamp.iter().chain(bytes) {
+            self.trace_hash = (self.trace_hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+    }
+}
+
+// Commands as bytes.
+
+pub fn put(topic: &str, body: &str) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    client::put_pub(&mut bytes, topic, body.as_bytes());
+    bytes
+}
+
+pub fn put_deferred(topic: &str, delay_ms: u64, body: &str) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    client::put_dpub(&mut bytes, topic, delay_ms, body.as_bytes());
+    bytes
+}
+
+pub fn put_many<S: AsRef<str>>(topic: &str, bodies: &[S]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let mut batch = client::Batch::begin(&mut bytes, topic);
+    for body in bodies {
+        batch.push(body.as_ref().as_bytes());
+    }
+    batch.finish();
+    bytes
+}
+
+/// A command line with a sized body.
+pub fn sized(line: &str, body: impl AsRef<[u8]>) -> Vec<u8> {
+    let body = body.as_ref();
+    let mut bytes = format!("{line}\n").into_bytes();
+    bytes.extend_from_slice(&u32::try_from(body.len()).unwrap().to_be_bytes());
+    bytes.extend_from_slice(body);
+    bytes
+}
+
+pub fn fin(message: &Message) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    client::put_fin(&mut bytes, &message.id);
+    bytes
+}
+
+pub fn req(message: &Message, delay_ms: u64) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    client::put_req(&mut bytes, &message.id, delay_ms);
+    bytes
+}
+
+pub fn touch(message: &Message) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    client::put_touch(&mut bytes, &message.id);
+    bytes
+}
+
+/// The bodies `0` to `count - 1`.
+pub fn numbered(count: usize) -> Vec<String> {
+    (0..count).map(|number| number.to_string()).collect()
+}

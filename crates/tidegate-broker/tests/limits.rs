@@ -1,0 +1,422 @@
+//! Contracts of topics and channels: exact, in order, and changed while they are in force.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking, also in its helpers")]
+
+mod harness;
+
+use std::time::Duration;
+
+use harness::{Broker, Client, Reply, SECOND, ms, numbered, put, put_deferred, put_many, refuse, topic_name, wait};
+use tidegate_broker::machine::admin::{AdminReply, AdminRequest, PublishRefused};
+use tidegate_broker::machine::limiter::{Contract, Mode, Unit};
+use tidegate_core::limit::Limit;
+use tidegate_core::{Instant, Rate};
+
+fn us(us: u64) -> Duration {
+    Duration::from_micros(us)
+}
+
+/// A broker, a publisher, and a subscriber to everything in `t`.
+fn ready() -> (Broker, Client, Client) {
+    let mut broker = Broker::default();
+    let consumer = broker.subscribe("t", "c", 2500);
+    let publisher = broker.connect();
+    (broker, publisher, consumer)
+}
+
+/// When each message came, since `from`, and its body.
+fn arrivals(broker: &mut Broker, consumer: Client, from: Instant) -> Vec<(Duration, String)> {
+    broker.messages(consumer).into_iter().map(|message| (message.at - from, message.body)).collect()
+}
+
+fn times(broker: &mut Broker, consumer: Client, from: Instant) -> Vec<Duration> {
+    arrivals(broker, consumer, from).into_iter().map(|(at, _)| at).collect()
+}
+
+#[test]
+fn a_message_is_accepted_at_once_and_waits_in_order_for_its_token() {
+    let (mut broker, publisher, consumer) = ready();
+    broker.limit("t", wait(1_000, 2));
+    let start = broker.now;
+    for body in numbered(5) {
+        broker.publish(publisher, "t", &body);
+    }
+    assert_eq!((broker.topic("t").waiting, broker.topic("t").waiting_bytes), (3, 3));
+    broker.advance(SECOND);
+    let expected: Vec<_> = [0, 0, 1, 2, 3].into_iter().zip(0..).map(|(at, body)| (ms(at), format!("{body}"))).collect();
+    assert_eq!(arrivals(&mut broker, consumer, start), expected);
+    let topic = broker.topic("t");
+    assert_eq!((topic.offered_total, topic.admitted_total, topic.delayed_total, topic.waiting), (5, 5, 3, 0));
+}
+
+#[test]
+fn each_message_of_a_batch_takes_a_token() {
+    let (mut broker, publisher, consumer) = ready();
+    broker.limit("t", wait(1_000, 2));
+    let start = broker.now;
+    broker.send(publisher, put_many("t", &numbered(4)));
+    assert_eq!(broker.replies(publisher).len(), 1);
+    broker.advance(SECOND);
+    assert_eq!(times(&mut broker, consumer, start), [0, 0, 1, 2].map(ms));
+}
+
+#[test]
+fn a_contract_in_bytes_charges_bodies() {
+    let (mut broker, publisher, consumer) = ready();
+    broker.limit("t", Contract { unit: Unit::Bytes, ..wait(1_000, 100) });
+    let start = broker.now;
+    for length in [60, 60, 10, 500, 10] {
+        broker.publish(publisher, "t", &"x".repeat(length));
+    }
+    broker.advance(SECOND * 5);
+    // 100 in the bucket; 20 short, 30 short; then 500 are more than it holds: they wait for all of it and pay in full.
+    assert_eq!(times(&mut broker, consumer, start), [0, 20, 30, 530, 540].map(ms));
+}
+
+#[test]
+fn stamps_of_several_connections_are_merged_in_order() {
+    let (mut broker, first, consumer) = ready();
+    let second = broker.connect();
+    broker.limit("t", wait(1_000, 1));
+    broker.advance(ms(10));
+    let start = broker.now;
+    broker.pause(ms(3));
+    // The first connection is read first, though its bytes came last.
+    broker.give(first, put("t", "late"), start + us(300));
+    broker.give(first, put("t", "later"), start + us(400));
+    broker.give(second, put("t", "early"), start + us(100));
+    broker.settle();
+    broker.advance(SECOND);
+    let order: Vec<_> =
+        broker.messages(consumer).into_iter().map(|message| (message.body, message.at - start)).collect();
+    // Tokens at 0.1, 1.1 and 2.1 ms: all were there when the reader came at 3 ms.
+    assert_eq!(order, [("early".into(), ms(3)), ("late".into(), ms(3)), ("later".into(), ms(3))]);
+    assert_eq!(broker.topic("t").delayed_total, 2, "by 0.8 and 1.7 ms, says the bucket");
+}
+
+#[test]
+fn a_late_look_does_not_push_later_messages_back() {
+    let (mut broker, publisher, consumer) = ready();
+    broker.limit("t", wait(1_000, 1));
+    let start = broker.now;
+    broker.send(publisher, put_many("t", &numbered(4)));
+    broker.pause(us(1_700));
+    broker.advance(Duration::ZERO);
+    broker.advance(SECOND);
+    assert_eq!(times(&mut broker, consumer, start), [0, 1_700, 2_000, 3_000].map(us));
+}
+
+#[test]
+fn a_refusal_names_a_time_that_comes_true() {
+    let (mut broker, publisher, _) = ready();
+    broker.limit("t", refuse(3, 2)); // A third of a second is no whole number of microseconds.
+    broker.publish(publisher, "t", "0");
+    broker.publish(publisher, "t", "1");
+    broker.send(publisher, put("t", "2"));
+    assert_eq!(broker.error(publisher), "E_PUB_FAILED PUB failed rate limit of topic exceeded, retry in 333.334 ms");
+    assert!(!broker.is_closed(publisher));
+    let publish = |broker: &mut Broker| {
+        broker.admin(AdminRequest::Publish { topic: topic_name("t"), bodies: vec![b"2".to_vec()], defer: None })
+    };
+    let AdminReply::Refused(PublishRefused::Throttled { retry_after }) = publish(&mut broker) else {
+        panic!("there is no token");
+    };
+    assert_eq!(retry_after, Duration::from_nanos(333_333_334));
+    broker.advance(retry_after - Duration::from_nanos(1));
+    assert!(matches!(publish(&mut broker), AdminReply::Refused(_)));
+    broker.advance(Duration::from_nanos(1));
+    assert!(matches!(publish(&mut broker), AdminReply::Done));
+    let topic = broker.topic("t");
+    assert_eq!((topic.offered_total, topic.admitted_total, topic.refused_total), (6, 3, 3));
+}
+
+#[test]
+fn a_batch_is_refused_whole() {
+    let (mut broker, publisher, consumer) = ready();
+    broker.limit("t", refuse(10, 5));
+    broker.send(publisher, put_many("t", &numbered(3)));
+    broker.replies(publisher);
+    broker.send(publisher, put_many("t", &numbered(3)));
+    assert_eq!(broker.error(publisher), "E_MPUB_FAILED MPUB failed rate limit of topic exceeded, retry in 100.000 ms");
+    broker.send(publisher, put_many("t", &numbered(6)));
+    assert_eq!(broker.error(publisher), "E_MPUB_FAILED MPUB failed cost 6 exceeds the topic's burst of 5");
+    assert_eq!(broker.messages(consumer).len(), 3);
+    broker.publish(publisher, "t", "two are left");
+}
+
+#[test]
+fn shadow_counts_and_touches_nothing() {
+    let (mut broker, publisher, consumer) = ready();
+    broker.limit("t", Contract { mode: Mode::Shadow, ..refuse(1_000, 2) });
+    let start = broker.now;
+    for body in numbered(5) {
+        broker.publish(publisher, "t", &body);
+    }
+    assert_eq!(times(&mut broker, consumer, start), [Duration::ZERO; 5]);
+    let topic = broker.topic("t");
+    assert_eq!((topic.shadow_total, topic.refused_total, topic.delayed_total, topic.waiting), (3, 0, 0, 0));
+}
+
+#[test]
+fn a_live_change_keeps_tokens_line_and_order() {
+    let (mut broker, publisher, consumer) = ready();
+    broker.limit("t", wait(1_000, 2));
+    let start = broker.now;
+    broker.send(publisher, put_many("t", &numbered(8)));
+    broker.advance(us(2_500)); // 0 to 3 have gone; half a token is there.
+    broker.limit("t", wait(100, 50)); // A deeper bucket does not fill by itself.
+    broker.send(publisher, put("t", "8"));
+    broker.advance(ms(10)); // 4 went 5 ms after the change, and half a token is there again.
+    broker.limit("t", wait(10_000, 1));
+    broker.advance(SECOND);
+    let expected = [0, 0, 1_000, 2_000, 7_500, 12_550, 12_650, 12_750, 12_850].map(us);
+    let got = arrivals(&mut broker, consumer, start);
+    assert_eq!(got.iter().map(|(at, _)| *at).collect::<Vec<_>>(), expected);
+    assert_eq!(got.into_iter().map(|(_, body)| body).collect::<Vec<_>>(), numbered(9));
+}
+
+#[test]
+fn changing_a_limit_back_and_forth_mints_nothing() {
+    let (mut broker, publisher, consumer) = ready();
+    broker.limit("t", wait(10, 5));
+    broker.send(publisher, put_many("t", &numbered(5)));
+    assert_eq!((broker.messages(consumer).len(), broker.replies(publisher).len()), (5, 1));
+    for _ in 0..100 {
+        broker.limit("t", wait(10, 100));
+        broker.limit("t", wait(10, 5));
+    }
+    broker.publish(publisher, "t", "x");
+    assert_eq!(broker.messages(consumer).len(), 0);
+    broker.advance(ms(100));
+    assert_eq!(broker.messages(consumer).len(), 1);
+}
+
+#[test]
+fn a_line_goes_on_at_its_pace_when_the_discipline_becomes_refuse() {
+    let (mut broker, publisher, consumer) = ready();
+    broker.limit("t", wait(1_000, 1));
+    let start = broker.now;
+    broker.send(publisher, put_many("t", &numbered(4)));
+    broker.limit("t", refuse(1_000, 1));
+    broker.replies(publisher);
+    broker.send(publisher, put("t", "overtakes nobody"));
+    assert!(broker.error(publisher).starts_with("E_PUB_FAILED"));
+    broker.advance(ms(3));
+    assert_eq!(times(&mut broker, consumer, start), [0, 1, 2, 3].map(ms));
+    broker.send(publisher, put("t", "x"));
+    assert!(broker.error(publisher).starts_with("E_PUB_FAILED"), "the line took the last token");
+    broker.advance(ms(1));
+    broker.publish(publisher, "t", "x");
+}
+
+#[test]
+fn a_removed_contract_lets_the_line_go_in_order() {
+    for shadow in [false, true] {
+        let (mut broker, publisher, consumer) = ready();
+        broker.limit("t", wait(1, 1));
+        broker.send(publisher, put_many("t", &numbered(5_000)));
+        broker.replies(publisher);
+        broker.limit("t", shadow.then_some(Contract { mode: Mode::Shadow, ..wait(1, 1) }));
+        broker.publish(publisher, "t", "last");
+        broker.send(consumer, "RDY 2500\n");
+        let mut bodies = Vec::new();
+        loop {
+            let messages = broker.messages(consumer);
+            if messages.is_empty() {
+                break;
+            }
+            broker.send(consumer, messages.iter().flat_map(harness::fin).collect::<Vec<_>>());
+            bodies.extend(messages.into_iter().map(|message| message.body));
+        }
+        let mut expected = numbered(5_000);
+        expected.push("last".to_owned());
+        assert_eq!(bodies, expected);
+        assert_eq!((broker.topic("t").waiting, broker.topic("t").waiting_bytes), (0, 0));
+    }
+}
+
+#[test]
+fn a_contract_can_come_before_its_topic_and_outlives_it() {
+    let mut broker = Broker::default();
+    broker.limit("t", wait(1_000, 1));
+    assert!(!broker.has_topic("t"));
+    for _ in 0..2 {
+        let consumer = broker.subscribe("t", "c", 10);
+        let publisher = broker.connect();
+        let start = broker.now;
+        broker.send(publisher, put_many("t", &numbered(3)));
+        broker.advance(ms(10));
+        assert_eq!(times(&mut broker, consumer, start), [0, 1, 2].map(ms));
+        broker.order(AdminRequest::DeleteTopic(topic_name("t")));
+    }
+    broker.limit("t", None);
+    let publisher = broker.connect();
+    broker.publish(publisher, "t", "x");
+    assert!(broker.topic("t").limit.is_none());
+}
+
+#[test]
+fn deleting_a_topic_forgets_its_line() {
+    let (mut broker, publisher, _) = ready();
+    broker.limit("t", wait(1, 1));
+    broker.send(publisher, put_many("t", &numbered(100)));
+    broker.order(AdminRequest::DeleteTopic(topic_name("t")));
+    broker.advance(SECOND * 200);
+    assert!(!broker.has_topic("t"));
+}
+
+#[test]
+fn publishers_of_limited_topics_are_asked_for_stamps() {
+    let (mut broker, publisher, _) = ready();
+    broker.publish(publisher, "t", "x");
+    assert!(!broker.is_stamped(publisher));
+    broker.limit("t", wait(1_000, 1));
+    broker.publish(publisher, "t", "y");
+    assert!(broker.is_stamped(publisher));
+}
+
+#[test]
+fn a_full_line_holds_its_publishers_back() {
+    let mut broker = Broker::with(|config| config.line_bytes = 100);
+    let consumer = broker.subscribe("t", "c", 2500);
+    broker.limit("t", wait(1_000, 1));
+    let [publisher, other] = [broker.connect(), broker.connect()];
+    let start = broker.now;
+    for _ in 0..20 {
+        broker.send(publisher, put("t", "tenletters"));
+    }
+    assert_eq!((broker.replies(publisher).len(), broker.topic("t").waiting), (11, 10));
+    assert_eq!(broker.topic("t").blocked_publishers, 1);
+    broker.send(other, put("free", "other topics are free"));
+    assert_eq!(broker.replies(other).len(), 1);
+    broker.advance(SECOND);
+    assert_eq!((broker.replies(publisher).len(), broker.topic("t").blocked_publishers), (9, 0));
+    assert_eq!(times(&mut broker, consumer, start), (0..20).map(ms).collect::<Vec<_>>(), "the bucket never idles");
+}
+
+#[test]
+fn a_deferred_message_pays_when_it_comes_and_waits_for_its_time() {
+    let (mut broker, publisher, consumer) = ready();
+    broker.limit("t", wait(1_000, 1));
+    let start = broker.now;
+    broker.send(publisher, put_deferred("t", 50, "deferred"));
+    broker.send(publisher, put("t", "next"));
+    broker.advance(SECOND);
+    let expected = [(ms(1), "next".to_owned()), (ms(50), "deferred".to_owned())];
+    assert_eq!(arrivals(&mut broker, consumer, start), expected);
+}
+
+#[test]
+fn a_rate_of_zero_lets_the_burst_pass_and_holds_the_rest() {
+    let (mut broker, publisher, consumer) = ready();
+    broker.limit("t", wait(0, 2));
+    broker.send(publisher, put_many("t", &numbered(3)));
+    broker.advance(SECOND * 10);
+    assert_eq!(broker.messages(consumer).len(), 2);
+    broker.limit("t", wait(1_000, 2));
+    broker.advance(ms(1));
+    assert_eq!(broker.bodies(consumer), ["2"]);
+}
+
+#[test]
+fn a_channel_delivers_at_its_rate_and_others_at_once() {
+    let (mut broker, publisher, consumer) = ready();
+    let free = broker.subscribe("t", "free", 2500);
+    broker.limit_channel("t", "c", wait(1_000, 2));
+    let start = broker.now;
+    broker.send(publisher, put_many("t", &numbered(5)));
+    broker.advance(ms(10));
+    assert_eq!(times(&mut broker, free, start), [Duration::ZERO; 5]);
+    assert_eq!(times(&mut broker, consumer, start), [0, 0, 1, 2, 3].map(ms));
+    broker.limit_channel("t", "c", None);
+    broker.send(publisher, put_many("t", &numbered(5)));
+    assert_eq!(broker.messages(consumer).len(), 5);
+}
+
+#[test]
+fn a_channels_contract_holds_for_a_consumer_that_comes_late() {
+    let mut broker = Broker::default();
+    broker.create_channel("t", "c");
+    broker.limit_channel("t", "c", wait(10, 3));
+    let publisher = broker.connect();
+    broker.send(publisher, put_many("t", &numbered(100)));
+    broker.advance(SECOND * 5);
+    let consumer = broker.subscribe("t", "c", 2500);
+    let start = broker.now;
+    broker.advance(ms(250));
+    assert_eq!(times(&mut broker, consumer, start), [0, 0, 0, 100, 200].map(ms), "not what 5 s have minted");
+}
+
+#[test]
+fn a_channels_contract_holds_for_a_consumer_that_pauses() {
+    let mut broker = Broker::default();
+    let consumer = broker.subscribe("t", "c", 2500);
+    broker.limit_channel("t", "c", wait(10, 3));
+    let publisher = broker.connect();
+    broker.send(publisher, put_many("t", &numbered(100)));
+    assert_eq!(broker.messages(consumer).len(), 3);
+    broker.send(consumer, "RDY 0\n");
+    broker.advance(SECOND * 5);
+    assert_eq!(broker.replies(consumer), []);
+    broker.send(consumer, "RDY 2500\n");
+    let start = broker.now;
+    broker.advance(ms(250));
+    assert_eq!(times(&mut broker, consumer, start), [0, 0, 0, 100, 200].map(ms));
+}
+
+#[test]
+fn a_channel_served_late_keeps_its_rate() {
+    let (mut broker, publisher, consumer) = ready();
+    broker.limit_channel("t", "c", wait(1_000, 1));
+    let start = broker.now;
+    broker.send(publisher, put_many("t", &numbered(100)));
+    // Each timer fires 30 microseconds late; a bucket of one token must not lose them.
+    while broker.channel("t", "c").depth > 0 {
+        let next = broker.next_timeout().unwrap();
+        broker.pause((next - broker.now) + us(30));
+        broker.advance(Duration::ZERO);
+    }
+    let last = broker.messages(consumer).last().unwrap().at - start;
+    assert!(last <= ms(99) + us(30), "{last:?}");
+}
+
+#[test]
+fn a_channels_contract_can_be_in_bytes_or_shadow() {
+    let (mut broker, publisher, consumer) = ready();
+    broker.limit_channel("t", "c", Contract { unit: Unit::Bytes, ..wait(1_000, 100) });
+    let start = broker.now;
+    for length in [60, 60, 500] {
+        broker.publish(publisher, "t", &"x".repeat(length));
+    }
+    broker.advance(SECOND);
+    assert_eq!(times(&mut broker, consumer, start), [0, 20, 520].map(ms), "more than the bucket holds is paid in full");
+    broker.limit_channel("t", "c", Contract { mode: Mode::Shadow, ..wait(1, 1) });
+    broker.send(publisher, put_many("t", &numbered(5)));
+    assert_eq!(broker.messages(consumer).len(), 5);
+    assert_eq!(broker.channel("t", "c").shadow_total, 4, "one token was left");
+}
+
+#[test]
+fn a_channels_contract_survives_the_channel() {
+    let mut broker = Broker::default();
+    broker.limit_channel("t", "c", wait(1_000, 1));
+    let consumer = broker.subscribe("t", "c", 10);
+    let publisher = broker.connect();
+    let start = broker.now;
+    broker.send(publisher, put_many("t", &numbered(2)));
+    broker.advance(SECOND);
+    assert_eq!(times(&mut broker, consumer, start), [ms(0), ms(1)]);
+}
+
+#[test]
+fn snapshots_show_the_contract_and_its_tokens() {
+    let (mut broker, publisher, _) = ready();
+    let limit = Limit::new(Rate::from_per_s_f64(2.5), 10);
+    broker.limit("t", Contract { limit, ..wait(1, 1) });
+    broker.send(publisher, put_many("t", &numbered(4)));
+    broker.advance(ms(100));
+    let limit = broker.topic("t").limit.unwrap();
+    assert_eq!((limit.burst, limit.unit, limit.discipline, limit.mode), (10, "messages", "wait", "enforce"));
+    assert!((limit.rate_per_s - 2.5).abs() < 1e-9 && (limit.tokens - 6.25).abs() < 1e-9);
+    assert_eq!(broker.replies(publisher), [Reply::Response("OK".to_owned())]);
+}
