@@ -7,6 +7,7 @@
 //! |---|---|
 //! | [`bucket`] | what a token bucket does to arrivals: exact, and simulated |
 //! | [`experiment`] | experiment files, their kinds and their results |
+//! | [`release_law`] | messages through the broker's machine, every window of releases checked |
 //! | [`figure`] | figures as SVG |
 //! | [`table`] | tables for people |
 //! | [`statistics`] | how sure a simulated number is |
@@ -14,5 +15,6 @@
 pub mod bucket;
 pub mod experiment;
 pub mod figure;
+pub mod release_law;
 pub mod statistics;
 pub mod table;

@@ -1,0 +1,147 @@
+//! From a file to an experiment, with errors that say where.
+
+use std::fs;
+use std::io;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use super::{Complaint, Experiment};
+
+/// Largest file that is read.
+const FILE_MAX_BYTES: u64 = 1 << 20;
+
+/// Why there is no experiment.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ExperimentError {
+    /// The file cannot be read.
+    #[error("cannot read {}", file.display())]
+    Unreadable {
+        /// Which.
+        file: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// The file is no experiment.
+    #[error("{} is larger than {limit} bytes", file.display())]
+    TooLarge {
+        /// Which.
+        file: PathBuf,
+        /// How much would be read.
+        limit: u64,
+    },
+    /// Something in it is wrong.
+    #[error("{}:{line}: {key}{}{message}", file.display(), if key.is_empty() { "" } else { ": " })]
+    Invalid {
+        /// Which.
+        file: PathBuf,
+        /// From 1.
+        line: usize,
+        /// As in `theory_check.confidence`; empty where there is none.
+        key: String,
+        /// What is wrong, and what would be right.
+        message: String,
+        /// Where in the text, in bytes.
+        span: Range<usize>,
+    },
+}
+
+/// Reads the experiment in `file`.
+///
+/// # Errors
+/// If the file cannot be read or is no experiment.
+pub fn read(file: &Path) -> Result<Experiment, ExperimentError> {
+    let unreadable = |source| ExperimentError::Unreadable { file: file.to_owned(), source };
+    if fs::metadata(file).map_err(unreadable)?.len() > FILE_MAX_BYTES {
+        return Err(ExperimentError::TooLarge { file: file.to_owned(), limit: FILE_MAX_BYTES });
+    }
+    parse(file, &fs::read_to_string(file).map_err(unreadable)?)
+}
+
+/// Reads the experiment in `text`, which stands in `file`.
+///
+/// # Errors
+/// If it is no experiment.
+pub fn parse(file: &Path, text: &str) -> Result<Experiment, ExperimentError> {
+    let invalid = |key: String, message: String, span: Range<usize>| ExperimentError::Invalid {
+        file: file.to_owned(),
+        line: text[..span.start.min(text.len())].matches('\n').count() + 1,
+        key,
+        message,
+        span,
+    };
+    let experiment: Experiment = toml::from_str(text).map_err(|error| {
+        let span = error.span().unwrap_or(0..0);
+        invalid(key_at(text, span.start), error.message().replace('\n', "; "), span)
+    })?;
+    experiment.check().map_err(|Complaint { key, message }| {
+        let span = span_of(text, &key);
+        invalid(key, message, span)
+    })?;
+    Ok(experiment)
+}
+
+/// The lines of `text` with their first byte and the table they stand in.
+fn lines(text: &str) -> impl Iterator<Item = (usize, &str, &str)> {
+    let mut start = 0;
+    let mut table = "";
+    text.split_inclusive('\n').map(move |line| {
+        let content = line.trim();
+        if content.starts_with('[') {
+            table = content.split('#').next().unwrap_or_default().trim().trim_matches(['[', ']']);
+        }
+        start += line.len();
+        (start - line.len(), line, table)
+    })
+}
+
+/// The key on the line that holds byte `at`, with its table.
+fn key_at(text: &str, at: usize) -> String {
+    let Some((_, line, table)) = lines(text).take_while(|(start, ..)| *start <= at).last() else {
+        return String::new();
+    };
+    match line.split_once('=') {
+        Some((key, _)) if table.is_empty() => key.trim().to_owned(),
+        Some((key, _)) => format!("{table}.{}", key.trim()),
+        None => table.to_owned(),
+    }
+}
+
+/// Where `key` is written, or the nearest table around it; the start if there is neither.
+fn span_of(text: &str, key: &str) -> Range<usize> {
+    let mut wanted = key;
+    while !wanted.is_empty() {
+        if let Some((start, line, _)) = lines(text).find(|(start, ..)| key_at(text, *start) == wanted) {
+            return start..start + line.trim_end().len();
+        }
+        wanted = wanted.rsplit_once('.').map_or("", |(table, _)| table);
+    }
+    0..0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error(text: &str) -> String {
+        parse(Path::new("a.toml"), text).unwrap_err().to_string()
+    }
+
+    const HEAD: &str = "title = \"t\"\nseed = 1\n";
+    const CHECK: &str = "[theory_check]\nrate = \"11k/s\"\nbatches = [1]\nconfidence = 0.99\n";
+
+    #[test]
+    fn errors_name_file_line_and_key() {
+        let unknown = error(&format!("{HEAD}{CHECK}bursts = 3\n"));
+        assert!(unknown.starts_with("a.toml:7: theory_check.bursts: unknown field `bursts`"), "{unknown}");
+        let wrong = error(&format!("{HEAD}{}", CHECK.replace("11k/s", "fast")));
+        assert!(wrong.starts_with("a.toml:4: theory_check.rate: "), "{wrong}");
+        let text = format!(
+            "{HEAD}{}[[theory_check.load]]\nload = 0.5\nburst = 1\nmessages = 9\n",
+            CHECK.replace("0.99", "9.0")
+        );
+        assert_eq!(error(&text), "a.toml:6: theory_check.confidence: 9 is not above 0 and below 1");
+        assert_eq!(error(HEAD), "a.toml:1: no kind: write a table [drl_penalty] or [theory_check]");
+    }
+}
