@@ -47,6 +47,17 @@ pub(crate) enum Verb {
     Limits(Limits),
     /// Show the topics of a running broker
     Status(Status),
+    /// Derive a limit from a recorded trace of arrivals
+    Profile(Profile),
+    /// Compute exactly how long messages wait for tokens
+    #[command(subcommand)]
+    Theory(Theory),
+    /// Simulate it in virtual time, with the code that runs in production
+    #[command(subcommand)]
+    Sim(Sim),
+    /// Run the experiments behind the book's figures
+    #[command(subcommand)]
+    Lab(Lab),
     /// Measure a running broker with open-loop load
     #[command(subcommand, hide = true)]
     Bench(Bench),
@@ -170,6 +181,147 @@ pub(crate) struct Writing {
     /// The file with the broker's token; `tidegate up` made it
     #[arg(long, value_name = "FILE", default_value = "tidegate-data/admin.token", value_hint = ValueHint::FilePath)]
     pub(crate) token_file: PathBuf,
+}
+
+/// Traces come from a running broker: `POST /api/v1/record/TOPIC` of its admin API writes TOPIC.trace into its data folder.
+#[derive(Debug, Args)]
+#[command(after_help = "A running broker records a trace of a topic into its data folder:\n  \
+    curl -X POST -H \"Authorization: Bearer $(cat tidegate-data/admin.token)\" \\\n    \
+    'http://127.0.0.1:4153/api/v1/record/orders?seconds=60'")]
+pub(crate) struct Profile {
+    /// The trace
+    #[arg(value_hint = ValueHint::FilePath)]
+    pub(crate) trace: PathBuf,
+    /// Rate of the limit over the mean rate of the trace
+    #[arg(long, default_value_t = 1.1)]
+    pub(crate) margin: f64,
+    /// Share of the messages that the burst lets pass without waiting
+    #[arg(long, default_value_t = 0.99)]
+    pub(crate) undelayed: f64,
+    /// What one token is to buy
+    #[arg(long, value_enum, default_value = "messages")]
+    pub(crate) unit: UnitWord,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Theory {
+    /// A token bucket: Poisson arrivals (M/D/1), or a list of arrivals
+    Bucket(BucketArgs),
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Sim {
+    /// A token bucket, whatever arrives
+    Bucket(SimBucketArgs),
+}
+
+/// Which arrivals.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub(crate) enum ArrivalsWord {
+    /// At random
+    Poisson,
+    /// Strictly periodic publishers with random phases
+    Periodic,
+}
+
+/// Which message goes to which part of a split bucket.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub(crate) enum AssignmentWord {
+    /// Each batch to one part at random
+    Batch,
+    /// Each message to a part at random
+    Message,
+    /// In turn
+    Even,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct BucketArgs {
+    /// How messages arrive
+    #[arg(long, value_enum, default_value = "poisson", conflicts_with = "list")]
+    pub(crate) arrivals: ArrivalsWord,
+    /// Messages that arrive, such as `10k/s`
+    #[arg(long, value_name = "RATE", conflicts_with = "list")]
+    pub(crate) offered: Option<Rate>,
+    /// How many publishers, of periodic arrivals
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) publishers: u32,
+    /// Exact times of arrival instead, in seconds, from a file or `-`; each message's delay is shown
+    #[arg(long, value_name = "FILE")]
+    pub(crate) list: Option<PathBuf>,
+    /// Messages that arrive at once
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) batch: u32,
+    /// Tokens of the bucket, such as `11k/s`
+    #[arg(short, long)]
+    pub(crate) rate: Rate,
+    /// Depth of the bucket
+    #[arg(short, long)]
+    pub(crate) burst: u64,
+    /// Parts that the bucket is split into
+    #[arg(short = 'k', long, value_name = "K", default_value_t = 1)]
+    pub(crate) split: u32,
+    /// Unequal parts, in proportion to these, such as `3,1`
+    #[arg(long, value_delimiter = ',', conflicts_with = "split")]
+    pub(crate) weights: Option<Vec<u64>>,
+    /// Which message goes to which part
+    #[arg(long, value_enum, default_value = "batch")]
+    pub(crate) assign: AssignmentWord,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SimBucketArgs {
+    #[command(flatten)]
+    pub(crate) bucket: BucketArgs,
+    /// Messages to simulate
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 1_000_000)]
+    pub(crate) messages: u64,
+    /// Messages before those, which are not counted
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) warm_up: u64,
+    /// Same seed, same answer
+    #[arg(long, default_value_t = 1)]
+    pub(crate) seed: u64,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Lab {
+    /// Run an experiment; exit code 4 if it does not show what it should
+    Run(LabRun),
+    /// List the experiments of a folder
+    List(LabList),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct LabRun {
+    /// The experiment, such as `lab/fig6a.toml`
+    #[arg(value_hint = ValueHint::FilePath)]
+    pub(crate) file: PathBuf,
+    /// Only a part of it: the same shapes, less sharp
+    #[arg(long)]
+    pub(crate) quick: bool,
+    /// Also write table, JSON and figure into this folder
+    #[arg(long, value_name = "FOLDER", value_hint = ValueHint::DirPath)]
+    pub(crate) out: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct LabList {
+    /// The folder
+    #[arg(default_value = "lab", value_hint = ValueHint::DirPath)]
+    pub(crate) folder: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[derive(Debug, Subcommand)]

@@ -6,7 +6,7 @@
 //! | `settings` | `tidegate.toml`, checked once |
 //! | `up`, `broker` | what runs until it is told to stop |
 //! | `demo` | the same overload twice, side by side |
-//! | `check`, `status`, `limits` | the verbs that answer and leave |
+//! | `check`, `status`, `limits`, `profile`, `bucket`, `lab` | the verbs that answer and leave |
 //! | `running` | a whole broker, started and stopped in order |
 //! | `servers`, `signals`, `token`, `scratch` | what it stands on |
 //! | `limit_book` | limits set live, and their history, in the control store |
@@ -17,13 +17,16 @@
 
 mod admin_client;
 mod broker;
+mod bucket;
 mod check;
 mod cli;
 mod demo;
 mod failure;
+mod lab;
 mod limit_book;
 mod limits;
 mod output;
+mod profile;
 mod running;
 mod scratch;
 mod servers;
@@ -41,7 +44,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use miette::MietteHandlerOpts;
 
-use crate::cli::{Bench, Cli, Verb};
+use crate::cli::{Bench, Cli, Lab, Sim, Theory, Verb};
 use crate::failure::Failure;
 
 fn main() -> ExitCode {
@@ -76,6 +79,11 @@ fn run(args: Vec<OsString>) -> Result<(), Failure> {
         Verb::Check(args) => check::run(&args),
         Verb::Status(args) => status::run(&args),
         Verb::Limits(verb) => limits::run(verb),
+        Verb::Profile(args) => profile::run(&args),
+        Verb::Theory(Theory::Bucket(args)) => bucket::theory(&args),
+        Verb::Sim(Sim::Bucket(args)) => bucket::simulate(&args),
+        Verb::Lab(Lab::Run(args)) => lab::run(&args),
+        Verb::Lab(Lab::List(args)) => lab::list(&args),
         Verb::Bench(Bench::Nsq { args }) => bench(&args),
         Verb::Completions { shell } => {
             clap_complete::generate(shell, &mut cli::command(), "tidegate", &mut std::io::stdout());

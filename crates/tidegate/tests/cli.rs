@@ -50,7 +50,18 @@ fn the_first_screen_says_where_to_begin() {
 #[test]
 fn each_verb_explains_itself() {
     let folder = Folder::new("help");
-    for verb in [&["up"][..], &["demo"], &["check"], &["limits", "set"], &["status"], &["completions"]] {
+    for verb in [
+        &["up"][..],
+        &["demo"],
+        &["check"],
+        &["limits", "set"],
+        &["status"],
+        &["completions"],
+        &["profile"],
+        &["theory", "bucket"],
+        &["sim", "bucket"],
+        &["lab", "run"],
+    ] {
         let args: Vec<&str> = verb.iter().copied().chain(["--help"]).collect();
         let output = folder.tidegate(&args);
         assert_eq!(output.status.code(), Some(0), "{verb:?}");
@@ -111,6 +122,53 @@ fn wrong_usage_is_exit_code_2_with_a_suggestion() {
         assert_eq!(output.status.code(), Some(2), "{args:?}");
         assert!(text(&output.stderr).contains(said), "{args:?}: {}", text(&output.stderr));
     }
+}
+
+#[test]
+fn theory_and_simulation_answer_the_same_question_alike() {
+    let folder = Folder::new("bucket");
+    let bucket = ["bucket", "--offered", "9k/s", "--rate", "10k/s", "--burst", "20", "--json"];
+    let ask = |verb| -> serde_json::Value {
+        let args: Vec<&str> = std::iter::once(verb).chain(bucket).collect();
+        let output = folder.tidegate(&args);
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        serde_json::from_slice(&output.stdout).unwrap()
+    };
+    let (exact, simulated) = (ask("theory"), ask("sim"));
+    let share = |answer: &serde_json::Value| answer["share_delayed"].as_f64().unwrap();
+    assert!(share(&exact) > 0.01 && (share(&exact) - share(&simulated)).abs() < 0.01, "{exact} {simulated}");
+    assert_eq!(simulated["messages"], 1_000_000);
+}
+
+#[test]
+fn each_message_of_a_list_gets_its_delay() {
+    let folder = Folder::new("list");
+    fs::write(folder.0.join("arrivals.txt"), "0 0 0.05 # three\n").unwrap();
+    for verb in ["theory", "sim"] {
+        let args = [verb, "bucket", "--list", "arrivals.txt", "--rate", "10/s", "--burst", "1", "--json"];
+        let output = folder.tidegate(&args);
+        let answer: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let delays: Vec<f64> =
+            answer["delays"].as_array().unwrap().iter().map(|row| row["delay_us"].as_f64().unwrap()).collect();
+        assert_eq!(delays, [0.0, 100_000.0, 150_000.0], "{verb}");
+    }
+    let output = folder.tidegate(&["theory", "bucket", "--rate", "1/s", "--burst", "1"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("--offered"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn a_trace_becomes_a_limit() {
+    let folder = Folder::new("profile");
+    // Every millisecond a pair: 2,000 messages per second.
+    let rows = (0..2_000).map(|n| format!("{},0,0,100", n / 2 * 1_000_000));
+    let lines: Vec<String> = std::iter::once("arrival_ns,release_ns,passed_ns,bytes".to_owned()).chain(rows).collect();
+    fs::write(folder.0.join("t.trace"), lines.join("\n")).unwrap();
+    let output = folder.tidegate(&["profile", "t.trace", "--json"]);
+    let answer: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&answer["limit"]["rate"], &answer["limit"]["burst"]), (&"2200/s".into(), &2.into()), "{answer}");
+    let output = folder.tidegate(&["profile", "t.trace"]);
+    assert!(text(&output.stdout).ends_with("rate = \"2200/s\"\nburst = 2\nunit = \"messages\"\n"));
 }
 
 #[test]
