@@ -312,6 +312,13 @@ fn warnings(broker: &Config, console: Option<&Console>, limits: &[(Target, Contr
     open("admin.address", broker.admin_address.as_ref(), "the token travels there unencrypted");
     let so = "whoever does sees all topics' figures, and the token travels there unencrypted";
     open("console.address", console.map(|console| &console.address), so);
+    if !limits.is_empty() && !broker.lookupd_tcp_addresses.is_empty() {
+        warnings.push(
+            "consumers find this broker and its peers through nsqlookupd, and each broker with the same limit admits all of it: \
+             divide rate and burst by the number of brokers"
+                .to_owned(),
+        );
+    }
     for (target, contract) in limits {
         if contract.unit == Unit::Bytes && contract.limit.burst < u64::from(broker.max_msg_size) {
             warnings.push(format!(
@@ -443,5 +450,9 @@ mod tests {
         assert_eq!(settings.warnings.len(), 2, "{:?}", settings.warnings);
         assert!(settings.warnings[0].starts_with("admin.address is 0.0.0.0:4153"));
         assert!(settings.warnings[1].starts_with("a has a burst of 10 bytes"));
+        let shared = "[broker]\nnsqlookupd_tcp_addresses = [\"10.0.0.5:4160\"]\n";
+        assert!(read(shared).unwrap().warnings.is_empty());
+        let limited = format!("{shared}[[topic]]\nname = \"a\"\nrate = 1\nburst = 10\n");
+        assert!(read(&limited).unwrap().warnings[0].contains("each broker with the same limit admits all of it"));
     }
 }
