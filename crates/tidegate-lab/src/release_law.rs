@@ -48,7 +48,8 @@ pub struct ReleaseLaw {
     pub messages: u64,
     /// How long the reader is away now and then.
     pub pause_ms: u64,
-    /// Same seed, same run.
+    /// Same seed, same run; an experiment's own goes before it.
+    #[serde(default)]
     pub seed: u64,
 }
 

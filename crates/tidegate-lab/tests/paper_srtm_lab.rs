@@ -132,6 +132,14 @@ fn the_simulated_bucket_agrees_with_m_d_1() {
     assert!(outcome.results["messages"].as_u64() >= Some(5_000_000));
 }
 
+/// §A.1: the arrival curve of what is behind the bucket; at a hundredth of the bar's size.
+#[test]
+fn the_broker_keeps_the_law_of_its_limit() {
+    let outcome = quick("release_law.toml");
+    assert!(outcome.holds(), "{outcome}");
+    assert!(outcome.results["messages"].as_u64() >= Some(100_000));
+}
+
 #[test]
 fn the_same_file_gives_the_same_results() {
     let (first, second) = (quick("fig6a.toml"), quick("fig6a.toml"));

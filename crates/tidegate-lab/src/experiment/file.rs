@@ -142,6 +142,6 @@ mod tests {
             CHECK.replace("0.99", "9.0")
         );
         assert_eq!(error(&text), "a.toml:6: theory_check.confidence: 9 is not above 0 and below 1");
-        assert_eq!(error(HEAD), "a.toml:1: no kind: write a table [drl_penalty] or [theory_check]");
+        assert_eq!(error(HEAD), "a.toml:1: 0 kinds: write one of [drl_penalty], [release_law] and [theory_check]");
     }
 }

@@ -5,6 +5,7 @@
 //! | kind | what it does |
 //! |---|---|
 //! | [`drl_penalty`] | end-to-end latency of a topic whose bucket is split over 1 to n brokers |
+//! | [`release_law`](crate::release_law) | every window of releases of the broker's machine |
 //! | [`theory_check`] | the simulated bucket against the exact M/D/1 values |
 //!
 //! [`read`] reads and checks it, [`Experiment::run`] runs it, [`Outcome::write`] leaves a text, a JSON file and a figure
@@ -13,6 +14,7 @@
 pub mod drl_penalty;
 mod file;
 mod outcome;
+mod release_law;
 pub mod theory_check;
 
 pub use file::{ExperimentError, parse, read};
@@ -21,6 +23,7 @@ pub use outcome::{Claim, Outcome, WriteError};
 use serde::{Deserialize, Serialize};
 
 use crate::bucket::BucketError;
+use crate::release_law::ReleaseLaw;
 
 /// An experiment as it stands in its file.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -32,6 +35,8 @@ pub struct Experiment {
     pub seed: u64,
     /// If it is of this kind, its settings.
     pub drl_penalty: Option<drl_penalty::DrlPenalty>,
+    /// If it is of this kind, its settings.
+    pub release_law: Option<ReleaseLaw>,
     /// If it is of this kind, its settings.
     pub theory_check: Option<theory_check::TheoryCheck>,
 }
@@ -66,14 +71,14 @@ impl Experiment {
     /// # Errors
     /// The first thing that makes no sense.
     pub fn check(&self) -> Result<(), Complaint> {
-        match (&self.drl_penalty, &self.theory_check) {
-            (Some(drl_penalty), None) => drl_penalty.check(),
-            (None, Some(theory_check)) => theory_check.check(),
-            (None, None) => Complaint::unless(false, "", "no kind: write a table [drl_penalty] or [theory_check]"),
-            (Some(_), Some(_)) => {
-                Complaint::unless(false, "", "two kinds: keep one of [drl_penalty] and [theory_check]")
-            }
-        }
+        let Self { drl_penalty, release_law, theory_check, .. } = self;
+        let kinds = [drl_penalty.is_some(), release_law.is_some(), theory_check.is_some()];
+        let kinds = kinds.into_iter().filter(|is_there| *is_there).count();
+        let message = format!("{kinds} kinds: write one of [drl_penalty], [release_law] and [theory_check]");
+        Complaint::unless(kinds == 1, "", message)?;
+        drl_penalty.iter().try_for_each(drl_penalty::DrlPenalty::check)?;
+        release_law.iter().try_for_each(release_law::check)?;
+        theory_check.iter().try_for_each(theory_check::TheoryCheck::check)
     }
 
     /// Runs it; `name` is what its files will be called.
@@ -81,10 +86,14 @@ impl Experiment {
     /// # Errors
     /// If a bucket of it cannot be as the settings say; [`check`](Self::check) does not try them all.
     pub fn run(&self, name: &str, size: Size) -> Result<Outcome, BucketError> {
-        let results = match (&self.drl_penalty, &self.theory_check) {
-            (Some(drl_penalty), _) => drl_penalty.run(self, size)?,
-            (None, Some(theory_check)) => theory_check.run(self, size)?,
-            (None, None) => outcome::Results::default(),
+        let results = if let Some(drl_penalty) = &self.drl_penalty {
+            drl_penalty.run(self, size)?
+        } else if let Some(theory_check) = &self.theory_check {
+            theory_check.run(self, size)?
+        } else if let Some(law) = &self.release_law {
+            release_law::run(law, self, size)
+        } else {
+            outcome::Results::default()
         };
         Ok(Outcome::new(name, self, size, results))
     }
