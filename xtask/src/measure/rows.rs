@@ -78,6 +78,12 @@ pub(super) const ROWS: &[Row] = &[
         bar: "at most 20 ns alone, 80 ns with two threads on one bucket",
         run: token_decision,
     },
+    Row {
+        issue: 2,
+        name: "release law, injected stamps",
+        bar: "0 violations over 10^7 messages of 100 publishers",
+        run: |bench| lab(bench, "release_law"),
+    },
     Row { issue: 2, name: "figure 6a", bar: "the paper's order and shape", run: |bench| lab(bench, "fig6a") },
     Row { issue: 2, name: "figure 6b", bar: "the paper's order and shape", run: |bench| lab(bench, "fig6b") },
 ];

@@ -22,9 +22,7 @@ impl Action {
             "empty" => Ok(Self::Empty),
             "pause" => Ok(Self::Pause(Pause::Paused)),
             "unpause" => Ok(Self::Pause(Pause::Flowing)),
-            _ => Err(Problem::not_found(format!(
-                "`{name}` is no action; there are pause, unpause and empty, and for topics record and stop-recording"
-            ))),
+            _ => Err(Problem::not_found(format!("`{name}` is no action; there are pause, unpause and empty"))),
         }
     }
 }
