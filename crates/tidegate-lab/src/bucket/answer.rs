@@ -88,16 +88,16 @@ impl fmt::Display for BucketAnswer {
             ]);
         }
         writeln!(f, "{parts}")?;
-        let mut results = Table::new(["access delay", "us", "uncertainty"]);
+        let mut results = Table::new(["", "value", "uncertainty"]);
         let delay_us_mean = plus_minus(self.delay_us_mean_interval, self.confidence);
-        results.push(["mean".to_owned(), number(self.delay_us_mean), delay_us_mean]);
+        results.push(["mean delay, us".to_owned(), number(self.delay_us_mean), delay_us_mean]);
         let quantiles = [
-            ("p50", Some(self.delay_us_p50)),
-            ("p90", Some(self.delay_us_p90)),
-            ("p95", Some(self.delay_us_p95)),
-            ("p99", Some(self.delay_us_p99)),
-            ("p99.9", Some(self.delay_us_p999)),
-            ("max", self.delay_us_max),
+            ("p50 delay, us", Some(self.delay_us_p50)),
+            ("p90 delay, us", Some(self.delay_us_p90)),
+            ("p95 delay, us", Some(self.delay_us_p95)),
+            ("p99 delay, us", Some(self.delay_us_p99)),
+            ("p99.9 delay, us", Some(self.delay_us_p999)),
+            ("max delay, us", self.delay_us_max),
         ];
         for (name, value) in quantiles {
             results.push([name.to_owned(), value.map_or("unbounded".to_owned(), number), String::new()]);

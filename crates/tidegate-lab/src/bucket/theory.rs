@@ -179,6 +179,61 @@ mod tests {
     }
 
     #[test]
+    fn an_answer_reads_as_a_table() {
+        let list = [0, 0, 0, 50_000, 400_000].map(Instant::from_nanos).to_vec();
+        let question = BucketQuestion::new(Arrivals::List(list), Rate::per_s(10_000), 2);
+        insta::assert_snapshot!(theory(&question).unwrap(), @r"
+        part   rate  burst  share of messages
+        1     10k/s      2                  1
+
+                         value  uncertainty
+        mean delay, us      50
+        p50 delay, us        0
+        p90 delay, us      150
+        p95 delay, us      150
+        p99 delay, us      150
+        p99.9 delay, us    150
+        max delay, us      150
+        share delayed      0.4
+        messages             5
+
+        arrival ns  part  delay us
+        0              1     0.000
+        0              1     0.000
+        0              1   100.000
+        50000          1   150.000
+        400000         1     0.000
+        ");
+        let split = BucketQuestion { split: Split::Even(2), ..poisson(1, 26) };
+        insta::assert_snapshot!(theory(&split).unwrap(), @r"
+        part    rate  burst  share of messages
+        1     5500/s     13                0.5
+        2     5500/s     13                0.5
+
+                             value  uncertainty
+        mean delay, us        95.7
+        p50 delay, us            0
+        p90 delay, us            0
+        p95 delay, us        659.7
+        p99 delay, us         2219
+        p99.9 delay, us       4449
+        max delay, us    unbounded
+        share delayed      0.09879
+        load                0.9091
+        ");
+    }
+
+    #[test]
+    fn questions_and_answers_cross_a_border_unchanged() {
+        let question = BucketQuestion { split: Split::Weights(vec![1, 2]), ..poisson(10, 26) };
+        let json = serde_json::to_string(&question).unwrap();
+        assert_eq!(serde_json::from_str::<BucketQuestion>(&json).unwrap(), question);
+        let short = r#"{"arrivals":{"poisson":{"rate":"10k/s"}},"rate":"11k/s","burst":26}"#;
+        assert_eq!(serde_json::from_str::<BucketQuestion>(short).unwrap(), poisson(1, 26));
+        assert!(serde_json::from_str::<BucketQuestion>(&short.replace("burst", "bursts")).is_err());
+    }
+
+    #[test]
     fn what_has_no_exact_results_says_so() {
         let no_form = |question: &BucketQuestion| matches!(theory(question), Err(BucketError::NoClosedForm { .. }));
         let two = Split::Even(2);

@@ -82,38 +82,53 @@ pub fn parse(file: &Path, text: &str) -> Result<Experiment, ExperimentError> {
     Ok(experiment)
 }
 
-/// The lines of `text` with their first byte and the table they stand in.
-fn lines(text: &str) -> impl Iterator<Item = (usize, &str, &str)> {
+/// A line of a file, and where it stands.
+struct Line<'a> {
+    start: usize,
+    text: &'a str,
+    /// As in `theory_check.load[1]`, the second table of a list.
+    table: String,
+}
+
+fn lines(text: &str) -> impl Iterator<Item = Line<'_>> {
     let mut start = 0;
-    let mut table = "";
+    let mut table = String::new();
+    let mut headers: Vec<&str> = Vec::new();
     text.split_inclusive('\n').map(move |line| {
-        let content = line.trim();
-        if content.starts_with('[') {
-            table = content.split('#').next().unwrap_or_default().trim().trim_matches(['[', ']']);
+        let content = line.split('#').next().unwrap_or_default().trim();
+        if let Some(name) = content.strip_prefix("[[").and_then(|rest| rest.strip_suffix("]]")) {
+            table = format!("{name}[{}]", headers.iter().filter(|header| **header == name).count());
+            headers.push(name);
+        } else if let Some(name) = content.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
+            name.clone_into(&mut table);
         }
         start += line.len();
-        (start - line.len(), line, table)
+        Line { start: start - line.len(), text: line, table: table.clone() }
     })
 }
 
-/// The key on the line that holds byte `at`, with its table.
-fn key_at(text: &str, at: usize) -> String {
-    let Some((_, line, table)) = lines(text).take_while(|(start, ..)| *start <= at).last() else {
-        return String::new();
-    };
-    match line.split_once('=') {
-        Some((key, _)) if table.is_empty() => key.trim().to_owned(),
-        Some((key, _)) => format!("{table}.{}", key.trim()),
-        None => table.to_owned(),
+impl Line<'_> {
+    /// The key on the line with its table, or the table that it opens or stands in.
+    fn key(&self) -> String {
+        match self.text.split_once('=') {
+            Some((key, _)) if self.table.is_empty() => key.trim().to_owned(),
+            Some((key, _)) => format!("{}.{}", self.table, key.trim()),
+            None => self.table.clone(),
+        }
     }
+}
+
+/// The key on the line that holds byte `at`.
+fn key_at(text: &str, at: usize) -> String {
+    lines(text).take_while(|line| line.start <= at).last().map_or_else(String::new, |line| line.key())
 }
 
 /// Where `key` is written, or the nearest table around it; the start if there is neither.
 fn span_of(text: &str, key: &str) -> Range<usize> {
     let mut wanted = key;
     while !wanted.is_empty() {
-        if let Some((start, line, _)) = lines(text).find(|(start, ..)| key_at(text, *start) == wanted) {
-            return start..start + line.trim_end().len();
+        if let Some(line) = lines(text).find(|line| line.key() == wanted) {
+            return line.start..line.start + line.text.trim_end().len();
         }
         wanted = wanted.rsplit_once('.').map_or("", |(table, _)| table);
     }
@@ -142,6 +157,9 @@ mod tests {
             CHECK.replace("0.99", "9.0")
         );
         assert_eq!(error(&text), "a.toml:6: theory_check.confidence: 9 is not above 0 and below 1");
+        let good = "[[theory_check.load]]\nload = 0.5\nburst = 1\nmessages = 1_000_000\n";
+        let second = error(&format!("{HEAD}{CHECK}{good}{}", good.replace("0.5", "1.5")));
+        assert_eq!(second, "a.toml:12: theory_check.load[1].load: 1.5 is not above 0 and below 1");
         assert_eq!(error(HEAD), "a.toml:1: 0 kinds: write one of [drl_penalty], [release_law] and [theory_check]");
     }
 }

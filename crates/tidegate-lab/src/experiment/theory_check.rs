@@ -75,12 +75,12 @@ impl TheoryCheck {
             "theory_check",
             "nothing to check: write tables [[theory_check.load]]",
         )?;
-        for load in &self.load {
-            Complaint::unless(within(load.load), "theory_check.load.load", format!("{} {range}", load.load))?;
-            let enough = load.messages >= 1_000_000;
+        for (index, load) in self.load.iter().enumerate() {
+            let key = |name: &str| format!("theory_check.load[{index}].{name}");
+            Complaint::unless(within(load.load), &key("load"), format!("{} {range}", load.load))?;
             let least = "less than a million messages tell too little";
-            Complaint::unless(enough, "theory_check.load.messages", least)?;
-            Complaint::unless(load.burst > 0, "theory_check.load.burst", "a burst of 0 lets nothing pass")?;
+            Complaint::unless(load.messages >= 1_000_000, &key("messages"), least)?;
+            Complaint::unless(load.burst > 0, &key("burst"), "a burst of 0 lets nothing pass")?;
         }
         Ok(())
     }
