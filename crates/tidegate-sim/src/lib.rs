@@ -9,7 +9,7 @@
 //! | [`trace`] | one number for everything that happened |
 //! | [`distribution`] | random spans of time |
 //! | [`workload`] | who sends when |
-//! | [`line`] | arrivals through a production gate, as fast as it goes |
+//! | [`mod@line`] | arrivals through a production gate, as fast as it goes |
 //! | [`host`] | cores that serve one queue |
 //! | [`network`] | links that delay, lose, repeat and reorder, and partitions |
 //! | [`fault`] | what goes wrong, and when |
