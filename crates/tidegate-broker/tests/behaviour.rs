@@ -159,7 +159,7 @@ fn an_unanswered_message_times_out_within_a_millisecond_of_its_deadline_and_neve
     broker.advance(Duration::from_nanos(123_456));
     broker.publish(publisher, "t", "m");
     let [_, _, Reply::Message(message)] = &broker.replies(consumer)[..] else { panic!("two OKs and a message") };
-    broker.advance(ms(1500) - Duration::from_nanos(1));
+    broker.advance_to(message.at.plus_nanos(1_500_000_000 - 1));
     assert_eq!(broker.channel("t", "c").timed_out_total, 0);
     broker.advance(ms(1));
     let again = only(&mut broker, consumer);
@@ -204,7 +204,7 @@ fn touch_extends_the_time_out_up_to_the_maximum() {
         broker.advance(SECOND);
         broker.send(consumer, touch(&message));
     }
-    broker.advance(SECOND - Duration::from_nanos(1));
+    broker.advance(Duration::from_nanos(999_999_999));
     assert_eq!(broker.replies(consumer), []);
     broker.advance(Duration::from_nanos(1));
     assert_eq!(only(&mut broker, consumer).at, message.at + SECOND * 5);
@@ -214,15 +214,15 @@ fn touch_extends_the_time_out_up_to_the_maximum() {
 fn only_the_client_that_holds_a_message_can_answer_it() {
     let mut broker = Broker::default();
     let owner = broker.subscribe("t", "c", 1);
-    let other = broker.subscribe("t", "c", 0);
+    let stranger = broker.subscribe("t", "c", 0);
     let elsewhere = broker.subscribe("t", "d", 1);
     let publisher = broker.connect();
     broker.publish(publisher, "t", "m");
     let message = only(&mut broker, owner);
     assert_eq!(only(&mut broker, elsewhere).id, message.id, "copies share their id");
     for (bytes, code) in [(fin(&message), "E_FIN"), (req(&message, 0), "E_REQ"), (touch(&message), "E_TOUCH")] {
-        broker.send(other, bytes);
-        assert!(broker.error(other).starts_with(code));
+        broker.send(stranger, bytes);
+        assert!(broker.error(stranger).starts_with(code));
     }
     assert_eq!(broker.channel("t", "c").in_flight, 1);
     broker.finish(owner, &message);
@@ -234,7 +234,7 @@ fn only_the_client_that_holds_a_message_can_answer_it() {
 fn a_deferred_publish_is_punctual_also_on_a_topic_and_channel_just_made() {
     let mut broker = Broker::default();
     let publisher = broker.connect();
-    let published = broker.now;
+    let start = broker.now;
     broker.send(publisher, put_deferred("new", 750, "m"));
     assert_eq!(broker.replies(publisher), [ok()]);
     broker.advance(ms(300));
@@ -244,7 +244,7 @@ fn a_deferred_publish_is_punctual_also_on_a_topic_and_channel_just_made() {
     assert_eq!(broker.channel("new", "c").deferred, 1);
     broker.advance(ms(10));
     let message = only(&mut broker, consumer);
-    assert_eq!((message.at, message.attempts), (published + ms(750), 1));
+    assert_eq!((message.at, message.attempts), (start + ms(750), 1));
 }
 
 #[test]

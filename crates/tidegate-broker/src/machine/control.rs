@@ -216,7 +216,7 @@ impl Shard {
             dropped_total: counts.dropped,
             waiting,
             waiting_bytes,
-            blocked_publishers: topic.blocked.len() as u64,
+            blocked_publishers: (topic.blocked.len() + topic.blocked_peers.len()) as u64,
             access_delay_us: delays(&mut topic.access_delay, now),
             depth: topic.queue.depth(),
             backend_depth: topic.queue.backend_depth(),

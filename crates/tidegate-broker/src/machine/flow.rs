@@ -12,7 +12,7 @@ use super::admin::PublishRefused;
 use super::channel::{ChannelKey, Pass};
 use super::client::{Hold, InFlight, State};
 use super::limiter::Mode;
-use super::output::{ConnId, Output};
+use super::output::{ConnId, Output, PeerPublish};
 use super::queue::{Head, MessageKey, Next, Queue, Queued};
 use super::shard::{Gated, Message, QueuePolicy, Shard, ShardConfig, Timer, unref};
 use super::store::BodyStore;
@@ -250,13 +250,23 @@ impl Shard {
     pub(super) fn block(&mut self, topic: TopicKey, conn: ConnId) {
         self.clients[conn].hold = Hold::LineFull;
         self.topics[topic].blocked.push(conn);
+        self.list_blocked(topic);
+    }
+
+    /// The same for a publish of another shard.
+    pub(super) fn block_peer(&mut self, topic: TopicKey, peer: Box<PeerPublish>) {
+        self.topics[topic].blocked_peers.push(peer);
+        self.list_blocked(topic);
+    }
+
+    fn list_blocked(&mut self, topic: TopicKey) {
         if !self.blocked_topics.contains(&topic) {
             self.blocked_topics.push(topic);
         }
     }
 
     /// Lets publishers go on whose topic has room again.
-    pub(super) fn unblock(&mut self) {
+    pub(super) fn unblock(&mut self, now: Instant) {
         let mut index = 0;
         while let Some(topic) = self.blocked_topics.get(index).copied() {
             if matches!(self.room(topic), Room::Wait) {
@@ -266,6 +276,9 @@ impl Shard {
             self.blocked_topics.swap_remove(index);
             for conn in std::mem::take(&mut self.topics[topic].blocked) {
                 self.resume(conn);
+            }
+            for peer in std::mem::take(&mut self.topics[topic].blocked_peers) {
+                self.publish_for_peer(peer, now);
             }
         }
     }
@@ -278,7 +291,7 @@ impl Shard {
         let flows = !topic.paused && topic.started && !topic.routes.is_empty();
         let mut moved = Vec::new();
         if flows {
-            let congested = |channels: &slab::Slab<super::channel::Channel>| {
+            let congested = |channels: &Slab<super::channel::Channel>| {
                 topic.routes.iter().any(|c| channels[*c].queue.is_congested())
             };
             while !congested(channels) && moved.len() < MOVE_BATCH {

@@ -58,8 +58,12 @@ impl Output {
     /// The connection that it is about, by a number that is good only as long as the connection.
     pub(super) fn connection(&self) -> Option<ConnId> {
         match self {
-            Self::Close(conn) | Self::Upgrade(conn, _) | Self::Stamp(conn) | Self::Resume(conn) => Some(*conn),
-            Self::Authenticate { conn, .. } | Self::Migrate { conn, .. } => Some(*conn),
+            Self::Close(conn)
+            | Self::Upgrade(conn, _)
+            | Self::Authenticate { conn, .. }
+            | Self::Stamp(conn)
+            | Self::Resume(conn)
+            | Self::Migrate { conn, .. } => Some(*conn),
             Self::Log(_) | Self::Trace(..) | Self::Notice(_) | Self::Peer { .. } => None,
         }
     }
@@ -102,6 +106,8 @@ pub enum PeerMessage {
         conn: ConnId,
         /// Which connection it is, should the number be reused.
         serial: u64,
+        /// What the client said: PUB, MPUB or DPUB.
+        verb: &'static str,
         /// The outcome.
         result: Result<(), PublishRefused>,
     },
@@ -116,6 +122,8 @@ pub struct PeerPublish {
     pub conn: ConnId,
     /// Which connection it is.
     pub serial: u64,
+    /// What it said: PUB, MPUB or DPUB.
+    pub verb: &'static str,
     /// The topic.
     pub topic: TopicName,
     /// The bodies.

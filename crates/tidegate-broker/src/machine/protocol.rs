@@ -624,7 +624,7 @@ impl Shard {
         conn: ConnId,
         target: Target,
         publish: Publish<impl Iterator<Item = &'b [u8]>>,
-        (verb, used): (&str, usize),
+        (verb, used): (&'static str, usize),
         now: Instant,
     ) -> Step {
         let name = match target {
@@ -637,7 +637,7 @@ impl Shard {
         }
         let home = home_shard(name.as_str(), self.config.shards);
         if home != self.config.shard {
-            return self.publish_elsewhere(conn, home, name, publish, used);
+            return self.publish_elsewhere(conn, home, name, publish, (verb, used));
         }
         let key = self.topic(&name, now);
         self.clients[conn].last_pub = Some(key);
@@ -682,7 +682,7 @@ impl Shard {
         shard: usize,
         topic: TopicName,
         publish: Publish<impl Iterator<Item = &'b [u8]>>,
-        used: usize,
+        (verb, used): (&'static str, usize),
     ) -> Step {
         let from_shard = self.config.shard;
         let client = &mut self.clients[conn];
@@ -695,7 +695,7 @@ impl Shard {
         client.count_publishes(&topic, publish.count as u64);
         let bodies = publish.bodies.map(<[u8]>::to_vec).collect();
         let Publish { defer_ns, arrival, .. } = publish;
-        let message = PeerPublish { from_shard, conn, serial: client.serial, topic, bodies, defer_ns, arrival };
+        let message = PeerPublish { from_shard, conn, serial: client.serial, verb, topic, bodies, defer_ns, arrival };
         self.outputs.push_back(Output::Peer { shard, message: PeerMessage::Publish(Box::new(message)) });
         Step::Used(used)
     }
@@ -703,33 +703,49 @@ impl Shard {
     /// Another shard spoke.
     pub fn on_peer(&mut self, message: PeerMessage, now: Instant) {
         match message {
-            PeerMessage::Publish(publish) => {
-                let PeerPublish { from_shard, conn, serial, topic, bodies, defer_ns, arrival } = *publish;
-                let key = self.topic(&topic, now);
-                let (count, bytes) = (bodies.len(), bodies.iter().map(Vec::len).sum());
-                let publish = Publish { bodies: bodies.iter().map(Vec::as_slice), count, bytes, defer_ns, arrival };
-                let result = match self.publish(key, publish, now) {
-                    Published::Done => Ok(()),
-                    // The publisher is held back by waiting for this answer already; it may try again.
-                    Published::Blocked => Err(PublishRefused::QueueFull),
-                    Published::Refused(why) => Err(why),
-                };
-                let message = PeerMessage::Published { conn, serial, result };
-                self.outputs.push_back(Output::Peer { shard: from_shard, message });
-            }
-            PeerMessage::Published { conn, serial, result } => {
-                let Some(client) = self.clients.get_mut(conn).filter(|client| client.serial == serial) else { return };
-                match result {
-                    Ok(()) => frame::put_ok(&mut client.out),
-                    Err(why) => {
-                        let Step::Failed { text, .. } = refused("PUB", 0, &why) else { return };
-                        frame::put_error(&mut client.out, text.as_bytes());
-                    }
+            PeerMessage::Publish(publish) => self.publish_for_peer(publish, now),
+            PeerMessage::Published { conn, serial, verb, result } => {
+                if self.serial_of(conn) != Some(serial) {
+                    return;
                 }
                 self.mark_client(conn);
+                let Err(why) = result else {
+                    frame::put_ok(&mut self.clients[conn].out);
+                    self.resume(conn);
+                    return;
+                };
+                if let Step::Failed { text, fatal, .. } = refused(verb, 0, &why) {
+                    frame::put_error(&mut self.clients[conn].out, text.as_bytes());
+                    if fatal {
+                        self.kill(conn);
+                    }
+                }
                 self.resume(conn);
             }
         }
+    }
+
+    /// Publishes for another shard's client, which waits for the answer: at a full line or queue it waits on.
+    pub(super) fn publish_for_peer(&mut self, peer: Box<PeerPublish>, now: Instant) {
+        let result = if self.draining {
+            Err(PublishRefused::Exiting)
+        } else {
+            let key = self.topic(&peer.topic, now);
+            let (count, bytes) = (peer.bodies.len(), peer.bodies.iter().map(Vec::len).sum());
+            let bodies = peer.bodies.iter().map(Vec::as_slice);
+            let publish = Publish { bodies, count, bytes, defer_ns: peer.defer_ns, arrival: peer.arrival };
+            match self.publish(key, publish, now) {
+                Published::Done => Ok(()),
+                Published::Blocked => {
+                    self.block_peer(key, peer);
+                    return;
+                }
+                Published::Refused(why) => Err(why),
+            }
+        };
+        let PeerPublish { from_shard, conn, serial, verb, .. } = *peer;
+        let message = PeerMessage::Published { conn, serial, verb, result };
+        self.outputs.push_back(Output::Peer { shard: from_shard, message });
     }
 
     // Bodies.

@@ -66,10 +66,7 @@ struct Log {
     returned: Option<(Vec<u8>, u32)>,
     /// Confirmed in the log and not yet read.
     readable: u64,
-    /// A read is under way.
-    reading: bool,
-    /// A read failed; the next one waits for [`Queue::retry`].
-    read_later: bool,
+    reading: Reading,
     /// Emptied before the log was open: what it held then counts for nothing.
     emptied_unopened: bool,
     /// Reads under way that must be thrown away, since the queue was emptied after they were asked for.
@@ -82,6 +79,15 @@ struct Log {
     advanced: u32,
     /// A buffer to write into next.
     spare: Vec<u8>,
+}
+
+/// Whether the log is being read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Reading {
+    No,
+    UnderWay,
+    /// The last read failed; the next one waits for [`Queue::retry`].
+    Later,
 }
 
 impl Queue {
@@ -103,8 +109,7 @@ impl Queue {
             read_error: None,
             returned: None,
             readable: 0,
-            reading: false,
-            read_later: false,
+            reading: Reading::No,
             emptied_unopened: false,
             stale_reads: 0,
             ahead: Vec::new(),
@@ -218,10 +223,10 @@ impl Queue {
         log.readable = 0;
         log.ahead.clear();
         (log.ahead_at, log.ahead_count, log.advanced) = (0, 0, 0);
-        log.stale_reads += u32::from(log.reading);
-        log.reading = false;
+        log.stale_reads += u32::from(log.reading == Reading::UnderWay);
+        log.reading = Reading::No;
         if log.open {
-            (log.read_error, log.read_later) = (None, false);
+            log.read_error = None;
         }
         log.emptied_unopened = !log.open;
         // An append under way lands before the Empty behind it, so it counts for nothing.
@@ -242,8 +247,8 @@ impl Queue {
         if log.advanced > 0 && (log.ahead_count == 0 || log.advanced >= 1_000) {
             out(LogCommand::Advance { queue: log.id, count: std::mem::take(&mut log.advanced) });
         }
-        if reader_waits && !log.reading && !log.read_later && log.ahead_count == 0 && log.readable > 0 {
-            log.reading = true;
+        if reader_waits && log.reading == Reading::No && log.ahead_count == 0 && log.readable > 0 {
+            log.reading = Reading::UnderWay;
             out(LogCommand::Read { queue: log.id, max_bytes: READ_BYTES });
         }
     }
@@ -267,7 +272,9 @@ impl Queue {
     /// Tries a failed append again, and lets [`Queue::commands`] read again.
     pub(super) fn retry(&mut self, out: &mut impl FnMut(LogCommand)) {
         let Some(log) = &mut self.log else { return };
-        log.read_later = false;
+        if log.reading == Reading::Later {
+            log.reading = Reading::No;
+        }
         if let Some((records, count)) = log.returned.take() {
             log.writing = Some((records.len(), count));
             out(LogCommand::Append { queue: log.id, records, count });
@@ -277,7 +284,7 @@ impl Queue {
     pub(super) fn on_opened(&mut self, depth: u64) {
         if let Some(log) = &mut self.log {
             log.open = true;
-            (log.read_error, log.read_later) = (None, false);
+            (log.read_error, log.reading) = (None, Reading::No);
             if !log.emptied_unopened {
                 log.depth += depth;
                 log.readable += depth;
@@ -314,8 +321,7 @@ impl Queue {
             log.stale_reads -= 1;
             return;
         }
-        log.reading = false;
-        log.read_error = None;
+        (log.reading, log.read_error) = (Reading::No, None);
         if count == 0 {
             // The file ended before its count: what is missing was damaged. Nothing more is to be expected.
             log.depth = log.depth.saturating_sub(log.readable);
@@ -332,7 +338,6 @@ impl Queue {
             log.stale_reads -= 1;
             return;
         }
-        (log.reading, log.read_later) = (false, true);
-        log.read_error = Some(error);
+        (log.reading, log.read_error) = (Reading::Later, Some(error));
     }
 }

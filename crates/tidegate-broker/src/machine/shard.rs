@@ -471,6 +471,7 @@ impl Shard {
             started: !self.config.topics_wait_for_start,
             limiter,
             blocked: Vec::new(),
+            blocked_peers: Vec::new(),
             memory_bytes: 0,
             counts: TopicCounts::default(),
             access_delay: WindowedHistogram::new(WindowConfig::default()),
@@ -563,6 +564,9 @@ impl Shard {
         }
         self.forget_queue(topic.queue.log_id());
         self.outputs.push_back(Output::Notice(Notice::TopicDeleted(topic.name)));
+        for peer in topic.blocked_peers {
+            self.publish_for_peer(peer, now);
+        }
     }
 
     pub(super) fn delete_channel(&mut self, key: ChannelKey, now: Instant) {
@@ -699,7 +703,7 @@ impl Shard {
             self.channels[channel].dirty = false;
             self.pump(channel, now);
         }
-        self.unblock();
+        self.unblock(now);
     }
 
     /// The next effect to carry out; call until `None`.

@@ -9,7 +9,7 @@ use tidegate_wire::nsq::{ChannelName, TopicName};
 
 use super::channel::ChannelKey;
 use super::limiter::{Contract, Discipline, Mode, Source, Unit};
-use super::output::ConnId;
+use super::output::{ConnId, PeerPublish};
 use super::queue::{MessageKey, Queue};
 
 /// A topic's place in its shard.
@@ -29,6 +29,9 @@ pub(super) struct Topic {
     pub(super) limiter: Option<TopicLimiter>,
     /// Publishers held back because the line or a queue is full.
     pub(super) blocked: Vec<ConnId>,
+    /// The same of other shards: one publish of each connection at most.
+    #[expect(clippy::vec_box, reason = "they come in boxes and go on in them")]
+    pub(super) blocked_peers: Vec<Box<PeerPublish>>,
     pub(super) memory_bytes: u64,
     pub(super) counts: TopicCounts,
     pub(super) access_delay: WindowedHistogram,

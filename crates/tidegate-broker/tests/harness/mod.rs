@@ -1,6 +1,6 @@
 //! Drives shards by hand: connections as byte strings, a log in memory, and time that moves when the test says so.
 
-#![allow(dead_code, reason = "each test binary uses its part")]
+#![allow(dead_code, unreachable_pub, reason = "each test binary uses its part, as it would of a library")]
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -18,6 +18,7 @@ use tidegate_wire::nsq::client::{self, Frame};
 use tidegate_wire::nsq::{ChannelName, TopicName};
 
 mod disk;
+pub mod session;
 
 pub use disk::Disk;
 
