@@ -39,6 +39,8 @@ use tidegate_core::{Instant, Rate};
 pub const LIST_MAX: usize = 1_000_000;
 /// Messages in one simulation at most: half an hour of CPU.
 pub const MESSAGES_MAX: u64 = 100_000_000_000;
+/// Simulated seconds at most, 317 years: the clock has 584.
+pub const SECONDS_MAX: u64 = 10_000_000_000;
 /// Parts of a split at most.
 pub const PARTS_MAX: usize = 10_000;
 
@@ -202,10 +204,14 @@ impl BucketQuestion {
     fn parts(&self) -> Result<Vec<Limit>, BucketError> {
         self.check()?;
         let limit = Limit::new(self.rate, self.burst);
-        Ok(match &self.split {
+        let parts = match &self.split {
             Split::Even(parts) => split::evenly(limit, *parts as usize)?,
             Split::Weights(weights) => split::by_weights(limit, weights)?,
-        })
+        };
+        // A part's share of the messages is random: even of the smallest some must fit before the end of the clock.
+        let slowest = parts.iter().map(|part| part.rate).filter(|rate| !rate.is_zero()).min().unwrap_or(self.rate);
+        within(SECONDS, seconds(100, slowest), 0, SECONDS_MAX)?;
+        Ok(parts)
     }
 
     fn weights(&self) -> Vec<u64> {
@@ -216,9 +222,6 @@ impl BucketQuestion {
     }
 
     fn check(&self) -> Result<(), BucketError> {
-        let within = |key, value, min, max| {
-            if (min..=max).contains(&value) { Ok(()) } else { Err(BucketError::OutOfRange { key, value, min, max }) }
-        };
         let parts = match &self.split {
             Split::Even(parts) => *parts as usize,
             Split::Weights(weights) => {
@@ -232,17 +235,36 @@ impl BucketQuestion {
         within("rate", self.rate.tokens(), 1, u64::MAX)?;
         match &self.arrivals {
             Arrivals::List(list) => {
+                let messages = list.len() as u64 * u64::from(self.batch);
                 within("the number of arrivals", list.len() as u64, 1, LIST_MAX as u64)?;
-                within("the number of messages", list.len() as u64 * u64::from(self.batch), 1, LIST_MAX as u64)
-            }
-            Arrivals::Periodic { publishers, .. } if !(1..=1_000_000).contains(publishers) => {
-                within("publishers", (*publishers).into(), 1, 1_000_000)
+                within("the number of messages", messages, 1, LIST_MAX as u64)?;
+                let end_s = list.iter().max().map_or(0, |end| end.as_nanos() / 1_000_000_000);
+                within("the last arrival in seconds", end_s, 0, SECONDS_MAX)?;
+                within(SECONDS, seconds(messages, self.rate), 0, SECONDS_MAX)
             }
             Arrivals::Poisson { rate } | Arrivals::Periodic { rate, .. } => {
+                if let Arrivals::Periodic { publishers, .. } = &self.arrivals {
+                    within("publishers", (*publishers).into(), 1, 1_000_000)?;
+                }
                 within("the arrivals' rate", rate.tokens(), 1, u64::MAX)?;
                 within("messages", self.messages, 1, MESSAGES_MAX)?;
-                within("warm_up", self.warm_up, 0, MESSAGES_MAX)
+                within("warm_up", self.warm_up, 0, MESSAGES_MAX)?;
+                // Batches and periods may round up what is simulated, but not beyond the clock.
+                let slowest = self.rate.min(*rate);
+                within(SECONDS, seconds(self.messages + self.warm_up, slowest), 0, SECONDS_MAX)
             }
         }
     }
+}
+
+fn within(key: &'static str, value: u64, min: u64, max: u64) -> Result<(), BucketError> {
+    if (min..=max).contains(&value) { Ok(()) } else { Err(BucketError::OutOfRange { key, value, min, max }) }
+}
+
+const SECONDS: &str = "the simulated time in seconds";
+
+fn seconds(messages: u64, rate: Rate) -> u64 {
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "float casts saturate")]
+    let seconds = (crate::statistics::float(messages) / rate.as_per_s()) as u64;
+    seconds
 }

@@ -224,6 +224,23 @@ mod tests {
     }
 
     #[test]
+    fn what_no_clock_can_show_is_refused() {
+        let refused = |question: &BucketQuestion| matches!(simulate(question), Err(BucketError::OutOfRange { .. }));
+        let never = Rate::from_fraction(1, u64::MAX.into()).unwrap();
+        let instants = |ns: u64| Arrivals::List(vec![Instant::ZERO, Instant::ZERO, Instant::from_nanos(ns)]);
+        assert!(refused(&BucketQuestion { rate: never, ..poisson(1, 26) }));
+        assert!(refused(&BucketQuestion::new(Arrivals::Poisson { rate: never }, Rate::per_s(1), 1)));
+        assert!(refused(&BucketQuestion::new(instants(1), never, 1)));
+        assert!(refused(&BucketQuestion::new(instants(u64::MAX), Rate::per_s(1), 1)));
+        let lopsided = Split::Weights(vec![1, 1 << 32]);
+        let slow = BucketQuestion::new(instants(1), Rate::from_per_s_f64(0.001), 2);
+        assert!(refused(&BucketQuestion { split: lopsided, ..slow.clone() }) && !refused(&slow));
+        assert!(refused(&BucketQuestion { batch: 0, ..poisson(1, 26) }));
+        assert!(!refused(&BucketQuestion::new(instants(1), Rate::per_s(1), 1)));
+        assert!(matches!(simulate(&poisson(1, 0)), Err(BucketError::Split(_))));
+    }
+
+    #[test]
     fn questions_and_answers_cross_a_border_unchanged() {
         let question = BucketQuestion { split: Split::Weights(vec![1, 2]), ..poisson(10, 26) };
         let json = serde_json::to_string(&question).unwrap();
