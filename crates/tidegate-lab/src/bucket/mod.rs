@@ -208,8 +208,10 @@ impl BucketQuestion {
             Split::Even(parts) => split::evenly(limit, *parts as usize)?,
             Split::Weights(weights) => split::by_weights(limit, weights)?,
         };
-        // A part's share of the messages is random: even of the smallest some must fit before the end of the clock.
-        let slowest = parts.iter().map(|part| part.rate).filter(|rate| !rate.is_zero()).min().unwrap_or(self.rate);
+        // A part's share of the messages is random: even of the smallest some must fit before the end of the clock. A weight
+        // too small for its part to have any rate at all is caught here, too.
+        let weighty = parts.iter().zip(self.weights()).filter(|(_, weight)| *weight > 0);
+        let slowest = weighty.map(|(part, _)| part.rate).min().unwrap_or(self.rate);
         within(SECONDS, seconds(100, slowest), 0, SECONDS_MAX)?;
         Ok(parts)
     }
