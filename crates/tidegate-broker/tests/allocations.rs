@@ -13,6 +13,7 @@ use tidegate_broker::machine::shard::{Shard, ShardConfig};
 use tidegate_wire::nsq::client;
 use tidegate_wire::nsq::frame::ID_BYTES;
 
+#[expect(dead_code, reason = "each binary of tests uses a part")]
 mod harness;
 
 /// A shard with a publisher and subscribers, driven without an allocation of the driver's own.

@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, also in its helpers")]
 
+#[expect(dead_code, reason = "each binary of tests uses a part")]
 mod harness;
 
 use std::time::Duration;

@@ -1,5 +1,6 @@
 //! The console over real sockets, in front of an admin API that the test plays itself.
 
+#[expect(dead_code, reason = "each binary of tests uses a part")]
 mod fake;
 
 use axum::http::{Method, StatusCode};

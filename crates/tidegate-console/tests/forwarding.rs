@@ -1,5 +1,6 @@
 //! What the console passes on to brokers and the demo, and what it refuses to.
 
+#[expect(dead_code, reason = "each binary of tests uses a part")]
 mod fake;
 
 use axum::http::{Method, StatusCode};

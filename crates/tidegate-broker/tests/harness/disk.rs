@@ -14,20 +14,20 @@ use tidegate_wire::nsq::frame;
 type Files = BTreeMap<String, VecDeque<Vec<u8>>>;
 
 #[derive(Default)]
-pub struct Disk {
-    pub files: Files,
+pub(crate) struct Disk {
+    pub(crate) files: Files,
     /// Appends fail.
-    pub full: bool,
+    pub(crate) full: bool,
     /// Reads fail.
-    pub unreadable: bool,
+    pub(crate) unreadable: bool,
     /// Each command takes this long, one after another.
-    pub delay: Duration,
+    pub(crate) delay: Duration,
     open: BTreeMap<(usize, QueueId), Open>,
     jobs: VecDeque<(Instant, usize, LogCommand)>,
     last_due: Instant,
     /// Commands carried out, for tests that care which.
-    pub appends: u64,
-    pub reads: u64,
+    pub(crate) appends: u64,
+    pub(crate) reads: u64,
 }
 
 struct Open {
@@ -37,17 +37,17 @@ struct Open {
 }
 
 impl Disk {
-    pub fn send(&mut self, shard: usize, command: LogCommand, now: Instant) {
+    pub(crate) fn send(&mut self, shard: usize, command: LogCommand, now: Instant) {
         self.last_due = self.last_due.max(now + self.delay);
         self.jobs.push_back((self.last_due, shard, command));
     }
 
-    pub fn next_timeout(&self) -> Option<Instant> {
+    pub(crate) fn next_timeout(&self) -> Option<Instant> {
         self.jobs.front().map(|(due, ..)| *due)
     }
 
     /// The next event that is due, with its shard; call until `None`.
-    pub fn poll(&mut self, now: Instant) -> Option<(usize, LogEvent)> {
+    pub(crate) fn poll(&mut self, now: Instant) -> Option<(usize, LogEvent)> {
         loop {
             let (_, shard, command) = self.jobs.pop_front_if(|(due, ..)| *due <= now)?;
             if let Some(event) = self.carry_out(shard, command) {
@@ -57,12 +57,12 @@ impl Disk {
     }
 
     /// Messages of `name` in the log.
-    pub fn depth(&self, name: &str) -> usize {
+    pub(crate) fn depth(&self, name: &str) -> usize {
         self.files.get(name).map_or(0, VecDeque::len)
     }
 
     /// Bodies of `name` in the log, in order.
-    pub fn bodies(&self, name: &str) -> Vec<String> {
+    pub(crate) fn bodies(&self, name: &str) -> Vec<String> {
         let body = |record: &Vec<u8>| String::from_utf8(record[30..].to_vec()).unwrap();
         self.files.get(name).map_or_else(Vec::new, |records| records.iter().map(body).collect())
     }

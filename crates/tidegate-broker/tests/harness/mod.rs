@@ -1,7 +1,5 @@
 //! Drives shards by hand: connections as byte strings, a log in memory, and time that moves when the test says so.
 
-#![allow(dead_code, unreachable_pub, reason = "each test binary uses its part, as it would of a library")]
-
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
@@ -18,38 +16,38 @@ use tidegate_wire::nsq::client::{self, Frame};
 use tidegate_wire::nsq::{ChannelName, TopicName};
 
 mod disk;
-pub mod session;
+pub(crate) mod session;
 
-pub use disk::Disk;
+pub(crate) use disk::Disk;
 
 /// When every test begins; not zero, so that "before" exists.
-pub const START: Instant = Instant::from_nanos(1_000_000_000_000);
+pub(crate) const START: Instant = Instant::from_nanos(1_000_000_000_000);
 /// The wall clock at [`START`]: 14 November 2023.
-pub const START_UNIX_NS: i64 = 1_700_000_000_000_000_000;
+pub(crate) const START_UNIX_NS: i64 = 1_700_000_000_000_000_000;
 
-pub const SECOND: Duration = Duration::from_secs(1);
+pub(crate) const SECOND: Duration = Duration::from_secs(1);
 
-pub const fn ms(ms: u64) -> Duration {
+pub(crate) const fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
 /// A client of the broker under test.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct Client(pub usize);
+pub(crate) struct Client(pub usize);
 
 /// A message as its client got it.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Message {
-    pub id: [u8; 16],
-    pub attempts: u16,
-    pub timestamp: i64,
-    pub body: String,
+pub(crate) struct Message {
+    pub(crate) id: [u8; 16],
+    pub(crate) attempts: u16,
+    pub(crate) timestamp: i64,
+    pub(crate) body: String,
     /// When it was sent to the client.
-    pub at: Instant,
+    pub(crate) at: Instant,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Reply {
+pub(crate) enum Reply {
     Response(String),
     Error(String),
     Message(Message),
@@ -68,24 +66,24 @@ struct End {
 }
 
 /// A shard's question to an AUTH server.
-pub struct AuthQuestion {
-    pub shard: usize,
-    pub conn: ConnId,
-    pub serial: u64,
-    pub secret: Vec<u8>,
+pub(crate) struct AuthQuestion {
+    pub(crate) shard: usize,
+    pub(crate) conn: ConnId,
+    pub(crate) serial: u64,
+    pub(crate) secret: Vec<u8>,
 }
 
 /// A broker of one or more shards with everything around them.
-pub struct Broker {
-    pub now: Instant,
-    pub disk: Disk,
-    pub notices: Vec<Notice>,
-    pub auth_questions: Vec<AuthQuestion>,
-    pub passages: Vec<Passage>,
+pub(crate) struct Broker {
+    pub(crate) now: Instant,
+    pub(crate) disk: Disk,
+    pub(crate) notices: Vec<Notice>,
+    pub(crate) auth_questions: Vec<AuthQuestion>,
+    pub(crate) passages: Vec<Passage>,
     /// Messages between shards are not handed over while this is set.
-    pub hold_peers: bool,
+    pub(crate) hold_peers: bool,
     /// FNV-1a over everything that came out of the shards, with its time.
-    pub trace_hash: u64,
+    pub(crate) trace_hash: u64,
     config: ShardConfig,
     shards: Vec<Shard>,
     ends: Vec<End>,
@@ -95,7 +93,7 @@ pub struct Broker {
 }
 
 /// nsqd's defaults on one shard.
-pub fn config() -> ShardConfig {
+pub(crate) fn config() -> ShardConfig {
     ShardConfig {
         shard: 0,
         shards: 1,
@@ -132,16 +130,16 @@ pub fn config() -> ShardConfig {
     }
 }
 
-pub fn topic_name(name: &str) -> TopicName {
+pub(crate) fn topic_name(name: &str) -> TopicName {
     TopicName::new(name).unwrap()
 }
 
-pub fn channel_name(name: &str) -> ChannelName {
+pub(crate) fn channel_name(name: &str) -> ChannelName {
     ChannelName::new(name).unwrap()
 }
 
 /// `rate` messages a second with a bucket of `burst`, waiting, enforced.
-pub fn wait(rate: u64, burst: u64) -> Contract {
+pub(crate) fn wait(rate: u64, burst: u64) -> Contract {
     Contract {
         limit: Limit::new(Rate::per_s(rate), burst),
         unit: Unit::Messages,
@@ -151,7 +149,7 @@ pub fn wait(rate: u64, burst: u64) -> Contract {
 }
 
 /// The same, refusing.
-pub fn refuse(rate: u64, burst: u64) -> Contract {
+pub(crate) fn refuse(rate: u64, burst: u64) -> Contract {
     Contract { discipline: Discipline::Refuse, ..wait(rate, burst) }
 }
 
@@ -162,12 +160,12 @@ impl Default for Broker {
 }
 
 impl Broker {
-    pub fn new(config: ShardConfig) -> Self {
+    pub(crate) fn new(config: ShardConfig) -> Self {
         Self::on(Disk::default(), config, START)
     }
 
     /// The defaults, changed.
-    pub fn with(change: impl FnOnce(&mut ShardConfig)) -> Self {
+    pub(crate) fn with(change: impl FnOnce(&mut ShardConfig)) -> Self {
         let mut config = config();
         change(&mut config);
         Self::new(config)
@@ -195,7 +193,7 @@ impl Broker {
     }
 
     /// SIGTERM, and a new run on the same log that knows the topics and channels of the old one.
-    pub fn restart(mut self) -> Self {
+    pub(crate) fn restart(mut self) -> Self {
         let topics = self.topics();
         self.drain();
         let mut next = Self::on(self.disk, self.config, self.now + SECOND);
@@ -213,7 +211,7 @@ impl Broker {
     }
 
     /// SIGTERM: everything goes to the log.
-    pub fn drain(&mut self) {
+    pub(crate) fn drain(&mut self) {
         for shard in &mut self.shards {
             shard.drain(self.now);
         }
@@ -231,13 +229,13 @@ impl Broker {
     // Clients.
 
     /// A connection that has said nothing yet.
-    pub fn raw(&mut self) -> Client {
+    pub(crate) fn raw(&mut self) -> Client {
         let shard = self.next_shard % self.shards.len();
         self.next_shard += 1;
         self.raw_on(shard)
     }
 
-    pub fn raw_on(&mut self, shard: usize) -> Client {
+    pub(crate) fn raw_on(&mut self, shard: usize) -> Client {
         let client = Client(self.ends.len());
         let conn = self.shards[shard].on_connect(format!("10.0.0.1:{}", 1000 + client.0), self.now);
         self.ends.push(End {
@@ -255,14 +253,14 @@ impl Broker {
     }
 
     /// A connection that has said the magic.
-    pub fn connect(&mut self) -> Client {
+    pub(crate) fn connect(&mut self) -> Client {
         let client = self.raw();
         self.send(client, client::MAGIC);
         client
     }
 
     /// A subscriber that is ready for `ready` messages.
-    pub fn subscribe(&mut self, topic: &str, channel: &str, ready: u32) -> Client {
+    pub(crate) fn subscribe(&mut self, topic: &str, channel: &str, ready: u32) -> Client {
         let client = self.connect();
         self.send(client, format!("SUB {topic} {channel}\n"));
         assert_eq!(self.replies(client), [Reply::Response("OK".to_owned())]);
@@ -271,13 +269,13 @@ impl Broker {
     }
 
     /// Sends bytes and lets everything happen that they cause.
-    pub fn send(&mut self, client: Client, bytes: impl AsRef<[u8]>) {
+    pub(crate) fn send(&mut self, client: Client, bytes: impl AsRef<[u8]>) {
         self.give(client, bytes, self.now);
         self.settle();
     }
 
     /// Bytes that arrived at `arrival`; the batch goes on.
-    pub fn give(&mut self, client: Client, bytes: impl AsRef<[u8]>, arrival: Instant) {
+    pub(crate) fn give(&mut self, client: Client, bytes: impl AsRef<[u8]>, arrival: Instant) {
         let end = &mut self.ends[client.0];
         if end.place.is_some() {
             end.unread.extend_from_slice(bytes.as_ref());
@@ -293,20 +291,20 @@ impl Broker {
     }
 
     /// Publishes one message and checks that it was accepted.
-    pub fn publish(&mut self, client: Client, topic: &str, body: &str) {
+    pub(crate) fn publish(&mut self, client: Client, topic: &str, body: &str) {
         self.send(client, put(topic, body));
         assert_eq!(self.replies(client), [Reply::Response("OK".to_owned())]);
     }
 
     /// The client goes away.
-    pub fn disconnect(&mut self, client: Client) {
+    pub(crate) fn disconnect(&mut self, client: Client) {
         self.drop_connection(client);
         self.settle();
     }
 
     /// In one batch, `client`'s channel `c` of `topic` is deleted, the client goes, and another connection takes its
     /// number.
-    pub fn replace_while_deleting(&mut self, client: Client, topic: &str) -> Client {
+    pub(crate) fn replace_while_deleting(&mut self, client: Client, topic: &str) -> Client {
         let (shard, conn) = self.ends[client.0].place.expect("it is connected");
         let request = AdminRequest::DeleteChannel(topic_name(topic), channel_name("c"));
         let reply = self.shards[shard].on_admin(request, self.now);
@@ -326,7 +324,7 @@ impl Broker {
     }
 
     /// Whether the client reads what it is sent.
-    pub fn set_reading(&mut self, client: Client, reads: bool) {
+    pub(crate) fn set_reading(&mut self, client: Client, reads: bool) {
         self.ends[client.0].reads = reads;
         if reads {
             self.flush(client);
@@ -334,34 +332,34 @@ impl Broker {
         }
     }
 
-    pub fn is_closed(&self, client: Client) -> bool {
+    pub(crate) fn is_closed(&self, client: Client) -> bool {
         self.ends[client.0].closed
     }
 
-    pub fn is_stamped(&self, client: Client) -> bool {
+    pub(crate) fn is_stamped(&self, client: Client) -> bool {
         self.ends[client.0].stamped
     }
 
-    pub fn layers(&self, client: Client) -> Option<Layers> {
+    pub(crate) fn layers(&self, client: Client) -> Option<Layers> {
         self.ends[client.0].layers
     }
 
     /// Bytes that the broker has not taken.
-    pub fn unread(&self, client: Client) -> usize {
+    pub(crate) fn unread(&self, client: Client) -> usize {
         self.ends[client.0].unread.len()
     }
 
-    pub fn shard_of(&self, client: Client) -> Option<usize> {
+    pub(crate) fn shard_of(&self, client: Client) -> Option<usize> {
         self.ends[client.0].place.map(|(shard, _)| shard)
     }
 
     /// Everything the client has got since it was last asked.
-    pub fn replies(&mut self, client: Client) -> Vec<Reply> {
+    pub(crate) fn replies(&mut self, client: Client) -> Vec<Reply> {
         std::mem::take(&mut self.ends[client.0].inbox)
     }
 
     /// The messages among that; anything else but heartbeats and OKs fails the test.
-    pub fn messages(&mut self, client: Client) -> Vec<Message> {
+    pub(crate) fn messages(&mut self, client: Client) -> Vec<Message> {
         let message = |reply| match reply {
             Reply::Message(message) => Some(message),
             Reply::Response(text) if text == "OK" || text == "_heartbeat_" => None,
@@ -370,19 +368,19 @@ impl Broker {
         self.replies(client).into_iter().filter_map(message).collect()
     }
 
-    pub fn bodies(&mut self, client: Client) -> Vec<String> {
+    pub(crate) fn bodies(&mut self, client: Client) -> Vec<String> {
         self.messages(client).into_iter().map(|message| message.body).collect()
     }
 
     /// The one error that the client got.
-    pub fn error(&mut self, client: Client) -> String {
+    pub(crate) fn error(&mut self, client: Client) -> String {
         match self.replies(client).as_slice() {
             [Reply::Error(text)] => text.clone(),
             other => panic!("expected one error, got {other:?}"),
         }
     }
 
-    pub fn finish(&mut self, client: Client, message: &Message) {
+    pub(crate) fn finish(&mut self, client: Client, message: &Message) {
         let mut bytes = Vec::new();
         client::put_fin(&mut bytes, &message.id);
         self.send(client, bytes);
@@ -390,7 +388,7 @@ impl Broker {
 
     // Around the protocol.
 
-    pub fn admin(&mut self, request: AdminRequest) -> AdminReply {
+    pub(crate) fn admin(&mut self, request: AdminRequest) -> AdminReply {
         let name = match &request {
             AdminRequest::Publish { topic, .. }
             | AdminRequest::CreateTopic(topic)
@@ -414,28 +412,28 @@ impl Broker {
     }
 
     /// A request that must succeed.
-    pub fn order(&mut self, request: AdminRequest) {
+    pub(crate) fn order(&mut self, request: AdminRequest) {
         let reply = self.admin(request);
         assert!(matches!(reply, AdminReply::Done), "{reply:?}");
     }
 
-    pub fn limit(&mut self, topic: &str, contract: impl Into<Option<Contract>>) {
+    pub(crate) fn limit(&mut self, topic: &str, contract: impl Into<Option<Contract>>) {
         let contract = contract.into().map(|contract| (contract, Source::Admin));
         self.order(AdminRequest::SetTopicLimit(topic_name(topic), contract));
     }
 
-    pub fn limit_channel(&mut self, topic: &str, channel: &str, contract: impl Into<Option<Contract>>) {
+    pub(crate) fn limit_channel(&mut self, topic: &str, channel: &str, contract: impl Into<Option<Contract>>) {
         let contract = contract.into().map(|contract| (contract, Source::Admin));
         self.order(AdminRequest::SetChannelLimit(topic_name(topic), channel_name(channel), contract));
     }
 
-    pub fn create_channel(&mut self, topic: &str, channel: &str) {
+    pub(crate) fn create_channel(&mut self, topic: &str, channel: &str) {
         self.order(AdminRequest::CreateTopic(topic_name(topic)));
         self.order(AdminRequest::CreateChannel(topic_name(topic), channel_name(channel)));
     }
 
     /// All topics of all shards.
-    pub fn topics(&mut self) -> Vec<TopicSnapshot> {
+    pub(crate) fn topics(&mut self) -> Vec<TopicSnapshot> {
         let mut topics = Vec::new();
         for shard in &mut self.shards {
             let scope = SnapshotScope { clients: true, ..SnapshotScope::default() };
@@ -447,25 +445,25 @@ impl Broker {
         topics
     }
 
-    pub fn topic(&mut self, name: &str) -> TopicSnapshot {
+    pub(crate) fn topic(&mut self, name: &str) -> TopicSnapshot {
         self.topics().into_iter().find(|topic| topic.name == name).unwrap_or_else(|| panic!("no topic {name}"))
     }
 
-    pub fn channel(&mut self, topic: &str, name: &str) -> ChannelSnapshot {
+    pub(crate) fn channel(&mut self, topic: &str, name: &str) -> ChannelSnapshot {
         let channels = self.topic(topic).channels;
         channels.into_iter().find(|channel| channel.name == name).unwrap_or_else(|| panic!("no channel {name}"))
     }
 
-    pub fn has_topic(&mut self, name: &str) -> bool {
+    pub(crate) fn has_topic(&mut self, name: &str) -> bool {
         self.topics().iter().any(|topic| topic.name == name)
     }
 
-    pub fn log_errors(&self) -> Vec<&str> {
+    pub(crate) fn log_errors(&self) -> Vec<&str> {
         self.shards.iter().filter_map(Shard::log_error).collect()
     }
 
     /// Answers the oldest question of a shard to its AUTH server.
-    pub fn authorize(&mut self, answer: Option<&str>) {
+    pub(crate) fn authorize(&mut self, answer: Option<&str>) {
         let question = self.auth_questions.remove(0);
         let answer = answer.map(|json| AuthState::from_json(json.as_bytes(), self.now).unwrap());
         self.shards[question.shard].on_authorized(question.conn, question.serial, answer);
@@ -474,16 +472,16 @@ impl Broker {
 
     // Time.
 
-    pub fn next_timeout(&self) -> Option<Instant> {
+    pub(crate) fn next_timeout(&self) -> Option<Instant> {
         self.shards.iter().filter_map(Shard::next_timeout).chain(self.disk.next_timeout()).min()
     }
 
     /// Time passes, and everything happens exactly when it is due.
-    pub fn advance(&mut self, span: Duration) {
+    pub(crate) fn advance(&mut self, span: Duration) {
         self.advance_to(self.now + span);
     }
 
-    pub fn advance_to(&mut self, until: Instant) {
+    pub(crate) fn advance_to(&mut self, until: Instant) {
         while let Some(next) = self.next_timeout().filter(|next| *next <= until) {
             self.now = self.now.max(next);
             self.wake();
@@ -493,7 +491,7 @@ impl Broker {
     }
 
     /// Time passes while the broker's thread does not run.
-    pub fn pause(&mut self, span: Duration) {
+    pub(crate) fn pause(&mut self, span: Duration) {
         self.now += span;
     }
 
@@ -507,7 +505,7 @@ impl Broker {
     // Effects.
 
     /// Carries everything out until nothing is left to do now.
-    pub fn settle(&mut self) {
+    pub(crate) fn settle(&mut self) {
         for _ in 0..100_000 {
             let mut idle = true;
             for number in 0..self.shards.len() {
@@ -626,19 +624,19 @@ impl Broker {
 
 // Commands as bytes.
 
-pub fn put(topic: &str, body: &str) -> Vec<u8> {
+pub(crate) fn put(topic: &str, body: &str) -> Vec<u8> {
     let mut bytes = Vec::new();
     client::put_pub(&mut bytes, topic, body.as_bytes());
     bytes
 }
 
-pub fn put_deferred(topic: &str, delay_ms: u64, body: &str) -> Vec<u8> {
+pub(crate) fn put_deferred(topic: &str, delay_ms: u64, body: &str) -> Vec<u8> {
     let mut bytes = Vec::new();
     client::put_dpub(&mut bytes, topic, delay_ms, body.as_bytes());
     bytes
 }
 
-pub fn put_many<S: AsRef<str>>(topic: &str, bodies: &[S]) -> Vec<u8> {
+pub(crate) fn put_many<S: AsRef<str>>(topic: &str, bodies: &[S]) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut batch = client::Batch::begin(&mut bytes, topic);
     for body in bodies {
@@ -649,7 +647,7 @@ pub fn put_many<S: AsRef<str>>(topic: &str, bodies: &[S]) -> Vec<u8> {
 }
 
 /// A command line with a sized body.
-pub fn sized(line: &str, body: impl AsRef<[u8]>) -> Vec<u8> {
+pub(crate) fn sized(line: &str, body: impl AsRef<[u8]>) -> Vec<u8> {
     let body = body.as_ref();
     let mut bytes = format!("{line}\n").into_bytes();
     bytes.extend_from_slice(&u32::try_from(body.len()).unwrap().to_be_bytes());
@@ -657,25 +655,25 @@ pub fn sized(line: &str, body: impl AsRef<[u8]>) -> Vec<u8> {
     bytes
 }
 
-pub fn fin(message: &Message) -> Vec<u8> {
+pub(crate) fn fin(message: &Message) -> Vec<u8> {
     let mut bytes = Vec::new();
     client::put_fin(&mut bytes, &message.id);
     bytes
 }
 
-pub fn req(message: &Message, delay_ms: u64) -> Vec<u8> {
+pub(crate) fn req(message: &Message, delay_ms: u64) -> Vec<u8> {
     let mut bytes = Vec::new();
     client::put_req(&mut bytes, &message.id, delay_ms);
     bytes
 }
 
-pub fn touch(message: &Message) -> Vec<u8> {
+pub(crate) fn touch(message: &Message) -> Vec<u8> {
     let mut bytes = Vec::new();
     client::put_touch(&mut bytes, &message.id);
     bytes
 }
 
 /// The bodies `0` to `count - 1`.
-pub fn numbered(count: usize) -> Vec<String> {
+pub(crate) fn numbered(count: usize) -> Vec<String> {
     (0..count).map(|number| number.to_string()).collect()
 }

@@ -16,22 +16,22 @@ const CONSUMERS: usize = 5;
 
 /// One thing that happens. The numbers choose among what there is.
 #[derive(Clone, Copy, Debug)]
-pub struct Step {
-    pub kind: u8,
-    pub who: u8,
-    pub what: u8,
-    pub amount: u16,
+pub(crate) struct Step {
+    pub(crate) kind: u8,
+    pub(crate) who: u8,
+    pub(crate) what: u8,
+    pub(crate) amount: u16,
 }
 
 impl Step {
-    pub fn random(rng: &mut Rng) -> Self {
+    pub(crate) fn random(rng: &mut Rng) -> Self {
         let [kind, who, what, low, high, ..] = rng.u64().to_be_bytes();
         Self { kind, who, what, amount: u16::from_be_bytes([low, high]) }
     }
 }
 
-pub struct Session {
-    pub broker: Broker,
+pub(crate) struct Session {
+    pub(crate) broker: Broker,
     publishers: Vec<Client>,
     consumers: Vec<Option<Client>>,
     /// Delivered and, as far as the clients know, unanswered.
@@ -44,7 +44,7 @@ pub struct Session {
 }
 
 /// A broker's settings, chosen by the bits of `seed`.
-pub fn settings(seed: u64) -> ShardConfig {
+pub(crate) fn settings(seed: u64) -> ShardConfig {
     let mut rng = Rng::stream(seed, 1);
     let mut choose = |of: &[u64]| of[usize::try_from(rng.below(of.len() as u64)).unwrap()];
     let mut config = super::config();
@@ -60,7 +60,7 @@ pub fn settings(seed: u64) -> ShardConfig {
 }
 
 impl Session {
-    pub fn new(config: ShardConfig) -> Self {
+    pub(crate) fn new(config: ShardConfig) -> Self {
         let mut broker = Broker::new(config);
         for topic in TOPICS {
             broker.create_channel(topic, "c");
@@ -83,7 +83,7 @@ impl Session {
         self.publishers = (0..PUBLISHERS).map(|_| self.broker.connect()).collect();
     }
 
-    pub fn apply(&mut self, step: Step) {
+    pub(crate) fn apply(&mut self, step: Step) {
         let Step { kind, who, what, amount } = step;
         let topic = TOPICS[usize::from(what) % TOPICS.len()];
         match kind % 32 {
@@ -236,7 +236,7 @@ impl Session {
     }
 
     /// Messages that the broker holds, wherever they are.
-    pub fn in_the_broker(&mut self) -> u64 {
+    pub(crate) fn in_the_broker(&mut self) -> u64 {
         let topics = self.broker.topics();
         let channels = topics.iter().flat_map(|topic| &topic.channels);
         topics.iter().map(|topic| topic.depth + topic.waiting).sum::<u64>()
@@ -244,7 +244,7 @@ impl Session {
     }
 
     /// Every message that was taken is finished or in the broker, and none was finished twice.
-    pub fn check(&mut self) {
+    pub(crate) fn check(&mut self) {
         let taken: u64 = self.broker.topics().iter().map(|topic| topic.offered_total - topic.refused_total).sum();
         let now = self.in_the_broker();
         assert_eq!(now + self.finished_this_run, self.held_at_start + taken, "held and finished, came with and taken");
@@ -253,7 +253,7 @@ impl Session {
     }
 
     /// All faults end; consumers take everything there is. Answers how many messages were finished in all.
-    pub fn finish_all(&mut self) -> usize {
+    pub(crate) fn finish_all(&mut self) -> usize {
         for consumer in 0..CONSUMERS {
             self.crash(consumer);
         }

@@ -1,7 +1,5 @@
 //! A broker that the test plays, a console in front of it, and a browser's half of HTTP.
 
-#![allow(dead_code, unreachable_pub, reason = "each test crate uses a part")]
-
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -20,28 +18,28 @@ use tidegate_console::{BrokerSource, ConsoleConfig, router};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
-pub fn json(text: &str) -> serde_json::Value {
+pub(crate) fn json(text: &str) -> serde_json::Value {
     serde_json::from_str(text).expect("JSON")
 }
 
 /// A request as the broker saw it.
 #[derive(Clone, Default, Debug)]
-pub struct Seen {
-    pub method: String,
+pub(crate) struct Seen {
+    pub(crate) method: String,
     /// With its query.
-    pub path: String,
-    pub authorization: String,
-    pub body: String,
+    pub(crate) path: String,
+    pub(crate) authorization: String,
+    pub(crate) body: String,
 }
 
-pub struct Answer {
-    pub status: StatusCode,
-    pub content_type: &'static str,
-    pub body: String,
+pub(crate) struct Answer {
+    pub(crate) status: StatusCode,
+    pub(crate) content_type: &'static str,
+    pub(crate) body: String,
 }
 
 impl Answer {
-    pub fn ok(body: impl Into<String>) -> Self {
+    pub(crate) fn ok(body: impl Into<String>) -> Self {
         Self { status: StatusCode::OK, content_type: "application/json", body: body.into() }
     }
 }
@@ -54,14 +52,14 @@ struct Log {
 }
 
 /// An admin API on a port of the system's choosing.
-pub struct Broker {
+pub(crate) struct Broker {
     address: SocketAddr,
     log: Arc<Mutex<Log>>,
 }
 
 impl Broker {
     /// Answers with `play(request, polls so far)`; a poll is a read of the whole snapshot.
-    pub fn start(play: impl Fn(&Seen, u64) -> Answer + Clone + Send + Sync + 'static) -> Self {
+    pub(crate) fn start(play: impl Fn(&Seen, u64) -> Answer + Clone + Send + Sync + 'static) -> Self {
         let log = Arc::new(Mutex::new(Log::default()));
         let noted = log.clone();
         let service = Router::new().fallback(move |request: Incoming| {
@@ -91,29 +89,29 @@ impl Broker {
         Self { address, log }
     }
 
-    pub fn url(&self) -> String {
+    pub(crate) fn url(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    pub fn source(&self, name: &str) -> BrokerSource {
+    pub(crate) fn source(&self, name: &str) -> BrokerSource {
         BrokerSource { name: name.to_owned(), admin_url: self.url(), token: Some("broker-token".to_owned()) }
     }
 
-    pub fn requests(&self) -> u64 {
+    pub(crate) fn requests(&self) -> u64 {
         self.log.lock().expect("no panic").requests
     }
 
-    pub fn polls(&self) -> u64 {
+    pub(crate) fn polls(&self) -> u64 {
         self.log.lock().expect("no panic").polls
     }
 
-    pub fn last(&self) -> Seen {
+    pub(crate) fn last(&self) -> Seen {
         self.log.lock().expect("no panic").last.clone()
     }
 }
 
 /// A broker that does not answer: its port was free a moment ago.
-pub fn nobody(name: &str) -> BrokerSource {
+pub(crate) fn nobody(name: &str) -> BrokerSource {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("bound");
     BrokerSource { name: name.to_owned(), admin_url: format!("http://{address}"), token: None }
@@ -132,7 +130,7 @@ fn serve(service: Router) -> SocketAddr {
     address
 }
 
-pub struct Console {
+pub(crate) struct Console {
     address: SocketAddr,
     stop: watch::Sender<bool>,
     http: Client<HttpConnector, Full<Bytes>>,
@@ -140,12 +138,12 @@ pub struct Console {
 
 impl Console {
     /// A console in front of these brokers, called b0, b1 and so on.
-    pub fn before(brokers: &[&Broker]) -> Self {
+    pub(crate) fn before(brokers: &[&Broker]) -> Self {
         let sources = brokers.iter().enumerate().map(|(i, broker)| broker.source(&format!("b{i}"))).collect();
         Self::with(|config| config.brokers = sources)
     }
 
-    pub fn with(change: impl FnOnce(&mut ConsoleConfig)) -> Self {
+    pub(crate) fn with(change: impl FnOnce(&mut ConsoleConfig)) -> Self {
         let (stop, stopped) = watch::channel(false);
         let mut config = ConsoleConfig {
             write_token: "page-token".to_owned(),
@@ -159,7 +157,7 @@ impl Console {
         Self { address: serve(router(config)), stop, http }
     }
 
-    pub fn stop(&mut self) {
+    pub(crate) fn stop(&mut self) {
         self.stop.send_replace(true);
     }
 
@@ -172,17 +170,17 @@ impl Console {
         self.http.request(request).await.expect("an answer").map(Body::new)
     }
 
-    pub async fn send(&self, method: Method, path: &str, headers: &[(&str, &str)], body: &str) -> Page {
+    pub(crate) async fn send(&self, method: Method, path: &str, headers: &[(&str, &str)], body: &str) -> Page {
         let (head, body) = self.raw(method, path, headers, body).await.into_parts();
         Page { status: head.status, headers: head.headers, body: body.collect().await.expect("a body").to_bytes() }
     }
 
     /// Asks for a stream and hangs up at once.
-    pub async fn send_and_drop(&self, path: &str) -> StatusCode {
+    pub(crate) async fn send_and_drop(&self, path: &str) -> StatusCode {
         self.raw(Method::GET, path, &[], "").await.status()
     }
 
-    pub async fn watch(&self, last_event_id: Option<&str>) -> Events {
+    pub(crate) async fn watch(&self, last_event_id: Option<&str>) -> Events {
         let headers = last_event_id.map(|id| ("last-event-id", id));
         let response = self.raw(Method::GET, "/api/v1/events", headers.as_slice(), "").await;
         assert_eq!(response.status(), StatusCode::OK);
@@ -191,37 +189,37 @@ impl Console {
     }
 }
 
-pub struct Page {
-    pub status: StatusCode,
+pub(crate) struct Page {
+    pub(crate) status: StatusCode,
     headers: axum::http::HeaderMap,
-    pub body: Bytes,
+    pub(crate) body: Bytes,
 }
 
 impl Page {
-    pub fn header(&self, name: &str) -> &str {
+    pub(crate) fn header(&self, name: &str) -> &str {
         self.headers.get(name).map_or("", |value| value.to_str().expect("text"))
     }
 
-    pub fn json(&self) -> serde_json::Value {
+    pub(crate) fn json(&self) -> serde_json::Value {
         serde_json::from_slice(&self.body).expect("JSON")
     }
 }
 
 #[derive(Debug)]
-pub struct Event {
-    pub id: String,
-    pub name: String,
-    pub data: serde_json::Value,
+pub(crate) struct Event {
+    pub(crate) id: String,
+    pub(crate) name: String,
+    pub(crate) data: serde_json::Value,
 }
 
 impl Event {
-    pub fn sequence(&self) -> u64 {
+    pub(crate) fn sequence(&self) -> u64 {
         self.id.rsplit('-').next().expect("a part").parse().expect("a number")
     }
 }
 
 /// An event stream as a browser reads it.
-pub struct Events {
+pub(crate) struct Events {
     body: Body,
     unread: String,
 }
@@ -243,12 +241,12 @@ impl Events {
         }
     }
 
-    pub async fn next(&mut self) -> Event {
+    pub(crate) async fn next(&mut self) -> Event {
         self.read().await.expect("the stream goes on")
     }
 
     /// The first event with this sequence number or a later one.
-    pub async fn after(&mut self, sequence: u64) -> Event {
+    pub(crate) async fn after(&mut self, sequence: u64) -> Event {
         loop {
             let event = self.next().await;
             if event.sequence() >= sequence {
@@ -258,7 +256,7 @@ impl Events {
     }
 
     /// Reads to the end.
-    pub async fn ends(&mut self) -> bool {
+    pub(crate) async fn ends(&mut self) -> bool {
         while self.read().await.is_some() {}
         true
     }
