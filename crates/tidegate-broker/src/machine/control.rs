@@ -1,5 +1,7 @@
 //! What the HTTP APIs do to a shard: administration, contracts, snapshots, draining.
 
+use std::time::Duration;
+
 use tidegate_core::Instant;
 use tidegate_core::estimate::window::WindowedHistogram;
 use tidegate_core::limit::Limit;
@@ -26,21 +28,7 @@ impl Shard {
             return AdminReply::Refused(PublishRefused::Exiting);
         }
         match request {
-            AdminRequest::Publish { topic, bodies, defer } => {
-                let key = self.topic(&topic, now);
-                let publish = Publish {
-                    count: bodies.len(),
-                    bytes: bodies.iter().map(Vec::len).sum(),
-                    bodies: bodies.iter().map(Vec::as_slice),
-                    defer_ns: defer.map_or(0, nanos),
-                    arrival: now,
-                };
-                match self.publish(key, publish, now) {
-                    Published::Done => AdminReply::Done,
-                    Published::Blocked => AdminReply::Refused(PublishRefused::QueueFull),
-                    Published::Refused(why) => AdminReply::Refused(why),
-                }
-            }
+            AdminRequest::Publish { topic, bodies, defer } => self.publish_for_admin(&topic, &bodies, defer, now),
             AdminRequest::CreateTopic(topic) => {
                 self.topic(&topic, now);
                 AdminReply::Done
@@ -89,6 +77,28 @@ impl Shard {
                 AdminReply::Done
             }
             AdminRequest::Snapshot(scope) => AdminReply::Snapshot(Box::new(self.snapshot(&scope, now))),
+        }
+    }
+
+    fn publish_for_admin(
+        &mut self,
+        topic: &TopicName,
+        bodies: &[Vec<u8>],
+        defer: Option<Duration>,
+        now: Instant,
+    ) -> AdminReply {
+        let key = self.topic(topic, now);
+        let publish = Publish {
+            count: bodies.len(),
+            bytes: bodies.iter().map(Vec::len).sum(),
+            bodies: bodies.iter().map(Vec::as_slice),
+            defer_ns: defer.map_or(0, nanos),
+            arrival: now,
+        };
+        match self.publish(key, publish, now) {
+            Published::Done => AdminReply::Done,
+            Published::Blocked => AdminReply::Refused(PublishRefused::QueueFull),
+            Published::Refused(why) => AdminReply::Refused(why),
         }
     }
 
