@@ -7,7 +7,7 @@
 //! | [`latency`], [`ledger`] | delays; conservation |
 //! | [`release_law`], [`access`] | what a token bucket lets through; when it should have |
 //! | [`target`] | CPU time and memory of another process |
-//! | [`bench`] | a measured run against one NSQ broker |
+//! | [`mod@bench`] | a measured run against one NSQ broker |
 //! | [`demo_load`] | load whose rate and capacity change while it is watched |
 //! | [`idle`] | what an idle connection costs a broker |
 //! | [`cli`] | both from a command line |

@@ -1,7 +1,7 @@
 //! Commands of a client, as the broker reads them.
 //!
 //! A command is a line, and for some verbs a body behind it. The line is parsed here; whether a body may follow, and how
-//! large it may be, depends on the state of the connection, so the reader asks for it with [`sized`].
+//! large it may be, depends on the state of the connection, so the reader reads its [`length`] when it is due.
 
 /// What a client sends first.
 pub const MAGIC: &[u8; 4] = b"  V2";
