@@ -108,7 +108,11 @@ mod tests {
     fn a_brokers_trace_is_read_in_order_of_time() {
         let folder = Folder::new("profile").unwrap();
         let file = folder.path().join("orders.trace");
-        fs::write(&file, format!("{HEADER}\n300,300,310,7\n# 4 messages left out: the disk was too slow\n100,200,210,5\n")).unwrap();
+        fs::write(
+            &file,
+            format!("{HEADER}\n300,300,310,7\n# 4 messages left out: the disk was too slow\n100,200,210,5\n"),
+        )
+        .unwrap();
         let costs = |unit| -> Vec<(u64, u64)> {
             read(&file, unit).unwrap().iter().map(|arrival| (arrival.at.as_nanos(), arrival.cost)).collect()
         };
