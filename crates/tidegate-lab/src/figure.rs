@@ -152,7 +152,7 @@ impl Figure {
         }
         chart
             .configure_series_labels()
-            .position(SeriesLabelPosition::UpperLeft)
+            .position(self.legend_position())
             .label_font(("sans-serif", 14))
             .background_style(WHITE.mix(0.85))
             .border_style(RGBColor(200, 200, 200))
@@ -166,6 +166,16 @@ impl Figure {
         xs.dedup();
         let counts = xs.iter().all(|x| x.fract() == 0.0) && xs.len() < 20;
         if counts { xs.len() } else { 10 }
+    }
+
+    /// The upper corner on the side where the lines are low.
+    fn legend_position(&self) -> SeriesLabelPosition {
+        let shown =
+            |series: &Series| series.points.iter().copied().filter(|point| self.shows(point)).collect::<Vec<_>>();
+        let falls =
+            |points: &[[f64; 3]]| points.first().zip(points.last()).is_some_and(|(first, last)| first[1] > last[1]);
+        let falling = self.series.iter().filter(|series| falls(&shown(series))).count();
+        if 2 * falling > self.series.len() { SeriesLabelPosition::UpperRight } else { SeriesLabelPosition::UpperLeft }
     }
 
     fn shows(&self, [x, y, _]: &[f64; 3]) -> bool {
