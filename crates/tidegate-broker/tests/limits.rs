@@ -308,6 +308,20 @@ fn a_deferred_message_pays_when_it_comes_and_waits_for_its_time() {
 }
 
 #[test]
+fn the_time_of_a_deferred_message_runs_while_it_is_in_line() {
+    let (mut broker, publisher, consumer) = ready();
+    broker.limit("t", wait(100, 1));
+    let start = broker.now;
+    broker.publish(publisher, "t", "0");
+    for (delay_ms, body) in [(5, "1"), (50, "2")] {
+        broker.send(publisher, put_deferred("t", delay_ms, body));
+    }
+    broker.advance(SECOND);
+    let expected = [(ms(0), "0".to_owned()), (ms(10), "1".to_owned()), (ms(50), "2".to_owned())];
+    assert_eq!(arrivals(&mut broker, consumer, start), expected);
+}
+
+#[test]
 fn a_rate_of_zero_lets_the_burst_pass_and_holds_the_rest() {
     let (mut broker, publisher, consumer) = ready();
     broker.limit("t", wait(0, 2));

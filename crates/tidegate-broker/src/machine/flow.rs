@@ -83,9 +83,10 @@ impl Shard {
             }
         };
         let timestamp = self.unix_ns(publish.arrival);
+        let due = if publish.defer_ns > 0 { now.plus_nanos(publish.defer_ns) } else { Instant::ZERO };
         for body in publish.bodies {
             let message = self.new_message(body, timestamp, publish.arrival);
-            let pending = Pending { message, defer_ns: publish.defer_ns };
+            let pending = Pending { message, due };
             if delays {
                 self.stage(topic, pending, body.len(), publish.arrival);
             } else {
@@ -134,7 +135,7 @@ impl Shard {
         let entry = &mut self.topics[topic];
         let flows = !entry.paused && entry.started && !entry.routes.is_empty();
         if !flows || !entry.queue.is_empty() {
-            self.keep_in_topic(topic, pending, now);
+            self.keep_in_topic(topic, pending);
             if flows {
                 self.mark_topic(topic);
             }
@@ -156,8 +157,8 @@ impl Shard {
     fn enter(&mut self, channel: ChannelKey, pending: Pending, now: Instant) {
         self.channels[channel].counts.messages += 1;
         let queued = Queued { message: pending.message, attempts: 0, entered: now };
-        if pending.defer_ns > 0 {
-            self.defer(channel, queued, now.plus_nanos(pending.defer_ns));
+        if pending.due > now {
+            self.defer(channel, queued, pending.due);
         } else {
             self.enqueue(channel, queued);
         }
@@ -190,14 +191,14 @@ impl Shard {
         self.mark_channel(channel);
     }
 
-    fn keep_in_topic(&mut self, topic: TopicKey, pending: Pending, now: Instant) {
+    fn keep_in_topic(&mut self, topic: TopicKey, pending: Pending) {
         let Self { topics, messages, bodies, config, .. } = self;
         let entry = &mut topics[topic];
-        // Held back by a DPUB: the time goes on while the topic keeps it.
-        let due = now.plus_nanos(pending.defer_ns);
         let place =
             Place { queue: &mut entry.queue, bytes: &mut entry.memory_bytes, dropped: &mut entry.counts.dropped };
-        place.keep(Queued { message: pending.message, attempts: 0, entered: due }, config, messages, bodies);
+        // When it entered matters to nobody here; when it is due, to its channels.
+        let queued = Queued { message: pending.message, attempts: 0, entered: pending.due };
+        place.keep(queued, config, messages, bodies);
         self.mark_topic(topic);
     }
 
@@ -305,10 +306,10 @@ impl Shard {
                         let body = bodies.put(body);
                         let arrival = arrival_of(&header, now, self.wall_offset);
                         let Header { id, timestamp, .. } = header;
-                        (messages.insert(Message { id, timestamp, arrival, body, refs: 1 }), now)
+                        (messages.insert(Message { id, timestamp, arrival, body, refs: 1 }), Instant::ZERO)
                     }
                 };
-                moved.push(Pending { message, defer_ns: due.nanos_since(now) });
+                moved.push(Pending { message, due });
             }
         }
         topic.queue.commands(flows, &mut |command| outputs.push_back(Output::Log(command)));

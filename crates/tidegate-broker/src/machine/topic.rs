@@ -77,7 +77,8 @@ pub(super) struct TopicCounts {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pending {
     pub(super) message: MessageKey,
-    pub(super) defer_ns: u64,
+    /// Not to be delivered before; zero if it was not deferred.
+    pub(super) due: Instant,
 }
 
 /// A topic's contract at work. One gate serves every discipline, so that changing it keeps tokens and line.
