@@ -1,0 +1,79 @@
+//! Writes a small corpus for each target: sound inputs for the fuzzer to spoil.
+
+#![forbid(unsafe_code)]
+
+use std::path::Path;
+use std::{fs, io};
+
+use tidegate_broker::io::transport::Transport;
+use tidegate_wire::nsq::client;
+use tidegate_wire::nsq::frame::{self, Header, hex_id};
+
+fn main() -> io::Result<()> {
+    let session = session();
+    write("nsq_session", &[&session])?;
+    let lines: Vec<&[u8]> = vec![b"PUB topic\n", b"SUB topic channel#ephemeral\r\n", b"RDY 2500\n", b"CLS\n"];
+    write("nsq_command", &lines)?;
+    let mut batch = Vec::new();
+    let mut messages = client::Batch::begin(&mut batch, "t");
+    messages.push(b"one");
+    messages.push(b"another");
+    messages.finish();
+    // The target looks at what stands behind the line and the size, too.
+    write("nsq_command", &[&batch[b"MPUB t\n".len() + 4..]])?;
+    write("nsq_client_frames", &[&frames()])?;
+    write(
+        "transport",
+        &[&compressed(0, Transport::start_snappy), &compressed(1, |transport| transport.start_deflate(6))],
+    )?;
+    write("config_toml", &[include_bytes!("../../../tidegate.example.toml"), b"mem_queue_size = 0\nid = 7\n"])?;
+    let answer = br#"{"ttl":60,"identity":"ada","identity_url":"","authorizations":[
+        {"topic":"^t.*$","channels":[".*","c[0-9]"],"permissions":["publish","subscribe"]}]}"#;
+    write("auth_answer", &[answer])?;
+    write("profile", &[&(0..64_u8).collect::<Vec<_>>()])
+}
+
+/// Adds `inputs` to the corpus of `target`, next to those of earlier calls.
+fn write(target: &str, inputs: &[&[u8]]) -> io::Result<()> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(target);
+    fs::create_dir_all(&folder)?;
+    for input in inputs {
+        // FNV-1a as a name: the same input is the same file.
+        let name =
+            input.iter().fold(0xcbf2_9ce4_8422_2325_u64, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x100_0000_01b3));
+        fs::write(folder.join(format!("seed-{name:016x}")), input)?;
+    }
+    Ok(())
+}
+
+fn session() -> Vec<u8> {
+    let mut bytes = vec![3, 11, 40]; // Where to cut.
+    bytes.extend_from_slice(client::MAGIC);
+    client::put_identify(&mut bytes, br#"{"feature_negotiation":true,"heartbeat_interval":1000}"#);
+    client::put_sub(&mut bytes, "t", "c");
+    client::put_rdy(&mut bytes, 2);
+    client::put_pub(&mut bytes, "t", b"message");
+    client::put_dpub(&mut bytes, "t", 100, b"later");
+    client::put_fin(&mut bytes, b"0123456789abcdef");
+    client::put_req(&mut bytes, b"0123456789abcdef", 10);
+    client::put_touch(&mut bytes, b"0123456789abcdef");
+    client::put_nop(&mut bytes);
+    client::put_cls(&mut bytes);
+    bytes
+}
+
+fn frames() -> Vec<u8> {
+    let mut bytes = Vec::new();
+    frame::put_ok(&mut bytes);
+    frame::put_error(&mut bytes, b"E_BAD_TOPIC x");
+    frame::put_message(&mut bytes, &Header { timestamp: 1, attempts: 2, id: hex_id(3) }, b"body");
+    bytes
+}
+
+fn compressed(kind: u8, start: impl FnOnce(&mut Transport)) -> Vec<u8> {
+    let mut transport = Transport::default();
+    start(&mut transport);
+    let mut bytes = vec![kind, 7];
+    transport.send(&b"PUB topic\n".repeat(50), &mut bytes).expect("compressing needs nobody");
+    bytes
+}
