@@ -758,7 +758,8 @@ impl Shard {
         now: Instant,
     ) {
         let queue = queue(self, key);
-        let failed = matches!(event, LogEvent::AppendFailed { .. } | LogEvent::ReadFailed { .. });
+        let failed_before = queue.failure().is_some();
+        let fails = matches!(event, LogEvent::AppendFailed { .. } | LogEvent::ReadFailed { .. });
         match event {
             LogEvent::Opened { depth, .. } => queue.on_opened(depth),
             LogEvent::Appended { buffer, .. } => queue.on_appended(buffer),
@@ -768,12 +769,12 @@ impl Shard {
             LogEvent::Closed { .. } => {}
         }
         match queue.failure() {
-            Some(error) if failed => {
+            Some(error) if fails => {
                 self.log_error = Some(error.to_owned());
                 self.timers.insert(now + LOG_RETRY, Timer::LogRetry(id));
             }
-            Some(_) => {}
-            None => self.refresh_log_error(),
+            None if failed_before => self.refresh_log_error(),
+            _ => {}
         }
     }
 
