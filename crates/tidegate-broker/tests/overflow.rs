@@ -434,6 +434,24 @@ fn stopping_saves_every_message_wherever_it_is() {
 }
 
 #[test]
+fn what_an_earlier_run_left_goes_before_what_is_new() {
+    for policy in [QueuePolicy::Overflow, QueuePolicy::BackPressure, QueuePolicy::Refuse, QueuePolicy::DropOldest] {
+        let mut broker = Broker::with(|config| config.queue_policy = policy);
+        let publisher = broker.connect();
+        broker.subscribe("t", "c", 0);
+        broker.send(publisher, put_many("t", &numbered(5)));
+        let mut broker = broker.restart();
+        broker.advance(SECOND);
+        let publisher = broker.connect();
+        broker.publish(publisher, "t", "5");
+        broker.publish(publisher, "t", "6");
+        let consumer = broker.subscribe("t", "c", 100);
+        broker.advance(SECOND);
+        assert_eq!(broker.bodies(consumer), numbered(7), "{policy:?}");
+    }
+}
+
+#[test]
 fn stopping_in_the_middle_of_reading_loses_nothing_and_uses_no_closed_queue() {
     for wait_ms in 0..12 {
         let mut broker = Broker::with(|config| config.mem_queue_size = 0);

@@ -69,6 +69,8 @@ struct Log {
     reading: Reading,
     /// Emptied before the log was open: what it held then counts for nothing.
     emptied_unopened: bool,
+    /// Records that an earlier run left: older than anything in memory.
+    inherited: u64,
     /// Reads under way that must be thrown away, since the queue was emptied after they were asked for.
     stale_reads: u32,
     /// Read ahead: records, position of the next, and how many are left.
@@ -111,6 +113,7 @@ impl Queue {
             readable: 0,
             reading: Reading::No,
             emptied_unopened: false,
+            inherited: 0,
             stale_reads: 0,
             ahead: Vec::new(),
             ahead_at: 0,
@@ -181,7 +184,9 @@ impl Queue {
 
     /// The oldest message, or `None` if nothing can be had right now.
     pub(super) fn pop(&mut self) -> Option<Next<'_>> {
-        if let Some(queued) = self.memory.pop_front() {
+        if !self.inherits()
+            && let Some(queued) = self.memory.pop_front()
+        {
             return Some(Next::Memory(queued));
         }
         let log = self.log.as_mut().filter(|log| log.ahead_count > 0)?;
@@ -192,15 +197,25 @@ impl Queue {
             return None;
         };
         log.ahead_count -= 1;
+        log.inherited = log.inherited.saturating_sub(1);
         log.depth -= 1;
         log.advanced += 1;
         log.ahead_at += used;
         Some(Next::Record(header, body))
     }
 
+    /// Records of an earlier run are at hand, or will be. They go before what is in memory, which under a policy that
+    /// does not spill could keep them back for ever; while the log cannot be read, memory does not wait for it.
+    fn inherits(&self) -> bool {
+        let to_be_read = |log: &Log| log.open && log.readable > 0 && log.reading != Reading::Later;
+        self.log.as_ref().is_some_and(|log| log.inherited > 0 && (log.ahead_count > 0 || to_be_read(log)))
+    }
+
     /// What [`Queue::pop`] would take.
     pub(super) fn head(&self) -> Option<Head> {
-        if let Some(queued) = self.memory.front() {
+        if !self.inherits()
+            && let Some(queued) = self.memory.front()
+        {
             return Some(Head::Memory(*queued));
         }
         let log = self.log.as_ref().filter(|log| log.ahead_count > 0)?;
@@ -222,7 +237,7 @@ impl Queue {
         (log.returned, log.error) = (None, None);
         log.readable = 0;
         log.ahead.clear();
-        (log.ahead_at, log.ahead_count, log.advanced) = (0, 0, 0);
+        (log.ahead_at, log.ahead_count, log.advanced, log.inherited) = (0, 0, 0, 0);
         log.stale_reads += u32::from(log.reading == Reading::UnderWay);
         log.reading = Reading::No;
         if log.open {
@@ -288,6 +303,7 @@ impl Queue {
             if !log.emptied_unopened {
                 log.depth += depth;
                 log.readable += depth;
+                log.inherited = depth;
             }
         }
     }
