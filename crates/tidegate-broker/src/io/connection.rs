@@ -41,6 +41,7 @@ pub(super) struct Connection {
     pending: bool,
     /// Bytes for the socket that it did not take.
     unsent: Vec<u8>,
+    stuck: bool,
     /// Layers still to be put on.
     upgrade: Option<Layers>,
     /// When the socket was last known empty, while a read has left bytes in it.
@@ -72,6 +73,7 @@ impl Connection {
             undecoded: Vec::new(),
             pending: false,
             unsent: Vec::new(),
+            stuck: false,
             upgrade: None,
             left_since: None,
             stamped: false,
@@ -100,9 +102,9 @@ impl Connection {
         self.left_since = None;
     }
 
-    /// True if the socket has not taken everything yet.
+    /// True if the socket did not take all that it was last sent.
     pub(super) fn is_stuck(&self) -> bool {
-        !self.unsent.is_empty()
+        self.stuck
     }
 
     /// True if there is more to decode that no event of the socket will announce.
@@ -158,6 +160,12 @@ impl Connection {
 
     /// Sends as much of `out` as the socket takes, through the layers; removes it from `out`.
     pub(super) fn send(&mut self, out: &mut Vec<u8>, scratch: &mut Scratch) -> io::Result<()> {
+        let sent = self.send_some(out, scratch);
+        self.stuck = !out.is_empty() || !self.unsent.is_empty();
+        sent
+    }
+
+    fn send_some(&mut self, out: &mut Vec<u8>, scratch: &mut Scratch) -> io::Result<()> {
         if !self.unsent.is_empty() && !self.send_unsent()? {
             return Ok(());
         }

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`broker`] | a running broker: its threads, started and stopped |
 //! | [`handle`] | how the rest of the process speaks to the shards |
-//! | `shard_thread`, `connection`, `socket`, `arrival`, `listener`, `mailbox` | one shard's thread and what it waits for |
+//! | `shard_thread`, `connection`, `socket`, `alarm`, `arrival`, `listener`, `mailbox` | one shard's thread and what it waits for |
 //! | [`transport`], [`tls`] | the layers between a socket's bytes and the protocol's |
 //! | [`disk_thread`], [`disk_queue`], [`metadata`] | the data folder, in nsqd's files |
 //! | [`trace`] | traces of a topic's messages |
@@ -12,6 +12,7 @@
 //! | [`lookupd`], [`auth_client`] | nsqlookupds and AUTH servers |
 
 pub mod admin;
+mod alarm;
 mod arrival;
 pub mod auth_client;
 pub mod broker;

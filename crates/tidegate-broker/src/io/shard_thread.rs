@@ -12,6 +12,7 @@ use tidegate_core::Instant;
 use tidegate_runtime::clock;
 use tidegate_wire::nsq::TopicName;
 
+use super::alarm::Alarm;
 use super::arrival::{Arrivals, Reported};
 use super::connection::{Connection, Scratch, Step};
 use super::listener::Listener;
@@ -24,6 +25,7 @@ use crate::machine::shard::Shard;
 
 const BELL: u64 = u64::MAX;
 const LISTENER: u64 = u64::MAX - 1;
+const ALARM: u64 = u64::MAX - 2;
 /// Connections that are being closed are watched under their number plus this.
 const CLOSING: u64 = 1 << 40;
 
@@ -80,6 +82,7 @@ struct Lingering {
 struct Worker<S> {
     parts: Parts<S>,
     epoll: OwnedFd,
+    alarm: Alarm,
     connections: Vec<Option<Box<Connection>>>,
     lingering: Vec<Option<Lingering>>,
     lingering_count: usize,
@@ -101,12 +104,13 @@ pub(super) fn run<S: Surroundings>(parts: Parts<S>) -> io::Result<bool> {
     if let Some(listener) = &parts.listener {
         epoll::add(&epoll, listener, epoll::EventData::new_u64(LISTENER), epoll::EventFlags::IN)?;
     }
-    // Tokens are due to the microsecond; the default slack of a sleeping thread is 50.
-    let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
+    let alarm = Alarm::new()?;
+    epoll::add(&epoll, &alarm, epoll::EventData::new_u64(ALARM), epoll::EventFlags::IN)?;
     let now = clock::now();
     let mut worker = Worker {
         parts,
         epoll,
+        alarm,
         connections: Vec::new(),
         lingering: Vec::new(),
         lingering_count: 0,
@@ -133,6 +137,7 @@ impl<S: Surroundings> Worker<S> {
                 match data.u64() {
                     BELL => self.read_mail(),
                     LISTENER => self.accept(),
+                    ALARM => self.alarm.on_ring(),
                     closing if closing >= CLOSING => self.drop_lingering(slot_of(closing - CLOSING)),
                     conn => self.on_event(slot_of(conn), flags),
                 }
@@ -165,10 +170,12 @@ impl<S: Surroundings> Worker<S> {
             until = Some(before);
         }
         let until = self.arrivals.before_poll(before, until);
-        let timeout = until.map(|until| {
-            let wait = until.since(before);
-            Timespec { tv_sec: wait.as_secs().cast_signed(), tv_nsec: i64::from(wait.subsec_nanos()) }
-        });
+        let due = until.is_some_and(|until| until <= before);
+        if let Some(until) = until.filter(|_| !due) {
+            self.alarm.ring_by(until)?;
+        }
+        // A look without waiting, or a wait that the alarm ends.
+        let timeout = due.then(Timespec::default);
         events.clear();
         match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(events), timeout.as_ref()) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
@@ -412,10 +419,10 @@ impl<S: Surroundings> Worker<S> {
     /// Has epoll watch for what the connection waits for.
     fn watch(&mut self, conn: ConnId) {
         let Some(Some(connection)) = self.connections.get_mut(conn) else { return };
-        let stuck = connection.is_stuck() || !self.parts.shard.output_of(conn).is_empty();
         // A client that does not read its answers is not read either.
         let swamped = self.parts.shard.output_of(conn).len() > OUTPUT_MAX;
-        let wanted = ((self.parts.shard.wants_bytes(conn) || connection.is_upgrading()) && !swamped, stuck);
+        let wanted =
+            ((self.parts.shard.wants_bytes(conn) || connection.is_upgrading()) && !swamped, connection.is_stuck());
         if wanted != connection.watched {
             let mut flags = epoll::EventFlags::empty();
             flags.set(epoll::EventFlags::IN, wanted.0);
