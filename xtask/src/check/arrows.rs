@@ -14,8 +14,9 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     ("tidegate-sim", &["tidegate-core"]),
     ("tidegate-runtime", &["tidegate-core"]),
     ("tidegate-broker", &["tidegate-core", "tidegate-wire", "tidegate-runtime"]),
+    ("tidegate-rpc", &["tidegate-core", "tidegate-wire", "tidegate-runtime"]),
     ("tidegate-load", &["tidegate-core", "tidegate-wire", "tidegate-runtime"]),
-    ("tidegate-lab", &["tidegate-core", "tidegate-wire", "tidegate-sim", "tidegate-broker"]),
+    ("tidegate-lab", &["tidegate-core", "tidegate-wire", "tidegate-sim", "tidegate-broker", "tidegate-rpc"]),
     ("tidegate-console", &["tidegate-core", "tidegate-runtime"]),
     ("xtask", &[]),
 ];
@@ -25,7 +26,8 @@ const OUTSIDE_WORLD: [&str; 9] =
     ["tokio", "mio", "rustix", "nix", "socket2", "rustls", "hyper", "axum", "tidegate-runtime"];
 
 /// Rooms that must be free of it, each built alone and without default features.
-const PURE: [&str; 5] = ["tidegate-core", "tidegate-wire", "tidegate-sim", "tidegate-broker", "tidegate-lab"];
+const PURE: [&str; 6] =
+    ["tidegate-core", "tidegate-wire", "tidegate-sim", "tidegate-broker", "tidegate-rpc", "tidegate-lab"];
 
 /// Holds the manifests and the resolved trees to the rules.
 pub(super) fn check(places: &Places) -> Result<String> {

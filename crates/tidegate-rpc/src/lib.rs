@@ -1,0 +1,9 @@
+//! Overload control for RPC: a server hands out credits from its queueing delay, and clients send only with credit.
+//!
+//! | module | its one job |
+//! |---|---|
+//! | [`machine`] | every scheme as a pair of pure state machines of one shape |
+//!
+//! Without the feature `io` the crate is pure.
+
+pub mod machine;

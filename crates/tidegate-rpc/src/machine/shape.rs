@@ -1,0 +1,287 @@
+//! What every scheme looks like from outside: one trait for the caller's side, one for the server's.
+//!
+//! A call's way: [`Client::on_call`] says whether it is sent, waits or fails at once. A sent call carries an [`Ask`].
+//! The server's [`Server::on_request`] admits or sheds it when its bytes are read; [`Server::on_start`] is asked again
+//! when a core would start it; [`Server::on_done`] ends it and returns the [`Grant`] for the answer. The answer reaches
+//! [`Client::on_reply`], which may release calls that waited ([`Client::poll_output`]).
+
+use core::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tidegate_core::{Instant, Rng};
+
+/// A call, named by its client: unique among the calls that the client has not yet ended.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct CallId(pub u64);
+
+/// A session of a server: one client's connection. Reused after [`Server::close`].
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct SessionId(pub u32);
+
+/// Whom a call belongs to; 0 if nobody said.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
+pub struct Tenant(pub u32);
+
+/// How much a call matters: 0 most, 255 least.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub struct Priority(pub u8);
+
+impl Priority {
+    /// Must be answered as long as anything is.
+    pub const CRITICAL: Self = Self(0);
+    /// What a call is that does not say.
+    pub const DEFAULT: Self = Self(128);
+    /// May wait for a better time.
+    pub const BATCH: Self = Self(255);
+}
+
+impl Default for Priority {
+    fn default() -> Self {
+        Self::DEFAULT
+    }
+}
+
+/// A call as its caller hands it over.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Request {
+    /// Its name.
+    pub id: CallId,
+    /// How much it matters.
+    pub priority: Priority,
+    /// When its answer becomes worthless; `None` if never.
+    pub deadline: Option<Instant>,
+}
+
+/// What a request carries beside its payload; also what a demand message without a call carries.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Ask {
+    /// Calls that wait at the client after this one left.
+    pub demand: u32,
+    /// `demand` is all there is: the server must not speculate about more.
+    pub exact: bool,
+    /// Sent under a credit of the window, not by the [`Grant::level`].
+    pub credited: bool,
+    /// How much the call matters.
+    pub priority: Priority,
+    /// Whom it belongs to.
+    pub tenant: Tenant,
+    /// Time that was left to its deadline when it was sent.
+    pub budget: Option<Duration>,
+    /// The shortest time between sending and answer that the client has seen, without the server's own time; zero if
+    /// it has seen none.
+    pub round_trip: Duration,
+}
+
+/// What an answer carries beside its payload: a permission, in the terms of the scheme.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Grant {
+    /// Calls that the client may have in flight, replacing what it was told before.
+    pub window: u32,
+    /// Which calls may be sent beyond the window: the scheme's own scale, see its client.
+    pub level: u32,
+    /// How long this holds from its arrival on; zero means until the next one.
+    pub lease: Duration,
+}
+
+/// Why a call was refused. Whatever the reason, its handler never ran: it is safe to send again.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum ShedReason {
+    /// The client had no credit, no token, or was not among those let through.
+    NoCredit,
+    /// It waited at the client for as long as it may.
+    Expired,
+    /// The client's queue was full.
+    ClientFull,
+    /// The server's queueing delay was above the threshold.
+    Delay,
+    /// It would not have been ready before its deadline.
+    Deadline,
+    /// Its priority is not served at present.
+    Priority,
+    /// Its tenant or its client has had its share.
+    Share,
+    /// A table of the server was full.
+    ServerFull,
+    /// The connection ended.
+    Lost,
+}
+
+/// The server's delay as measured outside the machine.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Signal {
+    /// How long the oldest request that no core has started has waited since its bytes were read.
+    pub queueing_delay: Duration,
+}
+
+/// What the server machine has to know of an admitted call until it ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Ticket {
+    /// Where it came from.
+    pub session: SessionId,
+    /// When its bytes were read.
+    pub arrived: Instant,
+    /// The last instant at which it is worth starting.
+    pub start_by: Instant,
+    /// When it was started; its arrival until then.
+    pub started: Instant,
+    /// How much it matters.
+    pub priority: Priority,
+    /// The scheme's own mark.
+    pub mark: u32,
+}
+
+/// The answer to [`Server::on_request`] and [`Server::on_start`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Verdict {
+    /// It may run.
+    Admit(Ticket),
+    /// It must not: answer at once. [`Server::on_done`] is still owed.
+    Shed(Ticket, ShedReason),
+}
+
+/// How an admitted or shed call ended at the server.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Done {
+    /// Its handler ran to the end.
+    Served,
+    /// It was shed and its handler did not run.
+    Shed,
+    /// Its caller went away before the end.
+    Cancelled,
+}
+
+/// A table of the machine is full.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("the server holds {sessions} sessions, as many as it may")]
+pub struct Full {
+    /// The bound.
+    pub sessions: usize,
+}
+
+/// The server's side of a scheme.
+pub trait Server {
+    /// A client connected.
+    ///
+    /// # Errors
+    /// [`Full`] if the table of sessions is.
+    fn open(&mut self, tenant: Tenant, now: Instant) -> Result<SessionId, Full>;
+
+    /// A connection ended; calls of it that run may still end with [`Server::on_done`], which changes nothing.
+    fn close(&mut self, session: SessionId, now: Instant);
+
+    /// A request's bytes were read at `arrived`, not after `now`.
+    fn on_request(&mut self, session: SessionId, ask: &Ask, signal: Signal, arrived: Instant, now: Instant) -> Verdict;
+
+    /// A core is about to run the handler of an admitted call.
+    fn on_start(&mut self, ticket: Ticket, now: Instant) -> Verdict {
+        let _ = now;
+        Verdict::Admit(ticket)
+    }
+
+    /// A call ended; what the answer, if there is one, shall carry.
+    fn on_done(&mut self, ticket: Ticket, done: Done, now: Instant) -> Grant;
+
+    /// A client told its demand without a call.
+    fn on_demand(&mut self, session: SessionId, ask: &Ask, now: Instant) {
+        let _ = (session, ask, now);
+    }
+
+    /// When [`Server::on_timeout`] shall be called if nothing else happens.
+    fn next_timeout(&self) -> Option<Instant> {
+        None
+    }
+
+    /// That moment came, perhaps late.
+    fn on_timeout(&mut self, signal: Signal, now: Instant) {
+        let _ = (signal, now);
+    }
+
+    /// The next grant to send outside an answer; call until `None`.
+    fn poll_output(&mut self) -> Option<(SessionId, Grant)> {
+        None
+    }
+}
+
+/// The answer to [`Client::on_call`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Step {
+    /// Send it now.
+    Send(Ask),
+    /// It waits; [`Client::poll_output`] will name it.
+    Wait,
+    /// It failed.
+    Fail(ShedReason),
+}
+
+/// How a sent call ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Outcome {
+    /// The server answered.
+    Served,
+    /// The server shed it.
+    Shed,
+}
+
+/// What came back for a sent call.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Reply {
+    /// Which call it was.
+    pub id: CallId,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// The server's word; `None` from a server that does not know the scheme.
+    pub grant: Option<Grant>,
+    /// From [`Client::on_call`] to now.
+    pub response_time: Duration,
+    /// How long the call was at the server, as the server says.
+    pub server_time: Duration,
+}
+
+/// What a client machine wants done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ClientOutput {
+    /// Send a call that waited.
+    Send(CallId, Ask),
+    /// A call that waited failed.
+    Fail(CallId, ShedReason),
+    /// Tell the server the demand, without a call.
+    Demand(Ask),
+}
+
+/// The caller's side of a scheme, for one connection to one server.
+pub trait Client {
+    /// A caller wants something. O(1).
+    fn on_call(&mut self, request: &Request, now: Instant, rng: &mut Rng) -> Step;
+
+    /// A sent call was answered.
+    fn on_reply(&mut self, reply: &Reply, now: Instant);
+
+    /// A grant came outside an answer.
+    fn on_grant(&mut self, grant: &Grant, now: Instant) {
+        let _ = (grant, now);
+    }
+
+    /// The caller no longer wants a call. If it was sent, no [`Client::on_reply`] follows: the server ends it.
+    fn on_cancel(&mut self, id: CallId, now: Instant);
+
+    /// The connection ended: nothing that was sent will be answered, and every grant is void. Calls that wait fail.
+    fn on_lost(&mut self, now: Instant);
+
+    /// When [`Client::on_timeout`] shall be called if nothing else happens.
+    fn next_timeout(&self) -> Option<Instant> {
+        None
+    }
+
+    /// That moment came, perhaps late.
+    fn on_timeout(&mut self, now: Instant) {
+        let _ = now;
+    }
+
+    /// The next thing to do; call until `None`, after every other call but [`Client::on_call`] and after a
+    /// [`Step::Wait`].
+    fn poll_output(&mut self) -> Option<ClientOutput> {
+        None
+    }
+}
