@@ -10,6 +10,7 @@
 //! | [`limit`] | what enforces: token bucket, the gate that waits for it, and their kin |
 //! | [`profile`] | the contract that a recorded trace asks for |
 //! | [`theory`] | what can be computed: the exact M/D/1 delays of a bucket |
+//! | [`allocate`] | how a scarce supply is shared out |
 //! | [`estimate`] | what measures: histograms of delays |
 //! | [`timer_wheel`] | many timers, each cheap |
 //! | [`rng`] | seeded random numbers |
