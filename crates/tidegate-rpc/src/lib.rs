@@ -2,8 +2,11 @@
 //!
 //! | module | its one job |
 //! |---|---|
+//! | `io` | sockets and layers around them (feature `io`) |
 //! | [`machine`] | every scheme as a pair of pure state machines of one shape |
 //!
 //! Without the feature `io` the crate is pure.
 
+#[cfg(feature = "io")]
+pub mod io;
 pub mod machine;
