@@ -8,6 +8,7 @@
 //! | [`bucket`] | what a token bucket does to arrivals: exact, and simulated |
 //! | [`experiment`] | experiment files, their kinds and their results |
 //! | [`release_law`] | messages through the broker's machine, every window of releases checked |
+//! | [`rpc`] | a server, its clients and a scheme of overload control between them |
 //! | [`figure`] | figures as SVG |
 //! | [`table`] | tables for people |
 //! | [`statistics`] | how sure a simulated number is |
@@ -16,5 +17,6 @@ pub mod bucket;
 pub mod experiment;
 pub mod figure;
 pub mod release_law;
+pub mod rpc;
 pub mod statistics;
 pub mod table;

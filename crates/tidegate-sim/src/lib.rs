@@ -9,6 +9,7 @@
 //! | [`trace`] | one number for everything that happened |
 //! | [`distribution`] | random spans of time |
 //! | [`workload`] | who sends when |
+//! | [`lane`] | things that happen later, mostly in the order of putting in |
 //! | [`mod@line`] | arrivals through a production gate, as fast as it goes |
 //! | [`host`] | cores that serve one queue |
 //! | [`network`] | links that delay, lose, repeat and reorder, and partitions |
@@ -40,6 +41,7 @@ pub mod distribution;
 pub mod fault;
 pub mod host;
 pub mod kernel;
+pub mod lane;
 pub mod line;
 pub mod network;
 pub mod replay;

@@ -1,0 +1,77 @@
+//! The table of the calls that are under way.
+
+use tidegate_core::Instant;
+use tidegate_rpc::machine::{Priority, SessionId, Ticket};
+
+/// A call from its client's wish to the moment at which the client knows how it ended.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Call {
+    /// When its caller wanted it.
+    pub(super) intended: Instant,
+    pub(super) client: u32,
+    /// Which of the scenario's priorities, by index.
+    pub(super) class: u8,
+    /// Which of the scenario's tenants, by index.
+    pub(super) tenant: u16,
+    /// What the server machine said, from its admission on.
+    pub(super) ticket: Ticket,
+}
+
+impl Call {
+    pub(super) fn new(intended: Instant, client: u32, class: u8, priority: Priority, tenant: u16) -> Self {
+        let ticket = Ticket {
+            session: SessionId(0),
+            arrived: intended,
+            start_by: Instant::MAX,
+            started: intended,
+            priority,
+            mark: 0,
+        };
+        Self { intended, client, class, tenant, ticket }
+    }
+}
+
+/// Calls by slot; slots are reused, the latest first.
+#[derive(Debug)]
+pub(super) struct Calls {
+    slots: Vec<Call>,
+    free: Vec<u32>,
+    max: usize,
+}
+
+impl Calls {
+    pub(super) fn new(max: usize) -> Self {
+        Self { slots: Vec::new(), free: Vec::new(), max }
+    }
+
+    /// The slot of `call`; `None` if the table is full.
+    #[inline]
+    pub(super) fn insert(&mut self, call: Call) -> Option<u32> {
+        if let Some(slot) = self.free.pop() {
+            self.slots[slot as usize] = call;
+            return Some(slot);
+        }
+        if self.slots.len() >= self.max {
+            return None;
+        }
+        self.slots.push(call);
+        u32::try_from(self.slots.len() - 1).ok()
+    }
+
+    #[inline]
+    pub(super) fn get(&mut self, slot: u32) -> &mut Call {
+        &mut self.slots[slot as usize]
+    }
+
+    /// Ends the call; its slot is free.
+    #[inline]
+    pub(super) fn remove(&mut self, slot: u32) -> Call {
+        self.free.push(slot);
+        self.slots[slot as usize]
+    }
+
+    /// Calls under way.
+    pub(super) fn len(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+}

@@ -1,0 +1,40 @@
+//! A server, its clients and a scheme of overload control between them, in virtual time.
+//!
+//! The model, which [`Plant`] runs event by event:
+//! - Calls come open-loop: as Poisson processes for each [`Group`] of clients, spread evenly over its clients, and
+//!   optionally as bursts of calls at one instant ([`Incast`]). A call's time counts from that instant.
+//! - Each client has one [`Client`](tidegate_rpc::machine::Client) machine and one session; a message takes half of the
+//!   round trip each way.
+//! - The server has cores, a queue of messages and a queue of admitted calls. A free core takes messages first, as a
+//!   runtime does that polls its packets between threads; nothing is pre-empted. A message, be it a request, a demand or a
+//!   grant that leaves outside an answer, costs a fixed time of a core. Then the
+//!   [`Server`](tidegate_rpc::machine::Server) machine admits the request or sheds it, which costs no more. An admitted
+//!   call is asked about again when a core takes it, and runs for a random time.
+//! - The signal is the age of the oldest waiting message plus the age of the oldest waiting call.
+//! - Capacity is cores / (mean service + cost of a message). Goodput counts the calls whose answer arrives within the SLO.
+//!
+//! Source of the model: Breakwater's evaluation (OSDI '20), §5.1.
+//!
+//! | module | its one job |
+//! |---|---|
+//! | [`scenario`] | what is asked: plant, load and times |
+//! | [`plant`] | the events |
+//! | [`window`] | what is counted between two instants |
+//! | [`report`] | a run from warm-up to end, and its figures |
+
+mod arrivals;
+mod calls;
+mod client_side;
+pub mod plant;
+pub mod report;
+pub mod scenario;
+mod server_side;
+pub mod window;
+
+pub use plant::Plant;
+pub use report::{Bin, Report, measure};
+pub use scenario::{Group, Incast, LoadStep, Scenario, ScenarioError, Service, ServiceLaw};
+pub use window::Window;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,220 @@
+//! What is asked: plant, load and times.
+
+use core::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tidegate_core::Rng;
+use tidegate_core::time::nanos;
+use tidegate_rpc::machine::{Priority, Tenant};
+
+/// The shape of the time that a handler takes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ServiceLaw {
+    /// Always the mean.
+    Constant,
+    /// Without memory.
+    #[default]
+    Exponential,
+    /// Nine calls in ten take half of the mean, the tenth 5.5 times the mean.
+    Bimodal,
+}
+
+/// How long handlers take.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Service {
+    /// The shape.
+    pub law: ServiceLaw,
+    /// The mean.
+    pub mean: Duration,
+}
+
+impl Service {
+    /// One handler's time in nanoseconds.
+    #[inline]
+    pub(crate) fn sample_ns(self, mean_ns: f64, rng: &mut Rng) -> u64 {
+        let ns = match self.law {
+            ServiceLaw::Constant => mean_ns,
+            ServiceLaw::Exponential => mean_ns * rng.exponential(),
+            ServiceLaw::Bimodal if rng.below(10) == 0 => mean_ns * 5.5,
+            ServiceLaw::Bimodal => mean_ns * 0.5,
+        };
+        whole(ns)
+    }
+}
+
+/// From `at` on, a group's load is another one.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+pub struct LoadStep {
+    /// Since the start of the run.
+    pub at: Duration,
+    /// The new load, as a multiple of the capacity.
+    pub load: f64,
+}
+
+/// Clients that are alike.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Group {
+    /// How many.
+    pub clients: u32,
+    /// What all of them together offer, as a multiple of the capacity.
+    pub load: f64,
+    /// Changes of the load, in order of time.
+    pub steps: Vec<LoadStep>,
+    /// Whom their calls belong to.
+    pub tenant: Tenant,
+    /// What their calls matter and how often, in any unit; empty for the default priority.
+    pub priorities: Vec<(Priority, f64)>,
+}
+
+impl Group {
+    /// `clients` of the default tenant with calls of the default priority at `load`.
+    #[must_use]
+    pub fn new(clients: u32, load: f64) -> Self {
+        Self { clients, load, steps: Vec::new(), tenant: Tenant::default(), priorities: Vec::new() }
+    }
+}
+
+/// Many clients that call at the same instant, again and again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Incast {
+    /// Calls of one burst, each from a random client of the first group.
+    pub calls: u32,
+    /// From burst to burst.
+    pub every: Duration,
+}
+
+/// Everything that makes a run, but the scheme.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Scenario {
+    /// Cores of the server.
+    pub cores: u32,
+    /// How long handlers take.
+    pub service: Service,
+    /// What a core pays for each message.
+    pub message_cost: Duration,
+    /// From a client to the server and back, without any work.
+    pub round_trip: Duration,
+    /// Who calls.
+    pub groups: Vec<Group>,
+    /// Bursts beside the Poisson arrivals.
+    pub incast: Option<Incast>,
+    /// The longest response time that counts; by default ten times the mean service plus the round trip.
+    pub slo: Option<Duration>,
+    /// How long after the call its answer is worthless, as the calls say; by default they say nothing.
+    pub deadline: Option<Duration>,
+    /// Not measured, at the beginning.
+    pub warm_up: Duration,
+    /// Measured, after that.
+    pub duration: Duration,
+    /// If there shall be time bins, how long each is.
+    pub bin: Option<Duration>,
+    /// Same seed, same run.
+    pub seed: u64,
+    /// Calls that may be under way at once, waiting ones included; more are dropped where they arise, and counted.
+    pub calls_max: usize,
+}
+
+impl Default for Scenario {
+    /// Breakwater's: 8 cores, exponential service of 10 us plus 1 us for each message, 10 us of round trip, 1,000 clients;
+    /// here at 1.2 times the capacity, for two seconds after 0.1.
+    fn default() -> Self {
+        Self {
+            cores: 8,
+            service: Service { law: ServiceLaw::Exponential, mean: Duration::from_micros(10) },
+            message_cost: Duration::from_micros(1),
+            round_trip: Duration::from_micros(10),
+            groups: vec![Group::new(1_000, 1.2)],
+            incast: None,
+            slo: None,
+            deadline: None,
+            warm_up: Duration::from_millis(100),
+            duration: Duration::from_secs(2),
+            bin: None,
+            seed: 1,
+            calls_max: 2_000_000,
+        }
+    }
+}
+
+/// A scenario makes no sense, or the scheme cannot hold its clients.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ScenarioError {
+    /// A value cannot be.
+    #[error("{0}")]
+    Invalid(&'static str),
+    /// The scheme has too few sessions.
+    #[error(transparent)]
+    Full(#[from] tidegate_rpc::machine::Full),
+}
+
+impl Scenario {
+    /// One group of `clients` at `load`, the rest as by default.
+    #[must_use]
+    pub fn at_load(clients: u32, load: f64) -> Self {
+        Self { groups: vec![Group::new(clients, load)], ..Self::default() }
+    }
+
+    /// Calls a second that the cores can serve.
+    #[must_use]
+    pub fn capacity(&self) -> f64 {
+        f64::from(self.cores) / (self.service.mean + self.message_cost).as_secs_f64()
+    }
+
+    /// The longest response time that counts.
+    #[must_use]
+    pub fn slo(&self) -> Duration {
+        self.slo.unwrap_or((self.service.mean + self.round_trip) * 10)
+    }
+
+    /// All clients.
+    #[must_use]
+    pub fn clients(&self) -> u32 {
+        self.groups.iter().fold(0, |sum, group| sum.saturating_add(group.clients))
+    }
+
+    /// What is offered `since` the start, as a multiple of the capacity, bursts included.
+    #[must_use]
+    pub fn load_at(&self, since: Duration) -> f64 {
+        let group =
+            |group: &Group| group.steps.iter().rev().find(|step| step.at <= since).map_or(group.load, |step| step.load);
+        let bursts = self.incast.map_or(0.0, |burst| f64::from(burst.calls) / burst.every.as_secs_f64());
+        self.groups.iter().map(group).sum::<f64>() + bursts / self.capacity()
+    }
+
+    /// # Errors
+    /// [`ScenarioError::Invalid`] with the first thing that makes no sense.
+    pub fn check(&self) -> Result<(), ScenarioError> {
+        let load_is_sane = |load: f64| (0.0..=1e6).contains(&load);
+        let group_is_sane = |group: &Group| {
+            group.clients > 0
+                && load_is_sane(group.load)
+                && group.steps.iter().all(|step| load_is_sane(step.load))
+                && group.steps.is_sorted_by_key(|step| step.at)
+                && group.priorities.iter().all(|(_, weight)| weight.is_finite() && *weight > 0.0)
+        };
+        let rules = [
+            (self.cores > 0 && self.cores <= 4_096, "there are between 1 and 4096 cores"),
+            (!self.service.mean.is_zero(), "a handler takes time"),
+            (!self.groups.is_empty(), "somebody calls"),
+            (self.groups.iter().all(group_is_sane), "a group has clients, a load up to 1e6 and weights above zero"),
+            (self.incast.is_none_or(|burst| !burst.every.is_zero()), "bursts are apart"),
+            (self.bin.is_none_or(|bin| nanos(bin) >= 1_000), "a bin lasts at least a microsecond"),
+            (!self.duration.is_zero(), "a run lasts"),
+            (self.calls_max > 0 && u32::try_from(self.calls_max).is_ok(), "between 1 and 2^32 - 1 calls are under way"),
+        ];
+        match rules.into_iter().find(|(holds, _)| !holds) {
+            Some((_, rule)) => Err(ScenarioError::Invalid(rule)),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Whole nanoseconds, rounded to the nearest; saturates, and is zero for negative numbers.
+#[inline]
+pub(crate) fn whole(ns: f64) -> u64 {
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "float casts saturate")]
+    let whole = (ns + 0.5) as u64;
+    whole
+}

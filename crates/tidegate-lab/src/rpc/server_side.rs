@@ -1,0 +1,126 @@
+//! What happens at the server: its queues, its cores and its machine.
+
+use core::time::Duration;
+use std::cmp::Reverse;
+
+use tidegate_core::Instant;
+use tidegate_rpc::machine::{Ask, Client, Done, Server, SessionId, ShedReason, Signal, Ticket, Verdict};
+
+use super::Plant;
+use super::plant::{Answer, Delivery, Job, Message};
+use super::window::Place;
+
+impl<S: Server, C: Client> Plant<S, C> {
+    /// The age of the oldest waiting message plus that of the oldest waiting call.
+    #[inline]
+    pub(super) fn signal(&self) -> Signal {
+        let messages = self.messages.front().map_or(0, |(since, _)| self.now.nanos_since(*since));
+        let calls = self.waiting.front().map_or(0, |(since, _)| self.now.nanos_since(*since));
+        Signal { queueing_delay: Duration::from_nanos(messages + calls) }
+    }
+
+    /// Gives work to cores as long as there are both.
+    #[inline]
+    pub(super) fn employ(&mut self) {
+        while let Some(&core) = self.idle.last() {
+            let Some((job, ns)) = self.next_job() else { return };
+            self.idle.pop();
+            self.jobs[core as usize] = Some(job);
+            self.finishing.push(Reverse((self.now.plus_nanos(ns), core)));
+            self.window.busy_ns += ns;
+        }
+    }
+
+    /// The next job of a free core and its length in nanoseconds: a message if one waits, else a call.
+    #[inline]
+    fn next_job(&mut self) -> Option<(Job, u64)> {
+        if let Some((at, message)) = self.messages.pop_front() {
+            return Some((Job::Message(at, message), self.message_ns));
+        }
+        while let Some((_, slot)) = self.waiting.pop_front() {
+            let ticket = self.calls.get(slot).ticket;
+            let verdict = self.server.on_start(ticket, self.now);
+            match verdict {
+                Verdict::Admit(ticket) => {
+                    self.window.started.0 += 1;
+                    self.window.started.1 += self.now.nanos_since(ticket.arrived);
+                    let ns = self.scenario.service.sample_ns(self.mean_ns, &mut self.service_rng);
+                    return Some((Job::Call(slot, ticket), ns));
+                }
+                Verdict::Shed(ticket, reason) => {
+                    self.end(slot, ticket, Some((Place::Start, reason)));
+                    // The grants that it made possible are messages, and messages come first.
+                    self.after_server();
+                    if let Some((at, message)) = self.messages.pop_front() {
+                        return Some((Job::Message(at, message), self.message_ns));
+                    }
+                }
+            }
+        }
+        None
+    }
+
+    /// The core that is done first is done.
+    pub(super) fn core_finishes(&mut self) {
+        let Some(Reverse((_, core))) = self.finishing.pop() else { return };
+        let job = self.jobs[core as usize].take();
+        self.idle.push(core);
+        match job {
+            Some(Job::Message(at, Message::Request(slot, ask))) => self.request(slot, &ask, at),
+            Some(Job::Message(_, Message::Demand(client, ask))) => {
+                let session = self.sessions[client as usize];
+                self.server.on_demand(session, &ask, self.now);
+            }
+            Some(Job::Message(_, Message::Grant(client, grant))) => {
+                let at = self.now.plus_nanos(self.half_trip_ns);
+                self.to_clients.push(at, Delivery::Grant(client, grant));
+            }
+            Some(Job::Call(slot, ticket)) => self.end(slot, ticket, None),
+            None => {}
+        }
+        self.after_server();
+        self.employ();
+    }
+
+    fn request(&mut self, slot: u32, ask: &Ask, arrived: Instant) {
+        let client = self.calls.get(slot).client;
+        let session = self.sessions[client as usize];
+        let signal = self.signal();
+        match self.server.on_request(session, ask, signal, arrived, self.now) {
+            Verdict::Admit(ticket) => {
+                self.calls.get(slot).ticket = ticket;
+                self.waiting.push_back((self.now, slot));
+            }
+            Verdict::Shed(ticket, reason) => self.end(slot, ticket, Some((Place::Request, reason))),
+        }
+    }
+
+    /// A call ends at the server, and its answer leaves.
+    fn end(&mut self, slot: u32, ticket: Ticket, shed: Option<(Place, ShedReason)>) {
+        let done = if shed.is_some() { Done::Shed } else { Done::Served };
+        let grant = self.server.on_done(ticket, done, self.now);
+        let answer = Answer { slot, shed, grant, server_ns: self.now.nanos_since(ticket.arrived) };
+        self.to_clients.push(self.now.plus_nanos(self.half_trip_ns), Delivery::Answer(answer));
+    }
+
+    /// Carries out what the server's machine wants after it was told something.
+    #[inline]
+    pub(super) fn after_server(&mut self) {
+        while let Some((SessionId(session), grant)) = self.server.poll_output() {
+            self.window.extra_messages += 1;
+            self.note(u64::from(session) << 2 | 1 << 40);
+            self.messages.push_back((self.now, Message::Grant(self.owners[session as usize], grant)));
+        }
+        self.server_at = self.server.next_timeout().unwrap_or(Instant::MAX);
+    }
+
+    /// The server machine's time-out is due.
+    pub(super) fn server_timer(&mut self) {
+        let signal = self.signal();
+        self.server.on_timeout(signal, self.now);
+        self.after_server();
+        self.employ();
+        // A machine whose time-out is past even after it was told is asked again a nanosecond later, not for ever now.
+        self.server_at = self.server_at.max(self.now.plus_nanos(1));
+    }
+}

@@ -1,0 +1,148 @@
+//! The plant against queueing theory, with machines that let everything through.
+
+use core::time::Duration;
+
+use tidegate_core::{Instant, Rng};
+use tidegate_rpc::machine::{
+    Ask, Client, Done, Full, Grant, Reply, Request, Server, SessionId, Signal, Step, Tenant, Ticket, Verdict,
+};
+
+use super::*;
+
+/// Admits everything.
+#[derive(Default)]
+struct Open {
+    sessions: u32,
+}
+
+impl Server for Open {
+    fn open(&mut self, _: Tenant, _: Instant) -> Result<SessionId, Full> {
+        self.sessions += 1;
+        Ok(SessionId(self.sessions - 1))
+    }
+
+    fn close(&mut self, _: SessionId, _: Instant) {}
+
+    fn on_request(&mut self, session: SessionId, ask: &Ask, _: Signal, arrived: Instant, now: Instant) -> Verdict {
+        let start_by = Instant::MAX;
+        Verdict::Admit(Ticket { session, arrived, start_by, started: now, priority: ask.priority, mark: 0 })
+    }
+
+    fn on_done(&mut self, _: Ticket, _: Done, _: Instant) -> Grant {
+        Grant::default()
+    }
+}
+
+/// Sends everything at once.
+struct Eager;
+
+impl Client for Eager {
+    fn on_call(&mut self, _: &Request, _: Instant, _: &mut Rng) -> Step {
+        Step::Send(Ask::default())
+    }
+
+    fn on_reply(&mut self, _: &Reply, _: Instant) {}
+
+    fn on_cancel(&mut self, _: tidegate_rpc::machine::CallId, _: Instant) {}
+
+    fn on_lost(&mut self, _: Instant) {}
+}
+
+fn run(scenario: &Scenario) -> Report {
+    measure(scenario, Open::default(), |_, _| Eager).unwrap()
+}
+
+fn short(load: f64) -> Scenario {
+    Scenario { duration: Duration::from_millis(400), ..Scenario::at_load(100, load) }
+}
+
+#[test]
+fn half_of_the_capacity_is_served_without_waiting() {
+    let report = run(&short(0.5));
+    // Eight servers at load 0.5 wait with probability 0.06 (Erlang C), so the response time is almost the service time
+    // plus 1 us for the message and 10 us of round trip: its p99 is near 11 + 10 ln(100) = 57 us.
+    assert!((report.goodput_of_possible - 1.0).abs() < 0.01, "{report:?}");
+    assert!((55.0..64.0).contains(&report.response.p99_us), "{report:?}");
+    assert!((17.5..20.0).contains(&report.response.p50_us), "{report:?}");
+    assert!((report.busy - 0.5).abs() < 0.01, "{report:?}");
+    assert_eq!((report.dropped, report.extra_messages_per_call.to_bits()), (0, 0));
+}
+
+#[test]
+fn one_core_with_memoryless_service_is_the_queue_of_the_textbook() {
+    let group = Group::new(10, 0.8);
+    let scenario = Scenario {
+        cores: 1,
+        message_cost: Duration::ZERO,
+        round_trip: Duration::ZERO,
+        groups: vec![group],
+        duration: Duration::from_secs(4),
+        ..Scenario::default()
+    };
+    let report = run(&scenario);
+    // M/M/1 at load 0.8: the wait is 0.8 / 0.2 of the mean service, the median of the response ln 2 * 50 us.
+    assert!((report.mean_queueing_delay_us - 40.0).abs() < 2.0, "{report:?}");
+    assert!((report.response.p50_us - 34.66).abs() < 2.0, "{report:?}");
+}
+
+#[test]
+fn without_control_goodput_falls_to_nothing_above_capacity() {
+    let report = run(&short(1.2));
+    assert!(report.goodput_of_capacity < 0.01, "{report:?}");
+    // Messages come first: at 1.2 times the capacity they take 1.2 / 11 of the cores, and calls get the rest.
+    assert!((report.served_per_s / report.capacity_per_s - 0.98).abs() < 0.02, "{report:?}");
+    assert!(report.busy > 0.99, "{report:?}");
+}
+
+#[test]
+fn one_seed_one_run() {
+    assert_eq!(run(&short(0.9)), run(&short(0.9)));
+    assert_ne!(run(&short(0.9)).trace, run(&Scenario { seed: 2, ..short(0.9) }).trace);
+}
+
+#[test]
+fn too_many_calls_under_way_are_dropped_and_counted() {
+    let report = run(&Scenario { calls_max: 1_000, ..short(2.0) });
+    assert!(report.dropped > 100_000 && report.under_way <= 1_000, "{report:?}");
+}
+
+#[test]
+fn steps_bins_bursts_priorities_and_tenants_add_up() {
+    let mut group = Group::new(50, 0.2);
+    group.steps.push(LoadStep { at: Duration::from_millis(100), load: 0.6 });
+    group.priorities = vec![(tidegate_rpc::machine::Priority(0), 1.0), (tidegate_rpc::machine::Priority(255), 3.0)];
+    let other = Group { tenant: Tenant(7), ..Group::new(10, 0.1) };
+    let scenario = Scenario {
+        groups: vec![group, other],
+        incast: Some(Incast { calls: 20, every: Duration::from_millis(1) }),
+        warm_up: Duration::from_millis(50),
+        duration: Duration::from_millis(150),
+        bin: Some(Duration::from_millis(10)),
+        ..Scenario::default()
+    };
+    let report = run(&scenario);
+    assert_eq!(report.bins.len(), 20);
+    let bursts = 20_000.0;
+    let expected = (0.3 * 50.0 + 0.7 * 100.0) / 150.0 * report.capacity_per_s + bursts;
+    assert!((report.offered_per_s / expected - 1.0).abs() < 0.02, "{report:?}");
+    assert!(
+        (scenario.load_at(Duration::from_millis(150)) * report.capacity_per_s / (0.7 * report.capacity_per_s + bursts)
+            - 1.0)
+            .abs()
+            < 1e-9
+    );
+    let ms = Duration::from_millis;
+    let (before, after) = (report.goodput_between(ms(0), ms(100)), report.goodput_between(ms(100), ms(200)));
+    assert!(before * 1.8 < after, "{before} {after}");
+    assert_eq!(report.by_priority.iter().map(|share| share.key).collect::<Vec<_>>(), [0, 128, 255]);
+    let [critical, _, batch] = report.by_priority[..] else { panic!("three priorities") };
+    assert!((batch.offered_per_s / critical.offered_per_s - 3.0).abs() < 0.2, "{report:?}");
+    assert_eq!(report.by_tenant.len(), 2);
+    assert!(report.jain < 1.0 && report.jain > 0.5, "{report:?}");
+}
+
+#[test]
+fn a_scenario_that_makes_no_sense_is_refused() {
+    let none = Scenario { groups: Vec::new(), ..Scenario::default() };
+    assert_eq!(none.check(), Err(ScenarioError::Invalid("somebody calls")));
+}
