@@ -27,6 +27,7 @@
 //!
 //! It does not know what a topic, a tenant or a socket is.
 
+pub mod allocate;
 pub mod estimate;
 pub mod limit;
 pub mod profile;

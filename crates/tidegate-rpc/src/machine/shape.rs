@@ -61,6 +61,8 @@ pub struct Ask {
     pub exact: bool,
     /// Sent under a credit of the window, not by the [`Grant::level`].
     pub credited: bool,
+    /// The sender obeys grants; false for a client that does not know the scheme.
+    pub aware: bool,
     /// How much the call matters.
     pub priority: Priority,
     /// Whom it belongs to.
@@ -129,7 +131,7 @@ pub struct Ticket {
     /// How much it matters.
     pub priority: Priority,
     /// The scheme's own mark.
-    pub mark: u32,
+    pub mark: u64,
 }
 
 /// The answer to [`Server::on_request`] and [`Server::on_start`].

@@ -1,0 +1,61 @@
+//! What an operator may set; nothing has to be.
+
+use core::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::machine::Tenant;
+
+/// Tidegate's credits. The defaults fit services from a microsecond to a tenth of a second.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// How long a call may take, from its caller's view.
+    pub objective: Objective,
+    /// Share of the cores' time that may be idle while calls are refused, above 0. Smaller means fewer idle cores and
+    /// more calls that are sent and shed. 0.005: where both cost about the same for calls ten times as dear as a shed.
+    pub idle_share: f64,
+    /// Most sessions at a time; further ones are refused. Each takes 64 bytes.
+    pub sessions: usize,
+    /// Most tenants told apart; further ones share the last place.
+    pub tenants: usize,
+    /// Weights of tenants that do not weigh 1, above 0.
+    pub weights: Vec<(Tenant, f64)>,
+    /// Fair shares that a single session may use of what there is before it is held to one.
+    pub session_shares: f64,
+    /// Credits in all; if absent, as many as the calls that are in the server and on their way when it is busy.
+    pub pool: Option<u32>,
+}
+
+/// How long a call may take.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Objective {
+    /// So many times what it takes when nothing waits: its mean service time and the round trip.
+    Multiple(f64),
+    /// This long.
+    Fixed(Duration),
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            // Ten times the unloaded time: the paper's own choice of SLO (Breakwater, Evaluation).
+            objective: Objective::Multiple(10.0),
+            idle_share: 0.005,
+            sessions: 1 << 20,
+            tenants: 256,
+            weights: Vec::new(),
+            session_shares: 8.0,
+            pool: None,
+        }
+    }
+}
+
+impl Config {
+    /// The weight of a tenant.
+    #[must_use]
+    pub fn weight(&self, tenant: Tenant) -> f64 {
+        self.weights.iter().find(|(named, _)| *named == tenant).map_or(1.0, |&(_, weight)| weight)
+    }
+}

@@ -1,0 +1,201 @@
+//! What everybody wants, and the level that follows from it.
+
+use tidegate_core::Instant;
+use tidegate_core::allocate::{Claim, weighted_max_min};
+
+use crate::machine::credits::{Config, Level};
+use crate::machine::{Priority, Tenant};
+
+/// Calls after which rates and levels are computed anew.
+const TICK: u32 = 64;
+/// Ticks over which rates are averaged: a thousand calls tell a rate to about 3 %.
+const TICKS: f64 = 16.0;
+/// A tick that differs from the average by this factor is a step, not chance: of 64 calls at random one in 10^8 ticks
+/// is twice what it should be.
+const STEP: f64 = 2.0;
+/// A demand below this share of the capacity is forgotten.
+const FORGOTTEN: f64 = 1e-6;
+
+/// Calls wanted of one priority: what one tick brought, and the fading sum.
+#[derive(Clone, Copy, Default, Debug)]
+struct Wanted {
+    tick: f64,
+    sum: f64,
+}
+
+/// One tenant's demand and what it was granted.
+#[derive(Clone, Debug)]
+struct TenantState {
+    name: Tenant,
+    weight: f64,
+    /// By priority, sorted; only those that were seen.
+    wanted: Vec<(Priority, Wanted)>,
+    level: Level,
+    /// Calls a second of its share.
+    share: f64,
+    /// Credits that its sessions hold.
+    credits: u32,
+}
+
+/// The demand of all tenants. A tenant is named by its place in the table.
+#[derive(Clone, Debug)]
+pub(super) struct Demand {
+    tenants: Vec<TenantState>,
+    bound: usize,
+    /// Calls and time since the last tick.
+    calls: u32,
+    since: Instant,
+    /// The fading sum of time.
+    time_ns: f64,
+    /// Of capacity, what calls take that are sure to be let through although others are not.
+    preferred: f64,
+    throttled: bool,
+    claims: Vec<Claim>,
+    order: Vec<usize>,
+    shares: Vec<f64>,
+}
+
+impl Demand {
+    pub(super) fn new(config: &Config, now: Instant) -> Self {
+        Self {
+            tenants: Vec::new(),
+            bound: config.tenants.clamp(1, 1 << 16),
+            calls: 0,
+            since: now,
+            time_ns: 0.0,
+            preferred: 0.0,
+            throttled: false,
+            claims: Vec::new(),
+            order: Vec::new(),
+            shares: Vec::new(),
+        }
+    }
+
+    /// The place of a tenant; of the last one, if the table is full. O(tenants): asked once for a session.
+    pub(super) fn place(&mut self, name: Tenant, config: &Config) -> u16 {
+        let place = self.tenants.iter().position(|tenant| tenant.name == name).unwrap_or_else(|| {
+            if self.tenants.len() < self.bound {
+                let weight = config.weight(name).max(f64::MIN_POSITIVE);
+                let level = Level::OPEN;
+                self.tenants.push(TenantState { name, weight, wanted: Vec::new(), level, share: f64::MAX, credits: 0 });
+            }
+            self.tenants.len() - 1
+        });
+        u16::try_from(place).expect("at most 65536 tenants")
+    }
+
+    /// The level of the tenant in `place`.
+    pub(super) fn level(&self, place: u16) -> Level {
+        self.tenants[usize::from(place)].level
+    }
+
+    /// Credits that the tenant in `place` holds.
+    pub(super) fn credits(&mut self, place: u16) -> &mut u32 {
+        &mut self.tenants[usize::from(place)].credits
+    }
+
+    /// Calls a second of the tenant in `place`.
+    pub(super) fn share(&self, place: u16) -> f64 {
+        self.tenants[usize::from(place)].share
+    }
+
+    /// Whether anybody is held back.
+    pub(super) fn throttled(&self) -> bool {
+        self.throttled
+    }
+
+    /// The share of the capacity that goes to calls sure to be let through; 0 unless others are held back.
+    pub(super) fn preferred(&self) -> f64 {
+        self.preferred
+    }
+
+    /// A call arrived that stands for `calls` wanted ones. True when it is time for [`Demand::tick`].
+    #[inline]
+    pub(super) fn on_call(&mut self, place: u16, priority: Priority, calls: f64) -> bool {
+        let wanted = &mut self.tenants[usize::from(place)].wanted;
+        // A handful of priorities at most: a search from the front beats a tree.
+        let at = wanted.iter().position(|(known, _)| *known >= priority).unwrap_or(wanted.len());
+        if wanted.get(at).is_none_or(|(known, _)| *known != priority) {
+            wanted.insert(at, (priority, Wanted::default()));
+        }
+        wanted[at].1.tick += calls;
+        self.calls += 1;
+        self.calls >= TICK
+    }
+
+    /// Time since the last tick.
+    pub(super) fn since_tick(&self, now: Instant) -> u64 {
+        now.nanos_since(self.since)
+    }
+
+    /// Computes rates and levels anew for a server that shall be sent `supply` calls a second; all are let through if
+    /// it is `None`.
+    #[expect(clippy::cast_precision_loss, reason = "a tick is far below 2^52 ns")]
+    pub(super) fn tick(&mut self, supply: Option<f64>, now: Instant) {
+        let elapsed = self.since_tick(now).max(1) as f64;
+        self.fold(elapsed);
+        self.calls = 0;
+        self.since = now;
+        let Some(supply) = supply else {
+            self.open();
+            return;
+        };
+        let seconds = self.time_ns / 1e9;
+        self.claims.clear();
+        self.claims.extend(self.tenants.iter_mut().map(|tenant| {
+            tenant.wanted.retain(|(_, wanted)| wanted.sum / seconds > FORGOTTEN * supply);
+            let demand = tenant.wanted.iter().map(|(_, wanted)| wanted.sum).sum::<f64>() / seconds;
+            Claim { demand, weight: tenant.weight }
+        }));
+        if self.claims.iter().map(|claim| claim.demand).sum::<f64>() <= supply {
+            self.open();
+            return;
+        }
+        weighted_max_min(supply, &self.claims, &mut self.order, &mut self.shares);
+        let mut preferred = 0.0;
+        for (tenant, &share) in self.tenants.iter_mut().zip(&self.shares) {
+            tenant.share = share;
+            let (level, sure) = level_of(&tenant.wanted, share * seconds);
+            tenant.level = level;
+            preferred += sure / seconds;
+        }
+        self.preferred = preferred / supply;
+        self.throttled = true;
+    }
+
+    fn open(&mut self) {
+        for tenant in &mut self.tenants {
+            tenant.level = Level::OPEN;
+            tenant.share = f64::MAX;
+        }
+        self.preferred = 0.0;
+        self.throttled = false;
+    }
+
+    /// Adds the tick to the fading sums; a step replaces them.
+    fn fold(&mut self, elapsed: f64) {
+        let every = || self.tenants.iter().flat_map(|tenant| &tenant.wanted);
+        let tick: f64 = every().map(|(_, wanted)| wanted.tick).sum::<f64>() / elapsed;
+        let average = every().map(|(_, wanted)| wanted.sum).sum::<f64>() / self.time_ns.max(1.0);
+        let step = self.calls >= TICK && (tick > average * STEP || tick < average / STEP);
+        let fade = if step { 0.0 } else { 1.0 - 1.0 / TICKS };
+        self.time_ns = self.time_ns * fade + elapsed;
+        for (_, wanted) in self.tenants.iter_mut().flat_map(|tenant| &mut tenant.wanted) {
+            wanted.sum = wanted.sum * fade + wanted.tick;
+            wanted.tick = 0.0;
+        }
+    }
+}
+
+/// The level at which `share` of the `wanted` calls is let through, the better priorities first; and what those
+/// priorities want that are let through for sure.
+fn level_of(wanted: &[(Priority, Wanted)], share: f64) -> (Level, f64) {
+    let mut sure = 0.0;
+    for (priority, wanted) in wanted {
+        if sure + wanted.sum > share * (1.0 + 1e-9) {
+            return (Level::at(*priority, (share - sure) / wanted.sum), sure);
+        }
+        sure += wanted.sum;
+    }
+    (Level::OPEN, sure)
+}

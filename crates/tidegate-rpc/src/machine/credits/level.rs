@@ -1,0 +1,87 @@
+//! Which calls may be sent without a credit, in one number.
+
+use crate::machine::Priority;
+
+/// Priorities better than `level / 65536` are sent always, that one with a chance of the remainder / 65536, worse
+/// ones only to probe.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Level(u32);
+
+/// A chance of one.
+const WHOLE: u32 = 1 << 16;
+/// The chance with which calls beyond the level are sent, so that their demand stays known: one in 256.
+const PROBE: u32 = WHOLE / 256;
+
+impl Level {
+    /// Everything is sent.
+    pub const OPEN: Self = Self(256 * WHOLE);
+
+    /// Better priorities always, `priority` with `chance` from 0 to 1.
+    #[must_use]
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a chance of at most 1 is within 65536"
+    )]
+    pub fn at(priority: Priority, chance: f64) -> Self {
+        Self(u32::from(priority.0) * WHOLE + (chance.clamp(0.0, 1.0) * f64::from(WHOLE)) as u32)
+    }
+
+    /// As carried by a grant. Anything above [`Level::OPEN`] is taken for it.
+    #[must_use]
+    pub fn from_wire(level: u32) -> Self {
+        Self(level.min(Self::OPEN.0))
+    }
+
+    /// As a grant carries it.
+    #[must_use]
+    pub fn to_wire(self) -> u32 {
+        self.0
+    }
+
+    /// The chance of a call of `priority`, in 1/65536.
+    #[must_use]
+    pub fn parts(self, priority: Priority) -> u32 {
+        self.0.saturating_sub(u32::from(priority.0) * WHOLE).clamp(PROBE, WHOLE)
+    }
+
+    /// The chance of a call of `priority`, above 0 and at most 1.
+    #[must_use]
+    pub fn chance(self, priority: Priority) -> f64 {
+        f64::from(self.parts(priority)) / f64::from(WHOLE)
+    }
+
+    /// Whether a call goes, if `carry` holds what earlier chances left over: with a chance of a third, each third one.
+    ///
+    /// Fewer surprises than a draw for each: over any stretch the number sent is within one of its mean.
+    pub(super) fn passes(self, priority: Priority, carry: &mut u32) -> bool {
+        *carry += self.parts(priority);
+        let passes = *carry >= WHOLE;
+        if passes {
+            *carry -= WHOLE;
+        }
+        passes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn better_priorities_pass_and_worse_ones_probe() {
+        let level = Level::at(Priority(100), 0.25);
+        assert_eq!(level.parts(Priority(99)), WHOLE);
+        assert_eq!(level.parts(Priority(100)), WHOLE / 4);
+        assert_eq!(level.parts(Priority(101)), PROBE);
+        assert_eq!(Level::OPEN.parts(Priority(255)), WHOLE);
+        assert_eq!(Level::from_wire(u32::MAX), Level::OPEN);
+    }
+
+    #[test]
+    fn each_fourth_call_passes_at_a_quarter() {
+        let (level, mut carry) = (Level::at(Priority(7), 0.25), 0);
+        let passed: Vec<_> = (0..8).map(|_| level.passes(Priority(7), &mut carry)).collect();
+        assert_eq!(passed, [false, false, false, true, false, false, false, true]);
+    }
+}

@@ -1,0 +1,388 @@
+//! Beside the handlers: admit, shed, and tell everybody what to send.
+
+use core::time::Duration;
+
+use tidegate_core::Instant;
+
+use crate::machine::credits::config::Config;
+use crate::machine::credits::demand::Demand;
+use crate::machine::credits::level::Level;
+use crate::machine::credits::service::Service;
+use crate::machine::credits::session::{Sessions, span};
+use crate::machine::credits::surplus::Surplus;
+use crate::machine::{
+    Ask, Done, Full, Grant, Priority, Server, SessionId, ShedReason, Signal, Tenant, Ticket, Verdict,
+};
+
+/// Gaps between its calls for which a client may act on what it was told: of calls at random one gap in 3,000 is
+/// longer.
+const LEASE_GAPS: f64 = 8.0;
+/// The longest lease: what a client that calls this seldom does matters to nobody.
+const LEASE_MOST: Duration = Duration::from_mins(1);
+/// The shortest lease, and that of credits, in objectives: calls under way when a grant is made end before it does.
+const LEASE_OBJECTIVES: f64 = 8.0;
+/// Share of a tenant's calls that is admitted by credits; the rest stays free to follow the demand.
+const CREDITED: f64 = 0.5;
+/// Calls that may wait for each core before any service time is known.
+const BLIND: u32 = 4;
+/// By how much calls of the marginal priority or tenant wait less than the others at most, as a share of the wait.
+const STEP_BACK: f64 = 0.3;
+/// Calls over which active sessions are counted.
+const STRETCH: u32 = 1024;
+
+/// The server of Tidegate's credits. O(1) for each call, but for one in 64, which takes O(t log t) for t tenants.
+#[derive(Clone, Debug)]
+pub struct CreditServer {
+    config: Config,
+    cores: u32,
+    sessions: Sessions,
+    demand: Demand,
+    service: Service,
+    surplus: Surplus,
+    waiting: u32,
+    in_service: u32,
+    /// Core time without work since the last tick, and until when it is counted.
+    idle_ns: f64,
+    counted: Instant,
+    /// Active sessions: of this stretch of calls so far, of the one before, which stretch it is, calls in it.
+    active: u32,
+    active_before: u32,
+    stretch: u16,
+    stretch_calls: u32,
+    /// Computed at each tick: the wait up to which calls are admitted, and calls a second that are let through.
+    admitted_wait: f64,
+    supply: f64,
+}
+
+/// What the machine measures and decides, for display.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Gauges {
+    /// Calls a second that the server can serve; 0 while unknown.
+    pub capacity_per_s: f64,
+    /// Calls a second that are let through at most; 0 while nobody is held back.
+    pub supply_per_s: f64,
+    /// Mean service time.
+    pub service: Duration,
+    /// How long a call may take.
+    pub objective: Duration,
+    /// How long a call may wait at most.
+    pub longest_wait: Duration,
+    /// Share of the cores' time that is idle.
+    pub idle: f64,
+    /// Calls that wait, calls that run.
+    pub waiting: u32,
+    /// Calls that run.
+    pub in_service: u32,
+    /// Open sessions.
+    pub sessions: u32,
+    /// Credits that sessions hold.
+    pub credits: u32,
+}
+
+/// Where a call is, in the lowest bits of its mark; above them come 22 bits of its session's generation and 40 of its
+/// predicted wait.
+const WAITING: u64 = 0;
+const RUNNING: u64 = 1;
+const SHED: u64 = 2;
+const STATE: u64 = 3;
+const GENERATION: u64 = (1 << 22) - 1;
+
+impl CreditServer {
+    /// A server with `cores` that run handlers, and nobody connected.
+    #[must_use]
+    pub fn new(config: Config, cores: u32, now: Instant) -> Self {
+        Self {
+            cores: cores.max(1),
+            sessions: Sessions::new(config.sessions),
+            demand: Demand::new(&config, now),
+            service: Service::new(config.objective, cores),
+            surplus: Surplus::new(config.idle_share),
+            waiting: 0,
+            in_service: 0,
+            idle_ns: 0.0,
+            counted: now,
+            active: 0,
+            active_before: 0,
+            stretch: 1,
+            stretch_calls: 0,
+            admitted_wait: f64::MAX,
+            supply: 0.0,
+            config,
+        }
+    }
+
+    /// What it measures and decides.
+    #[must_use]
+    pub fn gauges(&self) -> Gauges {
+        let time = |ns: f64| Duration::from_secs_f64((ns / 1e9).clamp(0.0, 1e6));
+        Gauges {
+            capacity_per_s: self.service.capacity().unwrap_or(0.0),
+            supply_per_s: if self.demand.throttled() { self.supply } else { 0.0 },
+            service: time(self.service.unloaded()),
+            objective: time(self.service.objective()),
+            longest_wait: time(self.service.longest_wait()),
+            idle: self.surplus.idle(),
+            waiting: self.waiting,
+            in_service: self.in_service,
+            sessions: self.sessions.open_count(),
+            credits: self.sessions.charged(),
+        }
+    }
+
+    /// What a call of a tenant and priority may be told: the level now.
+    #[must_use]
+    pub fn level(&mut self, tenant: Tenant) -> Level {
+        let place = self.demand.place(tenant, &self.config);
+        self.demand.level(place)
+    }
+
+    /// Counts idle core time up to `now`. Cores without a call while calls wait are on their way to one.
+    fn count_idle(&mut self, now: Instant) {
+        if self.waiting == 0 && self.in_service < self.cores {
+            self.idle_ns += f64::from(self.cores - self.in_service) * span(now.since(self.counted));
+        }
+        self.counted = self.counted.max(now);
+    }
+
+    /// A call left the line without being started.
+    fn left_waiting(&mut self) {
+        if self.waiting == 0 {
+            self.service.on_empty();
+        }
+    }
+
+    fn tick(&mut self, now: Instant) {
+        let elapsed = f64::from(self.cores) * span(Duration::from_nanos(self.demand.since_tick(now).max(1)));
+        self.surplus.on_tick((self.idle_ns / elapsed).min(1.0), self.demand.throttled());
+        self.idle_ns = 0.0;
+        self.admitted_wait = self.service.admitted_wait();
+        let supply = self.service.capacity().map(|capacity| capacity * self.surplus.factor(self.service.room()));
+        self.supply = supply.unwrap_or(0.0);
+        self.demand.tick(supply, now);
+    }
+
+    /// The wait up to which a call is admitted: less for those that are let through by chance, so that those which are
+    /// let through for sure find room.
+    fn limit(&self, place: u16, priority: Priority) -> f64 {
+        let marginal = self.demand.throttled() && self.demand.level(place).chance(priority) < 1.0;
+        let step_back = if marginal { STEP_BACK * self.demand.preferred().min(1.0) } else { 0.0 };
+        self.admitted_wait * (1.0 - step_back)
+    }
+
+    /// Whether a session that does as it likes has had its share.
+    fn over_share(&mut self, id: SessionId, aware: bool, priority: Priority) -> bool {
+        if !self.demand.throttled() {
+            return false;
+        }
+        let active = f64::from(self.active_before.max(self.active).max(1));
+        let fair = self.supply / active;
+        let most = self.config.session_shares * fair;
+        let Some(session) = self.sessions.get(id) else { return false };
+        let rate = 1e9 / f64::from(session.gap_ns).max(1.0);
+        let level = self.demand.level(session.tenant);
+        if session.gap_ns > 0.0 && rate > most {
+            return !Level::at(Priority(0), fair / rate).passes(Priority(0), &mut session.carry);
+        }
+        !aware && !level.passes(priority, &mut session.carry)
+    }
+
+    /// When the call is no longer worth starting, and the wait that leaves.
+    fn start_by(&self, ask: &Ask, arrived: Instant) -> Instant {
+        let longest = if self.service.known() { self.service.longest_wait() } else { f64::MAX };
+        let own = ask.budget.map_or(f64::MAX, |budget| span(budget) - self.service.unloaded());
+        arrived.plus_nanos(whole(longest.min(own)))
+    }
+
+    fn decide(&mut self, id: SessionId, place: u16, ask: &Ask, signal: Signal, predicted: f64) -> Option<ShedReason> {
+        if self.over_share(id, ask.aware, ask.priority) {
+            return Some(ShedReason::Share);
+        }
+        if let Some(budget) = ask.budget
+            && predicted + self.service.unloaded() > span(budget)
+        {
+            return Some(ShedReason::Deadline);
+        }
+        if !self.service.known() {
+            return (self.waiting >= BLIND * self.cores).then_some(ShedReason::Delay);
+        }
+        let limit = self.limit(place, ask.priority);
+        let late = predicted > limit || span(signal.queueing_delay) > self.service.longest_wait();
+        (late && self.waiting > 0).then_some(ShedReason::Delay)
+    }
+
+    /// Which sessions were heard in this stretch of calls.
+    fn count_active(&mut self, id: SessionId) {
+        let stretch = self.stretch;
+        if let Some(session) = self.sessions.get(id)
+            && session.stretch != stretch
+        {
+            session.stretch = stretch;
+            self.active += 1;
+        }
+        self.stretch_calls += 1;
+        if self.stretch_calls >= STRETCH {
+            self.stretch_calls = 0;
+            self.active_before = core::mem::take(&mut self.active);
+            self.stretch = if stretch == u16::MAX { 1 } else { stretch + 1 };
+        }
+    }
+
+    /// The credits that a session has used so far and may go on using: what it has in the server, if it is so fast that
+    /// it always has something there.
+    fn wanted_credits(&mut self, id: SessionId) -> u16 {
+        let objective = self.service.objective();
+        let throttled = self.demand.throttled();
+        let Some(session) = self.sessions.get(id) else { return 0 };
+        if throttled && session.gap_ns > 0.0 && f64::from(session.gap_ns) < objective { session.in_server } else { 0 }
+    }
+
+    fn free_credits(&mut self, place: u16) -> u32 {
+        let out = self.sessions.charged();
+        if let Some(pool) = self.config.pool {
+            return pool.saturating_sub(out);
+        }
+        let under_way = (self.service.longest_wait() + self.service.unloaded()) / 1e9;
+        let most = CREDITED * self.demand.share(place).min(self.supply) * under_way;
+        u32::try_from(whole(most)).unwrap_or(u32::MAX).saturating_sub(*self.demand.credits(place))
+    }
+
+    /// What the session is told, for as long as a few of its calls take to come.
+    fn grant(&mut self, id: SessionId, now: Instant) -> Grant {
+        let Some(session) = self.sessions.get(id) else { return Grant::default() };
+        let (place, gap, told) = (session.tenant, f64::from(session.gap_ns), session.level);
+        let level = self.demand.level(place);
+        let wanted = self.wanted_credits(id);
+        let shortest = LEASE_OBJECTIVES * self.service.objective();
+        let lease = if wanted > 0 {
+            shortest
+        } else {
+            // Calls that are not let through are not heard: a lower chance means longer gaps.
+            let rarer = (told.chance(Priority::DEFAULT) / level.chance(Priority::DEFAULT)).max(1.0);
+            let gap = if gap > 0.0 { gap } else { self.mean_gap() };
+            (LEASE_GAPS * gap * rarer).max(shortest)
+        };
+        let lease = Duration::from_nanos(whole(lease).max(1)).min(LEASE_MOST);
+        let free = self.free_credits(place);
+        let (window, more) = self.sessions.grant(id, wanted, free, lease, now);
+        *self.demand.credits(place) += u32::from(more);
+        if let Some(session) = self.sessions.get(id) {
+            session.level = level;
+            session.lease_until = now + lease;
+        }
+        Grant { window: window.into(), level: level.to_wire(), lease }
+    }
+
+    /// The time between two calls of a session, if all were alike.
+    fn mean_gap(&self) -> f64 {
+        let rate = if self.supply > 0.0 { self.supply } else { 1.0 };
+        1e9 * f64::from(self.sessions.open_count()) / rate
+    }
+
+    fn reclaim(&mut self, now: Instant) {
+        while let Some((tenant, credits)) = self.sessions.expire(now) {
+            *self.demand.credits(tenant) -= u32::from(credits);
+        }
+    }
+}
+
+impl Server for CreditServer {
+    fn open(&mut self, tenant: Tenant, _: Instant) -> Result<SessionId, Full> {
+        let place = self.demand.place(tenant, &self.config);
+        self.sessions.open(place)
+    }
+
+    fn close(&mut self, session: SessionId, _: Instant) {
+        if let Some((tenant, credits)) = self.sessions.close(session) {
+            *self.demand.credits(tenant) -= u32::from(credits);
+        }
+    }
+
+    fn on_request(&mut self, id: SessionId, ask: &Ask, signal: Signal, arrived: Instant, now: Instant) -> Verdict {
+        self.count_idle(now);
+        self.reclaim(now);
+        self.service.on_round_trip(ask.round_trip);
+        let credited = ask.credited && self.sessions.credits(id, now) > 0;
+        let mut place = 0;
+        let mut stands_for = 1.0;
+        if let Some(session) = self.sessions.get(id) {
+            place = session.tenant;
+            if ask.aware && !credited {
+                stands_for = 1.0 / session.chance(ask.priority, now);
+            }
+            session.hear(now);
+            session.in_server = session.in_server.saturating_add(1);
+        }
+        self.count_active(id);
+        if self.demand.on_call(place, ask.priority, stands_for) {
+            self.tick(now);
+        }
+        let predicted = self.service.predict(self.waiting);
+        let mark = (u64::from(self.sessions.generation(id)) & GENERATION) << 2 | whole(predicted) << 24;
+        let ticket = Ticket {
+            session: id,
+            arrived,
+            start_by: self.start_by(ask, arrived),
+            started: arrived,
+            priority: ask.priority,
+            mark: mark | WAITING,
+        };
+        if let Some(reason) = self.decide(id, place, ask, signal, predicted) {
+            return Verdict::Shed(Ticket { mark: mark | SHED, ..ticket }, reason);
+        }
+        self.waiting += 1;
+        Verdict::Admit(ticket)
+    }
+
+    fn on_start(&mut self, ticket: Ticket, now: Instant) -> Verdict {
+        self.count_idle(now);
+        self.waiting = self.waiting.saturating_sub(1);
+        let (waited, predicted) = (now.since(ticket.arrived), Duration::from_nanos(ticket.mark >> 24));
+        // A call that nothing holds up but its own haste is started: refusing it would help nobody.
+        if now > ticket.start_by && waited > Duration::ZERO {
+            let mark = ticket.mark & !STATE | SHED;
+            self.left_waiting();
+            return Verdict::Shed(Ticket { mark, ..ticket }, ShedReason::Deadline);
+        }
+        self.service.on_started(waited, predicted, self.waiting, now);
+        self.in_service += 1;
+        Verdict::Admit(Ticket { mark: ticket.mark & !STATE | RUNNING, started: now, ..ticket })
+    }
+
+    fn on_done(&mut self, ticket: Ticket, done: Done, now: Instant) -> Grant {
+        self.count_idle(now);
+        match ticket.mark & STATE {
+            WAITING => {
+                self.waiting = self.waiting.saturating_sub(1);
+                self.left_waiting();
+            }
+            RUNNING => self.in_service = self.in_service.saturating_sub(1),
+            _ => {}
+        }
+        if done == Done::Served {
+            self.service.on_served(now.since(ticket.started));
+        }
+        if u64::from(self.sessions.generation(ticket.session)) & GENERATION != (ticket.mark >> 2) & GENERATION {
+            return Grant::default();
+        }
+        let grant = self.grant(ticket.session, now);
+        if let Some(session) = self.sessions.get(ticket.session) {
+            session.in_server = session.in_server.saturating_sub(1);
+        }
+        grant
+    }
+
+    fn next_timeout(&self) -> Option<Instant> {
+        self.sessions.next_end()
+    }
+
+    fn on_timeout(&mut self, _: Signal, now: Instant) {
+        self.reclaim(now);
+    }
+}
+
+/// Nanoseconds in whole numbers; as much as a ticket's mark holds, nine minutes, at most.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped to what fits")]
+fn whole(ns: f64) -> u64 {
+    const MOST: f64 = 549_755_813_887.0;
+    ns.clamp(0.0, MOST) as u64
+}

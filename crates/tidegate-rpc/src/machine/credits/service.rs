@@ -1,0 +1,173 @@
+//! What the server learns of itself: how long calls run, how fast the queue drains, how long a call may wait.
+
+use core::time::Duration;
+
+use tidegate_core::Instant;
+use tidegate_core::estimate::Histogram;
+use tidegate_core::time::nanos;
+
+use crate::machine::credits::Objective;
+
+/// Calls after which the older half of the service times is forgotten.
+const SERVICES: u64 = 2048;
+/// Calls that must have been served before their time counts as known.
+const KNOWN: u64 = 8;
+/// Samples over which the pace of the queue and the error of the predicted waits are averaged.
+const MEMORY: f64 = 512.0;
+/// The service time that a call is assumed to need at worst, as a quantile: what is later than its objective because
+/// its own service was longer is at most one in two hundred, half of the hundredth that a p99 allows.
+const WORST: f64 = 0.995;
+/// Deviations of the predicted wait that a call must have left when it is admitted, or it might be admitted, wait, and
+/// be shed all the same.
+const DEVIATIONS: f64 = 2.5;
+/// The share of the longest wait that this precaution may take at most.
+const PRECAUTION: f64 = 0.25;
+
+/// Estimates of the server's own times, all in nanoseconds.
+#[derive(Clone, Debug)]
+pub(super) struct Service {
+    objective: Objective,
+    cores: f64,
+    /// Service times: the stretch of calls that is being recorded, and the one before it.
+    recent: Histogram,
+    before: Histogram,
+    mean: f64,
+    worst: f64,
+    /// Time and starts while calls waited, both fading.
+    paced_ns: f64,
+    paced: f64,
+    /// When a call was last started with others left waiting.
+    backlogged_since: Option<Instant>,
+    /// By how much calls waited longer than predicted, and that error's square, both averages.
+    bias: f64,
+    square: f64,
+    /// The round trip in the middle of those that clients tell.
+    round_trip: f64,
+}
+
+impl Service {
+    pub(super) fn new(objective: Objective, cores: u32) -> Self {
+        Self {
+            objective,
+            cores: f64::from(cores.max(1)),
+            recent: Histogram::new(),
+            before: Histogram::new(),
+            mean: 0.0,
+            worst: 0.0,
+            paced_ns: 0.0,
+            paced: 0.0,
+            backlogged_since: None,
+            bias: 0.0,
+            square: 0.0,
+            round_trip: 0.0,
+        }
+    }
+
+    /// Whether enough calls were served to say anything.
+    pub(super) fn known(&self) -> bool {
+        self.mean > 0.0
+    }
+
+    /// A call ran for `service`.
+    pub(super) fn on_served(&mut self, service: Duration) {
+        // A time of zero would make every limit zero: a clock that did not move is taken for its smallest step.
+        self.recent.record(nanos(service).max(1));
+        let count = self.recent.count();
+        if count >= SERVICES {
+            core::mem::swap(&mut self.recent, &mut self.before);
+            self.recent = Histogram::new();
+        }
+        // Often while little is known, seldom later.
+        if count >= KNOWN && (count.is_power_of_two() || count.is_multiple_of(SERVICES / 4)) {
+            self.learn();
+        }
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "counts and nanoseconds far below 2^52")]
+    fn learn(&mut self) {
+        let (new, old) = (self.recent.count() as f64, self.before.count() as f64);
+        self.mean = (self.recent.mean() * new + self.before.mean() * old) / (new + old).max(1.0);
+        let worst = |times: &Histogram| times.quantile(WORST) as f64;
+        self.worst = (worst(&self.recent) * new + worst(&self.before) * old) / (new + old).max(1.0);
+    }
+
+    /// A call was started at `now` after `waited` in place of `predicted`, with `left` still waiting.
+    #[expect(clippy::cast_precision_loss, reason = "waits are far below 2^52 ns")]
+    pub(super) fn on_started(&mut self, waited: Duration, predicted: Duration, left: u32, now: Instant) {
+        if let Some(since) = self.backlogged_since {
+            let fade = 1.0 - 1.0 / MEMORY;
+            self.paced_ns = self.paced_ns * fade + now.nanos_since(since) as f64;
+            self.paced = self.paced * fade + 1.0;
+            let error = nanos(waited) as f64 - nanos(predicted) as f64;
+            self.bias += (error - self.bias) / MEMORY;
+            self.square += (error * error - self.square) / MEMORY;
+        }
+        self.backlogged_since = (left > 0).then_some(now);
+    }
+
+    /// A client told its round trip. The middle one counts: no single client's word moves it far.
+    #[expect(clippy::cast_precision_loss, reason = "round trips are far below 2^52 ns")]
+    pub(super) fn on_round_trip(&mut self, told: Duration) {
+        let told = nanos(told) as f64;
+        if told <= 0.0 {
+            return;
+        }
+        if self.round_trip <= 0.0 {
+            self.round_trip = told;
+        }
+        self.round_trip *= if told > self.round_trip { 1.01 } else { 1.0 / 1.01 };
+    }
+
+    /// Time between two starts while calls wait.
+    pub(super) fn pace(&self) -> f64 {
+        // A few starts are worth less than the mean service time of calls that did not wait for each other.
+        if self.paced >= 8.0 { self.paced_ns / self.paced } else { self.mean / self.cores }
+    }
+
+    /// Calls a second that the server can serve; `None` while that is not known.
+    pub(super) fn capacity(&self) -> Option<f64> {
+        let pace = self.pace();
+        (self.known() && pace > 0.0).then(|| 1e9 / pace)
+    }
+
+    /// How long a call takes at most, from its caller's view, if all is as it should be.
+    pub(super) fn objective(&self) -> f64 {
+        match self.objective {
+            Objective::Multiple(times) => times * (self.mean + self.round_trip),
+            Objective::Fixed(objective) => objective.as_secs_f64() * 1e9,
+        }
+    }
+
+    /// The mean service time and the round trip: what a call's own deadline must leave.
+    pub(super) fn unloaded(&self) -> f64 {
+        self.mean + self.round_trip
+    }
+
+    /// How long a call may wait for its start.
+    pub(super) fn longest_wait(&self) -> f64 {
+        // However tight the objective is, one call may wait for another: else a server would idle between calls.
+        (self.objective() - self.round_trip - self.worst).max(self.pace())
+    }
+
+    /// The predicted wait up to which a call is admitted.
+    pub(super) fn admitted_wait(&self) -> f64 {
+        let longest = self.longest_wait();
+        let deviation = (self.square - self.bias * self.bias).max(0.0).sqrt();
+        longest - (DEVIATIONS * deviation).min(PRECAUTION * longest)
+    }
+
+    /// The wait of a call that finds `waiting` others before it.
+    pub(super) fn predict(&self, waiting: u32) -> f64 {
+        if waiting == 0 { 0.0 } else { (f64::from(waiting) * self.pace() + self.bias).max(0.0) }
+    }
+
+    /// Calls that fit into the server, waiting or running, while all are admitted in time.
+    pub(super) fn room(&self) -> f64 {
+        self.admitted_wait() / self.pace().max(1.0) + self.cores
+    }
+
+    /// Nothing waits any more although nothing was started.
+    pub(super) fn on_empty(&mut self) {
+        self.backlogged_since = None;
+    }
+}

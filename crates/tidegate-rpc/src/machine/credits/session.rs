@@ -1,0 +1,311 @@
+//! The sessions, and the ledger of their credits.
+
+use core::time::Duration;
+
+use tidegate_core::Instant;
+use tidegate_core::time::nanos;
+
+use crate::machine::credits::Level;
+use crate::machine::{Full, SessionId};
+
+/// No neighbour in a list.
+const NONE: u32 = u32::MAX;
+
+/// What is known of one client. 64 bytes at most.
+#[derive(Clone, Debug)]
+pub(super) struct Session {
+    /// When it was last heard; [`Instant::ZERO`] if never.
+    pub(super) heard: Instant,
+    /// Until when the client may act on what it was told.
+    pub(super) lease_until: Instant,
+    /// Until when `charged` credits are out.
+    charged_until: Instant,
+    /// What it was told.
+    pub(super) level: Level,
+    /// Time between its calls, averaged, in nanoseconds; 0 if unknown.
+    pub(super) gap_ns: f32,
+    /// What earlier chances left over, in 1/65536, for what the server decides in its stead.
+    pub(super) carry: u32,
+    /// Which of those that had this place it is; even while the place is free.
+    generation: u32,
+    /// Calls in the server.
+    pub(super) in_server: u16,
+    pub(super) tenant: u16,
+    /// Credits it was last told.
+    told: u16,
+    /// Credits in the ledger: the most that it may still believe in.
+    charged: u16,
+    /// The stretch of time in which it was last heard, for counting the active ones.
+    pub(super) stretch: u16,
+    /// Neighbours among those with charged credits, or the next free place.
+    before: u32,
+    after: u32,
+}
+
+/// All sessions, by place; those with credits in a list, the oldest lease first.
+#[derive(Clone, Debug)]
+pub(super) struct Sessions {
+    places: Vec<Session>,
+    bound: usize,
+    free: u32,
+    open: u32,
+    first: u32,
+    last: u32,
+    /// Credits out.
+    charged: u32,
+}
+
+impl Sessions {
+    pub(super) fn new(bound: usize) -> Self {
+        let bound = bound.min(NONE as usize - 1);
+        Self { places: Vec::new(), bound, free: NONE, open: 0, first: NONE, last: NONE, charged: 0 }
+    }
+
+    /// Number of open sessions.
+    pub(super) fn open_count(&self) -> u32 {
+        self.open
+    }
+
+    /// Credits out.
+    pub(super) fn charged(&self) -> u32 {
+        self.charged
+    }
+
+    pub(super) fn open(&mut self, tenant: u16) -> Result<SessionId, Full> {
+        let place = if self.free == NONE {
+            if self.places.len() >= self.bound {
+                return Err(Full { sessions: self.bound });
+            }
+            self.places.push(Session {
+                heard: Instant::ZERO,
+                lease_until: Instant::ZERO,
+                charged_until: Instant::ZERO,
+                level: Level::OPEN,
+                gap_ns: 0.0,
+                carry: 0,
+                generation: 0,
+                in_server: 0,
+                tenant,
+                told: 0,
+                charged: 0,
+                stretch: 0,
+                before: NONE,
+                after: NONE,
+            });
+            u32::try_from(self.places.len() - 1).expect("the bound is below 2^32")
+        } else {
+            self.free
+        };
+        let session = &mut self.places[place as usize];
+        self.free = if self.free == NONE { NONE } else { session.after };
+        session.generation += 1;
+        session.tenant = tenant;
+        session.after = NONE;
+        self.open += 1;
+        Ok(SessionId(place))
+    }
+
+    /// Frees the place; returns the tenant and how many credits came back.
+    pub(super) fn close(&mut self, id: SessionId) -> Option<(u16, u16)> {
+        self.get(id)?;
+        let freed = self.places[id.0 as usize].charged;
+        self.discharge(id.0);
+        let free = self.free;
+        let session = &mut self.places[id.0 as usize];
+        let (generation, tenant) = (session.generation + 1, session.tenant);
+        *session = Session {
+            heard: Instant::ZERO,
+            lease_until: Instant::ZERO,
+            charged_until: Instant::ZERO,
+            level: Level::OPEN,
+            gap_ns: 0.0,
+            carry: 0,
+            generation,
+            in_server: 0,
+            tenant,
+            told: 0,
+            charged: 0,
+            stretch: 0,
+            before: NONE,
+            after: free,
+        };
+        self.free = id.0;
+        self.open -= 1;
+        Some((tenant, freed))
+    }
+
+    /// An open session.
+    pub(super) fn get(&mut self, id: SessionId) -> Option<&mut Session> {
+        self.places.get_mut(id.0 as usize).filter(|session| session.generation % 2 == 1)
+    }
+
+    /// The generation of an open session: with its id it names one client for ever.
+    pub(super) fn generation(&self, id: SessionId) -> u32 {
+        self.places.get(id.0 as usize).map_or(0, |session| session.generation)
+    }
+
+    /// Whether it holds credits that it may use at `now`.
+    pub(super) fn credits(&self, id: SessionId, now: Instant) -> u16 {
+        let session = &self.places[id.0 as usize];
+        if now < session.charged_until { session.charged } else { 0 }
+    }
+
+    /// Tells a session its credits for `lease`; at most `free` more than are charged for it already.
+    ///
+    /// What it was told before may still be on its way or in use: the ledger keeps the greater of both until the
+    /// older lease has ended. Returns what it is told, and how many more are out.
+    pub(super) fn grant(&mut self, id: SessionId, wanted: u16, free: u32, lease: Duration, now: Instant) -> (u16, u16) {
+        let session = &mut self.places[id.0 as usize];
+        let most = u32::from(session.charged) + free;
+        let told = u16::try_from(u32::from(wanted).min(most)).expect("not above what was wanted");
+        session.told = told;
+        let more = told.saturating_sub(session.charged);
+        if told >= session.charged && told > 0 {
+            session.charged = told;
+            session.charged_until = now + lease;
+            self.unlink(id.0);
+            self.append(id.0);
+        }
+        self.charged += u32::from(more);
+        (told, more)
+    }
+
+    /// When the oldest lease of credits ends.
+    pub(super) fn next_end(&self) -> Option<Instant> {
+        self.places.get(self.first as usize).map(|session| session.charged_until)
+    }
+
+    /// Takes back what a lease that has ended at `now` gave out beyond the session's present lease; returns the tenant
+    /// and how many. Call until `None`.
+    pub(super) fn expire(&mut self, now: Instant) -> Option<(u16, u16)> {
+        let first = self.first;
+        let session = self.places.get_mut(first as usize).filter(|session| session.charged_until <= now)?;
+        let (tenant, charged) = (session.tenant, session.charged);
+        if session.told < charged && now < session.lease_until {
+            // It was told fewer meanwhile: these stay out until that lease ends.
+            let (told, until) = (session.told, session.lease_until);
+            self.discharge(first);
+            if told > 0 {
+                let session = &mut self.places[first as usize];
+                session.charged = told;
+                session.charged_until = until;
+                self.append(first);
+                self.charged += u32::from(told);
+            }
+            return Some((tenant, charged - told));
+        }
+        self.discharge(first);
+        Some((tenant, charged))
+    }
+
+    fn discharge(&mut self, place: u32) {
+        self.unlink(place);
+        let session = &mut self.places[place as usize];
+        self.charged -= u32::from(session.charged);
+        session.charged = 0;
+        session.charged_until = Instant::ZERO;
+    }
+
+    fn linked(&self, place: u32) -> bool {
+        self.first == place || self.places[place as usize].before != NONE
+    }
+
+    fn unlink(&mut self, place: u32) {
+        if !self.linked(place) {
+            return;
+        }
+        let Session { before, after, .. } = self.places[place as usize];
+        if before == NONE {
+            self.first = after
+        } else {
+            self.places[before as usize].after = after
+        }
+        if after == NONE {
+            self.last = before
+        } else {
+            self.places[after as usize].before = before
+        }
+        let session = &mut self.places[place as usize];
+        (session.before, session.after) = (NONE, NONE);
+    }
+
+    fn append(&mut self, place: u32) {
+        let last = self.last;
+        self.places[place as usize].before = last;
+        if last == NONE {
+            self.first = place
+        } else {
+            self.places[last as usize].after = place
+        }
+        self.last = place;
+    }
+}
+
+impl Session {
+    /// Heard at `now`: the time between its calls.
+    #[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, reason = "an average; f32 is exact enough")]
+    pub(super) fn hear(&mut self, now: Instant) {
+        if self.heard != Instant::ZERO {
+            let gap = now.nanos_since(self.heard) as f64;
+            let old = f64::from(self.gap_ns);
+            // An eighth: a burst of a few calls does not make a client a fast one.
+            self.gap_ns = if old > 0.0 { old + (gap - old) / 8.0 } else { gap } as f32;
+        }
+        self.heard = now;
+    }
+
+    /// The chance with which its client let a call through, as far as the server told it; 1 if that has expired.
+    pub(super) fn chance(&self, priority: crate::machine::Priority, now: Instant) -> f64 {
+        if now < self.lease_until { self.level.chance(priority) } else { 1.0 }
+    }
+}
+
+/// A span as nanoseconds in floating point.
+#[expect(clippy::cast_precision_loss, reason = "spans are far below 2^52 ns")]
+pub(super) fn span(of: Duration) -> f64 {
+    nanos(of) as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LEASE: Duration = Duration::from_nanos(100);
+
+    fn at(ns: u64) -> Instant {
+        Instant::from_nanos(ns)
+    }
+
+    #[test]
+    fn a_session_takes_64_bytes_at_most() {
+        assert!(size_of::<Session>() <= 64, "{}", size_of::<Session>());
+    }
+
+    #[test]
+    fn fewer_credits_free_the_rest_only_when_the_older_lease_ends() {
+        let mut sessions = Sessions::new(10);
+        let id = sessions.open(3).unwrap();
+        assert_eq!(sessions.grant(id, 5, 10, LEASE, at(0)), (5, 5));
+        sessions.get(id).unwrap().lease_until = at(150);
+        assert_eq!(sessions.grant(id, 2, 5, LEASE, at(50)), (2, 0));
+        assert_eq!((sessions.charged(), sessions.next_end()), (5, Some(at(100))));
+        assert_eq!(sessions.expire(at(99)), None);
+        assert_eq!(sessions.expire(at(100)), Some((3, 3)));
+        assert_eq!((sessions.charged(), sessions.next_end()), (2, Some(at(150))));
+        assert_eq!(sessions.expire(at(150)), Some((3, 2)));
+        assert_eq!((sessions.charged(), sessions.expire(at(200))), (0, None));
+    }
+
+    #[test]
+    fn a_closed_place_is_used_again_by_another_generation() {
+        let mut sessions = Sessions::new(1);
+        let id = sessions.open(0).unwrap();
+        let generation = sessions.generation(id);
+        sessions.grant(id, 2, 2, LEASE, at(0));
+        assert!(sessions.open(0).is_err());
+        assert_eq!(sessions.close(id), Some((0, 2)));
+        assert_eq!((sessions.charged(), sessions.close(id)), (0, None));
+        assert_eq!(sessions.open(7).unwrap(), id);
+        assert!(sessions.generation(id) > generation);
+    }
+}
