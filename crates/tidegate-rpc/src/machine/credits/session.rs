@@ -216,14 +216,14 @@ impl Sessions {
         }
         let Session { before, after, .. } = self.places[place as usize];
         if before == NONE {
-            self.first = after
+            self.first = after;
         } else {
-            self.places[before as usize].after = after
+            self.places[before as usize].after = after;
         }
         if after == NONE {
-            self.last = before
+            self.last = before;
         } else {
-            self.places[after as usize].before = before
+            self.places[after as usize].before = before;
         }
         let session = &mut self.places[place as usize];
         (session.before, session.after) = (NONE, NONE);
@@ -233,9 +233,9 @@ impl Sessions {
         let last = self.last;
         self.places[place as usize].before = last;
         if last == NONE {
-            self.first = place
+            self.first = place;
         } else {
-            self.places[last as usize].after = place
+            self.places[last as usize].after = place;
         }
         self.last = place;
     }
