@@ -19,6 +19,7 @@
 //! |---|---|
 //! | [`scenario`] | what is asked: plant, load and times |
 //! | [`plant`] | the events |
+//! | [`scheme`] | schemes by name |
 //! | [`window`] | what is counted between two instants |
 //! | [`report`] | a run from warm-up to end, and its figures |
 
@@ -28,12 +29,15 @@ mod client_side;
 pub mod plant;
 pub mod report;
 pub mod scenario;
+pub mod scheme;
 mod server_side;
 pub mod window;
 
 pub use plant::Plant;
 pub use report::{Bin, Report, measure};
 pub use scenario::{Group, Incast, LoadStep, Scenario, ScenarioError, Service, ServiceLaw};
+pub use scheme::{Scheme, measure_scheme};
+pub use tidegate_rpc::machine::{Priority, Tenant};
 pub use window::Window;
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use std::collections::{BinaryHeap, VecDeque};
 
 use tidegate_core::time::nanos;
 use tidegate_core::{Instant, Rng};
-use tidegate_rpc::machine::{Ask, Client, Grant, Server, Ticket};
+use tidegate_rpc::machine::{Ask, Client, Grant, Server, Tenant, Ticket};
 use tidegate_sim::TraceHash;
 use tidegate_sim::lane::Lane;
 
@@ -73,7 +73,7 @@ pub struct Plant<S, C> {
     pub(super) server_at: Instant,
     pub(super) calls: Calls,
     pub(super) arrivals: Arrivals,
-    pub(super) tenants: Vec<tidegate_rpc::machine::Tenant>,
+    pub(super) tenants: Vec<Tenant>,
     pub(super) half_trip_ns: u64,
     pub(super) message_ns: u64,
     pub(super) mean_ns: f64,
@@ -97,14 +97,14 @@ enum Source {
 }
 
 impl<S: Server, C: Client> Plant<S, C> {
-    /// A plant at rest at [`Instant::ZERO`], every client connected. `client` makes the machine of each client.
+    /// A plant at rest at [`Instant::ZERO`], every client connected. `client` makes the machine of a client of a tenant.
     ///
     /// # Errors
     /// [`ScenarioError`] if the scenario makes no sense or the server cannot hold its clients.
     pub fn new(
         scenario: &Scenario,
         mut server: S,
-        mut client: impl FnMut(Instant, &mut Rng) -> C,
+        mut client: impl FnMut(Tenant, Instant, &mut Rng) -> C,
     ) -> Result<Self, ScenarioError> {
         scenario.check()?;
         let stream = |number| Rng::stream(scenario.seed, number);
@@ -123,7 +123,7 @@ impl<S: Server, C: Client> Plant<S, C> {
                 }
                 owners[number] = u32::try_from(clients.len()).expect("groups count their clients in 32 bits");
                 sessions.push(session);
-                clients.push(client(now, &mut client_rng));
+                clients.push(client(group.tenant, now, &mut client_rng));
             }
         }
         let mut plant = Self {

@@ -146,7 +146,7 @@ pub struct Report {
 pub fn measure<S: Server, C: Client>(
     scenario: &Scenario,
     server: S,
-    client: impl FnMut(Instant, &mut Rng) -> C,
+    client: impl FnMut(Tenant, Instant, &mut Rng) -> C,
 ) -> Result<Report, ScenarioError> {
     let mut plant = Plant::new(scenario, server, client)?;
     let start = Instant::ZERO + scenario.warm_up;

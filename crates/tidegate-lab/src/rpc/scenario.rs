@@ -22,10 +22,13 @@ pub enum ServiceLaw {
 
 /// How long handlers take.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Service {
     /// The shape.
+    #[serde(default)]
     pub law: ServiceLaw,
     /// The mean.
+    #[serde(rename = "mean_us", with = "micros")]
     pub mean: Duration,
 }
 
@@ -45,8 +48,10 @@ impl Service {
 
 /// From `at` on, a group's load is another one.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct LoadStep {
     /// Since the start of the run.
+    #[serde(rename = "at_us", with = "micros")]
     pub at: Duration,
     /// The new load, as a multiple of the capacity.
     pub load: f64,
@@ -54,16 +59,20 @@ pub struct LoadStep {
 
 /// Clients that are alike.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Group {
     /// How many.
     pub clients: u32,
     /// What all of them together offer, as a multiple of the capacity.
     pub load: f64,
     /// Changes of the load, in order of time.
+    #[serde(default)]
     pub steps: Vec<LoadStep>,
     /// Whom their calls belong to.
+    #[serde(default)]
     pub tenant: Tenant,
     /// What their calls matter and how often, in any unit; empty for the default priority.
+    #[serde(default)]
     pub priorities: Vec<(Priority, f64)>,
 }
 
@@ -77,37 +86,47 @@ impl Group {
 
 /// Many clients that call at the same instant, again and again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Incast {
     /// Calls of one burst, each from a random client of the first group.
     pub calls: u32,
     /// From burst to burst.
+    #[serde(rename = "every_us", with = "micros")]
     pub every: Duration,
 }
 
 /// Everything that makes a run, but the scheme.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
 pub struct Scenario {
     /// Cores of the server.
     pub cores: u32,
     /// How long handlers take.
     pub service: Service,
     /// What a core pays for each message.
+    #[serde(rename = "message_cost_us", with = "micros")]
     pub message_cost: Duration,
     /// From a client to the server and back, without any work.
+    #[serde(rename = "round_trip_us", with = "micros")]
     pub round_trip: Duration,
     /// Who calls.
     pub groups: Vec<Group>,
     /// Bursts beside the Poisson arrivals.
     pub incast: Option<Incast>,
     /// The longest response time that counts; by default ten times the mean service plus the round trip.
+    #[serde(rename = "slo_us", with = "micros::option")]
     pub slo: Option<Duration>,
     /// How long after the call its answer is worthless, as the calls say; by default they say nothing.
+    #[serde(rename = "deadline_us", with = "micros::option")]
     pub deadline: Option<Duration>,
     /// Not measured, at the beginning.
+    #[serde(rename = "warm_up_us", with = "micros")]
     pub warm_up: Duration,
     /// Measured, after that.
+    #[serde(rename = "duration_us", with = "micros")]
     pub duration: Duration,
     /// If there shall be time bins, how long each is.
+    #[serde(rename = "bin_us", with = "micros::option")]
     pub bin: Option<Duration>,
     /// Same seed, same run.
     pub seed: u64,
@@ -217,4 +236,43 @@ pub(crate) fn whole(ns: f64) -> u64 {
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "float casts saturate")]
     let whole = (ns + 0.5) as u64;
     whole
+}
+
+/// Spans as numbers of microseconds.
+mod micros {
+    use core::time::Duration;
+
+    use serde::{Deserialize, Deserializer, Serializer, de};
+
+    pub(super) fn serialize<S: Serializer>(span: &Duration, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_f64(span.as_secs_f64() * 1e6)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
+        span(f64::deserialize(from)?)
+    }
+
+    fn span<E: de::Error>(us: f64) -> Result<Duration, E> {
+        // Nanoseconds first: 0.1 us are 100 ns, whatever 0.1 is in binary.
+        if (0.0..1e15).contains(&us) {
+            Ok(Duration::from_nanos(super::whole(us * 1e3)))
+        } else {
+            Err(E::custom(format_args!("{us} is no number of microseconds")))
+        }
+    }
+
+    pub(super) mod option {
+        use super::{Deserialize, Deserializer, Duration, Serializer, span};
+
+        pub(in super::super) fn serialize<S: Serializer>(span: &Option<Duration>, to: S) -> Result<S::Ok, S::Error> {
+            match span {
+                Some(span) => super::serialize(span, to),
+                None => to.serialize_none(),
+            }
+        }
+
+        pub(in super::super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
+            Option::<f64>::deserialize(from)?.map(span).transpose()
+        }
+    }
 }

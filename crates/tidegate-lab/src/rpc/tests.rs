@@ -49,7 +49,7 @@ impl Client for Eager {
 }
 
 fn run(scenario: &Scenario) -> Report {
-    measure(scenario, Open::default(), |_, _| Eager).unwrap()
+    measure(scenario, Open::default(), |_, _, _| Eager).unwrap()
 }
 
 fn short(load: f64) -> Scenario {
@@ -145,4 +145,17 @@ fn steps_bins_bursts_priorities_and_tenants_add_up() {
 fn a_scenario_that_makes_no_sense_is_refused() {
     let none = Scenario { groups: Vec::new(), ..Scenario::default() };
     assert_eq!(none.check(), Err(ScenarioError::Invalid("somebody calls")));
+}
+
+#[test]
+fn a_scenario_survives_being_written_and_read() {
+    let scenario = Scenario {
+        bin: Some(Duration::from_millis(1)),
+        incast: Some(Incast { calls: 2, every: Duration::from_nanos(1_500) }),
+        ..Scenario::default()
+    };
+    let text = serde_json::to_string(&scenario).unwrap();
+    assert!(text.contains("\"round_trip_us\":10.0"), "{text}");
+    assert_eq!(serde_json::from_str::<Scenario>(&text).unwrap(), scenario);
+    assert_eq!(toml::from_str::<Scenario>("cores = 8").unwrap(), Scenario::default());
 }
