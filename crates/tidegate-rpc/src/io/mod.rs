@@ -3,5 +3,7 @@
 //! | module | its one job |
 //! |---|---|
 //! | [`layer`] | tower layers for any HTTP/1 or HTTP/2 stack |
+//! | [`tcp`] | a lean binary protocol over TCP |
 
 pub mod layer;
+pub mod tcp;

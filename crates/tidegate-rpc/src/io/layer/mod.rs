@@ -1,1 +1,35 @@
 //! Tower layers for any HTTP/1 or HTTP/2 stack: one before the handlers, one behind the callers.
+//!
+//! | module | its one job |
+//! |---|---|
+//! | [`headers`] | asks and grants as header values |
+//! | `answer` | refusals that callers without the layer understand too |
+//! | `body` | bodies that end a call with their last byte |
+//! | `config` | what a user may choose |
+//! | `counts` | what was done so far |
+//! | `gate` | the server's machine behind its lock |
+//! | `line` | admitted calls that no core has started |
+//! | `running` | a call that is told to the machine once |
+//! | `server` | the layer before the handlers |
+//! | `sessions` | the bounded table of clients |
+//! | `stamp` | when a request's bytes were read |
+
+mod answer;
+mod body;
+mod config;
+mod counts;
+#[cfg(test)]
+mod fixture;
+mod gate;
+pub mod headers;
+mod line;
+mod running;
+mod server;
+mod sessions;
+mod stamp;
+
+pub use body::CallBody;
+pub use config::{Mode, Seen, ServerConfig, Until, is_health_check};
+pub use counts::{ClientSnapshot, GrantSnapshot, ServerSnapshot, SessionSnapshot, ShedCount};
+pub use server::{ServerFuture, ServerLayer, ServerService};
+pub use stamp::{Arrived, LastRead, Stamped};

@@ -1,0 +1,154 @@
+//! What a user may choose of the server's layer.
+
+use core::fmt;
+use core::net::IpAddr;
+use core::time::Duration;
+use std::sync::Arc;
+
+use http::{Extensions, HeaderMap, Uri};
+use tidegate_core::Instant;
+use tidegate_runtime::clock;
+
+use crate::machine::Tenant;
+
+/// What a rule of the configuration sees of a request.
+#[derive(Clone, Copy, Debug)]
+pub struct Seen<'a> {
+    /// Its target.
+    pub uri: &'a Uri,
+    /// Its headers.
+    pub headers: &'a HeaderMap,
+    /// What the server and outer layers attached to it.
+    pub extensions: &'a Extensions,
+}
+
+impl<'a> Seen<'a> {
+    pub(super) fn of<B>(request: &'a http::Request<B>) -> Self {
+        Self { uri: request.uri(), headers: request.headers(), extensions: request.extensions() }
+    }
+}
+
+/// Until when a call counts as running.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Until {
+    /// Until its response head. A stream that lives for hours would otherwise hold a credit for hours and look like an
+    /// hour of service; the answer of a unary call is complete when its head is.
+    #[default]
+    Head,
+    /// Until the last byte of its body: for handlers that do their work while they stream. The grant then travels in the
+    /// trailers, if the answer has any.
+    Body,
+}
+
+/// Whether verdicts are carried out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Mode {
+    /// They are.
+    #[default]
+    Enforce,
+    /// They are only counted, everything is admitted, and no grants are sent.
+    DryRun,
+}
+
+type Rule<T> = Arc<dyn Fn(Seen<'_>) -> T + Send + Sync>;
+
+/// The server layer's settings.
+#[derive(Clone)]
+#[non_exhaustive]
+pub struct ServerConfig {
+    /// Whether verdicts are carried out.
+    pub mode: Mode,
+    /// Until when a call counts as running.
+    pub until: Until,
+    /// Threads of the executor that runs the handlers, at least 1; so many calls may be starting at once.
+    pub threads: usize,
+    /// How many times a call whose turn has come lets the rest of the run queue go first. Between two handlers, requests
+    /// must be read (1), looked at (2) and refusals written (3).
+    pub yields: u8,
+    /// Sessions at most; beyond it calls are shed.
+    pub sessions: usize,
+    /// A session that has been silent for so long is closed, and what was granted to it is void.
+    pub lease: Duration,
+    /// What shed callers without the layer are asked to wait before they try again; spread by half of it to both sides.
+    pub pushback: Duration,
+    pub(super) exempt: Rule<bool>,
+    pub(super) tenant: Option<Rule<Tenant>>,
+    pub(super) peer: Option<Rule<Option<IpAddr>>>,
+    pub(super) clock: fn() -> Instant,
+}
+
+impl Default for ServerConfig {
+    fn default() -> Self {
+        Self {
+            mode: Mode::default(),
+            until: Until::default(),
+            threads: 1,
+            yields: 3,
+            // 100,000 sessions are some 20 MB with the machine's state.
+            sessions: 100_000,
+            // Longer than any keep-alive pause of a busy client, short enough that a dead one is soon forgotten.
+            lease: Duration::from_secs(10),
+            // Callers without the layer know nothing better than a second; retry policies of gRPC double it.
+            pushback: Duration::from_secs(1),
+            exempt: Arc::new(|seen| is_health_check(seen.uri)),
+            tenant: None,
+            peer: None,
+            clock: clock::now,
+        }
+    }
+}
+
+impl fmt::Debug for ServerConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ServerConfig")
+            .field("mode", &self.mode)
+            .field("until", &self.until)
+            .field("threads", &self.threads)
+            .field("yields", &self.yields)
+            .field("sessions", &self.sessions)
+            .field("lease", &self.lease)
+            .field("pushback", &self.pushback)
+            .finish_non_exhaustive()
+    }
+}
+
+impl ServerConfig {
+    /// Requests that the rule is true for pass by: they are neither counted as load nor shed. By default
+    /// [`is_health_check`] of the path.
+    #[must_use]
+    pub fn exempt(mut self, rule: impl Fn(Seen<'_>) -> bool + Send + Sync + 'static) -> Self {
+        self.exempt = Arc::new(rule);
+        self
+    }
+
+    /// Whom a request belongs to, in place of what its client claims.
+    #[must_use]
+    pub fn tenant(mut self, rule: impl Fn(Seen<'_>) -> Tenant + Send + Sync + 'static) -> Self {
+        self.tenant = Some(Arc::new(rule));
+        self
+    }
+
+    /// The address of a request's peer, mostly read from an extension that the server attaches: clients without the
+    /// layer are told apart by it. By default they are one session.
+    #[must_use]
+    pub fn peer(mut self, rule: impl Fn(Seen<'_>) -> Option<IpAddr> + Send + Sync + 'static) -> Self {
+        self.peer = Some(Arc::new(rule));
+        self
+    }
+
+    /// Another clock, for tests.
+    #[must_use]
+    pub fn clock(mut self, clock: fn() -> Instant) -> Self {
+        self.clock = clock;
+        self
+    }
+}
+
+/// Whether this is the target of a health check: gRPC's health service, or `/healthz`, `/livez`, `/readyz`.
+///
+/// An overloaded server that fails its health checks is restarted or taken out, and its load meets the others.
+#[must_use]
+pub fn is_health_check(uri: &Uri) -> bool {
+    let path = uri.path();
+    path.starts_with("/grpc.health.v1.Health/") || matches!(path, "/healthz" | "/livez" | "/readyz")
+}

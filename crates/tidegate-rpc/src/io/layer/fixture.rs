@@ -1,0 +1,72 @@
+//! A machine that does as it is told and writes down what happened, for the tests of the layers.
+
+use std::collections::VecDeque;
+
+use tidegate_core::Instant;
+
+use crate::machine::{
+    Ask, Done, Full, Grant, Priority, Server, SessionId, ShedReason, Signal, Tenant, Ticket, Verdict,
+};
+
+/// See the module.
+#[derive(Default, Debug)]
+pub(crate) struct Recorder {
+    /// Sessions that are open.
+    pub(crate) open: u32,
+    /// Sessions that were opened.
+    pub(crate) opened: u32,
+    /// What the next requests are answered; admitted when it is empty.
+    pub(crate) verdicts: VecDeque<Option<ShedReason>>,
+    /// What the next starts are answered; admitted when it is empty.
+    pub(crate) starts: VecDeque<Option<ShedReason>>,
+    /// What every answer carries.
+    pub(crate) grant: Grant,
+    /// The asks that came.
+    pub(crate) asks: Vec<Ask>,
+    /// The signals that came with them.
+    pub(crate) signals: Vec<Signal>,
+    /// Where they came from.
+    pub(crate) sessions: Vec<SessionId>,
+    /// How calls ended.
+    pub(crate) done: Vec<Done>,
+}
+
+fn verdict(ticket: Ticket, reason: Option<ShedReason>) -> Verdict {
+    reason.map_or(Verdict::Admit(ticket), |reason| Verdict::Shed(ticket, reason))
+}
+
+impl Server for Recorder {
+    fn open(&mut self, _: Tenant, _: Instant) -> Result<SessionId, Full> {
+        self.open += 1;
+        self.opened += 1;
+        Ok(SessionId(self.opened))
+    }
+
+    fn close(&mut self, _: SessionId, _: Instant) {
+        self.open -= 1;
+    }
+
+    fn on_request(&mut self, session: SessionId, ask: &Ask, signal: Signal, arrived: Instant, _: Instant) -> Verdict {
+        self.asks.push(*ask);
+        self.signals.push(signal);
+        self.sessions.push(session);
+        let ticket = Ticket {
+            session,
+            arrived,
+            start_by: Instant::MAX,
+            started: arrived,
+            priority: Priority::DEFAULT,
+            mark: 0,
+        };
+        verdict(ticket, self.verdicts.pop_front().flatten())
+    }
+
+    fn on_start(&mut self, ticket: Ticket, _: Instant) -> Verdict {
+        verdict(ticket, self.starts.pop_front().flatten())
+    }
+
+    fn on_done(&mut self, _: Ticket, done: Done, _: Instant) -> Grant {
+        self.done.push(done);
+        self.grant
+    }
+}

@@ -1,0 +1,322 @@
+//! The server's machine behind its lock, with the line and the sessions: each event of a call, told once.
+
+use core::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
+
+use tidegate_core::{Instant, Rng};
+
+use super::config::{Mode, ServerConfig};
+use super::counts::{ServerSnapshot, SessionSnapshot, Sheds};
+use super::headers::GrantHeader;
+use super::line::{Line, Place, Turn};
+use super::sessions::{Key, Sessions};
+use crate::machine::{Ask, Done, Grant, Priority, Server, ShedReason, Signal, Ticket, Verdict};
+
+/// An admitted call, until it ends.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Call {
+    key: Key,
+    place: Place,
+    /// `None` if only a dry run admitted it: the machine believes that it was shed.
+    ticket: Option<Ticket>,
+    arrived: Instant,
+    priority: Priority,
+    budget: Option<Duration>,
+}
+
+/// A refusal, with what its answer carries.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Refused {
+    pub(super) reason: ShedReason,
+    /// `None` if the machine was not asked.
+    pub(super) grant: Option<GrantHeader>,
+    pub(super) pushback: Duration,
+}
+
+/// A request as the machine shall see it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Arrival {
+    /// Whom it comes from: by its number, else by its address.
+    pub(super) keys: [Key; 2],
+    pub(super) ask: Ask,
+    pub(super) arrived: Option<Instant>,
+}
+
+/// What all clones of a server layer share.
+pub(super) struct Gate<S> {
+    state: Mutex<State<S>>,
+    pub(super) config: ServerConfig,
+}
+
+struct State<S> {
+    machine: S,
+    line: Line,
+    sessions: Sessions,
+    counts: Counts,
+    rng: Rng,
+}
+
+#[derive(Default)]
+struct Counts {
+    served: u64,
+    in_time: u64,
+    cancelled: u64,
+    exempt: u64,
+    in_flight: u64,
+    shed: Sheds,
+    would_have_shed: Sheds,
+}
+
+impl<S: Server> Gate<S> {
+    pub(super) fn new(machine: S, config: ServerConfig) -> Arc<Self> {
+        let state = State {
+            machine,
+            line: Line::new(config.threads),
+            sessions: Sessions::new(config.sessions, config.lease),
+            counts: Counts::default(),
+            rng: Rng::new((config.clock)().as_nanos()),
+        };
+        Arc::new(Self { state: Mutex::new(state), config })
+    }
+
+    /// A machine that panicked has still a consistent table: every call is told once whatever happens.
+    fn lock(&self) -> MutexGuard<'_, State<S>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn now(&self) -> Instant {
+        (self.config.clock)()
+    }
+
+    /// A request was read.
+    pub(super) fn arrive(&self, arrival: &Arrival) -> Result<Call, Refused> {
+        let mut state = self.lock();
+        // Read under the lock, so that the machine's time never steps back.
+        let now = self.now();
+        state.arrive(arrival, &self.config, now)
+    }
+
+    /// Asks whether it is the turn of `call`.
+    pub(super) fn turn(&self, call: &Call, waker: &Waker) -> Turn {
+        self.lock().line.turn(call.place, waker)
+    }
+
+    /// The turn of `call` came: it leaves the line. On `Ok` its handler may run and [`Self::hand_back`] is owed.
+    pub(super) fn start(&self, call: &mut Call) -> Result<(), Refused> {
+        let (refused, woken) = {
+            let mut state = self.lock();
+            let now = self.now();
+            state.line.start(call.place);
+            match state.start(call, &self.config, now) {
+                Ok(()) => return Ok(()),
+                Err(refused) => (refused, state.line.hand_back()),
+            }
+        };
+        wake(woken);
+        Err(refused)
+    }
+
+    /// The first poll of a call that started is over.
+    pub(super) fn hand_back(&self) {
+        let woken = self.lock().line.hand_back();
+        wake(woken);
+    }
+
+    /// A call that started ended; what its answer shall carry.
+    pub(super) fn finish(&self, call: &Call, done: Done) -> Option<GrantHeader> {
+        let mut state = self.lock();
+        let now = self.now();
+        let grant = state.finish(call, done, &self.config, now);
+        state.run_timers(now);
+        grant
+    }
+
+    /// A call that was in line went away.
+    pub(super) fn cancel_waiting(&self, call: &Call) {
+        let woken = {
+            let mut state = self.lock();
+            let now = self.now();
+            state.finish(call, Done::Cancelled, &self.config, now);
+            state.line.cancel(call.place)
+        };
+        wake(woken);
+    }
+
+    pub(super) fn count_exempt(&self) {
+        self.lock().counts.exempt += 1;
+    }
+
+    /// The state now, with the `busiest` sessions of the greatest demand. O(sessions) under the lock.
+    pub(super) fn snapshot(&self, busiest: usize) -> ServerSnapshot {
+        let state = self.lock();
+        state.snapshot(busiest, self.now())
+    }
+
+    pub(super) fn with_machine<R>(&self, look: impl FnOnce(&mut S, Instant) -> R) -> R {
+        let mut state = self.lock();
+        let now = self.now();
+        look(&mut state.machine, now)
+    }
+}
+
+impl<S: Server> State<S> {
+    /// The signal for a request that arrived at `arrived`, which itself is among those that wait.
+    fn signal(&self, arrived: Instant, now: Instant) -> Signal {
+        let oldest = self.line.oldest().map_or(arrived, |oldest| oldest.min(arrived));
+        Signal { queueing_delay: now.since(oldest) }
+    }
+
+    fn arrive(&mut self, arrival: &Arrival, config: &ServerConfig, now: Instant) -> Result<Call, Refused> {
+        self.run_timers(now);
+        self.sessions.expire(&mut self.machine, now);
+        let ask = arrival.ask;
+        let arrived = arrival.arrived.map_or(now, |arrived| arrived.min(now));
+        let signal = self.signal(arrived, now);
+        let session = self.sessions.enter(arrival.keys, ask.tenant, &mut self.machine, now);
+        let Some((key, session)) = session else {
+            return self.refuse(ask.priority, ShedReason::ServerFull, None, config).map(|()| Call {
+                key: Key::Nobody,
+                place: self.line.join(arrived),
+                ticket: None,
+                arrived,
+                priority: ask.priority,
+                budget: ask.budget,
+            });
+        };
+        session.demand = ask.demand;
+        let verdict = self.machine.on_request(session.id, &ask, signal, arrived, now);
+        let mut call =
+            Call { key, place: Place::NONE, ticket: None, arrived, priority: ask.priority, budget: ask.budget };
+        match verdict {
+            Verdict::Admit(ticket) => call.ticket = Some(ticket),
+            Verdict::Shed(ticket, reason) => {
+                let grant = self.machine.on_done(ticket, Done::Shed, now);
+                session.grant = grant;
+                let header = GrantHeader { grant, server_time: now.since(arrived) };
+                self.refuse(ask.priority, reason, Some(header), config)?;
+            }
+        }
+        // Looked up again since the refusal of a dry run lies between.
+        if let Some(session) = self.sessions.get_mut(key) {
+            session.in_flight += 1;
+        }
+        self.counts.in_flight += 1;
+        call.place = self.line.join(arrived);
+        Ok(call)
+    }
+
+    fn start(&mut self, call: &mut Call, config: &ServerConfig, now: Instant) -> Result<(), Refused> {
+        let Some(ticket) = call.ticket else { return Ok(()) };
+        match self.machine.on_start(ticket, now) {
+            Verdict::Admit(ticket) => {
+                call.ticket = Some(ticket);
+                Ok(())
+            }
+            Verdict::Shed(ticket, reason) => {
+                let grant = self.machine.on_done(ticket, Done::Shed, now);
+                call.ticket = None;
+                let header = GrantHeader { grant, server_time: now.since(call.arrived) };
+                let refused = self.refuse(call.priority, reason, Some(header), config);
+                if refused.is_err() {
+                    self.leave(call, Some(grant));
+                }
+                refused
+            }
+        }
+    }
+
+    /// Counts a refusal; `Ok` in a dry run.
+    fn refuse(
+        &mut self,
+        priority: Priority,
+        reason: ShedReason,
+        grant: Option<GrantHeader>,
+        config: &ServerConfig,
+    ) -> Result<(), Refused> {
+        if config.mode == Mode::DryRun {
+            self.counts.would_have_shed.count(reason, priority);
+            return Ok(());
+        }
+        self.counts.shed.count(reason, priority);
+        // Half to one and a half of it: those who were refused together shall not come back together.
+        let pushback = config.pushback.mul_f64(0.5 + self.rng.f64());
+        Err(Refused { reason, grant, pushback })
+    }
+
+    fn finish(&mut self, call: &Call, done: Done, config: &ServerConfig, now: Instant) -> Option<GrantHeader> {
+        let server_time = now.since(call.arrived);
+        match done {
+            Done::Served => {
+                self.counts.served += 1;
+                self.counts.in_time += u64::from(call.budget.is_none_or(|budget| server_time <= budget));
+            }
+            Done::Cancelled => self.counts.cancelled += 1,
+            Done::Shed => {}
+        }
+        let grant = call.ticket.map(|ticket| self.machine.on_done(ticket, done, now));
+        self.leave(call, grant);
+        // A dry run must not move clients: they would obey.
+        grant.filter(|_| config.mode == Mode::Enforce).map(|grant| GrantHeader { grant, server_time })
+    }
+
+    /// A call left the tables.
+    fn leave(&mut self, call: &Call, grant: Option<Grant>) {
+        self.counts.in_flight = self.counts.in_flight.saturating_sub(1);
+        if let Some(session) = self.sessions.get_mut(call.key) {
+            session.in_flight = session.in_flight.saturating_sub(1);
+            session.grant = grant.unwrap_or(session.grant);
+        }
+    }
+
+    /// Whatever the machine wanted to do by now. It is asked whenever a call comes or ends: while neither happens,
+    /// nobody can hear what it decides.
+    fn run_timers(&mut self, now: Instant) {
+        if self.machine.next_timeout().is_some_and(|timeout| timeout <= now) {
+            let signal = self.signal(now, now);
+            self.machine.on_timeout(signal, now);
+        }
+        // HTTP answers requests only: a grant that no answer carries waits for the next one.
+        while self.machine.poll_output().is_some() {}
+    }
+
+    fn snapshot(&self, busiest: usize, now: Instant) -> ServerSnapshot {
+        let mut sessions: Vec<SessionSnapshot> = self
+            .sessions
+            .iter()
+            .map(|session| SessionSnapshot {
+                session: session.id.0,
+                in_flight: session.in_flight,
+                demand: session.demand,
+                window: session.grant.window,
+                level: session.grant.level,
+            })
+            .collect();
+        let sum = |of: fn(&SessionSnapshot) -> u32| sessions.iter().map(|session| u64::from(of(session))).sum();
+        let (demand, credits) = (sum(|session| session.demand), sum(|session| session.window));
+        sessions.sort_unstable_by_key(|session| (core::cmp::Reverse(session.demand), session.session));
+        sessions.truncate(busiest);
+        let counts = &self.counts;
+        ServerSnapshot {
+            served: counts.served,
+            in_time: counts.in_time,
+            cancelled: counts.cancelled,
+            exempt: counts.exempt,
+            shed: counts.shed.list(),
+            would_have_shed: counts.would_have_shed.list(),
+            in_flight: counts.in_flight,
+            waiting: self.line.len() as u64,
+            queueing_delay_ns: tidegate_core::time::nanos(self.signal(now, now).queueing_delay),
+            sessions: self.sessions.len() as u64,
+            demand,
+            credits,
+            busiest: sessions,
+        }
+    }
+}
+
+fn wake(waker: Option<Waker>) {
+    if let Some(waker) = waker {
+        waker.wake();
+    }
+}

@@ -1,0 +1,231 @@
+//! The layer before the handlers.
+
+use core::pin::Pin;
+use core::task::{Context, Poll, ready};
+use std::sync::Arc;
+
+use http::{Request, Response};
+use http_body::Body;
+use pin_project_lite::pin_project;
+use tidegate_core::Instant;
+use tower_layer::Layer;
+use tower_service::Service;
+
+use super::answer::{Dialect, Place, refusal};
+use super::body::CallBody;
+use super::config::{Seen, ServerConfig, Until};
+use super::counts::ServerSnapshot;
+use super::gate::{Arrival, Gate, Refused};
+use super::headers::{GRANT, read_ask, read_client, read_grpc_timeout, write_grant};
+use super::line::Turn;
+use super::running::{Running, Waiting};
+use super::sessions::Key;
+use super::stamp::arrival_stamp;
+use crate::machine::{Ask, Done, Server};
+
+/// Makes services that ask the machine `S` before they run a handler. Clones share the machine.
+pub struct ServerLayer<S> {
+    gate: Arc<Gate<S>>,
+}
+
+impl<S> Clone for ServerLayer<S> {
+    fn clone(&self) -> Self {
+        Self { gate: Arc::clone(&self.gate) }
+    }
+}
+
+impl<S: Server> ServerLayer<S> {
+    /// A layer around `machine`.
+    #[must_use]
+    pub fn new(machine: S, config: ServerConfig) -> Self {
+        Self { gate: Gate::new(machine, config) }
+    }
+
+    /// Counters and state now, with the `busiest` sessions of the greatest demand. O(sessions) under the layer's lock:
+    /// for once a second, not for every call.
+    #[must_use]
+    pub fn snapshot(&self, busiest: usize) -> ServerSnapshot {
+        self.gate.snapshot(busiest)
+    }
+
+    /// Looks at the machine, or changes its settings, under the layer's lock.
+    pub fn with_machine<R>(&self, look: impl FnOnce(&mut S, Instant) -> R) -> R {
+        self.gate.with_machine(look)
+    }
+}
+
+impl<S: Server, H> Layer<H> for ServerLayer<S> {
+    type Service = ServerService<S, H>;
+
+    fn layer(&self, handler: H) -> Self::Service {
+        ServerService { gate: Arc::clone(&self.gate), handler }
+    }
+}
+
+/// A handler that runs what the machine `S` admits.
+pub struct ServerService<S, H> {
+    gate: Arc<Gate<S>>,
+    handler: H,
+}
+
+impl<S, H: Clone> Clone for ServerService<S, H> {
+    fn clone(&self) -> Self {
+        Self { gate: Arc::clone(&self.gate), handler: self.handler.clone() }
+    }
+}
+
+impl<S, H, B, R> Service<Request<B>> for ServerService<S, H>
+where
+    S: Server,
+    H: Service<Request<B>, Response = Response<R>> + Clone,
+    R: Body,
+{
+    type Response = Response<CallBody<R, S>>;
+    type Error = H::Error;
+    type Future = ServerFuture<S, H, B>;
+
+    /// Always ready: the handler's readiness is asked for when the call starts, so that a refusal never waits for it.
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        let handler = self.handler.clone();
+        let dialect = Dialect::of(request.headers());
+        if (self.gate.config.exempt)(Seen::of(&request)) {
+            self.gate.count_exempt();
+            return ServerFuture { stage: Stage::Ready { handler, request, running: None }, yields: 0, dialect };
+        }
+        let stage = match self.gate.arrive(&arrival(&request, &self.gate.config)) {
+            Ok(call) => Stage::InLine { handler, request, waiting: Waiting::new(Arc::clone(&self.gate), call) },
+            Err(refused) => Stage::Refused { refused },
+        };
+        ServerFuture { stage, yields: self.gate.config.yields, dialect }
+    }
+}
+
+/// What the machine shall know of a request.
+fn arrival<B>(request: &Request<B>, config: &ServerConfig) -> Arrival {
+    let seen = Seen::of(request);
+    let mut ask = read_ask(seen.headers).unwrap_or_else(|| Ask { tenant: Ask::default().tenant, ..Ask::default() });
+    ask.budget = ask.budget.or_else(|| read_grpc_timeout(seen.headers));
+    if let Some(tenant) = &config.tenant {
+        ask.tenant = tenant(seen);
+    }
+    let address = config.peer.as_ref().and_then(|peer| peer(seen)).map_or(Key::Nobody, Key::Peer);
+    let key = read_client(seen.headers).map_or(address, Key::Client);
+    Arrival { keys: [key, address], ask, arrived: arrival_stamp(seen.extensions) }
+}
+
+pin_project! {
+    /// The answer to come: the handler's, or a refusal.
+    pub struct ServerFuture<S: Server, H: Service<Request<B>>, B> {
+        #[pin]
+        stage: Stage<S, H, B>,
+        yields: u8,
+        dialect: Dialect,
+    }
+}
+
+pin_project! {
+    #[project = StageNow]
+    #[project_replace = StageBefore]
+    enum Stage<S: Server, H: Service<Request<B>>, B> {
+        // It was admitted and no core has started it.
+        InLine { handler: H, request: Request<B>, waiting: Waiting<S> },
+        // It is exempt, or its turn has come; the handler is asked whether it is ready.
+        Ready { handler: H, request: Request<B>, running: Option<Running<S>> },
+        // The handler runs.
+        Runs { #[pin] future: H::Future, running: Option<Running<S>> },
+        // It was refused.
+        Refused { refused: Refused },
+        // The answer was given.
+        Over,
+    }
+}
+
+impl<S, H, B, R> Future for ServerFuture<S, H, B>
+where
+    S: Server,
+    H: Service<Request<B>, Response = Response<R>>,
+    R: Body,
+{
+    type Output = Result<Response<CallBody<R, S>>, H::Error>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut this = self.project();
+        // Held until the end of this poll: the first one that the handler sees.
+        let mut first_poll = None;
+        loop {
+            match this.stage.as_mut().project() {
+                StageNow::InLine { waiting, .. } => {
+                    if waiting.turn(cx.waker()) == Turn::Later {
+                        return Poll::Pending;
+                    }
+                    if *this.yields > 0 {
+                        *this.yields -= 1;
+                        cx.waker().wake_by_ref();
+                        return Poll::Pending;
+                    }
+                    let StageBefore::InLine { handler, request, waiting } =
+                        this.stage.as_mut().project_replace(Stage::Over)
+                    else {
+                        unreachable!("the stage was looked at above")
+                    };
+                    let next = match waiting.start() {
+                        Ok((running, starting)) => {
+                            first_poll = Some(starting);
+                            Stage::Ready { handler, request, running: Some(running) }
+                        }
+                        Err(refused) => Stage::Refused { refused },
+                    };
+                    this.stage.set(next);
+                }
+                StageNow::Ready { handler, .. } => {
+                    ready!(handler.poll_ready(cx))?;
+                    let StageBefore::Ready { mut handler, request, running } =
+                        this.stage.as_mut().project_replace(Stage::Over)
+                    else {
+                        unreachable!("the stage was looked at above")
+                    };
+                    let future = handler.call(request);
+                    this.stage.set(Stage::Runs { future, running });
+                }
+                StageNow::Runs { future, running } => {
+                    let answer = ready!(future.poll(cx));
+                    let running = running.take();
+                    this.stage.set(Stage::Over);
+                    drop(first_poll);
+                    return Poll::Ready(answer.map(|answer| deliver(answer, running)));
+                }
+                StageNow::Refused { refused } => {
+                    let refused = *refused;
+                    this.stage.set(Stage::Over);
+                    let pushback = Some(refused.pushback);
+                    let mut answer =
+                        refusal(*this.dialect, refused.reason, Place::Server, pushback, CallBody::empty());
+                    if let Some(grant) = &refused.grant {
+                        answer.headers_mut().insert(GRANT, write_grant(grant));
+                    }
+                    return Poll::Ready(Ok(answer));
+                }
+                StageNow::Over => panic!("polled after its answer"),
+            }
+        }
+    }
+}
+
+/// A handler answered: ends its call, or lets it run until its body ends.
+fn deliver<R: Body, S: Server>(answer: Response<R>, running: Option<Running<S>>) -> Response<CallBody<R, S>> {
+    let (mut parts, body) = answer.into_parts();
+    let running = running.and_then(|running| {
+        if running.until() == Until::Body && !body.is_end_stream() {
+            return Some(running);
+        }
+        if let Some(grant) = running.end(Done::Served) {
+            parts.headers.insert(GRANT, write_grant(&grant));
+        }
+        None
+    });
+    Response::from_parts(parts, CallBody::of(body, running))
+}

@@ -1,0 +1,129 @@
+//! When a request's bytes were read, carried from the socket to the layer.
+
+use core::pin::Pin;
+use core::sync::atomic::{AtomicU64, Ordering};
+use core::task::{Context, Poll};
+use std::io;
+use std::sync::Arc;
+
+use http::Extensions;
+use tidegate_core::Instant;
+use tidegate_runtime::clock;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+/// An extension of a request: when its bytes were read. For servers that know it exactly.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Arrived(pub Instant);
+
+/// An extension of a request: when its connection was last read.
+///
+/// It is exact where one thread runs tasks in the order in which they were woken: between the read and the request's
+/// first poll the connection cannot be read again. Elsewhere it is at most too late, so a delay is underestimated, never
+/// invented.
+#[derive(Clone, Debug, Default)]
+pub struct LastRead(Arc<AtomicU64>);
+
+impl LastRead {
+    /// When the connection was last read; `None` before the first byte.
+    #[must_use]
+    pub fn at(&self) -> Option<Instant> {
+        // Relaxed: the number stands alone, no other memory is read because of it.
+        Some(self.0.load(Ordering::Relaxed)).filter(|ns| *ns > 0).map(Instant::from_nanos)
+    }
+}
+
+/// The best stamp that a request carries.
+pub(super) fn arrival_stamp(extensions: &Extensions) -> Option<Instant> {
+    if let Some(Arrived(at)) = extensions.get() {
+        return Some(*at);
+    }
+    extensions.get::<LastRead>().and_then(LastRead::at)
+}
+
+/// A connection that notes when it was last read.
+#[derive(Debug)]
+pub struct Stamped<T> {
+    inner: T,
+    last_read: LastRead,
+}
+
+impl<T> Stamped<T> {
+    /// Wraps a connection.
+    pub fn new(inner: T) -> Self {
+        Self { inner, last_read: LastRead::default() }
+    }
+
+    /// What to attach to this connection's requests.
+    #[must_use]
+    pub fn last_read(&self) -> LastRead {
+        self.last_read.clone()
+    }
+
+    /// The connection itself.
+    #[must_use]
+    pub fn inner(&self) -> &T {
+        &self.inner
+    }
+}
+
+impl<T: AsyncRead + Unpin> AsyncRead for Stamped<T> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
+        let polled = Pin::new(&mut self.inner).poll_read(cx, buf);
+        if polled.is_ready() && buf.filled().len() > before {
+            self.last_read.0.store(clock::now().as_nanos(), Ordering::Relaxed);
+        }
+        polled
+    }
+}
+
+impl<T: AsyncWrite + Unpin> AsyncWrite for Stamped<T> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.inner).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_shutdown(cx)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.inner).poll_write_vectored(cx, bytes)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.inner.is_write_vectored()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_read_is_stamped_and_a_request_prefers_its_own_stamp() {
+        let (near, mut far) = tokio::io::duplex(64);
+        let mut near = Stamped::new(near);
+        let last_read = near.last_read();
+        assert_eq!(last_read.at(), None);
+        let before = clock::now();
+        far.write_all(b"hello").await.unwrap();
+        assert_eq!(near.read(&mut [0; 8]).await.unwrap(), 5);
+        let stamp = last_read.at().unwrap();
+        assert!(before <= stamp && stamp <= clock::now());
+        let mut extensions = Extensions::new();
+        extensions.insert(last_read);
+        assert_eq!(arrival_stamp(&extensions), Some(stamp));
+        extensions.insert(Arrived(before));
+        assert_eq!(arrival_stamp(&extensions), Some(before));
+    }
+}
