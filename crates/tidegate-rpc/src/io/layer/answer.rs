@@ -99,10 +99,10 @@ mod tests {
     fn every_refusal_says_that_no_handler_ran() {
         for dialect in [Dialect::Grpc, Dialect::Http] {
             let response = refused(dialect, ShedReason::Delay);
-            assert_eq!((&response.headers()[SHED], &response.headers()[SHED_AT]), (
-                &HeaderValue::from_static("delay"),
-                &HeaderValue::from_static("server")
-            ));
+            assert_eq!(
+                (&response.headers()[SHED], &response.headers()[SHED_AT]),
+                (&HeaderValue::from_static("delay"), &HeaderValue::from_static("server"))
+            );
         }
     }
 
@@ -110,19 +110,19 @@ mod tests {
     fn grpc_callers_get_a_status_and_a_pushback() {
         let response = refused(Dialect::Grpc, ShedReason::Share);
         assert_eq!(response.status(), StatusCode::OK);
-        assert_eq!((&response.headers()[GRPC_STATUS], &response.headers()[GRPC_PUSHBACK]), (
-            &HeaderValue::from_static("8"),
-            &HeaderValue::from_static("1500")
-        ));
+        assert_eq!(
+            (&response.headers()[GRPC_STATUS], &response.headers()[GRPC_PUSHBACK]),
+            (&HeaderValue::from_static("8"), &HeaderValue::from_static("1500"))
+        );
     }
 
     #[test]
     fn http_callers_can_tell_their_own_quota_from_overload() {
         assert_eq!(refused(Dialect::Http, ShedReason::Share).status(), StatusCode::TOO_MANY_REQUESTS);
         let overload = refused(Dialect::Http, ShedReason::Delay);
-        assert_eq!((overload.status(), &overload.headers()[RETRY_AFTER]), (
-            StatusCode::SERVICE_UNAVAILABLE,
-            &HeaderValue::from_static("1")
-        ));
+        assert_eq!(
+            (overload.status(), &overload.headers()[RETRY_AFTER]),
+            (StatusCode::SERVICE_UNAVAILABLE, &HeaderValue::from_static("1"))
+        );
     }
 }

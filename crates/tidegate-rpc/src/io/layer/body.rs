@@ -34,10 +34,7 @@ impl<B: Body, S: Server> Body for CallBody<B, S> {
     type Data = B::Data;
     type Error = B::Error;
 
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
         let mut this = self.project();
         let Some(inner) = this.inner.as_mut().as_pin_mut() else { return Poll::Ready(None) };
         let mut polled = inner.poll_frame(cx);

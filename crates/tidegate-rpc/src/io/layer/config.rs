@@ -1,7 +1,7 @@
 //! What a user may choose of the server's layer.
 
 use core::fmt;
-use core::net::IpAddr;
+use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 use std::sync::Arc;
 
@@ -9,6 +9,7 @@ use http::{Extensions, HeaderMap, Uri};
 use tidegate_core::Instant;
 use tidegate_runtime::clock;
 
+use super::stamp::ConnectionInfo;
 use crate::machine::Tenant;
 
 /// What a rule of the configuration sees of a request.
@@ -73,7 +74,7 @@ pub struct ServerConfig {
     pub pushback: Duration,
     pub(super) exempt: Rule<bool>,
     pub(super) tenant: Option<Rule<Tenant>>,
-    pub(super) peer: Option<Rule<Option<IpAddr>>>,
+    pub(super) peer: Rule<Option<IpAddr>>,
     pub(super) clock: fn() -> Instant,
 }
 
@@ -92,7 +93,10 @@ impl Default for ServerConfig {
             pushback: Duration::from_secs(1),
             exempt: Arc::new(|seen| is_health_check(seen.uri)),
             tenant: None,
-            peer: None,
+            peer: Arc::new(|seen| {
+                let peer = seen.extensions.get().and_then(ConnectionInfo::peer);
+                peer.or_else(|| seen.extensions.get::<SocketAddr>().copied()).map(|peer| peer.ip())
+            }),
             clock: clock::now,
         }
     }
@@ -128,11 +132,12 @@ impl ServerConfig {
         self
     }
 
-    /// The address of a request's peer, mostly read from an extension that the server attaches: clients without the
-    /// layer are told apart by it. By default they are one session.
+    /// The address of a request's peer: clients without the layer are told apart by it, and are one session if nobody
+    /// knows it. By default it is read from the extensions [`ConnectionInfo`] and `SocketAddr`; servers that attach
+    /// another one need a rule.
     #[must_use]
     pub fn peer(mut self, rule: impl Fn(Seen<'_>) -> Option<IpAddr> + Send + Sync + 'static) -> Self {
-        self.peer = Some(Arc::new(rule));
+        self.peer = Arc::new(rule);
         self
     }
 

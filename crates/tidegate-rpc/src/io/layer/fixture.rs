@@ -50,14 +50,8 @@ impl Server for Recorder {
         self.asks.push(*ask);
         self.signals.push(signal);
         self.sessions.push(session);
-        let ticket = Ticket {
-            session,
-            arrived,
-            start_by: Instant::MAX,
-            started: arrived,
-            priority: Priority::DEFAULT,
-            mark: 0,
-        };
+        let ticket =
+            Ticket { session, arrived, start_by: Instant::MAX, started: arrived, priority: Priority::DEFAULT, mark: 0 };
         verdict(ticket, self.verdicts.pop_front().flatten())
     }
 

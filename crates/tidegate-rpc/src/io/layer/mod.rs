@@ -5,6 +5,9 @@
 //! | [`headers`] | asks and grants as header values |
 //! | `answer` | refusals that callers without the layer understand too |
 //! | `body` | bodies that end a call with their last byte |
+//! | `caller` | the client's machine behind its lock |
+//! | `client` | the layer behind the callers |
+//! | `client_body`, `client_config` | its bodies and what a user may choose of it |
 //! | `config` | what a user may choose |
 //! | `counts` | what was done so far |
 //! | `gate` | the server's machine behind its lock |
@@ -16,6 +19,10 @@
 
 mod answer;
 mod body;
+mod caller;
+mod client;
+mod client_body;
+mod client_config;
 mod config;
 mod counts;
 #[cfg(test)]
@@ -29,7 +36,10 @@ mod sessions;
 mod stamp;
 
 pub use body::CallBody;
+pub use client::{ClientFuture, ClientLayer, ClientService};
+pub use client_body::AnswerBody;
+pub use client_config::{CallBudget, CallPriority, ClientConfig};
 pub use config::{Mode, Seen, ServerConfig, Until, is_health_check};
 pub use counts::{ClientSnapshot, GrantSnapshot, ServerSnapshot, SessionSnapshot, ShedCount};
 pub use server::{ServerFuture, ServerLayer, ServerService};
-pub use stamp::{Arrived, LastRead, Stamped};
+pub use stamp::{Arrived, ConnectionInfo, Stamped};

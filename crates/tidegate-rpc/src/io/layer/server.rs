@@ -112,7 +112,7 @@ fn arrival<B>(request: &Request<B>, config: &ServerConfig) -> Arrival {
     if let Some(tenant) = &config.tenant {
         ask.tenant = tenant(seen);
     }
-    let address = config.peer.as_ref().and_then(|peer| peer(seen)).map_or(Key::Nobody, Key::Peer);
+    let address = (config.peer)(seen).map_or(Key::Nobody, Key::Peer);
     let key = read_client(seen.headers).map_or(address, Key::Client);
     Arrival { keys: [key, address], ask, arrived: arrival_stamp(seen.extensions) }
 }
@@ -202,8 +202,7 @@ where
                     let refused = *refused;
                     this.stage.set(Stage::Over);
                     let pushback = Some(refused.pushback);
-                    let mut answer =
-                        refusal(*this.dialect, refused.reason, Place::Server, pushback, CallBody::empty());
+                    let mut answer = refusal(*this.dialect, refused.reason, Place::Server, pushback, CallBody::empty());
                     if let Some(grant) = &refused.grant {
                         answer.headers_mut().insert(GRANT, write_grant(grant));
                     }

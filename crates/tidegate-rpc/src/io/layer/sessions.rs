@@ -71,7 +71,8 @@ impl Sessions {
         machine: &mut S,
         now: Instant,
     ) -> Option<(Key, &mut Session)> {
-        let key = keys.into_iter().find(|key| self.by_key.contains_key(key) || self.open(*key, tenant, machine, now))?;
+        let key =
+            keys.into_iter().find(|key| self.by_key.contains_key(key) || self.open(*key, tenant, machine, now))?;
         let session = self.by_key.get_mut(&key)?;
         session.heard = now;
         Some((key, session))

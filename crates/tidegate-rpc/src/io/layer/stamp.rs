@@ -1,5 +1,6 @@
 //! When a request's bytes were read, carried from the socket to the layer.
 
+use core::net::SocketAddr;
 use core::pin::Pin;
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::task::{Context, Poll};
@@ -15,20 +16,29 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Arrived(pub Instant);
 
-/// An extension of a request: when its connection was last read.
+/// An extension of a request: its connection's peer, and when the connection was last read.
 ///
-/// It is exact where one thread runs tasks in the order in which they were woken: between the read and the request's
-/// first poll the connection cannot be read again. Elsewhere it is at most too late, so a delay is underestimated, never
-/// invented.
-#[derive(Clone, Debug, Default)]
-pub struct LastRead(Arc<AtomicU64>);
+/// The stamp is exact where one thread runs tasks in the order in which they were woken: between the read and the
+/// request's first poll the connection cannot be read again. Elsewhere it is at most too late, so a delay is
+/// underestimated, never invented.
+#[derive(Clone, Debug)]
+pub struct ConnectionInfo {
+    peer: Option<SocketAddr>,
+    last_read: Arc<AtomicU64>,
+}
 
-impl LastRead {
+impl ConnectionInfo {
+    /// The other end, if it was known.
+    #[must_use]
+    pub fn peer(&self) -> Option<SocketAddr> {
+        self.peer
+    }
+
     /// When the connection was last read; `None` before the first byte.
     #[must_use]
-    pub fn at(&self) -> Option<Instant> {
+    pub fn last_read(&self) -> Option<Instant> {
         // Relaxed: the number stands alone, no other memory is read because of it.
-        Some(self.0.load(Ordering::Relaxed)).filter(|ns| *ns > 0).map(Instant::from_nanos)
+        Some(self.last_read.load(Ordering::Relaxed)).filter(|ns| *ns > 0).map(Instant::from_nanos)
     }
 }
 
@@ -37,26 +47,26 @@ pub(super) fn arrival_stamp(extensions: &Extensions) -> Option<Instant> {
     if let Some(Arrived(at)) = extensions.get() {
         return Some(*at);
     }
-    extensions.get::<LastRead>().and_then(LastRead::at)
+    extensions.get::<ConnectionInfo>().and_then(ConnectionInfo::last_read)
 }
 
 /// A connection that notes when it was last read.
 #[derive(Debug)]
 pub struct Stamped<T> {
     inner: T,
-    last_read: LastRead,
+    info: ConnectionInfo,
 }
 
 impl<T> Stamped<T> {
-    /// Wraps a connection.
-    pub fn new(inner: T) -> Self {
-        Self { inner, last_read: LastRead::default() }
+    /// Wraps a connection from `peer`.
+    pub fn new(inner: T, peer: Option<SocketAddr>) -> Self {
+        Self { inner, info: ConnectionInfo { peer, last_read: Arc::default() } }
     }
 
     /// What to attach to this connection's requests.
     #[must_use]
-    pub fn last_read(&self) -> LastRead {
-        self.last_read.clone()
+    pub fn info(&self) -> ConnectionInfo {
+        self.info.clone()
     }
 
     /// The connection itself.
@@ -71,7 +81,7 @@ impl<T: AsyncRead + Unpin> AsyncRead for Stamped<T> {
         let before = buf.filled().len();
         let polled = Pin::new(&mut self.inner).poll_read(cx, buf);
         if polled.is_ready() && buf.filled().len() > before {
-            self.last_read.0.store(clock::now().as_nanos(), Ordering::Relaxed);
+            self.info.last_read.store(clock::now().as_nanos(), Ordering::Relaxed);
         }
         polled
     }
@@ -112,16 +122,16 @@ mod tests {
     #[tokio::test]
     async fn a_read_is_stamped_and_a_request_prefers_its_own_stamp() {
         let (near, mut far) = tokio::io::duplex(64);
-        let mut near = Stamped::new(near);
-        let last_read = near.last_read();
-        assert_eq!(last_read.at(), None);
+        let mut near = Stamped::new(near, None);
+        let info = near.info();
+        assert_eq!(info.last_read(), None);
         let before = clock::now();
         far.write_all(b"hello").await.unwrap();
         assert_eq!(near.read(&mut [0; 8]).await.unwrap(), 5);
-        let stamp = last_read.at().unwrap();
+        let stamp = info.last_read().unwrap();
         assert!(before <= stamp && stamp <= clock::now());
         let mut extensions = Extensions::new();
-        extensions.insert(last_read);
+        extensions.insert(info);
         assert_eq!(arrival_stamp(&extensions), Some(stamp));
         extensions.insert(Arrived(before));
         assert_eq!(arrival_stamp(&extensions), Some(before));

@@ -1,0 +1,302 @@
+//! The client's machine behind its lock, and the calls that wait for it.
+
+use core::time::Duration;
+use std::hash::{BuildHasher as _, RandomState};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
+
+use hashbrown::HashMap;
+use http::HeaderValue;
+use tidegate_core::{Instant, Rng};
+
+use super::client_config::ClientConfig;
+use super::counts::{ClientSnapshot, Sheds};
+use super::headers::{GrantHeader, write_client};
+use crate::machine::{Ask, CallId, Client, ClientOutput, Grant, Outcome, Priority, Reply, Request, ShedReason, Step};
+
+/// What all clones of a client layer's service share: one server, one machine.
+pub(super) struct Caller<C> {
+    state: Mutex<State<C>>,
+    pub(super) config: ClientConfig,
+    /// The value of `tidegate-client`.
+    pub(super) name: HeaderValue,
+}
+
+struct State<C> {
+    machine: C,
+    rng: Rng,
+    next: u64,
+    /// As many as the machine's queue holds.
+    waiting: HashMap<CallId, Parked, foldhash::fast::RandomState>,
+    counts: Counts,
+    demand: Option<Ask>,
+}
+
+#[derive(Default)]
+struct Counts {
+    sent: u64,
+    served: u64,
+    cancelled: u64,
+    shed_here: Sheds,
+    shed_there: Sheds,
+    grant: Option<Grant>,
+}
+
+/// A call that waits, or whose decision nobody has fetched yet.
+#[derive(Default)]
+struct Parked {
+    waker: Option<Waker>,
+    decision: Option<Decision>,
+}
+
+/// What the machine decided about a call.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Decision {
+    Send(Ask),
+    Fail(ShedReason),
+}
+
+/// What the machine says about a call now.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Now {
+    Decided(Decision),
+    /// Its waker is called; until then, ask again after this span if there is one.
+    Wait(Option<Duration>),
+}
+
+/// A call of this client, until it is answered. Dropping it cancels it.
+pub(super) struct Sent<C: Client> {
+    caller: Arc<Caller<C>>,
+    id: CallId,
+    pub(super) entered: Instant,
+    priority: Priority,
+    over: bool,
+}
+
+/// What came back for a call.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Answer {
+    pub(super) shed: Option<ShedReason>,
+    pub(super) grant: Option<GrantHeader>,
+}
+
+impl<C: Client> Caller<C> {
+    pub(super) fn new(machine: C, config: ClientConfig) -> Arc<Self> {
+        // std's hasher is seeded from the system's randomness.
+        let random = |of: u8| RandomState::new().hash_one(of);
+        let state = State {
+            machine,
+            rng: Rng::new(random(0)),
+            next: 0,
+            waiting: HashMap::default(),
+            counts: Counts::default(),
+            demand: None,
+        };
+        Arc::new(Self { state: Mutex::new(state), config, name: write_client(random(1)) })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State<C>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn now(&self) -> Instant {
+        (self.config.clock)()
+    }
+
+    /// A caller wants something that must be answered within `budget`.
+    pub(super) fn call(self: &Arc<Self>, priority: Priority, budget: Option<Duration>) -> (Sent<C>, Now) {
+        let (id, now, step, wakers) = {
+            let mut state = self.lock();
+            let now = self.now();
+            let (id, step) = state.call(priority, budget, now);
+            (id, now, step, state.carry_out(now))
+        };
+        wake(wakers);
+        let over = matches!(step, Now::Decided(Decision::Fail(_)));
+        (Sent { caller: Arc::clone(self), id, entered: now, priority, over }, step)
+    }
+
+    /// Runs `tell` on the machine and carries out what it wants done.
+    fn tell<R>(&self, tell: impl FnOnce(&mut State<C>, Instant) -> R) -> R {
+        let (result, wakers) = {
+            let mut state = self.lock();
+            let now = self.now();
+            let result = tell(&mut state, now);
+            (result, state.carry_out(now))
+        };
+        wake(wakers);
+        result
+    }
+
+    /// The demand that shall be told without a call, if any.
+    pub(super) fn take_demand(&self) -> Option<Ask> {
+        self.lock().demand.take()
+    }
+
+    /// A grant came without a call.
+    pub(super) fn granted(&self, grant: &Grant) {
+        self.tell(|state, now| {
+            state.counts.grant = Some(*grant);
+            state.machine.on_grant(grant, now);
+        });
+    }
+
+    /// The connection is gone.
+    pub(super) fn lost(&self) {
+        self.tell(|state, now| state.machine.on_lost(now));
+    }
+
+    pub(super) fn snapshot(&self) -> ClientSnapshot {
+        let state = self.lock();
+        let counts = &state.counts;
+        ClientSnapshot {
+            sent: counts.sent,
+            served: counts.served,
+            cancelled: counts.cancelled,
+            shed_here: counts.shed_here.list(),
+            shed_there: counts.shed_there.list(),
+            waiting: state.waiting.len() as u64,
+            grant: counts.grant.map(Into::into),
+        }
+    }
+}
+
+impl<C: Client> State<C> {
+    fn call(&mut self, priority: Priority, budget: Option<Duration>, now: Instant) -> (CallId, Now) {
+        let id = CallId(self.next);
+        self.next += 1;
+        let request = Request { id, priority, deadline: budget.map(|budget| now + budget) };
+        let step = match self.machine.on_call(&request, now, &mut self.rng) {
+            Step::Send(ask) => {
+                self.counts.sent += 1;
+                Now::Decided(Decision::Send(ask))
+            }
+            Step::Fail(reason) => {
+                self.counts.shed_here.count(reason, priority);
+                Now::Decided(Decision::Fail(reason))
+            }
+            Step::Wait => {
+                self.waiting.insert(id, Parked::default());
+                Now::Wait(self.patience(now))
+            }
+        };
+        (id, step)
+    }
+
+    /// How long until the machine wants to be called.
+    fn patience(&self, now: Instant) -> Option<Duration> {
+        self.machine.next_timeout().map(|timeout| timeout.since(now))
+    }
+
+    /// What became of a waiting call.
+    fn ask_again(&mut self, id: CallId, priority: Priority, waker: &Waker, now: Instant) -> Now {
+        let Some(parked) = self.waiting.get_mut(&id) else {
+            return Now::Decided(Decision::Fail(ShedReason::Lost));
+        };
+        if let Some(decision) = parked.decision {
+            self.waiting.remove(&id);
+            match decision {
+                Decision::Send(_) => self.counts.sent += 1,
+                Decision::Fail(reason) => self.counts.shed_here.count(reason, priority),
+            }
+            return Now::Decided(decision);
+        }
+        match &mut parked.waker {
+            Some(known) => known.clone_from(waker),
+            none => *none = Some(waker.clone()),
+        }
+        Now::Wait(self.patience(now))
+    }
+
+    /// Runs the machine's timer if it is due, and its outputs. Whom to wake.
+    fn carry_out(&mut self, now: Instant) -> Vec<Waker> {
+        if self.machine.next_timeout().is_some_and(|timeout| timeout <= now) {
+            self.machine.on_timeout(now);
+        }
+        let mut wakers = Vec::new();
+        while let Some(output) = self.machine.poll_output() {
+            let (id, decision) = match output {
+                ClientOutput::Send(id, ask) => (id, Decision::Send(ask)),
+                ClientOutput::Fail(id, reason) => (id, Decision::Fail(reason)),
+                ClientOutput::Demand(ask) => {
+                    self.demand = Some(ask);
+                    continue;
+                }
+            };
+            if let Some(parked) = self.waiting.get_mut(&id) {
+                parked.decision = Some(decision);
+                wakers.extend(parked.waker.take());
+            }
+        }
+        wakers
+    }
+}
+
+impl<C: Client> Sent<C> {
+    /// What became of it while it waited.
+    pub(super) fn ask_again(&self, waker: &Waker) -> Now {
+        self.caller.tell(|state, now| {
+            // The timer first: it may be what this call waits for.
+            let wakers = state.carry_out(now);
+            let known = state.ask_again(self.id, self.priority, waker, now);
+            wake(wakers);
+            known
+        })
+    }
+
+    /// Time left of `budget` since it entered.
+    pub(super) fn left(&self, budget: Duration) -> Duration {
+        budget.saturating_sub(self.caller.now().since(self.entered))
+    }
+
+    /// It failed here: nothing more is owed.
+    pub(super) fn failed(mut self) {
+        self.over = true;
+    }
+
+    /// It was answered.
+    pub(super) fn answered(mut self, answer: &Answer) {
+        self.over = true;
+        let Self { caller, id, entered, priority, .. } = &self;
+        caller.tell(|state, now| {
+            let outcome = match answer.shed {
+                None => {
+                    state.counts.served += 1;
+                    Outcome::Served
+                }
+                Some(reason) => {
+                    state.counts.shed_there.count(reason, *priority);
+                    Outcome::Shed
+                }
+            };
+            let grant = answer.grant.map(|header| header.grant);
+            state.counts.grant = grant.or(state.counts.grant);
+            let server_time = answer.grant.map_or(Duration::ZERO, |header| header.server_time);
+            let reply = Reply { id: *id, outcome, grant, response_time: now.since(*entered), server_time };
+            state.machine.on_reply(&reply, now);
+        });
+    }
+
+    pub(super) fn caller(&self) -> &Arc<Caller<C>> {
+        &self.caller
+    }
+}
+
+impl<C: Client> Drop for Sent<C> {
+    fn drop(&mut self) {
+        if !self.over {
+            self.caller.tell(|state, now| {
+                state.waiting.remove(&self.id);
+                state.counts.cancelled += 1;
+                state.machine.on_cancel(self.id, now);
+            });
+        }
+    }
+}
+
+/// Called without the lock: a waker may poll at once.
+fn wake(wakers: Vec<Waker>) {
+    for waker in wakers {
+        waker.wake();
+    }
+}

@@ -1,0 +1,233 @@
+//! The layer behind the callers.
+
+use core::pin::Pin;
+use core::task::{Context, Poll, ready};
+use core::time::Duration;
+use std::sync::Arc;
+
+use http::{Request, Response};
+use pin_project_lite::pin_project;
+use tokio::time::Sleep;
+use tower_layer::Layer;
+use tower_service::Service;
+
+use super::answer::{Dialect, Place, refusal};
+use super::caller::{Answer, Caller, Decision, Now, Sent};
+use super::client_body::AnswerBody;
+use super::client_config::{ClientConfig, wishes};
+use super::config::Seen;
+use super::counts::ClientSnapshot;
+use super::headers::{ASK, CLIENT, read_grant, shed_reason, write_ask};
+use crate::machine::{Ask, Client, ShedReason};
+
+/// Makes services that ask the machine `C` before they send a call. All services of a layer, and their clones, share the
+/// machine: use one layer for each server.
+pub struct ClientLayer<C> {
+    caller: Arc<Caller<C>>,
+}
+
+impl<C> Clone for ClientLayer<C> {
+    fn clone(&self) -> Self {
+        Self { caller: Arc::clone(&self.caller) }
+    }
+}
+
+impl<C: Client> ClientLayer<C> {
+    /// A layer around `machine`.
+    #[must_use]
+    pub fn new(machine: C, config: ClientConfig) -> Self {
+        Self { caller: Caller::new(machine, config) }
+    }
+
+    /// Counters and state now.
+    #[must_use]
+    pub fn snapshot(&self) -> ClientSnapshot {
+        self.caller.snapshot()
+    }
+
+    /// The connection to the server is gone: what was granted is void. A layer cannot see that by itself; who does not
+    /// tell it waits until the grant's lease is over.
+    pub fn lost(&self) {
+        self.caller.lost();
+    }
+}
+
+impl<C: Client, H> Layer<H> for ClientLayer<C> {
+    type Service = ClientService<C, H>;
+
+    fn layer(&self, inner: H) -> Self::Service {
+        ClientService { caller: Arc::clone(&self.caller), inner }
+    }
+}
+
+/// A client that sends what the machine `C` lets it.
+pub struct ClientService<C, H> {
+    caller: Arc<Caller<C>>,
+    inner: H,
+}
+
+impl<C, H: Clone> Clone for ClientService<C, H> {
+    fn clone(&self) -> Self {
+        Self { caller: Arc::clone(&self.caller), inner: self.inner.clone() }
+    }
+}
+
+impl<C, H, B, R> Service<Request<B>> for ClientService<C, H>
+where
+    C: Client,
+    H: Service<Request<B>, Response = Response<R>> + Clone,
+{
+    type Response = Response<AnswerBody<R, C>>;
+    type Error = H::Error;
+    type Future = ClientFuture<C, H, B>;
+
+    /// Always ready: whether a call is sent is decided before anybody waits for the connection.
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, mut request: Request<B>) -> Self::Future {
+        let dialect = Dialect::of(request.headers());
+        let inner = self.inner.clone();
+        if (self.caller.config.exempt)(Seen::of(&request)) {
+            return ClientFuture { stage: Stage::Ready { inner, request, sent: None }, dialect };
+        }
+        let (priority, budget) = wishes(&request);
+        let (sent, now) = self.caller.call(priority, budget);
+        let stage = match now {
+            Now::Decided(Decision::Send(ask)) => {
+                sign(&mut request, &ask, &sent);
+                Stage::Ready { inner, request, sent: Some(sent) }
+            }
+            Now::Decided(Decision::Fail(reason)) => {
+                sent.failed();
+                Stage::Refused { reason }
+            }
+            Now::Wait(_) => Stage::Waits { inner, request, sent, timer: None },
+        };
+        ClientFuture { stage, dialect }
+    }
+}
+
+/// Adds what the server's layer reads.
+fn sign<B, C: Client>(request: &mut Request<B>, ask: &Ask, sent: &Sent<C>) {
+    let caller = sent.caller();
+    let (_, budget) = wishes(request);
+    let budget = budget.map(|budget| sent.left(budget));
+    let ask = Ask { budget, tenant: caller.config.tenant, ..*ask };
+    let headers = request.headers_mut();
+    headers.insert(CLIENT, caller.name.clone());
+    headers.insert(ASK, write_ask(&ask));
+}
+
+pin_project! {
+    /// The answer to come: the server's, or a refusal.
+    pub struct ClientFuture<C: Client, H: Service<Request<B>>, B> {
+        #[pin]
+        stage: Stage<C, H, B>,
+        dialect: Dialect,
+    }
+}
+
+pin_project! {
+    #[project = StageNow]
+    #[project_replace = StageBefore]
+    enum Stage<C: Client, H: Service<Request<B>>, B> {
+        // The machine has not decided.
+        Waits { inner: H, request: Request<B>, sent: Sent<C>, timer: Option<Pin<Box<Sleep>>> },
+        // It may be sent, as soon as the connection takes it.
+        Ready { inner: H, request: Request<B>, sent: Option<Sent<C>> },
+        // It was sent.
+        Away { #[pin] future: H::Future, sent: Option<Sent<C>> },
+        // It failed here.
+        Refused { reason: ShedReason },
+        // The answer was given.
+        Over,
+    }
+}
+
+const TICK: Duration = Duration::from_millis(1);
+
+/// Asks the machine about a waiting call, and sets the timer after which to ask again.
+fn decide<C: Client>(sent: &Sent<C>, timer: &mut Option<Pin<Box<Sleep>>>, cx: &mut Context<'_>) -> Poll<Decision> {
+    loop {
+        match sent.ask_again(cx.waker()) {
+            Now::Decided(decision) => return Poll::Ready(decision),
+            Now::Wait(None) => {
+                *timer = None;
+                return Poll::Pending;
+            }
+            Now::Wait(Some(patience)) => {
+                // tokio's timers tick in milliseconds; a machine that is late must not make this a loop without end.
+                let timer = timer.insert(Box::pin(tokio::time::sleep(patience.max(TICK))));
+                ready!(timer.as_mut().poll(cx));
+            }
+        }
+    }
+}
+
+impl<C, H, B, R> Future for ClientFuture<C, H, B>
+where
+    C: Client,
+    H: Service<Request<B>, Response = Response<R>>,
+{
+    type Output = Result<Response<AnswerBody<R, C>>, H::Error>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut this = self.project();
+        loop {
+            match this.stage.as_mut().project() {
+                StageNow::Waits { sent, timer, .. } => {
+                    let decision = ready!(decide(sent, timer, cx));
+                    let StageBefore::Waits { inner, mut request, sent, .. } =
+                        this.stage.as_mut().project_replace(Stage::Over)
+                    else {
+                        unreachable!("the stage was looked at above")
+                    };
+                    this.stage.set(match decision {
+                        Decision::Send(ask) => {
+                            sign(&mut request, &ask, &sent);
+                            Stage::Ready { inner, request, sent: Some(sent) }
+                        }
+                        Decision::Fail(reason) => {
+                            sent.failed();
+                            Stage::Refused { reason }
+                        }
+                    });
+                }
+                StageNow::Ready { inner, .. } => {
+                    ready!(inner.poll_ready(cx))?;
+                    let StageBefore::Ready { mut inner, request, sent } =
+                        this.stage.as_mut().project_replace(Stage::Over)
+                    else {
+                        unreachable!("the stage was looked at above")
+                    };
+                    let future = inner.call(request);
+                    this.stage.set(Stage::Away { future, sent });
+                }
+                StageNow::Away { future, sent } => {
+                    // An error leaves `sent` in its place: dropped, it cancels the call.
+                    let answer = ready!(future.poll(cx))?;
+                    let headers = answer.headers();
+                    let grant = read_grant(headers);
+                    let caller = sent.take().map(|sent| {
+                        let caller = Arc::clone(sent.caller());
+                        sent.answered(&Answer { shed: shed_reason(headers), grant });
+                        caller
+                    });
+                    this.stage.set(Stage::Over);
+                    // A grant that is not among the headers may be among the trailers.
+                    let caller = caller.filter(|_| grant.is_none());
+                    return Poll::Ready(Ok(answer.map(|body| AnswerBody::of(body, caller))));
+                }
+                StageNow::Refused { reason } => {
+                    let reason = *reason;
+                    this.stage.set(Stage::Over);
+                    let answer = refusal(*this.dialect, reason, Place::Client, None, AnswerBody::empty());
+                    return Poll::Ready(Ok(answer));
+                }
+                StageNow::Over => panic!("polled after its answer"),
+            }
+        }
+    }
+}
