@@ -8,6 +8,7 @@ use tidegate_broker::io::admin::Target;
 use tidegate_core::Rate;
 use tidegate_runtime::config::units::Bytes;
 
+use crate::sim_rpc::SimRpcArgs;
 use crate::words::{DisciplineWord, ModeWord, UnitWord};
 
 const ABOUT: &str = "A message broker that real NSQ clients use unchanged, with an exact limit on every topic";
@@ -216,6 +217,8 @@ pub(crate) enum Theory {
 pub(crate) enum Sim {
     /// A token bucket, whatever arrives
     Bucket(SimBucketArgs),
+    /// Schemes of overload control for RPC: one server, its clients, any load
+    Rpc(SimRpcArgs),
 }
 
 /// Which arrivals.

@@ -32,6 +32,7 @@ mod scratch;
 mod servers;
 mod settings;
 mod signals;
+mod sim_rpc;
 mod status;
 mod token;
 mod up;
@@ -82,6 +83,7 @@ fn run(args: Vec<OsString>) -> Result<(), Failure> {
         Verb::Profile(args) => profile::run(&args),
         Verb::Theory(Theory::Bucket(args)) => bucket::theory(&args),
         Verb::Sim(Sim::Bucket(args)) => bucket::simulate(&args),
+        Verb::Sim(Sim::Rpc(args)) => sim_rpc::simulate(&args),
         Verb::Lab(Lab::Run(args)) => lab::run(&args),
         Verb::Lab(Lab::List(args)) => lab::list(&args),
         Verb::Bench(Bench::Nsq { args }) => bench(&args),
