@@ -8,7 +8,8 @@ mod harness;
 use std::time::Duration;
 
 use harness::{Broker, Client, Reply, SECOND, ms, numbered, put, put_deferred, put_many, refuse, topic_name, wait};
-use tidegate_broker::machine::admin::{AdminReply, AdminRequest, PublishRefused};
+use tidegate_broker::machine::Passage;
+use tidegate_broker::machine::admin::{AdminReply, AdminRequest, PublishRefused, Recording};
 use tidegate_broker::machine::limiter::{Contract, Mode, Unit};
 use tidegate_core::limit::Limit;
 use tidegate_core::{Instant, Rate};
@@ -93,6 +94,28 @@ fn stamps_of_several_connections_are_merged_in_order() {
     // Tokens at 0.1, 1.1 and 2.1 ms: all were there when the reader came at 3 ms.
     assert_eq!(order, [("early".into(), ms(3)), ("late".into(), ms(3)), ("later".into(), ms(3))]);
     assert_eq!(broker.topic("t").delayed_total, 2, "by 0.8 and 1.7 ms, says the bucket");
+}
+
+#[test]
+fn a_trace_tells_the_delay_of_the_reader_from_that_of_the_bucket() {
+    let (mut broker, publisher, _) = ready();
+    broker.limit("t", wait(1_000, 1));
+    broker.order(AdminRequest::Record(topic_name("t"), Recording::On));
+    let start = broker.now;
+    broker.pause(us(2_500));
+    broker.give(publisher, put_many("t", &numbered(4)), start);
+    broker.settle();
+    broker.advance(SECOND);
+    broker.order(AdminRequest::Record(topic_name("t"), Recording::Off));
+    let times = |passage: &Passage| {
+        [passage.arrival, passage.read, passage.release, passage.passed].map(|at| (at - start).as_micros())
+    };
+    let passages: Vec<_> = broker.passages.iter().map(times).collect();
+    assert_eq!(
+        passages,
+        [[0, 2_500, 0, 2_500], [0, 2_500, 1_000, 2_500], [0, 2_500, 2_000, 2_500], [0, 2_500, 3_000, 3_000]],
+        "only the last one waits for its token when it has been read"
+    );
 }
 
 #[test]

@@ -156,6 +156,7 @@ fn a_paused_reader_delays_no_conforming_message() {
         at += exponential(&mut rng, 1e9 / 10_500.0);
         arrivals.push(at + equation.delay(at));
     }
+    broker.order(AdminRequest::Record(topic_name("t"), Recording::On));
     let mut got = 0;
     let mut arrivals = arrivals.into_iter().peekable();
     let mut pauses = 0;
@@ -181,6 +182,12 @@ fn a_paused_reader_delays_no_conforming_message() {
     assert_eq!(got, 20_000);
     assert!(pauses > 10);
     assert_eq!(broker.topic("t").waiting, 0);
+    broker.order(AdminRequest::Record(topic_name("t"), Recording::Off));
+    let passages = std::mem::take(&mut broker.passages);
+    assert_eq!(passages.len(), got);
+    assert!(passages.iter().all(|passage| passage.release <= passage.read), "so says the trace");
+    let missed = passages.iter().filter(|passage| passage.arrival < passage.read).count();
+    assert!(missed > pauses * 400, "of 500 in each pause");
 }
 
 /// The law of a contract over every window, by its running extremum: messages so far minus what the rate has given,

@@ -110,7 +110,7 @@ mod tests {
         let file = folder.path().join("orders.trace");
         fs::write(
             &file,
-            format!("{HEADER}\n300,300,310,7\n# 4 messages left out: the disk was too slow\n100,200,210,5\n"),
+            format!("{HEADER}\n300,305,300,310,7\n# 4 messages left out: the disk was too slow\n100,105,200,210,5\n"),
         )
         .unwrap();
         let costs = |unit| -> Vec<(u64, u64)> {
@@ -124,8 +124,8 @@ mod tests {
     fn rows_that_are_none_are_named_with_their_line() {
         let folder = Folder::new("profile-bad").unwrap();
         let file = folder.path().join("orders.trace");
-        fs::write(&file, format!("{HEADER}\n100,200,210,5\nsoon,200,210,5\n")).unwrap();
+        fs::write(&file, format!("{HEADER}\n100,105,200,210,5\nsoon,105,200,210,5\n")).unwrap();
         let error = read(&file, UnitWord::Messages).unwrap_err().to_string();
-        assert!(error.ends_with("orders.trace:3: `soon,200,210,5` is no row of a trace"), "{error}");
+        assert!(error.ends_with("orders.trace:3: `soon,105,200,210,5` is no row of a trace"), "{error}");
     }
 }

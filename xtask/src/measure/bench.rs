@@ -11,7 +11,7 @@ use super::table::Figure;
 use crate::places::{Places, Scratch};
 
 /// Runs that the generator spoilt are repeated so often; then the machine is too busy to measure on.
-const TRIES: u32 = 6;
+pub(super) const TRIES: u32 = 6;
 
 /// What all rows share.
 #[derive(Debug)]

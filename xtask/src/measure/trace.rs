@@ -6,13 +6,22 @@ use std::path::Path;
 
 use miette::{IntoDiagnostic, Result, WrapErr as _};
 
-/// One message: when it came, when the contract let it go, when it went. Nanoseconds of one clock.
+/// One message: when it came, when it was read, when the contract let it go, when it went. Nanoseconds of one clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::struct_field_names, reason = "the unit belongs in the name")]
 pub(super) struct Passage {
     pub(super) arrival_ns: i128,
+    pub(super) read_ns: i128,
     pub(super) release_ns: i128,
     pub(super) passed_ns: i128,
+}
+
+impl Passage {
+    /// For how long the bucket held it back once it was there and read, in nanoseconds. After a pause of the reader a
+    /// message is charged before it was read; what was released meanwhile waited for the reader and not for tokens.
+    pub(super) fn held_ns(&self) -> i128 {
+        (self.release_ns - self.arrival_ns.max(self.read_ns)).max(0)
+    }
 }
 
 /// Reads a trace, message by message; `each` gets them in the order of the file.
@@ -30,10 +39,11 @@ pub(super) fn read(file: &Path, mut each: impl FnMut(Passage)) -> Result<u64> {
         }
         let mut fields = line.split(',').map(|field| field.parse::<i128>().ok());
         let mut next = || fields.next().flatten();
-        let (Some(arrival_ns), Some(release_ns), Some(passed_ns)) = (next(), next(), next()) else {
+        let (Some(arrival_ns), Some(read_ns), Some(release_ns), Some(passed_ns)) = (next(), next(), next(), next())
+        else {
             miette::bail!("{}:{}: no passage: {line}", file.display(), at + 1);
         };
-        each(Passage { arrival_ns, release_ns, passed_ns });
+        each(Passage { arrival_ns, read_ns, release_ns, passed_ns });
         count += 1;
     }
     Ok(count)
@@ -125,13 +135,23 @@ mod tests {
     }
 
     #[test]
+    fn the_bucket_holds_a_message_from_when_it_is_read() {
+        let held =
+            |arrival_ns, read_ns, release_ns| Passage { arrival_ns, read_ns, release_ns, passed_ns: 0 }.held_ns();
+        assert_eq!(held(10, 12, 10), 0);
+        assert_eq!(held(10, 60, 30), 0, "the reader was paused until 60");
+        assert_eq!(held(10, 60, 70), 10);
+        assert_eq!(held(10, 9, 12), 2);
+    }
+
+    #[test]
     fn a_trace_is_read_and_a_gap_in_it_is_an_error() {
         let file = std::env::temp_dir().join(format!("xtask-trace-{}", std::process::id()));
-        std::fs::write(&file, "arrival_ns,release_ns,passed_ns,bytes\n1,2,3,4\n").unwrap();
+        std::fs::write(&file, "arrival_ns,read_ns,release_ns,passed_ns,bytes\n1,2,3,4,5\n").unwrap();
         let mut seen = Vec::new();
         assert_eq!(read(&file, |passage| seen.push(passage)).unwrap(), 1);
-        assert_eq!(seen, [Passage { arrival_ns: 1, release_ns: 2, passed_ns: 3 }]);
-        std::fs::write(&file, "header\n1,2,3,4\n# 7 left out\n").unwrap();
+        assert_eq!(seen, [Passage { arrival_ns: 1, read_ns: 2, release_ns: 3, passed_ns: 4 }]);
+        std::fs::write(&file, "header\n1,2,3,4,5\n# 7 left out\n").unwrap();
         assert!(read(&file, |_| {}).is_err());
         std::fs::remove_file(file).unwrap();
     }

@@ -101,18 +101,20 @@ impl Arrivals {
         self.polled = now;
     }
 
-    /// When bytes with this stamp, read at `now`, arrived. `left_since` is what [`Arrivals::empty_at`] said when an
-    /// earlier read began to leave bytes behind.
-    pub(super) fn of(&mut self, stamp_unix_ns: Option<i64>, left_since: Option<Instant>, now: Instant) -> Instant {
-        self.last_stamped = Some(now);
+    /// When bytes with this stamp, read since the last poll, arrived. When that poll returned at the latest: were the
+    /// reader held up since, a later stamp would merge what came one by one. `left_since` is what
+    /// [`Arrivals::empty_at`] said when an earlier read began to leave bytes behind.
+    pub(super) fn of(&mut self, stamp_unix_ns: Option<i64>, left_since: Option<Instant>) -> Instant {
+        let latest = self.polled;
+        self.last_stamped = Some(latest);
         let earliest = left_since.unwrap_or_else(|| self.empty_at());
         if self.held_up_since.is_some() {
             return earliest;
         }
         // Clamped, so that a step of the wall clock neither mints nor withholds tokens.
-        stamp_unix_ns.map_or(now, |stamp| {
+        stamp_unix_ns.map_or(latest, |stamp| {
             let at = u64::try_from(stamp.wrapping_sub(self.wall_offset)).unwrap_or(u64::MAX);
-            Instant::from_nanos(at).clamp(earliest.min(now), now)
+            Instant::from_nanos(at).clamp(earliest.min(latest), latest)
         })
     }
 
@@ -139,7 +141,7 @@ mod tests {
     /// A reader that has just read something at `now`.
     fn busy(now: Instant) -> Arrivals {
         let mut arrivals = Arrivals::new(now, wall(now));
-        arrivals.of(None, None, now);
+        arrivals.of(None, None);
         arrivals
     }
 
@@ -153,14 +155,14 @@ mod tests {
         let mut arrivals = busy(ms(100));
         poll(&mut arrivals, ms(100), ms(101));
         let came = Instant::from_nanos(100_900_000);
-        assert_eq!(arrivals.of(Some(wall(came)), None, ms(101)), came);
+        assert_eq!(arrivals.of(Some(wall(came)), None), came);
     }
 
     #[test]
     fn a_reader_held_up_in_its_poll_charges_the_moment_before_the_pause() {
         let mut arrivals = busy(ms(100));
         poll(&mut arrivals, ms(100), ms(150));
-        assert_eq!(arrivals.of(Some(wall(ms(149))), None, ms(150)), ms(100));
+        assert_eq!(arrivals.of(Some(wall(ms(149))), None), ms(100));
     }
 
     #[test]
@@ -168,7 +170,15 @@ mod tests {
         let mut arrivals = busy(ms(100));
         poll(&mut arrivals, ms(100), ms(101));
         poll(&mut arrivals, ms(140), ms(140));
-        assert_eq!(arrivals.of(Some(wall(ms(139))), None, ms(140)), ms(101));
+        assert_eq!(arrivals.of(Some(wall(ms(139))), None), ms(101));
+    }
+
+    #[test]
+    fn a_reader_held_up_between_its_poll_and_its_read_charges_the_poll() {
+        let mut arrivals = busy(ms(100));
+        poll(&mut arrivals, ms(100), ms(101));
+        // Read at 150 ms, with all that came meanwhile.
+        assert_eq!(arrivals.of(Some(wall(ms(149))), None), ms(101));
     }
 
     #[test]
@@ -177,24 +187,24 @@ mod tests {
         arrivals.before_poll(ms(100), None);
         arrivals.after_poll(ms(150), wall(ms(150)), Reported::Some);
         poll(&mut arrivals, ms(150), ms(150));
-        assert_eq!(arrivals.of(Some(wall(ms(149))), None, ms(150)), ms(100));
+        assert_eq!(arrivals.of(Some(wall(ms(149))), None), ms(100));
         poll(&mut arrivals, ms(150), ms(151));
-        assert_eq!(arrivals.of(Some(wall(ms(151))), None, ms(151)), ms(151));
+        assert_eq!(arrivals.of(Some(wall(ms(151))), None), ms(151));
     }
 
     #[test]
     fn an_idle_reader_was_not_held_up() {
         let mut arrivals = Arrivals::new(ms(0), WALL);
         poll(&mut arrivals, ms(0), ms(9_000));
-        assert_eq!(arrivals.of(Some(wall(ms(8_999))), None, ms(9_000)), ms(8_999));
+        assert_eq!(arrivals.of(Some(wall(ms(8_999))), None), ms(8_999));
     }
 
     #[test]
     fn a_step_of_the_wall_clock_stays_within_the_gap() {
         let mut arrivals = busy(ms(100));
         poll(&mut arrivals, ms(100), ms(101));
-        assert_eq!(arrivals.of(Some(wall(ms(3_600_000))), None, ms(101)), ms(101));
-        assert_eq!(arrivals.of(Some(0), None, ms(101)), ms(101));
-        assert_eq!(arrivals.of(Some(wall(ms(5))), None, ms(101)), ms(100));
+        assert_eq!(arrivals.of(Some(wall(ms(3_600_000))), None), ms(101));
+        assert_eq!(arrivals.of(Some(0), None), ms(101));
+        assert_eq!(arrivals.of(Some(wall(ms(5))), None), ms(100));
     }
 }

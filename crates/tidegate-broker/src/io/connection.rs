@@ -128,7 +128,7 @@ impl Connection {
             Ok(received) if received.bytes == 0 => None,
             Ok(received) => {
                 let arrival = if self.stamped {
-                    let arrival = arrivals.of(received.stamp_unix_ns, self.left_since, now);
+                    let arrival = arrivals.of(received.stamp_unix_ns, self.left_since);
                     self.left_since = (received.bytes == scratch.bytes.len())
                         .then(|| self.left_since.unwrap_or_else(|| arrivals.empty_at()));
                     arrival

@@ -279,6 +279,10 @@ impl<S: Surroundings> Worker<S> {
         if bytes == 0 {
             return;
         }
+        if connection.stamped {
+            // The poll may be long past. What is due since then goes with what was read, and a trace says when that was.
+            self.now = clock::now();
+        }
         if !connection.is_plain() {
             self.decode(conn, bytes, arrival);
             return;

@@ -1,7 +1,8 @@
 //! Traces of a topic's messages, for `tidegate profile` and for measuring the limiter.
 //!
-//! A trace is a text file `TOPIC.trace` in the data folder: a header line, then for each message its arrival, its release
-//! by the contract's reckoning, when it really went, all in ns of the machine's monotonic clock, and its bytes.
+//! A trace is a text file `TOPIC.trace` in the data folder: a header line, then for each message its arrival as the
+//! contract charged it, when it was read, its release by the contract's reckoning, when it really went, all in ns of the
+//! machine's monotonic clock, and its bytes.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -19,7 +20,7 @@ use crate::machine::Passage;
 /// Batches that wait for the disk; beyond, they are left out and counted.
 const BATCHES: usize = 1024;
 /// The first line of a trace.
-pub const HEADER: &str = "arrival_ns,release_ns,passed_ns,bytes";
+pub const HEADER: &str = "arrival_ns,read_ns,release_ns,passed_ns,bytes";
 
 enum Job {
     Passages(TopicName, Vec<Passage>),
@@ -105,8 +106,9 @@ fn append(
         writeln!(file, "# {lost} messages left out: the disk was too slow")?;
     }
     for passage in passages {
-        let Passage { arrival, release, passed, bytes } = passage;
-        writeln!(file, "{},{},{},{bytes}", arrival.as_nanos(), release.as_nanos(), passed.as_nanos())?;
+        let Passage { arrival, read, release, passed, bytes } = passage;
+        let [arrival, read, release, passed] = [arrival, read, release, passed].map(|at| at.as_nanos());
+        writeln!(file, "{arrival},{read},{release},{passed},{bytes}")?;
     }
     file.flush()
 }

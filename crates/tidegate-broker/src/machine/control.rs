@@ -94,6 +94,7 @@ impl Shard {
             bodies: bodies.iter().map(Vec::as_slice),
             defer_ns: defer.map_or(0, nanos),
             arrival: now,
+            read: now,
         };
         match self.publish(key, publish, now) {
             Published::Done => AdminReply::Done,
@@ -317,8 +318,8 @@ impl Shard {
         let topic = &mut topics[key];
         let mut left: Vec<Queued> = topic.queue.drain_memory().collect();
         if let Some(limiter) = &mut topic.limiter {
-            while let Some(pending) = limiter.gate.drop_oldest() {
-                left.push(Queued { message: pending.message, attempts: 0, entered: Instant::ZERO });
+            while let Some(entrant) = limiter.gate.drop_oldest() {
+                left.push(Queued { message: entrant.pending.message, attempts: 0, entered: Instant::ZERO });
             }
         }
         write_all(&mut topic.queue, left, messages, bodies);

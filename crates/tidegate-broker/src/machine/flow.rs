@@ -16,7 +16,7 @@ use super::output::{ConnId, Output, PeerPublish};
 use super::queue::{Head, MessageKey, Next, Queue, Queued};
 use super::shard::{Gated, Message, QueuePolicy, Shard, ShardConfig, Timer, unref};
 use super::store::BodyStore;
-use super::topic::{Passage, Pending, Staged, TopicKey};
+use super::topic::{Entrant, Passage, Pending, Staged, TopicKey};
 
 /// What became of a publish.
 pub(super) enum Published {
@@ -32,7 +32,9 @@ pub(super) struct Publish<B> {
     pub(super) count: usize,
     pub(super) bytes: usize,
     pub(super) defer_ns: u64,
+    /// As the contract charges it.
     pub(super) arrival: Instant,
+    pub(super) read: Instant,
 }
 
 /// Whether a queue takes more.
@@ -86,11 +88,11 @@ impl Shard {
         let due = if publish.defer_ns > 0 { now.plus_nanos(publish.defer_ns) } else { Instant::ZERO };
         for body in publish.bodies {
             let message = self.new_message(body, timestamp, publish.arrival);
-            let pending = Pending { message, due };
+            let entrant = Entrant { pending: Pending { message, due }, read: publish.read };
             if delays {
-                self.stage(topic, pending, body.len(), publish.arrival);
+                self.stage(topic, entrant, body.len(), publish.arrival);
             } else {
-                self.admit(topic, pending, publish.arrival, now);
+                self.admit(topic, entrant, publish.arrival, now);
             }
         }
         Published::Done
@@ -103,17 +105,18 @@ impl Shard {
         self.messages.insert(Message { id, timestamp, arrival, body, refs: 1 })
     }
 
-    fn stage(&mut self, topic: TopicKey, pending: Pending, bytes: usize, arrival: Instant) {
+    fn stage(&mut self, topic: TopicKey, entrant: Entrant, bytes: usize, arrival: Instant) {
         if let Some(limiter) = &mut self.topics[topic].limiter {
             let cost = limiter.cost(bytes);
             limiter.waiting_bytes += bytes as u64;
-            limiter.staged.push(Staged { arrival, cost, pending });
+            limiter.staged.push(Staged { arrival, cost, entrant });
         }
         self.mark_topic(topic);
     }
 
     /// The message has passed the topic's contract, which let it go at `release`.
-    fn admit(&mut self, topic: TopicKey, pending: Pending, release: Instant, now: Instant) {
+    fn admit(&mut self, topic: TopicKey, entrant: Entrant, release: Instant, now: Instant) {
+        let Entrant { pending, read } = entrant;
         let message = &self.messages[pending.message];
         let (arrival, bytes) = (message.arrival, message.body.len());
         let entry = &mut self.topics[topic];
@@ -121,7 +124,7 @@ impl Shard {
         entry.counts.admitted_bytes += bytes as u64;
         if let Some(passages) = &mut entry.recording {
             let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
-            passages.push(Passage { arrival, release, passed: now, bytes });
+            passages.push(Passage { arrival, read, release, passed: now, bytes });
             if passages.len() >= TRACE_BATCH {
                 let passages = std::mem::take(passages);
                 self.outputs.push_back(Output::Trace(entry.name.clone(), passages));
@@ -333,7 +336,7 @@ impl Shard {
             }
             for staged in limiter.staged.drain(..) {
                 // The line itself is unbounded in tokens; its bytes were checked when the publish was taken.
-                if limiter.gate.push(staged.pending, staged.cost, staged.arrival).is_err() {
+                if limiter.gate.push(staged.entrant, staged.cost, staged.arrival).is_err() {
                     debug_assert!(false, "a gate without a bound takes everything");
                 }
             }
@@ -345,7 +348,7 @@ impl Shard {
             let topic = &mut self.topics[key];
             let Some(limiter) = &mut topic.limiter else { return };
             let next = if free {
-                limiter.gate.drop_oldest().map(|pending| (pending, now))
+                limiter.gate.drop_oldest().map(|entrant| (entrant, now))
             } else {
                 limiter.gate.pop(now).map(|released| {
                     let delay = released.release.nanos_since(released.arrival);
@@ -354,9 +357,9 @@ impl Shard {
                     (released.item, released.release)
                 })
             };
-            let Some((pending, release)) = next else { break };
-            limiter.waiting_bytes -= self.messages[pending.message].body.len() as u64;
-            self.admit(key, pending, release, now);
+            let Some((entrant, release)) = next else { break };
+            limiter.waiting_bytes -= self.messages[entrant.pending.message].body.len() as u64;
+            self.admit(key, entrant, release, now);
         }
         if let Some(limiter) = &mut self.topics[key].limiter
             && let Some(at) = limiter.gate.next_timeout()

@@ -132,6 +132,8 @@ pub struct PeerPublish {
     pub defer_ns: u64,
     /// When it arrived.
     pub arrival: tidegate_core::Instant,
+    /// When it was read.
+    pub read: tidegate_core::Instant,
 }
 
 /// A connection on its way between shards.

@@ -553,7 +553,8 @@ impl Shard {
             Ok(body) => body,
             Err(step) => return step,
         };
-        let publish = Publish { bodies: std::iter::once(body), count: 1, bytes: body.len(), defer_ns: 0, arrival };
+        let publish =
+            Publish { bodies: std::iter::once(body), count: 1, bytes: body.len(), defer_ns: 0, arrival, read: now };
         self.publish_for(conn, target, publish, ("PUB", 4 + body.len()), now)
     }
 
@@ -578,7 +579,7 @@ impl Shard {
             Err(step) => return step,
         };
         let (bodies, bytes) = (std::iter::once(body), body.len());
-        let publish = Publish { bodies, count: 1, bytes, defer_ns: nanos(delay), arrival };
+        let publish = Publish { bodies, count: 1, bytes, defer_ns: nanos(delay), arrival, read: now };
         self.publish_for(conn, target, publish, ("DPUB", 4 + bytes), now)
     }
 
@@ -603,7 +604,7 @@ impl Shard {
             Err(bad) => return fatal(format!("E_BAD_MESSAGE MPUB {bad}")),
         };
         let (count, bytes) = (batch.message_count(), batch.body_bytes());
-        let publish = Publish { bodies: batch, count, bytes, defer_ns: 0, arrival };
+        let publish = Publish { bodies: batch, count, bytes, defer_ns: 0, arrival, read: now };
         self.publish_for(conn, target, publish, ("MPUB", 4 + body.len()), now)
     }
 
@@ -694,8 +695,9 @@ impl Shard {
         client.hold = Hold::Peer;
         client.count_publishes(&topic, publish.count as u64);
         let bodies = publish.bodies.map(<[u8]>::to_vec).collect();
-        let Publish { defer_ns, arrival, .. } = publish;
-        let message = PeerPublish { from_shard, conn, serial: client.serial, verb, topic, bodies, defer_ns, arrival };
+        let Publish { defer_ns, arrival, read, .. } = publish;
+        let message =
+            PeerPublish { from_shard, conn, serial: client.serial, verb, topic, bodies, defer_ns, arrival, read };
         self.outputs.push_back(Output::Peer { shard, message: PeerMessage::Publish(Box::new(message)) });
         Step::Used(used)
     }
@@ -733,7 +735,8 @@ impl Shard {
             let key = self.topic(&peer.topic, now);
             let (count, bytes) = (peer.bodies.len(), peer.bodies.iter().map(Vec::len).sum());
             let bodies = peer.bodies.iter().map(Vec::as_slice);
-            let publish = Publish { bodies, count, bytes, defer_ns: peer.defer_ns, arrival: peer.arrival };
+            let publish =
+                Publish { bodies, count, bytes, defer_ns: peer.defer_ns, arrival: peer.arrival, read: peer.read };
             match self.publish(key, publish, now) {
                 Published::Done => Ok(()),
                 Published::Blocked => {

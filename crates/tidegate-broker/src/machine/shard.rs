@@ -552,11 +552,11 @@ impl Shard {
             unref(&mut self.messages, &mut self.bodies, queued.message);
         }
         if let Some(mut limiter) = topic.limiter {
-            while let Some(pending) = limiter.gate.drop_oldest() {
-                unref(&mut self.messages, &mut self.bodies, pending.message);
+            while let Some(entrant) = limiter.gate.drop_oldest() {
+                unref(&mut self.messages, &mut self.bodies, entrant.pending.message);
             }
             for staged in limiter.staged {
-                unref(&mut self.messages, &mut self.bodies, staged.pending.message);
+                unref(&mut self.messages, &mut self.bodies, staged.entrant.pending.message);
             }
         }
         for conn in topic.blocked {

@@ -44,8 +44,10 @@ pub(super) struct Topic {
 /// One message's way through its topic's contract, for traces.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Passage {
-    /// Its stamp on arrival.
+    /// When it arrived, as the contract charged it: after a pause of the reader, at the earliest possible.
     pub arrival: Instant,
+    /// When the broker had read it. What the contract released before then, the reader delayed and not the contract.
+    pub read: Instant,
     /// When the contract let it go, by its own reckoning.
     pub release: Instant,
     /// When it really went.
@@ -81,12 +83,20 @@ pub(super) struct Pending {
     pub(super) due: Instant,
 }
 
+/// A message on its way to its topic's contract, and in line there.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Entrant {
+    pub(super) pending: Pending,
+    /// When it was read, for traces.
+    pub(super) read: Instant,
+}
+
 /// A topic's contract at work. One gate serves every discipline, so that changing it keeps tokens and line.
 #[derive(Debug)]
 pub(super) struct TopicLimiter {
     pub(super) contract: Contract,
     pub(super) source: Source,
-    pub(super) gate: Gate<Pending>,
+    pub(super) gate: Gate<Entrant>,
     /// Arrivals of this batch, not yet in order of their stamps.
     pub(super) staged: Vec<Staged>,
     /// Bytes staged and in line.
@@ -99,7 +109,7 @@ pub(super) struct TopicLimiter {
 pub(super) struct Staged {
     pub(super) arrival: Instant,
     pub(super) cost: u64,
-    pub(super) pending: Pending,
+    pub(super) entrant: Entrant,
 }
 
 impl TopicLimiter {
