@@ -3,10 +3,18 @@
 //! [`shape`] says what all of them look like, so that the simulator, the layers and the TCP transport carry any of
 //! them. No machine reads a clock, and none draws random numbers but from the `Rng` that it is handed.
 
+pub mod any;
+pub mod aqm;
 pub mod breakwater;
+pub mod client_rate;
 pub mod credits;
+pub mod dagor;
+pub mod none;
+pub mod probing;
+pub mod seda;
 mod sessions;
 pub mod shape;
+pub mod static_limit;
 mod waiting;
 
 pub use shape::{

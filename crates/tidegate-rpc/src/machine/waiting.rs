@@ -71,6 +71,11 @@ impl Waiting {
         self.entries.is_empty()
     }
 
+    /// No call more may wait without pushing another one out.
+    pub(crate) fn is_full(&self) -> bool {
+        self.len() >= self.bounds.calls
+    }
+
     pub(crate) fn push(&mut self, entry: Entry) {
         self.entries.push_back(entry);
     }
