@@ -162,6 +162,7 @@ impl DrlPenalty {
             numbers: json!({ "rate": limit.rate, "burst": limit.burst, "brokers": rows }),
             table: table(&rows, limit),
             figure: Some(self.figure(&rows)),
+            ..Results::default()
         })
     }
 

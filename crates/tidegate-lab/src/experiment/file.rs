@@ -160,6 +160,9 @@ mod tests {
         let good = "[[theory_check.load]]\nload = 0.5\nburst = 1\nmessages = 1_000_000\n";
         let second = error(&format!("{HEAD}{CHECK}{good}{}", good.replace("0.5", "1.5")));
         assert_eq!(second, "a.toml:12: theory_check.load[1].load: 1.5 is not above 0 and below 1");
-        assert_eq!(error(HEAD), "a.toml:1: 0 kinds: write one of [drl_penalty], [release_law] and [theory_check]");
+        assert_eq!(
+            error(HEAD),
+            "a.toml:1: 0 kinds: write one of [drl_penalty], [release_law], [rpc] and [theory_check]"
+        );
     }
 }

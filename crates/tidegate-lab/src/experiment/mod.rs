@@ -6,6 +6,7 @@
 //! |---|---|
 //! | [`drl_penalty`] | end-to-end latency of a topic whose bucket is split over 1 to n brokers |
 //! | [`release_law`](crate::release_law) | every window of releases of the broker's machine |
+//! | [`rpc`] | schemes of overload control side by side |
 //! | [`theory_check`] | the simulated bucket against the exact M/D/1 values |
 //!
 //! [`read`] reads and checks it, [`Experiment::run`] runs it, [`Outcome::write`] leaves a text, a JSON file and a figure
@@ -15,15 +16,19 @@ pub mod drl_penalty;
 mod file;
 mod outcome;
 mod release_law;
+pub mod rpc;
+mod rpc_show;
 pub mod theory_check;
 
 pub use file::{ExperimentError, parse, read};
 pub use outcome::{Claim, Outcome, WriteError};
+pub use rpc_show::Metric;
 
 use serde::{Deserialize, Serialize};
 
 use crate::bucket::BucketError;
 use crate::release_law::ReleaseLaw;
+use crate::rpc::ScenarioError;
 
 /// An experiment as it stands in its file.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -37,6 +42,8 @@ pub struct Experiment {
     pub drl_penalty: Option<drl_penalty::DrlPenalty>,
     /// If it is of this kind, its settings.
     pub release_law: Option<ReleaseLaw>,
+    /// If it is of this kind, its settings.
+    pub rpc: Option<rpc::Rpc>,
     /// If it is of this kind, its settings.
     pub theory_check: Option<theory_check::TheoryCheck>,
 }
@@ -59,6 +66,18 @@ pub struct Complaint {
     pub message: String,
 }
 
+/// An experiment could not be run.
+#[derive(Clone, PartialEq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RunError {
+    /// A bucket cannot be.
+    #[error(transparent)]
+    Bucket(#[from] BucketError),
+    /// A scenario cannot be.
+    #[error(transparent)]
+    Scenario(#[from] ScenarioError),
+}
+
 impl Complaint {
     fn unless(right: bool, key: &str, message: impl Into<String>) -> Result<(), Self> {
         if right { Ok(()) } else { Err(Self { key: key.to_owned(), message: message.into() }) }
@@ -71,27 +90,30 @@ impl Experiment {
     /// # Errors
     /// The first thing that makes no sense.
     pub fn check(&self) -> Result<(), Complaint> {
-        let Self { drl_penalty, release_law, theory_check, .. } = self;
-        let kinds = [drl_penalty.is_some(), release_law.is_some(), theory_check.is_some()];
+        let Self { drl_penalty, release_law, rpc, theory_check, .. } = self;
+        let kinds = [drl_penalty.is_some(), release_law.is_some(), rpc.is_some(), theory_check.is_some()];
         let kinds = kinds.into_iter().filter(|is_there| *is_there).count();
-        let message = format!("{kinds} kinds: write one of [drl_penalty], [release_law] and [theory_check]");
+        let message = format!("{kinds} kinds: write one of [drl_penalty], [release_law], [rpc] and [theory_check]");
         Complaint::unless(kinds == 1, "", message)?;
         drl_penalty.iter().try_for_each(drl_penalty::DrlPenalty::check)?;
         release_law.iter().try_for_each(release_law::check)?;
+        rpc.iter().try_for_each(rpc::Rpc::check)?;
         theory_check.iter().try_for_each(theory_check::TheoryCheck::check)
     }
 
     /// Runs it; `name` is what its files will be called.
     ///
     /// # Errors
-    /// If a bucket of it cannot be as the settings say; [`check`](Self::check) does not try them all.
-    pub fn run(&self, name: &str, size: Size) -> Result<Outcome, BucketError> {
+    /// If a bucket or a scenario of it cannot be as the settings say; [`check`](Self::check) does not try them all.
+    pub fn run(&self, name: &str, size: Size) -> Result<Outcome, RunError> {
         let results = if let Some(drl_penalty) = &self.drl_penalty {
             drl_penalty.run(self, size)?
         } else if let Some(theory_check) = &self.theory_check {
             theory_check.run(self, size)?
         } else if let Some(law) = &self.release_law {
             release_law::run(law, self, size)
+        } else if let Some(rpc) = &self.rpc {
+            rpc.run(self, size)?
         } else {
             outcome::Results::default()
         };

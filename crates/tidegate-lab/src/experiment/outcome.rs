@@ -33,6 +33,9 @@ pub struct Outcome {
     /// The picture.
     #[serde(skip)]
     pub figure: Option<Figure>,
+    /// More pictures, with what their files' names end in.
+    #[serde(skip)]
+    pub figures: Vec<(String, Figure)>,
 }
 
 /// Something that an experiment should show.
@@ -53,6 +56,7 @@ pub(super) struct Results {
     pub(super) numbers: Value,
     pub(super) table: Table,
     pub(super) figure: Option<Figure>,
+    pub(super) figures: Vec<(String, Figure)>,
 }
 
 /// Results could not be written.
@@ -75,7 +79,7 @@ pub enum WriteError {
 
 impl Outcome {
     pub(super) fn new(name: &str, experiment: &Experiment, size: Size, results: Results) -> Self {
-        let Results { claims, numbers, table, figure } = results;
+        let Results { claims, numbers, table, figure, figures } = results;
         Self {
             name: name.to_owned(),
             title: experiment.title.clone(),
@@ -85,6 +89,7 @@ impl Outcome {
             results: numbers,
             table,
             figure,
+            figures,
         }
     }
 
@@ -94,21 +99,24 @@ impl Outcome {
         self.claims.iter().all(|claim| claim.held)
     }
 
-    /// Writes `<name>.txt`, `<name>.json` and, if there is a figure, `<name>.svg` into `folder`, which is made if it is
-    /// not there. Returns what was written.
+    /// Writes `<name>.txt`, `<name>.json` and, if there are figures, `<name>.svg` and `<name>_<which>.svg` into
+    /// `folder`, which is made if it is not there. Returns what was written.
     ///
     /// # Errors
     /// If a file cannot be written or the figure not be drawn.
     pub fn write(&self, folder: &Path) -> Result<Vec<PathBuf>, WriteError> {
         fs::create_dir_all(folder).map_err(|source| WriteError::File { file: folder.to_owned(), source })?;
         let json = serde_json::to_string_pretty(self).expect("results are plain numbers and text") + "\n";
-        let mut contents = vec![("txt", self.to_string()), ("json", json)];
+        let mut contents = vec![(".txt".to_owned(), self.to_string()), (".json".to_owned(), json)];
         if let Some(figure) = &self.figure {
-            contents.push(("svg", figure.to_svg()?));
+            contents.push((".svg".to_owned(), figure.to_svg()?));
+        }
+        for (which, figure) in &self.figures {
+            contents.push((format!("_{which}.svg"), figure.to_svg()?));
         }
         let mut written = Vec::new();
-        for (extension, content) in contents {
-            let file = folder.join(format!("{}.{extension}", self.name));
+        for (ending, content) in contents {
+            let file = folder.join(format!("{}{ending}", self.name));
             fs::write(&file, content).map_err(|source| WriteError::File { file: file.clone(), source })?;
             written.push(file);
         }

@@ -53,5 +53,5 @@ pub(super) fn run(law: &ReleaseLaw, experiment: &Experiment, size: Size) -> Resu
             seen: format!("{} completed a window with more", report.passage_violations),
         },
     ];
-    Results { claims, numbers: json!(report), table, figure: None }
+    Results { claims, numbers: json!(report), table, ..Results::default() }
 }

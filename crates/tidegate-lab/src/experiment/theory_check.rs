@@ -108,6 +108,7 @@ impl TheoryCheck {
             numbers: json!({ "messages": messages, "runs": runs }),
             table: table(&runs),
             figure: Some(self.figure(&runs)),
+            ..Results::default()
         })
     }
 

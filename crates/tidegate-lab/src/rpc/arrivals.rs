@@ -83,7 +83,7 @@ impl Arrivals {
             first_client += group.clients;
             steps.extend(group.steps.iter().map(|step| (Instant::ZERO + step.at, index, step.load)));
         }
-        steps.sort_by(|a, b| b.0.cmp(&a.0));
+        steps.sort_by_key(|step| core::cmp::Reverse(step.0));
         let burst = scenario.incast.map(|burst| (Instant::ZERO + burst.every, burst.calls, nanos(burst.every)));
         let mut arrivals = Self { sources, capacity, rate: 0.0, clock_ns: 0.0, next: Instant::MAX, steps, burst, rng };
         arrivals.restart(Instant::ZERO);

@@ -19,7 +19,7 @@
 //! |---|---|
 //! | [`scenario`] | what is asked: plant, load and times |
 //! | [`plant`] | the events |
-//! | [`scheme`] | schemes by name |
+//! | [`scheme`] | each scheme with its own machines |
 //! | [`window`] | what is counted between two instants |
 //! | [`report`] | a run from warm-up to end, and its figures |
 
@@ -36,7 +36,8 @@ pub mod window;
 pub use plant::Plant;
 pub use report::{Bin, Report, measure};
 pub use scenario::{Group, Incast, LoadStep, Scenario, ScenarioError, Service, ServiceLaw};
-pub use scheme::{Scheme, measure_scheme};
+pub use scheme::measure_scheme;
+pub use tidegate_rpc::config::Scheme;
 pub use tidegate_rpc::machine::{Priority, Tenant};
 pub use window::Window;
 

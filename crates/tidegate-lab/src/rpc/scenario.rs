@@ -157,7 +157,7 @@ impl Default for Scenario {
 }
 
 /// A scenario makes no sense, or the scheme cannot hold its clients.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[derive(Clone, PartialEq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ScenarioError {
     /// A value cannot be.
@@ -166,6 +166,9 @@ pub enum ScenarioError {
     /// The scheme has too few sessions.
     #[error(transparent)]
     Full(#[from] tidegate_rpc::machine::Full),
+    /// A setting of the scheme cannot be.
+    #[error(transparent)]
+    Scheme(#[from] tidegate_rpc::config::Invalid),
 }
 
 impl Scenario {
@@ -264,6 +267,7 @@ mod micros {
     pub(super) mod option {
         use super::{Deserialize, Deserializer, Duration, Serializer, span};
 
+        #[expect(clippy::ref_option, reason = "serde calls it so")]
         pub(in super::super) fn serialize<S: Serializer>(span: &Option<Duration>, to: S) -> Result<S::Ok, S::Error> {
             match span {
                 Some(span) => super::serialize(span, to),

@@ -1,51 +1,28 @@
-//! Schemes by name, each run with its own machines so that nothing is looked up at each event.
+//! Each scheme with its own machines, so that nothing is looked up at each event.
 
 use tidegate_core::Instant;
-use tidegate_rpc::machine::breakwater::{self, BreakwaterClient, BreakwaterServer};
-use tidegate_rpc::machine::credits::{self, CreditClient, CreditServer};
+use tidegate_rpc::config::Scheme;
+use tidegate_rpc::machine::aqm::AqmServer;
+use tidegate_rpc::machine::breakwater::{BreakwaterClient, BreakwaterServer};
+use tidegate_rpc::machine::client_rate::ClientRateClient;
+use tidegate_rpc::machine::credits::{CreditClient, CreditServer};
+use tidegate_rpc::machine::dagor::{DagorClient, DagorServer};
+use tidegate_rpc::machine::none::{self, EagerClient, OpenServer};
+use tidegate_rpc::machine::probing::{ProbingClient, ProbingServer};
+use tidegate_rpc::machine::seda::SedaClient;
+use tidegate_rpc::machine::static_limit::StaticLimitServer;
 
 use super::report::{Report, measure};
 use super::scenario::{Scenario, ScenarioError};
 
-/// A scheme of overload control with its settings.
-#[derive(Clone, PartialEq, Debug)]
-pub enum Scheme {
-    /// Tidegate's credits.
-    Tidegate(credits::Config),
-    /// Breakwater as published.
-    Breakwater(breakwater::Config),
-}
-
-impl Scheme {
-    /// What [`named`](Self::named) knows.
-    pub const NAMES: [&'static str; 2] = ["tidegate", "breakwater"];
-
-    /// The scheme of this name with its default settings.
-    #[must_use]
-    pub fn named(name: &str) -> Option<Self> {
-        match name {
-            "tidegate" => Some(Self::Tidegate(credits::Config::default())),
-            "breakwater" => Some(Self::Breakwater(breakwater::Config::default())),
-            _ => None,
-        }
-    }
-
-    /// Its name.
-    #[must_use]
-    pub fn name(&self) -> &'static str {
-        match self {
-            Self::Tidegate(_) => "tidegate",
-            Self::Breakwater(_) => "breakwater",
-        }
-    }
-}
-
 /// Runs `scenario` under `scheme`.
 ///
 /// # Errors
-/// [`ScenarioError`] if the scenario makes no sense or the server cannot hold its clients.
+/// [`ScenarioError`] if the scenario or the scheme makes no sense or the server cannot hold its clients.
 pub fn measure_scheme(scenario: &Scenario, scheme: &Scheme) -> Result<Report, ScenarioError> {
+    scheme.check()?;
     let (cores, now) = (scenario.cores, Instant::ZERO);
+    let open = |max_sessions| OpenServer::new(none::Config { max_sessions });
     match scheme {
         Scheme::Tidegate(config) => {
             let server = CreditServer::new(config.clone(), cores, now);
@@ -55,5 +32,20 @@ pub fn measure_scheme(scenario: &Scenario, scheme: &Scheme) -> Result<Report, Sc
             let server = BreakwaterServer::new(*config, cores, now);
             measure(scenario, server, |_, now, _| BreakwaterClient::new(config, now))
         }
+        Scheme::Dagor(config) => {
+            measure(scenario, DagorServer::new(*config, now), |_, _, rng| DagorClient::new(config, rng))
+        }
+        Scheme::Seda(config) => {
+            measure(scenario, open(config.max_sessions), |_, now, rng| SedaClient::new(config, now, rng))
+        }
+        Scheme::ClientRate(config) => {
+            measure(scenario, open(config.max_sessions), |_, now, _| ClientRateClient::new(config, now))
+        }
+        Scheme::Probing(config) => {
+            measure(scenario, ProbingServer::new(*config, now), |_, now, _| ProbingClient::new(config, now))
+        }
+        Scheme::Aqm(config) => measure(scenario, AqmServer::new(*config), |_, _, _| EagerClient),
+        Scheme::StaticLimit(config) => measure(scenario, StaticLimitServer::new(*config), |_, _, _| EagerClient),
+        Scheme::None(config) => measure(scenario, open(config.max_sessions), |_, _, _| EagerClient),
     }
 }

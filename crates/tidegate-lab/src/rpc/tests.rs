@@ -110,7 +110,7 @@ fn too_many_calls_under_way_are_dropped_and_counted() {
 fn steps_bins_bursts_priorities_and_tenants_add_up() {
     let mut group = Group::new(50, 0.2);
     group.steps.push(LoadStep { at: Duration::from_millis(100), load: 0.6 });
-    group.priorities = vec![(tidegate_rpc::machine::Priority(0), 1.0), (tidegate_rpc::machine::Priority(255), 3.0)];
+    group.priorities = vec![(Priority(0), 1.0), (Priority(255), 3.0)];
     let other = Group { tenant: Tenant(7), ..Group::new(10, 0.1) };
     let scenario = Scenario {
         groups: vec![group, other],

@@ -1,0 +1,220 @@
+//! Schemes of overload control side by side: over loads, numbers of clients, causes or parts of a scheme.
+
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use toml::Table as Settings;
+
+use super::outcome::Results;
+use super::rpc_show::{self, Measured, Metric};
+use super::{Claim, Complaint, Experiment, RunError, Size};
+use crate::rpc::{Report, Scenario, ScenarioError, Scheme, measure_scheme};
+use crate::table::number;
+
+/// A quick run takes this much less virtual time, and leaves out cases with more clients than that.
+const QUICK: u32 = 10;
+const QUICK_CLIENTS_MAX: u32 = 100_000;
+
+/// Settings of the kind `rpc`.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Rpc {
+    /// What is compared.
+    pub schemes: Vec<Choice>,
+    /// How often each case is run, each time with another seed.
+    pub seeds: u32,
+    /// What the cases differ in, as the label of an axis; without it they have names only.
+    pub x: Option<String>,
+    /// What the table and the figures show.
+    pub show: Vec<Metric>,
+    /// True if there is a figure over time as well, for each case.
+    #[serde(default)]
+    pub over_time: bool,
+    /// What all cases have in common: the fields of [`Scenario`].
+    #[serde(default)]
+    pub scenario: Settings,
+    /// The cases.
+    pub case: Vec<Case>,
+    /// What should be seen.
+    #[serde(default)]
+    pub claim: Vec<Bar>,
+}
+
+/// A scheme as it is compared.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Choice {
+    /// With its default settings.
+    Named(String),
+    /// With others.
+    Set(SetScheme),
+}
+
+/// A scheme with settings of its own.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SetScheme {
+    /// What it is called here.
+    pub name: String,
+    /// Which it is, as `{ kind = "breakwater", aqm = false }`.
+    pub scheme: Scheme,
+}
+
+/// One point.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Case {
+    /// What it is called.
+    pub name: String,
+    /// Where it is on the axis.
+    pub x: Option<f64>,
+    /// What differs from the common scenario; whole fields are replaced.
+    #[serde(default)]
+    pub scenario: Settings,
+}
+
+/// A claim about what is measured: it must hold for every seed.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Bar {
+    /// Of which scheme, by its name here.
+    pub scheme: String,
+    /// In which case; in all if absent.
+    pub case: Option<String>,
+    /// What.
+    pub what: Metric,
+    /// The least it must be.
+    pub at_least: Option<f64>,
+    /// The most it may be.
+    pub at_most: Option<f64>,
+}
+
+impl Choice {
+    pub(super) fn name(&self) -> &str {
+        match self {
+            Self::Named(name) | Self::Set(SetScheme { name, .. }) => name,
+        }
+    }
+
+    fn scheme(&self) -> Result<Scheme, String> {
+        match self {
+            Self::Named(name) => {
+                Scheme::named(name).ok_or_else(|| format!("no scheme; there are {}", Scheme::NAMES.join(", ")))
+            }
+            Self::Set(set) => {
+                set.scheme.check().map_err(|error| error.to_string())?;
+                Ok(set.scheme.clone())
+            }
+        }
+    }
+}
+
+impl Rpc {
+    pub(super) fn check(&self) -> Result<(), Complaint> {
+        Complaint::unless((1..=100).contains(&self.seeds), "rpc.seeds", "a number from 1 to 100")?;
+        Complaint::unless(!self.schemes.is_empty(), "rpc.schemes", "nothing to compare: name a scheme")?;
+        for choice in &self.schemes {
+            let found = choice.scheme();
+            Complaint::unless(
+                found.is_ok(),
+                "rpc.schemes",
+                format!("{}: {}", choice.name(), found.err().unwrap_or_default()),
+            )?;
+        }
+        Complaint::unless(!self.case.is_empty(), "rpc", "nothing to run: write tables [[rpc.case]]")?;
+        for (index, case) in self.case.iter().enumerate() {
+            let key = format!("rpc.case[{index}]");
+            Complaint::unless(case.x.is_some() == self.x.is_some(), &key, "x goes with the label rpc.x")?;
+            let found = self.scenario(case);
+            Complaint::unless(found.is_ok(), &format!("{key}.scenario"), found.err().unwrap_or_default())?;
+        }
+        for (index, bar) in self.claim.iter().enumerate() {
+            let key = format!("rpc.claim[{index}]");
+            let knows_scheme = self.schemes.iter().any(|choice| choice.name() == bar.scheme);
+            Complaint::unless(knows_scheme, &key, format!("no scheme is called {}", bar.scheme))?;
+            let knows_case = bar.case.as_ref().is_none_or(|name| self.case.iter().any(|case| case.name == *name));
+            Complaint::unless(knows_case, &key, "no case is called so")?;
+            Complaint::unless(bar.at_least.is_some() || bar.at_most.is_some(), &key, "at_least or at_most is missing")?;
+        }
+        Ok(())
+    }
+
+    /// The scenario of a case.
+    fn scenario(&self, case: &Case) -> Result<Scenario, String> {
+        let mut settings = self.scenario.clone();
+        settings.extend(case.scenario.clone());
+        let scenario: Scenario = settings.try_into().map_err(|error: toml::de::Error| error.message().to_owned())?;
+        scenario.check().map_err(|error| error.to_string())?;
+        Ok(scenario)
+    }
+
+    pub(super) fn run(&self, experiment: &Experiment, size: Size) -> Result<Results, RunError> {
+        let mut tasks = Vec::new();
+        for (index, case) in self.case.iter().enumerate() {
+            let mut scenario = self.scenario(case).map_err(|_| ScenarioError::Invalid("a case makes no sense"))?;
+            if size == Size::Quick {
+                if scenario.clients() > QUICK_CLIENTS_MAX {
+                    continue;
+                }
+                scenario.duration /= QUICK;
+            }
+            if self.over_time && scenario.bin.is_none() {
+                scenario.bin = Some(core::time::Duration::from_millis(1));
+            }
+            let seeds = if size == Size::Quick { 1 } else { self.seeds };
+            for choice in &self.schemes {
+                let scheme = choice.scheme().map_err(|_| ScenarioError::Invalid("a scheme makes no sense"))?;
+                for seed in 0..seeds {
+                    // Every scheme meets the same arrivals.
+                    let seed = experiment.seed.wrapping_add(seed.into());
+                    let name = choice.name().to_owned();
+                    tasks.push((index, name, scheme.clone(), Scenario { seed, ..scenario.clone() }));
+                }
+            }
+        }
+        let mut runs = Vec::with_capacity(tasks.len());
+        for (case, scheme, machines, scenario) in tasks {
+            let report = measure_scheme(&scenario, &machines)?;
+            runs.push(Measured { case, scheme, scenario, report });
+        }
+        Ok(Results {
+            claims: self.claim.iter().map(|bar| self.judge(bar, &runs)).collect(),
+            numbers: json!({ "runs": runs.iter().map(|run| self.row(run)).collect::<Vec<_>>() }),
+            table: rpc_show::table(self, &runs),
+            figures: rpc_show::figures(self, &runs),
+            ..Results::default()
+        })
+    }
+
+    /// A run in the results for programs; bins only where somebody looks at them.
+    fn row(&self, run: &Measured) -> serde_json::Value {
+        let bins = if self.over_time { run.report.bins.clone() } else { Vec::new() };
+        let report = Report { bins, ..run.report.clone() };
+        json!({ "case": self.case[run.case].name, "scheme": run.scheme, "seed": run.scenario.seed, "report": report })
+    }
+
+    fn judge(&self, bar: &Bar, runs: &[Measured]) -> Claim {
+        let concerned = |run: &&Measured| {
+            run.scheme == bar.scheme && bar.case.as_ref().is_none_or(|name| self.case[run.case].name == *name)
+        };
+        let values: Vec<f64> = runs.iter().filter(concerned).map(|run| bar.what.of(run)).collect();
+        let (least, most) = values
+            .iter()
+            .fold((f64::INFINITY, f64::NEG_INFINITY), |(least, most), value| (value.min(least), value.max(most)));
+        let held = |value: &f64| {
+            bar.at_least.is_none_or(|bound| *value >= bound) && bar.at_most.is_none_or(|bound| *value <= bound)
+        };
+        let bounds = [("at least", bar.at_least), ("at most", bar.at_most)];
+        let bounds: Vec<String> =
+            bounds.iter().filter_map(|(word, bound)| bound.map(|bound| format!("{word} {}", number(bound)))).collect();
+        let place = bar.case.as_ref().map_or(String::new(), |case| format!(", {case}"));
+        Claim {
+            claim: format!("{}{place}: {} {}", bar.scheme, bar.what.title(), bounds.join(" and ")),
+            held: values.iter().all(held),
+            seen: match values.len() {
+                0 => "not run".to_owned(),
+                1 => number(least),
+                count => format!("{} to {} in {count} runs", number(least), number(most)),
+            },
+        }
+    }
+}
