@@ -1,0 +1,96 @@
+//! The service `tidegate.example.Work`, written by hand: its messages are raw bytes, so that no compiler of protobuf
+//! is needed. `Do` computes and answers what it was sent.
+
+use std::future::{Future, Ready, ready};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::{Buf as _, BufMut as _, Bytes};
+use tonic::body::Body;
+use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
+use tonic::server::{NamedService, UnaryService};
+use tonic::{Request, Response, Status};
+use tower::Service;
+
+use crate::work::compute;
+
+/// The method's path.
+pub(crate) const PATH: &str = "/tidegate.example.Work/Do";
+
+/// Messages that are their bytes.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Raw;
+
+impl Codec for Raw {
+    type Encode = Bytes;
+    type Decode = Bytes;
+    type Encoder = Self;
+    type Decoder = Self;
+
+    fn encoder(&mut self) -> Self {
+        Self
+    }
+
+    fn decoder(&mut self) -> Self {
+        Self
+    }
+}
+
+impl Encoder for Raw {
+    type Item = Bytes;
+    type Error = Status;
+
+    fn encode(&mut self, item: Bytes, buffer: &mut EncodeBuf<'_>) -> Result<(), Status> {
+        buffer.put(item);
+        Ok(())
+    }
+}
+
+impl Decoder for Raw {
+    type Item = Bytes;
+    type Error = Status;
+
+    fn decode(&mut self, buffer: &mut DecodeBuf<'_>) -> Result<Option<Bytes>, Status> {
+        Ok(Some(buffer.copy_to_bytes(buffer.remaining())))
+    }
+}
+
+/// The handlers.
+#[derive(Clone, Copy)]
+pub(crate) struct Work {
+    pub(crate) rounds: u64,
+}
+
+impl UnaryService<Bytes> for Work {
+    type Response = Bytes;
+    type Future = Ready<Result<Response<Bytes>, Status>>;
+
+    fn call(&mut self, request: Request<Bytes>) -> Self::Future {
+        std::hint::black_box(compute(self.rounds));
+        ready(Ok(Response::new(request.into_inner())))
+    }
+}
+
+impl NamedService for Work {
+    const NAME: &'static str = "tidegate.example.Work";
+}
+
+impl Service<http::Request<Body>> for Work {
+    type Response = http::Response<Body>;
+    type Error = std::convert::Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Self::Error>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+        let work = *self;
+        Box::pin(async move {
+            if request.uri().path() != PATH {
+                return Ok(Status::unimplemented("this service has one method: Do").into_http());
+            }
+            Ok(tonic::server::Grpc::new(Raw).unary(work, request).await)
+        })
+    }
+}

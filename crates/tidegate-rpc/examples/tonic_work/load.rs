@@ -1,0 +1,253 @@
+//! The load: calls at the times of a Poisson process, whether or not earlier ones were answered.
+
+use std::cell::RefCell;
+use std::io::Write as _;
+use std::rc::Rc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use clap::{Args, ValueEnum};
+use hdrhistogram::Histogram;
+use http::uri::PathAndQuery;
+use serde_json::{Value, json};
+use tidegate_core::{Instant, Rng};
+use tidegate_rpc::io::layer::{ClientConfig, ClientLayer, ClientService};
+use tidegate_rpc::machine::Tenant;
+use tidegate_rpc::machine::credits::CreditClient;
+use tidegate_runtime::clock;
+use tokio::task::LocalSet;
+use tonic::client::Grpc;
+use tonic::transport::{Channel, Endpoint, Error};
+use tonic::{Request, Status};
+use tower::Layer as _;
+
+use crate::echo::{PATH, Raw};
+
+#[derive(Args, Clone)]
+pub(crate) struct Options {
+    /// The server.
+    #[arg(long)]
+    addr: String,
+    /// Calls per second, in all.
+    #[arg(long, default_value_t = 1_000.0)]
+    rate: f64,
+    /// In place of a rate: so many calls are always in flight. For capacity.
+    #[arg(long)]
+    closed: Option<u32>,
+    /// Seconds that count.
+    #[arg(long, default_value_t = 5.0)]
+    seconds: f64,
+    /// Seconds before them.
+    #[arg(long, default_value_t = 1.0)]
+    warm_up: f64,
+    /// Connections, each a client of its own.
+    #[arg(long, default_value_t = 8)]
+    connections: usize,
+    /// What stands behind the callers.
+    #[arg(long, value_enum, default_value_t = Control::None)]
+    control: Control,
+    /// Answers later than this are not goodput, in microseconds from the intended arrival.
+    #[arg(long)]
+    slo_us: u64,
+    /// Bytes of a request.
+    #[arg(long, default_value_t = 32)]
+    payload: usize,
+    /// Seed of the arrivals.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Control {
+    Tidegate,
+    None,
+}
+
+/// A client, with or without the layer.
+#[derive(Clone)]
+enum Caller {
+    Bare(Grpc<Channel>),
+    Layered(Grpc<ClientService<CreditClient, Channel>>),
+}
+
+impl Caller {
+    async fn call(&mut self, payload: Bytes) -> Result<(), Status> {
+        let path = PathAndQuery::from_static(PATH);
+        let request = Request::new(payload);
+        match self {
+            Self::Bare(grpc) => {
+                grpc.ready().await.map_err(|error| Status::from_error(error.into()))?;
+                grpc.unary(request, path, Raw).await.map(drop)
+            }
+            Self::Layered(grpc) => grpc.unary(request, path, Raw).await.map(drop),
+        }
+    }
+}
+
+/// What came of the calls that count.
+struct Tally {
+    offered: u64,
+    good: u64,
+    failed: u64,
+    served_us: Histogram<u64>,
+    shed_here_us: Histogram<u64>,
+    shed_there_us: Histogram<u64>,
+    late_us: Histogram<u64>,
+}
+
+impl Tally {
+    fn new() -> Self {
+        let histogram = || Histogram::new(3).expect("3 digits are possible");
+        Self {
+            offered: 0,
+            good: 0,
+            failed: 0,
+            served_us: histogram(),
+            shed_here_us: histogram(),
+            shed_there_us: histogram(),
+            late_us: histogram(),
+        }
+    }
+}
+
+struct Run {
+    options: Options,
+    callers: Vec<Caller>,
+    tally: RefCell<Tally>,
+    payload: Bytes,
+    /// Calls intended from here on count.
+    from: Instant,
+    until: Instant,
+}
+
+pub(crate) fn run(options: Options) -> Result<(), Error> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().event_interval(8).build();
+    let runtime = runtime.expect("the system gives a runtime");
+    LocalSet::new().block_on(&runtime, async {
+        let callers = connect(&options).await?;
+        let from = clock::now() + Duration::from_secs_f64(options.warm_up);
+        let until = from + Duration::from_secs_f64(options.seconds);
+        let payload = Bytes::from(vec![0; options.payload]);
+        let run = Rc::new(Run { options, callers, tally: RefCell::new(Tally::new()), payload, from, until });
+        match run.options.closed {
+            Some(in_flight) => closed(&run, in_flight).await,
+            None => open(&run).await,
+        }
+        let report = report(&run);
+        writeln!(std::io::stdout(), "{report}").expect("somebody reads the output");
+        Ok(())
+    })
+}
+
+async fn connect(options: &Options) -> Result<Vec<Caller>, Error> {
+    let mut callers = Vec::new();
+    let mut rng = Rng::stream(options.seed, 1);
+    for _ in 0..options.connections.max(1) {
+        let channel = Endpoint::from_shared(format!("http://{}", options.addr))?.tcp_nodelay(true).connect().await?;
+        callers.push(match options.control {
+            Control::None => Caller::Bare(Grpc::new(channel)),
+            Control::Tidegate => {
+                let layer = ClientLayer::new(CreditClient::new(Tenant(0), &mut rng), ClientConfig::default());
+                Caller::Layered(Grpc::new(layer.layer(channel)))
+            }
+        });
+    }
+    Ok(callers)
+}
+
+/// Calls at random times until the end, then waits a second for the last answers.
+async fn open(run: &Rc<Run>) {
+    let mut rng = Rng::new(run.options.seed);
+    let mut intended = clock::now();
+    while intended < run.until {
+        // The generator has this core for itself: it spins, since tokio's timers tick in milliseconds.
+        while clock::now() < intended {
+            tokio::task::yield_now().await;
+        }
+        let index = usize::try_from(rng.below(run.callers.len() as u64)).expect("below a usize");
+        tokio::task::spawn_local(one(Rc::clone(run), index, intended));
+        intended += Duration::from_secs_f64(rng.exponential() / run.options.rate);
+    }
+    let patience = run.until + Duration::from_secs(1);
+    while clock::now() < patience {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// Keeps `in_flight` calls in flight until the end.
+async fn closed(run: &Rc<Run>, in_flight: u32) {
+    let loops: Vec<_> = (0..in_flight as usize)
+        .map(|index| {
+            let run = Rc::clone(run);
+            tokio::task::spawn_local(async move {
+                while clock::now() < run.until {
+                    one(Rc::clone(&run), index % run.callers.len(), clock::now()).await;
+                }
+            })
+        })
+        .collect();
+    for each in loops {
+        each.await.expect("it does not panic");
+    }
+}
+
+/// One call.
+async fn one(run: Rc<Run>, index: usize, intended: Instant) {
+    let mut caller = run.callers[index].clone();
+    let entered = clock::now();
+    let counts = (run.from..run.until).contains(&intended);
+    if counts {
+        let mut tally = run.tally.borrow_mut();
+        tally.offered += 1;
+        tally.late_us.saturating_record(micros(entered, intended));
+    }
+    let result = caller.call(run.payload.clone()).await;
+    let now = clock::now();
+    if !counts {
+        return;
+    }
+    let mut tally = run.tally.borrow_mut();
+    let place = result.as_ref().err().and_then(|status| status.metadata().get("tidegate-shed-at"));
+    match (&result, place.map(|place| place.as_bytes())) {
+        (Ok(()), _) => {
+            let us = micros(now, intended);
+            tally.good += u64::from(us <= run.options.slo_us);
+            tally.served_us.saturating_record(us);
+        }
+        // From the entry into the layer: what the layer adds.
+        (Err(_), Some(b"client")) => tally.shed_here_us.saturating_record(micros(now, entered)),
+        (Err(_), Some(_)) => tally.shed_there_us.saturating_record(micros(now, intended)),
+        // What other limiters answer.
+        (Err(status), None) if status.code() == tonic::Code::ResourceExhausted => {
+            tally.shed_there_us.saturating_record(micros(now, intended));
+        }
+        (Err(_), None) => tally.failed += 1,
+    }
+}
+
+fn micros(now: Instant, since: Instant) -> u64 {
+    now.nanos_since(since).div_ceil(1_000)
+}
+
+fn quantiles(histogram: &Histogram<u64>) -> Value {
+    let at = |quantile| histogram.value_at_quantile(quantile);
+    json!({ "calls": histogram.len(), "p50": at(0.5), "p99": at(0.99), "p999": at(0.999), "max": histogram.max() })
+}
+
+#[expect(clippy::cast_precision_loss, reason = "rates are rounded anyway")]
+fn report(run: &Run) -> Value {
+    let tally = run.tally.borrow();
+    let seconds = run.options.seconds;
+    let answered = tally.served_us.len() + tally.shed_here_us.len() + tally.shed_there_us.len() + tally.failed;
+    json!({
+        "offered_per_s": tally.offered as f64 / seconds,
+        "goodput_per_s": tally.good as f64 / seconds,
+        "served_per_s": tally.served_us.len() as f64 / seconds,
+        "served_us": quantiles(&tally.served_us),
+        "shed_local_us": quantiles(&tally.shed_here_us),
+        "shed_remote_us": quantiles(&tally.shed_there_us),
+        "failed": tally.failed,
+        "unanswered": tally.offered - answered.min(tally.offered),
+        "late_us_p99": tally.late_us.value_at_quantile(0.99),
+    })
+}

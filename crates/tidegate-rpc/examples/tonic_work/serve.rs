@@ -1,0 +1,181 @@
+//! The server.
+
+use std::io::{self, Write as _};
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::str::FromStr;
+use std::task::{Context, Poll};
+
+use clap::Args;
+use serde_json::json;
+use tidegate_rpc::io::layer::{ConnectionInfo, ServerConfig, ServerLayer, Stamped};
+use tidegate_rpc::io::signal;
+use tidegate_rpc::machine::credits::{Config, CreditServer};
+use tidegate_runtime::clock;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, TcpStream};
+use tonic::transport::server::Connected;
+use tonic::transport::{Error, Server};
+use tower::limit::GlobalConcurrencyLimitLayer;
+use tower::load_shed::LoadShedLayer;
+
+use crate::echo::Work;
+use crate::work::rounds_of;
+
+#[derive(Args)]
+pub(crate) struct Options {
+    /// Where to listen with control.
+    #[arg(long, default_value = "127.0.0.1:0")]
+    addr: SocketAddr,
+    /// Work of a call, in microseconds of this processor, measured once at the start.
+    #[arg(long, default_value_t = 1_000)]
+    work_us: u64,
+    /// Work of a call, in rounds; instead of `--work-us`.
+    #[arg(long)]
+    work_rounds: Option<u64>,
+    /// `tidegate`, `none` or `load_shed:LIMIT`.
+    #[arg(long, default_value = "tidegate")]
+    control: Control,
+    /// Threads that run handlers.
+    #[arg(long, default_value_t = 1)]
+    threads: usize,
+}
+
+#[derive(Clone, Copy)]
+enum Control {
+    Tidegate,
+    None,
+    LoadShed(usize),
+}
+
+impl FromStr for Control {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let limit = text.strip_prefix("load_shed:").and_then(|limit| limit.parse().ok());
+        match (text, limit) {
+            ("tidegate", _) => Ok(Self::Tidegate),
+            ("none", _) => Ok(Self::None),
+            (_, Some(limit)) => Ok(Self::LoadShed(limit)),
+            _ => Err("one of tidegate, none, load_shed:LIMIT".to_owned()),
+        }
+    }
+}
+
+pub(crate) fn run(options: &Options) -> Result<(), Error> {
+    let rounds = options.work_rounds.unwrap_or_else(|| rounds_of(options.work_us));
+    let runtime = match options.control {
+        // What a service without the layer runs on.
+        Control::None | Control::LoadShed(_) if options.threads == 1 => {
+            tokio::runtime::Builder::new_current_thread().enable_all().build()
+        }
+        Control::None | Control::LoadShed(_) => {
+            tokio::runtime::Builder::new_multi_thread().worker_threads(options.threads).enable_all().build()
+        }
+        Control::Tidegate => signal::runtime(options.threads).build(),
+    };
+    runtime.expect("the system gives a runtime").block_on(serve(options, Work { rounds }))
+}
+
+async fn serve(options: &Options, work: Work) -> Result<(), Error> {
+    let listener = TcpListener::bind(options.addr).await.expect("the address is free");
+    let bare = TcpListener::bind(SocketAddr::new(options.addr.ip(), 0)).await.expect("the system has a free port");
+    let address = |listener: &TcpListener| listener.local_addr().expect("it is bound").to_string();
+    say(&json!({ "addr": address(&listener), "bare_addr": address(&bare), "rounds": work.rounds }));
+    tokio::spawn(Server::builder().add_service(work).serve_with_incoming(connections(bare)));
+    let incoming = connections(listener);
+    match options.control {
+        Control::Tidegate => {
+            let cores = u32::try_from(options.threads).expect("so many cores do not exist");
+            let machine = CreditServer::new(Config::default(), cores, clock::now());
+            let mut config = ServerConfig::default();
+            config.threads = options.threads;
+            let layer = ServerLayer::new(machine, config);
+            let router = Server::builder().layer(layer.clone()).add_service(work);
+            router.serve_with_incoming_shutdown(incoming, input_ends()).await?;
+            say(&serde_json::to_value(layer.snapshot(10)).expect("numbers"));
+            Ok(())
+        }
+        Control::LoadShed(limit) => {
+            let layered = Server::builder().layer(LoadShedLayer::new()).layer(GlobalConcurrencyLimitLayer::new(limit));
+            layered.clone().add_service(work).serve_with_incoming_shutdown(incoming, input_ends()).await
+        }
+        Control::None => Server::builder().add_service(work).serve_with_incoming_shutdown(incoming, input_ends()).await,
+    }
+}
+
+/// Ends when standard input does: whoever started the server holds its other end.
+async fn input_ends() {
+    // An error ends it as well.
+    let _ = tokio::task::spawn_blocking(|| io::copy(&mut io::stdin().lock(), &mut io::sink())).await;
+}
+
+fn say(line: &serde_json::Value) {
+    let mut out = io::stdout().lock();
+    writeln!(out, "{line}").and_then(|()| out.flush()).expect("somebody reads the output");
+}
+
+/// Connections that note when they were read.
+fn connections(listener: TcpListener) -> impl futures_core::Stream<Item = io::Result<Connection>> {
+    Accept { listener }
+}
+
+struct Accept {
+    listener: TcpListener,
+}
+
+impl futures_core::Stream for Accept {
+    type Item = io::Result<Connection>;
+
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.listener.poll_accept(cx).map(|accepted| {
+            Some(accepted.and_then(|(stream, peer)| {
+                stream.set_nodelay(true)?;
+                Ok(Connection(Stamped::new(stream, Some(peer))))
+            }))
+        })
+    }
+}
+
+/// tonic attaches to every request what this says of its connection.
+struct Connection(Stamped<TcpStream>);
+
+impl Connected for Connection {
+    type ConnectInfo = ConnectionInfo;
+
+    fn connect_info(&self) -> ConnectionInfo {
+        self.0.info()
+    }
+}
+
+impl AsyncRead for Connection {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for Connection {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_shutdown(cx)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write_vectored(cx, bytes)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.0.is_write_vectored()
+    }
+}
