@@ -1,7 +1,7 @@
 //! DAGOR as Breakwater's authors built it for comparison: one threshold of priorities, obeyed by clients.
 //!
 //! The server moves the threshold by its smoothed queueing delay and tells it in every answer; a request above it is
-//! shed, by the client if it knows and by the server otherwise. The production system (WeChat, 2018) has two-level
+//! shed, by the client if it knows and by the server otherwise. The system in production has two-level
 //! priorities and walks a histogram; this has one level of random priorities.
 //!
 //! Departures: a client hashes its calls' names together with a number of its own, so that clients that all count from
