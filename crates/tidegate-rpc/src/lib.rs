@@ -2,11 +2,13 @@
 //!
 //! | module | its one job |
 //! |---|---|
+//! | [`config`] | a scheme by its name and settings |
 //! | `io` | sockets and layers around them (feature `io`) |
 //! | [`machine`] | every scheme as a pair of pure state machines of one shape |
 //!
 //! Without the feature `io` the crate is pure.
 
+pub mod config;
 #[cfg(feature = "io")]
 pub mod io;
 pub mod machine;
