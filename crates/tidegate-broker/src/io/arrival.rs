@@ -19,10 +19,13 @@ use tidegate_core::Instant;
 const LATE: Duration = Duration::from_millis(1);
 /// Longest wait while stamps matter.
 const WAIT_MAX: Duration = Duration::from_millis(1);
+/// A pause of the reader is followed by this part of it, and by [`LATE`] at least, in which what publishers could not
+/// send comes in: the reader's socket was full, and opens only now.
+const AFTERMATH_PART: u32 = 10;
 /// Stamps matter for this long after the last stamped read; then the reader may sleep as long as it likes.
 const BUSY_FOR: Duration = Duration::from_secs(1);
 
-/// Whether a poll had room for every socket that was readable.
+/// Whether a poll told of every socket that was readable: it had room for all, and no signal ended it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Reported {
     All,
@@ -41,6 +44,8 @@ pub(super) struct Arrivals {
     until: Instant,
     /// Unread sockets were empty at this moment, if the reader was held up since.
     held_up_since: Option<Instant>,
+    /// Until then bytes come that the pause has kept at the publishers.
+    aftermath_until: Instant,
     last_stamped: Option<Instant>,
     last_reported: Reported,
     /// Wall clock minus monotonic clock, ns.
@@ -55,6 +60,7 @@ impl Arrivals {
             entered: now,
             until: now,
             held_up_since: None,
+            aftermath_until: now,
             last_stamped: None,
             last_reported: Reported::All,
             wall_offset: 0,
@@ -91,11 +97,17 @@ impl Arrivals {
         } else {
             None
         };
+        let goes_on = self.last_reported == Reported::Some && self.held_up_since.is_some();
+        match held_up_since {
+            Some(since) if !goes_on => {
+                self.held_up_since = Some(since);
+                self.aftermath_until = now + (now.since(since) / AFTERMATH_PART).max(LATE);
+            }
+            None if !goes_on && now >= self.aftermath_until => self.held_up_since = None,
+            _ => {}
+        }
         if self.last_reported == Reported::All {
-            self.held_up_since = held_up_since;
             self.empty_at = self.polled;
-        } else {
-            self.held_up_since = self.held_up_since.or(held_up_since);
         }
         self.last_reported = reported;
         self.polled = now;
@@ -188,8 +200,36 @@ mod tests {
         arrivals.after_poll(ms(150), wall(ms(150)), Reported::Some);
         poll(&mut arrivals, ms(150), ms(150));
         assert_eq!(arrivals.of(Some(wall(ms(149))), None), ms(100));
+    }
+
+    /// Stopped and continued, as a debugger or a freezer does it.
+    #[test]
+    fn a_poll_that_a_signal_ended_says_nothing_of_any_socket() {
+        let mut arrivals = busy(ms(100));
+        arrivals.before_poll(ms(100), None);
+        arrivals.after_poll(ms(150), wall(ms(150)), Reported::Some);
+        poll(&mut arrivals, ms(150), ms(150));
+        assert_eq!(arrivals.of(Some(wall(ms(150))), None), ms(100));
+    }
+
+    #[test]
+    fn what_the_pause_kept_at_the_publisher_belongs_to_the_pause() {
+        let mut arrivals = busy(ms(100));
+        poll(&mut arrivals, ms(100), ms(150));
         poll(&mut arrivals, ms(150), ms(151));
-        assert_eq!(arrivals.of(Some(wall(ms(151))), None), ms(151));
+        assert_eq!(arrivals.of(Some(wall(ms(151))), None), ms(100));
+        for at in 151..156 {
+            poll(&mut arrivals, ms(at), ms(at + 1));
+        }
+        assert_eq!(arrivals.of(Some(wall(ms(156))), None), ms(156), "a tenth of it later the stamp is believed again");
+    }
+
+    #[test]
+    fn a_pause_in_the_aftermath_of_another_begins_anew() {
+        let mut arrivals = busy(ms(100));
+        poll(&mut arrivals, ms(100), ms(150));
+        poll(&mut arrivals, ms(150), ms(154));
+        assert_eq!(arrivals.of(Some(wall(ms(154))), None), ms(150));
     }
 
     #[test]

@@ -177,13 +177,14 @@ impl<S: Surroundings> Worker<S> {
         // A look without waiting, or a wait that the alarm ends.
         let timeout = due.then(Timespec::default);
         events.clear();
-        match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(events), timeout.as_ref()) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+        let interrupted = match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(events), timeout.as_ref()) {
+            Ok(_) => false,
+            Err(rustix::io::Errno::INTR) => true,
             Err(error) => return Err(error.into()),
-        }
+        };
         self.now = clock::now();
         let unix_ns = clock::realtime_ns();
-        let reported = if events.len() < EVENTS { Reported::All } else { Reported::Some };
+        let reported = if events.len() < EVENTS && !interrupted { Reported::All } else { Reported::Some };
         self.arrivals.after_poll(self.now, unix_ns, reported);
         self.parts.shard.set_wall_clock(self.now, unix_ns);
         Ok(())
