@@ -17,6 +17,8 @@ const MAGIC: u32 = u32::from_le_bytes(*b"TGRP");
 
 const EXACT: u8 = 1;
 const CREDITED: u8 = 2;
+const AWARE: u8 = 4;
+const FLAGS: u8 = EXACT | CREDITED | AWARE;
 
 /// What the client wants, beside every call and on its own.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -27,6 +29,8 @@ pub struct Wish {
     pub exact: bool,
     /// Sent under a credit.
     pub credited: bool,
+    /// The client obeys grants.
+    pub aware: bool,
     /// 0 matters most, 255 least.
     pub priority: u8,
     /// Nanoseconds that are left to the deadline; 0 if there is none.
@@ -64,7 +68,8 @@ pub enum Frame<'a> {
 impl Wish {
     #[inline]
     fn marks(&self) -> [u8; 3] {
-        [u8::from(self.exact) * EXACT + u8::from(self.credited) * CREDITED, self.priority, 0]
+        let flags = [(self.exact, EXACT), (self.credited, CREDITED), (self.aware, AWARE)];
+        [flags.iter().map(|&(is_set, bit)| u8::from(is_set) * bit).sum(), self.priority, 0]
     }
 
     #[inline]
@@ -83,13 +88,14 @@ impl Wish {
             round_trip_ns: fields.u32(),
             exact: flags & EXACT != 0,
             credited: flags & CREDITED != 0,
+            aware: flags & AWARE != 0,
             priority,
         }
     }
 
     #[inline]
     fn check(marks: [u8; 3]) -> Result<(), BadFrame> {
-        check_bits("flags", marks[0], EXACT | CREDITED)?;
+        check_bits("flags", marks[0], FLAGS)?;
         check_bits("reserved", marks[2], 0)
     }
 }
@@ -197,11 +203,12 @@ mod tests {
     const MAX: u32 = 64;
 
     fn wish() -> impl Strategy<Value = Wish> {
-        (any::<u32>(), any::<[bool; 2]>(), any::<u8>(), any::<u64>(), any::<u32>()).prop_map(
-            |(demand, [exact, credited], priority, budget_ns, round_trip_ns)| Wish {
+        (any::<u32>(), any::<[bool; 3]>(), any::<u8>(), any::<u64>(), any::<u32>()).prop_map(
+            |(demand, [exact, credited, aware], priority, budget_ns, round_trip_ns)| Wish {
                 demand,
                 exact,
                 credited,
+                aware,
                 priority,
                 budget_ns,
                 round_trip_ns,
@@ -245,10 +252,10 @@ mod tests {
         assert_eq!(head(MAX + 1, REQUEST, [0; 3]), Err(BadFrame::TooLarge { announced: MAX + 1, limit: MAX }));
         assert_eq!(head(1, CANCEL, [0; 3]), Err(BadFrame::TooLarge { announced: 1, limit: 0 }));
         assert_eq!(head(0, 5, [0; 3]), Err(BadFrame::Kind(5)), "a response comes from a server");
-        assert_eq!(head(0, REQUEST, [4, 0, 0]), Err(BadFrame::Field { field: "flags", value: 4 }));
+        assert_eq!(head(0, REQUEST, [8, 0, 0]), Err(BadFrame::Field { field: "flags", value: 8 }));
         assert_eq!(head(0, DEMAND, [0, 0, 1]), Err(BadFrame::Field { field: "reserved", value: 1 }));
         assert_eq!(head(0, HELLO, [2, 0, 0]), Err(BadFrame::Version { found: 2 }));
-        assert_eq!(head(MAX, REQUEST, [3, 255, 0]), Ok(()));
+        assert_eq!(head(MAX, REQUEST, [7, 255, 0]), Ok(()));
     }
 
     #[test]
@@ -293,7 +300,7 @@ mod tests {
         fn what_can_be_read_is_written_again_byte_by_byte(input in vec(any::<u8>(), 0..80), kind in 0..6_u8) {
             let mut input = input;
             if input.len() > 8 {
-                let head = [input[0] % 40, 0, 0, 0, kind, input[5] % 4, input[6], 0];
+                let head = [input[0] % 40, 0, 0, 0, kind, input[5] % 8, input[6], 0];
                 input[..8].copy_from_slice(&head);
             }
             if let Ok(Decoded::Frame(read, used)) = frame(&input, MAX) {
