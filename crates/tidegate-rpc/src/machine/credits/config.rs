@@ -12,9 +12,6 @@ use crate::machine::Tenant;
 pub struct Config {
     /// How long a call may take, from its caller's view.
     pub objective: Objective,
-    /// Share of the cores' time that may be idle while calls are refused, above 0. Smaller means fewer idle cores and
-    /// more calls that are sent and shed. 0.005: where both cost about the same for calls ten times as dear as a shed.
-    pub idle_share: f64,
     /// Most sessions at a time; further ones are refused. Each takes 64 bytes.
     pub sessions: usize,
     /// Most tenants told apart; further ones share the last place.
@@ -42,7 +39,6 @@ impl Default for Config {
         Self {
             // Ten times the unloaded time: the paper's own choice of SLO (Breakwater, Evaluation).
             objective: Objective::Multiple(10.0),
-            idle_share: 0.005,
             sessions: 1 << 20,
             tenants: 256,
             weights: Vec::new(),

@@ -10,9 +10,9 @@ use crate::machine::{Priority, Tenant};
 const TICK: u32 = 64;
 /// Ticks over which rates are averaged: a thousand calls tell a rate to about 3 %.
 const TICKS: f64 = 16.0;
-/// A tick that differs from the average by this factor is a step, not chance: of 64 calls at random one in 10^8 ticks
-/// is twice what it should be.
-const STEP: f64 = 2.0;
+/// A tick that differs from the average by this factor, and by so many deviations, is a step and not chance.
+const STEP: f64 = 1.5;
+const DEVIATIONS: f64 = 5.0;
 /// A demand below this share of the capacity is forgotten.
 const FORGOTTEN: f64 = 1e-6;
 
@@ -21,6 +21,9 @@ const FORGOTTEN: f64 = 1e-6;
 struct Wanted {
     tick: f64,
     sum: f64,
+    /// Those of them that came with a credit: they come whatever the level is.
+    tick_credited: f64,
+    credited: f64,
 }
 
 /// One tenant's demand and what it was granted.
@@ -35,6 +38,9 @@ struct TenantState {
     share: f64,
     /// Credits that its sessions hold.
     credits: u32,
+    /// Sessions heard in this stretch of calls so far, and in the one before.
+    active: u32,
+    active_before: u32,
 }
 
 /// The demand of all tenants. A tenant is named by its place in the table.
@@ -42,8 +48,9 @@ struct TenantState {
 pub(super) struct Demand {
     tenants: Vec<TenantState>,
     bound: usize,
-    /// Calls and time since the last tick.
+    /// Calls since the last tick, the squares of what they stand for, and when that was.
     calls: u32,
+    squares: f64,
     since: Instant,
     /// The fading sum of time.
     time_ns: f64,
@@ -61,6 +68,7 @@ impl Demand {
             tenants: Vec::new(),
             bound: config.tenants.clamp(1, 1 << 16),
             calls: 0,
+            squares: 0.0,
             since: now,
             time_ns: 0.0,
             preferred: 0.0,
@@ -77,7 +85,16 @@ impl Demand {
             if self.tenants.len() < self.bound {
                 let weight = config.weight(name).max(f64::MIN_POSITIVE);
                 let level = Level::OPEN;
-                self.tenants.push(TenantState { name, weight, wanted: Vec::new(), level, share: f64::MAX, credits: 0 });
+                self.tenants.push(TenantState {
+                    name,
+                    weight,
+                    wanted: Vec::new(),
+                    level,
+                    share: f64::MAX,
+                    credits: 0,
+                    active: 0,
+                    active_before: 0,
+                });
             }
             self.tenants.len() - 1
         });
@@ -109,9 +126,27 @@ impl Demand {
         self.preferred
     }
 
+    /// A session of the tenant in `place` was heard for the first time in this stretch.
+    pub(super) fn on_active(&mut self, place: u16) {
+        self.tenants[usize::from(place)].active += 1;
+    }
+
+    /// A stretch of calls ended: sessions are counted anew.
+    pub(super) fn on_stretch(&mut self) {
+        for tenant in &mut self.tenants {
+            tenant.active_before = core::mem::take(&mut tenant.active);
+        }
+    }
+
+    /// Sessions of the tenant in `place` that are active, at least 1.
+    pub(super) fn active(&self, place: u16) -> u32 {
+        let tenant = &self.tenants[usize::from(place)];
+        tenant.active.max(tenant.active_before).max(1)
+    }
+
     /// A call arrived that stands for `calls` wanted ones. True when it is time for [`Demand::tick`].
     #[inline]
-    pub(super) fn on_call(&mut self, place: u16, priority: Priority, calls: f64) -> bool {
+    pub(super) fn on_call(&mut self, place: u16, priority: Priority, calls: f64, credited: bool) -> bool {
         let wanted = &mut self.tenants[usize::from(place)].wanted;
         // A handful of priorities at most: a search from the front beats a tree.
         let at = wanted.iter().position(|(known, _)| *known >= priority).unwrap_or(wanted.len());
@@ -119,6 +154,10 @@ impl Demand {
             wanted.insert(at, (priority, Wanted::default()));
         }
         wanted[at].1.tick += calls;
+        if credited {
+            wanted[at].1.tick_credited += calls;
+        }
+        self.squares += calls * calls;
         self.calls += 1;
         self.calls >= TICK
     }
@@ -128,6 +167,12 @@ impl Demand {
         now.nanos_since(self.since)
     }
 
+    /// Calls a second that are wanted, by the fading sums.
+    pub(super) fn wanted(&self) -> f64 {
+        let every = self.tenants.iter().flat_map(|tenant| &tenant.wanted);
+        1e9 * every.map(|(_, wanted)| wanted.sum + wanted.tick).sum::<f64>() / self.time_ns.max(1.0)
+    }
+
     /// Computes rates and levels anew for a server that shall be sent `supply` calls a second; all are let through if
     /// it is `None`.
     #[expect(clippy::cast_precision_loss, reason = "a tick is far below 2^52 ns")]
@@ -135,6 +180,7 @@ impl Demand {
         let elapsed = self.since_tick(now).max(1) as f64;
         self.fold(elapsed);
         self.calls = 0;
+        self.squares = 0.0;
         self.since = now;
         let Some(supply) = supply else {
             self.open();
@@ -175,14 +221,17 @@ impl Demand {
     /// Adds the tick to the fading sums; a step replaces them.
     fn fold(&mut self, elapsed: f64) {
         let every = || self.tenants.iter().flat_map(|tenant| &tenant.wanted);
-        let tick: f64 = every().map(|(_, wanted)| wanted.tick).sum::<f64>() / elapsed;
-        let average = every().map(|(_, wanted)| wanted.sum).sum::<f64>() / self.time_ns.max(1.0);
-        let step = self.calls >= TICK && (tick > average * STEP || tick < average / STEP);
+        let tick = every().map(|(_, wanted)| wanted.tick).sum::<f64>();
+        let average = every().map(|(_, wanted)| wanted.sum).sum::<f64>() / self.time_ns.max(1.0) * elapsed;
+        let differs = tick > average * STEP || tick < average / STEP;
+        let step = differs && (tick - average).abs() > DEVIATIONS * self.squares.sqrt();
         let fade = if step { 0.0 } else { 1.0 - 1.0 / TICKS };
         self.time_ns = self.time_ns * fade + elapsed;
         for (_, wanted) in self.tenants.iter_mut().flat_map(|tenant| &mut tenant.wanted) {
             wanted.sum = wanted.sum * fade + wanted.tick;
+            wanted.credited = wanted.credited * fade + wanted.tick_credited;
             wanted.tick = 0.0;
+            wanted.tick_credited = 0.0;
         }
     }
 }
@@ -190,12 +239,16 @@ impl Demand {
 /// The level at which `share` of the `wanted` calls is let through, the better priorities first; and what those
 /// priorities want that are let through for sure.
 fn level_of(wanted: &[(Priority, Wanted)], share: f64) -> (Level, f64) {
+    // Credited calls come first, whatever they are.
+    let credited: f64 = wanted.iter().map(|(_, wanted)| wanted.credited).sum();
+    let left = (share - credited).max(0.0);
     let mut sure = 0.0;
     for (priority, wanted) in wanted {
-        if sure + wanted.sum > share * (1.0 + 1e-9) {
-            return (Level::at(*priority, (share - sure) / wanted.sum), sure);
+        let by_level = wanted.sum - wanted.credited;
+        if sure + by_level > left * (1.0 + 1e-9) {
+            return (Level::at(*priority, (left - sure) / by_level), sure);
         }
-        sure += wanted.sum;
+        sure += by_level;
     }
     (Level::OPEN, sure)
 }

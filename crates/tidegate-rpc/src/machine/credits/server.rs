@@ -1,13 +1,14 @@
 //! Beside the handlers: admit, shed, and tell everybody what to send.
 
 use core::time::Duration;
+use std::collections::VecDeque;
 
 use tidegate_core::Instant;
 
 use crate::machine::credits::config::Config;
 use crate::machine::credits::demand::Demand;
 use crate::machine::credits::level::Level;
-use crate::machine::credits::service::Service;
+use crate::machine::credits::service::{Load, Service};
 use crate::machine::credits::session::{Sessions, span};
 use crate::machine::credits::surplus::Surplus;
 use crate::machine::{
@@ -26,7 +27,11 @@ const CREDITED: f64 = 0.5;
 /// Calls that may wait for each core before any service time is known.
 const BLIND: u32 = 4;
 /// By how much calls of the marginal priority or tenant wait less than the others at most, as a share of the wait.
-const STEP_BACK: f64 = 0.3;
+const STEP_BACK: f64 = 0.5;
+/// Calls over which the number of running calls is averaged.
+const PARALLEL: f64 = 256.0;
+/// What a tick leaves of the counts of what happened: two thousand calls count.
+const FADE: f64 = 31.0 / 32.0;
 /// Calls over which active sessions are counted.
 const STRETCH: u32 = 1024;
 
@@ -41,12 +46,16 @@ pub struct CreditServer {
     surplus: Surplus,
     waiting: u32,
     in_service: u32,
+    /// Until when each waiting call is worth starting, in order of arrival, without those for which that has passed.
+    line: VecDeque<Instant>,
+    /// Whether requests were waiting to be read when one last was.
+    unread: bool,
     /// Core time without work since the last tick, and until when it is counted.
     idle_ns: f64,
     counted: Instant,
-    /// Active sessions: of this stretch of calls so far, of the one before, which stretch it is, calls in it.
-    active: u32,
-    active_before: u32,
+    /// What happened lately.
+    load: Load,
+    /// In which stretch of calls active sessions are being counted, and calls in it.
     stretch: u16,
     stretch_calls: u32,
     /// Computed at each tick: the wait up to which calls are admitted, and calls a second that are let through.
@@ -79,6 +88,14 @@ pub struct Gauges {
     pub credits: u32,
 }
 
+/// Whose call arrived when.
+#[derive(Clone, Copy)]
+struct Arrival {
+    session: SessionId,
+    place: u16,
+    now: Instant,
+}
+
 /// Where a call is, in the lowest bits of its mark; above them come 22 bits of its session's generation and 40 of its
 /// predicted wait.
 const WAITING: u64 = 0;
@@ -96,13 +113,14 @@ impl CreditServer {
             sessions: Sessions::new(config.sessions),
             demand: Demand::new(&config, now),
             service: Service::new(config.objective, cores),
-            surplus: Surplus::new(config.idle_share),
+            surplus: Surplus::new(),
             waiting: 0,
             in_service: 0,
+            line: VecDeque::new(),
+            unread: false,
             idle_ns: 0.0,
             counted: now,
-            active: 0,
-            active_before: 0,
+            load: Load::default(),
             stretch: 1,
             stretch_calls: 0,
             admitted_wait: f64::MAX,
@@ -136,12 +154,22 @@ impl CreditServer {
         self.demand.level(place)
     }
 
-    /// Counts idle core time up to `now`. Cores without a call while calls wait are on their way to one.
+    /// Counts idle core time up to `now`. Cores without a call while calls wait are on their way to one; while requests
+    /// are unread, they read.
     fn count_idle(&mut self, now: Instant) {
-        if self.waiting == 0 && self.in_service < self.cores {
+        if self.waiting == 0 && self.in_service < self.cores && !self.unread {
             self.idle_ns += f64::from(self.cores - self.in_service) * span(now.since(self.counted));
         }
         self.counted = self.counted.max(now);
+    }
+
+    /// Waiting calls that will be started, and not be shed because they have waited too long already.
+    fn worth_starting(&mut self, now: Instant) -> u32 {
+        // Calls that were cancelled are still in the line: it is never longer than what waits.
+        while self.line.len() > self.waiting as usize || self.line.front().is_some_and(|&start_by| start_by < now) {
+            self.line.pop_front();
+        }
+        u32::try_from(self.line.len()).unwrap_or(u32::MAX)
     }
 
     /// A call left the line without being started.
@@ -152,13 +180,26 @@ impl CreditServer {
     }
 
     fn tick(&mut self, now: Instant) {
-        let elapsed = f64::from(self.cores) * span(Duration::from_nanos(self.demand.since_tick(now).max(1)));
-        self.surplus.on_tick((self.idle_ns / elapsed).min(1.0), self.demand.throttled());
+        let elapsed = span(Duration::from_nanos(self.demand.since_tick(now).max(1)));
+        let idle = (self.idle_ns / (elapsed * f64::from(self.cores))).clamp(0.0, 1.0);
         self.idle_ns = 0.0;
+        self.surplus.on_tick(idle, self.demand.throttled());
+        self.load.time_ns += elapsed;
+        let full = self.load.is_full();
+        if full {
+            self.service.on_busy(1.0 - self.surplus.idle(), &self.load);
+        }
         self.admitted_wait = self.service.admitted_wait();
-        let supply = self.service.capacity().map(|capacity| capacity * self.surplus.factor(self.service.room()));
+        let factor = self.surplus.factor(self.service.room(), self.service.refusal_cost());
+        let supply = match self.service.capacity() {
+            Some(capacity) => Some(capacity * factor),
+            // Messages may keep the cores so busy that no call is served and nothing is learnt: half of them must do.
+            None if full => Some(self.demand.wanted() / 2.0),
+            None => None,
+        };
         self.supply = supply.unwrap_or(0.0);
-        self.demand.tick(supply, now);
+        self.load.fade(FADE);
+        self.demand.tick(supply.filter(|_| full), now);
     }
 
     /// The wait up to which a call is admitted: less for those that are let through by chance, so that those which are
@@ -170,18 +211,19 @@ impl CreditServer {
     }
 
     /// Whether a session that does as it likes has had its share.
-    fn over_share(&mut self, id: SessionId, aware: bool, priority: Priority) -> bool {
+    fn over_share(&mut self, id: SessionId, aware: bool, priority: Priority, now: Instant) -> bool {
         if !self.demand.throttled() {
             return false;
         }
-        let active = f64::from(self.active_before.max(self.active).max(1));
-        let fair = self.supply / active;
-        let most = self.config.session_shares * fair;
         let Some(session) = self.sessions.get(id) else { return false };
-        let rate = 1e9 / f64::from(session.gap_ns).max(1.0);
+        let fair = self.demand.share(session.tenant).min(self.supply) / f64::from(self.demand.active(session.tenant));
+        let most = self.config.session_shares * fair;
+        let chance = session.chance(priority, now);
         let level = self.demand.level(session.tenant);
-        if session.gap_ns > 0.0 && rate > most {
-            return !Level::at(Priority(0), fair / rate).passes(Priority(0), &mut session.carry);
+        if let Some(gap) = session.gap(chance)
+            && most * gap < 1e9
+        {
+            return !Level::at(Priority(0), fair * gap / 1e9).passes(Priority(0), &mut session.carry);
         }
         !aware && !level.passes(priority, &mut session.carry)
     }
@@ -193,8 +235,9 @@ impl CreditServer {
         arrived.plus_nanos(whole(longest.min(own)))
     }
 
-    fn decide(&mut self, id: SessionId, place: u16, ask: &Ask, signal: Signal, predicted: f64) -> Option<ShedReason> {
-        if self.over_share(id, ask.aware, ask.priority) {
+    fn decide(&mut self, at: Arrival, ask: &Ask, signal: Signal, predicted: f64) -> Option<ShedReason> {
+        let Arrival { session, place, now } = at;
+        if self.over_share(session, ask.aware, ask.priority, now) {
             return Some(ShedReason::Share);
         }
         if let Some(budget) = ask.budget
@@ -206,7 +249,9 @@ impl CreditServer {
             return (self.waiting >= BLIND * self.cores).then_some(ShedReason::Delay);
         }
         let limit = self.limit(place, ask.priority);
-        let late = predicted > limit || span(signal.queueing_delay) > self.service.longest_wait();
+        // The oldest may be one that will be shed for its age: its age says nothing about this one's wait then.
+        let doomed = self.waiting as usize > self.line.len();
+        let late = predicted > limit || (!doomed && span(signal.queueing_delay) > self.service.longest_wait());
         (late && self.waiting > 0).then_some(ShedReason::Delay)
     }
 
@@ -217,23 +262,26 @@ impl CreditServer {
             && session.stretch != stretch
         {
             session.stretch = stretch;
-            self.active += 1;
+            self.demand.on_active(session.tenant);
         }
         self.stretch_calls += 1;
         if self.stretch_calls >= STRETCH {
             self.stretch_calls = 0;
-            self.active_before = core::mem::take(&mut self.active);
+            self.demand.on_stretch();
             self.stretch = if stretch == u16::MAX { 1 } else { stretch + 1 };
         }
     }
 
     /// The credits that a session has used so far and may go on using: what it has in the server, if it is so fast that
     /// it always has something there.
-    fn wanted_credits(&mut self, id: SessionId) -> u16 {
+    fn wanted_credits(&mut self, id: SessionId, priority: Priority) -> u16 {
         let objective = self.service.objective();
-        let throttled = self.demand.throttled();
+        if !self.demand.throttled() {
+            return 0;
+        }
         let Some(session) = self.sessions.get(id) else { return 0 };
-        if throttled && session.gap_ns > 0.0 && f64::from(session.gap_ns) < objective { session.in_server } else { 0 }
+        let chance = self.demand.level(session.tenant).chance(priority);
+        if session.gap(chance).is_some_and(|gap| gap < objective) { session.in_server } else { 0 }
     }
 
     fn free_credits(&mut self, place: u16) -> u32 {
@@ -247,19 +295,19 @@ impl CreditServer {
     }
 
     /// What the session is told, for as long as a few of its calls take to come.
-    fn grant(&mut self, id: SessionId, now: Instant) -> Grant {
+    fn grant(&mut self, id: SessionId, priority: Priority, now: Instant) -> Grant {
         let Some(session) = self.sessions.get(id) else { return Grant::default() };
-        let (place, gap, told) = (session.tenant, f64::from(session.gap_ns), session.level);
+        let place = session.tenant;
         let level = self.demand.level(place);
-        let wanted = self.wanted_credits(id);
+        // Calls that are not let through are not heard: a lower chance means longer gaps.
+        let chance = level.chance(priority);
+        let gap = session.gap(chance);
+        let wanted = self.wanted_credits(id, priority);
         let shortest = LEASE_OBJECTIVES * self.service.objective();
         let lease = if wanted > 0 {
             shortest
         } else {
-            // Calls that are not let through are not heard: a lower chance means longer gaps.
-            let rarer = (told.chance(Priority::DEFAULT) / level.chance(Priority::DEFAULT)).max(1.0);
-            let gap = if gap > 0.0 { gap } else { self.mean_gap() };
-            (LEASE_GAPS * gap * rarer).max(shortest)
+            (LEASE_GAPS * gap.unwrap_or_else(|| self.mean_gap() / chance)).max(shortest)
         };
         let lease = Duration::from_nanos(whole(lease).max(1)).min(LEASE_MOST);
         let free = self.free_credits(place);
@@ -299,6 +347,7 @@ impl Server for CreditServer {
 
     fn on_request(&mut self, id: SessionId, ask: &Ask, signal: Signal, arrived: Instant, now: Instant) -> Verdict {
         self.count_idle(now);
+        self.unread = !signal.queueing_delay.is_zero() && self.waiting == 0;
         self.reclaim(now);
         self.service.on_round_trip(ask.round_trip);
         let credited = ask.credited && self.sessions.credits(id, now) > 0;
@@ -309,14 +358,24 @@ impl Server for CreditServer {
             if ask.aware && !credited {
                 stands_for = 1.0 / session.chance(ask.priority, now);
             }
-            session.hear(now);
+            session.hear(stands_for, now);
             session.in_server = session.in_server.saturating_add(1);
         }
         self.count_active(id);
-        if self.demand.on_call(place, ask.priority, stands_for) {
+        if self.waiting == 0 {
+            // A core spent it on reading this call, and it was counted as idle.
+            self.idle_ns -= self.service.message();
+        }
+        if self.demand.on_call(place, ask.priority, stands_for, credited) {
             self.tick(now);
         }
-        let predicted = self.service.predict(self.waiting);
+        let ahead = self.worth_starting(now);
+        self.load.arrived += 1.0;
+        if self.waiting > 0 {
+            self.load.waited += 1.0;
+            self.load.parallel += (f64::from(self.in_service) - self.load.parallel) / PARALLEL;
+        }
+        let predicted = self.service.predict(ahead);
         let mark = (u64::from(self.sessions.generation(id)) & GENERATION) << 2 | whole(predicted) << 24;
         let ticket = Ticket {
             session: id,
@@ -326,10 +385,12 @@ impl Server for CreditServer {
             priority: ask.priority,
             mark: mark | WAITING,
         };
-        if let Some(reason) = self.decide(id, place, ask, signal, predicted) {
+        if let Some(reason) = self.decide(Arrival { session: id, place, now }, ask, signal, predicted) {
+            self.load.refused += 1.0;
             return Verdict::Shed(Ticket { mark: mark | SHED, ..ticket }, reason);
         }
         self.waiting += 1;
+        self.line.push_back(ticket.start_by);
         Verdict::Admit(ticket)
     }
 
@@ -341,10 +402,13 @@ impl Server for CreditServer {
         if now > ticket.start_by && waited > Duration::ZERO {
             let mark = ticket.mark & !STATE | SHED;
             self.left_waiting();
+            self.load.refused += 1.0;
             return Verdict::Shed(Ticket { mark, ..ticket }, ShedReason::Deadline);
         }
+        self.line.pop_front();
         self.service.on_started(waited, predicted, self.waiting, now);
         self.in_service += 1;
+        self.load.started += 1.0;
         Verdict::Admit(Ticket { mark: ticket.mark & !STATE | RUNNING, started: now, ..ticket })
     }
 
@@ -364,7 +428,7 @@ impl Server for CreditServer {
         if u64::from(self.sessions.generation(ticket.session)) & GENERATION != (ticket.mark >> 2) & GENERATION {
             return Grant::default();
         }
-        let grant = self.grant(ticket.session, now);
+        let grant = self.grant(ticket.session, ticket.priority, now);
         if let Some(session) = self.sessions.get(ticket.session) {
             session.in_server = session.in_server.saturating_sub(1);
         }

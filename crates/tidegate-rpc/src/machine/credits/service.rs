@@ -14,14 +14,16 @@ const SERVICES: u64 = 2048;
 const KNOWN: u64 = 8;
 /// Samples over which the pace of the queue and the error of the predicted waits are averaged.
 const MEMORY: f64 = 512.0;
-/// The service time that a call is assumed to need at worst, as a quantile: what is later than its objective because
-/// its own service was longer is at most one in two hundred, half of the hundredth that a p99 allows.
-const WORST: f64 = 0.995;
+/// The service time that a call is assumed to need at worst, as a quantile: with the longest wait, one in a hundred is
+/// later than its objective, and most wait less.
+const WORST: f64 = 0.99;
 /// Deviations of the predicted wait that a call must have left when it is admitted, or it might be admitted, wait, and
 /// be shed all the same.
 const DEVIATIONS: f64 = 2.5;
-/// The share of the longest wait that this precaution may take at most.
-const PRECAUTION: f64 = 0.25;
+/// A deviation of this share of the longest wait makes the precaution useless: the wait cannot be told beforehand.
+const UNTOLD: f64 = 0.3;
+/// What a refusal costs beyond its message, as a share of a served call: somebody waited for it.
+const REFUSAL: f64 = 0.01;
 
 /// Estimates of the server's own times, all in nanoseconds.
 #[derive(Clone, Debug)]
@@ -41,8 +43,40 @@ pub(super) struct Service {
     /// By how much calls waited longer than predicted, and that error's square, both averages.
     bias: f64,
     square: f64,
+    /// A core's time for a message.
+    message: f64,
+    /// Calls that run at a time while others wait: more than there are cores if they wait for something else.
+    parallel: f64,
     /// The round trip in the middle of those that clients tell.
     round_trip: f64,
+}
+
+/// What happened in a span of time. Sums may fade, as long as all do alike.
+#[derive(Clone, Copy, Default, Debug)]
+pub(super) struct Load {
+    pub(super) time_ns: f64,
+    /// Calls that arrived; of them those that found others waiting, and those that were refused.
+    pub(super) arrived: f64,
+    pub(super) waited: f64,
+    pub(super) refused: f64,
+    /// Calls that were started.
+    pub(super) started: f64,
+    /// Calls that ran when one arrived that had to wait, on average.
+    pub(super) parallel: f64,
+}
+
+impl Load {
+    /// Makes the past count less.
+    pub(super) fn fade(&mut self, by: f64) {
+        for sum in [&mut self.time_ns, &mut self.arrived, &mut self.waited, &mut self.refused, &mut self.started] {
+            *sum *= by;
+        }
+    }
+
+    /// Whether there is more to do than is done: calls wait or are refused.
+    pub(super) fn is_full(&self) -> bool {
+        self.waited + self.refused > 0.1 * self.arrived
+    }
 }
 
 impl Service {
@@ -59,6 +93,8 @@ impl Service {
             backlogged_since: None,
             bias: 0.0,
             square: 0.0,
+            message: 0.0,
+            parallel: 0.0,
             round_trip: 0.0,
         }
     }
@@ -120,14 +156,13 @@ impl Service {
 
     /// Time between two starts while calls wait.
     pub(super) fn pace(&self) -> f64 {
-        // A few starts are worth less than the mean service time of calls that did not wait for each other.
-        if self.paced >= 8.0 { self.paced_ns / self.paced } else { self.mean / self.cores }
+        // A few starts tell less than the service times of calls that did not wait for each other.
+        if self.paced >= 8.0 { self.paced_ns / self.paced } else { (self.mean + self.message) / self.cores }
     }
 
     /// Calls a second that the server can serve; `None` while that is not known.
     pub(super) fn capacity(&self) -> Option<f64> {
-        let pace = self.pace();
-        (self.known() && pace > 0.0).then(|| 1e9 / pace)
+        self.known().then(|| 1e9 * self.cores.max(self.parallel) / (self.mean + self.message))
     }
 
     /// How long a call takes at most, from its caller's view, if all is as it should be.
@@ -153,12 +188,32 @@ impl Service {
     pub(super) fn admitted_wait(&self) -> f64 {
         let longest = self.longest_wait();
         let deviation = (self.square - self.bias * self.bias).max(0.0).sqrt();
-        longest - (DEVIATIONS * deviation).min(PRECAUTION * longest)
+        let untold = deviation / (UNTOLD * longest);
+        longest - DEVIATIONS * deviation * (1.0 - untold * untold).max(0.0)
     }
 
     /// The wait of a call that finds `waiting` others before it.
     pub(super) fn predict(&self, waiting: u32) -> f64 {
         if waiting == 0 { 0.0 } else { (f64::from(waiting) * self.pace() + self.bias).max(0.0) }
+    }
+
+    /// Over `time_ns`, in which the cores were busy for the share `busy`, `arrived` messages were read and `started` calls
+    /// started, with `parallel` of them running at a time: what remains of the cores' time is what messages took.
+    pub(super) fn on_busy(&mut self, busy: f64, span: &Load) {
+        self.parallel = span.parallel;
+        let cores = self.cores.max(self.parallel);
+        let left = cores * busy * span.time_ns - span.started * self.mean;
+        self.message = (left / span.arrived.max(1.0)).max(0.0);
+    }
+
+    /// A core's time for one message.
+    pub(super) fn message(&self) -> f64 {
+        self.message
+    }
+
+    /// What a refusal costs, as a share of what a served call takes.
+    pub(super) fn refusal_cost(&self) -> f64 {
+        self.message / (self.mean + self.message).max(1.0) + REFUSAL
     }
 
     /// Calls that fit into the server, waiting or running, while all are admitted in time.

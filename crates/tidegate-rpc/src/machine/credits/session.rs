@@ -22,7 +22,7 @@ pub(super) struct Session {
     charged_until: Instant,
     /// What it was told.
     pub(super) level: Level,
-    /// Time between its calls, averaged, in nanoseconds; 0 if unknown.
+    /// Time between the calls that it wants to make, averaged, in nanoseconds; 0 if unknown.
     pub(super) gap_ns: f32,
     /// What earlier chances left over, in 1/65536, for what the server decides in its stead.
     pub(super) carry: u32,
@@ -242,16 +242,21 @@ impl Sessions {
 }
 
 impl Session {
-    /// Heard at `now`: the time between its calls.
+    /// Heard at `now` by a call that stands for `calls` wanted ones.
     #[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, reason = "an average; f32 is exact enough")]
-    pub(super) fn hear(&mut self, now: Instant) {
+    pub(super) fn hear(&mut self, calls: f64, now: Instant) {
         if self.heard != Instant::ZERO {
-            let gap = now.nanos_since(self.heard) as f64;
+            let gap = now.nanos_since(self.heard) as f64 / calls;
             let old = f64::from(self.gap_ns);
             // An eighth: a burst of a few calls does not make a client a fast one.
             self.gap_ns = if old > 0.0 { old + (gap - old) / 8.0 } else { gap } as f32;
         }
         self.heard = now;
+    }
+
+    /// Time between its calls that are let through with `chance`, in nanoseconds; `None` if unknown.
+    pub(super) fn gap(&self, chance: f64) -> Option<f64> {
+        (self.gap_ns > 0.0).then(|| f64::from(self.gap_ns) / chance)
     }
 
     /// The chance with which its client let a call through, as far as the server told it; 1 if that has expired.

@@ -2,39 +2,56 @@
 
 /// Ticks over which the idle share is averaged.
 const TICKS: f64 = 16.0;
-/// By how much one tick may change the correction.
+/// By how much one tick may change what is let through, as a share of the surplus.
 const STEP: f64 = 0.05;
-/// How far the correction may go either way: four times what theory says.
-const CORRECTION: f64 = 4.0;
+/// A surplus below this is changed as if it were this, or it would never leave zero.
+const LEAST: f64 = 0.01;
 /// The most that is ever let through beyond the capacity: twice as much again.
 const MOST: f64 = 2.0;
+/// What a correction may cost in refusals, as a share of the capacity.
+const LOSS: f64 = 0.002;
+/// Cores that idle this much while calls are refused are no chance but a mistake of the estimates.
+const MISTAKE: f64 = 0.1;
 
 /// Calls let through beyond the capacity, as a share of it.
 ///
 /// With more coming than fits, the queue is a random walk below its bound, and it is empty for a share of the time that
-/// M/M/1/K tells: (ρ - 1) / (ρ^(K+1) - 1). The surplus ρ - 1 is the one that makes it the idle share that is wanted;
-/// what real arrivals and services do differently is corrected by the idle share that is seen.
+/// M/M/1/K tells: (ρ - 1) / (ρ^(K+1) - 1). What comes too much is refused, and each refusal takes a message's time. The
+/// surplus ρ - 1 is the one with the least loss in all; what real arrivals and services do differently is corrected by
+/// the idle share that is seen.
 #[derive(Clone, Debug)]
 pub(super) struct Surplus {
-    wanted: f64,
     idle: f64,
+    /// The correction, added to `best`.
     correction: f64,
-    /// The room for which `theory` was computed.
-    room: f64,
-    theory: f64,
+    /// The room and the cost for which `best` was computed.
+    computed_for: (f64, f64),
+    best: Best,
+}
+
+/// The surplus with the least loss, and the idle share that remains with it.
+#[derive(Clone, Copy, PartialEq, Default, Debug)]
+struct Best {
+    surplus: f64,
+    idle: f64,
 }
 
 impl Surplus {
-    pub(super) fn new(wanted: f64) -> Self {
-        Self { wanted: wanted.clamp(1e-6, 0.5), idle: 0.0, correction: 1.0, room: 0.0, theory: 0.0 }
+    pub(super) fn new() -> Self {
+        Self { idle: 0.0, correction: 0.0, computed_for: (0.0, 0.0), best: Best::default() }
     }
 
     /// A tick in which the cores were idle for this share of their time; whether somebody was held back meanwhile.
     pub(super) fn on_tick(&mut self, idle: f64, throttled: bool) {
         self.idle += (idle - self.idle) / TICKS;
-        if throttled {
-            let error = ((self.idle - self.wanted) / self.wanted).clamp(-1.0, 1.0);
-            self.correction = (self.correction * (1.0 + STEP * error)).clamp(1.0 / CORRECTION, CORRECTION);
+        if throttled && self.best.idle > 0.0 {
+            let error = ((self.idle - self.best.idle) / self.best.idle).clamp(-1.0, 1.0);
+            let surplus = self.best.surplus + self.correction;
+            let next = surplus + STEP * error * surplus.max(LEAST);
+            // Half of what theory says at least: chance may be quiet for a while, and then is not. And not so much more
+            // that the refusals would cost more than the idling: they would cost LOSS at most.
+            let more = 0.5 * self.best.surplus + LOSS / self.computed_for.1.max(LOSS);
+            self.correction = (next - self.best.surplus).clamp(-0.5 * self.best.surplus, more);
         }
     }
 
@@ -43,31 +60,39 @@ impl Surplus {
         self.idle
     }
 
-    /// What is let through for each call that fits, for a server with room for `room` calls.
-    pub(super) fn factor(&mut self, room: f64) -> f64 {
-        if (room - self.room).abs() > 0.05 * self.room {
-            self.room = room;
-            self.theory = surplus_for(self.wanted, room);
+    /// What is let through for each call that fits, for a server with room for `room` calls, where a refusal costs the
+    /// share `cost` of what a served call takes.
+    pub(super) fn factor(&mut self, room: f64, cost: f64) -> f64 {
+        let near = |now: f64, before: f64| (now - before).abs() <= 0.05 * before;
+        if !near(room, self.computed_for.0) || !near(cost, self.computed_for.1) {
+            self.computed_for = (room, cost);
+            self.best = best(room, cost);
         }
-        let surplus = (self.theory * self.correction).min(MOST);
-        // Cores that idle although calls are refused are a mistake of the estimates: it is repaired at once, in
-        // proportion, and not a step at a time. What is wanted idle is no mistake, nor is four times as much.
-        let mistake = (self.idle - 4.0 * self.wanted).clamp(0.0, 0.9);
+        let surplus = (self.best.surplus + self.correction).clamp(0.0, MOST);
+        // A mistake is repaired at once, in proportion, and not a step at a time.
+        let mistake = (self.idle - MISTAKE).clamp(0.0, 0.9);
         (1.0 + surplus) / (1.0 - mistake)
     }
 }
 
-/// The surplus with which a queue with room for `room` calls is empty for the share `idle` of the time.
-fn surplus_for(idle: f64, room: f64) -> f64 {
+/// The surplus that loses least of the cores' time to idling and to refusals.
+fn best(room: f64, cost: f64) -> Best {
     let places = room.max(1.0) + 1.0;
-    let (mut low, mut high) = (0.0, MOST.ln_1p());
-    // The idle share falls as the surplus grows; 30 halvings are exact to a billionth.
-    for _ in 0..30 {
-        let middle = f64::midpoint(low, high);
-        let empty = middle.exp_m1() / (middle * places).exp_m1();
-        if empty > idle { low = middle } else { high = middle }
+    let idle = |surplus: f64| surplus / ((surplus.ln_1p() * places).exp() - 1.0);
+    let loss = |surplus: f64| idle(surplus) + cost * surplus;
+    // The loss has one minimum: 40 cuts of the golden section place it within a billionth.
+    const CUT: f64 = 0.618_033_988_749_895;
+    let (mut low, mut high) = (1e-6, MOST);
+    for _ in 0..40 {
+        let (left, right) = (high - CUT * (high - low), low + CUT * (high - low));
+        if loss(left) < loss(right) {
+            high = right;
+        } else {
+            low = left;
+        }
     }
-    high.exp_m1()
+    let surplus = f64::midpoint(low, high);
+    Best { surplus, idle: idle(surplus) }
 }
 
 #[cfg(test)]
@@ -75,22 +100,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn more_room_needs_less_surplus() {
-        let surplus = |room| surplus_for(0.005, room);
-        assert!((surplus(12.0) - 0.37).abs() < 0.02, "{}", surplus(12.0));
-        assert!((surplus(108.0) - 0.0125).abs() < 0.002, "{}", surplus(108.0));
-        assert!(surplus(1.0) <= MOST + 1e-6);
+    fn more_room_and_dearer_refusals_need_less_surplus() {
+        let few = best(12.0, 0.1);
+        let many = best(108.0, 0.1);
+        let dear = best(108.0, 0.5);
+        assert!((few.surplus - 0.19).abs() < 0.05 && few.idle < 0.03, "{few:?}");
+        assert!((many.surplus - 0.03).abs() < 0.01 && many.idle < 0.002, "{many:?}");
+        assert!(dear.surplus < many.surplus && dear.idle > many.idle, "{dear:?}");
     }
 
     #[test]
     fn idle_cores_raise_it_and_busy_ones_lower_it() {
-        let mut idle = Surplus::new(0.005);
+        let mut idle = Surplus::new();
+        let first = idle.factor(100.0, 0.1);
         let mut busy = idle.clone();
         for _ in 0..20 {
-            idle.on_tick(0.015, true);
+            idle.on_tick(0.05, true);
             busy.on_tick(0.0, true);
         }
-        assert!(idle.factor(100.0) > 1.02 && busy.factor(100.0) < 1.01);
-        assert!((idle.idle() - 0.0109).abs() < 0.001);
+        assert!(idle.factor(100.0, 0.1) > first && busy.factor(100.0, 0.1) < first);
     }
 }
