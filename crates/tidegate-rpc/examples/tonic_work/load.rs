@@ -97,7 +97,7 @@ struct Tally {
 
 impl Tally {
     fn new() -> Self {
-        let histogram = || Histogram::new(3).expect("3 digits are possible");
+        let histogram = || Histogram::new_with_bounds(1, 60_000_000, 3).expect("these bounds are possible");
         Self {
             offered: 0,
             good: 0,

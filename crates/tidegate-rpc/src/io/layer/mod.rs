@@ -34,6 +34,8 @@ mod running;
 mod server;
 mod sessions;
 mod stamp;
+#[cfg(test)]
+mod tests;
 
 pub use body::CallBody;
 pub use client::{ClientFuture, ClientLayer, ClientService};

@@ -1,0 +1,250 @@
+use core::pin::pin;
+use core::time::Duration;
+
+use http_body_util::BodyExt as _;
+use tower_layer::Layer as _;
+
+use super::super::fixture::Recorder;
+use super::super::headers::{self, GRANT, SHED, SHED_AT};
+use super::super::{Arrived, Mode, ServerConfig, ServerLayer, Until};
+use super::*;
+use crate::machine::{Done, Grant, ShedReason, Tenant};
+
+fn config() -> ServerConfig {
+    let mut config = ServerConfig::default().clock(clock);
+    config.yields = 0;
+    config
+}
+
+fn layer(machine: Recorder) -> ServerLayer<Recorder> {
+    ServerLayer::new(machine, config())
+}
+
+fn shedding(reason: ShedReason) -> Recorder {
+    Recorder { verdicts: [Some(reason)].into(), ..Recorder::default() }
+}
+
+/// How calls ended, as the machine was told.
+fn told(layer: &ServerLayer<Recorder>) -> Vec<Done> {
+    layer.with_machine(|machine, _| machine.done.clone())
+}
+
+#[tokio::test]
+async fn an_answer_carries_the_grant_and_the_time_at_the_server() {
+    let grant = Grant { window: 3, level: 9, lease: Duration::from_millis(20) };
+    let layer = layer(Recorder { grant, ..Recorder::default() });
+    let mut service = layer.layer(Handler::new(|_| async {
+        pass_us(812);
+        Ok(Response::new(Full::<Bytes>::from("done")))
+    }));
+    let answer = service.call(request("/")).await.unwrap();
+    assert_eq!(answer.headers()[GRANT], "w=3,l=9,t=20000,s=812");
+    assert_eq!(answer.into_body().collect().await.unwrap().to_bytes(), "done");
+    assert_eq!(told(&layer), [Done::Served]);
+    let snapshot = layer.snapshot(1);
+    assert_eq!((snapshot.served, snapshot.in_flight, snapshot.credits), (1, 0, 3));
+}
+
+#[tokio::test]
+async fn a_shed_call_says_so_and_its_handler_never_runs() {
+    let layer = layer(shedding(ShedReason::Delay));
+    let handler = at_once();
+    let mut service = layer.layer(handler.clone());
+    let answer = service.call(grpc_request()).await.unwrap();
+    let headers = answer.headers();
+    assert_eq!(
+        (&headers[SHED], &headers[SHED_AT], &headers["grpc-status"]),
+        (&"delay".parse().unwrap(), &"server".parse().unwrap(), &"8".parse().unwrap())
+    );
+    let pushback: u64 = headers["grpc-retry-pushback-ms"].to_str().unwrap().parse().unwrap();
+    assert!((500..=1_500).contains(&pushback), "{pushback}");
+    assert!(headers.contains_key(GRANT), "a refusal carries a grant too");
+    assert!(answer.body().is_end_stream());
+    assert_eq!((handler.ran(), told(&layer)), (0, vec![Done::Shed]));
+    assert_eq!(layer.snapshot(0).shed[0].calls, 1);
+}
+
+#[tokio::test]
+async fn a_call_shed_when_it_would_start_hands_its_turn_on() {
+    let layer = layer(Recorder { starts: [Some(ShedReason::Deadline)].into(), ..Recorder::default() });
+    let handler = at_once();
+    let mut service = layer.layer(handler.clone());
+    let (first, second) = (service.call(request("/")), service.call(request("/")));
+    assert_eq!(first.await.unwrap().status(), 503);
+    assert_eq!(handler.ran(), 0);
+    assert_eq!(second.await.unwrap().status(), 200);
+    assert_eq!(told(&layer), [Done::Shed, Done::Served]);
+}
+
+#[test]
+fn calls_start_one_by_one_and_the_wait_of_the_oldest_is_the_signal() {
+    let layer = layer(Recorder::default());
+    let handler = never();
+    let mut service = layer.layer(handler.clone());
+    let mut first = Box::pin(service.call(request("/")));
+    pass_us(5);
+    let mut second = Box::pin(service.call(request("/")));
+    pass_us(10);
+    assert!(poll(second.as_mut()).is_pending());
+    assert_eq!(handler.ran(), 0, "the first has the turn");
+    drop(service.call(request("/")));
+    assert!(poll(first.as_mut()).is_pending());
+    assert!(poll(second.as_mut()).is_pending());
+    assert_eq!(handler.ran(), 2, "a handler that waits for something else has given its turn away");
+    drop(service.call(request("/")));
+    let delays = layer.with_machine(|machine, _| {
+        machine.signals.iter().map(|signal| signal.queueing_delay.as_micros()).collect::<Vec<_>>()
+    });
+    assert_eq!(delays, [0, 5, 15, 0]);
+}
+
+#[test]
+fn bytes_read_earlier_count_from_then() {
+    let layer = layer(Recorder::default());
+    let mut service = layer.layer(at_once());
+    let mut early = request("/");
+    early.extensions_mut().insert(Arrived(clock()));
+    pass_us(40);
+    drop(service.call(early));
+    layer.with_machine(|machine, _| assert_eq!(machine.signals[0].queueing_delay, Duration::from_micros(40)));
+}
+
+#[test]
+fn a_dropped_call_is_cancelled_once_in_line_and_once_while_it_runs() {
+    let layer = layer(Recorder::default());
+    let mut service = layer.layer(never());
+    drop(service.call(request("/")));
+    assert_eq!(told(&layer), [Done::Cancelled]);
+    let mut running = Box::pin(service.call(request("/")));
+    assert!(poll(running.as_mut()).is_pending());
+    drop(running);
+    assert_eq!(told(&layer), [Done::Cancelled, Done::Cancelled]);
+    let snapshot = layer.snapshot(0);
+    assert_eq!((snapshot.cancelled, snapshot.in_flight, snapshot.waiting), (2, 0, 0));
+}
+
+#[test]
+fn a_handler_that_panics_gives_its_turn_back() {
+    let layer = layer(Recorder::default());
+    let handler = Handler::new(|request: Request<Full<Bytes>>| {
+        assert!(request.uri().path() != "/panic", "as the test wants it");
+        ready(Ok(Response::new(Full::<Bytes>::from("done"))))
+    });
+    let mut service = layer.layer(handler);
+    let mut panics = Box::pin(service.call(request("/panic")));
+    let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| poll(panics.as_mut()).is_ready()));
+    assert!(caught.is_err());
+    drop(panics);
+    assert!(poll(pin!(service.call(request("/")))).is_ready());
+    assert_eq!(told(&layer), [Done::Cancelled, Done::Served]);
+}
+
+#[tokio::test]
+async fn a_dry_run_admits_and_counts_what_it_would_have_shed() {
+    let mut config = config();
+    config.mode = Mode::DryRun;
+    let machine = Recorder { starts: [Some(ShedReason::Deadline)].into(), ..shedding(ShedReason::Delay) };
+    let layer = ServerLayer::new(machine, config);
+    let handler = at_once();
+    let mut service = layer.layer(handler.clone());
+    for _ in 0..3 {
+        let answer = service.call(request("/")).await.unwrap();
+        assert_eq!((answer.status().as_u16(), answer.headers().get(GRANT)), (200, None));
+    }
+    let snapshot = layer.snapshot(0);
+    assert_eq!((handler.ran(), snapshot.served, snapshot.in_flight), (3, 3, 0));
+    assert!(snapshot.shed.is_empty());
+    let would: Vec<_> = snapshot.would_have_shed.iter().map(|count| (count.reason, count.calls)).collect();
+    assert_eq!(would, [(ShedReason::Delay, 1), (ShedReason::Deadline, 1)]);
+    assert_eq!(told(&layer), [Done::Shed, Done::Shed, Done::Served]);
+}
+
+#[tokio::test]
+async fn health_checks_pass_whatever_the_machine_says() {
+    let layer = layer(Recorder { verdicts: [Some(ShedReason::Delay); 5].into(), ..Recorder::default() });
+    let mut service = layer.layer(at_once());
+    for path in ["/healthz", "/readyz", "/livez", "/grpc.health.v1.Health/Check"] {
+        assert_eq!(service.call(request(path)).await.unwrap().status(), 200, "{path}");
+    }
+    assert_eq!(service.call(request("/healthz/more")).await.unwrap().status(), 503);
+    assert_eq!((layer.snapshot(0).exempt, told(&layer).len()), (4, 1));
+}
+
+#[tokio::test]
+async fn callers_without_the_layer_are_told_apart_by_their_address() {
+    let layer = layer(Recorder::default());
+    let mut service = layer.layer(at_once());
+    for address in ["10.0.0.1:5", "10.0.0.2:5", "10.0.0.1:6"] {
+        let mut request = grpc_request();
+        request.extensions_mut().insert(address.parse::<core::net::SocketAddr>().unwrap());
+        request.headers_mut().insert("grpc-timeout", "20m".parse().unwrap());
+        service.call(request).await.unwrap();
+    }
+    layer.with_machine(|machine, _| {
+        assert_eq!(machine.sessions[0], machine.sessions[2]);
+        assert_ne!(machine.sessions[0], machine.sessions[1]);
+        assert!(machine.asks.iter().all(|ask| !ask.aware && ask.budget == Some(Duration::from_millis(20))));
+    });
+}
+
+#[tokio::test]
+async fn a_client_is_known_by_its_number_and_its_tenant_by_the_servers_rule() {
+    let config = config().tenant(|seen| Tenant(if seen.headers.contains_key("authorization") { 7 } else { 8 }));
+    let layer = ServerLayer::new(Recorder::default(), config);
+    let mut service = layer.layer(at_once());
+    for address in ["10.0.0.1:5", "10.0.0.2:5"] {
+        let mut request = request("/");
+        request.extensions_mut().insert(address.parse::<core::net::SocketAddr>().unwrap());
+        let headers = request.headers_mut();
+        headers.insert(headers::CLIENT, headers::write_client(99));
+        headers.insert(headers::ASK, "d=4,p=0,t=1000".parse().unwrap());
+        headers.insert("authorization", "somebody".parse().unwrap());
+        service.call(request).await.unwrap();
+    }
+    layer.with_machine(|machine, _| {
+        assert_eq!(machine.opened, 1, "wherever it calls from");
+        let ask = machine.asks[0];
+        assert_eq!((ask.demand, ask.priority.0, ask.tenant, ask.aware), (4, 0, Tenant(7), true));
+    });
+    assert_eq!(layer.snapshot(1).demand, 4);
+}
+
+#[tokio::test]
+async fn a_call_may_run_until_its_body_ends_and_the_trailers_carry_the_grant() {
+    let mut config = config();
+    config.until = Until::Body;
+    let layer = ServerLayer::new(Recorder::default(), config);
+    let mut service = layer.layer(Handler::new(|_| ready(Ok(Response::new(WithTrailers::default())))));
+    let answer = service.call(request("/")).await.unwrap();
+    assert!(!answer.headers().contains_key(GRANT));
+    assert_eq!(layer.snapshot(0).in_flight, 1);
+    pass_us(70);
+    let body = answer.into_body().collect().await.unwrap();
+    assert_eq!(body.trailers().unwrap()[GRANT], "w=0,l=0,s=70");
+    assert_eq!((layer.snapshot(0).in_flight, told(&layer)), (0, vec![Done::Served]));
+    let answer = service.call(request("/")).await.unwrap();
+    drop(answer);
+    assert_eq!(told(&layer), [Done::Served, Done::Cancelled], "its reader went away");
+}
+
+#[tokio::test]
+async fn a_stream_counts_until_its_head_by_default() {
+    let layer = layer(Recorder::default());
+    let mut service = layer.layer(Handler::new(|_| ready(Ok(Response::new(WithTrailers::default())))));
+    let answer = service.call(request("/")).await.unwrap();
+    assert!(answer.headers().contains_key(GRANT));
+    assert_eq!((layer.snapshot(0).in_flight, told(&layer)), (0, vec![Done::Served]));
+}
+
+#[test]
+fn a_call_whose_turn_came_lets_the_run_queue_go_first() {
+    let mut config = config();
+    config.yields = 2;
+    let layer = ServerLayer::new(Recorder::default(), config);
+    let handler = at_once();
+    let mut service = layer.layer(handler.clone());
+    let mut call = Box::pin(service.call(request("/")));
+    assert!(poll(call.as_mut()).is_pending() && poll(call.as_mut()).is_pending());
+    assert_eq!(handler.ran(), 0);
+    assert!(poll(call.as_mut()).is_ready());
+}
