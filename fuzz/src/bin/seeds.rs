@@ -8,6 +8,7 @@ use std::{fs, io};
 use tidegate_broker::io::transport::Transport;
 use tidegate_wire::nsq::client;
 use tidegate_wire::nsq::frame::{self, Header, hex_id};
+use tidegate_wire::rpc;
 
 fn main() -> io::Result<()> {
     let session = session();
@@ -26,6 +27,7 @@ fn main() -> io::Result<()> {
         "transport",
         &[&compressed(0, Transport::start_snappy), &compressed(1, |transport| transport.start_deflate(6))],
     )?;
+    write("rpc_frame", &[&calls(), &answers()])?;
     write("config_toml", &[include_bytes!("../../../tidegate.example.toml"), b"mem_queue_size = 0\nid = 7\n"])?;
     let answer = br#"{"ttl":60,"identity":"ada","identity_url":"","authorizations":[
         {"topic":"^t.*$","channels":[".*","c[0-9]"],"permissions":["publish","subscribe"]}]}"#;
@@ -67,6 +69,27 @@ fn frames() -> Vec<u8> {
     frame::put_ok(&mut bytes);
     frame::put_error(&mut bytes, b"E_BAD_TOPIC x");
     frame::put_message(&mut bytes, &Header { timestamp: 1, attempts: 2, id: hex_id(3) }, b"body");
+    bytes
+}
+
+fn calls() -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let wish = rpc::client::Wish { demand: 3, credited: true, priority: 128, budget_ns: 9, ..Default::default() };
+    rpc::client::put_hello(&mut bytes, 1);
+    rpc::client::put_request(&mut bytes, 7, &wish, b"payload");
+    rpc::client::put_demand(&mut bytes, &wish);
+    rpc::client::put_cancel(&mut bytes, 7);
+    bytes
+}
+
+fn answers() -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let grant = rpc::server::Grant { lease_ns: 1_000, window: 4, level: 2 };
+    for status in [rpc::server::Status::Served, rpc::server::Status::Shed { reason: 3 }, rpc::server::Status::Failed] {
+        let response = rpc::server::Response { id: 7, status, server_time_ns: 50, grant: Some(grant) };
+        rpc::server::put_response(&mut bytes, &response, b"answer");
+    }
+    rpc::server::put_grant(&mut bytes, &grant);
     bytes
 }
 
