@@ -1,5 +1,10 @@
 //! Schemes of overload control side by side: over loads, numbers of clients, causes or parts of a scheme.
 
+use core::num::NonZero;
+use core::sync::atomic::{AtomicUsize, Ordering};
+use core::time::Duration;
+use std::thread;
+
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use toml::Table as Settings;
@@ -13,6 +18,10 @@ use crate::table::number;
 /// A quick run takes this much less virtual time, and leaves out cases with more clients than that.
 const QUICK: u32 = 10;
 const QUICK_CLIENTS_MAX: u32 = 100_000;
+/// What it leaves of the warm-up, at least.
+const QUICK_WARM_UP: Duration = Duration::from_millis(100);
+/// What it leaves of a run after a step of the load.
+const QUICK_AFTER_STEP: Duration = Duration::from_millis(100);
 
 /// Settings of the kind `rpc`.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -88,6 +97,17 @@ pub struct Bar {
     pub at_most: Option<f64>,
 }
 
+/// A part of the run, but no step of the load left out.
+fn shorten(scenario: &mut Scenario) {
+    let steps = scenario.groups.iter().flat_map(|group| &group.steps);
+    let last = steps.map(|step| step.at.saturating_sub(scenario.warm_up)).max();
+    if last.is_none() {
+        scenario.warm_up = scenario.warm_up.min(QUICK_WARM_UP.max(scenario.warm_up / QUICK));
+    }
+    let least = last.map_or(Duration::ZERO, |at| at + QUICK_AFTER_STEP);
+    scenario.duration = scenario.duration.min(least.max(scenario.duration / QUICK));
+}
+
 impl Choice {
     pub(super) fn name(&self) -> &str {
         match self {
@@ -155,10 +175,10 @@ impl Rpc {
                 if scenario.clients() > QUICK_CLIENTS_MAX {
                     continue;
                 }
-                scenario.duration /= QUICK;
+                shorten(&mut scenario);
             }
             if self.over_time && scenario.bin.is_none() {
-                scenario.bin = Some(core::time::Duration::from_millis(1));
+                scenario.bin = Some(Duration::from_millis(1));
             }
             let seeds = if size == Size::Quick { 1 } else { self.seeds };
             for choice in &self.schemes {
@@ -167,15 +187,12 @@ impl Rpc {
                     // Every scheme meets the same arrivals.
                     let seed = experiment.seed.wrapping_add(seed.into());
                     let name = choice.name().to_owned();
-                    tasks.push((index, name, scheme.clone(), Scenario { seed, ..scenario.clone() }));
+                    let scenario = Scenario { seed, ..scenario.clone() };
+                    tasks.push(Task { case: index, name, scheme: scheme.clone(), scenario });
                 }
             }
         }
-        let mut runs = Vec::with_capacity(tasks.len());
-        for (case, scheme, machines, scenario) in tasks {
-            let report = measure_scheme(&scenario, &machines)?;
-            runs.push(Measured { case, scheme, scenario, report });
-        }
+        let runs = measure_all(tasks)?;
         Ok(Results {
             claims: self.claim.iter().map(|bar| self.judge(bar, &runs)).collect(),
             numbers: json!({ "runs": runs.iter().map(|run| self.row(run)).collect::<Vec<_>>() }),
@@ -217,4 +234,40 @@ impl Rpc {
             },
         }
     }
+}
+
+/// One run to do.
+struct Task {
+    case: usize,
+    name: String,
+    scheme: Scheme,
+    scenario: Scenario,
+}
+
+/// Runs all of them, one for each of this machine's cores at a time; the results are in the order of the tasks.
+fn measure_all(tasks: Vec<Task>) -> Result<Vec<Measured>, RunError> {
+    let count = tasks.len();
+    let workers = thread::available_parallelism().map_or(1, NonZero::get).min(count.max(1));
+    let next = AtomicUsize::new(0);
+    let work = || {
+        let mut done = Vec::new();
+        while let Some((index, task)) = next_of(&tasks, &next) {
+            done.push((index, measure_scheme(&task.scenario, &task.scheme)));
+        }
+        done
+    };
+    let mut reports = thread::scope(|scope| {
+        let workers: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
+        workers.into_iter().flat_map(|worker| worker.join().expect("a run does not panic")).collect::<Vec<_>>()
+    });
+    reports.sort_by_key(|(index, _)| *index);
+    let runs = tasks.into_iter().zip(reports).map(|(task, (_, report))| {
+        Ok(Measured { case: task.case, scheme: task.name, scenario: task.scenario, report: report? })
+    });
+    runs.collect()
+}
+
+fn next_of<'a>(tasks: &'a [Task], next: &AtomicUsize) -> Option<(usize, &'a Task)> {
+    let index = next.fetch_add(1, Ordering::Relaxed);
+    tasks.get(index).map(|task| (index, task))
 }

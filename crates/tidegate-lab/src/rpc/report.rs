@@ -103,7 +103,7 @@ pub struct Report {
     pub goodput_per_s: f64,
     /// Goodput as a share of the capacity.
     pub goodput_of_capacity: f64,
-    /// Goodput as a share of what is possible: the lesser of load and capacity.
+    /// Goodput as a share of what is possible: at each instant the lesser of load and capacity.
     pub goodput_of_possible: f64,
     /// In microseconds.
     pub slo_us: f64,
@@ -186,6 +186,9 @@ fn report<S: Server, C: Client>(plant: &Plant<S, C>, window: &Window, bins: Vec<
     let capacity = scenario.capacity();
     let per_s = |count: u64| ratio(count) / seconds;
     let (offered, goodput) = (per_s(window.calls.offered), per_s(window.calls.in_slo));
+    // What was offered is a random number near the load; with steps, only the mean is known of what was possible.
+    let has_steps = scenario.groups.iter().any(|group| !group.steps.is_empty());
+    let possible = if has_steps { scenario.possible() * capacity } else { offered.min(capacity) };
     let (priorities, tenants) = kinds(scenario);
     let share = |key: u32, share: &Share| ShareReport {
         key,
@@ -204,7 +207,7 @@ fn report<S: Server, C: Client>(plant: &Plant<S, C>, window: &Window, bins: Vec<
         served_per_s: per_s(window.calls.served),
         goodput_per_s: goodput,
         goodput_of_capacity: goodput / capacity,
-        goodput_of_possible: if offered > 0.0 { goodput / offered.min(capacity) } else { 0.0 },
+        goodput_of_possible: if possible > 0.0 { goodput / possible } else { 0.0 },
         slo_us: scenario.slo().as_secs_f64() * 1e6,
         response: Quantiles::of(&window.response),
         notice: Quantiles::of(&window.notice),

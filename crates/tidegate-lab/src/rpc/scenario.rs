@@ -205,6 +205,20 @@ impl Scenario {
         self.groups.iter().map(group).sum::<f64>() + bursts / self.capacity()
     }
 
+    /// The most goodput that there can be while it is measured, as a multiple of the capacity: at each instant the lesser
+    /// of load and capacity.
+    #[must_use]
+    pub fn possible(&self) -> f64 {
+        let end = self.warm_up + self.duration;
+        let mut times: Vec<Duration> = self.groups.iter().flat_map(|group| &group.steps).map(|step| step.at).collect();
+        times.retain(|at| *at > self.warm_up && *at < end);
+        times.extend([self.warm_up, end]);
+        times.sort_unstable();
+        let parts =
+            times.windows(2).map(|part| part[1].saturating_sub(part[0]).as_secs_f64() * self.load_at(part[0]).min(1.0));
+        parts.sum::<f64>() / self.duration.as_secs_f64()
+    }
+
     /// # Errors
     /// [`ScenarioError::Invalid`] with the first thing that makes no sense.
     pub fn check(&self) -> Result<(), ScenarioError> {

@@ -53,7 +53,7 @@ fn run(scenario: &Scenario) -> Report {
 }
 
 fn short(load: f64) -> Scenario {
-    Scenario { duration: Duration::from_millis(400), ..Scenario::at_load(100, load) }
+    Scenario { duration: Duration::from_millis(300), ..Scenario::at_load(100, load) }
 }
 
 #[test]
@@ -76,7 +76,7 @@ fn one_core_with_memoryless_service_is_the_queue_of_the_textbook() {
         message_cost: Duration::ZERO,
         round_trip: Duration::ZERO,
         groups: vec![group],
-        duration: Duration::from_secs(4),
+        duration: Duration::from_secs(3),
         ..Scenario::default()
     };
     let report = run(&scenario);
@@ -158,4 +158,51 @@ fn a_scenario_survives_being_written_and_read() {
     assert!(text.contains("\"round_trip_us\":10.0"), "{text}");
     assert_eq!(serde_json::from_str::<Scenario>(&text).unwrap(), scenario);
     assert_eq!(toml::from_str::<Scenario>("cores = 8").unwrap(), Scenario::default());
+}
+
+fn scheme(name: &str, load: f64) -> Report {
+    let scenario = Scenario { duration: Duration::from_millis(200), ..Scenario::at_load(1_000, load) };
+    measure_scheme(&scenario, &Scheme::named(name).unwrap()).unwrap()
+}
+
+#[test]
+fn the_published_schemes_land_where_their_authors_saw_them() {
+    assert!(scheme("breakwater", 1.2).goodput_of_capacity > 0.95);
+    // The messages of ten times the capacity take nine tenths of the cores.
+    assert!(scheme("aqm", 10.0).goodput_of_capacity < 0.05);
+}
+
+#[test]
+fn tidegate_keeps_capacity_and_objective_at_twice_the_capacity() {
+    let report = scheme("tidegate", 2.0);
+    assert!(report.goodput_of_capacity > 0.97, "{report:?}");
+    assert!(report.response.p99_us <= report.slo_us, "{report:?}");
+}
+
+#[test]
+fn every_scheme_runs_and_accounts_for_every_call() {
+    for name in Scheme::NAMES {
+        let scenario = Scenario {
+            warm_up: Duration::ZERO,
+            duration: Duration::from_millis(20),
+            groups: vec![Group::new(200, 1.5)],
+            ..Scenario::default()
+        };
+        let report = measure_scheme(&scenario, &Scheme::named(name).unwrap()).unwrap();
+        let count = |per_s: f64| (per_s * report.seconds).round();
+        let refused: u64 = report.sheds_by_reason.values().sum();
+        assert_eq!(refused, report.sheds.client + report.sheds.request + report.sheds.start, "{name}");
+        let ended = count(report.served_per_s) + f64::from(u32::try_from(refused).unwrap());
+        let under_way = f64::from(u32::try_from(report.under_way).unwrap());
+        assert!((count(report.offered_per_s) - ended - under_way).abs() < 0.5, "{name}: {report:?}");
+    }
+}
+
+#[test]
+fn what_is_possible_follows_the_steps() {
+    let mut group = Group::new(10, 0.5);
+    group.steps.push(LoadStep { at: Duration::from_millis(150), load: 3.0 });
+    let (warm_up, duration) = (Duration::from_millis(100), Duration::from_millis(100));
+    let scenario = Scenario { groups: vec![group], warm_up, duration, ..Scenario::default() };
+    assert!((scenario.possible() - 0.75).abs() < 1e-9);
 }
