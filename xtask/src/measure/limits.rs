@@ -19,6 +19,8 @@ const RATE_PER_S: u32 = 11_000;
 const BURST: u32 = 26;
 /// Half the rate: a publisher that keeps to it conforms by far.
 const PAUSED_PACE_PER_S: u32 = 5_000;
+/// Not counted.
+const WARM_UP_MS: u64 = 500;
 /// Longer than any run here.
 const RECORD_S: u32 = 3_600;
 
@@ -159,12 +161,14 @@ fn held_still_often(bench: &Bench) -> Result<PausedRun> {
     let pauses = bench.size(40, 5);
     let load = format!(
         "run topic={TOPIC} publishers=1 pace.open.rate_per_s={PAUSED_PACE_PER_S} pace.open.process=periodic \
-         warm_up_ms=0 duration_ms={} lateness_us_p99_max=1e9",
+         warm_up_ms={WARM_UP_MS} duration_ms={} lateness_us_p99_max=1e9",
         pauses * 250
     );
     let said = limited.trace.with_extension("report");
     let report = std::fs::File::create(&said).into_diagnostic()?;
     let mut generator = Group::spawn(bench.generator(&limited.broker, &load).stdout(report))?;
+    // The generator's first messages come in a rush.
+    generator.wait(Duration::from_millis(WARM_UP_MS))?;
     for _ in 0..pauses {
         if generator.wait(Duration::from_millis(200))?.is_some() {
             break;
@@ -179,7 +183,13 @@ fn held_still_often(bench: &Bench) -> Result<PausedRun> {
     let late_us = number(&report, "/lateness/us_max")?;
     let mut when_read = Replay::new(RATE_PER_S, BURST);
     let (mut delayed, mut longest_ns, mut delayed_by_reading) = (0, 0, 0);
-    let messages = trace::read(&limited.finish()?, |passage| {
+    let (mut messages, mut begin_ns) = (0_u64, None);
+    trace::read(&limited.finish()?, |passage| {
+        let begin_ns = *begin_ns.get_or_insert(passage.arrival_ns + i128::from(WARM_UP_MS) * 1_000_000);
+        if passage.arrival_ns < begin_ns {
+            return;
+        }
+        messages += 1;
         let held_ns = passage.held_ns();
         delayed += u64::from(held_ns > 0);
         longest_ns = longest_ns.max(held_ns);
