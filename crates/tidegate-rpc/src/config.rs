@@ -136,7 +136,7 @@ impl Scheme {
             Self::Breakwater(config) => AnyClient::Breakwater(BreakwaterClient::new(config, now)),
             Self::Dagor(config) => AnyClient::Dagor(DagorClient::new(config, rng)),
             Self::Seda(config) => AnyClient::Seda(Box::new(SedaClient::new(config, now, rng))),
-            Self::ClientRate(config) => AnyClient::ClientRate(ClientRateClient::new(config, now)),
+            Self::ClientRate(config) => AnyClient::ClientRate(ClientRateClient::new(config, now, rng)),
             Self::Probing(config) => AnyClient::Probing(ProbingClient::new(config, now)),
             Self::Aqm(_) | Self::StaticLimit(_) | Self::None(_) => AnyClient::Eager(EagerClient),
         }

@@ -39,7 +39,7 @@ pub fn measure_scheme(scenario: &Scenario, scheme: &Scheme) -> Result<Report, Sc
             measure(scenario, open(config.max_sessions), |_, now, rng| SedaClient::new(config, now, rng))
         }
         Scheme::ClientRate(config) => {
-            measure(scenario, open(config.max_sessions), |_, now, _| ClientRateClient::new(config, now))
+            measure(scenario, open(config.max_sessions), |_, now, rng| ClientRateClient::new(config, now, rng))
         }
         Scheme::Probing(config) => {
             measure(scenario, ProbingServer::new(*config, now), |_, now, _| ProbingClient::new(config, now))

@@ -74,7 +74,8 @@ impl Default for Config {
 
 /// SEDA's client. Its server is an [`OpenServer`](super::none::OpenServer).
 ///
-/// Its bucket starts full. It costs 400 bytes while it is busy, for the response times of a window.
+/// Its bucket starts empty: with full ones, many clients that start together overload the server, learn from that to be
+/// slow, and at a few calls per second take very long to learn better. It costs 400 bytes while it is busy, for the response times of a window.
 #[derive(Clone, Debug)]
 pub struct SedaClient {
     config: Config,
@@ -131,7 +132,7 @@ impl SedaClient {
         Self {
             config: *config,
             queue: Waiting::new(bounds),
-            bucket: Bucket { tokens: config.burst, burst: config.burst, per_s, now },
+            bucket: Bucket { tokens: 0.0, burst: config.burst, per_s, now },
             samples: Vec::new(),
             p99: 0.0,
             ran: now,
