@@ -128,9 +128,20 @@ impl<C: Client> Caller<C> {
         result
     }
 
-    /// The demand that shall be told without a call, if any.
+    /// The demand that shall be told without a call, if any; whoever takes it tells it.
     pub(super) fn take_demand(&self) -> Option<Ask> {
         self.lock().demand.take()
+    }
+
+    /// A demand was taken and not told: another waiting call shall.
+    pub(super) fn put_demand_back(&self, ask: Ask) {
+        let waker = {
+            let mut state = self.lock();
+            // A newer one replaces it.
+            state.demand.get_or_insert(ask);
+            state.any_waiter()
+        };
+        wake(waker.into_iter().collect());
     }
 
     /// A grant came without a call.
@@ -208,6 +219,11 @@ impl<C: Client> State<C> {
         Now::Wait(self.patience(now))
     }
 
+    /// A call that waits, to carry the demand. If none does, nobody has a demand.
+    fn any_waiter(&mut self) -> Option<Waker> {
+        self.waiting.values_mut().find_map(|parked| parked.waker.take())
+    }
+
     /// Runs the machine's timer if it is due, and its outputs. Whom to wake.
     fn carry_out(&mut self, now: Instant) -> Vec<Waker> {
         if self.machine.next_timeout().is_some_and(|timeout| timeout <= now) {
@@ -220,6 +236,7 @@ impl<C: Client> State<C> {
                 ClientOutput::Fail(id, reason) => (id, Decision::Fail(reason)),
                 ClientOutput::Demand(ask) => {
                     self.demand = Some(ask);
+                    wakers.extend(self.any_waiter());
                     continue;
                 }
             };

@@ -2,12 +2,10 @@
 
 use core::pin::Pin;
 use core::task::{Context, Poll, ready};
-use core::time::Duration;
 use std::sync::Arc;
 
 use http::{Request, Response};
 use pin_project_lite::pin_project;
-use tokio::time::Sleep;
 use tower_layer::Layer;
 use tower_service::Service;
 
@@ -15,6 +13,8 @@ use super::answer::{Dialect, Place, refusal};
 use super::caller::{Answer, Caller, Decision, Now, Sent};
 use super::client_body::AnswerBody;
 use super::client_config::{ClientConfig, wishes};
+use super::client_demand::Demand;
+use super::clocked::{Sleep, sleep};
 use super::config::Seen;
 use super::counts::ClientSnapshot;
 use super::headers::{ASK, CLIENT, read_grant, shed_reason, write_ask};
@@ -76,6 +76,7 @@ impl<C, H, B, R> Service<Request<B>> for ClientService<C, H>
 where
     C: Client,
     H: Service<Request<B>, Response = Response<R>> + Clone,
+    B: Default,
 {
     type Response = Response<AnswerBody<R, C>>;
     type Error = H::Error;
@@ -103,7 +104,7 @@ where
                 sent.failed();
                 Stage::Refused { reason }
             }
-            Now::Wait(_) => Stage::Waits { inner, request, sent, timer: None },
+            Now::Wait(_) => Stage::Waits { inner, request, sent, timer: None, demand: None },
         };
         ClientFuture { stage, dialect }
     }
@@ -134,7 +135,14 @@ pin_project! {
     #[project_replace = StageBefore]
     enum Stage<C: Client, H: Service<Request<B>>, B> {
         // The machine has not decided.
-        Waits { inner: H, request: Request<B>, sent: Sent<C>, timer: Option<Pin<Box<Sleep>>> },
+        Waits {
+            inner: H,
+            request: Request<B>,
+            sent: Sent<C>,
+            timer: Option<Pin<Box<Sleep>>>,
+            // The demand of all that wait, if this is the one that tells it.
+            demand: Option<Demand<C, H, B>>,
+        },
         // It may be sent, as soon as the connection takes it.
         Ready { inner: H, request: Request<B>, sent: Option<Sent<C>> },
         // It was sent.
@@ -146,8 +154,6 @@ pin_project! {
     }
 }
 
-const TICK: Duration = Duration::from_millis(1);
-
 /// Asks the machine about a waiting call, and sets the timer after which to ask again.
 fn decide<C: Client>(sent: &Sent<C>, timer: &mut Option<Pin<Box<Sleep>>>, cx: &mut Context<'_>) -> Poll<Decision> {
     loop {
@@ -158,8 +164,7 @@ fn decide<C: Client>(sent: &Sent<C>, timer: &mut Option<Pin<Box<Sleep>>>, cx: &m
                 return Poll::Pending;
             }
             Now::Wait(Some(patience)) => {
-                // tokio's timers tick in milliseconds; a machine that is late must not make this a loop without end.
-                let timer = timer.insert(Box::pin(tokio::time::sleep(patience.max(TICK))));
+                let timer = timer.insert(Box::pin(sleep(patience)));
                 ready!(timer.as_mut().poll(cx));
             }
         }
@@ -169,7 +174,8 @@ fn decide<C: Client>(sent: &Sent<C>, timer: &mut Option<Pin<Box<Sleep>>>, cx: &m
 impl<C, H, B, R> Future for ClientFuture<C, H, B>
 where
     C: Client,
-    H: Service<Request<B>, Response = Response<R>>,
+    H: Service<Request<B>, Response = Response<R>> + Clone,
+    B: Default,
 {
     type Output = Result<Response<AnswerBody<R, C>>, H::Error>;
 
@@ -177,7 +183,8 @@ where
         let mut this = self.project();
         loop {
             match this.stage.as_mut().project() {
-                StageNow::Waits { sent, timer, .. } => {
+                StageNow::Waits { inner, request, sent, timer, demand } => {
+                    Demand::drive(demand, sent.caller(), inner, request.uri(), cx);
                     let decision = ready!(decide(sent, timer, cx));
                     let StageBefore::Waits { inner, mut request, sent, .. } =
                         this.stage.as_mut().project_replace(Stage::Over)

@@ -21,6 +21,10 @@ pub(crate) struct Recorder {
     pub(crate) starts: VecDeque<Option<ShedReason>>,
     /// What every answer carries.
     pub(crate) grant: Grant,
+    /// Grants that no answer carries.
+    pub(crate) outputs: VecDeque<(SessionId, Grant)>,
+    /// Demands that came without a call.
+    pub(crate) demands: Vec<(SessionId, Ask)>,
     /// The asks that came.
     pub(crate) asks: Vec<Ask>,
     /// The signals that came with them.
@@ -57,6 +61,14 @@ impl Server for Recorder {
 
     fn on_start(&mut self, ticket: Ticket, _: Instant) -> Verdict {
         verdict(ticket, self.starts.pop_front().flatten())
+    }
+
+    fn on_demand(&mut self, session: SessionId, ask: &Ask, _: Instant) {
+        self.demands.push((session, *ask));
+    }
+
+    fn poll_output(&mut self) -> Option<(SessionId, Grant)> {
+        self.outputs.pop_front()
     }
 
     fn on_done(&mut self, _: Ticket, done: Done, _: Instant) -> Grant {

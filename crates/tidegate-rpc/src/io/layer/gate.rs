@@ -55,6 +55,17 @@ struct State<S> {
     sessions: Sessions,
     counts: Counts,
     rng: Rng,
+    /// Listeners whose grant came, to be woken without the lock. As many as there are sessions.
+    heard: Vec<Waker>,
+}
+
+/// What a listener hears.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Heard {
+    /// A grant.
+    Grant(Grant),
+    /// Nothing yet; its waker is called, and until then it shall ask again after this span if there is one.
+    Nothing(Option<Duration>),
 }
 
 #[derive(Default)]
@@ -76,6 +87,7 @@ impl<S: Server> Gate<S> {
             sessions: Sessions::new(config.sessions, config.lease),
             counts: Counts::default(),
             rng: Rng::new((config.clock)().as_nanos()),
+            heard: Vec::new(),
         };
         Arc::new(Self { state: Mutex::new(state), config })
     }
@@ -85,16 +97,59 @@ impl<S: Server> Gate<S> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn now(&self) -> Instant {
+    pub(super) fn now(&self) -> Instant {
         (self.config.clock)()
     }
 
     /// A request was read.
     pub(super) fn arrive(&self, arrival: &Arrival) -> Result<Call, Refused> {
-        let mut state = self.lock();
-        // Read under the lock, so that the machine's time never steps back.
-        let now = self.now();
-        state.arrive(arrival, &self.config, now)
+        self.tell(|state, now| state.arrive(arrival, &self.config, now))
+    }
+
+    /// Runs `tell` under the lock, then wakes whoever hears of a grant by it.
+    fn tell<R>(&self, tell: impl FnOnce(&mut State<S>, Instant) -> R) -> R {
+        let (result, heard) = {
+            let mut state = self.lock();
+            // Read under the lock, so that the machine's time never steps back.
+            let now = self.now();
+            let result = tell(&mut state, now);
+            (result, core::mem::take(&mut state.heard))
+        };
+        for listener in heard {
+            listener.wake();
+        }
+        result
+    }
+
+    /// A client told its demand without a call. Its session; `None` if the table is full, or in a dry run.
+    pub(super) fn demand(&self, arrival: &Arrival) -> Option<Key> {
+        self.tell(|state, now| {
+            if self.config.mode == Mode::DryRun {
+                return None;
+            }
+            let (key, session) = state.sessions.enter(arrival.keys, arrival.ask.tenant, &mut state.machine, now)?;
+            session.demand = arrival.ask.demand;
+            session.pushed = None;
+            let id = session.id;
+            state.machine.on_demand(id, &arrival.ask, now);
+            state.run_timers(now);
+            Some(key)
+        })
+    }
+
+    /// Whether a grant came for the session of `key`.
+    pub(super) fn listen(&self, key: Key, waker: &Waker) -> Heard {
+        self.tell(|state, now| {
+            state.run_timers(now);
+            let patience = state.machine.next_timeout().map(|timeout| timeout.since(now));
+            let Some(session) = state.sessions.get_mut(key) else { return Heard::Nothing(None) };
+            if let Some(grant) = session.pushed.take() {
+                session.listener = None;
+                return Heard::Grant(grant);
+            }
+            session.listener = Some(waker.clone());
+            Heard::Nothing(patience)
+        })
     }
 
     /// Asks whether it is the turn of `call`.
@@ -125,11 +180,11 @@ impl<S: Server> Gate<S> {
 
     /// A call that started ended; what its answer shall carry.
     pub(super) fn finish(&self, call: &Call, done: Done) -> Option<GrantHeader> {
-        let mut state = self.lock();
-        let now = self.now();
-        let grant = state.finish(call, done, &self.config, now);
-        state.run_timers(now);
-        grant
+        self.tell(|state, now| {
+            let grant = state.finish(call, done, &self.config, now);
+            state.run_timers(now);
+            grant
+        })
     }
 
     /// A call that was in line went away.
@@ -276,8 +331,14 @@ impl<S: Server> State<S> {
             let signal = self.signal(now, now);
             self.machine.on_timeout(signal, now);
         }
-        // HTTP answers requests only: a grant that no answer carries waits for the next one.
-        while self.machine.poll_output().is_some() {}
+        while let Some((id, grant)) = self.machine.poll_output() {
+            // A grant that no answer carries waits for a listener of its session; the last word counts.
+            if let Some(session) = self.sessions.named(id) {
+                session.grant = grant;
+                session.pushed = Some(grant);
+                self.heard.extend(session.listener.take());
+            }
+        }
     }
 
     fn snapshot(&self, busiest: usize, now: Instant) -> ServerSnapshot {

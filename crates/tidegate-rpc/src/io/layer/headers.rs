@@ -33,6 +33,12 @@ pub const SHED_AT: HeaderName = HeaderName::from_static("tidegate-shed-at");
 /// The deadline of a gRPC call, as time left.
 pub(super) const GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
 
+/// The target of a request that only tells a demand, in its `tidegate-ask`. The layer answers it itself, with status 204,
+/// when there is a grant for the client or after [`DEMAND_PATIENCE`].
+pub const DEMAND_PATH: &str = "/tidegate.v1.Demand/Tell";
+/// How long a demand waits for a grant before it is answered without one.
+pub const DEMAND_PATIENCE: Duration = Duration::from_secs(1);
+
 /// The longest value that is read, in bytes: 7 parts of at most 13 bytes fit.
 pub const MAX_LEN: usize = 128;
 

@@ -8,6 +8,8 @@
 //! | `caller` | the client's machine behind its lock |
 //! | `client` | the layer behind the callers |
 //! | `client_body`, `client_config` | its bodies and what a user may choose of it |
+//! | `client_demand` | a demand that is told without a call |
+//! | `clocked` | sleeping |
 //! | `config` | what a user may choose |
 //! | `counts` | what was done so far |
 //! | `gate` | the server's machine behind its lock |
@@ -23,6 +25,8 @@ mod caller;
 mod client;
 mod client_body;
 mod client_config;
+mod client_demand;
+mod clocked;
 mod config;
 mod counts;
 #[cfg(test)]

@@ -4,7 +4,7 @@ use core::pin::Pin;
 use core::task::{Context, Poll, ready};
 use std::sync::Arc;
 
-use http::{Request, Response};
+use http::{Request, Response, StatusCode};
 use http_body::Body;
 use pin_project_lite::pin_project;
 use tidegate_core::Instant;
@@ -13,15 +13,18 @@ use tower_service::Service;
 
 use super::answer::{Dialect, Place, refusal};
 use super::body::CallBody;
+use super::clocked::{Sleep, sleep};
 use super::config::{Seen, ServerConfig, Until};
 use super::counts::ServerSnapshot;
-use super::gate::{Arrival, Gate, Refused};
-use super::headers::{GRANT, read_ask, read_client, read_grpc_timeout, write_grant};
+use super::gate::{Arrival, Gate, Heard, Refused};
+use super::headers::{
+    DEMAND_PATH, DEMAND_PATIENCE, GRANT, GrantHeader, read_ask, read_client, read_grpc_timeout, write_grant,
+};
 use super::line::Turn;
 use super::running::{Running, Waiting};
 use super::sessions::Key;
 use super::stamp::arrival_stamp;
-use crate::machine::{Ask, Done, Server};
+use crate::machine::{Done, Grant, Server};
 
 /// Makes services that ask the machine `S` before they run a handler. Clones share the machine.
 pub struct ServerLayer<S> {
@@ -92,6 +95,12 @@ where
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let handler = self.handler.clone();
         let dialect = Dialect::of(request.headers());
+        if request.uri().path() == DEMAND_PATH {
+            let key = self.gate.demand(&arrival(&request, &self.gate.config));
+            let until = self.gate.now() + DEMAND_PATIENCE;
+            let stage = Stage::Listens { gate: Arc::clone(&self.gate), key, until, timer: None };
+            return ServerFuture { stage, yields: 0, dialect };
+        }
         if (self.gate.config.exempt)(Seen::of(&request)) {
             self.gate.count_exempt();
             return ServerFuture { stage: Stage::Ready { handler, request, running: None }, yields: 0, dialect };
@@ -107,7 +116,7 @@ where
 /// What the machine shall know of a request.
 fn arrival<B>(request: &Request<B>, config: &ServerConfig) -> Arrival {
     let seen = Seen::of(request);
-    let mut ask = read_ask(seen.headers).unwrap_or_else(|| Ask { tenant: Ask::default().tenant, ..Ask::default() });
+    let mut ask = read_ask(seen.headers).unwrap_or_default();
     ask.budget = ask.budget.or_else(|| read_grpc_timeout(seen.headers));
     if let Some(tenant) = &config.tenant {
         ask.tenant = tenant(seen);
@@ -137,6 +146,8 @@ pin_project! {
         Ready { handler: H, request: Request<B>, running: Option<Running<S>> },
         // The handler runs.
         Runs { #[pin] future: H::Future, running: Option<Running<S>> },
+        // It is no call: its client waits for a grant.
+        Listens { gate: Arc<Gate<S>>, key: Option<Key>, until: Instant, timer: Option<Pin<Box<Sleep>>> },
         // It was refused.
         Refused { refused: Refused },
         // The answer was given.
@@ -208,7 +219,40 @@ where
                     }
                     return Poll::Ready(Ok(answer));
                 }
+                StageNow::Listens { gate, key, until, timer } => {
+                    let grant = ready!(listen(gate, *key, *until, timer, cx));
+                    this.stage.set(Stage::Over);
+                    let mut answer = Response::new(CallBody::empty());
+                    *answer.status_mut() = StatusCode::NO_CONTENT;
+                    if let Some(grant) = grant {
+                        let header = GrantHeader { grant, ..GrantHeader::default() };
+                        answer.headers_mut().insert(GRANT, write_grant(&header));
+                    }
+                    return Poll::Ready(Ok(answer));
+                }
                 StageNow::Over => panic!("polled after its answer"),
+            }
+        }
+    }
+}
+
+/// Waits for a grant for the session of `key`, until `until`.
+fn listen<S: Server>(
+    gate: &Gate<S>,
+    key: Option<Key>,
+    until: Instant,
+    timer: &mut Option<Pin<Box<Sleep>>>,
+    cx: &mut Context<'_>,
+) -> Poll<Option<Grant>> {
+    let Some(key) = key else { return Poll::Ready(None) };
+    loop {
+        let left = until.since(gate.now());
+        match gate.listen(key, cx.waker()) {
+            Heard::Grant(grant) => return Poll::Ready(Some(grant)),
+            Heard::Nothing(_) if left.is_zero() => return Poll::Ready(None),
+            Heard::Nothing(patience) => {
+                let timer = timer.insert(Box::pin(sleep(patience.map_or(left, |patience| patience.min(left)))));
+                ready!(timer.as_mut().poll(cx));
             }
         }
     }

@@ -6,6 +6,7 @@
 use core::net::IpAddr;
 use core::time::Duration;
 use std::collections::VecDeque;
+use std::task::Waker;
 
 use hashbrown::HashMap;
 use tidegate_core::Instant;
@@ -24,18 +25,23 @@ pub(super) enum Key {
 }
 
 /// One session.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(super) struct Session {
     pub(super) id: SessionId,
     pub(super) in_flight: u32,
     pub(super) demand: u32,
     pub(super) grant: Grant,
+    /// A grant that no answer has carried yet.
+    pub(super) pushed: Option<Grant>,
+    /// Who waits for one.
+    pub(super) listener: Option<Waker>,
     heard: Instant,
 }
 
 /// See the module.
 pub(super) struct Sessions {
     by_key: HashMap<Key, Session, foldhash::fast::RandomState>,
+    keys: HashMap<SessionId, Key, foldhash::fast::RandomState>,
     /// When to look at a session again; one entry for each.
     looks: VecDeque<(Instant, Key)>,
     bound: usize,
@@ -45,7 +51,13 @@ pub(super) struct Sessions {
 impl Sessions {
     /// At most `bound` sessions, closed after a silence of `lease`.
     pub(super) fn new(bound: usize, lease: Duration) -> Self {
-        Self { by_key: HashMap::default(), looks: VecDeque::new(), bound: bound.max(1), lease }
+        Self {
+            by_key: HashMap::default(),
+            keys: HashMap::default(),
+            looks: VecDeque::new(),
+            bound: bound.max(1),
+            lease,
+        }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -54,6 +66,11 @@ impl Sessions {
 
     pub(super) fn get_mut(&mut self, key: Key) -> Option<&mut Session> {
         self.by_key.get_mut(&key)
+    }
+
+    /// The session that the machine calls `id`.
+    pub(super) fn named(&mut self, id: SessionId) -> Option<&mut Session> {
+        self.by_key.get_mut(self.keys.get(&id)?)
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Session> {
@@ -87,8 +104,10 @@ impl Sessions {
             return false;
         }
         let Ok(id) = machine.open(tenant, now) else { return false };
-        let session = Session { id, in_flight: 0, demand: 0, grant: Grant::default(), heard: now };
+        let session =
+            Session { id, in_flight: 0, demand: 0, grant: Grant::default(), pushed: None, listener: None, heard: now };
         self.by_key.insert(key, session);
+        self.keys.insert(id, key);
         self.looks.push_back((now + self.lease, key));
         true
     }
@@ -102,6 +121,7 @@ impl Sessions {
             let until = session.heard + self.lease;
             if session.in_flight == 0 && until <= now {
                 machine.close(session.id, now);
+                self.keys.remove(&session.id);
                 self.by_key.remove(&key);
             } else {
                 self.looks.push_back((until.max(now + self.lease / 2), key));

@@ -245,6 +245,46 @@ fn health_checks_are_not_calls() {
     assert_eq!(script.told(), []);
 }
 
+#[tokio::test]
+async fn a_demand_is_told_by_a_call_that_waits_and_its_grant_reaches_the_machine() {
+    let script = Script::default().step(Step::Wait);
+    script.output(ClientOutput::Demand(Ask { demand: 1, exact: true, ..Ask::default() }));
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let (targets, notes) = (Arc::clone(&told), script.clone());
+    let handler = Handler::new(move |request: Request<Full<Bytes>>| {
+        targets.lock().unwrap().push((request.uri().to_string(), request.headers()[ASK].clone()));
+        // What the machine will want once it has the grant.
+        notes.output(ClientOutput::Send(CallId(0), Ask::default()));
+        ready(Ok(Response::builder().header(GRANT, "w=1").body(Full::<Bytes>::default()).unwrap()))
+    });
+    let mut service = layer(&script).layer(handler.clone());
+    let answer = service.call(request("http://server:80/some/call")).await.unwrap();
+    assert!(!answer.headers().contains_key(SHED));
+    let told = told.lock().unwrap();
+    assert_eq!(
+        told[0],
+        (format!("http://server:80{}", super::super::headers::DEMAND_PATH), "d=1,x,p=128".parse().unwrap())
+    );
+    assert_eq!((told.len(), handler.ran()), (2, 2), "the demand, then the call");
+    assert!(script.told().contains(&Told::Grant(Grant { window: 1, ..Grant::default() })));
+}
+
+#[test]
+fn a_demand_that_was_not_told_is_taken_over_by_another_call_that_waits() {
+    let script = Script::default().step(Step::Wait).step(Step::Wait);
+    let handler = never();
+    let mut service = layer(&script).layer(handler.clone());
+    let (mut first, mut second) = (task(service.call(request("/"))), task(service.call(request("/"))));
+    script.output(ClientOutput::Demand(Ask::default()));
+    assert!(first.poll().is_pending() && first.poll().is_pending());
+    assert_eq!(handler.ran(), 1, "the first tells it");
+    assert!(second.poll().is_pending());
+    assert_eq!(handler.ran(), 1, "and nobody else");
+    drop(first);
+    assert!(second.woken() && second.poll().is_pending());
+    assert_eq!(handler.ran(), 2);
+}
+
 /// A future with a waker that counts.
 struct Task<F> {
     future: Pin<Box<F>>,

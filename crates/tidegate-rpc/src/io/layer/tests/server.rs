@@ -248,3 +248,38 @@ fn a_call_whose_turn_came_lets_the_run_queue_go_first() {
     assert_eq!(handler.ran(), 0);
     assert!(poll(call.as_mut()).is_ready());
 }
+
+fn demand(client: u64) -> Request<Full<Bytes>> {
+    let mut request = request(headers::DEMAND_PATH);
+    request.headers_mut().insert(headers::CLIENT, headers::write_client(client));
+    request.headers_mut().insert(headers::ASK, "d=6,x".parse().unwrap());
+    request
+}
+
+#[tokio::test]
+async fn a_demand_without_a_call_hears_of_the_grant_that_is_meant_for_it() {
+    let layer = layer(Recorder::default());
+    let mut service = layer.layer(at_once());
+    let (mut one, mut two) = (Box::pin(service.call(demand(1))), Box::pin(service.call(demand(2))));
+    assert!(poll(one.as_mut()).is_pending() && poll(two.as_mut()).is_pending());
+    let grant = Grant { window: 2, ..Grant::default() };
+    layer.with_machine(|machine, _| {
+        let (session, ask) = machine.demands[1];
+        assert_eq!((ask.demand, ask.exact), (6, true));
+        machine.outputs.push_back((session, grant));
+    });
+    assert!(poll(one.as_mut()).is_pending());
+    let Poll::Ready(Ok(answer)) = poll(two.as_mut()) else { panic!("its grant is there") };
+    assert_eq!((answer.status().as_u16(), &answer.headers()[GRANT]), (204, &"w=2,l=0,s=0".parse().unwrap()));
+    assert_eq!(layer.snapshot(0).in_flight, 0, "it is no call");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_demand_that_nothing_comes_of_is_answered_after_its_patience() {
+    let layer = layer(Recorder::default());
+    let mut call = Box::pin(layer.layer(at_once()).call(demand(1)));
+    assert!(poll(call.as_mut()).is_pending());
+    pass_us(u64::try_from(headers::DEMAND_PATIENCE.as_micros()).unwrap());
+    let answer = call.await.unwrap();
+    assert_eq!((answer.status().as_u16(), answer.headers().get(GRANT)), (204, None));
+}

@@ -1,0 +1,62 @@
+//! An axum server and a client of it in one process, with overload control on both sides.
+//!
+//! ```text
+//! cargo run -p tidegate-rpc --example axum_echo
+//! ```
+
+use std::io::Write as _;
+use std::net::SocketAddr;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::ConnectInfo;
+use axum::routing::{get, post};
+use http::Request;
+use http_body_util::BodyExt as _;
+use hyper_util::client::legacy::Client;
+use hyper_util::rt::TokioExecutor;
+use tidegate_core::Rng;
+use tidegate_rpc::io::layer::{ClientConfig, ClientLayer, ServerConfig, ServerLayer};
+use tidegate_rpc::io::signal;
+use tidegate_rpc::machine::Tenant;
+use tidegate_rpc::machine::credits::{Config, CreditClient, CreditServer};
+use tidegate_runtime::clock;
+use tokio::net::TcpListener;
+use tower::{Layer as _, ServiceExt as _};
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    signal::runtime(1).build()?.block_on(run())
+}
+
+async fn run() -> Result<(), Box<dyn std::error::Error>> {
+    // The server: one layer around all routes. Clients without the layer are told apart by their address.
+    let machine = CreditServer::new(Config::default(), 1, clock::now());
+    let config = ServerConfig::default()
+        .peer(|seen| seen.extensions.get::<ConnectInfo<SocketAddr>>().map(|ConnectInfo(peer)| peer.ip()));
+    let layer = ServerLayer::new(machine, config);
+    let router = Router::new()
+        .route("/echo", post(|body: String| async { body }))
+        .route("/healthz", get(|| async { "ok" }))
+        .layer(layer.clone());
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let address = listener.local_addr()?;
+    let server =
+        tokio::spawn(axum::serve(listener, router.into_make_service_with_connect_info::<SocketAddr>()).into_future());
+
+    // The client: one layer for each server.
+    let mut rng = Rng::new(clock::now().as_nanos());
+    let client_layer = ClientLayer::new(CreditClient::new(Tenant(0), &mut rng), ClientConfig::default());
+    let client = client_layer.layer(Client::builder(TokioExecutor::new()).build_http::<Body>());
+    let mut out = std::io::stdout();
+    for word in ["one", "two", "three"] {
+        let request = Request::post(format!("http://{address}/echo")).body(Body::from(word))?;
+        let answer = client.clone().oneshot(request).await?;
+        let (status, grant) = (answer.status(), answer.headers().get("tidegate-grant").cloned());
+        let body = answer.into_body().collect().await?.to_bytes();
+        writeln!(out, "{status} {} with grant {grant:?}", String::from_utf8_lossy(&body))?;
+    }
+    writeln!(out, "client: {:?}", client_layer.snapshot())?;
+    writeln!(out, "server: {:?}", layer.snapshot(1))?;
+    server.abort();
+    Ok(())
+}

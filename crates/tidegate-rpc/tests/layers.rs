@@ -1,0 +1,229 @@
+//! The layers over real connections: gRPC by tonic, HTTP/1 by axum.
+
+#[path = "../examples/tonic_work/echo.rs"]
+mod echo;
+#[path = "../examples/tonic_work/work.rs"]
+mod work;
+
+use std::future::pending;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::Router;
+use axum::routing::get;
+use bytes::Bytes;
+use echo::{PATH, Raw, Work};
+use http::uri::PathAndQuery;
+use http::{Request, StatusCode};
+use hyper_util::client::legacy::Client as HttpClient;
+use hyper_util::rt::TokioExecutor;
+use tidegate_core::{Instant, Rng};
+use tidegate_rpc::io::layer::{CallPriority, ClientConfig, ClientLayer, ServerConfig, ServerLayer};
+use tidegate_rpc::machine::credits::{Config, CreditClient, CreditServer};
+use tidegate_rpc::machine::{
+    Ask, Done, Full, Grant, Priority, Server, SessionId, ShedReason, Signal, Tenant, Ticket, Verdict,
+};
+use tidegate_runtime::clock;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tonic::body::Body;
+use tonic::client::Grpc;
+use tonic::server::NamedService;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Code, Status};
+use tower::{Layer, Service, ServiceExt as _};
+
+/// A server machine that sheds whatever is [`Priority::BATCH`] and tells how calls end.
+struct NoBatch {
+    ends: UnboundedSender<Done>,
+    sessions: u32,
+}
+
+impl NoBatch {
+    fn new() -> (Self, UnboundedReceiver<Done>) {
+        let (ends, ended) = unbounded_channel();
+        (Self { ends, sessions: 0 }, ended)
+    }
+}
+
+impl Server for NoBatch {
+    fn open(&mut self, _: Tenant, _: Instant) -> Result<SessionId, Full> {
+        self.sessions += 1;
+        Ok(SessionId(self.sessions))
+    }
+
+    fn close(&mut self, _: SessionId, _: Instant) {}
+
+    fn on_request(&mut self, session: SessionId, ask: &Ask, _: Signal, arrived: Instant, _: Instant) -> Verdict {
+        let priority = ask.priority;
+        let ticket = Ticket { session, arrived, start_by: Instant::MAX, started: arrived, priority, mark: 0 };
+        if priority == Priority::BATCH { Verdict::Shed(ticket, ShedReason::Priority) } else { Verdict::Admit(ticket) }
+    }
+
+    fn on_done(&mut self, _: Ticket, done: Done, _: Instant) -> Grant {
+        // Nobody listens in the tests that do not care.
+        let _ = self.ends.send(done);
+        Grant { window: 1, ..Grant::default() }
+    }
+}
+
+/// A gRPC service whose calls never end; tells when one began.
+#[derive(Clone)]
+struct Hangs(UnboundedSender<()>);
+
+impl NamedService for Hangs {
+    const NAME: &'static str = "tidegate.example.Hangs";
+}
+
+impl Service<Request<Body>> for Hangs {
+    type Response = http::Response<Body>;
+    type Error = std::convert::Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Self::Error>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Request<Body>) -> Self::Future {
+        self.0.send(()).unwrap();
+        Box::pin(pending())
+    }
+}
+
+/// Connections of a listener, as tonic takes them.
+struct Incoming(TcpListener);
+
+impl futures_core::Stream for Incoming {
+    type Item = std::io::Result<TcpStream>;
+
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.0.poll_accept(cx).map(|accepted| Some(accepted.map(|(stream, _)| stream)))
+    }
+}
+
+async fn listener() -> (TcpListener, SocketAddr) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    (listener, address)
+}
+
+/// A tonic server behind `layer`, and a channel to it. The receiver hears of calls that hang.
+async fn tonic_server<S>(layer: ServerLayer<S>) -> (Channel, UnboundedReceiver<()>)
+where
+    S: Server + Send + 'static,
+{
+    let (listener, address) = listener().await;
+    let (begins, begun) = unbounded_channel();
+    let router = tonic::transport::Server::builder().layer(layer).add_service(Work { rounds: 10 });
+    tokio::spawn(router.add_service(Hangs(begins)).serve_with_incoming(Incoming(listener)));
+    let channel = Endpoint::from_shared(format!("http://{address}")).unwrap().connect().await.unwrap();
+    (channel, begun)
+}
+
+async fn call<T>(client: T, path: &'static str, priority: Priority) -> Result<Bytes, Status>
+where
+    T: tonic::client::GrpcService<Body>,
+    T::ResponseBody: http_body::Body<Data = Bytes> + Send + 'static,
+    <T::ResponseBody as http_body::Body>::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    let mut request = tonic::Request::new(Bytes::from_static(b"hello"));
+    request.extensions_mut().insert(CallPriority(priority));
+    request.set_timeout(Duration::from_secs(60));
+    let mut grpc = Grpc::new(client);
+    grpc.ready().await.map_err(|_| Status::unknown("not ready"))?;
+    grpc.unary(request, PathAndQuery::from_static(path), Raw).await.map(tonic::Response::into_inner)
+}
+
+fn credit_client() -> ClientLayer<CreditClient> {
+    ClientLayer::new(CreditClient::new(Tenant(0), &mut Rng::new(1)), ClientConfig::default())
+}
+
+#[tokio::test]
+async fn a_grpc_call_is_answered_and_a_shed_one_says_why() {
+    let server = ServerLayer::new(NoBatch::new().0, ServerConfig::default());
+    let (channel, _begun) = tonic_server(server.clone()).await;
+    let client_layer = credit_client();
+    let client = client_layer.layer(channel);
+    assert_eq!(call(client.clone(), PATH, Priority::CRITICAL).await.unwrap(), "hello");
+    let status = call(client, PATH, Priority::BATCH).await.unwrap_err();
+    assert_eq!(status.code(), Code::ResourceExhausted);
+    let metadata = status.metadata();
+    let word = |name| metadata.get(name).and_then(|value| value.to_str().ok());
+    assert_eq!((word("tidegate-shed"), word("tidegate-shed-at")), (Some("priority"), Some("server")));
+    assert!(metadata.contains_key("grpc-retry-pushback-ms"));
+    let (server, client) = (server.snapshot(1), client_layer.snapshot());
+    assert_eq!((server.served, server.in_time, server.shed[0].calls, server.sessions), (1, 1, 1, 1));
+    assert_eq!((client.served, client.shed_there[0].calls), (1, 1));
+    assert_eq!(client.grant.map(|grant| grant.window), Some(1));
+}
+
+#[tokio::test]
+async fn a_caller_without_the_layer_is_served() {
+    let server = ServerLayer::new(NoBatch::new().0, ServerConfig::default());
+    let (channel, _begun) = tonic_server(server.clone()).await;
+    assert_eq!(call(channel.clone(), PATH, Priority::DEFAULT).await.unwrap(), "hello");
+    let health = call(channel, "/grpc.health.v1.Health/Check", Priority::DEFAULT).await.unwrap_err();
+    assert_eq!(health.code(), Code::Unimplemented, "exempt: the server's own answer");
+    let snapshot = server.snapshot(1);
+    assert_eq!((snapshot.served, snapshot.exempt), (1, 1));
+}
+
+#[tokio::test]
+async fn a_call_whose_caller_goes_away_gives_its_credit_back() {
+    let (machine, mut ended) = NoBatch::new();
+    let server = ServerLayer::new(machine, ServerConfig::default());
+    let (channel, mut begun) = tonic_server(server.clone()).await;
+    let client_layer = credit_client();
+    let client = client_layer.layer(channel.clone());
+    let caller = tokio::spawn(call(client, "/tidegate.example.Hangs/Hang", Priority::DEFAULT));
+    begun.recv().await.unwrap();
+    assert_eq!(server.snapshot(1).in_flight, 1);
+    caller.abort();
+    assert_eq!(ended.recv().await, Some(Done::Cancelled));
+    assert_eq!((server.snapshot(1).in_flight, client_layer.snapshot().cancelled), (0, 1));
+    assert_eq!(call(channel, PATH, Priority::DEFAULT).await.unwrap(), "hello");
+}
+
+#[tokio::test]
+async fn many_calls_at_once_are_all_answered_or_refused() {
+    let machine = CreditServer::new(Config::default(), 1, clock::now());
+    let server = ServerLayer::new(machine, ServerConfig::default());
+    let (channel, _begun) = tonic_server(server.clone()).await;
+    let client = credit_client().layer(channel);
+    let calls: Vec<_> = (0..300).map(|_| tokio::spawn(call(client.clone(), PATH, Priority::DEFAULT))).collect();
+    let mut served = 0;
+    for each in calls {
+        match each.await.unwrap() {
+            Ok(_) => served += 1,
+            Err(status) => assert!(status.metadata().contains_key("tidegate-shed"), "{status:?}"),
+        }
+    }
+    let snapshot = server.snapshot(1);
+    assert!(served > 0);
+    assert_eq!((snapshot.served, snapshot.in_flight, snapshot.waiting), (served, 0, 0));
+}
+
+#[tokio::test]
+async fn http_calls_are_answered_and_shed_ones_get_a_503() {
+    let server = ServerLayer::new(NoBatch::new().0, ServerConfig::default());
+    let router = Router::new().route("/", get(|| async { "hello" })).layer(server.clone());
+    let (listener, address) = listener().await;
+    tokio::spawn(axum::serve(listener, router).into_future());
+    let http = HttpClient::builder(TokioExecutor::new()).build_http::<axum::body::Body>();
+    let client = credit_client().layer(http);
+    let request = |priority| {
+        let mut request = Request::get(format!("http://{address}/")).body(axum::body::Body::empty()).unwrap();
+        request.extensions_mut().insert(CallPriority(priority));
+        request
+    };
+    let answer = client.clone().oneshot(request(Priority::DEFAULT)).await.unwrap();
+    assert_eq!(answer.status(), StatusCode::OK);
+    assert!(answer.headers()["tidegate-grant"].to_str().unwrap().starts_with("w=1,l=0,s="));
+    let answer = client.oneshot(request(Priority::BATCH)).await.unwrap();
+    assert_eq!(answer.status(), StatusCode::SERVICE_UNAVAILABLE);
+    assert_eq!(answer.headers()["tidegate-shed"], "priority");
+    assert!(answer.headers().contains_key("retry-after"));
+    assert_eq!((server.snapshot(1).served, server.snapshot(1).sessions), (1, 1));
+}
