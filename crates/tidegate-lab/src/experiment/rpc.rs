@@ -104,8 +104,8 @@ fn shorten(scenario: &mut Scenario) {
     if last.is_none() {
         scenario.warm_up = scenario.warm_up.min(QUICK_WARM_UP.max(scenario.warm_up / QUICK));
     }
-    let least = last.map_or(Duration::ZERO, |at| at + QUICK_AFTER_STEP);
-    scenario.duration = scenario.duration.min(least.max(scenario.duration / QUICK));
+    let enough = last.map_or(Duration::ZERO, |at| at + QUICK_AFTER_STEP);
+    scenario.duration = scenario.duration.min(enough.max(scenario.duration / QUICK));
 }
 
 impl Choice {
@@ -202,9 +202,10 @@ impl Rpc {
         })
     }
 
-    /// A run in the results for programs; bins only where somebody looks at them.
+    /// A run in the results for programs; of the bins those that a figure shows.
     fn row(&self, run: &Measured) -> serde_json::Value {
-        let bins = if self.over_time { run.report.bins.clone() } else { Vec::new() };
+        let shown = if self.over_time { rpc_show::around_step(run) } else { Vec::new() };
+        let bins = shown.into_iter().map(|(_, bin)| bin).collect();
         let report = Report { bins, ..run.report.clone() };
         json!({ "case": self.case[run.case].name, "scheme": run.scheme, "seed": run.scenario.seed, "report": report })
     }
@@ -270,4 +271,75 @@ fn measure_all(tasks: Vec<Task>) -> Result<Vec<Measured>, RunError> {
 fn next_of<'a>(tasks: &'a [Task], next: &AtomicUsize) -> Option<(usize, &'a Task)> {
     let index = next.fetch_add(1, Ordering::Relaxed);
     tasks.get(index).map(|task| (index, task))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    const SMALL: &str = r#"
+title = "t"
+seed = 1
+[rpc]
+schemes = ["none", { name = "late", scheme = { kind = "aqm", drop_delay_us = 40 } }]
+seeds = 1
+x = "load"
+show = ["goodput", "p99"]
+over_time = true
+scenario = { cores = 2, duration_us = 40000, warm_up_us = 10000 }
+[[rpc.case]]
+name = "half"
+x = 0.5
+scenario = { groups = [{ clients = 10, load = 0.5 }] }
+[[rpc.case]]
+name = "more"
+x = 1.5
+scenario = { groups = [{ clients = 10, load = 0.1, steps = [{ at_us = 20000, load = 1.5 }] }] }
+[[rpc.claim]]
+scheme = "none"
+case = "half"
+what = "goodput"
+at_least = 0.9
+[[rpc.claim]]
+scheme = "none"
+what = "p99"
+at_most = 1.0
+"#;
+
+    fn parse(text: &str) -> Result<Experiment, String> {
+        crate::experiment::parse(Path::new("a.toml"), text).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn cases_times_schemes_are_run_shown_and_judged() {
+        let outcome = parse(SMALL).unwrap().run("small", Size::Full).unwrap();
+        assert_eq!(outcome.table.rows.len(), 4);
+        assert_eq!(outcome.figures.len(), 4);
+        assert!(outcome.figures.iter().all(|(_, figure)| figure.to_svg().is_ok()));
+        let held: Vec<bool> = outcome.claims.iter().map(|claim| claim.held).collect();
+        assert_eq!(held, [true, false], "{outcome}");
+        let again = parse(SMALL).unwrap().run("small", Size::Full).unwrap();
+        assert_eq!(outcome, again);
+    }
+
+    #[test]
+    fn a_mistake_is_named_with_its_place() {
+        let with = |from: &str, to: &str| parse(&SMALL.replacen(from, to, 1)).unwrap_err();
+        assert!(with("\"none\", {", "\"nobody\", {").contains("rpc.schemes: nobody: no scheme"));
+        assert!(with("drop_delay_us = 40", "drop_delay_us = 0").contains("late: `drop_delay_us` is 0"));
+        assert!(with("load = 0.5", "lode = 0.5").contains("rpc.case[0].scenario: unknown field `lode`"));
+        assert!(with("x = 0.5\n", "").contains("rpc.case[0]: x goes with"));
+        assert!(with("case = \"half\"", "case = \"quarter\"").contains("rpc.claim[0]: no case"));
+    }
+
+    #[test]
+    fn every_file_of_this_kind_can_be_read() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../lab");
+        for name in ["load", "spike", "clients", "million", "parts", "causes"] {
+            let experiment = crate::experiment::read(&folder.join(format!("rpc_{name}.toml"))).unwrap();
+            assert!(experiment.rpc.is_some());
+        }
+    }
 }

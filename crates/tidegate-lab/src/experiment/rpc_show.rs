@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::rpc::Rpc;
 use crate::figure::{Figure, Scale, Series, Stroke};
-use crate::rpc::{Report, Scenario};
+use crate::rpc::{Bin, Report, Scenario};
 use crate::statistics::float;
 use crate::table::{Table, number};
 
@@ -190,17 +190,27 @@ fn of_metric(rpc: &Rpc, runs: &[Measured], metric: Metric) -> Figure {
     }
 }
 
-/// Goodput over time: the first seed's.
+/// What is seen before the step of the load, and after it, in milliseconds.
+const AROUND_MS: (f64, f64) = (-20.0, 200.0);
+
+/// The bins near the step, with the milliseconds since it.
+pub(super) fn around_step(run: &Measured) -> Vec<(f64, Bin)> {
+    let step_s = step_at(&run.scenario).as_secs_f64();
+    let since = run.report.bins.iter().map(|bin| ((bin.at_s - step_s) * 1e3, *bin));
+    since.filter(|(ms, _)| (AROUND_MS.0..AROUND_MS.1).contains(ms)).collect()
+}
+
+/// Goodput over the time since the step: the first seed's.
 fn over_time(rpc: &Rpc, runs: &[Measured], case: usize) -> Figure {
     let series = rpc.schemes.iter().filter_map(|choice| {
         let run = of_case(runs, case, choice.name()).next()?;
-        let points = run.report.bins.iter();
-        let points = points.map(|bin| [bin.at_s * 1e3, bin.goodput_per_s / run.report.capacity_per_s, 0.0]).collect();
-        Some(Series { name: choice.name().to_owned(), points, stroke: Stroke::Dashed })
+        let points = around_step(run).into_iter();
+        let points = points.map(|(ms, bin)| [ms, bin.goodput_per_s / run.report.capacity_per_s, 0.0]).collect();
+        Some(Series { name: choice.name().to_owned(), points, stroke: Stroke::Solid })
     });
     Figure {
         title: format!("goodput over time: {}", rpc.case[case].name),
-        x_label: "ms".to_owned(),
+        x_label: "ms since the step".to_owned(),
         y_label: "goodput of capacity".to_owned(),
         y_scale: Scale::Linear,
         series: series.collect(),

@@ -53,7 +53,7 @@ fn run(scenario: &Scenario) -> Report {
 }
 
 fn short(load: f64) -> Scenario {
-    Scenario { duration: Duration::from_millis(300), ..Scenario::at_load(100, load) }
+    Scenario { duration: Duration::from_millis(200), ..Scenario::at_load(100, load) }
 }
 
 #[test]
@@ -161,7 +161,8 @@ fn a_scenario_survives_being_written_and_read() {
 }
 
 fn scheme(name: &str, load: f64) -> Report {
-    let scenario = Scenario { duration: Duration::from_millis(200), ..Scenario::at_load(1_000, load) };
+    let (warm_up, duration) = (Duration::from_millis(50), Duration::from_millis(100));
+    let scenario = Scenario { warm_up, duration, ..Scenario::at_load(1_000, load) };
     measure_scheme(&scenario, &Scheme::named(name).unwrap()).unwrap()
 }
 
