@@ -20,6 +20,7 @@ use serde_json::{Map, Value};
 use crate::bench::{self, BenchConfig};
 use crate::error::LoadError;
 use crate::idle::{self, IdleConfig};
+use crate::rpc::{self, RpcBenchConfig};
 
 /// A report as JSON, and whether it counts.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -44,6 +45,15 @@ pub fn execute(args: &[String]) -> Result<Outcome, LoadError> {
         "idle" => outcome(&idle::measure(&serde_json::from_value::<IdleConfig>(parse(settings)?)?)?, true),
         other => Err(LoadError::Config { key: "command", value: other.into(), expected: "run or idle" }),
     }
+}
+
+/// Calls a `tidegate-rpc` server as `settings` say, which are keys and values of [`RpcBenchConfig`].
+///
+/// # Errors
+/// As [`execute`].
+pub fn execute_rpc(settings: &[String]) -> Result<Outcome, LoadError> {
+    let report = rpc::run(&serde_json::from_value::<RpcBenchConfig>(parse(settings)?)?)?;
+    outcome(&report, report.invalid.is_none())
 }
 
 /// Does what `args` say and prints it: 0 if the run counts, 2 if it spoilt itself, 1 if it failed.

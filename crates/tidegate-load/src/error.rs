@@ -75,6 +75,9 @@ pub enum LoadError {
         /// What is accepted.
         expected: &'static str,
     },
+    /// The connections of calls cannot be made or driven.
+    #[error("the RPC client does not work")]
+    Rpc(#[from] tidegate_rpc::error::RpcError),
     /// A configuration or manifest that is not what its type says.
     #[error("unreadable configuration")]
     Json(#[from] serde_json::Error),

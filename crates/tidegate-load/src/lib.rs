@@ -9,6 +9,7 @@
 //! | [`target`] | CPU time and memory of another process |
 //! | [`mod@bench`] | a measured run against one NSQ broker |
 //! | [`demo_load`] | load whose rate and capacity change while it is watched |
+//! | [`mod@rpc`] | a measured run against one `tidegate-rpc` server |
 //! | [`idle`] | what an idle connection costs a broker |
 //! | [`cli`] | both from a command line |
 //! | [`error`] | what can go wrong |
@@ -39,6 +40,7 @@ pub mod ledger;
 mod link;
 mod poll;
 pub mod release_law;
+pub mod rpc;
 pub mod stamp;
 pub mod target;
 

@@ -15,7 +15,7 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     ("tidegate-runtime", &["tidegate-core"]),
     ("tidegate-broker", &["tidegate-core", "tidegate-wire", "tidegate-runtime"]),
     ("tidegate-rpc", &["tidegate-core", "tidegate-wire", "tidegate-runtime"]),
-    ("tidegate-load", &["tidegate-core", "tidegate-wire", "tidegate-runtime"]),
+    ("tidegate-load", &["tidegate-core", "tidegate-wire", "tidegate-runtime", "tidegate-rpc"]),
     ("tidegate-lab", &["tidegate-core", "tidegate-wire", "tidegate-sim", "tidegate-broker", "tidegate-rpc"]),
     ("tidegate-console", &["tidegate-core", "tidegate-runtime"]),
     ("xtask", &[]),
