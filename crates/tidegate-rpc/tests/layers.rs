@@ -87,7 +87,7 @@ impl Service<Request<Body>> for Hangs {
     }
 
     fn call(&mut self, _: Request<Body>) -> Self::Future {
-        self.0.send(()).unwrap();
+        self.0.send(()).expect("the test listens");
         Box::pin(pending())
     }
 }
@@ -104,8 +104,8 @@ impl futures_core::Stream for Incoming {
 }
 
 async fn listener() -> (TcpListener, SocketAddr) {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("there is a free port");
+    let address = listener.local_addr().expect("it is bound");
     (listener, address)
 }
 
@@ -118,8 +118,8 @@ where
     let (begins, begun) = unbounded_channel();
     let router = tonic::transport::Server::builder().layer(layer).add_service(Work { rounds: 10 });
     tokio::spawn(router.add_service(Hangs(begins)).serve_with_incoming(Incoming(listener)));
-    let channel = Endpoint::from_shared(format!("http://{address}")).unwrap().connect().await.unwrap();
-    (channel, begun)
+    let endpoint = Endpoint::from_shared(format!("http://{address}")).expect("a valid address");
+    (endpoint.connect().await.expect("the server listens"), begun)
 }
 
 async fn call<T>(client: T, path: &'static str, priority: Priority) -> Result<Bytes, Status>
@@ -130,7 +130,7 @@ where
 {
     let mut request = tonic::Request::new(Bytes::from_static(b"hello"));
     request.extensions_mut().insert(CallPriority(priority));
-    request.set_timeout(Duration::from_secs(60));
+    request.set_timeout(Duration::from_mins(1));
     let mut grpc = Grpc::new(client);
     grpc.ready().await.map_err(|_| Status::unknown("not ready"))?;
     grpc.unary(request, PathAndQuery::from_static(path), Raw).await.map(tonic::Response::into_inner)
@@ -193,16 +193,16 @@ async fn many_calls_at_once_are_all_answered_or_refused() {
     let (channel, _begun) = tonic_server(server.clone()).await;
     let client = credit_client().layer(channel);
     let calls: Vec<_> = (0..300).map(|_| tokio::spawn(call(client.clone(), PATH, Priority::DEFAULT))).collect();
-    let mut served = 0;
+    let mut answered = 0;
     for each in calls {
         match each.await.unwrap() {
-            Ok(_) => served += 1,
+            Ok(_) => answered += 1,
             Err(status) => assert!(status.metadata().contains_key("tidegate-shed"), "{status:?}"),
         }
     }
     let snapshot = server.snapshot(1);
-    assert!(served > 0);
-    assert_eq!((snapshot.served, snapshot.in_flight, snapshot.waiting), (served, 0, 0));
+    assert!(answered > 0);
+    assert_eq!((snapshot.served, snapshot.in_flight, snapshot.waiting), (answered, 0, 0));
 }
 
 #[tokio::test]

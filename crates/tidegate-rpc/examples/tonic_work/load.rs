@@ -17,6 +17,7 @@ use tidegate_rpc::machine::credits::CreditClient;
 use tidegate_runtime::clock;
 use tokio::task::LocalSet;
 use tonic::client::Grpc;
+use tonic::metadata::MetadataValue;
 use tonic::transport::{Channel, Endpoint, Error};
 use tonic::{Request, Status};
 use tower::Layer as _;
@@ -208,7 +209,7 @@ async fn one(run: Rc<Run>, index: usize, intended: Instant) {
     }
     let mut tally = run.tally.borrow_mut();
     let place = result.as_ref().err().and_then(|status| status.metadata().get("tidegate-shed-at"));
-    match (&result, place.map(|place| place.as_bytes())) {
+    match (&result, place.map(MetadataValue::as_bytes)) {
         (Ok(()), _) => {
             let us = micros(now, intended);
             tally.good += u64::from(us <= run.options.slo_us);

@@ -224,11 +224,7 @@ async fn a_grant_in_the_trailers_reaches_the_machine() {
     let script = Script::default();
     let server = super::super::ServerLayer::new(
         super::super::fixture::Recorder { grant: Grant { window: 5, ..Grant::default() }, ..Default::default() },
-        {
-            let mut config = super::super::ServerConfig::default();
-            config.until = super::super::Until::Body;
-            config
-        },
+        super::super::ServerConfig { until: super::super::Until::Body, ..Default::default() },
     );
     let handler = Handler::new(|_| ready(Ok(Response::new(WithTrailers::default()))));
     let mut service = layer(&script).layer(server.layer(handler));
