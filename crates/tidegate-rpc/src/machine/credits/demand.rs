@@ -8,8 +8,8 @@ use crate::machine::{Priority, Tenant};
 
 /// Calls after which rates and levels are computed anew.
 const TICK: u32 = 64;
-/// Ticks over which rates are averaged: a thousand calls tell a rate to about 3 %.
-const TICKS: f64 = 16.0;
+/// Ticks over which rates are averaged: eight thousand calls tell a rate to about 1 %.
+const TICKS: f64 = 128.0;
 /// A tick that differs from the average by this factor, and by so many deviations, is a step and not chance.
 const STEP: f64 = 1.5;
 const DEVIATIONS: f64 = 5.0;

@@ -30,8 +30,8 @@ const BLIND: u32 = 4;
 const STEP_BACK: f64 = 0.5;
 /// Calls over which the number of running calls is averaged.
 const PARALLEL: f64 = 256.0;
-/// What a tick leaves of the counts of what happened: two thousand calls count.
-const FADE: f64 = 31.0 / 32.0;
+/// What a tick leaves of the counts of what happened: eight thousand calls count.
+const FADE: f64 = 127.0 / 128.0;
 /// Calls over which active sessions are counted.
 const STRETCH: u32 = 1024;
 
@@ -181,13 +181,14 @@ impl CreditServer {
 
     fn tick(&mut self, now: Instant) {
         let elapsed = span(Duration::from_nanos(self.demand.since_tick(now).max(1)));
-        let idle = (self.idle_ns / (elapsed * f64::from(self.cores))).clamp(0.0, 1.0);
+        let cores = f64::from(self.cores).max(self.load.parallel);
+        let idle = (self.idle_ns / (elapsed * cores)).clamp(0.0, 1.0);
         self.idle_ns = 0.0;
         self.surplus.on_tick(idle, self.demand.throttled());
-        self.load.time_ns += elapsed;
+        self.load.busy_ns += elapsed * cores * (1.0 - idle);
         let full = self.load.is_full();
         if full {
-            self.service.on_busy(1.0 - self.surplus.idle(), &self.load);
+            self.service.on_load(&self.load);
         }
         self.admitted_wait = self.service.admitted_wait();
         let factor = self.surplus.factor(self.service.room(), self.service.refusal_cost());
@@ -423,7 +424,7 @@ impl Server for CreditServer {
             _ => {}
         }
         if done == Done::Served {
-            self.service.on_served(now.since(ticket.started));
+            self.service.on_served(now.since(ticket.started), now.since(ticket.arrived));
         }
         if u64::from(self.sessions.generation(ticket.session)) & GENERATION != (ticket.mark >> 2) & GENERATION {
             return Grant::default();

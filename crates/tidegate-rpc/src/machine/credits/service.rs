@@ -9,7 +9,7 @@ use tidegate_core::time::nanos;
 use crate::machine::credits::Objective;
 
 /// Calls after which the older half of the service times is forgotten.
-const SERVICES: u64 = 2048;
+const SERVICES: u64 = 4096;
 /// Calls that must have been served before their time counts as known.
 const KNOWN: u64 = 8;
 /// Samples over which the pace of the queue and the error of the predicted waits are averaged.
@@ -20,10 +20,17 @@ const WORST: f64 = 0.99;
 /// Deviations of the predicted wait that a call must have left when it is admitted, or it might be admitted, wait, and
 /// be shed all the same.
 const DEVIATIONS: f64 = 2.5;
+/// Calls that may be late for their objective: one in 500. The longest wait grows until so many are.
+const LATE: f64 = 0.002;
+/// By what share of the objective a late call shortens the longest wait.
+const LATE_STEP: f64 = 0.005;
+/// The most by which it grows, as a share of what the worst service time exceeds the mean: with a full queue, right
+/// after a step, all calls wait longest.
+const LONGER: f64 = 0.2;
 /// A deviation of this share of the longest wait makes the precaution useless: the wait cannot be told beforehand.
-const UNTOLD: f64 = 0.3;
+const UNTOLD: f64 = 0.2;
 /// What a refusal costs beyond its message, as a share of a served call: somebody waited for it.
-const REFUSAL: f64 = 0.01;
+const REFUSAL: f64 = 0.08;
 
 /// Estimates of the server's own times, all in nanoseconds.
 #[derive(Clone, Debug)]
@@ -40,6 +47,8 @@ pub(super) struct Service {
     paced: f64,
     /// When a call was last started with others left waiting.
     backlogged_since: Option<Instant>,
+    /// How much of what the worst service time exceeds the mean is waited for all the same, from 0 to `LONGER`.
+    longer: f64,
     /// By how much calls waited longer than predicted, and that error's square, both averages.
     bias: f64,
     square: f64,
@@ -54,7 +63,8 @@ pub(super) struct Service {
 /// What happened in a span of time. Sums may fade, as long as all do alike.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct Load {
-    pub(super) time_ns: f64,
+    /// Time of all cores that was not idle.
+    pub(super) busy_ns: f64,
     /// Calls that arrived; of them those that found others waiting, and those that were refused.
     pub(super) arrived: f64,
     pub(super) waited: f64,
@@ -68,7 +78,7 @@ pub(super) struct Load {
 impl Load {
     /// Makes the past count less.
     pub(super) fn fade(&mut self, by: f64) {
-        for sum in [&mut self.time_ns, &mut self.arrived, &mut self.waited, &mut self.refused, &mut self.started] {
+        for sum in [&mut self.busy_ns, &mut self.arrived, &mut self.waited, &mut self.refused, &mut self.started] {
             *sum *= by;
         }
     }
@@ -91,6 +101,7 @@ impl Service {
             paced_ns: 0.0,
             paced: 0.0,
             backlogged_since: None,
+            longer: 0.0,
             bias: 0.0,
             square: 0.0,
             message: 0.0,
@@ -104,8 +115,14 @@ impl Service {
         self.mean > 0.0
     }
 
-    /// A call ran for `service`.
-    pub(super) fn on_served(&mut self, service: Duration) {
+    #[expect(clippy::cast_precision_loss, reason = "far below 2^52 ns")]
+    /// A call ran for `service` and was in the server for `in_all`.
+    pub(super) fn on_served(&mut self, service: Duration, in_all: Duration) {
+        if self.known() {
+            let late = nanos(in_all) as f64 + self.round_trip > self.objective();
+            self.longer += if late { LATE * LATE_STEP - LATE_STEP } else { LATE * LATE_STEP };
+            self.longer = self.longer.clamp(0.0, LONGER);
+        }
         // A time of zero would make every limit zero: a clock that did not move is taken for its smallest step.
         self.recent.record(nanos(service).max(1));
         let count = self.recent.count();
@@ -181,7 +198,8 @@ impl Service {
     /// How long a call may wait for its start.
     pub(super) fn longest_wait(&self) -> f64 {
         // However tight the objective is, one call may wait for another: else a server would idle between calls.
-        (self.objective() - self.round_trip - self.worst).max(self.pace())
+        let left = self.objective() - self.round_trip;
+        (left - self.worst + self.longer * (self.worst - self.mean).max(0.0)).max(self.pace())
     }
 
     /// The predicted wait up to which a call is admitted.
@@ -197,13 +215,10 @@ impl Service {
         if waiting == 0 { 0.0 } else { (f64::from(waiting) * self.pace() + self.bias).max(0.0) }
     }
 
-    /// Over `time_ns`, in which the cores were busy for the share `busy`, `arrived` messages were read and `started` calls
-    /// started, with `parallel` of them running at a time: what remains of the cores' time is what messages took.
-    pub(super) fn on_busy(&mut self, busy: f64, span: &Load) {
-        self.parallel = span.parallel;
-        let cores = self.cores.max(self.parallel);
-        let left = cores * busy * span.time_ns - span.started * self.mean;
-        self.message = (left / span.arrived.max(1.0)).max(0.0);
+    /// What remains of the time that the cores were busy, and did not run calls, is what messages took.
+    pub(super) fn on_load(&mut self, load: &Load) {
+        self.parallel = load.parallel;
+        self.message = ((load.busy_ns - load.started * self.mean) / load.arrived.max(1.0)).max(0.0);
     }
 
     /// A core's time for one message.
