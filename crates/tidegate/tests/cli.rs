@@ -60,6 +60,7 @@ fn each_verb_explains_itself() {
         &["profile"],
         &["theory", "bucket"],
         &["sim", "bucket"],
+        &["sim", "rpc"],
         &["lab", "run"],
     ] {
         let args: Vec<&str> = verb.iter().copied().chain(["--help"]).collect();
@@ -122,6 +123,28 @@ fn wrong_usage_is_exit_code_2_with_a_suggestion() {
         assert_eq!(output.status.code(), Some(2), "{args:?}");
         assert!(text(&output.stderr).contains(said), "{args:?}: {}", text(&output.stderr));
     }
+}
+
+#[test]
+fn schemes_of_overload_control_are_simulated_side_by_side() {
+    let folder = Folder::new("sim-rpc");
+    let plant = ["sim", "rpc", "--cores", "2", "--clients", "50", "--duration", "30ms", "--warm-up", "10ms"];
+    let ask = |more: &[&str]| folder.tidegate(&[&plant, more].concat());
+    let both = ["--scheme", "breakwater,none", "--load", "2", "--json"];
+    let output = ask(&both);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let answer: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let goodput = |run: usize| answer["runs"][run]["report"]["goodput_of_capacity"].as_f64().unwrap();
+    assert_eq!(answer["runs"][0]["scheme"], "breakwater");
+    assert!(goodput(0) > 0.5 && goodput(1) < 0.1, "{answer}");
+    assert_eq!(ask(&both).stdout, output.stdout);
+
+    let shares = ask(&["--tenants", "1=1,2=9", "--priorities", "0=1,255=1", "--scheme", "tidegate"]);
+    let shown = text(&shares.stdout);
+    assert!(shown.contains("Jain's index") && shown.contains("priority"), "{shown}{}", text(&shares.stderr));
+    let wrong = ask(&["--scheme", "hope"]);
+    assert_eq!(wrong.status.code(), Some(2));
+    assert!(text(&wrong.stderr).contains("tidegate, breakwater"), "{}", text(&wrong.stderr));
 }
 
 #[test]

@@ -337,7 +337,7 @@ at_most = 1.0
     #[test]
     fn every_file_of_this_kind_can_be_read() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../lab");
-        for name in ["load", "spike", "clients", "million", "parts", "causes"] {
+        for name in ["load", "spike", "clients", "million", "parts", "causes", "shares", "no_tuning"] {
             let experiment = crate::experiment::read(&folder.join(format!("rpc_{name}.toml"))).unwrap();
             assert!(experiment.rpc.is_some());
         }

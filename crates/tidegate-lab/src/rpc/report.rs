@@ -231,11 +231,11 @@ fn report<S: Server, C: Client>(plant: &Plant<S, C>, window: &Window, bins: Vec<
     }
 }
 
-/// (sum x)^2 / (n sum x^2) of the goodputs. Source: Jain, Chiu and Hawe (1984).
+/// (sum x)^2 / (n sum x^2) of the goodputs, from 1 / n to 1; zero if nobody got anything. Source: Jain, Chiu and Hawe (1984).
 fn jain(shares: &[Share]) -> f64 {
     let sum: f64 = shares.iter().map(|share| ratio(share.in_slo)).sum();
     let squares: f64 = shares.iter().map(|share| ratio(share.in_slo).powi(2)).sum();
-    if squares > 0.0 { sum * sum / (ratio(shares.len() as u64) * squares) } else { 1.0 }
+    if squares > 0.0 { sum * sum / (ratio(shares.len() as u64) * squares) } else { 0.0 }
 }
 
 impl Report {
