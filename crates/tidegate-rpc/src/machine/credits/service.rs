@@ -30,7 +30,7 @@ const LONGER: f64 = 0.2;
 /// A deviation of this share of the longest wait makes the precaution useless: the wait cannot be told beforehand.
 const UNTOLD: f64 = 0.2;
 /// What a refusal costs beyond its message, as a share of a served call: somebody waited for it.
-const REFUSAL: f64 = 0.08;
+const REFUSAL: f64 = 0.2;
 
 /// Estimates of the server's own times, all in nanoseconds.
 #[derive(Clone, Debug)]

@@ -9,7 +9,7 @@ const LEAST: f64 = 0.01;
 /// The most that is ever let through beyond the capacity: twice as much again.
 const MOST: f64 = 2.0;
 /// What a correction may cost in refusals, as a share of the capacity.
-const LOSS: f64 = 0.002;
+const LOSS: f64 = 0.001;
 /// Cores that idle this much while calls are refused are no chance but a mistake of the estimates.
 const MISTAKE: f64 = 0.1;
 
