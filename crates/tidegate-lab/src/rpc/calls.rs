@@ -3,6 +3,19 @@
 use tidegate_core::Instant;
 use tidegate_rpc::machine::{Priority, SessionId, Ticket};
 
+/// Where a call is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum State {
+    /// Nowhere: its slot is free.
+    Free,
+    /// Beside its caller.
+    AtClient,
+    /// On its way, or at the server.
+    Sent,
+    /// The same, but nobody waits for it any more.
+    Orphan,
+}
+
 /// A call from its client's wish to the moment at which the client knows how it ended.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Call {
@@ -15,6 +28,7 @@ pub(super) struct Call {
     pub(super) tenant: u16,
     /// What the server machine said, from its admission on.
     pub(super) ticket: Ticket,
+    pub(super) state: State,
 }
 
 impl Call {
@@ -27,7 +41,7 @@ impl Call {
             priority,
             mark: 0,
         };
-        Self { intended, client, class, tenant, ticket }
+        Self { intended, client, class, tenant, ticket, state: State::AtClient }
     }
 }
 
@@ -67,7 +81,25 @@ impl Calls {
     #[inline]
     pub(super) fn remove(&mut self, slot: u32) -> Call {
         self.free.push(slot);
-        self.slots[slot as usize]
+        let call = self.slots[slot as usize];
+        self.slots[slot as usize].state = State::Free;
+        call
+    }
+
+    /// Slots of the calls that somebody waits for.
+    pub(super) fn wanted(&self) -> impl Iterator<Item = (u32, &Call)> {
+        let all = (0..).zip(&self.slots);
+        all.filter(|(_, call)| matches!(call.state, State::AtClient | State::Sent))
+    }
+
+    /// Frees the slots of all calls that nobody waits for.
+    pub(super) fn forget_orphans(&mut self) {
+        for (slot, call) in (0..).zip(&mut self.slots) {
+            if call.state == State::Orphan {
+                call.state = State::Free;
+                self.free.push(slot);
+            }
+        }
     }
 
     /// Calls under way.

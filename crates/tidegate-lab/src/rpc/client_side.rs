@@ -4,7 +4,7 @@ use tidegate_core::Instant;
 use tidegate_rpc::machine::{Ask, CallId, Client, ClientOutput, Outcome, Reply, Request, Server, ShedReason, Step};
 
 use super::Plant;
-use super::calls::Call;
+use super::calls::{Call, State};
 use super::plant::{Answer, Delivery, Message};
 use super::window::Place;
 
@@ -38,15 +38,20 @@ impl<S: Server, C: Client> Plant<S, C> {
     pub(super) fn deliver(&mut self, delivery: Delivery) {
         match delivery {
             Delivery::Answer(answer) => self.answer_arrives(&answer),
-            Delivery::Grant(client, grant) => {
+            Delivery::Grant(client, session, grant) if self.sessions[client as usize] == session => {
                 self.clients[client as usize].on_grant(&grant, self.now);
                 self.after_client(client);
             }
+            // Its connection has ended.
+            Delivery::Grant(..) => {}
         }
     }
 
     fn answer_arrives(&mut self, answer: &Answer) {
         let call = self.calls.remove(answer.slot);
+        if call.state == State::Orphan {
+            return;
+        }
         let response_time = self.now.since(call.intended);
         let response_ns = self.now.nanos_since(call.intended);
         let outcome = match answer.shed {
@@ -99,7 +104,7 @@ impl<S: Server, C: Client> Plant<S, C> {
                     self.window.extra_messages += 1;
                     self.note(u64::from(client) << 2 | 2);
                     let at = self.now.plus_nanos(self.half_trip_ns);
-                    self.to_server.push(at, Message::Demand(client, ask));
+                    self.to_server.push(at, Message::Demand(client, self.sessions[client as usize], ask));
                 }
             }
         }
@@ -121,13 +126,15 @@ impl<S: Server, C: Client> Plant<S, C> {
 
     #[inline]
     fn send(&mut self, slot: u32, ask: Ask) {
-        let tenant = self.tenants[usize::from(self.calls.get(slot).tenant)];
+        let call = self.calls.get(slot);
+        call.state = State::Sent;
+        let tenant = self.tenants[usize::from(call.tenant)];
         let at = self.now.plus_nanos(self.half_trip_ns);
         self.to_server.push(at, Message::Request(slot, Ask { tenant, ..ask }));
     }
 
     #[inline]
-    fn fail(&mut self, slot: u32, reason: ShedReason) {
+    pub(super) fn fail(&mut self, slot: u32, reason: ShedReason) {
         let call = self.calls.remove(slot);
         self.window.shed(Place::Client, reason, self.now.nanos_since(call.intended));
         self.note(u64::from(slot) << 2 | 3);

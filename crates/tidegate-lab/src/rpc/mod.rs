@@ -17,6 +17,7 @@
 //!
 //! | module | its one job |
 //! |---|---|
+//! | `faults` | what goes wrong on the way |
 //! | [`scenario`] | what is asked: plant, load and times |
 //! | [`plant`] | the events |
 //! | [`scheme`] | each scheme with its own machines |
@@ -26,6 +27,7 @@
 mod arrivals;
 mod calls;
 mod client_side;
+mod faults;
 pub mod plant;
 pub mod report;
 pub mod scenario;

@@ -7,7 +7,7 @@ use std::collections::{BinaryHeap, VecDeque};
 
 use tidegate_core::time::nanos;
 use tidegate_core::{Instant, Rng};
-use tidegate_rpc::machine::{Ask, Client, Grant, Server, Tenant, Ticket};
+use tidegate_rpc::machine::{Ask, Client, Grant, Server, SessionId, ShedReason, Tenant, Ticket};
 use tidegate_sim::TraceHash;
 use tidegate_sim::lane::Lane;
 
@@ -20,21 +20,22 @@ use super::window::{Place, Window};
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Message {
     Request(u32, Ask),
-    Demand(u32, Ask),
-    Grant(u32, Grant),
+    /// Of a client, over the connection of this session.
+    Demand(u32, SessionId, Ask),
+    Grant(u32, SessionId, Grant),
 }
 
 /// What arrives at a client.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Delivery {
     Answer(Answer),
-    Grant(u32, Grant),
+    Grant(u32, SessionId, Grant),
 }
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Answer {
     pub(super) slot: u32,
-    pub(super) shed: Option<(Place, tidegate_rpc::machine::ShedReason)>,
+    pub(super) shed: Option<(Place, ShedReason)>,
     pub(super) grant: Grant,
     pub(super) server_ns: u64,
 }
@@ -55,7 +56,7 @@ pub struct Plant<S, C> {
     pub(super) server: S,
     pub(super) clients: Vec<C>,
     /// Session of each client.
-    pub(super) sessions: Vec<tidegate_rpc::machine::SessionId>,
+    pub(super) sessions: Vec<SessionId>,
     /// Client of each session, by its number.
     pub(super) owners: Vec<u32>,
     /// When each client's time-out is in `timers`; [`Instant::MAX`] if it is not.

@@ -4,9 +4,10 @@ use core::time::Duration;
 use std::cmp::Reverse;
 
 use tidegate_core::Instant;
-use tidegate_rpc::machine::{Ask, Client, Done, Server, SessionId, ShedReason, Signal, Ticket, Verdict};
+use tidegate_rpc::machine::{Ask, Client, Done, Server, ShedReason, Signal, Ticket, Verdict};
 
 use super::Plant;
+use super::calls::{Call, State};
 use super::plant::{Answer, Delivery, Job, Message};
 use super::window::Place;
 
@@ -38,7 +39,13 @@ impl<S: Server, C: Client> Plant<S, C> {
             return Some((Job::Message(at, message), self.message_ns));
         }
         while let Some((_, slot)) = self.waiting.pop_front() {
-            let ticket = self.calls.get(slot).ticket;
+            let Call { ticket, state, .. } = *self.calls.get(slot);
+            if state == State::Orphan {
+                self.server.on_done(ticket, Done::Cancelled, self.now);
+                self.calls.remove(slot);
+                self.after_server();
+                continue;
+            }
             let verdict = self.server.on_start(ticket, self.now);
             match verdict {
                 Verdict::Admit(ticket) => {
@@ -67,13 +74,16 @@ impl<S: Server, C: Client> Plant<S, C> {
         self.idle.push(core);
         match job {
             Some(Job::Message(at, Message::Request(slot, ask))) => self.request(slot, &ask, at),
-            Some(Job::Message(_, Message::Demand(client, ask))) => {
-                let session = self.sessions[client as usize];
+            Some(Job::Message(_, Message::Demand(client, session, ask)))
+                if self.sessions[client as usize] == session =>
+            {
                 self.server.on_demand(session, &ask, self.now);
             }
-            Some(Job::Message(_, Message::Grant(client, grant))) => {
+            // Its connection has ended.
+            Some(Job::Message(_, Message::Demand(..))) => {}
+            Some(Job::Message(_, Message::Grant(client, session, grant))) => {
                 let at = self.now.plus_nanos(self.half_trip_ns);
-                self.to_clients.push(at, Delivery::Grant(client, grant));
+                self.to_clients.push(at, Delivery::Grant(client, session, grant));
             }
             Some(Job::Call(slot, ticket)) => self.end(slot, ticket, None),
             None => {}
@@ -83,7 +93,11 @@ impl<S: Server, C: Client> Plant<S, C> {
     }
 
     fn request(&mut self, slot: u32, ask: &Ask, arrived: Instant) {
-        let client = self.calls.get(slot).client;
+        let Call { client, state, .. } = *self.calls.get(slot);
+        if state == State::Orphan {
+            self.calls.remove(slot);
+            return;
+        }
         let session = self.sessions[client as usize];
         let signal = self.signal();
         match self.server.on_request(session, ask, signal, arrived, self.now) {
@@ -97,7 +111,11 @@ impl<S: Server, C: Client> Plant<S, C> {
 
     /// A call ends at the server, and its answer leaves.
     fn end(&mut self, slot: u32, ticket: Ticket, shed: Option<(Place, ShedReason)>) {
-        let done = if shed.is_some() { Done::Shed } else { Done::Served };
+        let done = match (shed, self.calls.get(slot).state) {
+            (Some(_), _) => Done::Shed,
+            (None, State::Orphan) => Done::Cancelled,
+            (None, _) => Done::Served,
+        };
         let grant = self.server.on_done(ticket, done, self.now);
         let answer = Answer { slot, shed, grant, server_ns: self.now.nanos_since(ticket.arrived) };
         self.to_clients.push(self.now.plus_nanos(self.half_trip_ns), Delivery::Answer(answer));
@@ -106,10 +124,11 @@ impl<S: Server, C: Client> Plant<S, C> {
     /// Carries out what the server's machine wants after it was told something.
     #[inline]
     pub(super) fn after_server(&mut self) {
-        while let Some((SessionId(session), grant)) = self.server.poll_output() {
+        while let Some((session, grant)) = self.server.poll_output() {
             self.window.extra_messages += 1;
-            self.note(u64::from(session) << 2 | 1 << 40);
-            self.messages.push_back((self.now, Message::Grant(self.owners[session as usize], grant)));
+            self.note(u64::from(session.0) << 2 | 1 << 40);
+            let client = self.owners[session.0 as usize];
+            self.messages.push_back((self.now, Message::Grant(client, session, grant)));
         }
         self.server_at = self.server.next_timeout().unwrap_or(Instant::MAX);
     }

@@ -207,3 +207,41 @@ fn what_is_possible_follows_the_steps() {
     let scenario = Scenario { groups: vec![group], warm_up, duration, ..Scenario::default() };
     assert!((scenario.possible() - 0.75).abs() < 1e-9);
 }
+
+/// Calls, gives up, loses connections and servers; then nobody calls any more. The window of all that, and what is left.
+fn through_faults<S: Server, C: Client>(
+    seed: u64,
+    server: impl Fn() -> S,
+    client: impl FnMut(Tenant, Instant, &mut Rng) -> C,
+) -> (Window, usize) {
+    let scenario = Scenario { cores: 2, seed, groups: vec![Group::new(20, 3.0)], ..Scenario::default() };
+    let mut plant = Plant::new(&scenario, server(), client).unwrap();
+    let mut rng = Rng::stream(seed, 9);
+    for step in 1..=20 {
+        plant.run_until(Instant::from_nanos(step * 100_000 + rng.below(90_000)));
+        match rng.below(8) {
+            0 => plant.crash(server()).unwrap(),
+            1..4 => plant.reset(u32::try_from(rng.below(20)).unwrap()).unwrap(),
+            _ => plant.cancel(0.3, &mut rng),
+        }
+    }
+    plant.set_load(0, 0.0);
+    plant.run_until(plant.now() + Duration::from_millis(100));
+    (plant.take_window(), plant.under_way())
+}
+
+#[test]
+fn every_call_is_answered_refused_or_given_up_whatever_goes_wrong() {
+    for name in Scheme::NAMES {
+        let scheme = Scheme::named(name).unwrap();
+        for seed in 0..12 {
+            let server = || scheme.server(2, Instant::ZERO);
+            let (window, left) = through_faults(seed, server, |tenant, now, rng| scheme.client(tenant, now, rng));
+            let refused: u64 = window.sheds_by_reason().values().sum();
+            let ended = window.calls.served + refused + window.cancelled;
+            assert_eq!((window.calls.offered, left), (ended, 0), "{name}, seed {seed}");
+            // SEDA's clients begin with a few calls a second, and this takes two milliseconds.
+            assert!(window.calls.served > 0 || name == "seda", "{name}, seed {seed}");
+        }
+    }
+}

@@ -47,6 +47,8 @@ pub struct Window {
     pub calls: Share,
     /// Calls that the plant itself dropped, since too many were under way.
     pub dropped: u64,
+    /// Calls that their callers gave up.
+    pub cancelled: u64,
     /// Demand messages and grants outside answers.
     pub extra_messages: u64,
     /// Time that cores worked, in nanoseconds, counted when the work began.
@@ -77,6 +79,7 @@ impl Window {
         Self {
             calls: Share::default(),
             dropped: 0,
+            cancelled: 0,
             extra_messages: 0,
             busy_ns: 0,
             started: (0, 0),
@@ -146,6 +149,7 @@ impl Window {
     pub fn add(&mut self, other: &Self) {
         self.calls.add(other.calls);
         self.dropped += other.dropped;
+        self.cancelled += other.cancelled;
         self.extra_messages += other.extra_messages;
         self.busy_ns += other.busy_ns;
         self.started.0 += other.started.0;
