@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::str::FromStr;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use clap::Args;
 use serde_json::json;
@@ -36,6 +37,9 @@ pub(crate) struct Options {
     /// `tidegate`, `none` or `load_shed:LIMIT`.
     #[arg(long, default_value = "tidegate")]
     control: Control,
+    /// Microseconds of handlers after which the run queue goes first again.
+    #[arg(long)]
+    look_every_us: Option<u64>,
     /// Threads that run handlers.
     #[arg(long, default_value_t = 1)]
     threads: usize,
@@ -102,6 +106,7 @@ async fn serve(options: &Options, work: Work) -> Result<(), Error> {
             let machine = CreditServer::new(Config::default(), cores, clock::now());
             let mut config = ServerConfig::default();
             config.threads = options.threads;
+            config.look_every = options.look_every_us.map_or(config.look_every, Duration::from_micros);
             let layer = ServerLayer::new(machine, config);
             let router = Server::builder().layer(layer.clone()).add_service(work);
             router.serve_with_incoming_shutdown(incoming, input_ends()).await?;

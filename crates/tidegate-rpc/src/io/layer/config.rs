@@ -66,6 +66,9 @@ pub struct ServerConfig {
     /// How many times a call whose turn has come lets the rest of the run queue go first. Between two handlers, requests
     /// must be read (1), looked at (2) and refusals written (3).
     pub yields: u8,
+    /// After so much time of handlers the run queue goes first again; sooner would cost more system calls than handlers
+    /// of a few microseconds are worth, later would delay refusals.
+    pub look_every: Duration,
     /// Sessions at most; beyond it calls are shed.
     pub sessions: usize,
     /// A session that has been silent for so long is closed, and what was granted to it is void.
@@ -85,6 +88,7 @@ impl Default for ServerConfig {
             until: Until::default(),
             threads: 1,
             yields: 3,
+            look_every: Duration::from_micros(200),
             // 100,000 sessions are some 20 MB with the machine's state.
             sessions: 100_000,
             // Longer than any keep-alive pause of a busy client, short enough that a dead one is soon forgotten.
@@ -109,6 +113,7 @@ impl fmt::Debug for ServerConfig {
             .field("until", &self.until)
             .field("threads", &self.threads)
             .field("yields", &self.yields)
+            .field("look_every", &self.look_every)
             .field("sessions", &self.sessions)
             .field("lease", &self.lease)
             .field("pushback", &self.pushback)

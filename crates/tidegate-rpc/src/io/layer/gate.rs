@@ -55,8 +55,21 @@ struct State<S> {
     sessions: Sessions,
     counts: Counts,
     rng: Rng,
+    /// When the rest of the run queue last went before a handler.
+    looked: Instant,
     /// Listeners whose grant came, to be woken without the lock. As many as there are sessions.
     heard: Vec<Waker>,
+}
+
+/// What a call in line shall do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Step {
+    /// Wait: its waker is called.
+    Wait,
+    /// Let the rest of the run queue go first, then ask again.
+    Yield,
+    /// Start.
+    Start,
 }
 
 /// What a listener hears.
@@ -87,6 +100,7 @@ impl<S: Server> Gate<S> {
             sessions: Sessions::new(config.sessions, config.lease),
             counts: Counts::default(),
             rng: Rng::new((config.clock)().as_nanos()),
+            looked: Instant::ZERO,
             heard: Vec::new(),
         };
         Arc::new(Self { state: Mutex::new(state), config })
@@ -152,9 +166,19 @@ impl<S: Server> Gate<S> {
         })
     }
 
-    /// Asks whether it is the turn of `call`.
-    pub(super) fn turn(&self, call: &Call, waker: &Waker) -> Turn {
-        self.lock().line.turn(call.place, waker)
+    /// Asks what `call` shall do, which has let the run queue go first `yielded` times.
+    pub(super) fn turn(&self, call: &Call, yielded: u8, waker: &Waker) -> Step {
+        let mut state = self.lock();
+        if state.line.turn(call.place, waker) == Turn::Later {
+            return Step::Wait;
+        }
+        let now = self.now();
+        if yielded >= self.config.yields {
+            state.looked = now;
+        } else if yielded > 0 || now.since(state.looked) >= self.config.look_every {
+            return Step::Yield;
+        }
+        Step::Start
     }
 
     /// The turn of `call` came: it leaves the line. On `Ok` its handler may run and [`Self::hand_back`] is owed.
@@ -216,10 +240,10 @@ impl<S: Server> Gate<S> {
 }
 
 impl<S: Server> State<S> {
-    /// The signal for a request that arrived at `arrived`, which itself is among those that wait.
-    fn signal(&self, arrived: Instant, now: Instant) -> Signal {
-        let oldest = self.line.oldest().map_or(arrived, |oldest| oldest.min(arrived));
-        Signal { queueing_delay: now.since(oldest) }
+    /// How long the oldest call in line has waited. A request that is just being looked at is not among them: its own
+    /// arrival is told beside the signal, and some microseconds always lie between its bytes and its first poll.
+    fn signal(&self, now: Instant) -> Signal {
+        Signal { queueing_delay: self.line.oldest().map_or(Duration::ZERO, |oldest| now.since(oldest)) }
     }
 
     fn arrive(&mut self, arrival: &Arrival, config: &ServerConfig, now: Instant) -> Result<Call, Refused> {
@@ -227,7 +251,7 @@ impl<S: Server> State<S> {
         self.sessions.expire(&mut self.machine, now);
         let ask = arrival.ask;
         let arrived = arrival.arrived.map_or(now, |arrived| arrived.min(now));
-        let signal = self.signal(arrived, now);
+        let signal = self.signal(now);
         let session = self.sessions.enter(arrival.keys, ask.tenant, &mut self.machine, now);
         let Some((key, session)) = session else {
             return self.refuse(ask.priority, ShedReason::ServerFull, None, config).map(|()| Call {
@@ -328,7 +352,7 @@ impl<S: Server> State<S> {
     /// nobody can hear what it decides.
     fn run_timers(&mut self, now: Instant) {
         if self.machine.next_timeout().is_some_and(|timeout| timeout <= now) {
-            let signal = self.signal(now, now);
+            let signal = self.signal(now);
             self.machine.on_timeout(signal, now);
         }
         while let Some((id, grant)) = self.machine.poll_output() {
@@ -367,7 +391,7 @@ impl<S: Server> State<S> {
             would_have_shed: counts.would_have_shed.list(),
             in_flight: counts.in_flight,
             waiting: self.line.len() as u64,
-            queueing_delay_ns: tidegate_core::time::nanos(self.signal(now, now).queueing_delay),
+            queueing_delay_ns: tidegate_core::time::nanos(self.signal(now).queueing_delay),
             sessions: self.sessions.len() as u64,
             demand,
             credits,

@@ -4,9 +4,8 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use super::config::Until;
-use super::gate::{Call, Gate, Refused};
+use super::gate::{Call, Gate, Refused, Step};
 use super::headers::GrantHeader;
-use super::line::Turn;
 use crate::machine::{Done, Server};
 
 /// A call in line. Dropping it cancels it.
@@ -20,8 +19,9 @@ impl<S: Server> Waiting<S> {
         Self { gate, call: Some(call) }
     }
 
-    pub(super) fn turn(&self, waker: &Waker) -> Turn {
-        self.call.as_ref().map_or(Turn::Mine, |call| self.gate.turn(call, waker))
+    /// What it shall do, having yielded so many times.
+    pub(super) fn turn(&self, yielded: u8, waker: &Waker) -> Step {
+        self.call.as_ref().map_or(Step::Start, |call| self.gate.turn(call, yielded, waker))
     }
 
     /// Its turn came. The second value hands the turn on when it is dropped, which is due after the first poll.

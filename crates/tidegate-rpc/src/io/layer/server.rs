@@ -16,11 +16,10 @@ use super::body::CallBody;
 use super::clocked::{Sleep, sleep};
 use super::config::{Seen, ServerConfig, Until};
 use super::counts::ServerSnapshot;
-use super::gate::{Arrival, Gate, Heard, Refused};
+use super::gate::{Arrival, Gate, Heard, Refused, Step};
 use super::headers::{
     DEMAND_PATH, DEMAND_PATIENCE, GRANT, GrantHeader, read_ask, read_client, read_grpc_timeout, write_grant,
 };
-use super::line::Turn;
 use super::running::{Running, Waiting};
 use super::sessions::Key;
 use super::stamp::arrival_stamp;
@@ -99,17 +98,17 @@ where
             let key = self.gate.demand(&arrival(&request, &self.gate.config));
             let until = self.gate.now() + DEMAND_PATIENCE;
             let stage = Stage::Listens { gate: Arc::clone(&self.gate), key, until, timer: None };
-            return ServerFuture { stage, yields: 0, dialect };
+            return ServerFuture { stage, yielded: 0, dialect };
         }
         if (self.gate.config.exempt)(Seen::of(&request)) {
             self.gate.count_exempt();
-            return ServerFuture { stage: Stage::Ready { handler, request, running: None }, yields: 0, dialect };
+            return ServerFuture { stage: Stage::Ready { handler, request, running: None }, yielded: 0, dialect };
         }
         let stage = match self.gate.arrive(&arrival(&request, &self.gate.config)) {
             Ok(call) => Stage::InLine { handler, request, waiting: Waiting::new(Arc::clone(&self.gate), call) },
             Err(refused) => Stage::Refused { refused },
         };
-        ServerFuture { stage, yields: self.gate.config.yields, dialect }
+        ServerFuture { stage, yielded: 0, dialect }
     }
 }
 
@@ -131,7 +130,7 @@ pin_project! {
     pub struct ServerFuture<S: Server, H: Service<Request<B>>, B> {
         #[pin]
         stage: Stage<S, H, B>,
-        yields: u8,
+        yielded: u8,
         dialect: Dialect,
     }
 }
@@ -170,13 +169,14 @@ where
         loop {
             match this.stage.as_mut().project() {
                 StageNow::InLine { waiting, .. } => {
-                    if waiting.turn(cx.waker()) == Turn::Later {
-                        return Poll::Pending;
-                    }
-                    if *this.yields > 0 {
-                        *this.yields -= 1;
-                        cx.waker().wake_by_ref();
-                        return Poll::Pending;
+                    match waiting.turn(*this.yielded, cx.waker()) {
+                        Step::Wait => return Poll::Pending,
+                        Step::Yield => {
+                            *this.yielded += 1;
+                            cx.waker().wake_by_ref();
+                            return Poll::Pending;
+                        }
+                        Step::Start => {}
                     }
                     let StageBefore::InLine { handler, request, waiting } =
                         this.stage.as_mut().project_replace(Stage::Over)

@@ -95,7 +95,7 @@ fn calls_start_one_by_one_and_the_wait_of_the_oldest_is_the_signal() {
     let delays = layer.with_machine(|machine, _| {
         machine.signals.iter().map(|signal| signal.queueing_delay.as_micros()).collect::<Vec<_>>()
     });
-    assert_eq!(delays, [0, 5, 15, 0]);
+    assert_eq!(delays, [0, 5, 15, 0], "of those before it");
 }
 
 #[test]
@@ -105,8 +105,13 @@ fn bytes_read_earlier_count_from_then() {
     let mut early = request("/");
     early.extensions_mut().insert(Arrived(clock()));
     pass_us(40);
-    drop(service.call(early));
-    layer.with_machine(|machine, _| assert_eq!(machine.signals[0].queueing_delay, Duration::from_micros(40)));
+    let in_line = service.call(early);
+    drop(service.call(request("/")));
+    drop(in_line);
+    let delays = layer.with_machine(|machine, _| {
+        machine.signals.iter().map(|signal| signal.queueing_delay.as_micros()).collect::<Vec<_>>()
+    });
+    assert_eq!(delays, [0, 40], "nobody was in line before the first");
 }
 
 #[test]
@@ -247,6 +252,9 @@ fn a_call_whose_turn_came_lets_the_run_queue_go_first() {
     assert!(poll(call.as_mut()).is_pending() && poll(call.as_mut()).is_pending());
     assert_eq!(handler.ran(), 0);
     assert!(poll(call.as_mut()).is_ready());
+    assert!(poll(pin!(service.call(request("/")))).is_ready(), "the run queue has just gone first");
+    pass_us(200);
+    assert!(poll(pin!(service.call(request("/")))).is_pending());
 }
 
 fn demand(client: u64) -> Request<Full<Bytes>> {
