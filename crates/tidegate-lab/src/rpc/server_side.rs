@@ -79,14 +79,13 @@ impl<S: Server, C: Client> Plant<S, C> {
             {
                 self.server.on_demand(session, &ask, self.now);
             }
-            // Its connection has ended.
-            Some(Job::Message(_, Message::Demand(..))) => {}
             Some(Job::Message(_, Message::Grant(client, session, grant))) => {
                 let at = self.now.plus_nanos(self.half_trip_ns);
                 self.to_clients.push(at, Delivery::Grant(client, session, grant));
             }
             Some(Job::Call(slot, ticket)) => self.end(slot, ticket, None),
-            None => {}
+            // A demand whose connection has ended.
+            Some(Job::Message(_, Message::Demand(..))) | None => {}
         }
         self.after_server();
         self.employ();
