@@ -13,6 +13,11 @@ const FINEST: u32 = 32;
 /// The deepest bucket, in units; as much is left for the time that passes.
 const DEEPEST: u64 = 1 << 63;
 
+/// Pauses after a first and after many lost races: a few cache line transfers long. Measured with two threads that do
+/// nothing else: without pauses a decision takes four times as long, from 16 on little changes.
+const STEP_BACK_FIRST: u32 = 16;
+const STEP_BACK_MOST: u32 = 64;
+
 /// A [`TokenBucket`](super::TokenBucket) that any number of threads draw from without a lock; it refuses, it has no
 /// line.
 ///
@@ -76,7 +81,8 @@ impl SharedBucket {
         Rate::from_fraction(self.units_per_ns.into(), self.token_units.into()).expect("a token takes a unit or more")
     }
 
-    /// Takes `cost` tokens, all or none. Lock-free: a thread repeats only when another one was granted.
+    /// Takes `cost` tokens, all or none. Lock-free: a thread repeats only when another one was granted; it first steps
+    /// back for a moment, so that the other gets several of its decisions done while it has the cache line.
     ///
     /// # Errors
     /// [`Throttled`] says when to come back.
@@ -87,15 +93,20 @@ impl SharedBucket {
         let latest = now.saturating_add(self.burst_units).min(u64::MAX - 1);
         let cost = cost.saturating_mul(self.token_units);
         let mut seen = self.full_at.load(Ordering::Relaxed);
+        let mut pauses = STEP_BACK_FIRST;
         loop {
             let full_at = seen.max(now).saturating_add(cost);
             if full_at > latest {
                 return Err(self.refusal(cost, full_at));
             }
-            match self.full_at.compare_exchange_weak(seen, full_at, Ordering::Relaxed, Ordering::Relaxed) {
-                Ok(_) => return Ok(()),
-                Err(other) => seen = other,
+            let swapped = self.full_at.compare_exchange_weak(seen, full_at, Ordering::Relaxed, Ordering::Relaxed);
+            if swapped.is_ok() {
+                return Ok(());
             }
+            step_back(pauses);
+            pauses = (pauses * 2).min(STEP_BACK_MOST);
+            // What was seen is old by now.
+            seen = self.full_at.load(Ordering::Relaxed);
         }
     }
 
@@ -122,6 +133,14 @@ impl SharedBucket {
             return Throttled::Never;
         }
         Throttled::Until(self.origin.plus_nanos((full_at - self.burst_units).div_ceil(self.units_per_ns)))
+    }
+}
+
+/// Leaves the cache line to whoever has it. The model of the interleavings has no cache.
+#[cold]
+fn step_back(pauses: u32) {
+    for _ in 0..if cfg!(loom) { 0 } else { pauses } {
+        core::hint::spin_loop();
     }
 }
 
