@@ -10,6 +10,8 @@ const LEAST: f64 = 0.01;
 const MOST: f64 = 2.0;
 /// What a correction may cost in refusals, as a share of the capacity.
 const LOSS: f64 = 0.001;
+/// The golden section.
+const CUT: f64 = 0.618_033_988_749_895;
 /// Cores that idle this much while calls are refused are no chance but a mistake of the estimates.
 const MISTAKE: f64 = 0.1;
 
@@ -80,8 +82,7 @@ fn best(room: f64, cost: f64) -> Best {
     let places = room.max(1.0) + 1.0;
     let idle = |surplus: f64| surplus / ((surplus.ln_1p() * places).exp() - 1.0);
     let loss = |surplus: f64| idle(surplus) + cost * surplus;
-    // The loss has one minimum: 40 cuts of the golden section place it within a billionth.
-    const CUT: f64 = 0.618_033_988_749_895;
+    // The loss has one minimum: 40 cuts place it within a billionth.
     let (mut low, mut high) = (1e-6, MOST);
     for _ in 0..40 {
         let (left, right) = (high - CUT * (high - low), low + CUT * (high - low));
