@@ -1,7 +1,9 @@
 //! Runs of the load generator against a broker, in pairs.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError};
 
 use miette::{IntoDiagnostic, Result, WrapErr as _};
 use serde_json::{Value, json};
@@ -21,6 +23,8 @@ pub(super) struct Bench<'a> {
     /// Short runs.
     pub(super) quick: bool,
     scratch: Scratch,
+    /// Answers of runs that several rows need.
+    answers: Mutex<BTreeMap<String, Value>>,
 }
 
 /// Better is which way?
@@ -48,7 +52,17 @@ pub(super) struct Pairing<'a> {
 impl<'a> Bench<'a> {
     /// Room for the brokers' data.
     pub(super) fn new(places: &'a Places, quick: bool) -> Result<Self> {
-        Ok(Self { places, quick, scratch: places.scratch("measure")? })
+        Ok(Self { places, quick, scratch: places.scratch("measure")?, answers: Mutex::default() })
+    }
+
+    /// What `ask` was answered before.
+    pub(super) fn known(&self, ask: &str) -> Option<Value> {
+        self.answers.lock().unwrap_or_else(PoisonError::into_inner).get(ask).cloned()
+    }
+
+    /// Keeps the answer to `ask`.
+    pub(super) fn learn(&self, ask: &str, answer: &Value) {
+        self.answers.lock().unwrap_or_else(PoisonError::into_inner).insert(ask.to_owned(), answer.clone());
     }
 
     /// At least five pairs count as a measurement.

@@ -7,6 +7,7 @@ mod bench;
 mod broker;
 mod limits;
 mod rows;
+mod rpc_sim;
 mod table;
 mod trace;
 

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use super::bench::{Bench, Better, Pairing, median, number, range};
 use super::broker::{Broker, Kind};
 use super::limits;
+use super::rpc_sim;
 use super::table::Figure;
 use crate::peers::cargo;
 use crate::process::Group;
@@ -86,6 +87,54 @@ pub(super) const ROWS: &[Row] = &[
     },
     Row { issue: 2, name: "figure 6a", bar: "the paper's order and shape", run: |bench| lab(bench, "fig6a") },
     Row { issue: 2, name: "figure 6b", bar: "the paper's order and shape", run: |bench| lab(bench, "fig6b") },
+    Row {
+        issue: 3,
+        name: "rpc goodput",
+        bar: "1,000 clients at 1.2x, 2x, 5x, 10x: at least 0.98 of the capacity",
+        run: rpc_sim::goodput,
+    },
+    Row {
+        issue: 3,
+        name: "rpc tail",
+        bar: "answered calls: p99 at most the SLO, p99.9 at most 1.1 SLO",
+        run: rpc_sim::tail,
+    },
+    Row {
+        issue: 3,
+        name: "rpc spike",
+        bar: "goodput of the first 20 ms at least 0.97, each bin of 1 ms: p99 at most the SLO",
+        run: rpc_sim::spike,
+    },
+    Row {
+        issue: 3,
+        name: "rpc refusals",
+        bar: "known within the round trip and 5 us at p99: 15 us",
+        run: rpc_sim::refusals,
+    },
+    Row {
+        issue: 3,
+        name: "rpc million",
+        bar: "1,000,000 clients at once: 0.97 of the possible, at 2x first 0.88; 0.1 extra messages a call",
+        run: rpc_sim::million,
+    },
+    Row {
+        issue: 3,
+        name: "rpc no tuning",
+        bar: "1 us to 100 ms, three shapes, 1 to 64 cores at 2x: goodput at least 0.95, p99 at most the SLO",
+        run: rpc_sim::no_tuning,
+    },
+    Row {
+        issue: 3,
+        name: "rpc priorities",
+        bar: "at least 0.999 of the critical calls within the SLO",
+        run: rpc_sim::priorities,
+    },
+    Row {
+        issue: 3,
+        name: "rpc fairness",
+        bar: "Jain's index of equal tenants at least 0.99 beside one at a hundred times",
+        run: rpc_sim::fairness,
+    },
 ];
 
 #[expect(clippy::unnecessary_wraps, reason = "every row has this signature")]
