@@ -59,9 +59,12 @@ pub(crate) enum Verb {
     /// Run the experiments behind the book's figures
     #[command(subcommand)]
     Lab(Lab),
-    /// Measure a running broker with open-loop load
+    /// Measure a running server with open-loop load
     #[command(subcommand, hide = true)]
     Bench(Bench),
+    /// Run a server of short calls that stays fast when it is asked for more than it can do
+    #[command(subcommand)]
+    Rpc(Rpc),
     /// Write a completion script for a shell
     Completions {
         /// The shell.
@@ -335,6 +338,18 @@ pub(crate) enum Bench {
         #[arg(trailing_var_arg = true, required = true)]
         args: Vec<String>,
     },
+    /// `KEY=VALUE..` calls a tidegate-rpc server; prints JSON
+    Rpc {
+        /// The keys that differ from the defaults, such as `pace.open.rate_per_s=50000`
+        #[arg(trailing_var_arg = true)]
+        args: Vec<String>,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Rpc {
+    /// Serve calls that compute, with one of the schemes of overload control
+    Serve(crate::rpc::ServeArgs),
 }
 
 /// The command with everything that completions and help texts know, the broker's flags included.

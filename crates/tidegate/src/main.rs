@@ -7,6 +7,7 @@
 //! | `up`, `broker` | what runs until it is told to stop |
 //! | `demo` | the same overload twice, side by side |
 //! | `check`, `status`, `limits`, `profile`, `bucket`, `lab` | the verbs that answer and leave |
+//! | `rpc` | a server of short calls that computes |
 //! | `running` | a whole broker, started and stopped in order |
 //! | `servers`, `signals`, `token`, `scratch` | what it stands on |
 //! | `limit_book` | limits set live, and their history, in the control store |
@@ -27,6 +28,7 @@ mod limit_book;
 mod limits;
 mod output;
 mod profile;
+mod rpc;
 mod running;
 mod scratch;
 mod servers;
@@ -44,8 +46,10 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use miette::MietteHandlerOpts;
+use tidegate_load::LoadError;
+use tidegate_load::cli::Outcome;
 
-use crate::cli::{Bench, Cli, Lab, Sim, Theory, Verb};
+use crate::cli::{Bench, Cli, Lab, Rpc, Sim, Theory, Verb};
 use crate::failure::Failure;
 
 fn main() -> ExitCode {
@@ -86,7 +90,9 @@ fn run(args: Vec<OsString>) -> Result<(), Failure> {
         Verb::Sim(Sim::Rpc(args)) => sim_rpc::simulate(&args),
         Verb::Lab(Lab::Run(args)) => lab::run(&args),
         Verb::Lab(Lab::List(args)) => lab::list(&args),
-        Verb::Bench(Bench::Nsq { args }) => bench(&args),
+        Verb::Bench(Bench::Nsq { args }) => bench(tidegate_load::cli::execute(&args)),
+        Verb::Bench(Bench::Rpc { args }) => bench(tidegate_load::cli::execute_rpc(&args)),
+        Verb::Rpc(Rpc::Serve(args)) => rpc::serve(&args),
         Verb::Completions { shell } => {
             clap_complete::generate(shell, &mut cli::command(), "tidegate", &mut std::io::stdout());
             Ok(())
@@ -94,10 +100,10 @@ fn run(args: Vec<OsString>) -> Result<(), Failure> {
     }
 }
 
-fn bench(args: &[String]) -> Result<(), Failure> {
-    let outcome = tidegate_load::cli::execute(args).map_err(|error| {
+fn bench(outcome: Result<Outcome, LoadError>) -> Result<(), Failure> {
+    let outcome = outcome.map_err(|error| {
         let failure = match error {
-            tidegate_load::LoadError::Config { .. } => Failure::usage(&error),
+            LoadError::Config { .. } => Failure::usage(&error),
             _ => Failure::new(&error),
         };
         failure.because(error)

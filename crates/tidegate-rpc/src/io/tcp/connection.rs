@@ -2,13 +2,17 @@
 
 use std::io;
 use std::net::TcpStream;
+use std::time::Duration;
 
 use rustix::net::{RecvFlags, SendFlags};
+use socket2::{SockRef, TcpKeepalive};
 
 use super::poller::Interest;
 use super::waiting::Ends;
 use crate::machine::{SessionId, Tenant};
 
+/// A peer that was silent so long is asked whether it is still there, so that the dead give their places back.
+const KEEPALIVE: Duration = Duration::from_mins(1);
 /// Buffers that are kept for the next connections that have something to say.
 const SPARE_MAX: usize = 256;
 /// A larger buffer is given back to the system.
@@ -55,6 +59,7 @@ impl Connection {
     pub(super) fn new(socket: TcpStream) -> io::Result<Self> {
         socket.set_nonblocking(true)?;
         socket.set_nodelay(true)?;
+        SockRef::from(&socket).set_tcp_keepalive(&TcpKeepalive::new().with_time(KEEPALIVE))?;
         Ok(Self {
             socket,
             session: None,
