@@ -1,8 +1,7 @@
 //! The load: calls at the times of a Poisson process, whether or not earlier ones were answered.
 
-use std::cell::RefCell;
 use std::io::Write as _;
-use std::rc::Rc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -15,7 +14,6 @@ use tidegate_rpc::io::layer::{ClientConfig, ClientLayer, ClientService};
 use tidegate_rpc::machine::Tenant;
 use tidegate_rpc::machine::credits::CreditClient;
 use tidegate_runtime::clock;
-use tokio::task::LocalSet;
 use tonic::client::Grpc;
 use tonic::metadata::MetadataValue;
 use tonic::transport::{Channel, Endpoint, Error};
@@ -114,22 +112,28 @@ impl Tally {
 struct Run {
     options: Options,
     callers: Vec<Caller>,
-    tally: RefCell<Tally>,
+    tally: Mutex<Tally>,
     payload: Bytes,
     /// Calls intended from here on count.
     from: Instant,
     until: Instant,
 }
 
+impl Run {
+    fn tally(&self) -> MutexGuard<'_, Tally> {
+        self.tally.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 pub(crate) fn run(options: Options) -> Result<(), Error> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().event_interval(8).build();
     let runtime = runtime.expect("the system gives a runtime");
-    LocalSet::new().block_on(&runtime, async {
+    runtime.block_on(async {
         let callers = connect(&options).await?;
         let from = clock::now() + Duration::from_secs_f64(options.warm_up);
         let until = from + Duration::from_secs_f64(options.seconds);
         let payload = Bytes::from(vec![0; options.payload]);
-        let run = Rc::new(Run { options, callers, tally: RefCell::new(Tally::new()), payload, from, until });
+        let run = Arc::new(Run { options, callers, tally: Mutex::new(Tally::new()), payload, from, until });
         match run.options.closed {
             Some(in_flight) => closed(&run, in_flight).await,
             None => open(&run).await,
@@ -156,17 +160,23 @@ async fn connect(options: &Options) -> Result<Vec<Caller>, Error> {
     Ok(callers)
 }
 
+/// Calls in a row that a generator which is late may make before the connections are looked after.
+const BURST: u32 = 8;
+
 /// Calls at random times until the end, then waits a second for the last answers.
-async fn open(run: &Rc<Run>) {
+async fn open(run: &Arc<Run>) {
     let mut rng = Rng::new(run.options.seed);
     let mut intended = clock::now();
+    let mut behind = 0_u32;
     while intended < run.until {
         // The generator has this core for itself: it spins, since tokio's timers tick in milliseconds.
-        while clock::now() < intended {
+        while clock::now() < intended || behind >= BURST {
+            behind = 0;
             tokio::task::yield_now().await;
         }
+        behind += 1;
         let index = usize::try_from(rng.below(run.callers.len() as u64)).expect("below a usize");
-        tokio::task::spawn_local(one(Rc::clone(run), index, intended));
+        tokio::task::spawn(one(Arc::clone(run), index, intended));
         intended += Duration::from_secs_f64(rng.exponential() / run.options.rate);
     }
     let patience = run.until + Duration::from_secs(1);
@@ -176,13 +186,13 @@ async fn open(run: &Rc<Run>) {
 }
 
 /// Keeps `in_flight` calls in flight until the end.
-async fn closed(run: &Rc<Run>, in_flight: u32) {
+async fn closed(run: &Arc<Run>, in_flight: u32) {
     let loops: Vec<_> = (0..in_flight as usize)
         .map(|index| {
-            let run = Rc::clone(run);
-            tokio::task::spawn_local(async move {
+            let run = Arc::clone(run);
+            tokio::task::spawn(async move {
                 while clock::now() < run.until {
-                    one(Rc::clone(&run), index % run.callers.len(), clock::now()).await;
+                    one(Arc::clone(&run), index % run.callers.len(), clock::now()).await;
                 }
             })
         })
@@ -193,12 +203,12 @@ async fn closed(run: &Rc<Run>, in_flight: u32) {
 }
 
 /// One call.
-async fn one(run: Rc<Run>, index: usize, intended: Instant) {
+async fn one(run: Arc<Run>, index: usize, intended: Instant) {
     let mut caller = run.callers[index].clone();
     let entered = clock::now();
     let counts = (run.from..run.until).contains(&intended);
     if counts {
-        let mut tally = run.tally.borrow_mut();
+        let mut tally = run.tally();
         tally.offered += 1;
         tally.late_us.saturating_record(micros(entered, intended));
     }
@@ -207,7 +217,7 @@ async fn one(run: Rc<Run>, index: usize, intended: Instant) {
     if !counts {
         return;
     }
-    let mut tally = run.tally.borrow_mut();
+    let mut tally = run.tally();
     let place = result.as_ref().err().and_then(|status| status.metadata().get("tidegate-shed-at"));
     match (&result, place.map(MetadataValue::as_bytes)) {
         (Ok(()), _) => {
@@ -237,7 +247,7 @@ fn quantiles(histogram: &Histogram<u64>) -> Value {
 
 #[expect(clippy::cast_precision_loss, reason = "rates are rounded anyway")]
 fn report(run: &Run) -> Value {
-    let tally = run.tally.borrow();
+    let tally = run.tally();
     let seconds = run.options.seconds;
     let answered = tally.served_us.len() + tally.shed_here_us.len() + tally.shed_there_us.len() + tally.failed;
     json!({

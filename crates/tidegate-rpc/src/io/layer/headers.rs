@@ -10,7 +10,7 @@
 //!
 //! An ask: `d` demand, `x` exact, `c` credited, `p` priority, `t` tenant, `b` budget in µs, `r` round trip in µs. A
 //! grant: `w` window, `l` level, `t` lease in µs, `s` the time that the call was at the server in µs. Parts in any
-//! order, missing parts are zero, unknown parts are skipped, and a value that is no number voids the whole header. What
+//! order, missing parts are zero (the priority: [`Priority::DEFAULT`]), unknown parts are skipped, and a value that is no number voids the whole header. What
 //! is longer than [`MAX_LEN`] bytes is not read.
 
 use core::fmt::Write as _;
@@ -57,7 +57,9 @@ pub(super) fn write_ask(ask: &Ask) -> HeaderValue {
     text.number("d", u64::from(ask.demand));
     text.flag("x", ask.exact);
     text.flag("c", ask.credited);
-    text.number("p", u64::from(ask.priority.0));
+    if ask.priority != Priority::DEFAULT {
+        text.number("p", u64::from(ask.priority.0));
+    }
     if ask.tenant != Tenant::default() {
         text.number("t", u64::from(ask.tenant.0));
     }
@@ -220,8 +222,13 @@ impl Text {
         }
     }
 
+    /// The value, which is another one each time: marked so that HTTP/2 does not put it into the connection's table,
+    /// where it would push out what is worth keeping.
     fn into_value(self) -> HeaderValue {
-        HeaderValue::from_maybe_shared(bytes::Bytes::from(self.bytes)).expect("letters, digits and commas")
+        let mut value =
+            HeaderValue::from_maybe_shared(bytes::Bytes::from(self.bytes)).expect("letters, digits and commas");
+        value.set_sensitive(true);
+        value
     }
 }
 

@@ -257,10 +257,7 @@ async fn a_demand_is_told_by_a_call_that_waits_and_its_grant_reaches_the_machine
     let answer = service.call(request("http://server:80/some/call")).await.unwrap();
     assert!(!answer.headers().contains_key(SHED));
     let told = told.lock().unwrap();
-    assert_eq!(
-        told[0],
-        (format!("http://server:80{}", super::super::headers::DEMAND_PATH), "d=1,x,p=128".parse().unwrap())
-    );
+    assert_eq!(told[0], (format!("http://server:80{}", super::super::headers::DEMAND_PATH), "d=1,x".parse().unwrap()));
     assert_eq!((told.len(), handler.ran()), (2, 2), "the demand, then the call");
     assert!(script.told().contains(&Told::Grant(Grant { window: 1, ..Grant::default() })));
 }
