@@ -16,6 +16,7 @@ const ABOUT: &str = "A message broker that real NSQ clients use unchanged, with 
 const FIRST_SCREEN: &str = "\
 First steps:
   tidegate demo                         one overload twice: without a limit and with one
+  tidegate demo rpc                     one overload, five schemes of overload control
   tidegate up                           broker and console, for this machine alone
   tidegate broker -data-path=DIR        in the place of nsqd: its flags, files and ports
   tidegate limits set TOPIC 500/s 50    limits a topic of the running broker, live
@@ -83,7 +84,10 @@ pub(crate) struct Up {
 }
 
 #[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Demo {
+    #[command(subcommand)]
+    pub(crate) of: Option<DemoOf>,
     /// Where the page is served
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:7070")]
     pub(crate) address: String,
@@ -94,6 +98,29 @@ pub(crate) struct Demo {
     #[arg(long, value_name = "N", default_value_t = 10, requires = "headless", value_parser = clap::value_parser!(u64).range(3..=600))]
     pub(crate) seconds: u64,
     /// With --headless: print JSON instead of the table
+    #[arg(long, requires = "headless")]
+    pub(crate) json: bool,
+}
+
+/// What else there is to see, beside messages.
+#[derive(Debug, Subcommand)]
+pub(crate) enum DemoOf {
+    /// One overload of a server, with five schemes of overload control side by side
+    Rpc(DemoRpc),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DemoRpc {
+    /// Where the page is served
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:7070")]
+    pub(crate) address: String,
+    /// Without a page: an overload by script, then a table, then exit code 0 or 4
+    #[arg(long)]
+    pub(crate) headless: bool,
+    /// How long the overload of --headless lasts, in seconds as on the page
+    #[arg(long, value_name = "N", default_value_t = 5, requires = "headless", value_parser = clap::value_parser!(u64).range(2..=600))]
+    pub(crate) seconds: u64,
+    /// With --headless: print a line of JSON for each second instead of the table
     #[arg(long, requires = "headless")]
     pub(crate) json: bool,
 }

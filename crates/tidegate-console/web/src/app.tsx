@@ -14,6 +14,8 @@ export function App() {
   const { state, connection } = useLive();
   const warnings = warningsOf(state);
   const showDemo = state.has_demo || route.view === "demo";
+  // The demo of overload control has no brokers.
+  const showTopics = state.brokers.length > 0 || route.view !== "demo";
   const title = route.view === "demo" ? "Demo" : route.view === "row" ? route.id.channel ?? route.id.topic : "Topics";
   useEffect(() => {
     document.title = `${title} – Tidegate`;
@@ -29,7 +31,7 @@ export function App() {
           <img src="/assets/favicon.svg" alt="" width="24" height="24" /> Tidegate
         </a>
         <nav aria-label="Views">
-          {tab("/", "Topics", route.view !== "demo")}
+          {showTopics && tab("/", "Topics", route.view !== "demo")}
           {showDemo && tab("/demo", "Demo", route.view === "demo")}
         </nav>
         <Token />

@@ -1,10 +1,13 @@
-// The same overload twice, side by side: left without a limit, right with it.
+// The demo that runs: of messages, the same overload twice, left without a limit and right with it; or of overload control.
 
 import { useEffect, useRef, useState } from "preact/hooks";
 import { post, Problem, read } from "./api";
 import { Chart } from "./chart";
 import { formatDelay, formatPercent, formatRate } from "./format";
 import { type DemoState, harmOf, sharedRange, type Side, verdict } from "./demo_state";
+import { RpcDemo } from "./rpc_demo";
+import type { RpcState } from "./rpc_state";
+import { Spoken } from "./spoken";
 
 const POLL_MS = 250;
 /** What the charts show: long enough for a spike and what follows. */
@@ -14,8 +17,8 @@ const SPAN_MS = 60_000;
 const plainDelay = (ms: number) => formatDelay(ms * 1_000).replace(/\.0+ /, " ");
 
 /** The demo's state, asked for while the page can be seen. */
-function useDemo(): { state: DemoState | null; error: string } {
-  const [state, setState] = useState<DemoState | null>(null);
+function useDemo(): { state: DemoState | RpcState | null; error: string } {
+  const [state, setState] = useState<DemoState | RpcState | null>(null);
   const [error, setError] = useState("");
   useEffect(() => {
     let timer = 0;
@@ -23,7 +26,7 @@ function useDemo(): { state: DemoState | null; error: string } {
     const ask = async () => {
       try {
         if (!document.hidden) {
-          const next = await read<DemoState>("demo/state");
+          const next = await read<DemoState | RpcState>("demo/state");
           if (gone) return;
           setState(next);
           setError("");
@@ -45,8 +48,9 @@ function useDemo(): { state: DemoState | null; error: string } {
 export function Demo() {
   const { state, error } = useDemo();
   if (state === null) {
-    return <><h1 tabIndex={-1}>The same overload, twice</h1><p class="empty" role="status">{error || "Waiting for the first figures …"}</p></>;
+    return <><h1 tabIndex={-1}>Demo</h1><p class="empty" role="status">{error || "Waiting for the first figures …"}</p></>;
   }
+  if (state.kind === "rpc") return <RpcDemo state={state} error={error} />;
   const [without, withLimit] = state.sides;
   return (
     <div class="demo">
@@ -61,7 +65,7 @@ export function Demo() {
         {without !== undefined && <SideView side={without} state={state} />}
         {withLimit !== undefined && <SideView side={withLimit} state={state} />}
       </div>
-      <Verdict text={verdict(state)} />
+      <Spoken text={verdict(state)} />
     </div>
   );
 }
@@ -143,16 +147,4 @@ function SideView({ side, state }: { side: Side; state: DemoState }) {
 function shownOf(history: DemoState["history"]): DemoState["history"] {
   const newest = history[history.length - 1]?.t_ms ?? 0;
   return history.filter((point) => point.t_ms >= newest - SPAN_MS);
-}
-
-/** The comparison in a sentence; spoken when it changes, at most every few seconds. */
-function Verdict({ text }: { text: string }) {
-  const [shown, setShown] = useState(text);
-  const newest = useRef(text);
-  newest.current = text;
-  useEffect(() => {
-    const timer = setInterval(() => setShown(newest.current), 4_000);
-    return () => clearInterval(timer);
-  }, []);
-  return <p class="verdict" aria-live="polite">{shown}</p>;
 }

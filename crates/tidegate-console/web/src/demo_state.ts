@@ -8,6 +8,8 @@ export interface Traffic { offered_per_s: number; delivered_per_s: number; p50_m
 export interface Side { name: string; title: string; good: Traffic; noisy: Traffic; broker_url?: string }
 
 export interface DemoState {
+  /** Absent: the demo of messages. */
+  kind?: undefined;
   load: number;
   capacity_per_s: number;
   slo_ms: number;

@@ -24,8 +24,8 @@ pub(crate) fn router(stage: Arc<Stage>) -> Router {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Load {
-    load: f64,
+pub(super) struct Load {
+    pub(super) load: f64,
 }
 
 async fn state(State(stage): State<Arc<Stage>>) -> Json<stage::State> {
@@ -50,12 +50,12 @@ async fn spike(State(stage): State<Arc<Stage>>, headers: HeaderMap) -> Response 
     StatusCode::NO_CONTENT.into_response()
 }
 
-fn refuse_browsers(headers: &HeaderMap) -> Option<Response> {
+pub(super) fn refuse_browsers(headers: &HeaderMap) -> Option<Response> {
     let foreign = headers.contains_key(header::ORIGIN);
     foreign.then(|| problem(StatusCode::FORBIDDEN, "Foreign origin", "use the page that the demo printed at start"))
 }
 
-fn problem(status: StatusCode, title: &str, detail: &str) -> Response {
+pub(super) fn problem(status: StatusCode, title: &str, detail: &str) -> Response {
     let body = json!({ "type": "about:blank", "title": title, "status": status.as_u16(), "detail": detail });
     (status, [(header::CONTENT_TYPE, "application/problem+json")], body.to_string()).into_response()
 }

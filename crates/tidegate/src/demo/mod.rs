@@ -8,6 +8,7 @@
 //! | `meter` | figures of the last few seconds |
 //! | `control` | the page's slider and button |
 //! | `headless` | a script, a table and a verdict instead of the page |
+//! | `rpc` | `tidegate demo rpc`: one overload, five schemes of overload control |
 //!
 //! Both brokers run in this process. They are the production broker on real sockets; a process each would add that one
 //! of them may die alone and leave its children behind, and would show nothing more: what is scarce is the consumer.
@@ -16,6 +17,7 @@ mod control;
 mod headless;
 mod meter;
 mod plan;
+mod rpc;
 mod stage;
 mod troupe;
 
@@ -34,7 +36,7 @@ use tokio::time::{MissedTickBehavior, interval};
 use self::plan::{Plan, Role};
 use self::stage::{Name, SAMPLE, Stage};
 use self::troupe::Troupe;
-use crate::cli::Demo;
+use crate::cli::{Demo, DemoOf};
 use crate::failure::Failure;
 use crate::output::{self, Style};
 use crate::running::{Running, Setup};
@@ -51,6 +53,9 @@ const LOAD_AT_START: f64 = 1.5;
 const SEED: u64 = 1;
 
 pub(crate) fn run(args: &Demo) -> Result<(), Failure> {
+    if let Some(DemoOf::Rpc(args)) = &args.of {
+        return rpc::run(args);
+    }
     telemetry::init(Format::Human, "warn").map_err(|error| Failure::new(&error).because(error))?;
     up::runtime()?.block_on(async {
         if args.headless {
