@@ -10,9 +10,11 @@ use crate::machine::{Priority, Tenant};
 const TICK: u32 = 64;
 /// Ticks over which rates are averaged: eight thousand calls tell a rate to about 1 %.
 const TICKS: f64 = 128.0;
-/// A tick that differs from the average by this factor, and by so many deviations, is a step and not chance.
+/// Calls that differ from the average by this factor, by so many deviations, and by so many times what the server has
+/// room for, are a step, and neither chance nor a burst.
 const STEP: f64 = 1.5;
 const DEVIATIONS: f64 = 5.0;
+const ROOMS: f64 = 3.0;
 /// A demand below this share of the capacity is forgotten.
 const FORGOTTEN: f64 = 1e-6;
 
@@ -43,6 +45,15 @@ struct TenantState {
     active_before: u32,
 }
 
+/// Ticks in a row that lie on the same side of the average, far from it.
+#[derive(Clone, Copy, Default, Debug)]
+struct Differing {
+    up: bool,
+    calls: f64,
+    squares: f64,
+    ns: f64,
+}
+
 /// The demand of all tenants. A tenant is named by its place in the table.
 #[derive(Clone, Debug)]
 pub(super) struct Demand {
@@ -54,6 +65,8 @@ pub(super) struct Demand {
     since: Instant,
     /// The fading sum of time.
     time_ns: f64,
+    /// Since the rate has differed from the average: calls wanted, their squares, and time.
+    differing: Differing,
     /// Of capacity, what calls take that are sure to be let through although others are not.
     preferred: f64,
     throttled: bool,
@@ -71,6 +84,7 @@ impl Demand {
             squares: 0.0,
             since: now,
             time_ns: 0.0,
+            differing: Differing::default(),
             preferred: 0.0,
             throttled: false,
             claims: Vec::new(),
@@ -174,11 +188,11 @@ impl Demand {
     }
 
     /// Computes rates and levels anew for a server that shall be sent `supply` calls a second; all are let through if
-    /// it is `None`.
+    /// it is `None`. It has room for `room` calls.
     #[expect(clippy::cast_precision_loss, reason = "a tick is far below 2^52 ns")]
-    pub(super) fn tick(&mut self, supply: Option<f64>, now: Instant) {
+    pub(super) fn tick(&mut self, supply: Option<f64>, room: f64, now: Instant) {
         let elapsed = self.since_tick(now).max(1) as f64;
-        self.fold(elapsed);
+        self.fold(elapsed, room);
         self.calls = 0;
         self.squares = 0.0;
         self.since = now;
@@ -218,13 +232,33 @@ impl Demand {
         self.throttled = false;
     }
 
+    /// Whether what differs from the average `rate` is a step; `tick` calls in `elapsed` ns come to it.
+    fn is_step(&mut self, tick: f64, rate: f64, elapsed: f64, room: f64) -> bool {
+        let up = tick > rate * elapsed;
+        if up != self.differing.up {
+            self.differing = Differing { up, ..Differing::default() };
+        }
+        let so_far = &mut self.differing;
+        so_far.calls += tick;
+        so_far.squares += self.squares;
+        so_far.ns += elapsed;
+        let average = rate * so_far.ns;
+        if so_far.calls < average * STEP && so_far.calls > average / STEP {
+            self.differing = Differing { up, ..Differing::default() };
+            return false;
+        }
+        (so_far.calls - average).abs() > (DEVIATIONS * so_far.squares.sqrt()).max(ROOMS * room)
+    }
+
     /// Adds the tick to the fading sums; a step replaces them.
-    fn fold(&mut self, elapsed: f64) {
+    fn fold(&mut self, elapsed: f64, room: f64) {
         let every = || self.tenants.iter().flat_map(|tenant| &tenant.wanted);
         let tick = every().map(|(_, wanted)| wanted.tick).sum::<f64>();
-        let average = every().map(|(_, wanted)| wanted.sum).sum::<f64>() / self.time_ns.max(1.0) * elapsed;
-        let differs = tick > average * STEP || tick < average / STEP;
-        let step = differs && (tick - average).abs() > DEVIATIONS * self.squares.sqrt();
+        let rate = every().map(|(_, wanted)| wanted.sum).sum::<f64>() / self.time_ns.max(1.0);
+        let step = self.is_step(tick, rate, elapsed, room);
+        if step {
+            self.differing = Differing::default();
+        }
         let fade = if step { 0.0 } else { 1.0 - 1.0 / TICKS };
         self.time_ns = self.time_ns * fade + elapsed;
         for (_, wanted) in self.tenants.iter_mut().flat_map(|tenant| &mut tenant.wanted) {

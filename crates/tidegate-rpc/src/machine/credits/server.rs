@@ -55,6 +55,8 @@ pub struct CreditServer {
     counted: Instant,
     /// What happened lately.
     load: Load,
+    /// The share of the demand that is let through while nothing is known.
+    blind: f64,
     /// In which stretch of calls active sessions are being counted, and calls in it.
     stretch: u16,
     stretch_calls: u32,
@@ -121,6 +123,7 @@ impl CreditServer {
             idle_ns: 0.0,
             counted: now,
             load: Load::default(),
+            blind: 1.0,
             stretch: 1,
             stretch_calls: 0,
             admitted_wait: f64::MAX,
@@ -194,13 +197,17 @@ impl CreditServer {
         let factor = self.surplus.factor(self.service.room(), self.service.refusal_cost());
         let supply = match self.service.capacity() {
             Some(capacity) => Some(capacity * factor),
-            // Messages may keep the cores so busy that no call is served and nothing is learnt: half of them must do.
-            None if full => Some(self.demand.wanted() / 2.0),
+            // Messages may keep the cores so busy that no call is served and nothing is learnt: half of them must do,
+            // and if that is still too much, half of these.
+            None if full => {
+                self.blind /= 2.0;
+                Some(self.demand.wanted() * self.blind)
+            }
             None => None,
         };
         self.supply = supply.unwrap_or(0.0);
         self.load.fade(FADE);
-        self.demand.tick(supply.filter(|_| full), now);
+        self.demand.tick(supply.filter(|_| full), self.service.room(), now);
     }
 
     /// The wait up to which a call is admitted: less for those that are let through by chance, so that those which are
@@ -451,3 +458,6 @@ fn whole(ns: f64) -> u64 {
     const MOST: f64 = 549_755_813_887.0;
     ns.clamp(0.0, MOST) as u64
 }
+
+#[cfg(test)]
+mod model;

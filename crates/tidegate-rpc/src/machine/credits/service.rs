@@ -29,8 +29,11 @@ const LATE_STEP: f64 = 0.005;
 const LONGER: f64 = 0.2;
 /// A deviation of this share of the longest wait makes the precaution useless: the wait cannot be told beforehand.
 const UNTOLD: f64 = 0.2;
-/// What a refusal costs beyond its message, as a share of a served call: somebody waited for it.
-const REFUSAL: f64 = 0.2;
+/// What a refusal costs beyond its message, as a share of a served call, for each call that the server has room for:
+/// with much room the loss is flat around its minimum, and then it is better that fewer are refused late.
+const REFUSAL: f64 = 0.002;
+/// And at most.
+const REFUSAL_MOST: f64 = 0.2;
 
 /// Estimates of the server's own times, all in nanoseconds.
 #[derive(Clone, Debug)]
@@ -228,7 +231,7 @@ impl Service {
 
     /// What a refusal costs, as a share of what a served call takes.
     pub(super) fn refusal_cost(&self) -> f64 {
-        self.message / (self.mean + self.message).max(1.0) + REFUSAL
+        self.message / (self.mean + self.message).max(1.0) + (REFUSAL * self.room()).min(REFUSAL_MOST)
     }
 
     /// Calls that fit into the server, waiting or running, while all are admitted in time.

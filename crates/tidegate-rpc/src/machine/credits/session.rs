@@ -11,6 +11,9 @@ use crate::machine::{Full, SessionId};
 /// No neighbour in a list.
 const NONE: u32 = u32::MAX;
 
+/// The unit of a span that is kept short, in nanoseconds.
+const LESSER_UNIT: u64 = 1024;
+
 /// What is known of one client. 64 bytes at most.
 #[derive(Clone, Debug)]
 pub(super) struct Session {
@@ -31,10 +34,12 @@ pub(super) struct Session {
     /// Calls in the server.
     pub(super) in_server: u16,
     pub(super) tenant: u16,
-    /// Credits it was last told.
-    told: u16,
     /// Credits in the ledger: the most that it may still believe in.
     charged: u16,
+    /// The most that it was told since, in leases that outlive that one; and by how much the last of them does, in
+    /// units of 1,024 ns.
+    lesser: u16,
+    lesser_after: u32,
     /// The stretch of time in which it was last heard, for counting the active ones.
     pub(super) stretch: u16,
     /// Neighbours among those with charged credits, or the next free place.
@@ -86,8 +91,9 @@ impl Sessions {
                 generation: 0,
                 in_server: 0,
                 tenant,
-                told: 0,
                 charged: 0,
+                lesser: 0,
+                lesser_after: 0,
                 stretch: 0,
                 before: NONE,
                 after: NONE,
@@ -123,8 +129,9 @@ impl Sessions {
             generation,
             in_server: 0,
             tenant,
-            told: 0,
             charged: 0,
+            lesser: 0,
+            lesser_after: 0,
             stretch: 0,
             before: NONE,
             after: free,
@@ -152,19 +159,25 @@ impl Sessions {
 
     /// Tells a session its credits for `lease`; at most `free` more than are charged for it already.
     ///
-    /// What it was told before may still be on its way or in use: the ledger keeps the greater of both until the
-    /// older lease has ended. Returns what it is told, and how many more are out.
+    /// What it was told before may still be on its way or in use: the ledger keeps the greatest of all that it was told
+    /// until the lease of that has ended, then the greatest of what it was told since. Returns what it is told, and how many more are out.
     pub(super) fn grant(&mut self, id: SessionId, wanted: u16, free: u32, lease: Duration, now: Instant) -> (u16, u16) {
         let session = &mut self.places[id.0 as usize];
         let most = u32::from(session.charged) + free;
         let told = u16::try_from(u32::from(wanted).min(most)).expect("not above what was wanted");
-        session.told = told;
         let more = told.saturating_sub(session.charged);
+        let until = now + lease;
         if told >= session.charged && told > 0 {
-            session.charged = told;
-            session.charged_until = now + lease;
+            // All that it was told before is within this, as long as the longest of those leases.
+            session.charged_until = until.max(session.lesser_until());
+            (session.charged, session.lesser, session.lesser_after) = (told, 0, 0);
             self.unlink(id.0);
             self.append(id.0);
+        } else if told > 0 && until > session.charged_until {
+            // Answers may overtake each other, or be lost: it may go on to believe in any of them.
+            let after = until.nanos_since(session.charged_until).div_ceil(LESSER_UNIT);
+            session.lesser = session.lesser.max(told);
+            session.lesser_after = session.lesser_after.max(u32::try_from(after).unwrap_or(u32::MAX));
         }
         self.charged += u32::from(more);
         (told, more)
@@ -181,29 +194,26 @@ impl Sessions {
         let first = self.first;
         let session = self.places.get_mut(first as usize).filter(|session| session.charged_until <= now)?;
         let (tenant, charged) = (session.tenant, session.charged);
-        if session.told < charged && now < session.lease_until {
-            // It was told fewer meanwhile: these stay out until that lease ends.
-            let (told, until) = (session.told, session.lease_until);
-            self.discharge(first);
-            if told > 0 {
-                let session = &mut self.places[first as usize];
-                session.charged = told;
-                session.charged_until = until;
-                self.append(first);
-                self.charged += u32::from(told);
-            }
-            return Some((tenant, charged - told));
-        }
+        let (lesser, until) = (session.lesser, session.lesser_until());
         self.discharge(first);
-        Some((tenant, charged))
+        if lesser == 0 || until <= now {
+            return Some((tenant, charged));
+        }
+        // It was told fewer meanwhile: these stay out until that lease ends.
+        let session = &mut self.places[first as usize];
+        session.charged = lesser;
+        session.charged_until = until;
+        self.append(first);
+        self.charged += u32::from(lesser);
+        Some((tenant, charged - lesser))
     }
 
     fn discharge(&mut self, place: u32) {
         self.unlink(place);
         let session = &mut self.places[place as usize];
         self.charged -= u32::from(session.charged);
-        session.charged = 0;
         session.charged_until = Instant::ZERO;
+        (session.charged, session.lesser, session.lesser_after) = (0, 0, 0);
     }
 
     fn linked(&self, place: u32) -> bool {
@@ -242,6 +252,11 @@ impl Sessions {
 }
 
 impl Session {
+    /// Until when it may believe in `lesser` credits.
+    fn lesser_until(&self) -> Instant {
+        self.charged_until.plus_nanos(u64::from(self.lesser_after) * LESSER_UNIT)
+    }
+
     /// Heard at `now` by a call that stands for `calls` wanted ones.
     #[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, reason = "an average; f32 is exact enough")]
     pub(super) fn hear(&mut self, calls: f64, now: Instant) {
@@ -275,10 +290,10 @@ pub(super) fn span(of: Duration) -> f64 {
 mod tests {
     use super::*;
 
-    const LEASE: Duration = Duration::from_nanos(100);
+    const LEASE: Duration = Duration::from_nanos(100 * LESSER_UNIT);
 
-    fn at(ns: u64) -> Instant {
-        Instant::from_nanos(ns)
+    fn at(units: u64) -> Instant {
+        Instant::from_nanos(units * LESSER_UNIT)
     }
 
     #[test]
@@ -291,7 +306,6 @@ mod tests {
         let mut sessions = Sessions::new(10);
         let id = sessions.open(3).unwrap();
         assert_eq!(sessions.grant(id, 5, 10, LEASE, at(0)), (5, 5));
-        sessions.get(id).unwrap().lease_until = at(150);
         assert_eq!(sessions.grant(id, 2, 5, LEASE, at(50)), (2, 0));
         assert_eq!((sessions.charged(), sessions.next_end()), (5, Some(at(100))));
         assert_eq!(sessions.expire(at(99)), None);
@@ -299,6 +313,32 @@ mod tests {
         assert_eq!((sessions.charged(), sessions.next_end()), (2, Some(at(150))));
         assert_eq!(sessions.expire(at(150)), Some((3, 2)));
         assert_eq!((sessions.charged(), sessions.expire(at(200))), (0, None));
+    }
+
+    #[test]
+    fn the_ledger_covers_a_grant_that_comes_after_a_later_and_smaller_one() {
+        let mut sessions = Sessions::new(10);
+        let id = sessions.open(3).unwrap();
+        sessions.grant(id, 5, 10, LEASE, at(0));
+        sessions.grant(id, 2, 10, LEASE, at(50));
+        sessions.grant(id, 1, 10, LEASE, at(80));
+        sessions.grant(id, 0, 10, LEASE, at(90));
+        assert_eq!(sessions.expire(at(100)), Some((3, 3)));
+        assert_eq!((sessions.charged(), sessions.credits(id, at(149))), (2, 2));
+        // Until the last of the leases has ended: which of them is the greater one's is not kept.
+        assert_eq!((sessions.expire(at(179)), sessions.next_end()), (None, Some(at(180))));
+        assert_eq!((sessions.expire(at(180)), sessions.charged()), (Some((3, 2)), 0));
+    }
+
+    #[test]
+    fn more_credits_make_the_older_leases_part_of_the_new_one() {
+        let mut sessions = Sessions::new(10);
+        let id = sessions.open(0).unwrap();
+        sessions.grant(id, 3, 10, LEASE, at(0));
+        sessions.grant(id, 2, 10, LEASE, at(50));
+        assert_eq!(sessions.grant(id, 4, 1, LEASE / 4, at(60)), (4, 1));
+        assert_eq!((sessions.next_end(), sessions.expire(at(149))), (Some(at(150)), None));
+        assert_eq!((sessions.expire(at(150)), sessions.next_end()), (Some((0, 4)), None));
     }
 
     #[test]
