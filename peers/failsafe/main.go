@@ -1,7 +1,8 @@
 // A gRPC service that computes, behind failsafe-go's adaptive limiter: what the RPC bars stand beside.
 //
-// It serves the method of crates/tidegate-rpc/examples/tonic_work with the same rounds of work, so that the same load
-// drives both. It prints its address as a line of JSON and ends when its standard input does.
+// It serves the method of crates/tidegate-rpc/examples/tonic_work with as long a work, counted in rounds, so that the same
+// load drives both. It listens twice, with the limiter and bare, prints both addresses as a line of JSON and ends when
+// its standard input does.
 package main
 
 import (
@@ -14,6 +15,8 @@ import (
 	"net"
 	"os"
 	"runtime"
+	"sync/atomic"
+	"time"
 
 	"github.com/failsafe-go/failsafe-go/adaptivelimiter"
 	"github.com/failsafe-go/failsafe-go/failsafegrpc"
@@ -24,7 +27,7 @@ import (
 )
 
 // sink keeps the compiler from leaving the work out.
-var sink uint64
+var sink atomic.Uint64
 
 // compute does the rounds that the example in Rust does.
 func compute(rounds uint64) uint64 {
@@ -62,7 +65,7 @@ func work(rounds uint64) grpc.ServiceDesc {
 			return nil, err
 		}
 		handler := func(_ context.Context, request any) (any, error) {
-			sink += compute(rounds)
+			sink.Add(compute(rounds))
 			return request, nil
 		}
 		if interceptor == nil {
@@ -96,31 +99,39 @@ func limited() []grpc.ServerOption {
 }
 
 func main() {
-	rounds := flag.Uint64("work-rounds", 0, "rounds of work of a call")
-	control := flag.String("control", "failsafe", "failsafe or none")
+	workUs := flag.Uint64("work-us", 1000, "work of a call, in microseconds of this processor, measured once at the start")
 	flag.Parse()
 	// The server has one CPU.
 	runtime.GOMAXPROCS(1)
-	options := []grpc.ServerOption{grpc.ForceServerCodec(raw{})}
-	if *control == "failsafe" {
-		options = append(options, limited()...)
+	description := work(roundsOf(*workUs))
+	controlled, bare := serve(&description, limited()...), serve(&description)
+	started := map[string]string{"addr": controlled, "bare_addr": bare}
+	if err := json.NewEncoder(os.Stdout).Encode(started); err != nil {
+		log.Fatal(err)
 	}
+	_, _ = io.Copy(io.Discard, os.Stdin)
+}
+
+// serve starts a server with options at a port of its own and returns its address.
+func serve(description *grpc.ServiceDesc, options ...grpc.ServerOption) string {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		log.Fatal(err)
 	}
-	server := grpc.NewServer(options...)
-	description := work(*rounds)
-	server.RegisterService(&description, struct{}{})
-	go func() {
-		_, _ = io.Copy(io.Discard, os.Stdin)
-		server.Stop()
-	}()
-	started := map[string]string{"addr": listener.Addr().String()}
-	if err := json.NewEncoder(os.Stdout).Encode(started); err != nil {
-		log.Fatal(err)
+	server := grpc.NewServer(append(options, grpc.ForceServerCodec(raw{}))...)
+	server.RegisterService(description, struct{}{})
+	go func() { log.Fatal(server.Serve(listener)) }()
+	return listener.Addr().String()
+}
+
+// roundsOf returns the rounds that take us microseconds of this processor, by the fastest of several tries.
+func roundsOf(us uint64) uint64 {
+	const try = 2_000_000
+	fastest := time.Hour
+	for range 20 {
+		start := time.Now()
+		sink.Add(compute(try))
+		fastest = min(fastest, time.Since(start))
 	}
-	if err := server.Serve(listener); err != nil {
-		log.Fatal(err)
-	}
+	return us * 1_000 * try / uint64(max(fastest.Nanoseconds(), 1))
 }

@@ -35,6 +35,18 @@ pub(crate) fn go_nsq_tests(places: &Places) -> PathBuf {
     places.peers().join("go-nsq.test")
 }
 
+/// A gRPC service behind failsafe-go's limiter; beside it stand the bars of RPC.
+pub(crate) fn failsafe(places: &Places) -> PathBuf {
+    places.peers().join("failsafe")
+}
+
+/// Builds [`failsafe`]. Its module asks for Go 1.24, which is newer than what nsqd needs.
+pub(crate) fn build_failsafe(places: &Places) -> Result<()> {
+    fs::create_dir_all(places.peers()).into_diagnostic()?;
+    let (module, program) = (places.root.join("peers/failsafe"), failsafe(places));
+    go(places, "peers failsafe", &module, &["build", "-trimpath", "-o", &program.display().to_string(), "."])
+}
+
 fn go(places: &Places, name: &str, module: &Path, arguments: &[&str]) -> Result<()> {
     let mut command = Command::new("go");
     // Read-only: a change of go.mod or go.sum is a commit, not a side effect of a build.

@@ -7,7 +7,11 @@ mod bench;
 mod broker;
 mod limits;
 mod rows;
+mod rpc_cost;
+mod rpc_server;
 mod rpc_sim;
+mod rpc_tcp;
+mod rpc_tonic;
 mod table;
 mod trace;
 

@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 use super::bench::{Bench, Better, Pairing, median, number, range};
 use super::broker::{Broker, Kind};
 use super::limits;
-use super::rpc_sim;
 use super::table::Figure;
+use super::{rpc_cost, rpc_sim, rpc_tcp, rpc_tonic};
 use crate::peers::cargo;
 use crate::process::Group;
 use crate::suites::{self, Suite};
@@ -134,6 +134,43 @@ pub(super) const ROWS: &[Row] = &[
         name: "rpc fairness",
         bar: "Jain's index of equal tenants at least 0.99 beside one at a hundred times",
         run: rpc_sim::fairness,
+    },
+    Row {
+        issue: 3,
+        name: "rpc tonic",
+        bar: "real, 1 ms and 100 us: goodput at least 0.95; refusals at 10x: own 50 us, server's 0.25 SLO",
+        run: rpc_tonic::run,
+    },
+    Row {
+        issue: 3,
+        name: "rpc tcp goodput",
+        bar: "real, 10 us at 2x and 5x: goodput at least 0.95 of the capacity",
+        run: rpc_tcp::goodput,
+    },
+    Row {
+        issue: 3,
+        name: "rpc tcp cost",
+        bar: "CPU of a call beside its work at most a fifth of tonic's",
+        run: rpc_tcp::cost,
+    },
+    Row { issue: 3, name: "rpc tcp connections", bar: "10,000 connections held", run: rpc_tcp::connections },
+    Row {
+        issue: 3,
+        name: "rpc decision",
+        bar: "at most 50 ns alone, 150 ns with two threads",
+        run: rpc_cost::decision,
+    },
+    Row {
+        issue: 3,
+        name: "rpc cost in service",
+        bar: "at most 1 % more instructions of a served call",
+        run: rpc_cost::in_service,
+    },
+    Row {
+        issue: 3,
+        name: "rpc conservation",
+        bar: "0 violations in the model of 2 clients and 3 credits and over 10,000 seeds; 64 bytes a session",
+        run: rpc_cost::conservation,
     },
 ];
 

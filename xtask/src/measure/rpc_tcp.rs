@@ -1,0 +1,151 @@
+//! Bars of calls over the lean protocol: `tidegate rpc serve` and `tidegate bench rpc`.
+
+use miette::Result;
+use serde_json::{Value, json};
+
+use super::bench::{Bench, TRIES, median, number, range};
+use super::broker::pinned;
+use super::rpc_server::{Server, load};
+use super::rpc_tonic;
+use super::table::Figure;
+
+/// Microseconds of work of a call.
+const WORK_US: u64 = 10;
+const REPETITIONS: usize = 5;
+/// Calls a second of the comparison with tonic: less than half of what either can do.
+const RATE_PER_S: f64 = 8_000.0;
+
+fn serve(bench: &Bench) -> Result<Server> {
+    let mut command = pinned("0");
+    command.arg(bench.places.tidegate()).args(["rpc", "serve", "--address", "127.0.0.1:0", "--bare"]);
+    command.args(["--work-us", &WORK_US.to_string()]);
+    Server::start(bench, "calls", &mut command)
+}
+
+/// A run whose generator was punctual; a quick one takes what comes.
+fn run(bench: &Bench, arguments: &str) -> Result<Value> {
+    let arguments = format!("bench rpc {arguments} {}", bench.size("", "lateness_us_p99_max=1e9"));
+    for _ in 0..TRIES {
+        let report = load(&bench.places.tidegate(), &arguments)?;
+        if report["invalid"].is_null() {
+            return Ok(report);
+        }
+    }
+    miette::bail!("the generator was late in {TRIES} runs of `{arguments}`")
+}
+
+/// Ten times the median of calls that nothing delays, in microseconds.
+fn objective(bench: &Bench, bare: &str) -> Result<f64> {
+    let arguments =
+        format!("address={bare} scheme.kind=none connections=1 pace.closed.calls=1 warm_up_ms=200 duration_ms=500");
+    Ok(10.0 * number(&run(bench, &arguments)?, "/response/us_p50")?)
+}
+
+/// Goodput above the capacity that a closed loop without control had just before.
+pub(super) fn goodput(bench: &Bench) -> Result<Vec<Figure>> {
+    let server = serve(bench)?;
+    let (address, bare) = (server.said("address")?.to_owned(), server.said("bare_address")?.to_owned());
+    let slo_us = objective(bench, &bare)?;
+    let window = bench.size("warm_up_ms=500 duration_ms=2500", "warm_up_ms=100 duration_ms=300");
+    let mut figures = Vec::new();
+    for factor in [2.0, 5.0] {
+        let (mut shares, mut notices, mut missing) = (Vec::new(), Vec::new(), 0.0);
+        for seed in 1..=bench.size(REPETITIONS, 1) {
+            let closed = format!("address={bare} scheme.kind=none pace.closed.calls=64 warm_up_ms=200 duration_ms=800");
+            let capacity = number(&run(bench, &closed)?, "/served_per_s")?;
+            let open = format!(
+                "address={address} pace.open.rate_per_s={:.0} slo_us={slo_us:.0} seed={seed} {window}",
+                capacity * factor
+            );
+            let report = run(bench, &open)?;
+            shares.push(number(&report, "/goodput_per_s")? / capacity);
+            notices.push(number(&report, "/shed_remote/notice/us_p99")?);
+            missing += number(&report, "/unanswered")? + number(&report, "/lost")?;
+        }
+        figures.push(Figure {
+            what: format!("{WORK_US} us of work at {factor}x, goodput"),
+            value: format!("{:.4} of the capacity", median(&shares)),
+            spread: format!(
+                "{} over {}; refusal by the server {:.0} us at p99, SLO {slo_us:.0} us, {missing:.0} without an end",
+                range(&shares),
+                shares.len(),
+                median(&notices)
+            ),
+            passes: median(&shares) >= 0.95 && missing == 0.0,
+            runs: json!({ "goodput": shares, "remote_notice_us_p99": notices, "without_an_end": missing }),
+        });
+    }
+    server.stop()?;
+    Ok(figures)
+}
+
+/// What a call costs the server beside its work, here and with tonic.
+pub(super) fn cost(bench: &Bench) -> Result<Vec<Figure>> {
+    rpc_tonic::build(bench)?;
+    let seconds = bench.size(3.0, 0.5);
+    let (mut ours, mut tonics) = (Vec::new(), Vec::new());
+    for _ in 0..bench.size(REPETITIONS, 1) {
+        let server = serve(bench)?;
+        let rounds = server.said_number("work_rounds")?;
+        let arguments = format!(
+            "bench rpc address={} pace.open.rate_per_s={RATE_PER_S} connections=8 slo_us=10000 warm_up_ms=0 duration_ms={:.0} lateness_us_p99_max=1e9",
+            server.said("address")?,
+            seconds * 1e3
+        );
+        ours.push(overhead_us(&server, || number(&load(&bench.places.tidegate(), &arguments)?, "/served"))?);
+        server.stop()?;
+        let server = rpc_tonic::serve_rounds(bench, rounds, &[])?;
+        let arguments = format!(
+            "load --addr {} --control tidegate --rate {RATE_PER_S} --connections 8 --slo-us 10000 --warm-up 0 --seconds {seconds}",
+            server.said("addr")?
+        );
+        tonics
+            .push(overhead_us(&server, || number(&load(&rpc_tonic::program(bench), &arguments)?, "/served_us/calls"))?);
+        server.stop()?;
+    }
+    let ratios: Vec<f64> = ours.iter().zip(&tonics).map(|(ours, tonic)| ours / tonic).collect();
+    Ok(vec![Figure {
+        what: format!("CPU for a call beside {WORK_US} us of work, at {RATE_PER_S}/s"),
+        value: format!("{:.1} us (tonic {:.1} us): {:.3}", median(&ours), median(&tonics), median(&ratios)),
+        spread: format!("{} over {} pairs (bar 0.2)", range(&ratios), ratios.len()),
+        passes: median(&ratios) <= 0.2,
+        runs: json!({ "ours_us": ours, "tonic_us": tonics, "ratios": ratios }),
+    }])
+}
+
+/// CPU time of `server` for each call that `calls` made and had answered, less the work, in microseconds.
+fn overhead_us(server: &Server, calls: impl FnOnce() -> Result<f64>) -> Result<f64> {
+    let before = server.cpu_ns()?;
+    let count = calls()?;
+    let used = server.cpu_ns()?.saturating_sub(before);
+    if count < 1.0 {
+        miette::bail!("no call was served");
+    }
+    #[expect(clippy::cast_precision_loss, reason = "a few seconds in nanoseconds are far below 2^53")]
+    let (used_us, work_us) = (used as f64 / 1e3, WORK_US as f64);
+    Ok(used_us / count - work_us)
+}
+
+/// Many connections, of which most say nothing.
+pub(super) fn connections(bench: &Bench) -> Result<Vec<Figure>> {
+    let connections = bench.size(10_000.0, 500.0);
+    let server = serve(bench)?;
+    let before = server.rss_bytes()?;
+    let arguments = format!(
+        "address={} connections={connections} pace.open.rate_per_s=1000 slo_us=10000 pid={} warm_up_ms=1000 duration_ms=3000 lateness_us_p99_max=1e9",
+        server.said("address")?,
+        server.id()
+    );
+    let report = run(bench, &arguments)?;
+    server.stop()?;
+    let each = (number(&report, "/target/memory/rss_bytes")? - before) / connections;
+    let (answered, offered) = (number(&report, "/served")?, number(&report, "/offered")?);
+    let ends = number(&report, "/unanswered")? + number(&report, "/lost")? + number(&report, "/failed")?;
+    Ok(vec![Figure {
+        what: format!("{connections} connections held"),
+        value: format!("{each:.0} B each; {answered:.0} of {offered:.0} calls served"),
+        spread: format!("{ends:.0} lost, failed or unanswered; p99 {:.0} us", number(&report, "/response/us_p99")?),
+        passes: ends == 0.0 && answered > 0.0,
+        runs: json!({ "bytes_each": each, "served": answered, "offered": offered }),
+    }])
+}
