@@ -32,6 +32,9 @@ pub struct ServerConfig {
     /// While calls wait, sockets are looked at this often, between two handlers: what arrives is stamped and, if it must be,
     /// shed at most this much later, plus one handler. In microseconds.
     pub poll_every_us: u64,
+    /// While further calls of its connection wait, an answer is held for theirs so long, in microseconds, and so shares
+    /// their write; a shed is never held.
+    pub hold_us: u64,
     /// An idle shard looks at its sockets without sleeping for so long, in microseconds; 0 sleeps at once.
     pub busy_poll_us: u64,
     /// An idle shard does not wake for its machine's timers more often than this, in microseconds.
@@ -51,6 +54,8 @@ impl Default for ServerConfig {
             // A look costs some microseconds of system calls: at 50 they are shared by several short calls, and a shed is
             // still told well within the objective of services that need it.
             poll_every_us: 50,
+            // Ten short calls share a write then, whose system call costs as much as one of them.
+            hold_us: 100,
             busy_poll_us: 0,
             idle_tick_us: 50,
         }

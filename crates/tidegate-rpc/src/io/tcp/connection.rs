@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use rustix::net::{RecvFlags, SendFlags};
 use socket2::{SockRef, TcpKeepalive};
+use tidegate_core::Instant;
 
 use super::poller::Interest;
 use super::waiting::Ends;
@@ -32,8 +33,8 @@ pub(super) struct Connection {
     out: Vec<u8>,
     written: usize,
     pub(super) interest: Interest,
-    /// In the list of those that have something to write.
-    pub(super) is_dirty: bool,
+    /// In the list of those that have something to write, and since when.
+    pub(super) dirty: Option<Instant>,
     pub(super) waiting: Ends,
 }
 
@@ -69,7 +70,7 @@ impl Connection {
             out: Vec::new(),
             written: 0,
             interest: Interest::READ,
-            is_dirty: false,
+            dirty: None,
             waiting: Ends::default(),
         })
     }
@@ -80,6 +81,12 @@ impl Connection {
             self.out = buffers.take();
         }
         &mut self.out
+    }
+
+    /// True if what it has to write gains nothing by waiting: no call of its own waits, or it has waited since before
+    /// `held_until`.
+    pub(super) fn is_ripe(&self, held_until: Instant) -> bool {
+        self.waiting.is_empty() || self.dirty.is_some_and(|since| since <= held_until)
     }
 
     /// Bytes that the socket has not taken.

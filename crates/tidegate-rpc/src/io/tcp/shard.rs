@@ -2,7 +2,8 @@
 //!
 //! One round is: look at the sockets, read each readable one once, tell the machine of every request with the instant
 //! at which its bytes were read, write what that caused together with earlier answers; then run waiting calls until
-//! there are none or it is time to look again.
+//! there are none or it is time to look again. A write costs as much as a short call: the answers of a connection whose
+//! next calls are about to run are held for those, for a bounded time.
 
 use std::net::TcpListener;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -13,6 +14,7 @@ use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 use slab::Slab;
 use tidegate_core::Instant;
+use tidegate_core::time::nanos;
 use tidegate_runtime::clock;
 use tidegate_wire::rpc::Decoded;
 use tidegate_wire::rpc::client::{self, Frame, Wish};
@@ -94,16 +96,16 @@ impl<S: Server, H: Handler> Shard<S, H> {
         loop {
             self.look()?;
             if self.parts.bell.is_rung() {
-                self.flush();
+                self.flush(Flush::All);
                 return Ok(());
             }
             self.tick(clock::now());
             self.send_grants();
-            self.flush();
+            self.flush(if self.waiting.is_empty() { Flush::All } else { Flush::Ripe });
             self.work();
             if self.waiting.is_empty() {
                 self.send_grants();
-                self.flush();
+                self.flush(Flush::All);
             }
             self.publish();
         }
@@ -370,7 +372,8 @@ impl<S: Server, H: Handler> Shard<S, H> {
             grant: Some(wire_grant(&grant)),
         };
         server::put_response(self.connections[ended.slot].out(&mut self.buffers), &response, payload);
-        self.soil(ended.slot);
+        // Whoever is turned away is told without delay.
+        self.soil(ended.slot, if ended.done == Done::Shed { Instant::ZERO } else { now });
     }
 
     fn cancel(&mut self, call: Call, now: Instant) {
@@ -384,29 +387,40 @@ impl<S: Server, H: Handler> Shard<S, H> {
         while let Some((session, grant)) = self.parts.machine.poll_output() {
             let Some(&slot) = self.sessions.get(&session) else { continue };
             server::put_grant(self.connections[slot].out(&mut self.buffers), &wire_grant(&grant));
-            self.soil(slot);
+            self.soil(slot, Instant::ZERO);
         }
     }
 
-    fn soil(&mut self, slot: usize) {
+    /// The connection has something to write, which may be held for others from `since` on.
+    fn soil(&mut self, slot: usize, since: Instant) {
         let connection = &mut self.connections[slot];
-        if !connection.is_dirty {
-            connection.is_dirty = true;
+        if connection.dirty.is_none() {
             self.dirty.push(slot);
         }
+        connection.dirty = Some(connection.dirty.map_or(since, |earlier| earlier.min(since)));
     }
 
     // Sockets.
 
-    fn flush(&mut self) {
-        let mut dirty = std::mem::take(&mut self.dirty);
-        for slot in dirty.drain(..) {
-            // A slot may have a new connection by now, which has nothing to write.
-            if let Some(connection) = self.connections.get_mut(slot) {
-                connection.is_dirty = false;
-                self.write(slot);
-            }
+    fn flush(&mut self, which: Flush) {
+        if self.dirty.is_empty() {
+            return;
         }
+        let held_until = clock::now().minus_nanos(nanos(micros(self.config.hold_us)));
+        let mut dirty = std::mem::take(&mut self.dirty);
+        dirty.retain(|&slot| {
+            // A slot may have a new connection by now, which has nothing to write.
+            let Some(connection) = self.connections.get_mut(slot).filter(|connection| connection.dirty.is_some())
+            else {
+                return false;
+            };
+            if which == Flush::Ripe && !connection.is_ripe(held_until) {
+                return true;
+            }
+            connection.dirty = None;
+            self.write(slot);
+            false
+        });
         // Closing a connection makes none dirty.
         self.dirty = dirty;
     }
@@ -457,6 +471,14 @@ impl<S: Server, H: Handler> Shard<S, H> {
         self.stats.queueing_delay_ns = self.waiting.oldest().map_or(0, |oldest| clock::now().nanos_since(oldest));
         self.parts.stats.publish(&self.stats);
     }
+}
+
+/// Which connections to write to.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Flush {
+    All,
+    /// Those whose answers need not or must not be held any longer.
+    Ripe,
 }
 
 /// A call by its names.

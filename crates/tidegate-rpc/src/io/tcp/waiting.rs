@@ -53,6 +53,12 @@ impl Default for Ends {
     }
 }
 
+impl Ends {
+    pub(super) fn is_empty(&self) -> bool {
+        self.first == NIL
+    }
+}
+
 /// Every operation is O(1), so that no client can make the others wait by what it sends and takes back.
 #[derive(Debug)]
 pub(super) struct Waiting {
