@@ -98,34 +98,31 @@ impl Run<'_> {
                 self.call(due.publisher as usize, due.at);
                 coming = next(self.to);
             }
+            // Only a closed loop asks who is free.
+            self.tally.freed.clear();
             self.poll(coming.map_or(arrival.at, |coming| coming.at))?;
         }
         self.drain()
     }
 
+    /// A call's end makes room for the next on the same connection.
     fn closed(mut self, calls: u32) -> Result<RpcBenchReport, LoadError> {
         let lines = self.config.connections as usize;
-        let mut made = 0;
-        loop {
-            let now = clock::now();
-            if now >= self.to {
-                return self.drain();
-            }
-            while made < self.tally.ends + u64::from(calls) && self.engine.open() > 0 {
-                let line = usize::try_from(made).unwrap_or(0) % lines;
+        self.tally.freed = (0..calls as usize).map(|call| call % lines).collect();
+        while clock::now() < self.to && self.engine.open() > 0 {
+            for line in std::mem::take(&mut self.tally.freed) {
                 self.call(line, clock::now());
-                made += 1;
-                if made.is_multiple_of(CALLS_MAX as u64) {
-                    break;
-                }
             }
-            self.poll(self.to)?;
+            // Calls that ended at once are followed without waiting for others.
+            let until = if self.tally.freed.is_empty() { self.to } else { Instant::ZERO };
+            self.poll(until)?;
         }
+        self.drain()
     }
 
     fn call(&mut self, line: usize, intended: Instant) {
         let called = clock::now();
-        let tag = Tag { intended, called, is_measured: intended >= self.from && intended < self.to };
+        let tag = Tag { line, intended, called, is_measured: intended >= self.from && intended < self.to };
         self.tally.on_call(&tag);
         let deadline = (self.config.deadline_us > 0).then(|| intended + Duration::from_micros(self.config.deadline_us));
         let options = CallOptions { priority: self.config.priority, deadline };

@@ -81,6 +81,8 @@ pub struct RpcTarget {
 /// What a call's end is recorded with.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Tag {
+    /// Its connection.
+    pub(super) line: usize,
     pub(super) intended: Instant,
     pub(super) called: Instant,
     pub(super) is_measured: bool,
@@ -112,8 +114,8 @@ pub(super) struct Tally {
     response: Latency,
     local: ShedTally,
     remote: ShedTally,
-    /// Calls that have ended, measured or not: what keeps a closed loop going.
-    pub(super) ends: u64,
+    /// Connections of calls that have ended, measured or not: what keeps a closed loop going, which empties it.
+    pub(super) freed: Vec<usize>,
     /// Calls answered, measured or not: with their count at the window's ends, the server's work in it.
     pub(super) served: u64,
 }
@@ -132,7 +134,7 @@ impl Tally {
             response: Latency::default(),
             local: ShedTally::default(),
             remote: ShedTally::default(),
-            ends: 0,
+            freed: Vec::new(),
             served: 0,
         }
     }
@@ -145,7 +147,7 @@ impl Tally {
     }
 
     pub(super) fn on_end(&mut self, tag: &Tag, ending: Result<(), CallError>, now: Instant) {
-        self.ends += 1;
+        self.freed.push(tag.line);
         self.served += u64::from(ending.is_ok());
         if !tag.is_measured {
             return;
@@ -228,7 +230,8 @@ mod tests {
     fn every_call_is_counted_once_by_its_end() {
         let at = |us: u64| Instant::from_nanos(us * 1_000);
         let mut tally = Tally::new(Duration::from_micros(100));
-        let tag = |intended, is_measured| Tag { intended: at(intended), called: at(intended + 1), is_measured };
+        let tag =
+            |intended, is_measured| Tag { line: 0, intended: at(intended), called: at(intended + 1), is_measured };
         let shed = |by| Err(CallError::Shed { reason: ShedReason::Delay, by });
         let ends = [
             (Ok(()), 50),
