@@ -71,6 +71,8 @@ pub struct ServerConfig {
     pub look_every: Duration,
     /// Sessions at most; beyond it calls are shed.
     pub sessions: usize,
+    /// Admitted calls that no core has started, at most; beyond it calls are shed, whatever the machine would say.
+    pub waiting: usize,
     /// A session that has been silent for so long is closed, and what was granted to it is void.
     pub lease: Duration,
     /// What shed callers without the layer are asked to wait before they try again; spread by half of it to both sides.
@@ -91,6 +93,8 @@ impl Default for ServerConfig {
             look_every: Duration::from_micros(200),
             // 100,000 sessions are some 20 MB with the machine's state.
             sessions: 100_000,
+            // Far above what any scheme lets wait; a request may hold a few KiB while it does.
+            waiting: 16_384,
             // Longer than any keep-alive pause of a busy client, short enough that a dead one is soon forgotten.
             lease: Duration::from_secs(10),
             // Callers without the layer know nothing better than a second; retry policies of gRPC double it.
@@ -115,6 +119,7 @@ impl fmt::Debug for ServerConfig {
             .field("yields", &self.yields)
             .field("look_every", &self.look_every)
             .field("sessions", &self.sessions)
+            .field("waiting", &self.waiting)
             .field("lease", &self.lease)
             .field("pushback", &self.pushback)
             .finish_non_exhaustive()

@@ -252,7 +252,8 @@ impl<S: Server> State<S> {
         let ask = arrival.ask;
         let arrived = arrival.arrived.map_or(now, |arrived| arrived.min(now));
         let signal = self.signal(now);
-        let session = self.sessions.enter(arrival.keys, ask.tenant, &mut self.machine, now);
+        let room = self.line.len() < config.waiting;
+        let session = self.sessions.enter(arrival.keys, ask.tenant, &mut self.machine, now).filter(|_| room);
         let Some((key, session)) = session else {
             return self.refuse(ask.priority, ShedReason::ServerFull, None, config).map(|()| Call {
                 key: Key::Nobody,

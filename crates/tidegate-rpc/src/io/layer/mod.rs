@@ -1,5 +1,45 @@
 //! Tower layers for any HTTP/1 or HTTP/2 stack: one before the handlers, one behind the callers.
 //!
+//! ```
+//! use std::convert::Infallible;
+//!
+//! use http::{Request, Response};
+//! use http_body_util::Empty;
+//! use tidegate_core::Rng;
+//! use tidegate_rpc::io::layer::{ClientConfig, ClientLayer, ServerConfig, ServerLayer};
+//! use tidegate_rpc::machine::Tenant;
+//! use tidegate_rpc::machine::credits::{Config, CreditClient, CreditServer};
+//! use tidegate_runtime::clock;
+//! use tower::{Layer, Service, service_fn};
+//!
+//! # tokio_test(async {
+//! // With tonic: `Server::builder().layer(server.clone())`; with axum: `router.layer(server.clone())`.
+//! let server = ServerLayer::new(CreditServer::new(Config::default(), 1, clock::now()), ServerConfig::default());
+//! let handler = service_fn(|_: Request<Empty<&'static [u8]>>| async {
+//!     Ok::<_, Infallible>(Response::new(Empty::<&'static [u8]>::new()))
+//! });
+//!
+//! // Around a tonic channel or any other HTTP client; here, straight around the server.
+//! let client = ClientLayer::new(CreditClient::new(Tenant(0), &mut Rng::new(7)), ClientConfig::default());
+//! let mut caller = client.layer(server.layer(handler));
+//!
+//! let answer = caller.call(Request::new(Empty::new())).await.unwrap();
+//! assert!(answer.headers().contains_key("tidegate-grant"));
+//! assert_eq!(server.snapshot(10).served, 1);
+//! # });
+//! # fn tokio_test(test: impl Future<Output = ()>) {
+//! #     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(test);
+//! # }
+//! ```
+//!
+//! The layers carry any scheme of [`crate::machine`]. A handler runs as it would without them, only later: calls start one
+//! by one, in the order of their arrival, so that the executor's run queue stays short (`line`). Run it on
+//! [`crate::io::signal::runtime`], and wrap connections into [`Stamped`] where the server lets you: the arrival of a request
+//! is then the moment at which its bytes were read.
+//!
+//! What they do not do: limit how many handlers run at a time; see what a handler does after its first poll; tell
+//! different servers behind one client layer apart.
+//!
 //! | module | its one job |
 //! |---|---|
 //! | [`headers`] | asks and grants as header values |

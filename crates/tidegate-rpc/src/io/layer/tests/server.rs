@@ -165,6 +165,19 @@ async fn a_dry_run_admits_and_counts_what_it_would_have_shed() {
 }
 
 #[tokio::test]
+async fn a_line_that_is_full_sheds_without_asking_the_machine() {
+    let mut config = config();
+    config.waiting = 1;
+    let layer = ServerLayer::new(Recorder::default(), config);
+    let mut service = layer.layer(at_once());
+    let waits = service.call(request("/"));
+    let answer = service.call(request("/")).await.unwrap();
+    assert_eq!((answer.status().as_u16(), &answer.headers()[SHED]), (503, &"server_full".parse().unwrap()));
+    assert_eq!(waits.await.unwrap().status(), 200);
+    assert_eq!(told(&layer), [Done::Served]);
+}
+
+#[tokio::test]
 async fn health_checks_pass_whatever_the_machine_says() {
     let layer = layer(Recorder { verdicts: [Some(ShedReason::Delay); 5].into(), ..Recorder::default() });
     let mut service = layer.layer(at_once());
