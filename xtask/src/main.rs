@@ -33,7 +33,7 @@ cargo xtask COMMAND
   test                set up, build, run every test
   check               format, lints, documents, licences, rules of the style
   measure [ISSUE] [--only ROW] [--quick]
-                      every bar at full size, beside the real nsqd, as one table
+                      every bar at full size, beside the real nsqd and other limiters, as one table
   metrics             sizes and ratios of the sources
   peers               build the real nsqd, its tools and the client libraries' tests
   suite NAME [BROKER] run one compatibility suite against nsqd and against BROKER

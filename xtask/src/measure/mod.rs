@@ -1,4 +1,4 @@
-//! `cargo xtask measure`: every bar at full size, beside the real nsqd, as one table and as JSON.
+//! `cargo xtask measure`: every bar at full size, beside the real nsqd and other limiters, as one table and as JSON.
 //!
 //! Ours and nsqd run in turns, never at once; a figure is the median of its pairs with the whole range beside it. A run
 //! whose generator was late does not count and is repeated.
@@ -71,8 +71,11 @@ pub(crate) fn run(places: &Places, options: &Options) -> Result<()> {
     }
     setup::ensure(places, setup::MEASURE)?;
     let mut set_up = Steps::new(places);
-    set_up.step("build nsqd and its tools", || peers::build_go(places));
-    set_up.step("install nsqjs", || peers::install_nsqjs(places));
+    // What stands beside the bars of the broker; other rows build their own.
+    if chosen.iter().any(|row| row.issue == 2) {
+        set_up.step("build nsqd and its tools", || peers::build_go(places));
+        set_up.step("install nsqjs", || peers::install_nsqjs(places));
+    }
     set_up.step("build tidegate", || peers::build_tidegate(places));
     set_up.close()?;
     let bench = Bench::new(places, options.quick)?;

@@ -105,7 +105,7 @@ impl Machine {
 
     fn line(&self) -> String {
         format!(
-            "commit {}, {} x {}, Linux {}; broker on CPU 0, load on CPU 1",
+            "commit {}, {} x {}, Linux {}; servers on CPU 0, load on CPU 1",
             self.commit, self.cpus, self.cpu, self.kernel
         )
     }
