@@ -2,7 +2,7 @@
 //!
 //! | request | answer |
 //! |---|---|
-//! | `GET /`, `/demo`, `/assets/{name}` | the page |
+//! | `GET /`, `/demo`, `/rpc`, `/assets/{name}` | the page |
 //! | `GET /api/v1/events` | the live stream: events `full` and `delta` |
 //! | `GET /api/v1/series` | the last minute of every row's rates |
 //! | `GET /api/v1/series/{broker}/{topic}[/{channel}]` | one row's last five minutes |
@@ -11,6 +11,7 @@
 //! | `POST /api/v1/brokers/{broker}/limits/undo` | takes the newest back |
 //! | `PUT`, `DELETE /api/v1/brokers/{broker}/limits/{topic}[/{channel}]` | sets or removes a limit |
 //! | `POST /api/v1/brokers/{broker}/topics/{topic}[/channels/{channel}]/{action}` | `pause`, `unpause`, `empty` |
+//! | `GET /api/v1/rpc` | the figures of an RPC server |
 //! | `GET /api/v1/demo/state`, `POST /api/v1/demo/{load,spike}` | the demo's state and its two controls |
 //!
 //! What a broker or the demo answers to a write is passed on as it is. Errors are `application/problem+json`.
@@ -32,7 +33,7 @@ use crate::admin_client::{AdminClient, AdminError};
 use crate::assets;
 use crate::config::ConsoleConfig;
 use crate::feed::{Feed, FeedConfig, Source, with_causes};
-use crate::frame::FrameId;
+use crate::frame::{Extras, FrameId};
 use crate::guard::{Guard, guard};
 use crate::problem::Problem;
 use crate::snapshot::BrokerSnapshot;
@@ -48,6 +49,7 @@ struct Console {
     /// By the broker's name.
     brokers: BTreeMap<String, AdminClient>,
     demo: Option<AdminClient>,
+    rpc: Option<AdminClient>,
 }
 
 type Shared = State<Arc<Console>>;
@@ -57,7 +59,7 @@ type Shared = State<Arc<Console>>;
 /// A `config` that [`check`](ConsoleConfig::check) refuses works as far as it can: the broker with the bad address is
 /// shown as down.
 pub fn router(config: ConsoleConfig) -> Router {
-    let ConsoleConfig { brokers, write_token, demo, allowed_hosts, poll_interval, stop } = config;
+    let ConsoleConfig { brokers, write_token, demo, rpc, allowed_hosts, poll_interval, stop } = config;
     // Reads carry the token too: a broker that listens on the network wants it for those as well.
     let clients: Vec<(String, AdminClient)> = brokers
         .into_iter()
@@ -68,11 +70,13 @@ pub fn router(config: ConsoleConfig) -> Router {
         .collect();
     let source = |(name, client): &(String, AdminClient)| Source { name: name.as_str().into(), client: client.clone() };
     let sources = clients.iter().map(source).collect();
-    let feed = FeedConfig { sources, has_demo: demo.is_some(), poll_interval, stop };
+    let extras = Extras { has_demo: demo.is_some(), has_rpc: rpc.is_some() };
+    let feed = FeedConfig { sources, extras, poll_interval, stop };
     let console = Arc::new(Console {
         feed: Feed::new(feed),
         brokers: clients.into_iter().collect(),
         demo: demo.map(|url| AdminClient::new(&url, None)),
+        rpc: rpc.map(|url| AdminClient::new(&url, None)),
     });
     routes(console).layer(from_fn_with_state(Arc::new(Guard { write_token, allowed_hosts }), guard))
 }
@@ -90,12 +94,14 @@ fn routes(console: Arc<Console>) -> Router {
     Router::new()
         .route("/", get(assets::page))
         .route("/demo", get(assets::page))
+        .route("/rpc", get(assets::page))
         .route("/assets/{name}", get(assets::asset))
         .route("/api/v1/events", get(events))
         .route("/api/v1/series", get(overview))
         .route("/api/v1/series/{broker}/{topic}", get(series))
         .route("/api/v1/series/{broker}/{topic}/{channel}", get(series))
         .nest("/api/v1/brokers/{broker}", broker)
+        .route("/api/v1/rpc", get(rpc))
         .route("/api/v1/demo/state", get(demo_state))
         .route("/api/v1/demo/{control}", post(demo_control))
         .fallback(async || Problem::new(StatusCode::NOT_FOUND, "Not found", "the console's page is at /"))
@@ -227,6 +233,11 @@ async fn act(State(console): Shared, Path(target): Path<Target>) -> Result<Respo
     }
     let path = format!("/api/v1/topics/{}/{action}", target.path("/channels/")?);
     forward(target.client(&console)?, Method::POST, &path, Bytes::new()).await
+}
+
+async fn rpc(State(console): Shared) -> Result<Response, Problem> {
+    let none = || Problem::new(StatusCode::NOT_FOUND, "No RPC server", "start one with `tidegate rpc serve --console`");
+    forward(console.rpc.as_ref().ok_or_else(none)?, Method::GET, "/api/v1/rpc", Bytes::new()).await
 }
 
 async fn demo_state(State(console): Shared) -> Result<Response, Problem> {

@@ -14,6 +14,8 @@ pub struct ConsoleConfig {
     pub write_token: String,
     /// Base address of the demo's control, `http://host:port`. `None`: there is no demo.
     pub demo: Option<String>,
+    /// Base address of the admin API of a `tidegate rpc serve`, `http://host:port`. `None`: there is none to show.
+    pub rpc: Option<String>,
     /// Names under which the console may be addressed, besides `localhost` and the loopback addresses. A page that was
     /// lured to resolve its own name to 127.0.0.1 sends another name and is refused.
     pub allowed_hosts: Vec<String>,
@@ -64,6 +66,7 @@ impl Default for ConsoleConfig {
             brokers: Vec::new(),
             write_token: String::new(),
             demo: None,
+            rpc: None,
             allowed_hosts: Vec::new(),
             // Four times a second: the eye follows it, and an edited limit is seen in force well within a second.
             poll_interval: Duration::from_millis(250),
@@ -87,7 +90,7 @@ impl ConsoleConfig {
             }
             base_address(&broker.admin_url)?;
         }
-        self.demo.as_deref().map_or(Ok(()), |url| base_address(url).map(drop))
+        [&self.demo, &self.rpc].into_iter().flatten().try_for_each(|url| base_address(url).map(drop))
     }
 }
 

@@ -17,7 +17,7 @@ use tokio::time::MissedTickBehavior;
 use tracing::debug;
 
 use crate::admin_client::AdminClient;
-use crate::frame::{Found, Frame, FrameId};
+use crate::frame::{Extras, Found, Frame, FrameId};
 use crate::series::{Columns, SeriesBook};
 use crate::snapshot::BrokerSnapshot;
 use crate::view::{Broker, Ledger, RowId};
@@ -36,7 +36,7 @@ pub(crate) struct Source {
 #[derive(Debug)]
 pub(crate) struct Feed {
     sources: Vec<Source>,
-    has_demo: bool,
+    extras: Extras,
     poll_interval: Duration,
     stop: Option<watch::Receiver<bool>>,
     epoch: u32,
@@ -56,7 +56,7 @@ struct State {
 /// What a feed is made of.
 pub(crate) struct FeedConfig {
     pub(crate) sources: Vec<Source>,
-    pub(crate) has_demo: bool,
+    pub(crate) extras: Extras,
     pub(crate) poll_interval: Duration,
     pub(crate) stop: Option<watch::Receiver<bool>>,
 }
@@ -72,13 +72,13 @@ struct Watcher {
 
 impl Feed {
     pub(crate) fn new(config: FeedConfig) -> Arc<Self> {
-        let FeedConfig { sources, has_demo, poll_interval, stop } = config;
+        let FeedConfig { sources, extras, poll_interval, stop } = config;
         // Any number that another run of this process is unlikely to have.
         #[expect(clippy::cast_possible_truncation, reason = "half of a random number is one")]
         let epoch = RandomState::new().hash_one(0) as u32;
         Arc::new(Self {
             sources,
-            has_demo,
+            extras,
             poll_interval,
             stop,
             epoch,
@@ -172,7 +172,7 @@ impl Feed {
             }
         }
         let (rows, left_out) = ledger.rows(&snapshots);
-        Found { brokers, rows, left_out, has_demo: self.has_demo }
+        Found { brokers, rows, left_out, extras: self.extras }
     }
 }
 
@@ -232,7 +232,7 @@ mod tests {
 
     fn feed() -> Arc<Feed> {
         let poll_interval = Duration::from_millis(250);
-        Feed::new(FeedConfig { sources: Vec::new(), has_demo: false, poll_interval, stop: None })
+        Feed::new(FeedConfig { sources: Vec::new(), extras: Extras::default(), poll_interval, stop: None })
     }
 
     async fn next(stream: &mut Pin<&mut impl Stream<Item = Result<Bytes, Infallible>>>) -> Bytes {

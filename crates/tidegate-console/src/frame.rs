@@ -36,7 +36,7 @@ pub(crate) struct Frame {
     /// In order of their ids.
     pub(crate) rows: Vec<Row>,
     left_out: usize,
-    has_demo: bool,
+    extras: Extras,
     delta: Bytes,
     full: OnceLock<Bytes>,
 }
@@ -46,7 +46,14 @@ pub(crate) struct Found {
     pub(crate) brokers: Vec<Broker>,
     pub(crate) rows: Vec<Row>,
     pub(crate) left_out: usize,
+    pub(crate) extras: Extras,
+}
+
+/// What there is beside brokers; the page shows a tab for each.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize)]
+pub(crate) struct Extras {
     pub(crate) has_demo: bool,
+    pub(crate) has_rpc: bool,
 }
 
 #[derive(Serialize)]
@@ -56,20 +63,21 @@ struct Event<'a> {
     /// Rows of the frame before that are no longer there.
     gone: &'a [&'a RowId],
     left_out: usize,
-    has_demo: bool,
+    #[serde(flatten)]
+    extras: Extras,
 }
 
 impl Frame {
     /// The frame after `before`.
     pub(crate) fn new(id: FrameId, found: Found, before: Option<&Self>) -> Self {
-        let Found { brokers, rows, left_out, has_demo } = found;
+        let Found { brokers, rows, left_out, extras } = found;
         let old: BTreeMap<&RowId, &Row> = before.into_iter().flat_map(|f| &f.rows).map(|row| (&row.id, row)).collect();
         let changed: Vec<&Row> = rows.iter().filter(|row| old.get(&row.id) != Some(row)).collect();
         let is_gone = |id: &&RowId| rows.binary_search_by(|row| row.id.cmp(id)).is_err();
         let gone: Vec<&RowId> = old.into_keys().filter(is_gone).collect();
-        let event = Event { brokers: &brokers, rows: &changed, gone: &gone, left_out, has_demo };
+        let event = Event { brokers: &brokers, rows: &changed, gone: &gone, left_out, extras };
         let delta = encode(id, "delta", &event);
-        Self { id, brokers, rows, left_out, has_demo, delta, full: OnceLock::new() }
+        Self { id, brokers, rows, left_out, extras, delta, full: OnceLock::new() }
     }
 
     /// The event for a page whose newest frame is `seen`: the difference if that is the frame before this one, else
@@ -80,8 +88,8 @@ impl Frame {
         }
         let encode_full = || {
             let rows: Vec<&Row> = self.rows.iter().collect();
-            let (left_out, has_demo) = (self.left_out, self.has_demo);
-            encode(self.id, "full", &Event { brokers: &self.brokers, rows: &rows, gone: &[], left_out, has_demo })
+            let (left_out, extras) = (self.left_out, self.extras);
+            encode(self.id, "full", &Event { brokers: &self.brokers, rows: &rows, gone: &[], left_out, extras })
         };
         self.full.get_or_init(encode_full).clone()
     }
@@ -103,7 +111,7 @@ mod tests {
         let topics: Vec<_> = depths.iter().map(|(name, d)| serde_json::json!({"name": name, "depth": d})).collect();
         let snapshot: BrokerSnapshot = serde_json::from_value(serde_json::json!({ "topics": topics })).expect("valid");
         let (rows, left_out) = Ledger::default().rows(&[("b".into(), snapshot)]);
-        let found = Found { brokers: Vec::new(), rows, left_out, has_demo: false };
+        let found = Found { brokers: Vec::new(), rows, left_out, extras: Extras::default() };
         Frame::new(FrameId { epoch: 0xab, sequence }, found, before)
     }
 

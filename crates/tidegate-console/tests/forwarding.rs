@@ -132,9 +132,23 @@ async fn the_demo_is_there_when_it_was_named() {
 }
 
 #[tokio::test]
+async fn an_rpc_server_is_there_when_it_was_named_and_is_only_read() {
+    let server = echo();
+    let console = Console::with(|config| config.rpc = Some(server.url()));
+    assert_eq!(console.send(Method::GET, "/api/v1/rpc", &[], "").await.json()["path"], "/api/v1/rpc");
+    let write = console.send(Method::POST, "/api/v1/rpc", &[TOKEN], "{}").await;
+    assert_eq!(write.status, StatusCode::METHOD_NOT_ALLOWED);
+    let seen = console.watch(None).await.next().await.data;
+    assert_eq!((&seen["has_rpc"], &seen["has_demo"]), (&true.into(), &false.into()));
+
+    let plain = Console::before(&[]);
+    assert_eq!(plain.send(Method::GET, "/api/v1/rpc", &[], "").await.status, StatusCode::NOT_FOUND);
+}
+
+#[tokio::test]
 async fn the_page_is_served_with_its_guards_and_nothing_else_is() {
     let console = Console::before(&[]);
-    for path in ["/", "/demo"] {
+    for path in ["/", "/demo", "/rpc"] {
         let page = console.send(Method::GET, path, &[], "").await;
         assert_eq!((page.status, page.header("content-type")), (StatusCode::OK, "text/html; charset=utf-8"));
         let policy = page.header("content-security-policy");

@@ -8,6 +8,7 @@
 //! | `demo` | the same overload twice, side by side |
 //! | `check`, `status`, `limits`, `profile`, `bucket`, `lab` | the verbs that answer and leave |
 //! | `rpc` | a server of short calls that computes |
+//! | `rpc_watch` | what that server shows of itself: admin API, metrics, console |
 //! | `running` | a whole broker, started and stopped in order |
 //! | `servers`, `signals`, `token`, `scratch` | what it stands on |
 //! | `limit_book` | limits set live, and their history, in the control store |
@@ -29,6 +30,7 @@ mod limits;
 mod output;
 mod profile;
 mod rpc;
+mod rpc_watch;
 mod running;
 mod scratch;
 mod servers;

@@ -9,11 +9,12 @@ use clap::{Args, ValueEnum};
 use serde::Serialize;
 use tidegate_core::Rng;
 use tidegate_rpc::config::Scheme;
-use tidegate_rpc::io::tcp::{HandlerFailed, RpcServer, ServerConfig, ShardStats};
+use tidegate_rpc::io::tcp::{Handler, HandlerFailed, RpcServer, ServerConfig, ShardStats};
 use tidegate_runtime::{clock, process};
 
 use crate::failure::Failure;
 use crate::output;
+use crate::rpc_watch::{Shown, Source, Watch, Watched, show};
 use crate::signals::Signals;
 
 /// `tidegate rpc serve`.
@@ -49,6 +50,12 @@ pub(crate) struct ServeArgs {
     /// Look for new calls so long before sleeping, in microseconds
     #[arg(long, value_name = "N", default_value_t = 0)]
     busy_poll_us: u64,
+    /// Show the server's figures as JSON and for Prometheus, read-only and on loopback
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    admin: Option<SocketAddr>,
+    /// Show them in a web console, on loopback
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    console: Option<SocketAddr>,
     /// Same seed, same work
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -83,6 +90,9 @@ struct Started {
     scheme: &'static str,
     work_rounds: u64,
     pid: u32,
+    /// Where its figures are, if anybody asked for them.
+    #[serde(flatten)]
+    shown: Shown,
 }
 
 /// The last line.
@@ -108,7 +118,12 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<(), Failure> {
         busy_poll_us: args.busy_poll_us,
         ..ServerConfig::default()
     };
-    let controlled = start(args, &config, chosen, work_rounds)?;
+    let is_watched = args.admin.is_some() || args.console.is_some();
+    let (controlled, watches) = if is_watched {
+        start_watched(args, &config, chosen, work_rounds)?
+    } else {
+        (start(args, &config, chosen, work_rounds)?, Vec::new())
+    };
     let bare = if args.bare {
         let config = ServerConfig { address: SocketAddr::new(args.address.ip(), 0), ..config };
         let none = Scheme::named("none").expect("a scheme of that name exists");
@@ -116,14 +131,20 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<(), Failure> {
     } else {
         None
     };
+    let source = Source { scheme: chosen.name(), since: clock::now(), watches };
+    let (servers, shown) = runtime.block_on(show(args.admin, args.console, source))?;
     json_line(&Started {
         address: controlled.address(),
         bare_address: bare.as_ref().map(RpcServer::address),
         scheme: chosen.name(),
         work_rounds,
         pid: std::process::id(),
+        shown,
     })?;
-    runtime.block_on(signals.wait());
+    runtime.block_on(async {
+        signals.wait().await;
+        servers.stop().await;
+    });
     let bare_shards = bare.as_ref().map(RpcServer::stats).unwrap_or_default();
     let ended = Ended { shards: controlled.stats(), bare_shards };
     for server in [Some(controlled), bare].into_iter().flatten() {
@@ -133,17 +154,36 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<(), Failure> {
 }
 
 fn start(args: &ServeArgs, config: &ServerConfig, scheme: &Scheme, rounds: u64) -> Result<RpcServer, Failure> {
-    let server = RpcServer::start(config, |shard| {
-        let mut rng = Rng::stream(args.seed, shard as u64);
-        let law = args.work_law;
-        let handler = move |payload: &[u8], answer: &mut Vec<u8>| -> Result<(), HandlerFailed> {
-            black_box(compute(law.draw(rounds, &mut rng)));
-            answer.extend_from_slice(payload);
-            Ok(())
-        };
-        (scheme.server(1, clock::now()), handler)
-    });
+    let server = RpcServer::start(config, |shard| (scheme.server(1, clock::now()), computing(args, shard, rounds)));
     server.map_err(|error| Failure::new("cannot serve").because(error))
+}
+
+/// The same with a look at each shard. It costs each call some locks that nobody else holds.
+fn start_watched(
+    args: &ServeArgs,
+    config: &ServerConfig,
+    scheme: &Scheme,
+    rounds: u64,
+) -> Result<(RpcServer, Vec<Watch>), Failure> {
+    let mut watches = Vec::new();
+    let server = RpcServer::start(config, |shard| {
+        let (machine, watch) = Watched::new(scheme.server(1, clock::now()));
+        watches.push(watch);
+        (machine, computing(args, shard, rounds))
+    });
+    let server = server.map_err(|error| Failure::new("cannot serve").because(error))?;
+    Ok((server, watches))
+}
+
+/// A handler that computes and answers what it was sent.
+fn computing(args: &ServeArgs, shard: usize, rounds: u64) -> impl Handler + Send + use<> {
+    let mut rng = Rng::stream(args.seed, shard as u64);
+    let law = args.work_law;
+    move |payload: &[u8], answer: &mut Vec<u8>| -> Result<(), HandlerFailed> {
+        black_box(compute(law.draw(rounds, &mut rng)));
+        answer.extend_from_slice(payload);
+        Ok(())
+    }
 }
 
 fn json_line(value: &impl Serialize) -> Result<(), Failure> {

@@ -6,10 +6,8 @@
 //
 // Exits with 0 when everything was seen; else says what was not and leaves a picture. CHROMIUM names the browser,
 // /usr/bin/chromium otherwise.
-import { writeFile } from "node:fs/promises";
-import { tmpdir } from "node:os";
-import { join } from "node:path";
 import { launch } from "./chromium.mjs";
+import { expect, travel } from "./journey.mjs";
 import { startLoad, startStack } from "./stack.mjs";
 
 const [address, givenToken, givenTopic] = process.argv.slice(2);
@@ -127,30 +125,8 @@ async function giveUp(error) {
   process.exit(1);
 }
 
-function expect(what, found, wanted) {
-  if (found !== wanted) throw new Error(`expected ${what}: found ${JSON.stringify(found)}, wanted ${JSON.stringify(wanted)}`);
-}
-
-let running = "";
 try {
-  for (const [name, step] of Object.entries(steps)) {
-    running = name;
-    await step();
-    console.log(`ok ${name}`);
-  }
-} catch (error) {
-  process.exitCode = 1;
-  console.error(`not ok ${running}\n  ${error.message}`);
-  const complaints = browser.complaints(origin);
-  if (complaints.length > 0) console.error(`  the browser says: ${complaints.join("\n  ")}`);
-  try {
-    const { data } = await page("Page.captureScreenshot", { format: "png" });
-    const picture = join(tmpdir(), "tidegate-console-e2e.png");
-    await writeFile(picture, Buffer.from(data, "base64"));
-    console.error(`  what it looked like: ${picture}`);
-  } catch {
-    // The browser itself is gone; its end was reported above.
-  }
+  await travel(steps, browser, origin);
 } finally {
   await browser.close();
   stopLoad?.();

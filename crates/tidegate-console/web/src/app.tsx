@@ -6,6 +6,7 @@ import { Live } from "./live";
 import { warningsOf } from "./model";
 import { RowView } from "./row";
 import { useRoute } from "./route";
+import { RpcLive } from "./rpc_live";
 import { type Connection, useLive } from "./store";
 import { token } from "./token";
 
@@ -14,9 +15,11 @@ export function App() {
   const { state, connection } = useLive();
   const warnings = warningsOf(state);
   const showDemo = state.has_demo || route.view === "demo";
-  // The demo of overload control has no brokers.
-  const showTopics = state.brokers.length > 0 || route.view !== "demo";
-  const title = route.view === "demo" ? "Demo" : route.view === "row" ? route.id.channel ?? route.id.topic : "Topics";
+  // The demo of overload control and an RPC server have no brokers.
+  const elsewhere = route.view === "demo" || route.view === "rpc";
+  const showTopics = state.brokers.length > 0 || !elsewhere;
+  const showRpc = state.has_rpc || route.view === "rpc";
+  const title = route.view === "demo" ? "Demo" : route.view === "rpc" ? "RPC" : route.view === "row" ? route.id.channel ?? route.id.topic : "Topics";
   useEffect(() => {
     document.title = `${title} – Tidegate`;
   }, [title]);
@@ -31,7 +34,8 @@ export function App() {
           <img src="/assets/favicon.svg" alt="" width="24" height="24" /> Tidegate
         </a>
         <nav aria-label="Views">
-          {showTopics && tab("/", "Topics", route.view !== "demo")}
+          {showTopics && tab("/", "Topics", !elsewhere)}
+          {showRpc && tab("/rpc", "RPC", route.view === "rpc")}
           {showDemo && tab("/demo", "Demo", route.view === "demo")}
         </nav>
         <Token />
@@ -47,6 +51,7 @@ export function App() {
       </section>
       <main class={connection === "lost" ? "stale" : ""}>
         {route.view === "demo" ? <Demo />
+          : route.view === "rpc" ? <RpcLive />
           : route.view === "row" ? <RowView key={`${route.id.broker}/${route.id.topic}/${route.id.channel}`} id={route.id} />
             : <Live />}
       </main>

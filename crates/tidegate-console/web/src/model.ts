@@ -63,6 +63,7 @@ export interface Update {
   gone: RowId[];
   left_out: number;
   has_demo: boolean;
+  has_rpc: boolean;
 }
 
 export interface State {
@@ -70,9 +71,10 @@ export interface State {
   rows: Map<string, Row>;
   left_out: number;
   has_demo: boolean;
+  has_rpc: boolean;
 }
 
-export const nothing: State = { brokers: [], rows: new Map(), left_out: 0, has_demo: false };
+export const nothing: State = { brokers: [], rows: new Map(), left_out: 0, has_demo: false, has_rpc: false };
 
 /** A key for maps. No name holds a slash. */
 export function keyOf(id: RowId): string {
@@ -84,7 +86,7 @@ export function apply(state: State, kind: "full" | "delta", update: Update): Sta
   const rows = new Map(kind === "full" ? [] : state.rows);
   for (const id of update.gone) rows.delete(keyOf(id));
   for (const row of update.rows) rows.set(keyOf(row), row);
-  return { brokers: update.brokers, rows, left_out: update.left_out, has_demo: update.has_demo };
+  return { brokers: update.brokers, rows, left_out: update.left_out, has_demo: update.has_demo, has_rpc: update.has_rpc };
 }
 
 /** Everything an operator should see: unreachable brokers first, then what brokers warn of. */

@@ -148,7 +148,7 @@ function Fates({ scheme }: { scheme: Scheme }) {
 function InsideView({ inside, state }: { inside: Inside; state: RpcState }) {
   const figures = [
     ["Callers are told to send", formatShare(inside.send_share), `level ${formatCount(inside.level)}`],
-    ["Credits out", formatCount(inside.credits), `to ${formatCount(inside.sessions)} sessions`],
+    ["Credits out", formatCount(inside.credits), `${formatCount(inside.sessions)} clients; only the busiest hold some`],
     ["Capacity learnt", inside.capacity_per_s > 0 ? `${formatCount(inside.capacity_per_s)}/s` : "–", `true: ${formatCount(state.capacity_per_s)}/s`],
     ["Let through", inside.supply_per_s > 0 ? `${formatCount(inside.supply_per_s)}/s` : "all", "calls a second at most"],
     ["Longest wait", formatDelay(inside.longest_wait_us), `objective learnt: ${formatDelay(inside.objective_us)}`],

@@ -5,7 +5,7 @@ import { append, emptyColumns, prepend, pushSpark, SPAN_MS, SPARK_POINTS, sparkP
 import { addressOf, routeOf } from "../src/route";
 import { row } from "./rows";
 
-const update = (rows: Row[], gone: Row[] = []): Update => ({ brokers: [], rows, gone, left_out: 0, has_demo: false });
+const update = (rows: Row[], gone: Row[] = []): Update => ({ brokers: [], rows, gone, left_out: 0, has_demo: false, has_rpc: false });
 const limit = { rate_per_s: 1, burst: 1, unit: "messages", discipline: "wait", mode: "enforce", source: "admin", tokens: 1 } as const;
 
 test("a delta changes what it names and keeps the rest as the same objects", () => {
@@ -77,5 +77,6 @@ test("addresses lead back to their view", () => {
     assert.deepEqual(routeOf(address.pathname, address.search), { view: "row", id });
   }
   assert.deepEqual(routeOf("/demo", ""), { view: "demo" });
+  assert.deepEqual(routeOf("/rpc", ""), { view: "rpc" });
   assert.deepEqual(routeOf("/", "?broker=b"), { view: "live" });
 });

@@ -14,9 +14,9 @@ use super::figures::{Figures, History, Inside, Plan, Point};
 
 /// The schemes, in the order in which they are shown: ours, two that tell the clients, one that lets them find out, none.
 pub(crate) const SCHEMES: [&str; 5] = ["tidegate", "breakwater", "dagor", "seda", "none"];
-/// How much of the server's time passes in a second on screen. A hundredth: slow enough for all five on one third of a core
-/// at the largest load, fast enough that the slowest scheme settles while one looks.
-const VIRTUAL_PER_S: Duration = Duration::from_millis(10);
+/// How much of the server's time passes in a second on screen. A fiftieth: slow enough for all five on a fifth of a core at
+/// the largest load, fast enough that the slowest scheme settles while one looks.
+const VIRTUAL_PER_S: Duration = Duration::from_millis(20);
 /// Steps in a second on screen: the slider is followed as often.
 pub(crate) const STEPS_PER_S: u32 = 20;
 /// Steps from one sample to the next. The page asks as often.
@@ -171,6 +171,13 @@ fn plant(scenario: &Scenario, scheme: &Scheme) -> Result<Plant<AnyServer, AnyCli
 mod tests {
     use super::*;
 
+    /// A second and a half on screen.
+    fn play(show: &mut Show, load: f64) {
+        for _ in 0..30 {
+            show.step(load);
+        }
+    }
+
     fn goodput(show: &Show, name: &str) -> f64 {
         show.figures().into_iter().find(|figures| figures.name == name).unwrap().goodput
     }
@@ -178,11 +185,11 @@ mod tests {
     #[test]
     fn below_capacity_all_answer_and_far_above_it_only_control_does() {
         let mut show = Show::new().unwrap();
-        (0..30).for_each(|_| drop(show.step(0.5)));
+        play(&mut show, 0.5);
         for name in ["tidegate", "breakwater", "none"] {
             assert!((0.45..0.55).contains(&goodput(&show, name)), "{name}: {}", goodput(&show, name));
         }
-        (0..30).for_each(|_| drop(show.step(10.0)));
+        play(&mut show, 10.0);
         assert!(goodput(&show, "tidegate") > 0.9, "{}", goodput(&show, "tidegate"));
         assert!(goodput(&show, "none") < 0.05, "{}", goodput(&show, "none"));
         let inside = show.inside().unwrap();
