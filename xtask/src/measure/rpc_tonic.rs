@@ -157,36 +157,47 @@ fn objective(bench: &Bench, work_us: u64) -> Result<f64> {
     Ok(10.0 * number(&report, "/served_us/p50")?)
 }
 
-/// One server, all loads, each after a slice that measures its capacity.
+/// All loads in turn. A slice whose generator was late is repeated; one that can make no more calls than this stays late:
+/// a rival's says so, ours misses.
 fn repeat(bench: &Bench, work: &Work, control: Control, repetition: usize) -> Result<Vec<Slice>> {
-    let server = serve(bench, control, work.each_us)?;
-    let (address, bare) = (server.said("addr")?.to_owned(), server.said("bare_addr")?.to_owned());
-    let slo_us = work.slo_us;
-    let caller = if control == Control::Tidegate { "tidegate" } else { "none" };
-    let mut slices = Vec::new();
-    for factor in LOADS {
-        for attempt in 1..=TRIES {
-            let closed = format!(
-                "load --addr {bare} --closed {CLOSED} --seconds {} --warm-up 0.2 --slo-us {slo_us:.0}",
-                bench.size(0.8, 0.3)
-            );
-            let capacity = number(&load(&program(bench), &closed)?, "/served_per_s")?;
-            let open = format!(
-                "load --addr {address} --rate {:.0} --seconds {} --warm-up 0.5 --slo-us {slo_us:.0} --control {caller} --seed {}",
-                capacity * factor,
-                bench.size(2.0, 0.5),
-                repetition + 1
-            );
-            let slice = slice(control, factor, capacity, &load(&program(bench), &open)?)?;
-            // A generator that can make no more calls than this stays late: a rival's is told, ours misses.
-            if slice.counts() || attempt == TRIES || bench.quick {
-                slices.push(slice);
-                break;
+    let each = |load: f64| {
+        let tries = bench.size(TRIES, 1);
+        for _ in 1..tries {
+            let slice = measure(bench, work, control, load, repetition)?;
+            if slice.counts() {
+                return Ok(slice);
             }
         }
+        measure(bench, work, control, load, repetition)
+    };
+    LOADS.into_iter().map(each).collect()
+}
+
+/// One slice, after one that measures the capacity of the same process. The server is a fresh one: what was left in an
+/// overloaded one would be taken for a lower capacity.
+fn measure(bench: &Bench, work: &Work, control: Control, factor: f64, repetition: usize) -> Result<Slice> {
+    let server = serve(bench, control, work.each_us)?;
+    let slo_us = work.slo_us;
+    let closed = format!(
+        "load --addr {} --closed {CLOSED} --seconds {} --warm-up 0.2 --slo-us {slo_us:.0}",
+        server.said("bare_addr")?,
+        bench.size(0.8, 0.3)
+    );
+    let capacity = number(&load(&program(bench), &closed)?, "/served_per_s")?;
+    if capacity < 1.0 {
+        miette::bail!("no call was served while the capacity was measured");
     }
+    let caller = if control == Control::Tidegate { "tidegate" } else { "none" };
+    let open = format!(
+        "load --addr {} --rate {:.0} --seconds {} --warm-up 0.5 --slo-us {slo_us:.0} --control {caller} --seed {}",
+        server.said("addr")?,
+        capacity * factor,
+        bench.size(2.0, 0.5),
+        repetition + 1
+    );
+    let report = load(&program(bench), &open)?;
     server.stop()?;
-    Ok(slices)
+    slice(control, factor, capacity, &report)
 }
 
 fn slice(control: Control, load: f64, capacity: f64, report: &Value) -> Result<Slice> {
