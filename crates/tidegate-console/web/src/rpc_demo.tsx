@@ -27,6 +27,9 @@ export function RpcDemo({ state, error }: { state: RpcState; error: string }) {
       <div class="schemes">
         {state.schemes.map((scheme, i) => <SchemeView key={scheme.name} scheme={scheme} column={i} state={state} />)}
       </div>
+      <p class="fate-keys hint">
+        Of all calls: {parts.map(([kind, what]) => <span key={kind} class={`fate-${kind}`}>{what}</span>)}
+      </p>
       <Spoken text={verdict(state)} />
       {state.tidegate !== null && <InsideView inside={state.tidegate} state={state} />}
       <p class="hint how">
@@ -121,23 +124,25 @@ function Line({ state, column, title, goodput }: { state: RpcState; column: numb
   );
 }
 
+/** What can become of a call. */
+const parts = [
+  ["good", "answered in time", (scheme: Scheme) => scheme.goodput],
+  ["late", "too late or lost", (scheme: Scheme) => scheme.late + scheme.lost],
+  ["remote", "refused by the server", (scheme: Scheme) => scheme.refused_remote],
+  ["local", "refused beside the caller", (scheme: Scheme) => scheme.refused_local],
+] as const;
+
 /** What became of the calls, as parts of a bar. */
 function Fates({ scheme }: { scheme: Scheme }) {
-  const parts = [
-    ["good", scheme.goodput, "in time"],
-    ["late", scheme.late + scheme.lost, "late or lost"],
-    ["remote", scheme.refused_remote, "refused by the server"],
-    ["local", scheme.refused_local, "refused beside the caller"],
-  ] as const;
   // A queue that empties itself answers more than is offered.
-  const whole = Math.max(scheme.offered, parts.reduce((sum, [, share]) => sum + share, 0), 1e-9);
+  const whole = Math.max(scheme.offered, parts.reduce((sum, [, , share]) => sum + share(scheme), 0), 1e-9);
   let x = 0;
   return (
     <svg class="fates" viewBox="0 0 100 6" preserveAspectRatio="none" role="img"
-      aria-label={`Of all calls: ${parts.map(([, share, what]) => `${formatShare(share / whole)} ${what}`).join(", ")}`}>
+      aria-label={`Of all calls: ${parts.map(([, what, share]) => `${formatShare(share(scheme) / whole)} ${what}`).join(", ")}`}>
       <rect class="waiting" width="100" height="6" />
-      {parts.map(([kind, share]) => {
-        const width = (100 * share) / whole;
+      {parts.map(([kind, , share]) => {
+        const width = (100 * share(scheme)) / whole;
         x += width;
         return <rect key={kind} class={kind} x={x - width} width={width} height="6" />;
       })}
