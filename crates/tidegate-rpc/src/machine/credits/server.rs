@@ -263,13 +263,15 @@ impl CreditServer {
         (late && self.waiting > 0).then_some(ShedReason::Delay)
     }
 
-    /// Which sessions were heard in this stretch of calls.
-    fn count_active(&mut self, id: SessionId) {
+    /// Counts the sessions that are heard in this stretch of calls; true if this one is for the first time.
+    fn count_active(&mut self, id: SessionId) -> bool {
         let stretch = self.stretch;
+        let mut is_first = false;
         if let Some(session) = self.sessions.get(id)
             && session.stretch != stretch
         {
             session.stretch = stretch;
+            is_first = true;
             self.demand.on_active(session.tenant);
         }
         self.stretch_calls += 1;
@@ -278,6 +280,7 @@ impl CreditServer {
             self.demand.on_stretch();
             self.stretch = if stretch == u16::MAX { 1 } else { stretch + 1 };
         }
+        is_first
     }
 
     /// The credits that a session has used so far and may go on using: what it has in the server, if it is so fast that
@@ -357,7 +360,6 @@ impl Server for CreditServer {
         self.count_idle(now);
         self.unread = !signal.queueing_delay.is_zero() && self.waiting == 0;
         self.reclaim(now);
-        self.service.on_round_trip(ask.round_trip);
         let credited = ask.credited && self.sessions.credits(id, now) > 0;
         let mut place = 0;
         let mut stands_for = 1.0;
@@ -369,7 +371,9 @@ impl Server for CreditServer {
             session.hear(stands_for, now);
             session.in_server = session.in_server.saturating_add(1);
         }
-        self.count_active(id);
+        if self.count_active(id) {
+            self.service.on_round_trip(ask.round_trip);
+        }
         if self.waiting == 0 {
             // A core spent it on reading this call, and it was counted as idle.
             self.idle_ns -= self.service.message();

@@ -35,6 +35,9 @@ const REFUSAL: f64 = 0.002;
 /// And at most.
 const REFUSAL_MOST: f64 = 0.2;
 
+/// Round trips of which the shortest is believed, until the middle of many is known.
+const FIRST_WORDS: u32 = 8;
+
 /// Estimates of the server's own times, all in nanoseconds.
 #[derive(Clone, Debug)]
 pub(super) struct Service {
@@ -63,6 +66,8 @@ pub(super) struct Service {
     least_round_trip: f64,
     /// The round trip in the middle of those that clients tell.
     round_trip: f64,
+    /// How often one was told.
+    told: u32,
 }
 
 /// What happened in a span of time. Sums may fade, as long as all do alike.
@@ -113,6 +118,7 @@ impl Service {
             parallel: 0.0,
             least_round_trip: 0.0,
             round_trip: 0.0,
+            told: 0,
         }
     }
 
@@ -164,16 +170,18 @@ impl Service {
         self.backlogged_since = (left > 0).then_some(now);
     }
 
-    /// A client told its round trip. The middle one counts: no single client's word moves it far.
+    /// A client told its round trip; each is asked as often as any other, however much it calls. The middle one counts:
+    /// no single client's word moves it far, not even if it is the first.
     #[expect(clippy::cast_precision_loss, reason = "round trips are far below 2^52 ns")]
     pub(super) fn on_round_trip(&mut self, told: Duration) {
         let told = nanos(told) as f64;
         if told <= 0.0 {
             return;
         }
-        if self.round_trip <= 0.0 {
+        if self.told == 0 || (self.told < FIRST_WORDS && told < self.round_trip) {
             (self.round_trip, self.least_round_trip) = (told, told);
         }
+        self.told = self.told.saturating_add(1);
         self.round_trip *= if told > self.round_trip { 1.01 } else { 1.0 / 1.01 };
         // One in twenty is less than it: a step down is twenty steps up.
         self.least_round_trip *= if told > self.least_round_trip { 1.0005 } else { 1.0 / 1.01 };

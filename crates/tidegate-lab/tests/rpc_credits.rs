@@ -1,0 +1,140 @@
+//! Tidegate's credits on the plant, at reduced size: what the full experiments show must not get lost.
+
+use core::time::Duration;
+
+use tidegate_core::{Instant, Rng};
+use tidegate_lab::rpc::{Group, LoadStep, Priority, Report, Scenario, Scheme, Tenant, measure, measure_scheme};
+use tidegate_rpc::machine::credits::{Config, CreditClient, CreditServer};
+use tidegate_rpc::machine::{Ask, CallId, Client, Grant, Reply, Request, Step};
+
+const MS: Duration = Duration::from_millis(1);
+
+fn short(groups: Vec<Group>) -> Scenario {
+    Scenario { groups, warm_up: 60 * MS, duration: 60 * MS, ..Scenario::default() }
+}
+
+fn tidegate(scenario: &Scenario) -> Report {
+    measure_scheme(scenario, &Scheme::named("tidegate").unwrap()).unwrap()
+}
+
+#[test]
+fn a_thousand_clients_get_what_there_is_at_every_load() {
+    for load in [1.2, 2.0, 5.0, 10.0] {
+        let report = tidegate(&short(vec![Group::new(1_000, load)]));
+        println!("{load}: {} {}", report.goodput_of_capacity, report.response.p99_us);
+        assert!(report.goodput_of_capacity >= 0.97, "{load}: {report:?}");
+        assert!(report.response.p99_us <= report.slo_us, "{load}: {report:?}");
+        assert!(report.response.p999_us <= 1.1 * report.slo_us, "{load}: {report:?}");
+        assert_eq!(report.extra_messages_per_call.to_bits(), 0, "answers carry everything");
+    }
+}
+
+#[test]
+fn a_step_to_ten_times_the_capacity_costs_little() {
+    let mut group = Group::new(1_000, 0.4);
+    group.steps.push(LoadStep { at: 40 * MS, load: 10.0 });
+    let bin = Some(MS);
+    let report = tidegate(&Scenario { warm_up: Duration::ZERO, duration: 60 * MS, bin, ..short(vec![group]) });
+    let first = report.goodput_between(40 * MS, 60 * MS) / report.capacity_per_s;
+    println!("{first} {}", report.worst_bin_p99_us(40 * MS));
+    assert!(first >= 0.96, "{first}");
+    assert!(report.worst_bin_p99_us(40 * MS) <= 1.1 * report.slo_us, "{report:?}");
+}
+
+#[test]
+fn what_matters_most_is_answered_whatever_else_comes() {
+    for load in [2.0, 10.0] {
+        let group = |load, priority| Group { priorities: vec![(priority, 1.0)], ..Group::new(500, load) };
+        let groups = vec![group(0.7, Priority::CRITICAL), group(load - 0.7, Priority::BATCH)];
+        let report = tidegate(&short(groups));
+        println!("{load}: {:?}", report.by_priority);
+        // Some thirty calls are under way at either end of so short a time, a thousandth of all.
+        assert!(report.by_priority[0].in_slo >= 0.998, "{load}: {report:?}");
+        assert!(report.goodput_of_capacity >= 0.95, "{load}: {report:?}");
+    }
+}
+
+#[test]
+fn a_tenant_with_a_hundred_times_the_calls_gets_no_more_than_the_others() {
+    // Ten tenants, each of which wants twice its share, one of them a hundred times that of another.
+    let tenant = |number| {
+        let load = if number == 0 { 20.0 } else { 0.2 };
+        Group { tenant: Tenant(number), ..Group::new(50, load) }
+    };
+    let report = tidegate(&short((0..10).map(tenant).collect()));
+    println!("{} {}", report.jain, report.goodput_of_capacity);
+    assert!(report.jain >= 0.99, "{report:?}");
+}
+
+/// A client that follows the rules, or one that sends all that it has, and lies.
+enum Mixed {
+    Honest(CreditClient),
+    Cheat,
+}
+
+impl Client for Mixed {
+    fn on_call(&mut self, request: &Request, now: Instant, rng: &mut Rng) -> Step {
+        match self {
+            Self::Honest(client) => client.on_call(request, now, rng),
+            Self::Cheat => Step::Send(Ask {
+                demand: u32::MAX,
+                exact: false,
+                credited: true,
+                aware: true,
+                priority: Priority::DEFAULT,
+                tenant: Tenant(0),
+                budget: Some(Duration::MAX),
+                round_trip: Duration::from_secs(10),
+            }),
+        }
+    }
+
+    fn on_reply(&mut self, reply: &Reply, now: Instant) {
+        if let Self::Honest(client) = self {
+            client.on_reply(reply, now);
+        }
+    }
+
+    fn on_grant(&mut self, grant: &Grant, now: Instant) {
+        if let Self::Honest(client) = self {
+            client.on_grant(grant, now);
+        }
+    }
+
+    fn on_cancel(&mut self, id: CallId, now: Instant) {
+        if let Self::Honest(client) = self {
+            client.on_cancel(id, now);
+        }
+    }
+
+    fn on_lost(&mut self, now: Instant) {
+        if let Self::Honest(client) = self {
+            client.on_lost(now);
+        }
+    }
+}
+
+/// Nineteen honest clients with `honest` times the capacity in all, and another with `other`, which cheats.
+/// The other one's calls have a priority of their own only here, so that they are counted apart.
+fn with_cheat(honest: f64, other: f64) -> Report {
+    let others_priority = Priority(Priority::DEFAULT.0 + 1);
+    let group = Group { priorities: vec![(others_priority, 1.0)], ..Group::new(1, other) };
+    let scenario = short(vec![Group::new(19, honest), group]);
+    let mut opened = 0;
+    let client = |tenant, _, rng: &mut Rng| {
+        opened += 1;
+        if opened == 20 { Mixed::Cheat } else { Mixed::Honest(CreditClient::new(tenant, rng)) }
+    };
+    let server = CreditServer::new(Config::default(), scenario.cores, Instant::ZERO);
+    measure(&scenario, server, client).unwrap()
+}
+
+#[test]
+fn a_client_that_forges_its_round_trip_makes_no_other_late() {
+    // A hundred times the calls of each other client, twice the capacity in all.
+    let unit = 2.0 / 119.0;
+    let report = with_cheat(19.0 * unit, 100.0 * unit);
+    println!("p99 {}, {:?}", report.response.p99_us, report.by_priority);
+    assert!(report.response.p99_us <= report.slo_us, "{report:?}");
+    assert!(report.goodput_of_capacity > 0.9, "{report:?}");
+}
