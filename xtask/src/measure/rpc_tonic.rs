@@ -53,6 +53,14 @@ impl Control {
         }
     }
 
+    /// What a limiter gets to find its limit: failsafe-go's moves it once a second.
+    fn warm_up_s(self) -> f64 {
+        match self {
+            Self::Failsafe => 4.0,
+            _ => 0.5,
+        }
+    }
+
     fn repetitions(self, bench: &Bench) -> usize {
         match self {
             Self::Tidegate => bench.size(REPETITIONS, 1),
@@ -189,10 +197,11 @@ fn measure(bench: &Bench, work: &Work, control: Control, factor: f64, repetition
     }
     let caller = if control == Control::Tidegate { "tidegate" } else { "none" };
     let open = format!(
-        "load --addr {} --rate {:.0} --seconds {} --warm-up 0.5 --slo-us {slo_us:.0} --control {caller} --seed {}",
+        "load --addr {} --rate {:.0} --seconds {} --warm-up {} --slo-us {slo_us:.0} --control {caller} --seed {}",
         server.said("addr")?,
         capacity * factor,
         bench.size(2.0, 0.5),
+        bench.size(control.warm_up_s(), 0.5),
         repetition + 1
     );
     let report = load(&program(bench), &open)?;
