@@ -138,14 +138,18 @@ fn cpu_in_service(bench: &Bench) -> Result<Vec<Figure>> {
     ROUNDS.into_iter().map(each).collect()
 }
 
-/// Tests whose name says that they are about the books: exhaustive and sampled.
-const BOOKS: [&str; 2] = ["credits_model", "credits_faults"];
-
-/// No credit is lost or made, and every client with demand is served or told.
+/// No credit is lost or made, and every client with demand is served or told: the test programs about that, exhaustive
+/// and sampled, by their names; and how large a session is.
 pub(super) fn conservation(bench: &Bench) -> Result<Vec<Figure>> {
-    let tests = bench.places.root.join("crates/tidegate-rpc/tests");
-    let chosen = BOOKS.into_iter().filter(|name| tests.join(name).with_extension("rs").is_file());
-    let mut figures: Vec<Figure> = chosen.map(|name| run_test(bench, &["--test", name])).collect::<Result<_>>()?;
+    let folder = bench.places.root.join("crates/tidegate-rpc/tests");
+    let mut programs = Vec::new();
+    for entry in std::fs::read_dir(&folder).into_diagnostic()? {
+        let name = entry.into_diagnostic()?.file_name().to_string_lossy().into_owned();
+        programs.extend(name.strip_suffix(".rs").filter(|name| name.starts_with("credits_")).map(str::to_owned));
+    }
+    programs.sort_unstable();
+    let mut figures: Vec<Figure> =
+        programs.iter().map(|name| run_test(bench, &["--test", name])).collect::<Result<_>>()?;
     figures.push(run_test(bench, &["--lib", "machine::credits::session"])?);
     Ok(figures)
 }
