@@ -81,7 +81,7 @@ function Figures({ looks: { now, rates } }: { looks: Looks }) {
     ["Goodput", `${formatRate(rates.good)}/s`, control === null ? "calls served" : `of ${formatRate(rates.served)}/s served, within the objective`],
     ["Offered", `${formatRate(rates.offered)}/s`, "calls that reached the server"],
     ["Shed", `${formatRate(rates.shed)}/s`, "refused by the server"],
-    ["Queueing delay p99", delayText(delay, delay.p99), `p50 ${delayText(delay, delay.p50)}, last 10 s`],
+    ["Queueing delay", delayText(delay, delay.p99), `p99 of the last 10 s; p50 ${delayText(delay, delay.p50)}`],
     ["Demand", formatCount(now.demand), "calls that wait at clients"],
     ["Clients", formatCount(now.sessions), `${formatCount(now.in_server)} calls in the server`],
     ...(control === null ? [] : [

@@ -100,6 +100,19 @@ mod tests {
     use crate::rpc_watch::Watched;
 
     #[test]
+    fn the_book_lists_every_metric_and_no_other() {
+        let at = Instant::from_nanos;
+        let (_, watch) = Watched::new(Scheme::default().server(1, at(0)));
+        let page = page(&Snapshot::of("tidegate", at(0), &[watch.look()], at(1)));
+        let served: Vec<&str> =
+            page.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next()).collect();
+        let book = include_str!("../../../../docs/src/how-to/monitor-rpc.md");
+        let named = |line: &'static str| line.strip_prefix("| `tidegate_rpc_")?.split(['`', '{']).next();
+        let listed: Vec<String> = book.lines().filter_map(named).map(|name| format!("tidegate_rpc_{name}")).collect();
+        assert_eq!(listed, served);
+    }
+
+    #[test]
     fn labels_are_bounded_whatever_clients_send() {
         let at = Instant::from_nanos;
         let (mut machine, watch) = Watched::new(Scheme::default().server(1, at(0)));
