@@ -163,7 +163,7 @@ pub(super) const ROWS: &[Row] = &[
     Row {
         issue: 3,
         name: "rpc cost in service",
-        bar: "at most 1 % more instructions of a served call",
+        bar: "at most 1 % more instructions of a served call, here as CPU time",
         run: rpc_cost::in_service,
     },
     Row {

@@ -99,7 +99,7 @@ pub(super) fn cost(bench: &Bench) -> Result<Vec<Figure>> {
             Ok((number(&report, "/served")?, number(&report, "/shed_remote/count")?))
         })?);
         server.stop()?;
-        let server = rpc_tonic::serve_rounds(bench, rounds, &[])?;
+        let server = rpc_tonic::serve_rounds(bench, rounds)?;
         let arguments = format!(
             "load --addr {} --control tidegate --rate {RATE_PER_S} --connections 8 --slo-us 10000 --warm-up 0 --seconds {seconds}",
             server.said("addr")?

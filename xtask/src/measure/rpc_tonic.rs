@@ -1,7 +1,6 @@
 //! Bars of the layers on a real tonic service, beside what else one can put in front of it.
 
 use std::path::PathBuf;
-use std::process::Command;
 use std::time::Duration;
 
 use miette::{Result, WrapErr as _};
@@ -294,16 +293,9 @@ impl Work {
     }
 }
 
-/// Starts the example for other rows: `rounds` of work, both layers.
-pub(super) fn serve_rounds(bench: &Bench, rounds: u64, before: &[&str]) -> Result<Server> {
-    let mut command = match before {
-        [] => pinned("0"),
-        [program, arguments @ ..] => {
-            let mut command = Command::new(program);
-            command.args(arguments);
-            command
-        }
-    };
+/// Starts the example for other rows: `rounds` of work, with the layer and bare.
+pub(super) fn serve_rounds(bench: &Bench, rounds: u64) -> Result<Server> {
+    let mut command = pinned("0");
     command.arg(program(bench)).args(["serve", "--control", "tidegate", "--work-rounds", &rounds.to_string()]);
     Server::start(bench, "tonic", &mut command)
 }
