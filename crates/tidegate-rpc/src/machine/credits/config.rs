@@ -18,7 +18,8 @@ pub struct Config {
     pub tenants: usize,
     /// Weights of tenants that do not weigh 1, above 0.
     pub weights: Vec<(Tenant, f64)>,
-    /// Fair shares that a single session may use of what there is before it is held to one.
+    /// Fair shares of its tenant's calls that a single session is let take while others are refused, above 1. It is told
+    /// so; one that takes half as much again all the same is held to one share.
     pub session_shares: f64,
     /// Credits in all; if absent, as many as the calls that are in the server and on their way when it is busy.
     pub pool: Option<u32>,
@@ -42,7 +43,8 @@ impl Default for Config {
             sessions: 1 << 20,
             tenants: 256,
             weights: Vec::new(),
-            session_shares: 8.0,
+            // Chance makes a fair client look like two at times, hardly ever like three.
+            session_shares: 2.0,
             pool: None,
         }
     }

@@ -9,7 +9,7 @@ use crate::machine::credits::config::Config;
 use crate::machine::credits::demand::Demand;
 use crate::machine::credits::level::Level;
 use crate::machine::credits::service::{Load, Service};
-use crate::machine::credits::session::{Sessions, span};
+use crate::machine::credits::session::{Session, Sessions, span};
 use crate::machine::credits::surplus::Surplus;
 use crate::machine::{
     Ask, Done, Full, Grant, Priority, Server, SessionId, ShedReason, Signal, Tenant, Ticket, Verdict,
@@ -32,6 +32,8 @@ const STEP_BACK: f64 = 0.5;
 const PARALLEL: f64 = 256.0;
 /// What a tick leaves of the counts of what happened: eight thousand calls count.
 const FADE: f64 = 127.0 / 128.0;
+/// Times what it is told that a session sends before the server takes it for one that does not obey.
+const DISOBEYED: f64 = 1.5;
 /// Calls over which active sessions are counted.
 const STRETCH: u32 = 1024;
 
@@ -90,12 +92,11 @@ pub struct Gauges {
     pub credits: u32,
 }
 
-/// Whose call arrived when.
+/// What a call says about its session.
 #[derive(Clone, Copy)]
-struct Arrival {
-    session: SessionId,
-    place: u16,
-    now: Instant,
+struct Heard {
+    stands_for: f64,
+    held: bool,
 }
 
 /// Where a call is, in the lowest bits of its mark; above them come 22 bits of its session's generation and 40 of its
@@ -218,22 +219,44 @@ impl CreditServer {
         self.admitted_wait * (1.0 - step_back)
     }
 
-    /// Whether a session that does as it likes has had its share.
-    fn over_share(&mut self, id: SessionId, aware: bool, priority: Priority, now: Instant) -> bool {
-        if !self.demand.throttled() {
-            return false;
+    /// The chance at which a session has as many of its tenant's fair shares as one may have; above 1 if it has fewer
+    /// anyway. Call only while somebody is held back.
+    fn cap(&self, session: &Session) -> f64 {
+        let share = self.demand.share(session.tenant).min(self.supply);
+        let fair = share / f64::from(self.demand.active(session.tenant));
+        session.gap(1.0).map_or(f64::MAX, |gap| self.config.session_shares * fair * gap / 1e9)
+    }
+
+    /// For how many wanted calls this one of a session stands, and whether the session is held back by the server since
+    /// it does not do it itself.
+    fn hear(&mut self, id: SessionId, ask: &Ask, credited: bool, now: Instant) -> Heard {
+        let Some(session) = self.sessions.get(id) else { return Heard { stands_for: 1.0, held: true } };
+        let by_level = ask.aware && !credited;
+        let told = if by_level { session.chance(ask.priority, now) } else { 1.0 };
+        session.hear(1.0 / told, now);
+        let mut session = session.clone();
+        let heard = if self.demand.throttled() {
+            let level = self.demand.level(session.tenant);
+            let chance = level.chance(ask.priority);
+            let cap = self.cap(&session);
+            if session.capped && cap * DISOBEYED < told {
+                // What is held back does not count: nobody else shall pay for it.
+                let fair = Level::at(Priority(0), cap / (told * self.config.session_shares));
+                let held = !fair.passes(Priority(0), &mut session.carry);
+                Heard { stands_for: if held { 0.0 } else { 1.0 / chance }, held }
+            } else if !ask.aware {
+                Heard { stands_for: 1.0, held: !level.passes(ask.priority, &mut session.carry) }
+            } else {
+                // One that is capped counts as if it wanted no more than it may have.
+                Heard { stands_for: 1.0 / if cap < chance { told.max(chance) } else { told }, held: false }
+            }
+        } else {
+            Heard { stands_for: 1.0 / told, held: false }
+        };
+        if let Some(place) = self.sessions.get(id) {
+            place.carry = session.carry;
         }
-        let Some(session) = self.sessions.get(id) else { return false };
-        let fair = self.demand.share(session.tenant).min(self.supply) / f64::from(self.demand.active(session.tenant));
-        let most = self.config.session_shares * fair;
-        let chance = session.chance(priority, now);
-        let level = self.demand.level(session.tenant);
-        if let Some(gap) = session.gap(chance)
-            && most * gap < 1e9
-        {
-            return !Level::at(Priority(0), fair * gap / 1e9).passes(Priority(0), &mut session.carry);
-        }
-        !aware && !level.passes(priority, &mut session.carry)
+        heard
     }
 
     /// When the call is no longer worth starting, and the wait that leaves.
@@ -243,11 +266,7 @@ impl CreditServer {
         arrived.plus_nanos(whole(longest.min(own)))
     }
 
-    fn decide(&mut self, at: Arrival, ask: &Ask, signal: Signal, predicted: f64) -> Option<ShedReason> {
-        let Arrival { session, place, now } = at;
-        if self.over_share(session, ask.aware, ask.priority, now) {
-            return Some(ShedReason::Share);
-        }
+    fn decide(&self, place: u16, ask: &Ask, signal: Signal, predicted: f64) -> Option<ShedReason> {
         if let Some(budget) = ask.budget
             && predicted + self.service.unloaded() > span(budget)
         {
@@ -309,11 +328,14 @@ impl CreditServer {
     fn grant(&mut self, id: SessionId, priority: Priority, now: Instant) -> Grant {
         let Some(session) = self.sessions.get(id) else { return Grant::default() };
         let place = session.tenant;
-        let level = self.demand.level(place);
+        let session = session.clone();
+        let cap = if self.demand.throttled() { self.cap(&session) } else { f64::MAX };
+        let capped = cap < self.demand.level(place).chance(priority);
+        let level = if capped { Level::at(priority, cap) } else { self.demand.level(place) };
         // Calls that are not let through are not heard: a lower chance means longer gaps.
         let chance = level.chance(priority);
         let gap = session.gap(chance);
-        let wanted = self.wanted_credits(id, priority);
+        let wanted = if capped { 0 } else { self.wanted_credits(id, priority) };
         let shortest = LEASE_OBJECTIVES * self.service.objective();
         let lease = if wanted > 0 {
             shortest
@@ -326,6 +348,7 @@ impl CreditServer {
         *self.demand.credits(place) += u32::from(more);
         if let Some(session) = self.sessions.get(id) {
             session.level = level;
+            session.capped = capped;
             session.lease_until = now + lease;
         }
         Grant { window: window.into(), level: level.to_wire(), lease }
@@ -360,17 +383,17 @@ impl Server for CreditServer {
         self.count_idle(now);
         self.unread = !signal.queueing_delay.is_zero() && self.waiting == 0;
         self.reclaim(now);
-        let credited = ask.credited && self.sessions.credits(id, now) > 0;
-        let mut place = 0;
-        let mut stands_for = 1.0;
-        if let Some(session) = self.sessions.get(id) {
-            place = session.tenant;
-            if ask.aware && !credited {
-                stands_for = 1.0 / session.chance(ask.priority, now);
-            }
-            session.hear(stands_for, now);
-            session.in_server = session.in_server.saturating_add(1);
-        }
+        let credits = self.sessions.credits(id, now);
+        let Some(session) = self.sessions.get(id) else {
+            let nobody =
+                Ticket { session: id, arrived, start_by: now, started: arrived, priority: ask.priority, mark: SHED };
+            return Verdict::Shed(nobody, ShedReason::Lost);
+        };
+        let place = session.tenant;
+        // A credit is for one call: beyond those that it has, a session's calls are not credited whatever they say.
+        let credited = ask.credited && session.in_server < credits;
+        session.in_server = session.in_server.saturating_add(1);
+        let heard = self.hear(id, ask, credited, now);
         if self.count_active(id) {
             self.service.on_round_trip(ask.round_trip);
         }
@@ -378,7 +401,7 @@ impl Server for CreditServer {
             // A core spent it on reading this call, and it was counted as idle.
             self.idle_ns -= self.service.message();
         }
-        if self.demand.on_call(place, ask.priority, stands_for, credited) {
+        if self.demand.on_call(place, ask.priority, heard.stands_for, credited) {
             self.tick(now);
         }
         let ahead = self.worth_starting(now);
@@ -397,7 +420,8 @@ impl Server for CreditServer {
             priority: ask.priority,
             mark: mark | WAITING,
         };
-        if let Some(reason) = self.decide(Arrival { session: id, place, now }, ask, signal, predicted) {
+        let held = heard.held.then_some(ShedReason::Share);
+        if let Some(reason) = held.or_else(|| self.decide(place, ask, signal, predicted)) {
             self.load.refused += 1.0;
             return Verdict::Shed(Ticket { mark: mark | SHED, ..ticket }, reason);
         }

@@ -42,6 +42,8 @@ pub(super) struct Session {
     lesser_after: u32,
     /// The stretch of time in which it was last heard, for counting the active ones.
     pub(super) stretch: u16,
+    /// Whether it was told less than others of its tenant.
+    pub(super) capped: bool,
     /// Neighbours among those with charged credits, or the next free place.
     before: u32,
     after: u32,
@@ -95,6 +97,7 @@ impl Sessions {
                 lesser: 0,
                 lesser_after: 0,
                 stretch: 0,
+                capped: false,
                 before: NONE,
                 after: NONE,
             });
@@ -133,6 +136,7 @@ impl Sessions {
             lesser: 0,
             lesser_after: 0,
             stretch: 0,
+            capped: false,
             before: NONE,
             after: free,
         };
@@ -153,8 +157,9 @@ impl Sessions {
 
     /// Whether it holds credits that it may use at `now`.
     pub(super) fn credits(&self, id: SessionId, now: Instant) -> u16 {
-        let session = &self.places[id.0 as usize];
-        if now < session.charged_until { session.charged } else { 0 }
+        self.places
+            .get(id.0 as usize)
+            .map_or(0, |session| if now < session.charged_until { session.charged } else { 0 })
     }
 
     /// Tells a session its credits for `lease`; at most `free` more than are charged for it already.
