@@ -14,7 +14,7 @@ use tidegate_runtime::{clock, process};
 
 use crate::failure::Failure;
 use crate::output;
-use crate::rpc_watch::{Shown, Source, Watch, Watched, show};
+use crate::rpc_watch::{Shown, Source, Wanted, Watch, Watched, show};
 use crate::signals::Signals;
 
 /// `tidegate rpc serve`.
@@ -132,7 +132,7 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<(), Failure> {
         None
     };
     let source = Source { scheme: chosen.name(), since: clock::now(), watches };
-    let (servers, shown) = runtime.block_on(show(args.admin, args.console, source))?;
+    let (servers, shown) = runtime.block_on(show(Wanted { admin: args.admin, console: args.console }, source))?;
     json_line(&Started {
         address: controlled.address(),
         bare_address: bare.as_ref().map(RpcServer::address),

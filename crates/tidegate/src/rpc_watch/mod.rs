@@ -17,5 +17,5 @@ mod snapshot;
 mod watched;
 
 pub(crate) use self::admin::Source;
-pub(crate) use self::serve::{Shown, show};
+pub(crate) use self::serve::{Shown, Wanted, show};
 pub(crate) use self::watched::{Watch, Watched};

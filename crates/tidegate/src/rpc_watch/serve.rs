@@ -10,6 +10,13 @@ use super::admin::{self, Source};
 use crate::failure::Failure;
 use crate::servers::{Bound, Servers};
 
+/// Where the figures are asked for; `None` where they are not.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Wanted {
+    pub(crate) admin: Option<SocketAddr>,
+    pub(crate) console: Option<SocketAddr>,
+}
+
 /// Where the figures are; absent if nobody asked for them.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
 pub(crate) struct Shown {
@@ -19,14 +26,11 @@ pub(crate) struct Shown {
     console: Option<String>,
 }
 
-/// Serves `source` at `admin`, or where the system likes if only a `console` is asked for.
+/// Serves `source` where it is wanted; the admin API where the system likes if only a console is asked for.
 ///
 /// Both only read, and neither asks who reads: so they stay on this machine.
-pub(crate) async fn show(
-    admin: Option<SocketAddr>,
-    console: Option<SocketAddr>,
-    source: Source,
-) -> Result<(Servers, Shown), Failure> {
+pub(crate) async fn show(wanted: Wanted, source: Source) -> Result<(Servers, Shown), Failure> {
+    let Wanted { admin, console } = wanted;
     let mut servers = Servers::new();
     let mut shown = Shown::default();
     let Some(at) = admin.or(console.map(|_| SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))) else {
@@ -73,20 +77,22 @@ mod tests {
     #[tokio::test]
     async fn figures_are_not_shown_to_the_network() {
         let everywhere = Some(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)));
-        for (admin, console) in [(everywhere, None), (None, everywhere)] {
-            let error = show(admin, console, source()).await.err().unwrap();
+        for wanted in
+            [Wanted { admin: everywhere, ..Wanted::default() }, Wanted { console: everywhere, ..Wanted::default() }]
+        {
+            let error = show(wanted, source()).await.err().unwrap();
             assert_eq!(error.to_string(), "0.0.0.0:0 is not on loopback");
         }
     }
 
     #[tokio::test]
     async fn a_console_brings_its_admin_api_along() {
-        let at = Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
-        let (servers, shown) = show(None, at, source()).await.unwrap();
+        let console = Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
+        let (servers, shown) = show(Wanted { console, ..Wanted::default() }, source()).await.unwrap();
         assert!(shown.admin.unwrap().starts_with("http://127.0.0.1:"));
         assert!(shown.console.unwrap().ends_with("/rpc"));
         servers.stop().await;
-        let (servers, shown) = show(None, None, source()).await.unwrap();
+        let (servers, shown) = show(Wanted::default(), source()).await.unwrap();
         assert_eq!(shown, Shown::default());
         servers.stop().await;
     }
