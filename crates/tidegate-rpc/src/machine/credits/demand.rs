@@ -1,5 +1,7 @@
 //! What everybody wants, and the level that follows from it.
 
+use core::time::Duration;
+
 use tidegate_core::Instant;
 use tidegate_core::allocate::{Claim, weighted_max_min};
 
@@ -15,6 +17,12 @@ const TICKS: f64 = 128.0;
 const STEP: f64 = 1.5;
 const DEVIATIONS: f64 = 5.0;
 const ROOMS: f64 = 3.0;
+/// Ticks over which such differences are remembered.
+const PATIENCE: f64 = 16.0;
+/// Ticks in a row that tell a lower demand.
+const FEWER: u32 = 3;
+/// A tick comes when this many times the calls that are let through in its time would have come, however few did.
+const OVERDUE: f64 = 2.0;
 /// A demand below this share of the capacity is forgotten.
 const FORGOTTEN: f64 = 1e-6;
 
@@ -45,13 +53,16 @@ struct TenantState {
     active_before: u32,
 }
 
-/// Ticks in a row that lie on the same side of the average, far from it.
+/// How far what comes has been off the average, and for how long.
 #[derive(Clone, Copy, Default, Debug)]
-struct Differing {
-    up: bool,
-    calls: f64,
+struct Difference {
+    /// Calls beyond the average, fading; below zero if there were fewer. A pause and the rush after it make nothing.
+    excess: f64,
+    /// The same for the squares of what calls stand for.
     squares: f64,
-    ns: f64,
+    /// Ticks in a row with far more, and with far fewer.
+    more: u32,
+    fewer: u32,
 }
 
 /// The demand of all tenants. A tenant is named by its place in the table.
@@ -65,8 +76,9 @@ pub(super) struct Demand {
     since: Instant,
     /// The fading sum of time.
     time_ns: f64,
-    /// Since the rate has differed from the average: calls wanted, their squares, and time.
-    differing: Differing,
+    difference: Difference,
+    /// When the next tick is due although few calls came.
+    due: Instant,
     /// Of capacity, what calls take that are sure to be let through although others are not.
     preferred: f64,
     throttled: bool,
@@ -84,7 +96,8 @@ impl Demand {
             squares: 0.0,
             since: now,
             time_ns: 0.0,
-            differing: Differing::default(),
+            difference: Difference::default(),
+            due: Instant::MAX,
             preferred: 0.0,
             throttled: false,
             claims: Vec::new(),
@@ -160,7 +173,7 @@ impl Demand {
 
     /// A call arrived that stands for `calls` wanted ones. True when it is time for [`Demand::tick`].
     #[inline]
-    pub(super) fn on_call(&mut self, place: u16, priority: Priority, calls: f64, credited: bool) -> bool {
+    pub(super) fn on_call(&mut self, place: u16, priority: Priority, calls: f64, credited: bool, now: Instant) -> bool {
         let wanted = &mut self.tenants[usize::from(place)].wanted;
         // A handful of priorities at most: a search from the front beats a tree.
         let at = wanted.iter().position(|(known, _)| *known >= priority).unwrap_or(wanted.len());
@@ -173,7 +186,7 @@ impl Demand {
         }
         self.squares += calls * calls;
         self.calls += 1;
-        self.calls >= TICK
+        self.calls >= TICK || now >= self.due
     }
 
     /// Time since the last tick.
@@ -221,6 +234,7 @@ impl Demand {
         }
         self.preferred = preferred / supply;
         self.throttled = true;
+        self.due = now + Duration::from_secs_f64((OVERDUE * f64::from(TICK) / supply).clamp(1e-9, 1.0));
     }
 
     fn open(&mut self) {
@@ -230,24 +244,21 @@ impl Demand {
         }
         self.preferred = 0.0;
         self.throttled = false;
+        self.due = Instant::MAX;
     }
 
     /// Whether what differs from the average `rate` is a step; `tick` calls in `elapsed` ns come to it.
     fn is_step(&mut self, tick: f64, rate: f64, elapsed: f64, room: f64) -> bool {
-        let up = tick > rate * elapsed;
-        if up != self.differing.up {
-            self.differing = Differing { up, ..Differing::default() };
-        }
-        let so_far = &mut self.differing;
-        so_far.calls += tick;
-        so_far.squares += self.squares;
-        so_far.ns += elapsed;
-        let average = rate * so_far.ns;
-        if so_far.calls < average * STEP && so_far.calls > average / STEP {
-            self.differing = Differing { up, ..Differing::default() };
-            return false;
-        }
-        (so_far.calls - average).abs() > (DEVIATIONS * so_far.squares.sqrt()).max(ROOMS * room)
+        let average = rate * elapsed;
+        let so_far = &mut self.difference;
+        let fade = 1.0 - 1.0 / PATIENCE;
+        so_far.excess = so_far.excess * fade + tick - average;
+        so_far.squares = so_far.squares * fade + self.squares;
+        so_far.more = if tick > average * STEP { so_far.more + 1 } else { 0 };
+        so_far.fewer = if tick < average / STEP { so_far.fewer + 1 } else { 0 };
+        let sure = so_far.excess.abs() > (DEVIATIONS * so_far.squares.sqrt()).max(ROOMS * room);
+        // A pause of the whole server is one tick with few calls: a lower demand is more of them.
+        sure && if so_far.excess > 0.0 { so_far.more > 0 } else { so_far.fewer >= FEWER }
     }
 
     /// Adds the tick to the fading sums; a step replaces them.
@@ -257,9 +268,9 @@ impl Demand {
         let rate = every().map(|(_, wanted)| wanted.sum).sum::<f64>() / self.time_ns.max(1.0);
         let step = self.is_step(tick, rate, elapsed, room);
         if step {
-            self.differing = Differing::default();
+            self.difference = Difference::default();
         }
-        let fade = if step { 0.0 } else { 1.0 - 1.0 / TICKS };
+        let fade = if step { 0.0 } else { 1.0 - f64::from(self.calls) / (f64::from(TICK) * TICKS) };
         self.time_ns = self.time_ns * fade + elapsed;
         for (_, wanted) in self.tenants.iter_mut().flat_map(|tenant| &mut tenant.wanted) {
             wanted.sum = wanted.sum * fade + wanted.tick;

@@ -401,7 +401,7 @@ impl Server for CreditServer {
             // A core spent it on reading this call, and it was counted as idle.
             self.idle_ns -= self.service.message();
         }
-        if self.demand.on_call(place, ask.priority, heard.stands_for, credited) {
+        if self.demand.on_call(place, ask.priority, heard.stands_for, credited, now) {
             self.tick(now);
         }
         let ahead = self.worth_starting(now);

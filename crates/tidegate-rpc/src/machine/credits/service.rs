@@ -26,7 +26,7 @@ const LATE: f64 = 0.002;
 const LATE_STEP: f64 = 0.005;
 /// The most by which it grows, as a share of what the worst service time exceeds the mean: with a full queue, right
 /// after a step, all calls wait longest.
-const LONGER: f64 = 0.2;
+const LONGER: f64 = 0.1;
 /// A deviation of this share of the longest wait makes the precaution useless: the wait cannot be told beforehand.
 const UNTOLD: f64 = 0.2;
 /// What a refusal costs beyond its message, as a share of a served call, for each call that the server has room for:

@@ -105,7 +105,7 @@ mod tests {
         let few = best(12.0, 0.1);
         let many = best(108.0, 0.1);
         let dear = best(108.0, 0.5);
-        assert!((few.surplus - 0.19).abs() < 0.05 && few.idle < 0.03, "{few:?}");
+        assert!((few.surplus - 0.25).abs() < 0.05 && few.idle < 0.03, "{few:?}");
         assert!((many.surplus - 0.03).abs() < 0.01 && many.idle < 0.002, "{many:?}");
         assert!(dear.surplus < many.surplus && dear.idle > many.idle, "{dear:?}");
     }
