@@ -185,7 +185,8 @@ fn a_trace_becomes_a_limit() {
     let folder = Folder::new("profile");
     // Every millisecond a pair: 2,000 messages per second.
     let rows = (0..2_000).map(|n| format!("{},0,0,0,100", n / 2 * 1_000_000));
-    let lines: Vec<String> = std::iter::once("arrival_ns,read_ns,release_ns,passed_ns,bytes".to_owned()).chain(rows).collect();
+    let lines: Vec<String> =
+        std::iter::once("arrival_ns,read_ns,release_ns,passed_ns,bytes".to_owned()).chain(rows).collect();
     fs::write(folder.0.join("t.trace"), lines.join("\n")).unwrap();
     let output = folder.tidegate(&["profile", "t.trace", "--json"]);
     let answer: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();

@@ -6,7 +6,7 @@
 //! - Each client has one [`Client`](tidegate_rpc::machine::Client) machine and one session; a message takes half of the
 //!   round trip each way.
 //! - The server has cores, a queue of messages and a queue of admitted calls. A free core takes messages first, as a
-//!   runtime does that polls its packets between threads; nothing is pre-empted. A message, be it a request, a demand or a
+//!   runtime does that polls its packets between threads; nothing is interrupted. A message, be it a request, a demand or a
 //!   grant that leaves outside an answer, costs a fixed time of a core. Then the
 //!   [`Server`](tidegate_rpc::machine::Server) machine admits the request or sheds it, which costs no more. An admitted
 //!   call is asked about again when a core takes it, and runs for a random time.

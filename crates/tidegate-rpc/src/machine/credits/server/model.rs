@@ -147,7 +147,7 @@ impl World {
             }
             let who = match step % 20 {
                 // The first client has so much in the server that it gets all credits.
-                1 | 2 | 3 => 0,
+                1..=3 => 0,
                 11 => 1,
                 part if part % 4 == 0 => 2,
                 _ => continue,
