@@ -40,12 +40,14 @@ impl Level {
     }
 
     /// The chance of a call of `priority`, in 1/65536.
+    #[inline]
     #[must_use]
     pub fn parts(self, priority: Priority) -> u32 {
         self.0.saturating_sub(u32::from(priority.0) * WHOLE).clamp(PROBE, WHOLE)
     }
 
     /// The chance of a call of `priority`, above 0 and at most 1.
+    #[inline]
     #[must_use]
     pub fn chance(self, priority: Priority) -> f64 {
         f64::from(self.parts(priority)) / f64::from(WHOLE)

@@ -62,8 +62,10 @@ pub struct CreditServer {
     /// In which stretch of calls active sessions are being counted, and calls in it.
     stretch: u16,
     stretch_calls: u32,
-    /// Computed at each tick: the wait up to which calls are admitted, and calls a second that are let through.
+    /// Computed at each tick: the wait up to which calls are admitted, that up to which they are started, and calls a
+    /// second that are let through.
     admitted_wait: f64,
+    longest_wait: f64,
     supply: f64,
 }
 
@@ -128,6 +130,7 @@ impl CreditServer {
             stretch: 1,
             stretch_calls: 0,
             admitted_wait: f64::MAX,
+            longest_wait: f64::MAX,
             supply: 0.0,
             config,
         }
@@ -194,7 +197,10 @@ impl CreditServer {
         if full {
             self.service.on_load(&self.load);
         }
-        self.admitted_wait = self.service.admitted_wait();
+        if self.service.known() {
+            self.longest_wait = self.service.longest_wait();
+            self.admitted_wait = self.service.admitted_wait();
+        }
         let factor = self.surplus.factor(self.service.room(), self.service.refusal_cost());
         let supply = match self.service.capacity() {
             Some(capacity) => Some(capacity * factor),
@@ -230,40 +236,38 @@ impl CreditServer {
     /// For how many wanted calls this one of a session stands, and whether the session is held back by the server since
     /// it does not do it itself.
     fn hear(&mut self, id: SessionId, ask: &Ask, credited: bool, now: Instant) -> Heard {
+        let throttled = self.demand.throttled();
         let Some(session) = self.sessions.get(id) else { return Heard { stands_for: 1.0, held: true } };
-        let by_level = ask.aware && !credited;
-        let told = if by_level { session.chance(ask.priority, now) } else { 1.0 };
+        let told = if ask.aware && !credited { session.chance(ask.priority, now) } else { 1.0 };
         session.hear(1.0 / told, now);
-        let mut session = session.clone();
-        let heard = if self.demand.throttled() {
-            let level = self.demand.level(session.tenant);
-            let chance = level.chance(ask.priority);
-            let cap = self.cap(&session);
-            if session.capped && cap * DISOBEYED < told {
-                // What is held back does not count: nobody else shall pay for it.
-                let fair = Level::at(Priority(0), cap / (told * self.config.session_shares));
-                let held = !fair.passes(Priority(0), &mut session.carry);
-                Heard { stands_for: if held { 0.0 } else { 1.0 / chance }, held }
-            } else if !ask.aware {
-                Heard { stands_for: 1.0, held: !level.passes(ask.priority, &mut session.carry) }
-            } else {
-                // One that is capped counts as if it wanted no more than it may have.
-                Heard { stands_for: 1.0 / if cap < chance { told.max(chance) } else { told }, held: false }
-            }
-        } else {
-            Heard { stands_for: 1.0 / told, held: false }
-        };
-        if let Some(place) = self.sessions.get(id) {
-            place.carry = session.carry;
+        if !throttled {
+            return Heard { stands_for: 1.0 / told, held: false };
         }
-        heard
+        let (session, level) = (session.clone(), self.demand.level(session.tenant));
+        let chance = level.chance(ask.priority);
+        let cap = self.cap(&session);
+        if session.capped && cap * DISOBEYED < told {
+            // What is held back does not count: nobody else shall pay for it.
+            let fair = Level::at(Priority(0), cap / (told * self.config.session_shares));
+            let held = !self.passes(id, fair, Priority(0));
+            return Heard { stands_for: if held { 0.0 } else { 1.0 / chance }, held };
+        }
+        if !ask.aware {
+            return Heard { stands_for: 1.0, held: !self.passes(id, level, ask.priority) };
+        }
+        // One that is capped counts as if it wanted no more than it may have.
+        Heard { stands_for: 1.0 / if cap < chance { told.max(chance) } else { told }, held: false }
+    }
+
+    /// Whether the next call of a session passes a level that the server keeps in its stead.
+    fn passes(&mut self, id: SessionId, level: Level, priority: Priority) -> bool {
+        self.sessions.get(id).is_some_and(|session| level.passes(priority, &mut session.carry))
     }
 
     /// When the call is no longer worth starting, and the wait that leaves.
     fn start_by(&self, ask: &Ask, arrived: Instant) -> Instant {
-        let longest = if self.service.known() { self.service.longest_wait() } else { f64::MAX };
         let own = ask.budget.map_or(f64::MAX, |budget| span(budget) - self.service.unloaded());
-        arrived.plus_nanos(whole(longest.min(own)))
+        arrived.plus_nanos(whole(self.longest_wait.min(own)))
     }
 
     fn decide(&self, place: u16, ask: &Ask, signal: Signal, predicted: f64) -> Option<ShedReason> {
@@ -278,7 +282,7 @@ impl CreditServer {
         let limit = self.limit(place, ask.priority);
         // The oldest may be one that will be shed for its age: its age says nothing about this one's wait then.
         let doomed = self.waiting as usize > self.line.len();
-        let late = predicted > limit || (!doomed && span(signal.queueing_delay) > self.service.longest_wait());
+        let late = predicted > limit || (!doomed && span(signal.queueing_delay) > self.longest_wait);
         (late && self.waiting > 0).then_some(ShedReason::Delay)
     }
 

@@ -146,16 +146,19 @@ impl Sessions {
     }
 
     /// An open session.
+    #[inline]
     pub(super) fn get(&mut self, id: SessionId) -> Option<&mut Session> {
         self.places.get_mut(id.0 as usize).filter(|session| session.generation % 2 == 1)
     }
 
     /// The generation of an open session: with its id it names one client for ever.
+    #[inline]
     pub(super) fn generation(&self, id: SessionId) -> u32 {
         self.places.get(id.0 as usize).map_or(0, |session| session.generation)
     }
 
     /// Whether it holds credits that it may use at `now`.
+    #[inline]
     pub(super) fn credits(&self, id: SessionId, now: Instant) -> u16 {
         self.places
             .get(id.0 as usize)
@@ -195,6 +198,7 @@ impl Sessions {
 
     /// Takes back what a lease that has ended at `now` gave out beyond the session's present lease; returns the tenant
     /// and how many. Call until `None`.
+    #[inline]
     pub(super) fn expire(&mut self, now: Instant) -> Option<(u16, u16)> {
         let first = self.first;
         let session = self.places.get_mut(first as usize).filter(|session| session.charged_until <= now)?;
@@ -264,6 +268,7 @@ impl Session {
 
     /// Heard at `now` by a call that stands for `calls` wanted ones.
     #[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, reason = "an average; f32 is exact enough")]
+    #[inline]
     pub(super) fn hear(&mut self, calls: f64, now: Instant) {
         if self.heard != Instant::ZERO {
             let gap = now.nanos_since(self.heard) as f64 / calls;
@@ -280,8 +285,9 @@ impl Session {
     }
 
     /// The chance with which its client let a call through, as far as the server told it; 1 if that has expired.
+    #[inline]
     pub(super) fn chance(&self, priority: crate::machine::Priority, now: Instant) -> f64 {
-        if now < self.lease_until { self.level.chance(priority) } else { 1.0 }
+        if self.level == Level::OPEN || now >= self.lease_until { 1.0 } else { self.level.chance(priority) }
     }
 }
 
