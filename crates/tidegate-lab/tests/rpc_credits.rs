@@ -131,11 +131,13 @@ fn with_cheat(honest: f64, other: f64) -> Report {
 }
 
 #[test]
-fn a_client_that_forges_its_round_trip_makes_no_other_late() {
+fn a_client_that_ignores_its_credits_and_lies_hurts_only_itself() {
     // A hundred times the calls of each other client, twice the capacity in all.
     let unit = 2.0 / 119.0;
     let report = with_cheat(19.0 * unit, 100.0 * unit);
-    println!("p99 {}, {:?}", report.response.p99_us, report.by_priority);
     assert!(report.response.p99_us <= report.slo_us, "{report:?}");
-    assert!(report.goodput_of_capacity > 0.9, "{report:?}");
+    let [honest, cheat] = &report.by_priority[..] else { panic!("two kinds of calls: {report:?}") };
+    assert!(honest.in_slo >= 0.99, "{report:?}");
+    // Two fair shares among twenty, and what chance adds.
+    assert!(cheat.goodput_per_s <= 0.12 * report.capacity_per_s, "{report:?}");
 }

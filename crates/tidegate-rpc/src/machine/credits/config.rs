@@ -19,7 +19,7 @@ pub struct Config {
     /// Weights of tenants that do not weigh 1, above 0.
     pub weights: Vec<(Tenant, f64)>,
     /// Fair shares of its tenant's calls that a single session is let take while others are refused, above 1. It is told
-    /// so; one that takes half as much again all the same is held to one share.
+    /// so, and held to it.
     pub session_shares: f64,
     /// Credits in all; if absent, as many as the calls that are in the server and on their way when it is busy.
     pub pool: Option<u32>,

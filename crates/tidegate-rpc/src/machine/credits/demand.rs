@@ -79,6 +79,9 @@ pub(super) struct Demand {
     difference: Difference,
     /// When the next tick is due although few calls came.
     due: Instant,
+    /// Calls wanted by sessions that were held back, in this tick and fading: they move nobody's level.
+    held_tick: f64,
+    held: f64,
     /// Of capacity, what calls take that are sure to be let through although others are not.
     preferred: f64,
     throttled: bool,
@@ -98,6 +101,8 @@ impl Demand {
             time_ns: 0.0,
             difference: Difference::default(),
             due: Instant::MAX,
+            held_tick: 0.0,
+            held: 0.0,
             preferred: 0.0,
             throttled: false,
             claims: Vec::new(),
@@ -171,6 +176,11 @@ impl Demand {
         tenant.active.max(tenant.active_before).max(1)
     }
 
+    /// A call arrived that stands for `calls` wanted ones and is held back for its session's sake.
+    pub(super) fn on_held(&mut self, calls: f64) {
+        self.held_tick += calls;
+    }
+
     /// A call arrived that stands for `calls` wanted ones. True when it is time for [`Demand::tick`].
     #[inline]
     pub(super) fn on_call(&mut self, place: u16, priority: Priority, calls: f64, credited: bool, now: Instant) -> bool {
@@ -220,8 +230,11 @@ impl Demand {
             let demand = tenant.wanted.iter().map(|(_, wanted)| wanted.sum).sum::<f64>() / seconds;
             Claim { demand, weight: tenant.weight }
         }));
-        if self.claims.iter().map(|claim| claim.demand).sum::<f64>() <= supply {
+        let demand: f64 = self.claims.iter().map(|claim| claim.demand).sum();
+        if demand <= supply {
             self.open();
+            // Without those who are held back there is room for all others: as long as they are.
+            self.throttled = demand + self.held / seconds > supply;
             return;
         }
         weighted_max_min(supply, &self.claims, &mut self.order, &mut self.shares);
@@ -272,6 +285,7 @@ impl Demand {
         }
         let fade = if step { 0.0 } else { 1.0 - f64::from(self.calls) / (f64::from(TICK) * TICKS) };
         self.time_ns = self.time_ns * fade + elapsed;
+        self.held = self.held * fade + core::mem::take(&mut self.held_tick);
         for (_, wanted) in self.tenants.iter_mut().flat_map(|tenant| &mut tenant.wanted) {
             wanted.sum = wanted.sum * fade + wanted.tick;
             wanted.credited = wanted.credited * fade + wanted.tick_credited;

@@ -32,8 +32,6 @@ const STEP_BACK: f64 = 0.5;
 const PARALLEL: f64 = 256.0;
 /// What a tick leaves of the counts of what happened: eight thousand calls count.
 const FADE: f64 = 127.0 / 128.0;
-/// Times what it is told that a session sends before the server takes it for one that does not obey.
-const DISOBEYED: f64 = 1.5;
 /// Calls over which active sessions are counted.
 const STRETCH: u32 = 1024;
 
@@ -62,6 +60,7 @@ pub struct CreditServer {
     /// In which stretch of calls active sessions are being counted, and calls in it.
     stretch: u16,
     stretch_calls: u32,
+    stretch_ends: Instant,
     /// Computed at each tick: the wait up to which calls are admitted, that up to which they are started, and calls a
     /// second that are let through.
     admitted_wait: f64,
@@ -129,6 +128,7 @@ impl CreditServer {
             blind: 1.0,
             stretch: 1,
             stretch_calls: 0,
+            stretch_ends: Instant::MAX,
             admitted_wait: f64::MAX,
             longest_wait: f64::MAX,
             supply: 0.0,
@@ -246,11 +246,10 @@ impl CreditServer {
         let (session, level) = (session.clone(), self.demand.level(session.tenant));
         let chance = level.chance(ask.priority);
         let cap = self.cap(&session);
-        if session.capped && cap * DISOBEYED < told {
+        if session.capped && session.calls >= self.most_calls(&session) {
             // What is held back does not count: nobody else shall pay for it.
-            let fair = Level::at(Priority(0), cap / (told * self.config.session_shares));
-            let held = !self.passes(id, fair, Priority(0));
-            return Heard { stands_for: if held { 0.0 } else { 1.0 / chance }, held };
+            self.demand.on_held(1.0 / told);
+            return Heard { stands_for: 0.0, held: true };
         }
         if !ask.aware {
             return Heard { stands_for: 1.0, held: !self.passes(id, level, ask.priority) };
@@ -259,9 +258,21 @@ impl CreditServer {
         Heard { stands_for: 1.0 / if cap < chance { told.max(chance) } else { told }, held: false }
     }
 
+    /// Calls of a session in one stretch that make up as many fair shares as one may have.
+    fn most_calls(&self, session: &Session) -> u16 {
+        let share = (self.demand.share(session.tenant) / self.supply).min(1.0);
+        let fair = f64::from(STRETCH) * share / f64::from(self.demand.active(session.tenant));
+        u16::try_from(whole((self.config.session_shares * fair).max(1.0))).unwrap_or(u16::MAX)
+    }
+
     /// Whether the next call of a session passes a level that the server keeps in its stead.
     fn passes(&mut self, id: SessionId, level: Level, priority: Priority) -> bool {
-        self.sessions.get(id).is_some_and(|session| level.passes(priority, &mut session.carry))
+        self.sessions.get(id).is_some_and(|session| {
+            let mut carry = u32::from(session.carry);
+            let passes = level.passes(priority, &mut carry);
+            session.carry = u16::try_from(carry).expect("what is left over is below one");
+            passes
+        })
     }
 
     /// When the call is no longer worth starting, and the wait that leaves.
@@ -286,24 +297,33 @@ impl CreditServer {
         (late && self.waiting > 0).then_some(ShedReason::Delay)
     }
 
-    /// Counts the sessions that are heard in this stretch of calls; true if this one is for the first time.
-    fn count_active(&mut self, id: SessionId) -> bool {
-        let stretch = self.stretch;
-        let mut is_first = false;
-        if let Some(session) = self.sessions.get(id)
-            && session.stretch != stretch
-        {
-            session.stretch = stretch;
-            is_first = true;
-            self.demand.on_active(session.tenant);
-        }
-        self.stretch_calls += 1;
-        if self.stretch_calls >= STRETCH {
+    /// Counts the sessions that are heard in this stretch of calls; true if this one is for the first time. A stretch ends
+    /// after so many calls, or when they should long have come.
+    fn count_active(&mut self, id: SessionId, now: Instant) -> bool {
+        if self.stretch_calls >= STRETCH || now >= self.stretch_ends {
             self.stretch_calls = 0;
             self.demand.on_stretch();
-            self.stretch = if stretch == u16::MAX { 1 } else { stretch + 1 };
+            self.stretch = if self.stretch == u16::MAX { 1 } else { self.stretch + 1 };
+            self.stretch_ends = if self.demand.throttled() {
+                now.plus_nanos(whole(2e9 * f64::from(STRETCH) / self.supply.max(1.0)))
+            } else {
+                Instant::MAX
+            };
         }
-        is_first
+        let stretch = self.stretch;
+        let Some(session) = self.sessions.get(id).filter(|session| session.stretch != stretch) else { return false };
+        session.stretch = stretch;
+        session.calls = 0;
+        self.demand.on_active(session.tenant);
+        true
+    }
+
+    /// A call of a session was not held back.
+    fn count_call(&mut self, id: SessionId) {
+        self.stretch_calls += 1;
+        if let Some(session) = self.sessions.get(id) {
+            session.calls = session.calls.saturating_add(1);
+        }
     }
 
     /// The credits that a session has used so far and may go on using: what it has in the server, if it is so fast that
@@ -397,9 +417,12 @@ impl Server for CreditServer {
         // A credit is for one call: beyond those that it has, a session's calls are not credited whatever they say.
         let credited = ask.credited && session.in_server < credits;
         session.in_server = session.in_server.saturating_add(1);
-        let heard = self.hear(id, ask, credited, now);
-        if self.count_active(id) {
+        if self.count_active(id, now) {
             self.service.on_round_trip(ask.round_trip);
+        }
+        let heard = self.hear(id, ask, credited, now);
+        if !heard.held {
+            self.count_call(id);
         }
         if self.waiting == 0 {
             // A core spent it on reading this call, and it was counted as idle.

@@ -28,7 +28,7 @@ pub(super) struct Session {
     /// Time between the calls that it wants to make, averaged, in nanoseconds; 0 if unknown.
     pub(super) gap_ns: f32,
     /// What earlier chances left over, in 1/65536, for what the server decides in its stead.
-    pub(super) carry: u32,
+    pub(super) carry: u16,
     /// Which of those that had this place it is; even while the place is free.
     generation: u32,
     /// Calls in the server.
@@ -42,6 +42,8 @@ pub(super) struct Session {
     lesser_after: u32,
     /// The stretch of time in which it was last heard, for counting the active ones.
     pub(super) stretch: u16,
+    /// Calls of it in that stretch that were not held back.
+    pub(super) calls: u16,
     /// Whether it was told less than others of its tenant.
     pub(super) capped: bool,
     /// Neighbours among those with charged credits, or the next free place.
@@ -97,6 +99,7 @@ impl Sessions {
                 lesser: 0,
                 lesser_after: 0,
                 stretch: 0,
+                calls: 0,
                 capped: false,
                 before: NONE,
                 after: NONE,
@@ -136,6 +139,7 @@ impl Sessions {
             lesser: 0,
             lesser_after: 0,
             stretch: 0,
+            calls: 0,
             capped: false,
             before: NONE,
             after: free,
