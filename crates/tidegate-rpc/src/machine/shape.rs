@@ -69,8 +69,8 @@ pub struct Ask {
     pub tenant: Tenant,
     /// Time that was left to its deadline when it was sent.
     pub budget: Option<Duration>,
-    /// The time between sending and answer of late, averaged, without the server's own time; zero if the client has
-    /// seen none.
+    /// The shortest time between sending and answer that the client has seen, without the server's own time; zero if
+    /// it has seen none.
     pub round_trip: Duration,
 }
 

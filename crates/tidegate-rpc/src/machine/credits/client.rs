@@ -17,7 +17,7 @@ pub struct CreditClient {
     in_flight: u32,
     /// What earlier chances left over, in 1/65536.
     carry: u32,
-    /// The round trip of late, averaged, in nanoseconds; 0 if none was seen.
+    /// The shortest round trip seen, in nanoseconds; 0 if none.
     round_trip_ns: u32,
     tenant: Tenant,
 }
@@ -92,12 +92,12 @@ impl Client for CreditClient {
         self.in_flight = self.in_flight.saturating_sub(1);
         let sample =
             u32::try_from(reply.response_time.saturating_sub(reply.server_time).as_nanos()).unwrap_or(u32::MAX);
-        let so_far = self.round_trip_ns;
-        // An eighth of the difference; downwards it is rounded up, so that the estimate reaches a constant time.
-        self.round_trip_ns = match so_far {
+        let shortest = self.round_trip_ns;
+        // The shortest: what waiting adds must not make the objective longer. It creeps up, should the way become longer.
+        self.round_trip_ns = match shortest {
             0 => sample,
-            _ if sample >= so_far => so_far + (sample - so_far) / 8,
-            _ => so_far - (so_far - sample).div_ceil(8),
+            _ if sample > shortest => shortest + (sample - shortest) / 1024,
+            _ => sample,
         };
         if let Some(grant) = &reply.grant {
             // The lease runs from when the call was sent: so it never outlives the server's own count of it.
