@@ -148,7 +148,7 @@ impl Scheme {
     /// The first setting that does not.
     pub fn check(&self) -> Result<(), Invalid> {
         match self {
-            Self::Tidegate(_) => Ok(()),
+            Self::Tidegate(config) => check_tidegate(config),
             Self::Breakwater(config) => check_breakwater(config),
             Self::Dagor(config) => check_dagor(config),
             Self::Seda(config) => check_seda(config),
@@ -176,6 +176,19 @@ impl Scheme {
             Self::None(config) => sessions(config.max_sessions),
         }
     }
+}
+
+fn check_tidegate(config: &credits::Config) -> Result<(), Invalid> {
+    match config.objective {
+        credits::Objective::Multiple(times) => within("objective.multiple", times, 1.0, 1e6)?,
+        credits::Objective::Fixed(span) => within("objective.fixed", span.as_secs_f64(), 1e-6, LONGEST_US / 1e6)?,
+    }
+    within("sessions", precise(config.sessions as u64), 1.0, f64::from(1_u32 << 30))?;
+    within("tenants", precise(config.tenants as u64), 1.0, 65_536.0)?;
+    for (_, weight) in &config.weights {
+        within("weights", *weight, 1e-6, 1e6)?;
+    }
+    within("session_shares", config.session_shares, 1.0, 1e6)
 }
 
 fn check_breakwater(config: &breakwater::Config) -> Result<(), Invalid> {
@@ -285,6 +298,11 @@ mod tests {
         );
         assert!(breakwater(|config| config.decrease = f64::NAN).starts_with("`decrease` is NaN"));
         assert!(breakwater(|config| config.over_commitment = false).contains("exact_demand"));
+        let credits = credits::Config { session_shares: 0.5, ..credits::Config::default() };
+        assert!(Scheme::Tidegate(credits).check().unwrap_err().to_string().starts_with("`session_shares` is 0.5"));
+        let objective = credits::Objective::Multiple(f64::NAN);
+        let credits = credits::Config { objective, ..credits::Config::default() };
+        assert!(Scheme::Tidegate(credits).check().unwrap_err().to_string().starts_with("`objective.multiple`"));
         let seda = seda::Config { initial_per_s_max: 1.0, ..seda::Config::default() };
         assert!(Scheme::Seda(seda).check().unwrap_err().to_string().starts_with("`initial_per_s_max`"));
     }

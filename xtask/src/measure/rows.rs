@@ -342,18 +342,25 @@ fn hand_over(bench: &Bench, from: Kind) -> Result<Figure> {
     })
 }
 
-/// Criterion's estimates of the core's own benchmark, one for each case of it.
 fn token_decision(bench: &Bench) -> Result<Vec<Figure>> {
+    let cases =
+        [("token_bucket/try_take", 20.0), ("shared_bucket/uncontended", 20.0), ("shared_bucket/two_threads", 80.0)];
+    decisions(bench, "tidegate-core", &cases)
+}
+
+/// Criterion's estimates of a package's benchmark `decision`, one for each case of it with its bar in nanoseconds.
+pub(super) fn decisions(bench: &Bench, package: &str, cases: &[(&str, f64)]) -> Result<Vec<Figure>> {
     let mut command = cargo(bench.places);
-    command.args(["bench", "--locked", "--package", "tidegate-core", "--bench", "decision", "--"]);
+    command.args(["bench", "--locked", "--package", package, "--bench", "decision", "--"]);
     if bench.quick {
         command.args(["--warm-up-time", "0.2", "--measurement-time", "0.5"]);
     }
-    let done = steps::run(bench.places, "token decision", &mut command, Duration::from_mins(20), steps::quiet)?;
+    let name = format!("decisions of {package}");
+    let done = steps::run(bench.places, &name, &mut command, Duration::from_mins(20), steps::quiet)?;
     steps::finish(&command, &done)?;
-    [("token_bucket/try_take", 20.0), ("shared_bucket/uncontended", 20.0), ("shared_bucket/two_threads", 80.0)]
-        .into_iter()
-        .map(|(case, bar)| {
+    cases
+        .iter()
+        .map(|&(case, bar)| {
             // Criterion names the folder of a case after it, without the slash.
             let file = bench.places.target.join("criterion").join(case.replace('/', "_")).join("new/estimates.json");
             let text = std::fs::read_to_string(&file).into_diagnostic().wrap_err_with(|| file.display().to_string())?;
@@ -362,7 +369,7 @@ fn token_decision(bench: &Bench) -> Result<Vec<Figure>> {
             let (low, high) = ("/median/confidence_interval/lower_bound", "/median/confidence_interval/upper_bound");
             Ok(Figure {
                 what: case.to_owned(),
-                value: format!("{ns:.1} ns"),
+                value: format!("{ns:.1} ns (bar {bar} ns)"),
                 spread: format!("{:.1} to {:.1} ns", number(&estimates, low)?, number(&estimates, high)?),
                 passes: ns <= bar,
                 runs: estimates,

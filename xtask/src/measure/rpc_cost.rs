@@ -2,43 +2,20 @@
 
 use std::time::Duration;
 
-use miette::{IntoDiagnostic, Result, WrapErr as _};
-use serde_json::{Value, json};
+use miette::Result;
+use serde_json::json;
 
 use super::bench::{Bench, median, number, range};
+use super::rows;
 use super::rpc_server::load;
 use super::rpc_tonic;
 use super::table::Figure;
 use crate::peers::cargo;
 use crate::steps;
 
-/// Criterion's estimates of the decision that every call needs.
+/// The decision that every call needs.
 pub(super) fn decision(bench: &Bench) -> Result<Vec<Figure>> {
-    let mut command = cargo(bench.places);
-    command.args(["bench", "--locked", "--package", "tidegate-rpc", "--bench", "decision", "--"]);
-    if bench.quick {
-        command.args(["--warm-up-time", "0.2", "--measurement-time", "0.5"]);
-    }
-    let done = steps::run(bench.places, "rpc decision", &mut command, Duration::from_mins(20), steps::quiet)?;
-    steps::finish(&command, &done)?;
-    [("rpc_decision/uncontended", 50.0), ("rpc_decision/two_threads", 150.0)]
-        .into_iter()
-        .map(|(case, bar)| {
-            // Criterion names the folder of a case after it, without the slash.
-            let file = bench.places.target.join("criterion").join(case.replace('/', "_")).join("new/estimates.json");
-            let text = std::fs::read_to_string(&file).into_diagnostic().wrap_err_with(|| file.display().to_string())?;
-            let estimates: Value = serde_json::from_str(&text).into_diagnostic()?;
-            let ns = number(&estimates, "/median/point_estimate")?;
-            let (low, high) = ("/median/confidence_interval/lower_bound", "/median/confidence_interval/upper_bound");
-            Ok(Figure {
-                what: case.to_owned(),
-                value: format!("{ns:.1} ns (bar {bar} ns)"),
-                spread: format!("{:.1} to {:.1} ns", number(&estimates, low)?, number(&estimates, high)?),
-                passes: ns <= bar,
-                runs: estimates,
-            })
-        })
-        .collect()
+    rows::decisions(bench, "tidegate-rpc", &[("rpc_decision/uncontended", 50.0), ("rpc_decision/two_threads", 150.0)])
 }
 
 /// Work of a call: about a tenth of a millisecond, and about one.

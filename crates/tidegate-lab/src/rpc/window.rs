@@ -130,19 +130,8 @@ impl Window {
     /// Calls refused, by reason; reasons without any are not there.
     #[must_use]
     pub fn sheds_by_reason(&self) -> BTreeMap<ShedReason, u64> {
-        let known = [
-            ShedReason::NoCredit,
-            ShedReason::Expired,
-            ShedReason::ClientFull,
-            ShedReason::Delay,
-            ShedReason::Deadline,
-            ShedReason::Priority,
-            ShedReason::Share,
-            ShedReason::ServerFull,
-            ShedReason::Lost,
-        ];
         let count = |reason: ShedReason| self.sheds.iter().map(|place| place[reason as usize]).sum();
-        known.into_iter().map(|reason| (reason, count(reason))).filter(|(_, count)| *count > 0).collect()
+        ShedReason::ALL.into_iter().map(|reason| (reason, count(reason))).filter(|(_, count)| *count > 0).collect()
     }
 
     /// Adds what `other` counted.

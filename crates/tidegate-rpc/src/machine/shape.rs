@@ -110,6 +110,21 @@ pub enum ShedReason {
     Lost,
 }
 
+impl ShedReason {
+    /// All of them, in the order in which they are declared. New ones come at the end: places are numbers on the wire.
+    pub const ALL: [Self; 9] = [
+        Self::NoCredit,
+        Self::Expired,
+        Self::ClientFull,
+        Self::Delay,
+        Self::Deadline,
+        Self::Priority,
+        Self::Share,
+        Self::ServerFull,
+        Self::Lost,
+    ];
+}
+
 /// The server's delay as measured outside the machine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Signal {

@@ -45,8 +45,8 @@ impl Watched {
 impl Watch {
     /// A copy, so that the shard waits for a copy of its book and not for text to be written.
     pub(super) fn look(&self) -> Seen {
-        let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let send_share = match &mut inner.machine {
+        let inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let send_share = match &inner.machine {
             AnyServer::Tidegate(server) => {
                 let level: Level = server.level(Tenant::default());
                 Some(level.chance(Priority::DEFAULT))

@@ -47,26 +47,13 @@ pub(super) fn machine_grant(grant: &server::Grant) -> Grant {
     Grant { window: grant.window, level: grant.level, lease: Duration::from_nanos(grant.lease_ns) }
 }
 
-/// In the order of their numbers on the wire, which never change.
-const REASONS: [ShedReason; 9] = [
-    ShedReason::NoCredit,
-    ShedReason::Expired,
-    ShedReason::ClientFull,
-    ShedReason::Delay,
-    ShedReason::Deadline,
-    ShedReason::Priority,
-    ShedReason::Share,
-    ShedReason::ServerFull,
-    ShedReason::Lost,
-];
-
 pub(super) fn number_of(reason: ShedReason) -> u8 {
-    let at = REASONS.iter().position(|&other| other == reason).expect("every reason has its number");
+    let at = ShedReason::ALL.iter().position(|&other| other == reason).expect("every reason has its number");
     u8::try_from(at).expect("fewer than 256 reasons")
 }
 
 pub(super) fn reason_of(number: u8) -> Result<ShedReason, Violation> {
-    REASONS.get(usize::from(number)).copied().ok_or(Violation::Reason(number))
+    ShedReason::ALL.get(usize::from(number)).copied().ok_or(Violation::Reason(number))
 }
 
 #[cfg(test)]
@@ -99,7 +86,7 @@ mod tests {
 
     #[test]
     fn reasons_keep_their_numbers() {
-        assert!(REASONS.iter().all(|&reason| reason_of(number_of(reason)) == Ok(reason)));
+        assert!(ShedReason::ALL.iter().all(|&reason| reason_of(number_of(reason)) == Ok(reason)));
         assert_eq!(reason_of(9), Err(Violation::Reason(9)));
     }
 }

@@ -119,3 +119,13 @@ impl Client for CreditClient {
         self.lease_until = Instant::ZERO;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_idle_client_takes_64_bytes_at_most() {
+        assert!(size_of::<CreditClient>() <= 64, "{}", size_of::<CreditClient>());
+    }
+}

@@ -133,6 +133,11 @@ impl Demand {
         u16::try_from(place).expect("at most 65536 tenants")
     }
 
+    /// The level of a tenant by its name; of one that is not known, everything.
+    pub(super) fn level_of(&self, name: Tenant) -> Level {
+        self.tenants.iter().find(|tenant| tenant.name == name).map_or(Level::OPEN, |tenant| tenant.level)
+    }
+
     /// The level of the tenant in `place`.
     pub(super) fn level(&self, place: u16) -> Level {
         self.tenants[usize::from(place)].level
@@ -241,7 +246,7 @@ impl Demand {
         let mut preferred = 0.0;
         for (tenant, &share) in self.tenants.iter_mut().zip(&self.shares) {
             tenant.share = share;
-            let (level, sure) = level_of(&tenant.wanted, share * seconds);
+            let (level, sure) = level_for(&tenant.wanted, share * seconds);
             tenant.level = level;
             preferred += sure / seconds;
         }
@@ -297,7 +302,7 @@ impl Demand {
 
 /// The level at which `share` of the `wanted` calls is let through, the better priorities first; and what those
 /// priorities want that are let through for sure.
-fn level_of(wanted: &[(Priority, Wanted)], share: f64) -> (Level, f64) {
+fn level_for(wanted: &[(Priority, Wanted)], share: f64) -> (Level, f64) {
     // Credited calls come first, whatever they are.
     let credited: f64 = wanted.iter().map(|(_, wanted)| wanted.credited).sum();
     let left = (share - credited).max(0.0);

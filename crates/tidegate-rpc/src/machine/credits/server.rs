@@ -83,7 +83,7 @@ pub struct Gauges {
     pub longest_wait: Duration,
     /// Share of the cores' time that is idle.
     pub idle: f64,
-    /// Calls that wait, calls that run.
+    /// Calls that wait.
     pub waiting: u32,
     /// Calls that run.
     pub in_service: u32,
@@ -143,7 +143,7 @@ impl CreditServer {
         Gauges {
             capacity_per_s: self.service.capacity().unwrap_or(0.0),
             supply_per_s: if self.demand.throttled() { self.supply } else { 0.0 },
-            service: time(self.service.unloaded()),
+            service: time(self.service.mean()),
             objective: time(self.service.objective()),
             longest_wait: time(self.service.longest_wait()),
             idle: self.surplus.idle(),
@@ -154,11 +154,10 @@ impl CreditServer {
         }
     }
 
-    /// What a call of a tenant and priority may be told: the level now.
+    /// The level that a tenant's sessions are told now. O(tenants).
     #[must_use]
-    pub fn level(&mut self, tenant: Tenant) -> Level {
-        let place = self.demand.place(tenant, &self.config);
-        self.demand.level(place)
+    pub fn level(&self, tenant: Tenant) -> Level {
+        self.demand.level_of(tenant)
     }
 
     /// Counts idle core time up to `now`. Cores without a call while calls wait are on their way to one; while requests
@@ -326,18 +325,6 @@ impl CreditServer {
         }
     }
 
-    /// The credits that a session has used so far and may go on using: what it has in the server, if it is so fast that
-    /// it always has something there.
-    fn wanted_credits(&mut self, id: SessionId, priority: Priority) -> u16 {
-        let objective = self.service.objective();
-        if !self.demand.throttled() {
-            return 0;
-        }
-        let Some(session) = self.sessions.get(id) else { return 0 };
-        let chance = self.demand.level(session.tenant).chance(priority);
-        if session.gap(chance).is_some_and(|gap| gap < objective) { session.in_server } else { 0 }
-    }
-
     fn free_credits(&mut self, place: u16) -> u32 {
         let out = self.sessions.charged();
         if let Some(pool) = self.config.pool {
@@ -350,16 +337,17 @@ impl CreditServer {
 
     /// What the session is told, for as long as a few of its calls take to come.
     fn grant(&mut self, id: SessionId, priority: Priority, now: Instant) -> Grant {
-        let Some(session) = self.sessions.get(id) else { return Grant::default() };
+        let Some(session) = self.sessions.get(id).map(|session| session.clone()) else { return Grant::default() };
         let place = session.tenant;
-        let session = session.clone();
         let cap = if self.demand.throttled() { self.cap(&session) } else { f64::MAX };
         let capped = cap < self.demand.level(place).chance(priority);
         let level = if capped { Level::at(priority, cap) } else { self.demand.level(place) };
         // Calls that are not let through are not heard: a lower chance means longer gaps.
         let chance = level.chance(priority);
         let gap = session.gap(chance);
-        let wanted = if capped { 0 } else { self.wanted_credits(id, priority) };
+        // One that is so fast that it always has something in the server may go on having as much there.
+        let is_fast = self.demand.throttled() && gap.is_some_and(|gap| gap < self.service.objective());
+        let wanted = if is_fast && !capped { session.in_server } else { 0 };
         let shortest = LEASE_OBJECTIVES * self.service.objective();
         let lease = if wanted > 0 {
             shortest

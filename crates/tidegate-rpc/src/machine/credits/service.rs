@@ -206,6 +206,11 @@ impl Service {
         }
     }
 
+    /// The mean service time.
+    pub(super) fn mean(&self) -> f64 {
+        self.mean
+    }
+
     /// The mean service time and the round trip: what a call's own deadline must leave.
     pub(super) fn unloaded(&self) -> f64 {
         self.mean + self.round_trip

@@ -85,25 +85,7 @@ impl Sessions {
             if self.places.len() >= self.bound {
                 return Err(Full { sessions: self.bound });
             }
-            self.places.push(Session {
-                heard: Instant::ZERO,
-                lease_until: Instant::ZERO,
-                charged_until: Instant::ZERO,
-                level: Level::OPEN,
-                gap_ns: 0.0,
-                carry: 0,
-                generation: 0,
-                in_server: 0,
-                tenant,
-                charged: 0,
-                lesser: 0,
-                lesser_after: 0,
-                stretch: 0,
-                calls: 0,
-                capped: false,
-                before: NONE,
-                after: NONE,
-            });
+            self.places.push(Session::free(0, NONE));
             u32::try_from(self.places.len() - 1).expect("the bound is below 2^32")
         } else {
             self.free
@@ -124,26 +106,8 @@ impl Sessions {
         self.discharge(id.0);
         let free = self.free;
         let session = &mut self.places[id.0 as usize];
-        let (generation, tenant) = (session.generation + 1, session.tenant);
-        *session = Session {
-            heard: Instant::ZERO,
-            lease_until: Instant::ZERO,
-            charged_until: Instant::ZERO,
-            level: Level::OPEN,
-            gap_ns: 0.0,
-            carry: 0,
-            generation,
-            in_server: 0,
-            tenant,
-            charged: 0,
-            lesser: 0,
-            lesser_after: 0,
-            stretch: 0,
-            calls: 0,
-            capped: false,
-            before: NONE,
-            after: free,
-        };
+        let tenant = session.tenant;
+        *session = Session::free(session.generation + 1, free);
         self.free = id.0;
         self.open -= 1;
         Some((tenant, freed))
@@ -265,6 +229,29 @@ impl Sessions {
 }
 
 impl Session {
+    /// Nobody, in a place that is free; `after` is the next such place.
+    fn free(generation: u32, after: u32) -> Self {
+        Self {
+            heard: Instant::ZERO,
+            lease_until: Instant::ZERO,
+            charged_until: Instant::ZERO,
+            level: Level::OPEN,
+            gap_ns: 0.0,
+            carry: 0,
+            generation,
+            in_server: 0,
+            tenant: 0,
+            charged: 0,
+            lesser: 0,
+            lesser_after: 0,
+            stretch: 0,
+            calls: 0,
+            capped: false,
+            before: NONE,
+            after,
+        }
+    }
+
     /// Until when it may believe in `lesser` credits.
     fn lesser_until(&self) -> Instant {
         self.charged_until.plus_nanos(u64::from(self.lesser_after) * LESSER_UNIT)
