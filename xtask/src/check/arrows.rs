@@ -15,8 +15,12 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     ("tidegate-runtime", &["tidegate-core"]),
     ("tidegate-broker", &["tidegate-core", "tidegate-wire", "tidegate-runtime"]),
     ("tidegate-rpc", &["tidegate-core", "tidegate-wire", "tidegate-runtime"]),
+    ("tidegate-proxy", &["tidegate-core", "tidegate-wire", "tidegate-runtime"]),
     ("tidegate-load", &["tidegate-core", "tidegate-wire", "tidegate-runtime", "tidegate-rpc"]),
-    ("tidegate-lab", &["tidegate-core", "tidegate-wire", "tidegate-sim", "tidegate-broker", "tidegate-rpc"]),
+    (
+        "tidegate-lab",
+        &["tidegate-core", "tidegate-wire", "tidegate-sim", "tidegate-broker", "tidegate-rpc", "tidegate-proxy"],
+    ),
     ("tidegate-console", &["tidegate-core", "tidegate-runtime"]),
     ("xtask", &[]),
 ];
@@ -26,8 +30,15 @@ const OUTSIDE_WORLD: [&str; 9] =
     ["tokio", "mio", "rustix", "nix", "socket2", "rustls", "hyper", "axum", "tidegate-runtime"];
 
 /// Rooms that must be free of it, each built alone and without default features.
-const PURE: [&str; 6] =
-    ["tidegate-core", "tidegate-wire", "tidegate-sim", "tidegate-broker", "tidegate-rpc", "tidegate-lab"];
+const PURE: [&str; 7] = [
+    "tidegate-core",
+    "tidegate-wire",
+    "tidegate-sim",
+    "tidegate-broker",
+    "tidegate-rpc",
+    "tidegate-proxy",
+    "tidegate-lab",
+];
 
 /// Holds the manifests and the resolved trees to the rules.
 pub(super) fn check(places: &Places) -> Result<String> {
