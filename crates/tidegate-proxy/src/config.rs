@@ -1,0 +1,52 @@
+//! `[proxy]` of `tidegate.toml`, checked once.
+//!
+//! | module | its one job |
+//! |---|---|
+//! | [`words`] | the words and small values of the section |
+//! | `section` | the section as it is written, every key optional |
+//! | `check`, `edges` | from one to the other, with errors that name file, line, key, value and remedy |
+//! | [`checked`] | [`Config`]: every default applied, every bound checked |
+//! | [`routes`] | which route a request takes |
+//! | [`tenancy`] | whose request it is |
+//!
+//! A file with an address, an upstream and a route is enough, and nothing in it is tuned:
+//!
+//! ```
+//! use tidegate_proxy::config::Config;
+//! use tidegate_runtime::config::Document;
+//!
+//! let text = r#"
+//! [[proxy.listen]]
+//! address = "127.0.0.1:8080"
+//! [[proxy.upstream]]
+//! name = "shop"
+//! servers = ["127.0.0.1:9000"]
+//! [[proxy.route]]
+//! upstream = "shop"
+//! "#;
+//! let config = Config::from_document(&Document::new("tidegate.toml", text), 2)?;
+//! assert_eq!(config.routes[0].path, "/");
+//! # Ok::<(), tidegate_runtime::config::ConfigError>(())
+//! ```
+
+mod check;
+pub mod checked;
+mod edges;
+pub mod routes;
+mod section;
+pub mod tenancy;
+#[cfg(test)]
+mod tests;
+pub mod words;
+
+pub use checked::{
+    AccessLog, Amount, Certificate, Config, Health, HeaderEdits, Http, Limits, Listener, LogTarget, RateLimit, Retries,
+    Route, Server, SniRule, Spool, Tenant, Tenants, Timeouts, Upstream,
+};
+pub use routes::Routes;
+pub use section::Section;
+pub use tenancy::Tenancy;
+pub use words::{
+    Balance, Cidr, Forwarded, LogFormat, Mode, ProxyProtocolIn, ProxyProtocolOut, RateLimitHeaders, RefuseHello,
+    TenantBy, UpstreamProtocol,
+};

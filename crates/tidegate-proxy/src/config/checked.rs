@@ -1,0 +1,359 @@
+//! What the proxy runs with: every default applied, every bound checked.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use http::{HeaderName, HeaderValue, Method, StatusCode};
+use tidegate_core::Rate;
+
+use super::words::{
+    Balance, Cidr, Forwarded, LogFormat, Mode, ProxyProtocolIn, ProxyProtocolOut, RateLimitHeaders, RefuseHello,
+    TenantBy, UpstreamProtocol,
+};
+use crate::machine::Resource;
+
+/// The proxy's configuration; its values are in bounds and consistent.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Config {
+    /// Threads that accept and serve, 1 to 256; by default one for each CPU.
+    pub threads: usize,
+    /// Threads that serve what is admitted beyond a tenant's share with what is left of the CPUs; 0 for none, and then
+    /// the others serve it too. By default as many as [`threads`](Self::threads).
+    pub overflow_threads: usize,
+    /// How long requests under way may take to end when the proxy is told to stop.
+    pub drain_timeout: Duration,
+    /// Peers whose PROXY headers and forwarding headers are believed.
+    pub trusted: Vec<Cidr>,
+    /// Which headers tell upstreams where a request came from.
+    pub forwarded: Forwarded,
+    /// Where the admin API listens; `None` for no admin API.
+    pub admin: Option<SocketAddr>,
+    /// Where clients connect; one at least.
+    pub listeners: Vec<Listener>,
+    /// For listeners with TLS, the first for clients that name no host.
+    pub certificates: Vec<Certificate>,
+    /// Their names are unique.
+    pub upstreams: Vec<Upstream>,
+    /// As in the file; [`Routes`](super::Routes) says which one a request takes.
+    pub routes: Vec<Route>,
+    /// Limits by the name that the client asks for in its ClientHello.
+    pub sni: Vec<SniRule>,
+    /// Ranges of addresses by name.
+    pub lists: BTreeMap<String, Vec<Cidr>>,
+    /// Who shares the proxy.
+    pub tenants: Tenants,
+    /// How tenants are kept from each other.
+    pub limits: Limits,
+    /// How long anything may take.
+    pub timeouts: Timeouts,
+    /// Bounds on what a request may be.
+    pub http: Http,
+    /// Where large bodies wait; `None` if they stay in memory.
+    pub spool: Option<Spool>,
+    /// What is written about each request, if anything.
+    pub access_log: Option<AccessLog>,
+    /// What works, and is probably not meant.
+    pub warnings: Vec<String>,
+}
+
+/// A port that clients connect to.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Listener {
+    /// Port 0 for one that the system picks.
+    pub address: SocketAddr,
+    /// Whether TLS is spoken; then there is a certificate.
+    pub tls: bool,
+    /// Whether HTTP/2 is spoken: by ALPN over TLS, else by prior knowledge (h2c).
+    pub http2: bool,
+    /// Whether HTTP/1.1 is spoken. One of the two is.
+    pub http1: bool,
+    /// Whether clients are announced by the PROXY protocol.
+    pub proxy_protocol: ProxyProtocolIn,
+}
+
+/// A certificate and its key, read again whenever the files change.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Certificate {
+    /// Names in lower case, `*.example.com` for one label below; empty for those in the certificate.
+    pub names: Vec<String>,
+    /// PEM file of the chain.
+    pub cert: PathBuf,
+    /// PEM file of the key.
+    pub key: PathBuf,
+}
+
+/// Servers that do the same work.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Upstream {
+    /// As routes name it.
+    pub name: String,
+    /// One at least.
+    pub servers: Vec<Server>,
+    /// How one is chosen.
+    pub balance: Balance,
+    /// What is spoken with them.
+    pub protocol: UpstreamProtocol,
+    /// Whether they are told the client by the PROXY protocol.
+    pub proxy_protocol: ProxyProtocolOut,
+    /// Most connections to one server, from all threads; at least 1.
+    pub max_connections: u32,
+    /// Most requests that wait for a connection to one server, from all threads; more are refused with 503.
+    pub queue: u32,
+    /// Whether servers are asked for their health.
+    pub health: Option<Health>,
+    /// What happens after a server failed.
+    pub retries: Retries,
+}
+
+/// A server of an upstream.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Server {
+    /// A name, resolved at the start and whenever connections fail, or an address; IPv6 without brackets.
+    pub host: String,
+    /// Its port.
+    pub port: u16,
+}
+
+impl std::fmt::Display for Server {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if self.host.contains(':') {
+            write!(f, "[{}]:{}", self.host, self.port)
+        } else {
+            write!(f, "{}:{}", self.host, self.port)
+        }
+    }
+}
+
+/// How servers are asked for their health.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Health {
+    /// `GET` of it must answer with 2xx or 3xx.
+    pub path: String,
+    /// Between two questions.
+    pub interval: Duration,
+    /// For one answer; shorter than the interval.
+    pub timeout: Duration,
+    /// Good answers in a row after which a server gets requests again.
+    pub rise: u32,
+    /// Bad answers in a row after which it gets none.
+    pub fall: u32,
+}
+
+/// Second tries of requests that no server has answered.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Retries {
+    /// Tries after the first, each on another server if there is one; 0 to 5.
+    pub attempts: u32,
+    /// Second tries as a part of first ones, 0 to 1: retries never add more load than that.
+    pub budget: f64,
+}
+
+/// Which requests go where.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Route {
+    /// For logs, metrics and as a tenant; unique.
+    pub name: String,
+    /// In lower case and without a port; `*.example.com` for any name below; `None` for every host.
+    pub host: Option<String>,
+    /// What the path must begin with, up to a `/` or its end; begins with `/`.
+    pub path: String,
+    /// Empty for every method.
+    pub methods: Vec<Method>,
+    /// Index in [`Config::upstreams`].
+    pub upstream: usize,
+    /// What stands in the place of [`path`](Self::path) in the request that the upstream gets.
+    pub rewrite: Option<String>,
+    /// Of requests, before they go to the upstream.
+    pub request_headers: HeaderEdits,
+    /// Of responses, before they go to the client.
+    pub response_headers: HeaderEdits,
+    /// Whose requests these are, whatever else tells tenants apart.
+    pub tenant: Option<String>,
+    /// A limit of its own.
+    pub rate_limit: Option<RateLimit>,
+}
+
+/// Headers that are removed, then those that are set.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct HeaderEdits {
+    /// These go.
+    pub remove: Vec<HeaderName>,
+    /// These are there, once, whatever was there before.
+    pub set: Vec<(HeaderName, HeaderValue)>,
+}
+
+/// Limits of connections by SNI name.
+#[derive(Clone, PartialEq, Debug)]
+pub struct SniRule {
+    /// In lower case. Each has a limiter of its own.
+    pub names: Vec<String>,
+    /// Other names that share the limiter of the one in `names`.
+    pub aliases: Vec<String>,
+    /// Whether all names without a rule share a limiter of this one.
+    pub default: bool,
+    /// The limit.
+    pub rate_limit: RateLimit,
+}
+
+/// The `rate_limit` plugin of Apache Traffic Server, option by option.
+#[derive(Clone, PartialEq, Debug)]
+pub struct RateLimit {
+    /// Most transactions at once (connections, for SNI rules and with [`connections`](Self::connections)).
+    pub limit: Option<u32>,
+    /// Most that begin each second.
+    pub rate: Option<Rate>,
+    /// Most that begin at once when none began for a while; at least 1. By default what `rate` admits in a second.
+    pub burst: u64,
+    /// Most that wait, first come first served, when the limit is reached; 0 to refuse at once.
+    pub queue: u32,
+    /// How long one may wait; `None` for as long as it takes.
+    pub max_age: Option<Duration>,
+    /// The status of a refusal, 400 to 599.
+    pub error: StatusCode,
+    /// What `Retry-After` of a refusal says, in whole seconds; `None` for no such header.
+    pub retry: Option<Duration>,
+    /// The request header that tells the upstream how many milliseconds a request waited.
+    pub header: Option<HeaderName>,
+    /// Whether it counts client connections instead of transactions.
+    pub connections: bool,
+    /// What metrics begin with.
+    pub prefix: String,
+    /// What metrics are told apart by; by default the route's or the SNI name.
+    pub tag: Option<String>,
+    /// Names of lists whose addresses are exempt: they pass and are not counted.
+    pub allow: Vec<String>,
+    /// Names of lists whose addresses are always refused.
+    pub deny: Vec<String>,
+}
+
+/// Who shares the proxy.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Tenants {
+    /// What tells them apart.
+    pub by: TenantBy,
+    /// How many are known at once; more share the place of the last.
+    pub max_tracked: usize,
+    /// Those with a name or a weight of their own.
+    pub named: Vec<Tenant>,
+}
+
+/// A tenant with a name or a weight of its own.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Tenant {
+    /// Its name.
+    pub name: String,
+    /// Its part of what there is, against the others' 1; 1 to 1000.
+    pub weight: u32,
+    /// What it is known by: SNI names, hosts, routes or header values; `*.example.com` for any name below.
+    pub matches: Vec<String>,
+}
+
+/// How much of a resource there is, for the whole proxy.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Amount {
+    /// Learnt while the proxy runs, or found from the machine.
+    #[default]
+    Learnt,
+    /// Units for each second (counters) or at once (gauges); at least 1.
+    Fixed(u64),
+}
+
+/// How tenants are kept from each other.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Limits {
+    /// Whether they are.
+    pub mode: Mode,
+    /// The part of each capacity that nobody has as a share, 0 to 0.9: who needs more than his share takes turns there.
+    pub reserve: f64,
+    /// The part of each capacity for tenants without a share yet, 0 to 0.5.
+    pub newcomers: f64,
+    /// How often shares follow demand.
+    pub tick: Duration,
+    /// By [`Resource::index`].
+    pub capacities: [Amount; Resource::COUNT],
+    /// How a connection ends whose tenant is refused at its ClientHello.
+    pub refuse_hello: RefuseHello,
+    /// Which headers tell clients about their share.
+    pub rate_limit_headers: RateLimitHeaders,
+}
+
+/// How long anything may take.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Timeouts {
+    /// From the connection to the whole ClientHello (and PROXY header).
+    pub client_hello: Duration,
+    /// From the ClientHello to the end of the TLS handshake.
+    pub handshake: Duration,
+    /// From the first byte of a request to the end of its head.
+    pub header: Duration,
+    /// Between two reads of a request's body.
+    pub body_idle: Duration,
+    /// For a connection to an upstream.
+    pub upstream_connect: Duration,
+    /// From the request's end to the first byte of the upstream's answer.
+    pub upstream_first_byte: Duration,
+    /// Between two reads of the upstream's answer.
+    pub upstream_idle: Duration,
+    /// For a request from head to last byte; `None` for as long as bytes move.
+    pub total: Option<Duration>,
+    /// For a client to take more bytes of an answer.
+    pub write_stall: Duration,
+    /// For the next request on a connection.
+    pub keep_alive: Duration,
+    /// Without a byte in either direction, after an upgrade such as to WebSocket.
+    pub upgraded_idle: Duration,
+}
+
+/// Bounds on what a request may be.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Http {
+    /// Bytes of request line and headers.
+    pub max_head: usize,
+    /// Headers of a request.
+    pub max_headers: usize,
+    /// Bytes of a request's body; `None` for any number.
+    pub max_body: Option<u64>,
+    /// Requests at once on one HTTP/2 connection.
+    pub h2_max_concurrent_streams: u32,
+    /// Bytes of a decoded HTTP/2 header list.
+    pub h2_max_header_list: u32,
+    /// Streams that a client may reset faster than they are closed; beyond, the connection ends.
+    pub h2_max_resets: usize,
+    /// Bytes that a client may send on a stream before it is read.
+    pub h2_stream_window: u32,
+    /// Bytes that a client may send on a connection before they are read.
+    pub h2_connection_window: u32,
+}
+
+/// Where large bodies wait.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Spool {
+    /// Bytes of a body that stay in memory.
+    pub above: u64,
+    /// A folder of the proxy alone.
+    pub directory: PathBuf,
+    /// Bytes of all bodies in it; beyond, they wait.
+    pub max_bytes: u64,
+    /// Threads that read and write there, 1 to 64.
+    pub threads: usize,
+}
+
+/// What is written about each request.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct AccessLog {
+    /// Where to.
+    pub to: LogTarget,
+    /// In which form.
+    pub format: LogFormat,
+}
+
+/// Where lines go.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum LogTarget {
+    /// To standard output.
+    Stdout,
+    /// To the end of this file, which is opened again on SIGHUP.
+    File(PathBuf),
+}

@@ -1,0 +1,298 @@
+//! Upstreams, routes and the limits on them.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use http::header::{CONNECTION, CONTENT_LENGTH, TE, TRAILER, TRANSFER_ENCODING, UPGRADE};
+use http::{HeaderName, HeaderValue, Method, StatusCode};
+use tidegate_runtime::config::units::Span;
+use tidegate_runtime::config::{ConfigError, suggest};
+
+use super::check::{Lists, Place, host_name, own_name};
+use super::checked::{HeaderEdits, Health, RateLimit, Retries, Route, Server, SniRule, Upstream};
+use super::section::{HealthSection, RateLimitSection, RetriesSection, RouteSection, SniSection, UpstreamSection};
+
+/// They say how a message is framed on one connection, and are nobody's to edit.
+const FRAMING: [HeaderName; 6] = [CONNECTION, CONTENT_LENGTH, TE, TRAILER, TRANSFER_ENCODING, UPGRADE];
+
+pub(super) fn upstreams(place: &Place<'_>, sections: Vec<UpstreamSection>) -> Result<Vec<Upstream>, ConfigError> {
+    let mut upstreams: Vec<Upstream> = Vec::new();
+    for (index, section) in sections.into_iter().enumerate() {
+        let place = place.below(format_args!("upstream[{index}]"));
+        own_name(&place, "name", &section.name)?;
+        if upstreams.iter().any(|other| other.name == section.name) {
+            let remedy = "keep one; `servers` takes as many as there are";
+            return Err(place.problem("name", format_args!("{} is there twice", section.name), remedy));
+        }
+        if section.servers.is_empty() {
+            let remedy = "expected at least one, such as [\"127.0.0.1:9000\"]";
+            return Err(place.problem("servers", "there is no server", remedy));
+        }
+        let mut servers = Vec::new();
+        for (index, text) in section.servers.iter().enumerate() {
+            let key = format!("servers[{index}]");
+            let server = server(&place, &key, text)?;
+            if servers.contains(&server) {
+                return Err(place.problem(&key, format_args!("{server} is there twice"), "keep one of them"));
+            }
+            servers.push(server);
+        }
+        upstreams.push(Upstream {
+            // Above it a server is not faster, only its lines are longer.
+            max_connections: place.number("max_connections", section.max_connections, 1024, 1..=1_000_000)?,
+            queue: place.number("queue", section.queue, 1024, 0..=1_000_000)?,
+            health: section.health.map(|health| health_of(&place.below("health"), health)).transpose()?,
+            retries: retries(&place.below("retries"), &section.retries)?,
+            name: section.name,
+            servers,
+            balance: section.balance,
+            protocol: section.protocol,
+            proxy_protocol: section.proxy_protocol,
+        });
+    }
+    Ok(upstreams)
+}
+
+fn server(place: &Place<'_>, key: &str, text: &str) -> Result<Server, ConfigError> {
+    let wrong = || {
+        let remedy = "expected host:port such as \"127.0.0.1:9000\", \"shop.internal:80\" or \"[::1]:9000\"";
+        place.problem(key, format_args!("found {text:?}"), remedy)
+    };
+    let (host, port) = text.rsplit_once(':').ok_or_else(wrong)?;
+    let port: u16 = port.parse().ok().filter(|port| *port > 0).ok_or_else(wrong)?;
+    let host = match host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) {
+        Some(address) => address.parse::<std::net::Ipv6Addr>().map_err(|_| wrong())?.to_string(),
+        None if host.contains([':', '*', '/']) => return Err(wrong()),
+        None => host_name(place, key, host).map_err(|_| wrong())?,
+    };
+    Ok(Server { host, port })
+}
+
+fn health_of(place: &Place<'_>, section: HealthSection) -> Result<Health, ConfigError> {
+    const LEAST: Duration = Duration::from_millis(10);
+    let path = section.path.unwrap_or_else(|| "/".to_owned());
+    check_path(place, "path", &path)?;
+    let interval = place.span("interval", section.interval, Duration::from_secs(2), LEAST)?;
+    let default = interval.min(Duration::from_secs(1));
+    let timeout = place.span("timeout", section.timeout, default, LEAST)?;
+    if timeout > interval {
+        let found = format_args!("found {timeout:?}, but the interval is {interval:?}");
+        return Err(place.problem("timeout", found, "expected no more than the interval"));
+    }
+    let rise = place.number("rise", section.rise, 2, 1..=100)?;
+    let fall = place.number("fall", section.fall, 3, 1..=100)?;
+    Ok(Health { path, interval, timeout, rise, fall })
+}
+
+fn retries(place: &Place<'_>, section: &RetriesSection) -> Result<Retries, ConfigError> {
+    Ok(Retries {
+        attempts: place.number("attempts", section.attempts, 1, 0..=5)?,
+        // A fifth: enough for a server that restarts, too little to make an overload worse.
+        budget: place.number("budget", section.budget, 0.2, 0.0..=1.0)?,
+    })
+}
+
+fn check_path(place: &Place<'_>, key: &str, path: &str) -> Result<(), ConfigError> {
+    let is_plain = |c: u8| c.is_ascii_graphic() && !b"\"<>\\^`{|}#?".contains(&c);
+    if path.starts_with('/') && path.bytes().all(is_plain) {
+        return Ok(());
+    }
+    let remedy = "expected a path such as \"/api/\", encoded as in a request, without `?`";
+    Err(place.problem(key, format_args!("found {path:?}"), remedy))
+}
+
+pub(super) fn routes(
+    place: &Place<'_>,
+    sections: Vec<RouteSection>,
+    upstreams: &[Upstream],
+    lists: &Lists,
+) -> Result<Vec<Route>, ConfigError> {
+    let mut routes: Vec<Route> = Vec::new();
+    for (index, section) in sections.into_iter().enumerate() {
+        let place = place.below(format_args!("route[{index}]"));
+        let route = route(&place, section, upstreams, lists)?;
+        if routes.iter().any(|other| other.name == route.name) {
+            let found = format_args!("{} is there twice", route.name);
+            return Err(place.problem("name", found, "give one of them another name: metrics are told apart by it"));
+        }
+        let same = |other: &&Route| {
+            let clash = other.methods.is_empty() == route.methods.is_empty()
+                && (route.methods.is_empty() || route.methods.iter().any(|method| other.methods.contains(method)));
+            other.host == route.host && other.path == route.path && clash
+        };
+        if let Some(other) = routes.iter().find(same) {
+            let found = format_args!("the same requests already go to route {}", other.name);
+            return Err(place.problem("path", found, "keep one of them, or give it another host, path or methods"));
+        }
+        routes.push(route);
+    }
+    Ok(routes)
+}
+
+fn route(
+    place: &Place<'_>,
+    section: RouteSection,
+    upstreams: &[Upstream],
+    lists: &Lists,
+) -> Result<Route, ConfigError> {
+    let host = section.host.filter(|host| host != "*").map(|host| host_name(place, "host", &host)).transpose()?;
+    let path = section.path.unwrap_or_else(|| "/".to_owned());
+    check_path(place, "path", &path)?;
+    let mut methods = Vec::new();
+    for text in &section.methods {
+        let method = Method::from_bytes(text.as_bytes()).ok().filter(|_| *text == text.to_ascii_uppercase());
+        methods.push(method.ok_or_else(|| {
+            place.problem("methods", format_args!("found {text:?}"), "expected methods such as \"GET\" or \"POST\"")
+        })?);
+    }
+    let Some(upstream) = upstreams.iter().position(|upstream| upstream.name == section.upstream) else {
+        let names = upstreams.iter().map(|upstream| upstream.name.as_str());
+        let remedy = match suggest(&section.upstream, names) {
+            Some(meant) => format!("did you mean {meant:?}?"),
+            None => format!("add [[proxy.upstream]] with name = {:?} and servers", section.upstream),
+        };
+        return Err(place.problem("upstream", format_args!("there is no upstream {:?}", section.upstream), remedy));
+    };
+    if let Some(rewrite) = &section.rewrite {
+        check_path(place, "rewrite", rewrite)?;
+    }
+    let name = section.name.unwrap_or_else(|| {
+        let methods = if section.methods.is_empty() { String::new() } else { section.methods.join(",") + ":" };
+        format!("{methods}{}{path}", host.as_deref().unwrap_or("*"))
+    });
+    own_name(place, "name", &name)?;
+    if let Some(tenant) = &section.tenant {
+        own_name(place, "tenant", tenant)?;
+    }
+    let rate_limit = section.rate_limit.map(|limit| rate_limit(&place.below("rate_limit"), limit, lists)).transpose()?;
+    Ok(Route {
+        name,
+        host,
+        path,
+        methods,
+        upstream,
+        rewrite: section.rewrite,
+        request_headers: edits(place, "request", &section.set_request_headers, &section.remove_request_headers)?,
+        response_headers: edits(place, "response", &section.set_response_headers, &section.remove_response_headers)?,
+        tenant: section.tenant,
+        rate_limit,
+    })
+}
+
+fn edits(
+    place: &Place<'_>,
+    of: &str,
+    set: &BTreeMap<String, String>,
+    remove: &[String],
+) -> Result<HeaderEdits, ConfigError> {
+    let (set_key, remove_key) = (format!("set_{of}_headers"), format!("remove_{of}_headers"));
+    let mut edits = HeaderEdits::default();
+    for name in remove {
+        edits.remove.push(header_name(place, &remove_key, name)?);
+    }
+    for (name, value) in set {
+        let header = header_name(place, &set_key, name)?;
+        let value = HeaderValue::from_str(value).map_err(|_| {
+            let key = format!("{set_key}.{name}");
+            place.problem(&key, format_args!("found {value:?}"), "expected visible ASCII characters on one line")
+        })?;
+        edits.set.push((header, value));
+    }
+    Ok(edits)
+}
+
+fn header_name(place: &Place<'_>, key: &str, text: &str) -> Result<HeaderName, ConfigError> {
+    let Ok(name) = HeaderName::from_bytes(text.as_bytes()) else {
+        return Err(place.problem(key, format_args!("found {text:?}"), "expected a header's name such as \"X-Shop\""));
+    };
+    if FRAMING.contains(&name) || name.as_str() == "keep-alive" {
+        let remedy = "leave it out: the proxy frames messages itself";
+        return Err(place.problem(key, format_args!("{name} belongs to one connection"), remedy));
+    }
+    Ok(name)
+}
+
+pub(super) fn sni_rules(
+    place: &Place<'_>,
+    sections: Vec<SniSection>,
+    lists: &Lists,
+) -> Result<Vec<SniRule>, ConfigError> {
+    let mut rules: Vec<SniRule> = Vec::new();
+    for (index, section) in sections.into_iter().enumerate() {
+        let place = place.below(format_args!("sni[{index}]"));
+        let read = |key: &str, names: &[String]| -> Result<Vec<String>, ConfigError> {
+            names.iter().map(|name| host_name(&place, key, name)).collect()
+        };
+        let (names, aliases) = (read("names", &section.names)?, read("aliases", &section.aliases)?);
+        if names.is_empty() && !section.default {
+            let remedy = "add names, or default = true for all names without a rule";
+            return Err(place.problem("names", "the rule is for no name", remedy));
+        }
+        if !aliases.is_empty() && names.len() != 1 {
+            let found = format_args!("aliases of {} names", names.len());
+            return Err(place.problem("aliases", found, "expected one name, which they are aliases of"));
+        }
+        if section.default && rules.iter().any(|rule| rule.default) {
+            return Err(place.problem("default", "there are two defaults", "keep one of them"));
+        }
+        let known = |name: &&String| rules.iter().any(|rule| rule.names.contains(name) || rule.aliases.contains(name));
+        if let Some(twice) = names.iter().chain(&aliases).find(known) {
+            return Err(place.problem("names", format_args!("{twice} has two rules"), "keep one of them"));
+        }
+        let Some(limit) = section.rate_limit else {
+            let remedy = "add [proxy.sni.rate_limit] with limit, rate or both";
+            return Err(place.problem("rate_limit", "the rule has no limit", remedy));
+        };
+        let place = place.below("rate_limit");
+        if limit.header.is_some() {
+            let remedy = "leave it out: a connection has no headers; a route's limit can have one";
+            return Err(place.problem("header", "found a header", remedy));
+        }
+        let rate_limit = rate_limit(&place, limit, lists)?;
+        rules.push(SniRule { names, aliases, default: section.default, rate_limit });
+    }
+    Ok(rules)
+}
+
+fn rate_limit(place: &Place<'_>, section: RateLimitSection, lists: &Lists) -> Result<RateLimit, ConfigError> {
+    if section.limit.is_none() && section.rate.is_none() && section.deny.is_empty() {
+        let remedy = "add limit (how many at once), rate (how many each second), or deny (lists of addresses)";
+        return Err(place.problem("limit", "there is nothing to limit", remedy));
+    }
+    let rate = section.rate;
+    if rate.is_some_and(|rate| rate.is_zero()) {
+        return Err(place.problem("rate", "found 0", "expected more than 0; limit = 0 lets nothing through"));
+    }
+    if section.burst.is_some() && rate.is_none() {
+        return Err(place.problem("burst", "a burst without a rate", "add rate, such as \"1000/s\""));
+    }
+    let per_second = rate.map_or(1.0, |rate| rate.as_per_s().ceil().clamp(1.0, 1e15));
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is clamped")]
+    let burst = place.number("burst", section.burst, per_second as u64, 1..=1_000_000_000_000_000)?;
+    let queue = place.number("queue", section.queue, 0, 0..=1_000_000)?;
+    let error = place.number("error", section.error, 429, 400..=599)?;
+    for (key, names) in [("allow", &section.allow), ("deny", &section.deny)] {
+        if let Some(unknown) = names.iter().find(|name| !lists.contains_key(*name)) {
+            let remedy = match suggest(unknown, lists.keys().map(String::as_str)) {
+                Some(meant) => format!("did you mean {meant:?}?"),
+                None => format!("add [proxy.lists.{unknown}] with cidr"),
+            };
+            return Err(place.problem(key, format_args!("there is no list {unknown:?}"), remedy));
+        }
+    }
+    Ok(RateLimit {
+        limit: section.limit,
+        rate,
+        burst,
+        queue,
+        max_age: section.max_age.map(|Span(span)| span).filter(|span| !span.is_zero()),
+        error: StatusCode::from_u16(error).expect("it is from 400 to 599"),
+        retry: section.retry.map(|Span(span)| span).filter(|span| !span.is_zero()),
+        header: section.header.map(|name| header_name(place, "header", &name)).transpose()?,
+        connections: section.connections,
+        prefix: section.prefix.unwrap_or_else(|| "plugin.rate_limiter".to_owned()),
+        tag: section.tag,
+        allow: section.allow,
+        deny: section.deny,
+    })
+}

@@ -1,0 +1,163 @@
+//! Whose connection or request it is.
+
+use std::borrow::Cow;
+
+use hashbrown::HashMap;
+
+use super::checked::Config;
+use super::words::TenantBy;
+
+/// Bytes of a tenant's name; what is longer is cut. A host name has 253 at most.
+pub const LONGEST_NAME: usize = 253;
+
+/// Tells tenants apart. Names that the file gives are found by what they match; every other is its own.
+#[derive(Clone, Debug)]
+pub struct Tenancy {
+    by: TenantBy,
+    /// Name of the tenant by what it is known by.
+    exact: HashMap<String, String, foldhash::fast::RandomState>,
+    /// By what stands behind `*`, as in `.example.com`.
+    suffix: HashMap<String, String, foldhash::fast::RandomState>,
+}
+
+/// What is known of a request.
+#[derive(Clone, Copy, Debug)]
+pub struct Traits<'a> {
+    /// The name of the connection's ClientHello, in lower case.
+    pub sni: Option<&'a str>,
+    /// In lower case, without a port.
+    pub host: &'a str,
+    /// The route's name and the tenant that it fixes, once there is a route.
+    pub route: Option<(&'a str, Option<&'a str>)>,
+    /// The value of the header that tells tenants apart, if one does and it is there.
+    pub header: Option<&'a str>,
+}
+
+impl Tenancy {
+    /// As `config` says.
+    #[must_use]
+    pub fn new(config: &Config) -> Self {
+        let (mut exact, mut suffix) = (HashMap::default(), HashMap::default());
+        for tenant in &config.tenants.named {
+            for matched in &tenant.matches {
+                match matched.strip_prefix('*').filter(|rest| rest.starts_with('.')) {
+                    Some(rest) => suffix.insert(rest.to_owned(), tenant.name.clone()),
+                    None => exact.insert(matched.clone(), tenant.name.clone()),
+                };
+            }
+        }
+        Self { by: config.tenants.by.clone(), exact, suffix }
+    }
+
+    /// The header that tells tenants apart, in lower case.
+    #[must_use]
+    pub fn header(&self) -> Option<&str> {
+        match &self.by {
+            TenantBy::Header(name) => Some(name),
+            _ => None,
+        }
+    }
+
+    /// Whose connection it is, known before any cryptography: by the name of its ClientHello, in lower case. Requests
+    /// on it may be others' if something else tells tenants apart.
+    #[must_use]
+    pub fn of_hello<'a>(&'a self, sni: Option<&'a str>) -> Cow<'a, str> {
+        self.named(sni.unwrap_or("-"))
+    }
+
+    /// Whose request it is.
+    #[must_use]
+    pub fn of_request<'a>(&'a self, traits: Traits<'a>) -> Cow<'a, str> {
+        if let Some((_, Some(tenant))) = traits.route {
+            return Cow::Borrowed(tenant);
+        }
+        let host = if traits.host.is_empty() { "-" } else { traits.host };
+        self.named(match self.by {
+            TenantBy::Sni => traits.sni.unwrap_or(host),
+            TenantBy::Host => host,
+            TenantBy::Route => traits.route.map_or(host, |(name, _)| name),
+            TenantBy::Header(_) => traits.header.filter(|value| !value.is_empty()).unwrap_or(host),
+        })
+    }
+
+    fn named<'a>(&'a self, key: &'a str) -> Cow<'a, str> {
+        if let Some(name) = self.exact.get(key) {
+            return Cow::Borrowed(name);
+        }
+        if !self.suffix.is_empty() {
+            let suffixes = key.match_indices('.').filter(|(at, _)| *at > 0).map(|(at, _)| &key[at..]);
+            if let Some(name) = suffixes.filter_map(|suffix| self.suffix.get(suffix)).next() {
+                return Cow::Borrowed(name);
+            }
+        }
+        // "other" is the place of those that there is no room for, and nobody's to claim.
+        if key == "other" { Cow::Borrowed("other.") } else { Cow::Borrowed(bounded(key)) }
+    }
+}
+
+fn bounded(key: &str) -> &str {
+    let mut end = key.len().min(LONGEST_NAME);
+    while !key.is_char_boundary(end) {
+        end -= 1;
+    }
+    &key[..end]
+}
+
+#[cfg(test)]
+mod tests {
+    use tidegate_runtime::config::Document;
+
+    use super::*;
+
+    fn tenancy(text: &str) -> Tenancy {
+        Tenancy::new(&Config::from_document(&Document::new("t.toml", text), 1).unwrap())
+    }
+
+    const REQUEST: Traits<'static> =
+        Traits { sni: Some("a.example"), host: "b.example", route: Some(("shop", None)), header: Some("gold") };
+
+    #[test]
+    fn each_way_of_telling_them_apart_looks_at_its_own_trait() {
+        for (by, whose) in
+            [("sni", "a.example"), ("host", "b.example"), ("route", "shop"), ("header:x-plan", "gold")]
+        {
+            let tenancy = tenancy(&format!("[proxy.tenants]\nby = \"{by}\""));
+            assert_eq!(tenancy.of_request(REQUEST), whose);
+            let fixed = Traits { route: Some(("shop", Some("fixed"))), ..REQUEST };
+            assert_eq!(tenancy.of_request(fixed), "fixed", "a route's own tenant comes first");
+        }
+    }
+
+    #[test]
+    fn what_is_missing_falls_back_to_the_host() {
+        let bare = Traits { sni: None, host: "b.example", route: None, header: None };
+        for by in ["sni", "host", "route", "header:x-plan"] {
+            let tenancy = tenancy(&format!("[proxy.tenants]\nby = \"{by}\""));
+            assert_eq!(tenancy.of_request(bare), "b.example", "{by}");
+            assert_eq!(tenancy.of_request(Traits { host: "", ..bare }), "-", "{by}");
+        }
+    }
+
+    #[test]
+    fn a_tenant_may_be_known_by_many_names() {
+        let tenancy = tenancy(
+            "[[proxy.tenant]]\nname = \"acme\"\nweight = 3\nmatch = [\"acme.example\", \"*.acme.example\"]\n\
+             [[proxy.tenant]]\nname = \"b.example\"\n",
+        );
+        for sni in ["acme.example", "www.acme.example", "a.b.acme.example"] {
+            assert_eq!(tenancy.of_hello(Some(sni)), "acme", "{sni}");
+        }
+        assert_eq!(tenancy.of_hello(Some("b.example")), "b.example");
+        assert_eq!(tenancy.of_hello(Some("notacme.example")), "notacme.example");
+        assert_eq!(tenancy.of_hello(None), "-");
+        assert_eq!(tenancy.of_hello(Some("other")), "other.", "nobody takes the place of those without a name");
+    }
+
+    #[test]
+    fn long_names_are_cut_between_letters() {
+        let tenancy = tenancy("[proxy.tenants]\nby = \"header:x-plan\"");
+        let long = "é".repeat(200);
+        let name = tenancy.of_request(Traits { header: Some(&long), ..REQUEST });
+        assert_eq!(name.len(), 252);
+    }
+}

@@ -1,0 +1,176 @@
+use std::time::Duration;
+
+use tidegate_runtime::config::{ConfigError, Document};
+
+use super::*;
+use crate::machine::Resource;
+
+const BASE: &str = "[[proxy.listen]]\naddress = \"127.0.0.1:8080\"\n[[proxy.upstream]]\nname = \"shop\"\nservers = \
+                    [\"127.0.0.1:9000\"]\n[[proxy.route]]\nupstream = \"shop\"\n";
+
+fn read(text: &str) -> Result<Config, ConfigError> {
+    Config::from_document(&Document::new("t.toml", text), 2)
+}
+
+fn error(text: &str) -> String {
+    read(text).unwrap_err().to_string()
+}
+
+#[test]
+fn an_address_an_upstream_and_a_route_are_enough() {
+    let config = read(BASE).unwrap();
+    assert_eq!((config.threads, config.overflow_threads), (2, 2));
+    assert!(config.admin.is_some_and(|admin| admin.ip().is_loopback()));
+    assert_eq!(config.limits.mode, Mode::Restrict);
+    assert_eq!(config.limits.capacities, [Amount::Learnt; Resource::COUNT]);
+    assert_eq!(config.tenants.by, TenantBy::Sni);
+    assert_eq!(config.routes[0].name, "*/");
+    assert!(config.warnings.is_empty(), "{:?}", config.warnings);
+}
+
+#[test]
+fn without_a_word_only_this_machine_can_connect() {
+    let config = read("").unwrap();
+    assert!(config.listeners.iter().all(|listener| listener.address.ip().is_loopback()));
+    assert_eq!(config.warnings.len(), 1, "it has no route");
+}
+
+#[test]
+fn capacities_are_written_in_the_units_of_their_resources() {
+    let config = read(
+        "[proxy.limits.capacities]\nhandshakes = \"2560/s\"\nconnections = 10000\nnetwork_bytes = \"100MB/s\"\n\
+         event_time = 0.5\nmemory = \"512MiB\"\ndisk_bytes = 1000\nrequests = \"learnt\"\n",
+    )
+    .unwrap();
+    let of = |resource: Resource| config.limits.capacities[resource.index()];
+    assert_eq!(of(Resource::Handshakes), Amount::Fixed(2_560));
+    assert_eq!(of(Resource::Connections), Amount::Fixed(10_000));
+    assert_eq!(of(Resource::NetworkBytes), Amount::Fixed(100_000_000));
+    assert_eq!(of(Resource::DiskBytes), Amount::Fixed(1_000));
+    assert_eq!(of(Resource::EventTime), Amount::Fixed(500_000_000));
+    assert_eq!(of(Resource::Memory), Amount::Fixed(512 << 20));
+    assert_eq!(of(Resource::Requests), Amount::Learnt);
+    for wrong in ["memory = \"much\"", "event_time = \"1/s\"", "handshakes = 0", "network_bytes = \"100MB\""] {
+        let error = error(&format!("[proxy.limits.capacities]\n{wrong}\n"));
+        assert!(error.starts_with("t.toml:2: proxy.limits.capacities.") && error.contains("\"learnt\""), "{error}");
+    }
+}
+
+#[test]
+fn a_rate_limit_has_every_option_of_the_plugin() {
+    let text = format!(
+        "{BASE}[proxy.route.rate_limit]\nlimit = 10\nrate = \"100/s\"\nqueue = 5\nmax_age = \"3s\"\nerror = 503\n\
+         retry = \"2s\"\nheader = \"@delay\"\nconnections = true\nprefix = \"p\"\ntag = \"t\"\nallow = [\"office\"]\n\
+         deny = [\"bad\"]\n[proxy.lists.office]\ncidr = [\"10.0.0.0/8\"]\n[proxy.lists.bad]\ncidr = []\n"
+    );
+    // `@` begins ATS's internal headers; here a header's name is one of HTTP's.
+    assert!(error(&text).contains("route[0].rate_limit.header: found \"@delay\""));
+    let config = read(&text.replace("@delay", "X-Delay")).unwrap();
+    let limit = config.routes[0].rate_limit.as_ref().unwrap();
+    assert_eq!((limit.limit, limit.burst, limit.queue, limit.error.as_u16()), (Some(10), 100, 5, 503));
+    assert_eq!((limit.max_age, limit.retry), (Some(Duration::from_secs(3)), Some(Duration::from_secs(2))));
+    assert_eq!(limit.header.as_ref().unwrap(), "x-delay");
+    assert!(limit.connections);
+}
+
+#[test]
+fn errors_name_file_line_key_value_and_remedy() {
+    for (text, said) in [
+        ("[proxy]\nthreds = 2\n", "t.toml:2: proxy.threds: unknown key; did you mean `threads`?"),
+        ("[proxy]\nthreads = 0\n", "t.toml:2: proxy.threads: found 0; expected a number from 1 to 256"),
+        (
+            "[[proxy.listen]]\naddress = \"8080\"\n",
+            "t.toml:2: proxy.listen[0].address: found \"8080\"; expected address:port such as \"127.0.0.1:8080\", \
+             \"0.0.0.0:443\" or \"[::]:443\"",
+        ),
+        (
+            "[[proxy.listen]]\ntls = true\n",
+            "t.toml:2: proxy.listen[0].tls: TLS without a certificate; add [[proxy.certificate]] with cert and key, or \
+             leave tls out",
+        ),
+        (
+            "[[proxy.listen]]\nproxy_protocol = \"maybe\"\n",
+            "t.toml:2: proxy.listen[0].proxy_protocol: unknown variant `maybe`; expected one of `off`, `accept`, `require`",
+        ),
+        (
+            "[[proxy.upstream]]\nname = \"shop\"\nservers = [\"127.0.0.1\"]\n",
+            "t.toml:3: proxy.upstream[0].servers[0]: found \"127.0.0.1\"; expected host:port such as \
+             \"127.0.0.1:9000\", \"shop.internal:80\" or \"[::1]:9000\"",
+        ),
+        (
+            "[[proxy.upstream]]\nname = \"shop\"\nservers = [\"a:1\"]\n[[proxy.route]]\nupstream = \"shpo\"\n",
+            "t.toml:5: proxy.route[0].upstream: there is no upstream \"shpo\"; did you mean \"shop\"?",
+        ),
+        (
+            "[[proxy.route]]\nupstream = \"shop\"\nhost = \"https://shop.example\"\n",
+            "t.toml:3: proxy.route[0].host: found \"https://shop.example\"; expected a host name without scheme and port, \
+             such as \"shop.example.com\" or \"*.example.com\"",
+        ),
+        (
+            "[proxy]\ntrusted = [\"10.0.0.0/40\"]\n",
+            "t.toml:2: proxy.trusted[0]: invalid value: string \"10.0.0.0/40\"; expected an address such as \
+             \"192.0.2.7\" or a range such as \"10.0.0.0/8\"",
+        ),
+        (
+            "[proxy.tenants]\nby = \"cookie\"\n",
+            "t.toml:2: proxy.tenants.by: invalid value: string \"cookie\"; expected \"sni\", \"host\", \"route\" or \
+             \"header:\" with a header's name",
+        ),
+        (
+            "[proxy.limits]\nreserve = 1.5\n",
+            "t.toml:2: proxy.limits.reserve: found 1.5; expected a number from 0 to 0.9",
+        ),
+        (
+            "[proxy.timeouts]\nheader = 10\n",
+            "t.toml:2: proxy.timeouts.header: invalid type: integer `10`; expected a duration such as \"250ms\", \
+             \"10s\" or \"1m30s\"",
+        ),
+        (
+            "[[proxy.tenant]]\nname = \"a\"\n[[proxy.tenant]]\nname = \"a\"\n",
+            "t.toml:4: proxy.tenant[1].name: a is there twice; keep one; `match` takes all names that it is known by",
+        ),
+        (
+            "[[proxy.sni]]\nnames = [\"a.example\"]\n[proxy.sni.rate_limit]\nallow = [\"office\"]\n",
+            "t.toml:3: proxy.sni[0].rate_limit.limit: there is nothing to limit; add limit (how many at once), rate (how \
+             many each second), or deny (lists of addresses)",
+        ),
+        (
+            "[proxy.access_log]\npath = \"\"\n",
+            "t.toml:2: proxy.access_log.path: found \"\"; expected a file or \"stdout\"; without [proxy.access_log] \
+             nothing is written",
+        ),
+    ] {
+        assert_eq!(error(text), said);
+    }
+}
+
+#[test]
+fn framing_is_nobodys_to_edit() {
+    for header in ["Connection", "Transfer-Encoding", "content-length", "Keep-Alive"] {
+        let edits = format!("{BASE}remove_request_headers = [\"{header}\"]\n");
+        assert!(error(&edits).contains("the proxy frames messages itself"), "{header}");
+        let edits = format!("{BASE}set_response_headers = {{ \"{header}\" = \"x\" }}\n");
+        assert!(error(&edits).contains("the proxy frames messages itself"), "{header}");
+    }
+    let edits = format!("{BASE}set_request_headers = {{ X-A = \"a\\nb\" }}\n");
+    assert!(error(&edits).contains("set_request_headers.X-A: found \"a\\nb\""), "{}", error(&edits));
+}
+
+#[test]
+fn two_routes_for_the_same_requests_are_one_too_many() {
+    let twice = format!("{BASE}[[proxy.route]]\nname = \"again\"\nupstream = \"shop\"\n");
+    assert!(error(&twice).contains("the same requests already go to route */"), "{}", error(&twice));
+    let other = format!("{BASE}[[proxy.route]]\nname = \"again\"\nupstream = \"shop\"\nmethods = [\"GET\"]\n");
+    assert_eq!(read(&other).unwrap().routes.len(), 2);
+}
+
+#[test]
+fn what_is_probably_not_meant_is_said() {
+    let warned = |text: &str| read(&format!("{BASE}{text}")).unwrap().warnings.join("; ");
+    assert!(warned("[proxy]\ntrusted = [\"0.0.0.0/0\"]\n").contains("any client can say"));
+    assert!(warned("[proxy]\nadmin_address = \"0.0.0.0:4154\"\n").contains("other machines may reach"));
+    assert!(
+        warned("[[proxy.listen]]\naddress = \"127.0.0.1:1\"\nproxy_protocol = \"accept\"\n").contains("proxy.trusted is")
+    );
+    assert!(warned("[[proxy.upstream]]\nname = \"idle\"\nservers = [\"a:1\"]\n").contains("no route leads to"));
+}
