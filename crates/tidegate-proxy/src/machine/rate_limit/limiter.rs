@@ -1,0 +1,277 @@
+//! One limiter: how many at once, how many a second, and who waits.
+
+use core::time::Duration;
+use std::collections::VecDeque;
+
+use foldhash::fast::FixedState;
+use hashbrown::HashMap;
+use tidegate_core::Instant;
+use tidegate_core::limit::concurrency::{self, Admission, ConcurrencyConfig, Ticket};
+use tidegate_core::limit::{ConcurrencyLimit, Limit, TokenBucket};
+
+use super::metrics::Counts;
+
+/// What a [`RateLimit`] allows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RateLimitConfig {
+    /// Transactions or connections at once; `None` for any number.
+    pub limit: Option<u32>,
+    /// How many may begin, as a rate and what may begin at once after a pause; `None` for any number.
+    pub rate: Option<Limit>,
+    /// How many may wait, first come first served; 0 to refuse at once.
+    pub queue: u32,
+    /// How long one may wait; `None` for as long as it takes.
+    pub max_age: Option<Duration>,
+    /// The status of a refusal.
+    pub error: u16,
+    /// What refusals say about when to come back; `None` to say it only where it is known.
+    pub retry: Option<Duration>,
+}
+
+impl Default for RateLimitConfig {
+    fn default() -> Self {
+        Self { limit: None, rate: None, queue: 0, max_age: None, error: 429, retry: None }
+    }
+}
+
+/// Lets at most `limit` run at once and at most `rate` begin; the next ones wait in order of arrival.
+///
+/// Who waits starts the moment that both a slot and a token are there, and is turned away at `max_age`; both happen at
+/// [`next_timeout`](Self::next_timeout) or in the event that caused them, never on a sweep. After every event drain
+/// [`poll_output`](Self::poll_output).
+///
+/// Visits are named by the caller. One that is known already shares what it has: a second request of a connection, where
+/// connections are counted, takes no second slot. An end that comes twice, or for a visit that is not known, changes
+/// nothing. O(1) for each event, but for the end of a visit that waits, which closes a gap in the bounded queue.
+#[derive(Clone, Debug)]
+pub struct RateLimit {
+    config: RateLimitConfig,
+    slots: ConcurrencyLimit<u64>,
+    bucket: Option<TokenBucket>,
+    /// Those that run or wait; no one else ever iterates over it, so its order reaches nothing.
+    visits: HashMap<u64, Visit, FixedState>,
+    outputs: VecDeque<Output>,
+    counts: Counts,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Visit {
+    Active,
+    Waiting(Ticket),
+}
+
+/// The answer to an arrival.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Decision {
+    /// It may go on at once.
+    Admit,
+    /// It waits; an [`Output`] will name it.
+    Queue,
+    /// It is turned away.
+    Reject(Rejection),
+}
+
+/// Why and how one is turned away.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Rejection {
+    /// What there was not enough of.
+    pub cause: Cause,
+    /// The status to answer with.
+    pub status: u16,
+    /// When to come back: as configured, else when the next token is there; `None` if nobody knows.
+    pub retry_after: Option<Duration>,
+}
+
+/// What there was not enough of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Cause {
+    /// Slots, and places in the queue.
+    Limit,
+    /// Tokens, and places in the queue.
+    Rate,
+    /// Time: it waited as long as one may.
+    Age,
+    /// The address is on a list of those that are always refused.
+    Denied,
+}
+
+/// What became of one that waited.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Output {
+    /// It may go on.
+    Resume {
+        /// Which.
+        id: u64,
+        /// From its arrival to now; what the delay header says.
+        waited: Duration,
+    },
+    /// It is turned away.
+    Expire {
+        /// Which.
+        id: u64,
+        /// How.
+        rejection: Rejection,
+    },
+}
+
+/// What an end ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Ended {
+    /// A visit that had a slot.
+    Active,
+    /// One that waited: its client is gone.
+    Waiting,
+    /// Nothing: it was rejected, or ended before.
+    Unknown,
+}
+
+impl RateLimit {
+    /// All slots are free, nobody waits, and the bucket is full: the first request is no burst.
+    #[must_use]
+    pub fn new(config: RateLimitConfig, now: Instant) -> Self {
+        Self {
+            slots: ConcurrencyLimit::new(config.concurrency()),
+            bucket: config.rate.map(|limit| TokenBucket::new(limit, now)),
+            visits: HashMap::with_hasher(FixedState::default()),
+            outputs: VecDeque::new(),
+            counts: Counts::default(),
+            config,
+        }
+    }
+
+    /// What is allowed.
+    #[must_use]
+    pub fn config(&self) -> RateLimitConfig {
+        self.config
+    }
+
+    /// Puts `config` in force from `now` on. Nothing that runs or waits is turned away, order and counts are kept, and no
+    /// token is minted; a rate where there was none starts with a full bucket.
+    pub fn set_config(&mut self, config: RateLimitConfig, now: Instant) {
+        self.settle(now);
+        self.slots.set_config(config.concurrency());
+        match (&mut self.bucket, config.rate) {
+            (Some(bucket), Some(limit)) => bucket.set_limit(limit, now),
+            (bucket, rate) => *bucket = rate.map(|limit| TokenBucket::new(limit, now)),
+        }
+        self.config = config;
+        self.settle(now);
+    }
+
+    /// What was counted, and who runs and waits now.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        Counts { active: u64::from(self.slots.in_flight()), queue: self.slots.queued() as u64, ..self.counts }
+    }
+
+    /// The visit `id` wants to begin. It never overtakes one that waits.
+    pub fn on_arrival(&mut self, id: u64, now: Instant) -> Decision {
+        self.settle(now);
+        match self.visits.get(&id) {
+            Some(Visit::Active) => return Decision::Admit,
+            Some(Visit::Waiting(_)) => return Decision::Queue,
+            None => {}
+        }
+        let slot_free = self.slots.queued() == 0 && self.slots.in_flight() < self.slots.config().limit;
+        let starts = slot_free && self.take_token(now);
+        let admission = if starts { self.slots.on_arrival(id, now) } else { self.slots.on_arrival_in_line(id, now) };
+        match admission {
+            Admission::Start(_) => {
+                self.visits.insert(id, Visit::Active);
+                self.counts.admitted += 1;
+                Decision::Admit
+            }
+            Admission::Queued(ticket) => {
+                self.visits.insert(id, Visit::Waiting(ticket));
+                self.counts.queued += 1;
+                Decision::Queue
+            }
+            Admission::Shed(_) => {
+                self.counts.rejected += 1;
+                let full = self.slots.in_flight() >= self.slots.config().limit;
+                Decision::Reject(self.rejection(if full { Cause::Limit } else { Cause::Rate }, now))
+            }
+        }
+    }
+
+    /// The visit `id` is over, or its client gave up waiting.
+    pub fn on_end(&mut self, id: u64, now: Instant) -> Ended {
+        let ended = match self.visits.remove(&id) {
+            Some(Visit::Active) => {
+                self.slots.on_done();
+                Ended::Active
+            }
+            Some(Visit::Waiting(ticket)) => {
+                self.slots.cancel(ticket);
+                Ended::Waiting
+            }
+            None => return Ended::Unknown,
+        };
+        self.settle(now);
+        ended
+    }
+
+    /// When the head of the queue gets its token or reaches its age; `None` if only an end can help, or nobody waits.
+    #[must_use]
+    pub fn next_timeout(&mut self, now: Instant) -> Option<Instant> {
+        let expiry = self.slots.next_timeout()?;
+        let slot_free = self.slots.in_flight() < self.slots.config().limit;
+        let token = self.bucket.as_mut().filter(|_| slot_free).and_then(|bucket| bucket.ready_at(1, now));
+        Some(token.map_or(expiry, |token| token.min(expiry))).filter(|&at| at < Instant::MAX)
+    }
+
+    /// That moment came, perhaps late.
+    pub fn on_timeout(&mut self, now: Instant) {
+        self.settle(now);
+    }
+
+    /// What became of those who waited; call until `None`.
+    pub fn poll_output(&mut self) -> Option<Output> {
+        self.outputs.pop_front()
+    }
+
+    /// Turns away who has waited too long, then starts those at the head while there are slots and tokens.
+    fn settle(&mut self, now: Instant) {
+        while let Some(expiry) = self.slots.next_timeout() {
+            // A token is taken only when the slot is there too.
+            let slot_free = self.slots.in_flight() < self.slots.config().limit;
+            if expiry > now && !(slot_free && self.take_token(now)) {
+                return;
+            }
+            let output = match self.slots.poll_output(now) {
+                Some(concurrency::Output::Start { item, queueing_delay }) => {
+                    self.visits.insert(item, Visit::Active);
+                    self.counts.resumed += 1;
+                    Output::Resume { id: item, waited: queueing_delay }
+                }
+                Some(concurrency::Output::Expired(item)) => {
+                    self.visits.remove(&item);
+                    self.counts.expired += 1;
+                    Output::Expire { id: item, rejection: self.rejection(Cause::Age, now) }
+                }
+                None => return,
+            };
+            self.outputs.push_back(output);
+        }
+    }
+
+    fn take_token(&mut self, now: Instant) -> bool {
+        self.bucket.as_mut().is_none_or(|bucket| bucket.try_take(1, now).is_ok())
+    }
+
+    fn rejection(&mut self, cause: Cause, now: Instant) -> Rejection {
+        let bucket = self.bucket.as_mut().filter(|_| cause == Cause::Rate);
+        let known = bucket.and_then(|bucket| bucket.ready_at(1, now)).map(|at| at - now);
+        Rejection { cause, status: self.config.error, retry_after: self.config.retry.or(known) }
+    }
+}
+
+impl RateLimitConfig {
+    fn concurrency(&self) -> ConcurrencyConfig {
+        ConcurrencyConfig {
+            limit: self.limit.unwrap_or(u32::MAX),
+            queue: self.queue,
+            max_age: self.max_age.unwrap_or(Duration::MAX),
+        }
+    }
+}

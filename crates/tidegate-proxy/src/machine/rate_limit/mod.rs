@@ -1,0 +1,24 @@
+//! The `rate_limit` plugin of Apache Traffic Server as a state machine, option by option.
+//!
+//! | module | its one job |
+//! |---|---|
+//! | [`limiter`] | one limiter: how many at once, how many a second, and who waits |
+//! | [`selector`] | which limiter a client's connection or request falls under, if any |
+//! | [`prefixes`] | ranges of addresses that are exempt or refused |
+//! | [`metrics`] | what a limiter counts, and the plugin's names for it |
+//!
+//! What the plugin's options say is kept. What its code does else is not: `tests` has one test for each of those.
+//! The book maps every option to ours.
+
+pub mod limiter;
+pub mod metrics;
+pub mod prefixes;
+pub mod selector;
+
+pub use limiter::{Cause, Decision, Ended, Output, RateLimit, RateLimitConfig, Rejection};
+pub use metrics::{Counts, MetricName, Scope};
+pub use prefixes::{Prefix, PrefixSet};
+pub use selector::{Access, Selector, Selectors};
+
+#[cfg(test)]
+mod tests;

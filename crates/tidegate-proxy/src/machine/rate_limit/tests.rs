@@ -1,0 +1,353 @@
+//! Tests of the limiter: its options, and what is wrong in the plugin and must not be here.
+
+use core::time::Duration;
+
+use proptest::prelude::*;
+use tidegate_core::limit::Limit;
+use tidegate_core::{Instant, Rate};
+
+use super::*;
+
+fn at(ms: u64) -> Instant {
+    Instant::from_nanos(ms * 1_000_000)
+}
+
+fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+fn limiter(config: RateLimitConfig) -> RateLimit {
+    RateLimit::new(config, at(0))
+}
+
+fn limit(limit: u32, queue: u32) -> RateLimitConfig {
+    RateLimitConfig { limit: Some(limit), queue, ..RateLimitConfig::default() }
+}
+
+fn rate(per_s: u64, burst: u64, queue: u32) -> RateLimitConfig {
+    RateLimitConfig { rate: Some(Limit::new(Rate::per_s(per_s), burst)), queue, ..RateLimitConfig::default() }
+}
+
+fn outputs(limiter: &mut RateLimit) -> Vec<Output> {
+    std::iter::from_fn(|| limiter.poll_output()).collect()
+}
+
+fn rejection(decision: Decision) -> Rejection {
+    let Decision::Reject(rejection) = decision else { panic!("{decision:?} is no rejection") };
+    rejection
+}
+
+/// How many of `n` arrivals at `at` are admitted.
+fn admitted(limiter: &mut RateLimit, ids: core::ops::Range<u64>, at: Instant) -> usize {
+    ids.filter(|&id| limiter.on_arrival(id, at) == Decision::Admit).count()
+}
+
+mod options {
+    use super::*;
+
+    #[test]
+    fn limit_bounds_what_runs_at_once() {
+        let mut limiter = limiter(limit(2, 0));
+        assert_eq!(admitted(&mut limiter, 0..5, at(0)), 2);
+        limiter.on_end(0, at(1));
+        assert_eq!(admitted(&mut limiter, 5..9, at(1)), 1);
+    }
+
+    #[test]
+    fn without_limit_and_rate_nobody_is_turned_away() {
+        assert_eq!(admitted(&mut limiter(RateLimitConfig::default()), 0..10_000, at(0)), 10_000);
+    }
+
+    #[test]
+    fn queue_holds_so_many_in_order_and_no_more() {
+        let mut limiter = limiter(limit(1, 2));
+        let decisions: Vec<_> = (0..4).map(|id| limiter.on_arrival(id, at(id))).collect();
+        assert_eq!(decisions[..3], [Decision::Admit, Decision::Queue, Decision::Queue]);
+        assert_eq!(rejection(decisions[3]).cause, Cause::Limit);
+        limiter.on_end(0, at(10));
+        limiter.on_end(1, at(20));
+        let resumed = [Output::Resume { id: 1, waited: ms(9) }, Output::Resume { id: 2, waited: ms(18) }];
+        assert_eq!(outputs(&mut limiter), resumed);
+    }
+
+    #[test]
+    fn queue_of_zero_refuses_at_once() {
+        let mut limiter = limiter(limit(1, 0));
+        limiter.on_arrival(0, at(0));
+        assert!(matches!(limiter.on_arrival(1, at(0)), Decision::Reject(_)));
+    }
+
+    #[test]
+    fn maxage_is_in_the_unit_it_says_and_kept_to_the_nanosecond() {
+        let mut limiter = limiter(RateLimitConfig { max_age: Some(ms(50)), ..limit(1, 9) });
+        limiter.on_arrival(0, at(0));
+        limiter.on_arrival(1, at(7));
+        assert_eq!(limiter.next_timeout(at(7)), Some(at(57)));
+        limiter.on_timeout(at(57).minus_nanos(1));
+        assert_eq!(outputs(&mut limiter), []);
+        limiter.on_timeout(at(57));
+        assert!(matches!(outputs(&mut limiter)[..], [Output::Expire { id: 1, rejection: Rejection { cause: Cause::Age, .. } }]));
+    }
+
+    #[test]
+    fn without_maxage_one_waits_as_long_as_it_takes() {
+        let mut limiter = limiter(limit(1, 9));
+        limiter.on_arrival(0, at(0));
+        limiter.on_arrival(1, at(0));
+        assert_eq!(limiter.next_timeout(at(0)), None, "only an end can help");
+        limiter.on_timeout(at(1_000_000_000));
+        assert_eq!(outputs(&mut limiter), []);
+    }
+
+    #[test]
+    fn error_and_retry_are_what_refusals_say() {
+        let config = RateLimitConfig { error: 503, retry: Some(Duration::from_secs(7)), ..limit(0, 0) };
+        let refused = rejection(limiter(config).on_arrival(0, at(0)));
+        assert_eq!((refused.status, refused.retry_after), (503, Some(Duration::from_secs(7))));
+        assert_eq!(rejection(limiter(limit(0, 0)).on_arrival(0, at(0))).status, 429, "the default");
+    }
+
+    #[test]
+    fn where_retry_is_not_set_the_next_token_is_named() {
+        let mut limiter = limiter(rate(10, 1, 0));
+        limiter.on_arrival(0, at(0));
+        let refused = rejection(limiter.on_arrival(1, at(40)));
+        assert_eq!((refused.cause, refused.retry_after), (Cause::Rate, Some(ms(60))));
+        assert_eq!(limiter.on_arrival(2, at(100)), Decision::Admit, "it comes true");
+    }
+
+    #[test]
+    fn conntrack_counts_a_connection_once_and_until_it_ends() {
+        let mut limiter = limiter(limit(1, 1));
+        // The same connection three times, then another one, twice.
+        assert!((0..3).all(|_| limiter.on_arrival(7, at(0)) == Decision::Admit));
+        assert!((0..2).all(|_| limiter.on_arrival(8, at(0)) == Decision::Queue));
+        assert_eq!((limiter.counts().active, limiter.counts().queue), (1, 1));
+        limiter.on_end(7, at(5));
+        assert_eq!(outputs(&mut limiter), [Output::Resume { id: 8, waited: ms(5) }]);
+    }
+
+    #[test]
+    fn rate_is_the_long_run_and_burst_the_head_start() {
+        let mut limiter = limiter(rate(100, 5, 0));
+        assert_eq!(admitted(&mut limiter, 0..20, at(0)), 5);
+        let in_a_second: usize = (1..=1_000).map(|t| admitted(&mut limiter, t * 100..t * 100 + 3, at(t))).sum();
+        assert_eq!(in_a_second, 100);
+    }
+
+    #[test]
+    fn limit_and_rate_together_need_a_slot_and_a_token() {
+        let mut limiter = limiter(RateLimitConfig { limit: Some(1), ..rate(10, 2, 9) });
+        assert_eq!(limiter.on_arrival(0, at(0)), Decision::Admit);
+        limiter.on_arrival(1, at(0));
+        limiter.on_arrival(2, at(0));
+        limiter.on_end(0, at(1));
+        assert_eq!(outputs(&mut limiter), [Output::Resume { id: 1, waited: ms(1) }], "the second token");
+        limiter.on_end(1, at(2));
+        assert_eq!(outputs(&mut limiter), [], "a slot, no token");
+        assert_eq!(limiter.next_timeout(at(2)), Some(at(100)));
+        limiter.on_timeout(at(100));
+        assert_eq!(outputs(&mut limiter), [Output::Resume { id: 2, waited: ms(100) }]);
+    }
+
+    #[test]
+    fn metrics_count_every_outcome_once() {
+        let mut limiter = limiter(RateLimitConfig { max_age: Some(ms(10)), ..limit(1, 2) });
+        for id in 0..4 {
+            limiter.on_arrival(id, at(0));
+        }
+        limiter.on_end(0, at(5));
+        limiter.on_timeout(at(10));
+        let counts = limiter.counts();
+        let expected =
+            Counts { admitted: 1, queued: 2, rejected: 1, expired: 1, resumed: 1, active: 1, queue: 0 };
+        assert_eq!(counts, expected);
+    }
+
+    #[test]
+    fn a_changed_limit_keeps_those_who_run_and_wait() {
+        let mut limiter = limiter(limit(2, 5));
+        for id in 0..4 {
+            limiter.on_arrival(id, at(0));
+        }
+        limiter.set_config(limit(1, 0), at(1));
+        assert_eq!((limiter.counts().active, limiter.counts().queue), (2, 2));
+        limiter.set_config(limit(3, 5), at(2));
+        assert_eq!(outputs(&mut limiter), [Output::Resume { id: 2, waited: ms(2) }]);
+    }
+}
+
+/// What the plugin's source does, seen in its master branch and its history of repairs.
+mod not_as_in_the_plugin {
+    use super::*;
+
+    #[test]
+    fn a_rate_is_no_limit_of_what_runs_at_once() {
+        // There, `rate` of an SNI selector is stored as its `limit`.
+        let mut limiter = limiter(rate(10, 10, 0));
+        assert_eq!(admitted(&mut limiter, 0..10, at(0)), 10);
+        assert_eq!(admitted(&mut limiter, 10..20, at(1_000)), 10, "the first ten still run");
+        for id in 0..10 {
+            limiter.on_end(id, at(1_000));
+        }
+        assert_eq!(admitted(&mut limiter, 20..30, at(1_000)), 0, "free slots are no tokens");
+    }
+
+    #[test]
+    fn every_bucket_fills_at_its_own_rate() {
+        // There, all fill by the amount of the first.
+        let (mut slow, mut fast) = (limiter(rate(40, 40, 0)), limiter(rate(4_000, 4_000, 0)));
+        assert_eq!((admitted(&mut slow, 0..5_000, at(0)), admitted(&mut fast, 0..5_000, at(0))), (40, 4_000));
+        assert_eq!(admitted(&mut slow, 5_000..9_999, at(500)), 20);
+        assert_eq!(admitted(&mut fast, 5_000..9_999, at(500)), 2_000);
+    }
+
+    #[test]
+    fn a_rate_below_forty_per_second_fills_too() {
+        // There, a fortieth of it in whole numbers is added every 25 ms, which is nothing.
+        for per_s in [1, 3, 39] {
+            let mut limiter = limiter(rate(per_s, per_s, 0));
+            admitted(&mut limiter, 0..100, at(0));
+            let polled: usize = (1..=10_000).map(|t| admitted(&mut limiter, t * 1_000..t * 1_000 + 1, at(t))).sum();
+            assert_eq!(polled as u64, per_s * 10, "{per_s}/s for ten seconds");
+        }
+    }
+
+    #[test]
+    fn the_first_requests_are_not_refused() {
+        // There, buckets start empty.
+        assert_eq!(admitted(&mut limiter(rate(10, 10, 0)), 0..10, at(0)), 10);
+    }
+
+    #[test]
+    fn who_waits_for_a_rate_alone_is_resumed() {
+        // There, only a limiter with a limit ever looks at its queue.
+        let mut limiter = limiter(rate(10, 1, 9));
+        limiter.on_arrival(0, at(0));
+        assert_eq!(limiter.on_arrival(1, at(0)), Decision::Queue);
+        assert_eq!(limiter.next_timeout(at(0)), Some(at(100)));
+        limiter.on_timeout(at(100));
+        assert_eq!(outputs(&mut limiter), [Output::Resume { id: 1, waited: ms(100) }]);
+    }
+
+    #[test]
+    fn who_is_allowed_passes() {
+        // There, a client on the exclusion list is refused.
+        let allow = [Prefix::new("10.0.0.0".parse().unwrap(), 8).unwrap()].into_iter().collect();
+        let selector = Selector { allow, ..Selector::default() };
+        assert_eq!(selector.access("10.9.8.7".parse().unwrap()), Access::Exempt);
+    }
+
+    #[test]
+    fn who_waits_starts_in_the_event_that_frees_the_slot() {
+        // There, a sweep every 300 ms looks at the queue.
+        let mut limiter = limiter(limit(1, 9));
+        limiter.on_arrival(0, at(0));
+        limiter.on_arrival(1, at(0));
+        limiter.on_end(0, at(1));
+        assert_eq!(outputs(&mut limiter), [Output::Resume { id: 1, waited: ms(1) }]);
+    }
+
+    #[test]
+    fn no_end_is_counted_twice_and_none_goes_below_zero() {
+        // There, "active counter underflow" had to be repaired, and a queued connection that closed leaked.
+        let mut limiter = limiter(limit(1, 1));
+        limiter.on_arrival(0, at(0));
+        limiter.on_arrival(1, at(0));
+        limiter.on_arrival(2, at(0));
+        assert_eq!(limiter.on_end(1, at(1)), Ended::Waiting, "it closed while it waited");
+        assert_eq!(limiter.on_end(1, at(1)), Ended::Unknown);
+        assert_eq!(limiter.on_end(2, at(1)), Ended::Unknown, "it was rejected");
+        assert_eq!(limiter.on_end(0, at(1)), Ended::Active);
+        assert_eq!(limiter.on_end(0, at(1)), Ended::Unknown);
+        assert_eq!(limiter.counts().active, 0);
+        assert_eq!(admitted(&mut limiter, 3..9, at(1)), 1, "the limit is still one");
+    }
+
+    #[test]
+    fn nobody_passes_those_who_wait() {
+        // There, "queue bypass" had to be repaired: an arrival took the slot that those in the queue waited for.
+        let mut limiter = limiter(limit(1, 9));
+        for id in 0..3 {
+            limiter.on_arrival(id, at(0));
+        }
+        limiter.on_end(0, at(1));
+        assert_eq!(limiter.on_arrival(3, at(1)), Decision::Queue);
+        assert_eq!(outputs(&mut limiter), [Output::Resume { id: 1, waited: ms(1) }]);
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Arrive,
+    End(usize),
+    Wait(u64),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![3 => Just(Step::Arrive), 2 => any::<usize>().prop_map(Step::End), 2 => (0u64..40).prop_map(Step::Wait)]
+}
+
+proptest! {
+    #[test]
+    fn the_books_balance_and_both_limits_hold(
+        steps in proptest::collection::vec(step(), 1..300),
+        most in proptest::option::of(0u32..4),
+        per_s in proptest::option::of((1u64..200, 1u64..4)),
+        queue in 0u32..5,
+        max_age in proptest::option::of(1u64..60),
+    ) {
+        let mut limiter = limiter(RateLimitConfig {
+            limit: most,
+            rate: per_s.map(|(per_s, burst)| Limit::new(Rate::per_s(per_s), burst)),
+            queue,
+            max_age: max_age.map(ms),
+            ..RateLimitConfig::default()
+        });
+        let (mut now, mut running, mut waiting) = (0, Vec::new(), Vec::new());
+        let mut begun = 0u64;
+        for (id, step) in (0u64..).zip(steps) {
+            match step {
+                Step::Arrive => {
+                    let decision = limiter.on_arrival(id, at(now));
+                    match decision {
+                        Decision::Admit => {
+                            begun += 1;
+                            running.push(id);
+                        }
+                        Decision::Queue => waiting.push(id),
+                        Decision::Reject(_) => {}
+                    }
+                }
+                Step::End(place) if !running.is_empty() => {
+                    let place = place % running.len();
+                    limiter.on_end(running.swap_remove(place), at(now));
+                }
+                Step::End(place) if !waiting.is_empty() => {
+                    let place = place % waiting.len();
+                    limiter.on_end(waiting.remove(place), at(now));
+                }
+                Step::End(_) => {}
+                Step::Wait(span) => {
+                    now += span;
+                    limiter.on_timeout(at(now));
+                }
+            }
+            for output in outputs(&mut limiter) {
+                let (Output::Resume { id, .. } | Output::Expire { id, .. }) = output;
+                prop_assert_eq!(waiting.remove(0), id, "first come, first served");
+                if matches!(output, Output::Resume { .. }) {
+                    begun += 1;
+                    running.push(id);
+                }
+            }
+            let counts = limiter.counts();
+            prop_assert_eq!((counts.active, counts.queue), (running.len() as u64, waiting.len() as u64));
+            prop_assert_eq!(counts.admitted + counts.resumed, begun);
+            prop_assert!(counts.queue <= u64::from(queue));
+            prop_assert!(most.is_none_or(|most| counts.active <= u64::from(most)));
+            prop_assert!(per_s.is_none_or(|(per_s, burst)| begun * 1_000 <= burst * 1_000 + per_s * now));
+            prop_assert!(limiter.next_timeout(at(now)).is_none_or(|timeout| timeout > at(now)));
+        }
+    }
+}

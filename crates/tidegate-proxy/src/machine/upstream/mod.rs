@@ -1,0 +1,28 @@
+//! Which server gets a request, whether a server is well, and what may be tried again.
+//!
+//! | module | its one job |
+//! |---|---|
+//! | [`config`] | the settings of a pool, with their defaults |
+//! | [`pool`] | the servers of one upstream: who is asked, who waits, who is refused |
+//! | `balance` | round robin and least loaded, by weight |
+//! | [`passive`] | ejects a server whose requests fail |
+//! | [`active`] | asks a server how it is, and believes it after some answers |
+//! | [`budget`] | how many retries the requests have paid for |
+//! | [`retry`] | which failures may be tried again at all |
+//!
+//! A pool belongs to one thread. Its requests are named by the caller and its servers by their place in the list.
+
+pub mod active;
+mod balance;
+pub mod budget;
+pub mod config;
+pub mod passive;
+pub mod pool;
+pub mod retry;
+
+pub use active::{ActiveHealth, Change};
+pub use budget::RetryBudget;
+pub use config::{ActiveConfig, Balance, PassiveConfig, PoolConfig, RetryConfig, ServerConfig};
+pub use passive::Passive;
+pub use pool::{Acquire, Outcome, Output, Pool, Refusal, ServerState, Tried};
+pub use retry::{Failure, Replay, is_idempotent, may_retry};

@@ -1,0 +1,131 @@
+//! Ejects a server whose requests fail.
+
+use tidegate_core::Instant;
+use tidegate_core::time::nanos;
+
+use super::config::PassiveConfig;
+
+/// What one server's requests suffered, and until when it is therefore not asked.
+///
+/// A server that comes back is on probation: the next failure ejects it again, and for longer. Whether it may be ejected
+/// at all is for the pool to say, which knows the others.
+/// Source: outlier detection as in Envoy. Departures: probation, and time instead of sweeps forgives.
+#[derive(Clone, Debug, Default)]
+pub struct Passive {
+    /// Failures in a row.
+    failures: u32,
+    /// Ejections that are not forgiven yet.
+    ejections: u32,
+    /// End of the latest ejection.
+    until: Option<Instant>,
+    /// No success since the latest ejection.
+    probation: bool,
+}
+
+impl Passive {
+    /// True while the server is not to be asked.
+    #[must_use]
+    pub fn is_ejected(&self, now: Instant) -> bool {
+        self.until.is_some_and(|until| now < until)
+    }
+
+    /// When the latest ejection ends or ended.
+    #[must_use]
+    pub fn until(&self) -> Option<Instant> {
+        self.until
+    }
+
+    /// A request was answered.
+    pub fn on_success(&mut self) {
+        self.failures = 0;
+        self.probation = false;
+    }
+
+    /// A request failed; true if the server is due for an ejection.
+    pub fn on_failure(&mut self, config: &PassiveConfig, now: Instant) -> bool {
+        self.failures = self.failures.saturating_add(1);
+        !self.is_ejected(now) && (self.probation || self.failures >= config.failures.max(1))
+    }
+
+    /// Ejects it from `now` on, the longer the more often that happened of late.
+    pub fn eject(&mut self, config: &PassiveConfig, now: Instant) {
+        if let Some(back) = self.until {
+            // Each span of one ejection without another one forgives one.
+            let forgiven = now.nanos_since(back) / nanos(config.ejection).max(1);
+            self.ejections = self.ejections.saturating_sub(u32::try_from(forgiven).unwrap_or(u32::MAX));
+        }
+        self.ejections = self.ejections.saturating_add(1);
+        let span = config.ejection.saturating_mul(self.ejections).min(config.max_ejection);
+        self.until = Some(now + span);
+        self.failures = 0;
+        self.probation = true;
+    }
+
+    /// Forgets everything: whoever asked it found it well.
+    pub fn reset(&mut self) {
+        *self = Self::default();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::time::Duration;
+
+    const CONFIG: PassiveConfig = PassiveConfig {
+        failures: 3,
+        ejection: Duration::from_secs(10),
+        max_ejection: Duration::from_secs(25),
+        max_ejected: 1.0,
+    };
+
+    fn at(s: u64) -> Instant {
+        Instant::from_nanos(s * 1_000_000_000)
+    }
+
+    fn ejected_at(s: u64) -> Passive {
+        let mut passive = Passive::default();
+        passive.eject(&CONFIG, at(s));
+        passive
+    }
+
+    #[test]
+    fn only_failures_in_a_row_count() {
+        let mut passive = Passive::default();
+        assert!(!passive.on_failure(&CONFIG, at(0)) && !passive.on_failure(&CONFIG, at(0)));
+        passive.on_success();
+        assert!(!passive.on_failure(&CONFIG, at(0)) && !passive.on_failure(&CONFIG, at(0)));
+        assert!(passive.on_failure(&CONFIG, at(0)));
+    }
+
+    #[test]
+    fn who_comes_back_is_on_probation_until_it_answers() {
+        let mut passive = ejected_at(0);
+        assert!(passive.is_ejected(at(9)) && !passive.is_ejected(at(10)));
+        assert!(passive.clone().on_failure(&CONFIG, at(10)), "one failure is enough");
+        passive.on_success();
+        assert!(!passive.on_failure(&CONFIG, at(10)));
+    }
+
+    #[test]
+    fn what_was_under_way_when_it_was_ejected_does_not_eject_again() {
+        let mut passive = ejected_at(0);
+        assert!((0..10).all(|_| !passive.on_failure(&CONFIG, at(1))));
+    }
+
+    #[test]
+    fn ejections_in_close_succession_last_longer_up_to_a_bound() {
+        let mut passive = ejected_at(0);
+        passive.eject(&CONFIG, at(11));
+        assert_eq!(passive.until(), Some(at(31)));
+        passive.eject(&CONFIG, at(32));
+        assert_eq!(passive.until(), Some(at(57)), "25 s is the longest");
+    }
+
+    #[test]
+    fn time_without_an_ejection_forgives() {
+        let mut passive = ejected_at(0);
+        passive.eject(&CONFIG, at(20));
+        assert_eq!(passive.until(), Some(at(30)), "ten good seconds forgave the first");
+    }
+}

@@ -1,0 +1,365 @@
+//! The servers of one upstream: who is asked, who waits, who is refused.
+
+use core::time::Duration;
+use std::collections::VecDeque;
+
+use tidegate_core::time::nanos;
+use tidegate_core::{Instant, Rng};
+
+use super::balance::{Balancer, Candidate};
+use super::budget::RetryBudget;
+use super::config::{MAX_TRIES, PoolConfig, ServerConfig};
+use super::passive::Passive;
+
+/// Weights are scaled so that a server's slow start has steps: its full share is 1,000 times its weight.
+const FULL: u64 = 1_000;
+/// A server that just came back gets a twentieth, not nothing: without requests it would never warm up.
+const COLD: u64 = 50;
+
+/// The servers of one upstream and the requests that wait for one of them.
+///
+/// A request gets a server that is up, not ejected, has a slot free and was not tried before. If only tried ones are left,
+/// one of them; if all that are up are ejected, one of those, since a server that failed some requests is better than a
+/// certain refusal. If every server that would do is full, the request waits, first come first served, and starts the
+/// moment a slot frees anywhere. The queue is one for all servers: a request never waits for a busy one while another is
+/// free.
+///
+/// Whatever started ends once, with [`on_end`](Self::on_end). After every event drain [`poll_output`](Self::poll_output).
+#[derive(Clone, Debug)]
+pub struct Pool {
+    config: PoolConfig,
+    servers: Vec<Server>,
+    balancer: Balancer,
+    /// In order of arrival, so of age.
+    waiting: VecDeque<Waiting>,
+    outputs: VecDeque<Output>,
+    budget: RetryBudget,
+    /// What the balancer chooses among, kept for its memory.
+    candidates: Vec<Candidate>,
+    /// When slots were last offered to those who wait; ejections that ended before were seen to end.
+    settled: Instant,
+}
+
+#[derive(Clone, Debug)]
+struct Server {
+    config: ServerConfig,
+    active: u32,
+    /// By its checks; true without any.
+    up: bool,
+    passive: Passive,
+    /// When it last came back from its checks' verdict; an ejection's end is known to `passive`.
+    back: Option<Instant>,
+    requests: u64,
+    failures: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Waiting {
+    request: u64,
+    arrival: Instant,
+    tried: Tried,
+}
+
+/// The servers that a request was sent to already.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Tried([Option<u16>; MAX_TRIES as usize]);
+
+impl Tried {
+    /// Adds the server at this place; one more than the greatest number of tries is forgotten.
+    #[must_use]
+    pub fn and(mut self, server: usize) -> Self {
+        if let (Some(free), Ok(server)) = (self.0.iter_mut().find(|slot| slot.is_none()), u16::try_from(server)) {
+            *free = Some(server);
+        }
+        self
+    }
+
+    /// True if the server at this place was tried.
+    #[must_use]
+    pub fn contains(&self, server: usize) -> bool {
+        self.0.iter().flatten().any(|&tried| usize::from(tried) == server)
+    }
+}
+
+/// The answer to a request for a server.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Acquire {
+    /// It has this server, whose slot it holds.
+    Start(usize),
+    /// It waits; an [`Output`] will name it.
+    Queued,
+    /// It gets none.
+    Refused(Refusal),
+}
+
+/// Why a request gets no server.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Refusal {
+    /// No server is up.
+    NoServer,
+    /// All are full, and so is the queue.
+    QueueFull,
+    /// It waited as long as one may.
+    TimedOut,
+}
+
+/// What became of a request that waited.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Output {
+    /// It has this server, whose slot it holds.
+    Start {
+        /// Which.
+        request: u64,
+        /// Its server.
+        server: usize,
+        /// From its arrival to now.
+        waited: Duration,
+    },
+    /// It gets none.
+    Refused {
+        /// Which.
+        request: u64,
+        /// Why.
+        refusal: Refusal,
+    },
+}
+
+/// How a request ended, as far as its server is concerned.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Outcome {
+    /// The server answered.
+    Success,
+    /// It could not be reached, did not answer, or broke off its answer.
+    Failure,
+    /// The client gave up or misbehaved: that says nothing about the server.
+    Abandoned,
+}
+
+/// One server as it is now.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ServerState {
+    /// Requests under way.
+    pub active: u32,
+    /// By its checks.
+    pub up: bool,
+    /// Failed too often of late.
+    pub ejected: bool,
+    /// Requests started there since the pool began.
+    pub requests: u64,
+    /// Of these, how many ended with a failure of the server.
+    pub failures: u64,
+}
+
+impl Pool {
+    /// All servers are up and idle, and nobody waits.
+    #[must_use]
+    pub fn new(config: PoolConfig, now: Instant) -> Self {
+        let servers: Vec<_> = config.servers.iter().map(|&config| Server::new(config)).collect();
+        Self {
+            balancer: Balancer::new(config.balance, servers.len()),
+            candidates: Vec::with_capacity(servers.len()),
+            budget: RetryBudget::new(&config.retry, now),
+            servers,
+            waiting: VecDeque::new(),
+            outputs: VecDeque::new(),
+            settled: now,
+            config,
+        }
+    }
+
+    /// The settings in force.
+    #[must_use]
+    pub fn config(&self) -> &PoolConfig {
+        &self.config
+    }
+
+    /// Requests that wait.
+    #[must_use]
+    pub fn pending(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// The servers as they are at `now`, in their order.
+    pub fn servers(&self, now: Instant) -> impl Iterator<Item = ServerState> {
+        self.servers.iter().map(move |server| ServerState {
+            active: server.active,
+            up: server.up,
+            ejected: server.passive.is_ejected(now),
+            requests: server.requests,
+            failures: server.failures,
+        })
+    }
+
+    /// `request` wants a server that is none of `tried`, if possible. The first try of a request pays into the budget.
+    pub fn acquire(&mut self, request: u64, tried: Tried, rng: &mut Rng, now: Instant) -> Acquire {
+        self.settle(rng, now);
+        if tried == Tried::default() {
+            self.budget.on_request();
+        }
+        // Nobody overtakes: while some wait, all servers that would do are full.
+        if self.waiting.is_empty()
+            && let Some(server) = self.start(tried, rng, now)
+        {
+            return Acquire::Start(server);
+        }
+        if !self.has_server() {
+            return Acquire::Refused(Refusal::NoServer);
+        }
+        if self.waiting.len() >= self.config.max_pending as usize {
+            return Acquire::Refused(Refusal::QueueFull);
+        }
+        // Time that steps back makes nobody older than the one ahead, so that the head is always the oldest.
+        let arrival = self.waiting.back().map_or(now, |last| last.arrival.max(now));
+        self.waiting.push_back(Waiting { request, arrival, tried });
+        Acquire::Queued
+    }
+
+    /// Takes one retry out of the budget, if there is one.
+    pub fn try_retry(&mut self, now: Instant) -> bool {
+        self.budget.try_retry(now)
+    }
+
+    /// A request that had the server at this place ended; its slot is for the next in line.
+    ///
+    /// # Panics
+    /// If nothing is under way there.
+    pub fn on_end(&mut self, server: usize, outcome: Outcome, rng: &mut Rng, now: Instant) {
+        let place = server;
+        let server = &mut self.servers[place];
+        server.active = server.active.checked_sub(1).expect("only what was started can end");
+        match outcome {
+            Outcome::Success => server.passive.on_success(),
+            Outcome::Failure => {
+                server.failures += 1;
+                self.on_failure(place, now);
+            }
+            Outcome::Abandoned => {}
+        }
+        self.settle(rng, now);
+    }
+
+    /// A waiting request's client is gone; false if it does not wait. O(n) in those who wait.
+    pub fn cancel(&mut self, request: u64) -> bool {
+        let place = self.waiting.iter().position(|waiting| waiting.request == request);
+        place.is_some_and(|place| self.waiting.remove(place).is_some())
+    }
+
+    /// The checks of a server found it well, or not. Who was found well starts anew: its past failures are forgotten.
+    pub fn set_up(&mut self, server: usize, up: bool, rng: &mut Rng, now: Instant) {
+        let server = &mut self.servers[server];
+        if up && !server.up {
+            server.back = Some(now);
+            server.passive.reset();
+        }
+        server.up = up;
+        self.settle(rng, now);
+    }
+
+    /// When somebody's wait ends, or an ejection that somebody waits behind.
+    #[must_use]
+    pub fn next_timeout(&self) -> Option<Instant> {
+        let expiry = self.waiting.front()?.arrival + self.config.pending_timeout;
+        let until = self.servers.iter().filter(|server| server.up).filter_map(|server| server.passive.until());
+        Some(until.filter(|&until| until > self.settled).min().map_or(expiry, |until| until.min(expiry)))
+    }
+
+    /// That moment came, perhaps late.
+    pub fn on_timeout(&mut self, rng: &mut Rng, now: Instant) {
+        self.settle(rng, now);
+    }
+
+    /// What became of those who waited; call until `None`.
+    pub fn poll_output(&mut self) -> Option<Output> {
+        self.outputs.pop_front()
+    }
+
+    /// Takes over what `old` knew of the health of `theirs`, which is the server at `place` here.
+    pub fn inherit(&mut self, place: usize, old: &Self, theirs: usize) {
+        let (mine, theirs) = (&mut self.servers[place], &old.servers[theirs]);
+        mine.up = theirs.up;
+        mine.passive = theirs.passive.clone();
+        mine.back = theirs.back;
+    }
+
+    fn on_failure(&mut self, place: usize, now: Instant) {
+        let Some(config) = self.config.passive else { return };
+        if !self.servers[place].passive.on_failure(&config, now) {
+            return;
+        }
+        let ejected = self.servers.iter().filter(|server| server.passive.is_ejected(now)).count();
+        #[expect(clippy::cast_precision_loss, reason = "numbers of servers are small")]
+        let allowed = (ejected + 1) as f64 <= self.servers.len() as f64 * config.max_ejected;
+        if allowed {
+            self.servers[place].passive.eject(&config, now);
+        }
+    }
+
+    fn has_server(&self) -> bool {
+        self.servers.iter().any(|server| server.up && server.config.weight > 0)
+    }
+
+    /// Ends waits that are over, then starts those at the head while there are slots.
+    fn settle(&mut self, rng: &mut Rng, now: Instant) {
+        self.settled = self.settled.max(now);
+        while let Some(&Waiting { request, arrival, tried }) = self.waiting.front() {
+            let output = if arrival + self.config.pending_timeout <= now {
+                Output::Refused { request, refusal: Refusal::TimedOut }
+            } else if let Some(server) = self.start(tried, rng, now) {
+                Output::Start { request, server, waited: now - arrival }
+            } else if self.has_server() {
+                return;
+            } else {
+                Output::Refused { request, refusal: Refusal::NoServer }
+            };
+            self.waiting.pop_front();
+            self.outputs.push_back(output);
+        }
+    }
+
+    /// Takes a slot of a server that would do.
+    fn start(&mut self, tried: Tried, rng: &mut Rng, now: Instant) -> Option<usize> {
+        let some_are_well = self.servers.iter().any(|server| server.is_well(now));
+        let slow_start = nanos(self.config.slow_start);
+        let mut fill = |candidates: &mut Vec<Candidate>, tried: Tried| {
+            candidates.clear();
+            candidates.extend(self.servers.iter().enumerate().map(|(place, server)| {
+                let usable = if some_are_well { server.is_well(now) } else { server.up };
+                let free = server.active < server.config.max_connections;
+                let weight = if usable && free && !tried.contains(place) { server.weight(slow_start, now) } else { 0 };
+                Candidate { weight, active: server.active }
+            }));
+            self.balancer.pick(candidates, rng)
+        };
+        let untried = fill(&mut self.candidates, tried);
+        let server = if tried == Tried::default() { untried } else { untried.or_else(|| fill(&mut self.candidates, Tried::default())) }?;
+        self.servers[server].active += 1;
+        self.servers[server].requests += 1;
+        Some(server)
+    }
+}
+
+impl Server {
+    fn new(config: ServerConfig) -> Self {
+        Self { config, active: 0, up: true, passive: Passive::default(), back: None, requests: 0, failures: 0 }
+    }
+
+    fn is_well(&self, now: Instant) -> bool {
+        self.up && self.config.weight > 0 && !self.passive.is_ejected(now)
+    }
+
+    /// Its share now, in thousandths of a weight; less than its full one while it starts slowly.
+    fn weight(&self, slow_start_ns: u64, now: Instant) -> u32 {
+        let back = self.back.max(self.passive.until());
+        let part = match back {
+            Some(back) if slow_start_ns > 0 => {
+                let age = u128::from(now.nanos_since(back)) * u128::from(FULL) / u128::from(slow_start_ns);
+                u64::try_from(age).unwrap_or(FULL).clamp(COLD, FULL)
+            }
+            _ => FULL,
+        };
+        u32::try_from(u64::from(self.config.weight) * part).expect("a 16-bit weight times a thousand")
+    }
+}
+
+#[cfg(test)]
+mod tests;

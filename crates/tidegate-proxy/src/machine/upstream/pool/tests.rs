@@ -1,0 +1,223 @@
+//! Tests of the pool.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::machine::upstream::config::{Balance, PassiveConfig};
+
+fn at(ms: u64) -> Instant {
+    Instant::from_nanos(ms * 1_000_000)
+}
+
+fn config(servers: usize, max_connections: u32, max_pending: u32) -> PoolConfig {
+    PoolConfig {
+        servers: vec![ServerConfig { weight: 1, max_connections }; servers],
+        balance: Balance::RoundRobin,
+        max_pending,
+        pending_timeout: Duration::from_millis(100),
+        ..PoolConfig::default()
+    }
+}
+
+struct Fixture {
+    pool: Pool,
+    rng: Rng,
+}
+
+impl Fixture {
+    fn new(config: PoolConfig) -> Self {
+        Self { pool: Pool::new(config, at(0)), rng: Rng::new(7) }
+    }
+
+    fn ask(&mut self, request: u64, ms: u64) -> Acquire {
+        self.pool.acquire(request, Tried::default(), &mut self.rng, at(ms))
+    }
+
+    fn end(&mut self, server: usize, outcome: Outcome, ms: u64) -> Vec<Output> {
+        self.pool.on_end(server, outcome, &mut self.rng, at(ms));
+        std::iter::from_fn(|| self.pool.poll_output()).collect()
+    }
+
+    fn time(&mut self, ms: u64) -> Vec<Output> {
+        self.pool.on_timeout(&mut self.rng, at(ms));
+        std::iter::from_fn(|| self.pool.poll_output()).collect()
+    }
+
+    /// Sends one request that fails, to wherever it goes.
+    fn fail(&mut self, ms: u64) -> usize {
+        let Acquire::Start(server) = self.ask(0, ms) else { panic!("a slot is free") };
+        self.end(server, Outcome::Failure, ms);
+        server
+    }
+}
+
+#[test]
+fn a_slot_that_frees_anywhere_starts_the_one_that_waits_longest() {
+    let mut fixture = Fixture::new(config(2, 1, 2));
+    assert_eq!((fixture.ask(1, 0), fixture.ask(2, 0)), (Acquire::Start(0), Acquire::Start(1)));
+    assert_eq!((fixture.ask(3, 1), fixture.ask(4, 2)), (Acquire::Queued, Acquire::Queued));
+    assert_eq!(fixture.ask(5, 3), Acquire::Refused(Refusal::QueueFull));
+    let start = Output::Start { request: 3, server: 1, waited: Duration::from_millis(4) };
+    assert_eq!(fixture.end(1, Outcome::Success, 5), [start]);
+}
+
+#[test]
+fn nobody_waits_longer_than_he_may() {
+    let mut fixture = Fixture::new(config(1, 1, 9));
+    fixture.ask(1, 0);
+    fixture.ask(2, 10);
+    assert_eq!(fixture.pool.next_timeout(), Some(at(110)));
+    assert_eq!(fixture.time(109), []);
+    assert_eq!(fixture.time(110), [Output::Refused { request: 2, refusal: Refusal::TimedOut }]);
+    assert_eq!(fixture.pool.next_timeout(), None);
+}
+
+#[test]
+fn who_gave_up_waits_no_more() {
+    let mut fixture = Fixture::new(config(1, 1, 9));
+    fixture.ask(1, 0);
+    fixture.ask(2, 0);
+    assert!(fixture.pool.cancel(2) && !fixture.pool.cancel(2) && !fixture.pool.cancel(1));
+    assert_eq!(fixture.end(0, Outcome::Abandoned, 1), []);
+}
+
+#[test]
+fn a_retry_goes_where_it_has_not_been() {
+    let mut fixture = Fixture::new(config(3, 9, 9));
+    let tried = Tried::default().and(0).and(2);
+    for _ in 0..5 {
+        assert_eq!(fixture.pool.acquire(1, tried, &mut fixture.rng, at(0)), Acquire::Start(1));
+    }
+    let tried = tried.and(1);
+    assert!(matches!(fixture.pool.acquire(1, tried, &mut fixture.rng, at(0)), Acquire::Start(_)), "rather twice than never");
+}
+
+#[test]
+fn a_server_that_is_down_gets_nothing_and_drops_nothing_that_runs() {
+    let mut fixture = Fixture::new(config(2, 9, 9));
+    let Acquire::Start(server) = fixture.ask(1, 0) else { panic!("a slot is free") };
+    fixture.pool.set_up(server, false, &mut fixture.rng, at(0));
+    assert!((0..10).all(|request| fixture.ask(request, 1) == Acquire::Start(1 - server)));
+    assert_eq!(fixture.end(server, Outcome::Success, 2), []);
+    fixture.pool.set_up(1 - server, false, &mut fixture.rng, at(3));
+    assert_eq!(fixture.ask(1, 3), Acquire::Refused(Refusal::NoServer));
+}
+
+#[test]
+fn those_who_wait_hear_at_once_that_the_last_server_went_down() {
+    let mut fixture = Fixture::new(config(1, 1, 9));
+    fixture.ask(1, 0);
+    fixture.ask(2, 0);
+    fixture.pool.set_up(0, false, &mut fixture.rng, at(1));
+    assert_eq!(fixture.pool.poll_output(), Some(Output::Refused { request: 2, refusal: Refusal::NoServer }));
+}
+
+fn ejecting(servers: usize, max_ejected: f64) -> Fixture {
+    let passive = PassiveConfig { failures: 2, max_ejected, ..PassiveConfig::default() };
+    Fixture::new(PoolConfig { passive: Some(passive), ..config(servers, 9, 9) })
+}
+
+#[test]
+fn at_most_the_stated_share_of_the_servers_is_ejected() {
+    let mut fixture = ejecting(4, 0.5);
+    for _ in 0..40 {
+        fixture.fail(0);
+    }
+    assert_eq!(fixture.pool.servers(at(0)).filter(|server| server.ejected).count(), 2);
+    let mut alone = ejecting(1, 0.5);
+    assert!((0..10).all(|_| alone.fail(0) == 0), "the only server is never ejected");
+}
+
+#[test]
+fn when_all_are_ejected_they_are_asked_all_the_same() {
+    let mut fixture = ejecting(2, 1.0);
+    for _ in 0..4 {
+        fixture.fail(0);
+    }
+    assert!(fixture.pool.servers(at(0)).all(|server| server.ejected));
+    assert!(matches!(fixture.ask(1, 0), Acquire::Start(_)));
+}
+
+#[test]
+fn those_who_wait_start_when_an_ejection_ends() {
+    let mut fixture = ejecting(2, 0.5);
+    fixture.pool.config.pending_timeout = Duration::from_secs(60);
+    while fixture.pool.servers(at(0)).all(|server| !server.ejected) {
+        fixture.fail(0);
+    }
+    for request in 0..9 {
+        assert!(matches!(fixture.ask(request, 1), Acquire::Start(_)));
+    }
+    assert_eq!(fixture.ask(9, 1), Acquire::Queued);
+    assert_eq!(fixture.pool.next_timeout(), Some(at(10_000)));
+    assert!(matches!(fixture.time(10_000)[..], [Output::Start { request: 9, .. }]));
+}
+
+#[test]
+fn a_server_that_comes_back_starts_slowly() {
+    let mut fixture = Fixture::new(PoolConfig { slow_start: Duration::from_secs(10), ..config(2, 10_000, 0) });
+    fixture.pool.set_up(1, false, &mut fixture.rng, at(0));
+    fixture.pool.set_up(1, true, &mut fixture.rng, at(1_000));
+    let mut share = |ms| (0..1_000).filter(|_| fixture.ask(0, ms) == Acquire::Start(1)).count();
+    assert!((40..60).contains(&share(1_000)), "a twentieth of the other's");
+    assert!((325..340).contains(&share(6_000)), "half of the other's");
+    assert!((495..505).contains(&share(11_000)), "its full share");
+}
+
+#[test]
+fn a_reload_keeps_what_is_known_of_a_server() {
+    let mut old = Fixture::new(config(2, 9, 9));
+    old.pool.set_up(1, false, &mut old.rng, at(0));
+    let mut new = Fixture::new(config(3, 9, 9));
+    new.pool.inherit(0, &old.pool, 1);
+    assert_eq!(new.pool.servers(at(0)).map(|server| server.up).collect::<Vec<_>>(), [false, true, true]);
+}
+
+proptest! {
+    #[test]
+    fn slots_are_kept_and_nobody_is_lost(
+        steps in proptest::collection::vec((0u8..6, 0u64..30, any::<bool>()), 1..300),
+        servers in 1usize..4,
+        max_connections in 1u32..4,
+        max_pending in 0u32..6,
+        least_loaded in any::<bool>(),
+    ) {
+        let balance = if least_loaded { Balance::LeastLoaded } else { Balance::RoundRobin };
+        let mut fixture = Fixture::new(PoolConfig { balance, ..config(servers, max_connections, max_pending) });
+        let (mut now, mut running, mut waiting) = (0, Vec::new(), Vec::new());
+        for (request, (step, value, flag)) in (0u64..).zip(steps) {
+            now += value;
+            let some = usize::try_from(value).unwrap();
+            match step {
+                0..=2 => match fixture.ask(request, now) {
+                    Acquire::Start(server) => running.push((request, server)),
+                    Acquire::Queued => waiting.push(request),
+                    Acquire::Refused(Refusal::QueueFull) => {
+                        prop_assert_eq!(fixture.pool.pending(), max_pending as usize);
+                    }
+                    Acquire::Refused(refusal) => prop_assert_eq!(refusal, Refusal::NoServer),
+                },
+                3 if !running.is_empty() => {
+                    let (_, server) = running.swap_remove(some % running.len());
+                    let outcome = if flag { Outcome::Success } else { Outcome::Failure };
+                    fixture.pool.on_end(server, outcome, &mut fixture.rng, at(now));
+                }
+                4 => fixture.pool.set_up(some % servers, flag, &mut fixture.rng, at(now)),
+                _ => fixture.pool.on_timeout(&mut fixture.rng, at(now)),
+            }
+            while let Some(output) = fixture.pool.poll_output() {
+                let (Output::Start { request, .. } | Output::Refused { request, .. }) = output;
+                prop_assert_eq!(waiting.remove(0), request);
+                if let Output::Start { request, server, .. } = output {
+                    running.push((request, server));
+                }
+            }
+            prop_assert_eq!(fixture.pool.pending(), waiting.len());
+            for (place, server) in fixture.pool.servers(at(now)).enumerate() {
+                let under_way = running.iter().filter(|(_, at)| *at == place).count();
+                prop_assert!(server.active as usize == under_way && server.active <= max_connections);
+            }
+            prop_assert!(waiting.is_empty() || fixture.pool.next_timeout().is_some_and(|timeout| timeout > at(now)));
+        }
+    }
+}
