@@ -1,0 +1,93 @@
+//! What is asked about a tenant, and what is answered.
+
+use core::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::machine::Resource;
+
+/// A tenant, resolved: where its state stands in the table of one [`Neighbours`](super::Neighbours).
+///
+/// A handle whose tenant was idle so long that another took its place means [`OTHER`](Self::OTHER). A tenant that holds
+/// something is never idle.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Tenant(pub(super) u32);
+
+impl Tenant {
+    /// Everybody who has no name of his own, or for whom the table had no room: they share like one tenant.
+    pub const OTHER: Self = Self(0);
+}
+
+/// How far the work had come when it was asked about.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[repr(u8)]
+pub enum Stage {
+    /// A connection was accepted.
+    Accept,
+    /// Its `ClientHello` was read.
+    Hello,
+    /// A request was read.
+    Request,
+    /// It waited in a queue.
+    Queue,
+}
+
+impl Stage {
+    /// How many there are.
+    pub const COUNT: usize = 4;
+
+    /// Its place, from 0.
+    #[must_use]
+    pub const fn index(self) -> usize {
+        self as usize
+    }
+}
+
+/// The answer to [`try_take`](super::Neighbours::try_take).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use]
+pub enum Verdict {
+    /// It was charged; do it.
+    Admit {
+        /// Where.
+        lane: Lane,
+    },
+    /// Nothing was charged; say no, and why.
+    Refuse(Refusal),
+}
+
+/// Where admitted work is done.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Lane {
+    /// Its tenant keeps to its share: at once.
+    Share,
+    /// Its tenant wants more than its share: with what the others leave of the core, so that it delays none of them.
+    Overflow,
+}
+
+/// Why work was refused, and when it would not be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Refusal {
+    /// What there was not enough of; of several the first.
+    pub resource: Resource,
+    /// Whose fault it is.
+    pub cause: Cause,
+    /// The tokens are there then, if the tenant lets its other refused work come back when it was told to.
+    pub retry_after: Duration,
+    /// The tenant's share: units per second, of a gauge units.
+    pub share: u64,
+    /// The capacity, as the share.
+    pub limit: u64,
+}
+
+/// Whose fault a refusal is.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Cause {
+    /// The tenant's: it took its share, and there is nothing left over. The answer is 429.
+    OverShare,
+    /// Nobody's: the tenant is within what it could expect, but there is no room. The answer is 503.
+    SystemFull,
+}
