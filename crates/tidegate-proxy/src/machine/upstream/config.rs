@@ -133,7 +133,7 @@ pub struct RetryConfig {
 }
 
 /// The most tries of one request: each must find a server that it has not tried.
-pub const MAX_TRIES: u8 = 5;
+pub const MAX_TRIES: u8 = 6;
 
 impl Default for RetryConfig {
     fn default() -> Self {

@@ -24,5 +24,5 @@ pub use active::{ActiveHealth, Change};
 pub use budget::RetryBudget;
 pub use config::{ActiveConfig, Balance, PassiveConfig, PoolConfig, RetryConfig, ServerConfig};
 pub use passive::Passive;
-pub use pool::{Acquire, Outcome, Output, Pool, Refusal, ServerState, Tried};
+pub use pool::{Acquire, Output, Pool, Refusal, ServerState, Tried};
 pub use retry::{Failure, Replay, is_idempotent, may_retry};

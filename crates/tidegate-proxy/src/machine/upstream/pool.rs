@@ -74,6 +74,18 @@ impl Tried {
         self
     }
 
+    /// How many were tried.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.0.iter().flatten().count()
+    }
+
+    /// True before the first try.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0[0].is_none()
+    }
+
     /// True if the server at this place was tried.
     #[must_use]
     pub fn contains(&self, server: usize) -> bool {
@@ -124,17 +136,6 @@ pub enum Output {
     },
 }
 
-/// How a request ended, as far as its server is concerned.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Outcome {
-    /// The server answered.
-    Success,
-    /// It could not be reached, did not answer, or broke off its answer.
-    Failure,
-    /// The client gave up or misbehaved: that says nothing about the server.
-    Abandoned,
-}
-
 /// One server as it is now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ServerState {
@@ -179,6 +180,12 @@ impl Pool {
         self.waiting.len()
     }
 
+    /// Requests under way at the server at this place.
+    #[must_use]
+    pub fn active(&self, server: usize) -> u32 {
+        self.servers[server].active
+    }
+
     /// The servers as they are at `now`, in their order.
     pub fn servers(&self, now: Instant) -> impl Iterator<Item = ServerState> {
         self.servers.iter().map(move |server| ServerState {
@@ -193,7 +200,7 @@ impl Pool {
     /// `request` wants a server that is none of `tried`, if possible. The first try of a request pays into the budget.
     pub fn acquire(&mut self, request: u64, tried: Tried, rng: &mut Rng, now: Instant) -> Acquire {
         self.settle(rng, now);
-        if tried == Tried::default() {
+        if tried.is_empty() {
             self.budget.on_request();
         }
         // Nobody overtakes: while some wait, all servers that would do are full.
@@ -219,22 +226,34 @@ impl Pool {
         self.budget.try_retry(now)
     }
 
-    /// A request that had the server at this place ended; its slot is for the next in line.
+    /// The server at this place answered a request.
+    pub fn on_success(&mut self, server: usize) {
+        self.servers[server].passive.on_success();
+    }
+
+    /// The server at this place could not be reached, did not answer, or broke off. A client that gave up or misbehaved
+    /// says nothing about a server: then neither this nor [`on_success`](Self::on_success) is told.
+    pub fn on_failure(&mut self, server: usize, now: Instant) {
+        self.servers[server].failures += 1;
+        let Some(config) = self.config.passive else { return };
+        if !self.servers[server].passive.on_failure(&config, now) {
+            return;
+        }
+        let ejected = self.servers.iter().filter(|server| server.passive.is_ejected(now)).count();
+        #[expect(clippy::cast_precision_loss, reason = "numbers of servers are small")]
+        let allowed = (ejected + 1) as f64 <= self.servers.len() as f64 * config.max_ejected;
+        if allowed {
+            self.servers[server].passive.eject(&config, now);
+        }
+    }
+
+    /// A request that had a slot of the server at this place is over; the slot is for the next in line.
     ///
     /// # Panics
     /// If nothing is under way there.
-    pub fn on_end(&mut self, server: usize, outcome: Outcome, rng: &mut Rng, now: Instant) {
-        let place = server;
-        let server = &mut self.servers[place];
-        server.active = server.active.checked_sub(1).expect("only what was started can end");
-        match outcome {
-            Outcome::Success => server.passive.on_success(),
-            Outcome::Failure => {
-                server.failures += 1;
-                self.on_failure(place, now);
-            }
-            Outcome::Abandoned => {}
-        }
+    pub fn on_end(&mut self, server: usize, rng: &mut Rng, now: Instant) {
+        let active = &mut self.servers[server].active;
+        *active = active.checked_sub(1).expect("only what was started can end");
         self.settle(rng, now);
     }
 
@@ -281,19 +300,6 @@ impl Pool {
         mine.back = theirs.back;
     }
 
-    fn on_failure(&mut self, place: usize, now: Instant) {
-        let Some(config) = self.config.passive else { return };
-        if !self.servers[place].passive.on_failure(&config, now) {
-            return;
-        }
-        let ejected = self.servers.iter().filter(|server| server.passive.is_ejected(now)).count();
-        #[expect(clippy::cast_precision_loss, reason = "numbers of servers are small")]
-        let allowed = (ejected + 1) as f64 <= self.servers.len() as f64 * config.max_ejected;
-        if allowed {
-            self.servers[place].passive.eject(&config, now);
-        }
-    }
-
     fn has_server(&self) -> bool {
         self.servers.iter().any(|server| server.up && server.config.weight > 0)
     }
@@ -331,7 +337,8 @@ impl Pool {
             self.balancer.pick(candidates, rng)
         };
         let untried = fill(&mut self.candidates, tried);
-        let server = if tried == Tried::default() { untried } else { untried.or_else(|| fill(&mut self.candidates, Tried::default())) }?;
+        let again = || fill(&mut self.candidates, Tried::default());
+        let server = if tried.is_empty() { untried } else { untried.or_else(again) }?;
         self.servers[server].active += 1;
         self.servers[server].requests += 1;
         Some(server)

@@ -33,8 +33,8 @@ impl Fixture {
         self.pool.acquire(request, Tried::default(), &mut self.rng, at(ms))
     }
 
-    fn end(&mut self, server: usize, outcome: Outcome, ms: u64) -> Vec<Output> {
-        self.pool.on_end(server, outcome, &mut self.rng, at(ms));
+    fn end(&mut self, server: usize, ms: u64) -> Vec<Output> {
+        self.pool.on_end(server, &mut self.rng, at(ms));
         std::iter::from_fn(|| self.pool.poll_output()).collect()
     }
 
@@ -46,7 +46,8 @@ impl Fixture {
     /// Sends one request that fails, to wherever it goes.
     fn fail(&mut self, ms: u64) -> usize {
         let Acquire::Start(server) = self.ask(0, ms) else { panic!("a slot is free") };
-        self.end(server, Outcome::Failure, ms);
+        self.pool.on_failure(server, at(ms));
+        self.end(server, ms);
         server
     }
 }
@@ -58,7 +59,7 @@ fn a_slot_that_frees_anywhere_starts_the_one_that_waits_longest() {
     assert_eq!((fixture.ask(3, 1), fixture.ask(4, 2)), (Acquire::Queued, Acquire::Queued));
     assert_eq!(fixture.ask(5, 3), Acquire::Refused(Refusal::QueueFull));
     let start = Output::Start { request: 3, server: 1, waited: Duration::from_millis(4) };
-    assert_eq!(fixture.end(1, Outcome::Success, 5), [start]);
+    assert_eq!(fixture.end(1, 5), [start]);
 }
 
 #[test]
@@ -78,7 +79,7 @@ fn who_gave_up_waits_no_more() {
     fixture.ask(1, 0);
     fixture.ask(2, 0);
     assert!(fixture.pool.cancel(2) && !fixture.pool.cancel(2) && !fixture.pool.cancel(1));
-    assert_eq!(fixture.end(0, Outcome::Abandoned, 1), []);
+    assert_eq!(fixture.end(0, 1), []);
 }
 
 #[test]
@@ -98,7 +99,7 @@ fn a_server_that_is_down_gets_nothing_and_drops_nothing_that_runs() {
     let Acquire::Start(server) = fixture.ask(1, 0) else { panic!("a slot is free") };
     fixture.pool.set_up(server, false, &mut fixture.rng, at(0));
     assert!((0..10).all(|request| fixture.ask(request, 1) == Acquire::Start(1 - server)));
-    assert_eq!(fixture.end(server, Outcome::Success, 2), []);
+    assert_eq!(fixture.end(server, 2), []);
     fixture.pool.set_up(1 - server, false, &mut fixture.rng, at(3));
     assert_eq!(fixture.ask(1, 3), Acquire::Refused(Refusal::NoServer));
 }
@@ -199,8 +200,12 @@ proptest! {
                 },
                 3 if !running.is_empty() => {
                     let (_, server) = running.swap_remove(some % running.len());
-                    let outcome = if flag { Outcome::Success } else { Outcome::Failure };
-                    fixture.pool.on_end(server, outcome, &mut fixture.rng, at(now));
+                    if flag {
+                        fixture.pool.on_success(server);
+                    } else {
+                        fixture.pool.on_failure(server, at(now));
+                    }
+                    fixture.pool.on_end(server, &mut fixture.rng, at(now));
                 }
                 4 => fixture.pool.set_up(some % servers, flag, &mut fixture.rng, at(now)),
                 _ => fixture.pool.on_timeout(&mut fixture.rng, at(now)),

@@ -1,0 +1,139 @@
+//! Where a server is, and connecting to it.
+
+use std::cell::RefCell;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::rc::Rc;
+use std::time::Duration;
+
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+
+use crate::config::{ProxyProtocolOut, Server};
+
+/// Addresses of one name that are tried; more add only delay.
+const MAX_ADDRESSES: usize = 4;
+
+/// A server, and its addresses once they are known.
+#[derive(Debug)]
+pub(super) struct Endpoint {
+    server: Server,
+    /// Asked for again when no connection comes about.
+    addresses: RefCell<Rc<[SocketAddr]>>,
+}
+
+/// Whom a server is told about by the PROXY protocol.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Announced {
+    /// The client.
+    pub(crate) source: SocketAddr,
+    /// Where it connected to.
+    pub(crate) destination: SocketAddr,
+    /// The name that it asked for in its ClientHello.
+    pub(crate) authority: Option<Rc<str>>,
+}
+
+/// Why there is no connection.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub(crate) enum ConnectError {
+    /// The name has no address.
+    #[error("{host} cannot be resolved")]
+    Resolve {
+        /// The name.
+        host: String,
+        /// Why.
+        #[source]
+        source: Option<io::Error>,
+    },
+    /// The server refused, or cannot be reached.
+    #[error("cannot connect to {server}")]
+    Refused {
+        /// Where.
+        server: Server,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// It took too long.
+    #[error("no connection to {server} within {timeout:?}")]
+    TimedOut {
+        /// Where.
+        server: Server,
+        /// How long it was tried.
+        timeout: Duration,
+    },
+}
+
+impl Endpoint {
+    pub(super) fn new(server: Server) -> Self {
+        let fixed = server.host.parse::<IpAddr>().map(|address| SocketAddr::new(address, server.port));
+        let addresses: Rc<[SocketAddr]> = fixed.into_iter().collect();
+        Self { server, addresses: RefCell::new(addresses) }
+    }
+
+    pub(super) fn server(&self) -> &Server {
+        &self.server
+    }
+
+    /// Connects and writes `preface`, to one address after another, all within `timeout`.
+    pub(super) async fn connect(&self, preface: &[u8], timeout: Duration) -> Result<TcpStream, ConnectError> {
+        let connected = tokio::time::timeout(timeout, self.connect_to_any(preface)).await;
+        connected.unwrap_or_else(|_| Err(ConnectError::TimedOut { server: self.server.clone(), timeout }))
+    }
+
+    async fn connect_to_any(&self, preface: &[u8]) -> Result<TcpStream, ConnectError> {
+        let mut last = None;
+        for &address in &*self.addresses().await? {
+            match connect(address, preface).await {
+                Ok(stream) => return Ok(stream),
+                Err(error) => last = Some(error),
+            }
+        }
+        if self.server.host.parse::<IpAddr>().is_err() {
+            *self.addresses.borrow_mut() = Rc::default();
+        }
+        let source = last.unwrap_or_else(|| io::ErrorKind::AddrNotAvailable.into());
+        Err(ConnectError::Refused { server: self.server.clone(), source })
+    }
+
+    async fn addresses(&self) -> Result<Rc<[SocketAddr]>, ConnectError> {
+        let known = Rc::clone(&self.addresses.borrow());
+        if !known.is_empty() {
+            return Ok(known);
+        }
+        let host = || self.server.host.clone();
+        let found = tokio::net::lookup_host((self.server.host.as_str(), self.server.port)).await;
+        let found: Rc<[SocketAddr]> = match found {
+            Ok(found) => found.take(MAX_ADDRESSES).collect(),
+            Err(error) => return Err(ConnectError::Resolve { host: host(), source: Some(error) }),
+        };
+        if found.is_empty() {
+            return Err(ConnectError::Resolve { host: host(), source: None });
+        }
+        *self.addresses.borrow_mut() = Rc::clone(&found);
+        Ok(found)
+    }
+}
+
+async fn connect(address: SocketAddr, preface: &[u8]) -> io::Result<TcpStream> {
+    let mut stream = TcpStream::connect(address).await?;
+    // Requests are written whole: waiting for more would only add delay.
+    stream.set_nodelay(true)?;
+    if !preface.is_empty() {
+        stream.write_all(preface).await?;
+    }
+    Ok(stream)
+}
+
+impl Announced {
+    /// The header that says so; empty if none is wanted.
+    pub(super) fn header(&self, form: ProxyProtocolOut) -> Vec<u8> {
+        header(form, Some(self))
+    }
+}
+
+/// The header of the proxy's own connections.
+pub(super) fn check_header(form: ProxyProtocolOut) -> Vec<u8> {
+    header(form, None)
+}

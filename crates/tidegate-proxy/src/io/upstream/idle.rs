@@ -1,0 +1,158 @@
+//! Connections that wait for the next request.
+
+use std::time::Duration;
+
+use tidegate_core::Instant;
+
+use super::endpoint::Announced;
+
+/// A connection that can be kept between two exchanges.
+pub(crate) trait Keep {
+    /// False if the peer has closed it, or sent what nobody asked for. Must not wait.
+    fn is_open(&mut self) -> bool;
+}
+
+/// Idle connections of one upstream. The one that was used last is used first: so the others grow old and are closed, and
+/// what is used is warm, in the peer's congestion window and in both ends' caches.
+#[derive(Debug)]
+pub(super) struct Idle<C> {
+    /// In order of the time they were put here, the newest last.
+    kept: Vec<Kept<C>>,
+    /// For each server.
+    max: usize,
+    timeout: Duration,
+}
+
+#[derive(Debug)]
+struct Kept<C> {
+    connection: C,
+    server: usize,
+    /// Whom the server was told about; a connection that was opened for one client is for no other.
+    announced: Option<Announced>,
+    since: Instant,
+}
+
+impl<C: Keep> Idle<C> {
+    pub(super) fn new(max: usize, timeout: Duration) -> Self {
+        Self { kept: Vec::new(), max, timeout }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.kept.len()
+    }
+
+    /// The newest connection to `server` that was opened for `announced`; those found closed on the way are dropped.
+    pub(super) fn take(&mut self, server: usize, announced: Option<&Announced>, now: Instant) -> Option<C> {
+        loop {
+            let fits = |kept: &Kept<C>| kept.server == server && kept.announced.as_ref() == announced;
+            let place = self.kept.iter().rposition(fits)?;
+            let Kept { mut connection, since, .. } = self.kept.remove(place);
+            if now.since(since) < self.timeout && connection.is_open() {
+                return Some(connection);
+            }
+        }
+    }
+
+    /// Keeps a connection; the oldest one of the same server goes if there are too many.
+    pub(super) fn put(&mut self, connection: C, server: usize, announced: Option<Announced>, now: Instant) {
+        if self.max == 0 || self.timeout.is_zero() {
+            return;
+        }
+        if self.kept.iter().filter(|kept| kept.server == server).count() >= self.max {
+            self.drop_oldest(server);
+        }
+        self.kept.push(Kept { connection, server, announced, since: now });
+    }
+
+    /// Closes the oldest connection to `server`, to make room for a new one.
+    pub(super) fn drop_oldest(&mut self, server: usize) {
+        if let Some(place) = self.kept.iter().position(|kept| kept.server == server) {
+            self.kept.remove(place);
+        }
+    }
+
+    /// Connections to `server`.
+    pub(super) fn count(&self, server: usize) -> usize {
+        self.kept.iter().filter(|kept| kept.server == server).count()
+    }
+
+    /// Closes those that waited too long, and those that the peer has closed.
+    pub(super) fn sweep(&mut self, now: Instant) {
+        let timeout = self.timeout;
+        self.kept.retain_mut(|kept| now.since(kept.since) < timeout && kept.connection.is_open());
+    }
+
+    /// Takes over the connections that `old` has to its server `theirs`, which is `mine` here.
+    pub(super) fn inherit(&mut self, mine: usize, old: &mut Self, theirs: usize) {
+        for kept in old.kept.extract_if(.., |kept| kept.server == theirs) {
+            self.kept.push(Kept { server: mine, ..kept });
+        }
+        self.kept.sort_by_key(|kept| kept.since);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(PartialEq, Eq, Debug)]
+    struct Fake(u32, bool);
+
+    impl Keep for Fake {
+        fn is_open(&mut self) -> bool {
+            self.1
+        }
+    }
+
+    fn at(s: u64) -> Instant {
+        Instant::from_nanos(s * 1_000_000_000)
+    }
+
+    fn idle(connections: &[(u32, usize, bool)]) -> Idle<Fake> {
+        let mut idle = Idle::new(2, Duration::from_secs(10));
+        for (s, &(name, server, open)) in (0..).zip(connections) {
+            idle.put(Fake(name, open), server, None, at(s));
+        }
+        idle
+    }
+
+    #[test]
+    fn the_last_in_is_the_first_out() {
+        let mut idle = idle(&[(1, 0, true), (2, 0, true), (3, 1, true)]);
+        assert_eq!(idle.take(0, None, at(3)), Some(Fake(2, true)));
+        assert_eq!(idle.take(0, None, at(3)), Some(Fake(1, true)));
+        assert_eq!((idle.take(0, None, at(3)), idle.len()), (None, 1));
+    }
+
+    #[test]
+    fn the_oldest_goes_when_there_are_too_many() {
+        let mut idle = idle(&[(1, 0, true), (2, 0, true), (3, 0, true), (4, 1, true)]);
+        assert_eq!(idle.count(0), 2);
+        idle.take(0, None, at(4));
+        assert_eq!(idle.take(0, None, at(4)), Some(Fake(2, true)));
+    }
+
+    #[test]
+    fn what_is_closed_or_too_old_is_no_connection() {
+        let mut idle = idle(&[(1, 0, true), (2, 0, false)]);
+        assert_eq!(idle.take(0, None, at(5)), Some(Fake(1, true)));
+        let mut idle = self::idle(&[(1, 0, true), (2, 0, true)]);
+        idle.sweep(at(10));
+        assert_eq!(idle.len(), 1);
+        assert_eq!(idle.take(0, None, at(11)), None);
+    }
+
+    #[test]
+    fn a_connection_that_was_opened_for_one_client_is_for_no_other() {
+        let client = |port| Announced {
+            source: ([192, 0, 2, 1], port).into(),
+            destination: ([192, 0, 2, 9], 443).into(),
+            authority: None,
+        };
+        let mut idle = Idle::new(9, Duration::from_secs(10));
+        idle.put(Fake(1, true), 0, Some(client(1)), at(0));
+        assert_eq!(idle.take(0, Some(&client(2)), at(0)), None);
+        assert_eq!(idle.take(0, None, at(0)), None);
+        assert_eq!(idle.take(0, Some(&client(1)), at(0)), Some(Fake(1, true)));
+    }
+}

@@ -1,0 +1,151 @@
+//! One request's slot at one server.
+
+use std::rc::Rc;
+
+use tidegate_runtime::clock;
+use tokio::net::TcpStream;
+
+use super::endpoint::{Announced, ConnectError};
+use super::{Keep, Upstream};
+use crate::config::{Server, UpstreamProtocol};
+use crate::machine::upstream::{Failure, Replay, Tried, may_retry};
+
+/// A slot at a server. Dropping it gives the slot to the next in line, and says nothing about the server.
+#[derive(Debug)]
+pub(crate) struct Lease<C: Keep> {
+    upstream: Rc<Upstream<C>>,
+    server: usize,
+    tried: Tried,
+    announced: Option<Announced>,
+    /// The slot is somebody else's to give back.
+    handed_over: bool,
+}
+
+/// What is to be given back when an exchange ends.
+#[derive(Debug)]
+pub(super) struct HandedOver {
+    server: usize,
+    announced: Option<Announced>,
+}
+
+impl<C: Keep> Lease<C> {
+    pub(super) fn new(
+        upstream: Rc<Upstream<C>>,
+        server: usize,
+        tried: Tried,
+        announced: Option<Announced>,
+    ) -> Self {
+        Self { upstream, server, tried, announced, handed_over: false }
+    }
+
+    /// The server, as configured.
+    pub(crate) fn server(&self) -> &Server {
+        self.upstream.endpoints[self.server].server()
+    }
+
+    /// What is spoken with it.
+    pub(crate) fn protocol(&self) -> UpstreamProtocol {
+        self.upstream.settings.protocol
+    }
+
+    /// A connection that waited for this request, the newest first; `None` if there is none.
+    pub(crate) fn reuse(&self) -> Option<C> {
+        self.upstream.state.borrow_mut().idle.take(self.server, self.key(), clock::now())
+    }
+
+    /// A new connection; the PROXY header has been sent if there is one. In time, or not at all.
+    pub(crate) async fn connect(&self) -> Result<TcpStream, ConnectError> {
+        self.make_room();
+        let settings = &self.upstream.settings;
+        let endpoint = &self.upstream.endpoints[self.server];
+        let preface = self.announced.as_ref().map(|announced| announced.header(settings.announce)).unwrap_or_default();
+        let connected = endpoint.connect(&preface, settings.connect_timeout).await;
+        if connected.is_err() {
+            self.fail();
+        }
+        connected
+    }
+
+    /// The server answered.
+    pub(crate) fn succeed(&self) {
+        self.upstream.state.borrow_mut().pool.on_success(self.server);
+    }
+
+    /// The server broke off, or did not answer in time.
+    pub(crate) fn fail(&self) {
+        self.upstream.state.borrow_mut().pool.on_failure(self.server, clock::now());
+    }
+
+    /// The slot ends with an exchange: [`Home::ended`] of the upstream, with this ticket, gives it back.
+    pub(super) fn hand_over(&mut self) -> u64 {
+        self.handed_over = true;
+        let handed_over = HandedOver { server: self.server, announced: self.announced.clone() };
+        self.upstream.state.borrow_mut().exchanges.insert(handed_over) as u64
+    }
+
+    /// The try failed: which servers a next one should avoid, or `None` if there may be none. Takes from the budget.
+    pub(crate) fn retry(&self, method: &str, failure: Failure, replay: Replay) -> Option<Tried> {
+        let settings = &self.upstream.settings.pool.retry;
+        let tried = self.tried.and(self.server);
+        let allowed = tried.len() < usize::from(settings.tries)
+            && may_retry(method, failure, replay, &settings.statuses)
+            && self.upstream.state.borrow_mut().pool.try_retry(clock::now());
+        allowed.then_some(tried)
+    }
+
+    pub(super) fn upstream(&self) -> &Rc<Upstream<C>> {
+        &self.upstream
+    }
+
+    pub(super) fn place(&self) -> usize {
+        self.server
+    }
+
+    /// True if the server is told about a client.
+    pub(super) fn is_announced(&self) -> bool {
+        self.announced.is_some()
+    }
+
+    /// Whom the server is told about, if it is told at all.
+    fn key(&self) -> Option<&Announced> {
+        self.announced.as_ref()
+    }
+
+    /// A connection for another client may hold the place that this one needs.
+    fn make_room(&self) {
+        let state = &mut *self.upstream.state.borrow_mut();
+        let max = self.upstream.settings.pool.servers[self.server].max_connections as usize;
+        let active = state.pool.active(self.server) as usize;
+        while active + state.idle.count(self.server) > max {
+            if state.idle.count(self.server) == 0 {
+                return;
+            }
+            state.idle.drop_oldest(self.server);
+        }
+    }
+}
+
+impl<C: Keep> Drop for Lease<C> {
+    fn drop(&mut self) {
+        if !self.handed_over {
+            let now = clock::now();
+            self.upstream.with_pool(|pool, rng| pool.on_end(self.server, rng, now));
+        }
+    }
+}
+
+impl<C: Keep> Upstream<C> {
+    /// The exchange `ticket` ended; `connection` is there if it can be used again.
+    pub(super) fn end(&self, ticket: u64, connection: Option<C>) {
+        let now = clock::now();
+        let place = usize::try_from(ticket).expect("a ticket is a place in a slab");
+        let state = &mut *self.state.borrow_mut();
+        // Each exchange tells its end once, and its ticket came from here.
+        let HandedOver { server, announced } = state.exchanges.remove(place);
+        if let Some(connection) = connection {
+            state.idle.put(connection, server, announced, now);
+        }
+        state.pool.on_end(server, &mut state.rng, now);
+        state.deliver();
+    }
+}

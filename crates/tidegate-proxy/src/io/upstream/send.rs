@@ -1,0 +1,224 @@
+//! One request and its tries.
+
+use std::future::poll_fn;
+use std::rc::Rc;
+
+use http::header::{CONNECTION, HOST, HeaderMap, HeaderName, TRANSFER_ENCODING, UPGRADE};
+use http::{Request, Response, Uri, Version};
+use hyper::client::conn::http2::SendRequest;
+use tidegate_runtime::clock;
+
+use super::endpoint::{Announced, ConnectError};
+use super::http2::{self, Leased};
+use super::idle::Keep;
+use super::{Lease, Upstream, Upstreams};
+use crate::config::UpstreamProtocol;
+use crate::io::account::Account;
+use crate::io::body::{RequestBody, ResponseBody};
+use crate::io::http1::client::{ExchangeError, Home, Link, Outward, Patience};
+use crate::io::timers::Timers;
+use crate::machine::upstream::{Failure, Refusal, Replay, Tried};
+
+/// A request on its way to an upstream.
+pub(crate) struct Outbound<'a> {
+    /// Method, target and fields.
+    pub(crate) head: Outward<'a>,
+    /// How long the server may take.
+    pub(crate) patience: Patience,
+    /// Whose time and bytes it costs.
+    pub(crate) account: &'a Rc<Account>,
+    /// Whom the server is told about, where the PROXY protocol is spoken with it.
+    pub(crate) announced: Option<Announced>,
+    /// The thread's timers.
+    pub(crate) timers: &'a Rc<Timers>,
+}
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub(crate) enum SendError {
+    /// There is no server for it.
+    #[error("no server: {0:?}")]
+    Refused(Refusal),
+    /// There is no connection.
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    /// There was one, and no answer came over it.
+    #[error(transparent)]
+    Exchange(#[from] ExchangeError),
+    /// Over HTTP/2.
+    #[error("the upstream broke off: {0}")]
+    Http2(#[from] hyper::Error),
+    /// The target or host is none that HTTP/2 can say.
+    #[error("the request cannot be said in HTTP/2")]
+    Target(#[from] http::uri::InvalidUri),
+}
+
+/// One try that gave no answer.
+struct Failed {
+    error: SendError,
+    /// What a retry may assume; `None` if the server is not to blame.
+    failure: Option<Failure>,
+    /// The body, if it is still whole.
+    body: Option<RequestBody>,
+}
+
+impl Keep for Link {
+    fn is_open(&mut self) -> bool {
+        !self.is_stale()
+    }
+}
+
+impl Home for Upstream<Link> {
+    fn ended(&self, ticket: u64, link: Option<Link>) {
+        self.end(ticket, link);
+    }
+}
+
+impl Upstreams<Link> {
+    /// Sends `outbound` to a server of `upstream` and waits for the head of its answer; tries other servers where that
+    /// is allowed.
+    pub(crate) async fn send(
+        &self,
+        upstream: usize,
+        outbound: &Outbound<'_>,
+        mut body: RequestBody,
+    ) -> Result<Response<ResponseBody>, SendError> {
+        let mut tried = Tried::default();
+        loop {
+            let announced = outbound.announced.clone();
+            let mut lease = self.acquire(upstream, tried, announced).await.map_err(SendError::Refused)?;
+            let answer = match lease.protocol() {
+                UpstreamProtocol::Http1 => over_http1(&mut lease, outbound, body).await,
+                UpstreamProtocol::H2c => match over_http2(&lease, outbound, body).await {
+                    Ok(answer) => {
+                        lease.succeed();
+                        return Ok(answer.map(|body| ResponseBody::Upstream2(Leased::new(body, lease))));
+                    }
+                    Err(failed) => Err(failed),
+                },
+            };
+            let failed = match answer {
+                Ok(answer) => {
+                    lease.succeed();
+                    return Ok(answer);
+                }
+                Err(failed) => failed,
+            };
+            let Some(failure) = failed.failure else { return Err(failed.error) };
+            if !matches!(failed.error, SendError::Connect(_)) {
+                lease.fail(); // A failed connection has been told already.
+            }
+            let replay = if failed.body.is_some() { Replay::Whole } else { Replay::Spent };
+            match (lease.retry(outbound.head.method.as_str(), failure, replay), failed.body) {
+                (Some(next), Some(whole)) => (tried, body) = (next, whole),
+                _ => return Err(failed.error),
+            }
+        }
+    }
+}
+
+async fn over_http1(
+    lease: &mut Lease<Link>,
+    outbound: &Outbound<'_>,
+    body: RequestBody,
+) -> Result<Response<ResponseBody>, Failed> {
+    let link = match lease.reuse() {
+        Some(link) => link,
+        None => match lease.connect().await {
+            Ok(stream) => Link::new(stream, outbound.timers.timer()),
+            Err(error) => {
+                return Err(Failed { error: error.into(), failure: Some(Failure::Unsent), body: Some(body) });
+            }
+        },
+    };
+    let spare = body.again();
+    let ticket = lease.hand_over();
+    let home: Rc<dyn Home> = Rc::<Upstream<Link>>::clone(lease.upstream());
+    let exchange = link.exchange(outbound.head, body, outbound.patience, outbound.account, (home, ticket));
+    match exchange.await {
+        Ok(answer) => Ok(answer.map(|body| ResponseBody::Upstream(Box::new(body)))),
+        Err(error) => {
+            let failure = match error {
+                ExchangeError::Request(_) => None,
+                ExchangeError::TimedOut => Some(Failure::TimedOut),
+                _ => Some(Failure::Lost),
+            };
+            Err(Failed { error: error.into(), failure, body: spare })
+        }
+    }
+}
+
+async fn over_http2(
+    lease: &Lease<Link>,
+    outbound: &Outbound<'_>,
+    body: RequestBody,
+) -> Result<Response<hyper::body::Incoming>, Failed> {
+    let spare = body.again();
+    let mut request = match http2_request(&outbound.head) {
+        Ok(head) => head.map(|()| body),
+        Err(error) => return Err(Failed { error: error.into(), failure: None, body: None }),
+    };
+    let mut connection = match http2_connection(lease).await {
+        Ok(connection) => connection,
+        Err(error) => return Err(Failed { error, failure: Some(Failure::Unsent), body: Some(request.into_body()) }),
+    };
+    let timer = outbound.timers.timer();
+    timer.set(clock::now() + outbound.patience.first_byte);
+    *request.version_mut() = Version::HTTP_2;
+    let mut exchange = std::pin::pin!(connection.try_send_request(request));
+    let answer = poll_fn(|context| {
+        if let std::task::Poll::Ready(answer) = exchange.as_mut().poll(context) {
+            return std::task::Poll::Ready(Some(answer));
+        }
+        timer.poll(context).map(|()| None)
+    });
+    match answer.await {
+        Some(Ok(answer)) => Ok(answer),
+        Some(Err(mut error)) => {
+            // What comes back was never sent.
+            let (unsent, failure) = match error.take_message() {
+                Some(request) => (Some(request.into_body()), Failure::Unsent),
+                None => (spare, Failure::Lost),
+            };
+            Err(Failed { error: error.into_error().into(), failure: Some(failure), body: unsent })
+        }
+        None => Err(Failed { error: ExchangeError::TimedOut.into(), failure: Some(Failure::TimedOut), body: None }),
+    }
+}
+
+/// The connection that requests to this server share, opened if there is none. One that is announced for a client is not
+/// shared: its server would take everybody for that client.
+async fn http2_connection(lease: &Lease<Link>) -> Result<SendRequest<RequestBody>, SendError> {
+    let (shared, place) = (&lease.upstream().http2, lease.place());
+    if lease.is_announced() {
+        return Ok(http2::handshake(lease.connect().await?).await?);
+    }
+    if let Some(open) = shared.open(place) {
+        return Ok(open);
+    }
+    let opening = shared.opening(place);
+    let _turn = opening.lock().await;
+    if let Some(open) = shared.open(place) {
+        return Ok(open);
+    }
+    let connection = http2::handshake(lease.connect().await?).await?;
+    shared.keep(place, &connection);
+    Ok(connection)
+}
+
+/// The head as HTTP/2 says it: the host in the target, and nothing about the connection.
+fn http2_request(head: &Outward<'_>) -> Result<Request<()>, http::uri::InvalidUri> {
+    let host = head.headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or("");
+    let target = if head.target == "*" { "" } else { head.target };
+    let uri: Uri = format!("http://{host}{target}").parse()?;
+    let mut headers: HeaderMap = head.headers.clone();
+    for name in [HOST, CONNECTION, TRANSFER_ENCODING, UPGRADE, HeaderName::from_static("keep-alive")] {
+        headers.remove(name);
+    }
+    let mut request = Request::new(());
+    *request.method_mut() = head.method.clone();
+    *request.uri_mut() = uri;
+    *request.headers_mut() = headers;
+    Ok(request)
+}

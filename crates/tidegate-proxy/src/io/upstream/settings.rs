@@ -1,0 +1,102 @@
+//! What the configuration says, as the machines want it.
+
+use std::time::Duration;
+
+use crate::config::{self, ProxyProtocolOut, Server, UpstreamProtocol};
+use crate::machine::upstream::{ActiveConfig, Balance, PoolConfig, RetryConfig, ServerConfig};
+
+/// One upstream for one thread.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) struct Settings {
+    /// As routes name it.
+    pub(crate) name: String,
+    /// In the order of [`PoolConfig::servers`].
+    pub(crate) servers: Vec<Server>,
+    /// This thread's part of the slots.
+    pub(crate) pool: PoolConfig,
+    /// How servers are asked for their health; `None` for not at all.
+    pub(crate) health: Option<ActiveConfig>,
+    /// What is spoken with the servers.
+    pub(crate) protocol: UpstreamProtocol,
+    /// Whether they are told the client by the PROXY protocol.
+    pub(crate) announce: ProxyProtocolOut,
+    /// For a connection.
+    pub(crate) connect_timeout: Duration,
+    /// Connections to one server that may wait for the next request.
+    pub(crate) max_idle: usize,
+    /// How long one may wait.
+    pub(crate) idle_timeout: Duration,
+}
+
+/// Which of how many threads.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Part {
+    /// From 0.
+    pub(crate) index: u32,
+    /// All of them.
+    pub(crate) of: u32,
+}
+
+impl Part {
+    /// This thread's part of `whole`; the parts sum to it, but each has one at least.
+    fn share(self, whole: u32) -> u32 {
+        let of = self.of.max(1);
+        (whole / of + u32::from(self.index < whole % of)).max(1)
+    }
+}
+
+impl Settings {
+    /// All upstreams of `config` for one of its threads.
+    pub(crate) fn of(config: &config::Config, part: Part) -> Vec<Self> {
+        config.upstreams.iter().map(|upstream| Self::one(upstream, &config.timeouts, part)).collect()
+    }
+
+    fn one(upstream: &config::Upstream, timeouts: &config::Timeouts, part: Part) -> Self {
+        let max_connections = part.share(upstream.max_connections);
+        let servers = u32::try_from(upstream.servers.len()).unwrap_or(u32::MAX);
+        let queue = if upstream.queue == 0 { 0 } else { part.share(upstream.queue).saturating_mul(servers) };
+        let tries = u8::try_from(upstream.retries.attempts.saturating_add(1)).unwrap_or(u8::MAX);
+        let pool = PoolConfig {
+            servers: vec![ServerConfig { max_connections, ..ServerConfig::default() }; upstream.servers.len()],
+            balance: match upstream.balance {
+                config::Balance::LeastLoaded => Balance::LeastLoaded,
+                config::Balance::RoundRobin => Balance::RoundRobin,
+            },
+            max_pending: queue,
+            // Waiting for a connection is a part of connecting, as far as the client can tell.
+            pending_timeout: timeouts.upstream_connect,
+            retry: RetryConfig { tries, share: upstream.retries.budget, ..RetryConfig::default() },
+            ..PoolConfig::default()
+        };
+        Self {
+            name: upstream.name.clone(),
+            servers: upstream.servers.clone(),
+            health: upstream.health.as_ref().map(|health| ActiveConfig {
+                interval: health.interval,
+                timeout: health.timeout,
+                path: Some(health.path.clone()),
+                rise: health.rise,
+                fall: health.fall,
+                ..ActiveConfig::default()
+            }),
+            pool,
+            protocol: upstream.protocol,
+            announce: upstream.proxy_protocol,
+            connect_timeout: timeouts.upstream_connect,
+            max_idle: max_connections as usize,
+            idle_timeout: timeouts.upstream_keep_alive,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_sum_to_the_whole_while_each_has_one() {
+        let sum = |whole, of| (0..of).map(|index| Part { index, of }.share(whole)).sum::<u32>();
+        assert_eq!((sum(10, 3), sum(1_024, 7), sum(3, 3)), (10, 1_024, 3));
+        assert_eq!(sum(2, 4), 4, "a thread without a slot could not work at all");
+    }
+}
