@@ -244,8 +244,7 @@ pub(super) fn own_name(place: &Place<'_>, key: &str, name: &str) -> Result<(), C
 }
 
 fn tenants(place: &Place<'_>, section: &TenantsSection, named: Vec<TenantSection>) -> Result<Tenants, ConfigError> {
-    let max_tracked =
-        place.below("tenants").number("max_tracked", section.max_tracked, 100_000, 16..=MOST_TENANTS)?;
+    let max_tracked = place.below("tenants").number("max_tracked", section.max_tracked, 100_000, 16..=MOST_TENANTS)?;
     let mut tenants: Vec<Tenant> = Vec::new();
     for (index, tenant) in named.into_iter().enumerate() {
         let place = place.below(format_args!("tenant[{index}]"));
@@ -260,11 +259,9 @@ fn tenants(place: &Place<'_>, section: &TenantsSection, named: Vec<TenantSection
         }
         let matches = match section.by {
             _ if tenant.matches.is_empty() => vec![tenant.name.to_ascii_lowercase()],
-            TenantBy::Sni | TenantBy::Host => tenant
-                .matches
-                .iter()
-                .map(|name| host_name(&place, "match", name))
-                .collect::<Result<_, _>>()?,
+            TenantBy::Sni | TenantBy::Host => {
+                tenant.matches.iter().map(|name| host_name(&place, "match", name)).collect::<Result<_, _>>()?
+            }
             TenantBy::Route | TenantBy::Header(_) => tenant.matches,
         };
         if let Some(twice) = matches.iter().find(|name| tenants.iter().any(|other| other.matches.contains(name))) {
@@ -298,10 +295,7 @@ fn limits(place: &Place<'_>, section: LimitsSection) -> Result<Limits, ConfigErr
     })
 }
 
-fn capacities(
-    place: &Place<'_>,
-    section: &CapacitiesSection,
-) -> Result<[Amount; Resource::COUNT], ConfigError> {
+fn capacities(place: &Place<'_>, section: &CapacitiesSection) -> Result<[Amount; Resource::COUNT], ConfigError> {
     let mut capacities = [Amount::Learnt; Resource::COUNT];
     for resource in Resource::ALL {
         let text = match resource {
@@ -341,9 +335,7 @@ fn amount(place: &Place<'_>, resource: Resource, text: &CapacityText) -> Result<
                 amount.map(|Bytes(bytes)| bytes)
             }
             Resource::Memory => text.parse().ok().map(|Bytes(bytes)| bytes),
-            _ if resource.kind() == Kind::Counter => {
-                text.parse::<Rate>().ok().and_then(|rate| whole(rate.as_per_s()))
-            }
+            _ if resource.kind() == Kind::Counter => text.parse::<Rate>().ok().and_then(|rate| whole(rate.as_per_s())),
             _ => text.parse().ok(),
         }
         .ok_or_else(|| wrong(&format_args!("{text:?}")))
@@ -384,6 +376,7 @@ fn timeouts(place: &Place<'_>, section: &TimeoutsSection) -> Result<Timeouts, Co
         upstream_connect: span("upstream_connect", section.upstream_connect, 3)?,
         upstream_first_byte: span("upstream_first_byte", section.upstream_first_byte, 60)?,
         upstream_idle: span("upstream_idle", section.upstream_idle, 60)?,
+        upstream_keep_alive: span("upstream_keep_alive", section.upstream_keep_alive, 60)?,
         total: match section.total {
             // Zero, as the default: a download may take a day, if its bytes move.
             None | Some(Span(Duration::ZERO)) => None,
@@ -410,7 +403,12 @@ fn http(place: &Place<'_>, section: &HttpSection) -> Result<Http, ConfigError> {
             128,
             1..=10_000,
         )?,
-        h2_max_header_list: place.bytes("h2_max_header_list", section.h2_max_header_list, 32 << 10, 1 << 10..=1 << 20)?,
+        h2_max_header_list: place.bytes(
+            "h2_max_header_list",
+            section.h2_max_header_list,
+            32 << 10,
+            1 << 10..=1 << 20,
+        )?,
         h2_max_resets: place.number("h2_max_resets", section.h2_max_resets, 20, 1..=10_000)?,
         h2_stream_window: place.bytes("h2_stream_window", section.h2_stream_window, 65_535, WINDOW)?,
         h2_connection_window: place.bytes("h2_connection_window", section.h2_connection_window, 1 << 20, WINDOW)?,

@@ -296,6 +296,8 @@ pub struct Timeouts {
     pub upstream_first_byte: Duration,
     /// Between two reads of the upstream's answer.
     pub upstream_idle: Duration,
+    /// For the next request on a connection to an upstream that is kept.
+    pub upstream_keep_alive: Duration,
     /// For a request from head to last byte; `None` for as long as bytes move.
     pub total: Option<Duration>,
     /// For a client to take more bytes of an answer.

@@ -196,6 +196,7 @@ pub(super) struct TimeoutsSection {
     pub(super) upstream_connect: Option<Span>,
     pub(super) upstream_first_byte: Option<Span>,
     pub(super) upstream_idle: Option<Span>,
+    pub(super) upstream_keep_alive: Option<Span>,
     pub(super) total: Option<Span>,
     pub(super) write_stall: Option<Span>,
     pub(super) keep_alive: Option<Span>,

@@ -6,6 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::time::Duration;
 
+use tidegate_wire::proxy_protocol::{self, Fields, Origin, Transport};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
@@ -136,4 +137,41 @@ impl Announced {
 /// The header of the proxy's own connections.
 pub(super) fn check_header(form: ProxyProtocolOut) -> Vec<u8> {
     header(form, None)
+}
+
+fn header(form: ProxyProtocolOut, announced: Option<&Announced>) -> Vec<u8> {
+    let origin = announced.map_or(Origin::Local, |announced| Origin::Client {
+        source: announced.source,
+        destination: announced.destination,
+        transport: Transport::Stream,
+    });
+    let mut out = Vec::new();
+    match form {
+        ProxyProtocolOut::Off => {}
+        ProxyProtocolOut::V1 => proxy_protocol::put_v1(&mut out, &origin),
+        ProxyProtocolOut::V2 => {
+            let authority = announced.and_then(|announced| announced.authority.as_deref()).map(Box::from);
+            proxy_protocol::put_v2(&mut out, &origin, &Fields { authority, ..Fields::default() });
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_is_told_the_client_or_that_it_is_a_check() {
+        let announced = Announced {
+            source: ([192, 0, 2, 1], 4711).into(),
+            destination: ([198, 51, 100, 7], 443).into(),
+            authority: Some("a.example".into()),
+        };
+        assert_eq!(announced.header(ProxyProtocolOut::V1), b"PROXY TCP4 192.0.2.1 198.51.100.7 4711 443\r\n");
+        assert_eq!(check_header(ProxyProtocolOut::V1), b"PROXY UNKNOWN\r\n");
+        assert!(announced.header(ProxyProtocolOut::Off).is_empty());
+        let second = announced.header(ProxyProtocolOut::V2);
+        assert!(second.windows(9).any(|bytes| bytes == b"a.example"));
+    }
 }

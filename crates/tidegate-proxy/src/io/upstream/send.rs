@@ -33,6 +33,13 @@ pub(crate) struct Outbound<'a> {
     pub(crate) timers: &'a Rc<Timers>,
 }
 
+impl Outbound<'_> {
+    fn head(&self) -> Outward<'_> {
+        let Outward { method, target, headers, upgrade } = self.head;
+        Outward { method, target, headers, upgrade }
+    }
+}
+
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -135,7 +142,7 @@ async fn over_http1(
     let spare = body.again();
     let ticket = lease.hand_over();
     let home: Rc<dyn Home> = Rc::<Upstream<Link>>::clone(lease.upstream());
-    let exchange = link.exchange(outbound.head, body, outbound.patience, outbound.account, (home, ticket));
+    let exchange = link.exchange(outbound.head(), body, outbound.patience, outbound.account, (home, ticket));
     match exchange.await {
         Ok(answer) => Ok(answer.map(|body| ResponseBody::Upstream(Box::new(body)))),
         Err(error) => {
