@@ -40,7 +40,7 @@ mod tests;
 pub mod words;
 
 pub use checked::{
-    AccessLog, Amount, Certificate, Config, Health, HeaderEdits, Http, Limits, Listener, LogTarget, RateLimit, Retries,
+    AccessLog, Amount, Certificate, Config, HeaderEdits, Health, Http, Limits, Listener, LogTarget, RateLimit, Retries,
     Route, Server, SniRule, Spool, Tenant, Tenants, Timeouts, Upstream,
 };
 pub use routes::Routes;

@@ -164,7 +164,8 @@ fn route(
     if let Some(tenant) = &section.tenant {
         own_name(place, "tenant", tenant)?;
     }
-    let rate_limit = section.rate_limit.map(|limit| rate_limit(&place.below("rate_limit"), limit, lists)).transpose()?;
+    let rate_limit =
+        section.rate_limit.map(|limit| rate_limit(&place.below("rate_limit"), limit, lists)).transpose()?;
     Ok(Route {
         name,
         host,

@@ -64,9 +64,8 @@ impl Routes {
 }
 
 fn first(entries: &[Entry], path: &str, method: &Method) -> Option<usize> {
-    let fits = |entry: &&Entry| {
-        (entry.methods.is_empty() || entry.methods.contains(method)) && is_below(path, &entry.path)
-    };
+    let fits =
+        |entry: &&Entry| (entry.methods.is_empty() || entry.methods.contains(method)) && is_below(path, &entry.path);
     entries.iter().find(fits).map(|entry| entry.route)
 }
 

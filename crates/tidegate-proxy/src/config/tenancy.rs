@@ -118,9 +118,7 @@ mod tests {
 
     #[test]
     fn each_way_of_telling_them_apart_looks_at_its_own_trait() {
-        for (by, whose) in
-            [("sni", "a.example"), ("host", "b.example"), ("route", "shop"), ("header:x-plan", "gold")]
-        {
+        for (by, whose) in [("sni", "a.example"), ("host", "b.example"), ("route", "shop"), ("header:x-plan", "gold")] {
             let tenancy = tenancy(&format!("[proxy.tenants]\nby = \"{by}\""));
             assert_eq!(tenancy.of_request(REQUEST), whose);
             let fixed = Traits { route: Some(("shop", Some("fixed"))), ..REQUEST };

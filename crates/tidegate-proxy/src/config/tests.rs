@@ -170,7 +170,8 @@ fn what_is_probably_not_meant_is_said() {
     assert!(warned("[proxy]\ntrusted = [\"0.0.0.0/0\"]\n").contains("any client can say"));
     assert!(warned("[proxy]\nadmin_address = \"0.0.0.0:4154\"\n").contains("other machines may reach"));
     assert!(
-        warned("[[proxy.listen]]\naddress = \"127.0.0.1:1\"\nproxy_protocol = \"accept\"\n").contains("proxy.trusted is")
+        warned("[[proxy.listen]]\naddress = \"127.0.0.1:1\"\nproxy_protocol = \"accept\"\n")
+            .contains("proxy.trusted is")
     );
     assert!(warned("[[proxy.upstream]]\nname = \"idle\"\nservers = [\"a:1\"]\n").contains("no route leads to"));
 }

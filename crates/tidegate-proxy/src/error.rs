@@ -1,0 +1,69 @@
+//! Why a proxy does not start, or keeps its configuration.
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+/// Why a proxy does not start, or does not take another configuration.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ProxyError {
+    /// A port cannot be had.
+    #[error("cannot listen on {address}")]
+    Listen {
+        /// As configured.
+        address: SocketAddr,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+    /// A PEM file cannot be read, or is none.
+    #[error("cannot read the certificate file {}", path.display())]
+    Pem {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        #[source]
+        source: rustls_pki_types::pem::Error,
+    },
+    /// A certificate and its key do not go together, or are of a kind that is not spoken.
+    #[error("the certificate {} cannot be used", path.display())]
+    Certificate {
+        /// The file of the chain.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: rustls::Error,
+    },
+    /// The access log cannot be opened.
+    #[error("cannot open the access log {}", path.display())]
+    AccessLog {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+    /// The folder of large bodies cannot be used.
+    #[error("cannot use the spool directory {}", path.display())]
+    Spool {
+        /// The folder.
+        path: PathBuf,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+    /// A thread cannot be started.
+    #[error("cannot start a thread")]
+    Thread {
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+    /// Something changed that cannot change while it runs.
+    #[error("{key} cannot change while the proxy runs: start it again")]
+    NeedsRestart {
+        /// The key in the file.
+        key: &'static str,
+    },
+}

@@ -1,0 +1,103 @@
+use std::fs;
+use std::path::PathBuf;
+use std::sync::atomic::AtomicU32;
+
+use super::*;
+use crate::config::LogTarget;
+
+/// A folder that goes away with its test.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("tidegate-log-{}-{number}", std::process::id()));
+        fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    fn config(&self) -> config::AccessLog {
+        config::AccessLog { to: LogTarget::File(self.0.join("access.log")), format: LogFormat::Common }
+    }
+
+    fn read(&self, name: &str) -> String {
+        fs::read_to_string(self.0.join(name)).unwrap_or_default()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn entry(target: &str) -> Entry<'_> {
+    Entry { method: "GET", target, version: "HTTP/1.1", status: 200, ..Entry::default() }
+}
+
+#[test]
+fn every_line_is_there_when_the_log_is_closed() {
+    let folder = Folder::new();
+    let log = AccessLog::start(&folder.config()).unwrap();
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let mut lines = log.lines();
+            scope.spawn(move || {
+                for n in 0..1_000 {
+                    lines.write(&entry(&format!("/{thread}/{n}")));
+                }
+            });
+        }
+    });
+    drop(log);
+    let text = folder.read("access.log");
+    assert_eq!(text.lines().count(), 4_000);
+    assert!(text.lines().all(|line| line.contains("\"GET /") && line.ends_with("HTTP/1.1\" 200 -")));
+}
+
+#[test]
+fn a_log_that_was_moved_away_begins_anew() {
+    let folder = Folder::new();
+    let log = AccessLog::start(&folder.config()).unwrap();
+    log.lines().write(&entry("/before"));
+    // Written before it is moved: nothing else tells, so the writer is waited for.
+    while log.counts().0 == 0 {
+        std::thread::yield_now();
+    }
+    fs::rename(folder.0.join("access.log"), folder.0.join("access.log.1")).unwrap();
+    log.reopen();
+    log.lines().write(&entry("/after"));
+    drop(log);
+    assert!(folder.read("access.log.1").contains("/before"));
+    let fresh = folder.read("access.log");
+    assert!(fresh.contains("/after") && !fresh.contains("/before"), "{fresh}");
+}
+
+#[test]
+fn a_file_that_cannot_be_opened_is_said_at_the_start() {
+    let folder = Folder::new();
+    let to = LogTarget::File(folder.0.join("no/such/folder/access.log"));
+    assert!(AccessLog::start(&config::AccessLog { to, format: LogFormat::Json }).is_err());
+}
+
+#[test]
+fn lines_beyond_the_bound_are_counted_and_nobody_waits() {
+    // Without a writer, as if the disk stood still.
+    let shared = Arc::new(Shared {
+        format: LogFormat::Common,
+        buffer: Mutex::default(),
+        filled: Condvar::new(),
+        written: AtomicU64::new(0),
+        dropped: AtomicU64::new(0),
+    });
+    let mut lines = Lines { shared: Arc::clone(&shared), line: Vec::new() };
+    let long = "x".repeat(1_900);
+    for _ in 0..5_000 {
+        lines.write(&entry(&long));
+    }
+    let kept = shared.buffer().count;
+    assert!(shared.buffer().lines.len() <= MOST_WAITING);
+    assert_eq!(kept + shared.dropped.load(Ordering::Relaxed), 5_000);
+    assert!(kept < 5_000);
+}

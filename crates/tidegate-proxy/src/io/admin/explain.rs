@@ -1,0 +1,496 @@
+//! What would happen to a request now, and why.
+//!
+//! It is worked out from the configuration and a snapshot of the limits, so it costs the limits nothing and changes
+//! nothing: the request is not counted.
+
+use http::Method;
+use serde::{Deserialize, Serialize};
+
+use super::status::{Health, Live};
+use crate::config::tenancy::Traits;
+use crate::config::{Config, RateLimit, Routes, Server, Tenancy, TenantBy};
+use crate::machine::neighbours::{Lane, Mode, Snapshot, TenantView, UseView};
+
+/// A request that somebody wonders about.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Question {
+    /// With or without a port.
+    pub host: String,
+    /// With or without a query; `/` if it is empty.
+    pub path: String,
+    /// `GET` if it is empty.
+    pub method: String,
+    /// The name of the ClientHello; the host if it is left out and some listener speaks TLS.
+    pub sni: Option<String>,
+    /// The value of the header that tells tenants apart.
+    pub header: Option<String>,
+    /// Whose request it is, whatever else says so.
+    pub tenant: Option<String>,
+}
+
+/// The answer.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Explanation {
+    /// What happens.
+    pub outcome: Outcome,
+    /// The status that the proxy itself would answer with; none if the upstream answers.
+    pub status: Option<u16>,
+    /// The reasons, as sentences, the first the most important.
+    pub why: Vec<String>,
+    /// The request as it was understood.
+    pub request: Request,
+    /// The route that it takes.
+    pub route: Option<RouteTaken>,
+    /// Whose it is.
+    pub tenant: TenantFound,
+    /// How the tenant stands with each resource that is limited.
+    pub resources: Vec<Standing>,
+    /// Rate limits that it passes, those of its SNI name first.
+    pub rate_limits: Vec<LimitPassed>,
+}
+
+/// What happens to a request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    /// It is served within the tenant's share.
+    ServedInShare,
+    /// It is served with what others leave, at the lowest priority.
+    ServedFromOverflow,
+    /// Its tenant is over its share and there is nothing left: most of its requests are refused.
+    RefusedMostly,
+    /// It is served, and nothing is limited.
+    Served,
+    /// No route takes it.
+    NoRoute,
+    /// No server of its upstream is up.
+    NoServer,
+}
+
+/// A request as it was understood.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Request {
+    /// In lower case, without a port.
+    pub host: String,
+    /// Without a query.
+    pub path: String,
+    /// The method.
+    pub method: String,
+    /// The name of the ClientHello.
+    pub sni: Option<String>,
+}
+
+/// The route that a request takes.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct RouteTaken {
+    /// Its name.
+    pub name: String,
+    /// Which of its keys it was chosen for.
+    pub why: String,
+    /// Its upstream's name.
+    pub upstream: String,
+    /// The path that the upstream gets.
+    pub upstream_path: String,
+    /// The upstream's servers, with how they are.
+    pub servers: Vec<(String, Health)>,
+}
+
+/// Whose a request is.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct TenantFound {
+    /// The tenant's name.
+    pub name: String,
+    /// What it is known by.
+    pub why: String,
+    /// Against the others' 1.
+    pub weight: u32,
+    /// Whether it asked for something lately. If not, it draws on what is kept for newcomers.
+    pub known: bool,
+    /// Where its connections are served now.
+    pub lane: Option<Lane>,
+}
+
+/// How a tenant stands with a resource. Amounts are per second, of gauges at once.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Standing {
+    /// The resource.
+    pub name: String,
+    /// What there is for all.
+    pub capacity: f64,
+    /// Whether that was learnt.
+    pub learnt: bool,
+    /// What all use.
+    pub used_by_all: f64,
+    /// What the tenant is granted.
+    pub share: f64,
+    /// What the tenant wants.
+    pub demand: f64,
+    /// What the tenant uses.
+    pub used: f64,
+    /// Whether it wants more than its share.
+    pub over_share: bool,
+    /// Refused since it came.
+    pub refused: u64,
+}
+
+/// A rate limit that a request passes.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct LimitPassed {
+    /// `sni` or `remap`, as the metrics say.
+    pub scope: &'static str,
+    /// Which one.
+    pub tag: String,
+    /// Most at once.
+    pub limit: Option<u32>,
+    /// Most each second, as text.
+    pub rate: Option<String>,
+    /// Most that wait.
+    pub queue: u32,
+    /// How many there are at once now.
+    pub active: u64,
+    /// How many wait now.
+    pub waiting: u64,
+    /// The status of a refusal.
+    pub error: u16,
+}
+
+/// What would happen to the request of `question` now.
+#[must_use]
+pub fn explain(
+    config: &Config,
+    routes: &Routes,
+    tenancy: &Tenancy,
+    snapshot: &Snapshot,
+    live: &Live,
+    question: Question,
+) -> Explanation {
+    let request = understand(config, &question);
+    let method = Method::from_bytes(request.method.as_bytes()).unwrap_or(Method::GET);
+    let index = routes.find(&request.host, &request.path, &method);
+    let tenant = tenant_of(config, tenancy, snapshot, &request, &question, index);
+    let view = snapshot.tenants.iter().find(|view| view.name == tenant.name);
+    let resources = standings(snapshot, view);
+    let rate_limits = limits_of(config, live, &request, index);
+    let route = index.map(|index| route_taken(config, live, &request, index));
+    let mut explanation = Explanation {
+        outcome: Outcome::Served,
+        status: None,
+        why: Vec::new(),
+        request,
+        route,
+        tenant,
+        resources,
+        rate_limits,
+    };
+    decide(&mut explanation, snapshot);
+    explanation
+}
+
+fn understand(config: &Config, question: &Question) -> Request {
+    let host = bare_host(&question.host);
+    let path = question.path.split(['?', '#']).next().filter(|path| path.starts_with('/')).unwrap_or("/");
+    let method = if question.method.is_empty() { "GET" } else { &question.method };
+    let tls = config.listeners.iter().any(|listener| listener.tls);
+    let sni = match &question.sni {
+        Some(sni) => Some(bare_host(sni)),
+        None if tls && !host.is_empty() => Some(host.clone()),
+        None => None,
+    };
+    Request { host, path: path.to_owned(), method: method.to_ascii_uppercase(), sni: sni.filter(|sni| !sni.is_empty()) }
+}
+
+fn bare_host(text: &str) -> String {
+    let name = match text.strip_prefix('[') {
+        Some(rest) => rest.split(']').next().unwrap_or(rest),
+        None => match text.rsplit_once(':') {
+            Some((name, port)) if port.bytes().all(|c| c.is_ascii_digit()) && !name.contains(':') => name,
+            _ => text,
+        },
+    };
+    name.trim_end_matches('.').to_ascii_lowercase()
+}
+
+fn route_taken(config: &Config, live: &Live, request: &Request, index: usize) -> RouteTaken {
+    let route = &config.routes[index];
+    let upstream = &config.upstreams[route.upstream];
+    let host = match &route.host {
+        Some(host) if host.starts_with('*') => format!("host {host}"),
+        Some(host) => format!("its host is {host}"),
+        None => "it takes every host".to_owned(),
+    };
+    let methods = match route.methods.as_slice() {
+        [] => String::new(),
+        methods => format!(", for {}", methods.iter().map(Method::as_str).collect::<Vec<_>>().join(", ")),
+    };
+    let health = |server: usize| {
+        let live = live.upstreams.get(route.upstream).and_then(|upstream| upstream.servers.get(server));
+        live.map_or(Health::Up, |server| server.health)
+    };
+    let named = |(index, server): (usize, &Server)| (server.to_string(), health(index));
+    RouteTaken {
+        name: route.name.clone(),
+        why: format!("{host}, its path {} is the longest that fits{methods}", route.path),
+        upstream: upstream.name.clone(),
+        upstream_path: route.rewritten(&request.path).unwrap_or_else(|| request.path.clone()),
+        servers: upstream.servers.iter().enumerate().map(named).collect(),
+    }
+}
+
+fn tenant_of(
+    config: &Config,
+    tenancy: &Tenancy,
+    snapshot: &Snapshot,
+    request: &Request,
+    question: &Question,
+    route: Option<usize>,
+) -> TenantFound {
+    let route = route.map(|index| &config.routes[index]);
+    let traits = Traits {
+        sni: request.sni.as_deref(),
+        host: &request.host,
+        route: route.map(|route| (route.name.as_str(), route.tenant.as_deref())),
+        header: question.header.as_deref(),
+    };
+    let (name, why) = match (&question.tenant, route.and_then(|route| route.tenant.as_ref())) {
+        (Some(tenant), _) => (tenant.clone(), "the question says so".to_owned()),
+        (None, Some(tenant)) => (tenant.clone(), "its route says so".to_owned()),
+        (None, None) => {
+            let name = tenancy.of_request(traits).into_owned();
+            let by = match &config.tenants.by {
+                TenantBy::Sni if request.sni.is_some() => "the name of its ClientHello".to_owned(),
+                TenantBy::Header(header) if question.header.is_some() => format!("its header {header}"),
+                TenantBy::Route if route.is_some() => "its route".to_owned(),
+                _ => "its host".to_owned(),
+            };
+            (name, by)
+        }
+    };
+    let view = snapshot.tenants.iter().find(|view| view.name == name);
+    let configured = config.tenants.named.iter().find(|tenant| tenant.name == name);
+    TenantFound {
+        weight: view.map(|view| view.weight).or(configured.map(|tenant| tenant.weight)).unwrap_or(1),
+        known: view.is_some(),
+        lane: view.map(|view| view.lane),
+        name,
+        why,
+    }
+}
+
+fn standings(snapshot: &Snapshot, view: Option<&TenantView>) -> Vec<Standing> {
+    let standing = |resource: &crate::machine::neighbours::ResourceView| {
+        let capacity = resource.capacity?;
+        let own = view.and_then(|view| view.resources.iter().find(|own| own.name == resource.name));
+        let of = |field: fn(&UseView) -> f64| own.map_or(0.0, field);
+        Some(Standing {
+            name: resource.name.clone(),
+            capacity,
+            learnt: resource.learnt,
+            used_by_all: resource.used,
+            share: of(|own| own.share),
+            demand: of(|own| own.demand),
+            used: of(|own| own.used),
+            over_share: own.is_some_and(|own| own.used.max(own.demand) > own.share),
+            refused: own.map_or(0, |own| own.refused_share + own.refused_full),
+        })
+    };
+    snapshot.resources.iter().filter_map(standing).collect()
+}
+
+fn limits_of(config: &Config, live: &Live, request: &Request, route: Option<usize>) -> Vec<LimitPassed> {
+    let mut passed = Vec::new();
+    let sni = request.sni.as_deref().unwrap_or_default();
+    let has = |names: &[String]| names.iter().any(|name| name == sni);
+    let rule = config.sni.iter().find(|rule| has(&rule.names) || has(&rule.aliases));
+    if let Some(rule) = rule.or(config.sni.iter().find(|rule| rule.default)).filter(|_| request.sni.is_some()) {
+        let name = match rule.names.first() {
+            Some(name) if has(&rule.aliases) => name.clone(),
+            _ if has(&rule.names) => sni.to_owned(),
+            _ => "default".to_owned(),
+        };
+        passed.push(limit_passed(live, "sni", name, &rule.rate_limit));
+    }
+    if let Some(route) = route.map(|index| &config.routes[index])
+        && let Some(limit) = &route.rate_limit
+    {
+        passed.push(limit_passed(live, "remap", route.name.clone(), limit));
+    }
+    passed
+}
+
+fn limit_passed(live: &Live, scope: &'static str, name: String, limit: &RateLimit) -> LimitPassed {
+    let tag = limit.tag.clone().unwrap_or(name);
+    let counts = live.rate_limits.iter().find(|counted| counted.scope == scope && counted.tag == tag);
+    let counts = counts.map(|counted| counted.counts).unwrap_or_default();
+    LimitPassed {
+        scope,
+        tag,
+        limit: limit.limit,
+        rate: limit.rate.map(|rate| rate.to_string()),
+        queue: limit.queue,
+        active: counts.active,
+        waiting: counts.queue,
+        error: limit.error.as_u16(),
+    }
+}
+
+/// Fills in what happens, and why.
+fn decide(explanation: &mut Explanation, snapshot: &Snapshot) {
+    let mut why = Vec::new();
+    let Some(route) = &explanation.route else {
+        why.push(format!(
+            "no route takes {} {}{}; /api/v1/proxy lists them",
+            explanation.request.method, explanation.request.host, explanation.request.path
+        ));
+        (explanation.outcome, explanation.status, explanation.why) = (Outcome::NoRoute, Some(404), why);
+        return;
+    };
+    if !route.servers.is_empty() && route.servers.iter().all(|(_, health)| *health == Health::Down) {
+        why.push(format!("no server of upstream {} passes its health check", route.upstream));
+        (explanation.outcome, explanation.status, explanation.why) = (Outcome::NoServer, Some(503), why);
+        return;
+    }
+    for limit in &explanation.rate_limits {
+        if let Some(most) = limit.limit.filter(|most| limit.active >= u64::from(*most)) {
+            let then = if limit.waiting < u64::from(limit.queue) { "it waits in the queue" } else { "it is refused" };
+            why.push(format!("rate limit {} has {} of {most} under way: {then}", limit.tag, limit.active));
+        }
+    }
+    let (outcome, status) = judge(explanation, snapshot, &mut why);
+    (explanation.outcome, explanation.status, explanation.why) = (outcome, status, why);
+}
+
+fn judge(explanation: &Explanation, snapshot: &Snapshot, why: &mut Vec<String>) -> (Outcome, Option<u16>) {
+    let name = &explanation.tenant.name;
+    if snapshot.mode == Mode::Off {
+        why.push("the limits are off: nobody is held to anything".to_owned());
+        return (Outcome::Served, None);
+    }
+    if explanation.resources.is_empty() {
+        why.push("nothing has been short yet: no capacity is configured, and none had to be learnt".to_owned());
+        return (Outcome::Served, None);
+    }
+    if !explanation.tenant.known {
+        why.push(format!("{name} asked for nothing lately: it begins with what is kept for newcomers"));
+        return (Outcome::ServedInShare, None);
+    }
+    let over: Vec<&Standing> = explanation.resources.iter().filter(|one| one.over_share).collect();
+    if over.is_empty() {
+        why.push(format!("{name} wants no more than its share of anything, and so waits for nobody"));
+        return (Outcome::ServedInShare, None);
+    }
+    let mut short = false;
+    for one in &over {
+        let Standing { name: resource, demand, share, used, used_by_all, capacity, .. } = one;
+        let full = used_by_all >= &(0.98 * capacity);
+        short |= full;
+        let rest = if full {
+            "and all of it is in use".to_owned()
+        } else {
+            format!("and others leave {:.0}", capacity - used_by_all)
+        };
+        why.push(format!("{name} wants {:.0} of {resource}, its share is {share:.0}, {rest}", demand.max(*used)));
+    }
+    if !short {
+        return (Outcome::ServedFromOverflow, None);
+    }
+    if snapshot.mode == Mode::Stats {
+        why.push("the limits only count (mode stats): it is served all the same".to_owned());
+        return (Outcome::ServedFromOverflow, None);
+    }
+    (Outcome::RefusedMostly, Some(429))
+}
+
+#[cfg(test)]
+mod tests {
+    use tidegate_runtime::config::Document;
+
+    use super::*;
+    use crate::machine::Kind;
+    use crate::machine::neighbours::{RefusedView, ResourceView};
+
+    const FILE: &str = "[[proxy.upstream]]\nname = \"u\"\nservers = [\"127.0.0.1:1\"]\n[[proxy.route]]\nname = \
+                        \"api\"\nhost = \"a.example\"\npath = \"/api\"\nrewrite = \"/v2\"\nupstream = \"u\"\n\
+                        [proxy.route.rate_limit]\nlimit = 10\n[[proxy.tenant]]\nname = \"b.example\"\nweight = 3\n";
+
+    fn snapshot(demand: f64, used_by_all: f64, mode: Mode) -> Snapshot {
+        let own = UseView {
+            name: "requests".to_owned(),
+            demand,
+            share: 100.0,
+            used: demand,
+            overflow: 0.0,
+            lent: 0.0,
+            refused_share: 7,
+            refused_full: 0,
+        };
+        let resource = ResourceView {
+            name: "requests".to_owned(),
+            kind: Kind::Counter,
+            capacity: Some(1_000.0),
+            learnt: true,
+            global: 200.0,
+            used: used_by_all,
+            refused_share: 7,
+            refused_full: 0,
+        };
+        let tenant = TenantView {
+            name: "a.example".to_owned(),
+            weight: 1,
+            lane: Lane::Share,
+            resources: vec![own],
+            refused: RefusedView::default(),
+        };
+        Snapshot { mode, resources: vec![resource], tenants: vec![tenant], ..Snapshot::default() }
+    }
+
+    fn ask(snapshot: &Snapshot, host: &str, path: &str) -> Explanation {
+        let config = Config::from_document(&Document::new("t.toml", FILE), 1).unwrap();
+        let question = Question { host: host.to_owned(), path: path.to_owned(), ..Question::default() };
+        explain(&config, &Routes::new(&config), &Tenancy::new(&config), snapshot, &Live::default(), question)
+    }
+
+    #[test]
+    fn a_tenant_within_its_share_waits_for_nobody() {
+        let answer = ask(&snapshot(90.0, 1_000.0, Mode::Restrict), "A.example:443", "/api/x?y=z");
+        assert_eq!((answer.outcome, answer.status), (Outcome::ServedInShare, None));
+        let route = answer.route.unwrap();
+        assert_eq!((route.name.as_str(), route.upstream_path.as_str()), ("api", "/v2/x"));
+        assert_eq!((answer.tenant.name.as_str(), answer.tenant.why.as_str()), ("a.example", "its host"));
+        assert_eq!((answer.rate_limits[0].limit, answer.rate_limits[0].tag.as_str()), (Some(10), "api"));
+    }
+
+    #[test]
+    fn beyond_its_share_it_depends_on_what_others_leave() {
+        let ask = |all, mode| ask(&snapshot(150.0, all, mode), "a.example", "/api").outcome;
+        assert_eq!(ask(500.0, Mode::Restrict), Outcome::ServedFromOverflow);
+        assert_eq!(ask(1_000.0, Mode::Restrict), Outcome::RefusedMostly);
+        assert_eq!(ask(1_000.0, Mode::Stats), Outcome::ServedFromOverflow);
+        assert_eq!(ask(1_000.0, Mode::Off), Outcome::Served);
+    }
+
+    #[test]
+    fn the_reasons_have_figures() {
+        let answer = ask(&snapshot(150.0, 1_000.0, Mode::Restrict), "a.example", "/api");
+        assert_eq!(answer.status, Some(429));
+        assert_eq!(answer.why, ["a.example wants 150 of requests, its share is 100, and all of it is in use"]);
+        assert_eq!(answer.resources[0].refused, 7);
+    }
+
+    #[test]
+    fn what_no_route_takes_is_said() {
+        let answer = ask(&Snapshot::default(), "b.example", "/");
+        assert_eq!((answer.outcome, answer.status), (Outcome::NoRoute, Some(404)));
+        assert_eq!((answer.tenant.weight, answer.tenant.known), (3, false));
+        assert_eq!(answer.why, ["no route takes GET b.example/; /api/v1/proxy lists them"]);
+    }
+
+    #[test]
+    fn hosts_lose_port_case_and_dot() {
+        for (text, host) in
+            [("A.example:80", "a.example"), ("[::1]:80", "::1"), ("::1", "::1"), ("a.example.", "a.example"), ("", "")]
+        {
+            assert_eq!(bare_host(text), host);
+        }
+    }
+}

@@ -1,0 +1,284 @@
+//! `/metrics`: the proxy's figures for Prometheus. Names that clients choose, tenants', have a bounded number of series.
+
+use std::fmt::Write as _;
+
+use super::status::{Health, Live};
+use crate::config::Config;
+use crate::machine::neighbours::{Snapshot, TenantView, UseView};
+use crate::machine::rate_limit::{MetricName, Scope};
+
+/// Tenants with series of their own: those that use most. The others are summed up as `other`.
+const MOST_TENANTS: usize = 32;
+const OTHER: &str = "other";
+
+/// A page that grows.
+struct Page(String);
+
+type Labels<'a> = &'a [(&'a str, &'a str)];
+
+impl Page {
+    fn head(&mut self, name: &str, help: &str, kind: &str) {
+        self.put(format_args!("# HELP tidegate_proxy_{name} {help}\n# TYPE tidegate_proxy_{name} {kind}\n"));
+    }
+
+    fn row(&mut self, name: &str, labels: Labels<'_>, value: f64) {
+        self.put(format_args!("tidegate_proxy_{name}"));
+        let mut before = '{';
+        for (key, text) in labels {
+            self.put(format_args!("{before}{key}=\""));
+            for character in text.chars() {
+                match character {
+                    '\\' => self.0.push_str("\\\\"),
+                    '"' => self.0.push_str("\\\""),
+                    '\n' => self.0.push_str("\\n"),
+                    other => self.0.push(other),
+                }
+            }
+            self.0.push('"');
+            before = ',';
+        }
+        if before == ',' {
+            self.0.push('}');
+        }
+        self.put(format_args!(" {value}\n"));
+    }
+
+    fn single(&mut self, name: &str, help: &str, kind: &str, value: f64) {
+        self.head(name, help, kind);
+        self.row(name, &[], value);
+    }
+
+    fn put(&mut self, text: std::fmt::Arguments<'_>) {
+        self.0.write_fmt(text).expect("writing to a string does not fail");
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a metric is a float; counts beyond 2^53 lose their last digits")]
+fn float(count: u64) -> f64 {
+    count as f64
+}
+
+/// The page.
+pub(super) fn page(config: &Config, snapshot: &Snapshot, live: &Live) -> String {
+    let mut page = Page(String::with_capacity(16 << 10));
+    traffic(&mut page, config, live);
+    resources(&mut page, snapshot);
+    tenants(&mut page, snapshot);
+    upstreams(&mut page, config, live);
+    rate_limits(&mut page, live);
+    let (written, dropped) = live.access_log;
+    page.head("access_log_lines_total", "Lines of the access log by what became of them.", "counter");
+    page.row("access_log_lines_total", &[("outcome", "written")], float(written));
+    page.row("access_log_lines_total", &[("outcome", "dropped")], float(dropped));
+    page.single("reloads_total", "Times that the configuration was replaced.", "counter", float(live.reloads));
+    page.single("uptime_seconds", "Time since the start.", "gauge", live.uptime_s);
+    page.0
+}
+
+fn traffic(page: &mut Page, config: &Config, live: &Live) {
+    page.single("connections", "Client connections that are open.", "gauge", float(live.connections));
+    page.single("connections_total", "Client connections.", "counter", float(live.connections_total));
+    page.single("handshakes_total", "TLS handshakes that ended well.", "counter", float(live.handshakes_total));
+    page.head("requests_total", "Requests by route.", "counter");
+    for (route, count) in config.routes.iter().zip(&live.requests_total) {
+        page.row("requests_total", &[("route", &route.name)], float(*count));
+    }
+    page.head("responses_total", "Requests by the class of their answer; none is without one.", "counter");
+    for (class, count) in ["none", "1xx", "2xx", "3xx", "4xx", "5xx"].into_iter().zip(live.responses_total) {
+        page.row("responses_total", &[("class", class)], float(count));
+    }
+}
+
+fn resources(page: &mut Page, snapshot: &Snapshot) {
+    page.head("mode", "1 for what the limits do now: off, stats or restrict.", "gauge");
+    page.row("mode", &[("mode", &format!("{:?}", snapshot.mode).to_lowercase())], 1.0);
+    page.head("resource_capacity", "What there is of a resource, for each second or at once.", "gauge");
+    for resource in &snapshot.resources {
+        if let Some(capacity) = resource.capacity {
+            page.row("resource_capacity", &[("resource", &resource.name)], capacity);
+        }
+    }
+    page.head("resource_used", "What all tenants use of it.", "gauge");
+    for resource in &snapshot.resources {
+        page.row("resource_used", &[("resource", &resource.name)], resource.used);
+    }
+    page.head("resource_overflow", "What of it is nobody's share.", "gauge");
+    for resource in &snapshot.resources {
+        page.row("resource_overflow", &[("resource", &resource.name)], resource.global);
+    }
+    page.head("refused_total", "What was refused for want of it: over_share is 429, system_full 503.", "counter");
+    for resource in &snapshot.resources {
+        let labels = |cause| [("resource", resource.name.as_str()), ("cause", cause)];
+        page.row("refused_total", &labels("over_share"), float(resource.refused_share));
+        page.row("refused_total", &labels("system_full"), float(resource.refused_full));
+    }
+}
+
+/// Figures of one tenant, or of many.
+type Sum = Vec<(String, f64)>;
+
+fn tenants(page: &mut Page, snapshot: &Snapshot) {
+    let (own, others) = snapshot.tenants.split_at(snapshot.tenants.len().min(MOST_TENANTS));
+    page.single("tenants", "Tenants that asked for something lately.", "gauge", float(snapshot.tenants.len() as u64));
+    let figures: [(&str, &str, fn(&UseView) -> f64); 4] = [
+        ("tenant_share", "What a tenant is granted, for each second or at once.", |one| one.share),
+        ("tenant_demand", "What it is expected to want.", |one| one.demand),
+        ("tenant_used", "What it uses.", |one| one.used),
+        ("tenant_overflow", "What of that is beyond its share.", |one| one.overflow),
+    ];
+    for (name, help, figure) in figures {
+        page.head(name, help, "gauge");
+        for tenant in own {
+            let label = label(&tenant.name);
+            for one in &tenant.resources {
+                page.row(name, &[("tenant", &label), ("resource", &one.name)], figure(one));
+            }
+        }
+        for (resource, sum) in summed(others, figure) {
+            page.row(name, &[("tenant", OTHER), ("resource", &resource)], sum);
+        }
+    }
+    page.head("tenant_refused_total", "Refusals of a tenant by how far it had come.", "counter");
+    for tenant in own {
+        let label = label(&tenant.name);
+        for (stage, count) in stages(tenant) {
+            page.row("tenant_refused_total", &[("tenant", &label), ("stage", stage)], float(count));
+        }
+    }
+    for at in 0..if others.is_empty() { 0 } else { 4 } {
+        let (stage, _) = stages(&others[0])[at];
+        let sum: u64 = others.iter().map(|tenant| stages(tenant)[at].1).sum();
+        page.row("tenant_refused_total", &[("tenant", OTHER), ("stage", stage)], float(sum));
+    }
+}
+
+/// The limiter's own `other`, of tenants without a place in its table, is not the sum of the rest of this page.
+fn label(name: &str) -> String {
+    if name == OTHER { "(untracked)".to_owned() } else { name.to_owned() }
+}
+
+fn summed(tenants: &[TenantView], figure: fn(&UseView) -> f64) -> Sum {
+    let mut sums: Sum = Vec::new();
+    for one in tenants.iter().flat_map(|tenant| &tenant.resources) {
+        match sums.iter_mut().find(|(name, _)| *name == one.name) {
+            Some((_, sum)) => *sum += figure(one),
+            None => sums.push((one.name.clone(), figure(one))),
+        }
+    }
+    sums
+}
+
+fn stages(tenant: &TenantView) -> [(&'static str, u64); 4] {
+    let refused = tenant.refused;
+    [("accept", refused.accept), ("hello", refused.hello), ("request", refused.request), ("queue", refused.queue)]
+}
+
+fn upstreams(page: &mut Page, config: &Config, live: &Live) {
+    let counted = || config.upstreams.iter().zip(&live.upstreams);
+    page.head("upstream_waiting", "Requests that wait for a connection.", "gauge");
+    for (upstream, live) in counted() {
+        page.row("upstream_waiting", &[("upstream", &upstream.name)], float(live.waiting));
+    }
+    page.head("upstream_retries_total", "Tries after the first.", "counter");
+    for (upstream, live) in counted() {
+        page.row("upstream_retries_total", &[("upstream", &upstream.name)], float(live.retries_total));
+    }
+    let figures: [(&str, &str, &str, fn(&super::status::LiveServer) -> f64); 4] = [
+        ("server_up", "1 while a server gets requests.", "gauge", |server| f64::from(server.health == Health::Up)),
+        ("server_active", "Its requests under way.", "gauge", |server| float(server.active)),
+        ("server_requests_total", "Its requests.", "counter", |server| float(server.requests_total)),
+        ("server_failures_total", "Those that failed.", "counter", |server| float(server.failures_total)),
+    ];
+    for (name, help, kind, figure) in figures {
+        page.head(name, help, kind);
+        for (upstream, live) in counted() {
+            for (server, live) in upstream.servers.iter().zip(&live.servers) {
+                let labels = [("upstream", upstream.name.as_str()), ("server", &server.to_string())];
+                page.row(name, &labels, figure(live));
+            }
+        }
+    }
+}
+
+fn rate_limits(page: &mut Page, live: &Live) {
+    page.head("rate_limit", "What a rate limit counted, under the name that the ATS plugin gives it.", "untyped");
+    for limit in &live.rate_limits {
+        let scope = if limit.scope == "sni" { Scope::Sni } else { Scope::Remap };
+        for (metric, value) in limit.counts.named() {
+            let name = MetricName { prefix: &limit.prefix, scope, tag: &limit.tag, metric };
+            page.row("rate_limit", &[("name", &name.to_string())], float(value));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tidegate_runtime::config::Document;
+
+    use super::*;
+    use crate::machine::neighbours::{Lane, RefusedView};
+
+    fn config() -> Config {
+        let text = "[[proxy.upstream]]\nname = \"u\"\nservers = [\"127.0.0.1:1\"]\n[[proxy.route]]\nupstream = \"u\"\n";
+        Config::from_document(&Document::new("t.toml", text), 1).unwrap()
+    }
+
+    fn tenant(name: &str, used: f64) -> TenantView {
+        let one = UseView {
+            name: "requests".to_owned(),
+            demand: used,
+            share: 1.0,
+            used,
+            overflow: 0.0,
+            lent: 0.0,
+            refused_share: 0,
+            refused_full: 0,
+        };
+        let refused = RefusedView { request: 2, ..RefusedView::default() };
+        TenantView { name: name.to_owned(), weight: 1, lane: Lane::Share, resources: vec![one], refused }
+    }
+
+    #[test]
+    fn labels_are_bounded_whatever_names_clients_send() {
+        let tenants = (0..100).map(|n| tenant(&format!("t{n}"), 1.0)).collect();
+        let page = page(&config(), &Snapshot { tenants, ..Snapshot::default() }, &Live::default());
+        assert_eq!(page.matches("tidegate_proxy_tenant_used{").count(), MOST_TENANTS + 1);
+        assert!(page.contains("tidegate_proxy_tenant_used{tenant=\"other\",resource=\"requests\"} 68\n"));
+        assert!(page.contains("tidegate_proxy_tenant_refused_total{tenant=\"other\",stage=\"request\"} 136\n"));
+    }
+
+    #[test]
+    fn no_series_is_there_twice() {
+        let mut tenants: Vec<TenantView> = (0..40).map(|n| tenant(&format!("t{n}"), 1.0)).collect();
+        tenants[0].name = OTHER.to_owned();
+        let page = page(&config(), &Snapshot { tenants, ..Snapshot::default() }, &Live::default());
+        let mut series: Vec<&str> = page
+            .lines()
+            .filter(|line| !line.starts_with('#'))
+            .filter_map(|line| line.rsplit_once(' '))
+            .map(|(name, _)| name)
+            .collect();
+        let all = series.len();
+        series.sort_unstable();
+        series.dedup();
+        assert_eq!(series.len(), all);
+    }
+
+    #[test]
+    fn names_from_clients_cannot_break_a_line() {
+        let tenants = vec![tenant("a\"} 1\nevil{x=\"", 1.0)];
+        let page = page(&config(), &Snapshot { tenants, ..Snapshot::default() }, &Live::default());
+        assert!(page.contains("{tenant=\"a\\\"} 1\\nevil{x=\\\"\",resource=\"requests\"} 1\n"), "{page}");
+    }
+
+    #[test]
+    fn the_book_lists_every_metric_and_no_other() {
+        let page = page(&config(), &Snapshot::default(), &Live::default());
+        let served: Vec<&str> =
+            page.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next()).collect();
+        let book = include_str!("../../../../../docs/src/how-to/monitor-proxy.md");
+        let named = |line: &'static str| line.strip_prefix("| `tidegate_proxy_")?.split(['`', '{']).next();
+        let listed: Vec<String> = book.lines().filter_map(named).map(|name| format!("tidegate_proxy_{name}")).collect();
+        assert_eq!(listed, served);
+    }
+}

@@ -1,0 +1,298 @@
+//! How the proxy stands: what it runs with and what it counted.
+
+use std::net::SocketAddr;
+
+use serde::Serialize;
+
+use crate::config::{self, Balance, Config, ProxyProtocolIn, ProxyProtocolOut, UpstreamProtocol};
+use crate::machine::rate_limit::Counts;
+
+/// What a proxy is doing as a whole.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Phase {
+    /// It serves.
+    #[default]
+    Serving,
+    /// It finishes requests under way and takes no more.
+    Draining,
+}
+
+/// What a proxy counted, over all its threads. Lists may be shorter than the configuration's: the rest is zero.
+#[derive(Clone, Debug, Default)]
+pub struct Live {
+    /// What it is doing.
+    pub phase: Phase,
+    /// Seconds since its start.
+    pub uptime_s: f64,
+    /// Times that another configuration took the place of the one before.
+    pub reloads: u64,
+    /// Where it listens, with the ports that the system picked; in the order of the configuration.
+    pub addresses: Vec<SocketAddr>,
+    /// Client connections that are open.
+    pub connections: u64,
+    /// Client connections since the start.
+    pub connections_total: u64,
+    /// TLS handshakes that ended well, since the start.
+    pub handshakes_total: u64,
+    /// Requests by route, in the order of the configuration.
+    pub requests_total: Vec<u64>,
+    /// Answers by the first digit of their status; at 0 what ended without one.
+    pub responses_total: [u64; 6],
+    /// Upstreams, in the order of the configuration.
+    pub upstreams: Vec<LiveUpstream>,
+    /// Rate limits: those of routes, then those of SNI names.
+    pub rate_limits: Vec<LiveRateLimit>,
+    /// Lines of the access log that were written, and that were dropped.
+    pub access_log: (u64, u64),
+}
+
+/// What was counted of an upstream.
+#[derive(Clone, Debug, Default)]
+pub struct LiveUpstream {
+    /// Requests that wait for a connection.
+    pub waiting: u64,
+    /// Tries after the first.
+    pub retries_total: u64,
+    /// In the order of the configuration.
+    pub servers: Vec<LiveServer>,
+}
+
+/// Whether a server gets requests.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Health {
+    /// It does.
+    #[default]
+    Up,
+    /// Its requests failed; it is left alone for a while.
+    Ejected,
+    /// Its checks fail.
+    Down,
+}
+
+/// What was counted of a server.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LiveServer {
+    /// As the worst of the threads sees it.
+    pub health: Health,
+    /// Requests under way.
+    pub active: u64,
+    /// Requests since the start.
+    pub requests_total: u64,
+    /// Those that failed.
+    pub failures_total: u64,
+}
+
+/// What was counted of a rate limit.
+#[derive(Clone, Debug, Default)]
+pub struct LiveRateLimit {
+    /// `remap` for a route's, `sni` for a name's.
+    pub scope: &'static str,
+    /// The first part of its metrics' names.
+    pub prefix: String,
+    /// The route's or the SNI name, or what the configuration says.
+    pub tag: String,
+    /// What it counted.
+    pub counts: Counts,
+}
+
+/// `GET /api/v1/proxy`.
+#[derive(Clone, Debug, Serialize)]
+pub struct Status {
+    version: &'static str,
+    phase: Phase,
+    uptime_s: f64,
+    reloads: u64,
+    threads: usize,
+    overflow_threads: usize,
+    tenants_by: String,
+    connections: u64,
+    connections_total: u64,
+    handshakes_total: u64,
+    requests_total: u64,
+    responses_total: ResponsesJson,
+    listeners: Vec<ListenerJson>,
+    routes: Vec<RouteJson>,
+    upstreams: Vec<UpstreamJson>,
+    rate_limits: Vec<RateLimitJson>,
+    access_log: Option<AccessLogJson>,
+    warnings: Vec<String>,
+}
+
+#[derive(Clone, Copy, Debug, Serialize)]
+struct ResponsesJson {
+    #[serde(rename = "1xx")]
+    informational: u64,
+    #[serde(rename = "2xx")]
+    successful: u64,
+    #[serde(rename = "3xx")]
+    redirections: u64,
+    #[serde(rename = "4xx")]
+    client_errors: u64,
+    #[serde(rename = "5xx")]
+    server_errors: u64,
+    none: u64,
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct ListenerJson {
+    address: String,
+    tls: bool,
+    protocols: Vec<&'static str>,
+    proxy_protocol: ProxyProtocolIn,
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct RouteJson {
+    name: String,
+    host: Option<String>,
+    path: String,
+    methods: Vec<String>,
+    upstream: String,
+    rewrite: Option<String>,
+    tenant: Option<String>,
+    requests_total: u64,
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct UpstreamJson {
+    name: String,
+    protocol: UpstreamProtocol,
+    balance: Balance,
+    proxy_protocol: ProxyProtocolOut,
+    checked: bool,
+    waiting: u64,
+    retries_total: u64,
+    servers: Vec<ServerJson>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct ServerJson {
+    address: String,
+    health: Health,
+    active: u64,
+    requests_total: u64,
+    failures_total: u64,
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct RateLimitJson {
+    scope: &'static str,
+    tag: String,
+    active: u64,
+    queue: u64,
+    admitted_total: u64,
+    queued_total: u64,
+    rejected_total: u64,
+    expired_total: u64,
+    resumed_total: u64,
+}
+
+#[derive(Clone, Copy, Debug, Serialize)]
+struct AccessLogJson {
+    written_total: u64,
+    dropped_total: u64,
+}
+
+impl Status {
+    /// What `config` says, with what `live` counted.
+    #[must_use]
+    pub fn of(config: &Config, live: Live) -> Self {
+        let [none, informational, successful, redirections, client_errors, server_errors] = live.responses_total;
+        let address = |index: usize, listener: &config::Listener| {
+            live.addresses.get(index).unwrap_or(&listener.address).to_string()
+        };
+        let listeners = config.listeners.iter().enumerate().map(|(index, listener)| ListenerJson {
+            address: address(index, listener),
+            tls: listener.tls,
+            protocols: [(listener.http2, "h2"), (listener.http1, "http/1.1")]
+                .into_iter()
+                .filter_map(|(spoken, name)| spoken.then_some(name))
+                .collect(),
+            proxy_protocol: listener.proxy_protocol,
+        });
+        let upstreams =
+            config.upstreams.iter().enumerate().map(|(index, upstream)| {
+                upstream_json(upstream, live.upstreams.get(index).cloned().unwrap_or_default())
+            });
+        let routes = config.routes.iter().enumerate().map(|(index, route)| RouteJson {
+            name: route.name.clone(),
+            host: route.host.clone(),
+            path: route.path.clone(),
+            methods: route.methods.iter().map(ToString::to_string).collect(),
+            upstream: config.upstreams[route.upstream].name.clone(),
+            rewrite: route.rewrite.clone(),
+            tenant: route.tenant.clone(),
+            requests_total: live.requests_total.get(index).copied().unwrap_or(0),
+        });
+        Self {
+            version: env!("CARGO_PKG_VERSION"),
+            phase: live.phase,
+            uptime_s: live.uptime_s,
+            reloads: live.reloads,
+            threads: config.threads,
+            overflow_threads: config.overflow_threads,
+            tenants_by: config.tenants.by.to_string(),
+            connections: live.connections,
+            connections_total: live.connections_total,
+            handshakes_total: live.handshakes_total,
+            requests_total: live.responses_total.iter().sum(),
+            responses_total: ResponsesJson {
+                informational,
+                successful,
+                redirections,
+                client_errors,
+                server_errors,
+                none,
+            },
+            listeners: listeners.collect(),
+            routes: routes.collect(),
+            upstreams: upstreams.collect(),
+            rate_limits: live.rate_limits.iter().map(rate_limit_json).collect(),
+            access_log: config.access_log.as_ref().map(|_| {
+                let (written_total, dropped_total) = live.access_log;
+                AccessLogJson { written_total, dropped_total }
+            }),
+            warnings: config.warnings.clone(),
+        }
+    }
+}
+
+fn upstream_json(upstream: &config::Upstream, live: LiveUpstream) -> UpstreamJson {
+    let servers = upstream.servers.iter().enumerate().map(|(index, server)| {
+        let live = live.servers.get(index).copied().unwrap_or_default();
+        ServerJson {
+            address: server.to_string(),
+            health: live.health,
+            active: live.active,
+            requests_total: live.requests_total,
+            failures_total: live.failures_total,
+        }
+    });
+    UpstreamJson {
+        name: upstream.name.clone(),
+        protocol: upstream.protocol,
+        balance: upstream.balance,
+        proxy_protocol: upstream.proxy_protocol,
+        checked: upstream.health.is_some(),
+        waiting: live.waiting,
+        retries_total: live.retries_total,
+        servers: servers.collect(),
+    }
+}
+
+fn rate_limit_json(limit: &LiveRateLimit) -> RateLimitJson {
+    let Counts { admitted, queued, rejected, expired, resumed, active, queue } = limit.counts;
+    RateLimitJson {
+        scope: limit.scope,
+        tag: limit.tag.clone(),
+        active,
+        queue,
+        admitted_total: admitted,
+        queued_total: queued,
+        rejected_total: rejected,
+        expired_total: expired,
+        resumed_total: resumed,
+    }
+}
