@@ -1,0 +1,27 @@
+//! HTTP/1.x requests, checked before any HTTP library sees them.
+//!
+//! [`Guard`] follows a connection's requests and lets through what every careful reader understands alike; [`hop`] says
+//! which fields go no further than this connection; [`vectors`] reads the cases that hold both, and any other proxy, to
+//! account.
+//!
+//! ```
+//! use tidegate_wire::http1::{Guard, Limits};
+//!
+//! let mut guard = Guard::new(Limits::default());
+//! let sound = b"GET / HTTP/1.1\r\nHost: a.example\r\n\r\n";
+//! assert_eq!(guard.feed(sound), Ok(sound.len()));
+//! let two_lengths = b"POST / HTTP/1.1\r\nHost: a.example\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n";
+//! assert_eq!(guard.feed(two_lengths).map_err(|violation| violation.status), Err(400));
+//! ```
+
+mod chunk;
+mod grammar;
+mod guard;
+mod head;
+pub mod hop;
+mod limits;
+mod target;
+pub mod vectors;
+
+pub use guard::{Guard, Phase};
+pub use limits::{Limits, Violation};
