@@ -1,0 +1,409 @@
+//! A tenant whose rate changes while it is watched.
+//!
+//! An open loop as in a measured run: a request is due at its intended time whatever became of those before it, and its
+//! response time counts from there. The figures are those of the last few seconds, read by another thread.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+
+use tidegate_core::{Instant, Rng};
+use tidegate_runtime::clock;
+
+use super::answer;
+use super::config::Source;
+use super::connection::{Connection, Progress, READ_BYTES};
+use super::socket::Dialler;
+use super::tally::Ending;
+use crate::arrivals::whole;
+use crate::demo_load::LiveRate;
+use crate::error::LoadError;
+use crate::latency::{LatencySummary, RollingLatency};
+use crate::poll::{Interest, Poller, allow_open_files, prepare_thread};
+
+/// A changed rate or a stop is seen this soon.
+const GLANCE_NS: u64 = 10_000_000;
+/// Requests begun in one go before sockets are looked at.
+const BEGIN_MAX: usize = 64;
+/// Response times are of three seconds: twelve quarters.
+const SLOTS: usize = 12;
+const SLOT_NS: u64 = 250_000_000;
+
+/// Who sends what.
+#[derive(Clone, PartialEq, Debug)]
+pub struct LiveConfig {
+    /// The proxy or server; plain HTTP/1.1.
+    pub address: SocketAddr,
+    /// The tenant: `Host` of every request.
+    pub name: String,
+    /// Requests at once, each on a connection that is kept; what is due beyond is not sent and counts as failed.
+    pub connections: u32,
+    /// Requests per second, to begin with; a Poisson process.
+    pub rate_per_s: f64,
+    /// An answer later than this, from the intended time on, is none.
+    pub timeout_ms: u64,
+    /// Same seed, same arrivals (at a constant rate).
+    pub seed: u64,
+}
+
+/// A tenant at work. It stops when this is dropped.
+#[derive(Debug)]
+pub struct LiveSource {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<Result<(), LoadError>>>,
+}
+
+/// What became of the requests.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub struct LiveSnapshot {
+    /// Due so far.
+    pub offered: u64,
+    /// Answered in time with a status of 200 to 399, so far.
+    pub answered: u64,
+    /// Answered with 429 or 503, so far.
+    pub refused: u64,
+    /// All others that have ended, so far: late, broken off, answered with another status, not sent.
+    pub failed: u64,
+    /// Response times of the answered ones, of the last three seconds.
+    pub response: LatencySummary,
+}
+
+/// Counts are read to be shown: relaxed, each on its own.
+#[derive(Debug)]
+struct Shared {
+    rate: LiveRate,
+    stop: AtomicBool,
+    offered: AtomicU64,
+    answered: AtomicU64,
+    refused: AtomicU64,
+    failed: AtomicU64,
+    response: Mutex<RollingLatency>,
+}
+
+impl Shared {
+    fn response(&self) -> MutexGuard<'_, RollingLatency> {
+        // Figures that miss one request are better than none.
+        self.response.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl LiveSource {
+    /// Sends requests until stopped. That nobody listens is no error: it shows in the figures.
+    ///
+    /// # Errors
+    /// [`LoadError`] if the configuration describes no load, or this machine does not let it be made.
+    pub fn start(config: &LiveConfig) -> Result<Self, LoadError> {
+        let LiveConfig { address, ref name, connections, rate_per_s, timeout_ms, seed } = *config;
+        let source = Source { name: name.clone(), connections, rate_per_s, timeout_ms, ..Source::default() };
+        source.check()?;
+        allow_open_files(connections as usize)?;
+        let shared = Arc::new(Shared {
+            rate: LiveRate::new(rate_per_s),
+            stop: AtomicBool::new(false),
+            offered: AtomicU64::new(0),
+            answered: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
+            failed: AtomicU64::new(0),
+            response: Mutex::new(RollingLatency::new(SLOTS, SLOT_NS)),
+        });
+        let work = Work {
+            poller: Poller::new()?,
+            request: answer::request(&source),
+            dialler: Dialler::new(address, 0, 0),
+            slots: (0..connections).map(|_| Slot::default()).collect(),
+            idle: (0..connections as usize).rev().collect(),
+            deadlines: VecDeque::new(),
+            scratch: vec![0; READ_BYTES],
+            rng: Rng::new(seed),
+            source,
+            shared: Arc::clone(&shared),
+        };
+        let thread = thread::Builder::new().name("requests".into()).spawn(|| work.run());
+        Ok(Self { shared, thread: Some(thread.map_err(LoadError::os("start a thread"))?) })
+    }
+
+    /// Requests per second from now on; negative and odd numbers are zero.
+    pub fn set_rate(&self, per_s: f64) {
+        self.shared.rate.set(per_s);
+    }
+
+    /// The figures so far.
+    #[must_use]
+    pub fn snapshot(&self) -> LiveSnapshot {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let Shared { offered, answered, refused, failed, .. } = &*self.shared;
+        // Those that have ended before all that were due, so that they never seem to be more.
+        let (answered, refused, failed) = (read(answered), read(refused), read(failed));
+        let response = self.shared.response().summary(clock::now());
+        LiveSnapshot { offered: read(offered), answered, refused, failed, response }
+    }
+
+    /// False if it had to give up; [`stop`](Self::stop) says why.
+    #[must_use]
+    pub fn is_running(&self) -> bool {
+        self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
+    }
+
+    /// Ends the requests.
+    ///
+    /// # Errors
+    /// [`LoadError`] if the machine had ended them before.
+    pub fn stop(mut self) -> Result<(), LoadError> {
+        self.join()
+    }
+
+    fn join(&mut self) -> Result<(), LoadError> {
+        self.shared.stop.store(true, Ordering::Relaxed);
+        self.thread.take().map_or(Ok(()), |thread| thread.join().expect("the requests' thread panicked"))
+    }
+}
+
+impl Drop for LiveSource {
+    fn drop(&mut self) {
+        // Who drops it does not ask how it went.
+        let _ = self.join();
+    }
+}
+
+/// A connection, or room for one.
+#[derive(Debug, Default)]
+struct Slot {
+    connection: Option<Connection>,
+    /// The request under way.
+    intended: Option<Instant>,
+    /// Tells this connection's events from those of its predecessors.
+    serial: u32,
+    /// Tells this request's deadline from those before.
+    asked: u64,
+    /// Whether the connection has carried an answer.
+    is_proven: bool,
+    is_writing: bool,
+}
+
+struct Work {
+    poller: Poller,
+    source: Source,
+    request: Vec<u8>,
+    dialler: Dialler,
+    slots: Vec<Slot>,
+    /// Slots without a request; the one used last is the next, so that no more connections are open than are needed.
+    idle: Vec<usize>,
+    /// In the order of the intended times.
+    deadlines: VecDeque<(Instant, usize, u64)>,
+    scratch: Vec<u8>,
+    rng: Rng,
+    shared: Arc<Shared>,
+}
+
+impl Work {
+    fn run(mut self) -> Result<(), LoadError> {
+        prepare_thread(None)?;
+        let mut rate = 0.0;
+        let mut next = Instant::MAX;
+        while !self.shared.stop.load(Ordering::Relaxed) {
+            let now = clock::now();
+            let wanted = self.shared.rate.per_s();
+            if wanted.to_bits() != f64::to_bits(rate) {
+                rate = wanted;
+                // A Poisson process has no memory: a gap at the new rate from now on is the right law.
+                next = self.after(now, rate);
+            }
+            self.expire(now);
+            for _ in 0..BEGIN_MAX {
+                if next > now {
+                    break;
+                }
+                self.begin(next, now)?;
+                next = self.after(next, rate);
+            }
+            let deadline = self.deadlines.front().map_or(Instant::MAX, |(at, ..)| *at);
+            self.poller.wait(next.min(deadline).min(now.plus_nanos(GLANCE_NS)), 0)?;
+            for event in 0.. {
+                let Some(ready) = self.poller.ready(event) else { break };
+                let index = usize::try_from(ready.token & u64::from(u32::MAX)).expect("a token of ours");
+                if u64::from(self.slots[index].serial) == ready.token >> 32 {
+                    self.advance(index, ready.readable)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn after(&mut self, from: Instant, per_s: f64) -> Instant {
+        if per_s == 0.0 { Instant::MAX } else { from.plus_nanos(whole(self.rng.exponential() * 1e9 / per_s)) }
+    }
+
+    fn begin(&mut self, intended: Instant, now: Instant) -> Result<(), LoadError> {
+        self.shared.offered.fetch_add(1, Ordering::Relaxed);
+        let deadline = intended.plus_nanos(self.source.timeout_ms * 1_000_000);
+        // A machine that could not send it in time has no answer to wait for either.
+        let Some(index) = (deadline > now).then(|| self.idle.pop()).flatten() else {
+            self.count(intended, Ending::Unsent);
+            return Ok(());
+        };
+        let slot = &mut self.slots[index];
+        slot.intended = Some(intended);
+        slot.asked += 1;
+        self.deadlines.push_back((deadline, index, slot.asked));
+        self.ask(index)
+    }
+
+    /// Sends the request of a slot, on a new connection if there is none.
+    fn ask(&mut self, index: usize) -> Result<(), LoadError> {
+        if self.slots[index].connection.is_none() {
+            let Ok(stream) = self.dialler.dial() else {
+                self.end(index, Ending::NotConnected);
+                return Ok(());
+            };
+            let slot = &mut self.slots[index];
+            slot.serial = slot.serial.wrapping_add(1);
+            (slot.is_proven, slot.is_writing) = (false, false);
+            let connection = Connection::new(stream, None, &self.source);
+            let token = index as u64 | u64::from(slot.serial) << 32;
+            self.poller.add(&connection, token).map_err(LoadError::os("watch a socket"))?;
+            slot.connection = Some(connection);
+        }
+        if let Some(connection) = &mut self.slots[index].connection {
+            connection.ask(&self.source, &self.request);
+        }
+        self.advance(index, false)
+    }
+
+    fn advance(&mut self, index: usize, readable: bool) -> Result<(), LoadError> {
+        let slot = &mut self.slots[index];
+        let Some(connection) = &mut slot.connection else { return Ok(()) };
+        match connection.advance(readable, &mut self.scratch) {
+            Progress::Pending => {
+                let wants_write = connection.wants_write();
+                if wants_write != slot.is_writing {
+                    slot.is_writing = wants_write;
+                    let interest = if wants_write { Interest::ReadWrite } else { Interest::Read };
+                    let token = index as u64 | u64::from(slot.serial) << 32;
+                    self.poller.modify(&*connection, token, interest).map_err(LoadError::os("watch a socket"))?;
+                }
+            }
+            Progress::Answered(answer) => {
+                slot.is_proven = true;
+                if !answer.keeps_open {
+                    slot.connection = None;
+                }
+                self.end(index, Ending::of(answer.status));
+            }
+            Progress::Failed(ending) => {
+                // A server may close a connection that rests at the moment when it is used again. Nothing of the request
+                // was answered, so it is asked once more, on a new connection, as every client does.
+                let again =
+                    slot.is_proven && !connection.has_begun() && matches!(ending, Ending::Closed | Ending::Reset);
+                slot.connection = None;
+                match slot.intended {
+                    Some(_) if again => return self.ask(index),
+                    Some(_) => self.end(index, ending),
+                    None => {}
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A slot's request has ended.
+    fn end(&mut self, index: usize, ending: Ending) {
+        if let Some(intended) = self.slots[index].intended.take() {
+            self.idle.push(index);
+            self.count(intended, ending);
+        }
+    }
+
+    fn expire(&mut self, now: Instant) {
+        while let Some((_, index, asked)) = self.deadlines.pop_front_if(|(at, ..)| *at <= now) {
+            let slot = &mut self.slots[index];
+            if slot.asked == asked && slot.intended.is_some() {
+                slot.connection = None;
+                self.end(index, Ending::TimedOut);
+            }
+        }
+    }
+
+    fn count(&self, intended: Instant, ending: Ending) {
+        let Shared { answered, refused, failed, .. } = &*self.shared;
+        let counter = match ending {
+            Ending::Answered => {
+                self.shared.response().record(intended, clock::now());
+                answered
+            }
+            Ending::OverShare | Ending::SystemFull => refused,
+            _ => failed,
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::TcpListener;
+
+    use super::*;
+
+    /// Answers every request on one connection after the other, in turn with these statuses.
+    fn server(statuses: &'static [&'static str]) -> SocketAddr {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        thread::spawn(move || {
+            let mut answers = statuses.iter().cycle();
+            for stream in listener.incoming() {
+                let mut stream = stream.unwrap();
+                let mut bytes = [0; 4_096];
+                while stream.read(&mut bytes).is_ok_and(|read| read > 0) {
+                    let head = format!("HTTP/1.1 {} x\r\nContent-Length: 0\r\n\r\n", answers.next().unwrap());
+                    if stream.write_all(head.as_bytes()).is_err() {
+                        break;
+                    }
+                }
+            }
+        });
+        address
+    }
+
+    fn config(address: SocketAddr) -> LiveConfig {
+        LiveConfig { address, name: "a".into(), connections: 1, rate_per_s: 500.0, timeout_ms: 10_000, seed: 1 }
+    }
+
+    /// Waits for a state of the figures, however long this machine takes.
+    fn until(source: &LiveSource, is_so: impl Fn(&LiveSnapshot) -> bool) -> LiveSnapshot {
+        loop {
+            let snapshot = source.snapshot();
+            if is_so(&snapshot) {
+                return snapshot;
+            }
+            assert!(source.is_running());
+            thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn answers_refusals_and_failures_are_told_apart() {
+        let source = LiveSource::start(&config(server(&["200", "429", "503", "500"]))).unwrap();
+        let seen = until(&source, |seen| seen.answered >= 3 && seen.refused >= 6 && seen.failed >= 3);
+        assert!(seen.offered >= seen.answered + seen.refused + seen.failed, "{seen:?}");
+        source.stop().unwrap();
+    }
+
+    #[test]
+    fn a_rate_of_zero_is_silence_until_it_changes() {
+        let source = LiveSource::start(&LiveConfig { rate_per_s: 0.0, ..config(server(&["200"])) }).unwrap();
+        assert_eq!(source.snapshot().offered, 0);
+        source.set_rate(500.0);
+        until(&source, |seen| seen.answered >= 3);
+        source.stop().unwrap();
+    }
+
+    #[test]
+    fn nobody_there_shows_in_the_figures() {
+        let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let source = LiveSource::start(&config(nobody)).unwrap();
+        assert_eq!(until(&source, |seen| seen.failed >= 3).answered, 0);
+        source.stop().unwrap();
+    }
+}

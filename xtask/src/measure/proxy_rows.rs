@@ -1,0 +1,54 @@
+//! The bars of the proxy, one row each.
+
+use super::rows::Row;
+use super::{proxy_cost, proxy_noise, proxy_spike};
+
+/// In the order of the table.
+pub(super) const ROWS: &[Row] = &[
+    Row {
+        issue: 4,
+        name: "proxy spike",
+        bar: "A: 100 %, p99 1.25x alone; B 80 % of the rest; learnt in 1 s, muted in 100 ms, given back in 2 s",
+        run: proxy_spike::spike,
+    },
+    Row {
+        issue: 4,
+        name: "proxy flood",
+        bar: "30,000 hellos/s: A 100 %, p99 2x alone; 15 us of CPU for each",
+        run: proxy_spike::flood,
+    },
+    Row {
+        issue: 4,
+        name: "proxy noise",
+        bar: "each other resource: A's p99 1.5x alone, 0 refusals of A",
+        run: proxy_noise::noise,
+    },
+    Row {
+        issue: 4,
+        name: "proxy overload",
+        bar: "3x: goodput 95 % of a core, 0 time-outs under the fair share",
+        run: proxy_noise::overload,
+    },
+    Row { issue: 4, name: "proxy cpu keep-alive", bar: "at most 1.2x HAProxy's", run: proxy_cost::keep_alive },
+    Row { issue: 4, name: "proxy cpu tls", bar: "at most nginx's, ECDSA and RSA", run: proxy_cost::tls },
+    Row { issue: 4, name: "proxy limiters", bar: "at most 0.3 us of a request", run: proxy_cost::limiters },
+    Row {
+        issue: 4,
+        name: "proxy decision",
+        bar: "40 ns resolved, 300 ns of a million; 100,000 rebalanced in 5 ms, slices of 200 us",
+        run: proxy_cost::decision,
+    },
+    Row {
+        issue: 4,
+        name: "proxy invariants",
+        bar: "0 violations over 10,000 seeds",
+        run: proxy_cost::invariants,
+    },
+    Row {
+        issue: 4,
+        name: "proxy idle memory",
+        bar: "a TLS connection: at most 2x HAProxy's",
+        run: proxy_cost::idle_memory,
+    },
+    Row { issue: 4, name: "proxy reload", bar: "0 failed requests", run: proxy_cost::reload },
+];

@@ -1,0 +1,279 @@
+//! Proxies under measurement: Tidegate and the three it is compared with, on CPU 0, on ports that were free.
+
+use std::fs::File;
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use miette::{IntoDiagnostic, Result, WrapErr as _};
+
+use super::bench::Bench;
+use super::broker::{free_address, pinned};
+use crate::process::{self, Group};
+use crate::{clock, setup};
+
+const START_LIMIT: Duration = Duration::from_secs(30);
+const END_LIMIT: Duration = Duration::from_secs(20);
+/// Each of 10,000 connections takes two in a proxy, and some have more.
+const FILES: &str = "--nofile=65536:65536";
+/// What the limits set by hand allow each tenant: about half of the new RSA connections that one core can make a second.
+const RATE_BY_HAND: &str = "600";
+/// Connections of a tenant at once, in limits set by hand: a few milliseconds of handshakes.
+const CONCURRENT_BY_HAND: &str = "8";
+
+const NGINX: &str = include_str!("../../../peers/proxies/nginx.conf");
+const HAPROXY: &str = include_str!("../../../peers/proxies/haproxy.cfg");
+const ATS: &str = include_str!("../../../peers/proxies/records.config");
+const TIDEGATE: &str = include_str!("../../../peers/proxies/tidegate.toml");
+
+/// Which proxy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Proxy {
+    /// The release binary.
+    Tidegate,
+    /// Debian's.
+    Nginx,
+    /// Debian's.
+    Haproxy,
+    /// Debian's Traffic Server.
+    Ats,
+}
+
+impl Proxy {
+    /// In the order in which they take turns.
+    pub(super) const ALL: [Self; 4] = [Self::Tidegate, Self::Nginx, Self::Haproxy, Self::Ats];
+
+    /// For tables and file names.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Tidegate => "tidegate",
+            Self::Nginx => "nginx",
+            Self::Haproxy => "haproxy",
+            Self::Ats => "ats",
+        }
+    }
+}
+
+/// What protects tenants from each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Limiting {
+    /// Nothing.
+    Off,
+    /// Tidegate: what it does of itself. The others: limits set by hand for this very load.
+    On,
+}
+
+/// Kind of the server's key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum KeyKind {
+    /// RSA, 2048 bits.
+    Rsa,
+    /// ECDSA on P-256.
+    P256,
+}
+
+impl KeyKind {
+    /// For tables and file names.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Rsa => "rsa",
+            Self::P256 => "p256",
+        }
+    }
+}
+
+/// How a proxy is to be set up.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Setting<'a> {
+    /// Which one.
+    pub(super) proxy: Proxy,
+    /// With which limits.
+    pub(super) limiting: Limiting,
+    /// With which certificate.
+    pub(super) key: KeyKind,
+    /// In front of which server.
+    pub(super) upstream: &'a str,
+    /// Tidegate: bodies beyond this size go through the disk.
+    pub(super) spool: bool,
+}
+
+/// A running proxy.
+#[derive(Debug)]
+pub(super) struct Running {
+    group: Group,
+    proxy: Proxy,
+    /// Where it speaks HTTP.
+    pub(super) plain: String,
+    /// Where it speaks HTTPS.
+    pub(super) tls: String,
+    /// Tidegate's admin API.
+    pub(super) admin: String,
+    /// The certificate that it shows.
+    pub(super) certificate: PathBuf,
+    folder: PathBuf,
+}
+
+impl Running {
+    /// Starts one.
+    pub(super) fn start(bench: &Bench, setting: &Setting) -> Result<Self> {
+        let name = setting.proxy.name();
+        let folder = bench.folder(&format!("proxy-{name}"))?;
+        std::fs::create_dir_all(&folder).into_diagnostic()?;
+        make_certificate(&folder, setting.key)?;
+        let (plain, tls, admin) = (free_address()?, free_address()?, free_address()?);
+        let values = Values { folder: &folder, plain: &plain, tls: &tls, admin: &admin, setting };
+        let mut command = pinned("0");
+        command.args(["prlimit", FILES]);
+        match setting.proxy {
+            Proxy::Tidegate => {
+                let file = values.write(TIDEGATE, "tidegate.toml")?;
+                command.arg(bench.places.tidegate()).arg("proxy").arg("-c").arg(file);
+            }
+            Proxy::Nginx => {
+                let file = values.write(NGINX, "nginx.conf")?;
+                command.arg("nginx").arg("-p").arg(&folder).arg("-c").arg(file).args(["-g", "daemon off;"]);
+            }
+            Proxy::Haproxy => {
+                let file = values.write(HAPROXY, "haproxy.cfg")?;
+                command.args(["haproxy", "-db", "-f"]).arg(file);
+            }
+            Proxy::Ats => ats(&values, &mut command)?,
+        }
+        let log = folder.join("log");
+        let output = File::create(&log).into_diagnostic()?;
+        command.stdin(Stdio::null()).stdout(output.try_clone().into_diagnostic()?).stderr(output);
+        let mut group = Group::spawn(&mut command)?;
+        let ready = clock::poll(START_LIMIT, || match group.wait(Duration::ZERO) {
+            Ok(None) => [&plain, &tls].iter().all(|address| TcpStream::connect(address).is_ok()).then_some(true),
+            Ok(Some(_)) | Err(_) => Some(false),
+        });
+        if ready != Some(true) {
+            let said = std::fs::read_to_string(&log).unwrap_or_default();
+            miette::bail!("{name} does not listen on {plain} and {tls}; it said:\n{said}");
+        }
+        let certificate = folder.join("server.crt");
+        Ok(Self { group, proxy: setting.proxy, plain, tls, admin, certificate, folder })
+    }
+
+    /// The processes that do the work, and those that look after them.
+    pub(super) fn pids(&self) -> Vec<u32> {
+        let leader = self.group.id();
+        let children = std::fs::read_to_string(format!("/proc/{leader}/task/{leader}/children")).unwrap_or_default();
+        std::iter::once(leader).chain(children.split_whitespace().filter_map(|pid| pid.parse().ok())).collect()
+    }
+
+    /// Makes it read its configuration again, the way its manual says.
+    pub(super) fn reload(&self) -> Result<()> {
+        if self.proxy == Proxy::Haproxy || self.proxy == Proxy::Ats {
+            miette::bail!("{} is not reloaded here", self.proxy.name());
+        }
+        // A change that matters to nobody, so that there is something to read.
+        let file = self.folder.join(if self.proxy == Proxy::Nginx { "nginx.conf" } else { "tidegate.toml" });
+        let text = std::fs::read_to_string(&file).into_diagnostic()?;
+        std::fs::write(&file, format!("{text}\n# again\n")).into_diagnostic()?;
+        process::output(Command::new("kill").args(["-HUP", &self.group.id().to_string()])).map(drop)
+    }
+
+    /// SIGTERM, and the wait for its end.
+    pub(super) fn stop(mut self) -> Result<()> {
+        if self.group.terminate(END_LIMIT)?.is_none() {
+            miette::bail!("{} did not end on SIGTERM", self.proxy.name());
+        }
+        Ok(())
+    }
+}
+
+/// What stands in the place of the words in braces.
+struct Values<'a> {
+    folder: &'a Path,
+    plain: &'a str,
+    tls: &'a str,
+    admin: &'a str,
+    setting: &'a Setting<'a>,
+}
+
+impl Values<'_> {
+    fn write(&self, template: &str, name: &str) -> Result<PathBuf> {
+        let file = self.folder.join(name);
+        std::fs::write(&file, self.fill(template)).into_diagnostic()?;
+        Ok(file)
+    }
+
+    fn fill(&self, template: &str) -> String {
+        let in_folder = |name: &str| self.folder.join(name).display().to_string();
+        let is_on = self.setting.limiting == Limiting::On;
+        // A line that the setting has no use for becomes a comment.
+        let (limited, unlimited) = if is_on { ("", "#") } else { ("#", "") };
+        let spool = if self.setting.spool {
+            format!("[proxy.spool]\nabove = \"64KiB\"\ndirectory = \"{}\"", in_folder("spool"))
+        } else {
+            String::new()
+        };
+        let port = |address: &str| address.rsplit(':').next().unwrap_or_default().to_owned();
+        let values = [
+            ("{folder}", self.folder.display().to_string()),
+            ("{plain}", self.plain.to_owned()),
+            ("{tls}", self.tls.to_owned()),
+            ("{plain_port}", port(self.plain)),
+            ("{tls_port}", port(self.tls)),
+            ("{admin}", self.admin.to_owned()),
+            ("{upstream}", self.setting.upstream.to_owned()),
+            ("{certificate}", in_folder("server.crt")),
+            ("{key}", in_folder("server.key")),
+            ("{pem}", in_folder("server.pem")),
+            ("{limited}", limited.to_owned()),
+            ("{unlimited}", unlimited.to_owned()),
+            ("{mode}", if is_on { "restrict" } else { "off" }.to_owned()),
+            ("{rate}", RATE_BY_HAND.to_owned()),
+            ("{concurrent}", CONCURRENT_BY_HAND.to_owned()),
+            ("{number}", port(self.tls)),
+            ("{spool}", spool),
+        ];
+        values.iter().fold(template.to_owned(), |text, (word, value)| text.replace(word, value))
+    }
+}
+
+/// A folder of Traffic Server's own, made by its own tool, and our files in it.
+fn ats(values: &Values, command: &mut Command) -> Result<()> {
+    let root = values.folder.join("ats");
+    process::output(Command::new("traffic_layout").args(["init", "--force", "--path"]).arg(&root))
+        .wrap_err("traffic_layout")?;
+    let paths = process::output(Command::new("traffic_layout").arg("info").arg(format!("--run-root={}", root.display())))?;
+    let path = |key: &str| -> Result<PathBuf> {
+        let line = paths.lines().find_map(|line| line.strip_prefix(key)?.trim_start().strip_prefix(':'));
+        line.map(|path| PathBuf::from(path.trim())).ok_or_else(|| miette::miette!("traffic_layout knows no {key}"))
+    };
+    let config = path("SYSCONFDIR")?;
+    let write = |name: &str, text: &str| std::fs::write(config.join(name), text).into_diagnostic();
+    write("records.config", &values.fill(ATS))?;
+    write("remap.config", &format!("map / http://{}/\n", values.setting.upstream))?;
+    write("ssl_multicert.config", "dest_ip=* ssl_cert_name=server.crt ssl_key_name=server.key\n")?;
+    let limits = format!(
+        "rate_limit.so SNI=a.example,b.example --limit={CONCURRENT_BY_HAND} --queue=0\n"
+    );
+    write("plugin.config", if values.setting.limiting == Limiting::On { &limits } else { "" })?;
+    command.arg("traffic_server").arg(format!("--run-root={}", root.display()));
+    Ok(())
+}
+
+/// A certificate for the tenants' names that signs itself, made now: none is kept anywhere.
+fn make_certificate(folder: &Path, key: KeyKind) -> Result<()> {
+    let mut command = Command::new("openssl");
+    command.args(["req", "-x509", "-nodes", "-days", "30", "-subj", "/CN=a.example"]);
+    command.args(["-addext", "subjectAltName=DNS:a.example,DNS:b.example,DNS:localhost"]);
+    match key {
+        KeyKind::Rsa => command.args(["-newkey", "rsa:2048"]),
+        KeyKind::P256 => command.args(["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"]),
+    };
+    command.arg("-keyout").arg(folder.join("server.key")).arg("-out").arg(folder.join("server.crt"));
+    process::output(&mut command)?;
+    // HAProxy reads both from one file.
+    let read = |name: &str| std::fs::read_to_string(folder.join(name)).into_diagnostic();
+    std::fs::write(folder.join("server.pem"), read("server.crt")? + &read("server.key")?).into_diagnostic()
+}
+
+/// Installs what rows of the proxy need beside the rest.
+pub(super) fn ensure(bench: &Bench) -> Result<()> {
+    setup::ensure(bench.places, setup::PROXIES)
+}

@@ -1,0 +1,393 @@
+//! The slides' experiment: one tenant's handshakes grow from 100 to 3,200 a second, and another's should not notice.
+
+use std::time::Duration;
+
+use miette::{Result, WrapErr as _};
+use serde_json::{Value, json};
+
+use super::bench::{Bench, median, range};
+use super::proxy_load::{A, B, Load, Phase, cpu_s, new_tls, source, upstream};
+use super::proxy_server::{KeyKind, Limiting, Proxy, Running, Setting, ensure};
+use super::rpc_server::Server;
+use super::table::Figure;
+use crate::clock::{self, Stopwatch};
+use crate::http;
+
+const REPETITIONS: usize = 5;
+const RIVAL_REPETITIONS: usize = 2;
+/// Requests of A, and of B in quiet times, in a second.
+const CALM_PER_S: f64 = 100.0;
+const SPIKE_PER_S: f64 = 3_200.0;
+/// Hellos a second of the flood.
+const FLOOD_PER_S: f64 = 30_000.0;
+/// A request of A beyond so many times its p99 alone was harmed.
+const HARM: f64 = 2.0;
+const BIN_MS: u64 = 50;
+
+/// Every proxy, as it comes and with limits set by hand; Tidegate has nothing to set.
+const VARIANTS: [(Proxy, Limiting); 8] = [
+    (Proxy::Tidegate, Limiting::On),
+    (Proxy::Nginx, Limiting::Off),
+    (Proxy::Haproxy, Limiting::Off),
+    (Proxy::Ats, Limiting::Off),
+    (Proxy::Nginx, Limiting::On),
+    (Proxy::Haproxy, Limiting::On),
+    (Proxy::Ats, Limiting::On),
+    (Proxy::Tidegate, Limiting::Off),
+];
+
+/// How long each part lasts, in milliseconds.
+#[derive(Clone, Copy)]
+struct Parts {
+    alone: u64,
+    calm: u64,
+    spike: u64,
+    after: u64,
+}
+
+impl Parts {
+    fn of(bench: &Bench) -> Self {
+        let full = Self { alone: 60_000, calm: 5_000, spike: 60_000, after: 6_000 };
+        bench.size(full, Self { alone: 3_000, calm: 1_000, spike: 4_000, after: 3_000 })
+    }
+
+    fn load(self) -> Load {
+        let (calm, spike) = (self.alone, self.alone + self.calm);
+        let after = spike + self.spike;
+        let mut quiet = new_tls();
+        quiet["record"] = json!(true);
+        let mut noisy = new_tls();
+        let step = |at_ms: u64, rate_per_s: f64| json!({ "at_ms": at_ms, "rate_per_s": rate_per_s });
+        noisy["steps"] = json!([step(calm, CALM_PER_S), step(spike, SPIKE_PER_S), step(after, CALM_PER_S)]);
+        let keys = json!({
+            "sources": [source(A, CALM_PER_S, quiet), source(B, 0.0, noisy)],
+            "warm_up_ms": 2_000, "duration_ms": after + self.after, "drain_ms": 5_000, "bin_ms": BIN_MS,
+        });
+        Load { tls: true, keys }
+    }
+}
+
+/// What one run of the experiment showed.
+#[derive(Clone, Copy, Debug)]
+struct Shown {
+    answered: f64,
+    us_p50: f64,
+    us_p99: f64,
+    ratio: f64,
+    /// B's answers in a second, and as a share of what A leaves of the core.
+    noisy_per_s: f64,
+    noisy_share: f64,
+    /// From the spike's beginning to the last request of A that it harmed in its first second.
+    mute_ms: f64,
+    /// From the spike's end to the last request of B that was refused or slow.
+    give_back_ms: f64,
+}
+
+/// The experiment on every proxy in turn.
+pub(super) fn spike(bench: &Bench) -> Result<Vec<Figure>> {
+    ensure(bench)?;
+    let upstream = upstream(bench)?;
+    let service = upstream.said("address")?;
+    let mut shown: Vec<Vec<Shown>> = VARIANTS.iter().map(|_| Vec::new()).collect();
+    for repetition in 0..bench.size(REPETITIONS, 1) {
+        for (index, (proxy, limiting)) in VARIANTS.into_iter().enumerate() {
+            if index > 0 && repetition >= bench.size(RIVAL_REPETITIONS, 1) {
+                continue;
+            }
+            let setting = Setting { proxy, limiting, key: KeyKind::Rsa, upstream: service, spool: false };
+            let run = one(bench, &setting).wrap_err_with(|| format!("{} with limits {limiting:?}", proxy.name()))?;
+            shown[index].push(run);
+        }
+    }
+    let mut figures = bars(&shown[0]);
+    figures.push(learnt(bench, &upstream)?);
+    figures.extend(VARIANTS.iter().zip(&shown).skip(1).map(|((proxy, limiting), runs)| rival(*proxy, *limiting, runs)));
+    upstream.stop()?;
+    Ok(figures)
+}
+
+fn one(bench: &Bench, setting: &Setting) -> Result<Shown> {
+    let capacity = capacity(bench, setting)?;
+    let parts = Parts::of(bench);
+    let proxy = Running::start(bench, setting)?;
+    let report = parts.load().run(bench, &proxy)?;
+    proxy.stop()?;
+    let (alone, spiked) = (Phase::of(&report, 0, 0)?, Phase::of(&report, 0, 2)?);
+    let noisy_per_s = Phase::of(&report, 1, 2)?.answered_per_s()?;
+    let alone_us = alone.us_p99()?;
+    let spike_ms = parts.alone + parts.calm;
+    Ok(Shown {
+        answered: spiked.share()?,
+        us_p50: spiked.us_p50()?,
+        us_p99: spiked.us_p99()?,
+        ratio: spiked.us_p99()? / alone_us.max(1.0),
+        noisy_per_s,
+        noisy_share: noisy_per_s / (capacity - CALM_PER_S).max(1.0),
+        mute_ms: mute_ms(&report, spike_ms, HARM * alone_us),
+        give_back_ms: give_back_ms(&report, spike_ms + parts.spike, HARM * alone_us),
+    })
+}
+
+/// New connections a second that the core can answer for one tenant, nothing limited.
+fn capacity(bench: &Bench, setting: &Setting) -> Result<f64> {
+    let proxy = Running::start(bench, &Setting { limiting: Limiting::Off, ..*setting })?;
+    let mut closed = new_tls();
+    (closed["closed"], closed["connections"]) = (json!(true), json!(32));
+    let duration = bench.size(6_000, 1_500);
+    let keys = json!({ "sources": [source(B, 1.0, closed)], "warm_up_ms": 1_000, "duration_ms": duration });
+    let report = Load { tls: true, keys }.run(bench, &proxy)?;
+    proxy.stop()?;
+    Phase::of(&report, 0, 0)?.answered_per_s()
+}
+
+/// From the records of A.
+fn mute_ms(report: &Value, spike_ms: u64, harm_us: f64) -> f64 {
+    let records = report.pointer("/sources/0/records").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+    #[expect(clippy::cast_precision_loss, reason = "milliseconds of a run of minutes")]
+    let from_ms = spike_ms as f64;
+    records
+        .iter()
+        .filter_map(|record| {
+            let since_ms = record[0].as_f64()? / 1e3 - from_ms;
+            let is_harmed = record[1].as_f64()? > harm_us || record[2] != "answered";
+            ((0.0..1_000.0).contains(&since_ms) && is_harmed).then_some(since_ms)
+        })
+        .fold(0.0, f64::max)
+}
+
+/// From the bins of B.
+fn give_back_ms(report: &Value, end_ms: u64, harm_us: f64) -> f64 {
+    let bins = report.pointer("/sources/1/bins").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+    let first = usize::try_from(end_ms / BIN_MS).unwrap_or(usize::MAX);
+    let bins = bins.get(first..).unwrap_or_default();
+    let is_harmed = |bin: &Value| {
+        bin["refused"] != json!(0) || bin["answered"] != bin["offered"] || bin["us_max"].as_f64().unwrap_or(0.0) > harm_us
+    };
+    let last = bins.iter().rposition(is_harmed).map_or(0, |bin| bin + 1);
+    #[expect(clippy::cast_precision_loss, reason = "milliseconds of a run of minutes")]
+    let ms = (last as u64 * BIN_MS) as f64;
+    ms
+}
+
+fn bars(runs: &[Shown]) -> Vec<Figure> {
+    let of = |pick: fn(&Shown) -> f64| runs.iter().map(pick).collect::<Vec<f64>>();
+    let least = |values: &[f64]| values.iter().copied().fold(f64::INFINITY, f64::min);
+    let answered = of(|run| run.answered);
+    let (ratios, shares) = (of(|run| run.ratio), of(|run| run.noisy_share));
+    let (mutes, backs) = (of(|run| run.mute_ms), of(|run| run.give_back_ms));
+    let (p99, noisy) = (median(&of(|run| run.us_p99)), median(&of(|run| run.noisy_per_s)));
+    let figure = |what: &str, value: String, values: &[f64], passes: bool| Figure {
+        what: what.to_owned(),
+        value,
+        spread: format!("{} over {}", range(values), values.len()),
+        passes,
+        runs: json!(values),
+    };
+    vec![
+        figure(
+            "A answered during the spike (bar: all)",
+            format!("{:.2} %", least(&answered) * 100.0),
+            &answered,
+            least(&answered) >= 1.0,
+        ),
+        figure(
+            "A's p99 during the spike (bar: 1.25x alone)",
+            format!("{:.2}x: {p99:.0} us", median(&ratios)),
+            &ratios,
+            median(&ratios) <= 1.25,
+        ),
+        figure(
+            "B answered of what A leaves (bar: 80 %)",
+            format!("{:.0} %: {noisy:.0}/s", median(&shares) * 100.0),
+            &shares,
+            median(&shares) >= 0.8,
+        ),
+        figure("time to mute (bar: 100 ms)", format!("{:.0} ms", median(&mutes)), &mutes, median(&mutes) <= 100.0),
+        figure("time to give back (bar: 2 s)", format!("{:.0} ms", median(&backs)), &backs, median(&backs) <= 2_000.0),
+    ]
+}
+
+/// What stands beside the bars; it has none itself.
+fn rival(proxy: Proxy, limiting: Limiting, runs: &[Shown]) -> Figure {
+    let of = |pick: fn(&Shown) -> f64| median(&runs.iter().map(pick).collect::<Vec<f64>>());
+    let how = match (proxy, limiting) {
+        (Proxy::Tidegate, _) => "mode off",
+        (_, Limiting::Off) => "as it comes",
+        (_, Limiting::On) => "limits by hand",
+    };
+    Figure {
+        what: format!("beside it: {}, {how}", proxy.name()),
+        value: format!("A answered {:.1} %, p99 {:.1}x alone", of(|run| run.answered) * 100.0, of(|run| run.ratio)),
+        spread: format!("p50 {:.0} us; B {:.0}/s", of(|run| run.us_p50), of(|run| run.noisy_per_s)),
+        passes: true,
+        runs: json!(runs.iter().map(|run| json!({
+            "answered": run.answered, "ratio": run.ratio, "us_p50": run.us_p50, "us_p99": run.us_p99,
+            "noisy_per_s": run.noisy_per_s, "noisy_share": run.noisy_share,
+        })).collect::<Vec<Value>>()),
+    }
+}
+
+/// How soon the capacity that Tidegate finds stays near what it comes to.
+fn learnt(bench: &Bench, upstream: &Server) -> Result<Figure> {
+    let service = upstream.said("address")?;
+    let setting =
+        Setting { proxy: Proxy::Tidegate, limiting: Limiting::On, key: KeyKind::Rsa, upstream: service, spool: false };
+    let proxy = Running::start(bench, &setting)?;
+    let admin = proxy.admin.clone();
+    let seen = std::thread::scope(|scope| {
+        let watcher = scope.spawn(move || watch(&admin));
+        let keys = json!({ "sources": [source(B, SPIKE_PER_S, new_tls())], "warm_up_ms": 0, "duration_ms": 4_000 });
+        let run = Load { tls: true, keys }.run(bench, &proxy);
+        let seen = watcher.join().map_err(|_| miette::miette!("the watcher panicked"))?;
+        run.map(|_| seen)
+    })?;
+    proxy.stop()?;
+    let last = seen.last().map_or(f64::NAN, |(_, capacity)| *capacity);
+    let off = |capacity: f64| (capacity / last - 1.0).abs();
+    let settled = seen.iter().rposition(|(_, capacity)| off(*capacity) > 0.2).map_or(0, |index| index + 1);
+    let ms = seen.get(settled).map_or(f64::NAN, |(at, _)| at.as_secs_f64() * 1e3);
+    Ok(Figure {
+        what: "capacity learnt (bar: 1 s, to 20 %)".to_owned(),
+        value: format!("{ms:.0} ms: {last:.0} ns of handshakes a second"),
+        spread: format!("{} readings", seen.len()),
+        passes: ms <= 1_000.0,
+        runs: json!(seen.iter().map(|(at, capacity)| json!([at.as_secs_f64(), capacity])).collect::<Vec<Value>>()),
+    })
+}
+
+/// Capacities of handshake time, since the first reading with any use of it, for three seconds of load.
+fn watch(admin: &str) -> Vec<(Duration, f64)> {
+    let (mut seen, mut since): (Vec<(Duration, f64)>, Option<Stopwatch>) = (Vec::new(), None);
+    clock::poll(Duration::from_secs(3), || {
+        let answer = http::request(admin, "GET", "/api/v1/neighbours", b"").ok()?;
+        let snapshot: Value = serde_json::from_str(&answer.body).ok()?;
+        let resources = snapshot["resources"].as_array()?;
+        let resource = resources.iter().find(|resource| resource["name"] == "handshake_time")?;
+        let (capacity, used) = (resource["capacity"].as_f64()?, resource["used"].as_f64()?);
+        if used > 0.0 {
+            let watch = *since.get_or_insert_with(Stopwatch::start);
+            seen.push((watch.elapsed(), capacity));
+        }
+        None::<()>
+    });
+    seen
+}
+
+/// Hellos that lead to nothing, as many as can be sent.
+pub(super) fn flood(bench: &Bench) -> Result<Vec<Figure>> {
+    ensure(bench)?;
+    let upstream = upstream(bench)?;
+    let service = upstream.said("address")?;
+    let length = bench.size(60_000_u64, 3_000);
+    let hellos = json!({
+        "kind": "hello", "tls": true, "connections": 8_000, "timeout_ms": 2_000,
+        "steps": [{ "at_ms": length, "rate_per_s": FLOOD_PER_S }],
+    });
+    let keys = json!({
+        "sources": [source(A, CALM_PER_S, new_tls()), source(B, 0.0, hellos)],
+        "warm_up_ms": 2_000, "duration_ms": 2 * length, "drain_ms": 5_000,
+    });
+    let load = Load { tls: true, keys };
+    let variants = [(Proxy::Tidegate, Limiting::On), (Proxy::Haproxy, Limiting::On), (Proxy::Ats, Limiting::On)];
+    let mut runs: Vec<Vec<Flooded>> = variants.iter().map(|_| Vec::new()).collect();
+    for repetition in 0..bench.size(REPETITIONS, 1) {
+        for (index, (proxy, limiting)) in variants.into_iter().enumerate() {
+            if index > 0 && repetition >= bench.size(RIVAL_REPETITIONS, 1) {
+                continue;
+            }
+            let setting = Setting { proxy, limiting, key: KeyKind::Rsa, upstream: service, spool: false };
+            let running = Running::start(bench, &setting)?;
+            let report = load.run(bench, &running).wrap_err_with(|| proxy.name().to_owned())?;
+            running.stop()?;
+            runs[index].push(Flooded::of(&report)?);
+        }
+    }
+    upstream.stop()?;
+    let mut figures = flood_bars(&runs[0]);
+    figures.extend(variants.iter().zip(&runs).skip(1).map(|((proxy, _), runs)| {
+        let of = |pick: fn(&Flooded) -> f64| median(&runs.iter().map(pick).collect::<Vec<f64>>());
+        Figure {
+            what: format!("beside it: {}, limits by hand", proxy.name()),
+            value: format!("{:.1} us a refused hello, A's p99 {:.1}x", of(|run| run.each_us), of(|run| run.ratio)),
+            spread: format!("A answered {:.1} %, {:.0} hellos/s", of(|run| run.answered) * 100.0, of(|run| run.sent_per_s)),
+            passes: true,
+            runs: json!(runs.iter().map(|run| run.each_us).collect::<Vec<f64>>()),
+        }
+    }));
+    Ok(figures)
+}
+
+struct Flooded {
+    answered: f64,
+    ratio: f64,
+    each_us: f64,
+    sent_per_s: f64,
+}
+
+impl Flooded {
+    fn of(report: &Value) -> Result<Self> {
+        let (alone, flooded) = (Phase::of(report, 0, 0)?, Phase::of(report, 0, 1)?);
+        let hellos = Phase::of(report, 1, 1)?;
+        let cpu_s = cpu_s(report, 1)? - cpu_s(report, 0)?;
+        let sent = hellos.offered()? - hellos.ended("unsent") - hellos.ended("not_connected");
+        Ok(Self {
+            answered: flooded.share()?,
+            ratio: flooded.us_p99()? / alone.us_p99()?.max(1.0),
+            each_us: cpu_s * 1e6 / hellos.refused()?.max(1.0),
+            sent_per_s: sent / hellos.seconds()?,
+        })
+    }
+}
+
+fn flood_bars(runs: &[Flooded]) -> Vec<Figure> {
+    let of = |pick: fn(&Flooded) -> f64| runs.iter().map(pick).collect::<Vec<f64>>();
+    let (answered, ratios, each) = (of(|run| run.answered), of(|run| run.ratio), of(|run| run.each_us));
+    let sent = median(&of(|run| run.sent_per_s));
+    let least = answered.iter().copied().fold(f64::INFINITY, f64::min);
+    let figure = |what: String, value: String, values: &[f64], passes: bool| Figure {
+        what,
+        value,
+        spread: format!("{} over {}", range(values), values.len()),
+        passes,
+        runs: json!(values),
+    };
+    vec![
+        figure(
+            format!("A answered under {sent:.0} hellos/s (bar: all)"),
+            format!("{:.2} %", least * 100.0),
+            &answered,
+            least >= 1.0,
+        ),
+        figure(
+            "A's p99 (bar: 2x alone)".to_owned(),
+            format!("{:.2}x", median(&ratios)),
+            &ratios,
+            median(&ratios) <= 2.0,
+        ),
+        figure(
+            "CPU of a refused hello (bar: 15 us)".to_owned(),
+            format!("{:.1} us", median(&each)),
+            &each,
+            median(&each) <= 15.0,
+        ),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn harm_is_found_in_records_and_bins() {
+        let report = json!({ "sources": [
+            { "records": [[4_900_000, 9_000, "answered"], [5_010_000, 9_000, "answered"], [5_300_000, 10, "reset"],
+                [5_900_000, 900, "answered"], [6_500_000, 9_000, "answered"]] },
+            { "bins": [{ "offered": 1, "answered": 0, "refused": 1, "us_max": 0 },
+                { "offered": 2, "answered": 2, "refused": 0, "us_max": 5_000 },
+                { "offered": 2, "answered": 2, "refused": 0, "us_max": 50 }] },
+        ] });
+        assert!((mute_ms(&report, 5_000, 1_000.0) - 300.0).abs() < 1e-9);
+        assert!((give_back_ms(&report, 0, 1_000.0) - 100.0).abs() < 1e-9);
+        assert!(give_back_ms(&report, 100, 1_000.0).abs() < 1e-9);
+    }
+}
