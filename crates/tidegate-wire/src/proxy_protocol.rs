@@ -1,6 +1,6 @@
 //! The PROXY protocol, versions 1 and 2: whom a connection came from, told by the proxy before this one.
 //!
-//! Source: "The PROXY protocol, Versions 1 & 2", HAProxy Technologies, §2.1 (version 1) and §2.2 (version 2). Believe it
+//! Source: "The PROXY protocol, Versions 1 & 2", `HAProxy` Technologies, §2.1 (version 1) and §2.2 (version 2). Believe it
 //! from addresses that are configured to send it only, and from those demand it: the text itself proves nothing.
 //!
 //! ```
@@ -162,6 +162,7 @@ pub struct Fields {
 
 /// What the sender says of TLS between the client and itself. §2.2.6.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "three are the flags of the protocol, independent of each other")]
 pub struct Tls {
     /// The client connected with TLS.
     pub used: bool,

@@ -96,8 +96,27 @@ mod tests {
     #[test]
     fn what_readers_differ_about_is_refused() {
         for bad in [
-            &b""[..], b" 5", b"5 ", b"5 ;a", b"0x5", b"+5", b"-5", b"5,", b"5;", b"5;;a", b"5;a=", b"5;a=\"b", b"5;a ", b"5;\xff",
-            b"5;a\0", b"5;a\r", b"00000000000000005", b"g", b"5_0", b"5;a=\"b\"c", b"5;a=\"\\",
+            &b""[..],
+            b" 5",
+            b"5 ",
+            b"5 ;a",
+            b"0x5",
+            b"+5",
+            b"-5",
+            b"5,",
+            b"5;",
+            b"5;;a",
+            b"5;a=",
+            b"5;a=\"b",
+            b"5;a ",
+            b"5;\xff",
+            b"5;a\0",
+            b"5;a\r",
+            b"00000000000000005",
+            b"g",
+            b"5_0",
+            b"5;a=\"b\"c",
+            b"5;a=\"\\",
         ] {
             assert!(size_line(bad).is_err(), "{}", bad.escape_ascii());
         }

@@ -154,7 +154,9 @@ pub(super) fn field(line: &[u8], start: usize) -> Result<(&[u8], &[u8]), Fault> 
         Some(b':') if at > 0 => {}
         Some(b':') => return Err(Fault::bad("a field has no name", start)),
         Some(b' ' | b'\t') if at == 0 => return Err(Fault::bad("a line is folded or begins with a space", start)),
-        Some(b' ' | b'\t') => return Err(Fault::bad("a space stands before or in place of a field's colon", start + at)),
+        Some(b' ' | b'\t') => {
+            return Err(Fault::bad("a space stands before or in place of a field's colon", start + at));
+        }
         Some(_) => return Err(Fault::bad("a field name has a byte that none has", start + at)),
         None => return Err(Fault::bad("a field line has no colon", start + at)),
     }
@@ -172,10 +174,7 @@ mod tests {
     #[test]
     fn classes_are_those_of_the_standards() {
         let all = |class| (0..=255_u8).filter(|&byte| is(class, byte)).map(char::from).collect::<String>();
-        assert_eq!(
-            all(TOKEN),
-            "!#$%&'*+-.0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ^_`abcdefghijklmnopqrstuvwxyz|~"
-        );
+        assert_eq!(all(TOKEN), "!#$%&'*+-.0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ^_`abcdefghijklmnopqrstuvwxyz|~");
         assert!(!all(PATH).contains(['#', '"', '<', '>', '\\', '?', ' ', '`']));
         assert!(!all(QUERY).contains(['#', '"', '<', '>', ' ']));
         assert_eq!(all(VISIBLE).len(), 96);

@@ -32,6 +32,7 @@ type Span = std::ops::Range<usize>;
 
 /// How far a head has been looked at, and what it said.
 #[derive(Clone, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each notes one thing that was seen, independent of the others")]
 pub(super) struct Head {
     /// Where the next line begins.
     at: usize,

@@ -103,7 +103,8 @@ pub(super) enum Port {
 /// Stricter than RFC 3986 §3.2.2: no percent encoding, no user, no empty host or port.
 pub(super) fn host(value: &[u8]) -> Result<Port, Fault> {
     let name_end = if value.first() == Some(&b'[') {
-        let end = memchr::memchr(b']', value).ok_or(Fault::bad("an IPv6 address has no closing bracket", value.len()))?;
+        let end =
+            memchr::memchr(b']', value).ok_or(Fault::bad("an IPv6 address has no closing bracket", value.len()))?;
         str::from_utf8(&value[1..end])
             .ok()
             .and_then(|text| text.parse::<Ipv6Addr>().ok())
@@ -125,7 +126,7 @@ pub(super) fn host(value: &[u8]) -> Result<Port, Fault> {
         [b':', port @ ..] => {
             let number = if port.len() <= 5 { decimal(port) } else { None };
             match number {
-                Some(number) if number <= u64::from(u16::MAX) => Ok(Port::Given),
+                Some(number) if u16::try_from(number).is_ok() => Ok(Port::Given),
                 _ => Err(Fault::bad("the port is not a number below 65,536", name_end)),
             }
         }
@@ -164,7 +165,9 @@ mod tests {
             assert_eq!(host(sound.as_bytes()), Ok(Port::Absent), "{sound}");
         }
         assert_eq!(host(b"[2001:db8::1]:8443"), Ok(Port::Given));
-        for bad in ["", ":80", "a:", "a:65536", "a:000080", "a:8a", "a b", "a/b", "a@b", "a,b", "[::1", "[::1]x", "[a]", ".a"] {
+        for bad in
+            ["", ":80", "a:", "a:65536", "a:000080", "a:8a", "a b", "a/b", "a@b", "a,b", "[::1", "[::1]x", "[a]", ".a"]
+        {
             assert!(host(bad.as_bytes()).is_err(), "{bad}");
         }
     }

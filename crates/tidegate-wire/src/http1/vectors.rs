@@ -150,7 +150,8 @@ pub fn bytes(text: &str) -> Result<Vec<u8>, &'static str> {
             b'0' => out.push(0),
             b'\\' => out.push(b'\\'),
             b'x' => {
-                let digits = rest.get(..2).and_then(|digits| str::from_utf8(digits).ok()).ok_or("\\x needs two digits")?;
+                let digits =
+                    rest.get(..2).and_then(|digits| str::from_utf8(digits).ok()).ok_or("\\x needs two digits")?;
                 out.push(u8::from_str_radix(digits, 16).map_err(|_| "\\x needs two hexadecimal digits")?);
                 rest = &rest[2..];
             }

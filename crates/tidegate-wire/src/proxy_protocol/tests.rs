@@ -123,14 +123,10 @@ fn some_bytes(max: usize) -> impl Strategy<Value = Option<Box<[u8]>>> {
 }
 
 fn some_tls() -> impl Strategy<Value = Option<Tls>> {
-    let tls = (any::<[bool; 4]>(), text(20), text(60)).prop_map(|([used, certificate, session, verified], version, name)| Tls {
-        used,
-        certificate,
-        certificate_in_session: session,
-        verified,
-        version,
-        common_name: name,
-    });
+    let tls =
+        (any::<[bool; 4]>(), text(20), text(60)).prop_map(|([used, certificate, session, verified], version, name)| {
+            Tls { used, certificate, certificate_in_session: session, verified, version, common_name: name }
+        });
     proptest::option::of(tls)
 }
 

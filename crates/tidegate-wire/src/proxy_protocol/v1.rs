@@ -66,8 +66,12 @@ fn port(word: &str) -> Option<u16> {
 /// no words for them, nor for [`Origin::Local`].
 pub fn put_v1(out: &mut Vec<u8>, origin: &Origin) {
     let family = match origin {
-        Origin::Client { source: SocketAddr::V4(_), destination: SocketAddr::V4(_), transport: Transport::Stream } => "TCP4",
-        Origin::Client { source: SocketAddr::V6(_), destination: SocketAddr::V6(_), transport: Transport::Stream } => "TCP6",
+        Origin::Client { source: SocketAddr::V4(_), destination: SocketAddr::V4(_), transport: Transport::Stream } => {
+            "TCP4"
+        }
+        Origin::Client { source: SocketAddr::V6(_), destination: SocketAddr::V6(_), transport: Transport::Stream } => {
+            "TCP6"
+        }
         _ => {
             out.extend_from_slice(b"PROXY UNKNOWN\r\n");
             return;

@@ -94,8 +94,10 @@ impl IntoAddress for [u8; 16] {
     }
 }
 
-/// The next type, length and value.
-fn next_field(rest: &[u8]) -> Result<Option<(u8, &[u8], &[u8])>, Malformed> {
+/// A field's type and value, and what is behind it.
+type Field<'a> = (u8, &'a [u8], &'a [u8]);
+
+fn next_field(rest: &[u8]) -> Result<Option<Field<'_>>, Malformed> {
     match *rest {
         [] => Ok(None),
         [kind, high, low, ref tail @ ..] => {

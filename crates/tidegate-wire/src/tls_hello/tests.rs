@@ -116,7 +116,9 @@ fn names_are_of_dns_or_none() {
     assert!(seen(&[server_name(b"_a.1.example")]).server_name.is_some());
     let long = [b"a.".repeat(126), b"ab".to_vec()].concat();
     let label = [b'a'; 64];
-    for bad in [&b""[..], b".", b"a..b", b".a", b"-a", b"a-.b", b"a b", b"a/b", b"a\0", b"\xc3\xa9", b"*.a", &long, &label] {
+    for bad in
+        [&b""[..], b".", b"a..b", b".a", b"-a", b"a-.b", b"a b", b"a/b", b"a\0", b"\xc3\xa9", b"*.a", &long, &label]
+    {
         assert_eq!(malformed(&[server_name(bad)]), Some(Malformed::ServerName), "{}", bad.escape_ascii());
     }
 }
