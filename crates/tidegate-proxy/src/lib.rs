@@ -2,8 +2,14 @@
 //!
 //! | module | its one job |
 //! |---|---|
+//! | `config` | `[proxy]` of `tidegate.toml`, checked once (feature `io`) |
+//! | `error` | why a proxy does not start (feature `io`) |
 //! | [`machine`] | who may use how much of what: the limiters as state machines; pure |
 //!
 //! Limits hold for one proxy; several proxies do not share them.
 
+#[cfg(feature = "io")]
+pub mod config;
+#[cfg(feature = "io")]
+pub mod error;
 pub mod machine;
