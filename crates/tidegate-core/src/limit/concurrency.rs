@@ -102,6 +102,13 @@ impl<T> ConcurrencyLimit<T> {
             self.in_flight += 1;
             return Admission::Start(item);
         }
+        self.on_arrival_in_line(item, now)
+    }
+
+    /// An item wants to start and needs more than a slot, which the caller knows not to be there: it waits even if one
+    /// is free. While somebody waits so, [`poll_output`](Self::poll_output) is called only when he has all he needs, or
+    /// at [`next_timeout`](Self::next_timeout).
+    pub fn on_arrival_in_line(&mut self, item: T, now: Instant) -> Admission<T> {
         if self.queue.len() >= self.config.queue as usize {
             return Admission::Shed(item);
         }
@@ -125,6 +132,12 @@ impl<T> ConcurrencyLimit<T> {
     pub fn cancel(&mut self, ticket: Ticket) -> Option<T> {
         let place = self.queue.binary_search_by_key(&ticket, |waiting| waiting.ticket).ok()?;
         self.queue.remove(place).map(|waiting| waiting.item)
+    }
+
+    /// When the head of the queue came; `None` if nothing waits.
+    #[must_use]
+    pub fn head_arrival(&self) -> Option<Instant> {
+        self.queue.front().map(|head| head.arrival)
     }
 
     /// When the head of the queue reaches its age; `None` if nothing waits.

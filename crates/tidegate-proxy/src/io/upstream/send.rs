@@ -17,7 +17,7 @@ use crate::io::account::Account;
 use crate::io::body::{RequestBody, ResponseBody};
 use crate::io::http1::client::{ExchangeError, Home, Link, Outward, Patience};
 use crate::io::timers::Timers;
-use crate::machine::upstream::{Failure, Refusal, Replay, Tried};
+use crate::machine::upstream::{Failure, Refusal, Replay, Tried, is_idempotent};
 
 /// A request on its way to an upstream.
 pub(crate) struct Outbound<'a> {
@@ -68,6 +68,16 @@ struct Failed {
     failure: Option<Failure>,
     /// The body, if it is still whole.
     body: Option<RequestBody>,
+    /// The connection had been kept, and was closed before a byte of an answer: most likely while the request was on its
+    /// way, which is nobody's fault.
+    stale: bool,
+}
+
+/// Whether a connection must be a new one.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Fresh {
+    No,
+    Yes,
 }
 
 impl Keep for Link {
@@ -92,11 +102,12 @@ impl Upstreams<Link> {
         mut body: RequestBody,
     ) -> Result<Response<ResponseBody>, SendError> {
         let mut tried = Tried::default();
+        let mut fresh = Fresh::No;
         loop {
             let announced = outbound.announced.clone();
             let mut lease = self.acquire(upstream, tried, announced).await.map_err(SendError::Refused)?;
             let answer = match lease.protocol() {
-                UpstreamProtocol::Http1 => over_http1(&mut lease, outbound, body).await,
+                UpstreamProtocol::Http1 => over_http1(&mut lease, outbound, body, fresh).await,
                 UpstreamProtocol::H2c => match over_http2(&lease, outbound, body).await {
                     Ok(answer) => {
                         lease.succeed();
@@ -113,11 +124,19 @@ impl Upstreams<Link> {
                 Err(failed) => failed,
             };
             let Some(failure) = failed.failure else { return Err(failed.error) };
+            let method = outbound.head.method.as_str();
+            if failed.stale {
+                match failed.body {
+                    Some(whole) if is_idempotent(method) => (body, fresh) = (whole, Fresh::Yes),
+                    _ => return Err(failed.error),
+                }
+                continue;
+            }
             if !matches!(failed.error, SendError::Connect(_)) {
                 lease.fail(); // A failed connection has been told already.
             }
             let replay = if failed.body.is_some() { Replay::Whole } else { Replay::Spent };
-            match (lease.retry(outbound.head.method.as_str(), failure, replay), failed.body) {
+            match (lease.retry(method, failure, replay), failed.body) {
                 (Some(next), Some(whole)) => (tried, body) = (next, whole),
                 _ => return Err(failed.error),
             }
@@ -129,17 +148,21 @@ async fn over_http1(
     lease: &mut Lease<Link>,
     outbound: &Outbound<'_>,
     body: RequestBody,
+    fresh: Fresh,
 ) -> Result<Response<ResponseBody>, Failed> {
-    let link = match lease.reuse() {
+    let kept = if fresh == Fresh::No { lease.reuse() } else { None };
+    let link = match kept {
         Some(link) => link,
         None => match lease.connect().await {
             Ok(stream) => Link::new(stream, outbound.timers.timer()),
             Err(error) => {
-                return Err(Failed { error: error.into(), failure: Some(Failure::Unsent), body: Some(body) });
+                let failure = Some(Failure::Unsent);
+                return Err(Failed { error: error.into(), failure, body: Some(body), stale: false });
             }
         },
     };
     let spare = body.again();
+    let used = link.is_used();
     let ticket = lease.hand_over();
     let home: Rc<dyn Home> = Rc::<Upstream<Link>>::clone(lease.upstream());
     let exchange = link.exchange(outbound.head(), body, outbound.patience, outbound.account, (home, ticket));
@@ -151,7 +174,8 @@ async fn over_http1(
                 ExchangeError::TimedOut => Some(Failure::TimedOut),
                 _ => Some(Failure::Lost),
             };
-            Err(Failed { error: error.into(), failure, body: spare })
+            let stale = used && matches!(error, ExchangeError::Closed | ExchangeError::Io(_));
+            Err(Failed { error: error.into(), failure, body: spare, stale })
         }
     }
 }
@@ -164,11 +188,14 @@ async fn over_http2(
     let spare = body.again();
     let mut request = match http2_request(&outbound.head) {
         Ok(head) => head.map(|()| body),
-        Err(error) => return Err(Failed { error: error.into(), failure: None, body: None }),
+        Err(error) => return Err(Failed { error: error.into(), failure: None, body: None, stale: false }),
     };
     let mut connection = match http2_connection(lease).await {
         Ok(connection) => connection,
-        Err(error) => return Err(Failed { error, failure: Some(Failure::Unsent), body: Some(request.into_body()) }),
+        Err(error) => {
+            let (failure, body) = (Some(Failure::Unsent), Some(request.into_body()));
+            return Err(Failed { error, failure, body, stale: false });
+        }
     };
     let timer = outbound.timers.timer();
     timer.set(clock::now() + outbound.patience.first_byte);
@@ -188,9 +215,12 @@ async fn over_http2(
                 Some(request) => (Some(request.into_body()), Failure::Unsent),
                 None => (spare, Failure::Lost),
             };
-            Err(Failed { error: error.into_error().into(), failure: Some(failure), body: unsent })
+            Err(Failed { error: error.into_error().into(), failure: Some(failure), body: unsent, stale: false })
         }
-        None => Err(Failed { error: ExchangeError::TimedOut.into(), failure: Some(Failure::TimedOut), body: None }),
+        None => {
+            let (error, failure) = (ExchangeError::TimedOut.into(), Some(Failure::TimedOut));
+            Err(Failed { error, failure, body: None, stale: false })
+        }
     }
 }
 

@@ -48,6 +48,8 @@ pub struct RateLimit {
     config: RateLimitConfig,
     slots: ConcurrencyLimit<u64>,
     bucket: Option<TokenBucket>,
+    /// Since when a slot is free, if one is.
+    free_since: Instant,
     /// Those that run or wait; no one else ever iterates over it, so its order reaches nothing.
     visits: HashMap<u64, Visit, FixedState>,
     outputs: VecDeque<Output>,
@@ -132,6 +134,7 @@ impl RateLimit {
         Self {
             slots: ConcurrencyLimit::new(config.concurrency()),
             bucket: config.rate.map(|limit| TokenBucket::new(limit, now)),
+            free_since: now,
             visits: HashMap::with_hasher(FixedState::default()),
             outputs: VecDeque::new(),
             counts: Counts::default(),
@@ -149,6 +152,7 @@ impl RateLimit {
     /// token is minted; a rate where there was none starts with a full bucket.
     pub fn set_config(&mut self, config: RateLimitConfig, now: Instant) {
         self.settle(now);
+        self.free_since = now;
         self.slots.set_config(config.concurrency());
         match (&mut self.bucket, config.rate) {
             (Some(bucket), Some(limit)) => bucket.set_limit(limit, now),
@@ -172,8 +176,7 @@ impl RateLimit {
             Some(Visit::Waiting(_)) => return Decision::Queue,
             None => {}
         }
-        let slot_free = self.slots.queued() == 0 && self.slots.in_flight() < self.slots.config().limit;
-        let starts = slot_free && self.take_token(now);
+        let starts = self.slots.queued() == 0 && self.has_slot() && self.take_token(now);
         let admission = if starts { self.slots.on_arrival(id, now) } else { self.slots.on_arrival_in_line(id, now) };
         match admission {
             Admission::Start(_) => {
@@ -188,8 +191,7 @@ impl RateLimit {
             }
             Admission::Shed(_) => {
                 self.counts.rejected += 1;
-                let full = self.slots.in_flight() >= self.slots.config().limit;
-                Decision::Reject(self.rejection(if full { Cause::Limit } else { Cause::Rate }, now))
+                Decision::Reject(self.rejection(if self.has_slot() { Cause::Rate } else { Cause::Limit }, now))
             }
         }
     }
@@ -198,6 +200,9 @@ impl RateLimit {
     pub fn on_end(&mut self, id: u64, now: Instant) -> Ended {
         let ended = match self.visits.remove(&id) {
             Some(Visit::Active) => {
+                if !self.has_slot() {
+                    self.free_since = now;
+                }
                 self.slots.on_done();
                 Ended::Active
             }
@@ -213,11 +218,10 @@ impl RateLimit {
 
     /// When the head of the queue gets its token or reaches its age; `None` if only an end can help, or nobody waits.
     #[must_use]
-    pub fn next_timeout(&mut self, now: Instant) -> Option<Instant> {
+    pub fn next_timeout(&mut self) -> Option<Instant> {
         let expiry = self.slots.next_timeout()?;
-        let slot_free = self.slots.in_flight() < self.slots.config().limit;
-        let token = self.bucket.as_mut().filter(|_| slot_free).and_then(|bucket| bucket.ready_at(1, now));
-        Some(token.map_or(expiry, |token| token.min(expiry))).filter(|&at| at < Instant::MAX)
+        let start = self.head_start().unwrap_or(Instant::MAX);
+        Some(start.min(expiry)).filter(|&at| at < Instant::MAX)
     }
 
     /// That moment came, perhaps late.
@@ -233,10 +237,11 @@ impl RateLimit {
     /// Turns away who has waited too long, then starts those at the head while there are slots and tokens.
     fn settle(&mut self, now: Instant) {
         while let Some(expiry) = self.slots.next_timeout() {
-            // A token is taken only when the slot is there too.
-            let slot_free = self.slots.in_flight() < self.slots.config().limit;
-            if expiry > now && !(slot_free && self.take_token(now)) {
-                return;
+            if expiry > now {
+                match self.head_start() {
+                    Some(start) if start <= now => self.take_head_token(start),
+                    _ => return,
+                }
             }
             let output = match self.slots.poll_output(now) {
                 Some(concurrency::Output::Start { item, queueing_delay }) => {
@@ -252,6 +257,25 @@ impl RateLimit {
                 None => return,
             };
             self.outputs.push_back(output);
+        }
+    }
+
+    fn has_slot(&self) -> bool {
+        self.slots.in_flight() < self.slots.config().limit
+    }
+
+    /// When the head of the queue has both a slot and a token; `None` if only an end can help, or nobody waits.
+    ///
+    /// Its token is counted from the instant at which it was first able to use one, not from when somebody looked: a
+    /// late timer delays the head, but takes nothing off the rate of those behind.
+    fn head_start(&mut self) -> Option<Instant> {
+        let able = self.slots.head_arrival().filter(|_| self.has_slot())?.max(self.free_since);
+        self.bucket.as_mut().map_or(Some(able), |bucket| bucket.ready_in_line(1, able))
+    }
+
+    fn take_head_token(&mut self, start: Instant) {
+        if let Some(bucket) = &mut self.bucket {
+            bucket.take_in_line(1, start);
         }
     }
 

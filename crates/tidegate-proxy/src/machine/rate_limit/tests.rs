@@ -82,7 +82,7 @@ mod options {
         let mut limiter = limiter(RateLimitConfig { max_age: Some(ms(50)), ..limit(1, 9) });
         limiter.on_arrival(0, at(0));
         limiter.on_arrival(1, at(7));
-        assert_eq!(limiter.next_timeout(at(7)), Some(at(57)));
+        assert_eq!(limiter.next_timeout(), Some(at(57)));
         limiter.on_timeout(at(57).minus_nanos(1));
         assert_eq!(outputs(&mut limiter), []);
         limiter.on_timeout(at(57));
@@ -94,7 +94,7 @@ mod options {
         let mut limiter = limiter(limit(1, 9));
         limiter.on_arrival(0, at(0));
         limiter.on_arrival(1, at(0));
-        assert_eq!(limiter.next_timeout(at(0)), None, "only an end can help");
+        assert_eq!(limiter.next_timeout(), None, "only an end can help");
         limiter.on_timeout(at(1_000_000_000));
         assert_eq!(outputs(&mut limiter), []);
     }
@@ -145,9 +145,21 @@ mod options {
         assert_eq!(outputs(&mut limiter), [Output::Resume { id: 1, waited: ms(1) }], "the second token");
         limiter.on_end(1, at(2));
         assert_eq!(outputs(&mut limiter), [], "a slot, no token");
-        assert_eq!(limiter.next_timeout(at(2)), Some(at(100)));
+        assert_eq!(limiter.next_timeout(), Some(at(100)));
         limiter.on_timeout(at(100));
         assert_eq!(outputs(&mut limiter), [Output::Resume { id: 2, waited: ms(100) }]);
+    }
+
+    #[test]
+    fn a_late_timer_takes_nothing_off_the_rate() {
+        let mut limiter = limiter(rate(1_000, 1, 99));
+        for id in 0..10 {
+            limiter.on_arrival(id, at(0));
+        }
+        limiter.on_timeout(at(5));
+        let resumed: Vec<_> = outputs(&mut limiter);
+        assert_eq!(resumed.len(), 5, "one was admitted on arrival, five tokens came since");
+        assert_eq!(limiter.next_timeout(), Some(at(6)));
     }
 
     #[test]
@@ -225,7 +237,7 @@ mod not_as_in_the_plugin {
         let mut limiter = limiter(rate(10, 1, 9));
         limiter.on_arrival(0, at(0));
         assert_eq!(limiter.on_arrival(1, at(0)), Decision::Queue);
-        assert_eq!(limiter.next_timeout(at(0)), Some(at(100)));
+        assert_eq!(limiter.next_timeout(), Some(at(100)));
         limiter.on_timeout(at(100));
         assert_eq!(outputs(&mut limiter), [Output::Resume { id: 1, waited: ms(100) }]);
     }
@@ -347,7 +359,7 @@ proptest! {
             prop_assert!(counts.queue <= u64::from(queue));
             prop_assert!(most.is_none_or(|most| counts.active <= u64::from(most)));
             prop_assert!(per_s.is_none_or(|(per_s, burst)| begun * 1_000 <= burst * 1_000 + per_s * now));
-            prop_assert!(limiter.next_timeout(at(now)).is_none_or(|timeout| timeout > at(now)));
+            prop_assert!(limiter.next_timeout().is_none_or(|timeout| timeout > at(now)));
         }
     }
 }

@@ -89,6 +89,7 @@ fn draw(candidates: &[Candidate], except: Option<usize>, total: u64, rng: &mut R
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use tidegate_core::Rng;
 
     fn idle(weights: &[u32]) -> Vec<Candidate> {
         weights.iter().map(|&weight| Candidate { weight, active: 0 }).collect()

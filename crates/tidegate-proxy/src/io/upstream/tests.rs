@@ -1,0 +1,269 @@
+//! Tests with real sockets.
+
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::{Builder, LocalOptions};
+use tokio::sync::watch;
+
+use super::{Announced, Checks, Keep, Settings, Upstreams, Verdicts};
+use crate::config::{ProxyProtocolOut, Server, UpstreamProtocol};
+use crate::machine::upstream::{ActiveConfig, Balance, Failure, PoolConfig, Refusal, Replay, ServerConfig, Tried};
+
+/// A connection over which nothing but bytes go.
+#[derive(Debug)]
+struct Plain(TcpStream);
+
+impl Keep for Plain {
+    fn is_open(&mut self) -> bool {
+        matches!(self.0.try_read(&mut [0]), Err(error) if error.kind() == io::ErrorKind::WouldBlock)
+    }
+}
+
+fn run<F: Future>(test: F) -> F::Output {
+    Builder::new_current_thread().enable_all().build_local(LocalOptions::default()).unwrap().block_on(test)
+}
+
+async fn listener() -> (TcpListener, SocketAddr) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    (listener, address)
+}
+
+/// An address where nobody listens: the port was the system's choice a moment ago.
+async fn nobody() -> SocketAddr {
+    listener().await.1
+}
+
+fn settings(servers: &[SocketAddr], max_connections: u32, max_pending: u32) -> Settings {
+    let one = ServerConfig { max_connections, ..ServerConfig::default() };
+    Settings {
+        name: "shop".to_owned(),
+        servers: servers.iter().map(|at| Server { host: at.ip().to_string(), port: at.port() }).collect(),
+        pool: PoolConfig {
+            servers: vec![one; servers.len()],
+            balance: Balance::RoundRobin,
+            max_pending,
+            pending_timeout: Duration::from_mins(1),
+            ..PoolConfig::default()
+        },
+        health: None,
+        protocol: UpstreamProtocol::Http1,
+        announce: ProxyProtocolOut::Off,
+        connect_timeout: Duration::from_mins(1),
+        max_idle: 8,
+        idle_timeout: Duration::from_mins(1),
+    }
+}
+
+fn upstreams(settings: Settings) -> Rc<Upstreams<Plain>> {
+    let (_, verdicts) = watch::channel(Verdicts::default());
+    let upstreams = Upstreams::new(vec![settings], verdicts, 1);
+    tokio::task::spawn_local(Rc::clone(&upstreams).drive());
+    upstreams
+}
+
+async fn connect(upstreams: &Upstreams<Plain>) -> Plain {
+    let lease = upstreams.acquire(0, Tried::default(), None).await.unwrap();
+    Plain(lease.connect().await.unwrap())
+}
+
+#[test]
+fn the_newest_kept_connection_is_used_first_and_a_closed_one_never() {
+    run(async {
+        let (listener, address) = listener().await;
+        let upstreams = upstreams(settings(&[address], 8, 0));
+        let (first, second) = (connect(&upstreams).await, connect(&upstreams).await);
+        let (port, oldest) = (second.0.local_addr().unwrap(), first.0.local_addr().unwrap());
+        let (first_peer, _) = listener.accept().await.unwrap();
+        let (second_peer, _) = listener.accept().await.unwrap();
+        let lease = upstreams.acquire(0, Tried::default(), None).await.unwrap();
+        lease.keep(first);
+        lease.keep(second);
+        let again = lease.reuse().unwrap();
+        assert_eq!(again.0.local_addr().unwrap(), port);
+        lease.keep(again);
+        let newest = if second_peer.peer_addr().unwrap() == port { second_peer } else { first_peer };
+        drop(newest);
+        // The end of the stream has come when the proxy's side can read it.
+        let waiting = lease.reuse();
+        if let Some(Plain(stream)) = waiting {
+            stream.readable().await.unwrap();
+            lease.keep(Plain(stream));
+        }
+        assert!(lease.reuse().is_none_or(|other| other.0.local_addr().unwrap() == oldest));
+    });
+}
+
+#[test]
+fn a_server_that_is_not_there_costs_a_try_and_another_one_is_asked() {
+    run(async {
+        let (_listener, address) = listener().await;
+        let upstreams = upstreams(settings(&[nobody().await, address], 8, 0));
+        let lease = upstreams.acquire(0, Tried::default(), None).await.unwrap();
+        assert_ne!(lease.server().port, address.port(), "round robin begins with the first");
+        lease.connect().await.unwrap_err();
+        let tried = lease.retry("POST", Failure::Unsent, Replay::Whole).unwrap();
+        drop(lease);
+        let lease = upstreams.acquire(0, tried, None).await.unwrap();
+        lease.connect().await.unwrap();
+        assert_eq!(lease.server().port, address.port());
+        let failures: Vec<_> = upstreams.states()[0].servers.iter().map(|(_, state)| state.failures).collect();
+        assert_eq!(failures, [1, 0]);
+    });
+}
+
+#[test]
+fn a_slot_that_frees_goes_to_the_one_that_waits() {
+    run(async {
+        let upstreams = upstreams(settings(&[nobody().await], 1, 1));
+        let held = upstreams.acquire(0, Tried::default(), None).await.unwrap();
+        let mut waiting = Box::pin(upstreams.acquire(0, Tried::default(), None));
+        assert!(futures_poll(waiting.as_mut()).is_none());
+        let refused = upstreams.acquire(0, Tried::default(), None).await;
+        assert_eq!(refused.unwrap_err(), Refusal::QueueFull);
+        drop(held);
+        waiting.await.unwrap();
+        assert_eq!(upstreams.states()[0].servers[0].1.active, 0, "it gave its slot back too");
+    });
+}
+
+#[test]
+fn who_goes_away_while_he_waits_leaves_nothing_behind() {
+    run(async {
+        let upstreams = upstreams(settings(&[nobody().await], 1, 9));
+        let held = upstreams.acquire(0, Tried::default(), None).await.unwrap();
+        let mut gone = Box::pin(upstreams.acquire(0, Tried::default(), None));
+        let mut late = Box::pin(upstreams.acquire(0, Tried::default(), None));
+        assert!(futures_poll(gone.as_mut()).is_none() && futures_poll(late.as_mut()).is_none());
+        drop(gone);
+        assert_eq!(upstreams.states()[0].pending, 1);
+        drop(held); // The slot is given to `late`, which goes away before it looks.
+        drop(late);
+        let state = upstreams.states().remove(0);
+        assert_eq!((state.pending, state.servers[0].1.active), (0, 0));
+    });
+}
+
+#[test]
+fn nobody_waits_longer_than_the_configuration_says() {
+    run(async {
+        let mut settings = settings(&[nobody().await], 1, 9);
+        settings.pool.pending_timeout = Duration::from_millis(20);
+        let upstreams = upstreams(settings);
+        let _held = upstreams.acquire(0, Tried::default(), None).await.unwrap();
+        let refused = upstreams.acquire(0, Tried::default(), None).await;
+        assert_eq!(refused.unwrap_err(), Refusal::TimedOut);
+    });
+}
+
+#[test]
+fn the_proxy_header_comes_before_everything_else() {
+    run(async {
+        let (listener, address) = listener().await;
+        let settings = Settings { announce: ProxyProtocolOut::V1, ..settings(&[address], 8, 0) };
+        let upstreams = upstreams(settings);
+        let announced = Announced {
+            source: ([192, 0, 2, 1], 4711).into(),
+            destination: ([198, 51, 100, 7], 443).into(),
+            authority: None,
+        };
+        let lease = upstreams.acquire(0, Tried::default(), Some(announced.clone())).await.unwrap();
+        let mut stream = lease.connect().await.unwrap();
+        stream.write_all(b"!").await.unwrap();
+        let (mut peer, _) = listener.accept().await.unwrap();
+        let mut read = vec![0; 45];
+        peer.read_exact(&mut read).await.unwrap();
+        assert_eq!(read, b"PROXY TCP4 192.0.2.1 198.51.100.7 4711 443\r\n!");
+        lease.keep(Plain(stream));
+        drop(lease);
+        let other = Announced { source: ([192, 0, 2, 2], 4711).into(), ..announced };
+        let lease = upstreams.acquire(0, Tried::default(), Some(other)).await.unwrap();
+        assert!(lease.reuse().is_none(), "that connection is another client's");
+    });
+}
+
+#[test]
+fn a_reload_keeps_health_and_connections_of_the_servers_that_stay() {
+    run(async {
+        let (_listener, address) = listener().await;
+        let old = settings(&[nobody().await, address], 8, 0);
+        let upstreams = upstreams(old.clone());
+        let lease = upstreams.acquire(0, Tried::default().and(0), None).await.unwrap();
+        let connection = Plain(lease.connect().await.unwrap());
+        let port = connection.0.local_addr().unwrap();
+        lease.keep(connection);
+        upstreams.reload(vec![settings(&[address], 8, 0)], 2);
+        drop(lease); // Its slot is one of the pool that it came from.
+        let lease = upstreams.acquire(0, Tried::default(), None).await.unwrap();
+        assert_eq!(lease.reuse().unwrap().0.local_addr().unwrap(), port);
+        upstreams.reload(Vec::new(), 3);
+        assert_eq!(upstreams.acquire(0, Tried::default(), None).await.unwrap_err(), Refusal::NoServer);
+    });
+}
+
+#[test]
+fn checks_take_a_server_down_and_bring_it_back() {
+    run(async {
+        let (listener, address) = listener().await;
+        let health = ActiveConfig {
+            interval: Duration::from_millis(5),
+            timeout: Duration::from_secs(5),
+            path: Some("/healthy".to_owned()),
+            rise: 2,
+            fall: 2,
+            ..ActiveConfig::default()
+        };
+        let settings = Settings { health: Some(health), ..settings(&[address], 8, 0) };
+        let (sender, mut verdicts) = watch::channel(Verdicts::default());
+        let sender = Arc::new(sender);
+        let checks = Checks::start(std::slice::from_ref(&settings), &sender, 1);
+        assert_eq!(checks.len(), 1);
+        let upstreams = Upstreams::<Plain>::new(vec![settings.clone()], verdicts.clone(), 1);
+        tokio::task::spawn_local(Rc::clone(&upstreams).drive());
+        for (status, up) in [("204 No Content", true), ("500 Internal Server Error", false), ("200 OK", true)] {
+            let mut asked = 0;
+            while verdicts.borrow().of("shop", &settings.servers[0]) != Some(up) {
+                tokio::select! {
+                    changed = verdicts.changed() => changed.unwrap(),
+                    accepted = listener.accept() => {
+                        answer(accepted.unwrap().0, status).await;
+                        asked += 1;
+                    }
+                }
+            }
+            assert!(asked <= 3, "{status}: {asked} checks for a turn");
+            // The thread's own view follows.
+            while upstreams.states()[0].servers[0].1.up != up {
+                tokio::task::yield_now().await;
+            }
+        }
+        drop(checks);
+    });
+}
+
+/// Reads a request without a body and answers it.
+async fn answer(mut peer: TcpStream, status: &str) {
+    let mut read = Vec::new();
+    while !read.ends_with(b"\r\n\r\n") {
+        let more = peer.read_buf(&mut read).await.unwrap();
+        assert_ne!(more, 0, "a check is a whole request");
+    }
+    assert!(read.starts_with(b"GET /healthy HTTP/1.1\r\n"), "{}", read.escape_ascii());
+    let _ = peer.write_all(format!("HTTP/1.1 {status}\r\ncontent-length: 0\r\n\r\n").as_bytes()).await;
+}
+
+/// One poll by nobody in particular.
+fn futures_poll<F: Future>(future: std::pin::Pin<&mut F>) -> Option<F::Output> {
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    match future.poll(&mut context) {
+        std::task::Poll::Ready(output) => Some(output),
+        std::task::Poll::Pending => None,
+    }
+}
