@@ -2,12 +2,18 @@
 //!
 //! | module | its one job |
 //! |---|---|
+//! | [`neighbours`] | all tenants and all resources of one core: who is admitted, and in which lane |
+//! | `overflow` | one resource, shared among tenants by overflow token buckets |
 //! | [`rate_limit`] | Traffic Server's plugin of that name, option by option |
 //! | [`resource`] | what tenants use of a machine, and in which unit |
+//! | [`rtb`] | the prototype of overflow token buckets, as the baseline |
 //! | [`upstream`] | which server gets a request, whether it is well, what may be tried again |
 
+pub mod neighbours;
+mod overflow;
 pub mod rate_limit;
 pub mod resource;
+pub mod rtb;
 pub mod upstream;
 
 pub use resource::{Kind, Resource};

@@ -1,0 +1,466 @@
+//! All tenants and all resources of one core.
+//!
+//! A tenant may take what it likes as long as nobody else wants it, and what it is guaranteed whatever the others do.
+//! Each resource is an overflow token bucket (`overflow`); work is admitted if all that it needs can be had.
+//!
+//! Time of the core is one capacity: handshakes and requests both draw on it. It is learnt
+//! ([`on_idle`](Neighbours::on_idle)), and so handshakes and requests need no limit of their own. Work is charged by what
+//! such work cost before ([`expected_cost`](Neighbours::expected_cost)) and [settled](Neighbours::settle) when its true
+//! cost is known.
+//!
+//! | module | its one job |
+//! |---|---|
+//! | `capacity` | how much time of its core a proxy can give |
+//! | `config` | settings |
+//! | `snapshot` | what is shown |
+//! | `table` | who the tenants are |
+//! | `verdict` | what is asked, what is answered |
+//! | `view` | from the state to what is shown |
+//!
+//! Capacities are those of one core; several cores, or several proxies, do not share them.
+
+mod capacity;
+mod config;
+mod snapshot;
+mod table;
+mod verdict;
+mod view;
+
+use core::time::Duration;
+
+use tidegate_core::Instant;
+
+use self::capacity::Learner;
+use self::table::Table;
+use super::overflow::number;
+use super::overflow::{Answer, Fill, NONE, Overflow, Pass, Pay, Terms};
+use super::resource::{Kind, Resource};
+
+pub use self::config::{Capacity, Mode, NeighboursConfig};
+pub use self::snapshot::{
+    LoanView, RefusedView, ResourceView, SNAPSHOT_LOANS_MAX, SNAPSHOT_TENANTS_MAX, Snapshot, TenantView, UseView,
+};
+pub use self::verdict::{Cause, Lane, Refusal, Stage, Tenant, Verdict};
+
+/// Tenants whose shares are set in one call of `on_timeout`, some 100 us, before other work has its turn.
+const SLICE: usize = 1_024;
+/// From slice to slice.
+const SLICE_GAP: Duration = Duration::from_micros(100);
+/// If the timer is so late, questions do its work, so many tenants each.
+const LATE: Duration = Duration::from_millis(25);
+const LATE_SLICE: usize = 64;
+/// What a handshake is taken to cost before the first was seen: RSA-2048 on a slow core.
+const HANDSHAKE_NS: u64 = 1_000_000;
+/// A request, as well.
+const REQUEST_NS: u64 = 50_000;
+/// Bytes of one usual piece of work: a full TLS record there and back.
+const PIECE_BYTES: u64 = 32 << 10;
+/// How much a new cost counts in the mean of all tenants.
+const LATEST: f64 = 1.0 / 32.0;
+
+/// The limiter of one core.
+///
+/// A question is O(1) and allocates only when a tenant asks for a resource for the first time.
+#[derive(Clone, Debug)]
+pub struct Neighbours {
+    config: NeighboursConfig,
+    table: Table,
+    resources: [Overflow; Resource::COUNT],
+    /// Mean cost of a piece of work of all tenants, in units; 0 if none was seen.
+    costs: [f64; Resource::COUNT],
+    learner: Learner,
+    /// The work of setting shares: which resource, and how far.
+    pass: Option<(usize, Pass)>,
+    fill: Fill,
+    closed: Vec<u32>,
+    /// When the last tick ended, and how long it was.
+    ticked: Instant,
+    elapsed: Duration,
+    /// When the next one ends.
+    due: Instant,
+    /// When there is something to do.
+    wake: Instant,
+}
+
+impl Neighbours {
+    /// Nobody is there.
+    #[must_use]
+    pub fn new(config: NeighboursConfig, now: Instant) -> Self {
+        let terms = terms(&config);
+        let capacities = config.capacities;
+        let resources = Resource::ALL.map(|resource| {
+            let capacity = limit_of(resource, capacities[resource.index()], None);
+            let mut made = Overflow::new(resource.kind(), grains(resource), terms, capacity, now);
+            made.set_piece(first_cost(resource));
+            made
+        });
+        let mut made = Self {
+            table: Table::new(config.tenants_max),
+            resources,
+            costs: [0.0; Resource::COUNT],
+            learner: Learner::new(),
+            pass: None,
+            fill: Fill::new(),
+            closed: Vec::new(),
+            ticked: now,
+            elapsed: config.tick,
+            due: now + config.tick,
+            wake: now + config.tick,
+            config,
+        };
+        made.set_weights();
+        made
+    }
+
+    /// Puts other settings in force; who has used what stays known.
+    pub fn reconfigure(&mut self, config: NeighboursConfig, now: Instant) {
+        self.config = config;
+        self.table.set_most(self.config.tenants_max);
+        let terms = terms(&self.config);
+        for resource in Resource::ALL {
+            let at = resource.index();
+            let capacity = limit_of(resource, self.config.capacities[at], self.learner.capacity());
+            self.resources[at].set_terms(terms, now);
+            self.resources[at].set_capacity(capacity, now);
+        }
+        for at in self.table.forget_weights() {
+            self.reweigh(at);
+        }
+        self.set_weights();
+    }
+
+    /// The tenant called `name`, which is entered if it is new; [`Tenant::OTHER`] if the table is full of tenants that
+    /// are not idle, or the name is empty or longer than 255 bytes.
+    pub fn tenant(&mut self, name: &str, _now: Instant) -> Tenant {
+        self.table.resolve(name)
+    }
+
+    /// May a tenant take all of `costs` now? If so it is charged, and gauges are held until [`release`](Self::release).
+    ///
+    /// Amounts are in the resource's units; of counters those of the estimate. A resource that occurs twice counts twice.
+    #[inline]
+    pub fn try_take(&mut self, tenant: Tenant, stage: Stage, costs: &[(Resource, u64)], now: Instant) -> Verdict {
+        if self.config.mode == Mode::Off {
+            return Verdict::Admit { lane: Lane::Share };
+        }
+        if now >= self.wake + LATE {
+            self.advance(LATE_SLICE, now);
+        }
+        let (wanted, asked) = merged(costs);
+        let slot = self.table.index(tenant);
+        let mut pays = [Pay::Own; Resource::COUNT];
+        let mut lane = Lane::Share;
+        let mut rest = asked;
+        while rest != 0 {
+            let at = rest.trailing_zeros() as usize;
+            rest &= rest - 1;
+            let cell = self.cell(slot, at, now);
+            match self.resources[at].ask(cell, wanted[at], now) {
+                Answer::Paid(pay) => pays[at] = pay,
+                Answer::Beyond if self.may_go_beyond(slot, at) => pays[at] = Pay::Pool,
+                Answer::Beyond | Answer::Short => {
+                    return self.refuse(slot, at, stage, (wanted, asked), now);
+                }
+            }
+            if is_muting(at) && (pays[at] == Pay::Pool || self.resources[at].is_noisy(cell)) {
+                lane = Lane::Overflow;
+            }
+        }
+        let mut rest = asked;
+        while rest != 0 {
+            let at = rest.trailing_zeros() as usize;
+            rest &= rest - 1;
+            let cell = self.table.slot(slot).cells[at];
+            self.resources[at].commit(cell, wanted[at], pays[at]);
+        }
+        if asked & EVENT_TIME != 0 {
+            self.learner.on_charge(i64::try_from(wanted[Resource::EventTime.index()]).unwrap_or(i64::MAX));
+        }
+        match self.config.mode {
+            Mode::Restrict => Verdict::Admit { lane },
+            Mode::Off | Mode::Stats => Verdict::Admit { lane: Lane::Share },
+        }
+    }
+
+    /// Corrects a charge, `estimated` being what was charged for one piece of work and `actual` what it took. What was
+    /// never charged is charged with an estimate of 0.
+    pub fn settle(&mut self, tenant: Tenant, resource: Resource, estimated: u64, actual: u64, now: Instant) {
+        if self.config.mode == Mode::Off {
+            return;
+        }
+        let slot = self.table.index(tenant);
+        let at = resource.index();
+        let cell = self.cell(slot, at, now);
+        self.resources[at].learn_cost(cell, actual);
+        let (mean, cost) = (self.costs[at], number::float(actual));
+        self.costs[at] = if mean > 0.0 { mean + LATEST * (cost - mean) } else { cost };
+        self.resources[at].settle(cell, estimated, actual, now);
+        if resource == Resource::HandshakeTime {
+            let time = Resource::EventTime.index();
+            let cell = self.cell(slot, time, now);
+            self.resources[time].settle(cell, estimated, actual, now);
+        }
+        if resource.is_time() {
+            let more = i64::try_from(actual).unwrap_or(i64::MAX) - i64::try_from(estimated).unwrap_or(i64::MAX);
+            self.learner.on_charge(more);
+        }
+    }
+
+    /// Holds `amount` of a gauge for a tenant without asking; of a counter uses it.
+    pub fn hold(&mut self, tenant: Tenant, resource: Resource, amount: u64, now: Instant) {
+        if resource.kind() == Kind::Counter {
+            return self.settle(tenant, resource, 0, amount, now);
+        }
+        let slot = self.table.index(tenant);
+        let cell = self.cell(slot, resource.index(), now);
+        self.resources[resource.index()].hold(cell, amount, Pay::Own);
+    }
+
+    /// Gives `amount` of a gauge back. More than the tenant holds is not given back.
+    pub fn release(&mut self, tenant: Tenant, resource: Resource, amount: u64, now: Instant) {
+        let slot = self.table.index(tenant);
+        if resource.kind() == Kind::Gauge {
+            let cell = self.cell(slot, resource.index(), now);
+            self.resources[resource.index()].release(cell, amount);
+        }
+    }
+
+    /// What a piece of work of this tenant is expected to use, in the resource's units: the mean of what was settled,
+    /// of all tenants if nothing of its own was.
+    #[must_use]
+    pub fn expected_cost(&self, tenant: Tenant, resource: Resource) -> u64 {
+        let at = resource.index();
+        let cell = self.table.slot(self.table.index(tenant)).cells[at];
+        let own = if cell == NONE { None } else { self.resources[at].cost(cell) };
+        let all = || number::whole(self.costs[at].round());
+        own.unwrap_or_else(|| if self.costs[at] > 0.0 { all() } else { first_cost(resource) })
+    }
+
+    /// Of the last `span` nobody's work ran on the core for `idle`; neither that of this proxy nor of another program.
+    /// To be called about every 100 ms. From it the core's capacity is learnt, within a second.
+    pub fn on_idle(&mut self, idle: Duration, span: Duration, now: Instant) {
+        if !self.learner.on_idle(idle, span) {
+            return;
+        }
+        for resource in [Resource::EventTime, Resource::HandshakeTime] {
+            let at = resource.index();
+            let capacity = limit_of(resource, self.config.capacities[at], self.learner.capacity());
+            self.resources[at].set_capacity(capacity, now);
+        }
+    }
+
+    /// When to call [`on_timeout`](Self::on_timeout).
+    #[must_use]
+    pub fn next_timeout(&self) -> Option<Instant> {
+        (self.config.mode != Mode::Off).then_some(self.wake)
+    }
+
+    /// Sets shares anew once a tick, in slices.
+    pub fn on_timeout(&mut self, now: Instant) {
+        if now >= self.wake {
+            self.advance(SLICE, now);
+        }
+    }
+
+    /// The settings in force.
+    #[must_use]
+    pub fn config(&self) -> &NeighboursConfig {
+        &self.config
+    }
+
+    /// True if a tenant's work has to stand back behind the others': it wanted more than its share of the core lately.
+    #[must_use]
+    pub fn lane(&self, tenant: Tenant) -> Lane {
+        let cells = self.table.slot(self.table.index(tenant)).cells;
+        let noisy = |at: usize| is_muting(at) && cells[at] != NONE && self.resources[at].is_noisy(cells[at]);
+        let muted = self.config.mode == Mode::Restrict && (0..Resource::COUNT).any(noisy);
+        if muted { Lane::Overflow } else { Lane::Share }
+    }
+
+    /// Goes on with the setting of shares, for so many tenants.
+    fn advance(&mut self, slice: usize, now: Instant) {
+        if self.pass.is_none() {
+            if now < self.due {
+                self.wake = self.due;
+                return;
+            }
+            self.elapsed = now.since(self.ticked);
+            self.ticked = now;
+            self.due = now + self.config.tick;
+            self.set_pieces();
+            self.pass = Some((0, Pass::new(self.elapsed)));
+        }
+        let mut left = slice;
+        while let Some((at, mut pass)) = self.pass {
+            let done = self.resources[at].rebalance(&mut pass, &mut self.fill, &mut left, &mut self.closed, now);
+            for owner in self.closed.drain(..) {
+                self.table.slot_mut(owner as usize).cells[at] = NONE;
+            }
+            self.pass = match at + 1 {
+                _ if !done => Some((at, pass)),
+                Resource::COUNT => None,
+                next => Some((next, Pass::new(self.elapsed))),
+            };
+            if left == 0 && self.pass.is_some() {
+                self.wake = now + SLICE_GAP;
+                return;
+            }
+        }
+        self.wake = self.due;
+    }
+
+    /// Where the state of the tenant in `slot` at a resource stands.
+    #[inline]
+    fn cell(&mut self, slot: usize, at: usize, now: Instant) -> u32 {
+        let found = self.table.slot(slot).cells[at];
+        if found == NONE { self.open(slot, at, now) } else { found }
+    }
+
+    #[cold]
+    fn open(&mut self, slot: usize, at: usize, now: Instant) -> u32 {
+        let owner = u32::try_from(slot).expect("slots are fewer than 2^20");
+        let opened = self.resources[at].open(owner, self.table.slot(slot).weight, now);
+        self.table.slot_mut(slot).cells[at] = opened;
+        opened
+    }
+
+    /// Whether the tenant in `slot` may take more of a pool than its allowance.
+    #[cold]
+    fn may_go_beyond(&self, slot: usize, at: usize) -> bool {
+        let slot = self.table.slot(slot);
+        let parts = slot.cells.iter().zip(&self.resources).filter(|(cell, _)| **cell != NONE);
+        let dominant = parts.map(|(cell, resource)| resource.part(*cell)).fold(0.0, f64::max);
+        self.resources[at].may_go_beyond(dominant / f64::from(slot.weight))
+    }
+
+    /// Says no; in a dry run, counts it and says yes.
+    #[cold]
+    fn refuse(
+        &mut self,
+        slot: usize,
+        at: usize,
+        stage: Stage,
+        (wanted, asked): ([u64; Resource::COUNT], u32),
+        now: Instant,
+    ) -> Verdict {
+        let cell = self.table.slot(slot).cells[at];
+        let limiter = &mut self.resources[at];
+        let shortage = limiter.refuse(cell, wanted[at], now, self.due);
+        let (share, limit) = (limiter.share(cell), limiter.capacity().map_or(0, number::whole));
+        let refused = &mut self.table.slot_mut(slot).refused[stage.index()];
+        *refused = refused.saturating_add(1);
+        if self.config.mode == Mode::Stats {
+            for at in (0..Resource::COUNT).filter(|at| asked >> at & 1 != 0) {
+                let cell = self.cell(slot, at, now);
+                self.resources[at].note(cell, wanted[at]);
+            }
+            if asked & EVENT_TIME != 0 {
+                self.learner.on_charge(i64::try_from(wanted[Resource::EventTime.index()]).unwrap_or(i64::MAX));
+            }
+            return Verdict::Admit { lane: Lane::Share };
+        }
+        Verdict::Refuse(Refusal {
+            resource: Resource::ALL[at],
+            cause: if shortage.over_share { Cause::OverShare } else { Cause::SystemFull },
+            retry_after: shortage.retry_after,
+            share,
+            limit,
+        })
+    }
+
+    /// Tells the buckets what work usually costs: none may be too shallow for one piece of it.
+    fn set_pieces(&mut self) {
+        let mean = |resource: Resource| {
+            let mean = self.costs[resource.index()];
+            if mean > 0.0 { number::whole(mean) } else { first_cost(resource) }
+        };
+        // The dearest kind of work that draws on the core's time.
+        let time = mean(Resource::HandshakeTime).max(mean(Resource::EventTime));
+        self.resources[Resource::EventTime.index()].set_piece(time);
+    }
+
+    /// Gives the tenants of the settings their weights.
+    fn set_weights(&mut self) {
+        for (name, weight) in core::mem::take(&mut self.config.weights) {
+            if let Some(at) = self.table.set_weight(&name, weight.max(1)) {
+                self.reweigh(at);
+            }
+            self.config.weights.push((name, weight));
+        }
+    }
+
+    fn reweigh(&mut self, slot: usize) {
+        let slot = self.table.slot(slot);
+        for (cell, resource) in slot.cells.iter().zip(&mut self.resources) {
+            if *cell != NONE {
+                resource.set_weight(*cell, slot.weight);
+            }
+        }
+    }
+}
+
+const EVENT_TIME: u32 = 1 << Resource::EventTime.index();
+const HANDSHAKE_TIME: u32 = 1 << Resource::HandshakeTime.index();
+
+/// Amounts by resource, and which there are. Time of handshakes is time of the core.
+#[inline]
+fn merged(costs: &[(Resource, u64)]) -> ([u64; Resource::COUNT], u32) {
+    let (mut wanted, mut asked) = ([0_u64; Resource::COUNT], 0);
+    for &(resource, cost) in costs {
+        wanted[resource.index()] = wanted[resource.index()].saturating_add(cost);
+        asked |= 1 << resource.index();
+    }
+    if asked & HANDSHAKE_TIME != 0 {
+        let time = wanted[Resource::HandshakeTime.index()];
+        wanted[Resource::EventTime.index()] = wanted[Resource::EventTime.index()].saturating_add(time);
+        asked |= EVENT_TIME;
+    }
+    (wanted, asked)
+}
+
+/// True if wanting too much of it puts a tenant's work behind the others': what is held, and the disk, are not the core.
+const fn is_muting(at: usize) -> bool {
+    !matches!(Resource::ALL[at], Resource::Connections | Resource::Memory | Resource::DiskBytes)
+}
+
+/// The limit that is enforced. Of learnt ones that is the core's time alone, and for all kinds of work together.
+fn limit_of(resource: Resource, capacity: Capacity, learnt_ns: Option<u64>) -> Option<u64> {
+    match (resource, capacity) {
+        (Resource::HandshakeTime, Capacity::Learnt) => None,
+        (Resource::EventTime, Capacity::Learnt) => Some(learnt_ns.unwrap_or(1_000_000_000)),
+        (_, Capacity::Learnt) => None,
+        (_, Capacity::Fixed(units)) => Some(units),
+    }
+}
+
+/// Parts of a unit in which shares are counted: where units are few, shares below one per second must be possible.
+fn grains(resource: Resource) -> u64 {
+    match resource {
+        Resource::Handshakes | Resource::Requests => 1_000,
+        _ => 1,
+    }
+}
+
+/// What a piece of work is taken to cost before the first was seen.
+fn first_cost(resource: Resource) -> u64 {
+    match resource {
+        Resource::HandshakeTime => HANDSHAKE_NS,
+        Resource::EventTime => REQUEST_NS,
+        Resource::NetworkBytes | Resource::DiskBytes | Resource::Memory => PIECE_BYTES,
+        Resource::Handshakes | Resource::Connections | Resource::Requests => 1,
+    }
+}
+
+fn terms(config: &NeighboursConfig) -> Terms {
+    Terms {
+        tick: config.tick.clamp(Duration::from_millis(1), Duration::from_secs(10)),
+        burst: config.burst.min(Duration::from_secs(10)),
+        idle_after: config.idle_after,
+        reserve: config.reserve.clamp(0.0, 0.9),
+        newcomers: config.newcomers.clamp(0.0, 0.05),
+        headroom: config.headroom.clamp(0.0, 10.0),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,229 @@
+//! Who the tenants are.
+
+use core::hash::BuildHasher;
+
+use foldhash::fast::RandomState;
+use hashbrown::HashTable;
+
+use super::Tenant;
+use crate::machine::Resource;
+use crate::machine::overflow::NONE;
+
+/// Longest name in bytes; longer ones have no place of their own.
+const NAME_MAX: usize = 255;
+/// Slots that are looked at for an idle tenant when the table is full.
+const LOOKED_AT: usize = 16;
+/// A handle's lower bits are the slot, the others count who had it before.
+const SLOT_BITS: u32 = 20;
+const GENERATIONS: u32 = 1 << (32 - SLOT_BITS);
+
+/// One tenant. Idle, it costs this, its name, and an entry in the table of names.
+#[derive(Clone, Debug)]
+pub(super) struct Slot {
+    /// Where its state stands at each resource, or [`NONE`].
+    pub(super) cells: [u32; Resource::COUNT],
+    pub(super) weight: u32,
+    generation: u32,
+    pub(super) name: Box<str>,
+    /// By stage.
+    pub(super) refused: [u32; super::Stage::COUNT],
+    /// It has a weight of its own, or is everybody else: never recycled.
+    kept: bool,
+    /// Resolved since the search for an idle one came by.
+    seen: bool,
+}
+
+/// All tenants by name; the first is everybody else.
+#[derive(Clone, Debug)]
+pub(super) struct Table {
+    slots: Vec<Slot>,
+    names: HashTable<u32>,
+    hasher: RandomState,
+    most: usize,
+    /// Where the search for an idle tenant goes on.
+    hand: usize,
+}
+
+impl Table {
+    pub(super) fn new(tenants_max: u32) -> Self {
+        let mut table = Self {
+            slots: Vec::new(),
+            names: HashTable::new(),
+            hasher: RandomState::default(),
+            most: most(tenants_max),
+            hand: 0,
+        };
+        table.add("", 1, true);
+        table
+    }
+
+    pub(super) fn set_most(&mut self, tenants_max: u32) {
+        self.most = most(tenants_max);
+    }
+
+    /// The tenant called `name`; [`Tenant::OTHER`] if there is no room.
+    pub(super) fn resolve(&mut self, name: &str) -> Tenant {
+        if let Some(at) = self.find(name) {
+            self.slots[at].seen = true;
+            return self.handle(at);
+        }
+        if name.len() > NAME_MAX {
+            return Tenant::OTHER;
+        }
+        match self.room() {
+            Some(at) => self.reuse(at, name),
+            None if self.slots.len() <= self.most => self.add(name, 1, false),
+            None => Tenant::OTHER,
+        }
+    }
+
+    /// Gives the tenant a weight for good; false if there is no room for it.
+    pub(super) fn set_weight(&mut self, name: &str, weight: u32) -> Option<usize> {
+        let tenant = self.resolve(name);
+        let at = self.index(tenant);
+        if at == 0 && !name.is_empty() {
+            return None;
+        }
+        self.slots[at].kept = true;
+        self.slots[at].weight = weight;
+        Some(at)
+    }
+
+    /// Takes all given weights back, one calling `changed` for each tenant that had one.
+    pub(super) fn forget_weights(&mut self) -> Vec<usize> {
+        let mut changed = Vec::new();
+        for (at, slot) in self.slots.iter_mut().enumerate().skip(1) {
+            if slot.kept {
+                slot.kept = false;
+                slot.weight = 1;
+                changed.push(at);
+            }
+        }
+        changed
+    }
+
+    /// The slot of a handle; of a stale one everybody else's.
+    #[inline]
+    pub(super) fn index(&self, tenant: Tenant) -> usize {
+        let at = (tenant.0 & ((1 << SLOT_BITS) - 1)) as usize;
+        match self.slots.get(at) {
+            Some(slot) if slot.generation == tenant.0 >> SLOT_BITS => at,
+            _ => 0,
+        }
+    }
+
+    #[inline]
+    pub(super) fn slot(&self, at: usize) -> &Slot {
+        &self.slots[at]
+    }
+
+    #[inline]
+    pub(super) fn slot_mut(&mut self, at: usize) -> &mut Slot {
+        &mut self.slots[at]
+    }
+
+    pub(super) fn slots(&self) -> &[Slot] {
+        &self.slots
+    }
+
+    fn find(&self, name: &str) -> Option<usize> {
+        let hash = self.hasher.hash_one(name);
+        let found = self.names.find(hash, |at| *self.slots[*at as usize].name == *name);
+        found.map(|at| *at as usize)
+    }
+
+    pub(super) fn handle(&self, at: usize) -> Tenant {
+        let slot = u32::try_from(at).expect("slots are fewer than 2^20");
+        Tenant(self.slots[at].generation << SLOT_BITS | slot)
+    }
+
+    fn add(&mut self, name: &str, weight: u32, kept: bool) -> Tenant {
+        let slot = Slot {
+            cells: [NONE; Resource::COUNT],
+            weight,
+            generation: 0,
+            name: name.into(),
+            refused: [0; super::Stage::COUNT],
+            kept,
+            seen: true,
+        };
+        self.slots.push(slot);
+        let at = self.slots.len() - 1;
+        self.enter(at);
+        self.handle(at)
+    }
+
+    /// An idle tenant's slot, if the table is full and one is near.
+    fn room(&mut self) -> Option<usize> {
+        if self.slots.len() <= self.most {
+            return None;
+        }
+        for _ in 0..LOOKED_AT {
+            self.hand = (self.hand + 1) % self.slots.len();
+            let slot = &mut self.slots[self.hand];
+            let idle = !slot.kept && slot.cells.iter().all(|cell| *cell == NONE);
+            if idle && !core::mem::replace(&mut slot.seen, false) {
+                return Some(self.hand);
+            }
+        }
+        None
+    }
+
+    fn reuse(&mut self, at: usize, name: &str) -> Tenant {
+        let hash = self.hasher.hash_one(&*self.slots[at].name);
+        if let Ok(entry) = self.names.find_entry(hash, |other| *other as usize == at) {
+            entry.remove();
+        }
+        let slot = &mut self.slots[at];
+        slot.name = name.into();
+        slot.generation = (slot.generation + 1) % GENERATIONS;
+        slot.refused = [0; super::Stage::COUNT];
+        slot.weight = 1;
+        slot.seen = true;
+        self.enter(at);
+        self.handle(at)
+    }
+
+    fn enter(&mut self, at: usize) {
+        let Self { slots, names, hasher, .. } = self;
+        let hash = hasher.hash_one(&*slots[at].name);
+        let entry = u32::try_from(at).expect("slots are fewer than 2^20");
+        names.insert_unique(hash, entry, |other| hasher.hash_one(&*slots[*other as usize].name));
+    }
+}
+
+fn most(tenants_max: u32) -> usize {
+    tenants_max.clamp(1, super::NeighboursConfig::TENANTS_MAX) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_idle_tenant_costs_less_than_256_bytes_a_core() {
+        // The slot, its entry in the table of names (4 bytes and one, at a load of 7/16 after growth), and a name as
+        // long as they get in practice with the allocator's rounding. Nothing else: cells are given back when idle.
+        let entry = 5 * 16 / 7 + 1;
+        let name = 64 + 16;
+        assert!(size_of::<Slot>() + entry + name <= 256, "{}", size_of::<Slot>());
+    }
+
+    #[test]
+    fn a_full_table_takes_the_place_of_idle_tenants_only() {
+        let mut table = Table::new(3);
+        let [a, b, c] = ["a", "b", "c"].map(|name| table.resolve(name));
+        assert_eq!(table.resolve("a"), a, "found again");
+        table.slot_mut(table.index(a)).cells[0] = 7;
+        table.set_weight("b", 5);
+        // Only c is idle and has nothing of its own; it was seen, so the search passes it once.
+        let d = table.resolve("d");
+        assert_eq!(table.index(c), 0, "its handle means everybody else now");
+        assert!(table.index(d) != 0 && table.index(a) != 0 && table.index(b) != 0);
+        assert_eq!(table.resolve("d"), d);
+        table.slot_mut(table.index(d)).cells[0] = 8;
+        assert_eq!(table.resolve("e"), Tenant::OTHER, "nobody is idle");
+        assert_eq!(table.resolve(&"x".repeat(256)), Tenant::OTHER);
+        assert_eq!(table.resolve(""), Tenant::OTHER);
+    }
+}

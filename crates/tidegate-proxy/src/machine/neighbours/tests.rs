@@ -1,0 +1,240 @@
+use super::*;
+
+const C: u64 = 1_000;
+
+fn with(resource: Resource, capacity: u64) -> NeighboursConfig {
+    NeighboursConfig::default().with(resource, Capacity::Fixed(capacity))
+}
+
+fn start() -> Instant {
+    Instant::from_nanos(1_000_000_000)
+}
+
+fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+/// Lets time pass, with the timer's calls.
+fn pass(neighbours: &mut Neighbours, now: &mut Instant, span: Duration) {
+    let end = *now + span;
+    while let Some(at) = neighbours.next_timeout().filter(|at| *at <= end) {
+        *now = at.max(*now);
+        neighbours.on_timeout(*now);
+    }
+    *now = end;
+}
+
+fn one(neighbours: &mut Neighbours, tenant: Tenant, resource: Resource, now: Instant) -> Option<Lane> {
+    match neighbours.try_take(tenant, Stage::Hello, &[(resource, 1)], now) {
+        Verdict::Admit { lane } => Some(lane),
+        Verdict::Refuse(_) => None,
+    }
+}
+
+#[test]
+fn a_spike_is_muted_within_a_tick_and_a_quiet_tenant_does_not_notice() {
+    let (mut now, resource) = (start(), Resource::Handshakes);
+    let mut neighbours = Neighbours::new(with(resource, C), now);
+    let [a, b] = ["a", "b"].map(|name| neighbours.tenant(name, now));
+    let (mut refused_a, mut lanes_a) = (0, 0);
+    let mut admitted_b = 0;
+    for at in 0..10_000 {
+        pass(&mut neighbours, &mut now, ms(1));
+        let want_b = if at < 2_000 { u32::from(at % 10 == 5) } else { 3 };
+        if at % 10 == 0 {
+            match one(&mut neighbours, a, resource, now) {
+                Some(Lane::Share) => {}
+                Some(Lane::Overflow) => lanes_a += 1,
+                None => refused_a += 1,
+            }
+        }
+        for _ in 0..want_b {
+            let lane = one(&mut neighbours, b, resource, now);
+            admitted_b += u64::from(at >= 3_000 && lane.is_some());
+            assert!(at < 2_200 || lane != Some(Lane::Share), "muted, at {at} ms");
+        }
+    }
+    assert_eq!((refused_a, lanes_a), (0, 0));
+    // What A leaves of a thousand, for seven seconds.
+    assert!((6_200..=6_400).contains(&admitted_b), "{admitted_b}");
+    let shown = neighbours.snapshot(now);
+    assert_eq!(shown.tenants[0].name, "b");
+    assert_eq!(shown.tenants[0].lane, Lane::Overflow);
+    assert!(shown.tenants[0].refused.hello > 10_000);
+    let handshakes = &shown.resources[resource.index()];
+    assert_eq!(handshakes.capacity, Some(1_000.0));
+    let shares: f64 = shown.tenants.iter().map(|tenant| tenant.resources[0].share).sum();
+    assert!((shares + handshakes.global - 1_000.0).abs() < 1e-6);
+}
+
+#[test]
+fn a_tenant_that_behaves_again_is_in_its_lane_within_two_seconds() {
+    let (mut now, resource) = (start(), Resource::Requests);
+    let mut neighbours = Neighbours::new(with(resource, C), now);
+    let a = neighbours.tenant("a", now);
+    for _ in 0..2_000 {
+        pass(&mut neighbours, &mut now, ms(1));
+        (0..4).for_each(|_| drop(one(&mut neighbours, a, resource, now)));
+    }
+    assert_eq!(neighbours.lane(a), Lane::Overflow);
+    let mut last = 0;
+    for at in 0..2_000 {
+        pass(&mut neighbours, &mut now, ms(1));
+        if at % 10 == 0 && one(&mut neighbours, a, resource, now) != Some(Lane::Share) {
+            last = at;
+        }
+    }
+    assert!(last < 1_500, "{last}");
+}
+
+#[test]
+fn handshakes_and_requests_share_the_core_and_its_capacity_is_learnt() {
+    let mut now = start();
+    let mut neighbours = Neighbours::new(NeighboursConfig::default(), now);
+    let b = neighbours.tenant("b", now);
+    let mut done_ns = 0;
+    for at in 0..4_000_u64 {
+        pass(&mut neighbours, &mut now, ms(1));
+        for _ in 0..3 {
+            let estimate = neighbours.expected_cost(b, Resource::HandshakeTime);
+            let costs = [(Resource::Handshakes, 1), (Resource::HandshakeTime, estimate)];
+            if let Verdict::Admit { .. } = neighbours.try_take(b, Stage::Hello, &costs, now) {
+                // In truth 700 us.
+                neighbours.settle(b, Resource::HandshakeTime, estimate, 700_000, now);
+                done_ns += if at >= 2_000 { 700_000 } else { 0 };
+            }
+        }
+        if at % 100 == 99 {
+            // A third of the core goes to refusing: nothing is idle.
+            neighbours.on_idle(Duration::ZERO, ms(100), now);
+        }
+        if at == 1_000 {
+            assert_eq!(neighbours.expected_cost(b, Resource::HandshakeTime), 700_000);
+        }
+    }
+    // With nothing idle, what is not charged is overhead: learnt capacity and charged work agree.
+    let capacity = neighbours.capacity(Resource::HandshakeTime).unwrap();
+    let used = number::float(done_ns) / 2.0;
+    assert!((used / capacity - 1.0).abs() < 0.1, "{used} {capacity}");
+    let handshakes = neighbours.capacity(Resource::Handshakes).unwrap();
+    assert!((handshakes / (capacity / 700_000.0) - 1.0).abs() < 1e-6);
+    let event = &neighbours.snapshot(now).resources[Resource::EventTime.index()];
+    assert!(event.learnt && event.capacity == Some(capacity));
+}
+
+#[test]
+fn who_comes_back_when_told_to_is_served() {
+    let resource = Resource::Handshakes;
+    for tenants in [1, 3, 20] {
+        let mut now = start();
+        let mut neighbours = Neighbours::new(with(resource, C), now);
+        let names: Vec<_> = (0..tenants).map(|n| n.to_string()).collect();
+        let all: Vec<_> = names.iter().map(|name| neighbours.tenant(name, now)).collect();
+        // Everybody asks for too much for a second.
+        for _ in 0..1_000 {
+            pass(&mut neighbours, &mut now, ms(1));
+            for tenant in &all {
+                (0..3).for_each(|_| drop(one(&mut neighbours, *tenant, resource, now)));
+            }
+        }
+        // Some come back when they are told to, the others not at all. The promises of those were made first, so what is
+        // told now is later.
+        let mut due = Vec::new();
+        for n in 0..20 * tenants {
+            let tenant = all[n % tenants];
+            if let Verdict::Refuse(refusal) = neighbours.try_take(tenant, Stage::Hello, &[(resource, 1)], now) {
+                assert!(refusal.retry_after > Duration::ZERO && refusal.retry_after <= Duration::from_secs(60));
+                assert_eq!((refusal.cause, refusal.limit), (Cause::OverShare, C));
+                due.push((now + refusal.retry_after, tenant));
+            }
+        }
+        assert!(!due.is_empty());
+        due.sort_by_key(|(at, _)| *at);
+        for (at, tenant) in due {
+            let span = at.since(now);
+            pass(&mut neighbours, &mut now, span);
+            assert!(one(&mut neighbours, tenant, resource, now).is_some(), "{tenants} tenants, at {at:?}");
+        }
+    }
+}
+
+#[test]
+fn a_dry_run_refuses_nobody_and_counts() {
+    let (mut now, resource) = (start(), Resource::Requests);
+    let mut neighbours = Neighbours::new(NeighboursConfig { mode: Mode::Stats, ..with(resource, 10) }, now);
+    let a = neighbours.tenant("a", now);
+    for _ in 0..1_000 {
+        pass(&mut neighbours, &mut now, ms(1));
+        assert_eq!(one(&mut neighbours, a, resource, now), Some(Lane::Share));
+    }
+    let shown = neighbours.snapshot(now);
+    assert!(shown.tenants[0].refused.hello > 900);
+    assert!(shown.tenants[0].resources[0].used > 900.0, "it counts what was used in truth");
+    let off = NeighboursConfig { mode: Mode::Off, ..with(resource, 10) };
+    neighbours.reconfigure(off, now);
+    assert_eq!(neighbours.next_timeout(), None);
+    assert_eq!(one(&mut neighbours, a, resource, now), Some(Lane::Share));
+}
+
+#[test]
+fn new_settings_keep_what_is_known() {
+    let (mut now, resource) = (start(), Resource::Requests);
+    let mut neighbours = Neighbours::new(with(resource, C), now);
+    let [a, b] = ["a", "b"].map(|name| neighbours.tenant(name, now));
+    let second = |neighbours: &mut Neighbours, now: &mut Instant| {
+        let mut got = [0_u32, 0];
+        for _ in 0..1_000 {
+            pass(neighbours, now, ms(1));
+            for _ in 0..3 {
+                for (at, tenant) in [a, b].into_iter().enumerate() {
+                    got[at] += u32::from(one(neighbours, tenant, resource, *now).is_some());
+                }
+            }
+        }
+        got
+    };
+    second(&mut neighbours, &mut now);
+    let equal = second(&mut neighbours, &mut now);
+    assert!(equal[0].abs_diff(equal[1]) < 20, "{equal:?}");
+    let heavier = NeighboursConfig { weights: vec![("a".to_owned(), 3)], ..with(resource, C) };
+    neighbours.reconfigure(heavier, now);
+    assert_eq!(neighbours.tenant("a", now), a);
+    second(&mut neighbours, &mut now);
+    let got = second(&mut neighbours, &mut now);
+    assert!(got[0].abs_diff(3 * got[1]) < 50, "{got:?}");
+    neighbours.reconfigure(with(resource, 2 * C), now);
+    second(&mut neighbours, &mut now);
+    let got = second(&mut neighbours, &mut now);
+    assert!(got[0].abs_diff(got[1]) < 40 && got[0] + got[1] > 1_960, "{got:?}");
+}
+
+#[test]
+fn all_or_nothing_is_taken() {
+    let now = start();
+    let config = with(Resource::Requests, C).with(Resource::Connections, Capacity::Fixed(10));
+    let mut neighbours = Neighbours::new(config, now);
+    let a = neighbours.tenant("a", now);
+    let costs = [(Resource::Requests, 1), (Resource::Connections, 100)];
+    let Verdict::Refuse(refusal) = neighbours.try_take(a, Stage::Accept, &costs, now) else {
+        panic!("there are ten connections only")
+    };
+    assert_eq!(refusal.resource, Resource::Connections);
+    let shown = neighbours.snapshot(now);
+    assert_eq!(shown.tenants[0].refused.accept, 1);
+    neighbours.hold(a, Resource::Connections, 3, now);
+    neighbours.release(a, Resource::Connections, 5, now);
+    assert_eq!(neighbours.resources[Resource::Connections.index()].totals().used, 0.0);
+}
+
+#[test]
+fn time_that_steps_back_mints_nothing() {
+    let (now, resource) = (start(), Resource::Handshakes);
+    let mut neighbours = Neighbours::new(with(resource, 10), now);
+    let a = neighbours.tenant("a", now);
+    let mut got = 0;
+    for step in 0..10_000_u64 {
+        let at = now.plus_nanos((step % 2) * 1_000_000).minus_nanos((step % 3) * 1_000);
+        got += u32::from(one(&mut neighbours, a, resource, at).is_some());
+    }
+    assert!(got <= 1, "{got}");
+}

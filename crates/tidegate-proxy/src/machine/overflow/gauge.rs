@@ -1,0 +1,89 @@
+//! What is held and given back: connections and memory.
+//!
+//! Held things cannot be called back. So the part of the pool that tenants here may need suddenly is not lent while there
+//! is more than one of them; a lone one may have all but a fiftieth.
+
+use tidegate_core::Instant;
+
+use super::cell::Age;
+use super::number::{float, signed, whole};
+use super::{Answer, Overflow, Pay};
+
+/// What is not even lent to a lone tenant: room for the first connections of the next one.
+const KEPT: f64 = 0.02;
+
+impl Overflow {
+    pub(super) fn ask_gauge(&mut self, id: u32, cost: u64, now: Instant) -> Answer {
+        let cell = &mut self.cells[id as usize];
+        cell.at = now;
+        let held = cell.level.unsigned_abs();
+        let asked = held.saturating_add(cost);
+        cell.wanted = cell.wanted.max(asked);
+        let Some(capacity) = self.capacity else { return Answer::Paid(Pay::Own) };
+        let (share, weight, age) = (cell.share, cell.weight, cell.age);
+        let fits = self.held.saturating_add(cost) <= capacity;
+        if asked <= share {
+            return if fits { Answer::Paid(Pay::Own) } else { Answer::Short };
+        }
+        if age == Age::Settled && asked <= self.guaranteed(weight) && fits {
+            return Answer::Paid(Pay::Guaranteed);
+        }
+        let newcomers = whole(float(capacity) * self.terms.newcomers).max(1);
+        if age != Age::Settled && fits && asked <= newcomers {
+            return Answer::Paid(Pay::Newcomer);
+        }
+        let beyond = asked - held.max(share);
+        if self.over.saturating_add(beyond) > self.lendable() {
+            return Answer::Short;
+        }
+        let allowed = self.allowance.is_none_or(|most| asked - share <= most.saturating_mul(u64::from(weight)).max(1));
+        if allowed && fits { Answer::Paid(Pay::Pool) } else { Answer::Short }
+    }
+
+    /// What of the pool can be held beyond shares.
+    pub(super) fn lendable(&self) -> u64 {
+        let alone = self.cells.len() - self.free.len() == 1;
+        let kept = if alone { KEPT } else { self.terms.reserve + self.terms.newcomers };
+        let kept = whole(float(self.capacity.unwrap_or(0)) * kept);
+        // All that is nobody's share, and what tenants do not hold of theirs is not in it: it must be there for them.
+        u64::try_from(self.global()).unwrap_or(0).saturating_sub(kept)
+    }
+
+    /// Holds `units` more, whether there is room or not.
+    pub(crate) fn hold(&mut self, id: u32, units: u64, pay: Pay) {
+        let cell = &mut self.cells[id as usize];
+        let before = beyond(cell.level, cell.share);
+        cell.level = cell.level.saturating_add(signed(units));
+        cell.wanted = cell.wanted.max(cell.level.unsigned_abs());
+        cell.taken = cell.taken.max(cell.level.unsigned_abs());
+        if pay == Pay::Pool {
+            cell.overflowed = cell.overflowed.saturating_add(u32::try_from(units).unwrap_or(u32::MAX));
+        }
+        self.held = self.held.saturating_add(units);
+        self.over = (self.over + beyond(cell.level, cell.share)).saturating_sub(before);
+    }
+
+    /// Gives `units` back; more than is held is not given back.
+    pub(crate) fn release(&mut self, id: u32, units: u64) {
+        let cell = &mut self.cells[id as usize];
+        let units = units.min(cell.level.unsigned_abs());
+        let before = beyond(cell.level, cell.share);
+        cell.level -= signed(units);
+        self.held -= units;
+        self.released = self.released.saturating_add(units);
+        self.over = (self.over + beyond(cell.level, cell.share)).saturating_sub(before);
+    }
+
+    /// Puts another share in force.
+    pub(super) fn set_gauge_share(&mut self, id: usize, share: u64) {
+        let cell = &mut self.cells[id];
+        let before = beyond(cell.level, cell.share);
+        cell.share = share;
+        self.over = (self.over + beyond(cell.level, share)).saturating_sub(before);
+    }
+}
+
+/// What is held beyond the share.
+pub(super) fn beyond(held: i64, share: u64) -> u64 {
+    held.unsigned_abs().saturating_sub(share)
+}

@@ -1,0 +1,402 @@
+//! One resource, shared among tenants by overflow token buckets.
+//!
+//! Every tenant has a bucket of its own, filled at its share T; what is nobody's share, Tg, fills a pool. At every moment
+//! the shares and Tg sum to the capacity, exactly. Work is paid from
+//!
+//! 1. the tenant's own bucket;
+//! 2. what it is guaranteed: its part of the capacity among all tenants here, by weight, whatever it wanted before. The
+//!    pool pays, and may go below zero for it, so that a tenant within its part is never refused on account of others;
+//! 3. the reserve of newcomers, if it has no share yet;
+//! 4. the pool: everybody who overflows has an equal allowance of it, by weight, and what is left beyond that goes to
+//!    those that use the smallest part of any resource.
+//!
+//! What a bucket cannot hold goes to the pool: unused share is lent within a tick. Every [`tick`](Terms::tick) shares are
+//! set anew by weighted max-min over expected demands ([`rebalance`]).
+//!
+//! In any span t no more is admitted than C·t plus the buckets' depths, and what the pool owes: at most a tick of
+//! everybody's guarantees.
+//!
+//! | module | its one job |
+//! |---|---|
+//! | `cell` | one tenant's state |
+//! | `demand` | what a tenant is expected to want |
+//! | `fill` | max-min shares of very many claims |
+//! | `gauge` | decisions about what is held and given back |
+//! | `pool` | what is nobody's share |
+//! | `rebalance` | shares set anew, in slices |
+//! | `settle` | true costs, and when to come back |
+//! | `usage` | what is shown |
+//!
+//! Source: Koshiba, "Resource Constraints: Can you mute noisy neighbors?" (ATS Summit 2021), "Overflow Token Bucket" and
+//! "Strategy of dividing an apple-pie"; the prototype is [`rtb`](crate::machine::rtb). Departures: max-min instead of
+//! proportional shares, guarantees, newcomers, continuous refill, an ordered pool; a share of zero refuses.
+
+mod cell;
+mod demand;
+mod fill;
+mod gauge;
+pub(crate) mod number;
+mod pool;
+mod rebalance;
+mod settle;
+mod usage;
+
+use core::time::Duration;
+
+use tidegate_core::Instant;
+
+use self::cell::{Age, Cell};
+use self::number::{float, signed};
+use self::pool::Pool;
+use super::resource::Kind;
+
+pub(crate) use self::cell::NONE;
+pub(crate) use self::fill::Fill;
+pub(crate) use self::rebalance::Pass;
+pub(crate) use self::usage::{Totals, Usage};
+
+/// Grains per second that a capacity may have at most: buckets of it stay far below 2^63.
+pub(crate) const CAPACITY_MAX: u64 = 8_000_000_000;
+/// The least depth of a bucket is what its rate gives in this span, from one piece of work to [`DEEPEST`] of them: who
+/// comes rarely comes in bursts, as browsers do.
+const PATIENCE_NS: u64 = 2_000_000_000;
+const DEEPEST: i64 = 8;
+/// The most that one question can cost: a quarter of what a level can hold.
+const COST_MAX: i64 = i64::MAX / 4;
+
+/// What all resources have in common.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Terms {
+    pub(crate) tick: Duration,
+    pub(crate) burst: Duration,
+    pub(crate) idle_after: Duration,
+    pub(crate) reserve: f64,
+    pub(crate) newcomers: f64,
+    pub(crate) headroom: f64,
+}
+
+/// Who pays.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Pay {
+    /// The tenant's own bucket; or nobody, the resource being unlimited.
+    Own,
+    /// The pool, since it is guaranteed.
+    Guaranteed,
+    /// The reserve of newcomers.
+    Newcomer,
+    /// The pool.
+    Pool,
+}
+
+/// The answer to a question.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Answer {
+    /// This would pay.
+    Paid(Pay),
+    /// The pool has enough, but the tenant used up its allowance: it depends on who else is there.
+    Beyond,
+    /// There is not enough.
+    Short,
+}
+
+/// One resource and its tenants.
+#[derive(Clone, Debug)]
+pub(crate) struct Overflow {
+    kind: Kind,
+    /// Grains in a unit: 1,000 where units are few, so that shares below one per second can be; else 1.
+    grains: u64,
+    terms: Terms,
+    /// C: grains per second, of a gauge units. Without it nothing is refused.
+    capacity: Option<u64>,
+    cells: Vec<Cell>,
+    free: Vec<u32>,
+    /// Sum of the weights of all tenants here.
+    weights: u64,
+    /// Sum of the shares T.
+    shares: u64,
+    /// What a tenant is guaranteed for each unit of weight: grains per second, of a gauge units.
+    guarantee: u64,
+    /// What it may take of the pool for each unit of weight before it stands back; without it anything.
+    allowance: Option<u64>,
+    pool: Pool,
+    /// One usual piece of work, in levels.
+    piece: i64,
+    /// Of a gauge: all that is held, and what of it is beyond shares.
+    held: u64,
+    over: u64,
+    /// Of a gauge: given back in this tick, and the rate of the ticks before.
+    released: u64,
+    release_rate: f64,
+    /// Since the start.
+    refused_share: u64,
+    refused_full: u64,
+    used_rate: f64,
+}
+
+impl Overflow {
+    pub(crate) fn new(kind: Kind, grains: u64, terms: Terms, capacity: Option<u64>, now: Instant) -> Self {
+        let grains = if kind == Kind::Gauge { 1 } else { grains };
+        let mut made = Self {
+            kind,
+            grains,
+            terms,
+            capacity: None,
+            cells: Vec::new(),
+            free: Vec::new(),
+            weights: 0,
+            shares: 0,
+            guarantee: 0,
+            allowance: None,
+            pool: Pool::new(now),
+            piece: 0,
+            held: 0,
+            over: 0,
+            released: 0,
+            release_rate: 0.0,
+            refused_share: 0,
+            refused_full: 0,
+            used_rate: 0.0,
+        };
+        made.set_piece(1);
+        made.set_capacity(capacity, now);
+        made
+    }
+
+    /// Puts another capacity in force: units per second, of a gauge units. Tg makes up the difference until shares are
+    /// set anew, and may be below zero until then.
+    pub(crate) fn set_capacity(&mut self, capacity: Option<u64>, now: Instant) {
+        let capacity = capacity.map(|units| units.saturating_mul(self.grains).clamp(1, CAPACITY_MAX));
+        if capacity != self.capacity {
+            self.pool.refill(now);
+            self.capacity = capacity;
+            self.share_out_pool();
+            self.set_guarantee();
+        }
+    }
+
+    pub(crate) fn set_terms(&mut self, terms: Terms, now: Instant) {
+        self.pool.refill(now);
+        self.terms = terms;
+        self.share_out_pool();
+        self.set_guarantee();
+    }
+
+    /// Says what a usual piece of work costs, in units.
+    pub(crate) fn set_piece(&mut self, units: u64) {
+        self.piece = self.level_of(units.max(1));
+    }
+
+    /// C in units per second, of a gauge units.
+    pub(crate) fn capacity(&self) -> Option<f64> {
+        self.capacity.map(|capacity| float(capacity) / float(self.grains))
+    }
+
+    /// A place for `owner`; it has no share until the next tick but one of newcomers'.
+    pub(crate) fn open(&mut self, owner: u32, weight: u32, now: Instant) -> u32 {
+        let cell = Cell::new(owner, weight, now);
+        self.weights += u64::from(weight);
+        // At once: many newcomers together are guaranteed no more than one.
+        self.set_guarantee();
+        if let Some(id) = self.free.pop() {
+            self.cells[id as usize] = cell;
+            return id;
+        }
+        self.cells.push(cell);
+        u32::try_from(self.cells.len() - 1).expect("no more cells than tenants, which are below 2^20")
+    }
+
+    pub(crate) fn set_weight(&mut self, id: u32, weight: u32) {
+        let cell = &mut self.cells[id as usize];
+        self.weights = self.weights - u64::from(cell.weight) + u64::from(weight);
+        cell.weight = weight;
+        self.set_guarantee();
+    }
+
+    /// Whether `cost` units can be had, and who would pay. It is counted as wanted.
+    #[inline]
+    pub(crate) fn ask(&mut self, id: u32, cost: u64, now: Instant) -> Answer {
+        if self.kind == Kind::Gauge {
+            return self.ask_gauge(id, cost, now);
+        }
+        let amount = self.level_of(cost);
+        let cell = &mut self.cells[id as usize];
+        cell.wanted = cell.wanted.saturating_add(cost);
+        if self.capacity.is_none() {
+            return Answer::Paid(Pay::Own);
+        }
+        self.refill(id, now);
+        let cell = &self.cells[id as usize];
+        if cell.level >= amount.min(self.depth(cell.share)) {
+            return Answer::Paid(Pay::Own);
+        }
+        self.ask_others(id, amount, now)
+    }
+
+    /// Whether somebody else pays, the tenant's own bucket being short.
+    fn ask_others(&mut self, id: u32, amount: i64, now: Instant) -> Answer {
+        let cell = &self.cells[id as usize];
+        let guaranteed = self.depth(self.guaranteed(cell.weight));
+        if cell.age == Age::Settled && cell.guaranteed >= amount.min(guaranteed) {
+            return Answer::Paid(Pay::Guaranteed);
+        }
+        self.pool.refill(now);
+        // Until it has a share, a tenant can take a few pieces at most from the reserve.
+        let first = self.level_of(cell.taken).saturating_add(amount) <= amount.max(DEEPEST * self.piece);
+        if cell.age != Age::Settled && first && self.pool.newcomers >= amount.min(self.pool.newcomers_depth) {
+            return Answer::Paid(Pay::Newcomer);
+        }
+        if self.pool.level < amount.min(self.pool.depth) {
+            return Answer::Short;
+        }
+        let allowed = self.allowance.is_none_or(|_| cell.allowance >= amount.min(self.allowance_depth(cell.weight)));
+        if allowed { Answer::Paid(Pay::Pool) } else { Answer::Beyond }
+    }
+
+    /// Whether a tenant may go beyond its allowance whose largest part of any resource, for its weight, is `dominant`,
+    /// 0 to 1: as the pool is drained, those that use most stand back first.
+    ///
+    /// Source: Ghodsi et al., "Dominant Resource Fairness" (NSDI 2011), §4: the order of shares.
+    pub(crate) fn may_go_beyond(&self, dominant: f64) -> bool {
+        self.pool.filled() >= 0.3 + 0.6 * dominant.clamp(0.0, 1.0)
+    }
+
+    /// Charges what [`ask`](Self::ask) granted.
+    #[inline]
+    pub(crate) fn commit(&mut self, id: u32, cost: u64, pay: Pay) {
+        if self.kind == Kind::Gauge {
+            self.hold(id, cost, pay);
+            return;
+        }
+        let amount = self.level_of(cost);
+        let floor = -self.depth(self.guaranteed(self.cells[id as usize].weight));
+        let cell = &mut self.cells[id as usize];
+        cell.taken = cell.taken.saturating_add(cost);
+        if self.capacity.is_none() {
+            return;
+        }
+        match pay {
+            Pay::Own => {
+                cell.level -= amount;
+                cell.guaranteed = (cell.guaranteed - amount).max(floor);
+            }
+            Pay::Guaranteed => {
+                cell.guaranteed -= amount;
+                self.pool.level -= amount;
+            }
+            Pay::Newcomer => self.pool.newcomers -= amount,
+            Pay::Pool => {
+                self.pool.level -= amount;
+                cell.allowance -= amount;
+                cell.overflowed = cell.overflowed.saturating_add(u32::try_from(cost).unwrap_or(u32::MAX));
+            }
+        }
+    }
+
+    /// Counts units that were admitted though they were not granted, in a dry run.
+    pub(crate) fn note(&mut self, id: u32, cost: u64) {
+        if self.kind == Kind::Gauge {
+            self.hold(id, cost, Pay::Pool);
+        } else {
+            let cell = &mut self.cells[id as usize];
+            cell.taken = cell.taken.saturating_add(cost);
+        }
+    }
+
+    /// True if the tenant wanted more than its share lately.
+    #[inline]
+    pub(crate) fn is_noisy(&self, id: u32) -> bool {
+        self.cells[id as usize].noisy > 0
+    }
+
+    /// The part of the capacity that a tenant uses, 0 to about 1; 0 if it is not limited.
+    pub(crate) fn part(&self, id: u32) -> f64 {
+        self.capacity().map_or(0.0, |most| f64::from(self.cells[id as usize].rates.used) / most)
+    }
+
+    /// T of a tenant, in units per second, of a gauge units.
+    pub(crate) fn share(&self, id: u32) -> u64 {
+        self.cells[id as usize].share / self.grains
+    }
+
+    /// Tg, in grains; below zero only between a fall of the capacity and the next shares.
+    fn global(&self) -> i64 {
+        self.capacity.map_or(0, |capacity| signed(capacity) - signed(self.shares))
+    }
+
+    /// What a weight is guaranteed: grains per second, of a gauge units.
+    #[inline]
+    fn guaranteed(&self, weight: u32) -> u64 {
+        self.guarantee.saturating_mul(u64::from(weight))
+    }
+
+    /// The depth of a bucket that is filled at `rate`.
+    #[inline]
+    fn depth(&self, rate: u64) -> i64 {
+        let burst = level(rate, nanos(self.terms.burst));
+        burst.max(level(rate, PATIENCE_NS).clamp(self.piece, self.piece * DEEPEST))
+    }
+
+    #[inline]
+    fn allowance_depth(&self, weight: u32) -> i64 {
+        let rate = self.allowance.unwrap_or(0).saturating_mul(u64::from(weight));
+        level(rate, 2 * nanos(self.terms.tick)).max(self.piece)
+    }
+
+    /// `units` as a level.
+    #[inline]
+    fn level_of(&self, units: u64) -> i64 {
+        level(units.saturating_mul(self.grains), 1_000_000_000)
+    }
+
+    /// Mints what the time since the last time gave, and passes on what does not fit.
+    #[inline]
+    fn refill(&mut self, id: u32, now: Instant) {
+        let cell = &self.cells[id as usize];
+        let span = now.nanos_since(cell.at);
+        if span == 0 {
+            return;
+        }
+        let depth = self.depth(cell.share);
+        let guaranteed = self.guaranteed(cell.weight);
+        let guaranteed_depth = self.depth(guaranteed);
+        let allowance = self.allowance.map(|rate| level(rate.saturating_mul(u64::from(cell.weight)), span));
+        let allowance_depth = self.allowance_depth(cell.weight);
+        let cell = &mut self.cells[id as usize];
+        cell.at = now;
+        cell.level += level(cell.share, span);
+        cell.guaranteed = (cell.guaranteed + level(guaranteed, span)).min(guaranteed_depth);
+        cell.allowance = allowance.map_or(0, |minted| (cell.allowance + minted).min(allowance_depth));
+        let surplus = cell.level - depth;
+        if surplus > 0 {
+            cell.level = depth;
+            cell.lent = cell.lent.saturating_add(surplus.unsigned_abs());
+            self.pool.pour(surplus);
+        }
+    }
+
+    /// Tells the pool what it is filled with.
+    fn share_out_pool(&mut self) {
+        let capacity = self.capacity.unwrap_or(0);
+        self.pool.set(self.global(), capacity, self.terms);
+    }
+
+    fn set_guarantee(&mut self) {
+        let capacity = float(self.capacity.unwrap_or(0));
+        let shared = number::whole(capacity * (1.0 - self.terms.reserve - self.terms.newcomers));
+        self.guarantee = shared / self.weights.max(1);
+    }
+}
+
+/// What `rate` grains per second give in `span_ns`, as a level.
+#[inline]
+fn level(rate: u64, span_ns: u64) -> i64 {
+    signed(rate.saturating_mul(span_ns)).min(COST_MAX)
+}
+
+#[inline]
+fn nanos(span: Duration) -> u64 {
+    tidegate_core::time::nanos(span)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,85 @@
+//! What is nobody's share.
+
+use tidegate_core::Instant;
+
+use super::number::{float, signed_float, whole};
+use super::{Terms, level, nanos};
+
+/// The bucket behind all buckets, and in front of it the one of newcomers.
+///
+/// Unused shares arrive in lumps, once a tick; a pool of so many ticks of the whole capacity loses none of them.
+const TICKS: f64 = 2.5;
+
+/// Levels are in grains times 10^-9.
+#[derive(Clone, Debug)]
+pub(super) struct Pool {
+    /// Below zero if tenants were given what they are guaranteed and others had taken it.
+    pub(super) level: i64,
+    pub(super) depth: i64,
+    /// What only newcomers may take.
+    pub(super) newcomers: i64,
+    pub(super) newcomers_depth: i64,
+    newcomers_rate: u64,
+    /// Tg: grains per second.
+    rate: i64,
+    at: Instant,
+    /// What came in during this tick, newcomers' part apart.
+    pub(super) income: i64,
+}
+
+impl Pool {
+    pub(super) fn new(now: Instant) -> Self {
+        Self { level: 0, depth: 0, newcomers: 0, newcomers_depth: 0, newcomers_rate: 0, rate: 0, at: now, income: 0 }
+    }
+
+    /// Sets what comes in from now on; to be refilled before.
+    pub(super) fn set(&mut self, rate: i64, capacity: u64, terms: Terms) {
+        self.rate = rate;
+        let tick = nanos(terms.tick);
+        self.newcomers_rate = whole(float(capacity) * terms.newcomers);
+        // A second of it: newcomers come together, and rarely.
+        self.newcomers_depth = level(self.newcomers_rate, 1_000_000_000);
+        self.depth = level(capacity, whole(float(tick) * TICKS)).max(1);
+        self.newcomers = self.newcomers.min(self.newcomers_depth);
+        self.level = self.level.min(self.depth);
+    }
+
+    /// Mints: newcomers first; what they do not need is everybody's.
+    #[inline]
+    pub(super) fn refill(&mut self, now: Instant) {
+        let span = now.nanos_since(self.at);
+        if span == 0 {
+            return;
+        }
+        self.at = now;
+        let minted = level(self.rate.unsigned_abs(), span) * self.rate.signum();
+        let room = self.newcomers_depth - self.newcomers;
+        let kept = level(self.newcomers_rate, span).min(room).min(minted).max(0);
+        self.newcomers += kept;
+        self.pour(minted - kept);
+    }
+
+    /// Takes in what a tenant's bucket could not hold; what the pool cannot hold is lost.
+    #[inline]
+    pub(super) fn pour(&mut self, amount: i64) {
+        self.income = self.income.saturating_add(amount);
+        self.level = self.level.saturating_add(amount).min(self.depth);
+    }
+
+    /// How full it is, 0 to 1.
+    pub(super) fn filled(&self) -> f64 {
+        (signed_float(self.level) / signed_float(self.depth)).clamp(0.0, 1.0)
+    }
+
+    /// Grains per second that a tick of `seconds` could give to those who overflow: what came in during the last, and
+    /// half of what is there.
+    pub(super) fn supply(&self, seconds: f64) -> f64 {
+        let there = signed_float(self.income) + signed_float(self.level) / 2.0;
+        (there / 1e9 / seconds).max(0.0)
+    }
+
+    /// Pays for work that turned out dearer (a negative amount), or takes in what it did not need.
+    pub(super) fn settle(&mut self, amount: i64) {
+        self.level = self.level.saturating_add(amount).min(self.depth);
+    }
+}

@@ -1,0 +1,258 @@
+//! Shares set anew, in slices.
+//!
+//! A pass over the tenants takes in what they wanted during the tick and sorts it; the level to which the capacity meets
+//! it is found; a second pass sets shares by it and sorts what is still wanted, by which the pool is shared. Cells of one
+//! resource stand side by side, so a pass reads memory in order.
+
+use core::time::Duration;
+
+use tidegate_core::Instant;
+
+use super::Overflow;
+use super::cell::{Age, NOISY_TICKS, NONE, Rates};
+use super::demand::Smoothing;
+use super::fill::{Fill, Level};
+use super::number::{float, short, signed, whole};
+use crate::machine::resource::Kind;
+
+/// How much the last tick counts in the rates that are shown.
+const LATEST: f32 = 0.5;
+/// A tenant wanted more than its share if more than one in so many of its pieces was beyond it.
+const NOISE: u64 = 8;
+
+/// Where the setting of shares stands.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pass {
+    step: Step,
+    next: usize,
+    smoothing: Smoothing,
+    seconds: f64,
+    used: f64,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    /// Taking in what was wanted.
+    Observe,
+    /// Setting shares. `short` if one could not grow yet, since others had not shrunk.
+    Share { level: Level, short: bool, again: bool },
+}
+
+impl Pass {
+    /// From the beginning; the tick lasted `elapsed`.
+    pub(crate) fn new(elapsed: Duration) -> Self {
+        let seconds = elapsed.as_secs_f64().max(1e-6);
+        Self { step: Step::Observe, next: 0, smoothing: Smoothing::over(elapsed), seconds, used: 0.0 }
+    }
+}
+
+impl Overflow {
+    /// Goes on with `pass` for at most `budget` tenants, which it lowers; true if it is done. Who is gone is appended to
+    /// `closed`.
+    pub(crate) fn rebalance(
+        &mut self,
+        pass: &mut Pass,
+        fill: &mut Fill,
+        budget: &mut usize,
+        closed: &mut Vec<u32>,
+        now: Instant,
+    ) -> bool {
+        if matches!(pass.step, Step::Observe) && pass.next == 0 {
+            fill.clear();
+        }
+        let end = self.cells.len().min(pass.next.saturating_add(*budget));
+        *budget -= end - pass.next;
+        self.pool.refill(now);
+        for id in pass.next..end {
+            if self.cells[id].owner == NONE {
+                continue;
+            }
+            match pass.step {
+                Step::Observe => self.observe(id, pass, fill, now),
+                Step::Share { level, ref mut short, .. } => *short |= self.set_share(id, level, fill, closed, now),
+            }
+        }
+        pass.next = end;
+        if end < self.cells.len() {
+            return false;
+        }
+        self.turn(pass, fill)
+    }
+
+    /// The end of one pass over the tenants; true if it was the last.
+    fn turn(&mut self, pass: &mut Pass, fill: &mut Fill) -> bool {
+        pass.next = 0;
+        match pass.step {
+            Step::Observe => {
+                let shared = 1.0 - self.terms.reserve - self.terms.newcomers;
+                let level = fill.level(float(self.capacity.unwrap_or(0)) * shared);
+                fill.clear();
+                self.used_rate += 0.5 * (pass.used - self.used_rate);
+                self.set_guarantee();
+                pass.step = Step::Share { level, short: false, again: false };
+                self.cells.is_empty()
+            }
+            Step::Share { level, short: true, again: false } => {
+                fill.clear();
+                pass.step = Step::Share { level, short: false, again: true };
+                false
+            }
+            Step::Share { .. } => {
+                self.set_allowance(pass.seconds, fill);
+                true
+            }
+        }
+    }
+
+    /// Takes in what the tenant wanted, and begins its next tick.
+    fn observe(&mut self, id: usize, pass: &mut Pass, fill: &mut Fill, now: Instant) {
+        let limited = self.capacity.is_some();
+        if limited && self.kind == Kind::Counter {
+            self.refill(u32::try_from(id).expect("cells are counted in u32"), now);
+        }
+        let most = self.capacity.map_or(f64::MAX, float);
+        // Of a gauge the amounts count, not their rates.
+        let per = if self.kind == Kind::Gauge { 1.0 } else { 1.0 / pass.seconds };
+        let cell = &mut self.cells[id];
+        let wanted = float(cell.wanted) * per;
+        let used = float(cell.taken) * per;
+        pass.used += used;
+        let lent = float(cell.lent) / 1e9 / pass.seconds / float(self.grains);
+        let overflow = match self.kind {
+            Kind::Counter => float(cell.overflowed.into()) * per,
+            Kind::Gauge => float(super::gauge::beyond(cell.level, cell.share)),
+        };
+        cell.rates = Rates {
+            wanted: short(wanted),
+            used: mix(cell.rates.used, used),
+            overflow: mix(cell.rates.overflow, overflow),
+            lent: mix(cell.rates.lent, lent),
+        };
+        cell.demand.observe(wanted * float(self.grains), pass.smoothing, most);
+        fill.add(cell.demand.expected(most) * (1.0 + self.terms.headroom), cell.weight);
+        let beyond = u64::from(cell.overflowed) + u64::from(cell.refused);
+        let noisy = limited && beyond > 0 && beyond.saturating_mul(NOISE) > cell.wanted;
+        cell.noisy = if noisy { NOISY_TICKS } else { cell.noisy.saturating_sub(1) };
+        let held = if self.kind == Kind::Gauge { cell.level.unsigned_abs() } else { 0 };
+        let asked = cell.wanted > held;
+        cell.quiet = if asked || held > 0 { 0 } else { cell.quiet.saturating_add(1) };
+        (cell.wanted, cell.taken, cell.lent, cell.overflowed, cell.refused) = (held, held, 0, 0, 0);
+        if cell.age == Age::New {
+            cell.age = Age::Seen;
+        }
+    }
+
+    /// Sets the tenant's share; true if it had to stay smaller than it should be.
+    fn set_share(&mut self, id: usize, level: Level, fill: &mut Fill, closed: &mut Vec<u32>, now: Instant) -> bool {
+        if self.cells[id].age == Age::New {
+            return false;
+        }
+        if self.is_idle(id) {
+            closed.push(self.cells[id].owner);
+            self.close(id, now);
+            return false;
+        }
+        if self.capacity.is_none() {
+            self.cells[id].age = Age::Settled;
+            return false;
+        }
+        let most = self.capacity.map_or(f64::MAX, float);
+        let cell = &self.cells[id];
+        let wanted = level.share(cell.demand.expected(most) * (1.0 + self.terms.headroom), cell.weight);
+        let before = cell.share;
+        let room = self.room();
+        let (share, short) = match whole(wanted) {
+            share if share > before.saturating_add(room) => (before + room, true),
+            share => (share, false),
+        };
+        match self.kind {
+            Kind::Counter => self.set_counter_share(id, share, now),
+            Kind::Gauge => self.set_gauge_share(id, share),
+        }
+        self.shares = self.shares - before + share;
+        self.share_out_pool();
+        let cell = &mut self.cells[id];
+        cell.age = Age::Settled;
+        let still = f64::from(cell.rates.wanted) * float(self.grains) - float(share);
+        if still > 0.0 {
+            fill.add(still * (1.0 + self.terms.headroom), cell.weight);
+        }
+        short
+    }
+
+    /// What shares may grow by before others shrink: Tg stays at least the newcomers' part.
+    fn room(&self) -> u64 {
+        let kept = whole(float(self.capacity.unwrap_or(0)) * self.terms.newcomers);
+        u64::try_from(self.global() - signed(kept)).unwrap_or(0)
+    }
+
+    fn set_counter_share(&mut self, id: usize, share: u64, now: Instant) {
+        self.refill(u32::try_from(id).expect("cells are counted in u32"), now);
+        let depth = self.depth(share);
+        let cell = &mut self.cells[id];
+        cell.share = share;
+        // A smaller bucket holds less; what it held is not lost.
+        let surplus = cell.level - depth;
+        if surplus > 0 {
+            cell.level = depth;
+            self.pool.pour(surplus);
+        }
+    }
+
+    fn is_idle(&self, id: usize) -> bool {
+        let ticks = self.terms.idle_after.as_nanos() / self.terms.tick.as_nanos().max(1);
+        u128::from(self.cells[id].quiet) >= ticks.clamp(1, u16::MAX.into())
+    }
+
+    fn close(&mut self, id: usize, now: Instant) {
+        let cell = &mut self.cells[id];
+        self.weights -= u64::from(cell.weight);
+        self.shares -= cell.share;
+        cell.owner = NONE;
+        let left = cell.level;
+        cell.share = 0;
+        if self.kind == Kind::Counter && self.capacity.is_some() {
+            self.pool.refill(now);
+            // Debts too: they do not go with the tenant.
+            self.pool.pour(left);
+        }
+        self.share_out_pool();
+        self.free.push(u32::try_from(id).expect("cells are counted in u32"));
+    }
+
+    /// Shares the pool among those who still want something.
+    fn set_allowance(&mut self, seconds: f64, fill: &mut Fill) {
+        let supply = match self.kind {
+            Kind::Counter => self.pool.supply(seconds),
+            Kind::Gauge => float(self.lendable()),
+        };
+        self.allowance = match fill.level(supply) {
+            Level::All => None,
+            Level::PerWeight(most) => Some(whole(most)),
+        };
+        self.pool.income = 0;
+        self.release_rate += 0.5 * (float(self.released) / seconds - self.release_rate);
+        self.released = 0;
+    }
+
+    /// The deepest that all buckets together can be, in units: what a span may give beyond its part of the capacity,
+    /// debts apart.
+    #[cfg(test)]
+    pub(crate) fn burst(&self) -> f64 {
+        let cells = self.cells.iter().filter(|cell| cell.owner != NONE);
+        let own: f64 = cells.map(|cell| super::number::signed_float(self.depth(cell.share))).sum();
+        (own + super::number::signed_float(self.pool.depth + self.pool.newcomers_depth)) / 1e9 / float(self.grains)
+    }
+
+    /// The sum of the shares, counted anew, and Tg: in grains.
+    #[cfg(test)]
+    pub(crate) fn ledger(&self) -> (u64, i64, u64) {
+        let shares = self.cells.iter().filter(|cell| cell.owner != NONE).map(|cell| cell.share).sum();
+        (shares, self.global(), self.capacity.unwrap_or(0))
+    }
+}
+
+fn mix(before: f32, latest: f64) -> f32 {
+    let mixed = before + LATEST * (short(latest) - before);
+    if mixed < 1e-3 { 0.0 } else { mixed }
+}

@@ -1,0 +1,131 @@
+//! What is known after the fact: true costs, and when a refused one may come back.
+
+use core::time::Duration;
+
+use tidegate_core::Instant;
+
+use super::cell::Age;
+use super::number::{float, short, signed, whole};
+use super::{Overflow, nanos};
+use crate::machine::resource::Kind;
+
+/// How much a new cost counts in the mean.
+const LATEST: f64 = 1.0 / 8.0;
+/// Nobody is told to come back later than this; who would have to, is told this.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// A share follows the demand while it is waited for: what is promised of it is promised an eighth later.
+const MARGIN_NUMERATOR: u64 = 9;
+const MARGIN_DENOMINATOR: u64 = 8;
+/// When to come back for something held of which nothing was given back lately.
+const UNKNOWN: Duration = Duration::from_secs(1);
+
+/// A refusal at one resource.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Shortage {
+    /// True if the tenant used up what it could expect.
+    pub(crate) over_share: bool,
+    pub(crate) retry_after: Duration,
+}
+
+impl Overflow {
+    /// Corrects a charge of `estimated` units, the true cost being `actual`.
+    ///
+    /// The tenant's own bucket pays the difference down to minus its depth, beyond that the pool does: nothing that was
+    /// used is forgotten.
+    pub(crate) fn settle(&mut self, id: u32, estimated: u64, actual: u64, now: Instant) {
+        let cell = &mut self.cells[id as usize];
+        cell.wanted = cell.wanted.saturating_add(actual).saturating_sub(estimated);
+        cell.taken = cell.taken.saturating_add(actual).saturating_sub(estimated);
+        if self.kind == Kind::Gauge || self.capacity.is_none() {
+            return;
+        }
+        self.refill(id, now);
+        let missing = self.level_of(actual) - self.level_of(estimated);
+        let cell = &self.cells[id as usize];
+        let (depth, guaranteed_depth) = (self.depth(cell.share), self.depth(self.guaranteed(cell.weight)));
+        let wanted = cell.level - missing;
+        let cell = &mut self.cells[id as usize];
+        cell.level = wanted.clamp(-depth, depth);
+        cell.guaranteed = (cell.guaranteed - missing).clamp(-guaranteed_depth, guaranteed_depth);
+        let rest = wanted - cell.level;
+        if rest != 0 {
+            self.pool.refill(now);
+            self.pool.settle(rest);
+        }
+    }
+
+    /// Notes what a piece of work cost.
+    pub(crate) fn learn_cost(&mut self, id: u32, units: u64) {
+        let cell = &mut self.cells[id as usize];
+        let cost = float(units);
+        let known = f64::from(cell.cost);
+        cell.cost = short(if known > 0.0 { known + LATEST * (cost - known) } else { cost });
+    }
+
+    /// The mean of what the tenant's work cost, in units; `None` if none was seen.
+    pub(crate) fn cost(&self, id: u32) -> Option<u64> {
+        let cost = self.cells[id as usize].cost;
+        (cost > 0.0).then(|| whole(f64::from(cost).round()))
+    }
+
+    /// Counts a refusal of `cost` units, and says when they are there; `due` is when shares are set anew.
+    ///
+    /// Who is refused together comes back one after the other: each is promised its own tokens.
+    pub(crate) fn refuse(&mut self, id: u32, cost: u64, now: Instant, due: Instant) -> Shortage {
+        let cell = &mut self.cells[id as usize];
+        cell.refused = cell.refused.saturating_add(u32::try_from(cost).unwrap_or(u32::MAX));
+        let cell = &self.cells[id as usize];
+        let over_share = match self.kind {
+            Kind::Counter => cell.age == Age::Settled,
+            Kind::Gauge => cell.level.unsigned_abs().saturating_add(cost) > self.guaranteed(cell.weight),
+        };
+        let retry_after = match self.kind {
+            Kind::Counter => self.promise(id, cost, now, due),
+            Kind::Gauge => self.until_given_back(cost),
+        };
+        let cell = &mut self.cells[id as usize];
+        if over_share {
+            cell.refused_share = cell.refused_share.saturating_add(1);
+            self.refused_share += 1;
+        } else {
+            cell.refused_full = cell.refused_full.saturating_add(1);
+            self.refused_full += 1;
+        }
+        Shortage { over_share, retry_after }
+    }
+
+    fn promise(&mut self, id: u32, cost: u64, now: Instant, due: Instant) -> Duration {
+        let amount = self.level_of(cost);
+        let cell = &self.cells[id as usize];
+        let guaranteed = self.guaranteed(cell.weight);
+        let own = until(amount.min(self.depth(cell.share)) - cell.level, cell.share);
+        let own = own.saturating_mul(MARGIN_NUMERATOR) / MARGIN_DENOMINATOR;
+        let sure = until(amount.min(self.depth(guaranteed)) - cell.guaranteed, guaranteed);
+        // A newcomer is guaranteed something from the next tick on.
+        let sure = if cell.age == Age::Settled { sure } else { sure.saturating_add(2 * due.nanos_since(now)) };
+        let rate = guaranteed.max(cell.share.saturating_mul(MARGIN_DENOMINATOR) / MARGIN_NUMERATOR);
+        let latest = now + PATIENCE;
+        let first = now.plus_nanos(own.min(sure).max(1));
+        let at = first.max(cell.promised.plus_nanos(until(amount, rate))).min(latest);
+        self.cells[id as usize].promised = at;
+        at.since(now)
+    }
+
+    fn until_given_back(&self, units: u64) -> Duration {
+        if self.release_rate <= 0.0 {
+            return UNKNOWN;
+        }
+        let seconds = (float(units) / self.release_rate).clamp(self.terms.tick.as_secs_f64(), PATIENCE.as_secs_f64());
+        Duration::from_nanos(whole(seconds * 1e9).max(nanos(self.terms.tick)))
+    }
+}
+
+/// Nanoseconds until `missing` is minted at `rate`, rounded up.
+fn until(missing: i64, rate: u64) -> u64 {
+    let missing = u64::try_from(missing).unwrap_or(0);
+    match rate {
+        _ if missing == 0 => 0,
+        0 => u64::MAX / 16,
+        rate => signed(missing.div_ceil(rate)).unsigned_abs(),
+    }
+}

@@ -1,0 +1,244 @@
+use super::cell::NOISY_TICKS;
+use super::*;
+
+const TERMS: Terms = Terms {
+    tick: Duration::from_millis(100),
+    burst: Duration::from_millis(100),
+    idle_after: Duration::from_secs(30),
+    reserve: 0.2,
+    newcomers: 0.05,
+    headroom: 0.1,
+};
+
+/// A counter of 1,000 units a second, or a gauge of 1,000 units, and its clock.
+struct World {
+    limiter: Overflow,
+    fill: Fill,
+    now: Instant,
+    closed: Vec<u32>,
+}
+
+impl World {
+    fn new(kind: Kind) -> Self {
+        let now = Instant::from_nanos(1_000_000_000);
+        let limiter = Overflow::new(kind, 1_000, TERMS, Some(1_000), now);
+        Self { limiter, fill: Fill::new(), now, closed: Vec::new() }
+    }
+
+    fn take(&mut self, id: u32, cost: u64) -> Option<Pay> {
+        match self.limiter.ask(id, cost, self.now) {
+            Answer::Paid(pay) => {
+                self.limiter.commit(id, cost, pay);
+                Some(pay)
+            }
+            Answer::Beyond | Answer::Short => {
+                self.limiter.refuse(id, cost, self.now, self.now);
+                None
+            }
+        }
+    }
+
+    fn pass_ms(&mut self, ms: u64) {
+        self.now = self.now.plus_nanos(ms * 1_000_000);
+    }
+
+    /// The rest of a tick passes, and shares are set.
+    fn tick(&mut self) {
+        self.pass_ms(100);
+        self.rebalance();
+    }
+
+    fn rebalance(&mut self) {
+        let mut pass = Pass::new(TERMS.tick);
+        for _ in 0..1_000_000 {
+            // Slices of a single tenant: no order of events may matter.
+            let mut budget = 1;
+            if self.limiter.rebalance(&mut pass, &mut self.fill, &mut budget, &mut self.closed, self.now) {
+                let (shares, global, capacity) = self.limiter.ledger();
+                assert_eq!(signed(shares) + global, signed(capacity));
+                return;
+            }
+        }
+        panic!("it does not end");
+    }
+}
+
+#[test]
+fn a_newcomer_draws_on_the_reserve_and_has_a_share_from_the_next_tick_on() {
+    let mut world = World::new(Kind::Counter);
+    world.pass_ms(1_000);
+    let a = world.limiter.open(1, 1, world.now);
+    assert_eq!(world.take(a, 1), Some(Pay::Newcomer));
+    assert_eq!(world.limiter.share(a), 0);
+    world.tick();
+    assert!(world.limiter.share(a) > 0);
+    world.pass_ms(100);
+    assert_eq!(world.take(a, 1), Some(Pay::Own));
+}
+
+#[test]
+fn shares_are_max_min_and_the_rest_is_the_pool() {
+    let mut world = World::new(Kind::Counter);
+    let (a, b) = (world.limiter.open(1, 1, world.now), world.limiter.open(2, 1, world.now));
+    for _ in 0..100 {
+        for n in 0..320 {
+            world.pass_ms(u64::from(n % 4 == 0 && n < 400));
+            if n % 32 == 0 {
+                world.take(a, 1);
+            }
+            world.take(b, 1);
+        }
+        world.pass_ms(20);
+        world.rebalance();
+    }
+    let (of_a, of_b) = (world.limiter.share(a), world.limiter.share(b));
+    assert!((105..150).contains(&of_a), "a's demand and what it varies by: {of_a}");
+    assert_eq!(of_a + of_b, 749, "the rest of three quarters, rounded down twice");
+    assert!(world.limiter.is_noisy(b) && !world.limiter.is_noisy(a));
+}
+
+#[test]
+fn what_is_guaranteed_is_given_though_others_took_it() {
+    let mut world = World::new(Kind::Counter);
+    let (a, b) = (world.limiter.open(1, 1, world.now), world.limiter.open(2, 1, world.now));
+    world.take(a, 1);
+    for _ in 0..50 {
+        (0..1_000).for_each(|_| drop(world.take(b, 1)));
+        world.tick();
+    }
+    (0..1_000).for_each(|_| drop(world.take(b, 1)));
+    assert_eq!(world.take(b, 1), None);
+    // Its part is 375 a second, of which a tenth of a second may come at once.
+    let given = (0..1_000).filter(|_| world.take(a, 1).is_some()).count();
+    assert!((37..=45).contains(&given), "{given}");
+    assert_eq!(world.take(b, 1), None, "the pool owes it");
+}
+
+#[test]
+fn unused_share_is_lent_within_a_tick() {
+    let mut world = World::new(Kind::Counter);
+    let (a, b) = (world.limiter.open(1, 1, world.now), world.limiter.open(2, 1, world.now));
+    let second = |world: &mut World, want: [u64; 2]| {
+        let mut got = [0, 0];
+        for _ in 0..100 {
+            world.pass_ms(10);
+            for (id, at) in [(a, 0), (b, 1)] {
+                got[at] += (0..want[at]).filter(|_| world.take(id, 1).is_some()).count();
+            }
+            if world.now.as_nanos() % 100_000_000 == 0 {
+                world.rebalance();
+            }
+        }
+        got
+    };
+    second(&mut world, [20, 20]);
+    let both = second(&mut world, [20, 20]);
+    assert!(both[0].abs_diff(both[1]) <= 10, "{both:?}");
+    assert!(both[0] + both[1] >= 980, "{both:?}");
+    let alone = second(&mut world, [0, 20]);
+    assert!(alone[1] >= 850, "in the first second: {alone:?}");
+    let alone = second(&mut world, [0, 20]);
+    assert!(alone[1] >= 980, "then: {alone:?}");
+}
+
+#[test]
+fn what_turned_out_dearer_is_paid_later() {
+    let mut world = World::new(Kind::Counter);
+    let a = world.limiter.open(1, 1, world.now);
+    for _ in 0..10 {
+        world.take(a, 10);
+        world.tick();
+    }
+    assert_eq!(world.take(a, 1), Some(Pay::Own));
+    let before = world.limiter.pool.level;
+    world.limiter.settle(a, 1, 500, world.now);
+    assert!(world.limiter.pool.level < before, "the pool pays what the bucket's depth does not cover");
+    assert_ne!(world.take(a, 1), Some(Pay::Own));
+    world.limiter.settle(a, 500, 1, world.now);
+    assert_eq!(world.take(a, 1), Some(Pay::Own), "and back");
+}
+
+#[test]
+fn a_gauge_keeps_room_for_those_who_are_within_their_part() {
+    let mut world = World::new(Kind::Gauge);
+    let (a, b) = (world.limiter.open(1, 1, world.now), world.limiter.open(2, 1, world.now));
+    (0..10).for_each(|_| drop(world.take(a, 1)));
+    for _ in 0..50 {
+        (0..100).for_each(|_| drop(world.take(b, 1)));
+        world.tick();
+    }
+    assert!((700..=760).contains(&world.limiter.held), "{}", world.limiter.held);
+    // From 10 to 200 at once, though b holds all that it could get.
+    assert_eq!((0..190).filter(|_| world.take(a, 1).is_none()).count(), 0);
+    assert!(world.limiter.held <= 1_000);
+    world.limiter.release(a, 1_000);
+    assert_eq!(world.limiter.cells[a as usize].level, 0, "no more than it held");
+}
+
+#[test]
+fn a_lone_tenant_may_hold_nearly_all() {
+    let mut world = World::new(Kind::Gauge);
+    let a = world.limiter.open(1, 1, world.now);
+    for _ in 0..20 {
+        (0..1_000).for_each(|_| drop(world.take(a, 1)));
+        world.tick();
+    }
+    assert!(world.limiter.held >= 980, "{}", world.limiter.held);
+}
+
+#[test]
+fn an_idle_tenant_gives_its_place_back_and_one_that_holds_something_does_not() {
+    let mut world = World::new(Kind::Counter);
+    let a = world.limiter.open(7, 3, world.now);
+    world.take(a, 1);
+    (0..301).for_each(|_| world.tick());
+    assert_eq!(world.closed, [7]);
+    assert_eq!((world.limiter.weights, world.limiter.shares), (0, 0));
+    assert_eq!(world.limiter.open(8, 1, world.now), a, "the place is used again");
+
+    let mut world = World::new(Kind::Gauge);
+    let a = world.limiter.open(7, 3, world.now);
+    world.take(a, 1);
+    (0..400).for_each(|_| world.tick());
+    assert!(world.closed.is_empty());
+    world.limiter.release(a, 1);
+    (0..400).for_each(|_| world.tick());
+    assert_eq!(world.closed, [7]);
+}
+
+#[test]
+fn who_was_noisy_stands_back_for_a_second() {
+    let mut world = World::new(Kind::Counter);
+    let a = world.limiter.open(1, 1, world.now);
+    (0..2_000).for_each(|_| drop(world.take(a, 1)));
+    world.tick();
+    assert!(world.limiter.is_noisy(a));
+    (0..NOISY_TICKS).for_each(|_| world.tick());
+    assert!(!world.limiter.is_noisy(a));
+}
+
+#[test]
+fn the_pool_serves_those_first_who_use_little() {
+    let mut world = World::new(Kind::Counter);
+    world.pass_ms(150);
+    world.limiter.pool.refill(world.now);
+    let filled = world.limiter.pool.filled();
+    assert!((0.5..0.7).contains(&filled), "{filled}");
+    assert!(world.limiter.may_go_beyond(0.1) && !world.limiter.may_go_beyond(0.9));
+}
+
+#[test]
+fn a_smaller_capacity_takes_from_the_pool_first_and_then_from_shares() {
+    let mut world = World::new(Kind::Counter);
+    let a = world.limiter.open(1, 1, world.now);
+    for _ in 0..20 {
+        (0..200).for_each(|_| drop(world.take(a, 1)));
+        world.tick();
+    }
+    assert_eq!(world.limiter.share(a), 750);
+    world.limiter.set_capacity(Some(400), world.now);
+    let (shares, global, capacity) = world.limiter.ledger();
+    assert_eq!((shares, global, capacity), (750_000, -350_000, 400_000));
+    world.tick();
+    assert_eq!(world.limiter.share(a), 300);
+}
