@@ -3,21 +3,24 @@
 use std::net::SocketAddr;
 
 use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use tidegate_load::LoadError;
 use tidegate_load::attack::smuggling::{self, DifferentialReport, Recorder};
 use tidegate_load::attack::{self, AttackConfig, AttackReport, Loopback, Phase, Script};
-use tidegate_load::LoadError;
 
 use crate::failure::Failure;
 use crate::output::{self, Style, Table, figure};
 
 /// `tidegate attack`.
 #[derive(Debug, Args)]
-#[command(after_help = "The target must be on loopback and yours. Exit code 4: the target misses an objective: 95 % of \
+#[command(
+    after_help = "The target must be on loopback and yours. Exit code 4: the target misses an objective: 95 % of \
                         the other tenant's requests answered in time during the attack, 99 % after it, at most 64 MiB \
-                        more memory.")]
+                        more memory."
+)]
 pub(crate) struct Attack {
     /// The script, as `--list` names it
-    #[arg(required_unless_present = "list")]
+    #[arg(required_unless_present = "list", value_parser = scripts())]
     name: Option<Script>,
     /// Say what each script does
     #[arg(long)]
@@ -66,6 +69,12 @@ pub(crate) struct Attack {
     json: bool,
 }
 
+/// Names for completions and for the error when it is none of them.
+fn scripts() -> impl TypedValueParser<Value = Script> {
+    let names = PossibleValuesParser::new(Script::ALL.map(Script::name));
+    names.map(|name| name.parse().expect("one of the names just listed"))
+}
+
 /// Lists the scripts or runs one.
 pub(crate) fn run(args: &Attack) -> Result<(), Failure> {
     let style = Style::of(args.json);
@@ -106,7 +115,8 @@ fn failed(error: LoadError) -> Failure {
     match error {
         LoadError::Config { .. } | LoadError::NotLoopback { .. } => Failure::usage(error),
         LoadError::Unanswered { .. } => {
-            let help = "--victim-host and --victim-path must name something that the proxy serves; --tls if it speaks TLS";
+            let help =
+                "--victim-host and --victim-path must name something that the proxy serves; --tls if it speaks TLS";
             Failure::new(&error).help(help)
         }
         error => Failure::new(&error).because(error),

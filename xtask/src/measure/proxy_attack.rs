@@ -134,7 +134,8 @@ pub(super) fn smuggling(bench: &Bench) -> Result<Vec<Figure>> {
 
 /// Cases in which one of the proxies is not a strict server, as a table.
 fn differences(reports: &[(Proxy, Value)]) -> String {
-    let mut text = String::from("cases in which one of them is not a strict server (! desync, ~ unclean bytes upstream):\n");
+    let mut text =
+        String::from("cases in which one of them is not a strict server (! desync, ~ unclean bytes upstream):\n");
     let none = Vec::new();
     let cases = |report: &Value| report["reports"].as_array().unwrap_or(&none).clone();
     let all: Vec<Vec<Value>> = reports.iter().map(|(_, report)| cases(report)).collect();

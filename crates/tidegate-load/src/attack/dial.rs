@@ -8,6 +8,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustix::io::Errno;
 use rustls::client::Resumption;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
@@ -114,7 +115,7 @@ impl Dial {
     }
 
     /// The same from addresses that nobody else uses.
-    pub(super) fn from_many(mut self) -> Self {
+    pub(super) fn with_many_sources(mut self) -> Self {
         self.sources = self.target.0.is_ipv4().then(|| (SOURCES, Cell::new(0)));
         self
     }
@@ -180,9 +181,8 @@ impl Dial {
 
 /// This machine is short of something, not the target.
 fn is_ours(error: &io::Error) -> bool {
-    const OUT_OF_FILES: [i32; 2] = [23, 24]; // ENFILE and EMFILE on Linux.
     matches!(error.kind(), ErrorKind::AddrNotAvailable | ErrorKind::AddrInUse)
-        || error.raw_os_error().is_some_and(|code| OUT_OF_FILES.contains(&code))
+        || matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE))
 }
 
 /// A client that offers `protocol` alone.

@@ -134,7 +134,7 @@ pub(super) async fn zero_length_data(context: &Context) {
 /// CVE-2016-6581: a request a frame, each of some 47 MB when it is unpacked.
 pub(super) async fn header_bomb(context: &Context) {
     /// The first entry of the dynamic table, in one byte (RFC 7541, sections 2.3.3 and 6.1).
-    const NEWEST: u8 = 0x80 | 62;
+    const NEWEST: u8 = 0x80 + 62;
     let mut stream = 1;
     let request = context.request("GET").block();
     flood(context, Answers::Read, |out| {

@@ -26,7 +26,6 @@ pub(super) mod kind {
 
 /// Flags of frames.
 pub(super) mod flag {
-    pub(in crate::attack) const ACK: u8 = 1;
     pub(in crate::attack) const END_STREAM: u8 = 1;
     pub(in crate::attack) const END_HEADERS: u8 = 4;
     pub(in crate::attack) const PADDED: u8 = 8;
@@ -168,7 +167,7 @@ impl Head {
     }
 }
 
-/// The error code in the payload of RST_STREAM (at 0) or GOAWAY (at 4).
+/// The error code in the payload of `RST_STREAM` (at 0) or GOAWAY (at 4).
 pub(super) fn error_code(payload: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_be_bytes(payload.get(at..at + 4)?.try_into().ok()?))
 }

@@ -118,13 +118,13 @@ impl Garbage {
             Self::Random => random(rng, 64, 600),
             Self::Flipped => {
                 let mut bytes = hello.to_vec();
-                for _ in 0..1 + index(rng, 8) {
+                for _ in 0..=index(rng, 8) {
                     let at = index(rng, bytes.len());
                     bytes[at] = byte(rng);
                 }
                 bytes
             }
-            Self::Cut => hello[..1 + index(rng, hello.len() - 1)].to_vec(),
+            Self::Cut => hello[..=index(rng, hello.len() - 1)].to_vec(),
             Self::Drip => hello[..hello.len().min(DRIP_BYTES)].to_vec(),
             Self::LongRecord => {
                 let mut bytes = vec![HANDSHAKE, 3, 1, 0xff, 0xff];
@@ -134,7 +134,7 @@ impl Garbage {
             Self::LongMessage => {
                 let mut message = vec![1, 0xff, 0xff, 0xff];
                 message.extend(random(rng, 10_000, 40_000));
-                message.chunks(1_000).flat_map(|part| record(part)).collect()
+                message.chunks(1_000).flat_map(record).collect()
             }
             Self::EmptyRecords => record(&[]).repeat(1_000),
             Self::Ssl2 => {

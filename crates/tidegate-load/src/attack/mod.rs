@@ -18,7 +18,7 @@
 //! | [`smuggling`] | requests that two servers may read differently |
 //!
 //! Bounds: the connections of a script are its own setting and at most [`CONNECTIONS_MAX`]; a frame that is read has at most
-//! 16 KiB; the victim has at most [`OUTSTANDING_MAX`](victim) requests in flight, more count as unanswered.
+//! 16 KiB; the victim has at most 20,000 requests in flight, more count as late.
 
 mod context;
 mod dial;
@@ -30,6 +30,8 @@ mod script;
 mod slow;
 pub mod smuggling;
 mod tally;
+#[cfg(test)]
+mod tests;
 mod victim;
 
 use std::rc::Rc;
@@ -41,7 +43,7 @@ use tidegate_runtime::{clock, process};
 use tokio::task::LocalSet;
 
 pub use dial::Loopback;
-pub use report::{AttackReport, Objective, ProcessReport};
+pub use report::{AttackReport, GOODPUT_AFTER_LEAST, GOODPUT_LEAST, GROWTH_BYTES_MAX, Objective, ProcessReport};
 pub use script::Script;
 pub use tally::{Handshakes, Tally};
 pub use victim::{Phase, VictimReport};
@@ -187,7 +189,7 @@ pub fn run(config: &AttackConfig) -> Result<AttackReport, LoadError> {
         Cpu::of(pid)?;
     }
     let victim = victim::Victim::new(config)?;
-    let dial = dial::Dial::new(config.target, config.is_tls, &config.host)?.from_many();
+    let dial = dial::Dial::new(config.target, config.is_tls, &config.host)?.with_many_sources();
     let plan = Plan::new(config, clock::now().plus_nanos(SECOND_NS / 10));
     thread::scope(|scope| {
         let victim = scope.spawn(move || victim.run(plan));

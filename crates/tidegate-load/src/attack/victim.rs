@@ -131,7 +131,8 @@ impl Victim {
         let victim = Self { dial, host, path, rate_per_s: config.victim_rate_per_s, seed: config.seed };
         let asked = Rc::new(Asking::new(victim));
         let local = LocalSet::new();
-        let first = runtime()?.block_on(local.run_until(timeout(FIRST_ANSWER, asked.ask(Uses::New))));
+        let runtime = runtime()?;
+        let first = runtime.block_on(local.run_until(async { timeout(FIRST_ANSWER, asked.ask(Uses::New)).await }));
         drop(local);
         let asking = Rc::into_inner(asked).expect("tasks that shared it have ended with their set");
         match first.unwrap_or(Err(Miss::Late)) {

@@ -40,8 +40,7 @@ pub(super) struct Heard {
 
 /// Sends `bytes` on a new connection and listens until nothing more is to be expected after `expected` answers.
 pub(super) fn ask(target: SocketAddr, bytes: &[u8], expected: usize) -> Result<Heard, LoadError> {
-    let mut stream =
-        TcpStream::connect(target).map_err(|source| LoadError::Connect { address: target, source })?;
+    let mut stream = TcpStream::connect(target).map_err(|source| LoadError::Connect { address: target, source })?;
     let set = stream.set_read_timeout(Some(READ_LIMIT)).and_then(|()| stream.set_write_timeout(Some(WRITE_LIMIT)));
     set.map_err(LoadError::os("set a socket's timeouts"))?;
     // A target that refuses early does not read to the end; its answer is there all the same.

@@ -56,6 +56,9 @@ struct Cursor<'a> {
     manner: Manner,
 }
 
+/// A header's name and value.
+type Field<'a> = (&'a [u8], &'a [u8]);
+
 /// What ends a request's body.
 enum Body {
     Length(usize),
@@ -115,7 +118,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// A header's name and value; `None` for a line that an easy-going reader skips.
-    fn field(&self, line: &'a [u8]) -> Result<Option<(&'a [u8], &'a [u8])>, Stop> {
+    fn field(&self, line: &'a [u8]) -> Result<Option<Field<'a>>, Stop> {
         let colon = memchr(b':', line);
         if self.manner == Manner::Lenient {
             // A folded line belongs to the header above, of which only these two names matter.

@@ -69,12 +69,13 @@ pub fn differential(
     if let Some(trouble) = canary(address, host, usize::MAX)? {
         return Err(LoadError::Unanswered { address, answer: trouble });
     }
-    recorder.take();
+    // What came before the first case is nobody's.
+    let _ = recorder.take();
     let mut report = DifferentialReport { cases: cases.len(), ..DifferentialReport::default() };
     for (number, case) in cases.iter().enumerate() {
         let heard = client::ask(address, &case.bytes, expected_answers(case.verdict))?;
         let poisoned = canary(address, host, number)?;
-        let judged = judge(case, &heard, recorder.take(), &canary_name(number), poisoned);
+        let judged = judge(case, &heard, &recorder.take(), &canary_name(number), poisoned);
         report.desyncs += usize::from(judged.desync.is_some());
         report.unclean += usize::from(judged.unclean.is_some());
         report.unexpected += usize::from(!judged.as_expected);
@@ -111,13 +112,7 @@ fn expected_answers(verdict: Verdict) -> usize {
     usize::try_from(count).unwrap_or(usize::MAX)
 }
 
-fn judge(
-    case: &Case,
-    heard: &Heard,
-    connections: Vec<Connection>,
-    canary: &str,
-    poisoned: Option<String>,
-) -> CaseReport {
+fn judge(case: &Case, heard: &Heard, connections: &[Connection], canary: &str, poisoned: Option<String>) -> CaseReport {
     let mut seen: Vec<String> = connections.iter().flat_map(|connection| connection.requests.clone()).collect();
     let is_canary = |request: &String| request.as_str() == canary;
     let canaries = seen.iter().filter(|request| is_canary(request)).count();
@@ -155,7 +150,7 @@ fn judge(
         as_expected,
         same_status,
         desync,
-        unclean: unclean(&connections),
+        unclean: unclean(connections),
     }
 }
 
@@ -173,7 +168,9 @@ fn unclean(connections: &[Connection]) -> Option<String> {
 
 fn in_words(verdict: Verdict) -> String {
     match verdict {
-        Verdict::Accept { requests, open } => format!("{requests} accepted{}", if open { ", more to come" } else { "" }),
+        Verdict::Accept { requests, open } => {
+            format!("{requests} accepted{}", if open { ", more to come" } else { "" })
+        }
         Verdict::Refuse { status, after: 0 } => format!("refused with {status}"),
         Verdict::Refuse { status, after } => format!("{after} accepted, then refused with {status}"),
     }
@@ -209,7 +206,7 @@ mod tests {
         vec![Connection { bytes: [first, CANARY].concat(), requests: requests.collect() }]
     }
 
-    fn judged(verdict: Verdict, heard: Vec<Answer>, connections: Vec<Connection>) -> CaseReport {
+    fn judged(verdict: Verdict, heard: Vec<Answer>, connections: &[Connection]) -> CaseReport {
         judge(&case(verdict), &Heard { answers: heard, is_closed: false }, connections, "GET /canary-0", None)
     }
 
@@ -217,14 +214,14 @@ mod tests {
     fn a_sound_request_that_went_through_is_as_expected() {
         let accept = Verdict::Accept { requests: 1, open: false };
         let connections = upstream(b"GET /a HTTP/1.1\r\nHost: a\r\n\r\n", &["GET /a"]);
-        let report = judged(accept, vec![answer(200, Some("GET /a"))], connections);
+        let report = judged(accept, vec![answer(200, Some("GET /a"))], &connections);
         assert!(report.as_expected && report.desync.is_none() && report.unclean.is_none(), "{report:?}");
     }
 
     #[test]
     fn a_refusal_that_let_nothing_through_is_as_expected() {
         let refuse = Verdict::Refuse { status: 400, after: 0 };
-        let report = judged(refuse, vec![answer(501, None)], upstream(b"", &[]));
+        let report = judged(refuse, vec![answer(501, None)], &upstream(b"", &[]));
         assert!(report.as_expected && !report.same_status && report.desync.is_none(), "{report:?}");
         assert_eq!((report.expected.as_str(), report.found.as_str()), ("refused with 400", "refused with 501"));
     }
@@ -234,7 +231,7 @@ mod tests {
         let refuse = Verdict::Refuse { status: 400, after: 0 };
         let two = b"POST /a HTTP/1.1\r\nContent-Length: 0\r\n\r\nGET /smuggled HTTP/1.1\r\n\r\n";
         let connections = upstream(two, &["POST /a", "GET /smuggled"]);
-        let report = judged(refuse, vec![answer(200, Some("POST /a"))], connections);
+        let report = judged(refuse, vec![answer(200, Some("POST /a"))], &connections);
         assert!(report.desync.is_some() && !report.as_expected, "{report:?}");
     }
 
@@ -242,7 +239,7 @@ mod tests {
     fn a_strangers_answer_is_a_desync() {
         let accept = Verdict::Accept { requests: 0, open: true };
         let poisoned = Some("the next client got the answer to `GET /smuggled`".to_owned());
-        let report = judge(&case(accept), &Heard::default(), upstream(b"", &[]), "GET /canary-0", poisoned.clone());
+        let report = judge(&case(accept), &Heard::default(), &upstream(b"", &[]), "GET /canary-0", poisoned.clone());
         assert_eq!(report.desync, poisoned);
     }
 
@@ -250,7 +247,7 @@ mod tests {
     fn both_lengths_upstream_are_unclean() {
         let accept = Verdict::Accept { requests: 1, open: false };
         let both = b"POST /a HTTP/1.1\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n";
-        let report = judged(accept, vec![answer(200, Some("POST /a"))], upstream(both, &["POST /a"]));
+        let report = judged(accept, vec![answer(200, Some("POST /a"))], &upstream(both, &["POST /a"]));
         assert_eq!(report.unclean.as_deref(), Some("Content-Length beside Transfer-Encoding"));
     }
 }
