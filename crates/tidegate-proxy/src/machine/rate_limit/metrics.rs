@@ -42,7 +42,7 @@ impl Counts {
 pub enum Scope {
     /// A route; the plugin says remap rule.
     Remap,
-    /// A name that clients ask for in the ClientHello.
+    /// A name that clients ask for in the `ClientHello`.
     Sni,
 }
 

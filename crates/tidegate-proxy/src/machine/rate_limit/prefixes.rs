@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 /// The addresses that begin with the same bits, such as 10.0.0.0/8.
 ///
-/// IPv4 addresses are kept in their IPv6 form, ::ffff:0:0/96, so that a client on a socket for both is the same client.
+/// IPv4 addresses are kept in their IPv6 form, `::ffff:0:0/96`, so that a client on a socket for both is the same client.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Prefix {
     first: u128,

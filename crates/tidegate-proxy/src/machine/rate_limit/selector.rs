@@ -50,7 +50,7 @@ impl Selector {
 /// Selectors by the names they answer to.
 #[derive(Clone, Debug)]
 pub struct Selectors {
-    selectors: Vec<Selector>,
+    all: Vec<Selector>,
     /// Names in lower case. Keyed per process: clients choose what is looked up.
     by_name: HashMap<Box<str>, usize, RandomState>,
     default: Option<usize>,
@@ -67,7 +67,7 @@ impl Selectors {
             }
         }
         let default = selectors.iter().position(|selector| selector.default);
-        Self { selectors, by_name, default }
+        Self { all: selectors, by_name, default }
     }
 
     /// The place of the selector for the name that a client asked for; `None` if there is none for it.
@@ -87,7 +87,7 @@ impl Selectors {
     /// The selectors, in the order given.
     #[must_use]
     pub fn all(&self) -> &[Selector] {
-        &self.selectors
+        &self.all
     }
 }
 

@@ -144,7 +144,7 @@ fn when_all_are_ejected_they_are_asked_all_the_same() {
 #[test]
 fn those_who_wait_start_when_an_ejection_ends() {
     let mut fixture = ejecting(2, 0.5);
-    fixture.pool.config.pending_timeout = Duration::from_secs(60);
+    fixture.pool.config.pending_timeout = Duration::from_mins(1);
     while fixture.pool.servers(at(0)).all(|server| !server.ejected) {
         fixture.fail(0);
     }
