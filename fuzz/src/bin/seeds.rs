@@ -5,9 +5,11 @@
 use std::path::Path;
 use std::{fs, io};
 
-use tidegate_broker::io::transport::Transport;
+use tidegate_broker::io::transport;
+use tidegate_wire::http1::vectors;
 use tidegate_wire::nsq::client;
 use tidegate_wire::nsq::frame::{self, Header, hex_id};
+use tidegate_wire::proxy_protocol::{Fields, Origin, Tls, Transport, put_v2};
 use tidegate_wire::rpc;
 
 fn main() -> io::Result<()> {
@@ -25,13 +27,19 @@ fn main() -> io::Result<()> {
     write("nsq_client_frames", &[&frames()])?;
     write(
         "transport",
-        &[&compressed(0, Transport::start_snappy), &compressed(1, |transport| transport.start_deflate(6))],
+        &[&compressed(0, transport::Transport::start_snappy), &compressed(1, |transport| transport.start_deflate(6))],
     )?;
     write("rpc_frame", &[&calls(), &answers()])?;
     write("config_toml", &[include_bytes!("../../../tidegate.example.toml"), b"mem_queue_size = 0\nid = 7\n"])?;
     let answer = br#"{"ttl":60,"identity":"ada","identity_url":"","authorizations":[
         {"topic":"^t.*$","channels":[".*","c[0-9]"],"permissions":["publish","subscribe"]}]}"#;
     write("auth_answer", &[answer])?;
+    for case in requests()? {
+        // Where to cut stands before what is cut.
+        write("http1_guard", &[&[&[5, 40, 90], &case[..]].concat()])?;
+    }
+    write("tls_hello", &[&hello(200), &hello(1)])?;
+    write("proxy_protocol", &[b"PROXY TCP4 192.0.2.1 198.51.100.7 4711 443\r\n", &proxied()])?;
     write("profile", &[&(0..64_u8).collect::<Vec<_>>()])
 }
 
@@ -93,10 +101,46 @@ fn answers() -> Vec<u8> {
     bytes
 }
 
-fn compressed(kind: u8, start: impl FnOnce(&mut Transport)) -> Vec<u8> {
-    let mut transport = Transport::default();
+fn compressed(kind: u8, start: impl FnOnce(&mut transport::Transport)) -> Vec<u8> {
+    let mut transport = transport::Transport::default();
     start(&mut transport);
     let mut bytes = vec![kind, 7];
     transport.send(&b"PUB topic\n".repeat(50), &mut bytes).expect("compressing needs nobody");
+    bytes
+}
+
+/// The cases of `vectors/http1/` that are not long.
+fn requests() -> io::Result<Vec<Vec<u8>>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("../vectors/http1"))? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|extension| extension == "toml") {
+            let cases = vectors::read(&fs::read_to_string(&path)?).map_err(io::Error::other)?;
+            found.extend(cases.into_iter().map(|case| case.bytes).filter(|bytes| bytes.len() < 400));
+        }
+    }
+    Ok(found)
+}
+
+/// A `ClientHello` with a server name, protocols and versions, in records of `size` bytes.
+fn hello(size: usize) -> Vec<u8> {
+    let extensions = b"\0\0\0\x0e\0\x0c\0\0\x09a.example\0\x10\0\x05\0\x03\x02h2\0\x2b\0\x03\x02\x03\x04";
+    let mut message = b"\x01\0\0\0\x03\x03".to_vec();
+    message.extend_from_slice(&[7; 32]);
+    message.extend_from_slice(b"\0\0\x02\x13\x01\x01\0\0");
+    message.push(u8::try_from(extensions.len()).expect("it is short"));
+    message.extend_from_slice(extensions);
+    message[3] = u8::try_from(message.len() - 4).expect("it is short");
+    let record = |part: &[u8]| [&[22, 3, 1, 0, u8::try_from(part.len()).expect("it is short")][..], part].concat();
+    message.chunks(size).flat_map(record).collect()
+}
+
+fn proxied() -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let address = |last: u8| ([192, 0, 2, last], 4711).into();
+    let origin = Origin::Client { source: address(1), destination: address(2), transport: Transport::Stream };
+    let tls = Tls { used: true, verified: true, version: Some("TLSv1.3".into()), ..Tls::default() };
+    let fields = Fields { authority: Some("a.example".into()), tls: Some(tls), checked: true, ..Fields::default() };
+    put_v2(&mut bytes, &origin, &fields);
     bytes
 }
