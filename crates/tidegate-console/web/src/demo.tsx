@@ -1,52 +1,24 @@
-// The demo that runs: of messages, the same overload twice, left without a limit and right with it; or of overload control.
+// The demo that runs: of messages, the same overload twice, left without a limit and right with it; or another one.
 
-import { useEffect, useRef, useState } from "preact/hooks";
-import { post, Problem, read } from "./api";
 import { Chart } from "./chart";
-import { formatDelay, formatPercent, formatRate } from "./format";
+import { formatDelay, formatPercent, formatRate, plainDelay } from "./format";
 import { type DemoState, harmOf, sharedRange, type Side, verdict } from "./demo_state";
+import { LoadControls, plainSlider } from "./load_controls";
+import { newest, usePolled } from "./poll";
 import { RpcDemo } from "./rpc_demo";
 import type { RpcState } from "./rpc_state";
+import { SideFigures } from "./side";
 import { Spoken } from "./spoken";
 
 const POLL_MS = 250;
 /** What the charts show: long enough for a spike and what follows. */
 const SPAN_MS = 60_000;
 
-/** A delay that somebody chose: `10 ms`, not `10.0 ms`. */
-const plainDelay = (ms: number) => formatDelay(ms * 1_000).replace(/\.0+ /, " ");
-
-/** The demo's state, asked for while the page can be seen. */
-function useDemo(): { state: DemoState | RpcState | null; error: string } {
-  const [state, setState] = useState<DemoState | RpcState | null>(null);
-  const [error, setError] = useState("");
-  useEffect(() => {
-    let timer = 0;
-    let gone = false;
-    const ask = async () => {
-      try {
-        if (!document.hidden) {
-          const next = await read<DemoState | RpcState>("demo/state");
-          if (gone) return;
-          setState(next);
-          setError("");
-        }
-      } catch (problem) {
-        if (!gone) setError((problem as Problem).message);
-      }
-      if (!gone) timer = window.setTimeout(ask, POLL_MS);
-    };
-    void ask();
-    return () => {
-      gone = true;
-      clearTimeout(timer);
-    };
-  }, []);
-  return { state, error };
-}
+/** Whichever demo runs. */
+type AnyDemo = DemoState | RpcState;
 
 export function Demo() {
-  const { state, error } = useDemo();
+  const { seen: state, error } = usePolled<AnyDemo, AnyDemo>("demo/state", POLL_MS, newest);
   if (state === null) {
     return <><h1 tabIndex={-1}>Demo</h1><p class="empty" role="status">{error || "Waiting for the first figures …"}</p></>;
   }
@@ -70,39 +42,13 @@ export function Demo() {
   );
 }
 
+const slider = plainSlider(0.2, 3, 0.1);
+
 function Controls({ state }: { state: DemoState }) {
-  // What the hand holds wins over what the demo reports, until the demo has caught up.
-  const [held, setHeld] = useState<number | null>(null);
-  const [error, setError] = useState("");
-  const timer = useRef(0);
-  const load = held ?? state.load;
-  useEffect(() => {
-    if (held !== null && Math.abs(held - state.load) < 0.01) setHeld(null);
-  }, [held, state.load]);
-  const send = (path: string, body: unknown) =>
-    post(path, body).then(() => setError(""), (problem: Problem) => {
-      setError(problem.message);
-      setHeld(null);
-    });
-  const drag = (value: number) => {
-    setHeld(value);
-    clearTimeout(timer.current);
-    // Ten a second follow the hand well enough.
-    timer.current = window.setTimeout(() => void send("demo/load", { load: value }), 100);
-  };
   return (
-    <div class="demo-controls">
-      <div class="load">
-        <label for="load">Load <output for="load">{load.toFixed(1)}×</output> <span class="hint">of the consumer's capacity</span></label>
-        <input id="load" type="range" min={0.2} max={3} step={0.1} value={load}
-          aria-valuetext={`${load.toFixed(1)} times the capacity`} onInput={(event) => drag(Number(event.currentTarget.value))} />
-        <div class="marks" aria-hidden="true"><span>0.2×</span><span class="one">1×</span><span>3×</span></div>
-      </div>
-      <button type="button" class="spike" aria-pressed={state.spike} disabled={state.spike} onClick={() => void send("demo/spike", {})}>
-        {state.spike ? "Spiking …" : "Spike"}
-      </button>
-      <p class="error" role="alert">{error}</p>
-    </div>
+    <LoadControls label="Load" load={state.load} spike={state.spike} slider={slider} format={(load) => `${load.toFixed(1)}×`}
+      hint="of the consumer's capacity" spoken={(load) => `${load.toFixed(1)} times the capacity`}
+      marks={<div class="marks" aria-hidden="true"><span>0.2×</span><span class="one">1×</span><span>3×</span></div>} />
   );
 }
 
@@ -114,25 +60,15 @@ function SideView({ side, state }: { side: Side; state: DemoState }) {
   const at_ms = history.map((point) => point.t_ms);
   return (
     <section class={`side ${slow || lossy ? "bad" : "good"}`} aria-label={side.title} data-side={name}>
-      <div class="side-figures">
-        <h2>{side.title}</h2>
-        <p class="state">{slow || lossy ? "✕ harmed" : "✓ unharmed"}</p>
-        <dl class="large">
-          <div class={slow ? "bad" : "good"}>
-            <dt>Well-behaved topic, p99</dt>
-            <dd>{formatDelay(side.good.p99_ms * 1_000)}</dd>
-            <dd class="hint">{slow ? "over" : "within"} the {plainDelay(state.slo_ms)} goal</dd>
-          </div>
-          <div class={lossy ? "bad" : "good"}>
-            <dt>Well-behaved topic, lost</dt>
-            <dd>{formatPercent(side.good.loss_percent)}</dd>
-            <dd class="hint">{state.deadline_ms === undefined ? "" : `later than ${plainDelay(state.deadline_ms)}, of `}{formatRate(side.good.offered_per_s)}/s offered</dd>
-          </div>
-        </dl>
-        <p class="noisy">
-          Noisy topic: {formatRate(side.noisy.offered_per_s)}/s offered, {formatRate(side.noisy.delivered_per_s)}/s delivered, p99 {formatDelay(side.noisy.p99_ms * 1_000)}
-        </p>
-      </div>
+      <SideFigures title={side.title} large={[
+        { name: "Well-behaved topic, p99", value: formatDelay(side.good.p99_ms * 1_000), bad: slow, hint: `${slow ? "over" : "within"} the ${plainDelay(state.slo_ms)} goal` },
+        {
+          name: "Well-behaved topic, lost", value: formatPercent(side.good.loss_percent), bad: lossy,
+          hint: `${state.deadline_ms === undefined ? "" : `later than ${plainDelay(state.deadline_ms)}, of `}${formatRate(side.good.offered_per_s)}/s offered`,
+        },
+      ]}>
+        Noisy topic: {formatRate(side.noisy.offered_per_s)}/s offered, {formatRate(side.noisy.delivered_per_s)}/s delivered, p99 {formatDelay(side.noisy.p99_ms * 1_000)}
+      </SideFigures>
       <Chart title="p99 of the well-behaved topic" summary={formatDelay(side.good.p99_ms * 1_000)} scale="delay" height={200}
         at_ms={at_ms} span_ms={SPAN_MS} ago range={sharedRange({ ...state, history })}
         lines={[

@@ -27,6 +27,9 @@ export function formatDelay(us: number): string {
   return `${digits(us / 1e6)} s`;
 }
 
+/** A delay that somebody chose: `10 ms`, not `10.0 ms`. */
+export const plainDelay = (ms: number): string => formatDelay(ms * 1_000).replace(/\.0+ /, " ");
+
 function digits(value: number): string {
   if (value < 9.995) return value.toFixed(2);
   return value < 99.95 ? value.toFixed(1) : grouped.format(value);

@@ -1,8 +1,7 @@
 // One overload, five schemes of overload control side by side.
 
-import { useEffect, useRef, useState } from "preact/hooks";
-import { post, type Problem } from "./api";
 import { formatCount, formatDelay } from "./format";
+import { LoadControls } from "./load_controls";
 import { Spoken } from "./spoken";
 import {
   fateOf, formatLoad, formatShare, type Inside, linePath, loadAt, LOADS, positionOf, type RpcState, type Scheme, titles, verdict,
@@ -41,41 +40,14 @@ export function RpcDemo({ state, error }: { state: RpcState; error: string }) {
   );
 }
 
+const slider = { min: 0, max: LOADS.length - 1, step: 1, positionOf, loadAt };
+
 function Controls({ state }: { state: RpcState }) {
-  // What the hand holds wins over what the demo reports, until the demo has caught up.
-  const [held, setHeld] = useState<number | null>(null);
-  const [error, setError] = useState("");
-  const timer = useRef(0);
-  const load = held ?? state.load;
-  useEffect(() => {
-    if (held !== null && Math.abs(held - state.load) < 1e-6) setHeld(null);
-  }, [held, state.load]);
-  const send = (path: string, body: unknown) =>
-    post(path, body).then(() => setError(""), (problem: Problem) => {
-      setError(problem.message);
-      setHeld(null);
-    });
-  const drag = (position: number) => {
-    const value = loadAt(position);
-    setHeld(value);
-    clearTimeout(timer.current);
-    // Ten a second follow the hand well enough.
-    timer.current = window.setTimeout(() => void send("demo/load", { load: value }), 100);
-  };
   return (
-    <div class="demo-controls">
-      <div class="load">
-        <label for="load">Load <output for="load">{formatLoad(load)}</output> <span class="hint">of the server's capacity{state.spike ? `; the spike offers ${formatLoad(state.offered_load)} now` : ""}</span></label>
-        <input id="load" type="range" min={0} max={LOADS.length - 1} step={1} value={positionOf(load)}
-          aria-valuetext={`${formatLoad(load)} the capacity`} onInput={(event) => drag(Number(event.currentTarget.value))} />
-        <div class="marks rpc-marks" aria-hidden="true"><span>0.2×</span><span class="one">1×</span><span class="two">2×</span><span class="five">5×</span><span>10×</span></div>
-      </div>
-      <button type="button" class="spike" aria-pressed={state.spike} disabled={state.spike} title="0.4× for a second, then 10× for three"
-        onClick={() => void send("demo/spike", {})}>
-        {state.spike ? "Spiking …" : "Spike"}
-      </button>
-      <p class="error" role="alert">{error}</p>
-    </div>
+    <LoadControls label="Load" load={state.load} spike={state.spike} slider={slider} format={formatLoad}
+      hint={`of the server's capacity${state.spike ? `; the spike offers ${formatLoad(state.offered_load)} now` : ""}`}
+      spoken={(load) => `${formatLoad(load)} the capacity`} spikeTitle="0.4× for a second, then 10× for three"
+      marks={<div class="marks rpc-marks" aria-hidden="true"><span>0.2×</span><span class="one">1×</span><span class="two">2×</span><span class="five">5×</span><span>10×</span></div>} />
   );
 }
 

@@ -1,10 +1,9 @@
 // A running RPC server: goodput, sheds, credits, demand, delay, and who calls.
 
-import { useEffect, useState } from "preact/hooks";
-import { Problem, read } from "./api";
 import { delayText } from "./cells";
 import { Chart } from "./chart";
 import { formatCount, formatDelay, formatRate, formatSpan } from "./format";
+import { usePolled } from "./poll";
 import {
   between, emptyHistory, growth, perSecond, priorityName, type Rates, ratesOf, reasons, remember, type RpcHistory, type RpcSnapshot,
 } from "./rpc_model";
@@ -16,42 +15,15 @@ const SPAN_MS = 300_000;
 
 interface Looks { now: RpcSnapshot; before: RpcSnapshot; rates: Rates; history: RpcHistory }
 
-/** The server's figures, asked for while the page can be seen. */
-function useRpc(): { looks: Looks | null; error: string } {
-  const [looks, setLooks] = useState<Looks | null>(null);
-  const [error, setError] = useState("");
-  useEffect(() => {
-    let timer = 0;
-    let gone = false;
-    const ask = async () => {
-      try {
-        if (!document.hidden) {
-          const now = await read<RpcSnapshot>("rpc");
-          if (gone) return;
-          setLooks((last) => {
-            // A first look has no rates; a server that was started anew begins with its own first one.
-            const before = last === null || last.now.now_ms > now.now_ms ? now : last.now;
-            const rates = ratesOf(before, now);
-            return { now, before, rates, history: before === now ? emptyHistory() : remember(last?.history ?? emptyHistory(), now, rates, SPAN_MS) };
-          });
-          setError("");
-        }
-      } catch (problem) {
-        if (!gone) setError(problem instanceof Problem ? problem.message : String(problem));
-      }
-      if (!gone) timer = window.setTimeout(ask, POLL_MS);
-    };
-    void ask();
-    return () => {
-      gone = true;
-      clearTimeout(timer);
-    };
-  }, []);
-  return { looks, error };
+/** Two looks make rates. A first look has none; a server that was started anew begins with its own first one. */
+function look(last: Looks | null, now: RpcSnapshot): Looks {
+  const before = last === null || last.now.now_ms > now.now_ms ? now : last.now;
+  const rates = ratesOf(before, now);
+  return { now, before, rates, history: before === now ? emptyHistory() : remember(last?.history ?? emptyHistory(), now, rates, SPAN_MS) };
 }
 
 export function RpcLive() {
-  const { looks, error } = useRpc();
+  const { seen: looks, error } = usePolled("rpc", POLL_MS, look);
   if (looks === null) {
     return <><h1 tabIndex={-1}>RPC</h1><p class="empty" role="status">{error || "Waiting for the first figures …"}</p></>;
   }
