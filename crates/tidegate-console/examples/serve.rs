@@ -1,10 +1,11 @@
 //! Serves the console alone, for brokers that run already. For work on the pages.
 //!
-//! `cargo run -p tidegate-console --example serve -- 127.0.0.1:7070 TOKEN NAME=http://host:port... [--demo http://host:port]`
+//! `cargo run -p tidegate-console --example serve -- 127.0.0.1:7070 TOKEN NAME=http://host:port...`, then perhaps
+//! `--demo http://host:port` and, for each proxy, `--proxy NAME=http://host:port`.
 
 use std::error::Error;
 
-use tidegate_console::{BrokerSource, ConsoleConfig, router};
+use tidegate_console::{BrokerSource, ConsoleConfig, ProxySource, router};
 use tokio::net::TcpListener;
 
 #[tokio::main]
@@ -18,9 +19,15 @@ async fn main() -> Result<(), Box<dyn Error>> {
             config.demo = arguments.next();
             continue;
         }
-        let (name, admin_url) = argument.split_once('=').ok_or("a broker is NAME=http://host:port")?;
-        let (name, admin_url) = (name.to_owned(), admin_url.to_owned());
-        config.brokers.push(BrokerSource { name, admin_url, token: Some(token.clone()) });
+        let is_proxy = argument == "--proxy";
+        let source = if is_proxy { arguments.next().unwrap_or_default() } else { argument };
+        let (name, admin_url) = source.split_once('=').ok_or("a broker or proxy is NAME=http://host:port")?;
+        let (name, admin_url, token) = (name.to_owned(), admin_url.to_owned(), Some(token.clone()));
+        if is_proxy {
+            config.proxies.push(ProxySource { name, admin_url, token });
+        } else {
+            config.brokers.push(BrokerSource { name, admin_url, token });
+        }
     }
     config.check()?;
     let listener = TcpListener::bind(&listen).await?;

@@ -2,7 +2,7 @@
 //!
 //! | request | answer |
 //! |---|---|
-//! | `GET /`, `/demo`, `/rpc`, `/assets/{name}` | the page |
+//! | `GET /`, `/demo`, `/rpc`, `/neighbours`, `/assets/{name}` | the page |
 //! | `GET /api/v1/events` | the live stream: events `full` and `delta` |
 //! | `GET /api/v1/series` | the last minute of every row's rates |
 //! | `GET /api/v1/series/{broker}/{topic}[/{channel}]` | one row's last five minutes |
@@ -12,6 +12,7 @@
 //! | `PUT`, `DELETE /api/v1/brokers/{broker}/limits/{topic}[/{channel}]` | sets or removes a limit |
 //! | `POST /api/v1/brokers/{broker}/topics/{topic}[/channels/{channel}]/{action}` | `pause`, `unpause`, `empty` |
 //! | `GET /api/v1/rpc` | the figures of an RPC server |
+//! | `POST /api/v1/proxies/{proxy}/mode` | what a proxy does to noisy neighbours, such as `{"mode":"stats"}` |
 //! | `GET /api/v1/demo/state`, `POST /api/v1/demo/{load,spike}` | the demo's state and its two controls |
 //!
 //! What a broker or the demo answers to a write is passed on as it is. Errors are `application/problem+json`.
@@ -48,6 +49,8 @@ struct Console {
     feed: Arc<Feed>,
     /// By the broker's name.
     brokers: BTreeMap<String, AdminClient>,
+    /// By the proxy's name.
+    proxies: BTreeMap<String, AdminClient>,
     demo: Option<AdminClient>,
     rpc: Option<AdminClient>,
 }
@@ -59,22 +62,25 @@ type Shared = State<Arc<Console>>;
 /// A `config` that [`check`](ConsoleConfig::check) refuses works as far as it can: the broker with the bad address is
 /// shown as down.
 pub fn router(config: ConsoleConfig) -> Router {
-    let ConsoleConfig { brokers, write_token, demo, rpc, allowed_hosts, poll_interval, stop } = config;
-    // Reads carry the token too: a broker that listens on the network wants it for those as well.
-    let clients: Vec<(String, AdminClient)> = brokers
-        .into_iter()
-        .map(|broker| {
-            let client = AdminClient::new(&broker.admin_url, broker.token.as_deref());
-            (broker.name, client)
-        })
-        .collect();
+    let ConsoleConfig { brokers, proxies, write_token, demo, rpc, allowed_hosts, poll_interval, stop } = config;
+    // Reads carry the token too: who listens on the network wants it for those as well.
+    let client = |name: String, url: &str, token: Option<&str>| (name, AdminClient::new(url, token));
+    let brokers: Vec<(String, AdminClient)> =
+        brokers.into_iter().map(|each| client(each.name, &each.admin_url, each.token.as_deref())).collect();
+    let proxies: Vec<(String, AdminClient)> =
+        proxies.into_iter().map(|each| client(each.name, &each.admin_url, each.token.as_deref())).collect();
     let source = |(name, client): &(String, AdminClient)| Source { name: name.as_str().into(), client: client.clone() };
-    let sources = clients.iter().map(source).collect();
-    let extras = Extras { has_demo: demo.is_some(), has_rpc: rpc.is_some() };
-    let feed = FeedConfig { sources, extras, poll_interval, stop };
+    let feed = FeedConfig {
+        sources: brokers.iter().map(source).collect(),
+        proxies: proxies.iter().map(source).collect(),
+        extras: Extras { has_demo: demo.is_some(), has_rpc: rpc.is_some() },
+        poll_interval,
+        stop,
+    };
     let console = Arc::new(Console {
         feed: Feed::new(feed),
-        brokers: clients.into_iter().collect(),
+        brokers: brokers.into_iter().collect(),
+        proxies: proxies.into_iter().collect(),
         demo: demo.map(|url| AdminClient::new(&url, None)),
         rpc: rpc.map(|url| AdminClient::new(&url, None)),
     });
@@ -95,12 +101,14 @@ fn routes(console: Arc<Console>) -> Router {
         .route("/", get(assets::page))
         .route("/demo", get(assets::page))
         .route("/rpc", get(assets::page))
+        .route("/neighbours", get(assets::page))
         .route("/assets/{name}", get(assets::asset))
         .route("/api/v1/events", get(events))
         .route("/api/v1/series", get(overview))
         .route("/api/v1/series/{broker}/{topic}", get(series))
         .route("/api/v1/series/{broker}/{topic}/{channel}", get(series))
         .nest("/api/v1/brokers/{broker}", broker)
+        .route("/api/v1/proxies/{proxy}/mode", post(write_mode))
         .route("/api/v1/rpc", get(rpc))
         .route("/api/v1/demo/state", get(demo_state))
         .route("/api/v1/demo/{control}", post(demo_control))
@@ -235,6 +243,16 @@ async fn act(State(console): Shared, Path(target): Path<Target>) -> Result<Respo
     forward(target.client(&console)?, Method::POST, &path, Bytes::new()).await
 }
 
+/// Whether the mode is one is for the proxy to say.
+async fn write_mode(State(console): Shared, Path(proxy): Path<String>, body: Bytes) -> Result<Response, Problem> {
+    let unknown = || {
+        let detail = format!("no proxy is called `{proxy}` here");
+        Problem::new(StatusCode::NOT_FOUND, "Unknown proxy", detail)
+    };
+    let client = console.proxies.get(&proxy).ok_or_else(unknown)?;
+    forward(client, Method::POST, "/api/v1/neighbours/mode", body).await
+}
+
 async fn rpc(State(console): Shared) -> Result<Response, Problem> {
     let none = || Problem::new(StatusCode::NOT_FOUND, "No RPC server", "start one with `tidegate rpc serve --console`");
     forward(console.rpc.as_ref().ok_or_else(none)?, Method::GET, "/api/v1/rpc", Bytes::new()).await
@@ -262,8 +280,8 @@ async fn forward(client: &AdminClient, method: Method, path: &str, body: Bytes) 
     let (head, body) = answer.into_parts();
     // A broker that refuses *our* token must not look like the page's token being wrong.
     if matches!(head.status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) {
-        let detail = "the broker refuses the console's token; compare the two configurations";
-        return Err(Problem::new(StatusCode::BAD_GATEWAY, "Broker refuses the console", detail));
+        let detail = "the console's token is not the one that is wanted there; compare the two configurations";
+        return Err(Problem::new(StatusCode::BAD_GATEWAY, "Console refused", detail));
     }
     let mut response = (head.status, body).into_response();
     if let Some(content_type) = head.headers.get(header::CONTENT_TYPE) {
@@ -273,5 +291,5 @@ async fn forward(client: &AdminClient, method: Method, path: &str, body: Bytes) 
 }
 
 fn bad_gateway(error: &AdminError) -> Problem {
-    Problem::new(StatusCode::BAD_GATEWAY, "Broker unreachable", with_causes(error))
+    Problem::new(StatusCode::BAD_GATEWAY, "Unreachable", with_causes(error))
 }

@@ -10,6 +10,8 @@ use tokio::sync::watch;
 pub struct ConsoleConfig {
     /// The brokers to show, in the order in which they are shown.
     pub brokers: Vec<BrokerSource>,
+    /// The proxies whose neighbours to show, in the order in which they are shown.
+    pub proxies: Vec<ProxySource>,
     /// What a page must send as `Authorization: Bearer ...` with each write. Empty: every write is refused.
     pub write_token: String,
     /// Base address of the demo's control, `http://host:port`. `None`: there is no demo.
@@ -36,18 +38,29 @@ pub struct BrokerSource {
     pub token: Option<String>,
 }
 
+/// A proxy's admin API.
+#[derive(Clone, Debug)]
+pub struct ProxySource {
+    /// Shown in the page and part of the console's addresses: unique, 1 to 64 of `[A-Za-z0-9._-]`.
+    pub name: String,
+    /// `http://host:port`, without a path.
+    pub admin_url: String,
+    /// What the proxy wants as `Authorization: Bearer ...`.
+    pub token: Option<String>,
+}
+
 /// A configuration that cannot work.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
     /// Not something that a browser could put into an address unescaped.
-    #[error("broker name `{name}` is not 1 to 64 of letters, digits, `.`, `_` and `-`")]
+    #[error("name `{name}` is not 1 to 64 of letters, digits, `.`, `_` and `-`")]
     BadName {
         /// The name found.
         name: String,
     },
-    /// Two brokers of one name.
-    #[error("broker name `{name}` is used twice")]
+    /// Two brokers, or two proxies, of one name.
+    #[error("name `{name}` is used twice")]
     NameTwice {
         /// The name found.
         name: String,
@@ -64,6 +77,7 @@ impl Default for ConsoleConfig {
     fn default() -> Self {
         Self {
             brokers: Vec::new(),
+            proxies: Vec::new(),
             write_token: String::new(),
             demo: None,
             rpc: None,
@@ -78,20 +92,28 @@ impl Default for ConsoleConfig {
 impl ConsoleConfig {
     /// Finds what [`router`](crate::router) could only report by showing a broker as unreachable.
     pub fn check(&self) -> Result<(), ConfigError> {
-        for (position, broker) in self.brokers.iter().enumerate() {
-            let name = || broker.name.clone();
-            let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
-            let dots_only = broker.name.bytes().all(|byte| byte == b'.');
-            if dots_only || broker.name.len() > 64 || !broker.name.bytes().all(plain) {
-                return Err(ConfigError::BadName { name: name() });
-            }
-            if self.brokers[..position].iter().any(|earlier| earlier.name == broker.name) {
-                return Err(ConfigError::NameTwice { name: name() });
-            }
-            base_address(&broker.admin_url)?;
-        }
+        check_sources(self.brokers.iter().map(|broker| (broker.name.as_str(), broker.admin_url.as_str())))?;
+        check_sources(self.proxies.iter().map(|proxy| (proxy.name.as_str(), proxy.admin_url.as_str())))?;
         [&self.demo, &self.rpc].into_iter().flatten().try_for_each(|url| base_address(url).map(drop))
     }
+}
+
+/// Names and addresses of one kind of source.
+fn check_sources<'a>(sources: impl Iterator<Item = (&'a str, &'a str)>) -> Result<(), ConfigError> {
+    let mut names = Vec::new();
+    for (name, url) in sources {
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+        let dots_only = name.bytes().all(|byte| byte == b'.');
+        if dots_only || name.len() > 64 || !name.bytes().all(plain) {
+            return Err(ConfigError::BadName { name: name.to_owned() });
+        }
+        if names.contains(&name) {
+            return Err(ConfigError::NameTwice { name: name.to_owned() });
+        }
+        names.push(name);
+        base_address(url)?;
+    }
+    Ok(())
 }
 
 /// `scheme://authority` of a base address, without a slash at its end.

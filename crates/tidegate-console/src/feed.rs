@@ -16,8 +16,9 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::MissedTickBehavior;
 use tracing::debug;
 
-use crate::admin_client::AdminClient;
+use crate::admin_client::{AdminClient, AdminError};
 use crate::frame::{Extras, Found, Frame, FrameId};
+use crate::neighbours::{NeighbourLedger, NeighbourSnapshot, Proxy};
 use crate::series::{Columns, SeriesBook};
 use crate::snapshot::BrokerSnapshot;
 use crate::view::{Broker, Ledger, RowId};
@@ -25,7 +26,7 @@ use crate::view::{Broker, Ledger, RowId};
 /// Event streams open at once; the next is answered 503.
 pub const MAX_WATCHERS: usize = 100;
 
-/// A broker to poll.
+/// A broker or a proxy to poll.
 #[derive(Clone, Debug)]
 pub(crate) struct Source {
     pub(crate) name: Arc<str>,
@@ -36,6 +37,7 @@ pub(crate) struct Source {
 #[derive(Debug)]
 pub(crate) struct Feed {
     sources: Vec<Source>,
+    proxies: Vec<Source>,
     extras: Extras,
     poll_interval: Duration,
     stop: Option<watch::Receiver<bool>>,
@@ -53,9 +55,17 @@ struct State {
     series: SeriesBook,
 }
 
+/// What a run of the poller remembers of its last round.
+#[derive(Default)]
+struct Ledgers {
+    brokers: Ledger,
+    proxies: NeighbourLedger,
+}
+
 /// What a feed is made of.
 pub(crate) struct FeedConfig {
     pub(crate) sources: Vec<Source>,
+    pub(crate) proxies: Vec<Source>,
     pub(crate) extras: Extras,
     pub(crate) poll_interval: Duration,
     pub(crate) stop: Option<watch::Receiver<bool>>,
@@ -72,12 +82,13 @@ struct Watcher {
 
 impl Feed {
     pub(crate) fn new(config: FeedConfig) -> Arc<Self> {
-        let FeedConfig { sources, extras, poll_interval, stop } = config;
+        let FeedConfig { sources, proxies, extras, poll_interval, stop } = config;
         // Any number that another run of this process is unlikely to have.
         #[expect(clippy::cast_possible_truncation, reason = "half of a random number is one")]
         let epoch = RandomState::new().hash_one(0) as u32;
         Arc::new(Self {
             sources,
+            proxies,
             extras,
             poll_interval,
             stop,
@@ -124,10 +135,10 @@ impl Feed {
     }
 
     async fn poll(self: Arc<Self>) {
-        debug!(brokers = self.sources.len(), "polling begins");
-        let mut ledger = Ledger::default();
+        debug!(brokers = self.sources.len(), proxies = self.proxies.len(), "polling begins");
+        let mut ledgers = Ledgers::default();
         // Differences need two rounds: the first would show a standstill that is none.
-        self.ask_all(&mut ledger).await;
+        self.ask_all(&mut ledgers).await;
         let mut ticks = tokio::time::interval(self.poll_interval);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         ticks.tick().await;
@@ -143,7 +154,7 @@ impl Feed {
                 return;
             }
             drop(state);
-            let found = self.ask_all(&mut ledger).await;
+            let found = self.ask_all(&mut ledgers).await;
             let mut state = self.state();
             state.series.push(&found.brokers, &found.rows);
             state.sequence += 1;
@@ -154,8 +165,30 @@ impl Feed {
         }
     }
 
-    /// One round: all brokers at once, so that the slowest, not the sum, sets the pace.
-    async fn ask_all(&self, ledger: &mut Ledger) -> Found {
+    /// One round: all at once, so that the slowest, not the sum, sets the pace.
+    async fn ask_all(&self, ledgers: &mut Ledgers) -> Found {
+        let Ledgers { brokers, proxies } = ledgers;
+        let (found, proxies) = tokio::join!(self.ask_brokers(brokers), self.ask_proxies(proxies));
+        Found { proxies, ..found }
+    }
+
+    async fn ask_proxies(&self, ledger: &mut NeighbourLedger) -> Vec<Proxy> {
+        let ask = |source: &Source| {
+            let Source { name, client } = source.clone();
+            async move { (name, client.read::<NeighbourSnapshot>("/api/v1/neighbours").await) }
+        };
+        let answers = join_all(self.proxies.iter().map(ask)).await.into_iter();
+        let view = |(name, answer): (Arc<str>, Result<NeighbourSnapshot, AdminError>)| match answer {
+            Ok(snapshot) => ledger.view(name, snapshot),
+            Err(error) => {
+                ledger.forget(&name);
+                Proxy::down(name, with_causes(&error))
+            }
+        };
+        answers.map(view).collect()
+    }
+
+    async fn ask_brokers(&self, ledger: &mut Ledger) -> Found {
         let ask = |source: &Source| {
             let Source { name, client } = source.clone();
             async move { (name, client.read::<BrokerSnapshot>("/api/v1/snapshot").await) }
@@ -172,7 +205,7 @@ impl Feed {
             }
         }
         let (rows, left_out) = ledger.rows(&snapshots);
-        Found { brokers, rows, left_out, extras: self.extras }
+        Found { brokers, rows, proxies: Vec::new(), left_out, extras: self.extras }
     }
 }
 
@@ -232,7 +265,8 @@ mod tests {
 
     fn feed() -> Arc<Feed> {
         let poll_interval = Duration::from_millis(250);
-        Feed::new(FeedConfig { sources: Vec::new(), extras: Extras::default(), poll_interval, stop: None })
+        let (sources, proxies) = (Vec::new(), Vec::new());
+        Feed::new(FeedConfig { sources, proxies, extras: Extras::default(), poll_interval, stop: None })
     }
 
     async fn next(stream: &mut Pin<&mut impl Stream<Item = Result<Bytes, Infallible>>>) -> Bytes {

@@ -6,6 +6,7 @@ use std::sync::OnceLock;
 use bytes::Bytes;
 use serde::Serialize;
 
+use crate::neighbours::Proxy;
 use crate::view::{Broker, Row, RowId};
 
 /// Names a frame across reconnects: the feed's own number, so that ids of an earlier process are not mistaken for ours,
@@ -35,6 +36,7 @@ pub(crate) struct Frame {
     pub(crate) brokers: Vec<Broker>,
     /// In order of their ids.
     pub(crate) rows: Vec<Row>,
+    proxies: Vec<Proxy>,
     left_out: usize,
     extras: Extras,
     delta: Bytes,
@@ -45,6 +47,7 @@ pub(crate) struct Frame {
 pub(crate) struct Found {
     pub(crate) brokers: Vec<Broker>,
     pub(crate) rows: Vec<Row>,
+    pub(crate) proxies: Vec<Proxy>,
     pub(crate) left_out: usize,
     pub(crate) extras: Extras,
 }
@@ -63,6 +66,9 @@ struct Event<'a> {
     /// Rows of the frame before that are no longer there.
     gone: &'a [&'a RowId],
     left_out: usize,
+    /// Absent from a difference when none of them changed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    proxies: Option<&'a [Proxy]>,
     #[serde(flatten)]
     extras: Extras,
 }
@@ -70,14 +76,22 @@ struct Event<'a> {
 impl Frame {
     /// The frame after `before`.
     pub(crate) fn new(id: FrameId, found: Found, before: Option<&Self>) -> Self {
-        let Found { brokers, rows, left_out, extras } = found;
+        let Found { brokers, rows, proxies, left_out, extras } = found;
         let old: BTreeMap<&RowId, &Row> = before.into_iter().flat_map(|f| &f.rows).map(|row| (&row.id, row)).collect();
         let changed: Vec<&Row> = rows.iter().filter(|row| old.get(&row.id) != Some(row)).collect();
         let is_gone = |id: &&RowId| rows.binary_search_by(|row| row.id.cmp(id)).is_err();
         let gone: Vec<&RowId> = old.into_keys().filter(is_gone).collect();
-        let event = Event { brokers: &brokers, rows: &changed, gone: &gone, left_out, extras };
+        let is_new = before.is_none_or(|before| before.proxies != proxies);
+        let event = Event {
+            brokers: &brokers,
+            rows: &changed,
+            gone: &gone,
+            left_out,
+            proxies: is_new.then_some(&*proxies),
+            extras,
+        };
         let delta = encode(id, "delta", &event);
-        Self { id, brokers, rows, left_out, extras, delta, full: OnceLock::new() }
+        Self { id, brokers, rows, proxies, left_out, extras, delta, full: OnceLock::new() }
     }
 
     /// The event for a page whose newest frame is `seen`: the difference if that is the frame before this one, else
@@ -88,8 +102,12 @@ impl Frame {
         }
         let encode_full = || {
             let rows: Vec<&Row> = self.rows.iter().collect();
-            let (left_out, extras) = (self.left_out, self.extras);
-            encode(self.id, "full", &Event { brokers: &self.brokers, rows: &rows, gone: &[], left_out, extras })
+            let (left_out, extras, proxies) = (self.left_out, self.extras, Some(&*self.proxies));
+            encode(
+                self.id,
+                "full",
+                &Event { brokers: &self.brokers, rows: &rows, gone: &[], left_out, proxies, extras },
+            )
         };
         self.full.get_or_init(encode_full).clone()
     }
@@ -111,7 +129,7 @@ mod tests {
         let topics: Vec<_> = depths.iter().map(|(name, d)| serde_json::json!({"name": name, "depth": d})).collect();
         let snapshot: BrokerSnapshot = serde_json::from_value(serde_json::json!({ "topics": topics })).expect("valid");
         let (rows, left_out) = Ledger::default().rows(&[("b".into(), snapshot)]);
-        let found = Found { brokers: Vec::new(), rows, left_out, extras: Extras::default() };
+        let found = Found { brokers: Vec::new(), rows, proxies: Vec::new(), left_out, extras: Extras::default() };
         Frame::new(FrameId { epoch: 0xab, sequence }, found, before)
     }
 
@@ -132,6 +150,7 @@ mod tests {
         let names: Vec<_> = delta["rows"].as_array().expect("rows").iter().map(|row| row["topic"].clone()).collect();
         assert_eq!(names, ["b", "d"]);
         assert_eq!(delta["gone"][0]["topic"], "c");
+        assert!(delta.get("proxies").is_none(), "there is nothing new about them");
         assert_eq!(delta["gone"].as_array().map(Vec::len), Some(1));
     }
 

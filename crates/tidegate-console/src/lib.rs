@@ -1,9 +1,9 @@
 //! The web console: its API, its event stream and the embedded pages.
 //!
-//! The console knows brokers only by their admin API, which it reads over HTTP. While somebody watches, one poller asks
-//! every broker for its snapshot four times a second, derives rates from differences of counters, and streams the
-//! result to at most [`MAX_WATCHERS`] pages. Writes (limits, pause, empty, undo, the demo's load) are passed on to the
-//! broker after the console's own token was checked.
+//! The console knows brokers and proxies only by their admin API, which it reads over HTTP. While somebody watches, one
+//! poller asks each of them for its snapshot four times a second, derives rates from differences of counters, and streams
+//! the result to at most [`MAX_WATCHERS`] pages. Writes (limits, pause, empty, undo, a proxy's mode, the demo's load) are
+//! passed on after the console's own token was checked.
 //!
 //! | module | job |
 //! |---|---|
@@ -11,6 +11,7 @@
 //! | `snapshot` | the admin API's snapshot, as far as the console reads it |
 //! | `rates` | counters to rates |
 //! | `view` | what a page is shown: rows and brokers |
+//! | `neighbours` | what a page is shown of proxies: who uses what, who lends, who was refused |
 //! | `series` | the last five minutes of each row |
 //! | `frame` | one state of everything, as a whole and as the difference to the one before |
 //! | `feed` | the shared poller and its watchers |
@@ -48,6 +49,7 @@ pub mod config;
 mod feed;
 mod frame;
 mod guard;
+mod neighbours;
 mod problem;
 mod rates;
 mod series;
@@ -55,5 +57,5 @@ mod snapshot;
 mod view;
 
 pub use api::router;
-pub use config::{BrokerSource, ConfigError, ConsoleConfig};
+pub use config::{BrokerSource, ConfigError, ConsoleConfig, ProxySource};
 pub use feed::MAX_WATCHERS;

@@ -126,6 +126,51 @@ async fn a_broker_that_is_down_is_named_and_the_others_go_on() {
     assert_eq!(first.data["rows"].as_array().map(Vec::len), Some(2));
 }
 
+/// A proxy of 60 tenants, of which `t59` is refused 10 times in each 250 ms.
+fn crowded() -> Broker {
+    let polls = std::sync::atomic::AtomicU64::new(0);
+    let polls = std::sync::Arc::new(polls);
+    Broker::start(move |request, _| {
+        assert_eq!(request.path, "/api/v1/neighbours");
+        let poll = polls.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let tenant = |i: u64| {
+            let refused = if i == 59 { poll * 10 } else { 0 };
+            serde_json::json!({
+                "name": format!("t{i}"), "lane": "share", "weight": 1, "refused": {"request": refused},
+                "resources": [{"name": "requests", "share": 10.0, "used": i, "refused_share": refused}],
+            })
+        };
+        let tenants: Vec<_> = (0..60).map(tenant).collect();
+        let resource = serde_json::json!({"name": "requests", "kind": "counter", "capacity": 100.0, "learnt": true});
+        let lending = [serde_json::json!({"from": "t0", "to": "t59", "resource": "requests", "amount": 4.0})];
+        let all = serde_json::json!({
+            "at_ms": poll * 250, "mode": "restrict", "resources": [resource], "tenants": tenants, "lending": lending,
+        });
+        Answer::ok(all.to_string())
+    })
+}
+
+#[tokio::test]
+async fn a_page_sees_a_proxys_busiest_neighbours_and_the_sum_of_the_rest() {
+    let proxy = crowded();
+    let console = Console::with(|config| config.proxies = vec![proxy.proxy("p0"), fake::no_proxy("p1")]);
+    let mut events = console.watch(None).await;
+    let data = events.next().await.data;
+    let shown = &data["proxies"][0];
+    assert_eq!(
+        (&shown["name"], &shown["mode"], &shown["error"]),
+        (&json("\"p0\""), &json("\"restrict\""), &json("null"))
+    );
+    let tenants = shown["tenants"].as_array().expect("tenants");
+    assert_eq!((tenants.len(), &shown["rest"]["tenants"]), (50, &json("10")));
+    let noisy = tenants.iter().find(|tenant| tenant["name"] == "t59").expect("the busiest");
+    assert_eq!(noisy["refused_per_s"]["request"], json("40.0"), "by the proxy's own clock");
+    assert_eq!(shown["lending"][0]["to"], "t59");
+    let error = data["proxies"][1]["error"].as_str().expect("an error");
+    assert!(error.starts_with("cannot be reached at http://127.0.0.1:"), "{error}");
+    assert_eq!(events.next().await.data["proxies"][0]["at_ms"], 500);
+}
+
 #[tokio::test]
 async fn series_fill_while_somebody_watches() {
     let broker = ticking();

@@ -132,6 +132,22 @@ async fn the_demo_is_there_when_it_was_named() {
 }
 
 #[tokio::test]
+async fn a_proxys_mode_is_switched_with_the_token_alone() {
+    let proxy = echo();
+    let console = Console::with(|config| config.proxies = vec![proxy.proxy("p0")]);
+    let body = r#"{"mode":"stats"}"#;
+    let path = "/api/v1/proxies/p0/mode";
+    assert_eq!(console.send(Method::POST, path, &[], body).await.status, StatusCode::UNAUTHORIZED);
+    assert_eq!(console.send(Method::PUT, path, &[TOKEN], body).await.status, StatusCode::METHOD_NOT_ALLOWED);
+    let unknown = console.send(Method::POST, "/api/v1/proxies/p1/mode", &[TOKEN], body).await;
+    assert_eq!((unknown.status, proxy.requests()), (StatusCode::NOT_FOUND, 0));
+    let answer = console.send(Method::POST, path, &[TOKEN], body).await;
+    assert_eq!((answer.status, answer.json()["path"].as_str()), (StatusCode::OK, Some("/api/v1/neighbours/mode")));
+    let seen = proxy.last();
+    assert_eq!((seen.method.as_str(), seen.authorization.as_str(), &*seen.body), ("POST", "Bearer proxy-token", body));
+}
+
+#[tokio::test]
 async fn an_rpc_server_is_there_when_it_was_named_and_is_only_read() {
     let server = echo();
     let console = Console::with(|config| config.rpc = Some(server.url()));
@@ -148,7 +164,7 @@ async fn an_rpc_server_is_there_when_it_was_named_and_is_only_read() {
 #[tokio::test]
 async fn the_page_is_served_with_its_guards_and_nothing_else_is() {
     let console = Console::before(&[]);
-    for path in ["/", "/demo", "/rpc"] {
+    for path in ["/", "/demo", "/rpc", "/neighbours"] {
         let page = console.send(Method::GET, path, &[], "").await;
         assert_eq!((page.status, page.header("content-type")), (StatusCode::OK, "text/html; charset=utf-8"));
         let policy = page.header("content-security-policy");
@@ -184,5 +200,5 @@ async fn the_pages_stay_small() {
     for name in ["app.js", "app.css", "favicon.svg", "index.html"] {
         bytes += console.send(Method::GET, &format!("/assets/{name}"), &[], "").await.body.len();
     }
-    assert!((50_000..150_000).contains(&bytes), "{bytes} bytes");
+    assert!((50_000..170_000).contains(&bytes), "{bytes} bytes");
 }

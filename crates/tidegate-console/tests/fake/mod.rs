@@ -14,7 +14,7 @@ use http_body_util::{BodyExt, Full};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
-use tidegate_console::{BrokerSource, ConsoleConfig, router};
+use tidegate_console::{BrokerSource, ConsoleConfig, ProxySource, router};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
@@ -97,6 +97,10 @@ impl Broker {
         BrokerSource { name: name.to_owned(), admin_url: self.url(), token: Some("broker-token".to_owned()) }
     }
 
+    pub(crate) fn proxy(&self, name: &str) -> ProxySource {
+        ProxySource { name: name.to_owned(), admin_url: self.url(), token: Some("proxy-token".to_owned()) }
+    }
+
     pub(crate) fn requests(&self) -> u64 {
         self.log.lock().expect("no panic").requests
     }
@@ -115,6 +119,12 @@ pub(crate) fn nobody(name: &str) -> BrokerSource {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("bound");
     BrokerSource { name: name.to_owned(), admin_url: format!("http://{address}"), token: None }
+}
+
+/// A proxy that does not answer.
+pub(crate) fn no_proxy(name: &str) -> ProxySource {
+    let BrokerSource { name, admin_url, token } = nobody(name);
+    ProxySource { name, admin_url, token }
 }
 
 /// Quick, since tests wait for frames.

@@ -2,6 +2,7 @@
 
 import type { RowId } from "./model";
 import type { Change, Contract, Wanted } from "./limit";
+import type { Mode } from "./proxy_model";
 import { token } from "./token";
 
 /** An answer that is an error, in the words of the console or broker. */
@@ -72,6 +73,7 @@ export const undoLimit = (id: RowId) => post<Applied>(`${broker(id)}/limits/undo
 export const limitHistory = (id: RowId) => read<Change[]>(`${broker(id)}/limits/history`);
 export const clientsOf = (id: RowId) => read<{ channel: string; clients: Client[] }[]>(`${broker(id)}/clients/${segments(id)}`);
 export const seriesOf = (id: RowId) => `series/${encodeURIComponent(id.broker)}/${segments(id)}`;
+export const setMode = (proxy: string, mode: Mode) => post(`proxies/${encodeURIComponent(proxy)}/mode`, { mode });
 export function act(id: RowId, action: "pause" | "unpause" | "empty"): Promise<unknown> {
   const channel = id.channel === null ? "" : `/channels/${encodeURIComponent(id.channel)}`;
   return post(`${broker(id)}/topics/${encodeURIComponent(id.topic)}${channel}/${action}`);

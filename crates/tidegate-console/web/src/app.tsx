@@ -5,6 +5,7 @@ import { Demo } from "./demo";
 import { Live } from "./live";
 import { warningsOf } from "./model";
 import { RowView } from "./row";
+import { ProxyLive } from "./proxy_live";
 import { useRoute } from "./route";
 import { RpcLive } from "./rpc_live";
 import { type Connection, useLive } from "./store";
@@ -15,11 +16,13 @@ export function App() {
   const { state, connection } = useLive();
   const warnings = warningsOf(state);
   const showDemo = state.has_demo || route.view === "demo";
-  // The demo of overload control and an RPC server have no brokers.
-  const elsewhere = route.view === "demo" || route.view === "rpc";
+  // The demos of RPC and of neighbours, an RPC server and a proxy have no brokers.
+  const elsewhere = route.view !== "live" && route.view !== "row";
   const showTopics = state.brokers.length > 0 || !elsewhere;
   const showRpc = state.has_rpc || route.view === "rpc";
-  const title = route.view === "demo" ? "Demo" : route.view === "rpc" ? "RPC" : route.view === "row" ? route.id.channel ?? route.id.topic : "Topics";
+  const showNeighbours = state.proxies.length > 0 || route.view === "neighbours";
+  const titles = { demo: "Demo", rpc: "RPC", neighbours: "Neighbours", live: "Topics" };
+  const title = route.view === "row" ? route.id.channel ?? route.id.topic : titles[route.view];
   useEffect(() => {
     document.title = `${title} – Tidegate`;
   }, [title]);
@@ -36,6 +39,7 @@ export function App() {
         <nav aria-label="Views">
           {showTopics && tab("/", "Topics", !elsewhere)}
           {showRpc && tab("/rpc", "RPC", route.view === "rpc")}
+          {showNeighbours && tab("/neighbours", "Neighbours", route.view === "neighbours")}
           {showDemo && tab("/demo", "Demo", route.view === "demo")}
         </nav>
         <Token />
@@ -52,6 +56,7 @@ export function App() {
       <main class={connection === "lost" ? "stale" : ""}>
         {route.view === "demo" ? <Demo />
           : route.view === "rpc" ? <RpcLive />
+          : route.view === "neighbours" ? <ProxyLive />
           : route.view === "row" ? <RowView key={`${route.id.broker}/${route.id.topic}/${route.id.channel}`} id={route.id} />
             : <Live />}
       </main>

@@ -11,6 +11,8 @@ export interface Line {
   color: string;
   values: (number | null)[];
   dashed?: boolean;
+  /** Filled down to the axis. Lines that follow are drawn over it, so that the topmost layer of a stack comes first. */
+  fill?: boolean;
 }
 
 export interface ChartProps {
@@ -28,6 +30,8 @@ export interface ChartProps {
   ago?: boolean;
   /** The ends of a delay axis, where two charts are compared; else it follows the values. */
   range?: [number, number];
+  /** How an amount is written at the axis of counts. */
+  amount?: (value: number) => string;
 }
 
 const css = (name: string) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -46,7 +50,7 @@ function useTheme(): number {
 
 function options(props: ChartProps, width: number): uPlot.Options {
   const isDelay = props.scale === "delay";
-  const { range } = props;
+  const { range, amount = (value: number) => (Number.isInteger(value) ? formatCount(value) : formatRate(value)) } = props;
   const axis = { stroke: css("--muted"), grid: { stroke: css("--grid"), width: 1 }, ticks: { show: false }, font: "12px system-ui, sans-serif" };
   return {
     width,
@@ -64,21 +68,22 @@ function options(props: ChartProps, width: number): uPlot.Options {
       { ...axis, size: 26, space: 80, ...(props.ago ? agoMarks : { values: (_, ticks) => ticks.map(clockTime) }) },
       {
         ...axis,
-        size: 58,
+        size: props.amount === undefined ? 58 : 74,
         space: 28,
         // Only the powers of ten: the lines between them are more than the eye sorts out.
         ...(isDelay ? {
           splits: (_: uPlot, __: number, min: number, max: number) => powersOfTen(min, max, 8),
           filter: (_: uPlot, powers: number[]) => powers,
         } : {}),
-        values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : isDelay ? axisDelay(tick) : Number.isInteger(tick) ? formatCount(tick) : formatRate(tick))),
+        values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : isDelay ? axisDelay(tick) : amount(tick))),
       },
     ],
     series: [
       {},
       ...props.lines.map((line): uPlot.Series => ({
         stroke: css(line.color),
-        width: line.dashed ? 1.5 : 2,
+        width: line.dashed ? 1.5 : line.fill ? 1 : 2,
+        ...(line.fill ? { fill: css(line.color), stroke: css("--surface") } : {}),
         ...(line.dashed ? { dash: [6, 5] } : {}),
         points: { show: false },
         spanGaps: !!line.dashed,

@@ -5,6 +5,8 @@ import { formatDelay, formatPercent, formatRate, plainDelay } from "./format";
 import { type DemoState, harmOf, sharedRange, type Side, verdict } from "./demo_state";
 import { LoadControls, plainSlider } from "./load_controls";
 import { newest, usePolled } from "./poll";
+import { NeighboursDemo } from "./proxy_demo";
+import type { NeighboursState } from "./proxy_demo_state";
 import { RpcDemo } from "./rpc_demo";
 import type { RpcState } from "./rpc_state";
 import { SideFigures } from "./side";
@@ -15,13 +17,14 @@ const POLL_MS = 250;
 const SPAN_MS = 60_000;
 
 /** Whichever demo runs. */
-type AnyDemo = DemoState | RpcState;
+type AnyDemo = DemoState | RpcState | NeighboursState;
 
 export function Demo() {
   const { seen: state, error } = usePolled<AnyDemo, AnyDemo>("demo/state", POLL_MS, newest);
   if (state === null) {
     return <><h1 tabIndex={-1}>Demo</h1><p class="empty" role="status">{error || "Waiting for the first figures …"}</p></>;
   }
+  if (state.kind === "neighbours") return <NeighboursDemo state={state} error={error} />;
   if (state.kind === "rpc") return <RpcDemo state={state} error={error} />;
   const [without, withLimit] = state.sides;
   return (

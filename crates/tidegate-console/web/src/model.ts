@@ -1,5 +1,7 @@
 // What the event stream says, and how the page keeps it. Pure: no browser, no clock.
 
+import type { Proxy } from "./proxy_model";
+
 /** Quantiles in microseconds; all zero while `count` is. */
 export interface Delay { count: number; p50: number; p99: number; p999: number }
 
@@ -62,6 +64,8 @@ export interface Update {
   rows: Row[];
   gone: RowId[];
   left_out: number;
+  /** Absent from a difference when none of them changed. */
+  proxies?: Proxy[];
   has_demo: boolean;
   has_rpc: boolean;
 }
@@ -70,11 +74,12 @@ export interface State {
   brokers: Broker[];
   rows: Map<string, Row>;
   left_out: number;
+  proxies: Proxy[];
   has_demo: boolean;
   has_rpc: boolean;
 }
 
-export const nothing: State = { brokers: [], rows: new Map(), left_out: 0, has_demo: false, has_rpc: false };
+export const nothing: State = { brokers: [], rows: new Map(), left_out: 0, proxies: [], has_demo: false, has_rpc: false };
 
 /** A key for maps. No name holds a slash. */
 export function keyOf(id: RowId): string {
@@ -86,16 +91,18 @@ export function apply(state: State, kind: "full" | "delta", update: Update): Sta
   const rows = new Map(kind === "full" ? [] : state.rows);
   for (const id of update.gone) rows.delete(keyOf(id));
   for (const row of update.rows) rows.set(keyOf(row), row);
-  return { brokers: update.brokers, rows, left_out: update.left_out, has_demo: update.has_demo, has_rpc: update.has_rpc };
+  const { brokers, left_out, proxies = state.proxies, has_demo, has_rpc } = update;
+  return { brokers, rows, left_out, proxies, has_demo, has_rpc };
 }
 
 /** Everything an operator should see: unreachable brokers first, then what brokers warn of. */
 export function warningsOf(state: State): string[] {
   const from = (broker: Broker, text: string) => (state.brokers.length > 1 ? `${broker.name}: ${text}` : text);
   const down = state.brokers.flatMap((b) => (b.error === null ? [] : [`Broker ${b.name} ${b.error}`]));
+  const gone = state.proxies.flatMap((p) => (p.error === null ? [] : [`Proxy ${p.name} ${p.error}`]));
   const warned = state.brokers.flatMap((b) => b.warnings.map((warning) => from(b, warning)));
   const cut = state.left_out > 0 ? [`${state.left_out} topics and channels are not shown: there are too many`] : [];
-  return [...down, ...warned, ...cut];
+  return [...down, ...gone, ...warned, ...cut];
 }
 
 export type SortKey =

@@ -3,6 +3,7 @@
 import { useEffect, useState } from "preact/hooks";
 import { read } from "./api";
 import { apply, nothing, type RowId, keyOf, type State, type Update } from "./model";
+import { remember, type SharePoint } from "./proxy_model";
 import { pushSpark, type Spark } from "./series";
 
 export type Connection = "connecting" | "live" | "lost";
@@ -13,6 +14,8 @@ class Store {
   state: State = nothing;
   connection: Connection = "connecting";
   readonly sparks = new Map<string, Spark>();
+  /** By proxy: the shares of the last minutes. */
+  readonly shares = new Map<string, SharePoint[]>();
   private readonly listeners = new Set<() => void>();
   private source: EventSource | null = null;
   private sparkedAt = 0;
@@ -61,6 +64,7 @@ class Store {
       this.sparkedAt = now;
       this.pushSparks();
     }
+    for (const proxy of update.proxies ?? []) this.shares.set(proxy.name, remember(this.shares.get(proxy.name) ?? [], proxy));
     this.tell();
   }
 

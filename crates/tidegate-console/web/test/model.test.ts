@@ -3,6 +3,7 @@ import { test } from "node:test";
 import { apply, keyOf, nothing, type Row, select, type Update, warningsOf } from "../src/model";
 import { append, emptyColumns, prepend, pushSpark, SPAN_MS, SPARK_POINTS, sparkPath } from "../src/series";
 import { addressOf, routeOf } from "../src/route";
+import { down } from "./proxies";
 import { row } from "./rows";
 
 const update = (rows: Row[], gone: Row[] = []): Update => ({ brokers: [], rows, gone, left_out: 0, has_demo: false, has_rpc: false });
@@ -18,6 +19,14 @@ test("a delta changes what it names and keeps the rest as the same objects", () 
   assert.equal(after.rows.get(keyOf(b))?.depth, 7);
   assert.equal(before.rows.get(keyOf(b))?.depth, 0, "the state before is untouched");
   assert.deepEqual([...apply(after, "full", update([c])).rows.keys()], ["b/c"]);
+});
+
+test("proxies stay as they were when an event says nothing of them", () => {
+  const proxy = down("p", "is down");
+  const before = apply(nothing, "full", { ...update([]), proxies: [proxy] });
+  assert.deepEqual(apply(before, "delta", update([])).proxies, [proxy]);
+  assert.deepEqual(apply(before, "delta", { ...update([]), proxies: [] }).proxies, []);
+  assert.deepEqual(warningsOf(before), ["Proxy p is down"]);
 });
 
 test("rows are topics in order, each with its channels", () => {
@@ -78,5 +87,6 @@ test("addresses lead back to their view", () => {
   }
   assert.deepEqual(routeOf("/demo", ""), { view: "demo" });
   assert.deepEqual(routeOf("/rpc", ""), { view: "rpc" });
+  assert.deepEqual(routeOf("/neighbours", ""), { view: "neighbours" });
   assert.deepEqual(routeOf("/", "?broker=b"), { view: "live" });
 });
