@@ -7,20 +7,12 @@ use axum::http::header::{AUTHORIZATION, CACHE_CONTROL, HOST, ORIGIN, WWW_AUTHENT
 use axum::http::{HeaderName, HeaderValue, Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use tidegate_runtime::access::{Asked, Guard};
+use tidegate_runtime::access::{Asked, Denied, Guard};
 
 use super::problem::Problem;
 
 pub(super) async fn guard(State(guard): State<Arc<Guard>>, request: Request, next: Next) -> Response {
-    let text = |name: HeaderName| request.headers().get(name).map(|value| value.to_str().unwrap_or("?"));
-    let allowed = guard.check(Asked {
-        reads: matches!(*request.method(), Method::GET | Method::HEAD),
-        path: request.uri().path(),
-        host: text(HOST),
-        origin: text(ORIGIN),
-        authorization: text(AUTHORIZATION),
-    });
-    let mut response = match allowed {
+    let mut response = match check(&guard, &request) {
         Ok(()) => next.run(request).await,
         Err(denied) => {
             let (kind, title) = denied.kind();
@@ -36,4 +28,15 @@ pub(super) async fn guard(State(guard): State<Arc<Guard>>, request: Request, nex
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     response
+}
+
+fn check(guard: &Guard, request: &Request) -> Result<(), Denied> {
+    let text = |name: HeaderName| request.headers().get(name).map(|value| value.to_str().unwrap_or("?"));
+    guard.check(Asked {
+        reads: matches!(*request.method(), Method::GET | Method::HEAD),
+        path: request.uri().path(),
+        host: text(HOST),
+        origin: text(ORIGIN),
+        authorization: text(AUTHORIZATION),
+    })
 }

@@ -145,8 +145,8 @@ fn tenants(page: &mut Page, snapshot: &Snapshot) {
             page.row("tenant_refused_total", &[("tenant", &label), ("stage", stage)], float(count));
         }
     }
-    for at in 0..if others.is_empty() { 0 } else { 4 } {
-        let (stage, _) = stages(&others[0])[at];
+    let Some(first) = others.first() else { return };
+    for (at, (stage, _)) in stages(first).into_iter().enumerate() {
         let sum: u64 = others.iter().map(|tenant| stages(tenant)[at].1).sum();
         page.row("tenant_refused_total", &[("tenant", OTHER), ("stage", stage)], float(sum));
     }
@@ -193,8 +193,8 @@ fn upstreams(page: &mut Page, config: &Config, live: &Live) {
         page.head(name, help, kind);
         for (upstream, live) in counted() {
             for (server, live) in upstream.servers.iter().zip(&live.servers) {
-                let labels = [("upstream", upstream.name.as_str()), ("server", &server.to_string())];
-                page.row(name, &labels, figure(live));
+                let server = server.to_string();
+                page.row(name, &[("upstream", upstream.name.as_str()), ("server", server.as_str())], figure(live));
             }
         }
     }
