@@ -14,19 +14,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A rate that another thread may change at any time.
 #[derive(Debug)]
-struct LiveRate(AtomicU64);
+pub(crate) struct LiveRate(AtomicU64);
 
 impl LiveRate {
-    fn new(per_s: f64) -> Self {
+    pub(crate) fn new(per_s: f64) -> Self {
         Self(AtomicU64::new(clean(per_s).to_bits()))
     }
 
     // Relaxed: the number stands for itself, nothing else is published with it.
-    fn set(&self, per_s: f64) {
+    pub(crate) fn set(&self, per_s: f64) {
         self.0.store(clean(per_s).to_bits(), Ordering::Relaxed);
     }
 
-    fn per_s(&self) -> f64 {
+    pub(crate) fn per_s(&self) -> f64 {
         f64::from_bits(self.0.load(Ordering::Relaxed))
     }
 }
