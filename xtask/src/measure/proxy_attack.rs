@@ -184,8 +184,17 @@ fn run(bench: &Bench, upstream: &str, attempt: &Attempt) -> Result<Figure> {
         process::output(Command::new("prlimit").args(["--pid", &pid, FEW_FILES]))?;
     }
     let mut command = pinned("1");
-    command.args(["prlimit", "--nofile=65536:65536"]).arg(bench.places.tidegate());
-    command.args(["attack", attempt.script, "--json", "--host", B, "--victim-host", A, "--pid", &pid]);
+    command.arg(bench.places.tidegate()).args([
+        "attack",
+        attempt.script,
+        "--json",
+        "--host",
+        B,
+        "--victim-host",
+        A,
+        "--pid",
+        &pid,
+    ]);
     command.args(["--target", if attempt.is_tls { &proxy.tls } else { &proxy.plain }]);
     command.args(["--seconds", bench.size("10", "2"), "--calm-seconds", bench.size("3", "1")]);
     if attempt.is_tls {

@@ -237,7 +237,9 @@ impl Asking {
     fn end(&self, when: When, due: Instant, answer: Result<(), Miss>) {
         let at = clock::now();
         let counts = &mut self.counts.borrow_mut()[when as usize];
-        match answer {
+        // A thread that was held up may find the answer only after its time, and before the timer's end.
+        let is_late = at.nanos_since(due) > DEADLINE_NS;
+        match answer.and(if is_late { Err(Miss::Late) } else { Ok(()) }) {
             Ok(()) => {
                 counts.good += 1;
                 counts.response.record(due, at);

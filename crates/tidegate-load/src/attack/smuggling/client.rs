@@ -91,6 +91,10 @@ pub(super) fn answers(bytes: &[u8]) -> Vec<Answer> {
             Body::ToTheEnd => &[],
         };
     }
+    // Some proxies still know HTTP/0.9, whose answers are nothing but a body.
+    if let Some(seen) = std::str::from_utf8(rest).ok().and_then(|text| text.trim_end().strip_prefix("X-Seen: ")) {
+        answers.push(Answer { status: 200, seen: Some(seen.to_owned()) });
+    }
     answers
 }
 
@@ -149,6 +153,8 @@ mod tests {
         assert_eq!(found, expected);
         assert_eq!(answers(b"HTTP/1.1 200 OK\r\nContent-Le"), []);
         assert_eq!(answers(b"<html>no head</html>\r\n\r\n"), []);
+        let without_a_head = [Answer { status: 200, seen: Some("GET /a".to_owned()) }];
+        assert_eq!(answers(b"X-Seen: GET /a\n"), without_a_head);
     }
 
     proptest::proptest! {

@@ -172,9 +172,7 @@ impl Log {
         live.answered += reading.length;
         let mut answers = Vec::new();
         for request in &reading.requests {
-            // No body, so that an answer is one to HEAD as well.
-            let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: 0\r\nX-Seen: {request}\r\n\r\n");
-            answers.extend_from_slice(answer.as_bytes());
+            answers.extend_from_slice(answer(request).as_bytes());
         }
         live.requests.extend(reading.requests);
         if reading.fault.is_some() {
@@ -182,6 +180,13 @@ impl Log {
         }
         (answers, reading.fault.is_some() || live.bytes.len() > BYTES_MAX)
     }
+}
+
+/// Says what it is an answer to in its head, and again in its body: an answer of HTTP/0.9 has no head.
+fn answer(request: &str) -> String {
+    let body = format!("X-Seen: {request}\n");
+    let sent = if request.starts_with("HEAD ") { "" } else { &*body };
+    format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\nX-Seen: {request}\r\n\r\n{sent}", body.len())
 }
 
 #[cfg(test)]
@@ -194,11 +199,11 @@ mod tests {
         let mut client = TcpStream::connect(recorder.address()).unwrap();
         let sent = b"GET /a HTTP/1.1\r\nHost: a\r\n\r\nGET /b HTTP/1.1\r\nHost: a\r\n\r\n";
         client.write_all(sent).unwrap();
-        let expected = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\nX-Seen: GET /a\r\n\r\n\
-                        HTTP/1.1 200 OK\r\nContent-Length: 0\r\nX-Seen: GET /b\r\n\r\n";
+        let expected = answer("GET /a") + &answer("GET /b");
         let mut answers = vec![0; expected.len()];
         client.read_exact(&mut answers).unwrap();
         assert_eq!(String::from_utf8(answers).unwrap(), expected);
+        assert!(answer("HEAD /a").ends_with("\r\n\r\n"));
         let requests = vec!["GET /a".to_owned(), "GET /b".to_owned()];
         assert_eq!(recorder.take(), [Connection { bytes: sent.to_vec(), requests }]);
         assert_eq!(recorder.take(), []);
@@ -216,6 +221,6 @@ mod tests {
         let mut rest = Vec::new();
         // Closed: the end comes, or a reset.
         let _ = client.read_to_end(&mut rest);
-        assert!(rest.ends_with(b"\r\n\r\n"));
+        assert!(rest.ends_with(b"X-Seen: GET /a\n"));
     }
 }
