@@ -7,10 +7,11 @@
 use core::hint::black_box;
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
-use std::sync::{Barrier, Mutex};
+use std::sync::Barrier;
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use tidegate_core::Instant;
+use tidegate_rpc::io::layer::BriefLock;
 use tidegate_rpc::machine::credits::{Config, CreditServer};
 use tidegate_rpc::machine::{Ask, Done, Server, SessionId, Signal, Tenant, Ticket, Verdict};
 use tidegate_runtime::clock;
@@ -31,13 +32,13 @@ struct Served {
 }
 
 impl Served {
-    fn new() -> Mutex<Self> {
+    fn new() -> BriefLock<Self> {
         let now = Instant::from_nanos(1_000_000_000);
         let mut machine = CreditServer::new(Config::default(), 4 * CALLS, now);
         for _ in 0..CLIENTS {
             machine.open(Tenant(0), now).expect("the table has room");
         }
-        Mutex::new(Self { machine, now, next: 0 })
+        BriefLock::new(Self { machine, now, next: 0 })
     }
 
     fn request(&mut self) -> Verdict {
@@ -62,22 +63,22 @@ impl Served {
 }
 
 /// Everything after the verdict.
-fn finish(served: &Mutex<Served>, verdict: Verdict) {
+fn finish(served: &BriefLock<Served>, verdict: Verdict) {
     let ended = match verdict {
-        Verdict::Admit(ticket) => match served.lock().expect("nobody panics").start(ticket) {
+        Verdict::Admit(ticket) => match served.lock().start(ticket) {
             Verdict::Admit(ticket) => (ticket, Done::Served),
             Verdict::Shed(ticket, _) => (ticket, Done::Shed),
         },
         Verdict::Shed(ticket, _) => (ticket, Done::Shed),
     };
-    served.lock().expect("nobody panics").done(ended.0, ended.1);
+    served.lock().done(ended.0, ended.1);
 }
 
 /// As many questions as calls may run, then their ends; the span of the questions alone.
-fn ask(served: &Mutex<Served>, verdicts: &mut Vec<Verdict>, count: usize) -> Duration {
+fn ask(served: &BriefLock<Served>, verdicts: &mut Vec<Verdict>, count: usize) -> Duration {
     let start = clock::now();
     for _ in 0..count {
-        let verdict = served.lock().expect("nobody panics").request();
+        let verdict = served.lock().request();
         verdicts.push(verdict);
     }
     let span = clock::now().since(start);
@@ -85,7 +86,7 @@ fn ask(served: &Mutex<Served>, verdicts: &mut Vec<Verdict>, count: usize) -> Dur
     span
 }
 
-fn questions(c: &mut Criterion, name: &str, served: &Mutex<Served>) {
+fn questions(c: &mut Criterion, name: &str, served: &BriefLock<Served>) {
     let mut verdicts = Vec::with_capacity(CALLS as usize);
     c.bench_function(name, |b| {
         b.iter_custom(|times| {
@@ -100,17 +101,17 @@ fn questions(c: &mut Criterion, name: &str, served: &Mutex<Served>) {
     });
 }
 
-fn calls(c: &mut Criterion, name: &str, served: &Mutex<Served>) {
+fn calls(c: &mut Criterion, name: &str, served: &BriefLock<Served>) {
     c.bench_function(name, |b| {
         b.iter(|| {
-            let verdict = served.lock().expect("nobody panics").request();
+            let verdict = served.lock().request();
             finish(served, verdict);
         });
     });
 }
 
 /// Runs `work` beside a thread that makes calls without end.
-fn beside_another(served: &Mutex<Served>, work: impl FnOnce()) {
+fn beside_another(served: &BriefLock<Served>, work: impl FnOnce()) {
     let (running, ready) = (AtomicBool::new(true), Barrier::new(2));
     std::thread::scope(|scope| {
         scope.spawn(|| {

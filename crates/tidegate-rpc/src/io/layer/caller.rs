@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 use std::hash::{BuildHasher as _, RandomState};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 use std::task::Waker;
 
 use hashbrown::HashMap;
@@ -12,11 +12,12 @@ use tidegate_core::{Instant, Rng};
 use super::client_config::ClientConfig;
 use super::counts::{ClientSnapshot, Sheds};
 use super::headers::{GrantHeader, write_client};
+use super::lock::BriefLock;
 use crate::machine::{Ask, CallId, Client, ClientOutput, Grant, Outcome, Priority, Reply, Request, ShedReason, Step};
 
 /// What all clones of a client layer's service share: one server, one machine.
 pub(super) struct Caller<C> {
-    state: Mutex<State<C>>,
+    state: BriefLock<State<C>>,
     pub(super) config: ClientConfig,
     /// The value of `tidegate-client`.
     pub(super) name: HeaderValue,
@@ -92,11 +93,11 @@ impl<C: Client> Caller<C> {
             counts: Counts::default(),
             demand: None,
         };
-        Arc::new(Self { state: Mutex::new(state), config, name: write_client(random(1)) })
+        Arc::new(Self { state: BriefLock::new(state), config, name: write_client(random(1)) })
     }
 
     fn lock(&self) -> MutexGuard<'_, State<C>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     fn now(&self) -> Instant {

@@ -1,7 +1,7 @@
 //! The server's machine behind its lock, with the line and the sessions: each event of a call, told once.
 
 use core::time::Duration;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 use std::task::Waker;
 
 use tidegate_core::{Instant, Rng};
@@ -10,6 +10,7 @@ use super::config::{Mode, ServerConfig};
 use super::counts::{ServerSnapshot, SessionSnapshot, Sheds};
 use super::headers::GrantHeader;
 use super::line::{Line, Place, Turn};
+use super::lock::BriefLock;
 use super::sessions::{Key, Sessions};
 use crate::machine::{Ask, Done, Grant, Priority, Server, ShedReason, Signal, Ticket, Verdict};
 
@@ -45,7 +46,7 @@ pub(super) struct Arrival {
 
 /// What all clones of a server layer share.
 pub(super) struct Gate<S> {
-    state: Mutex<State<S>>,
+    state: BriefLock<State<S>>,
     pub(super) config: ServerConfig,
 }
 
@@ -103,12 +104,11 @@ impl<S: Server> Gate<S> {
             looked: Instant::ZERO,
             heard: Vec::new(),
         };
-        Arc::new(Self { state: Mutex::new(state), config })
+        Arc::new(Self { state: BriefLock::new(state), config })
     }
 
-    /// A machine that panicked has still a consistent table: every call is told once whatever happens.
     fn lock(&self) -> MutexGuard<'_, State<S>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     pub(super) fn now(&self) -> Instant {

@@ -53,6 +53,7 @@
 //! | `config` | what a user may choose |
 //! | `counts` | what was done so far |
 //! | `gate` | the server's machine behind its lock |
+//! | `lock` | a lock for short work |
 //! | `line` | admitted calls that no core has started |
 //! | `running` | a call that is told to the machine once |
 //! | `server` | the layer before the handlers |
@@ -74,6 +75,7 @@ mod fixture;
 mod gate;
 pub mod headers;
 mod line;
+mod lock;
 mod running;
 mod server;
 mod sessions;
@@ -87,5 +89,6 @@ pub use client_body::AnswerBody;
 pub use client_config::{CallBudget, CallPriority, ClientConfig};
 pub use config::{Mode, Seen, ServerConfig, Until, is_health_check};
 pub use counts::{ClientSnapshot, GrantSnapshot, ServerSnapshot, SessionSnapshot, ShedCount};
+pub use lock::BriefLock;
 pub use server::{ServerFuture, ServerLayer, ServerService};
 pub use stamp::{Arrived, ConnectionInfo, Stamped};

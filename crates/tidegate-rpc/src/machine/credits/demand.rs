@@ -23,6 +23,8 @@ const PATIENCE: f64 = 16.0;
 const FEWER: u32 = 3;
 /// A tick comes when this many times the calls that are let through in its time would have come, however few did.
 const OVERDUE: f64 = 2.0;
+/// Calls over which active sessions are counted.
+pub(super) const STRETCH: u32 = 1024;
 /// A demand below this share of the capacity is forgotten.
 const FORGOTTEN: f64 = 1e-6;
 
@@ -46,11 +48,25 @@ struct TenantState {
     level: Level,
     /// Calls a second of its share.
     share: f64,
+    /// What one of its sessions may have at most: calls in a nanosecond, and calls in a stretch.
+    most_per_ns: f64,
+    most_calls: u16,
     /// Credits that its sessions hold.
     credits: u32,
     /// Sessions heard in this stretch of calls so far, and in the one before.
     active: u32,
     active_before: u32,
+}
+
+impl TenantState {
+    /// Computes what one session may have of the share, `shares` times what each had if all active ones had the same.
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped to what fits")]
+    fn bound_sessions(&mut self, shares: f64, supply: f64) {
+        let share = self.share.min(supply);
+        let most = shares * share / f64::from(self.active.max(self.active_before).max(1));
+        self.most_per_ns = most / 1e9;
+        self.most_calls = (f64::from(STRETCH) * most / supply).clamp(1.0, f64::from(u16::MAX)) as u16;
+    }
 }
 
 /// How far what comes has been off the average, and for how long.
@@ -70,6 +86,8 @@ struct Difference {
 pub(super) struct Demand {
     tenants: Vec<TenantState>,
     bound: usize,
+    /// Fair shares that one session may have.
+    session_shares: f64,
     /// Calls since the last tick, the squares of what they stand for, and when that was.
     calls: u32,
     squares: f64,
@@ -95,6 +113,7 @@ impl Demand {
         Self {
             tenants: Vec::new(),
             bound: config.tenants.clamp(1, 1 << 16),
+            session_shares: config.session_shares,
             calls: 0,
             squares: 0.0,
             since: now,
@@ -123,6 +142,8 @@ impl Demand {
                     wanted: Vec::new(),
                     level,
                     share: f64::MAX,
+                    most_per_ns: f64::MAX,
+                    most_calls: u16::MAX,
                     credits: 0,
                     active: 0,
                     active_before: 0,
@@ -175,10 +196,15 @@ impl Demand {
         }
     }
 
-    /// Sessions of the tenant in `place` that are active, at least 1.
-    pub(super) fn active(&self, place: u16) -> u32 {
-        let tenant = &self.tenants[usize::from(place)];
-        tenant.active.max(tenant.active_before).max(1)
+    /// Calls in a nanosecond that one session of the tenant in `place` may have at most.
+    #[inline]
+    pub(super) fn most_per_ns(&self, place: u16) -> f64 {
+        self.tenants[usize::from(place)].most_per_ns
+    }
+
+    /// And in a stretch of calls.
+    pub(super) fn most_calls(&self, place: u16) -> u16 {
+        self.tenants[usize::from(place)].most_calls
     }
 
     /// A call arrived that stands for `calls` wanted ones and is held back for its session's sake.
@@ -240,6 +266,9 @@ impl Demand {
             self.open();
             // Without those who are held back there is room for all others: as long as they are.
             self.throttled = demand + self.held / seconds > supply;
+            if self.throttled {
+                self.tenants.iter_mut().for_each(|tenant| tenant.bound_sessions(self.session_shares, supply));
+            }
             return;
         }
         weighted_max_min(supply, &self.claims, &mut self.order, &mut self.shares);
@@ -249,6 +278,7 @@ impl Demand {
             let (level, sure) = level_for(&tenant.wanted, share * seconds);
             tenant.level = level;
             preferred += sure / seconds;
+            tenant.bound_sessions(self.session_shares, supply);
         }
         self.preferred = preferred / supply;
         self.throttled = true;
@@ -259,6 +289,7 @@ impl Demand {
         for tenant in &mut self.tenants {
             tenant.level = Level::OPEN;
             tenant.share = f64::MAX;
+            (tenant.most_per_ns, tenant.most_calls) = (f64::MAX, u16::MAX);
         }
         self.preferred = 0.0;
         self.throttled = false;

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use tidegate_core::Instant;
 
 use crate::machine::credits::config::Config;
-use crate::machine::credits::demand::Demand;
+use crate::machine::credits::demand::{Demand, STRETCH};
 use crate::machine::credits::level::Level;
 use crate::machine::credits::service::{Load, Service};
 use crate::machine::credits::session::{Session, Sessions, span};
@@ -32,8 +32,6 @@ const STEP_BACK: f64 = 0.5;
 const PARALLEL: f64 = 256.0;
 /// What a tick leaves of the counts of what happened: eight thousand calls count.
 const FADE: f64 = 127.0 / 128.0;
-/// Calls over which active sessions are counted.
-const STRETCH: u32 = 1024;
 
 /// The server of Tidegate's credits. O(1) for each call, but for one in 64, which takes O(t log t) for t tenants.
 #[derive(Clone, Debug)]
@@ -100,14 +98,23 @@ struct Heard {
     held: bool,
 }
 
+/// Whose call it is.
+#[derive(Clone, Copy)]
+struct Caller {
+    /// Its tenant's place.
+    place: u16,
+    /// Whether it comes with a credit.
+    credited: bool,
+    /// The lowest bits of its session's generation.
+    mark: u64,
+}
+
 /// Where a call is, in the lowest bits of its mark; above them come 22 bits of its session's generation and 40 of its
 /// predicted wait.
 const WAITING: u64 = 0;
 const RUNNING: u64 = 1;
 const SHED: u64 = 2;
 const STATE: u64 = 3;
-const GENERATION: u64 = (1 << 22) - 1;
-
 impl CreditServer {
     /// A server with `cores` that run handlers, and nobody connected.
     #[must_use]
@@ -226,52 +233,8 @@ impl CreditServer {
 
     /// The chance at which a session has as many of its tenant's fair shares as one may have; above 1 if it has fewer
     /// anyway. Call only while somebody is held back.
-    fn cap(&self, session: &Session) -> f64 {
-        let share = self.demand.share(session.tenant).min(self.supply);
-        let fair = share / f64::from(self.demand.active(session.tenant));
-        session.gap(1.0).map_or(f64::MAX, |gap| self.config.session_shares * fair * gap / 1e9)
-    }
-
-    /// For how many wanted calls this one of a session stands, and whether the session is held back by the server since
-    /// it does not do it itself.
-    fn hear(&mut self, id: SessionId, ask: &Ask, credited: bool, now: Instant) -> Heard {
-        let throttled = self.demand.throttled();
-        let Some(session) = self.sessions.get(id) else { return Heard { stands_for: 1.0, held: true } };
-        let told = if ask.aware && !credited { session.chance(ask.priority, now) } else { 1.0 };
-        session.hear(1.0 / told, now);
-        if !throttled {
-            return Heard { stands_for: 1.0 / told, held: false };
-        }
-        let (session, level) = (session.clone(), self.demand.level(session.tenant));
-        let chance = level.chance(ask.priority);
-        let cap = self.cap(&session);
-        if session.capped && session.calls >= self.most_calls(&session) {
-            // What is held back does not count: nobody else shall pay for it.
-            self.demand.on_held(1.0 / told);
-            return Heard { stands_for: 0.0, held: true };
-        }
-        if !ask.aware {
-            return Heard { stands_for: 1.0, held: !self.passes(id, level, ask.priority) };
-        }
-        // One that is capped counts as if it wanted no more than it may have.
-        Heard { stands_for: 1.0 / if cap < chance { told.max(chance) } else { told }, held: false }
-    }
-
-    /// Calls of a session in one stretch that make up as many fair shares as one may have.
-    fn most_calls(&self, session: &Session) -> u16 {
-        let share = (self.demand.share(session.tenant) / self.supply).min(1.0);
-        let fair = f64::from(STRETCH) * share / f64::from(self.demand.active(session.tenant));
-        u16::try_from(whole((self.config.session_shares * fair).max(1.0))).unwrap_or(u16::MAX)
-    }
-
-    /// Whether the next call of a session passes a level that the server keeps in its stead.
-    fn passes(&mut self, id: SessionId, level: Level, priority: Priority) -> bool {
-        self.sessions.get(id).is_some_and(|session| {
-            let mut carry = u32::from(session.carry);
-            let passes = level.passes(priority, &mut carry);
-            session.carry = u16::try_from(carry).expect("what is left over is below one");
-            passes
-        })
+    fn cap(&self, place: u16, gap: Option<f64>) -> f64 {
+        gap.map_or(f64::MAX, |gap| self.demand.most_per_ns(place) * gap)
     }
 
     /// When the call is no longer worth starting, and the wait that leaves.
@@ -296,33 +259,49 @@ impl CreditServer {
         (late && self.waiting > 0).then_some(ShedReason::Delay)
     }
 
-    /// Counts the sessions that are heard in this stretch of calls; true if this one is for the first time. A stretch ends
-    /// after so many calls, or when they should long have come.
-    fn count_active(&mut self, id: SessionId, now: Instant) -> bool {
-        if self.stretch_calls >= STRETCH || now >= self.stretch_ends {
-            self.stretch_calls = 0;
-            self.demand.on_stretch();
-            self.stretch = if self.stretch == u16::MAX { 1 } else { self.stretch + 1 };
-            self.stretch_ends = if self.demand.throttled() {
-                now.plus_nanos(whole(2e9 * f64::from(STRETCH) / self.supply.max(1.0)))
-            } else {
-                Instant::MAX
-            };
-        }
-        let stretch = self.stretch;
-        let Some(session) = self.sessions.get(id).filter(|session| session.stretch != stretch) else { return false };
-        session.stretch = stretch;
-        session.calls = 0;
-        self.demand.on_active(session.tenant);
-        true
+    /// Begins another stretch of calls, over which active sessions are counted, after so many or when they should long
+    /// have come.
+    fn begin_stretch(&mut self, now: Instant) {
+        self.stretch_calls = 0;
+        self.demand.on_stretch();
+        self.stretch = if self.stretch == u16::MAX { 1 } else { self.stretch + 1 };
+        self.stretch_ends = if self.demand.throttled() {
+            now.plus_nanos(whole(2e9 * f64::from(STRETCH) / self.supply.max(1.0)))
+        } else {
+            Instant::MAX
+        };
     }
 
-    /// A call of a session was not held back.
-    fn count_call(&mut self, id: SessionId) {
-        self.stretch_calls += 1;
-        if let Some(session) = self.sessions.get(id) {
-            session.calls = session.calls.saturating_add(1);
+    /// A call of `id` was read at `now`: what it stands for, and its session's tenant and mark; `None` if there is no such
+    /// session. One look-up of the session: this runs for each call.
+    #[inline]
+    fn hear(&mut self, id: SessionId, ask: &Ask, now: Instant) -> Option<(Heard, Caller)> {
+        if self.stretch_calls >= STRETCH || now >= self.stretch_ends {
+            self.begin_stretch(now);
         }
+        let throttled = self.demand.throttled();
+        let session = self.sessions.get(id)?;
+        // A credit is for one call: beyond those that it has, a session's calls are not credited whatever they say.
+        let credited = ask.credited && session.in_server < session.credits(now);
+        session.in_server = session.in_server.saturating_add(1);
+        let caller = Caller { place: session.tenant, credited, mark: session.mark() };
+        if session.stretch != self.stretch {
+            (session.stretch, session.calls) = (self.stretch, 0);
+            self.demand.on_active(caller.place);
+            self.service.on_round_trip(ask.round_trip);
+        }
+        let told = if ask.aware && !credited { session.chance(ask.priority, now) } else { 1.0 };
+        session.hear(told, now);
+        let heard = if throttled {
+            hear_throttled(session, &mut self.demand, ask, told)
+        } else {
+            Heard { stands_for: wanted(told), held: false }
+        };
+        if !heard.held {
+            session.calls = session.calls.saturating_add(1);
+            self.stretch_calls += 1;
+        }
+        Some((heard, caller))
     }
 
     fn free_credits(&mut self, place: u16) -> u32 {
@@ -337,17 +316,18 @@ impl CreditServer {
 
     /// What the session is told, for as long as a few of its calls take to come.
     fn grant(&mut self, id: SessionId, priority: Priority, now: Instant) -> Grant {
-        let Some(session) = self.sessions.get(id).map(|session| session.clone()) else { return Grant::default() };
-        let place = session.tenant;
-        let cap = if self.demand.throttled() { self.cap(&session) } else { f64::MAX };
+        let Some(session) = self.sessions.get(id) else { return Grant::default() };
+        // Copied field by field: whole, it would be read before it is written.
+        let (place, in_server, gap_at) = (session.tenant, session.in_server, session.gap(1.0));
+        let cap = if self.demand.throttled() { self.cap(place, gap_at) } else { f64::MAX };
         let capped = cap < self.demand.level(place).chance(priority);
         let level = if capped { Level::at(priority, cap) } else { self.demand.level(place) };
         // Calls that are not let through are not heard: a lower chance means longer gaps.
         let chance = level.chance(priority);
-        let gap = session.gap(chance);
+        let gap = gap_at.map(|gap| gap / chance);
         // One that is so fast that it always has something in the server may go on having as much there.
         let is_fast = self.demand.throttled() && gap.is_some_and(|gap| gap < self.service.objective());
-        let wanted = if is_fast && !capped { session.in_server } else { 0 };
+        let wanted = if is_fast && !capped { in_server } else { 0 };
         let shortest = LEASE_OBJECTIVES * self.service.objective();
         let lease = if wanted > 0 {
             shortest
@@ -395,28 +375,16 @@ impl Server for CreditServer {
         self.count_idle(now);
         self.unread = !signal.queueing_delay.is_zero() && self.waiting == 0;
         self.reclaim(now);
-        let credits = self.sessions.credits(id, now);
-        let Some(session) = self.sessions.get(id) else {
+        let Some((heard, caller)) = self.hear(id, ask, now) else {
             let nobody =
                 Ticket { session: id, arrived, start_by: now, started: arrived, priority: ask.priority, mark: SHED };
             return Verdict::Shed(nobody, ShedReason::Lost);
         };
-        let place = session.tenant;
-        // A credit is for one call: beyond those that it has, a session's calls are not credited whatever they say.
-        let credited = ask.credited && session.in_server < credits;
-        session.in_server = session.in_server.saturating_add(1);
-        if self.count_active(id, now) {
-            self.service.on_round_trip(ask.round_trip);
-        }
-        let heard = self.hear(id, ask, credited, now);
-        if !heard.held {
-            self.count_call(id);
-        }
         if self.waiting == 0 {
             // A core spent it on reading this call, and it was counted as idle.
             self.idle_ns -= self.service.message();
         }
-        if self.demand.on_call(place, ask.priority, heard.stands_for, credited, now) {
+        if self.demand.on_call(caller.place, ask.priority, heard.stands_for, caller.credited, now) {
             self.tick(now);
         }
         let ahead = self.worth_starting(now);
@@ -426,7 +394,7 @@ impl Server for CreditServer {
             self.load.parallel += (f64::from(self.in_service) - self.load.parallel) / PARALLEL;
         }
         let predicted = self.service.predict(ahead);
-        let mark = (u64::from(self.sessions.generation(id)) & GENERATION) << 2 | whole(predicted) << 24;
+        let mark = caller.mark << 2 | whole(predicted) << 24;
         let ticket = Ticket {
             session: id,
             arrived,
@@ -436,7 +404,7 @@ impl Server for CreditServer {
             mark: mark | WAITING,
         };
         let held = heard.held.then_some(ShedReason::Share);
-        if let Some(reason) = held.or_else(|| self.decide(place, ask, signal, predicted)) {
+        if let Some(reason) = held.or_else(|| self.decide(caller.place, ask, signal, predicted)) {
             self.load.refused += 1.0;
             return Verdict::Shed(Ticket { mark: mark | SHED, ..ticket }, reason);
         }
@@ -476,12 +444,14 @@ impl Server for CreditServer {
         if done == Done::Served {
             self.service.on_served(now.since(ticket.started), now.since(ticket.arrived));
         }
-        if u64::from(self.sessions.generation(ticket.session)) & GENERATION != (ticket.mark >> 2) & GENERATION {
+        let mark = (ticket.mark >> 2) & Session::MARKS;
+        let Some(session) = self.sessions.get(ticket.session).filter(|session| session.mark() == mark) else {
             return Grant::default();
-        }
+        };
+        let in_server = session.in_server;
         let grant = self.grant(ticket.session, ticket.priority, now);
         if let Some(session) = self.sessions.get(ticket.session) {
-            session.in_server = session.in_server.saturating_sub(1);
+            session.in_server = in_server.saturating_sub(1);
         }
         grant
     }
@@ -493,6 +463,35 @@ impl Server for CreditServer {
     fn on_timeout(&mut self, _: Signal, now: Instant) {
         self.reclaim(now);
     }
+}
+
+/// For how many wanted calls one of a session stands that was told to let calls through with a chance of `told`, and
+/// whether it is held back since it does not do it itself. While somebody is held back.
+#[inline]
+fn hear_throttled(session: &mut Session, demand: &mut Demand, ask: &Ask, told: f64) -> Heard {
+    let level = demand.level(session.tenant);
+    if session.capped && session.calls >= demand.most_calls(session.tenant) {
+        // What is held back does not count: nobody else shall pay for it.
+        demand.on_held(wanted(told));
+        return Heard { stands_for: 0.0, held: true };
+    }
+    if !ask.aware {
+        // Kept to the level by the server in its stead.
+        let mut carry = u32::from(session.carry);
+        let held = !level.passes(ask.priority, &mut carry);
+        session.carry = u16::try_from(carry).expect("what is left over is below one");
+        return Heard { stands_for: 1.0, held };
+    }
+    // One that is capped counts as if it wanted no more than it may have.
+    let chance = level.chance(ask.priority);
+    let capped = session.gap(1.0).is_some_and(|gap| demand.most_per_ns(session.tenant) * gap < chance);
+    Heard { stands_for: wanted(if capped { told.max(chance) } else { told }), held: false }
+}
+
+/// Calls that are wanted for each that is let through with `chance`; mostly one, and then nothing is divided.
+#[inline]
+fn wanted(chance: f64) -> f64 {
+    if chance < 1.0 { 1.0 / chance } else { 1.0 }
 }
 
 /// Nanoseconds in whole numbers; as much as a ticket's mark holds, nine minutes, at most.

@@ -51,6 +51,8 @@ pub(super) struct Service {
     /// Time and starts while calls waited, both fading.
     paced_ns: f64,
     paced: f64,
+    /// The one by the other: asked for more often than it changes.
+    pace: f64,
     /// When a call was last started with others left waiting.
     backlogged_since: Option<Instant>,
     /// How much of what the worst service time exceeds the mean is waited for all the same, from 0 to `LONGER`.
@@ -110,6 +112,7 @@ impl Service {
             worst: 0.0,
             paced_ns: 0.0,
             paced: 0.0,
+            pace: 0.0,
             backlogged_since: None,
             longer: 0.0,
             bias: 0.0,
@@ -163,6 +166,7 @@ impl Service {
             let fade = 1.0 - 1.0 / MEMORY;
             self.paced_ns = self.paced_ns * fade + now.nanos_since(since) as f64;
             self.paced = self.paced * fade + 1.0;
+            self.pace = self.paced_ns / self.paced;
             let error = nanos(waited) as f64 - nanos(predicted) as f64;
             self.bias += (error - self.bias) / MEMORY;
             self.square += (error * error - self.square) / MEMORY;
@@ -190,7 +194,7 @@ impl Service {
     /// Time between two starts while calls wait.
     pub(super) fn pace(&self) -> f64 {
         // A few starts tell less than the service times of calls that did not wait for each other.
-        if self.paced >= 8.0 { self.paced_ns / self.paced } else { (self.mean + self.message) / self.cores }
+        if self.paced >= 8.0 { self.pace } else { (self.mean + self.message) / self.cores }
     }
 
     /// Calls a second that the server can serve; `None` while that is not known.

@@ -119,18 +119,10 @@ impl Sessions {
         self.places.get_mut(id.0 as usize).filter(|session| session.generation % 2 == 1)
     }
 
-    /// The generation of an open session: with its id it names one client for ever.
-    #[inline]
-    pub(super) fn generation(&self, id: SessionId) -> u32 {
-        self.places.get(id.0 as usize).map_or(0, |session| session.generation)
-    }
-
-    /// Whether it holds credits that it may use at `now`.
-    #[inline]
+    /// Credits that an open session may use at `now`.
+    #[cfg(test)]
     pub(super) fn credits(&self, id: SessionId, now: Instant) -> u16 {
-        self.places
-            .get(id.0 as usize)
-            .map_or(0, |session| if now < session.charged_until { session.charged } else { 0 })
+        self.places[id.0 as usize].credits(now)
     }
 
     /// Tells a session its credits for `lease`; at most `free` more than are charged for it already.
@@ -229,6 +221,21 @@ impl Sessions {
 }
 
 impl Session {
+    /// The bits of a mark.
+    pub(super) const MARKS: u64 = (1 << 22) - 1;
+
+    /// The lowest bits of its generation: with its id they name one client for as good as ever.
+    #[inline]
+    pub(super) fn mark(&self) -> u64 {
+        u64::from(self.generation) & Self::MARKS
+    }
+
+    /// Credits that it may use at `now`.
+    #[inline]
+    pub(super) fn credits(&self, now: Instant) -> u16 {
+        if now < self.charged_until { self.charged } else { 0 }
+    }
+
     /// Nobody, in a place that is free; `after` is the next such place.
     fn free(generation: u32, after: u32) -> Self {
         Self {
@@ -257,12 +264,12 @@ impl Session {
         self.charged_until.plus_nanos(u64::from(self.lesser_after) * LESSER_UNIT)
     }
 
-    /// Heard at `now` by a call that stands for `calls` wanted ones.
+    /// Heard at `now` by a call that its client let through with a chance of `told`.
     #[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, reason = "an average; f32 is exact enough")]
     #[inline]
-    pub(super) fn hear(&mut self, calls: f64, now: Instant) {
+    pub(super) fn hear(&mut self, told: f64, now: Instant) {
         if self.heard != Instant::ZERO {
-            let gap = now.nanos_since(self.heard) as f64 / calls;
+            let gap = now.nanos_since(self.heard) as f64 * told;
             let old = f64::from(self.gap_ns);
             // An eighth: a burst of a few calls does not make a client a fast one.
             self.gap_ns = if old > 0.0 { old + (gap - old) / 8.0 } else { gap } as f32;
@@ -347,12 +354,12 @@ mod tests {
     fn a_closed_place_is_used_again_by_another_generation() {
         let mut sessions = Sessions::new(1);
         let id = sessions.open(0).unwrap();
-        let generation = sessions.generation(id);
+        let generation = sessions.get(id).unwrap().generation;
         sessions.grant(id, 2, 2, LEASE, at(0));
         assert!(sessions.open(0).is_err());
         assert_eq!(sessions.close(id), Some((0, 2)));
         assert_eq!((sessions.charged(), sessions.close(id)), (0, None));
         assert_eq!(sessions.open(7).unwrap(), id);
-        assert!(sessions.generation(id) > generation);
+        assert!(sessions.get(id).unwrap().generation > generation);
     }
 }

@@ -434,7 +434,13 @@ impl World {
         let mut wire: Vec<_> = self.wire.iter().map(message).collect();
         wire.sort_unstable();
         let inside = |(name, ticket): &(Option<Name>, Ticket)| {
-            (name.map(alike), ticket.session, ticket.arrived, ticket.start_by, ticket.mark & (GENERATION << 2 | STATE))
+            (
+                name.map(alike),
+                ticket.session,
+                ticket.arrived,
+                ticket.start_by,
+                ticket.mark & (Session::MARKS << 2 | STATE),
+            )
         };
         let inside: Vec<_> = self.waiting.iter().map(inside).collect();
         (self.now, wire, inside, &self.orphans).hash(&mut digest.0);
