@@ -71,7 +71,7 @@ pub(super) fn access_delay(bench: &Bench) -> Result<Vec<Figure>> {
     let length = bench.size(30_000, 2_000);
     bench.load(
         &limited.broker,
-        &format!("topic={TOPIC} publishers=1000 pace.open.rate_per_s=10000 duration_ms={length}"),
+        &format!("topic={TOPIC} publishers=1000 spin_us=100 pace.open.rate_per_s=10000 duration_ms={length}"),
     )?;
     let mut replay = Replay::new(RATE_PER_S, BURST);
     let (mut errors_ns, mut delayed) = (Vec::new(), 0_u64);
