@@ -47,6 +47,19 @@ pub(crate) fn build_failsafe(places: &Places) -> Result<()> {
     go(places, "peers failsafe", &module, &["build", "-trimpath", "-o", &program.display().to_string(), "."])
 }
 
+/// The conformance test of HTTP/2.
+pub(crate) fn h2spec(places: &Places) -> PathBuf {
+    places.peers().join("h2spec")
+}
+
+/// Builds [`h2spec`]. Its module asks for Go 1.24, as [`failsafe`]'s does.
+pub(crate) fn build_h2spec(places: &Places) -> Result<()> {
+    fs::create_dir_all(places.peers()).into_diagnostic()?;
+    let (module, program) = (places.root.join("peers/h2spec"), h2spec(places));
+    let package = "github.com/summerwind/h2spec/cmd/h2spec";
+    go(places, "peers h2spec", &module, &["build", "-trimpath", "-o", &program.display().to_string(), package])
+}
+
 fn go(places: &Places, name: &str, module: &Path, arguments: &[&str]) -> Result<()> {
     let mut command = Command::new("go");
     // Read-only: a change of go.mod or go.sum is a commit, not a side effect of a build.
