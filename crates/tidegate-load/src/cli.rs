@@ -19,6 +19,9 @@ use serde_json::{Map, Value};
 
 use crate::bench::{self, BenchConfig};
 use crate::error::LoadError;
+use crate::http::idle::{self as idle_http, HttpIdleConfig};
+use crate::http::upstream::{Upstream, UpstreamConfig};
+use crate::http::{self, HttpBenchConfig};
 use crate::idle::{self, IdleConfig};
 use crate::rpc::{self, RpcBenchConfig};
 
@@ -54,6 +57,30 @@ pub fn execute(args: &[String]) -> Result<Outcome, LoadError> {
 pub fn execute_rpc(settings: &[String]) -> Result<Outcome, LoadError> {
     let report = rpc::run(&serde_json::from_value::<RpcBenchConfig>(parse(settings)?)?)?;
     outcome(&report, report.invalid.is_none())
+}
+
+/// Sends HTTP load as `settings` say, which are keys and values of [`HttpBenchConfig`].
+///
+/// `idle KEY=VALUE..` holds connections open instead, with keys of [`HttpIdleConfig`].
+///
+/// # Errors
+/// As [`execute`].
+pub fn execute_http(settings: &[String]) -> Result<Outcome, LoadError> {
+    if let [first, settings @ ..] = settings
+        && first == "idle"
+    {
+        return outcome(&idle_http::measure(&serde_json::from_value::<HttpIdleConfig>(parse(settings)?)?)?, true);
+    }
+    let report = http::run(&serde_json::from_value::<HttpBenchConfig>(parse(settings)?)?)?;
+    outcome(&report, report.invalid.is_none())
+}
+
+/// Starts the server behind proxies as `settings` say, which are keys and values of [`UpstreamConfig`].
+///
+/// # Errors
+/// As [`execute`].
+pub fn start_upstream(settings: &[String]) -> Result<Upstream, LoadError> {
+    Upstream::start(serde_json::from_value::<UpstreamConfig>(parse(settings)?)?)
 }
 
 /// Does what `args` say and prints it: 0 if the run counts, 2 if it spoilt itself, 1 if it failed.

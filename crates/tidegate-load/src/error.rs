@@ -75,9 +75,40 @@ pub enum LoadError {
         /// What is accepted.
         expected: &'static str,
     },
+    /// Abuse scripts are for proxies on this machine.
+    #[error("{address} is not on loopback: scripts attack this machine only, such as 127.0.0.1:8080")]
+    NotLoopback {
+        /// Where it was to go.
+        address: SocketAddr,
+    },
+    /// This machine does not allow as many connections.
+    #[error(
+        "{connections} connections need {wanted} open files, and this process may have {limit}: {} are missing; raise \
+         the hard limit (ulimit -Hn {wanted}) or ask for fewer connections",
+        .wanted - .limit
+    )]
+    OpenFiles {
+        /// Connections that were asked for.
+        connections: usize,
+        /// Files for them and for everything else.
+        wanted: u64,
+        /// The hard limit.
+        limit: u64,
+    },
+    /// A target that answers nobody before an attack says nothing by answering nobody during it.
+    #[error("{address} does not answer a sound request: {answer}")]
+    Unanswered {
+        /// The target.
+        address: SocketAddr,
+        /// What it did instead.
+        answer: String,
+    },
     /// The connections of calls cannot be made or driven.
     #[error("the RPC client does not work")]
     Rpc(#[from] tidegate_rpc::error::RpcError),
+    /// The client's side of TLS cannot be set up.
+    #[error("TLS does not work")]
+    Tls(#[from] rustls::Error),
     /// A configuration or manifest that is not what its type says.
     #[error("unreadable configuration")]
     Json(#[from] serde_json::Error),

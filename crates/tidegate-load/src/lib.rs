@@ -10,6 +10,8 @@
 //! | [`mod@bench`] | a measured run against one NSQ broker |
 //! | [`demo_load`] | load whose rate and capacity change while it is watched |
 //! | [`mod@rpc`] | a measured run against one `tidegate-rpc` server |
+//! | [`mod@http`] | a measured run of HTTP and TLS load; the server behind proxies |
+//! | [`attack`] | abuse scripts against a proxy on this machine |
 //! | [`idle`] | what an idle connection costs a broker |
 //! | [`cli`] | both from a command line |
 //! | [`error`] | what can go wrong |
@@ -26,14 +28,16 @@
 //! assert_eq!(arrivals[2].at.nanos_since(arrivals[0].at), 20_000_000); // each of the two every 20 ms
 //! ```
 //!
-//! It speaks plain NSQ: no TLS, compression or AUTH, and it does not reconnect.
+//! Its NSQ is plain: no TLS, compression or AUTH, and it does not reconnect.
 
 pub mod access;
 pub mod arrivals;
+pub mod attack;
 pub mod bench;
 pub mod cli;
 pub mod demo_load;
 pub mod error;
+pub mod http;
 pub mod idle;
 pub mod latency;
 pub mod ledger;

@@ -365,6 +365,18 @@ pub(crate) enum Bench {
         #[arg(trailing_var_arg = true, required = true)]
         args: Vec<String>,
     },
+    /// `KEY=VALUE..` sends HTTP load, `idle KEY=VALUE..` holds connections open; prints JSON
+    Http {
+        /// The keys that differ from the defaults, such as `address=127.0.0.1:8080` or `sources=@FILE`
+        #[arg(trailing_var_arg = true)]
+        args: Vec<String>,
+    },
+    /// `KEY=VALUE..` serves a fixed answer behind a proxy, until it is told to stop; prints where as JSON
+    Upstream {
+        /// The keys that differ from the defaults, such as `body_bytes=1024`
+        #[arg(trailing_var_arg = true)]
+        args: Vec<String>,
+    },
     /// `KEY=VALUE..` calls a tidegate-rpc server; prints JSON
     Rpc {
         /// The keys that differ from the defaults, such as `pace.open.rate_per_s=50000`

@@ -93,6 +93,8 @@ fn run(args: Vec<OsString>) -> Result<(), Failure> {
         Verb::Lab(Lab::Run(args)) => lab::run(&args),
         Verb::Lab(Lab::List(args)) => lab::list(&args),
         Verb::Bench(Bench::Nsq { args }) => bench(tidegate_load::cli::execute(&args)),
+        Verb::Bench(Bench::Http { args }) => bench(tidegate_load::cli::execute_http(&args)),
+        Verb::Bench(Bench::Upstream { args }) => bench_upstream(&args),
         Verb::Bench(Bench::Rpc { args }) => bench(tidegate_load::cli::execute_rpc(&args)),
         Verb::Rpc(Rpc::Serve(args)) => rpc::serve(&args),
         Verb::Completions { shell } => {
@@ -102,14 +104,23 @@ fn run(args: Vec<OsString>) -> Result<(), Failure> {
     }
 }
 
+/// Serves until a signal ends the process.
+fn bench_upstream(args: &[String]) -> Result<(), Failure> {
+    let upstream = tidegate_load::cli::start_upstream(args).map_err(load_failure)?;
+    output::line(format!("{{\"address\":\"{}\"}}", upstream.address()))?;
+    upstream.wait().map_err(load_failure)
+}
+
+fn load_failure(error: LoadError) -> Failure {
+    let failure = match error {
+        LoadError::Config { .. } => Failure::usage(&error),
+        _ => Failure::new(&error),
+    };
+    failure.because(error)
+}
+
 fn bench(outcome: Result<Outcome, LoadError>) -> Result<(), Failure> {
-    let outcome = outcome.map_err(|error| {
-        let failure = match error {
-            LoadError::Config { .. } => Failure::usage(&error),
-            _ => Failure::new(&error),
-        };
-        failure.because(error)
-    })?;
+    let outcome = outcome.map_err(load_failure)?;
     output::line(&outcome.json)?;
     if outcome.is_valid {
         return Ok(());

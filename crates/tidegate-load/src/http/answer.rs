@@ -152,7 +152,8 @@ mod tests {
             new_connections: true,
             ..Source::default()
         };
-        let expected = "POST /x?y HTTP/1.1\r\nHost: a.example\r\nX-A: b\r\nContent-Length: 2\r\nConnection: close\r\n\r\nxx";
+        let expected =
+            "POST /x?y HTTP/1.1\r\nHost: a.example\r\nX-A: b\r\nContent-Length: 2\r\nConnection: close\r\n\r\nxx";
         assert_eq!(String::from_utf8(request(&source)).unwrap(), expected);
     }
 }

@@ -45,6 +45,7 @@ pub struct HttpBenchConfig {
 /// Who sends, what and how often.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a key of its own")]
 pub struct Source {
     /// The tenant: server name of the TLS handshake and `Host` of every request.
     pub name: String,
@@ -171,7 +172,12 @@ impl HttpBenchConfig {
         let is_loopback = matches!(self.address, SocketAddr::V4(address) if address.ip().is_loopback());
         let addresses = self.local_addresses;
         require(addresses <= 10_000, "local_addresses", &addresses, "up to 10000")?;
-        require(addresses == 0 || is_loopback, "local_addresses", &addresses, "0, as the server is not on 127.0.0.0/8")?;
+        require(
+            addresses == 0 || is_loopback,
+            "local_addresses",
+            &addresses,
+            "0, as the server is not on 127.0.0.0/8",
+        )?;
         require(self.bin_ms == 0 || self.duration_ms / self.bin_ms <= 100_000, "bin_ms", &self.bin_ms, "fewer bins")?;
         self.sources.iter().try_for_each(Source::check)
     }
@@ -196,7 +202,12 @@ impl Source {
             require(is_rate(step.rate_per_s), "steps", &step.rate_per_s, "rates of 0 to 10000000")?;
         }
         let is_ascending = self.steps.is_sorted_by(|a, b| a.at_ms < b.at_ms);
-        require(is_ascending && self.steps.len() <= 1_000, "steps", &self.steps.len(), "up to 1000, ascending in time")?;
+        require(
+            is_ascending && self.steps.len() <= 1_000,
+            "steps",
+            &self.steps.len(),
+            "up to 1000, ascending in time",
+        )?;
         require((1..=200_000).contains(&self.connections), "connections", &self.connections, "1 to 200000")?;
         require(self.timeout_ms > 0, "timeout_ms", &0, "at least 1")?;
         require(self.body_bytes <= 64 << 20, "body_bytes", &self.body_bytes, "up to 67108864")?;

@@ -90,14 +90,14 @@ impl Connection {
         if !readable && flushed.is_ok() {
             return Progress::Pending;
         }
-        // A server that refuses may close before it has read everything: its answer counts all the same.
         match (self.read(scratch), flushed) {
-            (Progress::Pending, Err(error)) => Progress::Failed(ending(&error)),
-            (Progress::Pending, Ok(())) => match self.flush() {
-                Ok(()) => Progress::Pending,
-                Err(error) => Progress::Failed(ending(&error)),
-            },
-            (progress, _) => progress,
+            // A server that refuses may close before it has read everything: what it said counts all the same.
+            (said @ (Progress::Answered(_) | Progress::Failed(Ending::Alert)), _) => said,
+            (_, Err(error)) => Progress::Failed(ending(&error)),
+            (Progress::Pending, Ok(())) => {
+                self.flush().map_or_else(|error| Progress::Failed(ending(&error)), |()| Progress::Pending)
+            }
+            (failed, Ok(())) => failed,
         }
     }
 

@@ -89,10 +89,10 @@ impl<'a> Engine<'a> {
     pub(super) fn run(mut self) -> Result<SourceReport, LoadError> {
         loop {
             let now = clock::now();
+            self.expire(now)?;
             if now >= self.times.end || (now >= self.times.to && self.tally.open == 0) {
                 break;
             }
-            self.expire(now)?;
             if self.is_closing_the_loop(now) {
                 self.begin_all()?;
             }

@@ -293,11 +293,15 @@ mod tests {
 
     #[test]
     fn a_stream_that_is_reset_and_a_server_that_goes_away_are_told() {
-        let mut h2 = H2::new();
-        h2.request(&Source::default(), &mut Vec::new());
-        assert_eq!(h2.read(&frame(RST_STREAM, 0, 1, &[0; 4]), &mut Vec::new()), Err(Ending::Reset));
-        assert_eq!(h2.read(&frame(GOAWAY, 0, 0, &[0; 8]), &mut Vec::new()), Err(Ending::Closed));
-        assert_eq!(h2.read(&[0xff; 9], &mut Vec::new()), Err(Ending::Garbled));
+        let after = |bytes: &[u8]| {
+            let mut h2 = H2::new();
+            h2.request(&Source::default(), &mut Vec::new());
+            h2.read(bytes, &mut Vec::new())
+        };
+        assert_eq!(after(&frame(RST_STREAM, 0, 1, &[0; 4])), Err(Ending::Reset));
+        assert_eq!(after(&frame(GOAWAY, 0, 0, &[0; 8])), Err(Ending::Closed));
+        assert_eq!(after(&frame(GOAWAY, 0, 0, &[0, 0, 0, 1, 0, 0, 0, 0])), Ok(None));
+        assert_eq!(after(&[0xff; 9]), Err(Ending::Garbled));
     }
 
     #[test]

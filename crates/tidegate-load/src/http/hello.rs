@@ -72,10 +72,10 @@ impl<'a> Flood<'a> {
     pub(super) fn run(mut self) -> Result<SourceReport, LoadError> {
         loop {
             let now = clock::now();
+            self.expire(now);
             if now >= self.times.end || (now >= self.times.to && self.tally.open == 0) {
                 break;
             }
-            self.expire(now);
             self.begin_due()?;
             let edge = if clock::now() < self.times.to { self.times.to } else { self.times.end };
             let deadline = self.deadlines.front().map_or(edge, |(at, ..)| *at);
@@ -119,7 +119,7 @@ impl<'a> Flood<'a> {
         let deadline = intended.plus_nanos(self.source.timeout_ms * MS_NS);
         self.deadlines.push_back((deadline, index, slot.serial));
         // On a loopback interface the connection stands already, as a rule.
-        self.send(index)?;
+        self.send(index);
         let slot = &self.slots[index];
         if let (false, Some(stream)) = (slot.is_sent, &slot.stream) {
             self.poller.modify(stream, token, Interest::ReadWrite).map_err(LoadError::os("watch a socket"))?;
@@ -128,15 +128,14 @@ impl<'a> Flood<'a> {
     }
 
     /// Sends the hello, which fits into every socket's buffer.
-    fn send(&mut self, index: usize) -> Result<(), LoadError> {
+    fn send(&mut self, index: usize) {
         let slot = &mut self.slots[index];
-        let Some(mut stream) = slot.stream.as_ref() else { return Ok(()) };
+        let Some(mut stream) = slot.stream.as_ref() else { return };
         match stream.write(&self.hello) {
             Ok(_) => slot.is_sent = true,
             Err(error) if is_later(&error) => {}
             Err(error) => self.on_end(index, ending(&error)),
         }
-        Ok(())
     }
 
     fn on_ready(&mut self, token: u64, readable: bool) -> Result<(), LoadError> {
@@ -146,7 +145,7 @@ impl<'a> Flood<'a> {
             return Ok(());
         }
         if !slot.is_sent {
-            self.send(index)?;
+            self.send(index);
             let slot = &self.slots[index];
             if let (true, Some(stream)) = (slot.is_sent, &slot.stream) {
                 self.poller.modify(stream, token, Interest::Read).map_err(LoadError::os("watch a socket"))?;

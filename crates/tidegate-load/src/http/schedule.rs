@@ -32,10 +32,12 @@ impl Schedule {
     pub(super) fn new(source: &Source, start: Instant, measured: Instant, seed: u64) -> Self {
         let lead_ns = float(measured.nanos_since(start));
         let mut phases = vec![Phase { at_ns: 0.0, per_ns: source.rate_per_s / 1e9 }];
-        phases.extend(source.steps.iter().map(|step| Phase {
-            at_ns: lead_ns + float(step.at_ms) * 1e6,
-            per_ns: step.rate_per_s / 1e9,
-        }));
+        phases.extend(
+            source
+                .steps
+                .iter()
+                .map(|step| Phase { at_ns: lead_ns + float(step.at_ms) * 1e6, per_ns: step.rate_per_s / 1e9 }),
+        );
         Self { start, phases, phase: 0, at_ns: 0.0, process: source.process, rng: Rng::new(seed), is_first: true }
     }
 

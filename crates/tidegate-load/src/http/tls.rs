@@ -70,10 +70,8 @@ impl Tls {
 }
 
 fn read(file: &Path) -> Result<CertificateDer<'static>, LoadError> {
-    CertificateDer::from_pem_file(file).map_err(|error| LoadError::Os {
-        step: "read the certificate",
-        source: std::io::Error::other(error),
-    })
+    CertificateDer::from_pem_file(file)
+        .map_err(|error| LoadError::Os { step: "read the certificate", source: std::io::Error::other(error) })
 }
 
 /// Takes one certificate, or any.
@@ -96,9 +94,7 @@ impl ServerCertVerifier for Pinned {
         _now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
         match &self.certificate {
-            Some(expected) if expected != end_entity => {
-                Err(Error::InvalidCertificate(CertificateError::UnknownIssuer))
-            }
+            Some(expected) if expected != end_entity => Err(Error::InvalidCertificate(CertificateError::UnknownIssuer)),
             _ => Ok(ServerCertVerified::assertion()),
         }
     }

@@ -3,8 +3,8 @@
 //! A request's query may ask for something else: `bytes=N` for the size of the answer's body, `delay_ms=N` for the time
 //! before it, `work_us=N` for time on the CPU before it. Its body is read and thrown away.
 
-use std::collections::BinaryHeap;
 use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
