@@ -44,7 +44,8 @@ fn a_spike_is_muted_within_a_tick_and_a_quiet_tenant_does_not_notice() {
         if at % 10 == 0 {
             match one(&mut neighbours, a, resource, now) {
                 Some(Lane::Share) => {}
-                Some(Lane::Overflow) => lanes_a += 1,
+                // In its first tick it has no share.
+                Some(Lane::Overflow) => lanes_a += u32::from(at > 200),
                 None => refused_a += 1,
             }
         }
@@ -143,7 +144,7 @@ fn who_comes_back_when_told_to_is_served() {
         for n in 0..20 * tenants {
             let tenant = all[n % tenants];
             if let Verdict::Refuse(refusal) = neighbours.try_take(tenant, Stage::Hello, &[(resource, 1)], now) {
-                assert!(refusal.retry_after > Duration::ZERO && refusal.retry_after <= Duration::from_secs(60));
+                assert!(refusal.retry_after > Duration::ZERO && refusal.retry_after <= Duration::from_secs(10));
                 assert_eq!((refusal.cause, refusal.limit), (Cause::OverShare, C));
                 due.push((now + refusal.retry_after, tenant));
             }
@@ -231,6 +232,8 @@ fn time_that_steps_back_mints_nothing() {
     let (now, resource) = (start(), Resource::Handshakes);
     let mut neighbours = Neighbours::new(with(resource, 10), now);
     let a = neighbours.tenant("a", now);
+    // What was there at the start.
+    (0..100).for_each(|_| drop(one(&mut neighbours, a, resource, now)));
     let mut got = 0;
     for step in 0..10_000_u64 {
         let at = now.plus_nanos((step % 2) * 1_000_000).minus_nanos((step % 3) * 1_000);

@@ -7,7 +7,7 @@
 //! 2. what it is guaranteed: its part of the capacity among all tenants here, by weight, whatever it wanted before. The
 //!    pool pays, and may go below zero for it, so that a tenant within its part is never refused on account of others;
 //! 3. the reserve of newcomers, if it has no share yet;
-//! 4. the pool: everybody who overflows has an equal allowance of it, by weight, and what is left beyond that goes to
+//! 4. its own bucket as far as that goes and the pool for the rest: everybody who overflows has an equal allowance of it, by weight, and what is left beyond that goes to
 //!    those that use the smallest part of any resource.
 //!
 //! What a bucket cannot hold goes to the pool: unused share is lent within a tick. Every [`tick`](Terms::tick) shares are
@@ -57,10 +57,11 @@ pub(crate) use self::usage::{Totals, Usage};
 
 /// Grains per second that a capacity may have at most: buckets of it stay far below 2^63.
 pub(crate) const CAPACITY_MAX: u64 = 8_000_000_000;
-/// The least depth of a bucket is what its rate gives in this span, from one piece of work to [`DEEPEST`] of them: who
-/// comes rarely comes in bursts, as browsers do.
+/// The least depth of a bucket is what its rate gives in this span, but at most [`DEEPEST`] pieces of work: who comes
+/// rarely comes in bursts, as browsers do.
 const PATIENCE_NS: u64 = 2_000_000_000;
 const DEEPEST: i64 = 8;
+const NANOS: u64 = 1_000_000_000;
 /// The most that one question can cost: a quarter of what a level can hold.
 const COST_MAX: i64 = i64::MAX / 4;
 
@@ -159,6 +160,8 @@ impl Overflow {
         };
         made.set_piece(1);
         made.set_capacity(capacity, now);
+        // Who comes first finds something.
+        made.pool.fill();
         made
     }
 
@@ -226,7 +229,7 @@ impl Overflow {
         }
         self.refill(id, now);
         let cell = &self.cells[id as usize];
-        if cell.level >= amount.min(self.depth(cell.share)) {
+        if cell.level >= amount.min(self.depth(cell.share).max(self.piece)) {
             return Answer::Paid(Pay::Own);
         }
         self.ask_others(id, amount, now)
@@ -235,7 +238,7 @@ impl Overflow {
     /// Whether somebody else pays, the tenant's own bucket being short.
     fn ask_others(&mut self, id: u32, amount: i64, now: Instant) -> Answer {
         let cell = &self.cells[id as usize];
-        let guaranteed = self.depth(self.guaranteed(cell.weight));
+        let guaranteed = self.guaranteed_depth(cell.weight);
         if cell.age == Age::Settled && cell.guaranteed >= amount.min(guaranteed) {
             return Answer::Paid(Pay::Guaranteed);
         }
@@ -245,10 +248,12 @@ impl Overflow {
         if cell.age != Age::Settled && first && self.pool.newcomers >= amount.min(self.pool.newcomers_depth) {
             return Answer::Paid(Pay::Newcomer);
         }
-        if self.pool.level < amount.min(self.pool.depth) {
+        // Tokens in buckets too small for one piece are not idle.
+        let rest = amount - cell.level.clamp(0, amount);
+        if self.pool.level < rest.min(self.pool.depth) {
             return Answer::Short;
         }
-        let allowed = self.allowance.is_none_or(|_| cell.allowance >= amount.min(self.allowance_depth(cell.weight)));
+        let allowed = self.allowance.is_none_or(|_| cell.allowance >= rest.min(self.allowance_depth(cell.weight)));
         if allowed { Answer::Paid(Pay::Pool) } else { Answer::Beyond }
     }
 
@@ -268,7 +273,7 @@ impl Overflow {
             return;
         }
         let amount = self.level_of(cost);
-        let floor = -self.depth(self.guaranteed(self.cells[id as usize].weight));
+        let floor = -self.guaranteed_depth(self.cells[id as usize].weight);
         let cell = &mut self.cells[id as usize];
         cell.taken = cell.taken.saturating_add(cost);
         if self.capacity.is_none() {
@@ -285,9 +290,14 @@ impl Overflow {
             }
             Pay::Newcomer => self.pool.newcomers -= amount,
             Pay::Pool => {
-                self.pool.level -= amount;
-                cell.allowance -= amount;
-                cell.overflowed = cell.overflowed.saturating_add(u32::try_from(cost).unwrap_or(u32::MAX));
+                let rest = amount - cell.level.clamp(0, amount);
+                cell.level -= amount - rest;
+                cell.guaranteed = (cell.guaranteed - (amount - rest)).max(floor);
+                // What is taken beyond the allowance is not owed to anybody.
+                cell.allowance = (cell.allowance - rest).max(-self.piece);
+                self.pool.level -= rest;
+                let units = rest.unsigned_abs().div_ceil(NANOS * self.grains);
+                cell.overflowed = cell.overflowed.saturating_add(u32::try_from(units).unwrap_or(u32::MAX));
             }
         }
     }
@@ -333,7 +343,13 @@ impl Overflow {
     #[inline]
     fn depth(&self, rate: u64) -> i64 {
         let burst = level(rate, nanos(self.terms.burst));
-        burst.max(level(rate, PATIENCE_NS).clamp(self.piece, self.piece * DEEPEST))
+        burst.max(level(rate, PATIENCE_NS).min(self.piece * DEEPEST))
+    }
+
+    /// What is guaranteed at once: one piece at least, however small the part.
+    #[inline]
+    fn guaranteed_depth(&self, weight: u32) -> i64 {
+        self.depth(self.guaranteed(weight)).max(self.piece)
     }
 
     #[inline]
@@ -345,7 +361,7 @@ impl Overflow {
     /// `units` as a level.
     #[inline]
     fn level_of(&self, units: u64) -> i64 {
-        level(units.saturating_mul(self.grains), 1_000_000_000)
+        level(units.saturating_mul(self.grains), NANOS)
     }
 
     /// Mints what the time since the last time gave, and passes on what does not fit.
@@ -358,7 +374,7 @@ impl Overflow {
         }
         let depth = self.depth(cell.share);
         let guaranteed = self.guaranteed(cell.weight);
-        let guaranteed_depth = self.depth(guaranteed);
+        let guaranteed_depth = self.guaranteed_depth(cell.weight);
         let allowance = self.allowance.map(|rate| level(rate.saturating_mul(u64::from(cell.weight)), span));
         let allowance_depth = self.allowance_depth(cell.weight);
         let cell = &mut self.cells[id as usize];

@@ -5,11 +5,13 @@ use tidegate_core::Instant;
 use super::number::{float, signed_float, whole};
 use super::{Terms, level, nanos};
 
-/// The bucket behind all buckets, and in front of it the one of newcomers.
-///
 /// Unused shares arrive in lumps, once a tick; a pool of so many ticks of the whole capacity loses none of them.
 const TICKS: f64 = 2.5;
+/// How full allowances leave it.
+const KEPT: f64 = 0.2;
 
+/// The bucket behind all buckets, and in front of it the one of newcomers.
+///
 /// Levels are in grains times 10^-9.
 #[derive(Clone, Debug)]
 pub(super) struct Pool {
@@ -44,6 +46,11 @@ impl Pool {
         self.level = self.level.min(self.depth);
     }
 
+    /// Fills it to the brim.
+    pub(super) fn fill(&mut self) {
+        (self.level, self.newcomers) = (self.depth, self.newcomers_depth);
+    }
+
     /// Mints: newcomers first; what they do not need is everybody's.
     #[inline]
     pub(super) fn refill(&mut self, now: Instant) {
@@ -72,10 +79,10 @@ impl Pool {
     }
 
     /// Grains per second that a tick of `seconds` could give to those who overflow: what came in during the last, and
-    /// half of what is there.
+    /// half of what is there beyond [`KEPT`]. If allowances emptied the pool, whoever asks most often would get most.
     pub(super) fn supply(&self, seconds: f64) -> f64 {
-        let there = signed_float(self.income) + signed_float(self.level) / 2.0;
-        (there / 1e9 / seconds).max(0.0)
+        let surplus = signed_float(self.level) - KEPT * signed_float(self.depth);
+        ((signed_float(self.income) + surplus / 2.0) / 1e9 / seconds).max(0.0)
     }
 
     /// Pays for work that turned out dearer (a negative amount), or takes in what it did not need.

@@ -131,7 +131,8 @@ impl Overflow {
         cell.demand.observe(wanted * float(self.grains), pass.smoothing, most);
         fill.add(cell.demand.expected(most) * (1.0 + self.terms.headroom), cell.weight);
         let beyond = u64::from(cell.overflowed) + u64::from(cell.refused);
-        let noisy = limited && beyond > 0 && beyond.saturating_mul(NOISE) > cell.wanted;
+        // Who has no share cannot exceed it.
+        let noisy = limited && cell.age == Age::Settled && beyond > 0 && beyond.saturating_mul(NOISE) > cell.wanted;
         cell.noisy = if noisy { NOISY_TICKS } else { cell.noisy.saturating_sub(1) };
         let held = if self.kind == Kind::Gauge { cell.level.unsigned_abs() } else { 0 };
         let asked = cell.wanted > held;

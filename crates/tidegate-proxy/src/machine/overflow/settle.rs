@@ -11,8 +11,9 @@ use crate::machine::resource::Kind;
 
 /// How much a new cost counts in the mean.
 const LATEST: f64 = 1.0 / 8.0;
-/// Nobody is told to come back later than this; who would have to, is told this.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Nobody is told to come back later than this. When so much is promised, the round of promises begins again: if all who
+/// were refused came back there would not be enough for them in any case, and so they come spread over time.
+const PATIENCE: Duration = Duration::from_secs(10);
 /// A share follows the demand while it is waited for: what is promised of it is promised an eighth later.
 const MARGIN_NUMERATOR: u64 = 9;
 const MARGIN_DENOMINATOR: u64 = 8;
@@ -42,7 +43,7 @@ impl Overflow {
         self.refill(id, now);
         let missing = self.level_of(actual) - self.level_of(estimated);
         let cell = &self.cells[id as usize];
-        let (depth, guaranteed_depth) = (self.depth(cell.share), self.depth(self.guaranteed(cell.weight)));
+        let (depth, guaranteed_depth) = (self.depth(cell.share), self.guaranteed_depth(cell.weight));
         let wanted = cell.level - missing;
         let cell = &mut self.cells[id as usize];
         cell.level = wanted.clamp(-depth, depth);
@@ -98,15 +99,18 @@ impl Overflow {
         let amount = self.level_of(cost);
         let cell = &self.cells[id as usize];
         let guaranteed = self.guaranteed(cell.weight);
-        let own = until(amount.min(self.depth(cell.share)) - cell.level, cell.share);
+        let depth = self.depth(cell.share);
+        let own = if amount.min(self.piece) > depth { 0 } else { cell.share };
+        let own = until(amount.min(depth) - cell.level, own);
         let own = own.saturating_mul(MARGIN_NUMERATOR) / MARGIN_DENOMINATOR;
-        let sure = until(amount.min(self.depth(guaranteed)) - cell.guaranteed, guaranteed);
+        let sure = until(amount.min(self.guaranteed_depth(cell.weight)) - cell.guaranteed, guaranteed);
         // A newcomer is guaranteed something from the next tick on.
         let sure = if cell.age == Age::Settled { sure } else { sure.saturating_add(2 * due.nanos_since(now)) };
         let rate = guaranteed.max(cell.share.saturating_mul(MARGIN_DENOMINATOR) / MARGIN_NUMERATOR);
         let latest = now + PATIENCE;
-        let first = now.plus_nanos(own.min(sure).max(1));
-        let at = first.max(cell.promised.plus_nanos(until(amount, rate))).min(latest);
+        let first = now.plus_nanos(own.min(sure).max(1)).min(latest);
+        let next = cell.promised.plus_nanos(until(amount, rate));
+        let at = if next > latest { first } else { first.max(next) };
         self.cells[id as usize].promised = at;
         at.since(now)
     }
