@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `config` | `[proxy]` of `tidegate.toml`, checked once (feature `io`) |
 //! | `error` | why a proxy does not start (feature `io`) |
+//! | `io` | the proxy itself: sockets, TLS, HTTP and time around the machines (feature `io`) |
 //! | [`machine`] | who may use how much of what: the limiters as state machines; pure |
 //!
 //! Limits hold for one proxy; several proxies do not share them.
@@ -12,4 +13,6 @@
 pub mod config;
 #[cfg(feature = "io")]
 pub mod error;
+#[cfg(feature = "io")]
+pub mod io;
 pub mod machine;

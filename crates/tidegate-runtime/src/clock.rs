@@ -5,8 +5,9 @@
 //! | [`now`] | every decision: tokens, timers, delays | dates |
 //! | [`realtime_ns`] | dates in messages, files and answers; comparing with the kernel's packet stamps | spans |
 //! | [`process_cpu_ns`] | what a run cost | anything else |
+//! | [`thread_cpu_ns`] | what work cost on a thread that others interrupt | anything else |
 //!
-//! All three are answered by the vDSO or by one system call; none allocates or fails.
+//! All of them are answered by the vDSO or by one system call; none allocates or fails.
 
 use rustix::time::{ClockId, Timespec, clock_gettime};
 use tidegate_core::Instant;
@@ -27,6 +28,12 @@ pub fn realtime_ns() -> i64 {
 #[must_use]
 pub fn process_cpu_ns() -> u64 {
     u64::try_from(total_ns(clock_gettime(ClockId::ProcessCPUTime))).unwrap_or(0)
+}
+
+/// CPU time that this thread has used, user and system together, in nanoseconds. A system call, unlike [`now`].
+#[must_use]
+pub fn thread_cpu_ns() -> u64 {
+    u64::try_from(total_ns(clock_gettime(ClockId::ThreadCPUTime))).unwrap_or(0)
 }
 
 /// Saturates in the years 1677 and 2262.

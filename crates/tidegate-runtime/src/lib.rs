@@ -1,7 +1,8 @@
-//! The outside world: clock, configuration, control store, telemetry, process.
+//! The outside world: clock, configuration, access, control store, telemetry, process.
 //!
 //! | module | its one job |
 //! |---|---|
+//! | [`access`] | who may ask an admin API what |
 //! | [`clock`] | the only reader of clocks |
 //! | [`config`] | TOML files read into types, with errors that say what to write instead |
 //! | [`process`] | this process, as its supervisor and its kernel see it |
@@ -19,6 +20,7 @@
 //!
 //! It knows no protocol and takes no decision; what it reads, the machines are told.
 
+pub mod access;
 pub mod clock;
 pub mod config;
 pub mod process;

@@ -12,7 +12,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::watch;
 
-use super::{Announced, Checks, Keep, Settings, Upstreams, Verdicts};
+use super::{Announced, Checks, Keep, Lease, Settings, Upstreams, Verdicts};
 use crate::config::{ProxyProtocolOut, Server, UpstreamProtocol};
 use crate::machine::upstream::{ActiveConfig, Balance, Failure, PoolConfig, Refusal, Replay, ServerConfig, Tried};
 
@@ -69,9 +69,14 @@ fn upstreams(settings: Settings) -> Rc<Upstreams<Plain>> {
     upstreams
 }
 
-async fn connect(upstreams: &Upstreams<Plain>) -> Plain {
-    let lease = upstreams.acquire(0, Tried::default(), None).await.unwrap();
-    Plain(lease.connect().await.unwrap())
+/// The exchange is over, and the connection can be used again.
+fn keep(mut lease: Lease<Plain>, connection: Plain) {
+    let ticket = lease.hand_over();
+    lease.upstream().end(ticket, Some(connection));
+}
+
+async fn lease(upstreams: &Upstreams<Plain>) -> Lease<Plain> {
+    upstreams.acquire(0, Tried::default(), None).await.unwrap()
 }
 
 #[test]
@@ -79,25 +84,24 @@ fn the_newest_kept_connection_is_used_first_and_a_closed_one_never() {
     run(async {
         let (listener, address) = listener().await;
         let upstreams = upstreams(settings(&[address], 8, 0));
-        let (first, second) = (connect(&upstreams).await, connect(&upstreams).await);
-        let (port, oldest) = (second.0.local_addr().unwrap(), first.0.local_addr().unwrap());
-        let (first_peer, _) = listener.accept().await.unwrap();
-        let (second_peer, _) = listener.accept().await.unwrap();
-        let lease = upstreams.acquire(0, Tried::default(), None).await.unwrap();
-        lease.keep(first);
-        lease.keep(second);
-        let again = lease.reuse().unwrap();
-        assert_eq!(again.0.local_addr().unwrap(), port);
-        lease.keep(again);
-        let newest = if second_peer.peer_addr().unwrap() == port { second_peer } else { first_peer };
-        drop(newest);
-        // The end of the stream has come when the proxy's side can read it.
-        let waiting = lease.reuse();
-        if let Some(Plain(stream)) = waiting {
-            stream.readable().await.unwrap();
-            lease.keep(Plain(stream));
-        }
-        assert!(lease.reuse().is_none_or(|other| other.0.local_addr().unwrap() == oldest));
+        let (first, second) = (lease(&upstreams).await, lease(&upstreams).await);
+        let (oldest, newest) = (Plain(first.connect().await.unwrap()), Plain(second.connect().await.unwrap()));
+        let (oldest_at, newest_at) = (oldest.0.local_addr().unwrap(), newest.0.local_addr().unwrap());
+        let mut peers = [listener.accept().await.unwrap(), listener.accept().await.unwrap()];
+        keep(first, oldest);
+        keep(second, newest);
+        let third = lease(&upstreams).await;
+        let again = third.reuse().unwrap();
+        assert_eq!(again.0.local_addr().unwrap(), newest_at);
+        // The server closes it; when that can be read, it is not open any more.
+        peers.sort_by_key(|(_, from)| *from != newest_at);
+        let [(newest_peer, _), _oldest_peer] = peers;
+        drop(newest_peer);
+        again.0.readable().await.unwrap();
+        keep(third, again);
+        let fourth = lease(&upstreams).await;
+        assert_eq!(fourth.reuse().unwrap().0.local_addr().unwrap(), oldest_at);
+        assert!(fourth.reuse().is_none());
     });
 }
 
@@ -181,8 +185,7 @@ fn the_proxy_header_comes_before_everything_else() {
         let mut read = vec![0; 45];
         peer.read_exact(&mut read).await.unwrap();
         assert_eq!(read, b"PROXY TCP4 192.0.2.1 198.51.100.7 4711 443\r\n!");
-        lease.keep(Plain(stream));
-        drop(lease);
+        keep(lease, Plain(stream));
         let other = Announced { source: ([192, 0, 2, 2], 4711).into(), ..announced };
         let lease = upstreams.acquire(0, Tried::default(), Some(other)).await.unwrap();
         assert!(lease.reuse().is_none(), "that connection is another client's");
@@ -198,9 +201,10 @@ fn a_reload_keeps_health_and_connections_of_the_servers_that_stay() {
         let lease = upstreams.acquire(0, Tried::default().and(0), None).await.unwrap();
         let connection = Plain(lease.connect().await.unwrap());
         let port = connection.0.local_addr().unwrap();
-        lease.keep(connection);
+        keep(lease, connection);
+        let held = self::lease(&upstreams).await;
         upstreams.reload(vec![settings(&[address], 8, 0)], 2);
-        drop(lease); // Its slot is one of the pool that it came from.
+        drop(held); // Its slot is one of the pool that it came from.
         let lease = upstreams.acquire(0, Tried::default(), None).await.unwrap();
         assert_eq!(lease.reuse().unwrap().0.local_addr().unwrap(), port);
         upstreams.reload(Vec::new(), 3);

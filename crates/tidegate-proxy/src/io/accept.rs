@@ -1,0 +1,104 @@
+//! Takes connections off the ports.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::net::{SocketFlags, acceptfrom_with};
+use socket2::{Domain, Protocol, Socket, Type};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+use super::hello::{self, Accepted, FIRST_BYTES_MAX, Place};
+use super::meter;
+use super::thread::{Thread, Total};
+
+/// Connections that are taken before other tasks get their turn. A refused one takes some ten microseconds.
+const BATCH: usize = 16;
+/// Connections that the kernel keeps until they are taken.
+const BACKLOG: i32 = 4096;
+/// How long a thread without a file descriptor waits before it tries again.
+const OUT_OF_FILES_PAUSE: Duration = Duration::from_millis(20);
+
+/// A port, for one of several threads: the kernel spreads connections over them.
+pub(crate) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
+    if address.is_ipv6() {
+        // Each address of the configuration is its own; `[::]` does not also mean all of IPv4.
+        socket.set_only_v6(true)?;
+    }
+    socket.set_reuse_address(true)?;
+    socket.set_reuse_port(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    Ok(socket.into())
+}
+
+/// Takes connections until the thread drains.
+pub(crate) async fn accept(thread: Rc<Thread>, listener: TcpListener, index: usize) -> io::Result<()> {
+    let local = listener.local_addr()?;
+    #[expect(deprecated, reason = "the successor is unsafe for kinds of descriptors that this one is not of")]
+    let listener = AsyncFd::with_interest(listener, Interest::READABLE)?;
+    let mut scratch = vec![0; FIRST_BYTES_MAX];
+    // Given up for a moment when no other is left, so that the connection that waits can be taken and ended.
+    let mut spare = spare();
+    loop {
+        let mut ready = tokio::select! {
+            ready = listener.readable() => ready?,
+            () = thread.changed.notified() => {
+                if thread.draining.get() { return Ok(()); }
+                continue;
+            }
+        };
+        if thread.draining.get() {
+            return Ok(());
+        }
+        let mut pause = None;
+        for _ in 0..BATCH {
+            match acceptfrom_with(listener.get_ref(), SocketFlags::NONBLOCK | SocketFlags::CLOEXEC) {
+                Ok((socket, peer)) => {
+                    let Some(peer) = peer.and_then(|peer| SocketAddr::try_from(peer).ok()) else { continue };
+                    thread.count(Total::Accepted);
+                    hello::meet(&thread, Accepted { socket, place: Place { peer, local, listener: index } }, &mut scratch);
+                }
+                Err(Errno::AGAIN) => {
+                    ready.clear_ready();
+                    break;
+                }
+                Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
+                    thread.count(Total::OutOfFiles);
+                    spare = end_one(listener.get_ref(), spare);
+                    pause = Some(OUT_OF_FILES_PAUSE);
+                    break;
+                }
+                // The client went away while it waited; the next one is there.
+                Err(Errno::CONNABORTED | Errno::INTR | Errno::PROTO | Errno::NETDOWN | Errno::HOSTUNREACH) => {}
+                Err(other) => return Err(other.into()),
+            }
+        }
+        // What was refused is nobody's time; the tasks that began pay for themselves from here on.
+        meter::stamp();
+        match pause {
+            Some(pause) => tokio::time::sleep(pause).await,
+            None => tokio::task::yield_now().await,
+        }
+    }
+}
+
+fn spare() -> Option<OwnedFd> {
+    std::fs::File::open("/dev/null").ok().map(OwnedFd::from)
+}
+
+/// Ends the connection that has waited longest: its client learns at once, and not by a time-out.
+fn end_one(listener: &TcpListener, spare_before: Option<OwnedFd>) -> Option<OwnedFd> {
+    drop(spare_before);
+    if let Ok((socket, _)) = acceptfrom_with(listener, SocketFlags::CLOEXEC) {
+        // It ends whether or not it can be told so.
+        drop(rustix::net::sockopt::set_socket_linger(&socket, Some(Duration::ZERO)));
+    }
+    spare()
+}
+

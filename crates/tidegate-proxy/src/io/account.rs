@@ -1,0 +1,221 @@
+//! What a connection's tenant used and has not been charged for yet.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use super::limiter::{Limiter, Tenant};
+use super::meter;
+use crate::machine::Resource;
+
+/// Bytes after which a transfer under way is charged.
+const SETTLE_BYTES: u64 = 256 * 1024;
+/// Nanoseconds of work after which a task under way is charged.
+const SETTLE_NS: u64 = 2_000_000;
+
+/// What the work of an account is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Work {
+    /// Cryptography before the first request.
+    Handshake,
+    /// Everything else.
+    Serving,
+}
+
+/// One connection's, or one HTTP/2 stream's, use of what is shared.
+///
+/// Estimates are charged when something is admitted; the account settles the difference when the truth is known, and
+/// in between when much has come together.
+#[derive(Debug)]
+pub(crate) struct Account {
+    limiter: Arc<Limiter>,
+    tenant: Cell<Tenant>,
+    work: Cell<Work>,
+    bytes: Used,
+    disk: Used,
+    event: Used,
+    handshake: Used,
+    /// Since the account was opened, for the access log.
+    total_in: Cell<u64>,
+    total_out: Cell<u64>,
+    /// Connections and bytes held for the tenant.
+    held: Cell<Held>,
+}
+
+#[derive(Debug, Default)]
+struct Used {
+    estimated: Cell<u64>,
+    actual: Cell<u64>,
+}
+
+impl Used {
+    fn add(&self, amount: u64) -> u64 {
+        self.actual.set(self.actual.get().saturating_add(amount));
+        self.actual.get()
+    }
+}
+
+#[derive(Clone, Copy, Default, Debug)]
+struct Held {
+    connections: u64,
+    memory: u64,
+}
+
+impl Account {
+    /// An account of `tenant` on which nothing stands.
+    pub(crate) fn open(limiter: Arc<Limiter>, tenant: Tenant) -> Rc<Self> {
+        Rc::new(Self {
+            limiter,
+            tenant: Cell::new(tenant),
+            work: Cell::new(Work::Serving),
+            bytes: Used::default(),
+            disk: Used::default(),
+            event: Used::default(),
+            handshake: Used::default(),
+            total_in: Cell::new(0),
+            total_out: Cell::new(0),
+            held: Cell::default(),
+        })
+    }
+
+    /// Who pays.
+    pub(crate) fn tenant(&self) -> Tenant {
+        self.tenant.get()
+    }
+
+    /// From now on `tenant` pays. What was used until now is charged to who used it.
+    pub(crate) fn turn_to(&self, tenant: Tenant) {
+        if tenant == self.tenant.get() {
+            return;
+        }
+        self.settle();
+        let held = self.held.take();
+        self.release(held);
+        self.tenant.set(tenant);
+        self.hold(held.connections, held.memory);
+    }
+
+    /// What the next work is.
+    pub(crate) fn begin(&self, work: Work) {
+        self.work.set(work);
+    }
+
+    /// `resource` was charged with `amount` beforehand.
+    pub(crate) fn estimated(&self, resource: Resource, amount: u64) {
+        if let Some(used) = self.used(resource) {
+            used.estimated.set(used.estimated.get().saturating_add(amount));
+        }
+    }
+
+    /// So many bytes were read for the tenant.
+    pub(crate) fn add_read(&self, bytes: u64) {
+        self.total_in.set(self.total_in.get().saturating_add(bytes));
+        self.add_bytes(bytes);
+    }
+
+    /// So many bytes were written for the tenant.
+    pub(crate) fn add_written(&self, bytes: u64) {
+        self.total_out.set(self.total_out.get().saturating_add(bytes));
+        self.add_bytes(bytes);
+    }
+
+    /// So many bytes moved between the proxy and an upstream.
+    pub(crate) fn add_bytes(&self, bytes: u64) {
+        if self.bytes.add(bytes) >= SETTLE_BYTES {
+            self.settle();
+        }
+    }
+
+    /// So many bytes were read from or written to the disk.
+    pub(crate) fn add_disk(&self, bytes: u64) {
+        if self.disk.add(bytes) >= SETTLE_BYTES {
+            self.settle();
+        }
+    }
+
+    /// Bytes read from and written to the client since the account was opened.
+    pub(crate) fn totals(&self) -> (u64, u64) {
+        (self.total_in.get(), self.total_out.get())
+    }
+
+    /// The tenant's work held the thread for `ns`.
+    pub(crate) fn add_time(&self, ns: u64) {
+        let used = match self.work.get() {
+            Work::Handshake => &self.handshake,
+            Work::Serving => &self.event,
+        };
+        if used.add(ns) >= SETTLE_NS && self.work.get() == Work::Serving {
+            self.settle();
+        }
+    }
+
+    /// Holds connections and bytes for the tenant until the account is closed.
+    pub(crate) fn hold(&self, connections: u64, memory: u64) {
+        if connections == 0 && memory == 0 {
+            return;
+        }
+        let held = self.held.get();
+        self.held.set(Held { connections: held.connections + connections, memory: held.memory + memory });
+        self.limiter.with(|limiter| {
+            limiter.hold(self.tenant.get(), Resource::Connections, connections, meter::now());
+            limiter.hold(self.tenant.get(), Resource::Memory, memory, meter::now());
+        });
+    }
+
+    /// Notes what [`Limiter::try_take`] already held.
+    pub(crate) fn holds(&self, connections: u64, memory: u64) {
+        self.held.set(Held { connections, memory });
+    }
+
+    /// What is held is given back by somebody else.
+    pub(crate) fn forget_held(&self) {
+        self.held.take();
+    }
+
+    /// Charges what is not charged yet, and gives back what was charged too much.
+    pub(crate) fn settle(&self) {
+        let all = [
+            (Resource::NetworkBytes, &self.bytes),
+            (Resource::DiskBytes, &self.disk),
+            (Resource::EventTime, &self.event),
+            (Resource::HandshakeTime, &self.handshake),
+        ];
+        if all.iter().all(|(_, used)| used.actual.get() == 0 && used.estimated.get() == 0) {
+            return;
+        }
+        self.limiter.with(|limiter| {
+            for (resource, used) in all {
+                let (estimated, actual) = (used.estimated.take(), used.actual.take());
+                if estimated != 0 || actual != 0 {
+                    limiter.settle(self.tenant.get(), resource, estimated, actual, meter::now());
+                }
+            }
+        });
+    }
+
+    fn release(&self, held: Held) {
+        if held.connections != 0 || held.memory != 0 {
+            self.limiter.with(|limiter| {
+                limiter.release(self.tenant.get(), Resource::Connections, held.connections, meter::now());
+                limiter.release(self.tenant.get(), Resource::Memory, held.memory, meter::now());
+            });
+        }
+    }
+
+    fn used(&self, resource: Resource) -> Option<&Used> {
+        match resource {
+            Resource::NetworkBytes => Some(&self.bytes),
+            Resource::DiskBytes => Some(&self.disk),
+            Resource::EventTime => Some(&self.event),
+            Resource::HandshakeTime => Some(&self.handshake),
+            _ => None,
+        }
+    }
+}
+
+impl Drop for Account {
+    fn drop(&mut self) {
+        self.settle();
+        self.release(self.held.get());
+    }
+}

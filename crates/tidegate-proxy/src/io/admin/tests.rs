@@ -1,0 +1,149 @@
+//! The API, driven in process against a proxy that only answers.
+
+use std::sync::Mutex;
+
+use axum::body::Body;
+use axum::http::header::{AUTHORIZATION, HOST};
+use axum::http::{HeaderMap, Request};
+use http_body_util::BodyExt;
+use hyper::service::Service;
+use hyper_util::service::TowerToHyperService;
+use serde_json::Value;
+use tidegate_runtime::access::{Reach, Token};
+use tidegate_runtime::config::Document;
+
+use super::status::{Health, LiveRateLimit, LiveServer, LiveUpstream};
+use super::*;
+use crate::machine::rate_limit::Counts;
+
+const FILE: &str = "[[proxy.listen]]\naddress = \"127.0.0.1:0\"\n[[proxy.upstream]]\nname = \"shop\"\nservers = \
+                    [\"127.0.0.1:1\", \"127.0.0.1:2\"]\n[[proxy.route]]\nname = \"shop\"\nhost = \"a.example\"\n\
+                    upstream = \"shop\"\n[proxy.route.rate_limit]\nlimit = 3\n";
+
+struct Fake {
+    config: Arc<Config>,
+    live: Live,
+    mode: Mutex<Option<Mode>>,
+}
+
+impl Source for Fake {
+    fn config(&self) -> Arc<Config> {
+        Arc::clone(&self.config)
+    }
+
+    fn neighbours(&self) -> Snapshot {
+        Snapshot { at_ms: 7, ..Snapshot::default() }
+    }
+
+    fn live(&self) -> Live {
+        self.live.clone()
+    }
+
+    fn set_mode(&self, mode: Mode) {
+        *self.mode.lock().unwrap() = Some(mode);
+    }
+}
+
+fn fake(phase: Phase) -> Arc<Fake> {
+    let servers = vec![
+        LiveServer { requests_total: 5, ..LiveServer::default() },
+        LiveServer { health: Health::Down, ..LiveServer::default() },
+    ];
+    let counts = Counts { admitted: 4, rejected: 2, active: 3, ..Counts::default() };
+    let limit = LiveRateLimit { scope: "remap", prefix: "p".to_owned(), tag: "shop".to_owned(), counts };
+    let live = Live {
+        phase,
+        addresses: vec!["127.0.0.1:8080".parse().unwrap()],
+        requests_total: vec![5],
+        responses_total: [0, 0, 4, 0, 1, 0],
+        upstreams: vec![LiveUpstream { servers, ..LiveUpstream::default() }],
+        rate_limits: vec![limit],
+        ..Live::default()
+    };
+    let config = Config::from_document(&Document::new("t.toml", FILE), 1).unwrap();
+    Arc::new(Fake { config: Arc::new(config), live, mode: Mutex::new(None) })
+}
+
+async fn raw(fake: &Arc<Fake>, line: &str, token: &str, body: &'static str) -> (u16, HeaderMap, String) {
+    let guard = Guard { token: Some(Token::new("s3cret")), reach: Reach::Loopback };
+    let (method, path) = line.split_once(' ').unwrap();
+    let request = Request::builder().method(method).uri(path).header(HOST, "localhost:4154");
+    let request = request.header(AUTHORIZATION, token).header("content-type", "application/json");
+    let service = TowerToHyperService::new(router(Arc::clone(fake) as Arc<dyn Source>, guard));
+    let (head, body) = service.call(request.body(Body::from(body)).unwrap()).await.unwrap().into_parts();
+    let body = body.collect().await.unwrap().to_bytes();
+    (head.status.as_u16(), head.headers, String::from_utf8(body.to_vec()).unwrap())
+}
+
+async fn call(fake: &Arc<Fake>, line: &str, body: &'static str) -> (u16, Value) {
+    let (status, _, body) = raw(fake, line, "Bearer s3cret", body).await;
+    (status, serde_json::from_str(&body).unwrap_or(Value::Null))
+}
+
+#[tokio::test]
+async fn the_proxy_shows_where_it_listens_and_how_its_servers_are() {
+    let (status, answer) = call(&fake(Phase::Serving), "GET /api/v1/proxy", "").await;
+    assert_eq!(status, 200);
+    assert_eq!(answer["listeners"][0]["address"], "127.0.0.1:8080");
+    assert_eq!(answer["listeners"][0]["protocols"], serde_json::json!(["h2", "http/1.1"]));
+    assert_eq!(answer["routes"][0]["requests_total"], 5);
+    assert_eq!(answer["upstreams"][0]["servers"][1]["health"], "down");
+    assert_eq!(answer["responses_total"]["2xx"], 4);
+    assert_eq!((&answer["requests_total"], &answer["rate_limits"][0]["rejected_total"]), (&5.into(), &2.into()));
+}
+
+#[tokio::test]
+async fn neighbours_are_the_limiters_snapshot() {
+    let (status, answer) = call(&fake(Phase::Serving), "GET /api/v1/neighbours", "").await;
+    assert_eq!((status, &answer["at_ms"], &answer["mode"]), (200, &7.into(), &"restrict".into()));
+}
+
+#[tokio::test]
+async fn the_mode_is_set_with_the_token_only() {
+    let fake = fake(Phase::Serving);
+    let line = "POST /api/v1/neighbours/mode";
+    let (status, headers, _) = raw(&fake, line, "Bearer guess", "{\"mode\":\"off\"}").await;
+    assert_eq!((status, headers.contains_key("www-authenticate")), (401, true));
+    assert_eq!(*fake.mode.lock().unwrap(), None);
+    let (status, answer) = call(&fake, line, "{\"mode\":\"stats\"}").await;
+    assert_eq!((status, &answer["mode"]), (200, &"stats".into()));
+    assert_eq!(*fake.mode.lock().unwrap(), Some(Mode::Stats));
+    let (status, answer) = call(&fake, line, "{\"mode\":\"loud\"}").await;
+    assert_eq!(status, 400);
+    assert!(answer["detail"].as_str().unwrap().contains("unknown variant `loud`"), "{answer}");
+}
+
+#[tokio::test]
+async fn a_request_is_explained_over_http() {
+    let fake = fake(Phase::Serving);
+    let (status, answer) = call(&fake, "GET /api/v1/explain?host=a.example:80&path=/x%3Fy", "").await;
+    assert_eq!((status, &answer["route"]["name"]), (200, &"shop".into()));
+    assert_eq!(answer["rate_limits"][0]["active"], 3);
+    assert_eq!(answer["why"][0], "rate limit shop has 3 of 3 under way: it is refused");
+    let (status, answer) = call(&fake, "GET /api/v1/explain?hots=a", "").await;
+    assert_eq!(status, 400);
+    assert!(answer["detail"].as_str().unwrap().contains("the parameters are host"), "{answer}");
+}
+
+#[tokio::test]
+async fn who_is_ending_is_not_ready() {
+    assert_eq!(call(&fake(Phase::Serving), "GET /readyz", "").await.0, 200);
+    assert_eq!(call(&fake(Phase::Draining), "GET /readyz", "").await.0, 503);
+    assert_eq!(call(&fake(Phase::Draining), "GET /healthz", "").await.0, 200);
+}
+
+#[tokio::test]
+async fn what_is_not_there_is_a_problem() {
+    let (status, headers, _) = raw(&fake(Phase::Serving), "GET /nope", "", "").await;
+    assert_eq!((status, headers["content-type"].to_str().unwrap()), (404, "application/problem+json"));
+    assert_eq!(call(&fake(Phase::Serving), "DELETE /metrics", "").await.0, 405);
+}
+
+#[tokio::test]
+async fn metrics_are_prometheus_text() {
+    let (status, headers, page) = raw(&fake(Phase::Serving), "GET /metrics", "", "").await;
+    assert_eq!((status, headers["content-type"].to_str().unwrap()), (200, "text/plain; version=0.0.4; charset=utf-8"));
+    assert!(page.contains("tidegate_proxy_server_up{upstream=\"shop\",server=\"127.0.0.1:2\"} 0\n"));
+    assert!(page.contains("tidegate_proxy_rate_limit{name=\"p.remap.shop.rejected\"} 2\n"), "{page}");
+    assert!(page.contains("tidegate_proxy_responses_total{class=\"2xx\"} 4\n"));
+}

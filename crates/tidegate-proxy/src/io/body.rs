@@ -1,0 +1,270 @@
+//! Bodies on their way through the proxy, piece by piece.
+
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+use hyper::body::Incoming;
+
+use super::http1::client::AnswerBody;
+use super::http1::request::ClientBody;
+use super::meter;
+use super::spool::Spooled;
+use super::timers::Timer;
+use super::upstream::Leased;
+
+/// Why a body broke off.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub(crate) enum BodyError {
+    /// The socket failed.
+    #[error("the connection failed: {0}")]
+    Io(#[from] std::io::Error),
+    /// The peer closed in the middle.
+    #[error("the body ended too early")]
+    Cut,
+    /// Its framing is malformed.
+    #[error(transparent)]
+    Framing(#[from] super::http1::decode::BadChunk),
+    /// The client broke the rules.
+    #[error(transparent)]
+    Violation(#[from] tidegate_wire::http1::Violation),
+    /// Longer than the configuration permits.
+    #[error("the body is longer than {limit} bytes")]
+    TooLong {
+        /// Bytes.
+        limit: u64,
+    },
+    /// No byte came for too long.
+    #[error("the body stalled")]
+    Stalled,
+    /// HTTP/2 said so.
+    #[error(transparent)]
+    Http2(#[from] hyper::Error),
+    /// It was spooled and could not be read back.
+    #[error("the spooled body is lost")]
+    Spool,
+}
+
+/// A request's body, as an upstream reads it.
+#[derive(Debug)]
+pub(crate) enum RequestBody {
+    /// None.
+    Empty,
+    /// All of it.
+    Full(Bytes),
+    /// Read from an HTTP/1 client as it comes.
+    Http1(ClientBody),
+    /// Read from an HTTP/2 client as it comes.
+    Http2(Timed<Limited<Incoming>>),
+    /// Waiting on disk.
+    Spooled(Spooled),
+}
+
+impl RequestBody {
+    /// A second copy for a second try; `None` once bytes were taken that cannot be had again.
+    pub(crate) fn again(&self) -> Option<Self> {
+        match self {
+            Self::Empty => Some(Self::Empty),
+            Self::Full(bytes) => Some(Self::Full(bytes.clone())),
+            Self::Spooled(spooled) => Some(Self::Spooled(spooled.again())),
+            Self::Http1(_) | Self::Http2(_) => None,
+        }
+    }
+}
+
+impl Body for RequestBody {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        match self.get_mut() {
+            Self::Empty => Poll::Ready(None),
+            full @ Self::Full(_) => Poll::Ready(whole(std::mem::replace(full, Self::Empty))),
+            Self::Http1(body) => body.poll_piece(context).map(|piece| piece.map(|piece| piece.map(Frame::data))),
+            Self::Http2(body) => Pin::new(body).poll_frame(context),
+            Self::Spooled(body) => body.poll_piece(context).map(|piece| piece.map(|piece| piece.map(Frame::data))),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Empty => true,
+            Self::Full(bytes) => bytes.is_empty(),
+            Self::Http1(body) => body.is_done(),
+            Self::Http2(body) => body.is_end_stream(),
+            Self::Spooled(body) => body.left() == 0,
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Empty => SizeHint::with_exact(0),
+            Self::Full(bytes) => SizeHint::with_exact(bytes.len() as u64),
+            Self::Http1(body) => body.left().map_or_else(SizeHint::default, SizeHint::with_exact),
+            Self::Http2(body) => body.size_hint(),
+            Self::Spooled(body) => SizeHint::with_exact(body.left()),
+        }
+    }
+}
+
+fn whole(body: RequestBody) -> Option<Result<Frame<Bytes>, BodyError>> {
+    match body {
+        RequestBody::Full(bytes) if !bytes.is_empty() => Some(Ok(Frame::data(bytes))),
+        _ => None,
+    }
+}
+
+/// A body of at most so many bytes.
+#[derive(Debug)]
+pub(crate) struct Limited<B> {
+    body: B,
+    left: u64,
+    limit: u64,
+}
+
+impl<B> Limited<B> {
+    /// `body`, of which more than `limit` bytes are an error.
+    pub(crate) const fn new(body: B, limit: u64) -> Self {
+        Self { body, left: limit, limit }
+    }
+}
+
+impl<B> Body for Limited<B>
+where
+    B: Body<Data = Bytes> + Unpin,
+    BodyError: From<B::Error>,
+{
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let this = self.get_mut();
+        let Some(frame) = ready!(Pin::new(&mut this.body).poll_frame(context)) else { return Poll::Ready(None) };
+        let frame = frame?;
+        if let Some(data) = frame.data_ref() {
+            let Some(left) = this.left.checked_sub(data.len() as u64) else {
+                return Poll::Ready(Some(Err(BodyError::TooLong { limit: this.limit })));
+            };
+            this.left = left;
+        }
+        Poll::Ready(Some(Ok(frame)))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// A body whose pieces come in time.
+#[derive(Debug)]
+pub(crate) struct Timed<B> {
+    body: B,
+    timer: Timer,
+    idle: Duration,
+}
+
+impl<B> Timed<B> {
+    /// `body`, of which `idle` may pass between two pieces.
+    pub(crate) const fn new(body: B, timer: Timer, idle: Duration) -> Self {
+        Self { body, timer, idle }
+    }
+}
+
+impl<B: Body<Data = Bytes, Error = BodyError> + Unpin> Body for Timed<B> {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let this = self.get_mut();
+        if let Poll::Ready(frame) = Pin::new(&mut this.body).poll_frame(context) {
+            this.timer.clear();
+            return Poll::Ready(frame);
+        }
+        if !this.timer.is_set() {
+            this.timer.set(meter::now() + this.idle);
+        }
+        this.timer.poll(context).map(|()| Some(Err(BodyError::Stalled)))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// A response's body, as the client gets it.
+#[derive(Debug)]
+pub(crate) enum ResponseBody {
+    /// None.
+    Empty,
+    /// All of it.
+    Full(Bytes),
+    /// From an upstream, as it comes.
+    Upstream(Box<AnswerBody>),
+    /// From an upstream that speaks HTTP/2, as it comes.
+    Upstream2(Leased<super::http1::client::Link>),
+    /// Waiting on disk.
+    Spooled(Spooled),
+}
+
+impl Body for ResponseBody {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        match self.get_mut() {
+            Self::Empty => Poll::Ready(None),
+            full @ Self::Full(_) => Poll::Ready(match std::mem::replace(full, Self::Empty) {
+                Self::Full(bytes) if !bytes.is_empty() => Some(Ok(Frame::data(bytes))),
+                _ => None,
+            }),
+            Self::Upstream(body) => body.poll_piece(context).map(|piece| piece.map(|piece| piece.map(Frame::data))),
+            Self::Upstream2(body) => {
+                Pin::new(body).poll_frame(context).map(|frame| frame.map(|frame| frame.map_err(BodyError::from)))
+            }
+            Self::Spooled(body) => body.poll_piece(context).map(|piece| piece.map(|piece| piece.map(Frame::data))),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Empty => true,
+            Self::Full(bytes) => bytes.is_empty(),
+            Self::Upstream(body) => body.is_done(),
+            Self::Upstream2(body) => body.is_end_stream(),
+            Self::Spooled(body) => body.left() == 0,
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Empty => SizeHint::with_exact(0),
+            Self::Full(bytes) => SizeHint::with_exact(bytes.len() as u64),
+            Self::Upstream(body) => body.left().map_or_else(SizeHint::default, SizeHint::with_exact),
+            Self::Upstream2(body) => body.size_hint(),
+            Self::Spooled(body) => SizeHint::with_exact(body.left()),
+        }
+    }
+}

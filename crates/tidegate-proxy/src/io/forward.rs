@@ -1,0 +1,195 @@
+//! One request to an upstream, and its answer back.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use http::request::Parts;
+use http::{HeaderValue, Response, StatusCode};
+
+use super::body::{RequestBody, ResponseBody};
+use super::gate::Pass;
+use super::http1::client::{ExchangeError, Outward, Patience};
+use super::service::{self, Admission};
+use super::thread::Connection;
+use super::upstream::{Announced, ConnectError, Outbound, SendError};
+use super::{headers, meter, refuse, spool};
+use crate::config::{ProxyProtocolOut, Route};
+use crate::machine::rate_limit::Rejection;
+use crate::machine::upstream::Refusal;
+
+/// An answer on its way to the client.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    /// What the client gets.
+    pub(crate) response: Response<ResponseBody>,
+    /// Leave to be inside the route's gate; to be kept until the last byte is sent.
+    pub(crate) pass: Option<Pass>,
+    /// How it came about.
+    pub(crate) story: Story,
+}
+
+/// What the access log tells about an answer.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Story {
+    /// Waiting for the route's gate.
+    pub(crate) queued: Duration,
+    /// Until the server's first byte.
+    pub(crate) first_byte: Duration,
+    /// The route's gate said no.
+    pub(crate) rejected: Option<Rejection>,
+    /// The client's body broke off, and no answer would be read.
+    pub(crate) gone: bool,
+}
+
+/// Sends an admitted request to its upstream.
+pub(crate) async fn forward(
+    connection: &Connection,
+    admission: &Admission,
+    mut parts: Parts,
+    body: RequestBody,
+) -> Answer {
+    let settings = &admission.settings;
+    let route = &settings.config.routes[admission.route];
+    let mut story = Story::default();
+    let pass = match enter(connection, admission, route, &mut parts).await {
+        Ok(pass) => pass,
+        Err(rejection) => {
+            story.rejected = Some(rejection);
+            return Answer { response: refuse::rejected(&rejection), pass: None, story };
+        }
+    };
+    story.queued = pass.as_ref().map_or(Duration::ZERO, |pass| pass.waited);
+    let Ok(upgrade) = headers::strip_request(&mut parts.headers) else {
+        let response = refuse::plain(StatusCode::BAD_REQUEST, "http_request_error", "Connection lists too many options.");
+        return Answer { response, pass, story };
+    };
+    headers::add_forwarded(connection, settings, &mut parts);
+    headers::edit(&mut parts.headers, &route.request_headers);
+    let body = match spool::request(connection, settings, body).await {
+        Ok(body) => body,
+        Err(error) => return failed(&ExchangeError::Request(error), pass, story),
+    };
+    let target = target_of(route, &parts);
+    let timeouts = &settings.config.timeouts;
+    let outbound = Outbound {
+        head: Outward { method: &parts.method, target: &target, headers: &parts.headers, upgrade },
+        patience: Patience { first_byte: timeouts.upstream_first_byte, idle: timeouts.upstream_idle },
+        account: &connection.account,
+        announced: announced(connection, admission, route.upstream),
+        timers: &connection.thread.timers,
+    };
+    match connection.thread.upstreams.send(route.upstream, &outbound, body).await {
+        Ok(answer) => {
+            story.first_byte = meter::now().since(admission.began);
+            answered(route, answer, pass, story)
+        }
+        Err(SendError::Exchange(error)) => failed(&error, pass, story),
+        Err(SendError::Connect(error)) => Answer { response: unreachable_answer(&error), pass, story },
+        Err(SendError::Refused(refusal)) => Answer { response: no_slot(refusal), pass, story },
+        Err(SendError::Http2(_)) => failed(&ExchangeError::Closed, pass, story),
+        Err(SendError::Target(_)) => {
+            let detail = "The upstream cannot be asked for this target.";
+            let response = refuse::plain(StatusCode::BAD_REQUEST, "http_request_error", detail);
+            Answer { response, pass, story }
+        }
+    }
+}
+
+/// Waits for leave of the route's gate, and tells the upstream how long that took if it wants to know.
+async fn enter(
+    connection: &Connection,
+    admission: &Admission,
+    route: &Route,
+    parts: &mut Parts,
+) -> Result<Option<Pass>, Rejection> {
+    let gate = &admission.settings.route_gates[admission.route];
+    let (Some(gate), Some(rule)) = (gate, &route.rate_limit) else { return Ok(None) };
+    let client = service::client_of(connection, &admission.settings, parts);
+    let pass = gate.enter(client).await?;
+    if let Some(name) = rule.header.as_ref().filter(|_| !pass.waited.is_zero()) {
+        let millis = u64::try_from(pass.waited.as_millis()).unwrap_or(u64::MAX);
+        parts.headers.insert(name.clone(), HeaderValue::from(millis));
+    }
+    Ok(Some(pass))
+}
+
+/// What the upstream is asked for, in the form that the method wants.
+fn target_of(route: &Route, parts: &Parts) -> String {
+    let path = parts.uri.path();
+    let rewritten = route.rewritten(path);
+    let path = rewritten.as_deref().unwrap_or(path);
+    let path = if path.is_empty() { "/" } else { path };
+    match parts.uri.query() {
+        Some(query) => format!("{path}?{query}"),
+        None => path.to_owned(),
+    }
+}
+
+fn announced(connection: &Connection, admission: &Admission, upstream: usize) -> Option<Announced> {
+    let wanted = admission.settings.config.upstreams[upstream].proxy_protocol;
+    (wanted != ProxyProtocolOut::Off).then(|| Announced {
+        source: connection.origin.client,
+        destination: connection.origin.local,
+        authority: connection.origin.sni.as_deref().map(Rc::from),
+    })
+}
+
+/// The upstream's answer, as the client gets it.
+fn answered(route: &Route, answer: Response<ResponseBody>, pass: Option<Pass>, story: Story) -> Answer {
+    let (mut head, body) = answer.into_parts();
+    if headers::strip_response(head.status.as_u16(), &mut head.headers).is_err() {
+        return failed(&ExchangeError::Malformed("its Connection lists too many options"), pass, story);
+    }
+    headers::edit(&mut head.headers, &route.response_headers);
+    Answer { response: Response::from_parts(head, body), pass, story }
+}
+
+fn failed(error: &ExchangeError, pass: Option<Pass>, mut story: Story) -> Answer {
+    let response = match error {
+        ExchangeError::Request(broken) => refuse::broken_body(broken).unwrap_or_else(|| {
+            story.gone = true;
+            refuse::plain(StatusCode::BAD_REQUEST, "http_request_error", "The body broke off.")
+        }),
+        ExchangeError::TimedOut => {
+            let detail = "The upstream did not answer in time.";
+            refuse::plain(StatusCode::GATEWAY_TIMEOUT, "http_response_timeout", detail)
+        }
+        ExchangeError::Malformed(_) => {
+            let detail = "The upstream's answer is malformed.";
+            refuse::plain(StatusCode::BAD_GATEWAY, "http_protocol_error", detail)
+        }
+        ExchangeError::Closed | ExchangeError::Io(_) => {
+            let detail = "The upstream closed the connection without an answer.";
+            refuse::plain(StatusCode::BAD_GATEWAY, "connection_terminated", detail)
+        }
+    };
+    Answer { response, pass, story }
+}
+
+fn unreachable_answer(error: &ConnectError) -> Response<ResponseBody> {
+    let (status, name, detail) = match error {
+        ConnectError::TimedOut { .. } => {
+            (StatusCode::GATEWAY_TIMEOUT, "connection_timeout", "There is no connection to the upstream in time.")
+        }
+        ConnectError::Resolve { .. } => (StatusCode::BAD_GATEWAY, "dns_error", "The upstream's name has no address."),
+        ConnectError::Refused { .. } => {
+            (StatusCode::BAD_GATEWAY, "connection_refused", "The upstream accepts no connection.")
+        }
+    };
+    refuse::plain(status, name, detail)
+}
+
+fn no_slot(refusal: Refusal) -> Response<ResponseBody> {
+    let (name, detail) = match refusal {
+        Refusal::NoServer => ("destination_unavailable", "No server of the upstream is well."),
+        Refusal::QueueFull => ("connection_limit_reached", "The upstream's servers are busy, and so is their queue."),
+        Refusal::TimedOut => ("connection_limit_reached", "The upstream's servers are busy."),
+    };
+    refuse::answer(refuse::Problem {
+        status: StatusCode::SERVICE_UNAVAILABLE,
+        kind: None,
+        detail,
+        error: name,
+        retry_after: Some(Duration::from_secs(1)),
+    })
+}

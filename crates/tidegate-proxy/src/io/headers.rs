@@ -1,0 +1,205 @@
+//! What of a message's headers goes on, and what the proxy adds.
+
+use std::fmt::Write as _;
+use std::net::IpAddr;
+
+use http::header::{CONNECTION, EXPECT, FORWARDED, HOST, HeaderMap, HeaderName, HeaderValue, TE, UPGRADE};
+use http::request::Parts;
+use tidegate_wire::http1::hop::{self, Forward, Options};
+
+use super::settings::Settings;
+use super::thread::Connection;
+use crate::config::{Forwarded, HeaderEdits};
+
+const FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+const PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
+const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
+const FORWARDED_PORT: HeaderName = HeaderName::from_static("x-forwarded-port");
+const REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
+
+/// The headers list more options of the connection than any reader tells apart.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct BadConnection;
+
+/// Removes what ends at this hop. True if the request asks for `WebSocket`, which then still stands there.
+pub(crate) fn strip_request(headers: &mut HeaderMap) -> Result<bool, BadConnection> {
+    let listed = take(headers);
+    let options = read(&listed)?;
+    let websocket = !listed.is_empty()
+        && hop::asks_for_websocket(headers.get_all(UPGRADE).iter().map(HeaderValue::as_bytes), &options);
+    strip(headers, |name, value| hop::request(name, value, &options));
+    if websocket {
+        headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
+        headers.insert(UPGRADE, HeaderValue::from_static("websocket"));
+    }
+    Ok(websocket)
+}
+
+/// Removes what ends at this hop from an answer.
+pub(crate) fn strip_response(status: u16, headers: &mut HeaderMap) -> Result<(), BadConnection> {
+    let listed = take(headers);
+    let options = read(&listed)?;
+    strip(headers, |name, value| hop::response(status, name, value, &options));
+    Ok(())
+}
+
+/// Takes all `Connection` fields out.
+fn take(headers: &mut HeaderMap) -> Vec<HeaderValue> {
+    match headers.entry(CONNECTION) {
+        http::header::Entry::Occupied(entry) => entry.remove_entry_mult().1.collect(),
+        http::header::Entry::Vacant(_) => Vec::new(),
+    }
+}
+
+fn read(listed: &[HeaderValue]) -> Result<Options<'_>, BadConnection> {
+    Options::read(listed.iter().map(HeaderValue::as_bytes)).map_err(|_| BadConnection)
+}
+
+fn strip(headers: &mut HeaderMap, what: impl Fn(&[u8], &[u8]) -> Forward) {
+    // Most messages lose nothing, and an empty vector allocates nothing.
+    let mut gone: Vec<HeaderName> = Vec::new();
+    for (name, value) in headers.iter_mut() {
+        match what(name.as_str().as_bytes(), value.as_bytes()) {
+            Forward::Keep => {}
+            Forward::Drop => gone.push(name.clone()),
+            Forward::Replace(other) => *value = HeaderValue::from_static(other),
+        }
+    }
+    for name in gone {
+        headers.remove(name);
+    }
+}
+
+/// Tells the upstream where the request came from. What a peer says that is not trusted is not passed on.
+pub(crate) fn add_forwarded(connection: &Connection, settings: &Settings, parts: &mut Parts) {
+    let origin = &connection.origin;
+    let trusted = !settings.config.trusted.is_empty() && settings.trusts(origin.client.ip());
+    let headers = &mut parts.headers;
+    if !trusted {
+        for name in [&FOR, &PROTO, &FORWARDED_HOST, &FORWARDED_PORT, &REAL_IP, &FORWARDED] {
+            headers.remove(name);
+        }
+    }
+    let wanted = settings.config.forwarded;
+    if matches!(wanted, Forwarded::XForwarded | Forwarded::Both) {
+        let value = match headers.get(&FOR).filter(|_| trusted) {
+            Some(before) => joined(before, connection.address.as_bytes()),
+            None => Some(connection.address.clone()),
+        };
+        if let Some(value) = value {
+            headers.insert(FOR, value);
+        }
+        if !headers.contains_key(&PROTO) {
+            headers.insert(PROTO, settings.proto[usize::from(origin.tls)].clone());
+        }
+        if let Some(host) = headers.get(HOST).cloned()
+            && !headers.contains_key(&FORWARDED_HOST)
+        {
+            headers.insert(FORWARDED_HOST, host);
+        }
+    }
+    if matches!(wanted, Forwarded::Standard | Forwarded::Both) {
+        let element = element(origin.client.ip(), headers.get(HOST), origin.tls);
+        let value = match headers.get(FORWARDED).filter(|_| trusted) {
+            Some(before) => joined(before, element.as_bytes()),
+            None => HeaderValue::try_from(element).ok(),
+        };
+        if let Some(value) = value {
+            headers.insert(FORWARDED, value);
+        }
+    }
+}
+
+fn joined(before: &HeaderValue, more: &[u8]) -> Option<HeaderValue> {
+    HeaderValue::from_bytes(&[before.as_bytes(), b", ", more].concat()).ok()
+}
+
+/// One element of `Forwarded` (RFC 7239).
+fn element(client: IpAddr, host: Option<&HeaderValue>, tls: bool) -> String {
+    let mut text = match client.to_canonical() {
+        IpAddr::V4(address) => format!("for={address}"),
+        IpAddr::V6(address) => format!("for=\"[{address}]\""),
+    };
+    // The guard let no quote and no backslash into a host.
+    if let Some(host) = host.and_then(|host| host.to_str().ok()) {
+        write!(text, ";host=\"{host}\"").expect("strings take every byte");
+    }
+    text.push_str(if tls { ";proto=https" } else { ";proto=http" });
+    text
+}
+
+/// The client at the far end of the trusted hops: the last address in `X-Forwarded-For` that is not trusted.
+pub(crate) fn client_of(connection: &Connection, settings: &Settings, headers: &HeaderMap) -> IpAddr {
+    let peer = connection.origin.client.ip();
+    if settings.config.trusted.is_empty() || !settings.trusts(peer) {
+        return peer;
+    }
+    let values = headers.get_all(FOR);
+    let all = values.iter().filter_map(|value| value.to_str().ok()).flat_map(|value| value.split(','));
+    let addresses: Vec<IpAddr> = all.map_while(|part| part.trim().parse().ok()).collect();
+    addresses.iter().rev().copied().find(|&address| !settings.trusts(address)).unwrap_or(peer)
+}
+
+/// What the configuration changes.
+pub(crate) fn edit(headers: &mut HeaderMap, edits: &HeaderEdits) {
+    for name in &edits.remove {
+        headers.remove(name);
+    }
+    for (name, value) in &edits.set {
+        headers.insert(name, value.clone());
+    }
+}
+
+/// Of an HTTP/2 request, for an upstream that speaks HTTP/1: the host, and one field of cookies (RFC 9113, 8.2.3).
+pub(crate) fn from_http2(parts: &mut Parts) {
+    if let Some(authority) = parts.uri.authority()
+        && let Ok(host) = HeaderValue::try_from(authority.as_str())
+    {
+        parts.headers.insert(HOST, host);
+    }
+    let cookies = parts.headers.get_all(http::header::COOKIE);
+    if cookies.iter().nth(1).is_some() {
+        let all: Vec<&[u8]> = cookies.iter().map(HeaderValue::as_bytes).collect();
+        if let Ok(value) = HeaderValue::from_bytes(&all.join(&b"; "[..])) {
+            parts.headers.insert(http::header::COOKIE, value);
+        }
+    }
+    parts.headers.remove(TE);
+    parts.headers.remove(EXPECT);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn map(fields: &[(&'static str, &'static str)]) -> HeaderMap {
+        let field = |&(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value));
+        fields.iter().map(field).collect()
+    }
+
+    #[test]
+    fn what_the_connection_lists_ends_here() {
+        let mut headers =
+            map(&[("connection", "x-secret, keep-alive"), ("x-secret", "1"), ("keep-alive", "5"), ("accept", "*/*")]);
+        assert_eq!(strip_request(&mut headers), Ok(false));
+        assert_eq!(headers, map(&[("accept", "*/*")]));
+    }
+
+    #[test]
+    fn websocket_goes_on() {
+        let mut headers = map(&[("connection", "Upgrade"), ("upgrade", "websocket"), ("sec-websocket-key", "k")]);
+        assert_eq!(strip_request(&mut headers), Ok(true));
+        assert_eq!(headers.get("upgrade").unwrap(), "websocket");
+        let mut other = map(&[("connection", "Upgrade"), ("upgrade", "h2c")]);
+        assert_eq!(strip_request(&mut other), Ok(false));
+        assert!(other.is_empty());
+    }
+
+    #[test]
+    fn a_forwarded_element_quotes_what_needs_it() {
+        let host = HeaderValue::from_static("a.example:8080");
+        let text = element("2001:db8::1".parse().unwrap(), Some(&host), true);
+        assert_eq!(text, "for=\"[2001:db8::1]\";host=\"a.example:8080\";proto=https");
+        assert_eq!(element("192.0.2.1".parse().unwrap(), None, false), "for=192.0.2.1;proto=http");
+    }
+}

@@ -1,0 +1,243 @@
+//! The first bytes of a connection: whose it is, before any cryptography.
+//!
+//! What is read here is kept and given to whoever goes on; a client notices nothing. A tenant that is refused costs an
+//! accept, a read, a decision and a close.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::pin::pin;
+use std::rc::Rc;
+use std::time::Duration;
+
+use rustix::net::RecvFlags;
+use tidegate_wire::{proxy_protocol, tls_hello};
+use tokio::net::TcpStream;
+use tokio::task::spawn_local;
+
+use super::account::Account;
+use super::gate::Pass;
+use super::lane::{Fresh, Handover};
+use super::limiter::{Cause, Refusal, Stage, Tenant, Verdict};
+use super::meter::{self, Metered};
+use super::thread::{Origin, Thread, Total};
+use super::{log, serve};
+use crate::config::{ProxyProtocolIn, RefuseHello};
+use crate::machine::Resource;
+
+/// A fatal alert, `internal_error`: what clients and other proxies know for "not now".
+const ALERT: [u8; 7] = [21, 3, 3, 0, 2, 2, 80];
+
+/// Most bytes that are looked at: a PROXY header and a hello.
+pub(crate) const FIRST_BYTES_MAX: usize = proxy_protocol::HEADER_BYTES_MAX + tls_hello::HELLO_BYTES_MAX;
+
+/// A connection that was just accepted.
+#[derive(Debug)]
+pub(crate) struct Accepted {
+    pub(crate) socket: OwnedFd,
+    pub(crate) place: Place,
+}
+
+/// Where a connection was accepted.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    pub(crate) peer: SocketAddr,
+    pub(crate) local: SocketAddr,
+    pub(crate) listener: usize,
+}
+
+/// What the first bytes say.
+enum Look {
+    /// More are needed.
+    More,
+    /// Close it without a word.
+    Bad,
+    /// Enough. The PROXY header, if there is one, has so many bytes.
+    Known(Known),
+}
+
+struct Known {
+    origin: Origin,
+    header: usize,
+}
+
+/// Looks at what came with the connection, and goes on with it, refuses it, or waits for more. `scratch` is for reading.
+pub(crate) fn meet(thread: &Rc<Thread>, accepted: Accepted, scratch: &mut [u8]) {
+    let read = match rustix::net::recv(accepted.socket.as_fd(), &mut *scratch, RecvFlags::DONTWAIT) {
+        Ok((0, _)) => return,
+        Ok((read, _)) => read,
+        Err(rustix::io::Errno::AGAIN) => 0,
+        Err(_) => return,
+    };
+    let bytes = &scratch[..read];
+    match look(thread, accepted.place, bytes) {
+        Look::Bad => thread.count(Total::Malformed),
+        Look::Known(known) if thread.settings().sni_gate(known.origin.sni.as_deref()).is_none() => {
+            decide(thread, accepted.socket, known, bytes, None);
+        }
+        _ => wait(thread, accepted, bytes.to_vec()),
+    }
+}
+
+/// Waits for the rest of the first bytes, and then at the gate for that name if there is one.
+fn wait(thread: &Rc<Thread>, accepted: Accepted, bytes: Vec<u8>) {
+    let account = Account::open(std::sync::Arc::clone(&thread.limiter), Tenant::OTHER);
+    let thread = Rc::clone(thread);
+    spawn_local(Metered::new(account, async move {
+        let patience = thread.settings().config.timeouts.client_hello;
+        let timer = thread.timers.timer();
+        timer.set(meter::now() + patience);
+        let waiting = wait_for(&thread, accepted, bytes);
+        let mut waiting = pin!(waiting);
+        std::future::poll_fn(|context| {
+            if waiting.as_mut().poll(context).is_ready() {
+                return std::task::Poll::Ready(());
+            }
+            timer.poll(context).map(|()| thread.count(Total::TimedOut))
+        })
+        .await;
+    }));
+}
+
+async fn wait_for(thread: &Rc<Thread>, accepted: Accepted, mut bytes: Vec<u8>) {
+    let Accepted { socket, place } = accepted;
+    let Ok(stream) = TcpStream::from_std(socket.into()) else { return };
+    let known = loop {
+        match look(thread, place, &bytes) {
+            Look::Known(known) => break known,
+            Look::Bad => return thread.count(Total::Malformed),
+            Look::More if bytes.len() >= FIRST_BYTES_MAX => return thread.count(Total::Malformed),
+            Look::More => {}
+        }
+        if stream.readable().await.is_err() {
+            return;
+        }
+        match stream.try_read_buf(&mut bytes) {
+            Ok(0) => return,
+            Err(error) if error.kind() != io::ErrorKind::WouldBlock => return,
+            _ => {}
+        }
+    };
+    let gate = thread.settings().sni_gate(known.origin.sni.as_deref()).cloned();
+    let pass = match gate {
+        None => None,
+        Some(gate) => match gate.enter(known.origin.client.ip()).await {
+            Ok(pass) => Some(pass),
+            Err(_) => {
+                thread.count(Total::RefusedAtHello);
+                let Ok(socket) = stream.into_std() else { return };
+                return close(thread, socket.as_fd());
+            }
+        },
+    };
+    let Ok(socket) = stream.into_std() else { return };
+    decide(thread, socket.into(), known, &bytes, pass);
+}
+
+/// What the first bytes at `place` say.
+fn look(thread: &Thread, place: Place, bytes: &[u8]) -> Look {
+    let settings = thread.settings();
+    let Some(listener) = settings.config.listeners.get(place.listener) else { return Look::Bad };
+    let (mut client, mut local, mut header) = (place.peer, place.local, 0);
+    if listener.proxy_protocol != ProxyProtocolIn::Off {
+        let trusted = settings.trusts(place.peer.ip());
+        match proxy_protocol::peek(bytes) {
+            proxy_protocol::Peek::Incomplete { .. } if trusted => return Look::More,
+            proxy_protocol::Peek::Header(found) if trusted => {
+                header = found.bytes;
+                if let proxy_protocol::Origin::Client { source, destination, .. } = found.origin {
+                    (client, local) = (source, destination);
+                }
+            }
+            proxy_protocol::Peek::Absent if listener.proxy_protocol == ProxyProtocolIn::Accept => {}
+            _ => return Look::Bad,
+        }
+    }
+    let mut origin = Origin { client, local, listener: place.listener, sni: None, tls: listener.tls };
+    if listener.tls {
+        match tls_hello::peek(&bytes[header..]) {
+            tls_hello::Peek::Hello(hello) => origin.sni = hello.server_name,
+            tls_hello::Peek::Incomplete { .. } => return Look::More,
+            tls_hello::Peek::NotTls | tls_hello::Peek::Malformed(_) => return Look::Bad,
+        }
+    }
+    Look::Known(Known { origin, header })
+}
+
+/// Asks whether the connection may go on, and sends it on its way.
+fn decide(thread: &Rc<Thread>, socket: OwnedFd, known: Known, bytes: &[u8], pass: Option<Pass>) {
+    let Known { origin, header } = known;
+    let early = &bytes[header..];
+    let now = meter::now();
+    let mut fresh = Fresh {
+        socket: socket.into(),
+        origin,
+        early: Vec::new(),
+        tenant: Tenant::OTHER,
+        handshake_ns: 0,
+        pass,
+    };
+    let mut lane = thread.lane;
+    if fresh.origin.tls {
+        let settings = thread.settings();
+        let name = settings.tenancy.of_hello(fresh.origin.sni.as_deref());
+        let (tenant, handshake_ns, verdict) = thread.limiter.with(|limiter| {
+            let tenant = limiter.tenant(&name, now);
+            let expected = limiter.expected_cost(tenant, Resource::HandshakeTime);
+            let costs = [(Resource::Handshakes, 1), (Resource::HandshakeTime, expected), (Resource::Connections, 1)];
+            (tenant, expected, limiter.try_take(tenant, Stage::Hello, &costs, now))
+        });
+        (fresh.tenant, fresh.handshake_ns) = (tenant, handshake_ns);
+        match verdict {
+            Verdict::Admit { lane: admitted } => lane = admitted,
+            Verdict::Refuse(refusal) => return refuse(thread, &fresh, &name, &refusal),
+        }
+    }
+    fresh.early = early.to_vec();
+    match &thread.other {
+        Some(other) if lane != thread.lane => {
+            if let Err(full) = other.try_send(Handover::Fresh(Box::new(fresh))) {
+                // Thousands wait there already: the core has nothing left for more.
+                let Handover::Fresh(fresh) = full.into_inner() else { return };
+                give_back(thread, &fresh);
+                let refusal = Refusal {
+                    resource: Resource::HandshakeTime,
+                    cause: Cause::OverShare,
+                    retry_after: Duration::from_secs(1),
+                    share: 0,
+                    limit: 0,
+                };
+                let name = fresh.origin.sni.as_deref().unwrap_or("-").to_owned();
+                refuse(thread, &fresh, &name, &refusal);
+            }
+        }
+        _ => serve::begin(thread, fresh),
+    }
+}
+
+/// The charge was for nothing.
+fn give_back(thread: &Thread, fresh: &Fresh) {
+    if fresh.origin.tls {
+        thread.limiter.with(|limiter| {
+            limiter.settle(fresh.tenant, Resource::HandshakeTime, fresh.handshake_ns, 0, meter::now());
+            limiter.release(fresh.tenant, Resource::Connections, 1, meter::now());
+        });
+    }
+}
+
+fn refuse(thread: &Thread, fresh: &Fresh, name: &str, refusal: &Refusal) {
+    thread.count(Total::RefusedAtHello);
+    if let Some(lines) = thread.lines.borrow_mut().as_mut() {
+        log::refused_hello(lines, fresh.origin.client.ip(), name, refusal);
+    }
+    close(thread, fresh.socket.as_fd());
+}
+
+/// Ends a connection that is refused; the socket is dropped by the caller.
+fn close(thread: &Thread, socket: std::os::fd::BorrowedFd<'_>) {
+    match thread.settings().config.limits.refuse_hello {
+        // Neither can fail in a way that matters: the connection ends here.
+        RefuseHello::Reset => drop(rustix::net::sockopt::set_socket_linger(socket, Some(Duration::ZERO))),
+        RefuseHello::Alert => drop(rustix::net::send(socket, &ALERT, rustix::net::SendFlags::DONTWAIT)),
+    }
+}

@@ -1,0 +1,462 @@
+//! Serves a client's connection: one request after another.
+
+use std::future::{Future, poll_fn};
+use std::io::{self, IoSlice};
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use http::header::CONTENT_LENGTH;
+use http::request::Parts;
+use http::{Method, Response, StatusCode, Version};
+use http_body::Body;
+
+use super::request::{ClientBody, Head, Next, Wire};
+use super::write::{self, Outgoing};
+use crate::io::body::{BodyError, RequestBody, ResponseBody};
+use crate::io::forward::{self, Answer};
+use crate::io::log::Record;
+use crate::io::service::{self, Charged, Judged};
+use crate::io::thread::{Connection, Total};
+use crate::io::timers::Timer;
+use crate::io::transport::Transport;
+use crate::io::{meter, refuse, websocket};
+
+/// Pieces of at least so many bytes are written from where they are; smaller ones are put together.
+const APART_MIN: usize = 4 * 1024;
+/// Bytes that are put together before they are written.
+const TOGETHER_MAX: usize = 32 * 1024;
+
+/// How long a connection stays for a client that broke the rules, or did not end its request, to read its answer.
+const LINGER: Duration = Duration::from_secs(2);
+
+/// How serving a connection ended.
+#[derive(Debug)]
+pub(crate) enum Served {
+    /// It is closed, or to be closed.
+    Ended,
+    /// It goes on in the core's other lane, with these bytes read and this request paid for.
+    Elsewhere(Box<(Transport, BytesMut, Charged)>),
+}
+
+/// Serves requests until one side ends the connection. `early` was read already; its first request is paid for if
+/// `charged` says so.
+pub(crate) async fn serve(
+    connection: &Rc<Connection>,
+    transport: Transport,
+    early: BytesMut,
+    mut charged: Option<Charged>,
+) -> Served {
+    let thread = &connection.thread;
+    let settings = thread.settings();
+    let timeouts = &settings.config.timeouts;
+    let wire = Wire::new(transport, early, settings.http, thread.timers.timer(), timeouts.body_idle);
+    let wire = Rc::new(wire);
+    let total = timeouts.total.map(|total| (thread.timers.timer(), total));
+    let mut out = Vec::new();
+    // The first request is due sooner than the next ones: who connects has something to ask.
+    let mut patience = timeouts.header;
+    loop {
+        wire.timer.set(meter::now() + patience);
+        patience = timeouts.keep_alive;
+        let head = match poll_fn(|context| wait(connection, &wire, context, timeouts.header)).await {
+            Next::Head(head) => head,
+            Next::End => return Served::Ended,
+            Next::Violation(violation) => {
+                thread.count(Total::Malformed);
+                let status = StatusCode::from_u16(violation.status).unwrap_or(StatusCode::BAD_REQUEST);
+                return farewell(&wire, refuse::plain(status, "http_request_error", violation.reason)).await;
+            }
+            Next::TimedOut(begun) => {
+                if begun {
+                    thread.count(Total::TimedOut);
+                    let detail = "The request did not come in time.";
+                    return farewell(&wire, refuse::plain(StatusCode::REQUEST_TIMEOUT, "http_request_error", detail)).await;
+                }
+                return Served::Ended;
+            }
+        };
+        wire.timer.clear();
+        if let Some((timer, span)) = &total {
+            timer.set(meter::now() + *span);
+        }
+        connection.requests.set(connection.requests.get() + 1);
+        let one = One { connection, wire: &wire, total: total.as_ref().map(|(timer, _)| timer), out: &mut out };
+        match one.serve(*head, charged.take()).await {
+            Then::Next => {
+                // The truth about this request, before the next one is asked about.
+                connection.account.add_time(meter::stamp());
+                connection.account.settle();
+            }
+            Then::Close => return Served::Ended,
+            Then::Linger => return linger(&wire).await,
+            Then::Elsewhere(head, charged) => {
+                let early = wire.unread(&head);
+                return match Rc::try_unwrap(wire) {
+                    Ok(wire) => Served::Elsewhere(Box::new((wire.transport.into_inner(), early, charged))),
+                    // The body of an earlier request is still held by somebody; that cannot be moved.
+                    Err(_) => Served::Ended,
+                };
+            }
+        }
+        if let Some((timer, _)) = &total {
+            timer.clear();
+        }
+    }
+}
+
+/// The next head; or the end, if the proxy stops and none has begun.
+fn wait(connection: &Connection, wire: &Wire, context: &mut Context<'_>, header: Duration) -> Poll<Next> {
+    match wire.poll_next(context, header) {
+        Poll::Pending if connection.thread.draining.get() && wire.is_quiet() => Poll::Ready(Next::End),
+        next => next,
+    }
+}
+
+/// What follows a request.
+enum Then {
+    Next,
+    Close,
+    /// Close, but only after the client had a chance to read the answer.
+    Linger,
+    Elsewhere(Bytes, Charged),
+}
+
+/// One request.
+struct One<'a> {
+    connection: &'a Rc<Connection>,
+    wire: &'a Rc<Wire>,
+    total: Option<&'a Timer>,
+    out: &'a mut Vec<u8>,
+}
+
+impl One<'_> {
+    async fn serve(self, head: Head, charged: Option<Charged>) -> Then {
+        let Head { parts, bytes, keep_alive } = head;
+        let began = meter::now();
+        let admission = match service::judge(self.connection, &parts, charged, true) {
+            Judged::Serve(admission) => admission,
+            Judged::Elsewhere(charged) => return Then::Elsewhere(bytes, charged),
+            Judged::Answer(response, refusal) => {
+                let record = Record::begin(self.connection, &parts, began);
+                let answer = Answer { response: *response, pass: None, story: forward::Story::default() };
+                let then = self.respond(&parts.method, parts.version, keep_alive, answer).await;
+                if let Some(record) = record {
+                    record.refused(refusal).write(then.1);
+                }
+                return then.0;
+            }
+        };
+        drop(bytes);
+        let record = Record::begin(self.connection, &parts, began).map(|record| record.admitted(&admission));
+        let body = ClientBody::of(self.wire).map_or(RequestBody::Empty, RequestBody::Http1);
+        let (method, version) = (parts.method.clone(), parts.version);
+        let Some(answer) = self.work(&admission, parts, body).await else { return Then::Close };
+        if answer.story.gone {
+            return Then::Close;
+        }
+        let record = record.map(|record| record.answered(&answer));
+        if answer.response.status() == StatusCode::SWITCHING_PROTOCOLS {
+            self.upgrade(answer).await;
+            if let Some(record) = record {
+                record.write(0);
+            }
+            return Then::Close;
+        }
+        self.wire.declined();
+        let (then, bytes) = self.respond(&method, version, keep_alive, answer).await;
+        if let Some(record) = record {
+            record.write(bytes);
+        }
+        then
+    }
+
+    /// Sends the request and waits for the answer; `None` if the client goes away or time is up meanwhile.
+    async fn work(&self, admission: &service::Admission, parts: Parts, body: RequestBody) -> Option<Answer> {
+        let mut work = pin!(forward::forward(self.connection, admission, parts, body));
+        poll_fn(|context| {
+            if let Poll::Ready(answer) = work.as_mut().poll(context) {
+                return Poll::Ready(Some(answer));
+            }
+            if self.total.is_some_and(|timer| timer.poll(context).is_ready()) {
+                let detail = "The request took too long.";
+                let response = refuse::plain(StatusCode::GATEWAY_TIMEOUT, "http_response_timeout", detail);
+                self.connection.thread.count(Total::TimedOut);
+                return Poll::Ready(Some(Answer { response, pass: None, story: forward::Story::default() }));
+            }
+            self.wire.poll_gone(context).map(|()| None)
+        })
+        .await
+    }
+
+    /// Writes the answer. Says what follows, and how many bytes its body had.
+    async fn respond(self, method: &Method, version: Version, keep_alive: bool, answer: Answer) -> (Then, u64) {
+        let Answer { response, pass, .. } = answer;
+        self.connection.thread.count_response(response.status());
+        // A body that the client still sends is drained if it is there already; else the connection cannot go on.
+        let drained = self.wire.drain();
+        let keep = keep_alive && drained && !self.connection.thread.draining.get();
+        let (head, body) = response.into_parts();
+        let outgoing = outgoing(method, version, &head, &body);
+        let keep = keep && outgoing != Outgoing::UntilClose;
+        let word = match (keep, version) {
+            (false, _) => Some("close"),
+            (true, Version::HTTP_10) => Some("keep-alive"),
+            (true, _) => None,
+        };
+        self.out.clear();
+        let date = (!head.headers.contains_key(http::header::DATE)).then(crate::io::date::now);
+        let announced = match outgoing {
+            // The length of what a GET would bring, as the upstream says.
+            Outgoing::None => announced_length(method, &head.headers).map_or(Outgoing::None, Outgoing::Length),
+            other => other,
+        };
+        let date = date.as_ref().map(|date| &date[..]);
+        write::response_head(self.out, head.status, &head.headers, announced, word, date);
+        let stall = self.connection.thread.settings().config.timeouts.write_stall;
+        let mut writing = Writing {
+            wire: self.wire,
+            total: self.total,
+            stall,
+            out: std::mem::take(self.out),
+            sent: 0,
+            piece: Bytes::new(),
+            framing: outgoing,
+            body: (outgoing != Outgoing::None).then_some(body),
+            bytes: 0,
+            behind_piece: false,
+        };
+        let written = poll_fn(|context| writing.poll(context)).await;
+        let bytes = writing.bytes;
+        *self.out = std::mem::take(&mut writing.out);
+        drop(writing);
+        drop(pass);
+        match written {
+            Ok(()) if keep => (Then::Next, bytes),
+            Ok(()) if drained => (Then::Close, bytes),
+            Ok(()) => (Then::Linger, bytes),
+            Err(_) => (Then::Close, bytes),
+        }
+    }
+
+    /// The answer switched protocols: from here on, bytes go both ways.
+    async fn upgrade(&self, answer: Answer) {
+        let (head, body) = answer.response.into_parts();
+        let mut out = Vec::new();
+        let mut headers = head.headers;
+        headers.remove(http::header::CONNECTION);
+        write::response_head(&mut out, head.status, &headers, Outgoing::None, Some("upgrade"), None);
+        let ResponseBody::Upstream(body) = body else { return };
+        let Some((server, behind_head, lease)) = body.into_socket() else { return };
+        let early = self.wire.upgraded();
+        out.extend_from_slice(&behind_head);
+        let idle = self.connection.thread.settings().config.timeouts.upgraded_idle;
+        websocket::tunnel(self.connection, &self.wire.transport, early, server, out, idle).await;
+        drop((lease, answer.pass));
+    }
+}
+
+/// How an answer's body is framed.
+fn outgoing(
+    method: &Method,
+    version: Version,
+    head: &http::response::Parts,
+    body: &ResponseBody,
+) -> Outgoing {
+    if !write::has_body(method, head.status) {
+        return Outgoing::None;
+    }
+    match body.size_hint().exact() {
+        Some(length) => Outgoing::Length(length),
+        None if write::knows_chunks(version) => Outgoing::Chunked,
+        None => Outgoing::UntilClose,
+    }
+}
+
+fn announced_length(method: &Method, headers: &http::HeaderMap) -> Option<u64> {
+    if method != Method::HEAD {
+        return None;
+    }
+    headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
+}
+
+/// An answer while it is written.
+struct Writing<'a> {
+    wire: &'a Wire,
+    total: Option<&'a Timer>,
+    stall: Duration,
+    /// Small things, put together.
+    out: Vec<u8>,
+    /// How much of it is written.
+    sent: usize,
+    /// Behind `out`: a piece that is large enough to be written from where it is.
+    piece: Bytes,
+    /// A line end is due behind `piece`.
+    behind_piece: bool,
+    framing: Outgoing,
+    /// `None` once it ended.
+    body: Option<ResponseBody>,
+    bytes: u64,
+}
+
+impl Writing<'_> {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<(), BodyError>> {
+        loop {
+            let more = self.gather(context)?;
+            if self.sent < self.out.len() || !self.piece.is_empty() {
+                if !self.write(context)? {
+                    return self.stalled(context);
+                }
+                continue;
+            }
+            match self.wire.transport.borrow_mut().poll_flushed(context) {
+                Poll::Ready(result) => result?,
+                Poll::Pending => return self.stalled(context),
+            }
+            if self.body.is_none() {
+                self.wire.timer.clear();
+                return Poll::Ready(Ok(()));
+            }
+            if !more {
+                // Nothing of the body is there; the upstream's own time-out watches over that.
+                self.wire.timer.clear();
+                if self.total.is_some_and(|timer| timer.poll(context).is_ready()) {
+                    return Poll::Ready(Err(BodyError::Stalled));
+                }
+                return self.wire.poll_gone(context).map(|()| Err(BodyError::Cut));
+            }
+        }
+    }
+
+    /// Takes pieces of the body while they are there. False if it waits for more.
+    fn gather(&mut self, context: &mut Context<'_>) -> Result<bool, BodyError> {
+        while self.piece.is_empty() && self.out.len() < TOGETHER_MAX {
+            let Some(body) = self.body.as_mut() else { return Ok(true) };
+            let frame = match Pin::new(body).poll_frame(context) {
+                Poll::Ready(Some(frame)) => frame?,
+                Poll::Ready(None) => {
+                    write::end(&mut self.out, self.framing);
+                    self.body = None;
+                    return Ok(true);
+                }
+                Poll::Pending => return Ok(false),
+            };
+            let Ok(data) = frame.into_data() else { continue };
+            self.bytes += data.len() as u64;
+            if data.len() < APART_MIN {
+                write::piece(&mut self.out, self.framing, &data);
+            } else {
+                self.behind_piece = write::before_piece(&mut self.out, self.framing, &data);
+                self.piece = data;
+            }
+            if self.body.as_ref().is_some_and(Body::is_end_stream) && self.piece.is_empty() {
+                write::end(&mut self.out, self.framing);
+                self.body = None;
+            }
+        }
+        Ok(true)
+    }
+
+    /// Writes what there is; false if the socket is full before.
+    fn write(&mut self, context: &mut Context<'_>) -> io::Result<bool> {
+        let mut transport = self.wire.transport.borrow_mut();
+        loop {
+            let rest = &self.out[self.sent..];
+            let slices = [IoSlice::new(rest), IoSlice::new(&self.piece)];
+            let slices = match (rest.is_empty(), self.piece.is_empty()) {
+                (true, true) => break,
+                (false, true) => &slices[..1],
+                (true, false) => &slices[1..],
+                (false, false) => &slices[..],
+            };
+            let Poll::Ready(written) = transport.poll_push(context, slices) else { return Ok(false) };
+            let written = written?;
+            if written == 0 {
+                return Err(io::ErrorKind::WriteZero.into());
+            }
+            let of_out = written.min(self.out.len() - self.sent);
+            self.sent += of_out;
+            drop(self.piece.split_to(written - of_out));
+            self.wire.timer.clear();
+        }
+        self.out.clear();
+        self.sent = 0;
+        if std::mem::take(&mut self.behind_piece) {
+            self.out.extend_from_slice(b"\r\n");
+        }
+        Ok(true)
+    }
+
+    /// The client takes no more for now.
+    fn stalled(&self, context: &mut Context<'_>) -> Poll<Result<(), BodyError>> {
+        if !self.wire.timer.is_set() {
+            self.wire.timer.set(meter::now() + self.stall);
+        }
+        if self.total.is_some_and(|timer| timer.poll(context).is_ready()) {
+            return Poll::Ready(Err(BodyError::Stalled));
+        }
+        self.wire.timer.poll(context).map(|()| Err(BodyError::Stalled))
+    }
+}
+
+/// Writes a last answer and closes.
+async fn farewell(wire: &Rc<Wire>, response: Response<ResponseBody>) -> Served {
+    let (head, body) = response.into_parts();
+    let mut out = Vec::new();
+    let length = body.size_hint().exact().unwrap_or(0);
+    let date = crate::io::date::now();
+    write::response_head(&mut out, head.status, &head.headers, Outgoing::Length(length), Some("close"), Some(&date));
+    if let ResponseBody::Full(bytes) = body {
+        out.extend_from_slice(&bytes);
+    }
+    let mut sent = 0;
+    wire.timer.set(meter::now() + LINGER);
+    let written = poll_fn(|context| -> Poll<io::Result<()>> {
+        let mut transport = wire.transport.borrow_mut();
+        while sent < out.len() {
+            match transport.poll_push(context, &[IoSlice::new(&out[sent..])]) {
+                Poll::Ready(written) => sent += written?,
+                Poll::Pending => return wire.timer.poll(context).map(|()| Err(io::ErrorKind::TimedOut.into())),
+            }
+        }
+        Poll::Ready(Ok(()))
+    });
+    match written.await {
+        Ok(()) => linger(wire).await,
+        Err(_) => Served::Ended,
+    }
+}
+
+/// Closes so that the client can read the answer: a socket with unread bytes would be reset. Bounded in time and bytes.
+async fn linger(wire: &Rc<Wire>) -> Served {
+    const BYTES_MAX: usize = 256 * 1024;
+    wire.timer.set(meter::now() + LINGER);
+    let mut left = BYTES_MAX;
+    let mut dropped = BytesMut::new();
+    let shut = poll_fn(|context| tokio::io::AsyncWrite::poll_shutdown(Pin::new(&mut *wire.transport.borrow_mut()), context));
+    let mut shut = pin!(shut);
+    let mut is_shut = false;
+    poll_fn(|context| {
+        if wire.timer.poll(context).is_ready() {
+            return Poll::Ready(());
+        }
+        if !is_shut {
+            match shut.as_mut().poll(context) {
+                Poll::Ready(Ok(())) => is_shut = true,
+                Poll::Ready(Err(_)) => return Poll::Ready(()),
+                Poll::Pending => return Poll::Pending,
+            }
+        }
+        loop {
+            match ready!(wire.transport.borrow_mut().poll_fill(context, &mut dropped)) {
+                Ok(read) if read > 0 && read <= left => left -= read,
+                _ => return Poll::Ready(()),
+            }
+            dropped.clear();
+        }
+    })
+    .await;
+    Served::Ended
+}

@@ -1,0 +1,178 @@
+//! Serves a client's connection by HTTP/2; hyper does the protocol.
+
+use std::convert::Infallible;
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use http::{Request, Response, Version};
+use http_body::Body;
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use tokio::task::spawn_local;
+
+use super::account::Account;
+use super::body::{Limited, RequestBody, ResponseBody, Timed};
+use super::forward;
+use super::gate::Pass;
+use super::headers;
+use super::log::Record;
+use super::meter::{self, Metered};
+use super::service::{self, Judged};
+use super::thread::Connection;
+use super::transport::Transport;
+
+/// Bytes of answers that wait in one stream for the client to make room.
+const SEND_BUFFER: usize = 64 * 1024;
+
+/// Runs the streams of a connection as tasks whose time is the connection's tenant's.
+#[derive(Clone)]
+struct Streams(Rc<Account>);
+
+impl<F: Future<Output = ()> + 'static> hyper::rt::Executor<F> for Streams {
+    fn execute(&self, stream: F) {
+        spawn_local(Metered::new(Rc::clone(&self.0), stream));
+    }
+}
+
+/// Serves requests until one side ends the connection, or none comes for too long.
+pub(crate) async fn serve(connection: &Rc<Connection>, transport: Transport) {
+    let settings = connection.thread.settings();
+    let http = &settings.config.http;
+    let mut builder = hyper::server::conn::http2::Builder::new(Streams(Rc::clone(&connection.account)));
+    builder
+        .max_concurrent_streams(http.h2_max_concurrent_streams)
+        .max_header_list_size(http.h2_max_header_list)
+        .max_pending_accept_reset_streams(http.h2_max_resets)
+        .max_local_error_reset_streams(http.h2_max_resets)
+        .initial_stream_window_size(http.h2_stream_window)
+        .initial_connection_window_size(http.h2_connection_window)
+        .max_send_buf_size(SEND_BUFFER)
+        .auto_date_header(true);
+    let active = Rc::new(std::cell::Cell::new(0_usize));
+    let service = {
+        let (connection, active) = (Rc::clone(connection), Rc::clone(&active));
+        service_fn(move |request| {
+            let running = Running::new(&active);
+            let connection = Rc::clone(&connection);
+            async move { Ok::<_, Infallible>(answer(&connection, request, running).await) }
+        })
+    };
+    let mut served = pin!(builder.serve_connection(TokioIo::new(transport), service));
+    let timer = connection.thread.timers.timer();
+    let idle = settings.config.timeouts.keep_alive;
+    timer.set(meter::now() + idle);
+    let mut ending = false;
+    poll_fn(|context| {
+        if let Poll::Ready(_ended) = served.as_mut().poll(context) {
+            return Poll::Ready(()); // How a client ends a connection is his affair.
+        }
+        let due = timer.poll(context).is_ready();
+        if active.get() > 0 {
+            timer.set(meter::now() + idle);
+        } else if due && ending {
+            return Poll::Ready(());
+        }
+        if !ending && (connection.thread.draining.get() || (due && active.get() == 0)) {
+            ending = true;
+            served.as_mut().graceful_shutdown();
+            timer.set(meter::now() + Duration::from_secs(5));
+            context.waker().wake_by_ref();
+        }
+        Poll::Pending
+    })
+    .await;
+}
+
+/// Counts the requests under way on one connection.
+struct Running(Rc<std::cell::Cell<usize>>);
+
+impl Running {
+    fn new(active: &Rc<std::cell::Cell<usize>>) -> Self {
+        active.set(active.get() + 1);
+        Self(Rc::clone(active))
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
+    }
+}
+
+/// One request.
+async fn answer(connection: &Rc<Connection>, request: Request<Incoming>, running: Running) -> Response<Stream> {
+    let (mut parts, body) = request.into_parts();
+    let began = meter::now();
+    connection.requests.set(connection.requests.get() + 1);
+    headers::from_http2(&mut parts);
+    let thread = &connection.thread;
+    let (response, pass) = match service::judge(connection, &parts, None, false) {
+        Judged::Serve(admission) => {
+            let record = Record::begin(connection, &parts, began).map(|record| record.admitted(&admission));
+            let http = &admission.settings.config.http;
+            let body = if body.is_end_stream() {
+                RequestBody::Empty
+            } else {
+                let timer = thread.timers.timer();
+                let idle = admission.settings.config.timeouts.body_idle;
+                let limited = Limited::new(body, http.max_body.unwrap_or(u64::MAX));
+                RequestBody::Http2(Timed::new(limited, timer, idle))
+            };
+            let answer = forward::forward(connection, &admission, parts, body).await;
+            if let Some(record) = record {
+                let bytes = answer.response.body().size_hint().exact().unwrap_or(0);
+                record.answered(&answer).write(bytes);
+            }
+            (answer.response, answer.pass)
+        }
+        Judged::Answer(response, refusal) => {
+            if let Some(record) = Record::begin(connection, &parts, began) {
+                record.refused(refusal).write(0);
+            }
+            (*response, None)
+        }
+        Judged::Elsewhere(_) => unreachable!("a connection of HTTP/2 is not movable"),
+    };
+    thread.count_response(response.status());
+    let (mut head, body) = response.into_parts();
+    head.version = Version::HTTP_2;
+    Response::from_parts(head, Stream { body, _running: running, _pass: pass, connection: Rc::clone(connection) })
+}
+
+/// An answer's body; what the request held is held until its last byte.
+struct Stream {
+    body: ResponseBody,
+    _running: Running,
+    _pass: Option<Pass>,
+    connection: Rc<Connection>,
+}
+
+impl Body for Stream {
+    type Data = bytes::Bytes;
+    type Error = super::body::BodyError;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<http_body::Frame<bytes::Bytes>, Self::Error>>> {
+        Pin::new(&mut self.get_mut().body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> http_body::SizeHint {
+        self.body.size_hint()
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        self.connection.account.settle();
+    }
+}

@@ -1,0 +1,42 @@
+//! One core's limiter, as its two threads share it.
+//!
+//! The foreground thread and the overflow thread of a core run on the same processor, so they meet here only when one
+//! was interrupted within the few dozen nanoseconds of a decision. A lock that nobody waits for is the cheapest form.
+
+use std::sync::{Mutex, PoisonError};
+
+use tidegate_core::Instant;
+
+pub(crate) use crate::machine::neighbours::{
+    Cause, Lane, Neighbours, NeighboursConfig, Refusal, Snapshot, Stage, Tenant, Verdict,
+};
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Limiter {
+    neighbours: Mutex<Neighbours>,
+}
+
+impl Limiter {
+    /// A limiter that knows nobody.
+    pub(crate) fn new(config: NeighboursConfig, now: Instant) -> Self {
+        Self { neighbours: Mutex::new(Neighbours::new(config, now)) }
+    }
+
+    /// Asks or tells the machine something. A panic under the lock is a broken invariant of the machine, whose numbers
+    /// are still the best there are.
+    pub(crate) fn with<R>(&self, ask: impl FnOnce(&mut Neighbours) -> R) -> R {
+        ask(&mut self.neighbours.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Does a slice of what is due; true if more is.
+    pub(crate) fn turn(&self, now: Instant) -> bool {
+        self.with(|neighbours| {
+            let is_due = |neighbours: &Neighbours| neighbours.next_timeout().is_some_and(|at| at <= now);
+            if is_due(neighbours) {
+                neighbours.on_timeout(now);
+            }
+            is_due(neighbours)
+        })
+    }
+}

@@ -1,0 +1,94 @@
+//! Whose work holds this thread, and for how long.
+//!
+//! Every task is wrapped in [`Metered`], which reads the clock once, at the end of each poll: what passed since the last
+//! reading is that task's. The same reading serves as "now" for everything the next poll decides, so the way of a
+//! request reads no other clock.
+
+use std::cell::Cell;
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use pin_project_lite::pin_project;
+use tidegate_core::Instant;
+use tidegate_runtime::clock;
+
+use super::account::Account;
+
+thread_local! {
+    /// The last reading of the monotonic clock.
+    static STAMP: Cell<Instant> = const { Cell::new(Instant::ZERO) };
+    /// The last reading of this thread's processor time; used in the overflow lane only.
+    static CPU: Cell<u64> = const { Cell::new(0) };
+    /// Nanoseconds for which this thread had nothing to do.
+    static IDLE: Cell<u64> = const { Cell::new(0) };
+    /// Whether other threads may take the processor away at any instant, so that only processor time tells.
+    static PREEMPTED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// The instant of the last stamp: at most one poll of one task ago.
+pub(crate) fn now() -> Instant {
+    STAMP.get()
+}
+
+/// Reads the clock; returns the nanoseconds of work since the last reading.
+pub(crate) fn stamp() -> u64 {
+    let now = clock::now();
+    let wall = now.nanos_since(STAMP.replace(now));
+    if !PREEMPTED.get() {
+        return wall;
+    }
+    let cpu = clock::thread_cpu_ns();
+    cpu.saturating_sub(CPU.replace(cpu))
+}
+
+/// This thread is one of the overflow lane.
+pub(crate) fn count_processor_time() {
+    PREEMPTED.set(true);
+    CPU.set(clock::thread_cpu_ns());
+}
+
+/// Nanoseconds for which this thread had nothing to do, since it began.
+pub(crate) fn idle_ns() -> u64 {
+    IDLE.get()
+}
+
+/// The thread is about to wait.
+pub(crate) fn on_park() {
+    stamp();
+}
+
+/// The thread waited, and now has something to do.
+pub(crate) fn on_unpark() {
+    let before = STAMP.get();
+    stamp();
+    IDLE.set(IDLE.get() + STAMP.get().nanos_since(before));
+}
+
+pin_project! {
+    /// A task whose time is put on somebody's account.
+    pub(crate) struct Metered<F> {
+        #[pin]
+        task: F,
+        account: Rc<Account>,
+    }
+}
+
+impl<F> Metered<F> {
+    /// Puts the time of `task` on `account`.
+    pub(crate) fn new(account: Rc<Account>, task: F) -> Self {
+        Self { task, account }
+    }
+}
+
+impl<F: Future> Future for Metered<F> {
+    type Output = F::Output;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
+        let this = self.project();
+        let output = this.task.poll(context);
+        this.account.add_time(stamp());
+        output
+    }
+}

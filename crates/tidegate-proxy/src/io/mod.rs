@@ -1,0 +1,60 @@
+//! The proxy itself: sockets, TLS, HTTP and time around the machines.
+//!
+//! | module | its one job |
+//! |---|---|
+//! | `worker` | the threads: one foreground and one overflow thread for each core |
+//! | `accept`, `hello`, `serve` | a connection: taken, judged by its first bytes, served |
+//! | `lane` | from the foreground to the overflow thread and back |
+//! | `tls`, `transport` | certificates by name; a socket with or without TLS |
+//! | `http1`, `http2`, `websocket` | what is spoken |
+//! | `service`, `forward` | a request: judged, sent to its upstream, answered |
+//! | `headers`, `refuse`, `date` | what the proxy adds to messages, and its own answers |
+//! | `body`, `spool` | bodies on their way, and large ones on disk |
+//! | `upstream` | servers, connections to them, their health |
+//! | `limiter`, `gate`, `account`, `meter` | the machines at work; what a tenant uses |
+//! | `timers` | time-outs |
+//! | `log`, [`access_log`] | what is written about requests |
+//! | [`admin`] | the proxy's own API |
+//!
+//! ```no_run
+//! use tidegate_proxy::{config::Config, io::Proxy};
+//! use tidegate_runtime::config::Document;
+//!
+//! let text = std::fs::read_to_string("tidegate.toml")?;
+//! let proxy = Proxy::start(Config::from_document(&Document::new("tidegate.toml", &text), 2)?)?;
+//! println!("{:?}", proxy.addresses());
+//! proxy.drain();
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod accept;
+pub mod access_log;
+mod account;
+pub mod admin;
+mod body;
+mod date;
+mod forward;
+mod gate;
+mod headers;
+mod hello;
+mod http1;
+mod http2;
+mod lane;
+mod limiter;
+mod log;
+mod meter;
+mod proxy;
+mod refuse;
+mod serve;
+mod service;
+mod settings;
+mod spool;
+mod thread;
+mod timers;
+mod tls;
+mod transport;
+mod upstream;
+mod websocket;
+mod worker;
+
+pub use proxy::Proxy;

@@ -1,0 +1,431 @@
+//! A proxy that runs.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use tidegate_core::Instant;
+use tidegate_runtime::clock;
+use tokio::sync::{mpsc, oneshot, watch};
+
+use super::access_log::AccessLog;
+use super::accept;
+use super::admin::Source;
+use super::admin::status::{Health, Live, LiveRateLimit, LiveServer, LiveUpstream, Phase};
+use super::lane::ON_THE_WAY_MAX;
+use super::limiter::{Lane, Limiter, Snapshot};
+use super::settings::Settings;
+use super::spool::Spool;
+use super::thread::{Counts, Shared, Total};
+use super::upstream::{self, Checks, Part, UpstreamState, Verdicts};
+use super::worker::{self, Control, Start};
+use crate::config::{Config, Mode, RateLimit};
+use crate::error::ProxyError;
+use crate::machine::neighbours;
+
+/// A proxy that runs. Dropping it stops it at once; [`drain`](Self::drain) lets requests end first.
+#[derive(Debug)]
+pub struct Proxy {
+    state: Arc<State>,
+    threads: Vec<JoinHandle<io::Result<()>>>,
+    side: Option<Side>,
+}
+
+/// What the API looks at.
+#[derive(Debug)]
+struct State {
+    control: watch::Sender<Control>,
+    limiters: Vec<Arc<Limiter>>,
+    shared: Arc<Shared>,
+    addresses: Vec<SocketAddr>,
+    access_log: Option<AccessLog>,
+    started: Instant,
+    reloads: AtomicU64,
+    /// One change at a time.
+    changing: Mutex<()>,
+}
+
+/// The thread for what no request waits for: health checks. The operations of the spool have their own below it.
+#[derive(Debug)]
+struct Side {
+    checks: mpsc::UnboundedSender<Arc<Settings>>,
+    thread: JoinHandle<()>,
+}
+
+impl Proxy {
+    /// Opens every port and starts every thread.
+    pub fn start(config: Config) -> Result<Self, ProxyError> {
+        let now = clock::now();
+        let (cores, overflow) = (config.threads.max(1), config.overflow_threads.min(config.threads.max(1)));
+        let settings = Settings::new(config, None, now)?;
+        let (addresses, mut ports) = bind(&settings.config, cores)?;
+        let access_log = match &settings.config.access_log {
+            Some(log) => Some(AccessLog::start(log).map_err(|source| ProxyError::AccessLog { path: path_of(log), source })?),
+            None => None,
+        };
+        let verdicts = Arc::new(watch::Sender::new(Verdicts::default()));
+        let (side, spool_threads) = Side::start(&settings, &verdicts)?;
+        let spool = match &settings.config.spool {
+            Some(spool) => Some(Spool::open(spool, spool_threads).map_err(|source| ProxyError::Spool {
+                path: spool.directory.clone(),
+                source,
+            })?),
+            None => None,
+        };
+        let limiters: Vec<_> = (0..cores).map(|_| Arc::new(Limiter::new(settings.neighbours(), now))).collect();
+        let shared = Arc::new(Shared { counts: (0..cores + overflow).map(|_| Mutex::default()).collect() });
+        let control = watch::Sender::new(Control { settings: Arc::clone(&settings), draining: false, stop: false });
+        let state = Arc::new(State {
+            control,
+            limiters,
+            shared,
+            addresses,
+            access_log,
+            started: now,
+            reloads: AtomicU64::new(0),
+            changing: Mutex::new(()),
+        });
+        let mut this = Self { state, threads: Vec::new(), side: Some(side) };
+        let processors = worker::processors();
+        for core in 0..cores {
+            let processor = processors.get(core).copied().filter(|_| processors.len() == cores);
+            let plan = Plan { core, cores, overflow, processor };
+            this.start_core(&plan, std::mem::take(&mut ports[core]), &verdicts, spool.as_ref())?;
+        }
+        Ok(this)
+    }
+
+    fn start_core(
+        &mut self,
+        plan: &Plan,
+        listeners: Vec<TcpListener>,
+        verdicts: &watch::Sender<Verdicts>,
+        spool: Option<&Arc<Spool>>,
+    ) -> Result<(), ProxyError> {
+        let has_overflow = plan.core < plan.overflow;
+        let (to_overflow, at_overflow) = mpsc::channel(ON_THE_WAY_MAX);
+        let (to_share, at_share) = mpsc::channel(ON_THE_WAY_MAX);
+        let overflow_cpu = Arc::new(AtomicU64::new(0));
+        let threads = plan.cores + plan.overflow;
+        let start = |index: usize, lane| Start {
+            index,
+            core: plan.core,
+            lane,
+            part: Part { index: small(index), of: small(threads) },
+            listeners: Vec::new(),
+            shared: Arc::clone(&self.state.shared),
+            limiter: Arc::clone(&self.state.limiters[plan.core]),
+            control: self.state.control.subscribe(),
+            verdicts: verdicts.subscribe(),
+            to_other: None,
+            from_other: None,
+            spool: spool.cloned(),
+            lines: self.state.access_log.as_ref().map(AccessLog::lines),
+            overflow_cpu: Arc::clone(&overflow_cpu),
+            seed: clock::now().as_nanos() ^ (index as u64).rotate_left(32),
+            processor: plan.processor,
+        };
+        let mut foreground = start(plan.core, Lane::Share);
+        foreground.listeners = listeners;
+        if has_overflow {
+            let mut overflow = start(plan.cores + plan.core, Lane::Overflow);
+            overflow.to_other = Some(to_share);
+            overflow.from_other = Some(at_overflow);
+            foreground.to_other = Some(to_overflow);
+            foreground.from_other = Some(at_share);
+            self.threads.push(spawn(format!("overflow-{}", plan.core), overflow)?);
+        }
+        self.threads.push(spawn(format!("proxy-{}", plan.core), foreground)?);
+        Ok(())
+    }
+
+    /// Where it listens, in the order of the configuration.
+    #[must_use]
+    pub fn addresses(&self) -> &[SocketAddr] {
+        &self.state.addresses
+    }
+
+    /// Puts another configuration in force. No connection ends, and what is known of tenants stays.
+    ///
+    /// # Errors
+    /// If certificates cannot be read, or a key changed that cannot change while the proxy runs; then nothing changes.
+    pub fn reload(&self, config: Config) -> Result<(), ProxyError> {
+        let _one = lock(&self.state.changing);
+        let old = Arc::clone(&self.state.control.borrow().settings);
+        needs_restart(&old.config, &config)?;
+        let settings = Settings::new(config, Some(&old), clock::now())?;
+        if let Some(side) = &self.side {
+            // A side thread that is gone has nothing to check.
+            let _ = side.checks.send(Arc::clone(&settings));
+        }
+        self.state.control.send_modify(|control| control.settings = settings);
+        self.state.reloads.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Opens the access log again, after it was moved away.
+    pub fn reopen_log(&self) {
+        if let Some(log) = &self.state.access_log {
+            log.reopen();
+        }
+    }
+
+    /// Takes no more connections, lets requests under way end for as long as the configuration says, and stops. Returns
+    /// when that is done: true if nothing had to be cut off.
+    pub fn drain(self) -> bool {
+        let patience = self.state.control.borrow().settings.config.drain_timeout;
+        self.drain_within(patience)
+    }
+
+    /// The same with this patience.
+    pub fn drain_within(mut self, patience: Duration) -> bool {
+        self.state.control.send_modify(|control| control.draining = true);
+        let deadline = clock::now() + patience;
+        let ended = |threads: &[JoinHandle<_>]| threads.iter().all(JoinHandle::is_finished);
+        while !ended(&self.threads) && clock::now() < deadline {
+            std::thread::park_timeout(Duration::from_millis(5));
+        }
+        let clean = ended(&self.threads);
+        self.stop();
+        clean
+    }
+
+    /// What the admin API stands on.
+    #[must_use]
+    pub fn source(&self) -> Arc<dyn Source> {
+        Arc::clone(&self.state) as Arc<dyn Source>
+    }
+
+    /// Who shares it, over all its threads.
+    #[must_use]
+    pub fn snapshot(&self) -> Snapshot {
+        self.state.neighbours()
+    }
+
+    fn stop(&mut self) {
+        self.state.control.send_modify(|control| control.stop = true);
+        for thread in self.threads.drain(..) {
+            match thread.join() {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => tracing::error!(%error, "a thread of the proxy ended early"),
+                Err(_) => tracing::error!("a thread of the proxy panicked"),
+            }
+        }
+        if let Some(Side { checks, thread }) = self.side.take() {
+            drop(checks);
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// Which core of how many.
+struct Plan {
+    core: usize,
+    cores: usize,
+    overflow: usize,
+    processor: Option<usize>,
+}
+
+fn small(number: usize) -> u32 {
+    u32::try_from(number).expect("threads are at most 512")
+}
+
+fn spawn(name: String, start: Start) -> Result<JoinHandle<io::Result<()>>, ProxyError> {
+    let builder = std::thread::Builder::new().name(name);
+    builder.spawn(move || worker::run(start)).map_err(|source| ProxyError::Thread { source })
+}
+
+/// Opens each port once for each core. A port that the system picks is the same for all.
+fn bind(config: &Config, cores: usize) -> Result<(Vec<SocketAddr>, Vec<Vec<TcpListener>>), ProxyError> {
+    let mut addresses = Vec::new();
+    let mut ports: Vec<Vec<TcpListener>> = (0..cores).map(|_| Vec::new()).collect();
+    for listener in &config.listeners {
+        let mut address = listener.address;
+        for port in &mut ports {
+            let failed = |source| ProxyError::Listen { address, source };
+            let opened = accept::listen(address).map_err(failed)?;
+            address = opened.local_addr().map_err(failed)?;
+            port.push(opened);
+        }
+        addresses.push(address);
+    }
+    Ok((addresses, ports))
+}
+
+/// What threads and ports are made from stays as it was at the start.
+fn needs_restart(old: &Config, new: &Config) -> Result<(), ProxyError> {
+    let changed = [
+        ("proxy.threads", old.threads != new.threads),
+        ("proxy.overflow_threads", old.overflow_threads != new.overflow_threads),
+        ("proxy.listen", old.listeners != new.listeners),
+        ("proxy.spool", old.spool != new.spool),
+        ("proxy.access_log", old.access_log != new.access_log),
+    ];
+    match changed.into_iter().find(|(_, changed)| *changed) {
+        Some((key, _)) => Err(ProxyError::NeedsRestart { key }),
+        None => Ok(()),
+    }
+}
+
+fn path_of(log: &crate::config::AccessLog) -> std::path::PathBuf {
+    match &log.to {
+        crate::config::LogTarget::File(path) => path.clone(),
+        crate::config::LogTarget::Stdout => "standard output".into(),
+    }
+}
+
+impl Side {
+    /// Starts the thread. Also says where the spool's operations run.
+    fn start(
+        settings: &Arc<Settings>,
+        verdicts: &Arc<watch::Sender<Verdicts>>,
+    ) -> Result<(Self, tokio::runtime::Handle), ProxyError> {
+        let (checks, mut changes) = mpsc::unbounded_channel::<Arc<Settings>>();
+        let (tell, told) = oneshot::channel();
+        let spool_threads = settings.config.spool.as_ref().map_or(1, |spool| spool.threads);
+        let (mut settings, verdicts) = (Arc::clone(settings), Arc::clone(verdicts));
+        let run = move || {
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .max_blocking_threads(spool_threads)
+                .build_local(tokio::runtime::LocalOptions::default());
+            let runtime = match runtime {
+                Ok(runtime) => runtime,
+                Err(error) => return drop(tell.send(Err(error))),
+            };
+            // Whoever started this thread waits for the answer.
+            let _ = tell.send(Ok(runtime.handle().clone()));
+            runtime.block_on(async move {
+                loop {
+                    let all = upstream::Settings::of(&settings.config, Part { index: 0, of: 1 });
+                    let _checks = Checks::start(&all, &verdicts, clock::now().as_nanos());
+                    match changes.recv().await {
+                        Some(changed) => settings = changed,
+                        None => return,
+                    }
+                }
+            });
+        };
+        let builder = std::thread::Builder::new().name("proxy-side".to_owned());
+        let thread = builder.spawn(run).map_err(|source| ProxyError::Thread { source })?;
+        match told.blocking_recv() {
+            Ok(Ok(handle)) => Ok((Self { checks, thread }, handle)),
+            Ok(Err(source)) => Err(ProxyError::Thread { source }),
+            Err(_) => Err(ProxyError::Thread { source: io::ErrorKind::BrokenPipe.into() }),
+        }
+    }
+}
+
+impl Source for State {
+    fn config(&self) -> Arc<Config> {
+        Arc::new(self.control.borrow().settings.config.clone())
+    }
+
+    fn neighbours(&self) -> Snapshot {
+        let now = clock::now();
+        let mut all = self.limiters.iter().map(|limiter| limiter.with(|neighbours| neighbours.snapshot(now)));
+        let mut sum = all.next().unwrap_or_default();
+        all.for_each(|one| sum.add(&one));
+        sum
+    }
+
+    fn live(&self) -> Live {
+        let settings = Arc::clone(&self.control.borrow().settings);
+        let counts: Vec<Counts> = self.shared.counts.iter().map(|counts| lock(counts).clone()).collect();
+        let total = |total: Total| counts.iter().map(|counts| counts.totals[total as usize]).sum();
+        let mut live = Live {
+            phase: if self.control.borrow().draining { Phase::Draining } else { Phase::Serving },
+            uptime_s: clock::now().since(self.started).as_secs_f64(),
+            reloads: self.reloads.load(Ordering::Relaxed),
+            addresses: self.addresses.clone(),
+            connections: counts.iter().map(|counts| counts.connections).sum(),
+            connections_total: total(Total::Accepted),
+            handshakes_total: total(Total::Handshakes),
+            requests_total: vec![0; settings.config.routes.len()],
+            access_log: self.access_log.as_ref().map_or((0, 0), AccessLog::counts),
+            ..Live::default()
+        };
+        for counts in &counts {
+            for (sum, more) in live.requests_total.iter_mut().zip(&counts.requests) {
+                *sum += more;
+            }
+            for (sum, more) in live.responses_total.iter_mut().zip(&counts.responses) {
+                *sum += more;
+            }
+        }
+        live.upstreams = settings.config.upstreams.iter().map(|upstream| sum_of(&upstream.name, &counts)).collect();
+        live.rate_limits = rate_limits(&settings);
+        live
+    }
+
+    fn set_mode(&self, mode: Mode) {
+        let _one = lock(&self.changing);
+        let mode = match mode {
+            Mode::Restrict => neighbours::Mode::Restrict,
+            Mode::Stats => neighbours::Mode::Stats,
+            Mode::Off => neighbours::Mode::Off,
+        };
+        for limiter in &self.limiters {
+            limiter.with(|limiter| {
+                let config = neighbours::NeighboursConfig { mode, ..limiter.config().clone() };
+                limiter.reconfigure(config, clock::now());
+            });
+        }
+    }
+}
+
+/// An upstream, over all threads.
+fn sum_of(name: &str, counts: &[Counts]) -> LiveUpstream {
+    let mut sum = LiveUpstream::default();
+    let all = counts.iter().flat_map(|counts| &counts.upstreams).filter(|state: &&UpstreamState| state.name == name);
+    for state in all {
+        sum.waiting += state.pending as u64;
+        sum.servers.resize(sum.servers.len().max(state.servers.len()), LiveServer::default());
+        for (server, (_, more)) in sum.servers.iter_mut().zip(&state.servers) {
+            server.active += u64::from(more.active);
+            server.requests_total += more.requests;
+            server.failures_total += more.failures;
+            server.health = match (more.up, more.ejected, server.health) {
+                (false, ..) | (_, _, Health::Down) => Health::Down,
+                (_, true, _) | (_, _, Health::Ejected) => Health::Ejected,
+                _ => Health::Up,
+            };
+        }
+    }
+    sum
+}
+
+fn rate_limits(settings: &Settings) -> Vec<LiveRateLimit> {
+    let rule_of = |name: &str| -> Option<&RateLimit> {
+        if let Some(route) = name.strip_prefix("route ") {
+            return settings.config.routes.iter().find(|other| other.name == route)?.rate_limit.as_ref();
+        }
+        let sni = name.strip_prefix("sni ")?;
+        let fits = |rule: &&crate::config::SniRule| rule.names.iter().any(|name| name == sni) || (sni == "*" && rule.default);
+        settings.config.sni.iter().find(fits).map(|rule| &rule.rate_limit)
+    };
+    let one = |gate: &Arc<super::gate::Gate>| {
+        let rule = rule_of(&gate.name);
+        let (kind, of) = gate.name.split_once(' ').unwrap_or(("", &gate.name));
+        LiveRateLimit {
+            scope: if kind == "sni" { "sni" } else { "remap" },
+            prefix: rule.map_or_else(String::new, |rule| rule.prefix.clone()),
+            tag: rule.and_then(|rule| rule.tag.clone()).unwrap_or_else(|| of.to_owned()),
+            counts: gate.counts(),
+        }
+    };
+    settings.gates.iter().map(one).collect()
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,189 @@
+//! Answers of the proxy's own: refusals that explain themselves, and what went wrong.
+//!
+//! A tenant over its share gets 429 (RFC 6585), a full system 503 (RFC 9110, 15.6.4), both with a `Retry-After` that
+//! comes true. The body is a problem (RFC 9457) of the types of draft-ietf-httpapi-ratelimit-headers-10; `Proxy-Status`
+//! (RFC 9209) tells it from the upstream's answers.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
+use http::{Response, StatusCode};
+
+use super::body::{BodyError, ResponseBody};
+use super::limiter::{Cause, Refusal};
+use crate::config::RateLimitHeaders;
+use crate::machine::rate_limit::{Cause as GateCause, Rejection};
+
+const PROXY_STATUS: HeaderName = HeaderName::from_static("proxy-status");
+const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
+const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+const LEGACY: [HeaderName; 3] = [
+    HeaderName::from_static("x-ratelimit-limit"),
+    HeaderName::from_static("x-ratelimit-remaining"),
+    HeaderName::from_static("x-ratelimit-reset"),
+];
+/// Where the draft's problem types are registered.
+const TYPES: &str = "https://iana.org/assignments/http-problem-types#";
+
+/// What an answer of the proxy's own says.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Problem<'a> {
+    /// The answer's status.
+    pub(crate) status: StatusCode,
+    /// The problem's type behind [`TYPES`], if it has one of its own.
+    pub(crate) kind: Option<&'static str>,
+    /// A phrase for people.
+    pub(crate) detail: &'a str,
+    /// The error's name in `Proxy-Status`.
+    pub(crate) error: &'static str,
+    /// When to come back.
+    pub(crate) retry_after: Option<Duration>,
+}
+
+/// The answer that says `problem`.
+pub(crate) fn answer(problem: Problem<'_>) -> Response<ResponseBody> {
+    let Problem { status, kind, detail, error, retry_after } = problem;
+    let mut text = String::with_capacity(160);
+    text.push('{');
+    if let Some(kind) = kind {
+        write!(text, "\"type\":\"{TYPES}{kind}\",").expect("strings take every byte");
+    }
+    let title = status.canonical_reason().unwrap_or("Error");
+    let detail_json = serde_json::to_string(detail).unwrap_or_default();
+    write!(text, "\"title\":\"{title}\",\"status\":{},\"detail\":{detail_json}}}", status.as_u16())
+        .expect("strings take every byte");
+    let mut response = Response::new(ResponseBody::Full(Bytes::from(text)));
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+    if let Ok(value) = HeaderValue::try_from(format!("tidegate; error={error}")) {
+        headers.insert(PROXY_STATUS, value);
+    }
+    if let Some(after) = retry_after {
+        headers.insert(RETRY_AFTER, HeaderValue::from(whole_seconds(after)));
+    }
+    response
+}
+
+/// The next whole second: to come back earlier would be in vain.
+fn whole_seconds(span: Duration) -> u64 {
+    span.as_secs() + u64::from(span.subsec_nanos() > 0)
+}
+
+/// The answer to a request that the limiter refused.
+pub(crate) fn refused(refusal: &Refusal, headers: RateLimitHeaders) -> Response<ResponseBody> {
+    let resource = refusal.resource.name();
+    let (status, kind, detail) = match refusal.cause {
+        Cause::OverShare => (
+            StatusCode::TOO_MANY_REQUESTS,
+            "quota-exceeded",
+            format!("The tenant uses more than its share of {resource}, and nothing is left over."),
+        ),
+        Cause::SystemFull => (
+            StatusCode::SERVICE_UNAVAILABLE,
+            "temporary-reduced-capacity",
+            format!("There is not enough {resource} for everybody at the moment."),
+        ),
+    };
+    let problem = Problem {
+        status,
+        kind: Some(kind),
+        detail: &detail,
+        error: "http_request_denied",
+        retry_after: Some(refusal.retry_after),
+    };
+    let mut response = answer(problem);
+    let reset = whole_seconds(refusal.retry_after);
+    if matches!(headers, RateLimitHeaders::Draft | RateLimitHeaders::Both) {
+        let policy = format!("\"{resource}\";q={};w=1", refusal.share);
+        set(&mut response, RATELIMIT_POLICY, &policy);
+        set(&mut response, RATELIMIT, &format!("\"{resource}\";r=0;t={reset}"));
+    }
+    if matches!(headers, RateLimitHeaders::Legacy | RateLimitHeaders::Both) {
+        for (name, value) in LEGACY.into_iter().zip([refusal.share, 0, reset]) {
+            response.headers_mut().insert(name, HeaderValue::from(value));
+        }
+    }
+    response
+}
+
+fn set(response: &mut Response<ResponseBody>, name: HeaderName, value: &str) {
+    if let Ok(value) = HeaderValue::try_from(value) {
+        response.headers_mut().insert(name, value);
+    }
+}
+
+/// The answer to a request that a `rate_limit` rejected.
+pub(crate) fn rejected(rejection: &Rejection) -> Response<ResponseBody> {
+    let detail = match rejection.cause {
+        GateCause::Limit => "Too many requests are under way.",
+        GateCause::Rate => "Requests come too fast.",
+        GateCause::Age => "The request waited too long.",
+        GateCause::Denied => "Requests from this address are not accepted.",
+    };
+    answer(Problem {
+        status: StatusCode::from_u16(rejection.status).unwrap_or(StatusCode::TOO_MANY_REQUESTS),
+        kind: (rejection.cause != GateCause::Denied).then_some("quota-exceeded"),
+        detail,
+        error: "http_request_denied",
+        retry_after: rejection.retry_after,
+    })
+}
+
+/// The answer to a request whose body broke off; `None` if nobody is there to read one.
+pub(crate) fn broken_body(error: &BodyError) -> Option<Response<ResponseBody>> {
+    let (status, detail) = match error {
+        BodyError::Violation(violation) => {
+            (StatusCode::from_u16(violation.status).unwrap_or(StatusCode::BAD_REQUEST), violation.reason)
+        }
+        BodyError::Framing(_) => (StatusCode::BAD_REQUEST, "The body is malformed."),
+        BodyError::TooLong { .. } => (StatusCode::PAYLOAD_TOO_LARGE, "The body is too long."),
+        BodyError::Stalled => (StatusCode::REQUEST_TIMEOUT, "The body did not come in time."),
+        BodyError::Spool => (StatusCode::SERVICE_UNAVAILABLE, "The body could not be kept."),
+        BodyError::Io(_) | BodyError::Cut | BodyError::Http2(_) => return None,
+    };
+    Some(answer(Problem { status, kind: None, detail, error: "http_request_error", retry_after: None }))
+}
+
+/// A short answer with a phrase.
+pub(crate) fn plain(status: StatusCode, error: &'static str, detail: &str) -> Response<ResponseBody> {
+    answer(Problem { status, kind: None, detail, error, retry_after: None })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::Resource;
+
+    fn refusal(cause: Cause, millis: u64) -> Refusal {
+        let retry_after = Duration::from_millis(millis);
+        Refusal { resource: Resource::Requests, cause, retry_after, share: 50, limit: 100 }
+    }
+
+    #[test]
+    fn a_refusal_says_why_and_when_to_come_back() {
+        let over = refused(&refusal(Cause::OverShare, 1_001), RateLimitHeaders::Both);
+        assert_eq!(over.status(), 429);
+        let header = |name: &str| over.headers().get(name).map(|value| value.to_str().unwrap());
+        assert_eq!(header("retry-after"), Some("2"), "not earlier than it said");
+        assert_eq!(header("ratelimit-policy"), Some("\"requests\";q=50;w=1"));
+        assert_eq!(header("ratelimit"), Some("\"requests\";r=0;t=2"));
+        assert_eq!(header("x-ratelimit-limit"), Some("50"));
+        assert_eq!(header("proxy-status"), Some("tidegate; error=http_request_denied"));
+        let full = refused(&refusal(Cause::SystemFull, 1_000), RateLimitHeaders::Off);
+        assert_eq!(full.status(), 503);
+        assert_eq!(full.headers().get("retry-after").unwrap(), "1");
+        assert!(full.headers().get("ratelimit").is_none());
+    }
+
+    #[test]
+    fn a_problem_is_json() {
+        let response = plain(StatusCode::BAD_GATEWAY, "connection_refused", "it said \"no\"");
+        let ResponseBody::Full(bytes) = response.into_body() else { panic!("it is short") };
+        let problem: serde_json::Value = serde_json::from_slice(&bytes).unwrap();
+        assert_eq!(problem["status"], 502);
+        assert_eq!(problem["detail"], "it said \"no\"");
+    }
+}

@@ -1,0 +1,163 @@
+//! A connection from its first byte to its last: TLS, then HTTP/1 or HTTP/2.
+
+use std::future::poll_fn;
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::Poll;
+
+use bytes::BytesMut;
+use tokio::net::TcpStream;
+use tokio::task::spawn_local;
+
+use super::account::{Account, Work};
+use super::http1::server::{self, Served};
+use super::http2;
+use super::lane::{Fresh, Handover, Moved};
+use super::meter::{self, Metered};
+use super::service::Charged;
+use super::thread::{Connection, Thread, Total};
+use super::transport::Transport;
+use crate::machine::Resource;
+
+/// Bytes that a connection holds while it is open, by what is spoken: buffers, session and task.
+const HELD_PLAIN: u64 = 4 * 1024;
+const HELD_TLS: u64 = 16 * 1024;
+/// What a connection of HTTP/2 without TLS begins with (RFC 9113, section 3.4).
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// Goes on with a connection that comes from another lane.
+pub(crate) fn take_up(thread: &Rc<Thread>, handover: Handover) {
+    match handover {
+        Handover::Fresh(fresh) => begin(thread, *fresh),
+        Handover::Served(moved) => go_on(thread, *moved),
+    }
+}
+
+/// Serves a connection that was just accepted.
+pub(crate) fn begin(thread: &Rc<Thread>, fresh: Fresh) {
+    let Fresh { socket, origin, early, tenant, handshake_ns, pass } = fresh;
+    let account = Account::open(Arc::clone(&thread.limiter), tenant);
+    if origin.tls {
+        account.holds(1, 0);
+        account.hold(0, HELD_TLS);
+        account.estimated(Resource::HandshakeTime, handshake_ns);
+        account.begin(Work::Handshake);
+    }
+    let thread = Rc::clone(thread);
+    let metered = Rc::clone(&account);
+    spawn_local(Metered::new(metered, async move {
+        // A socket that the runtime does not take is closed: there is nobody to tell.
+        let Ok(stream) = TcpStream::from_std(socket) else { return };
+        // Answers are written whole: waiting for more would only add delay.
+        let _ = stream.set_nodelay(true);
+        let connection = Connection::new(thread, Rc::clone(&account), origin, pass);
+        if connection.origin.tls {
+            secure(&connection, stream, &early).await;
+        } else {
+            let transport = Transport::plain(stream, BytesMut::new(), Rc::clone(&account));
+            account.add_read(early.len() as u64);
+            detect(&connection, transport, BytesMut::from(&early[..])).await;
+        }
+    }));
+}
+
+/// Serves a connection that another lane served before.
+fn go_on(thread: &Rc<Thread>, moved: Moved) {
+    let Moved { parts, origin, early, tenant, charged, pass } = moved;
+    let account = Account::open(Arc::clone(&thread.limiter), tenant);
+    account.holds(1, if origin.tls { HELD_TLS } else { HELD_PLAIN });
+    let thread = Rc::clone(thread);
+    spawn_local(Metered::new(Rc::clone(&account), async move {
+        let Ok(transport) = Transport::assemble(parts, BytesMut::new(), Rc::clone(&account)) else { return };
+        let connection = Connection::new(thread, account, origin, pass);
+        http1(&connection, transport, early, Some(charged)).await;
+    }));
+}
+
+/// The TLS handshake, and then what was agreed on.
+async fn secure(connection: &Rc<Connection>, stream: TcpStream, hello: &[u8]) {
+    let thread = &connection.thread;
+    let settings = thread.settings();
+    let Some(config) = settings.tls.get(connection.origin.listener).cloned().flatten() else { return };
+    let Ok(session) = rustls::ServerConnection::new(config) else { return };
+    let account = Rc::clone(&connection.account);
+    // The first flight is made in here: nearly all of the cryptography.
+    let Ok(mut transport) = Transport::tls(stream, session, hello, account) else {
+        thread.count(Total::HandshakesFailed);
+        return;
+    };
+    let timer = thread.timers.timer();
+    timer.set(meter::now() + settings.config.timeouts.handshake);
+    let done = poll_fn(|context| match transport.poll_handshake(context) {
+        Poll::Pending => timer.poll(context).map(|()| Err(io::ErrorKind::TimedOut.into())),
+        ready => ready,
+    });
+    let done = done.await;
+    drop(timer);
+    connection.account.add_time(meter::stamp());
+    connection.account.begin(Work::Serving);
+    if done.is_err() {
+        thread.count(Total::HandshakesFailed);
+        return;
+    }
+    thread.count(Total::Handshakes);
+    connection.account.settle();
+    let http2 = transport.session().and_then(|session| session.alpn_protocol()) == Some(b"h2");
+    if http2 {
+        http2::serve(connection, transport).await;
+    } else {
+        http1(connection, transport, BytesMut::new(), None).await;
+    }
+}
+
+/// Without TLS the first bytes tell what is spoken.
+async fn detect(connection: &Rc<Connection>, mut transport: Transport, mut early: BytesMut) {
+    connection.account.hold(1, HELD_PLAIN);
+    let settings = connection.thread.settings();
+    let listener = &settings.config.listeners[connection.origin.listener.min(settings.config.listeners.len() - 1)];
+    if listener.http2 {
+        let timer = connection.thread.timers.timer();
+        timer.set(meter::now() + settings.config.timeouts.header);
+        while early.len() < PREFACE.len() && PREFACE.starts_with(&early) {
+            let read = poll_fn(|context| match transport.poll_fill(context, &mut early) {
+                Poll::Pending => timer.poll(context).map(|()| Ok(0)),
+                ready => ready,
+            });
+            if !matches!(read.await, Ok(1..)) {
+                return;
+            }
+        }
+        if early.starts_with(PREFACE) {
+            transport.unread(early);
+            return http2::serve(connection, transport).await;
+        }
+    }
+    if listener.http1 {
+        http1(connection, transport, early, None).await;
+    }
+}
+
+async fn http1(connection: &Rc<Connection>, transport: Transport, early: BytesMut, charged: Option<Charged>) {
+    let Served::Elsewhere(moved) = server::serve(connection, transport, early, charged).await else { return };
+    let (transport, early, charged) = *moved;
+    let Ok((parts, before)) = transport.dismantle() else { return };
+    debug_assert!(before.is_empty(), "the wire has everything that was read");
+    let moved = Moved {
+        parts,
+        origin: connection.origin.clone(),
+        early,
+        tenant: connection.account.tenant(),
+        charged,
+        pass: connection.pass.take(),
+    };
+    // What is held goes along: the other lane's account gives it back.
+    connection.account.forget_held();
+    if let Some(other) = &connection.thread.other
+        && let Err(full) = other.try_send(Handover::Served(Box::new(moved)))
+    {
+        // The other lane does not get to run at all; then this one has to.
+        take_up(&connection.thread, full.into_inner());
+    }
+}
+

@@ -1,0 +1,186 @@
+//! Whose request it is, which route it takes, and whether it may.
+
+use std::borrow::Cow;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use http::header::HOST;
+use http::request::Parts;
+use http::{Response, StatusCode};
+use tidegate_core::Instant;
+
+use super::body::ResponseBody;
+use super::limiter::{Lane, Refusal, Stage, Tenant, Verdict};
+use super::settings::Settings;
+use super::thread::Connection;
+use super::{headers, meter, refuse};
+use crate::config::tenancy::Traits;
+use crate::machine::Resource;
+
+/// A request that may be served.
+#[derive(Debug)]
+pub(crate) struct Admission {
+    /// In force when it came; a reload does not change it.
+    pub(crate) settings: Rc<Arc<Settings>>,
+    /// Index of its route.
+    pub(crate) route: usize,
+    /// When its head was there.
+    pub(crate) began: Instant,
+    /// Where it is served.
+    pub(crate) lane: Lane,
+}
+
+/// What a request was charged with beforehand.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Charged {
+    pub(crate) lane: Lane,
+    pub(crate) event_ns: u64,
+    pub(crate) bytes: u64,
+}
+
+/// What becomes of a request.
+#[derive(Debug)]
+pub(crate) enum Judged {
+    /// Serve it.
+    Serve(Admission),
+    /// Answer it so, and go on.
+    Answer(Box<Response<ResponseBody>>, Option<Refusal>),
+    /// It belongs in the other lane, where it is paid for.
+    Elsewhere(Charged),
+}
+
+/// Decides about a request by its head. `charged` if the other lane's thread has asked the limiter already;
+/// `movable` if the connection can go there.
+pub(crate) fn judge(connection: &Connection, parts: &Parts, charged: Option<Charged>, movable: bool) -> Judged {
+    let thread = &connection.thread;
+    let settings = thread.settings();
+    let now = meter::now();
+    let host = host_of(parts);
+    let path = parts.uri.path();
+    if climbs(path) {
+        return no(StatusCode::BAD_REQUEST, "http_request_error", "The path leaves the root, or hides that it does.");
+    }
+    let Some(route) = settings.routes.find(&host, path, &parts.method) else {
+        return no(StatusCode::NOT_FOUND, "destination_not_found", "No route takes this request.");
+    };
+    if charged.is_none() {
+        thread.count_request(route);
+    }
+    let (tenant, charged) = match ask(connection, &settings, parts, &host, route, charged, now) {
+        Ok(admitted) => admitted,
+        Err(refusal) => {
+            let answer = refuse::refused(&refusal, settings.config.limits.rate_limit_headers);
+            return Judged::Answer(Box::new(answer), Some(refusal));
+        }
+    };
+    // Asked for every request, because it also notes when the tenant goes beyond its share.
+    let moves = connection.may_move(charged.lane, now);
+    if moves && movable && charged.lane != thread.lane && thread.other.is_some() {
+        return Judged::Elsewhere(charged);
+    }
+    connection.account.turn_to(tenant);
+    connection.account.estimated(Resource::EventTime, charged.event_ns);
+    connection.account.estimated(Resource::NetworkBytes, charged.bytes);
+    Judged::Serve(Admission { settings, route, began: now, lane: charged.lane })
+}
+
+fn no(status: StatusCode, error: &'static str, detail: &str) -> Judged {
+    Judged::Answer(Box::new(refuse::plain(status, error, detail)), None)
+}
+
+/// Asks the limiter, unless that was done.
+fn ask(
+    connection: &Connection,
+    settings: &Settings,
+    parts: &Parts,
+    host: &str,
+    route: usize,
+    charged: Option<Charged>,
+    now: Instant,
+) -> Result<(Tenant, Charged), Refusal> {
+    let rule = &settings.config.routes[route];
+    let header = settings.tenant_header.as_ref().and_then(|name| parts.headers.get(name)?.to_str().ok());
+    let name = settings.tenancy.of_request(Traits {
+        sni: connection.origin.sni.as_deref(),
+        host,
+        route: Some((&rule.name, rule.tenant.as_deref())),
+        header,
+    });
+    connection.thread.limiter.with(|limiter| {
+        let tenant = limiter.tenant(&name, now);
+        if let Some(charged) = charged {
+            return Ok((tenant, charged));
+        }
+        let event_ns = limiter.expected_cost(tenant, Resource::EventTime);
+        let bytes = limiter.expected_cost(tenant, Resource::NetworkBytes);
+        let costs = [(Resource::Requests, 1), (Resource::EventTime, event_ns), (Resource::NetworkBytes, bytes)];
+        match limiter.try_take(tenant, Stage::Request, &costs, now) {
+            Verdict::Admit { lane } => Ok((tenant, Charged { lane, event_ns, bytes })),
+            Verdict::Refuse(refusal) => Err(refusal),
+        }
+    })
+}
+
+/// The host that a request is for, in lower case, without port and trailing dot; empty if it names none.
+pub(crate) fn host_of(parts: &Parts) -> Cow<'_, str> {
+    let named = parts.uri.authority().map(http::uri::Authority::as_str);
+    let named = named.or_else(|| parts.headers.get(HOST).and_then(|host| host.to_str().ok())).unwrap_or("");
+    let end = match named.rfind(']') {
+        Some(bracket) => bracket + 1,
+        None => named.find(':').unwrap_or(named.len()),
+    };
+    let host = named[..end].strip_suffix('.').unwrap_or(&named[..end]);
+    if host.bytes().any(|byte| byte.is_ascii_uppercase()) {
+        Cow::Owned(host.to_ascii_lowercase())
+    } else {
+        Cow::Borrowed(host)
+    }
+}
+
+/// Whether a path has a segment `..`, plain or encoded. Servers that resolve it would leave the route's prefix.
+fn climbs(path: &str) -> bool {
+    // Every such path has a dot or a percent sign behind a slash, which few others have.
+    path.split('/').any(|segment| {
+        segment.len() >= 2 && matches!(segment.as_bytes()[0], b'.' | b'%') && {
+            let plain = segment.to_ascii_lowercase().replace("%2e", ".");
+            plain == ".." || plain.starts_with("..;")
+        }
+    })
+}
+
+/// The address that lists of the configuration are about.
+pub(crate) fn client_of(connection: &Connection, settings: &Settings, parts: &Parts) -> std::net::IpAddr {
+    headers::client_of(connection, settings, &parts.headers)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn host(uri: &str, host: Option<&str>) -> String {
+        let mut request = http::Request::builder().uri(uri);
+        if let Some(host) = host {
+            request = request.header(HOST, host);
+        }
+        host_of(&request.body(()).unwrap().into_parts().0).into_owned()
+    }
+
+    #[test]
+    fn hosts_lose_port_case_and_dot() {
+        assert_eq!(host("/", Some("Shop.Example:8443")), "shop.example");
+        assert_eq!(host("/", Some("shop.example.")), "shop.example");
+        assert_eq!(host("/", Some("[2001:DB8::1]:80")), "[2001:db8::1]");
+        assert_eq!(host("http://a.example:1/x", Some("a.example:1")), "a.example");
+        assert_eq!(host("/", None), "");
+    }
+
+    #[test]
+    fn paths_do_not_climb() {
+        for path in ["/a/../b", "/..", "/%2e%2E/", "/a/.%2e", "/a/..;x/b"] {
+            assert!(climbs(path), "{path}");
+        }
+        for path in ["/", "/a..b/", "/...", "/.well-known/x", "/%20/", "/a/./b"] {
+            assert!(!climbs(path), "{path}");
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! The configuration, as the way of a request uses it: looked up, not searched; converted once.
+
+use std::sync::Arc;
+
+use hashbrown::HashMap;
+use http::HeaderValue;
+use tidegate_core::Instant;
+use tidegate_wire::http1::Limits as HttpLimits;
+
+use super::gate::Gate;
+use super::limiter::NeighboursConfig;
+use super::tls::{self, Certificates};
+use crate::config::{Amount, Cidr, Config, RateLimit, Routes, SniRule, Tenancy};
+use crate::error::ProxyError;
+use crate::machine::neighbours::{Capacity, Mode};
+
+/// What is in force from one reload to the next.
+#[derive(Debug)]
+pub(crate) struct Settings {
+    pub(crate) config: Config,
+    pub(crate) routes: Routes,
+    pub(crate) tenancy: Tenancy,
+    /// The header that tells tenants apart.
+    pub(crate) tenant_header: Option<http::HeaderName>,
+    /// Of each route, the gate before its requests.
+    pub(crate) route_gates: Vec<Option<Arc<Gate>>>,
+    /// By name in the ClientHello, the gate before its connections.
+    sni_gates: HashMap<String, Arc<Gate>, foldhash::fast::RandomState>,
+    /// Before connections with any other name.
+    sni_default: Option<Arc<Gate>>,
+    /// All of them once, for metrics and timers.
+    pub(crate) gates: Vec<Arc<Gate>>,
+    /// For each listener with TLS.
+    pub(crate) tls: Vec<Option<Arc<rustls::ServerConfig>>>,
+    pub(crate) http: HttpLimits,
+    /// Of each route, its name as a header value, for the upstream's logs.
+    pub(crate) proto: [HeaderValue; 2],
+}
+
+impl Settings {
+    /// `config` compiled. What `before` has and this one keeps, such as who is inside which gate, stays.
+    pub(crate) fn new(config: Config, before: Option<&Self>, now: Instant) -> Result<Arc<Self>, ProxyError> {
+        let certificates = Certificates::load(&config.certificates)?;
+        let tls = tls::server_configs(&config, &certificates, before);
+        let mut gates = Gates { before, config: &config, all: Vec::new(), now };
+        let route_gates: Vec<_> = config
+            .routes
+            .iter()
+            .map(|route| route.rate_limit.as_ref().map(|rule| gates.named(&format!("route {}", route.name), rule)))
+            .collect();
+        let mut sni_gates = HashMap::default();
+        let mut sni_default = None;
+        for rule in &config.sni {
+            gates.sni(rule, &mut sni_gates, &mut sni_default);
+        }
+        let http = HttpLimits {
+            head_bytes: config.http.max_head,
+            request_line_bytes: config.http.max_head.min(16 * 1024),
+            field_bytes: config.http.max_head,
+            fields: config.http.max_headers,
+            body_bytes: config.http.max_body.unwrap_or(HttpLimits::default().body_bytes),
+            ..HttpLimits::default()
+        };
+        let tenancy = Tenancy::new(&config);
+        let tenant_header = tenancy.header().and_then(|name| name.parse().ok());
+        let gates = gates.all;
+        Ok(Arc::new(Self {
+            routes: Routes::new(&config),
+            tenancy,
+            tenant_header,
+            route_gates,
+            sni_gates,
+            sni_default,
+            gates,
+            tls,
+            http,
+            proto: [HeaderValue::from_static("http"), HeaderValue::from_static("https")],
+            config,
+        }))
+    }
+
+    /// The gate before connections that ask for `sni`.
+    pub(crate) fn sni_gate(&self, sni: Option<&str>) -> Option<&Arc<Gate>> {
+        sni.and_then(|name| self.sni_gates.get(name)).or(self.sni_default.as_ref())
+    }
+
+    /// The limiter's settings for one of the cores.
+    pub(crate) fn neighbours(&self) -> NeighboursConfig {
+        let limits = &self.config.limits;
+        let cores = self.config.threads.max(1) as u64;
+        NeighboursConfig {
+            mode: match limits.mode {
+                crate::config::Mode::Restrict => Mode::Restrict,
+                crate::config::Mode::Stats => Mode::Stats,
+                crate::config::Mode::Off => Mode::Off,
+            },
+            // Each core has its part; a core that gets fewer connections than others wastes some of it.
+            capacities: limits.capacities.map(|amount| match amount {
+                Amount::Learnt => Capacity::Learnt,
+                Amount::Fixed(units) => Capacity::Fixed((units / cores).max(1)),
+            }),
+            weights: self.config.tenants.named.iter().map(|tenant| (tenant.name.clone(), tenant.weight)).collect(),
+            tenants_max: u32::try_from(self.config.tenants.max_tracked).unwrap_or(NeighboursConfig::TENANTS_MAX),
+            tick: limits.tick,
+            reserve: limits.reserve,
+            newcomers: limits.newcomers,
+            ..NeighboursConfig::default()
+        }
+    }
+
+    /// Whether the headers of this peer about earlier hops are believed.
+    pub(crate) fn trusts(&self, peer: std::net::IpAddr) -> bool {
+        self.config.trusted.iter().any(|range| range.contains(peer))
+    }
+}
+
+struct Gates<'a> {
+    before: Option<&'a Settings>,
+    config: &'a Config,
+    all: Vec<Arc<Gate>>,
+    now: Instant,
+}
+
+impl Gates<'_> {
+    fn named(&mut self, name: &str, rule: &RateLimit) -> Arc<Gate> {
+        let lists = (self.ranges(&rule.allow), self.ranges(&rule.deny));
+        let old = self.before.and_then(|before| before.gates.iter().find(|gate| gate.name == name));
+        let gate = match old {
+            Some(old) => {
+                old.reload(rule.clone(), lists, self.now);
+                Arc::clone(old)
+            }
+            None => Gate::new(name.to_owned(), rule.clone(), lists, self.now),
+        };
+        self.all.push(Arc::clone(&gate));
+        gate
+    }
+
+    fn sni(
+        &mut self,
+        rule: &SniRule,
+        by_name: &mut HashMap<String, Arc<Gate>, foldhash::fast::RandomState>,
+        default: &mut Option<Arc<Gate>>,
+    ) {
+        let mut first = None;
+        for name in &rule.names {
+            let gate = self.named(&format!("sni {name}"), &rule.rate_limit);
+            first.get_or_insert_with(|| Arc::clone(&gate));
+            by_name.insert(name.clone(), gate);
+        }
+        for alias in &rule.aliases {
+            if let Some(gate) = &first {
+                by_name.insert(alias.clone(), Arc::clone(gate));
+            }
+        }
+        if rule.default {
+            *default = Some(self.named("sni *", &rule.rate_limit));
+        }
+    }
+
+    fn ranges(&self, names: &[String]) -> Vec<Cidr> {
+        names.iter().filter_map(|name| self.config.lists.get(name)).flatten().copied().collect()
+    }
+}

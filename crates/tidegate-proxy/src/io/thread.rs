@@ -1,0 +1,195 @@
+//! What the tasks of one thread share.
+
+use std::cell::{Cell, RefCell};
+use std::net::{IpAddr, SocketAddr};
+use std::rc::Rc;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use http::{HeaderValue, StatusCode};
+use tidegate_core::Instant;
+use tokio::sync::{Notify, mpsc};
+
+use super::account::Account;
+use super::access_log::Lines;
+use super::http1::client::Link;
+use super::lane::Handover;
+use super::meter;
+use super::limiter::{Lane, Limiter};
+use super::settings::Settings;
+use super::spool::Spool;
+use super::timers::Timers;
+use super::upstream::{UpstreamState, Upstreams};
+
+/// What all threads of the proxy share. Nothing in here is touched for a request.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    /// What each thread counted, written by it now and then.
+    pub(crate) counts: Vec<Mutex<Counts>>,
+}
+
+/// What a thread counted since the proxy began.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Counts {
+    /// Open now.
+    pub(crate) connections: u64,
+    /// By [`Total`].
+    pub(crate) totals: [u64; Total::COUNT],
+    /// By route.
+    pub(crate) requests: Vec<u64>,
+    /// By the first digit of the status.
+    pub(crate) responses: [u64; 6],
+    /// As the thread sees them.
+    pub(crate) upstreams: Vec<UpstreamState>,
+}
+
+/// What is counted over all threads, from when the proxy began.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(usize)]
+pub(crate) enum Total {
+    /// Connections.
+    Accepted,
+    /// Handshakes that ended well.
+    Handshakes,
+    /// Handshakes that did not.
+    HandshakesFailed,
+    /// Connections that were refused at their `ClientHello`.
+    RefusedAtHello,
+    /// Connections that changed their lane.
+    Moved,
+    /// Clients that took too long.
+    TimedOut,
+    /// Times that there was no file descriptor left.
+    OutOfFiles,
+    /// Requests that broke the rules.
+    Malformed,
+}
+
+impl Total {
+    /// How many there are.
+    pub(crate) const COUNT: usize = 8;
+}
+
+/// One lane of one core.
+#[derive(Debug)]
+pub(crate) struct Thread {
+    pub(crate) lane: Lane,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) settings: RefCell<Rc<Arc<Settings>>>,
+    pub(crate) limiter: Arc<Limiter>,
+    pub(crate) timers: Rc<Timers>,
+    pub(crate) upstreams: Rc<Upstreams<Link>>,
+    /// The way to the other lane of this core, if there is one.
+    pub(crate) other: Option<mpsc::Sender<Handover>>,
+    pub(crate) spool: Option<Arc<Spool>>,
+    pub(crate) lines: RefCell<Option<Lines>>,
+    pub(crate) connections: Cell<usize>,
+    /// Woken when the last connection ends, and when the proxy is told to stop.
+    pub(crate) changed: Rc<Notify>,
+    pub(crate) draining: Cell<bool>,
+    /// Copied to the shared ones now and then.
+    pub(crate) counts: RefCell<Counts>,
+}
+
+impl Thread {
+    /// The settings in force.
+    pub(crate) fn settings(&self) -> Rc<Arc<Settings>> {
+        Rc::clone(&self.settings.borrow())
+    }
+
+    /// Counts one more.
+    pub(crate) fn count(&self, total: Total) {
+        self.counts.borrow_mut().totals[total as usize] += 1;
+    }
+
+    /// Counts a request of a route.
+    pub(crate) fn count_request(&self, route: usize) {
+        let mut counts = self.counts.borrow_mut();
+        if counts.requests.len() <= route {
+            counts.requests.resize(route + 1, 0);
+        }
+        counts.requests[route] += 1;
+    }
+
+    /// Counts an answer.
+    pub(crate) fn count_response(&self, status: StatusCode) {
+        let class = usize::from(status.as_u16() / 100).min(5);
+        self.counts.borrow_mut().responses[class] += 1;
+    }
+}
+
+/// A client's connection, as everything that happens on it needs it.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    pub(crate) thread: Rc<Thread>,
+    pub(crate) account: Rc<Account>,
+    pub(crate) origin: Origin,
+    /// The client's address, as headers want it.
+    pub(crate) address: HeaderValue,
+    /// The gate of a rule for this name in the ClientHello; left when the connection ends.
+    pub(crate) pass: RefCell<Option<super::gate::Pass>>,
+    /// Requests on it so far.
+    pub(crate) requests: Cell<u64>,
+    /// When its tenant last went beyond its share.
+    pub(crate) overflowed: Cell<Instant>,
+}
+
+/// How long a connection stays in the overflow lane after its tenant last went beyond its share. Each way costs some ten
+/// microseconds, so it is not taken for every request of a tenant near its share.
+const BACK_AFTER: Duration = Duration::from_secs(1);
+
+/// Where a connection came from; what of it goes along when it changes its thread.
+#[derive(Clone, Debug)]
+pub(crate) struct Origin {
+    /// The client, as the PROXY protocol names it if it is believed.
+    pub(crate) client: SocketAddr,
+    /// Where it connected to.
+    pub(crate) local: SocketAddr,
+    /// Index of the listener.
+    pub(crate) listener: usize,
+    /// The name in the ClientHello, in lower case.
+    pub(crate) sni: Option<Box<str>>,
+    /// Whether TLS is spoken.
+    pub(crate) tls: bool,
+}
+
+impl Connection {
+    /// `origin` on `thread`, paid for by `account`.
+    pub(crate) fn new(
+        thread: Rc<Thread>,
+        account: Rc<Account>,
+        origin: Origin,
+        pass: Option<super::gate::Pass>,
+    ) -> Rc<Self> {
+        thread.connections.set(thread.connections.get() + 1);
+        let address = address_value(origin.client.ip());
+        let overflowed = Cell::new(meter::now());
+        let pass = RefCell::new(pass);
+        Rc::new(Self { thread, account, origin, address, pass, requests: Cell::new(0), overflowed })
+    }
+
+    /// Whether it should go to `lane`, where its tenant's work is now done.
+    pub(crate) fn may_move(&self, lane: Lane, now: Instant) -> bool {
+        match lane {
+            Lane::Overflow => {
+                self.overflowed.set(now);
+                true
+            }
+            Lane::Share => now.since(self.overflowed.get()) >= BACK_AFTER,
+        }
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        let connections = self.thread.connections.get() - 1;
+        self.thread.connections.set(connections);
+        if connections == 0 {
+            self.thread.changed.notify_waiters();
+        }
+    }
+}
+
+fn address_value(address: IpAddr) -> HeaderValue {
+    HeaderValue::try_from(address.to_canonical().to_string()).expect("addresses are digits, letters, dots and colons")
+}

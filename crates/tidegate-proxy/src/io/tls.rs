@@ -1,0 +1,162 @@
+//! Certificates by name, and what is spoken with clients.
+
+use std::sync::Arc;
+
+use foldhash::fast::RandomState;
+use hashbrown::HashMap;
+use rustls::crypto::ring;
+use rustls::server::{ClientHello, NoServerSessionStorage, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+
+use super::settings::Settings;
+use crate::config::{Certificate, Config};
+use crate::error::ProxyError;
+
+/// Every certificate, found by the name that a client asks for.
+#[derive(Debug)]
+pub(crate) struct Certificates {
+    exact: HashMap<String, Arc<CertifiedKey>, RandomState>,
+    /// By what stands behind `*`, as in `.example.com`; for one label below.
+    below: HashMap<String, Arc<CertifiedKey>, RandomState>,
+    /// For clients that name no host, or one that nobody has.
+    first: Option<Arc<CertifiedKey>>,
+}
+
+impl Certificates {
+    /// Reads all files. A key that does not belong to its certificate is an error.
+    pub(crate) fn load(all: &[Certificate]) -> Result<Arc<Self>, ProxyError> {
+        let mut this = Self { exact: HashMap::default(), below: HashMap::default(), first: None };
+        for certificate in all {
+            let key = Arc::new(read(certificate)?);
+            let names = if certificate.names.is_empty() { names_of(&key) } else { certificate.names.clone() };
+            for name in names {
+                match name.strip_prefix('*') {
+                    Some(rest) => this.below.entry(rest.to_owned()).or_insert_with(|| Arc::clone(&key)),
+                    None => this.exact.entry(name).or_insert_with(|| Arc::clone(&key)),
+                };
+            }
+            this.first.get_or_insert(key);
+        }
+        Ok(Arc::new(this))
+    }
+
+    fn find(&self, name: &str) -> Option<&Arc<CertifiedKey>> {
+        self.exact.get(name).or_else(|| name.find('.').and_then(|dot| self.below.get(&name[dot..])))
+    }
+}
+
+impl ResolvesServerCert for Certificates {
+    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        let named = hello.server_name().and_then(|name| match name.bytes().any(|byte| byte.is_ascii_uppercase()) {
+            true => self.find(&name.to_ascii_lowercase()),
+            false => self.find(name),
+        });
+        named.or(self.first.as_ref()).cloned()
+    }
+}
+
+fn read(certificate: &Certificate) -> Result<CertifiedKey, ProxyError> {
+    let unreadable = |path: &std::path::Path, source| ProxyError::Pem { path: path.to_owned(), source };
+    let chain = CertificateDer::pem_file_iter(&certificate.cert)
+        .and_then(Iterator::collect::<Result<Vec<_>, _>>)
+        .map_err(|source| unreadable(&certificate.cert, source))?;
+    let key = PrivateKeyDer::from_pem_file(&certificate.key).map_err(|source| unreadable(&certificate.key, source))?;
+    CertifiedKey::from_der(chain, key, &ring::default_provider())
+        .map_err(|source| ProxyError::Certificate { path: certificate.cert.clone(), source })
+}
+
+/// The DNS names in a certificate.
+fn names_of(key: &CertifiedKey) -> Vec<String> {
+    let Some(end) = key.cert.first() else { return Vec::new() };
+    let parsed = rustls::server::ParsedCertificate::try_from(end);
+    parsed.map_or_else(|_| Vec::new(), |_| subject_alternative_names(end))
+}
+
+/// The `dNSName`s of the extension `subjectAltName`, in lower case.
+///
+/// A walk over the DER by hand: the object identifier 2.5.29.17 is found, and the octets behind it are read as a
+/// sequence of tagged strings, of which tag 2 is a name (RFC 5280, section 4.2.1.6). rustls has checked the rest.
+fn subject_alternative_names(der: &[u8]) -> Vec<String> {
+    const OID: [u8; 5] = [0x06, 0x03, 0x55, 0x1d, 0x11];
+    let Some(at) = der.windows(OID.len()).position(|window| window == OID) else { return Vec::new() };
+    let mut rest = &der[at + OID.len()..];
+    // An extension may say that it is critical.
+    if rest.starts_with(&[0x01, 0x01]) {
+        rest = rest.get(3..).unwrap_or_default();
+    }
+    let Some((0x04, octets, _)) = element(rest) else { return Vec::new() };
+    let Some((0x30, mut names, _)) = element(octets) else { return Vec::new() };
+    let mut found = Vec::new();
+    while let Some((tag, value, behind)) = element(names) {
+        if tag == 0x82
+            && let Ok(name) = str::from_utf8(value)
+        {
+            found.push(name.to_ascii_lowercase());
+        }
+        names = behind;
+    }
+    found
+}
+
+/// Tag and content of the first element, and what stands behind it.
+fn element(der: &[u8]) -> Option<(u8, &[u8], &[u8])> {
+    let (&tag, rest) = der.split_first()?;
+    let (&first, rest) = rest.split_first()?;
+    let (length, rest) = if first < 0x80 {
+        (usize::from(first), rest)
+    } else {
+        let (bytes, rest) = rest.split_at_checked(usize::from(first & 0x7f))?;
+        let fits = bytes.len() <= 4;
+        (fits.then(|| bytes.iter().fold(0, |length, &byte| length << 8 | usize::from(byte)))?, rest)
+    };
+    let (content, behind) = rest.split_at_checked(length)?;
+    Some((tag, content, behind))
+}
+
+/// For each listener what is spoken there, if TLS is. Session tickets outlive a reload.
+pub(crate) fn server_configs(
+    config: &Config,
+    certificates: &Arc<Certificates>,
+    before: Option<&Settings>,
+) -> Vec<Option<Arc<rustls::ServerConfig>>> {
+    let old = before.and_then(|before| before.tls.iter().flatten().next());
+    let ticketer = old.map(|old| Arc::clone(&old.ticketer)).or_else(|| ring::Ticketer::new().ok());
+    let one = |listener: &crate::config::Listener| {
+        let builder = rustls::ServerConfig::builder_with_provider(Arc::new(ring::default_provider()));
+        let mut server = builder
+            .with_safe_default_protocol_versions()
+            .expect("ring has what TLS 1.2 and 1.3 need")
+            .with_no_client_auth()
+            .with_cert_resolver(Arc::clone(certificates) as Arc<dyn ResolvesServerCert>);
+        if listener.http2 {
+            server.alpn_protocols.push(b"h2".to_vec());
+        }
+        if listener.http1 {
+            server.alpn_protocols.push(b"http/1.1".to_vec());
+        }
+        if let Some(ticketer) = &ticketer {
+            server.ticketer = Arc::clone(ticketer);
+        }
+        // Tickets hold the state, so the server keeps none. One is enough: each costs an encryption per handshake.
+        server.session_storage = Arc::new(NoServerSessionStorage {});
+        server.send_tls13_tickets = 1;
+        server.max_early_data_size = 0;
+        Arc::new(server)
+    };
+    config.listeners.iter().map(|listener| listener.tls.then(|| one(listener))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_from_certificates() {
+        let names = ["Shop.example".to_owned(), "*.b.example".to_owned()];
+        let made = rcgen::generate_simple_self_signed(names).unwrap();
+        assert_eq!(subject_alternative_names(made.cert.der()), ["shop.example", "*.b.example"]);
+        assert!(subject_alternative_names(b"\x06\x03\x55\x1d\x11\x04\xff").is_empty());
+    }
+}

@@ -1,0 +1,348 @@
+//! The client's side of a connection: a socket, with or without TLS over it.
+//!
+//! TLS is driven here and not by a ready-made stream, because a connection must be able to leave its thread in the
+//! middle of its life: [`Transport::dismantle`] gives back socket and session, [`Transport::assemble`] takes them up on
+//! another thread.
+
+use std::cell::RefCell;
+use std::io::{self, BufRead, IoSlice, Read, Write};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+
+use bytes::{Buf, BytesMut};
+use rustls::ServerConnection;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+
+use super::account::Account;
+
+/// Most bytes that one read takes.
+const READ_MAX: usize = 16 * 1024;
+/// Most bytes that wait inside a TLS session for the socket to take them.
+const TLS_PENDING_MAX: usize = 64 * 1024;
+
+thread_local! {
+    /// All plain connections of a thread read into this buffer, so that an idle one owns none.
+    static SCRATCH: RefCell<Box<[u8]>> = RefCell::new(vec![0; READ_MAX].into_boxed_slice());
+}
+
+/// What is left of a connection when it leaves its thread.
+#[derive(Debug)]
+pub(crate) struct Dismantled {
+    /// The socket, which no runtime watches.
+    pub(crate) socket: std::net::TcpStream,
+    /// The TLS session over it.
+    pub(crate) session: Option<Box<ServerConnection>>,
+}
+
+/// A socket whose bytes are counted.
+#[derive(Debug)]
+struct Socket {
+    stream: TcpStream,
+    account: Rc<Account>,
+}
+
+/// A client's connection.
+#[derive(Debug)]
+pub(crate) struct Transport {
+    socket: Socket,
+    session: Option<Box<ServerConnection>>,
+    /// Bytes that were read before there was a transport; read again first. Already free of TLS.
+    early: BytesMut,
+}
+
+impl Socket {
+    fn poll_read(&mut self, context: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
+        let mut buffer = ReadBuf::new(buffer);
+        ready!(Pin::new(&mut self.stream).poll_read(context, &mut buffer))?;
+        self.account.add_read(buffer.filled().len() as u64);
+        Poll::Ready(Ok(buffer.filled().len()))
+    }
+
+    fn poll_write(&mut self, context: &mut Context<'_>, slices: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
+        let written = match slices {
+            [one] => ready!(Pin::new(&mut self.stream).poll_write(context, one)),
+            _ => ready!(Pin::new(&mut self.stream).poll_write_vectored(context, slices)),
+        }?;
+        self.account.add_written(written as u64);
+        Poll::Ready(Ok(written))
+    }
+}
+
+/// The socket in the middle of a poll, for rustls, which reads and writes with std's traits.
+struct Polled<'a, 'b> {
+    socket: &'a mut Socket,
+    context: &'a mut Context<'b>,
+}
+
+fn or_would_block(poll: Poll<io::Result<usize>>) -> io::Result<usize> {
+    match poll {
+        Poll::Ready(result) => result,
+        Poll::Pending => Err(io::ErrorKind::WouldBlock.into()),
+    }
+}
+
+impl Read for Polled<'_, '_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        or_would_block(self.socket.poll_read(self.context, buffer))
+    }
+}
+
+impl Write for Polled<'_, '_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        or_would_block(self.socket.poll_write(self.context, &[IoSlice::new(bytes)]))
+    }
+
+    fn write_vectored(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        or_would_block(self.socket.poll_write(self.context, slices))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Transport {
+    /// A connection without TLS, of which `early` was read already.
+    pub(crate) fn plain(stream: TcpStream, early: BytesMut, account: Rc<Account>) -> Self {
+        Self { socket: Socket { stream, account }, session: None, early }
+    }
+
+    /// A connection with TLS whose handshake begins with the bytes `hello`.
+    pub(crate) fn tls(
+        stream: TcpStream,
+        mut session: ServerConnection,
+        hello: &[u8],
+        account: Rc<Account>,
+    ) -> io::Result<Self> {
+        session.set_buffer_limit(Some(TLS_PENDING_MAX));
+        let mut transport = Self {
+            socket: Socket { stream, account },
+            session: Some(Box::new(session)),
+            early: BytesMut::new(),
+        };
+        transport.socket.account.add_read(hello.len() as u64);
+        transport.feed(hello)?;
+        Ok(transport)
+    }
+
+    /// Gives TLS bytes that were read elsewhere to the session; the key exchange and signature happen in here.
+    fn feed(&mut self, mut bytes: &[u8]) -> io::Result<()> {
+        let Some(session) = self.session.as_mut() else { return Ok(()) };
+        while !bytes.is_empty() {
+            session.read_tls(&mut bytes)?;
+            if let Err(error) = session.process_new_packets() {
+                // The alert is worth one try; nobody waits for it.
+                let mut context = Context::from_waker(std::task::Waker::noop());
+                let _ = session.write_tls(&mut Polled { socket: &mut self.socket, context: &mut context });
+                return Err(io::Error::new(io::ErrorKind::InvalidData, error));
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes up a connection that another thread left, with the plain bytes it had read.
+    pub(crate) fn assemble(parts: Dismantled, early: BytesMut, account: Rc<Account>) -> io::Result<Self> {
+        let stream = TcpStream::from_std(parts.socket)?;
+        Ok(Self { socket: Socket { stream, account }, session: parts.session, early })
+    }
+
+    /// Leaves the thread. Everything written must have been flushed.
+    pub(crate) fn dismantle(self) -> io::Result<(Dismantled, BytesMut)> {
+        let Self { socket, session, early } = self;
+        Ok((Dismantled { socket: socket.stream.into_std()?, session }, early))
+    }
+
+    /// The TLS session.
+    pub(crate) fn session(&self) -> Option<&ServerConnection> {
+        self.session.as_deref()
+    }
+
+    /// Puts `bytes` before everything that has not been read.
+    pub(crate) fn unread(&mut self, bytes: BytesMut) {
+        if self.early.is_empty() {
+            self.early = bytes;
+        } else {
+            let rest = std::mem::replace(&mut self.early, bytes);
+            self.early.extend_from_slice(&rest);
+        }
+    }
+
+    /// Drives the handshake to its end.
+    pub(crate) fn poll_handshake(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        loop {
+            ready!(self.poll_send(context))?;
+            match &self.session {
+                Some(session) if session.is_handshaking() => {}
+                _ => return Poll::Ready(Ok(())),
+            }
+            if ready!(self.poll_receive(context))? == 0 {
+                return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()));
+            }
+        }
+    }
+
+    /// One read from the socket into the session; 0 at the end.
+    fn poll_receive(&mut self, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        let Some(session) = self.session.as_mut() else { return Poll::Ready(Ok(0)) };
+        let read = match session.read_tls(&mut Polled { socket: &mut self.socket, context }) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Poll::Pending,
+            read => read?,
+        };
+        if let Err(error) = session.process_new_packets() {
+            let _ = session.write_tls(&mut Polled { socket: &mut self.socket, context });
+            return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, error)));
+        }
+        Poll::Ready(Ok(read))
+    }
+
+    /// Writes all TLS bytes that wait in the session.
+    fn poll_send(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let Some(session) = self.session.as_mut() else { return Poll::Ready(Ok(())) };
+        while session.wants_write() {
+            match session.write_tls(&mut Polled { socket: &mut self.socket, context }) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Poll::Pending,
+                Ok(0) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                Ok(_) => {}
+                Err(error) => return Poll::Ready(Err(error)),
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Hands what can be read to `take`, which says how much of it it took; 0 at the end of the connection.
+    fn poll_take(
+        &mut self,
+        context: &mut Context<'_>,
+        most: usize,
+        take: impl FnOnce(&[u8]),
+    ) -> Poll<io::Result<usize>> {
+        if !self.early.is_empty() {
+            let len = self.early.len().min(most);
+            take(&self.early[..len]);
+            self.early.advance(len);
+            if self.early.is_empty() {
+                self.early = BytesMut::new();
+            }
+            return Poll::Ready(Ok(len));
+        }
+        if self.session.is_none() {
+            return SCRATCH.with_borrow_mut(|scratch| {
+                let len = scratch.len().min(most);
+                let read = ready!(self.socket.poll_read(context, &mut scratch[..len]))?;
+                take(&scratch[..read]);
+                Poll::Ready(Ok(read))
+            });
+        }
+        loop {
+            let Some(session) = self.session.as_mut() else { return Poll::Ready(Ok(0)) };
+            let mut reader = session.reader();
+            match reader.fill_buf() {
+                Ok(bytes) => {
+                    let len = bytes.len().min(most);
+                    take(&bytes[..len]);
+                    reader.consume(len);
+                    return Poll::Ready(Ok(len));
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                // The peer closed without saying so. HTTP frames its messages, so that a cut shows there.
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Poll::Ready(Ok(0)),
+                Err(error) => return Poll::Ready(Err(error)),
+            }
+            if ready!(self.poll_receive(context))? == 0 {
+                return Poll::Ready(Ok(0));
+            }
+            // Key updates and the like; if the socket is full they leave with the next write.
+            if let Poll::Ready(Err(error)) = self.poll_send(context) {
+                return Poll::Ready(Err(error));
+            }
+        }
+    }
+
+    /// Appends what can be read to `buffer`; 0 at the end of the connection.
+    pub(crate) fn poll_fill(&mut self, context: &mut Context<'_>, buffer: &mut BytesMut) -> Poll<io::Result<usize>> {
+        self.poll_take(context, READ_MAX, |bytes| buffer.extend_from_slice(bytes))
+    }
+
+    /// Writes some of `slices`, of which one is not empty.
+    pub(crate) fn poll_push(&mut self, context: &mut Context<'_>, slices: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
+        if self.session.is_none() {
+            return self.socket.poll_write(context, slices);
+        }
+        loop {
+            let Some(session) = self.session.as_mut() else { return Poll::Ready(Ok(0)) };
+            let written = session.writer().write_vectored(slices)?;
+            let sent = self.poll_send(context);
+            if let Poll::Ready(Err(error)) = sent {
+                return Poll::Ready(Err(error));
+            }
+            if written > 0 {
+                return Poll::Ready(Ok(written));
+            }
+            // The session was full. If it could be emptied now, try again; else the waker is set.
+            ready!(sent)?;
+        }
+    }
+
+    /// Everything written has left for the socket.
+    pub(crate) fn poll_flushed(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.poll_send(context)
+    }
+}
+
+impl AsyncRead for Transport {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        let most = buffer.remaining();
+        if this.session.is_none() && this.early.is_empty() {
+            let before = buffer.filled().len();
+            ready!(Pin::new(&mut this.socket.stream).poll_read(context, buffer))?;
+            this.socket.account.add_read((buffer.filled().len() - before) as u64);
+            return Poll::Ready(Ok(()));
+        }
+        ready!(this.poll_take(context, most, |bytes| buffer.put_slice(bytes)))?;
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Transport {
+    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        if bytes.is_empty() {
+            return Poll::Ready(Ok(0));
+        }
+        self.get_mut().poll_push(context, &[IoSlice::new(bytes)])
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        if slices.iter().all(|slice| slice.is_empty()) {
+            return Poll::Ready(Ok(0));
+        }
+        self.get_mut().poll_push(context, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.get_mut().poll_flushed(context)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        if let Some(session) = this.session.as_mut() {
+            session.send_close_notify();
+        }
+        ready!(this.poll_send(context))?;
+        Pin::new(&mut this.socket.stream).poll_shutdown(context)
+    }
+}

@@ -1,0 +1,260 @@
+//! The threads of the proxy: one foreground and, beside it, one overflow thread for each core.
+
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::net::TcpListener;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use tidegate_core::Instant;
+use tidegate_runtime::clock;
+use tokio::runtime::{Builder, LocalOptions, LocalRuntime};
+use tokio::sync::{Notify, mpsc, watch};
+use tokio::task::spawn_local;
+
+use super::access_log::Lines;
+use super::lane::{self, Handover};
+use super::limiter::{Lane, Limiter};
+use super::settings::Settings;
+use super::spool::Spool;
+use super::thread::{Counts, Shared, Thread};
+use super::timers::{TICK, Timers};
+use super::upstream::{self, Part, Upstreams, Verdicts};
+use super::{accept, meter};
+
+/// Tasks that run before the sockets are looked at again. A handshake is a task of up to a millisecond, and the next
+/// connection should not wait behind dozens of them.
+const EVENT_INTERVAL: u32 = 7;
+/// Between two rounds of counting and learning.
+const ROUND: Duration = Duration::from_millis(100);
+
+/// What the threads are told while they run.
+#[derive(Clone, Debug)]
+pub(crate) struct Control {
+    pub(crate) settings: Arc<Settings>,
+    pub(crate) draining: bool,
+    /// Time is up: end even what is under way.
+    pub(crate) stop: bool,
+}
+
+/// All that a thread begins with.
+pub(crate) struct Start {
+    /// From 0; foreground threads first.
+    pub(crate) index: usize,
+    pub(crate) core: usize,
+    pub(crate) lane: Lane,
+    pub(crate) part: Part,
+    pub(crate) listeners: Vec<TcpListener>,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) limiter: Arc<Limiter>,
+    pub(crate) control: watch::Receiver<Control>,
+    pub(crate) verdicts: watch::Receiver<Verdicts>,
+    pub(crate) to_other: Option<mpsc::Sender<Handover>>,
+    pub(crate) from_other: Option<mpsc::Receiver<Handover>>,
+    pub(crate) spool: Option<Arc<Spool>>,
+    pub(crate) lines: Option<Lines>,
+    /// Processor time of the core's overflow thread, in nanoseconds.
+    pub(crate) overflow_cpu: Arc<AtomicU64>,
+    pub(crate) seed: u64,
+    /// The processor to stay on, if there is one for each core's threads.
+    pub(crate) processor: Option<usize>,
+}
+
+/// Runs the thread until it is told to stop, or nothing is left after it was told to drain.
+pub(crate) fn run(start: Start) -> io::Result<()> {
+    if let Some(processor) = start.processor {
+        let mut set = CpuSet::new();
+        set.set(processor);
+        // Without it the system places the threads, as well as it can.
+        let _ = sched_setaffinity(None, &set);
+    }
+    if start.lane == Lane::Overflow {
+        stand_back();
+        meter::count_processor_time();
+    }
+    meter::stamp();
+    let runtime = runtime()?;
+    runtime.block_on(serve(start))
+}
+
+fn runtime() -> io::Result<LocalRuntime> {
+    Builder::new_current_thread()
+        .enable_all()
+        .event_interval(EVENT_INTERVAL)
+        .on_thread_park(meter::on_park)
+        .on_thread_unpark(meter::on_unpark)
+        .build_local(LocalOptions::default())
+}
+
+/// From now on this thread gets the processor only when nobody else wants it.
+fn stand_back() {
+    use thread_priority::unix::{
+        NormalThreadSchedulePolicy, ThreadSchedulePolicy, set_thread_priority_and_policy, thread_native_id,
+    };
+    let policy = ThreadSchedulePolicy::Normal(NormalThreadSchedulePolicy::Idle);
+    let id = thread_native_id();
+    if let Err(error) = set_thread_priority_and_policy(id, thread_priority::ThreadPriority::Min, policy) {
+        tracing::warn!(?error, "the overflow lane runs like the others: tenants beyond their shares may delay them");
+    }
+}
+
+/// The processors that this process may use.
+pub(crate) fn processors() -> Vec<usize> {
+    let Ok(set) = sched_getaffinity(None) else { return Vec::new() };
+    (0..CpuSet::MAX_CPU).filter(|&processor| set.is_set(processor)).collect()
+}
+
+async fn serve(start: Start) -> io::Result<()> {
+    let settings = Arc::clone(&start.control.borrow().settings);
+    let upstreams = Upstreams::new(upstream::Settings::of(&settings.config, start.part), start.verdicts, start.seed);
+    let thread = Rc::new(Thread {
+        lane: start.lane,
+        shared: Arc::clone(&start.shared),
+        settings: RefCell::new(Rc::new(settings)),
+        limiter: start.limiter,
+        timers: Timers::new(meter::now()),
+        upstreams: Rc::clone(&upstreams),
+        other: start.to_other,
+        spool: start.spool,
+        lines: RefCell::new(start.lines),
+        connections: Cell::new(0),
+        changed: Rc::new(Notify::new()),
+        draining: Cell::new(false),
+        counts: RefCell::new(Counts::default()),
+    });
+    spawn_local(upstreams.drive());
+    if let Some(from) = start.from_other {
+        spawn_local(lane::receive(Rc::clone(&thread), from));
+    }
+    let mut accepting = Vec::new();
+    for (index, listener) in start.listeners.into_iter().enumerate() {
+        let thread = Rc::clone(&thread);
+        accepting.push(spawn_local(async move {
+            if let Err(error) = accept::accept(thread, listener, index).await {
+                tracing::error!(%error, listener = index, "a port takes no more connections on this thread");
+            }
+        }));
+    }
+    let ticker = Ticker { thread: Rc::clone(&thread), index: start.index, overflow_cpu: start.overflow_cpu };
+    let ticking = spawn_local(ticker.run());
+    let mut control = start.control;
+    obey(&thread, &mut control, start.part, start.seed).await;
+    for task in accepting {
+        task.abort();
+    }
+    finish(&thread, &mut control).await;
+    ticking.abort();
+    Ok(())
+}
+
+/// Takes new settings until the thread is told to drain.
+async fn obey(thread: &Rc<Thread>, control: &mut watch::Receiver<Control>, part: Part, seed: u64) {
+    // The sender is gone when the proxy is dropped; that too means to stop.
+    while control.changed().await.is_ok() {
+        let told = control.borrow_and_update().clone();
+        if told.draining || told.stop {
+            break;
+        }
+        if Arc::ptr_eq(&told.settings, &thread.settings()) {
+            continue;
+        }
+        thread.upstreams.reload(upstream::Settings::of(&told.settings.config, part), seed);
+        if thread.lane == Lane::Share {
+            let neighbours = told.settings.neighbours();
+            thread.limiter.with(|limiter| limiter.reconfigure(neighbours, meter::now()));
+        }
+        *thread.settings.borrow_mut() = Rc::new(told.settings);
+    }
+    thread.draining.set(true);
+    thread.changed.notify_waiters();
+}
+
+/// Waits until nothing is left, or time is up.
+async fn finish(thread: &Thread, control: &mut watch::Receiver<Control>) {
+    loop {
+        if thread.connections.get() == 0 || control.borrow_and_update().stop {
+            return;
+        }
+        tokio::select! {
+            changed = control.changed() => if changed.is_err() { return },
+            () = thread.changed.notified() => {}
+            () = tokio::time::sleep(ROUND) => {}
+        }
+    }
+}
+
+/// What a thread does whether or not there are requests.
+struct Ticker {
+    thread: Rc<Thread>,
+    index: usize,
+    overflow_cpu: Arc<AtomicU64>,
+}
+
+impl Ticker {
+    async fn run(self) {
+        let mut ticks = tokio::time::interval(TICK);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut round = Round { at: meter::now(), idle_ns: meter::idle_ns(), overflow_ns: 0 };
+        loop {
+            ticks.tick().await;
+            meter::stamp();
+            let now = meter::now();
+            self.thread.timers.turn(now);
+            match self.thread.lane {
+                // A number to subtract; a reading that is a tick old does no harm.
+                Lane::Overflow => self.overflow_cpu.store(clock::thread_cpu_ns(), Ordering::Relaxed),
+                Lane::Share => self.limits(now, &mut round).await,
+            }
+            if now >= round.at + ROUND || self.thread.lane == Lane::Overflow {
+                self.publish();
+            }
+            if self.thread.draining.get() {
+                // Idle connections look at it when they are polled, and nothing else polls them.
+                self.thread.changed.notify_waiters();
+            }
+            meter::stamp();
+        }
+    }
+
+    /// Turns the limiter, in slices between which requests run, and the gates.
+    async fn limits(&self, now: Instant, round: &mut Round) {
+        if self.index == 0 {
+            for gate in &self.thread.settings().gates {
+                gate.turn(now);
+            }
+        }
+        if now >= round.at + ROUND {
+            let idle_ns = meter::idle_ns();
+            let overflow_ns = self.overflow_cpu.load(Ordering::Relaxed);
+            let parked = idle_ns.saturating_sub(round.idle_ns);
+            let used = overflow_ns.saturating_sub(round.overflow_ns);
+            let idle = Duration::from_nanos(parked.saturating_sub(used));
+            self.thread.limiter.with(|limiter| limiter.on_idle(idle, now.since(round.at), now));
+            *round = Round { at: now, idle_ns, overflow_ns };
+            self.publish();
+        }
+        while self.thread.limiter.turn(now) {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    fn publish(&self) {
+        let thread = &self.thread;
+        let mut counts = thread.counts.borrow_mut();
+        counts.connections = thread.connections.get() as u64;
+        counts.upstreams = thread.upstreams.states();
+        if let Some(shared) = thread.shared.counts.get(self.index) {
+            shared.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone_from(&counts);
+        }
+    }
+}
+
+/// Where the last round ended.
+struct Round {
+    at: Instant,
+    idle_ns: u64,
+    overflow_ns: u64,
+}

@@ -1,0 +1,189 @@
+//! What clients and upstreams of a proxy rely on, over real sockets.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+mod support;
+
+use support::{Answer, Running, Upstream, read_answer, talk};
+
+fn get(path: &str) -> String {
+    format!("GET {path} HTTP/1.1\r\nHost: shop.example\r\n\r\n")
+}
+
+#[test]
+fn a_request_goes_to_its_upstream_and_back() {
+    let upstream = Upstream::echo();
+    let proxy = Running::before(&upstream, "[proxy]\noverflow_threads = 0\n");
+    let mut client = proxy.connect();
+    for turn in 0..3 {
+        let answer = talk(&mut client, &get(&format!("/hello?turn={turn}")));
+        assert_eq!(answer.status, 200);
+        assert!(answer.text().starts_with(&format!("GET /hello?turn={turn} HTTP/1.1\r\n")), "{}", answer.text());
+        assert!(answer.text().contains("x-forwarded-for: 127.0.0.1\r\n"), "{}", answer.text());
+        assert!(answer.text().contains("x-forwarded-proto: http\r\n"));
+        assert!(answer.text().contains("host: shop.example\r\n"));
+    }
+    assert_eq!(upstream.connections(), 1, "the connection to the upstream is kept");
+}
+
+#[test]
+fn bodies_go_through_in_either_framing() {
+    let upstream = Upstream::echo();
+    let proxy = Running::before(&upstream, "");
+    let mut client = proxy.connect();
+    let body = "x".repeat(100_000);
+    let sized = format!("POST /a HTTP/1.1\r\nHost: shop.example\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+    let answer = talk(&mut client, &sized);
+    assert!(answer.text().ends_with(&format!("\r\n\r\n{body}")));
+    let chunked = "POST /b HTTP/1.1\r\nHost: shop.example\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n6\r\n world\r\n0\r\n\r\n";
+    let answer = talk(&mut client, chunked);
+    assert!(answer.text().ends_with("\r\n\r\nhello world"), "{}", answer.text());
+    let chunks = talk(&mut client, &get("/chunked"));
+    assert_eq!(chunks.text(), "one two three");
+}
+
+#[test]
+fn pipelined_requests_are_answered_in_order() {
+    let upstream = Upstream::echo();
+    let proxy = Running::before(&upstream, "");
+    let mut client = proxy.connect();
+    let two = get("/first") + &get("/second");
+    let first = talk(&mut client, &two);
+    let second = read_answer(&mut client);
+    assert!(first.text().starts_with("GET /first"));
+    assert!(second.text().starts_with("GET /second"));
+}
+
+#[test]
+fn malformed_requests_are_refused_and_the_connection_ends() {
+    let upstream = Upstream::echo();
+    let proxy = Running::before(&upstream, "");
+    for request in [
+        "GET / HTTP/1.1\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
+        "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        "GET /\u{1} HTTP/1.1\r\nHost: a\r\n\r\n",
+    ] {
+        let mut client = proxy.connect();
+        let answer = talk(&mut client, request);
+        assert_eq!(answer.status, 400, "{}", request.escape_debug());
+        assert_eq!(answer.header("connection"), Some("close"));
+        assert!(support::is_closed(&mut client));
+    }
+    assert_eq!(upstream.connections(), 0, "nothing of it reached the upstream");
+}
+
+#[test]
+fn what_has_no_route_is_told_so() {
+    let upstream = Upstream::echo();
+    let proxy = Running::start(&format!(
+        "[[proxy.listen]]\naddress = \"127.0.0.1:0\"\n[[proxy.upstream]]\nname = \"u\"\nservers = [\"{}\"]\n\
+         [[proxy.route]]\nhost = \"shop.example\"\npath = \"/api\"\nupstream = \"u\"\nrewrite = \"/v2\"\n\
+         set_request_headers = {{ x-by = \"tidegate\" }}\nremove_response_headers = [\"server\"]\n",
+        upstream.address()
+    ));
+    let mut client = proxy.connect();
+    let answer = talk(&mut client, &get("/other"));
+    assert_eq!(answer.status, 404);
+    assert_eq!(answer.header("content-type"), Some("application/problem+json"));
+    let routed = talk(&mut client, &get("/api/x?y"));
+    assert!(routed.text().starts_with("GET /v2/x?y HTTP/1.1\r\n"), "{}", routed.text());
+    assert!(routed.text().contains("x-by: tidegate\r\n"));
+    assert_eq!(routed.header("server"), None);
+    assert_eq!(talk(&mut client, &get("/api/../admin")).status, 400);
+}
+
+#[test]
+fn an_upstream_that_is_gone_is_a_bad_gateway() {
+    let upstream = Upstream::echo();
+    let address = upstream.address();
+    drop(upstream);
+    let proxy = Running::before_address(&address, "");
+    let answer = talk(&mut proxy.connect(), &get("/"));
+    assert!(matches!(answer.status, 502 | 503), "{}", answer.status);
+    assert!(answer.header("proxy-status").is_some_and(|status| status.starts_with("tidegate; error=")));
+}
+
+#[test]
+fn an_upstream_that_does_not_answer_is_a_gateway_time_out() {
+    let upstream = Upstream::echo();
+    let proxy = Running::before(&upstream, "[proxy.timeouts]\nupstream_first_byte = \"100ms\"\n");
+    let answer = talk(&mut proxy.connect(), &get("/never"));
+    assert_eq!(answer.status, 504);
+}
+
+#[test]
+fn head_and_empty_answers_have_no_body() {
+    let upstream = Upstream::echo();
+    let proxy = Running::before(&upstream, "");
+    let mut client = proxy.connect();
+    let head = support::talk_head(&mut client, "HEAD /x HTTP/1.1\r\nHost: shop.example\r\n\r\n");
+    assert_eq!(head.status, 200);
+    assert!(head.header("content-length").is_some_and(|length| length != "0"));
+    let answer = talk(&mut client, &get("/204"));
+    assert_eq!((answer.status, answer.body.len()), (204, 0));
+    assert_eq!(talk(&mut client, &get("/after")).status, 200, "the connection goes on");
+}
+
+#[test]
+fn leave_to_send_a_body_is_given_when_it_is_wanted() {
+    let upstream = Upstream::echo();
+    let proxy = Running::before(&upstream, "");
+    let mut client = proxy.connect();
+    let head = "POST /a HTTP/1.1\r\nHost: shop.example\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n";
+    let leave = support::talk_head(&mut client, head);
+    assert_eq!(leave.status, 100);
+    assert!(talk(&mut client, "hello").text().ends_with("\r\n\r\nhello"));
+}
+
+#[test]
+fn a_client_that_stalls_in_its_head_is_told_so() {
+    let upstream = Upstream::echo();
+    let proxy = Running::before(&upstream, "[proxy.timeouts]\nheader = \"100ms\"\n");
+    let mut client = proxy.connect();
+    let answer: Answer = talk(&mut client, "GET / HTTP/1.1\r\nHo");
+    assert_eq!(answer.status, 408);
+}
+
+#[test]
+fn websockets_carry_bytes_both_ways() {
+    let upstream = Upstream::echo();
+    let proxy = Running::before(&upstream, "");
+    let mut client = proxy.connect();
+    let request = "GET /socket HTTP/1.1\r\nHost: shop.example\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+                   Sec-WebSocket-Key: x\r\nSec-WebSocket-Version: 13\r\n\r\nearly";
+    let answer = support::talk_head(&mut client, request);
+    assert_eq!(answer.status, 101);
+    assert_eq!(answer.header("upgrade"), Some("websocket"));
+    assert_eq!(support::exactly(&mut client, 5), b"early");
+    support::send(&mut client, "and more");
+    assert_eq!(support::exactly(&mut client, 8), b"and more");
+}
+
+#[test]
+fn draining_lets_a_request_end_and_takes_no_more() {
+    let upstream = Upstream::echo();
+    let proxy = Running::before(&upstream, "");
+    let mut client = proxy.connect();
+    support::send(&mut client, &get("/held"));
+    upstream.wait_for_held();
+    let draining = std::thread::spawn(move || proxy.drain());
+    upstream.release_held();
+    let answer = read_answer(&mut client);
+    assert_eq!(answer.status, 200);
+    assert!(draining.join().unwrap(), "nothing was cut off");
+}
+
+#[test]
+fn a_reload_changes_routes_and_ends_no_connection() {
+    let (before, after) = (Upstream::echo(), Upstream::echo());
+    let proxy = Running::before(&before, "");
+    let mut client = proxy.connect();
+    assert_eq!(talk(&mut client, &get("/1")).status, 200);
+    proxy.reload_before(&after.address());
+    let mut turns = 0;
+    while after.connections() == 0 {
+        assert_eq!(talk(&mut client, &get("/2")).status, 200);
+        turns += 1;
+        assert!(turns < 100_000, "the other upstream is never asked");
+    }
+}

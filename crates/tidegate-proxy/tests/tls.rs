@@ -1,0 +1,140 @@
+//! TLS, HTTP/2 and what is decided before any cryptography, over real sockets.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+mod support;
+
+use std::io::Write;
+use std::net::TcpStream;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+use support::{Running, Upstream, talk};
+
+/// Certificates on disk, and clients that trust them.
+struct Authority {
+    directory: PathBuf,
+    roots: RootCertStore,
+}
+
+impl Authority {
+    fn new(test: &str) -> Self {
+        let directory = std::env::temp_dir().join(format!("tidegate-proxy-{test}-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        Self { directory, roots: RootCertStore::empty() }
+    }
+
+    /// A table of the configuration.
+    fn certificate(&mut self, name: &str) -> String {
+        let made = rcgen::generate_simple_self_signed([name.to_owned()]).unwrap();
+        self.roots.add(made.cert.der().clone()).unwrap();
+        let (cert, key) = (self.directory.join(format!("{name}.pem")), self.directory.join(format!("{name}.key")));
+        std::fs::write(&cert, made.cert.pem()).unwrap();
+        std::fs::write(&key, made.signing_key.serialize_pem()).unwrap();
+        format!("[[proxy.certificate]]\ncert = \"{}\"\nkey = \"{}\"\n", cert.display(), key.display())
+    }
+
+    fn client(&self, proxy: &Running, name: &str, alpn: &[&str]) -> StreamOwned<ClientConnection, TcpStream> {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+        let mut config = builder.with_root_certificates(self.roots.clone()).with_no_client_auth();
+        config.alpn_protocols = alpn.iter().map(|name| name.as_bytes().to_vec()).collect();
+        let name = ServerName::try_from(name.to_owned()).unwrap();
+        StreamOwned::new(ClientConnection::new(Arc::new(config), name).unwrap(), proxy.connect())
+    }
+}
+
+impl Drop for Authority {
+    fn drop(&mut self) {
+        drop(std::fs::remove_dir_all(&self.directory));
+    }
+}
+
+fn listening(upstream: &Upstream, more: &str) -> String {
+    format!(
+        "[[proxy.listen]]\naddress = \"127.0.0.1:0\"\ntls = true\n[[proxy.upstream]]\nname = \"u\"\n\
+         servers = [\"{}\"]\n[[proxy.route]]\nupstream = \"u\"\n{more}",
+        upstream.address()
+    )
+}
+
+fn get(host: &str) -> String {
+    format!("GET /x HTTP/1.1\r\nHost: {host}\r\n\r\n")
+}
+
+#[test]
+fn each_name_gets_its_certificate() {
+    let upstream = Upstream::echo();
+    let mut authority = Authority::new("names");
+    let tables = authority.certificate("a.example") + &authority.certificate("b.example");
+    let proxy = Running::start(&listening(&upstream, &tables));
+    for name in ["a.example", "b.example"] {
+        let mut client = authority.client(&proxy, name, &["http/1.1"]);
+        let answer = talk(&mut client, &get(name));
+        assert_eq!(answer.status, 200);
+        assert!(answer.text().contains("x-forwarded-proto: https\r\n"), "{}", answer.text());
+        assert_eq!(client.conn.alpn_protocol(), Some(&b"http/1.1"[..]));
+    }
+}
+
+#[test]
+fn a_body_larger_than_any_buffer_comes_whole_through_tls() {
+    let upstream = Upstream::echo();
+    let mut authority = Authority::new("large");
+    let proxy = Running::start(&listening(&upstream, &authority.certificate("a.example")));
+    let mut client = authority.client(&proxy, "a.example", &[]);
+    let body = "0123456789abcdef".repeat(100_000);
+    let request = format!("POST / HTTP/1.1\r\nHost: a.example\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let writer = std::thread::spawn(move || {
+        client.write_all(request.as_bytes()).unwrap();
+        sender.send(client).unwrap();
+    });
+    let mut client = receiver.recv().unwrap();
+    writer.join().unwrap();
+    let answer = support::read_answer(&mut client);
+    assert!(answer.text().ends_with(&body));
+}
+
+#[test]
+fn what_is_not_tls_is_closed() {
+    let upstream = Upstream::echo();
+    let mut authority = Authority::new("plain");
+    let proxy = Running::start(&listening(&upstream, &authority.certificate("a.example")));
+    let mut client = proxy.connect();
+    support::send(&mut client, &get("a.example"));
+    assert!(support::is_closed(&mut client));
+}
+
+#[test]
+fn a_name_that_is_denied_is_reset_before_its_handshake() {
+    let upstream = Upstream::echo();
+    let mut authority = Authority::new("denied");
+    let rules = "[proxy.lists.everybody]\ncidr = [\"127.0.0.0/8\"]\n[[proxy.sni]]\nnames = [\"b.example\"]\n\
+                 rate_limit = { limit = 1, deny = [\"everybody\"] }\n";
+    let tables = authority.certificate("a.example") + &authority.certificate("b.example") + rules;
+    let proxy = Running::start(&listening(&upstream, &tables));
+    let mut denied = authority.client(&proxy, "b.example", &[]);
+    assert!(denied.write_all(get("b.example").as_bytes()).is_err(), "no handshake ends");
+    let mut other = authority.client(&proxy, "a.example", &[]);
+    assert_eq!(talk(&mut other, &get("a.example")).status, 200);
+}
+
+#[test]
+fn the_proxy_protocol_names_the_client() {
+    let upstream = Upstream::echo();
+    let text = format!(
+        "[proxy]\ntrusted = [\"127.0.0.1\"]\n[[proxy.listen]]\naddress = \"127.0.0.1:0\"\n\
+         proxy_protocol = \"require\"\n[[proxy.upstream]]\nname = \"u\"\nservers = [\"{}\"]\n\
+         [[proxy.route]]\nupstream = \"u\"\n",
+        upstream.address()
+    );
+    let proxy = Running::start(&text);
+    let mut client = proxy.connect();
+    let answer = talk(&mut client, &format!("PROXY TCP4 192.0.2.7 192.0.2.8 1000 80\r\n{}", get("a.example")));
+    assert!(answer.text().contains("x-forwarded-for: 192.0.2.7\r\n"), "{}", answer.text());
+    let mut bare = proxy.connect();
+    support::send(&mut bare, &get("a.example"));
+    assert!(support::is_closed(&mut bare), "the header is required");
+}
