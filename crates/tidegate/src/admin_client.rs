@@ -1,4 +1,4 @@
-//! Requests to a broker's admin API, for the verbs that read and change a running broker.
+//! Requests to an admin API, for the verbs that read and change a running broker or proxy.
 
 use std::time::Duration;
 
@@ -19,12 +19,21 @@ const MAX_ANSWER_BYTES: usize = 64 << 20;
 /// The broker answers from memory; what takes longer is not coming.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A running broker's admin API.
+/// The admin API of a running broker or proxy.
 pub(crate) struct AdminClient {
+    /// Whose it is.
+    pub(crate) of: Of,
     /// `host:port`.
     pub(crate) address: String,
     /// For writes.
     pub(crate) token: Option<Token>,
+}
+
+/// Who has an admin API.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Of {
+    Broker,
+    Proxy,
 }
 
 /// The part of `application/problem+json` that a person needs.
@@ -85,8 +94,17 @@ impl AdminClient {
     }
 
     fn unreachable(&self) -> Failure {
-        Failure::new(format!("no broker answers at {}", self.address))
-            .help("is `tidegate up` running? --admin names another address, as the key admin.address of its file does")
+        let (who, help) = match self.of {
+            Of::Broker => (
+                "broker",
+                "is `tidegate up` running? --admin names another address, as the key admin.address of its file does",
+            ),
+            Of::Proxy => (
+                "proxy",
+                "is `tidegate proxy` running? its admin API is the key proxy.admin_address of its file",
+            ),
+        };
+        Failure::new(format!("no {who} answers at {}", self.address)).help(help)
     }
 
     fn broken(&self, error: hyper::Error) -> Failure {

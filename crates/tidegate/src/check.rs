@@ -13,17 +13,27 @@ pub(crate) fn run(args: &Check) -> Result<(), Failure> {
     match Style::of(args.json) {
         Style::Json => output::json(&report(&settings)),
         Style::Table => {
-            for warning in &settings.warnings {
+            for warning in warnings(&settings) {
                 output::line(format_args!("warning: {warning}"))?;
             }
-            let limits = settings.limits.len();
-            output::line(format_args!(
-                "{}: ok, {limits} limit{}",
-                args.file.display(),
-                if limits == 1 { "" } else { "s" }
-            ))
+            let proxy = match &settings.proxy {
+                Some(proxy) => format!(", {}", counted(proxy.routes.len(), "route")),
+                None => String::new(),
+            };
+            let limits = counted(settings.limits.len(), "limit");
+            output::line(format_args!("{}: ok, {limits}{proxy}", args.file.display()))
         }
     }
+}
+
+fn counted(number: usize, noun: &str) -> String {
+    format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
+}
+
+/// Of the whole file.
+fn warnings(settings: &Settings) -> Vec<&str> {
+    let proxy = settings.proxy.iter().flat_map(|proxy| &proxy.warnings);
+    settings.warnings.iter().chain(proxy).map(String::as_str).collect()
 }
 
 fn report(settings: &Settings) -> serde_json::Value {
@@ -41,5 +51,18 @@ fn report(settings: &Settings) -> serde_json::Value {
             })
         })
         .collect();
-    json!({ "ok": true, "warnings": settings.warnings, "limits": limits })
+    let mut report = json!({ "ok": true, "warnings": warnings(settings), "limits": limits });
+    if let Some(proxy) = &settings.proxy {
+        let routes: Vec<_> = proxy.routes.iter().map(|route| &route.name).collect();
+        let listeners: Vec<_> = proxy.listeners.iter().map(|listener| listener.address.to_string()).collect();
+        let tenants: Vec<_> = proxy.tenants.named.iter().map(|tenant| &tenant.name).collect();
+        report["proxy"] = json!({
+            "mode": proxy.limits.mode,
+            "listeners": listeners,
+            "routes": routes,
+            "tenants_by": proxy.tenants.by.to_string(),
+            "tenants": tenants,
+        });
+    }
+    report
 }

@@ -17,7 +17,9 @@ const FIRST_SCREEN: &str = "\
 First steps:
   tidegate demo                         one overload twice: without a limit and with one
   tidegate demo rpc                     one overload, five schemes of overload control
+  tidegate demo neighbours              one noisy neighbour twice: without limits and with them
   tidegate up                           broker and console, for this machine alone
+  tidegate proxy -c FILE                in front of your services: no tenant can hurt another
   tidegate broker -data-path=DIR        in the place of nsqd: its flags, files and ports
   tidegate limits set TOPIC 500/s 50    limits a topic of the running broker, live
   tidegate check tidegate.toml          finds what is wrong, and what to write instead
@@ -37,6 +39,8 @@ pub(crate) struct Cli {
 pub(crate) enum Verb {
     /// Run broker, admin API and console on this machine
     Up(Up),
+    /// Run a reverse proxy in which no tenant can hurt another
+    Proxy(crate::proxy::ProxyArgs),
     /// Run the broker alone, with nsqd's flags, files and ports
     #[command(disable_help_flag = true)]
     Broker,
@@ -47,8 +51,10 @@ pub(crate) enum Verb {
     /// Read and change the limits of a running broker
     #[command(subcommand)]
     Limits(Limits),
-    /// Show the topics of a running broker
+    /// Show the topics of a running broker, and the tenants of a running proxy
     Status(Status),
+    /// Say what a running proxy would do with a request now, and why
+    Explain(crate::explain::ExplainArgs),
     /// Derive a limit from a recorded trace of arrivals
     Profile(Profile),
     /// Compute exactly how long messages wait for tokens
@@ -60,6 +66,8 @@ pub(crate) enum Verb {
     /// Run the experiments behind the book's figures
     #[command(subcommand)]
     Lab(Lab),
+    /// Abuse a proxy on this machine as attackers do, and see what another tenant notices
+    Attack(crate::attack::Attack),
     /// Measure a running server with open-loop load
     #[command(subcommand, hide = true)]
     Bench(Bench),
@@ -107,6 +115,24 @@ pub(crate) struct Demo {
 pub(crate) enum DemoOf {
     /// One overload of a server, with five schemes of overload control side by side
     Rpc(DemoRpc),
+    /// One noisy neighbour in front of two proxies, without limits and with them
+    Neighbours(DemoNeighbours),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DemoNeighbours {
+    /// Where the page is served
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:7070")]
+    pub(crate) address: String,
+    /// Without a page: noise by script, then a table, then exit code 0 or 4
+    #[arg(long)]
+    pub(crate) headless: bool,
+    /// How long the noise of --headless lasts
+    #[arg(long, value_name = "N", default_value_t = 10, requires = "headless", value_parser = clap::value_parser!(u64).range(3..=600))]
+    pub(crate) seconds: u64,
+    /// With --headless: print JSON instead of the table
+    #[arg(long, requires = "headless")]
+    pub(crate) json: bool,
 }
 
 #[derive(Debug, Args)]
@@ -148,11 +174,18 @@ pub(crate) struct Running {
 
 #[derive(Debug, Args)]
 pub(crate) struct Status {
-    /// Only topics whose name starts so
+    /// Only topics and tenants whose name starts so
     #[arg(default_value = "")]
     pub(crate) prefix: String,
-    #[command(flatten)]
-    pub(crate) running: Running,
+    /// The broker's admin API; without either address 127.0.0.1:4153
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub(crate) admin: Option<String>,
+    /// The proxy's admin API; without either address 127.0.0.1:4154
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub(crate) proxy: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[derive(Debug, Subcommand)]

@@ -4,7 +4,7 @@ use hyper::Method;
 use serde_json::{Value, json};
 use tidegate_broker::io::admin::Target;
 
-use crate::admin_client::AdminClient;
+use crate::admin_client::{AdminClient, Of};
 use crate::cli::{Limits, Running, SetLimit, Writing};
 use crate::failure::Failure;
 use crate::output::{self, Style, Table};
@@ -82,7 +82,7 @@ fn changed(running: &Running, answer: &Value, said: std::fmt::Arguments<'_>) -> 
 }
 
 fn reader(running: &Running) -> AdminClient {
-    AdminClient { address: running.admin.clone(), token: None }
+    AdminClient { of: Of::Broker, address: running.admin.clone(), token: None }
 }
 
 fn writer(writing: &Writing) -> Result<AdminClient, Failure> {
@@ -90,7 +90,7 @@ fn writer(writing: &Writing) -> Result<AdminClient, Failure> {
         let help = "name the running broker's token file with --token-file; its user can read it";
         Failure::new(&error).help(help).because(error)
     })?;
-    Ok(AdminClient { address: writing.running.admin.clone(), token: Some(token) })
+    Ok(AdminClient { of: Of::Broker, address: writing.running.admin.clone(), token: Some(token) })
 }
 
 /// Names are made of characters that stand in an address as they are, but for the `#` of the ephemeral ones.

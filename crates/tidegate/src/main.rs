@@ -4,9 +4,10 @@
 //! |---|---|
 //! | `cli` | the command line |
 //! | `settings` | `tidegate.toml`, checked once |
-//! | `up`, `broker` | what runs until it is told to stop |
+//! | `up`, `broker`, `proxy` | what runs until it is told to stop |
 //! | `demo` | the same overload twice, side by side |
-//! | `check`, `status`, `limits`, `profile`, `bucket`, `lab` | the verbs that answer and leave |
+//! | `check`, `status`, `explain`, `limits`, `profile`, `bucket`, `lab` | the verbs that answer and leave |
+//! | `attack` | abuse scripts against a proxy on this machine |
 //! | `rpc` | a server of short calls that computes |
 //! | `rpc_watch` | what that server shows of itself: admin API, metrics, console |
 //! | `running` | a whole broker, started and stopped in order |
@@ -18,17 +19,20 @@
 //! Started under the name `nsqd`, it is `tidegate broker`.
 
 mod admin_client;
+mod attack;
 mod broker;
 mod bucket;
 mod check;
 mod cli;
 mod demo;
+mod explain;
 mod failure;
 mod lab;
 mod limit_book;
 mod limits;
 mod output;
 mod profile;
+mod proxy;
 mod rpc;
 mod rpc_watch;
 mod running;
@@ -81,6 +85,8 @@ fn run(args: Vec<OsString>) -> Result<(), Failure> {
     }
     match Cli::parse_from(args).verb {
         Verb::Up(args) => up::run(&args),
+        Verb::Proxy(args) => proxy::run(&args),
+        Verb::Explain(args) => explain::run(&args),
         Verb::Demo(args) => demo::run(&args),
         Verb::Broker => broker::run(broker::Name::Tidegate, &[]),
         Verb::Check(args) => check::run(&args),
@@ -92,6 +98,7 @@ fn run(args: Vec<OsString>) -> Result<(), Failure> {
         Verb::Sim(Sim::Rpc(args)) => sim_rpc::simulate(&args),
         Verb::Lab(Lab::Run(args)) => lab::run(&args),
         Verb::Lab(Lab::List(args)) => lab::list(&args),
+        Verb::Attack(args) => attack::run(&args),
         Verb::Bench(Bench::Nsq { args }) => bench(tidegate_load::cli::execute(&args)),
         Verb::Bench(Bench::Http { args }) => bench(tidegate_load::cli::execute_http(&args)),
         Verb::Bench(Bench::Upstream { args }) => bench_upstream(&args),

@@ -146,7 +146,7 @@ impl Running {
 
     async fn serve_admin_api(&mut self, state: AdminState, bound: Bound, token: Option<&Token>) -> Result<(), Failure> {
         let token = token.map(|token| admin::Token::new(token.reveal()));
-        let reach = Reach::of(&bound.address);
+        let reach = admin::reach_of(&bound.address);
         self.admin = bound.local_authority();
         if reach == Reach::Network {
             // There reads need the token. The console reads without one, on a port that only this machine reaches.

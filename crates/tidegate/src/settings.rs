@@ -9,9 +9,10 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use tidegate_broker::config::{Address, Config, Host, Options, TlsVersion};
-use tidegate_broker::io::admin::{Reach, Target};
+use tidegate_broker::io::admin::{Reach, Target, reach_of};
 use tidegate_broker::machine::limiter::{Contract, Discipline, Mode, Unit};
 use tidegate_core::limit::Limit;
+use tidegate_proxy::config as proxy;
 use tidegate_runtime::config::units::{Bytes, Span};
 use tidegate_runtime::config::{ConfigError, Document};
 use tidegate_runtime::telemetry::Format;
@@ -29,6 +30,7 @@ struct File {
     store: StoreSection,
     log: LogSection,
     topic: Vec<TopicSection>,
+    proxy: Option<proxy::Section>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -122,6 +124,8 @@ pub(crate) struct Settings {
     pub(crate) console: Option<Console>,
     pub(crate) store: PathBuf,
     pub(crate) log_format: Format,
+    /// If there is such a section.
+    pub(crate) proxy: Option<proxy::Config>,
     /// What works, and is probably not meant.
     pub(crate) warnings: Vec<String>,
 }
@@ -141,7 +145,7 @@ impl Settings {
     }
 
     pub(crate) fn from_document(document: &Document, host: &Host) -> Result<Self, ConfigError> {
-        let File { broker, admin, console, store, log, topic } = document.parse()?;
+        let File { broker, admin, console, store, log, topic, proxy } = document.parse()?;
         if broker.admin_address.is_some() {
             let remedy = "here the address is admin.address; the option is for `tidegate broker`";
             return Err(document.problem("broker.admin_address", "set in the wrong section", remedy));
@@ -159,6 +163,7 @@ impl Settings {
         for (index, topic) in topic.into_iter().enumerate() {
             topic.check(&Place { document, key: format!("topic[{index}]") }, &mut limits)?;
         }
+        let proxy = proxy.map(|section| proxy::Config::from_section(section, document, host.cpus)).transpose()?;
         Ok(Self {
             warnings: warnings(&broker, console.as_ref(), &limits),
             token_file: admin.token_file.unwrap_or_else(|| broker.data_path.join("admin.token")),
@@ -170,6 +175,7 @@ impl Settings {
             console,
             limits,
             broker,
+            proxy,
         })
     }
 }
@@ -332,7 +338,7 @@ fn warnings(broker: &Config, console: Option<&Console>, limits: &[(Target, Contr
 
 /// Whether only this machine can connect to `address`.
 pub(crate) fn is_loopback(address: &Address) -> bool {
-    Reach::of(address) != Reach::Network
+    reach_of(address) != Reach::Network
 }
 
 #[cfg(test)]
@@ -376,6 +382,12 @@ mod tests {
             let named = |line: &str| line.trim_start_matches("# ").starts_with(&format!("{} = ", flag.key));
             assert!(text.lines().any(named), "tidegate.example.toml does not mention broker.{}", flag.key);
         }
+        // So are the proxy's keys, which begin with # and no space.
+        let keys = text.lines().filter_map(|line| line.strip_prefix('#')).filter(|line| !line.starts_with(' '));
+        let keys = keys.collect::<Vec<_>>().join("\n");
+        let named = "[[proxy.upstream]]\nname = \"shop\"\nservers = [\"127.0.0.1:9000\"]\n[[proxy.route]]\nupstream = \
+                     \"shop\"\n";
+        assert_eq!(read(&keys).unwrap().proxy, read(named).unwrap().proxy);
         // The commented [[topic]] blocks are real ones.
         let uncommented: String = text
             .lines()

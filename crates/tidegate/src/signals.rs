@@ -25,3 +25,22 @@ impl Signals {
         }
     }
 }
+
+/// SIGHUP, from now on: the configuration is to be read again.
+pub(crate) struct Hangups(Signal);
+
+impl Hangups {
+    /// Takes the signal over.
+    pub(crate) fn listen() -> Result<Self, Failure> {
+        let hangup = signal(SignalKind::hangup());
+        hangup.map(Self).map_err(|error| Failure::new("cannot listen for signals").because(error))
+    }
+
+    /// Returns when one has come.
+    pub(crate) async fn wait(&mut self) {
+        if self.0.recv().await.is_none() {
+            // No more will come.
+            std::future::pending::<()>().await;
+        }
+    }
+}

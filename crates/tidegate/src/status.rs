@@ -1,13 +1,14 @@
-//! `tidegate status`: the topics of a running broker, in one screen.
+//! `tidegate status`: the topics of a running broker, and the tenants of a running proxy, in one screen.
 
 use hyper::Method;
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use crate::admin_client::AdminClient;
+use crate::admin_client::{AdminClient, Of};
 use crate::cli::Status;
 use crate::failure::Failure;
 use crate::output::{self, Style, Table, figure};
+use crate::proxy::Figures;
 
 /// The part of the broker's snapshot that is shown.
 #[derive(Deserialize)]
@@ -57,21 +58,50 @@ struct Delay {
     p99: f64,
 }
 
+/// Where they are looked for if nothing is said.
+const BROKER: &str = "127.0.0.1:4153";
+const PROXY: &str = "127.0.0.1:4154";
+
 pub(crate) fn run(args: &Status) -> Result<(), Failure> {
-    let client = AdminClient { address: args.running.admin.clone(), token: None };
-    let mut answer = client.ask(Method::GET, "/api/v1/snapshot", None)?;
-    if let Some(topics) = answer.get_mut("topics").and_then(Value::as_array_mut) {
-        topics.retain(|topic| topic["name"].as_str().is_some_and(|name| name.starts_with(&args.prefix)));
-    }
-    match Style::of(args.running.json) {
-        Style::Json => output::json(&answer),
+    // Who names one of them means that one. Else whoever answers is shown.
+    let client = |of, given: &Option<String>, other: &Option<String>, usual: &str| {
+        let address = given.clone().or_else(|| other.is_none().then(|| usual.to_owned()))?;
+        Some(AdminClient { of, address, token: None })
+    };
+    let broker = client(Of::Broker, &args.admin, &args.proxy, BROKER).map(|client| topics(&client, &args.prefix));
+    let proxy = client(Of::Proxy, &args.proxy, &args.admin, PROXY).map(|client| Figures::ask(&client));
+    let (broker, proxy) = match (broker, proxy) {
+        (Some(Err(failure)), None | Some(Err(_))) | (None, Some(Err(failure))) => return Err(failure),
+        (broker, proxy) => (broker.and_then(Result::ok), proxy.and_then(Result::ok)),
+    };
+    match Style::of(args.json) {
+        Style::Json => {
+            let mut answer = broker.unwrap_or_else(|| json!({}));
+            if let Some(proxy) = proxy {
+                answer["proxy"] = proxy.json();
+            }
+            output::json(&answer)
+        }
         Style::Table => {
-            let snapshot = serde_json::from_value(answer).map_err(|error| {
-                Failure::new(format!("{} is no broker that this version knows", client.address)).because(error)
-            })?;
-            show(&snapshot)
+            if let Some(broker) = broker {
+                let unknown = "the broker is of a version that this one does not know";
+                show(&serde_json::from_value(broker).map_err(|error| Failure::new(unknown).because(error))?)?;
+                if proxy.is_some() {
+                    output::line("")?;
+                }
+            }
+            proxy.map_or(Ok(()), |proxy| proxy.show(&args.prefix))
         }
     }
+}
+
+/// The broker's snapshot, of topics whose name starts with `prefix`.
+fn topics(client: &AdminClient, prefix: &str) -> Result<Value, Failure> {
+    let mut answer = client.ask(Method::GET, "/api/v1/snapshot", None)?;
+    if let Some(topics) = answer.get_mut("topics").and_then(Value::as_array_mut) {
+        topics.retain(|topic| topic["name"].as_str().is_some_and(|name| name.starts_with(prefix)));
+    }
+    Ok(answer)
 }
 
 fn show(snapshot: &Snapshot) -> Result<(), Failure> {

@@ -1,6 +1,6 @@
-//! `tidegate up`: broker, admin API and console on one machine.
+//! `tidegate up`: broker, admin API, console and, if the file has one, proxy on one machine.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use tidegate_broker::config::LogLevel;
@@ -15,10 +15,11 @@ use crate::cli::Up;
 use crate::failure::Failure;
 use crate::limit_book::LimitBook;
 use crate::output;
+use crate::proxy::ProxyRunning;
 use crate::running::{Running, Setup};
 use crate::servers::{Bound, Servers};
 use crate::settings::{self, Console, Settings};
-use crate::signals::Signals;
+use crate::signals::{Hangups, Signals};
 use crate::token::Token;
 
 /// Looked for where `up` is started without a file.
@@ -38,7 +39,8 @@ pub(crate) fn run(args: &Up) -> Result<(), Failure> {
     }
     let from = file.map_or_else(|| "defaults".to_owned(), |file| file.display().to_string());
     tracing::info!(version = env!("CARGO_PKG_VERSION"), configuration = from, "starting");
-    runtime()?.block_on(serve(settings, args.log.is_none().then_some(log)))
+    let file = file.map(Path::to_path_buf);
+    runtime()?.block_on(serve(settings, file, args.log.is_none().then_some(log)))
 }
 
 /// The runtime for everything but the shards, which have threads of their own.
@@ -68,7 +70,7 @@ pub(crate) async fn follow_log_level(log: LogControl, mut level: watch::Receiver
 }
 
 /// `log` is there if nothing on the command line fixes what is logged.
-async fn serve(settings: Settings, log: Option<LogControl>) -> Result<(), Failure> {
+async fn serve(settings: Settings, file: Option<PathBuf>, log: Option<LogControl>) -> Result<(), Failure> {
     let mut signals = Signals::listen()?;
     // The console's port too is taken before anything starts.
     let console = match settings.console {
@@ -90,6 +92,10 @@ async fn serve(settings: Settings, log: Option<LogControl>) -> Result<(), Failur
         token: Some(token.clone()),
     };
     let running = Running::start(setup).await?;
+    let proxy = match settings.proxy {
+        Some(config) => Some(ProxyRunning::start(config, file, Some(&token)).await?),
+        None => None,
+    };
     let follower = log.map(|log| tokio::spawn(follow_log_level(log, running.live.log_level.subscribe())));
     let mut servers = Servers::new();
     output::line(format_args!("NSQ      {}", running.tcp))?;
@@ -103,14 +109,24 @@ async fn serve(settings: Settings, log: Option<LogControl>) -> Result<(), Failur
         // A fragment is not sent to servers, so the token reaches no log. It still is a secret: not over `tracing`.
         let authority = bound.local_authority().unwrap_or_default();
         output::line(format_args!("console  http://{authority}/#token={}", token.reveal()))?;
-        let config = console_of(console, admin, &token, &servers);
+        let proxies = proxy.iter().filter_map(|proxy| proxy.console_source(Some(&token))).collect();
+        let config = ConsoleConfig { proxies, ..console_of(console, admin, &token, &servers) };
         servers.serve(bound, None, tidegate_console::router(config));
     }
     tell_supervisor(Phase::Ready);
-    signals.wait().await;
+    match &proxy {
+        Some(proxy) => {
+            proxy.introduce()?;
+            proxy.serve_until(&mut Hangups::listen()?, signals.wait()).await;
+        }
+        None => signals.wait().await,
+    }
 
     tracing::info!("stopping: messages are being saved");
     tell_supervisor(Phase::Stopping);
+    if let Some(proxy) = proxy {
+        proxy.stop().await;
+    }
     servers.stop().await;
     let stopped = running.stop().await;
     if let Some(follower) = follower {

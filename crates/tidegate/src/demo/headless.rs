@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
+use super::control::Controlled;
 use super::plan::Role;
 use super::stage::{Name, Stage};
 use crate::failure::Failure;

@@ -1,4 +1,4 @@
-//! What became of a topic's messages, over the last few seconds.
+//! What became of messages or requests, over the last few seconds.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -25,11 +25,37 @@ pub(crate) struct Totals {
     pub(crate) p99_ms: f64,
 }
 
-/// Figures of one topic, from its totals at several moments.
-#[derive(Debug, Default)]
-pub(crate) struct Meter {
+/// Totals at several moments of the window.
+#[derive(Debug)]
+pub(crate) struct Meter<T> {
     /// The oldest first; it is just outside the window, or the first of all.
-    samples: VecDeque<(Instant, Totals)>,
+    samples: VecDeque<(Instant, T)>,
+}
+
+/// What happened in the window: from these totals to those, in so many seconds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Grown<'a, T> {
+    pub(crate) before: &'a T,
+    pub(crate) latest: &'a T,
+    seconds: f64,
+}
+
+impl<T> Grown<'_, T> {
+    /// Growth of a count.
+    pub(crate) fn count(&self, of: fn(&T) -> u64) -> f64 {
+        float(of(self.latest).saturating_sub(of(self.before)))
+    }
+
+    /// The same per second.
+    pub(crate) fn per_s(&self, of: fn(&T) -> u64) -> f64 {
+        if self.seconds > 0.0 { self.count(of) / self.seconds } else { 0.0 }
+    }
+}
+
+impl<T> Default for Meter<T> {
+    fn default() -> Self {
+        Self { samples: VecDeque::new() }
+    }
 }
 
 /// A topic's figures, as the demo's page shows them.
@@ -42,28 +68,31 @@ pub(crate) struct Figures {
     pub(crate) loss_percent: f64,
 }
 
-impl Meter {
-    pub(crate) fn sample(&mut self, now: Instant, totals: Totals) {
+impl<T> Meter<T> {
+    pub(crate) fn sample(&mut self, now: Instant, totals: T) {
         self.samples.push_back((now, totals));
         while self.samples.get(1).is_some_and(|(at, _)| now.since(*at) >= WINDOW) || self.samples.len() > MOST_SAMPLES {
             self.samples.pop_front();
         }
     }
 
+    /// `None` before the first sample.
+    pub(crate) fn grown(&self) -> Option<Grown<'_, T>> {
+        let ((from, before), (to, latest)) = (self.samples.front()?, self.samples.back()?);
+        Some(Grown { before, latest, seconds: to.since(*from).as_secs_f64() })
+    }
+}
+
+impl Meter<Totals> {
     pub(crate) fn figures(&self) -> Figures {
-        let (Some((from, before)), Some((to, latest))) = (self.samples.front(), self.samples.back()) else {
-            return Figures::default();
-        };
-        let grown = |of: fn(&Totals) -> u64| float(of(latest).saturating_sub(of(before)));
-        let offered = grown(|totals| totals.offered);
-        let lost = grown(|totals| totals.lost);
-        let seconds = to.since(*from).as_secs_f64();
-        let per_s = |count: f64| if seconds > 0.0 { count / seconds } else { 0.0 };
+        let Some(grown) = self.grown() else { return Figures::default() };
+        let offered = grown.count(|totals| totals.offered);
+        let lost = grown.count(|totals| totals.lost);
         Figures {
-            offered_per_s: per_s(offered),
-            delivered_per_s: per_s(grown(|totals| totals.finished)),
-            p50_ms: latest.p50_ms,
-            p99_ms: latest.p99_ms,
+            offered_per_s: grown.per_s(|totals| totals.offered),
+            delivered_per_s: grown.per_s(|totals| totals.finished),
+            p50_ms: grown.latest.p50_ms,
+            p99_ms: grown.latest.p99_ms,
             // While a long queue empties, more is found late than is offered.
             loss_percent: if offered > 0.0 { (100.0 * lost / offered).min(100.0) } else { 0.0 },
         }
@@ -110,7 +139,7 @@ mod tests {
 
     #[test]
     fn memory_is_bounded() {
-        let mut meter = Meter::default();
+        let mut meter = Meter::<Totals>::default();
         for n in 0..1_000 {
             meter.sample(ms(n), Totals::default());
         }

@@ -6,8 +6,9 @@
 //! | `troupe` | publishers and consumer of one broker, over real TCP |
 //! | `stage` | the load that is asked for, and what both sides show |
 //! | `meter` | figures of the last few seconds |
-//! | `control` | the page's slider and button |
+//! | `control` | a page's slider and button, for every demo |
 //! | `headless` | a script, a table and a verdict instead of the page |
+//! | `neighbours` | `tidegate demo neighbours`: one noisy neighbour, twice |
 //! | `rpc` | `tidegate demo rpc`: one overload, five schemes of overload control |
 //!
 //! Both brokers run in this process. They are the production broker on real sockets; a process each would add that one
@@ -16,6 +17,7 @@
 mod control;
 mod headless;
 mod meter;
+mod neighbours;
 mod plan;
 mod rpc;
 mod stage;
@@ -53,8 +55,10 @@ const LOAD_AT_START: f64 = 1.5;
 const SEED: u64 = 1;
 
 pub(crate) fn run(args: &Demo) -> Result<(), Failure> {
-    if let Some(DemoOf::Rpc(args)) = &args.of {
-        return rpc::run(args);
+    match &args.of {
+        Some(DemoOf::Rpc(args)) => return rpc::run(args),
+        Some(DemoOf::Neighbours(args)) => return neighbours::run(args),
+        None => {}
     }
     telemetry::init(Format::Human, "warn").map_err(|error| Failure::new(&error).because(error))?;
     up::runtime()?.block_on(async {

@@ -8,6 +8,7 @@ use serde::Serialize;
 use tidegate_core::Instant;
 use tokio::sync::watch;
 
+use super::control::{BadLoad, Controlled};
 use super::meter::{Figures, Meter, Totals};
 use super::plan::{LOAD, Plan, Role};
 
@@ -57,7 +58,7 @@ struct Scene {
     load: f64,
     spike_until: Option<Instant>,
     /// By [`Name`], then by [`Role`].
-    meters: [[Meter; 2]; 2],
+    meters: [[Meter<Totals>; 2]; 2],
     history: VecDeque<Point>,
 }
 
@@ -92,13 +93,6 @@ pub(crate) struct Side {
     pub(crate) noisy: Figures,
 }
 
-/// A load that cannot be offered.
-#[derive(Clone, Copy, PartialEq, Debug, thiserror::Error)]
-#[error("load {found} is not between {} and {}", LOAD.start(), LOAD.end())]
-pub(crate) struct BadLoad {
-    found: f64,
-}
-
 impl Stage {
     pub(crate) fn new(plan: Plan, load: f64) -> Self {
         let scene = Scene { load, spike_until: None, meters: Default::default(), history: VecDeque::new() };
@@ -108,24 +102,6 @@ impl Stage {
     /// The load to offer, spike included; changes at once when the page changes it.
     pub(crate) fn offered(&self) -> watch::Receiver<f64> {
         self.offered.subscribe()
-    }
-
-    /// Offers `load` times the capacity from now on.
-    pub(crate) fn set_load(&self, load: f64) -> Result<(), BadLoad> {
-        if !LOAD.contains(&load) {
-            return Err(BadLoad { found: load });
-        }
-        let mut scene = self.scene();
-        scene.load = load;
-        self.offer(&scene);
-        Ok(())
-    }
-
-    /// Adds a spike to the load, for a while; one that is under way begins anew.
-    pub(crate) fn spike(&self, now: Instant) {
-        let mut scene = self.scene();
-        scene.spike_until = Some(now + self.plan.spike_length);
-        self.offer(&scene);
     }
 
     /// Ends a spike that is over, and takes the figures. To be called every [`SAMPLE`].
@@ -151,7 +127,21 @@ impl Stage {
         });
     }
 
-    pub(crate) fn state(&self) -> State {
+    fn offer(&self, scene: &Scene) {
+        let spike = if scene.spike_until.is_some() { self.plan.spike } else { 0.0 };
+        self.offered.send_replace(scene.load + spike);
+    }
+
+    fn scene(&self) -> MutexGuard<'_, Scene> {
+        // Its parts are shown, each on its own; a panic in between would leave none of them wrong.
+        self.scene.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Controlled for Stage {
+    type State = State;
+
+    fn state(&self) -> State {
         let scene = self.scene();
         let sides = Name::BOTH.map(|name| Side {
             name: name.as_str(),
@@ -170,14 +160,20 @@ impl Stage {
         }
     }
 
-    fn offer(&self, scene: &Scene) {
-        let spike = if scene.spike_until.is_some() { self.plan.spike } else { 0.0 };
-        self.offered.send_replace(scene.load + spike);
+    /// In capacities.
+    fn set_load(&self, load: f64) -> Result<(), BadLoad> {
+        BadLoad::check(load, &LOAD)?;
+        let mut scene = self.scene();
+        scene.load = load;
+        self.offer(&scene);
+        Ok(())
     }
 
-    fn scene(&self) -> MutexGuard<'_, Scene> {
-        // Its parts are shown, each on its own; a panic in between would leave none of them wrong.
-        self.scene.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Adds to the load for a while.
+    fn spike(&self, now: Instant) {
+        let mut scene = self.scene();
+        scene.spike_until = Some(now + self.plan.spike_length);
+        self.offer(&scene);
     }
 }
 

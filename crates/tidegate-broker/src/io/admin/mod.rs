@@ -34,13 +34,13 @@ use axum::extract::DefaultBodyLimit;
 use axum::http::StatusCode;
 use axum::middleware::from_fn_with_state;
 use axum::routing::{delete, get, post};
+use tidegate_runtime::access::Guard;
 use tokio::sync::watch;
 
-pub use self::guard::{Reach, Token};
+pub use self::guard::{Reach, Token, reach_of};
 pub use self::limits::{InForce, LimitError, Limits, Target};
 pub use self::store::{Change, HISTORY, LimitStore, LimitStoreError, Transient};
 
-use self::guard::Guard;
 use self::problem::Problem;
 use super::handle::BrokerHandle;
 use super::http::{Live, Node};

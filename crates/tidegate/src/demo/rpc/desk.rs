@@ -11,6 +11,7 @@ use tidegate_runtime::clock;
 
 use super::figures::{Figures, History, Inside, Plan};
 use super::show::{LOAD, STEPS_PER_S, Show};
+use crate::demo::control::{BadLoad, Controlled};
 
 /// A spike: this load for so many steps, one after the other. A calm second first, so that the jump is the same whatever
 /// the slider says.
@@ -51,13 +52,6 @@ struct Wish {
     shown: State,
 }
 
-/// A load that cannot be offered.
-#[derive(Clone, Copy, PartialEq, Debug, thiserror::Error)]
-#[error("load {found} is not between {} and {}", LOAD.start(), LOAD.end())]
-pub(crate) struct BadLoad {
-    found: f64,
-}
-
 impl Desk {
     pub(crate) fn new(show: &Show, load: f64) -> Self {
         let shown = State {
@@ -72,30 +66,6 @@ impl Desk {
         };
         let wish = Wish { load, spike: None, stop: false, unwatched: UNWATCHED, shown };
         Self { wish: Mutex::new(wish), changed: Condvar::new() }
-    }
-
-    /// Offers `load` times the capacity from the next step on.
-    pub(crate) fn set_load(&self, load: f64) -> Result<(), BadLoad> {
-        if !LOAD.contains(&load) {
-            return Err(BadLoad { found: load });
-        }
-        self.wish().load = load;
-        Ok(())
-    }
-
-    /// Plays a spike; one that is under way begins anew.
-    pub(crate) fn spike(&self) {
-        self.wish().spike = Some(0);
-    }
-
-    /// The newest figures. While somebody asks for them, the player plays.
-    pub(crate) fn state(&self) -> State {
-        let mut wish = self.wish();
-        if wish.unwatched >= UNWATCHED {
-            self.changed.notify_all();
-        }
-        wish.unwatched = 0;
-        State { load: wish.load, spike: wish.spike.is_some(), ..wish.shown.clone() }
     }
 
     /// Waits for the next step, which is due at `due`, and returns its load; `None` when the demo ends.
@@ -133,6 +103,31 @@ impl Desk {
     fn wish(&self) -> MutexGuard<'_, Wish> {
         // Its parts are shown, each on its own; a panic in between would leave none of them wrong.
         self.wish.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Controlled for Desk {
+    type State = State;
+
+    /// The newest figures. While somebody asks for them, the player plays.
+    fn state(&self) -> State {
+        let mut wish = self.wish();
+        if wish.unwatched >= UNWATCHED {
+            self.changed.notify_all();
+        }
+        wish.unwatched = 0;
+        State { load: wish.load, spike: wish.spike.is_some(), ..wish.shown.clone() }
+    }
+
+    /// In capacities, from the next step on.
+    fn set_load(&self, load: f64) -> Result<(), BadLoad> {
+        BadLoad::check(load, &LOAD)?;
+        self.wish().load = load;
+        Ok(())
+    }
+
+    fn spike(&self, _: Instant) {
+        self.wish().spike = Some(0);
     }
 }
 
@@ -205,7 +200,7 @@ mod tests {
     #[test]
     fn a_spike_goes_from_calm_to_ten_times_the_capacity_and_back() {
         let desk = desk();
-        desk.spike();
+        desk.spike(Instant::ZERO);
         let loads: Vec<f64> = (0..=4 * STEPS_PER_S).map(|_| desk.wish().next_load()).collect();
         let second = usize::try_from(STEPS_PER_S).unwrap();
         let near = |load: f64, wanted: f64| (load - wanted).abs() < 1e-9;

@@ -5,13 +5,11 @@
 //! | `show` | five servers with their clients, in virtual time, under the same calls |
 //! | `figures` | what the page is shown |
 //! | `desk` | the load that is asked for, and the thread that plays |
-//! | `control` | the page's slider and button |
 //! | `headless` | a script and its figures instead of the page |
 //!
 //! Real servers would compete for the processors of this machine, and the comparison would be of who gets them. In virtual
 //! time each scheme has a machine of its own: the production state machines run, told what happens when.
 
-mod control;
 mod desk;
 mod figures;
 mod headless;
@@ -26,6 +24,7 @@ use tidegate_runtime::telemetry::{self, Format};
 use self::desk::{Desk, Player};
 use self::show::Show;
 use crate::cli::DemoRpc;
+use crate::demo::control;
 use crate::failure::Failure;
 use crate::output::{self, Style};
 use crate::servers::{Bound, Servers};

@@ -1,0 +1,210 @@
+//! A proxy that runs, with its admin API.
+
+use std::future::Future;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tidegate_broker::config::Address;
+use tidegate_console::{ConsoleConfig, ProxySource};
+use tidegate_proxy::config::Config;
+use tidegate_proxy::error::ProxyError;
+use tidegate_proxy::io::Proxy;
+use tidegate_proxy::io::admin::{self, Source};
+use tidegate_runtime::access::{self, Guard, Reach};
+use tidegate_runtime::config::Document;
+use tokio::time::{MissedTickBehavior, interval};
+
+use super::screen;
+use super::watch::Watched;
+use crate::failure::Failure;
+use crate::output;
+use crate::servers::{Bound, Servers};
+use crate::settings::{self, Settings};
+use crate::signals::Hangups;
+use crate::token::Token;
+
+/// How often files are looked at.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// A proxy that runs. [`Self::stop`] lets requests end; dropping it does not.
+pub(crate) struct ProxyRunning {
+    proxy: Proxy,
+    source: Arc<dyn Source>,
+    servers: Servers,
+    /// Where its configuration comes from, if from a file.
+    file: Option<PathBuf>,
+    /// Where this machine reaches its admin API without a token for reads.
+    pub(crate) admin: Option<String>,
+    console: Option<String>,
+}
+
+impl ProxyRunning {
+    /// Starts everything, or nothing.
+    pub(crate) async fn start(config: Config, file: Option<PathBuf>, token: Option<&Token>) -> Result<Self, Failure> {
+        for warning in &config.warnings {
+            tracing::warn!("{warning}");
+        }
+        // Ports are taken before threads start.
+        let bound = match config.admin {
+            Some(at) => Some((Bound::bind(&address(at)).await?, Reach::of_host(&at.ip().to_string()))),
+            None => None,
+        };
+        let proxy = tokio::task::spawn_blocking(|| Proxy::start(config)).await.expect("it returns its errors");
+        let proxy = proxy.map_err(not_started)?;
+        let source = proxy.source();
+        let mut this = Self { proxy, source, servers: Servers::new(), file, admin: None, console: None };
+        if let Some((bound, reach)) = bound {
+            this.serve_admin_api(bound, reach, token).await?;
+        }
+        Ok(this)
+    }
+
+    async fn serve_admin_api(&mut self, bound: Bound, reach: Reach, token: Option<&Token>) -> Result<(), Failure> {
+        let token = token.map(|token| access::Token::new(token.reveal()));
+        let router = |reach| admin::router(Arc::clone(&self.source), Guard { token: token.clone(), reach });
+        self.admin = bound.local_authority();
+        let mut inside = None;
+        if reach == Reach::Network {
+            // There reads need the token. The console reads without one, on a port that only this machine reaches.
+            let bound = Bound::bind(&Address::Tcp { host: "127.0.0.1".to_owned(), port: 0 }).await?;
+            self.admin = bound.local_authority();
+            inside = Some((bound, router(Reach::Loopback)));
+        }
+        let outside = router(reach);
+        self.servers.serve(bound, None, outside);
+        if let Some((bound, router)) = inside {
+            self.servers.serve(bound, None, router);
+        }
+        Ok(())
+    }
+
+    /// Where it listens, in the order of the configuration.
+    pub(crate) fn addresses(&self) -> &[SocketAddr] {
+        self.proxy.addresses()
+    }
+
+    /// How a console finds it; `None` without an admin API.
+    pub(crate) fn console_source(&self, token: Option<&Token>) -> Option<ProxySource> {
+        let admin = self.admin.as_ref()?;
+        let token = token.map(|token| token.reveal().to_owned());
+        Some(ProxySource { name: "local".to_owned(), admin_url: format!("http://{admin}"), token })
+    }
+
+    /// Serves a console of its own at `address`.
+    pub(crate) async fn show(&mut self, address: &str, token: Option<&Token>) -> Result<(), Failure> {
+        let Some(source) = self.console_source(token) else {
+            return Err(Failure::usage("a console needs the proxy's admin API").help("give proxy.admin_address"));
+        };
+        let at: SocketAddr = address.parse().map_err(|error| {
+            Failure::usage(format!("{address:?} is no address")).help("such as 127.0.0.1:7070").because(error)
+        })?;
+        let bound = Bound::bind(&self::address(at)).await?;
+        let authority = bound.local_authority().unwrap_or_default();
+        let secret = token.map_or("", Token::reveal);
+        // A fragment is not sent to servers, so the token reaches no log.
+        let fragment = if secret.is_empty() { String::new() } else { format!("#token={secret}") };
+        self.console = Some(format!("http://{authority}/{fragment}"));
+        let config = ConsoleConfig {
+            proxies: vec![source],
+            write_token: secret.to_owned(),
+            stop: Some(self.servers.stopping()),
+            ..ConsoleConfig::default()
+        };
+        self.servers.serve(bound, None, tidegate_console::router(config));
+        Ok(())
+    }
+
+    /// Says on standard output what there is.
+    pub(crate) fn introduce(&self) -> Result<(), Failure> {
+        let config = self.source.config();
+        let lines = screen::lines(&config, self.addresses(), self.admin.as_deref());
+        lines.into_iter().try_for_each(output::line)?;
+        self.console.iter().try_for_each(|console| output::line(format_args!("console  {console}")))
+    }
+
+    /// Follows its files and SIGHUP until `end`.
+    pub(crate) async fn serve_until(&self, hangups: &mut Hangups, end: impl Future<Output = ()>) {
+        let mut end = std::pin::pin!(end);
+        let mut looks = interval(LOOK);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut watched = Watched::new(self.files());
+        loop {
+            let asked = tokio::select! {
+                () = &mut end => return,
+                () = hangups.wait() => true,
+                _ = looks.tick(), if self.file.is_some() => false,
+            };
+            let changed = watched.changed();
+            if asked || changed {
+                self.reload();
+                watched = Watched::new(self.files());
+            }
+        }
+    }
+
+    /// The configuration's file, and those that it names.
+    fn files(&self) -> Vec<PathBuf> {
+        let config = self.source.config();
+        let certificates = config.certificates.iter().flat_map(|one| [one.cert.clone(), one.key.clone()]);
+        self.file.iter().cloned().chain(certificates).collect()
+    }
+
+    /// Puts what the file says now in the place of what it said; if that is wrong, nothing changes.
+    fn reload(&self) {
+        self.proxy.reopen_log();
+        let config = match &self.file {
+            Some(file) => {
+                let settings =
+                    Document::read(file).and_then(|document| Settings::from_document(&document, &settings::host()));
+                match settings.map(|settings| settings.proxy) {
+                    Ok(Some(config)) => config,
+                    Ok(None) => return tracing::error!("the file has no [proxy] any more; the proxy stays as it is"),
+                    Err(error) => return tracing::error!(%error, "the proxy stays as it is"),
+                }
+            }
+            // Without a file, certificates and the access log are opened again.
+            None => (*self.source.config()).clone(),
+        };
+        for warning in &config.warnings {
+            tracing::warn!("{warning}");
+        }
+        match self.proxy.reload(config) {
+            Ok(()) => tracing::info!("the new configuration is in force"),
+            Err(error) => tracing::error!(%error, "the proxy stays as it is"),
+        }
+    }
+
+    /// Takes no more connections, lets requests end for as long as the configuration permits, and ends.
+    pub(crate) async fn stop(self) {
+        let Self { proxy, servers, .. } = self;
+        // Until then supervisors are told that it is not ready.
+        let drained = tokio::task::spawn_blocking(move || proxy.drain()).await;
+        match drained {
+            Ok(true) => tracing::info!("every request has ended"),
+            Ok(false) => tracing::warn!("time is up: requests under way were cut off"),
+            Err(error) => tracing::error!(%error, "the proxy did not end well"),
+        }
+        servers.stop().await;
+    }
+}
+
+fn address(at: SocketAddr) -> Address {
+    Address::Tcp { host: at.ip().to_string(), port: at.port() }
+}
+
+fn not_started(error: ProxyError) -> Failure {
+    let help = match &error {
+        ProxyError::Listen { .. } => "something listens there already, or the address is another machine's",
+        ProxyError::Pem { .. } | ProxyError::Certificate { .. } => {
+            "cert is a PEM file of the chain, the server's own certificate first; key is its PEM key"
+        }
+        _ => "the error below says what the system refused",
+    };
+    let failure = match error {
+        ProxyError::Pem { .. } | ProxyError::Certificate { .. } => Failure::config(&error),
+        _ => Failure::new(&error),
+    };
+    failure.help(help).because(error)
+}
