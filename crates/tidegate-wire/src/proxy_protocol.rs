@@ -1,7 +1,8 @@
 //! The PROXY protocol, versions 1 and 2: whom a connection came from, told by the proxy before this one.
 //!
-//! Source: "The PROXY protocol, Versions 1 & 2", `HAProxy` Technologies, §2.1 (version 1) and §2.2 (version 2). Believe it
-//! from addresses that are configured to send it only, and from those demand it: the text itself proves nothing.
+//! Source: "The PROXY protocol, Versions 1 & 2", `HAProxy` Technologies, §2.1 (version 1) and §2.2 (version 2).
+//! Believe it from addresses that are configured to send it only, and from those demand it: the text itself proves
+//! nothing.
 //!
 //! ```
 //! use tidegate_wire::proxy_protocol::{Peek, peek};

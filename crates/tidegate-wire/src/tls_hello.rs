@@ -8,8 +8,8 @@ use std::borrow::Cow;
 
 mod read;
 
-/// The longest hello, in bytes on the wire with the heads of its records. Those of browsers with post-quantum key shares
-/// are below 2 KiB.
+/// The longest hello, in bytes on the wire with the heads of its records. Those of browsers with post-quantum key
+/// shares are below 2 KiB.
 pub const HELLO_BYTES_MAX: usize = 16 * 1024;
 
 /// Of a record's head: type, version, length.
@@ -192,7 +192,8 @@ fn message(input: &[u8]) -> Result<Found<'_>, Malformed> {
 const HANDSHAKE: u8 = 22;
 const CLIENT_HELLO: u8 = 1;
 
-/// Checks a record's head. Any minor version: clients of TLS 1.3 write 1 or 3 there, and RFC 8446 §5.1 says to ignore it.
+/// Checks a record's head. Any minor version: clients of TLS 1.3 write 1 or 3 there, and RFC 8446 §5.1 says to ignore
+/// it.
 fn record_length([kind, major, _, high, low]: [u8; RECORD_HEAD_BYTES]) -> Result<usize, Malformed> {
     if kind != HANDSHAKE {
         return Err(Malformed::RecordType);
