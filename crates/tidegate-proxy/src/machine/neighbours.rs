@@ -426,10 +426,9 @@ const fn is_muting(at: usize) -> bool {
 /// The limit that is enforced. Of learnt ones that is the core's time alone, and for all kinds of work together.
 fn limit_of(resource: Resource, capacity: Capacity, learnt_ns: Option<u64>) -> Option<u64> {
     match (resource, capacity) {
-        (Resource::HandshakeTime, Capacity::Learnt) => None,
+        (_, Capacity::Fixed(units)) => Some(units),
         (Resource::EventTime, Capacity::Learnt) => Some(learnt_ns.unwrap_or(1_000_000_000)),
         (_, Capacity::Learnt) => None,
-        (_, Capacity::Fixed(units)) => Some(units),
     }
 }
 

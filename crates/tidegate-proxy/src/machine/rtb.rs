@@ -228,12 +228,11 @@ mod tests {
             let mut rtb = Rtb::new(TEN, kind);
             for _ in 0..1_000 {
                 for tenant in 1..=20 {
-                    let times = rng.below(5);
-                    (0..times).for_each(|_| {
+                    for _ in 0..rng.below(5) {
                         if !rtb.is_full(tenant) {
-                            rtb.inc(tenant)
+                            rtb.inc(tenant);
                         }
-                    });
+                    }
                     (0..rng.below(5)).for_each(|_| rtb.dec(tenant));
                 }
                 rtb.tick();
@@ -247,14 +246,14 @@ mod tests {
     #[test]
     fn when_the_penalty_ends_a_quiet_tenant_pays_for_the_spike() {
         let mut rtb = Rtb::new(RtbConfig { limit: 2_560, penalty_ticks: 3, ..TEN }, Kind::Counter);
-        let mut tick = |rtb: &mut Rtb, spike: u32| {
+        let tick = |rtb: &mut Rtb, spike: u32| {
             let mut refused = [0, 0];
             for n in 0..spike.max(100) {
-                for (tenant, want) in [(1, 100), (2, spike)] {
+                for (at, tenant, want) in [(0, 1, 100), (1, 2, spike)] {
                     // Evenly over the tick.
                     let due = |n: u32| u64::from(want) * u64::from(n) / u64::from(spike.max(100));
                     for _ in due(n)..due(n + 1) {
-                        refused[tenant as usize - 1] += u32::from(rtb.is_full(tenant));
+                        refused[at] += u32::from(rtb.is_full(tenant));
                         // What was refused was seen as well.
                         rtb.inc(tenant);
                     }

@@ -236,15 +236,6 @@ impl Overflow {
         self.released = 0;
     }
 
-    /// The deepest that all buckets together can be, in units: what a span may give beyond its part of the capacity,
-    /// debts apart.
-    #[cfg(test)]
-    pub(crate) fn burst(&self) -> f64 {
-        let cells = self.cells.iter().filter(|cell| cell.owner != NONE);
-        let own: f64 = cells.map(|cell| super::number::signed_float(self.depth(cell.share))).sum();
-        (own + super::number::signed_float(self.pool.depth + self.pool.newcomers_depth)) / 1e9 / float(self.grains)
-    }
-
     /// The sum of the shares, counted anew, and Tg: in grains.
     #[cfg(test)]
     pub(crate) fn ledger(&self) -> (u64, i64, u64) {

@@ -38,6 +38,11 @@ impl World {
         }
     }
 
+    /// How many of so many single units it gets.
+    fn take_many(&mut self, id: u32, count: u32) -> u32 {
+        (0..count).map(|_| u32::from(self.take(id, 1).is_some())).sum()
+    }
+
     fn pass_ms(&mut self, ms: u64) {
         self.now = self.now.plus_nanos(ms * 1_000_000);
     }
@@ -103,10 +108,10 @@ fn what_is_guaranteed_is_given_though_others_took_it() {
     let (a, b) = (world.limiter.open(1, 1, world.now), world.limiter.open(2, 1, world.now));
     world.take(a, 1);
     for _ in 0..50 {
-        (0..1_000).for_each(|_| drop(world.take(b, 1)));
+        world.take_many(b, 1_000);
         world.tick();
     }
-    (0..1_000).for_each(|_| drop(world.take(b, 1)));
+    world.take_many(b, 1_000);
     assert_eq!(world.take(b, 1), None);
     // Its part is 375 a second, of which a tenth of a second may come at once.
     let given = (0..1_000).filter(|_| world.take(a, 1).is_some()).count();
@@ -125,7 +130,7 @@ fn unused_share_is_lent_within_a_tick() {
             for (id, at) in [(a, 0), (b, 1)] {
                 got[at] += (0..want[at]).filter(|_| world.take(id, 1).is_some()).count();
             }
-            if world.now.as_nanos() % 100_000_000 == 0 {
+            if world.now.as_nanos().is_multiple_of(100_000_000) {
                 world.rebalance();
             }
         }
@@ -162,9 +167,9 @@ fn what_turned_out_dearer_is_paid_later() {
 fn a_gauge_keeps_room_for_those_who_are_within_their_part() {
     let mut world = World::new(Kind::Gauge);
     let (a, b) = (world.limiter.open(1, 1, world.now), world.limiter.open(2, 1, world.now));
-    (0..10).for_each(|_| drop(world.take(a, 1)));
+    world.take_many(a, 10);
     for _ in 0..50 {
-        (0..100).for_each(|_| drop(world.take(b, 1)));
+        world.take_many(b, 100);
         world.tick();
     }
     assert!((700..=760).contains(&world.limiter.held), "{}", world.limiter.held);
@@ -180,7 +185,7 @@ fn a_lone_tenant_may_hold_nearly_all() {
     let mut world = World::new(Kind::Gauge);
     let a = world.limiter.open(1, 1, world.now);
     for _ in 0..20 {
-        (0..1_000).for_each(|_| drop(world.take(a, 1)));
+        world.take_many(a, 1_000);
         world.tick();
     }
     assert!(world.limiter.held >= 980, "{}", world.limiter.held);
@@ -211,7 +216,7 @@ fn who_was_noisy_stands_back_for_a_second() {
     let mut world = World::new(Kind::Counter);
     let a = world.limiter.open(1, 1, world.now);
     world.tick();
-    (0..2_000).for_each(|_| drop(world.take(a, 1)));
+    world.take_many(a, 2_000);
     world.tick();
     assert!(world.limiter.is_noisy(a));
     (0..NOISY_TICKS).for_each(|_| world.tick());
@@ -232,7 +237,7 @@ fn a_smaller_capacity_takes_from_the_pool_first_and_then_from_shares() {
     let mut world = World::new(Kind::Counter);
     let a = world.limiter.open(1, 1, world.now);
     for _ in 0..20 {
-        (0..200).for_each(|_| drop(world.take(a, 1)));
+        world.take_many(a, 200);
         world.tick();
     }
     assert_eq!(world.limiter.share(a), 750);
