@@ -62,7 +62,16 @@ pub(crate) async fn accept(thread: Rc<Thread>, listener: TcpListener, index: usi
                 Ok((socket, peer)) => {
                     let Some(peer) = peer.and_then(|peer| SocketAddr::try_from(peer).ok()) else { continue };
                     thread.count(Total::Accepted);
-                    hello::meet(&thread, Accepted { socket, place: Place { peer, local, listener: index } }, &mut scratch);
+                    if thread.connections.get() >= thread.connections_max {
+                        // One more would take the descriptors that the others need for their upstreams.
+                        thread.count(Total::OutOfFiles);
+                        continue;
+                    }
+                    hello::meet(
+                        &thread,
+                        Accepted { socket, place: Place { peer, local, listener: index } },
+                        &mut scratch,
+                    );
                 }
                 Err(Errno::AGAIN) => {
                     ready.clear_ready();
@@ -97,8 +106,7 @@ fn end_one(listener: &TcpListener, spare_before: Option<OwnedFd>) -> Option<Owne
     drop(spare_before);
     if let Ok((socket, _)) = acceptfrom_with(listener, SocketFlags::CLOEXEC) {
         // It ends whether or not it can be told so.
-        drop(rustix::net::sockopt::set_socket_linger(&socket, Some(Duration::ZERO)));
+        let _ = rustix::net::sockopt::set_socket_linger(&socket, Some(Duration::ZERO));
     }
     spare()
 }
-

@@ -60,7 +60,8 @@ pub(crate) async fn forward(
     };
     story.queued = pass.as_ref().map_or(Duration::ZERO, |pass| pass.waited);
     let Ok(upgrade) = headers::strip_request(&mut parts.headers) else {
-        let response = refuse::plain(StatusCode::BAD_REQUEST, "http_request_error", "Connection lists too many options.");
+        let response =
+            refuse::plain(StatusCode::BAD_REQUEST, "http_request_error", "Connection lists too many options.");
         return Answer { response, pass, story };
     };
     headers::add_forwarded(connection, settings, &mut parts);

@@ -119,17 +119,14 @@ async fn wait_for(thread: &Rc<Thread>, accepted: Accepted, mut bytes: Vec<u8>) {
         }
     };
     let gate = thread.settings().sni_gate(known.origin.sni.as_deref()).cloned();
-    let pass = match gate {
-        None => None,
-        Some(gate) => match gate.enter(known.origin.client.ip()).await {
-            Ok(pass) => Some(pass),
-            Err(_) => {
-                thread.count(Total::RefusedAtHello);
-                let Ok(socket) = stream.into_std() else { return };
-                return close(thread, socket.as_fd());
-            }
-        },
-    };
+    let mut pass = None;
+    if let Some(gate) = gate {
+        let Ok(entered) = gate.enter(known.origin.client.ip()).await else {
+            thread.count(Total::RefusedAtHello);
+            return close(thread, stream.as_fd());
+        };
+        pass = Some(entered);
+    }
     let Ok(socket) = stream.into_std() else { return };
     decide(thread, socket.into(), known, &bytes, pass);
 }
@@ -169,14 +166,8 @@ fn decide(thread: &Rc<Thread>, socket: OwnedFd, known: Known, bytes: &[u8], pass
     let Known { origin, header } = known;
     let early = &bytes[header..];
     let now = meter::now();
-    let mut fresh = Fresh {
-        socket: socket.into(),
-        origin,
-        early: Vec::new(),
-        tenant: Tenant::OTHER,
-        handshake_ns: 0,
-        pass,
-    };
+    let mut fresh =
+        Fresh { socket: socket.into(), origin, early: Vec::new(), tenant: Tenant::OTHER, handshake_ns: 0, pass };
     let mut lane = thread.lane;
     if fresh.origin.tls {
         let settings = thread.settings();
@@ -237,7 +228,7 @@ fn refuse(thread: &Thread, fresh: &Fresh, name: &str, refusal: &Refusal) {
 fn close(thread: &Thread, socket: std::os::fd::BorrowedFd<'_>) {
     match thread.settings().config.limits.refuse_hello {
         // Neither can fail in a way that matters: the connection ends here.
-        RefuseHello::Reset => drop(rustix::net::sockopt::set_socket_linger(socket, Some(Duration::ZERO))),
-        RefuseHello::Alert => drop(rustix::net::send(socket, &ALERT, rustix::net::SendFlags::DONTWAIT)),
+        RefuseHello::Reset => rustix::net::sockopt::set_socket_linger(socket, Some(Duration::ZERO)).unwrap_or(()),
+        RefuseHello::Alert => rustix::net::send(socket, &ALERT, rustix::net::SendFlags::DONTWAIT).map_or((), |_| ()),
     }
 }

@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use tidegate_core::Instant;
 use tidegate_runtime::clock;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, watch};
 
-use super::access_log::AccessLog;
 use super::accept;
+use super::access_log::AccessLog;
 use super::admin::Source;
 use super::admin::status::{Health, Live, LiveRateLimit, LiveServer, LiveUpstream, Phase};
 use super::lane::ON_THE_WAY_MAX;
@@ -61,18 +61,20 @@ impl Proxy {
         let now = clock::now();
         let (cores, overflow) = (config.threads.max(1), config.overflow_threads.min(config.threads.max(1)));
         let settings = Settings::new(config, None, now)?;
-        let (addresses, mut ports) = bind(&settings.config, cores)?;
+        let (addresses, ports) = bind(&settings.config, cores)?;
         let access_log = match &settings.config.access_log {
-            Some(log) => Some(AccessLog::start(log).map_err(|source| ProxyError::AccessLog { path: path_of(log), source })?),
+            Some(log) => {
+                Some(AccessLog::start(log).map_err(|source| ProxyError::AccessLog { path: path_of(log), source })?)
+            }
             None => None,
         };
         let verdicts = Arc::new(watch::Sender::new(Verdicts::default()));
         let (side, spool_threads) = Side::start(&settings, &verdicts)?;
         let spool = match &settings.config.spool {
-            Some(spool) => Some(Spool::open(spool, spool_threads).map_err(|source| ProxyError::Spool {
-                path: spool.directory.clone(),
-                source,
-            })?),
+            Some(spool) => Some(
+                Spool::open(spool, spool_threads)
+                    .map_err(|source| ProxyError::Spool { path: spool.directory.clone(), source })?,
+            ),
             None => None,
         };
         let limiters: Vec<_> = (0..cores).map(|_| Arc::new(Limiter::new(settings.neighbours(), now))).collect();
@@ -90,10 +92,10 @@ impl Proxy {
         });
         let mut this = Self { state, threads: Vec::new(), side: Some(side) };
         let processors = worker::processors();
-        for core in 0..cores {
+        for (core, listeners) in ports.into_iter().enumerate() {
             let processor = processors.get(core).copied().filter(|_| processors.len() == cores);
             let plan = Plan { core, cores, overflow, processor };
-            this.start_core(&plan, std::mem::take(&mut ports[core]), &verdicts, spool.as_ref())?;
+            this.start_core(&plan, listeners, &verdicts, spool.as_ref())?;
         }
         Ok(this)
     }
@@ -112,7 +114,6 @@ impl Proxy {
         let threads = plan.cores + plan.overflow;
         let start = |index: usize, lane| Start {
             index,
-            core: plan.core,
             lane,
             part: Part { index: small(index), of: small(threads) },
             listeners: Vec::new(),
@@ -175,12 +176,14 @@ impl Proxy {
 
     /// Takes no more connections, lets requests under way end for as long as the configuration says, and stops. Returns
     /// when that is done: true if nothing had to be cut off.
+    #[must_use]
     pub fn drain(self) -> bool {
         let patience = self.state.control.borrow().settings.config.drain_timeout;
         self.drain_within(patience)
     }
 
     /// The same with this patience.
+    #[must_use]
     pub fn drain_within(mut self, patience: Duration) -> bool {
         self.state.control.send_modify(|control| control.draining = true);
         let deadline = clock::now() + patience;
@@ -290,7 +293,7 @@ impl Side {
         verdicts: &Arc<watch::Sender<Verdicts>>,
     ) -> Result<(Self, tokio::runtime::Handle), ProxyError> {
         let (checks, mut changes) = mpsc::unbounded_channel::<Arc<Settings>>();
-        let (tell, told) = oneshot::channel();
+        let (tell, told) = std::sync::mpsc::sync_channel(1);
         let spool_threads = settings.config.spool.as_ref().map_or(1, |spool| spool.threads);
         let (mut settings, verdicts) = (Arc::clone(settings), Arc::clone(verdicts));
         let run = move || {
@@ -309,7 +312,7 @@ impl Side {
                     let all = upstream::Settings::of(&settings.config, Part { index: 0, of: 1 });
                     let _checks = Checks::start(&all, &verdicts, clock::now().as_nanos());
                     match changes.recv().await {
-                        Some(changed) => settings = changed,
+                        Some(newer) => settings = newer,
                         None => return,
                     }
                 }
@@ -317,7 +320,7 @@ impl Side {
         };
         let builder = std::thread::Builder::new().name("proxy-side".to_owned());
         let thread = builder.spawn(run).map_err(|source| ProxyError::Thread { source })?;
-        match told.blocking_recv() {
+        match told.recv() {
             Ok(Ok(handle)) => Ok((Self { checks, thread }, handle)),
             Ok(Err(source)) => Err(ProxyError::Thread { source }),
             Err(_) => Err(ProxyError::Thread { source: io::ErrorKind::BrokenPipe.into() }),
@@ -410,7 +413,8 @@ fn rate_limits(settings: &Settings) -> Vec<LiveRateLimit> {
             return settings.config.routes.iter().find(|other| other.name == route)?.rate_limit.as_ref();
         }
         let sni = name.strip_prefix("sni ")?;
-        let fits = |rule: &&crate::config::SniRule| rule.names.iter().any(|name| name == sni) || (sni == "*" && rule.default);
+        let fits =
+            |rule: &&crate::config::SniRule| rule.names.iter().any(|name| name == sni) || (sni == "*" && rule.default);
         settings.config.sni.iter().find(fits).map(|rule| &rule.rate_limit)
     };
     let one = |gate: &Arc<super::gate::Gate>| {

@@ -91,7 +91,7 @@ async fn secure(connection: &Rc<Connection>, stream: TcpStream, hello: &[u8]) {
     timer.set(meter::now() + settings.config.timeouts.handshake);
     let done = poll_fn(|context| match transport.poll_handshake(context) {
         Poll::Pending => timer.poll(context).map(|()| Err(io::ErrorKind::TimedOut.into())),
-        ready => ready,
+        ready @ Poll::Ready(_) => ready,
     });
     let done = done.await;
     drop(timer);
@@ -122,7 +122,7 @@ async fn detect(connection: &Rc<Connection>, mut transport: Transport, mut early
         while early.len() < PREFACE.len() && PREFACE.starts_with(&early) {
             let read = poll_fn(|context| match transport.poll_fill(context, &mut early) {
                 Poll::Pending => timer.poll(context).map(|()| Ok(0)),
-                ready => ready,
+                ready @ Poll::Ready(_) => ready,
             });
             if !matches!(read.await, Ok(1..)) {
                 return;
@@ -160,4 +160,3 @@ async fn http1(connection: &Rc<Connection>, transport: Transport, early: BytesMu
         take_up(&connection.thread, full.into_inner());
     }
 }
-

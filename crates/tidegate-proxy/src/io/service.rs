@@ -2,7 +2,6 @@
 
 use std::borrow::Cow;
 use std::rc::Rc;
-use std::sync::Arc;
 
 use http::header::HOST;
 use http::request::Parts;
@@ -12,7 +11,7 @@ use tidegate_core::Instant;
 use super::body::ResponseBody;
 use super::limiter::{Lane, Refusal, Stage, Tenant, Verdict};
 use super::settings::Settings;
-use super::thread::Connection;
+use super::thread::{Connection, InForce};
 use super::{headers, meter, refuse};
 use crate::config::tenancy::Traits;
 use crate::machine::Resource;
@@ -21,7 +20,7 @@ use crate::machine::Resource;
 #[derive(Debug)]
 pub(crate) struct Admission {
     /// In force when it came; a reload does not change it.
-    pub(crate) settings: Rc<Arc<Settings>>,
+    pub(crate) settings: Rc<InForce>,
     /// Index of its route.
     pub(crate) route: usize,
     /// When its head was there.

@@ -24,7 +24,7 @@ pub(crate) struct Settings {
     pub(crate) tenant_header: Option<http::HeaderName>,
     /// Of each route, the gate before its requests.
     pub(crate) route_gates: Vec<Option<Arc<Gate>>>,
-    /// By name in the ClientHello, the gate before its connections.
+    /// By name in the `ClientHello`, the gate before its connections.
     sni_gates: HashMap<String, Arc<Gate>, foldhash::fast::RandomState>,
     /// Before connections with any other name.
     sni_default: Option<Arc<Gate>>,

@@ -106,7 +106,8 @@ pub(crate) async fn request(
     if body.size_hint().exact().is_some_and(|length| length <= above) {
         return Ok(body);
     }
-    let mut stored = Stored { file: spool.create().map_err(|_| BodyError::Spool)?, len: 0, spool: Arc::clone(spool), reserved: 0 };
+    let mut stored =
+        Stored { file: spool.create().map_err(|_| BodyError::Spool)?, len: 0, spool: Arc::clone(spool), reserved: 0 };
     let mut buffer = BytesMut::new();
     loop {
         let frame = poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await.transpose()?;

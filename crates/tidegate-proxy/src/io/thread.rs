@@ -10,12 +10,12 @@ use http::{HeaderValue, StatusCode};
 use tidegate_core::Instant;
 use tokio::sync::{Notify, mpsc};
 
-use super::account::Account;
 use super::access_log::Lines;
+use super::account::Account;
 use super::http1::client::Link;
 use super::lane::Handover;
-use super::meter;
 use super::limiter::{Lane, Limiter};
+use super::meter;
 use super::settings::Settings;
 use super::spool::Spool;
 use super::timers::Timers;
@@ -70,12 +70,24 @@ impl Total {
     pub(crate) const COUNT: usize = 8;
 }
 
+/// Settings, counted by each thread for itself: a request that holds them touches no other thread's memory.
+#[derive(Debug)]
+pub(crate) struct InForce(pub(crate) Arc<Settings>);
+
+impl std::ops::Deref for InForce {
+    type Target = Settings;
+
+    fn deref(&self) -> &Settings {
+        &self.0
+    }
+}
+
 /// One lane of one core.
 #[derive(Debug)]
 pub(crate) struct Thread {
     pub(crate) lane: Lane,
     pub(crate) shared: Arc<Shared>,
-    pub(crate) settings: RefCell<Rc<Arc<Settings>>>,
+    pub(crate) settings: RefCell<Rc<InForce>>,
     pub(crate) limiter: Arc<Limiter>,
     pub(crate) timers: Rc<Timers>,
     pub(crate) upstreams: Rc<Upstreams<Link>>,
@@ -84,6 +96,8 @@ pub(crate) struct Thread {
     pub(crate) spool: Option<Arc<Spool>>,
     pub(crate) lines: RefCell<Option<Lines>>,
     pub(crate) connections: Cell<usize>,
+    /// More are closed at once.
+    pub(crate) connections_max: usize,
     /// Woken when the last connection ends, and when the proxy is told to stop.
     pub(crate) changed: Rc<Notify>,
     pub(crate) draining: Cell<bool>,
@@ -93,7 +107,7 @@ pub(crate) struct Thread {
 
 impl Thread {
     /// The settings in force.
-    pub(crate) fn settings(&self) -> Rc<Arc<Settings>> {
+    pub(crate) fn settings(&self) -> Rc<InForce> {
         Rc::clone(&self.settings.borrow())
     }
 
@@ -126,7 +140,7 @@ pub(crate) struct Connection {
     pub(crate) origin: Origin,
     /// The client's address, as headers want it.
     pub(crate) address: HeaderValue,
-    /// The gate of a rule for this name in the ClientHello; left when the connection ends.
+    /// The gate of a rule for this name in the `ClientHello`; left when the connection ends.
     pub(crate) pass: RefCell<Option<super::gate::Pass>>,
     /// Requests on it so far.
     pub(crate) requests: Cell<u64>,
@@ -147,7 +161,7 @@ pub(crate) struct Origin {
     pub(crate) local: SocketAddr,
     /// Index of the listener.
     pub(crate) listener: usize,
-    /// The name in the ClientHello, in lower case.
+    /// The name in the `ClientHello`, in lower case.
     pub(crate) sni: Option<Box<str>>,
     /// Whether TLS is spoken.
     pub(crate) tls: bool,

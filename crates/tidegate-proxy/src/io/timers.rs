@@ -58,6 +58,13 @@ impl Timers {
         Timer { timers: Rc::clone(self), slot }
     }
 
+    /// Wakes everybody who waits for a timer: something else changed that all of them look at.
+    pub(crate) fn wake_all(&self) {
+        let wakers = |inner: &mut Inner| inner.slots.iter_mut().filter_map(|(_, slot)| slot.waker.take()).collect();
+        let all: Vec<Waker> = wakers(&mut self.inner.borrow_mut());
+        all.into_iter().for_each(Waker::wake);
+    }
+
     /// Fires what has come due.
     pub(crate) fn turn(&self, now: Instant) {
         // Wakers may drop or set timers, so none is called while the table is borrowed.

@@ -49,9 +49,9 @@ impl Certificates {
 
 impl ResolvesServerCert for Certificates {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        let named = hello.server_name().and_then(|name| match name.bytes().any(|byte| byte.is_ascii_uppercase()) {
-            true => self.find(&name.to_ascii_lowercase()),
-            false => self.find(name),
+        let named = hello.server_name().and_then(|name| {
+            let has_upper = name.bytes().any(|byte| byte.is_ascii_uppercase());
+            if has_upper { self.find(&name.to_ascii_lowercase()) } else { self.find(name) }
         });
         named.or(self.first.as_ref()).cloned()
     }

@@ -117,11 +117,8 @@ impl Transport {
         account: Rc<Account>,
     ) -> io::Result<Self> {
         session.set_buffer_limit(Some(TLS_PENDING_MAX));
-        let mut transport = Self {
-            socket: Socket { stream, account },
-            session: Some(Box::new(session)),
-            early: BytesMut::new(),
-        };
+        let mut transport =
+            Self { socket: Socket { stream, account }, session: Some(Box::new(session)), early: BytesMut::new() };
         transport.socket.account.add_read(hello.len() as u64);
         transport.feed(hello)?;
         Ok(transport)
@@ -292,11 +289,7 @@ impl Transport {
 }
 
 impl AsyncRead for Transport {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
+    fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         let most = buffer.remaining();
         if this.session.is_none() && this.early.is_empty() {

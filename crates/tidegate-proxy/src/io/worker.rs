@@ -20,7 +20,7 @@ use super::lane::{self, Handover};
 use super::limiter::{Lane, Limiter};
 use super::settings::Settings;
 use super::spool::Spool;
-use super::thread::{Counts, Shared, Thread};
+use super::thread::{Counts, InForce, Shared, Thread};
 use super::timers::{TICK, Timers};
 use super::upstream::{self, Part, Upstreams, Verdicts};
 use super::{accept, meter};
@@ -44,7 +44,6 @@ pub(crate) struct Control {
 pub(crate) struct Start {
     /// From 0; foreground threads first.
     pub(crate) index: usize,
-    pub(crate) core: usize,
     pub(crate) lane: Lane,
     pub(crate) part: Part,
     pub(crate) listeners: Vec<TcpListener>,
@@ -113,7 +112,7 @@ async fn serve(start: Start) -> io::Result<()> {
     let thread = Rc::new(Thread {
         lane: start.lane,
         shared: Arc::clone(&start.shared),
-        settings: RefCell::new(Rc::new(settings)),
+        settings: RefCell::new(Rc::new(InForce(settings))),
         limiter: start.limiter,
         timers: Timers::new(meter::now()),
         upstreams: Rc::clone(&upstreams),
@@ -121,6 +120,7 @@ async fn serve(start: Start) -> io::Result<()> {
         spool: start.spool,
         lines: RefCell::new(start.lines),
         connections: Cell::new(0),
+        connections_max: connections_max(start.part),
         changed: Rc::new(Notify::new()),
         draining: Cell::new(false),
         counts: RefCell::new(Counts::default()),
@@ -150,6 +150,14 @@ async fn serve(start: Start) -> io::Result<()> {
     Ok(())
 }
 
+/// A thread's part of what the limit of open files permits. Each connection may need another one to an upstream.
+fn connections_max(part: Part) -> usize {
+    let files = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
+    let files = usize::try_from(files).unwrap_or(usize::MAX);
+    // 64: ports, logs, files of the runtimes.
+    (files.saturating_sub(64) / 2 / part.of.max(1) as usize).max(16)
+}
+
 /// Takes new settings until the thread is told to drain.
 async fn obey(thread: &Rc<Thread>, control: &mut watch::Receiver<Control>, part: Part, seed: u64) {
     // The sender is gone when the proxy is dropped; that too means to stop.
@@ -158,7 +166,7 @@ async fn obey(thread: &Rc<Thread>, control: &mut watch::Receiver<Control>, part:
         if told.draining || told.stop {
             break;
         }
-        if Arc::ptr_eq(&told.settings, &thread.settings()) {
+        if Arc::ptr_eq(&told.settings, &thread.settings().0) {
             continue;
         }
         thread.upstreams.reload(upstream::Settings::of(&told.settings.config, part), seed);
@@ -166,10 +174,12 @@ async fn obey(thread: &Rc<Thread>, control: &mut watch::Receiver<Control>, part:
             let neighbours = told.settings.neighbours();
             thread.limiter.with(|limiter| limiter.reconfigure(neighbours, meter::now()));
         }
-        *thread.settings.borrow_mut() = Rc::new(told.settings);
+        *thread.settings.borrow_mut() = Rc::new(InForce(told.settings));
     }
     thread.draining.set(true);
     thread.changed.notify_waiters();
+    // Idle connections wait for their clients or their time-outs, and end when they look at it.
+    thread.timers.wake_all();
 }
 
 /// Waits until nothing is left, or time is up.
@@ -210,10 +220,6 @@ impl Ticker {
             }
             if now >= round.at + ROUND || self.thread.lane == Lane::Overflow {
                 self.publish();
-            }
-            if self.thread.draining.get() {
-                // Idle connections look at it when they are polled, and nothing else polls them.
-                self.thread.changed.notify_waiters();
             }
             meter::stamp();
         }

@@ -85,7 +85,10 @@ fn answer_all(mut stream: TcpStream, state: &State) {
         let answer = match path.as_str() {
             "/never" => continue,
             "/204" => "HTTP/1.1 204 No Content\r\n\r\n".to_owned(),
-            "/chunked" => "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\none \r\n4\r\ntwo \r\n5\r\nthree\r\n0\r\n\r\n".to_owned(),
+            "/chunked" => {
+                "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\none \r\n4\r\ntwo \r\n5\r\nthree\r\n0\r\n\r\n"
+                    .to_owned()
+            }
             "/socket" => {
                 let switch = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
                 stream.write_all(switch.as_bytes()).unwrap();

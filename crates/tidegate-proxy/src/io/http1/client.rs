@@ -204,23 +204,21 @@ impl Link {
         loop {
             while self.sent < self.out.len() {
                 let rest = &self.out[self.sent..];
-                self.sent += ready!(Pin::new(&mut self.stream).poll_write(context, rest)).map_err(SendError::Upstream)?;
+                self.sent +=
+                    ready!(Pin::new(&mut self.stream).poll_write(context, rest)).map_err(SendError::Upstream)?;
             }
             self.out.clear();
             self.sent = 0;
             if sending.done {
                 return Poll::Ready(Ok(()));
             }
-            match ready!(Pin::new(&mut sending.body).poll_frame(context)) {
-                Some(frame) => {
-                    if let Ok(data) = frame.map_err(SendError::Client)?.into_data() {
-                        write::piece(&mut self.out, sending.framing, &data);
-                    }
-                }
-                None => {
-                    write::end(&mut self.out, sending.framing);
-                    sending.done = true;
-                }
+            let Some(frame) = ready!(Pin::new(&mut sending.body).poll_frame(context)) else {
+                write::end(&mut self.out, sending.framing);
+                sending.done = true;
+                continue;
+            };
+            if let Ok(data) = frame.map_err(SendError::Client)?.into_data() {
+                write::piece(&mut self.out, sending.framing, &data);
             }
         }
     }
@@ -441,9 +439,10 @@ fn framing(request: &Outward<'_>, status: StatusCode, headers: &HeaderMap) -> Re
 fn keeps(version: Version, headers: &HeaderMap) -> bool {
     let says = |word: &str| {
         let values = headers.get_all(CONNECTION).into_iter();
-        values.filter_map(|value| value.to_str().ok()).flat_map(|value| value.split(',')).any(|option| {
-            option.trim().eq_ignore_ascii_case(word)
-        })
+        values
+            .filter_map(|value| value.to_str().ok())
+            .flat_map(|value| value.split(','))
+            .any(|option| option.trim().eq_ignore_ascii_case(word))
     };
     if version == Version::HTTP_11 { !says("close") } else { says("keep-alive") }
 }

@@ -153,9 +153,9 @@ fn size(line: &[u8]) -> Result<u64, BadChunk> {
     if !rest.is_empty() && !rest.trim_ascii_start().starts_with(b";") {
         return Err(BadChunk("bytes behind the size"));
     }
-    let size = line[..digits].iter().fold(0, |size, &digit| {
-        size << 4 | u64::from(char::from(digit).to_digit(16).unwrap_or(0))
-    });
+    let size = line[..digits]
+        .iter()
+        .fold(0, |size, &digit| size << 4 | u64::from(char::from(digit).to_digit(16).unwrap_or(0)));
     Ok(size)
 }
 

@@ -76,7 +76,13 @@ pub(crate) struct Head {
 
 impl Wire {
     /// A connection of which `early` has been read, behind any TLS.
-    pub(crate) fn new(transport: Transport, early: BytesMut, limits: Limits, timer: Timer, body_idle: Duration) -> Self {
+    pub(crate) fn new(
+        transport: Transport,
+        early: BytesMut,
+        limits: Limits,
+        timer: Timer,
+        body_idle: Duration,
+    ) -> Self {
         let inner = Inner {
             guard: Guard::new(limits),
             held: early,
@@ -104,7 +110,8 @@ impl Wire {
                 return Poll::Ready(match inner.take_head() {
                     Ok(head) => {
                         let continues = head.parts.headers.get(EXPECT);
-                        let continues = continues.is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"100-continue"));
+                        let continues =
+                            continues.is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"100-continue"));
                         self.expects.set(continues && !inner.framing.is_done());
                         Next::Head(Box::new(head))
                     }
@@ -116,7 +123,7 @@ impl Wire {
             }
             let phase = inner.guard.phase();
             match inner.poll_fill(&self.transport, context) {
-                Poll::Ready(Ok(0)) | Poll::Ready(Err(_)) => return Poll::Ready(Next::End),
+                Poll::Ready(Ok(0) | Err(_)) => return Poll::Ready(Next::End),
                 Poll::Ready(Ok(_)) => {
                     if phase == Phase::Idle {
                         self.timer.set(meter::now() + header);

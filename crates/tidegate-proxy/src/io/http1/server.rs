@@ -73,7 +73,8 @@ pub(crate) async fn serve(
                 if begun {
                     thread.count(Total::TimedOut);
                     let detail = "The request did not come in time.";
-                    return farewell(&wire, refuse::plain(StatusCode::REQUEST_TIMEOUT, "http_request_error", detail)).await;
+                    return farewell(&wire, refuse::plain(StatusCode::REQUEST_TIMEOUT, "http_request_error", detail))
+                        .await;
                 }
                 return Served::Ended;
             }
@@ -259,12 +260,7 @@ impl One<'_> {
 }
 
 /// How an answer's body is framed.
-fn outgoing(
-    method: &Method,
-    version: Version,
-    head: &http::response::Parts,
-    body: &ResponseBody,
-) -> Outgoing {
+fn outgoing(method: &Method, version: Version, head: &http::response::Parts, body: &ResponseBody) -> Outgoing {
     if !write::has_body(method, head.status) {
         return Outgoing::None;
     }
@@ -435,7 +431,8 @@ async fn linger(wire: &Rc<Wire>) -> Served {
     wire.timer.set(meter::now() + LINGER);
     let mut left = BYTES_MAX;
     let mut dropped = BytesMut::new();
-    let shut = poll_fn(|context| tokio::io::AsyncWrite::poll_shutdown(Pin::new(&mut *wire.transport.borrow_mut()), context));
+    let shut =
+        poll_fn(|context| tokio::io::AsyncWrite::poll_shutdown(Pin::new(&mut *wire.transport.borrow_mut()), context));
     let mut shut = pin!(shut);
     let mut is_shut = false;
     poll_fn(|context| {
