@@ -32,7 +32,7 @@ const steps: Record<string, [down: number, right: number]> = {
 };
 
 export function HeatMap({ proxy, resource, onResource }: { proxy: Proxy; resource: string; onResource: (name: string) => void }) {
-  const [order, setOrder] = useState<Order>("name");
+  const [order, setOrder] = useState<Order>("busy");
   const [spot, setSpot] = useState<Spot | null>(null);
   const table = useRef<HTMLTableElement>(null);
   const { resources } = proxy;
@@ -68,8 +68,8 @@ export function HeatMap({ proxy, resource, onResource }: { proxy: Proxy; resourc
         </p>
         <label class="hint">Order{" "}
           <select value={order} onChange={(event) => setOrder(event.currentTarget.value as Order)}>
-            <option value="name">by name</option>
             <option value="busy">busiest first</option>
+            <option value="name">by name</option>
           </select>
         </label>
       </div>

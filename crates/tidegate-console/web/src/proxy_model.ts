@@ -131,14 +131,14 @@ export function sayCell(tenant: string, cell: Cell | undefined, resource: Resour
 
 export type Order = "name" | "busy";
 
-/** Tenants in the order in which they are shown. */
+/** Tenants in the order in which they are shown. Those that are about as busy are in the order of their names, so that rows stay where they are. */
 export function ordered(proxy: Proxy, order: Order): Tenant[] {
   if (order === "name") return proxy.tenants;
   const largest = (tenant: Tenant) => Math.max(0, ...tenant.resources.map((cell) => {
     const capacity = proxy.resources.find((resource) => resource.name === cell.name)?.capacity ?? 0;
     return capacity > 0 ? Math.max(cell.used, cell.demand) / capacity : 0;
   }));
-  const keyed = proxy.tenants.map((tenant) => ({ tenant, busy: largest(tenant) }));
+  const keyed = proxy.tenants.map((tenant) => ({ tenant, busy: Math.round(10 * largest(tenant)) }));
   return keyed.sort((a, b) => b.busy - a.busy || (a.tenant.name < b.tenant.name ? -1 : 1)).map(({ tenant }) => tenant);
 }
 
