@@ -45,6 +45,14 @@ const OPENSSL: Tool = Tool::new("openssl", &["openssl"], "certificates for the T
 const IP: Tool = Tool::new("ip", &["iproute2"], "private networks for the compatibility suites");
 const UNSHARE: Tool = Tool::new("unshare", &["util-linux"], "private networks for the compatibility suites");
 const TASKSET: Tool = Tool::new("taskset", &["util-linux"], "pinning broker and load to one CPU each");
+const PRLIMIT: Tool = Tool::new("prlimit", &["util-linux"], "10,000 connections of one process");
+const NGINX: Tool = Tool::new("nginx", &["nginx"], "what stands beside the proxy");
+const HAPROXY: Tool = Tool::new("haproxy", &["haproxy"], "what stands beside the proxy");
+const TRAFFIC_SERVER: Tool = Tool::new(
+    "traffic_server",
+    &["trafficserver", "trafficserver-experimental-plugins"],
+    "what stands beside the proxy, with the plugin that it continues",
+);
 const PIP: Tool = Tool::new("pip3", &["python3-pip"], "installing the typos checker");
 
 /// What `cargo xtask demo` needs.
@@ -55,6 +63,8 @@ pub(crate) const TEST: &[Tool] = &[C_COMPILER, NODE, NPM, GO, CHROMIUM, OPENSSL,
 pub(crate) const CHECK: &[Tool] = &[C_COMPILER, NODE, NPM, PIP];
 /// What `cargo xtask measure` needs.
 pub(crate) const MEASURE: &[Tool] = &[C_COMPILER, NODE, NPM, GO, TASKSET, OPENSSL, IP, UNSHARE];
+/// What the rows of the proxy need beside that.
+pub(crate) const PROXIES: &[Tool] = &[PRLIMIT, OPENSSL, NGINX, HAPROXY, TRAFFIC_SERVER];
 /// What `cargo xtask peers` needs.
 pub(crate) const PEERS: &[Tool] = &[GO, NODE, NPM];
 

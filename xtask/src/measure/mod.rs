@@ -6,6 +6,12 @@
 mod bench;
 mod broker;
 mod limits;
+mod proxy_cost;
+mod proxy_load;
+mod proxy_noise;
+mod proxy_rows;
+mod proxy_server;
+mod proxy_spike;
 mod rows;
 mod rpc_cost;
 mod rpc_server;
@@ -64,9 +70,9 @@ pub(crate) fn run(places: &Places, options: &Options) -> Result<()> {
         options.issue.is_none_or(|issue| row.issue == issue)
             && options.only.as_ref().is_none_or(|part| row.name.contains(part.as_str()))
     };
-    let chosen: Vec<&rows::Row> = rows::ROWS.iter().filter(wanted).collect();
+    let chosen: Vec<&rows::Row> = rows::ROWS.iter().chain(proxy_rows::ROWS).filter(wanted).collect();
     if chosen.is_empty() {
-        let names: Vec<&str> = rows::ROWS.iter().map(|row| row.name).collect();
+        let names: Vec<&str> = rows::ROWS.iter().chain(proxy_rows::ROWS).map(|row| row.name).collect();
         miette::bail!(help = format!("rows: {}", names.join(", ")), "no row is meant by that");
     }
     setup::ensure(places, setup::MEASURE)?;

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::bench::{Bench, TRIES, number};
 use super::broker::pinned;
-use super::proxy_server::Running;
+use super::proxy_server::{Running, with_all_files};
 use super::rpc_server::Server;
 
 /// What is measured goes before what makes noise on the generator's CPU, where we may say so.
@@ -34,7 +34,8 @@ fn nice(wanted: i32) -> i32 {
 
 /// One source; further keys come on top of these.
 pub(super) fn source(name: &str, rate_per_s: f64, keys: Value) -> Value {
-    let mut source = json!({ "name": name, "rate_per_s": rate_per_s, "nice": if name == A { nice(FIRST_NICE) } else { 0 } });
+    let mut source =
+        json!({ "name": name, "rate_per_s": rate_per_s, "nice": if name == A { nice(FIRST_NICE) } else { 0 } });
     extend(&mut source, keys);
     source
 }
@@ -62,7 +63,13 @@ pub(super) struct Load {
 impl Load {
     /// Runs it; a run whose generator was late is repeated.
     pub(super) fn run(&self, bench: &Bench, proxy: &Running) -> Result<Value> {
-        let lateness = if bench.quick { 1e9 } else if self.tls { TLS_LATENESS_US_MAX } else { 100.0 };
+        let lateness = if bench.quick {
+            1e9
+        } else if self.tls {
+            TLS_LATENESS_US_MAX
+        } else {
+            100.0
+        };
         let mut config = json!({
             "address": if self.tls { &proxy.tls } else { &proxy.plain },
             "certificate": if self.tls { json!(proxy.certificate) } else { Value::Null },
@@ -85,7 +92,7 @@ impl Load {
 /// `tidegate bench` with these words and keys, and the JSON that it prints.
 pub(super) fn execute(bench: &Bench, words: &[&str], config: &Map<String, Value>) -> Result<Value> {
     let mut command = pinned("1");
-    command.args(["prlimit", "--nofile=65536:65536"]).arg(bench.places.tidegate()).arg("bench").args(words);
+    command.args(with_all_files()).arg(bench.places.tidegate()).arg("bench").args(words);
     command.args(config.iter().map(|(key, value)| format!("{key}={value}"))).stdin(Stdio::null());
     let said = command.output().into_diagnostic().wrap_err("the load generator")?;
     serde_json::from_slice(&said.stdout)

@@ -102,11 +102,11 @@ fn hear(bench: &Bench, setting: &Setting, noise: &Noise) -> Result<Heard> {
     let proxy = Running::start(bench, setting)?;
     let report = load.run(bench, &proxy)?;
     proxy.stop()?;
-    let (alone, noisy) = (Phase::of(&report, 0, 0)?, Phase::of(&report, 0, 1)?);
+    let (alone, beside) = (Phase::of(&report, 0, 0)?, Phase::of(&report, 0, 1)?);
     Ok(Heard {
-        ratio: noisy.us_p99()? / alone.us_p99()?.max(1.0),
-        us_p99: noisy.us_p99()?,
-        missed: noisy.offered()? - noisy.answered()?,
+        ratio: beside.us_p99()? / alone.us_p99()?.max(1.0),
+        us_p99: beside.us_p99()?,
+        missed: beside.offered()? - beside.answered()?,
         noisy_per_s: Phase::of(&report, 1, 1)?.answered_per_s()?,
     })
 }
@@ -140,8 +140,14 @@ fn figure(noise: &Noise, found: &[(Proxy, Vec<Heard>)]) -> Figure {
 }
 
 /// Tenants of the overload, and the share of a core that each asks for; together three cores.
-const TENANTS: [(&str, f64); 6] =
-    [("a.example", 0.05), ("c.example", 0.1), ("d.example", 0.15), ("e.example", 0.6), ("f.example", 0.9), ("b.example", 1.2)];
+const TENANTS: [(&str, f64); 6] = [
+    ("a.example", 0.05),
+    ("c.example", 0.1),
+    ("d.example", 0.15),
+    ("e.example", 0.6),
+    ("f.example", 0.9),
+    ("b.example", 1.2),
+];
 
 /// Three times what one core can do, from six tenants, three of them within their fair share.
 pub(super) fn overload(bench: &Bench) -> Result<Vec<Figure>> {
@@ -150,7 +156,13 @@ pub(super) fn overload(bench: &Bench) -> Result<Vec<Figure>> {
     let service = upstream.said("address")?;
     let (mut goodputs, mut missed, mut timed_out) = (Vec::new(), 0.0, 0.0);
     for _ in 0..bench.size(REPETITIONS, 1) {
-        let setting = |limiting| Setting { proxy: Proxy::Tidegate, limiting, key: KeyKind::P256, upstream: service, spool: false };
+        let setting = |limiting| Setting {
+            proxy: Proxy::Tidegate,
+            limiting,
+            key: KeyKind::P256,
+            upstream: service,
+            spool: false,
+        };
         let capacity = capacity(bench, &setting(Limiting::Off))?;
         let sources: Vec<Value> = TENANTS
             .iter()

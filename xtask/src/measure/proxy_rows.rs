@@ -38,12 +38,7 @@ pub(super) const ROWS: &[Row] = &[
         bar: "40 ns resolved, 300 ns of a million; 100,000 rebalanced in 5 ms, slices of 200 us",
         run: proxy_cost::decision,
     },
-    Row {
-        issue: 4,
-        name: "proxy invariants",
-        bar: "0 violations over 10,000 seeds",
-        run: proxy_cost::invariants,
-    },
+    Row { issue: 4, name: "proxy invariants", bar: "0 violations over 10,000 seeds", run: proxy_cost::invariants },
     Row {
         issue: 4,
         name: "proxy idle memory",

@@ -1,12 +1,13 @@
 //! Proxies under measurement: Tidegate and the three it is compared with, on CPU 0, on ports that were free.
 
-use std::fs::File;
+use std::fs::{File, Permissions};
 use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use miette::{IntoDiagnostic, Result, WrapErr as _};
+use miette::{IntoDiagnostic, Result};
 
 use super::bench::Bench;
 use super::broker::{free_address, pinned};
@@ -15,8 +16,6 @@ use crate::{clock, setup};
 
 const START_LIMIT: Duration = Duration::from_secs(30);
 const END_LIMIT: Duration = Duration::from_secs(20);
-/// Each of 10,000 connections takes two in a proxy, and some have more.
-const FILES: &str = "--nofile=65536:65536";
 /// What the limits set by hand allow each tenant: about half of the new RSA connections that one core can make a second.
 const RATE_BY_HAND: &str = "600";
 /// Connections of a tenant at once, in limits set by hand: a few milliseconds of handshakes.
@@ -25,6 +24,7 @@ const CONCURRENT_BY_HAND: &str = "8";
 const NGINX: &str = include_str!("../../../peers/proxies/nginx.conf");
 const HAPROXY: &str = include_str!("../../../peers/proxies/haproxy.cfg");
 const ATS: &str = include_str!("../../../peers/proxies/records.config");
+const ATS_FOLDERS: &str = include_str!("../../../peers/proxies/runroot.yaml");
 const TIDEGATE: &str = include_str!("../../../peers/proxies/tidegate.toml");
 
 /// Which proxy.
@@ -117,6 +117,11 @@ pub(super) struct Running {
 impl Running {
     /// Starts one.
     pub(super) fn start(bench: &Bench, setting: &Setting) -> Result<Self> {
+        Self::start_with(bench, setting, "")
+    }
+
+    /// Starts one; if it is Tidegate, `more` is appended to its configuration.
+    pub(super) fn start_with(bench: &Bench, setting: &Setting, more: &str) -> Result<Self> {
         let name = setting.proxy.name();
         let folder = bench.folder(&format!("proxy-{name}"))?;
         std::fs::create_dir_all(&folder).into_diagnostic()?;
@@ -124,10 +129,10 @@ impl Running {
         let (plain, tls, admin) = (free_address()?, free_address()?, free_address()?);
         let values = Values { folder: &folder, plain: &plain, tls: &tls, admin: &admin, setting };
         let mut command = pinned("0");
-        command.args(["prlimit", FILES]);
+        command.args(with_all_files());
         match setting.proxy {
             Proxy::Tidegate => {
-                let file = values.write(TIDEGATE, "tidegate.toml")?;
+                let file = values.write(&format!("{TIDEGATE}{more}"), "tidegate.toml")?;
                 command.arg(bench.places.tidegate()).arg("proxy").arg("-c").arg(file);
             }
             Proxy::Nginx => {
@@ -229,31 +234,31 @@ impl Values<'_> {
             ("{concurrent}", CONCURRENT_BY_HAND.to_owned()),
             ("{number}", port(self.tls)),
             ("{spool}", spool),
+            ("{root}", if rustix::process::geteuid().is_root() { "" } else { "#" }.to_owned()),
         ];
         values.iter().fold(template.to_owned(), |text, (word, value)| text.replace(word, value))
     }
 }
 
-/// A folder of Traffic Server's own, made by its own tool, and our files in it.
+/// A folder of Traffic Server's own, with our files in it.
 fn ats(values: &Values, command: &mut Command) -> Result<()> {
     let root = values.folder.join("ats");
-    process::output(Command::new("traffic_layout").args(["init", "--force", "--path"]).arg(&root))
-        .wrap_err("traffic_layout")?;
-    let paths = process::output(Command::new("traffic_layout").arg("info").arg(format!("--run-root={}", root.display())))?;
-    let path = |key: &str| -> Result<PathBuf> {
-        let line = paths.lines().find_map(|line| line.strip_prefix(key)?.trim_start().strip_prefix(':'));
-        line.map(|path| PathBuf::from(path.trim())).ok_or_else(|| miette::miette!("traffic_layout knows no {key}"))
-    };
-    let config = path("SYSCONFDIR")?;
-    let write = |name: &str, text: &str| std::fs::write(config.join(name), text).into_diagnostic();
+    for name in ["etc", "log", "run", "cache"] {
+        std::fs::create_dir_all(root.join(name)).into_diagnostic()?;
+        // It gives up root's rights and has to write all the same.
+        std::fs::set_permissions(root.join(name), Permissions::from_mode(0o777)).into_diagnostic()?;
+    }
+    let write = |name: &str, text: &str| std::fs::write(root.join("etc").join(name), text).into_diagnostic();
     write("records.config", &values.fill(ATS))?;
     write("remap.config", &format!("map / http://{}/\n", values.setting.upstream))?;
     write("ssl_multicert.config", "dest_ip=* ssl_cert_name=server.crt ssl_key_name=server.key\n")?;
-    let limits = format!(
-        "rate_limit.so SNI=a.example,b.example --limit={CONCURRENT_BY_HAND} --queue=0\n"
-    );
+    write("storage.config", &format!("{} 16M\n", root.join("cache").display()))?;
+    write("ip_allow.yaml", "ip_allow:\n  - apply: in\n    ip_addrs: 0/0\n    action: allow\n    methods: ALL\n")?;
+    let limits = format!("rate_limit.so SNI=a.example,b.example --limit={CONCURRENT_BY_HAND} --queue=0\n");
     write("plugin.config", if values.setting.limiting == Limiting::On { &limits } else { "" })?;
-    command.arg("traffic_server").arg(format!("--run-root={}", root.display()));
+    let run_root = root.join("runroot.yaml");
+    std::fs::write(&run_root, values.fill(ATS_FOLDERS)).into_diagnostic()?;
+    command.arg("traffic_server").arg(format!("--run-root={}", run_root.display()));
     Ok(())
 }
 
@@ -268,9 +273,18 @@ fn make_certificate(folder: &Path, key: KeyKind) -> Result<()> {
     };
     command.arg("-keyout").arg(folder.join("server.key")).arg("-out").arg(folder.join("server.crt"));
     process::output(&mut command)?;
+    // Good for nothing but this run, and Traffic Server reads it as nobody.
+    std::fs::set_permissions(folder.join("server.key"), Permissions::from_mode(0o644)).into_diagnostic()?;
     // HAProxy reads both from one file.
     let read = |name: &str| std::fs::read_to_string(folder.join(name)).into_diagnostic();
     std::fs::write(folder.join("server.pem"), read("server.crt")? + &read("server.key")?).into_diagnostic()
+}
+
+/// Lets the program that follows open as many files as this user may: the usual limit is for interactive work.
+pub(super) fn with_all_files() -> [String; 2] {
+    let hard = rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum;
+    let files = hard.map_or_else(|| "unlimited".to_owned(), |files| files.to_string());
+    ["prlimit".to_owned(), format!("--nofile={files}:{files}")]
 }
 
 /// Installs what rows of the proxy need beside the rest.

@@ -161,7 +161,9 @@ fn give_back_ms(report: &Value, end_ms: u64, harm_us: f64) -> f64 {
     let first = usize::try_from(end_ms / BIN_MS).unwrap_or(usize::MAX);
     let bins = bins.get(first..).unwrap_or_default();
     let is_harmed = |bin: &Value| {
-        bin["refused"] != json!(0) || bin["answered"] != bin["offered"] || bin["us_max"].as_f64().unwrap_or(0.0) > harm_us
+        bin["refused"] != json!(0)
+            || bin["answered"] != bin["offered"]
+            || bin["us_max"].as_f64().unwrap_or(0.0) > harm_us
     };
     let last = bins.iter().rposition(is_harmed).map_or(0, |bin| bin + 1);
     #[expect(clippy::cast_precision_loss, reason = "milliseconds of a run of minutes")]
@@ -220,10 +222,14 @@ fn rival(proxy: Proxy, limiting: Limiting, runs: &[Shown]) -> Figure {
         value: format!("A answered {:.1} %, p99 {:.1}x alone", of(|run| run.answered) * 100.0, of(|run| run.ratio)),
         spread: format!("p50 {:.0} us; B {:.0}/s", of(|run| run.us_p50), of(|run| run.noisy_per_s)),
         passes: true,
-        runs: json!(runs.iter().map(|run| json!({
-            "answered": run.answered, "ratio": run.ratio, "us_p50": run.us_p50, "us_p99": run.us_p99,
-            "noisy_per_s": run.noisy_per_s, "noisy_share": run.noisy_share,
-        })).collect::<Vec<Value>>()),
+        runs: json!(
+            runs.iter()
+                .map(|run| json!({
+                    "answered": run.answered, "ratio": run.ratio, "us_p50": run.us_p50, "us_p99": run.us_p99,
+                    "noisy_per_s": run.noisy_per_s, "noisy_share": run.noisy_share,
+                }))
+                .collect::<Vec<Value>>()
+        ),
     }
 }
 
@@ -309,7 +315,11 @@ pub(super) fn flood(bench: &Bench) -> Result<Vec<Figure>> {
         Figure {
             what: format!("beside it: {}, limits by hand", proxy.name()),
             value: format!("{:.1} us a refused hello, A's p99 {:.1}x", of(|run| run.each_us), of(|run| run.ratio)),
-            spread: format!("A answered {:.1} %, {:.0} hellos/s", of(|run| run.answered) * 100.0, of(|run| run.sent_per_s)),
+            spread: format!(
+                "A answered {:.1} %, {:.0} hellos/s",
+                of(|run| run.answered) * 100.0,
+                of(|run| run.sent_per_s)
+            ),
             passes: true,
             runs: json!(runs.iter().map(|run| run.each_us).collect::<Vec<f64>>()),
         }

@@ -379,7 +379,7 @@ pub(super) fn decisions(bench: &Bench, package: &str, cases: &[(&str, f64)]) -> 
 }
 
 /// An experiment of the lab. It holds itself to the expectations in its file and ends with an error when they fail.
-fn lab(bench: &Bench, name: &str) -> Result<Vec<Figure>> {
+pub(super) fn lab(bench: &Bench, name: &str) -> Result<Vec<Figure>> {
     let file = format!("lab/{name}.toml");
     let mut command = Command::new(bench.places.tidegate());
     command.args(["lab", "run", &file]).current_dir(&bench.places.root);
