@@ -112,8 +112,12 @@ impl Config {
         let routes = edges::routes(&place, section.route, &upstreams, &lists)?;
         let sni = edges::sni_rules(&place, section.sni, &lists)?;
         let tenants = tenants(&place, &section.tenants, section.tenant)?;
-        for name in lists.keys().filter(|name| name.is_empty()) {
-            return Err(place.problem("lists", format_args!("found a list named {name:?}"), "give it a name"));
+        if lists.contains_key("") {
+            return Err(place.problem(
+                "lists",
+                "found a list without a name",
+                "give it a name, as in [proxy.lists.office]",
+            ));
         }
         let mut config = Self {
             threads,
@@ -129,7 +133,7 @@ impl Config {
             sni,
             lists,
             tenants,
-            limits: limits(&place.below("limits"), section.limits)?,
+            limits: limits(&place.below("limits"), &section.limits)?,
             timeouts: timeouts(&place.below("timeouts"), &section.timeouts)?,
             http: http(&place.below("http"), &section.http)?,
             spool: section.spool.map(|spool| spool_of(&place.below("spool"), spool)).transpose()?,
@@ -278,7 +282,7 @@ fn tenants(place: &Place<'_>, section: &TenantsSection, named: Vec<TenantSection
     Ok(Tenants { by: section.by.clone(), max_tracked, named: tenants })
 }
 
-fn limits(place: &Place<'_>, section: LimitsSection) -> Result<Limits, ConfigError> {
+fn limits(place: &Place<'_>, section: &LimitsSection) -> Result<Limits, ConfigError> {
     // Half of the overflow prototype's tenth of a second at the least: shares cannot follow faster than they are known.
     let tick = place.span("tick", section.tick, Duration::from_millis(100), Duration::from_millis(10))?;
     if tick > secs(10) {

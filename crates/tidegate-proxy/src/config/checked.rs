@@ -38,7 +38,7 @@ pub struct Config {
     pub upstreams: Vec<Upstream>,
     /// As in the file; [`Routes`](super::Routes) says which one a request takes.
     pub routes: Vec<Route>,
-    /// Limits by the name that the client asks for in its ClientHello.
+    /// Limits by the name that the client asks for in its `ClientHello`.
     pub sni: Vec<SniRule>,
     /// Ranges of addresses by name.
     pub lists: BTreeMap<String, Vec<Cidr>>,
@@ -273,7 +273,7 @@ pub struct Limits {
     pub tick: Duration,
     /// By [`Resource::index`].
     pub capacities: [Amount; Resource::COUNT],
-    /// How a connection ends whose tenant is refused at its ClientHello.
+    /// How a connection ends whose tenant is refused at its `ClientHello`.
     pub refuse_hello: RefuseHello,
     /// Which headers tell clients about their share.
     pub rate_limit_headers: RateLimitHeaders,
@@ -282,9 +282,9 @@ pub struct Limits {
 /// How long anything may take.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Timeouts {
-    /// From the connection to the whole ClientHello (and PROXY header).
+    /// From the connection to the whole `ClientHello` (and PROXY header).
     pub client_hello: Duration,
-    /// From the ClientHello to the end of the TLS handshake.
+    /// From the `ClientHello` to the end of the TLS handshake.
     pub handshake: Duration,
     /// From the first byte of a request to the end of its head.
     pub header: Duration,

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use http::header::{CONNECTION, CONTENT_LENGTH, TE, TRAILER, TRANSFER_ENCODING, UPGRADE};
 use http::{HeaderName, HeaderValue, Method, StatusCode};
+use tidegate_core::Rate;
 use tidegate_runtime::config::units::Span;
 use tidegate_runtime::config::{ConfigError, suggest};
 
@@ -261,7 +262,7 @@ fn rate_limit(place: &Place<'_>, section: RateLimitSection, lists: &Lists) -> Re
         return Err(place.problem("limit", "there is nothing to limit", remedy));
     }
     let rate = section.rate;
-    if rate.is_some_and(|rate| rate.is_zero()) {
+    if rate.is_some_and(Rate::is_zero) {
         return Err(place.problem("rate", "found 0", "expected more than 0; limit = 0 lets nothing through"));
     }
     if section.burst.is_some() && rate.is_none() {

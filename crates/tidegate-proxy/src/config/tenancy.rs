@@ -23,7 +23,7 @@ pub struct Tenancy {
 /// What is known of a request.
 #[derive(Clone, Copy, Debug)]
 pub struct Traits<'a> {
-    /// The name of the connection's ClientHello, in lower case.
+    /// The name of the connection's `ClientHello`, in lower case.
     pub sni: Option<&'a str>,
     /// In lower case, without a port.
     pub host: &'a str,
@@ -58,7 +58,7 @@ impl Tenancy {
         }
     }
 
-    /// Whose connection it is, known before any cryptography: by the name of its ClientHello, in lower case. Requests
+    /// Whose connection it is, known before any cryptography: by the name of its `ClientHello`, in lower case. Requests
     /// on it may be others' if something else tells tenants apart.
     #[must_use]
     pub fn of_hello<'a>(&'a self, sni: Option<&'a str>) -> Cow<'a, str> {
@@ -85,8 +85,8 @@ impl Tenancy {
             return Cow::Borrowed(name);
         }
         if !self.suffix.is_empty() {
-            let suffixes = key.match_indices('.').filter(|(at, _)| *at > 0).map(|(at, _)| &key[at..]);
-            if let Some(name) = suffixes.filter_map(|suffix| self.suffix.get(suffix)).next() {
+            let mut suffixes = key.match_indices('.').filter(|(at, _)| *at > 0).map(|(at, _)| &key[at..]);
+            if let Some(name) = suffixes.find_map(|suffix| self.suffix.get(suffix)) {
                 return Cow::Borrowed(name);
             }
         }

@@ -7,6 +7,8 @@ use std::str::FromStr;
 use serde::de::{self, Deserializer, Unexpected, Visitor};
 use serde::{Deserialize, Serialize, Serializer};
 
+use crate::machine::rate_limit::Prefix;
+
 /// Declares a choice as it is written in files, the default first.
 macro_rules! choice {
     ($(#[$doc:meta])* $name:ident { $(#[$first_doc:meta])* $first:ident = $first_word:literal,
@@ -105,7 +107,7 @@ choice! {
 }
 
 choice! {
-    /// How a connection ends whose tenant is refused at its ClientHello.
+    /// How a connection ends whose tenant is refused at its `ClientHello`.
     RefuseHello {
         /// With a TCP reset: the least work, and nothing to send.
         Reset = "reset",
@@ -141,7 +143,7 @@ choice! {
 /// What tells tenants apart.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub enum TenantBy {
-    /// The name that the client asks for in its ClientHello; without TLS, the host. A tenant is known, and can be
+    /// The name that the client asks for in its `ClientHello`; without TLS, the host. A tenant is known, and can be
     /// refused, before any cryptography.
     #[default]
     Sni,
@@ -221,6 +223,12 @@ impl Cidr {
             }
             _ => false,
         }
+    }
+
+    /// The range as the limiters want it.
+    #[must_use]
+    pub fn prefix(&self) -> Prefix {
+        Prefix::new(self.network, self.bits).expect("no range has more bits than its addresses")
     }
 
     /// Addresses of this machine.

@@ -9,7 +9,8 @@ use serde::{Deserialize, Serialize};
 use super::status::{Health, Live};
 use crate::config::tenancy::Traits;
 use crate::config::{Config, RateLimit, Routes, Server, Tenancy, TenantBy};
-use crate::machine::neighbours::{Lane, Mode, Snapshot, TenantView, UseView};
+use crate::machine::Resource;
+use crate::machine::neighbours::{Lane, Mode, ResourceView, Snapshot, TenantView, UseView};
 
 /// A request that somebody wonders about.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -21,7 +22,7 @@ pub struct Question {
     pub path: String,
     /// `GET` if it is empty.
     pub method: String,
-    /// The name of the ClientHello; the host if it is left out and some listener speaks TLS.
+    /// The name of the `ClientHello`; the host if it is left out and some listener speaks TLS.
     pub sni: Option<String>,
     /// The value of the header that tells tenants apart.
     pub header: Option<String>,
@@ -77,7 +78,7 @@ pub struct Request {
     pub path: String,
     /// The method.
     pub method: String,
-    /// The name of the ClientHello.
+    /// The name of the `ClientHello`.
     pub sni: Option<String>,
 }
 
@@ -163,12 +164,12 @@ pub fn explain(
     tenancy: &Tenancy,
     snapshot: &Snapshot,
     live: &Live,
-    question: Question,
+    question: &Question,
 ) -> Explanation {
-    let request = understand(config, &question);
+    let request = understand(config, question);
     let method = Method::from_bytes(request.method.as_bytes()).unwrap_or(Method::GET);
     let index = routes.find(&request.host, &request.path, &method);
-    let tenant = tenant_of(config, tenancy, snapshot, &request, &question, index);
+    let tenant = tenant_of(config, tenancy, snapshot, &request, question, index);
     let view = snapshot.tenants.iter().find(|view| view.name == tenant.name);
     let resources = standings(snapshot, view);
     let rate_limits = limits_of(config, live, &request, index);
@@ -278,8 +279,13 @@ fn tenant_of(
 }
 
 fn standings(snapshot: &Snapshot, view: Option<&TenantView>) -> Vec<Standing> {
-    let standing = |resource: &crate::machine::neighbours::ResourceView| {
-        let capacity = resource.capacity?;
+    // A capacity may be known of what is not shared out by itself: requests, say, which cost a core's time.
+    let is_shared = |resource: &ResourceView| {
+        let own = |view: &TenantView| view.resources.iter().any(|own| own.name == resource.name && own.share > 0.0);
+        resource.global > 0.0 || snapshot.tenants.iter().any(own)
+    };
+    let standing = |resource: &ResourceView| {
+        let capacity = resource.capacity.filter(|_| is_shared(resource))?;
         let own = view.and_then(|view| view.resources.iter().find(|own| own.name == resource.name));
         let of = |field: fn(&UseView) -> f64| own.map_or(0.0, field);
         Some(Standing {
@@ -387,9 +393,13 @@ fn judge(explanation: &Explanation, snapshot: &Snapshot, why: &mut Vec<String>) 
         let rest = if full {
             "and all of it is in use".to_owned()
         } else {
-            format!("and others leave {:.0}", capacity - used_by_all)
+            format!("and others leave {}", amount(resource, capacity - used_by_all))
         };
-        why.push(format!("{name} wants {:.0} of {resource}, its share is {share:.0}, {rest}", demand.max(*used)));
+        why.push(format!(
+            "{name} wants {} of {resource}, its share is {}, {rest}",
+            amount(resource, demand.max(*used)),
+            amount(resource, *share)
+        ));
     }
     if !short {
         return (Outcome::ServedFromOverflow, None);
@@ -401,13 +411,22 @@ fn judge(explanation: &Explanation, snapshot: &Snapshot, why: &mut Vec<String>) 
     (Outcome::RefusedMostly, Some(429))
 }
 
+/// An amount of `resource` in the unit that people think in: time of a core in cores, bytes in millions.
+fn amount(resource: &str, amount: f64) -> String {
+    match Resource::named(resource) {
+        Some(resource) if resource.is_time() => format!("{:.3} cores", amount / 1e9),
+        Some(Resource::NetworkBytes | Resource::DiskBytes | Resource::Memory) => format!("{:.1} MB", amount / 1e6),
+        _ => format!("{amount:.0}"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use tidegate_runtime::config::Document;
 
     use super::*;
     use crate::machine::Kind;
-    use crate::machine::neighbours::{RefusedView, ResourceView};
+    use crate::machine::neighbours::RefusedView;
 
     const FILE: &str = "[[proxy.upstream]]\nname = \"u\"\nservers = [\"127.0.0.1:1\"]\n[[proxy.route]]\nname = \
                         \"api\"\nhost = \"a.example\"\npath = \"/api\"\nrewrite = \"/v2\"\nupstream = \"u\"\n\
@@ -447,7 +466,7 @@ mod tests {
     fn ask(snapshot: &Snapshot, host: &str, path: &str) -> Explanation {
         let config = Config::from_document(&Document::new("t.toml", FILE), 1).unwrap();
         let question = Question { host: host.to_owned(), path: path.to_owned(), ..Question::default() };
-        explain(&config, &Routes::new(&config), &Tenancy::new(&config), snapshot, &Live::default(), question)
+        explain(&config, &Routes::new(&config), &Tenancy::new(&config), snapshot, &Live::default(), &question)
     }
 
     #[test]
@@ -467,6 +486,15 @@ mod tests {
         assert_eq!(ask(1_000.0, Mode::Restrict), Outcome::RefusedMostly);
         assert_eq!(ask(1_000.0, Mode::Stats), Outcome::ServedFromOverflow);
         assert_eq!(ask(1_000.0, Mode::Off), Outcome::Served);
+    }
+
+    #[test]
+    fn what_is_not_shared_out_by_itself_is_nobodys_reason() {
+        let mut snapshot = snapshot(150.0, 1_000.0, Mode::Restrict);
+        snapshot.resources[0].global = 0.0;
+        snapshot.tenants[0].resources[0].share = 0.0;
+        let answer = ask(&snapshot, "a.example", "/api");
+        assert_eq!((answer.outcome, answer.resources.len()), (Outcome::Served, 0));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::status::{Health, Live};
+use super::status::{Health, Live, LiveServer};
 use crate::config::Config;
 use crate::machine::neighbours::{Snapshot, TenantView, UseView};
 use crate::machine::rate_limit::{MetricName, Scope};
@@ -116,11 +116,13 @@ fn resources(page: &mut Page, snapshot: &Snapshot) {
 
 /// Figures of one tenant, or of many.
 type Sum = Vec<(String, f64)>;
+/// A metric's name and help, and how it is found.
+type Figure<T> = (&'static str, &'static str, fn(&T) -> f64);
 
 fn tenants(page: &mut Page, snapshot: &Snapshot) {
     let (own, others) = snapshot.tenants.split_at(snapshot.tenants.len().min(MOST_TENANTS));
     page.single("tenants", "Tenants that asked for something lately.", "gauge", float(snapshot.tenants.len() as u64));
-    let figures: [(&str, &str, fn(&UseView) -> f64); 4] = [
+    let figures: [Figure<UseView>; 4] = [
         ("tenant_share", "What a tenant is granted, for each second or at once.", |one| one.share),
         ("tenant_demand", "What it is expected to want.", |one| one.demand),
         ("tenant_used", "What it uses.", |one| one.used),
@@ -183,14 +185,14 @@ fn upstreams(page: &mut Page, config: &Config, live: &Live) {
     for (upstream, live) in counted() {
         page.row("upstream_retries_total", &[("upstream", &upstream.name)], float(live.retries_total));
     }
-    let figures: [(&str, &str, &str, fn(&super::status::LiveServer) -> f64); 4] = [
-        ("server_up", "1 while a server gets requests.", "gauge", |server| f64::from(server.health == Health::Up)),
-        ("server_active", "Its requests under way.", "gauge", |server| float(server.active)),
-        ("server_requests_total", "Its requests.", "counter", |server| float(server.requests_total)),
-        ("server_failures_total", "Those that failed.", "counter", |server| float(server.failures_total)),
+    let figures: [Figure<LiveServer>; 4] = [
+        ("server_up", "1 while a server gets requests.", |server| f64::from(server.health == Health::Up)),
+        ("server_active", "Its requests under way.", |server| float(server.active)),
+        ("server_requests_total", "Its requests.", |server| float(server.requests_total)),
+        ("server_failures_total", "Those that failed.", |server| float(server.failures_total)),
     ];
-    for (name, help, kind, figure) in figures {
-        page.head(name, help, kind);
+    for (name, help, figure) in figures {
+        page.head(name, help, if name.ends_with("_total") { "counter" } else { "gauge" });
         for (upstream, live) in counted() {
             for (server, live) in upstream.servers.iter().zip(&live.servers) {
                 let server = server.to_string();

@@ -80,7 +80,7 @@ async fn neighbours(State(source): Shared) -> Json<Snapshot> {
 }
 
 async fn proxy(State(source): Shared) -> Json<Status> {
-    Json(Status::of(&source.config(), source.live()))
+    Json(Status::of(&source.config(), &source.live()))
 }
 
 #[derive(Deserialize)]
@@ -107,7 +107,7 @@ async fn explain_request(
     })?;
     let config = source.config();
     let (routes, tenancy) = (Routes::new(&config), Tenancy::new(&config));
-    let explained = explain(&config, &routes, &tenancy, &source.neighbours(), &source.live(), question);
+    let explained = explain(&config, &routes, &tenancy, &source.neighbours(), &source.live(), &question);
     Ok(Json(explained).into_response())
 }
 

@@ -198,7 +198,7 @@ struct AccessLogJson {
 impl Status {
     /// What `config` says, with what `live` counted.
     #[must_use]
-    pub fn of(config: &Config, live: Live) -> Self {
+    pub fn of(config: &Config, live: &Live) -> Self {
         let [none, informational, successful, redirections, client_errors, server_errors] = live.responses_total;
         let address = |index: usize, listener: &config::Listener| {
             live.addresses.get(index).unwrap_or(&listener.address).to_string()
@@ -212,10 +212,11 @@ impl Status {
                 .collect(),
             proxy_protocol: listener.proxy_protocol,
         });
-        let upstreams =
-            config.upstreams.iter().enumerate().map(|(index, upstream)| {
-                upstream_json(upstream, live.upstreams.get(index).cloned().unwrap_or_default())
-            });
+        let upstreams = config
+            .upstreams
+            .iter()
+            .enumerate()
+            .map(|(index, upstream)| upstream_json(upstream, live.upstreams.get(index)));
         let routes = config.routes.iter().enumerate().map(|(index, route)| RouteJson {
             name: route.name.clone(),
             host: route.host.clone(),
@@ -259,9 +260,9 @@ impl Status {
     }
 }
 
-fn upstream_json(upstream: &config::Upstream, live: LiveUpstream) -> UpstreamJson {
+fn upstream_json(upstream: &config::Upstream, live: Option<&LiveUpstream>) -> UpstreamJson {
     let servers = upstream.servers.iter().enumerate().map(|(index, server)| {
-        let live = live.servers.get(index).copied().unwrap_or_default();
+        let live = live.and_then(|live| live.servers.get(index)).copied().unwrap_or_default();
         ServerJson {
             address: server.to_string(),
             health: live.health,
@@ -276,8 +277,8 @@ fn upstream_json(upstream: &config::Upstream, live: LiveUpstream) -> UpstreamJso
         balance: upstream.balance,
         proxy_protocol: upstream.proxy_protocol,
         checked: upstream.health.is_some(),
-        waiting: live.waiting,
-        retries_total: live.retries_total,
+        waiting: live.map_or(0, |live| live.waiting),
+        retries_total: live.map_or(0, |live| live.retries_total),
         servers: servers.collect(),
     }
 }
