@@ -8,7 +8,8 @@ use serde::Deserialize;
 
 use crate::admin_client::{AdminClient, Of};
 use crate::failure::Failure;
-use crate::output::{self, Style, Table, figure};
+use crate::output::{self, Style, Table};
+use crate::proxy::quantity;
 
 /// `tidegate explain`.
 #[derive(Debug, Args)]
@@ -165,12 +166,12 @@ fn show(answer: &Explanation) -> Result<(), Failure> {
     for one in &answer.resources {
         table.row([
             one.name.clone(),
-            figure(one.share),
-            figure(one.demand),
-            figure(one.used),
+            quantity(&one.name, one.share),
+            quantity(&one.name, one.demand),
+            quantity(&one.name, one.used),
             one.refused.to_string(),
-            figure(one.used_by_all),
-            figure(one.capacity),
+            quantity(&one.name, one.used_by_all),
+            quantity(&one.name, one.capacity),
             if one.learnt { "learnt".to_owned() } else { String::new() },
         ]);
     }

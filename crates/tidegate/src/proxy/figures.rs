@@ -85,6 +85,15 @@ struct Server {
     failures_total: u64,
 }
 
+/// An amount of `resource` in the unit that people think in; processor time is in nanoseconds on the wire.
+pub(crate) fn quantity(resource: &str, amount: f64) -> String {
+    match resource {
+        "event_time" | "handshake_time" => format!("{} cores", figure(amount / 1e9)),
+        "network_bytes" | "disk_bytes" | "memory" => format!("{} MB", figure(amount / 1e6)),
+        _ => figure(amount),
+    }
+}
+
 /// What a proxy says of itself.
 pub(crate) struct Figures {
     status: Value,
@@ -145,7 +154,12 @@ fn head(status: &Status, neighbours: &Neighbours) -> Vec<String> {
 fn in_use(resource: &Resource) -> Option<String> {
     let capacity = resource.capacity.filter(|capacity| *capacity > 0.0)?;
     let learnt = if resource.learnt { " (learnt)" } else { "" };
-    Some(format!("{} {:.0} % of {}{learnt}", resource.name, 100.0 * resource.used / capacity, figure(capacity)))
+    Some(format!(
+        "{} {:.0} % of {}{learnt}",
+        resource.name,
+        100.0 * resource.used / capacity,
+        quantity(&resource.name, capacity)
+    ))
 }
 
 /// Each tenant with the resource of which it uses the largest part.
@@ -161,7 +175,7 @@ fn table_of_tenants(tenants: &[&Tenant], resources: &[Resource]) -> Table {
                 .map_or(0.0, |most| one.used / most)
         };
         let most = tenant.resources.iter().max_by(|a, b| part(a).total_cmp(&part(b)));
-        let of = |field: fn(&Use) -> f64| most.map_or_else(|| "-".to_owned(), |one| figure(field(one)));
+        let of = |field: fn(&Use) -> f64| most.map_or_else(|| "-".to_owned(), |one| quantity(&one.name, field(one)));
         let Refused { accept, hello, request, queue } = tenant.refused;
         table.row([
             tenant.name.clone(),

@@ -27,7 +27,7 @@ use crate::signals::{Hangups, Signals};
 use crate::token::Token;
 use crate::up;
 
-pub(crate) use self::figures::Figures;
+pub(crate) use self::figures::{Figures, quantity};
 pub(crate) use self::run::ProxyRunning;
 
 /// Looked for where it is started without a file.
