@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use tidegate_load::LoadError;
-use tidegate_load::attack::smuggling::{self, DifferentialReport, Recorder};
+use tidegate_load::attack::smuggling::{self, Conduct, DifferentialReport, Recorder};
 use tidegate_load::attack::{self, AttackConfig, AttackReport, Loopback, Phase, Script};
 
 use crate::failure::Failure;
@@ -248,7 +248,7 @@ fn print_cases(report: &DifferentialReport) -> Result<(), Failure> {
     let mut table = Table::new(&["case", "expected", "found", "desync", "unclean upstream"]);
     let mut differing = 0;
     for case in &report.reports {
-        if case.as_expected && case.desync.is_none() && case.unclean.is_none() {
+        if case.conduct == Conduct::Same && case.desync.is_none() && case.unclean.is_none() {
             continue;
         }
         differing += 1;
@@ -265,7 +265,7 @@ fn print_cases(report: &DifferentialReport) -> Result<(), Failure> {
         table.print()?;
     }
     output::line(format_args!(
-        "{} cases: {} desyncs, {} with unclean bytes upstream, {} otherwise than a strict server",
-        report.cases, report.desyncs, report.unclean, report.unexpected
+        "{} cases: {} desyncs, {} with unclean bytes upstream; beside a strict server {} laxer, {} stricter, {} waiting",
+        report.cases, report.desyncs, report.unclean, report.laxer, report.stricter, report.waits
     ))
 }

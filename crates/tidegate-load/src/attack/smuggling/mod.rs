@@ -30,7 +30,7 @@ use super::dial::Speaks;
 pub use corpus::corpus;
 pub use recorder::{Connection, Recorder};
 pub use tidegate_wire::http1::vectors::{Case, Verdict};
-pub use verdict::{CaseReport, DifferentialReport, differential};
+pub use verdict::{CaseReport, Conduct, DifferentialReport, differential};
 
 /// What is not answered by then waits for more of the request.
 const ANSWER_LIMIT: Duration = Duration::from_millis(200);

@@ -26,14 +26,28 @@ pub struct CaseReport {
     pub statuses: Vec<u16>,
     /// Requests that the upstream answered, with method and target.
     pub seen: Vec<String>,
-    /// It did what a strict server does: the same requests went through, and the rest was refused, with whatever status.
-    pub as_expected: bool,
-    /// The refusal has the expected status, too.
+    /// The same, beside a strict server.
+    pub conduct: Conduct,
+    /// A refusal has the expected status, too.
     pub same_status: bool,
     /// Why this is a desync.
     pub desync: Option<String>,
     /// What reached the upstream is not what a strict sender writes: others may read it differently.
     pub unclean: Option<String>,
+}
+
+/// A proxy beside a strict server.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Conduct {
+    /// The same requests went through, and the rest was refused, with whatever status.
+    Same,
+    /// It refused more, which is its right: a route that is not there, a method that it does not serve.
+    Stricter,
+    /// It refused nothing yet, and let nothing through: it waits for more, or takes this for another protocol.
+    Waits,
+    /// It let through what a strict server refuses.
+    Laxer,
 }
 
 /// All cases.
@@ -45,8 +59,12 @@ pub struct DifferentialReport {
     pub desyncs: usize,
     /// Those that sent unclean bytes upstream.
     pub unclean: usize,
-    /// Those in which another set of requests went through than through a strict server.
-    pub unexpected: usize,
+    /// Those in which more went through than through a strict server.
+    pub laxer: usize,
+    /// Those in which less went through.
+    pub stricter: usize,
+    /// Those in which it waited for more where a strict server refuses.
+    pub waits: usize,
     /// Each.
     pub reports: Vec<CaseReport>,
 }
@@ -78,7 +96,12 @@ pub fn differential(
         let judged = judge(case, &heard, &recorder.take(), &canary_name(number), poisoned);
         report.desyncs += usize::from(judged.desync.is_some());
         report.unclean += usize::from(judged.unclean.is_some());
-        report.unexpected += usize::from(!judged.as_expected);
+        match judged.conduct {
+            Conduct::Same => {}
+            Conduct::Stricter => report.stricter += 1,
+            Conduct::Waits => report.waits += 1,
+            Conduct::Laxer => report.laxer += 1,
+        }
         report.reports.push(judged);
     }
     Ok(report)
@@ -133,12 +156,11 @@ fn judge(case: &Case, heard: &Heard, connections: &[Connection], canary: &str, p
         None
     };
     let passed = seen.len() as u64;
-    let (as_expected, same_status) = match case.verdict {
-        Verdict::Accept { requests, .. } => (passed == requests && refused.is_none(), refused.is_none()),
-        // A connection that is closed without a word is a refusal too.
-        Verdict::Refuse { status, after } => {
-            (passed == after && (refused.is_some() || heard.is_closed), refused == Some(status))
-        }
+    // A connection that is closed without a word is a refusal too.
+    let conduct = conduct(case.verdict, passed, refused.is_some() || heard.is_closed, refused.is_some());
+    let same_status = match case.verdict {
+        Verdict::Accept { .. } => refused.is_none(),
+        Verdict::Refuse { status, .. } => refused == Some(status),
     };
     CaseReport {
         name: case.name.clone(),
@@ -147,10 +169,30 @@ fn judge(case: &Case, heard: &Heard, connections: &[Connection], canary: &str, p
         found: found_in_words(passed, refused, heard.is_closed),
         statuses,
         seen,
-        as_expected,
+        conduct,
         same_status,
         desync,
         unclean: unclean(connections),
+    }
+}
+
+/// `ended`: the connection is closed or was refused something; `refused`: something.
+fn conduct(verdict: Verdict, passed: u64, ended: bool, refused: bool) -> Conduct {
+    match verdict {
+        // What follows an upgrade or CONNECT depends on the upstream's answer, which the corpus does not know.
+        Verdict::Accept { requests, open } if passed > requests => {
+            if open {
+                Conduct::Same
+            } else {
+                Conduct::Laxer
+            }
+        }
+        Verdict::Accept { requests, .. } if passed < requests || refused => Conduct::Stricter,
+        Verdict::Accept { .. } => Conduct::Same,
+        Verdict::Refuse { after, .. } if passed > after => Conduct::Laxer,
+        Verdict::Refuse { after, .. } if passed < after => Conduct::Stricter,
+        Verdict::Refuse { .. } if ended => Conduct::Same,
+        Verdict::Refuse { .. } => Conduct::Waits,
     }
 }
 
@@ -215,14 +257,14 @@ mod tests {
         let accept = Verdict::Accept { requests: 1, open: false };
         let connections = upstream(b"GET /a HTTP/1.1\r\nHost: a\r\n\r\n", &["GET /a"]);
         let report = judged(accept, vec![answer(200, Some("GET /a"))], &connections);
-        assert!(report.as_expected && report.desync.is_none() && report.unclean.is_none(), "{report:?}");
+        assert!(report.conduct == Conduct::Same && report.desync.is_none() && report.unclean.is_none(), "{report:?}");
     }
 
     #[test]
     fn a_refusal_that_let_nothing_through_is_as_expected() {
         let refuse = Verdict::Refuse { status: 400, after: 0 };
         let report = judged(refuse, vec![answer(501, None)], &upstream(b"", &[]));
-        assert!(report.as_expected && !report.same_status && report.desync.is_none(), "{report:?}");
+        assert!(report.conduct == Conduct::Same && !report.same_status && report.desync.is_none(), "{report:?}");
         assert_eq!((report.expected.as_str(), report.found.as_str()), ("refused with 400", "refused with 501"));
     }
 
@@ -232,7 +274,25 @@ mod tests {
         let two = b"POST /a HTTP/1.1\r\nContent-Length: 0\r\n\r\nGET /smuggled HTTP/1.1\r\n\r\n";
         let connections = upstream(two, &["POST /a", "GET /smuggled"]);
         let report = judged(refuse, vec![answer(200, Some("POST /a"))], &connections);
-        assert!(report.desync.is_some() && !report.as_expected, "{report:?}");
+        assert!(report.desync.is_some() && report.conduct == Conduct::Laxer, "{report:?}");
+    }
+
+    #[test]
+    fn who_refuses_more_is_stricter_and_who_says_nothing_waits() {
+        let accept = |requests, open| Verdict::Accept { requests, open };
+        let refuse = Verdict::Refuse { status: 400, after: 1 };
+        for (verdict, passed, ended, refused, expected) in [
+            (accept(1, false), 0, true, true, Conduct::Stricter),
+            (accept(1, false), 2, false, false, Conduct::Laxer),
+            (accept(1, true), 2, false, false, Conduct::Same),
+            (accept(1, true), 1, true, true, Conduct::Stricter),
+            (refuse, 1, true, false, Conduct::Same),
+            (refuse, 1, false, false, Conduct::Waits),
+            (refuse, 0, true, true, Conduct::Stricter),
+            (refuse, 2, true, true, Conduct::Laxer),
+        ] {
+            assert_eq!(conduct(verdict, passed, ended, refused), expected, "{verdict:?}, {passed} passed");
+        }
     }
 
     #[test]
