@@ -52,13 +52,15 @@ pub(crate) async fn forward(
     let route = &settings.config.routes[admission.route];
     let mut story = Story::default();
     let pass = match enter(connection, admission, route, &mut parts).await {
-        Ok(pass) => pass,
+        Ok((pass, waited)) => {
+            story.queued = waited;
+            pass
+        }
         Err(rejection) => {
             story.rejected = Some(rejection);
             return Answer { response: refuse::rejected(&rejection), pass: None, story };
         }
     };
-    story.queued = pass.as_ref().map_or(Duration::ZERO, |pass| pass.waited);
     let Ok(upgrade) = headers::strip_request(&mut parts.headers) else {
         let response =
             refuse::plain(StatusCode::BAD_REQUEST, "http_request_error", "Connection lists too many options.");
@@ -96,22 +98,33 @@ pub(crate) async fn forward(
     }
 }
 
-/// Waits for leave of the route's gate, and tells the upstream how long that took if it wants to know.
+/// Waits for leave of the route's gate, and tells the upstream how long that took if it wants to know. What is to be
+/// left at the request's end, and the wait.
 async fn enter(
     connection: &Connection,
     admission: &Admission,
     route: &Route,
     parts: &mut Parts,
-) -> Result<Option<Pass>, Rejection> {
+) -> Result<(Option<Pass>, Duration), Rejection> {
     let gate = &admission.settings.route_gates[admission.route];
-    let (Some(gate), Some(rule)) = (gate, &route.rate_limit) else { return Ok(None) };
+    let (Some(gate), Some(rule)) = (gate, &route.rate_limit) else { return Ok((None, Duration::ZERO)) };
     let client = service::client_of(connection, &admission.settings, parts);
-    let pass = gate.enter(client).await?;
-    if let Some(name) = rule.header.as_ref().filter(|_| !pass.waited.is_zero()) {
-        let millis = u64::try_from(pass.waited.as_millis()).unwrap_or(u64::MAX);
-        parts.headers.insert(name.clone(), HeaderValue::from(millis));
+    let (pass, waited) = if rule.connections {
+        (None, connection.tracked.enter(gate, client).await?)
+    } else {
+        let pass = gate.enter(client).await?;
+        let waited = pass.waited;
+        (Some(pass), waited)
+    };
+    if let Some(name) = &rule.header {
+        // Only the proxy knows how long it was: what a client says of it is worth nothing.
+        parts.headers.remove(name);
+        if !waited.is_zero() {
+            let millis = u64::try_from(waited.as_millis()).unwrap_or(u64::MAX);
+            parts.headers.insert(name.clone(), HeaderValue::from(millis));
+        }
     }
-    Ok(Some(pass))
+    Ok((pass, waited))
 }
 
 /// What the upstream is asked for, in the form that the method wants.

@@ -3,7 +3,9 @@
 //! Its limits are of the whole proxy, as operators of such limits expect, so this is the one lock that threads of
 //! different cores meet at; only requests of routes that have such a limit do.
 
+use std::cell::RefCell;
 use std::net::IpAddr;
+use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -13,10 +15,13 @@ use hashbrown::HashMap;
 use tidegate_core::Instant;
 use tidegate_core::limit::Limit;
 use tidegate_runtime::clock;
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, OnceCell, oneshot};
 
-use crate::config::{Cidr, RateLimit as Rule};
-use crate::machine::rate_limit::{Cause, Counts, Decision, Output, RateLimit, RateLimitConfig, Rejection};
+use super::thread::Thread;
+use crate::config::RateLimit as Rule;
+use crate::machine::rate_limit::{
+    Access, Cause, Counts, Decision, Lists, Output, RateLimit, RateLimitConfig, Rejection,
+};
 
 /// See the module.
 #[derive(Debug)]
@@ -25,15 +30,18 @@ pub(crate) struct Gate {
     next: AtomicU64,
     /// What it is told apart by.
     pub(crate) name: String,
+    /// Somebody waits, or the next time-out may have moved.
+    queued: Arc<Notify>,
 }
 
 #[derive(Debug)]
 struct State {
     rule: Rule,
-    allow: Vec<Cidr>,
-    deny: Vec<Cidr>,
+    lists: Lists,
     machine: RateLimit,
     waiting: HashMap<u64, oneshot::Sender<Result<Duration, Rejection>>, RandomState>,
+    /// When the driver will look.
+    armed: Option<Instant>,
 }
 
 /// Leave to be inside; dropping it leaves.
@@ -46,21 +54,19 @@ pub(crate) struct Pass {
 
 impl Gate {
     /// A gate where nobody is inside.
-    pub(crate) fn new(name: String, rule: Rule, lists: (Vec<Cidr>, Vec<Cidr>), now: Instant) -> Arc<Self> {
+    pub(crate) fn new(name: String, rule: Rule, lists: Lists, queued: Arc<Notify>, now: Instant) -> Arc<Self> {
         let machine = RateLimit::new(machine_config(&rule), now);
-        let (allow, deny) = lists;
-        let state = State { rule, allow, deny, machine, waiting: HashMap::default() };
-        Arc::new(Self { state: Mutex::new(state), next: AtomicU64::new(1), name })
+        let state = State { rule, lists, machine, waiting: HashMap::default(), armed: None };
+        Arc::new(Self { state: Mutex::new(state), next: AtomicU64::new(1), name, queued })
     }
 
     /// Other limits; who is inside or waits stays.
-    pub(crate) fn reload(&self, rule: Rule, (allow, deny): (Vec<Cidr>, Vec<Cidr>), now: Instant) {
+    pub(crate) fn reload(&self, rule: Rule, lists: Lists, now: Instant) {
         let mut state = self.lock();
         state.machine.set_config(machine_config(&rule), now);
         state.rule = rule;
-        state.allow = allow;
-        state.deny = deny;
-        state.deliver();
+        state.lists = lists;
+        self.tell(&mut state);
     }
 
     /// How often it said what.
@@ -68,13 +74,20 @@ impl Gate {
         self.lock().machine.counts()
     }
 
-    /// Lets those in or go whose time came; called now and then.
+    /// Lets those in or go whose time came.
     pub(crate) fn turn(&self, now: Instant) {
         let mut state = self.lock();
         if !state.waiting.is_empty() {
             state.machine.on_timeout(now);
             state.deliver();
         }
+    }
+
+    /// When to [`turn`](Self::turn) next; whoever asks must do so then.
+    fn next_timeout(&self) -> Option<Instant> {
+        let mut state = self.lock();
+        state.armed = state.machine.next_timeout();
+        state.armed
     }
 
     /// Asks for leave, and waits for it if the rule has a queue. A client that goes away while it waits is forgotten.
@@ -90,12 +103,13 @@ impl Gate {
 
     fn ask(self: &Arc<Self>, client: IpAddr) -> Asked {
         let mut state = self.lock();
-        if state.deny.iter().any(|range| range.contains(client)) {
-            let status = state.rule.error.as_u16();
-            return Asked::Answer(Err(Rejection { cause: Cause::Denied, status, retry_after: None }));
-        }
-        if state.allow.iter().any(|range| range.contains(client)) {
-            return Asked::Answer(Ok(Pass { gate: None, waited: Duration::ZERO }));
+        match state.lists.access(client) {
+            Access::Limited => {}
+            Access::Exempt => return Asked::Answer(Ok(Pass { gate: None, waited: Duration::ZERO })),
+            Access::Denied => {
+                let status = state.rule.error.as_u16();
+                return Asked::Answer(Err(Rejection { cause: Cause::Denied, status, retry_after: None }));
+            }
         }
         // A name for this visit; nothing is ordered by it.
         let id = self.next.fetch_add(1, Ordering::Relaxed);
@@ -110,8 +124,18 @@ impl Gate {
                 Asked::Wait(pass(), receiver)
             }
         };
-        state.deliver();
+        self.tell(&mut state);
         asked
+    }
+
+    /// Tells those who waited what became of them, and the driver if it would look too late for the rest.
+    fn tell(&self, state: &mut State) {
+        state.deliver();
+        let next = state.machine.next_timeout();
+        if next.is_some_and(|next| state.armed.is_none_or(|armed| next < armed)) {
+            state.armed = next;
+            self.queued.notify_one();
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -146,7 +170,71 @@ impl Drop for Pass {
         let mut state = gate.lock();
         state.machine.on_end(id, clock::now());
         state.waiting.remove(&id);
-        state.deliver();
+        gate.tell(&mut state);
+    }
+}
+
+/// Turns the gates of a thread's settings when the time of somebody who waits has come. Never ends; one in the whole
+/// proxy is enough.
+pub(crate) async fn drive(thread: Rc<Thread>) {
+    // Nobody waits: until somebody does, there is nothing to look at.
+    const NEVER: Duration = Duration::from_hours(1);
+    loop {
+        let settings = thread.settings();
+        let next = settings.gates.iter().filter_map(|gate| gate.next_timeout()).min();
+        tokio::select! {
+            () = tokio::time::sleep(next.map_or(NEVER, |next| next - clock::now())) => {}
+            () = settings.gates_queued.notified() => continue,
+        }
+        let now = clock::now();
+        settings.gates.iter().for_each(|gate| gate.turn(now));
+    }
+}
+
+/// The gates that count a connection once, whatever number of requests it sends.
+#[derive(Debug, Default)]
+pub(crate) struct Tracked(RefCell<Vec<(Arc<Gate>, Inside)>>);
+
+/// Leave that one request gets for all of a connection's.
+type Inside = Rc<OnceCell<Pass>>;
+
+impl Tracked {
+    /// What was taken along from another thread.
+    pub(crate) fn new(passes: Vec<Pass>) -> Self {
+        let inside = |pass: Pass| {
+            let gate = Arc::clone(&pass.gate.as_ref()?.0);
+            Some((gate, Rc::new(OnceCell::new_with(Some(pass)))))
+        };
+        Self(RefCell::new(passes.into_iter().filter_map(inside).collect()))
+    }
+
+    /// Asks for leave if the connection is not inside yet, and waits for it; how long that took. Requests that come
+    /// together wait for the same leave.
+    pub(crate) async fn enter(&self, gate: &Arc<Gate>, client: IpAddr) -> Result<Duration, Rejection> {
+        let cell = {
+            let mut all = self.0.borrow_mut();
+            if let Some((_, cell)) = all.iter().find(|(other, _)| Arc::ptr_eq(other, gate)) {
+                Rc::clone(cell)
+            } else {
+                let cell = Rc::default();
+                all.push((Arc::clone(gate), Rc::clone(&cell)));
+                cell
+            }
+        };
+        let mut waited = Duration::ZERO;
+        let enter = async {
+            let pass = gate.enter(client).await?;
+            waited = pass.waited;
+            Ok(pass)
+        };
+        cell.get_or_try_init(|| enter).await?;
+        Ok(waited)
+    }
+
+    /// What goes along to another thread; only while no request waits.
+    pub(crate) fn take(&self) -> Vec<Pass> {
+        let passes = self.0.take().into_iter();
+        passes.filter_map(|(_, cell)| Rc::try_unwrap(cell).ok().and_then(OnceCell::into_inner)).collect()
     }
 }
 

@@ -3,11 +3,12 @@
 //! What is read here is kept and given to whoever goes on; a client notices nothing. A tenant that is refused costs an
 //! accept, a read, a decision and a close.
 
+use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
-use std::pin::pin;
 use std::rc::Rc;
+use std::task::Poll;
 use std::time::Duration;
 
 use rustix::net::RecvFlags;
@@ -16,7 +17,7 @@ use tokio::net::TcpStream;
 use tokio::task::spawn_local;
 
 use super::account::Account;
-use super::gate::Pass;
+use super::gate::{Gate, Pass};
 use super::lane::{Fresh, Handover};
 use super::limiter::{Cause, Refusal, Stage, Tenant, Verdict};
 use super::meter::{self, Metered};
@@ -72,11 +73,16 @@ pub(crate) fn meet(thread: &Rc<Thread>, accepted: Accepted, scratch: &mut [u8]) 
     let bytes = &scratch[..read];
     match look(thread, accepted.place, bytes) {
         Look::Bad => thread.count(Total::Malformed),
-        Look::Known(known) if thread.settings().sni_gate(known.origin.sni.as_deref()).is_none() => {
+        Look::Known(known) if gate_of(thread, &known.origin).is_none() => {
             decide(thread, accepted.socket, known, bytes, None);
         }
         _ => wait(thread, accepted, bytes.to_vec()),
     }
+}
+
+/// The gate before connections like this one, if there is one. Without TLS there is no name to have a rule for.
+fn gate_of(thread: &Thread, origin: &Origin) -> Option<std::sync::Arc<Gate>> {
+    origin.tls.then(|| thread.settings().sni_gate(origin.sni.as_deref()).cloned()).flatten()
 }
 
 /// Waits for the rest of the first bytes, and then at the gate for that name if there is one.
@@ -84,51 +90,74 @@ fn wait(thread: &Rc<Thread>, accepted: Accepted, bytes: Vec<u8>) {
     let account = Account::open(std::sync::Arc::clone(&thread.limiter), Tenant::OTHER);
     let thread = Rc::clone(thread);
     spawn_local(Metered::new(account, async move {
-        let patience = thread.settings().config.timeouts.client_hello;
-        let timer = thread.timers.timer();
-        timer.set(meter::now() + patience);
-        let waiting = wait_for(&thread, accepted, bytes);
-        let mut waiting = pin!(waiting);
-        std::future::poll_fn(|context| {
-            if waiting.as_mut().poll(context).is_ready() {
-                return std::task::Poll::Ready(());
-            }
-            timer.poll(context).map(|()| thread.count(Total::TimedOut))
-        })
-        .await;
+        let Accepted { socket, place } = accepted;
+        let Ok(stream) = TcpStream::from_std(socket.into()) else { return };
+        let mut bytes = bytes;
+        let Some(known) = rest(&thread, &stream, place, &mut bytes).await else { return };
+        let mut pass = None;
+        if let Some(gate) = gate_of(&thread, &known.origin) {
+            let entered = tokio::select! {
+                entered = gate.enter(known.origin.client.ip()) => entered,
+                () = gone(&stream, &mut bytes) => return,
+            };
+            let Ok(entered) = entered else {
+                thread.count(Total::RefusedAtHello);
+                return close(&thread, stream.as_fd());
+            };
+            pass = Some(entered);
+        }
+        let Ok(socket) = stream.into_std() else { return };
+        decide(&thread, socket.into(), known, &bytes, pass);
     }));
 }
 
-async fn wait_for(thread: &Rc<Thread>, accepted: Accepted, mut bytes: Vec<u8>) {
-    let Accepted { socket, place } = accepted;
-    let Ok(stream) = TcpStream::from_std(socket.into()) else { return };
-    let known = loop {
-        match look(thread, place, &bytes) {
-            Look::Known(known) => break known,
-            Look::Bad => return thread.count(Total::Malformed),
-            Look::More if bytes.len() >= FIRST_BYTES_MAX => return thread.count(Total::Malformed),
-            Look::More => {}
+/// Reads until the first bytes are whole; `None` if they are bad, or do not come in time.
+async fn rest(thread: &Rc<Thread>, stream: &TcpStream, place: Place, bytes: &mut Vec<u8>) -> Option<Known> {
+    let timer = thread.timers.timer();
+    timer.set(meter::now() + thread.settings().config.timeouts.client_hello);
+    loop {
+        match look(thread, place, bytes) {
+            Look::Known(known) => return Some(known),
+            Look::More if bytes.len() < FIRST_BYTES_MAX => {}
+            Look::More | Look::Bad => {
+                thread.count(Total::Malformed);
+                return None;
+            }
         }
+        let readable = poll_fn(|context| match stream.poll_read_ready(context) {
+            Poll::Pending => timer.poll(context).map(|()| None),
+            Poll::Ready(ready) => Poll::Ready(Some(ready)),
+        });
+        match readable.await {
+            Some(Ok(())) => {}
+            Some(Err(_)) => return None,
+            None => {
+                thread.count(Total::TimedOut);
+                return None;
+            }
+        }
+        match stream.try_read_buf(bytes) {
+            Ok(0) => return None,
+            Err(error) if error.kind() != io::ErrorKind::WouldBlock => return None,
+            _ => {}
+        }
+    }
+}
+
+/// Ends when the client has closed: then it need not wait any longer.
+async fn gone(stream: &TcpStream, bytes: &mut Vec<u8>) {
+    while bytes.len() < FIRST_BYTES_MAX {
         if stream.readable().await.is_err() {
             return;
         }
-        match stream.try_read_buf(&mut bytes) {
+        match stream.try_read_buf(bytes) {
             Ok(0) => return,
             Err(error) if error.kind() != io::ErrorKind::WouldBlock => return,
             _ => {}
         }
-    };
-    let gate = thread.settings().sni_gate(known.origin.sni.as_deref()).cloned();
-    let mut pass = None;
-    if let Some(gate) = gate {
-        let Ok(entered) = gate.enter(known.origin.client.ip()).await else {
-            thread.count(Total::RefusedAtHello);
-            return close(thread, stream.as_fd());
-        };
-        pass = Some(entered);
     }
-    let Ok(socket) = stream.into_std() else { return };
-    decide(thread, socket.into(), known, &bytes, pass);
+    // It sends more than anybody does before he is answered; whether it closes will show later.
+    std::future::pending::<()>().await;
 }
 
 /// What the first bytes at `place` say.

@@ -50,6 +50,8 @@ pub(crate) struct Moved {
     pub(crate) tenant: super::limiter::Tenant,
     pub(crate) charged: Charged,
     pub(crate) pass: Option<Pass>,
+    /// Leave of the routes' gates that count connections.
+    pub(crate) tracked: Vec<Pass>,
 }
 
 /// Serves what comes from the other lane.

@@ -51,7 +51,7 @@ pub(crate) fn begin(thread: &Rc<Thread>, fresh: Fresh) {
         let Ok(stream) = TcpStream::from_std(socket) else { return };
         // Answers are written whole: waiting for more would only add delay.
         let _ = stream.set_nodelay(true);
-        let connection = Connection::new(thread, Rc::clone(&account), origin, pass);
+        let connection = Connection::new(thread, Rc::clone(&account), origin, pass, Vec::new());
         if connection.origin.tls {
             secure(&connection, stream, &early).await;
         } else {
@@ -64,13 +64,13 @@ pub(crate) fn begin(thread: &Rc<Thread>, fresh: Fresh) {
 
 /// Serves a connection that another lane served before.
 fn go_on(thread: &Rc<Thread>, moved: Moved) {
-    let Moved { parts, origin, early, tenant, charged, pass } = moved;
+    let Moved { parts, origin, early, tenant, charged, pass, tracked } = moved;
     let account = Account::open(Arc::clone(&thread.limiter), tenant);
     account.holds(1, if origin.tls { HELD_TLS } else { HELD_PLAIN });
     let thread = Rc::clone(thread);
     spawn_local(Metered::new(Rc::clone(&account), async move {
         let Ok(transport) = Transport::assemble(parts, BytesMut::new(), Rc::clone(&account)) else { return };
-        let connection = Connection::new(thread, account, origin, pass);
+        let connection = Connection::new(thread, account, origin, pass, tracked);
         http1(&connection, transport, early, Some(charged)).await;
     }));
 }
@@ -150,6 +150,7 @@ async fn http1(connection: &Rc<Connection>, transport: Transport, early: BytesMu
         tenant: connection.account.tenant(),
         charged,
         pass: connection.pass.take(),
+        tracked: connection.tracked.take(),
     };
     // What is held goes along: the other lane's account gives it back.
     connection.account.forget_held();

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use hashbrown::HashMap;
 use http::HeaderValue;
 use tidegate_core::Instant;
 use tidegate_wire::http1::Limits as HttpLimits;
+use tokio::sync::Notify;
 
 use super::gate::Gate;
 use super::limiter::NeighboursConfig;
@@ -13,6 +13,7 @@ use super::tls::{self, Certificates};
 use crate::config::{Amount, Cidr, Config, RateLimit, Routes, SniRule, Tenancy};
 use crate::error::ProxyError;
 use crate::machine::neighbours::{Capacity, Mode};
+use crate::machine::rate_limit::{Lists, PrefixSet, Selector, Selectors};
 
 /// What is in force from one reload to the next.
 #[derive(Debug)]
@@ -24,10 +25,12 @@ pub(crate) struct Settings {
     pub(crate) tenant_header: Option<http::HeaderName>,
     /// Of each route, the gate before its requests.
     pub(crate) route_gates: Vec<Option<Arc<Gate>>>,
-    /// By name in the `ClientHello`, the gate before its connections.
-    sni_gates: HashMap<String, Arc<Gate>, foldhash::fast::RandomState>,
-    /// Before connections with any other name.
-    sni_default: Option<Arc<Gate>>,
+    /// Names in the `ClientHello` that have a gate.
+    sni: Selectors,
+    /// Of each of them, the gate before its connections.
+    sni_gates: Vec<Arc<Gate>>,
+    /// Told when somebody begins to wait at a gate.
+    pub(crate) gates_queued: Arc<Notify>,
     /// All of them once, for metrics and timers.
     pub(crate) gates: Vec<Arc<Gate>>,
     /// For each listener with TLS.
@@ -42,17 +45,14 @@ impl Settings {
     pub(crate) fn new(config: Config, before: Option<&Self>, now: Instant) -> Result<Arc<Self>, ProxyError> {
         let certificates = Certificates::load(&config.certificates)?;
         let tls = tls::server_configs(&config, &certificates, before);
-        let mut gates = Gates { before, config: &config, all: Vec::new(), now };
+        let gates_queued = before.map(|before| Arc::clone(&before.gates_queued)).unwrap_or_default();
+        let mut gates = Gates { before, config: &config, all: Vec::new(), queued: &gates_queued, now };
         let route_gates: Vec<_> = config
             .routes
             .iter()
             .map(|route| route.rate_limit.as_ref().map(|rule| gates.named(&format!("route {}", route.name), rule)))
             .collect();
-        let mut sni_gates = HashMap::default();
-        let mut sni_default = None;
-        for rule in &config.sni {
-            gates.sni(rule, &mut sni_gates, &mut sni_default);
-        }
+        let (selectors, sni_gates) = config.sni.iter().flat_map(|rule| gates.sni(rule)).unzip();
         let http = HttpLimits {
             head_bytes: config.http.max_head,
             request_line_bytes: config.http.max_head.min(16 * 1024),
@@ -69,8 +69,9 @@ impl Settings {
             tenancy,
             tenant_header,
             route_gates,
+            sni: Selectors::new(selectors),
             sni_gates,
-            sni_default,
+            gates_queued,
             gates,
             tls,
             http,
@@ -81,7 +82,7 @@ impl Settings {
 
     /// The gate before connections that ask for `sni`.
     pub(crate) fn sni_gate(&self, sni: Option<&str>) -> Option<&Arc<Gate>> {
-        sni.and_then(|name| self.sni_gates.get(name)).or(self.sni_default.as_ref())
+        self.sni.find(sni).map(|place| &self.sni_gates[place])
     }
 
     /// The limiter's settings for one of the cores.
@@ -118,47 +119,41 @@ struct Gates<'a> {
     before: Option<&'a Settings>,
     config: &'a Config,
     all: Vec<Arc<Gate>>,
+    queued: &'a Arc<Notify>,
     now: Instant,
 }
 
 impl Gates<'_> {
     fn named(&mut self, name: &str, rule: &RateLimit) -> Arc<Gate> {
-        let lists = (self.ranges(&rule.allow), self.ranges(&rule.deny));
+        let lists = Lists { allow: self.ranges(&rule.allow), deny: self.ranges(&rule.deny) };
         let old = self.before.and_then(|before| before.gates.iter().find(|gate| gate.name == name));
         let gate = match old {
             Some(old) => {
                 old.reload(rule.clone(), lists, self.now);
                 Arc::clone(old)
             }
-            None => Gate::new(name.to_owned(), rule.clone(), lists, self.now),
+            None => Gate::new(name.to_owned(), rule.clone(), lists, Arc::clone(self.queued), self.now),
         };
         self.all.push(Arc::clone(&gate));
         gate
     }
 
-    fn sni(
-        &mut self,
-        rule: &SniRule,
-        by_name: &mut HashMap<String, Arc<Gate>, foldhash::fast::RandomState>,
-        default: &mut Option<Arc<Gate>>,
-    ) {
-        let mut first = None;
+    /// One gate for each name of the rule; aliases share that of the first.
+    fn sni(&mut self, rule: &SniRule) -> Vec<(Selector, Arc<Gate>)> {
+        let mut all = Vec::new();
+        let mut aliases = rule.aliases.clone();
         for name in &rule.names {
-            let gate = self.named(&format!("sni {name}"), &rule.rate_limit);
-            first.get_or_insert_with(|| Arc::clone(&gate));
-            by_name.insert(name.clone(), gate);
-        }
-        for alias in &rule.aliases {
-            if let Some(gate) = &first {
-                by_name.insert(alias.clone(), Arc::clone(gate));
-            }
+            let selector = Selector { name: name.clone(), aliases: std::mem::take(&mut aliases), default: false };
+            all.push((selector, self.named(&format!("sni {name}"), &rule.rate_limit)));
         }
         if rule.default {
-            *default = Some(self.named("sni *", &rule.rate_limit));
+            let selector = Selector { name: String::new(), aliases, default: true };
+            all.push((selector, self.named("sni *", &rule.rate_limit)));
         }
+        all
     }
 
-    fn ranges(&self, names: &[String]) -> Vec<Cidr> {
-        names.iter().filter_map(|name| self.config.lists.get(name)).flatten().copied().collect()
+    fn ranges(&self, names: &[String]) -> PrefixSet {
+        names.iter().filter_map(|name| self.config.lists.get(name)).flatten().map(Cidr::prefix).collect()
     }
 }

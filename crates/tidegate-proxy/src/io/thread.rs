@@ -142,6 +142,8 @@ pub(crate) struct Connection {
     pub(crate) address: HeaderValue,
     /// The gate of a rule for this name in the `ClientHello`; left when the connection ends.
     pub(crate) pass: RefCell<Option<super::gate::Pass>>,
+    /// The gates of routes that count connections; left when the connection ends.
+    pub(crate) tracked: super::gate::Tracked,
     /// Requests on it so far.
     pub(crate) requests: Cell<u64>,
     /// When its tenant last went beyond its share.
@@ -168,18 +170,20 @@ pub(crate) struct Origin {
 }
 
 impl Connection {
-    /// `origin` on `thread`, paid for by `account`.
+    /// `origin` on `thread`, paid for by `account`; inside the gates of `pass` and `tracked`.
     pub(crate) fn new(
         thread: Rc<Thread>,
         account: Rc<Account>,
         origin: Origin,
         pass: Option<super::gate::Pass>,
+        tracked: Vec<super::gate::Pass>,
     ) -> Rc<Self> {
         thread.connections.set(thread.connections.get() + 1);
         let address = address_value(origin.client.ip());
         let overflowed = Cell::new(meter::now());
         let pass = RefCell::new(pass);
-        Rc::new(Self { thread, account, origin, address, pass, requests: Cell::new(0), overflowed })
+        let tracked = super::gate::Tracked::new(tracked);
+        Rc::new(Self { thread, account, origin, address, pass, tracked, requests: Cell::new(0), overflowed })
     }
 
     /// Whether it should go to `lane`, where its tenant's work is now done.

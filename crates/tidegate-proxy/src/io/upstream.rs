@@ -28,8 +28,8 @@ use tokio::sync::{Notify, oneshot, watch};
 
 pub(crate) use checks::{Checks, Verdicts};
 pub(crate) use endpoint::{Announced, ConnectError};
-pub(crate) use idle::Keep;
 pub(crate) use http2::Leased;
+pub(crate) use idle::Keep;
 pub(crate) use lease::Lease;
 pub(crate) use send::{Outbound, SendError};
 pub(crate) use settings::{Part, Settings};
@@ -152,7 +152,9 @@ impl<C: Keep> Upstreams<C> {
                 upstream.with_pool(|pool, rng| pool.on_timeout(rng, now));
             }
             if now >= sweep {
-                all.iter().for_each(|upstream| upstream.state.borrow_mut().idle.sweep(now));
+                for upstream in &all {
+                    upstream.state.borrow_mut().idle.sweep(now);
+                }
                 sweep = now + SWEEP;
             }
         }

@@ -23,7 +23,7 @@ use super::spool::Spool;
 use super::thread::{Counts, InForce, Shared, Thread};
 use super::timers::{TICK, Timers};
 use super::upstream::{self, Part, Upstreams, Verdicts};
-use super::{accept, meter};
+use super::{accept, gate, meter};
 
 /// Tasks that run before the sockets are looked at again. A handshake is a task of up to a millisecond, and the next
 /// connection should not wait behind dozens of them.
@@ -126,6 +126,9 @@ async fn serve(start: Start) -> io::Result<()> {
         counts: RefCell::new(Counts::default()),
     });
     spawn_local(upstreams.drive());
+    if start.index == 0 {
+        spawn_local(gate::drive(Rc::clone(&thread)));
+    }
     if let Some(from) = start.from_other {
         spawn_local(lane::receive(Rc::clone(&thread), from));
     }
@@ -227,12 +230,11 @@ impl Ticker {
 
     /// Turns the limiter, in slices between which requests run, and the gates.
     async fn limits(&self, now: Instant, round: &mut Round) {
-        if self.index == 0 {
+        if now >= round.at + ROUND {
+            // The driver does it in time; but its thread may end before the others when the proxy drains.
             for gate in &self.thread.settings().gates {
                 gate.turn(now);
             }
-        }
-        if now >= round.at + ROUND {
             let idle_ns = meter::idle_ns();
             let overflow_ns = self.overflow_cpu.load(Ordering::Relaxed);
             let parked = idle_ns.saturating_sub(round.idle_ns);

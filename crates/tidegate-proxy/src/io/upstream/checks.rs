@@ -44,7 +44,8 @@ impl Verdicts {
 /// The checks of all servers. Runs on one thread; dropping it ends them.
 #[derive(Debug)]
 pub(crate) struct Checks {
-    tasks: JoinSet<()>,
+    /// Ended when it is dropped.
+    _tasks: JoinSet<()>,
 }
 
 impl Checks {
@@ -79,12 +80,7 @@ impl Checks {
                 tasks.spawn_local(check.run(rng.split()));
             }
         }
-        Self { tasks }
-    }
-
-    /// Servers that are asked.
-    pub(crate) fn len(&self) -> usize {
-        self.tasks.len()
+        Self { _tasks: tasks }
     }
 }
 
@@ -134,12 +130,10 @@ struct Unwell;
 
 async fn ask_http1(stream: TcpStream, request: Request<Empty<Bytes>>) -> hyper::Result<StatusCode> {
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-    // The check needs the answer's head only; the connection is dropped with it.
-    tokio::select! {
-        biased;
-        answer = sender.send_request(request) => Ok(answer?.status()),
-        ended = connection => { ended?; sender.ready().await?; Ok(StatusCode::BAD_GATEWAY) }
-    }
+    let mut driver = JoinSet::new();
+    driver.spawn_local(async { drop(connection.await) });
+    // The check needs the answer's head only; the connection ends with it.
+    Ok(sender.send_request(request).await?.status())
 }
 
 async fn ask_http2(stream: TcpStream, mut request: Request<Empty<Bytes>>) -> hyper::Result<StatusCode> {
@@ -151,9 +145,7 @@ async fn ask_http2(stream: TcpStream, mut request: Request<Empty<Bytes>>) -> hyp
         *request.uri_mut() = target;
     }
     let (mut sender, connection) = http2::handshake(Local, TokioIo::new(stream)).await?;
-    tokio::select! {
-        biased;
-        answer = sender.send_request(request) => Ok(answer?.status()),
-        ended = connection => { ended?; sender.ready().await?; Ok(StatusCode::BAD_GATEWAY) }
-    }
+    let mut driver = JoinSet::new();
+    driver.spawn_local(async { drop(connection.await) });
+    Ok(sender.send_request(request).await?.status())
 }

@@ -30,7 +30,7 @@ pub(crate) struct Announced {
     pub(crate) source: SocketAddr,
     /// Where it connected to.
     pub(crate) destination: SocketAddr,
-    /// The name that it asked for in its ClientHello.
+    /// The name that it asked for in its `ClientHello`.
     pub(crate) authority: Option<Rc<str>>,
 }
 

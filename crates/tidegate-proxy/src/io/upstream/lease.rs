@@ -29,12 +29,7 @@ pub(super) struct HandedOver {
 }
 
 impl<C: Keep> Lease<C> {
-    pub(super) fn new(
-        upstream: Rc<Upstream<C>>,
-        server: usize,
-        tried: Tried,
-        announced: Option<Announced>,
-    ) -> Self {
+    pub(super) fn new(upstream: Rc<Upstream<C>>, server: usize, tried: Tried, announced: Option<Announced>) -> Self {
         Self { upstream, server, tried, announced, handed_over: false }
     }
 
@@ -60,7 +55,8 @@ impl<C: Keep> Lease<C> {
         let endpoint = &self.upstream.endpoints[self.server];
         let preface = self.announced.as_ref().map(|announced| announced.header(settings.announce)).unwrap_or_default();
         let connected = endpoint.connect(&preface, settings.connect_timeout).await;
-        if connected.is_err() {
+        if let Err(error) = &connected {
+            tracing::debug!(upstream = settings.name, server = %self.server(), %error, "no connection");
             self.fail();
         }
         connected

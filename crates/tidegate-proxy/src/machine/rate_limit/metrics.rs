@@ -75,12 +75,8 @@ mod tests {
 
     #[test]
     fn names_are_those_of_the_plugin() {
-        let name = MetricName {
-            prefix: "plugin.rate_limiter",
-            scope: Scope::Sni,
-            tag: "www.example.com",
-            metric: "queued",
-        };
+        let name =
+            MetricName { prefix: "plugin.rate_limiter", scope: Scope::Sni, tag: "www.example.com", metric: "queued" };
         assert_eq!(name.to_string(), "plugin.rate_limiter.sni.www.example.com.queued");
         assert_eq!(MetricName { scope: Scope::Remap, ..name }.to_string().matches(".remap.").count(), 1);
     }

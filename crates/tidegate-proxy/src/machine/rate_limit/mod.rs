@@ -18,7 +18,7 @@ pub mod selector;
 pub use limiter::{Cause, Decision, Ended, Output, RateLimit, RateLimitConfig, Rejection};
 pub use metrics::{Counts, MetricName, Scope};
 pub use prefixes::{Prefix, PrefixSet};
-pub use selector::{Access, Selector, Selectors};
+pub use selector::{Access, Lists, Selector, Selectors};
 
 #[cfg(test)]
 mod tests;

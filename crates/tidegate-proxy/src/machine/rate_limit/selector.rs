@@ -16,6 +16,11 @@ pub struct Selector {
     pub aliases: Vec<String>,
     /// Takes everybody whose name no selector has, and those who name none. The plugin writes `*` or `default`.
     pub default: bool,
+}
+
+/// Addresses that a limiter treats apart from all others.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Lists {
     /// Clients that pass without being counted.
     pub allow: PrefixSet,
     /// Clients that are always refused.
@@ -33,7 +38,7 @@ pub enum Access {
     Denied,
 }
 
-impl Selector {
+impl Lists {
     /// What the lists say of `address`. An address on both lists is refused: an allowed range may have a hole.
     #[must_use]
     pub fn access(&self, address: IpAddr) -> Access {
@@ -130,13 +135,12 @@ mod tests {
     #[test]
     fn a_hole_in_an_allowed_range_is_refused() {
         let range = |network: &str, bits| Prefix::new(network.parse().unwrap(), bits).unwrap();
-        let selector = Selector {
+        let lists = Lists {
             allow: [range("10.0.0.0", 8)].into_iter().collect(),
             deny: [range("10.6.6.6", 32)].into_iter().collect(),
-            ..Selector::default()
         };
-        assert_eq!(selector.access("10.1.1.1".parse().unwrap()), Access::Exempt);
-        assert_eq!(selector.access("10.6.6.6".parse().unwrap()), Access::Denied);
-        assert_eq!(selector.access("11.0.0.1".parse().unwrap()), Access::Limited);
+        assert_eq!(lists.access("10.1.1.1".parse().unwrap()), Access::Exempt);
+        assert_eq!(lists.access("10.6.6.6".parse().unwrap()), Access::Denied);
+        assert_eq!(lists.access("11.0.0.1".parse().unwrap()), Access::Limited);
     }
 }

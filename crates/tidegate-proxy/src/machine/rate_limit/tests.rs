@@ -86,7 +86,10 @@ mod options {
         limiter.on_timeout(at(57).minus_nanos(1));
         assert_eq!(outputs(&mut limiter), []);
         limiter.on_timeout(at(57));
-        assert!(matches!(outputs(&mut limiter)[..], [Output::Expire { id: 1, rejection: Rejection { cause: Cause::Age, .. } }]));
+        assert!(matches!(
+            outputs(&mut limiter)[..],
+            [Output::Expire { id: 1, rejection: Rejection { cause: Cause::Age, .. } }]
+        ));
     }
 
     #[test]
@@ -171,8 +174,7 @@ mod options {
         limiter.on_end(0, at(5));
         limiter.on_timeout(at(10));
         let counts = limiter.counts();
-        let expected =
-            Counts { admitted: 1, queued: 2, rejected: 1, expired: 1, resumed: 1, active: 1, queue: 0 };
+        let expected = Counts { admitted: 1, queued: 2, rejected: 1, expired: 1, resumed: 1, active: 1, queue: 0 };
         assert_eq!(counts, expected);
     }
 
@@ -246,8 +248,8 @@ mod not_as_in_the_plugin {
     fn who_is_allowed_passes() {
         // There, a client on the exclusion list is refused.
         let allow = [Prefix::new("10.0.0.0".parse().unwrap(), 8).unwrap()].into_iter().collect();
-        let selector = Selector { allow, ..Selector::default() };
-        assert_eq!(selector.access("10.9.8.7".parse().unwrap()), Access::Exempt);
+        let lists = Lists { allow, ..Lists::default() };
+        assert_eq!(lists.access("10.9.8.7".parse().unwrap()), Access::Exempt);
     }
 
     #[test]

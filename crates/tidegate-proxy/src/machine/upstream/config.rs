@@ -76,12 +76,7 @@ pub struct PassiveConfig {
 
 impl Default for PassiveConfig {
     fn default() -> Self {
-        Self {
-            failures: 5,
-            ejection: Duration::from_secs(10),
-            max_ejection: Duration::from_mins(5),
-            max_ejected: 0.5,
-        }
+        Self { failures: 5, ejection: Duration::from_secs(10), max_ejection: Duration::from_mins(5), max_ejected: 0.5 }
     }
 }
 

@@ -92,7 +92,10 @@ fn a_retry_goes_where_it_has_not_been() {
         assert_eq!(fixture.pool.acquire(1, tried, &mut fixture.rng, at(0)), Acquire::Start(1));
     }
     let tried = tried.and(1);
-    assert!(matches!(fixture.pool.acquire(1, tried, &mut fixture.rng, at(0)), Acquire::Start(_)), "rather twice than never");
+    assert!(
+        matches!(fixture.pool.acquire(1, tried, &mut fixture.rng, at(0)), Acquire::Start(_)),
+        "rather twice than never"
+    );
 }
 
 #[test]
