@@ -451,10 +451,13 @@ fn first_cost(resource: Resource) -> u64 {
 }
 
 fn terms(config: &NeighboursConfig) -> Terms {
+    let nanos = tidegate_core::time::nanos;
+    let tick_ns = nanos(config.tick).clamp(1_000_000, 10_000_000_000);
+    let idle_ticks = nanos(config.idle_after) / tick_ns;
     Terms {
-        tick: config.tick.clamp(Duration::from_millis(1), Duration::from_secs(10)),
-        burst: config.burst.min(Duration::from_secs(10)),
-        idle_after: config.idle_after,
+        tick_ns,
+        burst_ns: nanos(config.burst).min(10_000_000_000),
+        idle_ticks: u16::try_from(idle_ticks.max(1)).unwrap_or(u16::MAX),
         reserve: config.reserve.clamp(0.0, 0.9),
         newcomers: config.newcomers.clamp(0.0, 0.05),
         headroom: config.headroom.clamp(0.0, 10.0),

@@ -10,7 +10,7 @@
 //! 4. its own bucket as far as that goes and the pool for the rest: everybody who overflows has an equal allowance of it, by weight, and what is left beyond that goes to
 //!    those that use the smallest part of any resource.
 //!
-//! What a bucket cannot hold goes to the pool: unused share is lent within a tick. Every [`tick`](Terms::tick) shares are
+//! What a bucket cannot hold goes to the pool: unused share is lent within a tick. Every tick shares are
 //! set anew by weighted max-min over expected demands ([`rebalance`]).
 //!
 //! In any span t no more is admitted than C·t plus the buckets' depths, and what the pool owes: at most a tick of
@@ -41,8 +41,6 @@ mod rebalance;
 mod settle;
 mod usage;
 
-use core::time::Duration;
-
 use tidegate_core::Instant;
 
 use self::cell::{Age, Cell};
@@ -68,9 +66,10 @@ const COST_MAX: i64 = i64::MAX / 4;
 /// What all resources have in common.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Terms {
-    pub(crate) tick: Duration,
-    pub(crate) burst: Duration,
-    pub(crate) idle_after: Duration,
+    pub(crate) tick_ns: u64,
+    pub(crate) burst_ns: u64,
+    /// Ticks after which a tenant that asked for nothing is forgotten.
+    pub(crate) idle_ticks: u16,
     pub(crate) reserve: f64,
     pub(crate) newcomers: f64,
     pub(crate) headroom: f64,
@@ -227,6 +226,15 @@ impl Overflow {
         if self.capacity.is_none() {
             return Answer::Paid(Pay::Own);
         }
+        // What was minted in the meantime is looked at only when it is needed; every tick does it as well.
+        if cell.level >= amount {
+            return Answer::Paid(Pay::Own);
+        }
+        self.ask_all(id, amount, now)
+    }
+
+    /// Whether the tenant's own bucket pays after all, or somebody else.
+    fn ask_all(&mut self, id: u32, amount: i64, now: Instant) -> Answer {
         self.refill(id, now);
         let cell = &self.cells[id as usize];
         if cell.level >= amount.min(self.depth(cell.share).max(self.piece)) {
@@ -273,7 +281,6 @@ impl Overflow {
             return;
         }
         let amount = self.level_of(cost);
-        let floor = -self.guaranteed_depth(self.cells[id as usize].weight);
         let cell = &mut self.cells[id as usize];
         cell.taken = cell.taken.saturating_add(cost);
         if self.capacity.is_none() {
@@ -282,7 +289,7 @@ impl Overflow {
         match pay {
             Pay::Own => {
                 cell.level -= amount;
-                cell.guaranteed = (cell.guaranteed - amount).max(floor);
+                cell.guaranteed -= amount;
             }
             Pay::Guaranteed => {
                 cell.guaranteed -= amount;
@@ -292,7 +299,7 @@ impl Overflow {
             Pay::Pool => {
                 let rest = amount - cell.level.clamp(0, amount);
                 cell.level -= amount - rest;
-                cell.guaranteed = (cell.guaranteed - (amount - rest)).max(floor);
+                cell.guaranteed -= amount - rest;
                 // What is taken beyond the allowance is not owed to anybody.
                 cell.allowance = (cell.allowance - rest).max(-self.piece);
                 self.pool.level -= rest;
@@ -342,7 +349,7 @@ impl Overflow {
     /// The depth of a bucket that is filled at `rate`.
     #[inline]
     fn depth(&self, rate: u64) -> i64 {
-        let burst = level(rate, nanos(self.terms.burst));
+        let burst = level(rate, self.terms.burst_ns);
         burst.max(level(rate, PATIENCE_NS).min(self.piece * DEEPEST))
     }
 
@@ -355,7 +362,7 @@ impl Overflow {
     #[inline]
     fn allowance_depth(&self, weight: u32) -> i64 {
         let rate = self.allowance.unwrap_or(0).saturating_mul(u64::from(weight));
-        level(rate, 2 * nanos(self.terms.tick)).max(self.piece)
+        level(rate, 2 * self.terms.tick_ns).max(self.piece)
     }
 
     /// `units` as a level.
@@ -373,14 +380,15 @@ impl Overflow {
             return;
         }
         let depth = self.depth(cell.share);
-        let guaranteed = self.guaranteed(cell.weight);
+        let guaranteed = level(self.guaranteed(cell.weight), span);
         let guaranteed_depth = self.guaranteed_depth(cell.weight);
         let allowance = self.allowance.map(|rate| level(rate.saturating_mul(u64::from(cell.weight)), span));
         let allowance_depth = self.allowance_depth(cell.weight);
         let cell = &mut self.cells[id as usize];
         cell.at = now;
         cell.level += level(cell.share, span);
-        cell.guaranteed = (cell.guaranteed + level(guaranteed, span)).min(guaranteed_depth);
+        // Who has a larger share than its part does not owe the difference for long.
+        cell.guaranteed = (cell.guaranteed.max(-guaranteed_depth) + guaranteed).min(guaranteed_depth);
         cell.allowance = allowance.map_or(0, |minted| (cell.allowance + minted).min(allowance_depth));
         let surplus = cell.level - depth;
         if surplus > 0 {
@@ -393,7 +401,8 @@ impl Overflow {
     /// Tells the pool what it is filled with.
     fn share_out_pool(&mut self) {
         let capacity = self.capacity.unwrap_or(0);
-        self.pool.set(self.global(), capacity, self.terms);
+        self.pool.set(capacity, self.terms);
+        self.pool.rate = self.global();
     }
 
     fn set_guarantee(&mut self) {
@@ -407,11 +416,6 @@ impl Overflow {
 #[inline]
 fn level(rate: u64, span_ns: u64) -> i64 {
     signed(rate.saturating_mul(span_ns)).min(COST_MAX)
-}
-
-#[inline]
-fn nanos(span: Duration) -> u64 {
-    tidegate_core::time::nanos(span)
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use tidegate_core::Instant;
 
 use super::number::{float, signed_float, whole};
-use super::{Terms, level, nanos};
+use super::{Terms, level};
 
 /// Unused shares arrive in lumps, once a tick; a pool of so many ticks of the whole capacity loses none of them.
 const TICKS: f64 = 2.5;
@@ -22,8 +22,8 @@ pub(super) struct Pool {
     pub(super) newcomers: i64,
     pub(super) newcomers_depth: i64,
     newcomers_rate: u64,
-    /// Tg: grains per second.
-    rate: i64,
+    /// Tg: grains per second; to be refilled before it is set.
+    pub(super) rate: i64,
     at: Instant,
     /// What came in during this tick, newcomers' part apart.
     pub(super) income: i64,
@@ -34,14 +34,12 @@ impl Pool {
         Self { level: 0, depth: 0, newcomers: 0, newcomers_depth: 0, newcomers_rate: 0, rate: 0, at: now, income: 0 }
     }
 
-    /// Sets what comes in from now on; to be refilled before.
-    pub(super) fn set(&mut self, rate: i64, capacity: u64, terms: Terms) {
-        self.rate = rate;
-        let tick = nanos(terms.tick);
+    /// Sets how deep it is; to be refilled before.
+    pub(super) fn set(&mut self, capacity: u64, terms: Terms) {
         self.newcomers_rate = whole(float(capacity) * terms.newcomers);
         // A second of it: newcomers come together, and rarely.
         self.newcomers_depth = level(self.newcomers_rate, 1_000_000_000);
-        self.depth = level(capacity, whole(float(tick) * TICKS)).max(1);
+        self.depth = level(capacity, whole(float(terms.tick_ns) * TICKS)).max(1);
         self.newcomers = self.newcomers.min(self.newcomers_depth);
         self.level = self.level.min(self.depth);
     }

@@ -38,6 +38,22 @@ enum Step {
     Share { level: Level, short: bool, again: bool },
 }
 
+/// What is the same for all tenants of a pass.
+#[derive(Clone, Copy, Debug)]
+struct Factors {
+    smoothing: Smoothing,
+    /// From amounts of a tick to rates.
+    per: f64,
+    /// From levels to units per second.
+    lent: f64,
+    grains: f64,
+    /// The capacity: more is nobody's demand.
+    most: f64,
+    headroom: f64,
+    /// What of Tg must be left when a share grows.
+    kept: u64,
+}
+
 impl Pass {
     /// From the beginning; the tick lasted `elapsed`.
     pub(crate) fn new(elapsed: Duration) -> Self {
@@ -63,13 +79,19 @@ impl Overflow {
         let end = self.cells.len().min(pass.next.saturating_add(*budget));
         *budget -= end - pass.next;
         self.pool.refill(now);
+        let factors = self.factors(pass);
         for id in pass.next..end {
             if self.cells[id].owner == NONE {
                 continue;
             }
+            if self.cells[id].quiet >= self.terms.idle_ticks {
+                closed.push(self.cells[id].owner);
+                self.close(id, now);
+                continue;
+            }
             match pass.step {
-                Step::Observe => self.observe(id, pass, fill, now),
-                Step::Share { level, ref mut short, .. } => *short |= self.set_share(id, level, fill, closed, now),
+                Step::Observe => pass.used += self.observe(id, factors, fill, now),
+                Step::Share { level, ref mut short, .. } => *short |= self.set_share(id, level, factors, fill, now),
             }
         }
         pass.next = end;
@@ -90,7 +112,8 @@ impl Overflow {
                 self.used_rate += 0.5 * (pass.used - self.used_rate);
                 self.set_guarantee();
                 pass.step = Step::Share { level, short: false, again: false };
-                self.cells.is_empty()
+                // What is only measured has no shares.
+                self.capacity.is_none() || self.cells.is_empty()
             }
             Step::Share { level, short: true, again: false } => {
                 fill.clear();
@@ -104,66 +127,71 @@ impl Overflow {
         }
     }
 
-    /// Takes in what the tenant wanted, and begins its next tick.
-    fn observe(&mut self, id: usize, pass: &mut Pass, fill: &mut Fill, now: Instant) {
+    fn factors(&self, pass: &Pass) -> Factors {
+        let grains = float(self.grains);
+        Factors {
+            smoothing: pass.smoothing,
+            // Of a gauge the amounts count, not their rates.
+            per: if self.kind == Kind::Gauge { 1.0 } else { 1.0 / pass.seconds },
+            lent: 1.0 / (1e9 * pass.seconds * grains),
+            grains,
+            most: self.capacity.map_or(f64::MAX, float),
+            headroom: 1.0 + self.terms.headroom,
+            kept: whole(float(self.capacity.unwrap_or(0)) * self.terms.newcomers),
+        }
+    }
+
+    /// Takes in what the tenant wanted, and begins its next tick; what it used, in units per second.
+    fn observe(&mut self, id: usize, factors: Factors, fill: &mut Fill, now: Instant) -> f64 {
         let limited = self.capacity.is_some();
-        if limited && self.kind == Kind::Counter {
+        let gauge = self.kind == Kind::Gauge;
+        if limited && !gauge {
             self.refill(u32::try_from(id).expect("cells are counted in u32"), now);
         }
-        let most = self.capacity.map_or(f64::MAX, float);
-        // Of a gauge the amounts count, not their rates.
-        let per = if self.kind == Kind::Gauge { 1.0 } else { 1.0 / pass.seconds };
         let cell = &mut self.cells[id];
-        let wanted = float(cell.wanted) * per;
-        let used = float(cell.taken) * per;
-        pass.used += used;
-        let lent = float(cell.lent) / 1e9 / pass.seconds / float(self.grains);
-        let overflow = match self.kind {
-            Kind::Counter => float(cell.overflowed.into()) * per,
-            Kind::Gauge => float(super::gauge::beyond(cell.level, cell.share)),
+        let wanted = float(cell.wanted) * factors.per;
+        let used = float(cell.taken) * factors.per;
+        let overflow = if gauge {
+            float(super::gauge::beyond(cell.level, cell.share))
+        } else {
+            float(cell.overflowed.into()) * factors.per
         };
         cell.rates = Rates {
             wanted: short(wanted),
             used: mix(cell.rates.used, used),
             overflow: mix(cell.rates.overflow, overflow),
-            lent: mix(cell.rates.lent, lent),
+            lent: mix(cell.rates.lent, float(cell.lent) * factors.lent),
         };
-        cell.demand.observe(wanted * float(self.grains), pass.smoothing, most);
-        fill.add(cell.demand.expected(most) * (1.0 + self.terms.headroom), cell.weight);
+        cell.demand.observe(wanted * factors.grains, factors.smoothing, factors.most);
+        if limited {
+            fill.add(cell.demand.expected(factors.most) * factors.headroom, cell.weight);
+        }
         let beyond = u64::from(cell.overflowed) + u64::from(cell.refused);
         // Who has no share cannot exceed it.
         let noisy = limited && cell.age == Age::Settled && beyond > 0 && beyond.saturating_mul(NOISE) > cell.wanted;
         cell.noisy = if noisy { NOISY_TICKS } else { cell.noisy.saturating_sub(1) };
-        let held = if self.kind == Kind::Gauge { cell.level.unsigned_abs() } else { 0 };
-        let asked = cell.wanted > held;
-        cell.quiet = if asked || held > 0 { 0 } else { cell.quiet.saturating_add(1) };
+        let held = if gauge { cell.level.unsigned_abs() } else { 0 };
+        cell.quiet = if cell.wanted > 0 { 0 } else { cell.quiet.saturating_add(1) };
         (cell.wanted, cell.taken, cell.lent, cell.overflowed, cell.refused) = (held, held, 0, 0, 0);
         if cell.age == Age::New {
             cell.age = Age::Seen;
         }
+        used
     }
 
     /// Sets the tenant's share; true if it had to stay smaller than it should be.
-    fn set_share(&mut self, id: usize, level: Level, fill: &mut Fill, closed: &mut Vec<u32>, now: Instant) -> bool {
-        if self.cells[id].age == Age::New {
-            return false;
-        }
-        if self.is_idle(id) {
-            closed.push(self.cells[id].owner);
-            self.close(id, now);
-            return false;
-        }
-        if self.capacity.is_none() {
-            self.cells[id].age = Age::Settled;
-            return false;
-        }
-        let most = self.capacity.map_or(f64::MAX, float);
+    fn set_share(&mut self, id: usize, level: Level, factors: Factors, fill: &mut Fill, now: Instant) -> bool {
         let cell = &self.cells[id];
-        let wanted = level.share(cell.demand.expected(most) * (1.0 + self.terms.headroom), cell.weight);
+        if cell.age == Age::New {
+            return false;
+        }
+        let wanted = level.share(cell.demand.expected(factors.most) * factors.headroom, cell.weight);
         let before = cell.share;
-        let room = self.room();
+        // Tg stays at least the newcomers' part while others have not shrunk yet.
+        let room = u64::try_from(self.global() - signed(factors.kept)).unwrap_or(0);
+        let most = before.saturating_add(room);
         let (share, short) = match whole(wanted) {
-            share if share > before.saturating_add(room) => (before + room, true),
+            share if share > most => (most, true),
             share => (share, false),
         };
         match self.kind {
@@ -171,20 +199,14 @@ impl Overflow {
             Kind::Gauge => self.set_gauge_share(id, share),
         }
         self.shares = self.shares - before + share;
-        self.share_out_pool();
+        self.pool.rate = self.global();
         let cell = &mut self.cells[id];
         cell.age = Age::Settled;
-        let still = f64::from(cell.rates.wanted) * float(self.grains) - float(share);
+        let still = f64::from(cell.rates.wanted) * factors.grains - float(share);
         if still > 0.0 {
-            fill.add(still * (1.0 + self.terms.headroom), cell.weight);
+            fill.add(still * factors.headroom, cell.weight);
         }
         short
-    }
-
-    /// What shares may grow by before others shrink: Tg stays at least the newcomers' part.
-    fn room(&self) -> u64 {
-        let kept = whole(float(self.capacity.unwrap_or(0)) * self.terms.newcomers);
-        u64::try_from(self.global() - signed(kept)).unwrap_or(0)
     }
 
     fn set_counter_share(&mut self, id: usize, share: u64, now: Instant) {
@@ -200,11 +222,6 @@ impl Overflow {
         }
     }
 
-    fn is_idle(&self, id: usize) -> bool {
-        let ticks = self.terms.idle_after.as_nanos() / self.terms.tick.as_nanos().max(1);
-        u128::from(self.cells[id].quiet) >= ticks.clamp(1, u16::MAX.into())
-    }
-
     fn close(&mut self, id: usize, now: Instant) {
         let cell = &mut self.cells[id];
         self.weights -= u64::from(cell.weight);
@@ -217,7 +234,7 @@ impl Overflow {
             // Debts too: they do not go with the tenant.
             self.pool.pour(left);
         }
-        self.share_out_pool();
+        self.pool.rate = self.global();
         self.free.push(u32::try_from(id).expect("cells are counted in u32"));
     }
 

@@ -4,9 +4,9 @@ use core::time::Duration;
 
 use tidegate_core::Instant;
 
+use super::Overflow;
 use super::cell::Age;
 use super::number::{float, short, signed, whole};
-use super::{Overflow, nanos};
 use crate::machine::resource::Kind;
 
 /// How much a new cost counts in the mean.
@@ -119,8 +119,8 @@ impl Overflow {
         if self.release_rate <= 0.0 {
             return UNKNOWN;
         }
-        let seconds = (float(units) / self.release_rate).clamp(self.terms.tick.as_secs_f64(), PATIENCE.as_secs_f64());
-        Duration::from_nanos(whole(seconds * 1e9).max(nanos(self.terms.tick)))
+        let seconds = (float(units) / self.release_rate).clamp(float(self.terms.tick_ns) / 1e9, PATIENCE.as_secs_f64());
+        Duration::from_nanos(whole(seconds * 1e9))
     }
 }
 

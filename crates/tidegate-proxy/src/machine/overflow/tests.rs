@@ -2,9 +2,9 @@ use super::cell::NOISY_TICKS;
 use super::*;
 
 const TERMS: Terms = Terms {
-    tick: Duration::from_millis(100),
-    burst: Duration::from_millis(100),
-    idle_after: Duration::from_secs(30),
+    tick_ns: 100_000_000,
+    burst_ns: 100_000_000,
+    idle_ticks: 300,
     reserve: 0.2,
     newcomers: 0.05,
     headroom: 0.1,
@@ -54,7 +54,7 @@ impl World {
     }
 
     fn rebalance(&mut self) {
-        let mut pass = Pass::new(TERMS.tick);
+        let mut pass = Pass::new(core::time::Duration::from_nanos(TERMS.tick_ns));
         for _ in 0..1_000_000 {
             // Slices of a single tenant: no order of events may matter.
             let mut budget = 1;
