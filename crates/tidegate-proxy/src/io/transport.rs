@@ -16,6 +16,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
 use super::account::Account;
+use super::meter;
 
 /// Most bytes that one read takes.
 const READ_MAX: usize = 16 * 1024;
@@ -54,6 +55,7 @@ pub(crate) struct Transport {
 
 impl Socket {
     fn poll_read(&mut self, context: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
+        ready!(meter::poll_turn(context));
         let mut buffer = ReadBuf::new(buffer);
         ready!(Pin::new(&mut self.stream).poll_read(context, &mut buffer))?;
         self.account.add_read(buffer.filled().len() as u64);
@@ -293,6 +295,7 @@ impl AsyncRead for Transport {
         let this = self.get_mut();
         let most = buffer.remaining();
         if this.session.is_none() && this.early.is_empty() {
+            ready!(meter::poll_turn(context));
             let before = buffer.filled().len();
             ready!(Pin::new(&mut this.socket.stream).poll_read(context, buffer))?;
             this.socket.account.add_read((buffer.filled().len() - before) as u64);
