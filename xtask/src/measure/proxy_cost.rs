@@ -169,6 +169,8 @@ pub(super) fn reload(bench: &Bench) -> Result<Vec<Figure>> {
     let keys = json!({
         "sources": [source(A, 2_000.0, json!({ "tls": true, "connections": 16 })), source(B, 100.0, new_tls())],
         "duration_ms": duration,
+        // Those of others do not outlive a reload.
+        "pids": [],
     });
     let load = Load { tls: true, keys };
     let mut figures = Vec::new();
@@ -215,10 +217,10 @@ pub(super) fn reload(bench: &Bench) -> Result<Vec<Figure>> {
 /// A decision of the limiter, and what a rebalancing takes.
 pub(super) fn decision(bench: &Bench) -> Result<Vec<Figure>> {
     let cases = [
-        ("proxy_decision/resolved", 40.0),
-        ("proxy_decision/million_tenants", 300.0),
-        ("proxy_decision/rebalance_100000", 5_000_000.0),
-        ("proxy_decision/rebalance_slice", 200_000.0),
+        ("neighbours_resolved", 40.0),
+        ("neighbours_random", 300.0),
+        ("neighbours_rebalance", 5_000_000.0),
+        ("neighbours_slice_max", 200_000.0),
     ];
     rows::decisions(bench, "tidegate-proxy", &cases)
 }

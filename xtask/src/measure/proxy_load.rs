@@ -132,14 +132,18 @@ impl<'a> Phase<'a> {
         Ok(self.answered()? / self.offered()?.max(1.0))
     }
 
-    /// Response time of what was answered.
+    /// Response time of what was answered; not a number if nothing was, which reaches no bar.
     pub(super) fn us_p99(self) -> Result<f64> {
-        number(self.report, "/response/us_p99")
+        self.response("us_p99")
     }
 
     /// Median of the same.
     pub(super) fn us_p50(self) -> Result<f64> {
-        number(self.report, "/response/us_p50")
+        self.response("us_p50")
+    }
+
+    fn response(self, key: &str) -> Result<f64> {
+        if self.answered()? > 0.0 { number(self.report, &format!("/response/{key}")) } else { Ok(f64::NAN) }
     }
 
     /// Requests that ended so; see `Ending` of the generator.
