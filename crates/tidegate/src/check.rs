@@ -1,6 +1,9 @@
 //! `tidegate check`: finds what is wrong in a file without starting anything.
 
+use std::fs::File;
+
 use serde_json::json;
+use tidegate_proxy::config::Config;
 
 use crate::cli::Check;
 use crate::failure::Failure;
@@ -31,9 +34,20 @@ fn counted(number: usize, noun: &str) -> String {
 }
 
 /// Of the whole file.
-fn warnings(settings: &Settings) -> Vec<&str> {
-    let proxy = settings.proxy.iter().flat_map(|proxy| &proxy.warnings);
-    settings.warnings.iter().chain(proxy).map(String::as_str).collect()
+fn warnings(settings: &Settings) -> Vec<String> {
+    let proxy = settings.proxy.iter().flat_map(|proxy| proxy.warnings.iter().cloned().chain(unreadable(proxy)));
+    settings.warnings.iter().cloned().chain(proxy).collect()
+}
+
+/// Files that the proxy would not start without. They may be another machine's, or another user's, so it is no error.
+fn unreadable(proxy: &Config) -> impl Iterator<Item = String> {
+    let files = proxy.certificates.iter().enumerate().flat_map(|(index, certificate)| {
+        [("cert", &certificate.cert), ("key", &certificate.key)].map(|(key, file)| (index, key, file))
+    });
+    files.filter_map(|(index, key, file)| {
+        let error = File::open(file).err()?;
+        Some(format!("proxy.certificate[{index}].{key}: cannot read {}: {error}", file.display()))
+    })
 }
 
 fn report(settings: &Settings) -> serde_json::Value {

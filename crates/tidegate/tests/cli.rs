@@ -56,6 +56,8 @@ fn each_verb_explains_itself() {
         &["check"],
         &["limits", "set"],
         &["status"],
+        &["proxy"],
+        &["explain"],
         &["completions"],
         &["profile"],
         &["theory", "bucket"],
@@ -85,6 +87,13 @@ fn configuration_errors_name_file_line_key_value_and_remedy() {
         ),
         ("no_burst", "[[topic]]\nname = \"a\"\nrate = \"1k/s\"\n"),
         ("not_toml", "[broker\nid = 1\n"),
+        ("proxy_unknown_key", "[proxy.limits]\nmodus = \"stats\"\n"),
+        ("proxy_listen", "[[proxy.listen]]\naddress = \"8080\"\n"),
+        (
+            "proxy_upstream",
+            "[[proxy.upstream]]\nname = \"shop\"\nservers = [\"127.0.0.1:9000\"]\n\n[[proxy.route]]\nupstream = \"shpo\"\n",
+        ),
+        ("proxy_tls", "[[proxy.listen]]\naddress = \"127.0.0.1:8443\"\ntls = true\n"),
     ] {
         let (code, report) = folder.check(file);
         assert_eq!(code, 3, "{name}");

@@ -20,10 +20,11 @@ use super::section::{
     SpoolSection, TenantSection, TenantsSection, TimeoutsSection,
 };
 use super::words::{CapacityText, Cidr, ProxyProtocolIn, TenantBy};
+use crate::machine::neighbours::NeighboursConfig;
 use crate::machine::{Kind, Resource};
 
-/// Most tenants that can be known at once: beyond, their states are gigabytes.
-const MOST_TENANTS: usize = 4_000_000;
+/// Most tenants that can be known at once.
+const MOST_TENANTS: usize = NeighboursConfig::TENANTS_MAX as usize;
 
 /// A section of the file, for errors in it.
 #[derive(Clone)]

@@ -144,6 +144,29 @@ fn errors_name_file_line_key_value_and_remedy() {
     }
 }
 
+/// The keys of the sections, as the source declares them.
+fn keys() -> Vec<&'static str> {
+    let source = include_str!("section.rs");
+    let field = |line: &'static str| line.trim().strip_prefix("pub(super) ")?.split_once(':').map(|(name, _)| name);
+    let renamed = |name| if name == "matches" { "match" } else { name };
+    source.lines().filter_map(field).map(renamed).collect()
+}
+
+#[test]
+fn every_key_is_in_the_book_and_in_the_example() {
+    let book = include_str!("../../../../docs/src/reference/proxy.md");
+    let example = include_str!("../../../../tidegate.example.toml");
+    let keys = keys();
+    assert!(keys.len() > 80, "the source's keys were not found");
+    for key in keys {
+        // As a key of its own, of a section below, or as a section.
+        let named = [format!("`{key}`"), format!(".{key}`"), format!("] {key}`"), format!("proxy.{key}")];
+        assert!(named.iter().any(|name| book.contains(name)), "docs/src/reference/proxy.md has no {key}");
+        let named = [format!("{key} = "), format!("[proxy.{key}"), format!(".{key}]"), format!("[[proxy.{key}]]")];
+        assert!(named.iter().any(|name| example.contains(name)), "tidegate.example.toml has no {key}");
+    }
+}
+
 #[test]
 fn framing_is_nobodys_to_edit() {
     for header in ["Connection", "Transfer-Encoding", "content-length", "Keep-Alive"] {

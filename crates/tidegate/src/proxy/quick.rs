@@ -57,6 +57,7 @@ mod tests {
             cert: None,
             key: None,
             admin: Some(String::new()),
+            console: None,
             log: "info".to_owned(),
         }
     }

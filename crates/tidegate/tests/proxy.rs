@@ -1,0 +1,232 @@
+//! `tidegate proxy` from start to end: a request, its explanation, a change while it runs, a clean end.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on ends")]
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(test: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("tidegate-proxy-{test}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    fn write(&self, text: &str) {
+        // As an editor does: the file is never half there.
+        fs::write(self.0.join("new"), text).unwrap();
+        fs::rename(self.0.join("new"), self.0.join("tidegate.toml")).unwrap();
+    }
+
+    fn read(&self, name: &str) -> String {
+        fs::read_to_string(self.0.join(name)).unwrap_or_default()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Answers every request with the head that it got, until the process ends.
+fn upstream() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    std::thread::spawn(move || {
+        for stream in listener.incoming().map_while(Result::ok) {
+            std::thread::spawn(move || answer_all(stream));
+        }
+    });
+    address
+}
+
+fn answer_all(mut stream: TcpStream) {
+    let mut reader = BufReader::new(stream.try_clone().unwrap());
+    loop {
+        let mut head = String::new();
+        while !head.ends_with("\r\n\r\n") {
+            match reader.read_line(&mut head) {
+                Ok(0) | Err(_) => return,
+                Ok(_) => {}
+            }
+        }
+        let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{head}", head.len());
+        if stream.write_all(answer.as_bytes()).is_err() {
+            return;
+        }
+    }
+}
+
+/// A running `tidegate proxy`; ended by force if a test gives up on it.
+struct Proxy {
+    child: Child,
+    address: String,
+    admin: String,
+}
+
+impl Proxy {
+    fn start(folder: &Folder, args: &[&str]) -> Self {
+        let log = fs::File::options().create(true).append(true).open(folder.0.join("log")).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+        command.arg("proxy").args(args).current_dir(&folder.0).stdout(Stdio::piped()).stderr(log);
+        let mut child = command.spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let mut line = |name: &str| {
+            let line = lines.next().expect("it says where it listens").unwrap();
+            let rest = line.strip_prefix(name).unwrap_or_else(|| panic!("{line}")).trim();
+            rest.trim_start_matches("http://").split(' ').next().unwrap().to_owned()
+        };
+        let (address, admin) = (line("proxy"), line("admin"));
+        // Nobody reads the rest; a closed pipe would be noticed.
+        std::thread::spawn(move || lines.for_each(drop));
+        Self { child, address, admin }
+    }
+
+    fn signal(&self, signal: rustix::process::Signal) {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, signal).unwrap();
+    }
+
+    fn stop(mut self) -> Option<i32> {
+        self.signal(rustix::process::Signal::TERM);
+        self.child.wait().unwrap().code()
+    }
+
+    fn get(&self, host: &str, path: &str) -> (u16, String) {
+        ask(&self.address, &format!("GET {path}"), &format!("Host: {host}\r\n"), "")
+    }
+
+    fn tidegate(&self, folder: &Folder, args: &[&str], option: &str) -> (Option<i32>, serde_json::Value) {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+        let output = command.args(args).args([option, &self.admin, "--json"]).current_dir(&folder.0).output().unwrap();
+        (output.status.code(), serde_json::from_slice(&output.stdout).unwrap_or_default())
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The status and the whole answer to one request.
+fn ask(address: &str, request: &str, headers: &str, body: &str) -> (u16, String) {
+    let mut stream = TcpStream::connect(address).unwrap();
+    let length = body.len();
+    write!(stream, "{request} HTTP/1.1\r\n{headers}Connection: close\r\nContent-Length: {length}\r\n\r\n{body}")
+        .unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let status = answer.split(' ').nth(1).and_then(|status| status.parse().ok()).expect("a status line");
+    (status, answer)
+}
+
+fn config(upstream: &str, more: &str) -> String {
+    format!(
+        "[admin]\ntoken_file = \"admin.token\"\n[proxy]\nadmin_address = \"127.0.0.1:0\"\n[[proxy.listen]]\n\
+         address = \"127.0.0.1:0\"\n[[proxy.upstream]]\nname = \"shop\"\nservers = [\"{upstream}\"]\n[[proxy.route]]\n\
+         name = \"shop\"\nhost = \"a.example\"\nupstream = \"shop\"\n{more}\n[proxy.access_log]\npath = \"access.log\"\n"
+    )
+}
+
+#[test]
+fn a_proxy_serves_explains_changes_and_ends() {
+    let folder = Folder::new("whole");
+    let upstream = upstream();
+    folder.write(&config(&upstream, ""));
+    let proxy = Proxy::start(&folder, &[]);
+
+    let (status, answer) = proxy.get("a.example", "/cart?x=1");
+    assert_eq!(status, 200, "{answer}");
+    assert!(
+        answer.contains("GET /cart?x=1 HTTP/1.1\r\n") && answer.to_lowercase().contains("x-forwarded-for: 127.0.0.1")
+    );
+    assert_eq!(proxy.get("b.example", "/").0, 404);
+
+    let (code, explained) = proxy.tidegate(&folder, &["explain", "a.example/cart"], "--admin");
+    assert_eq!((code, &explained["route"]["name"]), (Some(0), &"shop".into()), "{explained}");
+    assert_eq!(explained["tenant"]["name"], "a.example");
+    let (_, explained) = proxy.tidegate(&folder, &["explain", "b.example/cart"], "--admin");
+    assert_eq!((&explained["outcome"], &explained["status"]), (&"no_route".into(), &404.into()));
+    // Threads add up what they counted a few times a second.
+    let requests = || {
+        let (code, status) = proxy.tidegate(&folder, &["status"], "--proxy");
+        assert_eq!(code, Some(0), "{status}");
+        status["proxy"]["status"]["routes"][0]["requests_total"].clone()
+    };
+    until(|| requests() == 1);
+
+    // A mistake changes nothing; a change is in force as soon as it is said to be.
+    folder.write(&config(&upstream, "rewrit = \"/v2\""));
+    proxy.signal(rustix::process::Signal::HUP);
+    until(|| folder.read("log").contains("did you mean `rewrite`?"));
+    assert_eq!(proxy.get("a.example", "/").0, 200);
+    folder.write(&config(&upstream, "set_response_headers = { X-Shop = \"new\" }"));
+    until(|| proxy.get("a.example", "/").1.to_lowercase().contains("x-shop: new"));
+
+    // The mode needs the token.
+    let headers = format!("Host: {}\r\nContent-Type: application/json\r\n", proxy.admin);
+    let mode = "POST /api/v1/neighbours/mode";
+    assert_eq!(ask(&proxy.admin, mode, &headers, "{\"mode\":\"stats\"}").0, 401);
+    let token = format!("{headers}Authorization: Bearer {}\r\n", folder.read("admin.token"));
+    assert_eq!(ask(&proxy.admin, mode, &token, "{\"mode\":\"stats\"}").0, 200);
+    let (_, answer) = ask(&proxy.admin, "GET /api/v1/neighbours", &headers, "");
+    assert!(answer.contains("\"mode\":\"stats\""), "{answer}");
+
+    assert_eq!(proxy.stop(), Some(0));
+    let log = folder.read("access.log");
+    let lines: Vec<serde_json::Value> = log.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!((&lines[0]["target"], &lines[0]["tenant"]), (&"/cart?x=1".into(), &"a.example".into()), "{log}");
+    assert_eq!((&lines[1]["status"], &lines[1]["host"]), (&404.into(), &"b.example".into()), "{log}");
+    assert!(!folder.read("log").contains(folder.read("admin.token").trim()), "the token stays secret");
+}
+
+/// Waits for what is certain to come; the test's own time-out ends a wait for what does not.
+fn until(came: impl Fn() -> bool) {
+    while !came() {
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn flags_are_enough_for_a_first_try() {
+    let folder = Folder::new("quick");
+    let proxy =
+        Proxy::start(&folder, &["--listen", "127.0.0.1:0", "--upstream", &upstream(), "--admin", "127.0.0.1:0"]);
+    assert_eq!(proxy.get("any.example", "/").0, 200);
+    assert_eq!(proxy.stop(), Some(0));
+    assert!(!folder.0.join("tidegate-data").exists(), "it leaves nothing behind");
+}
+
+#[test]
+fn what_cannot_run_says_what_to_do() {
+    let folder = Folder::new("wrong");
+    let run = |args: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+        let output = command.arg("proxy").args(args).current_dir(&folder.0).env("NO_COLOR", "1").output().unwrap();
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let (code, said) = run(&[]);
+    assert!(code == Some(2) && said.contains("--upstream 127.0.0.1:9000"), "{said}");
+    folder.write("[log]\nformat = \"human\"\n");
+    let (code, said) = run(&[]);
+    assert!(code == Some(3) && said.contains("has no section [proxy]"), "{said}");
+    let (code, said) = run(&["--upstream", "nonsense"]);
+    assert!(code == Some(3) && said.contains("found \"nonsense\""), "{said}");
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let (code, said) = run(&["--listen", &address, "--upstream", "127.0.0.1:9", "--admin", ""]);
+    assert!(code == Some(1) && said.contains(&format!("cannot listen on {address}")), "{said}");
+    let tls = "[proxy]\nadmin_address = \"\"\n[[proxy.listen]]\naddress = \"127.0.0.1:0\"\ntls = true\n\
+               [[proxy.certificate]]\ncert = \"none.pem\"\nkey = \"none.key\"\n";
+    folder.write(tls);
+    let (code, said) = run(&[]);
+    assert!(code == Some(3) && said.contains("cannot read the certificate file none.pem"), "{said}");
+}
