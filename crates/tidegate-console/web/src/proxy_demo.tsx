@@ -1,9 +1,9 @@
 // One noisy neighbour, twice: left a proxy without limits, right one that gives each tenant its share.
 
 import { Chart } from "./chart";
-import { formatCount, formatDelay, formatPercent, formatRate, plainDelay } from "./format";
+import { formatCount, formatRate, plainDelay } from "./format";
 import { LoadControls, plainSlider } from "./load_controls";
-import { formatAnswered, harmOf, type NeighboursState, sharedRange, type Side, verdict } from "./proxy_demo_state";
+import { formatAnswered, formatP99, harmOf, type NeighboursState, sharedRange, type Side, verdict } from "./proxy_demo_state";
 import { SideFigures } from "./side";
 import { Spoken } from "./spoken";
 
@@ -17,7 +17,7 @@ export function NeighboursDemo({ state, error }: { state: NeighboursState; error
       <h1 tabIndex={-1}>One noisy neighbour, twice</h1>
       <p class="lead">
         Tenants A and B share a service that answers {formatCount(state.capacity_per_s)} requests a second. A sends {formatCount(state.quiet_per_s)} a second, always.
-        {" "}<strong>Drag B's noise. On the right, Tidegate mutes it; nobody set a limit for A or for B.</strong>
+        {" "}<strong>Drag B's noise: on the right, Tidegate mutes it. Nobody set a limit for A or B.</strong>
       </p>
       <Controls state={state} />
       {error !== "" && <p class="error" role="alert">{error}</p>}
@@ -38,7 +38,7 @@ function Controls({ state }: { state: NeighboursState }) {
   const { load_min, load_max } = state;
   return (
     <LoadControls label="B's noise" load={state.load} spike={state.spike} slider={plainSlider(load_min, load_max, STEP)} format={(load) => `${formatCount(load)}/s`}
-      hint={`requests a second${state.spike ? `; the spike makes it ${formatCount(state.offered_load)} now` : ""}`}
+      hint={state.spike ? `the spike makes it ${formatCount(state.offered_load)}/s now` : `A sends ${formatCount(state.quiet_per_s)}/s`}
       spoken={(load) => `${formatCount(load)} requests a second`} spikeTitle={`Three seconds of ${formatCount(load_max)} requests a second`}
       marks={<div class="marks" aria-hidden="true"><span>{formatCount(load_min)}/s, as much as A</span><span>{formatCount(load_max)}/s</span></div>} />
   );
@@ -55,12 +55,12 @@ function SideView({ side, state }: { side: Side; state: NeighboursState }) {
   return (
     <section class={`side ${slow || lossy ? "bad" : "good"}`} aria-label={side.title} data-side={name} data-answered={quiet.answered_percent.toFixed(1)} data-p99-ms={quiet.p99_ms.toFixed(2)}>
       <SideFigures title={side.title} large={[
-        { name: "A, p99", value: formatDelay(quiet.p99_ms * 1_000), bad: slow, hint: `${slow ? "over" : "within"} the ${plainDelay(state.goal_ms)} goal` },
+        { name: "A, p99", value: formatP99(quiet), bad: slow, hint: `${slow ? "not within" : "within"} the ${plainDelay(state.goal_ms)} goal` },
         { name: "A, answered", value: formatAnswered(quiet.answered_percent), bad: lossy, hint: `of ${formatRate(quiet.offered_per_s)}/s` },
       ]}>
-        B: {formatRate(noisy.offered_per_s)}/s sent, {formatRate(noisy.answered_per_s)}/s answered, {formatRate(noisy.refused_per_s)}/s refused by the proxy ({formatPercent(noisy.answered_percent)} answered)
+        B: {formatRate(noisy.offered_per_s)}/s sent, {formatRate(noisy.answered_per_s)}/s answered, {formatRate(noisy.refused_per_s)}/s refused
       </SideFigures>
-      <Chart title="p99 of A's answers" summary={formatDelay(quiet.p99_ms * 1_000)} scale="delay" height={200}
+      <Chart title="p99 of A's answers" summary={formatP99(quiet)} scale="delay" height={200}
         at_ms={at_ms} span_ms={SPAN_MS} ago range={sharedRange(state)}
         lines={[
           { label: "p99", color: slow || lossy ? "--bad" : "--good", values: p99 },

@@ -44,10 +44,14 @@ export interface NeighboursState {
 /** What the goal leaves room for: it speaks of 99 % of the requests. */
 const ANSWERED_PERCENT = 99;
 
-/** Which of A's figures miss the goal. */
+/** Which of A's figures miss the goal. Without an answer there is no delay, and nothing good about that. */
 export function harmOf({ quiet }: Side, state: NeighboursState): { slow: boolean; lossy: boolean } {
-  return { slow: quiet.p99_ms > state.goal_ms, lossy: quiet.offered_per_s > 0 && quiet.answered_percent < ANSWERED_PERCENT };
+  const asks = quiet.offered_per_s > 0;
+  return { slow: asks && (quiet.p99_ms > state.goal_ms || quiet.p99_ms === 0), lossy: asks && quiet.answered_percent < ANSWERED_PERCENT };
 }
+
+/** A delay, unless there was no answer to have one. */
+export const formatP99 = ({ p99_ms }: Figures): string => (p99_ms > 0 ? formatDelay(p99_ms * 1_000) : "–");
 
 /** Never a hundred where it is less, nor zero where it is more. */
 export function formatAnswered(percent: number): string {
@@ -65,7 +69,7 @@ export function sharedRange(state: NeighboursState): [number, number] {
 export function verdict(state: NeighboursState): string {
   const [left, right] = state.sides;
   if (left === undefined || right === undefined || right.quiet.offered_per_s === 0) return "";
-  const say = ({ quiet }: Side) => `${formatAnswered(quiet.answered_percent)} of its answers, p99 ${formatDelay(quiet.p99_ms * 1_000)}`;
+  const say = ({ quiet }: Side) => `${formatAnswered(quiet.answered_percent)} of its answers, p99 ${formatP99(quiet)}`;
   const harmed = [left, right].some((side) => Object.values(harmOf(side, state)).includes(true));
   if (!harmed) return "There is room for both: nobody is held back. Drag the noise up.";
   return `While B sends ${formatRate(left.noisy.offered_per_s)}/s, A gets ${say(left)} without limits; ${say(right)} with Tidegate.`;

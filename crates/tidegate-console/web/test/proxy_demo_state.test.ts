@@ -19,6 +19,13 @@ test("a side is harmed when A is slow or goes without answers", () => {
   assert.deepEqual(harmOf(right!, state({})), { slow: false, lossy: false });
 });
 
+test("no answer at all is no good delay", () => {
+  const [left] = state({ p99_ms: 0, answered_percent: 0 }).sides;
+  assert.deepEqual(harmOf(left!, state({})), { slow: true, lossy: true });
+  assert.match(verdict(state({ p99_ms: 0, answered_percent: 0 })), /A gets 0 % of its answers, p99 – without limits/);
+  assert.deepEqual(harmOf({ ...left!, quiet: figures({ offered_per_s: 0, p99_ms: 0, answered_percent: 0 }) }, state({})), { slow: false, lossy: false });
+});
+
 test("the sentence compares both sides, or says that there is nothing to compare", () => {
   assert.equal(verdict(state({ p99_ms: 204, answered_percent: 30.3 })),
     "While B sends 3,200/s, A gets 30 % of its answers, p99 204 ms without limits; 100 % of its answers, p99 5.00 ms with Tidegate.");
