@@ -11,7 +11,7 @@ use hyper::body::Incoming;
 use super::http1::client::AnswerBody;
 use super::http1::request::ClientBody;
 use super::meter;
-use super::spool::Spooled;
+use super::spool::{Spooled, Spooling};
 use super::timers::Timer;
 use super::upstream::Leased;
 
@@ -213,8 +213,17 @@ pub(crate) enum ResponseBody {
     Upstream(Box<AnswerBody>),
     /// From an upstream that speaks HTTP/2, as it comes.
     Upstream2(Leased<super::http1::client::Link>),
-    /// Waiting on disk.
-    Spooled(Spooled),
+    /// Waiting for a slow client, in memory and on disk.
+    Spooling(Box<Spooling>),
+}
+
+impl ResponseBody {
+    /// Takes what the upstream gives while the client takes nothing.
+    pub(crate) fn poll_ahead(&mut self, context: &mut Context<'_>) {
+        if let Self::Spooling(body) = self {
+            body.poll_ahead(context);
+        }
+    }
 }
 
 impl Body for ResponseBody {
@@ -232,7 +241,7 @@ impl Body for ResponseBody {
             Self::Upstream2(body) => {
                 Pin::new(body).poll_frame(context).map(|frame| frame.map(|frame| frame.map_err(BodyError::from)))
             }
-            Self::Spooled(body) => body.poll_piece(context).map(|piece| piece.map(|piece| piece.map(Frame::data))),
+            Self::Spooling(body) => body.poll_piece(context).map(|piece| piece.map(|piece| piece.map(Frame::data))),
         }
     }
 
@@ -242,7 +251,7 @@ impl Body for ResponseBody {
             Self::Full(bytes) => bytes.is_empty(),
             Self::Upstream(body) => body.is_done(),
             Self::Upstream2(body) => body.is_end_stream(),
-            Self::Spooled(body) => body.left() == 0,
+            Self::Spooling(body) => body.is_done(),
         }
     }
 
@@ -252,7 +261,7 @@ impl Body for ResponseBody {
             Self::Full(bytes) => SizeHint::with_exact(bytes.len() as u64),
             Self::Upstream(body) => body.left().map_or_else(SizeHint::default, SizeHint::with_exact),
             Self::Upstream2(body) => body.size_hint(),
-            Self::Spooled(body) => SizeHint::with_exact(body.left()),
+            Self::Spooling(body) => body.left().map_or_else(SizeHint::default, SizeHint::with_exact),
         }
     }
 }

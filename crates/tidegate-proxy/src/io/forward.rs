@@ -84,7 +84,7 @@ pub(crate) async fn forward(
     match connection.thread.upstreams.send(route.upstream, &outbound, body).await {
         Ok(answer) => {
             story.first_byte = meter::now().since(admission.began);
-            answered(route, answer, pass, story)
+            answered(connection, route, answer, pass, story)
         }
         Err(SendError::Exchange(error)) => failed(&error, pass, story),
         Err(SendError::Connect(error)) => Answer { response: unreachable_answer(&error), pass, story },
@@ -149,12 +149,19 @@ fn announced(connection: &Connection, admission: &Admission, upstream: usize) ->
 }
 
 /// The upstream's answer, as the client gets it.
-fn answered(route: &Route, answer: Response<ResponseBody>, pass: Option<Pass>, story: Story) -> Answer {
+fn answered(
+    connection: &Connection,
+    route: &Route,
+    answer: Response<ResponseBody>,
+    pass: Option<Pass>,
+    story: Story,
+) -> Answer {
     let (mut head, body) = answer.into_parts();
     if headers::strip_response(head.status.as_u16(), &mut head.headers).is_err() {
         return failed(&ExchangeError::Malformed("its Connection lists too many options"), pass, story);
     }
     headers::edit(&mut head.headers, &route.response_headers);
+    let body = if head.status == StatusCode::SWITCHING_PROTOCOLS { body } else { spool::response(connection, body) };
     Answer { response: Response::from_parts(head, body), pass, story }
 }
 

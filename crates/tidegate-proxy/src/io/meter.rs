@@ -16,6 +16,9 @@ use tidegate_runtime::clock;
 
 use super::account::Account;
 
+/// Work of at least so many nanoseconds may have been interrupted by another program. Below it, looking would cost more
+/// than it tells.
+const LONG_NS: u64 = 200_000;
 /// How long a task may go on reading before others have their turn. A request takes some tens of microseconds; a client
 /// that sends HTTP/2 frames without end would otherwise hold the thread for as long as it sends.
 const SLICE_NS: u64 = 200_000;
@@ -27,8 +30,10 @@ thread_local! {
     static READS: Cell<u32> = const { Cell::new(0) };
     /// The last reading of the monotonic clock.
     static STAMP: Cell<Instant> = const { Cell::new(Instant::ZERO) };
-    /// The last reading of this thread's processor time; used in the overflow lane only.
+    /// The last reading of this thread's processor time.
     static CPU: Cell<u64> = const { Cell::new(0) };
+    /// Nanoseconds of work since that reading, by the monotonic clock.
+    static UNCHECKED: Cell<u64> = const { Cell::new(0) };
     /// Nanoseconds for which this thread had nothing to do.
     static IDLE: Cell<u64> = const { Cell::new(0) };
     /// Whether other threads may take the processor away at any instant, so that only processor time tells.
@@ -41,19 +46,37 @@ pub(crate) fn now() -> Instant {
 }
 
 /// Reads the clock; returns the nanoseconds of work since the last reading.
+///
+/// Time for which another program had the processor is nobody's work. It comes in pieces of milliseconds, so only long
+/// work is looked at twice.
 pub(crate) fn stamp() -> u64 {
-    let now = clock::now();
-    let wall = now.nanos_since(STAMP.replace(now));
-    if !PREEMPTED.get() {
+    let wall = advance();
+    let unchecked = UNCHECKED.get() + wall;
+    if wall < LONG_NS && !PREEMPTED.get() {
+        UNCHECKED.set(unchecked);
         return wall;
     }
+    UNCHECKED.set(0);
     let cpu = clock::thread_cpu_ns();
-    cpu.saturating_sub(CPU.replace(cpu))
+    let used = cpu.saturating_sub(CPU.replace(cpu));
+    // The short work since the last look was not interrupted; what is missing is missing here.
+    wall.saturating_sub(unchecked.saturating_sub(used))
+}
+
+/// Reads the clock; returns the nanoseconds since the last reading.
+fn advance() -> u64 {
+    let now = clock::now();
+    now.nanos_since(STAMP.replace(now))
 }
 
 /// This thread is one of the overflow lane.
 pub(crate) fn count_processor_time() {
     PREEMPTED.set(true);
+}
+
+/// The thread's first reading of its clocks.
+pub(crate) fn begin() {
+    advance();
     CPU.set(clock::thread_cpu_ns());
 }
 
@@ -69,9 +92,7 @@ pub(crate) fn on_park() {
 
 /// The thread waited, and now has something to do.
 pub(crate) fn on_unpark() {
-    let before = STAMP.get();
-    stamp();
-    IDLE.set(IDLE.get() + STAMP.get().nanos_since(before));
+    IDLE.set(IDLE.get() + advance());
 }
 
 /// To be asked before each read from a socket: pending, and the task is woken later, when its turn has lasted too long.

@@ -1,6 +1,7 @@
 //! Large bodies wait on disk, so that a slow peer costs neither memory nor a connection to an upstream.
 //!
-//! A request's body above the configured size is read to its end before the upstream is asked. Files have no name: they
+//! A request's body above the configured size is read to its end before the upstream is asked. Of an answer the part that
+//! its client does not take waits, so that the upstream is done with it. Files have no name: they
 //! vanish with the process. A pool of a few threads reads and writes; each body has one operation under way at most.
 
 use std::fs::File;
@@ -20,7 +21,7 @@ use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
 use super::account::Account;
-use super::body::{BodyError, RequestBody};
+use super::body::{BodyError, RequestBody, ResponseBody};
 use super::settings::Settings;
 use super::thread::Connection;
 use crate::config;
@@ -51,10 +52,35 @@ pub(crate) struct Spooled {
 /// A file of one body, and the room it takes.
 #[derive(Debug)]
 struct Stored {
-    file: File,
+    /// Made with the first bytes.
+    file: Option<File>,
     len: u64,
     spool: Arc<Spool>,
     reserved: u64,
+}
+
+/// An answer on its way to a client that takes it slower than the upstream gives it: what the client does not take waits
+/// in memory, and beyond the configured size on disk. A client that keeps up costs no disk.
+#[derive(Debug)]
+pub(crate) struct Spooling {
+    /// `None` once it ended.
+    source: Option<Box<ResponseBody>>,
+    /// Read from the source, and behind everything on disk.
+    buffer: BytesMut,
+    stored: Option<Stored>,
+    /// Of what is on disk, so much was read back.
+    read: u64,
+    operation: Option<Operation>,
+    /// The source broke off; told when everything before is sent.
+    broken: Option<BodyError>,
+    account: Rc<Account>,
+}
+
+/// The one operation that a body has under way.
+#[derive(Debug)]
+enum Operation {
+    Append(JoinHandle<io::Result<Stored>>),
+    Read(JoinHandle<io::Result<(Stored, Bytes)>>),
 }
 
 impl Spool {
@@ -69,6 +95,11 @@ impl Spool {
             threads,
             names: AtomicU64::new(0),
         }))
+    }
+
+    /// Whether `bytes` more would fit; another thread may take the room before it is reserved.
+    fn has_room(&self, bytes: u64) -> bool {
+        self.used.load(Ordering::Relaxed).saturating_add(bytes) <= self.max_bytes
     }
 
     fn reserve(&self, bytes: u64) -> bool {
@@ -106,8 +137,7 @@ pub(crate) async fn request(
     if body.size_hint().exact().is_some_and(|length| length <= above) {
         return Ok(body);
     }
-    let mut stored =
-        Stored { file: spool.create().map_err(|_| BodyError::Spool)?, len: 0, spool: Arc::clone(spool), reserved: 0 };
+    let mut stored = Stored::new(spool);
     let mut buffer = BytesMut::new();
     loop {
         let frame = poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await.transpose()?;
@@ -128,20 +158,161 @@ pub(crate) async fn request(
     }
 }
 
-async fn append(connection: &Connection, mut stored: Stored, bytes: Bytes) -> Result<Stored, BodyError> {
-    let len = bytes.len() as u64;
-    if !stored.spool.reserve(len) {
-        return Err(BodyError::Spool);
+async fn append(connection: &Connection, stored: Stored, bytes: Bytes) -> Result<Stored, BodyError> {
+    connection.account.add_disk(bytes.len() as u64);
+    let appended = stored.append(bytes)?;
+    appended.await.ok().and_then(Result::ok).ok_or(BodyError::Spool)
+}
+
+impl Stored {
+    fn new(spool: &Arc<Spool>) -> Self {
+        Self { file: None, len: 0, spool: Arc::clone(spool), reserved: 0 }
     }
-    stored.reserved += len;
-    connection.account.add_disk(len);
-    let threads = stored.spool.threads.clone();
-    let written = threads.spawn_blocking(move || {
-        stored.file.write_all_at(&bytes, stored.len)?;
-        stored.len += bytes.len() as u64;
-        io::Result::Ok(stored)
-    });
-    written.await.ok().and_then(Result::ok).ok_or(BodyError::Spool)
+
+    /// Writes `bytes` to the end, on a thread of the pool; an error if there is no room.
+    fn append(mut self, bytes: Bytes) -> Result<JoinHandle<io::Result<Self>>, BodyError> {
+        let len = bytes.len() as u64;
+        if !self.spool.reserve(len) {
+            return Err(BodyError::Spool);
+        }
+        self.reserved += len;
+        let threads = self.spool.threads.clone();
+        Ok(threads.spawn_blocking(move || {
+            let file = match self.file.take() {
+                Some(file) => file,
+                None => self.spool.create()?,
+            };
+            let written = file.write_all_at(&bytes, self.len);
+            self.file = Some(file);
+            written?;
+            self.len += len;
+            Ok(self)
+        }))
+    }
+
+    /// Up to a piece from `at`.
+    fn read(&self, at: u64) -> io::Result<Bytes> {
+        let len = usize::try_from(self.len - at).map_or(PIECE, |left| left.min(PIECE));
+        let mut piece = vec![0; len];
+        if let Some(file) = &self.file {
+            file.read_exact_at(&mut piece, at)?;
+        }
+        Ok(Bytes::from(piece))
+    }
+}
+
+/// Lets `body` wait where its client does not hold up the upstream, if there is a spool and it can be long.
+pub(crate) fn response(connection: &Connection, body: ResponseBody) -> ResponseBody {
+    let Some(spool) = &connection.thread.spool else { return body };
+    if body.size_hint().exact().is_some_and(|length| length <= spool.above) {
+        return body;
+    }
+    ResponseBody::Spooling(Box::new(Spooling {
+        source: Some(Box::new(body)),
+        buffer: BytesMut::new(),
+        stored: Some(Stored::new(spool)),
+        read: 0,
+        operation: None,
+        broken: None,
+        account: Rc::clone(&connection.account),
+    }))
+}
+
+impl Spooling {
+    /// Takes what the upstream gives while there is room, whether or not the client takes anything.
+    pub(crate) fn poll_ahead(&mut self, context: &mut Context<'_>) {
+        loop {
+            if let Some(Operation::Append(append)) = self.operation.as_mut() {
+                let Poll::Ready(appended) = Pin::new(append).poll(context) else { return };
+                self.operation = None;
+                match appended.ok().and_then(Result::ok) {
+                    Some(stored) => self.stored = Some(stored),
+                    None => return self.broke(BodyError::Spool),
+                }
+            }
+            let above = self.stored.as_ref().map_or(u64::MAX, |stored| stored.spool.above);
+            if self.buffer.len() as u64 > above {
+                let Some(stored) = self.stored.take() else { return };
+                if !stored.spool.has_room(self.buffer.len() as u64) {
+                    // Then the upstream waits until its client takes more, as it would without a spool.
+                    self.stored = Some(stored);
+                    return;
+                }
+                self.account.add_disk(self.buffer.len() as u64);
+                match stored.append(self.buffer.split().freeze()) {
+                    Ok(append) => self.operation = Some(Operation::Append(append)),
+                    Err(full) => return self.broke(full),
+                }
+                continue;
+            }
+            // While a piece is read back, the memory has the bound that it always has.
+            let room = self.stored.is_some() || (self.buffer.len() as u64) < PIECE as u64;
+            let Some(source) = self.source.as_mut().filter(|_| room) else { return };
+            match Pin::new(&mut **source).poll_frame(context) {
+                Poll::Pending => return,
+                Poll::Ready(None) => self.source = None,
+                Poll::Ready(Some(Err(error))) => return self.broke(error),
+                Poll::Ready(Some(Ok(frame))) => {
+                    if let Ok(data) = frame.into_data() {
+                        self.buffer.extend_from_slice(&data);
+                    }
+                }
+            }
+        }
+    }
+
+    fn broke(&mut self, error: BodyError) {
+        self.source = None;
+        self.broken = Some(error);
+    }
+
+    /// The next piece.
+    pub(crate) fn poll_piece(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Bytes, BodyError>>> {
+        loop {
+            self.poll_ahead(context);
+            if let Some(Operation::Read(read)) = self.operation.as_mut() {
+                let done = ready!(Pin::new(read).poll(context));
+                self.operation = None;
+                let Some((stored, piece)) = done.ok().and_then(Result::ok) else {
+                    return Poll::Ready(Some(Err(BodyError::Spool)));
+                };
+                self.stored = Some(stored);
+                self.read += piece.len() as u64;
+                self.account.add_disk(piece.len() as u64);
+                return Poll::Ready(Some(Ok(piece)));
+            }
+            if self.operation.is_some() {
+                return Poll::Pending; // The bytes that are written now stand before those in the buffer.
+            }
+            if self.stored.as_ref().is_some_and(|stored| stored.len > self.read) {
+                let Some(stored) = self.stored.take() else { continue };
+                let (threads, at) = (stored.spool.threads.clone(), self.read);
+                let read = threads.spawn_blocking(move || stored.read(at).map(|piece| (stored, piece)));
+                self.operation = Some(Operation::Read(read));
+                continue;
+            }
+            if !self.buffer.is_empty() {
+                return Poll::Ready(Some(Ok(self.buffer.split().freeze())));
+            }
+            if let Some(error) = self.broken.take() {
+                return Poll::Ready(Some(Err(error)));
+            }
+            return if self.source.is_some() { Poll::Pending } else { Poll::Ready(None) };
+        }
+    }
+
+    /// True if nothing more comes.
+    pub(crate) fn is_done(&self) -> bool {
+        let on_disk = self.stored.as_ref().is_none_or(|stored| stored.len > self.read);
+        self.source.is_none() && self.broken.is_none() && self.buffer.is_empty() && !on_disk
+    }
+
+    /// Bytes that are still to come, if known.
+    pub(crate) fn left(&self) -> Option<u64> {
+        let source = self.source.as_ref().map_or(Some(0), |source| source.size_hint().exact())?;
+        let stored = self.stored.as_ref()?;
+        Some(source + self.buffer.len() as u64 + (stored.len - self.read))
+    }
 }
 
 impl Spooled {
@@ -161,15 +332,10 @@ impl Spooled {
             return Poll::Ready(None);
         }
         let (file, at) = (&self.file, self.at);
-        let len = usize::try_from(self.file.len - at).map_or(PIECE, |left| left.min(PIECE));
         let reading = self.reading.get_or_insert_with(|| {
             let file = Arc::clone(file);
             let threads = file.spool.threads.clone();
-            threads.spawn_blocking(move || {
-                let mut piece = vec![0; len];
-                file.file.read_exact_at(&mut piece, at)?;
-                Ok(Bytes::from(piece))
-            })
+            threads.spawn_blocking(move || file.read(at))
         });
         let read = ready!(Pin::new(reading).poll(context));
         self.reading = None;

@@ -74,7 +74,7 @@ pub(crate) fn run(start: Start) -> io::Result<()> {
         stand_back();
         meter::count_processor_time();
     }
-    meter::stamp();
+    meter::begin();
     let runtime = runtime()?;
     runtime.block_on(serve(start))
 }

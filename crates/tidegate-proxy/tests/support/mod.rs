@@ -23,6 +23,7 @@ pub(crate) struct Upstream {
 #[derive(Default)]
 struct State {
     connections: AtomicUsize,
+    answered: AtomicUsize,
     held: Mutex<(bool, bool)>,
     changed: Condvar,
 }
@@ -51,6 +52,11 @@ impl Upstream {
     /// Accepted so far.
     pub(crate) fn connections(&self) -> usize {
         self.state.connections.load(Ordering::SeqCst)
+    }
+
+    /// Answers of which the last byte was given to the kernel.
+    pub(crate) fn answered(&self) -> usize {
+        self.state.answered.load(Ordering::SeqCst)
     }
 
     /// Until a request for `/held` is there.
@@ -112,6 +118,7 @@ fn answer_all(mut stream: TcpStream, state: &State) {
         if stream.write_all(answer.as_bytes()).is_err() {
             return;
         }
+        state.answered.fetch_add(1, Ordering::SeqCst);
     }
 }
 
@@ -151,6 +158,14 @@ impl Running {
 
     pub(crate) fn proxy(&self) -> &Proxy {
         &self.proxy
+    }
+
+    /// Until the proxy's own figures are so.
+    pub(crate) fn wait_until(&self, so: impl Fn(&tidegate_proxy::io::admin::status::Live) -> bool) {
+        let source = self.proxy.source();
+        while !so(&source.live()) {
+            std::thread::yield_now();
+        }
     }
 
     pub(crate) fn address(&self) -> SocketAddr {

@@ -386,7 +386,10 @@ impl Writing<'_> {
     }
 
     /// The client takes no more for now.
-    fn stalled(&self, context: &mut Context<'_>) -> Poll<Result<(), BodyError>> {
+    fn stalled(&mut self, context: &mut Context<'_>) -> Poll<Result<(), BodyError>> {
+        if let Some(body) = self.body.as_mut() {
+            body.poll_ahead(context);
+        }
         if !self.wire.timer.is_set() {
             self.wire.timer.set(meter::now() + self.stall);
         }

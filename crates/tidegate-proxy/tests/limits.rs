@@ -1,0 +1,82 @@
+//! What tenants notice of each other, and where large bodies wait, over real sockets.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+mod support;
+
+use std::io::{Read, Write};
+
+use support::{Running, Upstream, talk};
+
+fn get(host: &str) -> String {
+    format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n")
+}
+
+#[test]
+fn a_tenant_over_its_share_is_told_when_to_come_back() {
+    let upstream = Upstream::echo();
+    let proxy = Running::before(&upstream, "[proxy.limits.capacities]\nrequests = 50\n");
+    let mut client = proxy.connect();
+    let answers: Vec<_> = (0..300).map(|_| talk(&mut client, &get("noisy.example"))).collect();
+    let served = answers.iter().filter(|answer| answer.status == 200).count();
+    let refused: Vec<_> = answers.iter().filter(|answer| matches!(answer.status, 429 | 503)).collect();
+    assert_eq!(served + refused.len(), 300, "every request has an answer, on one connection");
+    assert!(served > 0 && refused.len() > 100, "{served} of 300");
+    for answer in refused {
+        assert!(answer.header("retry-after").unwrap().parse::<u64>().unwrap() >= 1);
+        assert_eq!(answer.header("content-type"), Some("application/problem+json"));
+        assert!(answer.header("ratelimit").is_some());
+    }
+    let seen = proxy.proxy().snapshot();
+    assert!(seen.tenants.iter().any(|tenant| tenant.name == "noisy.example"));
+}
+
+#[test]
+fn without_limits_nothing_is_refused_and_connections_change_lanes_unseen() {
+    let upstream = Upstream::echo();
+    let proxy = Running::before(&upstream, "");
+    let mut clients: Vec<_> = (0..4).map(|_| proxy.connect()).collect();
+    for turn in 0..400 {
+        let answer = talk(&mut clients[turn % 4], &get(&format!("tenant{}.example", turn % 3)));
+        assert_eq!(answer.status, 200, "turn {turn}");
+        assert!(answer.text().starts_with("GET / HTTP/1.1\r\n"));
+    }
+}
+
+#[test]
+fn large_bodies_wait_on_disk_and_come_whole() {
+    let directory = std::env::temp_dir().join(format!("tidegate-proxy-spool-{}", std::process::id()));
+    let upstream = Upstream::echo();
+    let table = format!("[proxy.spool]\nabove = \"64KiB\"\ndirectory = \"{}\"\n", directory.display());
+    let proxy = Running::before(&upstream, &table);
+    let body = "0123456789abcdef".repeat(256 * 1024);
+    let mut client = proxy.connect();
+    let head = format!("POST / HTTP/1.1\r\nHost: a.example\r\nContent-Length: {}\r\n\r\n", body.len());
+    client.write_all(head.as_bytes()).unwrap();
+    client.write_all(body.as_bytes()).unwrap();
+    // The answer is as long as the request; nothing of it is read until the upstream has given all of it.
+    while upstream.answered() == 0 {
+        std::thread::yield_now();
+    }
+    let answer = support::read_answer(&mut client);
+    assert!(answer.text().ends_with(&body), "{} bytes came", answer.body.len());
+    assert_eq!(talk(&mut client, &get("a.example")).status, 200, "the connection goes on");
+    assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 0, "files have no name");
+    drop(proxy);
+    std::fs::remove_dir_all(&directory).unwrap();
+}
+
+#[test]
+fn a_client_that_takes_nothing_is_given_up() {
+    let upstream = Upstream::echo();
+    let proxy = Running::before(&upstream, "[proxy.timeouts]\nwrite_stall = \"200ms\"\n");
+    let mut client = proxy.connect();
+    let body = "x".repeat(16 * 1024 * 1024);
+    let head = format!("POST / HTTP/1.1\r\nHost: a.example\r\nContent-Length: {}\r\n\r\n", body.len());
+    client.write_all(head.as_bytes()).unwrap();
+    // The answer does not fit into what the kernel keeps for a client that does not read.
+    client.write_all(body.as_bytes()).unwrap();
+    proxy.wait_until(|live| live.connections == 0);
+    let mut came = Vec::new();
+    let end = client.read_to_end(&mut came);
+    assert!(end.is_err() || came.len() < body.len(), "the rest was never sent");
+}
