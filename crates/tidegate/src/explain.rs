@@ -19,7 +19,7 @@ pub(crate) struct ExplainArgs {
     /// The method
     #[arg(short = 'X', long, default_value = "GET")]
     method: String,
-    /// The name of the ClientHello, if it is not the host
+    /// The name of the `ClientHello`, if it is not the host
     #[arg(long, value_name = "NAME")]
     sni: Option<String>,
     /// The value of the header that tells tenants apart
@@ -81,7 +81,8 @@ struct Standing {
 struct Limit {
     scope: String,
     tag: String,
-    limit: Option<u32>,
+    #[serde(rename = "limit")]
+    at_once: Option<u32>,
     rate: Option<String>,
     queue: u32,
     active: u64,
@@ -182,7 +183,7 @@ fn show(answer: &Explanation) -> Result<(), Failure> {
 fn limit_line(limit: &Limit) -> String {
     let Limit { scope, tag, queue, active, waiting, error, .. } = limit;
     let mut line = format!("{scope} {tag}:");
-    if let Some(most) = limit.limit {
+    if let Some(most) = limit.at_once {
         write!(line, " {active} of {most} at once,").expect("writing to a string does not fail");
     }
     if let Some(rate) = &limit.rate {
@@ -224,7 +225,7 @@ mod tests {
         let limit = Limit {
             scope: "sni".to_owned(),
             tag: "a.example".to_owned(),
-            limit: Some(10),
+            at_once: Some(10),
             rate: Some("100/s".to_owned()),
             queue: 5,
             active: 3,

@@ -42,15 +42,15 @@ fn tenants(config: &Config) -> String {
         TenantBy::Route => "each route is one".to_owned(),
         TenantBy::Header(name) => format!("each value of the header {name} is one"),
     };
-    let named = &config.tenants.named;
-    if named.is_empty() {
+    let all = &config.tenants.named;
+    if all.is_empty() {
         return by;
     }
-    let names = named.iter().take(SHOWN).map(|tenant| match tenant.weight {
+    let names = all.iter().take(SHOWN).map(|tenant| match tenant.weight {
         1 => tenant.name.clone(),
         weight => format!("{} (weight {weight})", tenant.name),
     });
-    let more = if named.len() > SHOWN { format!(" and {} more", named.len() - SHOWN) } else { String::new() };
+    let more = if all.len() > SHOWN { format!(" and {} more", all.len() - SHOWN) } else { String::new() };
     format!("{by}; with a name: {}{more}", names.collect::<Vec<_>>().join(", "))
 }
 
