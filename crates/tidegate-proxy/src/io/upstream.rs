@@ -196,6 +196,8 @@ pub(crate) struct UpstreamState {
     pub(crate) pending: usize,
     /// Connections that wait.
     pub(crate) idle: usize,
+    /// Tries after the first.
+    pub(crate) retries: u64,
 }
 
 impl<C: Keep> Upstream<C> {
@@ -269,6 +271,7 @@ impl<C: Keep> Upstream<C> {
             servers: servers.collect(),
             pending: state.pool.pending(),
             idle: state.idle.len(),
+            retries: state.pool.retries(),
         }
     }
 }

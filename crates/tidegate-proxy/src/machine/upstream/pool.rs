@@ -34,6 +34,7 @@ pub struct Pool {
     waiting: VecDeque<Waiting>,
     outputs: VecDeque<Output>,
     budget: RetryBudget,
+    retries: u64,
     /// What the balancer chooses among, kept for its memory.
     candidates: Vec<Candidate>,
     /// When slots were last offered to those who wait; ejections that ended before were seen to end.
@@ -161,6 +162,7 @@ impl Pool {
             candidates: Vec::with_capacity(servers.len()),
             budget: RetryBudget::new(&config.retry, now),
             servers,
+            retries: 0,
             waiting: VecDeque::new(),
             outputs: VecDeque::new(),
             settled: now,
@@ -172,6 +174,12 @@ impl Pool {
     #[must_use]
     pub fn config(&self) -> &PoolConfig {
         &self.config
+    }
+
+    /// Retries since the pool began.
+    #[must_use]
+    pub fn retries(&self) -> u64 {
+        self.retries
     }
 
     /// Requests that wait.
@@ -223,7 +231,9 @@ impl Pool {
 
     /// Takes one retry out of the budget, if there is one.
     pub fn try_retry(&mut self, now: Instant) -> bool {
-        self.budget.try_retry(now)
+        let granted = self.budget.try_retry(now);
+        self.retries += u64::from(granted);
+        granted
     }
 
     /// The server at this place answered a request.

@@ -1,0 +1,284 @@
+//! Servers behind the proxy over real sockets: which one is asked, what is tried again, who waits.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+mod support;
+
+use std::convert::Infallible;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use support::{Running, Upstream, read_answer, send, talk};
+use tidegate_proxy::io::admin::status::{Health, LiveServer};
+
+/// A server that does with each connection what the test says. It lives as long as the test's process.
+struct Scripted {
+    address: SocketAddr,
+    accepted: Arc<AtomicUsize>,
+}
+
+impl Scripted {
+    fn new(serve: impl Fn(usize, TcpStream) + Send + Sync + 'static) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let accepted = Arc::<AtomicUsize>::default();
+        let (serve, count) = (Arc::new(serve), Arc::clone(&accepted));
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let (serve, number) = (Arc::clone(&serve), count.fetch_add(1, Ordering::SeqCst));
+                std::thread::spawn(move || serve(number, stream.unwrap()));
+            }
+        });
+        Self { address, accepted }
+    }
+
+    fn accepted(&self) -> usize {
+        self.accepted.load(Ordering::SeqCst)
+    }
+}
+
+/// Everything up to the end of a head; `None` if the other side closed before.
+fn read_head(stream: &mut TcpStream) -> Option<String> {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        if !matches!(stream.read(&mut byte), Ok(1)) {
+            return None;
+        }
+        head.push(byte[0]);
+    }
+    Some(String::from_utf8_lossy(&head).into_owned())
+}
+
+fn answer(stream: &mut TcpStream, text: &str) {
+    let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{text}", text.len());
+    stream.write_all(answer.as_bytes()).unwrap();
+}
+
+/// Answers every request with `name`.
+fn named(name: &'static str) -> Scripted {
+    Scripted::new(move |_, mut stream| {
+        while read_head(&mut stream).is_some() {
+            answer(&mut stream, name);
+        }
+    })
+}
+
+/// A proxy on one thread before these servers.
+fn before(servers: &[SocketAddr], upstream: &str, more: &str) -> Running {
+    let servers: Vec<_> = servers.iter().map(|server| format!("\"{server}\"")).collect();
+    Running::start(&format!(
+        "[[proxy.listen]]\naddress = \"127.0.0.1:0\"\n[[proxy.upstream]]\nname = \"u\"\nservers = [{}]\n\
+         balance = \"round_robin\"\n{upstream}\n[[proxy.route]]\nupstream = \"u\"\n[proxy]\nthreads = 1\n\
+         overflow_threads = 0\n{more}",
+        servers.join(", ")
+    ))
+}
+
+/// The first server's figures, once they are as wanted. Threads publish theirs now and then.
+fn until(proxy: &Running, wanted: impl Fn(&LiveServer) -> bool) -> LiveServer {
+    loop {
+        let upstream = proxy.proxy().source().live().upstreams.remove(0);
+        match upstream.servers.first() {
+            Some(server) if wanted(server) => return *server,
+            _ => std::thread::yield_now(),
+        }
+    }
+}
+
+fn nobody() -> SocketAddr {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+}
+
+fn request(method: &str) -> String {
+    let length = if method == "POST" { "Content-Length: 0\r\n" } else { "" };
+    format!("{method} / HTTP/1.1\r\nHost: shop.example\r\n{length}\r\n")
+}
+
+/// Closes every connection when a request came.
+fn rude() -> Scripted {
+    Scripted::new(|_, mut stream| {
+        read_head(&mut stream);
+    })
+}
+
+#[test]
+fn servers_take_turns_and_their_connections_are_kept() {
+    let (a, b) = (named("a"), named("b"));
+    let proxy = before(&[a.address, b.address], "", "");
+    let mut client = proxy.connect();
+    let answers: String = (0..6).map(|_| talk(&mut client, &request("GET")).text().to_owned()).collect();
+    assert_eq!(answers, "ababab");
+    assert_eq!((a.accepted(), b.accepted()), (1, 1));
+}
+
+#[test]
+fn a_server_that_cannot_be_reached_costs_the_client_nothing() {
+    let well = named("well");
+    let proxy = before(&[nobody(), well.address], "", "");
+    let mut client = proxy.connect();
+    for method in ["GET", "POST", "GET", "POST"] {
+        let answer = talk(&mut client, &request(method));
+        assert_eq!((answer.status, answer.text()), (200, "well"), "nothing had been sent, so {method} goes again");
+    }
+}
+
+#[test]
+fn what_was_sent_is_sent_again_only_if_that_changes_nothing() {
+    // It is the turn of the first server each time.
+    let (rude, well) = (rude(), named("well"));
+    let proxy = before(&[rude.address, well.address], "", "");
+    let answer = talk(&mut proxy.connect(), &request("GET"));
+    assert_eq!((answer.status, answer.text()), (200, "well"));
+    let proxy = before(&[rude.address, well.address], "", "");
+    let answer = talk(&mut proxy.connect(), &request("POST"));
+    assert_eq!(answer.status, 502);
+    assert_eq!(answer.header("proxy-status"), Some("tidegate; error=connection_terminated"));
+}
+
+#[test]
+fn retries_end_when_no_server_is_left_or_none_are_wanted() {
+    let both = [rude(), rude()];
+    let proxy = before(&both.each_ref().map(|server| server.address), "retries = { attempts = 1 }", "");
+    assert_eq!(talk(&mut proxy.connect(), &request("GET")).status, 502);
+    assert_eq!(both.iter().map(Scripted::accepted).sum::<usize>(), 2);
+    let (rude, well) = (rude(), named("well"));
+    let proxy = before(&[rude.address, well.address], "retries = { attempts = 0 }", "");
+    assert_eq!(talk(&mut proxy.connect(), &request("GET")).status, 502);
+    assert_eq!(well.accepted(), 0);
+}
+
+#[test]
+fn a_kept_connection_that_its_server_closes_fails_no_request() {
+    // It answers once, and closes when the next request comes: as if its idle time-out and the request had crossed.
+    let server = Scripted::new(|_, mut stream| {
+        if read_head(&mut stream).is_some() {
+            answer(&mut stream, "once");
+            read_head(&mut stream);
+        }
+    });
+    let proxy = before(&[server.address], "retries = { attempts = 0 }", "");
+    let mut client = proxy.connect();
+    for _ in 0..4 {
+        let answer = talk(&mut client, &request("GET"));
+        assert_eq!((answer.status, answer.text()), (200, "once"));
+    }
+    let server = until(&proxy, |server| server.requests_total == 7);
+    assert_eq!(server.failures_total, 0, "that is nobody's fault");
+}
+
+#[test]
+fn a_full_server_makes_requests_wait_and_a_full_queue_refuses() {
+    let upstream = Upstream::echo();
+    let proxy = before(&[upstream.address().parse().unwrap()], "max_connections = 1\nqueue = 1", "");
+    let mut first = proxy.connect();
+    send(&mut first, "GET /held HTTP/1.1\r\nHost: a\r\n\r\n");
+    upstream.wait_for_held();
+    let mut second = proxy.connect();
+    let second = std::thread::spawn(move || talk(&mut second, &request("GET")).status);
+    // The figures of a thread are published now and then.
+    while proxy.proxy().source().live().upstreams[0].waiting == 0 {
+        std::thread::yield_now();
+    }
+    let refused = talk(&mut proxy.connect(), &request("GET"));
+    assert_eq!(refused.status, 503);
+    assert_eq!(refused.header("proxy-status"), Some("tidegate; error=connection_limit_reached"));
+    upstream.release_held();
+    assert_eq!((read_answer(&mut first).status, second.join().unwrap()), (200, 200));
+    assert_eq!(upstream.connections(), 1);
+}
+
+#[test]
+fn a_server_learns_the_client_by_the_proxy_protocol() {
+    for (form, first) in [("v1", &b"PROXY TCP4 127.0.0.1 127.0.0.1 "[..]), ("v2", b"\r\n\r\n\0\r\nQUIT\n\x21\x11")] {
+        let server = Scripted::new(move |_, mut stream| {
+            let mut header = vec![0; first.len()];
+            stream.read_exact(&mut header).unwrap();
+            let told = header == first;
+            while read_head(&mut stream).is_some() {
+                answer(&mut stream, if told { "told" } else { "not told" });
+            }
+        });
+        let proxy = before(&[server.address], &format!("proxy_protocol = \"{form}\""), "");
+        let (mut one, mut other) = (proxy.connect(), proxy.connect());
+        for client in [&mut one, &mut other] {
+            assert_eq!(talk(client, &request("GET")).text(), "told", "{form}");
+            assert_eq!(talk(client, &request("GET")).text(), "told");
+        }
+        assert_eq!(server.accepted(), 2, "a connection is one client's, and kept for it");
+    }
+}
+
+#[test]
+fn checks_take_a_server_out_and_bring_it_back() {
+    let well = Arc::new(AtomicUsize::new(1));
+    let (says, named) = (Arc::clone(&well), named("other"));
+    let server = Scripted::new(move |_, mut stream| {
+        while let Some(head) = read_head(&mut stream) {
+            if head.starts_with("GET /healthy ") && says.load(Ordering::SeqCst) == 0 {
+                stream.write_all(b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n").unwrap();
+            } else {
+                answer(&mut stream, "checked");
+            }
+        }
+    });
+    let health = "health = { path = \"/healthy\", interval = \"200ms\", timeout = \"150ms\", rise = 1, fall = 1 }";
+    let proxy = before(&[server.address, named.address], health, "");
+    let mut client = proxy.connect();
+    for (answers, health) in [(0, Health::Down), (1, Health::Up)] {
+        well.store(answers, Ordering::SeqCst);
+        until(&proxy, |server| server.health == health);
+        let answers: String = (0..4).map(|_| talk(&mut client, &request("GET")).text().to_owned()).collect();
+        assert_eq!(answers.contains("checked"), health == Health::Up, "{answers}");
+    }
+}
+
+/// A server of HTTP/2 by prior knowledge that answers with what it got.
+fn h2c() -> (tokio::runtime::Runtime, SocketAddr, Arc<AtomicUsize>) {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).unwrap();
+    let address = listener.local_addr().unwrap();
+    let accepted = Arc::<AtomicUsize>::default();
+    let count = Arc::clone(&accepted);
+    runtime.spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            count.fetch_add(1, Ordering::SeqCst);
+            let service = hyper::service::service_fn(|request: Request<Incoming>| async move {
+                let (head, body) = request.into_parts();
+                let body = body.collect().await.unwrap().to_bytes();
+                let text = format!("{} {} {:?} {}", head.method, head.uri, head.version, body.len());
+                Ok::<_, Infallible>(Response::new(Full::new(Bytes::from(text))))
+            });
+            let server = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+            tokio::spawn(server.serve_connection(TokioIo::new(stream), service));
+        }
+    });
+    (runtime, address, accepted)
+}
+
+#[test]
+fn requests_to_a_server_of_http2_share_a_connection() {
+    let (_runtime, address, accepted) = h2c();
+    let proxy = before(&[address], "protocol = \"h2c\"", "");
+    let clients: Vec<_> = (0..8).map(|_| proxy.connect()).collect();
+    let talks = clients.into_iter().map(|mut client| {
+        std::thread::spawn(move || {
+            let get = talk(&mut client, "GET /a?b HTTP/1.1\r\nHost: shop.example\r\nConnection: keep-alive\r\n\r\n");
+            let post = "POST /p HTTP/1.1\r\nHost: shop.example\r\nContent-Length: 5\r\n\r\nhello";
+            (get.text().to_owned(), talk(&mut client, post).text().to_owned())
+        })
+    });
+    for talk in talks.collect::<Vec<_>>() {
+        let (get, post) = talk.join().unwrap();
+        assert_eq!(get, "GET http://shop.example/a?b HTTP/2.0 0");
+        assert_eq!(post, "POST http://shop.example/p HTTP/2.0 5");
+    }
+    assert_eq!(accepted.load(Ordering::SeqCst), 1);
+    until(&proxy, |server| server.requests_total == 16 && server.active == 0);
+}
