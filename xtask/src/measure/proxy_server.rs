@@ -16,10 +16,10 @@ use crate::{clock, setup};
 
 const START_LIMIT: Duration = Duration::from_secs(30);
 const END_LIMIT: Duration = Duration::from_secs(20);
-/// What the limits set by hand allow each tenant: about half of the new RSA connections that one core can make a second.
-const RATE_BY_HAND: &str = "600";
-/// Connections of a tenant at once, in limits set by hand: a few milliseconds of handshakes.
-const CONCURRENT_BY_HAND: &str = "8";
+/// What the limits set by hand allow each tenant: three quarters of the new RSA connections that one core can make in a second.
+const RATE_BY_HAND: &str = "900";
+/// Connections of a tenant at once, in limits set by hand: ten milliseconds of handshakes. A with fewer would be refused.
+const CONCURRENT_BY_HAND: &str = "12";
 
 const NGINX: &str = include_str!("../../../peers/proxies/nginx.conf");
 const HAPROXY: &str = include_str!("../../../peers/proxies/haproxy.cfg");
