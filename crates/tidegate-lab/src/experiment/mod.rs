@@ -5,6 +5,7 @@
 //! | kind | what it does |
 //! |---|---|
 //! | [`drl_penalty`] | end-to-end latency of a topic whose bucket is split over 1 to n brokers |
+//! | [`neighbours`] | a quiet tenant and a noisy one, limiters side by side |
 //! | [`release_law`](crate::release_law) | every window of releases of the broker's machine |
 //! | [`rpc`] | schemes of overload control side by side |
 //! | [`theory_check`] | the simulated bucket against the exact M/D/1 values |
@@ -14,6 +15,7 @@
 
 pub mod drl_penalty;
 mod file;
+pub mod neighbours;
 mod outcome;
 mod release_law;
 pub mod rpc;
@@ -27,6 +29,7 @@ pub use rpc_show::Metric;
 use serde::{Deserialize, Serialize};
 
 use crate::bucket::BucketError;
+use crate::neighbours::TraceError;
 use crate::release_law::ReleaseLaw;
 use crate::rpc::ScenarioError;
 
@@ -40,6 +43,8 @@ pub struct Experiment {
     pub seed: u64,
     /// If it is of this kind, its settings.
     pub drl_penalty: Option<drl_penalty::DrlPenalty>,
+    /// If it is of this kind, its settings.
+    pub neighbours: Option<neighbours::Neighbours>,
     /// If it is of this kind, its settings.
     pub release_law: Option<ReleaseLaw>,
     /// If it is of this kind, its settings.
@@ -76,6 +81,9 @@ pub enum RunError {
     /// A scenario cannot be.
     #[error(transparent)]
     Scenario(#[from] ScenarioError),
+    /// A trace cannot be.
+    #[error(transparent)]
+    Trace(#[from] TraceError),
 }
 
 impl Complaint {
@@ -90,12 +98,15 @@ impl Experiment {
     /// # Errors
     /// The first thing that makes no sense.
     pub fn check(&self) -> Result<(), Complaint> {
-        let Self { drl_penalty, release_law, rpc, theory_check, .. } = self;
-        let kinds = [drl_penalty.is_some(), release_law.is_some(), rpc.is_some(), theory_check.is_some()];
+        let Self { drl_penalty, neighbours, release_law, rpc, theory_check, .. } = self;
+        let kinds =
+            [drl_penalty.is_some(), neighbours.is_some(), release_law.is_some(), rpc.is_some(), theory_check.is_some()];
         let kinds = kinds.into_iter().filter(|is_there| *is_there).count();
-        let message = format!("{kinds} kinds: write one of [drl_penalty], [release_law], [rpc] and [theory_check]");
+        let message =
+            format!("{kinds} kinds: write one of [drl_penalty], [neighbours], [release_law], [rpc] and [theory_check]");
         Complaint::unless(kinds == 1, "", message)?;
         drl_penalty.iter().try_for_each(drl_penalty::DrlPenalty::check)?;
+        neighbours.iter().try_for_each(neighbours::Neighbours::check)?;
         release_law.iter().try_for_each(release_law::check)?;
         rpc.iter().try_for_each(rpc::Rpc::check)?;
         theory_check.iter().try_for_each(theory_check::TheoryCheck::check)
@@ -110,6 +121,8 @@ impl Experiment {
             drl_penalty.run(self, size)?
         } else if let Some(theory_check) = &self.theory_check {
             theory_check.run(self, size)?
+        } else if let Some(neighbours) = &self.neighbours {
+            neighbours.run(self, size)?
         } else if let Some(law) = &self.release_law {
             release_law::run(law, self, size)
         } else if let Some(rpc) = &self.rpc {

@@ -77,25 +77,33 @@ impl Rtb {
 
     /// A unit was used.
     pub fn inc(&mut self, tenant: u64) {
+        self.inc_by(tenant, 1);
+    }
+
+    /// So many units were used, one after the other.
+    pub fn inc_by(&mut self, tenant: u64, units: u64) {
         if self.tenants.len() >= Self::TENANTS_MAX && !self.tenants.contains_key(&tenant) {
             return;
         }
         let state = self.tenants.entry(tenant).or_default();
-        state.observed += 1;
-        if state.token == 0 || state.observed > state.token {
-            state.overflowed += 1;
-            self.overflow_used += 1;
-        }
+        state.observed += units;
+        let beyond = if state.token == 0 { units } else { state.observed.saturating_sub(state.token).min(units) };
+        state.overflowed += beyond;
+        self.overflow_used += beyond;
     }
 
     /// A unit of a gauge was given back.
     pub fn dec(&mut self, tenant: u64) {
+        self.dec_by(tenant, 1);
+    }
+
+    /// So many units of a gauge were given back.
+    pub fn dec_by(&mut self, tenant: u64, units: u64) {
         if let Some(state) = self.tenants.get_mut(&tenant) {
-            state.observed = state.observed.saturating_sub(1);
-            if state.overflowed > 0 {
-                state.overflowed -= 1;
-                self.overflow_used = self.overflow_used.saturating_sub(1);
-            }
+            state.observed = state.observed.saturating_sub(units);
+            let back = units.min(state.overflowed);
+            state.overflowed -= back;
+            self.overflow_used = self.overflow_used.saturating_sub(back);
         }
     }
 
