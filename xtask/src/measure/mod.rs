@@ -6,6 +6,7 @@
 mod bench;
 mod broker;
 mod limits;
+mod proxy_attack;
 mod proxy_cost;
 mod proxy_load;
 mod proxy_noise;
