@@ -3,6 +3,9 @@
 
 mod support;
 
+use std::io::Read;
+use std::net::TcpListener;
+
 use support::{Answer, Running, Upstream, read_answer, talk};
 
 fn get(path: &str) -> String {
@@ -186,4 +189,34 @@ fn a_reload_changes_routes_and_ends_no_connection() {
         turns += 1;
         assert!(turns < 100_000, "the other upstream is never asked");
     }
+}
+
+#[test]
+fn an_upstream_that_answers_early_still_gets_the_rest() {
+    let body = "0123456789".repeat(20_000);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let proxy = Running::before_address(&listener.local_addr().unwrap().to_string(), "");
+    let expected = body.len();
+    let server = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut came = support::read_head(&mut stream).len();
+        support::send(&mut stream, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n");
+        let mut body = Vec::new();
+        while body.len() < expected {
+            let mut piece = [0; 4096];
+            let read = stream.read(&mut piece).unwrap();
+            assert!(read > 0, "{came} bytes and no more");
+            came += read;
+            body.extend_from_slice(&piece[..read]);
+        }
+        support::send(&mut stream, "0\r\n\r\n");
+        String::from_utf8(body).unwrap()
+    });
+    let mut client = proxy.connect();
+    let head = format!("POST / HTTP/1.1\r\nHost: shop.example\r\nContent-Length: {expected}\r\n\r\n01234");
+    assert_eq!(support::talk_head(&mut client, &head).status, 200);
+    assert_eq!(support::exactly(&mut client, 7), b"2\r\nok\r\n");
+    support::send(&mut client, &body[5..]);
+    assert_eq!(support::exactly(&mut client, 5), b"0\r\n\r\n");
+    assert_eq!(server.join().unwrap(), body);
 }

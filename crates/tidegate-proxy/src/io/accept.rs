@@ -16,8 +16,10 @@ use super::hello::{self, Accepted, FIRST_BYTES_MAX, Place};
 use super::meter;
 use super::thread::{Thread, Total};
 
-/// Connections that are taken before other tasks get their turn. A refused one takes some ten microseconds.
-const BATCH: usize = 16;
+/// Connections that are taken before other tasks get their turn. A refused one takes some ten microseconds, so that is a
+/// millisecond; with fewer, a flood that is refused would wait behind the handshakes of those that are not, and everybody
+/// behind the flood.
+const BATCH: usize = 128;
 /// Connections that the kernel keeps until they are taken.
 const BACKLOG: i32 = 4096;
 /// How long a thread without a file descriptor waits before it tries again.

@@ -167,6 +167,17 @@ impl Account {
         self.held.set(Held { connections, memory });
     }
 
+    /// Whether the limiter was asked for the connection.
+    pub(crate) fn has_connection(&self) -> bool {
+        self.held.get().connections > 0
+    }
+
+    /// The limiter was asked for the connection, for this tenant.
+    pub(crate) fn take_connection(&self) {
+        let held = self.held.get();
+        self.held.set(Held { connections: 1, ..held });
+    }
+
     /// What is held is given back by somebody else.
     pub(crate) fn forget_held(&self) {
         self.held.take();

@@ -113,7 +113,8 @@ async fn secure(connection: &Rc<Connection>, stream: TcpStream, hello: &[u8]) {
 
 /// Without TLS the first bytes tell what is spoken.
 async fn detect(connection: &Rc<Connection>, mut transport: Transport, mut early: BytesMut) {
-    connection.account.hold(1, HELD_PLAIN);
+    // Its tenant is known with the first request, which asks for the connection too.
+    connection.account.hold(0, HELD_PLAIN);
     let settings = connection.thread.settings();
     let listener = &settings.config.listeners[connection.origin.listener.min(settings.config.listeners.len() - 1)];
     if listener.http2 {

@@ -35,6 +35,8 @@ pub(crate) struct Charged {
     pub(crate) lane: Lane,
     pub(crate) event_ns: u64,
     pub(crate) bytes: u64,
+    /// The connection was asked for with it.
+    pub(crate) connection: bool,
 }
 
 /// What becomes of a request.
@@ -75,9 +77,17 @@ pub(crate) fn judge(connection: &Connection, parts: &Parts, charged: Option<Char
     // Asked for every request, because it also notes when the tenant goes beyond its share.
     let moves = connection.may_move(charged.lane, now);
     if moves && movable && charged.lane != thread.lane && thread.other.is_some() {
-        return Judged::Elsewhere(charged);
+        // It pays from now on: who moves takes along what is held.
+        connection.account.turn_to(tenant);
+        if charged.connection {
+            connection.account.take_connection();
+        }
+        return Judged::Elsewhere(Charged { connection: false, ..charged });
     }
     connection.account.turn_to(tenant);
+    if charged.connection {
+        connection.account.take_connection();
+    }
     connection.account.estimated(Resource::EventTime, charged.event_ns);
     connection.account.estimated(Resource::NetworkBytes, charged.bytes);
     Judged::Serve(Admission { settings, route, began: now, lane: charged.lane })
@@ -112,9 +122,16 @@ fn ask(
         }
         let event_ns = limiter.expected_cost(tenant, Resource::EventTime);
         let bytes = limiter.expected_cost(tenant, Resource::NetworkBytes);
-        let costs = [(Resource::Requests, 1), (Resource::EventTime, event_ns), (Resource::NetworkBytes, bytes)];
-        match limiter.try_take(tenant, Stage::Request, &costs, now) {
-            Verdict::Admit { lane } => Ok((tenant, Charged { lane, event_ns, bytes })),
+        let costs = [
+            (Resource::Requests, 1),
+            (Resource::EventTime, event_ns),
+            (Resource::NetworkBytes, bytes),
+            (Resource::Connections, 1),
+        ];
+        // The first request of a connection without TLS asks for the connection too.
+        let new = !connection.account.has_connection();
+        match limiter.try_take(tenant, Stage::Request, &costs[..3 + usize::from(new)], now) {
+            Verdict::Admit { lane } => Ok((tenant, Charged { lane, event_ns, bytes, connection: new })),
             Verdict::Refuse(refusal) => Err(refusal),
         }
     })

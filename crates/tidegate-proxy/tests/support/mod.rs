@@ -248,7 +248,7 @@ pub(crate) fn is_closed(stream: &mut impl Read) -> bool {
 }
 
 /// One byte after the other, so that nothing behind the head is taken.
-fn read_head(stream: &mut impl Read) -> String {
+pub(crate) fn read_head(stream: &mut impl Read) -> String {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
         let mut byte = [0];

@@ -169,6 +169,11 @@ impl Wire {
         }
     }
 
+    /// True if the body of the request under way has come to its end.
+    pub(crate) fn is_body_done(&self) -> bool {
+        self.inner.borrow().framing.is_done()
+    }
+
     /// The answer switched protocols: everything read that is not consumed, as it came.
     pub(crate) fn upgraded(&self) -> BytesMut {
         let mut inner = self.inner.borrow_mut();

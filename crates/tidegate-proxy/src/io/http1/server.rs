@@ -23,6 +23,7 @@ use crate::io::thread::{Connection, Total};
 use crate::io::timers::Timer;
 use crate::io::transport::Transport;
 use crate::io::{meter, refuse, websocket};
+use crate::machine::Resource;
 
 /// Pieces of at least so many bytes are written from where they are; smaller ones are put together.
 const APART_MIN: usize = 4 * 1024;
@@ -137,15 +138,21 @@ impl One<'_> {
     async fn serve(self, head: Head, charged: Option<Charged>) -> Then {
         let Head { parts, bytes, keep_alive } = head;
         let began = meter::now();
-        let admission = match service::judge(self.connection, &parts, charged, true) {
+        // A request that was sent here by the other lane stays: that lane may be out of reach.
+        let movable = charged.is_none();
+        let admission = match service::judge(self.connection, &parts, charged, movable) {
             Judged::Serve(admission) => admission,
             Judged::Elsewhere(charged) => return Then::Elsewhere(bytes, charged),
             Judged::Answer(response, refusal) => {
                 let record = Record::begin(self.connection, &parts, began);
+                let status = response.status();
                 let answer = Answer { response: *response, pass: None, story: forward::Story::default() };
+                // A connection too many does not stay.
+                let one_too_many = refusal.is_some_and(|refusal| refusal.resource == Resource::Connections);
+                let keep_alive = keep_alive && !one_too_many;
                 let then = self.respond(&parts.method, parts.version, keep_alive, answer).await;
                 if let Some(record) = record {
-                    record.refused(refusal).write(then.1);
+                    record.refused(status, refusal).write(then.1);
                 }
                 return then.0;
             }
@@ -196,8 +203,10 @@ impl One<'_> {
     async fn respond(self, method: &Method, version: Version, keep_alive: bool, answer: Answer) -> (Then, u64) {
         let Answer { response, pass, .. } = answer;
         self.connection.thread.count_response(response.status());
-        // A body that the client still sends is drained if it is there already; else the connection cannot go on.
-        let drained = self.wire.drain();
+        // A body that nobody wants is drained if it is there already; else the connection cannot go on. An upstream that
+        // answers early may still be sent the rest.
+        let wanted = matches!(response.body(), ResponseBody::Upstream(_) | ResponseBody::Spooling(_));
+        let drained = if wanted { self.wire.is_body_done() } else { self.wire.drain() };
         let keep = keep_alive && drained && !self.connection.thread.draining.get();
         let (head, body) = response.into_parts();
         let outgoing = outgoing(method, version, &head, &body);
