@@ -34,7 +34,7 @@ pub(crate) use lease::Lease;
 pub(crate) use send::{Outbound, SendError};
 pub(crate) use settings::{Part, Settings};
 
-use crate::machine::upstream::{Acquire, Output, Pool, Refusal, ServerState, Tried};
+use crate::machine::upstream::{Acquire, Flow, Output, Pool, Refusal, ServerState, Tried};
 use endpoint::Endpoint;
 use http2::Shared;
 use idle::Idle;
@@ -58,6 +58,8 @@ const SWEEP: Duration = Duration::from_secs(5);
 pub(crate) struct Upstreams<C> {
     /// In the order of the configuration; replaced one by one when it changes.
     all: RefCell<Vec<Rc<Upstream<C>>>>,
+    /// Those that a reload replaced while requests waited there.
+    replaced: RefCell<Vec<Rc<Upstream<C>>>>,
     /// Somebody began to wait, so there may be a new time-out.
     queued: Rc<Notify>,
     verdicts: watch::Receiver<Verdicts>,
@@ -95,21 +97,22 @@ impl<C: Keep> Upstreams<C> {
             Rc::new(Upstream::new(settings, Rng::stream(seed, stream), Rc::clone(&queued), now))
         };
         let all = (0..).zip(settings).map(one).collect();
-        let this = Self { all: RefCell::new(all), queued, verdicts };
+        let this = Self { all: RefCell::new(all), replaced: RefCell::default(), queued, verdicts };
         this.take_verdicts();
         Rc::new(this)
     }
 
-    /// Waits for a slot at a server of `upstream` that is none of `tried`, if possible.
+    /// Waits for a slot at a server of `upstream` that is none of `tried`, if possible. Flows that wait take turns.
     pub(crate) async fn acquire(
         &self,
         upstream: usize,
+        flow: Flow,
         tried: Tried,
         announced: Option<Announced>,
     ) -> Result<Lease<C>, Refusal> {
         // A request that was routed before a reload that removed its upstream finds none.
         let upstream = self.all.borrow().get(upstream).cloned().ok_or(Refusal::NoServer)?;
-        upstream.acquire(tried, announced).await
+        upstream.acquire(flow, tried, announced).await
     }
 
     /// Puts other settings in force. Requests under way end where they are. An upstream whose settings did not change
@@ -128,8 +131,12 @@ impl<C: Keep> Upstreams<C> {
                 Rc::new(new)
             }
         };
-        *self.all.borrow_mut() = (0..).zip(settings).map(one).collect();
+        let new: Vec<_> = (0..).zip(settings).map(one).collect();
+        let gone = old.into_iter().filter(|old| !new.iter().any(|new| Rc::ptr_eq(new, old)));
+        self.replaced.borrow_mut().extend(gone.filter(|old| old.has_waiting()));
+        *self.all.borrow_mut() = new;
         self.take_verdicts();
+        self.queued.notify_one();
     }
 
     /// Ends waits in time, closes connections that waited too long, and takes the checks' verdicts. Never ends; runs
@@ -148,7 +155,8 @@ impl<C: Keep> Upstreams<C> {
             }
             let now = clock::now();
             let all = self.all.borrow().clone();
-            for upstream in &all {
+            self.replaced.borrow_mut().retain(|old| old.has_waiting());
+            for upstream in all.iter().chain(&*self.replaced.borrow()) {
                 upstream.with_pool(|pool, rng| pool.on_timeout(rng, now));
             }
             if now >= sweep {
@@ -167,7 +175,8 @@ impl<C: Keep> Upstreams<C> {
     }
 
     fn next_timeout(&self) -> Option<Instant> {
-        self.all.borrow().iter().filter_map(|upstream| upstream.state.borrow().pool.next_timeout()).min()
+        let (all, replaced) = (self.all.borrow(), self.replaced.borrow());
+        all.iter().chain(&*replaced).filter_map(|upstream| upstream.state.borrow().pool.next_timeout()).min()
     }
 
     fn take_verdicts(&self) {
@@ -206,7 +215,7 @@ impl<C: Keep> Upstream<C> {
         let state = State {
             pool: Pool::new(settings.pool.clone(), now),
             rng,
-            idle: Idle::new(settings.max_idle, settings.idle_timeout),
+            idle: Idle::new(settings.servers.len(), settings.max_idle, settings.idle_timeout),
             waiters: HashMap::with_hasher(RandomState::default()),
             last_request: 0,
             exchanges: Slab::new(),
@@ -215,13 +224,18 @@ impl<C: Keep> Upstream<C> {
         Self { settings, endpoints, state: RefCell::new(state), queued, http2 }
     }
 
-    async fn acquire(self: Rc<Self>, tried: Tried, announced: Option<Announced>) -> Result<Lease<C>, Refusal> {
+    async fn acquire(
+        self: Rc<Self>,
+        flow: Flow,
+        tried: Tried,
+        announced: Option<Announced>,
+    ) -> Result<Lease<C>, Refusal> {
         let now = clock::now();
         let waiting = {
             let state = &mut *self.state.borrow_mut();
             state.last_request += 1;
             let request = state.last_request;
-            let acquired = state.pool.acquire(request, tried, &mut state.rng, now);
+            let acquired = state.pool.acquire(request, flow, tried, &mut state.rng, now);
             state.deliver();
             match acquired {
                 Acquire::Start(server) => Ok(server),
@@ -242,6 +256,10 @@ impl<C: Keep> Upstream<C> {
             }
         };
         Ok(Lease::new(self, server, tried, announced))
+    }
+
+    fn has_waiting(&self) -> bool {
+        self.state.borrow().pool.pending() > 0
     }
 
     /// Tells the pool something, and those who waited for it what it says.

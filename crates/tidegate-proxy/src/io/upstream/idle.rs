@@ -1,5 +1,6 @@
 //! Connections that wait for the next request.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use tidegate_core::Instant;
@@ -16,8 +17,8 @@ pub(crate) trait Keep {
 /// what is used is warm, in the peer's congestion window and in both ends' caches.
 #[derive(Debug)]
 pub(super) struct Idle<C> {
-    /// In order of the time they were put here, the newest last.
-    kept: Vec<Kept<C>>,
+    /// To each server, in order of the time they were put here, the newest last.
+    servers: Vec<VecDeque<Kept<C>>>,
     /// For each server.
     max: usize,
     timeout: Duration,
@@ -26,27 +27,27 @@ pub(super) struct Idle<C> {
 #[derive(Debug)]
 struct Kept<C> {
     connection: C,
-    server: usize,
     /// Whom the server was told about; a connection that was opened for one client is for no other.
     announced: Option<Announced>,
     since: Instant,
 }
 
 impl<C: Keep> Idle<C> {
-    pub(super) fn new(max: usize, timeout: Duration) -> Self {
-        Self { kept: Vec::new(), max, timeout }
+    pub(super) fn new(servers: usize, max: usize, timeout: Duration) -> Self {
+        Self { servers: (0..servers).map(|_| VecDeque::new()).collect(), max, timeout }
     }
 
     pub(super) fn len(&self) -> usize {
-        self.kept.len()
+        self.servers.iter().map(VecDeque::len).sum()
     }
 
     /// The newest connection to `server` that was opened for `announced`; those found closed on the way are dropped.
+    /// O(1) unless servers are told their clients.
     pub(super) fn take(&mut self, server: usize, announced: Option<&Announced>, now: Instant) -> Option<C> {
+        let kept = &mut self.servers[server];
         loop {
-            let fits = |kept: &Kept<C>| kept.server == server && kept.announced.as_ref() == announced;
-            let place = self.kept.iter().rposition(fits)?;
-            let Kept { mut connection, since, .. } = self.kept.remove(place);
+            let place = kept.iter().rposition(|kept| kept.announced.as_ref() == announced)?;
+            let Kept { mut connection, since, .. } = kept.remove(place)?;
             if now.since(since) < self.timeout && connection.is_open() {
                 return Some(connection);
             }
@@ -58,36 +59,33 @@ impl<C: Keep> Idle<C> {
         if self.max == 0 || self.timeout.is_zero() {
             return;
         }
-        if self.kept.iter().filter(|kept| kept.server == server).count() >= self.max {
-            self.drop_oldest(server);
+        let kept = &mut self.servers[server];
+        if kept.len() >= self.max {
+            kept.pop_front();
         }
-        self.kept.push(Kept { connection, server, announced, since: now });
+        kept.push_back(Kept { connection, announced, since: now });
     }
 
     /// Closes the oldest connection to `server`, to make room for a new one.
     pub(super) fn drop_oldest(&mut self, server: usize) {
-        if let Some(place) = self.kept.iter().position(|kept| kept.server == server) {
-            self.kept.remove(place);
-        }
+        self.servers[server].pop_front();
     }
 
     /// Connections to `server`.
     pub(super) fn count(&self, server: usize) -> usize {
-        self.kept.iter().filter(|kept| kept.server == server).count()
+        self.servers[server].len()
     }
 
     /// Closes those that waited too long, and those that the peer has closed.
     pub(super) fn sweep(&mut self, now: Instant) {
-        let timeout = self.timeout;
-        self.kept.retain_mut(|kept| now.since(kept.since) < timeout && kept.connection.is_open());
+        for kept in &mut self.servers {
+            kept.retain_mut(|kept| now.since(kept.since) < self.timeout && kept.connection.is_open());
+        }
     }
 
     /// Takes over the connections that `old` has to its server `theirs`, which is `mine` here.
     pub(super) fn inherit(&mut self, mine: usize, old: &mut Self, theirs: usize) {
-        for kept in old.kept.extract_if(.., |kept| kept.server == theirs) {
-            self.kept.push(Kept { server: mine, ..kept });
-        }
-        self.kept.sort_by_key(|kept| kept.since);
+        self.servers[mine].append(&mut old.servers[theirs]);
     }
 }
 
@@ -109,7 +107,7 @@ mod tests {
     }
 
     fn idle(connections: &[(u32, usize, bool)]) -> Idle<Fake> {
-        let mut idle = Idle::new(2, Duration::from_secs(10));
+        let mut idle = Idle::new(2, 2, Duration::from_secs(10));
         for (s, &(name, server, open)) in (0..).zip(connections) {
             idle.put(Fake(name, open), server, None, at(s));
         }
@@ -149,7 +147,7 @@ mod tests {
             destination: ([192, 0, 2, 9], 443).into(),
             authority: None,
         };
-        let mut idle = Idle::new(9, Duration::from_secs(10));
+        let mut idle = Idle::new(1, 9, Duration::from_secs(10));
         idle.put(Fake(1, true), 0, Some(client(1)), at(0));
         assert_eq!(idle.take(0, Some(&client(2)), at(0)), None);
         assert_eq!(idle.take(0, None, at(0)), None);

@@ -17,7 +17,7 @@ use crate::io::account::Account;
 use crate::io::body::{RequestBody, ResponseBody};
 use crate::io::http1::client::{ExchangeError, Home, Link, Outward, Patience};
 use crate::io::timers::Timers;
-use crate::machine::upstream::{Failure, Refusal, Replay, Tried, is_idempotent};
+use crate::machine::upstream::{Failure, Flow, Refusal, Replay, Tried, is_idempotent};
 
 /// A request on its way to an upstream.
 pub(crate) struct Outbound<'a> {
@@ -101,11 +101,12 @@ impl Upstreams<Link> {
         outbound: &Outbound<'_>,
         mut body: RequestBody,
     ) -> Result<Response<ResponseBody>, SendError> {
+        let flow = Flow(outbound.account.tenant().number());
         let mut tried = Tried::default();
         let mut fresh = Fresh::No;
         loop {
             let announced = outbound.announced.clone();
-            let mut lease = self.acquire(upstream, tried, announced).await.map_err(SendError::Refused)?;
+            let mut lease = self.acquire(upstream, flow, tried, announced).await.map_err(SendError::Refused)?;
             let answer = match lease.protocol() {
                 UpstreamProtocol::Http1 => over_http1(&mut lease, outbound, body, fresh).await,
                 UpstreamProtocol::H2c => match over_http2(&lease, outbound, body).await {

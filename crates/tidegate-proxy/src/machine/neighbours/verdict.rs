@@ -16,6 +16,12 @@ pub struct Tenant(pub(super) u32);
 impl Tenant {
     /// Everybody who has no name of his own, or for whom the table had no room: they share like one tenant.
     pub const OTHER: Self = Self(0);
+
+    /// A number that no other tenant has at the same time.
+    #[must_use]
+    pub const fn number(self) -> u32 {
+        self.0
+    }
 }
 
 /// How far the work had come when it was asked about.

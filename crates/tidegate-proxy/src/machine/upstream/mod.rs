@@ -8,6 +8,7 @@
 //! | [`passive`] | ejects a server whose requests fail |
 //! | [`active`] | asks a server how it is, and believes it after some answers |
 //! | [`budget`] | how many retries the requests have paid for |
+//! | `turns` | who waits for a server, and in which order they start |
 //! | [`retry`] | which failures may be tried again at all |
 //!
 //! A pool belongs to one thread. Its requests are named by the caller and its servers by their place in the list.
@@ -19,6 +20,7 @@ pub mod config;
 pub mod passive;
 pub mod pool;
 pub mod retry;
+mod turns;
 
 pub use active::{ActiveHealth, Change};
 pub use budget::RetryBudget;
@@ -26,3 +28,4 @@ pub use config::{ActiveConfig, Balance, PassiveConfig, PoolConfig, RetryConfig, 
 pub use passive::Passive;
 pub use pool::{Acquire, Output, Pool, Refusal, ServerState, Tried};
 pub use retry::{Failure, Replay, is_idempotent, may_retry};
+pub use turns::Flow;

@@ -10,6 +10,7 @@ use super::balance::{Balancer, Candidate};
 use super::budget::RetryBudget;
 use super::config::{MAX_TRIES, PoolConfig, ServerConfig};
 use super::passive::Passive;
+use super::turns::{Flow, Turns, Waiting};
 
 /// Weights are scaled so that a server's slow start has steps: its full share is 1,000 times its weight.
 const FULL: u64 = 1_000;
@@ -20,9 +21,9 @@ const COLD: u64 = 50;
 ///
 /// A request gets a server that is up, not ejected, has a slot free and was not tried before. If only tried ones are left,
 /// one of them; if all that are up are ejected, one of those, since a server that failed some requests is better than a
-/// certain refusal. If every server that would do is full, the request waits, first come first served, and starts the
-/// moment a slot frees anywhere. The queue is one for all servers: a request never waits for a busy one while another is
-/// free.
+/// certain refusal. If every server that would do is full, the request waits, and starts in the event that frees a slot
+/// anywhere: a request never waits for a busy server while another is free. Flows take turns: one that floods a slow
+/// upstream delays another one's next request by one of its own at most.
 ///
 /// Whatever started ends once, with [`on_end`](Self::on_end). After every event drain [`poll_output`](Self::poll_output).
 #[derive(Clone, Debug)]
@@ -30,8 +31,7 @@ pub struct Pool {
     config: PoolConfig,
     servers: Vec<Server>,
     balancer: Balancer,
-    /// In order of arrival, so of age.
-    waiting: VecDeque<Waiting>,
+    waiting: Turns,
     outputs: VecDeque<Output>,
     budget: RetryBudget,
     retries: u64,
@@ -52,13 +52,6 @@ struct Server {
     back: Option<Instant>,
     requests: u64,
     failures: u64,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Waiting {
-    request: u64,
-    arrival: Instant,
-    tried: Tried,
 }
 
 /// The servers that a request was sent to already.
@@ -110,7 +103,7 @@ pub enum Acquire {
 pub enum Refusal {
     /// No server is up.
     NoServer,
-    /// All are full, and so is the queue.
+    /// All are full, and so is the queue; of those who wait, its flow had the most.
     QueueFull,
     /// It waited as long as one may.
     TimedOut,
@@ -163,7 +156,7 @@ impl Pool {
             budget: RetryBudget::new(&config.retry, now),
             servers,
             retries: 0,
-            waiting: VecDeque::new(),
+            waiting: Turns::default(),
             outputs: VecDeque::new(),
             settled: now,
             config,
@@ -205,8 +198,9 @@ impl Pool {
         })
     }
 
-    /// `request` wants a server that is none of `tried`, if possible. The first try of a request pays into the budget.
-    pub fn acquire(&mut self, request: u64, tried: Tried, rng: &mut Rng, now: Instant) -> Acquire {
+    /// `request` of `flow` wants a server that is none of `tried`, if possible. The first try of a request pays into the
+    /// budget.
+    pub fn acquire(&mut self, request: u64, flow: Flow, tried: Tried, rng: &mut Rng, now: Instant) -> Acquire {
         self.settle(rng, now);
         if tried.is_empty() {
             self.budget.on_request();
@@ -221,11 +215,10 @@ impl Pool {
             return Acquire::Refused(Refusal::NoServer);
         }
         if self.waiting.len() >= self.config.max_pending as usize {
-            return Acquire::Refused(Refusal::QueueFull);
+            let Some(longest) = self.waiting.make_room(flow) else { return Acquire::Refused(Refusal::QueueFull) };
+            self.outputs.push_back(Output::Refused { request: longest, refusal: Refusal::QueueFull });
         }
-        // Time that steps back makes nobody older than the one ahead, so that the head is always the oldest.
-        let arrival = self.waiting.back().map_or(now, |last| last.arrival.max(now));
-        self.waiting.push_back(Waiting { request, arrival, tried });
+        self.waiting.push(flow, request, tried, now);
         Acquire::Queued
     }
 
@@ -269,8 +262,7 @@ impl Pool {
 
     /// A waiting request's client is gone; false if it does not wait. O(n) in those who wait.
     pub fn cancel(&mut self, request: u64) -> bool {
-        let place = self.waiting.iter().position(|waiting| waiting.request == request);
-        place.is_some_and(|place| self.waiting.remove(place).is_some())
+        self.waiting.cancel(request)
     }
 
     /// The checks of a server found it well, or not. Who was found well starts anew: its past failures are forgotten.
@@ -287,7 +279,7 @@ impl Pool {
     /// When somebody's wait ends, or an ejection that somebody waits behind.
     #[must_use]
     pub fn next_timeout(&self) -> Option<Instant> {
-        let expiry = self.waiting.front()?.arrival + self.config.pending_timeout;
+        let expiry = self.waiting.oldest()?.0 + self.config.pending_timeout;
         let until = self.servers.iter().filter(|server| server.up).filter_map(|server| server.passive.until());
         Some(until.filter(|&until| until > self.settled).min().map_or(expiry, |until| until.min(expiry)))
     }
@@ -314,20 +306,25 @@ impl Pool {
         self.servers.iter().any(|server| server.up && server.config.weight > 0)
     }
 
-    /// Ends waits that are over, then starts those at the head while there are slots.
+    /// Ends waits that are over, then starts those whose turn it is while there are slots.
     fn settle(&mut self, rng: &mut Rng, now: Instant) {
         self.settled = self.settled.max(now);
-        while let Some(&Waiting { request, arrival, tried }) = self.waiting.front() {
-            let output = if arrival + self.config.pending_timeout <= now {
-                Output::Refused { request, refusal: Refusal::TimedOut }
-            } else if let Some(server) = self.start(tried, rng, now) {
+        while let Some((arrival, request)) = self.waiting.oldest() {
+            if arrival + self.config.pending_timeout > now {
+                break;
+            }
+            self.waiting.pop_oldest();
+            self.outputs.push_back(Output::Refused { request, refusal: Refusal::TimedOut });
+        }
+        while let Some(Waiting { request, arrival, tried }) = self.waiting.next() {
+            let output = if let Some(server) = self.start(tried, rng, now) {
                 Output::Start { request, server, waited: now - arrival }
             } else if self.has_server() {
                 return;
             } else {
                 Output::Refused { request, refusal: Refusal::NoServer }
             };
-            self.waiting.pop_front();
+            self.waiting.pop();
             self.outputs.push_back(output);
         }
     }

@@ -32,7 +32,11 @@ impl Fixture {
     }
 
     fn ask(&mut self, request: u64, ms: u64) -> Acquire {
-        self.pool.acquire(request, Tried::default(), &mut self.rng, at(ms))
+        self.ask_as(Flow(0), request, ms)
+    }
+
+    fn ask_as(&mut self, flow: Flow, request: u64, ms: u64) -> Acquire {
+        self.pool.acquire(request, flow, Tried::default(), &mut self.rng, at(ms))
     }
 
     fn end(&mut self, server: usize, ms: u64) -> Vec<Output> {
@@ -65,6 +69,21 @@ fn a_slot_that_frees_anywhere_starts_the_one_that_waits_longest() {
 }
 
 #[test]
+fn a_flow_that_floods_a_slow_server_delays_another_by_one_request() {
+    let mut fixture = Fixture::new(config(1, 1, 4));
+    for request in 0..5 {
+        fixture.ask_as(Flow(1), request, 0);
+    }
+    assert_eq!(fixture.ask_as(Flow(1), 5, 1), Acquire::Refused(Refusal::QueueFull));
+    assert_eq!(fixture.ask_as(Flow(2), 6, 1), Acquire::Queued, "the longest flow makes room");
+    let evicted = Output::Refused { request: 4, refusal: Refusal::QueueFull };
+    assert_eq!(fixture.pool.poll_output(), Some(evicted));
+    assert!(matches!(fixture.end(0, 2)[..], [Output::Start { request: 1, .. }]));
+    assert!(matches!(fixture.end(0, 3)[..], [Output::Start { request: 6, .. }]));
+    assert!(matches!(fixture.end(0, 4)[..], [Output::Start { request: 2, .. }]));
+}
+
+#[test]
 fn nobody_waits_longer_than_he_may() {
     let mut fixture = Fixture::new(config(1, 1, 9));
     fixture.ask(1, 0);
@@ -89,11 +108,11 @@ fn a_retry_goes_where_it_has_not_been() {
     let mut fixture = Fixture::new(config(3, 9, 9));
     let tried = Tried::default().and(0).and(2);
     for _ in 0..5 {
-        assert_eq!(fixture.pool.acquire(1, tried, &mut fixture.rng, at(0)), Acquire::Start(1));
+        assert_eq!(fixture.pool.acquire(1, Flow(0), tried, &mut fixture.rng, at(0)), Acquire::Start(1));
     }
     let tried = tried.and(1);
     assert!(
-        matches!(fixture.pool.acquire(1, tried, &mut fixture.rng, at(0)), Acquire::Start(_)),
+        matches!(fixture.pool.acquire(1, Flow(0), tried, &mut fixture.rng, at(0)), Acquire::Start(_)),
         "rather twice than never"
     );
 }
@@ -190,14 +209,15 @@ proptest! {
     ) {
         let balance = if least_loaded { Balance::LeastLoaded } else { Balance::RoundRobin };
         let mut fixture = Fixture::new(PoolConfig { balance, ..config(servers, max_connections, max_pending) });
-        let (mut now, mut running, mut waiting) = (0, Vec::new(), Vec::new());
+        let (mut now, mut running, mut waiting) = (0, Vec::new(), [Vec::new(), Vec::new()]);
+        let flow_of = |request: u64| usize::from(request % 3 == 0);
         for (request, (step, value, flag)) in (0u64..).zip(steps) {
             now += value;
             let some = usize::try_from(value).unwrap();
             match step {
-                0..=2 => match fixture.ask(request, now) {
+                0..=2 => match fixture.ask_as(Flow(u32::from(request % 3 == 0)), request, now) {
                     Acquire::Start(server) => running.push((request, server)),
-                    Acquire::Queued => waiting.push(request),
+                    Acquire::Queued => waiting[flow_of(request)].push(request),
                     Acquire::Refused(Refusal::QueueFull) => {
                         prop_assert_eq!(fixture.pool.pending(), max_pending as usize);
                     }
@@ -217,17 +237,21 @@ proptest! {
             }
             while let Some(output) = fixture.pool.poll_output() {
                 let (Output::Start { request, .. } | Output::Refused { request, .. }) = output;
-                prop_assert_eq!(waiting.remove(0), request);
+                let flow = &mut waiting[flow_of(request)];
+                let evicted = matches!(output, Output::Refused { refusal: Refusal::QueueFull, .. });
+                let left = if evicted { flow.pop() } else { Some(flow.remove(0)) };
+                prop_assert_eq!(left, Some(request), "first come, first served within a flow");
                 if let Output::Start { request, server, .. } = output {
                     running.push((request, server));
                 }
             }
-            prop_assert_eq!(fixture.pool.pending(), waiting.len());
+            let pending = waiting[0].len() + waiting[1].len();
+            prop_assert!(fixture.pool.pending() == pending && pending <= max_pending as usize);
             for (place, server) in fixture.pool.servers(at(now)).enumerate() {
                 let under_way = running.iter().filter(|(_, at)| *at == place).count();
                 prop_assert!(server.active as usize == under_way && server.active <= max_connections);
             }
-            prop_assert!(waiting.is_empty() || fixture.pool.next_timeout().is_some_and(|timeout| timeout > at(now)));
+            prop_assert!(pending == 0 || fixture.pool.next_timeout().is_some_and(|timeout| timeout > at(now)));
         }
     }
 }
