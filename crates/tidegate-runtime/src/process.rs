@@ -31,6 +31,12 @@ pub fn raise_open_files_limit() -> u64 {
     if raised { maximum } else { current }.unwrap_or(u64::MAX)
 }
 
+/// How many files may be open now. Each connection is one.
+#[must_use]
+pub fn open_files_limit() -> u64 {
+    getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
+}
+
 /// What a supervisor wants to know.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Phase {
@@ -84,6 +90,7 @@ mod tests {
         let limit = getrlimit(Resource::Nofile);
         assert_eq!(limit.current, limit.maximum);
         assert_eq!(raised, limit.maximum.unwrap_or(u64::MAX));
+        assert_eq!(raised, open_files_limit());
     }
 
     #[test]

@@ -7,6 +7,8 @@ use std::str::FromStr;
 use serde::de::{self, Deserializer, Unexpected, Visitor};
 use serde::{Deserialize, Serialize, Serializer};
 
+pub use crate::machine::neighbours::Mode;
+
 use crate::machine::rate_limit::Prefix;
 
 /// Declares a choice as it is written in files, the default first.
@@ -21,17 +23,6 @@ macro_rules! choice {
             #[serde(rename = $first_word)]
             $first,
             $($(#[$rest_doc])* #[serde(rename = $word)] $rest,)*
-        }
-
-        impl $name {
-            /// As it is written in files.
-            #[must_use]
-            pub const fn word(self) -> &'static str {
-                match self {
-                    Self::$first => $first_word,
-                    $(Self::$rest => $word,)*
-                }
-            }
         }
     };
 }
@@ -91,18 +82,6 @@ choice! {
         Http1 = "http1",
         /// HTTP/2 without TLS, known beforehand to be spoken.
         H2c = "h2c",
-    }
-}
-
-choice! {
-    /// What the limits do.
-    Mode {
-        /// Hold every tenant to its share when there is not enough for all.
-        Restrict = "restrict",
-        /// Count what `restrict` would have refused, and refuse nothing.
-        Stats = "stats",
-        /// Nothing: no tenant is told from another.
-        Off = "off",
     }
 }
 

@@ -131,7 +131,7 @@ async fn answer(connection: &Rc<Connection>, request: Request<Incoming>, running
         }
         Judged::Answer(response, refusal) => {
             if let Some(record) = Record::begin(connection, &parts, began) {
-                record.refused(refusal).write(0);
+                record.refused(response.status(), refusal).write(0);
             }
             (*response, None)
         }

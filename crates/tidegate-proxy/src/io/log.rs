@@ -1,5 +1,6 @@
 //! What the access log says about a request, gathered while it is served. Without a log nothing is gathered.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use http::request::Parts;
@@ -19,6 +20,7 @@ use crate::config::tenancy::Traits;
 #[derive(Debug)]
 pub(crate) struct Record<'a> {
     connection: &'a Connection,
+    client: IpAddr,
     at_ns: i64,
     began: Instant,
     totals: (u64, u64),
@@ -41,24 +43,36 @@ impl<'a> Record<'a> {
     /// The beginning of a line; `None` if there is no log.
     pub(crate) fn begin(connection: &'a Connection, parts: &Parts, began: Instant) -> Option<Box<Self>> {
         connection.thread.lines.borrow().as_ref()?;
+        let settings = connection.thread.settings();
         let text = |headers: &HeaderMap, name: HeaderName| {
             headers.get(name).map_or_else(String::new, |value| String::from_utf8_lossy(value.as_bytes()).into_owned())
         };
+        let host = service::host_of(parts).into_owned();
+        let route = settings.routes.find(&host, parts.uri.path(), &parts.method);
+        let route = route.map(|route| &settings.config.routes[route]);
+        let header = settings.tenant_header.as_ref().and_then(|name| parts.headers.get(name)?.to_str().ok());
+        let tenant = settings.tenancy.of_request(Traits {
+            sni: connection.origin.sni.as_deref(),
+            host: &host,
+            route: route.map(|route| (route.name.as_str(), route.tenant.as_deref())),
+            header,
+        });
         Some(Box::new(Self {
             connection,
+            client: service::client_of(connection, &settings, parts),
             at_ns: clock::realtime_ns(),
             began,
             totals: connection.account.totals(),
             method: parts.method.clone(),
-            host: service::host_of(parts).into_owned(),
             target: parts.uri.path_and_query().map_or_else(String::new, ToString::to_string),
             version: parts.version,
             referer: text(&parts.headers, http::header::REFERER),
             user_agent: text(&parts.headers, http::header::USER_AGENT),
-            tenant: String::new(),
+            tenant: tenant.into_owned(),
             lane: "",
-            route: String::new(),
-            upstream: String::new(),
+            route: route.map_or_else(String::new, |route| route.name.clone()),
+            upstream: route.map_or_else(String::new, |route| settings.config.upstreams[route.upstream].name.clone()),
+            host,
             status: StatusCode::OK,
             refused: None,
             story: Story::default(),
@@ -67,19 +81,6 @@ impl<'a> Record<'a> {
 
     /// It was admitted.
     pub(crate) fn admitted(mut self: Box<Self>, admission: &Admission) -> Box<Self> {
-        let settings = &admission.settings;
-        let route = &settings.config.routes[admission.route];
-        self.tenant = settings
-            .tenancy
-            .of_request(Traits {
-                sni: self.connection.origin.sni.as_deref(),
-                host: &self.host,
-                route: Some((&route.name, route.tenant.as_deref())),
-                header: None,
-            })
-            .into_owned();
-        self.route.clone_from(&route.name);
-        self.upstream.clone_from(&settings.config.upstreams[route.upstream].name);
         self.lane = match admission.lane {
             Lane::Share => "share",
             Lane::Overflow => "overflow",
@@ -87,9 +88,9 @@ impl<'a> Record<'a> {
         self
     }
 
-    /// The limiter, or a rule of the proxy, refused it.
-    pub(crate) fn refused(mut self: Box<Self>, refusal: Option<Refusal>) -> Box<Self> {
-        self.status = StatusCode::NOT_FOUND;
+    /// The limiter, or a rule of the proxy, refused it with `status`.
+    pub(crate) fn refused(mut self: Box<Self>, status: StatusCode, refusal: Option<Refusal>) -> Box<Self> {
+        self.status = status;
         self.refused = Some(match refusal {
             Some(refusal) => Refused {
                 stage: "request",
@@ -100,14 +101,11 @@ impl<'a> Record<'a> {
                 },
                 retry_after: Some(refusal.retry_after),
             },
-            None => Refused { stage: "request", resource: "", cause: "no_route", retry_after: None },
+            None => {
+                let cause = if status == StatusCode::NOT_FOUND { "no_route" } else { "malformed" };
+                Refused { stage: "request", resource: "", cause, retry_after: None }
+            }
         });
-        if let Some(refusal) = refusal {
-            self.status = match refusal.cause {
-                Cause::OverShare => StatusCode::TOO_MANY_REQUESTS,
-                Cause::SystemFull => StatusCode::SERVICE_UNAVAILABLE,
-            };
-        }
         self
     }
 
@@ -129,7 +127,7 @@ impl<'a> Record<'a> {
         let (read, _) = self.connection.account.totals();
         let entry = Entry {
             at_ns: self.at_ns,
-            client: self.connection.origin.client.ip(),
+            client: self.client,
             method: self.method.as_str(),
             host: &self.host,
             target: &self.target,
@@ -164,12 +162,7 @@ fn name(version: Version) -> &'static str {
 }
 
 /// A line about a connection that was refused before its first request.
-pub(crate) fn refused_hello(
-    lines: &mut super::access_log::Lines,
-    client: std::net::IpAddr,
-    sni: &str,
-    refusal: &Refusal,
-) {
+pub(crate) fn refused_hello(lines: &mut super::access_log::Lines, client: IpAddr, sni: &str, refusal: &Refusal) {
     lines.write(&Entry {
         at_ns: clock::realtime_ns(),
         client,

@@ -372,11 +372,6 @@ impl Source for State {
 
     fn set_mode(&self, mode: Mode) {
         let _one = lock(&self.changing);
-        let mode = match mode {
-            Mode::Restrict => neighbours::Mode::Restrict,
-            Mode::Stats => neighbours::Mode::Stats,
-            Mode::Off => neighbours::Mode::Off,
-        };
         for limiter in &self.limiters {
             limiter.with(|limiter| {
                 let config = neighbours::NeighboursConfig { mode, ..limiter.config().clone() };

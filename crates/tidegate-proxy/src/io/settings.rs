@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use http::HeaderValue;
 use tidegate_core::Instant;
+use tidegate_runtime::process;
 use tidegate_wire::http1::Limits as HttpLimits;
 use tokio::sync::Notify;
 
@@ -12,7 +13,8 @@ use super::limiter::NeighboursConfig;
 use super::tls::{self, Certificates};
 use crate::config::{Amount, Cidr, Config, RateLimit, Routes, SniRule, Tenancy};
 use crate::error::ProxyError;
-use crate::machine::neighbours::{Capacity, Mode};
+use crate::machine::Resource;
+use crate::machine::neighbours::Capacity;
 use crate::machine::rate_limit::{Lists, PrefixSet, Selector, Selectors};
 
 /// What is in force from one reload to the next.
@@ -90,15 +92,14 @@ impl Settings {
         let limits = &self.config.limits;
         let cores = self.config.threads.max(1) as u64;
         NeighboursConfig {
-            mode: match limits.mode {
-                crate::config::Mode::Restrict => Mode::Restrict,
-                crate::config::Mode::Stats => Mode::Stats,
-                crate::config::Mode::Off => Mode::Off,
-            },
+            mode: limits.mode,
             // Each core has its part; a core that gets fewer connections than others wastes some of it.
-            capacities: limits.capacities.map(|amount| match amount {
-                Amount::Learnt => Capacity::Learnt,
-                Amount::Fixed(units) => Capacity::Fixed((units / cores).max(1)),
+            capacities: Resource::ALL.map(|resource| {
+                let amount = match limits.capacities[resource.index()] {
+                    Amount::Fixed(units) => Some(units),
+                    Amount::Learnt => found(resource),
+                };
+                amount.map_or(Capacity::Learnt, |units| Capacity::Fixed((units / cores).max(1)))
             }),
             weights: self.config.tenants.named.iter().map(|tenant| (tenant.name.clone(), tenant.weight)).collect(),
             tenants_max: u32::try_from(self.config.tenants.max_tracked).unwrap_or(NeighboursConfig::TENANTS_MAX),
@@ -112,6 +113,15 @@ impl Settings {
     /// Whether the headers of this peer about earlier hops are believed.
     pub(crate) fn trusts(&self, peer: std::net::IpAddr) -> bool {
         self.config.trusted.iter().any(|range| range.contains(peer))
+    }
+}
+
+/// What the machine itself says there is. A client's connection may have one to an upstream beside it, and an eighth of
+/// all files stays for the rest: so who opens connections without end runs into its share before files run out.
+fn found(resource: Resource) -> Option<u64> {
+    match resource {
+        Resource::Connections => Some(process::open_files_limit() / 16 * 7).filter(|most| *most < 1 << 32),
+        _ => None,
     }
 }
 

@@ -94,7 +94,7 @@ async fn set_mode(State(source): Shared, body: Result<Json<ModeBody>, JsonReject
         Problem::bad_request(format!("{rejection}; send {{\"mode\":\"restrict\"}}, \"stats\" or \"off\""))
     })?;
     source.set_mode(mode);
-    tracing::info!(mode = mode.word(), "the limits have another mode until the next start");
+    tracing::info!(?mode, "the limits have another mode until the next start");
     Ok(Json(json!({ "mode": mode })).into_response())
 }
 
