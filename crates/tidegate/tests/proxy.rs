@@ -184,7 +184,8 @@ fn a_proxy_serves_explains_changes_and_ends() {
     let log = folder.read("access.log");
     let lines: Vec<serde_json::Value> = log.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!((&lines[0]["target"], &lines[0]["tenant"]), (&"/cart?x=1".into(), &"a.example".into()), "{log}");
-    assert_eq!((&lines[1]["status"], &lines[1]["host"]), (&404.into(), &"b.example".into()), "{log}");
+    assert_eq!((&lines[1]["status"], &lines[1]["tenant"]), (&404.into(), &"b.example".into()), "{log}");
+    assert_eq!(lines[1]["refused"]["cause"], "no_route", "{log}");
     assert!(!folder.read("log").contains(folder.read("admin.token").trim()), "the token stays secret");
 }
 
@@ -193,6 +194,25 @@ fn until(came: impl Fn() -> bool) {
     while !came() {
         std::thread::yield_now();
     }
+}
+
+#[test]
+fn up_runs_the_proxy_of_its_file_too() {
+    let folder = Folder::new("up");
+    let broker = "[broker]\ntcp_address = \"127.0.0.1:0\"\nhttp_address = \"127.0.0.1:0\"\ndata_path = \"data\"\n\
+                  [console]\naddress = \"\"\n";
+    let proxy = config(&upstream(), "").replace("[admin]\n", "[admin]\naddress = \"127.0.0.1:0\"\n");
+    folder.write(&format!("{broker}{proxy}"));
+    let log = fs::File::create(folder.0.join("log")).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+    let mut child = command.arg("up").current_dir(&folder.0).stdout(Stdio::piped()).stderr(log).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+    let address = lines.find_map(|line| Some(line.strip_prefix("proxy    http://")?.split(' ').next()?.to_owned()));
+    let address = address.unwrap_or_else(|| panic!("{}", folder.read("log")));
+    std::thread::spawn(move || lines.for_each(drop));
+    assert_eq!(ask(&address, "GET /", "Host: a.example\r\n", "").0, 200);
+    rustix::process::kill_process(rustix::process::Pid::from_child(&child), rustix::process::Signal::TERM).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(0));
 }
 
 #[test]
