@@ -151,6 +151,16 @@ pub(crate) fn prioritise_thread(nice: i32) -> Result<(), LoadError> {
     setpriority_process(Some(gettid()), nice).map_err(|error| LoadError::os("set the niceness")(error.into()))
 }
 
+/// The calling thread goes before all that are not real-time ones too.
+pub(crate) fn put_first() -> Result<(), LoadError> {
+    use thread_priority::unix::{
+        RealtimeThreadSchedulePolicy, ThreadSchedulePolicy, set_thread_priority_and_policy, thread_native_id,
+    };
+    let policy = ThreadSchedulePolicy::Realtime(RealtimeThreadSchedulePolicy::Fifo);
+    set_thread_priority_and_policy(thread_native_id(), thread_priority::ThreadPriority::Min, policy)
+        .map_err(|error| LoadError::os("make a thread a real-time one")(io::Error::other(error)))
+}
+
 /// Lets this process open `sockets` sockets, as far as the hard limit allows.
 pub(crate) fn allow_open_files(sockets: usize) -> Result<(), LoadError> {
     // Beside the sockets: standard streams, epoll sets, timers, libraries.

@@ -38,7 +38,7 @@ pub struct HttpBenchConfig {
     /// Loopback addresses to connect from, so that ports do not run out; 0 leaves the choice to the kernel. Only for
     /// servers on an IPv4 loopback address.
     pub local_addresses: u32,
-    /// A generator later than this at p99 makes the run invalid. Sources that send hellos only are not judged.
+    /// A generator later than this at p99 makes the run invalid; see [`Source::judged`].
     pub lateness_us_p99_max: f64,
 }
 
@@ -79,6 +79,11 @@ pub struct Source {
     pub timeout_ms: u64,
     /// Niceness of the source's thread, -20 to 19.
     pub nice: i32,
+    /// The thread goes before all of other users and sources (`SCHED_FIFO`): what is to be measured beside noise from the
+    /// same CPU. Only for a source that asks little, and who may.
+    pub real_time: bool,
+    /// Its lateness spoils the run. That of noise need not.
+    pub judged: bool,
     /// Keep each request of the measured window, up to [`RECORDS_MAX`].
     pub record: bool,
 }
@@ -156,6 +161,8 @@ impl Default for Source {
             body_bytes: 0,
             timeout_ms: 5_000,
             nice: 0,
+            real_time: false,
+            judged: true,
             record: false,
         }
     }

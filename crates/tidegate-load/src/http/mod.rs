@@ -44,7 +44,7 @@ use self::hello::Flood;
 pub use self::tally::{Bin, Ending, PhaseReport, SourceReport};
 use crate::bench::Invalid;
 use crate::error::LoadError;
-use crate::poll::{Poller, allow_open_files, prepare_thread, prioritise_thread};
+use crate::poll::{Poller, allow_open_files, prepare_thread, prioritise_thread, put_first};
 use crate::target::{Cpu, Memory};
 
 const MS_NS: u64 = 1_000_000;
@@ -119,6 +119,9 @@ fn run_source(config: &HttpBenchConfig, number: usize, times: Times) -> Result<S
     prepare_thread(config.cpu)?;
     let source = &config.sources[number];
     prioritise_thread(source.nice)?;
+    if source.real_time {
+        put_first()?;
+    }
     match source.kind {
         Kind::Request => Engine::new(config, number, times)?.run(),
         Kind::Hello => Flood::new(config, number, times)?.run(),
@@ -181,7 +184,7 @@ fn verdict(config: &HttpBenchConfig, sources: &[SourceReport]) -> Option<Invalid
     if sources.iter().all(|source| source.total.endings.is_empty()) {
         return Some(Invalid::Empty);
     }
-    let judged = config.sources.iter().zip(sources).filter(|(source, _)| source.kind == Kind::Request);
+    let judged = config.sources.iter().zip(sources).filter(|(source, _)| source.judged);
     let us_p99 = judged.map(|(_, report)| report.lateness.us_p99).fold(0.0, f64::max);
     (us_p99 > config.lateness_us_p99_max).then_some(Invalid::Late { us_p99 })
 }
