@@ -1,5 +1,4 @@
 //! What clients and upstreams of a proxy rely on, over real sockets.
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod support;
 

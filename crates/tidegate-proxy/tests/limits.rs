@@ -1,5 +1,4 @@
 //! What tenants notice of each other, and where large bodies wait, over real sockets.
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod support;
 

@@ -91,20 +91,11 @@ impl<'a> Record<'a> {
     /// The limiter, or a rule of the proxy, refused it with `status`.
     pub(crate) fn refused(mut self: Box<Self>, status: StatusCode, refusal: Option<Refusal>) -> Box<Self> {
         self.status = status;
-        self.refused = Some(match refusal {
-            Some(refusal) => Refused {
-                stage: "request",
-                resource: refusal.resource.name(),
-                cause: match refusal.cause {
-                    Cause::OverShare => "over_share",
-                    Cause::SystemFull => "system_full",
-                },
-                retry_after: Some(refusal.retry_after),
-            },
-            None => {
-                let cause = if status == StatusCode::NOT_FOUND { "no_route" } else { "malformed" };
-                Refused { stage: "request", resource: "", cause, retry_after: None }
-            }
+        self.refused = Some(if let Some(refusal) = refusal {
+            of_limiter("request", &refusal)
+        } else {
+            let cause = if status == StatusCode::NOT_FOUND { "no_route" } else { "malformed" };
+            Refused { stage: "request", resource: "", cause, retry_after: None }
         });
         self
     }
@@ -153,6 +144,15 @@ impl<'a> Record<'a> {
     }
 }
 
+/// What the limiter refused, and where.
+fn of_limiter(stage: &'static str, refusal: &Refusal) -> Refused<'static> {
+    let cause = match refusal.cause {
+        Cause::OverShare => "over_share",
+        Cause::SystemFull => "system_full",
+    };
+    Refused { stage, resource: refusal.resource.name(), cause, retry_after: Some(refusal.retry_after) }
+}
+
 fn name(version: Version) -> &'static str {
     match version {
         Version::HTTP_10 => "HTTP/1.0",
@@ -168,15 +168,7 @@ pub(crate) fn refused_hello(lines: &mut super::access_log::Lines, client: IpAddr
         client,
         host: sni,
         tenant: sni,
-        refused: Some(Refused {
-            stage: "hello",
-            resource: refusal.resource.name(),
-            cause: match refusal.cause {
-                Cause::OverShare => "over_share",
-                Cause::SystemFull => "system_full",
-            },
-            retry_after: Some(refusal.retry_after),
-        }),
+        refused: Some(of_limiter("hello", refusal)),
         total: Duration::ZERO,
         ..Entry::default()
     });
