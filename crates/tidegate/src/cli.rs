@@ -8,6 +8,7 @@ use tidegate_broker::io::admin::Target;
 use tidegate_core::Rate;
 use tidegate_runtime::config::units::Bytes;
 
+use crate::sim_neighbours::SimNeighboursArgs;
 use crate::sim_rpc::SimRpcArgs;
 use crate::words::{DisciplineWord, ModeWord, UnitWord};
 
@@ -282,6 +283,8 @@ pub(crate) enum Sim {
     Bucket(SimBucketArgs),
     /// Schemes of overload control for RPC: one server, its clients, any load
     Rpc(SimRpcArgs),
+    /// Limiters for noisy neighbours: one machine, its tenants, any trace of what they ask for
+    Neighbours(SimNeighboursArgs),
 }
 
 /// Which arrivals.

@@ -40,6 +40,7 @@ mod scratch;
 mod servers;
 mod settings;
 mod signals;
+mod sim_neighbours;
 mod sim_rpc;
 mod status;
 mod token;
@@ -96,6 +97,7 @@ fn run(args: Vec<OsString>) -> Result<(), Failure> {
         Verb::Theory(Theory::Bucket(args)) => bucket::theory(&args),
         Verb::Sim(Sim::Bucket(args)) => bucket::simulate(&args),
         Verb::Sim(Sim::Rpc(args)) => sim_rpc::simulate(&args),
+        Verb::Sim(Sim::Neighbours(args)) => sim_neighbours::simulate(&args),
         Verb::Lab(Lab::Run(args)) => lab::run(&args),
         Verb::Lab(Lab::List(args)) => lab::list(&args),
         Verb::Attack(args) => attack::run(&args),

@@ -58,7 +58,7 @@ impl Table {
     }
 
     /// Adds a row; as many cells as the header has.
-    pub(crate) fn row<const N: usize>(&mut self, cells: [String; N]) {
+    pub(crate) fn row(&mut self, cells: impl Into<Vec<String>>) {
         self.rows.push(cells.into());
     }
 
