@@ -17,14 +17,14 @@ const LOOKED_AT: usize = 16;
 const SLOT_BITS: u32 = 20;
 const GENERATIONS: u32 = 1 << (32 - SLOT_BITS);
 
-/// One tenant. Idle, it costs this, its name, and an entry in the table of names.
+/// One tenant: a cache line. Idle, it costs this, its name, and an entry in the table of names.
 #[derive(Clone, Debug)]
+#[repr(align(64))]
 pub(super) struct Slot {
     /// Where its state stands at each resource, or [`NONE`].
     pub(super) cells: [u32; Resource::COUNT],
     pub(super) weight: u32,
     generation: u32,
-    pub(super) name: Box<str>,
     /// By stage.
     pub(super) refused: [u32; super::Stage::COUNT],
     /// It has a weight of its own, or is everybody else: never recycled.
@@ -37,6 +37,8 @@ pub(super) struct Slot {
 #[derive(Clone, Debug)]
 pub(super) struct Table {
     slots: Vec<Slot>,
+    /// Apart from the slots: a decision needs no name.
+    labels: Vec<Box<str>>,
     names: HashTable<u32>,
     hasher: RandomState,
     most: usize,
@@ -48,6 +50,7 @@ impl Table {
     pub(super) fn new(tenants_max: u32) -> Self {
         let mut table = Self {
             slots: Vec::new(),
+            labels: Vec::new(),
             names: HashTable::new(),
             hasher: RandomState::default(),
             most: most(tenants_max),
@@ -126,9 +129,13 @@ impl Table {
         &self.slots
     }
 
+    pub(super) fn name(&self, at: usize) -> &str {
+        &self.labels[at]
+    }
+
     fn find(&self, name: &str) -> Option<usize> {
         let hash = self.hasher.hash_one(name);
-        let found = self.names.find(hash, |at| *self.slots[*at as usize].name == *name);
+        let found = self.names.find(hash, |at| *self.labels[*at as usize] == *name);
         found.map(|at| *at as usize)
     }
 
@@ -142,12 +149,12 @@ impl Table {
             cells: [NONE; Resource::COUNT],
             weight,
             generation: 0,
-            name: name.into(),
             refused: [0; super::Stage::COUNT],
             kept,
             seen: true,
         };
         self.slots.push(slot);
+        self.labels.push(name.into());
         let at = self.slots.len() - 1;
         self.enter(at);
         self.handle(at)
@@ -170,12 +177,12 @@ impl Table {
     }
 
     fn reuse(&mut self, at: usize, name: &str) -> Tenant {
-        let hash = self.hasher.hash_one(&*self.slots[at].name);
+        let hash = self.hasher.hash_one(&*self.labels[at]);
         if let Ok(entry) = self.names.find_entry(hash, |other| *other as usize == at) {
             entry.remove();
         }
+        self.labels[at] = name.into();
         let slot = &mut self.slots[at];
-        slot.name = name.into();
         slot.generation = (slot.generation + 1) % GENERATIONS;
         slot.refused = [0; super::Stage::COUNT];
         slot.weight = 1;
@@ -185,10 +192,10 @@ impl Table {
     }
 
     fn enter(&mut self, at: usize) {
-        let Self { slots, names, hasher, .. } = self;
-        let hash = hasher.hash_one(&*slots[at].name);
+        let Self { labels, names, hasher, .. } = self;
+        let hash = hasher.hash_one(&*labels[at]);
         let entry = u32::try_from(at).expect("slots are fewer than 2^20");
-        names.insert_unique(hash, entry, |other| hasher.hash_one(&*slots[*other as usize].name));
+        names.insert_unique(hash, entry, |other| hasher.hash_one(&*labels[*other as usize]));
     }
 }
 
@@ -205,8 +212,9 @@ mod tests {
         // The slot, its entry in the table of names (4 bytes and one, at a load of 7/16 after growth), and a name as
         // long as they get in practice with the allocator's rounding. Nothing else: cells are given back when idle.
         let entry = 5 * 16 / 7 + 1;
-        let name = 64 + 16;
-        assert!(size_of::<Slot>() + entry + name <= 256, "{}", size_of::<Slot>());
+        let name = size_of::<Box<str>>() + 64 + 16;
+        assert_eq!(size_of::<Slot>(), 64, "one cache line");
+        assert!(size_of::<Slot>() + entry + name <= 256);
     }
 
     #[test]

@@ -30,7 +30,7 @@ impl Neighbours {
             if slot.cells.iter().all(|cell| *cell == NONE) {
                 continue;
             }
-            let name = if at == 0 { "other" } else { &*slot.name };
+            let name = if at == 0 { "other" } else { self.table.name(at) };
             let mut used = Vec::new();
             for (resource, cell) in Resource::ALL.into_iter().zip(slot.cells).filter(|(_, cell)| *cell != NONE) {
                 let usage = self.resources[resource.index()].usage(cell);

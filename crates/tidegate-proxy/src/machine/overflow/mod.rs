@@ -121,6 +121,9 @@ pub(crate) struct Overflow {
     pool: Pool,
     /// One usual piece of work, in levels.
     piece: i64,
+    /// The depths of what weight 1 is guaranteed and allowed, since nearly all weigh 1.
+    guaranteed_depth: i64,
+    allowance_depth: i64,
     /// Of a gauge: all that is held, and what of it is beyond shares.
     held: u64,
     over: u64,
@@ -149,6 +152,8 @@ impl Overflow {
             allowance: None,
             pool: Pool::new(now),
             piece: 0,
+            guaranteed_depth: 0,
+            allowance_depth: 0,
             held: 0,
             over: 0,
             released: 0,
@@ -186,6 +191,7 @@ impl Overflow {
     /// Says what a usual piece of work costs, in units.
     pub(crate) fn set_piece(&mut self, units: u64) {
         self.piece = self.level_of(units.max(1));
+        self.set_depths();
     }
 
     /// C in units per second, of a gauge units.
@@ -356,11 +362,19 @@ impl Overflow {
     /// What is guaranteed at once: one piece at least, however small the part.
     #[inline]
     fn guaranteed_depth(&self, weight: u32) -> i64 {
+        if weight == 1 { self.guaranteed_depth } else { self.guaranteed_depth_of(weight) }
+    }
+
+    fn guaranteed_depth_of(&self, weight: u32) -> i64 {
         self.depth(self.guaranteed(weight)).max(self.piece)
     }
 
     #[inline]
     fn allowance_depth(&self, weight: u32) -> i64 {
+        if weight == 1 { self.allowance_depth } else { self.allowance_depth_of(weight) }
+    }
+
+    fn allowance_depth_of(&self, weight: u32) -> i64 {
         let rate = self.allowance.unwrap_or(0).saturating_mul(u64::from(weight));
         level(rate, 2 * self.terms.tick_ns).max(self.piece)
     }
@@ -409,6 +423,13 @@ impl Overflow {
         let capacity = float(self.capacity.unwrap_or(0));
         let shared = number::whole(capacity * (1.0 - self.terms.reserve - self.terms.newcomers));
         self.guarantee = shared / self.weights.max(1);
+        self.set_depths();
+    }
+
+    /// To be called when a guarantee, an allowance or a usual piece of work has changed.
+    fn set_depths(&mut self) {
+        self.guaranteed_depth = self.guaranteed_depth_of(1);
+        self.allowance_depth = self.allowance_depth_of(1);
     }
 }
 

@@ -248,6 +248,7 @@ impl Overflow {
             Level::All => None,
             Level::PerWeight(most) => Some(whole(most)),
         };
+        self.set_depths();
         self.pool.income = 0;
         self.release_rate += 0.5 * (float(self.released) / seconds - self.release_rate);
         self.released = 0;
