@@ -119,6 +119,45 @@ fn servers_take_turns_and_their_connections_are_kept() {
 }
 
 #[test]
+fn weights_are_parts_of_the_requests() {
+    let (a, b) = (named("a"), named("b"));
+    let weights = format!("weights = {{ \"{}\" = 2 }}", b.address);
+    let proxy = before(&[a.address, b.address], &weights, "");
+    let mut client = proxy.connect();
+    let answers: String = (0..6).map(|_| talk(&mut client, &request("GET")).text().to_owned()).collect();
+    assert_eq!(answers, "babbab");
+}
+
+#[test]
+fn a_tenant_that_floods_a_slow_server_does_not_shut_out_another() {
+    let upstream = Upstream::echo();
+    let by_host = "[proxy.tenants]\nby = \"host\"\n";
+    let proxy = before(&[upstream.address().parse().unwrap()], "max_connections = 1\nqueue = 2", by_host);
+    let waiting = |count| {
+        while proxy.proxy().source().live().upstreams[0].waiting != count {
+            std::thread::yield_now();
+        }
+    };
+    let ask = |host: &str| {
+        let (mut client, request) = (proxy.connect(), format!("GET /{host} HTTP/1.1\r\nHost: {host}\r\n\r\n"));
+        std::thread::spawn(move || talk(&mut client, &request).status)
+    };
+    let mut held = proxy.connect();
+    send(&mut held, "GET /held HTTP/1.1\r\nHost: loud\r\n\r\n");
+    upstream.wait_for_held();
+    let first = ask("loud");
+    waiting(1);
+    let second = ask("loud");
+    waiting(2);
+    assert_eq!(ask("loud").join().unwrap(), 503, "the queue is full, and of its own");
+    let quiet = ask("quiet");
+    assert_eq!(second.join().unwrap(), 503, "the loud one's newest makes room");
+    upstream.release_held();
+    assert_eq!((first.join().unwrap(), quiet.join().unwrap()), (200, 200));
+    assert_eq!(read_answer(&mut held).status, 200);
+}
+
+#[test]
 fn a_server_that_cannot_be_reached_costs_the_client_nothing() {
     let well = named("well");
     let proxy = before(&[nobody(), well.address], "", "");
@@ -260,6 +299,18 @@ fn h2c() -> (tokio::runtime::Runtime, SocketAddr, Arc<AtomicUsize>) {
         }
     });
     (runtime, address, accepted)
+}
+
+#[test]
+fn a_server_of_http2_is_checked_in_its_own_tongue() {
+    let (_runtime, address, accepted) = h2c();
+    let health = "protocol = \"h2c\"\nhealth = { interval = \"200ms\", timeout = \"150ms\", rise = 1, fall = 1 }";
+    let proxy = before(&[address], health, "");
+    // The third check begins when the second has had its answer.
+    while accepted.load(Ordering::SeqCst) < 3 {
+        std::thread::yield_now();
+    }
+    assert_eq!(talk(&mut proxy.connect(), &request("GET")).status, 200);
 }
 
 #[test]

@@ -91,6 +91,10 @@ pub struct Upstream {
     pub name: String,
     /// One at least.
     pub servers: Vec<Server>,
+    /// Of each of them, its part of the requests beside the others', 0 to 1,000; 0 for a server that gets none.
+    pub weights: Vec<u16>,
+    /// Over which span a server that came back gets its full part.
+    pub slow_start: Duration,
     /// How one is chosen.
     pub balance: Balance,
     /// What is spoken with them.
@@ -99,7 +103,8 @@ pub struct Upstream {
     pub proxy_protocol: ProxyProtocolOut,
     /// Most connections to one server, from all threads; at least 1.
     pub max_connections: u32,
-    /// Most requests that wait for a connection to one server, from all threads; more are refused with 503.
+    /// Most requests that wait for a connection, for each server and from all threads. Tenants take turns; when there is
+    /// no room, one who has most of those who wait is refused with 503.
     pub queue: u32,
     /// Whether servers are asked for their health.
     pub health: Option<Health>,

@@ -38,20 +38,40 @@ pub(super) fn upstreams(place: &Place<'_>, sections: Vec<UpstreamSection>) -> Re
             }
             servers.push(server);
         }
+        let weights = weights(&place, &section)?;
         upstreams.push(Upstream {
             // Above it a server is not faster, only its lines are longer.
             max_connections: place.number("max_connections", section.max_connections, 1024, 1..=1_000_000)?,
             queue: place.number("queue", section.queue, 1024, 0..=1_000_000)?,
             health: section.health.map(|health| health_of(&place.below("health"), health)).transpose()?,
             retries: retries(&place.below("retries"), &section.retries)?,
+            slow_start: section.slow_start.map(|Span(span)| span).unwrap_or_default(),
             name: section.name,
             servers,
+            weights,
             balance: section.balance,
             protocol: section.protocol,
             proxy_protocol: section.proxy_protocol,
         });
     }
     Ok(upstreams)
+}
+
+/// The weight of each server; those that are not named have 1.
+fn weights(place: &Place<'_>, section: &UpstreamSection) -> Result<Vec<u16>, ConfigError> {
+    if let Some(unknown) = section.weights.keys().find(|name| !section.servers.contains(name)) {
+        let remedy = match suggest(unknown, section.servers.iter().map(String::as_str)) {
+            Some(meant) => format!("did you mean {meant:?}?"),
+            None => "write it as in servers".to_owned(),
+        };
+        return Err(place.problem("weights", format_args!("there is no server {unknown:?}"), remedy));
+    }
+    let weight = |name| place.number("weights", section.weights.get(name).copied(), 1, 0..=1_000);
+    let weights = section.servers.iter().map(weight).collect::<Result<Vec<_>, _>>()?;
+    if weights.iter().all(|&weight| weight == 0) {
+        return Err(place.problem("weights", "every server has 0", "give one of them at least 1"));
+    }
+    Ok(weights)
 }
 
 fn server(place: &Place<'_>, key: &str, text: &str) -> Result<Server, ConfigError> {

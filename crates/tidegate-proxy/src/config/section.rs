@@ -61,6 +61,9 @@ pub(super) struct UpstreamSection {
     pub(super) name: String,
     pub(super) servers: Vec<String>,
     #[serde(default)]
+    pub(super) weights: BTreeMap<String, u16>,
+    pub(super) slow_start: Option<Span>,
+    #[serde(default)]
     pub(super) balance: Balance,
     #[serde(default)]
     pub(super) protocol: UpstreamProtocol,

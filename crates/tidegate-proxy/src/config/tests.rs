@@ -98,6 +98,10 @@ fn errors_name_file_line_key_value_and_remedy() {
              \"127.0.0.1:9000\", \"shop.internal:80\" or \"[::1]:9000\"",
         ),
         (
+            "[[proxy.upstream]]\nname = \"shop\"\nservers = [\"a:1\"]\nweights = { \"a:2\" = 3 }\n",
+            "t.toml:4: proxy.upstream[0].weights: there is no server \"a:2\"; did you mean \"a:1\"?",
+        ),
+        (
             "[[proxy.upstream]]\nname = \"shop\"\nservers = [\"a:1\"]\n[[proxy.route]]\nupstream = \"shpo\"\n",
             "t.toml:5: proxy.route[0].upstream: there is no upstream \"shpo\"; did you mean \"shop\"?",
         ),

@@ -57,7 +57,8 @@ impl Settings {
         let queue = if upstream.queue == 0 { 0 } else { part.share(upstream.queue).saturating_mul(servers) };
         let tries = u8::try_from(upstream.retries.attempts.saturating_add(1)).unwrap_or(u8::MAX);
         let pool = PoolConfig {
-            servers: vec![ServerConfig { max_connections, ..ServerConfig::default() }; upstream.servers.len()],
+            servers: upstream.weights.iter().map(|&weight| ServerConfig { weight, max_connections }).collect(),
+            slow_start: upstream.slow_start,
             balance: match upstream.balance {
                 config::Balance::LeastLoaded => Balance::LeastLoaded,
                 config::Balance::RoundRobin => Balance::RoundRobin,
