@@ -53,11 +53,16 @@ pub(crate) fn begin(thread: &Rc<Thread>, fresh: Fresh) {
         let _ = stream.set_nodelay(true);
         let connection = Connection::new(thread, Rc::clone(&account), origin, pass, Vec::new());
         if connection.origin.tls {
-            secure(&connection, stream, &early).await;
+            // What lasts a moment, or concerns few, is in a box: a task has room for the largest thing it may come to,
+            // for as long as its connection is open.
+            let Some(transport) = Box::pin(secure(&connection, stream, &early)).await else { return };
+            drop(early);
+            speak(&connection, transport).await;
         } else {
             let transport = Transport::plain(stream, BytesMut::new(), Rc::clone(&account));
             account.add_read(early.len() as u64);
-            detect(&connection, transport, BytesMut::from(&early[..])).await;
+            let early = BytesMut::from(&early[..]);
+            detect(&connection, transport, early).await;
         }
     }));
 }
@@ -75,17 +80,17 @@ fn go_on(thread: &Rc<Thread>, moved: Moved) {
     }));
 }
 
-/// The TLS handshake, and then what was agreed on.
-async fn secure(connection: &Rc<Connection>, stream: TcpStream, hello: &[u8]) {
+/// The TLS handshake; `None` if it fails.
+async fn secure(connection: &Rc<Connection>, stream: TcpStream, hello: &[u8]) -> Option<Transport> {
     let thread = &connection.thread;
     let settings = thread.settings();
-    let Some(config) = settings.tls.get(connection.origin.listener).cloned().flatten() else { return };
-    let Ok(session) = rustls::ServerConnection::new(config) else { return };
+    let config = settings.tls.get(connection.origin.listener).cloned().flatten()?;
+    let session = rustls::ServerConnection::new(config).ok()?;
     let account = Rc::clone(&connection.account);
     // The first flight is made in here: nearly all of the cryptography.
     let Ok(mut transport) = Transport::tls(stream, session, hello, account) else {
         thread.count(Total::HandshakesFailed);
-        return;
+        return None;
     };
     let timer = thread.timers.timer();
     timer.set(meter::now() + settings.config.timeouts.handshake);
@@ -94,18 +99,22 @@ async fn secure(connection: &Rc<Connection>, stream: TcpStream, hello: &[u8]) {
         ready @ Poll::Ready(_) => ready,
     });
     let done = done.await;
-    drop(timer);
     connection.account.add_time(meter::stamp());
     connection.account.begin(Work::Serving);
     if done.is_err() {
         thread.count(Total::HandshakesFailed);
-        return;
+        return None;
     }
     thread.count(Total::Handshakes);
     connection.account.settle();
+    Some(transport)
+}
+
+/// What was agreed on in the handshake.
+async fn speak(connection: &Rc<Connection>, transport: Transport) {
     let http2 = transport.session().and_then(|session| session.alpn_protocol()) == Some(b"h2");
     if http2 {
-        http2::serve(connection, transport).await;
+        Box::pin(http2::serve(connection, transport)).await;
     } else {
         http1(connection, transport, BytesMut::new(), None).await;
     }
@@ -131,7 +140,7 @@ async fn detect(connection: &Rc<Connection>, mut transport: Transport, mut early
         }
         if early.starts_with(PREFACE) {
             transport.unread(early);
-            return http2::serve(connection, transport).await;
+            return Box::pin(http2::serve(connection, transport)).await;
         }
     }
     if listener.http1 {

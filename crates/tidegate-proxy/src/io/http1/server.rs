@@ -68,14 +68,15 @@ pub(crate) async fn serve(
             Next::Violation(violation) => {
                 thread.count(Total::Malformed);
                 let status = StatusCode::from_u16(violation.status).unwrap_or(StatusCode::BAD_REQUEST);
-                return farewell(&wire, refuse::plain(status, "http_request_error", violation.reason)).await;
+                let answer = refuse::plain(status, "http_request_error", violation.reason);
+                return Box::pin(farewell(&wire, answer)).await;
             }
             Next::TimedOut(begun) => {
                 if begun {
                     thread.count(Total::TimedOut);
                     let detail = "The request did not come in time.";
-                    return farewell(&wire, refuse::plain(StatusCode::REQUEST_TIMEOUT, "http_request_error", detail))
-                        .await;
+                    let answer = refuse::plain(StatusCode::REQUEST_TIMEOUT, "http_request_error", detail);
+                    return Box::pin(farewell(&wire, answer)).await;
                 }
                 return Served::Ended;
             }
@@ -93,7 +94,7 @@ pub(crate) async fn serve(
                 connection.account.settle();
             }
             Then::Close => return Served::Ended,
-            Then::Linger => return linger(&wire).await,
+            Then::Linger => return Box::pin(linger(&wire)).await,
             Then::Elsewhere(head, charged) => {
                 let early = wire.unread(&head);
                 return match Rc::try_unwrap(wire) {
@@ -167,7 +168,7 @@ impl One<'_> {
         }
         let record = record.map(|record| record.answered(&answer));
         if answer.response.status() == StatusCode::SWITCHING_PROTOCOLS {
-            self.upgrade(answer).await;
+            Box::pin(self.upgrade(answer)).await;
             if let Some(record) = record {
                 record.write(0);
             }

@@ -109,7 +109,8 @@ impl Upstreams<Link> {
             let mut lease = self.acquire(upstream, flow, tried, announced).await.map_err(SendError::Refused)?;
             let answer = match lease.protocol() {
                 UpstreamProtocol::Http1 => over_http1(&mut lease, outbound, body, fresh).await,
-                UpstreamProtocol::H2c => match over_http2(&lease, outbound, body).await {
+                // In a box: every request's task has room for the largest thing that it may come to.
+                UpstreamProtocol::H2c => match Box::pin(over_http2(&lease, outbound, body)).await {
                     Ok(answer) => {
                         lease.succeed();
                         return Ok(answer.map(|body| ResponseBody::Upstream2(Leased::new(body, lease))));
