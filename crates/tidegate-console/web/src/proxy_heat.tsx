@@ -65,6 +65,7 @@ export function HeatMap({ proxy, resource, onResource }: { proxy: Proxy; resourc
         <p class="hint heat-keys" aria-hidden="true">
           Percent of the share in use: <span class="low">some</span><span class="busy">half</span><span class="full">nearly all</span>
           <span class="over">{marks.over} beyond it</span><span class="refused">{marks.refused} refused now</span>
+          <span class="unlimited">not limited: the amount</span>
         </p>
         <label class="hint">Order{" "}
           <select value={order} onChange={(event) => setOrder(event.currentTarget.value as Order)}>

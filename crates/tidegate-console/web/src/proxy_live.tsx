@@ -5,7 +5,7 @@ import { Chart } from "./chart";
 import { formatCount, formatRate } from "./format";
 import { HeatMap } from "./proxy_heat";
 import { ModeSwitch } from "./proxy_mode";
-import { type Proxy, refusals, type SharePoint, SPAN_MS, stack, stages, tightest, wordsOf } from "./proxy_model";
+import { type Proxy, refusals, type SharePoint, spanOf, stack, stages, stagesOf, tightest, wordsOf } from "./proxy_model";
 import { useLive } from "./store";
 
 /** Loans shown; the rest is counted. */
@@ -67,7 +67,7 @@ function Shares({ proxy, resource, history }: { proxy: Proxy; resource: string; 
   return (
     <section class="charts shares" aria-label={`Shares of ${title}`} data-resource={resource}>
       <Chart title={`Shares: ${title}`} summary={layers.map(({ label, newest }) => `${label} ${amount(newest)}`).join(", ")} scale="count" height={200} ago
-        at_ms={history.map(({ at_ms }) => at_ms)} span_ms={SPAN_MS} lines={lines} amount={amount} />
+        at_ms={history.map(({ at_ms }) => at_ms)} span_ms={spanOf(history)} lines={lines} amount={amount} />
       <p class="hint">Capacity {capacity}. All shares and what is free make up the capacity.</p>
     </section>
   );
@@ -99,6 +99,7 @@ function Lending({ proxy }: { proxy: Proxy }) {
 
 function Refused({ proxy }: { proxy: Proxy }) {
   const rows = refusals(proxy);
+  const shown = stagesOf(rows);
   const rest = proxy.rest === null ? 0 : stages.reduce((sum, [stage]) => sum + (proxy.rest?.refused[stage] ?? 0), 0);
   return (
     <section class="refused" aria-label="Refused">
@@ -106,13 +107,13 @@ function Refused({ proxy }: { proxy: Proxy }) {
       <div class="scroll">
         <table class="plain">
           <thead>
-            <tr><th>Tenant</th>{stages.map(([stage, title]) => <th key={stage} class="number">{title}</th>)}<th>Why</th></tr>
+            <tr><th>Tenant</th>{shown.map(([stage, title]) => <th key={stage} class="number">{title}</th>)}<th>Why</th></tr>
           </thead>
           <tbody>
             {rows.slice(0, REFUSED).map(({ tenant, now, total, why }) => (
               <tr key={tenant} data-refused={tenant}>
                 <td>{tenant}</td>
-                {stages.map(([stage]) => (
+                {shown.map(([stage]) => (
                   <td key={stage} class="number">
                     {total[stage] === 0 ? <span class="none">–</span> : <>{formatRate(now[stage])}/s <span class="hint">{formatCount(total[stage])} in all</span></>}
                   </td>
@@ -120,7 +121,7 @@ function Refused({ proxy }: { proxy: Proxy }) {
                 <td class="why">{why}</td>
               </tr>
             ))}
-            {rows.length === 0 && <tr><td colSpan={stages.length + 2} class="none">Nobody was refused so far.</td></tr>}
+            {rows.length === 0 && <tr><td colSpan={shown.length + 2} class="none">Nobody was refused so far.</td></tr>}
           </tbody>
         </table>
       </div>

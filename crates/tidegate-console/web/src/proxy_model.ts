@@ -88,7 +88,7 @@ export const stages: [stage: Stage, title: string][] = [
 ];
 
 /** How warm a cell is. */
-export type Heat = "idle" | "low" | "busy" | "full" | "over" | "refused";
+export type Heat = "idle" | "unlimited" | "low" | "busy" | "full" | "over" | "refused";
 
 export interface Warmth { heat: Heat; /** What stands in the cell. */ text: string }
 
@@ -101,10 +101,12 @@ export function shareOf(cell: Cell, resource: Resource): number | null {
 export function warmthOf(cell: Cell | undefined, resource: Resource): Warmth {
   if (cell === undefined) return { heat: "idle", text: "–" };
   const share = shareOf(cell, resource);
-  const text = share === null ? "?" : percent(share);
+  const text = share === null ? compact(cell.used) : percent(share);
   if (cell.refused_share_per_s + cell.refused_full_per_s > 0) return { heat: "refused", text };
-  if (cell.overflow >= 0.05 || (share !== null && share > 1.005)) return { heat: "over", text };
-  if (share === null || share < 0.005) return { heat: cell.used > 0 ? "low" : "idle", text };
+  // Without a share and a capacity there is nothing to go beyond.
+  if (share === null) return { heat: "unlimited", text };
+  if (cell.overflow >= 0.05 || share > 1.005) return { heat: "over", text };
+  if (share < 0.005) return { heat: cell.used > 0 ? "low" : "idle", text };
   return { heat: share >= 0.9 ? "full" : share >= 0.5 ? "busy" : "low", text };
 }
 
@@ -114,8 +116,14 @@ function percent(share: number): string {
   return share >= 9.995 ? `${Math.min(999, Math.round(share))}×` : String(Math.round(100 * share));
 }
 
+/** An amount in at most four places, without its unit. */
+function compact(amount: number): string {
+  for (const [unit, size] of [["G", 1e9], ["M", 1e6], ["k", 1e3]] as const) if (amount >= 0.9995 * size) return `${Math.round(amount / size)}${unit}`;
+  return String(Math.round(amount));
+}
+
 /** A mark beside the figure, for whoever does not see colours. */
-export const marks: Record<Heat, string> = { idle: "", low: "", busy: "", full: "", over: "▲", refused: "✕" };
+export const marks: Record<Heat, string> = { idle: "", unlimited: "", low: "", busy: "", full: "", over: "▲", refused: "✕" };
 
 /** A cell in a sentence. */
 export function sayCell(tenant: string, cell: Cell | undefined, resource: Resource): string {
@@ -144,6 +152,12 @@ export function ordered(proxy: Proxy, order: Order): Tenant[] {
 
 export interface Refusal { tenant: string; now: Stages; total: Stages; why: string }
 
+/** The stages at which anybody was refused; the last but one, where most are, if nobody was. */
+export function stagesOf(rows: Refusal[]): typeof stages {
+  const found = stages.filter(([stage]) => rows.some(({ total }) => total[stage] > 0));
+  return found.length > 0 ? found : stages.slice(2, 3);
+}
+
 /** Who was refused, those who are refused now first. */
 export function refusals(proxy: Proxy): Refusal[] {
   const sum = (of: Stages) => stages.reduce((total, [stage]) => total + of[stage], 0);
@@ -167,9 +181,15 @@ function reasons(tenant: Tenant): string {
 /** Shares of one moment: by resource, then by tenant. */
 export interface SharePoint { at_ms: number; shares: Map<string, Map<string, number>>; rest: Map<string, number>; global: Map<string, number> }
 
-/** What the stacked chart reaches back, and its points: one a second. */
-export const SPAN_MS = 300_000;
+/** What is remembered, and its points: one a second. */
+const SPAN_MS = 300_000;
 const STEP_MS = 1_000;
+/** A page that was just opened shows this much, so that something is to be seen. */
+const FIRST_MS = 60_000;
+
+/** What the stacked chart reaches back. */
+export const spanOf = (history: SharePoint[]): number =>
+  (history[history.length - 1]?.at_ms ?? 0) - (history[0]?.at_ms ?? 0) < FIRST_MS ? FIRST_MS : SPAN_MS;
 
 /** Adds a point, oldest first, at most one a second; a proxy that was started anew starts a new history. */
 export function remember(history: SharePoint[], proxy: Proxy): SharePoint[] {

@@ -4,7 +4,7 @@ import { type Figures, formatAnswered, harmOf, type NeighboursState, sharedRange
 
 const figures = (more: Partial<Figures> = {}): Figures => ({ offered_per_s: 100, answered_per_s: 100, refused_per_s: 0, answered_percent: 100, p50_ms: 2, p99_ms: 5, ...more });
 const state = (left: Partial<Figures>, right: Partial<Figures> = {}): NeighboursState => ({
-  kind: "neighbours", load: 3_200, spike: false, offered_load: 3_200, load_min: 100, load_max: 3_200, quiet_per_s: 100, capacity_per_s: 1_000, admitted_per_s: 900,
+  kind: "neighbours", load: 3_200, spike: false, offered_load: 3_200, load_min: 100, load_max: 3_200, quiet_per_s: 100, capacity_per_s: 1_000, admitted_per_s: 800,
   goal_ms: 50, deadline_ms: 1_000,
   sides: [
     { name: "left", title: "Without limits", quiet: figures(left), noisy: figures({ offered_per_s: 3_200 }) },

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { ordered, refusals, remember, sayCell, type SharePoint, SPAN_MS, stack, STACKED, tightest, warmthOf, wordsOf } from "../src/proxy_model";
+import { ordered, refusals, remember, sayCell, type SharePoint, spanOf, stack, stagesOf, STACKED, tightest, warmthOf, wordsOf } from "../src/proxy_model";
 import { cell, down, proxy, resource, tenant } from "./proxies";
 
 test("a cell says in words what its colour says", () => {
@@ -16,7 +16,8 @@ test("a cell says in words what its colour says", () => {
   assert.deepEqual(warmth({ used: 20, refused_full_per_s: 1 }), { heat: "refused", text: "20" });
   assert.deepEqual(warmth({ used: 3_200 }), { heat: "over", text: "32×" });
   assert.deepEqual(warmth({ used: 500, share: 0 }), { heat: "busy", text: "50" }, "without a share it is held against the capacity");
-  assert.deepEqual(warmthOf(cell("requests", { used: 5, share: 0 }), resource("requests", { capacity: null })), { heat: "low", text: "?" });
+  assert.deepEqual(warmthOf(cell("requests", { used: 5, share: 0 }), resource("requests", { capacity: null })), { heat: "unlimited", text: "5" });
+  assert.deepEqual(warmthOf(cell("memory", { used: 474_768, overflow: 474_768, share: 0 }), resource("memory", { capacity: null })), { heat: "unlimited", text: "475k" }, "nothing to go beyond");
   assert.equal(sayCell("b", cell("requests", { used: 150, overflow: 50, refused_share_per_s: 2 }), requests),
     "b, Requests: 150/s used, 150 % of its share of 100/s, 50.0/s of it from the overflow, 2.0 refused a second");
 });
@@ -38,14 +39,16 @@ test("the busiest come first when asked for", () => {
 });
 
 test("a refusal says where and why, what happens now before what was", () => {
-  const stagesOf = (hello: number, request: number) => ({ accept: 0, hello, request, queue: 0 });
+  const at = (hello: number, request: number) => ({ accept: 0, hello, request, queue: 0 });
   const rows = refusals(proxy({
     tenants: [
       tenant("calm"),
-      tenant("was", [cell("memory", { refused_full: 9 })], { refused: stagesOf(0, 9) }),
-      tenant("is", [cell("requests", { refused_share: 5, refused_share_per_s: 2 }), cell("memory", { refused_share: 50 })], { refused: stagesOf(5, 50), refused_per_s: stagesOf(2, 0) }),
+      tenant("was", [cell("memory", { refused_full: 9 })], { refused: at(0, 9) }),
+      tenant("is", [cell("requests", { refused_share: 5, refused_share_per_s: 2 }), cell("memory", { refused_share: 50 })], { refused: at(5, 50), refused_per_s: at(2, 0) }),
     ],
   }));
+  assert.deepEqual(stagesOf(rows).map(([stage]) => stage), ["hello", "request"]);
+  assert.deepEqual(stagesOf([]).map(([stage]) => stage), ["request"]);
   assert.deepEqual(rows.map(({ tenant, why }) => [tenant, why]), [["is", "over its share of requests"], ["was", "no memory left for anyone"]]);
 });
 
@@ -54,8 +57,10 @@ test("history keeps a point a second, its span, and starts anew with the proxy",
   const at = (at_ms: number) => (history = remember(history, proxy({ at_ms })));
   for (const ms of [0, 250, 999, 1_000, 1_250, 2_000]) at(ms);
   assert.deepEqual(history.map(({ at_ms }) => at_ms), [0, 1_000, 2_000]);
-  at(SPAN_MS + 1_500);
-  assert.deepEqual(history.map(({ at_ms }) => at_ms), [2_000, SPAN_MS + 1_500]);
+  assert.equal(spanOf(history), 60_000);
+  at(301_500);
+  assert.deepEqual(history.map(({ at_ms }) => at_ms), [2_000, 301_500]);
+  assert.equal(spanOf(history), 300_000);
   assert.equal(remember(history, down("p", "is down")), history);
   at(5);
   assert.deepEqual(history.map(({ at_ms }) => at_ms), [5]);
