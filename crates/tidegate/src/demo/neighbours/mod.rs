@@ -129,7 +129,8 @@ impl Theatre {
     /// Ends load, proxies, services. What broke off by itself says why.
     async fn close(self) -> Result<(), Failure> {
         let Self { services, proxies, tenants, .. } = self;
-        let stopped = tokio::task::spawn_blocking(move || tenants.into_iter().flatten().map(LiveSource::stop).collect());
+        let stopped =
+            tokio::task::spawn_blocking(move || tenants.into_iter().flatten().map(LiveSource::stop).collect());
         let stopped: Vec<_> = stopped.await.expect("it returns its errors");
         proxies.stop().await;
         services.stop().await;

@@ -88,8 +88,8 @@ impl Default for Plan {
             // A fifth of a second's work: as much as people put up with.
             waiting_max: 200,
             quiet_per_s: 100.0,
-            // 90 % of what the service can do, where its line is still short.
-            admitted_per_s: 900,
+            // 80 % of what the service can do, where its line is still short, and soon short again after a burst.
+            admitted_per_s: 800,
             goal: Duration::from_millis(50),
             deadline: Duration::from_secs(1),
             spike_length: Duration::from_secs(3),

@@ -46,7 +46,9 @@ impl Proxies {
 pub(super) fn config(side: Side, plan: &Plan, service: SocketAddr) -> Result<Config, Failure> {
     let limits = match side {
         Side::Left => "mode = \"off\"".to_owned(),
-        Side::Right => format!("mode = \"restrict\"\n[proxy.limits.capacities]\nrequests = \"{}/s\"", plan.admitted_per_s),
+        Side::Right => {
+            format!("mode = \"restrict\"\n[proxy.limits.capacities]\nrequests = \"{}/s\"", plan.admitted_per_s)
+        }
     };
     // A request that the service refused is not sent again: both sides are asked the same.
     let text = format!(

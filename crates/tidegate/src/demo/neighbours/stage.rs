@@ -66,6 +66,7 @@ pub(crate) struct Shown {
 
 /// A's delays as columns, the oldest first.
 #[derive(Clone, PartialEq, Debug, Default, Serialize)]
+#[expect(clippy::struct_field_names, reason = "a unit stands last in a name, and here it is the same for all")]
 struct History {
     t_ms: Vec<u64>,
     left_p99_ms: Vec<f64>,
