@@ -251,11 +251,11 @@ impl<C: Keep> Upstream<C> {
             Ok(server) => server,
             Err((request, mut receiver)) => {
                 self.queued.notify_one();
-                let place = Place { upstream: &self, request, receiver: &mut receiver };
+                let place = Place { upstream: &self, flow, request, receiver: &mut receiver };
                 place.wait().await?
             }
         };
-        Ok(Lease::new(self, server, tried, announced))
+        Ok(Lease::new(self, server, flow, tried, announced))
     }
 
     fn has_waiting(&self) -> bool {
@@ -312,6 +312,7 @@ impl<C> State<C> {
 /// A place in the queue. Its owner may go away at any time.
 struct Place<'a, C: Keep> {
     upstream: &'a Upstream<C>,
+    flow: Flow,
     request: u64,
     receiver: &'a mut oneshot::Receiver<Result<usize, Refusal>>,
 }
@@ -330,7 +331,7 @@ impl<C: Keep> Drop for Place<'_, C> {
         let given = self.receiver.try_recv();
         self.upstream.with_pool(|pool, rng| match given {
             // It was given a slot and went away before it took it.
-            Ok(Ok(server)) => pool.on_end(server, rng, now),
+            Ok(Ok(server)) => pool.on_end(server, self.flow, rng, now),
             Ok(Err(_)) | Err(oneshot::error::TryRecvError::Closed) => {}
             Err(oneshot::error::TryRecvError::Empty) => {
                 pool.cancel(self.request);

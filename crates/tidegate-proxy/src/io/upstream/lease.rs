@@ -8,13 +8,14 @@ use tokio::net::TcpStream;
 use super::endpoint::{Announced, ConnectError};
 use super::{Keep, Upstream};
 use crate::config::{Server, UpstreamProtocol};
-use crate::machine::upstream::{Failure, Replay, Tried, may_retry};
+use crate::machine::upstream::{Failure, Flow, Replay, Tried, may_retry};
 
 /// A slot at a server. Dropping it gives the slot to the next in line, and says nothing about the server.
 #[derive(Debug)]
 pub(crate) struct Lease<C: Keep> {
     upstream: Rc<Upstream<C>>,
     server: usize,
+    flow: Flow,
     tried: Tried,
     announced: Option<Announced>,
     /// The slot is somebody else's to give back.
@@ -25,12 +26,19 @@ pub(crate) struct Lease<C: Keep> {
 #[derive(Debug)]
 pub(super) struct HandedOver {
     server: usize,
+    flow: Flow,
     announced: Option<Announced>,
 }
 
 impl<C: Keep> Lease<C> {
-    pub(super) fn new(upstream: Rc<Upstream<C>>, server: usize, tried: Tried, announced: Option<Announced>) -> Self {
-        Self { upstream, server, tried, announced, handed_over: false }
+    pub(super) fn new(
+        upstream: Rc<Upstream<C>>,
+        server: usize,
+        flow: Flow,
+        tried: Tried,
+        announced: Option<Announced>,
+    ) -> Self {
+        Self { upstream, server, flow, tried, announced, handed_over: false }
     }
 
     /// The server, as configured.
@@ -72,10 +80,10 @@ impl<C: Keep> Lease<C> {
         self.upstream.state.borrow_mut().pool.on_failure(self.server, clock::now());
     }
 
-    /// The slot ends with an exchange: [`Home::ended`] of the upstream, with this ticket, gives it back.
+    /// The slot ends with an exchange: `Home::ended` of the upstream, with this ticket, gives it back.
     pub(super) fn hand_over(&mut self) -> u64 {
         self.handed_over = true;
-        let handed_over = HandedOver { server: self.server, announced: self.announced.clone() };
+        let handed_over = HandedOver { server: self.server, flow: self.flow, announced: self.announced.clone() };
         self.upstream.state.borrow_mut().exchanges.insert(handed_over) as u64
     }
 
@@ -125,7 +133,7 @@ impl<C: Keep> Drop for Lease<C> {
     fn drop(&mut self) {
         if !self.handed_over {
             let now = clock::now();
-            self.upstream.with_pool(|pool, rng| pool.on_end(self.server, rng, now));
+            self.upstream.with_pool(|pool, rng| pool.on_end(self.server, self.flow, rng, now));
         }
     }
 }
@@ -137,11 +145,11 @@ impl<C: Keep> Upstream<C> {
         let place = usize::try_from(ticket).expect("a ticket is a place in a slab");
         let state = &mut *self.state.borrow_mut();
         // Each exchange tells its end once, and its ticket came from here.
-        let HandedOver { server, announced } = state.exchanges.remove(place);
+        let HandedOver { server, flow, announced } = state.exchanges.remove(place);
         if let Some(connection) = connection {
             state.idle.put(connection, server, announced, now);
         }
-        state.pool.on_end(server, &mut state.rng, now);
+        state.pool.on_end(server, flow, &mut state.rng, now);
         state.deliver();
     }
 }

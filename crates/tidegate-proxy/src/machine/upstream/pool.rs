@@ -1,7 +1,7 @@
 //! The servers of one upstream: who is asked, who waits, who is refused.
 
 use core::time::Duration;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use tidegate_core::time::nanos;
 use tidegate_core::{Instant, Rng};
@@ -11,6 +11,10 @@ use super::budget::RetryBudget;
 use super::config::{MAX_TRIES, PoolConfig, ServerConfig};
 use super::passive::Passive;
 use super::turns::{Flow, Turns, Waiting};
+
+/// Of all slots, the part that is kept for flows that hold less than their fair share: one in so many. A client that reads
+/// its answers slowly keeps slots for as long as it likes, and would else keep all of them.
+const KEPT_PART: u64 = 8;
 
 /// Weights are scaled so that a server's slow start has steps: its full share is 1,000 times its weight.
 const FULL: u64 = 1_000;
@@ -23,7 +27,8 @@ const COLD: u64 = 50;
 /// one of them; if all that are up are ejected, one of those, since a server that failed some requests is better than a
 /// certain refusal. If every server that would do is full, the request waits, and starts in the event that frees a slot
 /// anywhere: a request never waits for a busy server while another is free. Flows take turns: one that floods a slow
-/// upstream delays another one's next request by one of its own at most.
+/// upstream delays another one's next request by one of its own at most. Of eight slots or more an eighth is for flows that
+/// hold less than their fair share, so that nobody waits for one who does not let go.
 ///
 /// Whatever started ends once, with [`on_end`](Self::on_end). After every event drain [`poll_output`](Self::poll_output).
 #[derive(Clone, Debug)]
@@ -32,6 +37,8 @@ pub struct Pool {
     servers: Vec<Server>,
     balancer: Balancer,
     waiting: Turns,
+    /// Slots that each flow holds; those with none are not in it.
+    held: BTreeMap<Flow, u32>,
     outputs: VecDeque<Output>,
     budget: RetryBudget,
     retries: u64,
@@ -157,6 +164,7 @@ impl Pool {
             servers,
             retries: 0,
             waiting: Turns::default(),
+            held: BTreeMap::new(),
             outputs: VecDeque::new(),
             settled: now,
             config,
@@ -205,9 +213,9 @@ impl Pool {
         if tried.is_empty() {
             self.budget.on_request();
         }
-        // Nobody overtakes: while some wait, all servers that would do are full.
-        if self.waiting.is_empty()
-            && let Some(server) = self.start(tried, rng, now)
+        // Nobody overtakes: whoever still waits could not start just now, and no later one of his flow can.
+        if self.shares().admit(self.held(flow))
+            && let Some(server) = self.start(flow, tried, rng, now)
         {
             return Acquire::Start(server);
         }
@@ -250,13 +258,17 @@ impl Pool {
         }
     }
 
-    /// A request that had a slot of the server at this place is over; the slot is for the next in line.
+    /// A request of `flow` that had a slot of the server at this place is over; the slot is for the next in line.
     ///
     /// # Panics
     /// If nothing is under way there.
-    pub fn on_end(&mut self, server: usize, rng: &mut Rng, now: Instant) {
+    pub fn on_end(&mut self, server: usize, flow: Flow, rng: &mut Rng, now: Instant) {
         let active = &mut self.servers[server].active;
         *active = active.checked_sub(1).expect("only what was started can end");
+        match self.held.get_mut(&flow) {
+            Some(held) if *held > 1 => *held -= 1,
+            _ => drop(self.held.remove(&flow)),
+        }
         self.settle(rng, now);
     }
 
@@ -316,21 +328,38 @@ impl Pool {
             self.waiting.pop_oldest();
             self.outputs.push_back(Output::Refused { request, refusal: Refusal::TimedOut });
         }
-        while let Some(Waiting { request, arrival, tried }) = self.waiting.next() {
-            let output = if let Some(server) = self.start(tried, rng, now) {
+        loop {
+            let (shares, has_server) = (self.shares(), self.has_server());
+            let held = &self.held;
+            let may = |flow| !has_server || shares.admit(held.get(&flow).copied().unwrap_or(0));
+            let Some((flow, Waiting { request, arrival, tried })) = self.waiting.next(may) else { return };
+            let output = if let Some(server) = self.start(flow, tried, rng, now) {
                 Output::Start { request, server, waited: now - arrival }
-            } else if self.has_server() {
+            } else if has_server {
                 return;
             } else {
                 Output::Refused { request, refusal: Refusal::NoServer }
             };
-            self.waiting.pop();
+            self.waiting.pop(flow);
             self.outputs.push_back(output);
         }
     }
 
+    fn held(&self, flow: Flow) -> u32 {
+        self.held.get(&flow).copied().unwrap_or(0)
+    }
+
+    /// What there is to share now. O(servers).
+    fn shares(&self) -> Shares {
+        let up = self.servers.iter().filter(|server| server.up && server.config.weight > 0);
+        let (slots, active) = up.fold((0, 0), |(slots, active), server| {
+            (slots + u64::from(server.config.max_connections), active + u64::from(server.active))
+        });
+        Shares { slots, active, flows: self.held.len() as u64 }
+    }
+
     /// Takes a slot of a server that would do.
-    fn start(&mut self, tried: Tried, rng: &mut Rng, now: Instant) -> Option<usize> {
+    fn start(&mut self, flow: Flow, tried: Tried, rng: &mut Rng, now: Instant) -> Option<usize> {
         let some_are_well = self.servers.iter().any(|server| server.is_well(now));
         let slow_start = nanos(self.config.slow_start);
         let mut fill = |candidates: &mut Vec<Candidate>, tried: Tried| {
@@ -348,7 +377,25 @@ impl Pool {
         let server = if tried.is_empty() { untried } else { untried.or_else(again) }?;
         self.servers[server].active += 1;
         self.servers[server].requests += 1;
+        *self.held.entry(flow).or_default() += 1;
         Some(server)
+    }
+}
+
+/// Slots of all servers that are up, those that are taken, and how many flows hold some.
+#[derive(Clone, Copy, Debug)]
+struct Shares {
+    slots: u64,
+    active: u64,
+    flows: u64,
+}
+
+impl Shares {
+    /// Whether a flow that holds `held` slots may have one more, if there is one: anybody while more than the kept part is
+    /// free, else who holds less than all would have with one flow more.
+    fn admit(self, held: u32) -> bool {
+        self.slots.saturating_sub(self.active) > self.slots / KEPT_PART
+            || u64::from(held) * (self.flows + 1) < self.slots
     }
 }
 

@@ -59,27 +59,25 @@ impl Turns {
         queue.push_back(waiting);
     }
 
-    /// The one whose turn it is.
-    pub(super) fn next(&mut self) -> Option<Waiting> {
-        loop {
-            let flow = *self.ring.front()?;
-            if let Some(head) = self.flows.get(&flow).and_then(|queue| queue.front()) {
-                return Some(*head);
-            }
+    /// The one whose turn it is, of flows that `may` start; with its flow. O(flows that may not).
+    pub(super) fn next(&mut self, may: impl Fn(Flow) -> bool) -> Option<(Flow, Waiting)> {
+        while let Some(flow) = self.ring.front()
+            && self.flows.get(flow).is_none_or(VecDeque::is_empty)
+        {
+            self.flows.remove(flow);
             self.ring.pop_front();
-            self.flows.remove(&flow);
         }
+        let head = |flow: &Flow| self.flows.get(flow)?.front().filter(|_| may(*flow)).map(|head| (*flow, *head));
+        self.ring.iter().find_map(head)
     }
 
-    /// It has started: the next flow has its turn.
-    pub(super) fn pop(&mut self) {
-        let Some(head) = self.next() else { return };
+    /// The next one of `flow` has started: the other flows have their turns.
+    pub(super) fn pop(&mut self, flow: Flow) {
+        let Some(head) = self.flows.get_mut(&flow).and_then(VecDeque::pop_front) else { return };
         self.ages.remove(&(head.arrival, head.request));
-        if let Some(flow) = self.ring.pop_front() {
-            // An empty one keeps its place, and leaves there if nothing came by then.
-            self.ring.push_back(flow);
-            self.flows.entry(flow).or_default().pop_front();
-        }
+        // An empty one keeps its place, and leaves there if nothing came by then.
+        self.ring.retain(|other| *other != flow);
+        self.ring.push_back(flow);
     }
 
     /// The one that waits longest.
@@ -132,9 +130,9 @@ mod tests {
 
     fn drain(turns: &mut Turns) -> Vec<u64> {
         let mut order = Vec::new();
-        while let Some(next) = turns.next() {
+        while let Some((flow, next)) = turns.next(|_| true) {
             order.push(next.request);
-            turns.pop();
+            turns.pop(flow);
         }
         order
     }
@@ -149,9 +147,19 @@ mod tests {
     #[test]
     fn a_flow_that_comes_back_does_not_jump_its_turn() {
         let mut turns = turns(&[(1, 1), (2, 2), (2, 3)]);
-        turns.pop();
+        turns.pop(Flow(1));
         turns.push(Flow(1), 4, Tried::default(), Instant::from_nanos(4));
         assert_eq!(drain(&mut turns), [2, 4, 3]);
+    }
+
+    #[test]
+    fn who_may_not_start_is_passed_over_and_keeps_its_turn() {
+        let mut turns = turns(&[(1, 1), (2, 2), (1, 3), (2, 4)]);
+        let only_second = turns.next(|flow| flow == Flow(2)).map(|(_, next)| next.request);
+        assert_eq!(only_second, Some(2));
+        turns.pop(Flow(2));
+        assert_eq!(turns.next(|_| false), None);
+        assert_eq!(drain(&mut turns), [1, 4, 3]);
     }
 
     #[test]

@@ -40,7 +40,11 @@ impl Fixture {
     }
 
     fn end(&mut self, server: usize, ms: u64) -> Vec<Output> {
-        self.pool.on_end(server, &mut self.rng, at(ms));
+        self.end_as(Flow(0), server, ms)
+    }
+
+    fn end_as(&mut self, flow: Flow, server: usize, ms: u64) -> Vec<Output> {
+        self.pool.on_end(server, flow, &mut self.rng, at(ms));
         std::iter::from_fn(|| self.pool.poll_output()).collect()
     }
 
@@ -119,10 +123,10 @@ fn a_retry_goes_where_it_has_not_been() {
 
 #[test]
 fn a_server_that_is_down_gets_nothing_and_drops_nothing_that_runs() {
-    let mut fixture = Fixture::new(config(2, 9, 9));
+    let mut fixture = Fixture::new(config(2, 7, 9));
     let Acquire::Start(server) = fixture.ask(1, 0) else { panic!("a slot is free") };
     fixture.pool.set_up(server, false, &mut fixture.rng, at(0));
-    assert!((0..9).all(|request| fixture.ask(request, 1) == Acquire::Start(1 - server)));
+    assert!((0..7).all(|request| fixture.ask(request, 1) == Acquire::Start(1 - server)));
     assert_eq!(fixture.end(server, 2), []);
     fixture.pool.set_up(1 - server, false, &mut fixture.rng, at(3));
     assert_eq!(fixture.ask(1, 3), Acquire::Refused(Refusal::NoServer));
@@ -198,6 +202,21 @@ fn a_reload_keeps_what_is_known_of_a_server() {
     assert_eq!(new.pool.servers(at(0)).map(|server| server.up).collect::<Vec<_>>(), [false, true, true]);
 }
 
+#[test]
+fn who_does_not_let_go_leaves_an_eighth_to_others() {
+    let mut fixture = Fixture::new(config(2, 8, 100));
+    let greedy: Vec<_> = (0..20).map(|request| fixture.ask_as(Flow(1), request, 0)).collect();
+    assert_eq!(greedy.iter().filter(|answer| matches!(answer, Acquire::Start(_))).count(), 14);
+    // Others start at once, though six of the first one wait; and they share what is kept.
+    assert!(matches!(fixture.ask_as(Flow(2), 20, 0), Acquire::Start(_)));
+    assert!(matches!(fixture.ask_as(Flow(3), 21, 0), Acquire::Start(_)));
+    assert_eq!(fixture.ask_as(Flow(4), 22, 0), Acquire::Queued, "there is no slot at all");
+    // A slot that the first one gives back is for those who have less.
+    let Acquire::Start(server) = greedy[0] else { panic!("the first one started") };
+    let started = fixture.end_as(Flow(1), server, 1);
+    assert_eq!(started, [Output::Start { request: 22, server, waited: Duration::from_millis(1) }]);
+}
+
 proptest! {
     #[test]
     fn slots_are_kept_and_nobody_is_lost(
@@ -224,13 +243,14 @@ proptest! {
                     Acquire::Refused(refusal) => prop_assert_eq!(refusal, Refusal::NoServer),
                 },
                 3 if !running.is_empty() => {
-                    let (_, server) = running.swap_remove(some % running.len());
+                    let (request, server) = running.swap_remove(some % running.len());
                     if flag {
                         fixture.pool.on_success(server);
                     } else {
                         fixture.pool.on_failure(server, at(now));
                     }
-                    fixture.pool.on_end(server, &mut fixture.rng, at(now));
+                    let flow = Flow(u32::from(request % 3 == 0));
+                    fixture.pool.on_end(server, flow, &mut fixture.rng, at(now));
                 }
                 4 => fixture.pool.set_up(some % servers, flag, &mut fixture.rng, at(now)),
                 _ => fixture.pool.on_timeout(&mut fixture.rng, at(now)),
