@@ -162,7 +162,7 @@ impl Account {
         });
     }
 
-    /// Notes what [`Limiter::try_take`] already held.
+    /// Notes what the limiter held already when it was asked.
     pub(crate) fn holds(&self, connections: u64, memory: u64) {
         self.held.set(Held { connections, memory });
     }

@@ -21,7 +21,7 @@
 //! use tidegate_runtime::config::Document;
 //!
 //! let text = std::fs::read_to_string("tidegate.toml")?;
-//! let proxy = Proxy::start(Config::from_document(&Document::new("tidegate.toml", &text), 2)?)?;
+//! let proxy = Proxy::start(Config::from_document(&Document::new("tidegate.toml", text), 2)?)?;
 //! println!("{:?}", proxy.addresses());
 //! proxy.drain();
 //! # Ok::<(), Box<dyn std::error::Error>>(())

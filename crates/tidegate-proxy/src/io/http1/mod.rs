@@ -6,7 +6,7 @@
 //! | [`request`] | a client's request: its head, and its body as it comes |
 //! | [`client`] | a connection to an upstream: one exchange after another |
 //! | [`decode`] | where a body ends |
-//! | [`write`] | heads and bodies as bytes |
+//! | [`mod@write`] | heads and bodies as bytes |
 //!
 //! hyper's HTTP/1 would do for a proxy that serves a connection where it was accepted. Here a connection changes its
 //! thread between two requests, before the second one is worked on, and both sides of an exchange run in one task, so
