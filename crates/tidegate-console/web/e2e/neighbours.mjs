@@ -58,7 +58,8 @@ async function journey({ found: [, origin, token] }) {
       await evaluate(`[...document.querySelectorAll('[aria-label="Proxy"] button')].find((each) => each.textContent === "right").click()`);
       await until("its mode", `document.querySelector('[data-testid="mode"]').dataset.mode === "restrict"`);
       await until("B refused", `document.querySelector('[data-refused="b.example"] .why').textContent.includes("over its share of requests")`, PATIENCE_MS);
-      expect("A refused", await evaluate(`document.querySelector('[data-refused="a.example"]') !== null`), false);
+      // On a machine that is short of processor A may be over its share of that, but never of what the demo makes scarce.
+      expect("A over its share of requests", await evaluate(`(document.querySelector('[data-refused="a.example"] .why')?.textContent ?? "").includes("requests")`), false);
     },
     "the heat map says it in colour, figure and sign": async () => {
       await until("B's requests refused", `${cell("b.example", "requests")}.classList.contains("refused") && ${cell("b.example", "requests")}.textContent.includes("✕")`, PATIENCE_MS);
