@@ -73,78 +73,78 @@ fn a_rate_limit_has_every_option_of_the_plugin() {
     assert!(limit.connections);
 }
 
+/// Files with a mistake, and what is said about it.
+const MISTAKES: &[(&str, &str)] = &[
+    ("[proxy]\nthreds = 2\n", "t.toml:2: proxy.threds: unknown key; did you mean `threads`?"),
+    ("[proxy]\nthreads = 0\n", "t.toml:2: proxy.threads: found 0; expected a number from 1 to 256"),
+    (
+        "[[proxy.listen]]\naddress = \"8080\"\n",
+        "t.toml:2: proxy.listen[0].address: found \"8080\"; expected address:port such as \"127.0.0.1:8080\", \
+             \"0.0.0.0:443\" or \"[::]:443\"",
+    ),
+    (
+        "[[proxy.listen]]\ntls = true\n",
+        "t.toml:2: proxy.listen[0].tls: TLS without a certificate; add [[proxy.certificate]] with cert and key, or \
+             leave tls out",
+    ),
+    (
+        "[[proxy.listen]]\nproxy_protocol = \"maybe\"\n",
+        "t.toml:2: proxy.listen[0].proxy_protocol: unknown variant `maybe`; expected one of `off`, `accept`, `require`",
+    ),
+    (
+        "[[proxy.upstream]]\nname = \"shop\"\nservers = [\"127.0.0.1\"]\n",
+        "t.toml:3: proxy.upstream[0].servers[0]: found \"127.0.0.1\"; expected host:port such as \
+             \"127.0.0.1:9000\", \"shop.internal:80\" or \"[::1]:9000\"",
+    ),
+    (
+        "[[proxy.upstream]]\nname = \"shop\"\nservers = [\"a:1\"]\nweights = { \"a:2\" = 3 }\n",
+        "t.toml:4: proxy.upstream[0].weights: there is no server \"a:2\"; did you mean \"a:1\"?",
+    ),
+    (
+        "[[proxy.upstream]]\nname = \"shop\"\nservers = [\"a:1\"]\n[[proxy.route]]\nupstream = \"shpo\"\n",
+        "t.toml:5: proxy.route[0].upstream: there is no upstream \"shpo\"; did you mean \"shop\"?",
+    ),
+    (
+        "[[proxy.route]]\nupstream = \"shop\"\nhost = \"https://shop.example\"\n",
+        "t.toml:3: proxy.route[0].host: found \"https://shop.example\"; expected a host name without scheme and port, \
+             such as \"shop.example.com\" or \"*.example.com\"",
+    ),
+    (
+        "[proxy]\ntrusted = [\"10.0.0.0/40\"]\n",
+        "t.toml:2: proxy.trusted[0]: invalid value: string \"10.0.0.0/40\"; expected an address such as \
+             \"192.0.2.7\" or a range such as \"10.0.0.0/8\"",
+    ),
+    (
+        "[proxy.tenants]\nby = \"cookie\"\n",
+        "t.toml:2: proxy.tenants.by: invalid value: string \"cookie\"; expected \"sni\", \"host\", \"route\" or \
+             \"header:\" with a header's name",
+    ),
+    ("[proxy.limits]\nreserve = 1.5\n", "t.toml:2: proxy.limits.reserve: found 1.5; expected a number from 0 to 0.9"),
+    (
+        "[proxy.timeouts]\nheader = 10\n",
+        "t.toml:2: proxy.timeouts.header: invalid type: integer `10`; expected a duration such as \"250ms\", \
+             \"10s\" or \"1m30s\"",
+    ),
+    (
+        "[[proxy.tenant]]\nname = \"a\"\n[[proxy.tenant]]\nname = \"a\"\n",
+        "t.toml:4: proxy.tenant[1].name: a is there twice; keep one; `match` takes all names that it is known by",
+    ),
+    (
+        "[[proxy.sni]]\nnames = [\"a.example\"]\n[proxy.sni.rate_limit]\nallow = [\"office\"]\n",
+        "t.toml:3: proxy.sni[0].rate_limit.limit: there is nothing to limit; add limit (how many at once), rate (how \
+             many each second), or deny (lists of addresses)",
+    ),
+    (
+        "[proxy.access_log]\npath = \"\"\n",
+        "t.toml:2: proxy.access_log.path: found \"\"; expected a file or \"stdout\"; without [proxy.access_log] \
+             nothing is written",
+    ),
+];
+
 #[test]
 fn errors_name_file_line_key_value_and_remedy() {
-    for (text, said) in [
-        ("[proxy]\nthreds = 2\n", "t.toml:2: proxy.threds: unknown key; did you mean `threads`?"),
-        ("[proxy]\nthreads = 0\n", "t.toml:2: proxy.threads: found 0; expected a number from 1 to 256"),
-        (
-            "[[proxy.listen]]\naddress = \"8080\"\n",
-            "t.toml:2: proxy.listen[0].address: found \"8080\"; expected address:port such as \"127.0.0.1:8080\", \
-             \"0.0.0.0:443\" or \"[::]:443\"",
-        ),
-        (
-            "[[proxy.listen]]\ntls = true\n",
-            "t.toml:2: proxy.listen[0].tls: TLS without a certificate; add [[proxy.certificate]] with cert and key, or \
-             leave tls out",
-        ),
-        (
-            "[[proxy.listen]]\nproxy_protocol = \"maybe\"\n",
-            "t.toml:2: proxy.listen[0].proxy_protocol: unknown variant `maybe`; expected one of `off`, `accept`, `require`",
-        ),
-        (
-            "[[proxy.upstream]]\nname = \"shop\"\nservers = [\"127.0.0.1\"]\n",
-            "t.toml:3: proxy.upstream[0].servers[0]: found \"127.0.0.1\"; expected host:port such as \
-             \"127.0.0.1:9000\", \"shop.internal:80\" or \"[::1]:9000\"",
-        ),
-        (
-            "[[proxy.upstream]]\nname = \"shop\"\nservers = [\"a:1\"]\nweights = { \"a:2\" = 3 }\n",
-            "t.toml:4: proxy.upstream[0].weights: there is no server \"a:2\"; did you mean \"a:1\"?",
-        ),
-        (
-            "[[proxy.upstream]]\nname = \"shop\"\nservers = [\"a:1\"]\n[[proxy.route]]\nupstream = \"shpo\"\n",
-            "t.toml:5: proxy.route[0].upstream: there is no upstream \"shpo\"; did you mean \"shop\"?",
-        ),
-        (
-            "[[proxy.route]]\nupstream = \"shop\"\nhost = \"https://shop.example\"\n",
-            "t.toml:3: proxy.route[0].host: found \"https://shop.example\"; expected a host name without scheme and port, \
-             such as \"shop.example.com\" or \"*.example.com\"",
-        ),
-        (
-            "[proxy]\ntrusted = [\"10.0.0.0/40\"]\n",
-            "t.toml:2: proxy.trusted[0]: invalid value: string \"10.0.0.0/40\"; expected an address such as \
-             \"192.0.2.7\" or a range such as \"10.0.0.0/8\"",
-        ),
-        (
-            "[proxy.tenants]\nby = \"cookie\"\n",
-            "t.toml:2: proxy.tenants.by: invalid value: string \"cookie\"; expected \"sni\", \"host\", \"route\" or \
-             \"header:\" with a header's name",
-        ),
-        (
-            "[proxy.limits]\nreserve = 1.5\n",
-            "t.toml:2: proxy.limits.reserve: found 1.5; expected a number from 0 to 0.9",
-        ),
-        (
-            "[proxy.timeouts]\nheader = 10\n",
-            "t.toml:2: proxy.timeouts.header: invalid type: integer `10`; expected a duration such as \"250ms\", \
-             \"10s\" or \"1m30s\"",
-        ),
-        (
-            "[[proxy.tenant]]\nname = \"a\"\n[[proxy.tenant]]\nname = \"a\"\n",
-            "t.toml:4: proxy.tenant[1].name: a is there twice; keep one; `match` takes all names that it is known by",
-        ),
-        (
-            "[[proxy.sni]]\nnames = [\"a.example\"]\n[proxy.sni.rate_limit]\nallow = [\"office\"]\n",
-            "t.toml:3: proxy.sni[0].rate_limit.limit: there is nothing to limit; add limit (how many at once), rate (how \
-             many each second), or deny (lists of addresses)",
-        ),
-        (
-            "[proxy.access_log]\npath = \"\"\n",
-            "t.toml:2: proxy.access_log.path: found \"\"; expected a file or \"stdout\"; without [proxy.access_log] \
-             nothing is written",
-        ),
-    ] {
-        assert_eq!(error(text), said);
+    for (text, said) in MISTAKES {
+        assert_eq!(error(text), *said);
     }
 }
 
