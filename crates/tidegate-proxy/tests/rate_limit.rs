@@ -161,6 +161,18 @@ fn a_reload_forgets_nobody() {
     assert_eq!((read_answer(&mut first).status, second.join().unwrap().status), (200, 200));
 }
 
+#[test]
+fn who_waits_for_a_limit_that_is_lifted_waits_no_more() {
+    let upstream = Upstream::echo();
+    let proxy = Running::start(&routed(&upstream, "rate = \"1/h\", queue = 9"));
+    assert_eq!(talk(&mut proxy.connect(), &get("/first")).status, 200);
+    let second = waiting(&proxy, get("/second"));
+    until(&proxy, "shop", |counts| counts.queue == 1);
+    let lifted = routed(&upstream, "limit = 9").replace("rate_limit", "# rate_limit");
+    proxy.proxy().reload(Config::from_document(&Document::new("tidegate.toml", lifted), 1).unwrap()).unwrap();
+    assert_eq!(second.join().unwrap().status, 200);
+}
+
 /// A proxy with TLS, and clients that trust it.
 struct Secured {
     proxy: Running,

@@ -69,6 +69,13 @@ impl Gate {
         self.tell(&mut state);
     }
 
+    /// There is no limit any more: those who wait go on.
+    pub(crate) fn lift(&self, now: Instant) {
+        let mut state = self.lock();
+        state.machine.set_config(RateLimitConfig::default(), now);
+        self.tell(&mut state);
+    }
+
     /// How often it said what.
     pub(crate) fn counts(&self) -> Counts {
         self.lock().machine.counts()

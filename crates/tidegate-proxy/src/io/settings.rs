@@ -66,6 +66,11 @@ impl Settings {
         let tenancy = Tenancy::new(&config);
         let tenant_header = tenancy.header().and_then(|name| name.parse().ok());
         let gates = gates.all;
+        for old in before.iter().flat_map(|before| &before.gates) {
+            if !gates.iter().any(|gate| Arc::ptr_eq(gate, old)) {
+                old.lift(now);
+            }
+        }
         Ok(Arc::new(Self {
             routes: Routes::new(&config),
             tenancy,

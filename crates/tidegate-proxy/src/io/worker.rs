@@ -178,6 +178,8 @@ async fn obey(thread: &Rc<Thread>, control: &mut watch::Receiver<Control>, part:
             thread.limiter.with(|limiter| limiter.reconfigure(neighbours, meter::now()));
         }
         *thread.settings.borrow_mut() = Rc::new(InForce(told.settings));
+        // The gates' driver may have looked at those of before.
+        thread.settings().gates_queued.notify_one();
     }
     thread.draining.set(true);
     thread.changed.notify_waiters();

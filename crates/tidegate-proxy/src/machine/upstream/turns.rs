@@ -41,10 +41,6 @@ impl Turns {
         self.ages.len()
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.ages.is_empty()
-    }
-
     /// A request of `flow` waits from `now` on. O(log n).
     pub(super) fn push(&mut self, flow: Flow, request: u64, tried: Tried, now: Instant) {
         // Time that steps back makes nobody older than the one ahead, so that the head of a flow is its oldest.
@@ -141,7 +137,7 @@ mod tests {
     fn flows_take_turns_and_each_keeps_its_order() {
         let mut turns = turns(&[(1, 1), (1, 2), (1, 3), (2, 4), (1, 5), (3, 6), (2, 7)]);
         assert_eq!(drain(&mut turns), [1, 4, 6, 2, 7, 3, 5]);
-        assert!(turns.is_empty() && turns.oldest().is_none());
+        assert!(turns.len() == 0 && turns.oldest().is_none());
     }
 
     #[test]
