@@ -33,7 +33,7 @@ use tidegate_core::Instant;
 use self::capacity::Learner;
 use self::table::Table;
 use super::overflow::number;
-use super::overflow::{Answer, Fill, NONE, Overflow, Pass, Pay, Terms};
+use super::overflow::{Answer, Fills, NONE, Overflow, Pass, Pay, Terms};
 use super::resource::{Kind, Resource};
 
 pub use self::config::{Capacity, Mode, NeighboursConfig};
@@ -71,7 +71,7 @@ pub struct Neighbours {
     learner: Learner,
     /// The work of setting shares: which resource, and how far.
     pass: Option<(usize, Pass)>,
-    fill: Fill,
+    fills: Fills,
     closed: Vec<u32>,
     /// When the last tick ended, and how long it was.
     ticked: Instant,
@@ -100,7 +100,7 @@ impl Neighbours {
             costs: [0.0; Resource::COUNT],
             learner: Learner::new(),
             pass: None,
-            fill: Fill::new(),
+            fills: Fills::new(),
             closed: Vec::new(),
             ticked: now,
             elapsed: config.tick,
@@ -292,7 +292,7 @@ impl Neighbours {
         }
         let mut left = slice;
         while let Some((at, mut pass)) = self.pass {
-            let done = self.resources[at].rebalance(&mut pass, &mut self.fill, &mut left, &mut self.closed, now);
+            let done = self.resources[at].rebalance(&mut pass, &mut self.fills, &mut left, &mut self.closed, now);
             for owner in self.closed.drain(..) {
                 self.table.slot_mut(owner as usize).cells[at] = NONE;
             }

@@ -20,6 +20,21 @@ pub(crate) struct Fill {
     shares: Vec<f64>,
 }
 
+/// The two that a setting of shares needs.
+#[derive(Clone, Debug)]
+pub(crate) struct Fills {
+    /// What is expected to be wanted.
+    pub(super) demands: Fill,
+    /// What of the last tick is beyond the new shares.
+    pub(super) needs: Fill,
+}
+
+impl Fills {
+    pub(crate) fn new() -> Self {
+        Self { demands: Fill::new(), needs: Fill::new() }
+    }
+}
+
 /// How far claims are met.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) enum Level {
@@ -30,6 +45,15 @@ pub(crate) enum Level {
 }
 
 impl Level {
+    /// True if shares at one level are those at the other, to a hundredth.
+    pub(crate) fn is_near(self, other: Self) -> bool {
+        match (self, other) {
+            (Self::All, Self::All) => true,
+            (Self::PerWeight(mine), Self::PerWeight(theirs)) => (mine - theirs).abs() <= 0.01 * theirs,
+            _ => false,
+        }
+    }
+
     /// The share of a claim of `wanted`.
     #[inline]
     pub(crate) fn share(self, wanted: f64, weight: u32) -> f64 {

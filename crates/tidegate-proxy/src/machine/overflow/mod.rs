@@ -44,12 +44,13 @@ mod usage;
 use tidegate_core::Instant;
 
 use self::cell::{Age, Cell};
+use self::fill::Level;
 use self::number::{float, signed};
 use self::pool::Pool;
 use super::resource::Kind;
 
 pub(crate) use self::cell::NONE;
-pub(crate) use self::fill::Fill;
+pub(crate) use self::fill::Fills;
 pub(crate) use self::rebalance::Pass;
 pub(crate) use self::usage::{Totals, Usage};
 
@@ -118,6 +119,8 @@ pub(crate) struct Overflow {
     guarantee: u64,
     /// What it may take of the pool for each unit of weight before it stands back; without it anything.
     allowance: Option<u64>,
+    /// How far demands were met in the last tick.
+    level: Level,
     pool: Pool,
     /// One usual piece of work, in levels.
     piece: i64,
@@ -150,6 +153,7 @@ impl Overflow {
             shares: 0,
             guarantee: 0,
             allowance: None,
+            level: Level::All,
             pool: Pool::new(now),
             piece: 0,
             guaranteed_depth: 0,

@@ -1,7 +1,8 @@
 //! Shares set anew, in slices.
 //!
-//! A pass over the tenants takes in what they wanted during the tick and sorts it; the level to which the capacity meets
-//! it is found; a second pass sets shares by it and sorts what is still wanted, by which the pool is shared. Cells of one
+//! A pass over the tenants takes in what they wanted during the tick, sorts it, and sets shares by the level to which the
+//! capacity met demands in the tick before. Then the level of this tick is found. Mostly it is the same; if not, a second
+//! pass sets shares by it. What is wanted beyond shares is sorted as well, and the pool is shared by that. Cells of one
 //! resource stand side by side, so a pass reads memory in order.
 
 use core::time::Duration;
@@ -11,7 +12,7 @@ use tidegate_core::Instant;
 use super::Overflow;
 use super::cell::{Age, NOISY_TICKS, NONE, Rates};
 use super::demand::Smoothing;
-use super::fill::{Fill, Level};
+use super::fill::{Fill, Fills, Level};
 use super::number::{float, short, signed, whole};
 use crate::machine::resource::Kind;
 
@@ -32,8 +33,8 @@ pub(crate) struct Pass {
 
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    /// Taking in what was wanted.
-    Observe,
+    /// Taking in what was wanted, and setting shares as before. `short` as below.
+    Observe { short: bool },
     /// Setting shares. `short` if one could not grow yet, since others had not shrunk.
     Share { level: Level, short: bool, again: bool },
 }
@@ -58,7 +59,7 @@ impl Pass {
     /// From the beginning; the tick lasted `elapsed`.
     pub(crate) fn new(elapsed: Duration) -> Self {
         let seconds = elapsed.as_secs_f64().max(1e-6);
-        Self { step: Step::Observe, next: 0, smoothing: Smoothing::over(elapsed), seconds, used: 0.0 }
+        Self { step: Step::Observe { short: false }, next: 0, smoothing: Smoothing::over(elapsed), seconds, used: 0.0 }
     }
 }
 
@@ -68,13 +69,14 @@ impl Overflow {
     pub(crate) fn rebalance(
         &mut self,
         pass: &mut Pass,
-        fill: &mut Fill,
+        fills: &mut Fills,
         budget: &mut usize,
         closed: &mut Vec<u32>,
         now: Instant,
     ) -> bool {
-        if matches!(pass.step, Step::Observe) && pass.next == 0 {
-            fill.clear();
+        if matches!(pass.step, Step::Observe { .. }) && pass.next == 0 {
+            fills.demands.clear();
+            fills.needs.clear();
         }
         let end = self.cells.len().min(pass.next.saturating_add(*budget));
         *budget -= end - pass.next;
@@ -90,41 +92,46 @@ impl Overflow {
                 continue;
             }
             match pass.step {
-                Step::Observe => pass.used += self.observe(id, factors, fill, now),
-                Step::Share { level, ref mut short, .. } => *short |= self.set_share(id, level, factors, fill, now),
+                Step::Observe { ref mut short } => {
+                    pass.used += self.observe(id, factors, &mut fills.demands, now);
+                    *short |= self.set_share(id, self.level, factors, &mut fills.needs, now);
+                }
+                Step::Share { level, ref mut short, .. } => {
+                    *short |= self.set_share(id, level, factors, &mut fills.needs, now);
+                }
             }
         }
         pass.next = end;
         if end < self.cells.len() {
             return false;
         }
-        self.turn(pass, fill)
+        self.turn(pass, fills)
     }
 
     /// The end of one pass over the tenants; true if it was the last.
-    fn turn(&mut self, pass: &mut Pass, fill: &mut Fill) -> bool {
+    fn turn(&mut self, pass: &mut Pass, fills: &mut Fills) -> bool {
         pass.next = 0;
-        match pass.step {
-            Step::Observe => {
-                let shared = 1.0 - self.terms.reserve - self.terms.newcomers;
-                let level = fill.level(float(self.capacity.unwrap_or(0)) * shared);
-                fill.clear();
+        let (level, again) = match pass.step {
+            Step::Observe { short } => {
                 self.used_rate += 0.5 * (pass.used - self.used_rate);
                 self.set_guarantee();
-                pass.step = Step::Share { level, short: false, again: false };
-                // What is only measured has no shares.
-                self.capacity.is_none() || self.cells.is_empty()
+                if self.capacity.is_none() || self.cells.is_empty() {
+                    return true;
+                }
+                let shared = 1.0 - self.terms.reserve - self.terms.newcomers;
+                let level = fills.demands.level(float(self.capacity.unwrap_or(0)) * shared);
+                let before = core::mem::replace(&mut self.level, level);
+                (level, (short || !level.is_near(before)).then_some(false))
             }
-            Step::Share { level, short: true, again: false } => {
-                fill.clear();
-                pass.step = Step::Share { level, short: false, again: true };
-                false
-            }
-            Step::Share { .. } => {
-                self.set_allowance(pass.seconds, fill);
-                true
-            }
+            Step::Share { level, short, again } => (level, (short && !again).then_some(true)),
+        };
+        if let Some(again) = again {
+            fills.needs.clear();
+            pass.step = Step::Share { level, short: false, again };
+            return false;
         }
+        self.set_allowance(pass.seconds, &mut fills.needs);
+        true
     }
 
     fn factors(&self, pass: &Pass) -> Factors {
@@ -182,7 +189,7 @@ impl Overflow {
     /// Sets the tenant's share; true if it had to stay smaller than it should be.
     fn set_share(&mut self, id: usize, level: Level, factors: Factors, fill: &mut Fill, now: Instant) -> bool {
         let cell = &self.cells[id];
-        if cell.age == Age::New {
+        if cell.age == Age::New || self.capacity.is_none() {
             return false;
         }
         let wanted = level.share(cell.demand.expected(factors.most) * factors.headroom, cell.weight);

@@ -13,7 +13,7 @@ const TERMS: Terms = Terms {
 /// A counter of 1,000 units a second, or a gauge of 1,000 units, and its clock.
 struct World {
     limiter: Overflow,
-    fill: Fill,
+    fills: Fills,
     now: Instant,
     closed: Vec<u32>,
 }
@@ -22,7 +22,7 @@ impl World {
     fn new(kind: Kind) -> Self {
         let now = Instant::from_nanos(1_000_000_000);
         let limiter = Overflow::new(kind, 1_000, TERMS, Some(1_000), now);
-        Self { limiter, fill: Fill::new(), now, closed: Vec::new() }
+        Self { limiter, fills: Fills::new(), now, closed: Vec::new() }
     }
 
     fn take(&mut self, id: u32, cost: u64) -> Option<Pay> {
@@ -58,7 +58,7 @@ impl World {
         for _ in 0..1_000_000 {
             // Slices of a single tenant: no order of events may matter.
             let mut budget = 1;
-            if self.limiter.rebalance(&mut pass, &mut self.fill, &mut budget, &mut self.closed, self.now) {
+            if self.limiter.rebalance(&mut pass, &mut self.fills, &mut budget, &mut self.closed, self.now) {
                 let (shares, global, capacity) = self.limiter.ledger();
                 assert_eq!(signed(shares) + global, signed(capacity));
                 return;
@@ -196,7 +196,7 @@ fn an_idle_tenant_gives_its_place_back_and_one_that_holds_something_does_not() {
     let mut world = World::new(Kind::Counter);
     let a = world.limiter.open(7, 3, world.now);
     world.take(a, 1);
-    (0..301).for_each(|_| world.tick());
+    (0..302).for_each(|_| world.tick());
     assert_eq!(world.closed, [7]);
     assert_eq!((world.limiter.weights, world.limiter.shares), (0, 0));
     assert_eq!(world.limiter.open(8, 1, world.now), a, "the place is used again");
