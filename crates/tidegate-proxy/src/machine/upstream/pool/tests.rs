@@ -229,12 +229,12 @@ proptest! {
         let balance = if least_loaded { Balance::LeastLoaded } else { Balance::RoundRobin };
         let mut fixture = Fixture::new(PoolConfig { balance, ..config(servers, max_connections, max_pending) });
         let (mut now, mut running, mut waiting) = (0, Vec::new(), [Vec::new(), Vec::new()]);
-        let flow_of = |request: u64| usize::from(request % 3 == 0);
+        let flow_of = |request: u64| usize::from(request.is_multiple_of(3));
         for (request, (step, value, flag)) in (0u64..).zip(steps) {
             now += value;
             let some = usize::try_from(value).unwrap();
             match step {
-                0..=2 => match fixture.ask_as(Flow(u32::from(request % 3 == 0)), request, now) {
+                0..=2 => match fixture.ask_as(Flow(u32::from(request.is_multiple_of(3))), request, now) {
                     Acquire::Start(server) => running.push((request, server)),
                     Acquire::Queued => waiting[flow_of(request)].push(request),
                     Acquire::Refused(Refusal::QueueFull) => {
@@ -249,7 +249,7 @@ proptest! {
                     } else {
                         fixture.pool.on_failure(server, at(now));
                     }
-                    let flow = Flow(u32::from(request % 3 == 0));
+                    let flow = Flow(u32::from(request.is_multiple_of(3)));
                     fixture.pool.on_end(server, flow, &mut fixture.rng, at(now));
                 }
                 4 => fixture.pool.set_up(some % servers, flag, &mut fixture.rng, at(now)),
