@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::rc::Rc;
 
-use http::header::HOST;
+use http::header::{CONTENT_LENGTH, HOST};
 use http::request::Parts;
 use http::{Response, StatusCode};
 use tidegate_core::Instant;
@@ -35,6 +35,7 @@ pub(crate) struct Charged {
     pub(crate) lane: Lane,
     pub(crate) event_ns: u64,
     pub(crate) bytes: u64,
+    pub(crate) disk: u64,
     /// The connection was asked for with it.
     pub(crate) connection: bool,
 }
@@ -90,6 +91,7 @@ pub(crate) fn judge(connection: &Connection, parts: &Parts, charged: Option<Char
     }
     connection.account.estimated(Resource::EventTime, charged.event_ns);
     connection.account.estimated(Resource::NetworkBytes, charged.bytes);
+    connection.account.estimated(Resource::DiskBytes, charged.disk);
     Judged::Serve(Admission { settings, route, began: now, lane: charged.lane })
 }
 
@@ -122,19 +124,30 @@ fn ask(
         }
         let event_ns = limiter.expected_cost(tenant, Resource::EventTime);
         let bytes = limiter.expected_cost(tenant, Resource::NetworkBytes);
+        let disk = disk_bytes(connection, parts);
+        // The first request of a connection without TLS asks for the connection too.
+        let new = !connection.account.has_connection();
         let costs = [
             (Resource::Requests, 1),
             (Resource::EventTime, event_ns),
             (Resource::NetworkBytes, bytes),
-            (Resource::Connections, 1),
+            (Resource::Connections, u64::from(new)),
+            (Resource::DiskBytes, disk),
         ];
-        // The first request of a connection without TLS asks for the connection too.
-        let new = !connection.account.has_connection();
-        match limiter.try_take(tenant, Stage::Request, &costs[..3 + usize::from(new)], now) {
-            Verdict::Admit { lane } => Ok((tenant, Charged { lane, event_ns, bytes, connection: new })),
+        // Most requests ask for the first three only.
+        let asked = if disk > 0 { 5 } else { 3 + usize::from(new) };
+        match limiter.try_take(tenant, Stage::Request, &costs[..asked], now) {
+            Verdict::Admit { lane } => Ok((tenant, Charged { lane, event_ns, bytes, disk, connection: new })),
             Verdict::Refuse(refusal) => Err(refusal),
         }
     })
+}
+
+/// Bytes that a request's body will move between memory and disk: there and back, if it is long enough to go there.
+fn disk_bytes(connection: &Connection, parts: &Parts) -> u64 {
+    let Some(spool) = &connection.thread.spool else { return 0 };
+    let length = parts.headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
+    length.filter(|&length| length > spool.above()).map_or(0, |length| length.saturating_mul(2))
 }
 
 /// The host that a request is for, in lower case, without port and trailing dot; empty if it names none.
@@ -153,15 +166,18 @@ pub(crate) fn host_of(parts: &Parts) -> Cow<'_, str> {
     }
 }
 
-/// Whether a path has a segment `..`, plain or encoded. Servers that resolve it would leave the route's prefix.
+/// Whether a path has a segment `..`, plain or encoded, between slashes of either kind, plain or encoded. Servers that
+/// resolve it would leave the route's prefix.
 fn climbs(path: &str) -> bool {
-    // Every such path has a dot or a percent sign behind a slash, which few others have.
-    path.split('/').any(|segment| {
-        segment.len() >= 2 && matches!(segment.as_bytes()[0], b'.' | b'%') && {
-            let plain = segment.to_ascii_lowercase().replace("%2e", ".");
-            plain == ".." || plain.starts_with("..;")
-        }
-    })
+    // Few paths have either, and only they are looked at closely.
+    if !path.contains("..") && !path.contains('%') {
+        return false;
+    }
+    let mut plain = path.to_ascii_lowercase().replace("%2e", ".");
+    for slash in ["%2f", "%5c", "\\"] {
+        plain = plain.replace(slash, "/");
+    }
+    plain.split('/').any(|segment| segment == ".." || segment.starts_with("..;"))
 }
 
 /// The address that lists of the configuration are about.
@@ -192,10 +208,10 @@ mod tests {
 
     #[test]
     fn paths_do_not_climb() {
-        for path in ["/a/../b", "/..", "/%2e%2E/", "/a/.%2e", "/a/..;x/b"] {
+        for path in ["/a/../b", "/..", "/%2e%2E/", "/a/.%2e", "/a/..;x/b", "/..%2Fx", "/a%2f..", "/a%5c%2e%2e/b"] {
             assert!(climbs(path), "{path}");
         }
-        for path in ["/", "/a..b/", "/...", "/.well-known/x", "/%20/", "/a/./b"] {
+        for path in ["/", "/a..b/", "/...", "/.well-known/x", "/%20/", "/a/./b", "/a%2fb", "/%2e.x"] {
             assert!(!climbs(path), "{path}");
         }
     }

@@ -129,7 +129,7 @@ pub struct Standing {
     pub demand: f64,
     /// What the tenant uses.
     pub used: f64,
-    /// Whether it wants more than its share.
+    /// Whether it wants more than its share, and more than its part of the capacity by weight.
     pub over_share: bool,
     /// Refused since it came.
     pub refused: u64,
@@ -171,7 +171,7 @@ pub fn explain(
     let index = routes.find(&request.host, &request.path, &method);
     let tenant = tenant_of(config, tenancy, snapshot, &request, question, index);
     let view = snapshot.tenants.iter().find(|view| view.name == tenant.name);
-    let resources = standings(snapshot, view);
+    let resources = standings(config, snapshot, view);
     let rate_limits = limits_of(config, live, &request, index);
     let route = index.map(|index| route_taken(config, live, &request, index));
     let mut explanation = Explanation {
@@ -278,12 +278,16 @@ fn tenant_of(
     }
 }
 
-fn standings(snapshot: &Snapshot, view: Option<&TenantView>) -> Vec<Standing> {
+fn standings(config: &Config, snapshot: &Snapshot, view: Option<&TenantView>) -> Vec<Standing> {
     // A capacity may be known of what is not shared out by itself: requests, say, which cost a core's time.
     let is_shared = |resource: &ResourceView| {
         let own = |view: &TenantView| view.resources.iter().any(|own| own.name == resource.name && own.share > 0.0);
         resource.global > 0.0 || snapshot.tenants.iter().any(own)
     };
+    // Whatever its share is, nobody is refused what is his by weight alone.
+    let weights: f64 = snapshot.tenants.iter().map(|view| f64::from(view.weight)).sum();
+    let shared = 1.0 - config.limits.reserve - config.limits.newcomers;
+    let part = view.map_or(0.0, |view| shared * f64::from(view.weight) / weights);
     let standing = |resource: &ResourceView| {
         let capacity = resource.capacity.filter(|_| is_shared(resource))?;
         let own = view.and_then(|view| view.resources.iter().find(|own| own.name == resource.name));
@@ -296,7 +300,7 @@ fn standings(snapshot: &Snapshot, view: Option<&TenantView>) -> Vec<Standing> {
             share: of(|own| own.share),
             demand: of(|own| own.demand),
             used: of(|own| own.used),
-            over_share: own.is_some_and(|own| own.used.max(own.demand) > own.share),
+            over_share: own.is_some_and(|own| own.used.max(own.demand) > own.share.max(capacity * part)),
             refused: own.map_or(0, |own| own.refused_share + own.refused_full),
         })
     };
@@ -460,7 +464,9 @@ mod tests {
             resources: vec![own],
             refused: RefusedView::default(),
         };
-        Snapshot { mode, resources: vec![resource], tenants: vec![tenant], ..Snapshot::default() }
+        // By weight alone a.example's part is a tenth.
+        let rival = TenantView { name: "b.example".to_owned(), weight: 9, resources: Vec::new(), ..tenant.clone() };
+        Snapshot { mode, resources: vec![resource], tenants: vec![tenant, rival], ..Snapshot::default() }
     }
 
     fn ask(snapshot: &Snapshot, host: &str, path: &str) -> Explanation {
