@@ -204,7 +204,12 @@ fn decide(thread: &Rc<Thread>, socket: OwnedFd, known: Known, bytes: &[u8], pass
         let (tenant, handshake_ns, verdict) = thread.limiter.with(|limiter| {
             let tenant = limiter.tenant(&name, now);
             let expected = limiter.expected_cost(tenant, Resource::HandshakeTime);
-            let costs = [(Resource::Handshakes, 1), (Resource::HandshakeTime, expected), (Resource::Connections, 1)];
+            let costs = [
+                (Resource::Handshakes, 1),
+                (Resource::HandshakeTime, expected),
+                (Resource::Connections, 1),
+                (Resource::Memory, serve::HELD_TLS),
+            ];
             (tenant, expected, limiter.try_take(tenant, Stage::Hello, &costs, now))
         });
         (fresh.tenant, fresh.handshake_ns) = (tenant, handshake_ns);
@@ -241,6 +246,7 @@ fn give_back(thread: &Thread, fresh: &Fresh) {
         thread.limiter.with(|limiter| {
             limiter.settle(fresh.tenant, Resource::HandshakeTime, fresh.handshake_ns, 0, meter::now());
             limiter.release(fresh.tenant, Resource::Connections, 1, meter::now());
+            limiter.release(fresh.tenant, Resource::Memory, serve::HELD_TLS, meter::now());
         });
     }
 }

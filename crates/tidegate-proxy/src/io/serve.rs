@@ -22,7 +22,7 @@ use crate::machine::Resource;
 
 /// Bytes that a connection holds while it is open, by what is spoken: buffers, session and task.
 const HELD_PLAIN: u64 = 4 * 1024;
-const HELD_TLS: u64 = 16 * 1024;
+pub(crate) const HELD_TLS: u64 = 16 * 1024;
 /// What a connection of HTTP/2 without TLS begins with (RFC 9113, section 3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
@@ -39,8 +39,7 @@ pub(crate) fn begin(thread: &Rc<Thread>, fresh: Fresh) {
     let Fresh { socket, origin, early, tenant, handshake_ns, pass } = fresh;
     let account = Account::open(Arc::clone(&thread.limiter), tenant);
     if origin.tls {
-        account.holds(1, 0);
-        account.hold(0, HELD_TLS);
+        account.holds(1, HELD_TLS);
         account.estimated(Resource::HandshakeTime, handshake_ns);
         account.begin(Work::Handshake);
     }

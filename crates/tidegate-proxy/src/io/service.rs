@@ -127,15 +127,17 @@ fn ask(
         let disk = disk_bytes(connection, parts);
         // The first request of a connection without TLS asks for the connection too.
         let new = !connection.account.has_connection();
-        let costs = [
-            (Resource::Requests, 1),
-            (Resource::EventTime, event_ns),
-            (Resource::NetworkBytes, bytes),
-            (Resource::Connections, u64::from(new)),
-            (Resource::DiskBytes, disk),
-        ];
         // Most requests ask for the first three only.
-        let asked = if disk > 0 { 5 } else { 3 + usize::from(new) };
+        let mut costs = [(Resource::Requests, 1); 5];
+        costs[1] = (Resource::EventTime, event_ns);
+        costs[2] = (Resource::NetworkBytes, bytes);
+        let mut asked = 3;
+        for more in [(Resource::Connections, u64::from(new)), (Resource::DiskBytes, disk)] {
+            if more.1 > 0 {
+                costs[asked] = more;
+                asked += 1;
+            }
+        }
         match limiter.try_take(tenant, Stage::Request, &costs[..asked], now) {
             Verdict::Admit { lane } => Ok((tenant, Charged { lane, event_ns, bytes, disk, connection: new })),
             Verdict::Refuse(refusal) => Err(refusal),

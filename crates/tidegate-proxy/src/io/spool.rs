@@ -97,6 +97,11 @@ impl Spool {
         }))
     }
 
+    /// Bytes of a body that stay in memory.
+    pub(crate) fn above(&self) -> u64 {
+        self.above
+    }
+
     /// Whether `bytes` more would fit; another thread may take the room before it is reserved.
     fn has_room(&self, bytes: u64) -> bool {
         self.used.load(Ordering::Relaxed).saturating_add(bytes) <= self.max_bytes
