@@ -276,7 +276,7 @@ fn timers(bench: &Bench) -> Result<Vec<Figure>> {
         // A new channel each time, which is where nsqd's queue scan is slowest. No buffer of the client's may add to it.
         let length = bench.size(8_000, 2_000);
         let load = format!(
-            "{load} buffering=unbuffered publishers=100 pace.open.rate_per_s=1000 warm_up_ms=0 duration_ms={length}"
+            "{load} buffering=unbuffered publishers=100 spin_us=1000 pace.open.rate_per_s=1000 warm_up_ms=0 duration_ms={length}"
         );
         let late = |kind, runs: usize| -> Result<Vec<f64>> {
             (0..runs).map(|_| number(&bench.run_fresh(kind, &[], &load)?, "/timers/us_p99")).collect()
