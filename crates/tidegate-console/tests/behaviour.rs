@@ -151,7 +151,7 @@ fn crowded() -> Broker {
 }
 
 #[tokio::test]
-async fn a_page_sees_a_proxys_busiest_neighbours_and_the_sum_of_the_rest() {
+async fn a_page_sees_the_busiest_neighbours_of_a_proxy_and_the_sum_of_the_rest() {
     let proxy = crowded();
     let console = Console::with(|config| config.proxies = vec![proxy.proxy("p0"), fake::no_proxy("p1")]);
     let mut events = console.watch(None).await;

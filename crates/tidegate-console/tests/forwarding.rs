@@ -132,7 +132,7 @@ async fn the_demo_is_there_when_it_was_named() {
 }
 
 #[tokio::test]
-async fn a_proxys_mode_is_switched_with_the_token_alone() {
+async fn the_mode_of_a_proxy_is_switched_with_the_token_alone() {
     let proxy = echo();
     let console = Console::with(|config| config.proxies = vec![proxy.proxy("p0")]);
     let body = r#"{"mode":"stats"}"#;

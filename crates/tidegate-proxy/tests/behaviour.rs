@@ -1,5 +1,6 @@
 //! What clients and upstreams of a proxy rely on, over real sockets.
 
+#[expect(dead_code, reason = "each test file uses its own part")]
 mod support;
 
 use std::io::Read;

@@ -1,6 +1,7 @@
 //! HTTP/2 without TLS, by hyper's client.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+#[expect(dead_code, reason = "each test file uses its own part")]
 mod support;
 
 use bytes::Bytes;

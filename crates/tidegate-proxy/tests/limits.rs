@@ -1,5 +1,6 @@
 //! What tenants notice of each other, and where large bodies wait, over real sockets.
 
+#[expect(dead_code, reason = "each test file uses its own part")]
 mod support;
 
 use std::io::{Read, Write};

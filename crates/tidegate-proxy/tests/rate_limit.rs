@@ -1,6 +1,7 @@
 //! `rate_limit` over real sockets: before the upstream, and before the handshake.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+#[expect(dead_code, reason = "each test file uses its own part")]
 mod support;
 
 use std::io::Write;

@@ -1,6 +1,7 @@
 //! TLS, HTTP/2 and what is decided before any cryptography, over real sockets.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+#[expect(dead_code, reason = "each test file uses its own part")]
 mod support;
 
 use std::io::Write;

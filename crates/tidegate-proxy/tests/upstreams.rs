@@ -1,6 +1,7 @@
 //! Servers behind the proxy over real sockets: which one is asked, what is tried again, who waits.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+#[expect(dead_code, reason = "each test file uses its own part")]
 mod support;
 
 use std::convert::Infallible;

@@ -99,10 +99,9 @@ impl AdminClient {
                 "broker",
                 "is `tidegate up` running? --admin names another address, as the key admin.address of its file does",
             ),
-            Of::Proxy => (
-                "proxy",
-                "is `tidegate proxy` running? its admin API is the key proxy.admin_address of its file",
-            ),
+            Of::Proxy => {
+                ("proxy", "is `tidegate proxy` running? its admin API is the key proxy.admin_address of its file")
+            }
         };
         Failure::new(format!("no {who} answers at {}", self.address)).help(help)
     }

@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_become_rates_by_the_proxys_own_clock() {
+    fn refusals_become_rates_by_the_clock_of_the_proxy() {
         let mut ledger = NeighbourLedger::default();
         ledger.view("p".into(), snapshot(1_000, &[tenant("b", 300.0, 10)], &[]));
         let proxy = ledger.view("p".into(), snapshot(1_500, &[tenant("b", 300.0, 60)], &[]));

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`trace`] | what tenants ask for |
 //! | [`scheme`] | the limiters that are compared, behind one face |
-//! | [`play`] | a trace against a limiter, in virtual time |
+//! | [`mod@play`] | a trace against a limiter, in virtual time |
 
 pub mod play;
 pub mod scheme;

@@ -1,5 +1,5 @@
 //! A proxy, an upstream and clients on this machine.
-#![allow(dead_code, clippy::unwrap_used, reason = "each test file uses its own part")]
+#![expect(clippy::unwrap_used, reason = "what fails here fails the test")]
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
