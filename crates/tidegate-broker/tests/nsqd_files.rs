@@ -9,6 +9,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use tidegate_broker::io::disk_queue::{DiskQueue, DiskQueueOptions, RecordLen};
 use tidegate_broker::io::metadata::Metadata;
@@ -25,7 +26,10 @@ struct Folder(PathBuf);
 impl Folder {
     fn copy_of(name: &str) -> Self {
         let original = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/nsqd_1_3_0").join(name);
-        let copy = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("nsqd-files-{name}-{}", std::process::id()));
+        // Tests of this process run side by side, and some copy the same folder.
+        static COPIES: AtomicU32 = AtomicU32::new(0);
+        let (process, copy) = (std::process::id(), COPIES.fetch_add(1, Ordering::Relaxed));
+        let copy = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("nsqd-files-{name}-{process}-{copy}"));
         fs::create_dir_all(&copy).unwrap();
         for entry in fs::read_dir(original).unwrap() {
             let entry = entry.unwrap();

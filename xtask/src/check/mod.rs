@@ -46,7 +46,15 @@ pub(crate) fn run(places: &Places) -> Result<()> {
 
 /// A workspace build joins features, so each machine is also compiled by itself.
 fn rooms_alone(places: &Places, steps: &mut Steps) {
-    for room in ["tidegate-core", "tidegate-wire", "tidegate-sim", "tidegate-lab", "tidegate-broker"] {
+    for room in [
+        "tidegate-core",
+        "tidegate-wire",
+        "tidegate-sim",
+        "tidegate-lab",
+        "tidegate-broker",
+        "tidegate-rpc",
+        "tidegate-proxy",
+    ] {
         let mut command = cargo(places);
         command.args(["check", "--locked", "--no-default-features", "--package", room]);
         steps.command(&format!("{room} alone"), &mut command, LIMIT, steps::quiet);
