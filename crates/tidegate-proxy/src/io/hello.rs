@@ -14,11 +14,12 @@ use std::time::Duration;
 use rustix::net::RecvFlags;
 use tidegate_wire::{proxy_protocol, tls_hello};
 use tokio::net::TcpStream;
+use tokio::sync::mpsc;
 use tokio::task::spawn_local;
 
 use super::account::Account;
 use super::gate::{Gate, Pass};
-use super::lane::{Fresh, Handover};
+use super::lane::{self, Fresh, Handover, Turn};
 use super::limiter::{Cause, Refusal, Stage, Tenant, Verdict};
 use super::meter::{self, Metered};
 use super::thread::{Origin, Thread, Total};
@@ -195,8 +196,15 @@ fn decide(thread: &Rc<Thread>, socket: OwnedFd, known: Known, bytes: &[u8], pass
     let Known { origin, header } = known;
     let early = &bytes[header..];
     let now = meter::now();
-    let mut fresh =
-        Fresh { socket: socket.into(), origin, early: Vec::new(), tenant: Tenant::OTHER, handshake_ns: 0, pass };
+    let mut fresh = Fresh {
+        socket: socket.into(),
+        origin,
+        early: Vec::new(),
+        tenant: Tenant::OTHER,
+        handshake_ns: 0,
+        pass,
+        turn: None,
+    };
     let mut lane = thread.lane;
     if fresh.origin.tls {
         let settings = thread.settings();
@@ -220,24 +228,31 @@ fn decide(thread: &Rc<Thread>, socket: OwnedFd, known: Known, bytes: &[u8], pass
     }
     fresh.early = early.to_vec();
     match &thread.other {
-        Some(other) if lane != thread.lane => {
-            if let Err(full) = other.try_send(Handover::Fresh(Box::new(fresh))) {
-                // Thousands wait there already: the core has nothing left for more.
-                let Handover::Fresh(fresh) = full.into_inner() else { return };
-                give_back(thread, &fresh);
-                let refusal = Refusal {
-                    resource: Resource::HandshakeTime,
-                    cause: Cause::OverShare,
-                    retry_after: Duration::from_secs(1),
-                    share: 0,
-                    limit: 0,
-                };
-                let name = fresh.origin.sni.as_deref().unwrap_or("-").to_owned();
-                refuse(thread, &fresh, &name, &refusal);
-            }
-        }
+        Some(other) if lane != thread.lane => hand_over(thread, other, fresh),
         _ => serve::begin(thread, fresh),
     }
+}
+
+/// Sends a connection to the overflow lane, or refuses it if too much waits there: the core has nothing left for more.
+fn hand_over(thread: &Thread, other: &mpsc::Sender<Handover>, mut fresh: Fresh) {
+    let turn = if fresh.origin.tls { Turn::take(&thread.waiting, fresh.handshake_ns).map(Some) } else { Ok(None) };
+    let (fresh, retry_after) = match turn {
+        Err(after) => (fresh, after),
+        Ok(turn) => {
+            fresh.turn = turn;
+            match other.try_send(Handover::Fresh(Box::new(fresh))) {
+                Err(full) => match full.into_inner() {
+                    Handover::Fresh(fresh) => (*fresh, lane::WAITING_MAX),
+                    Handover::Served(_) => return,
+                },
+                Ok(()) => return,
+            }
+        }
+    };
+    give_back(thread, &fresh);
+    let (resource, cause) = (Resource::HandshakeTime, Cause::OverShare);
+    let name = fresh.origin.sni.as_deref().unwrap_or("-").to_owned();
+    refuse(thread, &fresh, &name, &Refusal { resource, cause, retry_after, share: 0, limit: 0 });
 }
 
 /// The charge was for nothing.

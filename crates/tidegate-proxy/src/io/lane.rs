@@ -5,6 +5,9 @@
 //! the core and delays nobody. A connection changes its lane before its handshake, or between two requests.
 
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use bytes::BytesMut;
 use tokio::sync::mpsc;
@@ -17,6 +20,39 @@ use super::transport::Dismantled;
 /// Connections that may be on their way from one lane to the other; a full channel means that the other lane does not
 /// get to run, and the connection stays or is refused.
 pub(crate) const ON_THE_WAY_MAX: usize = 4096;
+
+/// Handshakes that wait for the overflow lane may take so much of the core's time together; more are refused. What waits
+/// longer is no use to its client, and its turn would come before that of who asks now.
+pub(crate) const WAITING_MAX: Duration = Duration::from_millis(100);
+
+/// The core's time that handshakes are expected to take which wait for its overflow lane, in nanoseconds.
+pub(crate) type Waiting = Arc<AtomicU64>;
+
+/// One handshake's part of what waits, until its turn comes.
+#[derive(Debug)]
+pub(crate) struct Turn {
+    waiting: Waiting,
+    ns: u64,
+}
+
+impl Turn {
+    /// A place among those that wait; if there is none, how long what waits will take.
+    pub(crate) fn take(waiting: &Waiting, ns: u64) -> Result<Self, Duration> {
+        // A number to compare: nothing else depends on it. Only the foreground adds to it, so it stays below its bound.
+        let before = Duration::from_nanos(waiting.load(Ordering::Relaxed));
+        if before >= WAITING_MAX {
+            return Err(before);
+        }
+        waiting.fetch_add(ns, Ordering::Relaxed);
+        Ok(Self { waiting: Arc::clone(waiting), ns })
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        self.waiting.fetch_sub(self.ns, Ordering::Relaxed);
+    }
+}
 
 /// A connection on its way.
 #[derive(Debug)]
@@ -39,6 +75,8 @@ pub(crate) struct Fresh {
     /// Nanoseconds that were charged for its handshake.
     pub(crate) handshake_ns: u64,
     pub(crate) pass: Option<Pass>,
+    /// Of one that goes to the overflow lane before its handshake.
+    pub(crate) turn: Option<Turn>,
 }
 
 /// A connection between two requests.
@@ -59,5 +97,21 @@ pub(crate) async fn receive(thread: Rc<Thread>, mut from: mpsc::Receiver<Handove
     while let Some(handover) = from.recv().await {
         thread.count(Total::Moved);
         super::serve::take_up(&thread, handover);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn handshakes_wait_until_they_would_take_too_long_together_and_leave_when_their_turn_comes() {
+        let waiting = Waiting::default();
+        let mut turns: Vec<_> = (0..5).map(|_| Turn::take(&waiting, 20_000_000).unwrap()).collect();
+        assert_eq!(Turn::take(&waiting, 1).unwrap_err(), Duration::from_millis(100));
+        turns.pop();
+        assert!(Turn::take(&waiting, 1).is_ok());
+        drop(turns);
+        assert_eq!(waiting.load(Ordering::Relaxed), 0);
     }
 }

@@ -15,7 +15,7 @@ use super::accept;
 use super::access_log::AccessLog;
 use super::admin::Source;
 use super::admin::status::{Health, Live, LiveRateLimit, LiveServer, LiveUpstream, Phase};
-use super::lane::ON_THE_WAY_MAX;
+use super::lane::{ON_THE_WAY_MAX, Waiting};
 use super::limiter::{Lane, Limiter, Snapshot};
 use super::settings::Settings;
 use super::spool::Spool;
@@ -111,6 +111,7 @@ impl Proxy {
         let (to_overflow, at_overflow) = mpsc::channel(ON_THE_WAY_MAX);
         let (to_share, at_share) = mpsc::channel(ON_THE_WAY_MAX);
         let overflow_cpu = Arc::new(AtomicU64::new(0));
+        let waiting = Waiting::default();
         let threads = plan.cores + plan.overflow;
         let start = |index: usize, lane| Start {
             index,
@@ -126,6 +127,7 @@ impl Proxy {
             spool: spool.cloned(),
             lines: self.state.access_log.as_ref().map(AccessLog::lines),
             overflow_cpu: Arc::clone(&overflow_cpu),
+            waiting: Arc::clone(&waiting),
             seed: clock::now().as_nanos() ^ (index as u64).rotate_left(32),
             processor: plan.processor,
         };

@@ -36,7 +36,7 @@ pub(crate) fn take_up(thread: &Rc<Thread>, handover: Handover) {
 
 /// Serves a connection that was just accepted.
 pub(crate) fn begin(thread: &Rc<Thread>, fresh: Fresh) {
-    let Fresh { socket, origin, early, tenant, handshake_ns, pass } = fresh;
+    let Fresh { socket, origin, early, tenant, handshake_ns, pass, turn } = fresh;
     let account = Account::open(Arc::clone(&thread.limiter), tenant);
     if origin.tls {
         account.holds(1, HELD_TLS);
@@ -46,6 +46,10 @@ pub(crate) fn begin(thread: &Rc<Thread>, fresh: Fresh) {
     let thread = Rc::clone(thread);
     let metered = Rc::clone(&account);
     spawn_local(Metered::new(metered, async move {
+        if turn.is_some() && has_gone(&socket) {
+            return;
+        }
+        drop(turn);
         // A socket that the runtime does not take is closed: there is nobody to tell.
         let Ok(stream) = TcpStream::from_std(socket) else { return };
         // Answers are written whole: waiting for more would only add delay.
@@ -77,6 +81,11 @@ fn go_on(thread: &Rc<Thread>, moved: Moved) {
         let connection = Connection::new(thread, account, origin, pass, tracked);
         http1(&connection, transport, early, Some(charged)).await;
     }));
+}
+
+/// Whether the client closed while it waited: a handshake with nobody is the dearest thing to do in vain.
+fn has_gone(socket: &std::net::TcpStream) -> bool {
+    matches!(socket.peek(&mut [0]), Ok(0))
 }
 
 /// The TLS handshake; `None` if it fails.

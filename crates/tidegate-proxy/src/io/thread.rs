@@ -13,7 +13,7 @@ use tokio::sync::{Notify, mpsc};
 use super::access_log::Lines;
 use super::account::Account;
 use super::http1::client::Link;
-use super::lane::Handover;
+use super::lane::{Handover, Waiting};
 use super::limiter::{Lane, Limiter};
 use super::meter;
 use super::settings::Settings;
@@ -93,6 +93,8 @@ pub(crate) struct Thread {
     pub(crate) upstreams: Rc<Upstreams<Link>>,
     /// The way to the other lane of this core, if there is one.
     pub(crate) other: Option<mpsc::Sender<Handover>>,
+    /// What waits for the core's overflow lane.
+    pub(crate) waiting: Waiting,
     pub(crate) spool: Option<Arc<Spool>>,
     pub(crate) lines: RefCell<Option<Lines>>,
     pub(crate) connections: Cell<usize>,

@@ -16,7 +16,7 @@ use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::spawn_local;
 
 use super::access_log::Lines;
-use super::lane::{self, Handover};
+use super::lane::{self, Handover, Waiting};
 use super::limiter::{Lane, Limiter};
 use super::settings::Settings;
 use super::spool::Spool;
@@ -57,6 +57,8 @@ pub(crate) struct Start {
     pub(crate) lines: Option<Lines>,
     /// Processor time of the core's overflow thread, in nanoseconds.
     pub(crate) overflow_cpu: Arc<AtomicU64>,
+    /// What waits for it.
+    pub(crate) waiting: Waiting,
     pub(crate) seed: u64,
     /// The processor to stay on, if there is one for each core's threads.
     pub(crate) processor: Option<usize>,
@@ -117,6 +119,7 @@ async fn serve(start: Start) -> io::Result<()> {
         timers: Timers::new(meter::now()),
         upstreams: Rc::clone(&upstreams),
         other: start.to_other,
+        waiting: start.waiting,
         spool: start.spool,
         lines: RefCell::new(start.lines),
         connections: Cell::new(0),
