@@ -20,14 +20,15 @@ const HEADER: usize = 26;
 const OPTIONS: DiskQueueOptions =
     DiskQueueOptions { max_bytes_per_file: 200, record_len: RecordLen::for_messages(1024 * 1024), sync_every: 2500 };
 
+/// Tests of this process run side by side, and some copy the same folder.
+static COPIES: AtomicU32 = AtomicU32::new(0);
+
 /// A copy of one of the folders; gone when dropped.
 struct Folder(PathBuf);
 
 impl Folder {
     fn copy_of(name: &str) -> Self {
         let original = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/nsqd_1_3_0").join(name);
-        // Tests of this process run side by side, and some copy the same folder.
-        static COPIES: AtomicU32 = AtomicU32::new(0);
         let (process, copy) = (std::process::id(), COPIES.fetch_add(1, Ordering::Relaxed));
         let copy = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("nsqd-files-{name}-{process}-{copy}"));
         fs::create_dir_all(&copy).unwrap();

@@ -133,7 +133,7 @@ impl Running {
         match setting.proxy {
             Proxy::Tidegate => {
                 let file = values.write(&format!("{TIDEGATE}{more}"), "tidegate.toml")?;
-                command.arg(bench.places.tidegate()).arg("proxy").arg("-c").arg(file);
+                command.arg(bench.places.tidegate()).arg("proxy").arg("-c").arg(file).current_dir(&folder);
             }
             Proxy::Nginx => {
                 let file = values.write(NGINX, "nginx.conf")?;
