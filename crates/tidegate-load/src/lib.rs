@@ -42,6 +42,7 @@ pub mod idle;
 pub mod latency;
 pub mod ledger;
 mod link;
+mod load_thread;
 mod poll;
 pub mod release_law;
 pub mod rpc;

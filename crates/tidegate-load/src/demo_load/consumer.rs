@@ -2,9 +2,7 @@
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -19,6 +17,7 @@ use crate::error::LoadError;
 use crate::latency::{LatencySummary, RollingLatency};
 use crate::ledger::{Ledger, Received};
 use crate::link::{Buffering, Flushed, Heard, Identify, Link, Scratch, Subscription};
+use crate::load_thread::{LoadThread, StopSign};
 use crate::poll::{Interest, Poller, prepare_thread};
 use crate::stamp::Stamp;
 
@@ -66,7 +65,7 @@ pub struct Feed {
 #[derive(Debug)]
 pub struct Consumer {
     shared: Arc<Shared>,
-    thread: Option<JoinHandle<Result<(), LoadError>>>,
+    thread: LoadThread,
 }
 
 /// What a feed brought so far.
@@ -89,7 +88,6 @@ pub struct FeedSnapshot {
 #[derive(Debug)]
 struct Shared {
     capacity: LiveRate,
-    stop: AtomicBool,
     feeds: Vec<Mutex<Live>>,
 }
 
@@ -134,11 +132,7 @@ impl Consumer {
                 end_to_end: RollingLatency::new(WINDOW_SLOTS, WINDOW_SLOT_NS),
             })
         });
-        let shared = Arc::new(Shared {
-            capacity: LiveRate::new(config.capacity_per_s),
-            stop: AtomicBool::new(false),
-            feeds: live.collect(),
-        });
+        let shared = Arc::new(Shared { capacity: LiveRate::new(config.capacity_per_s), feeds: live.collect() });
         let work = Work {
             poller,
             queue_max: QUEUE_RDYS_MAX * config.rdy as usize * feeds.len(),
@@ -148,8 +142,8 @@ impl Consumer {
             deadline: config.deadline,
             shared: Arc::clone(&shared),
         };
-        let thread = thread::Builder::new().name("consumer".into()).spawn(|| work.run());
-        Ok(Self { shared, thread: Some(thread.map_err(LoadError::os("start a thread"))?) })
+        let thread = LoadThread::start("consumer", |stop| work.run(&stop))?;
+        Ok(Self { shared, thread })
     }
 
     /// Messages per second from the next message on; negative and odd numbers are zero.
@@ -184,27 +178,15 @@ impl Consumer {
     /// False if it had to give up; [`stop`](Self::stop) says why.
     #[must_use]
     pub fn is_running(&self) -> bool {
-        self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
+        self.thread.is_running()
     }
 
     /// Ends the consumption.
     ///
     /// # Errors
     /// [`LoadError`] if it had ended before, such as with the broker.
-    pub fn stop(mut self) -> Result<(), LoadError> {
-        self.join()
-    }
-
-    fn join(&mut self) -> Result<(), LoadError> {
-        self.shared.stop.store(true, Ordering::Relaxed);
-        self.thread.take().map_or(Ok(()), |thread| thread.join().expect("the consumer's thread panicked"))
-    }
-}
-
-impl Drop for Consumer {
-    fn drop(&mut self) {
-        // Who drops it does not ask how it went.
-        let _ = self.join();
+    pub fn stop(self) -> Result<(), LoadError> {
+        self.thread.stop()
     }
 }
 
@@ -232,13 +214,13 @@ struct Waiting {
 }
 
 impl Work {
-    fn run(mut self) -> Result<(), LoadError> {
+    fn run(mut self, stop: &StopSign) -> Result<(), LoadError> {
         prepare_thread(None)?;
         let mut scratch = Scratch::new();
         for index in 0..self.feeds.len() {
             self.flush(index)?;
         }
-        while !self.shared.stop.load(Ordering::Relaxed) {
+        while !stop.is_up() {
             let now = clock::now();
             self.serve(now);
             for index in 0..self.feeds.len() {

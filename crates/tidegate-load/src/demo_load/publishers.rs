@@ -2,8 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread::{self, JoinHandle};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::{Deserialize, Serialize};
 use tidegate_core::{Instant, Rng};
@@ -14,6 +13,7 @@ use super::LiveRate;
 use crate::arrivals::whole;
 use crate::error::LoadError;
 use crate::link::{Buffering, Flushed, Heard, Identify, Link, Scratch};
+use crate::load_thread::{LoadThread, StopSign};
 use crate::poll::{Interest, Poller, allow_open_files, prepare_thread};
 use crate::stamp::{STAMP_BYTES, Stamp};
 
@@ -46,7 +46,7 @@ pub struct PublishersConfig {
 #[derive(Debug)]
 pub struct Publishers {
     shared: Arc<Shared>,
-    thread: Option<JoinHandle<Result<(), LoadError>>>,
+    thread: LoadThread,
 }
 
 /// What became of the messages so far.
@@ -67,7 +67,6 @@ pub struct PublisherCounts {
 struct Shared {
     rate: LiveRate,
     burst: AtomicU64,
-    stop: AtomicBool,
     offered: AtomicU64,
     accepted: AtomicU64,
     refused: AtomicU64,
@@ -96,7 +95,6 @@ impl Publishers {
         let shared = Arc::new(Shared {
             rate: LiveRate::new(config.rate_per_s),
             burst: AtomicU64::new(0),
-            stop: AtomicBool::new(false),
             offered: AtomicU64::new(0),
             accepted: AtomicU64::new(0),
             refused: AtomicU64::new(0),
@@ -112,8 +110,8 @@ impl Publishers {
             rng: Rng::new(config.seed),
             shared: Arc::clone(&shared),
         };
-        let thread = thread::Builder::new().name("publishers".into()).spawn(|| work.run());
-        Ok(Self { shared, thread: Some(thread.map_err(LoadError::os("start a thread"))?) })
+        let thread = LoadThread::start("publishers", |stop| work.run(&stop))?;
+        Ok(Self { shared, thread })
     }
 
     /// Messages per second from now on; negative and odd numbers are zero.
@@ -148,27 +146,15 @@ impl Publishers {
     /// False if they had to give up; [`stop`](Self::stop) says why.
     #[must_use]
     pub fn is_running(&self) -> bool {
-        self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
+        self.thread.is_running()
     }
 
     /// Ends the publishing.
     ///
     /// # Errors
     /// [`LoadError`] if it had ended before, such as with the broker.
-    pub fn stop(mut self) -> Result<(), LoadError> {
-        self.join()
-    }
-
-    fn join(&mut self) -> Result<(), LoadError> {
-        self.shared.stop.store(true, Ordering::Relaxed);
-        self.thread.take().map_or(Ok(()), |thread| thread.join().expect("the publishers' thread panicked"))
-    }
-}
-
-impl Drop for Publishers {
-    fn drop(&mut self) {
-        // Who drops it does not ask how it went.
-        let _ = self.join();
+    pub fn stop(self) -> Result<(), LoadError> {
+        self.thread.stop()
     }
 }
 
@@ -191,12 +177,12 @@ struct Publisher {
 }
 
 impl Work {
-    fn run(mut self) -> Result<(), LoadError> {
+    fn run(mut self, stop: &StopSign) -> Result<(), LoadError> {
         prepare_thread(None)?;
         let mut scratch = Scratch::new();
         let mut rate = 0.0;
         let mut next = Instant::MAX;
-        while !self.shared.stop.load(Ordering::Relaxed) {
+        while !stop.is_up() {
             let now = clock::now();
             let wanted = self.shared.rate.per_s();
             if wanted.to_bits() != f64::to_bits(rate) {

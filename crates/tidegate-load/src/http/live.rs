@@ -5,9 +5,8 @@
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::{self, JoinHandle};
 
 use tidegate_core::{Instant, Rng};
 use tidegate_runtime::clock;
@@ -21,6 +20,7 @@ use crate::arrivals::whole;
 use crate::demo_load::LiveRate;
 use crate::error::LoadError;
 use crate::latency::{LatencySummary, RollingLatency};
+use crate::load_thread::{LoadThread, StopSign};
 use crate::poll::{Interest, Poller, allow_open_files, prepare_thread};
 
 /// A changed rate or a stop is seen this soon.
@@ -52,7 +52,7 @@ pub struct LiveConfig {
 #[derive(Debug)]
 pub struct LiveSource {
     shared: Arc<Shared>,
-    thread: Option<JoinHandle<Result<(), LoadError>>>,
+    thread: LoadThread,
 }
 
 /// What became of the requests.
@@ -74,7 +74,6 @@ pub struct LiveSnapshot {
 #[derive(Debug)]
 struct Shared {
     rate: LiveRate,
-    stop: AtomicBool,
     offered: AtomicU64,
     answered: AtomicU64,
     refused: AtomicU64,
@@ -101,7 +100,6 @@ impl LiveSource {
         allow_open_files(connections as usize)?;
         let shared = Arc::new(Shared {
             rate: LiveRate::new(rate_per_s),
-            stop: AtomicBool::new(false),
             offered: AtomicU64::new(0),
             answered: AtomicU64::new(0),
             refused: AtomicU64::new(0),
@@ -120,8 +118,8 @@ impl LiveSource {
             source,
             shared: Arc::clone(&shared),
         };
-        let thread = thread::Builder::new().name("requests".into()).spawn(|| work.run());
-        Ok(Self { shared, thread: Some(thread.map_err(LoadError::os("start a thread"))?) })
+        let thread = LoadThread::start("requests", |stop| work.run(&stop))?;
+        Ok(Self { shared, thread })
     }
 
     /// Requests per second from now on; negative and odd numbers are zero.
@@ -143,27 +141,15 @@ impl LiveSource {
     /// False if it had to give up; [`stop`](Self::stop) says why.
     #[must_use]
     pub fn is_running(&self) -> bool {
-        self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
+        self.thread.is_running()
     }
 
     /// Ends the requests.
     ///
     /// # Errors
     /// [`LoadError`] if the machine had ended them before.
-    pub fn stop(mut self) -> Result<(), LoadError> {
-        self.join()
-    }
-
-    fn join(&mut self) -> Result<(), LoadError> {
-        self.shared.stop.store(true, Ordering::Relaxed);
-        self.thread.take().map_or(Ok(()), |thread| thread.join().expect("the requests' thread panicked"))
-    }
-}
-
-impl Drop for LiveSource {
-    fn drop(&mut self) {
-        // Who drops it does not ask how it went.
-        let _ = self.join();
+    pub fn stop(self) -> Result<(), LoadError> {
+        self.thread.stop()
     }
 }
 
@@ -198,11 +184,11 @@ struct Work {
 }
 
 impl Work {
-    fn run(mut self) -> Result<(), LoadError> {
+    fn run(mut self, stop: &StopSign) -> Result<(), LoadError> {
         prepare_thread(None)?;
         let mut rate = 0.0;
         let mut next = Instant::MAX;
-        while !self.shared.stop.load(Ordering::Relaxed) {
+        while !stop.is_up() {
             let now = clock::now();
             let wanted = self.shared.rate.per_s();
             if wanted.to_bits() != f64::to_bits(rate) {
@@ -343,6 +329,7 @@ impl Work {
 mod tests {
     use std::io::{Read, Write};
     use std::net::TcpListener;
+    use std::thread;
 
     use super::*;
 

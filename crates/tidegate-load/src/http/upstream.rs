@@ -7,9 +7,6 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, ipproto, listen, socket_with, sockopt};
@@ -20,6 +17,7 @@ use tidegate_runtime::clock;
 use super::connection::is_later;
 use super::framing::{BadMessage, Framing, Part};
 use crate::error::LoadError;
+use crate::load_thread::{LoadThread, StopSign};
 use crate::poll::{Interest, Poller, allow_open_files, prepare_thread, prioritise_thread};
 
 const LISTENER: u64 = u64::MAX - 1;
@@ -66,8 +64,7 @@ impl Default for UpstreamConfig {
 #[derive(Debug)]
 pub struct Upstream {
     address: SocketAddr,
-    stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<Result<(), LoadError>>>,
+    thread: LoadThread,
 }
 
 impl Upstream {
@@ -79,10 +76,9 @@ impl Upstream {
         allow_open_files(CONNECTIONS_MAX)?;
         let listener = open(config.address).map_err(LoadError::os("listen"))?;
         let address = listener.local_addr().map_err(LoadError::os("listen"))?;
-        let stop = Arc::new(AtomicBool::new(false));
-        let (stopped, poller) = (Arc::clone(&stop), Poller::new()?);
-        let thread = thread::spawn(move || Server::new(config, listener, poller)?.run(&stopped));
-        Ok(Self { address, stop, thread: Some(thread) })
+        let poller = Poller::new()?;
+        let thread = LoadThread::start("upstream", move |stop| Server::new(config, listener, poller)?.run(&stop))?;
+        Ok(Self { address, thread })
     }
 
     /// Where it listens.
@@ -96,19 +92,15 @@ impl Upstream {
     /// # Errors
     /// [`LoadError`] for what the machine refused.
     pub fn wait(mut self) -> Result<(), LoadError> {
-        self.thread.take().map_or(Ok(()), |thread| thread.join().expect("the server's thread panicked"))
+        self.thread.join()
     }
 }
 
 impl Drop for Upstream {
     fn drop(&mut self) {
-        if let Some(thread) = self.thread.take() {
-            // Relaxed: the connection that follows wakes the thread, and it looks again then.
-            self.stop.store(true, Ordering::Relaxed);
-            drop(TcpStream::connect(self.address));
-            // A server that failed has nothing to be told any more.
-            let _ = thread.join();
-        }
+        self.thread.tell_to_stop();
+        // Wakes the thread, which looks again then. If it has gone, nobody takes the connection.
+        drop(TcpStream::connect(self.address));
     }
 }
 
@@ -182,9 +174,8 @@ impl Server {
         })
     }
 
-    fn run(mut self, stop: &AtomicBool) -> Result<(), LoadError> {
-        // Relaxed: see `Upstream::drop`.
-        while !stop.load(Ordering::Relaxed) {
+    fn run(mut self, stop: &StopSign) -> Result<(), LoadError> {
+        while !stop.is_up() {
             let until = self.timers.peek().map_or(Instant::MAX, |Reverse((at, ..))| *at);
             self.poller.wait(until, 0)?;
             for index in 0.. {
