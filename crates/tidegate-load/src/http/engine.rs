@@ -5,16 +5,14 @@ use std::collections::VecDeque;
 use tidegate_core::Instant;
 use tidegate_runtime::clock;
 
-use super::answer;
 use super::config::{HttpBenchConfig, Source};
-use super::connection::{Connection, Progress, READ_BYTES};
 use super::schedule::Schedule;
+use super::slots::{Ended, Slots};
 use super::socket::Dialler;
 use super::tally::{Ending, SourceReport, Tally};
 use super::tls::Tls;
 use super::{Times, seed_of};
 use crate::error::LoadError;
-use crate::poll::{Interest, Poller};
 
 const MS_NS: u64 = 1_000_000;
 /// Requests begun in one go before sockets are looked at.
@@ -24,40 +22,18 @@ const GLANCE_NS: u64 = 5 * MS_NS;
 /// Requests that wait for a connection to be free; those beyond are not sent.
 const BACKLOG_MAX: usize = 100_000;
 
-/// A connection, or room for one.
-#[derive(Debug, Default)]
-struct Slot {
-    connection: Option<Connection>,
-    /// The request under way.
-    intended: Option<Instant>,
-    /// Tells this connection's events from those of its predecessors.
-    serial: u32,
-    /// Tells this request's deadline from those before.
-    asked: u64,
-    /// Answers on this connection.
-    answers: u32,
-    is_writing: bool,
-}
-
 /// One thread's work.
 #[derive(Debug)]
 pub(super) struct Engine<'a> {
     source: &'a Source,
     times: Times,
-    request: Vec<u8>,
-    tls: Option<Tls>,
-    dialler: Dialler,
-    poller: Poller,
     schedule: Schedule,
     coming: Option<Instant>,
-    slots: Vec<Slot>,
+    slots: Slots,
     /// Slots without a request, the one that rested longest first.
     idle: VecDeque<usize>,
     backlog: VecDeque<Instant>,
-    /// In the order in which requests were begun, which is that of their intended times.
-    deadlines: VecDeque<(Instant, usize, u64)>,
     tally: Tally,
-    scratch: Vec<u8>,
 }
 
 impl<'a> Engine<'a> {
@@ -65,23 +41,17 @@ impl<'a> Engine<'a> {
     pub(super) fn new(config: &'a HttpBenchConfig, number: usize, times: Times) -> Result<Self, LoadError> {
         let source = &config.sources[number];
         let mut schedule = Schedule::new(source, times.start, times.from, seed_of(config, number));
-        let slots = source.connections as usize;
         let tls = || Tls::new(&source.name, source.http, config.certificate.as_deref());
+        let dialler = Dialler::new(config.address, number, config.local_addresses);
         Ok(Self {
             source,
             times,
-            request: answer::request(source),
-            tls: source.tls.then(tls).transpose()?,
-            dialler: Dialler::new(config.address, number, config.local_addresses),
-            poller: Poller::new()?,
             coming: if source.closed { None } else { schedule.next() },
             schedule,
-            slots: (0..slots).map(|_| Slot::default()).collect(),
-            idle: (0..slots).collect(),
+            slots: Slots::new(source, dialler, source.tls.then(tls).transpose()?)?,
+            idle: (0..source.connections as usize).collect(),
             backlog: VecDeque::new(),
-            deadlines: VecDeque::new(),
             tally: Tally::new(config, source, times.from),
-            scratch: vec![0; READ_BYTES],
         })
     }
 
@@ -97,10 +67,11 @@ impl<'a> Engine<'a> {
                 self.begin_all()?;
             }
             self.begin_due()?;
-            self.poller.wait(self.next_timeout(), 0)?;
+            self.slots.wait(self.next_timeout())?;
             for index in 0.. {
-                let Some(ready) = self.poller.ready(index) else { break };
-                self.on_ready(ready.token, ready.readable)?;
+                let Some(ready) = self.slots.ready(index) else { break };
+                let ended = self.slots.on_ready(ready)?;
+                self.settle(ended)?;
                 self.begin_due()?;
             }
         }
@@ -116,8 +87,8 @@ impl<'a> Engine<'a> {
             (true, false) => Some(now.plus_nanos(GLANCE_NS)),
             (false, _) => None,
         };
-        let deadline = self.deadlines.front().map(|(at, ..)| *at);
-        let backlog = self.backlog.front().map(|intended| self.deadline(*intended));
+        let deadline = self.slots.next_deadline();
+        let backlog = self.backlog.front().map(|intended| self.slots.deadline(*intended));
         // After the window nothing may be left to wait for but what is under way.
         let edge = if now < self.times.to { self.times.to } else { self.times.end };
         [idle, self.coming, deadline, backlog, Some(edge)].into_iter().flatten().min().unwrap_or(edge)
@@ -128,10 +99,6 @@ impl<'a> Engine<'a> {
         let ms = |ns: u64| i64::try_from(ns / MS_NS).unwrap_or(i64::MAX);
         let since = ms(now.nanos_since(self.times.from)) - ms(self.times.from.nanos_since(now));
         self.source.closed && now < self.times.to && self.source.rate_at(since) > 0.0
-    }
-
-    fn deadline(&self, intended: Instant) -> Instant {
-        intended.plus_nanos(self.source.timeout_ms * MS_NS)
     }
 
     /// Begins what is due by now, as many as one go may.
@@ -166,102 +133,31 @@ impl<'a> Engine<'a> {
         Ok(())
     }
 
-    fn begin(&mut self, index: usize, intended: Instant) -> Result<(), LoadError> {
-        let deadline = self.deadline(intended);
-        let slot = &mut self.slots[index];
-        slot.intended = Some(intended);
-        slot.asked += 1;
-        self.deadlines.push_back((deadline, index, slot.asked));
-        self.ask(index)
+    fn begin(&mut self, slot: usize, intended: Instant) -> Result<(), LoadError> {
+        let ended = self.slots.begin(slot, intended)?;
+        self.settle(ended)
     }
 
-    /// Sends the request of a slot, on a new connection if there is none.
-    fn ask(&mut self, index: usize) -> Result<(), LoadError> {
-        let slot = &mut self.slots[index];
-        if slot.connection.is_none() {
-            let Ok(stream) = self.dialler.dial() else {
-                return self.on_end(index, Ending::NotConnected, 0);
-            };
-            let tls = self.tls.as_ref().map(Tls::connection).transpose()?;
-            slot.serial = slot.serial.wrapping_add(1);
-            (slot.answers, slot.is_writing) = (0, false);
-            let connection = Connection::new(stream, tls, self.source);
-            self.poller.add(&connection, token(index, slot.serial)).map_err(LoadError::os("watch a socket"))?;
-            slot.connection = Some(connection);
-        }
-        if let Some(connection) = &mut slot.connection {
-            connection.ask(self.source, &self.request);
-        }
-        self.advance(index, false)
-    }
-
-    fn on_ready(&mut self, token: u64, readable: bool) -> Result<(), LoadError> {
-        let index = usize::try_from(token & u64::from(u32::MAX)).expect("a token of ours");
-        if self.slots[index].serial == serial(token) { self.advance(index, readable) } else { Ok(()) }
-    }
-
-    fn advance(&mut self, index: usize, readable: bool) -> Result<(), LoadError> {
-        let slot = &mut self.slots[index];
-        let Some(connection) = &mut slot.connection else { return Ok(()) };
-        match connection.advance(readable, &mut self.scratch) {
-            Progress::Pending => {
-                let wants_write = connection.wants_write();
-                if wants_write != slot.is_writing {
-                    slot.is_writing = wants_write;
-                    let interest = if wants_write { Interest::ReadWrite } else { Interest::Read };
-                    let token = token(index, slot.serial);
-                    self.poller.modify(&*connection, token, interest).map_err(LoadError::os("watch a socket"))?;
-                }
-                Ok(())
-            }
-            Progress::Answered(answer) => {
-                slot.answers += 1;
-                if !answer.keeps_open || self.source.new_connections {
-                    slot.connection = None;
-                }
-                self.on_end(index, Ending::of(answer.status), answer.status)
-            }
-            Progress::Failed(ending) => {
-                // A server may close a connection that rests at the moment when it is used again. Nothing of the request
-                // was answered, so it is asked once more, on a new connection, as every client does.
-                let again =
-                    slot.answers > 0 && !connection.has_begun() && matches!(ending, Ending::Closed | Ending::Reset);
-                slot.connection = None;
-                match slot.intended {
-                    Some(_) if again => self.ask(index),
-                    Some(_) => self.on_end(index, ending, 0),
-                    None => Ok(()),
-                }
-            }
-        }
-    }
-
-    /// A slot's request has ended; the next that waits takes the slot.
-    fn on_end(&mut self, index: usize, ending: Ending, status: u16) -> Result<(), LoadError> {
-        if let Some(intended) = self.slots[index].intended.take() {
+    /// A slot's request has ended; the next that waits takes the slot, and may end at once too.
+    fn settle(&mut self, mut ended: Option<Ended>) -> Result<(), LoadError> {
+        while let Some(Ended { slot, intended, ending, status }) = ended {
             self.tally.on_end(intended, clock::now(), ending, status);
+            // After a failure the others wait for the next look, so that one that fails at once does not end them all.
+            let next = if ending == Ending::Answered { self.backlog.pop_front() } else { None };
+            ended = if let Some(intended) = next {
+                self.slots.begin(slot, intended)?
+            } else {
+                self.idle.push_back(slot);
+                None
+            };
         }
-        match self.backlog.pop_front() {
-            // A connection that fails at once would go deeper with every request that waits.
-            Some(intended) if ending == Ending::Answered => self.begin(index, intended),
-            waiting => {
-                if let Some(intended) = waiting {
-                    self.backlog.push_front(intended);
-                }
-                self.idle.push_back(index);
-                Ok(())
-            }
-        }
+        Ok(())
     }
 
     /// Ends what was waited for too long, and lets those who wait have free connections.
     fn expire(&mut self, now: Instant) -> Result<(), LoadError> {
-        while let Some((_, index, asked)) = self.deadlines.pop_front_if(|(at, ..)| *at <= now) {
-            let slot = &mut self.slots[index];
-            if slot.asked == asked && slot.intended.is_some() {
-                slot.connection = None;
-                self.on_end(index, Ending::TimedOut, 0)?;
-            }
+        while let Some(ended) = self.slots.expire(now) {
+            self.settle(Some(ended))?;
         }
         let timeout_ns = self.source.timeout_ms * MS_NS;
         while let Some(intended) = self.backlog.pop_front_if(|intended| intended.plus_nanos(timeout_ns) <= now) {
@@ -278,17 +174,8 @@ impl<'a> Engine<'a> {
     /// The run is over: what is under way has no answer.
     fn give_up(&mut self) {
         let now = clock::now();
-        let waiting = self.slots.iter_mut().filter_map(|slot| slot.intended.take());
-        for intended in waiting.chain(self.backlog.drain(..)) {
+        for intended in self.slots.give_up().chain(self.backlog.drain(..)) {
             self.tally.on_end(intended, now, Ending::TimedOut, 0);
         }
     }
-}
-
-fn token(index: usize, serial: u32) -> u64 {
-    index as u64 | u64::from(serial) << 32
-}
-
-fn serial(token: u64) -> u32 {
-    u32::try_from(token >> 32).expect("32 bits")
 }

@@ -3,7 +3,6 @@
 //! An open loop as in a measured run: a request is due at its intended time whatever became of those before it, and its
 //! response time counts from there. The figures are those of the last few seconds, read by another thread.
 
-use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,9 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tidegate_core::{Instant, Rng};
 use tidegate_runtime::clock;
 
-use super::answer;
 use super::config::Source;
-use super::connection::{Connection, Progress, READ_BYTES};
+use super::slots::{Ended, Slots};
 use super::socket::Dialler;
 use super::tally::Ending;
 use crate::arrivals::whole;
@@ -21,7 +19,7 @@ use crate::demo_load::LiveRate;
 use crate::error::LoadError;
 use crate::latency::{LatencySummary, RollingLatency};
 use crate::load_thread::{LoadThread, StopSign};
-use crate::poll::{Interest, Poller, allow_open_files, prepare_thread};
+use crate::poll::{allow_open_files, prepare_thread};
 
 /// A changed rate or a stop is seen this soon.
 const GLANCE_NS: u64 = 10_000_000;
@@ -107,15 +105,9 @@ impl LiveSource {
             response: Mutex::new(RollingLatency::new(SLOTS, SLOT_NS)),
         });
         let work = Work {
-            poller: Poller::new()?,
-            request: answer::request(&source),
-            dialler: Dialler::new(address, 0, 0),
-            slots: (0..connections).map(|_| Slot::default()).collect(),
+            slots: Slots::new(&source, Dialler::new(address, 0, 0), None)?,
             idle: (0..connections as usize).rev().collect(),
-            deadlines: VecDeque::new(),
-            scratch: vec![0; READ_BYTES],
             rng: Rng::new(seed),
-            source,
             shared: Arc::clone(&shared),
         };
         let thread = LoadThread::start("requests", |stop| work.run(&stop))?;
@@ -153,32 +145,10 @@ impl LiveSource {
     }
 }
 
-/// A connection, or room for one.
-#[derive(Debug, Default)]
-struct Slot {
-    connection: Option<Connection>,
-    /// The request under way.
-    intended: Option<Instant>,
-    /// Tells this connection's events from those of its predecessors.
-    serial: u32,
-    /// Tells this request's deadline from those before.
-    asked: u64,
-    /// Whether the connection has carried an answer.
-    is_proven: bool,
-    is_writing: bool,
-}
-
 struct Work {
-    poller: Poller,
-    source: Source,
-    request: Vec<u8>,
-    dialler: Dialler,
-    slots: Vec<Slot>,
+    slots: Slots,
     /// Slots without a request; the one used last is the next, so that no more connections are open than are needed.
     idle: Vec<usize>,
-    /// In the order of the intended times.
-    deadlines: VecDeque<(Instant, usize, u64)>,
-    scratch: Vec<u8>,
     rng: Rng,
     shared: Arc<Shared>,
 }
@@ -196,7 +166,9 @@ impl Work {
                 // A Poisson process has no memory: a gap at the new rate from now on is the right law.
                 next = self.after(now, rate);
             }
-            self.expire(now);
+            while let Some(ended) = self.slots.expire(now) {
+                self.settle(Some(ended));
+            }
             for _ in 0..BEGIN_MAX {
                 if next > now {
                     break;
@@ -204,14 +176,12 @@ impl Work {
                 self.begin(next, now)?;
                 next = self.after(next, rate);
             }
-            let deadline = self.deadlines.front().map_or(Instant::MAX, |(at, ..)| *at);
-            self.poller.wait(next.min(deadline).min(now.plus_nanos(GLANCE_NS)), 0)?;
+            let deadline = self.slots.next_deadline().unwrap_or(Instant::MAX);
+            self.slots.wait(next.min(deadline).min(now.plus_nanos(GLANCE_NS)))?;
             for event in 0.. {
-                let Some(ready) = self.poller.ready(event) else { break };
-                let index = usize::try_from(ready.token & u64::from(u32::MAX)).expect("a token of ours");
-                if u64::from(self.slots[index].serial) == ready.token >> 32 {
-                    self.advance(index, ready.readable)?;
-                }
+                let Some(ready) = self.slots.ready(event) else { break };
+                let ended = self.slots.on_ready(ready)?;
+                self.settle(ended);
             }
         }
         Ok(())
@@ -223,91 +193,22 @@ impl Work {
 
     fn begin(&mut self, intended: Instant, now: Instant) -> Result<(), LoadError> {
         self.shared.offered.fetch_add(1, Ordering::Relaxed);
-        let deadline = intended.plus_nanos(self.source.timeout_ms * 1_000_000);
         // A machine that could not send it in time has no answer to wait for either.
-        let Some(index) = (deadline > now).then(|| self.idle.pop()).flatten() else {
+        let in_time = self.slots.deadline(intended) > now;
+        let Some(slot) = in_time.then(|| self.idle.pop()).flatten() else {
             self.count(intended, Ending::Unsent);
             return Ok(());
         };
-        let slot = &mut self.slots[index];
-        slot.intended = Some(intended);
-        slot.asked += 1;
-        self.deadlines.push_back((deadline, index, slot.asked));
-        self.ask(index)
-    }
-
-    /// Sends the request of a slot, on a new connection if there is none.
-    fn ask(&mut self, index: usize) -> Result<(), LoadError> {
-        if self.slots[index].connection.is_none() {
-            let Ok(stream) = self.dialler.dial() else {
-                self.end(index, Ending::NotConnected);
-                return Ok(());
-            };
-            let slot = &mut self.slots[index];
-            slot.serial = slot.serial.wrapping_add(1);
-            (slot.is_proven, slot.is_writing) = (false, false);
-            let connection = Connection::new(stream, None, &self.source);
-            let token = index as u64 | u64::from(slot.serial) << 32;
-            self.poller.add(&connection, token).map_err(LoadError::os("watch a socket"))?;
-            slot.connection = Some(connection);
-        }
-        if let Some(connection) = &mut self.slots[index].connection {
-            connection.ask(&self.source, &self.request);
-        }
-        self.advance(index, false)
-    }
-
-    fn advance(&mut self, index: usize, readable: bool) -> Result<(), LoadError> {
-        let slot = &mut self.slots[index];
-        let Some(connection) = &mut slot.connection else { return Ok(()) };
-        match connection.advance(readable, &mut self.scratch) {
-            Progress::Pending => {
-                let wants_write = connection.wants_write();
-                if wants_write != slot.is_writing {
-                    slot.is_writing = wants_write;
-                    let interest = if wants_write { Interest::ReadWrite } else { Interest::Read };
-                    let token = index as u64 | u64::from(slot.serial) << 32;
-                    self.poller.modify(&*connection, token, interest).map_err(LoadError::os("watch a socket"))?;
-                }
-            }
-            Progress::Answered(answer) => {
-                slot.is_proven = true;
-                if !answer.keeps_open {
-                    slot.connection = None;
-                }
-                self.end(index, Ending::of(answer.status));
-            }
-            Progress::Failed(ending) => {
-                // A server may close a connection that rests at the moment when it is used again. Nothing of the request
-                // was answered, so it is asked once more, on a new connection, as every client does.
-                let again =
-                    slot.is_proven && !connection.has_begun() && matches!(ending, Ending::Closed | Ending::Reset);
-                slot.connection = None;
-                match slot.intended {
-                    Some(_) if again => return self.ask(index),
-                    Some(_) => self.end(index, ending),
-                    None => {}
-                }
-            }
-        }
+        let ended = self.slots.begin(slot, intended)?;
+        self.settle(ended);
         Ok(())
     }
 
     /// A slot's request has ended.
-    fn end(&mut self, index: usize, ending: Ending) {
-        if let Some(intended) = self.slots[index].intended.take() {
-            self.idle.push(index);
+    fn settle(&mut self, ended: Option<Ended>) {
+        if let Some(Ended { slot, intended, ending, .. }) = ended {
+            self.idle.push(slot);
             self.count(intended, ending);
-        }
-    }
-
-    fn expire(&mut self, now: Instant) {
-        while let Some((_, index, asked)) = self.deadlines.pop_front_if(|(at, ..)| *at <= now) {
-            let slot = &mut self.slots[index];
-            if slot.asked == asked && slot.intended.is_some() {
-                slot.connection = None;
-                self.end(index, Ending::TimedOut);
-            }
         }
     }
 

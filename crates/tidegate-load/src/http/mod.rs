@@ -7,6 +7,7 @@
 //! |---|---|
 //! | `config` | what a run is |
 //! | `schedule` | intended times at rates that change |
+//! | `slots` | the connections of a source, and what is under way on each |
 //! | `socket`, `tls` | connections without waiting |
 //! | `framing`, `answer`, `h2` | the bytes of requests and answers |
 //! | `connection` | one request after the other on one connection |
@@ -26,6 +27,7 @@ mod hello;
 pub mod idle;
 pub mod live;
 mod schedule;
+mod slots;
 mod socket;
 mod tally;
 mod tls;
