@@ -9,8 +9,7 @@ use tidegate_core::{Instant, Rng};
 use tidegate_runtime::clock;
 use tidegate_wire::nsq::client::{self, Frame};
 
-use super::LiveRate;
-use crate::arrivals::whole;
+use super::{LiveArrivals, LiveRate};
 use crate::error::LoadError;
 use crate::link::{Buffering, Flushed, Heard, Identify, Link, Scratch};
 use crate::load_thread::{LoadThread, StopSign};
@@ -180,27 +179,18 @@ impl Work {
     fn run(mut self, stop: &StopSign) -> Result<(), LoadError> {
         prepare_thread(None)?;
         let mut scratch = Scratch::new();
-        let mut rate = 0.0;
-        let mut next = Instant::MAX;
+        let mut arrivals = LiveArrivals::new();
         while !stop.is_up() {
             let now = clock::now();
-            let wanted = self.shared.rate.per_s();
-            if wanted.to_bits() != f64::to_bits(rate) {
-                rate = wanted;
-                // A Poisson process has no memory: a gap at the new rate from now on is the right law.
-                next = self.after(now, rate);
-            }
+            arrivals.follow(&self.shared.rate, now, &mut self.rng);
             for _ in 0..ARRIVALS_AT_ONCE {
-                if next > now {
-                    break;
-                }
-                self.publish(next)?;
-                next = self.after(next, rate);
+                let Some(intended) = arrivals.take(now, &mut self.rng) else { break };
+                self.publish(intended)?;
             }
             for _ in 0..self.shared.burst.swap(0, Ordering::Relaxed) {
                 self.publish(now)?;
             }
-            self.poller.wait(next.min(now.plus_nanos(GLANCE_NS)), 0)?;
+            self.poller.wait(arrivals.next().min(now.plus_nanos(GLANCE_NS)), 0)?;
             for event in 0.. {
                 let Some(ready) = self.poller.ready(event) else { break };
                 let index = usize::try_from(ready.token).expect("a token of ours");
@@ -209,10 +199,6 @@ impl Work {
             }
         }
         Ok(())
-    }
-
-    fn after(&mut self, from: Instant, per_s: f64) -> Instant {
-        if per_s == 0.0 { Instant::MAX } else { from.plus_nanos(whole(self.rng.exponential() * 1e9 / per_s)) }
     }
 
     fn publish(&mut self, intended: Instant) -> Result<(), LoadError> {

@@ -14,8 +14,7 @@ use super::config::Source;
 use super::slots::{Ended, Slots};
 use super::socket::Dialler;
 use super::tally::Ending;
-use crate::arrivals::whole;
-use crate::demo_load::LiveRate;
+use crate::demo_load::{LiveArrivals, LiveRate};
 use crate::error::LoadError;
 use crate::latency::{LatencySummary, RollingLatency};
 use crate::load_thread::{LoadThread, StopSign};
@@ -156,28 +155,19 @@ struct Work {
 impl Work {
     fn run(mut self, stop: &StopSign) -> Result<(), LoadError> {
         prepare_thread(None)?;
-        let mut rate = 0.0;
-        let mut next = Instant::MAX;
+        let mut arrivals = LiveArrivals::new();
         while !stop.is_up() {
             let now = clock::now();
-            let wanted = self.shared.rate.per_s();
-            if wanted.to_bits() != f64::to_bits(rate) {
-                rate = wanted;
-                // A Poisson process has no memory: a gap at the new rate from now on is the right law.
-                next = self.after(now, rate);
-            }
+            arrivals.follow(&self.shared.rate, now, &mut self.rng);
             while let Some(ended) = self.slots.expire(now) {
                 self.settle(Some(ended));
             }
             for _ in 0..BEGIN_MAX {
-                if next > now {
-                    break;
-                }
-                self.begin(next, now)?;
-                next = self.after(next, rate);
+                let Some(intended) = arrivals.take(now, &mut self.rng) else { break };
+                self.begin(intended, now)?;
             }
             let deadline = self.slots.next_deadline().unwrap_or(Instant::MAX);
-            self.slots.wait(next.min(deadline).min(now.plus_nanos(GLANCE_NS)))?;
+            self.slots.wait(arrivals.next().min(deadline).min(now.plus_nanos(GLANCE_NS)))?;
             for event in 0.. {
                 let Some(ready) = self.slots.ready(event) else { break };
                 let ended = self.slots.on_ready(ready)?;
@@ -185,10 +175,6 @@ impl Work {
             }
         }
         Ok(())
-    }
-
-    fn after(&mut self, from: Instant, per_s: f64) -> Instant {
-        if per_s == 0.0 { Instant::MAX } else { from.plus_nanos(whole(self.rng.exponential() * 1e9 / per_s)) }
     }
 
     fn begin(&mut self, intended: Instant, now: Instant) -> Result<(), LoadError> {
