@@ -104,6 +104,14 @@ impl Server for AnyServer {
         server!(self, machine => machine.on_start(ticket, now))
     }
 
+    fn on_pause(&mut self, ticket: Ticket, now: Instant) -> Ticket {
+        server!(self, machine => machine.on_pause(ticket, now))
+    }
+
+    fn on_resume(&mut self, ticket: Ticket, paused: Instant, now: Instant) -> Ticket {
+        server!(self, machine => machine.on_resume(ticket, paused, now))
+    }
+
     fn on_done(&mut self, ticket: Ticket, done: Done, now: Instant) -> Grant {
         server!(self, machine => machine.on_done(ticket, done, now))
     }

@@ -197,6 +197,19 @@ pub trait Server {
         Verdict::Admit(ticket)
     }
 
+    /// The handler of a started call waits for bytes that its client has not sent yet: until [`Server::on_resume`] or
+    /// its end it occupies nothing, and the time is its client's. Returns what to keep of the call from now on.
+    fn on_pause(&mut self, ticket: Ticket, now: Instant) -> Ticket {
+        let _ = now;
+        ticket
+    }
+
+    /// The handler of a call that has waited for its client since `paused` goes on.
+    fn on_resume(&mut self, ticket: Ticket, paused: Instant, now: Instant) -> Ticket {
+        let _ = (paused, now);
+        ticket
+    }
+
     /// A call ended; what the answer, if there is one, shall carry.
     fn on_done(&mut self, ticket: Ticket, done: Done, now: Instant) -> Grant;
 

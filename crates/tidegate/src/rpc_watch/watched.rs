@@ -91,6 +91,14 @@ impl Server for Watched {
         verdict
     }
 
+    fn on_pause(&mut self, ticket: Ticket, now: Instant) -> Ticket {
+        self.inner().machine.on_pause(ticket, now)
+    }
+
+    fn on_resume(&mut self, ticket: Ticket, paused: Instant, now: Instant) -> Ticket {
+        self.inner().machine.on_resume(ticket, paused, now)
+    }
+
     fn on_done(&mut self, ticket: Ticket, done: Done, now: Instant) -> Grant {
         let inner = &mut *self.inner();
         let grant = inner.machine.on_done(ticket, done, now);

@@ -31,6 +31,8 @@ pub(crate) struct Recorder {
     pub(crate) signals: Vec<Signal>,
     /// Where they came from.
     pub(crate) sessions: Vec<SessionId>,
+    /// How long calls waited for their clients, in nanoseconds.
+    pub(crate) pauses: Vec<u64>,
     /// How calls ended.
     pub(crate) done: Vec<Done>,
 }
@@ -69,6 +71,11 @@ impl Server for Recorder {
 
     fn poll_output(&mut self) -> Option<(SessionId, Grant)> {
         self.outputs.pop_front()
+    }
+
+    fn on_resume(&mut self, ticket: Ticket, paused: Instant, now: Instant) -> Ticket {
+        self.pauses.push(now.nanos_since(paused));
+        ticket
     }
 
     fn on_done(&mut self, _: Ticket, done: Done, _: Instant) -> Grant {

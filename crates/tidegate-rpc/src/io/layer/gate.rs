@@ -24,6 +24,8 @@ pub(super) struct Call {
     arrived: Instant,
     priority: Priority,
     budget: Option<Duration>,
+    /// Since when its handler has waited for its client.
+    paused: Option<Instant>,
 }
 
 /// A refusal, with what its answer carries.
@@ -202,6 +204,22 @@ impl<S: Server> Gate<S> {
         wake(woken);
     }
 
+    /// The handler of `call` waits for its client, and does nothing until [`Self::resume`].
+    pub(super) fn pause(&self, call: &mut Call) {
+        let mut state = self.lock();
+        let now = self.now();
+        call.paused = Some(now);
+        call.ticket = call.ticket.map(|ticket| state.machine.on_pause(ticket, now));
+    }
+
+    /// The handler of `call` is about to be polled again.
+    pub(super) fn resume(&self, call: &mut Call) {
+        let Some(paused) = call.paused.take() else { return };
+        let mut state = self.lock();
+        let now = self.now();
+        call.ticket = call.ticket.map(|ticket| state.machine.on_resume(ticket, paused, now));
+    }
+
     /// A call that started ended; what its answer shall carry.
     pub(super) fn finish(&self, call: &Call, done: Done) -> Option<GrantHeader> {
         self.tell(|state, now| {
@@ -262,12 +280,20 @@ impl<S: Server> State<S> {
                 arrived,
                 priority: ask.priority,
                 budget: ask.budget,
+                paused: None,
             });
         };
         session.demand = ask.demand;
         let verdict = self.machine.on_request(session.id, &ask, signal, arrived, now);
-        let mut call =
-            Call { key, place: Place::NONE, ticket: None, arrived, priority: ask.priority, budget: ask.budget };
+        let mut call = Call {
+            key,
+            place: Place::NONE,
+            ticket: None,
+            arrived,
+            priority: ask.priority,
+            budget: ask.budget,
+            paused: None,
+        };
         match verdict {
             Verdict::Admit(ticket) => call.ticket = Some(ticket),
             Verdict::Shed(ticket, reason) => {

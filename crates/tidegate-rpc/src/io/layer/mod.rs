@@ -6,7 +6,7 @@
 //! use http::{Request, Response};
 //! use http_body_util::Empty;
 //! use tidegate_core::Rng;
-//! use tidegate_rpc::io::layer::{ClientConfig, ClientLayer, ServerConfig, ServerLayer};
+//! use tidegate_rpc::io::layer::{ClientConfig, ClientLayer, RequestBody, ServerConfig, ServerLayer};
 //! use tidegate_rpc::machine::Tenant;
 //! use tidegate_rpc::machine::credits::{Config, CreditClient, CreditServer};
 //! use tidegate_runtime::clock;
@@ -15,7 +15,7 @@
 //! # tokio_test(async {
 //! // With tonic: `Server::builder().layer(server.clone())`; with axum: `router.layer(server.clone())`.
 //! let server = ServerLayer::new(CreditServer::new(Config::default(), 1, clock::now()), ServerConfig::default());
-//! let handler = service_fn(|_: Request<Empty<&'static [u8]>>| async {
+//! let handler = service_fn(|_: Request<RequestBody<Empty<&'static [u8]>>>| async {
 //!     Ok::<_, Infallible>(Response::new(Empty::<&'static [u8]>::new()))
 //! });
 //!
@@ -55,6 +55,7 @@
 //! | `gate` | the server's machine behind its lock |
 //! | `lock` | a lock for short work |
 //! | `line` | admitted calls that no core has started |
+//! | `request_body` | whether a handler waits for its client |
 //! | `running` | a call that is told to the machine once |
 //! | `server` | the layer before the handlers |
 //! | `sessions` | the bounded table of clients |
@@ -76,6 +77,7 @@ mod gate;
 pub mod headers;
 mod line;
 mod lock;
+mod request_body;
 mod running;
 mod server;
 mod sessions;
@@ -90,5 +92,6 @@ pub use client_config::{CallBudget, CallPriority, ClientConfig};
 pub use config::{Mode, Seen, ServerConfig, Until, is_health_check};
 pub use counts::{ClientSnapshot, GrantSnapshot, ServerSnapshot, SessionSnapshot, ShedCount};
 pub use lock::BriefLock;
+pub use request_body::RequestBody;
 pub use server::{ServerFuture, ServerLayer, ServerService};
 pub use stamp::{Arrived, ConnectionInfo, Stamped};

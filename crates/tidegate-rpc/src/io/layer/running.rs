@@ -64,6 +64,20 @@ impl<S: Server> Running<S> {
         self.gate.config.until
     }
 
+    /// Its handler waits for its client.
+    pub(super) fn pause(&mut self) {
+        if let Some(call) = &mut self.call {
+            self.gate.pause(call);
+        }
+    }
+
+    /// Its handler is about to be polled.
+    pub(super) fn resume(&mut self) {
+        if let Some(call) = &mut self.call {
+            self.gate.resume(call);
+        }
+    }
+
     /// It ended; what its answer shall carry.
     pub(super) fn end(mut self, done: Done) -> Option<GrantHeader> {
         let call = self.call.take()?;

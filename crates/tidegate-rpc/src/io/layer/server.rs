@@ -20,6 +20,7 @@ use super::gate::{Arrival, Gate, Heard, Refused, Step};
 use super::headers::{
     DEMAND_PATH, DEMAND_PATIENCE, GRANT, GrantHeader, read_ask, read_client, read_grpc_timeout, write_grant,
 };
+use super::request_body::{Hunger, RequestBody};
 use super::running::{Running, Waiting};
 use super::sessions::Key;
 use super::stamp::arrival_stamp;
@@ -79,7 +80,8 @@ impl<S, H: Clone> Clone for ServerService<S, H> {
 impl<S, H, B, R> Service<Request<B>> for ServerService<S, H>
 where
     S: Server,
-    H: Service<Request<B>, Response = Response<R>> + Clone,
+    H: Service<Request<RequestBody<B>>, Response = Response<R>> + Clone,
+    B: Body,
     R: Body,
 {
     type Response = Response<CallBody<R, S>>;
@@ -127,7 +129,7 @@ fn arrival<B>(request: &Request<B>, config: &ServerConfig) -> Arrival {
 
 pin_project! {
     /// The answer to come: the handler's, or a refusal.
-    pub struct ServerFuture<S: Server, H: Service<Request<B>>, B> {
+    pub struct ServerFuture<S: Server, H: Service<Request<RequestBody<B>>>, B> {
         #[pin]
         stage: Stage<S, H, B>,
         yielded: u8,
@@ -138,13 +140,13 @@ pin_project! {
 pin_project! {
     #[project = StageNow]
     #[project_replace = StageBefore]
-    enum Stage<S: Server, H: Service<Request<B>>, B> {
+    enum Stage<S: Server, H: Service<Request<RequestBody<B>>>, B> {
         // It was admitted and no core has started it.
         InLine { handler: H, request: Request<B>, waiting: Waiting<S> },
         // It is exempt, or its turn has come; the handler is asked whether it is ready.
         Ready { handler: H, request: Request<B>, running: Option<Running<S>> },
         // The handler runs.
-        Runs { #[pin] future: H::Future, running: Option<Running<S>> },
+        Runs { #[pin] future: H::Future, running: Option<Running<S>>, hunger: Option<Hunger> },
         // It is no call: its client waits for a grant.
         Listens { gate: Arc<Gate<S>>, key: Option<Key>, until: Instant, timer: Option<Pin<Box<Sleep>>> },
         // It was refused.
@@ -157,7 +159,8 @@ pin_project! {
 impl<S, H, B, R> Future for ServerFuture<S, H, B>
 where
     S: Server,
-    H: Service<Request<B>, Response = Response<R>>,
+    H: Service<Request<RequestBody<B>>, Response = Response<R>>,
+    B: Body,
     R: Body,
 {
     type Output = Result<Response<CallBody<R, S>>, H::Error>;
@@ -199,11 +202,23 @@ where
                     else {
                         unreachable!("the stage was looked at above")
                     };
-                    let future = handler.call(request);
-                    this.stage.set(Stage::Runs { future, running });
+                    let (parts, body) = request.into_parts();
+                    let (body, hunger) = RequestBody::of(body);
+                    let future = handler.call(Request::from_parts(parts, body));
+                    this.stage.set(Stage::Runs { future, running, hunger });
                 }
-                StageNow::Runs { future, running } => {
-                    let answer = ready!(future.poll(cx));
+                StageNow::Runs { future, running, hunger } => {
+                    if let Some(running) = running {
+                        running.resume();
+                    }
+                    let Poll::Ready(answer) = future.poll(cx) else {
+                        if let (Some(running), Some(hunger)) = (running, hunger)
+                            && hunger.is_felt()
+                        {
+                            running.pause();
+                        }
+                        return Poll::Pending;
+                    };
                     let running = running.take();
                     this.stage.set(Stage::Over);
                     drop(first_poll);

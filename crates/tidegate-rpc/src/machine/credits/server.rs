@@ -114,6 +114,7 @@ struct Caller {
 const WAITING: u64 = 0;
 const RUNNING: u64 = 1;
 const SHED: u64 = 2;
+const PAUSED: u64 = 3;
 const STATE: u64 = 3;
 impl CreditServer {
     /// A server with `cores` that run handlers, and nobody connected.
@@ -429,6 +430,28 @@ impl Server for CreditServer {
         self.in_service += 1;
         self.load.started += 1.0;
         Verdict::Admit(Ticket { mark: ticket.mark & !STATE | RUNNING, started: now, ..ticket })
+    }
+
+    fn on_pause(&mut self, ticket: Ticket, now: Instant) -> Ticket {
+        if ticket.mark & STATE != RUNNING {
+            return ticket;
+        }
+        self.count_idle(now);
+        self.in_service = self.in_service.saturating_sub(1);
+        Ticket { mark: ticket.mark | PAUSED, ..ticket }
+    }
+
+    fn on_resume(&mut self, ticket: Ticket, paused: Instant, now: Instant) -> Ticket {
+        if ticket.mark & STATE != PAUSED {
+            return ticket;
+        }
+        self.count_idle(now);
+        self.in_service += 1;
+        // As if everything had happened that much later: a client that sends slowly is no slow service.
+        let pause = now.nanos_since(paused);
+        let later = |at: Instant| at.plus_nanos(pause);
+        let mark = ticket.mark & !STATE | RUNNING;
+        Ticket { mark, arrived: later(ticket.arrived), started: later(ticket.started), ..ticket }
     }
 
     fn on_done(&mut self, ticket: Ticket, done: Done, now: Instant) -> Grant {

@@ -17,6 +17,8 @@ use http_body_util::Full;
 use tidegate_core::Instant;
 use tower_service::Service;
 
+use super::RequestBody;
+
 thread_local! {
     static NOW: Cell<u64> = const { Cell::new(1_000_000) };
 }
@@ -63,6 +65,26 @@ where
     fn call(&mut self, request: Request<Full<Bytes>>) -> Fut {
         self.calls.fetch_add(1, Ordering::Relaxed);
         (self.run)(request)
+    }
+}
+
+/// Behind the server's layer.
+impl<F, Fut, R> Service<Request<RequestBody<Full<Bytes>>>> for Handler<F>
+where
+    F: FnMut(Request<Full<Bytes>>) -> Fut,
+    Fut: Future<Output = Result<Response<R>, Broken>>,
+{
+    type Response = Response<R>;
+    type Error = Broken;
+    type Future = Fut;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Broken>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<RequestBody<Full<Bytes>>>) -> Fut {
+        self.calls.fetch_add(1, Ordering::Relaxed);
+        (self.run)(request.map(RequestBody::into_inner))
     }
 }
 

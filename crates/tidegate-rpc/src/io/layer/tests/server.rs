@@ -6,7 +6,7 @@ use tower_layer::Layer as _;
 
 use super::super::fixture::Recorder;
 use super::super::headers::{self, GRANT, SHED, SHED_AT};
-use super::super::{Arrived, Mode, ServerConfig, ServerLayer, Until};
+use super::super::{Arrived, Mode, RequestBody, ServerConfig, ServerLayer, Until};
 use super::*;
 use crate::machine::{Done, Grant, ShedReason, Tenant};
 
@@ -74,6 +74,54 @@ async fn a_call_shed_when_it_would_start_hands_its_turn_on() {
     assert_eq!(handler.ran(), 0);
     assert_eq!(second.await.unwrap().status(), 200);
     assert_eq!(told(&layer), [Done::Shed, Done::Served]);
+}
+
+/// A body whose only frame comes when the test says so.
+struct Sent(Arc<AtomicU64>);
+
+impl Body for Sent {
+    type Data = Bytes;
+    type Error = Broken;
+
+    fn poll_frame(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
+        match self.0.load(Ordering::Relaxed) {
+            0 => Poll::Pending,
+            _ => Poll::Ready(None),
+        }
+    }
+}
+
+#[test]
+fn a_wait_for_the_client_is_no_service_and_one_for_anything_else_is() {
+    let layer = layer(Recorder::default());
+    let ready = Arc::<AtomicU64>::default();
+    let handler = tower::service_fn({
+        let ready = Arc::clone(&ready);
+        move |request: Request<RequestBody<Sent>>| {
+            let ready = Arc::clone(&ready);
+            async move {
+                let mut body = request.into_body();
+                assert!(body.frame().await.is_none());
+                std::future::poll_fn(
+                    |_| if ready.load(Ordering::Relaxed) < 2 { Poll::Pending } else { Poll::Ready(()) },
+                )
+                .await;
+                Ok::<_, Broken>(Response::new(Full::<Bytes>::default()))
+            }
+        }
+    });
+    let mut service = layer.layer(handler);
+    let mut call = pin!(service.call(request("/").map(|_| Sent(Arc::clone(&ready)))));
+    let waited = |layer: &ServerLayer<Recorder>| layer.with_machine(|machine, _| machine.pauses.clone());
+    assert!(poll(call.as_mut()).is_pending());
+    pass_us(70);
+    ready.store(1, Ordering::Relaxed);
+    assert!(poll(call.as_mut()).is_pending(), "it waits for something else now");
+    assert_eq!(waited(&layer), [70_000]);
+    pass_us(30);
+    ready.store(2, Ordering::Relaxed);
+    assert!(poll(call.as_mut()).is_ready());
+    assert_eq!((waited(&layer), told(&layer)), (vec![70_000], vec![Done::Served]));
 }
 
 #[test]
