@@ -7,11 +7,16 @@ use tidegate_core::{Instant, Rng};
 use crate::machine::credits::Level;
 use crate::machine::{Ask, CallId, Client, Grant, Reply, Request, ShedReason, Step, Tenant};
 
-/// A client of [`CreditServer`](super::CreditServer). 48 bytes; it has no timer and no queue, so nothing waits in it.
+/// With so many calls unanswered, a client does not take silence for leave: one of them will be answered soon, or be
+/// told to be over.
+const UNANSWERED: u32 = 16;
+
+/// A client of [`CreditServer`](super::CreditServer). 56 bytes; it has no timer and no queue, so nothing waits in it.
 #[derive(Clone, Debug)]
 pub struct CreditClient {
-    /// Until when the grant holds.
-    lease_until: Instant,
+    /// Until when the window holds, and until when the level does.
+    window_until: Instant,
+    level_until: Instant,
     level: Level,
     window: u32,
     in_flight: u32,
@@ -28,7 +33,8 @@ impl CreditClient {
         // Clients that began at the same point would send their first calls at the same time.
         let carry = u32::try_from(rng.below(1 << 16)).expect("16 bits");
         Self {
-            lease_until: Instant::ZERO,
+            window_until: Instant::ZERO,
+            level_until: Instant::ZERO,
             level: Level::OPEN,
             window: 0,
             in_flight: 0,
@@ -38,16 +44,17 @@ impl CreditClient {
         }
     }
 
-    /// The level in force at `now`.
+    /// The level in force at `now`. With many calls unanswered it outlives its lease: the next word is on its way, and
+    /// whoever opened up meanwhile would send most to a server that answers late.
     #[must_use]
     pub fn level(&self, now: Instant) -> Level {
-        if now < self.lease_until { self.level } else { Level::OPEN }
+        if now < self.level_until || self.in_flight >= UNANSWERED { self.level } else { Level::OPEN }
     }
 
     /// Credits that are not in use at `now`.
     #[must_use]
     pub fn credits(&self, now: Instant) -> u32 {
-        if now < self.lease_until { self.window.saturating_sub(self.in_flight) } else { 0 }
+        if now < self.window_until { self.window.saturating_sub(self.in_flight) } else { 0 }
     }
 
     /// Calls that were sent and not ended.
@@ -56,11 +63,15 @@ impl CreditClient {
         self.in_flight
     }
 
-    /// A grant that was made at `granted` or later.
-    fn accept(&mut self, grant: &Grant, granted: Instant) {
+    /// A grant that came at `now` and was made at `granted` or later.
+    ///
+    /// The lease of its credits runs from `granted`: so it never outlives the server's own count of it. That of its level
+    /// runs from now: where answers take longer than a lease, no level would hold at all, and they would take longer yet.
+    fn accept(&mut self, grant: &Grant, granted: Instant, now: Instant) {
         self.level = Level::from_wire(grant.level);
         self.window = grant.window;
-        self.lease_until = granted + grant.lease;
+        self.window_until = granted + grant.lease;
+        self.level_until = now + grant.lease;
     }
 }
 
@@ -100,13 +111,12 @@ impl Client for CreditClient {
             _ => sample,
         };
         if let Some(grant) = &reply.grant {
-            // The lease runs from when the call was sent: so it never outlives the server's own count of it.
-            self.accept(grant, now.minus_nanos(tidegate_core::time::nanos(reply.response_time)));
+            self.accept(grant, now.minus_nanos(tidegate_core::time::nanos(reply.response_time)), now);
         }
     }
 
     fn on_grant(&mut self, grant: &Grant, now: Instant) {
-        self.accept(grant, now);
+        self.accept(grant, now, now);
     }
 
     fn on_cancel(&mut self, _: CallId, _: Instant) {
@@ -116,13 +126,54 @@ impl Client for CreditClient {
     fn on_lost(&mut self, _: Instant) {
         self.in_flight = 0;
         self.window = 0;
-        self.lease_until = Instant::ZERO;
+        (self.window_until, self.level_until) = (Instant::ZERO, Instant::ZERO);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::machine::{Outcome, Priority};
+
+    const LEASE: Duration = Duration::from_millis(10);
+
+    fn at(ms: u64) -> Instant {
+        Instant::ZERO + Duration::from_millis(ms)
+    }
+
+    fn sends(client: &mut CreditClient, calls: u64, now: Instant) -> u32 {
+        let before = client.in_flight();
+        for call in 0..calls {
+            let request = Request { id: CallId(call), priority: Priority::DEFAULT, deadline: None };
+            client.on_call(&request, now, &mut Rng::new(1));
+        }
+        client.in_flight() - before
+    }
+
+    fn tell(client: &mut CreditClient, window: u32, response_time: Duration, now: Instant) {
+        let level = Level::at(Priority::DEFAULT, 0.25).to_wire();
+        let grant = Some(Grant { window, level, lease: LEASE });
+        let server_time = Duration::ZERO;
+        client.on_reply(&Reply { id: CallId(0), outcome: Outcome::Served, grant, response_time, server_time }, now);
+    }
+
+    #[test]
+    fn a_level_that_took_longer_than_its_lease_holds_and_its_credits_do_not() {
+        let mut client = CreditClient::new(Tenant(0), &mut Rng::new(1));
+        tell(&mut client, 5, 3 * LEASE, at(100));
+        assert_eq!((client.credits(at(100)), sends(&mut client, 8, at(100))), (0, 2));
+        assert_eq!(sends(&mut client, 8, at(110)), 8, "its lease is over");
+    }
+
+    #[test]
+    fn a_level_outlives_its_lease_while_many_calls_are_unanswered() {
+        let mut client = CreditClient::new(Tenant(0), &mut Rng::new(1));
+        assert_eq!(sends(&mut client, 17, at(0)), 17);
+        tell(&mut client, 0, LEASE, at(10));
+        assert_eq!(sends(&mut client, 400, at(30)), 100);
+        (0..101).for_each(|call| client.on_cancel(CallId(call), at(30)));
+        assert_eq!(sends(&mut client, 1, at(30)), 1);
+    }
 
     #[test]
     fn an_idle_client_takes_64_bytes_at_most() {

@@ -38,6 +38,15 @@ const REFUSAL_MOST: f64 = 0.2;
 /// Round trips of which the shortest is believed, until the middle of many is known.
 const FIRST_WORDS: u32 = 8;
 
+/// By what share a word moves what is believed: this, divided by the number of words, and at least that.
+const FIRST_STEPS: f64 = 4.0;
+const LAST_STEP: f64 = 0.01;
+
+/// Moves `believed` towards `told`: up or down by these shares at most.
+fn approach(believed: &mut f64, told: f64, up: f64, down: f64) {
+    *believed = told.clamp(*believed / (1.0 + down), *believed * (1.0 + up));
+}
+
 /// Estimates of the server's own times, all in nanoseconds.
 #[derive(Clone, Debug)]
 pub(super) struct Service {
@@ -186,9 +195,11 @@ impl Service {
             (self.round_trip, self.least_round_trip) = (told, told);
         }
         self.told = self.told.saturating_add(1);
-        self.round_trip *= if told > self.round_trip { 1.01 } else { 1.0 / 1.01 };
+        // What is told first may come from a rush of calls at the start and be many times too long.
+        let step = (FIRST_STEPS / f64::from(self.told.max(FIRST_WORDS))).max(LAST_STEP);
+        approach(&mut self.round_trip, told, step, step);
         // One in twenty is less than it: a step down is twenty steps up.
-        self.least_round_trip *= if told > self.least_round_trip { 1.0005 } else { 1.0 / 1.01 };
+        approach(&mut self.least_round_trip, told, step / 20.0, step);
     }
 
     /// Time between two starts while calls wait.
