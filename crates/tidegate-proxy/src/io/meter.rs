@@ -1,7 +1,8 @@
 //! Whose work holds this thread, and for how long.
 //!
 //! Every task is wrapped in [`Metered`], which reads the clock once, at the end of each poll: what passed since the last
-//! reading is that task's. The same reading serves as "now" for everything the next poll decides, so the way of a
+//! reading is that task's. What serves nobody in particular is wrapped in [`Common`], so that it is not put on the account
+//! of whoever comes next. The same reading serves as "now" for everything the next poll decides, so the way of a
 //! request reads no other clock.
 
 use std::cell::Cell;
@@ -134,9 +135,44 @@ impl<F: Future> Future for Metered<F> {
     }
 }
 
+pin_project! {
+    /// A task that serves everybody: its time is nobody's.
+    pub(crate) struct Common<F> {
+        #[pin]
+        task: F,
+    }
+}
+
+impl<F> Common<F> {
+    /// Puts the time of `task` on no account.
+    pub(crate) fn new(task: F) -> Self {
+        Self { task }
+    }
+}
+
+impl<F: Future> Future for Common<F> {
+    type Output = F::Output;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
+        READS.set(0);
+        let output = self.project().task.poll(context);
+        stamp();
+        output
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn time_that_is_nobodys_is_not_the_next_tasks() {
+        let mut context = Context::from_waker(std::task::Waker::noop());
+        STAMP.set(Instant::ZERO);
+        // All that passed since the clock's origin.
+        assert!(pin!(Common::new(std::future::ready(()))).poll(&mut context).is_ready());
+        assert!(now() > Instant::ZERO, "whoever is polled next begins here");
+    }
 
     #[test]
     fn a_task_that_reads_on_and_on_makes_room_for_others() {

@@ -18,6 +18,7 @@ use tokio::task::spawn_local;
 use super::access_log::Lines;
 use super::lane::{self, Handover, Waiting};
 use super::limiter::{Lane, Limiter};
+use super::meter::Common;
 use super::settings::Settings;
 use super::spool::Spool;
 use super::thread::{Counts, InForce, Shared, Thread};
@@ -128,12 +129,12 @@ async fn serve(start: Start) -> io::Result<()> {
         draining: Cell::new(false),
         counts: RefCell::new(Counts::default()),
     });
-    spawn_local(upstreams.drive());
+    spawn_local(Common::new(upstreams.drive()));
     if start.index == 0 {
-        spawn_local(gate::drive(Rc::clone(&thread)));
+        spawn_local(Common::new(gate::drive(Rc::clone(&thread))));
     }
     if let Some(from) = start.from_other {
-        spawn_local(lane::receive(Rc::clone(&thread), from));
+        spawn_local(Common::new(lane::receive(Rc::clone(&thread), from)));
     }
     let mut accepting = Vec::new();
     for (index, listener) in start.listeners.into_iter().enumerate() {

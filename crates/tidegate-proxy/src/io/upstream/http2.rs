@@ -17,6 +17,7 @@ use tokio::sync::Mutex;
 
 use super::{Keep, Lease};
 use crate::io::body::RequestBody;
+use crate::io::meter::Common;
 
 /// The connection to each server, if there is one.
 #[derive(Debug)]
@@ -55,8 +56,8 @@ impl Shared {
 /// Speaks HTTP/2 over `stream`; the connection lives until it is closed and the last handle to it is gone.
 pub(super) async fn handshake(stream: TcpStream) -> hyper::Result<SendRequest<RequestBody>> {
     let (sender, connection) = http2::handshake(Local, TokioIo::new(stream)).await?;
-    // Its end shows in every handle to it.
-    drop(tokio::task::spawn_local(async { drop(connection.await) }));
+    // Its end shows in every handle to it. Requests of many share it, so its time is nobody's.
+    drop(tokio::task::spawn_local(Common::new(async { drop(connection.await) })));
     Ok(sender)
 }
 
@@ -67,7 +68,7 @@ pub(super) struct Local;
 impl<F: Future<Output = ()> + 'static> Executor<F> for Local {
     fn execute(&self, task: F) {
         // The task ends with its connection.
-        drop(tokio::task::spawn_local(task));
+        drop(tokio::task::spawn_local(Common::new(task)));
     }
 }
 
