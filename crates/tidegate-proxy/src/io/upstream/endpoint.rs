@@ -77,22 +77,31 @@ impl Endpoint {
         &self.server
     }
 
-    /// Connects and writes `preface`, to one address after another, all within `timeout`.
+    /// Connects and writes `preface`, to one address after another, all within `timeout`. An address that does not answer
+    /// takes its part of it only, so that the others have theirs.
     pub(super) async fn connect(&self, preface: &[u8], timeout: Duration) -> Result<TcpStream, ConnectError> {
-        let connected = tokio::time::timeout(timeout, self.connect_to_any(preface)).await;
-        connected.unwrap_or_else(|_| Err(ConnectError::TimedOut { server: self.server.clone(), timeout }))
+        let connected = tokio::time::timeout(timeout, self.connect_to_any(preface, timeout)).await;
+        let timed_out = |_| Err(ConnectError::TimedOut { server: self.server.clone(), timeout });
+        let connected = connected.unwrap_or_else(timed_out);
+        // A name that answers nowhere may have moved.
+        if connected.is_err() && self.server.host.parse::<IpAddr>().is_err() {
+            *self.addresses.borrow_mut() = Rc::default();
+        }
+        connected
     }
 
-    async fn connect_to_any(&self, preface: &[u8]) -> Result<TcpStream, ConnectError> {
+    async fn connect_to_any(&self, preface: &[u8], timeout: Duration) -> Result<TcpStream, ConnectError> {
         let mut last = None;
-        for &address in &*self.addresses().await? {
-            match connect(address, preface).await {
+        let addresses = self.addresses().await?;
+        let count = u32::try_from(addresses.len()).expect("addresses are few: `MAX_ADDRESSES`");
+        for (&address, nth) in addresses.iter().zip(1..) {
+            // The last one has all that is left.
+            let part = if nth == count { timeout } else { timeout / count };
+            let connected = tokio::time::timeout(part, connect(address, preface)).await;
+            match connected.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
                 Ok(stream) => return Ok(stream),
                 Err(error) => last = Some(error),
             }
-        }
-        if self.server.host.parse::<IpAddr>().is_err() {
-            *self.addresses.borrow_mut() = Rc::default();
         }
         let source = last.unwrap_or_else(|| io::ErrorKind::AddrNotAvailable.into());
         Err(ConnectError::Refused { server: self.server.clone(), source })
@@ -160,6 +169,33 @@ fn header(form: ProxyProtocolOut, announced: Option<&Announced>) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A port that answers nobody: the one connection that may wait there does.
+    fn mute() -> (socket2::Socket, std::net::TcpStream, SocketAddr) {
+        let any = SocketAddr::from(([127, 0, 0, 1], 0));
+        let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+        socket.bind(&any.into()).unwrap();
+        socket.listen(0).unwrap();
+        let address = socket.local_addr().unwrap().as_socket().unwrap();
+        let waits = std::net::TcpStream::connect(address).unwrap();
+        (socket, waits, address)
+    }
+
+    #[tokio::test]
+    async fn an_address_that_does_not_answer_leaves_time_for_the_next_and_a_name_that_answers_nowhere_is_asked_again() {
+        let (_socket, _waits, mute) = mute();
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let well = listener.local_addr().unwrap();
+        let endpoint = Endpoint::new(Server { host: "shop.invalid".to_owned(), port: 80 });
+        *endpoint.addresses.borrow_mut() = Rc::new([mute, well]);
+        let stream = endpoint.connect(b"", Duration::from_secs(1)).await.unwrap();
+        assert_eq!(stream.peer_addr().unwrap(), well);
+        assert_eq!(endpoint.addresses.borrow().len(), 2);
+        *endpoint.addresses.borrow_mut() = Rc::new([mute]);
+        let timed_out = endpoint.connect(b"", Duration::from_millis(20)).await.unwrap_err();
+        assert!(matches!(timed_out, ConnectError::TimedOut { .. } | ConnectError::Refused { .. }), "{timed_out}");
+        assert!(endpoint.addresses.borrow().is_empty(), "the name is asked for next time");
+    }
 
     #[test]
     fn a_server_is_told_the_client_or_that_it_is_a_check() {
