@@ -18,7 +18,7 @@ use super::admin::status::{Health, Live, LiveRateLimit, LiveServer, LiveUpstream
 use super::lane::{ON_THE_WAY_MAX, Waiting};
 use super::limiter::{Lane, Limiter, Snapshot};
 use super::settings::Settings;
-use super::spool::Spool;
+use super::spool::{self, Spool};
 use super::thread::{Counts, Shared, Total};
 use super::upstream::{self, Checks, Part, UpstreamState, Verdicts};
 use super::worker::{self, Control, Start};
@@ -302,11 +302,15 @@ impl Side {
             let runtime = tokio::runtime::Builder::new_current_thread()
                 .enable_all()
                 .max_blocking_threads(spool_threads)
+                .thread_keep_alive(spool::KEPT)
                 .build_local(tokio::runtime::LocalOptions::default());
             let runtime = match runtime {
                 Ok(runtime) => runtime,
                 Err(error) => return drop(tell.send(Err(error))),
             };
+            if settings.config.spool.is_some() {
+                spool::start_threads(runtime.handle(), spool_threads);
+            }
             // Whoever started this thread waits for the answer.
             let _ = tell.send(Ok(runtime.handle().clone()));
             runtime.block_on(async move {

@@ -11,9 +11,10 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use http_body::Body;
@@ -28,6 +29,9 @@ use crate::config;
 
 /// Bytes that one operation reads or writes.
 const PIECE: usize = 128 * 1024;
+
+/// How long the threads of the pool wait for each other at the start.
+const MEETING: Duration = Duration::from_secs(1);
 
 /// The folder, its threads, and how much is in it.
 #[derive(Debug)]
@@ -121,6 +125,28 @@ impl Spool {
         let file = File::options().read(true).write(true).create_new(true).mode(0o600).open(&path)?;
         std::fs::remove_file(&path)?;
         Ok(file)
+    }
+}
+
+/// How long a thread of the pool stays when it has nothing to do: as long as the proxy.
+pub(crate) const KEPT: Duration = Duration::from_hours(24 * 365 * 100);
+
+/// Starts all `count` threads of a pool. A thread begins with the priority and the processors of the thread that starts
+/// it: begun by the first large body of the overflow lane, it would do everybody's work when nobody else wants the
+/// processor.
+pub(crate) fn start_threads(pool: &Handle, count: usize) {
+    let arrived = Arc::new((Mutex::new(0), Condvar::new()));
+    for _ in 0..count {
+        let arrived = Arc::clone(&arrived);
+        // It ends when all are there: until then each takes one thread.
+        drop(pool.spawn_blocking(move || {
+            let (number, all) = &*arrived;
+            let mut number = number.lock().unwrap_or_else(PoisonError::into_inner);
+            *number += 1;
+            all.notify_all();
+            // Where the system gives fewer threads, those that there are go to work.
+            drop(all.wait_timeout_while(number, MEETING, |number| *number < count));
+        }));
     }
 }
 
@@ -348,5 +374,42 @@ impl Spooled {
         self.at += piece.len() as u64;
         self.account.add_disk(piece.len() as u64);
         Poll::Ready(Some(Ok(piece)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use thread_priority::unix::{
+        NormalThreadSchedulePolicy, ThreadSchedulePolicy, set_thread_priority_and_policy, thread_native_id,
+        thread_schedule_policy,
+    };
+
+    use super::*;
+
+    #[test]
+    fn threads_of_the_pool_do_not_take_after_the_overflow_lane() {
+        const COUNT: usize = 3;
+        let mut builder = tokio::runtime::Builder::new_current_thread();
+        let runtime = builder.max_blocking_threads(COUNT).thread_keep_alive(KEPT).build().unwrap();
+        start_threads(runtime.handle(), COUNT);
+        let pool = runtime.handle().clone();
+        let overflow = std::thread::spawn(move || {
+            let idle = ThreadSchedulePolicy::Normal(NormalThreadSchedulePolicy::Idle);
+            let lowest = thread_priority::ThreadPriority::Min;
+            set_thread_priority_and_policy(thread_native_id(), lowest, idle).unwrap();
+            let barrier = Arc::new(std::sync::Barrier::new(COUNT));
+            let all = (0..COUNT).map(|_| {
+                let barrier = Arc::clone(&barrier);
+                pool.spawn_blocking(move || {
+                    barrier.wait();
+                    thread_schedule_policy().unwrap()
+                })
+            });
+            all.collect::<Vec<_>>()
+        });
+        for policy in overflow.join().unwrap() {
+            let policy = runtime.block_on(policy).unwrap();
+            assert_eq!(policy, ThreadSchedulePolicy::Normal(NormalThreadSchedulePolicy::Other));
+        }
     }
 }
