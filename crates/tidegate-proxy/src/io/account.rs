@@ -4,14 +4,14 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use super::limiter::{Limiter, Tenant};
+use super::limiter::{Limiter, Neighbours, Tenant};
 use super::meter;
 use crate::machine::Resource;
 
 /// Bytes after which a transfer under way is charged.
-const SETTLE_BYTES: u64 = 256 * 1024;
+const SETTLE_BYTES: u64 = Resource::NetworkBytes.part_max();
 /// Nanoseconds of work after which a task under way is charged.
-const SETTLE_NS: u64 = 2_000_000;
+const SETTLE_NS: u64 = Resource::EventTime.part_max();
 
 /// What the work of an account is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -44,11 +44,39 @@ pub(crate) struct Account {
 
 #[derive(Debug, Default)]
 struct Used {
+    /// Charged beforehand.
     estimated: Cell<u64>,
+    /// Used, and not charged yet.
     actual: Cell<u64>,
+    /// Charged since the last piece of work ended.
+    charged: Cell<u64>,
+    /// Pieces of work that were begun and have not ended: those that something was charged for beforehand.
+    pieces: Cell<u64>,
 }
 
 impl Used {
+    /// True if there is nothing to charge, and nothing to learn.
+    fn is_settled(&self) -> bool {
+        self.actual.get() == 0 && self.estimated.get() == 0 && self.pieces.get() == 0
+    }
+
+    /// Charges what is not charged yet; if a piece of work has ended, learns what it cost. What belongs to no piece, as the
+    /// end of a connection does, teaches nothing.
+    fn settle(&self, limiter: &mut Neighbours, tenant: Tenant, resource: Resource, ends: bool) {
+        let (estimated, actual) = (self.estimated.take(), self.actual.take());
+        if estimated != 0 || actual != 0 {
+            limiter.correct(tenant, resource, estimated, actual, meter::now());
+            self.charged.set(self.charged.get().saturating_add(actual));
+        }
+        if ends {
+            let (cost, pieces) = (self.charged.take(), self.pieces.get());
+            if pieces > 0 {
+                self.pieces.set(pieces - 1);
+                limiter.learn(tenant, resource, cost, meter::now());
+            }
+        }
+    }
+
     fn add(&self, amount: u64) -> u64 {
         self.actual.set(self.actual.get().saturating_add(amount));
         self.actual.get()
@@ -100,11 +128,22 @@ impl Account {
         self.work.set(work);
     }
 
-    /// `resource` was charged with `amount` beforehand.
+    /// `resource` was charged with `amount` beforehand, for a piece of work that begins now.
     pub(crate) fn estimated(&self, resource: Resource, amount: u64) {
-        if let Some(used) = self.used(resource) {
+        if let Some(used) = self.used(resource).filter(|_| amount > 0) {
             used.estimated.set(used.estimated.get().saturating_add(amount));
+            used.pieces.set(used.pieces.get() + 1);
         }
+    }
+
+    /// The handshake that was charged beforehand is not made.
+    pub(crate) fn forgo_handshake(&self) {
+        self.handshake.pieces.set(0);
+        let charged = self.handshake.estimated.take();
+        self.limiter.with(|limiter| {
+            limiter.give_back(self.tenant.get(), Resource::Handshakes, 1, meter::now());
+            limiter.give_back(self.tenant.get(), Resource::HandshakeTime, charged, meter::now());
+        });
     }
 
     /// So many bytes were read for the tenant.
@@ -122,14 +161,14 @@ impl Account {
     /// So many bytes moved between the proxy and an upstream.
     pub(crate) fn add_bytes(&self, bytes: u64) {
         if self.bytes.add(bytes) >= SETTLE_BYTES {
-            self.settle();
+            self.charge(false);
         }
     }
 
     /// So many bytes were read from or written to the disk.
     pub(crate) fn add_disk(&self, bytes: u64) {
         if self.disk.add(bytes) >= SETTLE_BYTES {
-            self.settle();
+            self.charge(false);
         }
     }
 
@@ -145,7 +184,7 @@ impl Account {
             Work::Serving => &self.event,
         };
         if used.add(ns) >= SETTLE_NS && self.work.get() == Work::Serving {
-            self.settle();
+            self.charge(false);
         }
     }
 
@@ -183,25 +222,30 @@ impl Account {
         self.held.take();
     }
 
-    /// Charges what is not charged yet, and gives back what was charged too much.
+    /// A piece of work has ended: charges what is not charged yet, gives back what was charged too much, and learns.
     pub(crate) fn settle(&self) {
-        let all = [
-            (Resource::NetworkBytes, &self.bytes),
-            (Resource::DiskBytes, &self.disk),
-            (Resource::EventTime, &self.event),
-            (Resource::HandshakeTime, &self.handshake),
-        ];
-        if all.iter().all(|(_, used)| used.actual.get() == 0 && used.estimated.get() == 0) {
+        self.charge(true);
+    }
+
+    fn charge(&self, ends: bool) {
+        let all = self.all();
+        if all.iter().all(|(_, used)| used.is_settled()) {
             return;
         }
         self.limiter.with(|limiter| {
             for (resource, used) in all {
-                let (estimated, actual) = (used.estimated.take(), used.actual.take());
-                if estimated != 0 || actual != 0 {
-                    limiter.settle(self.tenant.get(), resource, estimated, actual, meter::now());
-                }
+                used.settle(limiter, self.tenant.get(), resource, ends);
             }
         });
+    }
+
+    fn all(&self) -> [(Resource, &Used); 4] {
+        [
+            (Resource::NetworkBytes, &self.bytes),
+            (Resource::DiskBytes, &self.disk),
+            (Resource::EventTime, &self.event),
+            (Resource::HandshakeTime, &self.handshake),
+        ]
     }
 
     fn release(&self, held: Held) {

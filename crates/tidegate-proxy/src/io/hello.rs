@@ -259,7 +259,8 @@ fn hand_over(thread: &Thread, other: &mpsc::Sender<Handover>, mut fresh: Fresh) 
 fn give_back(thread: &Thread, fresh: &Fresh) {
     if fresh.origin.tls {
         thread.limiter.with(|limiter| {
-            limiter.settle(fresh.tenant, Resource::HandshakeTime, fresh.handshake_ns, 0, meter::now());
+            limiter.give_back(fresh.tenant, Resource::Handshakes, 1, meter::now());
+            limiter.give_back(fresh.tenant, Resource::HandshakeTime, fresh.handshake_ns, meter::now());
             limiter.release(fresh.tenant, Resource::Connections, 1, meter::now());
             limiter.release(fresh.tenant, Resource::Memory, serve::HELD_TLS, meter::now());
         });

@@ -47,7 +47,7 @@ pub(crate) fn begin(thread: &Rc<Thread>, fresh: Fresh) {
     let metered = Rc::clone(&account);
     spawn_local(Metered::new(metered, async move {
         if turn.is_some() && has_gone(&socket) {
-            return;
+            return account.forgo_handshake();
         }
         drop(turn);
         // A socket that the runtime does not take is closed: there is nobody to tell.

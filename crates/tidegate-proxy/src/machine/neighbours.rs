@@ -182,18 +182,39 @@ impl Neighbours {
         }
     }
 
-    /// Corrects a charge, `estimated` being what was charged for one piece of work and `actual` what it took. What was
-    /// never charged is charged with an estimate of 0.
+    /// Corrects a charge, `estimated` being what was charged for one whole piece of work and `actual` what it took, and
+    /// learns from it what such work costs.
     pub fn settle(&mut self, tenant: Tenant, resource: Resource, estimated: u64, actual: u64, now: Instant) {
+        self.correct(tenant, resource, estimated, actual, now);
+        self.learn(tenant, resource, actual, now);
+    }
+
+    /// Gives back what was charged for work that was not done. It says nothing about what such work costs.
+    pub fn give_back(&mut self, tenant: Tenant, resource: Resource, estimated: u64, now: Instant) {
+        self.correct(tenant, resource, estimated, 0, now);
+    }
+
+    /// Learns what one whole piece of work cost, whose parts were [corrected](Self::correct) as they came.
+    pub fn learn(&mut self, tenant: Tenant, resource: Resource, cost: u64, now: Instant) {
+        if self.config.mode == Mode::Off {
+            return;
+        }
+        let (slot, at) = (self.table.index(tenant), resource.index());
+        let cell = self.cell(slot, at, now);
+        self.resources[at].learn_cost(cell, cost);
+        let (mean, cost) = (self.costs[at], number::float(cost));
+        self.costs[at] = if mean > 0.0 { mean + LATEST * (cost - mean) } else { cost };
+    }
+
+    /// Corrects a charge for a part of a piece of work, of which `actual` was used. What was never charged is charged with
+    /// an estimate of 0.
+    pub fn correct(&mut self, tenant: Tenant, resource: Resource, estimated: u64, actual: u64, now: Instant) {
         if self.config.mode == Mode::Off {
             return;
         }
         let slot = self.table.index(tenant);
         let at = resource.index();
         let cell = self.cell(slot, at, now);
-        self.resources[at].learn_cost(cell, actual);
-        let (mean, cost) = (self.costs[at], number::float(actual));
-        self.costs[at] = if mean > 0.0 { mean + LATEST * (cost - mean) } else { cost };
         self.resources[at].settle(cell, estimated, actual, now);
         if resource == Resource::HandshakeTime {
             let time = Resource::EventTime.index();
@@ -209,7 +230,7 @@ impl Neighbours {
     /// Holds `amount` of a gauge for a tenant without asking; of a counter uses it.
     pub fn hold(&mut self, tenant: Tenant, resource: Resource, amount: u64, now: Instant) {
         if resource.kind() == Kind::Counter {
-            return self.settle(tenant, resource, 0, amount, now);
+            return self.correct(tenant, resource, 0, amount, now);
         }
         let slot = self.table.index(tenant);
         let cell = self.cell(slot, resource.index(), now);
@@ -226,14 +247,15 @@ impl Neighbours {
     }
 
     /// What a piece of work of this tenant is expected to use, in the resource's units: the mean of what was settled,
-    /// of all tenants if nothing of its own was.
+    /// of all tenants if nothing of its own was. Of work that is corrected in parts it is one part at most.
     #[must_use]
     pub fn expected_cost(&self, tenant: Tenant, resource: Resource) -> u64 {
         let at = resource.index();
         let cell = self.table.slot(self.table.index(tenant)).cells[at];
         let own = if cell == NONE { None } else { self.resources[at].cost(cell) };
         let all = || number::whole(self.costs[at].round());
-        own.unwrap_or_else(|| if self.costs[at] > 0.0 { all() } else { first_cost(resource) })
+        let whole = own.unwrap_or_else(|| if self.costs[at] > 0.0 { all() } else { first_cost(resource) });
+        whole.min(resource.part_max())
     }
 
     /// Of the last `span` nobody's work ran on the core for `idle`; neither that of this proxy nor of another program.
@@ -372,7 +394,7 @@ impl Neighbours {
     fn set_pieces(&mut self) {
         let mean = |resource: Resource| {
             let mean = self.costs[resource.index()];
-            if mean > 0.0 { number::whole(mean) } else { first_cost(resource) }
+            if mean > 0.0 { number::whole(mean).min(resource.part_max()) } else { first_cost(resource) }
         };
         // The dearest kind of work that draws on the core's time.
         let time = mean(Resource::HandshakeTime).max(mean(Resource::EventTime));

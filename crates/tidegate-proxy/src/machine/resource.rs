@@ -91,6 +91,16 @@ impl Resource {
         }
     }
 
+    /// Work that uses more of it than this is charged in parts, as it goes on; the rest is charged when it is done.
+    #[must_use]
+    pub const fn part_max(self) -> u64 {
+        match self {
+            Self::NetworkBytes | Self::DiskBytes => 256 * 1024,
+            Self::EventTime => 2_000_000,
+            _ => u64::MAX,
+        }
+    }
+
     /// True if it is time of a core: these share one capacity, the core's.
     #[must_use]
     pub const fn is_time(self) -> bool {

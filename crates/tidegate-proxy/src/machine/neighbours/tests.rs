@@ -130,6 +130,48 @@ fn handshakes_and_requests_share_the_core_and_its_capacity_is_learnt() {
 }
 
 #[test]
+fn what_was_not_done_teaches_nothing_and_is_given_back() {
+    let mut now = start();
+    let mut neighbours = Neighbours::new(with(Resource::Handshakes, C), now);
+    let [a, b] = ["a", "b"].map(|name| neighbours.tenant(name, now));
+    neighbours.settle(a, Resource::HandshakeTime, 0, 700_000, now);
+    for _ in 0..1_000 {
+        pass(&mut neighbours, &mut now, ms(1));
+        many(1, &mut neighbours, a, Resource::Handshakes, now);
+    }
+    let tokens = |neighbours: &mut Neighbours| {
+        let mut probe = neighbours.clone();
+        (0..10_000).take_while(|_| one(&mut probe, a, Resource::Handshakes, now).is_some()).count()
+    };
+    let before = tokens(&mut neighbours);
+    for _ in 0..200 {
+        let costs = [(Resource::Handshakes, 1), (Resource::HandshakeTime, 700_000)];
+        let Verdict::Admit { .. } = neighbours.try_take(a, Stage::Hello, &costs, now) else {
+            panic!("what was taken is given back each time")
+        };
+        neighbours.give_back(a, Resource::HandshakeTime, 700_000, now);
+        neighbours.give_back(a, Resource::Handshakes, 1, now);
+    }
+    assert_eq!(tokens(&mut neighbours), before);
+    for tenant in [a, b] {
+        assert_eq!(neighbours.expected_cost(tenant, Resource::HandshakeTime), 700_000);
+    }
+}
+
+#[test]
+fn work_charged_in_parts_is_learnt_whole_and_charged_one_part_beforehand() {
+    let now = start();
+    let mut neighbours = Neighbours::new(NeighboursConfig::default(), now);
+    let a = neighbours.tenant("a", now);
+    for _ in 0..5 {
+        neighbours.correct(a, Resource::EventTime, 0, 2_000_000, now);
+    }
+    neighbours.learn(a, Resource::EventTime, 10_000_000, now);
+    assert_eq!(neighbours.capacity(Resource::Requests), Some(100.0));
+    assert_eq!(neighbours.expected_cost(a, Resource::EventTime), 2_000_000);
+}
+
+#[test]
 fn who_comes_back_when_told_to_is_served() {
     let resource = Resource::Handshakes;
     for tenants in [1, 3, 20] {
