@@ -86,7 +86,8 @@ impl Overflow {
             if self.cells[id].owner == NONE {
                 continue;
             }
-            if self.cells[id].quiet >= self.terms.idle_ticks {
+            // Not one that has come back since the last tick: of a gauge it may hold something.
+            if self.cells[id].quiet >= self.terms.idle_ticks && self.cells[id].wanted == 0 {
                 closed.push(self.cells[id].owner);
                 self.close(id, now);
                 continue;

@@ -212,6 +212,26 @@ fn an_idle_tenant_gives_its_place_back_and_one_that_holds_something_does_not() {
 }
 
 #[test]
+fn who_comes_back_just_before_its_place_would_be_given_back_keeps_it() {
+    for kind in [Kind::Counter, Kind::Gauge] {
+        let mut world = World::new(kind);
+        let a = world.limiter.open(7, 3, world.now);
+        // Quiet for as long as it may be, the next tick being the one that would close it.
+        (0..i32::from(TERMS.idle_ticks)).for_each(|_| world.tick());
+        assert!(world.closed.is_empty());
+        assert!(world.take(a, 1).is_some());
+        world.tick();
+        assert!(world.closed.is_empty(), "{kind:?}");
+        if kind == Kind::Gauge {
+            world.limiter.release(a, 1);
+        }
+        assert_eq!(world.limiter.held, 0);
+        (0..=i32::from(TERMS.idle_ticks) + 1).for_each(|_| world.tick());
+        assert_eq!(world.closed, [7]);
+    }
+}
+
+#[test]
 fn who_was_noisy_stands_back_for_a_second() {
     let mut world = World::new(Kind::Counter);
     let a = world.limiter.open(1, 1, world.now);
