@@ -141,6 +141,7 @@ impl Neighbours {
     #[inline]
     pub fn try_take(&mut self, tenant: Tenant, stage: Stage, costs: &[(Resource, u64)], now: Instant) -> Verdict {
         if self.config.mode == Mode::Off {
+            self.hold_all(tenant, costs, now);
             return Verdict::Admit { lane: Lane::Share };
         }
         if now >= self.wake + LATE {
@@ -227,6 +228,13 @@ impl Neighbours {
         }
     }
 
+    /// Without limits too it is known what is held: it is given back when there may be some again.
+    fn hold_all(&mut self, tenant: Tenant, costs: &[(Resource, u64)], now: Instant) {
+        for &(resource, cost) in costs.iter().filter(|(resource, _)| resource.kind() == Kind::Gauge) {
+            self.hold(tenant, resource, cost, now);
+        }
+    }
+
     /// Holds `amount` of a gauge for a tenant without asking; of a counter uses it.
     pub fn hold(&mut self, tenant: Tenant, resource: Resource, amount: u64, now: Instant) {
         if resource.kind() == Kind::Counter {
@@ -239,10 +247,16 @@ impl Neighbours {
 
     /// Gives `amount` of a gauge back. More than the tenant holds is not given back.
     pub fn release(&mut self, tenant: Tenant, resource: Resource, amount: u64, now: Instant) {
-        let slot = self.table.index(tenant);
-        if resource.kind() == Kind::Gauge {
-            let cell = self.cell(slot, resource.index(), now);
-            self.resources[resource.index()].release(cell, amount);
+        if resource.kind() != Kind::Gauge {
+            return;
+        }
+        let (slot, at) = (self.table.index(tenant), resource.index());
+        let cell = self.cell(slot, at, now);
+        let is_left = self.resources[at].release(cell, amount);
+        // No tick does it then.
+        if is_left && self.config.mode == Mode::Off {
+            self.resources[at].close(cell as usize, now);
+            self.table.slot_mut(slot).cells[at] = NONE;
         }
     }
 

@@ -226,6 +226,34 @@ fn a_dry_run_refuses_nobody_and_counts() {
 }
 
 #[test]
+fn what_was_opened_without_limits_counts_when_there_are_some() {
+    let mut now = start();
+    let resource = Resource::Connections;
+    let limited = with(resource, C);
+    let off = NeighboursConfig { mode: Mode::Off, tenants_max: 2, ..limited.clone() };
+    let mut neighbours = Neighbours::new(off, now);
+    let held = |neighbours: &Neighbours| neighbours.resources[resource.index()].ledger_of_held();
+    // Tenants that come and go leave room for others though no tick passes.
+    for name in 0..100 {
+        let tenant = neighbours.tenant(&name.to_string(), now);
+        assert_ne!(tenant, Tenant::OTHER, "{name}");
+        assert!(one(&mut neighbours, tenant, resource, now).is_some());
+        neighbours.release(tenant, resource, 1, now);
+        assert_eq!(held(&neighbours), 0);
+    }
+    let a = neighbours.tenant("a", now);
+    many(100, &mut neighbours, a, resource, now);
+    neighbours.reconfigure(limited, now);
+    pass(&mut neighbours, &mut now, ms(500));
+    many(100, &mut neighbours, a, resource, now);
+    assert_eq!(held(&neighbours), 200);
+    (0..100).for_each(|_| neighbours.release(a, resource, 1, now));
+    assert_eq!(held(&neighbours), 100, "those of the second hundred are there still");
+    pass(&mut neighbours, &mut now, ms(500));
+    assert!((neighbours.snapshot(now).resources[resource.index()].used - 100.0).abs() < 5.0);
+}
+
+#[test]
 fn new_settings_keep_what_is_known() {
     let (mut now, resource) = (start(), Resource::Requests);
     let mut neighbours = Neighbours::new(with(resource, C), now);

@@ -63,8 +63,8 @@ impl Overflow {
         self.over = (self.over + beyond(cell.level, cell.share)).saturating_sub(before);
     }
 
-    /// Gives `units` back; more than is held is not given back.
-    pub(crate) fn release(&mut self, id: u32, units: u64) {
+    /// Gives `units` back; more than is held is not given back. True if nothing is held any more.
+    pub(crate) fn release(&mut self, id: u32, units: u64) -> bool {
         let cell = &mut self.cells[id as usize];
         let units = units.min(cell.level.unsigned_abs());
         let before = beyond(cell.level, cell.share);
@@ -72,6 +72,7 @@ impl Overflow {
         self.held -= units;
         self.released = self.released.saturating_add(units);
         self.over = (self.over + beyond(cell.level, cell.share)).saturating_sub(before);
+        cell.level == 0
     }
 
     /// Puts another share in force.

@@ -230,7 +230,8 @@ impl Overflow {
         }
     }
 
-    fn close(&mut self, id: usize, now: Instant) {
+    /// Forgets the tenant, which holds nothing.
+    pub(crate) fn close(&mut self, id: usize, now: Instant) {
         let cell = &mut self.cells[id];
         self.weights -= u64::from(cell.weight);
         self.shares -= cell.share;
@@ -260,6 +261,14 @@ impl Overflow {
         self.pool.income = 0;
         self.release_rate += 0.5 * (float(self.released) / seconds - self.release_rate);
         self.released = 0;
+    }
+
+    /// Of a gauge: what is held.
+    #[cfg(test)]
+    pub(crate) fn ledger_of_held(&self) -> u64 {
+        let held: i64 = self.cells.iter().filter(|cell| cell.owner != NONE).map(|cell| cell.level).sum();
+        assert_eq!(signed(self.held), held, "the sum is that of the tenants");
+        self.held
     }
 
     /// The sum of the shares, counted anew, and Tg: in grains.
