@@ -23,6 +23,8 @@ const FLOOD_PER_S: f64 = 30_000.0;
 /// A request of A beyond so many times its p99 alone was harmed.
 const HARM: f64 = 2.0;
 const BIN_MS: u64 = 50;
+/// A spike's effect is over when nothing was harmed for so long: some 25 requests of either tenant.
+const CLEAR_MS: f64 = 250.0;
 
 /// Every proxy, as it comes and with limits set by hand; Tidegate has nothing to set.
 const VARIANTS: [(Proxy, Limiting); 8] = [
@@ -77,9 +79,9 @@ struct Shown {
     /// B's answers in a second, and as a share of what A leaves of the core.
     noisy_per_s: f64,
     noisy_share: f64,
-    /// From the spike's beginning to the last request of A that it harmed in its first second.
+    /// From the spike's beginning to the last request of A that it harmed.
     mute_ms: f64,
-    /// From the spike's end to the last request of B that was refused or slow.
+    /// From the spike's end to the last request of B that was refused or slow because of it.
     give_back_ms: f64,
 }
 
@@ -140,22 +142,21 @@ fn capacity(bench: &Bench, setting: &Setting) -> Result<f64> {
     Phase::of(&report, 0, 0)?.answered_per_s()
 }
 
-/// From the records of A.
+/// From the records of A, in milliseconds since the spike began: the last harm before [`CLEAR_MS`] without any.
 fn mute_ms(report: &Value, spike_ms: u64, harm_us: f64) -> f64 {
     let records = report.pointer("/sources/0/records").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
     #[expect(clippy::cast_precision_loss, reason = "milliseconds of a run of minutes")]
     let from_ms = spike_ms as f64;
-    records
-        .iter()
-        .filter_map(|record| {
-            let since_ms = record[0].as_f64()? / 1e3 - from_ms;
-            let is_harmed = record[1].as_f64()? > harm_us || record[2] != "answered";
-            ((0.0..1_000.0).contains(&since_ms) && is_harmed).then_some(since_ms)
-        })
-        .fold(0.0, f64::max)
+    let harms = records.iter().filter_map(|record| {
+        let is_harmed = record[1].as_f64()? > harm_us || record[2] != "answered";
+        is_harmed.then_some(record[0].as_f64()? / 1e3 - from_ms)
+    });
+    let mut harms: Vec<f64> = harms.filter(|since_ms| *since_ms >= 0.0).collect();
+    harms.sort_by(f64::total_cmp);
+    last_before_clear(harms)
 }
 
-/// From the bins of B.
+/// From the bins of B, in milliseconds since the spike's end: the same.
 fn give_back_ms(report: &Value, end_ms: u64, harm_us: f64) -> f64 {
     let bins = report.pointer("/sources/1/bins").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
     let first = usize::try_from(end_ms / BIN_MS).unwrap_or(usize::MAX);
@@ -165,10 +166,22 @@ fn give_back_ms(report: &Value, end_ms: u64, harm_us: f64) -> f64 {
             || bin["answered"] != bin["offered"]
             || bin["us_max"].as_f64().unwrap_or(0.0) > harm_us
     };
-    let last = bins.iter().rposition(is_harmed).map_or(0, |bin| bin + 1);
     #[expect(clippy::cast_precision_loss, reason = "milliseconds of a run of minutes")]
-    let ms = (last as u64 * BIN_MS) as f64;
-    ms
+    let ends_ms = (1_u64..).map(|bin| (bin * BIN_MS) as f64);
+    last_before_clear(bins.iter().zip(ends_ms).filter(|(bin, _)| is_harmed(bin)).map(|(_, end_ms)| end_ms))
+}
+
+/// Of instants in their order the last that is followed by none for [`CLEAR_MS`]: later ones have other causes. One in a
+/// hundred requests is slower than the p99 alone in quiet times, too.
+fn last_before_clear(instants_ms: impl IntoIterator<Item = f64>) -> f64 {
+    let mut last = 0.0;
+    for at in instants_ms {
+        if at - last > CLEAR_MS {
+            break;
+        }
+        last = at;
+    }
+    last
 }
 
 fn bars(runs: &[Shown]) -> Vec<Figure> {
@@ -394,13 +407,13 @@ mod tests {
     #[test]
     fn harm_is_found_in_records_and_bins() {
         let report = json!({ "sources": [
-            { "records": [[4_900_000, 9_000, "answered"], [5_010_000, 9_000, "answered"], [5_300_000, 10, "reset"],
-                [5_900_000, 900, "answered"], [6_500_000, 9_000, "answered"]] },
+            { "records": [[4_900_000, 9_000, "answered"], [5_010_000, 9_000, "answered"], [5_250_000, 10, "reset"],
+                [5_400_000, 900, "answered"], [5_600_000, 9_000, "answered"]] },
             { "bins": [{ "offered": 1, "answered": 0, "refused": 1, "us_max": 0 },
                 { "offered": 2, "answered": 2, "refused": 0, "us_max": 5_000 },
                 { "offered": 2, "answered": 2, "refused": 0, "us_max": 50 }] },
         ] });
-        assert!((mute_ms(&report, 5_000, 1_000.0) - 300.0).abs() < 1e-9);
+        assert!((mute_ms(&report, 5_000, 1_000.0) - 250.0).abs() < 1e-9, "what comes 350 ms later is not its harm");
         assert!((give_back_ms(&report, 0, 1_000.0) - 100.0).abs() < 1e-9);
         assert!(give_back_ms(&report, 100, 1_000.0).abs() < 1e-9);
     }

@@ -163,7 +163,7 @@ impl Neighbours {
                     return self.refuse(slot, at, stage, (wanted, asked), now);
                 }
             }
-            if is_muting(at) && (pays[at] == Pay::Pool || self.resources[at].is_noisy(cell)) {
+            if is_muting(at) && (pays[at].is_beyond_share() || self.resources[at].is_noisy(cell)) {
                 lane = Lane::Overflow;
             }
         }

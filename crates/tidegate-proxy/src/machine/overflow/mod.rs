@@ -89,6 +89,14 @@ pub(crate) enum Pay {
     Pool,
 }
 
+impl Pay {
+    /// What the tenant's trend has not earned yet. Guaranteed or not, it came at once, and those who are where they
+    /// always were go before it; by the next tick the share has followed.
+    pub(crate) fn is_beyond_share(self) -> bool {
+        matches!(self, Self::Guaranteed | Self::Pool)
+    }
+}
+
 /// The answer to a question.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Answer {
