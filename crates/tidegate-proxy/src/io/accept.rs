@@ -19,7 +19,7 @@ use super::thread::{Thread, Total};
 /// Connections that are taken before other tasks get their turn. A refused one takes some ten microseconds, so that is a
 /// millisecond; with fewer, a flood that is refused would wait behind the handshakes of those that are not, and everybody
 /// behind the flood.
-const BATCH: usize = 128;
+const BATCH: usize = 16;
 /// Connections that the kernel keeps until they are taken.
 const BACKLOG: i32 = 4096;
 /// How long a thread without a file descriptor waits before it tries again.
