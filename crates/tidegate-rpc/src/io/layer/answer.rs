@@ -75,7 +75,10 @@ pub(super) fn refusal<B>(
             headers.insert(GRPC_MESSAGE, HeaderValue::from_static(word));
             if let Some(pushback) = pushback {
                 let ms = u64::try_from(pushback.as_millis()).unwrap_or(u64::MAX);
-                headers.insert(GRPC_PUSHBACK, HeaderValue::from(ms));
+                let mut value = HeaderValue::from(ms);
+                // No secret, but hardly ever the same twice: it shall not push others out of HTTP/2's table.
+                value.set_sensitive(true);
+                headers.insert(GRPC_PUSHBACK, value);
             }
         }
         Dialect::Http => {
