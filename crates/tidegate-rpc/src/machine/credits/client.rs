@@ -11,7 +11,10 @@ use crate::machine::{Ask, CallId, Client, Grant, Reply, Request, ShedReason, Ste
 /// told to be over.
 const UNANSWERED: u32 = 16;
 
-/// A client of [`CreditServer`](super::CreditServer). 56 bytes; it has no timer and no queue, so nothing waits in it.
+/// Calls that a client makes before the first answer: a rush of more would only keep that answer from being read.
+const UNHEARD: u32 = 256;
+
+/// A client of [`CreditServer`](super::CreditServer). 48 bytes; it has no timer and no queue, so nothing waits in it.
 #[derive(Clone, Debug)]
 pub struct CreditClient {
     /// Until when the window holds, and until when the level does.
@@ -25,10 +28,12 @@ pub struct CreditClient {
     /// The shortest round trip seen, in nanoseconds; 0 if none.
     round_trip_ns: u32,
     tenant: Tenant,
+    /// Whether anything was ever answered.
+    heard: bool,
 }
 
 impl CreditClient {
-    /// A client that has heard nothing yet and therefore sends what it is asked to.
+    /// A client that has heard nothing yet and therefore sends what it is asked to, up to 256 calls.
     pub fn new(tenant: Tenant, rng: &mut Rng) -> Self {
         // Clients that began at the same point would send their first calls at the same time.
         let carry = u32::try_from(rng.below(1 << 16)).expect("16 bits");
@@ -41,6 +46,7 @@ impl CreditClient {
             carry,
             round_trip_ns: 0,
             tenant,
+            heard: false,
         }
     }
 
@@ -82,6 +88,9 @@ impl Client for CreditClient {
         if budget == Some(Duration::ZERO) {
             return Step::Fail(ShedReason::Deadline);
         }
+        if !self.heard && self.in_flight >= UNHEARD {
+            return Step::Fail(ShedReason::NoCredit);
+        }
         let credited = self.credits(now) > 0;
         if !credited && !self.level(now).passes(request.priority, &mut self.carry) {
             return Step::Fail(ShedReason::NoCredit);
@@ -101,6 +110,7 @@ impl Client for CreditClient {
 
     fn on_reply(&mut self, reply: &Reply, now: Instant) {
         self.in_flight = self.in_flight.saturating_sub(1);
+        self.heard = true;
         let sample =
             u32::try_from(reply.response_time.saturating_sub(reply.server_time).as_nanos()).unwrap_or(u32::MAX);
         let shortest = self.round_trip_ns;
@@ -163,6 +173,16 @@ mod tests {
         tell(&mut client, 5, 3 * LEASE, at(100));
         assert_eq!((client.credits(at(100)), sends(&mut client, 8, at(100))), (0, 2));
         assert_eq!(sends(&mut client, 8, at(110)), 8, "its lease is over");
+    }
+
+    #[test]
+    fn a_client_that_was_never_answered_makes_so_many_calls_and_no_more() {
+        let mut client = CreditClient::new(Tenant(0), &mut Rng::new(1));
+        assert_eq!(sends(&mut client, 1_000, at(0)), UNHEARD);
+        let (response_time, server_time) = (LEASE, Duration::ZERO);
+        let answer = Reply { id: CallId(0), outcome: Outcome::Served, grant: None, response_time, server_time };
+        client.on_reply(&answer, at(10));
+        assert_eq!(sends(&mut client, 1_000, at(10)), 1_000, "a server without the scheme answers too");
     }
 
     #[test]
