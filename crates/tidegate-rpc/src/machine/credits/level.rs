@@ -53,6 +53,13 @@ impl Level {
         f64::from(self.parts(priority)) / f64::from(WHOLE)
     }
 
+    /// The same priorities, with `factor` times the chance of the marginal one.
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "at most one whole chance")]
+    pub(super) fn times(self, factor: f64) -> Self {
+        let chance = f64::from(self.0 % WHOLE) * factor;
+        Self(self.0 - self.0 % WHOLE + chance.clamp(0.0, f64::from(WHOLE)) as u32)
+    }
+
     /// Whether a call goes, if `carry` holds what earlier chances left over: with a chance of a third, each third one.
     ///
     /// Fewer surprises than a draw for each: over any stretch the number sent is within one of its mean.
@@ -78,6 +85,14 @@ mod tests {
         assert_eq!(level.parts(Priority(101)), PROBE);
         assert_eq!(Level::OPEN.parts(Priority(255)), WHOLE);
         assert_eq!(Level::from_wire(u32::MAX), Level::OPEN);
+    }
+
+    #[test]
+    fn a_factor_moves_the_chance_and_never_the_priority() {
+        let level = Level::at(Priority(7), 0.5);
+        assert_eq!(level.times(0.5), Level::at(Priority(7), 0.25));
+        assert_eq!((level.times(3.0), level.times(0.0)), (Level::at(Priority(7), 1.0), Level::at(Priority(7), 0.0)));
+        assert_eq!(Level::OPEN.times(1.5), Level::OPEN);
     }
 
     #[test]

@@ -28,6 +28,9 @@ const CREDITED: f64 = 0.5;
 const BLIND: u32 = 4;
 /// By how much calls of the marginal priority or tenant wait less than the others at most, as a share of the wait.
 const STEP_BACK: f64 = 0.5;
+/// By how much more the chance is at an empty queue than at a full one, for clients that come back before it changes.
+/// Twice as much overshoots.
+const STEER: f64 = 1.0;
 /// Calls over which the number of running calls is averaged.
 const PARALLEL: f64 = 256.0;
 /// What a tick leaves of the counts of what happened: eight thousand calls count.
@@ -326,6 +329,10 @@ impl CreditServer {
         // Calls that are not let through are not heard: a lower chance means longer gaps.
         let chance = level.chance(priority);
         let gap = gap_at.map(|gap| gap / chance);
+        let level = match gap {
+            Some(gap) if self.demand.throttled() => self.steer(level, gap),
+            _ => level,
+        };
         // One that is so fast that it always has something in the server may go on having as much there.
         let is_fast = self.demand.throttled() && gap.is_some_and(|gap| gap < self.service.objective());
         let wanted = if is_fast && !capped { in_server } else { 0 };
@@ -345,6 +352,14 @@ impl CreditServer {
             session.lease_until = now + lease;
         }
         Grant { window: window.into(), level: level.to_wire(), lease }
+    }
+
+    /// The level for one that comes back in `gap`: lower while the queue is longer than half of what it may be, higher
+    /// while it is shorter. The less so the later it comes, for the queue will be another one then.
+    fn steer(&self, level: Level, gap: f64) -> Level {
+        let reach = (self.admitted_wait / gap).min(1.0);
+        let fill = (self.service.predict(self.waiting) / self.admitted_wait).min(1.0);
+        level.times(1.0 + STEER * reach * (0.5 - fill))
     }
 
     /// The time between two calls of a session, if all were alike.
