@@ -6,6 +6,9 @@ use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::time::Duration;
 
+use nix::libc;
+use nix::sys::socket::SetSockOpt as _;
+use nix::sys::socket::sockopt::SetUsize;
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, acceptfrom_with};
 use socket2::{Domain, Protocol, Socket, Type};
@@ -17,9 +20,10 @@ use super::meter;
 use super::thread::{Thread, Total};
 
 /// Connections that are taken before other tasks get their turn. A refused one takes some ten microseconds, so that is a
-/// millisecond; with fewer, a flood that is refused would wait behind the handshakes of those that are not, and everybody
-/// behind the flood.
+/// fraction of a millisecond for which those under way wait at each of their steps.
 const BATCH: usize = 16;
+/// Seconds for which the kernel keeps a connection to itself until its client has said something.
+const SILENCE_S: usize = 1;
 /// Connections that the kernel keeps until they are taken.
 const BACKLOG: i32 = 4096;
 /// How long a thread without a file descriptor waits before it tries again.
@@ -36,8 +40,19 @@ pub(crate) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     socket.set_reuse_port(true)?;
     socket.bind(&address.into())?;
     socket.listen(BACKLOG)?;
+    // Clients speak first in all that is spoken here. Taken earlier, a connection would wake the thread twice, and the first
+    // time nobody knows whose it is. Where it cannot be had, that is how it is.
+    if let Err(error) = DeferAccept.set(&socket, &SILENCE_S) {
+        tracing::debug!(%error, %address, "connections are taken before their clients have said anything");
+    }
     Ok(socket.into())
 }
+
+/// TCP_DEFER_ACCEPT of tcp(7), in seconds.
+#[derive(Clone, Copy, Debug)]
+struct DeferAccept;
+
+nix::setsockopt_impl!(DeferAccept, libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT, usize, SetUsize);
 
 /// Takes connections until the thread drains.
 pub(crate) async fn accept(thread: Rc<Thread>, listener: TcpListener, index: usize) -> io::Result<()> {
@@ -69,11 +84,11 @@ pub(crate) async fn accept(thread: Rc<Thread>, listener: TcpListener, index: usi
                         thread.count(Total::OutOfFiles);
                         continue;
                     }
-                    hello::meet(
-                        &thread,
-                        Accepted { socket, place: Place { peer, local, listener: index } },
-                        &mut scratch,
-                    );
+                    let accepted = Accepted { socket, place: Place { peer, local, listener: index } };
+                    if hello::meet(&thread, accepted, &mut scratch) {
+                        // A handshake is the longest task there is: one for each look at who else is there.
+                        break;
+                    }
                 }
                 Err(Errno::AGAIN) => {
                     ready.clear_ready();

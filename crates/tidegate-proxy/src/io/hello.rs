@@ -64,21 +64,23 @@ struct Known {
 }
 
 /// Looks at what came with the connection, and goes on with it, refuses it, or waits for more. `scratch` is for reading.
-pub(crate) fn meet(thread: &Rc<Thread>, accepted: Accepted, scratch: &mut [u8]) {
+/// True if a handshake begins on this thread.
+pub(crate) fn meet(thread: &Rc<Thread>, accepted: Accepted, scratch: &mut [u8]) -> bool {
     let read = match rustix::net::recv(accepted.socket.as_fd(), &mut *scratch, RecvFlags::DONTWAIT) {
-        Ok((0, _)) => return,
+        Ok((0, _)) => return false,
         Ok((read, _)) => read,
         Err(rustix::io::Errno::AGAIN) => 0,
-        Err(_) => return,
+        Err(_) => return false,
     };
     let bytes = &scratch[..read];
     match look(thread, accepted.place, bytes) {
         Look::Bad => thread.count(Total::Malformed),
         Look::Known(known) if gate_of(thread, &known.origin).is_none() => {
-            decide(thread, accepted.socket, known, bytes, None);
+            return decide(thread, accepted.socket, known, bytes, None);
         }
         _ => wait(thread, accepted, bytes.to_vec()),
     }
+    false
 }
 
 /// The gate before connections like this one, if there is one. Without TLS there is no name to have a rule for.
@@ -191,8 +193,8 @@ fn look(thread: &Thread, place: Place, bytes: &[u8]) -> Look {
     Look::Known(Known { origin, header })
 }
 
-/// Asks whether the connection may go on, and sends it on its way.
-fn decide(thread: &Rc<Thread>, socket: OwnedFd, known: Known, bytes: &[u8], pass: Option<Pass>) {
+/// Asks whether the connection may go on, and sends it on its way. True if a handshake begins on this thread.
+fn decide(thread: &Rc<Thread>, socket: OwnedFd, known: Known, bytes: &[u8], pass: Option<Pass>) -> bool {
     let Known { origin, header } = known;
     let early = &bytes[header..];
     let now = meter::now();
@@ -223,13 +225,23 @@ fn decide(thread: &Rc<Thread>, socket: OwnedFd, known: Known, bytes: &[u8], pass
         (fresh.tenant, fresh.handshake_ns) = (tenant, handshake_ns);
         match verdict {
             Verdict::Admit { lane: admitted } => lane = admitted,
-            Verdict::Refuse(refusal) => return refuse(thread, &fresh, &name, &refusal),
+            Verdict::Refuse(refusal) => {
+                refuse(thread, &fresh, &name, &refusal);
+                return false;
+            }
         }
     }
     fresh.early = early.to_vec();
     match &thread.other {
-        Some(other) if lane != thread.lane => hand_over(thread, other, fresh),
-        _ => serve::begin(thread, fresh),
+        Some(other) if lane != thread.lane => {
+            hand_over(thread, other, fresh);
+            false
+        }
+        _ => {
+            let handshake = fresh.origin.tls;
+            serve::begin(thread, fresh);
+            handshake
+        }
     }
 }
 
