@@ -48,7 +48,7 @@ pub(crate) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     Ok(socket.into())
 }
 
-/// TCP_DEFER_ACCEPT of tcp(7), in seconds.
+/// `TCP_DEFER_ACCEPT` of tcp(7), in seconds.
 #[derive(Clone, Copy, Debug)]
 struct DeferAccept;
 
