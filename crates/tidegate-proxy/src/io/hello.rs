@@ -214,13 +214,7 @@ fn decide(thread: &Rc<Thread>, socket: OwnedFd, known: Known, bytes: &[u8], pass
         let (tenant, handshake_ns, verdict) = thread.limiter.with(|limiter| {
             let tenant = limiter.tenant(&name, now);
             let expected = limiter.expected_cost(tenant, Resource::HandshakeTime);
-            let costs = [
-                (Resource::Handshakes, 1),
-                (Resource::HandshakeTime, expected),
-                (Resource::Connections, 1),
-                (Resource::Memory, serve::HELD_TLS),
-            ];
-            (tenant, expected, limiter.try_take(tenant, Stage::Hello, &costs, now))
+            (tenant, expected, limiter.try_take(tenant, Stage::Hello, &costs(expected), now))
         });
         (fresh.tenant, fresh.handshake_ns) = (tenant, handshake_ns);
         match verdict {
@@ -261,22 +255,23 @@ fn hand_over(thread: &Thread, other: &mpsc::Sender<Handover>, mut fresh: Fresh) 
             }
         }
     };
-    give_back(thread, &fresh);
     let (resource, cause) = (Resource::HandshakeTime, Cause::OverShare);
+    if fresh.origin.tls {
+        let costs = costs(fresh.handshake_ns);
+        thread.limiter.with(|limiter| limiter.turn_away(fresh.tenant, Stage::Hello, resource, &costs, meter::now()));
+    }
     let name = fresh.origin.sni.as_deref().unwrap_or("-").to_owned();
     refuse(thread, &fresh, &name, &Refusal { resource, cause, retry_after, share: 0, limit: 0 });
 }
 
-/// The charge was for nothing.
-fn give_back(thread: &Thread, fresh: &Fresh) {
-    if fresh.origin.tls {
-        thread.limiter.with(|limiter| {
-            limiter.give_back(fresh.tenant, Resource::Handshakes, 1, meter::now());
-            limiter.give_back(fresh.tenant, Resource::HandshakeTime, fresh.handshake_ns, meter::now());
-            limiter.release(fresh.tenant, Resource::Connections, 1, meter::now());
-            limiter.release(fresh.tenant, Resource::Memory, serve::HELD_TLS, meter::now());
-        });
-    }
+/// What is asked for a handshake that is expected to take `ns`.
+fn costs(ns: u64) -> [(Resource, u64); 4] {
+    [
+        (Resource::Handshakes, 1),
+        (Resource::HandshakeTime, ns),
+        (Resource::Connections, 1),
+        (Resource::Memory, serve::HELD_TLS),
+    ]
 }
 
 fn refuse(thread: &Thread, fresh: &Fresh, name: &str, refusal: &Refusal) {

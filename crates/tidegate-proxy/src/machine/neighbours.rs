@@ -195,6 +195,32 @@ impl Neighbours {
         self.correct(tenant, resource, estimated, 0, now);
     }
 
+    /// Takes an admission back for which there was no room after all: `costs` are given back, and a refusal for want of
+    /// `resource` is counted.
+    pub fn turn_away(
+        &mut self,
+        tenant: Tenant,
+        stage: Stage,
+        resource: Resource,
+        costs: &[(Resource, u64)],
+        now: Instant,
+    ) {
+        for &(resource, amount) in costs {
+            match resource.kind() {
+                Kind::Counter => self.give_back(tenant, resource, amount, now),
+                Kind::Gauge => self.release(tenant, resource, amount, now),
+            }
+        }
+        if self.config.mode == Mode::Off {
+            return;
+        }
+        let slot = self.table.index(tenant);
+        let cell = self.cell(slot, resource.index(), now);
+        self.resources[resource.index()].count_refused(cell, true);
+        let refused = &mut self.table.slot_mut(slot).refused[stage.index()];
+        *refused = refused.saturating_add(1);
+    }
+
     /// Learns what one whole piece of work cost, whose parts were [corrected](Self::correct) as they came.
     pub fn learn(&mut self, tenant: Tenant, resource: Resource, cost: u64, now: Instant) {
         if self.config.mode == Mode::Off {

@@ -149,10 +149,11 @@ fn what_was_not_done_teaches_nothing_and_is_given_back() {
         let Verdict::Admit { .. } = neighbours.try_take(a, Stage::Hello, &costs, now) else {
             panic!("what was taken is given back each time")
         };
-        neighbours.give_back(a, Resource::HandshakeTime, 700_000, now);
-        neighbours.give_back(a, Resource::Handshakes, 1, now);
+        neighbours.turn_away(a, Stage::Hello, Resource::HandshakeTime, &costs, now);
     }
     assert_eq!(tokens(&mut neighbours), before);
+    let shown = neighbours.snapshot(now);
+    assert_eq!(shown.tenants.iter().find(|tenant| tenant.name == "a").unwrap().refused.hello, 200);
     for tenant in [a, b] {
         assert_eq!(neighbours.expected_cost(tenant, Resource::HandshakeTime), 700_000);
     }

@@ -84,6 +84,12 @@ impl Overflow {
             Kind::Counter => self.promise(id, cost, now, due),
             Kind::Gauge => self.until_given_back(cost),
         };
+        self.count_refused(id, over_share);
+        Shortage { over_share, retry_after }
+    }
+
+    /// Counts a refusal since the start.
+    pub(crate) fn count_refused(&mut self, id: u32, over_share: bool) {
         let cell = &mut self.cells[id as usize];
         if over_share {
             cell.refused_share = cell.refused_share.saturating_add(1);
@@ -92,7 +98,6 @@ impl Overflow {
             cell.refused_full = cell.refused_full.saturating_add(1);
             self.refused_full += 1;
         }
-        Shortage { over_share, retry_after }
     }
 
     fn promise(&mut self, id: u32, cost: u64, now: Instant, due: Instant) -> Duration {
