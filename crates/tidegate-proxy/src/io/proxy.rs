@@ -314,9 +314,9 @@ impl Side {
             // Whoever started this thread waits for the answer.
             let _ = tell.send(Ok(runtime.handle().clone()));
             runtime.block_on(async move {
+                let mut checks = Checks::new(verdicts, clock::now().as_nanos());
                 loop {
-                    let all = upstream::Settings::of(&settings.config, Part { index: 0, of: 1 });
-                    let _checks = Checks::start(&all, &verdicts, clock::now().as_nanos());
+                    checks.set(&upstream::Settings::of(&settings.config, Part { index: 0, of: 1 }));
                     match changes.recv().await {
                         Some(newer) => settings = newer,
                         None => return,

@@ -13,12 +13,12 @@ use tidegate_core::Rng;
 use tidegate_runtime::clock;
 use tokio::net::TcpStream;
 use tokio::sync::watch;
-use tokio::task::JoinSet;
+use tokio::task::{AbortHandle, JoinSet};
 
 use super::Settings;
 use super::endpoint::{Endpoint, check_header};
 use super::http2::Local;
-use crate::config::{Server, UpstreamProtocol};
+use crate::config::{ProxyProtocolOut, Server, UpstreamProtocol};
 use crate::machine::upstream::{ActiveConfig, ActiveHealth};
 
 /// What checks found, for every server that was checked at least once.
@@ -44,79 +44,107 @@ impl Verdicts {
 /// The checks of all servers. Runs on one thread; dropping it ends them.
 #[derive(Debug)]
 pub(crate) struct Checks {
+    verdicts: Arc<watch::Sender<Verdicts>>,
+    rng: Rng,
+    /// Of every server that is checked.
+    pub(super) running: Vec<(Check, AbortHandle)>,
     /// Ended when it is dropped.
-    _tasks: JoinSet<()>,
+    tasks: JoinSet<()>,
 }
 
 impl Checks {
-    /// Begins to ask the servers of every upstream that wants it. Needs a runtime that takes local tasks.
+    /// Asks nobody yet.
+    pub(crate) fn new(verdicts: Arc<watch::Sender<Verdicts>>, seed: u64) -> Self {
+        Self { verdicts, rng: Rng::new(seed), running: Vec::new(), tasks: JoinSet::new() }
+    }
+
+    /// From now on asks the servers of every upstream that wants it. Needs a runtime that takes local tasks.
     ///
-    /// `verdicts` may hold what earlier checks found; those of servers that are no longer checked are dropped.
-    pub(crate) fn start(settings: &[Settings], verdicts: &Arc<watch::Sender<Verdicts>>, seed: u64) -> Self {
-        let checked = |(upstream, server): &(String, Server)| {
-            settings.iter().any(|settings| {
-                settings.health.is_some() && settings.name == *upstream && settings.servers.contains(server)
-            })
-        };
-        verdicts.send_if_modified(|verdicts| {
+    /// A check whose settings did not change goes on undisturbed. One that did begins with what is known of its server, so
+    /// that a reload alone takes nobody down. Verdicts on servers that are no longer checked are dropped.
+    pub(crate) fn set(&mut self, settings: &[Settings]) {
+        let wanted: Vec<_> = settings.iter().flat_map(Check::all_of).collect();
+        self.running.retain(|(check, task)| {
+            let stays = wanted.contains(check);
+            if !stays {
+                task.abort();
+            }
+            stays
+        });
+        self.verdicts.send_if_modified(|verdicts| {
+            let checked =
+                |(upstream, server): &(String, Server)| wanted.iter().any(|check| check.asks(upstream, server));
             if verdicts.0.keys().all(checked) {
                 return false;
             }
             Arc::make_mut(&mut verdicts.0).retain(|of, _| checked(of));
             true
         });
-        let mut tasks = JoinSet::new();
-        let mut rng = Rng::new(seed);
-        for settings in settings {
-            let Some(config) = &settings.health else { continue };
-            for server in &settings.servers {
-                let check = Check {
-                    upstream: settings.name.clone(),
-                    endpoint: Endpoint::new(server.clone()),
-                    config: config.clone(),
-                    settings: settings.clone(),
-                    verdicts: Arc::clone(verdicts),
-                };
-                tasks.spawn_local(check.run(rng.split()));
+        for check in wanted {
+            if self.running.iter().any(|(running, _)| *running == check) {
+                continue;
             }
+            let task = check.clone().run(Arc::clone(&self.verdicts), self.rng.split());
+            self.running.push((check, self.tasks.spawn_local(task)));
         }
-        Self { _tasks: tasks }
+        // What was ended leaves nothing behind.
+        while self.tasks.try_join_next().is_some() {}
     }
 }
 
-struct Check {
+/// How one server is asked.
+#[derive(Clone, PartialEq, Debug)]
+pub(super) struct Check {
     upstream: String,
-    endpoint: Endpoint,
+    server: Server,
     config: ActiveConfig,
-    settings: Settings,
-    verdicts: Arc<watch::Sender<Verdicts>>,
+    protocol: UpstreamProtocol,
+    announce: ProxyProtocolOut,
 }
 
 impl Check {
-    async fn run(self, mut rng: Rng) {
-        let mut health = ActiveHealth::new(clock::now());
+    fn all_of(settings: &Settings) -> impl Iterator<Item = Self> {
+        settings.health.iter().flat_map(|config| {
+            settings.servers.iter().map(|server| Self {
+                upstream: settings.name.clone(),
+                server: server.clone(),
+                config: config.clone(),
+                protocol: settings.protocol,
+                announce: settings.announce,
+            })
+        })
+    }
+
+    fn asks(&self, upstream: &str, server: &Server) -> bool {
+        self.upstream == upstream && self.server == *server
+    }
+
+    async fn run(self, verdicts: Arc<watch::Sender<Verdicts>>, mut rng: Rng) {
+        let known = verdicts.borrow().of(&self.upstream, &self.server);
+        let now = clock::now();
+        let mut health = known.map_or_else(|| ActiveHealth::new(now), |up| ActiveHealth::known(up, now));
+        let endpoint = Endpoint::new(self.server.clone());
         loop {
             tokio::time::sleep(health.next_timeout() - clock::now()).await;
             health.on_check(&self.config, &mut rng, clock::now());
-            let answer = tokio::time::timeout(self.config.timeout, self.ask()).await;
+            let answer = tokio::time::timeout(self.config.timeout, self.ask(&endpoint)).await;
             let well = matches!(answer, Ok(Ok(())));
             let change = health.on_result(well, &self.config);
-            let server = self.endpoint.server();
             if let Some(change) = change {
-                tracing::info!(upstream = self.upstream, %server, ?change, "a server changed its health");
+                tracing::info!(upstream = self.upstream, server = %self.server, ?change, "a server changed its health");
             }
-            self.verdicts.send_if_modified(|verdicts| verdicts.note(&self.upstream, server, health.is_up()));
+            verdicts.send_if_modified(|verdicts| verdicts.note(&self.upstream, &self.server, health.is_up()));
         }
     }
 
-    async fn ask(&self) -> Result<(), Unwell> {
-        let preface = check_header(self.settings.announce);
-        let stream = self.endpoint.connect(&preface, self.config.timeout).await.map_err(|_| Unwell)?;
+    async fn ask(&self, endpoint: &Endpoint) -> Result<(), Unwell> {
+        let preface = check_header(self.announce);
+        let stream = endpoint.connect(&preface, self.config.timeout).await.map_err(|_| Unwell)?;
         let Some(path) = &self.config.path else { return Ok(()) };
-        let host = self.config.host.clone().unwrap_or_else(|| self.endpoint.server().to_string());
+        let host = self.config.host.clone().unwrap_or_else(|| self.server.to_string());
         let request = Request::get(path.as_str()).header(HOST, host).header(USER_AGENT, "tidegate-check");
         let request = request.body(Empty::<Bytes>::new()).map_err(|_| Unwell)?;
-        let status = match self.settings.protocol {
+        let status = match self.protocol {
             UpstreamProtocol::Http1 => ask_http1(stream, request).await,
             UpstreamProtocol::H2c => ask_http2(stream, request).await,
         };

@@ -242,8 +242,8 @@ fn checks_take_a_server_down_and_bring_it_back() {
         };
         let settings = Settings { health: Some(health), ..settings(&[address], 8, 0) };
         let (sender, mut verdicts) = watch::channel(Verdicts::default());
-        let sender = Arc::new(sender);
-        let checks = Checks::start(std::slice::from_ref(&settings), &sender, 1);
+        let mut checks = Checks::new(Arc::new(sender), 1);
+        checks.set(std::slice::from_ref(&settings));
         let upstreams = Upstreams::<Plain>::new(vec![settings.clone()], verdicts.clone(), 1);
         tokio::task::spawn_local(Rc::clone(&upstreams).drive());
         for (status, up) in [("204 No Content", true), ("500 Internal Server Error", false), ("200 OK", true)] {
@@ -264,6 +264,45 @@ fn checks_take_a_server_down_and_bring_it_back() {
             }
         }
         drop(checks);
+    });
+}
+
+#[test]
+fn a_changed_check_starts_from_what_is_known_and_an_unchanged_one_goes_on() {
+    run(async {
+        let (listener, address) = listener().await;
+        // So far apart at first that any further check is one that a change began.
+        let checked = |interval| {
+            let health = ActiveConfig {
+                interval,
+                timeout: Duration::from_mins(1),
+                path: Some("/healthy".to_owned()),
+                fall: 3,
+                ..ActiveConfig::default()
+            };
+            [Settings { health: Some(health), ..settings(&[address], 8, 0) }]
+        };
+        let (seldom, often) = (checked(Duration::from_hours(1)), checked(Duration::from_millis(5)));
+        let (sender, mut verdicts) = watch::channel(Verdicts::default());
+        let mut checks = Checks::new(Arc::new(sender), 1);
+        checks.set(&seldom);
+        answer(listener.accept().await.unwrap().0, "200 OK").await;
+        verdicts.changed().await.unwrap();
+        let before = checks.running[0].1.id();
+        checks.set(&seldom);
+        assert_eq!(checks.running[0].1.id(), before, "nothing changed");
+        checks.set(&often);
+        assert_ne!(checks.running[0].1.id(), before);
+        for _ in 0..3 {
+            // The result of one check is known before the next one begins.
+            let asked = listener.accept().await.unwrap().0;
+            assert_eq!(verdicts.borrow().of("shop", &often[0].servers[0]), Some(true));
+            answer(asked, "500 Internal Server Error").await;
+        }
+        verdicts.changed().await.unwrap();
+        assert_eq!(verdicts.borrow().of("shop", &often[0].servers[0]), Some(false));
+        checks.set(&[]);
+        assert_eq!(verdicts.borrow().of("shop", &often[0].servers[0]), None);
     });
 }
 

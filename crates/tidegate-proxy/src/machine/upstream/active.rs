@@ -34,6 +34,12 @@ impl ActiveHealth {
         Self { up: true, against: None, next: now }
     }
 
+    /// What is known from earlier checks, asked in another way; the first check is due at once, and is one of several.
+    #[must_use]
+    pub fn known(up: bool, now: Instant) -> Self {
+        Self { up, against: Some(0), next: now }
+    }
+
     /// True if requests may go to it.
     #[must_use]
     pub fn is_up(&self) -> bool {
@@ -106,6 +112,15 @@ mod tests {
         expected[6] = Some(Change::Down);
         expected[10] = Some(Change::Up);
         assert_eq!(turns, expected);
+    }
+
+    #[test]
+    fn one_failure_does_not_take_down_who_is_known_to_be_up() {
+        let mut health = ActiveHealth::known(true, Instant::ZERO);
+        assert_eq!([false, false].map(|well| health.on_result(well, &config())), [None, None]);
+        assert_eq!(health.on_result(false, &config()), Some(Change::Down));
+        let mut health = ActiveHealth::known(false, Instant::ZERO);
+        assert_eq!([true, true].map(|well| health.on_result(well, &config())), [None, Some(Change::Up)]);
     }
 
     #[test]
