@@ -16,7 +16,7 @@
 //! open or opens one, exchanges, and tries again elsewhere what may be tried again.
 
 use std::cell::RefCell;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 use foldhash::fast::RandomState;
@@ -34,6 +34,7 @@ pub(crate) use lease::Lease;
 pub(crate) use send::{Outbound, SendError};
 pub(crate) use settings::{Part, Settings};
 
+use crate::config::Server;
 use crate::machine::upstream::{Acquire, Flow, Output, Pool, Refusal, ServerState, Tried};
 use endpoint::Endpoint;
 use http2::Shared;
@@ -72,9 +73,13 @@ pub(crate) struct Upstream<C> {
     endpoints: Vec<Endpoint>,
     state: RefCell<State<C>>,
     queued: Rc<Notify>,
+    /// Shared by all of one name that took each other's place; the one in force.
+    line: Line<C>,
     /// Used for HTTP/2 only.
     http2: Shared,
 }
+
+type Line<C> = Rc<RefCell<Weak<Upstream<C>>>>;
 
 #[derive(Debug)]
 struct State<C> {
@@ -82,10 +87,16 @@ struct State<C> {
     rng: Rng,
     idle: Idle<C>,
     /// Of requests that wait, by their names in the pool.
-    waiters: HashMap<u64, oneshot::Sender<Result<usize, Refusal>>, RandomState>,
+    waiters: HashMap<u64, Waiter, RandomState>,
     last_request: u64,
     /// Exchanges that end on their own, by their tickets.
     exchanges: Slab<HandedOver>,
+}
+
+#[derive(Debug)]
+struct Waiter {
+    flow: Flow,
+    answer: oneshot::Sender<Result<usize, Refusal>>,
 }
 
 impl<C: Keep> Upstreams<C> {
@@ -94,7 +105,7 @@ impl<C: Keep> Upstreams<C> {
         let queued = Rc::new(Notify::new());
         let now = clock::now();
         let one = |(stream, settings): (u64, Settings)| {
-            Rc::new(Upstream::new(settings, Rng::stream(seed, stream), Rc::clone(&queued), now))
+            Upstream::new(settings, Rng::stream(seed, stream), Rc::clone(&queued), Line::default(), now)
         };
         let all = (0..).zip(settings).map(one).collect();
         let this = Self { all: RefCell::new(all), replaced: RefCell::default(), queued, verdicts };
@@ -116,7 +127,7 @@ impl<C: Keep> Upstreams<C> {
     }
 
     /// Puts other settings in force. Requests under way end where they are. An upstream whose settings did not change
-    /// keeps everything; else what is known of the health of its servers is kept, and their connections are.
+    /// keeps everything; else its servers keep their connections, what is known of their health, and what is under way.
     pub(crate) fn reload(&self, settings: Vec<Settings>, seed: u64) {
         let now = clock::now();
         let old = self.all.borrow().clone();
@@ -124,11 +135,12 @@ impl<C: Keep> Upstreams<C> {
         let one = |(stream, settings): (u64, Settings)| match named(&settings.name) {
             Some(same) if same.settings == settings => Rc::clone(same),
             changed => {
-                let new = Upstream::new(settings, Rng::stream(seed, stream), Rc::clone(&self.queued), now);
+                let line = changed.map(|changed| Rc::clone(&changed.line)).unwrap_or_default();
+                let new = Upstream::new(settings, Rng::stream(seed, stream), Rc::clone(&self.queued), line, now);
                 if let Some(changed) = changed {
-                    new.inherit(changed);
+                    new.inherit(changed, now);
                 }
-                Rc::new(new)
+                new
             }
         };
         let new: Vec<_> = (0..).zip(settings).map(one).collect();
@@ -181,15 +193,12 @@ impl<C: Keep> Upstreams<C> {
 
     fn take_verdicts(&self) {
         let verdicts = self.verdicts.borrow().clone();
-        let now = clock::now();
         for upstream in &*self.all.borrow() {
-            upstream.with_pool(|pool, rng| {
-                for (place, endpoint) in upstream.endpoints.iter().enumerate() {
-                    if let Some(up) = verdicts.of(&upstream.settings.name, endpoint.server()) {
-                        pool.set_up(place, up, rng, now);
-                    }
-                }
-            });
+            upstream.take_verdicts(|server| verdicts.of(&upstream.settings.name, server));
+        }
+        // Nobody who waits at one that was replaced should start where nobody is; who comes back has its slots elsewhere.
+        for upstream in &*self.replaced.borrow() {
+            upstream.take_verdicts(|server| verdicts.of(&upstream.settings.name, server).filter(|up| !up));
         }
     }
 }
@@ -210,7 +219,8 @@ pub(crate) struct UpstreamState {
 }
 
 impl<C: Keep> Upstream<C> {
-    fn new(settings: Settings, rng: Rng, queued: Rc<Notify>, now: Instant) -> Self {
+    /// In force in its line from now on.
+    fn new(settings: Settings, rng: Rng, queued: Rc<Notify>, line: Line<C>, now: Instant) -> Rc<Self> {
         let endpoints = settings.servers.iter().cloned().map(Endpoint::new).collect();
         let state = State {
             pool: Pool::new(settings.pool.clone(), now),
@@ -221,7 +231,9 @@ impl<C: Keep> Upstream<C> {
             exchanges: Slab::new(),
         };
         let http2 = Shared::new(settings.servers.len());
-        Self { settings, endpoints, state: RefCell::new(state), queued, http2 }
+        let this = Rc::new(Self { settings, endpoints, state: RefCell::new(state), queued, line, http2 });
+        this.line.replace(Rc::downgrade(&this));
+        this
     }
 
     async fn acquire(
@@ -236,13 +248,13 @@ impl<C: Keep> Upstream<C> {
             state.last_request += 1;
             let request = state.last_request;
             let acquired = state.pool.acquire(request, flow, tried, &mut state.rng, now);
-            state.deliver();
+            self.deliver(state);
             match acquired {
                 Acquire::Start(server) => Ok(server),
                 Acquire::Refused(refusal) => return Err(refusal),
                 Acquire::Queued => {
-                    let (sender, receiver) = oneshot::channel();
-                    state.waiters.insert(request, sender);
+                    let (answer, receiver) = oneshot::channel();
+                    state.waiters.insert(request, Waiter { flow, answer });
                     Err((request, receiver))
                 }
             }
@@ -266,17 +278,81 @@ impl<C: Keep> Upstream<C> {
     fn with_pool(&self, tell: impl FnOnce(&mut Pool, &mut Rng)) {
         let state = &mut *self.state.borrow_mut();
         tell(&mut state.pool, &mut state.rng);
-        state.deliver();
+        self.deliver(state);
     }
 
-    fn inherit(&self, old: &Self) {
+    fn deliver(&self, state: &mut State<C>) {
+        while let Some(output) = state.pool.poll_output() {
+            let (request, answer) = match output {
+                Output::Start { request, server, .. } => (request, Ok(server)),
+                Output::Refused { request, refusal } => (request, Err(refusal)),
+            };
+            // The waiter is there: whoever gives up takes his request out of the pool in the same step.
+            let waiter = state.waiters.remove(&request).expect("who waits in the pool waits here");
+            if let (Ok(server), Some(heir)) = (answer, self.heir()) {
+                heir.with_pool(|pool, _| pool.on_inherited_start(self.place_at(&heir, server), waiter.flow));
+            }
+            // The receiver lives as long as its `Place`, which hands a slot that nobody takes back.
+            let _ = waiter.answer.send(answer);
+        }
+    }
+
+    /// A request that had a slot is over. Those who wait here come before those who wait at the heir.
+    fn give_back(&self, server: usize, flow: Flow) {
+        let now = clock::now();
+        self.with_pool(|pool, rng| pool.on_end(server, flow, rng, now));
+        if let Some(heir) = self.heir() {
+            heir.with_pool(|pool, rng| pool.on_inherited_end(self.place_at(&heir, server), flow, rng, now));
+        }
+    }
+
+    /// Tells the pool in force, and its own, about the server at this place.
+    fn report(&self, server: usize, tell: impl Fn(&mut Pool, usize)) {
+        tell(&mut self.state.borrow_mut().pool, server);
+        if let Some(heir) = self.heir()
+            && let Some(place) = self.place_at(&heir, server)
+        {
+            tell(&mut heir.state.borrow_mut().pool, place);
+        }
+    }
+
+    /// Takes one retry out of the budget in force.
+    fn try_retry(&self) -> bool {
+        let heir = self.heir();
+        heir.as_deref().unwrap_or(self).state.borrow_mut().pool.try_retry(clock::now())
+    }
+
+    /// Which took the place of this one in a reload.
+    fn heir(&self) -> Option<Rc<Self>> {
+        self.line.borrow().upgrade().filter(|current| !std::ptr::eq(Rc::as_ptr(current), self))
+    }
+
+    /// Where the server at this place stands at another upstream.
+    fn place_at(&self, other: &Self, server: usize) -> Option<usize> {
+        other.endpoints.iter().position(|endpoint| endpoint.server() == self.endpoints[server].server())
+    }
+
+    fn take_verdicts(&self, verdict: impl Fn(&Server) -> Option<bool>) {
+        let now = clock::now();
+        self.with_pool(|pool, rng| {
+            for (place, endpoint) in self.endpoints.iter().enumerate() {
+                if let Some(up) = verdict(endpoint.server()) {
+                    pool.set_up(place, up, rng, now);
+                }
+            }
+        });
+    }
+
+    fn inherit(&self, old: &Self, now: Instant) {
         let (mine, theirs) = (&mut *self.state.borrow_mut(), &mut *old.state.borrow_mut());
-        for (place, endpoint) in self.endpoints.iter().enumerate() {
-            let Some(same) = old.endpoints.iter().position(|old| old.server() == endpoint.server()) else { continue };
-            mine.pool.inherit(place, &theirs.pool, same);
-            // Connections that were announced in another way, or speak another protocol, are not what they would be now.
-            if self.settings.protocol == old.settings.protocol && self.settings.announce == old.settings.announce {
-                mine.idle.inherit(place, &mut theirs.idle, same);
+        let places: Vec<_> = (0..old.endpoints.len()).map(|server| old.place_at(self, server)).collect();
+        mine.pool.inherit(&theirs.pool, &places, now);
+        // Connections that were announced in another way, or speak another protocol, are not what they would be now.
+        if self.settings.protocol == old.settings.protocol && self.settings.announce == old.settings.announce {
+            for (same, place) in places.into_iter().enumerate() {
+                if let Some(place) = place {
+                    mine.idle.inherit(place, &mut theirs.idle, same);
+                }
             }
         }
     }
@@ -290,21 +366,6 @@ impl<C: Keep> Upstream<C> {
             pending: state.pool.pending(),
             idle: state.idle.len(),
             retries: state.pool.retries(),
-        }
-    }
-}
-
-impl<C> State<C> {
-    fn deliver(&mut self) {
-        while let Some(output) = self.pool.poll_output() {
-            let (request, answer) = match output {
-                Output::Start { request, server, .. } => (request, Ok(server)),
-                Output::Refused { request, refusal } => (request, Err(refusal)),
-            };
-            // The waiter is there: whoever gives up takes his request out of the pool in the same step.
-            let waiter = self.waiters.remove(&request).expect("who waits in the pool waits here");
-            // The receiver lives as long as its `Place`, which hands a slot that nobody takes back.
-            let _ = waiter.send(answer);
         }
     }
 }
@@ -327,16 +388,14 @@ impl<C: Keep> Place<'_, C> {
 
 impl<C: Keep> Drop for Place<'_, C> {
     fn drop(&mut self) {
-        let now = clock::now();
-        let given = self.receiver.try_recv();
-        self.upstream.with_pool(|pool, rng| match given {
+        match self.receiver.try_recv() {
             // It was given a slot and went away before it took it.
-            Ok(Ok(server)) => pool.on_end(server, self.flow, rng, now),
+            Ok(Ok(server)) => self.upstream.give_back(server, self.flow),
             Ok(Err(_)) | Err(oneshot::error::TryRecvError::Closed) => {}
-            Err(oneshot::error::TryRecvError::Empty) => {
+            Err(oneshot::error::TryRecvError::Empty) => self.upstream.with_pool(|pool, _| {
                 pool.cancel(self.request);
-            }
-        });
+            }),
+        }
         self.upstream.state.borrow_mut().waiters.remove(&self.request);
     }
 }

@@ -8,7 +8,7 @@ use tokio::net::TcpStream;
 use super::endpoint::{Announced, ConnectError};
 use super::{Keep, Upstream};
 use crate::config::{Server, UpstreamProtocol};
-use crate::machine::upstream::{Failure, Flow, Replay, Tried, may_retry};
+use crate::machine::upstream::{Failure, Flow, Pool, Replay, Tried, may_retry};
 
 /// A slot at a server. Dropping it gives the slot to the next in line, and says nothing about the server.
 #[derive(Debug)]
@@ -72,12 +72,13 @@ impl<C: Keep> Lease<C> {
 
     /// The server answered.
     pub(crate) fn succeed(&self) {
-        self.upstream.state.borrow_mut().pool.on_success(self.server);
+        self.upstream.report(self.server, Pool::on_success);
     }
 
     /// The server broke off, or did not answer in time.
     pub(crate) fn fail(&self) {
-        self.upstream.state.borrow_mut().pool.on_failure(self.server, clock::now());
+        let now = clock::now();
+        self.upstream.report(self.server, |pool, server| pool.on_failure(server, now));
     }
 
     /// The slot ends with an exchange: `Home::ended` of the upstream, with this ticket, gives it back.
@@ -93,7 +94,7 @@ impl<C: Keep> Lease<C> {
         let tried = self.tried.and(self.server);
         let allowed = tried.len() < usize::from(settings.tries)
             && may_retry(method, failure, replay, &settings.statuses)
-            && self.upstream.state.borrow_mut().pool.try_retry(clock::now());
+            && self.upstream.try_retry();
         allowed.then_some(tried)
     }
 
@@ -132,8 +133,7 @@ impl<C: Keep> Lease<C> {
 impl<C: Keep> Drop for Lease<C> {
     fn drop(&mut self) {
         if !self.handed_over {
-            let now = clock::now();
-            self.upstream.with_pool(|pool, rng| pool.on_end(self.server, self.flow, rng, now));
+            self.upstream.give_back(self.server, self.flow);
         }
     }
 }
@@ -141,15 +141,12 @@ impl<C: Keep> Drop for Lease<C> {
 impl<C: Keep> Upstream<C> {
     /// The exchange `ticket` ended; `connection` is there if it can be used again.
     pub(super) fn end(&self, ticket: u64, connection: Option<C>) {
-        let now = clock::now();
         let place = usize::try_from(ticket).expect("a ticket is a place in a slab");
-        let state = &mut *self.state.borrow_mut();
         // Each exchange tells its end once, and its ticket came from here.
-        let HandedOver { server, flow, announced } = state.exchanges.remove(place);
+        let HandedOver { server, flow, announced } = self.state.borrow_mut().exchanges.remove(place);
         if let Some(connection) = connection {
-            state.idle.put(connection, server, announced, now);
+            self.state.borrow_mut().idle.put(connection, server, announced, clock::now());
         }
-        state.pool.on_end(server, flow, &mut state.rng, now);
-        state.deliver();
+        self.give_back(server, flow);
     }
 }

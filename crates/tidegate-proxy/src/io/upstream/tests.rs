@@ -229,6 +229,28 @@ fn who_waits_while_the_configuration_changes_waits_no_longer_than_before() {
 }
 
 #[test]
+fn what_is_under_way_when_the_configuration_changes_keeps_its_slots() {
+    run(async {
+        let (address, other) = (nobody().await, nobody().await);
+        let upstreams = upstreams(settings(&[address], 1, 9));
+        let held = lease(&upstreams).await;
+        let mut changed = settings(&[other, address], 1, 9);
+        changed.pool.servers[0].weight = 0;
+        upstreams.reload(vec![changed], 2);
+        let mut waiting = Box::pin(upstreams.acquire(0, Flow(0), Tried::default(), None));
+        assert!(futures_poll(waiting.as_mut()).is_none(), "the only slot is taken");
+        held.fail();
+        let state = upstreams.states()[0].servers[1].1;
+        assert_eq!((state.active, state.requests, state.failures), (1, 1, 1));
+        drop(held);
+        let lease = waiting.await.unwrap();
+        assert_eq!(lease.server().port, address.port());
+        let state = upstreams.states()[0].servers[1].1;
+        assert_eq!((state.active, state.requests, state.failures), (1, 2, 1));
+    });
+}
+
+#[test]
 fn checks_take_a_server_down_and_bring_it_back() {
     run(async {
         let (listener, address) = listener().await;

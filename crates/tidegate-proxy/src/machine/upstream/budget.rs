@@ -39,6 +39,14 @@ impl RetryBudget {
         Self { share, earned: 0, floor }
     }
 
+    /// Goes on with what is left in `old`, under the settings of this one: a reload grants no retries.
+    pub fn inherit(&mut self, old: &Self, now: Instant) {
+        self.earned = old.earned;
+        let limit = self.floor.limit();
+        self.floor = old.floor.clone();
+        self.floor.set_limit(limit, now);
+    }
+
     /// A request was sent for the first time.
     pub fn on_request(&mut self) {
         self.earned = (self.earned + self.share).min(SAVED * PARTS);

@@ -52,6 +52,8 @@ pub struct Pool {
 struct Server {
     config: ServerConfig,
     active: u32,
+    /// Of these, how many were started by a pool before this one.
+    inherited: u32,
     /// By its checks; true without any.
     up: bool,
     passive: Passive,
@@ -146,7 +148,7 @@ pub struct ServerState {
     pub up: bool,
     /// Failed too often of late.
     pub ejected: bool,
-    /// Requests started there since the pool began.
+    /// Requests started there since the first of the pools that inherited from each other began.
     pub requests: u64,
     /// Of these, how many ended with a failure of the server.
     pub failures: u64,
@@ -177,7 +179,7 @@ impl Pool {
         &self.config
     }
 
-    /// Retries since the pool began.
+    /// Retries since the first of the pools that inherited from each other began.
     #[must_use]
     pub fn retries(&self) -> u64 {
         self.retries
@@ -265,10 +267,7 @@ impl Pool {
     pub fn on_end(&mut self, server: usize, flow: Flow, rng: &mut Rng, now: Instant) {
         let active = &mut self.servers[server].active;
         *active = active.checked_sub(1).expect("only what was started can end");
-        match self.held.get_mut(&flow) {
-            Some(held) if *held > 1 => *held -= 1,
-            _ => drop(self.held.remove(&flow)),
-        }
+        self.let_go(flow);
         self.settle(rng, now);
     }
 
@@ -306,12 +305,41 @@ impl Pool {
         self.outputs.pop_front()
     }
 
-    /// Takes over what `old` knew of the health of `theirs`, which is the server at `place` here.
-    pub fn inherit(&mut self, place: usize, old: &Self, theirs: usize) {
-        let (mine, theirs) = (&mut self.servers[place], &old.servers[theirs]);
-        mine.up = theirs.up;
-        mine.passive = theirs.passive.clone();
-        mine.back = theirs.back;
+    /// Takes over from `old`, whose place it takes: what is known of the servers' health, what is under way, the budget
+    /// and the totals. `places[i]` is where the server at place `i` of `old` stands here; `None` if it is gone.
+    ///
+    /// What was started there ends there, and those who wait there start there: both are to be told here too, by
+    /// [`on_inherited_start`](Self::on_inherited_start) and [`on_inherited_end`](Self::on_inherited_end).
+    pub fn inherit(&mut self, old: &Self, places: &[Option<usize>], now: Instant) {
+        for (theirs, place) in old.servers.iter().zip(places) {
+            let Some(place) = *place else { continue };
+            let config = self.servers[place].config;
+            self.servers[place] = Server { config, inherited: theirs.active, ..theirs.clone() };
+        }
+        self.held.clone_from(&old.held);
+        self.budget.inherit(&old.budget, now);
+        self.retries = old.retries;
+    }
+
+    /// A request of `flow` that waited at the pool before this one was started there, at the server at this place here.
+    pub fn on_inherited_start(&mut self, place: Option<usize>, flow: Flow) {
+        if let Some(server) = place.map(|place| &mut self.servers[place]) {
+            server.active += 1;
+            server.inherited += 1;
+            server.requests += 1;
+        }
+        *self.held.entry(flow).or_default() += 1;
+    }
+
+    /// A request of `flow` that was started at a pool before this one is over.
+    pub fn on_inherited_end(&mut self, place: Option<usize>, flow: Flow, rng: &mut Rng, now: Instant) {
+        // A server that was gone for one reload and came back with the next has forgotten what was under way there.
+        if let Some(server) = place.map(|place| &mut self.servers[place]).filter(|server| server.inherited > 0) {
+            server.active -= 1;
+            server.inherited -= 1;
+        }
+        self.let_go(flow);
+        self.settle(rng, now);
     }
 
     fn has_server(&self) -> bool {
@@ -342,6 +370,13 @@ impl Pool {
             };
             self.waiting.pop(flow);
             self.outputs.push_back(output);
+        }
+    }
+
+    fn let_go(&mut self, flow: Flow) {
+        match self.held.get_mut(&flow) {
+            Some(held) if *held > 1 => *held -= 1,
+            _ => drop(self.held.remove(&flow)),
         }
     }
 
@@ -401,7 +436,16 @@ impl Shares {
 
 impl Server {
     fn new(config: ServerConfig) -> Self {
-        Self { config, active: 0, up: true, passive: Passive::default(), back: None, requests: 0, failures: 0 }
+        Self {
+            config,
+            active: 0,
+            inherited: 0,
+            up: true,
+            passive: Passive::default(),
+            back: None,
+            requests: 0,
+            failures: 0,
+        }
     }
 
     fn is_well(&self, now: Instant) -> bool {

@@ -198,8 +198,33 @@ fn a_reload_keeps_what_is_known_of_a_server() {
     let mut old = Fixture::new(config(2, 9, 9));
     old.pool.set_up(1, false, &mut old.rng, at(0));
     let mut new = Fixture::new(config(3, 9, 9));
-    new.pool.inherit(0, &old.pool, 1);
+    new.pool.inherit(&old.pool, &[None, Some(0)], at(0));
     assert_eq!(new.pool.servers(at(0)).map(|server| server.up).collect::<Vec<_>>(), [false, true, true]);
+}
+
+#[test]
+fn a_reload_forgets_neither_what_is_under_way_nor_totals_nor_spent_retries() {
+    let mut old = Fixture::new(config(1, 2, 9));
+    assert_eq!((old.ask(1, 0), old.ask(2, 0), old.ask(3, 0)), (Acquire::Start(0), Acquire::Start(0), Acquire::Queued));
+    while old.pool.try_retry(at(0)) {}
+    let mut new = Fixture::new(config(2, 2, 9));
+    new.pool.inherit(&old.pool, &[Some(1)], at(0));
+    assert!(!new.pool.try_retry(at(0)) && new.pool.retries() == old.pool.retries());
+    let figures =
+        |new: &Fixture| new.pool.servers(at(0)).map(|server| (server.active, server.requests)).collect::<Vec<_>>();
+    assert_eq!(figures(&new), [(0, 0), (2, 2)]);
+    assert_eq!((new.ask(4, 1), new.ask(5, 1), new.ask(6, 1)), (Acquire::Start(0), Acquire::Start(0), Acquire::Queued));
+    // The slot that frees is for him who waits longest, at the pool of before.
+    assert!(matches!(old.end(0, 2)[..], [Output::Start { request: 3, server: 0, .. }]));
+    new.pool.on_inherited_start(Some(1), Flow(0));
+    new.pool.on_inherited_end(Some(1), Flow(0), &mut new.rng, at(2));
+    assert_eq!((new.pool.poll_output(), figures(&new)), (None, vec![(2, 2), (2, 3)]));
+    new.pool.on_inherited_end(Some(1), Flow(0), &mut new.rng, at(3));
+    assert!(matches!(new.pool.poll_output(), Some(Output::Start { request: 6, server: 1, .. })));
+    // One end too many, of a server that was gone in between, takes no slot away from others.
+    new.pool.on_inherited_end(Some(1), Flow(0), &mut new.rng, at(4));
+    new.pool.on_inherited_end(Some(1), Flow(0), &mut new.rng, at(4));
+    assert_eq!(figures(&new), [(2, 2), (1, 4)]);
 }
 
 #[test]
