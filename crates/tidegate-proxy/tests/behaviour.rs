@@ -7,6 +7,7 @@ use std::io::Read;
 use std::net::TcpListener;
 
 use support::{Answer, Running, Upstream, read_answer, talk};
+use tidegate_proxy::config::Mode;
 
 fn get(path: &str) -> String {
     format!("GET {path} HTTP/1.1\r\nHost: shop.example\r\n\r\n")
@@ -219,4 +220,14 @@ fn an_upstream_that_answers_early_still_gets_the_rest() {
     support::send(&mut client, &body[5..]);
     assert_eq!(support::exactly(&mut client, 5), b"0\r\n\r\n");
     assert_eq!(server.join().unwrap(), body);
+}
+
+#[test]
+fn a_mode_that_was_set_while_it_runs_outlives_a_reload() {
+    let upstream = Upstream::echo();
+    let proxy = Running::before(&upstream, "");
+    let source = proxy.proxy().source();
+    source.set_mode(Mode::Stats);
+    proxy.reload_before(&upstream.address());
+    assert_eq!((source.config().limits.mode, source.neighbours().mode), (Mode::Stats, Mode::Stats));
 }

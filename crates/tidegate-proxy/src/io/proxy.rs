@@ -44,8 +44,8 @@ struct State {
     access_log: Option<AccessLog>,
     started: Instant,
     reloads: AtomicU64,
-    /// One change at a time.
-    changing: Mutex<()>,
+    /// One change at a time. The mode that was set while it runs: it stays until the next start.
+    changing: Mutex<Option<Mode>>,
 }
 
 /// The thread for what no request waits for: health checks. The operations of the spool have their own below it.
@@ -88,7 +88,7 @@ impl Proxy {
             access_log,
             started: now,
             reloads: AtomicU64::new(0),
-            changing: Mutex::new(()),
+            changing: Mutex::new(None),
         });
         let mut this = Self { state, threads: Vec::new(), side: Some(side) };
         let processors = worker::processors();
@@ -151,12 +151,14 @@ impl Proxy {
         &self.state.addresses
     }
 
-    /// Puts another configuration in force. No connection ends, and what is known of tenants stays.
+    /// Puts another configuration in force. No connection ends, and what is known of tenants stays; so does a mode that
+    /// was set by the API.
     ///
     /// # Errors
     /// If certificates cannot be read, or a key changed that cannot change while the proxy runs; then nothing changes.
-    pub fn reload(&self, config: Config) -> Result<(), ProxyError> {
-        let _one = lock(&self.state.changing);
+    pub fn reload(&self, mut config: Config) -> Result<(), ProxyError> {
+        let mode = lock(&self.state.changing);
+        config.limits.mode = mode.unwrap_or(config.limits.mode);
         let old = Arc::clone(&self.state.control.borrow().settings);
         needs_restart(&old.config, &config)?;
         let settings = Settings::new(config, Some(&old), clock::now())?;
@@ -377,7 +379,8 @@ impl Source for State {
     }
 
     fn set_mode(&self, mode: Mode) {
-        let _one = lock(&self.changing);
+        let mut set = lock(&self.changing);
+        *set = Some(mode);
         for limiter in &self.limiters {
             limiter.with(|limiter| {
                 let config = neighbours::NeighboursConfig { mode, ..limiter.config().clone() };
