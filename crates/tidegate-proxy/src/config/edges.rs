@@ -246,6 +246,10 @@ pub(super) fn sni_rules(
             names.iter().map(|name| host_name(&place, key, name)).collect()
         };
         let (names, aliases) = (read("names", &section.names)?, read("aliases", &section.aliases)?);
+        if let Some(many) = names.iter().chain(&aliases).find(|name| name.starts_with("*.")) {
+            let remedy = "write each name out; default = true is for all names without a rule";
+            return Err(place.problem("names", format_args!("found {many:?}"), remedy));
+        }
         if names.is_empty() && !section.default {
             let remedy = "add names, or default = true for all names without a rule";
             return Err(place.problem("names", "the rule is for no name", remedy));

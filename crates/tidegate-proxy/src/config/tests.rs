@@ -130,6 +130,11 @@ const MISTAKES: &[(&str, &str)] = &[
         "t.toml:4: proxy.tenant[1].name: a is there twice; keep one; `match` takes all names that it is known by",
     ),
     (
+        "[[proxy.sni]]\nnames = [\"*.a.example\"]\nrate_limit = { limit = 1 }\n",
+        "t.toml:2: proxy.sni[0].names: found \"*.a.example\"; write each name out; default = true is for all names without \
+         a rule",
+    ),
+    (
         "[[proxy.sni]]\nnames = [\"a.example\"]\n[proxy.sni.rate_limit]\nallow = [\"office\"]\n",
         "t.toml:3: proxy.sni[0].rate_limit.limit: there is nothing to limit; add limit (how many at once), rate (how \
              many each second), or deny (lists of addresses)",
