@@ -87,7 +87,7 @@ struct Limit {
     queue: u32,
     active: u64,
     waiting: u64,
-    error: u16,
+    error: Option<u16>,
 }
 
 pub(crate) fn run(args: &ExplainArgs) -> Result<(), Failure> {
@@ -189,7 +189,8 @@ fn limit_line(limit: &Limit) -> String {
     if let Some(rate) = &limit.rate {
         write!(line, " {rate},").expect("writing to a string does not fail");
     }
-    write!(line, " {waiting} of {queue} wait, then {error}").expect("writing to a string does not fail");
+    write!(line, " {waiting} of {queue} wait, then ").expect("writing to a string does not fail");
+    line.push_str(&error.map_or_else(|| "the connection is closed".to_owned(), |status| status.to_string()));
     line
 }
 
@@ -230,7 +231,7 @@ mod tests {
             queue: 5,
             active: 3,
             waiting: 0,
-            error: 429,
+            error: Some(429),
         };
         assert_eq!(limit_line(&limit), "sni a.example: 3 of 10 at once, 100/s, 0 of 5 wait, then 429");
     }

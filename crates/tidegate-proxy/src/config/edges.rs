@@ -270,9 +270,15 @@ pub(super) fn sni_rules(
             return Err(place.problem("rate_limit", "the rule has no limit", remedy));
         };
         let place = place.below("rate_limit");
-        if limit.header.is_some() {
-            let remedy = "leave it out: a connection has no headers; a route's limit can have one";
-            return Err(place.problem("header", "found a header", remedy));
+        let of_requests = [
+            ("header", limit.header.is_some()),
+            ("error", limit.error.is_some()),
+            ("retry", limit.retry.is_some()),
+            ("connections", limit.connections),
+        ];
+        if let Some((key, _)) = of_requests.into_iter().find(|(_, given)| *given) {
+            let remedy = "leave it out: connections are counted and closed; a route's limit can have it";
+            return Err(place.problem(key, "the limit is of a name in the ClientHello", remedy));
         }
         let rate_limit = rate_limit(&place, limit, lists)?;
         rules.push(SniRule { names, aliases, default: section.default, rate_limit });

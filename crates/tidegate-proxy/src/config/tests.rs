@@ -130,6 +130,11 @@ const MISTAKES: &[(&str, &str)] = &[
         "t.toml:4: proxy.tenant[1].name: a is there twice; keep one; `match` takes all names that it is known by",
     ),
     (
+        "[[proxy.sni]]\nnames = [\"a.example\"]\nrate_limit = { limit = 1, error = 503 }\n",
+        "t.toml:3: proxy.sni[0].rate_limit.error: the limit is of a name in the ClientHello; leave it out: connections are \
+         counted and closed; a route's limit can have it",
+    ),
+    (
         "[[proxy.sni]]\nnames = [\"*.a.example\"]\nrate_limit = { limit = 1 }\n",
         "t.toml:2: proxy.sni[0].names: found \"*.a.example\"; write each name out; default = true is for all names without \
          a rule",

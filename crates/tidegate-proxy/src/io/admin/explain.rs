@@ -152,8 +152,8 @@ pub struct LimitPassed {
     pub active: u64,
     /// How many wait now.
     pub waiting: u64,
-    /// The status of a refusal.
-    pub error: u16,
+    /// The status of a refusal; none where a connection is closed.
+    pub error: Option<u16>,
 }
 
 /// What would happen to the request of `question` now.
@@ -340,7 +340,7 @@ fn limit_passed(live: &Live, scope: &'static str, name: String, limit: &RateLimi
         queue: limit.queue,
         active: counts.active,
         waiting: counts.queue,
-        error: limit.error.as_u16(),
+        error: (scope == "remap").then(|| limit.error.as_u16()),
     }
 }
 
