@@ -119,6 +119,10 @@ const MISTAKES: &[(&str, &str)] = &[
         "t.toml:2: proxy.tenants.by: invalid value: string \"cookie\"; expected \"sni\", \"host\", \"route\" or \
              \"header:\" with a header's name",
     ),
+    (
+        "[proxy.limits]\nnewcomers = 0.2\n",
+        "t.toml:2: proxy.limits.newcomers: found 0.2; expected a number from 0 to 0.05",
+    ),
     ("[proxy.limits]\nreserve = 1.5\n", "t.toml:2: proxy.limits.reserve: found 1.5; expected a number from 0 to 0.9"),
     (
         "[proxy.timeouts]\nheader = 10\n",

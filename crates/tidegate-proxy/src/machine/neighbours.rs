@@ -520,8 +520,8 @@ fn terms(config: &NeighboursConfig) -> Terms {
         tick_ns,
         burst_ns: nanos(config.burst).min(10_000_000_000),
         idle_ticks: u16::try_from(idle_ticks.max(1)).unwrap_or(u16::MAX),
-        reserve: config.reserve.clamp(0.0, 0.9),
-        newcomers: config.newcomers.clamp(0.0, 0.05),
+        reserve: config.reserve.clamp(0.0, NeighboursConfig::RESERVE_MAX),
+        newcomers: config.newcomers.clamp(0.0, NeighboursConfig::NEWCOMERS_MAX),
         headroom: config.headroom.clamp(0.0, 10.0),
     }
 }

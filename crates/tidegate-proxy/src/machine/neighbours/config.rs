@@ -61,6 +61,10 @@ pub struct NeighboursConfig {
 impl NeighboursConfig {
     /// Most tenants that a table can have.
     pub const TENANTS_MAX: u32 = (1 << 20) - 1;
+    /// The greatest [`reserve`](Self::reserve).
+    pub const RESERVE_MAX: f64 = 0.9;
+    /// The greatest part for [`newcomers`](Self::newcomers): beside the greatest reserve, shares are left.
+    pub const NEWCOMERS_MAX: f64 = 0.05;
 
     /// The defaults with this capacity of `resource`.
     #[must_use]
