@@ -122,7 +122,7 @@ impl Config {
         }
         let mut config = Self {
             threads,
-            overflow_threads: place.number("overflow_threads", section.overflow_threads, threads, 0..=256)?,
+            overflow_threads: place.number("overflow_threads", section.overflow_threads, threads, 0..=threads)?,
             drain_timeout: place.span("drain_timeout", section.drain_timeout, secs(30), Duration::ZERO)?,
             trusted: section.trusted,
             forwarded: section.forwarded,
@@ -463,6 +463,16 @@ fn warnings(config: &Config) -> Vec<String> {
         warnings.push(format!(
             "proxy.admin_address is {admin}, which other machines may reach: the token travels there unencrypted"
         ));
+    }
+    for resource in Resource::ALL {
+        let most = NeighboursConfig::capacity_max(resource);
+        let Amount::Fixed(units) = config.limits.capacities[resource.index()] else { continue };
+        if units / (config.threads as u64) > most {
+            warnings.push(format!(
+                "proxy.limits.capacities.{} is more than can be counted: in force is {most} for each of proxy.threads",
+                resource.name()
+            ));
+        }
     }
     if config.trusted.iter().any(|range| range.contains([0, 0, 0, 1].into()) && range.contains([255, 0, 0, 1].into())) {
         warnings.push("proxy.trusted holds every address: any client can say that it is another".to_owned());

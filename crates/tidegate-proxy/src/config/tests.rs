@@ -210,6 +210,8 @@ fn what_is_probably_not_meant_is_said() {
     let warned = |text: &str| read(&format!("{BASE}{text}")).unwrap().warnings.join("; ");
     assert!(warned("[proxy]\ntrusted = [\"0.0.0.0/0\"]\n").contains("any client can say"));
     assert!(warned("[proxy]\nadmin_address = \"0.0.0.0:4154\"\n").contains("other machines may reach"));
+    let memory = warned("[proxy.limits.capacities]\nmemory = \"64GiB\"\n");
+    assert!(memory.contains("capacities.memory is more than can be counted: in force is 8000000000"), "{memory}");
     assert!(
         warned("[[proxy.listen]]\naddress = \"127.0.0.1:1\"\nproxy_protocol = \"accept\"\n")
             .contains("proxy.trusted is")

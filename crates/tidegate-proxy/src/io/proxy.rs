@@ -273,6 +273,7 @@ fn needs_restart(old: &Config, new: &Config) -> Result<(), ProxyError> {
     let changed = [
         ("proxy.threads", old.threads != new.threads),
         ("proxy.overflow_threads", old.overflow_threads != new.overflow_threads),
+        ("proxy.admin_address", old.admin != new.admin),
         ("proxy.listen", old.listeners != new.listeners),
         ("proxy.spool", old.spool != new.spool),
         ("proxy.access_log", old.access_log != new.access_log),

@@ -4,7 +4,9 @@ use core::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::grains;
 use crate::machine::Resource;
+use crate::machine::overflow::CAPACITY_MAX;
 
 /// What the limiter does with what it finds.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
@@ -65,6 +67,12 @@ impl NeighboursConfig {
     pub const RESERVE_MAX: f64 = 0.9;
     /// The greatest part for [`newcomers`](Self::newcomers): beside the greatest reserve, shares are left.
     pub const NEWCOMERS_MAX: f64 = 0.05;
+
+    /// The greatest capacity of `resource` for one core; a greater one counts as this.
+    #[must_use]
+    pub fn capacity_max(resource: Resource) -> u64 {
+        CAPACITY_MAX / grains(resource)
+    }
 
     /// The defaults with this capacity of `resource`.
     #[must_use]
