@@ -316,7 +316,7 @@ fn limits_of(config: &Config, live: &Live, request: &Request, route: Option<usiz
         let name = match rule.names.first() {
             Some(name) if has(&rule.aliases) => name.clone(),
             _ if has(&rule.names) => sni.to_owned(),
-            _ => "default".to_owned(),
+            _ => "*".to_owned(),
         };
         passed.push(limit_passed(live, "sni", name, &rule.rate_limit));
     }
