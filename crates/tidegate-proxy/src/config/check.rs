@@ -292,12 +292,7 @@ fn limits(place: &Place<'_>, section: &LimitsSection) -> Result<Limits, ConfigEr
     Ok(Limits {
         mode: section.mode,
         reserve: place.number("reserve", section.reserve, 0.2, 0.0..=NeighboursConfig::RESERVE_MAX)?,
-        newcomers: place.number(
-            "newcomers",
-            section.newcomers,
-            0.05,
-            0.0..=NeighboursConfig::NEWCOMERS_MAX,
-        )?,
+        newcomers: place.number("newcomers", section.newcomers, 0.05, 0.0..=NeighboursConfig::NEWCOMERS_MAX)?,
         tick,
         capacities: capacities(&place.below("capacities"), &section.capacities)?,
         refuse_hello: section.refuse_hello,

@@ -35,6 +35,8 @@ pub(crate) struct Account {
     disk: Used,
     event: Used,
     handshake: Used,
+    /// Bytes that others were charged with, and that still come by here.
+    elsewhere: Cell<u64>,
     /// Since the account was opened, for the access log.
     total_in: Cell<u64>,
     total_out: Cell<u64>,
@@ -100,6 +102,7 @@ impl Account {
             disk: Used::default(),
             event: Used::default(),
             handshake: Used::default(),
+            elsewhere: Cell::new(0),
             total_in: Cell::new(0),
             total_out: Cell::new(0),
             held: Cell::default(),
@@ -149,13 +152,20 @@ impl Account {
     /// So many bytes were read for the tenant.
     pub(crate) fn add_read(&self, bytes: u64) {
         self.total_in.set(self.total_in.get().saturating_add(bytes));
-        self.add_bytes(bytes);
+        self.add_own(bytes);
     }
 
     /// So many bytes were written for the tenant.
     pub(crate) fn add_written(&self, bytes: u64) {
         self.total_out.set(self.total_out.get().saturating_add(bytes));
-        self.add_bytes(bytes);
+        self.add_own(bytes);
+    }
+
+    /// Charges what nobody else was charged with.
+    fn add_own(&self, bytes: u64) {
+        let others = self.elsewhere.get().min(bytes);
+        self.elsewhere.set(self.elsewhere.get() - others);
+        self.add_bytes(bytes - others);
     }
 
     /// So many bytes moved between the proxy and an upstream.
@@ -268,9 +278,74 @@ impl Account {
     }
 }
 
+/// Who pays for one stream of a connection that carries many: its bytes are its own tenant's, and only what frames
+/// and encrypts them is the connection's.
+#[derive(Clone, Debug)]
+pub(crate) struct Bill {
+    stream: Rc<Account>,
+    connection: Rc<Account>,
+}
+
+impl Bill {
+    /// A new stream's on `connection`. Until it is known whose it is, the connection's tenant pays.
+    pub(crate) fn open(connection: &Rc<Account>) -> Self {
+        let stream = Account::open(Arc::clone(&connection.limiter), connection.tenant());
+        Self { stream, connection: Rc::clone(connection) }
+    }
+
+    /// The stream's own account.
+    pub(crate) fn stream(&self) -> &Rc<Account> {
+        &self.stream
+    }
+
+    /// So many bytes of its request's body came.
+    pub(crate) fn add_read(&self, bytes: u64) {
+        self.stream.add_read(bytes);
+        self.leave_to_stream(bytes);
+    }
+
+    /// So many bytes of its answer's body go to the client.
+    pub(crate) fn add_written(&self, bytes: u64) {
+        self.stream.add_written(bytes);
+        self.leave_to_stream(bytes);
+    }
+
+    fn leave_to_stream(&self, bytes: u64) {
+        let elsewhere = &self.connection.elsewhere;
+        elsewhere.set(elsewhere.get().saturating_add(bytes));
+    }
+}
+
 impl Drop for Account {
     fn drop(&mut self) {
         self.settle();
         self.release(self.held.get());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tidegate_core::Instant;
+
+    use super::*;
+    use crate::machine::neighbours::NeighboursConfig;
+
+    #[test]
+    fn each_stream_pays_for_its_own_bytes_and_the_connection_for_the_rest() {
+        let limiter = Arc::new(Limiter::new(NeighboursConfig::default(), Instant::ZERO));
+        let tenant = |name: &str| limiter.with(|limiter| limiter.tenant(name, Instant::ZERO));
+        let connection = Account::open(Arc::clone(&limiter), tenant("first"));
+        let (big, small) = (Bill::open(&connection), Bill::open(&connection));
+        big.stream().turn_to(tenant("big"));
+        big.add_written(100_000);
+        // Whose turn it is on the connection changes nothing about who used what.
+        small.stream().turn_to(tenant("small"));
+        small.add_read(10);
+        small.add_written(1);
+        connection.add_read(60);
+        connection.add_written(100_500);
+        let bytes = |account: &Account| account.bytes.actual.get();
+        assert_eq!((bytes(big.stream()), bytes(small.stream()), bytes(&connection)), (100_000, 11, 549));
+        assert_eq!((connection.totals(), small.stream().totals()), ((60, 100_500), (10, 1)));
     }
 }

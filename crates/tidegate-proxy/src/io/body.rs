@@ -8,6 +8,7 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 
+use super::account::Bill;
 use super::http1::client::AnswerBody;
 use super::http1::request::ClientBody;
 use super::meter;
@@ -117,18 +118,19 @@ fn whole(body: RequestBody) -> Option<Result<Frame<Bytes>, BodyError>> {
     }
 }
 
-/// A body of at most so many bytes.
+/// A stream's body of at most so many bytes.
 #[derive(Debug)]
 pub(crate) struct Limited<B> {
     body: B,
+    bill: Bill,
     left: u64,
     limit: u64,
 }
 
 impl<B> Limited<B> {
-    /// `body`, of which more than `limit` bytes are an error.
-    pub(crate) const fn new(body: B, limit: u64) -> Self {
-        Self { body, left: limit, limit }
+    /// `body`, of which more than `limit` bytes are an error, and which is put on `bill`.
+    pub(crate) const fn new(body: B, limit: u64, bill: Bill) -> Self {
+        Self { body, bill, left: limit, limit }
     }
 }
 
@@ -145,6 +147,7 @@ where
         let Some(frame) = ready!(Pin::new(&mut this.body).poll_frame(context)) else { return Poll::Ready(None) };
         let frame = frame?;
         if let Some(data) = frame.data_ref() {
+            this.bill.add_read(data.len() as u64);
             let Some(left) = this.left.checked_sub(data.len() as u64) else {
                 return Poll::Ready(Some(Err(BodyError::TooLong { limit: this.limit })));
             };

@@ -68,7 +68,7 @@ pub(crate) async fn forward(
     };
     headers::add_forwarded(connection, settings, &mut parts);
     headers::edit(&mut parts.headers, &route.request_headers);
-    let body = match spool::request(connection, settings, body).await {
+    let body = match spool::request(connection, &admission.account, settings, body).await {
         Ok(body) => body,
         Err(error) => return failed(&ExchangeError::Request(error), pass, story),
     };
@@ -77,14 +77,14 @@ pub(crate) async fn forward(
     let outbound = Outbound {
         head: Outward { method: &parts.method, target: &target, headers: &parts.headers, upgrade },
         patience: Patience { first_byte: timeouts.upstream_first_byte, idle: timeouts.upstream_idle },
-        account: &connection.account,
+        account: &admission.account,
         announced: announced(connection, admission, route.upstream),
         timers: &connection.thread.timers,
     };
     match connection.thread.upstreams.send(route.upstream, &outbound, body).await {
         Ok(answer) => {
             story.first_byte = meter::now().since(admission.began);
-            answered(connection, route, answer, pass, story)
+            answered(connection, admission, answer, pass, story)
         }
         Err(SendError::Exchange(error)) => failed(&error, pass, story),
         Err(SendError::Connect(error)) => Answer { response: unreachable_answer(&error), pass, story },
@@ -151,7 +151,7 @@ fn announced(connection: &Connection, admission: &Admission, upstream: usize) ->
 /// The upstream's answer, as the client gets it.
 fn answered(
     connection: &Connection,
-    route: &Route,
+    admission: &Admission,
     answer: Response<ResponseBody>,
     pass: Option<Pass>,
     story: Story,
@@ -160,8 +160,11 @@ fn answered(
     if headers::strip_response(head.status.as_u16(), &mut head.headers).is_err() {
         return failed(&ExchangeError::Malformed("its Connection lists too many options"), pass, story);
     }
-    headers::edit(&mut head.headers, &route.response_headers);
-    let body = if head.status == StatusCode::SWITCHING_PROTOCOLS { body } else { spool::response(connection, body) };
+    headers::edit(&mut head.headers, &admission.settings.config.routes[admission.route].response_headers);
+    let body = match head.status {
+        StatusCode::SWITCHING_PROTOCOLS => body,
+        _ => spool::response(connection, &admission.account, body),
+    };
     Answer { response: Response::from_parts(head, body), pass, story }
 }
 

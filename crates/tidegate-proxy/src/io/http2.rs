@@ -1,5 +1,6 @@
 //! Serves a client's connection by HTTP/2; hyper does the protocol.
 
+use std::cell::Cell;
 use std::convert::Infallible;
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
@@ -14,7 +15,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use tokio::task::spawn_local;
 
-use super::account::Account;
+use super::account::{Account, Bill};
 use super::body::{Limited, RequestBody, ResponseBody, Timed};
 use super::forward;
 use super::gate::Pass;
@@ -28,13 +29,18 @@ use super::transport::Transport;
 /// Bytes of answers that wait in one stream for the client to make room.
 const SEND_BUFFER: usize = 64 * 1024;
 
-/// Runs the streams of a connection as tasks whose time is the connection's tenant's.
+/// Runs the streams of a connection as tasks, the time of each being its own tenant's.
 #[derive(Clone)]
-struct Streams(Rc<Account>);
+struct Streams {
+    connection: Rc<Account>,
+    /// Of the stream that was just begun: its task is started in the same step.
+    begun: Rc<Cell<Option<Rc<Account>>>>,
+}
 
 impl<F: Future<Output = ()> + 'static> hyper::rt::Executor<F> for Streams {
     fn execute(&self, stream: F) {
-        spawn_local(Metered::new(Rc::clone(&self.0), stream));
+        let account = self.begun.take().unwrap_or_else(|| Rc::clone(&self.connection));
+        spawn_local(Metered::new(account, stream));
     }
 }
 
@@ -42,7 +48,9 @@ impl<F: Future<Output = ()> + 'static> hyper::rt::Executor<F> for Streams {
 pub(crate) async fn serve(connection: &Rc<Connection>, transport: Transport) {
     let settings = connection.thread.settings();
     let http = &settings.config.http;
-    let mut builder = hyper::server::conn::http2::Builder::new(Streams(Rc::clone(&connection.account)));
+    let begun = Rc::new(Cell::new(None));
+    let streams = Streams { connection: Rc::clone(&connection.account), begun: Rc::clone(&begun) };
+    let mut builder = hyper::server::conn::http2::Builder::new(streams);
     builder
         .max_concurrent_streams(http.h2_max_concurrent_streams)
         .max_header_list_size(http.h2_max_header_list)
@@ -52,13 +60,15 @@ pub(crate) async fn serve(connection: &Rc<Connection>, transport: Transport) {
         .initial_connection_window_size(http.h2_connection_window)
         .max_send_buf_size(SEND_BUFFER)
         .auto_date_header(true);
-    let active = Rc::new(std::cell::Cell::new(0_usize));
+    let active = Rc::new(Cell::new(0_usize));
     let service = {
         let (connection, active) = (Rc::clone(connection), Rc::clone(&active));
         service_fn(move |request| {
             let running = Running::new(&active);
             let connection = Rc::clone(&connection);
-            async move { Ok::<_, Infallible>(answer(&connection, request, running).await) }
+            let bill = Bill::open(&connection.account);
+            begun.set(Some(Rc::clone(bill.stream())));
+            async move { Ok::<_, Infallible>(answer(&connection, bill, request, running).await) }
         })
     };
     let mut served = pin!(builder.serve_connection(TokioIo::new(transport), service));
@@ -88,10 +98,10 @@ pub(crate) async fn serve(connection: &Rc<Connection>, transport: Transport) {
 }
 
 /// Counts the requests under way on one connection.
-struct Running(Rc<std::cell::Cell<usize>>);
+struct Running(Rc<Cell<usize>>);
 
 impl Running {
-    fn new(active: &Rc<std::cell::Cell<usize>>) -> Self {
+    fn new(active: &Rc<Cell<usize>>) -> Self {
         active.set(active.get() + 1);
         Self(Rc::clone(active))
     }
@@ -104,22 +114,28 @@ impl Drop for Running {
 }
 
 /// One request.
-async fn answer(connection: &Rc<Connection>, request: Request<Incoming>, running: Running) -> Response<Stream> {
+async fn answer(
+    connection: &Rc<Connection>,
+    bill: Bill,
+    request: Request<Incoming>,
+    running: Running,
+) -> Response<Stream> {
     let (mut parts, body) = request.into_parts();
     let began = meter::now();
     connection.requests.set(connection.requests.get() + 1);
     headers::from_http2(&mut parts);
     let thread = &connection.thread;
-    let (response, pass) = match service::judge(connection, &parts, None, false) {
+    let (response, pass) = match service::judge(connection, bill.stream(), &parts, None, false) {
         Judged::Serve(admission) => {
-            let record = Record::begin(connection, &parts, began).map(|record| record.admitted(&admission));
+            let record = Record::begin(connection, bill.stream(), &parts, began);
+            let record = record.map(|record| record.admitted(&admission));
             let http = &admission.settings.config.http;
             let body = if body.is_end_stream() {
                 RequestBody::Empty
             } else {
                 let timer = thread.timers.timer();
                 let idle = admission.settings.config.timeouts.body_idle;
-                let limited = Limited::new(body, http.max_body.unwrap_or(u64::MAX));
+                let limited = Limited::new(body, http.max_body.unwrap_or(u64::MAX), bill.clone());
                 RequestBody::Http2(Timed::new(limited, timer, idle))
             };
             let answer = forward::forward(connection, &admission, parts, body).await;
@@ -130,7 +146,7 @@ async fn answer(connection: &Rc<Connection>, request: Request<Incoming>, running
             (answer.response, answer.pass)
         }
         Judged::Answer(response, refusal) => {
-            if let Some(record) = Record::begin(connection, &parts, began) {
+            if let Some(record) = Record::begin(connection, bill.stream(), &parts, began) {
                 record.refused(response.status(), refusal).write(0);
             }
             (*response, None)
@@ -140,7 +156,7 @@ async fn answer(connection: &Rc<Connection>, request: Request<Incoming>, running
     thread.count_response(response.status());
     let (mut head, body) = response.into_parts();
     head.version = Version::HTTP_2;
-    Response::from_parts(head, Stream { body, _running: running, _pass: pass, connection: Rc::clone(connection) })
+    Response::from_parts(head, Stream { body, _running: running, _pass: pass, bill })
 }
 
 /// An answer's body; what the request held is held until its last byte.
@@ -148,7 +164,8 @@ struct Stream {
     body: ResponseBody,
     _running: Running,
     _pass: Option<Pass>,
-    connection: Rc<Connection>,
+    /// Closed with the stream: then what it used is charged.
+    bill: Bill,
 }
 
 impl Body for Stream {
@@ -159,7 +176,14 @@ impl Body for Stream {
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<http_body::Frame<bytes::Bytes>, Self::Error>>> {
-        Pin::new(&mut self.get_mut().body).poll_frame(context)
+        let this = self.get_mut();
+        let frame = Pin::new(&mut this.body).poll_frame(context);
+        if let Poll::Ready(Some(Ok(frame))) = &frame
+            && let Some(data) = frame.data_ref()
+        {
+            this.bill.add_written(data.len() as u64);
+        }
+        frame
     }
 
     fn is_end_stream(&self) -> bool {
@@ -168,11 +192,5 @@ impl Body for Stream {
 
     fn size_hint(&self) -> http_body::SizeHint {
         self.body.size_hint()
-    }
-}
-
-impl Drop for Stream {
-    fn drop(&mut self) {
-        self.connection.account.settle();
     }
 }

@@ -9,6 +9,7 @@ use tidegate_core::Instant;
 use tidegate_runtime::clock;
 
 use super::access_log::{Entry, Refused};
+use super::account::Account;
 use super::forward::{Answer, Story};
 use super::limiter::{Cause, Lane, Refusal};
 use super::meter;
@@ -20,6 +21,7 @@ use crate::config::tenancy::Traits;
 #[derive(Debug)]
 pub(crate) struct Record<'a> {
     connection: &'a Connection,
+    account: &'a Account,
     client: IpAddr,
     at_ns: i64,
     began: Instant,
@@ -41,7 +43,12 @@ pub(crate) struct Record<'a> {
 
 impl<'a> Record<'a> {
     /// The beginning of a line; `None` if there is no log.
-    pub(crate) fn begin(connection: &'a Connection, parts: &Parts, began: Instant) -> Option<Box<Self>> {
+    pub(crate) fn begin(
+        connection: &'a Connection,
+        account: &'a Account,
+        parts: &Parts,
+        began: Instant,
+    ) -> Option<Box<Self>> {
         connection.thread.lines.borrow().as_ref()?;
         let settings = connection.thread.settings();
         let text = |headers: &HeaderMap, name: HeaderName| {
@@ -62,7 +69,8 @@ impl<'a> Record<'a> {
             client: service::client_of(connection, &settings, parts),
             at_ns: clock::realtime_ns(),
             began,
-            totals: connection.account.totals(),
+            account,
+            totals: account.totals(),
             method: parts.method.clone(),
             target: parts.uri.path_and_query().map_or_else(String::new, ToString::to_string),
             version: parts.version,
@@ -115,7 +123,7 @@ impl<'a> Record<'a> {
 
     /// Its last byte was sent; the answer's body had `bytes`.
     pub(crate) fn write(self: Box<Self>, bytes: u64) {
-        let (read, _) = self.connection.account.totals();
+        let (read, _) = self.account.totals();
         let entry = Entry {
             at_ns: self.at_ns,
             client: self.client,

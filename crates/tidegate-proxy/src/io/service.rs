@@ -8,6 +8,7 @@ use http::request::Parts;
 use http::{Response, StatusCode};
 use tidegate_core::Instant;
 
+use super::account::Account;
 use super::body::ResponseBody;
 use super::limiter::{Lane, Refusal, Stage, Tenant, Verdict};
 use super::settings::Settings;
@@ -19,6 +20,8 @@ use crate::machine::Resource;
 /// A request that may be served.
 #[derive(Debug)]
 pub(crate) struct Admission {
+    /// Who pays: the connection's account, or that of its stream.
+    pub(crate) account: Rc<Account>,
     /// In force when it came; a reload does not change it.
     pub(crate) settings: Rc<InForce>,
     /// Index of its route.
@@ -52,8 +55,14 @@ pub(crate) enum Judged {
 }
 
 /// Decides about a request by its head. `charged` if the other lane's thread has asked the limiter already;
-/// `movable` if the connection can go there.
-pub(crate) fn judge(connection: &Connection, parts: &Parts, charged: Option<Charged>, movable: bool) -> Judged {
+/// `movable` if the connection can go there. It is put on `account`, the connection's own or that of one of its streams.
+pub(crate) fn judge(
+    connection: &Connection,
+    account: &Rc<Account>,
+    parts: &Parts,
+    charged: Option<Charged>,
+    movable: bool,
+) -> Judged {
     let thread = &connection.thread;
     let settings = thread.settings();
     let now = meter::now();
@@ -85,14 +94,18 @@ pub(crate) fn judge(connection: &Connection, parts: &Parts, charged: Option<Char
         }
         return Judged::Elsewhere(Charged { connection: false, ..charged });
     }
-    connection.account.turn_to(tenant);
+    account.turn_to(tenant);
+    // One that carries streams of several tenants stays with whom it was opened for.
+    if charged.connection || connection.requests.get() <= 1 {
+        connection.account.turn_to(tenant);
+    }
     if charged.connection {
         connection.account.take_connection();
     }
-    connection.account.estimated(Resource::EventTime, charged.event_ns);
-    connection.account.estimated(Resource::NetworkBytes, charged.bytes);
-    connection.account.estimated(Resource::DiskBytes, charged.disk);
-    Judged::Serve(Admission { settings, route, began: now, lane: charged.lane })
+    account.estimated(Resource::EventTime, charged.event_ns);
+    account.estimated(Resource::NetworkBytes, charged.bytes);
+    account.estimated(Resource::DiskBytes, charged.disk);
+    Judged::Serve(Admission { account: Rc::clone(account), settings, route, began: now, lane: charged.lane })
 }
 
 fn no(status: StatusCode, error: &'static str, detail: &str) -> Judged {

@@ -160,6 +160,7 @@ impl Drop for Stored {
 /// are.
 pub(crate) async fn request(
     connection: &Connection,
+    account: &Rc<Account>,
     settings: &Settings,
     mut body: RequestBody,
 ) -> Result<RequestBody, BodyError> {
@@ -180,17 +181,17 @@ pub(crate) async fn request(
             return Ok(RequestBody::Full(buffer.freeze()));
         }
         if (ended && !buffer.is_empty()) || buffer.len() >= PIECE {
-            stored = append(connection, stored, buffer.split().freeze()).await?;
+            stored = append(account, stored, buffer.split().freeze()).await?;
         }
         if ended {
-            let account = Rc::clone(&connection.account);
+            let account = Rc::clone(account);
             return Ok(RequestBody::Spooled(Spooled { file: Arc::new(stored), at: 0, reading: None, account }));
         }
     }
 }
 
-async fn append(connection: &Connection, stored: Stored, bytes: Bytes) -> Result<Stored, BodyError> {
-    connection.account.add_disk(bytes.len() as u64);
+async fn append(account: &Account, stored: Stored, bytes: Bytes) -> Result<Stored, BodyError> {
+    account.add_disk(bytes.len() as u64);
     let appended = stored.append(bytes)?;
     appended.await.ok().and_then(Result::ok).ok_or(BodyError::Spool)
 }
@@ -233,7 +234,7 @@ impl Stored {
 }
 
 /// Lets `body` wait where its client does not hold up the upstream, if there is a spool and it can be long.
-pub(crate) fn response(connection: &Connection, body: ResponseBody) -> ResponseBody {
+pub(crate) fn response(connection: &Connection, account: &Rc<Account>, body: ResponseBody) -> ResponseBody {
     let Some(spool) = &connection.thread.spool else { return body };
     if body.size_hint().exact().is_some_and(|length| length <= spool.above) {
         return body;
@@ -245,7 +246,7 @@ pub(crate) fn response(connection: &Connection, body: ResponseBody) -> ResponseB
         read: 0,
         operation: None,
         broken: None,
-        account: Rc::clone(&connection.account),
+        account: Rc::clone(account),
     }))
 }
 

@@ -141,11 +141,11 @@ impl One<'_> {
         let began = meter::now();
         // A request that was sent here by the other lane stays: that lane may be out of reach.
         let movable = charged.is_none();
-        let admission = match service::judge(self.connection, &parts, charged, movable) {
+        let admission = match service::judge(self.connection, &self.connection.account, &parts, charged, movable) {
             Judged::Serve(admission) => admission,
             Judged::Elsewhere(charged) => return Then::Elsewhere(bytes, charged),
             Judged::Answer(response, refusal) => {
-                let record = Record::begin(self.connection, &parts, began);
+                let record = Record::begin(self.connection, &self.connection.account, &parts, began);
                 let status = response.status();
                 let answer = Answer { response: *response, pass: None, story: forward::Story::default() };
                 // A connection too many does not stay.
@@ -159,7 +159,8 @@ impl One<'_> {
             }
         };
         drop(bytes);
-        let record = Record::begin(self.connection, &parts, began).map(|record| record.admitted(&admission));
+        let record = Record::begin(self.connection, &self.connection.account, &parts, began);
+        let record = record.map(|record| record.admitted(&admission));
         let body = ClientBody::of(self.wire).map_or(RequestBody::Empty, RequestBody::Http1);
         let (method, version) = (parts.method.clone(), parts.version);
         let Some(answer) = self.work(&admission, parts, body).await else { return Then::Close };
