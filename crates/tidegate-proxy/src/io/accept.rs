@@ -75,15 +75,13 @@ pub(crate) async fn accept(thread: Rc<Thread>, listener: TcpListener, index: usi
         }
         let mut pause = None;
         for _ in 0..BATCH {
+            if thread.seats.is_crowded() {
+                break;
+            }
             match acceptfrom_with(listener.get_ref(), SocketFlags::NONBLOCK | SocketFlags::CLOEXEC) {
                 Ok((socket, peer)) => {
                     let Some(peer) = peer.and_then(|peer| SocketAddr::try_from(peer).ok()) else { continue };
                     thread.count(Total::Accepted);
-                    if thread.connections.get() >= thread.connections_max {
-                        // One more would take the descriptors that the others need for their upstreams.
-                        thread.count(Total::OutOfFiles);
-                        continue;
-                    }
                     let accepted = Accepted { socket, place: Place { peer, local, listener: index } };
                     if hello::meet(&thread, accepted, &mut scratch) {
                         // A handshake is the longest task there is: one for each look at who else is there.
@@ -96,8 +94,10 @@ pub(crate) async fn accept(thread: Rc<Thread>, listener: TcpListener, index: usi
                 }
                 Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
                     thread.count(Total::OutOfFiles);
-                    spare = end_one(listener.get_ref(), spare);
-                    pause = Some(OUT_OF_FILES_PAUSE);
+                    if !thread.seats.shrink() {
+                        spare = end_one(listener.get_ref(), spare);
+                        pause = Some(OUT_OF_FILES_PAUSE);
+                    }
                     break;
                 }
                 // The client went away while it waited; the next one is there.

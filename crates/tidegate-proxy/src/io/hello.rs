@@ -22,6 +22,7 @@ use super::gate::{Gate, Pass};
 use super::lane::{self, Fresh, Handover, Turn};
 use super::limiter::{Cause, Refusal, Stage, Tenant, Verdict};
 use super::meter::{self, Metered};
+use super::seats::{Seat, Seated};
 use super::thread::{Origin, Thread, Total};
 use super::{log, serve};
 use crate::config::{ProxyProtocolIn, RefuseHello};
@@ -76,7 +77,7 @@ pub(crate) fn meet(thread: &Rc<Thread>, accepted: Accepted, scratch: &mut [u8]) 
     match look(thread, accepted.place, bytes) {
         Look::Bad => thread.count(Total::Malformed),
         Look::Known(known) if gate_of(thread, &known.origin).is_none() => {
-            return decide(thread, accepted.socket, known, bytes, None);
+            return decide(thread, accepted.socket, known, bytes, Way::default());
         }
         _ => wait(thread, accepted, bytes.to_vec()),
     }
@@ -90,15 +91,18 @@ fn gate_of(thread: &Thread, origin: &Origin) -> Option<std::sync::Arc<Gate>> {
 
 /// Waits for the rest of the first bytes, and then at the gate for that name if there is one.
 fn wait(thread: &Rc<Thread>, accepted: Accepted, bytes: Vec<u8>) {
+    let Some(seat) = thread.seats.take(accepted.place.peer.ip()) else { return thread.count(Total::OutOfFiles) };
     let account = Account::open(std::sync::Arc::clone(&thread.limiter), Tenant::OTHER);
     let thread = Rc::clone(thread);
-    spawn_local(Metered::new(account, async move {
+    let seated = Rc::clone(&seat);
+    let waiting = async move {
         let Accepted { socket, place } = accepted;
         let Ok(stream) = TcpStream::from_std(socket.into()) else { return };
         let mut bytes = bytes;
         let Some(known) = rest(&thread, &stream, place, &mut bytes).await else { return };
         let mut pass = None;
         if let Some(gate) = gate_of(&thread, &known.origin) {
+            seat.works();
             let entered = tokio::select! {
                 entered = gate.enter(known.origin.client.ip()) => entered,
                 () = gone(&stream, &mut bytes) => return,
@@ -110,8 +114,9 @@ fn wait(thread: &Rc<Thread>, accepted: Accepted, bytes: Vec<u8>) {
             pass = Some(entered);
         }
         let Ok(socket) = stream.into_std() else { return };
-        decide(&thread, socket.into(), known, &bytes, pass);
-    }));
+        decide(&thread, socket.into(), known, &bytes, Way { pass, seat: Some(seat) });
+    };
+    spawn_local(Metered::new(account, Seated::new(seated, waiting)));
 }
 
 /// Reads until the first bytes are whole; `None` if they are bad, or do not come in time.
@@ -193,8 +198,17 @@ fn look(thread: &Thread, place: Place, bytes: &[u8]) -> Look {
     Look::Known(Known { origin, header })
 }
 
+/// What a connection has taken so far.
+#[derive(Default)]
+struct Way {
+    /// Of the gate for its name.
+    pass: Option<Pass>,
+    /// If it had to wait.
+    seat: Option<Rc<Seat>>,
+}
+
 /// Asks whether the connection may go on, and sends it on its way. True if a handshake begins on this thread.
-fn decide(thread: &Rc<Thread>, socket: OwnedFd, known: Known, bytes: &[u8], pass: Option<Pass>) -> bool {
+fn decide(thread: &Rc<Thread>, socket: OwnedFd, known: Known, bytes: &[u8], way: Way) -> bool {
     let Known { origin, header } = known;
     let early = &bytes[header..];
     let now = meter::now();
@@ -204,7 +218,7 @@ fn decide(thread: &Rc<Thread>, socket: OwnedFd, known: Known, bytes: &[u8], pass
         early: Vec::new(),
         tenant: Tenant::OTHER,
         handshake_ns: 0,
-        pass,
+        pass: way.pass,
         turn: None,
     };
     let mut lane = thread.lane;
@@ -233,7 +247,7 @@ fn decide(thread: &Rc<Thread>, socket: OwnedFd, known: Known, bytes: &[u8], pass
         }
         _ => {
             let handshake = fresh.origin.tls;
-            serve::begin(thread, fresh);
+            serve::begin(thread, fresh, way.seat);
             handshake
         }
     }

@@ -80,6 +80,11 @@ pub(crate) async fn serve(connection: &Rc<Connection>, transport: Transport) {
         if let Poll::Ready(_ended) = served.as_mut().poll(context) {
             return Poll::Ready(()); // How a client ends a connection is his affair.
         }
+        if active.get() > 0 {
+            connection.seat.works();
+        } else if connection.requests.get() > 0 {
+            connection.seat.awaits_next(connection.account.tenant());
+        }
         let due = timer.poll(context).is_ready();
         if active.get() > 0 {
             timer.set(meter::now() + idle);

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `worker` | the threads: one foreground and one overflow thread for each core |
 //! | `accept`, `hello`, `serve` | a connection: taken, judged by its first bytes, served |
+//! | `seats` | who is ended when there is no room for one more |
 //! | `lane` | from the foreground to the overflow thread and back |
 //! | `tls`, `transport` | certificates by name; a socket with or without TLS |
 //! | `http1`, `http2`, `websocket` | what is spoken |
@@ -45,6 +46,7 @@ mod log;
 mod meter;
 mod proxy;
 mod refuse;
+mod seats;
 mod serve;
 mod service;
 mod settings;

@@ -15,6 +15,7 @@ use super::http1::server::{self, Served};
 use super::http2;
 use super::lane::{Fresh, Handover, Moved};
 use super::meter::{self, Metered};
+use super::seats::{Seat, Seated};
 use super::service::Charged;
 use super::thread::{Connection, Thread, Total};
 use super::transport::Transport;
@@ -29,13 +30,13 @@ const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// Goes on with a connection that comes from another lane.
 pub(crate) fn take_up(thread: &Rc<Thread>, handover: Handover) {
     match handover {
-        Handover::Fresh(fresh) => begin(thread, *fresh),
+        Handover::Fresh(fresh) => begin(thread, *fresh, None),
         Handover::Served(moved) => go_on(thread, *moved),
     }
 }
 
-/// Serves a connection that was just accepted.
-pub(crate) fn begin(thread: &Rc<Thread>, fresh: Fresh) {
+/// Serves a connection that was just accepted; `seat` if it has one already.
+pub(crate) fn begin(thread: &Rc<Thread>, fresh: Fresh, seat: Option<Rc<Seat>>) {
     let Fresh { socket, origin, early, tenant, handshake_ns, pass, turn } = fresh;
     let account = Account::open(Arc::clone(&thread.limiter), tenant);
     if origin.tls {
@@ -43,9 +44,13 @@ pub(crate) fn begin(thread: &Rc<Thread>, fresh: Fresh) {
         account.estimated(Resource::HandshakeTime, handshake_ns);
         account.begin(Work::Handshake);
     }
+    let source = origin.client.ip();
+    // It is told by the end of its connection; the account gives back what was charged.
+    let Some(seat) = seat.or_else(|| thread.seats.take(source)) else { return thread.count(Total::OutOfFiles) };
+    seat.comes_from(source);
     let thread = Rc::clone(thread);
-    let metered = Rc::clone(&account);
-    spawn_local(Metered::new(metered, async move {
+    let (metered, seated) = (Rc::clone(&account), Rc::clone(&seat));
+    let serving = async move {
         if turn.is_some() && has_gone(&socket) {
             return account.forgo_handshake();
         }
@@ -54,7 +59,7 @@ pub(crate) fn begin(thread: &Rc<Thread>, fresh: Fresh) {
         let Ok(stream) = TcpStream::from_std(socket) else { return };
         // Answers are written whole: waiting for more would only add delay.
         let _ = stream.set_nodelay(true);
-        let connection = Connection::new(thread, Rc::clone(&account), origin, pass, Vec::new());
+        let connection = Connection::new(thread, seat, Rc::clone(&account), origin, pass, Vec::new());
         if connection.origin.tls {
             // What lasts a moment, or concerns few, is in a box: a task has room for the largest thing it may come to,
             // for as long as its connection is open.
@@ -67,7 +72,8 @@ pub(crate) fn begin(thread: &Rc<Thread>, fresh: Fresh) {
             let early = BytesMut::from(&early[..]);
             detect(&connection, transport, early).await;
         }
-    }));
+    };
+    spawn_local(Metered::new(metered, Seated::new(seated, serving)));
 }
 
 /// Serves a connection that another lane served before.
@@ -75,12 +81,16 @@ fn go_on(thread: &Rc<Thread>, moved: Moved) {
     let Moved { parts, origin, early, tenant, charged, pass, tracked } = moved;
     let account = Account::open(Arc::clone(&thread.limiter), tenant);
     account.holds(1, if origin.tls { HELD_TLS } else { HELD_PLAIN });
+    let Some(seat) = thread.seats.take(origin.client.ip()) else { return thread.count(Total::OutOfFiles) };
+    seat.works();
     let thread = Rc::clone(thread);
-    spawn_local(Metered::new(Rc::clone(&account), async move {
+    let (metered, seated) = (Rc::clone(&account), Rc::clone(&seat));
+    let serving = async move {
         let Ok(transport) = Transport::assemble(parts, BytesMut::new(), Rc::clone(&account)) else { return };
-        let connection = Connection::new(thread, account, origin, pass, tracked);
+        let connection = Connection::new(thread, seat, account, origin, pass, tracked);
         http1(&connection, transport, early, Some(charged)).await;
-    }));
+    };
+    spawn_local(Metered::new(metered, Seated::new(seated, serving)));
 }
 
 /// Whether the client closed while it waited: a handshake with nobody is the dearest thing to do in vain.

@@ -16,6 +16,7 @@ use super::http1::client::Link;
 use super::lane::{Handover, Waiting};
 use super::limiter::{Lane, Limiter};
 use super::meter;
+use super::seats::{Seat, Seats};
 use super::settings::Settings;
 use super::spool::Spool;
 use super::timers::Timers;
@@ -98,8 +99,7 @@ pub(crate) struct Thread {
     pub(crate) spool: Option<Arc<Spool>>,
     pub(crate) lines: RefCell<Option<Lines>>,
     pub(crate) connections: Cell<usize>,
-    /// More are closed at once.
-    pub(crate) connections_max: usize,
+    pub(crate) seats: Rc<Seats>,
     /// Woken when the last connection ends, and when the proxy is told to stop.
     pub(crate) changed: Rc<Notify>,
     pub(crate) draining: Cell<bool>,
@@ -142,6 +142,7 @@ pub(crate) struct Connection {
     pub(crate) origin: Origin,
     /// The client's address, as headers want it.
     pub(crate) address: HeaderValue,
+    pub(crate) seat: Rc<Seat>,
     /// The gate of a rule for this name in the `ClientHello`; left when the connection ends.
     pub(crate) pass: RefCell<Option<super::gate::Pass>>,
     /// The gates of routes that count connections; left when the connection ends.
@@ -172,9 +173,10 @@ pub(crate) struct Origin {
 }
 
 impl Connection {
-    /// `origin` on `thread`, paid for by `account`; inside the gates of `pass` and `tracked`.
+    /// `origin` on `thread`, in `seat`, paid for by `account`; inside the gates of `pass` and `tracked`.
     pub(crate) fn new(
         thread: Rc<Thread>,
+        seat: Rc<Seat>,
         account: Rc<Account>,
         origin: Origin,
         pass: Option<super::gate::Pass>,
@@ -185,7 +187,7 @@ impl Connection {
         let overflowed = Cell::new(meter::now());
         let pass = RefCell::new(pass);
         let tracked = super::gate::Tracked::new(tracked);
-        Rc::new(Self { thread, account, origin, address, pass, tracked, requests: Cell::new(0), overflowed })
+        Rc::new(Self { thread, seat, account, origin, address, pass, tracked, requests: Cell::new(0), overflowed })
     }
 
     /// Whether it should go to `lane`, where its tenant's work is now done.

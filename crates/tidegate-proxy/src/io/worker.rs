@@ -19,6 +19,7 @@ use super::access_log::Lines;
 use super::lane::{self, Handover, Waiting};
 use super::limiter::{Lane, Limiter};
 use super::meter::Common;
+use super::seats::Seats;
 use super::settings::Settings;
 use super::spool::Spool;
 use super::thread::{Counts, InForce, Shared, Thread};
@@ -124,7 +125,7 @@ async fn serve(start: Start) -> io::Result<()> {
         spool: start.spool,
         lines: RefCell::new(start.lines),
         connections: Cell::new(0),
-        connections_max: connections_max(start.part),
+        seats: Seats::new(connections_max(start.part)),
         changed: Rc::new(Notify::new()),
         draining: Cell::new(false),
         counts: RefCell::new(Counts::default()),
@@ -145,7 +146,8 @@ async fn serve(start: Start) -> io::Result<()> {
             }
         }));
     }
-    let ticker = Ticker { thread: Rc::clone(&thread), index: start.index, overflow_cpu: start.overflow_cpu };
+    let (index, part, overflow_cpu) = (start.index, start.part, start.overflow_cpu);
+    let ticker = Ticker { thread: Rc::clone(&thread), index, part, overflow_cpu };
     let ticking = spawn_local(ticker.run());
     let mut control = start.control;
     obey(&thread, &mut control, start.part, start.seed).await;
@@ -209,6 +211,7 @@ async fn finish(thread: &Thread, control: &mut watch::Receiver<Control>) {
 struct Ticker {
     thread: Rc<Thread>,
     index: usize,
+    part: Part,
     overflow_cpu: Arc<AtomicU64>,
 }
 
@@ -257,6 +260,8 @@ impl Ticker {
 
     fn publish(&self) {
         let thread = &self.thread;
+        // The limit can be changed from outside, and files become free.
+        thread.seats.adjust(connections_max(self.part));
         let mut counts = thread.counts.borrow_mut();
         counts.connections = thread.connections.get() as u64;
         counts.upstreams = thread.upstreams.states();

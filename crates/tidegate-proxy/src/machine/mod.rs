@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`neighbours`] | all tenants and all resources of one core: who is admitted, and in which lane |
 //! | `overflow` | one resource, shared among tenants by overflow token buckets |
+//! | [`places`] | who is ended when there is no room for one more connection |
 //! | [`rate_limit`] | Traffic Server's plugin of that name, option by option |
 //! | [`resource`] | what tenants use of a machine, and in which unit |
 //! | [`rtb`] | the prototype of overflow token buckets, as the baseline |
@@ -11,6 +12,7 @@
 
 pub mod neighbours;
 mod overflow;
+pub mod places;
 pub mod rate_limit;
 pub mod resource;
 pub mod rtb;

@@ -69,14 +69,14 @@ pub(crate) async fn serve(
                 thread.count(Total::Malformed);
                 let status = StatusCode::from_u16(violation.status).unwrap_or(StatusCode::BAD_REQUEST);
                 let answer = refuse::plain(status, "http_request_error", violation.reason);
-                return Box::pin(farewell(&wire, answer)).await;
+                return Box::pin(farewell(connection, &wire, answer)).await;
             }
             Next::TimedOut(begun) => {
                 if begun {
                     thread.count(Total::TimedOut);
                     let detail = "The request did not come in time.";
                     let answer = refuse::plain(StatusCode::REQUEST_TIMEOUT, "http_request_error", detail);
-                    return Box::pin(farewell(&wire, answer)).await;
+                    return Box::pin(farewell(connection, &wire, answer)).await;
                 }
                 return Served::Ended;
             }
@@ -94,7 +94,7 @@ pub(crate) async fn serve(
                 connection.account.settle();
             }
             Then::Close => return Served::Ended,
-            Then::Linger => return Box::pin(linger(&wire)).await,
+            Then::Linger => return Box::pin(linger(connection, &wire)).await,
             Then::Elsewhere(head, charged) => {
                 let early = wire.unread(&head);
                 return match Rc::try_unwrap(wire) {
@@ -112,7 +112,14 @@ pub(crate) async fn serve(
 
 /// The next head; or the end, if the proxy stops and none has begun.
 fn wait(connection: &Connection, wire: &Wire, context: &mut Context<'_>, header: Duration) -> Poll<Next> {
-    match wire.poll_next(context, header) {
+    let next = wire.poll_next(context, header);
+    match &next {
+        Poll::Ready(_) => connection.seat.works(),
+        // Who has asked for nothing yet waits on where he did when he came.
+        Poll::Pending if connection.requests.get() > 0 => connection.seat.awaits_next(connection.account.tenant()),
+        Poll::Pending => {}
+    }
+    match next {
         Poll::Pending if connection.thread.draining.get() && wire.is_quiet() => Poll::Ready(Next::End),
         next => next,
     }
@@ -230,6 +237,8 @@ impl One<'_> {
         let stall = self.connection.thread.settings().config.timeouts.write_stall;
         let mut writing = Writing {
             wire: self.wire,
+            connection: self.connection,
+            is_stalled: false,
             total: self.total,
             stall,
             out: std::mem::take(self.out),
@@ -292,6 +301,9 @@ fn announced_length(method: &Method, headers: &http::HeaderMap) -> Option<u64> {
 /// An answer while it is written.
 struct Writing<'a> {
     wire: &'a Wire,
+    connection: &'a Connection,
+    /// The socket was full when it was last written to.
+    is_stalled: bool,
     total: Option<&'a Timer>,
     stall: Duration,
     /// Small things, put together.
@@ -383,6 +395,9 @@ impl Writing<'_> {
             if written == 0 {
                 return Err(io::ErrorKind::WriteZero.into());
             }
+            if std::mem::take(&mut self.is_stalled) {
+                self.connection.seat.works();
+            }
             let of_out = written.min(self.out.len() - self.sent);
             self.sent += of_out;
             drop(self.piece.split_to(written - of_out));
@@ -401,6 +416,8 @@ impl Writing<'_> {
         if let Some(body) = self.body.as_mut() {
             body.poll_ahead(context);
         }
+        self.is_stalled = true;
+        self.connection.seat.awaits_reading(self.connection.account.tenant());
         if !self.wire.timer.is_set() {
             self.wire.timer.set(meter::now() + self.stall);
         }
@@ -412,7 +429,7 @@ impl Writing<'_> {
 }
 
 /// Writes a last answer and closes.
-async fn farewell(wire: &Rc<Wire>, response: Response<ResponseBody>) -> Served {
+async fn farewell(connection: &Connection, wire: &Rc<Wire>, response: Response<ResponseBody>) -> Served {
     let (head, body) = response.into_parts();
     let mut out = Vec::new();
     let length = body.size_hint().exact().unwrap_or(0);
@@ -434,14 +451,15 @@ async fn farewell(wire: &Rc<Wire>, response: Response<ResponseBody>) -> Served {
         Poll::Ready(Ok(()))
     });
     match written.await {
-        Ok(()) => linger(wire).await,
+        Ok(()) => linger(connection, wire).await,
         Err(_) => Served::Ended,
     }
 }
 
 /// Closes so that the client can read the answer: a socket with unread bytes would be reset. Bounded in time and bytes.
-async fn linger(wire: &Rc<Wire>) -> Served {
+async fn linger(connection: &Connection, wire: &Rc<Wire>) -> Served {
     const BYTES_MAX: usize = 256 * 1024;
+    connection.seat.awaits_reading(connection.account.tenant());
     wire.timer.set(meter::now() + LINGER);
     let mut left = BYTES_MAX;
     let mut dropped = BytesMut::new();
