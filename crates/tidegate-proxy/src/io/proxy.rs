@@ -362,6 +362,12 @@ impl Source for State {
             connections: counts.iter().map(|counts| counts.connections).sum(),
             connections_total: total(Total::Accepted),
             handshakes_total: total(Total::Handshakes),
+            handshakes_failed_total: total(Total::HandshakesFailed),
+            hellos_refused_total: total(Total::RefusedAtHello),
+            lane_changes_total: total(Total::Moved),
+            clients_timed_out_total: total(Total::TimedOut),
+            out_of_files_total: total(Total::OutOfFiles),
+            malformed_total: total(Total::Malformed),
             requests_total: vec![0; settings.config.routes.len()],
             access_log: self.access_log.as_ref().map_or((0, 0), AccessLog::counts),
             ..Live::default()

@@ -79,6 +79,17 @@ fn traffic(page: &mut Page, config: &Config, live: &Live) {
     page.single("connections", "Client connections that are open.", "gauge", float(live.connections));
     page.single("connections_total", "Client connections.", "counter", float(live.connections_total));
     page.single("handshakes_total", "TLS handshakes that ended well.", "counter", float(live.handshakes_total));
+    let rare = [
+        ("handshakes_failed_total", "TLS handshakes that did not end well.", live.handshakes_failed_total),
+        ("hellos_refused_total", "Connections refused at their ClientHello.", live.hellos_refused_total),
+        ("lane_changes_total", "Connections that went to the other lane.", live.lane_changes_total),
+        ("clients_timed_out_total", "Clients that took too long.", live.clients_timed_out_total),
+        ("out_of_files_total", "Times that there was no file left to open for a connection.", live.out_of_files_total),
+        ("malformed_total", "Requests and first bytes that broke the rules.", live.malformed_total),
+    ];
+    for (name, help, count) in rare {
+        page.single(name, help, "counter", float(count));
+    }
     page.head("requests_total", "Requests by route.", "counter");
     for (route, count) in config.routes.iter().zip(&live.requests_total) {
         page.row("requests_total", &[("route", &route.name)], float(*count));

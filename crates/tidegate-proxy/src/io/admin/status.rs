@@ -35,6 +35,18 @@ pub struct Live {
     pub connections_total: u64,
     /// TLS handshakes that ended well, since the start.
     pub handshakes_total: u64,
+    /// TLS handshakes that did not end well, since the start.
+    pub handshakes_failed_total: u64,
+    /// Connections refused at their ClientHello, since the start.
+    pub hellos_refused_total: u64,
+    /// Connections that went to the other lane, since the start.
+    pub lane_changes_total: u64,
+    /// Clients that took too long, since the start.
+    pub clients_timed_out_total: u64,
+    /// Times that there was no file left to open for a connection, since the start.
+    pub out_of_files_total: u64,
+    /// Requests and first bytes that broke the rules, since the start.
+    pub malformed_total: u64,
     /// Requests by route, in the order of the configuration.
     pub requests_total: Vec<u64>,
     /// Answers by the first digit of their status; at 0 what ended without one.
@@ -110,6 +122,12 @@ pub struct Status {
     connections: u64,
     connections_total: u64,
     handshakes_total: u64,
+    handshakes_failed_total: u64,
+    hellos_refused_total: u64,
+    lane_changes_total: u64,
+    clients_timed_out_total: u64,
+    out_of_files_total: u64,
+    malformed_total: u64,
     requests_total: u64,
     responses_total: ResponsesJson,
     listeners: Vec<ListenerJson>,
@@ -238,6 +256,12 @@ impl Status {
             connections: live.connections,
             connections_total: live.connections_total,
             handshakes_total: live.handshakes_total,
+            handshakes_failed_total: live.handshakes_failed_total,
+            hellos_refused_total: live.hellos_refused_total,
+            lane_changes_total: live.lane_changes_total,
+            clients_timed_out_total: live.clients_timed_out_total,
+            out_of_files_total: live.out_of_files_total,
+            malformed_total: live.malformed_total,
             requests_total: live.responses_total.iter().sum(),
             responses_total: ResponsesJson {
                 informational,
