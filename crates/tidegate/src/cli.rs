@@ -97,57 +97,32 @@ pub(crate) struct Up {
 pub(crate) struct Demo {
     #[command(subcommand)]
     pub(crate) of: Option<DemoOf>,
-    /// Where the page is served
-    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:7070")]
-    pub(crate) address: String,
-    /// Without a page: an overload by script, then a table, then exit code 0 or 4
-    #[arg(long)]
-    pub(crate) headless: bool,
-    /// How long the overload of --headless lasts
-    #[arg(long, value_name = "N", default_value_t = 10, requires = "headless", value_parser = clap::value_parser!(u64).range(3..=600))]
-    pub(crate) seconds: u64,
-    /// With --headless: print JSON instead of the table
-    #[arg(long, requires = "headless")]
-    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) showing: Showing,
 }
 
 /// What else there is to see, beside messages.
 #[derive(Debug, Subcommand)]
 pub(crate) enum DemoOf {
     /// One overload of a server, with five schemes of overload control side by side
-    Rpc(DemoRpc),
+    Rpc(Showing),
     /// One noisy neighbour in front of two proxies, without limits and with them
-    Neighbours(DemoNeighbours),
+    Neighbours(Showing),
 }
 
+/// How a demo is shown: as a page with a slider, or by script.
 #[derive(Debug, Args)]
-pub(crate) struct DemoNeighbours {
-    /// Where the page is served
-    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:7070")]
-    pub(crate) address: String,
-    /// Without a page: noise by script, then a table, then exit code 0 or 4
-    #[arg(long)]
-    pub(crate) headless: bool,
-    /// How long the noise of --headless lasts
-    #[arg(long, value_name = "N", default_value_t = 10, requires = "headless", value_parser = clap::value_parser!(u64).range(3..=600))]
-    pub(crate) seconds: u64,
-    /// With --headless: print JSON instead of the table
-    #[arg(long, requires = "headless")]
-    pub(crate) json: bool,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct DemoRpc {
+pub(crate) struct Showing {
     /// Where the page is served
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:7070")]
     pub(crate) address: String,
     /// Without a page: an overload by script, then a table, then exit code 0 or 4
     #[arg(long)]
     pub(crate) headless: bool,
-    /// How long the overload of --headless lasts, in seconds as on the page
-    #[arg(long, value_name = "N", default_value_t = 5, requires = "headless", value_parser = clap::value_parser!(u64).range(2..=600))]
+    /// How many seconds the overload of --headless lasts; `demo rpc` plays them as fast as it can
+    #[arg(long, value_name = "N", default_value_t = 10, requires = "headless", value_parser = clap::value_parser!(u64).range(3..=600))]
     pub(crate) seconds: u64,
-    /// With --headless: print a line of JSON for each second instead of the table
+    /// With --headless: print JSON instead of the table; `demo rpc` prints a line for each second
     #[arg(long, requires = "headless")]
     pub(crate) json: bool,
 }

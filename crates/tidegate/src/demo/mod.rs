@@ -60,6 +60,7 @@ pub(crate) fn run(args: &Demo) -> Result<(), Failure> {
         Some(DemoOf::Neighbours(args)) => return neighbours::run(args),
         None => {}
     }
+    let args = &args.showing;
     telemetry::init(Format::Human, "warn").map_err(|error| Failure::new(&error).because(error))?;
     up::runtime()?.block_on(async {
         if args.headless {

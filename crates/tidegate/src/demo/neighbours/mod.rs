@@ -34,7 +34,7 @@ use self::proxies::Proxies;
 use self::stage::{Both, Stage};
 use super::control;
 use super::stage::SAMPLE;
-use crate::cli::DemoNeighbours;
+use crate::cli::Showing;
 use crate::failure::Failure;
 use crate::output::{self, Style};
 use crate::servers::{Bound, Servers};
@@ -50,7 +50,7 @@ const SEED: u64 = 1;
 /// needed by a machine alone that is short of processor.
 const CONNECTIONS: u32 = 400;
 
-pub(crate) fn run(args: &DemoNeighbours) -> Result<(), Failure> {
+pub(crate) fn run(args: &Showing) -> Result<(), Failure> {
     telemetry::init(Format::Human, "warn").map_err(|error| Failure::new(&error).because(error))?;
     up::runtime()?.block_on(async {
         if args.headless {

@@ -23,7 +23,7 @@ use tidegate_runtime::telemetry::{self, Format};
 
 use self::desk::{Desk, Player};
 use self::show::Show;
-use crate::cli::DemoRpc;
+use crate::cli::Showing;
 use crate::demo::control;
 use crate::failure::Failure;
 use crate::output::{self, Style};
@@ -35,7 +35,7 @@ use crate::up;
 /// What the page begins with: already too much, so that the five part while one looks.
 const LOAD_AT_START: f64 = 2.0;
 
-pub(crate) fn run(args: &DemoRpc) -> Result<(), Failure> {
+pub(crate) fn run(args: &Showing) -> Result<(), Failure> {
     telemetry::init(Format::Human, "warn").map_err(|error| Failure::new(&error).because(error))?;
     if args.headless {
         return headless::run(args.seconds, Style::of(args.json));
