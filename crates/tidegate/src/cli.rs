@@ -12,7 +12,8 @@ use crate::sim_neighbours::SimNeighboursArgs;
 use crate::sim_rpc::SimRpcArgs;
 use crate::words::{DisciplineWord, ModeWord, UnitWord};
 
-const ABOUT: &str = "A message broker that real NSQ clients use unchanged, with an exact limit on every topic";
+const ABOUT: &str =
+    "A message broker for NSQ clients, overload control for RPC, and a reverse proxy that mutes noisy neighbours";
 /// Shown by `tidegate` alone: where to begin, in the order in which one would.
 const FIRST_SCREEN: &str = "\
 First steps:
