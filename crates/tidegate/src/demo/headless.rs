@@ -11,19 +11,15 @@ use crate::failure::Failure;
 use crate::output::{self, Style, Table, figure};
 
 /// What comes before the overload: both sides well below capacity, so that neither starts with a queue.
-pub(crate) const CALM: (f64, Duration) = (0.5, Duration::from_secs(2));
+const CALM: (f64, Duration) = (0.5, Duration::from_secs(2));
 /// The overload, in capacities.
 const OVERLOAD: f64 = 2.0;
 /// Loss that the objective allows: a hundredth, as it speaks of 99 % of the messages.
 const LOSS_PERCENT: f64 = 1.0;
 
-/// Offers the script's load.
-pub(crate) async fn perform(stage: &Stage, overload: Duration) -> Result<(), Failure> {
-    for (load, length) in [CALM, (OVERLOAD, overload)] {
-        stage.set_load(load).map_err(Failure::new)?;
-        tokio::time::sleep(length).await;
-    }
-    Ok(())
+/// What is offered, and for how long.
+pub(crate) fn script(overload: Duration) -> [(f64, Duration); 2] {
+    [CALM, (OVERLOAD, overload)]
 }
 
 /// Prints what both sides' meters show, and fails if the limited side misses its objective.

@@ -6,7 +6,8 @@
 //! | `troupe` | publishers and consumer of one broker, over real TCP |
 //! | `stage` | the load that is asked for, and what both sides show |
 //! | `meter` | figures of the last few seconds |
-//! | `control` | a page's slider and button, for every demo |
+//! | `theatre` | how every demo is shown, on a page or by script |
+//! | `control`, `slider` | what a page can ask of a demo; its slider and its button |
 //! | `headless` | a script, a table and a verdict instead of the page |
 //! | `neighbours` | `tidegate demo neighbours`: one noisy neighbour, twice |
 //! | `rpc` | `tidegate demo rpc`: one overload, five schemes of overload control |
@@ -20,7 +21,9 @@ mod meter;
 mod neighbours;
 mod plan;
 mod rpc;
+mod slider;
 mod stage;
+mod theatre;
 mod troupe;
 
 use std::net::SocketAddr;
@@ -32,20 +35,17 @@ use tidegate_broker::io::admin::{Target, Transient};
 use tidegate_console::{BrokerSource, ConsoleConfig};
 use tidegate_load::LoadError;
 use tidegate_runtime::clock;
-use tidegate_runtime::telemetry::{self, Format};
-use tokio::time::{MissedTickBehavior, interval};
 
 use self::plan::{Plan, Role};
-use self::stage::{Name, SAMPLE, Stage};
+use self::stage::{Name, Stage};
+use self::theatre::Theatre;
 use self::troupe::Troupe;
 use crate::cli::{Demo, DemoOf};
 use crate::failure::Failure;
-use crate::output::{self, Style};
+use crate::output::Style;
 use crate::running::{Running, Setup};
 use crate::scratch::Folder;
-use crate::servers::{Bound, Servers};
 use crate::settings;
-use crate::signals::Signals;
 use crate::token::Token;
 use crate::up;
 
@@ -61,18 +61,19 @@ pub(crate) fn run(args: &Demo) -> Result<(), Failure> {
         None => {}
     }
     let args = &args.showing;
-    telemetry::init(Format::Human, "warn").map_err(|error| Failure::new(&error).because(error))?;
+    theatre::log_little()?;
     up::runtime()?.block_on(async {
-        if args.headless {
-            headless(Duration::from_secs(args.seconds), Style::of(args.json)).await
-        } else {
-            watch(&args.address).await
+        if !args.headless {
+            return theatre::watch(&args.address, || Twins::open(LOAD_AT_START)).await;
         }
+        let script = headless::script(Duration::from_secs(args.seconds));
+        let stage = theatre::perform(&script, || Twins::open(script[0].0)).await?;
+        headless::report(&stage, Style::of(args.json))
     })
 }
 
 /// The two brokers and who makes their load.
-struct Theatre {
+struct Twins {
     stage: Arc<Stage>,
     brokers: [Running; 2],
     troupes: [Troupe; 2],
@@ -81,7 +82,7 @@ struct Theatre {
     _folder: Folder,
 }
 
-impl Theatre {
+impl Twins {
     async fn open(load: f64) -> Result<Self, Failure> {
         let system = |error: std::io::Error| Failure::new("cannot prepare a folder for the brokers").because(error);
         let folder = Folder::new("demo").map_err(system)?;
@@ -99,33 +100,44 @@ impl Theatre {
         let troupes = troupes.try_into().map_err(|_| Failure::new("a side is missing"))?;
         Ok(Self { stage: Arc::new(Stage::new(plan, load)), brokers, troupes, token, _folder: folder })
     }
+}
 
-    /// Follows the load that is asked for and takes the figures, until a side's load breaks off.
-    async fn play(&self) -> Failure {
-        let mut offered = self.stage.offered();
-        let mut sample = interval(SAMPLE);
-        sample.set_missed_tick_behavior(MissedTickBehavior::Skip);
-        loop {
-            tokio::select! {
-                changed = offered.changed() => {
-                    if changed.is_err() {
-                        return Failure::new("the demo lost its stage");
-                    }
-                    let load = *offered.borrow_and_update();
-                    self.troupes.iter().for_each(|troupe| troupe.offer(load));
-                }
-                _ = sample.tick() => {
-                    let totals = self.troupes.each_ref().map(Troupe::totals);
-                    self.stage.sample(clock::now(), &totals);
-                    if !self.troupes.iter().all(Troupe::is_playing) {
-                        return Failure::new("a broker dropped its publishers or its consumer");
-                    }
-                }
-            }
-        }
+impl Theatre for Twins {
+    type Stage = Stage;
+
+    fn stage(&self) -> &Arc<Stage> {
+        &self.stage
     }
 
-    /// Ends load, then brokers. What broke off by itself says why.
+    fn token(&self) -> &Token {
+        &self.token
+    }
+
+    fn console(&self) -> ConsoleConfig {
+        let source = |(name, broker): (Name, &Running)| {
+            Some(BrokerSource {
+                name: name.as_str().to_owned(),
+                admin_url: format!("http://{}", broker.admin.as_ref()?),
+                token: Some(self.token.reveal().to_owned()),
+            })
+        };
+        let brokers = Name::BOTH.into_iter().zip(&self.brokers).filter_map(source).collect();
+        ConsoleConfig { brokers, ..ConsoleConfig::default() }
+    }
+
+    /// Until a side's load breaks off.
+    async fn play(&self) -> Failure {
+        let offer = |load| self.troupes.iter().for_each(|troupe| troupe.offer(load));
+        let sample = || {
+            let totals = self.troupes.each_ref().map(Troupe::totals);
+            self.stage.sample(clock::now(), &totals);
+            let is_playing = self.troupes.iter().all(Troupe::is_playing);
+            is_playing.then_some(()).ok_or_else(|| Failure::new("a broker dropped its publishers or its consumer"))
+        };
+        theatre::follow(self.stage.offered(), offer, sample).await
+    }
+
+    /// Ends load, then brokers.
     async fn close(self) -> Result<(), Failure> {
         let Self { brokers, troupes, _folder, .. } = self;
         let stopped = tokio::task::spawn_blocking(move || troupes.map(Troupe::stop)).await;
@@ -137,65 +149,11 @@ impl Theatre {
     }
 }
 
-async fn headless(overload: Duration, style: Style) -> Result<(), Failure> {
-    let mut signals = Signals::listen()?;
-    let theatre = Theatre::open(headless::CALM.0).await?;
-    let stage = Arc::clone(&theatre.stage);
-    let ended = tokio::select! {
-        done = headless::perform(&stage, overload) => done,
-        broken = theatre.play() => Err(broken),
-        () = signals.wait() => Err(Failure::new("stopped before the end")),
-    };
-    let closed = theatre.close().await;
-    ended.and(closed)?;
-    headless::report(&stage, style)
-}
-
-async fn watch(address: &str) -> Result<(), Failure> {
-    let mut signals = Signals::listen()?;
-    let page = Bound::bind(&page_address(address)?).await?;
-    let control = Bound::bind(&Address::Tcp { host: "127.0.0.1".to_owned(), port: 0 }).await?;
-    let theatre = Theatre::open(LOAD_AT_START).await?;
-
-    let mut servers = Servers::new();
-    let console = ConsoleConfig {
-        brokers: sources(&theatre),
-        write_token: theatre.token.reveal().to_owned(),
-        demo: control.local_authority().map(|authority| format!("http://{authority}")),
-        stop: Some(servers.stopping()),
-        ..ConsoleConfig::default()
-    };
-    servers.serve(control, None, control::router(Arc::clone(&theatre.stage)));
-    let authority = page.local_authority().unwrap_or_default();
-    servers.serve(page, None, tidegate_console::router(console));
-    output::line(format_args!("http://{authority}/demo#token={}", theatre.token.reveal()))?;
-    output::line("Open it in a browser. Ctrl-C ends the demo and leaves nothing behind.")?;
-
-    let broken = tokio::select! {
-        broken = theatre.play() => Err(broken),
-        () = signals.wait() => Ok(()),
-    };
-    servers.stop().await;
-    let closed = theatre.close().await;
-    broken.and(closed)
-}
-
-fn sources(theatre: &Theatre) -> Vec<BrokerSource> {
-    let source = |(name, broker): (Name, &Running)| {
-        Some(BrokerSource {
-            name: name.as_str().to_owned(),
-            admin_url: format!("http://{}", broker.admin.as_ref()?),
-            token: Some(theatre.token.reveal().to_owned()),
-        })
-    };
-    Name::BOTH.into_iter().zip(&theatre.brokers).filter_map(source).collect()
-}
-
 /// One of the two brokers: alike, but for the limit.
 async fn broker(name: Name, plan: Plan, folder: &Folder, token: &Token) -> Result<Running, Failure> {
     let data_path = folder.path().join(name.as_str());
     std::fs::create_dir(&data_path).map_err(|error| Failure::new("cannot make a folder").because(error))?;
-    let anywhere = || Some("127.0.0.1:0".to_owned());
+    let anywhere = || Some(theatre::anywhere().to_string());
     let options = Options {
         tcp_address: anywhere(),
         http_address: Some(String::new()),
@@ -216,16 +174,6 @@ async fn broker(name: Name, plan: Plan, folder: &Folder, token: &Token) -> Resul
     };
     let store = Arc::new(Transient::default());
     Running::start(Setup { config: Arc::new(config), limits, store, token: Some(token.clone()) }).await
-}
-
-fn page_address(text: &str) -> Result<Address, Failure> {
-    let parsed = text.rsplit_once(':').and_then(|(host, port)| {
-        let host = host.trim_matches(['[', ']']).to_owned();
-        Some(Address::Tcp { host, port: port.parse().ok()? })
-    });
-    parsed.ok_or_else(|| {
-        Failure::usage(format!("{text:?} is no address")).help("write address:port, such as 127.0.0.1:7070")
-    })
 }
 
 fn socket_address(address: &Address) -> Result<SocketAddr, Failure> {

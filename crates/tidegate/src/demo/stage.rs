@@ -2,7 +2,6 @@
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use serde::Serialize;
 use tidegate_core::Instant;
@@ -11,11 +10,10 @@ use tokio::sync::watch;
 use super::control::{BadLoad, Controlled};
 use super::meter::{Figures, Meter, Totals};
 use super::plan::{LOAD, Plan, Role};
+use super::slider::{Slider, Spike, SpikeLoad};
 
 /// The page's charts show a minute; the tables of the console remember two.
 const HISTORY: usize = 480;
-/// How often figures are taken. The page asks as often.
-pub(crate) const SAMPLE: Duration = Duration::from_millis(250);
 
 /// Which of the two brokers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -50,13 +48,10 @@ pub(crate) type AllTotals = [[Totals; 2]; 2];
 pub(crate) struct Stage {
     pub(crate) plan: Plan,
     scene: Mutex<Scene>,
-    /// The load to offer now, spike included.
-    offered: watch::Sender<f64>,
 }
 
 struct Scene {
-    load: f64,
-    spike_until: Option<Instant>,
+    slider: Slider,
     /// By [`Name`], then by [`Role`].
     meters: [[Meter<Totals>; 2]; 2],
     history: VecDeque<Point>,
@@ -95,22 +90,21 @@ pub(crate) struct Side {
 
 impl Stage {
     pub(crate) fn new(plan: Plan, load: f64) -> Self {
-        let scene = Scene { load, spike_until: None, meters: Default::default(), history: VecDeque::new() };
-        Self { plan, scene: Mutex::new(scene), offered: watch::Sender::new(load) }
+        let spike = Spike { length: plan.spike_length, load: SpikeLoad::Beside(plan.spike) };
+        let slider = Slider::new(load, LOAD, spike);
+        let scene = Scene { slider, meters: Default::default(), history: VecDeque::new() };
+        Self { plan, scene: Mutex::new(scene) }
     }
 
     /// The load to offer, spike included; changes at once when the page changes it.
     pub(crate) fn offered(&self) -> watch::Receiver<f64> {
-        self.offered.subscribe()
+        self.scene().slider.subscribe()
     }
 
-    /// Ends a spike that is over, and takes the figures. To be called every [`SAMPLE`].
+    /// Ends a spike that is over, and takes the figures. To be called four times a second.
     pub(crate) fn sample(&self, now: Instant, totals: &AllTotals) {
         let mut scene = self.scene();
-        if scene.spike_until.is_some_and(|end| end <= now) {
-            scene.spike_until = None;
-            self.offer(&scene);
-        }
+        scene.slider.on_time(now);
         for (meter, totals) in scene.meters.iter_mut().flatten().zip(totals.iter().flatten()) {
             meter.sample(now, *totals);
         }
@@ -125,11 +119,6 @@ impl Stage {
             without_loss_percent: without.loss_percent,
             with_loss_percent: with.loss_percent,
         });
-    }
-
-    fn offer(&self, scene: &Scene) {
-        let spike = if scene.spike_until.is_some() { self.plan.spike } else { 0.0 };
-        self.offered.send_replace(scene.load + spike);
     }
 
     fn scene(&self) -> MutexGuard<'_, Scene> {
@@ -150,11 +139,11 @@ impl Controlled for Stage {
             noisy: scene.figures(name, Role::Noisy),
         });
         State {
-            load: scene.load,
+            load: scene.slider.load(),
             capacity_per_s: self.plan.capacity_per_s,
             slo_ms: self.plan.slo.as_secs_f64() * 1e3,
             deadline_ms: self.plan.deadline.as_secs_f64() * 1e3,
-            spike: scene.spike_until.is_some(),
+            spike: scene.slider.is_spiking(),
             sides,
             history: scene.history.iter().copied().collect(),
         }
@@ -162,18 +151,12 @@ impl Controlled for Stage {
 
     /// In capacities.
     fn set_load(&self, load: f64) -> Result<(), BadLoad> {
-        BadLoad::check(load, &LOAD)?;
-        let mut scene = self.scene();
-        scene.load = load;
-        self.offer(&scene);
-        Ok(())
+        self.scene().slider.set_load(load)
     }
 
     /// Adds to the load for a while.
     fn spike(&self, now: Instant) {
-        let mut scene = self.scene();
-        scene.spike_until = Some(now + self.plan.spike_length);
-        self.offer(&scene);
+        self.scene().slider.spike(now);
     }
 }
 
@@ -189,30 +172,6 @@ mod tests {
 
     fn s(seconds: u64) -> Instant {
         Instant::from_nanos(seconds * 1_000_000_000)
-    }
-
-    #[test]
-    fn a_spike_adds_to_the_load_and_ends() {
-        let stage = Stage::new(Plan::default(), 0.8);
-        let offered = stage.offered();
-        stage.spike(s(10));
-        assert!((*offered.borrow() - 3.8).abs() < 1e-9);
-        stage.set_load(1.5).unwrap();
-        assert!((*offered.borrow() - 4.5).abs() < 1e-9);
-        stage.sample(s(12), &AllTotals::default());
-        assert!(stage.state().spike);
-        stage.sample(s(13), &AllTotals::default());
-        assert!((*offered.borrow() - 1.5).abs() < 1e-9);
-        assert!(!stage.state().spike);
-    }
-
-    #[test]
-    fn loads_beyond_the_slider_are_refused() {
-        let stage = Stage::new(Plan::default(), 1.0);
-        for load in [0.1, 3.1, f64::NAN, -1.0, f64::INFINITY] {
-            assert!(stage.set_load(load).is_err(), "{load}");
-        }
-        assert_eq!(stage.set_load(4.0).unwrap_err().to_string(), "load 4 is not between 0.2 and 3");
     }
 
     #[test]

@@ -11,17 +11,13 @@ use crate::failure::Failure;
 use crate::output::{self, Style, Table, figure};
 
 /// What comes before the noise, so that neither side starts with a line.
-pub(super) const CALM: Duration = Duration::from_secs(2);
+const CALM: Duration = Duration::from_secs(2);
 /// The part of A's requests that must be answered; the goal speaks of 99 %.
 const ANSWERED_PERCENT: f64 = 99.0;
 
-/// Calm, then the most noise.
-pub(super) async fn perform(stage: &Stage, noise: Duration) -> Result<(), Failure> {
-    for (load, length) in [(*NOISE.start(), CALM), (*NOISE.end(), noise)] {
-        stage.set_load(load).map_err(Failure::new)?;
-        tokio::time::sleep(length).await;
-    }
-    Ok(())
+/// Calm, then the most noise, and for how long.
+pub(super) fn script(noise: Duration) -> [(f64, Duration); 2] {
+    [(*NOISE.start(), CALM), (*NOISE.end(), noise)]
 }
 
 /// Prints what both sides' meters show, and fails if A misses the goal on the right.

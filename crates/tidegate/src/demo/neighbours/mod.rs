@@ -22,23 +22,18 @@ mod stage;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate_broker::config::Address;
 use tidegate_console::{ConsoleConfig, ProxySource};
 use tidegate_load::http::live::{LiveConfig, LiveSource};
 use tidegate_runtime::clock;
-use tidegate_runtime::telemetry::{self, Format};
-use tokio::time::{MissedTickBehavior, interval};
 
 use self::plan::{Plan, Side, Tenant};
 use self::proxies::Proxies;
 use self::stage::{Both, Stage};
-use super::control;
-use super::stage::SAMPLE;
+use super::theatre::{self, Theatre};
 use crate::cli::Showing;
 use crate::failure::Failure;
-use crate::output::{self, Style};
+use crate::output::Style;
 use crate::servers::{Bound, Servers};
-use crate::signals::Signals;
 use crate::token::Token;
 use crate::up;
 
@@ -51,18 +46,19 @@ const SEED: u64 = 1;
 const CONNECTIONS: u32 = 400;
 
 pub(crate) fn run(args: &Showing) -> Result<(), Failure> {
-    telemetry::init(Format::Human, "warn").map_err(|error| Failure::new(&error).because(error))?;
+    theatre::log_little()?;
     up::runtime()?.block_on(async {
-        if args.headless {
-            headless(Duration::from_secs(args.seconds), Style::of(args.json)).await
-        } else {
-            watch(&args.address).await
+        if !args.headless {
+            return theatre::watch(&args.address, || Neighbourhood::open(NOISE_AT_START)).await;
         }
+        let script = headless::script(Duration::from_secs(args.seconds));
+        let stage = theatre::perform(&script, || Neighbourhood::open(script[0].0)).await?;
+        headless::report(&stage, Style::of(args.json))
     })
 }
 
 /// The two proxies, the services behind them and who sends to them.
-struct Theatre {
+struct Neighbourhood {
     stage: Arc<Stage>,
     services: Servers,
     proxies: Proxies,
@@ -70,14 +66,14 @@ struct Theatre {
     token: Token,
 }
 
-impl Theatre {
+impl Neighbourhood {
     async fn open(noise: f64) -> Result<Self, Failure> {
         let token = Token::generate().map_err(|error| Failure::new("cannot make a token").because(error))?;
         let plan = Plan::default();
         let mut services = Servers::new();
         let mut behind = Vec::new();
         for _ in Side::BOTH {
-            let bound = Bound::bind(&anywhere()).await?;
+            let bound = Bound::bind(&theatre::anywhere()).await?;
             behind.push(super::socket_address(&bound.address)?);
             services.serve(bound, None, service::router(&plan));
         }
@@ -100,33 +96,42 @@ impl Theatre {
         let tenants = [both(Side::Left)?, both(Side::Right)?];
         Ok(Self { stage: Arc::new(Stage::new(plan, noise)), services, proxies, tenants, token })
     }
+}
 
-    /// Follows the noise that is asked for and takes the figures, until somebody's load breaks off.
-    async fn play(&self) -> Failure {
-        let mut noise = self.stage.noise();
-        let mut sample = interval(SAMPLE);
-        sample.set_missed_tick_behavior(MissedTickBehavior::Skip);
-        loop {
-            tokio::select! {
-                changed = noise.changed() => {
-                    if changed.is_err() {
-                        return Failure::new("the demo lost its stage");
-                    }
-                    let noise = *noise.borrow_and_update();
-                    self.tenants.iter().for_each(|[_, noisy]| noisy.set_rate(noise));
-                }
-                _ = sample.tick() => {
-                    let seen = self.tenants.each_ref().map(|side| side.each_ref().map(LiveSource::snapshot));
-                    self.stage.sample(clock::now(), &seen);
-                    if !self.tenants.iter().flatten().all(LiveSource::is_running) {
-                        return Failure::new("this machine ended the load");
-                    }
-                }
-            }
-        }
+impl Theatre for Neighbourhood {
+    type Stage = Stage;
+
+    fn stage(&self) -> &Arc<Stage> {
+        &self.stage
     }
 
-    /// Ends load, proxies, services. What broke off by itself says why.
+    fn token(&self) -> &Token {
+        &self.token
+    }
+
+    fn console(&self) -> ConsoleConfig {
+        let source = |(side, admin): (Side, &String)| ProxySource {
+            name: side.as_str().to_owned(),
+            admin_url: admin.clone(),
+            token: Some(self.token.reveal().to_owned()),
+        };
+        let proxies = Side::BOTH.into_iter().zip(&self.proxies.admin).map(source).collect();
+        ConsoleConfig { proxies, ..ConsoleConfig::default() }
+    }
+
+    /// Until somebody's load breaks off.
+    async fn play(&self) -> Failure {
+        let offer = |noise| self.tenants.iter().for_each(|[_, noisy]| noisy.set_rate(noise));
+        let sample = || {
+            let seen = self.tenants.each_ref().map(|side| side.each_ref().map(LiveSource::snapshot));
+            self.stage.sample(clock::now(), &seen);
+            let is_running = self.tenants.iter().flatten().all(LiveSource::is_running);
+            is_running.then_some(()).ok_or_else(|| Failure::new("this machine ended the load"))
+        };
+        theatre::follow(self.stage.noise(), offer, sample).await
+    }
+
+    /// Ends load, proxies, services.
     async fn close(self) -> Result<(), Failure> {
         let Self { services, proxies, tenants, .. } = self;
         let stopped =
@@ -136,60 +141,4 @@ impl Theatre {
         services.stop().await;
         stopped.into_iter().try_for_each(|stopped| stopped.map_err(super::load_failed))
     }
-}
-
-async fn headless(noise: Duration, style: Style) -> Result<(), Failure> {
-    let mut signals = Signals::listen()?;
-    let theatre = Theatre::open(*plan::NOISE.start()).await?;
-    let stage = Arc::clone(&theatre.stage);
-    let ended = tokio::select! {
-        done = headless::perform(&stage, noise) => done,
-        broken = theatre.play() => Err(broken),
-        () = signals.wait() => Err(Failure::new("stopped before the end")),
-    };
-    let closed = theatre.close().await;
-    ended.and(closed)?;
-    headless::report(&stage, style)
-}
-
-async fn watch(address: &str) -> Result<(), Failure> {
-    let mut signals = Signals::listen()?;
-    let page = Bound::bind(&super::page_address(address)?).await?;
-    let control = Bound::bind(&anywhere()).await?;
-    let theatre = Theatre::open(NOISE_AT_START).await?;
-
-    let mut servers = Servers::new();
-    let console = ConsoleConfig {
-        proxies: sources(&theatre),
-        write_token: theatre.token.reveal().to_owned(),
-        demo: control.local_authority().map(|authority| format!("http://{authority}")),
-        stop: Some(servers.stopping()),
-        ..ConsoleConfig::default()
-    };
-    servers.serve(control, None, control::router(Arc::clone(&theatre.stage)));
-    let authority = page.local_authority().unwrap_or_default();
-    servers.serve(page, None, tidegate_console::router(console));
-    output::line(format_args!("http://{authority}/demo#token={}", theatre.token.reveal()))?;
-    output::line("Open it in a browser. Ctrl-C ends the demo and leaves nothing behind.")?;
-
-    let broken = tokio::select! {
-        broken = theatre.play() => Err(broken),
-        () = signals.wait() => Ok(()),
-    };
-    servers.stop().await;
-    let closed = theatre.close().await;
-    broken.and(closed)
-}
-
-fn sources(theatre: &Theatre) -> Vec<ProxySource> {
-    let source = |(side, admin): (Side, &String)| ProxySource {
-        name: side.as_str().to_owned(),
-        admin_url: admin.clone(),
-        token: Some(theatre.token.reveal().to_owned()),
-    };
-    Side::BOTH.into_iter().zip(&theatre.proxies.admin).map(source).collect()
-}
-
-fn anywhere() -> Address {
-    Address::Tcp { host: "127.0.0.1".to_owned(), port: 0 }
 }

@@ -12,6 +12,7 @@ use super::figures::Figures;
 use super::plan::{NOISE, Plan, Side, Tenant};
 use crate::demo::control::{BadLoad, Controlled};
 use crate::demo::meter::Meter;
+use crate::demo::slider::{Slider, Spike, SpikeLoad};
 
 /// The page's charts show a minute.
 const HISTORY: usize = 240;
@@ -23,13 +24,10 @@ pub(crate) type Both<T> = [[T; 2]; 2];
 pub(crate) struct Stage {
     pub(crate) plan: Plan,
     scene: Mutex<Scene>,
-    /// What B sends now, spike included.
-    noise: watch::Sender<f64>,
 }
 
 struct Scene {
-    load: f64,
-    spike_until: Option<Instant>,
+    slider: Slider,
     meters: Both<Meter<LiveSnapshot>>,
     /// When, and A's p99 by [`Side`].
     history: VecDeque<(u64, [f64; 2])>,
@@ -75,22 +73,22 @@ struct History {
 
 impl Stage {
     pub(crate) fn new(plan: Plan, load: f64) -> Self {
-        let scene = Scene { load, spike_until: None, meters: Default::default(), history: VecDeque::new() };
-        Self { plan, scene: Mutex::new(scene), noise: watch::Sender::new(load) }
+        // B sends the slider's most for a while.
+        let spike = Spike { length: plan.spike_length, load: SpikeLoad::Instead(*NOISE.end()) };
+        let slider = Slider::new(load, NOISE, spike);
+        let scene = Scene { slider, meters: Default::default(), history: VecDeque::new() };
+        Self { plan, scene: Mutex::new(scene) }
     }
 
     /// What B sends; changes at once when the page changes it.
     pub(crate) fn noise(&self) -> watch::Receiver<f64> {
-        self.noise.subscribe()
+        self.scene().slider.subscribe()
     }
 
     /// Ends a spike that is over, and takes the figures. To be called four times a second.
     pub(crate) fn sample(&self, now: Instant, seen: &Both<LiveSnapshot>) {
         let mut scene = self.scene();
-        if scene.spike_until.is_some_and(|end| end <= now) {
-            scene.spike_until = None;
-            self.noise.send_replace(scene.load);
-        }
+        scene.slider.on_time(now);
         for (meter, seen) in scene.meters.iter_mut().flatten().zip(seen.iter().flatten()) {
             meter.sample(now, *seen);
         }
@@ -125,9 +123,9 @@ impl Controlled for Stage {
         };
         State {
             kind: "neighbours",
-            load: scene.load,
-            spike: scene.spike_until.is_some(),
-            offered_load: *self.noise.borrow(),
+            load: scene.slider.load(),
+            spike: scene.slider.is_spiking(),
+            offered_load: scene.slider.offered(),
             load_min: *NOISE.start(),
             load_max: *NOISE.end(),
             quiet_per_s: self.plan.quiet_per_s,
@@ -140,22 +138,13 @@ impl Controlled for Stage {
         }
     }
 
-    /// In requests of B per second. A spike that is under way goes on.
+    /// In requests of B per second.
     fn set_load(&self, load: f64) -> Result<(), BadLoad> {
-        BadLoad::check(load, &NOISE)?;
-        let mut scene = self.scene();
-        scene.load = load;
-        if scene.spike_until.is_none() {
-            self.noise.send_replace(load);
-        }
-        Ok(())
+        self.scene().slider.set_load(load)
     }
 
-    /// B sends the slider's most for a while.
     fn spike(&self, now: Instant) {
-        let mut scene = self.scene();
-        scene.spike_until = Some(now + self.plan.spike_length);
-        self.noise.send_replace(*NOISE.end());
+        self.scene().slider.spike(now);
     }
 }
 
@@ -184,15 +173,6 @@ mod tests {
         assert!(stage.state().spike);
         stage.sample(s(13), &Both::default());
         assert!((*noise.borrow() - 600.0).abs() < 1e-9 && !stage.state().spike);
-    }
-
-    #[test]
-    fn noise_beyond_the_slider_is_refused() {
-        let stage = Stage::new(Plan::default(), 400.0);
-        for load in [99.0, 3_201.0, f64::NAN, -1.0, f64::INFINITY] {
-            assert!(stage.set_load(load).is_err(), "{load}");
-        }
-        assert_eq!(stage.set_load(4_000.0).unwrap_err().to_string(), "load 4000 is not between 100 and 3200");
     }
 
     #[test]

@@ -17,18 +17,14 @@ mod show;
 
 use std::sync::Arc;
 
-use tidegate_broker::config::Address;
 use tidegate_console::ConsoleConfig;
-use tidegate_runtime::telemetry::{self, Format};
 
 use self::desk::{Desk, Player};
 use self::show::Show;
 use crate::cli::Showing;
-use crate::demo::control;
+use crate::demo::theatre::{self, Theatre};
 use crate::failure::Failure;
-use crate::output::{self, Style};
-use crate::servers::{Bound, Servers};
-use crate::signals::Signals;
+use crate::output::Style;
 use crate::token::Token;
 use crate::up;
 
@@ -36,39 +32,54 @@ use crate::up;
 const LOAD_AT_START: f64 = 2.0;
 
 pub(crate) fn run(args: &Showing) -> Result<(), Failure> {
-    telemetry::init(Format::Human, "warn").map_err(|error| Failure::new(&error).because(error))?;
+    theatre::log_little()?;
     if args.headless {
         return headless::run(args.seconds, Style::of(args.json));
     }
-    up::runtime()?.block_on(watch(&args.address))
+    up::runtime()?.block_on(theatre::watch(&args.address, async || Plants::open()))
 }
 
-async fn watch(address: &str) -> Result<(), Failure> {
-    let mut signals = Signals::listen()?;
-    let token = Token::generate().map_err(|error| Failure::new("cannot make a token").because(error))?;
-    let page = Bound::bind(&super::page_address(address)?).await?;
-    let control = Bound::bind(&Address::Tcp { host: "127.0.0.1".to_owned(), port: 0 }).await?;
-    let show = Show::new().map_err(Failure::new)?;
-    let desk = Arc::new(Desk::new(&show, LOAD_AT_START));
-    let player = Player::start(Arc::clone(&desk), show)
-        .map_err(|error| Failure::new("cannot start the demo's thread").because(error))?;
+/// The desk, and who plays at it.
+struct Plants {
+    desk: Arc<Desk>,
+    player: Player,
+    token: Token,
+}
 
-    let mut servers = Servers::new();
-    let console = ConsoleConfig {
-        write_token: token.reveal().to_owned(),
-        demo: control.local_authority().map(|authority| format!("http://{authority}")),
-        stop: Some(servers.stopping()),
-        ..ConsoleConfig::default()
-    };
-    servers.serve(control, None, control::router(desk));
-    let authority = page.local_authority().unwrap_or_default();
-    servers.serve(page, None, tidegate_console::router(console));
-    output::line(format_args!("http://{authority}/demo#token={}", token.reveal()))?;
-    output::line("Open it in a browser. Ctrl-C ends the demo and leaves nothing behind.")?;
+impl Plants {
+    fn open() -> Result<Self, Failure> {
+        let token = Token::generate().map_err(|error| Failure::new("cannot make a token").because(error))?;
+        let show = Show::new().map_err(Failure::new)?;
+        let desk = Arc::new(Desk::new(&show, LOAD_AT_START));
+        let player = Player::start(Arc::clone(&desk), show)
+            .map_err(|error| Failure::new("cannot start the demo's thread").because(error))?;
+        Ok(Self { desk, player, token })
+    }
+}
 
-    signals.wait().await;
-    servers.stop().await;
-    tokio::task::spawn_blocking(move || player.stop())
-        .await
-        .map_err(|error| Failure::new("the demo's thread broke off").because(error))
+impl Theatre for Plants {
+    type Stage = Desk;
+
+    fn stage(&self) -> &Arc<Desk> {
+        &self.desk
+    }
+
+    fn token(&self) -> &Token {
+        &self.token
+    }
+
+    fn console(&self) -> ConsoleConfig {
+        ConsoleConfig::default()
+    }
+
+    /// The player has a thread of its own, and nothing that could break off.
+    async fn play(&self) -> Failure {
+        std::future::pending().await
+    }
+
+    async fn close(self) -> Result<(), Failure> {
+        tokio::task::spawn_blocking(move || self.player.stop())
+            .await
+            .map_err(|error| Failure::new("the demo's thread broke off").because(error))
+    }
 }
