@@ -29,6 +29,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use bytes::Bytes;
 use serde::Deserialize;
+use tidegate_runtime::http::Problem;
 
 use crate::admin_client::{AdminClient, AdminError};
 use crate::assets;
@@ -36,10 +37,11 @@ use crate::config::ConsoleConfig;
 use crate::feed::{Feed, FeedConfig, Source, with_causes};
 use crate::frame::{Extras, FrameId};
 use crate::guard::{Guard, guard};
-use crate::problem::Problem;
 use crate::snapshot::BrokerSnapshot;
 use crate::view::RowId;
 
+/// When a page that finds no room may ask again.
+const RETRY_AFTER_S: u32 = 2;
 /// A limit is a hundred bytes.
 const MAX_BODY_BYTES: usize = 4 << 10;
 
@@ -112,7 +114,7 @@ fn routes(console: Arc<Console>) -> Router {
         .route("/api/v1/rpc", get(rpc))
         .route("/api/v1/demo/state", get(demo_state))
         .route("/api/v1/demo/{control}", post(demo_control))
-        .fallback(async || Problem::new(StatusCode::NOT_FOUND, "Not found", "the console's page is at /"))
+        .fallback(async || Problem::untyped(StatusCode::NOT_FOUND, "Not found", "the console's page is at /"))
         .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
         .with_state(console)
 }
@@ -157,21 +159,22 @@ fn segment(name: &str) -> Result<String, Problem> {
     let dots_only = base.bytes().all(|byte| byte == b'.');
     if dots_only || name.len() > 64 || !base.bytes().all(plain) {
         let detail = format!("`{name}` is no name of a topic or channel: 1 to 64 of letters, digits, `.`, `_` and `-`");
-        return Err(Problem::new(StatusCode::BAD_REQUEST, "Bad name", detail));
+        return Err(Problem::untyped(StatusCode::BAD_REQUEST, "Bad name", detail));
     }
     Ok(name.replace('#', "%23"))
 }
 
 fn unknown_broker(name: &str) -> Problem {
     let detail = format!("no broker is called `{name}` here");
-    Problem::new(StatusCode::NOT_FOUND, "Unknown broker", detail)
+    Problem::untyped(StatusCode::NOT_FOUND, "Unknown broker", detail)
 }
 
 async fn events(State(console): Shared, headers: HeaderMap) -> Response {
     let seen = headers.get("last-event-id").and_then(|id| id.to_str().ok()).and_then(FrameId::parse);
     let Some(stream) = console.feed.watch(seen) else {
         let detail = format!("{} pages are watching already; close one", crate::MAX_WATCHERS);
-        return Problem::new(StatusCode::SERVICE_UNAVAILABLE, "Too many watchers", detail).into_response();
+        let problem = Problem::untyped(StatusCode::SERVICE_UNAVAILABLE, "Too many watchers", detail);
+        return problem.retry_after_s(RETRY_AFTER_S).into_response();
     };
     let mut response = Response::new(Body::from_stream(stream));
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
@@ -211,14 +214,14 @@ async fn clients(State(console): Shared, Path(target): Path<Target>) -> Result<R
 /// `GET` of a limit is not offered, so that `history` and `undo` may also be names of topics.
 async fn limit_history(State(console): Shared, Path(target): Path<Target>) -> Result<Response, Problem> {
     if target.topic != "history" {
-        return Err(Problem::new(StatusCode::NOT_FOUND, "Not found", "limits are part of the event stream"));
+        return Err(Problem::untyped(StatusCode::NOT_FOUND, "Not found", "limits are part of the event stream"));
     }
     forward(target.client(&console)?, Method::GET, "/api/v1/limits/history", Bytes::new()).await
 }
 
 async fn undo_limit(State(console): Shared, Path(target): Path<Target>) -> Result<Response, Problem> {
     if target.topic != "undo" {
-        return Err(Problem::new(StatusCode::NOT_FOUND, "Not found", "limits are set with PUT"));
+        return Err(Problem::untyped(StatusCode::NOT_FOUND, "Not found", "limits are set with PUT"));
     }
     forward(target.client(&console)?, Method::POST, "/api/v1/limits/undo", Bytes::new()).await
 }
@@ -237,7 +240,7 @@ async fn act(State(console): Shared, Path(target): Path<Target>) -> Result<Respo
     let action = target.action.as_deref().unwrap_or_default();
     if !["pause", "unpause", "empty"].contains(&action) {
         let detail = format!("`{action}` is none of `pause`, `unpause` and `empty`");
-        return Err(Problem::new(StatusCode::NOT_FOUND, "Unknown action", detail));
+        return Err(Problem::untyped(StatusCode::NOT_FOUND, "Unknown action", detail));
     }
     let path = format!("/api/v1/topics/{}/{action}", target.path("/channels/")?);
     forward(target.client(&console)?, Method::POST, &path, Bytes::new()).await
@@ -247,14 +250,15 @@ async fn act(State(console): Shared, Path(target): Path<Target>) -> Result<Respo
 async fn write_mode(State(console): Shared, Path(proxy): Path<String>, body: Bytes) -> Result<Response, Problem> {
     let unknown = || {
         let detail = format!("no proxy is called `{proxy}` here");
-        Problem::new(StatusCode::NOT_FOUND, "Unknown proxy", detail)
+        Problem::untyped(StatusCode::NOT_FOUND, "Unknown proxy", detail)
     };
     let client = console.proxies.get(&proxy).ok_or_else(unknown)?;
     forward(client, Method::POST, "/api/v1/neighbours/mode", body).await
 }
 
 async fn rpc(State(console): Shared) -> Result<Response, Problem> {
-    let none = || Problem::new(StatusCode::NOT_FOUND, "No RPC server", "start one with `tidegate rpc serve --console`");
+    let none =
+        || Problem::untyped(StatusCode::NOT_FOUND, "No RPC server", "start one with `tidegate rpc serve --console`");
     forward(console.rpc.as_ref().ok_or_else(none)?, Method::GET, "/api/v1/rpc", Bytes::new()).await
 }
 
@@ -264,13 +268,13 @@ async fn demo_state(State(console): Shared) -> Result<Response, Problem> {
 
 async fn demo_control(State(console): Shared, Path(control): Path<String>, body: Bytes) -> Result<Response, Problem> {
     if !["load", "spike"].contains(&control.as_str()) {
-        return Err(Problem::new(StatusCode::NOT_FOUND, "Unknown control", "the demo has `load` and `spike`"));
+        return Err(Problem::untyped(StatusCode::NOT_FOUND, "Unknown control", "the demo has `load` and `spike`"));
     }
     forward(demo(&console)?, Method::POST, &format!("/{control}"), body).await
 }
 
 fn demo(console: &Console) -> Result<&AdminClient, Problem> {
-    let none = || Problem::new(StatusCode::NOT_FOUND, "No demo", "start one with `tidegate demo`");
+    let none = || Problem::untyped(StatusCode::NOT_FOUND, "No demo", "start one with `tidegate demo`");
     console.demo.as_ref().ok_or_else(none)
 }
 
@@ -281,7 +285,7 @@ async fn forward(client: &AdminClient, method: Method, path: &str, body: Bytes) 
     // A broker that refuses *our* token must not look like the page's token being wrong.
     if matches!(head.status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) {
         let detail = "the console's token is not the one that is wanted there; compare the two configurations";
-        return Err(Problem::new(StatusCode::BAD_GATEWAY, "Console refused", detail));
+        return Err(Problem::untyped(StatusCode::BAD_GATEWAY, "Console refused", detail));
     }
     let mut response = (head.status, body).into_response();
     if let Some(content_type) = head.headers.get(header::CONTENT_TYPE) {
@@ -291,5 +295,5 @@ async fn forward(client: &AdminClient, method: Method, path: &str, body: Bytes) 
 }
 
 fn bad_gateway(error: &AdminError) -> Problem {
-    Problem::new(StatusCode::BAD_GATEWAY, "Unreachable", with_causes(error))
+    Problem::untyped(StatusCode::BAD_GATEWAY, "Unreachable", with_causes(error))
 }

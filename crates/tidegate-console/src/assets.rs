@@ -8,8 +8,7 @@ use axum::extract::Path;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use rust_embed::RustEmbed;
-
-use crate::problem::Problem;
+use tidegate_runtime::http::Problem;
 
 #[derive(RustEmbed)]
 #[folder = "web/dist"]
@@ -27,7 +26,7 @@ pub(crate) async fn asset(Path(name): Path<String>, headers: HeaderMap) -> Respo
 
 fn serve(name: &str, headers: &HeaderMap) -> Response {
     let Some(file) = Bundle::get(name) else {
-        return Problem::new(StatusCode::NOT_FOUND, "No such asset", "the console's page is at /").into_response();
+        return Problem::untyped(StatusCode::NOT_FOUND, "No such asset", "the console's page is at /").into_response();
     };
     let etag = file.metadata.sha256_hash()[..16].iter().fold(String::from("\""), |mut text, byte| {
         let _ = write!(text, "{byte:02x}");

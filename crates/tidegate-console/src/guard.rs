@@ -11,8 +11,7 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-
-use crate::problem::Problem;
+use tidegate_runtime::http::Problem;
 
 /// Everything from ourselves, nothing inline, no frames around us. `data:` is for the one-pixel images of charts.
 const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; \
@@ -52,7 +51,7 @@ impl Guard {
         let host = text(header::HOST).unwrap_or_default();
         if !self.knows(host) {
             let detail = format!("the console is not called `{host}`; add the name to its allowed hosts");
-            return Err(Problem::new(StatusCode::MISDIRECTED_REQUEST, "Unknown host", detail));
+            return Err(Problem::untyped(StatusCode::MISDIRECTED_REQUEST, "Unknown host", detail));
         }
         let foreign = |origin: &str| {
             let authority = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
@@ -60,7 +59,7 @@ impl Guard {
         };
         if let Some(origin) = text(header::ORIGIN).filter(|origin| foreign(origin)) {
             let detail = format!("requests from pages of `{origin}` are refused; open the console's own page");
-            return Err(Problem::new(StatusCode::FORBIDDEN, "Foreign origin", detail));
+            return Err(Problem::untyped(StatusCode::FORBIDDEN, "Foreign origin", detail));
         }
         if matches!(*method, Method::GET | Method::HEAD) || self.is_token(text(header::AUTHORIZATION)) {
             return Ok(());
@@ -70,7 +69,7 @@ impl Guard {
         } else {
             "writes need `Authorization: Bearer <token>`; the token is in the address that was printed at start"
         };
-        Err(Problem::new(StatusCode::UNAUTHORIZED, "Token missing or wrong", detail))
+        Err(Problem::untyped(StatusCode::UNAUTHORIZED, "Token missing or wrong", detail))
     }
 
     /// Whether `host`, with or without a port, is one of our names.

@@ -18,7 +18,6 @@
 //! | `admin_client` | requests to brokers and to the demo, bounded in time and size |
 //! | `api` | the console's own HTTP API |
 //! | `guard` | Host, Origin, token and security headers |
-//! | `problem` | errors as `application/problem+json` |
 //! | `assets` | the embedded pages |
 //!
 //! ```no_run
@@ -50,7 +49,6 @@ mod feed;
 mod frame;
 mod guard;
 mod neighbours;
-mod problem;
 mod rates;
 mod series;
 mod snapshot;

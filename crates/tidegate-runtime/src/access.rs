@@ -4,7 +4,7 @@
 //! with it: a foreign page that sends us requests, which its Origin gives away, and a page that has its own name
 //! resolve to 127.0.0.1, which its Host gives away. Writes need the token in any case.
 //!
-//! Here is only the decision, on texts; each HTTP server asks it and answers in its own words.
+//! Here is only the decision, on texts. The middleware of feature `http` asks it for HTTP servers.
 
 use std::fmt;
 use std::hint::black_box;

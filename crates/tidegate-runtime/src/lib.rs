@@ -5,6 +5,7 @@
 //! | [`access`] | who may ask an admin API what |
 //! | [`clock`] | the only reader of clocks |
 //! | [`config`] | TOML files read into types, with errors that say what to write instead |
+//! | `http` | what admin APIs answer alike: errors, and whom they let ask (feature `http`) |
 //! | [`process`] | this process, as its supervisor and its kernel see it |
 //! | [`store`] | the control store: a revisioned map for what must outlive the process |
 //! | [`telemetry`] | logging, at a level that can change live |
@@ -23,6 +24,8 @@
 pub mod access;
 pub mod clock;
 pub mod config;
+#[cfg(feature = "http")]
+pub mod http;
 pub mod process;
 pub mod store;
 pub mod telemetry;

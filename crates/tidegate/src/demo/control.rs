@@ -13,9 +13,9 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use serde::{Deserialize, Serialize};
-use serde_json::json;
 use tidegate_core::Instant;
 use tidegate_runtime::clock;
+use tidegate_runtime::http::Problem;
 
 /// What a page can do to a demo.
 pub(crate) trait Controlled: Send + Sync + 'static {
@@ -73,7 +73,7 @@ async fn load<D: Controlled>(State(demo): State<Arc<D>>, headers: HeaderMap, Jso
     }
     match demo.set_load(wanted.load) {
         Ok(()) => StatusCode::NO_CONTENT.into_response(),
-        Err(error) => problem(StatusCode::BAD_REQUEST, "No such load", &error.to_string()),
+        Err(error) => Problem::untyped(StatusCode::BAD_REQUEST, "No such load", error.to_string()).into_response(),
     }
 }
 
@@ -87,10 +87,6 @@ async fn spike<D: Controlled>(State(demo): State<Arc<D>>, headers: HeaderMap) ->
 
 fn refuse_browsers(headers: &HeaderMap) -> Option<Response> {
     let foreign = headers.contains_key(header::ORIGIN);
-    foreign.then(|| problem(StatusCode::FORBIDDEN, "Foreign origin", "use the page that the demo printed at start"))
-}
-
-fn problem(status: StatusCode, title: &str, detail: &str) -> Response {
-    let body = json!({ "type": "about:blank", "title": title, "status": status.as_u16(), "detail": detail });
-    (status, [(header::CONTENT_TYPE, "application/problem+json")], body.to_string()).into_response()
+    let detail = "use the page that the demo printed at start";
+    foreign.then(|| Problem::untyped(StatusCode::FORBIDDEN, "Foreign origin", detail).into_response())
 }

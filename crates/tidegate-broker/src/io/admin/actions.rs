@@ -7,8 +7,10 @@ use axum::http::StatusCode;
 use serde::Deserialize;
 use tidegate_wire::nsq::{BadName, ChannelName, TopicName};
 
+use tidegate_runtime::http::Problem;
+
 use super::Shared;
-use super::problem::{Problem, outcome};
+use super::outcome::outcome;
 use crate::machine::admin::{AdminRequest, Pause, Recording};
 
 enum Action {

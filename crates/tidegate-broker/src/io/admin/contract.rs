@@ -6,7 +6,8 @@ use serde_json::{Map, Value};
 use tidegate_core::Rate;
 use tidegate_core::limit::Limit;
 
-use super::problem::Problem;
+use tidegate_runtime::http::Problem;
+
 use crate::machine::limiter::{Contract, Discipline, Mode, Source, Unit};
 
 /// A contract as it is shown.

@@ -8,10 +8,12 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
+use tidegate_runtime::http::Problem;
+
 use super::actions::{channel_name, topic_name};
 use super::contract::{self, ContractJson};
 use super::limits::{Applied, LimitError, Target};
-use super::problem::Problem;
+use super::outcome::exiting;
 use super::store::LimitStoreError;
 use super::{MOST_BODY_BYTES, Shared};
 use crate::machine::limiter::{Contract, Discipline, Source};
@@ -195,7 +197,7 @@ impl From<Applied> for AppliedJson {
 impl From<LimitError> for Problem {
     fn from(error: LimitError) -> Self {
         match error {
-            LimitError::Exiting => Self::exiting(),
+            LimitError::Exiting => exiting(),
             LimitError::Nothing => Self::not_found("there is nothing to take away"),
             LimitError::FromFile => Self::new(
                 StatusCode::CONFLICT,

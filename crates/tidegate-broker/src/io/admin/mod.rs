@@ -16,11 +16,11 @@
 mod actions;
 mod contract;
 mod exposition;
-mod guard;
 mod limit_routes;
 mod limits;
 mod metrics;
-mod problem;
+mod outcome;
+mod reach;
 mod state;
 mod store;
 #[cfg(test)]
@@ -31,17 +31,17 @@ use std::sync::atomic::AtomicU64;
 
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
-use axum::http::StatusCode;
 use axum::middleware::from_fn_with_state;
 use axum::routing::{delete, get, post};
 use tidegate_runtime::access::Guard;
+use tidegate_runtime::http::{Problem, guard};
 use tokio::sync::watch;
 
-pub use self::guard::{Reach, Token, reach_of};
 pub use self::limits::{InForce, LimitError, Limits, Target};
+pub use self::reach::reach_of;
 pub use self::store::{Change, HISTORY, LimitStore, LimitStoreError, Transient};
+pub use tidegate_runtime::access::{Reach, Token};
 
-use self::problem::Problem;
 use super::handle::BrokerHandle;
 use super::http::{Live, Node};
 use crate::config::Config;
@@ -95,7 +95,7 @@ struct Shared {
 
 /// The API.
 pub fn router(state: AdminState, access: Access) -> Router {
-    let guard = Arc::new(Guard { token: access.token, reach: access.reach });
+    let asked = Arc::new(Guard { token: access.token, reach: access.reach });
     Router::new()
         .route("/api/v1/snapshot", get(state::snapshot))
         .route("/api/v1/limits", get(limit_routes::all))
@@ -121,9 +121,9 @@ pub fn router(state: AdminState, access: Access) -> Router {
         .fallback(|| async { Problem::not_found("this path leads nowhere; see the book's page on the admin API") })
         .method_not_allowed_fallback(|| async {
             let detail = "the path exists, but not for this method; see the book's page on the admin API";
-            Problem::new(StatusCode::METHOD_NOT_ALLOWED, "method", "Method not allowed", detail)
+            Problem::method_not_allowed(detail)
         })
         .layer(DefaultBodyLimit::max(MOST_BODY_BYTES))
-        .layer(from_fn_with_state(guard, guard::guard))
+        .layer(from_fn_with_state(asked, guard))
         .with_state(Shared { admin: state, series_dropped: Arc::default() })
 }

@@ -10,12 +10,13 @@ use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
+use tidegate_runtime::http::Problem;
 use tidegate_runtime::{clock, process};
 use tidegate_wire::nsq::TopicName;
 
 use super::actions::{channel_name, topic_name};
 use super::metrics::Metrics;
-use super::problem::Problem;
+use super::outcome::exiting;
 use super::{Phase, Shared};
 use crate::machine::admin::{AdminReply, AdminRequest, SnapshotScope};
 use crate::machine::snapshot::{ShardSnapshot, TopicSnapshot};
@@ -106,7 +107,7 @@ pub(super) async fn ready(State(shared): State<Shared>) -> Result<Response, Prob
         Phase::Starting => "the broker is still reading its data folder",
         Phase::Draining => "the broker is shutting down",
     };
-    Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "not-ready", "Not ready", detail))
+    Err(Problem::not_ready(detail))
 }
 
 /// `GET /metrics`.
@@ -138,7 +139,7 @@ impl Shared {
         })?;
         let snapshot = |reply| if let AdminReply::Snapshot(snapshot) = reply { Some(*snapshot) } else { None };
         let snapshots: Vec<_> = replies.into_iter().filter_map(snapshot).collect();
-        if snapshots.is_empty() { Err(Problem::exiting()) } else { Ok(snapshots) }
+        if snapshots.is_empty() { Err(exiting()) } else { Ok(snapshots) }
     }
 
     fn uptime_s(&self) -> f64 {

@@ -11,9 +11,7 @@
 //! Writes need the token. Errors are `application/problem+json`.
 
 pub mod explain;
-mod guard;
 mod metrics;
-mod problem;
 pub mod status;
 #[cfg(test)]
 mod tests;
@@ -22,7 +20,6 @@ use std::sync::Arc;
 
 use axum::extract::rejection::{JsonRejection, QueryRejection};
 use axum::extract::{DefaultBodyLimit, Query, State};
-use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
@@ -31,9 +28,9 @@ use axum::{Json, Router};
 use serde::Deserialize;
 use serde_json::json;
 use tidegate_runtime::access::Guard;
+use tidegate_runtime::http::{self, Problem};
 
 use self::explain::{Question, explain};
-use self::problem::Problem;
 use self::status::{Live, Phase, Status};
 use crate::config::{Config, Mode, Routes, Tenancy};
 use crate::machine::neighbours::Snapshot;
@@ -68,10 +65,10 @@ pub fn router(source: Arc<dyn Source>, guard: Guard) -> Router {
         .fallback(|| async { Problem::not_found("this path leads nowhere; see the book's page on the proxy") })
         .method_not_allowed_fallback(|| async {
             let detail = "the path exists, but not for this method; see the book's page on the proxy";
-            Problem::new(StatusCode::METHOD_NOT_ALLOWED, "method", "Method not allowed", detail)
+            Problem::method_not_allowed(detail)
         })
         .layer(DefaultBodyLimit::max(MOST_BODY_BYTES))
-        .layer(from_fn_with_state(Arc::new(guard), guard::guard))
+        .layer(from_fn_with_state(Arc::new(guard), http::guard))
         .with_state(source)
 }
 
@@ -116,7 +113,7 @@ async fn ready(State(source): Shared) -> Result<Response, Problem> {
         return Ok(Json(json!({ "status": "ready" })).into_response());
     }
     let detail = "the proxy is ending: requests under way are finished, new ones belong elsewhere";
-    Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "not-ready", "Not ready", detail))
+    Err(Problem::not_ready(detail))
 }
 
 async fn page_of_metrics(State(source): Shared) -> Response {

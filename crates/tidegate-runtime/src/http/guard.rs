@@ -1,4 +1,4 @@
-//! Who may ask what, and what the others are told.
+//! The middleware that asks who may ask.
 
 use std::sync::Arc;
 
@@ -7,24 +7,12 @@ use axum::http::header::{AUTHORIZATION, CACHE_CONTROL, HOST, ORIGIN, WWW_AUTHENT
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use tidegate_runtime::access::{Asked, Guard};
 
 use super::problem::Problem;
-use crate::config::Address;
+use crate::access::{Asked, Guard};
 
-pub use tidegate_runtime::access::{Reach, Token};
-
-/// From where `address` can be reached.
-#[must_use]
-pub fn reach_of(address: &Address) -> Reach {
-    match address {
-        Address::Unix(_) => Reach::Socket,
-        Address::Tcp { host, .. } => Reach::of_host(host),
-    }
-}
-
-/// The middleware in front of every route.
-pub(super) async fn guard(State(guard): State<Arc<Guard>>, request: Request, next: Next) -> Response {
+/// In front of every route of an admin API, with `axum::middleware::from_fn_with_state`.
+pub async fn guard(State(guard): State<Arc<Guard>>, request: Request, next: Next) -> Response {
     let mut response = match check(&guard, request.method(), request.uri().path(), request.headers()) {
         Ok(()) => next.run(request).await,
         Err(problem) => problem.into_response(),
@@ -43,24 +31,13 @@ fn check(guard: &Guard, method: &Method, path: &str, headers: &HeaderMap) -> Res
     let text = |name: HeaderName| headers.get(name).map(|value| value.to_str().unwrap_or("?"));
     let reads = matches!(*method, Method::GET | Method::HEAD);
     let asked = Asked { reads, path, host: text(HOST), origin: text(ORIGIN), authorization: text(AUTHORIZATION) };
-    guard.check(asked).map_err(|denied| {
-        let (kind, title) = denied.kind();
-        let status = StatusCode::from_u16(denied.status()).expect("these are statuses");
-        Problem::new(status, kind, title, denied.to_string())
-    })
+    guard.check(asked).map_err(Problem::from)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_address_says_from_where() {
-        let tcp = |host: &str| reach_of(&Address::Tcp { host: host.to_owned(), port: 7070 });
-        assert_eq!([tcp("127.0.0.1"), tcp("localhost"), tcp("::1")], [Reach::Loopback; 3]);
-        assert_eq!([tcp(""), tcp("0.0.0.0"), tcp("::"), tcp("10.0.0.1")], [Reach::Network; 4]);
-        assert_eq!(reach_of(&Address::Unix("/run/x".into())), Reach::Socket);
-    }
+    use crate::access::{Reach, Token};
 
     #[test]
     fn who_is_denied_is_told_why() {
@@ -71,9 +48,9 @@ mod tests {
         };
         let host = (HOST, "localhost");
         assert_eq!(asked(Method::GET, std::slice::from_ref(&host)), Ok(()));
-        assert_eq!(asked(Method::GET, &[]), Err((421, "unknown-host")));
-        assert_eq!(asked(Method::GET, &[host.clone(), (ORIGIN, "null")]), Err((403, "foreign-origin")));
-        assert_eq!(asked(Method::PUT, std::slice::from_ref(&host)), Err((401, "token")));
+        assert_eq!(asked(Method::GET, &[]), Err((421, Some("unknown-host"))));
+        assert_eq!(asked(Method::GET, &[host.clone(), (ORIGIN, "null")]), Err((403, Some("foreign-origin"))));
+        assert_eq!(asked(Method::PUT, std::slice::from_ref(&host)), Err((401, Some("token"))));
         assert_eq!(asked(Method::PUT, &[host, (AUTHORIZATION, "Bearer s3cret")]), Ok(()));
     }
 }
