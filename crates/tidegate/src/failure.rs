@@ -77,7 +77,9 @@ impl fmt::Display for Failure {
 
 impl Error for Failure {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
-        self.cause.as_deref().map(|cause| cause as &(dyn Error + 'static))
+        let cause: &(dyn Error + 'static) = self.cause.as_deref()?;
+        // A failure that speaks in its cause's own words does not say them twice.
+        if cause.to_string() == self.message { cause.source() } else { Some(cause) }
     }
 }
 
@@ -123,5 +125,22 @@ impl From<StoreError> for Failure {
     fn from(error: StoreError) -> Self {
         let help = error.remedy().map(str::to_owned);
         Self { help, ..Self::new(&error).because(error) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("cannot read a.toml")]
+    struct Unreadable(#[source] std::io::Error);
+
+    #[test]
+    fn nothing_is_said_twice() {
+        let cause = || Unreadable(std::io::Error::other("it is locked"));
+        let said = |failure: &Failure| failure.source().map(ToString::to_string);
+        assert_eq!(said(&Failure::new(cause()).because(cause())).as_deref(), Some("it is locked"));
+        assert_eq!(said(&Failure::new("no start").because(cause())).as_deref(), Some("cannot read a.toml"));
     }
 }
