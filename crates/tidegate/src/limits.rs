@@ -8,7 +8,7 @@ use crate::admin_client::{AdminClient, Of};
 use crate::cli::{Limits, Running, SetLimit, Writing};
 use crate::failure::Failure;
 use crate::output::{self, Style, Table};
-use crate::token::Token;
+use crate::token::{Token, TokenError};
 use crate::words::RateText;
 
 pub(crate) fn run(verb: Limits) -> Result<(), Failure> {
@@ -87,7 +87,12 @@ fn reader(running: &Running) -> AdminClient {
 
 fn writer(writing: &Writing) -> Result<AdminClient, Failure> {
     let token = Token::load(&writing.token_file).map_err(|error| {
-        let help = "name the running broker's token file with --token-file; its user can read it";
+        let help = match error {
+            TokenError::Io { .. } => {
+                "name the running broker's token file with --token-file; its user can read it".into()
+            }
+            _ => error.remedy(),
+        };
         Failure::new(&error).help(help).because(error)
     })?;
     Ok(AdminClient { of: Of::Broker, address: writing.running.admin.clone(), token: Some(token) })
