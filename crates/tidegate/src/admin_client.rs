@@ -51,12 +51,17 @@ impl AdminClient {
             .enable_all()
             .build()
             .map_err(|error| Failure::new("cannot start").because(error))?;
+        let is_read = method == Method::GET;
         let answer = runtime.block_on(async { timeout(PATIENCE, self.exchange(method, path, body)).await });
         let (status, bytes) =
             answer.map_err(|_| self.unreachable().help("it took the connection but did not answer"))??;
         if status.is_success() {
             return serde_json::from_slice(&bytes)
                 .map_err(|error| Failure::new(format!("{} did not answer in JSON", self.address)).because(error));
+        }
+        // What is read is there in every broker and in every proxy.
+        if is_read && status == StatusCode::NOT_FOUND {
+            return Err(self.nobody(format_args!("what answers at {} is no {}", self.address, self.who())));
         }
         Err(match serde_json::from_slice(&bytes) {
             Ok(Problem { title, detail }) => Failure::new(title).help(detail),
@@ -93,20 +98,28 @@ impl AdminClient {
         Ok((status, body.to_bytes()))
     }
 
+    fn who(&self) -> &'static str {
+        match self.of {
+            Of::Broker => "broker",
+            Of::Proxy => "proxy",
+        }
+    }
+
     fn unreachable(&self) -> Failure {
-        let (who, help) = match self.of {
-            Of::Broker => (
-                "broker",
-                "is `tidegate up` running? --admin names another address, as the key admin.address of its file does",
-            ),
-            Of::Proxy => {
-                ("proxy", "is `tidegate proxy` running? its admin API is the key proxy.admin_address of its file")
-            }
-        };
-        Failure::new(format!("no {who} answers at {}", self.address)).help(help)
+        self.nobody(format_args!("no {} answers at {}", self.who(), self.address))
     }
 
     fn broken(&self, error: hyper::Error) -> Failure {
-        Failure::new(format!("{} does not speak HTTP", self.address)).because(error)
+        self.nobody(format_args!("{} does not speak HTTP", self.address)).because(error)
+    }
+
+    /// There is no admin API of this kind.
+    fn nobody(&self, message: std::fmt::Arguments<'_>) -> Failure {
+        Failure::new(message).help(match self.of {
+            Of::Broker => {
+                "is `tidegate up` running? --admin names another address, as the key admin.address of its file does"
+            }
+            Of::Proxy => "is `tidegate proxy` running? its admin API is the key proxy.admin_address of its file",
+        })
     }
 }
