@@ -36,6 +36,16 @@ pub(crate) enum Of {
     Proxy,
 }
 
+/// `host:port` of an argument.
+pub(crate) fn authority(text: &str) -> Result<String, String> {
+    let port =
+        text.rsplit_once(':').filter(|(host, _)| !host.is_empty()).and_then(|(_, port)| port.parse::<u16>().ok());
+    match port {
+        Some(1..) => Ok(text.to_owned()),
+        _ => Err("expected address:port, such as 127.0.0.1:4153, with a port from 1 to 65535".to_owned()),
+    }
+}
+
 /// The part of `application/problem+json` that a person needs.
 #[derive(Deserialize)]
 struct Problem {

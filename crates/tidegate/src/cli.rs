@@ -8,6 +8,7 @@ use tidegate_broker::io::admin::Target;
 use tidegate_core::Rate;
 use tidegate_runtime::config::units::Bytes;
 
+use crate::admin_client::authority;
 use crate::sim_neighbours::SimNeighboursArgs;
 use crate::sim_rpc::SimRpcArgs;
 use crate::words::{DisciplineWord, ModeWord, UnitWord};
@@ -142,7 +143,7 @@ pub(crate) struct Check {
 #[derive(Debug, Args)]
 pub(crate) struct Running {
     /// The broker's admin API
-    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:4153")]
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:4153", value_parser = authority)]
     pub(crate) admin: String,
     /// Print JSON
     #[arg(long)]
@@ -155,10 +156,10 @@ pub(crate) struct Status {
     #[arg(default_value = "")]
     pub(crate) prefix: String,
     /// The broker's admin API; without either address 127.0.0.1:4153
-    #[arg(long, value_name = "ADDRESS:PORT")]
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = authority)]
     pub(crate) admin: Option<String>,
     /// The proxy's admin API; without either address 127.0.0.1:4154
-    #[arg(long, value_name = "ADDRESS:PORT")]
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = authority)]
     pub(crate) proxy: Option<String>,
     /// Print JSON
     #[arg(long)]

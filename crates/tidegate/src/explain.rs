@@ -6,7 +6,7 @@ use clap::Args;
 use hyper::Method;
 use serde::Deserialize;
 
-use crate::admin_client::{AdminClient, Of};
+use crate::admin_client::{AdminClient, Of, authority};
 use crate::failure::Failure;
 use crate::output::{self, Style, Table};
 use crate::proxy::quantity;
@@ -29,7 +29,7 @@ pub(crate) struct ExplainArgs {
     #[arg(long, value_name = "NAME")]
     tenant: Option<String>,
     /// The proxy's admin API
-    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:4154")]
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:4154", value_parser = authority)]
     admin: String,
     /// Print JSON
     #[arg(long)]

@@ -127,6 +127,8 @@ fn wrong_usage_is_exit_code_2_with_a_suggestion() {
         (&["limits", "set", "orders", "11k/fortnight", "26"], "fortnight"),
         (&["limits", "set", "a b", "1/s", "1"], "a name is 1 to 64"),
         (&["demo", "--seconds", "5"], "--headless"),
+        (&["status", "--admin", "127.0.0.1:99999"], "a port from 1 to 65535"),
+        (&["explain", "a.example", "--admin", "4154"], "expected address:port"),
     ] {
         let output = folder.tidegate(args);
         assert_eq!(output.status.code(), Some(2), "{args:?}");
