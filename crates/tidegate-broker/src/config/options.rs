@@ -150,8 +150,8 @@ options! {
     "broadcast-address" = broadcast_address: String, "", "Host that nsqlookupd tells consumers; by default the host name.";
     "broadcast-tcp-port" = broadcast_tcp_port: i64, "0", "TCP port that nsqlookupd tells consumers; 0 for the one we listen on.";
     "broadcast-http-port" = broadcast_http_port: i64, "0", "HTTP port that nsqlookupd tells tools; 0 for the one we listen on.";
-    "lookupd-tcp-address" = nsqlookupd_tcp_addresses: Vec<String>, "", "An nsqlookupd to register with; may be repeated.";
-    "auth-http-address" = auth_http_addresses: Vec<String>, "", "An AUTH server, as address:port or URL; may be repeated. With any, clients must authenticate.";
+    "lookupd-tcp-address" = nsqlookupd_tcp_addresses: Vec<String>, "", "An nsqlookupd to register with.";
+    "auth-http-address" = auth_http_addresses: Vec<String>, "", "An AUTH server, as address:port or URL. With any, clients must authenticate.";
     "http-client-connect-timeout" = http_client_connect_timeout: Duration, "2s", "Patience for connecting to nsqlookupd and AUTH servers over HTTP.";
     "http-client-request-timeout" = http_client_request_timeout: Duration, "5s", "Patience for an answer of theirs.";
 
@@ -184,7 +184,7 @@ options! {
     "statsd-udp-packet-size" = statsd_udp_packet_size: i64, "508", "Not supported, as statsd-address.";
     "statsd-exclude-ephemeral" = statsd_exclude_ephemeral: bool, "false", "Not supported, as statsd-address.";
 
-    "e2e-processing-latency-percentile" = e2e_processing_latency_percentiles: Vec<f64>, "", "Quantiles above 0 and up to 1 of the time from publish to FIN that /stats shows; may be repeated, or several with commas between.";
+    "e2e-processing-latency-percentile" = e2e_processing_latency_percentiles: Vec<f64>, "", "Quantiles above 0 and up to 1 of the time from publish to FIN that /stats shows, several with commas between.";
     "e2e-processing-latency-window-time" = e2e_processing_latency_window_time: Duration, "10m", "Time that these quantiles look back.";
 
     "tls-cert" = tls_cert: PathBuf, "", "PEM file with our certificate chain.";
