@@ -92,7 +92,7 @@ struct Limit {
 
 pub(crate) fn run(args: &ExplainArgs) -> Result<(), Failure> {
     let client = AdminClient { of: Of::Proxy, address: args.admin.clone(), token: None };
-    let answer = client.ask(Method::GET, &path(args), None)?;
+    let answer = client.ask(Method::GET, &path(args)?, None)?;
     match Style::of(args.json) {
         Style::Json => output::json(&answer),
         Style::Table => {
@@ -105,9 +105,12 @@ pub(crate) fn run(args: &ExplainArgs) -> Result<(), Failure> {
 }
 
 /// The request to the admin API.
-fn path(args: &ExplainArgs) -> String {
+fn path(args: &ExplainArgs) -> Result<String, Failure> {
     let request = args.request.split_once("://").map_or(args.request.as_str(), |(_, rest)| rest);
     let (host, path) = request.find('/').map_or((request, "/"), |at| request.split_at(at));
+    if host.is_empty() {
+        return Err(Failure::usage(format!("{:?} names no host", args.request)).help("write it as shop.example/cart"));
+    }
     let mut query =
         format!("/api/v1/explain?host={}&path={}&method={}", encoded(host), encoded(path), encoded(&args.method));
     for (key, value) in [("sni", &args.sni), ("header", &args.header), ("tenant", &args.tenant)] {
@@ -115,7 +118,7 @@ fn path(args: &ExplainArgs) -> String {
             write!(query, "&{key}={}", encoded(value)).expect("writing to a string does not fail");
         }
     }
-    query
+    Ok(query)
 }
 
 /// `text` as a value in a query.
@@ -212,13 +215,13 @@ mod tests {
 
     #[test]
     fn a_request_is_written_as_in_a_browser() {
-        assert_eq!(path(&args("a.example")), "/api/v1/explain?host=a.example&path=/&method=GET");
+        assert_eq!(path(&args("a.example")).unwrap(), "/api/v1/explain?host=a.example&path=/&method=GET");
         assert_eq!(
-            path(&args("https://a.example:8443/x y?z=1&b")),
+            path(&args("https://a.example:8443/x y?z=1&b")).unwrap(),
             "/api/v1/explain?host=a.example:8443&path=/x%20y%3Fz%3D1%26b&method=GET"
         );
         let header = ExplainArgs { header: Some("gold+é".to_owned()), ..args("a/b") };
-        assert_eq!(path(&header), "/api/v1/explain?host=a&path=/b&method=GET&header=gold%2B%C3%A9");
+        assert_eq!(path(&header).unwrap(), "/api/v1/explain?host=a&path=/b&method=GET&header=gold%2B%C3%A9");
     }
 
     #[test]

@@ -129,6 +129,7 @@ fn wrong_usage_is_exit_code_2_with_a_suggestion() {
         (&["demo", "--seconds", "5"], "--headless"),
         (&["status", "--admin", "127.0.0.1:99999"], "a port from 1 to 65535"),
         (&["explain", "a.example", "--admin", "4154"], "expected address:port"),
+        (&["explain", "/cart"], "write it as shop.example/cart"),
     ] {
         let output = folder.tidegate(args);
         assert_eq!(output.status.code(), Some(2), "{args:?}");
