@@ -4,6 +4,7 @@ use std::fs;
 use std::io::{self, Read};
 use std::path::Path;
 
+use tidegate_core::theory::md1::TheoryError;
 use tidegate_lab::bucket::{self, Arrivals, Assignment, BucketAnswer, BucketError, BucketQuestion, Split, parse_list};
 
 use crate::cli::{ArrivalsWord, AssignmentWord, BucketArgs, SimBucketArgs};
@@ -69,7 +70,16 @@ fn read_list(file: &Path) -> Result<Vec<tidegate_core::Instant>, Failure> {
 }
 
 fn answer(answer: Result<BucketAnswer, BucketError>, json: bool) -> Result<(), Failure> {
-    let answer = answer.map_err(|error| Failure::usage(&error))?;
+    let answer = answer.map_err(|error| {
+        let failure = Failure::usage(&error);
+        match error {
+            BucketError::Theory(TheoryError::Load { .. }) => {
+                failure.help("what arrives, --offered, must be less than the tokens, --rate")
+            }
+            BucketError::Split(_) => failure.help("give --burst a token for each part, of which --split says how many"),
+            _ => failure,
+        }
+    })?;
     match Style::of(json) {
         Style::Json => output::json(&answer),
         Style::Table => output::line(answer.to_string().trim_end()),

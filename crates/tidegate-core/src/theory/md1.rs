@@ -212,7 +212,7 @@ pub enum TheoryError {
 impl fmt::Display for TheoryError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Load { load } => write!(f, "the load of {load} messages a token is not above 0 and below 1"),
+            Self::Load { load } => write!(f, "the load of {load:.4} messages a token is not above 0 and below 1"),
             Self::Burst { burst } => write!(f, "a burst of {burst} tokens is below 1 and lets nothing pass"),
             Self::Share { undelayed } => write!(f, "a share of {undelayed} undelayed messages is not below 1"),
             Self::Nothing => f.write_str("there must be at least one bucket and one message in a batch"),
