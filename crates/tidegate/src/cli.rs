@@ -131,7 +131,7 @@ pub(crate) struct Showing {
 
 #[derive(Debug, Args)]
 pub(crate) struct Check {
-    /// The file, as for `tidegate up -c`
+    /// The file, as for `tidegate up -c` and `tidegate proxy -c`
     #[arg(value_hint = ValueHint::FilePath)]
     pub(crate) file: PathBuf,
     /// Print JSON

@@ -23,7 +23,7 @@ pub(crate) struct ServeArgs {
     /// Where to listen; port 0 is one that the system picks
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:4160")]
     address: SocketAddr,
-    /// How calls are controlled
+    /// How calls are controlled: tidegate, breakwater, dagor, seda, aqm, `client_rate`, probing, `static_limit` or none
     #[arg(long, value_name = "NAME", default_value = "tidegate", value_parser = scheme, conflicts_with = "scheme_json")]
     scheme: Scheme,
     /// The same with settings, such as `{"kind": "breakwater", "target_delay_us": 80}`

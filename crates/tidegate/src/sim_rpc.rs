@@ -11,7 +11,8 @@ use crate::output::{self, Style, Table, figure};
 /// `tidegate sim rpc`.
 #[derive(Debug, Args)]
 pub(crate) struct SimRpcArgs {
-    /// Which schemes, side by side, such as `tidegate,breakwater`
+    /// Which schemes, side by side, with commas between: tidegate, breakwater, dagor, seda, aqm, `client_rate`, probing,
+    /// `static_limit`, none
     #[arg(long, value_name = "NAME", value_delimiter = ',', default_value = "tidegate", value_parser = scheme)]
     scheme: Vec<Scheme>,
     /// Cores of the server
