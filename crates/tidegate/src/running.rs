@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_broker::config::{Address, Config, TlsRequired};
-use tidegate_broker::io::admin::{self, Access, AdminState, LimitStore, Limits, Phase, Reach, Target};
+use tidegate_broker::io::admin::{self, Access, AdminState, LimitStore, Limits, Phase, Target};
 use tidegate_broker::io::broker::{Broker, Extras, StartError, StartingLimit};
 use tidegate_broker::io::handle::{BrokerHandle, Notice};
 use tidegate_broker::io::http::client::{HttpClient, Trust};
@@ -19,7 +19,7 @@ use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
 use crate::failure::Failure;
-use crate::servers::{Bound, Servers};
+use crate::servers::{AdminAt, Bound, Servers};
 use crate::settings;
 use crate::token::Token;
 
@@ -47,8 +47,8 @@ pub(crate) struct Running {
     pub(crate) tcp: Address,
     /// Where nsqd's HTTP API listens.
     pub(crate) http: Option<Address>,
-    /// Where this machine reaches the admin API without a token for reads, as `host:port`.
-    pub(crate) admin: Option<String>,
+    /// Where the admin API is; `None` too if it is a unix socket.
+    pub(crate) admin: Option<AdminAt>,
 }
 
 impl Running {
@@ -147,15 +147,8 @@ impl Running {
     async fn serve_admin_api(&mut self, state: AdminState, bound: Bound, token: Option<&Token>) -> Result<(), Failure> {
         let token = token.map(|token| admin::Token::new(token.reveal()));
         let reach = admin::reach_of(&bound.address);
-        self.admin = bound.local_authority();
-        if reach == Reach::Network {
-            // There reads need the token. The console reads without one, on a port that only this machine reaches.
-            let inside = Bound::bind(&Address::Tcp { host: "127.0.0.1".to_owned(), port: 0 }).await?;
-            self.admin = inside.local_authority();
-            let access = Access { token: token.clone(), reach: Reach::Loopback };
-            self.servers.serve(inside, None, admin::router(state.clone(), access));
-        }
-        self.servers.serve(bound, None, admin::router(state, Access { token, reach }));
+        let router = |reach| admin::router(state.clone(), Access { token: token.clone(), reach });
+        self.admin = self.servers.serve_admin(bound, reach, router).await?;
         Ok(())
     }
 

@@ -1,5 +1,6 @@
 //! HTTP servers that stop together.
 
+use std::fmt;
 use std::io;
 use std::sync::Arc;
 
@@ -8,6 +9,7 @@ use rustls::ServerConfig;
 use tidegate_broker::config::Address;
 use tidegate_broker::io::http::Listening;
 use tidegate_broker::io::http::serve::{self, Bounds, Listener};
+use tidegate_runtime::access::Reach;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
@@ -57,6 +59,24 @@ fn with_port(address: &Address, listening: Listening) -> Address {
     }
 }
 
+/// Where an admin API is reached.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct AdminAt {
+    /// As `host:port`, by this machine, which reads without the token.
+    pub(crate) here: String,
+    /// By others, who need the token also to read.
+    outside: Option<Address>,
+}
+
+impl fmt::Display for AdminAt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(outside) = &self.outside {
+            write!(f, "http://{outside} with the token; from this machine ")?;
+        }
+        write!(f, "http://{}", self.here)
+    }
+}
+
 /// The servers that run.
 pub(crate) struct Servers {
     tasks: JoinSet<()>,
@@ -83,6 +103,26 @@ impl Servers {
         self.tasks.spawn(serve::serve(bound.listener, tls, router, Bounds::default(), stopped));
     }
 
+    /// Serves an admin API, made for who reaches it, and says where; `None` for a unix socket.
+    ///
+    /// From the network, reads need the token. The console and commands read without one, on a port of loopback beside it.
+    pub(crate) async fn serve_admin(
+        &mut self,
+        bound: Bound,
+        reach: Reach,
+        router: impl Fn(Reach) -> Router,
+    ) -> Result<Option<AdminAt>, Failure> {
+        let mut at = bound.local_authority().map(|here| AdminAt { here, outside: None });
+        if reach == Reach::Network {
+            let inside = Bound::bind(&Address::Tcp { host: "127.0.0.1".to_owned(), port: 0 }).await?;
+            let outside = Some(bound.address.clone());
+            at = inside.local_authority().map(|here| AdminAt { here, outside });
+            self.serve(inside, None, router(Reach::Loopback));
+        }
+        self.serve(bound, None, router(reach));
+        Ok(at)
+    }
+
     /// Takes no more requests, finishes those under way, and returns.
     pub(crate) async fn stop(mut self) {
         self.stop.send_replace(true);
@@ -101,6 +141,23 @@ mod tests {
         let error = Bound::bind(&first.address).await.err().unwrap();
         assert_eq!(error.to_string(), format!("cannot listen on {}", first.address));
         assert!(format!("{:?}", miette::Report::new(error)).contains("something listens there already"));
+    }
+
+    #[tokio::test]
+    async fn an_admin_api_for_the_network_has_a_port_for_this_machine_beside_it() {
+        let mut servers = Servers::new();
+        for (host, reach) in [("127.0.0.1", Reach::Loopback), ("0.0.0.0", Reach::Network)] {
+            let bound = Bound::bind(&Address::Tcp { host: host.to_owned(), port: 0 }).await.unwrap();
+            let address = bound.address.clone();
+            let at = servers.serve_admin(bound, reach, |_| Router::new()).await.unwrap().unwrap();
+            let here = at.here.clone();
+            let wanted = match reach {
+                Reach::Network => format!("http://{address} with the token; from this machine http://{here}"),
+                _ => format!("http://{address}"),
+            };
+            assert_eq!(at.to_string(), wanted);
+        }
+        servers.stop().await;
     }
 
     #[tokio::test]

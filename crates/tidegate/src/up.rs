@@ -103,14 +103,14 @@ async fn serve(settings: Settings, file: Option<PathBuf>, log: Option<LogControl
         output::line(format_args!("HTTP     http://{http}"))?;
     }
     if let Some(admin) = &running.admin {
-        output::line(format_args!("admin    http://{admin}"))?;
+        output::line(format_args!("admin    {admin}"))?;
     }
     if let (Some((bound, console)), Some(admin)) = (console, &running.admin) {
         // A fragment is not sent to servers, so the token reaches no log. It still is a secret: not over `tracing`.
         let authority = bound.local_authority().unwrap_or_default();
         output::line(format_args!("console  http://{authority}/#token={}", token.reveal()))?;
         let proxies = proxy.iter().filter_map(|proxy| proxy.console_source(Some(&token))).collect();
-        let config = ConsoleConfig { proxies, ..console_of(console, admin, &token, &servers) };
+        let config = ConsoleConfig { proxies, ..console_of(console, &admin.here, &token, &servers) };
         servers.serve(bound, None, tidegate_console::router(config));
     }
     tell_supervisor(Phase::Ready);

@@ -117,7 +117,7 @@ impl Theatre for Twins {
         let source = |(name, broker): (Name, &Running)| {
             Some(BrokerSource {
                 name: name.as_str().to_owned(),
-                admin_url: format!("http://{}", broker.admin.as_ref()?),
+                admin_url: format!("http://{}", broker.admin.as_ref()?.here),
                 token: Some(self.token.reveal().to_owned()),
             })
         };

@@ -20,7 +20,7 @@ use super::screen;
 use super::watch::Watched;
 use crate::failure::Failure;
 use crate::output;
-use crate::servers::{Bound, Servers};
+use crate::servers::{AdminAt, Bound, Servers};
 use crate::settings::{self, Settings};
 use crate::signals::Hangups;
 use crate::token::Token;
@@ -35,8 +35,8 @@ pub(crate) struct ProxyRunning {
     servers: Servers,
     /// Where its configuration comes from, if from a file.
     file: Option<PathBuf>,
-    /// Where this machine reaches its admin API without a token for reads.
-    pub(crate) admin: Option<String>,
+    /// Where its admin API is.
+    pub(crate) admin: Option<AdminAt>,
     console: Option<String>,
 }
 
@@ -64,19 +64,7 @@ impl ProxyRunning {
     async fn serve_admin_api(&mut self, bound: Bound, reach: Reach, token: Option<&Token>) -> Result<(), Failure> {
         let token = token.map(|token| access::Token::new(token.reveal()));
         let router = |reach| admin::router(Arc::clone(&self.source), Guard { token: token.clone(), reach });
-        self.admin = bound.local_authority();
-        let mut inside = None;
-        if reach == Reach::Network {
-            // There reads need the token. The console reads without one, on a port that only this machine reaches.
-            let bound = Bound::bind(&Address::Tcp { host: "127.0.0.1".to_owned(), port: 0 }).await?;
-            self.admin = bound.local_authority();
-            inside = Some((bound, router(Reach::Loopback)));
-        }
-        let outside = router(reach);
-        self.servers.serve(bound, None, outside);
-        if let Some((bound, router)) = inside {
-            self.servers.serve(bound, None, router);
-        }
+        self.admin = self.servers.serve_admin(bound, reach, router).await?;
         Ok(())
     }
 
@@ -87,7 +75,7 @@ impl ProxyRunning {
 
     /// How a console finds it; `None` without an admin API.
     pub(crate) fn console_source(&self, token: Option<&Token>) -> Option<ProxySource> {
-        let admin = self.admin.as_ref()?;
+        let admin = &self.admin.as_ref()?.here;
         let token = token.map(|token| token.reveal().to_owned());
         Some(ProxySource { name: "local".to_owned(), admin_url: format!("http://{admin}"), token })
     }
@@ -119,7 +107,8 @@ impl ProxyRunning {
     /// Says on standard output what there is.
     pub(crate) fn introduce(&self) -> Result<(), Failure> {
         let config = self.source.config();
-        let lines = screen::lines(&config, self.addresses(), self.admin.as_deref());
+        let admin = self.admin.as_ref().map(ToString::to_string);
+        let lines = screen::lines(&config, self.addresses(), admin.as_deref());
         lines.into_iter().try_for_each(output::line)?;
         self.console.iter().try_for_each(|console| output::line(format_args!("console  {console}")))
     }

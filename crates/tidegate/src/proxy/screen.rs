@@ -19,7 +19,7 @@ pub(super) fn lines(config: &Config, addresses: &[SocketAddr], admin: Option<&st
         lines.push(format!("proxy    {scheme}://{address}  {}", spoken.join(" and ")));
     }
     if let Some(admin) = admin {
-        lines.push(format!("admin    http://{admin}"));
+        lines.push(format!("admin    {admin}"));
     }
     for route in config.routes.iter().take(SHOWN) {
         let upstream = &config.upstreams[route.upstream];
@@ -77,7 +77,7 @@ mod tests {
                     \"a.example\"\nweight = 3\n";
         let config = Config::from_document(&Document::new("t.toml", text), 1).unwrap();
         let address: SocketAddr = "127.0.0.1:8080".parse().unwrap();
-        insta::assert_snapshot!(lines(&config, &[address], Some("127.0.0.1:4154")).join("\n"), @r"
+        insta::assert_snapshot!(lines(&config, &[address], Some("http://127.0.0.1:4154")).join("\n"), @r"
         proxy    http://127.0.0.1:8080  HTTP/1.1 and HTTP/2
         admin    http://127.0.0.1:4154
         route    */ -> shop (127.0.0.1:9000)

@@ -27,7 +27,9 @@ impl Proxies {
         let right = ProxyRunning::start(config(Side::Right, plan, right)?, None, Some(token)).await?;
         let running = [left, right];
         let addresses = running.each_ref().map(|proxy| proxy.addresses()[0]);
-        let admin = running.each_ref().map(|proxy| format!("http://{}", proxy.admin.as_deref().unwrap_or_default()));
+        let admin = running
+            .each_ref()
+            .map(|proxy| proxy.admin.as_ref().map_or_else(String::new, |at| format!("http://{}", at.here)));
         Ok(Self { running, addresses, admin })
     }
 
