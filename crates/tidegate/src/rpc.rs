@@ -104,6 +104,9 @@ struct Ended {
 
 /// Serves until it is told to end.
 pub(crate) fn serve(args: &ServeArgs) -> Result<(), Failure> {
+    let wanted = Wanted { admin: args.admin, console: args.console };
+    // Before the work is measured, which takes a while on a busy machine.
+    wanted.check()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Failure::new("cannot start a runtime").because(error))?;
     let mut signals = runtime.block_on(async { Signals::listen() })?;
@@ -132,7 +135,7 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<(), Failure> {
         None
     };
     let source = Source { scheme: chosen.name(), since: clock::now(), watches };
-    let (servers, shown) = runtime.block_on(show(Wanted { admin: args.admin, console: args.console }, source))?;
+    let (servers, shown) = runtime.block_on(show(wanted, source))?;
     json_line(&Started {
         address: controlled.address(),
         bare_address: bare.as_ref().map(RpcServer::address),

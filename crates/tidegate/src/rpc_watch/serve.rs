@@ -17,6 +17,17 @@ pub(crate) struct Wanted {
     pub(crate) console: Option<SocketAddr>,
 }
 
+impl Wanted {
+    /// Fails if either could be reached from elsewhere.
+    pub(crate) fn check(self) -> Result<(), Failure> {
+        let Some(at) = [self.admin, self.console].into_iter().flatten().find(|at| !at.ip().is_loopback()) else {
+            return Ok(());
+        };
+        Err(Failure::usage(format!("{at} is not on loopback"))
+            .help("the figures are for this machine alone; use 127.0.0.1 and, from elsewhere, a tunnel or a proxy"))
+    }
+}
+
 /// Where the figures are; absent if nobody asked for them.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
 pub(crate) struct Shown {
@@ -30,6 +41,7 @@ pub(crate) struct Shown {
 ///
 /// Both only read, and neither asks who reads: so they stay on this machine.
 pub(crate) async fn show(wanted: Wanted, source: Source) -> Result<(Servers, Shown), Failure> {
+    wanted.check()?;
     let Wanted { admin, console } = wanted;
     let mut servers = Servers::new();
     let mut shown = Shown::default();
@@ -54,10 +66,6 @@ pub(crate) async fn show(wanted: Wanted, source: Source) -> Result<(Servers, Sho
 }
 
 async fn bind(at: SocketAddr) -> Result<Bound, Failure> {
-    if !at.ip().is_loopback() {
-        return Err(Failure::usage(format!("{at} is not on loopback"))
-            .help("the figures are for this machine alone; use 127.0.0.1 and, from elsewhere, a tunnel or a proxy"));
-    }
     Bound::bind(&Address::Tcp { host: at.ip().to_string(), port: at.port() }).await
 }
 
