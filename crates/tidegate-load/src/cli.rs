@@ -15,6 +15,7 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use crate::bench::{self, BenchConfig};
@@ -37,15 +38,15 @@ pub struct Outcome {
 /// Does what `args` say.
 ///
 /// # Errors
-/// [`LoadError::Config`] and [`LoadError::Json`] for arguments that say nothing, others as the runs themselves.
+/// [`LoadError::Config`] and [`LoadError::Argument`] for arguments that say nothing, others as the runs themselves.
 pub fn execute(args: &[String]) -> Result<Outcome, LoadError> {
     let (what, settings) = args.split_first().map_or(("", args), |(what, rest)| (what.as_str(), rest));
     match what {
         "run" => {
-            let report = bench::run(&serde_json::from_value::<BenchConfig>(parse(settings)?)?)?;
+            let report = bench::run(&read::<BenchConfig>(settings)?)?;
             outcome(&report, report.invalid.is_none())
         }
-        "idle" => outcome(&idle::measure(&serde_json::from_value::<IdleConfig>(parse(settings)?)?)?, true),
+        "idle" => outcome(&idle::measure(&read::<IdleConfig>(settings)?)?, true),
         other => Err(LoadError::Config { key: "command", value: other.into(), expected: "run or idle" }),
     }
 }
@@ -55,7 +56,7 @@ pub fn execute(args: &[String]) -> Result<Outcome, LoadError> {
 /// # Errors
 /// As [`execute`].
 pub fn execute_rpc(settings: &[String]) -> Result<Outcome, LoadError> {
-    let report = rpc::run(&serde_json::from_value::<RpcBenchConfig>(parse(settings)?)?)?;
+    let report = rpc::run(&read::<RpcBenchConfig>(settings)?)?;
     outcome(&report, report.invalid.is_none())
 }
 
@@ -69,9 +70,9 @@ pub fn execute_http(settings: &[String]) -> Result<Outcome, LoadError> {
     if let [first, settings @ ..] = settings
         && first == "idle"
     {
-        return outcome(&idle_http::measure(&serde_json::from_value::<HttpIdleConfig>(parse(settings)?)?)?, true);
+        return outcome(&idle_http::measure(&read::<HttpIdleConfig>(settings)?)?, true);
     }
-    let report = http::run(&serde_json::from_value::<HttpBenchConfig>(parse(settings)?)?)?;
+    let report = http::run(&read::<HttpBenchConfig>(settings)?)?;
     outcome(&report, report.invalid.is_none())
 }
 
@@ -80,7 +81,7 @@ pub fn execute_http(settings: &[String]) -> Result<Outcome, LoadError> {
 /// # Errors
 /// As [`execute`].
 pub fn start_upstream(settings: &[String]) -> Result<Upstream, LoadError> {
-    Upstream::start(serde_json::from_value::<UpstreamConfig>(parse(settings)?)?)
+    Upstream::start(read::<UpstreamConfig>(settings)?)
 }
 
 /// Does what `args` say and prints it: 0 if the run counts, 2 if it spoilt itself, 1 if it failed.
@@ -106,6 +107,21 @@ pub fn run_cli(args: &[String]) -> ExitCode {
 
 fn outcome(report: &impl Serialize, is_valid: bool) -> Result<Outcome, LoadError> {
     Ok(Outcome { json: serde_json::to_string_pretty(report)?, is_valid })
+}
+
+/// What the settings say together; a failure names the first that goes too far.
+fn read<T: DeserializeOwned>(settings: &[String]) -> Result<T, LoadError> {
+    let read = |settings: &[String]| Ok::<_, LoadError>(serde_json::from_value::<T>(parse(settings)?));
+    let source = match read(settings)? {
+        Ok(config) => return Ok(config),
+        Err(error) => error,
+    };
+    for (at, argument) in settings.iter().enumerate() {
+        if let Err(source) = read(&settings[..=at])? {
+            return Err(LoadError::Argument { argument: argument.clone(), source });
+        }
+    }
+    Err(source.into())
 }
 
 /// One object from all `key=value`.
@@ -139,7 +155,7 @@ mod tests {
 
     fn config(settings: &str) -> Result<BenchConfig, LoadError> {
         let settings: Vec<String> = settings.split(' ').map(str::to_owned).collect();
-        Ok(serde_json::from_value(parse(&settings)?)?)
+        read(&settings)
     }
 
     #[test]
@@ -160,7 +176,8 @@ mod tests {
     fn nonsense_is_named() {
         assert!(matches!(config("topic"), Err(LoadError::Config { key: "argument", .. })));
         assert!(matches!(config("topic=t topic.x=1"), Err(LoadError::Config { key: "argument", .. })));
-        assert!(matches!(config("tropic=t"), Err(LoadError::Json(_))));
+        let wrong = config("publishers=2 tropic=t topic=u").unwrap_err();
+        assert_eq!(wrong.to_string(), "the argument tropic=t cannot be used");
         assert!(matches!(execute(&[]), Err(LoadError::Config { key: "command", .. })));
         assert!(matches!(execute(&["run".into(), "batch=0".into()]), Err(LoadError::Config { key: "batch", .. })));
     }

@@ -18,6 +18,15 @@ pub enum LoadError {
         #[source]
         source: io::Error,
     },
+    /// A setting of the command line says nothing.
+    #[error("the argument {argument} cannot be used")]
+    Argument {
+        /// `KEY=VALUE`.
+        argument: String,
+        /// What was expected.
+        #[source]
+        source: serde_json::Error,
+    },
     /// The machine refused something.
     #[error("cannot {step}")]
     Os {

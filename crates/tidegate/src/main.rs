@@ -122,7 +122,7 @@ fn bench_upstream(args: &[String]) -> Result<(), Failure> {
 
 fn load_failure(error: LoadError) -> Failure {
     let failure = match error {
-        LoadError::Config { .. } => Failure::usage(&error),
+        LoadError::Config { .. } | LoadError::Argument { .. } => Failure::usage(&error),
         _ => Failure::new(&error),
     };
     failure.because(error)
