@@ -167,8 +167,8 @@ fn give_back_ms(report: &Value, end_ms: u64, harm_us: f64) -> f64 {
             || bin["us_max"].as_f64().unwrap_or(0.0) > harm_us
     };
     #[expect(clippy::cast_precision_loss, reason = "milliseconds of a run of minutes")]
-    let ends_ms = (1_u64..).map(|bin| (bin * BIN_MS) as f64);
-    last_before_clear(bins.iter().zip(ends_ms).filter(|(bin, _)| is_harmed(bin)).map(|(_, end_ms)| end_ms))
+    let bounds_ms = (1_u64..).map(|bin| (bin * BIN_MS) as f64);
+    last_before_clear(bins.iter().zip(bounds_ms).filter(|(bin, _)| is_harmed(bin)).map(|(_, end_ms)| end_ms))
 }
 
 /// Of instants in their order the last that is followed by none for [`CLEAR_MS`]: later ones have other causes. One in a
