@@ -37,7 +37,7 @@ pub struct Live {
     pub handshakes_total: u64,
     /// TLS handshakes that did not end well, since the start.
     pub handshakes_failed_total: u64,
-    /// Connections refused at their ClientHello, since the start.
+    /// Connections refused at their `ClientHello`, since the start.
     pub hellos_refused_total: u64,
     /// Connections that went to the other lane, since the start.
     pub lane_changes_total: u64,
