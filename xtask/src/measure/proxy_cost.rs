@@ -175,10 +175,10 @@ pub(super) fn reload(bench: &Bench) -> Result<Vec<Figure>> {
     let load = Load { tls: true, keys };
     let mut figures = Vec::new();
     for proxy in [Proxy::Tidegate, Proxy::Nginx] {
-        let setting = Setting { proxy, limiting: Limiting::On, key: KeyKind::P256, upstream: service, spool: false };
         // Limits by hand would refuse this load at nginx: it stands beside as it comes.
         let limiting = if proxy == Proxy::Tidegate { Limiting::On } else { Limiting::Off };
-        let running = Running::start(bench, &Setting { limiting, ..setting })?;
+        let setting = Setting { proxy, limiting, key: KeyKind::P256, upstream: service, spool: false };
+        let running = Running::start(bench, &setting)?;
         let report = std::thread::scope(|scope| {
             let run = scope.spawn(|| load.run(bench, &running));
             let mut reloads = 0;

@@ -16,10 +16,6 @@ use crate::{clock, setup};
 
 const START_LIMIT: Duration = Duration::from_secs(30);
 const END_LIMIT: Duration = Duration::from_secs(20);
-/// What the limits set by hand allow each tenant: three quarters of the new RSA connections that one core can make in a second.
-const RATE_BY_HAND: &str = "900";
-/// Connections of a tenant at once, in limits set by hand: ten milliseconds of handshakes. A with fewer would be refused.
-const CONCURRENT_BY_HAND: &str = "12";
 
 const NGINX: &str = include_str!("../../../peers/proxies/nginx.conf");
 const HAPROXY: &str = include_str!("../../../peers/proxies/haproxy.cfg");
@@ -60,8 +56,31 @@ impl Proxy {
 pub(super) enum Limiting {
     /// Nothing.
     Off,
-    /// Tidegate: what it does of itself. The others: limits set by hand for this very load.
+    /// Tidegate: what it does of itself.
     On,
+    /// The others: limits set by hand for this very load, on a core that was seen to make so many new connections a second.
+    ByHand {
+        /// Measured just before.
+        capacity_per_s: u32,
+    },
+}
+
+impl Limiting {
+    /// What limits set by hand allow each tenant in a second: three quarters of what the core can make.
+    fn rate_by_hand(self) -> u32 {
+        match self {
+            Self::ByHand { capacity_per_s } => (capacity_per_s / 4 * 3).max(1),
+            Self::Off | Self::On => 1,
+        }
+    }
+
+    /// And how many connections at once: ten milliseconds of handshakes. A with fewer would be refused.
+    fn concurrent_by_hand(self) -> u32 {
+        match self {
+            Self::ByHand { capacity_per_s } => (capacity_per_s / 100).max(1),
+            Self::Off | Self::On => 1,
+        }
+    }
 }
 
 /// Kind of the server's key.
@@ -207,7 +226,7 @@ impl Values<'_> {
 
     fn fill(&self, template: &str) -> String {
         let in_folder = |name: &str| self.folder.join(name).display().to_string();
-        let is_on = self.setting.limiting == Limiting::On;
+        let is_on = self.setting.limiting != Limiting::Off;
         // A line that the setting has no use for becomes a comment.
         let (limited, unlimited) = if is_on { ("", "#") } else { ("#", "") };
         let spool = if self.setting.spool {
@@ -230,8 +249,8 @@ impl Values<'_> {
             ("{limited}", limited.to_owned()),
             ("{unlimited}", unlimited.to_owned()),
             ("{mode}", if is_on { "restrict" } else { "off" }.to_owned()),
-            ("{rate}", RATE_BY_HAND.to_owned()),
-            ("{concurrent}", CONCURRENT_BY_HAND.to_owned()),
+            ("{rate}", self.setting.limiting.rate_by_hand().to_string()),
+            ("{concurrent}", self.setting.limiting.concurrent_by_hand().to_string()),
             ("{number}", port(self.tls)),
             ("{spool}", spool),
             ("{root}", if rustix::process::geteuid().is_root() { "" } else { "#" }.to_owned()),
@@ -254,8 +273,9 @@ fn ats(values: &Values, command: &mut Command) -> Result<()> {
     write("ssl_multicert.config", "dest_ip=* ssl_cert_name=server.crt ssl_key_name=server.key\n")?;
     write("storage.config", &format!("{} 16M\n", root.join("cache").display()))?;
     write("ip_allow.yaml", "ip_allow:\n  - apply: in\n    ip_addrs: 0/0\n    action: allow\n    methods: ALL\n")?;
-    let limits = format!("rate_limit.so SNI=a.example,b.example --limit={CONCURRENT_BY_HAND} --queue=0\n");
-    write("plugin.config", if values.setting.limiting == Limiting::On { &limits } else { "" })?;
+    let limiting = values.setting.limiting;
+    let limits = format!("rate_limit.so SNI=a.example,b.example --limit={} --queue=0\n", limiting.concurrent_by_hand());
+    write("plugin.config", if limiting == Limiting::Off { "" } else { &limits })?;
     let run_root = root.join("runroot.yaml");
     std::fs::write(&run_root, values.fill(ATS_FOLDERS)).into_diagnostic()?;
     command.arg("traffic_server").arg(format!("--run-root={}", run_root.display()));
