@@ -46,7 +46,7 @@ impl<'a> Engine<'a> {
         Ok(Self {
             source,
             times,
-            coming: if source.closed { None } else { schedule.next() },
+            coming: if source.closed { None } else { schedule.next().filter(|at| *at < times.to) },
             schedule,
             slots: Slots::new(source, dialler, source.tls.then(tls).transpose()?)?,
             idle: (0..source.connections as usize).collect(),
@@ -60,7 +60,7 @@ impl<'a> Engine<'a> {
         loop {
             let now = clock::now();
             self.expire(now)?;
-            if now >= self.times.end || (now >= self.times.to && self.tally.open == 0) {
+            if now >= self.times.end || (now >= self.times.to && self.tally.open == 0 && self.coming.is_none()) {
                 break;
             }
             if self.is_closing_the_loop(now) {
@@ -171,9 +171,14 @@ impl<'a> Engine<'a> {
         Ok(())
     }
 
-    /// The run is over: what is under way has no answer.
+    /// The run is over: what is under way has no answer, and what was due and not begun was not sent.
     fn give_up(&mut self) {
         let now = clock::now();
+        while let Some(intended) = self.coming {
+            self.coming = self.schedule.next().filter(|at| *at < self.times.to);
+            self.tally.on_begin(intended, now);
+            self.tally.on_end(intended, now, Ending::Unsent, 0);
+        }
         for intended in self.slots.give_up().chain(self.backlog.drain(..)) {
             self.tally.on_end(intended, now, Ending::TimedOut, 0);
         }
