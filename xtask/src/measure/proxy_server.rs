@@ -188,14 +188,19 @@ impl Running {
     }
 
     /// Makes it read its configuration again, the way its manual says.
-    pub(super) fn reload(&self) -> Result<()> {
+    pub(super) fn reload(&self, number: u32) -> Result<()> {
         if self.proxy == Proxy::Haproxy || self.proxy == Proxy::Ats {
             miette::bail!("{} is not reloaded here", self.proxy.name());
         }
-        // A change that matters to nobody, so that there is something to read.
         let file = self.folder.join(if self.proxy == Proxy::Nginx { "nginx.conf" } else { "tidegate.toml" });
         let text = std::fs::read_to_string(&file).into_diagnostic()?;
-        std::fs::write(&file, format!("{text}\n# again\n")).into_diagnostic()?;
+        let changed = if self.proxy == Proxy::Nginx {
+            // A change that matters to nobody, so that there is something to read.
+            format!("{text}\n# again\n")
+        } else {
+            changed(&text, number)?
+        };
+        std::fs::write(&file, changed).into_diagnostic()?;
         process::output(Command::new("kill").args(["-HUP", &self.group.id().to_string()])).map(drop)
     }
 
@@ -206,6 +211,22 @@ impl Running {
         }
         Ok(())
     }
+}
+
+/// Tidegate's configuration with another weight of B and another setting of the upstream's checks than the time before.
+fn changed(text: &str, number: u32) -> Result<String> {
+    const CHECKS: &str = "[proxy.upstream.health]\npath = \"/\"\n";
+    let (route, tenant) = ("[[proxy.route]]\n", "name = \"b.example\"\n");
+    let kept = text.lines().filter(|line| !line.starts_with("weight = ") && !line.starts_with("fall = "));
+    let mut kept: String = kept.flat_map(|line| [line, "\n"]).collect();
+    if !kept.contains(CHECKS) {
+        kept = kept.replacen(route, &format!("{CHECKS}\n{route}"), 1);
+    }
+    if !kept.contains(CHECKS) || !kept.contains(tenant) {
+        miette::bail!("the configuration has nothing to change");
+    }
+    let kept = kept.replacen(CHECKS, &format!("{CHECKS}fall = {}\n", 3 + number % 2), 1);
+    Ok(kept.replacen(tenant, &format!("{tenant}weight = {}\n", 1 + number % 2), 1))
 }
 
 /// What stands in the place of the words in braces.
@@ -310,4 +331,19 @@ pub(super) fn with_all_files() -> [String; 2] {
 /// Installs what rows of the proxy need beside the rest.
 pub(super) fn ensure(bench: &Bench) -> Result<()> {
     setup::ensure(bench.places, setup::PROXIES)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_reload_changes_a_weight_and_a_check() {
+        let first = changed(TIDEGATE, 0).unwrap();
+        let again = changed(&first, 1).unwrap();
+        assert!(first.contains("weight = 1") && first.contains("fall = 3"), "{first}");
+        assert!(again.contains("weight = 2") && again.contains("fall = 4"), "{again}");
+        assert_eq!(changed(&again, 0).unwrap(), first, "nothing is added twice");
+        assert!(changed("", 0).is_err());
+    }
 }

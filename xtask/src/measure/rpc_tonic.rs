@@ -214,11 +214,17 @@ fn slice(control: Control, load: f64, capacity: f64, report: &Value) -> Result<S
         control,
         load,
         goodput: number(report, "/goodput_per_s")? / capacity,
-        local_notice_us: number(report, "/shed_local_us/p99")?,
-        remote_notice_us: number(report, "/shed_remote_us/p99")?,
+        local_notice_us: notice_us(report, "shed_local_us")?,
+        remote_notice_us: notice_us(report, "shed_remote_us")?,
         unanswered: number(report, "/unanswered")?,
         lateness_us: number(report, "/late_us_p99")?,
     })
+}
+
+/// How soon refused callers knew; not a number if none was refused, which reaches no bar.
+fn notice_us(report: &Value, key: &str) -> Result<f64> {
+    let calls = number(report, &format!("/{key}/calls"))?;
+    if calls > 0.0 { number(report, &format!("/{key}/p99")) } else { Ok(f64::NAN) }
 }
 
 impl Work {
@@ -274,15 +280,21 @@ impl Work {
             passes,
             runs: json!(values),
         };
+        let all_told = |values: &[f64]| values.iter().all(|us| us.is_finite());
         let told = |values: &[f64], bar: f64| format!("{:.0} us at p99 (bar {bar:.0} us)", median(values));
         vec![
             figure(
                 "refusal by the own layer",
                 told(&local, LOCAL_NOTICE_US_MAX),
                 &local,
-                median(&local) <= LOCAL_NOTICE_US_MAX,
+                median(&local) <= LOCAL_NOTICE_US_MAX && all_told(&local),
             ),
-            figure("refusal by the server", told(&remote, remote_bar), &remote, median(&remote) <= remote_bar),
+            figure(
+                "refusal by the server",
+                told(&remote, remote_bar),
+                &remote,
+                median(&remote) <= remote_bar && all_told(&remote),
+            ),
             Figure {
                 what: format!("{} us of work, calls without an end", self.each_us),
                 value: format!("{:.0} in all slices", unanswered.iter().sum::<f64>()),

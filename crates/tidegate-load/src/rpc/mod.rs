@@ -173,6 +173,7 @@ impl Run<'_> {
         };
         let generator = Duration::from_nanos(to.generator_ns - from.generator_ns);
         debug_assert!(to.at >= from.at);
-        Ok(self.tally.report(self.config, Use { window: self.to.since(self.from), generator, target }))
+        let open = self.engine.open() as u64;
+        Ok(self.tally.report(self.config, Use { window: self.to.since(self.from), generator, open, target }))
     }
 }

@@ -48,6 +48,8 @@ pub struct RpcBenchReport {
     pub unanswered: u64,
     /// Calls on connections that were lost.
     pub lost: u64,
+    /// Connections that were open when the run ended.
+    pub open: u64,
     /// Calls made behind their intended times: the generator's own fault.
     pub lateness: LatencySummary,
     /// The server's process, if its id was given.
@@ -200,6 +202,7 @@ impl Tally {
             failed: self.failed,
             unanswered: self.timed_out + (self.offered - self.ended),
             lost: self.lost,
+            open: use_of.open,
             lateness,
             target: use_of.target,
             generator_cpu_s: use_of.generator.as_secs_f64(),
@@ -212,6 +215,7 @@ impl Tally {
 pub(super) struct Use {
     pub(super) window: Duration,
     pub(super) generator: Duration,
+    pub(super) open: u64,
     pub(super) target: Option<RpcTarget>,
 }
 
@@ -252,11 +256,11 @@ mod tests {
         tally.on_call(&tag(0, false));
         tally.on_end(&tag(0, false), Ok(()), at(5));
         tally.on_call(&tag(0, true));
-        let use_of = Use { window: Duration::from_secs(2), generator: Duration::ZERO, target: None };
+        let use_of = Use { window: Duration::from_secs(2), generator: Duration::ZERO, open: 8, target: None };
         let report = tally.report(&RpcBenchConfig::default(), use_of);
         assert_eq!((report.offered, report.sent, report.served, report.good), (8, 7, 2, 1));
         assert_eq!((report.shed_local.count, report.shed_remote.count), (1, 1));
-        assert_eq!((report.failed, report.unanswered, report.lost), (1, 2, 1));
+        assert_eq!((report.failed, report.unanswered, report.lost, report.open), (1, 2, 1, 8));
         assert!((report.goodput_per_s - 0.5).abs() < 1e-9 && (report.offered_per_s - 4.0).abs() < 1e-9);
         assert!((report.shed_remote.notice.us_max / 39.0 - 1.0).abs() < 1e-2);
         assert_eq!(report.invalid, None);
