@@ -33,7 +33,7 @@ use tidegate_core::Instant;
 use self::capacity::Learner;
 use self::table::Table;
 use super::overflow::number;
-use super::overflow::{Answer, Fills, NONE, Overflow, Pass, Pay, Terms};
+use super::overflow::{Answer, Fills, NONE, Overflow, Pass, Pay, Place, Terms};
 use super::resource::{Kind, Resource};
 
 pub use self::config::{Capacity, Mode, NeighboursConfig};
@@ -92,7 +92,8 @@ impl Neighbours {
             let capacity = limit_of(resource, capacities[resource.index()], None);
             let mut made = Overflow::new(resource.kind(), grains(resource), terms, capacity, now);
             made.set_piece(first_cost(resource));
-            made
+            // Nearly every question is about it.
+            if resource == Resource::EventTime { made.by_owner() } else { made }
         });
         let mut made = Self {
             table: Table::new(config.tenants_max),
@@ -147,6 +148,8 @@ impl Neighbours {
         if now >= self.wake + LATE {
             self.advance(LATE_SLICE, now);
         }
+        // Slot and time come from memory together, not one after the other.
+        self.resources[Resource::EventTime.index()].fetch(Table::number_of(tenant));
         let (wanted, asked) = merged(costs);
         let slot = self.table.index(tenant);
         let mut pays = [Pay::Own; Resource::COUNT];
@@ -156,6 +159,9 @@ impl Neighbours {
             let at = rest.trailing_zeros() as usize;
             rest &= rest - 1;
             let cell = self.cell(slot, at, now);
+            if self.is_uncounted(at) {
+                continue;
+            }
             match self.resources[at].ask(cell, wanted[at], now) {
                 Answer::Paid(pay) => pays[at] = pay,
                 Answer::Beyond if self.may_go_beyond(slot, at) => pays[at] = Pay::Pool,
@@ -171,8 +177,13 @@ impl Neighbours {
         while rest != 0 {
             let at = rest.trailing_zeros() as usize;
             rest &= rest - 1;
-            let cell = self.table.slot(slot).cells[at];
-            self.resources[at].commit(cell, wanted[at], pays[at]);
+            if self.is_uncounted(at) {
+                let requests = &mut self.table.slot_mut(slot).requests;
+                *requests = requests.saturating_add(u32::try_from(wanted[at]).unwrap_or(u32::MAX));
+                continue;
+            }
+            let place = self.place(slot, at);
+            self.resources[at].commit(place, wanted[at], pays[at]);
         }
         if asked & EVENT_TIME != 0 {
             self.learner.on_charge(i64::try_from(wanted[Resource::EventTime.index()]).unwrap_or(i64::MAX));
@@ -281,7 +292,7 @@ impl Neighbours {
         let is_left = self.resources[at].release(cell, amount);
         // No tick does it then.
         if is_left && self.config.mode == Mode::Off {
-            self.resources[at].close(cell as usize, now);
+            self.resources[at].close(cell, now);
             self.table.slot_mut(slot).cells[at] = NONE;
         }
     }
@@ -291,8 +302,9 @@ impl Neighbours {
     #[must_use]
     pub fn expected_cost(&self, tenant: Tenant, resource: Resource) -> u64 {
         let at = resource.index();
-        let cell = self.table.slot(self.table.index(tenant)).cells[at];
-        let own = if cell == NONE { None } else { self.resources[at].cost(cell) };
+        let slot = self.table.index(tenant);
+        let known = self.table.slot(slot).cells[at] != NONE;
+        let own = if known { self.resources[at].cost(self.place(slot, at)) } else { None };
         let all = || number::whole(self.costs[at].round());
         let whole = own.unwrap_or_else(|| if self.costs[at] > 0.0 { all() } else { first_cost(resource) });
         whole.min(resource.part_max())
@@ -333,8 +345,9 @@ impl Neighbours {
     /// True if a tenant's work has to stand back behind the others': it wanted more than its share of the core lately.
     #[must_use]
     pub fn lane(&self, tenant: Tenant) -> Lane {
-        let cells = self.table.slot(self.table.index(tenant)).cells;
-        let noisy = |at: usize| is_muting(at) && cells[at] != NONE && self.resources[at].is_noisy(cells[at]);
+        let slot = self.table.index(tenant);
+        let cells = self.table.slot(slot).cells;
+        let noisy = |at: usize| is_muting(at) && cells[at] != NONE && self.resources[at].is_noisy(self.place(slot, at));
         let muted = self.config.mode == Mode::Restrict && (0..Resource::COUNT).any(noisy);
         if muted { Lane::Overflow } else { Lane::Share }
     }
@@ -354,7 +367,13 @@ impl Neighbours {
         }
         let mut left = slice;
         while let Some((at, mut pass)) = self.pass {
-            let done = self.resources[at].rebalance(&mut pass, &mut self.fills, &mut left, &mut self.closed, now);
+            let Self { resources, fills, closed, table, .. } = self;
+            let done = if at == REQUESTS {
+                let uncounted = |owner| core::mem::take(&mut table.slot_mut(owner as usize).requests);
+                resources[at].rebalance(&mut pass, fills, &mut left, closed, uncounted, now)
+            } else {
+                resources[at].rebalance(&mut pass, fills, &mut left, closed, |_| 0, now)
+            };
             for owner in self.closed.drain(..) {
                 self.table.slot_mut(owner as usize).cells[at] = NONE;
             }
@@ -371,28 +390,40 @@ impl Neighbours {
         self.wake = self.due;
     }
 
+    /// True if it is enough to count this resource's use in the tenant's slot, which is at hand in any case. Most proxies
+    /// limit requests by the time that they take: then a question touches two cache lines, and the address of either is
+    /// known from the start.
+    #[inline]
+    fn is_uncounted(&self, at: usize) -> bool {
+        at == REQUESTS && self.resources[REQUESTS].is_free()
+    }
+
     /// Where the state of the tenant in `slot` at a resource stands.
     #[inline]
-    fn cell(&mut self, slot: usize, at: usize, now: Instant) -> u32 {
-        let found = self.table.slot(slot).cells[at];
-        if found == NONE { self.open(slot, at, now) } else { found }
+    fn cell(&mut self, slot: usize, at: usize, now: Instant) -> Place {
+        if self.table.slot(slot).cells[at] == NONE { self.open(slot, at, now) } else { self.place(slot, at) }
+    }
+
+    /// The same, if it is known that there is such a state.
+    #[inline]
+    fn place(&self, slot: usize, at: usize) -> Place {
+        self.resources[at].place(Table::number(slot), self.table.slot(slot).cells[at])
     }
 
     #[cold]
-    fn open(&mut self, slot: usize, at: usize, now: Instant) -> u32 {
-        let owner = u32::try_from(slot).expect("slots are fewer than 2^20");
-        let opened = self.resources[at].open(owner, self.table.slot(slot).weight, now);
-        self.table.slot_mut(slot).cells[at] = opened;
-        opened
+    fn open(&mut self, slot: usize, at: usize, now: Instant) -> Place {
+        let place = self.resources[at].open(Table::number(slot), self.table.slot(slot).weight, now);
+        self.table.slot_mut(slot).cells[at] = place.number();
+        place
     }
 
     /// Whether the tenant in `slot` may take more of a pool than its allowance.
     #[cold]
     fn may_go_beyond(&self, slot: usize, at: usize) -> bool {
-        let slot = self.table.slot(slot);
-        let parts = slot.cells.iter().zip(&self.resources).filter(|(cell, _)| **cell != NONE);
-        let dominant = parts.map(|(cell, resource)| resource.part(*cell)).fold(0.0, f64::max);
-        self.resources[at].may_go_beyond(dominant / f64::from(slot.weight))
+        let (cells, weight) = (self.table.slot(slot).cells, self.table.slot(slot).weight);
+        let known = (0..Resource::COUNT).filter(|at| cells[*at] != NONE);
+        let dominant = known.map(|at| self.resources[at].part(self.place(slot, at))).fold(0.0, f64::max);
+        self.resources[at].may_go_beyond(dominant / f64::from(weight))
     }
 
     /// Says no; in a dry run, counts it and says yes.
@@ -405,10 +436,14 @@ impl Neighbours {
         (wanted, asked): ([u64; Resource::COUNT], u32),
         now: Instant,
     ) -> Verdict {
-        let cell = self.table.slot(slot).cells[at];
+        if asked >> REQUESTS & 1 != 0 && self.is_uncounted(REQUESTS) {
+            let place = self.cell(slot, REQUESTS, now);
+            self.resources[REQUESTS].want(place, wanted[REQUESTS]);
+        }
+        let place = self.place(slot, at);
         let limiter = &mut self.resources[at];
-        let shortage = limiter.refuse(cell, wanted[at], now, self.due);
-        let (share, limit) = (limiter.share(cell), limiter.capacity().map_or(0, number::whole));
+        let shortage = limiter.refuse(place, wanted[at], now, self.due);
+        let (share, limit) = (limiter.share(place), limiter.capacity().map_or(0, number::whole));
         let refused = &mut self.table.slot_mut(slot).refused[stage.index()];
         *refused = refused.saturating_add(1);
         if self.config.mode == Mode::Stats {
@@ -452,15 +487,15 @@ impl Neighbours {
     }
 
     fn reweigh(&mut self, slot: usize) {
-        let slot = self.table.slot(slot);
-        for (cell, resource) in slot.cells.iter().zip(&mut self.resources) {
-            if *cell != NONE {
-                resource.set_weight(*cell, slot.weight);
-            }
+        let (cells, weight) = (self.table.slot(slot).cells, self.table.slot(slot).weight);
+        for at in (0..Resource::COUNT).filter(|at| cells[*at] != NONE) {
+            let place = self.place(slot, at);
+            self.resources[at].set_weight(place, weight);
         }
     }
 }
 
+const REQUESTS: usize = Resource::Requests.index();
 const EVENT_TIME: u32 = 1 << Resource::EventTime.index();
 const HANDSHAKE_TIME: u32 = 1 << Resource::HandshakeTime.index();
 

@@ -25,6 +25,8 @@ pub(super) struct Slot {
     pub(super) cells: [u32; Resource::COUNT],
     pub(super) weight: u32,
     generation: u32,
+    /// Used since they were last counted, while nothing limits them.
+    pub(super) requests: u32,
     /// By stage.
     pub(super) refused: [u32; super::Stage::COUNT],
     /// It has a weight of its own, or is everybody else: never recycled.
@@ -105,10 +107,16 @@ impl Table {
         changed
     }
 
+    /// The number in a handle, whether it is stale or not.
+    #[inline]
+    pub(super) const fn number_of(tenant: Tenant) -> u32 {
+        tenant.0 & ((1 << SLOT_BITS) - 1)
+    }
+
     /// The slot of a handle; of a stale one everybody else's.
     #[inline]
     pub(super) fn index(&self, tenant: Tenant) -> usize {
-        let at = (tenant.0 & ((1 << SLOT_BITS) - 1)) as usize;
+        let at = Self::number_of(tenant) as usize;
         match self.slots.get(at) {
             Some(slot) if slot.generation == tenant.0 >> SLOT_BITS => at,
             _ => 0,
@@ -139,9 +147,14 @@ impl Table {
         found.map(|at| *at as usize)
     }
 
+    /// A slot's place, as short as it is kept.
+    #[inline]
+    pub(super) fn number(at: usize) -> u32 {
+        u32::try_from(at).expect("slots are fewer than 2^20")
+    }
+
     pub(super) fn handle(&self, at: usize) -> Tenant {
-        let slot = u32::try_from(at).expect("slots are fewer than 2^20");
-        Tenant(self.slots[at].generation << SLOT_BITS | slot)
+        Tenant(self.slots[at].generation << SLOT_BITS | Self::number(at))
     }
 
     fn add(&mut self, name: &str, weight: u32, kept: bool) -> Tenant {
@@ -149,6 +162,7 @@ impl Table {
             cells: [NONE; Resource::COUNT],
             weight,
             generation: 0,
+            requests: 0,
             refused: [0; super::Stage::COUNT],
             kept,
             seen: true,
@@ -186,6 +200,7 @@ impl Table {
         slot.generation = (slot.generation + 1) % GENERATIONS;
         slot.refused = [0; super::Stage::COUNT];
         slot.weight = 1;
+        slot.requests = 0;
         slot.seen = true;
         self.enter(at);
         self.handle(at)
@@ -194,7 +209,7 @@ impl Table {
     fn enter(&mut self, at: usize) {
         let Self { labels, names, hasher, .. } = self;
         let hash = hasher.hash_one(&*labels[at]);
-        let entry = u32::try_from(at).expect("slots are fewer than 2^20");
+        let entry = Self::number(at);
         names.insert_unique(hash, entry, |other| hasher.hash_one(&*labels[*other as usize]));
     }
 }
@@ -206,15 +221,17 @@ fn most(tenants_max: u32) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::machine::overflow::Overflow;
 
     #[test]
     fn an_idle_tenant_costs_less_than_256_bytes_a_core() {
-        // The slot, its entry in the table of names (4 bytes and one, at a load of 7/16 after growth), and a name as
-        // long as they get in practice with the allocator's rounding. Nothing else: cells are given back when idle.
+        // The slot, the line of the core's time that stands where the slot's number says, its entry in the table of names
+        // (4 bytes and one, at a load of 7/16 after growth), and a name as long as they get in practice with the
+        // allocator's rounding. Nothing else: all other state is given back when idle.
         let entry = 5 * 16 / 7 + 1;
         let name = size_of::<Box<str>>() + 64 + 16;
         assert_eq!(size_of::<Slot>(), 64, "one cache line");
-        assert!(size_of::<Slot>() + entry + name <= 256);
+        assert!(size_of::<Slot>() + Overflow::OWNER_BYTES + entry + name <= 256);
     }
 
     #[test]

@@ -32,8 +32,8 @@ impl Neighbours {
             }
             let name = if at == 0 { "other" } else { self.table.name(at) };
             let mut used = Vec::new();
-            for (resource, cell) in Resource::ALL.into_iter().zip(slot.cells).filter(|(_, cell)| *cell != NONE) {
-                let usage = self.resources[resource.index()].usage(cell);
+            for resource in Resource::ALL.into_iter().filter(|resource| slot.cells[resource.index()] != NONE) {
+                let usage = self.resources[resource.index()].usage(self.place(at, resource.index()));
                 sides[resource.index()].add(name, usage);
                 used.push(use_view(resource, usage));
             }

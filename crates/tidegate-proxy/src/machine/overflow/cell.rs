@@ -1,4 +1,4 @@
-//! One tenant's state at one resource.
+//! One tenant's state at one resource: what a decision needs, and apart from it what the setting of shares needs.
 
 use tidegate_core::Instant;
 
@@ -21,7 +21,33 @@ pub(super) enum Age {
     Settled,
 }
 
-/// One tenant's state at one resource: two cache lines, of which a decision needs the first.
+/// Where a tenant's state at a resource stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Place {
+    /// Its [`Cell`].
+    pub(super) cell: u32,
+    /// Its [`Past`].
+    pub(super) past: u32,
+}
+
+impl Place {
+    /// By which [`place`](super::Overflow::place) finds it again.
+    pub(crate) const fn number(self) -> u32 {
+        self.past
+    }
+
+    #[inline]
+    pub(super) const fn cell(self) -> usize {
+        self.cell as usize
+    }
+
+    #[inline]
+    pub(super) const fn past(self) -> usize {
+        self.past as usize
+    }
+}
+
+/// What a decision needs of one tenant: a cache line.
 ///
 /// Levels of counters are in grains times 10^-9, so that one nanosecond mints exactly as many as the share counts grains
 /// per second: integers without remainder. Of a gauge `level` is what is held, in units.
@@ -42,18 +68,22 @@ pub(super) struct Cell {
     pub(super) wanted: u64,
     /// Units admitted in this tick.
     pub(super) taken: u64,
-    pub(super) weight: u32,
+    /// Minted beyond the depth in this tick, and passed to the pool: levels by 2^30, since it is only shown.
+    pub(super) lent: u32,
+    pub(super) weight: u16,
     pub(super) age: Age,
     /// Ticks for which it stays behind the others.
     pub(super) noisy: u8,
-    /// Ticks without a question.
-    pub(super) quiet: u16,
+}
 
-    // The second line.
-    /// Minted beyond the depth in this tick, and passed to the pool.
-    pub(super) lent: u64,
+/// The rest of one tenant's state: what is added up, smoothed and shown.
+#[derive(Clone, Debug)]
+#[repr(align(64))]
+pub(super) struct Past {
     /// When the last one that was told to come back comes back.
     pub(super) promised: Instant,
+    /// Ticks without a question.
+    pub(super) quiet: u16,
     /// Units of this tick that came from the pool.
     pub(super) overflowed: u32,
     /// Units of this tick that were refused.
@@ -81,7 +111,7 @@ pub(super) struct Rates {
 }
 
 impl Cell {
-    pub(super) fn new(owner: u32, weight: u32, now: Instant) -> Self {
+    pub(super) const fn new(weight: u16, now: Instant) -> Self {
         Self {
             level: 0,
             guaranteed: 0,
@@ -90,12 +120,19 @@ impl Cell {
             share: 0,
             wanted: 0,
             taken: 0,
+            lent: 0,
             weight,
             age: Age::New,
             noisy: 0,
-            quiet: 0,
-            lent: 0,
+        }
+    }
+}
+
+impl Past {
+    pub(super) fn new(owner: u32, now: Instant) -> Self {
+        Self {
             promised: now,
+            quiet: 0,
             overflowed: 0,
             refused: 0,
             demand: Demand::default(),
@@ -114,8 +151,7 @@ mod tests {
 
     #[test]
     fn a_decision_needs_one_cache_line() {
-        assert_eq!(size_of::<Cell>(), 128);
-        assert!(core::mem::offset_of!(Cell, quiet) < 64);
-        assert_eq!(core::mem::offset_of!(Cell, lent), 64);
+        assert_eq!((size_of::<Cell>(), align_of::<Cell>()), (64, 64));
+        assert_eq!(size_of::<Past>(), 64, "and the setting of shares one more");
     }
 }

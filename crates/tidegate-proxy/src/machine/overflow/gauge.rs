@@ -7,14 +7,14 @@ use tidegate_core::Instant;
 
 use super::cell::Age;
 use super::number::{float, signed, whole};
-use super::{Answer, Overflow, Pay};
+use super::{Answer, Overflow, Pay, Place};
 
 /// What is not even lent to a lone tenant: room for the first connections of the next one.
 const KEPT: f64 = 0.02;
 
 impl Overflow {
-    pub(super) fn ask_gauge(&mut self, id: u32, cost: u64, now: Instant) -> Answer {
-        let cell = &mut self.cells[id as usize];
+    pub(super) fn ask_gauge(&mut self, place: Place, cost: u64, now: Instant) -> Answer {
+        let cell = &mut self.cells[place.cell()];
         cell.at = now;
         let held = cell.level.unsigned_abs();
         let asked = held.saturating_add(cost);
@@ -42,7 +42,7 @@ impl Overflow {
 
     /// What of the pool can be held beyond shares.
     pub(super) fn lendable(&self) -> u64 {
-        let alone = self.cells.len() - self.free.len() == 1;
+        let alone = self.pasts.len() - self.free.len() == 1;
         let kept = if alone { KEPT } else { self.terms.reserve + self.terms.newcomers };
         let kept = whole(float(self.capacity.unwrap_or(0)) * kept);
         // All that is nobody's share, and what tenants do not hold of theirs is not in it: it must be there for them.
@@ -50,22 +50,23 @@ impl Overflow {
     }
 
     /// Holds `units` more, whether there is room or not.
-    pub(crate) fn hold(&mut self, id: u32, units: u64, pay: Pay) {
-        let cell = &mut self.cells[id as usize];
+    pub(crate) fn hold(&mut self, place: Place, units: u64, pay: Pay) {
+        let cell = &mut self.cells[place.cell()];
         let before = beyond(cell.level, cell.share);
         cell.level = cell.level.saturating_add(signed(units));
         cell.wanted = cell.wanted.max(cell.level.unsigned_abs());
         cell.taken = cell.taken.max(cell.level.unsigned_abs());
-        if pay == Pay::Pool {
-            cell.overflowed = cell.overflowed.saturating_add(u32::try_from(units).unwrap_or(u32::MAX));
-        }
         self.held = self.held.saturating_add(units);
         self.over = (self.over + beyond(cell.level, cell.share)).saturating_sub(before);
+        if pay == Pay::Pool {
+            let past = &mut self.pasts[place.past()];
+            past.overflowed = past.overflowed.saturating_add(u32::try_from(units).unwrap_or(u32::MAX));
+        }
     }
 
     /// Gives `units` back; more than is held is not given back. True if nothing is held any more.
-    pub(crate) fn release(&mut self, id: u32, units: u64) -> bool {
-        let cell = &mut self.cells[id as usize];
+    pub(crate) fn release(&mut self, place: Place, units: u64) -> bool {
+        let cell = &mut self.cells[place.cell()];
         let units = units.min(cell.level.unsigned_abs());
         let before = beyond(cell.level, cell.share);
         cell.level -= signed(units);
@@ -76,8 +77,8 @@ impl Overflow {
     }
 
     /// Puts another share in force.
-    pub(super) fn set_gauge_share(&mut self, id: usize, share: u64) {
-        let cell = &mut self.cells[id];
+    pub(super) fn set_gauge_share(&mut self, place: Place, share: u64) {
+        let cell = &mut self.cells[place.cell()];
         let before = beyond(cell.level, cell.share);
         cell.share = share;
         self.over = (self.over + beyond(cell.level, share)).saturating_sub(before);

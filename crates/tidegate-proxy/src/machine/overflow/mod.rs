@@ -43,13 +43,13 @@ mod usage;
 
 use tidegate_core::Instant;
 
-use self::cell::{Age, Cell};
+use self::cell::{Age, Cell, Past};
 use self::fill::Level;
 use self::number::{float, signed};
 use self::pool::Pool;
 use super::resource::Kind;
 
-pub(crate) use self::cell::NONE;
+pub(crate) use self::cell::{NONE, Place};
 pub(crate) use self::fill::Fills;
 pub(crate) use self::rebalance::Pass;
 pub(crate) use self::usage::{Totals, Usage};
@@ -61,6 +61,8 @@ pub(crate) const CAPACITY_MAX: u64 = 8_000_000_000;
 const PATIENCE_NS: u64 = 2_000_000_000;
 const DEEPEST: i64 = 8;
 const NANOS: u64 = 1_000_000_000;
+/// Levels of which what is lent is counted, as a power of two: about a grain.
+const LENT_LOG2: u32 = 30;
 /// The most that one question can cost: a quarter of what a level can hold.
 const COST_MAX: i64 = i64::MAX / 4;
 
@@ -117,7 +119,10 @@ pub(crate) struct Overflow {
     terms: Terms,
     /// C: grains per second, of a gauge units. Without it nothing is refused.
     capacity: Option<u64>,
+    /// What decisions need, one for each of `pasts`; where the owner's number says, or beside them.
     cells: Vec<Cell>,
+    by_owner: bool,
+    pasts: Vec<Past>,
     free: Vec<u32>,
     /// Sum of the weights of all tenants here.
     weights: u64,
@@ -148,6 +153,10 @@ pub(crate) struct Overflow {
 }
 
 impl Overflow {
+    /// What an owner costs that is not here, if owners' numbers are places.
+    #[cfg(test)]
+    pub(crate) const OWNER_BYTES: usize = size_of::<Cell>();
+
     pub(crate) fn new(kind: Kind, grains: u64, terms: Terms, capacity: Option<u64>, now: Instant) -> Self {
         let grains = if kind == Kind::Gauge { 1 } else { grains };
         let mut made = Self {
@@ -156,6 +165,8 @@ impl Overflow {
             terms,
             capacity: None,
             cells: Vec::new(),
+            by_owner: false,
+            pasts: Vec::new(),
             free: Vec::new(),
             weights: 0,
             shares: 0,
@@ -179,6 +190,27 @@ impl Overflow {
         // Who comes first finds something.
         made.pool.fill();
         made
+    }
+
+    /// Keeps what decisions need where the owner's number says: it is found, and fetched from memory, before anything
+    /// else about the owner is known. Owners that are not here cost a cache line each.
+    pub(crate) fn by_owner(self) -> Self {
+        Self { by_owner: true, ..self }
+    }
+
+    /// Has what a decision about `owner` needs fetched from memory, if owners' numbers are places.
+    #[inline]
+    pub(crate) fn fetch(&self, owner: u32) {
+        if let Some(cell) = self.cells.get(owner as usize) {
+            // A load that nothing waits for.
+            core::hint::black_box(cell.wanted);
+        }
+    }
+
+    /// Where the state stands of which [`open`](Self::open) said `past`.
+    #[inline]
+    pub(crate) fn place(&self, owner: u32, past: u32) -> Place {
+        Place { cell: if self.by_owner { owner } else { past }, past }
     }
 
     /// Puts another capacity in force: units per second, of a gauge units. Tg makes up the difference until shares are
@@ -212,21 +244,30 @@ impl Overflow {
     }
 
     /// A place for `owner`; it has no share until the next tick but one of newcomers'.
-    pub(crate) fn open(&mut self, owner: u32, weight: u32, now: Instant) -> u32 {
-        let cell = Cell::new(owner, weight, now);
+    pub(crate) fn open(&mut self, owner: u32, weight: u32, now: Instant) -> Place {
+        let weight = heft(weight);
         self.weights += u64::from(weight);
         // At once: many newcomers together are guaranteed no more than one.
         self.set_guarantee();
-        if let Some(id) = self.free.pop() {
-            self.cells[id as usize] = cell;
-            return id;
+        let past = Past::new(owner, now);
+        let at = if let Some(at) = self.free.pop() {
+            self.pasts[at as usize] = past;
+            at
+        } else {
+            self.pasts.push(past);
+            u32::try_from(self.pasts.len() - 1).expect("no more places than tenants, which are below 2^20")
+        };
+        let place = self.place(owner, at);
+        if place.cell() >= self.cells.len() {
+            self.cells.resize(place.cell() + 1, Cell::new(0, now));
         }
-        self.cells.push(cell);
-        u32::try_from(self.cells.len() - 1).expect("no more cells than tenants, which are below 2^20")
+        self.cells[place.cell()] = Cell::new(weight, now);
+        place
     }
 
-    pub(crate) fn set_weight(&mut self, id: u32, weight: u32) {
-        let cell = &mut self.cells[id as usize];
+    pub(crate) fn set_weight(&mut self, place: Place, weight: u32) {
+        let weight = heft(weight);
+        let cell = &mut self.cells[place.cell()];
         self.weights = self.weights - u64::from(cell.weight) + u64::from(weight);
         cell.weight = weight;
         self.set_guarantee();
@@ -234,12 +275,12 @@ impl Overflow {
 
     /// Whether `cost` units can be had, and who would pay. It is counted as wanted.
     #[inline]
-    pub(crate) fn ask(&mut self, id: u32, cost: u64, now: Instant) -> Answer {
+    pub(crate) fn ask(&mut self, place: Place, cost: u64, now: Instant) -> Answer {
         if self.kind == Kind::Gauge {
-            return self.ask_gauge(id, cost, now);
+            return self.ask_gauge(place, cost, now);
         }
         let amount = self.level_of(cost);
-        let cell = &mut self.cells[id as usize];
+        let cell = &mut self.cells[place.cell()];
         cell.wanted = cell.wanted.saturating_add(cost);
         if self.capacity.is_none() {
             return Answer::Paid(Pay::Own);
@@ -248,22 +289,22 @@ impl Overflow {
         if cell.level >= amount {
             return Answer::Paid(Pay::Own);
         }
-        self.ask_all(id, amount, now)
+        self.ask_all(place, amount, now)
     }
 
     /// Whether the tenant's own bucket pays after all, or somebody else.
-    fn ask_all(&mut self, id: u32, amount: i64, now: Instant) -> Answer {
-        self.refill(id, now);
-        let cell = &self.cells[id as usize];
+    fn ask_all(&mut self, place: Place, amount: i64, now: Instant) -> Answer {
+        self.refill(place, now);
+        let cell = &self.cells[place.cell()];
         if cell.level >= amount.min(self.depth(cell.share).max(self.piece)) {
             return Answer::Paid(Pay::Own);
         }
-        self.ask_others(id, amount, now)
+        self.ask_others(place, amount, now)
     }
 
     /// Whether somebody else pays, the tenant's own bucket being short.
-    fn ask_others(&mut self, id: u32, amount: i64, now: Instant) -> Answer {
-        let cell = &self.cells[id as usize];
+    fn ask_others(&mut self, place: Place, amount: i64, now: Instant) -> Answer {
+        let cell = &self.cells[place.cell()];
         let guaranteed = self.guaranteed_depth(cell.weight);
         if cell.age == Age::Settled && cell.guaranteed >= amount.min(guaranteed) {
             return Answer::Paid(Pay::Guaranteed);
@@ -293,13 +334,13 @@ impl Overflow {
 
     /// Charges what [`ask`](Self::ask) granted.
     #[inline]
-    pub(crate) fn commit(&mut self, id: u32, cost: u64, pay: Pay) {
+    pub(crate) fn commit(&mut self, place: Place, cost: u64, pay: Pay) {
         if self.kind == Kind::Gauge {
-            self.hold(id, cost, pay);
+            self.hold(place, cost, pay);
             return;
         }
         let amount = self.level_of(cost);
-        let cell = &mut self.cells[id as usize];
+        let cell = &mut self.cells[place.cell()];
         cell.taken = cell.taken.saturating_add(cost);
         if self.capacity.is_none() {
             return;
@@ -322,35 +363,49 @@ impl Overflow {
                 cell.allowance = (cell.allowance - rest).max(-self.piece);
                 self.pool.level -= rest;
                 let units = rest.unsigned_abs().div_ceil(NANOS * self.grains);
-                cell.overflowed = cell.overflowed.saturating_add(u32::try_from(units).unwrap_or(u32::MAX));
+                let past = &mut self.pasts[place.past()];
+                past.overflowed = past.overflowed.saturating_add(u32::try_from(units).unwrap_or(u32::MAX));
             }
         }
     }
 
+    /// True if it is used up and there is any amount of it: then nothing is decided, and nothing of it needs to be known
+    /// before the tick ends.
+    #[inline]
+    pub(crate) fn is_free(&self) -> bool {
+        self.capacity.is_none() && self.kind == Kind::Counter
+    }
+
+    /// Counts units that were wanted and not admitted, for other reasons than this resource.
+    pub(crate) fn want(&mut self, place: Place, cost: u64) {
+        let cell = &mut self.cells[place.cell()];
+        cell.wanted = cell.wanted.saturating_add(cost);
+    }
+
     /// Counts units that were admitted though they were not granted, in a dry run.
-    pub(crate) fn note(&mut self, id: u32, cost: u64) {
+    pub(crate) fn note(&mut self, place: Place, cost: u64) {
         if self.kind == Kind::Gauge {
-            self.hold(id, cost, Pay::Pool);
+            self.hold(place, cost, Pay::Pool);
         } else {
-            let cell = &mut self.cells[id as usize];
+            let cell = &mut self.cells[place.cell()];
             cell.taken = cell.taken.saturating_add(cost);
         }
     }
 
     /// True if the tenant wanted more than its share lately.
     #[inline]
-    pub(crate) fn is_noisy(&self, id: u32) -> bool {
-        self.cells[id as usize].noisy > 0
+    pub(crate) fn is_noisy(&self, place: Place) -> bool {
+        self.cells[place.cell()].noisy > 0
     }
 
     /// The part of the capacity that a tenant uses, 0 to about 1; 0 if it is not limited.
-    pub(crate) fn part(&self, id: u32) -> f64 {
-        self.capacity().map_or(0.0, |most| f64::from(self.cells[id as usize].rates.used) / most)
+    pub(crate) fn part(&self, place: Place) -> f64 {
+        self.capacity().map_or(0.0, |most| f64::from(self.pasts[place.past()].rates.used) / most)
     }
 
     /// T of a tenant, in units per second, of a gauge units.
-    pub(crate) fn share(&self, id: u32) -> u64 {
-        self.cells[id as usize].share / self.grains
+    pub(crate) fn share(&self, place: Place) -> u64 {
+        self.cells[place.cell()].share / self.grains
     }
 
     /// Tg, in grains; below zero only between a fall of the capacity and the next shares.
@@ -360,7 +415,7 @@ impl Overflow {
 
     /// What a weight is guaranteed: grains per second, of a gauge units.
     #[inline]
-    fn guaranteed(&self, weight: u32) -> u64 {
+    fn guaranteed(&self, weight: u16) -> u64 {
         self.guarantee.saturating_mul(u64::from(weight))
     }
 
@@ -373,20 +428,20 @@ impl Overflow {
 
     /// What is guaranteed at once: one piece at least, however small the part.
     #[inline]
-    fn guaranteed_depth(&self, weight: u32) -> i64 {
+    fn guaranteed_depth(&self, weight: u16) -> i64 {
         if weight == 1 { self.guaranteed_depth } else { self.guaranteed_depth_of(weight) }
     }
 
-    fn guaranteed_depth_of(&self, weight: u32) -> i64 {
+    fn guaranteed_depth_of(&self, weight: u16) -> i64 {
         self.depth(self.guaranteed(weight)).max(self.piece)
     }
 
     #[inline]
-    fn allowance_depth(&self, weight: u32) -> i64 {
+    fn allowance_depth(&self, weight: u16) -> i64 {
         if weight == 1 { self.allowance_depth } else { self.allowance_depth_of(weight) }
     }
 
-    fn allowance_depth_of(&self, weight: u32) -> i64 {
+    fn allowance_depth_of(&self, weight: u16) -> i64 {
         let rate = self.allowance.unwrap_or(0).saturating_mul(u64::from(weight));
         level(rate, 2 * self.terms.tick_ns).max(self.piece)
     }
@@ -399,8 +454,8 @@ impl Overflow {
 
     /// Mints what the time since the last time gave, and passes on what does not fit.
     #[inline]
-    fn refill(&mut self, id: u32, now: Instant) {
-        let cell = &self.cells[id as usize];
+    fn refill(&mut self, place: Place, now: Instant) {
+        let cell = &self.cells[place.cell()];
         let span = now.nanos_since(cell.at);
         if span == 0 {
             return;
@@ -410,7 +465,7 @@ impl Overflow {
         let guaranteed_depth = self.guaranteed_depth(cell.weight);
         let allowance = self.allowance.map(|rate| level(rate.saturating_mul(u64::from(cell.weight)), span));
         let allowance_depth = self.allowance_depth(cell.weight);
-        let cell = &mut self.cells[id as usize];
+        let cell = &mut self.cells[place.cell()];
         cell.at = now;
         cell.level += level(cell.share, span);
         // Who has a larger share than its part does not owe the difference for long.
@@ -419,7 +474,7 @@ impl Overflow {
         let surplus = cell.level - depth;
         if surplus > 0 {
             cell.level = depth;
-            cell.lent = cell.lent.saturating_add(surplus.unsigned_abs());
+            cell.lent = cell.lent.saturating_add(u32::try_from(surplus >> LENT_LOG2).unwrap_or(u32::MAX));
             self.pool.pour(surplus);
         }
     }
@@ -443,6 +498,11 @@ impl Overflow {
         self.guaranteed_depth = self.guaranteed_depth_of(1);
         self.allowance_depth = self.allowance_depth_of(1);
     }
+}
+
+/// A weight as short as it is kept.
+fn heft(weight: u32) -> u16 {
+    u16::try_from(weight).unwrap_or(u16::MAX)
 }
 
 /// What `rate` grains per second give in `span_ns`, as a level.

@@ -9,7 +9,7 @@ use core::time::Duration;
 
 use tidegate_core::Instant;
 
-use super::Overflow;
+use super::{LENT_LOG2, Overflow, Place};
 use super::cell::{Age, NOISY_TICKS, NONE, Rates};
 use super::demand::Smoothing;
 use super::fill::{Fill, Fills, Level};
@@ -45,7 +45,7 @@ struct Factors {
     smoothing: Smoothing,
     /// From amounts of a tick to rates.
     per: f64,
-    /// From levels to units per second.
+    /// From what is lent, as it is counted, to units per second.
     lent: f64,
     grains: f64,
     /// The capacity: more is nobody's demand.
@@ -65,45 +65,53 @@ impl Pass {
 
 impl Overflow {
     /// Goes on with `pass` for at most `budget` tenants, which it lowers; true if it is done. Who is gone is appended to
-    /// `closed`.
+    /// `closed`. `uncounted` gives, once, what an owner used of a [free](Self::is_free) resource.
     pub(crate) fn rebalance(
         &mut self,
         pass: &mut Pass,
         fills: &mut Fills,
         budget: &mut usize,
         closed: &mut Vec<u32>,
+        mut uncounted: impl FnMut(u32) -> u32,
         now: Instant,
     ) -> bool {
         if matches!(pass.step, Step::Observe { .. }) && pass.next == 0 {
             fills.demands.clear();
             fills.needs.clear();
         }
-        let end = self.cells.len().min(pass.next.saturating_add(*budget));
+        let end = self.pasts.len().min(pass.next.saturating_add(*budget));
         *budget -= end - pass.next;
         self.pool.refill(now);
         let factors = self.factors(pass);
-        for id in pass.next..end {
-            if self.cells[id].owner == NONE {
+        for at in pass.next..end {
+            let owner = self.pasts[at].owner;
+            if owner == NONE {
                 continue;
             }
+            let place = self.place(owner, u32::try_from(at).expect("places are counted in u32"));
+            if matches!(pass.step, Step::Observe { .. }) {
+                let more = u64::from(uncounted(owner));
+                let cell = &mut self.cells[place.cell()];
+                (cell.wanted, cell.taken) = (cell.wanted.saturating_add(more), cell.taken.saturating_add(more));
+            }
             // Not one that has come back since the last tick: of a gauge it may hold something.
-            if self.cells[id].quiet >= self.terms.idle_ticks && self.cells[id].wanted == 0 {
-                closed.push(self.cells[id].owner);
-                self.close(id, now);
+            if self.pasts[at].quiet >= self.terms.idle_ticks && self.cells[place.cell()].wanted == 0 {
+                closed.push(owner);
+                self.close(place, now);
                 continue;
             }
             match pass.step {
                 Step::Observe { ref mut short } => {
-                    pass.used += self.observe(id, factors, &mut fills.demands, now);
-                    *short |= self.set_share(id, self.level, factors, &mut fills.needs, now);
+                    pass.used += self.observe(place, factors, &mut fills.demands, now);
+                    *short |= self.set_share(place, self.level, factors, &mut fills.needs, now);
                 }
                 Step::Share { level, ref mut short, .. } => {
-                    *short |= self.set_share(id, level, factors, &mut fills.needs, now);
+                    *short |= self.set_share(place, level, factors, &mut fills.needs, now);
                 }
             }
         }
         pass.next = end;
-        if end < self.cells.len() {
+        if end < self.pasts.len() {
             return false;
         }
         self.turn(pass, fills)
@@ -116,7 +124,7 @@ impl Overflow {
             Step::Observe { short } => {
                 self.used_rate += 0.5 * (pass.used - self.used_rate);
                 self.set_guarantee();
-                if self.capacity.is_none() || self.cells.is_empty() {
+                if self.capacity.is_none() || self.pasts.is_empty() {
                     return true;
                 }
                 let shared = 1.0 - self.terms.reserve - self.terms.newcomers;
@@ -141,7 +149,7 @@ impl Overflow {
             smoothing: pass.smoothing,
             // Of a gauge the amounts count, not their rates.
             per: if self.kind == Kind::Gauge { 1.0 } else { 1.0 / pass.seconds },
-            lent: 1.0 / (1e9 * pass.seconds * grains),
+            lent: float(1 << LENT_LOG2) / (1e9 * pass.seconds * grains),
             grains,
             most: self.capacity.map_or(f64::MAX, float),
             headroom: 1.0 + self.terms.headroom,
@@ -150,37 +158,38 @@ impl Overflow {
     }
 
     /// Takes in what the tenant wanted, and begins its next tick; what it used, in units per second.
-    fn observe(&mut self, id: usize, factors: Factors, fill: &mut Fill, now: Instant) -> f64 {
+    fn observe(&mut self, place: Place, factors: Factors, fill: &mut Fill, now: Instant) -> f64 {
         let limited = self.capacity.is_some();
         let gauge = self.kind == Kind::Gauge;
         if limited && !gauge {
-            self.refill(u32::try_from(id).expect("cells are counted in u32"), now);
+            self.refill(place, now);
         }
-        let cell = &mut self.cells[id];
+        let (cell, past) = (&mut self.cells[place.cell()], &mut self.pasts[place.past()]);
         let wanted = float(cell.wanted) * factors.per;
         let used = float(cell.taken) * factors.per;
         let overflow = if gauge {
             float(super::gauge::beyond(cell.level, cell.share))
         } else {
-            float(cell.overflowed.into()) * factors.per
+            float(past.overflowed.into()) * factors.per
         };
-        cell.rates = Rates {
+        past.rates = Rates {
             wanted: short(wanted),
-            used: mix(cell.rates.used, used),
-            overflow: mix(cell.rates.overflow, overflow),
-            lent: mix(cell.rates.lent, float(cell.lent) * factors.lent),
+            used: mix(past.rates.used, used),
+            overflow: mix(past.rates.overflow, overflow),
+            lent: mix(past.rates.lent, float(cell.lent.into()) * factors.lent),
         };
-        cell.demand.observe(wanted * factors.grains, factors.smoothing, factors.most);
+        past.demand.observe(wanted * factors.grains, factors.smoothing, factors.most);
         if limited {
-            fill.add(cell.demand.expected(factors.most) * factors.headroom, cell.weight);
+            fill.add(past.demand.expected(factors.most) * factors.headroom, cell.weight.into());
         }
-        let beyond = u64::from(cell.overflowed) + u64::from(cell.refused);
+        let beyond = u64::from(past.overflowed) + u64::from(past.refused);
         // Who has no share cannot exceed it.
         let noisy = limited && cell.age == Age::Settled && beyond > 0 && beyond.saturating_mul(NOISE) > cell.wanted;
         cell.noisy = if noisy { NOISY_TICKS } else { cell.noisy.saturating_sub(1) };
         let held = if gauge { cell.level.unsigned_abs() } else { 0 };
-        cell.quiet = if cell.wanted > 0 { 0 } else { cell.quiet.saturating_add(1) };
-        (cell.wanted, cell.taken, cell.lent, cell.overflowed, cell.refused) = (held, held, 0, 0, 0);
+        past.quiet = if cell.wanted > 0 { 0 } else { past.quiet.saturating_add(1) };
+        (cell.wanted, cell.taken, cell.lent) = (held, held, 0);
+        (past.overflowed, past.refused) = (0, 0);
         if cell.age == Age::New {
             cell.age = Age::Seen;
         }
@@ -188,12 +197,12 @@ impl Overflow {
     }
 
     /// Sets the tenant's share; true if it had to stay smaller than it should be.
-    fn set_share(&mut self, id: usize, level: Level, factors: Factors, fill: &mut Fill, now: Instant) -> bool {
-        let cell = &self.cells[id];
+    fn set_share(&mut self, place: Place, level: Level, factors: Factors, fill: &mut Fill, now: Instant) -> bool {
+        let (cell, past) = (&self.cells[place.cell()], &self.pasts[place.past()]);
         if cell.age == Age::New || self.capacity.is_none() {
             return false;
         }
-        let wanted = level.share(cell.demand.expected(factors.most) * factors.headroom, cell.weight);
+        let wanted = level.share(past.demand.expected(factors.most) * factors.headroom, cell.weight.into());
         let before = cell.share;
         // Tg stays at least the newcomers' part while others have not shrunk yet.
         let room = u64::try_from(self.global() - signed(factors.kept)).unwrap_or(0);
@@ -203,24 +212,24 @@ impl Overflow {
             share => (share, false),
         };
         match self.kind {
-            Kind::Counter => self.set_counter_share(id, share, now),
-            Kind::Gauge => self.set_gauge_share(id, share),
+            Kind::Counter => self.set_counter_share(place, share, now),
+            Kind::Gauge => self.set_gauge_share(place, share),
         }
         self.shares = self.shares - before + share;
         self.pool.rate = self.global();
-        let cell = &mut self.cells[id];
+        let (cell, past) = (&mut self.cells[place.cell()], &self.pasts[place.past()]);
         cell.age = Age::Settled;
-        let still = f64::from(cell.rates.wanted) * factors.grains - float(share);
+        let still = f64::from(past.rates.wanted) * factors.grains - float(share);
         if still > 0.0 {
-            fill.add(still * factors.headroom, cell.weight);
+            fill.add(still * factors.headroom, cell.weight.into());
         }
         short
     }
 
-    fn set_counter_share(&mut self, id: usize, share: u64, now: Instant) {
-        self.refill(u32::try_from(id).expect("cells are counted in u32"), now);
+    fn set_counter_share(&mut self, place: Place, share: u64, now: Instant) {
+        self.refill(place, now);
         let depth = self.depth(share);
-        let cell = &mut self.cells[id];
+        let cell = &mut self.cells[place.cell()];
         cell.share = share;
         // A smaller bucket holds less; what it held is not lost.
         let surplus = cell.level - depth;
@@ -231,11 +240,11 @@ impl Overflow {
     }
 
     /// Forgets the tenant, which holds nothing.
-    pub(crate) fn close(&mut self, id: usize, now: Instant) {
-        let cell = &mut self.cells[id];
+    pub(crate) fn close(&mut self, place: Place, now: Instant) {
+        let cell = &mut self.cells[place.cell()];
         self.weights -= u64::from(cell.weight);
         self.shares -= cell.share;
-        cell.owner = NONE;
+        self.pasts[place.past()].owner = NONE;
         let left = cell.level;
         cell.share = 0;
         if self.kind == Kind::Counter && self.capacity.is_some() {
@@ -244,7 +253,7 @@ impl Overflow {
             self.pool.pour(left);
         }
         self.pool.rate = self.global();
-        self.free.push(u32::try_from(id).expect("cells are counted in u32"));
+        self.free.push(place.past);
     }
 
     /// Shares the pool among those who still want something.
@@ -266,7 +275,8 @@ impl Overflow {
     /// Of a gauge: what is held.
     #[cfg(test)]
     pub(crate) fn ledger_of_held(&self) -> u64 {
-        let held: i64 = self.cells.iter().filter(|cell| cell.owner != NONE).map(|cell| cell.level).sum();
+        let here = self.pasts.iter().zip(&self.cells).filter(|(past, _)| past.owner != NONE);
+        let held: i64 = here.map(|(_, cell)| cell.level).sum();
         assert_eq!(signed(self.held), held, "the sum is that of the tenants");
         self.held
     }
@@ -274,7 +284,8 @@ impl Overflow {
     /// The sum of the shares, counted anew, and Tg: in grains.
     #[cfg(test)]
     pub(crate) fn ledger(&self) -> (u64, i64, u64) {
-        let shares = self.cells.iter().filter(|cell| cell.owner != NONE).map(|cell| cell.share).sum();
+        let here = self.pasts.iter().zip(0_u32..).filter(|(past, _)| past.owner != NONE);
+        let shares = here.map(|(past, at)| self.cells[self.place(past.owner, at).cell()].share).sum();
         (shares, self.global(), self.capacity.unwrap_or(0))
     }
 }

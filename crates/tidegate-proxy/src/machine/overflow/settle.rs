@@ -4,7 +4,7 @@ use core::time::Duration;
 
 use tidegate_core::Instant;
 
-use super::Overflow;
+use super::{Overflow, Place};
 use super::cell::Age;
 use super::number::{float, short, signed, whole};
 use crate::machine::resource::Kind;
@@ -33,19 +33,19 @@ impl Overflow {
     ///
     /// The tenant's own bucket pays the difference down to minus its depth, beyond that the pool does: nothing that was
     /// used is forgotten.
-    pub(crate) fn settle(&mut self, id: u32, estimated: u64, actual: u64, now: Instant) {
-        let cell = &mut self.cells[id as usize];
+    pub(crate) fn settle(&mut self, place: Place, estimated: u64, actual: u64, now: Instant) {
+        let cell = &mut self.cells[place.cell()];
         cell.wanted = cell.wanted.saturating_add(actual).saturating_sub(estimated);
         cell.taken = cell.taken.saturating_add(actual).saturating_sub(estimated);
         if self.kind == Kind::Gauge || self.capacity.is_none() {
             return;
         }
-        self.refill(id, now);
+        self.refill(place, now);
         let missing = self.level_of(actual) - self.level_of(estimated);
-        let cell = &self.cells[id as usize];
+        let cell = &self.cells[place.cell()];
         let (depth, guaranteed_depth) = (self.depth(cell.share), self.guaranteed_depth(cell.weight));
         let wanted = cell.level - missing;
-        let cell = &mut self.cells[id as usize];
+        let cell = &mut self.cells[place.cell()];
         cell.level = wanted.clamp(-depth, depth);
         cell.guaranteed = (cell.guaranteed - missing).clamp(-guaranteed_depth, guaranteed_depth);
         let rest = wanted - cell.level;
@@ -56,53 +56,53 @@ impl Overflow {
     }
 
     /// Notes what a piece of work cost.
-    pub(crate) fn learn_cost(&mut self, id: u32, units: u64) {
-        let cell = &mut self.cells[id as usize];
+    pub(crate) fn learn_cost(&mut self, place: Place, units: u64) {
+        let past = &mut self.pasts[place.past()];
         let cost = float(units);
-        let known = f64::from(cell.cost);
-        cell.cost = short(if known > 0.0 { known + LATEST * (cost - known) } else { cost });
+        let known = f64::from(past.cost);
+        past.cost = short(if known > 0.0 { known + LATEST * (cost - known) } else { cost });
     }
 
     /// The mean of what the tenant's work cost, in units; `None` if none was seen.
-    pub(crate) fn cost(&self, id: u32) -> Option<u64> {
-        let cost = self.cells[id as usize].cost;
+    pub(crate) fn cost(&self, place: Place) -> Option<u64> {
+        let cost = self.pasts[place.past()].cost;
         (cost > 0.0).then(|| whole(f64::from(cost).round()))
     }
 
     /// Counts a refusal of `cost` units, and says when they are there; `due` is when shares are set anew.
     ///
     /// Who is refused together comes back one after the other: each is promised its own tokens.
-    pub(crate) fn refuse(&mut self, id: u32, cost: u64, now: Instant, due: Instant) -> Shortage {
-        let cell = &mut self.cells[id as usize];
-        cell.refused = cell.refused.saturating_add(u32::try_from(cost).unwrap_or(u32::MAX));
-        let cell = &self.cells[id as usize];
+    pub(crate) fn refuse(&mut self, place: Place, cost: u64, now: Instant, due: Instant) -> Shortage {
+        let past = &mut self.pasts[place.past()];
+        past.refused = past.refused.saturating_add(u32::try_from(cost).unwrap_or(u32::MAX));
+        let cell = &self.cells[place.cell()];
         let over_share = match self.kind {
             Kind::Counter => cell.age == Age::Settled,
             Kind::Gauge => cell.level.unsigned_abs().saturating_add(cost) > self.guaranteed(cell.weight),
         };
         let retry_after = match self.kind {
-            Kind::Counter => self.promise(id, cost, now, due),
+            Kind::Counter => self.promise(place, cost, now, due),
             Kind::Gauge => self.until_given_back(cost),
         };
-        self.count_refused(id, over_share);
+        self.count_refused(place, over_share);
         Shortage { over_share, retry_after }
     }
 
     /// Counts a refusal since the start.
-    pub(crate) fn count_refused(&mut self, id: u32, over_share: bool) {
-        let cell = &mut self.cells[id as usize];
+    pub(crate) fn count_refused(&mut self, place: Place, over_share: bool) {
+        let past = &mut self.pasts[place.past()];
         if over_share {
-            cell.refused_share = cell.refused_share.saturating_add(1);
+            past.refused_share = past.refused_share.saturating_add(1);
             self.refused_share += 1;
         } else {
-            cell.refused_full = cell.refused_full.saturating_add(1);
+            past.refused_full = past.refused_full.saturating_add(1);
             self.refused_full += 1;
         }
     }
 
-    fn promise(&mut self, id: u32, cost: u64, now: Instant, due: Instant) -> Duration {
+    fn promise(&mut self, place: Place, cost: u64, now: Instant, due: Instant) -> Duration {
         let amount = self.level_of(cost);
-        let cell = &self.cells[id as usize];
+        let cell = &self.cells[place.cell()];
         let guaranteed = self.guaranteed(cell.weight);
         let depth = self.depth(cell.share);
         let own = if amount.min(self.piece) > depth { 0 } else { cell.share };
@@ -114,9 +114,9 @@ impl Overflow {
         let rate = guaranteed.max(cell.share.saturating_mul(MARGIN_DENOMINATOR) / MARGIN_NUMERATOR);
         let latest = now + PATIENCE;
         let first = now.plus_nanos(own.min(sure).max(1)).min(latest);
-        let next = cell.promised.plus_nanos(until(amount, rate));
+        let next = self.pasts[place.past()].promised.plus_nanos(until(amount, rate));
         let at = if next > latest { first } else { first.max(next) };
-        self.cells[id as usize].promised = at;
+        self.pasts[place.past()].promised = at;
         at.since(now)
     }
 

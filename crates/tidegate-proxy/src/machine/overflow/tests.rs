@@ -25,22 +25,22 @@ impl World {
         Self { limiter, fills: Fills::new(), now, closed: Vec::new() }
     }
 
-    fn take(&mut self, id: u32, cost: u64) -> Option<Pay> {
-        match self.limiter.ask(id, cost, self.now) {
+    fn take(&mut self, place: Place, cost: u64) -> Option<Pay> {
+        match self.limiter.ask(place, cost, self.now) {
             Answer::Paid(pay) => {
-                self.limiter.commit(id, cost, pay);
+                self.limiter.commit(place, cost, pay);
                 Some(pay)
             }
             Answer::Beyond | Answer::Short => {
-                self.limiter.refuse(id, cost, self.now, self.now);
+                self.limiter.refuse(place, cost, self.now, self.now);
                 None
             }
         }
     }
 
     /// How many of so many single units it gets.
-    fn take_many(&mut self, id: u32, count: u32) -> u32 {
-        (0..count).map(|_| u32::from(self.take(id, 1).is_some())).sum()
+    fn take_many(&mut self, place: Place, count: u32) -> u32 {
+        (0..count).map(|_| u32::from(self.take(place, 1).is_some())).sum()
     }
 
     fn pass_ms(&mut self, ms: u64) {
@@ -58,7 +58,7 @@ impl World {
         for _ in 0..1_000_000 {
             // Slices of a single tenant: no order of events may matter.
             let mut budget = 1;
-            if self.limiter.rebalance(&mut pass, &mut self.fills, &mut budget, &mut self.closed, self.now) {
+            if self.limiter.rebalance(&mut pass, &mut self.fills, &mut budget, &mut self.closed, |_| 0, self.now) {
                 let (shares, global, capacity) = self.limiter.ledger();
                 assert_eq!(signed(shares) + global, signed(capacity));
                 return;
@@ -177,7 +177,7 @@ fn a_gauge_keeps_room_for_those_who_are_within_their_part() {
     assert_eq!((0..190).filter(|_| world.take(a, 1).is_none()).count(), 0);
     assert!(world.limiter.held <= 1_000);
     world.limiter.release(a, 1_000);
-    assert_eq!(world.limiter.cells[a as usize].level, 0, "no more than it held");
+    assert_eq!(world.limiter.cells[a.cell()].level, 0, "no more than it held");
 }
 
 #[test]

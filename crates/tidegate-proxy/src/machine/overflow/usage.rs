@@ -1,6 +1,6 @@
 //! What is shown of a resource and of a tenant's use of it.
 
-use super::Overflow;
+use super::{Overflow, Place};
 use super::number::{float, signed_float};
 
 /// One tenant: units per second, of a gauge units; refusals since it came.
@@ -25,17 +25,17 @@ pub(crate) struct Totals {
 }
 
 impl Overflow {
-    pub(crate) fn usage(&self, id: u32) -> Usage {
-        let cell = &self.cells[id as usize];
+    pub(crate) fn usage(&self, place: Place) -> Usage {
+        let (cell, past) = (&self.cells[place.cell()], &self.pasts[place.past()]);
         let grains = float(self.grains);
         Usage {
-            demand: cell.demand.expected(f64::MAX) / grains,
+            demand: past.demand.expected(f64::MAX) / grains,
             share: float(cell.share) / grains,
-            used: cell.rates.used.into(),
-            overflow: cell.rates.overflow.into(),
-            lent: cell.rates.lent.into(),
-            refused_share: cell.refused_share.into(),
-            refused_full: cell.refused_full.into(),
+            used: past.rates.used.into(),
+            overflow: past.rates.overflow.into(),
+            lent: past.rates.lent.into(),
+            refused_share: past.refused_share.into(),
+            refused_full: past.refused_full.into(),
         }
     }
 
