@@ -21,6 +21,17 @@ fn seeds(usual: u64) -> u64 {
     std::env::var("TIDEGATE_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(usual)
 }
 
+/// All seeds, on all cores: a run with ten thousand tenants has as many events as a hundred of the other laws' runs.
+fn each_seed(count: u64, law: impl Fn(u64) + Sync) {
+    let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u64);
+    std::thread::scope(|scope| {
+        for first in 0..cores {
+            let law = &law;
+            scope.spawn(move || (first..count).step_by(usize::try_from(cores).unwrap()).for_each(law));
+        }
+    });
+}
+
 fn float(n: u64) -> f64 {
     u32::try_from(n).unwrap().into()
 }
@@ -289,13 +300,12 @@ fn equal_tenants_that_want_too_much_get_the_same() {
 
 #[test]
 fn ten_thousand_tiny_tenants_together_get_no_more_than_there_is() {
-    // Each run has ten thousand tenants: as many events as a hundred of the other laws' runs.
-    for seed in 0..seeds(200).div_ceil(100) {
+    each_seed(seeds(2), |seed| {
         let mut rng = Rng::new(seed);
         let mut world = World::new(rng.range(200..1_000));
         let tenants: Vec<_> = (0..10_000).map(|number| world.tenant(number)).collect();
         let mut before = 0;
-        for second in 0..6 {
+        for second in 0..5 {
             for tenant in &tenants {
                 world.move_to(world.now + SECOND / 10_000);
                 world.take(*tenant);
@@ -305,7 +315,7 @@ fn ten_thousand_tiny_tenants_together_get_no_more_than_there_is() {
         // Nothing was saved up: only the pools may come at once.
         let (beyond, burst) = (world.beyond(), world.burst(0));
         assert!(beyond <= burst, "seed {seed}: {beyond} above {burst}");
-        let got = float((world.admitted.len() - before) as u64) / 3.0;
+        let got = float((world.admitted.len() - before) as u64) / 2.0;
         assert!(got >= 0.97 * world.capacity, "seed {seed}: {got} of {}", world.capacity);
-    }
+    });
 }
