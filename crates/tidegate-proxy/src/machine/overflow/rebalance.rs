@@ -9,11 +9,11 @@ use core::time::Duration;
 
 use tidegate_core::Instant;
 
-use super::{LENT_LOG2, Overflow, Place};
 use super::cell::{Age, NOISY_TICKS, NONE, Rates};
 use super::demand::Smoothing;
 use super::fill::{Fill, Fills, Level};
 use super::number::{float, short, signed, whole};
+use super::{LENT_LOG2, Overflow, Place};
 use crate::machine::resource::Kind;
 
 /// How much the last tick counts in the rates that are shown.
@@ -101,12 +101,13 @@ impl Overflow {
                 continue;
             }
             match pass.step {
+                Step::Observe { .. } if self.is_free() => pass.used += self.observe_free(place, &factors),
                 Step::Observe { ref mut short } => {
-                    pass.used += self.observe(place, factors, &mut fills.demands, now);
-                    *short |= self.set_share(place, self.level, factors, &mut fills.needs, now);
+                    pass.used += self.observe(place, &factors, &mut fills.demands, now);
+                    *short |= self.set_share(place, self.level, &factors, &mut fills.needs, now);
                 }
                 Step::Share { level, ref mut short, .. } => {
-                    *short |= self.set_share(place, level, factors, &mut fills.needs, now);
+                    *short |= self.set_share(place, level, &factors, &mut fills.needs, now);
                 }
             }
         }
@@ -158,7 +159,7 @@ impl Overflow {
     }
 
     /// Takes in what the tenant wanted, and begins its next tick; what it used, in units per second.
-    fn observe(&mut self, place: Place, factors: Factors, fill: &mut Fill, now: Instant) -> f64 {
+    fn observe(&mut self, place: Place, factors: &Factors, fill: &mut Fill, now: Instant) -> f64 {
         let limited = self.capacity.is_some();
         let gauge = self.kind == Kind::Gauge;
         if limited && !gauge {
@@ -196,8 +197,25 @@ impl Overflow {
         used
     }
 
+    /// The same for a resource that has no limit: nothing is shared, so what the tenant uses is all that there is to know.
+    fn observe_free(&mut self, place: Place, factors: &Factors) -> f64 {
+        let (cell, past) = (&mut self.cells[place.cell()], &mut self.pasts[place.past()]);
+        let wanted = float(cell.wanted) * factors.per;
+        let used = float(cell.taken) * factors.per;
+        past.rates = Rates { wanted: short(wanted), used: mix(past.rates.used, used), overflow: 0.0, lent: 0.0 };
+        past.demand.observe(wanted * factors.grains, factors.smoothing, factors.most);
+        past.quiet = if cell.wanted > 0 { 0 } else { past.quiet.saturating_add(1) };
+        past.refused = 0;
+        (cell.wanted, cell.taken) = (0, 0);
+        cell.noisy = cell.noisy.saturating_sub(1);
+        if cell.age == Age::New {
+            cell.age = Age::Seen;
+        }
+        used
+    }
+
     /// Sets the tenant's share; true if it had to stay smaller than it should be.
-    fn set_share(&mut self, place: Place, level: Level, factors: Factors, fill: &mut Fill, now: Instant) -> bool {
+    fn set_share(&mut self, place: Place, level: Level, factors: &Factors, fill: &mut Fill, now: Instant) -> bool {
         let (cell, past) = (&self.cells[place.cell()], &self.pasts[place.past()]);
         if cell.age == Age::New || self.capacity.is_none() {
             return false;

@@ -4,9 +4,9 @@ use core::time::Duration;
 
 use tidegate_core::Instant;
 
-use super::{Overflow, Place};
 use super::cell::Age;
 use super::number::{float, short, signed, whole};
+use super::{Overflow, Place};
 use crate::machine::resource::Kind;
 
 /// How much a new cost counts in the mean.

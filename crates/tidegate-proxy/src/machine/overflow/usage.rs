@@ -1,7 +1,7 @@
 //! What is shown of a resource and of a tenant's use of it.
 
-use super::{Overflow, Place};
 use super::number::{float, signed_float};
+use super::{Overflow, Place};
 
 /// One tenant: units per second, of a gauge units; refusals since it came.
 #[derive(Clone, Copy, PartialEq, Debug)]
