@@ -164,6 +164,26 @@ fn websockets_carry_bytes_both_ways() {
 }
 
 #[test]
+fn a_websocket_that_is_refused_leaves_the_connection_to_the_next_request() {
+    let upstream = Upstream::echo();
+    let routed = format!(
+        "[[proxy.listen]]\naddress = \"127.0.0.1:0\"\n[[proxy.upstream]]\nname = \"u\"\nservers = [\"{}\"]\n\
+         [[proxy.route]]\npath = \"/api\"\nupstream = \"u\"\n",
+        upstream.address()
+    );
+    let proxy = Running::start(&routed);
+    let mut client = proxy.connect();
+    let ask = "GET /socket HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n";
+    for _ in 0..2 {
+        assert_eq!(talk(&mut client, ask).status, 404);
+        assert_eq!(talk(&mut client, &get("/api")).status, 200);
+    }
+    let pipelined = ask.to_owned() + &get("/api");
+    assert_eq!(talk(&mut client, &pipelined).status, 404);
+    assert_eq!(read_answer(&mut client).status, 200);
+}
+
+#[test]
 fn draining_lets_a_request_end_and_takes_no_more() {
     let upstream = Upstream::echo();
     let proxy = Running::before(&upstream, "");

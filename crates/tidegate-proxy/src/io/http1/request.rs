@@ -122,6 +122,7 @@ impl Wire {
                 return Poll::Ready(Next::Violation(violation));
             }
             let phase = inner.guard.phase();
+            debug_assert_ne!(phase, Phase::Answer, "nothing passes, so nothing would bound what is read");
             match inner.poll_fill(&self.transport, context) {
                 Poll::Ready(Ok(0) | Err(_)) => return Poll::Ready(Next::End),
                 Poll::Ready(Ok(_)) => {

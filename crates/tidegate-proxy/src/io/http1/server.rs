@@ -182,7 +182,6 @@ impl One<'_> {
             }
             return Then::Close;
         }
-        self.wire.declined();
         let (then, bytes) = self.respond(&method, version, keep_alive, answer).await;
         if let Some(record) = record {
             record.write(bytes);
@@ -211,6 +210,9 @@ impl One<'_> {
     /// Writes the answer. Says what follows, and how many bytes its body had.
     async fn respond(self, method: &Method, version: Version, keep_alive: bool, answer: Answer) -> (Then, u64) {
         let Answer { response, pass, .. } = answer;
+        // Whoever asked for another protocol is answered in this one, by the upstream or by the proxy; so what comes
+        // next is a request.
+        self.wire.declined();
         self.connection.thread.count_response(response.status());
         // A body that nobody wants is drained if it is there already; else the connection cannot go on. An upstream that
         // answers early may still be sent the rest.
