@@ -1,7 +1,7 @@
 //! What of a message's headers goes on, and what the proxy adds.
 
 use std::fmt::Write as _;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use http::header::{CONNECTION, EXPECT, FORWARDED, HOST, HeaderMap, HeaderName, HeaderValue, TE, UPGRADE};
 use http::request::Parts;
@@ -82,13 +82,10 @@ pub(crate) fn add_forwarded(connection: &Connection, settings: &Settings, parts:
     }
     let wanted = settings.config.forwarded;
     if matches!(wanted, Forwarded::XForwarded | Forwarded::Both) {
-        let value = match headers.get(&FOR).filter(|_| trusted) {
-            Some(before) => joined(before, connection.address.as_bytes()),
-            None => Some(connection.address.clone()),
+        match joined(headers, &FOR, connection.address.as_bytes()) {
+            Some(value) => headers.insert(FOR, value),
+            None => headers.insert(FOR, connection.address.clone()),
         };
-        if let Some(value) = value {
-            headers.insert(FOR, value);
-        }
         if !headers.contains_key(&PROTO) {
             headers.insert(PROTO, settings.proto[usize::from(origin.tls)].clone());
         }
@@ -100,18 +97,22 @@ pub(crate) fn add_forwarded(connection: &Connection, settings: &Settings, parts:
     }
     if matches!(wanted, Forwarded::Standard | Forwarded::Both) {
         let element = element(origin.client.ip(), headers.get(HOST), origin.tls);
-        let value = match headers.get(FORWARDED).filter(|_| trusted) {
-            Some(before) => joined(before, element.as_bytes()),
-            None => HeaderValue::try_from(element).ok(),
-        };
-        if let Some(value) = value {
+        let value = joined(headers, &FORWARDED, element.as_bytes());
+        if let Some(value) = value.or_else(|| HeaderValue::try_from(element).ok()) {
             headers.insert(FORWARDED, value);
         }
     }
 }
 
-fn joined(before: &HeaderValue, more: &[u8]) -> Option<HeaderValue> {
-    HeaderValue::from_bytes(&[before.as_bytes(), b", ", more].concat()).ok()
+/// All lines of `name` as one, with `more` behind them; `None` if there is none. A hop may add a line of its own instead
+/// of writing to the one that is there.
+fn joined(headers: &HeaderMap, name: &HeaderName, more: &[u8]) -> Option<HeaderValue> {
+    let mut parts: Vec<&[u8]> = headers.get_all(name).iter().map(HeaderValue::as_bytes).collect();
+    if parts.is_empty() {
+        return None;
+    }
+    parts.push(more);
+    HeaderValue::from_bytes(&parts.join(&b", "[..])).ok()
 }
 
 /// One element of `Forwarded` (RFC 7239).
@@ -128,16 +129,37 @@ fn element(client: IpAddr, host: Option<&HeaderValue>, tls: bool) -> String {
     text
 }
 
-/// The client at the far end of the trusted hops: the last address in `X-Forwarded-For` that is not trusted.
+/// The client at the far end of the trusted hops, as `X-Forwarded-For` has it.
 pub(crate) fn client_of(connection: &Connection, settings: &Settings, headers: &HeaderMap) -> IpAddr {
     let peer = connection.origin.client.ip();
     if settings.config.trusted.is_empty() || !settings.trusts(peer) {
         return peer;
     }
-    let values = headers.get_all(FOR);
-    let all = values.iter().filter_map(|value| value.to_str().ok()).flat_map(|value| value.split(','));
-    let addresses: Vec<IpAddr> = all.map_while(|part| part.trim().parse().ok()).collect();
-    addresses.iter().rev().copied().find(|&address| !settings.trusts(address)).unwrap_or(peer)
+    far_end(peer, headers, |address| settings.trusts(address))
+}
+
+/// Each hop writes whom it saw behind what it was told, so only the end of the list is sure: from there back to the first
+/// address that is not trusted. What cannot be read ends the way too; the client is then the farthest hop that is known.
+fn far_end(peer: IpAddr, headers: &HeaderMap, trusts: impl Fn(IpAddr) -> bool) -> IpAddr {
+    let mut farthest = peer;
+    for value in headers.get_all(FOR).iter().rev() {
+        for part in value.as_bytes().rsplit(|&byte| byte == b',') {
+            let Some(address) = address(part) else { return farthest };
+            farthest = address;
+            if !trusts(address) {
+                return farthest;
+            }
+        }
+    }
+    farthest
+}
+
+/// An address as hops write it: some add the port.
+fn address(text: &[u8]) -> Option<IpAddr> {
+    let text = str::from_utf8(text).ok()?.trim();
+    let bare = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text);
+    let address = bare.parse().ok().or_else(|| Some(text.parse::<SocketAddr>().ok()?.ip()));
+    address.map(|address: IpAddr| address.to_canonical())
 }
 
 /// What the configuration changes.
@@ -193,6 +215,41 @@ mod tests {
         let mut other = map(&[("connection", "Upgrade"), ("upgrade", "h2c")]);
         assert_eq!(strip_request(&mut other), Ok(false));
         assert!(other.is_empty());
+    }
+
+    #[test]
+    fn the_client_is_found_from_the_end_and_nobody_can_put_another_before_it() {
+        let trusts = |address: IpAddr| address.to_string().starts_with("10.");
+        let peer: IpAddr = "10.0.0.1".parse().unwrap();
+        for (lines, client) in [
+            (&[][..], "10.0.0.1"),
+            (&["203.0.113.9"][..], "203.0.113.9"),
+            (&["x, 203.0.113.9"], "203.0.113.9"),
+            (&["198.51.100.1, 203.0.113.9, 10.0.0.2"], "203.0.113.9"),
+            (&["198.51.100.1", "203.0.113.9"], "203.0.113.9"),
+            (&["\u{fc}", "203.0.113.9"], "203.0.113.9"),
+            (&["198.51.100.1, unknown, 10.0.0.2"], "10.0.0.2"),
+            (&["10.0.0.3, 10.0.0.2"], "10.0.0.3"),
+            (&["203.0.113.9:4711", "10.0.0.2"], "203.0.113.9"),
+            (&["[2001:db8::1]:4711"], "2001:db8::1"),
+            (&["2001:db8::1"], "2001:db8::1"),
+            (&["203.0.113.9, ::ffff:10.0.0.2"], "203.0.113.9"),
+        ] {
+            let mut headers = HeaderMap::new();
+            for line in lines {
+                headers.append(FOR, HeaderValue::from_bytes(line.as_bytes()).unwrap());
+            }
+            assert_eq!(far_end(peer, &headers, trusts).to_string(), client, "{lines:?}");
+        }
+    }
+
+    #[test]
+    fn what_earlier_hops_wrote_goes_on_whole() {
+        let mut headers = map(&[("x-forwarded-for", "198.51.100.1")]);
+        assert_eq!(joined(&headers, &REAL_IP, b"10.0.0.1"), None);
+        headers.append(FOR, HeaderValue::from_static("203.0.113.9, 10.0.0.2"));
+        let all = joined(&headers, &FOR, b"10.0.0.1").unwrap();
+        assert_eq!(all, "198.51.100.1, 203.0.113.9, 10.0.0.2, 10.0.0.1");
     }
 
     #[test]
