@@ -139,3 +139,25 @@ fn the_proxy_protocol_names_the_client() {
     support::send(&mut bare, &get("a.example"));
     assert!(support::is_closed(&mut bare), "the header is required");
 }
+
+#[test]
+fn whoever_announces_nobody_may_take_his_time() {
+    let upstream = Upstream::echo();
+    // Nobody here is trusted.
+    let text = format!(
+        "[proxy]\ntrusted = [\"192.0.2.1\"]\n[[proxy.listen]]\naddress = \"127.0.0.1:0\"\n\
+         proxy_protocol = \"accept\"\n[[proxy.upstream]]\nname = \"u\"\nservers = [\"{}\"]\n\
+         [[proxy.route]]\nupstream = \"u\"\n",
+        upstream.address()
+    );
+    let proxy = Running::start(&text);
+    let mut client = proxy.connect();
+    proxy.wait_until(|live| live.connections_total == 1);
+    // `P` may yet become the word PROXY.
+    support::send(&mut client, "P");
+    let answer = talk(&mut client, "OST /x HTTP/1.1\r\nHost: a.example\r\nContent-Length: 0\r\n\r\n");
+    assert_eq!(answer.status, 200);
+    let mut liar = proxy.connect();
+    support::send(&mut liar, &format!("PROXY TCP4 192.0.2.7 192.0.2.8 1000 80\r\n{}", get("a.example")));
+    assert!(support::is_closed(&mut liar));
+}

@@ -175,15 +175,17 @@ fn look(thread: &Thread, place: Place, bytes: &[u8]) -> Look {
     let (mut client, mut local, mut header) = (place.peer, place.local, 0);
     if listener.proxy_protocol != ProxyProtocolIn::Off {
         let trusted = settings.trusts(place.peer.ip());
+        let required = listener.proxy_protocol == ProxyProtocolIn::Require;
         match proxy_protocol::peek(bytes) {
-            proxy_protocol::Peek::Incomplete { .. } if trusted => return Look::More,
+            // Who need not announce anybody may have sent nothing yet, or bytes that only begin like a header.
+            proxy_protocol::Peek::Incomplete { .. } if trusted || !required => return Look::More,
             proxy_protocol::Peek::Header(found) if trusted => {
                 header = found.bytes;
                 if let proxy_protocol::Origin::Client { source, destination, .. } = found.origin {
                     (client, local) = (source, destination);
                 }
             }
-            proxy_protocol::Peek::Absent if listener.proxy_protocol == ProxyProtocolIn::Accept => {}
+            proxy_protocol::Peek::Absent if !required => {}
             _ => return Look::Bad,
         }
     }
