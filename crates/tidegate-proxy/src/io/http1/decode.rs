@@ -2,9 +2,9 @@
 
 use bytes::{Buf, Bytes, BytesMut};
 
-/// Longest line of a chunk's size with its extensions, and longest line of a trailer, in bytes.
-const LINE_MAX: usize = 256;
-/// Most bytes of all trailers of a message together.
+/// Longest line of a chunk's size with its extensions and its end, in bytes. As for the guard, whose requests all pass.
+const SIZE_LINE_MAX: usize = 512;
+/// Most bytes of all trailers of a message together, with the ends of their lines. As for the guard.
 const TRAILERS_MAX: usize = 8 * 1024;
 /// Longest piece that is copied out, so that the buffer it stood in can be used again at once.
 const COPY_MAX: usize = 4 * 1024;
@@ -90,7 +90,7 @@ impl Chunk {
         loop {
             match self {
                 Self::Size => {
-                    let Some(line) = line(buffer)? else { return Ok(Decoded::Short) };
+                    let Some(line) = line(buffer, SIZE_LINE_MAX)? else { return Ok(Decoded::Short) };
                     let size = size(&buffer[..line])?;
                     buffer.advance(line + 2);
                     *self = if size == 0 { Self::Trailers(0) } else { Self::Data(size) };
@@ -114,12 +114,13 @@ impl Chunk {
                     *self = Self::Size;
                 }
                 Self::Trailers(read) => {
-                    let Some(line) = line(buffer)? else { return Ok(Decoded::Short) };
+                    // The empty line at the end has always room.
+                    let Some(line) = line(buffer, TRAILERS_MAX - *read + 2)? else { return Ok(Decoded::Short) };
                     buffer.advance(line + 2);
-                    *read += line + 2;
                     if line == 0 {
                         return Ok(Decoded::End);
                     }
+                    *read += line + 2;
                     if *read > TRAILERS_MAX {
                         return Err(BadChunk("trailers too long"));
                     }
@@ -129,11 +130,11 @@ impl Chunk {
     }
 }
 
-/// Length of the first line, without its end; `None` if its end has not come.
-fn line(buffer: &[u8]) -> Result<Option<usize>, BadChunk> {
-    let within = &buffer[..buffer.len().min(LINE_MAX)];
+/// Length of the first line, without its end; `None` if its end has not come. With its end it has at most `most` bytes.
+fn line(buffer: &[u8], most: usize) -> Result<Option<usize>, BadChunk> {
+    let within = &buffer[..buffer.len().min(most.saturating_sub(1))];
     let Some(end) = within.iter().position(|byte| matches!(byte, b'\n' | b'\r' | 0)) else {
-        return if within.len() == LINE_MAX { Err(BadChunk("line too long")) } else { Ok(None) };
+        return if buffer.len() >= most { Err(BadChunk("line too long")) } else { Ok(None) };
     };
     match (buffer[end], buffer.get(end + 1)) {
         (b'\r', Some(b'\n')) => Ok(Some(end)),
@@ -205,6 +206,20 @@ mod tests {
         for step in 1..wire.len() {
             let (body, rest) = decode(Framing::CHUNKED, wire, step).unwrap();
             assert_eq!((body.as_slice(), rest.as_slice()), (&b"hello world"[..], &b"GET /"[..]), "step {step}");
+        }
+    }
+
+    #[test]
+    fn lines_are_as_long_as_the_guard_lets_them_pass_and_no_longer() {
+        // With their ends: a size line of 512 bytes, trailers of 8 KiB in one line or in many.
+        let long_size = |bytes: usize| format!("1;e={}\r\nx\r\n0\r\n\r\n", "y".repeat(bytes - 6));
+        let long_trailer = |bytes: usize| format!("0\r\nX: {}\r\n\r\n", "y".repeat(bytes - 5));
+        let trailers = |lines: usize| format!("0\r\n{}\r\n", format!("X: {}\r\n", "y".repeat(507)).repeat(lines));
+        for sound in [long_size(512), long_trailer(8 * 1024), trailers(16)] {
+            assert!(decode(Framing::CHUNKED, sound.as_bytes(), 64).is_ok(), "{sound}");
+        }
+        for bad in [long_size(513), long_trailer(8 * 1024 + 1), trailers(17)] {
+            assert!(decode(Framing::CHUNKED, bad.as_bytes(), 64).is_err(), "{bad}");
         }
     }
 
