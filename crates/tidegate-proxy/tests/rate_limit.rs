@@ -112,6 +112,21 @@ fn a_client_that_goes_away_leaves_the_queue_and_its_slot() {
 }
 
 #[test]
+fn a_client_that_goes_away_before_its_body_was_asked_for_leaves_the_queue() {
+    let upstream = Upstream::echo();
+    let proxy = Running::start(&routed(&upstream, "limit = 1, queue = 1, connections = true"));
+    let mut first = proxy.connect();
+    assert_eq!(talk(&mut first, &get("/1")).status, 200);
+    for body in ["", "half of it"] {
+        let mut gone = proxy.connect();
+        send(&mut gone, &format!("POST /2 HTTP/1.1\r\nHost: shop.example\r\nContent-Length: 100000\r\n\r\n{body}"));
+        until(&proxy, "shop", |counts| counts.queue == 1);
+        drop(gone);
+        until(&proxy, "shop", |counts| counts.queue == 0);
+    }
+}
+
+#[test]
 fn connections_are_counted_once_and_until_they_end() {
     let upstream = Upstream::echo();
     let proxy = Running::start(&routed(&upstream, "limit = 1, connections = true"));

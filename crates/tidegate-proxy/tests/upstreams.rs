@@ -279,6 +279,23 @@ fn checks_take_a_server_out_and_bring_it_back() {
     }
 }
 
+#[test]
+fn a_server_that_takes_no_more_of_a_request_is_given_up() {
+    // It keeps its connections and reads nothing.
+    let kept = std::sync::Mutex::new(Vec::new());
+    let deaf = Scripted::new(move |_, stream| kept.lock().unwrap().push(stream));
+    let proxy = before(&[deaf.address], "", "[proxy.timeouts]\nupstream_idle = \"100ms\"\n");
+    let mut client = proxy.connect();
+    let sending = std::thread::spawn(move || {
+        // More than the buffers of all sockets on the way.
+        send(&mut client, "POST / HTTP/1.1\r\nHost: shop.example\r\nContent-Length: 100000000\r\n\r\n");
+        while client.write_all(&[0; 64 * 1024]).is_ok() {}
+    });
+    until(&proxy, |server| server.requests_total == 1 && server.active == 0);
+    proxy.wait_until(|live| live.responses_total[5] == 1);
+    sending.join().unwrap();
+}
+
 /// A server of HTTP/2 by prior knowledge that answers with what it got.
 fn h2c() -> (tokio::runtime::Runtime, SocketAddr, Arc<AtomicUsize>) {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();

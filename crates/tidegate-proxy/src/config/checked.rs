@@ -299,7 +299,7 @@ pub struct Timeouts {
     pub upstream_connect: Duration,
     /// From the request's end to the first byte of the upstream's answer.
     pub upstream_first_byte: Duration,
-    /// Between two reads of the upstream's answer.
+    /// Between two reads of the upstream's answer, and between two writes of the request.
     pub upstream_idle: Duration,
     /// For the next request on a connection to an upstream that is kept.
     pub upstream_keep_alive: Duration,

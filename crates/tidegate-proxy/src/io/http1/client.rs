@@ -96,7 +96,7 @@ pub(crate) enum ExchangeError {
 pub(crate) struct Patience {
     /// From the request's end to the first byte of the answer.
     pub(crate) first_byte: Duration,
-    /// Between two reads of the answer.
+    /// Between two reads of the answer, and between two writes of the request.
     pub(crate) idle: Duration,
 }
 
@@ -199,13 +199,25 @@ impl Link {
         })
     }
 
-    /// Writes what waits; `Ready` once there is nothing more to send.
-    fn poll_send(&mut self, context: &mut Context<'_>, sending: &mut Sending) -> Poll<Result<(), SendError>> {
+    /// Writes what waits; `Ready` once there is nothing more to send. A server that takes nothing has `idle` to change
+    /// its mind; the timer is the caller's to look at.
+    fn poll_send(
+        &mut self,
+        context: &mut Context<'_>,
+        sending: &mut Sending,
+        idle: Duration,
+    ) -> Poll<Result<(), SendError>> {
         loop {
             while self.sent < self.out.len() {
                 let rest = &self.out[self.sent..];
-                self.sent +=
-                    ready!(Pin::new(&mut self.stream).poll_write(context, rest)).map_err(SendError::Upstream)?;
+                let Poll::Ready(written) = Pin::new(&mut self.stream).poll_write(context, rest) else {
+                    if !self.timer.is_set() {
+                        self.timer.set(meter::now() + idle);
+                    }
+                    return Poll::Pending;
+                };
+                self.sent += written.map_err(SendError::Upstream)?;
+                self.timer.clear();
             }
             self.out.clear();
             self.sent = 0;
@@ -256,7 +268,7 @@ impl AnswerBody {
         let Some(link) = self.link.as_mut() else { return Poll::Ready(Err(ExchangeError::Closed)) };
         let mut send_error = None;
         if let Some(sending) = self.sending.as_mut() {
-            match link.poll_send(context, sending) {
+            match link.poll_send(context, sending, self.idle) {
                 Poll::Ready(Ok(())) => {
                     self.sending = None;
                     link.timer.set(meter::now() + patience.first_byte);
@@ -319,7 +331,7 @@ impl AnswerBody {
         let Some(link) = self.link.as_mut() else { return Poll::Ready(None) };
         if let Some(sending) = self.sending.as_mut() {
             // The answer came before the request's end; both go on. A server that wants no more says so by closing.
-            if let Poll::Ready(result) = link.poll_send(context, sending) {
+            if let Poll::Ready(result) = link.poll_send(context, sending, self.idle) {
                 self.reusable &= result.is_ok();
                 self.sending = None;
             }

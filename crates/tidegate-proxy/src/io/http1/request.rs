@@ -20,6 +20,9 @@ use crate::io::transport::Transport;
 
 /// Most bytes that are read ahead of the request that is worked on.
 const AHEAD_MAX: usize = 64 * 1024;
+/// Bytes of a body after which nothing is read ahead of its reader: many requests may wait, and a client that goes away
+/// behind so many is found when its body is read.
+const BODY_AHEAD: usize = 16 * 1024;
 /// Most fields; the guard's limit is the configured one, below this.
 const FIELDS_MAX: usize = 256;
 
@@ -47,6 +50,8 @@ struct Inner {
     heads: u64,
     /// What is left of the body of the request under way.
     framing: Framing,
+    /// Somebody waits for more of that body, and is the one whom the socket wakes.
+    awaited: bool,
     ended: bool,
 }
 
@@ -89,6 +94,7 @@ impl Wire {
             passed: BytesMut::new(),
             heads: 0,
             framing: Framing::Done,
+            awaited: false,
             ended: false,
         };
         let wire = Self {
@@ -141,14 +147,15 @@ impl Wire {
     /// While a request is worked on: ready when the client went away. Reads ahead, up to a bound.
     pub(crate) fn poll_gone(&self, context: &mut Context<'_>) -> Poll<()> {
         let Ok(mut inner) = self.inner.try_borrow_mut() else { return Poll::Pending };
-        if !inner.framing.is_done() {
-            return Poll::Pending; // Whoever reads the body finds out.
+        if inner.awaited {
+            return Poll::Pending; // Whoever reads the body finds out, and is to get what comes.
         }
+        let most = if inner.framing.is_done() { AHEAD_MAX } else { BODY_AHEAD };
         loop {
             if inner.ended {
                 return Poll::Ready(());
             }
-            if inner.held.len() + inner.passed.len() >= AHEAD_MAX || inner.guard.violation().is_some() {
+            if inner.held.len() + inner.passed.len() >= most || inner.guard.violation().is_some() {
                 return Poll::Pending;
             }
             if ready!(inner.poll_fill(&self.transport, context)).is_err() {
@@ -333,6 +340,7 @@ impl ClientBody {
     pub(crate) fn poll_piece(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Bytes, BodyError>>> {
         let wire = &*self.wire;
         let mut inner = wire.inner.borrow_mut();
+        inner.awaited = false;
         loop {
             match inner.decode() {
                 Err(error) => return Poll::Ready(Some(Err(error))),
@@ -363,10 +371,19 @@ impl ClientBody {
                     if !wire.timer.is_set() {
                         wire.timer.set(meter::now() + wire.body_idle);
                     }
+                    inner.awaited = true;
                     ready!(wire.timer.poll(context));
                     return Poll::Ready(Some(Err(BodyError::Stalled)));
                 }
             }
+        }
+    }
+}
+
+impl Drop for ClientBody {
+    fn drop(&mut self) {
+        if let Ok(mut inner) = self.wire.inner.try_borrow_mut() {
+            inner.awaited = false;
         }
     }
 }
