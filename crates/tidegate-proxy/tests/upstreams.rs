@@ -7,11 +7,14 @@ mod support;
 use std::convert::Infallible;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use http::{Request, Response};
+use http_body::Frame;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo};
@@ -308,9 +311,12 @@ fn h2c() -> (tokio::runtime::Runtime, SocketAddr, Arc<AtomicUsize>) {
             count.fetch_add(1, Ordering::SeqCst);
             let service = hyper::service::service_fn(|request: Request<Incoming>| async move {
                 let (head, body) = request.into_parts();
+                if head.uri.path() == "/early" {
+                    return Ok::<_, Infallible>(Response::new(Counting(Some(body), 0).boxed()));
+                }
                 let body = body.collect().await.unwrap().to_bytes();
                 let text = format!("{} {} {:?} {}", head.method, head.uri, head.version, body.len());
-                Ok::<_, Infallible>(Response::new(Full::new(Bytes::from(text))))
+                Ok(Response::new(Full::new(Bytes::from(text)).map_err(|never| match never {}).boxed()))
             });
             let server = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
             tokio::spawn(server.serve_connection(TokioIo::new(stream), service));
@@ -350,4 +356,45 @@ fn requests_to_a_server_of_http2_share_a_connection() {
     }
     assert_eq!(accepted.load(Ordering::SeqCst), 1);
     until(&proxy, |server| server.requests_total == 16 && server.active == 0);
+}
+
+/// Says how many bytes of a request's body came, when it has ended.
+struct Counting(Option<Incoming>, usize);
+
+impl http_body::Body for Counting {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        let this = self.get_mut();
+        while let Some(body) = this.0.as_mut() {
+            match ready!(Pin::new(body).poll_frame(context)).transpose()? {
+                Some(frame) => this.1 += frame.data_ref().map_or(0, Bytes::len),
+                None => {
+                    this.0 = None;
+                    return Poll::Ready(Some(Ok(Frame::data(Bytes::from(this.1.to_string())))));
+                }
+            }
+        }
+        Poll::Ready(None)
+    }
+}
+
+#[test]
+fn a_server_of_http2_that_answers_early_still_gets_the_rest() {
+    let (_runtime, address, _) = h2c();
+    let proxy = before(&[address], "protocol = \"h2c\"", "");
+    let chunks = format!("1000\r\n{}\r\n", "x".repeat(0x1000)).repeat(100);
+    for turn in 0..8 {
+        let mut client = proxy.connect();
+        send(&mut client, "POST /early HTTP/1.1\r\nHost: shop.example\r\nTransfer-Encoding: chunked\r\n\r\n");
+        let (first, second) = chunks.split_at(chunks.len() / 8 * turn);
+        send(&mut client, first);
+        let mut head = client.try_clone().unwrap();
+        let answer = std::thread::spawn(move || read_answer(&mut head));
+        send(&mut client, second);
+        send(&mut client, "0\r\n\r\n");
+        let answer = answer.join().unwrap();
+        assert_eq!(answer.text(), (100 * 0x1000).to_string());
+    }
 }

@@ -3,7 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::io::{self, IoSlice};
 use std::rc::Rc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
@@ -50,8 +50,10 @@ struct Inner {
     heads: u64,
     /// What is left of the body of the request under way.
     framing: Framing,
-    /// Somebody waits for more of that body, and is the one whom the socket wakes.
-    awaited: bool,
+    /// Whose it is: another number than a [`ClientBody`] has, and that one reads no further.
+    body: u64,
+    /// Who waits for more of that body, and is the one whom the socket wakes.
+    reader: Option<Waker>,
     ended: bool,
 }
 
@@ -94,7 +96,8 @@ impl Wire {
             passed: BytesMut::new(),
             heads: 0,
             framing: Framing::Done,
-            awaited: false,
+            body: 0,
+            reader: None,
             ended: false,
         };
         let wire = Self {
@@ -147,7 +150,7 @@ impl Wire {
     /// While a request is worked on: ready when the client went away. Reads ahead, up to a bound.
     pub(crate) fn poll_gone(&self, context: &mut Context<'_>) -> Poll<()> {
         let Ok(mut inner) = self.inner.try_borrow_mut() else { return Poll::Pending };
-        if inner.awaited {
+        if inner.reader.is_some() {
             return Poll::Pending; // Whoever reads the body finds out, and is to get what comes.
         }
         let most = if inner.framing.is_done() { AHEAD_MAX } else { BODY_AHEAD };
@@ -166,7 +169,7 @@ impl Wire {
 
     /// Reads and drops what is left of a body that nobody wanted; false if it is not worth waiting for.
     pub(crate) fn drain(&self) -> bool {
-        self.expects.set(false);
+        self.end_body();
         let mut inner = self.inner.borrow_mut();
         loop {
             match inner.decode() {
@@ -174,6 +177,19 @@ impl Wire {
                 Ok(Decoded::End) => return true,
                 Ok(Decoded::Short) | Err(_) => return false,
             }
+        }
+    }
+
+    /// The request is answered: from here on nobody reads its body. An upstream's connection that many share may still
+    /// have a hand on it.
+    pub(crate) fn end_body(&self) {
+        self.expects.set(false);
+        let mut inner = self.inner.borrow_mut();
+        inner.body += 1;
+        let reader = inner.reader.take();
+        drop(inner);
+        if let Some(reader) = reader {
+            reader.wake();
         }
     }
 
@@ -313,23 +329,30 @@ fn keeps(parts: &Parts) -> bool {
 #[derive(Debug)]
 pub(crate) struct ClientBody {
     wire: Rc<Wire>,
+    number: u64,
 }
 
 impl ClientBody {
     /// The body of the request whose head `wire` gave last; `None` if it has none.
     pub(crate) fn of(wire: &Rc<Wire>) -> Option<Self> {
-        let empty = wire.inner.borrow().framing.is_done();
-        (!empty).then(|| Self { wire: Rc::clone(wire) })
+        let inner = wire.inner.borrow();
+        let number = inner.body;
+        (!inner.framing.is_done()).then(|| Self { wire: Rc::clone(wire), number })
     }
 
     /// True if nothing more comes.
     pub(crate) fn is_done(&self) -> bool {
-        self.wire.inner.borrow().framing.is_done()
+        let inner = self.wire.inner.borrow();
+        inner.body == self.number && inner.framing.is_done()
     }
 
     /// Bytes that are still to come, if known.
     pub(crate) fn left(&self) -> Option<u64> {
-        match self.wire.inner.borrow().framing {
+        let inner = self.wire.inner.borrow();
+        if inner.body != self.number {
+            return None; // They do not come.
+        }
+        match inner.framing {
             Framing::Done => Some(0),
             Framing::Length(left) => Some(left),
             Framing::Chunked(_) | Framing::UntilClose => None,
@@ -340,7 +363,10 @@ impl ClientBody {
     pub(crate) fn poll_piece(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Bytes, BodyError>>> {
         let wire = &*self.wire;
         let mut inner = wire.inner.borrow_mut();
-        inner.awaited = false;
+        if inner.body != self.number {
+            return Poll::Ready(Some(Err(BodyError::Cut)));
+        }
+        inner.reader = None;
         loop {
             match inner.decode() {
                 Err(error) => return Poll::Ready(Some(Err(error))),
@@ -371,7 +397,7 @@ impl ClientBody {
                     if !wire.timer.is_set() {
                         wire.timer.set(meter::now() + wire.body_idle);
                     }
-                    inner.awaited = true;
+                    inner.reader = Some(context.waker().clone());
                     ready!(wire.timer.poll(context));
                     return Poll::Ready(Some(Err(BodyError::Stalled)));
                 }
@@ -382,8 +408,10 @@ impl ClientBody {
 
 impl Drop for ClientBody {
     fn drop(&mut self) {
-        if let Ok(mut inner) = self.wire.inner.try_borrow_mut() {
-            inner.awaited = false;
+        if let Ok(mut inner) = self.wire.inner.try_borrow_mut()
+            && inner.body == self.number
+        {
+            inner.reader = None;
         }
     }
 }

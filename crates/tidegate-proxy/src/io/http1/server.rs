@@ -99,7 +99,7 @@ pub(crate) async fn serve(
                 let early = wire.unread(&head);
                 return match Rc::try_unwrap(wire) {
                     Ok(wire) => Served::Elsewhere(Box::new((wire.transport.into_inner(), early, charged))),
-                    // The body of an earlier request is still held by somebody; that cannot be moved.
+                    // Only one that nobody else holds is movable.
                     Err(_) => Served::Ended,
                 };
             }
@@ -147,7 +147,8 @@ impl One<'_> {
         let Head { parts, bytes, keep_alive } = head;
         let began = meter::now();
         // A request that was sent here by the other lane stays: that lane may be out of reach.
-        let movable = charged.is_none();
+        // So does one whose connection somebody else still has a hand on: an earlier body's reader.
+        let movable = charged.is_none() && Rc::strong_count(self.wire) == 1;
         let admission = match service::judge(self.connection, &self.connection.account, &parts, charged, movable) {
             Judged::Serve(admission) => admission,
             Judged::Elsewhere(charged) => return Then::Elsewhere(bytes, charged),
@@ -216,7 +217,10 @@ impl One<'_> {
         self.connection.thread.count_response(response.status());
         // A body that nobody wants is drained if it is there already; else the connection cannot go on. An upstream that
         // answers early may still be sent the rest.
-        let wanted = matches!(response.body(), ResponseBody::Upstream(_) | ResponseBody::Spooling(_));
+        let wanted = matches!(
+            response.body(),
+            ResponseBody::Upstream(_) | ResponseBody::Upstream2(_) | ResponseBody::Spooling(_)
+        );
         let drained = if wanted { self.wire.is_body_done() } else { self.wire.drain() };
         let keep = keep_alive && drained && !self.connection.thread.draining.get();
         let (head, body) = response.into_parts();
@@ -256,6 +260,7 @@ impl One<'_> {
         *self.out = std::mem::take(&mut writing.out);
         drop(writing);
         drop(pass);
+        self.wire.end_body();
         match written {
             Ok(()) if keep => (Then::Next, bytes),
             Ok(()) if drained => (Then::Close, bytes),
