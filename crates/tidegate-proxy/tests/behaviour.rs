@@ -129,6 +129,21 @@ fn head_and_empty_answers_have_no_body() {
 }
 
 #[test]
+fn an_upstream_is_always_told_a_host() {
+    let upstream = Upstream::echo();
+    let proxy = Running::before(&upstream, "");
+    for (request, host) in [
+        ("GET /a HTTP/1.0\r\n\r\n".to_owned(), upstream.address()),
+        ("GET http://b.example:8080/a HTTP/1.0\r\n\r\n".to_owned(), "b.example:8080".to_owned()),
+        ("GET http://b.example/a HTTP/1.1\r\nHost: b.example\r\n\r\n".to_owned(), "b.example".to_owned()),
+    ] {
+        let answer = talk(&mut proxy.connect(), &request);
+        assert!(answer.text().starts_with("GET /a HTTP/1.1\r\n"), "{}", answer.text());
+        assert_eq!(answer.text().matches(&format!("\r\nhost: {host}\r\n")).count(), 1, "{}", answer.text());
+    }
+}
+
+#[test]
 fn leave_to_send_a_body_is_given_when_it_is_wanted() {
     let upstream = Upstream::echo();
     let proxy = Running::before(&upstream, "");

@@ -68,6 +68,7 @@ pub(crate) async fn forward(
     };
     headers::add_forwarded(connection, settings, &mut parts);
     headers::edit(&mut parts.headers, &route.request_headers);
+    headers::complete_host(&mut parts.headers, &settings.config.upstreams[route.upstream].servers);
     let body = match spool::request(connection, &admission.account, settings, body).await {
         Ok(body) => body,
         Err(error) => return failed(&ExchangeError::Request(error), pass, story),

@@ -9,7 +9,7 @@ use tidegate_wire::http1::hop::{self, Forward, Options};
 
 use super::settings::Settings;
 use super::thread::Connection;
-use crate::config::{Forwarded, HeaderEdits};
+use crate::config::{Forwarded, HeaderEdits, Server};
 
 const FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
@@ -160,6 +160,16 @@ fn address(text: &[u8]) -> Option<IpAddr> {
     let bare = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text);
     let address = bare.parse().ok().or_else(|| Some(text.parse::<SocketAddr>().ok()?.ip()));
     address.map(|address: IpAddr| address.to_canonical())
+}
+
+/// A request of HTTP/1.0 may name no host; what goes on is HTTP/1.1 and must (RFC 9112, section 3.2).
+pub(crate) fn complete_host(headers: &mut HeaderMap, servers: &[Server]) {
+    if !headers.contains_key(HOST)
+        && let Some(server) = servers.first()
+        && let Ok(name) = HeaderValue::try_from(server.to_string())
+    {
+        headers.insert(HOST, name);
+    }
 }
 
 /// What the configuration changes.

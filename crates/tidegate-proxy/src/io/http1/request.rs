@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
-use http::header::{CONNECTION, CONTENT_LENGTH, EXPECT, HeaderMap, HeaderName, HeaderValue, TRANSFER_ENCODING};
+use http::header::{CONNECTION, CONTENT_LENGTH, EXPECT, HOST, HeaderMap, HeaderName, HeaderValue, TRANSFER_ENCODING};
 use http::request::Parts;
 use http::{Method, Request, Uri, Version};
 use tidegate_wire::http1::{Guard, Limits, Phase, Violation};
@@ -306,6 +306,10 @@ fn understand(parsed: &httparse::Request<'_, '_>, whole: &Bytes, start: usize) -
             framing = Framing::CHUNKED; // The guard knows no other.
         }
         headers.append(name, HeaderValue::from_maybe_shared(part(field.value)?).ok()?);
+    }
+    // HTTP/1.0 may name the host in the target alone; the guard has seen that the two do not differ.
+    if let Some(authority) = uri.authority().filter(|_| method != Method::CONNECT && !headers.contains_key(HOST)) {
+        headers.insert(HOST, HeaderValue::from_str(authority.as_str()).ok()?);
     }
     let (mut parts, ()) = Request::new(()).into_parts();
     parts.method = method;
