@@ -6,6 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use http::header::{CONNECTION, EXPECT, FORWARDED, HOST, HeaderMap, HeaderName, HeaderValue, TE, UPGRADE};
 use http::request::Parts;
 use tidegate_wire::http1::hop::{self, Forward, Options};
+use tidegate_wire::http1::is_host;
 
 use super::settings::Settings;
 use super::thread::Connection;
@@ -121,7 +122,7 @@ fn element(client: IpAddr, host: Option<&HeaderValue>, tls: bool) -> String {
         IpAddr::V4(address) => format!("for={address}"),
         IpAddr::V6(address) => format!("for=\"[{address}]\""),
     };
-    // The guard let no quote and no backslash into a host.
+    // No quote and no backslash is in a host, from either protocol.
     if let Some(host) = host.and_then(|host| host.to_str().ok()) {
         write!(text, ";host=\"{host}\"").expect("strings take every byte");
     }
@@ -182,12 +183,18 @@ pub(crate) fn edit(headers: &mut HeaderMap, edits: &HeaderEdits) {
     }
 }
 
-/// Of an HTTP/2 request, for an upstream that speaks HTTP/1: the host, and one field of cookies (RFC 9113, 8.2.3).
-pub(crate) fn from_http2(parts: &mut Parts) {
+/// Of an HTTP/2 request, for an upstream that speaks HTTP/1: the host, and one field of cookies (RFC 9113, 8.2.3). False
+/// if it does not name one sound host, as HTTP/1 must.
+pub(crate) fn from_http2(parts: &mut Parts) -> bool {
     if let Some(authority) = parts.uri.authority()
         && let Ok(host) = HeaderValue::try_from(authority.as_str())
     {
         parts.headers.insert(HOST, host);
+    }
+    let mut hosts = parts.headers.get_all(HOST).iter();
+    let (Some(host), None) = (hosts.next(), hosts.next()) else { return false };
+    if !is_host(host.as_bytes()) {
+        return false;
     }
     let cookies = parts.headers.get_all(http::header::COOKIE);
     if cookies.iter().nth(1).is_some() {
@@ -198,6 +205,7 @@ pub(crate) fn from_http2(parts: &mut Parts) {
     }
     parts.headers.remove(TE);
     parts.headers.remove(EXPECT);
+    true
 }
 
 #[cfg(test)]
@@ -260,6 +268,29 @@ mod tests {
         headers.append(FOR, HeaderValue::from_static("203.0.113.9, 10.0.0.2"));
         let all = joined(&headers, &FOR, b"10.0.0.1").unwrap();
         assert_eq!(all, "198.51.100.1, 203.0.113.9, 10.0.0.2, 10.0.0.1");
+    }
+
+    #[test]
+    fn a_request_of_http2_names_one_sound_host() {
+        for (uri, hosts, told) in [
+            ("https://a.example/", &[][..], Some("a.example")),
+            ("https://a.example:1/", &["b.example", "c.example"], Some("a.example:1")),
+            ("/", &["b.example"], Some("b.example")),
+            ("/", &[], None),
+            ("/", &["b.example", "c.example"], None),
+            ("/", &["a\";for=1.2.3.4"], None),
+            ("https://u@a.example/", &[], None),
+        ] {
+            let mut request = http::Request::builder().uri(uri);
+            for host in hosts {
+                request = request.header(HOST, *host);
+            }
+            let (mut parts, ()) = request.body(()).unwrap().into_parts();
+            assert_eq!(from_http2(&mut parts), told.is_some(), "{uri} {hosts:?}");
+            if let Some(told) = told {
+                assert_eq!(parts.headers.get(HOST).unwrap(), told);
+            }
+        }
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use http::{Request, Response, Version};
+use http::{Request, Response, StatusCode, Version};
 use http_body::Body;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
@@ -22,8 +22,9 @@ use super::gate::Pass;
 use super::headers;
 use super::log::Record;
 use super::meter::{self, Metered};
+use super::refuse;
 use super::service::{self, Judged};
-use super::thread::Connection;
+use super::thread::{Connection, Total};
 use super::transport::Transport;
 
 /// Bytes of answers that wait in one stream for the client to make room.
@@ -128,9 +129,15 @@ async fn answer(
     let (mut parts, body) = request.into_parts();
     let began = meter::now();
     connection.requests.set(connection.requests.get() + 1);
-    headers::from_http2(&mut parts);
     let thread = &connection.thread;
-    let (response, pass) = match service::judge(connection, bill.stream(), &parts, None, false) {
+    let judged = if headers::from_http2(&mut parts) {
+        service::judge(connection, bill.stream(), &parts, None, false)
+    } else {
+        thread.count(Total::Malformed);
+        let detail = "The request does not name one sound host.";
+        Judged::Answer(Box::new(refuse::plain(StatusCode::BAD_REQUEST, "http_request_error", detail)), None)
+    };
+    let (response, pass) = match judged {
         Judged::Serve(admission) => {
             let record = Record::begin(connection, bill.stream(), &parts, began);
             let record = record.map(|record| record.admitted(&admission));

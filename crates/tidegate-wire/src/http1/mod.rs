@@ -25,3 +25,11 @@ pub mod vectors;
 
 pub use guard::{Guard, Phase};
 pub use limits::{Limits, Violation};
+
+/// Whether `value` can stand in a `Host`: a name, an IPv4 or a bracketed IPv6 address, and perhaps a port.
+///
+/// What the guard asks of HTTP/1; for requests that came by another way.
+#[must_use]
+pub fn is_host(value: &[u8]) -> bool {
+    target::host(value).is_ok()
+}
