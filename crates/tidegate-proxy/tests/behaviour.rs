@@ -58,6 +58,20 @@ fn pipelined_requests_are_answered_in_order() {
 }
 
 #[test]
+fn a_last_answer_is_read_whatever_was_sent_behind_its_request() {
+    let upstream = Upstream::echo();
+    let proxy = Running::before(&upstream, "");
+    let last = "GET /last HTTP/1.1\r\nHost: shop.example\r\nConnection: close\r\n\r\n".to_owned();
+    for _ in 0..20 {
+        let mut client = proxy.connect();
+        // More than is read ahead, so that some of it waits in the socket when the proxy closes.
+        let answer = talk(&mut client, &(last.clone() + &get("/in-vain").repeat(4000)));
+        assert!(answer.text().starts_with("GET /last"));
+        assert_eq!(client.read(&mut [0]).unwrap(), 0, "an end, and no reset");
+    }
+}
+
+#[test]
 fn malformed_requests_are_refused_and_the_connection_ends() {
     let upstream = Upstream::echo();
     let proxy = Running::before(&upstream, "");

@@ -4,7 +4,7 @@
 #[expect(dead_code, reason = "each test file uses its own part")]
 mod support;
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -96,6 +96,21 @@ fn a_body_larger_than_any_buffer_comes_whole_through_tls() {
     writer.join().unwrap();
     let answer = support::read_answer(&mut client);
     assert!(answer.text().ends_with(&body));
+}
+
+#[test]
+fn the_end_of_a_connection_is_told_apart_from_a_cut() {
+    let upstream = Upstream::echo();
+    let mut authority = Authority::new("end");
+    let more = authority.certificate("a.example") + "[proxy.timeouts]\nkeep_alive = \"100ms\"\n";
+    let proxy = Running::start(&listening(&upstream, &more));
+    for wish in ["close", "keep-alive"] {
+        let mut client = authority.client(&proxy, "a.example", &[]);
+        let request = format!("GET /x HTTP/1.1\r\nHost: a.example\r\nConnection: {wish}\r\n\r\n");
+        assert_eq!(talk(&mut client, &request).status, 200);
+        // Without a word of its end this would be an error.
+        assert_eq!(client.read(&mut [0]).unwrap(), 0, "{wish}");
+    }
 }
 
 #[test]

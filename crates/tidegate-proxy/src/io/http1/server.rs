@@ -12,6 +12,7 @@ use http::header::CONTENT_LENGTH;
 use http::request::Parts;
 use http::{Method, Response, StatusCode, Version};
 use http_body::Body;
+use tokio::io::AsyncWrite;
 
 use super::request::{ClientBody, Head, Next, Wire};
 use super::write::{self, Outgoing};
@@ -64,6 +65,7 @@ pub(crate) async fn serve(
         patience = timeouts.keep_alive;
         let head = match poll_fn(|context| wait(connection, &wire, context, timeouts.header)).await {
             Next::Head(head) => head,
+            Next::End if thread.draining.get() => return Box::pin(end(connection, &wire)).await,
             Next::End => return Served::Ended,
             Next::Violation(violation) => {
                 thread.count(Total::Malformed);
@@ -78,7 +80,7 @@ pub(crate) async fn serve(
                     let answer = refuse::plain(StatusCode::REQUEST_TIMEOUT, "http_request_error", detail);
                     return Box::pin(farewell(connection, &wire, answer)).await;
                 }
-                return Served::Ended;
+                return Box::pin(end(connection, &wire)).await;
             }
         };
         wire.timer.clear();
@@ -94,6 +96,7 @@ pub(crate) async fn serve(
                 connection.account.settle();
             }
             Then::Close => return Served::Ended,
+            Then::End => return Box::pin(end(connection, &wire)).await,
             Then::Linger => return Box::pin(linger(connection, &wire)).await,
             Then::Elsewhere(head, charged) => {
                 let early = wire.unread(&head);
@@ -129,6 +132,8 @@ fn wait(connection: &Connection, wire: &Wire, context: &mut Context<'_>, header:
 enum Then {
     Next,
     Close,
+    /// Close, and tell the client so: it has its answer.
+    End,
     /// Close, but only after the client had a chance to read the answer.
     Linger,
     Elsewhere(Bytes, Charged),
@@ -263,7 +268,7 @@ impl One<'_> {
         self.wire.end_body();
         match written {
             Ok(()) if keep => (Then::Next, bytes),
-            Ok(()) if drained => (Then::Close, bytes),
+            Ok(()) if drained => (Then::End, bytes),
             Ok(()) => (Then::Linger, bytes),
             Err(_) => (Then::Close, bytes),
         }
@@ -463,6 +468,25 @@ async fn farewell(connection: &Connection, wire: &Rc<Wire>, response: Response<R
     }
 }
 
+/// Closes behind a last answer, or for want of a request. In TLS that is said, else the client could not tell an end from
+/// a cut; and if the client has sent more, it gets time to read the answer.
+async fn end(connection: &Connection, wire: &Rc<Wire>) -> Served {
+    wire.timer.set(meter::now() + LINGER);
+    let more = poll_fn(|context| {
+        let mut transport = wire.transport.borrow_mut();
+        if transport.session().is_some() {
+            match Pin::new(&mut *transport).poll_shutdown(context) {
+                Poll::Ready(Ok(())) => {}
+                Poll::Ready(Err(_)) => return Poll::Ready(false),
+                Poll::Pending => return wire.timer.poll(context).map(|()| false),
+            }
+        }
+        let came = matches!(transport.poll_fill(context, &mut BytesMut::new()), Poll::Ready(Ok(1..)));
+        Poll::Ready(came || !wire.is_quiet())
+    });
+    if more.await { linger(connection, wire).await } else { Served::Ended }
+}
+
 /// Closes so that the client can read the answer: a socket with unread bytes would be reset. Bounded in time and bytes.
 async fn linger(connection: &Connection, wire: &Rc<Wire>) -> Served {
     const BYTES_MAX: usize = 256 * 1024;
@@ -470,8 +494,7 @@ async fn linger(connection: &Connection, wire: &Rc<Wire>) -> Served {
     wire.timer.set(meter::now() + LINGER);
     let mut left = BYTES_MAX;
     let mut dropped = BytesMut::new();
-    let shut =
-        poll_fn(|context| tokio::io::AsyncWrite::poll_shutdown(Pin::new(&mut *wire.transport.borrow_mut()), context));
+    let shut = poll_fn(|context| Pin::new(&mut *wire.transport.borrow_mut()).poll_shutdown(context));
     let mut shut = pin!(shut);
     let mut is_shut = false;
     poll_fn(|context| {
