@@ -167,9 +167,9 @@ fn whoever_announces_nobody_may_take_his_time() {
     );
     let proxy = Running::start(&text);
     let mut client = proxy.connect();
-    proxy.wait_until(|live| live.connections_total == 1);
-    // `P` may yet become the word PROXY.
+    // That may yet become the word PROXY.
     support::send(&mut client, "P");
+    proxy.wait_until(|live| live.connections_total == 1);
     let answer = talk(&mut client, "OST /x HTTP/1.1\r\nHost: a.example\r\nContent-Length: 0\r\n\r\n");
     assert_eq!(answer.status, 200);
     let mut liar = proxy.connect();

@@ -26,7 +26,7 @@ const BATCH: usize = 16;
 const SILENCE_S: usize = 1;
 /// Connections that the kernel keeps until they are taken.
 const BACKLOG: i32 = 4096;
-/// How long a thread without a file descriptor waits before it tries again.
+/// How long a thread waits before it tries again when it gets no file descriptor.
 const OUT_OF_FILES_PAUSE: Duration = Duration::from_millis(20);
 
 /// A port, for one of several threads: the kernel spreads connections over them.
@@ -56,7 +56,7 @@ nix::setsockopt_impl!(DeferAccept, libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT, us
 
 /// Takes connections until the thread drains.
 pub(crate) async fn accept(thread: Rc<Thread>, listener: TcpListener, index: usize) -> io::Result<()> {
-    let local = listener.local_addr()?;
+    let listening = listener.local_addr()?;
     #[expect(deprecated, reason = "the successor is unsafe for kinds of descriptors that this one is not of")]
     let listener = AsyncFd::with_interest(listener, Interest::READABLE)?;
     let mut scratch = vec![0; FIRST_BYTES_MAX];
@@ -82,8 +82,8 @@ pub(crate) async fn accept(thread: Rc<Thread>, listener: TcpListener, index: usi
                 Ok((socket, peer)) => {
                     let Some(peer) = peer.and_then(|peer| SocketAddr::try_from(peer).ok()) else { continue };
                     thread.count(Total::Accepted);
-                    let accepted = Accepted { socket, place: Place { peer, local, listener: index } };
-                    if hello::meet(&thread, accepted, &mut scratch) {
+                    let place = Place { peer, local: local_of(&socket, listening), listener: index };
+                    if hello::meet(&thread, Accepted { socket, place }, &mut scratch) {
                         // A handshake is the longest task there is: one for each look at who else is there.
                         break;
                     }
@@ -100,9 +100,14 @@ pub(crate) async fn accept(thread: Rc<Thread>, listener: TcpListener, index: usi
                     }
                     break;
                 }
-                // The client went away while it waited; the next one is there.
-                Err(Errno::CONNABORTED | Errno::INTR | Errno::PROTO | Errno::NETDOWN | Errno::HOSTUNREACH) => {}
-                Err(other) => return Err(other.into()),
+                Err(error) => match after(error) {
+                    After::Next => {}
+                    After::Pause => {
+                        pause = Some(OUT_OF_FILES_PAUSE);
+                        break;
+                    }
+                    After::End => return Err(error.into()),
+                },
             }
         }
         // What was refused is nobody's time; the tasks that began pay for themselves from here on.
@@ -112,6 +117,44 @@ pub(crate) async fn accept(thread: Rc<Thread>, listener: TcpListener, index: usi
             None => tokio::task::yield_now().await,
         }
     }
+}
+
+/// What to do after an error.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum After {
+    /// It was that connection's; the next one is there.
+    Next,
+    /// Try again, but not at once.
+    Pause,
+    /// It is the port's, and stays.
+    End,
+}
+
+/// A port is given up only if it is none: accept(2) reports what befell a connection while it waited, and what a firewall
+/// forbids.
+fn after(error: Errno) -> After {
+    match error {
+        Errno::CONNABORTED
+        | Errno::INTR
+        | Errno::PROTO
+        | Errno::NOPROTOOPT
+        | Errno::NETDOWN
+        | Errno::NETUNREACH
+        | Errno::HOSTDOWN
+        | Errno::HOSTUNREACH
+        | Errno::NONET => After::Next,
+        Errno::BADF | Errno::INVAL | Errno::NOTSOCK => After::End,
+        _ => After::Pause,
+    }
+}
+
+/// The address that the client connected to: a port that is open on all addresses does not know.
+fn local_of(socket: &OwnedFd, listening: SocketAddr) -> SocketAddr {
+    if !listening.ip().is_unspecified() {
+        return listening;
+    }
+    let own = rustix::net::getsockname(socket).ok().and_then(|own| SocketAddr::try_from(own).ok());
+    own.unwrap_or(listening)
 }
 
 fn spare() -> Option<OwnedFd> {
@@ -126,4 +169,37 @@ fn end_one(listener: &TcpListener, spare_before: Option<OwnedFd>) -> Option<Owne
         let _ = rustix::net::sockopt::set_socket_linger(&socket, Some(Duration::ZERO));
     }
     spare()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    #[test]
+    fn only_what_is_no_port_ends_one() {
+        for (errors, wanted) in [
+            (&[Errno::CONNABORTED, Errno::NETUNREACH, Errno::HOSTDOWN, Errno::NONET][..], After::Next),
+            (&[Errno::PERM, Errno::OPNOTSUPP, Errno::TIMEDOUT], After::Pause),
+            (&[Errno::BADF, Errno::INVAL, Errno::NOTSOCK], After::End),
+        ] {
+            assert!(errors.iter().all(|&error| after(error) == wanted), "{wanted:?}");
+        }
+    }
+
+    #[test]
+    fn a_port_on_all_addresses_knows_which_one_its_client_took() {
+        let everywhere = listen("0.0.0.0:0".parse().unwrap()).unwrap();
+        let listening = everywhere.local_addr().unwrap();
+        let target: SocketAddr = ([127, 0, 0, 1], listening.port()).into();
+        let mut client = std::net::TcpStream::connect(target).unwrap();
+        client.write_all(b"GET").unwrap();
+        everywhere.set_nonblocking(false).unwrap();
+        let (socket, _) = everywhere.accept().unwrap();
+        assert_eq!(local_of(&OwnedFd::from(socket), listening), target);
+        drop(client);
+        let other: SocketAddr = "192.0.2.1:80".parse().unwrap();
+        assert_eq!(local_of(&OwnedFd::from(everywhere), other), other);
+    }
 }
