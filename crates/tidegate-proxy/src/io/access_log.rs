@@ -1,15 +1,15 @@
 //! What is written about each request.
 //!
-//! A serving thread makes its line in memory of its own, and adds it to a buffer that one writer thread empties several
-//! times a second. The buffer is bounded: when the disk does not keep up, lines are dropped and counted, and nobody
-//! waits. A file is opened again when it was moved away, as log rotation does, and on [`AccessLog::reopen`].
+//! A serving thread adds its lines to a buffer of its own, and one writer thread empties all of them several times a
+//! second: so a thread of the overflow lane, which may lose the processor at any instant, holds up no other. The buffers
+//! are bounded together: when the disk does not keep up, lines are dropped and counted, and nobody waits. A file is opened again when it was moved away, as log rotation does, and on [`AccessLog::reopen`].
 
 mod line;
 mod writer;
 
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 use crate::config::{self, LogFormat};
@@ -29,26 +29,38 @@ pub struct AccessLog {
 #[derive(Debug)]
 struct Shared {
     format: LogFormat,
-    buffer: Mutex<Buffer>,
-    filled: Condvar,
+    /// One for each way to the log.
+    buffers: Mutex<Vec<Arc<Mutex<Buffer>>>>,
+    /// Bytes in all buffers.
+    waiting: AtomicUsize,
+    /// The writer waits without an end, and must be woken.
+    asleep: AtomicBool,
+    told: Mutex<Told>,
+    changed: Condvar,
     written: AtomicU64,
     dropped: AtomicU64,
 }
 
+/// Lines of one thread.
 #[derive(Debug, Default)]
 struct Buffer {
     lines: Vec<u8>,
     count: u64,
-    /// The writer waits without an end, and must be woken.
-    asleep: bool,
+}
+
+/// What the writer is told.
+#[derive(Debug, Default)]
+struct Told {
+    filled: bool,
     reopen: bool,
     closed: bool,
 }
 
 /// One thread's way to the log.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Lines {
     shared: Arc<Shared>,
+    buffer: Arc<Mutex<Buffer>>,
     /// Used again for each line.
     line: Vec<u8>,
 }
@@ -56,13 +68,7 @@ pub struct Lines {
 impl AccessLog {
     /// Opens what `config` names and starts the writer.
     pub fn start(config: &config::AccessLog) -> io::Result<Self> {
-        let shared = Arc::new(Shared {
-            format: config.format,
-            buffer: Mutex::default(),
-            filled: Condvar::new(),
-            written: AtomicU64::new(0),
-            dropped: AtomicU64::new(0),
-        });
+        let shared = Arc::new(Shared::new(config.format));
         let mut sink = writer::Sink::open(&config.to)?;
         let writing = Arc::clone(&shared);
         let writer = std::thread::Builder::new()
@@ -74,15 +80,12 @@ impl AccessLog {
     /// A way to the log for one thread.
     #[must_use]
     pub fn lines(&self) -> Lines {
-        Lines { shared: Arc::clone(&self.shared), line: Vec::with_capacity(512) }
+        Lines::new(&self.shared)
     }
 
     /// Opens the file again: what was moved away is left alone.
     pub fn reopen(&self) {
-        let mut buffer = self.shared.buffer();
-        buffer.reopen = true;
-        drop(buffer);
-        self.shared.filled.notify_one();
+        self.shared.tell(|told| told.reopen = true);
     }
 
     /// Lines written, and lines that were dropped because the writer could not keep up or the disk was full.
@@ -95,8 +98,7 @@ impl AccessLog {
 
 impl Drop for AccessLog {
     fn drop(&mut self) {
-        self.shared.buffer().closed = true;
-        self.shared.filled.notify_one();
+        self.shared.tell(|told| told.closed = true);
         if let Some(writer) = self.writer.take() {
             // It has nothing to say but that it ended.
             let _ = writer.join();
@@ -105,27 +107,56 @@ impl Drop for AccessLog {
 }
 
 impl Shared {
-    /// A panic under this lock leaves whole lines behind, so what it guards is sound.
-    fn buffer(&self) -> std::sync::MutexGuard<'_, Buffer> {
-        self.buffer.lock().unwrap_or_else(PoisonError::into_inner)
+    fn new(format: LogFormat) -> Self {
+        Self {
+            format,
+            buffers: Mutex::default(),
+            waiting: AtomicUsize::new(0),
+            asleep: AtomicBool::new(false),
+            told: Mutex::default(),
+            changed: Condvar::new(),
+            written: AtomicU64::new(0),
+            dropped: AtomicU64::new(0),
+        }
+    }
+
+    fn tell(&self, tell: impl FnOnce(&mut Told)) {
+        tell(&mut lock(&self.told));
+        self.changed.notify_one();
     }
 }
 
+/// A panic under these locks leaves whole lines behind, so what they guard is sound.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 impl Lines {
+    fn new(shared: &Arc<Shared>) -> Self {
+        let buffer = Arc::default();
+        lock(&shared.buffers).push(Arc::clone(&buffer));
+        Self { shared: Arc::clone(shared), buffer, line: Vec::with_capacity(512) }
+    }
+
     /// Adds a line about `entry`, or counts that there was no room.
     pub fn write(&mut self, entry: &Entry<'_>) {
         self.line.clear();
         line::write(&mut self.line, self.shared.format, entry);
-        let mut buffer = self.shared.buffer();
-        if buffer.lines.len() + self.line.len() > MOST_WAITING {
+        // A number to compare: nothing else depends on it.
+        let waiting = self.shared.waiting.fetch_add(self.line.len(), Ordering::Relaxed);
+        if waiting + self.line.len() > MOST_WAITING {
+            self.shared.waiting.fetch_sub(self.line.len(), Ordering::Relaxed);
             self.shared.dropped.fetch_add(1, Ordering::Relaxed);
             return;
         }
+        let mut buffer = lock(&self.buffer);
         buffer.lines.extend_from_slice(&self.line);
         buffer.count += 1;
-        if std::mem::take(&mut buffer.asleep) {
-            drop(buffer);
-            self.shared.filled.notify_one();
+        drop(buffer);
+        // The writer says that it sleeps before it looks into the buffers for the last time. If it did not see this line,
+        // it had this buffer's lock before, and so its word is seen here. Only who takes the word back tells the writer.
+        if self.shared.asleep.load(Ordering::Relaxed) && self.shared.asleep.swap(false, Ordering::Relaxed) {
+            self.shared.tell(|told| told.filled = true);
         }
     }
 }

@@ -84,20 +84,25 @@ fn a_file_that_cannot_be_opened_is_said_at_the_start() {
 #[test]
 fn lines_beyond_the_bound_are_counted_and_nobody_waits() {
     // Without a writer, as if the disk stood still.
-    let shared = Arc::new(Shared {
-        format: LogFormat::Common,
-        buffer: Mutex::default(),
-        filled: Condvar::new(),
-        written: AtomicU64::new(0),
-        dropped: AtomicU64::new(0),
-    });
-    let mut lines = Lines { shared: Arc::clone(&shared), line: Vec::new() };
+    let shared = Arc::new(Shared::new(LogFormat::Common));
+    let (mut lines, mut others) = (Lines::new(&shared), Lines::new(&shared));
     let long = "x".repeat(1_900);
-    for _ in 0..5_000 {
+    for _ in 0..2_500 {
         lines.write(&entry(&long));
+        others.write(&entry(&long));
     }
-    let kept = shared.buffer().count;
-    assert!(shared.buffer().lines.len() <= MOST_WAITING);
+    let sum = |of: fn(&Buffer) -> u64| lock(&shared.buffers).iter().map(|buffer| of(&lock(buffer))).sum::<u64>();
+    let kept = sum(|buffer| buffer.count);
+    assert!(sum(|buffer| buffer.lines.len() as u64) <= MOST_WAITING as u64);
     assert_eq!(kept + shared.dropped.load(Ordering::Relaxed), 5_000);
     assert!(kept < 5_000);
+}
+
+#[test]
+fn a_thread_that_stops_in_the_middle_of_a_line_holds_up_no_other() {
+    let shared = Arc::new(Shared::new(LogFormat::Common));
+    let (stopped, mut lines) = (Lines::new(&shared), Lines::new(&shared));
+    let _middle = lock(&stopped.buffer);
+    lines.write(&entry("/"));
+    assert_eq!(lock(&lines.buffer).count, 1);
 }

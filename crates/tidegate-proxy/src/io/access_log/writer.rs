@@ -4,11 +4,11 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use super::Shared;
+use super::{Shared, Told, lock};
 use crate::config::LogTarget;
 
 /// Between two writes while lines come: a reader who follows the file sees them soon, and each write is of many lines.
@@ -66,21 +66,9 @@ pub(super) fn run(shared: &Shared, sink: &mut Sink) {
     let mut lines = Vec::new();
     let mut failing = false;
     loop {
-        let (count, reopen, closed) = {
-            let mut buffer = shared.buffer();
-            buffer.asleep = true;
-            let wanted = |buffer: &mut super::Buffer| buffer.lines.is_empty() && !buffer.reopen && !buffer.closed;
-            let mut buffer = shared.filled.wait_while(buffer, wanted).unwrap_or_else(PoisonError::into_inner);
-            buffer.asleep = false;
-            if !buffer.closed {
-                // More come with the first; they need not wake anybody.
-                let pause = shared.filled.wait_timeout_while(buffer, PAUSE, |buffer| !buffer.closed && !buffer.reopen);
-                buffer = pause.unwrap_or_else(PoisonError::into_inner).0;
-            }
-            lines.clear();
-            std::mem::swap(&mut lines, &mut buffer.lines);
-            (std::mem::take(&mut buffer.count), std::mem::take(&mut buffer.reopen), buffer.closed)
-        };
+        let (reopen, closed) = wait(shared);
+        lines.clear();
+        let count = take(shared, &mut lines);
         let opened = if reopen || sink.is_stale() { sink.reopen() } else { Ok(()) };
         let outcome = opened.and_then(|()| sink.write(&lines));
         let counter = if outcome.is_ok() { &shared.written } else { &shared.dropped };
@@ -98,4 +86,37 @@ pub(super) fn run(shared: &Shared, sink: &mut Sink) {
             return;
         }
     }
+}
+
+/// Waits until there is something to do: whether the file is to be opened again, and whether this is the end.
+fn wait(shared: &Shared) -> (bool, bool) {
+    shared.asleep.store(true, Ordering::Relaxed);
+    let is_empty = lock(&shared.buffers).iter().all(|buffer| lock(buffer).lines.is_empty());
+    let mut told = lock(&shared.told);
+    if is_empty {
+        let nothing = |told: &mut Told| !told.filled && !told.reopen && !told.closed;
+        told = shared.changed.wait_while(told, nothing).unwrap_or_else(PoisonError::into_inner);
+    }
+    shared.asleep.store(false, Ordering::Relaxed);
+    // More come with the first; they need not wake anybody.
+    let pause = shared.changed.wait_timeout_while(told, PAUSE, |told| !told.closed && !told.reopen);
+    let mut told = pause.unwrap_or_else(PoisonError::into_inner).0;
+    told.filled = false;
+    (std::mem::take(&mut told.reopen), told.closed)
+}
+
+/// Takes all lines there are; how many.
+fn take(shared: &Shared, lines: &mut Vec<u8>) -> u64 {
+    let mut count = 0;
+    // A way to the log that is gone leaves its buffer when that is empty.
+    lock(&shared.buffers).retain(|buffer| {
+        let is_used = Arc::strong_count(buffer) > 1;
+        let mut buffer = lock(buffer);
+        count += std::mem::take(&mut buffer.count);
+        lines.append(&mut buffer.lines);
+        is_used
+    });
+    // A number to compare: nothing else depends on it.
+    shared.waiting.fetch_sub(lines.len(), Ordering::Relaxed);
+    count
 }
