@@ -4,12 +4,16 @@
 //! was interrupted within the few dozen nanoseconds of a decision. A lock that nobody waits for is the cheapest form.
 
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use tidegate_core::Instant;
 
 pub(crate) use crate::machine::neighbours::{
     Cause, Lane, Neighbours, NeighboursConfig, Refusal, Snapshot, Stage, Tenant, Verdict,
 };
+
+/// Between two pieces of a snapshot.
+const REST: Duration = Duration::from_micros(50);
 
 /// See the module.
 #[derive(Debug)]
@@ -27,6 +31,17 @@ impl Limiter {
     /// are still the best there are.
     pub(crate) fn with<R>(&self, ask: impl FnOnce(&mut Neighbours) -> R) -> R {
         ask(&mut self.neighbours.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// What is shown. The machine is looked at piece by piece, and serves requests in between.
+    pub(crate) fn snapshot(&self, now: Instant) -> Snapshot {
+        let mut walk = self.with(|neighbours| neighbours.walk(now));
+        while self.with(|neighbours| neighbours.look(&mut walk)) {
+            // A lock goes to who asks first, not to who waits: without a rest, the core's thread would find it taken again
+            // whenever it is woken.
+            std::thread::sleep(REST);
+        }
+        walk.end()
     }
 
     /// Does a slice of what is due; true if more is.

@@ -344,7 +344,7 @@ impl Source for State {
 
     fn neighbours(&self) -> Snapshot {
         let now = clock::now();
-        let mut all = self.limiters.iter().map(|limiter| limiter.with(|neighbours| neighbours.snapshot(now)));
+        let mut all = self.limiters.iter().map(|limiter| limiter.snapshot(now));
         let mut sum = all.next().unwrap_or_default();
         all.for_each(|one| sum.add(&one));
         sum

@@ -41,6 +41,7 @@ pub use self::snapshot::{
     LoanView, RefusedView, ResourceView, SNAPSHOT_LOANS_MAX, SNAPSHOT_TENANTS_MAX, Snapshot, TenantView, UseView,
 };
 pub use self::verdict::{Cause, Lane, Refusal, Stage, Tenant, Verdict};
+pub use self::view::Walk;
 
 /// Tenants whose shares are set in one call of `on_timeout`, some 100 us, before other work has its turn.
 const SLICE: usize = 1_024;

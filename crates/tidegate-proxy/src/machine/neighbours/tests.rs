@@ -320,3 +320,23 @@ fn time_that_steps_back_mints_nothing() {
     }
     assert!(got <= 1, "{got}");
 }
+
+#[test]
+fn a_snapshot_in_many_looks_shows_those_who_use_most() {
+    let (mut now, resource) = (start(), Resource::Connections);
+    let mut neighbours = Neighbours::new(with(resource, 1_000_000_000), now);
+    let all: Vec<_> = (0..3_000).map(|name| neighbours.tenant(&format!("{name:04}"), now)).collect();
+    for (&tenant, holds) in all.iter().zip(1..) {
+        assert!(one(&mut neighbours, tenant, resource, now).is_some());
+        neighbours.hold(tenant, resource, holds - 1, now);
+    }
+    pass(&mut neighbours, &mut now, ms(200));
+    let mut walk = neighbours.walk(now);
+    let looks = 1 + (0..).take_while(|_| neighbours.look(&mut walk)).count();
+    assert!(looks > 3_000 / 1_024 + 1_000 / 64, "{looks} looks");
+    let shown = walk.end();
+    assert_eq!(shown, neighbours.snapshot(now));
+    let names: Vec<_> = shown.tenants.iter().map(|tenant| tenant.name.as_str()).collect();
+    let most: Vec<_> = (2_000..3_000).rev().map(|name| format!("{name:04}")).collect();
+    assert_eq!(names, most);
+}
