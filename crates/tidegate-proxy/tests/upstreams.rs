@@ -398,3 +398,72 @@ fn a_server_of_http2_that_answers_early_still_gets_the_rest() {
         assert_eq!(answer.text(), (100 * 0x1000).to_string());
     }
 }
+
+#[test]
+fn a_server_of_http2_that_takes_nothing_of_a_body_is_given_up() {
+    // It answers nobody, so what may be sent to it is what HTTP/2 begins with: 64 KiB.
+    let mute = Scripted::new(|_, mut stream| while matches!(stream.read(&mut [0; 4096]), Ok(1..)) {});
+    let timeouts = "[proxy.timeouts]\nupstream_idle = \"100ms\"\n";
+    let proxy = before(&[mute.address], "protocol = \"h2c\"", timeouts);
+    let mut client = proxy.connect();
+    let body = "x".repeat(200_000);
+    let post = format!("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+    assert_eq!(talk(&mut client, &post).status, 504);
+}
+
+#[test]
+fn a_server_of_http2_has_time_for_its_answer_from_the_requests_end_and_until_its_next_piece() {
+    let (runtime, address, _) = h2c();
+    let timeouts = "[proxy.timeouts]\nupstream_first_byte = \"300ms\"\nupstream_idle = \"100ms\"\n";
+    let proxy = before(&[address], "protocol = \"h2c\"", timeouts);
+    let mut client = proxy.connect();
+    send(&mut client, "POST /p HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n1");
+    // The client takes longer than the server may: two other requests that no server answers tell the time.
+    let mute = Scripted::new(|_, mut stream| while matches!(stream.read(&mut [0; 4096]), Ok(1..)) {});
+    let clock = before(&[mute.address], "protocol = \"h2c\"", timeouts);
+    for _ in 0..2 {
+        assert_eq!(talk(&mut clock.connect(), &request("GET")).status, 504);
+    }
+    assert_eq!(talk(&mut client, "2").text(), "POST http://a/p HTTP/2.0 2");
+    drop(runtime);
+    let stalling = stalling();
+    let proxy = before(&[stalling.1], "protocol = \"h2c\"", timeouts);
+    let mut client = proxy.connect();
+    send(&mut client, &request("GET"));
+    let mut all = Vec::new();
+    // The connection ends, whichever way, since the rest of the answer does not come.
+    drop(client.read_to_end(&mut all));
+    assert!(String::from_utf8_lossy(&all).ends_with("4\r\nhalf\r\n"), "{}", all.escape_ascii());
+}
+
+/// A server of HTTP/2 of whose answers the second half never comes.
+fn stalling() -> (tokio::runtime::Runtime, SocketAddr) {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).unwrap();
+    let address = listener.local_addr().unwrap();
+    runtime.spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let service = hyper::service::service_fn(|_: Request<Incoming>| async {
+                Ok::<_, Infallible>(Response::new(Half(Some(Bytes::from_static(b"half")))))
+            });
+            let server = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+            tokio::spawn(server.serve_connection(TokioIo::new(stream), service));
+        }
+    });
+    (runtime, address)
+}
+
+/// This, and nothing more.
+struct Half(Option<Bytes>);
+
+impl http_body::Body for Half {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<http_body::Frame<Bytes>, Infallible>>> {
+        self.0.take().map_or(Poll::Pending, |half| Poll::Ready(Some(Ok(http_body::Frame::data(half)))))
+    }
+}

@@ -215,7 +215,7 @@ pub(crate) enum ResponseBody {
     /// From an upstream, as it comes.
     Upstream(Box<AnswerBody>),
     /// From an upstream that speaks HTTP/2, as it comes.
-    Upstream2(Leased<super::http1::client::Link>),
+    Upstream2(Timed<Leased<super::http1::client::Link>>),
     /// Waiting for a slow client, in memory and on disk.
     Spooling(Box<Spooling>),
 }
@@ -241,9 +241,7 @@ impl Body for ResponseBody {
                 _ => None,
             }),
             Self::Upstream(body) => body.poll_piece(context).map(|piece| piece.map(|piece| piece.map(Frame::data))),
-            Self::Upstream2(body) => {
-                Pin::new(body).poll_frame(context).map(|frame| frame.map(|frame| frame.map_err(BodyError::from)))
-            }
+            Self::Upstream2(body) => Pin::new(body).poll_frame(context),
             Self::Spooling(body) => body.poll_piece(context).map(|piece| piece.map(|piece| piece.map(Frame::data))),
         }
     }

@@ -1,6 +1,7 @@
 //! One request's slot at one server.
 
 use std::rc::Rc;
+use std::time::Duration;
 
 use tidegate_runtime::clock;
 use tokio::net::TcpStream;
@@ -68,6 +69,16 @@ impl<C: Keep> Lease<C> {
             self.fail();
         }
         connected
+    }
+
+    /// How long a connection may take.
+    pub(super) fn connect_timeout(&self) -> Duration {
+        self.upstream.settings.connect_timeout
+    }
+
+    /// It took longer.
+    pub(super) fn timed_out(&self) -> ConnectError {
+        ConnectError::TimedOut { server: self.server().clone(), timeout: self.connect_timeout() }
     }
 
     /// The server answered.

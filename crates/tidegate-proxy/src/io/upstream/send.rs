@@ -5,16 +5,14 @@ use std::rc::Rc;
 
 use http::header::{CONNECTION, HOST, HeaderMap, HeaderName, TRANSFER_ENCODING, UPGRADE};
 use http::{Request, Response, Uri, Version};
-use hyper::client::conn::http2::SendRequest;
-use tidegate_runtime::clock;
 
 use super::endpoint::{Announced, ConnectError};
-use super::http2::{self, Leased};
+use super::http2::{self, Clocked, Leased, Sender};
 use super::idle::Keep;
 use super::{Lease, Upstream, Upstreams};
 use crate::config::UpstreamProtocol;
 use crate::io::account::Account;
-use crate::io::body::{RequestBody, ResponseBody};
+use crate::io::body::{RequestBody, ResponseBody, Timed};
 use crate::io::http1::client::{ExchangeError, Home, Link, Outward, Patience};
 use crate::io::timers::Timers;
 use crate::machine::upstream::{Failure, Flow, Refusal, Replay, Tried, is_idempotent};
@@ -113,7 +111,9 @@ impl Upstreams<Link> {
                 UpstreamProtocol::H2c => match Box::pin(over_http2(&lease, outbound, body)).await {
                     Ok(answer) => {
                         lease.succeed();
-                        return Ok(answer.map(|body| ResponseBody::Upstream2(Leased::new(body, lease))));
+                        let (timer, idle) = (outbound.timers.timer(), outbound.patience.idle);
+                        let timed = |body| Timed::new(Leased::new(body, lease), timer, idle);
+                        return Ok(answer.map(|body| ResponseBody::Upstream2(timed(body))));
                     }
                     Err(failed) => Err(failed),
                 },
@@ -188,19 +188,20 @@ async fn over_http2(
     body: RequestBody,
 ) -> Result<Response<hyper::body::Incoming>, Failed> {
     let spare = body.again();
-    let mut request = match http2_request(&outbound.head) {
-        Ok(head) => head.map(|()| body),
+    let head = match http2_request(&outbound.head) {
+        Ok(head) => head,
         Err(error) => return Err(Failed { error: error.into(), failure: None, body: None, stale: false }),
     };
-    let mut connection = match http2_connection(lease).await {
+    // Who waits for another's attempt has no more patience than who makes it.
+    let connected = tokio::time::timeout(lease.connect_timeout(), http2_connection(lease)).await;
+    let mut connection = match connected.unwrap_or_else(|_| Err(lease.timed_out().into())) {
         Ok(connection) => connection,
         Err(error) => {
-            let (failure, body) = (Some(Failure::Unsent), Some(request.into_body()));
-            return Err(Failed { error, failure, body, stale: false });
+            return Err(Failed { error, failure: Some(Failure::Unsent), body: Some(body), stale: false });
         }
     };
-    let timer = outbound.timers.timer();
-    timer.set(clock::now() + outbound.patience.first_byte);
+    let timer = Rc::new(outbound.timers.timer());
+    let mut request = head.map(|()| Clocked::new(body, Rc::clone(&timer), outbound.patience));
     *request.version_mut() = Version::HTTP_2;
     let mut exchange = std::pin::pin!(connection.try_send_request(request));
     let answer = poll_fn(|context| {
@@ -214,7 +215,7 @@ async fn over_http2(
         Some(Err(mut error)) => {
             // What comes back was never sent.
             let (unsent, failure) = match error.take_message() {
-                Some(request) => (Some(request.into_body()), Failure::Unsent),
+                Some(request) => (Some(request.into_body().into_inner()), Failure::Unsent),
                 None => (spare, Failure::Lost),
             };
             Err(Failed { error: error.into_error().into(), failure: Some(failure), body: unsent, stale: false })
@@ -228,7 +229,7 @@ async fn over_http2(
 
 /// The connection that requests to this server share, opened if there is none. One that is announced for a client is not
 /// shared: its server would take everybody for that client.
-async fn http2_connection(lease: &Lease<Link>) -> Result<SendRequest<RequestBody>, SendError> {
+async fn http2_connection(lease: &Lease<Link>) -> Result<Sender, SendError> {
     let (shared, place) = (&lease.upstream().http2, lease.place());
     if lease.is_announced() {
         return Ok(http2::handshake(lease.connect().await?).await?);
