@@ -116,7 +116,7 @@ impl Proxy {
         let start = |index: usize, lane| Start {
             index,
             lane,
-            part: Part { index: small(index), of: small(threads) },
+            part: Part { index: small(index), of: small(threads), foreground: small(plan.cores) },
             listeners: Vec::new(),
             shared: Arc::clone(&self.state.shared),
             limiter: Arc::clone(&self.state.limiters[plan.core]),
@@ -319,7 +319,7 @@ impl Side {
             runtime.block_on(async move {
                 let mut checks = Checks::new(verdicts, clock::now().as_nanos());
                 loop {
-                    checks.set(&upstream::Settings::of(&settings.config, Part { index: 0, of: 1 }));
+                    checks.set(&upstream::Settings::of(&settings.config, Part { index: 0, of: 1, foreground: 1 }));
                     match changes.recv().await {
                         Some(newer) => settings = newer,
                         None => return,

@@ -125,9 +125,14 @@ impl Settings {
 /// all files stays for the rest: so who opens connections without end runs into its share before files run out.
 fn found(resource: Resource) -> Option<u64> {
     match resource {
-        Resource::Connections => Some(process::open_files_limit() / 16 * 7).filter(|most| *most < 1 << 32),
+        Resource::Connections => Some(connections(process::open_files_limit())).filter(|most| *most < 1 << 32),
         _ => None,
     }
+}
+
+/// Connections of clients that so many files are enough for.
+pub(crate) fn connections(files: u64) -> u64 {
+    files / 16 * 7
 }
 
 struct Gates<'a> {

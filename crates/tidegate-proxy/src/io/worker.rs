@@ -163,8 +163,16 @@ async fn serve(start: Start) -> io::Result<()> {
 fn connections_max(part: Part) -> usize {
     let files = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
     let files = usize::try_from(files).unwrap_or(usize::MAX);
+    part_of_files(files, part)
+}
+
+/// Every connection begins at a foreground thread, so these have all places together: then a tenant runs into its share of
+/// the connections before it has taken those of others. The places of an overflow thread are for connections that a
+/// foreground thread took before.
+fn part_of_files(files: usize, part: Part) -> usize {
+    let threads = if part.index < part.foreground { part.foreground } else { part.of };
     // 64: ports, logs, files of the runtimes.
-    (files.saturating_sub(64) / 2 / part.of.max(1) as usize).max(16)
+    (files.saturating_sub(64) / 2 / threads.max(1) as usize).max(16)
 }
 
 /// Takes new settings until the thread is told to drain.
@@ -276,4 +284,20 @@ struct Round {
     at: Instant,
     idle_ns: u64,
     overflow_ns: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tenant_meets_its_share_of_the_connections_before_a_thread_is_full() {
+        let part = |index| Part { index, of: 8, foreground: 4 };
+        for files in [1_024, 65_536, 1 << 20] {
+            let admitted = usize::try_from(super::super::settings::connections(files)).unwrap() / 4;
+            let files = usize::try_from(files).unwrap();
+            assert!(part_of_files(files, part(3)) > admitted, "{files}");
+            assert!(part_of_files(files, part(4)) < part_of_files(files, part(3)), "{files}");
+        }
+    }
 }
