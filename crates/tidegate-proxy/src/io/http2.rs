@@ -92,7 +92,7 @@ pub(crate) async fn serve(connection: &Rc<Connection>, transport: Transport) {
         } else if due && ending {
             return Poll::Ready(());
         }
-        if !ending && (connection.thread.draining.get() || (due && active.get() == 0)) {
+        if !ending && (connection.thread.draining.get() || connection.ends.get() || (due && active.get() == 0)) {
             ending = true;
             served.as_mut().graceful_shutdown();
             timer.set(meter::now() + Duration::from_secs(5));
@@ -139,6 +139,9 @@ async fn answer(
     };
     let (response, pass) = match judged {
         Judged::Serve(admission) => {
+            if connection.should_end(admission.lane, began) {
+                connection.ends.set(true);
+            }
             let record = Record::begin(connection, bill.stream(), &parts, began);
             let record = record.map(|record| record.admitted(&admission));
             let http = &admission.settings.config.http;

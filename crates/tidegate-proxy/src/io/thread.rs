@@ -151,6 +151,10 @@ pub(crate) struct Connection {
     pub(crate) requests: Cell<u64>,
     /// When its tenant last went beyond its share.
     pub(crate) overflowed: Cell<Instant>,
+    /// Since when all its requests belong in the other lane.
+    misplaced: Misplaced,
+    /// It takes no more requests.
+    pub(crate) ends: Cell<bool>,
 }
 
 /// How long a connection stays in the overflow lane after its tenant last went beyond its share. Each way costs some ten
@@ -187,7 +191,19 @@ impl Connection {
         let overflowed = Cell::new(meter::now());
         let pass = RefCell::new(pass);
         let tracked = super::gate::Tracked::new(tracked);
-        Rc::new(Self { thread, seat, account, origin, address, pass, tracked, requests: Cell::new(0), overflowed })
+        Rc::new(Self {
+            thread,
+            seat,
+            account,
+            origin,
+            address,
+            pass,
+            tracked,
+            requests: Cell::new(0),
+            overflowed,
+            misplaced: Misplaced::default(),
+            ends: Cell::new(false),
+        })
     }
 
     /// Whether it should go to `lane`, where its tenant's work is now done.
@@ -199,6 +215,28 @@ impl Connection {
             }
             Lane::Share => now.since(self.overflowed.get()) >= BACK_AFTER,
         }
+    }
+}
+
+impl Connection {
+    /// Whether a connection that cannot change its lane should end, now that a request for `lane` came. Its client makes
+    /// another one, whose lane is chosen at its `ClientHello`; without TLS it would be the same again.
+    pub(crate) fn should_end(&self, lane: Lane, now: Instant) -> bool {
+        let is_misplaced = self.origin.tls && self.thread.other.is_some() && lane != self.thread.lane;
+        self.misplaced.lasts(is_misplaced, now)
+    }
+}
+
+/// How long a connection is in the wrong lane.
+#[derive(Debug, Default)]
+struct Misplaced(Cell<Option<Instant>>);
+
+impl Misplaced {
+    /// True if it is, and all requests of the last while were: a handshake for every short excess would be dearer than it.
+    fn lasts(&self, is_misplaced: bool, now: Instant) -> bool {
+        let since = is_misplaced.then(|| self.0.get().unwrap_or(now));
+        self.0.set(since);
+        since.is_some_and(|since| now.since(since) >= BACK_AFTER)
     }
 }
 
@@ -214,4 +252,19 @@ impl Drop for Connection {
 
 fn address_value(address: IpAddr) -> HeaderValue {
     HeaderValue::try_from(address.to_canonical().to_string()).expect("addresses are digits, letters, dots and colons")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_ends_when_it_is_in_the_wrong_lane_for_good_only() {
+        let (misplaced, at) = (Misplaced::default(), |ms: u64| Instant::from_nanos(ms * 1_000_000));
+        assert!(!misplaced.lasts(true, at(10_000)));
+        assert!(!misplaced.lasts(true, at(10_999)));
+        assert!(!misplaced.lasts(false, at(10_999)));
+        assert!(!misplaced.lasts(true, at(11_500)));
+        assert!(misplaced.lasts(true, at(12_500)));
+    }
 }
