@@ -37,9 +37,6 @@ pub(crate) struct Account {
     handshake: Used,
     /// Bytes that others were charged with, and that still come by here.
     elsewhere: Cell<u64>,
-    /// Since the account was opened, for the access log.
-    total_in: Cell<u64>,
-    total_out: Cell<u64>,
     /// Connections and bytes held for the tenant.
     held: Cell<Held>,
 }
@@ -103,8 +100,6 @@ impl Account {
             event: Used::default(),
             handshake: Used::default(),
             elsewhere: Cell::new(0),
-            total_in: Cell::new(0),
-            total_out: Cell::new(0),
             held: Cell::default(),
         })
     }
@@ -151,13 +146,11 @@ impl Account {
 
     /// So many bytes were read for the tenant.
     pub(crate) fn add_read(&self, bytes: u64) {
-        self.total_in.set(self.total_in.get().saturating_add(bytes));
         self.add_own(bytes);
     }
 
     /// So many bytes were written for the tenant.
     pub(crate) fn add_written(&self, bytes: u64) {
-        self.total_out.set(self.total_out.get().saturating_add(bytes));
         self.add_own(bytes);
     }
 
@@ -180,11 +173,6 @@ impl Account {
         if self.disk.add(bytes) >= SETTLE_BYTES {
             self.charge(false);
         }
-    }
-
-    /// Bytes read from and written to the client since the account was opened.
-    pub(crate) fn totals(&self) -> (u64, u64) {
-        (self.total_in.get(), self.total_out.get())
     }
 
     /// The tenant's work held the thread for `ns`.
@@ -346,6 +334,5 @@ mod tests {
         connection.add_written(100_500);
         let bytes = |account: &Account| account.bytes.actual.get();
         assert_eq!((bytes(big.stream()), bytes(small.stream()), bytes(&connection)), (100_000, 11, 549));
-        assert_eq!((connection.totals(), small.stream().totals()), ((60, 100_500), (10, 1)));
     }
 }

@@ -125,12 +125,14 @@ pub(crate) struct Limited<B> {
     bill: Bill,
     left: u64,
     limit: u64,
+    /// If somebody wants to know how much came.
+    received: Option<super::log::Received>,
 }
 
 impl<B> Limited<B> {
     /// `body`, of which more than `limit` bytes are an error, and which is put on `bill`.
-    pub(crate) const fn new(body: B, limit: u64, bill: Bill) -> Self {
-        Self { body, bill, left: limit, limit }
+    pub(crate) const fn new(body: B, limit: u64, bill: Bill, received: Option<super::log::Received>) -> Self {
+        Self { body, bill, left: limit, limit, received }
     }
 }
 
@@ -152,6 +154,9 @@ where
                 return Poll::Ready(Some(Err(BodyError::TooLong { limit: this.limit })));
             };
             this.left = left;
+            if let Some(received) = &this.received {
+                received.set(received.get() + data.len() as u64);
+            }
         }
         Poll::Ready(Some(Ok(frame)))
     }

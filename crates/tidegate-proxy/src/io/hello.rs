@@ -107,11 +107,17 @@ fn wait(thread: &Rc<Thread>, accepted: Accepted, bytes: Vec<u8>) {
                 entered = gate.enter(known.origin.client.ip()) => entered,
                 () = gone(&stream, &mut bytes) => return,
             };
-            let Ok(entered) = entered else {
-                thread.count(Total::RefusedAtHello);
-                return close(&thread, stream.as_fd());
-            };
-            pass = Some(entered);
+            match entered {
+                Ok(entered) => pass = Some(entered),
+                Err(rejection) => {
+                    thread.count(Total::RefusedAtHello);
+                    if let Some(lines) = thread.lines.borrow_mut().as_mut() {
+                        let sni = known.origin.sni.as_deref().unwrap_or("-");
+                        log::rejected_hello(lines, known.origin.client.ip(), sni, &rejection);
+                    }
+                    return close(&thread, stream.as_fd());
+                }
+            }
         }
         let Ok(socket) = stream.into_std() else { return };
         decide(&thread, socket.into(), known, &bytes, Way { pass, seat: Some(seat) });

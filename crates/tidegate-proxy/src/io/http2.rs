@@ -130,6 +130,7 @@ async fn answer(
     let began = meter::now();
     connection.requests.set(connection.requests.get() + 1);
     let thread = &connection.thread;
+    let mut line = Line::default();
     let judged = if headers::from_http2(&mut parts) {
         service::judge(connection, bill.stream(), &parts, None, false)
     } else {
@@ -142,28 +143,24 @@ async fn answer(
             if connection.should_end(admission.lane, began) {
                 connection.ends.set(true);
             }
-            let record = Record::begin(connection, bill.stream(), &parts, began);
-            let record = record.map(|record| record.admitted(&admission));
+            line.0 = Record::begin(connection, &parts, began).map(|record| record.admitted(&admission));
+            let received = line.0.as_ref().map(|record| record.received());
             let http = &admission.settings.config.http;
             let body = if body.is_end_stream() {
                 RequestBody::Empty
             } else {
                 let timer = thread.timers.timer();
                 let idle = admission.settings.config.timeouts.body_idle;
-                let limited = Limited::new(body, http.max_body.unwrap_or(u64::MAX), bill.clone());
+                let limited = Limited::new(body, http.max_body.unwrap_or(u64::MAX), bill.clone(), received);
                 RequestBody::Http2(Timed::new(limited, timer, idle))
             };
             let answer = forward::forward(connection, &admission, parts, body).await;
-            if let Some(record) = record {
-                let bytes = answer.response.body().size_hint().exact().unwrap_or(0);
-                record.answered(&answer).write(bytes);
-            }
+            line.0 = line.0.take().map(|record| record.answered(&answer));
             (answer.response, answer.pass)
         }
         Judged::Answer(response, refusal) => {
-            if let Some(record) = Record::begin(connection, bill.stream(), &parts, began) {
-                record.refused(response.status(), refusal).write(0);
-            }
+            let record = Record::begin(connection, &parts, began);
+            line.0 = record.map(|record| record.refused(response.status(), refusal));
             (*response, None)
         }
         Judged::Elsewhere(_) => unreachable!("a connection of HTTP/2 is not movable"),
@@ -171,7 +168,7 @@ async fn answer(
     thread.count_response(response.status());
     let (mut head, body) = response.into_parts();
     head.version = Version::HTTP_2;
-    Response::from_parts(head, Stream { body, _running: running, _pass: pass, bill })
+    Response::from_parts(head, Stream { body, _running: running, _pass: pass, line, bill })
 }
 
 /// An answer's body; what the request held is held until its last byte.
@@ -179,8 +176,22 @@ struct Stream {
     body: ResponseBody,
     _running: Running,
     _pass: Option<Pass>,
+    line: Line,
     /// Closed with the stream: then what it used is charged.
     bill: Bill,
+}
+
+/// The line about a request in the access log, and the bytes of its answer that were taken so far. Written when the answer
+/// ends, however it does.
+#[derive(Default)]
+struct Line(Option<Box<Record>>, u64);
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        if let Some(record) = self.0.take() {
+            record.write(self.1);
+        }
+    }
 }
 
 impl Body for Stream {
@@ -196,6 +207,7 @@ impl Body for Stream {
         if let Poll::Ready(Some(Ok(frame))) = &frame
             && let Some(data) = frame.data_ref()
         {
+            this.line.1 += data.len() as u64;
             this.bill.add_written(data.len() as u64);
         }
         frame

@@ -1,6 +1,8 @@
 //! What the access log says about a request, gathered while it is served. Without a log nothing is gathered.
 
+use std::cell::Cell;
 use std::net::IpAddr;
+use std::rc::Rc;
 use std::time::Duration;
 
 use http::request::Parts;
@@ -9,23 +11,23 @@ use tidegate_core::Instant;
 use tidegate_runtime::clock;
 
 use super::access_log::{Entry, Refused};
-use super::account::Account;
 use super::forward::{Answer, Story};
 use super::limiter::{Cause, Lane, Refusal};
 use super::meter;
 use super::service::{self, Admission};
 use super::thread::Connection;
 use crate::config::tenancy::Traits;
+use crate::machine::rate_limit::Rejection;
 
 /// A line in the making.
 #[derive(Debug)]
-pub(crate) struct Record<'a> {
-    connection: &'a Connection,
-    account: &'a Account,
+pub(crate) struct Record {
+    connection: Rc<Connection>,
     client: IpAddr,
     at_ns: i64,
     began: Instant,
-    totals: (u64, u64),
+    /// Bytes of the request's body that came.
+    received: Received,
     method: http::Method,
     host: String,
     target: String,
@@ -36,19 +38,18 @@ pub(crate) struct Record<'a> {
     lane: &'static str,
     route: String,
     upstream: String,
-    status: StatusCode,
+    /// `None` while there is no answer.
+    status: Option<StatusCode>,
     refused: Option<Refused<'static>>,
     story: Story,
 }
 
-impl<'a> Record<'a> {
+/// How much of a body came, counted by whoever reads it.
+pub(crate) type Received = Rc<Cell<u64>>;
+
+impl Record {
     /// The beginning of a line; `None` if there is no log.
-    pub(crate) fn begin(
-        connection: &'a Connection,
-        account: &'a Account,
-        parts: &Parts,
-        began: Instant,
-    ) -> Option<Box<Self>> {
+    pub(crate) fn begin(connection: &Rc<Connection>, parts: &Parts, began: Instant) -> Option<Box<Self>> {
         connection.thread.lines.borrow().as_ref()?;
         let settings = connection.thread.settings();
         let text = |headers: &HeaderMap, name: HeaderName| {
@@ -65,12 +66,11 @@ impl<'a> Record<'a> {
             header,
         });
         Some(Box::new(Self {
-            connection,
+            connection: Rc::clone(connection),
             client: service::client_of(connection, &settings, parts),
             at_ns: clock::realtime_ns(),
             began,
-            account,
-            totals: account.totals(),
+            received: Received::default(),
             method: parts.method.clone(),
             target: parts.uri.path_and_query().map_or_else(String::new, ToString::to_string),
             version: parts.version,
@@ -81,10 +81,15 @@ impl<'a> Record<'a> {
             route: route.map_or_else(String::new, |route| route.name.clone()),
             upstream: route.map_or_else(String::new, |route| settings.config.upstreams[route.upstream].name.clone()),
             host,
-            status: StatusCode::OK,
+            status: None,
             refused: None,
             story: Story::default(),
         }))
+    }
+
+    /// Where to count the bytes of the request's body.
+    pub(crate) fn received(&self) -> Received {
+        Rc::clone(&self.received)
     }
 
     /// It was admitted.
@@ -98,7 +103,7 @@ impl<'a> Record<'a> {
 
     /// The limiter, or a rule of the proxy, refused it with `status`.
     pub(crate) fn refused(mut self: Box<Self>, status: StatusCode, refusal: Option<Refusal>) -> Box<Self> {
-        self.status = status;
+        self.status = Some(status);
         self.refused = Some(if let Some(refusal) = refusal {
             of_limiter("request", &refusal)
         } else {
@@ -110,7 +115,7 @@ impl<'a> Record<'a> {
 
     /// There is an answer.
     pub(crate) fn answered(mut self: Box<Self>, answer: &Answer) -> Box<Self> {
-        self.status = answer.response.status();
+        self.status = Some(answer.response.status());
         self.story = answer.story.clone();
         self.refused = answer.story.rejected.map(|rejection| Refused {
             stage: "queue",
@@ -121,9 +126,8 @@ impl<'a> Record<'a> {
         self
     }
 
-    /// Its last byte was sent; the answer's body had `bytes`.
+    /// It has ended; `bytes` of the answer's body were sent.
     pub(crate) fn write(self: Box<Self>, bytes: u64) {
-        let (read, _) = self.account.totals();
         let entry = Entry {
             at_ns: self.at_ns,
             client: self.client,
@@ -131,8 +135,8 @@ impl<'a> Record<'a> {
             host: &self.host,
             target: &self.target,
             version: name(self.version),
-            status: self.status.as_u16(),
-            request_bytes: read.saturating_sub(self.totals.0),
+            status: self.status.map_or(0, |status| status.as_u16()),
+            request_bytes: self.received.get(),
             response_bytes: bytes,
             tenant: &self.tenant,
             lane: self.lane,
@@ -171,12 +175,22 @@ fn name(version: Version) -> &'static str {
 
 /// A line about a connection that was refused before its first request.
 pub(crate) fn refused_hello(lines: &mut super::access_log::Lines, client: IpAddr, sni: &str, refusal: &Refusal) {
+    hello(lines, client, sni, of_limiter("hello", refusal));
+}
+
+/// A line about a connection that a rule for its name refused.
+pub(crate) fn rejected_hello(lines: &mut super::access_log::Lines, client: IpAddr, sni: &str, rejection: &Rejection) {
+    let (resource, cause, retry_after) = ("rate_limit", "rate_limit", rejection.retry_after);
+    hello(lines, client, sni, Refused { stage: "hello", resource, cause, retry_after });
+}
+
+fn hello(lines: &mut super::access_log::Lines, client: IpAddr, sni: &str, refused: Refused<'static>) {
     lines.write(&Entry {
         at_ns: clock::realtime_ns(),
         client,
         host: sni,
         tenant: sni,
-        refused: Some(of_limiter("hello", refusal)),
+        refused: Some(refused),
         total: Duration::ZERO,
         ..Entry::default()
     });

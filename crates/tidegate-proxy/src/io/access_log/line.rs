@@ -51,22 +51,14 @@ pub struct Entry<'a> {
     pub route: &'a str,
     /// The upstream's name.
     pub upstream: &'a str,
-    /// The server that answered.
-    pub server: &'a str,
-    /// Tries after the first.
-    pub retries: u32,
     /// If it was refused.
     pub refused: Option<Refused<'a>>,
     /// From first byte to last.
     pub total: Duration,
     /// Waiting for the limits.
     pub queued: Duration,
-    /// Until there was a connection to the server.
-    pub connect: Duration,
     /// Until the server's first byte.
     pub first_byte: Duration,
-    /// Of the TLS handshake, on the connection's first request.
-    pub handshake: Option<Duration>,
     /// The header.
     pub referer: &'a str,
     /// The header.
@@ -89,14 +81,10 @@ impl Default for Entry<'_> {
             lane: "",
             route: "",
             upstream: "",
-            server: "",
-            retries: 0,
             refused: None,
             total: Duration::ZERO,
             queued: Duration::ZERO,
-            connect: Duration::ZERO,
             first_byte: Duration::ZERO,
-            handshake: None,
             referer: "",
             user_agent: "",
         }
@@ -126,7 +114,6 @@ fn json(line: &mut Vec<u8>, entry: &Entry<'_>) {
         ("lane", entry.lane),
         ("route", entry.route),
         ("upstream", entry.upstream),
-        ("server", entry.server),
         ("referer", entry.referer),
         ("user_agent", entry.user_agent),
     ] {
@@ -144,17 +131,10 @@ fn json(line: &mut Vec<u8>, entry: &Entry<'_>) {
             entry.total.as_micros()
         ),
     );
-    for (key, span) in [("queued_us", entry.queued), ("connect_us", entry.connect), ("first_byte_us", entry.first_byte)]
-    {
+    for (key, span) in [("queued_us", entry.queued), ("first_byte_us", entry.first_byte)] {
         if !span.is_zero() {
             put(line, format_args!(",\"{key}\":{}", span.as_micros()));
         }
-    }
-    if let Some(handshake) = entry.handshake {
-        put(line, format_args!(",\"handshake_us\":{}", handshake.as_micros()));
-    }
-    if entry.retries > 0 {
-        put(line, format_args!(",\"retries\":{}", entry.retries));
     }
     if let Some(Refused { stage, resource, cause, retry_after }) = entry.refused {
         put(

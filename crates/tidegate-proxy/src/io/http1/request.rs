@@ -14,6 +14,7 @@ use tidegate_wire::http1::{Guard, Limits, Phase, Violation};
 
 use super::decode::{Decoded, Framing};
 use crate::io::body::BodyError;
+use crate::io::log::Received;
 use crate::io::meter;
 use crate::io::timers::Timer;
 use crate::io::transport::Transport;
@@ -334,14 +335,16 @@ fn keeps(parts: &Parts) -> bool {
 pub(crate) struct ClientBody {
     wire: Rc<Wire>,
     number: u64,
+    /// If somebody wants to know how much came.
+    received: Option<Received>,
 }
 
 impl ClientBody {
     /// The body of the request whose head `wire` gave last; `None` if it has none.
-    pub(crate) fn of(wire: &Rc<Wire>) -> Option<Self> {
+    pub(crate) fn of(wire: &Rc<Wire>, received: Option<Received>) -> Option<Self> {
         let inner = wire.inner.borrow();
         let number = inner.body;
-        (!inner.framing.is_done()).then(|| Self { wire: Rc::clone(wire), number })
+        (!inner.framing.is_done()).then(|| Self { wire: Rc::clone(wire), number, received })
     }
 
     /// True if nothing more comes.
@@ -376,6 +379,9 @@ impl ClientBody {
                 Err(error) => return Poll::Ready(Some(Err(error))),
                 Ok(Decoded::Piece(piece)) => {
                     wire.timer.clear();
+                    if let Some(received) = &self.received {
+                        received.set(received.get() + piece.len() as u64);
+                    }
                     return Poll::Ready(Some(Ok(piece)));
                 }
                 Ok(Decoded::End) => {

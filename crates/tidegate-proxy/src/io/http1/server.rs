@@ -158,7 +158,7 @@ impl One<'_> {
             Judged::Serve(admission) => admission,
             Judged::Elsewhere(charged) => return Then::Elsewhere(bytes, charged),
             Judged::Answer(response, refusal) => {
-                let record = Record::begin(self.connection, &self.connection.account, &parts, began);
+                let record = Record::begin(self.connection, &parts, began);
                 let status = response.status();
                 let answer = Answer { response: *response, pass: None, story: forward::Story::default() };
                 // A connection too many does not stay.
@@ -172,14 +172,18 @@ impl One<'_> {
             }
         };
         drop(bytes);
-        let record = Record::begin(self.connection, &self.connection.account, &parts, began);
-        let record = record.map(|record| record.admitted(&admission));
-        let body = ClientBody::of(self.wire).map_or(RequestBody::Empty, RequestBody::Http1);
+        let record = Record::begin(self.connection, &parts, began).map(|record| record.admitted(&admission));
+        let received = record.as_ref().map(|record| record.received());
+        let body = ClientBody::of(self.wire, received).map_or(RequestBody::Empty, RequestBody::Http1);
         let (method, version) = (parts.method.clone(), parts.version);
-        let Some(answer) = self.work(&admission, parts, body).await else { return Then::Close };
-        if answer.story.gone {
+        let answer = self.work(&admission, parts, body).await.filter(|answer| !answer.story.gone);
+        let Some(answer) = answer else {
+            // The client left: there is a line all the same, without a status.
+            if let Some(record) = record {
+                record.write(0);
+            }
             return Then::Close;
-        }
+        };
         let record = record.map(|record| record.answered(&answer));
         if answer.response.status() == StatusCode::SWITCHING_PROTOCOLS {
             Box::pin(self.upgrade(answer)).await;
