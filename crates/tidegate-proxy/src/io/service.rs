@@ -3,9 +3,9 @@
 use std::borrow::Cow;
 use std::rc::Rc;
 
-use http::header::{CONTENT_LENGTH, HOST};
+use http::header::{CONTENT_LENGTH, HOST, TRANSFER_ENCODING};
 use http::request::Parts;
-use http::{Response, StatusCode};
+use http::{Method, Response, StatusCode, Version};
 use tidegate_core::Instant;
 
 use super::account::Account;
@@ -137,7 +137,7 @@ fn ask(
         }
         let event_ns = limiter.expected_cost(tenant, Resource::EventTime);
         let bytes = limiter.expected_cost(tenant, Resource::NetworkBytes);
-        let disk = disk_bytes(connection, parts);
+        let disk = disk_bytes(connection, parts, || limiter.expected_cost(tenant, Resource::DiskBytes));
         // The first request of a connection without TLS asks for the connection too.
         let new = !connection.account.has_connection();
         // Most requests ask for the first three only.
@@ -158,11 +158,33 @@ fn ask(
     })
 }
 
-/// Bytes that a request's body will move between memory and disk: there and back, if it is long enough to go there.
-fn disk_bytes(connection: &Connection, parts: &Parts) -> u64 {
+/// Bytes that a request's body will move between memory and disk: there and back, if it is long enough to go there. Of one
+/// whose length is not known, what the tenant's usually do.
+fn disk_bytes(connection: &Connection, parts: &Parts, usual: impl FnOnce() -> u64) -> u64 {
     let Some(spool) = &connection.thread.spool else { return 0 };
-    let length = parts.headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
-    length.filter(|&length| length > spool.above()).map_or(0, |length| length.saturating_mul(2))
+    match length_of(parts) {
+        Length::None => 0,
+        Length::Known(length) if length <= spool.above() => 0,
+        Length::Known(length) => length.saturating_mul(2),
+        Length::Unknown => usual(),
+    }
+}
+
+/// What a head says of the length of its body.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Length {
+    None,
+    Known(u64),
+    Unknown,
+}
+
+fn length_of(parts: &Parts) -> Length {
+    if let Some(length) = parts.headers.get(CONTENT_LENGTH) {
+        return length.to_str().ok().and_then(|length| length.parse().ok()).map_or(Length::Unknown, Length::Known);
+    }
+    // HTTP/2 says so by the stream; a body that a method has no use for is rare.
+    let in_stream = parts.version == Version::HTTP_2 && !matches!(parts.method, Method::GET | Method::HEAD);
+    if in_stream || parts.headers.contains_key(TRANSFER_ENCODING) { Length::Unknown } else { Length::None }
 }
 
 /// The host that a request is for, in lower case, without port and trailing dot; empty if it names none.
@@ -219,6 +241,22 @@ mod tests {
         assert_eq!(host("/", Some("[2001:DB8::1]:80")), "[2001:db8::1]");
         assert_eq!(host("http://a.example:1/x", Some("a.example:1")), "a.example");
         assert_eq!(host("/", None), "");
+    }
+
+    #[test]
+    fn a_head_says_whether_there_is_a_body_and_how_long_it_is() {
+        let of = |method: &str, version, field: Option<(&str, &str)>| {
+            let mut request = http::Request::builder().method(method).uri("/").version(version);
+            if let Some((name, value)) = field {
+                request = request.header(name, value);
+            }
+            length_of(&request.body(()).unwrap().into_parts().0)
+        };
+        assert_eq!(of("GET", Version::HTTP_11, None), Length::None);
+        assert_eq!(of("POST", Version::HTTP_11, Some(("content-length", "7"))), Length::Known(7));
+        assert_eq!(of("POST", Version::HTTP_11, Some(("transfer-encoding", "chunked"))), Length::Unknown);
+        assert_eq!(of("POST", Version::HTTP_2, None), Length::Unknown);
+        assert_eq!(of("GET", Version::HTTP_2, None), Length::None);
     }
 
     #[test]

@@ -169,6 +169,9 @@ pub(crate) async fn request(
     if body.size_hint().exact().is_some_and(|length| length <= above) {
         return Ok(body);
     }
+    // One that is known to be long goes there piece by piece; another first waits for how long it becomes.
+    let is_long = body.size_hint().exact().is_some();
+    let first = if is_long { PIECE } else { usize::try_from(above).map_or(PIECE, |above| above.max(PIECE)) };
     let mut stored = Stored::new(spool);
     let mut buffer = BytesMut::new();
     loop {
@@ -180,7 +183,8 @@ pub(crate) async fn request(
         if ended && stored.len == 0 && buffer.len() as u64 <= above {
             return Ok(RequestBody::Full(buffer.freeze()));
         }
-        if (ended && !buffer.is_empty()) || buffer.len() >= PIECE {
+        let most = if stored.len == 0 { first } else { PIECE };
+        if (ended && !buffer.is_empty()) || buffer.len() >= most {
             stored = append(account, stored, buffer.split().freeze()).await?;
         }
         if ended {
