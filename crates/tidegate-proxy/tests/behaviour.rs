@@ -272,6 +272,24 @@ fn an_upstream_that_answers_early_still_gets_the_rest() {
 }
 
 #[test]
+fn routes_keep_their_counts_when_others_are_put_before_them() {
+    let upstream = Upstream::echo();
+    let proxy = Running::before(&upstream, "name = \"old\"\n");
+    let mut client = proxy.connect();
+    assert_eq!(talk(&mut client, &get("/")).status, 200);
+    proxy.wait_until(|live| live.requests_total == [1]);
+    let more = "name = \"new\"\npath = \"/new/\"\nset_response_headers = { X-New = \"1\" }\n[[proxy.route]]\n\
+                name = \"old\"\nupstream = \"u\"\n";
+    proxy.reload_with(&upstream.address(), more);
+    // Until the thread knows about it, the old route takes all requests.
+    let mut old = 1;
+    while talk(&mut client, &get("/new/")).header("x-new").is_none() {
+        old += 1;
+    }
+    proxy.wait_until(|live| live.requests_total == [1, old]);
+}
+
+#[test]
 fn a_mode_that_was_set_while_it_runs_outlives_a_reload() {
     let upstream = Upstream::echo();
     let proxy = Running::before(&upstream, "");

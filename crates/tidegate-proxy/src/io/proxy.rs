@@ -373,8 +373,8 @@ impl Source for State {
             ..Live::default()
         };
         for counts in &counts {
-            for (sum, more) in live.requests_total.iter_mut().zip(&counts.requests) {
-                *sum += more;
+            for (sum, route) in live.requests_total.iter_mut().zip(&settings.config.routes) {
+                *sum += counts.requests_of(&route.name);
             }
             for (sum, more) in live.responses_total.iter_mut().zip(&counts.responses) {
                 *sum += more;

@@ -36,8 +36,10 @@ pub(crate) struct Counts {
     pub(crate) connections: u64,
     /// By [`Total`].
     pub(crate) totals: [u64; Total::COUNT],
-    /// By route.
+    /// By route; of those in force when it was written.
     pub(crate) requests: Vec<u64>,
+    /// Their names.
+    pub(crate) routes: Arc<[String]>,
     /// By the first digit of the status.
     pub(crate) responses: [u64; 6],
     /// As the thread sees them.
@@ -64,6 +66,28 @@ pub(crate) enum Total {
     OutOfFiles,
     /// Requests that broke the rules.
     Malformed,
+}
+
+impl Counts {
+    /// None of anything so far, of the routes in `settings`.
+    pub(crate) fn new(settings: &Settings) -> Self {
+        let mut counts = Self::default();
+        counts.set_routes(settings);
+        counts
+    }
+
+    fn set_routes(&mut self, settings: &Settings) {
+        let names = settings.config.routes.iter().map(|route| route.name.clone());
+        let routes: Arc<[String]> = names.collect();
+        self.requests = routes.iter().map(|name| self.requests_of(name)).collect();
+        self.routes = routes;
+    }
+
+    /// Requests of the route of this name. O(routes).
+    pub(crate) fn requests_of(&self, name: &str) -> u64 {
+        let place = self.routes.iter().position(|route| route == name);
+        place.and_then(|place| self.requests.get(place)).copied().unwrap_or(0)
+    }
 }
 
 impl Total {
@@ -118,13 +142,15 @@ impl Thread {
         self.counts.borrow_mut().totals[total as usize] += 1;
     }
 
+    /// Puts `settings` in force. Routes keep their counts by their names.
+    pub(crate) fn put_in_force(&self, settings: Arc<Settings>) {
+        self.counts.borrow_mut().set_routes(&settings);
+        *self.settings.borrow_mut() = Rc::new(InForce(settings));
+    }
+
     /// Counts a request of a route.
     pub(crate) fn count_request(&self, route: usize) {
-        let mut counts = self.counts.borrow_mut();
-        if counts.requests.len() <= route {
-            counts.requests.resize(route + 1, 0);
-        }
-        counts.requests[route] += 1;
+        self.counts.borrow_mut().requests[route] += 1;
     }
 
     /// Counts an answer.

@@ -113,6 +113,7 @@ pub(crate) fn processors() -> Vec<usize> {
 async fn serve(start: Start) -> io::Result<()> {
     let settings = Arc::clone(&start.control.borrow().settings);
     let upstreams = Upstreams::new(upstream::Settings::of(&settings.config, start.part), start.verdicts, start.seed);
+    let counts = Counts::new(&settings);
     let thread = Rc::new(Thread {
         lane: start.lane,
         shared: Arc::clone(&start.shared),
@@ -128,7 +129,7 @@ async fn serve(start: Start) -> io::Result<()> {
         seats: Seats::new(connections_max(start.part)),
         changed: Rc::new(Notify::new()),
         draining: Cell::new(false),
-        counts: RefCell::new(Counts::default()),
+        counts: RefCell::new(counts),
     });
     spawn_local(Common::new(upstreams.drive()));
     if start.index == 0 {
@@ -191,7 +192,7 @@ async fn obey(thread: &Rc<Thread>, control: &mut watch::Receiver<Control>, part:
             let neighbours = told.settings.neighbours();
             thread.limiter.with(|limiter| limiter.reconfigure(neighbours, meter::now()));
         }
-        *thread.settings.borrow_mut() = Rc::new(InForce(told.settings));
+        thread.put_in_force(told.settings);
         // The gates' driver may have looked at those of before.
         thread.settings().gates_queued.notify_one();
     }

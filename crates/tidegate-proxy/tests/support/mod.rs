@@ -153,7 +153,12 @@ impl Running {
     }
 
     pub(crate) fn reload_before(&self, address: &str) {
-        self.proxy.reload(config(&before(address, ""))).unwrap();
+        self.reload_with(address, "");
+    }
+
+    /// The same with `more` of a configuration.
+    pub(crate) fn reload_with(&self, address: &str, more: &str) {
+        self.proxy.reload(config(&before(address, more))).unwrap();
     }
 
     pub(crate) fn proxy(&self) -> &Proxy {
