@@ -39,7 +39,7 @@ impl Limiter {
         while self.with(|neighbours| neighbours.look(&mut walk)) {
             // A lock goes to who asks first, not to who waits: without a rest, the core's thread would find it taken again
             // whenever it is woken.
-            std::thread::sleep(REST);
+            std::thread::park_timeout(REST);
         }
         walk.end()
     }

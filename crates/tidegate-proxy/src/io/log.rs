@@ -148,7 +148,6 @@ impl Record {
             first_byte: self.story.first_byte,
             referer: &self.referer,
             user_agent: &self.user_agent,
-            ..Entry::default()
         };
         if let Some(lines) = self.connection.thread.lines.borrow_mut().as_mut() {
             lines.write(&entry);

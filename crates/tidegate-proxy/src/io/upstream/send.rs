@@ -112,8 +112,8 @@ impl Upstreams<Link> {
                     Ok(answer) => {
                         lease.succeed();
                         let (timer, idle) = (outbound.timers.timer(), outbound.patience.idle);
-                        let timed = |body| Timed::new(Leased::new(body, lease), timer, idle);
-                        return Ok(answer.map(|body| ResponseBody::Upstream2(timed(body))));
+                        let in_time = |body| Timed::new(Leased::new(body, lease), timer, idle);
+                        return Ok(answer.map(|body| ResponseBody::Upstream2(in_time(body))));
                     }
                     Err(failed) => Err(failed),
                 },
