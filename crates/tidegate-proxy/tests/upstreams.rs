@@ -292,7 +292,7 @@ fn a_server_that_takes_no_more_of_a_request_is_given_up() {
     let sending = std::thread::spawn(move || {
         // More than the buffers of all sockets on the way.
         send(&mut client, "POST / HTTP/1.1\r\nHost: shop.example\r\nContent-Length: 100000000\r\n\r\n");
-        while client.write_all(&[0; 64 * 1024]).is_ok() {}
+        while client.write_all(&[0; 4096]).is_ok() {}
     });
     until(&proxy, |server| server.requests_total == 1 && server.active == 0);
     proxy.wait_until(|live| live.responses_total[5] == 1);
@@ -368,12 +368,11 @@ impl http_body::Body for Counting {
     fn poll_frame(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
         let this = self.get_mut();
         while let Some(body) = this.0.as_mut() {
-            match ready!(Pin::new(body).poll_frame(context)).transpose()? {
-                Some(frame) => this.1 += frame.data_ref().map_or(0, Bytes::len),
-                None => {
-                    this.0 = None;
-                    return Poll::Ready(Some(Ok(Frame::data(Bytes::from(this.1.to_string())))));
-                }
+            if let Some(frame) = ready!(Pin::new(body).poll_frame(context)).transpose()? {
+                this.1 += frame.data_ref().map_or(0, Bytes::len);
+            } else {
+                this.0 = None;
+                return Poll::Ready(Some(Ok(Frame::data(Bytes::from(this.1.to_string())))));
             }
         }
         Poll::Ready(None)
@@ -460,10 +459,7 @@ impl http_body::Body for Half {
     type Data = Bytes;
     type Error = Infallible;
 
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        _: &mut Context<'_>,
-    ) -> Poll<Option<Result<http_body::Frame<Bytes>, Infallible>>> {
-        self.0.take().map_or(Poll::Pending, |half| Poll::Ready(Some(Ok(http_body::Frame::data(half)))))
+    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        self.0.take().map_or(Poll::Pending, |half| Poll::Ready(Some(Ok(Frame::data(half)))))
     }
 }
