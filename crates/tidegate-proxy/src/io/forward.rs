@@ -11,7 +11,7 @@ use super::gate::Pass;
 use super::http1::client::{ExchangeError, Outward, Patience};
 use super::service::{self, Admission};
 use super::thread::Connection;
-use super::upstream::{Announced, ConnectError, Outbound, SendError};
+use super::upstream::{Announced, ConnectError, Outbound, SendError, Target};
 use super::{headers, meter, refuse, spool};
 use crate::config::{ProxyProtocolOut, Route};
 use crate::machine::rate_limit::Rejection;
@@ -82,7 +82,8 @@ pub(crate) async fn forward(
         announced: announced(connection, admission, route.upstream),
         timers: &connection.thread.timers,
     };
-    match connection.thread.upstreams.send(route.upstream, &outbound, body).await {
+    let upstream = Target { index: route.upstream, name: &settings.config.upstreams[route.upstream].name };
+    match connection.thread.upstreams.send(upstream, &outbound, body).await {
         Ok(answer) => {
             story.first_byte = meter::now().since(admission.began);
             answered(connection, admission, answer, pass, story)

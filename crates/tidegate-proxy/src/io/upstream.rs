@@ -66,6 +66,13 @@ pub(crate) struct Upstreams<C> {
     verdicts: watch::Receiver<Verdicts>,
 }
 
+/// An upstream as the configuration calls it by which a request was routed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Target<'a> {
+    pub(crate) index: usize,
+    pub(crate) name: &'a str,
+}
+
 /// One upstream of one thread.
 #[derive(Debug)]
 pub(crate) struct Upstream<C> {
@@ -116,14 +123,21 @@ impl<C: Keep> Upstreams<C> {
     /// Waits for a slot at a server of `upstream` that is none of `tried`, if possible. Flows that wait take turns.
     pub(crate) async fn acquire(
         &self,
-        upstream: usize,
+        upstream: Target<'_>,
         flow: Flow,
         tried: Tried,
         announced: Option<Announced>,
     ) -> Result<Lease<C>, Refusal> {
         // A request that was routed before a reload that removed its upstream finds none.
-        let upstream = self.all.borrow().get(upstream).cloned().ok_or(Refusal::NoServer)?;
+        let upstream = self.find(upstream).ok_or(Refusal::NoServer)?;
         upstream.acquire(flow, tried, announced).await
+    }
+
+    /// A reload may have put it elsewhere since the request was routed.
+    fn find(&self, upstream: Target<'_>) -> Option<Rc<Upstream<C>>> {
+        let all = self.all.borrow();
+        let is_meant = |found: &&Rc<Upstream<C>>| found.settings.name == upstream.name;
+        all.get(upstream.index).filter(is_meant).or_else(|| all.iter().find(is_meant)).cloned()
     }
 
     /// Puts other settings in force. Requests under way end where they are. An upstream whose settings did not change

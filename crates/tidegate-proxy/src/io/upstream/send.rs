@@ -9,7 +9,7 @@ use http::{Request, Response, Uri, Version};
 use super::endpoint::{Announced, ConnectError};
 use super::http2::{self, Clocked, Leased, Sender};
 use super::idle::Keep;
-use super::{Lease, Upstream, Upstreams};
+use super::{Lease, Target, Upstream, Upstreams};
 use crate::config::UpstreamProtocol;
 use crate::io::account::Account;
 use crate::io::body::{RequestBody, ResponseBody, Timed};
@@ -95,7 +95,7 @@ impl Upstreams<Link> {
     /// is allowed.
     pub(crate) async fn send(
         &self,
-        upstream: usize,
+        upstream: Target<'_>,
         outbound: &Outbound<'_>,
         mut body: RequestBody,
     ) -> Result<Response<ResponseBody>, SendError> {
