@@ -11,6 +11,9 @@ use tidegate_core::limit::{ConcurrencyLimit, Limit, TokenBucket};
 
 use super::metrics::Counts;
 
+/// Tokens that are promised one after the other to those who are refused.
+const PROMISES_MAX: u64 = 64;
+
 /// What a [`RateLimit`] allows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RateLimitConfig {
@@ -54,6 +57,8 @@ pub struct RateLimit {
     visits: HashMap<u64, Visit, FixedState>,
     outputs: VecDeque<Output>,
     counts: Counts,
+    /// When the last one that was told to come back comes back.
+    promised: Instant,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -80,7 +85,7 @@ pub struct Rejection {
     pub cause: Cause,
     /// The status to answer with.
     pub status: u16,
-    /// When to come back: as configured, else when the next token is there; `None` if nobody knows.
+    /// When to come back: as configured, else when a token is there that is nobody else's; `None` if nobody knows.
     pub retry_after: Option<Duration>,
 }
 
@@ -138,6 +143,7 @@ impl RateLimit {
             visits: HashMap::with_hasher(FixedState::default()),
             outputs: VecDeque::new(),
             counts: Counts::default(),
+            promised: now,
             config,
         }
     }
@@ -284,9 +290,21 @@ impl RateLimit {
     }
 
     fn rejection(&mut self, cause: Cause, now: Instant) -> Rejection {
-        let bucket = self.bucket.as_mut().filter(|_| cause == Cause::Rate);
-        let known = bucket.and_then(|bucket| bucket.ready_at(1, now)).map(|at| at - now);
+        let known = if cause == Cause::Rate { self.promise(now) } else { None };
         Rejection { cause, status: self.config.error, retry_after: self.config.retry.or(known) }
+    }
+
+    /// When a token is there for one more: behind those of all who wait, and of those who were told to come back. When many
+    /// are promised, the round of promises begins again: who was refused so often is not expected to come back in order.
+    fn promise(&mut self, now: Instant) -> Option<Duration> {
+        let bucket = self.bucket.as_mut()?;
+        let rate = bucket.limit().rate;
+        let first = bucket.ready_in_line(1 + self.slots.queued() as u64, now)?;
+        let interval = rate.period_ns().div_ceil(rate.tokens().max(1));
+        let next = self.promised.plus_nanos(interval);
+        let at = if next > first.plus_nanos(interval.saturating_mul(PROMISES_MAX)) { first } else { first.max(next) };
+        self.promised = at;
+        Some(at - now)
     }
 }
 

@@ -120,6 +120,31 @@ mod options {
     }
 
     #[test]
+    fn each_who_is_refused_is_told_of_a_token_of_its_own() {
+        let mut limiter = limiter(rate(10, 1, 0));
+        limiter.on_arrival(0, at(0));
+        let waits: Vec<_> = (1..4).map(|id| rejection(limiter.on_arrival(id, at(40))).retry_after.unwrap()).collect();
+        assert_eq!(waits, [ms(60), ms(160), ms(260)]);
+        for (id, millis) in [(1, 100), (2, 200), (3, 300)] {
+            assert_eq!(limiter.on_arrival(id, at(millis)), Decision::Admit, "it comes true");
+        }
+    }
+
+    #[test]
+    fn who_is_refused_is_told_of_a_token_behind_those_of_the_queue() {
+        let mut limiter = limiter(rate(10, 1, 2));
+        limiter.on_arrival(0, at(0));
+        assert!((1..3).all(|id| limiter.on_arrival(id, at(0)) == Decision::Queue));
+        let refused = rejection(limiter.on_arrival(3, at(0)));
+        assert_eq!(refused.retry_after, Some(ms(300)));
+        for (id, millis) in [(1, 100), (2, 200)] {
+            limiter.on_timeout(at(millis));
+            limiter.on_end(id, at(millis));
+        }
+        assert_eq!(limiter.on_arrival(3, at(300)), Decision::Admit, "it comes true");
+    }
+
+    #[test]
     fn conntrack_counts_a_connection_once_and_until_it_ends() {
         let mut limiter = limiter(limit(1, 1));
         // The same connection three times, then another one, twice.
