@@ -4,15 +4,26 @@
 #[expect(dead_code, reason = "each test file uses its own part")]
 mod support;
 
+use std::convert::Infallible;
+use std::future::ready;
+use std::net::SocketAddr;
+
 use bytes::Bytes;
-use http::{Request, StatusCode};
+use http::header::TE;
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode};
+use http_body::Body;
 use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
 use hyper::client::conn::http2::{SendRequest, handshake};
+use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use support::{Running, Upstream};
-use tokio::net::TcpStream;
+use tokio::net::{TcpListener, TcpStream};
 
-async fn connect(proxy: &Running) -> SendRequest<Full<Bytes>> {
+async fn connect<B>(proxy: &Running) -> SendRequest<B>
+where
+    B: Body<Data = Bytes, Error = Infallible> + Send + Unpin + 'static,
+{
     let stream = TcpStream::connect(proxy.address()).await.unwrap();
     let (sender, connection) = handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
     tokio::spawn(connection);
@@ -54,4 +65,53 @@ async fn a_body_over_the_limit_is_refused() {
     let mut sender = connect(&proxy).await;
     let answer = sender.send_request(request("/", "hello")).await.unwrap();
     assert_eq!(answer.status(), StatusCode::PAYLOAD_TOO_LARGE);
+}
+
+/// A server of HTTP/2 that answers with what came: body and trailers, and in the trailer `x-te` what it was told of them.
+async fn mirror() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let service = service_fn(|request: Request<Incoming>| async move {
+                let te = request.headers().get(TE).cloned();
+                let whole = request.into_body().collect().await.unwrap();
+                let mut trailers = whole.trailers().cloned().unwrap_or_default();
+                trailers.extend(te.map(|te| (HeaderName::from_static("x-te"), te)));
+                let body = Full::new(whole.to_bytes()).with_trailers(ready(Some(Ok(trailers))));
+                Ok::<_, Infallible>(Response::new(body))
+            });
+            let server = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+            tokio::spawn(server.serve_connection(TokioIo::new(stream), service));
+        }
+    });
+    address
+}
+
+#[tokio::test]
+async fn trailers_go_both_ways_whether_or_not_the_body_waits_on_disk() {
+    let directory = std::env::temp_dir().join(format!("tidegate-proxy-trailers-{}", std::process::id()));
+    let spool = format!("[proxy.spool]\nabove = \"64KiB\"\ndirectory = \"{}\"\n", directory.display());
+    let address = mirror().await;
+    for more in ["", spool.as_str()] {
+        let proxy = Running::start(&format!(
+            "[[proxy.listen]]\naddress = \"127.0.0.1:0\"\n[[proxy.upstream]]\nname = \"u\"\nprotocol = \"h2c\"\n\
+             servers = [\"{address}\"]\n[[proxy.route]]\nupstream = \"u\"\n{more}"
+        ));
+        let mut sender = connect(&proxy).await;
+        for size in [0_usize, 10, 1_000_000] {
+            let status = (HeaderName::from_static("grpc-status"), HeaderValue::from(size));
+            let trailers: HeaderMap = [status].into_iter().collect();
+            let body = Full::new(Bytes::from(vec![b'x'; size]));
+            let body = body.with_trailers(ready(Some(Ok(trailers))));
+            let head = Request::builder().method("POST").uri("http://shop.example/").header(TE, "trailers");
+            let answer = sender.send_request(head.body(body).unwrap()).await.unwrap();
+            let whole = answer.into_body().collect().await.unwrap();
+            let trailers = whole.trailers().cloned().unwrap();
+            assert_eq!(trailers.get("grpc-status").unwrap(), &HeaderValue::from(size));
+            assert_eq!(trailers.get("x-te").unwrap(), "trailers");
+            assert_eq!(whole.to_bytes().len(), size);
+        }
+    }
+    std::fs::remove_dir_all(&directory).unwrap();
 }

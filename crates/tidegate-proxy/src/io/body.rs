@@ -86,7 +86,7 @@ impl Body for RequestBody {
             full @ Self::Full(_) => Poll::Ready(whole(std::mem::replace(full, Self::Empty))),
             Self::Http1(body) => body.poll_piece(context).map(|piece| piece.map(|piece| piece.map(Frame::data))),
             Self::Http2(body) => Pin::new(body).poll_frame(context),
-            Self::Spooled(body) => body.poll_piece(context).map(|piece| piece.map(|piece| piece.map(Frame::data))),
+            Self::Spooled(body) => body.poll_piece(context),
         }
     }
 
@@ -96,7 +96,7 @@ impl Body for RequestBody {
             Self::Full(bytes) => bytes.is_empty(),
             Self::Http1(body) => body.is_done(),
             Self::Http2(body) => body.is_end_stream(),
-            Self::Spooled(body) => body.left() == 0,
+            Self::Spooled(body) => body.is_done(),
         }
     }
 
@@ -247,7 +247,7 @@ impl Body for ResponseBody {
             }),
             Self::Upstream(body) => body.poll_piece(context).map(|piece| piece.map(|piece| piece.map(Frame::data))),
             Self::Upstream2(body) => Pin::new(body).poll_frame(context),
-            Self::Spooling(body) => body.poll_piece(context).map(|piece| piece.map(|piece| piece.map(Frame::data))),
+            Self::Spooling(body) => body.poll_piece(context),
         }
     }
 

@@ -3,8 +3,9 @@
 use std::rc::Rc;
 use std::time::Duration;
 
+use http::header::TE;
 use http::request::Parts;
-use http::{HeaderValue, Response, StatusCode};
+use http::{HeaderValue, Response, StatusCode, Version};
 
 use super::body::{RequestBody, ResponseBody};
 use super::gate::Pass;
@@ -13,7 +14,7 @@ use super::service::{self, Admission};
 use super::thread::Connection;
 use super::upstream::{Announced, ConnectError, Outbound, SendError, Target};
 use super::{headers, meter, refuse, spool};
-use crate::config::{ProxyProtocolOut, Route};
+use crate::config::{ProxyProtocolOut, Route, UpstreamProtocol};
 use crate::machine::rate_limit::Rejection;
 use crate::machine::upstream::Refusal;
 
@@ -66,6 +67,10 @@ pub(crate) async fn forward(
             refuse::plain(StatusCode::BAD_REQUEST, "http_request_error", "Connection lists too many options.");
         return Answer { response, pass, story };
     };
+    let http1 = settings.config.upstreams[route.upstream].protocol == UpstreamProtocol::Http1;
+    if http1 && parts.version == Version::HTTP_2 {
+        parts.headers.remove(TE); // Of trailers in chunks nothing goes on.
+    }
     headers::add_forwarded(connection, settings, &mut parts);
     headers::edit(&mut parts.headers, &route.request_headers);
     headers::complete_host(&mut parts.headers, &settings.config.upstreams[route.upstream].servers);

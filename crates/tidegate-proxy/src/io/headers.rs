@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr};
 
-use http::header::{CONNECTION, EXPECT, FORWARDED, HOST, HeaderMap, HeaderName, HeaderValue, TE, UPGRADE};
+use http::header::{CONNECTION, EXPECT, FORWARDED, HOST, HeaderMap, HeaderName, HeaderValue, UPGRADE};
 use http::request::Parts;
 use tidegate_wire::http1::hop::{self, Forward, Options};
 use tidegate_wire::http1::is_host;
@@ -203,7 +203,6 @@ pub(crate) fn from_http2(parts: &mut Parts) -> bool {
             parts.headers.insert(http::header::COOKIE, value);
         }
     }
-    parts.headers.remove(TE);
     parts.headers.remove(EXPECT);
     true
 }

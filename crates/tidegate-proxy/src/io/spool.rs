@@ -17,7 +17,8 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use http_body::Body;
+use http::HeaderMap;
+use http_body::{Body, Frame};
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
@@ -50,6 +51,8 @@ pub(crate) struct Spooled {
     file: Arc<Stored>,
     at: u64,
     reading: Option<JoinHandle<io::Result<Bytes>>>,
+    /// Behind the last byte.
+    trailers: Option<HeaderMap>,
     account: Rc<Account>,
 }
 
@@ -75,6 +78,8 @@ pub(crate) struct Spooling {
     /// Of what is on disk, so much was read back.
     read: u64,
     operation: Option<Operation>,
+    /// Behind the last byte.
+    trailers: Option<HeaderMap>,
     /// The source broke off; told when everything before is sent.
     broken: Option<BodyError>,
     account: Rc<Account>,
@@ -173,14 +178,16 @@ pub(crate) async fn request(
     let is_long = body.size_hint().exact().is_some();
     let first = if is_long { PIECE } else { usize::try_from(above).map_or(PIECE, |above| above.max(PIECE)) };
     let mut stored = Stored::new(spool);
-    let mut buffer = BytesMut::new();
+    let (mut buffer, mut trailers) = (BytesMut::new(), None);
     loop {
         let frame = poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await.transpose()?;
         let ended = frame.is_none();
-        if let Some(data) = frame.and_then(|frame| frame.into_data().ok()) {
-            buffer.extend_from_slice(&data);
+        match frame.map(Frame::into_data) {
+            Some(Ok(data)) => buffer.extend_from_slice(&data),
+            Some(Err(other)) => trailers = other.into_trailers().ok(),
+            None => {}
         }
-        if ended && stored.len == 0 && buffer.len() as u64 <= above {
+        if ended && stored.len == 0 && trailers.is_none() && buffer.len() as u64 <= above {
             return Ok(RequestBody::Full(buffer.freeze()));
         }
         let most = if stored.len == 0 { first } else { PIECE };
@@ -188,8 +195,8 @@ pub(crate) async fn request(
             stored = append(account, stored, buffer.split().freeze()).await?;
         }
         if ended {
-            let account = Rc::clone(account);
-            return Ok(RequestBody::Spooled(Spooled { file: Arc::new(stored), at: 0, reading: None, account }));
+            let (file, account) = (Arc::new(stored), Rc::clone(account));
+            return Ok(RequestBody::Spooled(Spooled { file, at: 0, reading: None, trailers, account }));
         }
     }
 }
@@ -249,6 +256,7 @@ pub(crate) fn response(connection: &Connection, account: &Rc<Account>, body: Res
         stored: Some(Stored::new(spool)),
         read: 0,
         operation: None,
+        trailers: None,
         broken: None,
         account: Rc::clone(account),
     }))
@@ -288,11 +296,10 @@ impl Spooling {
                 Poll::Pending => return,
                 Poll::Ready(None) => self.source = None,
                 Poll::Ready(Some(Err(error))) => return self.broke(error),
-                Poll::Ready(Some(Ok(frame))) => {
-                    if let Ok(data) = frame.into_data() {
-                        self.buffer.extend_from_slice(&data);
-                    }
-                }
+                Poll::Ready(Some(Ok(frame))) => match frame.into_data() {
+                    Ok(data) => self.buffer.extend_from_slice(&data),
+                    Err(other) => self.trailers = other.into_trailers().ok(),
+                },
             }
         }
     }
@@ -302,8 +309,8 @@ impl Spooling {
         self.broken = Some(error);
     }
 
-    /// The next piece.
-    pub(crate) fn poll_piece(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Bytes, BodyError>>> {
+    /// The next piece, and behind the last one the trailers.
+    pub(crate) fn poll_piece(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         loop {
             self.poll_ahead(context);
             if let Some(Operation::Read(read)) = self.operation.as_mut() {
@@ -315,7 +322,7 @@ impl Spooling {
                 self.stored = Some(stored);
                 self.read += piece.len() as u64;
                 self.account.add_disk(piece.len() as u64);
-                return Poll::Ready(Some(Ok(piece)));
+                return Poll::Ready(Some(Ok(Frame::data(piece))));
             }
             if self.operation.is_some() {
                 return Poll::Pending; // The bytes that are written now stand before those in the buffer.
@@ -328,19 +335,23 @@ impl Spooling {
                 continue;
             }
             if !self.buffer.is_empty() {
-                return Poll::Ready(Some(Ok(self.buffer.split().freeze())));
+                return Poll::Ready(Some(Ok(Frame::data(self.buffer.split().freeze()))));
             }
             if let Some(error) = self.broken.take() {
                 return Poll::Ready(Some(Err(error)));
             }
-            return if self.source.is_some() { Poll::Pending } else { Poll::Ready(None) };
+            if self.source.is_some() {
+                return Poll::Pending;
+            }
+            return Poll::Ready(self.trailers.take().map(|trailers| Ok(Frame::trailers(trailers))));
         }
     }
 
     /// True if nothing more comes.
     pub(crate) fn is_done(&self) -> bool {
         let on_disk = self.stored.as_ref().is_none_or(|stored| stored.len > self.read);
-        self.source.is_none() && self.broken.is_none() && self.buffer.is_empty() && !on_disk
+        let kept = self.broken.is_some() || self.trailers.is_some();
+        self.source.is_none() && !kept && self.buffer.is_empty() && !on_disk
     }
 
     /// Bytes that are still to come, if known.
@@ -354,7 +365,13 @@ impl Spooling {
 impl Spooled {
     /// The same body from its beginning.
     pub(crate) fn again(&self) -> Self {
-        Self { file: Arc::clone(&self.file), at: 0, reading: None, account: Rc::clone(&self.account) }
+        let (file, trailers) = (Arc::clone(&self.file), self.trailers.clone());
+        Self { file, at: 0, reading: None, trailers, account: Rc::clone(&self.account) }
+    }
+
+    /// True if nothing more comes.
+    pub(crate) fn is_done(&self) -> bool {
+        self.left() == 0 && self.trailers.is_none()
     }
 
     /// Bytes that are still to come.
@@ -362,10 +379,10 @@ impl Spooled {
         self.file.len - self.at
     }
 
-    /// The next piece.
-    pub(crate) fn poll_piece(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Bytes, BodyError>>> {
+    /// The next piece, and behind the last one the trailers.
+    pub(crate) fn poll_piece(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         if self.left() == 0 {
-            return Poll::Ready(None);
+            return Poll::Ready(self.trailers.take().map(|trailers| Ok(Frame::trailers(trailers))));
         }
         let (file, at) = (&self.file, self.at);
         let reading = self.reading.get_or_insert_with(|| {
@@ -378,7 +395,7 @@ impl Spooled {
         let Some(piece) = read.ok().and_then(Result::ok) else { return Poll::Ready(Some(Err(BodyError::Spool))) };
         self.at += piece.len() as u64;
         self.account.add_disk(piece.len() as u64);
-        Poll::Ready(Some(Ok(piece)))
+        Poll::Ready(Some(Ok(Frame::data(piece))))
     }
 }
 
