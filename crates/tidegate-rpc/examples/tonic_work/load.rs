@@ -2,6 +2,7 @@
 
 use std::io::Write as _;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -176,12 +177,21 @@ async fn open(run: &Arc<Run>) {
         }
         behind += 1;
         let index = usize::try_from(rng.below(run.callers.len() as u64)).expect("below a usize");
-        tokio::task::spawn(one(Arc::clone(run), index, intended));
+        begin(one(Arc::clone(run), index, intended));
         intended += Duration::from_secs_f64(rng.exponential() / run.options.rate);
     }
     let patience = run.until + Duration::from_secs(1);
     while clock::now() < patience {
         tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// Runs a call. Under overload most are refused on the spot, and those need no task of their own.
+fn begin(call: impl Future<Output = ()> + Send + 'static) {
+    let mut call = Box::pin(call);
+    // Who is not done tells nobody yet: the task's first turn registers its waker.
+    if call.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
+        tokio::task::spawn(call);
     }
 }
 
