@@ -59,6 +59,23 @@ async fn many_requests_share_a_connection() {
 }
 
 #[tokio::test]
+async fn each_request_holds_memory_until_it_ends() {
+    let upstream = Upstream::echo();
+    // Enough for a connection and one request.
+    let proxy = Running::before(&upstream, "[proxy.limits.capacities]\nmemory = \"50KiB\"\n");
+    let mut sender = connect(&proxy).await;
+    let first = sender.send_request(request("/held", ""));
+    let second = sender.send_request(request("/", "")).await.unwrap();
+    assert!([429, 503].contains(&second.status().as_u16()), "{}", second.status());
+    upstream.release_held();
+    let first = first.await.unwrap();
+    assert_eq!(first.status(), StatusCode::OK);
+    assert_eq!(first.into_body().collect().await.unwrap().to_bytes(), "done");
+    let third = sender.send_request(request("/", "")).await.unwrap();
+    assert_eq!(third.status(), StatusCode::OK);
+}
+
+#[tokio::test]
 async fn a_body_over_the_limit_is_refused() {
     let upstream = Upstream::echo();
     let proxy = Running::before(&upstream, "[proxy.http]\nmax_body = 4\n");

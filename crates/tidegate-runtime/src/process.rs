@@ -4,6 +4,7 @@ use std::fs;
 use std::io;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::path::{Path, PathBuf};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -35,6 +36,34 @@ pub fn raise_open_files_limit() -> u64 {
 #[must_use]
 pub fn open_files_limit() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
+}
+
+/// Bytes of memory that this process may use: those of the machine, or fewer if one of its control groups (version 2) says
+/// so; `None` where there is no `/proc`.
+#[must_use]
+pub fn memory_limit() -> Option<u64> {
+    let machine = memory_total(&fs::read_to_string("/proc/meminfo").ok()?)?;
+    let groups = group_folders(&fs::read_to_string("/proc/self/cgroup").unwrap_or_default());
+    // Without a limit a group's file says `max`, which is no number.
+    let limits =
+        groups.iter().filter_map(|group| fs::read_to_string(group.join("memory.max")).ok()?.trim().parse().ok());
+    Some(limits.fold(machine, u64::min))
+}
+
+/// From a line such as `MemTotal:       24684148 kB`.
+fn memory_total(meminfo: &str) -> Option<u64> {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    line.trim().strip_suffix(" kB")?.parse::<u64>().ok()?.checked_mul(1024)
+}
+
+/// The folder of the process's control group and those of the groups that it is in, from a line such as
+/// `0::/system.slice/tidegate.service`.
+fn group_folders(groups: &str) -> Vec<PathBuf> {
+    let own = groups.lines().find_map(|line| line.strip_prefix("0::/"));
+    let root = Path::new("/sys/fs/cgroup");
+    own.map_or_else(Vec::new, |own| {
+        root.join(own).ancestors().take_while(|folder| folder.starts_with(root)).map(Path::to_path_buf).collect()
+    })
 }
 
 /// What a supervisor wants to know.
@@ -91,6 +120,17 @@ mod tests {
         assert_eq!(limit.current, limit.maximum);
         assert_eq!(raised, limit.maximum.unwrap_or(u64::MAX));
         assert_eq!(raised, open_files_limit());
+    }
+
+    #[test]
+    fn memory_is_bounded_by_the_machine_and_by_every_group_around() {
+        assert_eq!(memory_total("MemFree: 1 kB\nMemTotal:       24684148 kB\n"), Some(24_684_148 * 1024));
+        assert_eq!(memory_total("MemTotal: much\n"), None);
+        let folders = group_folders("1:name=systemd:/x\n0::/a.slice/b.service\n");
+        let expected = ["/sys/fs/cgroup/a.slice/b.service", "/sys/fs/cgroup/a.slice", "/sys/fs/cgroup"];
+        assert_eq!(folders, expected.map(PathBuf::from));
+        assert!(group_folders("4:memory:/x\n").is_empty());
+        assert!(memory_limit().unwrap() > resident_bytes().unwrap());
     }
 
     #[test]

@@ -258,7 +258,8 @@ pub struct Tenant {
 /// How much of a resource there is, for the whole proxy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Amount {
-    /// Time of the cores is learnt while the proxy runs, connections are bounded by open files; others are not limited.
+    /// Time of the cores is learnt while the proxy runs, connections are bounded by open files and memory by what there is;
+    /// others are not limited.
     #[default]
     Learnt,
     /// Units for each second (counters) or at once (gauges); at least 1.

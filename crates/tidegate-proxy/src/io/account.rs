@@ -215,6 +215,12 @@ impl Account {
         self.held.set(Held { connections: 1, ..held });
     }
 
+    /// The limiter was asked for so many bytes, for this tenant. They are held as long as the account is open.
+    pub(crate) fn take_memory(&self, bytes: u64) {
+        let held = self.held.get();
+        self.held.set(Held { memory: held.memory + bytes, ..held });
+    }
+
     /// What is held is given back by somebody else.
     pub(crate) fn forget_held(&self) {
         self.held.take();
@@ -315,8 +321,9 @@ impl Drop for Account {
 mod tests {
     use tidegate_core::Instant;
 
+    use super::super::limiter::{NeighboursConfig, Stage, Verdict};
     use super::*;
-    use crate::machine::neighbours::NeighboursConfig;
+    use crate::machine::neighbours::Capacity;
 
     #[test]
     fn each_stream_pays_for_its_own_bytes_and_the_connection_for_the_rest() {
@@ -334,5 +341,32 @@ mod tests {
         connection.add_written(100_500);
         let bytes = |account: &Account| account.bytes.actual.get();
         assert_eq!((bytes(big.stream()), bytes(small.stream()), bytes(&connection)), (100_000, 11, 549));
+    }
+
+    #[test]
+    fn a_streams_memory_is_given_back_once_and_when_nobody_has_a_hand_on_it() {
+        let config = NeighboursConfig::default().with(Resource::Memory, Capacity::Fixed(1_000));
+        let limiter = Arc::new(Limiter::new(config, Instant::ZERO));
+        let payer = limiter.with(|limiter| limiter.tenant("payer", Instant::ZERO));
+        let takes = |bytes: u64| {
+            let costs = [(Resource::Memory, bytes)];
+            let verdict = limiter.with(|limiter| limiter.try_take(payer, Stage::Request, &costs, Instant::ZERO));
+            matches!(verdict, Verdict::Admit { .. })
+        };
+        let connection = Account::open(Arc::clone(&limiter), Tenant::OTHER);
+        let [read, cut] = [(); 2].map(|()| {
+            let bill = Bill::open(&connection);
+            assert!(takes(400));
+            bill.stream().turn_to(payer);
+            bill.stream().take_memory(400);
+            bill
+        });
+        let body = read.clone();
+        drop(read);
+        assert!(!takes(500), "its body is still there");
+        drop(body);
+        assert!(!takes(600), "the other one holds as much as before");
+        drop(cut);
+        assert!(takes(900));
     }
 }

@@ -41,7 +41,12 @@ pub(crate) struct Charged {
     pub(crate) disk: u64,
     /// The connection was asked for with it.
     pub(crate) connection: bool,
+    /// Bytes that it holds until it ends.
+    pub(crate) memory: u64,
 }
+
+/// Bytes that a request of HTTP/2 holds: its task and state, and the two pieces of its answer that wait for the client.
+const HELD_STREAM: u64 = 24 * 1024;
 
 /// What becomes of a request.
 #[derive(Debug)]
@@ -102,6 +107,7 @@ pub(crate) fn judge(
     if charged.connection {
         connection.account.take_connection();
     }
+    account.take_memory(charged.memory);
     account.estimated(Resource::EventTime, charged.event_ns);
     account.estimated(Resource::NetworkBytes, charged.bytes);
     account.estimated(Resource::DiskBytes, charged.disk);
@@ -141,18 +147,20 @@ fn ask(
         // The first request of a connection without TLS asks for the connection too.
         let new = !connection.account.has_connection();
         // Most requests ask for the first three only.
-        let mut costs = [(Resource::Requests, 1); 5];
+        let mut costs = [(Resource::Requests, 1); 6];
         costs[1] = (Resource::EventTime, event_ns);
         costs[2] = (Resource::NetworkBytes, bytes);
         let mut asked = 3;
-        for more in [(Resource::Connections, u64::from(new)), (Resource::DiskBytes, disk)] {
+        // A connection holds what one request at a time needs; each of HTTP/2's many has its own.
+        let memory = if parts.version == Version::HTTP_2 { HELD_STREAM } else { 0 };
+        for more in [(Resource::Connections, u64::from(new)), (Resource::DiskBytes, disk), (Resource::Memory, memory)] {
             if more.1 > 0 {
                 costs[asked] = more;
                 asked += 1;
             }
         }
         match limiter.try_take(tenant, Stage::Request, &costs[..asked], now) {
-            Verdict::Admit { lane } => Ok((tenant, Charged { lane, event_ns, bytes, disk, connection: new })),
+            Verdict::Admit { lane } => Ok((tenant, Charged { lane, event_ns, bytes, disk, connection: new, memory })),
             Verdict::Refuse(refusal) => Err(refusal),
         }
     })

@@ -122,10 +122,12 @@ impl Settings {
 }
 
 /// What the machine itself says there is. A client's connection may have one to an upstream beside it, and an eighth of
-/// all files stays for the rest: so who opens connections without end runs into its share before files run out.
+/// all files stays for the rest: so who opens connections without end runs into its share before files run out. Of the
+/// memory a quarter is for what waits for clients and servers: the kernel's buffers of the same connections are not counted.
 fn found(resource: Resource) -> Option<u64> {
     match resource {
         Resource::Connections => Some(connections(process::open_files_limit())).filter(|most| *most < 1 << 32),
+        Resource::Memory => process::memory_limit().map(|bytes| bytes / 4),
         _ => None,
     }
 }
