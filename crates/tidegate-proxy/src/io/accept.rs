@@ -26,6 +26,9 @@ const BATCH: usize = 16;
 const SILENCE_S: usize = 1;
 /// Connections that the kernel keeps until they are taken.
 const BACKLOG: i32 = 4096;
+/// Bytes that the kernel takes of an answer before it can send them. Left to itself it takes megabytes for each client that
+/// does not read; a fast one keeps more than this on its way, which is not counted.
+const UNSENT_MAX: u32 = 256 * 1024;
 /// How long a thread waits before it tries again when it gets no file descriptor.
 const OUT_OF_FILES_PAUSE: Duration = Duration::from_millis(20);
 
@@ -38,6 +41,8 @@ pub(crate) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     }
     socket.set_reuse_address(true)?;
     socket.set_reuse_port(true)?;
+    // The connections inherit it.
+    socket.set_tcp_notsent_lowat(UNSENT_MAX)?;
     socket.bind(&address.into())?;
     socket.listen(BACKLOG)?;
     // Clients speak first in all that is spoken here. Taken earlier, a connection would wake the thread twice, and the first
@@ -201,5 +206,15 @@ mod tests {
         drop(client);
         let other: SocketAddr = "192.0.2.1:80".parse().unwrap();
         assert_eq!(local_of(&OwnedFd::from(everywhere), other), other);
+    }
+
+    #[test]
+    fn what_the_kernel_holds_for_a_client_is_bounded() {
+        let listener = listen(([127, 0, 0, 1], 0).into()).unwrap();
+        let mut client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        client.write_all(b"GET").unwrap();
+        listener.set_nonblocking(false).unwrap();
+        let (socket, _) = listener.accept().unwrap();
+        assert_eq!(Socket::from(socket).tcp_notsent_lowat().unwrap(), UNSENT_MAX);
     }
 }

@@ -27,6 +27,11 @@ use crate::io::timers::Timer;
 
 /// Most bytes that one read takes.
 const READ_MAX: usize = 32 * 1024;
+/// Most bytes that each of the first reads of an answer takes. Nearly all answers are shorter; and of one that its client
+/// does not read, no more is held.
+const READ_FIRST: usize = 8 * 1024;
+/// How many reads are the first: as many pieces wait for an HTTP/2 client that takes none.
+const READS_FIRST: u32 = 2;
 /// Most bytes of an answer's head.
 const HEAD_MAX: usize = 64 * 1024;
 /// Most fields of an answer.
@@ -47,6 +52,8 @@ pub(crate) struct Link {
     out: Vec<u8>,
     sent: usize,
     timer: Timer,
+    /// Of the present answer.
+    reads: u32,
     /// Exchanges that ended on it.
     exchanges: u64,
 }
@@ -140,7 +147,7 @@ impl std::fmt::Debug for AnswerBody {
 impl Link {
     /// A connection that was just opened.
     pub(crate) fn new(stream: TcpStream, timer: Timer) -> Self {
-        Self { stream, buffer: BytesMut::new(), out: Vec::new(), sent: 0, timer, exchanges: 0 }
+        Self { stream, buffer: BytesMut::new(), out: Vec::new(), sent: 0, timer, reads: 0, exchanges: 0 }
     }
 
     /// True if the server closed it or said something unasked. Costs a system call only if something came.
@@ -175,6 +182,7 @@ impl Link {
             slot: Some(Slot { home, ticket, link: None }),
         };
         if let Some(link) = answer.link.as_mut() {
+            link.reads = 0;
             write::request_head(&mut link.out, request.method, request.target, request.headers, framing);
         }
         let head = poll_fn(|context| answer.poll_head(context, &request, patience)).await?;
@@ -192,8 +200,10 @@ impl Link {
 
     fn poll_fill(&mut self, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
         SCRATCH.with_borrow_mut(|scratch| {
-            let mut buffer = ReadBuf::new(scratch);
+            let most = if self.reads < READS_FIRST { READ_FIRST } else { READ_MAX };
+            let mut buffer = ReadBuf::new(&mut scratch[..most]);
             ready!(Pin::new(&mut self.stream).poll_read(context, &mut buffer))?;
+            self.reads = self.reads.saturating_add(1);
             self.buffer.extend_from_slice(buffer.filled());
             Poll::Ready(Ok(buffer.filled().len()))
         })
