@@ -59,6 +59,36 @@ async fn many_requests_share_a_connection() {
 }
 
 #[tokio::test]
+async fn a_client_that_takes_nothing_is_given_up() {
+    let upstream = Upstream::echo();
+    let proxy = Running::before(&upstream, "[proxy.timeouts]\nwrite_stall = \"200ms\"\n");
+    let stream = TcpStream::connect(proxy.address()).await.unwrap();
+    let mut builder = hyper::client::conn::http2::Builder::new(TokioExecutor::new());
+    let (mut sender, connection) = builder.initial_stream_window_size(1).handshake(TokioIo::new(stream)).await.unwrap();
+    let ended = tokio::spawn(connection);
+    // More than the proxy takes in two reads.
+    let body = Full::new(Bytes::from(vec![b'x'; 1 << 20]));
+    let request = Request::builder().method("POST").uri("http://shop.example/").body(body).unwrap();
+    let answer = sender.send_request(request).await.unwrap();
+    assert_eq!(answer.status(), StatusCode::OK);
+    // Its body is never read, so that its window stays as it is; the connection is what ends.
+    let _ended_somehow = ended.await.unwrap();
+    drop(answer);
+    proxy.wait_until(|live| live.connections == 0);
+}
+
+#[tokio::test]
+async fn a_request_has_its_whole_time_and_no_more() {
+    // It accepts, and never answers.
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let proxy =
+        Running::before_address(&silent.local_addr().unwrap().to_string(), "[proxy.timeouts]\ntotal = \"200ms\"\n");
+    let mut sender = connect(&proxy).await;
+    let answer = sender.send_request(request("/", "hello")).await.unwrap();
+    assert_eq!(answer.status(), StatusCode::GATEWAY_TIMEOUT);
+}
+
+#[tokio::test]
 async fn each_request_holds_memory_until_it_ends() {
     let upstream = Upstream::echo();
     // Enough for a connection and one request.

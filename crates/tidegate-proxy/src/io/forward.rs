@@ -11,7 +11,7 @@ use super::body::{RequestBody, ResponseBody};
 use super::gate::Pass;
 use super::http1::client::{ExchangeError, Outward, Patience};
 use super::service::{self, Admission};
-use super::thread::Connection;
+use super::thread::{Connection, Total};
 use super::upstream::{Announced, ConnectError, Outbound, SendError, Target};
 use super::{headers, meter, refuse, spool};
 use crate::config::{ProxyProtocolOut, Route, UpstreamProtocol};
@@ -103,6 +103,14 @@ pub(crate) async fn forward(
             Answer { response, pass, story }
         }
     }
+}
+
+/// The answer to a request for which time is up before there is one.
+pub(crate) fn out_of_time(connection: &Connection) -> Answer {
+    connection.thread.count(Total::TimedOut);
+    let detail = "The request took too long.";
+    let response = refuse::plain(StatusCode::GATEWAY_TIMEOUT, "http_response_timeout", detail);
+    Answer { response, pass: None, story: Story::default() }
 }
 
 /// Waits for leave of the route's gate, and tells the upstream how long that took if it wants to know. What is to be

@@ -1,5 +1,7 @@
 //! Serves a client's connection by HTTP/2; hyper does the protocol.
 
+mod queue;
+
 use std::cell::Cell;
 use std::convert::Infallible;
 use std::future::{Future, poll_fn};
@@ -8,50 +10,98 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use http::request::Parts;
 use http::{Request, Response, StatusCode, Version};
 use http_body::Body;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
-use tokio::task::spawn_local;
+use tidegate_core::Instant;
 
-use super::account::{Account, Bill};
-use super::body::{Limited, RequestBody, ResponseBody, Timed};
-use super::forward;
+use self::queue::{Owner, Queue, Streams};
+use super::account::Bill;
+use super::body::{BodyError, Limited, RequestBody, ResponseBody, Timed};
+use super::forward::{self, Answer};
 use super::gate::Pass;
-use super::headers;
 use super::log::Record;
-use super::meter::{self, Metered};
-use super::refuse;
-use super::service::{self, Judged};
+use super::service::{self, Admission, Judged};
 use super::thread::{Connection, Total};
+use super::timers::Timer;
 use super::transport::Transport;
+use super::{headers, meter, refuse};
+use crate::config::Http;
 
 /// Bytes of answers that wait in one stream for the client to make room.
 const SEND_BUFFER: usize = 64 * 1024;
-
-/// Runs the streams of a connection as tasks, the time of each being its own tenant's.
-#[derive(Clone)]
-struct Streams {
-    connection: Rc<Account>,
-    /// Of the stream that was just begun: its task is started in the same step.
-    begun: Rc<Cell<Option<Rc<Account>>>>,
-}
-
-impl<F: Future<Output = ()> + 'static> hyper::rt::Executor<F> for Streams {
-    fn execute(&self, stream: F) {
-        let account = self.begun.take().unwrap_or_else(|| Rc::clone(&self.connection));
-        spawn_local(Metered::new(account, stream));
-    }
-}
 
 /// Serves requests until one side ends the connection, or none comes for too long.
 pub(crate) async fn serve(connection: &Rc<Connection>, transport: Transport) {
     let settings = connection.thread.settings();
     let http = &settings.config.http;
-    let begun = Rc::new(Cell::new(None));
-    let streams = Streams { connection: Rc::clone(&connection.account), begun: Rc::clone(&begun) };
-    let mut builder = hyper::server::conn::http2::Builder::new(streams);
+    let queue = Owner::new(&connection.account);
+    let under_way = Rc::new(UnderWay::new());
+    let service = {
+        let (connection, under_way, queue) = (Rc::clone(connection), Rc::clone(&under_way), Rc::clone(&queue));
+        service_fn(move |request| {
+            let running = Running::new(&under_way);
+            let connection = Rc::clone(&connection);
+            let bill = Bill::open(&connection.account);
+            queue.open(bill.stream());
+            // In a box, made when it begins and gone with the answer's head: many streams wait before and behind that.
+            async move { Ok::<_, Infallible>(Box::pin(answer(&connection, bill, request, running)).await) }
+        })
+    };
+    let mut served = pin!(builder(http, &queue).serve_connection(TokioIo::new(transport), service));
+    let timer = connection.thread.timers.timer();
+    let (idle, stall) = (settings.config.timeouts.keep_alive, settings.config.timeouts.write_stall);
+    let waiting_max = http.h2_max_concurrent_streams as usize;
+    timer.set(meter::now() + idle);
+    let (mut ending, mut is_idle) = (false, true);
+    poll_fn(|context| {
+        queue.turn();
+        // While enough wait, nothing is read: who opens streams and takes them back at once would add to them without end.
+        if queue.waiting() < waiting_max
+            && let Poll::Ready(_ended) = served.as_mut().poll(context)
+        {
+            return Poll::Ready(()); // How a client ends a connection is his affair.
+        }
+        if queue.waiting() > 0 {
+            let _woken_later = pin!(tokio::task::yield_now()).poll(context);
+        }
+        under_way.tell(connection);
+        let now = meter::now();
+        let active = under_way.active.get();
+        if !std::mem::replace(&mut is_idle, active == 0) && active == 0 {
+            timer.set(now + idle);
+        }
+        let due = timer.poll(context).is_ready();
+        if under_way.unread.get() > 0 {
+            if now >= under_way.moved.get() + stall {
+                connection.thread.count(Total::TimedOut);
+                return Poll::Ready(());
+            }
+            timer.set(under_way.moved.get() + stall);
+        } else if active > 0 {
+            timer.set(now + idle);
+        } else if due && ending {
+            return Poll::Ready(());
+        }
+        if !ending && (connection.thread.draining.get() || connection.ends.get() || (due && active == 0)) {
+            ending = true;
+            served.as_mut().graceful_shutdown();
+            timer.set(now + Duration::from_secs(5));
+            context.waker().wake_by_ref();
+        }
+        // One that was set anew has nobody to wake.
+        let _not_yet = timer.poll(context);
+        Poll::Pending
+    })
+    .await;
+}
+
+/// The protocol, as the configuration has it.
+fn builder(http: &Http, queue: &Rc<Queue>) -> hyper::server::conn::http2::Builder<Streams> {
+    let mut builder = hyper::server::conn::http2::Builder::new(Streams(Rc::clone(queue)));
     builder
         .max_concurrent_streams(http.h2_max_concurrent_streams)
         .max_header_list_size(http.h2_max_header_list)
@@ -61,61 +111,71 @@ pub(crate) async fn serve(connection: &Rc<Connection>, transport: Transport) {
         .initial_connection_window_size(http.h2_connection_window)
         .max_send_buf_size(SEND_BUFFER)
         .auto_date_header(true);
-    let active = Rc::new(Cell::new(0_usize));
-    let service = {
-        let (connection, active) = (Rc::clone(connection), Rc::clone(&active));
-        service_fn(move |request| {
-            let running = Running::new(&active);
-            let connection = Rc::clone(&connection);
-            let bill = Bill::open(&connection.account);
-            begun.set(Some(Rc::clone(bill.stream())));
-            async move { Ok::<_, Infallible>(answer(&connection, bill, request, running).await) }
-        })
-    };
-    let mut served = pin!(builder.serve_connection(TokioIo::new(transport), service));
-    let timer = connection.thread.timers.timer();
-    let idle = settings.config.timeouts.keep_alive;
-    timer.set(meter::now() + idle);
-    let mut ending = false;
-    poll_fn(|context| {
-        if let Poll::Ready(_ended) = served.as_mut().poll(context) {
-            return Poll::Ready(()); // How a client ends a connection is his affair.
+    builder
+}
+
+/// The requests of one connection.
+struct UnderWay {
+    active: Cell<usize>,
+    /// Answers of which the client has to take what is there.
+    unread: Cell<usize>,
+    /// When it last took something, or there was something new to take.
+    moved: Cell<Instant>,
+    /// What of that the connection's seat knows.
+    told: Cell<Instant>,
+}
+
+impl UnderWay {
+    fn new() -> Self {
+        let (moved, told) = (Cell::new(meter::now()), Cell::new(Instant::ZERO));
+        Self { active: Cell::new(0), unread: Cell::new(0), moved, told }
+    }
+
+    /// Whether the client or the proxy is to do something.
+    fn tell(&self, connection: &Connection) {
+        let seat = &connection.seat;
+        match self.active.get() {
+            0 if connection.requests.get() > 0 => seat.awaits_next(connection.account.tenant()),
+            0 => {}
+            active if active == self.unread.get() => {
+                if self.told.replace(self.moved.get()) != self.moved.get() {
+                    seat.works();
+                }
+                seat.awaits_reading(connection.account.tenant());
+            }
+            _ => seat.works(),
         }
-        if active.get() > 0 {
-            connection.seat.works();
-        } else if connection.requests.get() > 0 {
-            connection.seat.awaits_next(connection.account.tenant());
-        }
-        let due = timer.poll(context).is_ready();
-        if active.get() > 0 {
-            timer.set(meter::now() + idle);
-        } else if due && ending {
-            return Poll::Ready(());
-        }
-        if !ending && (connection.thread.draining.get() || connection.ends.get() || (due && active.get() == 0)) {
-            ending = true;
-            served.as_mut().graceful_shutdown();
-            timer.set(meter::now() + Duration::from_secs(5));
-            context.waker().wake_by_ref();
-        }
-        Poll::Pending
-    })
-    .await;
+    }
 }
 
 /// Counts the requests under way on one connection.
-struct Running(Rc<Cell<usize>>);
+struct Running {
+    under_way: Rc<UnderWay>,
+    is_unread: bool,
+}
 
 impl Running {
-    fn new(active: &Rc<Cell<usize>>) -> Self {
-        active.set(active.get() + 1);
-        Self(Rc::clone(active))
+    fn new(under_way: &Rc<UnderWay>) -> Self {
+        under_way.active.set(under_way.active.get() + 1);
+        Self { under_way: Rc::clone(under_way), is_unread: false }
+    }
+
+    /// There is something of the answer that the client has not taken, or not.
+    fn set_unread(&mut self, is_unread: bool) {
+        let unread = &self.under_way.unread;
+        match (std::mem::replace(&mut self.is_unread, is_unread), is_unread) {
+            (false, true) => unread.set(unread.get() + 1),
+            (true, false) => unread.set(unread.get() - 1),
+            _ => {}
+        }
+        self.under_way.moved.set(meter::now());
     }
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
-        self.0.set(self.0.get() - 1);
+        self.set_unread(false);
+        self.under_way.active.set(self.under_way.active.get() - 1);
     }
 }
 
@@ -131,6 +191,7 @@ async fn answer(
     connection.requests.set(connection.requests.get() + 1);
     let thread = &connection.thread;
     let mut line = Line::default();
+    let mut total = None;
     let judged = if headers::from_http2(&mut parts) {
         service::judge(connection, bill.stream(), &parts, None, false)
     } else {
@@ -154,7 +215,12 @@ async fn answer(
                 let limited = Limited::new(body, http.max_body.unwrap_or(u64::MAX), bill.clone(), received);
                 RequestBody::Http2(Timed::new(limited, timer, idle))
             };
-            let answer = forward::forward(connection, &admission, parts, body).await;
+            total = admission.settings.config.timeouts.total.map(|span| {
+                let timer = thread.timers.timer();
+                timer.set(began + span);
+                timer
+            });
+            let answer = work(connection, &admission, parts, body, total.as_ref()).await;
             line.0 = line.0.take().map(|record| record.answered(&answer));
             (answer.response, answer.pass)
         }
@@ -168,13 +234,35 @@ async fn answer(
     thread.count_response(response.status());
     let (mut head, body) = response.into_parts();
     head.version = Version::HTTP_2;
-    Response::from_parts(head, Stream { body, _running: running, _pass: pass, line, bill })
+    Response::from_parts(head, Stream { body, running, total, _pass: pass, line, bill })
+}
+
+/// Sends the request and waits for the answer, until time is up.
+async fn work(
+    connection: &Connection,
+    admission: &Admission,
+    parts: Parts,
+    body: RequestBody,
+    total: Option<&Timer>,
+) -> Answer {
+    let mut work = pin!(forward::forward(connection, admission, parts, body));
+    poll_fn(|context| match work.as_mut().poll(context) {
+        Poll::Pending if is_over(total, context) => Poll::Ready(forward::out_of_time(connection)),
+        answer => answer,
+    })
+    .await
+}
+
+/// Whether time is up for a request.
+fn is_over(total: Option<&Timer>, context: &Context<'_>) -> bool {
+    total.is_some_and(|timer| timer.poll(context).is_ready())
 }
 
 /// An answer's body; what the request held is held until its last byte.
 struct Stream {
     body: ResponseBody,
-    _running: Running,
+    running: Running,
+    total: Option<Timer>,
     _pass: Option<Pass>,
     line: Line,
     /// Closed with the stream: then what it used is charged.
@@ -196,7 +284,7 @@ impl Drop for Line {
 
 impl Body for Stream {
     type Data = bytes::Bytes;
-    type Error = super::body::BodyError;
+    type Error = BodyError;
 
     fn poll_frame(
         self: Pin<&mut Self>,
@@ -204,6 +292,11 @@ impl Body for Stream {
     ) -> Poll<Option<Result<http_body::Frame<bytes::Bytes>, Self::Error>>> {
         let this = self.get_mut();
         let frame = Pin::new(&mut this.body).poll_frame(context);
+        // Asked for more, so the piece before has left for the connection's buffers.
+        this.running.set_unread(frame.is_ready());
+        if frame.is_pending() && is_over(this.total.as_ref(), context) {
+            return Poll::Ready(Some(Err(BodyError::Stalled)));
+        }
         if let Poll::Ready(Some(Ok(frame))) = &frame
             && let Some(data) = frame.data_ref()
         {
@@ -219,5 +312,24 @@ impl Body for Stream {
 
     fn size_hint(&self) -> http_body::SizeHint {
         self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_is_unread_from_its_first_piece_until_more_is_asked_for() {
+        let under_way = Rc::new(UnderWay::new());
+        let (mut one, two) = (Running::new(&under_way), Running::new(&under_way));
+        one.set_unread(true);
+        one.set_unread(true);
+        assert_eq!((under_way.active.get(), under_way.unread.get()), (2, 1));
+        one.set_unread(false);
+        assert_eq!(under_way.unread.get(), 0);
+        one.set_unread(true);
+        drop((one, two));
+        assert_eq!((under_way.active.get(), under_way.unread.get()), (0, 0));
     }
 }

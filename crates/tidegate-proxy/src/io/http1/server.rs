@@ -207,10 +207,7 @@ impl One<'_> {
                 return Poll::Ready(Some(answer));
             }
             if self.total.is_some_and(|timer| timer.poll(context).is_ready()) {
-                let detail = "The request took too long.";
-                let response = refuse::plain(StatusCode::GATEWAY_TIMEOUT, "http_response_timeout", detail);
-                self.connection.thread.count(Total::TimedOut);
-                return Poll::Ready(Some(Answer { response, pass: None, story: forward::Story::default() }));
+                return Poll::Ready(Some(forward::out_of_time(self.connection)));
             }
             self.wire.poll_gone(context).map(|()| None)
         })
