@@ -229,7 +229,7 @@ fn decide(thread: &Rc<Thread>, socket: OwnedFd, known: Known, bytes: &[u8], way:
         pass: way.pass,
         turn: None,
     };
-    let mut lane = thread.lane;
+    let (mut lane, mut owed) = (thread.lane, true);
     if fresh.origin.tls {
         let settings = thread.settings();
         let name = settings.tenancy.of_hello(fresh.origin.sni.as_deref());
@@ -240,7 +240,7 @@ fn decide(thread: &Rc<Thread>, socket: OwnedFd, known: Known, bytes: &[u8], way:
         });
         (fresh.tenant, fresh.handshake_ns) = (tenant, handshake_ns);
         match verdict {
-            Verdict::Admit { lane: admitted } => lane = admitted,
+            Verdict::Admit { lane: granted, owed: sure } => (lane, owed) = (granted, sure),
             Verdict::Refuse(refusal) => {
                 refuse(thread, &fresh, &name, &refusal);
                 return false;
@@ -248,42 +248,48 @@ fn decide(thread: &Rc<Thread>, socket: OwnedFd, known: Known, bytes: &[u8], way:
         }
     }
     fresh.early = early.to_vec();
-    match &thread.other {
-        Some(other) if lane != thread.lane => {
-            hand_over(thread, other, fresh);
-            false
+    if let Some(other) = thread.other.as_ref().filter(|_| lane != thread.lane) {
+        match hand_over(thread, other, fresh) {
+            None => return false,
+            Some((back, retry_after)) if !owed => {
+                turn_away(thread, &back, retry_after);
+                return false;
+            }
+            // It is guaranteed, so it goes on here: others' excess must not take its place.
+            Some((back, _)) => fresh = back,
         }
-        _ => {
-            let handshake = fresh.origin.tls;
-            serve::begin(thread, fresh, way.seat);
-            handshake
+    }
+    let handshake = fresh.origin.tls;
+    serve::begin(thread, fresh, way.seat);
+    handshake
+}
+
+/// Sends a connection to the overflow lane; if too much waits there, it comes back with how long that will take.
+fn hand_over(thread: &Thread, other: &mpsc::Sender<Handover>, mut fresh: Fresh) -> Option<(Fresh, Duration)> {
+    if fresh.origin.tls {
+        match Turn::take(&thread.waiting, fresh.handshake_ns) {
+            Ok(turn) => fresh.turn = Some(turn),
+            Err(after) => return Some((fresh, after)),
         }
+    }
+    match other.try_send(Handover::Fresh(Box::new(fresh))).map_err(mpsc::error::TrySendError::into_inner) {
+        Err(Handover::Fresh(mut fresh)) => {
+            fresh.turn = None;
+            Some((*fresh, lane::WAITING_MAX))
+        }
+        Err(Handover::Served(_)) | Ok(()) => None,
     }
 }
 
-/// Sends a connection to the overflow lane, or refuses it if too much waits there: the core has nothing left for more.
-fn hand_over(thread: &Thread, other: &mpsc::Sender<Handover>, mut fresh: Fresh) {
-    let turn = if fresh.origin.tls { Turn::take(&thread.waiting, fresh.handshake_ns).map(Some) } else { Ok(None) };
-    let (fresh, retry_after) = match turn {
-        Err(after) => (fresh, after),
-        Ok(turn) => {
-            fresh.turn = turn;
-            match other.try_send(Handover::Fresh(Box::new(fresh))) {
-                Err(full) => match full.into_inner() {
-                    Handover::Fresh(fresh) => (*fresh, lane::WAITING_MAX),
-                    Handover::Served(_) => return,
-                },
-                Ok(()) => return,
-            }
-        }
-    };
+/// Refuses a connection for which the overflow lane has no room: the core has nothing left for it.
+fn turn_away(thread: &Thread, fresh: &Fresh, retry_after: Duration) {
     let (resource, cause) = (Resource::HandshakeTime, Cause::OverShare);
     if fresh.origin.tls {
         let costs = costs(fresh.handshake_ns);
         thread.limiter.with(|limiter| limiter.turn_away(fresh.tenant, Stage::Hello, resource, &costs, meter::now()));
     }
     let name = fresh.origin.sni.as_deref().unwrap_or("-").to_owned();
-    refuse(thread, &fresh, &name, &Refusal { resource, cause, retry_after, share: 0, limit: 0 });
+    refuse(thread, fresh, &name, &Refusal { resource, cause, retry_after, share: 0, limit: 0 });
 }
 
 /// What is asked for a handshake that is expected to take `ns`.

@@ -144,7 +144,7 @@ impl Neighbours {
     pub fn try_take(&mut self, tenant: Tenant, stage: Stage, costs: &[(Resource, u64)], now: Instant) -> Verdict {
         if self.config.mode == Mode::Off {
             self.hold_all(tenant, costs, now);
-            return Verdict::Admit { lane: Lane::Share };
+            return Verdict::Admit { lane: Lane::Share, owed: true };
         }
         if now >= self.wake + LATE {
             self.advance(LATE_SLICE, now);
@@ -154,7 +154,7 @@ impl Neighbours {
         let (wanted, asked) = merged(costs);
         let slot = self.table.index(tenant);
         let mut pays = [Pay::Own; Resource::COUNT];
-        let mut lane = Lane::Share;
+        let (mut lane, mut owed) = (Lane::Share, true);
         let mut rest = asked;
         while rest != 0 {
             let at = rest.trailing_zeros() as usize;
@@ -170,9 +170,11 @@ impl Neighbours {
                     return self.refuse(slot, at, stage, (wanted, asked), now);
                 }
             }
-            if is_muting(at) && (pays[at].is_beyond_share() || self.resources[at].is_noisy(cell)) {
+            let is_noisy = is_muting(at) && self.resources[at].is_noisy(cell);
+            if is_noisy || (is_muting(at) && pays[at].is_beyond_share()) {
                 lane = Lane::Overflow;
             }
+            owed &= !is_noisy && pays[at] != Pay::Pool;
         }
         let mut rest = asked;
         while rest != 0 {
@@ -190,8 +192,8 @@ impl Neighbours {
             self.learner.on_charge(i64::try_from(wanted[Resource::EventTime.index()]).unwrap_or(i64::MAX));
         }
         match self.config.mode {
-            Mode::Restrict => Verdict::Admit { lane },
-            Mode::Off | Mode::Stats => Verdict::Admit { lane: Lane::Share },
+            Mode::Restrict => Verdict::Admit { lane, owed },
+            Mode::Off | Mode::Stats => Verdict::Admit { lane: Lane::Share, owed: true },
         }
     }
 
@@ -455,7 +457,7 @@ impl Neighbours {
             if asked & EVENT_TIME != 0 {
                 self.learner.on_charge(i64::try_from(wanted[Resource::EventTime.index()]).unwrap_or(i64::MAX));
             }
-            return Verdict::Admit { lane: Lane::Share };
+            return Verdict::Admit { lane: Lane::Share, owed: true };
         }
         Verdict::Refuse(Refusal {
             resource: Resource::ALL[at],

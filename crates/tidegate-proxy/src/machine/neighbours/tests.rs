@@ -26,7 +26,7 @@ fn pass(neighbours: &mut Neighbours, now: &mut Instant, span: Duration) {
 
 fn one(neighbours: &mut Neighbours, tenant: Tenant, resource: Resource, now: Instant) -> Option<Lane> {
     match neighbours.try_take(tenant, Stage::Hello, &[(resource, 1)], now) {
-        Verdict::Admit { lane } => Some(lane),
+        Verdict::Admit { lane, .. } => Some(lane),
         Verdict::Refuse(_) => None,
     }
 }
@@ -127,6 +127,32 @@ fn handshakes_and_requests_share_the_core_and_its_capacity_is_learnt() {
     assert!((handshakes / (capacity / 700_000.0) - 1.0).abs() < 1e-6);
     let event = &neighbours.snapshot(now).resources[Resource::EventTime.index()];
     assert!(event.learnt && event.capacity == Some(capacity));
+}
+
+#[test]
+fn what_is_guaranteed_may_not_be_turned_away_and_what_is_beyond_may() {
+    let mut now = start();
+    let mut neighbours = Neighbours::new(NeighboursConfig::default(), now);
+    let [a, b] = ["a", "b"].map(|name| neighbours.tenant(name, now));
+    let ask = |neighbours: &mut Neighbours, tenant, now| {
+        neighbours.try_take(tenant, Stage::Hello, &[(Resource::HandshakeTime, 1_000_000)], now)
+    };
+    // Both are here and want little.
+    for _ in 0..2_000 {
+        pass(&mut neighbours, &mut now, ms(1));
+        if (now.as_nanos() / 1_000_000).is_multiple_of(20) {
+            let _ = (ask(&mut neighbours, a, now), ask(&mut neighbours, b, now));
+        }
+    }
+    // Then one wants everything at once.
+    let mut seen = Vec::new();
+    while let Verdict::Admit { lane, owed } = ask(&mut neighbours, b, now) {
+        if seen.last() != Some(&(lane, owed)) {
+            seen.push((lane, owed));
+        }
+    }
+    assert_eq!(seen, [(Lane::Share, true), (Lane::Overflow, true), (Lane::Overflow, false)]);
+    assert!(matches!(ask(&mut neighbours, a, now), Verdict::Admit { lane: Lane::Share, owed: true }));
 }
 
 #[test]

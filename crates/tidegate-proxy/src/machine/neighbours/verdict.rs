@@ -58,6 +58,9 @@ pub enum Verdict {
     Admit {
         /// Where.
         lane: Lane,
+        /// True if it may not be refused any more: it is guaranteed, and its tenant is not muted. If the overflow lane has
+        /// no room for it, it is done at once.
+        owed: bool,
     },
     /// Nothing was charged; say no, and why.
     Refuse(Refusal),
