@@ -160,7 +160,9 @@ fn ask(
             }
         }
         match limiter.try_take(tenant, Stage::Request, &costs[..asked], now) {
-            Verdict::Admit { lane, .. } => Ok((tenant, Charged { lane, event_ns, bytes, disk, connection: new, memory })),
+            Verdict::Admit { lane, .. } => {
+                Ok((tenant, Charged { lane, event_ns, bytes, disk, connection: new, memory }))
+            }
             Verdict::Refuse(refusal) => Err(refusal),
         }
     })
