@@ -171,7 +171,7 @@ impl Neighbours {
                 }
             }
             let is_noisy = is_muting(at) && self.resources[at].is_noisy(cell);
-            if is_noisy || (is_muting(at) && pays[at].is_beyond_share()) {
+            if is_noisy || (is_muting(at) && self.resources[at].stands_back(pays[at])) {
                 lane = Lane::Overflow;
             }
             owed &= !is_noisy && pays[at] != Pay::Pool;

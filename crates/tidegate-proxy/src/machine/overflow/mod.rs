@@ -63,6 +63,8 @@ const DEEPEST: i64 = 8;
 const NANOS: u64 = 1_000_000_000;
 /// Levels of which what is lent is counted, as a power of two: about a grain.
 const LENT_LOG2: u32 = 30;
+/// While the pool is so full, nobody's excess is in anybody's way.
+const SPARE: f64 = 0.9;
 /// The most that one question can cost: a quarter of what a level can hold.
 const COST_MAX: i64 = i64::MAX / 4;
 
@@ -89,14 +91,6 @@ pub(crate) enum Pay {
     Newcomer,
     /// The pool.
     Pool,
-}
-
-impl Pay {
-    /// What the tenant's trend has not earned yet. Guaranteed or not, it came at once, and those who are where they
-    /// always were go before it; by the next tick the share has followed.
-    pub(crate) fn is_beyond_share(self) -> bool {
-        matches!(self, Self::Guaranteed | Self::Pool)
-    }
 }
 
 /// The answer to a question.
@@ -322,6 +316,17 @@ impl Overflow {
         }
         let allowed = self.allowance.is_none_or(|_| cell.allowance >= rest.min(self.allowance_depth(cell.weight)));
         if allowed { Answer::Paid(Pay::Pool) } else { Answer::Beyond }
+    }
+
+    /// True if work that is paid so stands back behind the others': it is more than the tenant's trend has earned. What is
+    /// guaranteed does so only while others' spare time is being used up; until then it hurts nobody, and a tenant that
+    /// wakes up need not wait for other programs.
+    pub(crate) fn stands_back(&self, pay: Pay) -> bool {
+        match pay {
+            Pay::Own | Pay::Newcomer => false,
+            Pay::Guaranteed => self.pool.filled() < SPARE,
+            Pay::Pool => true,
+        }
     }
 
     /// Whether a tenant may go beyond its allowance whose largest part of any resource, for its weight, is `dominant`,
