@@ -21,8 +21,8 @@ use super::transport::Dismantled;
 /// get to run, and the connection stays or is refused.
 pub(crate) const ON_THE_WAY_MAX: usize = 4096;
 
-/// Handshakes that wait for the overflow lane may take so much of the core's time together; more are refused. What waits
-/// longer is no use to its client, and its turn would come before that of who asks now.
+/// Handshakes that wait for the overflow lane may take so much of the core's time together; more are refused, but for
+/// those that are owed. What waits longer is no use to its client, and its turn would come before that of who asks now.
 pub(crate) const WAITING_MAX: Duration = Duration::from_millis(100);
 
 /// The core's time that handshakes are expected to take which wait for its overflow lane, in nanoseconds.
