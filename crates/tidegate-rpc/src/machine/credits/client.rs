@@ -11,18 +11,29 @@ use crate::machine::{Ask, CallId, Client, Grant, Reply, Request, ShedReason, Ste
 /// told to be over.
 const UNANSWERED: u32 = 16;
 
+/// For how many of the longest recent answers a client with so many unanswered calls sends on without a word.
+const PATIENCE: u32 = 2;
+
+/// The longest time between two calls that ask whether a silent server answers again.
+const PROBE_EVERY: Duration = Duration::from_secs(1);
+
 /// Calls that a client makes before the first answer: a rush of more would only keep that answer from being read.
 const UNHEARD: u32 = 256;
 
-/// A client of [`CreditServer`](super::CreditServer). 48 bytes; it has no timer and no queue, so nothing waits in it.
+/// A client of [`CreditServer`](super::CreditServer). 64 bytes; it has no timer and no queue, so nothing waits in it.
 #[derive(Clone, Debug)]
 pub struct CreditClient {
     /// Until when the window holds, and until when the level does.
     window_until: Instant,
     level_until: Instant,
+    /// When silence becomes a sign, and when one call may ask again.
+    word_due: Instant,
+    probe_at: Instant,
     level: Level,
     window: u32,
     in_flight: u32,
+    /// How long the longest of the recent answers took, in nanoseconds.
+    longest_ns: u32,
     /// What earlier chances left over, in 1/65536.
     carry: u32,
     /// The shortest round trip seen, in nanoseconds; 0 if none.
@@ -40,9 +51,12 @@ impl CreditClient {
         Self {
             window_until: Instant::ZERO,
             level_until: Instant::ZERO,
+            word_due: Instant::ZERO,
+            probe_at: Instant::ZERO,
             level: Level::OPEN,
             window: 0,
             in_flight: 0,
+            longest_ns: 0,
             carry,
             round_trip_ns: 0,
             tenant,
@@ -78,6 +92,31 @@ impl CreditClient {
         self.window = grant.window;
         self.window_until = granted + grant.lease;
         self.level_until = now + grant.lease;
+        self.hear(now);
+    }
+
+    /// A word of the server: more may follow it for a while.
+    fn hear(&mut self, now: Instant) {
+        self.word_due = now + PATIENCE * Duration::from_nanos(self.longest_ns.into());
+        self.probe_at = self.word_due;
+    }
+
+    /// Whether many calls wait for a server that has said nothing for longer than its answers took. An open level says
+    /// that the server had time when it spoke; one that has become silent since may be sinking under what it was sent.
+    /// A call from time to time asks again, each time after as long a silence as there was, so nothing is shut for good.
+    fn is_too_silent(&mut self, now: Instant) -> bool {
+        if self.in_flight < UNANSWERED {
+            self.hear(now);
+        }
+        if now < self.word_due || !self.heard {
+            return false;
+        }
+        if now < self.probe_at {
+            return true;
+        }
+        let silence = now.since(self.word_due).max(Duration::from_nanos(self.longest_ns.into()));
+        self.probe_at = now + silence.min(PROBE_EVERY);
+        false
     }
 }
 
@@ -92,7 +131,7 @@ impl Client for CreditClient {
             return Step::Fail(ShedReason::NoCredit);
         }
         let credited = self.credits(now) > 0;
-        if !credited && !self.level(now).passes(request.priority, &mut self.carry) {
+        if !credited && (!self.level(now).passes(request.priority, &mut self.carry) || self.is_too_silent(now)) {
             return Step::Fail(ShedReason::NoCredit);
         }
         self.in_flight += 1;
@@ -120,6 +159,9 @@ impl Client for CreditClient {
             _ if sample > shortest => shortest + (sample - shortest) / 1024,
             _ => sample,
         };
+        let response_ns = u32::try_from(reply.response_time.as_nanos()).unwrap_or(u32::MAX);
+        self.longest_ns = response_ns.max(self.longest_ns - self.longest_ns / 8);
+        self.hear(now);
         if let Some(grant) = &reply.grant {
             self.accept(grant, now.minus_nanos(tidegate_core::time::nanos(reply.response_time)), now);
         }
@@ -160,6 +202,13 @@ mod tests {
         client.in_flight() - before
     }
 
+    /// A server without the scheme answers.
+    fn answer(client: &mut CreditClient, now: Instant) {
+        let (response_time, server_time) = (LEASE, Duration::ZERO);
+        let reply = Reply { id: CallId(0), outcome: Outcome::Served, grant: None, response_time, server_time };
+        client.on_reply(&reply, now);
+    }
+
     fn tell(client: &mut CreditClient, window: u32, response_time: Duration, now: Instant) {
         let level = Level::at(Priority::DEFAULT, 0.25).to_wire();
         let grant = Some(Grant { window, level, lease: LEASE });
@@ -179,10 +228,8 @@ mod tests {
     fn a_client_that_was_never_answered_makes_so_many_calls_and_no_more() {
         let mut client = CreditClient::new(Tenant(0), &mut Rng::new(1));
         assert_eq!(sends(&mut client, 1_000, at(0)), UNHEARD);
-        let (response_time, server_time) = (LEASE, Duration::ZERO);
-        let answer = Reply { id: CallId(0), outcome: Outcome::Served, grant: None, response_time, server_time };
-        client.on_reply(&answer, at(10));
-        assert_eq!(sends(&mut client, 1_000, at(10)), 1_000, "a server without the scheme answers too");
+        answer(&mut client, at(10));
+        assert_eq!(sends(&mut client, 1_000, at(10)), 1_000);
     }
 
     #[test]
@@ -190,9 +237,29 @@ mod tests {
         let mut client = CreditClient::new(Tenant(0), &mut Rng::new(1));
         assert_eq!(sends(&mut client, 17, at(0)), 17);
         tell(&mut client, 0, LEASE, at(10));
-        assert_eq!(sends(&mut client, 400, at(30)), 100);
+        assert_eq!(sends(&mut client, 400, at(29)), 100);
         (0..101).for_each(|call| client.on_cancel(CallId(call), at(30)));
         assert_eq!(sends(&mut client, 1, at(30)), 1);
+    }
+
+    #[test]
+    fn a_server_that_fell_silent_is_only_asked_from_time_to_time() {
+        let mut client = CreditClient::new(Tenant(0), &mut Rng::new(1));
+        assert_eq!(sends(&mut client, 17, at(0)), 17);
+        answer(&mut client, at(10));
+        assert_eq!(sends(&mut client, 500, at(29)), 500, "twice as long as its last answer took");
+        let asked: Vec<_> = (30..200).filter(|ms| sends(&mut client, 500, at(*ms)) > 0).collect();
+        assert_eq!(asked, [30, 40, 50, 70, 110, 190]);
+        answer(&mut client, at(200));
+        assert_eq!(sends(&mut client, 500, at(219)), 500, "one word is enough");
+    }
+
+    #[test]
+    fn a_rush_after_a_long_rest_is_not_silence_of_the_server() {
+        let mut client = CreditClient::new(Tenant(0), &mut Rng::new(1));
+        assert_eq!(sends(&mut client, 1, at(0)), 1);
+        answer(&mut client, at(10));
+        assert_eq!(sends(&mut client, 1_000, at(60_000)), 1_000);
     }
 
     #[test]
