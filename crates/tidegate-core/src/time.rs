@@ -56,9 +56,10 @@ impl Instant {
 }
 
 /// A span in whole nanoseconds, saturating at 584 years.
+#[inline]
 #[must_use]
 pub fn nanos(span: Duration) -> u64 {
-    u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
+    span.as_secs().saturating_mul(1_000_000_000).saturating_add(span.subsec_nanos().into())
 }
 
 impl Add<Duration> for Instant {

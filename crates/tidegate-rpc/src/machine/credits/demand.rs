@@ -160,31 +160,37 @@ impl Demand {
     }
 
     /// The level of the tenant in `place`.
+    #[inline]
     pub(super) fn level(&self, place: u16) -> Level {
         self.tenants[usize::from(place)].level
     }
 
     /// Credits that the tenant in `place` holds.
+    #[inline]
     pub(super) fn credits(&mut self, place: u16) -> &mut u32 {
         &mut self.tenants[usize::from(place)].credits
     }
 
     /// Calls a second of the tenant in `place`.
+    #[inline]
     pub(super) fn share(&self, place: u16) -> f64 {
         self.tenants[usize::from(place)].share
     }
 
     /// Whether anybody is held back.
+    #[inline]
     pub(super) fn throttled(&self) -> bool {
         self.throttled
     }
 
     /// The share of the capacity that goes to calls sure to be let through; 0 unless others are held back.
+    #[inline]
     pub(super) fn preferred(&self) -> f64 {
         self.preferred
     }
 
     /// A session of the tenant in `place` was heard for the first time in this stretch.
+    #[inline]
     pub(super) fn on_active(&mut self, place: u16) {
         self.tenants[usize::from(place)].active += 1;
     }
@@ -203,11 +209,13 @@ impl Demand {
     }
 
     /// And in a stretch of calls.
+    #[inline]
     pub(super) fn most_calls(&self, place: u16) -> u16 {
         self.tenants[usize::from(place)].most_calls
     }
 
     /// A call arrived that stands for `calls` wanted ones and is held back for its session's sake.
+    #[inline]
     pub(super) fn on_held(&mut self, calls: f64) {
         self.held_tick += calls;
     }
@@ -219,7 +227,7 @@ impl Demand {
         // A handful of priorities at most: a search from the front beats a tree.
         let at = wanted.iter().position(|(known, _)| *known >= priority).unwrap_or(wanted.len());
         if wanted.get(at).is_none_or(|(known, _)| *known != priority) {
-            wanted.insert(at, (priority, Wanted::default()));
+            insert(wanted, at, priority);
         }
         wanted[at].1.tick += calls;
         if credited {
@@ -231,6 +239,7 @@ impl Demand {
     }
 
     /// Time since the last tick.
+    #[inline]
     pub(super) fn since_tick(&self, now: Instant) -> u64 {
         now.nanos_since(self.since)
     }
@@ -329,6 +338,12 @@ impl Demand {
             wanted.tick_credited = 0.0;
         }
     }
+}
+
+/// Few priorities come for the first time.
+#[cold]
+fn insert(wanted: &mut Vec<(Priority, Wanted)>, at: usize, priority: Priority) {
+    wanted.insert(at, (priority, Wanted::default()));
 }
 
 /// The level at which `share` of the `wanted` calls is let through, the better priorities first; and what those

@@ -23,6 +23,7 @@ impl Level {
         clippy::cast_sign_loss,
         reason = "a chance of at most 1 is within 65536"
     )]
+    #[inline]
     pub fn at(priority: Priority, chance: f64) -> Self {
         Self(u32::from(priority.0) * WHOLE + (chance.clamp(0.0, 1.0) * f64::from(WHOLE)) as u32)
     }
@@ -35,6 +36,7 @@ impl Level {
 
     /// As a grant carries it.
     #[must_use]
+    #[inline]
     pub fn to_wire(self) -> u32 {
         self.0
     }
@@ -55,6 +57,7 @@ impl Level {
 
     /// The same priorities, with `factor` times the chance of the marginal one.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "at most one whole chance")]
+    #[inline]
     pub(super) fn times(self, factor: f64) -> Self {
         let chance = f64::from(self.0 % WHOLE) * factor;
         Self(self.0 - self.0 % WHOLE + chance.clamp(0.0, f64::from(WHOLE)) as u32)
@@ -63,6 +66,7 @@ impl Level {
     /// Whether a call goes, if `carry` holds what earlier chances left over: with a chance of a third, each third one.
     ///
     /// Fewer surprises than a draw for each: over any stretch the number sent is within one of its mean.
+    #[inline]
     pub(super) fn passes(self, priority: Priority, carry: &mut u32) -> bool {
         *carry += self.parts(priority);
         let passes = *carry >= WHOLE;

@@ -9,7 +9,7 @@ use crate::machine::credits::config::Config;
 use crate::machine::credits::demand::{Demand, STRETCH};
 use crate::machine::credits::level::Level;
 use crate::machine::credits::service::{Load, Service};
-use crate::machine::credits::session::{Session, Sessions, span};
+use crate::machine::credits::session::{Session, Sessions, float, span};
 use crate::machine::credits::surplus::Surplus;
 use crate::machine::{
     Ask, Done, Full, Grant, Priority, Server, SessionId, ShedReason, Signal, Tenant, Ticket, Verdict,
@@ -19,7 +19,7 @@ use crate::machine::{
 /// longer.
 const LEASE_GAPS: f64 = 8.0;
 /// The longest lease: what a client that calls this seldom does matters to nobody.
-const LEASE_MOST: Duration = Duration::from_mins(1);
+const LEASE_MOST_NS: u64 = 60_000_000_000;
 /// The shortest lease, and that of credits, in objectives: calls under way when a grant is made end before it does.
 const LEASE_OBJECTIVES: f64 = 8.0;
 /// Share of a tenant's calls that is admitted by credits; the rest stays free to follow the demand.
@@ -173,14 +173,16 @@ impl CreditServer {
 
     /// Counts idle core time up to `now`. Cores without a call while calls wait are on their way to one; while requests
     /// are unread, they read.
+    #[inline]
     fn count_idle(&mut self, now: Instant) {
         if self.waiting == 0 && self.in_service < self.cores && !self.unread {
-            self.idle_ns += f64::from(self.cores - self.in_service) * span(now.since(self.counted));
+            self.idle_ns += f64::from(self.cores - self.in_service) * float(now.nanos_since(self.counted));
         }
         self.counted = self.counted.max(now);
     }
 
     /// Waiting calls that will be started, and not be shed because they have waited too long already.
+    #[inline]
     fn worth_starting(&mut self, now: Instant) -> u32 {
         // Calls that were cancelled are still in the line: it is never longer than what waits.
         while self.line.len() > self.waiting as usize || self.line.front().is_some_and(|&start_by| start_by < now) {
@@ -190,14 +192,17 @@ impl CreditServer {
     }
 
     /// A call left the line without being started.
+    #[inline]
     fn left_waiting(&mut self) {
         if self.waiting == 0 {
             self.service.on_empty();
         }
     }
 
+    /// Rarely runs: apart, so that what each call runs stays small.
+    #[inline(never)]
     fn tick(&mut self, now: Instant) {
-        let elapsed = span(Duration::from_nanos(self.demand.since_tick(now).max(1)));
+        let elapsed = float(self.demand.since_tick(now).max(1));
         let cores = f64::from(self.cores).max(self.load.parallel);
         let idle = (self.idle_ns / (elapsed * cores)).clamp(0.0, 1.0);
         self.idle_ns = 0.0;
@@ -229,6 +234,7 @@ impl CreditServer {
 
     /// The wait up to which a call is admitted: less for those that are let through by chance, so that those which are
     /// let through for sure find room.
+    #[inline]
     fn limit(&self, place: u16, priority: Priority) -> f64 {
         let marginal = self.demand.throttled() && self.demand.level(place).chance(priority) < 1.0;
         let step_back = if marginal { STEP_BACK * self.demand.preferred().min(1.0) } else { 0.0 };
@@ -237,16 +243,19 @@ impl CreditServer {
 
     /// The chance at which a session has as many of its tenant's fair shares as one may have; above 1 if it has fewer
     /// anyway. Call only while somebody is held back.
+    #[inline]
     fn cap(&self, place: u16, gap: Option<f64>) -> f64 {
         gap.map_or(f64::MAX, |gap| self.demand.most_per_ns(place) * gap)
     }
 
     /// When the call is no longer worth starting, and the wait that leaves.
+    #[inline]
     fn start_by(&self, ask: &Ask, arrived: Instant) -> Instant {
         let own = ask.budget.map_or(f64::MAX, |budget| span(budget) - self.service.unloaded());
         arrived.plus_nanos(whole(self.longest_wait.min(own)))
     }
 
+    #[inline]
     fn decide(&self, place: u16, ask: &Ask, signal: Signal, predicted: f64) -> Option<ShedReason> {
         if let Some(budget) = ask.budget
             && predicted + self.service.unloaded() > span(budget)
@@ -265,6 +274,7 @@ impl CreditServer {
 
     /// Begins another stretch of calls, over which active sessions are counted, after so many or when they should long
     /// have come.
+    #[cold]
     fn begin_stretch(&mut self, now: Instant) {
         self.stretch_calls = 0;
         self.demand.on_stretch();
@@ -292,7 +302,9 @@ impl CreditServer {
         if session.stretch != self.stretch {
             (session.stretch, session.calls) = (self.stretch, 0);
             self.demand.on_active(caller.place);
-            self.service.on_round_trip(ask.round_trip);
+            if !ask.round_trip.is_zero() {
+                self.service.on_round_trip(ask.round_trip);
+            }
         }
         let told = if ask.aware && !credited { session.chance(ask.priority, now) } else { 1.0 };
         session.hear(told, now);
@@ -318,9 +330,13 @@ impl CreditServer {
         u32::try_from(whole(most)).unwrap_or(u32::MAX).saturating_sub(*self.demand.credits(place))
     }
 
-    /// What the session is told, for as long as a few of its calls take to come.
-    fn grant(&mut self, id: SessionId, priority: Priority, now: Instant) -> Grant {
-        let Some(session) = self.sessions.get(id) else { return Grant::default() };
+    /// A call ended of the session of that mark, if it is still there: what it is told, for as long as a few of its
+    /// calls take to come.
+    #[inline]
+    fn grant(&mut self, id: SessionId, mark: u64, priority: Priority, now: Instant) -> Grant {
+        let Some(session) = self.sessions.get(id).filter(|session| session.mark() == mark) else {
+            return Grant::default();
+        };
         // Copied field by field: whole, it would be read before it is written.
         let (place, in_server, gap_at) = (session.tenant, session.in_server, session.gap(1.0));
         let cap = if self.demand.throttled() { self.cap(place, gap_at) } else { f64::MAX };
@@ -342,20 +358,30 @@ impl CreditServer {
         } else {
             (LEASE_GAPS * gap.unwrap_or_else(|| self.mean_gap() / chance)).max(shortest)
         };
-        let lease = Duration::from_nanos(whole(lease).max(1)).min(LEASE_MOST);
-        let free = self.free_credits(place);
-        let (window, more) = self.sessions.grant(id, wanted, free, lease, now);
-        *self.demand.credits(place) += u32::from(more);
+        let lease = whole(lease).clamp(1, LEASE_MOST_NS);
+        let until = now.plus_nanos(lease);
+        // Most want none, and nothing about credits has to be known to tell them so.
+        let window = if wanted > 0 { self.grant_credits(id, place, wanted, until) } else { 0 };
         if let Some(session) = self.sessions.get(id) {
             session.level = level;
             session.capped = capped;
-            session.lease_until = now + lease;
+            session.lease_until = until;
+            session.in_server = in_server.saturating_sub(1);
         }
-        Grant { window: window.into(), level: level.to_wire(), lease }
+        Grant { window: window.into(), level: level.to_wire(), lease: Duration::from_nanos(lease) }
+    }
+
+    /// As many of the `wanted` credits as are free for the session.
+    fn grant_credits(&mut self, id: SessionId, place: u16, wanted: u16, until: Instant) -> u16 {
+        let free = self.free_credits(place);
+        let (window, more) = self.sessions.grant(id, wanted, free, until);
+        *self.demand.credits(place) += u32::from(more);
+        window
     }
 
     /// The level for one that comes back in `gap`: lower while the queue is longer than half of what it may be, higher
     /// while it is shorter. The less so the later it comes, for the queue will be another one then.
+    #[inline]
     fn steer(&self, level: Level, gap: f64) -> Level {
         let reach = (self.admitted_wait / gap).min(1.0);
         let fill = (self.service.predict(self.waiting) / self.admitted_wait).min(1.0);
@@ -363,11 +389,13 @@ impl CreditServer {
     }
 
     /// The time between two calls of a session, if all were alike.
+    #[inline]
     fn mean_gap(&self) -> f64 {
         let rate = if self.supply > 0.0 { self.supply } else { 1.0 };
         1e9 * f64::from(self.sessions.open_count()) / rate
     }
 
+    #[inline]
     fn reclaim(&mut self, now: Instant) {
         while let Some((tenant, credits)) = self.sessions.expire(now) {
             *self.demand.credits(tenant) -= u32::from(credits);
@@ -387,6 +415,7 @@ impl Server for CreditServer {
         }
     }
 
+    #[inline]
     fn on_request(&mut self, id: SessionId, ask: &Ask, signal: Signal, arrived: Instant, now: Instant) -> Verdict {
         self.count_idle(now);
         self.unread = !signal.queueing_delay.is_zero() && self.waiting == 0;
@@ -429,12 +458,13 @@ impl Server for CreditServer {
         Verdict::Admit(ticket)
     }
 
+    #[inline]
     fn on_start(&mut self, ticket: Ticket, now: Instant) -> Verdict {
         self.count_idle(now);
         self.waiting = self.waiting.saturating_sub(1);
-        let (waited, predicted) = (now.since(ticket.arrived), Duration::from_nanos(ticket.mark >> 24));
+        let (waited, predicted) = (now.nanos_since(ticket.arrived), ticket.mark >> 24);
         // A call that nothing holds up but its own haste is started: refusing it would help nobody.
-        if now > ticket.start_by && waited > Duration::ZERO {
+        if now > ticket.start_by && waited > 0 {
             let mark = ticket.mark & !STATE | SHED;
             self.left_waiting();
             self.load.refused += 1.0;
@@ -469,6 +499,7 @@ impl Server for CreditServer {
         Ticket { mark, arrived: later(ticket.arrived), started: later(ticket.started), ..ticket }
     }
 
+    #[inline]
     fn on_done(&mut self, ticket: Ticket, done: Done, now: Instant) -> Grant {
         self.count_idle(now);
         match ticket.mark & STATE {
@@ -480,24 +511,17 @@ impl Server for CreditServer {
             _ => {}
         }
         if done == Done::Served {
-            self.service.on_served(now.since(ticket.started), now.since(ticket.arrived));
+            self.service.on_served(now.nanos_since(ticket.started), now.nanos_since(ticket.arrived));
         }
-        let mark = (ticket.mark >> 2) & Session::MARKS;
-        let Some(session) = self.sessions.get(ticket.session).filter(|session| session.mark() == mark) else {
-            return Grant::default();
-        };
-        let in_server = session.in_server;
-        let grant = self.grant(ticket.session, ticket.priority, now);
-        if let Some(session) = self.sessions.get(ticket.session) {
-            session.in_server = in_server.saturating_sub(1);
-        }
-        grant
+        self.grant(ticket.session, (ticket.mark >> 2) & Session::MARKS, ticket.priority, now)
     }
 
+    #[inline]
     fn next_timeout(&self) -> Option<Instant> {
         self.sessions.next_end()
     }
 
+    #[inline]
     fn on_timeout(&mut self, _: Signal, now: Instant) {
         self.reclaim(now);
     }
@@ -534,9 +558,11 @@ fn wanted(chance: f64) -> f64 {
 
 /// Nanoseconds in whole numbers; as much as a ticket's mark holds, nine minutes, at most.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped to what fits")]
+#[inline]
 fn whole(ns: f64) -> u64 {
-    const MOST: f64 = 549_755_813_887.0;
-    ns.clamp(0.0, MOST) as u64
+    const MOST: i64 = (1 << 39) - 1;
+    // By way of a signed number, since processors convert to these.
+    (ns as i64).clamp(0, MOST) as u64
 }
 
 #[cfg(test)]

@@ -135,24 +135,25 @@ impl Service {
     }
 
     /// Whether enough calls were served to say anything.
+    #[inline]
     pub(super) fn known(&self) -> bool {
         self.mean > 0.0
     }
 
     #[expect(clippy::cast_precision_loss, reason = "far below 2^52 ns")]
-    /// A call ran for `service` and was in the server for `in_all`.
-    pub(super) fn on_served(&mut self, service: Duration, in_all: Duration) {
+    /// A call ran so long and was so long in the server.
+    #[inline]
+    pub(super) fn on_served(&mut self, service_ns: u64, in_all_ns: u64) {
         if self.known() {
-            let late = nanos(in_all) as f64 + self.round_trip > self.objective();
+            let late = in_all_ns as f64 + self.round_trip > self.objective();
             self.longer += if late { LATE * LATE_STEP - LATE_STEP } else { LATE * LATE_STEP };
             self.longer = self.longer.clamp(0.0, LONGER);
         }
         // A time of zero would make every limit zero: a clock that did not move is taken for its smallest step.
-        self.recent.record(nanos(service).max(1));
+        self.recent.record(service_ns.max(1));
         let count = self.recent.count();
         if count >= SERVICES {
-            core::mem::swap(&mut self.recent, &mut self.before);
-            self.recent = Histogram::new();
+            self.forget_older();
         }
         // Often while little is known, seldom later.
         if count >= KNOWN && (count.is_power_of_two() || count.is_multiple_of(SERVICES / 4)) {
@@ -160,7 +161,14 @@ impl Service {
         }
     }
 
+    #[cold]
+    fn forget_older(&mut self) {
+        core::mem::swap(&mut self.recent, &mut self.before);
+        self.recent = Histogram::new();
+    }
+
     #[expect(clippy::cast_precision_loss, reason = "counts and nanoseconds far below 2^52")]
+    #[cold]
     fn learn(&mut self) {
         let (new, old) = (self.recent.count() as f64, self.before.count() as f64);
         self.mean = (self.recent.mean() * new + self.before.mean() * old) / (new + old).max(1.0);
@@ -168,15 +176,16 @@ impl Service {
         self.worst = (worst(&self.recent) * new + worst(&self.before) * old) / (new + old).max(1.0);
     }
 
-    /// A call was started at `now` after `waited` in place of `predicted`, with `left` still waiting.
+    /// A call was started at `now` after it waited so many nanoseconds in place of `predicted`, with `left` still waiting.
     #[expect(clippy::cast_precision_loss, reason = "waits are far below 2^52 ns")]
-    pub(super) fn on_started(&mut self, waited: Duration, predicted: Duration, left: u32, now: Instant) {
+    #[inline]
+    pub(super) fn on_started(&mut self, waited: u64, predicted: u64, left: u32, now: Instant) {
         if let Some(since) = self.backlogged_since {
             let fade = 1.0 - 1.0 / MEMORY;
             self.paced_ns = self.paced_ns * fade + now.nanos_since(since) as f64;
             self.paced = self.paced * fade + 1.0;
             self.pace = self.paced_ns / self.paced;
-            let error = nanos(waited) as f64 - nanos(predicted) as f64;
+            let error = waited as f64 - predicted as f64;
             self.bias += (error - self.bias) / MEMORY;
             self.square += (error * error - self.square) / MEMORY;
         }
@@ -203,6 +212,7 @@ impl Service {
     }
 
     /// Time between two starts while calls wait.
+    #[inline]
     pub(super) fn pace(&self) -> f64 {
         // A few starts tell less than the service times of calls that did not wait for each other.
         if self.paced >= 8.0 { self.pace } else { (self.mean + self.message) / self.cores }
@@ -214,6 +224,7 @@ impl Service {
     }
 
     /// How long a call takes at most, from its caller's view, if all is as it should be.
+    #[inline]
     pub(super) fn objective(&self) -> f64 {
         match self.objective {
             Objective::Multiple(times) => times * (self.mean + self.least_round_trip),
@@ -222,16 +233,19 @@ impl Service {
     }
 
     /// The mean service time.
+    #[inline]
     pub(super) fn mean(&self) -> f64 {
         self.mean
     }
 
     /// The mean service time and the round trip: what a call's own deadline must leave.
+    #[inline]
     pub(super) fn unloaded(&self) -> f64 {
         self.mean + self.round_trip
     }
 
     /// How long a call may wait for its start.
+    #[inline]
     pub(super) fn longest_wait(&self) -> f64 {
         // However tight the objective is, one call may wait for another: else a server would idle between calls.
         let left = self.objective() - self.round_trip;
@@ -247,6 +261,7 @@ impl Service {
     }
 
     /// The wait of a call that finds `waiting` others before it.
+    #[inline]
     pub(super) fn predict(&self, waiting: u32) -> f64 {
         if waiting == 0 { 0.0 } else { (f64::from(waiting) * self.pace() + self.bias).max(0.0) }
     }
@@ -258,6 +273,7 @@ impl Service {
     }
 
     /// A core's time for one message.
+    #[inline]
     pub(super) fn message(&self) -> f64 {
         self.message
     }
@@ -273,6 +289,7 @@ impl Service {
     }
 
     /// Nothing waits any more although nothing was started.
+    #[inline]
     pub(super) fn on_empty(&mut self) {
         self.backlogged_since = None;
     }

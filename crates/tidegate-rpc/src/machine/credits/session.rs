@@ -14,8 +14,9 @@ const NONE: u32 = u32::MAX;
 /// The unit of a span that is kept short, in nanoseconds.
 const LESSER_UNIT: u64 = 1024;
 
-/// What is known of one client. 64 bytes at most.
+/// What is known of one client. 64 bytes, and never in two lines of a cache.
 #[derive(Clone, Debug)]
+#[repr(align(64))]
 pub(super) struct Session {
     /// When it was last heard; [`Instant::ZERO`] if never.
     pub(super) heard: Instant,
@@ -71,11 +72,13 @@ impl Sessions {
     }
 
     /// Number of open sessions.
+    #[inline]
     pub(super) fn open_count(&self) -> u32 {
         self.open
     }
 
     /// Credits out.
+    #[inline]
     pub(super) fn charged(&self) -> u32 {
         self.charged
     }
@@ -125,16 +128,15 @@ impl Sessions {
         self.places[id.0 as usize].credits(now)
     }
 
-    /// Tells a session its credits for `lease`; at most `free` more than are charged for it already.
+    /// Tells a session its credits, which it may use `until` then; at most `free` more than are charged for it already.
     ///
     /// What it was told before may still be on its way or in use: the ledger keeps the greatest of all that it was told
     /// until the lease of that has ended, then the greatest of what it was told since. Returns what it is told, and how many more are out.
-    pub(super) fn grant(&mut self, id: SessionId, wanted: u16, free: u32, lease: Duration, now: Instant) -> (u16, u16) {
+    pub(super) fn grant(&mut self, id: SessionId, wanted: u16, free: u32, until: Instant) -> (u16, u16) {
         let session = &mut self.places[id.0 as usize];
         let most = u32::from(session.charged) + free;
         let told = u16::try_from(u32::from(wanted).min(most)).expect("not above what was wanted");
         let more = told.saturating_sub(session.charged);
-        let until = now + lease;
         if told >= session.charged && told > 0 {
             // All that it was told before is within this, as long as the longest of those leases.
             session.charged_until = until.max(session.lesser_until());
@@ -152,6 +154,7 @@ impl Sessions {
     }
 
     /// When the oldest lease of credits ends.
+    #[inline]
     pub(super) fn next_end(&self) -> Option<Instant> {
         self.places.get(self.first as usize).map(|session| session.charged_until)
     }
@@ -278,6 +281,7 @@ impl Session {
     }
 
     /// Time between its calls that are let through with `chance`, in nanoseconds; `None` if unknown.
+    #[inline]
     pub(super) fn gap(&self, chance: f64) -> Option<f64> {
         (self.gap_ns > 0.0).then(|| f64::from(self.gap_ns) / chance)
     }
@@ -290,9 +294,16 @@ impl Session {
 }
 
 /// A span as nanoseconds in floating point.
-#[expect(clippy::cast_precision_loss, reason = "spans are far below 2^52 ns")]
+#[inline]
 pub(super) fn span(of: Duration) -> f64 {
-    nanos(of) as f64
+    float(nanos(of))
+}
+
+/// Nanoseconds in floating point.
+#[expect(clippy::cast_precision_loss, reason = "spans are far below 2^52 ns")]
+#[inline]
+pub(super) fn float(ns: u64) -> f64 {
+    ns as f64
 }
 
 #[cfg(test)]
@@ -314,8 +325,8 @@ mod tests {
     fn fewer_credits_free_the_rest_only_when_the_older_lease_ends() {
         let mut sessions = Sessions::new(10);
         let id = sessions.open(3).unwrap();
-        assert_eq!(sessions.grant(id, 5, 10, LEASE, at(0)), (5, 5));
-        assert_eq!(sessions.grant(id, 2, 5, LEASE, at(50)), (2, 0));
+        assert_eq!(sessions.grant(id, 5, 10, at(0) + LEASE), (5, 5));
+        assert_eq!(sessions.grant(id, 2, 5, at(50) + LEASE), (2, 0));
         assert_eq!((sessions.charged(), sessions.next_end()), (5, Some(at(100))));
         assert_eq!(sessions.expire(at(99)), None);
         assert_eq!(sessions.expire(at(100)), Some((3, 3)));
@@ -328,10 +339,10 @@ mod tests {
     fn the_ledger_covers_a_grant_that_comes_after_a_later_and_smaller_one() {
         let mut sessions = Sessions::new(10);
         let id = sessions.open(3).unwrap();
-        sessions.grant(id, 5, 10, LEASE, at(0));
-        sessions.grant(id, 2, 10, LEASE, at(50));
-        sessions.grant(id, 1, 10, LEASE, at(80));
-        sessions.grant(id, 0, 10, LEASE, at(90));
+        sessions.grant(id, 5, 10, at(0) + LEASE);
+        sessions.grant(id, 2, 10, at(50) + LEASE);
+        sessions.grant(id, 1, 10, at(80) + LEASE);
+        sessions.grant(id, 0, 10, at(90) + LEASE);
         assert_eq!(sessions.expire(at(100)), Some((3, 3)));
         assert_eq!((sessions.charged(), sessions.credits(id, at(149))), (2, 2));
         // Until the last of the leases has ended: which of them is the greater one's is not kept.
@@ -343,9 +354,9 @@ mod tests {
     fn more_credits_make_the_older_leases_part_of_the_new_one() {
         let mut sessions = Sessions::new(10);
         let id = sessions.open(0).unwrap();
-        sessions.grant(id, 3, 10, LEASE, at(0));
-        sessions.grant(id, 2, 10, LEASE, at(50));
-        assert_eq!(sessions.grant(id, 4, 1, LEASE / 4, at(60)), (4, 1));
+        sessions.grant(id, 3, 10, at(0) + LEASE);
+        sessions.grant(id, 2, 10, at(50) + LEASE);
+        assert_eq!(sessions.grant(id, 4, 1, at(60) + LEASE / 4), (4, 1));
         assert_eq!((sessions.next_end(), sessions.expire(at(149))), (Some(at(150)), None));
         assert_eq!((sessions.expire(at(150)), sessions.next_end()), (Some((0, 4)), None));
     }
@@ -355,7 +366,7 @@ mod tests {
         let mut sessions = Sessions::new(1);
         let id = sessions.open(0).unwrap();
         let generation = sessions.get(id).unwrap().generation;
-        sessions.grant(id, 2, 2, LEASE, at(0));
+        sessions.grant(id, 2, 2, at(0) + LEASE);
         assert!(sessions.open(0).is_err());
         assert_eq!(sessions.close(id), Some((0, 2)));
         assert_eq!((sessions.charged(), sessions.close(id)), (0, None));
