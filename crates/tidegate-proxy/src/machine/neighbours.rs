@@ -42,6 +42,7 @@ pub use self::snapshot::{
 };
 pub use self::verdict::{Cause, Lane, Refusal, Stage, Tenant, Verdict};
 pub use self::view::Walk;
+pub use super::overflow::{Ledger, Sums};
 
 /// Tenants whose shares are set in one call of `on_timeout`, some 100 us, before other work has its turn.
 const SLICE: usize = 1_024;
@@ -353,6 +354,12 @@ impl Neighbours {
         let noisy = |at: usize| is_muting(at) && cells[at] != NONE && self.resources[at].is_noisy(self.place(slot, at));
         let muted = self.config.mode == Mode::Restrict && (0..Resource::COUNT).any(noisy);
         if muted { Lane::Overflow } else { Lane::Share }
+    }
+
+    /// The books of a resource, for those who check that they add up. Looks at all tenants.
+    #[must_use]
+    pub fn ledger(&self, resource: Resource) -> Ledger {
+        self.resources[resource.index()].ledger()
     }
 
     /// Goes on with the setting of shares, for so many tenants.

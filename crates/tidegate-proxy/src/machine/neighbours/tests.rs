@@ -259,7 +259,7 @@ fn what_was_opened_without_limits_counts_when_there_are_some() {
     let limited = with(resource, C);
     let off = NeighboursConfig { mode: Mode::Off, tenants_max: 2, ..limited.clone() };
     let mut neighbours = Neighbours::new(off, now);
-    let held = |neighbours: &Neighbours| neighbours.resources[resource.index()].ledger_of_held();
+    let held = |neighbours: &Neighbours| neighbours.ledger(resource).counted.held;
     // Tenants that come and go leave room for others though no tick passes.
     for name in 0..100 {
         let tenant = neighbours.tenant(&name.to_string(), now);

@@ -22,6 +22,7 @@
 //! | `demand` | what a tenant is expected to want |
 //! | `fill` | max-min shares of very many claims |
 //! | `gauge` | decisions about what is held and given back |
+//! | `ledger` | what must add up |
 //! | `pool` | what is nobody's share |
 //! | `rebalance` | shares set anew, in slices |
 //! | `settle` | true costs, and when to come back |
@@ -35,6 +36,7 @@ mod cell;
 mod demand;
 mod fill;
 mod gauge;
+mod ledger;
 pub(crate) mod number;
 mod pool;
 mod rebalance;
@@ -51,6 +53,7 @@ use super::resource::Kind;
 
 pub(crate) use self::cell::{NONE, Place};
 pub(crate) use self::fill::Fills;
+pub use self::ledger::{Ledger, Sums};
 pub(crate) use self::rebalance::Pass;
 pub(crate) use self::usage::{Totals, Usage};
 

@@ -289,23 +289,6 @@ impl Overflow {
         self.release_rate += 0.5 * (float(self.released) / seconds - self.release_rate);
         self.released = 0;
     }
-
-    /// Of a gauge: what is held.
-    #[cfg(test)]
-    pub(crate) fn ledger_of_held(&self) -> u64 {
-        let here = self.pasts.iter().zip(&self.cells).filter(|(past, _)| past.owner != NONE);
-        let held: i64 = here.map(|(_, cell)| cell.level).sum();
-        assert_eq!(signed(self.held), held, "the sum is that of the tenants");
-        self.held
-    }
-
-    /// The sum of the shares, counted anew, and Tg: in grains.
-    #[cfg(test)]
-    pub(crate) fn ledger(&self) -> (u64, i64, u64) {
-        let here = self.pasts.iter().zip(0_u32..).filter(|(past, _)| past.owner != NONE);
-        let shares = here.map(|(past, at)| self.cells[self.place(past.owner, at).cell()].share).sum();
-        (shares, self.global(), self.capacity.unwrap_or(0))
-    }
 }
 
 fn mix(before: f32, latest: f64) -> f32 {

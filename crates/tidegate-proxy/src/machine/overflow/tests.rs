@@ -59,8 +59,9 @@ impl World {
             // Slices of a single tenant: no order of events may matter.
             let mut budget = 1;
             if self.limiter.rebalance(&mut pass, &mut self.fills, &mut budget, &mut self.closed, |_| 0, self.now) {
-                let (shares, global, capacity) = self.limiter.ledger();
-                assert_eq!(signed(shares) + global, signed(capacity));
+                let Ledger { capacity, global, kept, counted } = self.limiter.ledger();
+                assert_eq!(kept, counted);
+                assert_eq!(signed(counted.shares) + global, signed(capacity.unwrap()));
                 return;
             }
         }
@@ -262,8 +263,8 @@ fn a_smaller_capacity_takes_from_the_pool_first_and_then_from_shares() {
     }
     assert_eq!(world.limiter.share(a), 750);
     world.limiter.set_capacity(Some(400), world.now);
-    let (shares, global, capacity) = world.limiter.ledger();
-    assert_eq!((shares, global, capacity), (750_000, -350_000, 400_000));
+    let Ledger { capacity, global, counted, .. } = world.limiter.ledger();
+    assert_eq!((counted.shares, global, capacity), (750_000, -350_000, Some(400_000)));
     world.tick();
     assert_eq!(world.limiter.share(a), 300);
 }
