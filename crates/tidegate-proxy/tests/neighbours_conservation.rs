@@ -116,8 +116,7 @@ impl World {
         let usual = Open { tenant: self.tenant(), resource: self.resource(), estimated: 0 };
         let at = self.rng.below(self.open.len() as u64 + 1);
         let at = usize::try_from(at).expect("a list's place");
-        let Open { tenant, resource, estimated } =
-            if at < self.open.len() { self.open.swap_remove(at) } else { usual };
+        let Open { tenant, resource, estimated } = if at < self.open.len() { self.open.swap_remove(at) } else { usual };
         let actual = match self.rng.below(4) {
             0 => estimated / 2,
             1 => estimated,

@@ -33,6 +33,15 @@ pub struct Traits<'a> {
     pub header: Option<&'a str>,
 }
 
+/// What tells tenants apart, before it is looked up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Key<'a> {
+    /// A trait of the request, or the name itself.
+    pub told: &'a str,
+    /// A route says the tenant's name.
+    pub is_name: bool,
+}
+
 impl Tenancy {
     /// As `config` says.
     #[must_use]
@@ -68,16 +77,29 @@ impl Tenancy {
     /// Whose request it is.
     #[must_use]
     pub fn of_request<'a>(&'a self, traits: Traits<'a>) -> Cow<'a, str> {
+        self.name(self.key(traits))
+    }
+
+    /// What tells whose request it is. Equal keys are the same tenant's.
+    #[must_use]
+    pub fn key<'a>(&self, traits: Traits<'a>) -> Key<'a> {
         if let Some((_, Some(tenant))) = traits.route {
-            return Cow::Borrowed(tenant);
+            return Key { told: tenant, is_name: true };
         }
         let host = if traits.host.is_empty() { "-" } else { traits.host };
-        self.named(match self.by {
+        let told = match self.by {
             TenantBy::Sni => traits.sni.unwrap_or(host),
             TenantBy::Host => host,
             TenantBy::Route => traits.route.map_or(host, |(name, _)| name),
             TenantBy::Header(_) => traits.header.filter(|value| !value.is_empty()).unwrap_or(host),
-        })
+        };
+        Key { told, is_name: false }
+    }
+
+    /// The name of the tenant whose key this is.
+    #[must_use]
+    pub fn name<'a>(&'a self, key: Key<'a>) -> Cow<'a, str> {
+        if key.is_name { Cow::Borrowed(key.told) } else { self.named(key.told) }
     }
 
     fn named<'a>(&'a self, key: &'a str) -> Cow<'a, str> {

@@ -8,7 +8,7 @@
 //! | `lane` | from the foreground to the overflow thread and back |
 //! | `tls`, `transport` | certificates by name; a socket with or without TLS |
 //! | `http1`, `http2`, `websocket` | what is spoken |
-//! | `service`, `forward` | a request: judged, sent to its upstream, answered |
+//! | `service`, `whose`, `forward` | a request: judged, its tenant, sent to its upstream, answered |
 //! | `headers`, `refuse`, `date` | what the proxy adds to messages, and its own answers |
 //! | `body`, `spool` | bodies on their way, and large ones on disk |
 //! | `upstream` | servers, connections to them, their health |
@@ -57,6 +57,7 @@ mod tls;
 mod transport;
 mod upstream;
 mod websocket;
+mod whose;
 mod worker;
 
 pub use proxy::Proxy;

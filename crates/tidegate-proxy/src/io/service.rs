@@ -121,7 +121,7 @@ fn no(status: StatusCode, error: &'static str, detail: &str) -> Judged {
 /// Asks the limiter, unless that was done.
 fn ask(
     connection: &Connection,
-    settings: &Settings,
+    settings: &Rc<InForce>,
     parts: &Parts,
     host: &str,
     route: usize,
@@ -130,14 +130,14 @@ fn ask(
 ) -> Result<(Tenant, Charged), Refusal> {
     let rule = &settings.config.routes[route];
     let header = settings.tenant_header.as_ref().and_then(|name| parts.headers.get(name)?.to_str().ok());
-    let name = settings.tenancy.of_request(Traits {
+    let key = settings.tenancy.key(Traits {
         sni: connection.origin.sni.as_deref(),
         host,
         route: Some((&rule.name, rule.tenant.as_deref())),
         header,
     });
     connection.thread.limiter.with(|limiter| {
-        let tenant = limiter.tenant(&name, now);
+        let tenant = connection.whose.tenant(settings, key, limiter, now);
         if let Some(charged) = charged {
             return Ok((tenant, charged));
         }

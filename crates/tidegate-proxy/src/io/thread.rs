@@ -21,6 +21,7 @@ use super::settings::Settings;
 use super::spool::Spool;
 use super::timers::Timers;
 use super::upstream::{UpstreamState, Upstreams};
+use super::whose::Whose;
 
 /// What all threads of the proxy share. Nothing in here is touched for a request.
 #[derive(Debug)]
@@ -165,6 +166,8 @@ impl Thread {
 pub(crate) struct Connection {
     pub(crate) thread: Rc<Thread>,
     pub(crate) account: Rc<Account>,
+    /// Whose its last request was.
+    pub(crate) whose: Whose,
     pub(crate) origin: Origin,
     /// The client's address, as headers want it.
     pub(crate) address: HeaderValue,
@@ -221,6 +224,7 @@ impl Connection {
             thread,
             seat,
             account,
+            whose: Whose::default(),
             origin,
             address,
             pass,

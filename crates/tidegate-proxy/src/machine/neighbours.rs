@@ -138,6 +138,11 @@ impl Neighbours {
         self.table.resolve(name)
     }
 
+    /// True if the tenant has its place still: then a lookup by its name would find the same. Like one, it keeps the place.
+    pub fn is_here(&mut self, tenant: Tenant) -> bool {
+        self.table.touch(tenant)
+    }
+
     /// May a tenant take all of `costs` now? If so it is charged, and gauges are held until [`release`](Self::release).
     ///
     /// Amounts are in the resource's units; of counters those of the estimate. A resource that occurs twice counts twice.

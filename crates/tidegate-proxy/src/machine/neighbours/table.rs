@@ -82,6 +82,16 @@ impl Table {
         }
     }
 
+    /// True if a handle is not stale; nor that of everybody else, who may have a place of their own by now.
+    #[inline]
+    pub(super) fn touch(&mut self, tenant: Tenant) -> bool {
+        let at = self.index(tenant);
+        if at != 0 {
+            self.slots[at].seen = true;
+        }
+        at != 0
+    }
+
     /// Gives the tenant a weight for good; false if there is no room for it.
     pub(super) fn set_weight(&mut self, name: &str, weight: u32) -> Option<usize> {
         let tenant = self.resolve(name);
@@ -243,6 +253,7 @@ mod tests {
         table.set_weight("b", 5);
         // Only c is idle and has nothing of its own; it was seen, so the search passes it once.
         let d = table.resolve("d");
+        assert!(table.touch(d) && !table.touch(c) && !table.touch(Tenant::OTHER));
         assert_eq!(table.index(c), 0, "its handle means everybody else now");
         assert!(table.index(d) != 0 && table.index(a) != 0 && table.index(b) != 0);
         assert_eq!(table.resolve("d"), d);

@@ -1,0 +1,54 @@
+//! Whose the requests of a connection are, remembered from one to the next: most are the same tenant's.
+
+use std::cell::RefCell;
+use std::rc::{Rc, Weak};
+
+use tidegate_core::Instant;
+
+use super::limiter::{Neighbours, Tenant};
+use super::thread::InForce;
+use crate::config::tenancy::Key;
+
+/// Whose the last request of a connection was.
+#[derive(Debug, Default)]
+pub(crate) struct Whose(RefCell<Last>);
+
+#[derive(Debug, Default)]
+struct Last {
+    /// Other settings may name others.
+    settings: Weak<InForce>,
+    told: String,
+    is_name: bool,
+    tenant: Option<Tenant>,
+}
+
+impl Last {
+    fn knows(&self, settings: &Rc<InForce>, key: Key<'_>) -> Option<Tenant> {
+        let same = self.is_name == key.is_name && self.told == key.told;
+        self.tenant.filter(|_| same && std::ptr::eq(self.settings.as_ptr(), Rc::as_ptr(settings)))
+    }
+}
+
+impl Whose {
+    /// The tenant of a request with this key. It is looked up by its name if the last request had another key, if
+    /// settings have changed, or if the tenant has lost its place in the table since.
+    pub(crate) fn tenant(
+        &self,
+        settings: &Rc<InForce>,
+        key: Key<'_>,
+        limiter: &mut Neighbours,
+        now: Instant,
+    ) -> Tenant {
+        let mut last = self.0.borrow_mut();
+        if let Some(tenant) = last.knows(settings, key).filter(|tenant| limiter.is_here(*tenant)) {
+            return tenant;
+        }
+        let tenant = limiter.tenant(&settings.tenancy.name(key), now);
+        last.settings = Rc::downgrade(settings);
+        last.told.clear();
+        last.told.push_str(key.told);
+        last.is_name = key.is_name;
+        last.tenant = Some(tenant);
+        tenant
+    }
+}
