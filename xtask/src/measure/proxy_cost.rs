@@ -243,12 +243,13 @@ pub(super) fn decision(bench: &Bench) -> Result<Vec<Figure>> {
 pub(super) fn invariants(bench: &Bench) -> Result<Vec<Figure>> {
     let seeds = bench.size("10000", "20");
     let mut command = cargo(bench.places);
-    command.args(["test", "--release", "--locked", "--package", "tidegate-proxy", "--test", "neighbours_properties"]);
+    command.args(["test", "--release", "--locked", "--package", "tidegate-proxy"]);
+    command.args(["--test", "neighbours_properties", "--test", "neighbours_conservation"]);
     command.env("TIDEGATE_SEEDS", seeds);
     let limit = std::time::Duration::from_hours(2);
     let done = steps::run(bench.places, "proxy laws", &mut command, limit, steps::quiet)?;
     let mut figures = vec![Figure {
-        what: format!("six laws, up to {seeds} seeds each"),
+        what: format!("seven laws, {seeds} seeds each"),
         value: done.ending(),
         spread: String::new(),
         passes: done.success(),
