@@ -14,11 +14,23 @@ const UNANSWERED: u32 = 16;
 /// For how many of the longest recent answers a client with so many unanswered calls sends on without a word.
 const PATIENCE: u32 = 2;
 
+/// A way there and back that takes so many of the shortest is full of this client's own calls.
+const CROWDED: u32 = 8;
+
+/// What an answer that came by a crowded way takes of the limit: a sixteenth. So many remain.
+const STAND_BACK: u16 = 16;
+
+/// What an answer that came by a free way adds to the limit.
+const WIDEN: u16 = 4;
+
 /// The longest time between two calls that ask whether a silent server answers again.
 const PROBE_EVERY: Duration = Duration::from_secs(1);
 
 /// Calls that a client makes before the first answer: a rush of more would only keep that answer from being read.
-const UNHEARD: u32 = 256;
+const UNHEARD: u16 = 256;
+
+/// How long an answer is taken to need before there was one, in nanoseconds.
+const UNTOLD_NS: u32 = 1_000_000_000;
 
 /// A client of [`CreditServer`](super::CreditServer). 64 bytes; it has no timer and no queue, so nothing waits in it.
 #[derive(Clone, Debug)]
@@ -39,6 +51,8 @@ pub struct CreditClient {
     /// The shortest round trip seen, in nanoseconds; 0 if none.
     round_trip_ns: u32,
     tenant: Tenant,
+    /// Unanswered calls beyond which only credits let more through; while the way is free, it grows.
+    limit: u16,
     /// Whether anything was ever answered.
     heard: bool,
 }
@@ -56,10 +70,11 @@ impl CreditClient {
             level: Level::OPEN,
             window: 0,
             in_flight: 0,
-            longest_ns: 0,
+            longest_ns: UNTOLD_NS,
             carry,
             round_trip_ns: 0,
             tenant,
+            limit: UNHEARD,
             heard: false,
         }
     }
@@ -101,15 +116,35 @@ impl CreditClient {
         self.probe_at = self.word_due;
     }
 
-    /// Whether many calls wait for a server that has said nothing for longer than its answers took. An open level says
-    /// that the server had time when it spoke; one that has become silent since may be sinking under what it was sent.
-    /// A call from time to time asks again, each time after as long a silence as there was, so nothing is shut for good.
-    fn is_too_silent(&mut self, now: Instant) -> bool {
+    /// Makes room on the way. The server sees neither what waits in this process nor what waits in the network, so it
+    /// may say that it has time while calls are already too old when they arrive.
+    fn watch_the_way(&mut self, way_ns: u32) {
+        let is_ours = self.in_flight >= UNANSWERED;
+        let crowded = way_ns > self.round_trip_ns.saturating_mul(CROWDED);
+        self.limit = match (self.heard, is_ours) {
+            (false, false) => u16::MAX,
+            // How long the way is will show when those that were sent before any answer are out of it.
+            (false, true) => STAND_BACK,
+            (true, true) if crowded => {
+                let limit = self.limit.min(u16::try_from(self.in_flight).unwrap_or(u16::MAX));
+                limit - limit / STAND_BACK
+            }
+            (true, _) if self.in_flight < self.limit.into() => self.limit.saturating_add(WIDEN),
+            (true, _) => self.limit,
+        };
+    }
+
+    /// Whether no call should be added that has no credit: because as many are unanswered as the way has room for, or
+    /// because many are and the server has said nothing for longer than its answers took. An open level says that it had
+    /// time when it spoke; silent since, it may be sinking under what it was sent. A call from time to time asks again,
+    /// each time after as long a silence as there was, so nothing is shut for good.
+    fn holds_back(&mut self, now: Instant) -> bool {
         if self.in_flight < UNANSWERED {
             self.hear(now);
         }
-        if now < self.word_due || !self.heard {
-            return false;
+        let is_full = self.in_flight >= self.limit.into();
+        if now < self.word_due || !(self.heard || is_full) {
+            return is_full;
         }
         if now < self.probe_at {
             return true;
@@ -127,11 +162,8 @@ impl Client for CreditClient {
         if budget == Some(Duration::ZERO) {
             return Step::Fail(ShedReason::Deadline);
         }
-        if !self.heard && self.in_flight >= UNHEARD {
-            return Step::Fail(ShedReason::NoCredit);
-        }
         let credited = self.credits(now) > 0;
-        if !credited && (!self.level(now).passes(request.priority, &mut self.carry) || self.is_too_silent(now)) {
+        if !credited && (!self.level(now).passes(request.priority, &mut self.carry) || self.holds_back(now)) {
             return Step::Fail(ShedReason::NoCredit);
         }
         self.in_flight += 1;
@@ -149,18 +181,27 @@ impl Client for CreditClient {
 
     fn on_reply(&mut self, reply: &Reply, now: Instant) {
         self.in_flight = self.in_flight.saturating_sub(1);
-        self.heard = true;
         let sample =
             u32::try_from(reply.response_time.saturating_sub(reply.server_time).as_nanos()).unwrap_or(u32::MAX);
         let shortest = self.round_trip_ns;
-        // The shortest: what waiting adds must not make the objective longer. It creeps up, should the way become longer.
+        // The shortest: what waiting adds must not make the objective longer. It creeps up, should the way become longer,
+        // and hardly while that is most likely a crowd.
         self.round_trip_ns = match shortest {
             0 => sample,
+            _ if sample > shortest.saturating_mul(CROWDED) => shortest + (sample - shortest) / 65_536,
             _ if sample > shortest => shortest + (sample - shortest) / 1024,
             _ => sample,
         };
+        if reply.grant.is_some() {
+            self.watch_the_way(sample);
+        } else {
+            // How long its server worked is not said.
+            self.limit = u16::MAX;
+        }
         let response_ns = u32::try_from(reply.response_time.as_nanos()).unwrap_or(u32::MAX);
-        self.longest_ns = response_ns.max(self.longest_ns - self.longest_ns / 8);
+        let longest = if self.heard { self.longest_ns - self.longest_ns / 8 } else { 0 };
+        self.longest_ns = response_ns.max(longest);
+        self.heard = true;
         self.hear(now);
         if let Some(grant) = &reply.grant {
             self.accept(grant, now.minus_nanos(tidegate_core::time::nanos(reply.response_time)), now);
@@ -227,7 +268,7 @@ mod tests {
     #[test]
     fn a_client_that_was_never_answered_makes_so_many_calls_and_no_more() {
         let mut client = CreditClient::new(Tenant(0), &mut Rng::new(1));
-        assert_eq!(sends(&mut client, 1_000, at(0)), UNHEARD);
+        assert_eq!(sends(&mut client, 1_000, at(0)), u32::from(UNHEARD));
         answer(&mut client, at(10));
         assert_eq!(sends(&mut client, 1_000, at(10)), 1_000);
     }
@@ -235,9 +276,9 @@ mod tests {
     #[test]
     fn a_level_outlives_its_lease_while_many_calls_are_unanswered() {
         let mut client = CreditClient::new(Tenant(0), &mut Rng::new(1));
-        assert_eq!(sends(&mut client, 17, at(0)), 17);
+        assert_eq!(sends(&mut client, 1, at(0)), 1);
         tell(&mut client, 0, LEASE, at(10));
-        assert_eq!(sends(&mut client, 400, at(29)), 100);
+        assert_eq!(sends(&mut client, 16 + 400, at(20)), 16 + 100);
         (0..101).for_each(|call| client.on_cancel(CallId(call), at(30)));
         assert_eq!(sends(&mut client, 1, at(30)), 1);
     }
@@ -252,6 +293,34 @@ mod tests {
         assert_eq!(asked, [30, 40, 50, 70, 110, 190]);
         answer(&mut client, at(200));
         assert_eq!(sends(&mut client, 500, at(219)), 500, "one word is enough");
+    }
+
+    #[test]
+    fn calls_that_wait_on_a_crowded_way_hold_others_back_until_it_is_free() {
+        let mut client = CreditClient::new(Tenant(0), &mut Rng::new(1));
+        let open = Some(Grant { window: 0, level: Level::OPEN.to_wire(), lease: LEASE });
+        let told = |client: &mut CreditClient, response_time, now| {
+            let server_time = Duration::ZERO;
+            let reply = Reply { id: CallId(0), outcome: Outcome::Served, grant: open, response_time, server_time };
+            client.on_reply(&reply, now);
+        };
+        assert_eq!(sends(&mut client, 1, at(0)), 1);
+        told(&mut client, Duration::from_millis(1), at(1));
+        assert_eq!(sends(&mut client, 500, at(1)), 500, "the way is free");
+        (0..400).for_each(|_| told(&mut client, Duration::from_millis(12), at(13)));
+        assert_eq!(sends(&mut client, 500, at(13)), 0);
+        (0..84).for_each(|_| told(&mut client, Duration::from_millis(12), at(14)));
+        assert_eq!((client.in_flight(), sends(&mut client, 500, at(14))), (16, 0));
+        (0..2).for_each(|_| told(&mut client, Duration::from_millis(2), at(15)));
+        assert_eq!(sends(&mut client, 500, at(15)), 5);
+    }
+
+    #[test]
+    fn a_client_whose_calls_were_lost_asks_again() {
+        let mut client = CreditClient::new(Tenant(0), &mut Rng::new(1));
+        assert_eq!(sends(&mut client, 500, at(0)), 256);
+        let asked: Vec<_> = (1..60).filter(|tenth| sends(&mut client, 500, at(100 * tenth)) > 0).collect();
+        assert_eq!(asked, [20, 30, 40, 50]);
     }
 
     #[test]
