@@ -268,11 +268,11 @@ impl Session {
     }
 
     /// Heard at `now` by a call that its client let through with a chance of `told`.
-    #[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, reason = "an average; f32 is exact enough")]
+    #[expect(clippy::cast_possible_truncation, reason = "an average; f32 is exact enough")]
     #[inline]
     pub(super) fn hear(&mut self, told: f64, now: Instant) {
         if self.heard != Instant::ZERO {
-            let gap = now.nanos_since(self.heard) as f64 * told;
+            let gap = float(now.nanos_since(self.heard)) * told;
             let old = f64::from(self.gap_ns);
             // An eighth: a burst of a few calls does not make a client a fast one.
             self.gap_ns = if old > 0.0 { old + (gap - old) / 8.0 } else { gap } as f32;
@@ -303,7 +303,8 @@ pub(super) fn span(of: Duration) -> f64 {
 #[expect(clippy::cast_precision_loss, reason = "spans are far below 2^52 ns")]
 #[inline]
 pub(super) fn float(ns: u64) -> f64 {
-    ns as f64
+    // By way of a signed number, since processors convert from these.
+    i64::try_from(ns).unwrap_or(i64::MAX) as f64
 }
 
 #[cfg(test)]
