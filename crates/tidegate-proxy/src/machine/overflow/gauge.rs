@@ -25,7 +25,7 @@ impl Overflow {
         if asked <= share {
             return if fits { Answer::Paid(Pay::Own) } else { Answer::Short };
         }
-        if age == Age::Settled && asked <= self.guaranteed(weight) && fits {
+        if age == Age::Settled && asked <= self.mint.guaranteed(weight) && fits {
             return Answer::Paid(Pay::Guaranteed);
         }
         let newcomers = whole(float(capacity) * self.terms.newcomers).max(1);
@@ -36,7 +36,8 @@ impl Overflow {
         if self.over.saturating_add(beyond) > self.lendable() {
             return Answer::Short;
         }
-        let allowed = self.allowance.is_none_or(|most| asked - share <= most.saturating_mul(u64::from(weight)).max(1));
+        let allowed =
+            self.mint.allowance.is_none_or(|most| asked - share <= most.saturating_mul(u64::from(weight)).max(1));
         if allowed && fits { Answer::Paid(Pay::Pool) } else { Answer::Short }
     }
 

@@ -23,6 +23,7 @@
 //! | `fill` | max-min shares of very many claims |
 //! | `gauge` | decisions about what is held and given back |
 //! | `ledger` | what must add up |
+//! | `mint` | what time brings to a tenant |
 //! | `pool` | what is nobody's share |
 //! | `rebalance` | shares set anew, in slices |
 //! | `settle` | true costs, and when to come back |
@@ -37,6 +38,7 @@ mod demand;
 mod fill;
 mod gauge;
 mod ledger;
+mod mint;
 pub(crate) mod number;
 mod pool;
 mod rebalance;
@@ -47,6 +49,7 @@ use tidegate_core::Instant;
 
 use self::cell::{Age, Cell, Past};
 use self::fill::Level;
+use self::mint::Mint;
 use self::number::{float, signed};
 use self::pool::Pool;
 use super::resource::Kind;
@@ -59,13 +62,7 @@ pub(crate) use self::usage::{Totals, Usage};
 
 /// Grains per second that a capacity may have at most: buckets of it stay far below 2^63.
 pub(crate) const CAPACITY_MAX: u64 = 8_000_000_000;
-/// The least depth of a bucket is what its rate gives in this span, but at most [`DEEPEST`] pieces of work: who comes
-/// rarely comes in bursts, as browsers do.
-const PATIENCE_NS: u64 = 2_000_000_000;
-const DEEPEST: i64 = 8;
 const NANOS: u64 = 1_000_000_000;
-/// Levels of which what is lent is counted, as a power of two: about a grain.
-const LENT_LOG2: u32 = 30;
 /// While the pool is so full, nobody's excess is in anybody's way.
 const SPARE: f64 = 0.9;
 /// The most that one question can cost: a quarter of what a level can hold.
@@ -125,18 +122,10 @@ pub(crate) struct Overflow {
     weights: u64,
     /// Sum of the shares T.
     shares: u64,
-    /// What a tenant is guaranteed for each unit of weight: grains per second, of a gauge units.
-    guarantee: u64,
-    /// What it may take of the pool for each unit of weight before it stands back; without it anything.
-    allowance: Option<u64>,
     /// How far demands were met in the last tick.
     level: Level,
     pool: Pool,
-    /// One usual piece of work, in levels.
-    piece: i64,
-    /// The depths of what weight 1 is guaranteed and allowed, since nearly all weigh 1.
-    guaranteed_depth: i64,
-    allowance_depth: i64,
+    mint: Mint,
     /// Of a gauge: all that is held, and what of it is beyond shares.
     held: u64,
     over: u64,
@@ -167,13 +156,9 @@ impl Overflow {
             free: Vec::new(),
             weights: 0,
             shares: 0,
-            guarantee: 0,
-            allowance: None,
             level: Level::All,
             pool: Pool::new(now),
-            piece: 0,
-            guaranteed_depth: 0,
-            allowance_depth: 0,
+            mint: Mint::new(terms),
             held: 0,
             over: 0,
             released: 0,
@@ -225,14 +210,15 @@ impl Overflow {
     pub(crate) fn set_terms(&mut self, terms: Terms, now: Instant) {
         self.pool.refill(now);
         self.terms = terms;
+        self.mint.set_terms(terms);
         self.share_out_pool();
         self.set_guarantee();
     }
 
     /// Says what a usual piece of work costs, in units.
     pub(crate) fn set_piece(&mut self, units: u64) {
-        self.piece = self.level_of(units.max(1));
-        self.set_depths();
+        self.mint.piece = self.level_of(units.max(1));
+        self.mint.set_depths();
     }
 
     /// C in units per second, of a gauge units.
@@ -293,7 +279,7 @@ impl Overflow {
     fn ask_all(&mut self, place: Place, amount: i64, now: Instant) -> Answer {
         self.refill(place, now);
         let cell = &self.cells[place.cell()];
-        if cell.level >= amount.min(self.depth(cell.share).max(self.piece)) {
+        if cell.level >= amount.min(self.mint.depth(cell.share).max(self.mint.piece)) {
             return Answer::Paid(Pay::Own);
         }
         self.ask_others(place, amount, now)
@@ -302,13 +288,13 @@ impl Overflow {
     /// Whether somebody else pays, the tenant's own bucket being short.
     fn ask_others(&mut self, place: Place, amount: i64, now: Instant) -> Answer {
         let cell = &self.cells[place.cell()];
-        let guaranteed = self.guaranteed_depth(cell.weight);
+        let guaranteed = self.mint.guaranteed_depth(cell.weight);
         if cell.age == Age::Settled && cell.guaranteed >= amount.min(guaranteed) {
             return Answer::Paid(Pay::Guaranteed);
         }
         self.pool.refill(now);
         // Until it has a share, a tenant can take a few pieces at most from the reserve.
-        let first = self.level_of(cell.taken).saturating_add(amount) <= amount.max(DEEPEST * self.piece);
+        let first = self.level_of(cell.taken).saturating_add(amount) <= amount.max(mint::DEEPEST * self.mint.piece);
         if cell.age != Age::Settled && first && self.pool.newcomers >= amount.min(self.pool.newcomers_depth) {
             return Answer::Paid(Pay::Newcomer);
         }
@@ -317,7 +303,8 @@ impl Overflow {
         if self.pool.level < rest.min(self.pool.depth) {
             return Answer::Short;
         }
-        let allowed = self.allowance.is_none_or(|_| cell.allowance >= rest.min(self.allowance_depth(cell.weight)));
+        let allowed =
+            self.mint.allowance.is_none_or(|_| cell.allowance >= rest.min(self.mint.allowance_depth(cell.weight)));
         if allowed { Answer::Paid(Pay::Pool) } else { Answer::Beyond }
     }
 
@@ -368,7 +355,7 @@ impl Overflow {
                 cell.level -= amount - rest;
                 cell.guaranteed -= amount - rest;
                 // What is taken beyond the allowance is not owed to anybody.
-                cell.allowance = (cell.allowance - rest).max(-self.piece);
+                cell.allowance = (cell.allowance - rest).max(-self.mint.piece);
                 self.pool.level -= rest;
                 let units = rest.unsigned_abs().div_ceil(NANOS * self.grains);
                 let past = &mut self.pasts[place.past()];
@@ -421,39 +408,6 @@ impl Overflow {
         self.capacity.map_or(0, |capacity| signed(capacity) - signed(self.shares))
     }
 
-    /// What a weight is guaranteed: grains per second, of a gauge units.
-    #[inline]
-    fn guaranteed(&self, weight: u16) -> u64 {
-        self.guarantee.saturating_mul(u64::from(weight))
-    }
-
-    /// The depth of a bucket that is filled at `rate`.
-    #[inline]
-    fn depth(&self, rate: u64) -> i64 {
-        let burst = level(rate, self.terms.burst_ns);
-        burst.max(level(rate, PATIENCE_NS).min(self.piece * DEEPEST))
-    }
-
-    /// What is guaranteed at once: one piece at least, however small the part.
-    #[inline]
-    fn guaranteed_depth(&self, weight: u16) -> i64 {
-        if weight == 1 { self.guaranteed_depth } else { self.guaranteed_depth_of(weight) }
-    }
-
-    fn guaranteed_depth_of(&self, weight: u16) -> i64 {
-        self.depth(self.guaranteed(weight)).max(self.piece)
-    }
-
-    #[inline]
-    fn allowance_depth(&self, weight: u16) -> i64 {
-        if weight == 1 { self.allowance_depth } else { self.allowance_depth_of(weight) }
-    }
-
-    fn allowance_depth_of(&self, weight: u16) -> i64 {
-        let rate = self.allowance.unwrap_or(0).saturating_mul(u64::from(weight));
-        level(rate, 2 * self.terms.tick_ns).max(self.piece)
-    }
-
     /// `units` as a level.
     #[inline]
     fn level_of(&self, units: u64) -> i64 {
@@ -463,26 +417,8 @@ impl Overflow {
     /// Mints what the time since the last time gave, and passes on what does not fit.
     #[inline]
     fn refill(&mut self, place: Place, now: Instant) {
-        let cell = &self.cells[place.cell()];
-        let span = now.nanos_since(cell.at);
-        if span == 0 {
-            return;
-        }
-        let depth = self.depth(cell.share);
-        let guaranteed = level(self.guaranteed(cell.weight), span);
-        let guaranteed_depth = self.guaranteed_depth(cell.weight);
-        let allowance = self.allowance.map(|rate| level(rate.saturating_mul(u64::from(cell.weight)), span));
-        let allowance_depth = self.allowance_depth(cell.weight);
-        let cell = &mut self.cells[place.cell()];
-        cell.at = now;
-        cell.level += level(cell.share, span);
-        // Who has a larger share than its part does not owe the difference for long.
-        cell.guaranteed = (cell.guaranteed.max(-guaranteed_depth) + guaranteed).min(guaranteed_depth);
-        cell.allowance = allowance.map_or(0, |minted| (cell.allowance + minted).min(allowance_depth));
-        let surplus = cell.level - depth;
+        let surplus = self.mint.refill(&mut self.cells[place.cell()], now);
         if surplus > 0 {
-            cell.level = depth;
-            cell.lent = cell.lent.saturating_add(u32::try_from(surplus >> LENT_LOG2).unwrap_or(u32::MAX));
             self.pool.pour(surplus);
         }
     }
@@ -497,14 +433,8 @@ impl Overflow {
     fn set_guarantee(&mut self) {
         let capacity = float(self.capacity.unwrap_or(0));
         let shared = number::whole(capacity * (1.0 - self.terms.reserve - self.terms.newcomers));
-        self.guarantee = shared / self.weights.max(1);
-        self.set_depths();
-    }
-
-    /// To be called when a guarantee, an allowance or a usual piece of work has changed.
-    fn set_depths(&mut self) {
-        self.guaranteed_depth = self.guaranteed_depth_of(1);
-        self.allowance_depth = self.allowance_depth_of(1);
+        self.mint.guarantee = shared / self.weights.max(1);
+        self.mint.set_depths();
     }
 }
 

@@ -9,11 +9,12 @@ use core::time::Duration;
 
 use tidegate_core::Instant;
 
-use super::cell::{Age, NOISY_TICKS, NONE, Rates};
+use super::cell::{Age, Cell, NOISY_TICKS, NONE, Past, Rates};
 use super::demand::Smoothing;
 use super::fill::{Fill, Fills, Level};
+use super::mint::{LENT_LOG2, Mint};
 use super::number::{float, short, signed, whole};
-use super::{LENT_LOG2, Overflow, Place};
+use super::{Overflow, Place};
 use crate::machine::resource::Kind;
 
 /// How much the last tick counts in the rates that are shown.
@@ -50,6 +51,7 @@ struct Factors {
     grains: f64,
     /// The capacity: more is nobody's demand.
     most: f64,
+    capacity: i64,
     headroom: f64,
     /// What of Tg must be left when a share grows.
     kept: u64,
@@ -83,6 +85,7 @@ impl Overflow {
         *budget -= end - pass.next;
         self.pool.refill(now);
         let factors = self.factors(pass);
+        let limited_counter = self.kind == Kind::Counter && self.capacity.is_some();
         for at in pass.next..end {
             let owner = self.pasts[at].owner;
             if owner == NONE {
@@ -102,8 +105,13 @@ impl Overflow {
             }
             match pass.step {
                 Step::Observe { .. } if self.is_free() => pass.used += self.observe_free(place, &factors),
+                Step::Observe { ref mut short } if limited_counter => {
+                    let (used, is_short) = self.observe_and_share(place, &factors, fills, now);
+                    pass.used += used;
+                    *short |= is_short;
+                }
                 Step::Observe { ref mut short } => {
-                    pass.used += self.observe(place, &factors, &mut fills.demands, now);
+                    pass.used += self.observe_gauge(place, &factors, &mut fills.demands);
                     *short |= self.set_share(place, self.level, &factors, &mut fills.needs, now);
                 }
                 Step::Share { level, ref mut short, .. } => {
@@ -153,44 +161,54 @@ impl Overflow {
             lent: float(1 << LENT_LOG2) / (1e9 * pass.seconds * grains),
             grains,
             most: self.capacity.map_or(f64::MAX, float),
+            capacity: signed(self.capacity.unwrap_or(0)),
             headroom: 1.0 + self.terms.headroom,
             kept: whole(float(self.capacity.unwrap_or(0)) * self.terms.newcomers),
         }
     }
 
-    /// Takes in what the tenant wanted, and begins its next tick; what it used, in units per second.
-    fn observe(&mut self, place: Place, factors: &Factors, fill: &mut Fill, now: Instant) -> f64 {
-        let limited = self.capacity.is_some();
-        let gauge = self.kind == Kind::Gauge;
-        if limited && !gauge {
-            self.refill(place, now);
-        }
+    /// Takes in what the tenant wanted, begins its next tick and sets its share by the level of the tick before: all that
+    /// a usual tick does for a tenant, in one go. What it used, in units per second, and whether its share had to stay
+    /// smaller than it should be.
+    fn observe_and_share(&mut self, place: Place, factors: &Factors, fills: &mut Fills, now: Instant) -> (f64, bool) {
         let (cell, past) = (&mut self.cells[place.cell()], &mut self.pasts[place.past()]);
-        let wanted = float(cell.wanted) * factors.per;
-        let used = float(cell.taken) * factors.per;
-        let overflow = if gauge {
-            float(super::gauge::beyond(cell.level, cell.share))
-        } else {
-            float(past.overflowed.into()) * factors.per
-        };
-        past.rates = Rates {
-            wanted: short(wanted),
-            used: mix(past.rates.used, used),
-            overflow: mix(past.rates.overflow, overflow),
-            lent: mix(past.rates.lent, float(cell.lent.into()) * factors.lent),
-        };
-        past.demand.observe(wanted * factors.grains, factors.smoothing, factors.most);
+        let mut surplus = self.mint.refill(cell, now);
+        let used = take_in(cell, past, factors, float(past.overflowed.into()) * factors.per, 0, true);
+        cell.age = Age::Settled;
+        let weight = u32::from(cell.weight);
+        let claim = past.demand.expected(factors.most) * factors.headroom;
+        fills.demands.add(claim, weight);
+        let (before, wanted) = (cell.share, whole(self.level.share(claim, weight)));
+        let mut share = before;
+        if wanted != before {
+            // Tg stays at least the newcomers' part while others have not shrunk yet.
+            let global = factors.capacity - signed(self.shares);
+            let room = u64::try_from(global - signed(factors.kept)).unwrap_or(0);
+            share = wanted.min(before.saturating_add(room));
+            surplus += reshare(cell, share, &self.mint);
+            self.shares = self.shares - before + share;
+            self.pool.rate = factors.capacity - signed(self.shares);
+        }
+        if surplus > 0 {
+            self.pool.pour(surplus);
+        }
+        let still = f64::from(past.rates.wanted) * factors.grains - float(share);
+        if still > 0.0 {
+            fills.needs.add(still * factors.headroom, weight);
+        }
+        (used, share < wanted)
+    }
+
+    /// Takes in what the tenant held and wanted to hold, and begins its next tick; what it held.
+    fn observe_gauge(&mut self, place: Place, factors: &Factors, fill: &mut Fill) -> f64 {
+        let limited = self.capacity.is_some();
+        let (cell, past) = (&mut self.cells[place.cell()], &mut self.pasts[place.past()]);
+        let overflow = float(super::gauge::beyond(cell.level, cell.share));
+        let held = cell.level.unsigned_abs();
+        let used = take_in(cell, past, factors, overflow, held, limited);
         if limited {
             fill.add(past.demand.expected(factors.most) * factors.headroom, cell.weight.into());
         }
-        let beyond = u64::from(past.overflowed) + u64::from(past.refused);
-        // Who has no share cannot exceed it.
-        let noisy = limited && cell.age == Age::Settled && beyond > 0 && beyond.saturating_mul(NOISE) > cell.wanted;
-        cell.noisy = if noisy { NOISY_TICKS } else { cell.noisy.saturating_sub(1) };
-        let held = if gauge { cell.level.unsigned_abs() } else { 0 };
-        past.quiet = if cell.wanted > 0 { 0 } else { past.quiet.saturating_add(1) };
-        (cell.wanted, cell.taken, cell.lent) = (held, held, 0);
-        (past.overflowed, past.refused) = (0, 0);
         if cell.age == Age::New {
             cell.age = Age::Seen;
         }
@@ -246,13 +264,8 @@ impl Overflow {
 
     fn set_counter_share(&mut self, place: Place, share: u64, now: Instant) {
         self.refill(place, now);
-        let depth = self.depth(share);
-        let cell = &mut self.cells[place.cell()];
-        cell.share = share;
-        // A smaller bucket holds less; what it held is not lost.
-        let surplus = cell.level - depth;
+        let surplus = reshare(&mut self.cells[place.cell()], share, &self.mint);
         if surplus > 0 {
-            cell.level = depth;
             self.pool.pour(surplus);
         }
     }
@@ -280,17 +293,49 @@ impl Overflow {
             Kind::Counter => self.pool.supply(seconds),
             Kind::Gauge => float(self.lendable()),
         };
-        self.allowance = match fill.level(supply) {
+        self.mint.allowance = match fill.level(supply) {
             Level::All => None,
             Level::PerWeight(most) => Some(whole(most)),
         };
-        self.set_depths();
+        self.mint.set_depths();
         self.pool.income = 0;
         self.release_rate += 0.5 * (float(self.released) / seconds - self.release_rate);
         self.released = 0;
     }
 }
 
+/// Puts another share of a counter in force; what a smaller bucket cannot hold any more, or 0.
+#[inline]
+fn reshare(cell: &mut Cell, share: u64, mint: &Mint) -> i64 {
+    let surplus = (cell.level - mint.depth(share)).max(0);
+    cell.share = share;
+    cell.level -= surplus;
+    surplus
+}
+
+/// Adds a tick to what is known of a tenant, and begins the next one with what it holds; what it used.
+#[inline]
+fn take_in(cell: &mut Cell, past: &mut Past, factors: &Factors, overflow: f64, held: u64, limited: bool) -> f64 {
+    let wanted = float(cell.wanted) * factors.per;
+    let used = float(cell.taken) * factors.per;
+    past.rates = Rates {
+        wanted: short(wanted),
+        used: mix(past.rates.used, used),
+        overflow: mix(past.rates.overflow, overflow),
+        lent: mix(past.rates.lent, float(cell.lent.into()) * factors.lent),
+    };
+    past.demand.observe(wanted * factors.grains, factors.smoothing, factors.most);
+    let beyond = u64::from(past.overflowed) + u64::from(past.refused);
+    // Who has no share cannot exceed it.
+    let noisy = limited && cell.age == Age::Settled && beyond > 0 && beyond.saturating_mul(NOISE) > cell.wanted;
+    cell.noisy = if noisy { NOISY_TICKS } else { cell.noisy.saturating_sub(1) };
+    past.quiet = if cell.wanted > 0 { 0 } else { past.quiet.saturating_add(1) };
+    (cell.wanted, cell.taken, cell.lent) = (held, held, 0);
+    (past.overflowed, past.refused) = (0, 0);
+    used
+}
+
+#[inline]
 fn mix(before: f32, latest: f64) -> f32 {
     let mixed = before + LATEST * (short(latest) - before);
     if mixed < 1e-3 { 0.0 } else { mixed }

@@ -43,7 +43,7 @@ impl Overflow {
         self.refill(place, now);
         let missing = self.level_of(actual) - self.level_of(estimated);
         let cell = &self.cells[place.cell()];
-        let (depth, guaranteed_depth) = (self.depth(cell.share), self.guaranteed_depth(cell.weight));
+        let (depth, guaranteed_depth) = (self.mint.depth(cell.share), self.mint.guaranteed_depth(cell.weight));
         let wanted = cell.level - missing;
         let cell = &mut self.cells[place.cell()];
         cell.level = wanted.clamp(-depth, depth);
@@ -78,7 +78,7 @@ impl Overflow {
         let cell = &self.cells[place.cell()];
         let over_share = match self.kind {
             Kind::Counter => cell.age == Age::Settled,
-            Kind::Gauge => cell.level.unsigned_abs().saturating_add(cost) > self.guaranteed(cell.weight),
+            Kind::Gauge => cell.level.unsigned_abs().saturating_add(cost) > self.mint.guaranteed(cell.weight),
         };
         let retry_after = match self.kind {
             Kind::Counter => self.promise(place, cost, now, due),
@@ -103,12 +103,12 @@ impl Overflow {
     fn promise(&mut self, place: Place, cost: u64, now: Instant, due: Instant) -> Duration {
         let amount = self.level_of(cost);
         let cell = &self.cells[place.cell()];
-        let guaranteed = self.guaranteed(cell.weight);
-        let depth = self.depth(cell.share);
-        let own = if amount.min(self.piece) > depth { 0 } else { cell.share };
+        let guaranteed = self.mint.guaranteed(cell.weight);
+        let depth = self.mint.depth(cell.share);
+        let own = if amount.min(self.mint.piece) > depth { 0 } else { cell.share };
         let own = until(amount.min(depth) - cell.level, own);
         let own = own.saturating_mul(MARGIN_NUMERATOR) / MARGIN_DENOMINATOR;
-        let sure = until(amount.min(self.guaranteed_depth(cell.weight)) - cell.guaranteed, guaranteed);
+        let sure = until(amount.min(self.mint.guaranteed_depth(cell.weight)) - cell.guaranteed, guaranteed);
         // A newcomer is guaranteed something from the next tick on.
         let sure = if cell.age == Age::Settled { sure } else { sure.saturating_add(2 * due.nanos_since(now)) };
         let rate = guaranteed.max(cell.share.saturating_mul(MARGIN_DENOMINATOR) / MARGIN_NUMERATOR);
