@@ -1,5 +1,6 @@
 //! Requests to an admin API, for the verbs that read and change a running broker or proxy.
 
+use std::path::Path;
 use std::time::Duration;
 
 use http_body_util::{BodyExt, Full, Limited};
@@ -11,8 +12,9 @@ use serde_json::Value;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
+use crate::cli::ReadToken;
 use crate::failure::Failure;
-use crate::token::Token;
+use crate::token::{Token, TokenError};
 
 /// A broker with ten thousand topics answers about 10 MiB.
 const MAX_ANSWER_BYTES: usize = 64 << 20;
@@ -25,7 +27,7 @@ pub(crate) struct AdminClient {
     pub(crate) of: Of,
     /// `host:port`.
     pub(crate) address: String,
-    /// For writes.
+    /// For writes, and for reads from the network.
     pub(crate) token: Option<Token>,
 }
 
@@ -34,6 +36,35 @@ pub(crate) struct AdminClient {
 pub(crate) enum Of {
     Broker,
     Proxy,
+}
+
+impl ReadToken {
+    /// The token, if a file of one was named.
+    pub(crate) fn load(&self, of: Of) -> Result<Option<Token>, Failure> {
+        self.token_file.as_deref().map(|file| load_token(file, of)).transpose()
+    }
+}
+
+/// The token in `file`.
+pub(crate) fn load_token(file: &Path, of: Of) -> Result<Token, Failure> {
+    Token::load(file).map_err(|error| {
+        let help = match error {
+            TokenError::Io { .. } => {
+                format!("name the running {}'s token file with --token-file; its user can read it", of.word())
+            }
+            _ => error.remedy(),
+        };
+        Failure::new(&error).help(help).because(error)
+    })
+}
+
+impl Of {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Broker => "broker",
+            Self::Proxy => "proxy",
+        }
+    }
 }
 
 /// `host:port` of an argument.
@@ -73,6 +104,10 @@ impl AdminClient {
         if is_read && status == StatusCode::NOT_FOUND {
             return Err(self.nobody(format_args!("what answers at {} is no {}", self.address, self.who())));
         }
+        if status == StatusCode::UNAUTHORIZED && self.token.is_none() {
+            return Err(Failure::new(format!("what is read at {} needs a token", self.address))
+                .help("name the file with it: --token-file FILE"));
+        }
         Err(match serde_json::from_slice(&bytes) {
             Ok(Problem { title, detail }) => Failure::new(title).help(detail),
             Err(_) => Failure::new(format!("{} answered {status}", self.address)),
@@ -109,10 +144,7 @@ impl AdminClient {
     }
 
     fn who(&self) -> &'static str {
-        match self.of {
-            Of::Broker => "broker",
-            Of::Proxy => "proxy",
-        }
+        self.of.word()
     }
 
     fn unreachable(&self) -> Failure {

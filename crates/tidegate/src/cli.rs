@@ -6,12 +6,11 @@ use clap::{Arg, ArgAction, Args, Command, CommandFactory, Parser, Subcommand, Va
 use tidegate_broker::config::{FLAGS, Takes};
 use tidegate_broker::io::admin::Target;
 use tidegate_core::Rate;
-use tidegate_runtime::config::units::Bytes;
 
 use crate::admin_client::authority;
 use crate::sim_neighbours::SimNeighboursArgs;
 use crate::sim_rpc::SimRpcArgs;
-use crate::words::{DisciplineWord, ModeWord, UnitWord};
+use crate::words::{BurstText, DisciplineWord, ModeWord, UnitWord};
 
 const ABOUT: &str =
     "A message broker for NSQ clients, overload control for RPC, and a reverse proxy that mutes noisy neighbours";
@@ -161,6 +160,8 @@ pub(crate) struct Status {
     /// The proxy's admin API; without either address 127.0.0.1:4154
     #[arg(long, value_name = "ADDRESS:PORT", value_parser = authority)]
     pub(crate) proxy: Option<String>,
+    #[command(flatten)]
+    pub(crate) token: ReadToken,
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
@@ -171,7 +172,7 @@ pub(crate) enum Limits {
     /// List all limits
     List {
         #[command(flatten)]
-        running: Running,
+        reading: Reading,
     },
     /// Put a limit in force, at once and for good
     Set(SetLimit),
@@ -185,7 +186,7 @@ pub(crate) enum Limits {
     /// List the latest changes, newest first
     History {
         #[command(flatten)]
-        running: Running,
+        reading: Reading,
     },
     /// Take the newest change back
     Undo {
@@ -201,7 +202,7 @@ pub(crate) struct SetLimit {
     /// Long-run rate, such as `500/s`, `11k/s` or `90/min`
     pub(crate) rate: Rate,
     /// How many may come at once, such as `50`; with --unit bytes also `64KiB`
-    pub(crate) burst: Bytes,
+    pub(crate) burst: BurstText,
     /// What one token buys
     #[arg(long, value_enum, default_value = "messages")]
     pub(crate) unit: UnitWord,
@@ -213,6 +214,23 @@ pub(crate) struct SetLimit {
     pub(crate) mode: ModeWord,
     #[command(flatten)]
     pub(crate) writing: Writing,
+}
+
+/// What lets us read from another machine.
+#[derive(Debug, Args)]
+pub(crate) struct ReadToken {
+    /// The file with the token, which an admin API on a network address wants for reads as well
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) token_file: Option<PathBuf>,
+}
+
+/// Where the running broker is, and what lets us read from another machine.
+#[derive(Debug, Args)]
+pub(crate) struct Reading {
+    #[command(flatten)]
+    pub(crate) running: Running,
+    #[command(flatten)]
+    pub(crate) token: ReadToken,
 }
 
 /// Where the running broker is, and what lets us change it.

@@ -7,6 +7,7 @@ use hyper::Method;
 use serde::Deserialize;
 
 use crate::admin_client::{AdminClient, Of, authority};
+use crate::cli::ReadToken;
 use crate::failure::Failure;
 use crate::output::{self, Style, Table};
 use crate::proxy::quantity;
@@ -31,6 +32,8 @@ pub(crate) struct ExplainArgs {
     /// The proxy's admin API
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:4154", value_parser = authority)]
     admin: String,
+    #[command(flatten)]
+    token: ReadToken,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -91,7 +94,7 @@ struct Limit {
 }
 
 pub(crate) fn run(args: &ExplainArgs) -> Result<(), Failure> {
-    let client = AdminClient { of: Of::Proxy, address: args.admin.clone(), token: None };
+    let client = AdminClient { of: Of::Proxy, address: args.admin.clone(), token: args.token.load(Of::Proxy)? };
     let answer = client.ask(Method::GET, &path(args)?, None)?;
     match Style::of(args.json) {
         Style::Json => output::json(&answer),
@@ -209,6 +212,7 @@ mod tests {
             header: None,
             tenant: None,
             admin: String::new(),
+            token: ReadToken { token_file: None },
             json: false,
         }
     }

@@ -4,17 +4,16 @@ use hyper::Method;
 use serde_json::{Value, json};
 use tidegate_broker::io::admin::Target;
 
-use crate::admin_client::{AdminClient, Of};
-use crate::cli::{Limits, Running, SetLimit, Writing};
+use crate::admin_client::{AdminClient, Of, load_token};
+use crate::cli::{Limits, Reading, Running, SetLimit, Writing};
 use crate::failure::Failure;
 use crate::output::{self, Style, Table};
-use crate::token::{Token, TokenError};
-use crate::words::RateText;
+use crate::words::{RateText, UnitWord};
 
 pub(crate) fn run(verb: Limits) -> Result<(), Failure> {
     match verb {
-        Limits::List { running } => list(&running),
-        Limits::History { running } => history(&running),
+        Limits::List { reading } => list(&reading),
+        Limits::History { reading } => history(&reading),
         Limits::Set(set) => put(&set),
         Limits::Remove { target, writing } => {
             let answer = writer(&writing)?.ask(Method::DELETE, &path(&target), None)?;
@@ -27,9 +26,9 @@ pub(crate) fn run(verb: Limits) -> Result<(), Failure> {
     }
 }
 
-fn list(running: &Running) -> Result<(), Failure> {
-    let answer = reader(running).ask(Method::GET, "/api/v1/limits", None)?;
-    if running.json {
+fn list(reading: &Reading) -> Result<(), Failure> {
+    let answer = reader(reading)?.ask(Method::GET, "/api/v1/limits", None)?;
+    if reading.running.json {
         return output::json(&answer);
     }
     let mut table = Table::new(&["topic/channel", "rate", "burst", "unit", "discipline", "mode", "from"]);
@@ -39,9 +38,9 @@ fn list(running: &Running) -> Result<(), Failure> {
     table.print()
 }
 
-fn history(running: &Running) -> Result<(), Failure> {
-    let answer = reader(running).ask(Method::GET, "/api/v1/limits/history", None)?;
-    if running.json {
+fn history(reading: &Reading) -> Result<(), Failure> {
+    let answer = reader(reading)?.ask(Method::GET, "/api/v1/limits/history", None)?;
+    if reading.running.json {
         return output::json(&answer);
     }
     let mut table = Table::new(&["revision", "unix time ms", "topic/channel", "before", "after"]);
@@ -58,14 +57,18 @@ fn history(running: &Running) -> Result<(), Failure> {
 }
 
 fn put(set: &SetLimit) -> Result<(), Failure> {
-    if set.burst.0 == 0 || set.rate.is_zero() {
+    if set.burst.in_bytes && set.unit == UnitWord::Messages {
+        return Err(Failure::usage("the burst is in bytes, but the limit counts messages")
+            .help("add --unit bytes, with a rate in bytes, or write the burst as a number of messages"));
+    }
+    if set.burst.tokens == 0 || set.rate.is_zero() {
         return Err(
             Failure::usage("a limit of nothing lets nothing pass").help("to stop a topic for a while, pause it")
         );
     }
     let body = json!({
         "rate": RateText(set.rate),
-        "burst": set.burst.0,
+        "burst": set.burst.tokens,
         "unit": set.unit,
         "discipline": set.discipline,
         "mode": set.mode,
@@ -81,20 +84,13 @@ fn changed(running: &Running, answer: &Value, said: std::fmt::Arguments<'_>) -> 
     }
 }
 
-fn reader(running: &Running) -> AdminClient {
-    AdminClient { of: Of::Broker, address: running.admin.clone(), token: None }
+fn reader(reading: &Reading) -> Result<AdminClient, Failure> {
+    let token = reading.token.load(Of::Broker)?;
+    Ok(AdminClient { of: Of::Broker, address: reading.running.admin.clone(), token })
 }
 
 fn writer(writing: &Writing) -> Result<AdminClient, Failure> {
-    let token = Token::load(&writing.token_file).map_err(|error| {
-        let help = match error {
-            TokenError::Io { .. } => {
-                "name the running broker's token file with --token-file; its user can read it".into()
-            }
-            _ => error.remedy(),
-        };
-        Failure::new(&error).help(help).because(error)
-    })?;
+    let token = load_token(&writing.token_file, Of::Broker)?;
     Ok(AdminClient { of: Of::Broker, address: writing.running.admin.clone(), token: Some(token) })
 }
 

@@ -5,6 +5,7 @@
 use std::hint::black_box;
 use std::net::SocketAddr;
 
+use clap::builder::RangedU64ValueParser;
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 use tidegate_core::Rng;
@@ -33,7 +34,7 @@ pub(crate) struct ServeArgs {
     #[arg(long)]
     bare: bool,
     /// Threads, each with its own listener and control
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = RangedU64ValueParser::<usize>::new().range(1..=1024))]
     shards: usize,
     /// Work of a call on average, in microseconds of this processor as it is now
     #[arg(long, value_name = "N", default_value_t = 10, conflicts_with = "work_rounds")]

@@ -64,9 +64,11 @@ const PROXY: &str = "127.0.0.1:4154";
 
 pub(crate) fn run(args: &Status) -> Result<(), Failure> {
     // Who names one of them means that one. Else whoever answers is shown.
+    // Broker and proxy of one `tidegate up` have one token.
+    let token = args.token.load(if args.proxy.is_some() { Of::Proxy } else { Of::Broker })?;
     let client = |of, given: &Option<String>, other: &Option<String>, usual: &str| {
         let address = given.clone().or_else(|| other.is_none().then(|| usual.to_owned()))?;
-        Some(AdminClient { of, address, token: None })
+        Some(AdminClient { of, address, token: token.clone() })
     };
     let broker = client(Of::Broker, &args.admin, &args.proxy, BROKER).map(|client| topics(&client, &args.prefix));
     let proxy = client(Of::Proxy, &args.proxy, &args.admin, PROXY).map(|client| Figures::ask(&client));

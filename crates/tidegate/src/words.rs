@@ -1,9 +1,12 @@
 //! The words of a limit, as they stand in files, on the command line and in the control store.
 
+use std::str::FromStr;
+
 use serde::de::{self, Deserialize, Deserializer, Unexpected, Visitor};
 use serde::{Deserialize as DeriveDeserialize, Serialize, Serializer};
 use tidegate_broker::machine::limiter::{Discipline, Mode, Unit};
 use tidegate_core::Rate;
+use tidegate_runtime::config::units::{Bytes, NotAQuantity};
 
 /// Declares the words for a machine's choice of two, the default first; the machine itself knows no words.
 macro_rules! words {
@@ -48,6 +51,22 @@ words! {
 words! {
     /// Whether the limit acts or only counts.
     ModeWord for Mode { Enforce, Shadow }
+}
+
+/// How many may come at once, on the command line: a number of whatever the unit is, or bytes with their own.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct BurstText {
+    pub(crate) tokens: u64,
+    /// Whether a unit of bytes was written.
+    pub(crate) in_bytes: bool,
+}
+
+impl FromStr for BurstText {
+    type Err = NotAQuantity;
+    fn from_str(text: &str) -> Result<Self, NotAQuantity> {
+        let Bytes(tokens) = text.parse()?;
+        Ok(Self { tokens, in_bytes: text.contains(char::is_alphabetic) })
+    }
 }
 
 /// A rate: `"11k/s"`, `"3/min"`, or a number per second.

@@ -130,6 +130,8 @@ fn wrong_usage_is_exit_code_2_with_a_suggestion() {
         (&["status", "--admin", "127.0.0.1:99999"], "a port from 1 to 65535"),
         (&["explain", "a.example", "--admin", "4154"], "expected address:port"),
         (&["explain", "/cart"], "write it as shop.example/cart"),
+        (&["limits", "set", "orders", "1M/s", "64KiB"], "add --unit bytes"),
+        (&["rpc", "serve", "--shards", "0"], "1..=1024"),
     ] {
         let output = folder.tidegate(args);
         assert_eq!(output.status.code(), Some(2), "{args:?}");
@@ -231,6 +233,41 @@ fn a_broker_that_is_not_there_is_said_with_its_address() {
     assert!(text(&output.stderr).contains(&format!("no broker answers at {address}")), "{}", text(&output.stderr));
     let output = folder.tidegate(&["limits", "set", "orders", "1/s", "1", "--admin", &address]);
     assert!(text(&output.stderr).contains("--token-file"), "{}", text(&output.stderr));
+}
+
+/// An admin API of a broker that answers two reads, each only with a token.
+fn guarded_api() -> (String, std::thread::JoinHandle<()>) {
+    use std::io::{BufRead, BufReader, Write};
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("loopback has a free port");
+    let address = listener.local_addr().expect("it is bound").to_string();
+    let serve = move || {
+        for stream in listener.incoming().take(2) {
+            let mut stream = stream.expect("the command connects");
+            let head = BufReader::new(&stream).lines().map_while(Result::ok).take_while(|line| !line.is_empty());
+            // All of the head is read: a connection that is closed with something unread is reset.
+            let known = head.filter(|line| *line == format!("authorization: Bearer {}", "7".repeat(64))).count() > 0;
+            let (status, body) = if known { ("200 OK", r#"{"limits": []}"#) } else { ("401 Unauthorized", "{}") };
+            write!(stream, "HTTP/1.1 {status}\r\nContent-Length: {}\r\n\r\n{body}", body.len())
+                .expect("the command waits for its answer");
+        }
+    };
+    (address, std::thread::spawn(serve))
+}
+
+#[test]
+fn reads_from_an_api_that_wants_a_token_say_how_to_give_it_and_take_it() {
+    use std::os::unix::fs::OpenOptionsExt;
+    let folder = Folder::new("guarded");
+    let (address, api) = guarded_api();
+    let output = folder.tidegate(&["status", "--admin", &address]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("--token-file FILE"), "{}", text(&output.stderr));
+    let mut file = fs::OpenOptions::new();
+    let mut file = file.write(true).create_new(true).mode(0o600).open(folder.0.join("a.token")).unwrap();
+    std::io::Write::write_all(&mut file, "7".repeat(64).as_bytes()).unwrap();
+    let output = folder.tidegate(&["limits", "list", "--admin", &address, "--token-file", "a.token"]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    api.join().unwrap();
 }
 
 #[test]
