@@ -216,7 +216,7 @@ impl Neighbours {
     }
 
     /// Takes an admission back for which there was no room after all: `costs` are given back, and a refusal for want of
-    /// `resource` is counted.
+    /// `resource` is counted. They were wanted all the same: a tenant that goes on asking stays muted.
     pub fn turn_away(
         &mut self,
         tenant: Tenant,
@@ -235,6 +235,13 @@ impl Neighbours {
             return;
         }
         let slot = self.table.index(tenant);
+        for &(wanted, amount) in costs.iter().filter(|(wanted, _)| wanted.kind() == Kind::Counter) {
+            let time = (wanted == Resource::HandshakeTime).then_some(Resource::EventTime);
+            for at in [Some(wanted), time].into_iter().flatten().map(Resource::index) {
+                let cell = self.cell(slot, at, now);
+                self.resources[at].miss(cell, amount);
+            }
+        }
         let cell = self.cell(slot, resource.index(), now);
         self.resources[resource.index()].count_refused(cell, true);
         let refused = &mut self.table.slot_mut(slot).refused[stage.index()];

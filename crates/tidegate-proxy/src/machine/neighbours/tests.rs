@@ -186,6 +186,38 @@ fn what_was_not_done_teaches_nothing_and_is_given_back() {
 }
 
 #[test]
+fn who_wants_too_much_stays_muted_though_it_is_turned_away_and_who_does_not_is_muted_for_a_second() {
+    let mut now = start();
+    let mut neighbours = Neighbours::new(NeighboursConfig::default(), now);
+    let [a, b] = ["a", "b"].map(|name| neighbours.tenant(name, now));
+    let costs = [(Resource::Handshakes, 1), (Resource::HandshakeTime, 1_000_000)];
+    // What is not the lane's of those within their shares finds no room in the other.
+    let ask = |neighbours: &mut Neighbours, tenant, now| match neighbours.try_take(tenant, Stage::Hello, &costs, now) {
+        Verdict::Admit { lane: Lane::Overflow, owed: false } => {
+            neighbours.turn_away(tenant, Stage::Hello, Resource::HandshakeTime, &costs, now);
+            false
+        }
+        Verdict::Admit { .. } => true,
+        Verdict::Refuse(_) => false,
+    };
+    let (mut served, mut late) = (0, 0);
+    for turn in 0..5_000 {
+        pass(&mut neighbours, &mut now, ms(1));
+        // Once it wants far too much as well.
+        let burst = if turn == 2_000 { 400 } else { 0 };
+        for _ in 0..burst + u64::from(turn % 10 == 0) {
+            let is_served = ask(&mut neighbours, a, now);
+            served += u64::from(is_served && turn >= 3_500);
+        }
+        for _ in 0..5 {
+            late += u64::from(ask(&mut neighbours, b, now) && turn > 500);
+        }
+    }
+    assert_eq!((served, late), (150, 0));
+    assert_eq!((neighbours.lane(a), neighbours.lane(b)), (Lane::Share, Lane::Overflow));
+}
+
+#[test]
 fn work_charged_in_parts_is_learnt_whole_and_charged_one_part_beforehand() {
     let now = start();
     let mut neighbours = Neighbours::new(NeighboursConfig::default(), now);

@@ -6,7 +6,7 @@ use tidegate_core::Instant;
 
 use super::cell::Age;
 use super::number::{float, short, signed, whole};
-use super::{Overflow, Place};
+use super::{Overflow, Place, level};
 use crate::machine::resource::Kind;
 
 /// How much a new cost counts in the mean.
@@ -86,6 +86,20 @@ impl Overflow {
         };
         self.count_refused(place, over_share);
         Shortage { over_share, retry_after }
+    }
+
+    /// Counts `cost` units that were given back since there was no room to use them: they were wanted all the same. Only what
+    /// a tenant wants beyond its share makes it noisy: one that is muted, and keeps to its share from now on, is not kept so
+    /// by others who take the room.
+    pub(crate) fn miss(&mut self, place: Place, cost: u64) {
+        let cell = &mut self.cells[place.cell()];
+        cell.wanted = cell.wanted.saturating_add(cost);
+        let (wanted, share) = (cell.wanted, cell.share);
+        let own = level(share, self.terms.tick_ns).saturating_add(self.depth(share));
+        if self.level_of(wanted) > own {
+            let past = &mut self.pasts[place.past()];
+            past.refused = past.refused.saturating_add(u32::try_from(cost).unwrap_or(u32::MAX));
+        }
     }
 
     /// Counts a refusal since the start.
