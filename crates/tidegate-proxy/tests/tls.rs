@@ -138,6 +138,39 @@ fn a_name_that_is_denied_is_reset_before_its_handshake() {
 }
 
 #[test]
+fn hellos_beyond_a_share_are_ended_as_configured_and_who_is_there_goes_on() {
+    const HELLOS: u64 = 60;
+    let upstream = Upstream::echo();
+    for (word, alert) in [("reset", &b""[..]), ("alert", &[21, 3, 3, 0, 2, 2, 80])] {
+        let mut authority = Authority::new(word);
+        let tables = authority.certificate("a.example") + &authority.certificate("b.example");
+        let limits = format!("[proxy.limits]\nrefuse_hello = \"{word}\"\n[proxy.limits.capacities]\nhandshakes = 20\n");
+        let proxy = Running::start(&listening(&upstream, &(tables + &limits)));
+        let mut other = authority.client(&proxy, "a.example", &[]);
+        assert_eq!(talk(&mut other, &get("a.example")).status, 200, "{word}");
+        // All are there before the first is answered.
+        let mut clients: Vec<_> = (0..HELLOS).map(|_| authority.client(&proxy, "b.example", &[])).collect();
+        for client in &mut clients {
+            client.conn.write_tls(&mut client.sock).unwrap();
+        }
+        let mut refused = 0;
+        for mut client in clients {
+            // Who is welcome is greeted; who is not reads the alert, if that is what he gets, and then no more.
+            let mut came = [0; 7];
+            let read = client.sock.read(&mut came).unwrap_or(0);
+            if read == 0 || came[0] == 21 {
+                assert_eq!(&came[..read], alert);
+                assert_eq!(client.sock.read(&mut came).unwrap_or(0), 0, "{word}");
+                refused += 1;
+            }
+        }
+        assert!(refused > HELLOS / 2, "{refused} of {HELLOS}, {word}");
+        proxy.wait_until(|live| live.hellos_refused_total == refused);
+        assert_eq!(talk(&mut other, &get("a.example")).status, 200, "{word}");
+    }
+}
+
+#[test]
 fn the_proxy_protocol_names_the_client() {
     let upstream = Upstream::echo();
     let text = format!(

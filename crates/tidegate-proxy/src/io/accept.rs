@@ -19,9 +19,16 @@ use super::hello::{self, Accepted, FIRST_BYTES_MAX, Place};
 use super::meter;
 use super::thread::{Thread, Total};
 
-/// Connections that are taken before other tasks get their turn. A refused one takes some ten microseconds, so that is a
-/// fraction of a millisecond for which those under way wait at each of their steps.
-const BATCH: usize = 16;
+/// Connections that are taken before other tasks get their turn. To take one that is refused is some ten microseconds, so
+/// that is a fraction of a millisecond for which those under way wait at each of their steps.
+const BATCH: usize = 32;
+/// Of those that were refused, so many are ended when no others wait to be taken.
+const ENDS: usize = 16;
+/// Connections that are refused and not ended yet, at most; of the places of a thread one in so many. Taking one is half of
+/// the work of refusing it. While many are there at once only that half is done, so that somebody who comes behind them
+/// waits half as long.
+const REFUSED_MAX: usize = 1024;
+const REFUSED_PART: usize = 8;
 /// Seconds for which the kernel keeps a connection to itself until its client has said something.
 const SILENCE_S: usize = 1;
 /// Connections that the kernel keeps until they are taken.
@@ -64,63 +71,106 @@ pub(crate) async fn accept(thread: Rc<Thread>, listener: TcpListener, index: usi
     let listening = listener.local_addr()?;
     #[expect(deprecated, reason = "the successor is unsafe for kinds of descriptors that this one is not of")]
     let listener = AsyncFd::with_interest(listener, Interest::READABLE)?;
-    let mut scratch = vec![0; FIRST_BYTES_MAX];
-    // Given up for a moment when no other is left, so that the connection that waits can be taken and ended.
-    let mut spare = spare();
-    loop {
-        let mut ready = tokio::select! {
-            ready = listener.readable() => ready?,
-            () = thread.changed.notified() => {
-                if thread.draining.get() { return Ok(()); }
-                continue;
+    let scratch = vec![0; FIRST_BYTES_MAX];
+    let mut port = Port { thread: Rc::clone(&thread), listening, index, scratch, spare: spare() };
+    while !thread.draining.get() {
+        let mut ready = None;
+        // Otherwise there is work to do, whoever comes.
+        if thread.refused.borrow().is_empty() {
+            tokio::select! {
+                guard = listener.readable() => ready = Some(guard?),
+                () = thread.changed.notified() => continue,
             }
-        };
-        if thread.draining.get() {
-            return Ok(());
         }
-        let mut pause = None;
+        if thread.draining.get() {
+            break;
+        }
+        let took = port.take(listener.get_ref())?;
+        if let (Took::All, Some(ready)) = (took, &mut ready) {
+            ready.clear_ready();
+        }
+        port.end_refused(took);
+        // What was refused is nobody's time; the tasks that began pay for themselves from here on.
+        meter::stamp();
+        match took {
+            Took::Pause => tokio::time::sleep(OUT_OF_FILES_PAUSE).await,
+            _ => tokio::task::yield_now().await,
+        }
+    }
+    Ok(())
+}
+
+/// A port's part of a thread.
+struct Port {
+    thread: Rc<Thread>,
+    listening: SocketAddr,
+    index: usize,
+    scratch: Vec<u8>,
+    /// Given up for a moment when no other is left, so that the connection that waits can be taken and ended.
+    spare: Option<OwnedFd>,
+}
+
+/// Why no more connections are taken for now.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Took {
+    /// There are no more.
+    All,
+    /// It is others' turn.
+    Enough,
+    /// There is no room.
+    Crowded,
+    /// There was an error that will pass.
+    Pause,
+}
+
+impl Port {
+    /// Takes connections that wait; an error if the port is none any more.
+    fn take(&mut self, listener: &TcpListener) -> io::Result<Took> {
         for _ in 0..BATCH {
-            if thread.seats.is_crowded() {
-                break;
+            if self.thread.seats.is_crowded() {
+                return Ok(Took::Crowded);
             }
-            match acceptfrom_with(listener.get_ref(), SocketFlags::NONBLOCK | SocketFlags::CLOEXEC) {
+            match acceptfrom_with(listener, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC) {
                 Ok((socket, peer)) => {
                     let Some(peer) = peer.and_then(|peer| SocketAddr::try_from(peer).ok()) else { continue };
-                    thread.count(Total::Accepted);
-                    let place = Place { peer, local: local_of(&socket, listening), listener: index };
-                    if hello::meet(&thread, Accepted { socket, place }, &mut scratch) {
+                    self.thread.count(Total::Accepted);
+                    let place = Place { peer, local: local_of(&socket, self.listening), listener: self.index };
+                    if hello::meet(&self.thread, Accepted { socket, place }, &mut self.scratch) {
                         // A handshake is the longest task there is: one for each look at who else is there.
-                        break;
+                        return Ok(Took::Enough);
                     }
                 }
-                Err(Errno::AGAIN) => {
-                    ready.clear_ready();
-                    break;
-                }
-                Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
-                    thread.count(Total::OutOfFiles);
-                    if !thread.seats.shrink() {
-                        spare = end_one(listener.get_ref(), spare);
-                        pause = Some(OUT_OF_FILES_PAUSE);
-                    }
-                    break;
-                }
+                Err(Errno::AGAIN) => return Ok(Took::All),
+                Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => return Ok(self.make_room(listener)),
                 Err(error) => match after(error) {
                     After::Next => {}
-                    After::Pause => {
-                        pause = Some(OUT_OF_FILES_PAUSE);
-                        break;
-                    }
+                    After::Pause => return Ok(Took::Pause),
                     After::End => return Err(error.into()),
                 },
             }
         }
-        // What was refused is nobody's time; the tasks that began pay for themselves from here on.
-        meter::stamp();
-        match pause {
-            Some(pause) => tokio::time::sleep(pause).await,
-            None => tokio::task::yield_now().await,
+        Ok(Took::Enough)
+    }
+
+    /// Files or memory ran out: those go first that are refused, then those of whom something is awaited.
+    fn make_room(&mut self, listener: &TcpListener) -> Took {
+        if !self.thread.refused.borrow().is_empty() {
+            hello::end_refused(&self.thread, usize::MAX);
+            return Took::Enough;
         }
+        self.thread.count(Total::OutOfFiles);
+        if self.thread.seats.shrink() {
+            return Took::Enough;
+        }
+        self.spare = end_one(listener, self.spare.take());
+        Took::Pause
+    }
+
+    /// Ends some that were refused: as many as there is time for, or no room.
+    fn end_refused(&self, took: Took) {
+        let most = REFUSED_MAX.min(self.thread.seats.most() / REFUSED_PART);
+        let over = self.thread.refused.borrow().len().saturating_sub(most);
+        hello::end_refused(&self.thread, if took == Took::Enough { over } else { over.max(ENDS) });
     }
 }
 

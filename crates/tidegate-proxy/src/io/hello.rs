@@ -5,6 +5,7 @@
 
 use std::future::poll_fn;
 use std::io;
+use std::mem;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
@@ -20,7 +21,7 @@ use tokio::task::spawn_local;
 use super::account::Account;
 use super::gate::{Gate, Pass};
 use super::lane::{self, Fresh, Handover, Turn};
-use super::limiter::{Cause, Refusal, Stage, Tenant, Verdict};
+use super::limiter::{Cause, Lane, Refusal, Stage, Tenant, Verdict};
 use super::meter::{self, Metered};
 use super::seats::{Seat, Seated};
 use super::thread::{Origin, Thread, Total};
@@ -64,24 +65,66 @@ struct Known {
     header: usize,
 }
 
+/// The first bytes of a connection.
+struct First<'a> {
+    room: &'a mut [u8],
+    read: usize,
+    /// They are still the socket's too.
+    left: bool,
+}
+
+impl First<'_> {
+    fn bytes(&self) -> &[u8] {
+        &self.room[..self.read]
+    }
+
+    /// Takes them off the socket, for whoever goes on with it; perhaps more have come.
+    fn take(&mut self, socket: &OwnedFd) {
+        if !mem::take(&mut self.left) {
+            return;
+        }
+        // If it has failed in the meantime, what was seen is still here, and who goes on notices.
+        if let Ok((read @ 1.., _)) = rustix::net::recv(socket, &mut *self.room, RecvFlags::DONTWAIT) {
+            self.read = read;
+        }
+    }
+}
+
 /// Looks at what came with the connection, and goes on with it, refuses it, or waits for more. `scratch` is for reading.
 /// True if a handshake begins on this thread.
 pub(crate) fn meet(thread: &Rc<Thread>, accepted: Accepted, scratch: &mut [u8]) -> bool {
-    let read = match rustix::net::recv(accepted.socket.as_fd(), &mut *scratch, RecvFlags::DONTWAIT) {
+    let left = may_stay_unread(thread, accepted.place.listener);
+    let flags = if left { RecvFlags::DONTWAIT | RecvFlags::PEEK } else { RecvFlags::DONTWAIT };
+    let read = match rustix::net::recv(accepted.socket.as_fd(), &mut *scratch, flags) {
         Ok((0, _)) => return false,
         Ok((read, _)) => read,
         Err(rustix::io::Errno::AGAIN) => 0,
         Err(_) => return false,
     };
-    let bytes = &scratch[..read];
-    match look(thread, accepted.place, bytes) {
-        Look::Bad => thread.count(Total::Malformed),
-        Look::Known(known) if gate_of(thread, &known.origin).is_none() => {
-            return decide(thread, accepted.socket, known, bytes, Way::default());
+    let mut first = First { room: scratch, read, left };
+    match look(thread, accepted.place, first.bytes()) {
+        Look::Bad => {
+            first.take(&accepted.socket);
+            thread.count(Total::Malformed);
         }
-        _ => wait(thread, accepted, bytes.to_vec()),
+        Look::Known(known) if gate_of(thread, &known.origin).is_none() => {
+            return decide(thread, accepted.socket, known, first, Way::default());
+        }
+        _ => {
+            first.take(&accepted.socket);
+            let bytes = first.bytes().to_vec();
+            wait(thread, accepted, bytes);
+        }
     }
     false
+}
+
+/// Whether the first bytes may be left unread until it is known who goes on: closing a socket that has some resets it, and
+/// so a connection that is refused costs neither taking them nor asking for a reset.
+fn may_stay_unread(thread: &Thread, listener: usize) -> bool {
+    let settings = thread.settings();
+    let tls = settings.config.listeners.get(listener).is_some_and(|listener| listener.tls);
+    tls && settings.config.limits.refuse_hello == RefuseHello::Reset
 }
 
 /// The gate before connections like this one, if there is one. Without TLS there is no name to have a rule for.
@@ -120,7 +163,9 @@ fn wait(thread: &Rc<Thread>, accepted: Accepted, bytes: Vec<u8>) {
             }
         }
         let Ok(socket) = stream.into_std() else { return };
-        decide(&thread, socket.into(), known, &bytes, Way { pass, seat: Some(seat) });
+        let read = bytes.len();
+        let first = First { room: &mut bytes, read, left: false };
+        decide(&thread, socket.into(), known, first, Way { pass, seat: Some(seat) });
     };
     spawn_local(Metered::new(account, Seated::new(seated, waiting)));
 }
@@ -215,48 +260,38 @@ struct Way {
     seat: Option<Rc<Seat>>,
 }
 
+/// Leave for a connection to go on.
+struct Leave {
+    tenant: Tenant,
+    /// Nanoseconds that were charged for its handshake.
+    handshake_ns: u64,
+    lane: Lane,
+    /// It is guaranteed: if it cannot go on in that lane it does so here.
+    owed: bool,
+    turn: Option<Turn>,
+}
+
 /// Asks whether the connection may go on, and sends it on its way. True if a handshake begins on this thread.
-fn decide(thread: &Rc<Thread>, socket: OwnedFd, known: Known, bytes: &[u8], way: Way) -> bool {
+fn decide(thread: &Rc<Thread>, socket: OwnedFd, known: Known, mut first: First<'_>, way: Way) -> bool {
     let Known { origin, header } = known;
-    let early = &bytes[header..];
-    let now = meter::now();
-    let mut fresh = Fresh {
-        socket: socket.into(),
-        origin,
-        early: Vec::new(),
-        tenant: Tenant::OTHER,
-        handshake_ns: 0,
-        pass: way.pass,
-        turn: None,
+    let waited = way.seat.is_some();
+    let Some(leave) = ask(thread, &origin) else {
+        dismiss(thread, Refused { socket, unread: first.left }, waited);
+        return false;
     };
-    let (mut lane, mut owed) = (thread.lane, true);
-    if fresh.origin.tls {
-        let settings = thread.settings();
-        let name = settings.tenancy.of_hello(fresh.origin.sni.as_deref());
-        let (tenant, handshake_ns, verdict) = thread.limiter.with(|limiter| {
-            let tenant = limiter.tenant(&name, now);
-            let expected = limiter.expected_cost(tenant, Resource::HandshakeTime);
-            (tenant, expected, limiter.try_take(tenant, Stage::Hello, &costs(expected), now))
-        });
-        (fresh.tenant, fresh.handshake_ns) = (tenant, handshake_ns);
-        match verdict {
-            Verdict::Admit { lane: granted, owed: sure } => (lane, owed) = (granted, sure),
-            Verdict::Refuse(refusal) => {
-                refuse(thread, &fresh, &name, &refusal);
-                return false;
-            }
-        }
-    }
-    fresh.early = early.to_vec();
+    first.take(&socket);
+    let early = first.bytes()[header..].to_vec();
+    let Leave { tenant, handshake_ns, lane, owed, turn } = leave;
+    let mut fresh = Fresh { socket: socket.into(), origin, early, tenant, handshake_ns, pass: way.pass, turn };
     if let Some(other) = thread.other.as_ref().filter(|_| lane != thread.lane) {
-        match hand_over(thread, other, fresh) {
+        match hand_over(other, fresh) {
             None => return false,
-            Some((back, retry_after)) if !owed => {
-                turn_away(thread, &back, retry_after);
+            Some(back) if !owed => {
+                turn_away(thread, &back.origin, (tenant, handshake_ns), lane::WAITING_MAX);
+                dismiss(thread, Refused { socket: back.socket.into(), unread: false }, waited);
                 return false;
             }
-            // It is guaranteed, so it goes on here: others' excess must not take its place.
-            Some((back, _)) => fresh = back,
+            Some(back) => fresh = back,
         }
     }
     let handshake = fresh.origin.tls;
@@ -264,32 +299,56 @@ fn decide(thread: &Rc<Thread>, socket: OwnedFd, known: Known, bytes: &[u8], way:
     handshake
 }
 
-/// Sends a connection to the overflow lane; if too much waits there, it comes back with how long that will take.
-fn hand_over(thread: &Thread, other: &mpsc::Sender<Handover>, mut fresh: Fresh) -> Option<(Fresh, Duration)> {
-    if fresh.origin.tls {
-        match Turn::take(&thread.waiting, fresh.handshake_ns) {
-            Ok(turn) => fresh.turn = Some(turn),
-            Err(after) => return Some((fresh, after)),
+/// Asks for a handshake, and for a place in the lane that it may have; `None` if it is refused. Without TLS nothing is asked
+/// for before there is a request.
+fn ask(thread: &Thread, origin: &Origin) -> Option<Leave> {
+    if !origin.tls {
+        return Some(Leave { tenant: Tenant::OTHER, handshake_ns: 0, lane: thread.lane, owed: true, turn: None });
+    }
+    let settings = thread.settings();
+    let now = meter::now();
+    let name = settings.tenancy.of_hello(origin.sni.as_deref());
+    let (tenant, handshake_ns, verdict) = thread.limiter.with(|limiter| {
+        let tenant = limiter.tenant(&name, now);
+        let expected = limiter.expected_cost(tenant, Resource::HandshakeTime);
+        (tenant, expected, limiter.try_take(tenant, Stage::Hello, &costs(expected), now))
+    });
+    let mut leave = match verdict {
+        Verdict::Admit { lane, owed } => Leave { tenant, handshake_ns, lane, owed, turn: None },
+        Verdict::Refuse(refusal) => {
+            report(thread, origin, &name, &refusal);
+            return None;
+        }
+    };
+    if leave.lane != thread.lane && thread.other.is_some() {
+        match Turn::take(&thread.waiting, handshake_ns) {
+            Ok(turn) => leave.turn = Some(turn),
+            Err(retry_after) if !leave.owed => {
+                turn_away(thread, origin, (tenant, handshake_ns), retry_after);
+                return None;
+            }
+            // It is guaranteed, so it goes on here: others' excess must not take its place.
+            Err(_) => leave.lane = thread.lane,
         }
     }
+    Some(leave)
+}
+
+/// Sends a connection to the overflow lane; if too many are on their way, it comes back.
+fn hand_over(other: &mpsc::Sender<Handover>, fresh: Fresh) -> Option<Fresh> {
     match other.try_send(Handover::Fresh(Box::new(fresh))).map_err(mpsc::error::TrySendError::into_inner) {
-        Err(Handover::Fresh(mut fresh)) => {
-            fresh.turn = None;
-            Some((*fresh, lane::WAITING_MAX))
-        }
+        Err(Handover::Fresh(fresh)) => Some(Fresh { turn: None, ..*fresh }),
         Err(Handover::Served(_)) | Ok(()) => None,
     }
 }
 
-/// Refuses a connection for which the overflow lane has no room: the core has nothing left for it.
-fn turn_away(thread: &Thread, fresh: &Fresh, retry_after: Duration) {
+/// Takes back what was admitted, since the overflow lane has no room: the core has nothing left for it.
+fn turn_away(thread: &Thread, origin: &Origin, (tenant, handshake_ns): (Tenant, u64), retry_after: Duration) {
     let (resource, cause) = (Resource::HandshakeTime, Cause::OverShare);
-    if fresh.origin.tls {
-        let costs = costs(fresh.handshake_ns);
-        thread.limiter.with(|limiter| limiter.turn_away(fresh.tenant, Stage::Hello, resource, &costs, meter::now()));
-    }
-    let name = fresh.origin.sni.as_deref().unwrap_or("-").to_owned();
-    refuse(thread, fresh, &name, &Refusal { resource, cause, retry_after, share: 0, limit: 0 });
+    let costs = costs(handshake_ns);
+    thread.limiter.with(|limiter| limiter.turn_away(tenant, Stage::Hello, resource, &costs, meter::now()));
+    let name = origin.sni.as_deref().unwrap_or("-");
+    report(thread, origin, name, &Refusal { resource, cause, retry_after, share: 0, limit: 0 });
 }
 
 /// What is asked for a handshake that is expected to take `ns`.
@@ -302,15 +361,47 @@ fn costs(ns: u64) -> [(Resource, u64); 4] {
     ]
 }
 
-fn refuse(thread: &Thread, fresh: &Fresh, name: &str, refusal: &Refusal) {
+fn report(thread: &Thread, origin: &Origin, name: &str, refusal: &Refusal) {
     thread.count(Total::RefusedAtHello);
     if let Some(lines) = thread.lines.borrow_mut().as_mut() {
-        log::refused_hello(lines, fresh.origin.client.ip(), name, refusal);
+        log::refused_hello(lines, origin.client.ip(), name, refusal);
     }
-    close(thread, fresh.socket.as_fd());
 }
 
-/// Ends a connection that is refused; the socket is dropped by the caller.
+/// A connection that is refused, and not ended yet.
+#[derive(Debug)]
+pub(crate) struct Refused {
+    socket: OwnedFd,
+    /// Its first bytes are still the socket's.
+    unread: bool,
+}
+
+/// Has a connection ended by whoever takes the next ones off the port; of one that waited on its own, nobody may come.
+fn dismiss(thread: &Thread, refused: Refused, waited: bool) {
+    if waited {
+        end(thread, &refused);
+    } else {
+        thread.refused.borrow_mut().push_back(refused);
+    }
+}
+
+/// Ends up to `most` connections that were refused. That is half of what refusing one costs, and nobody waits for it: those
+/// who wait to be taken come first.
+pub(crate) fn end_refused(thread: &Thread, most: usize) {
+    for _ in 0..most {
+        let Some(refused) = thread.refused.borrow_mut().pop_front() else { return };
+        end(thread, &refused);
+    }
+}
+
+/// What is to be said before the socket is dropped.
+fn end(thread: &Thread, refused: &Refused) {
+    if !refused.unread {
+        close(thread, refused.socket.as_fd());
+    }
+}
+
+/// Ends a connection that is refused, of which all was read; the socket is dropped by the caller.
 fn close(thread: &Thread, socket: std::os::fd::BorrowedFd<'_>) {
     match thread.settings().config.limits.refuse_hello {
         // Neither can fail in a way that matters: the connection ends here.

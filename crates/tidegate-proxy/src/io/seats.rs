@@ -109,6 +109,11 @@ impl Seats {
         Some(Rc::new(Seat { seats: Rc::clone(self), number }))
     }
 
+    /// How many connections may be there: of those that are refused too some may be open for a moment.
+    pub(crate) fn most(&self) -> usize {
+        self.most.get()
+    }
+
     fn has_room(&self) -> bool {
         let inner = self.inner.borrow();
         inner.taken.len() - inner.leaving < self.most.get()

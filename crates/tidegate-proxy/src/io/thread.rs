@@ -1,6 +1,7 @@
 //! What the tasks of one thread share.
 
 use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
@@ -12,6 +13,7 @@ use tokio::sync::{Notify, mpsc};
 
 use super::access_log::Lines;
 use super::account::Account;
+use super::hello::Refused;
 use super::http1::client::Link;
 use super::lane::{Handover, Waiting};
 use super::limiter::{Lane, Limiter};
@@ -125,6 +127,8 @@ pub(crate) struct Thread {
     pub(crate) lines: RefCell<Option<Lines>>,
     pub(crate) connections: Cell<usize>,
     pub(crate) seats: Rc<Seats>,
+    /// Refused, and not ended yet: by how many is up to who takes connections.
+    pub(crate) refused: RefCell<VecDeque<Refused>>,
     /// Woken when the last connection ends, and when the proxy is told to stop.
     pub(crate) changed: Rc<Notify>,
     pub(crate) draining: Cell<bool>,
