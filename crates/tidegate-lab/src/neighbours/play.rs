@@ -108,7 +108,7 @@ impl Player<'_> {
         self.limiter.pass(end);
         self.limiter.tick();
         let served = self.served(&counts.used);
-        let shares = self.limiter.shares(self.trace, end);
+        let shares = self.limiter.shares(self.trace);
         let rows = self.trace.tenants.iter().zip(shares).enumerate().map(|(at, (tenant, share))| Row {
             name: tenant.name.clone(),
             offered: counts.offered[at],

@@ -156,7 +156,7 @@ impl Limiter {
     }
 
     /// What each tenant may use in a tick of its own right, in units; of what is held, at once.
-    pub(super) fn shares(&self, trace: &Trace, now: Instant) -> Vec<Shares> {
+    pub(super) fn shares(&self, trace: &Trace) -> Vec<Shares> {
         let seconds = float(trace.tick_ms) / 1e3;
         match self {
             Self::None | Self::RateLimit(..) => trace.tenants.iter().map(|_| Shares::new()).collect(),
@@ -164,19 +164,15 @@ impl Limiter {
                 let of = |at| limits.iter().map(move |(resource, rtb)| (*resource, float(rtb.token(key(at)))));
                 (0..trace.tenants.len()).map(|at| of(at).collect()).collect()
             }
-            Self::Tidegate(neighbours, _) => {
-                let shown = neighbours.snapshot(now);
-                let of = |name: &str| {
-                    let tenant = shown.tenants.iter().find(|tenant| tenant.name == name);
-                    let used = tenant.iter().flat_map(|tenant| &tenant.resources);
-                    let shares = used.filter_map(|one| {
-                        let resource = Resource::named(&one.name)?;
+            Self::Tidegate(neighbours, tenants) => {
+                let of = |tenant: &Tenant| {
+                    let shares = trace.capacity.keys().filter_map(|resource| {
                         let per = if resource.kind() == Kind::Gauge { 1.0 } else { seconds };
-                        trace.capacity.contains_key(&resource).then_some((resource, one.share * per))
+                        Some((*resource, neighbours.share(*tenant, *resource)? * per))
                     });
                     shares.collect()
                 };
-                trace.tenants.iter().map(|tenant| of(&tenant.name)).collect()
+                tenants.iter().map(of).collect()
             }
         }
     }

@@ -132,7 +132,7 @@ type Figure<T> = (&'static str, &'static str, fn(&T) -> f64);
 
 fn tenants(page: &mut Page, snapshot: &Snapshot) {
     let (own, others) = snapshot.tenants.split_at(snapshot.tenants.len().min(MOST_TENANTS));
-    page.single("tenants", "Tenants that asked for something lately.", "gauge", float(snapshot.tenants.len() as u64));
+    page.single("tenants", "Tenants that asked for something lately.", "gauge", float(snapshot.tenants_total));
     let figures: [Figure<UseView>; 4] = [
         ("tenant_share", "What a tenant is granted, for each second or at once.", |one| one.share),
         ("tenant_demand", "What it is expected to want.", |one| one.demand),

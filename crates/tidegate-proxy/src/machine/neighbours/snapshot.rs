@@ -21,6 +21,10 @@ pub struct Snapshot {
     pub tick_ms: u64,
     /// By [`Resource::index`](crate::machine::Resource::index).
     pub resources: Vec<ResourceView>,
+    /// How many asked for something lately. Of several cores, at least so many: who is not in `tenants` has no name here,
+    /// and may be the same on each.
+    #[serde(default)]
+    pub tenants_total: u64,
     /// Who asked for something lately, by the largest part that it uses of anything, largest first.
     pub tenants: Vec<TenantView>,
     /// Whose unused share served whom, largest first. A pool has no memory of whose token went where: every borrower
@@ -136,6 +140,8 @@ impl Snapshot {
                 Err(_) => self.tenants.push(theirs.clone()),
             }
         }
+        let named = self.tenants.len() as u64;
+        self.tenants_total = self.tenants_total.max(other.tenants_total).max(named);
         self.order();
         for theirs in &other.lending {
             let same = |mine: &&mut LoanView| {
@@ -240,7 +246,20 @@ mod tests {
             refused_share: 0,
             refused_full: 0,
         };
-        Snapshot { resources: vec![requests], tenants, ..Snapshot::default() }
+        let tenants_total = tenants.len() as u64;
+        Snapshot { resources: vec![requests], tenants_total, tenants, ..Snapshot::default() }
+    }
+
+    #[test]
+    fn who_is_not_listed_is_counted() {
+        let crowd = |names: core::ops::Range<usize>| {
+            core(names.map(|at| tenant(&format!("t{at:04}"), 1.0, Lane::Share)).collect())
+        };
+        let mut sum = crowd(0..600);
+        sum.add(&crowd(500..1_100));
+        assert_eq!((sum.tenants.len(), sum.tenants_total), (SNAPSHOT_TENANTS_MAX, 1_100));
+        sum.add(&core(vec![tenant("t0000", 1.0, Lane::Share)]));
+        assert_eq!(sum.tenants_total, 1_100);
     }
 
     #[test]

@@ -60,6 +60,14 @@ impl Neighbours {
         walk.end()
     }
 
+    /// What a tenant is granted of `resource`, in units per second, of a gauge units; `None` if it asked for none lately.
+    #[must_use]
+    pub fn share(&self, tenant: Tenant, resource: Resource) -> Option<f64> {
+        let at = self.known(tenant)?;
+        let is_known = self.table.slot(at).cells[resource.index()] != NONE;
+        is_known.then(|| self.resources[resource.index()].usage(self.place(at, resource.index())).share)
+    }
+
     /// Begins a snapshot. The totals are those of now.
     #[must_use]
     pub fn walk(&self, now: Instant) -> Walk {
@@ -70,6 +78,7 @@ impl Neighbours {
             mode: self.config.mode,
             tick_ms: millis(self.config.tick),
             resources,
+            tenants_total: 0,
             tenants: Vec::new(),
             lending: Vec::new(),
         };
@@ -114,6 +123,7 @@ impl Neighbours {
                 largest = largest.max(usage.used / walk.whole[resource]);
             }
         }
+        walk.shown.tenants_total += 1;
         walk.largest.push((largest, tenant));
     }
 
