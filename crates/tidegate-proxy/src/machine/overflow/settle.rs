@@ -95,7 +95,7 @@ impl Overflow {
         let cell = &mut self.cells[place.cell()];
         cell.wanted = cell.wanted.saturating_add(cost);
         let (wanted, share) = (cell.wanted, cell.share);
-        let own = level(share, self.terms.tick_ns).saturating_add(self.depth(share));
+        let own = level(share, self.terms.tick_ns).saturating_add(self.mint.depth(share));
         if self.level_of(wanted) > own {
             let past = &mut self.pasts[place.past()];
             past.refused = past.refused.saturating_add(u32::try_from(cost).unwrap_or(u32::MAX));
