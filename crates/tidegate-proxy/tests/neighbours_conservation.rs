@@ -77,7 +77,7 @@ impl World {
     fn ask(&mut self) {
         let tenant = self.tenant();
         let costs: Vec<_> = (0..self.rng.range(1..5)).map(|_| (self.resource(), amount(&mut self.rng))).collect();
-        let stage = any(&[Stage::Accept, Stage::Hello, Stage::Request, Stage::Queue], &mut self.rng);
+        let stage = any(&[Stage::Hello, Stage::Request, Stage::Queue], &mut self.rng);
         let Verdict::Admit { .. } = self.neighbours.try_take(tenant, stage, &costs, self.now) else { return };
         for &(resource, cost) in &costs {
             match resource.kind() {

@@ -25,7 +25,7 @@ pub(crate) struct NeighbourLedger {
 /// A tenant's counters of late.
 #[derive(Default, Debug)]
 struct Windows {
-    stages: Window<4>,
+    stages: Window<3>,
     /// By resource: refused over its share, and by a full system.
     resources: BTreeMap<String, Window<2>>,
 }
@@ -62,10 +62,10 @@ impl NeighbourLedger {
 
 impl Windows {
     fn row(&mut self, name: Arc<str>, at_ms: u64, tenant: Tenant, resources: &[Resource]) -> TenantView {
-        let Stages { accept, hello, request, queue } = tenant.refused;
-        self.stages.push(at_ms, [accept, hello, request, queue]);
-        let [accept, hello, request, queue] = self.stages.per_s().map(round);
-        let refused_per_s = StageRates { accept, hello, request, queue };
+        let Stages { hello, request, queue } = tenant.refused;
+        self.stages.push(at_ms, [hello, request, queue]);
+        let [hello, request, queue] = self.stages.per_s().map(round);
+        let refused_per_s = StageRates { hello, request, queue };
         let known = tenant.resources.into_iter().filter(|usage| resources.iter().any(|known| known.name == usage.name));
         let resources = known.filter_map(|usage| self.cell(at_ms, &usage)).collect();
         TenantView { name, weight: tenant.weight, lane: tenant.lane, resources, refused: tenant.refused, refused_per_s }
@@ -136,7 +136,6 @@ fn dominant_share(tenant: &Tenant, resources: &[Resource]) -> f64 {
 fn rest(others: &[Tenant], resources: &[Resource]) -> Rest {
     let mut refused = Stages::default();
     for tenant in others {
-        refused.accept = refused.accept.saturating_add(tenant.refused.accept);
         refused.hello = refused.hello.saturating_add(tenant.refused.hello);
         refused.request = refused.request.saturating_add(tenant.refused.request);
         refused.queue = refused.queue.saturating_add(tenant.refused.queue);

@@ -67,7 +67,6 @@ pub(crate) struct Usage {
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Stages {
-    pub(crate) accept: u64,
     pub(crate) hello: u64,
     pub(crate) request: u64,
     pub(crate) queue: u64,

@@ -73,7 +73,6 @@ pub(crate) struct Cell {
 /// Refusals by where they were said, per second.
 #[derive(Clone, Copy, PartialEq, Default, Debug, Serialize)]
 pub(crate) struct StageRates {
-    pub(crate) accept: f64,
     pub(crate) hello: f64,
     pub(crate) request: f64,
     pub(crate) queue: f64,

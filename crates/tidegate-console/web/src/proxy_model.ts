@@ -30,7 +30,7 @@ export interface Cell {
   refused_full_per_s: number;
 }
 
-export type Stage = "accept" | "hello" | "request" | "queue";
+export type Stage = "hello" | "request" | "queue";
 export type Stages = Record<Stage, number>;
 
 export interface Tenant {
@@ -84,7 +84,7 @@ const words: Record<string, Words> = {
 export const wordsOf = (resource: string): Words => words[resource] ?? { title: resource, short: resource, amount: formatRate };
 
 export const stages: [stage: Stage, title: string][] = [
-  ["accept", "At accept"], ["hello", "At ClientHello"], ["request", "At request"], ["queue", "In queue"],
+  ["hello", "At ClientHello"], ["request", "At request"], ["queue", "In queue"],
 ];
 
 /** How warm a cell is. */

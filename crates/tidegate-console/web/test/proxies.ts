@@ -10,7 +10,7 @@ export const cell = (name: string, more: Partial<Cell> = {}): Cell => ({
 });
 
 export function tenant(name: string, resources: Cell[] = [], more: Partial<Tenant> = {}): Tenant {
-  const none = { accept: 0, hello: 0, request: 0, queue: 0 };
+  const none = { hello: 0, request: 0, queue: 0 };
   return { name, weight: 1, lane: "share", resources, refused: none, refused_per_s: none, ...more };
 }
 

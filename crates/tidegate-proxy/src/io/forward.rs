@@ -59,6 +59,7 @@ pub(crate) async fn forward(
         }
         Err(rejection) => {
             story.rejected = Some(rejection);
+            connection.thread.limiter.with(|limiter| limiter.refused_in_queue(admission.account.tenant()));
             return Answer { response: refuse::rejected(&rejection), pass: None, story };
         }
     };

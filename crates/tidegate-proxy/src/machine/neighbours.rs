@@ -248,6 +248,13 @@ impl Neighbours {
         *refused = refused.saturating_add(1);
     }
 
+    /// Counts that `tenant` was refused by the queue of another limit.
+    pub fn refused_in_queue(&mut self, tenant: Tenant) {
+        let slot = self.table.index(tenant);
+        let refused = &mut self.table.slot_mut(slot).refused[Stage::Queue.index()];
+        *refused = refused.saturating_add(1);
+    }
+
     /// Learns what one whole piece of work cost, whose parts were [corrected](Self::correct) as they came.
     pub fn learn(&mut self, tenant: Tenant, resource: Resource, cost: u64, now: Instant) {
         if self.config.mode == Mode::Off {

@@ -46,7 +46,6 @@ struct Use {
 
 #[derive(Deserialize)]
 struct Refused {
-    accept: u64,
     hello: u64,
     request: u64,
     queue: u64,
@@ -176,7 +175,7 @@ fn table_of_tenants(tenants: &[&Tenant], resources: &[Resource]) -> Table {
         };
         let most = tenant.resources.iter().max_by(|a, b| part(a).total_cmp(&part(b)));
         let of = |field: fn(&Use) -> f64| most.map_or_else(|| "-".to_owned(), |one| quantity(&one.name, field(one)));
-        let Refused { accept, hello, request, queue } = tenant.refused;
+        let Refused { hello, request, queue } = tenant.refused;
         table.row([
             tenant.name.clone(),
             tenant.weight.to_string(),
@@ -185,7 +184,7 @@ fn table_of_tenants(tenants: &[&Tenant], resources: &[Resource]) -> Table {
             of(|one| one.demand),
             of(|one| one.share),
             of(|one| one.used),
-            (accept + hello + request + queue).to_string(),
+            (hello + request + queue).to_string(),
             hello.to_string(),
         ]);
     }
@@ -229,7 +228,7 @@ mod tests {
                     { "name": "requests", "demand": 90.0, "share": 99.0, "used": 90.0 },
                     { "name": "handshakes", "demand": 3200.0, "share": 700.0, "used": 800.0 },
                 ],
-                "refused": { "accept": 1, "hello": 40, "request": 2, "queue": 0 },
+                "refused": { "hello": 41, "request": 2, "queue": 0 },
             }],
         }))
         .unwrap();

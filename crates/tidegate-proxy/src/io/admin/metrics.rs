@@ -181,9 +181,9 @@ fn summed(tenants: &[TenantView], figure: fn(&UseView) -> f64) -> Sum {
     sums
 }
 
-fn stages(tenant: &TenantView) -> [(&'static str, u64); 4] {
+fn stages(tenant: &TenantView) -> [(&'static str, u64); 3] {
     let refused = tenant.refused;
-    [("accept", refused.accept), ("hello", refused.hello), ("request", refused.request), ("queue", refused.queue)]
+    [("hello", refused.hello), ("request", refused.request), ("queue", refused.queue)]
 }
 
 fn upstreams(page: &mut Page, config: &Config, live: &Live) {

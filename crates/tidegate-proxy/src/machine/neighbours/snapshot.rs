@@ -92,13 +92,11 @@ pub struct UseView {
 /// Refusals by [`Stage`](super::Stage).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct RefusedView {
-    /// When accepted.
-    pub accept: u64,
     /// When the `ClientHello` was read.
     pub hello: u64,
     /// When a request was read.
     pub request: u64,
-    /// When it waited.
+    /// By the queue of its route's `rate_limit`.
     pub queue: u64,
 }
 
@@ -198,7 +196,6 @@ impl TenantView {
                 None => self.resources.push(theirs.clone()),
             }
         }
-        self.refused.accept += other.refused.accept;
         self.refused.hello += other.refused.hello;
         self.refused.request += other.refused.request;
         self.refused.queue += other.refused.queue;

@@ -351,12 +351,14 @@ fn all_or_nothing_is_taken() {
     let mut neighbours = Neighbours::new(config, now);
     let a = neighbours.tenant("a", now);
     let costs = [(Resource::Requests, 1), (Resource::Connections, 100)];
-    let Verdict::Refuse(refusal) = neighbours.try_take(a, Stage::Accept, &costs, now) else {
+    let Verdict::Refuse(refusal) = neighbours.try_take(a, Stage::Hello, &costs, now) else {
         panic!("there are ten connections only")
     };
     assert_eq!(refusal.resource, Resource::Connections);
     let shown = neighbours.snapshot(now);
-    assert_eq!(shown.tenants[0].refused.accept, 1);
+    assert_eq!(shown.tenants[0].refused.hello, 1);
+    neighbours.refused_in_queue(a);
+    assert_eq!(neighbours.snapshot(now).tenants[0].refused.queue, 1);
     neighbours.hold(a, Resource::Connections, 3, now);
     neighbours.release(a, Resource::Connections, 5, now);
     pass(&mut neighbours, &mut now, ms(500));

@@ -29,19 +29,17 @@ impl Tenant {
 #[serde(rename_all = "snake_case")]
 #[repr(u8)]
 pub enum Stage {
-    /// A connection was accepted.
-    Accept,
     /// Its `ClientHello` was read.
     Hello,
     /// A request was read.
     Request,
-    /// It waited in a queue.
+    /// It waited in the queue of its route's `rate_limit`, or found that full.
     Queue,
 }
 
 impl Stage {
     /// How many there are.
-    pub const COUNT: usize = 4;
+    pub const COUNT: usize = 3;
 
     /// Its place, from 0.
     #[must_use]

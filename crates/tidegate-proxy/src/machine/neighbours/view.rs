@@ -141,7 +141,6 @@ impl Neighbours {
             lane: self.lane(tenant),
             resources: used.collect(),
             refused: RefusedView {
-                accept: refused(Stage::Accept),
                 hello: refused(Stage::Hello),
                 request: refused(Stage::Request),
                 queue: refused(Stage::Queue),
