@@ -80,7 +80,7 @@ pub(crate) fn run(args: &Status) -> Result<(), Failure> {
         Style::Json => {
             let mut answer = broker.unwrap_or_else(|| json!({}));
             if let Some(proxy) = proxy {
-                answer["proxy"] = proxy.json();
+                answer["proxy"] = proxy.json(&args.prefix);
             }
             output::json(&answer)
         }

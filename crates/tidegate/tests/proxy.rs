@@ -162,6 +162,8 @@ fn a_proxy_serves_explains_changes_and_ends() {
         status["proxy"]["status"]["routes"][0]["requests_total"].clone()
     };
     until(|| requests() == 1);
+    let (_, shown) = proxy.tidegate(&folder, &["status", "nobody"], "--proxy");
+    assert_eq!(shown["proxy"]["neighbours"]["tenants"], serde_json::json!([]), "none has such a name");
 
     // A mistake changes nothing; a change is in force as soon as it is said to be.
     folder.write(&config(&upstream, "rewrit = \"/v2\""));

@@ -106,8 +106,11 @@ impl Figures {
         Ok(Self { status: get("/api/v1/proxy")?, neighbours: get("/api/v1/neighbours")? })
     }
 
-    /// For programs.
-    pub(crate) fn json(&self) -> Value {
+    /// For programs; tenants whose name starts with `prefix`.
+    pub(crate) fn json(mut self, prefix: &str) -> Value {
+        if let Some(tenants) = self.neighbours.get_mut("tenants").and_then(Value::as_array_mut) {
+            tenants.retain(|tenant| tenant["name"].as_str().is_some_and(|name| name.starts_with(prefix)));
+        }
         json!({ "status": self.status, "neighbours": self.neighbours })
     }
 
