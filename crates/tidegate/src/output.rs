@@ -4,6 +4,7 @@ use std::fmt::Display;
 use std::io::{self, Write};
 
 use serde::Serialize;
+use tidegate_core::Rate;
 
 use crate::failure::Failure;
 
@@ -99,9 +100,24 @@ pub(crate) fn figure(value: f64) -> String {
     }
 }
 
+/// A rate as people write it, if three digits say it exactly or it is whole: `11k/s`.
+pub(crate) fn rate(per_s: f64) -> String {
+    let digits = figure(per_s);
+    let exact = digits.parse().is_ok_and(|shown: f64| shown.total_cmp(&per_s).is_eq());
+    let rate = exact.then(|| digits.parse::<Rate>().ok()).flatten();
+    rate.map_or_else(|| format!("{digits}/s"), |rate| rate.to_string())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rates_read_as_they_are_written() {
+        let shown: Vec<String> =
+            [0.0, 0.25, 1.5, 90.0, 11_000.0, 2e6, 13_888.888_888_9].into_iter().map(rate).collect();
+        assert_eq!(shown, ["0/s", "0.25/s", "1.5/s", "90/s", "11k/s", "2M/s", "13889/s"]);
+    }
 
     #[test]
     fn numbers_stand_right_and_words_left() {

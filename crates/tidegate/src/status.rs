@@ -162,7 +162,7 @@ fn show(snapshot: &Snapshot) -> Result<(), Failure> {
 fn contract(limit: Option<&Limit>, paused: bool) -> [String; 3] {
     let mode = |mode: &str| if paused { "paused".to_owned() } else { mode.to_owned() };
     match limit {
-        Some(limit) => [format!("{}/s", figure(limit.rate_per_s)), limit.burst.to_string(), mode(&limit.mode)],
+        Some(limit) => [output::rate(limit.rate_per_s), limit.burst.to_string(), mode(&limit.mode)],
         None => ["-".into(), "-".into(), mode("-")],
     }
 }
