@@ -72,8 +72,11 @@ pub(crate) fn run(args: &Status) -> Result<(), Failure> {
     };
     let broker = client(Of::Broker, &args.admin, &args.proxy, BROKER).map(|client| topics(&client, &args.prefix));
     let proxy = client(Of::Proxy, &args.proxy, &args.admin, PROXY).map(|client| Figures::ask(&client));
+    let both_are_named = args.admin.is_some() && args.proxy.is_some();
     let (broker, proxy) = match (broker, proxy) {
         (Some(Err(failure)), None | Some(Err(_))) | (None, Some(Err(failure))) => return Err(failure),
+        // Both were asked for by name: one without the other is not what was asked for.
+        (Some(Err(failure)), Some(Ok(_))) | (Some(Ok(_)), Some(Err(failure))) if both_are_named => return Err(failure),
         (broker, proxy) => (broker.and_then(Result::ok), proxy.and_then(Result::ok)),
     };
     match Style::of(args.json) {

@@ -14,9 +14,8 @@ const WORK_US: u64 = 10;
 const REPETITIONS: usize = 5;
 /// Calls a second of the comparison with tonic: less than half of what either can do.
 const RATE_PER_S: f64 = 5_000.0;
-/// Of all calls. A refused one is read, judged and answered as any other: it counts as one, without work. With more of them
-/// than this, what an answer costs beyond a refusal would show.
-const SHED_MAX: f64 = 0.1;
+/// Of served calls: with more refusals than that, what they cost would be taken for what calls cost.
+const SHED_MAX: f64 = 0.02;
 
 fn serve(bench: &Bench) -> Result<Server> {
     let mut command = pinned("0");
@@ -139,17 +138,17 @@ pub(super) fn cost(bench: &Bench) -> Result<Vec<Figure>> {
     }])
 }
 
-/// CPU time of `server` for each call, served or refused, less the work, in microseconds. `calls` makes them and returns how many were served,
+/// CPU time of `server` for each call, less the work, in microseconds. `calls` makes them and returns how many were served,
 /// and how many the server shed.
 fn overhead_us(bench: &Bench, server: &Server, calls: impl Fn() -> Result<(f64, f64)>) -> Result<f64> {
     for _ in 0..TRIES {
         let before = server.cpu_ns()?;
         let (count, shed) = calls()?;
         let used = server.cpu_ns()?.saturating_sub(before);
-        if count >= 1.0 && (shed <= (count + shed) * SHED_MAX || bench.quick) {
+        if count >= 1.0 && (shed <= count * SHED_MAX || bench.quick) {
             #[expect(clippy::cast_precision_loss, reason = "a few seconds in nanoseconds are far below 2^53")]
             let (used_us, work_us) = (used as f64 / 1e3, WORK_US as f64);
-            return Ok((used_us - count * work_us) / (count + shed));
+            return Ok(used_us / count - work_us);
         }
     }
     miette::bail!("in {TRIES} runs the server shed calls far below its capacity: something else uses this machine")

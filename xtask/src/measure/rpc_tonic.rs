@@ -86,8 +86,9 @@ pub(super) fn build(bench: &Bench) -> Result<()> {
 struct Slice {
     control: Control,
     load: f64,
-    /// Of the capacity that was measured just before and, with control, just after.
+    /// Of the mean of the capacities that were measured just before and just after.
     goodput: f64,
+    capacities: [f64; 2],
     local_notice_us: f64,
     remote_notice_us: f64,
     unanswered: f64,
@@ -181,11 +182,11 @@ fn repeat(bench: &Bench, work: &Work, control: Control, repetition: usize) -> Re
     LOADS.into_iter().map(each).collect()
 }
 
-/// One slice, after one that measures the capacity of the same process. The server is a fresh one: what was left in an
-/// overloaded one would be taken for a lower capacity. Ours leaves nothing, so it is measured again afterwards: this
-/// processor's own speed drifts by more than the bar allows.
+/// One slice, between two that measure the capacity: this processor's own speed drifts by more than the bar allows. The
+/// server is a fresh one, and a rival's is again afterwards: what was left in an overloaded one would be taken for a lower
+/// capacity. Ours leaves nothing.
 fn measure(bench: &Bench, work: &Work, control: Control, factor: f64, repetition: usize) -> Result<Slice> {
-    let server = serve(bench, control, work.each_us)?;
+    let mut server = serve(bench, control, work.each_us)?;
     let before = capacity(bench, work, &server)?;
     let caller = if control == Control::Tidegate { "tidegate" } else { "none" };
     let open = format!(
@@ -198,9 +199,13 @@ fn measure(bench: &Bench, work: &Work, control: Control, factor: f64, repetition
         repetition + 1
     );
     let report = load(&program(bench), &open)?;
-    let after = if control == Control::Tidegate { capacity(bench, work, &server)? } else { before };
+    if control != Control::Tidegate {
+        server.stop()?;
+        server = serve(bench, control, work.each_us)?;
+    }
+    let after = capacity(bench, work, &server)?;
     server.stop()?;
-    slice(control, factor, f64::midpoint(before, after), &report)
+    slice(control, factor, [before, after], &report)
 }
 
 /// Calls that a closed loop without control has served in a second.
@@ -218,11 +223,13 @@ fn capacity(bench: &Bench, work: &Work, server: &Server) -> Result<f64> {
     Ok(calls)
 }
 
-fn slice(control: Control, load: f64, capacity: f64, report: &Value) -> Result<Slice> {
+fn slice(control: Control, load: f64, capacities: [f64; 2], report: &Value) -> Result<Slice> {
+    let [before, after] = capacities;
     Ok(Slice {
         control,
         load,
-        goodput: number(report, "/goodput_per_s")? / capacity,
+        goodput: number(report, "/goodput_per_s")? / f64::midpoint(before, after),
+        capacities,
         local_notice_us: notice_us(report, "shed_local_us")?,
         remote_notice_us: notice_us(report, "shed_remote_us")?,
         unanswered: number(report, "/unanswered")?,
@@ -261,7 +268,13 @@ impl Work {
         });
         let rivals = rivals.collect::<Vec<_>>().join(", ");
         let runs = |control: Control| {
-            let each = |slice: &Slice| json!({ "goodput": slice.goodput, "lateness_us_p99": slice.lateness_us });
+            let each = |slice: &Slice| {
+                json!({
+                    "goodput": slice.goodput,
+                    "capacities_per_s": slice.capacities,
+                    "lateness_us_p99": slice.lateness_us,
+                })
+            };
             (control.name().to_owned(), self.of(control, load).map(each).collect::<Value>())
         };
         let late_ours = late(Control::Tidegate);

@@ -2,35 +2,33 @@
 
 use core::time::Duration;
 
+use tidegate_core::time::nanos;
 use tidegate_core::{Instant, Rng};
 
 use crate::machine::credits::Level;
-use crate::machine::{Ask, CallId, Client, Grant, Reply, Request, ShedReason, Step, Tenant};
+use crate::machine::{Ask, CallId, Client, Grant, Outcome, Reply, Request, ShedReason, Step, Tenant};
 
-/// With so many calls unanswered, a client does not take silence for leave: one of them will be answered soon, or be
-/// told to be over.
-const UNANSWERED: u32 = 16;
+/// Of so many unanswered calls one will be answered soon, or be told to be over.
+const UNANSWERED: u16 = 16;
 
-/// For how many of the longest recent answers a client with so many unanswered calls sends on without a word.
+/// Unanswered calls of a client that was never answered: a rush of more would only keep that answer from being read.
+const UNHEARD: u16 = 256;
+
+/// Calls that are sent in a row without a word from the server.
+const UNHEARD_OF: u16 = 4096;
+
+/// For how many of the longest recent answers, and for how long at least, silence is no sign.
 const PATIENCE: u32 = 2;
+const PATIENCE_LEAST: Duration = Duration::from_secs(1);
 
-/// A way there and back that takes so many of the shortest is full of this client's own calls.
+/// A way there and back that takes so many of the shortest answers is full of this client's own calls.
 const CROWDED: u32 = 8;
 
-/// What an answer that came by a crowded way takes of the limit: a sixteenth. So many remain.
+/// What an answer that came by a crowded way takes of the limit: a sixteenth.
 const STAND_BACK: u16 = 16;
 
 /// What an answer that came by a free way adds to the limit.
 const WIDEN: u16 = 4;
-
-/// The longest time between two calls that ask whether a silent server answers again.
-const PROBE_EVERY: Duration = Duration::from_secs(1);
-
-/// Calls that a client makes before the first answer: a rush of more would only keep that answer from being read.
-const UNHEARD: u16 = 256;
-
-/// How long an answer is taken to need before there was one, in nanoseconds.
-const UNTOLD_NS: u32 = 1_000_000_000;
 
 /// A client of [`CreditServer`](super::CreditServer). 64 bytes; it has no timer and no queue, so nothing waits in it.
 #[derive(Clone, Debug)]
@@ -38,52 +36,56 @@ pub struct CreditClient {
     /// Until when the window holds, and until when the level does.
     window_until: Instant,
     level_until: Instant,
-    /// When silence becomes a sign, and when one call may ask again.
-    word_due: Instant,
-    probe_at: Instant,
+    /// When the server last said something, or what it has not spoken since was sent.
+    quiet_since: Instant,
     level: Level,
     window: u32,
     in_flight: u32,
-    /// How long the longest of the recent answers took, in nanoseconds.
-    longest_ns: u32,
+    /// How long the longest of the recent answers took, in microseconds; 0 if there was none.
+    longest_us: u32,
     /// What earlier chances left over, in 1/65536.
     carry: u32,
-    /// The shortest round trip seen, in nanoseconds; 0 if none.
+    /// The shortest way there and back, and the shortest answer that was one, in nanoseconds; 0 if none.
     round_trip_ns: u32,
+    answer_ns: u32,
     tenant: Tenant,
     /// Unanswered calls beyond which only credits let more through; while the way is free, it grows.
     limit: u16,
-    /// Whether anything was ever answered.
-    heard: bool,
+    /// Calls that were sent since the server last said something; the most there can be if it is taken to be silent.
+    unheard: u16,
+    /// Whether the server ever said a level.
+    aware: bool,
 }
 
 impl CreditClient {
-    /// A client that has heard nothing yet and therefore sends what it is asked to, up to 256 calls.
+    /// A client that has heard nothing yet and therefore sends what it is asked to, up to 256 calls and then one a second.
     pub fn new(tenant: Tenant, rng: &mut Rng) -> Self {
         // Clients that began at the same point would send their first calls at the same time.
         let carry = u32::try_from(rng.below(1 << 16)).expect("16 bits");
         Self {
             window_until: Instant::ZERO,
             level_until: Instant::ZERO,
-            word_due: Instant::ZERO,
-            probe_at: Instant::ZERO,
+            quiet_since: Instant::ZERO,
             level: Level::OPEN,
             window: 0,
             in_flight: 0,
-            longest_ns: UNTOLD_NS,
+            longest_us: 0,
             carry,
             round_trip_ns: 0,
+            answer_ns: 0,
             tenant,
             limit: UNHEARD,
-            heard: false,
+            unheard: 0,
+            aware: false,
         }
     }
 
-    /// The level in force at `now`. With many calls unanswered it outlives its lease: the next word is on its way, and
-    /// whoever opened up meanwhile would send most to a server that answers late.
+    /// The level in force at `now`. With many calls unanswered it outlives its lease for a while: the next word is on its
+    /// way, and whoever opened up meanwhile would send most to a server that answers late.
     #[must_use]
     pub fn level(&self, now: Instant) -> Level {
-        if now < self.level_until || self.in_flight >= UNANSWERED { self.level } else { Level::OPEN }
+        let word_is_due = self.has_many_unanswered() && now.since(self.quiet_since) < self.patience();
+        if now < self.level_until || word_is_due { self.level } else { Level::OPEN }
     }
 
     /// Credits that are not in use at `now`.
@@ -98,6 +100,14 @@ impl CreditClient {
         self.in_flight
     }
 
+    fn has_many_unanswered(&self) -> bool {
+        self.in_flight >= UNANSWERED.into()
+    }
+
+    fn patience(&self) -> Duration {
+        (PATIENCE * Duration::from_micros(self.longest_us.into())).max(PATIENCE_LEAST)
+    }
+
     /// A grant that came at `now` and was made at `granted` or later.
     ///
     /// The lease of its credits runs from `granted`: so it never outlives the server's own count of it. That of its level
@@ -107,50 +117,56 @@ impl CreditClient {
         self.window = grant.window;
         self.window_until = granted + grant.lease;
         self.level_until = now + grant.lease;
-        self.hear(now);
+        self.aware = true;
     }
 
-    /// A word of the server: more may follow it for a while.
+    /// The server said something: more may be sent.
     fn hear(&mut self, now: Instant) {
-        self.word_due = now + PATIENCE * Duration::from_nanos(self.longest_ns.into());
-        self.probe_at = self.word_due;
+        self.unheard = 0;
+        self.quiet_since = now;
     }
 
-    /// Makes room on the way. The server sees neither what waits in this process nor what waits in the network, so it
-    /// may say that it has time while calls are already too old when they arrive.
-    fn watch_the_way(&mut self, way_ns: u32) {
-        let is_ours = self.in_flight >= UNANSWERED;
-        let crowded = way_ns > self.round_trip_ns.saturating_mul(CROWDED);
-        self.limit = match (self.heard, is_ours) {
-            (false, false) => u16::MAX,
+    /// Makes room on the way after an answer that was `way_ns` on it and `server_ns` in the server. The server sees neither
+    /// what waits in this process nor what waits in the network, so it may say that it has time while calls are already too
+    /// old when they arrive.
+    fn watch_the_way(&mut self, way_ns: u32, server_ns: u32) {
+        let shortest_ns = self.round_trip_ns.max(self.answer_ns);
+        let is_short_for_the_work = way_ns <= server_ns.saturating_mul(CROWDED);
+        let in_flight = u16::try_from(self.in_flight).unwrap_or(u16::MAX);
+        self.limit = match in_flight {
+            ..UNANSWERED if shortest_ns == 0 => u16::MAX,
+            _ if shortest_ns == 0 && is_short_for_the_work => u16::MAX,
             // How long the way is will show when those that were sent before any answer are out of it.
-            (false, true) => STAND_BACK,
-            (true, true) if crowded => {
-                let limit = self.limit.min(u16::try_from(self.in_flight).unwrap_or(u16::MAX));
-                limit - limit / STAND_BACK
+            UNANSWERED.. if shortest_ns == 0 => UNANSWERED,
+            UNANSWERED.. if way_ns > shortest_ns.saturating_mul(CROWDED) => {
+                let limit = self.limit.min(in_flight);
+                (limit - limit / STAND_BACK).max(UNANSWERED)
             }
-            (true, _) if self.in_flight < self.limit.into() => self.limit.saturating_add(WIDEN),
-            (true, _) => self.limit,
+            // Those on the way now are more than it has room for, unless they wait elsewhere.
+            _ if in_flight >= self.limit && !is_short_for_the_work => self.limit,
+            _ => self.limit.saturating_add(WIDEN),
         };
     }
 
     /// Whether no call should be added that has no credit: because as many are unanswered as the way has room for, or
-    /// because many are and the server has said nothing for longer than its answers took. An open level says that it had
-    /// time when it spoke; silent since, it may be sinking under what it was sent. A call from time to time asks again,
-    /// each time after as long a silence as there was, so nothing is shut for good.
+    /// because the server has said nothing to many for longer than its answers took. An open level says that it had time
+    /// when it spoke; silent since, it may be sinking under what it was sent. One call from time to time asks again, so
+    /// nothing is shut for good.
     fn holds_back(&mut self, now: Instant) -> bool {
-        if self.in_flight < UNANSWERED {
-            self.hear(now);
+        let quiet = now.since(self.quiet_since);
+        if self.aware && self.unheard >= UNANSWERED && quiet >= self.patience() {
+            self.unheard = UNHEARD_OF;
         }
-        let is_full = self.in_flight >= self.limit.into();
-        if now < self.word_due || !(self.heard || is_full) {
-            return is_full;
+        let is_silent = self.aware && self.unheard >= UNHEARD_OF;
+        if !is_silent && self.in_flight < self.limit.into() {
+            return false;
         }
-        if now < self.probe_at {
+        let answer = PATIENCE * Duration::from_micros(self.longest_us.into());
+        let ask_after = if is_silent || self.longest_us == 0 { PATIENCE_LEAST } else { answer.min(PATIENCE_LEAST) };
+        if quiet < ask_after {
             return true;
         }
-        let silence = now.since(self.word_due).max(Duration::from_nanos(self.longest_ns.into()));
-        self.probe_at = now + silence.min(PROBE_EVERY);
+        self.quiet_since = now;
         false
     }
 }
@@ -167,6 +183,10 @@ impl Client for CreditClient {
             return Step::Fail(ShedReason::NoCredit);
         }
         self.in_flight += 1;
+        if self.unheard == 0 {
+            self.quiet_since = now;
+        }
+        self.unheard = (self.unheard + 1).min(UNHEARD_OF);
         Step::Send(Ask {
             demand: 0,
             exact: false,
@@ -181,34 +201,29 @@ impl Client for CreditClient {
 
     fn on_reply(&mut self, reply: &Reply, now: Instant) {
         self.in_flight = self.in_flight.saturating_sub(1);
-        let sample =
-            u32::try_from(reply.response_time.saturating_sub(reply.server_time).as_nanos()).unwrap_or(u32::MAX);
-        let shortest = self.round_trip_ns;
-        // The shortest: what waiting adds must not make the objective longer. It creeps up, should the way become longer,
-        // and hardly while that is most likely a crowd.
-        self.round_trip_ns = match shortest {
-            0 => sample,
-            _ if sample > shortest.saturating_mul(CROWDED) => shortest + (sample - shortest) / 65_536,
-            _ if sample > shortest => shortest + (sample - shortest) / 1024,
-            _ => sample,
-        };
-        if reply.grant.is_some() {
-            self.watch_the_way(sample);
-        } else {
-            // How long its server worked is not said.
-            self.limit = u16::MAX;
-        }
-        let response_ns = u32::try_from(reply.response_time.as_nanos()).unwrap_or(u32::MAX);
-        let longest = if self.heard { self.longest_ns - self.longest_ns / 8 } else { 0 };
-        self.longest_ns = response_ns.max(longest);
-        self.heard = true;
         self.hear(now);
-        if let Some(grant) = &reply.grant {
-            self.accept(grant, now.minus_nanos(tidegate_core::time::nanos(reply.response_time)), now);
+        let response_us = u32::try_from(reply.response_time.as_micros()).unwrap_or(u32::MAX);
+        self.longest_us = response_us.max(1).max(self.longest_us - self.longest_us / 8);
+        let served = reply.outcome == Outcome::Served;
+        let Some(grant) = &reply.grant else {
+            // How long its server worked is not said. One that never says a level is left alone.
+            if served && !self.aware {
+                self.limit = u16::MAX;
+            }
+            return;
+        };
+        let (way_ns, server_ns) =
+            (short(reply.response_time.saturating_sub(reply.server_time)), short(reply.server_time));
+        self.watch_the_way(way_ns, server_ns);
+        self.round_trip_ns = shortest(self.round_trip_ns, way_ns);
+        if served {
+            self.answer_ns = shortest(self.answer_ns, short(reply.response_time));
         }
+        self.accept(grant, now.minus_nanos(nanos(reply.response_time)), now);
     }
 
     fn on_grant(&mut self, grant: &Grant, now: Instant) {
+        self.hear(now);
         self.accept(grant, now, now);
     }
 
@@ -217,21 +232,41 @@ impl Client for CreditClient {
     }
 
     fn on_lost(&mut self, _: Instant) {
-        self.in_flight = 0;
-        self.window = 0;
-        (self.window_until, self.level_until) = (Instant::ZERO, Instant::ZERO);
+        // Whoever answers next may be another, elsewhere.
+        let fresh = Self::new(self.tenant, &mut Rng::new(0));
+        *self = Self { carry: self.carry, ..fresh };
+    }
+}
+
+fn short(time: Duration) -> u32 {
+    u32::try_from(nanos(time)).unwrap_or(u32::MAX)
+}
+
+/// The shortest time with a new sample: what waiting adds must not make it longer. It creeps up, should it have become longer
+/// for good, and hardly while that is most likely a crowd.
+fn shortest(shortest: u32, sample: u32) -> u32 {
+    match shortest {
+        0 => sample.max(1),
+        _ if sample > shortest.saturating_mul(CROWDED) => shortest + (sample - shortest).div_ceil(65_536),
+        _ if sample > shortest => shortest + (sample - shortest).div_ceil(1024),
+        _ => sample.max(1),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::machine::{Outcome, Priority};
+    use crate::machine::Priority;
 
     const LEASE: Duration = Duration::from_millis(10);
+    const MS: Duration = Duration::from_millis(1);
 
     fn at(ms: u64) -> Instant {
         Instant::ZERO + Duration::from_millis(ms)
+    }
+
+    fn new() -> CreditClient {
+        CreditClient::new(Tenant(0), &mut Rng::new(1))
     }
 
     fn sends(client: &mut CreditClient, calls: u64, now: Instant) -> u32 {
@@ -243,92 +278,140 @@ mod tests {
         client.in_flight() - before
     }
 
+    /// Of the milliseconds of `when` those in which one of many calls is sent at least.
+    fn asked(client: &mut CreditClient, when: impl Iterator<Item = u64>) -> Vec<u64> {
+        when.filter(|ms| sends(client, 500, at(*ms)) > 0).collect()
+    }
+
+    fn reply(client: &mut CreditClient, grant: Option<Grant>, times: [Duration; 2], now: Instant) {
+        let [response_time, server_time] = times;
+        client.on_reply(&Reply { id: CallId(0), outcome: Outcome::Served, grant, response_time, server_time }, now);
+    }
+
     /// A server without the scheme answers.
     fn answer(client: &mut CreditClient, now: Instant) {
-        let (response_time, server_time) = (LEASE, Duration::ZERO);
-        let reply = Reply { id: CallId(0), outcome: Outcome::Served, grant: None, response_time, server_time };
-        client.on_reply(&reply, now);
+        reply(client, None, [LEASE, Duration::ZERO], now);
+    }
+
+    /// A server that has time answers, after `times` there and back and in all of that in itself.
+    fn open(client: &mut CreditClient, times: [Duration; 2], now: Instant) {
+        reply(client, Some(Grant { window: 0, level: Level::OPEN.to_wire(), lease: LEASE }), times, now);
     }
 
     fn tell(client: &mut CreditClient, window: u32, response_time: Duration, now: Instant) {
         let level = Level::at(Priority::DEFAULT, 0.25).to_wire();
-        let grant = Some(Grant { window, level, lease: LEASE });
-        let server_time = Duration::ZERO;
-        client.on_reply(&Reply { id: CallId(0), outcome: Outcome::Served, grant, response_time, server_time }, now);
+        reply(client, Some(Grant { window, level, lease: LEASE }), [response_time, Duration::ZERO], now);
     }
 
     #[test]
     fn a_level_that_took_longer_than_its_lease_holds_and_its_credits_do_not() {
-        let mut client = CreditClient::new(Tenant(0), &mut Rng::new(1));
+        let mut client = new();
         tell(&mut client, 5, 3 * LEASE, at(100));
         assert_eq!((client.credits(at(100)), sends(&mut client, 8, at(100))), (0, 2));
         assert_eq!(sends(&mut client, 8, at(110)), 8, "its lease is over");
     }
 
     #[test]
-    fn a_client_that_was_never_answered_makes_so_many_calls_and_no_more() {
-        let mut client = CreditClient::new(Tenant(0), &mut Rng::new(1));
+    fn a_client_that_was_never_answered_makes_so_many_calls_and_then_asks_again_each_second() {
+        let mut client = new();
         assert_eq!(sends(&mut client, 1_000, at(0)), u32::from(UNHEARD));
+        assert_eq!(asked(&mut client, (100..5_000).step_by(100)), [1_000, 2_000, 3_000, 4_000]);
         answer(&mut client, at(10));
         assert_eq!(sends(&mut client, 1_000, at(10)), 1_000);
     }
 
     #[test]
-    fn a_level_outlives_its_lease_while_many_calls_are_unanswered() {
-        let mut client = CreditClient::new(Tenant(0), &mut Rng::new(1));
+    fn a_level_outlives_its_lease_while_many_calls_are_unanswered_and_a_word_may_be_due() {
+        let mut client = new();
         assert_eq!(sends(&mut client, 1, at(0)), 1);
         tell(&mut client, 0, LEASE, at(10));
         assert_eq!(sends(&mut client, 16 + 400, at(20)), 16 + 100);
         (0..101).for_each(|call| client.on_cancel(CallId(call), at(30)));
-        assert_eq!(sends(&mut client, 1, at(30)), 1);
+        assert_eq!((client.in_flight(), sends(&mut client, 1, at(30))), (15, 1));
+        assert!(client.level(at(1_019)) < Level::OPEN);
+        assert_eq!(client.level(at(1_020)), Level::OPEN);
     }
 
     #[test]
     fn a_server_that_fell_silent_is_only_asked_from_time_to_time() {
-        let mut client = CreditClient::new(Tenant(0), &mut Rng::new(1));
-        assert_eq!(sends(&mut client, 17, at(0)), 17);
-        answer(&mut client, at(10));
-        assert_eq!(sends(&mut client, 500, at(29)), 500, "twice as long as its last answer took");
-        let asked: Vec<_> = (30..200).filter(|ms| sends(&mut client, 500, at(*ms)) > 0).collect();
-        assert_eq!(asked, [30, 40, 50, 70, 110, 190]);
-        answer(&mut client, at(200));
-        assert_eq!(sends(&mut client, 500, at(219)), 500, "one word is enough");
+        let mut client = new();
+        assert_eq!(sends(&mut client, 1, at(0)), 1);
+        open(&mut client, [MS, MS], at(1));
+        assert_eq!(sends(&mut client, 500, at(10)), 500);
+        assert_eq!(sends(&mut client, 500, at(1_009)), 500, "a second after the first that it did not answer");
+        // Calls that are given up are no word.
+        (0..1_000).for_each(|call| client.on_cancel(CallId(call), at(1_009)));
+        assert_eq!(asked(&mut client, 1_010..4_000), [1_010, 2_010, 3_010]);
+        open(&mut client, [MS, MS], at(4_000));
+        assert_eq!(sends(&mut client, 500, at(4_900)), 500, "one word is enough");
+    }
+
+    #[test]
+    fn without_a_word_so_many_calls_are_sent_and_no_more() {
+        let mut client = new();
+        assert_eq!(sends(&mut client, 1, at(0)), 1);
+        open(&mut client, [MS, MS], at(1));
+        assert_eq!(sends(&mut client, 10_000, at(1)), u32::from(UNHEARD_OF));
     }
 
     #[test]
     fn calls_that_wait_on_a_crowded_way_hold_others_back_until_it_is_free() {
-        let mut client = CreditClient::new(Tenant(0), &mut Rng::new(1));
-        let open = Some(Grant { window: 0, level: Level::OPEN.to_wire(), lease: LEASE });
-        let told = |client: &mut CreditClient, response_time, now| {
-            let server_time = Duration::ZERO;
-            let reply = Reply { id: CallId(0), outcome: Outcome::Served, grant: open, response_time, server_time };
-            client.on_reply(&reply, now);
-        };
+        let mut client = new();
         assert_eq!(sends(&mut client, 1, at(0)), 1);
-        told(&mut client, Duration::from_millis(1), at(1));
+        open(&mut client, [MS, Duration::ZERO], at(1));
         assert_eq!(sends(&mut client, 500, at(1)), 500, "the way is free");
-        (0..400).for_each(|_| told(&mut client, Duration::from_millis(12), at(13)));
+        (0..400).for_each(|_| open(&mut client, [12 * MS, Duration::ZERO], at(13)));
         assert_eq!(sends(&mut client, 500, at(13)), 0);
-        (0..84).for_each(|_| told(&mut client, Duration::from_millis(12), at(14)));
+        (0..84).for_each(|_| open(&mut client, [12 * MS, Duration::ZERO], at(14)));
         assert_eq!((client.in_flight(), sends(&mut client, 500, at(14))), (16, 0));
-        (0..2).for_each(|_| told(&mut client, Duration::from_millis(2), at(15)));
-        assert_eq!(sends(&mut client, 500, at(15)), 5);
+        (0..2).for_each(|_| open(&mut client, [2 * MS, Duration::ZERO], at(15)));
+        assert_eq!(sends(&mut client, 500, at(15)), 10);
     }
 
     #[test]
-    fn a_client_whose_calls_were_lost_asks_again() {
-        let mut client = CreditClient::new(Tenant(0), &mut Rng::new(1));
-        assert_eq!(sends(&mut client, 500, at(0)), 256);
-        let asked: Vec<_> = (1..60).filter(|tenth| sends(&mut client, 500, at(100 * tenth)) > 0).collect();
-        assert_eq!(asked, [20, 30, 40, 50]);
+    fn a_rush_before_the_first_answer_must_be_over_before_more_is_sent() {
+        let mut client = new();
+        assert_eq!(sends(&mut client, 256, at(0)), 256);
+        (0..240).for_each(|_| open(&mut client, [30 * MS, MS], at(30)));
+        assert_eq!((client.in_flight(), sends(&mut client, 500, at(30))), (16, 0));
+        open(&mut client, [30 * MS, MS], at(31));
+        assert_eq!(sends(&mut client, 500, at(31)), 5);
+    }
+
+    #[test]
+    fn calls_that_wait_in_the_server_do_not_hold_others_back() {
+        let mut client = new();
+        assert_eq!(sends(&mut client, 20, at(0)), 20, "these wait for news, which take their time");
+        assert_eq!(sends(&mut client, 1, at(0)), 1);
+        open(&mut client, [2 * MS, MS], at(2));
+        for later in (1_000..100_000).step_by(1_000) {
+            assert_eq!(sends(&mut client, 5, at(later)), 5);
+            (0..5).for_each(|_| open(&mut client, [2 * MS, MS], at(later + 2)));
+        }
+    }
+
+    #[test]
+    fn calls_that_were_lost_on_a_crowded_way_shut_nothing_for_good() {
+        let mut client = new();
+        assert_eq!(sends(&mut client, 256, at(0)), 256);
+        (0..240).for_each(|_| open(&mut client, [30 * MS, MS], at(30)));
+        assert_eq!(asked(&mut client, 31..200), [90, 150]);
+        client.on_lost(at(200));
+        assert_eq!(sends(&mut client, 256, at(200)), 256);
     }
 
     #[test]
     fn a_rush_after_a_long_rest_is_not_silence_of_the_server() {
-        let mut client = CreditClient::new(Tenant(0), &mut Rng::new(1));
+        let mut client = new();
         assert_eq!(sends(&mut client, 1, at(0)), 1);
-        answer(&mut client, at(10));
+        open(&mut client, [MS, MS], at(1));
         assert_eq!(sends(&mut client, 1_000, at(60_000)), 1_000);
+    }
+
+    #[test]
+    fn the_shortest_creeps_up_however_short_it_is() {
+        let longer = (0..200_000).fold(6_000, |so_far, _| shortest(so_far, 55_000));
+        assert_eq!((longer, shortest(longer, 5_000)), (55_000, 5_000));
     }
 
     #[test]
