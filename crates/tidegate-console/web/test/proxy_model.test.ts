@@ -39,7 +39,7 @@ test("the busiest come first when asked for", () => {
 });
 
 test("a refusal says where and why, what happens now before what was", () => {
-  const at = (hello: number, request: number) => ({ accept: 0, hello, request, queue: 0 });
+  const at = (hello: number, request: number) => ({ hello, request, queue: 0 });
   const rows = refusals(proxy({
     tenants: [
       tenant("calm"),
@@ -68,7 +68,7 @@ test("history keeps a point a second, its span, and starts anew with the proxy",
 
 test("layers lie one on the other and end at the capacity", () => {
   const tenants = Array.from({ length: STACKED + 2 }, (_, i) => tenant(`t${i}`, [cell("requests", { share: 10 * (i + 1) })]));
-  const crowd = proxy({ resources: [resource("requests", { global: 450 })], tenants, rest: { tenants: 3, resources: [cell("requests", { share: 0.5 })], refused: { accept: 0, hello: 0, request: 0, queue: 0 } } });
+  const crowd = proxy({ resources: [resource("requests", { global: 450 })], tenants, rest: { tenants: 3, resources: [cell("requests", { share: 0.5 })], refused: { hello: 0, request: 0, queue: 0 } } });
   const layers = stack(remember([], crowd), "requests");
   assert.deepEqual(layers.map(({ label }) => label), ["t2", "t3", "t4", "t5", "t6", "t7", "t8", "t9", "other tenants", "for whoever needs it"]);
   assert.equal(layers[8]?.newest, 30.5, "the two smallest, and those without a row");
