@@ -7,7 +7,7 @@ use tidegate_core::Instant;
 
 use super::limiter::{Neighbours, Tenant};
 use super::thread::InForce;
-use crate::config::tenancy::Key;
+use crate::config::tenancy::{Key, LONGEST_NAME};
 
 /// Whose the last request of a connection was.
 #[derive(Debug, Default)]
@@ -27,6 +27,18 @@ impl Last {
         let same = self.is_name == key.is_name && self.told == key.told;
         self.tenant.filter(|_| same && std::ptr::eq(self.settings.as_ptr(), Rc::as_ptr(settings)))
     }
+
+    /// A key that is longer than any name is not kept: a client may send one of a whole head's length on each of very many
+    /// connections.
+    fn remember(&mut self, settings: &Rc<InForce>, key: Key<'_>, tenant: Tenant) {
+        self.told.clear();
+        self.tenant = (key.told.len() <= LONGEST_NAME).then_some(tenant);
+        if self.tenant.is_some() {
+            self.settings = Rc::downgrade(settings);
+            self.told.push_str(key.told);
+            self.is_name = key.is_name;
+        }
+    }
 }
 
 impl Whose {
@@ -44,11 +56,7 @@ impl Whose {
             return tenant;
         }
         let tenant = limiter.tenant(&settings.tenancy.name(key), now);
-        last.settings = Rc::downgrade(settings);
-        last.told.clear();
-        last.told.push_str(key.told);
-        last.is_name = key.is_name;
-        last.tenant = Some(tenant);
+        last.remember(settings, key, tenant);
         tenant
     }
 }
