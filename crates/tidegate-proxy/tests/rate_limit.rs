@@ -158,7 +158,11 @@ fn who_is_allowed_is_exempt_and_who_is_denied_is_refused() {
     assert_eq!(talk(&mut exempt.connect(), &get("/")).status, 200);
     assert_eq!(counts(&exempt, "shop"), Counts::default(), "nor is he counted");
     let denied = Running::start(&routed(&upstream, "limit = 9, error = 403, deny = [\"here\"]"));
-    assert_eq!(talk(&mut denied.connect(), &get("/")).status, 403);
+    let mut client = denied.connect();
+    assert_eq!(talk(&mut client, &get("/")).status, 403);
+    let seen = denied.proxy().snapshot();
+    let refused = seen.tenants.iter().find(|tenant| tenant.name == "a.example").unwrap().refused;
+    assert_eq!((refused.request, refused.queue), (0, 0), "nothing ran out");
 }
 
 #[test]
@@ -254,6 +258,9 @@ fn a_connection_waits_before_its_handshake() {
     assert!(secured.serves("b.example"), "that name has no rule");
     let all = counts(&secured.proxy, "a.example");
     assert_eq!((all.active, all.queue, all.rejected), (1, 1, 1));
+    let seen = secured.proxy.proxy().snapshot();
+    let refused = seen.tenants.iter().find(|tenant| tenant.name == "a.example").unwrap().refused;
+    assert_eq!((refused.hello, refused.queue), (1, 0), "its tenant's figures tell of it too");
     drop(first);
     assert_eq!(waits.join().unwrap(), 200);
 }

@@ -10,6 +10,7 @@ use http::{HeaderValue, Response, StatusCode, Version};
 use super::body::{RequestBody, ResponseBody};
 use super::gate::Pass;
 use super::http1::client::{ExchangeError, Outward, Patience};
+use super::limiter::Stage;
 use super::service::{self, Admission};
 use super::thread::{Connection, Total};
 use super::upstream::{Announced, ConnectError, Outbound, SendError, Target};
@@ -59,7 +60,10 @@ pub(crate) async fn forward(
         }
         Err(rejection) => {
             story.rejected = Some(rejection);
-            connection.thread.limiter.with(|limiter| limiter.refused_in_queue(admission.account.tenant()));
+            if rejection.is_of_a_limit() {
+                let tenant = admission.account.tenant();
+                connection.thread.limiter.with(|limiter| limiter.refused_elsewhere(tenant, Stage::Queue));
+            }
             return Answer { response: refuse::rejected(&rejection), pass: None, story };
         }
     };

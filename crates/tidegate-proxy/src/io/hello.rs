@@ -28,6 +28,7 @@ use super::thread::{Origin, Thread, Total};
 use super::{log, serve};
 use crate::config::{ProxyProtocolIn, RefuseHello};
 use crate::machine::Resource;
+use crate::machine::rate_limit::Rejection;
 
 /// A fatal alert, `internal_error`: what clients and other proxies know for "not now".
 const ALERT: [u8; 7] = [21, 3, 3, 0, 2, 2, 80];
@@ -153,11 +154,7 @@ fn wait(thread: &Rc<Thread>, accepted: Accepted, bytes: Vec<u8>) {
             match entered {
                 Ok(entered) => pass = Some(entered),
                 Err(rejection) => {
-                    thread.count(Total::RefusedAtHello);
-                    if let Some(lines) = thread.lines.borrow_mut().as_mut() {
-                        let sni = known.origin.sni.as_deref().unwrap_or("-");
-                        log::rejected_hello(lines, known.origin.client.ip(), sni, &rejection);
-                    }
+                    reject(&thread, &known.origin, &rejection);
                     return close(&thread, stream.as_fd());
                 }
             }
@@ -365,6 +362,22 @@ fn report(thread: &Thread, origin: &Origin, name: &str, refusal: &Refusal) {
     thread.count(Total::RefusedAtHello);
     if let Some(lines) = thread.lines.borrow_mut().as_mut() {
         log::refused_hello(lines, origin.client.ip(), name, refusal);
+    }
+}
+
+/// Tells of a connection that the rule for its name refuses.
+fn reject(thread: &Thread, origin: &Origin, rejection: &Rejection) {
+    thread.count(Total::RefusedAtHello);
+    if rejection.is_of_a_limit() {
+        let settings = thread.settings();
+        let name = settings.tenancy.of_hello(origin.sni.as_deref());
+        thread.limiter.with(|limiter| {
+            let tenant = limiter.tenant(&name, meter::now());
+            limiter.refused_elsewhere(tenant, Stage::Hello);
+        });
+    }
+    if let Some(lines) = thread.lines.borrow_mut().as_mut() {
+        log::rejected_hello(lines, origin.client.ip(), origin.sni.as_deref().unwrap_or("-"), rejection);
     }
 }
 

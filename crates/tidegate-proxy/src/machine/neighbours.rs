@@ -248,10 +248,10 @@ impl Neighbours {
         *refused = refused.saturating_add(1);
     }
 
-    /// Counts that `tenant` was refused by the queue of another limit.
-    pub fn refused_in_queue(&mut self, tenant: Tenant) {
+    /// Counts that another limit refused something of `tenant`.
+    pub fn refused_elsewhere(&mut self, tenant: Tenant, stage: Stage) {
         let slot = self.table.index(tenant);
-        let refused = &mut self.table.slot_mut(slot).refused[Stage::Queue.index()];
+        let refused = &mut self.table.slot_mut(slot).refused[stage.index()];
         *refused = refused.saturating_add(1);
     }
 

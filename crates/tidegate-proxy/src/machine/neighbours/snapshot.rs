@@ -92,7 +92,7 @@ pub struct UseView {
 /// Refusals by [`Stage`](super::Stage).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct RefusedView {
-    /// When the `ClientHello` was read.
+    /// When the `ClientHello` was read, here or by the `rate_limit` of its name.
     pub hello: u64,
     /// When a request was read.
     pub request: u64,

@@ -357,7 +357,7 @@ fn all_or_nothing_is_taken() {
     assert_eq!(refusal.resource, Resource::Connections);
     let shown = neighbours.snapshot(now);
     assert_eq!(shown.tenants[0].refused.hello, 1);
-    neighbours.refused_in_queue(a);
+    neighbours.refused_elsewhere(a, Stage::Queue);
     assert_eq!(neighbours.snapshot(now).tenants[0].refused.queue, 1);
     neighbours.hold(a, Resource::Connections, 3, now);
     neighbours.release(a, Resource::Connections, 5, now);

@@ -89,6 +89,14 @@ pub struct Rejection {
     pub retry_after: Option<Duration>,
 }
 
+impl Rejection {
+    /// True if there was not enough of something; false of one who is always refused.
+    #[must_use]
+    pub const fn is_of_a_limit(&self) -> bool {
+        !matches!(self.cause, Cause::Denied)
+    }
+}
+
 /// What there was not enough of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Cause {
