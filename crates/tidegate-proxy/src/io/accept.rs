@@ -21,14 +21,7 @@ use super::thread::{Thread, Total};
 
 /// Connections that are taken before other tasks get their turn. To take one that is refused is some ten microseconds, so
 /// that is a fraction of a millisecond for which those under way wait at each of their steps.
-const BATCH: usize = 32;
-/// Of those that were refused, so many are ended when no others wait to be taken.
-const ENDS: usize = 16;
-/// Connections that are refused and not ended yet, at most; of the places of a thread one in so many. Taking one is half of
-/// the work of refusing it. While many are there at once only that half is done, so that somebody who comes behind them
-/// waits half as long.
-const REFUSED_MAX: usize = 1024;
-const REFUSED_PART: usize = 8;
+pub(crate) const BATCH: usize = 32;
 /// Seconds for which the kernel keeps a connection to itself until its client has said something.
 const SILENCE_S: usize = 1;
 /// Connections that the kernel keeps until they are taken.
@@ -75,8 +68,8 @@ pub(crate) async fn accept(thread: Rc<Thread>, listener: TcpListener, index: usi
     let mut port = Port { thread: Rc::clone(&thread), listening, index, scratch, spare: spare() };
     while !thread.draining.get() {
         let mut ready = None;
-        // Otherwise there is work to do, whoever comes.
-        if thread.refused.borrow().is_empty() {
+        // Otherwise there is work to do, whether or not somebody comes.
+        if thread.refused.is_empty_at(index) {
             tokio::select! {
                 guard = listener.readable() => ready = Some(guard?),
                 () = thread.changed.notified() => continue,
@@ -154,8 +147,8 @@ impl Port {
 
     /// Files or memory ran out: those go first that are refused, then those of whom something is awaited.
     fn make_room(&mut self, listener: &TcpListener) -> Took {
-        if !self.thread.refused.borrow().is_empty() {
-            hello::end_refused(&self.thread, usize::MAX);
+        if !self.thread.refused.is_empty() {
+            hello::end_refused(&self.thread);
             return Took::Enough;
         }
         self.thread.count(Total::OutOfFiles);
@@ -166,11 +159,11 @@ impl Port {
         Took::Pause
     }
 
-    /// Ends some that were refused: as many as there is time for, or no room.
+    /// Ends those of this port that were refused whose time has come.
     fn end_refused(&self, took: Took) {
-        let most = REFUSED_MAX.min(self.thread.seats.most() / REFUSED_PART);
-        let over = self.thread.refused.borrow().len().saturating_sub(most);
-        hello::end_refused(&self.thread, if took == Took::Enough { over } else { over.max(ENDS) });
+        let Self { thread, index, .. } = self;
+        let due = thread.refused.due(*index, took != Took::Enough, thread.seats.most(), meter::now());
+        hello::end_refused_at(thread, *index, due);
     }
 }
 

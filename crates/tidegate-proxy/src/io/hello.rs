@@ -23,6 +23,7 @@ use super::gate::{Gate, Pass};
 use super::lane::{self, Fresh, Handover, Turn};
 use super::limiter::{Cause, Lane, Refusal, Stage, Tenant, Verdict};
 use super::meter::{self, Metered};
+use super::refused::Refused;
 use super::seats::{Seat, Seated};
 use super::thread::{Origin, Thread, Total};
 use super::{log, serve};
@@ -273,7 +274,8 @@ fn decide(thread: &Rc<Thread>, socket: OwnedFd, known: Known, mut first: First<'
     let Known { origin, header } = known;
     let waited = way.seat.is_some();
     let Some(leave) = ask(thread, &origin) else {
-        dismiss(thread, Refused { socket, unread: first.left }, waited);
+        let refused = Refused { socket, unread: first.left, since: meter::now() };
+        dismiss(thread, origin.listener, refused, waited);
         return false;
     };
     first.take(&socket);
@@ -285,7 +287,9 @@ fn decide(thread: &Rc<Thread>, socket: OwnedFd, known: Known, mut first: First<'
             None => return false,
             Some(back) if !owed => {
                 turn_away(thread, &back.origin, (tenant, handshake_ns), lane::WAITING_MAX);
-                dismiss(thread, Refused { socket: back.socket.into(), unread: false }, waited);
+                let port = back.origin.listener;
+                let refused = Refused { socket: back.socket.into(), unread: false, since: meter::now() };
+                dismiss(thread, port, refused, waited);
                 return false;
             }
             Some(back) => fresh = back,
@@ -381,30 +385,24 @@ fn reject(thread: &Thread, origin: &Origin, rejection: &Rejection) {
     }
 }
 
-/// A connection that is refused, and not ended yet.
-#[derive(Debug)]
-pub(crate) struct Refused {
-    socket: OwnedFd,
-    /// Its first bytes are still the socket's.
-    unread: bool,
-}
-
-/// Has a connection ended by whoever takes the next ones off the port; of one that waited on its own, nobody may come.
-fn dismiss(thread: &Thread, refused: Refused, waited: bool) {
+/// Has a connection that came by `port` ended by whoever takes the next ones off it; of one that waited on its own, nobody
+/// may come.
+fn dismiss(thread: &Thread, port: usize, refused: Refused, waited: bool) {
     if waited {
         end(thread, &refused);
     } else {
-        thread.refused.borrow_mut().push_back(refused);
+        thread.refused.push(port, refused);
     }
 }
 
-/// Ends up to `most` connections that were refused. That is half of what refusing one costs, and nobody waits for it: those
-/// who wait to be taken come first.
-pub(crate) fn end_refused(thread: &Thread, most: usize) {
-    for _ in 0..most {
-        let Some(refused) = thread.refused.borrow_mut().pop_front() else { return };
-        end(thread, &refused);
-    }
+/// Ends up to `most` connections of `port` that were refused.
+pub(crate) fn end_refused_at(thread: &Thread, port: usize, most: usize) {
+    std::iter::from_fn(|| thread.refused.pop(port)).take(most).for_each(|refused| end(thread, &refused));
+}
+
+/// Ends all connections that were refused.
+pub(crate) fn end_refused(thread: &Thread) {
+    std::iter::from_fn(|| thread.refused.pop_any()).for_each(|refused| end(thread, &refused));
 }
 
 /// What is to be said before the socket is dropped.

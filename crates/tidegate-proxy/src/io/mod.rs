@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `worker` | the threads: one foreground and one overflow thread for each core |
 //! | `accept`, `hello`, `serve` | a connection: taken, judged by its first bytes, served |
+//! | `refused` | connections that are refused, until they are ended |
 //! | `seats` | who is ended when there is no room for one more |
 //! | `lane` | from the foreground to the overflow thread and back |
 //! | `tls`, `transport` | certificates by name; a socket with or without TLS |
@@ -46,6 +47,7 @@ mod log;
 mod meter;
 mod proxy;
 mod refuse;
+mod refused;
 mod seats;
 mod serve;
 mod service;

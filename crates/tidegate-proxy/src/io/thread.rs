@@ -1,7 +1,6 @@
 //! What the tasks of one thread share.
 
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
@@ -13,17 +12,16 @@ use tokio::sync::{Notify, mpsc};
 
 use super::access_log::Lines;
 use super::account::Account;
-use super::hello::Refused;
 use super::http1::client::Link;
 use super::lane::{Handover, Waiting};
 use super::limiter::{Lane, Limiter};
-use super::meter;
 use super::seats::{Seat, Seats};
 use super::settings::Settings;
 use super::spool::Spool;
 use super::timers::Timers;
 use super::upstream::{UpstreamState, Upstreams};
 use super::whose::Whose;
+use super::{meter, refused};
 
 /// What all threads of the proxy share. Nothing in here is touched for a request.
 #[derive(Debug)]
@@ -127,8 +125,8 @@ pub(crate) struct Thread {
     pub(crate) lines: RefCell<Option<Lines>>,
     pub(crate) connections: Cell<usize>,
     pub(crate) seats: Rc<Seats>,
-    /// Refused, and not ended yet: by how many is up to who takes connections.
-    pub(crate) refused: RefCell<VecDeque<Refused>>,
+    /// Refused, and not ended yet: when they are is up to who takes connections.
+    pub(crate) refused: refused::Waiting,
     /// Woken when the last connection ends, and when the proxy is told to stop.
     pub(crate) changed: Rc<Notify>,
     pub(crate) draining: Cell<bool>,

@@ -25,7 +25,7 @@ use super::spool::Spool;
 use super::thread::{Counts, InForce, Shared, Thread};
 use super::timers::{TICK, Timers};
 use super::upstream::{self, Part, Upstreams, Verdicts};
-use super::{accept, gate, hello, meter};
+use super::{accept, gate, hello, meter, refused};
 
 /// Tasks that run before the sockets are looked at again. A handshake is a task of up to a millisecond, and the next
 /// connection should not wait behind dozens of them.
@@ -127,7 +127,7 @@ async fn serve(start: Start) -> io::Result<()> {
         lines: RefCell::new(start.lines),
         connections: Cell::new(0),
         seats: Seats::new(connections_max(start.part)),
-        refused: RefCell::default(),
+        refused: refused::Waiting::default(),
         changed: Rc::new(Notify::new()),
         draining: Cell::new(false),
         counts: RefCell::new(counts),
@@ -156,7 +156,7 @@ async fn serve(start: Start) -> io::Result<()> {
     for task in accepting {
         task.abort();
     }
-    hello::end_refused(&thread, usize::MAX);
+    hello::end_refused(&thread);
     finish(&thread, &mut control).await;
     ticking.abort();
     Ok(())
