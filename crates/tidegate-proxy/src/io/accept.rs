@@ -78,7 +78,14 @@ pub(crate) async fn accept(thread: Rc<Thread>, listener: TcpListener, index: usi
         if thread.draining.get() {
             break;
         }
-        let took = port.take(listener.get_ref())?;
+        let took = match port.take(listener.get_ref()) {
+            Ok(took) => took,
+            Err(error) => {
+                // Nobody comes back for them.
+                hello::end_refused_at(&thread, index, usize::MAX);
+                return Err(error);
+            }
+        };
         if let (Took::All, Some(ready)) = (took, &mut ready) {
             ready.clear_ready();
         }
