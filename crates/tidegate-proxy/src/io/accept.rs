@@ -29,6 +29,8 @@ const BACKLOG: i32 = 4096;
 /// Bytes that the kernel takes of an answer before it can send them. Left to itself it takes megabytes for each client that
 /// does not read; a fast one keeps more than this on its way, which is not counted.
 const UNSENT_MAX: u32 = 256 * 1024;
+/// Of those that are refused, so many are ended when files run out: more than are taken until the next look at that.
+const ENDS_FOR_ROOM: usize = 2 * BATCH;
 /// How long a thread waits before it tries again when it gets no file descriptor.
 const OUT_OF_FILES_PAUSE: Duration = Duration::from_millis(20);
 
@@ -154,11 +156,11 @@ impl Port {
 
     /// Files or memory ran out: those go first that are refused, then those of whom something is awaited.
     fn make_room(&mut self, listener: &TcpListener) -> Took {
+        self.thread.count(Total::OutOfFiles);
         if !self.thread.refused.is_empty() {
-            hello::end_refused(&self.thread);
+            hello::end_refused(&self.thread, ENDS_FOR_ROOM);
             return Took::Enough;
         }
-        self.thread.count(Total::OutOfFiles);
         if self.thread.seats.shrink() {
             return Took::Enough;
         }

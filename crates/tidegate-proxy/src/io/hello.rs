@@ -400,9 +400,9 @@ pub(crate) fn end_refused_at(thread: &Thread, port: usize, most: usize) {
     std::iter::from_fn(|| thread.refused.pop(port)).take(most).for_each(|refused| end(thread, &refused));
 }
 
-/// Ends all connections that were refused.
-pub(crate) fn end_refused(thread: &Thread) {
-    std::iter::from_fn(|| thread.refused.pop_any()).for_each(|refused| end(thread, &refused));
+/// Ends up to `most` connections that were refused, of any port.
+pub(crate) fn end_refused(thread: &Thread, most: usize) {
+    std::iter::from_fn(|| thread.refused.pop_any()).take(most).for_each(|refused| end(thread, &refused));
 }
 
 /// What is to be said before the socket is dropped.

@@ -16,9 +16,9 @@ const ENDS: usize = 16;
 const LONGEST: Duration = Duration::from_millis(100);
 /// Of those that waited so long, so many are ended before other work has its turn: as many as are taken meanwhile.
 const LATE_MAX: usize = super::accept::BATCH;
-/// How many wait at most; of the places of a thread one in so many.
+/// How many wait at most; of the places of a thread one in so many. Each has a file, and those are for who is served.
 const MOST: usize = 1024;
-const PART: usize = 8;
+const PART: usize = 32;
 
 /// A connection that is refused, and not ended yet.
 #[derive(Debug)]

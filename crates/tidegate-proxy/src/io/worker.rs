@@ -156,7 +156,7 @@ async fn serve(start: Start) -> io::Result<()> {
     for task in accepting {
         task.abort();
     }
-    hello::end_refused(&thread);
+    hello::end_refused(&thread, usize::MAX);
     finish(&thread, &mut control).await;
     ticking.abort();
     Ok(())
