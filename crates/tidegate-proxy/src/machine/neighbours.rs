@@ -276,6 +276,12 @@ impl Neighbours {
         let slot = self.table.index(tenant);
         let at = resource.index();
         let cell = self.cell(slot, at, now);
+        if self.is_uncounted(at) {
+            let used = &mut self.table.slot_mut(slot).requests;
+            let corrected = u64::from(*used).saturating_add(actual).saturating_sub(estimated);
+            *used = u32::try_from(corrected).unwrap_or(u32::MAX);
+            return;
+        }
         self.resources[at].settle(cell, estimated, actual, now);
         if resource == Resource::HandshakeTime {
             let time = Resource::EventTime.index();

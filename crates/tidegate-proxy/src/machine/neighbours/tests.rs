@@ -186,6 +186,25 @@ fn what_was_not_done_teaches_nothing_and_is_given_back() {
 }
 
 #[test]
+fn what_was_given_back_is_no_use_though_nothing_limits_it() {
+    let mut now = start();
+    let mut neighbours = Neighbours::new(NeighboursConfig::default(), now);
+    let a = neighbours.tenant("a", now);
+    for turn in 0..1_000 {
+        pass(&mut neighbours, &mut now, ms(1));
+        let costs = [(Resource::Requests, 1)];
+        assert!(matches!(neighbours.try_take(a, Stage::Request, &costs, now), Verdict::Admit { .. }));
+        if turn % 2 == 0 {
+            neighbours.turn_away(a, Stage::Request, Resource::Requests, &costs, now);
+        }
+    }
+    let shown = neighbours.snapshot(now);
+    let requests = shown.tenants[0].resources.iter().find(|one| one.name == "requests").unwrap();
+    assert!((requests.used - 500.0).abs() < 30.0, "{requests:?}");
+    assert!((requests.demand - 1_000.0).abs() < 60.0, "{requests:?}");
+}
+
+#[test]
 fn who_wants_too_much_stays_muted_though_it_is_turned_away_and_who_does_not_is_muted_for_a_second() {
     let mut now = start();
     let mut neighbours = Neighbours::new(NeighboursConfig::default(), now);
