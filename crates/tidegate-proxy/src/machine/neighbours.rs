@@ -239,7 +239,7 @@ impl Neighbours {
             let time = (wanted == Resource::HandshakeTime).then_some(Resource::EventTime);
             for at in [Some(wanted), time].into_iter().flatten().map(Resource::index) {
                 let cell = self.cell(slot, at, now);
-                self.resources[at].miss(cell, amount);
+                self.resources[at].miss(cell, amount, self.ticked, now);
             }
         }
         let cell = self.cell(slot, resource.index(), now);

@@ -90,12 +90,13 @@ impl Overflow {
 
     /// Counts `cost` units that were given back since there was no room to use them: they were wanted all the same. Only what
     /// a tenant wants beyond its share makes it noisy: one that is muted, and keeps to its share from now on, is not kept so
-    /// by others who take the room.
-    pub(crate) fn miss(&mut self, place: Place, cost: u64) {
+    /// by others who take the room. The tick began at `began`: a late one has brought more.
+    pub(crate) fn miss(&mut self, place: Place, cost: u64, began: Instant, now: Instant) {
         let cell = &mut self.cells[place.cell()];
         cell.wanted = cell.wanted.saturating_add(cost);
         let (wanted, share) = (cell.wanted, cell.share);
-        let own = level(share, self.terms.tick_ns).saturating_add(self.mint.depth(share));
+        let span_ns = now.nanos_since(began).max(self.terms.tick_ns);
+        let own = level(share, span_ns).saturating_add(self.mint.depth(share));
         if self.level_of(wanted) > own {
             let past = &mut self.pasts[place.past()];
             past.refused = past.refused.saturating_add(u32::try_from(cost).unwrap_or(u32::MAX));

@@ -104,6 +104,26 @@ fn shares_are_max_min_and_the_rest_is_the_pool() {
 }
 
 #[test]
+fn who_is_turned_away_within_its_share_is_not_noisy_though_the_tick_is_late() {
+    for (wants, is_noisy) in [(100, false), (300, true)] {
+        let mut world = World::new(Kind::Counter);
+        let a = world.limiter.open(1, 1, world.now);
+        for _ in 0..50 {
+            world.take_many(a, 10);
+            world.tick();
+        }
+        assert!((100..150).contains(&world.limiter.share(a)) && !world.limiter.is_noisy(a));
+        let began = world.now;
+        for _ in 0..10 {
+            world.pass_ms(100);
+            (0..wants / 10).for_each(|_| world.limiter.miss(a, 1, began, world.now));
+        }
+        world.rebalance();
+        assert_eq!(world.limiter.is_noisy(a), is_noisy, "{wants} in a tick of a second");
+    }
+}
+
+#[test]
 fn what_is_guaranteed_is_given_though_others_took_it() {
     let mut world = World::new(Kind::Counter);
     let (a, b) = (world.limiter.open(1, 1, world.now), world.limiter.open(2, 1, world.now));
