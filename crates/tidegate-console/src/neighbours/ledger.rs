@@ -33,7 +33,7 @@ struct Windows {
 impl NeighbourLedger {
     /// What is shown of `snapshot`. Counters of tenants without a row of their own are forgotten.
     pub(crate) fn view(&mut self, name: Arc<str>, snapshot: NeighbourSnapshot) -> Proxy {
-        let NeighbourSnapshot { at_ms, mode, tick_ms, mut resources, tenants, lending } = snapshot;
+        let NeighbourSnapshot { at_ms, mode, tick_ms, mut resources, tenants_total, tenants, lending } = snapshot;
         resources.truncate(MAX_RESOURCES);
         let mut before = self.proxies.remove(&name).unwrap_or_default();
         let (shown, others) = split(tenants, &resources, |tenant| before.contains_key(tenant));
@@ -49,7 +49,7 @@ impl NeighbourLedger {
         rows.sort_by(|a, b| a.name.cmp(&b.name));
         self.proxies.insert(name.clone(), after);
         let (lending, lending_left_out) = largest(lending, &resources);
-        let rest = (!others.is_empty()).then(|| rest(&others, &resources));
+        let rest = (!others.is_empty()).then(|| rest(&others, tenants_total.saturating_sub(rows.len()), &resources));
         let resources = resources.into_iter().map(rounded).collect();
         Proxy { name, error: None, at_ms, mode, tick_ms, resources, tenants: rows, rest, lending, lending_left_out }
     }
@@ -133,7 +133,8 @@ fn dominant_share(tenant: &Tenant, resources: &[Resource]) -> f64 {
     tenant.resources.iter().filter_map(part).fold(0.0, f64::max)
 }
 
-fn rest(others: &[Tenant], resources: &[Resource]) -> Rest {
+/// `others` as one. They are `total`, if the proxy says so: not all of very many are listed.
+fn rest(others: &[Tenant], total: usize, resources: &[Resource]) -> Rest {
     let mut refused = Stages::default();
     for tenant in others {
         refused.hello = refused.hello.saturating_add(tenant.refused.hello);
@@ -149,7 +150,7 @@ fn rest(others: &[Tenant], resources: &[Resource]) -> Rest {
             .for_each(|usage| cell.add(usage));
         cell.rounded()
     };
-    Rest { tenants: others.len(), resources: resources.iter().map(cell).collect(), refused }
+    Rest { tenants: others.len().max(total), resources: resources.iter().map(cell).collect(), refused }
 }
 
 fn largest(mut lending: Vec<Loan>, resources: &[Resource]) -> (Vec<Loan>, usize) {
@@ -240,6 +241,9 @@ mod tests {
         // 0 + 1 + ... + 9 used, and each of them a share of 200.
         assert!((rest.resources[0].used - 45.0).abs() < 1e-9 && (rest.resources[0].share - 2_000.0).abs() < 1e-9);
         assert_eq!(ledger.proxies["p"].len(), MAX_TENANTS, "the others' counters are not kept");
+        let many = NeighbourSnapshot { tenants_total: 5_000, ..snapshot(0, &tenants, &[]) };
+        let rest = ledger.view("p".into(), many).rest.expect("very many others");
+        assert_eq!((rest.tenants, rest.refused.request), (4_950, 20), "nothing is known of those that are not listed");
     }
 
     #[test]

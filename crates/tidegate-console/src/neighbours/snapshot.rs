@@ -15,6 +15,8 @@ pub(crate) struct NeighbourSnapshot {
     pub(crate) mode: String,
     pub(crate) tick_ms: u64,
     pub(crate) resources: Vec<Resource>,
+    /// How many tenants there are; more than are listed if they are very many.
+    pub(crate) tenants_total: usize,
     pub(crate) tenants: Vec<Tenant>,
     pub(crate) lending: Vec<Loan>,
 }

@@ -81,7 +81,7 @@ pub(crate) struct StageRates {
 /// Tenants without a row of their own, added up.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub(crate) struct Rest {
-    /// How many they are.
+    /// How many they are, those that the proxy does not list among them: they are not in the sums.
     pub(crate) tenants: usize,
     /// Without rates: who is counted here changes, so that differences of these counters mean nothing.
     pub(crate) resources: Vec<Cell>,
