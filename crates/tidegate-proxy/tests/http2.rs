@@ -59,6 +59,26 @@ async fn many_requests_share_a_connection() {
 }
 
 #[tokio::test]
+async fn streams_of_one_connection_are_charged_to_whom_they_say() {
+    let upstream = Upstream::echo();
+    let tables = "[proxy.tenants]\nby = \"header:x-plan\"\n[proxy.limits.capacities]\nrequests = 50\n";
+    let proxy = Running::before(&upstream, tables);
+    let mut sender = connect(&proxy).await;
+    let mut refused = [0, 0];
+    for turn in 0..300 {
+        let mut request = request("/", "");
+        request.headers_mut().insert("x-plan", HeaderValue::from_static(["gold", "free"][turn % 2]));
+        let answer = sender.send_request(request).await.unwrap();
+        refused[turn % 2] += u64::from(answer.status() != StatusCode::OK);
+        answer.into_body().collect().await.unwrap();
+    }
+    let seen = proxy.proxy().snapshot();
+    let of = |name| seen.tenants.iter().find(|tenant| tenant.name == name).unwrap().refused.request;
+    assert_eq!([of("gold"), of("free")], refused);
+    assert!(refused.iter().all(|&refused| refused > 0), "{refused:?}");
+}
+
+#[tokio::test]
 async fn a_client_that_takes_nothing_is_given_up() {
     let upstream = Upstream::echo();
     let proxy = Running::before(&upstream, "[proxy.timeouts]\nwrite_stall = \"200ms\"\n");

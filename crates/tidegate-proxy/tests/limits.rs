@@ -31,6 +31,24 @@ fn a_tenant_over_its_share_is_told_when_to_come_back() {
 }
 
 #[test]
+fn requests_of_one_connection_are_charged_to_whom_they_say() {
+    let upstream = Upstream::echo();
+    let tables = "[proxy.tenants]\nby = \"header:x-plan\"\n[proxy.limits.capacities]\nrequests = 50\n";
+    let proxy = Running::before(&upstream, tables);
+    let mut client = proxy.connect();
+    let mut refused = [0, 0];
+    for turn in 0..300 {
+        let plan = ["gold", "free"][turn % 2];
+        let answer = talk(&mut client, &format!("GET / HTTP/1.1\r\nHost: a.example\r\nX-Plan: {plan}\r\n\r\n"));
+        refused[turn % 2] += u64::from(answer.status != 200);
+    }
+    let seen = proxy.proxy().snapshot();
+    let of = |name| seen.tenants.iter().find(|tenant| tenant.name == name).unwrap().refused.request;
+    assert_eq!([of("gold"), of("free")], refused);
+    assert!(refused.iter().all(|&refused| refused > 0), "{refused:?}");
+}
+
+#[test]
 fn without_limits_nothing_is_refused_and_connections_change_lanes_unseen() {
     let upstream = Upstream::echo();
     let proxy = Running::before(&upstream, "");

@@ -60,3 +60,72 @@ impl Whose {
         tenant
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tidegate_runtime::config::Document;
+
+    use super::super::limiter::NeighboursConfig;
+    use super::super::settings::Settings;
+    use super::*;
+    use crate::config::Config;
+
+    fn settings(table: &str) -> Rc<InForce> {
+        let text = format!("[proxy.tenants]\nby = \"header:x-plan\"\n{table}");
+        let config = Config::from_document(&Document::new("t.toml", text), 1).unwrap();
+        Rc::new(InForce(Settings::new(config, None, Instant::ZERO).unwrap()))
+    }
+
+    fn limiter(tenants_max: u32) -> Neighbours {
+        Neighbours::new(NeighboursConfig { tenants_max, ..NeighboursConfig::default() }, Instant::ZERO)
+    }
+
+    fn key(told: &str) -> Key<'_> {
+        Key { told, is_name: false }
+    }
+
+    #[test]
+    fn another_key_is_another_tenant() {
+        let (settings, mut limiter, whose) = (settings(""), limiter(10), Whose::default());
+        for told in ["gold", "free", "free", "gold", "gold"] {
+            let tenant = whose.tenant(&settings, key(told), &mut limiter, Instant::ZERO);
+            assert_eq!(tenant, limiter.tenant(told, Instant::ZERO));
+        }
+    }
+
+    #[test]
+    fn other_settings_may_name_another_tenant() {
+        let mut limiter = limiter(10);
+        let (before, after) = (settings(""), settings("[[proxy.tenant]]\nname = \"acme\"\nmatch = [\"gold\"]\n"));
+        let whose = Whose::default();
+        let mut told = |settings| whose.tenant(settings, key("gold"), &mut limiter, Instant::ZERO);
+        let (gold, acme, again) = (told(&before), told(&after), told(&after));
+        assert!(gold != acme && acme == again);
+        assert_eq!(acme, limiter.tenant("acme", Instant::ZERO));
+        let fixed = whose.tenant(&after, Key { told: "gold", is_name: true }, &mut limiter, Instant::ZERO);
+        assert_eq!(fixed, gold, "a route says the name itself");
+    }
+
+    #[test]
+    fn a_tenant_that_lost_its_place_is_looked_up_again() {
+        let (settings, mut limiter, whose) = (settings(""), limiter(1), Whose::default());
+        let before = whose.tenant(&settings, key("gold"), &mut limiter, Instant::ZERO);
+        let other = limiter.tenant("free", Instant::ZERO);
+        assert!(!limiter.is_here(before), "there is one place only");
+        let after = whose.tenant(&settings, key("gold"), &mut limiter, Instant::ZERO);
+        assert!(![before, other, Tenant::OTHER].contains(&after));
+        assert_eq!(after, limiter.tenant("gold", Instant::ZERO));
+    }
+
+    #[test]
+    fn a_key_longer_than_a_name_is_looked_up_each_time() {
+        let (settings, mut limiter, whose) = (settings(""), limiter(10), Whose::default());
+        let long = "x".repeat(LONGEST_NAME + 1);
+        let name = &long[..LONGEST_NAME];
+        for told in [name, &long, &long] {
+            let tenant = whose.tenant(&settings, key(told), &mut limiter, Instant::ZERO);
+            assert_eq!(tenant, limiter.tenant(name, Instant::ZERO));
+        }
+        assert!(whose.0.borrow().told.is_empty() && whose.0.borrow().tenant.is_none());
+    }
+}
