@@ -1,5 +1,7 @@
 //! The law of conservation: whatever happens in whatever order, shares and what is nobody's share are the capacity, what
-//! is held is what was taken and not given back, and when all is given back nothing is left behind.
+//! is held is what was taken and not given back, and when all is given back nothing is left behind. Tokens come with time
+//! only, as many as the capacity says: what happens at one moment takes what it is charged from all buckets together, no
+//! more and no less, and the setting of shares makes none.
 //!
 //! Everything that a proxy does with the machine is drawn: questions about several resources at once, true costs above and
 //! below the estimate, gauges given back in parts, work that was not done, other settings, a capacity that is learnt,
@@ -9,11 +11,13 @@ use core::time::Duration;
 
 use tidegate_core::{Instant, Rng};
 use tidegate_proxy::machine::neighbours::{
-    Capacity, Ledger, Mode, Neighbours, NeighboursConfig, Stage, Sums, Tenant, Verdict,
+    Capacity, Ledger, Mode, Neighbours, NeighboursConfig, Stage, Sums, Tenant, Tokens, Verdict,
 };
 use tidegate_proxy::machine::{Kind, Resource};
 
 const MS: u64 = 1_000_000;
+/// Grains per second.
+const LARGE: u64 = 100_000_000;
 const SHORTEST: Duration = Duration::from_millis(10);
 
 fn seeds(usual: u64) -> u64 {
@@ -47,6 +51,31 @@ struct Held {
     units: u64,
 }
 
+/// Units of each resource that something should have cost; below zero what it should have given back.
+#[derive(Clone, Copy, Default)]
+struct Charged([i128; Resource::COUNT]);
+
+impl Charged {
+    /// Time of handshakes is time of the core.
+    fn add(&mut self, resource: Resource, units: i128) {
+        self.0[resource.index()] += units;
+        if resource == Resource::HandshakeTime {
+            self.0[Resource::EventTime.index()] += units;
+        }
+    }
+
+    fn of(costs: &[(Resource, u64)], sign: i128) -> Self {
+        let mut charged = Self::default();
+        for &(resource, cost) in costs {
+            charged.add(resource, sign * i128::from(cost));
+        }
+        charged
+    }
+}
+
+/// What was in the buckets before something happened.
+type Books = [Option<Tokens>; Resource::COUNT];
+
 struct World {
     neighbours: Neighbours,
     now: Instant,
@@ -78,7 +107,19 @@ impl World {
         let tenant = self.tenant();
         let costs: Vec<_> = (0..self.rng.range(1..5)).map(|_| (self.resource(), amount(&mut self.rng))).collect();
         let stage = any(&[Stage::Hello, Stage::Request, Stage::Queue], &mut self.rng);
-        let Verdict::Admit { .. } = self.neighbours.try_take(tenant, stage, &costs, self.now) else { return };
+        let (before, is_late) = (self.books(), self.is_late());
+        let verdict = self.neighbours.try_take(tenant, stage, &costs, self.now);
+        let is_admitted = matches!(verdict, Verdict::Admit { .. });
+        match self.neighbours.config().mode {
+            // What would have been refused is not charged.
+            Mode::Stats => self.made_none(&before),
+            Mode::Restrict if is_late => self.made_none(&before),
+            Mode::Restrict if is_admitted => self.cost(&before, Charged::of(&costs, 1)),
+            Mode::Restrict | Mode::Off => self.cost(&before, Charged::default()),
+        }
+        if !is_admitted {
+            return;
+        }
         for &(resource, cost) in &costs {
             match resource.kind() {
                 Kind::Gauge => self.enter(tenant, resource, cost),
@@ -91,7 +132,10 @@ impl World {
         }
         if self.rng.chance(0.05) {
             let resource = costs[0].0;
+            let before = self.books();
             self.neighbours.turn_away(tenant, stage, resource, &costs, self.now);
+            let sign = if self.neighbours.config().mode == Mode::Off { 0 } else { -1 };
+            self.cost(&before, Charged::of(&costs, sign));
             for &(resource, cost) in costs.iter().filter(|(resource, _)| resource.kind() == Kind::Gauge) {
                 self.held_by(tenant, resource).units -= cost;
             }
@@ -124,17 +168,29 @@ impl World {
             2 => estimated * 3,
             _ => amount(&mut self.rng) * 10,
         };
-        let (limiter, now) = (&mut self.neighbours, self.now);
-        match self.rng.below(4) {
-            _ if resource.kind() == Kind::Gauge => {
-                limiter.hold(tenant, resource, actual, now);
-                self.enter(tenant, resource, actual);
+        let before = self.books();
+        let mut charged = Charged::default();
+        let (limiter, now, kind) = (&mut self.neighbours, self.now, self.rng.below(4));
+        if resource.kind() == Kind::Gauge {
+            limiter.hold(tenant, resource, actual, now);
+            self.enter(tenant, resource, actual);
+        } else {
+            let (estimated, actual) = match kind {
+                0 => (estimated, 0),
+                2 => (0, actual),
+                _ => (estimated, actual),
+            };
+            match kind {
+                0 => limiter.give_back(tenant, resource, estimated, now),
+                1 => limiter.correct(tenant, resource, estimated, actual, now),
+                2 => limiter.hold(tenant, resource, actual, now),
+                _ => limiter.settle(tenant, resource, estimated, actual, now),
             }
-            0 => limiter.give_back(tenant, resource, estimated, now),
-            1 => limiter.correct(tenant, resource, estimated, actual, now),
-            2 => limiter.hold(tenant, resource, actual, now),
-            _ => limiter.settle(tenant, resource, estimated, actual, now),
+            if limiter.config().mode != Mode::Off {
+                charged.add(resource, i128::from(actual) - i128::from(estimated));
+            }
         }
+        self.cost(&before, charged);
     }
 
     /// Gives some of what one holds back, or all, or more than there is.
@@ -149,14 +205,16 @@ impl World {
             1 => units,
             _ => units + amount(&mut self.rng),
         };
-        let before = self.neighbours.ledger(resource).counted.held;
+        let (books, before) = (self.books(), self.neighbours.ledger(resource).counted.held);
         self.neighbours.release(tenant, resource, back, self.now);
+        self.cost(&books, Charged::default());
         let after = self.neighbours.ledger(resource).counted.held;
         assert_eq!(before - after, back.min(units), "{}", self.at());
         self.held_by(tenant, resource).units -= back.min(units);
     }
 
     fn step(&mut self) {
+        let before = self.books();
         match self.rng.below(100) {
             0..55 => self.ask(),
             55..75 => self.settle(),
@@ -165,10 +223,12 @@ impl World {
                 let span = Duration::from_millis(100);
                 let idle = span.mul_f64(self.rng.f64());
                 self.neighbours.on_idle(idle, span, self.now);
+                self.made_none(&before);
             }
             94..96 => {
                 let config = settings(&mut self.rng);
                 self.neighbours.reconfigure(config, self.now);
+                self.made_none(&before);
             }
             kind => {
                 let ms = if kind == 96 { 200..2_500 } else { 1..60 };
@@ -177,7 +237,8 @@ impl World {
             }
         }
         self.check();
-        self.now = self.now.plus_nanos(self.rng.below(8 * MS));
+        let span_ns = self.rng.below(8 * MS);
+        self.elapse(span_ns);
         // A timer that comes late leaves its work to questions.
         if self.rng.chance(0.6) {
             self.turn();
@@ -188,17 +249,64 @@ impl World {
     fn pass(&mut self, span: Duration) {
         let end = self.now + span;
         while let Some(at) = self.neighbours.next_timeout().filter(|at| *at <= end) {
-            self.now = self.now.max(at);
+            self.elapse(at.nanos_since(self.now));
+            let before = self.books();
             self.neighbours.on_timeout(self.now);
+            self.made_none(&before);
             self.check();
         }
-        self.now = end;
+        self.elapse(end.nanos_since(self.now));
+    }
+
+    /// Nothing but time passes: it brings what the capacity says.
+    fn elapse(&mut self, span_ns: u64) {
+        let before = self.books();
+        self.now = self.now.plus_nanos(span_ns);
+        for (resource, before) in Resource::ALL.into_iter().zip(before) {
+            let (Some(before), Some(after)) = (before, self.neighbours.tokens(resource, self.now)) else { continue };
+            let capacity = self.neighbours.ledger(resource).capacity.expect("who has tokens has a capacity");
+            let brought = i128::from(capacity) * i128::from(span_ns);
+            let after = after.all - before.all;
+            // A bucket of a large capacity that nobody looks at for seconds stops at what 63 bits can hold.
+            assert!(after <= brought, "{}: {resource:?} {after} of {brought}", self.at());
+            assert!(capacity > LARGE || after == brought, "{}: {resource:?} {after} of {brought}", self.at());
+        }
     }
 
     fn turn(&mut self) {
-        if self.neighbours.next_timeout().is_some_and(|at| at <= self.now) {
+        if self.is_late() {
+            let before = self.books();
             self.neighbours.on_timeout(self.now);
+            self.made_none(&before);
             self.check();
+        }
+    }
+
+    /// True if the timer should have done something by now.
+    fn is_late(&self) -> bool {
+        self.neighbours.next_timeout().is_some_and(|at| at <= self.now)
+    }
+
+    fn books(&self) -> Books {
+        Resource::ALL.map(|resource| self.neighbours.tokens(resource, self.now))
+    }
+
+    /// What happened at this moment took `charged`; of what it gave back, full buckets may have lost some.
+    fn cost(&self, before: &Books, charged: Charged) {
+        for ((resource, before), units) in Resource::ALL.into_iter().zip(before).zip(charged.0) {
+            let (Some(before), Some(after)) = (before, self.neighbours.tokens(resource, self.now)) else { continue };
+            let wanted = before.all - units * before.unit;
+            let is_whole = before.room + units.min(0) * before.unit >= 0;
+            assert!(after.all <= wanted, "{}: {resource:?} {units} {before:?} {after:?}", self.at());
+            assert!(!is_whole || after.all == wanted, "{}: {resource:?} {units} {before:?} {after:?}", self.at());
+        }
+    }
+
+    /// What happened at this moment made no tokens.
+    fn made_none(&self, before: &Books) {
+        for (resource, before) in Resource::ALL.into_iter().zip(before) {
+            let (Some(before), Some(after)) = (before, self.neighbours.tokens(resource, self.now)) else { continue };
+            assert!(after.all <= before.all, "{}: {resource:?} {before:?} {after:?}", self.at());
         }
     }
 

@@ -42,7 +42,7 @@ pub use self::snapshot::{
 };
 pub use self::verdict::{Cause, Lane, Refusal, Stage, Tenant, Verdict};
 pub use self::view::Walk;
-pub use super::overflow::{Ledger, Sums};
+pub use super::overflow::{Ledger, Sums, Tokens};
 
 /// Tenants whose shares are set in one call of `on_timeout`, some 100 us, before other work has its turn.
 const SLICE: usize = 1_024;
@@ -385,6 +385,12 @@ impl Neighbours {
     #[must_use]
     pub fn ledger(&self, resource: Resource) -> Ledger {
         self.resources[resource.index()].ledger()
+    }
+
+    /// What is in the buckets of a counter that has a capacity, for the same. Looks at all tenants.
+    #[must_use]
+    pub fn tokens(&self, resource: Resource, now: Instant) -> Option<Tokens> {
+        self.resources[resource.index()].tokens(now)
     }
 
     /// Goes on with the setting of shares, for so many tenants.

@@ -1,8 +1,12 @@
 //! The books of a resource: sums that are kept as things happen, and the same counted anew.
 
+use tidegate_core::Instant;
+
 use super::cell::NONE;
 use super::gauge::beyond;
-use super::{Overflow, Place};
+use super::pool::Pool;
+use super::{NANOS, Overflow, Place, level};
+use crate::machine::resource::Kind;
 
 /// What all tenants here have together.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -31,7 +35,37 @@ pub struct Ledger {
     pub counted: Sums,
 }
 
+/// What is in the buckets of a counter, in grains times 10^-9, as if all had just been filled.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Tokens {
+    /// All of it; below zero if work turned out dearer than it was charged.
+    pub all: i128,
+    /// So much more can come before any is lost, since a bucket and the pool are full.
+    pub room: i128,
+    /// One unit of the resource.
+    pub unit: i128,
+}
+
 impl Overflow {
+    /// `None` of a gauge, and without a capacity. Looks at all tenants.
+    pub(crate) fn tokens(&self, now: Instant) -> Option<Tokens> {
+        self.capacity.filter(|_| self.kind == Kind::Counter)?;
+        let (mut all, mut surplus) = (0, 0);
+        for (past, at) in self.pasts.iter().zip(0_u32..).filter(|(past, _)| past.owner != NONE) {
+            let cell = &self.cells[self.place(past.owner, at).cell()];
+            let filled = i128::from(cell.level) + i128::from(level(cell.share, now.nanos_since(cell.at)));
+            all += filled;
+            surplus += (filled - i128::from(self.mint.depth(cell.share))).max(0);
+        }
+        let Pool { level, depth, newcomers, .. } = self.pool;
+        let minted = i128::from(self.pool.minted(now));
+        // What is taken from the pool may be taken last.
+        let room = i128::from(depth) - i128::from(level) - minted.max(0) - surplus;
+        let unit = i128::from(NANOS) * i128::from(self.grains);
+        let all = all + i128::from(level) + minted + i128::from(newcomers);
+        Some(Tokens { all, room, unit })
+    }
+
     /// Counts everything anew: looks at all tenants.
     pub(crate) fn ledger(&self) -> Ledger {
         let mut counted = Sums::default();
@@ -40,7 +74,7 @@ impl Overflow {
             let cell = &self.cells[place.cell()];
             counted.shares += cell.share;
             counted.weights += u64::from(cell.weight);
-            if self.kind == super::Kind::Gauge {
+            if self.kind == Kind::Gauge {
                 counted.held += cell.level.unsigned_abs();
                 counted.beyond += beyond(cell.level, cell.share);
             }

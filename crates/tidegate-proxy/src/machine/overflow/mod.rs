@@ -56,7 +56,7 @@ use super::resource::Kind;
 
 pub(crate) use self::cell::{NONE, Place};
 pub(crate) use self::fill::Fills;
-pub use self::ledger::{Ledger, Sums};
+pub use self::ledger::{Ledger, Sums, Tokens};
 pub(crate) use self::rebalance::Pass;
 pub(crate) use self::usage::{Totals, Usage};
 

@@ -71,6 +71,11 @@ impl Pool {
         self.level = self.level.saturating_add(amount).min(self.depth);
     }
 
+    /// What time has brought that is not in it yet, newcomers' part included.
+    pub(super) fn minted(&self, now: Instant) -> i64 {
+        level(self.rate.unsigned_abs(), now.nanos_since(self.at)) * self.rate.signum()
+    }
+
     /// How full it is, 0 to 1.
     pub(super) fn filled(&self) -> f64 {
         (signed_float(self.level) / signed_float(self.depth)).clamp(0.0, 1.0)
