@@ -152,10 +152,10 @@ export function ordered(proxy: Proxy, order: Order): Tenant[] {
 
 export interface Refusal { tenant: string; now: Stages; total: Stages; why: string }
 
-/** The stages at which anybody was refused; the last but one, where most are, if nobody was. */
+/** The stages at which anybody was refused; that of requests, where most are, if nobody was. */
 export function stagesOf(rows: Refusal[]): typeof stages {
   const found = stages.filter(([stage]) => rows.some(({ total }) => total[stage] > 0));
-  return found.length > 0 ? found : stages.slice(2, 3);
+  return found.length > 0 ? found : stages.filter(([stage]) => stage === "request");
 }
 
 /** Who was refused, those who are refused now first. */
