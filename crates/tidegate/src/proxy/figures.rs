@@ -239,7 +239,7 @@ mod tests {
         assert_eq!(
             table_of_tenants(&tenants, &neighbours.resources).to_string(),
             "tenant     weight  lane      most of     demand  share  used  refused  at hello\n\
-             b.example       2  overflow  handshakes    3200    700   800       43        40\n"
+             b.example       2  overflow  handshakes    3200    700   800       43        41\n"
         );
         let status = Status {
             phase: "serving".to_owned(),
