@@ -58,7 +58,7 @@ struct State<S> {
     sessions: Sessions,
     counts: Counts,
     rng: Rng,
-    /// When the rest of the run queue last went before a handler.
+    /// When the rest of the run queue last went before a handler, or bytes were last read.
     looked: Instant,
     /// Listeners whose grant came, to be woken without the lock. As many as there are sessions.
     heard: Vec<Waker>,
@@ -269,6 +269,10 @@ impl<S: Server> State<S> {
         self.sessions.expire(&mut self.machine, now);
         let ask = arrival.ask;
         let arrived = arrival.arrived.map_or(now, |arrived| arrived.min(now));
+        if arrival.arrived.is_some() {
+            // Its bytes were read then: the sockets were looked at.
+            self.looked = self.looked.max(arrived);
+        }
         let signal = self.signal(now);
         let room = self.line.len() < config.waiting;
         let session = self.sessions.enter(arrival.keys, ask.tenant, &mut self.machine, now).filter(|_| room);

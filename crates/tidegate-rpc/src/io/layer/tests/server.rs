@@ -318,6 +318,24 @@ fn a_call_whose_turn_came_lets_the_run_queue_go_first() {
     assert!(poll(pin!(service.call(request("/")))).is_pending());
 }
 
+#[test]
+fn a_call_whose_bytes_were_just_read_starts_at_once() {
+    let mut config = config();
+    config.yields = 2;
+    let layer = ServerLayer::new(Recorder::default(), config);
+    let mut service = layer.layer(at_once());
+    pass_us(300);
+    let mut call = |read| {
+        let mut request = request("/");
+        request.extensions_mut().insert(Arrived(read));
+        poll(pin!(service.call(request))).is_ready()
+    };
+    let read = clock();
+    assert!(call(read));
+    pass_us(200);
+    assert!(!call(read), "the sockets were not looked at since");
+}
+
 fn demand(client: u64) -> Request<Full<Bytes>> {
     let mut request = request(headers::DEMAND_PATH);
     request.headers_mut().insert(headers::CLIENT, headers::write_client(client));
