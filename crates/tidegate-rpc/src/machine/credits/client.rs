@@ -61,7 +61,10 @@ impl CreditClient {
     /// A client that has heard nothing yet and therefore sends what it is asked to, up to 256 calls and then one a second.
     pub fn new(tenant: Tenant, rng: &mut Rng) -> Self {
         // Clients that began at the same point would send their first calls at the same time.
-        let carry = u32::try_from(rng.below(1 << 16)).expect("16 bits");
+        Self::fresh(tenant, u32::try_from(rng.below(1 << 16)).expect("16 bits"))
+    }
+
+    fn fresh(tenant: Tenant, carry: u32) -> Self {
         Self {
             window_until: Instant::ZERO,
             level_until: Instant::ZERO,
@@ -134,10 +137,9 @@ impl CreditClient {
         let is_short_for_the_work = way_ns <= server_ns.saturating_mul(CROWDED);
         let in_flight = u16::try_from(self.in_flight).unwrap_or(u16::MAX);
         self.limit = match in_flight {
-            ..UNANSWERED if shortest_ns == 0 => u16::MAX,
-            _ if shortest_ns == 0 && is_short_for_the_work => u16::MAX,
             // How long the way is will show when those that were sent before any answer are out of it.
-            UNANSWERED.. if shortest_ns == 0 => UNANSWERED,
+            UNANSWERED.. if shortest_ns == 0 && !is_short_for_the_work => UNANSWERED,
+            _ if shortest_ns == 0 => u16::MAX,
             UNANSWERED.. if way_ns > shortest_ns.saturating_mul(CROWDED) => {
                 let limit = self.limit.min(in_flight);
                 (limit - limit / STAND_BACK).max(UNANSWERED)
@@ -233,8 +235,7 @@ impl Client for CreditClient {
 
     fn on_lost(&mut self, _: Instant) {
         // Whoever answers next may be another, elsewhere.
-        let fresh = Self::new(self.tenant, &mut Rng::new(0));
-        *self = Self { carry: self.carry, ..fresh };
+        *self = Self::fresh(self.tenant, self.carry);
     }
 }
 
@@ -298,6 +299,14 @@ mod tests {
         reply(client, Some(Grant { window: 0, level: Level::OPEN.to_wire(), lease: LEASE }), times, now);
     }
 
+    /// One whose server has time and is near.
+    fn heard() -> CreditClient {
+        let mut client = new();
+        assert_eq!(sends(&mut client, 1, at(0)), 1);
+        open(&mut client, [MS, MS], at(1));
+        client
+    }
+
     fn tell(client: &mut CreditClient, window: u32, response_time: Duration, now: Instant) {
         let level = Level::at(Priority::DEFAULT, 0.25).to_wire();
         reply(client, Some(Grant { window, level, lease: LEASE }), [response_time, Duration::ZERO], now);
@@ -334,9 +343,7 @@ mod tests {
 
     #[test]
     fn a_server_that_fell_silent_is_only_asked_from_time_to_time() {
-        let mut client = new();
-        assert_eq!(sends(&mut client, 1, at(0)), 1);
-        open(&mut client, [MS, MS], at(1));
+        let mut client = heard();
         assert_eq!(sends(&mut client, 500, at(10)), 500);
         assert_eq!(sends(&mut client, 500, at(1_009)), 500, "a second after the first that it did not answer");
         // Calls that are given up are no word.
@@ -348,9 +355,7 @@ mod tests {
 
     #[test]
     fn without_a_word_so_many_calls_are_sent_and_no_more() {
-        let mut client = new();
-        assert_eq!(sends(&mut client, 1, at(0)), 1);
-        open(&mut client, [MS, MS], at(1));
+        let mut client = heard();
         assert_eq!(sends(&mut client, 10_000, at(1)), u32::from(UNHEARD_OF));
     }
 
@@ -402,10 +407,7 @@ mod tests {
 
     #[test]
     fn a_rush_after_a_long_rest_is_not_silence_of_the_server() {
-        let mut client = new();
-        assert_eq!(sends(&mut client, 1, at(0)), 1);
-        open(&mut client, [MS, MS], at(1));
-        assert_eq!(sends(&mut client, 1_000, at(60_000)), 1_000);
+        assert_eq!(sends(&mut heard(), 1_000, at(60_000)), 1_000);
     }
 
     #[test]
