@@ -321,10 +321,17 @@ fn make_certificate(folder: &Path, key: KeyKind) -> Result<()> {
     std::fs::write(folder.join("server.pem"), read("server.crt")? + &read("server.key")?).into_diagnostic()
 }
 
+/// As many files as this user's programs may have open.
+pub(super) fn files_max() -> u64 {
+    rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum.unwrap_or(u64::MAX)
+}
+
 /// Lets the program that follows open as many files as this user may: the usual limit is for interactive work.
 pub(super) fn with_all_files() -> [String; 2] {
-    let hard = rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum;
-    let files = hard.map_or_else(|| "unlimited".to_owned(), |files| files.to_string());
+    let files = match files_max() {
+        u64::MAX => "unlimited".to_owned(),
+        files => files.to_string(),
+    };
     ["prlimit".to_owned(), format!("--nofile={files}:{files}")]
 }
 
