@@ -80,6 +80,25 @@ fn each_name_gets_its_certificate() {
 }
 
 #[test]
+fn a_client_that_names_no_protocol_is_closed_where_http1_is_not_spoken() {
+    let upstream = Upstream::echo();
+    let mut authority = Authority::new("alpn");
+    let tables = authority.certificate("a.example");
+    for (spoken, is_served) in [("", true), ("alpn = [\"http/1.1\"]\n", true), ("alpn = [\"h2\"]\n", false)] {
+        let listen = format!("tls = true\n{spoken}");
+        let proxy = Running::start(&listening(&upstream, &tables).replace("tls = true\n", &listen));
+        let mut client = authority.client(&proxy, "a.example", &[]);
+        client.write_all(get("a.example").as_bytes()).unwrap();
+        let mut begin = [0; 12];
+        let answered = client.read_exact(&mut begin).is_ok();
+        assert_eq!(answered, is_served, "{spoken}");
+        if answered {
+            assert_eq!(&begin, b"HTTP/1.1 200");
+        }
+    }
+}
+
+#[test]
 fn a_body_larger_than_any_buffer_comes_whole_through_tls() {
     let upstream = Upstream::echo();
     let mut authority = Authority::new("large");

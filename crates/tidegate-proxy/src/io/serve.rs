@@ -128,12 +128,16 @@ async fn secure(connection: &Rc<Connection>, stream: TcpStream, hello: &[u8]) ->
     Some(transport)
 }
 
-/// What was agreed on in the handshake.
+/// What was agreed on in the handshake. A client that named nothing speaks HTTP/1; where that is not spoken, it is closed.
 async fn speak(connection: &Rc<Connection>, transport: Transport) {
     let http2 = transport.session().and_then(|session| session.alpn_protocol()) == Some(b"h2");
+    let settings = connection.thread.settings();
+    let listener = settings.config.listeners.get(connection.origin.listener);
+    let has_http1 = listener.is_some_and(|listener| listener.http1);
+    drop(settings);
     if http2 {
         Box::pin(http2::serve(connection, transport)).await;
-    } else {
+    } else if has_http1 {
         http1(connection, transport, BytesMut::new(), None).await;
     }
 }
