@@ -397,7 +397,7 @@ fn http(place: &Place<'_>, section: &HttpSection) -> Result<Http, ConfigError> {
     const WINDOW: RangeInclusive<u64> = 65_535..=(1 << 31) - 1;
     Ok(Http {
         max_head: place.bytes("max_head", section.max_head, 32 << 10, 1 << 10..=1 << 20)?,
-        max_headers: place.number("max_headers", section.max_headers, 100, 8..=1_000)?,
+        max_headers: place.number("max_headers", section.max_headers, 100, 8..=Http::HEADERS_MAX)?,
         max_body: match section.max_body {
             None | Some(Bytes(0)) => None,
             Some(Bytes(bytes)) => Some(bytes),

@@ -335,6 +335,11 @@ pub struct Http {
     pub h2_connection_window: u32,
 }
 
+impl Http {
+    /// Most headers of a request that can be permitted: a parser has room for so many.
+    pub const HEADERS_MAX: usize = 256;
+}
+
 /// Where large bodies wait.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Spool {

@@ -123,6 +123,10 @@ const MISTAKES: &[(&str, &str)] = &[
         "[proxy.limits]\nnewcomers = 0.2\n",
         "t.toml:2: proxy.limits.newcomers: found 0.2; expected a number from 0 to 0.05",
     ),
+    (
+        "[proxy.http]\nmax_headers = 257\n",
+        "t.toml:2: proxy.http.max_headers: found 257; expected a number from 8 to 256",
+    ),
     ("[proxy.limits]\nreserve = 1.5\n", "t.toml:2: proxy.limits.reserve: found 1.5; expected a number from 0 to 0.9"),
     (
         "[proxy.timeouts]\nheader = 10\n",

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr};
 
+use http::StatusCode;
 use http::header::{CONNECTION, EXPECT, FORWARDED, HOST, HeaderMap, HeaderName, HeaderValue, UPGRADE};
 use http::request::Parts;
 use tidegate_wire::http1::hop::{self, Forward, Options};
@@ -17,6 +18,10 @@ const PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 const FORWARDED_PORT: HeaderName = HeaderName::from_static("x-forwarded-port");
 const REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
+
+/// Gateways that turn fields into variables read an underscore as the hyphen.
+const LOOKALIKES: [HeaderName; 2] =
+    [HeaderName::from_static("content_length"), HeaderName::from_static("transfer_encoding")];
 
 /// The headers list more options of the connection than any reader tells apart.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -183,18 +188,30 @@ pub(crate) fn edit(headers: &mut HeaderMap, edits: &HeaderEdits) {
     }
 }
 
-/// Of an HTTP/2 request, for an upstream that speaks HTTP/1: the host, and one field of cookies (RFC 9113, 8.2.3). False
-/// if it does not name one sound host, as HTTP/1 must.
-pub(crate) fn from_http2(parts: &mut Parts) -> bool {
+/// Why a request of HTTP/2 is not served.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Unsound {
+    pub(crate) status: StatusCode,
+    pub(crate) detail: &'static str,
+}
+
+/// Of an HTTP/2 request, for an upstream that speaks HTTP/1: the host, and one field of cookies (RFC 9113, 8.2.3). It is
+/// held to what the guard holds requests of HTTP/1 to: one sound host, at most `fields` fields, and none that readers could
+/// take for one that says how long the content is.
+pub(crate) fn from_http2(parts: &mut Parts, fields: usize) -> Result<(), Unsound> {
+    let bad = |detail| Err(Unsound { status: StatusCode::BAD_REQUEST, detail });
     if let Some(authority) = parts.uri.authority()
         && let Ok(host) = HeaderValue::try_from(authority.as_str())
     {
         parts.headers.insert(HOST, host);
     }
     let mut hosts = parts.headers.get_all(HOST).iter();
-    let (Some(host), None) = (hosts.next(), hosts.next()) else { return false };
-    if !is_host(host.as_bytes()) {
-        return false;
+    let one = (hosts.next(), hosts.next());
+    if !matches!(one, (Some(host), None) if is_host(host.as_bytes())) {
+        return bad("The request does not name one sound host.");
+    }
+    if LOOKALIKES.iter().any(|name| parts.headers.contains_key(name)) {
+        return bad("A field looks like one that says how long the content is.");
     }
     let cookies = parts.headers.get_all(http::header::COOKIE);
     if cookies.iter().nth(1).is_some() {
@@ -203,8 +220,13 @@ pub(crate) fn from_http2(parts: &mut Parts) -> bool {
             parts.headers.insert(http::header::COOKIE, value);
         }
     }
+    // Of cookies too each was a field on its way here only.
+    if parts.headers.len() > fields {
+        let status = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
+        return Err(Unsound { status, detail: "There are too many fields." });
+    }
     parts.headers.remove(EXPECT);
-    true
+    Ok(())
 }
 
 #[cfg(test)]
@@ -285,10 +307,27 @@ mod tests {
                 request = request.header(HOST, *host);
             }
             let (mut parts, ()) = request.body(()).unwrap().into_parts();
-            assert_eq!(from_http2(&mut parts), told.is_some(), "{uri} {hosts:?}");
+            assert_eq!(from_http2(&mut parts, 8).is_ok(), told.is_some(), "{uri} {hosts:?}");
             if let Some(told) = told {
                 assert_eq!(parts.headers.get(HOST).unwrap(), told);
             }
+        }
+    }
+
+    #[test]
+    fn fields_of_http2_are_bounded_and_told_apart_as_those_of_http1() {
+        let sound = |fields: &[(&'static str, &'static str)]| {
+            let (mut parts, ()) = http::Request::builder().uri("https://a.example/").body(()).unwrap().into_parts();
+            for &(name, value) in fields {
+                parts.headers.append(HeaderName::from_static(name), HeaderValue::from_static(value));
+            }
+            from_http2(&mut parts, 3).map_err(|unsound| unsound.status.as_u16())
+        };
+        assert_eq!(sound(&[("a", "1"), ("a", "2")]), Ok(()), "the host is the third");
+        assert_eq!(sound(&[("a", "1"), ("a", "2"), ("b", "3")]), Err(431));
+        assert_eq!(sound(&[("a", "1"), ("cookie", "b=1"), ("cookie", "c=2"), ("cookie", "d=3")]), Ok(()));
+        for lookalike in ["content_length", "transfer_encoding"] {
+            assert_eq!(sound(&[(lookalike, "1")]), Err(400), "{lookalike}");
         }
     }
 

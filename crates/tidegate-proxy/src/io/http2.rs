@@ -11,7 +11,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use http::request::Parts;
-use http::{Request, Response, StatusCode, Version};
+use http::{Request, Response, Version};
 use http_body::Body;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
@@ -23,12 +23,13 @@ use super::account::Bill;
 use super::body::{BodyError, Limited, RequestBody, ResponseBody, Timed};
 use super::forward::{self, Answer};
 use super::gate::Pass;
+use super::headers::{self, Unsound};
 use super::log::Record;
 use super::service::{self, Admission, Judged};
 use super::thread::{Connection, Total};
 use super::timers::Timer;
 use super::transport::Transport;
-use super::{headers, meter, refuse};
+use super::{meter, refuse};
 use crate::config::Http;
 
 /// Bytes of answers that wait in one stream for the client to make room.
@@ -192,12 +193,12 @@ async fn answer(
     let thread = &connection.thread;
     let mut line = Line::default();
     let mut total = None;
-    let judged = if headers::from_http2(&mut parts) {
-        service::judge(connection, bill.stream(), &parts, None, false)
-    } else {
-        thread.count(Total::Malformed);
-        let detail = "The request does not name one sound host.";
-        Judged::Answer(Box::new(refuse::plain(StatusCode::BAD_REQUEST, "http_request_error", detail)), None)
+    let judged = match headers::from_http2(&mut parts, thread.settings().config.http.max_headers) {
+        Ok(()) => service::judge(connection, bill.stream(), &parts, None, false),
+        Err(Unsound { status, detail }) => {
+            thread.count(Total::Malformed);
+            Judged::Answer(Box::new(refuse::plain(status, "http_request_error", detail)), None)
+        }
     };
     let (response, pass) = match judged {
         Judged::Serve(admission) => {

@@ -13,6 +13,7 @@ use http::{Method, Request, Uri, Version};
 use tidegate_wire::http1::{Guard, Limits, Phase, Violation};
 
 use super::decode::{Decoded, Framing};
+use crate::config::Http;
 use crate::io::body::BodyError;
 use crate::io::log::Received;
 use crate::io::meter;
@@ -24,8 +25,6 @@ const AHEAD_MAX: usize = 64 * 1024;
 /// Bytes of a body after which nothing is read ahead of its reader: many requests may wait, and a client that goes away
 /// behind so many is found when its body is read.
 const BODY_AHEAD: usize = 16 * 1024;
-/// Most fields; the guard's limit is the configured one, below this.
-const FIELDS_MAX: usize = 256;
 
 /// A client's connection as the requests on it share it: the server's loop, and the body of the request under way.
 #[derive(Debug)]
@@ -272,7 +271,8 @@ impl Inner {
         while self.passed.first().is_some_and(|byte| matches!(byte, b'\r' | b'\n')) {
             self.passed.advance(1);
         }
-        let mut fields = [httparse::EMPTY_HEADER; FIELDS_MAX];
+        // The guard lets no more pass than are configured, and no more can be than these.
+        let mut fields = [httparse::EMPTY_HEADER; Http::HEADERS_MAX];
         let mut parsed = httparse::Request::new(&mut fields);
         let Ok(httparse::Status::Complete(length)) = parsed.parse(&self.passed) else { return Err(unlike()) };
         let whole = Bytes::copy_from_slice(&self.passed[..length]);
