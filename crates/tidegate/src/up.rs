@@ -1,6 +1,6 @@
 //! `tidegate up`: broker, admin API, console and, if the file has one, proxy on one machine.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use tidegate_broker::config::LogLevel;
@@ -15,7 +15,7 @@ use crate::cli::Up;
 use crate::failure::Failure;
 use crate::limit_book::LimitBook;
 use crate::output;
-use crate::proxy::ProxyRunning;
+use crate::proxy::{ProxyRunning, Watched};
 use crate::running::{Running, Setup};
 use crate::servers::{Bound, Servers};
 use crate::settings::{self, Console, Settings};
@@ -28,6 +28,7 @@ const USUAL_FILE: &str = "tidegate.toml";
 pub(crate) fn run(args: &Up) -> Result<(), Failure> {
     let usual = Path::new(USUAL_FILE);
     let file = args.config.as_deref().or_else(|| usual.exists().then_some(usual));
+    let watched = file.map(Watched::new);
     let settings = match file {
         Some(file) => Settings::read(file, &settings::host())?,
         None => Settings::from_document(&Document::new("(defaults)", ""), &settings::host())?,
@@ -39,8 +40,7 @@ pub(crate) fn run(args: &Up) -> Result<(), Failure> {
     }
     let from = file.map_or_else(|| "defaults".to_owned(), |file| file.display().to_string());
     tracing::info!(version = env!("CARGO_PKG_VERSION"), configuration = from, "starting");
-    let file = file.map(Path::to_path_buf);
-    runtime()?.block_on(serve(settings, file, args.log.is_none().then_some(log)))
+    runtime()?.block_on(serve(settings, watched, args.log.is_none().then_some(log)))
 }
 
 /// The runtime for everything but the shards, which have threads of their own.
@@ -70,7 +70,7 @@ pub(crate) async fn follow_log_level(log: LogControl, mut level: watch::Receiver
 }
 
 /// `log` is there if nothing on the command line fixes what is logged.
-async fn serve(settings: Settings, file: Option<PathBuf>, log: Option<LogControl>) -> Result<(), Failure> {
+async fn serve(settings: Settings, file: Option<Watched>, log: Option<LogControl>) -> Result<(), Failure> {
     let mut signals = Signals::listen()?;
     // The console's port too is taken before anything starts.
     let console = match settings.console {
@@ -92,7 +92,7 @@ async fn serve(settings: Settings, file: Option<PathBuf>, log: Option<LogControl
         token: Some(token.clone()),
     };
     let running = Running::start(setup).await?;
-    let proxy = match settings.proxy {
+    let mut proxy = match settings.proxy {
         Some(config) => Some(ProxyRunning::start(config, file, Some(&token)).await?),
         None => None,
     };
@@ -114,7 +114,7 @@ async fn serve(settings: Settings, file: Option<PathBuf>, log: Option<LogControl
         servers.serve(bound, None, tidegate_console::router(config));
     }
     tell_supervisor(Phase::Ready);
-    match &proxy {
+    match &mut proxy {
         Some(proxy) => {
             proxy.introduce()?;
             proxy.serve_until(&mut Hangups::listen()?, signals.wait()).await;

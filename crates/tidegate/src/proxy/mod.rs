@@ -29,6 +29,7 @@ use crate::up;
 
 pub(crate) use self::figures::{Figures, quantity};
 pub(crate) use self::run::ProxyRunning;
+pub(crate) use self::watch::Watched;
 
 /// Looked for where it is started without a file.
 const USUAL_FILE: &str = "tidegate.toml";
@@ -64,6 +65,7 @@ pub(crate) struct ProxyArgs {
 
 pub(crate) fn run(args: &ProxyArgs) -> Result<(), Failure> {
     let file = file_of(args)?;
+    let watched = file.as_deref().map(Watched::new);
     let document = match &file {
         Some(file) => Document::read(file)?,
         None => quick::document(args),
@@ -89,7 +91,7 @@ pub(crate) fn run(args: &ProxyArgs) -> Result<(), Failure> {
     let ended = runtime.block_on(async {
         let mut signals = Signals::listen()?;
         let mut hangups = Hangups::listen()?;
-        let mut running = ProxyRunning::start(config, file, token.as_ref()).await?;
+        let mut running = ProxyRunning::start(config, watched, token.as_ref()).await?;
         if let Some(console) = &args.console {
             running.show(console, token.as_ref()).await?;
         }

@@ -2,7 +2,7 @@
 
 use std::future::Future;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use tidegate_runtime::config::Document;
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::screen;
-use super::watch::Watched;
+use super::watch::{Follower, Watched};
 use crate::failure::Failure;
 use crate::output;
 use crate::servers::{AdminAt, Bound, Servers};
@@ -35,14 +35,15 @@ pub(crate) struct ProxyRunning {
     servers: Servers,
     /// Where its configuration comes from, if from a file.
     file: Option<PathBuf>,
+    follower: Follower,
     /// Where its admin API is.
     pub(crate) admin: Option<AdminAt>,
     console: Option<String>,
 }
 
 impl ProxyRunning {
-    /// Starts everything, or nothing.
-    pub(crate) async fn start(config: Config, file: Option<PathBuf>, token: Option<&Token>) -> Result<Self, Failure> {
+    /// Starts everything, or nothing. If `config` comes from a file, that was entered in `file` before it was read.
+    pub(crate) async fn start(config: Config, file: Option<Watched>, token: Option<&Token>) -> Result<Self, Failure> {
         for warning in &config.warnings {
             tracing::warn!("{warning}");
         }
@@ -51,10 +52,15 @@ impl ProxyRunning {
             Some(at) => Some((Bound::bind(&address(at)).await?, Reach::of_host(&at.ip().to_string()))),
             None => None,
         };
+        let path = file.as_ref().and_then(Watched::first);
+        let mut watched = file.unwrap_or_default();
+        enter_certificates(&config, &mut watched);
         let proxy = tokio::task::spawn_blocking(|| Proxy::start(config)).await.expect("it returns its errors");
         let proxy = proxy.map_err(not_started)?;
         let source = proxy.source();
-        let mut this = Self { proxy, source, servers: Servers::new(), file, admin: None, console: None };
+        let follower = Follower::new(watched);
+        let mut this =
+            Self { proxy, source, servers: Servers::new(), file: path, follower, admin: None, console: None };
         if let Some((bound, reach)) = bound {
             this.serve_admin_api(bound, reach, token).await?;
         }
@@ -114,54 +120,20 @@ impl ProxyRunning {
     }
 
     /// Follows its files and SIGHUP until `end`.
-    pub(crate) async fn serve_until(&self, hangups: &mut Hangups, end: impl Future<Output = ()>) {
+    pub(crate) async fn serve_until(&mut self, hangups: &mut Hangups, end: impl Future<Output = ()>) {
         let mut end = std::pin::pin!(end);
         let mut looks = interval(LOOK);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut watched = Watched::new(self.files());
         loop {
             let asked = tokio::select! {
                 () = &mut end => return,
                 () = hangups.wait() => true,
                 _ = looks.tick(), if self.file.is_some() => false,
             };
-            let changed = watched.changed();
-            if asked || changed {
-                self.reload();
-                watched = Watched::new(self.files());
+            if self.follower.look() || asked {
+                let (proxy, source, file) = (&self.proxy, &self.source, self.file.as_deref());
+                self.follower.read(|watched| reload(proxy, source.as_ref(), file, watched));
             }
-        }
-    }
-
-    /// The configuration's file, and those that it names.
-    fn files(&self) -> Vec<PathBuf> {
-        let config = self.source.config();
-        let certificates = config.certificates.iter().flat_map(|one| [one.cert.clone(), one.key.clone()]);
-        self.file.iter().cloned().chain(certificates).collect()
-    }
-
-    /// Puts what the file says now in the place of what it said; if that is wrong, nothing changes.
-    fn reload(&self) {
-        self.proxy.reopen_log();
-        let config = match &self.file {
-            Some(file) => {
-                let settings =
-                    Document::read(file).and_then(|document| Settings::from_document(&document, &settings::host()));
-                match settings.map(|settings| settings.proxy) {
-                    Ok(Some(config)) => config,
-                    Ok(None) => return tracing::error!("the file has no [proxy] any more; the proxy stays as it is"),
-                    Err(error) => return tracing::error!(%error, "the proxy stays as it is"),
-                }
-            }
-            // Without a file, certificates and the access log are opened again.
-            None => (*self.source.config()).clone(),
-        };
-        for warning in &config.warnings {
-            tracing::warn!("{warning}");
-        }
-        match self.proxy.reload(config) {
-            Ok(()) => tracing::info!("the new configuration is in force"),
-            Err(error) => tracing::error!(%error, "the proxy stays as it is"),
         }
     }
 
@@ -176,6 +148,52 @@ impl ProxyRunning {
             Err(error) => tracing::error!(%error, "the proxy did not end well"),
         }
         servers.stop().await;
+    }
+}
+
+/// Puts what the file says now in the place of what it said; if that is wrong, nothing changes. True if it is in force.
+/// Every file is entered in `watched` before it is read.
+fn reload(proxy: &Proxy, source: &dyn Source, file: Option<&Path>, watched: &mut Watched) -> bool {
+    proxy.reopen_log();
+    let read = match file {
+        Some(file) => {
+            watched.enter(file);
+            read(file)
+        }
+        // Without a file, certificates and the access log are opened again.
+        None => Ok((*source.config()).clone()),
+    };
+    let config = match read {
+        Ok(config) => config,
+        Err(error) => {
+            tracing::error!(%error, "the proxy stays as it is");
+            return false;
+        }
+    };
+    enter_certificates(&config, watched);
+    let warnings = config.warnings.clone();
+    if let Err(error) = proxy.reload(config) {
+        tracing::error!(%error, "the proxy stays as it is");
+        return false;
+    }
+    for warning in &warnings {
+        tracing::warn!("{warning}");
+    }
+    tracing::info!("the new configuration is in force");
+    true
+}
+
+/// What the file says of the proxy.
+fn read(file: &Path) -> Result<Config, String> {
+    let document = Document::read(file).map_err(|error| error.to_string())?;
+    let settings = Settings::from_document(&document, &settings::host()).map_err(|error| error.to_string())?;
+    settings.proxy.ok_or_else(|| "the file has no [proxy] any more".to_owned())
+}
+
+fn enter_certificates(config: &Config, watched: &mut Watched) {
+    for one in &config.certificates {
+        watched.enter(&one.cert);
+        watched.enter(&one.key);
     }
 }
 
