@@ -49,7 +49,7 @@ struct Live {
     requests: Vec<String>,
     /// Bytes that belong to answered requests.
     answered: usize,
-    /// In the midst of a request when it was looked at: what comes next would be read wrongly.
+    /// In the midst of a request when it was looked at: what comes next would be read wrongly, so it is not read.
     closes: bool,
 }
 
@@ -77,16 +77,7 @@ impl Recorder {
     /// closed, so that the next look begins with a request on each.
     #[must_use]
     pub fn take(&self) -> Vec<Connection> {
-        let mut taken = Vec::new();
-        for live in self.log.connections().iter_mut() {
-            live.closes |= live.answered < live.bytes.len();
-            live.answered = 0;
-            let (bytes, requests) = (std::mem::take(&mut live.bytes), std::mem::take(&mut live.requests));
-            if !bytes.is_empty() {
-                taken.push(Connection { bytes, requests });
-            }
-        }
-        taken
+        self.log.take()
     }
 }
 
@@ -105,6 +96,19 @@ impl Drop for Recorder {
 impl Log {
     fn connections(&self) -> MutexGuard<'_, Vec<Live>> {
         self.connections.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn take(&self) -> Vec<Connection> {
+        let mut taken = Vec::new();
+        for live in self.connections().iter_mut() {
+            live.closes |= live.answered < live.bytes.len();
+            live.answered = 0;
+            let (bytes, requests) = (std::mem::take(&mut live.bytes), std::mem::take(&mut live.requests));
+            if !bytes.is_empty() {
+                taken.push(Connection { bytes, requests });
+            }
+        }
+        taken
     }
 
     // A flag on its own: nothing else is to be seen with it, so no ordering is needed.
@@ -164,10 +168,12 @@ impl Log {
     fn heard(&self, number: usize, bytes: &[u8]) -> (Vec<u8>, bool) {
         let mut connections = self.connections();
         let live = &mut connections[number];
-        live.bytes.extend_from_slice(bytes);
+        // What comes after a look in the midst of a request is the rest of that request, on its way when it was looked at:
+        // it is none of the next case's. A request of the next case put behind it stays unanswered, and so is found.
         if bytes.is_empty() || live.closes {
             return (Vec::new(), live.closes);
         }
+        live.bytes.extend_from_slice(bytes);
         let reading = read(&live.bytes[live.answered..], Manner::Lenient);
         live.answered += reading.length;
         let mut answers = Vec::new();
@@ -222,5 +228,18 @@ mod tests {
         // Closed: the end comes, or a reset.
         let _ = client.read_to_end(&mut rest);
         assert!(rest.ends_with(b"X-Seen: GET /a\n"));
+    }
+
+    #[test]
+    fn the_rest_of_a_request_is_not_counted_for_the_next_case() {
+        let log = Log::default();
+        log.connections().push(Live::default());
+        let (_, ends) = log.heard(0, b"POST /a HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nab");
+        assert!(!ends);
+        let taken = log.take();
+        assert_eq!(taken.len(), 1);
+        // Its thread was about to read when it was looked at.
+        assert_eq!(log.heard(0, b"cde\r\nGET /b HTTP/1.1\r\n\r\n"), (Vec::new(), true));
+        assert_eq!(log.take(), []);
     }
 }
