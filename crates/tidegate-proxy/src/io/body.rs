@@ -220,7 +220,7 @@ pub(crate) enum ResponseBody {
     /// From an upstream, as it comes.
     Upstream(Box<AnswerBody>),
     /// From an upstream that speaks HTTP/2, as it comes.
-    Upstream2(Timed<Leased<super::http1::client::Link>>),
+    Upstream2(Box<Timed<Leased<super::http1::client::Link>>>),
     /// Waiting for a slow client, in memory and on disk.
     Spooling(Box<Spooling>),
 }

@@ -4,6 +4,7 @@
 //! comes true. The body is a problem (RFC 9457) of the types of draft-ietf-httpapi-ratelimit-headers-10; `Proxy-Status`
 //! (RFC 9209) tells it from the upstream's answers.
 
+use std::cell::RefCell;
 use std::fmt::Write as _;
 use std::time::Duration;
 
@@ -42,6 +43,11 @@ pub(crate) struct Problem<'a> {
     pub(crate) retry_after: Option<Duration>,
 }
 
+thread_local! {
+    /// What a thread's last problem says.
+    static LAST: RefCell<Bytes> = const { RefCell::new(Bytes::new()) };
+}
+
 /// The answer that says `problem`.
 pub(crate) fn answer(problem: Problem<'_>) -> Response<ResponseBody> {
     let Problem { status, kind, detail, error, retry_after } = problem;
@@ -54,7 +60,7 @@ pub(crate) fn answer(problem: Problem<'_>) -> Response<ResponseBody> {
     let detail_json = serde_json::to_string(detail).unwrap_or_default();
     write!(text, "\"title\":\"{title}\",\"status\":{},\"detail\":{detail_json}}}", status.as_u16())
         .expect("strings take every byte");
-    let mut response = Response::new(ResponseBody::Full(Bytes::from(text)));
+    let mut response = Response::new(ResponseBody::Full(shared(text)));
     *response.status_mut() = status;
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
@@ -65,6 +71,17 @@ pub(crate) fn answer(problem: Problem<'_>) -> Response<ResponseBody> {
         headers.insert(RETRY_AFTER, HeaderValue::from(whole_seconds(after)));
     }
     response
+}
+
+/// `text`, which is the same allocation as that of the answer before if both say the same: those who do not read their
+/// refusals hold one text together.
+fn shared(text: String) -> Bytes {
+    LAST.with_borrow_mut(|last| {
+        if *last != text.as_bytes() {
+            *last = Bytes::from(text);
+        }
+        last.clone()
+    })
 }
 
 /// The next whole second: to come back earlier would be in vain.

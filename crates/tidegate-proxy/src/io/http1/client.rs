@@ -25,11 +25,11 @@ use crate::io::body::{BodyError, RequestBody};
 use crate::io::meter;
 use crate::io::timers::Timer;
 
-/// Most bytes that one read takes.
-const READ_MAX: usize = 32 * 1024;
+/// Most bytes that one read takes; of an answer that its HTTP/1 client does not read, as many are held.
+const READ_MAX: usize = 16 * 1024;
 /// Most bytes that each of the first reads of an answer takes. Nearly all answers are shorter; and of one that its client
 /// does not read, no more is held.
-const READ_FIRST: usize = 8 * 1024;
+const READ_FIRST: usize = 4 * 1024;
 /// How many reads are the first: as many pieces wait for an HTTP/2 client that takes none.
 const READS_FIRST: u32 = 2;
 /// Most bytes of an answer's head.

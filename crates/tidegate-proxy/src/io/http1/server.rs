@@ -89,7 +89,8 @@ pub(crate) async fn serve(
         }
         connection.requests.set(connection.requests.get() + 1);
         let one = One { connection, wire: &wire, total: total.as_ref().map(|(timer, _)| timer), out: &mut out };
-        match one.serve(*head, charged.take()).await {
+        // In a box: its state is some kilobytes, which a connection that waits for a request need not have.
+        match Box::pin(one.serve(*head, charged.take())).await {
             Then::Next => {
                 // The truth about this request, before the next one is asked about.
                 connection.account.add_time(meter::stamp());

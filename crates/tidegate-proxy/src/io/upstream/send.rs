@@ -113,7 +113,7 @@ impl Upstreams<Link> {
                         lease.succeed();
                         let (timer, idle) = (outbound.timers.timer(), outbound.patience.idle);
                         let in_time = |body| Timed::new(Leased::new(body, lease), timer, idle);
-                        return Ok(answer.map(|body| ResponseBody::Upstream2(in_time(body))));
+                        return Ok(answer.map(|body| ResponseBody::Upstream2(Box::new(in_time(body)))));
                     }
                     Err(failed) => Err(failed),
                 },
