@@ -282,3 +282,34 @@ fn who_hangs_up_while_he_waits_for_his_handshake_leaves_the_queue() {
     until(&secured.proxy, "rest", |counts| counts.active == 0);
     assert!(secured.serves("c.example"));
 }
+
+#[test]
+fn behind_a_trusted_hop_lists_are_about_each_request_and_the_place_inside_is_the_connections() {
+    let upstream = Upstream::echo();
+    let tables =
+        routed(&upstream, "limit = 1, connections = true, allow = [\"office\"], deny = [\"crawler\"], error = 403")
+            + "[proxy.lists.office]\ncidr = [\"192.0.2.0/24\"]\n[proxy.lists.crawler]\ncidr = [\"203.0.113.0/24\"]\n";
+    let proxy = Running::start(&format!("[proxy]\ntrusted = [\"127.0.0.1\"]\n{tables}"));
+    let from = |client: &mut TcpStream, address: &str| {
+        let request = format!("GET / HTTP/1.1\r\nHost: a.example\r\n{address}\r\n\r\n");
+        talk(client, &request).status
+    };
+    let (mut first, mut second) = (proxy.connect(), proxy.connect());
+    for (address, status) in [
+        ("X-Forwarded-For: 192.0.2.7", 200),
+        ("X-Forwarded-For: 203.0.113.7", 403),
+        ("X-Forwarded-For: 198.51.100.7", 200),
+        ("X-Forwarded-For: 203.0.113.7", 403),
+        ("Forwarded: for=203.0.113.7", 403),
+        ("Forwarded: for=192.0.2.7, for=\"203.0.113.7:4711\";host=\"a,b\"", 403),
+        ("X-Forwarded-For: 198.51.100.8", 200),
+    ] {
+        assert_eq!(from(&mut first, address), status, "{address}");
+    }
+    assert_eq!(counts(&proxy, "shop").active, 1, "one connection, whoever asks on it");
+    assert_eq!(from(&mut second, "X-Forwarded-For: 192.0.2.7"), 200);
+    assert_eq!(from(&mut second, "X-Forwarded-For: 198.51.100.7"), 403, "the first one is inside");
+    drop(first);
+    until(&proxy, "shop", |counts| counts.active == 0);
+    assert_eq!(from(&mut second, "X-Forwarded-For: 198.51.100.7"), 200);
+}

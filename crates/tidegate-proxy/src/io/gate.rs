@@ -99,25 +99,18 @@ impl Gate {
 
     /// Asks for leave, and waits for it if the rule has a queue. A client that goes away while it waits is forgotten.
     pub(crate) async fn enter(self: &Arc<Self>, client: IpAddr) -> Result<Pass, Rejection> {
-        let (mut pass, receiver) = match self.ask(client) {
-            Asked::Answer(answer) => return answer,
-            Asked::Wait(pass, receiver) => (pass, receiver),
+        let asked = {
+            let state = self.lock();
+            if !state.is_limited(client)? {
+                return Ok(Pass { gate: None, waited: Duration::ZERO });
+            }
+            self.arrive(state)
         };
-        // A gate that is gone has no limit any more.
-        pass.waited = receiver.await.unwrap_or(Ok(Duration::ZERO))?;
-        Ok(pass)
+        asked.answer().await
     }
 
-    fn ask(self: &Arc<Self>, client: IpAddr) -> Asked {
-        let mut state = self.lock();
-        match state.lists.access(client) {
-            Access::Limited => {}
-            Access::Exempt => return Asked::Answer(Ok(Pass { gate: None, waited: Duration::ZERO })),
-            Access::Denied => {
-                let status = state.rule.error.as_u16();
-                return Asked::Answer(Err(Rejection { cause: Cause::Denied, status, retry_after: None }));
-            }
-        }
+    /// Asks for leave on behalf of somebody whom the lists say nothing about.
+    fn arrive(self: &Arc<Self>, mut state: MutexGuard<'_, State>) -> Asked {
         // A name for this visit; nothing is ordered by it.
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let decision = state.machine.on_arrival(id, clock::now());
@@ -155,7 +148,31 @@ enum Asked {
     Wait(Pass, oneshot::Receiver<Result<Duration, Rejection>>),
 }
 
+impl Asked {
+    async fn answer(self) -> Result<Pass, Rejection> {
+        let (mut pass, receiver) = match self {
+            Self::Answer(answer) => return answer,
+            Self::Wait(pass, receiver) => (pass, receiver),
+        };
+        // A gate that is gone has no limit any more.
+        pass.waited = receiver.await.unwrap_or(Ok(Duration::ZERO))?;
+        Ok(pass)
+    }
+}
+
 impl State {
+    /// Whether the limits are for `client`, or the lists let it pass; the rejection, if they deny it.
+    fn is_limited(&self, client: IpAddr) -> Result<bool, Rejection> {
+        match self.lists.access(client) {
+            Access::Limited => Ok(true),
+            Access::Exempt => Ok(false),
+            Access::Denied => {
+                let status = self.rule.error.as_u16();
+                Err(Rejection { cause: Cause::Denied, status, retry_after: None })
+            }
+        }
+    }
+
     /// Tells those who waited what became of them.
     fn deliver(&mut self) {
         while let Some(output) = self.machine.poll_output() {
@@ -216,8 +233,13 @@ impl Tracked {
     }
 
     /// Asks for leave if the connection is not inside yet, and waits for it; how long that took. Requests that come
-    /// together wait for the same leave.
+    /// together wait for the same leave. The lists are about each request's `client`: behind a hop that is trusted one
+    /// connection has those of many.
     pub(crate) async fn enter(&self, gate: &Arc<Gate>, client: IpAddr) -> Result<Duration, Rejection> {
+        let is_limited = gate.lock().is_limited(client)?;
+        if !is_limited {
+            return Ok(Duration::ZERO);
+        }
         let cell = {
             let mut all = self.0.borrow_mut();
             if let Some((_, cell)) = all.iter().find(|(other, _)| Arc::ptr_eq(other, gate)) {
@@ -230,7 +252,8 @@ impl Tracked {
         };
         let mut waited = Duration::ZERO;
         let enter = async {
-            let pass = gate.enter(client).await?;
+            let asked = gate.arrive(gate.lock());
+            let pass = asked.answer().await?;
             waited = pass.waited;
             Ok(pass)
         };

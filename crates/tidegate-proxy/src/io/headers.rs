@@ -135,29 +135,70 @@ fn element(client: IpAddr, host: Option<&HeaderValue>, tls: bool) -> String {
     text
 }
 
-/// The client at the far end of the trusted hops, as `X-Forwarded-For` has it.
+/// The client at the far end of the trusted hops, as they have written it.
 pub(crate) fn client_of(connection: &Connection, settings: &Settings, headers: &HeaderMap) -> IpAddr {
     let peer = connection.origin.client.ip();
     if settings.config.trusted.is_empty() || !settings.trusts(peer) {
         return peer;
     }
-    far_end(peer, headers, |address| settings.trusts(address))
+    let standard = settings.config.forwarded == Forwarded::Standard;
+    far_end(peer, headers, standard, |address| settings.trusts(address))
+}
+
+/// By one of the two headers: where both came, by the one that is written here. Of two a hop may have passed one on that
+/// the client made up.
+fn far_end(peer: IpAddr, headers: &HeaderMap, standard: bool, trusts: impl Fn(IpAddr) -> bool) -> IpAddr {
+    let lines = |name| headers.get_all(name).iter().rev().map(HeaderValue::as_bytes);
+    if headers.contains_key(FORWARDED) && (standard || !headers.contains_key(FOR)) {
+        let elements = lines(&FORWARDED).flat_map(|line| rsplit(line, b','));
+        farthest(peer, elements.map(named_in), trusts)
+    } else {
+        let parts = lines(&FOR).flat_map(|line| line.rsplit(|&byte| byte == b','));
+        farthest(peer, parts.map(address), trusts)
+    }
 }
 
 /// Each hop writes whom it saw behind what it was told, so only the end of the list is sure: from there back to the first
 /// address that is not trusted. What cannot be read ends the way too; the client is then the farthest hop that is known.
-fn far_end(peer: IpAddr, headers: &HeaderMap, trusts: impl Fn(IpAddr) -> bool) -> IpAddr {
+fn farthest(peer: IpAddr, seen: impl Iterator<Item = Option<IpAddr>>, trusts: impl Fn(IpAddr) -> bool) -> IpAddr {
     let mut farthest = peer;
-    for value in headers.get_all(FOR).iter().rev() {
-        for part in value.as_bytes().rsplit(|&byte| byte == b',') {
-            let Some(address) = address(part) else { return farthest };
-            farthest = address;
-            if !trusts(address) {
-                return farthest;
-            }
+    for address in seen {
+        let Some(address) = address else { return farthest };
+        farthest = address;
+        if !trusts(address) {
+            return farthest;
         }
     }
     farthest
+}
+
+/// Whom an element of `Forwarded` is for, if that is an address (RFC 7239, section 6).
+fn named_in(element: &[u8]) -> Option<IpAddr> {
+    let pairs = rsplit(element, b';').map(|pair| pair.trim_ascii().split_at_checked(4));
+    let mut named = pairs.flatten().filter(|(name, _)| name.eq_ignore_ascii_case(b"for="));
+    let (Some((_, node)), None) = (named.next(), named.next()) else { return None };
+    let bare = node.strip_prefix(b"\"").and_then(|node| node.strip_suffix(b"\""));
+    address(bare.unwrap_or(node))
+}
+
+/// `text` without what divides it outside quotes, the last part first. From the end, because there the quotes are a hop's:
+/// one that a client left open before them changes nothing.
+fn rsplit(text: &[u8], divider: u8) -> impl Iterator<Item = &[u8]> {
+    let mut left = Some(text);
+    std::iter::from_fn(move || {
+        let text = left.take()?;
+        let mut is_quoted = false;
+        for (at, &byte) in text.iter().enumerate().rev() {
+            if byte == b'"' {
+                let escapes = text[..at].iter().rev().take_while(|&&byte| byte == b'\\').count();
+                is_quoted ^= escapes % 2 == 0;
+            } else if byte == divider && !is_quoted {
+                left = Some(&text[..at]);
+                return Some(&text[at + 1..]);
+            }
+        }
+        Some(text)
+    })
 }
 
 /// An address as hops write it: some add the port.
@@ -278,7 +319,41 @@ mod tests {
             for line in lines {
                 headers.append(FOR, HeaderValue::from_bytes(line.as_bytes()).unwrap());
             }
-            assert_eq!(far_end(peer, &headers, trusts).to_string(), client, "{lines:?}");
+            assert_eq!(far_end(peer, &headers, false, trusts).to_string(), client, "{lines:?}");
+        }
+    }
+
+    #[test]
+    fn forwarded_names_the_client_by_the_same_rule() {
+        let trusts = |address: IpAddr| address.to_string().starts_with("10.");
+        let peer: IpAddr = "10.0.0.1".parse().unwrap();
+        for (lines, client) in [
+            (&["for=203.0.113.9"][..], "203.0.113.9"),
+            (&["For=\"203.0.113.9:4711\";proto=https"], "203.0.113.9"),
+            (&["proto=http; for=\"[2001:db8::1]:4711\""], "2001:db8::1"),
+            (&["for=\"[2001:db8::1]\""], "2001:db8::1"),
+            (&["for=198.51.100.1, for=203.0.113.9, for=10.0.0.2"], "203.0.113.9"),
+            (&["for=198.51.100.1", "for=203.0.113.9", "for=10.0.0.2"], "203.0.113.9"),
+            (&["for=198.51.100.1, for=unknown, for=10.0.0.2"], "10.0.0.2"),
+            (&["for=198.51.100.1, for=_hidden;by=10.0.0.2"], "10.0.0.1"),
+            (&["for=198.51.100.1, proto=https"], "10.0.0.1"),
+            (&["for=198.51.100.1;for=198.51.100.2"], "10.0.0.1"),
+            (&["for=203.0.113.9;host=\"a, for=198.51.100.1\""], "203.0.113.9"),
+            (&["for=203.0.113.9;host=\"a\\\", for=198.51.100.1\""], "203.0.113.9"),
+            (&["for=\"198.51.100.1, for=203.0.113.9;host=\"a.example\""], "203.0.113.9"),
+            (&["for=198.51.100.1;host=\"\\\\, for=203.0.113.9;host=\"a.example\""], "203.0.113.9"),
+            (&[""], "10.0.0.1"),
+        ] {
+            let mut headers = HeaderMap::new();
+            for line in lines {
+                headers.append(FORWARDED, HeaderValue::from_static(line));
+            }
+            for standard in [false, true] {
+                assert_eq!(far_end(peer, &headers, standard, trusts).to_string(), client, "{lines:?}");
+            }
+            headers.append(FOR, HeaderValue::from_static("192.0.2.1"));
+            assert_eq!(far_end(peer, &headers, true, trusts).to_string(), client, "{lines:?}");
+            assert_eq!(far_end(peer, &headers, false, trusts).to_string(), "192.0.2.1", "{lines:?}");
         }
     }
 
