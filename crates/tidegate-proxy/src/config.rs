@@ -6,6 +6,7 @@
 //! | `section` | the section as it is written, every key optional |
 //! | `check`, `edges` | from one to the other, with errors that name file, line, key, value and remedy |
 //! | [`checked`] | [`Config`]: every default applied, every bound checked |
+//! | [`paths`] | the form of a path that routes are found by |
 //! | [`routes`] | which route a request takes |
 //! | [`tenancy`] | whose request it is |
 //!
@@ -32,6 +33,7 @@
 mod check;
 pub mod checked;
 mod edges;
+pub mod paths;
 pub mod routes;
 mod section;
 pub mod tenancy;
@@ -43,6 +45,7 @@ pub use checked::{
     AccessLog, Amount, Certificate, Config, HeaderEdits, Health, Http, Limits, Listener, LogTarget, RateLimit, Retries,
     Route, Server, SniRule, Spool, Tenant, Tenants, Timeouts, Upstream,
 };
+pub use paths::PlainPath;
 pub use routes::Routes;
 pub use section::Section;
 pub use tenancy::Tenancy;

@@ -30,6 +30,24 @@ fn a_request_goes_to_its_upstream_and_back() {
 }
 
 #[test]
+fn no_way_to_write_a_path_leads_around_its_route() {
+    let upstream = Upstream::echo();
+    let login = "[[proxy.route]]\nname = \"login\"\nupstream = \"u\"\npath = \"/login\"\n\
+                 rate_limit = { limit = 1, deny = [\"here\"], error = 403 }\n\
+                 [proxy.lists.here]\ncidr = [\"127.0.0.0/8\"]\n";
+    let proxy = Running::before(&upstream, login);
+    let mut client = proxy.connect();
+    for path in ["/login", "/%6cogin/x", "//login", "/./login?a=b", "/%2e//login/", "/login/."] {
+        assert_eq!(talk(&mut client, &get(path)).status, 403, "{path}");
+    }
+    // What goes on is what came.
+    for path in ["/x//%6cogin", "/loginx", "/./x%2Flogin"] {
+        let answer = talk(&mut client, &get(path));
+        assert!(answer.text().starts_with(&format!("GET {path} HTTP/1.1\r\n")), "{}", answer.text());
+    }
+}
+
+#[test]
 fn bodies_go_through_in_either_framing() {
     let upstream = Upstream::echo();
     let proxy = Running::before(&upstream, "");

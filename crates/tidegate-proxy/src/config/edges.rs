@@ -11,6 +11,7 @@ use tidegate_runtime::config::{ConfigError, suggest};
 
 use super::check::{Lists, Place, host_name, own_name};
 use super::checked::{HeaderEdits, Health, RateLimit, Retries, Route, Server, SniRule, Upstream};
+use super::paths::{self, Climbs, PlainPath};
 use super::section::{HealthSection, RateLimitSection, RetriesSection, RouteSection, SniSection, UpstreamSection};
 
 /// They say how a message is framed on one connection, and are nobody's to edit.
@@ -114,12 +115,26 @@ fn retries(place: &Place<'_>, section: &RetriesSection) -> Result<Retries, Confi
 }
 
 fn check_path(place: &Place<'_>, key: &str, path: &str) -> Result<(), ConfigError> {
-    let is_plain = |c: u8| c.is_ascii_graphic() && !b"\"<>\\^`{|}#?".contains(&c);
-    if path.starts_with('/') && path.bytes().all(is_plain) {
+    if path.starts_with('/') && path.bytes().all(paths::stands) {
         return Ok(());
     }
     let remedy = "expected a path such as \"/api/\", encoded as in a request, without `?`";
     Err(place.problem(key, format_args!("found {path:?}"), remedy))
+}
+
+/// What requests' paths are compared with, so it is in their plain form.
+fn route_path(place: &Place<'_>, given: Option<String>) -> Result<String, ConfigError> {
+    let path = given.unwrap_or_else(|| "/".to_owned());
+    check_path(place, "path", &path)?;
+    let found = format_args!("found {path:?}");
+    match PlainPath::new(&path) {
+        Err(Climbs) => Err(place.problem("path", found, "leave out `..`: requests with it get 400")),
+        Ok(plain) if plain.as_str() != path => {
+            let remedy = format!("write it as {:?}: the paths of requests are compared in that form", plain.as_str());
+            Err(place.problem("path", found, remedy))
+        }
+        Ok(_) => Ok(path),
+    }
 }
 
 pub(super) fn routes(
@@ -157,8 +172,7 @@ fn route(
     lists: &Lists,
 ) -> Result<Route, ConfigError> {
     let host = section.host.filter(|host| host != "*").map(|host| host_name(place, "host", &host)).transpose()?;
-    let path = section.path.unwrap_or_else(|| "/".to_owned());
-    check_path(place, "path", &path)?;
+    let path = route_path(place, section.path)?;
     let mut methods = Vec::new();
     for text in &section.methods {
         let method = Method::from_bytes(text.as_bytes()).ok().filter(|_| *text == text.to_ascii_uppercase());

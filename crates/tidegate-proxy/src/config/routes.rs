@@ -7,6 +7,7 @@ use hashbrown::HashMap;
 use http::Method;
 
 use super::checked::{Config, Route};
+use super::paths::{self, PlainPath};
 
 /// Routes by host, the most specific first.
 #[derive(Clone, Debug, Default)]
@@ -46,9 +47,10 @@ impl Routes {
     }
 
     /// The index in [`Config::routes`] of the route that a request takes, if there is one. `host` is in lower case and
-    /// has no port; `path` begins with `/` and has no query. O(labels of the host + routes of the hosts that match).
+    /// has no port. O(labels of the host + routes of the hosts that match).
     #[must_use]
-    pub fn find(&self, host: &str, path: &str, method: &Method) -> Option<usize> {
+    pub fn find(&self, host: &str, path: &PlainPath<'_>, method: &Method) -> Option<usize> {
+        let path = path.as_str();
         let exact = self.by_host.get(host).and_then(|entries| first(entries, path, method));
         exact.or_else(|| self.by_pattern(host, path, method)).or_else(|| first(&self.anywhere, path, method))
     }
@@ -80,7 +82,8 @@ impl Route {
     #[must_use]
     pub fn rewritten(&self, path: &str) -> Option<String> {
         let rewrite = self.rewrite.as_deref()?;
-        let rest = path.strip_prefix(&self.path)?;
+        // The prefix may have come in another form. What is behind it goes on as it came.
+        let rest = path.strip_prefix(&self.path).or_else(|| paths::behind(path, self.path.len()))?;
         // Exactly one slash where the two parts meet, whichever of them brings it.
         let meet = match (rewrite.ends_with('/'), rest.starts_with('/')) {
             (true, true) => return Some(format!("{rewrite}{}", &rest[1..])),
@@ -122,7 +125,9 @@ mod tests {
             let config = config(&parts.concat());
             let routes = Routes::new(&config);
             let find = |method: Method, host: &str, path: &str| {
-                routes.find(host, path, &method).map(|route| config.routes[route].name.as_str())
+                routes
+                    .find(host, &PlainPath::new(path).unwrap(), &method)
+                    .map(|route| config.routes[route].name.as_str())
             };
             assert_eq!(find(Method::GET, "elsewhere", "/"), Some("any"));
             assert_eq!(find(Method::GET, "elsewhere", "/api/x"), Some("any-api"));
@@ -140,9 +145,10 @@ mod tests {
     #[test]
     fn without_a_route_for_it_a_request_has_none() {
         let routes = Routes::new(&config(&route("a", "host = \"a.example\"\npath = \"/x/\"")));
-        assert_eq!(routes.find("b.example", "/x/", &Method::GET), None);
-        assert_eq!(routes.find("a.example", "/x", &Method::GET), None);
-        assert_eq!(routes.find("a.example", "/x/", &Method::GET), Some(0));
+        let find = |host, path| routes.find(host, &PlainPath::new(path).unwrap(), &Method::GET);
+        assert_eq!(find("b.example", "/x/"), None);
+        assert_eq!(find("a.example", "/x"), None);
+        assert_eq!(find("a.example", "/x/"), Some(0));
     }
 
     #[test]
@@ -157,6 +163,8 @@ mod tests {
         assert_eq!(rewritten("/api/", "/v2", "/api/x"), "/v2/x");
         assert_eq!(rewritten("/api", "/", "/api/x"), "/x");
         assert_eq!(rewritten("/api", "/", "/api"), "/");
+        assert_eq!(rewritten("/api", "/v2", "/%61pi/%78//y"), "/v2/%78//y");
+        assert_eq!(rewritten("/api/", "/v2", "//./api//x"), "/v2/x");
         assert_eq!(config(&route("a", "")).routes[0].rewritten("/x"), None);
     }
 }

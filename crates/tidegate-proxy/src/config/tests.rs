@@ -124,6 +124,11 @@ const MISTAKES: &[(&str, &str)] = &[
         "t.toml:2: proxy.limits.newcomers: found 0.2; expected a number from 0 to 0.05",
     ),
     (
+        "[[proxy.upstream]]\nname = \"u\"\nservers = [\"a:1\"]\n[[proxy.route]]\nupstream = \"u\"\npath = \"//%6cogin\"\n",
+        "t.toml:6: proxy.route[0].path: found \"//%6cogin\"; write it as \"/login\": the paths of requests are compared \
+             in that form",
+    ),
+    (
         "[proxy.http]\nmax_headers = 257\n",
         "t.toml:2: proxy.http.max_headers: found 257; expected a number from 8 to 256",
     ),

@@ -16,6 +16,7 @@ use super::limiter::{Cause, Lane, Refusal};
 use super::meter;
 use super::service::{self, Admission};
 use super::thread::Connection;
+use crate::config::PlainPath;
 use crate::config::tenancy::Traits;
 use crate::machine::rate_limit::Rejection;
 
@@ -56,7 +57,8 @@ impl Record {
             headers.get(name).map_or_else(String::new, |value| String::from_utf8_lossy(value.as_bytes()).into_owned())
         };
         let host = service::host_of(parts).into_owned();
-        let route = settings.routes.find(&host, parts.uri.path(), &parts.method);
+        let path = PlainPath::new(parts.uri.path());
+        let route = path.ok().and_then(|path| settings.routes.find(&host, &path, &parts.method));
         let route = route.map(|route| &settings.config.routes[route]);
         let header = settings.tenant_header.as_ref().and_then(|name| parts.headers.get(name)?.to_str().ok());
         let tenant = settings.tenancy.of_request(Traits {

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::status::{Health, Live};
 use crate::config::tenancy::Traits;
-use crate::config::{Config, RateLimit, Routes, Server, Tenancy, TenantBy};
+use crate::config::{Config, PlainPath, RateLimit, Routes, Server, Tenancy, TenantBy};
 use crate::machine::Resource;
 use crate::machine::neighbours::{Lane, Mode, ResourceView, Snapshot, TenantView, UseView};
 
@@ -168,7 +168,9 @@ pub fn explain(
 ) -> Explanation {
     let request = understand(config, question);
     let method = Method::from_bytes(request.method.as_bytes()).unwrap_or(Method::GET);
-    let index = routes.find(&request.host, &request.path, &method);
+    let path = PlainPath::new(&request.path);
+    let climbs = path.is_err();
+    let index = path.ok().and_then(|path| routes.find(&request.host, &path, &method));
     let tenant = tenant_of(config, tenancy, snapshot, &request, question, index);
     let view = snapshot.tenants.iter().find(|view| view.name == tenant.name);
     let resources = standings(config, snapshot, view);
@@ -185,6 +187,10 @@ pub fn explain(
         rate_limits,
     };
     decide(&mut explanation, snapshot);
+    if climbs {
+        explanation.status = Some(400);
+        explanation.why = vec!["its path leaves the root, or hides that it does".to_owned()];
+    }
     explanation
 }
 
@@ -501,6 +507,18 @@ mod tests {
         snapshot.tenants[0].resources[0].share = 0.0;
         let answer = ask(&snapshot, "a.example", "/api");
         assert_eq!((answer.outcome, answer.resources.len()), (Outcome::Served, 0));
+    }
+
+    #[test]
+    fn paths_are_understood_as_those_of_requests_are() {
+        let snapshot = snapshot(90.0, 1_000.0, Mode::Restrict);
+        let route = |path| ask(&snapshot, "a.example", path).route.map(|route| (route.name, route.upstream_path));
+        for path in ["/api/x", "//%61pi/x", "/./api/x"] {
+            assert_eq!(route(path), Some(("api".to_owned(), "/v2/x".to_owned())), "{path}");
+        }
+        let climbs = ask(&snapshot, "a.example", "/api/%2e%2e/x");
+        assert_eq!((climbs.outcome, climbs.status, climbs.route), (Outcome::NoRoute, Some(400), None));
+        assert_eq!(climbs.why, ["its path leaves the root, or hides that it does"]);
     }
 
     #[test]
