@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::bench::{Bench, TRIES, number};
 use super::broker::pinned;
-use super::proxy_server::{Running, with_all_files};
+use super::proxy_server::{Limiting, Running, Setting, with_all_files};
 use super::rpc_server::Server;
 
 /// The server behind all goes before what makes noise on the same CPU, where we may say so.
@@ -89,6 +89,19 @@ impl Load {
         }
         miette::bail!("the generator was late in {TRIES} runs: something else uses this machine")
     }
+}
+
+/// Requests a second that the core can answer for one tenant, nothing limited: on new connections with TLS, on kept ones
+/// without.
+pub(super) fn capacity(bench: &Bench, setting: &Setting, tls: bool) -> Result<f64> {
+    let proxy = Running::start(bench, &Setting { limiting: Limiting::Off, ..*setting })?;
+    let mut closed = if tls { new_tls() } else { json!({}) };
+    (closed["closed"], closed["connections"]) = (json!(true), json!(if tls { 32 } else { 64 }));
+    let duration = bench.size(6_000, 1_500);
+    let keys = json!({ "sources": [source(B, 1.0, closed)], "warm_up_ms": 1_000, "duration_ms": duration });
+    let report = Load { tls, keys }.run(bench, &proxy)?;
+    proxy.stop()?;
+    Phase::of(&report, 0, 0)?.answered_per_s()
 }
 
 /// `tidegate bench` with these words and keys, and the JSON that it prints.

@@ -4,7 +4,7 @@ use miette::{Result, WrapErr as _};
 use serde_json::{Value, json};
 
 use super::bench::{Bench, median, range};
-use super::proxy_load::{A, B, Load, Phase, source, upstream};
+use super::proxy_load::{A, B, Load, Phase, capacity, source, upstream};
 use super::proxy_server::{KeyKind, Limiting, Proxy, Running, Setting, ensure};
 use super::table::Figure;
 
@@ -236,7 +236,7 @@ pub(super) fn overload(bench: &Bench) -> Result<Vec<Figure>> {
             upstream: service,
             spool: false,
         };
-        let capacity = capacity(bench, &setting(Limiting::Off))?;
+        let capacity = capacity(bench, &setting(Limiting::Off), false)?;
         let sources: Vec<Value> = TENANTS
             .iter()
             .map(|(name, share)| source(name, capacity * share, json!({ "connections": 64, "timeout_ms": 1_000 })))
@@ -289,15 +289,4 @@ pub(super) fn overload(bench: &Bench) -> Result<Vec<Figure>> {
             runs: json!({ "timed_out": timed_out, "missed": missed }),
         },
     ])
-}
-
-/// Requests a second of the core on connections that are kept, nothing limited.
-fn capacity(bench: &Bench, setting: &Setting) -> Result<f64> {
-    let proxy = Running::start(bench, setting)?;
-    let duration = bench.size(6_000, 1_500);
-    let closed = source(B, 1.0, json!({ "closed": true, "connections": 64 }));
-    let keys = json!({ "sources": [closed], "warm_up_ms": 1_000, "duration_ms": duration });
-    let report = Load { tls: false, keys }.run(bench, &proxy)?;
-    proxy.stop()?;
-    Phase::of(&report, 0, 0)?.answered_per_s()
 }

@@ -6,7 +6,7 @@ use miette::{Result, WrapErr as _};
 use serde_json::{Value, json};
 
 use super::bench::{Bench, median, number, range};
-use super::proxy_load::{A, B, Load, Phase, cpu_s, new_tls, source, upstream};
+use super::proxy_load::{A, B, Load, Phase, capacity, cpu_s, new_tls, source, upstream};
 use super::proxy_server::{KeyKind, Limiting, Proxy, Running, Setting, ensure};
 use super::rpc_server::Server;
 use super::table::Figure;
@@ -129,7 +129,7 @@ pub(super) fn spike(bench: &Bench) -> Result<Vec<Figure>> {
 
 fn one(bench: &Bench, proxy: Proxy, is_limited: bool, service: &str) -> Result<Shown> {
     let bare = Setting { proxy, limiting: Limiting::Off, key: KeyKind::Rsa, upstream: service, spool: false };
-    let capacity = capacity(bench, &bare)?;
+    let capacity = capacity(bench, &bare, true)?;
     let parts = Parts::of(bench, proxy);
     let setting = Setting { limiting: limiting(proxy, is_limited, capacity), ..bare };
     let proxy = Running::start(bench, &setting)?;
@@ -149,18 +149,6 @@ fn one(bench: &Bench, proxy: Proxy, is_limited: bool, service: &str) -> Result<S
         mute_ms: mute_ms(&report, spike_ms, HARM * alone_us),
         give_back_ms: give_back_ms(&report, spike_ms + parts.spike, HARM * alone_us),
     })
-}
-
-/// New connections a second that the core can answer for one tenant, nothing limited.
-fn capacity(bench: &Bench, setting: &Setting) -> Result<f64> {
-    let proxy = Running::start(bench, &Setting { limiting: Limiting::Off, ..*setting })?;
-    let mut closed = new_tls();
-    (closed["closed"], closed["connections"]) = (json!(true), json!(32));
-    let duration = bench.size(6_000, 1_500);
-    let keys = json!({ "sources": [source(B, 1.0, closed)], "warm_up_ms": 1_000, "duration_ms": duration });
-    let report = Load { tls: true, keys }.run(bench, &proxy)?;
-    proxy.stop()?;
-    Phase::of(&report, 0, 0)?.answered_per_s()
 }
 
 /// From the records of A, in milliseconds since the spike began: the last harm before [`CLEAR_MS`] without any.
@@ -283,7 +271,7 @@ fn learnt(bench: &Bench, upstream: &Server) -> Result<Figure> {
         Setting { proxy: Proxy::Tidegate, limiting: Limiting::On, key: KeyKind::Rsa, upstream: service, spool: false };
     let (mut times, mut nears, mut runs) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..bench.size(REPETITIONS, 1) {
-        let capacity = capacity(bench, &setting)?;
+        let capacity = capacity(bench, &setting, true)?;
         let seen = learn(bench, &setting)?;
         let ms = settled_ms(&seen, capacity);
         let last = seen.last().map_or(f64::NAN, |(_, found)| *found);
@@ -370,7 +358,7 @@ pub(super) fn flood(bench: &Bench) -> Result<Vec<Figure>> {
             }
             println!("proxy flood: round {}, {}", repetition + 1, proxy.name());
             let bare = Setting { proxy, limiting: Limiting::Off, key: KeyKind::Rsa, upstream: service, spool: false };
-            let capacity = if proxy == Proxy::Tidegate { 0.0 } else { capacity(bench, &bare)? };
+            let capacity = if proxy == Proxy::Tidegate { 0.0 } else { capacity(bench, &bare, true)? };
             let running = Running::start(bench, &Setting { limiting: limiting(proxy, true, capacity), ..bare })?;
             let report = load.run(bench, &running).wrap_err_with(|| proxy.name().to_owned())?;
             running.stop()?;
