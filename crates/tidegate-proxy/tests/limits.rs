@@ -84,6 +84,45 @@ fn large_bodies_wait_on_disk_and_come_whole() {
 }
 
 #[test]
+fn a_tenants_bodies_leave_room_in_the_spool_for_the_next_tenant() {
+    let directory = std::env::temp_dir().join(format!("tidegate-proxy-room-{}", std::process::id()));
+    let upstream = Upstream::echo();
+    let table = "[proxy.spool]\nabove = \"64KiB\"\nmax_bytes = \"1MiB\"\n";
+    let proxy = Running::before(&upstream, &format!("{table}directory = \"{}\"\n", directory.display()));
+    let post = |host: &str, len: usize| format!("POST / HTTP/1.1\r\nHost: {host}\r\nContent-Length: {len}\r\n\r\n");
+    let body = vec![b'x'; 400 * 1024];
+    // Two bodies that both wait for their last byte, of which one has room alone.
+    let (tell, told) = std::sync::mpsc::channel();
+    let noisy = [(); 2].map(|()| {
+        let mut client = proxy.connect();
+        let (tell, kept, body, head) =
+            (tell.clone(), client.try_clone().unwrap(), body.clone(), post("noisy.example", body.len()));
+        std::thread::spawn(move || {
+            client.write_all(head.as_bytes()).unwrap();
+            client.write_all(&body[1..]).unwrap();
+            drop(tell.send(support::read_answer(&mut client)));
+        });
+        kept
+    });
+    drop(tell);
+    let refused = told.recv().unwrap();
+    assert_eq!((refused.status, refused.header("retry-after")), (429, Some("1")), "{}", refused.text());
+    let mut other = proxy.connect();
+    other.write_all(post("quiet.example", 300 * 1024).as_bytes()).unwrap();
+    other.write_all(&body[..300 * 1024]).unwrap();
+    assert_eq!(support::read_answer(&mut other).status, 200, "another tenant has room");
+    for client in noisy {
+        client.shutdown(std::net::Shutdown::Both).unwrap_or_default();
+    }
+    // There is never room for more than half.
+    let mut large = proxy.connect();
+    let answer = talk(&mut large, &post("quiet.example", 513 * 1024));
+    assert_eq!(answer.status, 413);
+    drop(proxy);
+    std::fs::remove_dir_all(&directory).unwrap();
+}
+
+#[test]
 fn a_client_that_takes_nothing_is_given_up() {
     let upstream = Upstream::echo();
     let proxy = Running::before(&upstream, "[proxy.timeouts]\nwrite_stall = \"200ms\"\n");

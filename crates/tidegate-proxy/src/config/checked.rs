@@ -343,11 +343,12 @@ impl Http {
 /// Where large bodies wait.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Spool {
-    /// Bytes of a body that stay in memory.
+    /// Bytes of a body that do not go there.
     pub above: u64,
     /// A folder of the proxy alone.
     pub directory: PathBuf,
-    /// Bytes of all bodies in it; beyond, they wait.
+    /// Bytes of all bodies in it. One tenant's take as much as is left for all others; beyond, an answer waits for its
+    /// client, and a request is refused.
     pub max_bytes: u64,
     /// Threads that read and write there, 1 to 64.
     pub threads: usize,

@@ -109,6 +109,11 @@ impl Account {
         self.tenant.get()
     }
 
+    /// What the tenant is called, on every core.
+    pub(crate) fn tenant_name(&self) -> Arc<str> {
+        self.limiter.with(|limiter| limiter.name_of(self.tenant.get()).into())
+    }
+
     /// From now on `tenant` pays. What was used until now is charged to who used it.
     pub(crate) fn turn_to(&self, tenant: Tenant) {
         if tenant == self.tenant.get() {

@@ -1,6 +1,8 @@
 //! Bodies on their way through the proxy, piece by piece.
 
+use std::cell::RefCell;
 use std::pin::Pin;
+use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -11,6 +13,7 @@ use hyper::body::Incoming;
 use super::account::Bill;
 use super::http1::client::AnswerBody;
 use super::http1::request::ClientBody;
+use super::limiter::Cause;
 use super::meter;
 use super::spool::{Spooled, Spooling};
 use super::timers::Timer;
@@ -47,6 +50,9 @@ pub(crate) enum BodyError {
     /// It was spooled and could not be read back.
     #[error("the spooled body is lost")]
     Spool,
+    /// There is no room for it in the spool.
+    #[error("the spool has no room")]
+    Full(Cause),
 }
 
 /// A request's body, as an upstream reads it.
@@ -222,14 +228,14 @@ pub(crate) enum ResponseBody {
     /// From an upstream that speaks HTTP/2, as it comes.
     Upstream2(Box<Timed<Leased<super::http1::client::Link>>>),
     /// Waiting for a slow client, in memory and on disk.
-    Spooling(Box<Spooling>),
+    Spooling(Rc<RefCell<Spooling>>),
 }
 
 impl ResponseBody {
     /// Takes what the upstream gives while the client takes nothing.
     pub(crate) fn poll_ahead(&mut self, context: &mut Context<'_>) {
         if let Self::Spooling(body) = self {
-            body.poll_ahead(context);
+            body.borrow_mut().poll_ahead(context);
         }
     }
 }
@@ -247,7 +253,7 @@ impl Body for ResponseBody {
             }),
             Self::Upstream(body) => body.poll_piece(context).map(|piece| piece.map(|piece| piece.map(Frame::data))),
             Self::Upstream2(body) => Pin::new(body).poll_frame(context),
-            Self::Spooling(body) => body.poll_piece(context),
+            Self::Spooling(body) => body.borrow_mut().poll_piece(context),
         }
     }
 
@@ -257,7 +263,7 @@ impl Body for ResponseBody {
             Self::Full(bytes) => bytes.is_empty(),
             Self::Upstream(body) => body.is_done(),
             Self::Upstream2(body) => body.is_end_stream(),
-            Self::Spooling(body) => body.is_done(),
+            Self::Spooling(body) => body.borrow().is_done(),
         }
     }
 
@@ -267,7 +273,7 @@ impl Body for ResponseBody {
             Self::Full(bytes) => SizeHint::with_exact(bytes.len() as u64),
             Self::Upstream(body) => body.left().map_or_else(SizeHint::default, SizeHint::with_exact),
             Self::Upstream2(body) => body.size_hint(),
-            Self::Spooling(body) => body.left().map_or_else(SizeHint::default, SizeHint::with_exact),
+            Self::Spooling(body) => body.borrow().left().map_or_else(SizeHint::default, SizeHint::with_exact),
         }
     }
 }

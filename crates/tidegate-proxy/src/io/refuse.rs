@@ -159,9 +159,29 @@ pub(crate) fn broken_body(error: &BodyError) -> Option<Response<ResponseBody>> {
         BodyError::TooLong { .. } => (StatusCode::PAYLOAD_TOO_LARGE, "The body is too long."),
         BodyError::Stalled => (StatusCode::REQUEST_TIMEOUT, "The body did not come in time."),
         BodyError::Spool => (StatusCode::SERVICE_UNAVAILABLE, "The body could not be kept."),
+        BodyError::Full(cause) => return Some(no_room(*cause)),
         BodyError::Io(_) | BodyError::Cut | BodyError::Http2(_) => return None,
     };
     Some(answer(Problem { status, kind: None, detail, error: "http_request_error", retry_after: None }))
+}
+
+/// The answer to a request whose body has no room in the spool. Room comes back with the end of each body in it, and nobody
+/// knows when that is: a second is long for most of them.
+fn no_room(cause: Cause) -> Response<ResponseBody> {
+    let (status, kind, detail) = match cause {
+        Cause::OverShare => (
+            StatusCode::TOO_MANY_REQUESTS,
+            "quota-exceeded",
+            "The tenant's bodies take more than its share of the spool, and nothing is left over.",
+        ),
+        Cause::SystemFull => (
+            StatusCode::SERVICE_UNAVAILABLE,
+            "temporary-reduced-capacity",
+            "There is not enough room in the spool for everybody at the moment.",
+        ),
+    };
+    let retry_after = Some(Duration::from_secs(1));
+    answer(Problem { status, kind: Some(kind), detail, error: "http_request_denied", retry_after })
 }
 
 /// A short answer with a phrase.
@@ -193,6 +213,15 @@ mod tests {
         assert_eq!(full.status(), 503);
         assert_eq!(full.headers().get("retry-after").unwrap(), "1");
         assert!(full.headers().get("ratelimit").is_none());
+    }
+
+    #[test]
+    fn a_body_without_room_is_told_when_to_come_back() {
+        for (cause, status) in [(Cause::OverShare, 429), (Cause::SystemFull, 503)] {
+            let answer = broken_body(&BodyError::Full(cause)).unwrap();
+            assert_eq!(answer.status().as_u16(), status);
+            assert_eq!(answer.headers().get("retry-after").unwrap(), "1");
+        }
     }
 
     #[test]

@@ -138,6 +138,12 @@ impl Neighbours {
         self.table.resolve(name)
     }
 
+    /// What a tenant is called; one that lost its place is everybody else.
+    #[must_use]
+    pub fn name_of(&self, tenant: Tenant) -> &str {
+        self.name(self.table.index(tenant))
+    }
+
     /// True if the tenant has its place still: then a lookup by its name would find the same. Like one, it keeps the place.
     pub fn is_here(&mut self, tenant: Tenant) -> bool {
         self.table.touch(tenant)

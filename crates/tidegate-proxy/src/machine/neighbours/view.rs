@@ -169,7 +169,7 @@ impl Neighbours {
         (self.table.handle(at) == tenant).then_some(at)
     }
 
-    fn name(&self, at: usize) -> &str {
+    pub(super) fn name(&self, at: usize) -> &str {
         if at == 0 { "other" } else { self.table.name(at) }
     }
 

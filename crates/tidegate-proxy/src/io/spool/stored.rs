@@ -1,0 +1,167 @@
+//! The file of one body.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use rustix::fs::FallocateFlags;
+use tokio::task::JoinHandle;
+
+use super::{READ, Spool};
+use crate::io::account::Account;
+use crate::io::limiter::Cause;
+
+/// Where holes begin: the kernel gives whole blocks back only, and those of most file systems are as long.
+const BLOCK: u64 = 4 * 1024;
+
+/// A file of one body, and the room it takes.
+#[derive(Debug)]
+pub(super) struct Stored {
+    /// Made with the first bytes.
+    file: Option<File>,
+    spool: Arc<Spool>,
+    /// Whose room it takes, by name: the spool is shared by all cores, and each has its own numbers.
+    tenant: Arc<str>,
+    reserved: u64,
+    /// Where in the file the next byte goes.
+    end: u64,
+    /// Up to here it was taken,
+    taken: u64,
+    /// and up to here the disk has its blocks back.
+    freed: u64,
+}
+
+impl Stored {
+    /// An empty one of the tenant that pays on `account`.
+    pub(super) fn new(spool: &Arc<Spool>, account: &Account) -> Self {
+        let (spool, tenant) = (Arc::clone(spool), account.tenant_name());
+        Self { file: None, spool, tenant, reserved: 0, end: 0, taken: 0, freed: 0 }
+    }
+
+    /// Bytes that were put in and not taken out.
+    pub(super) fn len(&self) -> u64 {
+        self.end - self.taken
+    }
+
+    /// Where it is.
+    pub(super) fn spool(&self) -> &Arc<Spool> {
+        &self.spool
+    }
+
+    /// Takes room for `bytes` more; it is given back as they are taken out, or with the body.
+    pub(super) fn reserve(&mut self, bytes: u64) -> Result<(), Cause> {
+        self.spool.room().take(&self.tenant, bytes)?;
+        self.reserved += bytes;
+        Ok(())
+    }
+
+    fn give_back(&mut self, bytes: u64) {
+        let bytes = bytes.min(self.reserved);
+        self.reserved -= bytes;
+        self.spool.room().give_back(&self.tenant, bytes);
+    }
+
+    /// Writes `bytes`, which have room, to the end, on a thread of the pool.
+    pub(super) fn append(mut self, bytes: Bytes) -> JoinHandle<io::Result<Self>> {
+        let threads = self.spool.threads.clone();
+        threads.spawn_blocking(move || {
+            let file = match self.file.take() {
+                Some(file) => file,
+                None => self.spool.create()?,
+            };
+            let written = file.write_all_at(&bytes, self.end);
+            self.file = Some(file);
+            written?;
+            self.end += bytes.len() as u64;
+            Ok(self)
+        })
+    }
+
+    /// Up to a piece from `at`.
+    pub(super) fn read(&self, at: u64) -> io::Result<Bytes> {
+        let len = usize::try_from(self.end - at).map_or(READ, |left| left.min(READ));
+        let mut piece = vec![0; len];
+        if let Some(file) = &self.file {
+            file.read_exact_at(&mut piece, at)?;
+        }
+        Ok(Bytes::from(piece))
+    }
+
+    /// Takes the next piece out, on a thread of the pool.
+    pub(super) fn take(mut self) -> JoinHandle<io::Result<(Self, Bytes)>> {
+        let threads = self.spool.threads.clone();
+        threads.spawn_blocking(move || {
+            let piece = self.read(self.taken)?;
+            self.taken += piece.len() as u64;
+            self.free();
+            Ok((self, piece))
+        })
+    }
+
+    /// Gives the disk back what was taken, and then the room. All of it on every file system; a part where files can have
+    /// holes.
+    fn free(&mut self) {
+        let Some(file) = &self.file else { return };
+        if self.taken == self.end {
+            if file.set_len(0).is_ok() {
+                (self.end, self.taken, self.freed) = (0, 0, 0);
+                self.give_back(self.reserved);
+            }
+            return;
+        }
+        // The block that an earlier hole ended in was only emptied.
+        let from = self.freed - self.freed % BLOCK;
+        let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        if rustix::fs::fallocate(file, hole, from, self.taken - from).is_ok() {
+            self.give_back(self.taken - self.freed);
+            self.freed = self.taken;
+        }
+    }
+}
+
+impl Drop for Stored {
+    fn drop(&mut self) {
+        self.give_back(self.reserved);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt;
+
+    use super::super::tests::{Disk, account, pattern};
+    use super::*;
+
+    #[test]
+    fn room_is_given_back_as_it_is_read() {
+        let disk = Disk::new("stored", 64 << 20);
+        let mut stored = Stored::new(&disk.spool, &account("a"));
+        let written = pattern(16 * READ);
+        let mut read = Vec::new();
+        for round in 1..=2 {
+            stored.reserve(written.len() as u64).unwrap();
+            stored = disk.wait(stored.append(written.clone())).unwrap();
+            while stored.len() > 0 {
+                let (less, piece) = disk.wait(stored.take()).unwrap();
+                stored = less;
+                read.extend_from_slice(&piece);
+                assert_eq!(disk.spool.room().used(), stored.len(), "after {} bytes", read.len());
+                let blocks = stored.file.as_ref().unwrap().metadata().unwrap().blocks();
+                assert!(blocks * 512 <= stored.len() + 2 * BLOCK, "{blocks} blocks for {} bytes", stored.len());
+            }
+            assert!(read == written.repeat(round), "it comes back as it was");
+        }
+    }
+
+    #[test]
+    fn the_room_of_a_body_that_is_given_up_is_given_back() {
+        let disk = Disk::new("given-up", 1 << 20);
+        let mut stored = Stored::new(&disk.spool, &account("a"));
+        stored.reserve(512 << 10).unwrap();
+        assert_eq!(stored.reserve(1), Err(Cause::OverShare));
+        drop(disk.wait(stored.append(Bytes::from(vec![1; 512 << 10]))));
+        assert_eq!(disk.spool.room().used(), 0);
+    }
+}
