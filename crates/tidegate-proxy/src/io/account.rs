@@ -226,6 +226,36 @@ impl Account {
         self.held.set(Held { memory: held.memory + bytes, ..held });
     }
 
+    /// Holds so many bytes more for the tenant, whether or not it may have them.
+    pub(crate) fn hold_memory(&self, bytes: u64) {
+        self.limiter.with(|limiter| limiter.hold(self.tenant.get(), Resource::Memory, bytes, meter::now()));
+        self.take_memory(bytes);
+    }
+
+    /// Holds so many bytes more for the tenant, if it may have them; says whether it does.
+    pub(crate) fn try_hold_memory(&self, bytes: u64) -> bool {
+        let ask = |limiter: &mut Neighbours| limiter.try_hold(self.tenant.get(), Resource::Memory, bytes, meter::now());
+        let may = self.limiter.with(ask);
+        if may {
+            self.take_memory(bytes);
+        }
+        may
+    }
+
+    /// Gives back so many of the bytes that are held.
+    pub(crate) fn give_back_memory(&self, bytes: u64) {
+        let held = self.held.get();
+        let bytes = bytes.min(held.memory);
+        self.held.set(Held { memory: held.memory - bytes, ..held });
+        self.limiter.with(|limiter| limiter.release(self.tenant.get(), Resource::Memory, bytes, meter::now()));
+    }
+
+    /// Bytes that are held.
+    #[cfg(test)]
+    pub(crate) fn held_memory(&self) -> u64 {
+        self.held.get().memory
+    }
+
     /// What is held is given back by somebody else.
     pub(crate) fn forget_held(&self) {
         self.held.take();

@@ -15,7 +15,7 @@ use super::http1::client::AnswerBody;
 use super::http1::request::ClientBody;
 use super::limiter::Cause;
 use super::meter;
-use super::spool::{Spooled, Spooling};
+use super::spool::{InMemory, Spooled, Spooling};
 use super::timers::Timer;
 use super::upstream::Leased;
 
@@ -60,8 +60,8 @@ pub(crate) enum BodyError {
 pub(crate) enum RequestBody {
     /// None.
     Empty,
-    /// All of it.
-    Full(Bytes),
+    /// All of it, and what it holds.
+    Full(Bytes, Rc<InMemory>),
     /// Read from an HTTP/1 client as it comes.
     Http1(ClientBody),
     /// Read from an HTTP/2 client as it comes.
@@ -75,7 +75,7 @@ impl RequestBody {
     pub(crate) fn again(&self) -> Option<Self> {
         match self {
             Self::Empty => Some(Self::Empty),
-            Self::Full(bytes) => Some(Self::Full(bytes.clone())),
+            Self::Full(bytes, held) => Some(Self::Full(bytes.clone(), Rc::clone(held))),
             Self::Spooled(spooled) => Some(Self::Spooled(spooled.again())),
             Self::Http1(_) | Self::Http2(_) => None,
         }
@@ -89,7 +89,8 @@ impl Body for RequestBody {
     fn poll_frame(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         match self.get_mut() {
             Self::Empty => Poll::Ready(None),
-            full @ Self::Full(_) => Poll::Ready(whole(std::mem::replace(full, Self::Empty))),
+            // What it holds is held until it is sent.
+            Self::Full(bytes, _) => Poll::Ready(whole(std::mem::take(bytes))),
             Self::Http1(body) => body.poll_piece(context).map(|piece| piece.map(|piece| piece.map(Frame::data))),
             Self::Http2(body) => Pin::new(body).poll_frame(context),
             Self::Spooled(body) => body.poll_piece(context),
@@ -99,7 +100,7 @@ impl Body for RequestBody {
     fn is_end_stream(&self) -> bool {
         match self {
             Self::Empty => true,
-            Self::Full(bytes) => bytes.is_empty(),
+            Self::Full(bytes, _) => bytes.is_empty(),
             Self::Http1(body) => body.is_done(),
             Self::Http2(body) => body.is_end_stream(),
             Self::Spooled(body) => body.is_done(),
@@ -109,7 +110,7 @@ impl Body for RequestBody {
     fn size_hint(&self) -> SizeHint {
         match self {
             Self::Empty => SizeHint::with_exact(0),
-            Self::Full(bytes) => SizeHint::with_exact(bytes.len() as u64),
+            Self::Full(bytes, _) => SizeHint::with_exact(bytes.len() as u64),
             Self::Http1(body) => body.left().map_or_else(SizeHint::default, SizeHint::with_exact),
             Self::Http2(body) => body.size_hint(),
             Self::Spooled(body) => SizeHint::with_exact(body.left()),
@@ -117,11 +118,8 @@ impl Body for RequestBody {
     }
 }
 
-fn whole(body: RequestBody) -> Option<Result<Frame<Bytes>, BodyError>> {
-    match body {
-        RequestBody::Full(bytes) if !bytes.is_empty() => Some(Ok(Frame::data(bytes))),
-        _ => None,
-    }
+fn whole(bytes: Bytes) -> Option<Result<Frame<Bytes>, BodyError>> {
+    (!bytes.is_empty()).then(|| Ok(Frame::data(bytes)))
 }
 
 /// A stream's body of at most so many bytes.

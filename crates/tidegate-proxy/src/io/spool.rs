@@ -7,11 +7,13 @@
 //! | module | its one job |
 //! |---|---|
 //! | `answer` | an answer, of which what its client does not take waits |
+//! | `memory` | what they hold in memory, counted as their tenant's |
 //! | `request` | a request's body, read to its end |
 //! | `room` | who holds how much |
 //! | `stored` | the file of one body |
 
 mod answer;
+mod memory;
 mod request;
 mod room;
 mod stored;
@@ -30,6 +32,7 @@ use self::room::Room;
 use crate::config;
 
 pub(crate) use self::answer::{Spooling, response};
+pub(crate) use self::memory::InMemory;
 pub(crate) use self::request::{Spooled, request};
 
 /// Bytes that one operation writes, if nothing larger waits.
@@ -132,6 +135,8 @@ mod tests {
     use super::*;
     use crate::io::account::Account;
     use crate::io::limiter::{Limiter, NeighboursConfig};
+    use crate::machine::Resource;
+    use crate::machine::neighbours::Capacity;
 
     /// A spool in a folder of its own, which goes with it.
     pub(super) struct Disk {
@@ -164,9 +169,13 @@ mod tests {
         }
     }
 
+    /// Of which the tenants of [`account`] have their memory.
+    pub(super) const MEMORY: u64 = 1 << 30;
+
     /// Of a tenant of this name.
     pub(super) fn account(name: &str) -> Rc<Account> {
-        let limiter = Arc::new(Limiter::new(NeighboursConfig::default(), Instant::ZERO));
+        let config = NeighboursConfig::default().with(Resource::Memory, Capacity::Fixed(MEMORY));
+        let limiter = Arc::new(Limiter::new(config, Instant::ZERO));
         let tenant = limiter.with(|limiter| limiter.tenant(name, Instant::ZERO));
         Account::open(limiter, tenant)
     }

@@ -317,6 +317,24 @@ impl Neighbours {
         self.resources[resource.index()].hold(cell, amount, Pay::Own);
     }
 
+    /// Holds `amount` of a gauge for a tenant if it may have so much now; true if it does. A no counts as wanted, and not as
+    /// a refusal: who asks so can do without.
+    pub fn try_hold(&mut self, tenant: Tenant, resource: Resource, amount: u64, now: Instant) -> bool {
+        if self.config.mode != Mode::Restrict {
+            self.hold(tenant, resource, amount, now);
+            return true;
+        }
+        let (slot, at) = (self.table.index(tenant), resource.index());
+        let cell = self.cell(slot, at, now);
+        let pay = match self.resources[at].ask(cell, amount, now) {
+            Answer::Paid(pay) => pay,
+            Answer::Beyond if self.may_go_beyond(slot, at) => Pay::Pool,
+            Answer::Beyond | Answer::Short => return false,
+        };
+        self.resources[at].commit(cell, amount, pay);
+        true
+    }
+
     /// Gives `amount` of a gauge back. More than the tenant holds is not given back.
     pub fn release(&mut self, tenant: Tenant, resource: Resource, amount: u64, now: Instant) {
         if resource.kind() != Kind::Gauge {

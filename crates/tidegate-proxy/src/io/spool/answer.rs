@@ -12,6 +12,7 @@ use http::HeaderMap;
 use http_body::{Body, Frame};
 use tokio::task::JoinHandle;
 
+use super::memory::InMemory;
 use super::stored::Stored;
 use super::{PIECE, READ};
 use crate::io::account::Account;
@@ -39,6 +40,11 @@ pub(crate) struct Spooling {
     /// The source broke off; told when everything before is sent.
     broken: Option<BodyError>,
     account: Rc<Account>,
+    /// Bytes that the operation has in memory.
+    moving: usize,
+    /// Bytes of the piece that the client has; until it asks for the next, it has not taken them.
+    given: usize,
+    memory: InMemory,
 }
 
 /// The one operation that a body has under way.
@@ -69,15 +75,28 @@ impl Spooling {
             trailers: None,
             broken: None,
             account: Rc::clone(account),
+            moving: 0,
+            given: 0,
+            memory: InMemory::new(account),
         }
     }
 
     /// Takes what the upstream gives while there is room, though the client takes nothing.
     pub(crate) fn poll_ahead(&mut self, context: &mut Context<'_>) {
+        self.read_ahead(context);
+        self.count();
+    }
+
+    /// Tells what is in memory now.
+    fn count(&mut self) {
+        self.memory.set(self.buffer.len() + self.moving + self.given);
+    }
+
+    fn read_ahead(&mut self, context: &mut Context<'_>) {
         loop {
             if let Some(Operation::Append(append)) = self.operation.as_mut() {
                 let Poll::Ready(appended) = Pin::new(append).poll(context) else { return };
-                self.operation = None;
+                (self.operation, self.moving) = (None, 0);
                 match appended.ok().and_then(Result::ok) {
                     Some(stored) => self.stored = Some(stored),
                     None => return self.broke(BodyError::Spool),
@@ -115,6 +134,7 @@ impl Spooling {
             return false;
         }
         self.account.add_disk(bytes);
+        self.moving = self.buffer.len();
         self.operation = Some(Operation::Append(stored.append(self.buffer.split().freeze())));
         true
     }
@@ -126,32 +146,42 @@ impl Spooling {
 
     /// The next piece, and behind the last one the trailers.
     pub(crate) fn poll_piece(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        self.given = 0;
+        let piece = self.poll_next(context);
+        self.count();
+        piece
+    }
+
+    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         loop {
             if self.is_on_disk() {
                 // The upstream goes on meanwhile.
-                self.poll_ahead(context);
+                self.read_ahead(context);
             }
             match self.operation.as_mut() {
                 // The bytes that are written now stand before those in the buffer.
                 Some(Operation::Append(_)) => return Poll::Pending,
                 Some(Operation::Take(take)) => {
                     let done = ready!(Pin::new(take).poll(context));
-                    self.operation = None;
+                    (self.operation, self.moving) = (None, 0);
                     let Some((stored, piece)) = done.ok().and_then(Result::ok) else {
                         return Poll::Ready(Some(Err(BodyError::Spool)));
                     };
                     self.stored = Some(stored);
                     self.account.add_disk(piece.len() as u64);
+                    self.given = piece.len();
                     return Poll::Ready(Some(Ok(Frame::data(piece))));
                 }
                 None => {}
             }
             if let Some(stored) = self.stored.take_if(|stored| stored.len() > 0) {
+                self.moving = READ;
                 self.operation = Some(Operation::Take(stored.take()));
                 continue;
             }
             if !self.buffer.is_empty() {
                 let piece = self.buffer.split_to(self.buffer.len().min(READ));
+                self.given = piece.len();
                 return Poll::Ready(Some(Ok(Frame::data(piece.freeze()))));
             }
             if let Some(error) = self.broken.take() {
@@ -219,7 +249,9 @@ mod tests {
         let (mut answer, body) = spooling(&disk, &account, 300_000);
         answer.poll_ahead(&mut Context::from_waker(Waker::noop()));
         assert!(answer.operation.is_none() && answer.broken.is_none() && answer.buffer == body, "it waits");
+        assert_eq!(account.held_memory(), 5 * 64 * 1024, "and its memory is its tenant's");
         assert!(rest(&disk, &mut answer) == body);
+        assert_eq!(account.held_memory(), 0);
     }
 
     #[test]

@@ -13,6 +13,7 @@ use http_body::{Body, Frame};
 use tokio::task::JoinHandle;
 
 use super::PIECE;
+use super::memory::InMemory;
 use super::stored::Stored;
 use crate::io::account::Account;
 use crate::io::body::{BodyError, RequestBody};
@@ -58,7 +59,7 @@ async fn keep(mut stored: Stored, account: &Rc<Account>, mut body: RequestBody) 
     }
     // One that is known to be long goes there piece by piece; another first waits for how long it becomes.
     let first = if length.is_some() { PIECE } else { usize::try_from(above).map_or(PIECE, |above| above.max(PIECE)) };
-    let (mut buffer, mut trailers) = (BytesMut::new(), None);
+    let (mut buffer, mut trailers, mut memory) = (BytesMut::new(), None, InMemory::new(account));
     loop {
         let frame = poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await.transpose()?;
         let ended = frame.is_none();
@@ -68,14 +69,18 @@ async fn keep(mut stored: Stored, account: &Rc<Account>, mut body: RequestBody) 
             None => {}
         }
         if ended && stored.len() == 0 && trailers.is_none() && buffer.len() as u64 <= above {
-            return Ok(RequestBody::Full(buffer.freeze()));
+            memory.set(buffer.len());
+            return Ok(RequestBody::Full(buffer.freeze(), Rc::new(memory)));
         }
+        // Whose tenant has no more memory goes to the disk early.
+        let fits = memory.try_set(buffer.len());
         let most = if stored.len() == 0 { first } else { PIECE };
-        if (ended && !buffer.is_empty()) || buffer.len() >= most {
+        if (ended && !buffer.is_empty()) || buffer.len() >= most || !fits {
             if stored.len() + buffer.len() as u64 > limit {
                 return Err(BodyError::TooLong { limit });
             }
             stored = append(account, stored, buffer.split().freeze()).await?;
+            memory.set(0);
         }
         if ended {
             let (file, account) = (Arc::new(stored), Rc::clone(account));
