@@ -71,6 +71,8 @@ fn who_waits_is_served_when_the_slot_frees_and_the_upstream_learns_how_long_it_w
     until(&proxy, "shop", |counts| counts.queue == 1);
     let refused = talk(&mut proxy.connect(), &get("/third"));
     assert_eq!((refused.status, refused.header("retry-after")), (429, Some("7")));
+    assert_eq!(refused.header("ratelimit"), Some("\"limit\";r=0;t=7"));
+    assert_eq!(refused.header("ratelimit-policy"), Some("\"limit\";q=1;qu=\"concurrent-requests\""));
     assert_eq!(refused.header("content-type"), Some("application/problem+json"));
     upstream.release_held();
     assert_eq!(read_answer(&mut first).status, 200);

@@ -232,6 +232,7 @@ fn a_full_server_makes_requests_wait_and_a_full_queue_refuses() {
     let refused = talk(&mut proxy.connect(), &request("GET"));
     assert_eq!(refused.status, 503);
     assert_eq!(refused.header("proxy-status"), Some("tidegate; error=connection_limit_reached"));
+    assert_eq!(refused.header("retry-after"), Some("3"), "who waits now waits no more then");
     upstream.release_held();
     assert_eq!((read_answer(&mut first).status, second.join().unwrap()), (200, 200));
     assert_eq!(upstream.connections(), 1);

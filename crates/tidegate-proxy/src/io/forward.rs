@@ -15,7 +15,7 @@ use super::service::{self, Admission};
 use super::thread::{Connection, Total};
 use super::upstream::{Announced, ConnectError, Outbound, SendError, Target};
 use super::{headers, meter, refuse, spool};
-use crate::config::{ProxyProtocolOut, Route, UpstreamProtocol};
+use crate::config::{Config, ProxyProtocolOut, Route, UpstreamProtocol};
 use crate::machine::rate_limit::Rejection;
 use crate::machine::upstream::Refusal;
 
@@ -64,7 +64,10 @@ pub(crate) async fn forward(
                 let tenant = admission.account.tenant();
                 connection.thread.limiter.with(|limiter| limiter.refused_elsewhere(tenant, Stage::Queue));
             }
-            return Answer { response: refuse::rejected(&rejection), pass: None, story };
+            let headers = settings.config.limits.rate_limit_headers;
+            // Only a gate rejects, and only a route with a rule has one.
+            let rule = route.rate_limit.as_ref().expect("a route whose gate rejected has a rule");
+            return Answer { response: refuse::rejected(&rejection, rule, headers), pass: None, story };
         }
     };
     let Ok(upgrade) = headers::strip_request(&mut parts.headers) else {
@@ -100,7 +103,7 @@ pub(crate) async fn forward(
         }
         Err(SendError::Exchange(error)) => failed(&error, pass, story),
         Err(SendError::Connect(error)) => Answer { response: unreachable_answer(&error), pass, story },
-        Err(SendError::Refused(refusal)) => Answer { response: no_slot(refusal), pass, story },
+        Err(SendError::Refused(refusal)) => Answer { response: no_slot(refusal, &settings.config, route), pass, story },
         Err(SendError::Http2(_)) => failed(&ExchangeError::Closed, pass, story),
         Err(SendError::Target(_)) => {
             let detail = "The upstream cannot be asked for this target.";
@@ -223,17 +226,21 @@ fn unreachable_answer(error: &ConnectError) -> Response<ResponseBody> {
     refuse::plain(status, name, detail)
 }
 
-fn no_slot(refusal: Refusal) -> Response<ResponseBody> {
+fn no_slot(refusal: Refusal, config: &Config, route: &Route) -> Response<ResponseBody> {
     let (name, detail) = match refusal {
         Refusal::NoServer => ("destination_unavailable", "No server of the upstream is well."),
         Refusal::QueueFull => ("connection_limit_reached", "The upstream's servers are busy, and so is their queue."),
         Refusal::TimedOut => ("connection_limit_reached", "The upstream's servers are busy."),
     };
-    refuse::answer(refuse::Problem {
-        status: StatusCode::SERVICE_UNAVAILABLE,
-        kind: None,
-        detail,
-        error: name,
-        retry_after: Some(Duration::from_secs(1)),
-    })
+    let retry_after = match refusal {
+        // If one is well now, so many good answers say so.
+        Refusal::NoServer => {
+            let health = config.upstreams[route.upstream].health.as_ref();
+            health.map(|health| health.interval.saturating_mul(health.rise))
+        }
+        // Whoever is in the queue now has a server by then, or gave up.
+        Refusal::QueueFull | Refusal::TimedOut => Some(config.timeouts.upstream_connect),
+    };
+    let status = StatusCode::SERVICE_UNAVAILABLE;
+    refuse::answer(refuse::Problem { status, kind: None, detail, error: name, retry_after })
 }

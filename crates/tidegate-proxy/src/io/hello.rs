@@ -349,7 +349,7 @@ fn turn_away(thread: &Thread, origin: &Origin, (tenant, handshake_ns): (Tenant, 
     let costs = costs(handshake_ns);
     thread.limiter.with(|limiter| limiter.turn_away(tenant, Stage::Hello, resource, &costs, meter::now()));
     let name = origin.sni.as_deref().unwrap_or("-");
-    report(thread, origin, name, &Refusal { resource, cause, retry_after, share: 0, limit: 0 });
+    report(thread, origin, name, &Refusal { resource, cause, retry_after, share: 0, limit: 0, cost: handshake_ns });
 }
 
 /// What is asked for a handshake that is expected to take `ns`.

@@ -10,7 +10,7 @@
 //! | `tls`, `transport` | certificates by name; a socket with or without TLS |
 //! | `http1`, `http2`, `websocket` | what is spoken |
 //! | `service`, `whose`, `forward` | a request: judged, its tenant, sent to its upstream, answered |
-//! | `headers`, `refuse`, `date` | what the proxy adds to messages, and its own answers |
+//! | `headers`, `refuse`, `quota`, `date` | what the proxy adds to messages, and its own answers |
 //! | `body`, `spool` | bodies on their way, and large ones on disk |
 //! | `upstream` | servers, connections to them, their health |
 //! | `limiter`, `gate`, `account`, `meter` | the machines at work; what a tenant uses |
@@ -46,6 +46,7 @@ mod limiter;
 mod log;
 mod meter;
 mod proxy;
+mod quota;
 mod refuse;
 mod refused;
 mod seats;

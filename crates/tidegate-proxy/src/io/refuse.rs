@@ -14,17 +14,11 @@ use http::{Response, StatusCode};
 
 use super::body::{BodyError, ResponseBody};
 use super::limiter::{Cause, Refusal};
-use crate::config::RateLimitHeaders;
+use super::quota::{self, whole_seconds};
+use crate::config::{RateLimit, RateLimitHeaders};
 use crate::machine::rate_limit::{Cause as GateCause, Rejection};
 
 const PROXY_STATUS: HeaderName = HeaderName::from_static("proxy-status");
-const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
-const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
-const LEGACY: [HeaderName; 3] = [
-    HeaderName::from_static("x-ratelimit-limit"),
-    HeaderName::from_static("x-ratelimit-remaining"),
-    HeaderName::from_static("x-ratelimit-reset"),
-];
 /// Where the draft's problem types are registered.
 const TYPES: &str = "https://iana.org/assignments/http-problem-types#";
 
@@ -84,11 +78,6 @@ fn shared(text: String) -> Bytes {
     })
 }
 
-/// The next whole second: to come back earlier would be in vain.
-fn whole_seconds(span: Duration) -> u64 {
-    span.as_secs() + u64::from(span.subsec_nanos() > 0)
-}
-
 /// The answer to a request that the limiter refused.
 pub(crate) fn refused(refusal: &Refusal, headers: RateLimitHeaders) -> Response<ResponseBody> {
     let resource = refusal.resource.name();
@@ -112,41 +101,27 @@ pub(crate) fn refused(refusal: &Refusal, headers: RateLimitHeaders) -> Response<
         retry_after: Some(refusal.retry_after),
     };
     let mut response = answer(problem);
-    let reset = whole_seconds(refusal.retry_after);
-    if matches!(headers, RateLimitHeaders::Draft | RateLimitHeaders::Both) {
-        let policy = format!("\"{resource}\";q={};w=1", refusal.share);
-        set(&mut response, RATELIMIT_POLICY, &policy);
-        set(&mut response, RATELIMIT, &format!("\"{resource}\";r=0;t={reset}"));
-    }
-    if matches!(headers, RateLimitHeaders::Legacy | RateLimitHeaders::Both) {
-        for (name, value) in LEGACY.into_iter().zip([refusal.share, 0, reset]) {
-            response.headers_mut().insert(name, HeaderValue::from(value));
-        }
-    }
+    quota::tell_share(response.headers_mut(), refusal, headers);
     response
 }
 
-fn set(response: &mut Response<ResponseBody>, name: HeaderName, value: &str) {
-    if let Ok(value) = HeaderValue::try_from(value) {
-        response.headers_mut().insert(name, value);
-    }
-}
-
 /// The answer to a request that a `rate_limit` rejected.
-pub(crate) fn rejected(rejection: &Rejection) -> Response<ResponseBody> {
+pub(crate) fn rejected(rejection: &Rejection, rule: &RateLimit, headers: RateLimitHeaders) -> Response<ResponseBody> {
     let detail = match rejection.cause {
         GateCause::Limit => "Too many requests are under way.",
         GateCause::Rate => "Requests come too fast.",
         GateCause::Age => "The request waited too long.",
         GateCause::Denied => "Requests from this address are not accepted.",
     };
-    answer(Problem {
+    let mut response = answer(Problem {
         status: StatusCode::from_u16(rejection.status).unwrap_or(StatusCode::TOO_MANY_REQUESTS),
         kind: (rejection.cause != GateCause::Denied).then_some("quota-exceeded"),
         detail,
         error: "http_request_denied",
         retry_after: rejection.retry_after,
-    })
+    });
+    quota::tell_rule(response.headers_mut(), rejection, rule, headers);
+    response
 }
 
 /// The answer to a request whose body broke off; `None` if nobody is there to read one.
@@ -196,7 +171,7 @@ mod tests {
 
     fn refusal(cause: Cause, millis: u64) -> Refusal {
         let retry_after = Duration::from_millis(millis);
-        Refusal { resource: Resource::Requests, cause, retry_after, share: 50, limit: 100 }
+        Refusal { resource: Resource::Requests, cause, retry_after, share: 50, limit: 100, cost: 1 }
     }
 
     #[test]

@@ -527,6 +527,7 @@ impl Neighbours {
             retry_after: shortage.retry_after,
             share,
             limit,
+            cost: wanted[at],
         })
     }
 

@@ -87,6 +87,8 @@ pub struct Refusal {
     pub share: u64,
     /// The capacity, as the share.
     pub limit: u64,
+    /// What the work was expected to take of it, in units.
+    pub cost: u64,
 }
 
 /// Whose fault a refusal is.
