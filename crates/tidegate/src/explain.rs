@@ -1,6 +1,7 @@
 //! `tidegate explain`: what would happen to a request now, and why.
 
 use std::fmt::Write as _;
+use std::net::IpAddr;
 
 use clap::Args;
 use hyper::Method;
@@ -29,6 +30,9 @@ pub(crate) struct ExplainArgs {
     /// Whose request it is, whatever else says so
     #[arg(long, value_name = "NAME")]
     tenant: Option<String>,
+    /// The client's address, for lists of addresses
+    #[arg(long, value_name = "ADDRESS")]
+    client: Option<IpAddr>,
     /// The proxy's admin API
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:4154", value_parser = authority)]
     admin: String,
@@ -121,6 +125,9 @@ fn path(args: &ExplainArgs) -> Result<String, Failure> {
             write!(query, "&{key}={}", encoded(value)).expect("writing to a string does not fail");
         }
     }
+    if let Some(client) = args.client {
+        write!(query, "&client={client}").expect("writing to a string does not fail");
+    }
     Ok(query)
 }
 
@@ -144,6 +151,8 @@ fn show(answer: &Explanation) -> Result<(), Failure> {
         "served" => "served",
         "no_route" => "refused: no route",
         "no_server" => "refused: no server",
+        "rate_limited" => "refused by a rate limit",
+        "denied" => "refused: a list denies the client",
         other => other,
     };
     let status = answer.status.map_or_else(String::new, |status| format!(" with {status}"));
@@ -211,6 +220,7 @@ mod tests {
             sni: None,
             header: None,
             tenant: None,
+            client: None,
             admin: String::new(),
             token: ReadToken { token_file: None },
             json: false,
@@ -226,6 +236,8 @@ mod tests {
         );
         let header = ExplainArgs { header: Some("gold+é".to_owned()), ..args("a/b") };
         assert_eq!(path(&header).unwrap(), "/api/v1/explain?host=a&path=/b&method=GET&header=gold%2B%C3%A9");
+        let client = ExplainArgs { client: Some("::1".parse().unwrap()), ..args("a/b") };
+        assert_eq!(path(&client).unwrap(), "/api/v1/explain?host=a&path=/b&method=GET&client=::1");
     }
 
     #[test]

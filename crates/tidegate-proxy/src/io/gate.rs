@@ -20,7 +20,7 @@ use tokio::sync::{Notify, OnceCell, oneshot};
 use super::thread::Thread;
 use crate::config::RateLimit as Rule;
 use crate::machine::rate_limit::{
-    Access, Cause, Counts, Decision, Lists, Output, RateLimit, RateLimitConfig, Rejection,
+    Access, Cause, Counts, Decision, Lists, Outlook, Output, RateLimit, RateLimitConfig, Rejection,
 };
 
 /// See the module.
@@ -79,6 +79,11 @@ impl Gate {
     /// How often it said what.
     pub(crate) fn counts(&self) -> Counts {
         self.lock().machine.counts()
+    }
+
+    /// What it would say to the next one now, if no list is about him.
+    pub(crate) fn outlook(&self, now: Instant) -> Outlook {
+        self.lock().machine.outlook(now)
     }
 
     /// Lets those in or go whose time came.

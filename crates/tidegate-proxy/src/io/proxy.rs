@@ -381,7 +381,7 @@ impl Source for State {
             }
         }
         live.upstreams = settings.config.upstreams.iter().map(|upstream| sum_of(&upstream.name, &counts)).collect();
-        live.rate_limits = rate_limits(&settings);
+        live.rate_limits = rate_limits(&settings, clock::now());
         live
     }
 
@@ -419,7 +419,7 @@ fn sum_of(name: &str, counts: &[Counts]) -> LiveUpstream {
     sum
 }
 
-fn rate_limits(settings: &Settings) -> Vec<LiveRateLimit> {
+fn rate_limits(settings: &Settings, now: Instant) -> Vec<LiveRateLimit> {
     let rule_of = |name: &str| -> Option<&RateLimit> {
         if let Some(route) = name.strip_prefix("route ") {
             return settings.config.routes.iter().find(|other| other.name == route)?.rate_limit.as_ref();
@@ -433,10 +433,12 @@ fn rate_limits(settings: &Settings) -> Vec<LiveRateLimit> {
         let rule = rule_of(&gate.name);
         let (kind, of) = gate.name.split_once(' ').unwrap_or(("", &gate.name));
         LiveRateLimit {
+            name: gate.name.clone(),
             scope: if kind == "sni" { "sni" } else { "remap" },
             prefix: rule.map_or_else(String::new, |rule| rule.prefix.clone()),
             tag: rule.and_then(|rule| rule.tag.clone()).unwrap_or_else(|| of.to_owned()),
             counts: gate.counts(),
+            outlook: gate.outlook(now),
         }
     };
     settings.gates.iter().map(one).collect()

@@ -3,14 +3,20 @@
 //! It is worked out from the configuration and a snapshot of the limits, so it costs the limits nothing and changes
 //! nothing: the request is not counted.
 
+use std::net::IpAddr;
+
 use http::Method;
 use serde::{Deserialize, Serialize};
 
 use super::status::{Health, Live};
 use crate::config::tenancy::Traits;
-use crate::config::{Config, PlainPath, RateLimit, Routes, Server, Tenancy, TenantBy};
+use crate::config::{Config, PlainPath, Routes, Server, Tenancy, TenantBy};
 use crate::machine::Resource;
 use crate::machine::neighbours::{Lane, Mode, ResourceView, Snapshot, TenantView, UseView};
+
+mod limits;
+
+pub use self::limits::{LimitPassed, Says};
 
 /// A request that somebody wonders about.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -28,6 +34,8 @@ pub struct Question {
     pub header: Option<String>,
     /// Whose request it is, whatever else says so.
     pub tenant: Option<String>,
+    /// The client's address, for lists that allow or deny some.
+    pub client: Option<IpAddr>,
 }
 
 /// The answer.
@@ -67,6 +75,10 @@ pub enum Outcome {
     NoRoute,
     /// No server of its upstream is up.
     NoServer,
+    /// A rate limit of its SNI name or its route has no room for it.
+    RateLimited,
+    /// A list of one of these denies its client's address.
+    Denied,
 }
 
 /// A request as it was understood.
@@ -135,27 +147,6 @@ pub struct Standing {
     pub refused: u64,
 }
 
-/// A rate limit that a request passes.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
-pub struct LimitPassed {
-    /// `sni` or `remap`, as the metrics say.
-    pub scope: &'static str,
-    /// Which one.
-    pub tag: String,
-    /// Most at once.
-    pub limit: Option<u32>,
-    /// Most each second, as text.
-    pub rate: Option<String>,
-    /// Most that wait.
-    pub queue: u32,
-    /// How many there are at once now.
-    pub active: u64,
-    /// How many wait now.
-    pub waiting: u64,
-    /// The status of a refusal; none where a connection is closed.
-    pub error: Option<u16>,
-}
-
 /// What would happen to the request of `question` now.
 #[must_use]
 pub fn explain(
@@ -174,18 +165,10 @@ pub fn explain(
     let tenant = tenant_of(config, tenancy, snapshot, &request, question, index);
     let view = snapshot.tenants.iter().find(|view| view.name == tenant.name);
     let resources = standings(config, snapshot, view);
-    let rate_limits = limits_of(config, live, &request, index);
+    let (rate_limits, why) = limits::passed(config, live, &request, index, question.client);
     let route = index.map(|index| route_taken(config, live, &request, index));
-    let mut explanation = Explanation {
-        outcome: Outcome::Served,
-        status: None,
-        why: Vec::new(),
-        request,
-        route,
-        tenant,
-        resources,
-        rate_limits,
-    };
+    let mut explanation =
+        Explanation { outcome: Outcome::Served, status: None, why, request, route, tenant, resources, rate_limits };
     decide(&mut explanation, snapshot);
     if climbs {
         explanation.status = Some(400);
@@ -313,67 +296,41 @@ fn standings(config: &Config, snapshot: &Snapshot, view: Option<&TenantView>) ->
     snapshot.resources.iter().filter_map(standing).collect()
 }
 
-fn limits_of(config: &Config, live: &Live, request: &Request, route: Option<usize>) -> Vec<LimitPassed> {
-    let mut passed = Vec::new();
-    let sni = request.sni.as_deref().unwrap_or_default();
-    let has = |names: &[String]| names.iter().any(|name| name == sni);
-    let rule = config.sni.iter().find(|rule| has(&rule.names) || has(&rule.aliases));
-    if let Some(rule) = rule.or(config.sni.iter().find(|rule| rule.default)).filter(|_| request.sni.is_some()) {
-        let name = match rule.names.first() {
-            Some(name) if has(&rule.aliases) => name.clone(),
-            _ if has(&rule.names) => sni.to_owned(),
-            _ => "*".to_owned(),
-        };
-        passed.push(limit_passed(live, "sni", name, &rule.rate_limit));
-    }
-    if let Some(route) = route.map(|index| &config.routes[index])
-        && let Some(limit) = &route.rate_limit
-    {
-        passed.push(limit_passed(live, "remap", route.name.clone(), limit));
-    }
-    passed
-}
-
-fn limit_passed(live: &Live, scope: &'static str, name: String, limit: &RateLimit) -> LimitPassed {
-    let tag = limit.tag.clone().unwrap_or(name);
-    let counts = live.rate_limits.iter().find(|counted| counted.scope == scope && counted.tag == tag);
-    let counts = counts.map(|counted| counted.counts).unwrap_or_default();
-    LimitPassed {
-        scope,
-        tag,
-        limit: limit.limit,
-        rate: limit.rate.map(|rate| rate.to_string()),
-        queue: limit.queue,
-        active: counts.active,
-        waiting: counts.queue,
-        error: (scope == "remap").then(|| limit.error.as_u16()),
-    }
-}
-
-/// Fills in what happens, and why.
+/// Fills in what happens, and adds why. What is met first on the way decides.
 fn decide(explanation: &mut Explanation, snapshot: &Snapshot) {
-    let mut why = Vec::new();
+    let mut why = std::mem::take(&mut explanation.why);
+    (explanation.outcome, explanation.status) = outcome(explanation, snapshot, &mut why);
+    explanation.why = why;
+}
+
+fn outcome(explanation: &Explanation, snapshot: &Snapshot, why: &mut Vec<String>) -> (Outcome, Option<u16>) {
+    let refused_at = |scope: &str| {
+        let limit = explanation.rate_limits.iter().find(|limit| limit.scope == scope);
+        limit.and_then(LimitPassed::refusal)
+    };
+    if let Some(refused) = refused_at("sni") {
+        return refused;
+    }
     let Some(route) = &explanation.route else {
         why.push(format!(
             "no route takes {} {}{}; /api/v1/proxy lists them",
             explanation.request.method, explanation.request.host, explanation.request.path
         ));
-        (explanation.outcome, explanation.status, explanation.why) = (Outcome::NoRoute, Some(404), why);
-        return;
+        return (Outcome::NoRoute, Some(404));
     };
+    let by_share = judge(explanation, snapshot, why);
+    if by_share.0 == Outcome::RefusedMostly {
+        return by_share;
+    }
+    if let Some(refused) = refused_at("remap") {
+        return refused;
+    }
     if !route.servers.is_empty() && route.servers.iter().all(|(_, health)| *health == Health::Down) {
-        why.push(format!("no server of upstream {} passes its health check", route.upstream));
-        (explanation.outcome, explanation.status, explanation.why) = (Outcome::NoServer, Some(503), why);
-        return;
+        // The most important reason is the first.
+        why.insert(0, format!("no server of upstream {} passes its health check", route.upstream));
+        return (Outcome::NoServer, Some(503));
     }
-    for limit in &explanation.rate_limits {
-        if let Some(most) = limit.limit.filter(|most| limit.active >= u64::from(*most)) {
-            let then = if limit.waiting < u64::from(limit.queue) { "it waits in the queue" } else { "it is refused" };
-            why.push(format!("rate limit {} has {} of {most} under way: {then}", limit.tag, limit.active));
-        }
-    }
-    let (outcome, status) = judge(explanation, snapshot, &mut why);
-    (explanation.outcome, explanation.status, explanation.why) = (outcome, status, why);
+    by_share
 }
 
 fn judge(explanation: &Explanation, snapshot: &Snapshot, why: &mut Vec<String>) -> (Outcome, Option<u16>) {
@@ -435,12 +392,16 @@ mod tests {
     use tidegate_runtime::config::Document;
 
     use super::*;
+    use crate::io::admin::status::LiveRateLimit;
     use crate::machine::Kind;
     use crate::machine::neighbours::RefusedView;
+    use crate::machine::rate_limit::{Cause, Counts, Outlook};
 
     const FILE: &str = "[[proxy.upstream]]\nname = \"u\"\nservers = [\"127.0.0.1:1\"]\n[[proxy.route]]\nname = \
                         \"api\"\nhost = \"a.example\"\npath = \"/api\"\nrewrite = \"/v2\"\nupstream = \"u\"\n\
-                        [proxy.route.rate_limit]\nlimit = 10\n[[proxy.tenant]]\nname = \"b.example\"\nweight = 3\n";
+                        [proxy.route.rate_limit]\nlimit = 10\nrate = \"5/s\"\n\
+                        error = 503\ndeny = [\"bad\"]\nallow = [\"all\"]\n[proxy.lists.bad]\ncidr = [\"192.0.2.0/24\"]\n\
+                        [proxy.lists.all]\ncidr = [\"192.0.0.0/16\"]\n[[proxy.tenant]]\nname = \"b.example\"\nweight = 3\n";
 
     fn snapshot(demand: f64, used_by_all: f64, mode: Mode) -> Snapshot {
         let own = UseView {
@@ -525,8 +486,44 @@ mod tests {
     fn the_reasons_have_figures() {
         let answer = ask(&snapshot(150.0, 1_000.0, Mode::Restrict), "a.example", "/api");
         assert_eq!(answer.status, Some(429));
-        assert_eq!(answer.why, ["a.example wants 150 of requests, its share is 100, and all of it is in use"]);
+        assert_eq!(answer.why[1..], ["a.example wants 150 of requests, its share is 100, and all of it is in use"]);
         assert_eq!(answer.resources[0].refused, 7);
+    }
+
+    fn with_limit(outlook: Outlook, client: Option<&str>) -> Explanation {
+        let config = Config::from_document(&Document::new("t.toml", FILE), 1).unwrap();
+        let client = client.map(|client| client.parse().unwrap());
+        let question =
+            Question { host: "a.example".to_owned(), path: "/api".to_owned(), client, ..Question::default() };
+        let counts = Counts { active: 10, ..Counts::default() };
+        let other = LiveRateLimit { name: "route other".to_owned(), tag: "api".to_owned(), ..LiveRateLimit::default() };
+        let own =
+            LiveRateLimit { name: "route api".to_owned(), tag: "api".to_owned(), counts, outlook, ..other.clone() };
+        let live = Live { rate_limits: vec![other, own], ..Live::default() };
+        let snapshot = snapshot(90.0, 500.0, Mode::Restrict);
+        explain(&config, &Routes::new(&config), &Tenancy::new(&config), &snapshot, &live, &question)
+    }
+
+    #[test]
+    fn a_rate_limit_that_would_refuse_is_the_outcome() {
+        let answer = with_limit(Outlook::Reject(Cause::Rate), Some("198.51.100.1"));
+        assert_eq!((answer.outcome, answer.status), (Outcome::RateLimited, Some(503)));
+        assert_eq!(answer.why[0], "rate limit api admits 5/s, and has no token left: it is refused");
+        assert_eq!(answer.rate_limits[0].active, 10, "of its own gate, not of another with the same tag");
+        let answer = with_limit(Outlook::Queue(Cause::Limit), None);
+        assert_eq!((answer.outcome, answer.rate_limits[0].says), (Outcome::ServedInShare, Says::Wait));
+        assert_eq!(answer.why[0], "rate limit api has lists of addresses, and no client was named");
+        assert_eq!(answer.why[1], "rate limit api has 10 of 10 under way: it waits in the queue");
+    }
+
+    #[test]
+    fn lists_of_addresses_decide_before_the_limit() {
+        let denied = with_limit(Outlook::Admit, Some("192.0.2.7"));
+        assert_eq!((denied.outcome, denied.status), (Outcome::Denied, Some(503)));
+        assert_eq!(denied.why[0], "rate limit api denies 192.0.2.7");
+        let exempt = with_limit(Outlook::Reject(Cause::Limit), Some("192.0.3.7"));
+        assert_eq!((exempt.outcome, exempt.status), (Outcome::ServedInShare, None));
+        assert_eq!(exempt.rate_limits[0].says, Says::Exempt);
     }
 
     #[test]

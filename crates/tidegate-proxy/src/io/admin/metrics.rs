@@ -1,11 +1,12 @@
 //! `/metrics`: the proxy's figures for Prometheus. Names that clients choose, tenants', have a bounded number of series.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use super::status::{Health, Live, LiveServer};
 use crate::config::Config;
 use crate::machine::neighbours::{Snapshot, TenantView, UseView};
-use crate::machine::rate_limit::{MetricName, Scope};
+use crate::machine::rate_limit::{Counts, MetricName, Scope};
 
 /// Tenants with series of their own: those that use most. The others are summed up as `other`.
 const MOST_TENANTS: usize = 32;
@@ -215,10 +216,15 @@ fn upstreams(page: &mut Page, config: &Config, live: &Live) {
 
 fn rate_limits(page: &mut Page, live: &Live) {
     page.head("rate_limit", "What a rate limit counted, under the name that the ATS plugin gives it.", "untyped");
+    // Limits that the configuration gives one name have one series, and it is the sum of theirs.
+    let mut sums: BTreeMap<(&str, &str, &str), Counts> = BTreeMap::new();
     for limit in &live.rate_limits {
-        let scope = if limit.scope == "sni" { Scope::Sni } else { Scope::Remap };
-        for (metric, value) in limit.counts.named() {
-            let name = MetricName { prefix: &limit.prefix, scope, tag: &limit.tag, metric };
+        *sums.entry((limit.prefix.as_str(), limit.scope, limit.tag.as_str())).or_default() += limit.counts;
+    }
+    for ((prefix, scope, tag), counts) in sums {
+        let scope = if scope == "sni" { Scope::Sni } else { Scope::Remap };
+        for (metric, value) in counts.named() {
+            let name = MetricName { prefix, scope, tag, metric };
             page.row("rate_limit", &[("name", &name.to_string())], float(value));
         }
     }
@@ -229,6 +235,7 @@ mod tests {
     use tidegate_runtime::config::Document;
 
     use super::*;
+    use crate::io::admin::status::LiveRateLimit;
     use crate::machine::neighbours::{Lane, RefusedView};
 
     fn config() -> Config {
@@ -264,7 +271,17 @@ mod tests {
     fn no_series_is_there_twice() {
         let mut tenants: Vec<TenantView> = (0..40).map(|n| tenant(&format!("t{n}"), 1.0)).collect();
         tenants[0].name = OTHER.to_owned();
-        let page = page(&config(), &Snapshot { tenants, ..Snapshot::default() }, &Live::default());
+        let counts = Counts { rejected: 2, ..Counts::default() };
+        let limit = LiveRateLimit {
+            scope: "remap",
+            prefix: "p".to_owned(),
+            tag: "t".to_owned(),
+            counts,
+            ..LiveRateLimit::default()
+        };
+        let live = Live { rate_limits: vec![limit.clone(), limit], ..Live::default() };
+        let page = page(&config(), &Snapshot { tenants, ..Snapshot::default() }, &live);
+        assert!(page.contains("tidegate_proxy_rate_limit{name=\"p.remap.t.rejected\"} 4\n"), "{page}");
         let mut series: Vec<&str> = page
             .lines()
             .filter(|line| !line.starts_with('#'))

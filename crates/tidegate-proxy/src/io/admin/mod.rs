@@ -100,7 +100,9 @@ async fn explain_request(
     question: Result<Query<Question>, QueryRejection>,
 ) -> Result<Response, Problem> {
     let Query(question) = question.map_err(|rejection| {
-        Problem::bad_request(format!("{rejection}; the parameters are host, path, method, sni, header and tenant"))
+        Problem::bad_request(format!(
+            "{rejection}; the parameters are host, path, method, sni, header, tenant and client"
+        ))
     })?;
     let config = source.config();
     let (routes, tenancy) = (Routes::new(&config), Tenancy::new(&config));

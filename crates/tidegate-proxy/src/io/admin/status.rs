@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use serde::Serialize;
 
 use crate::config::{self, Balance, Config, ProxyProtocolIn, ProxyProtocolOut, UpstreamProtocol};
-use crate::machine::rate_limit::Counts;
+use crate::machine::rate_limit::{Counts, Outlook};
 
 /// What a proxy is doing as a whole.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
@@ -99,6 +99,8 @@ pub struct LiveServer {
 /// What was counted of a rate limit.
 #[derive(Clone, Debug, Default)]
 pub struct LiveRateLimit {
+    /// What it is told apart by: two may have one tag.
+    pub name: String,
     /// `remap` for a route's, `sni` for a name's.
     pub scope: &'static str,
     /// The first part of its metrics' names.
@@ -107,6 +109,8 @@ pub struct LiveRateLimit {
     pub tag: String,
     /// What it counted.
     pub counts: Counts,
+    /// What it would say to the next one.
+    pub outlook: Outlook,
 }
 
 /// `GET /api/v1/proxy`.

@@ -14,7 +14,7 @@ use tidegate_runtime::config::Document;
 
 use super::status::{Health, LiveRateLimit, LiveServer, LiveUpstream};
 use super::*;
-use crate::machine::rate_limit::Counts;
+use crate::machine::rate_limit::{Cause, Counts, Outlook};
 
 const FILE: &str = "[[proxy.listen]]\naddress = \"127.0.0.1:0\"\n[[proxy.upstream]]\nname = \"shop\"\nservers = \
                     [\"127.0.0.1:1\", \"127.0.0.1:2\"]\n[[proxy.route]]\nname = \"shop\"\nhost = \"a.example\"\n\
@@ -50,7 +50,14 @@ fn fake(phase: Phase) -> Arc<Fake> {
         LiveServer { health: Health::Down, ..LiveServer::default() },
     ];
     let counts = Counts { admitted: 4, rejected: 2, active: 3, ..Counts::default() };
-    let limit = LiveRateLimit { scope: "remap", prefix: "p".to_owned(), tag: "shop".to_owned(), counts };
+    let limit = LiveRateLimit {
+        name: "route shop".to_owned(),
+        scope: "remap",
+        prefix: "p".to_owned(),
+        tag: "shop".to_owned(),
+        counts,
+        outlook: Outlook::Reject(Cause::Limit),
+    };
     let live = Live {
         phase,
         addresses: vec!["127.0.0.1:8080".parse().unwrap()],
@@ -120,6 +127,7 @@ async fn a_request_is_explained_over_http() {
     assert_eq!((status, &answer["route"]["name"]), (200, &"shop".into()));
     assert_eq!(answer["rate_limits"][0]["active"], 3);
     assert_eq!(answer["why"][0], "rate limit shop has 3 of 3 under way: it is refused");
+    assert_eq!((&answer["outcome"], &answer["status"]), (&"rate_limited".into(), &429.into()));
     let (status, answer) = call(&fake, "GET /api/v1/explain?hots=a", "").await;
     assert_eq!(status, 400);
     assert!(answer["detail"].as_str().unwrap().contains("the parameters are host"), "{answer}");

@@ -78,6 +78,18 @@ pub enum Decision {
     Reject(Rejection),
 }
 
+/// What an arrival would be told.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Outlook {
+    /// To go on at once.
+    #[default]
+    Admit,
+    /// To wait for this.
+    Queue(Cause),
+    /// To go away, for want of this.
+    Reject(Cause),
+}
+
 /// Why and how one is turned away.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rejection {
@@ -180,6 +192,20 @@ impl RateLimit {
     #[must_use]
     pub fn counts(&self) -> Counts {
         Counts { active: u64::from(self.slots.in_flight()), queue: self.slots.queued() as u64, ..self.counts }
+    }
+
+    /// What a new visit would be told at `now`; nothing is taken for it.
+    #[must_use]
+    pub fn outlook(&self, now: Instant) -> Outlook {
+        let has_token = || self.bucket.clone().is_none_or(|mut bucket| bucket.try_take(1, now).is_ok());
+        let cause = if self.has_slot() { Cause::Rate } else { Cause::Limit };
+        if self.slots.queued() == 0 && self.has_slot() && has_token() {
+            Outlook::Admit
+        } else if self.slots.queued() < self.config.queue as usize {
+            Outlook::Queue(cause)
+        } else {
+            Outlook::Reject(cause)
+        }
     }
 
     /// The visit `id` wants to begin. It never overtakes one that waits.

@@ -37,6 +37,19 @@ impl Counts {
     }
 }
 
+impl core::ops::AddAssign for Counts {
+    fn add_assign(&mut self, more: Self) {
+        let Self { admitted, queued, rejected, expired, resumed, active, queue } = more;
+        self.admitted += admitted;
+        self.queued += queued;
+        self.rejected += rejected;
+        self.expired += expired;
+        self.resumed += resumed;
+        self.active += active;
+        self.queue += queue;
+    }
+}
+
 /// What kind of thing a limiter stands before; the second part of its metrics' names.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Scope {

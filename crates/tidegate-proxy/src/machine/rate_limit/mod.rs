@@ -15,7 +15,7 @@ pub mod metrics;
 pub mod prefixes;
 pub mod selector;
 
-pub use limiter::{Cause, Decision, Ended, Output, RateLimit, RateLimitConfig, Rejection};
+pub use limiter::{Cause, Decision, Ended, Outlook, Output, RateLimit, RateLimitConfig, Rejection};
 pub use metrics::{Counts, MetricName, Scope};
 pub use prefixes::{Prefix, PrefixSet};
 pub use selector::{Access, Lists, Selector, Selectors};

@@ -32,6 +32,29 @@ fn outputs(limiter: &mut RateLimit) -> Vec<Output> {
     std::iter::from_fn(|| limiter.poll_output()).collect()
 }
 
+#[test]
+fn the_outlook_is_what_an_arrival_is_told_then() {
+    for config in [limit(2, 1), rate(10, 2, 1), RateLimitConfig { limit: Some(3), ..rate(10, 2, 1) }] {
+        let mut limiter = limiter(config);
+        for (id, when) in (0..12).map(|id| (id, at(id * 30))) {
+            // What is due happens first.
+            limiter.on_timeout(when);
+            let outlook = limiter.outlook(when);
+            assert_eq!(limiter.outlook(when), outlook, "looking takes nothing");
+            let told = match limiter.on_arrival(id, when) {
+                Decision::Admit => Outlook::Admit,
+                // Why it waits is not told.
+                Decision::Queue => Outlook::Queue(Cause::Limit),
+                Decision::Reject(rejection) => Outlook::Reject(rejection.cause),
+            };
+            match (outlook, told) {
+                (Outlook::Queue(_), Outlook::Queue(_)) => {}
+                (outlook, told) => assert_eq!(outlook, told, "{config:?} visit {id}"),
+            }
+        }
+    }
+}
+
 fn rejection(decision: Decision) -> Rejection {
     let Decision::Reject(rejection) = decision else { panic!("{decision:?} is no rejection") };
     rejection
