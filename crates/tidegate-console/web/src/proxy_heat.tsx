@@ -117,9 +117,9 @@ export function HeatMap({ proxy, resource, onResource }: { proxy: Proxy; resourc
 /** Everything about the cell that the walk stands at. */
 function Detail({ line, resource }: { line: Line; resource: Resource }) {
   const cell = line.cells.get(resource.name);
-  const { title, amount } = wordsOf(resource.name);
+  const { title, amount, missing } = wordsOf(resource.name);
   const figures: [string, string][] = cell === undefined ? [["used", "nothing"]]
-    : line.key === "*all" ? [["used", amount(cell.used)], ["capacity", resource.capacity !== null ? amount(resource.capacity) : "not known yet"], ["free for whoever needs it", amount(resource.global)]]
+    : line.key === "*all" ? [["used", amount(cell.used)], ["capacity", resource.capacity !== null ? amount(resource.capacity) : missing], ["free for whoever needs it", amount(resource.global)]]
     : [
       ["wants", amount(cell.demand)], ["share", amount(cell.share)], ["used", amount(cell.used)], ["from the overflow", amount(cell.overflow)], ["lends", amount(cell.lent)],
       ["refused over its share", formatCount(cell.refused_share)], ["refused, all full", formatCount(cell.refused_full)],

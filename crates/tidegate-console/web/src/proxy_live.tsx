@@ -57,13 +57,13 @@ export function ProxyLive() {
 
 /** Shares of one resource over time, one on top of the other: together they are its capacity. */
 function Shares({ proxy, resource, history }: { proxy: Proxy; resource: string; history: SharePoint[] }) {
-  const { title, amount } = wordsOf(resource);
+  const { title, amount, missing } = wordsOf(resource);
   const layers = stack(history, resource);
   const whole = proxy.resources.find(({ name }) => name === resource);
   const color = (i: number) => (i === layers.length - 1 ? "--stack-free" : layers[i]?.label === "other tenants" ? "--stack-rest" : `--stack-${i + 1}`);
   // The topmost first: each is filled down to the axis, and the next covers what is not its own.
   const lines = layers.map(({ label, tops }, i) => ({ label, values: tops, color: color(i), fill: true })).reverse();
-  const capacity = whole === undefined || whole.capacity === null ? "not known yet" : `${amount(whole.capacity)}, ${whole.learnt ? "learnt" : "configured"}`;
+  const capacity = whole === undefined || whole.capacity === null ? missing : `${amount(whole.capacity)}, ${whole.learnt ? "learnt" : "configured"}`;
   return (
     <section class="charts shares" aria-label={`Shares of ${title}`} data-resource={resource}>
       <Chart title={`Shares: ${title}`} summary={layers.map(({ label, newest }) => `${label} ${amount(newest)}`).join(", ")} scale="count" height={200} ago

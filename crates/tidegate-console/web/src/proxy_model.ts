@@ -62,26 +62,30 @@ export interface Proxy {
 }
 
 /** What a person calls a resource, and how an amount of it is written. */
-interface Words { title: string; short: string; amount: (value: number) => string }
+interface Words { title: string; short: string; amount: (value: number) => string; /** What is said in place of a capacity. */ missing: string }
 
 const perS = (value: number) => `${formatRate(value)}/s`;
 const bytesPerS = (value: number) => `${formatBytes(value)}/s`;
 /** Nanoseconds of a core in each second. */
 const busy = (value: number) => `${formatRate(value / 1e6)} ms/s`;
 
+const later = "not known yet";
+/** How many bytes can be moved is never learnt. */
+const never = "not configured: not limited";
+
 const words: Record<string, Words> = {
-  handshakes: { title: "TLS handshakes", short: "Handshakes", amount: perS },
-  connections: { title: "Connections", short: "Connections", amount: formatCount },
-  requests: { title: "Requests", short: "Requests", amount: perS },
-  network_bytes: { title: "Network", short: "Network", amount: bytesPerS },
-  disk_bytes: { title: "Disk", short: "Disk", amount: bytesPerS },
-  event_time: { title: "Event loop time", short: "Event loop", amount: busy },
-  memory: { title: "Memory", short: "Memory", amount: formatBytes },
-  handshake_time: { title: "Handshake time", short: "TLS time", amount: busy },
+  handshakes: { title: "TLS handshakes", short: "Handshakes", amount: perS, missing: later },
+  connections: { title: "Connections", short: "Connections", amount: formatCount, missing: later },
+  requests: { title: "Requests", short: "Requests", amount: perS, missing: later },
+  network_bytes: { title: "Network", short: "Network", amount: bytesPerS, missing: never },
+  disk_bytes: { title: "Disk", short: "Disk", amount: bytesPerS, missing: never },
+  event_time: { title: "Event loop time", short: "Event loop", amount: busy, missing: later },
+  memory: { title: "Memory", short: "Memory", amount: formatBytes, missing: later },
+  handshake_time: { title: "Handshake time", short: "TLS time", amount: busy, missing: later },
 };
 
 /** A resource of a later release is called what it calls itself. */
-export const wordsOf = (resource: string): Words => words[resource] ?? { title: resource, short: resource, amount: formatRate };
+export const wordsOf = (resource: string): Words => words[resource] ?? { title: resource, short: resource, amount: formatRate, missing: later };
 
 export const stages: [stage: Stage, title: string][] = [
   ["hello", "At ClientHello"], ["request", "At request"], ["queue", "In queue"],

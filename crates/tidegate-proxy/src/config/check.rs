@@ -319,9 +319,11 @@ fn capacities(place: &Place<'_>, section: &CapacitiesSection) -> Result<[Amount;
 }
 
 fn amount(place: &Place<'_>, resource: Resource, text: &CapacityText) -> Result<Amount, ConfigError> {
+    let is_bytes = matches!(resource, Resource::NetworkBytes | Resource::DiskBytes);
+    let (default, word) = if is_bytes { (Amount::Unlimited, "unlimited") } else { (Amount::Learnt, "learnt") };
     let accepted = match resource {
         _ if resource.is_time() => "\"learnt\", or how many cores' time, such as 1.5",
-        Resource::NetworkBytes | Resource::DiskBytes => "\"learnt\", or bytes per second such as \"100MB/s\"",
+        _ if is_bytes => "\"unlimited\", or bytes per second such as \"100MB/s\"",
         Resource::Memory => "\"learnt\", or bytes such as \"512MiB\"",
         Resource::Connections => "\"learnt\", or a number such as 10000",
         _ => "\"learnt\", or a rate such as \"2560/s\"",
@@ -330,12 +332,13 @@ fn amount(place: &Place<'_>, resource: Resource, text: &CapacityText) -> Result<
         place.problem(resource.name(), format_args!("found {found}"), format_args!("expected {accepted}"))
     };
     let amount = match text {
-        CapacityText::Learnt => return Ok(Amount::Learnt),
+        CapacityText::Default => return Ok(default),
+        CapacityText::Text(text) if text == word => return Ok(default),
         CapacityText::Number(number) if resource.is_time() => whole(number * 1e9),
         CapacityText::Number(number) => whole(*number),
         CapacityText::Text(text) => match resource {
             _ if resource.is_time() => None,
-            Resource::NetworkBytes | Resource::DiskBytes => {
+            _ if is_bytes => {
                 let amount = text.trim().strip_suffix("/s").and_then(|bytes| bytes.parse().ok());
                 amount.map(|Bytes(bytes)| bytes)
             }
@@ -358,7 +361,7 @@ struct Found<'a>(&'a CapacityText);
 impl Display for Found<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
-            CapacityText::Learnt => f.write_str("\"learnt\""),
+            CapacityText::Default => f.write_str("nothing"),
             CapacityText::Text(text) => write!(f, "{text:?}"),
             CapacityText::Number(number) => write!(f, "{number}"),
         }

@@ -258,10 +258,12 @@ pub struct Tenant {
 /// How much of a resource there is, for the whole proxy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Amount {
-    /// Time of the cores is learnt while the proxy runs, connections are bounded by open files and memory by what there is;
-    /// others are not limited.
+    /// Time of the cores is learnt while the proxy runs, and bounds handshakes and requests too, which cost such time;
+    /// connections are bounded by open files, and memory by what there is.
     #[default]
     Learnt,
+    /// As much as anybody wants: nothing tells how many bytes the network and the disk can move.
+    Unlimited,
     /// Units for each second (counters) or at once (gauges); at least 1.
     Fixed(u64),
 }

@@ -22,7 +22,11 @@ fn an_address_an_upstream_and_a_route_are_enough() {
     assert_eq!((config.threads, config.overflow_threads), (2, 2));
     assert!(config.admin.is_some_and(|admin| admin.ip().is_loopback()));
     assert_eq!(config.limits.mode, Mode::Restrict);
-    assert_eq!(config.limits.capacities, [Amount::Learnt; Resource::COUNT]);
+    let unlimited = Resource::ALL.iter().filter(|one| config.limits.capacities[one.index()] == Amount::Unlimited);
+    assert!(
+        unlimited.eq(&[Resource::NetworkBytes, Resource::DiskBytes]),
+        "nobody can learn how much of these there is"
+    );
     assert_eq!(config.tenants.by, TenantBy::Sni);
     assert_eq!(config.routes[0].name, "*/");
     assert!(config.warnings.is_empty(), "{:?}", config.warnings);
@@ -50,9 +54,17 @@ fn capacities_are_written_in_the_units_of_their_resources() {
     assert_eq!(of(Resource::EventTime), Amount::Fixed(500_000_000));
     assert_eq!(of(Resource::Memory), Amount::Fixed(512 << 20));
     assert_eq!(of(Resource::Requests), Amount::Learnt);
-    for wrong in ["memory = \"much\"", "event_time = \"1/s\"", "handshakes = 0", "network_bytes = \"100MB\""] {
+    for (wrong, word) in [
+        ("memory = \"much\"", "learnt"),
+        ("event_time = \"1/s\"", "learnt"),
+        ("handshakes = 0", "learnt"),
+        ("requests = \"unlimited\"", "learnt"),
+        ("network_bytes = \"100MB\"", "unlimited"),
+        ("disk_bytes = \"learnt\"", "unlimited"),
+    ] {
         let error = error(&format!("[proxy.limits.capacities]\n{wrong}\n"));
-        assert!(error.starts_with("t.toml:2: proxy.limits.capacities.") && error.contains("\"learnt\""), "{error}");
+        let expected = format!("expected \"{word}\"");
+        assert!(error.starts_with("t.toml:2: proxy.limits.capacities.") && error.contains(&expected), "{error}");
     }
 }
 

@@ -271,8 +271,9 @@ impl Serialize for Cidr {
 /// How much of a resource there is, as written.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub(super) enum CapacityText {
+    /// It is left out.
     #[default]
-    Learnt,
+    Default,
     Text(String),
     Number(f64),
 }
@@ -283,10 +284,12 @@ impl<'de> Deserialize<'de> for CapacityText {
         impl Visitor<'_> for Reader {
             type Value = CapacityText;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("\"learnt\", a rate such as \"2560/s\", or an amount such as 10000 or \"512MiB\"")
+                f.write_str(
+                    "\"learnt\", \"unlimited\", a rate such as \"2560/s\", or an amount such as 10000 or \"512MiB\"",
+                )
             }
             fn visit_str<E: de::Error>(self, text: &str) -> Result<CapacityText, E> {
-                Ok(if text == "learnt" { CapacityText::Learnt } else { CapacityText::Text(text.to_owned()) })
+                Ok(CapacityText::Text(text.to_owned()))
             }
             #[expect(clippy::cast_precision_loss, reason = "no capacity needs more than 53 bits")]
             fn visit_u64<E: de::Error>(self, number: u64) -> Result<CapacityText, E> {

@@ -103,6 +103,7 @@ impl Settings {
                 let amount = match limits.capacities[resource.index()] {
                     Amount::Fixed(units) => Some(units),
                     Amount::Learnt => found(resource),
+                    Amount::Unlimited => None,
                 };
                 amount.map_or(Capacity::Learnt, |units| Capacity::Fixed((units / cores).max(1)))
             }),

@@ -55,8 +55,9 @@ fn tenants(config: &Config) -> String {
 }
 
 fn limits(config: &Config) -> String {
-    let learnt = config.limits.capacities.iter().all(|amount| *amount == Amount::Learnt);
-    let how = if learnt { "capacities are learnt" } else { "capacities as configured, the others learnt" };
+    let is_learnt = config.limits.capacities.iter().all(|amount| !matches!(amount, Amount::Fixed(_)));
+    let how =
+        if is_learnt { "capacities are learnt, bytes not limited" } else { "capacities as configured, others learnt" };
     match config.limits.mode {
         Mode::Restrict => format!("when something is short, each tenant gets its fair share of it; {how}"),
         Mode::Stats => format!("only counted, nobody is refused (mode stats); {how}"),
@@ -82,7 +83,7 @@ mod tests {
         admin    http://127.0.0.1:4154
         route    */ -> shop (127.0.0.1:9000)
         tenants  each SNI name is one; without TLS, each host; with a name: a.example (weight 3)
-        limits   when something is short, each tenant gets its fair share of it; capacities are learnt
+        limits   when something is short, each tenant gets its fair share of it; capacities are learnt, bytes not limited
         ");
     }
 }
