@@ -479,6 +479,16 @@ fn warnings(config: &Config) -> Vec<String> {
         if !config.routes.iter().any(|route| route.upstream == index) {
             warnings.push(format!("no route leads to upstream {}", upstream.name));
         }
+        let threads = config.threads + config.overflow_threads;
+        for (key, most) in [("max_connections", upstream.max_connections), ("queue", upstream.queue)] {
+            if most > 0 && (most as usize) < threads {
+                warnings.push(format!(
+                    "{key} of upstream {} is {most}, but each of {threads} threads has one at least: in force is \
+                     {threads}; fewer need fewer proxy.threads and proxy.overflow_threads",
+                    upstream.name
+                ));
+            }
+        }
     }
     warnings
 }

@@ -101,10 +101,11 @@ pub struct Upstream {
     pub protocol: UpstreamProtocol,
     /// Whether they are told the client by the PROXY protocol.
     pub proxy_protocol: ProxyProtocolOut,
-    /// Most connections to one server, from all threads; at least 1.
+    /// Most connections to one server, from all threads, each of which has its part, at least 1.
     pub max_connections: u32,
-    /// Most requests that wait for a connection, for each server and from all threads. Tenants take turns; when there is
-    /// no room, one who has most of those who wait is refused with 503.
+    /// Most requests that wait for a connection, for each server and from all threads, each of which has its part, at
+    /// least 1 if it is not 0. Tenants take turns; when there is no room, one who has most of those who wait is refused
+    /// with 503.
     pub queue: u32,
     /// Whether servers are asked for their health.
     pub health: Option<Health>,

@@ -207,6 +207,16 @@ fn every_key_is_in_the_book_and_in_the_example() {
 }
 
 #[test]
+fn what_threads_cannot_divide_is_said() {
+    let base = BASE.replace("servers =", "max_connections = 3\nqueue = 4\nservers =");
+    let config = read(&base).unwrap();
+    assert_eq!(config.warnings.len(), 1, "four threads have one each in the queue: {:?}", config.warnings);
+    assert!(config.warnings[0].starts_with("max_connections of upstream shop is 3, but each of 4 threads has one"));
+    let none = BASE.replace("servers =", "max_connections = 4\nqueue = 0\nservers =");
+    assert!(read(&none).unwrap().warnings.is_empty());
+}
+
+#[test]
 fn framing_is_nobodys_to_edit() {
     for header in ["Connection", "Transfer-Encoding", "content-length", "Keep-Alive"] {
         let edits = format!("{BASE}remove_request_headers = [\"{header}\"]\n");
