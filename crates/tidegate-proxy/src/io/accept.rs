@@ -137,10 +137,7 @@ impl Port {
                     let Some(peer) = peer.and_then(|peer| SocketAddr::try_from(peer).ok()) else { continue };
                     self.thread.count(Total::Accepted);
                     let place = Place { peer, local: local_of(&socket, self.listening), listener: self.index };
-                    if hello::meet(&self.thread, Accepted { socket, place }, &mut self.scratch) {
-                        // A handshake is the longest task there is: one for each look at who else is there.
-                        return Ok(Took::Enough);
-                    }
+                    hello::meet(&self.thread, Accepted { socket, place }, &mut self.scratch);
                 }
                 Err(Errno::AGAIN) => return Ok(Took::All),
                 Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => return Ok(self.make_room(listener)),

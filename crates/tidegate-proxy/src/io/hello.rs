@@ -93,15 +93,14 @@ impl First<'_> {
 }
 
 /// Looks at what came with the connection, and goes on with it, refuses it, or waits for more. `scratch` is for reading.
-/// True if a handshake begins on this thread.
-pub(crate) fn meet(thread: &Rc<Thread>, accepted: Accepted, scratch: &mut [u8]) -> bool {
+pub(crate) fn meet(thread: &Rc<Thread>, accepted: Accepted, scratch: &mut [u8]) {
     let left = may_stay_unread(thread, accepted.place.listener);
     let flags = if left { RecvFlags::DONTWAIT | RecvFlags::PEEK } else { RecvFlags::DONTWAIT };
     let read = match rustix::net::recv(accepted.socket.as_fd(), &mut *scratch, flags) {
-        Ok((0, _)) => return false,
+        Ok((0, _)) => return,
         Ok((read, _)) => read,
         Err(rustix::io::Errno::AGAIN) => 0,
-        Err(_) => return false,
+        Err(_) => return,
     };
     let mut first = First { room: scratch, read, left };
     match look(thread, accepted.place, first.bytes()) {
@@ -110,7 +109,7 @@ pub(crate) fn meet(thread: &Rc<Thread>, accepted: Accepted, scratch: &mut [u8]) 
             thread.count(Total::Malformed);
         }
         Look::Known(known) if gate_of(thread, &known.origin).is_none() => {
-            return decide(thread, accepted.socket, known, first, Way::default());
+            decide(thread, accepted.socket, known, first, Way::default());
         }
         _ => {
             first.take(&accepted.socket);
@@ -118,7 +117,6 @@ pub(crate) fn meet(thread: &Rc<Thread>, accepted: Accepted, scratch: &mut [u8]) 
             wait(thread, accepted, bytes);
         }
     }
-    false
 }
 
 /// Whether the first bytes may be left unread until it is known who goes on: closing a socket that has some resets it, and
@@ -269,14 +267,13 @@ struct Leave {
     turn: Option<Turn>,
 }
 
-/// Asks whether the connection may go on, and sends it on its way. True if a handshake begins on this thread.
-fn decide(thread: &Rc<Thread>, socket: OwnedFd, known: Known, mut first: First<'_>, way: Way) -> bool {
+/// Asks whether the connection may go on, and sends it on its way.
+fn decide(thread: &Rc<Thread>, socket: OwnedFd, known: Known, mut first: First<'_>, way: Way) {
     let Known { origin, header } = known;
     let waited = way.seat.is_some();
     let Some(leave) = ask(thread, &origin) else {
         let refused = Refused { socket, unread: first.left, since: meter::now() };
-        dismiss(thread, origin.listener, refused, waited);
-        return false;
+        return dismiss(thread, origin.listener, refused, waited);
     };
     first.take(&socket);
     let early = first.bytes()[header..].to_vec();
@@ -284,20 +281,17 @@ fn decide(thread: &Rc<Thread>, socket: OwnedFd, known: Known, mut first: First<'
     let mut fresh = Fresh { socket: socket.into(), origin, early, tenant, handshake_ns, pass: way.pass, turn };
     if let Some(other) = thread.other.as_ref().filter(|_| lane != thread.lane) {
         match hand_over(other, fresh) {
-            None => return false,
+            None => return,
             Some(back) if !owed => {
                 turn_away(thread, &back.origin, (tenant, handshake_ns), lane::WAITING_MAX);
                 let port = back.origin.listener;
                 let refused = Refused { socket: back.socket.into(), unread: false, since: meter::now() };
-                dismiss(thread, port, refused, waited);
-                return false;
+                return dismiss(thread, port, refused, waited);
             }
             Some(back) => fresh = back,
         }
     }
-    let handshake = fresh.origin.tls;
     serve::begin(thread, fresh, way.seat);
-    handshake
 }
 
 /// Asks for a handshake, and for a place in the lane that it may have; `None` if it is refused. Without TLS nothing is asked

@@ -96,13 +96,7 @@ pub(crate) struct Moved {
 pub(crate) async fn receive(thread: Rc<Thread>, mut from: mpsc::Receiver<Handover>) {
     while let Some(handover) = from.recv().await {
         thread.count(Total::Moved);
-        let handshake = matches!(&handover, Handover::Fresh(fresh) if fresh.origin.tls);
         super::serve::take_up(&thread, handover);
-        if handshake {
-            // What was begun goes on first: one that waited for all other handshakes at each of its steps would take
-            // several times as long, and so would they.
-            tokio::task::yield_now().await;
-        }
     }
 }
 

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `worker` | the threads: one foreground and one overflow thread for each core |
 //! | `accept`, `hello`, `serve` | a connection: taken, judged by its first bytes, served |
+//! | `starts` | whose handshake begins next |
 //! | `refused` | connections that are refused, until they are ended |
 //! | `seats` | who is ended when there is no room for one more |
 //! | `lane` | from the foreground to the overflow thread and back |
@@ -54,6 +55,7 @@ mod serve;
 mod service;
 mod settings;
 mod spool;
+mod starts;
 mod thread;
 mod timers;
 mod tls;

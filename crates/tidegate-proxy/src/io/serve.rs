@@ -17,6 +17,7 @@ use super::lane::{Fresh, Handover, Moved};
 use super::meter::{self, Metered};
 use super::seats::{Seat, Seated};
 use super::service::Charged;
+use super::starts::Start;
 use super::thread::{Connection, Thread, Total};
 use super::transport::Transport;
 use crate::machine::Resource;
@@ -51,7 +52,8 @@ pub(crate) fn begin(thread: &Rc<Thread>, fresh: Fresh, seat: Option<Rc<Seat>>) {
     let thread = Rc::clone(thread);
     let (metered, seated) = (Rc::clone(&account), Rc::clone(&seat));
     let serving = async move {
-        if turn.is_some() && has_gone(&socket) {
+        let start = if origin.tls { Some(thread.starts.turn(tenant).await) } else { None };
+        if start.is_some() && has_gone(&socket) {
             return account.forgo_handshake();
         }
         drop(turn);
@@ -63,7 +65,7 @@ pub(crate) fn begin(thread: &Rc<Thread>, fresh: Fresh, seat: Option<Rc<Seat>>) {
         if connection.origin.tls {
             // What lasts a moment, or concerns few, is in a box: a task has room for the largest thing it may come to,
             // for as long as its connection is open.
-            let Some(transport) = Box::pin(secure(&connection, stream, &early)).await else { return };
+            let Some(transport) = Box::pin(secure(&connection, stream, &early, start)).await else { return };
             drop(early);
             speak(&connection, transport).await;
         } else {
@@ -98,8 +100,13 @@ fn has_gone(socket: &std::net::TcpStream) -> bool {
     matches!(socket.peek(&mut [0]), Ok(0))
 }
 
-/// The TLS handshake; `None` if it fails.
-async fn secure(connection: &Rc<Connection>, stream: TcpStream, hello: &[u8]) -> Option<Transport> {
+/// The TLS handshake; `None` if it fails. Others may `start` theirs when this one's cryptography is done.
+async fn secure(
+    connection: &Rc<Connection>,
+    stream: TcpStream,
+    hello: &[u8],
+    start: Option<Start>,
+) -> Option<Transport> {
     let thread = &connection.thread;
     let settings = thread.settings();
     let config = settings.tls.get(connection.origin.listener).cloned().flatten()?;
@@ -110,6 +117,7 @@ async fn secure(connection: &Rc<Connection>, stream: TcpStream, hello: &[u8]) ->
         thread.count(Total::HandshakesFailed);
         return None;
     };
+    drop(start);
     let timer = thread.timers.timer();
     timer.set(meter::now() + settings.config.timeouts.handshake);
     let done = poll_fn(|context| match transport.poll_handshake(context) {

@@ -18,6 +18,7 @@ use super::limiter::{Lane, Limiter};
 use super::seats::{Seat, Seats};
 use super::settings::Settings;
 use super::spool::Spool;
+use super::starts::Starts;
 use super::timers::Timers;
 use super::upstream::{UpstreamState, Upstreams};
 use super::whose::Whose;
@@ -125,6 +126,7 @@ pub(crate) struct Thread {
     pub(crate) lines: RefCell<Option<Lines>>,
     pub(crate) connections: Cell<usize>,
     pub(crate) seats: Rc<Seats>,
+    pub(crate) starts: Rc<Starts>,
     /// Refused, and not ended yet: when they are is up to who takes connections.
     pub(crate) refused: refused::Waiting,
     /// Woken when the last connection ends, and when the proxy is told to stop.

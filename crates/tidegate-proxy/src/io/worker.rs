@@ -127,6 +127,7 @@ async fn serve(start: Start) -> io::Result<()> {
         lines: RefCell::new(start.lines),
         connections: Cell::new(0),
         seats: Seats::new(connections_max(start.part)),
+        starts: Rc::default(),
         refused: refused::Waiting::default(),
         changed: Rc::new(Notify::new()),
         draining: Cell::new(false),

@@ -1,0 +1,147 @@
+//! Whose handshake begins next on a thread.
+//!
+//! A handshake is the longest task there is, and those that a tenant may begin at once, its share saved up for some ticks,
+//! take tens of milliseconds together. So they begin one at a time, with a look at the sockets before each, and tenants
+//! take turns: who asks for one waits for one of each other tenant, however many those ask for.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use foldhash::fast::RandomState;
+use hashbrown::HashMap;
+use tokio::sync::oneshot;
+
+use super::limiter::Tenant;
+
+/// A thread's handshakes that have not begun. Each waits on a connection's place, so there are no more than places.
+#[derive(Debug, Default)]
+pub(crate) struct Starts(RefCell<Waiting>);
+
+#[derive(Debug, Default)]
+struct Waiting {
+    /// Somebody's handshake begins now.
+    busy: bool,
+    /// Tenants for whom somebody waits, in the order of their turns.
+    order: VecDeque<Tenant>,
+    /// Of those, who waits; nobody's queue is empty.
+    tenants: HashMap<Tenant, VecDeque<oneshot::Sender<Start>>, RandomState>,
+}
+
+/// Leave to begin a handshake; when it is dropped, the next one may begin.
+#[derive(Debug)]
+pub(crate) struct Start(Rc<Starts>);
+
+impl Starts {
+    /// Waits for the tenant's turn, and in any case for a look at the sockets.
+    pub(crate) async fn turn(self: &Rc<Self>, tenant: Tenant) -> Start {
+        let start = match self.ask(tenant) {
+            Ok(start) => start,
+            Err(turn) => turn.await.expect("a queue that is awaited is there, and nobody leaves it without a start"),
+        };
+        tokio::task::yield_now().await;
+        start
+    }
+
+    fn ask(self: &Rc<Self>, tenant: Tenant) -> Result<Start, oneshot::Receiver<Start>> {
+        let waiting = &mut *self.0.borrow_mut();
+        if !std::mem::replace(&mut waiting.busy, true) {
+            return Ok(Start(Rc::clone(self)));
+        }
+        let (sender, receiver) = oneshot::channel();
+        let queue = waiting.tenants.entry(tenant).or_default();
+        if queue.is_empty() {
+            waiting.order.push_back(tenant);
+        }
+        queue.push_back(sender);
+        Err(receiver)
+    }
+}
+
+impl Waiting {
+    /// Takes the next one in turn off its queue.
+    fn next(&mut self) -> Option<oneshot::Sender<Start>> {
+        let tenant = self.order.pop_front()?;
+        let queue = self.tenants.get_mut(&tenant)?;
+        let next = queue.pop_front();
+        if queue.is_empty() {
+            self.tenants.remove(&tenant);
+        } else {
+            self.order.push_back(tenant);
+        }
+        next
+    }
+}
+
+impl Drop for Start {
+    fn drop(&mut self) {
+        let next = {
+            let waiting = &mut *self.0.0.borrow_mut();
+            // Who has gone takes no turn.
+            let next = std::iter::from_fn(|| waiting.next()).find(|next| !next.is_closed());
+            waiting.busy = next.is_some();
+            next
+        };
+        if let Some(next) = next {
+            // It waits: it was not closed a moment ago, and only this thread closes it.
+            let _ = next.send(Self(Rc::clone(&self.0)));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use tidegate_core::Instant;
+    use tokio::runtime::{Builder, LocalOptions};
+    use tokio::task::{spawn_local, yield_now};
+
+    use super::*;
+    use crate::io::limiter::{Limiter, NeighboursConfig};
+
+    fn tenants() -> [Tenant; 2] {
+        let limiter = Arc::new(Limiter::new(NeighboursConfig::default(), Instant::ZERO));
+        ["noisy", "quiet"].map(|name| limiter.with(|limiter| limiter.tenant(name, Instant::ZERO)))
+    }
+
+    fn run(test: impl Future<Output = ()>) {
+        Builder::new_current_thread().build_local(LocalOptions::default()).unwrap().block_on(test);
+    }
+
+    #[test]
+    fn a_tenant_that_asks_for_one_waits_for_one_of_each_other() {
+        let (starts, begun) = (Rc::new(Starts::default()), Rc::new(RefCell::new(Vec::new())));
+        let [noisy, quiet] = tenants();
+        run(async {
+            for tenant in [noisy, noisy, noisy, noisy, quiet] {
+                let (starts, begun) = (Rc::clone(&starts), Rc::clone(&begun));
+                spawn_local(async move {
+                    let _start = starts.turn(tenant).await;
+                    begun.borrow_mut().push(tenant);
+                });
+            }
+            while begun.borrow().len() < 5 {
+                yield_now().await;
+            }
+        });
+        assert_eq!(*begun.borrow(), [noisy, noisy, quiet, noisy, noisy]);
+        assert!(!starts.0.borrow().busy && starts.0.borrow().tenants.is_empty());
+    }
+
+    #[test]
+    fn one_that_goes_before_its_turn_or_in_it_holds_nobody_up() {
+        let starts = Rc::new(Starts::default());
+        let [noisy, quiet] = tenants();
+        let first = starts.ask(noisy).unwrap();
+        let gone = starts.ask(noisy).unwrap_err();
+        let goes = starts.ask(quiet).unwrap_err();
+        let mut last = starts.ask(quiet).unwrap_err();
+        drop(gone);
+        drop(first);
+        assert!(last.try_recv().is_err(), "another one's turn comes first");
+        drop(goes);
+        drop(last.try_recv().unwrap());
+        assert!(starts.ask(noisy).is_ok());
+    }
+}
