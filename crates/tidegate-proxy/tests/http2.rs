@@ -6,6 +6,7 @@ mod support;
 
 use std::convert::Infallible;
 use std::future::ready;
+use std::io::Write;
 use std::net::SocketAddr;
 
 use bytes::Bytes;
@@ -123,6 +124,23 @@ async fn each_request_holds_memory_until_it_ends() {
     assert_eq!(first.into_body().collect().await.unwrap().to_bytes(), "done");
     let third = sender.send_request(request("/", "")).await.unwrap();
     assert_eq!(third.status(), StatusCode::OK);
+}
+
+#[tokio::test]
+async fn who_says_nothing_leaves_memory_to_others() {
+    // So many hold more than there is.
+    const SILENT: u64 = 300;
+    let upstream = Upstream::echo();
+    let tables = "[proxy]\nthreads = 1\noverflow_threads = 0\n[proxy.limits.capacities]\nmemory = \"1MiB\"\n";
+    let proxy = Running::before(&upstream, tables);
+    let mut silent: Vec<_> = (0..SILENT).map(|_| proxy.connect()).collect();
+    for client in &mut silent {
+        client.write_all(b"P").unwrap();
+    }
+    proxy.wait_until(|live| live.connections_total == SILENT);
+    let answer = connect(&proxy).await.send_request(request("/", "")).await.unwrap();
+    assert_eq!(answer.status(), StatusCode::OK);
+    proxy.wait_until(|live| live.connections <= 64);
 }
 
 #[tokio::test]

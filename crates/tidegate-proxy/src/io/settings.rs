@@ -10,6 +10,7 @@ use tokio::sync::Notify;
 
 use super::gate::Gate;
 use super::limiter::NeighboursConfig;
+use super::serve::HELD_TLS;
 use super::tls::{self, Certificates};
 use crate::config::{Amount, Cidr, Config, RateLimit, Routes, SniRule, Tenancy};
 use crate::error::ProxyError;
@@ -38,7 +39,9 @@ pub(crate) struct Settings {
     /// For each listener with TLS.
     pub(crate) tls: Vec<Option<Arc<rustls::ServerConfig>>>,
     pub(crate) http: HttpLimits,
-    /// Of each route, its name as a header value, for the upstream's logs.
+    /// Connections that one core's memory has room for, whatever is spoken on them.
+    pub(crate) memory_places: usize,
+    /// What `X-Forwarded-Proto` says, without TLS and with it.
     pub(crate) proto: [HeaderValue; 2],
 }
 
@@ -82,6 +85,7 @@ impl Settings {
             gates,
             tls,
             http,
+            memory_places: memory_places(of_a_core(&config, Resource::Memory)),
             proto: [HeaderValue::from_static("http"), HeaderValue::from_static("https")],
             config,
         }))
@@ -95,18 +99,10 @@ impl Settings {
     /// The limiter's settings for one of the cores.
     pub(crate) fn neighbours(&self) -> NeighboursConfig {
         let limits = &self.config.limits;
-        let cores = self.config.threads.max(1) as u64;
         NeighboursConfig {
             mode: limits.mode,
-            // Each core has its part; a core that gets fewer connections than others wastes some of it.
-            capacities: Resource::ALL.map(|resource| {
-                let amount = match limits.capacities[resource.index()] {
-                    Amount::Fixed(units) => Some(units),
-                    Amount::Learnt => found(resource),
-                    Amount::Unlimited => None,
-                };
-                amount.map_or(Capacity::Learnt, |units| Capacity::Fixed((units / cores).max(1)))
-            }),
+            capacities: Resource::ALL
+                .map(|resource| of_a_core(&self.config, resource).map_or(Capacity::Learnt, Capacity::Fixed)),
             weights: self.config.tenants.named.iter().map(|tenant| (tenant.name.clone(), tenant.weight)).collect(),
             tenants_max: u32::try_from(self.config.tenants.max_tracked).unwrap_or(NeighboursConfig::TENANTS_MAX),
             tick: limits.tick,
@@ -120,6 +116,24 @@ impl Settings {
     pub(crate) fn trusts(&self, peer: std::net::IpAddr) -> bool {
         self.config.trusted.iter().any(|range| range.contains(peer))
     }
+}
+
+/// What one core has of `resource`, if that is known beforehand. Each has its part; a core that gets fewer connections than
+/// others wastes some of it.
+fn of_a_core(config: &Config, resource: Resource) -> Option<u64> {
+    let amount = match config.limits.capacities[resource.index()] {
+        Amount::Fixed(units) => Some(units),
+        Amount::Learnt => found(resource),
+        Amount::Unlimited => None,
+    };
+    amount.map(|units| (units / config.threads.max(1) as u64).max(1))
+}
+
+/// Nobody asks for a connection without TLS before its first request: where there are no more places than these, those
+/// who send none never fill the memory, and one of them ends for the next.
+fn memory_places(memory: Option<u64>) -> usize {
+    let counted = memory.map(|bytes| bytes.min(NeighboursConfig::capacity_max(Resource::Memory)));
+    counted.and_then(|bytes| usize::try_from(bytes / HELD_TLS).ok()).unwrap_or(usize::MAX)
 }
 
 /// What the machine itself says there is. A client's connection may have one to an upstream beside it, and an eighth of

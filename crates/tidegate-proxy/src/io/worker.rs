@@ -114,6 +114,7 @@ async fn serve(start: Start) -> io::Result<()> {
     let settings = Arc::clone(&start.control.borrow().settings);
     let upstreams = Upstreams::new(upstream::Settings::of(&settings.config, start.part), start.verdicts, start.seed);
     let counts = Counts::new(&settings);
+    let seats = Seats::new(connections_max(start.part, &settings));
     let thread = Rc::new(Thread {
         lane: start.lane,
         shared: Arc::clone(&start.shared),
@@ -126,7 +127,7 @@ async fn serve(start: Start) -> io::Result<()> {
         spool: start.spool,
         lines: RefCell::new(start.lines),
         connections: Cell::new(0),
-        seats: Seats::new(connections_max(start.part)),
+        seats,
         starts: Rc::default(),
         refused: refused::Waiting::default(),
         changed: Rc::new(Notify::new()),
@@ -163,11 +164,12 @@ async fn serve(start: Start) -> io::Result<()> {
     Ok(())
 }
 
-/// A thread's part of what the limit of open files permits. Each connection may need another one to an upstream.
-fn connections_max(part: Part) -> usize {
+/// A thread's part of what the limit of open files permits, but no more than its core has memory for. Each connection may
+/// need another one to an upstream.
+fn connections_max(part: Part, settings: &Settings) -> usize {
     let files = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
     let files = usize::try_from(files).unwrap_or(usize::MAX);
-    part_of_files(files, part)
+    part_of_files(files, part).min(settings.memory_places)
 }
 
 /// Every connection begins at a foreground thread, so these have all places together: then a tenant runs into its share of
@@ -272,8 +274,8 @@ impl Ticker {
 
     fn publish(&self) {
         let thread = &self.thread;
-        // The limit can be changed from outside, and files become free.
-        thread.seats.adjust(connections_max(self.part));
+        // The limits can be changed while it runs, and files become free.
+        thread.seats.adjust(connections_max(self.part, &thread.settings()));
         let mut counts = thread.counts.borrow_mut();
         counts.connections = thread.connections.get() as u64;
         counts.upstreams = thread.upstreams.states();
