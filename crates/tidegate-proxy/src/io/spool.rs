@@ -2,7 +2,8 @@
 //!
 //! A request's body above the configured size is read to its end before the upstream is asked. Of an answer the part that
 //! its client does not take waits, so that the upstream is done with it: of HTTP/1 clients, for HTTP/2 asks for more of an
-//! answer only when its stream has room. Then the upstream waits. Files have no name: they vanish with the process. A pool of a few threads reads and writes; each body has one operation under way at most.
+//! answer only when its stream has room. Then the upstream waits. Files have no name: they vanish with the process. A pool
+//! of a few threads reads and writes; each body has one operation under way at most.
 //!
 //! | module | its one job |
 //! |---|---|
