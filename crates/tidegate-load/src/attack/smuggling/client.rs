@@ -10,7 +10,7 @@ use tidegate_runtime::clock;
 use crate::error::LoadError;
 
 /// After the last byte of an answer: so long may the next one take, of a proxy that means to answer at all.
-const QUIET_NS: u64 = 400_000_000;
+const QUIET_NS: u64 = 2_000_000_000;
 /// The same once everything expected is there: only a surplus could still come.
 const SURPLUS_NS: u64 = 60_000_000;
 /// However much a target says, a case ends.
