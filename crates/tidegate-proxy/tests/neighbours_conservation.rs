@@ -118,6 +118,13 @@ impl World {
             Mode::Restrict | Mode::Off => self.cost(&before, Charged::default()),
         }
         if !is_admitted {
+            let (before, ns) = (self.books(), amount(&mut self.rng) * 10);
+            let [handshakes, all] = self.neighbours.charge_refusal(tenant, ns, self.now);
+            let mut charged = Charged::default();
+            charged.add(Resource::HandshakeTime, handshakes.into());
+            // The time of handshakes is part of all time, and was added there too.
+            charged.add(Resource::EventTime, i128::from(all) - i128::from(handshakes));
+            self.cost(&before, charged);
             return;
         }
         for &(resource, cost) in &costs {

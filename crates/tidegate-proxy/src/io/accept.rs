@@ -22,6 +22,8 @@ use super::thread::{Thread, Total};
 /// Connections that are taken before other tasks get their turn. To take one that is refused is some ten microseconds, so
 /// that is a fraction of a millisecond for which those under way wait at each of their steps.
 pub(crate) const BATCH: usize = 32;
+/// What one connection costs is learnt from so many at once at least: nearly all of these are refused.
+const LEARNT_FROM: u32 = 16;
 /// Seconds for which the kernel keeps a connection to itself until its client has said something.
 const SILENCE_S: usize = 1;
 /// Connections that the kernel keeps until they are taken.
@@ -67,7 +69,7 @@ pub(crate) async fn accept(thread: Rc<Thread>, listener: TcpListener, index: usi
     #[expect(deprecated, reason = "the successor is unsafe for kinds of descriptors that this one is not of")]
     let listener = AsyncFd::with_interest(listener, Interest::READABLE)?;
     let scratch = vec![0; FIRST_BYTES_MAX];
-    let mut port = Port { thread: Rc::clone(&thread), listening, index, scratch, spare: spare() };
+    let mut port = Port { thread: Rc::clone(&thread), listening, index, scratch, taken: 0, spare: spare() };
     while !thread.draining.get() {
         let mut ready = None;
         // Otherwise there is work to do, whether or not somebody comes.
@@ -92,8 +94,9 @@ pub(crate) async fn accept(thread: Rc<Thread>, listener: TcpListener, index: usi
             ready.clear_ready();
         }
         port.end_refused(took);
-        // What was refused is nobody's time; the tasks that began pay for themselves from here on.
-        meter::stamp();
+        // What was refused is nobody's time, but for what it is charged for; the tasks that began pay for themselves from
+        // here on.
+        port.learn(meter::stamp());
         match took {
             Took::Pause => tokio::time::sleep(OUT_OF_FILES_PAUSE).await,
             _ => tokio::task::yield_now().await,
@@ -108,6 +111,8 @@ struct Port {
     listening: SocketAddr,
     index: usize,
     scratch: Vec<u8>,
+    /// Connections that were taken since the clock was last read.
+    taken: u32,
     /// Given up for a moment when no other is left, so that the connection that waits can be taken and ended.
     spare: Option<OwnedFd>,
 }
@@ -136,6 +141,7 @@ impl Port {
                 Ok((socket, peer)) => {
                     let Some(peer) = peer.and_then(|peer| SocketAddr::try_from(peer).ok()) else { continue };
                     self.thread.count(Total::Accepted);
+                    self.taken += 1;
                     let place = Place { peer, local: local_of(&socket, self.listening), listener: self.index };
                     hello::meet(&self.thread, Accepted { socket, place }, &mut self.scratch);
                 }
@@ -149,6 +155,15 @@ impl Port {
             }
         }
         Ok(Took::Enough)
+    }
+
+    /// Learns what one connection costs from the `spent` nanoseconds in which some were taken, and others ended.
+    fn learn(&mut self, spent: u64) {
+        let taken = std::mem::take(&mut self.taken);
+        if taken >= LEARNT_FROM {
+            let (known, one) = (self.thread.refusal_ns.get(), spent / u64::from(taken));
+            self.thread.refusal_ns.set(if known == 0 { one } else { known - known / 8 + one / 8 });
+        }
     }
 
     /// Files or memory ran out: those go first that are refused, then those of whom something is awaited.

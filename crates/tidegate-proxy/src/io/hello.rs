@@ -306,7 +306,11 @@ fn ask(thread: &Thread, origin: &Origin) -> Option<Leave> {
     let (tenant, handshake_ns, verdict) = thread.limiter.with(|limiter| {
         let tenant = limiter.tenant(&name, now);
         let expected = limiter.expected_cost(tenant, Resource::HandshakeTime);
-        (tenant, expected, limiter.try_take(tenant, Stage::Hello, &costs(expected), now))
+        let verdict = limiter.try_take(tenant, Stage::Hello, &costs(expected), now);
+        if matches!(&verdict, Verdict::Refuse(refusal) if refusal.cause == Cause::OverShare) {
+            limiter.charge_refusal(tenant, thread.refusal_ns.get(), now);
+        }
+        (tenant, expected, verdict)
     });
     let mut leave = match verdict {
         Verdict::Admit { lane, owed } => Leave { tenant, handshake_ns, lane, owed, turn: None },
@@ -341,7 +345,10 @@ fn hand_over(other: &mpsc::Sender<Handover>, fresh: Fresh) -> Option<Fresh> {
 fn turn_away(thread: &Thread, origin: &Origin, (tenant, handshake_ns): (Tenant, u64), retry_after: Duration) {
     let (resource, cause) = (Resource::HandshakeTime, Cause::OverShare);
     let costs = costs(handshake_ns);
-    thread.limiter.with(|limiter| limiter.turn_away(tenant, Stage::Hello, resource, &costs, meter::now()));
+    thread.limiter.with(|limiter| {
+        limiter.turn_away(tenant, Stage::Hello, resource, &costs, meter::now());
+        limiter.charge_refusal(tenant, thread.refusal_ns.get(), meter::now());
+    });
     let name = origin.sni.as_deref().unwrap_or("-");
     report(thread, origin, name, &Refusal { resource, cause, retry_after, share: 0, limit: 0, cost: handshake_ns });
 }

@@ -127,6 +127,8 @@ pub(crate) struct Thread {
     pub(crate) connections: Cell<usize>,
     pub(crate) seats: Rc<Seats>,
     pub(crate) starts: Rc<Starts>,
+    /// What it costs to take a connection and to refuse it, in nanoseconds, as far as is known.
+    pub(crate) refusal_ns: Cell<u64>,
     /// Refused, and not ended yet: when they are is up to who takes connections.
     pub(crate) refused: refused::Waiting,
     /// Woken when the last connection ends, and when the proxy is told to stop.

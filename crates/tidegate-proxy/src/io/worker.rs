@@ -129,6 +129,7 @@ async fn serve(start: Start) -> io::Result<()> {
         connections: Cell::new(0),
         seats,
         starts: Rc::default(),
+        refusal_ns: Cell::new(0),
         refused: refused::Waiting::default(),
         changed: Rc::new(Notify::new()),
         draining: Cell::new(false),

@@ -237,6 +237,43 @@ fn who_wants_too_much_stays_muted_though_it_is_turned_away_and_who_does_not_is_m
 }
 
 #[test]
+fn a_flood_of_refusals_is_paid_for_by_who_is_refused_and_by_nobody_else() {
+    let mut now = start();
+    let mut neighbours = Neighbours::new(NeighboursConfig::default(), now);
+    let [a, b] = ["a", "b"].map(|name| neighbours.tenant(name, now));
+    let costs = [(Resource::Handshakes, 1), (Resource::HandshakeTime, 1_000_000)];
+    let (mut served, mut flooded, mut refused_a) = (0, 0, 0);
+    for turn in 0..6_000_u64 {
+        pass(&mut neighbours, &mut now, ms(1));
+        if turn % 100 == 99 {
+            let idle = if (1_000..3_000).contains(&turn) { 0 } else { 40 };
+            neighbours.on_idle(ms(idle), ms(100), now);
+        }
+        if turn % 10 == 0 {
+            match neighbours.try_take(a, Stage::Hello, &costs, now) {
+                Verdict::Admit { .. } => neighbours.settle(a, Resource::HandshakeTime, 1_000_000, 1_000_000, now),
+                Verdict::Refuse(_) => refused_a += 1,
+            }
+        }
+        let hellos = if (1_000..3_000).contains(&turn) { 25 } else { turn % 2 };
+        for _ in 0..hellos {
+            match neighbours.try_take(b, Stage::Hello, &costs, now) {
+                Verdict::Admit { lane: Lane::Share, .. } => {
+                    served += u64::from(turn >= 5_000);
+                    flooded += u64::from((1_200..3_000).contains(&turn));
+                }
+                Verdict::Admit { .. } => {}
+                Verdict::Refuse(_) => {
+                    neighbours.charge_refusal(b, 40_000, now);
+                }
+            }
+        }
+    }
+    assert_eq!((refused_a, flooded), (0, 0));
+    assert_eq!(served, 500, "two seconds after the flood");
+}
+
+#[test]
 fn work_charged_in_parts_is_learnt_whole_and_charged_one_part_beforehand() {
     let now = start();
     let mut neighbours = Neighbours::new(NeighboursConfig::default(), now);

@@ -6,7 +6,7 @@ use tidegate_core::Instant;
 
 use super::cell::Age;
 use super::number::{float, short, signed, whole};
-use super::{Overflow, Place, level};
+use super::{NANOS, Overflow, Place, level};
 use crate::machine::resource::Kind;
 
 /// How much a new cost counts in the mean.
@@ -53,6 +53,25 @@ impl Overflow {
             self.pool.refill(now);
             self.pool.settle(rest);
         }
+    }
+
+    /// Charges `cost` units of work that a tenant was the cause of and had nothing from, as far as its own buckets go, down to
+    /// minus their depths: what it costs to refuse it comes first out of what it could have had. Returns what was charged.
+    pub(crate) fn fine(&mut self, place: Place, cost: u64, now: Instant) -> u64 {
+        if self.kind == Kind::Gauge || self.capacity.is_none() {
+            return 0;
+        }
+        self.refill(place, now);
+        let cell = &self.cells[place.cell()];
+        let (depth, guaranteed_depth) = (self.mint.depth(cell.share), self.mint.guaranteed_depth(cell.weight));
+        let room = u64::try_from(cell.level + depth).unwrap_or(0);
+        let cost = cost.min(room / (NANOS * self.grains));
+        let amount = self.level_of(cost);
+        let cell = &mut self.cells[place.cell()];
+        cell.level -= amount;
+        cell.guaranteed = (cell.guaranteed - amount).max(cell.guaranteed.min(-guaranteed_depth));
+        cell.taken = cell.taken.saturating_add(cost);
+        cost
     }
 
     /// Notes what a piece of work cost.
