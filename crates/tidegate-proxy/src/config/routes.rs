@@ -71,10 +71,10 @@ fn first(entries: &[Entry], path: &str, method: &Method) -> Option<usize> {
     entries.iter().find(fits).map(|entry| entry.route)
 }
 
-/// Whether `path` is `prefix` or below it: `/api` holds `/api` and `/api/x`, not `/apix`.
+/// Whether `path` is `prefix` or below it: `/api` holds `/api`, `/api/x` and, with a parameter, `/api;x`, not `/apix`.
 fn is_below(path: &str, prefix: &str) -> bool {
     let Some(rest) = path.strip_prefix(prefix) else { return false };
-    rest.is_empty() || prefix.ends_with('/') || rest.starts_with('/')
+    rest.is_empty() || prefix.ends_with('/') || rest.starts_with(['/', ';'])
 }
 
 impl Route {
@@ -87,7 +87,7 @@ impl Route {
         // Exactly one slash where the two parts meet, whichever of them brings it.
         let meet = match (rewrite.ends_with('/'), rest.starts_with('/')) {
             (true, true) => return Some(format!("{rewrite}{}", &rest[1..])),
-            (false, false) if !rest.is_empty() => "/",
+            (false, false) if !rest.is_empty() && !rest.starts_with(';') => "/",
             _ => "",
         };
         Some(format!("{rewrite}{meet}{rest}"))
@@ -131,6 +131,7 @@ mod tests {
             };
             assert_eq!(find(Method::GET, "elsewhere", "/"), Some("any"));
             assert_eq!(find(Method::GET, "elsewhere", "/api/x"), Some("any-api"));
+            assert_eq!(find(Method::GET, "elsewhere", "/api;v=1/x"), Some("any-api"));
             assert_eq!(find(Method::GET, "elsewhere", "/apix"), Some("any"));
             assert_eq!(find(Method::GET, "shop.example", "/"), Some("host"));
             assert_eq!(find(Method::GET, "shop.example", "/api"), Some("host-api"));
@@ -159,6 +160,7 @@ mod tests {
         };
         assert_eq!(rewritten("/api", "/v2", "/api/x"), "/v2/x");
         assert_eq!(rewritten("/api", "/v2", "/api"), "/v2");
+        assert_eq!(rewritten("/api", "/v2", "/api;v=1/x"), "/v2;v=1/x");
         assert_eq!(rewritten("/api/", "/", "/api/x"), "/x");
         assert_eq!(rewritten("/api/", "/v2", "/api/x"), "/v2/x");
         assert_eq!(rewritten("/api", "/", "/api/x"), "/x");
