@@ -126,7 +126,14 @@ fn of_a_core(config: &Config, resource: Resource) -> Option<u64> {
         Amount::Learnt => found(resource),
         Amount::Unlimited => None,
     };
-    amount.map(|units| (units / config.threads.max(1) as u64).max(1))
+    let part = amount.map(|units| (units / config.threads.max(1) as u64).max(1));
+    if resource != Resource::Connections {
+        return part;
+    }
+    // Fewer than there are places: a tenant runs into its share before it has taken those of others.
+    let places = memory_places(of_a_core(config, Resource::Memory));
+    let most = (places - places / 8).max(1) as u64;
+    part.map(|part| part.min(most)).or((places < usize::MAX).then_some(most))
 }
 
 /// Nobody asks for a connection without TLS before its first request: where there are no more places than these, those
@@ -192,5 +199,26 @@ impl Gates<'_> {
 
     fn ranges(&self, names: &[String]) -> PrefixSet {
         names.iter().filter_map(|name| self.config.lists.get(name)).flatten().map(Cidr::prefix).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tidegate_runtime::config::Document;
+
+    use super::*;
+
+    #[test]
+    fn a_tenant_meets_its_share_of_the_connections_before_the_places_for_which_there_is_memory_are_taken() {
+        for (memory, connections) in [("1MiB", "\"learnt\""), ("64MiB", "100_000"), ("16KiB", "100_000")] {
+            let text = format!(
+                "[[proxy.upstream]]\nname = \"u\"\nservers = [\"127.0.0.1:1\"]\n[[proxy.route]]\nupstream = \"u\"\n\
+                 [proxy.limits.capacities]\nmemory = \"{memory}\"\nconnections = {connections}\n"
+            );
+            let config = Config::from_document(&Document::new("t.toml", text), 1).unwrap();
+            let places = memory_places(of_a_core(&config, Resource::Memory)) as u64;
+            let most = of_a_core(&config, Resource::Connections).unwrap();
+            assert!((1..=places.max(1)).contains(&most) && (places < 8 || most < places), "{most} of {places}");
+        }
     }
 }
