@@ -76,11 +76,6 @@ impl Spool {
         self.above
     }
 
-    /// Bytes of the longest body that there is ever room for: a tenant that is alone gets half.
-    fn body_max(&self) -> u64 {
-        self.max_bytes / 2
-    }
-
     fn room(&self) -> MutexGuard<'_, Room> {
         self.room.lock().unwrap_or_else(PoisonError::into_inner)
     }

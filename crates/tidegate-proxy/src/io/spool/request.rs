@@ -52,7 +52,7 @@ pub(crate) async fn request(
 }
 
 async fn keep(mut stored: Stored, account: &Rc<Account>, mut body: RequestBody) -> Result<RequestBody, BodyError> {
-    let (above, limit) = (stored.spool().above, stored.spool().body_max());
+    let (above, limit) = (stored.spool().above, stored.most());
     let length = body.size_hint().exact();
     if length.is_some_and(|length| length > limit) {
         return Err(BodyError::TooLong { limit });

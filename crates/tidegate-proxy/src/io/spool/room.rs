@@ -27,11 +27,15 @@ impl Room {
         Self { max, used: 0, held: HashMap::default() }
     }
 
-    /// Takes `bytes` for `tenant`; or says whether it is the tenant that has more than its part, or all together.
-    pub(super) fn take(&mut self, tenant: &Arc<str>, bytes: u64) -> Result<(), Cause> {
+    /// Takes `bytes` for `tenant`; or says whether it is the tenant that has more than its part, or all together. Without
+    /// `shares` whoever comes takes what is there.
+    pub(super) fn take(&mut self, tenant: &Arc<str>, bytes: u64, shares: bool) -> Result<(), Cause> {
         let own = self.held.get(tenant).copied().unwrap_or(0);
         let (held, used) = (own.saturating_add(bytes), self.used.saturating_add(bytes));
-        if held > self.max.saturating_sub(used) {
+        if !shares && used > self.max {
+            return Err(Cause::SystemFull);
+        }
+        if shares && held > self.max.saturating_sub(used) {
             let tenants = self.held.len() + usize::from(own == 0);
             let part = self.max / (tenants as u64 + 1);
             return Err(if held > part { Cause::OverShare } else { Cause::SystemFull });
@@ -64,7 +68,7 @@ mod tests {
     use super::*;
 
     fn fill(room: &mut Room, tenant: &Arc<str>) -> u64 {
-        (0..room.max).take_while(|_| room.take(tenant, 1).is_ok()).count() as u64
+        (0..room.max).take_while(|_| room.take(tenant, 1, true).is_ok()).count() as u64
     }
 
     #[test]
@@ -72,14 +76,24 @@ mod tests {
         let mut room = Room::new(1_200);
         let [a, b, c] = ["a", "b", "c"].map(Arc::<str>::from);
         assert_eq!(fill(&mut room, &a), 600, "half, alone");
-        assert_eq!(room.take(&a, 1), Err(Cause::OverShare));
+        assert_eq!(room.take(&a, 1, true), Err(Cause::OverShare));
         assert_eq!(fill(&mut room, &b), 300, "half of what is left");
         assert_eq!(fill(&mut room, &c), 150);
-        assert_eq!(room.take(&c, 150), Err(Cause::SystemFull), "it has less than its part");
+        assert_eq!(room.take(&c, 150, true), Err(Cause::SystemFull), "it has less than its part");
         // Who has more than the others gets nothing until it has less.
         room.give_back(&a, 400);
-        assert_eq!(room.take(&a, 1), Ok(()));
+        assert_eq!(room.take(&a, 1, true), Ok(()));
         assert_eq!(fill(&mut room, &c), 199, "and the others get what it gave back");
+    }
+
+    #[test]
+    fn without_shares_one_may_take_all_and_no_more() {
+        let mut room = Room::new(100);
+        let [a, b] = ["a", "b"].map(Arc::<str>::from);
+        room.take(&a, 100, false).unwrap();
+        assert_eq!(room.take(&b, 1, false), Err(Cause::SystemFull));
+        room.give_back(&a, 1);
+        room.take(&b, 1, false).unwrap();
     }
 
     #[test]
@@ -87,8 +101,8 @@ mod tests {
         let mut room = Room::new(100);
         let tenant = Arc::<str>::from("a");
         for _ in 0..10 {
-            room.take(&tenant, 50).unwrap();
-            assert!(room.take(&tenant, 1).is_err());
+            room.take(&tenant, 50, true).unwrap();
+            assert!(room.take(&tenant, 1, true).is_err());
             room.give_back(&tenant, 20);
             room.give_back(&tenant, 1_000);
             assert_eq!((room.used(), room.held.len()), (0, 0));

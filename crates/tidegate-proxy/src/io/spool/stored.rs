@@ -24,6 +24,8 @@ pub(super) struct Stored {
     spool: Arc<Spool>,
     /// Whose room it takes, by name: the spool is shared by all cores, and each has its own numbers.
     tenant: Arc<str>,
+    /// The room is shared out among tenants; else it is anybody's.
+    shares: bool,
     reserved: u64,
     /// Where in the file the next byte goes.
     end: u64,
@@ -36,13 +38,19 @@ pub(super) struct Stored {
 impl Stored {
     /// An empty one of the tenant that pays on `account`.
     pub(super) fn new(spool: &Arc<Spool>, account: &Account) -> Self {
-        let (spool, tenant) = (Arc::clone(spool), account.tenant_name());
-        Self { file: None, spool, tenant, reserved: 0, end: 0, taken: 0, freed: 0 }
+        let (spool, tenant, shares) = (Arc::clone(spool), account.tenant_name(), account.is_restricted());
+        Self { file: None, spool, tenant, shares, reserved: 0, end: 0, taken: 0, freed: 0 }
     }
 
     /// Bytes that were put in and not taken out.
     pub(super) fn len(&self) -> u64 {
         self.end - self.taken
+    }
+
+    /// Bytes of the longest body that there is ever room for.
+    pub(super) fn most(&self) -> u64 {
+        // A tenant that is alone gets half.
+        if self.shares { self.spool.max_bytes / 2 } else { self.spool.max_bytes }
     }
 
     /// Where it is.
@@ -52,7 +60,7 @@ impl Stored {
 
     /// Takes room for `bytes` more; it is given back as they are taken out, or with the body.
     pub(super) fn reserve(&mut self, bytes: u64) -> Result<(), Cause> {
-        self.spool.room().take(&self.tenant, bytes)?;
+        self.spool.room().take(&self.tenant, bytes, self.shares)?;
         self.reserved += bytes;
         Ok(())
     }
