@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use super::limiter::{Limiter, Neighbours, Tenant};
+use super::limiter::{Limiter, Mode, Neighbours, Tenant};
 use super::meter;
 use crate::machine::Resource;
 
@@ -82,6 +82,31 @@ impl Used {
     }
 }
 
+/// A handshake that was charged beforehand and has not begun. Dropped before it does, it is given back, and teaches nothing
+/// about what handshakes cost.
+#[derive(Debug)]
+pub(crate) struct Unbegun(Option<Rc<Account>>);
+
+impl Unbegun {
+    /// That of `account`.
+    pub(crate) fn new(account: &Rc<Account>) -> Self {
+        Self(Some(Rc::clone(account)))
+    }
+
+    /// It begins now.
+    pub(crate) fn begin(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Unbegun {
+    fn drop(&mut self) {
+        if let Some(account) = self.0.take() {
+            account.forgo_handshake();
+        }
+    }
+}
+
 #[derive(Clone, Copy, Default, Debug)]
 struct Held {
     connections: u64,
@@ -114,6 +139,11 @@ impl Account {
         self.limiter.with(|limiter| limiter.name_of(self.tenant.get()).into())
     }
 
+    /// Whether tenants are held to their shares.
+    pub(crate) fn is_restricted(&self) -> bool {
+        self.limiter.with(|limiter| limiter.config().mode == Mode::Restrict)
+    }
+
     /// From now on `tenant` pays. What was used until now is charged to who used it.
     pub(crate) fn turn_to(&self, tenant: Tenant) {
         if tenant == self.tenant.get() {
@@ -140,7 +170,7 @@ impl Account {
     }
 
     /// The handshake that was charged beforehand is not made.
-    pub(crate) fn forgo_handshake(&self) {
+    fn forgo_handshake(&self) {
         self.handshake.pieces.set(0);
         let charged = self.handshake.estimated.take();
         self.limiter.with(|limiter| {
@@ -359,6 +389,28 @@ mod tests {
     use super::super::limiter::{NeighboursConfig, Stage, Verdict};
     use super::*;
     use crate::machine::neighbours::Capacity;
+
+    #[test]
+    fn a_handshake_that_does_not_begin_teaches_nothing_about_its_cost() {
+        let limiter = Arc::new(Limiter::new(NeighboursConfig::default(), Instant::ZERO));
+        let tenant = limiter.with(|limiter| limiter.tenant("a", Instant::ZERO));
+        let expected = || limiter.with(|limiter| limiter.expected_cost(tenant, Resource::HandshakeTime));
+        let handshake = |ns: u64| {
+            let account = Account::open(Arc::clone(&limiter), tenant);
+            account.estimated(Resource::HandshakeTime, expected());
+            account.begin(Work::Handshake);
+            let unbegun = Unbegun::new(&account);
+            account.add_time(ns);
+            (account, unbegun)
+        };
+        let (begun, unbegun) = handshake(2_000_000);
+        unbegun.begin();
+        drop(begun);
+        assert_eq!(expected(), 2_000_000);
+        // Its task is dropped while it waits for its turn.
+        (0..10).for_each(|_| drop(handshake(5_000)));
+        assert_eq!(expected(), 2_000_000);
+    }
 
     #[test]
     fn each_stream_pays_for_its_own_bytes_and_the_connection_for_the_rest() {

@@ -10,7 +10,7 @@ use bytes::BytesMut;
 use tokio::net::TcpStream;
 use tokio::task::spawn_local;
 
-use super::account::{Account, Work};
+use super::account::{Account, Unbegun, Work};
 use super::http1::server::{self, Served};
 use super::http2;
 use super::lane::{Fresh, Handover, Moved};
@@ -45,6 +45,7 @@ pub(crate) fn begin(thread: &Rc<Thread>, fresh: Fresh, seat: Option<Rc<Seat>>) {
         account.estimated(Resource::HandshakeTime, handshake_ns);
         account.begin(Work::Handshake);
     }
+    let unbegun = origin.tls.then(|| Unbegun::new(&account));
     let source = origin.client.ip();
     // It is told by the end of its connection; the account gives back what was charged.
     let Some(seat) = seat.or_else(|| thread.seats.take(source)) else { return thread.count(Total::OutOfFiles) };
@@ -54,7 +55,10 @@ pub(crate) fn begin(thread: &Rc<Thread>, fresh: Fresh, seat: Option<Rc<Seat>>) {
     let serving = async move {
         let start = if origin.tls { Some(thread.starts.turn(tenant).await) } else { None };
         if start.is_some() && has_gone(&socket) {
-            return account.forgo_handshake();
+            return;
+        }
+        if let Some(unbegun) = unbegun {
+            unbegun.begin();
         }
         drop(turn);
         // A socket that the runtime does not take is closed: there is nobody to tell.
@@ -97,7 +101,10 @@ fn go_on(thread: &Rc<Thread>, moved: Moved) {
 
 /// Whether the client closed while it waited: a handshake with nobody is the dearest thing to do in vain.
 fn has_gone(socket: &std::net::TcpStream) -> bool {
-    matches!(socket.peek(&mut [0]), Ok(0))
+    match socket.peek(&mut [0]) {
+        Ok(read) => read == 0,
+        Err(error) => error.kind() != io::ErrorKind::WouldBlock,
+    }
 }
 
 /// The TLS handshake; `None` if it fails. Others may `start` theirs when this one's cryptography is done.

@@ -2,7 +2,8 @@
 //!
 //! A handshake is the longest task there is, and those that a tenant may begin at once, its share saved up for some ticks,
 //! take tens of milliseconds together. So they begin one at a time, with a look at the sockets before each, and tenants
-//! take turns: who asks for one waits for one of each other tenant, however many those ask for.
+//! take turns: a tenant's next one waits for the one that is being made and for one of each other tenant, however many
+//! those ask for.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -43,6 +44,11 @@ impl Starts {
         start
     }
 
+    /// Whether nobody waits, and none begins.
+    pub(crate) fn is_empty(&self) -> bool {
+        !self.0.borrow().busy
+    }
+
     fn ask(self: &Rc<Self>, tenant: Tenant) -> Result<Start, oneshot::Receiver<Start>> {
         let waiting = &mut *self.0.borrow_mut();
         if !std::mem::replace(&mut waiting.busy, true) {
@@ -59,17 +65,21 @@ impl Starts {
 }
 
 impl Waiting {
-    /// Takes the next one in turn off its queue.
+    /// Takes the next one in turn off its queue. Who has gone takes no turn, and costs its tenant none.
     fn next(&mut self) -> Option<oneshot::Sender<Start>> {
-        let tenant = self.order.pop_front()?;
-        let queue = self.tenants.get_mut(&tenant)?;
-        let next = queue.pop_front();
-        if queue.is_empty() {
-            self.tenants.remove(&tenant);
-        } else {
-            self.order.push_back(tenant);
+        loop {
+            let tenant = self.order.pop_front()?;
+            let queue = self.tenants.get_mut(&tenant)?;
+            let next = std::iter::from_fn(|| queue.pop_front()).find(|next| !next.is_closed());
+            if queue.is_empty() {
+                self.tenants.remove(&tenant);
+            } else {
+                self.order.push_back(tenant);
+            }
+            if next.is_some() {
+                return next;
+            }
         }
-        next
     }
 }
 
@@ -77,8 +87,7 @@ impl Drop for Start {
     fn drop(&mut self) {
         let next = {
             let waiting = &mut *self.0.0.borrow_mut();
-            // Who has gone takes no turn.
-            let next = std::iter::from_fn(|| waiting.next()).find(|next| !next.is_closed());
+            let next = waiting.next();
             waiting.busy = next.is_some();
             next
         };
@@ -142,6 +151,6 @@ mod tests {
         assert!(last.try_recv().is_err(), "another one's turn comes first");
         drop(goes);
         drop(last.try_recv().unwrap());
-        assert!(starts.ask(noisy).is_ok());
+        assert!(starts.is_empty() && starts.ask(noisy).is_ok());
     }
 }

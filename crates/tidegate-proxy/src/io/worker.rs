@@ -27,8 +27,8 @@ use super::timers::{TICK, Timers};
 use super::upstream::{self, Part, Upstreams, Verdicts};
 use super::{accept, gate, hello, meter, refused};
 
-/// Tasks that run before the sockets are looked at again. A handshake is a task of up to a millisecond, and the next
-/// connection should not wait behind dozens of them.
+/// Tasks that run before the sockets are looked at again. One may be a handshake of a millisecond or two, and there is one
+/// at most between two looks.
 const EVENT_INTERVAL: u32 = 7;
 /// Between two rounds of counting and learning.
 const ROUND: Duration = Duration::from_millis(100);
@@ -211,7 +211,9 @@ async fn obey(thread: &Rc<Thread>, control: &mut watch::Receiver<Control>, part:
 /// Waits until nothing is left, or time is up.
 async fn finish(thread: &Thread, control: &mut watch::Receiver<Control>) {
     loop {
-        if thread.connections.get() == 0 || control.borrow_and_update().stop {
+        // Those whose handshakes wait for their turn are counted when it comes.
+        let is_empty = thread.connections.get() == 0 && thread.starts.is_empty();
+        if is_empty || control.borrow_and_update().stop {
             return;
         }
         tokio::select! {

@@ -301,16 +301,18 @@ impl Neighbours {
     }
 
     /// Charges a tenant with the `ns` of processor time that it took to refuse it at its hello, as far as its own tokens go:
-    /// a flood of hellos comes first out of the share of who sends it. It is no demand. Returns what was charged, of the time
-    /// of handshakes and of all time.
+    /// a flood of hellos comes first out of the share of whose name they have. Half of what a handshake is expected to take
+    /// is left to it: too little for one, and enough for requests on connections that are there. It is no demand. Returns
+    /// what was charged, of the time of handshakes and of all time.
     pub fn charge_refusal(&mut self, tenant: Tenant, ns: u64, now: Instant) -> [u64; 2] {
         if self.config.mode != Mode::Restrict {
             return [0; 2];
         }
+        let keep = self.expected_cost(tenant, Resource::HandshakeTime) / 2;
         let slot = self.table.index(tenant);
         let charged = [Resource::HandshakeTime, Resource::EventTime].map(|resource| {
             let cell = self.cell(slot, resource.index(), now);
-            self.resources[resource.index()].fine(cell, ns, now)
+            self.resources[resource.index()].fine(cell, ns, keep, now)
         });
         self.learner.on_charge(i64::try_from(charged[1]).unwrap_or(i64::MAX));
         charged

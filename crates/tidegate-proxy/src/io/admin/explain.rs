@@ -170,7 +170,7 @@ pub fn explain(
     let mut explanation =
         Explanation { outcome: Outcome::Served, status: None, why, request, route, tenant, resources, rate_limits };
     decide(&mut explanation, snapshot);
-    if climbs {
+    if climbs && explanation.outcome == Outcome::NoRoute {
         explanation.status = Some(400);
         explanation.why = vec!["its path leaves the root, or hides that it does".to_owned()];
     }

@@ -55,21 +55,20 @@ impl Overflow {
         }
     }
 
-    /// Charges `cost` units of work that a tenant was the cause of and had nothing from, as far as its own buckets go, down to
-    /// minus their depths: what it costs to refuse it comes first out of what it could have had. Returns what was charged.
-    pub(crate) fn fine(&mut self, place: Place, cost: u64, now: Instant) -> u64 {
+    /// Charges `cost` units of work that a tenant was the cause of and had nothing from, down to what its own buckets hold
+    /// beyond `keep` units: what it costs to refuse it comes first out of what it could have had. Returns what was charged.
+    pub(crate) fn fine(&mut self, place: Place, cost: u64, keep: u64, now: Instant) -> u64 {
         if self.kind == Kind::Gauge || self.capacity.is_none() {
             return 0;
         }
         self.refill(place, now);
-        let cell = &self.cells[place.cell()];
-        let (depth, guaranteed_depth) = (self.mint.depth(cell.share), self.mint.guaranteed_depth(cell.weight));
-        let room = u64::try_from(cell.level + depth).unwrap_or(0);
+        let keep = self.level_of(keep);
+        let room = u64::try_from(self.cells[place.cell()].level.saturating_sub(keep)).unwrap_or(0);
         let cost = cost.min(room / (NANOS * self.grains));
         let amount = self.level_of(cost);
         let cell = &mut self.cells[place.cell()];
         cell.level -= amount;
-        cell.guaranteed = (cell.guaranteed - amount).max(cell.guaranteed.min(-guaranteed_depth));
+        cell.guaranteed = (cell.guaranteed - amount).max(cell.guaranteed.min(keep));
         cell.taken = cell.taken.saturating_add(cost);
         cost
     }
