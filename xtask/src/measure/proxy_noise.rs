@@ -4,7 +4,7 @@ use miette::{Result, WrapErr as _};
 use serde_json::{Value, json};
 
 use super::bench::{Bench, median, range};
-use super::proxy_load::{A, B, Load, Phase, capacity, source, upstream};
+use super::proxy_load::{A, B, Load, Phase, capacity, cpu_s, source, upstream};
 use super::proxy_server::{KeyKind, Limiting, Proxy, Running, Setting, ensure};
 use super::table::Figure;
 
@@ -210,8 +210,9 @@ fn figure(bench: &Bench, noise: &Noise, index: usize, found: &[(Proxy, Vec<Round
     }
 }
 
-/// Less than so many times the capacity is not the overload that the bar names.
+/// Less than so many times the capacity is not the overload that the bar names, and a proxy that is less busy had less to do.
 const OVERLOAD_LEAST: f64 = 2.9;
+const BUSY_LEAST: f64 = 0.95;
 /// Tenants of the overload, and the share of a core that each asks for; together three cores.
 const TENANTS: [(&str, f64); 6] = [
     ("a.example", 0.05),
@@ -223,11 +224,14 @@ const TENANTS: [(&str, f64); 6] = [
 ];
 
 /// Three times what one core can do, from six tenants, three of them within their fair share.
+///
+/// Each tenant's clients have 64 connections. A request that finds all of them waiting for the proxy is not sent: kept until
+/// one is free, it would be about to expire by then, as would every request behind it, and no server could answer any.
 pub(super) fn overload(bench: &Bench) -> Result<Vec<Figure>> {
     ensure(bench)?;
     let upstream = upstream(bench)?;
     let service = upstream.said("address")?;
-    let (mut goodputs, mut loads, mut missed, mut timed_out) = (Vec::new(), Vec::new(), 0.0, 0.0);
+    let (mut goodputs, mut loads, mut busy, mut missed, mut timed_out) = (vec![], vec![], vec![], 0.0, 0.0);
     for _ in 0..bench.size(REPETITIONS, 1) {
         let setting = |limiting| Setting {
             proxy: Proxy::Tidegate,
@@ -236,25 +240,29 @@ pub(super) fn overload(bench: &Bench) -> Result<Vec<Figure>> {
             upstream: service,
             spool: false,
         };
-        let capacity = capacity(bench, &setting(Limiting::Off), false)?;
+        let before = capacity(bench, &setting(Limiting::Off), false)?;
         let sources: Vec<Value> = TENANTS
             .iter()
-            .map(|(name, share)| source(name, capacity * share, json!({ "connections": 64, "timeout_ms": 1_000 })))
+            .map(|(name, share)| {
+                (name, before * share, json!({ "connections": 64, "waiting_max": 0, "timeout_ms": 1_000 }))
+            })
+            .map(|(name, rate, keys)| source(name, rate, keys))
             .collect();
         let duration = bench.size(20_000, 2_500);
         let keys = json!({ "sources": sources, "warm_up_ms": 2_000, "duration_ms": duration });
         let proxy = Running::start(bench, &setting(Limiting::On))?;
-        // Sources of this rate wait for connections, not for the generator; if it is late, less is sent, which is seen.
+        // If the generator is late, the proxy has less to do, which is seen.
         let mut load = Load { tls: false, keys };
         load.keys["lateness_us_p99_max"] = json!(1e9);
         let report = load.run(bench, &proxy)?;
         proxy.stop()?;
-        let (mut answered, mut sent_per_s) = (0.0, 0.0);
+        // The machine's pace changes from minute to minute.
+        let capacity = f64::midpoint(before, capacity(bench, &setting(Limiting::Off), false)?);
+        let (mut answered, mut offered) = (0.0, 0.0);
         for (index, (_, share)) in TENANTS.iter().enumerate() {
             let phase = Phase::of(&report, index, 0)?;
             answered += phase.answered_per_s()?;
-            sent_per_s +=
-                (phase.offered()? - phase.ended("unsent") - phase.ended("not_connected")) / phase.seconds()?;
+            offered += phase.offered()? / phase.seconds()?;
             // A sixth of the core is everybody's.
             if *share < 1.0 / 6.0 {
                 missed += phase.offered()? - phase.answered()?;
@@ -262,17 +270,18 @@ pub(super) fn overload(bench: &Bench) -> Result<Vec<Figure>> {
             }
         }
         goodputs.push(answered / capacity);
-        loads.push(sent_per_s / capacity);
+        loads.push(offered / before);
+        busy.push(cpu_s(&report, 0)? / Phase::of(&report, 0, 0)?.seconds()?);
     }
     upstream.stop()?;
-    let least = loads.iter().copied().fold(f64::INFINITY, f64::min);
+    let least = |values: &[f64]| values.iter().copied().fold(f64::INFINITY, f64::min);
     Ok(vec![
         Figure {
-            what: format!("load of the six tenants (needed: {OVERLOAD_LEAST}x the capacity just measured)"),
-            value: format!("{least:.2}x at least"),
-            spread: format!("{} over {}", range(&loads), loads.len()),
-            passes: least >= OVERLOAD_LEAST,
-            runs: json!(loads),
+            what: format!("what the six tenants offer (needed: {OVERLOAD_LEAST}x the capacity, and a busy core)"),
+            value: format!("{:.2}x", median(&loads)),
+            spread: format!("{} over {}; core busy {}", range(&loads), loads.len(), range(&busy)),
+            passes: least(&loads) >= OVERLOAD_LEAST && least(&busy) >= BUSY_LEAST,
+            runs: json!({ "offered": loads, "busy": busy }),
         },
         Figure {
             what: "goodput at 3x, six tenants (bar: 95 % of a core)".to_owned(),

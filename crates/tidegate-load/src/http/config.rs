@@ -61,6 +61,8 @@ pub struct Source {
     pub closed: bool,
     /// Connections: kept alive, exactly so many at most; else, how many may be under way at once.
     pub connections: u32,
+    /// Requests that may wait until a connection is free; those beyond are not sent. None waits for a new connection.
+    pub waiting_max: usize,
     /// A new connection for each request.
     pub new_connections: bool,
     /// TLS 1.3 with X25519 and no resumption.
@@ -87,6 +89,9 @@ pub struct Source {
     /// Keep each request of the measured window, up to [`RECORDS_MAX`].
     pub record: bool,
 }
+
+/// Requests of a source that wait for a connection, if nothing else is said.
+const WAITING_MAX: usize = 100_000;
 
 /// At most so many requests of a source are kept one by one.
 pub const RECORDS_MAX: usize = 200_000;
@@ -152,6 +157,7 @@ impl Default for Source {
             steps: Vec::new(),
             closed: false,
             connections: 16,
+            waiting_max: WAITING_MAX,
             new_connections: false,
             tls: false,
             http: Http::H1,

@@ -19,8 +19,6 @@ const MS_NS: u64 = 1_000_000;
 const BEGIN_MAX: usize = 16;
 /// How often a closed loop that rests looks whether it may go on.
 const GLANCE_NS: u64 = 5 * MS_NS;
-/// Requests that wait for a connection to be free; those beyond are not sent.
-const BACKLOG_MAX: usize = 100_000;
 
 /// One thread's work.
 #[derive(Debug)]
@@ -113,7 +111,7 @@ impl<'a> Engine<'a> {
                 && let Some(slot) = self.idle.pop_front()
             {
                 self.begin(slot, intended)?;
-            } else if !self.source.new_connections && self.backlog.len() < BACKLOG_MAX {
+            } else if !self.source.new_connections && self.backlog.len() < self.source.waiting_max {
                 self.backlog.push_back(intended);
             } else {
                 self.tally.on_end(intended, now, Ending::Unsent, 0);
