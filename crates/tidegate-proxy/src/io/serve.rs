@@ -39,6 +39,10 @@ pub(crate) fn take_up(thread: &Rc<Thread>, handover: Handover) {
 /// Serves a connection that was just accepted; `seat` if it has one already.
 pub(crate) fn begin(thread: &Rc<Thread>, fresh: Fresh, seat: Option<Rc<Seat>>) {
     let Fresh { socket, origin, early, tenant, handshake_ns, pass, turn } = fresh;
+    // In a flood connections wait long to be taken, and clients give up meanwhile: to serve them makes the others wait longer.
+    if !origin.tls && has_gone(&socket) {
+        return;
+    }
     let account = Account::open(Arc::clone(&thread.limiter), tenant);
     if origin.tls {
         account.holds(1, HELD_TLS);
@@ -99,7 +103,7 @@ fn go_on(thread: &Rc<Thread>, moved: Moved) {
     spawn_local(Metered::new(metered, Seated::new(seated, serving)));
 }
 
-/// Whether the client closed while it waited: a handshake with nobody is the dearest thing to do in vain.
+/// Whether the client closed while it waited.
 fn has_gone(socket: &std::net::TcpStream) -> bool {
     match socket.peek(&mut [0]) {
         Ok(read) => read == 0,
