@@ -140,7 +140,7 @@ impl World {
         if self.rng.chance(0.05) {
             let resource = costs[0].0;
             let before = self.books();
-            self.neighbours.turn_away(tenant, stage, resource, &costs, self.now);
+            self.neighbours.turn_away(tenant, stage, resource, &costs, Duration::ZERO, self.now);
             let sign = if self.neighbours.config().mode == Mode::Off { 0 } else { -1 };
             self.cost(&before, Charged::of(&costs, sign));
             for &(resource, cost) in costs.iter().filter(|(resource, _)| resource.kind() == Kind::Gauge) {

@@ -3,8 +3,9 @@
 use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
-use super::limiter::{Limiter, Mode, Neighbours, Tenant};
+use super::limiter::{Limiter, Mode, Neighbours, Refusal, Stage, Tenant};
 use super::meter;
 use crate::machine::Resource;
 
@@ -177,6 +178,14 @@ impl Account {
             limiter.give_back(self.tenant.get(), Resource::Handshakes, 1, meter::now());
             limiter.give_back(self.tenant.get(), Resource::HandshakeTime, charged, meter::now());
         });
+    }
+
+    /// A request that was admitted is not served after all: there was no time for it. What it was charged with is given back
+    /// when the work is settled.
+    pub(crate) fn turn_away(&self, retry_after: Duration) -> Refusal {
+        let (stage, resource) = (Stage::Request, Resource::EventTime);
+        self.limiter
+            .with(|limiter| limiter.turn_away(self.tenant.get(), stage, resource, &[], retry_after, meter::now()))
     }
 
     /// So many bytes were read for the tenant.

@@ -1,5 +1,7 @@
 //! One request to an upstream, and its answer back.
 
+use std::future::poll_fn;
+use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -10,14 +12,18 @@ use http::{HeaderValue, Response, StatusCode, Version};
 use super::body::{RequestBody, ResponseBody};
 use super::gate::Pass;
 use super::http1::client::{ExchangeError, Outward, Patience};
-use super::limiter::Stage;
+use super::limiter::{Lane, Refusal, Stage};
 use super::service::{self, Admission};
 use super::thread::{Connection, Total};
 use super::upstream::{Announced, ConnectError, Outbound, SendError, Target};
 use super::{headers, meter, refuse, spool};
 use crate::config::{Config, ProxyProtocolOut, Route, UpstreamProtocol};
 use crate::machine::rate_limit::Rejection;
-use crate::machine::upstream::Refusal;
+use crate::machine::upstream;
+
+/// A request that waited so long for the overflow lane is refused: it would take the place of one that its client still
+/// waits for.
+const WAITED_MAX: Duration = Duration::from_millis(500);
 
 /// An answer on its way to the client.
 #[derive(Debug)]
@@ -39,17 +45,41 @@ pub(crate) struct Story {
     pub(crate) first_byte: Duration,
     /// The route's gate said no.
     pub(crate) rejected: Option<Rejection>,
+    /// There was no time for it.
+    pub(crate) refused: Option<Refusal>,
     /// The client's body broke off, and no answer would be read.
     pub(crate) gone: bool,
 }
 
-/// Sends an admitted request to its upstream.
-pub(crate) async fn forward(
-    connection: &Connection,
-    admission: &Admission,
-    mut parts: Parts,
-    body: RequestBody,
-) -> Answer {
+/// Sends an admitted request to its upstream; in the overflow lane when it is its tenant's turn.
+pub(crate) async fn forward(connection: &Connection, admission: &Admission, parts: Parts, body: RequestBody) -> Answer {
+    let mut turn = None;
+    if connection.thread.lane == Lane::Overflow {
+        turn = Some(connection.thread.requests.turn(admission.account.tenant()).await);
+        let waited = meter::now().since(admission.began);
+        if waited >= WAITED_MAX {
+            return too_late(connection, admission);
+        }
+    }
+    let mut sending = pin!(send(connection, admission, parts, body));
+    poll_fn(|context| {
+        let sent = sending.as_mut().poll(context);
+        // It waits for its upstream now, or for its own body: others may begin.
+        turn = None;
+        sent
+    })
+    .await
+}
+
+/// The answer to a request for which the core had no time in time. Its client may have given up; if it has not, it knows
+/// better what to do with an answer than without one.
+fn too_late(connection: &Connection, admission: &Admission) -> Answer {
+    let refusal = admission.account.turn_away(WAITED_MAX);
+    let response = refuse::refused(&refusal, connection.thread.settings().config.limits.rate_limit_headers);
+    Answer { response, pass: None, story: Story { refused: Some(refusal), ..Story::default() } }
+}
+
+async fn send(connection: &Connection, admission: &Admission, mut parts: Parts, body: RequestBody) -> Answer {
     let settings = &admission.settings;
     let route = &settings.config.routes[admission.route];
     let mut story = Story::default();
@@ -226,20 +256,22 @@ fn unreachable_answer(error: &ConnectError) -> Response<ResponseBody> {
     refuse::plain(status, name, detail)
 }
 
-fn no_slot(refusal: Refusal, config: &Config, route: &Route) -> Response<ResponseBody> {
+fn no_slot(refusal: upstream::Refusal, config: &Config, route: &Route) -> Response<ResponseBody> {
     let (name, detail) = match refusal {
-        Refusal::NoServer => ("destination_unavailable", "No server of the upstream is well."),
-        Refusal::QueueFull => ("connection_limit_reached", "The upstream's servers are busy, and so is their queue."),
-        Refusal::TimedOut => ("connection_limit_reached", "The upstream's servers are busy."),
+        upstream::Refusal::NoServer => ("destination_unavailable", "No server of the upstream is well."),
+        upstream::Refusal::QueueFull => {
+            ("connection_limit_reached", "The upstream's servers are busy, and so is their queue.")
+        }
+        upstream::Refusal::TimedOut => ("connection_limit_reached", "The upstream's servers are busy."),
     };
     let retry_after = match refusal {
         // If one is well now, so many good answers say so.
-        Refusal::NoServer => {
+        upstream::Refusal::NoServer => {
             let health = config.upstreams[route.upstream].health.as_ref();
             health.map(|health| health.interval.saturating_mul(health.rise))
         }
         // Whoever is in the queue now has a server by then, or gave up.
-        Refusal::QueueFull | Refusal::TimedOut => Some(config.timeouts.upstream_connect),
+        upstream::Refusal::QueueFull | upstream::Refusal::TimedOut => Some(config.timeouts.upstream_connect),
     };
     let status = StatusCode::SERVICE_UNAVAILABLE;
     refuse::answer(refuse::Problem { status, kind: None, detail, error: name, retry_after })

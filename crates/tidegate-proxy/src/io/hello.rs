@@ -343,14 +343,14 @@ fn hand_over(other: &mpsc::Sender<Handover>, fresh: Fresh) -> Option<Fresh> {
 
 /// Takes back what was admitted, since the overflow lane has no room: the core has nothing left for it.
 fn turn_away(thread: &Thread, origin: &Origin, (tenant, handshake_ns): (Tenant, u64), retry_after: Duration) {
-    let (resource, cause) = (Resource::HandshakeTime, Cause::OverShare);
     let costs = costs(handshake_ns);
-    thread.limiter.with(|limiter| {
-        limiter.turn_away(tenant, Stage::Hello, resource, &costs, meter::now());
-        limiter.charge_refusal(tenant, thread.refusal_ns.get(), meter::now());
+    let refusal = thread.limiter.with(|limiter| {
+        let (resource, now) = (Resource::HandshakeTime, meter::now());
+        let refusal = limiter.turn_away(tenant, Stage::Hello, resource, &costs, retry_after, now);
+        limiter.charge_refusal(tenant, thread.refusal_ns.get(), now);
+        refusal
     });
-    let name = origin.sni.as_deref().unwrap_or("-");
-    report(thread, origin, name, &Refusal { resource, cause, retry_after, share: 0, limit: 0, cost: handshake_ns });
+    report(thread, origin, origin.sni.as_deref().unwrap_or("-"), &refusal);
 }
 
 /// What is asked for a handshake that is expected to take `ns`.

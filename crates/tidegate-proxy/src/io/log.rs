@@ -125,6 +125,9 @@ impl Record {
             cause: "rate_limit",
             retry_after: rejection.retry_after,
         });
+        if let Some(refusal) = &answer.story.refused {
+            self.refused = Some(of_limiter("request", refusal));
+        }
         self
     }
 

@@ -1,9 +1,12 @@
-//! Whose handshake begins next on a thread.
+//! Whose handshake, or request, begins next on a thread.
 //!
 //! A handshake is the longest task there is, and those that a tenant may begin at once, its share saved up for some ticks,
 //! take tens of milliseconds together. So they begin one at a time, with a look at the sockets before each, and tenants
 //! take turns: a tenant's next one waits for the one that is being made and for one of each other tenant, however many
 //! those ask for.
+//!
+//! In the overflow lane requests take turns too, some between two looks: answers that are there are sent on before the
+//! next requests, so that no more are under way than keeps the upstream busy, and who asks for little waits for little.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -15,25 +18,35 @@ use tokio::sync::oneshot;
 
 use super::limiter::Tenant;
 
-/// A thread's handshakes that have not begun. Each waits on a connection's place, so there are no more than places.
-#[derive(Debug, Default)]
-pub(crate) struct Starts(RefCell<Waiting>);
+/// A thread's handshakes, or requests, that have not begun. Each waits on a connection's place or a stream of one, so there
+/// are no more than these.
+#[derive(Debug)]
+pub(crate) struct Starts {
+    /// So many begin at once.
+    at_once: usize,
+    waiting: RefCell<Waiting>,
+}
 
 #[derive(Debug, Default)]
 struct Waiting {
-    /// Somebody's handshake begins now.
-    busy: bool,
+    /// So many begin now.
+    begin: usize,
     /// Tenants for whom somebody waits, in the order of their turns.
     order: VecDeque<Tenant>,
     /// Of those, who waits; nobody's queue is empty.
     tenants: HashMap<Tenant, VecDeque<oneshot::Sender<Start>>, RandomState>,
 }
 
-/// Leave to begin a handshake; when it is dropped, the next one may begin.
+/// Leave to begin; when it is dropped, the next one may.
 #[derive(Debug)]
 pub(crate) struct Start(Rc<Starts>);
 
 impl Starts {
+    /// Nobody waits; `at_once` may begin together.
+    pub(crate) fn new(at_once: usize) -> Rc<Self> {
+        Rc::new(Self { at_once, waiting: RefCell::default() })
+    }
+
     /// Waits for the tenant's turn, and in any case for a look at the sockets.
     pub(crate) async fn turn(self: &Rc<Self>, tenant: Tenant) -> Start {
         let start = match self.ask(tenant) {
@@ -46,12 +59,13 @@ impl Starts {
 
     /// Whether nobody waits, and none begins.
     pub(crate) fn is_empty(&self) -> bool {
-        !self.0.borrow().busy
+        self.waiting.borrow().begin == 0
     }
 
     fn ask(self: &Rc<Self>, tenant: Tenant) -> Result<Start, oneshot::Receiver<Start>> {
-        let waiting = &mut *self.0.borrow_mut();
-        if !std::mem::replace(&mut waiting.busy, true) {
+        let waiting = &mut *self.waiting.borrow_mut();
+        if waiting.begin < self.at_once {
+            waiting.begin += 1;
             return Ok(Start(Rc::clone(self)));
         }
         let (sender, receiver) = oneshot::channel();
@@ -86,9 +100,9 @@ impl Waiting {
 impl Drop for Start {
     fn drop(&mut self) {
         let next = {
-            let waiting = &mut *self.0.0.borrow_mut();
+            let waiting = &mut *self.0.waiting.borrow_mut();
             let next = waiting.next();
-            waiting.busy = next.is_some();
+            waiting.begin -= usize::from(next.is_none());
             next
         };
         if let Some(next) = next {
@@ -120,7 +134,7 @@ mod tests {
 
     #[test]
     fn a_tenant_that_asks_for_one_waits_for_one_of_each_other() {
-        let (starts, begun) = (Rc::new(Starts::default()), Rc::new(RefCell::new(Vec::new())));
+        let (starts, begun) = (Starts::new(1), Rc::new(RefCell::new(Vec::new())));
         let [noisy, quiet] = tenants();
         run(async {
             for tenant in [noisy, noisy, noisy, noisy, quiet] {
@@ -135,12 +149,12 @@ mod tests {
             }
         });
         assert_eq!(*begun.borrow(), [noisy, noisy, quiet, noisy, noisy]);
-        assert!(!starts.0.borrow().busy && starts.0.borrow().tenants.is_empty());
+        assert!(starts.is_empty() && starts.waiting.borrow().tenants.is_empty());
     }
 
     #[test]
     fn one_that_goes_before_its_turn_or_in_it_holds_nobody_up() {
-        let starts = Rc::new(Starts::default());
+        let starts = Starts::new(1);
         let [noisy, quiet] = tenants();
         let first = starts.ask(noisy).unwrap();
         let gone = starts.ask(noisy).unwrap_err();
@@ -152,5 +166,20 @@ mod tests {
         drop(goes);
         drop(last.try_recv().unwrap());
         assert!(starts.is_empty() && starts.ask(noisy).is_ok());
+    }
+
+    #[test]
+    fn so_many_begin_at_once_and_each_end_lets_one_more() {
+        let starts = Starts::new(2);
+        let [noisy, quiet] = tenants();
+        let begun: Vec<_> = (0..2).map(|_| starts.ask(noisy).unwrap()).collect();
+        let mut waits = [noisy, quiet].map(|tenant| starts.ask(tenant).unwrap_err());
+        let came = |waits: &mut [oneshot::Receiver<Start>; 2]| waits.each_mut().map(|wait| wait.try_recv().ok());
+        assert!(came(&mut waits).iter().all(Option::is_none));
+        drop(begun);
+        let starts_now = came(&mut waits);
+        assert!(starts_now.iter().all(Option::is_some) && starts.ask(quiet).is_err());
+        drop(starts_now);
+        assert!(starts.is_empty());
     }
 }

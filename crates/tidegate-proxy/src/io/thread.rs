@@ -126,7 +126,10 @@ pub(crate) struct Thread {
     pub(crate) lines: RefCell<Option<Lines>>,
     pub(crate) connections: Cell<usize>,
     pub(crate) seats: Rc<Seats>,
+    /// Handshakes that begin.
     pub(crate) starts: Rc<Starts>,
+    /// Requests that begin, in the overflow lane.
+    pub(crate) requests: Rc<Starts>,
     /// What it costs to take a connection and to refuse it, in nanoseconds, as far as is known.
     pub(crate) refusal_ns: Cell<u64>,
     /// Refused, and not ended yet: when they are is up to who takes connections.

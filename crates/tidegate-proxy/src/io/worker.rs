@@ -22,14 +22,16 @@ use super::meter::Common;
 use super::seats::Seats;
 use super::settings::Settings;
 use super::spool::Spool;
+use super::starts::Starts;
 use super::thread::{Counts, InForce, Shared, Thread};
 use super::timers::{TICK, Timers};
 use super::upstream::{self, Part, Upstreams, Verdicts};
 use super::{accept, gate, hello, meter, refused};
 
-/// Tasks that run before the sockets are looked at again. One may be a handshake of a millisecond or two, and there is one
-/// at most between two looks.
-const EVENT_INTERVAL: u32 = 7;
+/// Tasks that run before the sockets are looked at again: some ten microseconds each, and one at most is a handshake.
+const EVENT_INTERVAL: u32 = 31;
+/// Requests that begin between two such looks in the overflow lane.
+const REQUESTS_AT_ONCE: usize = 8;
 /// Between two rounds of counting and learning.
 const ROUND: Duration = Duration::from_millis(100);
 
@@ -128,7 +130,8 @@ async fn serve(start: Start) -> io::Result<()> {
         lines: RefCell::new(start.lines),
         connections: Cell::new(0),
         seats,
-        starts: Rc::default(),
+        starts: Starts::new(1),
+        requests: Starts::new(REQUESTS_AT_ONCE),
         refusal_ns: Cell::new(0),
         refused: refused::Waiting::default(),
         changed: Rc::new(Notify::new()),

@@ -229,29 +229,39 @@ impl Neighbours {
         stage: Stage,
         resource: Resource,
         costs: &[(Resource, u64)],
+        retry_after: Duration,
         now: Instant,
-    ) {
+    ) -> Refusal {
         for &(resource, amount) in costs {
             match resource.kind() {
                 Kind::Counter => self.give_back(tenant, resource, amount, now),
                 Kind::Gauge => self.release(tenant, resource, amount, now),
             }
         }
-        if self.config.mode == Mode::Off {
-            return;
-        }
         let slot = self.table.index(tenant);
-        for &(wanted, amount) in costs.iter().filter(|(wanted, _)| wanted.kind() == Kind::Counter) {
-            let time = (wanted == Resource::HandshakeTime).then_some(Resource::EventTime);
-            for at in [Some(wanted), time].into_iter().flatten().map(Resource::index) {
-                let cell = self.cell(slot, at, now);
-                self.resources[at].miss(cell, amount, self.ticked, now);
-            }
-        }
         let cell = self.cell(slot, resource.index(), now);
-        self.resources[resource.index()].count_refused(cell, true);
-        let refused = &mut self.table.slot_mut(slot).refused[stage.index()];
-        *refused = refused.saturating_add(1);
+        if self.config.mode != Mode::Off {
+            for &(wanted, amount) in costs.iter().filter(|(wanted, _)| wanted.kind() == Kind::Counter) {
+                let time = (wanted == Resource::HandshakeTime).then_some(Resource::EventTime);
+                for at in [Some(wanted), time].into_iter().flatten().map(Resource::index) {
+                    let cell = self.cell(slot, at, now);
+                    self.resources[at].miss(cell, amount, self.ticked, now);
+                }
+            }
+            self.resources[resource.index()].count_refused(cell, true);
+            let refused = &mut self.table.slot_mut(slot).refused[stage.index()];
+            *refused = refused.saturating_add(1);
+        }
+        let limiter = &self.resources[resource.index()];
+        let cost = costs.iter().find(|(wanted, _)| *wanted == resource).map(|(_, cost)| *cost);
+        Refusal {
+            resource,
+            cause: Cause::OverShare,
+            retry_after,
+            share: limiter.share(cell),
+            limit: limiter.capacity().map_or(0, number::whole),
+            cost: cost.unwrap_or_else(|| self.expected_cost(tenant, resource)),
+        }
     }
 
     /// Counts that another limit refused something of `tenant`.

@@ -175,7 +175,7 @@ fn what_was_not_done_teaches_nothing_and_is_given_back() {
         let Verdict::Admit { .. } = neighbours.try_take(a, Stage::Hello, &costs, now) else {
             panic!("what was taken is given back each time")
         };
-        neighbours.turn_away(a, Stage::Hello, Resource::HandshakeTime, &costs, now);
+        neighbours.turn_away(a, Stage::Hello, Resource::HandshakeTime, &costs, Duration::ZERO, now);
     }
     assert_eq!(tokens(&mut neighbours), before);
     let shown = neighbours.snapshot(now);
@@ -195,7 +195,7 @@ fn what_was_given_back_is_no_use_though_nothing_limits_it() {
         let costs = [(Resource::Requests, 1)];
         assert!(matches!(neighbours.try_take(a, Stage::Request, &costs, now), Verdict::Admit { .. }));
         if turn % 2 == 0 {
-            neighbours.turn_away(a, Stage::Request, Resource::Requests, &costs, now);
+            neighbours.turn_away(a, Stage::Request, Resource::Requests, &costs, Duration::ZERO, now);
         }
     }
     let shown = neighbours.snapshot(now);
@@ -213,7 +213,7 @@ fn who_wants_too_much_stays_muted_though_it_is_turned_away_and_who_does_not_is_m
     // What is not the lane's of those within their shares finds no room in the other.
     let ask = |neighbours: &mut Neighbours, tenant, now| match neighbours.try_take(tenant, Stage::Hello, &costs, now) {
         Verdict::Admit { lane: Lane::Overflow, owed: false } => {
-            neighbours.turn_away(tenant, Stage::Hello, Resource::HandshakeTime, &costs, now);
+            neighbours.turn_away(tenant, Stage::Hello, Resource::HandshakeTime, &costs, Duration::ZERO, now);
             false
         }
         Verdict::Admit { .. } => true,
