@@ -91,14 +91,22 @@ impl Load {
     }
 }
 
-/// Requests a second that the core can answer for one tenant, nothing limited: on new connections with TLS, on kept ones
+/// Requests a second that the core can answer for one tenant, nothing limited: on new connections with TLS, on 64 kept ones
 /// without.
 pub(super) fn capacity(bench: &Bench, setting: &Setting, tls: bool) -> Result<f64> {
+    if tls { closed(bench, setting, true, new_tls(), 32) } else { capacity_of(bench, setting, 64) }
+}
+
+/// The same, on so many kept connections: the more there are, the dearer is each request.
+pub(super) fn capacity_of(bench: &Bench, setting: &Setting, connections: usize) -> Result<f64> {
+    closed(bench, setting, false, json!({}), connections)
+}
+
+fn closed(bench: &Bench, setting: &Setting, tls: bool, mut keys: Value, connections: usize) -> Result<f64> {
     let proxy = Running::start(bench, &Setting { limiting: Limiting::Off, ..*setting })?;
-    let mut closed = if tls { new_tls() } else { json!({}) };
-    (closed["closed"], closed["connections"]) = (json!(true), json!(if tls { 32 } else { 64 }));
+    (keys["closed"], keys["connections"]) = (json!(true), json!(connections));
     let duration = bench.size(6_000, 1_500);
-    let keys = json!({ "sources": [source(B, 1.0, closed)], "warm_up_ms": 1_000, "duration_ms": duration });
+    let keys = json!({ "sources": [source(B, 1.0, keys)], "warm_up_ms": 1_000, "duration_ms": duration });
     let report = Load { tls, keys }.run(bench, &proxy)?;
     proxy.stop()?;
     Phase::of(&report, 0, 0)?.answered_per_s()
