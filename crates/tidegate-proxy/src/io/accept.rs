@@ -45,7 +45,8 @@ pub(crate) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     }
     socket.set_reuse_address(true)?;
     socket.set_reuse_port(true)?;
-    // The connections inherit it.
+    // The connections inherit both. Answers are written whole: waiting for more would only add delay.
+    socket.set_tcp_nodelay(true)?;
     socket.set_tcp_notsent_lowat(UNSENT_MAX)?;
     socket.bind(&address.into())?;
     socket.listen(BACKLOG)?;
@@ -273,12 +274,13 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_holds_for_a_client_is_bounded() {
+    fn what_the_kernel_holds_for_a_client_is_bounded_and_sent_at_once() {
         let listener = listen(([127, 0, 0, 1], 0).into()).unwrap();
         let mut client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         client.write_all(b"GET").unwrap();
         listener.set_nonblocking(false).unwrap();
         let (socket, _) = listener.accept().unwrap();
-        assert_eq!(Socket::from(socket).tcp_notsent_lowat().unwrap(), UNSENT_MAX);
+        let socket = Socket::from(socket);
+        assert_eq!((socket.tcp_notsent_lowat().unwrap(), socket.tcp_nodelay().unwrap()), (UNSENT_MAX, true));
     }
 }

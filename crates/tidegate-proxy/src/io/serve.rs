@@ -67,8 +67,6 @@ pub(crate) fn begin(thread: &Rc<Thread>, fresh: Fresh, seat: Option<Rc<Seat>>) {
         drop(turn);
         // A socket that the runtime does not take is closed: there is nobody to tell.
         let Ok(stream) = TcpStream::from_std(socket) else { return };
-        // Answers are written whole: waiting for more would only add delay.
-        let _ = stream.set_nodelay(true);
         let connection = Connection::new(thread, seat, Rc::clone(&account), origin, pass, Vec::new());
         if connection.origin.tls {
             // What lasts a moment, or concerns few, is in a box: a task has room for the largest thing it may come to,
