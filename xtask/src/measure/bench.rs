@@ -25,6 +25,8 @@ pub(super) struct Bench<'a> {
     scratch: Scratch,
     /// Answers of runs that several rows need.
     answers: Mutex<BTreeMap<String, Value>>,
+    /// How late the generator was in runs that count all the same, in microseconds at p99, and how late it might be.
+    late: Mutex<Vec<(f64, f64)>>,
 }
 
 /// Better is which way?
@@ -52,7 +54,34 @@ pub(super) struct Pairing<'a> {
 impl<'a> Bench<'a> {
     /// Room for the brokers' data.
     pub(super) fn new(places: &'a Places, quick: bool) -> Result<Self> {
-        Ok(Self { places, quick, scratch: places.scratch("measure")?, answers: Mutex::default() })
+        Ok(Self {
+            places,
+            quick,
+            scratch: places.scratch("measure")?,
+            answers: Mutex::default(),
+            late: Mutex::default(),
+        })
+    }
+
+    /// A run counts though the generator was so late, in microseconds at p99.
+    pub(super) fn note_late(&self, us_p99: f64, us_max: f64) {
+        self.late.lock().unwrap_or_else(PoisonError::into_inner).push((us_p99, us_max));
+    }
+
+    /// What a row has to say of such runs since it was last asked.
+    pub(super) fn late(&self) -> Option<Figure> {
+        let late = std::mem::take(&mut *self.late.lock().unwrap_or_else(PoisonError::into_inner));
+        let us_max = late.first()?.1;
+        let us_p99: Vec<f64> = late.iter().map(|(us_p99, _)| *us_p99).collect();
+        Some(Figure {
+            what: format!(
+                "runs whose generator was late, and that are in the figures (needed: at most {us_max:.0} us)"
+            ),
+            value: us_p99.len().to_string(),
+            spread: format!("{} us at p99", range(&us_p99)),
+            passes: false,
+            runs: json!(us_p99),
+        })
     }
 
     /// What `ask` was answered before.

@@ -91,7 +91,10 @@ pub(crate) fn run(places: &Places, options: &Options) -> Result<()> {
     for row in chosen {
         println!("measuring: {}", row.name);
         let watch = clock::Stopwatch::start();
-        let figures = (row.run)(&bench);
+        let mut figures = (row.run)(&bench);
+        if let (Some(late), Ok(figures)) = (bench.late(), &mut figures) {
+            figures.push(late);
+        }
         let entry = Entry {
             name: row.name,
             bar: row.bar,

@@ -5,13 +5,15 @@ use std::process::Stdio;
 use miette::{IntoDiagnostic, Result, WrapErr as _};
 use serde_json::{Map, Value, json};
 
-use super::bench::{Bench, TRIES, number};
+use super::bench::{Bench, number};
 use super::broker::pinned;
 use super::proxy_server::{Limiting, Running, Setting, with_all_files};
 use super::rpc_server::Server;
 
 /// The server behind all goes before what makes noise on the same CPU, where we may say so.
 const FIRST_NICE: i32 = -10;
+/// A run whose generator was late is repeated, but no oftener.
+const TRIES: u32 = 2;
 /// A handshake takes some 400 us of the client's thread: who comes meanwhile is late.
 const TLS_LATENESS_US_MAX: f64 = 2_000.0;
 
@@ -81,13 +83,21 @@ impl Load {
         });
         extend(&mut config, self.keys.clone());
         let Value::Object(config) = config else { unreachable!("an object was made above") };
-        for _ in 0..TRIES {
-            let report = execute(bench, &["http"], &config)?;
+        let mut report = execute(bench, &["http"], &config)?;
+        for _ in 1..TRIES {
             if report["invalid"].is_null() {
                 return Ok(report);
             }
+            report = execute(bench, &["http"], &config)?;
         }
-        miette::bail!("the generator was late in {TRIES} runs: something else uses this machine")
+        // Long runs on a machine of others are hardly ever on time. It is said beside the figures.
+        if !report["invalid"].is_null() {
+            let Some(us_p99) = report.pointer("/invalid/late/us_p99").and_then(Value::as_f64) else {
+                miette::bail!("the load generator measured nothing")
+            };
+            bench.note_late(us_p99, lateness);
+        }
+        Ok(report)
     }
 }
 
