@@ -57,7 +57,8 @@ pub(crate) async fn forward(connection: &Connection, admission: &Admission, part
     if connection.thread.lane == Lane::Overflow {
         turn = Some(connection.thread.requests.turn(admission.account.tenant()).await);
         let waited = meter::now().since(admission.began);
-        if waited >= WAITED_MAX {
+        // The mode may have changed since it came here.
+        if waited >= WAITED_MAX && admission.account.is_restricted() {
             return too_late(connection, admission);
         }
     }
