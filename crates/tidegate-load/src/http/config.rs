@@ -61,7 +61,7 @@ pub struct Source {
     pub closed: bool,
     /// Connections: kept alive, exactly so many at most; else, how many may be under way at once.
     pub connections: u32,
-    /// Requests that may wait until a connection is free; those beyond are not sent. None waits for a new connection.
+    /// Requests that may wait until a connection is free; those beyond are not sent. With `new_connections` none waits.
     pub waiting_max: usize,
     /// A new connection for each request.
     pub new_connections: bool,
