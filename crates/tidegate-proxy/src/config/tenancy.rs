@@ -14,6 +14,8 @@ pub const LONGEST_NAME: usize = 253;
 #[derive(Clone, Debug)]
 pub struct Tenancy {
     by: TenantBy,
+    /// A route has a tenant of its own.
+    by_route: bool,
     /// Name of the tenant by what it is known by.
     exact: HashMap<String, String, foldhash::fast::RandomState>,
     /// By what stands behind `*`, as in `.example.com`.
@@ -55,7 +57,8 @@ impl Tenancy {
                 };
             }
         }
-        Self { by: config.tenants.by.clone(), exact, suffix }
+        let by_route = config.routes.iter().any(|route| route.tenant.is_some());
+        Self { by: config.tenants.by.clone(), by_route, exact, suffix }
     }
 
     /// The header that tells tenants apart, in lower case.
@@ -72,6 +75,13 @@ impl Tenancy {
     #[must_use]
     pub fn of_hello<'a>(&'a self, sni: Option<&'a str>) -> Cow<'a, str> {
         self.named(sni.unwrap_or("-"))
+    }
+
+    /// Whose request it is if its host, in lower case, is all that tells: not so if routes or headers may.
+    #[must_use]
+    pub fn of_host<'a>(&'a self, host: &'a str) -> Option<Cow<'a, str>> {
+        let tells = matches!(self.by, TenantBy::Sni | TenantBy::Host) && !self.by_route;
+        tells.then(|| self.of_request(Traits { sni: None, host, route: None, header: None }))
     }
 
     /// Whose request it is.
@@ -146,6 +156,17 @@ mod tests {
             let fixed = Traits { route: Some(("shop", Some("fixed"))), ..REQUEST };
             assert_eq!(tenancy.of_request(fixed), "fixed", "a route's own tenant comes first");
         }
+    }
+
+    #[test]
+    fn the_host_alone_tells_unless_routes_or_headers_may() {
+        for (by, tells) in [("sni", true), ("host", true), ("route", false), ("header:x-plan", false)] {
+            let tenancy = tenancy(&format!("[proxy.tenants]\nby = \"{by}\""));
+            assert_eq!(tenancy.of_host("b.example").as_deref(), tells.then_some("b.example"), "{by}");
+        }
+        let upstream = "[[proxy.upstream]]\nname = \"s\"\nservers = [\"127.0.0.1:1\"]\n";
+        let route = "[[proxy.route]]\nupstream = \"s\"\ntenant = \"acme\"\n";
+        assert_eq!(tenancy(&format!("{upstream}{route}")).of_host("b.example"), None);
     }
 
     #[test]

@@ -22,7 +22,7 @@ use super::thread::{Thread, Total};
 /// Connections that are taken before other tasks get their turn. To take one that is refused is some ten microseconds, so
 /// that is a fraction of a millisecond for which those under way wait at each of their steps.
 pub(crate) const BATCH: usize = 32;
-/// What one connection costs is learnt from so many at once at least: nearly all of these are refused.
+/// What it costs to refuse one at its hello is learnt from so many at once at least: nearly all of these are refused.
 const LEARNT_FROM: u32 = 16;
 /// Seconds for which the kernel keeps a connection to itself until its client has said something.
 const SILENCE_S: usize = 1;
@@ -161,9 +161,12 @@ impl Port {
     /// Learns what one connection costs from the `spent` nanoseconds in which some were taken, and others ended.
     fn learn(&mut self, spent: u64) {
         let taken = std::mem::take(&mut self.taken);
-        if taken >= LEARNT_FROM {
-            let (known, one) = (self.thread.refusal_ns.get(), spent / u64::from(taken));
-            self.thread.refusal_ns.set(if known == 0 { one } else { known - known / 8 + one / 8 });
+        let settings = self.thread.settings();
+        let tls = settings.config.listeners.get(self.index).is_some_and(|listener| listener.tls);
+        let (cost, least) = if tls { (&self.thread.refusal_ns, LEARNT_FROM) } else { (&self.thread.taking_ns, 1) };
+        if taken >= least {
+            let (known, one) = (cost.get(), spent / u64::from(taken));
+            cost.set(if known == 0 { one } else { known - known / 8 + one / 8 });
         }
     }
 

@@ -151,6 +151,14 @@ impl Account {
             return;
         }
         self.settle();
+        self.become_of(tenant);
+    }
+
+    /// It turned out to be `tenant` who pays, from the beginning.
+    pub(crate) fn become_of(&self, tenant: Tenant) {
+        if tenant == self.tenant.get() {
+            return;
+        }
         let held = self.held.take();
         self.release(held);
         self.tenant.set(tenant);
@@ -174,9 +182,15 @@ impl Account {
     fn forgo_handshake(&self) {
         self.handshake.pieces.set(0);
         let charged = self.handshake.estimated.take();
+        self.forgo(&[(Resource::Handshakes, 1), (Resource::HandshakeTime, charged)]);
+    }
+
+    /// What was charged beforehand is not done.
+    pub(crate) fn forgo(&self, costs: &[(Resource, u64)]) {
         self.limiter.with(|limiter| {
-            limiter.give_back(self.tenant.get(), Resource::Handshakes, 1, meter::now());
-            limiter.give_back(self.tenant.get(), Resource::HandshakeTime, charged, meter::now());
+            for &(resource, charged) in costs {
+                limiter.give_back(self.tenant.get(), resource, charged, meter::now());
+            }
         });
     }
 

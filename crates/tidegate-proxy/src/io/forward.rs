@@ -1,7 +1,5 @@
 //! One request to an upstream, and its answer back.
 
-use std::future::poll_fn;
-use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -14,6 +12,7 @@ use super::gate::Pass;
 use super::http1::client::{ExchangeError, Outward, Patience};
 use super::limiter::{Lane, Refusal, Stage};
 use super::service::{self, Admission};
+use super::starts::InTurn;
 use super::thread::{Connection, Total};
 use super::upstream::{Announced, ConnectError, Outbound, SendError, Target};
 use super::{headers, meter, refuse, spool};
@@ -51,25 +50,22 @@ pub(crate) struct Story {
     pub(crate) gone: bool,
 }
 
-/// Sends an admitted request to its upstream; in the overflow lane when it is its tenant's turn.
+/// Sends an admitted request to its upstream; one beyond its tenant's share when it is the tenant's turn in the overflow
+/// lane. One within it waits for nobody, though its connection may still be there.
 pub(crate) async fn forward(connection: &Connection, admission: &Admission, parts: Parts, body: RequestBody) -> Answer {
-    let mut turn = None;
-    if connection.thread.lane == Lane::Overflow {
-        turn = Some(connection.thread.requests.turn(admission.account.tenant()).await);
-        let waited = meter::now().since(admission.began);
+    if connection.thread.lane == Lane::Share || admission.lane == Lane::Share {
+        return send(connection, admission, parts, body).await;
+    }
+    // The first one waited before it was looked at.
+    let since = if connection.requests.get() <= 1 { connection.since } else { admission.began };
+    let in_turn = async {
         // The mode may have changed since it came here.
-        if waited >= WAITED_MAX && admission.account.is_restricted() {
+        if meter::now().since(since) >= WAITED_MAX && admission.account.is_restricted() {
             return too_late(connection, admission);
         }
-    }
-    let mut sending = pin!(send(connection, admission, parts, body));
-    poll_fn(|context| {
-        let sent = sending.as_mut().poll(context);
-        // It waits for its upstream now, or for its own body: others may begin.
-        turn = None;
-        sent
-    })
-    .await
+        send(connection, admission, parts, body).await
+    };
+    InTurn::new(&connection.thread.requests, admission.account.tenant(), in_turn).await
 }
 
 /// The answer to a request for which the core had no time in time. Its client may have given up; if it has not, it knows

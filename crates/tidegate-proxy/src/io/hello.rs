@@ -13,7 +13,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use rustix::net::RecvFlags;
-use tidegate_wire::{proxy_protocol, tls_hello};
+use tidegate_wire::{http1, proxy_protocol, tls_hello};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio::task::spawn_local;
@@ -26,7 +26,7 @@ use super::meter::{self, Metered};
 use super::refused::Refused;
 use super::seats::{Seat, Seated};
 use super::thread::{Origin, Thread, Total};
-use super::{log, serve};
+use super::{log, serve, service};
 use crate::config::{ProxyProtocolIn, RefuseHello};
 use crate::machine::Resource;
 use crate::machine::rate_limit::Rejection;
@@ -271,14 +271,17 @@ struct Leave {
 fn decide(thread: &Rc<Thread>, socket: OwnedFd, known: Known, mut first: First<'_>, way: Way) {
     let Known { origin, header } = known;
     let waited = way.seat.is_some();
-    let Some(leave) = ask(thread, &origin) else {
+    let leave = if origin.tls { ask(thread, &origin) } else { Some(glance(thread, &first.bytes()[header..])) };
+    let Some(leave) = leave else {
         let refused = Refused { socket, unread: first.left, since: meter::now() };
         return dismiss(thread, origin.listener, refused, waited);
     };
     first.take(&socket);
     let early = first.bytes()[header..].to_vec();
     let Leave { tenant, handshake_ns, lane, owed, turn } = leave;
-    let mut fresh = Fresh { socket: socket.into(), origin, early, tenant, handshake_ns, pass: way.pass, turn };
+    let taken_ns = if origin.tls { 0 } else { thread.taking_ns.get() };
+    let socket = socket.into();
+    let mut fresh = Fresh { socket, origin, early, tenant, handshake_ns, taken_ns, pass: way.pass, turn };
     if let Some(other) = thread.other.as_ref().filter(|_| lane != thread.lane) {
         match hand_over(other, fresh) {
             None => return,
@@ -294,12 +297,21 @@ fn decide(thread: &Rc<Thread>, socket: OwnedFd, known: Known, mut first: First<'
     serve::begin(thread, fresh, way.seat);
 }
 
-/// Asks for a handshake, and for a place in the lane that it may have; `None` if it is refused. Without TLS nothing is asked
-/// for before there is a request.
+/// Without TLS nothing is asked for before there is a request. But the connections of who has to stand back begin in the
+/// overflow lane: who makes new ones without end should not hold up the others by it.
+fn glance(thread: &Thread, bytes: &[u8]) -> Leave {
+    let settings = thread.settings();
+    let host = http1::glance_host(bytes).and_then(|host| std::str::from_utf8(host).ok()).map(service::bare);
+    let name = host.as_ref().and_then(|host| settings.tenancy.of_host(host));
+    let known = name.and_then(|name| {
+        thread.limiter.with(|limiter| limiter.find(&name).map(|tenant| (tenant, limiter.lane(tenant))))
+    });
+    let (tenant, lane) = known.unwrap_or((Tenant::OTHER, thread.lane));
+    Leave { tenant, handshake_ns: 0, lane, owed: true, turn: None }
+}
+
+/// Asks for a handshake, and for a place in the lane that it may have; `None` if it is refused.
 fn ask(thread: &Thread, origin: &Origin) -> Option<Leave> {
-    if !origin.tls {
-        return Some(Leave { tenant: Tenant::OTHER, handshake_ns: 0, lane: thread.lane, owed: true, turn: None });
-    }
     let settings = thread.settings();
     let now = meter::now();
     let name = settings.tenancy.of_hello(origin.sni.as_deref());

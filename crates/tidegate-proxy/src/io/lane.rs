@@ -74,6 +74,8 @@ pub(crate) struct Fresh {
     pub(crate) tenant: super::limiter::Tenant,
     /// Nanoseconds that were charged for its handshake.
     pub(crate) handshake_ns: u64,
+    /// Nanoseconds that it took to take it, which nobody was charged for.
+    pub(crate) taken_ns: u64,
     pub(crate) pass: Option<Pass>,
     /// Of one that goes to the overflow lane before its handshake.
     pub(crate) turn: Option<Turn>,

@@ -54,6 +54,7 @@ mod seats;
 mod serve;
 mod service;
 mod settings;
+mod socket;
 mod spool;
 mod starts;
 mod thread;

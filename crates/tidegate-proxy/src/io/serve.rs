@@ -2,22 +2,23 @@
 
 use std::future::poll_fn;
 use std::io;
+use std::net::TcpStream;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
 
 use bytes::BytesMut;
-use tokio::net::TcpStream;
 use tokio::task::spawn_local;
 
 use super::account::{Account, Unbegun, Work};
 use super::http1::server::{self, Served};
 use super::http2;
 use super::lane::{Fresh, Handover, Moved};
+use super::limiter::Lane;
 use super::meter::{self, Metered};
 use super::seats::{Seat, Seated};
 use super::service::Charged;
-use super::starts::Start;
+use super::starts::{InTurn, Start};
 use super::thread::{Connection, Thread, Total};
 use super::transport::Transport;
 use crate::machine::Resource;
@@ -38,12 +39,9 @@ pub(crate) fn take_up(thread: &Rc<Thread>, handover: Handover) {
 
 /// Serves a connection that was just accepted; `seat` if it has one already.
 pub(crate) fn begin(thread: &Rc<Thread>, fresh: Fresh, seat: Option<Rc<Seat>>) {
-    let Fresh { socket, origin, early, tenant, handshake_ns, pass, turn } = fresh;
-    // In a flood connections wait long to be taken, and clients give up meanwhile: to serve them makes the others wait longer.
-    if !origin.tls && has_gone(&socket) {
-        return;
-    }
+    let Fresh { socket, origin, early, tenant, handshake_ns, taken_ns, pass, turn } = fresh;
     let account = Account::open(Arc::clone(&thread.limiter), tenant);
+    account.add_time(taken_ns);
     if origin.tls {
         account.holds(1, HELD_TLS);
         account.estimated(Resource::HandshakeTime, handshake_ns);
@@ -54,33 +52,36 @@ pub(crate) fn begin(thread: &Rc<Thread>, fresh: Fresh, seat: Option<Rc<Seat>>) {
     // It is told by the end of its connection; the account gives back what was charged.
     let Some(seat) = seat.or_else(|| thread.seats.take(source)) else { return thread.count(Total::OutOfFiles) };
     seat.comes_from(source);
-    let thread = Rc::clone(thread);
+    let (starts, thread, since) = (Rc::clone(&thread.requests), Rc::clone(thread), meter::now());
     let (metered, seated) = (Rc::clone(&account), Rc::clone(&seat));
+    // In the overflow lane what has no handshake waits for its turn before anything of it is looked at.
+    let waits = thread.lane == Lane::Overflow && !origin.tls;
     let serving = async move {
         let start = if origin.tls { Some(thread.starts.turn(tenant).await) } else { None };
-        if start.is_some() && has_gone(&socket) {
+        // In a flood connections wait long to be taken, and clients give up meanwhile: to serve them makes the others wait
+        // longer.
+        if has_gone(&socket) {
             return;
         }
         if let Some(unbegun) = unbegun {
             unbegun.begin();
         }
         drop(turn);
-        // A socket that the runtime does not take is closed: there is nobody to tell.
-        let Ok(stream) = TcpStream::from_std(socket) else { return };
-        let connection = Connection::new(thread, seat, Rc::clone(&account), origin, pass, Vec::new());
+        let connection = Connection::new(thread, since, seat, Rc::clone(&account), origin, pass, Vec::new());
         if connection.origin.tls {
             // What lasts a moment, or concerns few, is in a box: a task has room for the largest thing it may come to,
             // for as long as its connection is open.
-            let Some(transport) = Box::pin(secure(&connection, stream, &early, start)).await else { return };
+            let Some(transport) = Box::pin(secure(&connection, socket, &early, start)).await else { return };
             drop(early);
             speak(&connection, transport).await;
         } else {
-            let transport = Transport::plain(stream, BytesMut::new(), Rc::clone(&account));
+            let transport = Transport::plain(socket, BytesMut::new(), Rc::clone(&account));
             account.add_read(early.len() as u64);
             let early = BytesMut::from(&early[..]);
             detect(&connection, transport, early).await;
         }
     };
+    let serving = if waits { InTurn::new(&starts, tenant, serving) } else { InTurn::at_once(&starts, tenant, serving) };
     spawn_local(Metered::new(metered, Seated::new(seated, serving)));
 }
 
@@ -91,18 +92,23 @@ fn go_on(thread: &Rc<Thread>, moved: Moved) {
     account.holds(1, if origin.tls { HELD_TLS } else { HELD_PLAIN });
     let Some(seat) = thread.seats.take(origin.client.ip()) else { return thread.count(Total::OutOfFiles) };
     seat.works();
-    let thread = Rc::clone(thread);
+    let (starts, thread, since) = (Rc::clone(&thread.requests), Rc::clone(thread), meter::now());
     let (metered, seated) = (Rc::clone(&account), Rc::clone(&seat));
+    let waits = thread.lane == Lane::Overflow && charged.lane == Lane::Overflow;
     let serving = async move {
-        let Ok(transport) = Transport::assemble(parts, BytesMut::new(), Rc::clone(&account)) else { return };
-        let connection = Connection::new(thread, seat, account, origin, pass, tracked);
+        if has_gone(&parts.socket) {
+            return account.forgo(&charged.costs());
+        }
+        let transport = Transport::assemble(parts, BytesMut::new(), Rc::clone(&account));
+        let connection = Connection::new(thread, since, seat, account, origin, pass, tracked);
         http1(&connection, transport, early, Some(charged)).await;
     };
+    let serving = if waits { InTurn::new(&starts, tenant, serving) } else { InTurn::at_once(&starts, tenant, serving) };
     spawn_local(Metered::new(metered, Seated::new(seated, serving)));
 }
 
 /// Whether the client closed while it waited.
-fn has_gone(socket: &std::net::TcpStream) -> bool {
+fn has_gone(socket: &TcpStream) -> bool {
     match socket.peek(&mut [0]) {
         Ok(read) => read == 0,
         Err(error) => error.kind() != io::ErrorKind::WouldBlock,
@@ -112,7 +118,7 @@ fn has_gone(socket: &std::net::TcpStream) -> bool {
 /// The TLS handshake; `None` if it fails. Others may `start` theirs when this one's cryptography is done.
 async fn secure(
     connection: &Rc<Connection>,
-    stream: TcpStream,
+    socket: TcpStream,
     hello: &[u8],
     start: Option<Start>,
 ) -> Option<Transport> {
@@ -122,7 +128,7 @@ async fn secure(
     let session = rustls::ServerConnection::new(config).ok()?;
     let account = Rc::clone(&connection.account);
     // The first flight is made in here: nearly all of the cryptography.
-    let Ok(mut transport) = Transport::tls(stream, session, hello, account) else {
+    let Ok(mut transport) = Transport::tls(socket, session, hello, account) else {
         thread.count(Total::HandshakesFailed);
         return None;
     };

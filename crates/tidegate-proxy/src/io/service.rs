@@ -46,6 +46,14 @@ pub(crate) struct Charged {
     pub(crate) memory: u64,
 }
 
+impl Charged {
+    /// What may turn out to be less.
+    pub(crate) fn costs(&self) -> [(Resource, u64); 3] {
+        let Self { event_ns, bytes, disk, .. } = *self;
+        [(Resource::EventTime, event_ns), (Resource::NetworkBytes, bytes), (Resource::DiskBytes, disk)]
+    }
+}
+
 /// Bytes that a request of HTTP/2 holds: its task and state, and the two pieces of its answer that wait for the client.
 const HELD_STREAM: u64 = 24 * 1024;
 
@@ -82,8 +90,13 @@ pub(crate) fn judge(
     if charged.is_none() {
         thread.count_request(route);
     }
-    let (tenant, charged) = match ask(connection, &settings, parts, &host, route, charged, now) {
-        Ok(admitted) => admitted,
+    let (tenant, charged) = ask(connection, &settings, parts, &host, route, charged, now);
+    // Without TLS the first request tells whose connection it is, refused or not.
+    if !connection.origin.tls && connection.requests.get() <= 1 {
+        connection.account.become_of(tenant);
+    }
+    let charged = match charged {
+        Ok(charged) => charged,
         Err(refusal) => {
             let answer = refuse::refused(&refusal, settings.config.limits.rate_limit_headers);
             return Judged::Answer(Box::new(answer), Some(refusal));
@@ -108,9 +121,9 @@ pub(crate) fn judge(
         connection.account.take_connection();
     }
     account.take_memory(charged.memory);
-    account.estimated(Resource::EventTime, charged.event_ns);
-    account.estimated(Resource::NetworkBytes, charged.bytes);
-    account.estimated(Resource::DiskBytes, charged.disk);
+    for (resource, estimated) in charged.costs() {
+        account.estimated(resource, estimated);
+    }
     Judged::Serve(Admission { account: Rc::clone(account), settings, route, began: now, lane: charged.lane })
 }
 
@@ -118,7 +131,7 @@ fn no(status: StatusCode, error: &'static str, detail: &str) -> Judged {
     Judged::Answer(Box::new(refuse::plain(status, error, detail)), None)
 }
 
-/// Asks the limiter, unless that was done.
+/// Asks the limiter, unless that was done. Whose request it is is known in any case.
 fn ask(
     connection: &Connection,
     settings: &Rc<InForce>,
@@ -127,7 +140,7 @@ fn ask(
     route: usize,
     charged: Option<Charged>,
     now: Instant,
-) -> Result<(Tenant, Charged), Refusal> {
+) -> (Tenant, Result<Charged, Refusal>) {
     let rule = &settings.config.routes[route];
     let header = settings.tenant_header.as_ref().and_then(|name| parts.headers.get(name)?.to_str().ok());
     let key = settings.tenancy.key(Traits {
@@ -139,7 +152,7 @@ fn ask(
     connection.thread.limiter.with(|limiter| {
         let tenant = connection.whose.tenant(settings, key, limiter, now);
         if let Some(charged) = charged {
-            return Ok((tenant, charged));
+            return (tenant, Ok(charged));
         }
         let event_ns = limiter.expected_cost(tenant, Resource::EventTime);
         let bytes = limiter.expected_cost(tenant, Resource::NetworkBytes);
@@ -159,12 +172,11 @@ fn ask(
                 asked += 1;
             }
         }
-        match limiter.try_take(tenant, Stage::Request, &costs[..asked], now) {
-            Verdict::Admit { lane, .. } => {
-                Ok((tenant, Charged { lane, event_ns, bytes, disk, connection: new, memory }))
-            }
+        let verdict = match limiter.try_take(tenant, Stage::Request, &costs[..asked], now) {
+            Verdict::Admit { lane, .. } => Ok(Charged { lane, event_ns, bytes, disk, connection: new, memory }),
             Verdict::Refuse(refusal) => Err(refusal),
-        }
+        };
+        (tenant, verdict)
     })
 }
 
@@ -200,7 +212,11 @@ fn length_of(parts: &Parts) -> Length {
 /// The host that a request is for, in lower case, without port and trailing dot; empty if it names none.
 pub(crate) fn host_of(parts: &Parts) -> Cow<'_, str> {
     let named = parts.uri.authority().map(http::uri::Authority::as_str);
-    let named = named.or_else(|| parts.headers.get(HOST).and_then(|host| host.to_str().ok())).unwrap_or("");
+    bare(named.or_else(|| parts.headers.get(HOST).and_then(|host| host.to_str().ok())).unwrap_or(""))
+}
+
+/// A host in lower case, without port and trailing dot.
+pub(crate) fn bare(named: &str) -> Cow<'_, str> {
     let end = match named.rfind(']') {
         Some(bracket) => bracket + 1,
         None => named.find(':').unwrap_or(named.len()),

@@ -10,13 +10,19 @@
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
+use std::task::{Context, Poll, ready};
 
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
+use pin_project_lite::pin_project;
 use tokio::sync::oneshot;
 
 use super::limiter::Tenant;
+
+const NOBODY_LEAVES: &str = "a queue that is awaited is there, and nobody leaves it without a start";
 
 /// A thread's handshakes, or requests, that have not begun. Each waits on a connection's place or a stream of one, so there
 /// are no more than these.
@@ -25,6 +31,8 @@ pub(crate) struct Starts {
     /// So many begin at once.
     at_once: usize,
     waiting: RefCell<Waiting>,
+    /// That of the task that runs now, if it runs in its turn.
+    current: RefCell<Option<Start>>,
 }
 
 #[derive(Debug, Default)]
@@ -44,14 +52,14 @@ pub(crate) struct Start(Rc<Starts>);
 impl Starts {
     /// Nobody waits; `at_once` may begin together.
     pub(crate) fn new(at_once: usize) -> Rc<Self> {
-        Rc::new(Self { at_once, waiting: RefCell::default() })
+        Rc::new(Self { at_once, waiting: RefCell::default(), current: RefCell::default() })
     }
 
     /// Waits for the tenant's turn, and in any case for a look at the sockets.
     pub(crate) async fn turn(self: &Rc<Self>, tenant: Tenant) -> Start {
         let start = match self.ask(tenant) {
             Ok(start) => start,
-            Err(turn) => turn.await.expect("a queue that is awaited is there, and nobody leaves it without a start"),
+            Err(turn) => turn.await.expect(NOBODY_LEAVES),
         };
         tokio::task::yield_now().await;
         start
@@ -75,6 +83,76 @@ impl Starts {
         }
         queue.push_back(sender);
         Err(receiver)
+    }
+}
+
+pin_project! {
+    /// Work that begins in its tenant's turn, which ends when it waits for something. Work within work has the same turn.
+    pub(crate) struct InTurn<W> {
+        starts: Rc<Starts>,
+        tenant: Tenant,
+        stage: Stage,
+        #[pin]
+        work: W,
+    }
+}
+
+/// How far work is.
+#[derive(Debug)]
+enum Stage {
+    /// It asks for a turn, unless it is within one.
+    Asks,
+    Waits(oneshot::Receiver<Start>),
+    /// Its turn comes after a look at the sockets.
+    Begins(Option<Start>),
+    Begun,
+}
+
+impl<W> InTurn<W> {
+    /// `work` of the tenant, whose turn is one of `starts`.
+    pub(crate) fn new(starts: &Rc<Starts>, tenant: Tenant, work: W) -> Self {
+        Self { starts: Rc::clone(starts), tenant, stage: Stage::Asks, work }
+    }
+
+    /// The same if it need not wait for a turn.
+    pub(crate) fn at_once(starts: &Rc<Starts>, tenant: Tenant, work: W) -> Self {
+        Self { stage: Stage::Begun, ..Self::new(starts, tenant, work) }
+    }
+}
+
+impl<W: Future> Future for InTurn<W> {
+    type Output = W::Output;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<W::Output> {
+        let this = self.project();
+        loop {
+            let start = match this.stage {
+                Stage::Begun => return this.work.poll(context),
+                Stage::Begins(start) => {
+                    this.starts.current.replace(start.take());
+                    *this.stage = Stage::Begun;
+                    let polled = this.work.poll(context);
+                    this.starts.current.take();
+                    return polled;
+                }
+                Stage::Asks => match this.starts.current.take() {
+                    Some(start) => {
+                        *this.stage = Stage::Begins(Some(start));
+                        continue;
+                    }
+                    None => match this.starts.ask(*this.tenant) {
+                        Ok(start) => start,
+                        Err(turn) => {
+                            *this.stage = Stage::Waits(turn);
+                            continue;
+                        }
+                    },
+                },
+                Stage::Waits(turn) => ready!(Pin::new(turn).poll(context)).expect(NOBODY_LEAVES),
+            };
+            *this.stage = Stage::Begins(Some(start));
+            ready!(pin!(tokio::task::yield_now()).poll(context));
+        }
     }
 }
 
@@ -166,6 +244,34 @@ mod tests {
         drop(goes);
         drop(last.try_recv().unwrap());
         assert!(starts.is_empty() && starts.ask(noisy).is_ok());
+    }
+
+    #[test]
+    fn a_turn_lasts_until_its_work_waits_and_is_one_however_deep() {
+        let (starts, begun) = (Starts::new(1), Rc::new(RefCell::new(Vec::new())));
+        let [noisy, quiet] = tenants();
+        run(async {
+            let works = [noisy, quiet].map(|tenant| {
+                let (starts, begun) = (Rc::clone(&starts), Rc::clone(&begun));
+                spawn_local(async move {
+                    let inner = async {
+                        begun.borrow_mut().push((tenant, starts.waiting.borrow().begin));
+                        yield_now().await;
+                        yield_now().await;
+                        begun.borrow_mut().push((tenant, starts.waiting.borrow().begin));
+                    };
+                    let within = InTurn::new(&starts, tenant, inner);
+                    InTurn::new(&starts, tenant, within).await;
+                })
+            });
+            for work in works {
+                work.await.unwrap();
+            }
+        });
+        let begun = begun.borrow();
+        assert_eq!(begun[..2], [(noisy, 1), (quiet, 1)], "the second began before the first was done");
+        assert_eq!(begun[3].1, 0);
+        assert!(starts.is_empty());
     }
 
     #[test]

@@ -132,6 +132,8 @@ pub(crate) struct Thread {
     pub(crate) requests: Rc<Starts>,
     /// What it costs to take a connection and to refuse it, in nanoseconds, as far as is known.
     pub(crate) refusal_ns: Cell<u64>,
+    /// What it costs to take a connection without TLS, in nanoseconds, as far as is known. It is known whose it is afterwards.
+    pub(crate) taking_ns: Cell<u64>,
     /// Refused, and not ended yet: when they are is up to who takes connections.
     pub(crate) refused: refused::Waiting,
     /// Woken when the last connection ends, and when the proxy is told to stop.
@@ -185,6 +187,8 @@ pub(crate) struct Connection {
     pub(crate) pass: RefCell<Option<super::gate::Pass>>,
     /// The gates of routes that count connections; left when the connection ends.
     pub(crate) tracked: super::gate::Tracked,
+    /// When its thread got it.
+    pub(crate) since: Instant,
     /// Requests on it so far.
     pub(crate) requests: Cell<u64>,
     /// When its tenant last went beyond its share.
@@ -197,7 +201,9 @@ pub(crate) struct Connection {
 
 /// How long a connection stays in the overflow lane after its tenant last went beyond its share. Each way costs some ten
 /// microseconds, so it is not taken for every request of a tenant near its share.
-const BACK_AFTER: Duration = Duration::from_secs(1);
+const BACK_AFTER: Duration = Duration::from_millis(250);
+/// How long all requests of a connection that cannot change its lane belong in the other one before it ends.
+const MISPLACED_MAX: Duration = Duration::from_secs(1);
 
 /// Where a connection came from; what of it goes along when it changes its thread.
 #[derive(Clone, Debug)]
@@ -215,9 +221,10 @@ pub(crate) struct Origin {
 }
 
 impl Connection {
-    /// `origin` on `thread`, in `seat`, paid for by `account`; inside the gates of `pass` and `tracked`.
+    /// `origin` on `thread`, there `since` then, in `seat`, paid for by `account`; inside the gates of `pass` and `tracked`.
     pub(crate) fn new(
         thread: Rc<Thread>,
+        since: Instant,
         seat: Rc<Seat>,
         account: Rc<Account>,
         origin: Origin,
@@ -238,6 +245,7 @@ impl Connection {
             address,
             pass,
             tracked,
+            since,
             requests: Cell::new(0),
             overflowed,
             misplaced: Misplaced::default(),
@@ -275,7 +283,7 @@ impl Misplaced {
     fn lasts(&self, is_misplaced: bool, now: Instant) -> bool {
         let since = is_misplaced.then(|| self.0.get().unwrap_or(now));
         self.0.set(since);
-        since.is_some_and(|since| now.since(since) >= BACK_AFTER)
+        since.is_some_and(|since| now.since(since) >= MISPLACED_MAX)
     }
 }
 

@@ -6,6 +6,7 @@
 
 use std::cell::RefCell;
 use std::io::{self, BufRead, IoSlice, Read, Write};
+use std::net::TcpStream;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
@@ -13,10 +14,9 @@ use std::task::{Context, Poll, ready};
 use bytes::{Buf, BytesMut};
 use rustls::ServerConnection;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 
 use super::account::Account;
-use super::meter;
+use super::socket::Socket;
 
 /// Most bytes that one read takes.
 const READ_MAX: usize = 16 * 1024;
@@ -32,16 +32,9 @@ thread_local! {
 #[derive(Debug)]
 pub(crate) struct Dismantled {
     /// The socket, which no runtime watches.
-    pub(crate) socket: std::net::TcpStream,
+    pub(crate) socket: TcpStream,
     /// The TLS session over it.
     pub(crate) session: Option<Box<ServerConnection>>,
-}
-
-/// A socket whose bytes are counted.
-#[derive(Debug)]
-struct Socket {
-    stream: TcpStream,
-    account: Rc<Account>,
 }
 
 /// A client's connection.
@@ -51,25 +44,6 @@ pub(crate) struct Transport {
     session: Option<Box<ServerConnection>>,
     /// Bytes that were read before there was a transport; read again first. Already free of TLS.
     early: BytesMut,
-}
-
-impl Socket {
-    fn poll_read(&mut self, context: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
-        ready!(meter::poll_turn(context));
-        let mut buffer = ReadBuf::new(buffer);
-        ready!(Pin::new(&mut self.stream).poll_read(context, &mut buffer))?;
-        self.account.add_read(buffer.filled().len() as u64);
-        Poll::Ready(Ok(buffer.filled().len()))
-    }
-
-    fn poll_write(&mut self, context: &mut Context<'_>, slices: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
-        let written = match slices {
-            [one] => ready!(Pin::new(&mut self.stream).poll_write(context, one)),
-            _ => ready!(Pin::new(&mut self.stream).poll_write_vectored(context, slices)),
-        }?;
-        self.account.add_written(written as u64);
-        Poll::Ready(Ok(written))
-    }
 }
 
 /// The socket in the middle of a poll, for rustls, which reads and writes with std's traits.
@@ -107,21 +81,21 @@ impl Write for Polled<'_, '_> {
 
 impl Transport {
     /// A connection without TLS, of which `early` was read already.
-    pub(crate) fn plain(stream: TcpStream, early: BytesMut, account: Rc<Account>) -> Self {
-        Self { socket: Socket { stream, account }, session: None, early }
+    pub(crate) fn plain(socket: TcpStream, early: BytesMut, account: Rc<Account>) -> Self {
+        Self { socket: Socket::new(socket, account), session: None, early }
     }
 
     /// A connection with TLS whose handshake begins with the bytes `hello`.
     pub(crate) fn tls(
-        stream: TcpStream,
+        socket: TcpStream,
         mut session: ServerConnection,
         hello: &[u8],
         account: Rc<Account>,
     ) -> io::Result<Self> {
         session.set_buffer_limit(Some(TLS_PENDING_MAX));
         let mut transport =
-            Self { socket: Socket { stream, account }, session: Some(Box::new(session)), early: BytesMut::new() };
-        transport.socket.account.add_read(hello.len() as u64);
+            Self { socket: Socket::new(socket, account), session: Some(Box::new(session)), early: BytesMut::new() };
+        transport.socket.read_before(hello.len());
         transport.feed(hello)?;
         Ok(transport)
     }
@@ -142,15 +116,14 @@ impl Transport {
     }
 
     /// Takes up a connection that another thread left, with the plain bytes it had read.
-    pub(crate) fn assemble(parts: Dismantled, early: BytesMut, account: Rc<Account>) -> io::Result<Self> {
-        let stream = TcpStream::from_std(parts.socket)?;
-        Ok(Self { socket: Socket { stream, account }, session: parts.session, early })
+    pub(crate) fn assemble(parts: Dismantled, early: BytesMut, account: Rc<Account>) -> Self {
+        Self { socket: Socket::new(parts.socket, account), session: parts.session, early }
     }
 
     /// Leaves the thread. Everything written must have been flushed.
     pub(crate) fn dismantle(self) -> io::Result<(Dismantled, BytesMut)> {
         let Self { socket, session, early } = self;
-        Ok((Dismantled { socket: socket.stream.into_std()?, session }, early))
+        Ok((Dismantled { socket: socket.release()?, session }, early))
     }
 
     /// The TLS session.
@@ -295,11 +268,7 @@ impl AsyncRead for Transport {
         let this = self.get_mut();
         let most = buffer.remaining();
         if this.session.is_none() && this.early.is_empty() {
-            ready!(meter::poll_turn(context));
-            let before = buffer.filled().len();
-            ready!(Pin::new(&mut this.socket.stream).poll_read(context, buffer))?;
-            this.socket.account.add_read((buffer.filled().len() - before) as u64);
-            return Poll::Ready(Ok(()));
+            return this.socket.poll_read_buf(context, buffer);
         }
         ready!(this.poll_take(context, most, |bytes| buffer.put_slice(bytes)))?;
         Poll::Ready(Ok(()))
@@ -339,6 +308,6 @@ impl AsyncWrite for Transport {
             session.send_close_notify();
         }
         ready!(this.poll_send(context))?;
-        Pin::new(&mut this.socket.stream).poll_shutdown(context)
+        this.socket.poll_shutdown(context)
     }
 }

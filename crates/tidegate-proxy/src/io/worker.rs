@@ -133,6 +133,7 @@ async fn serve(start: Start) -> io::Result<()> {
         starts: Starts::new(1),
         requests: Starts::new(REQUESTS_AT_ONCE),
         refusal_ns: Cell::new(0),
+        taking_ns: Cell::new(0),
         refused: refused::Waiting::default(),
         changed: Rc::new(Notify::new()),
         draining: Cell::new(false),

@@ -138,6 +138,12 @@ impl Neighbours {
         self.table.resolve(name)
     }
 
+    /// The tenant called `name`, if it is there.
+    #[must_use]
+    pub fn find(&self, name: &str) -> Option<Tenant> {
+        self.table.handle_of(name)
+    }
+
     /// What a tenant is called; one that lost its place is everybody else.
     #[must_use]
     pub fn name_of(&self, tenant: Tenant) -> &str {
@@ -392,7 +398,7 @@ impl Neighbours {
     }
 
     /// Of the last `span` nobody's work ran on the core for `idle`; neither that of this proxy nor of another program.
-    /// To be called about every 100 ms. From it the core's capacity is learnt, within a second.
+    /// To be called about every 50 ms. From it the core's capacity is learnt, within a second.
     pub fn on_idle(&mut self, idle: Duration, span: Duration, now: Instant) {
         if !self.learner.on_idle(idle, span) {
             return;

@@ -15,6 +15,7 @@
 //! ```
 
 mod chunk;
+mod glance;
 mod grammar;
 mod guard;
 mod head;
@@ -23,6 +24,7 @@ mod limits;
 mod target;
 pub mod vectors;
 
+pub use glance::glance_host;
 pub use guard::{Guard, Phase};
 pub use limits::{Limits, Violation};
 

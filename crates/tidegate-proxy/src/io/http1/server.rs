@@ -18,6 +18,7 @@ use super::request::{ClientBody, Head, Next, Wire};
 use super::write::{self, Outgoing};
 use crate::io::body::{BodyError, RequestBody, ResponseBody};
 use crate::io::forward::{self, Answer};
+use crate::io::limiter::Lane;
 use crate::io::log::Record;
 use crate::io::service::{self, Charged, Judged};
 use crate::io::thread::{Connection, Total};
@@ -203,7 +204,12 @@ impl One<'_> {
     /// Sends the request and waits for the answer; `None` if the client goes away or time is up meanwhile.
     async fn work(&self, admission: &service::Admission, parts: Parts, body: RequestBody) -> Option<Answer> {
         let mut work = pin!(forward::forward(self.connection, admission, parts, body));
+        let waits = self.connection.thread.lane == Lane::Overflow;
         poll_fn(|context| {
+            // Where it may have waited for its turn, the upstream is not asked for who has gone meanwhile.
+            if waits && self.wire.poll_gone(context).is_ready() {
+                return Poll::Ready(None);
+            }
             if let Poll::Ready(answer) = work.as_mut().poll(context) {
                 return Poll::Ready(Some(answer));
             }

@@ -82,6 +82,11 @@ impl Table {
         }
     }
 
+    /// The tenant called `name`, if it has a place.
+    pub(super) fn handle_of(&self, name: &str) -> Option<Tenant> {
+        self.find(name).map(|at| self.handle(at))
+    }
+
     /// True if a handle is not stale; nor that of everybody else, who may have a place of their own by now.
     #[inline]
     pub(super) fn touch(&mut self, tenant: Tenant) -> bool {
