@@ -62,6 +62,7 @@ mod timers;
 mod tls;
 mod transport;
 mod upstream;
+mod wakes;
 mod websocket;
 mod whose;
 mod worker;

@@ -21,6 +21,7 @@ use super::settings::Settings;
 use super::spool::{self, Spool};
 use super::thread::{Counts, Shared, Total};
 use super::upstream::{self, Checks, Part, UpstreamState, Verdicts};
+use super::wakes::Works;
 use super::worker::{self, Control, Start};
 use crate::config::{Config, Mode, RateLimit};
 use crate::error::ProxyError;
@@ -112,6 +113,7 @@ impl Proxy {
         let (to_share, at_share) = mpsc::channel(ON_THE_WAY_MAX);
         let overflow_cpu = Arc::new(AtomicU64::new(0));
         let waiting = Waiting::default();
+        let overflow_works = Works::default();
         let threads = plan.cores + plan.overflow;
         let start = |index: usize, lane| Start {
             index,
@@ -128,6 +130,7 @@ impl Proxy {
             lines: self.state.access_log.as_ref().map(AccessLog::lines),
             overflow_cpu: Arc::clone(&overflow_cpu),
             waiting: Arc::clone(&waiting),
+            overflow_works: Arc::clone(&overflow_works),
             seed: clock::now().as_nanos() ^ (index as u64).rotate_left(32),
             processor: plan.processor,
         };

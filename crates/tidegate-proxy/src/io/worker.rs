@@ -26,6 +26,7 @@ use super::starts::Starts;
 use super::thread::{Counts, InForce, Shared, Thread};
 use super::timers::{TICK, Timers};
 use super::upstream::{self, Part, Upstreams, Verdicts};
+use super::wakes::{self, Works};
 use super::{accept, gate, hello, meter, refused};
 
 /// Tasks that run before the sockets are looked at again: some ten microseconds each, and one at most is a handshake.
@@ -33,7 +34,7 @@ const EVENT_INTERVAL: u32 = 31;
 /// Requests that begin between two such looks in the overflow lane.
 const REQUESTS_AT_ONCE: usize = 8;
 /// Between two rounds of counting and learning.
-const ROUND: Duration = Duration::from_millis(100);
+const ROUND: Duration = Duration::from_millis(50);
 
 /// What the threads are told while they run.
 #[derive(Clone, Debug)]
@@ -63,6 +64,8 @@ pub(crate) struct Start {
     pub(crate) overflow_cpu: Arc<AtomicU64>,
     /// What waits for it.
     pub(crate) waiting: Waiting,
+    /// Whether it has work.
+    pub(crate) overflow_works: Works,
     pub(crate) seed: u64,
     /// The processor to stay on, if there is one for each core's threads.
     pub(crate) processor: Option<usize>,
@@ -81,16 +84,28 @@ pub(crate) fn run(start: Start) -> io::Result<()> {
         meter::count_processor_time();
     }
     meter::begin();
-    let runtime = runtime()?;
+    let runtime = runtime(start.lane, &start.overflow_works)?;
     runtime.block_on(serve(start))
 }
 
-fn runtime() -> io::Result<LocalRuntime> {
+fn runtime(lane: Lane, overflow_works: &Works) -> io::Result<LocalRuntime> {
+    let (before, after) = (Arc::clone(overflow_works), Arc::clone(overflow_works));
     Builder::new_current_thread()
         .enable_all()
         .event_interval(EVENT_INTERVAL)
-        .on_thread_park(meter::on_park)
-        .on_thread_unpark(meter::on_unpark)
+        .on_thread_park(move || {
+            meter::on_park();
+            match lane {
+                Lane::Share => wakes::moderate(&before),
+                Lane::Overflow => before.store(false, Ordering::Relaxed),
+            }
+        })
+        .on_thread_unpark(move || {
+            meter::on_unpark();
+            if lane == Lane::Overflow {
+                after.store(true, Ordering::Relaxed);
+            }
+        })
         .build_local(LocalOptions::default())
 }
 
