@@ -25,7 +25,8 @@ const LISTENER: u64 = u64::MAX - 1;
 const ACCEPT_MAX: usize = 64;
 /// Connections at once; more are closed at once.
 const CONNECTIONS_MAX: usize = 16_384;
-/// Bodies longer than this are written from one block again and again.
+/// Bodies longer than this are written from one block again and again, one in a turn: a long answer holds up nobody's short
+/// one.
 const BLOCK_BYTES: usize = 64 * 1024;
 const READ_BYTES: usize = 64 * 1024;
 
@@ -338,9 +339,10 @@ impl Client {
         self.left = body - first as u64;
     }
 
-    /// Writes what the socket takes; true if that is all, false if the rest must wait.
+    /// Writes what the socket takes, a block at most and what was left of the last; true if that is all, false if the rest
+    /// must wait.
     fn flush(&mut self, block: &[u8]) -> io::Result<bool> {
-        loop {
+        for turn in 0.. {
             while self.written < self.out.len() {
                 match self.stream.write(&self.out[self.written..]) {
                     Ok(bytes) => self.written += bytes,
@@ -354,10 +356,14 @@ impl Client {
                 // Kept when small: most connections see many answers of one size.
                 return Ok(true);
             }
+            if turn > 0 {
+                break;
+            }
             let next = usize::try_from(self.left).unwrap_or(usize::MAX).min(block.len());
             self.out.extend_from_slice(&block[..next]);
             self.left -= next as u64;
         }
+        Ok(false)
     }
 }
 
