@@ -199,8 +199,7 @@ impl Neighbours {
             let at = rest.trailing_zeros() as usize;
             rest &= rest - 1;
             if self.is_uncounted(at) {
-                let requests = &mut self.table.slot_mut(slot).requests;
-                *requests = requests.saturating_add(u32::try_from(wanted[at]).unwrap_or(u32::MAX));
+                self.count_request(slot, wanted[at]);
                 continue;
             }
             let place = self.place(slot, at);
@@ -398,7 +397,7 @@ impl Neighbours {
     }
 
     /// Of the last `span` nobody's work ran on the core for `idle`; neither that of this proxy nor of another program.
-    /// To be called about every 50 ms. From it the core's capacity is learnt, within a second.
+    /// To be called every 50 to 100 ms. From it the core's capacity is learnt, within a second.
     pub fn on_idle(&mut self, idle: Duration, span: Duration, now: Instant) {
         if !self.learner.on_idle(idle, span) {
             return;
@@ -432,10 +431,23 @@ impl Neighbours {
     /// True if a tenant's work has to stand back behind the others': it wanted more than its share of the core lately.
     #[must_use]
     pub fn lane(&self, tenant: Tenant) -> Lane {
+        self.lane_among(tenant, &Resource::ALL)
+    }
+
+    /// The same as far as it concerns a request on a connection without TLS.
+    #[must_use]
+    pub fn lane_of_requests(&self, tenant: Tenant) -> Lane {
+        self.lane_among(tenant, &[Resource::Requests, Resource::EventTime, Resource::NetworkBytes])
+    }
+
+    fn lane_among(&self, tenant: Tenant, resources: &[Resource]) -> Lane {
         let slot = self.table.index(tenant);
         let cells = self.table.slot(slot).cells;
-        let noisy = |at: usize| is_muting(at) && cells[at] != NONE && self.resources[at].is_noisy(self.place(slot, at));
-        let muted = self.config.mode == Mode::Restrict && (0..Resource::COUNT).any(noisy);
+        let noisy = |at: usize| {
+            let counts = is_muting(at) && cells[at] != NONE && !self.is_uncounted(at);
+            counts && self.resources[at].is_noisy(self.place(slot, at))
+        };
+        let muted = self.config.mode == Mode::Restrict && resources.iter().any(|resource| noisy(resource.index()));
         if muted { Lane::Overflow } else { Lane::Share }
     }
 
@@ -468,10 +480,10 @@ impl Neighbours {
         while let Some((at, mut pass)) = self.pass {
             let Self { resources, fills, closed, table, .. } = self;
             let done = if at == REQUESTS {
-                let uncounted = |owner| core::mem::take(&mut table.slot_mut(owner as usize).requests);
+                let uncounted = |owner| Some(core::mem::take(&mut table.slot_mut(owner as usize).requests));
                 resources[at].rebalance(&mut pass, fills, &mut left, closed, uncounted, now)
             } else {
-                resources[at].rebalance(&mut pass, fills, &mut left, closed, |_| 0, now)
+                resources[at].rebalance(&mut pass, fills, &mut left, closed, |_| None, now)
             };
             for owner in self.closed.drain(..) {
                 self.table.slot_mut(owner as usize).cells[at] = NONE;
@@ -495,6 +507,12 @@ impl Neighbours {
     #[inline]
     fn is_uncounted(&self, at: usize) -> bool {
         at == REQUESTS && self.resources[REQUESTS].is_free()
+    }
+
+    #[inline]
+    fn count_request(&mut self, slot: usize, count: u64) {
+        let requests = &mut self.table.slot_mut(slot).requests;
+        *requests = requests.saturating_add(u32::try_from(count).unwrap_or(u32::MAX));
     }
 
     /// Where the state of the tenant in `slot` at a resource stands.
@@ -535,9 +553,14 @@ impl Neighbours {
         (wanted, asked): ([u64; Resource::COUNT], u32),
         now: Instant,
     ) -> Verdict {
+        let is_dry = self.config.mode == Mode::Stats;
         if asked >> REQUESTS & 1 != 0 && self.is_uncounted(REQUESTS) {
             let place = self.cell(slot, REQUESTS, now);
-            self.resources[REQUESTS].want(place, wanted[REQUESTS]);
+            if is_dry {
+                self.count_request(slot, wanted[REQUESTS]);
+            } else {
+                self.resources[REQUESTS].want(place, wanted[REQUESTS]);
+            }
         }
         let place = self.place(slot, at);
         let limiter = &mut self.resources[at];
@@ -545,8 +568,11 @@ impl Neighbours {
         let (share, limit) = (limiter.share(place), limiter.capacity().map_or(0, number::whole));
         let refused = &mut self.table.slot_mut(slot).refused[stage.index()];
         *refused = refused.saturating_add(1);
-        if self.config.mode == Mode::Stats {
+        if is_dry {
             for at in (0..Resource::COUNT).filter(|at| asked >> at & 1 != 0) {
+                if self.is_uncounted(at) {
+                    continue;
+                }
                 let cell = self.cell(slot, at, now);
                 self.resources[at].note(cell, wanted[at]);
             }
