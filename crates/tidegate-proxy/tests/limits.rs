@@ -6,6 +6,7 @@ mod support;
 use std::io::{Read, Write};
 
 use support::{Running, Upstream, talk};
+use tidegate_proxy::machine::neighbours::Lane;
 
 fn get(host: &str) -> String {
     format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n")
@@ -58,6 +59,30 @@ fn without_limits_nothing_is_refused_and_connections_change_lanes_unseen() {
         assert_eq!(answer.status, 200, "turn {turn}");
         assert!(answer.text().starts_with("GET / HTTP/1.1\r\n"));
     }
+}
+
+#[test]
+fn new_connections_of_who_stands_back_begin_in_the_overflow_lane_and_those_of_others_do_not() {
+    let upstream = Upstream::echo();
+    let proxy = Running::before(&upstream, "[proxy.limits.capacities]\nevent_time = 0.01\n");
+    let ask = |host: &str| talk(&mut proxy.connect(), &get(host)).status;
+    let stands_back = |name: &str| {
+        let seen = proxy.proxy().snapshot();
+        seen.tenants.iter().any(|tenant| tenant.name == name && tenant.lane == Lane::Overflow)
+    };
+    while !stands_back("noisy.example") {
+        assert!(matches!(ask("noisy.example"), 200 | 429 | 503));
+    }
+    let changes = || proxy.proxy().source().live().lane_changes_total;
+    // Whether served or refused there: a connection that was refused where it was taken would change nothing.
+    let (before, mut asked) = (changes(), 0);
+    while changes() < before + 20 {
+        assert!(matches!(ask("noisy.example"), 200 | 429 | 503));
+        asked += 1;
+    }
+    assert!(asked >= 20 && stands_back("noisy.example"), "{asked} asked");
+    assert_eq!(ask("quiet.example"), 200);
+    assert!(!stands_back("quiet.example"));
 }
 
 #[test]

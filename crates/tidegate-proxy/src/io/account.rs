@@ -182,15 +182,9 @@ impl Account {
     fn forgo_handshake(&self) {
         self.handshake.pieces.set(0);
         let charged = self.handshake.estimated.take();
-        self.forgo(&[(Resource::Handshakes, 1), (Resource::HandshakeTime, charged)]);
-    }
-
-    /// What was charged beforehand is not done.
-    pub(crate) fn forgo(&self, costs: &[(Resource, u64)]) {
         self.limiter.with(|limiter| {
-            for &(resource, charged) in costs {
-                limiter.give_back(self.tenant.get(), resource, charged, meter::now());
-            }
+            limiter.give_back(self.tenant.get(), Resource::Handshakes, 1, meter::now());
+            limiter.give_back(self.tenant.get(), Resource::HandshakeTime, charged, meter::now());
         });
     }
 

@@ -56,11 +56,11 @@ pub(crate) async fn forward(connection: &Connection, admission: &Admission, part
     if connection.thread.lane == Lane::Share || admission.lane == Lane::Share {
         return send(connection, admission, parts, body).await;
     }
-    // The first one waited before it was looked at.
-    let since = if connection.requests.get() <= 1 { connection.since } else { admission.began };
+    // The connection's first one may have waited before it was looked at.
+    let before = if connection.requests.get() <= 1 { connection.waited } else { Duration::ZERO };
     let in_turn = async {
         // The mode may have changed since it came here.
-        if meter::now().since(since) >= WAITED_MAX && admission.account.is_restricted() {
+        if before + meter::now().since(admission.began) >= WAITED_MAX && admission.account.is_restricted() {
             return too_late(connection, admission);
         }
         send(connection, admission, parts, body).await

@@ -9,6 +9,7 @@ use std::mem;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
+use std::sync::atomic::Ordering;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -281,9 +282,10 @@ fn decide(thread: &Rc<Thread>, socket: OwnedFd, known: Known, mut first: First<'
     let Leave { tenant, handshake_ns, lane, owed, turn } = leave;
     let taken_ns = if origin.tls { 0 } else { thread.taking_ns.get() };
     let socket = socket.into();
-    let mut fresh = Fresh { socket, origin, early, tenant, handshake_ns, taken_ns, pass: way.pass, turn };
+    let mut fresh =
+        Fresh { socket, origin, early, tenant, handshake_ns, taken_ns, pass: way.pass, turn, passage: None };
     if let Some(other) = thread.other.as_ref().filter(|_| lane != thread.lane) {
-        match hand_over(other, fresh) {
+        match hand_over(thread, other, fresh) {
             None => return,
             Some(back) if !owed => {
                 turn_away(thread, &back.origin, (tenant, handshake_ns), lane::WAITING_MAX);
@@ -304,9 +306,12 @@ fn glance(thread: &Thread, bytes: &[u8]) -> Leave {
     let host = http1::glance_host(bytes).and_then(|host| std::str::from_utf8(host).ok()).map(service::bare);
     let name = host.as_ref().and_then(|host| settings.tenancy.of_host(host));
     let known = name.and_then(|name| {
-        thread.limiter.with(|limiter| limiter.find(&name).map(|tenant| (tenant, limiter.lane(tenant))))
+        thread.limiter.with(|limiter| limiter.find(&name).map(|tenant| (tenant, limiter.lane_of_requests(tenant))))
     });
-    let (tenant, lane) = known.unwrap_or((Tenant::OTHER, thread.lane));
+    let (tenant, mut lane) = known.unwrap_or((Tenant::OTHER, thread.lane));
+    if thread.on_the_way.load(Ordering::Relaxed) >= thread.seats.most() / lane::PLACES_PER_PLAIN {
+        lane = thread.lane;
+    }
     Leave { tenant, handshake_ns: 0, lane, owed: true, turn: None }
 }
 
@@ -346,9 +351,10 @@ fn ask(thread: &Thread, origin: &Origin) -> Option<Leave> {
 }
 
 /// Sends a connection to the overflow lane; if too many are on their way, it comes back.
-fn hand_over(other: &mpsc::Sender<Handover>, fresh: Fresh) -> Option<Fresh> {
+fn hand_over(thread: &Thread, other: &mpsc::Sender<Handover>, mut fresh: Fresh) -> Option<Fresh> {
+    fresh.passage = Some(lane::Passage::begin(&thread.on_the_way, meter::now()));
     match other.try_send(Handover::Fresh(Box::new(fresh))).map_err(mpsc::error::TrySendError::into_inner) {
-        Err(Handover::Fresh(fresh)) => Some(Fresh { turn: None, ..*fresh }),
+        Err(Handover::Fresh(fresh)) => Some(Fresh { turn: None, passage: None, ..*fresh }),
         Err(Handover::Served(_)) | Ok(()) => None,
     }
 }

@@ -2,14 +2,15 @@
 //!
 //! The foreground thread accepts, and serves tenants within their shares. The overflow thread is scheduled only when
 //! the core has nothing else to do, and serves what was admitted beyond: so a neighbour's excess takes what is left of
-//! the core and delays nobody. A connection changes its lane before its handshake, or between two requests.
+//! the core and delays nobody. A connection changes its lane before its handshake or first request, or between two requests.
 
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::BytesMut;
+use tidegate_core::Instant;
 use tokio::sync::mpsc;
 
 use super::gate::Pass;
@@ -54,6 +55,37 @@ impl Drop for Turn {
     }
 }
 
+/// Connections without TLS go to the overflow lane before they are looked at as long as fewer are on their way than one for
+/// so many places of the thread: they have files, and are nobody's yet.
+pub(crate) const PLACES_PER_PLAIN: usize = 8;
+
+/// A connection's way to the other lane, until its turn comes there.
+#[derive(Debug)]
+pub(crate) struct Passage {
+    all: Arc<AtomicUsize>,
+    since: Instant,
+}
+
+impl Passage {
+    /// One of `all` that begins `now`.
+    pub(crate) fn begin(all: &Arc<AtomicUsize>, now: Instant) -> Self {
+        // A number to compare with bounds, and to see that nobody is left.
+        all.fetch_add(1, Ordering::Relaxed);
+        Self { all: Arc::clone(all), since: now }
+    }
+
+    /// How long it has taken.
+    pub(crate) fn lasts(&self, now: Instant) -> Duration {
+        now.since(self.since)
+    }
+}
+
+impl Drop for Passage {
+    fn drop(&mut self) {
+        self.all.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 /// A connection on its way.
 #[derive(Debug)]
 pub(crate) enum Handover {
@@ -79,6 +111,8 @@ pub(crate) struct Fresh {
     pub(crate) pass: Option<Pass>,
     /// Of one that goes to the overflow lane before its handshake.
     pub(crate) turn: Option<Turn>,
+    /// Of one that changes its lane.
+    pub(crate) passage: Option<Passage>,
 }
 
 /// A connection between two requests.
@@ -92,6 +126,7 @@ pub(crate) struct Moved {
     pub(crate) pass: Option<Pass>,
     /// Leave of the routes' gates that count connections.
     pub(crate) tracked: Vec<Pass>,
+    pub(crate) passage: Passage,
 }
 
 /// Serves what comes from the other lane.

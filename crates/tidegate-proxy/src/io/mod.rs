@@ -4,11 +4,12 @@
 //! |---|---|
 //! | `worker` | the threads: one foreground and one overflow thread for each core |
 //! | `accept`, `hello`, `serve` | a connection: taken, judged by its first bytes, served |
-//! | `starts` | whose handshake begins next |
+//! | `starts` | whose handshake, or request in the overflow lane, begins next |
 //! | `refused` | connections that are refused, until they are ended |
 //! | `seats` | who is ended when there is no room for one more |
 //! | `lane` | from the foreground to the overflow thread and back |
-//! | `tls`, `transport` | certificates by name; a socket with or without TLS |
+//! | `wakes` | how often the foreground wakes while the overflow thread works |
+//! | `tls`, `socket`, `transport` | certificates by name; a socket; with or without TLS |
 //! | `http1`, `http2`, `websocket` | what is spoken |
 //! | `service`, `whose`, `forward` | a request: judged, its tenant, sent to its upstream, answered |
 //! | `headers`, `refuse`, `quota`, `date` | what the proxy adds to messages, and its own answers |

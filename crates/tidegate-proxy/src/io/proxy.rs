@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -113,6 +113,7 @@ impl Proxy {
         let (to_share, at_share) = mpsc::channel(ON_THE_WAY_MAX);
         let overflow_cpu = Arc::new(AtomicU64::new(0));
         let waiting = Waiting::default();
+        let on_the_way = Arc::new(AtomicUsize::new(0));
         let overflow_works = Works::default();
         let threads = plan.cores + plan.overflow;
         let start = |index: usize, lane| Start {
@@ -130,6 +131,7 @@ impl Proxy {
             lines: self.state.access_log.as_ref().map(AccessLog::lines),
             overflow_cpu: Arc::clone(&overflow_cpu),
             waiting: Arc::clone(&waiting),
+            on_the_way: Arc::clone(&on_the_way),
             overflow_works: Arc::clone(&overflow_works),
             seed: clock::now().as_nanos() ^ (index as u64).rotate_left(32),
             processor: plan.processor,

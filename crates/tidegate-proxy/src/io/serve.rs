@@ -6,6 +6,7 @@ use std::net::TcpStream;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
+use std::time::Duration;
 
 use bytes::BytesMut;
 use tokio::task::spawn_local;
@@ -13,7 +14,7 @@ use tokio::task::spawn_local;
 use super::account::{Account, Unbegun, Work};
 use super::http1::server::{self, Served};
 use super::http2;
-use super::lane::{Fresh, Handover, Moved};
+use super::lane::{Fresh, Handover, Moved, Passage};
 use super::limiter::Lane;
 use super::meter::{self, Metered};
 use super::seats::{Seat, Seated};
@@ -39,9 +40,15 @@ pub(crate) fn take_up(thread: &Rc<Thread>, handover: Handover) {
 
 /// Serves a connection that was just accepted; `seat` if it has one already.
 pub(crate) fn begin(thread: &Rc<Thread>, fresh: Fresh, seat: Option<Rc<Seat>>) {
-    let Fresh { socket, origin, early, tenant, handshake_ns, taken_ns, pass, turn } = fresh;
+    let Fresh { socket, origin, early, tenant, handshake_ns, taken_ns, pass, turn, passage } = fresh;
     let account = Account::open(Arc::clone(&thread.limiter), tenant);
     account.add_time(taken_ns);
+    // In the overflow lane what has no handshake waits for its turn before anything of it is looked at.
+    let waits = thread.lane == Lane::Overflow && !origin.tls;
+    // In a flood connections wait long to be taken, and clients give up meanwhile: to serve them makes the others wait longer.
+    if !waits && !origin.tls && has_gone(&socket) {
+        return;
+    }
     if origin.tls {
         account.holds(1, HELD_TLS);
         account.estimated(Resource::HandshakeTime, handshake_ns);
@@ -51,23 +58,31 @@ pub(crate) fn begin(thread: &Rc<Thread>, fresh: Fresh, seat: Option<Rc<Seat>>) {
     let source = origin.client.ip();
     // It is told by the end of its connection; the account gives back what was charged.
     let Some(seat) = seat.or_else(|| thread.seats.take(source)) else { return thread.count(Total::OutOfFiles) };
-    seat.comes_from(source);
-    let (starts, thread, since) = (Rc::clone(&thread.requests), Rc::clone(thread), meter::now());
+    if waits {
+        // For the proxy, not for its client.
+        seat.works();
+    } else {
+        seat.comes_from(source);
+    }
+    let (starts, thread) = (Rc::clone(&thread.requests), Rc::clone(thread));
     let (metered, seated) = (Rc::clone(&account), Rc::clone(&seat));
-    // In the overflow lane what has no handshake waits for its turn before anything of it is looked at.
-    let waits = thread.lane == Lane::Overflow && !origin.tls;
     let serving = async move {
         let start = if origin.tls { Some(thread.starts.turn(tenant).await) } else { None };
-        // In a flood connections wait long to be taken, and clients give up meanwhile: to serve them makes the others wait
-        // longer.
-        if has_gone(&socket) {
+        if (waits || start.is_some()) && has_gone(&socket) {
             return;
+        }
+        let mut waited = Duration::ZERO;
+        if waits {
+            seat.comes_from(source);
+            waited = passage.as_ref().map_or(waited, |passage| passage.lasts(meter::now()));
         }
         if let Some(unbegun) = unbegun {
             unbegun.begin();
         }
         drop(turn);
-        let connection = Connection::new(thread, since, seat, Rc::clone(&account), origin, pass, Vec::new());
+        let connection = Connection::new(thread, waited, seat, Rc::clone(&account), origin, pass, Vec::new());
+        // From here on it is counted as a connection.
+        drop(passage);
         if connection.origin.tls {
             // What lasts a moment, or concerns few, is in a box: a task has room for the largest thing it may come to,
             // for as long as its connection is open.
@@ -87,20 +102,19 @@ pub(crate) fn begin(thread: &Rc<Thread>, fresh: Fresh, seat: Option<Rc<Seat>>) {
 
 /// Serves a connection that another lane served before.
 fn go_on(thread: &Rc<Thread>, moved: Moved) {
-    let Moved { parts, origin, early, tenant, charged, pass, tracked } = moved;
+    let Moved { parts, origin, early, tenant, charged, pass, tracked, passage } = moved;
     let account = Account::open(Arc::clone(&thread.limiter), tenant);
     account.holds(1, if origin.tls { HELD_TLS } else { HELD_PLAIN });
     let Some(seat) = thread.seats.take(origin.client.ip()) else { return thread.count(Total::OutOfFiles) };
     seat.works();
-    let (starts, thread, since) = (Rc::clone(&thread.requests), Rc::clone(thread), meter::now());
+    let (starts, thread) = (Rc::clone(&thread.requests), Rc::clone(thread));
     let (metered, seated) = (Rc::clone(&account), Rc::clone(&seat));
     let waits = thread.lane == Lane::Overflow && charged.lane == Lane::Overflow;
     let serving = async move {
-        if has_gone(&parts.socket) {
-            return account.forgo(&charged.costs());
-        }
         let transport = Transport::assemble(parts, BytesMut::new(), Rc::clone(&account));
-        let connection = Connection::new(thread, since, seat, account, origin, pass, tracked);
+        let waited = if waits { passage.lasts(meter::now()) } else { Duration::ZERO };
+        let connection = Connection::new(thread, waited, seat, account, origin, pass, tracked);
+        drop(passage);
         http1(&connection, transport, early, Some(charged)).await;
     };
     let serving = if waits { InTurn::new(&starts, tenant, serving) } else { InTurn::at_once(&starts, tenant, serving) };
@@ -206,6 +220,7 @@ async fn http1(connection: &Rc<Connection>, transport: Transport, early: BytesMu
         charged,
         pass: connection.pass.take(),
         tracked: connection.tracked.take(),
+        passage: Passage::begin(&connection.thread.on_the_way, meter::now()),
     };
     // What is held goes along: the other lane's account gives it back.
     connection.account.forget_held();

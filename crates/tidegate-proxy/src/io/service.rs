@@ -46,14 +46,6 @@ pub(crate) struct Charged {
     pub(crate) memory: u64,
 }
 
-impl Charged {
-    /// What may turn out to be less.
-    pub(crate) fn costs(&self) -> [(Resource, u64); 3] {
-        let Self { event_ns, bytes, disk, .. } = *self;
-        [(Resource::EventTime, event_ns), (Resource::NetworkBytes, bytes), (Resource::DiskBytes, disk)]
-    }
-}
-
 /// Bytes that a request of HTTP/2 holds: its task and state, and the two pieces of its answer that wait for the client.
 const HELD_STREAM: u64 = 24 * 1024;
 
@@ -121,9 +113,9 @@ pub(crate) fn judge(
         connection.account.take_connection();
     }
     account.take_memory(charged.memory);
-    for (resource, estimated) in charged.costs() {
-        account.estimated(resource, estimated);
-    }
+    account.estimated(Resource::EventTime, charged.event_ns);
+    account.estimated(Resource::NetworkBytes, charged.bytes);
+    account.estimated(Resource::DiskBytes, charged.disk);
     Judged::Serve(Admission { account: Rc::clone(account), settings, route, began: now, lane: charged.lane })
 }
 

@@ -66,6 +66,11 @@ impl Socket {
         self.account.add_read(bytes as u64);
     }
 
+    /// Whether bytes came that nobody waited for.
+    pub(crate) fn has_unread(&self) -> bool {
+        matches!(&self.stream, Stream::Unwatched(socket) if matches!(socket.peek(&mut [0]), Ok(1..)))
+    }
+
     /// Reads into `buffer`; nothing at the end of the connection.
     pub(crate) fn poll_read_buf(
         &mut self,
@@ -158,6 +163,11 @@ mod tests {
         let mut answer = String::new();
         client.read_to_string(&mut answer).unwrap();
         assert_eq!(answer, "onetwo");
+        assert!(!socket.has_unread());
+        client.write_all(b"more").unwrap();
+        while !socket.has_unread() {
+            std::thread::yield_now();
+        }
         drop(socket.release().unwrap());
     }
 

@@ -5,7 +5,7 @@
 //! take turns: a tenant's next one waits for the one that is being made and for one of each other tenant, however many
 //! those ask for.
 //!
-//! In the overflow lane requests take turns too, some between two looks: answers that are there are sent on before the
+//! In the overflow lane requests take turns too, and so do connections before they are looked at, some between two looks: answers that are there are sent on before the
 //! next requests, so that no more are under way than keeps the upstream busy, and who asks for little waits for little.
 
 use std::cell::RefCell;
@@ -25,7 +25,7 @@ use super::limiter::Tenant;
 const NOBODY_LEAVES: &str = "a queue that is awaited is there, and nobody leaves it without a start";
 
 /// A thread's handshakes, or requests, that have not begun. Each waits on a connection's place or a stream of one, so there
-/// are no more than these.
+/// are no more than these, and those that have gone since the last turn.
 #[derive(Debug)]
 pub(crate) struct Starts {
     /// So many begin at once.

@@ -3,6 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -122,13 +123,15 @@ pub(crate) struct Thread {
     pub(crate) other: Option<mpsc::Sender<Handover>>,
     /// What waits for the core's overflow lane.
     pub(crate) waiting: Waiting,
+    /// Connections on their way between the core's lanes.
+    pub(crate) on_the_way: Arc<AtomicUsize>,
     pub(crate) spool: Option<Arc<Spool>>,
     pub(crate) lines: RefCell<Option<Lines>>,
     pub(crate) connections: Cell<usize>,
     pub(crate) seats: Rc<Seats>,
     /// Handshakes that begin.
     pub(crate) starts: Rc<Starts>,
-    /// Requests that begin, in the overflow lane.
+    /// Requests, and connections before their first, that begin in the overflow lane.
     pub(crate) requests: Rc<Starts>,
     /// What it costs to take a connection and to refuse it, in nanoseconds, as far as is known.
     pub(crate) refusal_ns: Cell<u64>,
@@ -187,8 +190,8 @@ pub(crate) struct Connection {
     pub(crate) pass: RefCell<Option<super::gate::Pass>>,
     /// The gates of routes that count connections; left when the connection ends.
     pub(crate) tracked: super::gate::Tracked,
-    /// When its thread got it.
-    pub(crate) since: Instant,
+    /// How long it waited for its turn in this lane, before anything of it was looked at.
+    pub(crate) waited: Duration,
     /// Requests on it so far.
     pub(crate) requests: Cell<u64>,
     /// When its tenant last went beyond its share.
@@ -221,10 +224,10 @@ pub(crate) struct Origin {
 }
 
 impl Connection {
-    /// `origin` on `thread`, there `since` then, in `seat`, paid for by `account`; inside the gates of `pass` and `tracked`.
+    /// `origin` on `thread`, for which it `waited`, in `seat`, paid for by `account`; inside the gates of `pass` and `tracked`.
     pub(crate) fn new(
         thread: Rc<Thread>,
-        since: Instant,
+        waited: Duration,
         seat: Rc<Seat>,
         account: Rc<Account>,
         origin: Origin,
@@ -245,7 +248,7 @@ impl Connection {
             address,
             pass,
             tracked,
-            since,
+            waited,
             requests: Cell::new(0),
             overflowed,
             misplaced: Misplaced::default(),

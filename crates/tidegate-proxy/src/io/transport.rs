@@ -131,6 +131,11 @@ impl Transport {
         self.session.as_deref()
     }
 
+    /// Whether the client has sent more though nobody has waited for it.
+    pub(crate) fn has_unread(&self) -> bool {
+        self.socket.has_unread()
+    }
+
     /// Puts `bytes` before everything that has not been read.
     pub(crate) fn unread(&mut self, bytes: BytesMut) {
         if self.early.is_empty() {

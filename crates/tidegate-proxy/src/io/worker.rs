@@ -5,7 +5,7 @@ use std::io;
 use std::net::TcpListener;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -33,8 +33,9 @@ use super::{accept, gate, hello, meter, refused};
 const EVENT_INTERVAL: u32 = 31;
 /// Requests that begin between two such looks in the overflow lane.
 const REQUESTS_AT_ONCE: usize = 8;
-/// Between two rounds of counting and learning.
-const ROUND: Duration = Duration::from_millis(50);
+/// Between two rounds of counting and learning: ticks enough that what the overflow lane tells of itself, one tick old, is
+/// most of it.
+const ROUND: Duration = Duration::from_millis(60);
 
 /// What the threads are told while they run.
 #[derive(Clone, Debug)]
@@ -64,6 +65,8 @@ pub(crate) struct Start {
     pub(crate) overflow_cpu: Arc<AtomicU64>,
     /// What waits for it.
     pub(crate) waiting: Waiting,
+    /// Connections on their way to or from it.
+    pub(crate) on_the_way: Arc<AtomicUsize>,
     /// Whether it has work.
     pub(crate) overflow_works: Works,
     pub(crate) seed: u64,
@@ -85,7 +88,12 @@ pub(crate) fn run(start: Start) -> io::Result<()> {
     }
     meter::begin();
     let runtime = runtime(start.lane, &start.overflow_works)?;
-    runtime.block_on(serve(start))
+    let (lane, works) = (start.lane, Arc::clone(&start.overflow_works));
+    let served = runtime.block_on(serve(start));
+    if lane == Lane::Overflow {
+        works.store(false, Ordering::Relaxed);
+    }
+    served
 }
 
 fn runtime(lane: Lane, overflow_works: &Works) -> io::Result<LocalRuntime> {
@@ -141,6 +149,7 @@ async fn serve(start: Start) -> io::Result<()> {
         upstreams: Rc::clone(&upstreams),
         other: start.to_other,
         waiting: start.waiting,
+        on_the_way: start.on_the_way,
         spool: start.spool,
         lines: RefCell::new(start.lines),
         connections: Cell::new(0),
@@ -230,8 +239,9 @@ async fn obey(thread: &Rc<Thread>, control: &mut watch::Receiver<Control>, part:
 /// Waits until nothing is left, or time is up.
 async fn finish(thread: &Thread, control: &mut watch::Receiver<Control>) {
     loop {
-        // Those whose handshakes wait for their turn are counted when it comes.
-        let is_empty = thread.connections.get() == 0 && thread.starts.is_empty();
+        // Those that wait for their first turn are counted when it comes.
+        let is_empty =
+            thread.connections.get() == 0 && thread.starts.is_empty() && thread.on_the_way.load(Ordering::Relaxed) == 0;
         if is_empty || control.borrow_and_update().stop {
             return;
         }

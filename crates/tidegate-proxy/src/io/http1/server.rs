@@ -489,7 +489,8 @@ async fn end(connection: &Connection, wire: &Rc<Wire>) -> Served {
                 Poll::Pending => return wire.timer.poll(context).map(|()| false),
             }
         }
-        let came = matches!(transport.poll_fill(context, &mut BytesMut::new()), Poll::Ready(Ok(1..)));
+        let came = transport.has_unread()
+            || matches!(transport.poll_fill(context, &mut BytesMut::new()), Poll::Ready(Ok(1..)));
         Poll::Ready(came || !wire.is_quiet())
     });
     if more.await { linger(connection, wire).await } else { Served::Ended }
