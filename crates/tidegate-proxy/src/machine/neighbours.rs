@@ -199,7 +199,8 @@ impl Neighbours {
             let at = rest.trailing_zeros() as usize;
             rest &= rest - 1;
             if self.is_uncounted(at) {
-                self.count_request(slot, wanted[at]);
+                let requests = &mut self.table.slot_mut(slot).requests;
+                *requests = requests.saturating_add(u32::try_from(wanted[at]).unwrap_or(u32::MAX));
                 continue;
             }
             let place = self.place(slot, at);
@@ -480,10 +481,10 @@ impl Neighbours {
         while let Some((at, mut pass)) = self.pass {
             let Self { resources, fills, closed, table, .. } = self;
             let done = if at == REQUESTS {
-                let uncounted = |owner| Some(core::mem::take(&mut table.slot_mut(owner as usize).requests));
+                let uncounted = |owner| core::mem::take(&mut table.slot_mut(owner as usize).requests);
                 resources[at].rebalance(&mut pass, fills, &mut left, closed, uncounted, now)
             } else {
-                resources[at].rebalance(&mut pass, fills, &mut left, closed, |_| None, now)
+                resources[at].rebalance(&mut pass, fills, &mut left, closed, |_| 0, now)
             };
             for owner in self.closed.drain(..) {
                 self.table.slot_mut(owner as usize).cells[at] = NONE;
@@ -507,12 +508,6 @@ impl Neighbours {
     #[inline]
     fn is_uncounted(&self, at: usize) -> bool {
         at == REQUESTS && self.resources[REQUESTS].is_free()
-    }
-
-    #[inline]
-    fn count_request(&mut self, slot: usize, count: u64) {
-        let requests = &mut self.table.slot_mut(slot).requests;
-        *requests = requests.saturating_add(u32::try_from(count).unwrap_or(u32::MAX));
     }
 
     /// Where the state of the tenant in `slot` at a resource stands.
@@ -553,14 +548,9 @@ impl Neighbours {
         (wanted, asked): ([u64; Resource::COUNT], u32),
         now: Instant,
     ) -> Verdict {
-        let is_dry = self.config.mode == Mode::Stats;
         if asked >> REQUESTS & 1 != 0 && self.is_uncounted(REQUESTS) {
             let place = self.cell(slot, REQUESTS, now);
-            if is_dry {
-                self.count_request(slot, wanted[REQUESTS]);
-            } else {
-                self.resources[REQUESTS].want(place, wanted[REQUESTS]);
-            }
+            self.resources[REQUESTS].want(place, wanted[REQUESTS]);
         }
         let place = self.place(slot, at);
         let limiter = &mut self.resources[at];
@@ -568,11 +558,8 @@ impl Neighbours {
         let (share, limit) = (limiter.share(place), limiter.capacity().map_or(0, number::whole));
         let refused = &mut self.table.slot_mut(slot).refused[stage.index()];
         *refused = refused.saturating_add(1);
-        if is_dry {
+        if self.config.mode == Mode::Stats {
             for at in (0..Resource::COUNT).filter(|at| asked >> at & 1 != 0) {
-                if self.is_uncounted(at) {
-                    continue;
-                }
                 let cell = self.cell(slot, at, now);
                 self.resources[at].note(cell, wanted[at]);
             }

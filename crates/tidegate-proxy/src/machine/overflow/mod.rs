@@ -371,10 +371,10 @@ impl Overflow {
         self.capacity.is_none() && self.kind == Kind::Counter
     }
 
-    /// Counts units of a free resource that were wanted and not admitted, for want of another.
+    /// Counts units that were wanted and not admitted, for other reasons than this resource.
     pub(crate) fn want(&mut self, place: Place, cost: u64) {
-        let past = &mut self.pasts[place.past()];
-        past.refused = past.refused.saturating_add(u32::try_from(cost).unwrap_or(u32::MAX));
+        let cell = &mut self.cells[place.cell()];
+        cell.wanted = cell.wanted.saturating_add(cost);
     }
 
     /// Counts units that were admitted though they were not granted, in a dry run.

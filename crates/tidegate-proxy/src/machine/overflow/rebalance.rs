@@ -67,15 +67,14 @@ impl Pass {
 
 impl Overflow {
     /// Goes on with `pass` for at most `budget` tenants, which it lowers; true if it is done. Who is gone is appended to
-    /// `closed`. `uncounted` gives, once, what an owner used of a [free](Self::is_free) resource if that is counted
-    /// elsewhere.
+    /// `closed`. `uncounted` gives, once, what an owner used of a [free](Self::is_free) resource.
     pub(crate) fn rebalance(
         &mut self,
         pass: &mut Pass,
         fills: &mut Fills,
         budget: &mut usize,
         closed: &mut Vec<u32>,
-        mut uncounted: impl FnMut(u32) -> Option<u32>,
+        mut uncounted: impl FnMut(u32) -> u32,
         now: Instant,
     ) -> bool {
         if matches!(pass.step, Step::Observe { .. }) && pass.next == 0 {
@@ -87,25 +86,16 @@ impl Overflow {
         self.pool.refill(now);
         let factors = self.factors(pass);
         let limited_counter = self.kind == Kind::Counter && self.capacity.is_some();
-        let is_free = self.is_free();
         for at in pass.next..end {
             let owner = self.pasts[at].owner;
             if owner == NONE {
                 continue;
             }
             let place = self.place(owner, u32::try_from(at).expect("places are counted in u32"));
-            if matches!(pass.step, Step::Observe { .. })
-                && let Some(more) = uncounted(owner)
-            {
-                let known = &mut self.pasts[at];
-                // Then its cell is of no use, and is left where it is in memory.
-                if is_free && (more > 0 || known.refused > 0 || known.quiet < self.terms.idle_ticks) {
-                    pass.used += known.observe_free(u64::from(more), &factors);
-                    continue;
-                }
+            if matches!(pass.step, Step::Observe { .. }) {
+                let more = u64::from(uncounted(owner));
                 let cell = &mut self.cells[place.cell()];
-                (cell.wanted, cell.taken) =
-                    (cell.wanted.saturating_add(more.into()), cell.taken.saturating_add(more.into()));
+                (cell.wanted, cell.taken) = (cell.wanted.saturating_add(more), cell.taken.saturating_add(more));
             }
             // Not one that has come back since the last tick: of a gauge it may hold something.
             if self.pasts[at].quiet >= self.terms.idle_ticks && self.cells[place.cell()].wanted == 0 {
@@ -114,7 +104,7 @@ impl Overflow {
                 continue;
             }
             match pass.step {
-                Step::Observe { .. } if is_free => pass.used += self.observe_free(place, &factors),
+                Step::Observe { .. } if self.is_free() => pass.used += self.observe_free(place, &factors),
                 Step::Observe { ref mut short } if limited_counter => {
                     let (used, is_short) = self.observe_and_share(place, &factors, fills, now);
                     pass.used += used;
@@ -228,9 +218,12 @@ impl Overflow {
     /// The same for a resource that has no limit: nothing is shared, so what the tenant uses is all that there is to know.
     fn observe_free(&mut self, place: Place, factors: &Factors) -> f64 {
         let (cell, past) = (&mut self.cells[place.cell()], &mut self.pasts[place.past()]);
-        // What was wanted and not taken was refused for want of something else.
-        past.refused = u32::try_from(cell.wanted.saturating_sub(cell.taken)).unwrap_or(u32::MAX);
-        let used = past.observe_free(cell.taken, factors);
+        let wanted = float(cell.wanted) * factors.per;
+        let used = float(cell.taken) * factors.per;
+        past.rates = Rates { wanted: short(wanted), used: mix(past.rates.used, used), overflow: 0.0, lent: 0.0 };
+        past.demand.observe(wanted * factors.grains, factors.smoothing, factors.most);
+        past.quiet = if cell.wanted > 0 { 0 } else { past.quiet.saturating_add(1) };
+        past.refused = 0;
         (cell.wanted, cell.taken) = (0, 0);
         cell.noisy = cell.noisy.saturating_sub(1);
         if cell.age == Age::New {
@@ -308,20 +301,6 @@ impl Overflow {
         self.pool.income = 0;
         self.release_rate += 0.5 * (float(self.released) / seconds - self.release_rate);
         self.released = 0;
-    }
-}
-
-impl Past {
-    /// Adds a tick to what is known of a tenant that took so much of what has no limit; what it used.
-    #[inline]
-    fn observe_free(&mut self, taken: u64, factors: &Factors) -> f64 {
-        let all = taken.saturating_add(self.refused.into());
-        let (wanted, used) = (float(all) * factors.per, float(taken) * factors.per);
-        self.rates = Rates { wanted: short(wanted), used: mix(self.rates.used, used), overflow: 0.0, lent: 0.0 };
-        self.demand.observe(wanted * factors.grains, factors.smoothing, factors.most);
-        self.quiet = if all > 0 { 0 } else { self.quiet.saturating_add(1) };
-        self.refused = 0;
-        used
     }
 }
 

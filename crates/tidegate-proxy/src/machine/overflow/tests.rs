@@ -58,7 +58,7 @@ impl World {
         for _ in 0..1_000_000 {
             // Slices of a single tenant: no order of events may matter.
             let mut budget = 1;
-            if self.limiter.rebalance(&mut pass, &mut self.fills, &mut budget, &mut self.closed, |_| None, self.now) {
+            if self.limiter.rebalance(&mut pass, &mut self.fills, &mut budget, &mut self.closed, |_| 0, self.now) {
                 let Ledger { capacity, global, kept, counted } = self.limiter.ledger();
                 assert_eq!(kept, counted);
                 assert_eq!(signed(counted.shares) + global, signed(capacity.unwrap()));
