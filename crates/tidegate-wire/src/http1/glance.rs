@@ -6,7 +6,8 @@
 /// none so far. O(bytes).
 #[must_use]
 pub fn glance_host(bytes: &[u8]) -> Option<&[u8]> {
-    let mut lines = bytes.split_inclusive(|&byte| byte == b'\n').skip(1);
+    let mut lines = bytes.split_inclusive(|&byte| byte == b'\n');
+    let _request_line = lines.next()?;
     loop {
         let line = lines.next()?.strip_suffix(b"\n")?.trim_ascii_end();
         if line.is_empty() {
