@@ -19,7 +19,7 @@ use super::limiter::Lane;
 use super::meter::{self, Metered};
 use super::seats::{Seat, Seated};
 use super::service::Charged;
-use super::starts::{InTurn, Start};
+use super::starts::InTurn;
 use super::thread::{Connection, Thread, Total};
 use super::transport::Transport;
 use crate::machine::Resource;
@@ -64,11 +64,11 @@ pub(crate) fn begin(thread: &Rc<Thread>, fresh: Fresh, seat: Option<Rc<Seat>>) {
     } else {
         seat.comes_from(source);
     }
-    let (starts, thread) = (Rc::clone(&thread.requests), Rc::clone(thread));
+    let (handshakes, requests, tls) = (Rc::clone(&thread.starts), Rc::clone(&thread.requests), origin.tls);
+    let thread = Rc::clone(thread);
     let (metered, seated) = (Rc::clone(&account), Rc::clone(&seat));
     let serving = async move {
-        let start = if origin.tls { Some(thread.starts.turn(tenant).await) } else { None };
-        if (waits || start.is_some()) && has_gone(&socket) {
+        if (waits || origin.tls) && has_gone(&socket) {
             return;
         }
         let mut waited = Duration::ZERO;
@@ -86,7 +86,7 @@ pub(crate) fn begin(thread: &Rc<Thread>, fresh: Fresh, seat: Option<Rc<Seat>>) {
         if connection.origin.tls {
             // What lasts a moment, or concerns few, is in a box: a task has room for the largest thing it may come to,
             // for as long as its connection is open.
-            let Some(transport) = Box::pin(secure(&connection, socket, &early, start)).await else { return };
+            let Some(transport) = Box::pin(secure(&connection, socket, &early)).await else { return };
             drop(early);
             speak(&connection, transport).await;
         } else {
@@ -96,7 +96,11 @@ pub(crate) fn begin(thread: &Rc<Thread>, fresh: Fresh, seat: Option<Rc<Seat>>) {
             detect(&connection, transport, early).await;
         }
     };
-    let serving = if waits { InTurn::new(&starts, tenant, serving) } else { InTurn::at_once(&starts, tenant, serving) };
+    let serving = match (tls, waits) {
+        (true, _) => InTurn::new(&handshakes, tenant, serving),
+        (false, true) => InTurn::new(&requests, tenant, serving),
+        (false, false) => InTurn::at_once(&requests, tenant, serving),
+    };
     spawn_local(Metered::new(metered, Seated::new(seated, serving)));
 }
 
@@ -129,24 +133,18 @@ fn has_gone(socket: &TcpStream) -> bool {
     }
 }
 
-/// The TLS handshake; `None` if it fails. Others may `start` theirs when this one's cryptography is done.
-async fn secure(
-    connection: &Rc<Connection>,
-    socket: TcpStream,
-    hello: &[u8],
-    start: Option<Start>,
-) -> Option<Transport> {
+/// The TLS handshake; `None` if it fails.
+async fn secure(connection: &Rc<Connection>, socket: TcpStream, hello: &[u8]) -> Option<Transport> {
     let thread = &connection.thread;
     let settings = thread.settings();
     let config = settings.tls.get(connection.origin.listener).cloned().flatten()?;
     let session = rustls::ServerConnection::new(config).ok()?;
     let account = Rc::clone(&connection.account);
-    // The first flight is made in here: nearly all of the cryptography.
+    // The first flight is made in here: nearly all of the cryptography, and all that its turn is for.
     let Ok(mut transport) = Transport::tls(socket, session, hello, account) else {
         thread.count(Total::HandshakesFailed);
         return None;
     };
-    drop(start);
     let timer = thread.timers.timer();
     timer.set(meter::now() + settings.config.timeouts.handshake);
     let done = poll_fn(|context| match transport.poll_handshake(context) {

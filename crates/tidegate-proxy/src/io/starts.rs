@@ -22,8 +22,6 @@ use tokio::sync::oneshot;
 
 use super::limiter::Tenant;
 
-const NOBODY_LEAVES: &str = "a queue that is awaited is there, and nobody leaves it without a start";
-
 /// A thread's handshakes, or requests, that have not begun. Each waits on a connection's place or a stream of one, so there
 /// are no more than these, and those that have gone since the last turn.
 #[derive(Debug)]
@@ -47,22 +45,12 @@ struct Waiting {
 
 /// Leave to begin; when it is dropped, the next one may.
 #[derive(Debug)]
-pub(crate) struct Start(Rc<Starts>);
+struct Start(Rc<Starts>);
 
 impl Starts {
     /// Nobody waits; `at_once` may begin together.
     pub(crate) fn new(at_once: usize) -> Rc<Self> {
         Rc::new(Self { at_once, waiting: RefCell::default(), current: RefCell::default() })
-    }
-
-    /// Waits for the tenant's turn, and in any case for a look at the sockets.
-    pub(crate) async fn turn(self: &Rc<Self>, tenant: Tenant) -> Start {
-        let start = match self.ask(tenant) {
-            Ok(start) => start,
-            Err(turn) => turn.await.expect(NOBODY_LEAVES),
-        };
-        tokio::task::yield_now().await;
-        start
     }
 
     /// Whether nobody waits, and none begins.
@@ -87,7 +75,8 @@ impl Starts {
 }
 
 pin_project! {
-    /// Work that begins in its tenant's turn, which ends when it waits for something. Work within work has the same turn.
+    /// Work that begins in its tenant's turn, behind a look at the sockets in any case. The turn ends when the work waits for
+    /// something. Work within work has the same turn.
     pub(crate) struct InTurn<W> {
         starts: Rc<Starts>,
         tenant: Tenant,
@@ -148,7 +137,8 @@ impl<W: Future> Future for InTurn<W> {
                         }
                     },
                 },
-                Stage::Waits(turn) => ready!(Pin::new(turn).poll(context)).expect(NOBODY_LEAVES),
+                Stage::Waits(turn) => ready!(Pin::new(turn).poll(context))
+                    .expect("a queue that is awaited is there, and nobody leaves it without a start"),
             };
             *this.stage = Stage::Begins(Some(start));
             ready!(pin!(tokio::task::yield_now()).poll(context));
@@ -218,8 +208,8 @@ mod tests {
             for tenant in [noisy, noisy, noisy, noisy, quiet] {
                 let (starts, begun) = (Rc::clone(&starts), Rc::clone(&begun));
                 spawn_local(async move {
-                    let _start = starts.turn(tenant).await;
-                    begun.borrow_mut().push(tenant);
+                    let begins = async { begun.borrow_mut().push(tenant) };
+                    InTurn::new(&starts, tenant, begins).await;
                 });
             }
             while begun.borrow().len() < 5 {
