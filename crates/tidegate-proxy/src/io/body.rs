@@ -55,7 +55,7 @@ pub(crate) enum BodyError {
     Full(Cause),
 }
 
-/// A request's body, as an upstream reads it.
+/// A request's body, as an upstream reads it. What is rare and large is in a box: a request's task has room for some of these.
 #[derive(Debug)]
 pub(crate) enum RequestBody {
     /// None.
@@ -65,9 +65,9 @@ pub(crate) enum RequestBody {
     /// Read from an HTTP/1 client as it comes.
     Http1(ClientBody),
     /// Read from an HTTP/2 client as it comes.
-    Http2(Timed<Limited<Incoming>>),
+    Http2(Box<Timed<Limited<Incoming>>>),
     /// Waiting on disk.
-    Spooled(Spooled),
+    Spooled(Box<Spooled>),
 }
 
 impl RequestBody {
@@ -76,7 +76,7 @@ impl RequestBody {
         match self {
             Self::Empty => Some(Self::Empty),
             Self::Full(bytes, held) => Some(Self::Full(bytes.clone(), Rc::clone(held))),
-            Self::Spooled(spooled) => Some(Self::Spooled(spooled.again())),
+            Self::Spooled(spooled) => Some(Self::Spooled(Box::new(spooled.again()))),
             Self::Http1(_) | Self::Http2(_) => None,
         }
     }

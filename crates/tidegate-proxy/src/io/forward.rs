@@ -52,7 +52,12 @@ pub(crate) struct Story {
 
 /// Sends an admitted request to its upstream; one beyond its tenant's share when it is the tenant's turn in the overflow
 /// lane. One within it waits for nobody, though its connection may still be there.
-pub(crate) async fn forward(connection: &Connection, admission: &Admission, parts: Parts, body: RequestBody) -> Answer {
+pub(crate) async fn forward(
+    connection: &Connection,
+    admission: &Admission,
+    parts: &mut Parts,
+    body: RequestBody,
+) -> Answer {
     if connection.thread.lane == Lane::Share || admission.lane == Lane::Share {
         return send(connection, admission, parts, body).await;
     }
@@ -76,11 +81,11 @@ fn too_late(connection: &Connection, admission: &Admission) -> Answer {
     Answer { response, pass: None, story: Story { refused: Some(refusal), ..Story::default() } }
 }
 
-async fn send(connection: &Connection, admission: &Admission, mut parts: Parts, body: RequestBody) -> Answer {
+async fn send(connection: &Connection, admission: &Admission, parts: &mut Parts, body: RequestBody) -> Answer {
     let settings = &admission.settings;
     let route = &settings.config.routes[admission.route];
     let mut story = Story::default();
-    let pass = match enter(connection, admission, route, &mut parts).await {
+    let pass = match enter(connection, admission, route, parts).await {
         Ok((pass, waited)) => {
             story.queued = waited;
             pass
@@ -106,14 +111,14 @@ async fn send(connection: &Connection, admission: &Admission, mut parts: Parts, 
     if http1 && parts.version == Version::HTTP_2 {
         parts.headers.remove(TE); // Of trailers in chunks nothing goes on.
     }
-    headers::add_forwarded(connection, settings, &mut parts);
+    headers::add_forwarded(connection, settings, parts);
     headers::edit(&mut parts.headers, &route.request_headers);
     headers::complete_host(&mut parts.headers, &settings.config.upstreams[route.upstream].servers);
     let body = match spool::request(connection, &admission.account, settings, body).await {
         Ok(body) => body,
         Err(error) => return failed(&ExchangeError::Request(error), pass, story),
     };
-    let target = target_of(route, &parts);
+    let target = target_of(route, parts);
     let timeouts = &settings.config.timeouts;
     let outbound = Outbound {
         head: Outward { method: &parts.method, target: &target, headers: &parts.headers, upgrade },
@@ -189,12 +194,11 @@ fn target_of(route: &Route, parts: &Parts) -> String {
     }
 }
 
-fn announced(connection: &Connection, admission: &Admission, upstream: usize) -> Option<Announced> {
+fn announced(connection: &Connection, admission: &Admission, upstream: usize) -> Option<Rc<Announced>> {
     let wanted = admission.settings.config.upstreams[upstream].proxy_protocol;
-    (wanted != ProxyProtocolOut::Off).then(|| Announced {
-        source: connection.origin.client,
-        destination: connection.origin.local,
-        authority: connection.origin.sni.as_deref().map(Rc::from),
+    (wanted != ProxyProtocolOut::Off).then(|| {
+        let (source, destination) = (connection.origin.client, connection.origin.local);
+        Rc::new(Announced { source, destination, authority: connection.origin.sni.as_deref().map(Rc::from) })
     })
 }
 

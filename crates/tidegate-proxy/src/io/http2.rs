@@ -214,14 +214,14 @@ async fn answer(
                 let timer = thread.timers.timer();
                 let idle = admission.settings.config.timeouts.body_idle;
                 let limited = Limited::new(body, http.max_body.unwrap_or(u64::MAX), bill.clone(), received);
-                RequestBody::Http2(Timed::new(limited, timer, idle))
+                RequestBody::Http2(Box::new(Timed::new(limited, timer, idle)))
             };
             total = admission.settings.config.timeouts.total.map(|span| {
                 let timer = thread.timers.timer();
                 timer.set(began + span);
                 timer
             });
-            let answer = work(connection, &admission, parts, body, total.as_ref()).await;
+            let answer = work(connection, &admission, &mut parts, body, total.as_ref()).await;
             line.0 = line.0.take().map(|record| record.answered(&answer));
             (answer.response, answer.pass)
         }
@@ -242,7 +242,7 @@ async fn answer(
 async fn work(
     connection: &Connection,
     admission: &Admission,
-    parts: Parts,
+    parts: &mut Parts,
     body: RequestBody,
     total: Option<&Timer>,
 ) -> Answer {

@@ -126,7 +126,7 @@ impl<C: Keep> Upstreams<C> {
         upstream: Target<'_>,
         flow: Flow,
         tried: Tried,
-        announced: Option<Announced>,
+        announced: Option<Rc<Announced>>,
     ) -> Result<Lease<C>, Refusal> {
         // A request that was routed before a reload that removed its upstream finds none.
         let upstream = self.find(upstream).ok_or(Refusal::NoServer)?;
@@ -254,7 +254,7 @@ impl<C: Keep> Upstream<C> {
         self: Rc<Self>,
         flow: Flow,
         tried: Tried,
-        announced: Option<Announced>,
+        announced: Option<Rc<Announced>>,
     ) -> Result<Lease<C>, Refusal> {
         let now = clock::now();
         let waiting = {

@@ -6,8 +6,8 @@ use bytes::{Buf, Bytes, BytesMut};
 const SIZE_LINE_MAX: usize = 512;
 /// Most bytes of all trailers of a message together, with the ends of their lines. As for the guard.
 const TRAILERS_MAX: usize = 8 * 1024;
-/// Longest piece that is copied out, so that the buffer it stood in can be used again at once.
-const COPY_MAX: usize = 4 * 1024;
+/// Longest piece that is copied out, so that a short one does not hold the whole buffer that it stood in.
+const COPY_MAX: usize = 1024;
 
 /// How the rest of a body is framed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -151,7 +151,7 @@ struct One<'a> {
 
 impl One<'_> {
     async fn serve(self, head: Head, charged: Option<Charged>) -> Then {
-        let Head { parts, bytes, keep_alive } = head;
+        let Head { mut parts, bytes, keep_alive } = head;
         let began = meter::now();
         // A request that was sent here by the other lane stays: that lane may be out of reach.
         // So does one whose connection somebody else still has a hand on: an earlier body's reader.
@@ -177,8 +177,7 @@ impl One<'_> {
         let record = Record::begin(self.connection, &parts, began).map(|record| record.admitted(&admission));
         let received = record.as_ref().map(|record| record.received());
         let body = ClientBody::of(self.wire, received).map_or(RequestBody::Empty, RequestBody::Http1);
-        let (method, version) = (parts.method.clone(), parts.version);
-        let answer = self.work(&admission, parts, body).await.filter(|answer| !answer.story.gone);
+        let answer = self.work(&admission, &mut parts, body).await.filter(|answer| !answer.story.gone);
         let Some(answer) = answer else {
             // The client left: there is a line all the same, without a status.
             if let Some(record) = record {
@@ -194,7 +193,7 @@ impl One<'_> {
             }
             return Then::Close;
         }
-        let (then, bytes) = self.respond(&method, version, keep_alive, answer).await;
+        let (then, bytes) = self.respond(&parts.method, parts.version, keep_alive, answer).await;
         if let Some(record) = record {
             record.write(bytes);
         }
@@ -202,7 +201,7 @@ impl One<'_> {
     }
 
     /// Sends the request and waits for the answer; `None` if the client goes away or time is up meanwhile.
-    async fn work(&self, admission: &service::Admission, parts: Parts, body: RequestBody) -> Option<Answer> {
+    async fn work(&self, admission: &service::Admission, parts: &mut Parts, body: RequestBody) -> Option<Answer> {
         let mut work = pin!(forward::forward(self.connection, admission, parts, body));
         let waits = self.connection.thread.lane == Lane::Overflow;
         poll_fn(|context| {

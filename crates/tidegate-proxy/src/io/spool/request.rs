@@ -44,7 +44,7 @@ pub(crate) async fn request(
     if settings.config.spool.is_none() || body.size_hint().exact().is_some_and(|length| length <= spool.above) {
         return Ok(body);
     }
-    let kept = keep(Stored::new(spool, account), account, body).await;
+    let kept = Box::pin(keep(Stored::new(spool, account), account, body)).await;
     if let Err(BodyError::Full(_)) = kept {
         connection.thread.limiter.with(|limiter| limiter.refused_elsewhere(account.tenant(), Stage::Request));
     }
@@ -84,7 +84,8 @@ async fn keep(mut stored: Stored, account: &Rc<Account>, mut body: RequestBody) 
         }
         if ended {
             let (file, account) = (Arc::new(stored), Rc::clone(account));
-            return Ok(RequestBody::Spooled(Spooled { file, at: 0, reading: None, trailers, account }));
+            let spooled = Spooled { file, at: 0, reading: None, trailers, account };
+            return Ok(RequestBody::Spooled(Box::new(spooled)));
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Connections that wait for the next request.
 
 use std::collections::VecDeque;
+use std::rc::Rc;
 use std::time::Duration;
 
 use tidegate_core::Instant;
@@ -28,7 +29,7 @@ pub(super) struct Idle<C> {
 struct Kept<C> {
     connection: C,
     /// Whom the server was told about; a connection that was opened for one client is for no other.
-    announced: Option<Announced>,
+    announced: Option<Rc<Announced>>,
     since: Instant,
 }
 
@@ -46,7 +47,7 @@ impl<C: Keep> Idle<C> {
     pub(super) fn take(&mut self, server: usize, announced: Option<&Announced>, now: Instant) -> Option<C> {
         let kept = &mut self.servers[server];
         loop {
-            let place = kept.iter().rposition(|kept| kept.announced.as_ref() == announced)?;
+            let place = kept.iter().rposition(|kept| kept.announced.as_deref() == announced)?;
             let Kept { mut connection, since, .. } = kept.remove(place)?;
             if now.since(since) < self.timeout && connection.is_open() {
                 return Some(connection);
@@ -55,7 +56,7 @@ impl<C: Keep> Idle<C> {
     }
 
     /// Keeps a connection; the oldest one of the same server goes if there are too many.
-    pub(super) fn put(&mut self, connection: C, server: usize, announced: Option<Announced>, now: Instant) {
+    pub(super) fn put(&mut self, connection: C, server: usize, announced: Option<Rc<Announced>>, now: Instant) {
         if self.max == 0 || self.timeout.is_zero() {
             return;
         }
@@ -142,10 +143,9 @@ mod tests {
 
     #[test]
     fn a_connection_that_was_opened_for_one_client_is_for_no_other() {
-        let client = |port| Announced {
-            source: ([192, 0, 2, 1], port).into(),
-            destination: ([192, 0, 2, 9], 443).into(),
-            authority: None,
+        let client = |port| {
+            let (source, destination) = (([192, 0, 2, 1], port).into(), ([192, 0, 2, 9], 443).into());
+            Rc::new(Announced { source, destination, authority: None })
         };
         let mut idle = Idle::new(1, 9, Duration::from_secs(10));
         idle.put(Fake(1, true), 0, Some(client(1)), at(0));

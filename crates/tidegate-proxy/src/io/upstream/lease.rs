@@ -18,7 +18,7 @@ pub(crate) struct Lease<C: Keep> {
     server: usize,
     flow: Flow,
     tried: Tried,
-    announced: Option<Announced>,
+    announced: Option<Rc<Announced>>,
     /// The slot is somebody else's to give back.
     handed_over: bool,
 }
@@ -28,7 +28,7 @@ pub(crate) struct Lease<C: Keep> {
 pub(super) struct HandedOver {
     server: usize,
     flow: Flow,
-    announced: Option<Announced>,
+    announced: Option<Rc<Announced>>,
 }
 
 impl<C: Keep> Lease<C> {
@@ -37,7 +37,7 @@ impl<C: Keep> Lease<C> {
         server: usize,
         flow: Flow,
         tried: Tried,
-        announced: Option<Announced>,
+        announced: Option<Rc<Announced>>,
     ) -> Self {
         Self { upstream, server, flow, tried, announced, handed_over: false }
     }
@@ -124,7 +124,7 @@ impl<C: Keep> Lease<C> {
 
     /// Whom the server is told about, if it is told at all.
     fn key(&self) -> Option<&Announced> {
-        self.announced.as_ref()
+        self.announced.as_deref()
     }
 
     /// A connection for another client may hold the place that this one needs.

@@ -26,7 +26,7 @@ pub(crate) struct Outbound<'a> {
     /// Whose time and bytes it costs.
     pub(crate) account: &'a Rc<Account>,
     /// Whom the server is told about, where the PROXY protocol is spoken with it.
-    pub(crate) announced: Option<Announced>,
+    pub(crate) announced: Option<Rc<Announced>>,
     /// The thread's timers.
     pub(crate) timers: &'a Rc<Timers>,
 }
@@ -155,7 +155,8 @@ async fn over_http1(
     let kept = if fresh == Fresh::No { lease.reuse() } else { None };
     let link = match kept {
         Some(link) => link,
-        None => match lease.connect().await {
+        // In a box, as it is rare.
+        None => match Box::pin(lease.connect()).await {
             Ok(stream) => Link::new(stream, outbound.timers.timer()),
             Err(error) => {
                 let failure = Some(Failure::Unsent);

@@ -183,7 +183,8 @@ fn the_proxy_header_comes_before_everything_else() {
             destination: ([198, 51, 100, 7], 443).into(),
             authority: None,
         };
-        let lease = upstreams.acquire(TARGET, Flow(0), Tried::default(), Some(announced.clone())).await.unwrap();
+        let lease =
+            upstreams.acquire(TARGET, Flow(0), Tried::default(), Some(Rc::new(announced.clone()))).await.unwrap();
         let mut stream = lease.connect().await.unwrap();
         stream.write_all(b"!").await.unwrap();
         let (mut peer, _) = listener.accept().await.unwrap();
@@ -192,7 +193,7 @@ fn the_proxy_header_comes_before_everything_else() {
         assert_eq!(read, b"PROXY TCP4 192.0.2.1 198.51.100.7 4711 443\r\n!");
         keep(lease, Plain(stream));
         let other = Announced { source: ([192, 0, 2, 2], 4711).into(), ..announced };
-        let lease = upstreams.acquire(TARGET, Flow(0), Tried::default(), Some(other)).await.unwrap();
+        let lease = upstreams.acquire(TARGET, Flow(0), Tried::default(), Some(Rc::new(other))).await.unwrap();
         assert!(lease.reuse().is_none(), "that connection is another client's");
     });
 }
