@@ -61,6 +61,10 @@ pub(crate) async fn forward(
     if connection.thread.lane == Lane::Share || admission.lane == Lane::Share {
         return send(connection, admission, parts, body).await;
     }
+    let requests = &connection.thread.requests;
+    if !requests.has_room(admission.account.tenant()) && admission.account.is_restricted() {
+        return too_late(connection, admission);
+    }
     // The connection's first one may have waited before it was looked at.
     let before = if connection.requests.get() <= 1 { connection.waited } else { Duration::ZERO };
     let in_turn = async {
@@ -70,10 +74,10 @@ pub(crate) async fn forward(
         }
         send(connection, admission, parts, body).await
     };
-    InTurn::new(&connection.thread.requests, admission.account.tenant(), in_turn).await
+    InTurn::new(requests, admission.account.tenant(), in_turn).await
 }
 
-/// The answer to a request for which the core had no time in time. Its client may have given up; if it has not, it knows
+/// The answer to a request for which the core has no time in time. Its client may have given up; if it has not, it knows
 /// better what to do with an answer than without one.
 fn too_late(connection: &Connection, admission: &Admission) -> Answer {
     let refusal = admission.account.turn_away(WAITED_MAX);

@@ -5,8 +5,9 @@
 //! take turns: a tenant's next one waits for the one that is being made and for one of each other tenant, however many
 //! those ask for.
 //!
-//! In the overflow lane requests take turns too, and so do connections before they are looked at, some between two looks: answers that are there are sent on before the
-//! next requests, so that no more are under way than keeps the upstream busy, and who asks for little waits for little.
+//! In the overflow lane requests take turns too, and so do connections before they are looked at, some between two looks:
+//! answers that are there are sent on before the next requests, so that no more are under way than keeps the upstream busy,
+//! and who asks for little waits for little.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -22,8 +23,11 @@ use tokio::sync::oneshot;
 
 use super::limiter::Tenant;
 
-/// A thread's handshakes, or requests, that have not begun. Each waits on a connection's place or a stream of one, so there
-/// are no more than these, and those that have gone since the last turn.
+/// Requests that wait on one thread, each of which holds some kilobytes: more than it serves while one may wait.
+const WAITING_MAX: usize = 2048;
+
+/// A thread's handshakes, or requests, that have not begun. A handshake waits on a connection's place, so there are no more
+/// than these, and those that have gone since the last turn; a request asks for [room](Self::has_room).
 #[derive(Debug)]
 pub(crate) struct Starts {
     /// So many begin at once.
@@ -37,6 +41,8 @@ pub(crate) struct Starts {
 struct Waiting {
     /// So many begin now.
     begin: usize,
+    /// So many wait, or did and have gone since.
+    len: usize,
     /// Tenants for whom somebody waits, in the order of their turns.
     order: VecDeque<Tenant>,
     /// Of those, who waits; nobody's queue is empty.
@@ -58,6 +64,15 @@ impl Starts {
         self.waiting.borrow().begin == 0
     }
 
+    /// Whether one more of the tenant may wait: its queue is shorter than what room all queues leave. So one tenant's takes
+    /// half of the room at most, and others find some.
+    pub(crate) fn has_room(&self, tenant: Tenant) -> bool {
+        let waiting = self.waiting.borrow();
+        let queue = waiting.tenants.get(&tenant).map_or(0, VecDeque::len);
+        // Within a turn, nobody waits.
+        self.current.borrow().is_some() || queue < WAITING_MAX.saturating_sub(waiting.len)
+    }
+
     fn ask(self: &Rc<Self>, tenant: Tenant) -> Result<Start, oneshot::Receiver<Start>> {
         let waiting = &mut *self.waiting.borrow_mut();
         if waiting.begin < self.at_once {
@@ -70,6 +85,7 @@ impl Starts {
             waiting.order.push_back(tenant);
         }
         queue.push_back(sender);
+        waiting.len += 1;
         Err(receiver)
     }
 }
@@ -152,7 +168,9 @@ impl Waiting {
         loop {
             let tenant = self.order.pop_front()?;
             let queue = self.tenants.get_mut(&tenant)?;
+            let before = queue.len();
             let next = std::iter::from_fn(|| queue.pop_front()).find(|next| !next.is_closed());
+            self.len -= before - queue.len();
             if queue.is_empty() {
                 self.tenants.remove(&tenant);
             } else {
@@ -262,6 +280,30 @@ mod tests {
         assert_eq!(begun[..2], [(noisy, 1), (quiet, 1)], "the second began before the first was done");
         assert_eq!(begun[3].1, 0);
         assert!(starts.is_empty());
+    }
+
+    #[test]
+    fn one_tenants_queue_has_half_of_the_room_at_most_and_others_find_some() {
+        let starts = Starts::new(1);
+        let [noisy, quiet] = tenants();
+        let turn = starts.ask(noisy).unwrap();
+        let mut waits = Vec::new();
+        let mut fill = |tenant| {
+            let before = waits.len();
+            while starts.has_room(tenant) {
+                waits.push(starts.ask(tenant).unwrap_err());
+            }
+            waits.len() - before
+        };
+        assert_eq!(fill(noisy), WAITING_MAX / 2);
+        assert_eq!(fill(quiet), WAITING_MAX / 4);
+        assert!(!starts.has_room(noisy));
+        starts.current.replace(Some(turn));
+        assert!(starts.has_room(noisy), "it is its turn");
+        drop(waits);
+        starts.current.take();
+        assert!(starts.is_empty() && starts.waiting.borrow().len == 0);
+        assert!(starts.has_room(noisy));
     }
 
     #[test]
