@@ -11,7 +11,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use http::request::Parts;
-use http::{Request, Response, Version};
+use http::{Response, Version};
 use http_body::Body;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
@@ -43,13 +43,14 @@ pub(crate) async fn serve(connection: &Rc<Connection>, transport: Transport) {
     let under_way = Rc::new(UnderWay::new());
     let service = {
         let (connection, under_way, queue) = (Rc::clone(connection), Rc::clone(&under_way), Rc::clone(&queue));
-        service_fn(move |request| {
+        service_fn(move |request: http::Request<Incoming>| {
             let running = Running::new(&under_way);
             let connection = Rc::clone(&connection);
             let bill = Bill::open(&connection.account);
             queue.open(bill.stream());
+            let (parts, body) = request.into_parts();
             // In a box, made when it begins and gone with the answer's head: many streams wait before and behind that.
-            async move { Ok::<_, Infallible>(Box::pin(answer(&connection, bill, request, running)).await) }
+            async move { Ok::<_, Infallible>(Box::pin(answer(&connection, bill, parts, body, running)).await) }
         })
     };
     let mut served = pin!(builder(http, &queue).serve_connection(TokioIo::new(transport), service));
@@ -184,10 +185,10 @@ impl Drop for Running {
 async fn answer(
     connection: &Rc<Connection>,
     bill: Bill,
-    request: Request<Incoming>,
+    mut parts: Parts,
+    body: Incoming,
     running: Running,
 ) -> Response<Stream> {
-    let (mut parts, body) = request.into_parts();
     let began = meter::now();
     connection.requests.set(connection.requests.get() + 1);
     let thread = &connection.thread;

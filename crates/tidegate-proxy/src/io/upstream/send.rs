@@ -106,8 +106,9 @@ impl Upstreams<Link> {
             let announced = outbound.announced.clone();
             let mut lease = self.acquire(upstream, flow, tried, announced).await.map_err(SendError::Refused)?;
             let answer = match lease.protocol() {
-                UpstreamProtocol::Http1 => over_http1(&mut lease, outbound, body, fresh).await,
-                // In a box: every request's task has room for the largest thing that it may come to.
+                // In boxes, made when there is a server: every request's task has room for the largest thing that it may come
+                // to, and many wait for a server, or for their turn.
+                UpstreamProtocol::Http1 => Box::pin(over_http1(&mut lease, outbound, body, fresh)).await,
                 UpstreamProtocol::H2c => match Box::pin(over_http2(&lease, outbound, body)).await {
                     Ok(answer) => {
                         lease.succeed();
@@ -155,8 +156,7 @@ async fn over_http1(
     let kept = if fresh == Fresh::No { lease.reuse() } else { None };
     let link = match kept {
         Some(link) => link,
-        // In a box, as it is rare.
-        None => match Box::pin(lease.connect()).await {
+        None => match lease.connect().await {
             Ok(stream) => Link::new(stream, outbound.timers.timer()),
             Err(error) => {
                 let failure = Some(Failure::Unsent);
