@@ -2,7 +2,8 @@
 //!
 //! A serving thread adds its lines to a buffer of its own, and one writer thread empties all of them several times a
 //! second: so a thread of the overflow lane, which may lose the processor at any instant, holds up no other. The buffers
-//! are bounded together: when the disk does not keep up, lines are dropped and counted, and nobody waits. A file is opened again when it was moved away, as log rotation does, and on [`AccessLog::reopen`].
+//! are bounded together: when the disk does not keep up, lines are dropped and counted, and nobody waits. A file is opened
+//! again when it was moved away, as log rotation does, and on [`AccessLog::reopen`].
 
 mod line;
 mod writer;

@@ -55,7 +55,8 @@ pub(crate) enum BodyError {
     Full(Cause),
 }
 
-/// A request's body, as an upstream reads it. What is rare and large is in a box: a request's task has room for some of these.
+/// A request's body, as an upstream reads it. What is rare and large is in a box: a request's task has room for some of
+/// these.
 #[derive(Debug)]
 pub(crate) enum RequestBody {
     /// None.

@@ -23,7 +23,7 @@ use tokio::sync::oneshot;
 
 use super::limiter::Tenant;
 
-/// Requests that wait on one thread, each of which holds some kilobytes: more than it serves while one may wait.
+/// Requests that wait on one thread, each of which holds some kilobytes.
 const WAITING_MAX: usize = 2048;
 
 /// A thread's handshakes, or requests, that have not begun. A handshake waits on a connection's place, so there are no more

@@ -7,8 +7,8 @@
 //! 2. what it is guaranteed: its part of the capacity among all tenants here, by weight, whatever it wanted before. The
 //!    pool pays, and may go below zero for it, so that a tenant within its part is never refused on account of others;
 //! 3. the reserve of newcomers, if it has no share yet;
-//! 4. its own bucket as far as that goes and the pool for the rest: everybody who overflows has an equal allowance of it, by weight, and what is left beyond that goes to
-//!    those that use the smallest part of any resource.
+//! 4. its own bucket as far as that goes and the pool for the rest: everybody who overflows has an equal allowance of it,
+//!    by weight, and what is left beyond that goes to those that use the smallest part of any resource.
 //!
 //! What a bucket cannot hold goes to the pool: unused share is lent within a tick. Every tick shares are
 //! set anew by weighted max-min over expected demands ([`rebalance`]).
