@@ -70,7 +70,11 @@ const LIMITS: &str = "\n[proxy.http]\nmax_head = \"8KiB\"\n";
 
 fn start(bench: &Bench, proxy: Proxy, upstream: &str, more: &str) -> Result<Running> {
     let limiting = if proxy == Proxy::Tidegate { Limiting::On } else { Limiting::Off };
-    Running::start_with(bench, &Setting { proxy, limiting, key: KeyKind::P256, upstream, spool: false }, more)
+    Running::start_with(
+        bench,
+        &Setting { proxy, limiting, key: KeyKind::P256, upstream, of_a: None, spool: false },
+        more,
+    )
 }
 
 /// h2spec in strict mode, without and with TLS.

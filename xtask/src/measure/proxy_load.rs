@@ -24,8 +24,17 @@ pub(super) const B: &str = "b.example";
 
 /// The server behind all proxies.
 pub(super) fn upstream(bench: &Bench) -> Result<Server> {
+    upstream_with(bench, &format!("nice={}", nice(FIRST_NICE)))
+}
+
+/// A server of A's own: what B has its server do is no proxy's doing, and A must not wait for it.
+pub(super) fn upstream_of_a(bench: &Bench) -> Result<Server> {
+    upstream_with(bench, &format!("real_time={}", rustix::process::geteuid().is_root()))
+}
+
+fn upstream_with(bench: &Bench, key: &str) -> Result<Server> {
     let mut command = pinned("1");
-    command.arg(bench.places.tidegate()).args(["bench", "upstream", &format!("nice={}", nice(FIRST_NICE))]);
+    command.arg(bench.places.tidegate()).args(["bench", "upstream", key]);
     Server::start(bench, "upstream", &mut command)
 }
 

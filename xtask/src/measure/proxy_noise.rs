@@ -4,7 +4,7 @@ use miette::{Result, WrapErr as _};
 use serde_json::{Value, json};
 
 use super::bench::{Bench, median, range};
-use super::proxy_load::{A, B, Load, Phase, capacity, capacity_of, cpu_s, source, upstream};
+use super::proxy_load::{A, B, Load, Phase, capacity, capacity_of, cpu_s, source, upstream, upstream_of_a};
 use super::proxy_server::{KeyKind, Limiting, Proxy, Running, Setting, ensure};
 use super::table::Figure;
 
@@ -84,7 +84,7 @@ struct Heard {
     noisy_per_s: f64,
 }
 
-/// One proxy beside all noises in turn. A is alone for a while before each: all these whiles together are the minute that
+/// One proxy beside all noises in turn; A has a server of its own behind it. A is alone for a while before each: all these whiles together are the minute that
 /// the noises are compared with, so that it is as old as any of them.
 struct Round {
     alone_us_p99: f64,
@@ -100,8 +100,8 @@ impl Round {
 /// A beside each noise.
 pub(super) fn noise(bench: &Bench) -> Result<Vec<Figure>> {
     ensure(bench)?;
-    let upstream = upstream(bench)?;
-    let service = upstream.said("address")?;
+    let (upstream, upstream_of_a) = (upstream(bench)?, upstream_of_a(bench)?);
+    let services = (upstream.said("address")?, upstream_of_a.said("address")?);
     let mut found: Vec<(Proxy, Vec<Round>)> = Proxy::ALL.into_iter().map(|proxy| (proxy, Vec::new())).collect();
     let rounds = bench.size(REPETITIONS, 1);
     for number in 0..rounds {
@@ -110,18 +110,20 @@ pub(super) fn noise(bench: &Bench) -> Result<Vec<Figure>> {
                 continue;
             }
             println!("proxy noise: round {} of {rounds}, {}", number + 1, proxy.name());
-            all.push(round(bench, *proxy, service).wrap_err(proxy.name())?);
+            all.push(round(bench, *proxy, services).wrap_err(proxy.name())?);
         }
     }
     upstream.stop()?;
+    upstream_of_a.stop()?;
     Ok(NOISES.iter().enumerate().map(|(index, noise)| figure(bench, noise, index, &found)).collect())
 }
 
-fn round(bench: &Bench, proxy: Proxy, service: &str) -> Result<Round> {
+fn round(bench: &Bench, proxy: Proxy, (service, of_a): (&str, &str)) -> Result<Round> {
     let (mut alone, mut heard) = (Vec::new(), Vec::new());
     for noise in &NOISES {
         let limiting = if proxy == Proxy::Tidegate { Limiting::On } else { Limiting::Off };
-        let setting = Setting { proxy, limiting, key: KeyKind::P256, upstream: service, spool: noise.spool };
+        let (key, of_a) = (KeyKind::P256, Some(of_a));
+        let setting = Setting { proxy, limiting, key, upstream: service, of_a, spool: noise.spool };
         let one = hear(bench, &setting, noise, &mut alone).wrap_err(noise.name)?;
         println!(
             "  {}: A's p99 {:.0} us, {:.0} missed; B {:.0}/s",
@@ -257,6 +259,7 @@ fn overloaded(bench: &Bench, clients: Clients) -> Result<Vec<Figure>> {
             limiting,
             key: KeyKind::P256,
             upstream: service,
+            of_a: None,
             spool: false,
         };
         let off = setting(Limiting::Off);

@@ -113,6 +113,8 @@ pub(super) struct Setting<'a> {
     pub(super) key: KeyKind,
     /// In front of which server.
     pub(super) upstream: &'a str,
+    /// A's own server, if it has one.
+    pub(super) of_a: Option<&'a str>,
     /// Tidegate: bodies beyond this size go through the disk.
     pub(super) spool: bool,
 }
@@ -255,6 +257,7 @@ impl Values<'_> {
         } else {
             String::new()
         };
+        let apart = if self.setting.of_a.is_some() { "" } else { "#" };
         let port = |address: &str| address.rsplit(':').next().unwrap_or_default().to_owned();
         let values = [
             ("{folder}", self.folder.display().to_string()),
@@ -264,6 +267,8 @@ impl Values<'_> {
             ("{tls_port}", port(self.tls)),
             ("{admin}", self.admin.to_owned()),
             ("{upstream}", self.setting.upstream.to_owned()),
+            ("{of_a}", self.setting.of_a.unwrap_or_default().to_owned()),
+            ("{apart}", apart.to_owned()),
             ("{certificate}", in_folder("server.crt")),
             ("{key}", in_folder("server.key")),
             ("{pem}", in_folder("server.pem")),
@@ -290,7 +295,7 @@ fn ats(values: &Values, command: &mut Command) -> Result<()> {
     }
     let write = |name: &str, text: &str| std::fs::write(root.join("etc").join(name), text).into_diagnostic();
     write("records.config", &values.fill(ATS))?;
-    write("remap.config", &format!("map / http://{}/\n", values.setting.upstream))?;
+    write("remap.config", &values.fill("{apart}map http://a.example/ http://{of_a}/\nmap / http://{upstream}/\n"))?;
     write("ssl_multicert.config", "dest_ip=* ssl_cert_name=server.crt ssl_key_name=server.key\n")?;
     write("storage.config", &format!("{} 16M\n", root.join("cache").display()))?;
     write("ip_allow.yaml", "ip_allow:\n  - apply: in\n    ip_addrs: 0/0\n    action: allow\n    methods: ALL\n")?;

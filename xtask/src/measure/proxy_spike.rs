@@ -129,7 +129,8 @@ pub(super) fn spike(bench: &Bench) -> Result<Vec<Figure>> {
 }
 
 fn one(bench: &Bench, proxy: Proxy, is_limited: bool, service: &str) -> Result<Shown> {
-    let bare = Setting { proxy, limiting: Limiting::Off, key: KeyKind::Rsa, upstream: service, spool: false };
+    let bare =
+        Setting { proxy, limiting: Limiting::Off, key: KeyKind::Rsa, upstream: service, of_a: None, spool: false };
     let capacity = capacity(bench, &bare, true)?;
     let parts = Parts::of(bench, proxy);
     let setting = Setting { limiting: limiting(proxy, is_limited, capacity), ..bare };
@@ -268,8 +269,14 @@ fn turns(count: usize) -> String {
 /// How soon the capacity that Tidegate finds stays near what the core could do just before, with nothing limited.
 fn learnt(bench: &Bench, upstream: &Server) -> Result<Figure> {
     let service = upstream.said("address")?;
-    let setting =
-        Setting { proxy: Proxy::Tidegate, limiting: Limiting::On, key: KeyKind::Rsa, upstream: service, spool: false };
+    let setting = Setting {
+        proxy: Proxy::Tidegate,
+        limiting: Limiting::On,
+        key: KeyKind::Rsa,
+        upstream: service,
+        of_a: None,
+        spool: false,
+    };
     let (mut times, mut nears, mut runs) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..bench.size(REPETITIONS, 1) {
         let capacity = capacity(bench, &setting, true)?;
@@ -347,7 +354,14 @@ pub(super) fn flood(bench: &Bench) -> Result<Vec<Figure>> {
             if index > 0 && repetition >= RIVAL_REPETITIONS {
                 continue;
             }
-            let bare = Setting { proxy, limiting: Limiting::Off, key: KeyKind::Rsa, upstream: service, spool: false };
+            let bare = Setting {
+                proxy,
+                limiting: Limiting::Off,
+                key: KeyKind::Rsa,
+                upstream: service,
+                of_a: None,
+                spool: false,
+            };
             let capacity = if proxy == Proxy::Tidegate { 0.0 } else { capacity(bench, &bare, true)? };
             let running = Running::start(bench, &Setting { limiting: limiting(proxy, true, capacity), ..bare })?;
             let report = flood_load(bench, proxy).run(bench, &running).wrap_err_with(|| proxy.name().to_owned())?;

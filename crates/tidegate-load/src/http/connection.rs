@@ -15,6 +15,8 @@ use super::tally::Ending;
 pub(super) const READ_BYTES: usize = 64 * 1024;
 /// Bytes that one call reads before others have their turn.
 const TURN_BYTES: usize = 1 << 20;
+/// Most bytes of one write: a system call is not interrupted for what goes before this thread.
+const WRITE_MAX: usize = 64 * 1024;
 
 /// A request under way, or none.
 #[derive(Debug)]
@@ -117,7 +119,8 @@ impl Connection {
                     self.written = 0;
                     break Ok(());
                 }
-                match (&self.stream).write(&self.out[self.written..]) {
+                let end = self.out.len().min(self.written + WRITE_MAX);
+                match (&self.stream).write(&self.out[self.written..end]) {
                     Ok(bytes) => self.written += bytes,
                     Err(error) => break Err(error),
                 }

@@ -12,6 +12,7 @@ use nix::sys::socket::sockopt::SetUsize;
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, acceptfrom_with};
 use socket2::{Domain, Protocol, Socket, Type};
+use tidegate_runtime::clock;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
@@ -19,11 +20,12 @@ use super::hello::{self, Accepted, FIRST_BYTES_MAX, Place};
 use super::meter;
 use super::thread::{Thread, Total};
 
-/// Connections that are taken before other tasks get their turn. To take one that is refused is some ten microseconds, so
-/// that is a fraction of a millisecond for which those under way wait at each of their steps.
+/// Connections that are taken before other tasks get their turn,
 pub(crate) const BATCH: usize = 32;
+/// and how long that may take: those under way wait so long at each of their steps.
+const BATCH_NS: u64 = 100_000;
 /// What it costs to refuse one at its hello is learnt from so many at once at least: nearly all of these are refused.
-const LEARNT_FROM: u32 = 16;
+const LEARNT_FROM: u32 = 6;
 /// Seconds for which the kernel keeps a connection to itself until its client has said something.
 const SILENCE_S: usize = 1;
 /// Connections that the kernel keeps until they are taken.
@@ -134,7 +136,11 @@ enum Took {
 impl Port {
     /// Takes connections that wait; an error if the port is none any more.
     fn take(&mut self, listener: &TcpListener) -> io::Result<Took> {
-        for _ in 0..BATCH {
+        let began = clock::now();
+        for taken in 0..BATCH {
+            if taken > 0 && clock::now().nanos_since(began) >= BATCH_NS {
+                break;
+            }
             if self.thread.seats.is_crowded() {
                 return Ok(Took::Crowded);
             }

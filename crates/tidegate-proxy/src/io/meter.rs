@@ -9,13 +9,15 @@ use std::cell::Cell;
 use std::future::Future;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use pin_project_lite::pin_project;
 use tidegate_core::Instant;
 use tidegate_runtime::clock;
 
 use super::account::Account;
+use super::fair;
+use super::starts::Turn;
 
 /// Work of at least so many nanoseconds may have been interrupted by another program. Below it, looking would cost more
 /// than it tells.
@@ -26,7 +28,7 @@ const LONG_PREEMPTED_NS: u64 = 50_000;
 const PIECES_UNCHECKED: u32 = 16;
 /// How long a task may go on reading before others have their turn. A request takes some tens of microseconds; a client
 /// that sends HTTP/2 frames without end would otherwise hold the thread for as long as it sends.
-const SLICE_NS: u64 = 200_000;
+const SLICE_NS: u64 = 100_000;
 /// Reads of a turn before the clock is looked at: most turns have no more.
 const READS_FREE: u32 = 2;
 
@@ -122,18 +124,19 @@ pub(crate) fn poll_turn(context: &mut Context<'_>) -> Poll<()> {
 }
 
 pin_project! {
-    /// A task whose time is put on somebody's account.
+    /// A task whose time is put on somebody's account, and who takes turns with others ([`fair`]).
     pub(crate) struct Metered<F> {
         #[pin]
         task: F,
         account: Rc<Account>,
+        turn: Option<Turn>,
     }
 }
 
 impl<F> Metered<F> {
     /// Puts the time of `task` on `account`.
     pub(crate) fn new(account: Rc<Account>, task: F) -> Self {
-        Self { task, account }
+        Self { task, account, turn: None }
     }
 }
 
@@ -142,9 +145,22 @@ impl<F: Future> Future for Metered<F> {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
         let this = self.project();
+        let tenant = this.account.tenant();
+        if this.turn.is_none() {
+            *this.turn = fair::turn(tenant, now());
+        }
+        // It lasts as long as the poll.
+        let start = match this.turn {
+            Some(turn) => ready!(Pin::new(turn).poll(context)),
+            None => None,
+        };
+        *this.turn = None;
         READS.set(0);
         let output = this.task.poll(context);
-        this.account.add_time(stamp());
+        let ns = stamp();
+        this.account.add_time(ns);
+        fair::ran(tenant, ns, now());
+        drop(start);
         output
     }
 }

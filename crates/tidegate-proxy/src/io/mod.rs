@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `worker` | the threads: one foreground and one overflow thread for each core |
 //! | `accept`, `hello`, `serve` | a connection: taken, judged by its first bytes, served |
+//! | `fair` | whose tasks run next, where several tenants have some |
 //! | `starts` | whose handshake, or request in the overflow lane, begins next |
 //! | `refused` | connections that are refused, until they are ended |
 //! | `seats` | who is ended when there is no room for one more |
@@ -37,6 +38,7 @@ mod account;
 pub mod admin;
 mod body;
 mod date;
+mod fair;
 mod forward;
 mod gate;
 mod headers;

@@ -311,6 +311,8 @@ impl Side {
                 .enable_all()
                 .max_blocking_threads(spool_threads)
                 .thread_keep_alive(spool::KEPT)
+                // A large body takes the disk and the processor for milliseconds, and nobody waits for it as for an answer.
+                .on_thread_start(worker::stand_back)
                 .build_local(tokio::runtime::LocalOptions::default());
             let runtime = match runtime {
                 Ok(runtime) => runtime,

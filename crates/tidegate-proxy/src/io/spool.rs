@@ -94,8 +94,7 @@ impl Spool {
 pub(crate) const KEPT: Duration = Duration::from_hours(24 * 365 * 100);
 
 /// Starts all `count` threads of a pool. A thread begins with the priority and the processors of the thread that starts
-/// it: begun by the first large body of the overflow lane, it would do everybody's work when nobody else wants the
-/// processor.
+/// it: begun by the first large body, it would do everybody's work on that body's processor.
 pub(crate) fn start_threads(pool: &Handle, count: usize) {
     let arrived = Arc::new((Mutex::new(0), Condvar::new()));
     for _ in 0..count {

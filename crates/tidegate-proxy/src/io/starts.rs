@@ -51,7 +51,7 @@ struct Waiting {
 
 /// Leave to begin; when it is dropped, the next one may.
 #[derive(Debug)]
-struct Start(Rc<Starts>);
+pub(crate) struct Start(Rc<Starts>);
 
 impl Starts {
     /// Nobody waits; `at_once` may begin together.
@@ -107,10 +107,41 @@ pin_project! {
 enum Stage {
     /// It asks for a turn, unless it is within one.
     Asks,
-    Waits(oneshot::Receiver<Start>),
-    /// Its turn comes after a look at the sockets.
-    Begins(Option<Start>),
+    Waits(Turn),
     Begun,
+}
+
+/// The way to a turn.
+#[derive(Debug)]
+pub(crate) enum Turn {
+    Waits(oneshot::Receiver<Start>),
+    /// It is its turn, after a look at the sockets.
+    Granted(Option<Start>),
+    Looked(Option<Start>),
+}
+
+impl Turn {
+    /// The tenant's next one.
+    pub(crate) fn ask(starts: &Rc<Starts>, tenant: Tenant) -> Self {
+        match starts.ask(tenant) {
+            Ok(start) => Self::Granted(Some(start)),
+            Err(turn) => Self::Waits(turn),
+        }
+    }
+}
+
+impl Future for Turn {
+    type Output = Option<Start>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Start>> {
+        let start = match &mut *self {
+            Self::Looked(start) => return Poll::Ready(start.take()),
+            Self::Granted(start) => start.take(),
+            Self::Waits(turn) => ready!(Pin::new(turn).poll(context)).ok(),
+        };
+        *self = Self::Looked(start);
+        pin!(tokio::task::yield_now()).poll(context).map(|()| None)
+    }
 }
 
 impl<W> InTurn<W> {
@@ -130,35 +161,23 @@ impl<W: Future> Future for InTurn<W> {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<W::Output> {
         let this = self.project();
-        loop {
-            let start = match this.stage {
-                Stage::Begun => return this.work.poll(context),
-                Stage::Begins(start) => {
-                    this.starts.current.replace(start.take());
-                    *this.stage = Stage::Begun;
-                    let polled = this.work.poll(context);
-                    this.starts.current.take();
-                    return polled;
-                }
-                Stage::Asks => match this.starts.current.take() {
-                    Some(start) => {
-                        *this.stage = Stage::Begins(Some(start));
-                        continue;
-                    }
-                    None => match this.starts.ask(*this.tenant) {
-                        Ok(start) => start,
-                        Err(turn) => {
-                            *this.stage = Stage::Waits(turn);
-                            continue;
-                        }
-                    },
-                },
-                Stage::Waits(turn) => ready!(Pin::new(turn).poll(context))
-                    .expect("a queue that is awaited is there, and nobody leaves it without a start"),
-            };
-            *this.stage = Stage::Begins(Some(start));
-            ready!(pin!(tokio::task::yield_now()).poll(context));
+        if let Stage::Asks = this.stage
+            && this.starts.current.borrow().is_none()
+        {
+            *this.stage = Stage::Waits(Turn::ask(this.starts, *this.tenant));
         }
+        match this.stage {
+            Stage::Asks => {}
+            Stage::Waits(turn) => {
+                let start = ready!(Pin::new(turn).poll(context));
+                this.starts.current.replace(start);
+            }
+            Stage::Begun => return this.work.poll(context),
+        }
+        *this.stage = Stage::Begun;
+        let polled = this.work.poll(context);
+        this.starts.current.take();
+        polled
     }
 }
 

@@ -27,7 +27,7 @@ use super::thread::{Counts, InForce, Shared, Thread};
 use super::timers::{TICK, Timers};
 use super::upstream::{self, Part, Upstreams, Verdicts};
 use super::wakes::{self, Works};
-use super::{accept, gate, hello, meter, refused};
+use super::{accept, fair, gate, hello, meter, refused};
 
 /// Tasks that run before the sockets are looked at again: some ten microseconds each, and one at most is a handshake.
 const EVENT_INTERVAL: u32 = 31;
@@ -86,6 +86,10 @@ pub(crate) fn run(start: Start) -> io::Result<()> {
         stand_back();
         meter::count_processor_time();
     }
+    if start.lane == Lane::Share {
+        // In the other lane requests take turns before they begin.
+        fair::begin();
+    }
     meter::begin();
     let runtime = runtime(start.lane, &start.overflow_works)?;
     let (lane, works) = (start.lane, Arc::clone(&start.overflow_works));
@@ -118,14 +122,15 @@ fn runtime(lane: Lane, overflow_works: &Works) -> io::Result<LocalRuntime> {
 }
 
 /// From now on this thread gets the processor only when nobody else wants it.
-fn stand_back() {
+pub(crate) fn stand_back() {
     use thread_priority::unix::{
         NormalThreadSchedulePolicy, ThreadSchedulePolicy, set_thread_priority_and_policy, thread_native_id,
     };
     let policy = ThreadSchedulePolicy::Normal(NormalThreadSchedulePolicy::Idle);
     let id = thread_native_id();
     if let Err(error) = set_thread_priority_and_policy(id, thread_priority::ThreadPriority::Min, policy) {
-        tracing::warn!(?error, "the overflow lane runs like the others: tenants beyond their shares may delay them");
+        let name = std::thread::current().name().unwrap_or_default().to_owned();
+        tracing::warn!(?error, name, "a thread runs like the others that should not: what it does may delay them");
     }
 }
 

@@ -199,6 +199,7 @@ impl Link {
     }
 
     fn poll_fill(&mut self, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        ready!(meter::poll_turn(context));
         SCRATCH.with_borrow_mut(|scratch| {
             let most = if self.reads < READS_FIRST { READ_FIRST } else { READ_MAX };
             let mut buffer = ReadBuf::new(&mut scratch[..most]);
