@@ -40,6 +40,11 @@ pub(super) fn deny(places: &Places) -> Result<String> {
     } else {
         setup::find("cargo-deny").map_or_else(|| install_deny(places, &folder), Ok)?
     };
+    // It looks at what other systems would need as well, which no build has fetched.
+    let mut fetch = cargo(places);
+    fetch.args(["fetch", "--locked", "--quiet"]);
+    let done = steps::run(places, "fetch all crates", &mut fetch, LIMIT, steps::quiet)?;
+    steps::finish(&fetch, &done)?;
     let mut check = Command::new(program);
     check.args([
         "--workspace",
