@@ -130,6 +130,11 @@ impl Account {
         })
     }
 
+    /// What its work is.
+    pub(crate) fn work(&self) -> Work {
+        self.work.get()
+    }
+
     /// Who pays.
     pub(crate) fn tenant(&self) -> Tenant {
         self.tenant.get()

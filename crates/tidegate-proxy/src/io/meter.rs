@@ -15,7 +15,7 @@ use pin_project_lite::pin_project;
 use tidegate_core::Instant;
 use tidegate_runtime::clock;
 
-use super::account::Account;
+use super::account::{Account, Work};
 use super::fair;
 use super::starts::Turn;
 
@@ -146,7 +146,8 @@ impl<F: Future> Future for Metered<F> {
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
         let this = self.project();
         let tenant = this.account.tenant();
-        if this.turn.is_none() {
+        // Handshakes have turns of their own, and others wait for the one whose turn it is.
+        if this.turn.is_none() && this.account.work() != Work::Handshake {
             *this.turn = fair::turn(tenant, now());
         }
         // It lasts as long as the poll.
@@ -193,15 +194,43 @@ impl<F: Future> Future for Common<F> {
 
 #[cfg(test)]
 mod tests {
+    use std::future::{poll_fn, ready};
+    use std::sync::Arc;
+
+    use tokio::runtime::{Builder, LocalOptions};
+
     use super::*;
+    use crate::io::limiter::{Limiter, NeighboursConfig};
 
     #[test]
     fn time_that_is_nobodys_is_not_the_next_tasks() {
         let mut context = Context::from_waker(std::task::Waker::noop());
         STAMP.set(Instant::ZERO);
         // All that passed since the clock's origin.
-        assert!(pin!(Common::new(std::future::ready(()))).poll(&mut context).is_ready());
+        assert!(pin!(Common::new(ready(()))).poll(&mut context).is_ready());
         assert!(now() > Instant::ZERO, "whoever is polled next begins here");
+    }
+
+    #[test]
+    fn who_has_had_his_part_takes_turns_but_for_handshakes() {
+        let limiter = Arc::new(Limiter::new(NeighboursConfig::default(), Instant::ZERO));
+        let [noisy, quiet] = ["noisy", "quiet"].map(|name| limiter.with(|limiter| limiter.tenant(name, Instant::ZERO)));
+        let account = Account::open(Arc::clone(&limiter), noisy);
+        let runtime = Builder::new_current_thread().build_local(LocalOptions::default()).unwrap();
+        runtime.block_on(poll_fn(|context| {
+            let at = Instant::from_nanos(1_000_000_000);
+            let mut is_ready = |work| {
+                STAMP.set(at);
+                fair::begin();
+                fair::ran(quiet, 1, at);
+                fair::ran(noisy, 1_000_000_000, at);
+                account.begin(work);
+                pin!(Metered::new(Rc::clone(&account), ready(()))).poll(context).is_ready()
+            };
+            assert!(is_ready(Work::Handshake));
+            assert!(!is_ready(Work::Serving), "its turn comes after a look at the sockets");
+            Poll::Ready(())
+        }));
     }
 
     #[test]
