@@ -8,14 +8,20 @@
 //! takes is known afterwards, so a tenant's queue begins when its quantum is used up.
 
 use std::cell::RefCell;
+use std::future::Future;
+use std::pin::Pin;
 use std::rc::Rc;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
+use pin_project_lite::pin_project;
 use tidegate_core::Instant;
 
+use super::account::{Account, Work};
 use super::limiter::Tenant;
+use super::meter;
 use super::starts::{Starts, Turn};
 
 /// In a moment of this length a tenant's tasks run as they come
@@ -74,7 +80,7 @@ pub(crate) fn begin() {
 
 /// The turn for which a task of the tenant has to wait, if it has to.
 #[inline]
-pub(crate) fn turn(tenant: Tenant, now: Instant) -> Option<Turn> {
+fn turn(tenant: Tenant, now: Instant) -> Option<Turn> {
     FAIR.with_borrow(|fair| {
         let fair = fair.as_ref().filter(|fair| fair.is_over(tenant, now))?;
         Some(Turn::ask(&fair.turns, tenant))
@@ -91,9 +97,50 @@ pub(crate) fn ran(tenant: Tenant, ns: u64, now: Instant) {
     });
 }
 
+pin_project! {
+    /// A connection's task, which takes turns with others. Its streams do not: those that wait hold what they came with.
+    pub(crate) struct InTurns<F> {
+        #[pin]
+        task: F,
+        account: Rc<Account>,
+        turn: Option<Turn>,
+    }
+}
+
+impl<F> InTurns<F> {
+    /// `task` on `account`.
+    pub(crate) fn new(account: Rc<Account>, task: F) -> Self {
+        Self { task, account, turn: None }
+    }
+}
+
+impl<F: Future> Future for InTurns<F> {
+    type Output = F::Output;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
+        let this = self.project();
+        // Handshakes have turns of their own, and others wait for the one whose turn it is.
+        if this.turn.is_none() && this.account.work() != Work::Handshake {
+            *this.turn = turn(this.account.tenant(), meter::now());
+        }
+        let start = match this.turn {
+            Some(turn) => ready!(Pin::new(turn).poll(context)),
+            None => None,
+        };
+        *this.turn = None;
+        let output = this.task.poll(context);
+        drop(start);
+        output
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::future::{poll_fn, ready};
+    use std::pin::pin;
     use std::sync::Arc;
+
+    use tokio::runtime::{Builder, LocalOptions};
 
     use super::*;
     use crate::io::limiter::{Limiter, NeighboursConfig};
@@ -130,5 +177,27 @@ mod tests {
         fair.ran(quiet, 10_000, at(100_020));
         fair.ran(noisy, 2 * FREE_NS, at(100_220));
         assert!(fair.is_over(noisy, at(100_220)), "somebody came");
+    }
+
+    #[test]
+    fn who_has_had_his_part_takes_turns_but_for_handshakes() {
+        let limiter = Arc::new(Limiter::new(NeighboursConfig::default(), Instant::ZERO));
+        let [noisy, quiet] = ["noisy", "quiet"].map(|name| limiter.with(|limiter| limiter.tenant(name, Instant::ZERO)));
+        let account = Account::open(Arc::clone(&limiter), noisy);
+        let runtime = Builder::new_current_thread().build_local(LocalOptions::default()).unwrap();
+        runtime.block_on(poll_fn(|context| {
+            // The thread has not looked at its clock.
+            let at = meter::now();
+            let mut is_ready = |work| {
+                begin();
+                ran(quiet, 1, at);
+                ran(noisy, 1_000_000_000, at);
+                account.begin(work);
+                pin!(InTurns::new(Rc::clone(&account), ready(()))).poll(context).is_ready()
+            };
+            assert!(is_ready(Work::Handshake));
+            assert!(!is_ready(Work::Serving), "its turn comes after a look at the sockets");
+            Poll::Ready(())
+        }));
     }
 }

@@ -20,6 +20,7 @@ use tokio::sync::mpsc;
 use tokio::task::spawn_local;
 
 use super::account::Account;
+use super::fair::InTurns;
 use super::gate::{Gate, Pass};
 use super::lane::{self, Fresh, Handover, Turn};
 use super::limiter::{Cause, Lane, Refusal, Stage, Tenant, Verdict};
@@ -164,7 +165,7 @@ fn wait(thread: &Rc<Thread>, accepted: Accepted, bytes: Vec<u8>) {
         let first = First { room: &mut bytes, read, left: false };
         decide(&thread, socket.into(), known, first, Way { pass, seat: Some(seat) });
     };
-    spawn_local(Metered::new(account, Seated::new(seated, waiting)));
+    spawn_local(InTurns::new(Rc::clone(&account), Metered::new(account, Seated::new(seated, waiting))));
 }
 
 /// Reads until the first bytes are whole; `None` if they are bad, or do not come in time.

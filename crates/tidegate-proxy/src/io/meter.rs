@@ -9,15 +9,14 @@ use std::cell::Cell;
 use std::future::Future;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 
 use pin_project_lite::pin_project;
 use tidegate_core::Instant;
 use tidegate_runtime::clock;
 
-use super::account::{Account, Work};
+use super::account::Account;
 use super::fair;
-use super::starts::Turn;
 
 /// Work of at least so many nanoseconds may have been interrupted by another program. Below it, looking would cost more
 /// than it tells.
@@ -124,19 +123,18 @@ pub(crate) fn poll_turn(context: &mut Context<'_>) -> Poll<()> {
 }
 
 pin_project! {
-    /// A task whose time is put on somebody's account, and who takes turns with others ([`fair`]).
+    /// A task whose time is put on somebody's account.
     pub(crate) struct Metered<F> {
         #[pin]
         task: F,
         account: Rc<Account>,
-        turn: Option<Turn>,
     }
 }
 
 impl<F> Metered<F> {
     /// Puts the time of `task` on `account`.
     pub(crate) fn new(account: Rc<Account>, task: F) -> Self {
-        Self { task, account, turn: None }
+        Self { task, account }
     }
 }
 
@@ -146,22 +144,11 @@ impl<F: Future> Future for Metered<F> {
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
         let this = self.project();
         let tenant = this.account.tenant();
-        // Handshakes have turns of their own, and others wait for the one whose turn it is.
-        if this.turn.is_none() && this.account.work() != Work::Handshake {
-            *this.turn = fair::turn(tenant, now());
-        }
-        // It lasts as long as the poll.
-        let start = match this.turn {
-            Some(turn) => ready!(Pin::new(turn).poll(context)),
-            None => None,
-        };
-        *this.turn = None;
         READS.set(0);
         let output = this.task.poll(context);
         let ns = stamp();
         this.account.add_time(ns);
         fair::ran(tenant, ns, now());
-        drop(start);
         output
     }
 }
@@ -194,13 +181,9 @@ impl<F: Future> Future for Common<F> {
 
 #[cfg(test)]
 mod tests {
-    use std::future::{poll_fn, ready};
-    use std::sync::Arc;
-
-    use tokio::runtime::{Builder, LocalOptions};
+    use std::future::ready;
 
     use super::*;
-    use crate::io::limiter::{Limiter, NeighboursConfig};
 
     #[test]
     fn time_that_is_nobodys_is_not_the_next_tasks() {
@@ -209,28 +192,6 @@ mod tests {
         // All that passed since the clock's origin.
         assert!(pin!(Common::new(ready(()))).poll(&mut context).is_ready());
         assert!(now() > Instant::ZERO, "whoever is polled next begins here");
-    }
-
-    #[test]
-    fn who_has_had_his_part_takes_turns_but_for_handshakes() {
-        let limiter = Arc::new(Limiter::new(NeighboursConfig::default(), Instant::ZERO));
-        let [noisy, quiet] = ["noisy", "quiet"].map(|name| limiter.with(|limiter| limiter.tenant(name, Instant::ZERO)));
-        let account = Account::open(Arc::clone(&limiter), noisy);
-        let runtime = Builder::new_current_thread().build_local(LocalOptions::default()).unwrap();
-        runtime.block_on(poll_fn(|context| {
-            let at = Instant::from_nanos(1_000_000_000);
-            let mut is_ready = |work| {
-                STAMP.set(at);
-                fair::begin();
-                fair::ran(quiet, 1, at);
-                fair::ran(noisy, 1_000_000_000, at);
-                account.begin(work);
-                pin!(Metered::new(Rc::clone(&account), ready(()))).poll(context).is_ready()
-            };
-            assert!(is_ready(Work::Handshake));
-            assert!(!is_ready(Work::Serving), "its turn comes after a look at the sockets");
-            Poll::Ready(())
-        }));
     }
 
     #[test]

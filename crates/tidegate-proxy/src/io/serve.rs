@@ -12,6 +12,7 @@ use bytes::BytesMut;
 use tokio::task::spawn_local;
 
 use super::account::{Account, Unbegun, Work};
+use super::fair::InTurns;
 use super::http1::server::{self, Served};
 use super::http2;
 use super::lane::{Fresh, Handover, Moved, Passage};
@@ -101,7 +102,7 @@ pub(crate) fn begin(thread: &Rc<Thread>, fresh: Fresh, seat: Option<Rc<Seat>>) {
         (false, true) => InTurn::new(&requests, tenant, serving),
         (false, false) => InTurn::at_once(&requests, tenant, serving),
     };
-    spawn_local(Metered::new(metered, Seated::new(seated, serving)));
+    spawn_local(InTurns::new(Rc::clone(&metered), Metered::new(metered, Seated::new(seated, serving))));
 }
 
 /// Serves a connection that another lane served before.
@@ -122,7 +123,7 @@ fn go_on(thread: &Rc<Thread>, moved: Moved) {
         http1(&connection, transport, early, Some(charged)).await;
     };
     let serving = if waits { InTurn::new(&starts, tenant, serving) } else { InTurn::at_once(&starts, tenant, serving) };
-    spawn_local(Metered::new(metered, Seated::new(seated, serving)));
+    spawn_local(InTurns::new(Rc::clone(&metered), Metered::new(metered, Seated::new(seated, serving))));
 }
 
 /// Whether the client closed while it waited.
