@@ -70,11 +70,7 @@ const LIMITS: &str = "\n[proxy.http]\nmax_head = \"8KiB\"\n";
 
 fn start(bench: &Bench, proxy: Proxy, upstream: &str, more: &str) -> Result<Running> {
     let limiting = if proxy == Proxy::Tidegate { Limiting::On } else { Limiting::Off };
-    Running::start_with(
-        bench,
-        &Setting { proxy, limiting, key: KeyKind::P256, upstream, of_a: None, spool: false },
-        more,
-    )
+    Running::start_with(bench, &Setting::new(proxy, limiting, KeyKind::P256, upstream), more)
 }
 
 /// h2spec in strict mode, without and with TLS.

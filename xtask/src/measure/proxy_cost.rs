@@ -41,7 +41,7 @@ fn steady(bench: &Bench, tls: bool, rate_per_s: f64) -> Load {
 fn easy_per_s(bench: &Bench, proxies: &[Proxy], key: KeyKind, service: &str, tls: bool) -> Result<f64> {
     let mut rate = if tls { NEW_PER_S } else { KEPT_PER_S };
     for &proxy in proxies {
-        let setting = Setting { proxy, limiting: Limiting::Off, key, upstream: service, of_a: None, spool: false };
+        let setting = Setting::new(proxy, Limiting::Off, key, service);
         rate = rate.min(capacity(bench, &setting, tls).wrap_err(proxy.name())? / 2.0);
     }
     Ok(rate)
@@ -60,7 +60,7 @@ fn beside(bench: &Bench, what: &str, key: KeyKind, tls: bool, rival: Proxy, gate
             let index = (turn + repetition) % Proxy::ALL.len();
             let proxy = Proxy::ALL[index];
             let limiting = if proxy == Proxy::Tidegate { Limiting::On } else { Limiting::Off };
-            let setting = Setting { proxy, limiting, key, upstream: service, of_a: None, spool: false };
+            let setting = Setting::new(proxy, limiting, key, service);
             found[index].push(cost_us(bench, &setting, &load)?);
         }
     }
@@ -106,14 +106,7 @@ pub(super) fn limiters(bench: &Bench) -> Result<Vec<Figure>> {
     let (mut more, mut with, mut without) = (Vec::new(), Vec::new(), Vec::new());
     for pair in 0..bench.size(11, 1) {
         let cost = |limiting| {
-            let setting = Setting {
-                proxy: Proxy::Tidegate,
-                limiting,
-                key: KeyKind::P256,
-                upstream: service,
-                of_a: None,
-                spool: false,
-            };
+            let setting = Setting::new(Proxy::Tidegate, limiting, KeyKind::P256, service);
             cost_us(bench, &setting, &load)
         };
         let (on, off) = if pair % 2 == 0 {
@@ -149,7 +142,7 @@ pub(super) fn idle_memory(bench: &Bench) -> Result<Vec<Figure>> {
     for _ in 0..bench.size(3, 1) {
         for (proxy, bytes) in Proxy::ALL.into_iter().zip(&mut found) {
             let limiting = if proxy == Proxy::Tidegate { Limiting::On } else { Limiting::Off };
-            let setting = Setting { proxy, limiting, key: KeyKind::P256, upstream: service, of_a: None, spool: false };
+            let setting = Setting::new(proxy, limiting, KeyKind::P256, service);
             let running = Running::start(bench, &setting)?;
             let config = json!({
                 "address": running.tls, "pids": running.pids(), "connections": connections, "name": A,
@@ -195,7 +188,7 @@ pub(super) fn reload(bench: &Bench) -> Result<Vec<Figure>> {
     for proxy in [Proxy::Tidegate, Proxy::Nginx] {
         // Limits by hand would refuse this load at nginx: it stands beside as it comes.
         let limiting = if proxy == Proxy::Tidegate { Limiting::On } else { Limiting::Off };
-        let setting = Setting { proxy, limiting, key: KeyKind::P256, upstream: service, of_a: None, spool: false };
+        let setting = Setting::new(proxy, limiting, KeyKind::P256, service);
         let running = Running::start(bench, &setting)?;
         let report = std::thread::scope(|scope| {
             let run = scope.spawn(|| load.run(bench, &running));

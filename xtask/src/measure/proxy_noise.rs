@@ -84,8 +84,8 @@ struct Heard {
     noisy_per_s: f64,
 }
 
-/// One proxy beside all noises in turn; A has a server of its own behind it. A is alone for a while before each: all these whiles together are the minute that
-/// the noises are compared with, so that it is as old as any of them.
+/// One proxy beside all noises in turn; A has a server of its own behind it. A is alone for a while before each: all these
+/// whiles together are the minute that the noises are compared with, so that it is as old as any of them.
 struct Round {
     alone_us_p99: f64,
     heard: Vec<Heard>,
@@ -122,8 +122,8 @@ fn round(bench: &Bench, proxy: Proxy, (service, of_a): (&str, &str)) -> Result<R
     let (mut alone, mut heard) = (Vec::new(), Vec::new());
     for noise in &NOISES {
         let limiting = if proxy == Proxy::Tidegate { Limiting::On } else { Limiting::Off };
-        let (key, of_a) = (KeyKind::P256, Some(of_a));
-        let setting = Setting { proxy, limiting, key, upstream: service, of_a, spool: noise.spool };
+        let setting =
+            Setting { of_a: Some(of_a), spool: noise.spool, ..Setting::new(proxy, limiting, KeyKind::P256, service) };
         let one = hear(bench, &setting, noise, &mut alone).wrap_err(noise.name)?;
         println!(
             "  {}: A's p99 {:.0} us, {:.0} missed; B {:.0}/s",
@@ -254,14 +254,7 @@ fn overloaded(bench: &Bench, clients: Clients) -> Result<Vec<Figure>> {
     let (mut goodputs, mut of_many, mut loads, mut busy) = (vec![], vec![], vec![], vec![]);
     let (mut missed, mut timed_out) = (0.0, 0.0);
     for _ in 0..bench.size(REPETITIONS, 1) {
-        let setting = |limiting| Setting {
-            proxy: Proxy::Tidegate,
-            limiting,
-            key: KeyKind::P256,
-            upstream: service,
-            of_a: None,
-            spool: false,
-        };
+        let setting = |limiting| Setting::new(Proxy::Tidegate, limiting, KeyKind::P256, service);
         let off = setting(Limiting::Off);
         // The more connections there are, the dearer is each request, limited or not.
         let many = capacity_of(bench, &off, CONNECTIONS * TENANTS.len())?;

@@ -119,6 +119,13 @@ pub(super) struct Setting<'a> {
     pub(super) spool: bool,
 }
 
+impl<'a> Setting<'a> {
+    /// All tenants share one server, and nothing goes through the disk.
+    pub(super) const fn new(proxy: Proxy, limiting: Limiting, key: KeyKind, upstream: &'a str) -> Self {
+        Self { proxy, limiting, key, upstream, of_a: None, spool: false }
+    }
+}
+
 /// A running proxy.
 #[derive(Debug)]
 pub(super) struct Running {

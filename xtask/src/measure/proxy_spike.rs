@@ -129,8 +129,7 @@ pub(super) fn spike(bench: &Bench) -> Result<Vec<Figure>> {
 }
 
 fn one(bench: &Bench, proxy: Proxy, is_limited: bool, service: &str) -> Result<Shown> {
-    let bare =
-        Setting { proxy, limiting: Limiting::Off, key: KeyKind::Rsa, upstream: service, of_a: None, spool: false };
+    let bare = Setting::new(proxy, Limiting::Off, KeyKind::Rsa, service);
     let capacity = capacity(bench, &bare, true)?;
     let parts = Parts::of(bench, proxy);
     let setting = Setting { limiting: limiting(proxy, is_limited, capacity), ..bare };
@@ -269,14 +268,7 @@ fn turns(count: usize) -> String {
 /// How soon the capacity that Tidegate finds stays near what the core could do just before, with nothing limited.
 fn learnt(bench: &Bench, upstream: &Server) -> Result<Figure> {
     let service = upstream.said("address")?;
-    let setting = Setting {
-        proxy: Proxy::Tidegate,
-        limiting: Limiting::On,
-        key: KeyKind::Rsa,
-        upstream: service,
-        of_a: None,
-        spool: false,
-    };
+    let setting = Setting::new(Proxy::Tidegate, Limiting::On, KeyKind::Rsa, service);
     let (mut times, mut nears, mut runs) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..bench.size(REPETITIONS, 1) {
         let capacity = capacity(bench, &setting, true)?;
@@ -354,14 +346,7 @@ pub(super) fn flood(bench: &Bench) -> Result<Vec<Figure>> {
             if index > 0 && repetition >= RIVAL_REPETITIONS {
                 continue;
             }
-            let bare = Setting {
-                proxy,
-                limiting: Limiting::Off,
-                key: KeyKind::Rsa,
-                upstream: service,
-                of_a: None,
-                spool: false,
-            };
+            let bare = Setting::new(proxy, Limiting::Off, KeyKind::Rsa, service);
             let capacity = if proxy == Proxy::Tidegate { 0.0 } else { capacity(bench, &bare, true)? };
             let running = Running::start(bench, &Setting { limiting: limiting(proxy, true, capacity), ..bare })?;
             let report = flood_load(bench, proxy).run(bench, &running).wrap_err_with(|| proxy.name().to_owned())?;

@@ -18,10 +18,11 @@ use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 use pin_project_lite::pin_project;
 use tidegate_core::Instant;
+use tokio::task::spawn_local;
 
 use super::account::{Account, Work};
 use super::limiter::Tenant;
-use super::meter;
+use super::meter::{self, Metered};
 use super::starts::{Starts, Turn};
 
 /// In a moment of this length a tenant's tasks run as they come
@@ -99,7 +100,7 @@ pub(crate) fn ran(tenant: Tenant, ns: u64, now: Instant) {
 
 pin_project! {
     /// A connection's task, which takes turns with others. Its streams do not: those that wait hold what they came with.
-    pub(crate) struct InTurns<F> {
+    struct TakesTurns<F> {
         #[pin]
         task: F,
         account: Rc<Account>,
@@ -107,14 +108,13 @@ pin_project! {
     }
 }
 
-impl<F> InTurns<F> {
-    /// `task` on `account`.
-    pub(crate) fn new(account: Rc<Account>, task: F) -> Self {
-        Self { task, account, turn: None }
-    }
+/// Runs a connection's `task`, whose time is put on `account`.
+pub(crate) fn spawn(account: Rc<Account>, task: impl Future<Output = ()> + 'static) {
+    let metered = Metered::new(Rc::clone(&account), task);
+    spawn_local(TakesTurns { task: metered, account, turn: None });
 }
 
-impl<F: Future> Future for InTurns<F> {
+impl<F: Future> Future for TakesTurns<F> {
     type Output = F::Output;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
@@ -124,7 +124,7 @@ impl<F: Future> Future for InTurns<F> {
             *this.turn = turn(this.account.tenant(), meter::now());
         }
         let start = match this.turn {
-            Some(turn) => ready!(Pin::new(turn).poll(context)),
+            Some(turn) => Some(ready!(Pin::new(turn).poll(context))),
             None => None,
         };
         *this.turn = None;
@@ -193,7 +193,7 @@ mod tests {
                 ran(quiet, 1, at);
                 ran(noisy, 1_000_000_000, at);
                 account.begin(work);
-                pin!(InTurns::new(Rc::clone(&account), ready(()))).poll(context).is_ready()
+                pin!(TakesTurns { task: ready(()), account: Rc::clone(&account), turn: None }).poll(context).is_ready()
             };
             assert!(is_ready(Work::Handshake));
             assert!(!is_ready(Work::Serving), "its turn comes after a look at the sockets");

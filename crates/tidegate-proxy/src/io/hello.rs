@@ -17,18 +17,16 @@ use rustix::net::RecvFlags;
 use tidegate_wire::{http1, proxy_protocol, tls_hello};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
-use tokio::task::spawn_local;
 
 use super::account::Account;
-use super::fair::InTurns;
 use super::gate::{Gate, Pass};
 use super::lane::{self, Fresh, Handover, Turn};
 use super::limiter::{Cause, Lane, Refusal, Stage, Tenant, Verdict};
-use super::meter::{self, Metered};
+use super::meter;
 use super::refused::Refused;
 use super::seats::{Seat, Seated};
 use super::thread::{Origin, Thread, Total};
-use super::{log, serve, service};
+use super::{fair, log, serve, service};
 use crate::config::{ProxyProtocolIn, RefuseHello};
 use crate::machine::Resource;
 use crate::machine::rate_limit::Rejection;
@@ -165,7 +163,7 @@ fn wait(thread: &Rc<Thread>, accepted: Accepted, bytes: Vec<u8>) {
         let first = First { room: &mut bytes, read, left: false };
         decide(&thread, socket.into(), known, first, Way { pass, seat: Some(seat) });
     };
-    spawn_local(InTurns::new(Rc::clone(&account), Metered::new(account, Seated::new(seated, waiting))));
+    fair::spawn(account, Seated::new(seated, waiting));
 }
 
 /// Reads until the first bytes are whole; `None` if they are bad, or do not come in time.

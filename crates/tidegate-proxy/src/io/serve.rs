@@ -9,20 +9,17 @@ use std::task::Poll;
 use std::time::Duration;
 
 use bytes::BytesMut;
-use tokio::task::spawn_local;
 
 use super::account::{Account, Unbegun, Work};
-use super::fair::InTurns;
 use super::http1::server::{self, Served};
-use super::http2;
 use super::lane::{Fresh, Handover, Moved, Passage};
 use super::limiter::Lane;
-use super::meter::{self, Metered};
 use super::seats::{Seat, Seated};
 use super::service::Charged;
 use super::starts::InTurn;
 use super::thread::{Connection, Thread, Total};
 use super::transport::Transport;
+use super::{fair, http2, meter};
 use crate::machine::Resource;
 
 /// Bytes that a connection holds while it is open, by what is spoken: buffers, session and task.
@@ -102,7 +99,7 @@ pub(crate) fn begin(thread: &Rc<Thread>, fresh: Fresh, seat: Option<Rc<Seat>>) {
         (false, true) => InTurn::new(&requests, tenant, serving),
         (false, false) => InTurn::at_once(&requests, tenant, serving),
     };
-    spawn_local(InTurns::new(Rc::clone(&metered), Metered::new(metered, Seated::new(seated, serving))));
+    fair::spawn(metered, Seated::new(seated, serving));
 }
 
 /// Serves a connection that another lane served before.
@@ -123,7 +120,7 @@ fn go_on(thread: &Rc<Thread>, moved: Moved) {
         http1(&connection, transport, early, Some(charged)).await;
     };
     let serving = if waits { InTurn::new(&starts, tenant, serving) } else { InTurn::at_once(&starts, tenant, serving) };
-    spawn_local(InTurns::new(Rc::clone(&metered), Metered::new(metered, Seated::new(seated, serving))));
+    fair::spawn(metered, Seated::new(seated, serving));
 }
 
 /// Whether the client closed while it waited.

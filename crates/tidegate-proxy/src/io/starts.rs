@@ -114,6 +114,7 @@ enum Stage {
 /// The way to a turn.
 #[derive(Debug)]
 pub(crate) enum Turn {
+    /// Others' come first.
     Waits(oneshot::Receiver<Start>),
     /// It is its turn, after a look at the sockets.
     Granted(Option<Start>),
@@ -131,16 +132,20 @@ impl Turn {
 }
 
 impl Future for Turn {
-    type Output = Option<Start>;
+    type Output = Start;
 
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Start>> {
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Start> {
         let start = match &mut *self {
-            Self::Looked(start) => return Poll::Ready(start.take()),
+            Self::Looked(start) => return Poll::Ready(start.take().expect("nobody asks a turn that has begun")),
             Self::Granted(start) => start.take(),
-            Self::Waits(turn) => ready!(Pin::new(turn).poll(context)).ok(),
+            Self::Waits(turn) => Some(
+                ready!(Pin::new(turn).poll(context))
+                    .expect("a queue that is awaited is there, and nobody leaves it without a start"),
+            ),
         };
         *self = Self::Looked(start);
-        pin!(tokio::task::yield_now()).poll(context).map(|()| None)
+        ready!(pin!(tokio::task::yield_now()).poll(context));
+        self.poll(context)
     }
 }
 
@@ -170,7 +175,7 @@ impl<W: Future> Future for InTurn<W> {
             Stage::Asks => {}
             Stage::Waits(turn) => {
                 let start = ready!(Pin::new(turn).poll(context));
-                this.starts.current.replace(start);
+                this.starts.current.replace(Some(start));
             }
             Stage::Begun => return this.work.poll(context),
         }
