@@ -1,5 +1,7 @@
 //! One request to an upstream, and its answer back.
 
+use std::future::Future;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -58,9 +60,30 @@ pub(crate) async fn forward(
     parts: &mut Parts,
     body: RequestBody,
 ) -> Answer {
-    if connection.thread.lane == Lane::Share || admission.lane == Lane::Share {
-        return send(connection, admission, parts, body).await;
+    if is_in_turn(connection, admission) {
+        return Box::pin(send_in_turn(connection, admission, parts, body)).await;
     }
+    send(connection, admission, parts, body).await
+}
+
+/// The same, which takes no more room than it needs: of HTTP/2's streams, a connection's hundred may wait.
+pub(crate) fn boxed<'a>(
+    connection: &'a Connection,
+    admission: &'a Admission,
+    parts: &'a mut Parts,
+    body: RequestBody,
+) -> Pin<Box<dyn Future<Output = Answer> + 'a>> {
+    if is_in_turn(connection, admission) {
+        return Box::pin(send_in_turn(connection, admission, parts, body));
+    }
+    Box::pin(send(connection, admission, parts, body))
+}
+
+fn is_in_turn(connection: &Connection, admission: &Admission) -> bool {
+    connection.thread.lane == Lane::Overflow && admission.lane == Lane::Overflow
+}
+
+async fn send_in_turn(connection: &Connection, admission: &Admission, parts: &mut Parts, body: RequestBody) -> Answer {
     let requests = &connection.thread.requests;
     if !requests.has_room(admission.account.tenant()) && admission.account.is_restricted() {
         return too_late(connection, admission);
@@ -72,7 +95,8 @@ pub(crate) async fn forward(
         if before + meter::now().since(admission.began) >= WAITED_MAX && admission.account.is_restricted() {
             return too_late(connection, admission);
         }
-        send(connection, admission, parts, body).await
+        // Made when it begins: a thousand may wait.
+        Box::pin(send(connection, admission, parts, body)).await
     };
     InTurn::new(requests, admission.account.tenant(), in_turn).await
 }

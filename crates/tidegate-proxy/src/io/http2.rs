@@ -49,6 +49,7 @@ pub(crate) async fn serve(connection: &Rc<Connection>, transport: Transport) {
             let bill = Bill::open(&connection.account);
             queue.open(bill.stream());
             let (parts, body) = request.into_parts();
+            let parts = Box::new(parts);
             // In a box, made when it begins and gone with the answer's head: many streams wait before and behind that.
             async move { Ok::<_, Infallible>(Box::pin(answer(&connection, bill, parts, body, running)).await) }
         })
@@ -185,7 +186,7 @@ impl Drop for Running {
 async fn answer(
     connection: &Rc<Connection>,
     bill: Bill,
-    mut parts: Parts,
+    mut parts: Box<Parts>,
     body: Incoming,
     running: Running,
 ) -> Response<Stream> {
@@ -247,7 +248,7 @@ async fn work(
     body: RequestBody,
     total: Option<&Timer>,
 ) -> Answer {
-    let mut work = pin!(forward::forward(connection, admission, parts, body));
+    let mut work = forward::boxed(connection, admission, parts, body);
     poll_fn(|context| match work.as_mut().poll(context) {
         Poll::Pending if is_over(total, context) => Poll::Ready(forward::out_of_time(connection)),
         answer => answer,
