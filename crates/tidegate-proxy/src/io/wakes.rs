@@ -18,7 +18,7 @@ const EVERY: Duration = Duration::from_millis(1);
 /// So many wakes may come together.
 const BURST: u32 = 64;
 /// Beyond these, how long it waits before it looks again.
-const PAUSE: Duration = Duration::from_micros(250);
+const PAUSE: Duration = Duration::from_micros(100);
 
 /// Whether a core's overflow lane has work: set by that lane, read by the other.
 pub(crate) type Works = Arc<AtomicBool>;
