@@ -5,7 +5,6 @@
 //! network cards moderate their interrupts. Who asks for little is served at once.
 
 use std::cell::Cell;
-use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -19,9 +18,7 @@ const EVERY: Duration = Duration::from_millis(1);
 /// So many wakes may come together.
 const BURST: u32 = 64;
 /// Beyond these, how long it waits before it looks again.
-const PAUSE: Duration = Duration::from_micros(60);
-/// So much later at most.
-const SLACK_NS: u64 = 1_000;
+const PAUSE: Duration = Duration::from_micros(100);
 
 /// Whether a core's overflow lane has work: set by that lane, read by the other.
 pub(crate) type Works = Arc<AtomicBool>;
@@ -52,14 +49,6 @@ impl Pace {
             self.paid.set(paid + EVERY);
         }
         may
-    }
-}
-
-/// To be called by a foreground thread when it begins: its pauses are as long as they are meant to be.
-pub(crate) fn begin() {
-    // Left to itself the kernel adds 50 us to each.
-    if let Err(error) = rustix::thread::set_current_timer_slack(NonZeroU64::new(SLACK_NS)) {
-        tracing::debug!(%error, "pauses of this thread are longer than they are meant to be");
     }
 }
 

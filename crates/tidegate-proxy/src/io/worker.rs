@@ -89,7 +89,6 @@ pub(crate) fn run(start: Start) -> io::Result<()> {
     if start.lane == Lane::Share {
         // In the other lane requests take turns before they begin.
         fair::begin();
-        wakes::begin();
     }
     meter::begin();
     let runtime = runtime(start.lane, &start.overflow_works)?;
