@@ -66,7 +66,8 @@ pub(crate) async fn forward(
     send(connection, admission, parts, body).await
 }
 
-/// The same, which takes no more room than it needs: of HTTP/2's streams, a connection's hundred may wait.
+/// The same in a box of the size that it comes to: of one connection of HTTP/2 a hundred may wait. HTTP/1 has one, and goes
+/// without.
 pub(crate) fn boxed<'a>(
     connection: &'a Connection,
     admission: &'a Admission,
@@ -95,7 +96,7 @@ async fn send_in_turn(connection: &Connection, admission: &Admission, parts: &mu
         if before + meter::now().since(admission.began) >= WAITED_MAX && admission.account.is_restricted() {
             return too_late(connection, admission);
         }
-        // Made when it begins: a thousand may wait.
+        // Made when it begins: two thousand may wait.
         Box::pin(send(connection, admission, parts, body)).await
     };
     InTurn::new(requests, admission.account.tenant(), in_turn).await

@@ -49,6 +49,7 @@ pub(crate) async fn serve(connection: &Rc<Connection>, transport: Transport) {
             let bill = Bill::open(&connection.account);
             queue.open(bill.stream());
             let (parts, body) = request.into_parts();
+            // What takes arguments by value has room for each of them twice.
             let parts = Box::new(parts);
             // In a box, made when it begins and gone with the answer's head: many streams wait before and behind that.
             async move { Ok::<_, Infallible>(Box::pin(answer(&connection, bill, parts, body, running)).await) }
