@@ -5,6 +5,9 @@ use std::time::Duration;
 use crate::config::{self, ProxyProtocolOut, Server, UpstreamProtocol};
 use crate::machine::upstream::{ActiveConfig, Balance, PoolConfig, RetryConfig, ServerConfig};
 
+/// Connections that are each for one client are searched for his, one by one.
+const IDLE_SEARCHED: usize = 1_024;
+
 /// One upstream for one thread.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct Settings {
@@ -86,7 +89,10 @@ impl Settings {
             protocol: upstream.protocol,
             announce: upstream.proxy_protocol,
             connect_timeout: timeouts.upstream_connect,
-            max_idle: max_connections as usize,
+            max_idle: match upstream.proxy_protocol {
+                ProxyProtocolOut::Off => max_connections as usize,
+                ProxyProtocolOut::V1 | ProxyProtocolOut::V2 => (max_connections as usize).min(IDLE_SEARCHED),
+            },
             idle_timeout: timeouts.upstream_keep_alive,
         }
     }

@@ -46,8 +46,8 @@ pub struct ServerConfig {
 
 impl Default for ServerConfig {
     fn default() -> Self {
-        // Enough for 10 ms answers at 100,000 requests per second.
-        Self { weight: 1, max_connections: 1_024 }
+        // Enough for answers of a second at 16,000 requests per second.
+        Self { weight: 1, max_connections: 16_384 }
     }
 }
 
