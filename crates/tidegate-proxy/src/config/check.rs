@@ -480,7 +480,12 @@ fn warnings(config: &Config) -> Vec<String> {
             warnings.push(format!("no route leads to upstream {}", upstream.name));
         }
         let threads = config.threads + config.overflow_threads;
-        for (key, most) in [("max_connections", upstream.max_connections), ("queue", upstream.queue)] {
+        let divided = [
+            ("max_connections", upstream.max_connections),
+            ("max_streams", upstream.max_streams),
+            ("queue", upstream.queue),
+        ];
+        for (key, most) in divided {
             if most > 0 && (most as usize) < threads {
                 warnings.push(format!(
                     "{key} of upstream {} is {most}, but each of {threads} threads has one at least: in force is \

@@ -103,6 +103,9 @@ pub struct Upstream {
     pub proxy_protocol: ProxyProtocolOut,
     /// Most connections to one server, from all threads, each of which has its part, at least 1.
     pub max_connections: u32,
+    /// Most requests of HTTP/2 under way at one server, from all threads, each of which has its part, at least 1. Over
+    /// HTTP/1 each request costs its client a connection; streams cost nothing.
+    pub max_streams: u32,
     /// Most requests that wait for a connection, for each server and from all threads, each of which has its part, at
     /// least 1 if it is not 0. Tenants take turns; when there is no room, one who has most of those who wait is refused
     /// with 503.

@@ -70,6 +70,7 @@ pub(super) struct UpstreamSection {
     #[serde(default)]
     pub(super) proxy_protocol: ProxyProtocolOut,
     pub(super) max_connections: Option<u32>,
+    pub(super) max_streams: Option<u32>,
     pub(super) queue: Option<u32>,
     pub(super) health: Option<HealthSection>,
     #[serde(default)]

@@ -153,6 +153,7 @@ async fn send(connection: &Connection, admission: &Admission, parts: &mut Parts,
         head: Outward { method: &parts.method, target: &target, headers: &parts.headers, upgrade },
         patience: Patience { first_byte: timeouts.upstream_first_byte, idle: timeouts.upstream_idle },
         account: &admission.account,
+        is_stream: parts.version == Version::HTTP_2,
         announced: announced(connection, admission, route.upstream),
         timers: &connection.thread.timers,
     };

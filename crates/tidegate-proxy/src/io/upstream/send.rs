@@ -25,6 +25,8 @@ pub(crate) struct Outbound<'a> {
     pub(crate) patience: Patience,
     /// Whose time and bytes it costs.
     pub(crate) account: &'a Rc<Account>,
+    /// It came over HTTP/2.
+    pub(crate) is_stream: bool,
     /// Whom the server is told about, where the PROXY protocol is spoken with it.
     pub(crate) announced: Option<Rc<Announced>>,
     /// The thread's timers.
@@ -99,7 +101,7 @@ impl Upstreams<Link> {
         outbound: &Outbound<'_>,
         mut body: RequestBody,
     ) -> Result<Response<ResponseBody>, SendError> {
-        let flow = Flow(outbound.account.tenant().number());
+        let flow = Flow { tenant: outbound.account.tenant().number(), is_stream: outbound.is_stream };
         let mut tried = Tried::default();
         let mut fresh = Fresh::No;
         loop {

@@ -68,6 +68,7 @@ impl Settings {
                 config::Balance::LeastLoaded => Balance::LeastLoaded,
                 config::Balance::RoundRobin => Balance::RoundRobin,
             },
+            max_streams: part.share(upstream.max_streams),
             max_pending: queue,
             // Waiting for a connection is a part of connecting, as far as the client can tell.
             pending_timeout: timeouts.upstream_connect,

@@ -9,6 +9,9 @@ pub struct PoolConfig {
     pub servers: Vec<ServerConfig>,
     /// Who is asked next.
     pub balance: Balance,
+    /// Requests under way at once, for each server that is up, that share their clients' connections with others: these
+    /// cost their client next to nothing, and hold a slot for as long as it likes.
+    pub max_streams: u32,
     /// Requests that may wait for a free server; the next one is refused.
     pub max_pending: u32,
     /// How long one may wait.
@@ -26,6 +29,7 @@ impl Default for PoolConfig {
         Self {
             servers: Vec::new(),
             balance: Balance::LeastLoaded,
+            max_streams: 1_024,
             max_pending: 1_024,
             pending_timeout: Duration::from_secs(5),
             slow_start: Duration::ZERO,

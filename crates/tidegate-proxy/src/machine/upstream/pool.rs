@@ -27,8 +27,9 @@ const COLD: u64 = 50;
 /// one of them; if all that are up are ejected, one of those, since a server that failed some requests is better than a
 /// certain refusal. If every server that would do is full, the request waits, and starts in the event that frees a slot
 /// anywhere: a request never waits for a busy server while another is free. Flows take turns: one that floods a slow
-/// upstream delays another one's next request by one of its own at most. Of eight slots or more an eighth is for flows that
-/// hold less than their fair share, so that nobody waits for one who does not let go.
+/// upstream delays another one's next request by one of its own at most. Of eight slots or more an eighth is for tenants that
+/// hold less than their fair share, so that nobody waits for one who does not let go. Streams have a part of the slots, which
+/// is shared in the same way.
 ///
 /// Whatever started ends once, with [`on_end`](Self::on_end). After every event drain [`poll_output`](Self::poll_output).
 #[derive(Clone, Debug)]
@@ -37,8 +38,7 @@ pub struct Pool {
     servers: Vec<Server>,
     balancer: Balancer,
     waiting: Turns,
-    /// Slots that each flow holds; those with none are not in it.
-    held: BTreeMap<Flow, u32>,
+    held: Holders,
     outputs: VecDeque<Output>,
     budget: RetryBudget,
     retries: u64,
@@ -166,7 +166,7 @@ impl Pool {
             servers,
             retries: 0,
             waiting: Turns::default(),
-            held: BTreeMap::new(),
+            held: Holders::default(),
             outputs: VecDeque::new(),
             settled: now,
             config,
@@ -216,7 +216,7 @@ impl Pool {
             self.budget.on_request();
         }
         // Nobody overtakes: whoever still waits could not start just now, and no later one of his flow can.
-        if self.shares().admit(self.held(flow))
+        if self.shares().admit(flow, &self.held)
             && let Some(server) = self.start(flow, tried, rng, now)
         {
             return Acquire::Start(server);
@@ -267,7 +267,7 @@ impl Pool {
     pub fn on_end(&mut self, server: usize, flow: Flow, rng: &mut Rng, now: Instant) {
         let active = &mut self.servers[server].active;
         *active = active.checked_sub(1).expect("only what was started can end");
-        self.let_go(flow);
+        self.held.let_go(flow);
         self.settle(rng, now);
     }
 
@@ -328,7 +328,7 @@ impl Pool {
             server.inherited += 1;
             server.requests += 1;
         }
-        *self.held.entry(flow).or_default() += 1;
+        self.held.take(flow);
     }
 
     /// A request of `flow` that was started at a pool before this one is over.
@@ -338,7 +338,7 @@ impl Pool {
             server.active -= 1;
             server.inherited -= 1;
         }
-        self.let_go(flow);
+        self.held.let_go(flow);
         self.settle(rng, now);
     }
 
@@ -359,7 +359,7 @@ impl Pool {
         loop {
             let (shares, has_server) = (self.shares(), self.has_server());
             let held = &self.held;
-            let may = |flow| !has_server || shares.admit(held.get(&flow).copied().unwrap_or(0));
+            let may = |flow| !has_server || shares.admit(flow, held);
             let Some((flow, Waiting { request, arrival, tried })) = self.waiting.next(may) else { return };
             let output = if let Some(server) = self.start(flow, tried, rng, now) {
                 Output::Start { request, server, waited: now - arrival }
@@ -373,24 +373,14 @@ impl Pool {
         }
     }
 
-    fn let_go(&mut self, flow: Flow) {
-        match self.held.get_mut(&flow) {
-            Some(held) if *held > 1 => *held -= 1,
-            _ => drop(self.held.remove(&flow)),
-        }
-    }
-
-    fn held(&self, flow: Flow) -> u32 {
-        self.held.get(&flow).copied().unwrap_or(0)
-    }
-
     /// What there is to share now. O(servers).
     fn shares(&self) -> Shares {
         let up = self.servers.iter().filter(|server| server.up && server.config.weight > 0);
-        let (slots, active) = up.fold((0, 0), |(slots, active), server| {
-            (slots + u64::from(server.config.max_connections), active + u64::from(server.active))
-        });
-        Shares { slots, active, flows: self.held.len() as u64 }
+        up.fold(Shares::default(), |shares, server| Shares {
+            slots: shares.slots + u64::from(server.config.max_connections),
+            active: shares.active + u64::from(server.active),
+            streams: shares.streams + u64::from(self.config.max_streams),
+        })
     }
 
     /// Takes a slot of a server that would do.
@@ -412,25 +402,79 @@ impl Pool {
         let server = if tried.is_empty() { untried } else { untried.or_else(again) }?;
         self.servers[server].active += 1;
         self.servers[server].requests += 1;
-        *self.held.entry(flow).or_default() += 1;
+        self.held.take(flow);
         Some(server)
     }
 }
 
-/// Slots of all servers that are up, those that are taken, and how many flows hold some.
-#[derive(Clone, Copy, Debug)]
+/// Who holds slots.
+#[derive(Clone, Debug, Default)]
+struct Holders {
+    all: Held,
+    /// Streams alone.
+    streams: Held,
+}
+
+impl Holders {
+    fn take(&mut self, flow: Flow) {
+        self.all.take(flow.tenant);
+        if flow.is_stream {
+            self.streams.take(flow.tenant);
+        }
+    }
+
+    fn let_go(&mut self, flow: Flow) {
+        self.all.let_go(flow.tenant);
+        if flow.is_stream {
+            self.streams.let_go(flow.tenant);
+        }
+    }
+}
+
+/// Slots of each tenant; those with none are not in it.
+#[derive(Clone, Debug, Default)]
+struct Held {
+    tenants: BTreeMap<u32, u32>,
+    sum: u64,
+}
+
+impl Held {
+    fn take(&mut self, tenant: u32) {
+        *self.tenants.entry(tenant).or_default() += 1;
+        self.sum += 1;
+    }
+
+    fn let_go(&mut self, tenant: u32) {
+        let Some(held) = self.tenants.get_mut(&tenant) else { return };
+        *held -= 1;
+        if *held == 0 {
+            self.tenants.remove(&tenant);
+        }
+        self.sum -= 1;
+    }
+
+    /// Whether a tenant may have one more of `slots`, of which `active` are taken: anybody while more than the kept part is
+    /// free, else, if there is one, who holds less than all would have with one more of them.
+    fn admit(&self, tenant: u32, slots: u64, active: u64) -> bool {
+        let free = slots.saturating_sub(active);
+        let held = u64::from(self.tenants.get(&tenant).copied().unwrap_or(0));
+        free > slots / KEPT_PART || (free > 0 && held * (self.tenants.len() as u64 + 1) < slots)
+    }
+}
+
+/// Slots of all servers that are up, those that are taken, and how many of them streams may have.
+#[derive(Clone, Copy, Debug, Default)]
 struct Shares {
     slots: u64,
     active: u64,
-    flows: u64,
+    streams: u64,
 }
 
 impl Shares {
-    /// Whether a flow that holds `held` slots may have one more, if there is one: anybody while more than the kept part is
-    /// free, else who holds less than all would have with one flow more.
-    fn admit(self, held: u32) -> bool {
-        self.slots.saturating_sub(self.active) > self.slots / KEPT_PART
-            || u64::from(held) * (self.flows + 1) < self.slots
+    /// Whether a flow may have one more.
+    fn admit(self, flow: Flow, held: &Holders) -> bool {
+        held.all.admit(flow.tenant, self.slots, self.active)
+            && (!flow.is_stream || held.streams.admit(flow.tenant, self.streams, held.streams.sum))
     }
 }
 

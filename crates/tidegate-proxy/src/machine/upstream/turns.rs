@@ -6,9 +6,14 @@ use tidegate_core::Instant;
 
 use super::pool::Tried;
 
-/// Whose request it is, as far as turns are concerned. A proxy's tenant is one.
+/// Whose request it is, as far as turns and slots are concerned. A proxy's tenant is one, and another one with its streams.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
-pub struct Flow(pub u32);
+pub struct Flow {
+    /// Whose slots it takes.
+    pub tenant: u32,
+    /// It shares its client's connection with others, as requests of HTTP/2 do.
+    pub is_stream: bool,
+}
 
 /// A request that waits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -116,10 +121,15 @@ impl Turns {
 mod tests {
     use super::*;
 
+    /// What a tenant asks over HTTP/1.
+    fn tenant(tenant: u32) -> Flow {
+        Flow { tenant, is_stream: false }
+    }
+
     fn turns(requests: &[(u32, u64)]) -> Turns {
         let mut turns = Turns::default();
         for &(flow, request) in requests {
-            turns.push(Flow(flow), request, Tried::default(), Instant::from_nanos(request));
+            turns.push(tenant(flow), request, Tried::default(), Instant::from_nanos(request));
         }
         turns
     }
@@ -143,17 +153,17 @@ mod tests {
     #[test]
     fn a_flow_that_comes_back_does_not_jump_its_turn() {
         let mut turns = turns(&[(1, 1), (2, 2), (2, 3)]);
-        turns.pop(Flow(1));
-        turns.push(Flow(1), 4, Tried::default(), Instant::from_nanos(4));
+        turns.pop(tenant(1));
+        turns.push(tenant(1), 4, Tried::default(), Instant::from_nanos(4));
         assert_eq!(drain(&mut turns), [2, 4, 3]);
     }
 
     #[test]
     fn who_may_not_start_is_passed_over_and_keeps_its_turn() {
         let mut turns = turns(&[(1, 1), (2, 2), (1, 3), (2, 4)]);
-        let only_second = turns.next(|flow| flow == Flow(2)).map(|(_, next)| next.request);
+        let only_second = turns.next(|flow| flow == tenant(2)).map(|(_, next)| next.request);
         assert_eq!(only_second, Some(2));
-        turns.pop(Flow(2));
+        turns.pop(tenant(2));
         assert_eq!(turns.next(|_| false), None);
         assert_eq!(drain(&mut turns), [1, 4, 3]);
     }
@@ -161,11 +171,11 @@ mod tests {
     #[test]
     fn the_longest_flow_makes_room_for_a_shorter_one_only() {
         let mut turns = turns(&[(1, 1), (1, 2), (1, 3), (2, 4)]);
-        assert_eq!(turns.make_room(Flow(1)), None, "its own excess is its own loss");
-        assert_eq!(turns.make_room(Flow(3)), Some(3));
-        assert_eq!(turns.make_room(Flow(2)), None, "one more would make it the longest");
-        assert_eq!(turns.make_room(Flow(3)), Some(2));
-        assert_eq!(turns.make_room(Flow(3)), None);
+        assert_eq!(turns.make_room(tenant(1)), None, "its own excess is its own loss");
+        assert_eq!(turns.make_room(tenant(3)), Some(3));
+        assert_eq!(turns.make_room(tenant(2)), None, "one more would make it the longest");
+        assert_eq!(turns.make_room(tenant(3)), Some(2));
+        assert_eq!(turns.make_room(tenant(3)), None);
     }
 
     #[test]
