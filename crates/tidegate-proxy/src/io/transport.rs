@@ -21,7 +21,7 @@ use super::socket::Socket;
 /// Most bytes that one read takes.
 const READ_MAX: usize = 16 * 1024;
 /// Most bytes that wait inside a TLS session for the socket to take them.
-const TLS_PENDING_MAX: usize = 64 * 1024;
+const TLS_PENDING_MAX: usize = 32 * 1024;
 
 thread_local! {
     /// All plain connections of a thread read into this buffer, so that an idle one owns none.
