@@ -45,7 +45,7 @@ pub(super) fn upstreams(place: &Place<'_>, sections: Vec<UpstreamSection>) -> Re
             // have served. This one is what the ports of one address to another, 28,232 on Linux, permit in any case.
             max_connections: place.number("max_connections", section.max_connections, 16_384, 1..=1_000_000)?,
             // A client that takes no answer holds a hundred on one connection, and the memory that each of them needs here.
-            max_streams: place.number("max_streams", section.max_streams, 768, 1..=1_000_000)?,
+            max_streams: place.number("max_streams", section.max_streams, 512, 1..=1_000_000)?,
             queue: place.number("queue", section.queue, 1024, 0..=1_000_000)?,
             health: section.health.map(|health| health_of(&place.below("health"), health)).transpose()?,
             retries: retries(&place.below("retries"), &section.retries)?,

@@ -29,7 +29,7 @@ impl Default for PoolConfig {
         Self {
             servers: Vec::new(),
             balance: Balance::LeastLoaded,
-            max_streams: 768,
+            max_streams: 512,
             max_pending: 1_024,
             pending_timeout: Duration::from_secs(5),
             slow_start: Duration::ZERO,
