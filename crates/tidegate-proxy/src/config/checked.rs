@@ -103,7 +103,7 @@ pub struct Upstream {
     pub proxy_protocol: ProxyProtocolOut,
     /// Most connections to one server, from all threads, each of which has its part, at least 1.
     pub max_connections: u32,
-    /// Most requests of HTTP/2 under way at one server, from all threads, each of which has its part, at least 1. Over
+    /// Most requests of HTTP/2 under way, for each server that is up, from all threads, each of which has its part, at least 1. Over
     /// HTTP/1 each request costs its client a connection; streams cost nothing.
     pub max_streams: u32,
     /// Most requests that wait for a connection, for each server and from all threads, each of which has its part, at

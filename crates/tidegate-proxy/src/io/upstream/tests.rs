@@ -41,11 +41,6 @@ async fn listener() -> (TcpListener, SocketAddr) {
     (listener, address)
 }
 
-/// What a tenant asks over HTTP/1.
-fn tenant(tenant: u32) -> Flow {
-    Flow { tenant, is_stream: false }
-}
-
 /// An address where nobody listens: the port was the system's choice a moment ago.
 async fn nobody() -> SocketAddr {
     listener().await.1
@@ -86,7 +81,7 @@ fn keep(mut lease: Lease<Plain>, connection: Plain) {
 }
 
 async fn lease(upstreams: &Upstreams<Plain>) -> Lease<Plain> {
-    upstreams.acquire(TARGET, tenant(0), Tried::default(), None).await.unwrap()
+    upstreams.acquire(TARGET, Flow::http1(0), Tried::default(), None).await.unwrap()
 }
 
 #[test]
@@ -120,12 +115,12 @@ fn a_server_that_is_not_there_costs_a_try_and_another_one_is_asked() {
     run(async {
         let (_listener, address) = listener().await;
         let upstreams = upstreams(settings(&[nobody().await, address], 8, 0));
-        let lease = upstreams.acquire(TARGET, tenant(0), Tried::default(), None).await.unwrap();
+        let lease = upstreams.acquire(TARGET, Flow::http1(0), Tried::default(), None).await.unwrap();
         assert_ne!(lease.server().port, address.port(), "round robin begins with the first");
         lease.connect().await.unwrap_err();
         let tried = lease.retry("POST", Failure::Unsent, Replay::Whole).unwrap();
         drop(lease);
-        let lease = upstreams.acquire(TARGET, tenant(0), tried, None).await.unwrap();
+        let lease = upstreams.acquire(TARGET, Flow::http1(0), tried, None).await.unwrap();
         lease.connect().await.unwrap();
         assert_eq!(lease.server().port, address.port());
         let failures: Vec<_> = upstreams.states()[0].servers.iter().map(|(_, state)| state.failures).collect();
@@ -137,10 +132,10 @@ fn a_server_that_is_not_there_costs_a_try_and_another_one_is_asked() {
 fn a_slot_that_frees_goes_to_the_one_that_waits() {
     run(async {
         let upstreams = upstreams(settings(&[nobody().await], 1, 1));
-        let held = upstreams.acquire(TARGET, tenant(0), Tried::default(), None).await.unwrap();
-        let mut waiting = Box::pin(upstreams.acquire(TARGET, tenant(0), Tried::default(), None));
+        let held = upstreams.acquire(TARGET, Flow::http1(0), Tried::default(), None).await.unwrap();
+        let mut waiting = Box::pin(upstreams.acquire(TARGET, Flow::http1(0), Tried::default(), None));
         assert!(futures_poll(waiting.as_mut()).is_none());
-        let refused = upstreams.acquire(TARGET, tenant(0), Tried::default(), None).await;
+        let refused = upstreams.acquire(TARGET, Flow::http1(0), Tried::default(), None).await;
         assert_eq!(refused.unwrap_err(), Refusal::QueueFull);
         drop(held);
         waiting.await.unwrap();
@@ -152,9 +147,9 @@ fn a_slot_that_frees_goes_to_the_one_that_waits() {
 fn who_goes_away_while_he_waits_leaves_nothing_behind() {
     run(async {
         let upstreams = upstreams(settings(&[nobody().await], 1, 9));
-        let held = upstreams.acquire(TARGET, tenant(0), Tried::default(), None).await.unwrap();
-        let mut gone = Box::pin(upstreams.acquire(TARGET, tenant(0), Tried::default(), None));
-        let mut late = Box::pin(upstreams.acquire(TARGET, tenant(0), Tried::default(), None));
+        let held = upstreams.acquire(TARGET, Flow::http1(0), Tried::default(), None).await.unwrap();
+        let mut gone = Box::pin(upstreams.acquire(TARGET, Flow::http1(0), Tried::default(), None));
+        let mut late = Box::pin(upstreams.acquire(TARGET, Flow::http1(0), Tried::default(), None));
         assert!(futures_poll(gone.as_mut()).is_none() && futures_poll(late.as_mut()).is_none());
         drop(gone);
         assert_eq!(upstreams.states()[0].pending, 1);
@@ -171,8 +166,8 @@ fn nobody_waits_longer_than_the_configuration_says() {
         let mut settings = settings(&[nobody().await], 1, 9);
         settings.pool.pending_timeout = Duration::from_millis(20);
         let upstreams = upstreams(settings);
-        let _held = upstreams.acquire(TARGET, tenant(0), Tried::default(), None).await.unwrap();
-        let refused = upstreams.acquire(TARGET, tenant(0), Tried::default(), None).await;
+        let _held = upstreams.acquire(TARGET, Flow::http1(0), Tried::default(), None).await.unwrap();
+        let refused = upstreams.acquire(TARGET, Flow::http1(0), Tried::default(), None).await;
         assert_eq!(refused.unwrap_err(), Refusal::TimedOut);
     });
 }
@@ -188,8 +183,10 @@ fn the_proxy_header_comes_before_everything_else() {
             destination: ([198, 51, 100, 7], 443).into(),
             authority: None,
         };
-        let lease =
-            upstreams.acquire(TARGET, tenant(0), Tried::default(), Some(Rc::new(announced.clone()))).await.unwrap();
+        let lease = upstreams
+            .acquire(TARGET, Flow::http1(0), Tried::default(), Some(Rc::new(announced.clone())))
+            .await
+            .unwrap();
         let mut stream = lease.connect().await.unwrap();
         stream.write_all(b"!").await.unwrap();
         let (mut peer, _) = listener.accept().await.unwrap();
@@ -198,7 +195,7 @@ fn the_proxy_header_comes_before_everything_else() {
         assert_eq!(read, b"PROXY TCP4 192.0.2.1 198.51.100.7 4711 443\r\n!");
         keep(lease, Plain(stream));
         let other = Announced { source: ([192, 0, 2, 2], 4711).into(), ..announced };
-        let lease = upstreams.acquire(TARGET, tenant(0), Tried::default(), Some(Rc::new(other))).await.unwrap();
+        let lease = upstreams.acquire(TARGET, Flow::http1(0), Tried::default(), Some(Rc::new(other))).await.unwrap();
         assert!(lease.reuse().is_none(), "that connection is another client's");
     });
 }
@@ -209,17 +206,20 @@ fn a_reload_keeps_health_and_connections_of_the_servers_that_stay() {
         let (_listener, address) = listener().await;
         let old = settings(&[nobody().await, address], 8, 0);
         let upstreams = upstreams(old.clone());
-        let lease = upstreams.acquire(TARGET, tenant(0), Tried::default().and(0), None).await.unwrap();
+        let lease = upstreams.acquire(TARGET, Flow::http1(0), Tried::default().and(0), None).await.unwrap();
         let connection = Plain(lease.connect().await.unwrap());
         let port = connection.0.local_addr().unwrap();
         keep(lease, connection);
         let held = self::lease(&upstreams).await;
         upstreams.reload(vec![settings(&[address], 8, 0)], 2);
         drop(held); // Its slot is one of the pool that it came from.
-        let lease = upstreams.acquire(TARGET, tenant(0), Tried::default(), None).await.unwrap();
+        let lease = upstreams.acquire(TARGET, Flow::http1(0), Tried::default(), None).await.unwrap();
         assert_eq!(lease.reuse().unwrap().0.local_addr().unwrap(), port);
         upstreams.reload(Vec::new(), 3);
-        assert_eq!(upstreams.acquire(TARGET, tenant(0), Tried::default(), None).await.unwrap_err(), Refusal::NoServer);
+        assert_eq!(
+            upstreams.acquire(TARGET, Flow::http1(0), Tried::default(), None).await.unwrap_err(),
+            Refusal::NoServer
+        );
     });
 }
 
@@ -241,7 +241,7 @@ fn who_waits_while_the_configuration_changes_waits_no_longer_than_before() {
         old.pool.pending_timeout = Duration::from_millis(20);
         let upstreams = upstreams(old);
         let _held = lease(&upstreams).await;
-        let mut waiting = Box::pin(upstreams.acquire(TARGET, tenant(0), Tried::default(), None));
+        let mut waiting = Box::pin(upstreams.acquire(TARGET, Flow::http1(0), Tried::default(), None));
         assert!(futures_poll(waiting.as_mut()).is_none());
         upstreams.reload(Vec::new(), 2);
         assert_eq!(waiting.await.unwrap_err(), Refusal::TimedOut);
@@ -257,7 +257,7 @@ fn what_is_under_way_when_the_configuration_changes_keeps_its_slots() {
         let mut changed = settings(&[other, address], 1, 9);
         changed.pool.servers[0].weight = 0;
         upstreams.reload(vec![changed], 2);
-        let mut waiting = Box::pin(upstreams.acquire(TARGET, tenant(0), Tried::default(), None));
+        let mut waiting = Box::pin(upstreams.acquire(TARGET, Flow::http1(0), Tried::default(), None));
         assert!(futures_poll(waiting.as_mut()).is_none(), "the only slot is taken");
         held.fail();
         let state = upstreams.states()[0].servers[1].1;

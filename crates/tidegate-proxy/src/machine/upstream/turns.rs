@@ -15,6 +15,14 @@ pub struct Flow {
     pub is_stream: bool,
 }
 
+#[cfg(test)]
+impl Flow {
+    /// What a tenant asks over HTTP/1.
+    pub(crate) const fn http1(tenant: u32) -> Self {
+        Self { tenant, is_stream: false }
+    }
+}
+
 /// A request that waits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Waiting {
@@ -121,15 +129,10 @@ impl Turns {
 mod tests {
     use super::*;
 
-    /// What a tenant asks over HTTP/1.
-    fn tenant(tenant: u32) -> Flow {
-        Flow { tenant, is_stream: false }
-    }
-
     fn turns(requests: &[(u32, u64)]) -> Turns {
         let mut turns = Turns::default();
         for &(flow, request) in requests {
-            turns.push(tenant(flow), request, Tried::default(), Instant::from_nanos(request));
+            turns.push(Flow::http1(flow), request, Tried::default(), Instant::from_nanos(request));
         }
         turns
     }
@@ -153,17 +156,17 @@ mod tests {
     #[test]
     fn a_flow_that_comes_back_does_not_jump_its_turn() {
         let mut turns = turns(&[(1, 1), (2, 2), (2, 3)]);
-        turns.pop(tenant(1));
-        turns.push(tenant(1), 4, Tried::default(), Instant::from_nanos(4));
+        turns.pop(Flow::http1(1));
+        turns.push(Flow::http1(1), 4, Tried::default(), Instant::from_nanos(4));
         assert_eq!(drain(&mut turns), [2, 4, 3]);
     }
 
     #[test]
     fn who_may_not_start_is_passed_over_and_keeps_its_turn() {
         let mut turns = turns(&[(1, 1), (2, 2), (1, 3), (2, 4)]);
-        let only_second = turns.next(|flow| flow == tenant(2)).map(|(_, next)| next.request);
+        let only_second = turns.next(|flow| flow == Flow::http1(2)).map(|(_, next)| next.request);
         assert_eq!(only_second, Some(2));
-        turns.pop(tenant(2));
+        turns.pop(Flow::http1(2));
         assert_eq!(turns.next(|_| false), None);
         assert_eq!(drain(&mut turns), [1, 4, 3]);
     }
@@ -171,11 +174,11 @@ mod tests {
     #[test]
     fn the_longest_flow_makes_room_for_a_shorter_one_only() {
         let mut turns = turns(&[(1, 1), (1, 2), (1, 3), (2, 4)]);
-        assert_eq!(turns.make_room(tenant(1)), None, "its own excess is its own loss");
-        assert_eq!(turns.make_room(tenant(3)), Some(3));
-        assert_eq!(turns.make_room(tenant(2)), None, "one more would make it the longest");
-        assert_eq!(turns.make_room(tenant(3)), Some(2));
-        assert_eq!(turns.make_room(tenant(3)), None);
+        assert_eq!(turns.make_room(Flow::http1(1)), None, "its own excess is its own loss");
+        assert_eq!(turns.make_room(Flow::http1(3)), Some(3));
+        assert_eq!(turns.make_room(Flow::http1(2)), None, "one more would make it the longest");
+        assert_eq!(turns.make_room(Flow::http1(3)), Some(2));
+        assert_eq!(turns.make_room(Flow::http1(3)), None);
     }
 
     #[test]

@@ -11,11 +11,6 @@ fn at(ms: u64) -> Instant {
     Instant::from_nanos(ms * 1_000_000)
 }
 
-/// What a tenant asks over HTTP/1.
-fn tenant(tenant: u32) -> Flow {
-    Flow { tenant, is_stream: false }
-}
-
 fn config(servers: usize, max_connections: u32, max_pending: u32) -> PoolConfig {
     PoolConfig {
         servers: vec![ServerConfig { weight: 1, max_connections }; servers],
@@ -37,7 +32,7 @@ impl Fixture {
     }
 
     fn ask(&mut self, request: u64, ms: u64) -> Acquire {
-        self.ask_as(tenant(0), request, ms)
+        self.ask_as(Flow::http1(0), request, ms)
     }
 
     fn ask_as(&mut self, flow: Flow, request: u64, ms: u64) -> Acquire {
@@ -45,7 +40,7 @@ impl Fixture {
     }
 
     fn end(&mut self, server: usize, ms: u64) -> Vec<Output> {
-        self.end_as(tenant(0), server, ms)
+        self.end_as(Flow::http1(0), server, ms)
     }
 
     fn end_as(&mut self, flow: Flow, server: usize, ms: u64) -> Vec<Output> {
@@ -81,10 +76,10 @@ fn a_slot_that_frees_anywhere_starts_the_one_that_waits_longest() {
 fn a_flow_that_floods_a_slow_server_delays_another_by_one_request() {
     let mut fixture = Fixture::new(config(1, 1, 4));
     for request in 0..5 {
-        fixture.ask_as(tenant(1), request, 0);
+        fixture.ask_as(Flow::http1(1), request, 0);
     }
-    assert_eq!(fixture.ask_as(tenant(1), 5, 1), Acquire::Refused(Refusal::QueueFull));
-    assert_eq!(fixture.ask_as(tenant(2), 6, 1), Acquire::Queued, "the longest flow makes room");
+    assert_eq!(fixture.ask_as(Flow::http1(1), 5, 1), Acquire::Refused(Refusal::QueueFull));
+    assert_eq!(fixture.ask_as(Flow::http1(2), 6, 1), Acquire::Queued, "the longest flow makes room");
     let evicted = Output::Refused { request: 4, refusal: Refusal::QueueFull };
     assert_eq!(fixture.pool.poll_output(), Some(evicted));
     assert!(matches!(fixture.end(0, 2)[..], [Output::Start { request: 1, .. }]));
@@ -117,11 +112,11 @@ fn a_retry_goes_where_it_has_not_been() {
     let mut fixture = Fixture::new(config(3, 9, 9));
     let tried = Tried::default().and(0).and(2);
     for _ in 0..5 {
-        assert_eq!(fixture.pool.acquire(1, tenant(0), tried, &mut fixture.rng, at(0)), Acquire::Start(1));
+        assert_eq!(fixture.pool.acquire(1, Flow::http1(0), tried, &mut fixture.rng, at(0)), Acquire::Start(1));
     }
     let tried = tried.and(1);
     assert!(
-        matches!(fixture.pool.acquire(1, tenant(0), tried, &mut fixture.rng, at(0)), Acquire::Start(_)),
+        matches!(fixture.pool.acquire(1, Flow::http1(0), tried, &mut fixture.rng, at(0)), Acquire::Start(_)),
         "rather twice than never"
     );
 }
@@ -221,29 +216,29 @@ fn a_reload_forgets_neither_what_is_under_way_nor_totals_nor_spent_retries() {
     assert_eq!((new.ask(4, 1), new.ask(5, 1), new.ask(6, 1)), (Acquire::Start(0), Acquire::Start(0), Acquire::Queued));
     // The slot that frees is for him who waits longest, at the pool of before.
     assert!(matches!(old.end(0, 2)[..], [Output::Start { request: 3, server: 0, .. }]));
-    new.pool.on_inherited_start(Some(1), tenant(0));
-    new.pool.on_inherited_end(Some(1), tenant(0), &mut new.rng, at(2));
+    new.pool.on_inherited_start(Some(1), Flow::http1(0));
+    new.pool.on_inherited_end(Some(1), Flow::http1(0), &mut new.rng, at(2));
     assert_eq!((new.pool.poll_output(), figures(&new)), (None, vec![(2, 2), (2, 3)]));
-    new.pool.on_inherited_end(Some(1), tenant(0), &mut new.rng, at(3));
+    new.pool.on_inherited_end(Some(1), Flow::http1(0), &mut new.rng, at(3));
     assert!(matches!(new.pool.poll_output(), Some(Output::Start { request: 6, server: 1, .. })));
     // One end too many, of a server that was gone in between, takes no slot away from others.
-    new.pool.on_inherited_end(Some(1), tenant(0), &mut new.rng, at(4));
-    new.pool.on_inherited_end(Some(1), tenant(0), &mut new.rng, at(4));
+    new.pool.on_inherited_end(Some(1), Flow::http1(0), &mut new.rng, at(4));
+    new.pool.on_inherited_end(Some(1), Flow::http1(0), &mut new.rng, at(4));
     assert_eq!(figures(&new), [(2, 2), (1, 4)]);
 }
 
 #[test]
 fn who_does_not_let_go_leaves_an_eighth_to_others() {
     let mut fixture = Fixture::new(config(2, 8, 100));
-    let greedy: Vec<_> = (0..20).map(|request| fixture.ask_as(tenant(1), request, 0)).collect();
+    let greedy: Vec<_> = (0..20).map(|request| fixture.ask_as(Flow::http1(1), request, 0)).collect();
     assert_eq!(greedy.iter().filter(|answer| matches!(answer, Acquire::Start(_))).count(), 14);
     // Others start at once, though six of the first one wait; and they share what is kept.
-    assert!(matches!(fixture.ask_as(tenant(2), 20, 0), Acquire::Start(_)));
-    assert!(matches!(fixture.ask_as(tenant(3), 21, 0), Acquire::Start(_)));
-    assert_eq!(fixture.ask_as(tenant(4), 22, 0), Acquire::Queued, "there is no slot at all");
+    assert!(matches!(fixture.ask_as(Flow::http1(2), 20, 0), Acquire::Start(_)));
+    assert!(matches!(fixture.ask_as(Flow::http1(3), 21, 0), Acquire::Start(_)));
+    assert_eq!(fixture.ask_as(Flow::http1(4), 22, 0), Acquire::Queued, "there is no slot at all");
     // A slot that the first one gives back is for those who have less.
     let Acquire::Start(server) = greedy[0] else { panic!("the first one started") };
-    let started = fixture.end_as(tenant(1), server, 1);
+    let started = fixture.end_as(Flow::http1(1), server, 1);
     assert_eq!(started, [Output::Start { request: 22, server, waited: Duration::from_millis(1) }]);
 }
 
@@ -257,9 +252,12 @@ fn streams_have_their_part_and_share_it() {
     assert!(matches!(fixture.ask_as(stream(2), 20, 0), Acquire::Start(_)), "the eighth is kept for it");
     assert_eq!(fixture.ask_as(stream(3), 21, 0), Acquire::Queued, "there is no slot for streams");
     for request in 22..26 {
-        assert!(matches!(fixture.ask_as(tenant(1), request, 0), Acquire::Start(_)), "others do not wait behind them");
+        assert!(
+            matches!(fixture.ask_as(Flow::http1(1), request, 0), Acquire::Start(_)),
+            "others do not wait behind them"
+        );
     }
-    assert_eq!(fixture.end_as(tenant(1), 0, 1), [], "not theirs");
+    assert_eq!(fixture.end_as(Flow::http1(1), 0, 1), [], "not theirs");
     let started = fixture.end_as(stream(1), 0, 2);
     assert_eq!(started, [Output::Start { request: 21, server: 0, waited: Duration::from_millis(2) }]);
 }
@@ -281,7 +279,7 @@ proptest! {
             now += value;
             let some = usize::try_from(value).unwrap();
             match step {
-                0..=2 => match fixture.ask_as(tenant(u32::from(request.is_multiple_of(3))), request, now) {
+                0..=2 => match fixture.ask_as(Flow::http1(u32::from(request.is_multiple_of(3))), request, now) {
                     Acquire::Start(server) => running.push((request, server)),
                     Acquire::Queued => waiting[flow_of(request)].push(request),
                     Acquire::Refused(Refusal::QueueFull) => {
@@ -296,7 +294,7 @@ proptest! {
                     } else {
                         fixture.pool.on_failure(server, at(now));
                     }
-                    let flow = tenant(u32::from(request.is_multiple_of(3)));
+                    let flow = Flow::http1(u32::from(request.is_multiple_of(3)));
                     fixture.pool.on_end(server, flow, &mut fixture.rng, at(now));
                 }
                 4 => fixture.pool.set_up(some % servers, flag, &mut fixture.rng, at(now)),
