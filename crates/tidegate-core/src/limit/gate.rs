@@ -3,9 +3,9 @@
 use std::collections::VecDeque;
 
 use crate::Instant;
-use crate::limit::{Limit, Throttled, TokenBucket};
+use crate::limit::{Limit, Pacer, Throttled, TokenBucket};
 
-/// A first-in first-out line in front of a [`TokenBucket`]: nothing is refused while the line has room, and each item
+/// A first-in first-out line behind a [`Pacer`]: nothing is refused while the line has room, and each item
 /// leaves at the first instant at which the bucket holds its cost.
 ///
 /// Arrivals carry their own stamp: an item that is looked at late is charged at the time it came, so a late reader or a
@@ -19,7 +19,7 @@ use crate::limit::{Limit, Throttled, TokenBucket};
 /// Source: SRTM, §5.2 and Eq. 2.
 #[derive(Clone, Debug)]
 pub struct Gate<T> {
-    bucket: TokenBucket,
+    pacer: Pacer,
     waiting: VecDeque<Waiting<T>>,
     /// Sum of the costs in `waiting`.
     waiting_cost: u64,
@@ -57,26 +57,27 @@ impl<T> Gate<T> {
     /// A free item takes the room of one token.
     #[must_use]
     pub fn new(limit: Limit, capacity: u64, now: Instant) -> Self {
-        Self { bucket: TokenBucket::new(limit, now), waiting: VecDeque::new(), waiting_cost: 0, capacity, latest: now }
+        let pacer = Pacer::new(TokenBucket::new(limit, now));
+        Self { pacer, waiting: VecDeque::new(), waiting_cost: 0, capacity, latest: now }
     }
 
     /// The contract in force.
     #[must_use]
     pub fn limit(&self) -> Limit {
-        self.bucket.limit()
+        self.pacer.limit()
     }
 
     /// Puts `limit` in force from `now` on; tokens earned and the order of the line are kept.
     ///
     /// Call [`Gate::pop`] until it returns `None` first: what was due before `now` is due under the old limit.
     pub fn set_limit(&mut self, limit: Limit, now: Instant) {
-        self.bucket.set_limit(limit, now);
+        self.pacer.set_limit(limit, now);
     }
 
     /// Tokens in the bucket at `now`.
     #[must_use]
     pub fn tokens(&self, now: Instant) -> f64 {
-        self.bucket.tokens(now)
+        self.pacer.tokens(now)
     }
 
     /// Items in the line.
@@ -118,7 +119,7 @@ impl<T> Gate<T> {
     /// [`Throttled`] says when to come back; while somebody waits, that is when the head of the line leaves.
     pub fn try_pass(&mut self, cost: u64, now: Instant) -> Result<(), Throttled> {
         if self.waiting.is_empty() {
-            return self.bucket.try_take(cost, now);
+            return self.pacer.try_pass(cost, now);
         }
         Err(self.head_release().map_or(Throttled::Never, Throttled::Until))
     }
@@ -131,7 +132,7 @@ impl<T> Gate<T> {
         }
         let Waiting { item, cost, arrival } = self.waiting.pop_front()?;
         self.waiting_cost -= cost.max(1);
-        self.bucket.take_in_line(cost, release);
+        self.pacer.take(cost, release);
         Some(Released { item, arrival, release, cost })
     }
 
@@ -150,7 +151,7 @@ impl<T> Gate<T> {
 
     fn head_release(&mut self) -> Option<Instant> {
         let head = self.waiting.front()?;
-        self.bucket.ready_in_line(head.cost, head.arrival)
+        self.pacer.release_of(head.cost, head.arrival)
     }
 }
 

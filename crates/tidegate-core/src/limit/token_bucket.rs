@@ -52,10 +52,58 @@ impl TokenBucket {
         Self { limit, level: full, full, at: now }
     }
 
+    /// A bucket that held nothing at `since`: the least that one of unknown history can hold from then on.
+    #[must_use]
+    pub fn empty(limit: Limit, since: Instant) -> Self {
+        Self::with_level(limit, 0, since)
+    }
+
+    /// A bucket that held `level` at `at`, cut to its depth. `level` is in the unit of [`level`](Self::level).
+    #[must_use]
+    pub fn with_level(limit: Limit, level: u128, at: Instant) -> Self {
+        let full = units(limit, limit.burst);
+        Self { limit, level: level.min(full), full, at }
+    }
+
     /// The contract in force.
     #[must_use]
     pub fn limit(&self) -> Limit {
         self.limit
+    }
+
+    /// What the bucket holds at `now`, in units of `1 / rate.period_ns()` token: exact, to be kept and given to
+    /// [`with_level`](Self::with_level). Nothing while tokens are taken ahead of `now`.
+    #[must_use]
+    pub fn level(&self, now: Instant) -> u128 {
+        if now < self.at && self.level < self.full {
+            return 0;
+        }
+        self.level.saturating_add(self.minted(now)).min(self.full)
+    }
+
+    /// When the bucket is full if nothing more is taken; `None` if it never is.
+    #[must_use]
+    pub fn full_at(&self) -> Option<Instant> {
+        match (self.full - self.level, u128::from(self.limit.rate.tokens())) {
+            (0, _) => Some(self.at),
+            (_, 0) => None,
+            (missing, per_ns) => Some(self.after(missing.div_ceil(per_ns))),
+        }
+    }
+
+    /// Whole tokens that were taken ahead of `now`, rounded up: the line that callers of
+    /// [`take_in_line`](Self::take_in_line) have formed in the future. 0 for a bucket that is not ahead.
+    #[must_use]
+    pub fn taken_ahead(&self, now: Instant) -> u64 {
+        let ahead = u128::from(self.at.nanos_since(now)) * u128::from(self.limit.rate.tokens());
+        u64::try_from(ahead.div_ceil(u128::from(self.limit.rate.period_ns()))).unwrap_or(u64::MAX)
+    }
+
+    /// Gives back what was taken ahead of `now`; what was taken until `now` stays taken.
+    pub fn forget_future(&mut self, now: Instant) {
+        if self.at > now {
+            (self.level, self.at) = (0, now);
+        }
     }
 
     /// Takes `cost` tokens, all or none.
@@ -244,6 +292,33 @@ mod tests {
         let before = bucket.clone();
         assert!((bucket.tokens(at(500_000_000)) - 0.5).abs() < 1e-12);
         assert_eq!(bucket, before);
+    }
+
+    #[test]
+    fn a_kept_level_goes_on_where_it_was() {
+        let limit = Limit::new(Rate::per_s(3), 4);
+        let mut bucket = TokenBucket::new(limit, at(0));
+        bucket.try_take(4, at(0)).unwrap();
+        let level = bucket.level(at(500_000_000));
+        let kept = TokenBucket::with_level(limit, level, at(500_000_000));
+        assert_eq!(kept.full_at(), bucket.full_at());
+        assert_eq!(bucket.full_at(), Some(at(1_333_333_334)));
+        assert_eq!(TokenBucket::with_level(limit, u128::MAX, at(0)), TokenBucket::new(limit, at(0)));
+        assert_eq!(TokenBucket::empty(limit, at(0)).level(at(0)), 0);
+        assert_eq!(TokenBucket::empty(Limit::new(Rate::ZERO, 1), at(0)).full_at(), None);
+    }
+
+    #[test]
+    fn what_is_taken_ahead_is_no_level_and_can_be_forgotten() {
+        let mut bucket = TokenBucket::new(Limit::new(Rate::per_s(10), 1), at(0));
+        for _ in 0..4 {
+            let release = bucket.ready_in_line(1, at(0)).unwrap();
+            bucket.take_in_line(1, release);
+        }
+        assert_eq!((bucket.taken_ahead(at(0)), bucket.taken_ahead(at(250_000_000))), (3, 1));
+        assert_eq!(bucket.level(at(200_000_000)), 0);
+        bucket.forget_future(at(50_000_000));
+        assert_eq!(bucket.ready_at(1, at(50_000_000)), Some(at(150_000_000)));
     }
 
     #[test]
