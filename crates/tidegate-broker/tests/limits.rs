@@ -9,10 +9,13 @@ use std::time::Duration;
 
 use harness::{Broker, Client, Reply, SECOND, ms, numbered, put, put_deferred, put_many, refuse, topic_name, wait};
 use tidegate_broker::machine::Passage;
-use tidegate_broker::machine::admin::{AdminReply, AdminRequest, PublishRefused, Recording};
+use tidegate_broker::machine::admin::{AdminReply, AdminRequest, Pause, PublishRefused, Recording};
 use tidegate_broker::machine::limiter::{Contract, Mode, Unit};
 use tidegate_core::limit::Limit;
 use tidegate_core::{Instant, Rate};
+
+/// What a message with a small body takes in a line, bookkeeping included.
+const LEAST_BYTES: u64 = 160;
 
 fn us(us: u64) -> Duration {
     Duration::from_micros(us)
@@ -43,7 +46,7 @@ fn a_message_is_accepted_at_once_and_waits_in_order_for_its_token() {
     for body in numbered(5) {
         broker.publish(publisher, "t", &body);
     }
-    assert_eq!((broker.topic("t").waiting, broker.topic("t").waiting_bytes), (3, 3));
+    assert_eq!((broker.topic("t").waiting, broker.topic("t").waiting_bytes), (3, 3 * LEAST_BYTES));
     broker.advance(SECOND);
     let expected: Vec<_> = [0, 0, 1, 2, 3].into_iter().zip(0..).map(|(at, body)| (ms(at), format!("{body}"))).collect();
     assert_eq!(arrivals(&mut broker, consumer, start), expected);
@@ -234,29 +237,180 @@ fn a_line_goes_on_at_its_pace_when_the_discipline_becomes_refuse() {
 }
 
 #[test]
-fn a_removed_contract_lets_the_line_go_in_order() {
+fn what_waits_when_a_contract_is_taken_away_goes_at_its_pace_and_what_comes_behind_it() {
     for shadow in [false, true] {
         let (mut broker, publisher, consumer) = ready();
-        broker.limit("t", wait(1, 1));
-        broker.send(publisher, put_many("t", &numbered(5_000)));
-        broker.replies(publisher);
-        broker.limit("t", shadow.then_some(Contract { mode: Mode::Shadow, ..wait(1, 1) }));
-        broker.publish(publisher, "t", "last");
-        broker.send(consumer, "RDY 2500\n");
-        let mut bodies = Vec::new();
-        loop {
-            let messages = broker.messages(consumer);
-            if messages.is_empty() {
-                break;
-            }
-            broker.send(consumer, messages.iter().flat_map(harness::fin).collect::<Vec<_>>());
-            bodies.extend(messages.into_iter().map(|message| message.body));
-        }
-        let mut expected = numbered(5_000);
-        expected.push("last".to_owned());
-        assert_eq!(bodies, expected);
+        broker.limit("t", wait(1_000, 1));
+        let start = broker.now;
+        broker.send(publisher, put_many("t", &numbered(4)));
+        broker.limit("t", shadow.then_some(Contract { mode: Mode::Shadow, ..wait(1_000, 1) }));
+        broker.send(publisher, put_many("t", &["behind", "them"]));
+        broker.advance(SECOND);
+        let expected = [(0, "0"), (1, "1"), (2, "2"), (3, "3"), (3, "behind"), (3, "them")];
+        assert_eq!(arrivals(&mut broker, consumer, start), expected.map(|(at, body)| (ms(at), body.to_owned())));
         assert_eq!((broker.topic("t").waiting, broker.topic("t").waiting_bytes), (0, 0));
+        assert_eq!(broker.topic("t").limit.is_some(), shadow);
     }
+}
+
+#[test]
+fn the_line_of_a_contract_that_was_taken_away_can_be_let_go_at_once() {
+    let (mut broker, publisher, consumer) = ready();
+    broker.limit("t", wait(1, 1));
+    broker.send(publisher, put_many("t", &numbered(100)));
+    broker.order(AdminRequest::ReleaseLine(topic_name("t")));
+    assert_eq!(broker.messages(consumer).len(), 1, "a contract in force is not touched");
+    broker.limit("t", None);
+    assert_eq!((broker.messages(consumer).len(), broker.topic("t").limit.is_none()), (0, true));
+    broker.order(AdminRequest::ReleaseLine(topic_name("t")));
+    assert_eq!(broker.messages(consumer).len(), 99);
+}
+
+#[test]
+fn a_contract_taken_away_and_given_again_mints_nothing() {
+    let (mut broker, publisher, consumer) = ready();
+    for round in 0..5 {
+        broker.limit("t", wait(10, 5));
+        broker.send(publisher, put_many("t", &numbered(if round == 0 { 5 } else { 1 })));
+        assert_eq!(broker.messages(consumer).len(), if round == 0 { 5 } else { 0 }, "round {round}");
+        broker.order(AdminRequest::EmptyTopic(topic_name("t")));
+        broker.limit("t", None);
+    }
+    broker.advance(ms(500));
+    broker.limit("t", wait(10, 100));
+    broker.send(publisher, put_many("t", &numbered(10)));
+    assert_eq!(broker.messages(consumer).len(), 10, "it was full again, and forgotten");
+}
+
+#[test]
+fn a_topic_deleted_and_created_mints_nothing() {
+    for name in ["t", "t#ephemeral"] {
+        let mut broker = Broker::default();
+        broker.limit(name, wait(10, 3));
+        let mut got = 0;
+        for _ in 0..10 {
+            let consumer = broker.subscribe(name, "c", 100);
+            let publisher = broker.connect();
+            broker.send(publisher, put_many(name, &numbered(10)));
+            got += broker.messages(consumer).len();
+            if name == "t" {
+                broker.order(AdminRequest::DeleteTopic(topic_name(name)));
+            } else {
+                // Its only channel is deleted, and the topic with it.
+                broker.order(AdminRequest::DeleteChannel(topic_name(name), harness::channel_name("c")));
+            }
+            assert!(!broker.has_topic(name));
+        }
+        assert_eq!(got, 3, "{name}");
+    }
+}
+
+#[test]
+fn a_consumer_that_comes_back_to_an_ephemeral_channel_finds_its_tokens_as_they_were() {
+    let mut broker = Broker::default();
+    broker.limit_channel("t", "c#ephemeral", wait(10, 3));
+    let publisher = broker.connect();
+    let mut got = 0;
+    for _ in 0..10 {
+        let consumer = broker.subscribe("t", "c#ephemeral", 100);
+        broker.send(publisher, put_many("t", &numbered(10)));
+        got += broker.messages(consumer).len();
+        broker.disconnect(consumer);
+    }
+    assert_eq!(got, 3);
+}
+
+#[test]
+fn what_gathered_in_a_pause_or_without_a_channel_leaves_at_the_rate() {
+    for paused in [false, true] {
+        for contract in [wait(1_000, 2), refuse(1_000, 2)] {
+            let mut broker = Broker::default();
+            let publisher = broker.connect();
+            let mut consumer = paused.then(|| broker.subscribe("t", "c", 2500));
+            if paused {
+                broker.order(AdminRequest::PauseTopic(topic_name("t"), Pause::Paused));
+            }
+            broker.limit("t", contract);
+            for _ in 0..10 {
+                broker.send(publisher, put_many("t", &numbered(2)));
+                broker.advance(ms(10));
+            }
+            let start = broker.now;
+            if paused {
+                broker.order(AdminRequest::PauseTopic(topic_name("t"), Pause::Flowing));
+            }
+            let consumer = *consumer.get_or_insert_with(|| broker.subscribe("t", "c", 2500));
+            broker.advance(SECOND);
+            let expected: Vec<_> = [0].into_iter().chain(0..19).map(ms).collect();
+            assert_eq!(times(&mut broker, consumer, start), expected, "paused: {paused}, {contract:?}");
+        }
+    }
+}
+
+#[test]
+fn what_waits_for_tokens_waits_on_after_a_restart() {
+    let mut broker = Broker::default();
+    broker.limit("t", wait(10, 1));
+    broker.create_channel("t", "c");
+    let publisher = broker.connect();
+    broker.send(publisher, put_many("t", &numbered(8)));
+    broker.advance(ms(50));
+    let mut broker = broker.restart();
+    let consumer = broker.subscribe("t", "c", 2500);
+    let start = broker.now;
+    broker.advance(SECOND * 10);
+    // Half a token was there at the stop, and the second of downtime filled the bucket.
+    let mut expected = vec![Duration::ZERO; 1];
+    expected.extend((0..7).map(|number| ms(100 * number)));
+    assert_eq!(times(&mut broker, consumer, start), expected, "0 was in the channel already");
+}
+
+#[test]
+fn after_a_crash_buckets_are_empty_and_unknown_time_counts_nothing() {
+    let mut broker = Broker::default();
+    broker.crashed = true;
+    broker.limit("t", wait(10, 5));
+    let mut broker = broker.restart();
+    let consumer = broker.subscribe("t", "c", 2500);
+    let publisher = broker.connect();
+    let start = broker.now;
+    broker.send(publisher, put_many("t", &numbered(3)));
+    broker.advance(SECOND);
+    assert_eq!(times(&mut broker, consumer, start), [100, 200, 300].map(ms));
+}
+
+#[test]
+fn emptying_a_topic_drops_its_line() {
+    let (mut broker, publisher, consumer) = ready();
+    broker.limit("t", wait(10, 1));
+    broker.send(publisher, put_many("t", &numbered(100)));
+    assert_eq!((broker.messages(consumer).len(), broker.topic("t").depth), (1, 99));
+    broker.order(AdminRequest::EmptyTopic(topic_name("t")));
+    assert_eq!((broker.topic("t").depth, broker.topic("t").waiting), (0, 0));
+    broker.advance(SECOND * 60);
+    assert_eq!(broker.messages(consumer).len(), 0);
+}
+
+#[test]
+fn a_contract_of_wait_in_shadow_tells_what_waiting_would_be() {
+    let (mut broker, publisher, consumer) = ready();
+    broker.limit("t", Contract { mode: Mode::Shadow, ..wait(1_000, 1) });
+    for _ in 0..1_000 {
+        broker.publish(publisher, "t", "x");
+        broker.advance(us(500));
+    }
+    assert_eq!(broker.messages(consumer).len(), 1_000);
+    let topic = broker.topic("t");
+    assert_eq!((topic.shadow_total, topic.delayed_total, topic.waiting), (999, 0, 0), "all but the first would wait");
+    let shadow = topic.limit.unwrap().shadow.unwrap();
+    assert_eq!((shadow.delay_us.count, shadow.line), (1_000, 499));
+    assert!((240_000.0..260_000.0).contains(&shadow.delay_us.p50), "{:?}", shadow.delay_us);
+    // The line that did not form delays nobody when the contract acts.
+    broker.limit("t", wait(1_000, 1));
+    let start = broker.now;
+    broker.publish(publisher, "t", "y");
+    broker.advance(SECOND);
+    assert_eq!(times(&mut broker, consumer, start), [ms(1)], "the bucket is empty, and no more");
 }
 
 #[test]
@@ -301,7 +455,7 @@ fn publishers_of_limited_topics_are_asked_for_stamps() {
 
 #[test]
 fn a_full_line_holds_its_publishers_back() {
-    let mut broker = Broker::with(|config| config.line_bytes = 100);
+    let mut broker = Broker::with(|config| config.line_bytes = 10 * LEAST_BYTES);
     let consumer = broker.subscribe("t", "c", 2500);
     broker.limit("t", wait(1_000, 1));
     let [publisher, other] = [broker.connect(), broker.connect()];
@@ -319,29 +473,29 @@ fn a_full_line_holds_its_publishers_back() {
 }
 
 #[test]
-fn a_deferred_message_pays_when_it_comes_and_waits_for_its_time() {
+fn a_deferred_message_takes_its_token_when_it_is_due() {
     let (mut broker, publisher, consumer) = ready();
     broker.limit("t", wait(1_000, 1));
     let start = broker.now;
     broker.send(publisher, put_deferred("t", 50, "deferred"));
     broker.send(publisher, put("t", "next"));
     broker.advance(SECOND);
-    let expected = [(ms(1), "next".to_owned()), (ms(50), "deferred".to_owned())];
+    let expected = [(ms(0), "next".to_owned()), (ms(50), "deferred".to_owned())];
     assert_eq!(arrivals(&mut broker, consumer, start), expected);
 }
 
 #[test]
-fn the_time_of_a_deferred_message_runs_while_it_is_in_line() {
+fn deferred_messages_that_are_due_together_leave_at_the_rate() {
     let (mut broker, publisher, consumer) = ready();
     broker.limit("t", wait(100, 1));
     let start = broker.now;
-    broker.publish(publisher, "t", "0");
-    for (delay_ms, body) in [(5, "1"), (50, "2")] {
-        broker.send(publisher, put_deferred("t", delay_ms, body));
+    for step in 0..5 {
+        broker.send(publisher, put_deferred("t", 50 - 10 * step, "x"));
+        broker.advance(ms(10));
     }
+    assert_eq!(broker.channel("t", "c").deferred, 0);
     broker.advance(SECOND);
-    let expected = [(ms(0), "0".to_owned()), (ms(10), "1".to_owned()), (ms(50), "2".to_owned())];
-    assert_eq!(arrivals(&mut broker, consumer, start), expected);
+    assert_eq!(times(&mut broker, consumer, start), [50, 60, 70, 80, 90].map(ms));
 }
 
 #[test]

@@ -98,7 +98,7 @@ fn a_queue_is_bounded_in_bytes() {
     for _ in 0..10 {
         broker.publish(publisher, "t", &"x".repeat(300));
     }
-    assert_eq!(broker.channel("t", "c").backend_depth, 6, "four reach the bound");
+    assert_eq!(broker.channel("t", "c").backend_depth, 7, "three reach the bound, with their bookkeeping");
     broker.send(consumer, "RDY 20\n");
     assert_eq!(broker.messages(consumer).len(), 10);
 }
@@ -132,16 +132,17 @@ fn a_full_disk_refuses_publishes_and_recovers_by_itself() {
     broker.send(publisher, put_many("t", &numbered(4)));
     broker.disk.full = true;
     broker.replies(publisher);
-    broker.publish(publisher, "t", "4");
-    broker.send(publisher, put("t", "refused"));
     let text = "E_PUB_FAILED PUB failed message log cannot be written: no space left on device";
+    broker.send(publisher, put("t", "4"));
+    assert_eq!(broker.error(publisher), text, "it is not safe, though it is kept");
+    broker.send(publisher, put("t", "refused"));
     assert_eq!((broker.error(publisher).as_str(), broker.is_closed(publisher)), (text, false));
     assert_eq!(broker.log_errors(), ["no space left on device"]);
     broker.publish(publisher, "other", "has room in memory");
     // Consumers drain what is in memory and what is readable.
     broker.send(consumer, "RDY 1\n");
     assert_eq!(finish_all(&mut broker, consumer), numbered(4));
-    assert_eq!(broker.channel("t", "c").depth, 1, "what was accepted is kept");
+    assert_eq!(broker.channel("t", "c").depth, 1, "what was taken is kept");
     broker.disk.full = false;
     broker.advance(SECOND);
     assert_eq!(finish_all(&mut broker, consumer), ["4"]);
@@ -158,9 +159,9 @@ fn two_queues_with_a_full_disk_both_have_to_recover() {
         broker.create_channel(topic, "c");
     }
     broker.disk.full = true;
-    broker.publish(publisher, "a", "m");
+    broker.send(publisher, put("a", "m"));
     broker.advance(ms(100));
-    broker.publish(publisher, "b", "m");
+    broker.send(publisher, put("b", "m"));
     broker.disk.full = false;
     broker.advance(ms(150));
     assert_eq!(broker.log_errors().len(), 1, "b has not been tried again yet");
@@ -177,7 +178,7 @@ fn emptying_a_queue_whose_appends_fail_ends_the_failure() {
         broker.disk.full = true;
         broker.disk.delay = ms(10);
         broker.advance(ms(20));
-        broker.publish(publisher, "t", "dropped");
+        broker.send(publisher, put("t", "dropped"));
         if retrying {
             broker.advance(ms(100));
         }
@@ -185,7 +186,8 @@ fn emptying_a_queue_whose_appends_fail_ends_the_failure() {
         broker.disk.full = false;
         broker.advance(SECOND);
         assert_eq!(broker.log_errors(), Vec::<&str>::new());
-        broker.publish(publisher, "t", "kept");
+        assert_eq!(broker.replies(publisher).len(), 1, "OK, or that the log fails");
+        broker.send(publisher, put("t", "kept"));
         broker.send(consumer, "RDY 1\n");
         broker.advance(SECOND);
         assert_eq!(finish_all(&mut broker, consumer), ["kept"]);
@@ -198,7 +200,7 @@ fn deleting_a_queue_whose_appends_fail_ends_the_failure() {
     broker.create_channel("t", "c");
     let publisher = broker.connect();
     broker.disk.full = true;
-    broker.publish(publisher, "t", "m");
+    broker.send(publisher, put("t", "m"));
     assert_eq!(broker.log_errors().len(), 1);
     broker.order(AdminRequest::DeleteTopic(topic_name("t")));
     assert_eq!(broker.log_errors(), Vec::<&str>::new());
@@ -231,15 +233,16 @@ fn emptying_while_reads_and_appends_are_under_way_drops_all_of_it_and_nothing_la
         broker.disk.delay = ms(10);
         broker.disk.unreadable = unreadable;
         broker.send(consumer, "RDY 100\n"); // A read is under way,
-        broker.publish(publisher, "t", "dropped"); // and an append,
-        broker.publish(publisher, "t", "dropped"); // and more waits behind it.
+        broker.send(publisher, put("t", "dropped")); // and an append,
+        broker.send(publisher, put("t", "dropped")); // and more waits behind it.
         broker.order(AdminRequest::EmptyChannel(topic_name("t"), channel_name("c")));
         assert_eq!(broker.channel("t", "c").depth, 0);
-        broker.publish(publisher, "t", "kept 1");
+        broker.send(publisher, put("t", "kept 1"));
         broker.advance(ms(10)); // The read under way is answered.
         broker.disk.unreadable = false;
-        broker.publish(publisher, "t", "kept 2");
+        broker.send(publisher, put("t", "kept 2"));
         broker.advance(SECOND);
+        assert_eq!(broker.replies(publisher), vec![ok(); 4]);
         assert_eq!(finish_all(&mut broker, consumer), ["kept 1", "kept 2"]);
         broker.advance(SECOND);
         let depth = broker.channel("t", "c").depth;
@@ -279,7 +282,7 @@ fn deleting_while_reads_and_appends_are_under_way_leaves_nothing_behind() {
     broker.advance(SECOND);
     assert!(broker.disk.files.is_empty());
     broker.replies(publisher);
-    broker.publish(publisher, "t", "anew");
+    broker.send(publisher, put("t", "anew"));
     broker.advance(SECOND);
     assert_eq!(broker.disk.bodies("t"), ["anew"]);
 }

@@ -135,7 +135,7 @@ fn refusals_elsewhere_name_the_command() {
 fn a_full_line_elsewhere_holds_the_publisher_back() {
     let mut broker = Broker::with(|config| {
         config.shards = 2;
-        config.line_bytes = 3;
+        config.line_bytes = 3 * 160;
     });
     let there = topic_on(1);
     broker.limit(&there, wait(1_000, 1));

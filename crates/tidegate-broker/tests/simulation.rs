@@ -36,7 +36,7 @@ fn no_message_is_lost_or_finished_twice() {
         };
         finished += count;
     }
-    assert!(only.is_some() || finished > 8_000, "the sessions do something: {finished}");
+    assert!(only.is_some() || finished > 6_500, "the sessions do something: {finished}");
 }
 
 #[test]

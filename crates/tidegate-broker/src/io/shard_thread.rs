@@ -1,5 +1,6 @@
 //! The thread of one shard: it waits, tells the shard what happened, and carries out what the shard answers.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -11,6 +12,7 @@ use rustls::ServerConfig;
 use tidegate_core::Instant;
 use tidegate_runtime::clock;
 use tidegate_wire::nsq::TopicName;
+use tokio::sync::oneshot;
 
 use super::alarm::Alarm;
 use super::arrival::{Arrivals, Reported};
@@ -19,6 +21,7 @@ use super::listener::Listener;
 use super::mailbox::{Inbound, ShardMailbox};
 use super::socket::Socket;
 use crate::machine::Passage;
+use crate::machine::admin::{AdminReply, Answered};
 use crate::machine::log::LogCommand;
 use crate::machine::output::{ConnId, Layers, Notice, Output};
 use crate::machine::shard::Shard;
@@ -92,6 +95,9 @@ struct Worker<S> {
     accept_again: Option<Instant>,
     next_shard: usize,
     drain_until: Option<Instant>,
+    /// Requests of the HTTP APIs that the shard answers later, by their number.
+    notices: u64,
+    asked: BTreeMap<u64, oneshot::Sender<AdminReply>>,
     /// Connections with decoded or undecoded bytes that no event of a socket will announce.
     pending: Vec<ConnId>,
 }
@@ -120,6 +126,8 @@ pub(super) fn run<S: Surroundings>(parts: Parts<S>) -> io::Result<bool> {
         accept_again: None,
         next_shard: 0,
         drain_until: None,
+        notices: 0,
+        asked: BTreeMap::new(),
         pending: Vec::new(),
     };
     worker.run()
@@ -203,9 +211,11 @@ impl<S: Surroundings> Worker<S> {
                     self.feed(conn, self.now);
                 }
                 Inbound::Admin(request, answer) => {
-                    let reply = self.parts.shard.on_admin(request, self.now);
-                    // Whoever asked may have gone.
-                    let _ = answer.send(reply);
+                    match self.parts.shard.on_admin(request, self.now) {
+                        // Whoever asked may have gone.
+                        Answered::Now(reply) => drop(answer.send(reply)),
+                        Answered::Later(number) => drop(self.asked.insert(number, answer)),
+                    }
                 }
                 Inbound::Peer(message) => self.parts.shard.on_peer(message, self.now),
                 Inbound::Log(event) => self.parts.shard.on_log(event, self.now),
@@ -404,7 +414,16 @@ impl<S: Surroundings> Worker<S> {
             }
             Output::Log(command) => self.parts.surroundings.log(self.parts.number, command),
             Output::Trace(topic, passages) => self.parts.surroundings.trace(topic, passages),
-            Output::Notice(notice) => self.parts.surroundings.notice(notice),
+            Output::Notice(notice) => {
+                self.parts.surroundings.notice(notice);
+                self.notices += 1;
+                self.parts.shard.on_names_saved(self.notices);
+            }
+            Output::AdminReply(number, reply) => {
+                if let Some(answer) = self.asked.remove(&number) {
+                    let _ = answer.send(reply);
+                }
+            }
             Output::Migrate { conn, shard } => self.migrate(conn, shard),
             Output::Peer { shard, message } => self.parts.mailboxes[shard].send(Inbound::Peer(message)),
         }

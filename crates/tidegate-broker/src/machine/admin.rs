@@ -39,6 +39,9 @@ pub enum AdminRequest {
     SetTopicLimit(TopicName, Option<(Contract, Source)>),
     /// The same for a channel.
     SetChannelLimit(TopicName, ChannelName, Option<(Contract, Source)>),
+    /// Lets what waits in the topic's line go at once, though it came under a contract that was taken away or set to
+    /// shadow; a contract in force is not touched.
+    ReleaseLine(TopicName),
     /// Starts or stops a trace of the topic's messages.
     Record(TopicName, Recording),
     /// Reads the shard's state.
@@ -76,6 +79,15 @@ pub struct SnapshotScope {
     pub clients: bool,
 }
 
+/// When a shard answers.
+#[derive(Debug)]
+pub enum Answered {
+    /// Now.
+    Now(AdminReply),
+    /// With [`super::output::Output::AdminReply`] of this number: what was published is not in the log yet.
+    Later(u64),
+}
+
 /// A shard's answer.
 #[derive(Debug)]
 pub enum AdminReply {
@@ -108,6 +120,12 @@ pub enum PublishRefused {
         cost: u64,
         /// What the bucket holds at most.
         burst: u64,
+    },
+    /// Deferred messages stay in memory, and they fill their part of it.
+    #[error("deferred messages fill their {bound} bytes")]
+    DeferredFull {
+        /// `max_queue_bytes`.
+        bound: u64,
     },
     /// A queue is at its bound and its policy is to refuse.
     #[error("queue is full")]

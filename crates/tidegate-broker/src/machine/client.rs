@@ -6,9 +6,10 @@ use tidegate_core::Instant;
 use tidegate_core::timer_wheel::TimerKey;
 use tidegate_wire::nsq::TopicName;
 
+use super::acks::Answers;
 use super::auth::AuthState;
 use super::channel::ChannelKey;
-use super::queue::MessageKey;
+use super::messages::MessageKey;
 use super::snapshot::ClientSnapshot;
 use super::topic::TopicKey;
 
@@ -42,10 +43,17 @@ pub(super) enum Hold {
     Authorizing,
     /// The line of its topic is full.
     LineFull,
-    /// Another shard has not answered yet.
-    Peer,
+    /// Answers to its earlier publishes are awaited: too many, or all of them before its next command.
+    Answers,
     /// It is moving to another shard.
     Moving,
+}
+
+impl Hold {
+    /// The broker does not read the connection, whatever the client does.
+    pub(super) fn is_ours(self) -> bool {
+        !matches!(self, Self::Free | Self::Upgrading)
+    }
 }
 
 /// A message delivered and not answered.
@@ -55,6 +63,15 @@ pub(super) struct InFlight {
     pub(super) attempts: u16,
     pub(super) timer: TimerKey,
     pub(super) delivered: Instant,
+}
+
+/// The topic that a connection published to last.
+#[derive(Clone, Debug)]
+pub(super) enum LastPub {
+    /// On this shard.
+    Here(TopicKey),
+    /// On another one.
+    Elsewhere(TopicName),
 }
 
 /// Keys are message ids as they are on the wire.
@@ -67,6 +84,10 @@ pub(super) struct Client {
     pub(super) state: State,
     pub(super) hold: Hold,
     pub(super) out: Vec<u8>,
+    /// Answers that are awaited, and those behind them.
+    pub(super) answers: Answers,
+    /// A publish of it waits for room while it goes on.
+    pub(super) parked: bool,
     /// It stands in the shard's list of connections with output.
     pub(super) dirty: bool,
     /// It stands in its channel's list of clients that may get a message.
@@ -79,8 +100,8 @@ pub(super) struct Client {
     pub(super) in_flight: InFlightMap,
     pub(super) topic: Option<TopicKey>,
     pub(super) channel: Option<ChannelKey>,
-    /// The topic it published to last, on this shard.
-    pub(super) last_pub: Option<TopicKey>,
+    /// The topic it published to last.
+    pub(super) last_pub: Option<LastPub>,
     pub(super) heartbeat_ns: u64,
     pub(super) heartbeat: Option<TimerKey>,
     pub(super) last_heard: Instant,

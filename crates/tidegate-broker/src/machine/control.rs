@@ -6,29 +6,34 @@ use tidegate_core::Instant;
 use tidegate_core::estimate::window::WindowedHistogram;
 use tidegate_core::limit::Limit;
 use tidegate_core::time::nanos;
-use tidegate_wire::nsq::frame::Header;
 use tidegate_wire::nsq::{ChannelName, TopicName};
 
-use super::admin::{AdminReply, AdminRequest, Pause, PublishRefused, Recording, SnapshotScope};
-use super::channel::{ChannelKey, ChannelLimiter};
-use super::flow::{Publish, Published};
-use super::limiter::{Contract, Discipline, Mode, Source, Unit};
+use super::acks::Origin;
+use super::admin::{AdminReply, AdminRequest, Answered, Pause, PublishRefused, Recording, SnapshotScope};
+use super::channel::ChannelKey;
+use super::contracts::{KeptBucket, LimitKey};
+use super::flow::write_all;
+use super::limiter::{Contract, Discipline, Limiter, Mode, Source, Unit};
 use super::log::LogCommand;
 use super::output::{Notice, Output};
-use super::queue::{Queue, Queued};
-use super::shard::{Shard, unref};
-use super::snapshot::{ChannelSnapshot, DelaySnapshot, LimitSnapshot, ShardSnapshot, TopicSnapshot};
-use super::topic::{TopicKey, TopicLimiter};
+use super::publish::{Publish, Published};
+use super::queue::{Item, Queue, Queued};
+use super::queue_log::QueueLog;
+use super::shard::Shard;
+use super::snapshot::{ChannelSnapshot, DelaySnapshot, LimitSnapshot, ShadowSnapshot, ShardSnapshot, TopicSnapshot};
+use super::topic::{Pending, TopicKey};
 
 impl Shard {
     /// Carries out a request from outside the NSQ protocol.
-    pub fn on_admin(&mut self, request: AdminRequest, now: Instant) -> AdminReply {
+    pub fn on_admin(&mut self, request: AdminRequest, now: Instant) -> Answered {
         if self.draining && !matches!(request, AdminRequest::Snapshot(_)) {
             // Nothing may open a queue, or change one that is closed.
-            return AdminReply::Refused(PublishRefused::Exiting);
+            return Answered::Now(AdminReply::Refused(PublishRefused::Exiting));
         }
-        match request {
-            AdminRequest::Publish { topic, bodies, defer } => self.publish_for_admin(&topic, &bodies, defer, now),
+        Answered::Now(match request {
+            AdminRequest::Publish { topic, bodies, defer } => {
+                return self.publish_for_admin(&topic, &bodies, defer, now);
+            }
             AdminRequest::CreateTopic(topic) => {
                 self.topic(&topic, now);
                 AdminReply::Done
@@ -46,7 +51,7 @@ impl Shard {
             AdminRequest::EmptyTopic(topic) => self.with_topic(&topic, Self::empty_topic),
             AdminRequest::PauseTopic(topic, pause) => self.with_topic(&topic, |shard, key| {
                 shard.topics[key].paused = pause == Pause::Paused;
-                shard.outputs.push_back(Output::Notice(Notice::PauseChanged));
+                shard.notify(Notice::PauseChanged);
                 shard.mark_topic(key);
             }),
             AdminRequest::CreateChannel(topic, channel) => self.with_topic(&topic, |shard, key| {
@@ -58,17 +63,18 @@ impl Shard {
             AdminRequest::EmptyChannel(topic, channel) => self.with_channel(&topic, &channel, Self::empty_channel),
             AdminRequest::PauseChannel(topic, channel, pause) => self.with_channel(&topic, &channel, |shard, key| {
                 shard.channels[key].paused = pause == Pause::Paused;
-                shard.outputs.push_back(Output::Notice(Notice::PauseChanged));
+                shard.notify(Notice::PauseChanged);
                 shard.mark_channel(key);
             }),
             AdminRequest::SetTopicLimit(topic, contract) => {
-                self.set_topic_limit(topic, contract, now);
+                self.set_topic_limit(&topic, contract, now);
                 AdminReply::Done
             }
             AdminRequest::SetChannelLimit(topic, channel, contract) => {
-                self.set_channel_limit(topic, channel, contract, now);
+                self.set_channel_limit(&topic, &channel, contract, now);
                 AdminReply::Done
             }
+            AdminRequest::ReleaseLine(topic) => self.with_topic(&topic, Self::release_line),
             AdminRequest::Record(topic, recording) => {
                 let key = self.topic(&topic, now);
                 let topic = &mut self.topics[key];
@@ -77,7 +83,7 @@ impl Shard {
                 AdminReply::Done
             }
             AdminRequest::Snapshot(scope) => AdminReply::Snapshot(Box::new(self.snapshot(&scope, now))),
-        }
+        })
     }
 
     fn publish_for_admin(
@@ -86,7 +92,7 @@ impl Shard {
         bodies: &[Vec<u8>],
         defer: Option<Duration>,
         now: Instant,
-    ) -> AdminReply {
+    ) -> Answered {
         let key = self.topic(topic, now);
         let publish = Publish {
             count: bodies.len(),
@@ -96,11 +102,16 @@ impl Shard {
             arrival: now,
             read: now,
         };
-        match self.publish(key, publish, now) {
+        Answered::Now(match self.publish(key, publish, now) {
             Published::Done => AdminReply::Done,
+            Published::Later(ack) => {
+                self.numbers.requests += 1;
+                self.acks[ack].origin = Some(Origin::Admin(self.numbers.requests));
+                return Answered::Later(self.numbers.requests);
+            }
             Published::Blocked => AdminReply::Refused(PublishRefused::QueueFull),
             Published::Refused(why) => AdminReply::Refused(why),
-        }
+        })
     }
 
     fn with_topic(&mut self, topic: &TopicName, act: impl FnOnce(&mut Self, TopicKey)) -> AdminReply {
@@ -123,57 +134,100 @@ impl Shard {
 
     // Contracts.
 
-    fn set_topic_limit(&mut self, name: TopicName, contract: Option<(Contract, Source)>, now: Instant) {
-        if let Some(key) = self.topics_by_name.get(&name).copied() {
+    fn set_topic_limit(&mut self, name: &TopicName, contract: Option<(Contract, Source)>, now: Instant) {
+        let limit = LimitKey::topic(name);
+        if let Some(key) = self.topics_by_name.get(name).copied() {
             // What is due until now is due under the old contract.
             self.drain_topic(key, now);
-            let limiter = &mut self.topics[key].limiter;
-            match (contract, limiter.as_mut()) {
+            let topic = &mut self.topics[key];
+            let line = topic.depth();
+            let line_cost = |unit| match unit {
+                Unit::Messages => line,
+                // Records in the log count with their headers, which errs on the side of the contract.
+                Unit::Bytes => topic.queue.body_bytes(&self.messages) + topic.queue.log().map_or(0, QueueLog::bytes),
+            };
+            match (contract, topic.limiter.as_mut()) {
                 (Some((contract, source)), Some(limiter)) => {
-                    limiter.rule(contract, source, now);
+                    let pays = limiter.pays(line);
+                    limiter.rule(contract, source, line_cost(contract.unit), now);
+                    // What was accepted under a contract that acted goes at its pace.
+                    limiter.pace(if contract.mode == Mode::Shadow { pays } else { 0 });
                 }
-                (Some((contract, source)), None) => *limiter = Some(TopicLimiter::new(contract, source, now)),
-                (None, Some(limiter)) => {
-                    // The line leaves at once, in order; the limiter goes when it is empty.
-                    limiter.contract.mode = Mode::Shadow;
-                    self.drain_topic(key, now);
-                    self.topics[key].limiter = None;
+                (Some(contract), None) => {
+                    let line_cost = line_cost(contract.0.unit);
+                    topic.limiter = Some(self.contracts.limiter_under(&limit, contract, line_cost, now));
                 }
+                (None, Some(limiter)) => limiter.retire(limiter.pays(line)),
                 (None, None) => {}
             }
             self.mark_topic(key);
         }
-        match contract {
-            Some(entry) => self.topic_contracts.insert(name, entry),
-            None => self.topic_contracts.remove(&name),
-        };
+        self.contracts.set(limit, contract);
     }
 
     fn set_channel_limit(
         &mut self,
-        topic: TopicName,
-        channel: ChannelName,
+        topic: &TopicName,
+        channel: &ChannelName,
         contract: Option<(Contract, Source)>,
         now: Instant,
     ) {
-        let key = self.topics_by_name.get(&topic).and_then(|topic| self.topics[*topic].channels.get(&channel)).copied();
+        // Channels always wait.
+        let contract =
+            contract.map(|(contract, source)| (Contract { discipline: Discipline::Wait, ..contract }, source));
+        let limit = LimitKey::channel(topic, channel);
+        let key = self.topics_by_name.get(topic).and_then(|topic| self.topics[*topic].channels.get(channel)).copied();
         if let Some(key) = key {
             self.pump(key, now);
-            let limiter = &mut self.channels[key].limiter;
-            match (contract, limiter.as_mut()) {
-                (Some((contract, source)), Some(limiter)) => {
-                    limiter.bucket.set_limit(contract.limit, now);
-                    (limiter.contract, limiter.source, limiter.waiting_until) = (contract, source, None);
+            let Self { channels, contracts, .. } = self;
+            let slot = &mut channels[key].limiter;
+            match (contract, slot.as_mut()) {
+                (Some((contract, source)), Some(limiter)) => limiter.rule(contract, source, 0, now),
+                (Some(contract), None) => *slot = Some(contracts.limiter_under(&limit, contract, 0, now)),
+                (None, _) => {
+                    if let Some(limiter) = slot.take() {
+                        contracts.retire(limit.clone(), limiter, now);
+                    }
                 }
-                (Some((contract, source)), None) => *limiter = Some(ChannelLimiter::new(contract, source, now)),
-                (None, _) => *limiter = None,
             }
             self.mark_channel(key);
         }
-        match contract {
-            Some(entry) => self.channel_contracts.insert((topic, channel), entry),
-            None => self.channel_contracts.remove(&(topic, channel)),
-        };
+        self.contracts.set(limit, contract);
+    }
+
+    /// Lets the line of a contract go that no longer acts.
+    fn release_line(&mut self, key: TopicKey) {
+        if let Some(limiter) = &mut self.topics[key].limiter {
+            limiter.pace(0);
+        }
+        self.mark_topic(key);
+    }
+
+    // Tokens that outlive the process.
+
+    /// Every bucket that is not full, as it is at `now`: to be given to [`Shard::restore_buckets`] of the next run.
+    #[must_use]
+    pub fn kept_buckets(&self, now: Instant) -> Vec<KeptBucket> {
+        let topics =
+            self.topics.values().filter_map(|topic| Some((LimitKey::topic(&topic.name), topic.limiter.as_ref()?)));
+        let channels = self.channels.values().filter_map(|channel| {
+            let topic = &self.topics[channel.topic].name;
+            Some((LimitKey::channel(topic, &channel.name), channel.limiter.as_ref()?))
+        });
+        let at_work = topics.chain(channels).map(|(key, limiter)| limiter.kept(key, now));
+        at_work.chain(self.contracts.kept(now)).collect()
+    }
+
+    /// Buckets as an earlier run left them, which held their levels at `at`; before contracts and topics are restored.
+    pub fn restore_buckets(&mut self, kept: Vec<KeptBucket>, at: Instant, now: Instant) {
+        for kept in kept {
+            self.contracts.restore(kept, at, now);
+        }
+    }
+
+    /// What was taken before `now` is not known: buckets that are not restored count as empty at `now`.
+    pub fn forget_buckets(&mut self, now: Instant) {
+        self.contracts.forget_before(now);
     }
 
     // Reading.
@@ -200,18 +254,16 @@ impl Shard {
             topics,
             producers,
             connections: self.clients.len() as u64,
-            log_error: self.log_error.clone(),
+            log_error: self.queues.error().cloned(),
         }
     }
 
     fn topic_snapshot(&mut self, key: TopicKey, scope: &SnapshotScope, now: Instant) -> TopicSnapshot {
         let topic = &mut self.topics[key];
-        let limit = topic
-            .limiter
-            .as_mut()
-            .map(|limiter| limit_snapshot(&limiter.contract, limiter.source, limiter.gate.tokens(now)));
-        let (waiting, waiting_bytes) =
-            topic.limiter.as_ref().map_or((0, 0), |limiter| (limiter.waiting(), limiter.waiting_bytes));
+        let limit =
+            topic.limiter.as_mut().filter(|limiter| !limiter.is_retiring()).map(|limiter| limit_snapshot(limiter, now));
+        let waiting = topic.waiting();
+        let waiting_bytes = if waiting > 0 { topic.line_bytes() } else { 0 };
         let counts = &topic.counts;
         let mut snapshot = TopicSnapshot {
             name: topic.name.to_string(),
@@ -227,11 +279,11 @@ impl Shard {
             dropped_total: counts.dropped,
             waiting,
             waiting_bytes,
-            blocked_publishers: (topic.blocked.len() + topic.blocked_peers.len()) as u64,
+            blocked_publishers: topic.blocked_publishers(),
             access_delay_us: delays(&mut topic.access_delay, now),
-            depth: topic.queue.depth(),
+            depth: topic.depth(),
             backend_depth: topic.queue.backend_depth(),
-            memory_bytes: topic.memory_bytes,
+            memory_bytes: topic.queue.memory_bytes() + topic.staged_bytes + topic.deferred.bytes(),
             channels: Vec::new(),
         };
         let channels: Vec<ChannelKey> = topic
@@ -246,10 +298,7 @@ impl Shard {
 
     fn channel_snapshot(&mut self, key: ChannelKey, scope: &SnapshotScope, now: Instant) -> ChannelSnapshot {
         let channel = &mut self.channels[key];
-        let limit = channel
-            .limiter
-            .as_mut()
-            .map(|limiter| limit_snapshot(&limiter.contract, limiter.source, limiter.bucket.tokens(now)));
+        let limit = channel.limiter.as_mut().map(|limiter| limit_snapshot(limiter, now));
         let clients = if scope.clients {
             channel.clients.iter().map(|conn| self.clients[*conn].snapshot()).collect()
         } else {
@@ -271,7 +320,8 @@ impl Shard {
             depth: channel.queue.depth(),
             backend_depth: channel.queue.backend_depth(),
             in_flight: channel.in_flight,
-            deferred: channel.deferred.len() as u64,
+            // Under a contract they wait in the topic, for every channel.
+            deferred: (channel.deferred.len() + self.topics[channel.topic].deferred.len()) as u64,
             client_count: channel.clients.len() as u64,
             access_delay_us: delays(&mut channel.access_delay, now),
             end_to_end_us: delays(&mut channel.end_to_end, now),
@@ -314,52 +364,28 @@ impl Shard {
     }
 
     fn drain_topic_to_log(&mut self, key: TopicKey) {
-        let Self { topics, messages, bodies, outputs, .. } = self;
+        let Self { topics, messages, outputs, timers, .. } = self;
         let topic = &mut topics[key];
-        let mut left: Vec<Queued> = topic.queue.drain_memory().collect();
-        if let Some(limiter) = &mut topic.limiter {
-            while let Some(entrant) = limiter.gate.drop_oldest() {
-                left.push(Queued { message: entrant.pending.message, attempts: 0, entered: Instant::ZERO });
-            }
-        }
-        write_all(&mut topic.queue, left, messages, bodies);
+        let mut left: Vec<Pending> = topic.queue.drain_memory().collect();
+        left.extend(topic.deferred.drain(timers));
+        write_all(&mut topic.queue, left, messages);
         close(&mut topic.queue, outputs);
     }
 
     fn drain_channel_to_log(&mut self, key: ChannelKey) {
-        let Self { channels, messages, bodies, outputs, timers, .. } = self;
+        let Self { channels, messages, outputs, timers, .. } = self;
         let channel = &mut channels[key];
         let mut left: Vec<Queued> = channel.queue.drain_memory().collect();
-        let mut deferred: Vec<_> = channel.deferred.drain().collect();
-        deferred.sort_unstable_by_key(|(id, _)| *id);
-        for (_, (timer, queued)) in deferred {
-            timers.cancel(timer);
-            left.push(queued);
-        }
-        write_all(&mut channel.queue, left, messages, bodies);
+        left.extend(channel.deferred.drain(timers));
+        write_all(&mut channel.queue, left, messages);
         close(&mut channel.queue, outputs);
     }
 }
 
-fn write_all(
-    queue: &mut Queue,
-    left: Vec<Queued>,
-    messages: &mut slab::Slab<super::shard::Message>,
-    bodies: &mut super::store::BodyStore,
-) {
-    for queued in left {
-        let message = &messages[queued.message];
-        let header = Header { timestamp: message.timestamp, attempts: queued.attempts, id: message.id };
-        // A queue without a log belongs to something ephemeral: it ends with the broker.
-        queue.push_log(&header, bodies.get(message.body));
-        unref(messages, bodies, queued.message);
-    }
-}
-
-fn close(queue: &mut Queue, outputs: &mut std::collections::VecDeque<Output>) {
-    queue.flush(&mut |command| outputs.push_back(Output::Log(command)));
-    if let Some(queue) = queue.log_id() {
-        outputs.push_back(Output::Log(LogCommand::Close { queue }));
+fn close<T: Item>(queue: &mut Queue<T>, outputs: &mut std::collections::VecDeque<Output>) {
+    if let Some(log) = queue.log_mut() {
+        log.flush(&mut |command| outputs.push_back(Output::Log(command)));
+        outputs.push_back(Output::Log(LogCommand::Close { queue: log.id() }));
     }
 }
 
@@ -378,7 +404,8 @@ fn delays(window: &mut WindowedHistogram, now: Instant) -> DelaySnapshot {
     }
 }
 
-fn limit_snapshot(contract: &Contract, source: Source, tokens: f64) -> LimitSnapshot {
+fn limit_snapshot(limiter: &mut Limiter, now: Instant) -> LimitSnapshot {
+    let (contract, source) = (limiter.contract, limiter.source);
     let Limit { rate, burst } = contract.limit;
     LimitSnapshot {
         rate_per_s: rate.as_per_s(),
@@ -399,6 +426,10 @@ fn limit_snapshot(contract: &Contract, source: Source, tokens: f64) -> LimitSnap
             Source::File => "file",
             Source::Admin => "admin",
         },
-        tokens: (tokens * 100.0).round() / 100.0,
+        tokens: (limiter.tokens(now) * 100.0).round() / 100.0,
+        shadow: (contract.mode == Mode::Shadow).then(|| ShadowSnapshot {
+            delay_us: delays(&mut limiter.shadow_delay, now),
+            line: limiter.shadow_line(now),
+        }),
     }
 }

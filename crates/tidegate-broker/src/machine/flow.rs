@@ -1,380 +1,271 @@
-//! How messages move: publish, token, topic, channels, clients, and back.
+//! How messages move: line, token, topic, channels, clients, and back.
 
 use std::cmp::Reverse;
-use std::time::Duration;
 
-use slab::Slab;
 use tidegate_core::Instant;
-use tidegate_core::limit::Throttled;
 use tidegate_wire::nsq::frame::{self, Header};
 
-use super::admin::PublishRefused;
-use super::channel::{ChannelKey, Pass};
-use super::client::{Hold, InFlight, State};
-use super::limiter::Mode;
-use super::output::{ConnId, Output, PeerPublish};
-use super::queue::{Head, MessageKey, Next, Queue, Queued};
-use super::shard::{Gated, Message, QueuePolicy, Shard, ShardConfig, Timer, unref};
-use super::store::BodyStore;
-use super::topic::{Entrant, Passage, Pending, Staged, TopicKey};
+use super::acks::{Ack, AckKey};
+use super::arena::Arena;
+use super::channel::ChannelKey;
+use super::client::{InFlight, State};
+use super::contracts::LimitKey;
+use super::limiter::Pass;
+use super::messages::{MessageKey, Messages};
+use super::output::{ConnId, Output};
+use super::publish::is_full;
+use super::queue::{Head, Item, Next, Queue, Queued};
+use super::queue_log::QueueLog;
+use super::shard::{QueuePolicy, Shard, ShardConfig};
+use super::timers::{Gated, Timer};
+use super::topic::{Passage, Pending, Staged, TopicKey};
 
-/// What became of a publish.
-pub(super) enum Published {
-    Done,
-    /// There is no room now; the publisher is to wait.
-    Blocked,
-    Refused(PublishRefused),
-}
-
-/// Messages to publish, all or none.
-pub(super) struct Publish<B> {
-    pub(super) bodies: B,
-    pub(super) count: usize,
-    pub(super) bytes: usize,
-    pub(super) defer_ns: u64,
-    /// As the contract charges it.
-    pub(super) arrival: Instant,
-    pub(super) read: Instant,
-}
-
-/// Whether a queue takes more.
-enum Room {
-    Yes,
-    Wait,
-    Refuse(PublishRefused),
-}
+/// Messages of a trace handed over in one go.
+const TRACE_BATCH: usize = 1024;
 
 impl Shard {
-    /// Publishes all of `publish` to `topic`, or none of it.
-    #[inline]
-    pub(super) fn publish<'b>(
-        &mut self,
-        topic: TopicKey,
-        publish: Publish<impl Iterator<Item = &'b [u8]>>,
-        now: Instant,
-    ) -> Published {
-        match self.room(topic) {
-            Room::Yes => {}
-            Room::Wait => return Published::Blocked,
-            Room::Refuse(why) => return Published::Refused(why),
+    pub(super) fn stage(&mut self, topic: TopicKey, staged: Staged) {
+        if let Some(ack) = staged.ack {
+            self.acks[ack].awaited += 1;
         }
-        let (count, bytes) = (publish.count as u64, publish.bytes as u64);
         let entry = &mut self.topics[topic];
-        entry.counts.offered += count;
-        entry.counts.offered_bytes += bytes;
-        let delays = match &mut entry.limiter {
-            None => false,
-            Some(limiter) if limiter.delays() => true,
-            Some(limiter) => {
-                let cost = limiter.cost_of_all(count, bytes);
-                match (limiter.gate.try_pass(cost, publish.arrival), limiter.contract.mode) {
-                    (Ok(()), _) => {}
-                    (Err(_), Mode::Shadow) => entry.counts.shadow += count,
-                    (Err(why), Mode::Enforce) => {
-                        entry.counts.refused += count;
-                        let burst = limiter.contract.limit.burst;
-                        return Published::Refused(match why {
-                            Throttled::Until(at) => {
-                                PublishRefused::Throttled { retry_after: at.since(now).max(Duration::from_micros(1)) }
-                            }
-                            Throttled::Never => PublishRefused::ExceedsBurst { cost, burst },
-                        });
-                    }
-                }
-                false
-            }
-        };
-        let timestamp = self.unix_ns(publish.arrival);
-        let due = if publish.defer_ns > 0 { now.plus_nanos(publish.defer_ns) } else { Instant::ZERO };
-        for body in publish.bodies {
-            let message = self.new_message(body, timestamp, publish.arrival);
-            let entrant = Entrant { pending: Pending { message, due }, read: publish.read };
-            if delays {
-                self.stage(topic, entrant, body.len(), publish.arrival);
-            } else {
-                self.admit(topic, entrant, publish.arrival, now);
-            }
-        }
-        Published::Done
-    }
-
-    fn new_message(&mut self, body: &[u8], timestamp: i64, arrival: Instant) -> MessageKey {
-        let id = frame::hex_id(self.next_id);
-        self.next_id += self.config.shards as u64;
-        let body = self.bodies.put(body);
-        self.messages.insert(Message { id, timestamp, arrival, body, refs: 1 })
-    }
-
-    fn stage(&mut self, topic: TopicKey, entrant: Entrant, bytes: usize, arrival: Instant) {
-        if let Some(limiter) = &mut self.topics[topic].limiter {
-            let cost = limiter.cost(bytes);
-            limiter.waiting_bytes += bytes as u64;
-            limiter.staged.push(Staged { arrival, cost, entrant });
-        }
+        entry.staged_bytes += u64::from(Queue::bytes_of(staged.pending, &self.messages));
+        entry.staged.push(staged);
         self.mark_topic(topic);
     }
 
-    /// The message has passed the topic's contract, which let it go at `release`.
-    fn admit(&mut self, topic: TopicKey, entrant: Entrant, release: Instant, now: Instant) {
-        let Entrant { pending, read } = entrant;
-        let message = &self.messages[pending.message];
-        let (arrival, bytes) = (message.arrival, message.body.len());
+    /// Under a contract, a deferred message takes its token when it is due.
+    pub(super) fn defer_in_topic(&mut self, topic: TopicKey, pending: Pending) {
+        let id = self.messages.get(pending.message).id;
+        let timer = self.timers.insert(pending.due, Timer::Deferred { of: Gated::Topic(topic), id });
+        self.topics[topic].deferred.insert(timer, pending, &self.messages);
+    }
+
+    pub(super) fn on_topic_deferred_due(&mut self, topic: TopicKey, id: [u8; 16], now: Instant) {
+        let Some(entry) = self.topics.get_mut(topic) else { return };
+        let Some(pending) = entry.deferred.remove(&id, &self.messages) else { return };
+        self.stage(topic, Staged { pending, arrival: now, ack: None });
+    }
+
+    /// A message comes to the end of the topic's line; it goes through if nothing is before it and nothing holds it.
+    pub(super) fn enter_topic(&mut self, topic: TopicKey, pending: Pending, ack: Option<AckKey>, now: Instant) {
+        let entry = &self.topics[topic];
+        if entry.flows() && entry.queue.is_empty() {
+            let message = self.messages.get(pending.message);
+            let (bytes, arrival) = (message.body_bytes(), pending.in_line_since(message.arrival, now));
+            if let Some(release) = self.token_of(topic, bytes, arrival, now) {
+                self.leave_topic(topic, pending, release, ack, now);
+                return;
+            }
+        }
+        self.keep_in_topic(topic, pending, ack);
+    }
+
+    /// When the head of the topic's line, which nothing but tokens holds, got its tokens; `None` if it has not.
+    #[inline]
+    fn token_of(&mut self, topic: TopicKey, bytes: usize, arrival: Instant, now: Instant) -> Option<Instant> {
+        let entry = &mut self.topics[topic];
+        let Some(limiter) = &mut entry.limiter else { return Some(arrival) };
+        match limiter.pass(bytes, arrival, now) {
+            Pass::Released { since, release } => {
+                let delay = release.nanos_since(since);
+                entry.access_delay.record(delay, now);
+                entry.counts.delayed += u64::from(delay > 0);
+                Some(release)
+            }
+            Pass::Free { shadow_delay_ns } => {
+                entry.counts.shadow += u64::from(shadow_delay_ns > 0);
+                Some(now)
+            }
+            Pass::Until(at) => {
+                if limiter.waiting_until != Some(at) {
+                    limiter.waiting_until = Some(at);
+                    self.releases.push(Reverse((at, Gated::Topic(topic))));
+                }
+                None
+            }
+            Pass::Never => None,
+        }
+    }
+
+    /// The message passed the topic's contract, which let it go at `release`, or came when there was none.
+    pub(super) fn admit(&mut self, topic: TopicKey, pending: Pending, release: Instant, now: Instant) {
+        let message = self.messages.get(pending.message);
+        let (arrival, bytes) = (message.arrival, message.body_bytes());
         let entry = &mut self.topics[topic];
         entry.counts.admitted += 1;
         entry.counts.admitted_bytes += bytes as u64;
         if let Some(passages) = &mut entry.recording {
             let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
-            passages.push(Passage { arrival, read, release, passed: now, bytes });
+            passages.push(Passage { arrival, read: pending.read, release, passed: now, bytes });
             if passages.len() >= TRACE_BATCH {
                 let passages = std::mem::take(passages);
                 self.outputs.push_back(Output::Trace(entry.name.clone(), passages));
             }
         }
-        self.route(topic, pending, now);
     }
 
-    /// Copies the message to every channel, or keeps it in the topic until that is possible.
-    fn route(&mut self, topic: TopicKey, pending: Pending, now: Instant) {
-        let entry = &mut self.topics[topic];
-        let flows = !entry.paused && entry.started && !entry.routes.is_empty();
-        if !flows || !entry.queue.is_empty() {
-            self.keep_in_topic(topic, pending);
-            if flows {
-                self.mark_topic(topic);
-            }
-            return;
+    /// The message leaves the topic, whose contract let it go at `release`: every channel gets it.
+    fn leave_topic(&mut self, topic: TopicKey, pending: Pending, release: Instant, ack: Option<AckKey>, now: Instant) {
+        if !pending.admitted {
+            self.admit(topic, pending, release, now);
         }
-        self.fan_out(topic, pending, now);
-    }
-
-    fn fan_out(&mut self, topic: TopicKey, pending: Pending, now: Instant) {
-        let routes = self.topics[topic].routes.len();
-        self.messages[pending.message].refs = u32::try_from(routes).unwrap_or(u32::MAX);
+        let entry = &self.topics[topic];
+        let routes = entry.routes.len();
+        self.messages.share(pending.message, routes);
         for route in 0..routes {
             let channel = self.topics[topic].routes[route];
-            self.enter(channel, pending, now);
+            self.enter_channel(channel, pending, ack, now);
         }
     }
 
     /// A message enters a channel for the first time.
-    fn enter(&mut self, channel: ChannelKey, pending: Pending, now: Instant) {
+    fn enter_channel(&mut self, channel: ChannelKey, pending: Pending, ack: Option<AckKey>, now: Instant) {
         self.channels[channel].counts.messages += 1;
         let queued = Queued { message: pending.message, attempts: 0, entered: now };
         if pending.due > now {
             self.defer(channel, queued, pending.due);
-        } else {
-            self.enqueue(channel, queued);
+            return;
         }
+        let Self { channels, messages, config, acks, .. } = self;
+        let entry = &mut channels[channel];
+        let kept = keep(&mut entry.queue, queued, config, messages, &mut entry.counts.dropped);
+        note_ack(kept, &mut entry.queue, ack, acks);
+        self.mark_channel(channel);
     }
 
     /// Holds a message of the channel back until `due`.
     pub(super) fn defer(&mut self, channel: ChannelKey, queued: Queued, due: Instant) {
-        let message = &self.messages[queued.message];
-        let timer = self.timers.insert(due, Timer::Deferred { channel, id: message.id });
-        let entry = &mut self.channels[channel];
-        entry.memory_bytes += message.body.len() as u64;
-        entry.deferred.insert(message.id, (timer, queued));
-    }
-
-    /// Puts a message at the end of the channel's queue, in memory or, by the policy, elsewhere.
-    fn enqueue(&mut self, channel: ChannelKey, queued: Queued) {
-        let Self { channels, messages, bodies, config, .. } = self;
-        let entry = &mut channels[channel];
-        let place =
-            Place { queue: &mut entry.queue, bytes: &mut entry.memory_bytes, dropped: &mut entry.counts.dropped };
-        place.keep(queued, config, messages, bodies);
-        self.mark_channel(channel);
+        let id = self.messages.get(queued.message).id;
+        let timer = self.timers.insert(due, Timer::Deferred { of: Gated::Channel(channel), id });
+        self.channels[channel].deferred.insert(timer, queued, &self.messages);
     }
 
     /// Puts a message that was delivered before back in line. It stays in memory: what was in flight is bounded.
     pub(super) fn requeue(&mut self, channel: ChannelKey, queued: Queued) {
-        let entry = &mut self.channels[channel];
-        entry.memory_bytes += self.messages[queued.message].body.len() as u64;
-        entry.queue.push_memory(queued);
+        self.channels[channel].queue.push_memory(queued, &self.messages);
         self.mark_channel(channel);
     }
 
-    fn keep_in_topic(&mut self, topic: TopicKey, pending: Pending) {
-        let Self { topics, messages, bodies, config, .. } = self;
+    fn keep_in_topic(&mut self, topic: TopicKey, pending: Pending, ack: Option<AckKey>) {
+        let Self { topics, messages, config, acks, .. } = self;
         let entry = &mut topics[topic];
-        let place =
-            Place { queue: &mut entry.queue, bytes: &mut entry.memory_bytes, dropped: &mut entry.counts.dropped };
-        // When it entered matters to nobody here; when it is due, to its channels.
-        let queued = Queued { message: pending.message, attempts: 0, entered: pending.due };
-        place.keep(queued, config, messages, bodies);
+        let kept = keep(&mut entry.queue, pending, config, messages, &mut entry.counts.dropped);
+        note_ack(kept, &mut entry.queue, ack, acks);
         self.mark_topic(topic);
     }
 
-    /// Whether `topic` takes another publish now.
-    fn room(&self, topic: TopicKey) -> Room {
-        if self.draining {
-            return Room::Refuse(PublishRefused::Exiting);
-        }
-        let entry = &self.topics[topic];
-        if entry.limiter.as_ref().is_some_and(|l| l.delays() && l.waiting_bytes >= self.config.line_bytes) {
-            return Room::Wait;
-        }
-        let flows = !entry.paused && entry.started && !entry.routes.is_empty();
-        if !flows || !entry.queue.is_empty() {
-            match self.queue_room(&entry.queue, entry.memory_bytes) {
-                Room::Yes => {}
-                other => return other,
-            }
-        }
-        for channel in &entry.routes {
+    // Topics to channels.
+
+    /// Whether the channels of `topic` take a message that is due at `due`: the log keeps up, and there is room in
+    /// memory where the policy does not spill.
+    pub(super) fn channels_take(&self, topic: TopicKey, due: Instant, now: Instant) -> bool {
+        let config = &self.config;
+        self.topics[topic].routes.iter().all(|channel| {
             let channel = &self.channels[*channel];
-            match self.queue_room(&channel.queue, channel.memory_bytes) {
-                Room::Yes => {}
-                other => return other,
-            }
-        }
-        Room::Yes
+            let bounded = matches!(config.queue_policy, QueuePolicy::BackPressure | QueuePolicy::Refuse);
+            let held_up =
+                channel.queue.log().is_some_and(QueueLog::is_congested) || (bounded && is_full(&channel.queue, config));
+            !held_up && (due <= now || channel.deferred.bytes() < config.max_queue_bytes)
+        })
     }
 
-    #[inline]
-    fn queue_room(&self, queue: &Queue, memory_bytes: u64) -> Room {
-        if queue.is_congested() {
-            return Room::Wait;
-        }
-        let full = is_full(queue, memory_bytes, &self.config);
-        match self.config.queue_policy {
-            QueuePolicy::Overflow => match queue.error() {
-                Some(error) if full || queue.must_spill() => {
-                    Room::Refuse(PublishRefused::LogFailed { error: error.to_owned() })
-                }
-                _ => Room::Yes,
-            },
-            QueuePolicy::BackPressure if full => Room::Wait,
-            QueuePolicy::Refuse if full => Room::Refuse(PublishRefused::QueueFull),
-            _ => Room::Yes,
-        }
-    }
-
-    /// Holds `conn` back until `topic` has room.
-    pub(super) fn block(&mut self, topic: TopicKey, conn: ConnId) {
-        self.clients[conn].hold = Hold::LineFull;
-        self.topics[topic].blocked.push(conn);
-        self.list_blocked(topic);
-    }
-
-    /// The same for a publish of another shard.
-    pub(super) fn block_peer(&mut self, topic: TopicKey, peer: Box<PeerPublish>) {
-        self.topics[topic].blocked_peers.push(peer);
-        self.list_blocked(topic);
-    }
-
-    fn list_blocked(&mut self, topic: TopicKey) {
-        if !self.blocked_topics.contains(&topic) {
-            self.blocked_topics.push(topic);
-        }
-    }
-
-    /// Lets publishers go on whose topic has room again.
-    pub(super) fn unblock(&mut self, now: Instant) {
-        let mut index = 0;
-        while let Some(topic) = self.blocked_topics.get(index).copied() {
-            if matches!(self.room(topic), Room::Wait) {
-                index += 1;
-                continue;
-            }
-            self.blocked_topics.swap_remove(index);
-            for conn in std::mem::take(&mut self.topics[topic].blocked) {
-                self.resume(conn);
-            }
-            for peer in std::mem::take(&mut self.topics[topic].blocked_peers) {
-                self.publish_for_peer(peer, now);
-            }
-        }
-    }
-
-    /// Moves what the topic holds: those in line that have their token, then what waits for channels.
+    /// Moves what the topic holds: those in line that have their token, then what came in this batch.
     pub(super) fn drain_topic(&mut self, key: TopicKey, now: Instant) {
-        self.drain_line(key, now);
-        let Self { topics, channels, messages, bodies, outputs, .. } = self;
-        let topic = &mut topics[key];
-        let flows = !topic.paused && topic.started && !topic.routes.is_empty();
-        let mut moved = Vec::new();
+        let flows = self.topics[key].flows();
         if flows {
-            let congested = |channels: &Slab<super::channel::Channel>| {
-                topic.routes.iter().any(|c| channels[*c].queue.is_congested())
-            };
-            while !congested(channels) && moved.len() < MOVE_BATCH {
-                let (message, due) = match topic.queue.pop() {
-                    None => break,
-                    Some(Next::Memory(queued)) => {
-                        topic.memory_bytes -= messages[queued.message].body.len() as u64;
-                        (queued.message, queued.entered)
-                    }
-                    Some(Next::Record(header, body)) => {
-                        let body = bodies.put(body);
-                        let arrival = arrival_of(&header, now, self.wall_offset);
-                        let Header { id, timestamp, .. } = header;
-                        (messages.insert(Message { id, timestamp, arrival, body, refs: 1 }), Instant::ZERO)
-                    }
-                };
-                moved.push(Pending { message, due });
-            }
+            self.drain_line(key, now);
+        } else if let Some(limiter) = &mut self.topics[key].limiter {
+            limiter.hold_up();
+        }
+        self.enter_staged(key, now);
+        let Self { topics, contracts, outputs, .. } = self;
+        let topic = &mut topics[key];
+        if topic.queue.bytes() < self.config.line_bytes || !flows {
+            // What gathers in a pause may be more than a line; it leaves at its pace, and so much may come in.
+            topic.line_bytes_max = self.config.line_bytes.max(topic.queue.bytes());
         }
         topic.queue.commands(flows, &mut |command| outputs.push_back(Output::Log(command)));
-        let more = moved.len() == MOVE_BATCH;
-        for pending in moved {
-            self.fan_out(key, pending, now);
-        }
-        if more {
+        if let Some(limiter) = topic.limiter.take_if(|limiter| limiter.has_retired()) {
+            contracts.retire(LimitKey::topic(&topic.name), limiter, now);
             self.mark_topic(key);
         }
     }
 
     fn drain_line(&mut self, key: TopicKey, now: Instant) {
-        let topic = &mut self.topics[key];
-        let Some(limiter) = &mut topic.limiter else { return };
-        if !limiter.staged.is_empty() {
-            // Connections are read one after another, so their stamps come out of order; the bucket wants them merged.
-            // The sort is stable: messages of one connection keep their order.
-            if !limiter.staged.is_sorted_by_key(|staged| staged.arrival) {
-                limiter.staged.sort_by_key(|staged| staged.arrival);
-            }
-            for staged in limiter.staged.drain(..) {
-                // The line itself is unbounded in tokens; its bytes were checked when the publish was taken.
-                if limiter.gate.push(staged.entrant, staged.cost, staged.arrival).is_err() {
-                    debug_assert!(false, "a gate without a bound takes everything");
-                }
-            }
-        }
-        // A contract that no longer acts lets its line go at once, in order. One that refuses from now on does not:
-        // those who wait were accepted, and go at its pace.
-        let free = limiter.contract.mode == Mode::Shadow;
         loop {
             let topic = &mut self.topics[key];
-            let Some(limiter) = &mut topic.limiter else { return };
-            let next = if free {
-                limiter.gate.drop_oldest().map(|entrant| (entrant, now))
-            } else {
-                limiter.gate.pop(now).map(|released| {
-                    let delay = released.release.nanos_since(released.arrival);
-                    topic.access_delay.record(delay, now);
-                    topic.counts.delayed += u64::from(delay > 0);
-                    (released.item, released.release)
-                })
+            let head = topic.queue.head();
+            let (bytes, arrival, due) = match head {
+                Some(Head::Memory(pending)) => {
+                    let message = self.messages.get(pending.message);
+                    (message.body_bytes(), pending.in_line_since(message.arrival, now), pending.due)
+                }
+                // When it came does not matter: nothing was taken since the read that brought it here, or the record
+                // before it left.
+                Some(Head::Record { body_bytes }) => (body_bytes, Instant::ZERO, Instant::ZERO),
+                None => {
+                    if !topic.queue.is_empty()
+                        && let Some(limiter) = &mut topic.limiter
+                    {
+                        limiter.hold_up(); // The log is being read.
+                    }
+                    return;
+                }
             };
-            let Some((entrant, release)) = next else { break };
-            limiter.waiting_bytes -= self.messages[entrant.pending.message].body.len() as u64;
-            self.admit(key, entrant, release, now);
-        }
-        if let Some(limiter) = &mut self.topics[key].limiter
-            && let Some(at) = limiter.gate.next_timeout()
-            && limiter.waiting_until != Some(at)
-        {
-            limiter.waiting_until = Some(at);
-            self.releases.push(Reverse((at, Gated::Topic(key))));
+            if !self.channels_take(key, due, now) {
+                if let Some(limiter) = &mut self.topics[key].limiter {
+                    limiter.hold_up();
+                }
+                self.list_blocked(key);
+                return;
+            }
+            let Some(release) = self.token_of(key, bytes, arrival, now) else { return };
+            let Self { topics, messages, wall_offset, .. } = self;
+            let pending = match topics[key].queue.pop() {
+                None => return,
+                Some(Next::Memory(pending)) => pending,
+                Some(Next::Record(header, body)) => {
+                    let arrival = arrival_of(&header, now, *wall_offset);
+                    let message = messages.insert(header.id, header.timestamp, arrival, body);
+                    // Without a contract it counted when it came.
+                    let admitted = topics[key].limiter.is_none();
+                    Pending { message, due: Instant::ZERO, read: now, admitted }
+                }
+            };
+            self.leave_topic(key, pending, release, None, now);
         }
     }
+
+    /// Puts the arrivals of this batch in line.
+    fn enter_staged(&mut self, key: TopicKey, now: Instant) {
+        let topic = &mut self.topics[key];
+        if topic.staged.is_empty() {
+            return;
+        }
+        // Connections are read one after another, so their stamps come out of order; the bucket wants them merged. The
+        // sort is stable: messages of one connection keep their order.
+        if !topic.staged.is_sorted_by_key(|staged| staged.arrival) {
+            topic.staged.sort_by_key(|staged| staged.arrival);
+        }
+        topic.staged_bytes = 0;
+        let mut arrivals = std::mem::take(&mut topic.staged);
+        for staged in arrivals.drain(..) {
+            self.enter_topic(key, staged.pending, staged.ack, now);
+            if let Some(ack) = staged.ack {
+                self.settle_ack(ack, None);
+            }
+        }
+        self.topics[key].staged = arrivals;
+    }
+
+    // Channels to clients.
 
     /// Delivers what the channel has to whoever is ready.
     pub(super) fn pump(&mut self, key: ChannelKey, now: Instant) {
         let wall_offset = self.wall_offset;
         loop {
-            let Self { channels, clients, messages, bodies, timers, releases, rng, .. } = self;
+            let Self { channels, clients, messages, timers, releases, rng, .. } = self;
             let channel = &mut channels[key];
             if channel.paused {
                 break;
@@ -389,13 +280,12 @@ impl Shard {
             let Some(head) = channel.queue.head() else { break };
             if let Some(limiter) = &mut channel.limiter {
                 let (bytes, entered) = match head {
-                    Head::Memory(queued) => (messages[queued.message].body.len(), queued.entered),
-                    // When a record entered is not known; it could go now.
-                    Head::Record { body_bytes } => (body_bytes, now),
+                    Head::Memory(queued) => (messages.get(queued.message).body_bytes(), queued.entered),
+                    Head::Record { body_bytes } => (body_bytes, Instant::ZERO),
                 };
                 match limiter.pass(bytes, entered, now) {
-                    Pass::Since(at) => channel.access_delay.record(at.nanos_since(entered), now),
-                    Pass::Shadow => channel.counts.shadow += 1,
+                    Pass::Released { since, release } => channel.access_delay.record(release.nanos_since(since), now),
+                    Pass::Free { shadow_delay_ns } => channel.counts.shadow += u64::from(shadow_delay_ns > 0),
                     Pass::Until(at) => {
                         if limiter.waiting_until != Some(at) {
                             limiter.waiting_until = Some(at);
@@ -408,27 +298,21 @@ impl Shard {
             }
             let queued = match channel.queue.pop() {
                 None => break,
-                Some(Next::Memory(queued)) => {
-                    channel.memory_bytes -= messages[queued.message].body.len() as u64;
-                    queued
-                }
+                Some(Next::Memory(queued)) => queued,
                 Some(Next::Record(header, body)) => {
-                    let body = bodies.put(body);
                     let arrival = arrival_of(&header, now, wall_offset);
-                    let Header { id, timestamp, attempts } = header;
-                    let message = messages.insert(Message { id, timestamp, arrival, body, refs: 1 });
-                    Queued { message, attempts, entered: now }
+                    let message = messages.insert(header.id, header.timestamp, arrival, body);
+                    Queued { message, attempts: header.attempts, entered: now }
                 }
             };
             // As nsqd: a sampling client eats what it does not get.
             if client.sample_rate > 0 && rng.below(100) > u64::from(client.sample_rate) {
-                unref(messages, bodies, queued.message);
+                messages.release(queued.message);
                 continue;
             }
-            let message = &messages[queued.message];
             let attempts = queued.attempts.saturating_add(1);
-            let header = Header { timestamp: message.timestamp, attempts, id: message.id };
-            frame::put_message(&mut client.out, &header, bodies.get(message.body));
+            let message = messages.get(queued.message);
+            frame::put_message(&mut client.out, &message.header(attempts), messages.body(queued.message));
             let due = now.plus_nanos(client.msg_timeout_ns);
             let timer = timers.insert(due, Timer::Message { conn, id: message.id });
             let in_flight = InFlight { message: queued.message, attempts, timer, delivered: now };
@@ -438,7 +322,7 @@ impl Shard {
             channel.counts.delivered += 1;
             if !client.dirty {
                 client.dirty = true;
-                self.dirty_clients.push(conn);
+                self.changed.clients.push(conn);
             }
             if channel.ready.len() > 1 {
                 channel.ready.rotate_left(1);
@@ -450,7 +334,7 @@ impl Shard {
         if let Some(limiter) = &mut channel.limiter
             && (!reader_waits || channel.queue.head().is_none())
         {
-            limiter.leave_line();
+            limiter.hold_up();
         }
         channel.queue.commands(reader_waits, &mut |command| outputs.push_back(Output::Log(command)));
     }
@@ -468,20 +352,28 @@ impl Shard {
 
     pub(super) fn on_message_timeout(&mut self, conn: ConnId, id: [u8; 16], now: Instant) {
         let Some(client) = self.clients.get_mut(conn) else { return };
-        let Some(held) = client.in_flight.remove(&id) else { return };
-        let Some(channel) = client.channel else { return };
+        let (Some(held), Some(channel)) = (client.in_flight.get_mut(&id), client.channel) else { return };
+        if client.hold.is_ours() && client.state != State::Dead {
+            // Its answer may be in the bytes that are not read while it is held back here.
+            let due = now.plus_nanos(client.msg_timeout_ns);
+            held.timer = self.timers.insert(due, Timer::Message { conn, id });
+            return;
+        }
+        let queued = Queued { message: held.message, attempts: held.attempts, entered: now };
+        client.in_flight.remove(&id);
         let entry = &mut self.channels[channel];
         entry.in_flight -= 1;
         entry.counts.timed_out += 1;
-        self.requeue(channel, Queued { message: held.message, attempts: held.attempts, entered: now });
+        self.requeue(channel, queued);
         self.list_if_ready(conn);
     }
 
     pub(super) fn on_deferred_due(&mut self, channel: ChannelKey, id: [u8; 16], now: Instant) {
         let Some(entry) = self.channels.get_mut(channel) else { return };
-        let Some((_, queued)) = entry.deferred.remove(&id) else { return };
-        entry.memory_bytes -= self.messages[queued.message].body.len() as u64;
+        let Some(queued) = entry.deferred.remove(&id, &self.messages) else { return };
+        let topic = entry.topic;
         self.requeue(channel, Queued { entered: now, ..queued });
+        self.mark_topic(topic); // It may wait for room among the deferred.
     }
 
     /// The client leaves its channel; what it held goes back in the order in which it was delivered.
@@ -508,55 +400,74 @@ impl Shard {
     }
 }
 
-/// A queue of a topic or channel with its owner's counts.
-struct Place<'a> {
-    queue: &'a mut Queue,
-    bytes: &'a mut u64,
-    dropped: &'a mut u64,
+/// Where a message was put.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kept {
+    Memory,
+    Log,
+    /// The queue is full, and nothing is behind it.
+    Dropped,
 }
 
-impl Place<'_> {
-    fn keep(self, queued: Queued, config: &ShardConfig, messages: &mut Slab<Message>, bodies: &mut BodyStore) {
-        let message = &messages[queued.message];
-        let len = message.body.len() as u64;
-        match config.queue_policy {
-            QueuePolicy::Overflow if self.queue.must_spill() || is_full(self.queue, *self.bytes, config) => {
-                let header = Header { timestamp: message.timestamp, attempts: queued.attempts, id: message.id };
-                if !self.queue.push_log(&header, bodies.get(message.body)) {
-                    *self.dropped += 1; // Ephemeral: what does not fit is not kept.
-                }
-                unref(messages, bodies, queued.message);
-                return;
-            }
-            QueuePolicy::DropOldest => {
-                while is_full(self.queue, *self.bytes, config)
-                    && let Some(oldest) = self.queue.drop_oldest_in_memory()
-                {
-                    *self.bytes -= messages[oldest.message].body.len() as u64;
-                    *self.dropped += 1;
-                    unref(messages, bodies, oldest.message);
-                }
-            }
-            QueuePolicy::Overflow | QueuePolicy::BackPressure | QueuePolicy::Refuse => {}
+/// Puts a message at the end of a queue, in memory or, by the policy, elsewhere.
+fn keep<T: Item>(
+    queue: &mut Queue<T>,
+    item: T,
+    config: &ShardConfig,
+    messages: &mut Messages,
+    dropped: &mut u64,
+) -> Kept {
+    match config.queue_policy {
+        QueuePolicy::Overflow if queue.must_spill() || is_full(queue, config) => {
+            let message = messages.get(item.message());
+            let kept = if let Some(log) = queue.log_mut() {
+                log.push(&message.header(item.attempts()), messages.body(item.message()));
+                Kept::Log
+            } else {
+                *dropped += 1; // Ephemeral: what does not fit is not kept.
+                Kept::Dropped
+            };
+            messages.release(item.message());
+            return kept;
         }
-        *self.bytes += len;
-        self.queue.push_memory(queued);
+        QueuePolicy::DropOldest => {
+            while is_full(queue, config)
+                && let Some(oldest) = queue.drop_oldest_in_memory()
+            {
+                *dropped += 1;
+                messages.release(oldest.message());
+            }
+        }
+        QueuePolicy::Overflow | QueuePolicy::BackPressure | QueuePolicy::Refuse => {}
+    }
+    queue.push_memory(item, messages);
+    Kept::Memory
+}
+
+/// The publish waits for what was put into the log.
+fn note_ack<T: Item>(kept: Kept, queue: &mut Queue<T>, ack: Option<AckKey>, acks: &mut Arena<Ack>) {
+    if kept == Kept::Log
+        && let (Some(ack), Some(log)) = (ack, queue.log_mut())
+        && log.await_pushed(ack)
+    {
+        acks[ack].awaited += 1;
     }
 }
-
-/// Whether a queue is at its bound. One without a log behind it holds a message at least, or nothing could ever pass.
-fn is_full(queue: &Queue, memory_bytes: u64, config: &ShardConfig) -> bool {
-    let most = config.mem_queue_size.max(usize::from(queue.log_id().is_none()));
-    queue.memory_len() >= most || memory_bytes >= config.max_queue_bytes
-}
-
-/// Messages of a trace handed over in one go.
-const TRACE_BATCH: usize = 1024;
-/// Messages that move from a topic to its channels in one go.
-const MOVE_BATCH: usize = 4096;
 
 /// When a message of the log arrived, on the driver's clock; `now` if its stamp is in the future.
 fn arrival_of(header: &Header, now: Instant, wall_offset: i64) -> Instant {
     let at = header.timestamp.wrapping_sub(wall_offset);
     Instant::from_nanos(u64::try_from(at).unwrap_or(0)).min(now)
+}
+
+/// A message on its way to the log that a stopping shard writes all at once.
+pub(super) fn write_all<T: Item>(queue: &mut Queue<T>, left: Vec<T>, messages: &mut Messages) {
+    for item in left {
+        let message: MessageKey = item.message();
+        // A queue without a log belongs to something ephemeral: it ends with the broker.
+        if let Some(log) = queue.log_mut() {
+            log.push(&messages.get(message).header(item.attempts()), messages.body(message));
+        }
+        messages.release(message);
+    }
 }

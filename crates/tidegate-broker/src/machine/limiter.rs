@@ -1,6 +1,14 @@
-//! The contract of a topic or channel.
+//! The contract of a topic or channel, and what holds it.
+//!
+//! The token gates what leaves: a message that leaves a topic, once; a delivery of a channel, each time. When the message
+//! came does not matter, nor what held it up.
 
-use tidegate_core::limit::Limit;
+use tidegate_core::Instant;
+use tidegate_core::estimate::WindowedHistogram;
+use tidegate_core::estimate::window::WindowConfig;
+use tidegate_core::limit::{Limit, Pacer, Throttled, TokenBucket};
+
+use super::contracts::{KeptBucket, LimitKey};
 
 /// What one token buys.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -52,4 +60,206 @@ pub enum Source {
     File,
     /// The admin API or the console.
     Admin,
+}
+
+/// A contract at work, and its tokens.
+#[derive(Debug)]
+pub(super) struct Limiter {
+    pub(super) contract: Contract,
+    pub(super) source: Source,
+    /// Of what leaves. In shadow mode it reckons with a line that does not form.
+    pacer: Pacer,
+    /// In discipline `refuse`: of what is accepted. As long as nothing is held up it keeps step with `pacer`, so that
+    /// what is accepted leaves at once.
+    entry: Option<TokenBucket>,
+    /// Messages at the head of the line that still pay though the contract no longer asks for it: they were accepted
+    /// under one that did.
+    paced: u64,
+    /// The contract was taken away; the limiter goes when the line of then has gone.
+    retiring: bool,
+    /// When the head gets its tokens; the shard has set a timer for it.
+    pub(super) waiting_until: Option<Instant>,
+    /// In shadow mode: what waiting would have been.
+    pub(super) shadow_delay: WindowedHistogram,
+}
+
+/// What a contract says of the head of a line.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Pass {
+    /// It goes. It could from `since` on but for tokens, and had those at `release`.
+    Released { since: Instant, release: Instant },
+    /// It goes, since nothing holds it; in shadow mode the contract would have delayed it by this span, in ns.
+    Free { shadow_delay_ns: u64 },
+    /// Not before this instant.
+    Until(Instant),
+    /// Not under this contract.
+    Never,
+}
+
+impl Limiter {
+    /// `bucket` is what there is of tokens: full, or what an earlier limiter of the same name left. `line_cost` is what
+    /// waits already.
+    pub(super) fn new(contract: Contract, source: Source, bucket: TokenBucket, line_cost: u64) -> Self {
+        let mut limiter = Self {
+            contract,
+            source,
+            pacer: Pacer::new(bucket),
+            entry: None,
+            paced: 0,
+            retiring: false,
+            waiting_until: None,
+            shadow_delay: WindowedHistogram::new(WindowConfig::default()),
+        };
+        limiter.open_entry(line_cost);
+        limiter
+    }
+
+    /// What leaves waits for tokens.
+    pub(super) fn acts(&self) -> bool {
+        self.contract.mode == Mode::Enforce || self.paced > 0
+    }
+
+    /// Publishers may be held back: the line is how the contract slows them.
+    pub(super) fn delays(&self) -> bool {
+        self.contract.mode == Mode::Enforce && self.contract.discipline == Discipline::Wait
+    }
+
+    /// What a body of `bytes` costs.
+    pub(super) fn cost(&self, bytes: usize) -> u64 {
+        self.cost_of_all(1, bytes as u64)
+    }
+
+    /// What a publish of `count` messages with `bytes` in all costs.
+    pub(super) fn cost_of_all(&self, count: u64, bytes: u64) -> u64 {
+        match self.contract.unit {
+            Unit::Messages => count,
+            Unit::Bytes => bytes,
+        }
+    }
+
+    /// Whether a publish of `cost` is accepted.
+    ///
+    /// # Errors
+    /// In discipline `refuse`, when to come back.
+    pub(super) fn accept(&mut self, cost: u64, arrival: Instant) -> Result<(), Throttled> {
+        self.entry.as_mut().map_or(Ok(()), |bucket| bucket.try_take(cost, arrival))
+    }
+
+    /// Something other than tokens holds the line up: a pause, no reader, a read from disk.
+    pub(super) fn hold_up(&mut self) {
+        self.pacer.hold_up();
+    }
+
+    /// Asks for the head of the line, a body of `bytes` that came at `arrival`, which nothing but tokens holds; charges
+    /// it if it goes.
+    pub(super) fn pass(&mut self, bytes: usize, arrival: Instant, now: Instant) -> Pass {
+        let cost = self.cost(bytes);
+        self.pacer.resume(now);
+        let since = self.pacer.since(arrival);
+        let release = self.pacer.release_of(cost, arrival);
+        if self.acts() {
+            return match release {
+                Some(release) if release <= now => {
+                    self.pacer.take(cost, release);
+                    self.paced = self.paced.saturating_sub(1);
+                    Pass::Released { since, release }
+                }
+                Some(release) => Pass::Until(release),
+                None => Pass::Never,
+            };
+        }
+        let shadow_delay_ns = match (self.contract.discipline, release) {
+            (Discipline::Wait, Some(release)) => {
+                self.pacer.take(cost, release);
+                let delay = release.nanos_since(since);
+                self.shadow_delay.record(delay, now);
+                delay
+            }
+            (Discipline::Wait, None) => u64::MAX,
+            // What `refuse` would not let in is counted at its entry.
+            (Discipline::Refuse, _) => 0,
+        };
+        Pass::Free { shadow_delay_ns }
+    }
+
+    /// Puts `contract` in force; tokens are kept. `line_cost` is what waits for them, at this contract's cost.
+    pub(super) fn rule(&mut self, contract: Contract, source: Source, line_cost: u64, now: Instant) {
+        if self.contract.mode == Mode::Shadow {
+            // The line that was reckoned with did not form.
+            self.pacer.forget_future(now);
+        }
+        self.pacer.set_limit(contract.limit, now);
+        let refused_before = self.contract.discipline == Discipline::Refuse;
+        (self.contract, self.source, self.waiting_until, self.retiring) = (contract, source, None, false);
+        match &mut self.entry {
+            Some(entry) if refused_before && contract.discipline == Discipline::Refuse => {
+                entry.set_limit(contract.limit, now);
+            }
+            _ => self.open_entry(line_cost),
+        }
+    }
+
+    /// In discipline `refuse`, what is accepted from now on finds what the line will leave over.
+    fn open_entry(&mut self, line_cost: u64) {
+        self.entry = (self.contract.discipline == Discipline::Refuse).then(|| {
+            let mut entry = self.pacer.bucket().clone();
+            if line_cost > 0
+                && let Some(release) = entry.ready_in_line(line_cost, Instant::ZERO)
+            {
+                entry.take_in_line(line_cost, release);
+            }
+            entry
+        });
+    }
+
+    /// How many of the `line` messages that wait were accepted under a contract that acted.
+    pub(super) fn pays(&self, line: u64) -> u64 {
+        if self.contract.mode == Mode::Enforce { line } else { self.paced.min(line) }
+    }
+
+    /// The next `count` messages of the line still pay, whatever the contract says.
+    pub(super) fn pace(&mut self, count: u64) {
+        self.paced = count;
+    }
+
+    /// The contract is taken away; the `line` messages that wait under it go at its pace.
+    pub(super) fn retire(&mut self, line: u64) {
+        self.contract.mode = Mode::Shadow;
+        self.entry = None;
+        (self.paced, self.retiring) = (line, true);
+    }
+
+    /// The contract was taken away.
+    pub(super) fn is_retiring(&self) -> bool {
+        self.retiring
+    }
+
+    /// It was taken away, and nothing is left that came under it.
+    pub(super) fn has_retired(&self) -> bool {
+        self.retiring && self.paced == 0
+    }
+
+    /// Tokens now.
+    pub(super) fn tokens(&self, now: Instant) -> f64 {
+        self.pacer.tokens(now)
+    }
+
+    /// In shadow mode: tokens' worth of messages that would be in line now.
+    pub(super) fn shadow_line(&self, now: Instant) -> u64 {
+        if self.contract.mode == Mode::Shadow { self.pacer.bucket().taken_ahead(now) } else { 0 }
+    }
+
+    /// What is left of the tokens at `now`, to be remembered.
+    pub(super) fn into_bucket(mut self, now: Instant) -> TokenBucket {
+        if self.contract.mode == Mode::Shadow {
+            self.pacer.forget_future(now);
+        }
+        self.pacer.bucket().clone()
+    }
+
+    /// The same of a limiter that goes on, of `key`.
+    pub(super) fn kept(&self, key: LimitKey, now: Instant) -> KeptBucket {
+        let bucket = self.pacer.bucket();
+        KeptBucket { key, limit: bucket.limit(), level: bucket.level(now) }
+    }
 }

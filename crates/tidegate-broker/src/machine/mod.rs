@@ -7,29 +7,43 @@
 //! |---|---|
 //! | [`admin`] | what the HTTP APIs may ask of a shard, and its answers |
 //! | [`auth`] | what a client may do, as its AUTH server said |
+//! | [`contracts`] | the contracts by name, and the tokens that outlive what they were on |
 //! | [`limiter`] | the contract of a topic or channel |
 //! | [`log`] | the seam to the message log: commands out, events in |
 //! | [`output`] | what a shard tells its driver to do |
 //! | [`shard`] | connections, topics and channels of one thread, and their timers |
 //! | [`snapshot`] | a shard's state as plain numbers |
 //!
-//! Behind the shard: `protocol` reads commands, `flow` moves messages, `control` serves the HTTP APIs; `client`,
-//! `topic`, `channel`, `queue` and `store` hold the state.
+//! Behind the shard: `protocol` reads commands, `publish` takes messages in, `flow` moves them, `catalog` makes and deletes topics and channels,
+//! `logging` hears of the log, `peers` carries publishes from shard to shard, `control` serves the HTTP APIs. State is in
+//! `client`, `topic`, `channel`, `messages` (with `store` for bodies), `queue` (with `queue_log` for its part on disk),
+//! `deferred` and `acks`; `arena` gives places and keys.
 
+mod acks;
 pub mod admin;
+mod arena;
 pub mod auth;
+mod catalog;
 mod channel;
 mod client;
+pub mod contracts;
 mod control;
+mod deferred;
 mod flow;
 pub mod limiter;
 pub mod log;
+mod logging;
+mod messages;
 pub mod output;
+mod peers;
 mod protocol;
+mod publish;
 mod queue;
+mod queue_log;
 pub mod shard;
 pub mod snapshot;
 mod store;
+mod timers;
 mod topic;
 
 pub use topic::Passage;

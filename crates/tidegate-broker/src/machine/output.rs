@@ -2,9 +2,10 @@
 
 use tidegate_wire::nsq::{ChannelName, TopicName};
 
-use super::admin::PublishRefused;
+use super::admin::AdminReply;
 use super::client::Client;
 use super::log::LogCommand;
+pub use super::peers::{PeerAnswers, PeerBatch};
 use super::topic::Passage;
 
 /// A connection's place in its shard; reused after it is closed.
@@ -45,6 +46,8 @@ pub enum Output {
         /// Where to.
         shard: usize,
     },
+    /// The answer to a request that was answered [`super::admin::Answered::Later`] with this number.
+    AdminReply(u64, AdminReply),
     /// For another shard.
     Peer {
         /// Which.
@@ -64,7 +67,7 @@ impl Output {
             | Self::Stamp(conn)
             | Self::Resume(conn)
             | Self::Migrate { conn, .. } => Some(*conn),
-            Self::Log(_) | Self::Trace(..) | Self::Notice(_) | Self::Peer { .. } => None,
+            Self::Log(_) | Self::Trace(..) | Self::Notice(_) | Self::AdminReply(..) | Self::Peer { .. } => None,
         }
     }
 }
@@ -98,42 +101,10 @@ pub enum Notice {
 /// What shards tell each other.
 #[derive(Debug)]
 pub enum PeerMessage {
-    /// Publish for a client of the sender.
-    Publish(Box<PeerPublish>),
+    /// Publish for clients of the sender.
+    Publish(PeerBatch),
     /// What became of it.
-    Published {
-        /// The client's connection on the shard that is told.
-        conn: ConnId,
-        /// Which connection it is, should the number be reused.
-        serial: u64,
-        /// What the client said: PUB, MPUB or DPUB.
-        verb: &'static str,
-        /// The outcome.
-        result: Result<(), PublishRefused>,
-    },
-}
-
-/// A publish whose topic lives on another shard than its publisher.
-#[derive(Debug)]
-pub struct PeerPublish {
-    /// Where the answer goes.
-    pub from_shard: usize,
-    /// The publisher.
-    pub conn: ConnId,
-    /// Which connection it is.
-    pub serial: u64,
-    /// What it said: PUB, MPUB or DPUB.
-    pub verb: &'static str,
-    /// The topic.
-    pub topic: TopicName,
-    /// The bodies.
-    pub bodies: Vec<Vec<u8>>,
-    /// Nanoseconds to hold it back.
-    pub defer_ns: u64,
-    /// When it arrived.
-    pub arrival: tidegate_core::Instant,
-    /// When it was read.
-    pub read: tidegate_core::Instant,
+    Answers(PeerAnswers),
 }
 
 /// A connection on its way between shards.

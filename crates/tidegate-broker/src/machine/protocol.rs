@@ -1,6 +1,5 @@
 //! What clients say, and what they are answered: the NSQ TCP protocol on a shard's connections.
 
-use std::fmt::Write as _;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -10,13 +9,16 @@ use tidegate_core::time::nanos;
 use tidegate_wire::nsq::command::{self, BadBatch, Batch, Line, Verb};
 use tidegate_wire::nsq::{ChannelName, TopicName, frame};
 
+use super::acks::{Origin, Publisher};
 use super::admin::PublishRefused;
 use super::auth::AuthState;
-use super::client::{Hold, State};
-use super::flow::{Publish, Published};
-use super::output::{ConnId, Layers, Output, PeerMessage, PeerPublish};
+use super::client::{Hold, LastPub, State};
+use super::output::{ConnId, Layers, Output, PeerMessage};
+use super::peers::{Parcel, Parked, PeerAnswer, PeerBatch, PeerEntry};
+use super::publish::{Publish, Published};
 use super::queue::Queued;
 use super::shard::Shard;
+use super::timers::Timer;
 use super::topic::TopicKey;
 use crate::machine::home_shard;
 
@@ -102,9 +104,15 @@ impl Shard {
             match self.on_command(conn, &input[used..], arrival, now) {
                 Step::Used(bytes) => used += bytes,
                 Step::Incomplete | Step::Held => break,
+                Step::Failed { fatal: true, .. } if !self.clients[conn].answers.is_empty() => {
+                    // It is closed when what was published before has been answered.
+                    self.clients[conn].hold = Hold::Answers;
+                    break;
+                }
                 Step::Failed { used: bytes, fatal, text } => {
                     used += bytes;
-                    frame::put_error(&mut self.clients[conn].out, text.as_bytes());
+                    let client = &mut self.clients[conn];
+                    client.answers.error(&text, &mut client.out);
                     self.mark_client(conn);
                     if fatal {
                         self.kill(conn);
@@ -129,7 +137,16 @@ impl Shard {
             let verb = String::from_utf8_lossy(line.verb_text);
             return fatal(format!("E_INVALID cannot {verb} in current state (TLS required)"));
         }
-        let rest = &input[used..];
+        let (answers, rest) = (&self.clients[conn].answers, &input[used..]);
+        let waits = match line.verb {
+            Verb::Pub | Verb::Mpub | Verb::Dpub => answers.is_full(),
+            Verb::Fin | Verb::Req | Verb::Touch | Verb::Rdy | Verb::Nop => false,
+            _ => !answers.is_empty(),
+        };
+        if waits {
+            self.clients[conn].hold = Hold::Answers;
+            return Step::Held;
+        }
         let step = match line.verb {
             Verb::Fin => self.on_fin(conn, &line, now),
             Verb::Pub => self.on_pub(conn, &line, rest, arrival, now),
@@ -487,9 +504,9 @@ impl Shard {
         let channel = &mut self.channels[channel];
         channel.in_flight -= 1;
         channel.counts.finished += 1;
-        let arrival = self.messages[held.message].arrival;
+        let arrival = self.messages.get(held.message).arrival;
         channel.end_to_end.record(now.nanos_since(arrival), now);
-        super::shard::unref(&mut self.messages, &mut self.bodies, held.message);
+        self.messages.release(held.message);
         self.list_if_ready(conn);
         Step::Used(0)
     }
@@ -505,9 +522,14 @@ impl Shard {
         };
         let delay = Duration::from_millis(delay_ms).min(self.config.max_req_timeout);
         let client = &mut self.clients[conn];
-        let (Some(held), Some(channel)) = (client.in_flight.remove(&id), client.channel) else {
-            return not_in_flight("REQ", id);
-        };
+        let Some(channel) = client.channel else { return not_in_flight("REQ", id) };
+        let bound = self.config.max_queue_bytes;
+        if !delay.is_zero() && self.channels[channel].deferred.bytes() >= bound && client.in_flight.contains_key(&id) {
+            // It stays in flight, and comes again when its time-out ends.
+            let text = format!("E_REQ_FAILED REQ failed {}", PublishRefused::DeferredFull { bound });
+            return Step::Failed { used: 0, fatal: false, text };
+        }
+        let Some(held) = client.in_flight.remove(&id) else { return not_in_flight("REQ", id) };
         client.requeue_count += 1;
         self.timers.cancel(held.timer);
         let entry = &mut self.channels[channel];
@@ -534,7 +556,7 @@ impl Shard {
         let latest = held.delivered + self.config.max_msg_timeout;
         self.timers.cancel(held.timer);
         let due = now.plus_nanos(msg_timeout_ns).min(latest);
-        held.timer = self.timers.insert(due, super::shard::Timer::Message { conn, id });
+        held.timer = self.timers.insert(due, Timer::Message { conn, id });
         Step::Used(0)
     }
 
@@ -611,11 +633,16 @@ impl Shard {
     /// The topic a publish names, here or elsewhere.
     fn target(&self, conn: ConnId, name: &[u8], verb: &str) -> Result<Target, String> {
         // Most connections publish to one topic for ever.
-        if let Some(key) = self.clients[conn].last_pub
-            && let Some(topic) = self.topics.get(key)
-            && topic.name.as_str().as_bytes() == name
-        {
-            return Ok(Target::Known(key));
+        match &self.clients[conn].last_pub {
+            Some(LastPub::Here(key))
+                if self.topics.get(*key).is_some_and(|topic| topic.name.as_str().as_bytes() == name) =>
+            {
+                return Ok(Target::Here(*key));
+            }
+            Some(LastPub::Elsewhere(topic)) if topic.as_str().as_bytes() == name => {
+                return Ok(Target::Named(topic.clone()));
+            }
+            _ => {}
         }
         topic_name(name, verb).map(Target::Named)
     }
@@ -624,13 +651,13 @@ impl Shard {
         &mut self,
         conn: ConnId,
         target: Target,
-        publish: Publish<impl Iterator<Item = &'b [u8]>>,
+        publish: Publish<impl Iterator<Item = &'b [u8]> + Clone>,
         (verb, used): (&'static str, usize),
         now: Instant,
     ) -> Step {
         let name = match target {
-            Target::Known(key) if !self.config.auth => return self.publish_here(conn, key, publish, (verb, used), now),
-            Target::Known(key) => self.topics[key].name.clone(),
+            Target::Here(key) if !self.config.auth => return self.publish_here(conn, key, publish, (verb, used), now),
+            Target::Here(key) => self.topics[key].name.clone(),
             Target::Named(name) => name,
         };
         if let Some(step) = self.forbid(conn, verb, &name, None, now) {
@@ -638,10 +665,11 @@ impl Shard {
         }
         let home = home_shard(name.as_str(), self.config.shards);
         if home != self.config.shard {
-            return self.publish_elsewhere(conn, home, name, publish, (verb, used));
+            self.clients[conn].last_pub = Some(LastPub::Elsewhere(name.clone()));
+            return self.publish_elsewhere(conn, home, &name, publish, (verb, used));
         }
         let key = self.topic(&name, now);
-        self.clients[conn].last_pub = Some(key);
+        self.clients[conn].last_pub = Some(LastPub::Here(key));
         self.publish_here(conn, key, publish, (verb, used), now)
     }
 
@@ -650,105 +678,157 @@ impl Shard {
         &mut self,
         conn: ConnId,
         key: TopicKey,
-        publish: Publish<impl Iterator<Item = &'b [u8]>>,
-        (verb, used): (&str, usize),
+        publish: Publish<impl Iterator<Item = &'b [u8]> + Clone>,
+        (verb, used): (&'static str, usize),
         now: Instant,
     ) -> Step {
         let count = publish.count as u64;
-        match self.publish(key, publish, now) {
+        let client = &self.clients[conn];
+        // One publish of a subscriber may wait for room while its answers to messages are read.
+        let parks = client.channel.is_some() && !client.parked;
+        let (bodies, parcel) = parcel_of(publish);
+        let spare = parks.then(|| bodies.clone());
+        match self.publish(key, publish_of(bodies, parcel), now) {
             Published::Done => {
-                let topic = &self.topics[key];
+                self.count_publish(conn, key, count);
                 let client = &mut self.clients[conn];
-                client.count_publishes(&topic.name, count);
-                if !client.stamped && topic.needs_stamps() {
-                    client.stamped = true;
-                    self.outputs.push_back(Output::Stamp(conn));
-                }
-                frame::put_ok(&mut client.out);
+                client.answers.ok(&mut client.out);
                 self.mark_client(conn);
                 Step::Used(used)
             }
+            Published::Later(ack) => {
+                self.count_publish(conn, key, count);
+                let publisher = self.await_answer(conn, verb, 0);
+                self.acks[ack].origin = Some(Origin::Client(publisher));
+                Step::Used(used)
+            }
             Published::Blocked => {
-                self.block(key, conn);
-                Step::Held
+                let Some(bodies) = spare else {
+                    self.block(key, conn);
+                    return Step::Held;
+                };
+                self.count_publish(conn, key, count);
+                let publisher = self.await_answer(conn, verb, parcel.bytes);
+                self.clients[conn].parked = true;
+                self.park(key, Parked::new(Origin::Client(publisher), parcel, bodies));
+                Step::Used(used)
             }
             Published::Refused(why) => refused(verb, used, &why),
         }
     }
 
-    /// The topic lives on another shard: a fresh connection moves there, another one asks and waits.
+    fn count_publish(&mut self, conn: ConnId, topic: TopicKey, count: u64) {
+        let topic = &self.topics[topic];
+        let client = &mut self.clients[conn];
+        client.count_publishes(&topic.name, count);
+        if !client.stamped && topic.needs_stamps() {
+            client.stamped = true;
+            self.outputs.push_back(Output::Stamp(conn));
+        }
+    }
+
+    /// The next answer of `conn` comes later.
+    fn await_answer(&mut self, conn: ConnId, verb: &'static str, bytes: usize) -> Publisher {
+        let client = &mut self.clients[conn];
+        Publisher { conn, serial: client.serial, answer: client.answers.await_one(bytes), verb }
+    }
+
+    /// An awaited answer is there.
+    pub(super) fn answer_client(&mut self, publisher: Publisher, result: Result<(), PublishRefused>) {
+        let Publisher { conn, serial, answer, verb } = publisher;
+        let Some(client) = self.clients.get_mut(conn).filter(|client| client.serial == serial) else { return };
+        let exiting = matches!(result, Err(PublishRefused::Exiting));
+        client.answers.settle(answer, result.map_err(|why| refusal_text(verb, &why)), &mut client.out);
+        let goes_on = if client.answers.is_empty() {
+            client.parked = false;
+            true
+        } else {
+            client.answers.has_room()
+        };
+        let held = client.hold == Hold::Answers;
+        self.mark_client(conn);
+        if exiting {
+            self.kill(conn);
+        }
+        if held && goes_on {
+            self.resume(conn);
+        }
+    }
+
+    /// The topic lives on another shard: a fresh connection moves there, what another one says goes there.
     fn publish_elsewhere<'b>(
         &mut self,
         conn: ConnId,
         shard: usize,
-        topic: TopicName,
+        topic: &TopicName,
         publish: Publish<impl Iterator<Item = &'b [u8]>>,
         (verb, used): (&'static str, usize),
     ) -> Step {
-        let from_shard = self.config.shard;
         let client = &mut self.clients[conn];
         if client.state == State::Init && client.about.pub_counts.is_empty() {
             client.hold = Hold::Moving;
             self.outputs.push_back(Output::Migrate { conn, shard });
             return Step::Held;
         }
-        client.hold = Hold::Peer;
-        client.count_publishes(&topic, publish.count as u64);
-        let bodies = publish.bodies.map(<[u8]>::to_vec).collect();
-        let Publish { defer_ns, arrival, read, .. } = publish;
-        let message =
-            PeerPublish { from_shard, conn, serial: client.serial, verb, topic, bodies, defer_ns, arrival, read };
-        self.outputs.push_back(Output::Peer { shard, message: PeerMessage::Publish(Box::new(message)) });
+        client.count_publishes(topic, publish.count as u64);
+        let publisher = self.await_answer(conn, verb, publish.bytes);
+        let (bodies, parcel) = parcel_of(publish);
+        self.peers.publish(shard, topic.as_str(), bodies, publisher, parcel);
         Step::Used(used)
     }
 
     /// Another shard spoke.
     pub fn on_peer(&mut self, message: PeerMessage, now: Instant) {
         match message {
-            PeerMessage::Publish(publish) => self.publish_for_peer(publish, now),
-            PeerMessage::Published { conn, serial, verb, result } => {
-                if self.serial_of(conn) != Some(serial) {
-                    return;
+            PeerMessage::Publish(batch) => {
+                for entry in &batch.entries {
+                    self.publish_for_peer(&batch, entry, now);
                 }
-                self.mark_client(conn);
-                let Err(why) = result else {
-                    frame::put_ok(&mut self.clients[conn].out);
-                    self.resume(conn);
-                    return;
-                };
-                if let Step::Failed { text, fatal, .. } = refused(verb, 0, &why) {
-                    frame::put_error(&mut self.clients[conn].out, text.as_bytes());
-                    if fatal {
-                        self.kill(conn);
+                self.peers.carried_out(batch);
+            }
+            PeerMessage::Answers(mut answers) => {
+                for answer in answers.answers.drain(..) {
+                    if answer.stamp
+                        && let Some(client) = self.clients.get_mut(answer.publisher.conn)
+                        && client.serial == answer.publisher.serial
+                        && !client.stamped
+                    {
+                        client.stamped = true;
+                        self.outputs.push_back(Output::Stamp(answer.publisher.conn));
                     }
+                    self.answer_client(answer.publisher, answer.result);
                 }
-                self.resume(conn);
+                self.peers.read(answers);
             }
         }
     }
 
-    /// Publishes for another shard's client, which waits for the answer: at a full line or queue it waits on.
-    pub(super) fn publish_for_peer(&mut self, peer: Box<PeerPublish>, now: Instant) {
-        let result = if self.draining {
-            Err(PublishRefused::Exiting)
-        } else {
-            let key = self.topic(&peer.topic, now);
-            let (count, bytes) = (peer.bodies.len(), peer.bodies.iter().map(Vec::len).sum());
-            let bodies = peer.bodies.iter().map(Vec::as_slice);
-            let publish =
-                Publish { bodies, count, bytes, defer_ns: peer.defer_ns, arrival: peer.arrival, read: peer.read };
-            match self.publish(key, publish, now) {
-                Published::Done => Ok(()),
-                Published::Blocked => {
-                    self.block_peer(key, peer);
-                    return;
-                }
-                Published::Refused(why) => Err(why),
+    /// Publishes for another shard's client. At a full line or queue it waits, and the client goes on.
+    fn publish_for_peer(&mut self, batch: &PeerBatch, entry: &PeerEntry, now: Instant) {
+        let origin = Origin::Peer(batch.from_shard, entry.publisher);
+        if self.draining {
+            self.answer(origin, Err(PublishRefused::Exiting));
+            return;
+        }
+        let name = batch.topic(entry);
+        let key = match self.topics_by_name.get(name) {
+            Some(key) => *key,
+            None => self.topic(&TopicName::new(name).expect("it was valid when it was published"), now),
+        };
+        let stamp = self.topics[key].needs_stamps();
+        let result = match self.publish(key, publish_of(batch.bodies(entry), entry.parcel), now) {
+            Published::Done => Ok(()),
+            Published::Refused(why) => Err(why),
+            Published::Later(ack) => {
+                self.acks[ack].origin = Some(origin);
+                return;
+            }
+            Published::Blocked => {
+                self.park(key, Parked::new(origin, entry.parcel, batch.bodies(entry)));
+                return;
             }
         };
-        let PeerPublish { from_shard, conn, serial, verb, .. } = *peer;
-        let message = PeerMessage::Published { conn, serial, verb, result };
-        self.outputs.push_back(Output::Peer { shard: from_shard, message });
+        self.peers.answer(batch.from_shard, PeerAnswer { publisher: entry.publisher, result, stamp });
     }
 
     // Bodies.
@@ -780,8 +860,18 @@ impl Shard {
 }
 
 enum Target {
-    Known(TopicKey),
+    Here(TopicKey),
     Named(TopicName),
+}
+
+fn parcel_of<B>(publish: Publish<B>) -> (B, Parcel) {
+    let Publish { bodies, count, bytes, defer_ns, arrival, read } = publish;
+    (bodies, Parcel { count, bytes, defer_ns, arrival, read })
+}
+
+fn publish_of<B>(bodies: B, parcel: Parcel) -> Publish<B> {
+    let Parcel { count, bytes, defer_ns, arrival, read } = parcel;
+    Publish { bodies, count, bytes, defer_ns, arrival, read }
 }
 
 fn topic_name(name: &[u8], verb: &str) -> Result<TopicName, String> {
@@ -796,9 +886,11 @@ fn not_in_flight(verb: &str, id: [u8; 16]) -> Step {
 
 /// A publish that was refused: the connection stays, since the client did nothing wrong by the protocol.
 fn refused(verb: &str, used: usize, why: &PublishRefused) -> Step {
-    let mut text = String::new();
-    let _ = write!(text, "E_{verb}_FAILED {verb} failed {why}");
-    Step::Failed { used, fatal: matches!(why, PublishRefused::Exiting), text }
+    Step::Failed { used, fatal: matches!(why, PublishRefused::Exiting), text: refusal_text(verb, why) }
+}
+
+fn refusal_text(verb: &str, why: &PublishRefused) -> String {
+    format!("E_{verb}_FAILED {verb} failed {why}")
 }
 
 fn in_ms(ms: i64, least: Duration, most: Duration) -> bool {

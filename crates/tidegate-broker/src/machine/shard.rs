@@ -5,33 +5,33 @@
 //! [`Shard::next_dirty`] connections to their sockets.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+use std::collections::{BinaryHeap, VecDeque};
 use std::time::Duration;
 
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 use slab::Slab;
 use tidegate_core::Instant;
-use tidegate_core::estimate::window::{WindowConfig, WindowedHistogram};
 use tidegate_core::rng::Rng;
 use tidegate_core::time::nanos;
 use tidegate_core::timer_wheel::TimerWheel;
-use tidegate_wire::nsq::{ChannelName, TopicName};
+use tidegate_wire::nsq::TopicName;
 
-use super::admin::Pause;
-use super::channel::{Channel, ChannelCounts, ChannelKey, ChannelLimiter};
+use super::acks::{Ack, Answers};
+use super::arena::Arena;
+use super::channel::{Channel, ChannelKey};
 use super::client::{About, Client, Hold, InFlightMap, State};
-use super::limiter::{Contract, Source};
-use super::log::{LogCommand, LogEvent, QueueId};
-use super::output::{ConnId, Migrant, Notice, Output};
-use super::queue::{MessageKey, Queue};
-use super::store::{Body, BodyStore};
-use super::topic::{Topic, TopicCounts, TopicKey, TopicLimiter};
+use super::contracts::Contracts;
+use super::logging::Queues;
+use super::messages::Messages;
+use super::output::{ConnId, Migrant, Output};
+use super::peers::Peers;
+use super::timers::{Gated, Timer};
+use super::topic::{Topic, TopicKey};
 
 /// Timers are exact to this.
 const TICK: Duration = Duration::from_millis(1);
-/// A failed append is tried again after this.
-const LOG_RETRY: Duration = Duration::from_millis(250);
+
 /// What a queue does when it is at its bound.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum QueuePolicy {
@@ -119,75 +119,48 @@ pub struct OutputBuffer {
     pub timeout_max: Duration,
 }
 
-/// A message, held once however many channels it is in.
+/// What has changed since the last look, each thing once.
+#[derive(Debug, Default)]
+pub(super) struct Changed {
+    /// Connections with output to write.
+    pub(super) clients: Vec<ConnId>,
+    /// Topics with messages to move.
+    pub(super) topics: Vec<TopicKey>,
+    /// Channels with messages to deliver.
+    pub(super) channels: Vec<ChannelKey>,
+    /// Topics that wait for room: their publishers do, or their messages on the way to channels.
+    pub(super) blocked: Vec<TopicKey>,
+}
+
+/// Numbers that are given once.
 #[derive(Debug)]
-pub(super) struct Message {
-    pub(super) id: [u8; 16],
-    pub(super) timestamp: i64,
-    pub(super) arrival: Instant,
-    pub(super) body: Body,
-    pub(super) refs: u32,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Timer {
-    /// A delivered message was not answered.
-    Message {
-        conn: ConnId,
-        id: [u8; 16],
-    },
-    /// A deferred message is due.
-    Deferred {
-        channel: ChannelKey,
-        id: [u8; 16],
-    },
-    Heartbeat(ConnId),
-    /// A failed append is tried again.
-    LogRetry(QueueId),
-}
-
-/// Who waits for a token.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(super) enum Gated {
-    Topic(TopicKey),
-    Channel(ChannelKey),
-}
-
-#[derive(Clone, Copy, Debug)]
-pub(super) enum QueueOwner {
-    Topic(TopicKey),
-    Channel(ChannelKey),
-    /// Deleted; its last event is awaited.
-    Nobody,
+pub(super) struct Numbers {
+    pub(super) serials: u64,
+    pub(super) message_id: u64,
+    pub(super) requests: u64,
 }
 
 /// A shard. See the [module](self).
 pub struct Shard {
     pub(super) config: ShardConfig,
     pub(super) clients: Slab<Client>,
-    pub(super) topics: Slab<Topic>,
+    pub(super) topics: Arena<Topic>,
     pub(super) topics_by_name: HashMap<TopicName, TopicKey, RandomState>,
-    pub(super) channels: Slab<Channel>,
-    pub(super) messages: Slab<Message>,
-    pub(super) bodies: BodyStore,
-    pub(super) queues: Slab<QueueOwner>,
+    pub(super) channels: Arena<Channel>,
+    pub(super) messages: Messages,
+    pub(super) queues: Queues,
+    pub(super) contracts: Contracts,
+    pub(super) acks: Arena<Ack>,
+    pub(super) peers: Peers,
     pub(super) timers: TimerWheel<Timer>,
+    /// When heads of lines get their tokens.
     pub(super) releases: BinaryHeap<Reverse<(Instant, Gated)>>,
+    pub(super) changed: Changed,
     pub(super) outputs: VecDeque<Output>,
-    pub(super) dirty_clients: Vec<ConnId>,
-    pub(super) dirty_topics: Vec<TopicKey>,
-    pub(super) dirty_channels: Vec<ChannelKey>,
-    /// Topics whose publishers are held back.
-    pub(super) blocked_topics: Vec<TopicKey>,
-    /// Contracts by name, for topics and channels that come to be later, too.
-    pub(super) topic_contracts: BTreeMap<TopicName, (Contract, Source)>,
-    pub(super) channel_contracts: BTreeMap<(TopicName, ChannelName), (Contract, Source)>,
+    pub(super) numbers: Numbers,
     pub(super) rng: Rng,
-    pub(super) serials: u64,
-    pub(super) next_id: u64,
     /// Unix time minus the driver's clock, ns.
     pub(super) wall_offset: i64,
-    pub(super) log_error: Option<String>,
     pub(super) draining: bool,
 }
 
@@ -200,30 +173,26 @@ impl Shard {
         const EPOCH_2020_NS: i64 = 1_577_836_800_000_000_000;
         let ticks = u64::try_from((unix_ns - EPOCH_2020_NS).max(0) / 125).unwrap_or(0) & ((1 << 54) - 1);
         let shards = config.shards as u64;
-        let next_id = (u64::from(config.node_id) << 54) | (ticks / shards * shards + config.shard as u64);
+        let message_id = (u64::from(config.node_id) << 54) | (ticks / shards * shards + config.shard as u64);
+        let peers = Peers::new(config.shard, config.shards);
         let mut shard = Self {
             rng: Rng::new(config.seed ^ config.shard as u64),
             config,
             clients: Slab::new(),
-            topics: Slab::new(),
+            topics: Arena::default(),
             topics_by_name: HashMap::default(),
-            channels: Slab::new(),
-            messages: Slab::new(),
-            bodies: BodyStore::default(),
-            queues: Slab::new(),
+            channels: Arena::default(),
+            messages: Messages::default(),
+            queues: Queues::default(),
+            contracts: Contracts::default(),
+            acks: Arena::default(),
+            peers,
             timers: TimerWheel::new(TICK, now),
             releases: BinaryHeap::new(),
+            changed: Changed::default(),
             outputs: VecDeque::new(),
-            dirty_clients: Vec::new(),
-            dirty_topics: Vec::new(),
-            dirty_channels: Vec::new(),
-            blocked_topics: Vec::new(),
-            topic_contracts: BTreeMap::new(),
-            channel_contracts: BTreeMap::new(),
-            serials: 0,
-            next_id,
+            numbers: Numbers { serials: 0, message_id, requests: 0 },
             wall_offset: 0,
-            log_error: None,
             draining: false,
         };
         shard.set_wall_clock(now, unix_ns);
@@ -243,15 +212,17 @@ impl Shard {
 
     /// A connection was accepted.
     pub fn on_connect(&mut self, remote_address: String, now: Instant) -> ConnId {
-        self.serials += 1;
+        self.numbers.serials += 1;
         let host = remote_address.rsplit_once(':').map_or("", |(host, _)| host).to_owned();
         let connected_unix_s = self.unix_ns(now) / 1_000_000_000;
         let heartbeat_ns = nanos(self.config.heartbeat);
         let conn = self.clients.insert(Client {
-            serial: self.serials,
+            serial: self.numbers.serials,
             state: State::Greeting,
             hold: Hold::Free,
             out: Vec::new(),
+            answers: Answers::default(),
+            parked: false,
             dirty: false,
             listed_ready: false,
             stamped: false,
@@ -291,12 +262,12 @@ impl Shard {
             self.timers.cancel(key);
         }
         if client.hold == Hold::LineFull {
-            for topic in &self.blocked_topics {
+            for topic in &self.changed.blocked {
                 self.topics[*topic].blocked.retain(|blocked| *blocked != conn);
             }
         }
         if client.dirty {
-            self.dirty_clients.retain(|dirty| *dirty != conn);
+            self.changed.clients.retain(|dirty| *dirty != conn);
         }
     }
 
@@ -307,7 +278,7 @@ impl Shard {
             self.timers.cancel(key);
         }
         if client.dirty {
-            self.dirty_clients.retain(|dirty| *dirty != conn);
+            self.changed.clients.retain(|dirty| *dirty != conn);
             client.dirty = false;
         }
         client.last_pub = None;
@@ -318,8 +289,8 @@ impl Shard {
     /// Takes over a connection; its unread bytes are to be given to [`Shard::on_bytes`] next.
     pub fn adopt(&mut self, migrant: Migrant, now: Instant) -> ConnId {
         let mut client = *migrant.0;
-        self.serials += 1;
-        client.serial = self.serials;
+        self.numbers.serials += 1;
+        client.serial = self.numbers.serials;
         client.hold = Hold::Free;
         let has_output = !client.out.is_empty();
         let conn = self.clients.insert(client);
@@ -332,7 +303,7 @@ impl Shard {
 
     /// The next connection with output to write, each once; call until `None`.
     pub fn next_dirty(&mut self) -> Option<ConnId> {
-        let conn = self.dirty_clients.pop()?;
+        let conn = self.changed.clients.pop()?;
         self.clients[conn].dirty = false;
         Some(conn)
     }
@@ -365,12 +336,6 @@ impl Shard {
         self.clients.get(conn).map_or_else(Default::default, |client| (client.about.remote_address.clone(), client.tls))
     }
 
-    /// Why the log cannot be written, while it cannot.
-    #[must_use]
-    pub fn log_error(&self) -> Option<&str> {
-        self.log_error.as_deref()
-    }
-
     /// Open connections.
     #[must_use]
     pub fn connections(&self) -> usize {
@@ -396,9 +361,7 @@ impl Shard {
     fn on_heartbeat(&mut self, conn: ConnId, now: Instant) {
         let client = &mut self.clients[conn];
         client.heartbeat = None;
-        if now.nanos_since(client.last_heard) >= 2 * client.heartbeat_ns
-            && matches!(client.hold, Hold::Free | Hold::Upgrading)
-        {
+        if now.nanos_since(client.last_heard) >= 2 * client.heartbeat_ns && !client.hold.is_ours() {
             // Those that we hold back ourselves cannot be heard.
             self.kill(conn);
             return;
@@ -423,7 +386,7 @@ impl Shard {
         let client = &mut self.clients[conn];
         if !client.dirty {
             client.dirty = true;
-            self.dirty_clients.push(conn);
+            self.changed.clients.push(conn);
         }
     }
 
@@ -431,7 +394,7 @@ impl Shard {
         let entry = &mut self.topics[topic];
         if !entry.dirty {
             entry.dirty = true;
-            self.dirty_topics.push(topic);
+            self.changed.topics.push(topic);
         }
     }
 
@@ -439,208 +402,7 @@ impl Shard {
         let entry = &mut self.channels[channel];
         if !entry.dirty {
             entry.dirty = true;
-            self.dirty_channels.push(channel);
-        }
-    }
-
-    // Topics and channels.
-
-    /// The topic called `name`, created if need be.
-    pub(super) fn topic(&mut self, name: &TopicName, now: Instant) -> TopicKey {
-        if let Some(key) = self.topics_by_name.get(name) {
-            return *key;
-        }
-        let entry = self.topics.vacant_entry();
-        let key = entry.key();
-        let queue = if name.is_ephemeral() {
-            Queue::in_memory()
-        } else {
-            let id = self.queues.insert(QueueOwner::Topic(key));
-            let (queue, open) = Queue::with_log(queue_id(id), name.to_string());
-            self.outputs.push_back(Output::Log(open));
-            queue
-        };
-        let limiter =
-            self.topic_contracts.get(name).map(|(contract, source)| TopicLimiter::new(*contract, *source, now));
-        entry.insert(Topic {
-            name: name.clone(),
-            channels: BTreeMap::new(),
-            routes: Vec::new(),
-            queue,
-            paused: false,
-            started: !self.config.topics_wait_for_start,
-            limiter,
-            blocked: Vec::new(),
-            blocked_peers: Vec::new(),
-            memory_bytes: 0,
-            counts: TopicCounts::default(),
-            access_delay: WindowedHistogram::new(WindowConfig::default()),
-            recording: None,
-            dirty: false,
-        });
-        self.topics_by_name.insert(name.clone(), key);
-        self.outputs.push_back(Output::Notice(Notice::TopicCreated(name.clone())));
-        key
-    }
-
-    /// The channel of `topic` called `name`, created if need be.
-    pub(super) fn channel(&mut self, topic: TopicKey, name: &ChannelName, now: Instant) -> ChannelKey {
-        if let Some(key) = self.topics[topic].channels.get(name) {
-            return *key;
-        }
-        let topic_name = self.topics[topic].name.clone();
-        let entry = self.channels.vacant_entry();
-        let key = entry.key();
-        let queue = if name.is_ephemeral() || topic_name.is_ephemeral() {
-            Queue::in_memory()
-        } else {
-            let id = self.queues.insert(QueueOwner::Channel(key));
-            let (queue, open) = Queue::with_log(queue_id(id), format!("{topic_name}:{name}"));
-            self.outputs.push_back(Output::Log(open));
-            queue
-        };
-        let contract = self.channel_contracts.get(&(topic_name.clone(), name.clone()));
-        let limiter = contract.map(|(contract, source)| ChannelLimiter::new(*contract, *source, now));
-        entry.insert(Channel {
-            name: name.clone(),
-            topic,
-            queue,
-            paused: false,
-            limiter,
-            clients: Vec::new(),
-            ready: VecDeque::new(),
-            deferred: HashMap::default(),
-            in_flight: 0,
-            memory_bytes: 0,
-            counts: ChannelCounts::default(),
-            access_delay: WindowedHistogram::new(WindowConfig::default()),
-            end_to_end: WindowedHistogram::new(WindowConfig::default()),
-            dirty: false,
-        });
-        self.topics[topic].channels.insert(name.clone(), key);
-        self.topics[topic].routes.push(key);
-        self.outputs.push_back(Output::Notice(Notice::ChannelCreated(topic_name, name.clone())));
-        // What the topic kept for its first channel flows now.
-        self.mark_topic(topic);
-        key
-    }
-
-    /// Brings back a topic and its channels as an earlier run left them.
-    pub fn restore(&mut self, name: &TopicName, pause: Pause, channels: &[(ChannelName, Pause)], now: Instant) {
-        let topic = self.topic(name, now);
-        self.topics[topic].paused = pause == Pause::Paused;
-        self.topics[topic].started = true;
-        for (channel, pause) in channels {
-            let channel = self.channel(topic, channel, now);
-            self.channels[channel].paused = *pause == Pause::Paused;
-        }
-    }
-
-    pub(super) fn delete_topic(&mut self, key: TopicKey, now: Instant) {
-        let channels: Vec<_> = self.topics[key].channels.values().copied().collect();
-        for channel in channels {
-            self.delete_channel(channel, now);
-        }
-        if !self.topics.contains(key) {
-            return; // An ephemeral topic went with its last channel.
-        }
-        let mut topic = self.topics.remove(key);
-        self.topics_by_name.remove(&topic.name);
-        self.dirty_topics.retain(|dirty| *dirty != key);
-        self.blocked_topics.retain(|blocked| *blocked != key);
-        for queued in topic.queue.drain_memory() {
-            unref(&mut self.messages, &mut self.bodies, queued.message);
-        }
-        if let Some(mut limiter) = topic.limiter {
-            while let Some(entrant) = limiter.gate.drop_oldest() {
-                unref(&mut self.messages, &mut self.bodies, entrant.pending.message);
-            }
-            for staged in limiter.staged {
-                unref(&mut self.messages, &mut self.bodies, staged.entrant.pending.message);
-            }
-        }
-        for conn in topic.blocked {
-            self.resume(conn);
-        }
-        self.forget_queue(topic.queue.log_id());
-        self.outputs.push_back(Output::Notice(Notice::TopicDeleted(topic.name)));
-        for peer in topic.blocked_peers {
-            self.publish_for_peer(peer, now);
-        }
-    }
-
-    pub(super) fn delete_channel(&mut self, key: ChannelKey, now: Instant) {
-        let clients = self.channels[key].clients.clone();
-        for conn in clients {
-            self.drop_in_flight(conn);
-            self.clients[conn].channel = None;
-            self.kill(conn);
-        }
-        self.empty_channel(key);
-        let channel = self.channels.remove(key);
-        self.dirty_channels.retain(|dirty| *dirty != key);
-        self.forget_queue(channel.queue.log_id());
-        let topic = &mut self.topics[channel.topic];
-        topic.channels.remove(&channel.name);
-        topic.routes.retain(|route| *route != key);
-        let (name, orphaned) = (topic.name.clone(), topic.channels.is_empty() && topic.name.is_ephemeral());
-        self.outputs.push_back(Output::Notice(Notice::ChannelDeleted(name, channel.name)));
-        if orphaned {
-            self.delete_topic(channel.topic, now);
-        }
-    }
-
-    /// Drops what is queued and deferred, and what is in flight.
-    pub(super) fn empty_channel(&mut self, key: ChannelKey) {
-        let clients = self.channels[key].clients.clone();
-        for conn in clients {
-            self.drop_in_flight(conn);
-            self.list_if_ready(conn);
-        }
-        let channel = &mut self.channels[key];
-        for queued in channel.queue.drain_memory() {
-            unref(&mut self.messages, &mut self.bodies, queued.message);
-        }
-        for (_, (timer, queued)) in channel.deferred.drain() {
-            self.timers.cancel(timer);
-            unref(&mut self.messages, &mut self.bodies, queued.message);
-        }
-        channel.memory_bytes = 0;
-        if let Some(command) = channel.queue.empty_log() {
-            self.outputs.push_back(Output::Log(command));
-            self.refresh_log_error();
-        }
-    }
-
-    pub(super) fn empty_topic(&mut self, key: TopicKey) {
-        let topic = &mut self.topics[key];
-        for queued in topic.queue.drain_memory() {
-            unref(&mut self.messages, &mut self.bodies, queued.message);
-        }
-        topic.memory_bytes = 0;
-        if let Some(command) = topic.queue.empty_log() {
-            self.outputs.push_back(Output::Log(command));
-            self.refresh_log_error();
-        }
-    }
-
-    fn drop_in_flight(&mut self, conn: ConnId) {
-        let client = &mut self.clients[conn];
-        for (_, held) in client.in_flight.drain() {
-            self.timers.cancel(held.timer);
-            unref(&mut self.messages, &mut self.bodies, held.message);
-        }
-        if let Some(channel) = client.channel {
-            // Everything in flight of every client is dropped with it.
-            self.channels[channel].in_flight = 0;
-        }
-    }
-
-    fn forget_queue(&mut self, queue: Option<QueueId>) {
-        if let Some(queue) = queue {
-            self.queues[queue.0 as usize] = QueueOwner::Nobody;
-            self.outputs.push_back(Output::Log(LogCommand::Delete { queue }));
-            self.refresh_log_error();
+            self.changed.channels.push(channel);
         }
     }
 
@@ -661,7 +423,8 @@ impl Shard {
         while let Some((_, _, timer)) = self.timers.pop(now) {
             match timer {
                 Timer::Message { conn, id } => self.on_message_timeout(conn, id, now),
-                Timer::Deferred { channel, id } => self.on_deferred_due(channel, id, now),
+                Timer::Deferred { of: Gated::Topic(topic), id } => self.on_topic_deferred_due(topic, id, now),
+                Timer::Deferred { of: Gated::Channel(channel), id } => self.on_deferred_due(channel, id, now),
                 Timer::Heartbeat(conn) => self.on_heartbeat(conn, now),
                 Timer::LogRetry(queue) => self.retry_log(queue),
             }
@@ -671,39 +434,39 @@ impl Shard {
                 break;
             }
             self.releases.pop();
+            let limiter = match gated {
+                Gated::Topic(topic) => self.topics.get_mut(topic).and_then(|topic| topic.limiter.as_mut()),
+                Gated::Channel(channel) => self.channels.get_mut(channel).and_then(|channel| channel.limiter.as_mut()),
+            };
+            // Without one it was taken away or deleted meanwhile.
+            let Some(limiter) = limiter else { continue };
+            limiter.waiting_until = None;
             match gated {
-                Gated::Topic(topic) if self.topics.contains(topic) => {
-                    if let Some(limiter) = &mut self.topics[topic].limiter {
-                        limiter.waiting_until = None;
-                    }
-                    self.mark_topic(topic);
-                }
-                Gated::Channel(channel) if self.channels.contains(channel) => {
-                    if let Some(limiter) = &mut self.channels[channel].limiter {
-                        limiter.waiting_until = None;
-                    }
-                    self.mark_channel(channel);
-                }
-                _ => {} // Deleted meanwhile.
+                Gated::Topic(topic) => self.mark_topic(topic),
+                Gated::Channel(channel) => self.mark_channel(channel),
             }
         }
     }
 
     /// Everything that one wake-up brought has been told: messages move.
     pub fn end_batch(&mut self, now: Instant) {
-        if self.draining {
-            return; // Everything is on its way to the log, and the queues are closed behind it.
+        // While it drains, everything is on its way to the log, and the queues are closed behind it.
+        while !self.draining {
+            // Topics first: they feed channels. Channels never feed topics.
+            while let Some(topic) = self.changed.topics.pop() {
+                self.topics[topic].dirty = false;
+                self.drain_topic(topic, now);
+            }
+            while let Some(channel) = self.changed.channels.pop() {
+                self.channels[channel].dirty = false;
+                self.pump(channel, now);
+            }
+            if !self.unblock(now) {
+                break;
+            }
         }
-        // Topics first: they feed channels. Channels never feed topics.
-        while let Some(topic) = self.dirty_topics.pop() {
-            self.topics[topic].dirty = false;
-            self.drain_topic(topic, now);
-        }
-        while let Some(channel) = self.dirty_channels.pop() {
-            self.channels[channel].dirty = false;
-            self.pump(channel, now);
-        }
-        self.unblock(now);
+        let Self { peers, outputs, .. } = self;
+        peers.flush(|output| outputs.push_back(output));
     }
 
     /// The next effect to carry out; call until `None`.
@@ -719,106 +482,44 @@ impl Shard {
         }
     }
 
-    // The log.
-
-    /// What became of a [`LogCommand`].
-    pub fn on_log(&mut self, event: LogEvent, now: Instant) {
-        let queue = match &event {
-            LogEvent::Opened { queue, .. }
-            | LogEvent::Appended { queue, .. }
-            | LogEvent::AppendFailed { queue, .. }
-            | LogEvent::Read { queue, .. }
-            | LogEvent::ReadFailed { queue, .. }
-            | LogEvent::Closed { queue } => *queue,
-        };
-        let Some(owner) = self.queues.get(queue.0 as usize).copied() else { return };
-        if let LogEvent::Closed { .. } = event {
-            self.queues.remove(queue.0 as usize);
-            return;
-        }
-        match owner {
-            QueueOwner::Topic(key) => {
-                self.apply_log(queue, event, key, |shard, key| &mut shard.topics[key].queue, now);
-                self.mark_topic(key);
-            }
-            QueueOwner::Channel(key) => {
-                self.apply_log(queue, event, key, |shard, key| &mut shard.channels[key].queue, now);
-                self.mark_channel(key);
-            }
-            QueueOwner::Nobody => {}
-        }
+    /// Messages in memory.
+    #[must_use]
+    pub fn messages(&self) -> usize {
+        self.messages.len()
     }
 
-    fn apply_log(
-        &mut self,
-        id: QueueId,
-        event: LogEvent,
-        key: usize,
-        queue: fn(&mut Self, usize) -> &mut Queue,
-        now: Instant,
-    ) {
-        let queue = queue(self, key);
-        let failed_before = queue.failure().is_some();
-        let fails = matches!(event, LogEvent::AppendFailed { .. } | LogEvent::ReadFailed { .. });
-        match event {
-            LogEvent::Opened { depth, .. } => queue.on_opened(depth),
-            LogEvent::Appended { buffer, .. } => queue.on_appended(buffer),
-            LogEvent::AppendFailed { records, count, error, .. } => queue.on_append_failed(records, count, error),
-            LogEvent::Read { records, count, .. } => queue.on_read(records, count),
-            LogEvent::ReadFailed { error, .. } => queue.on_read_failed(error),
-            LogEvent::Closed { .. } => {}
-        }
-        match queue.failure() {
-            Some(error) if fails => {
-                self.log_error = Some(error.to_owned());
-                self.timers.insert(now + LOG_RETRY, Timer::LogRetry(id));
-            }
-            None if failed_before => self.refresh_log_error(),
-            _ => {}
-        }
+    /// True until [`Shard::drain`].
+    #[must_use]
+    pub fn is_serving(&self) -> bool {
+        !self.draining
     }
 
-    /// A queue has recovered, or is gone: another one may still fail.
-    fn refresh_log_error(&mut self) {
-        if self.log_error.is_some() {
-            let topics = self.topics.iter().map(|(_, topic)| &topic.queue);
-            let channels = self.channels.iter().map(|(_, channel)| &channel.queue);
-            self.log_error = topics.chain(channels).find_map(Queue::failure).map(str::to_owned);
-        }
-    }
+    // Invariants.
 
-    fn retry_log(&mut self, queue: QueueId) {
-        if self.draining {
-            return;
+    /// What holds after every step. For tests; O(n) in messages.
+    ///
+    /// # Panics
+    /// Where it does not.
+    pub fn assert_invariants(&self) {
+        let mut held = 0;
+        for topic in self.topics.values() {
+            topic.queue.assert_invariants(&self.messages);
+            topic.deferred.assert_invariants(&self.messages);
+            held += (topic.queue.memory_len() + topic.deferred.len() + topic.staged.len()) as u64;
+            assert!(
+                topic.flows() || topic.waiting() == topic.staged.len() as u64,
+                "what does not flow waits for no token"
+            );
         }
-        let Self { queues, topics, channels, outputs, .. } = self;
-        let mut out = |command| outputs.push_back(Output::Log(command));
-        match queues.get(queue.0 as usize) {
-            Some(QueueOwner::Topic(key)) => {
-                topics[*key].queue.retry(&mut out);
-                let key = *key;
-                self.mark_topic(key);
-            }
-            Some(QueueOwner::Channel(key)) => {
-                channels[*key].queue.retry(&mut out);
-                let key = *key;
-                self.mark_channel(key);
-            }
-            _ => {}
+        for channel in self.channels.values() {
+            channel.queue.assert_invariants(&self.messages);
+            channel.deferred.assert_invariants(&self.messages);
+            held += (channel.queue.memory_len() + channel.deferred.len()) as u64;
+            let in_flight: usize = channel.clients.iter().map(|conn| self.clients[*conn].in_flight.len()).sum();
+            assert_eq!(channel.in_flight, in_flight as u64, "a channel counts what its clients hold");
+            held += in_flight as u64;
         }
-    }
-}
-
-fn queue_id(key: usize) -> QueueId {
-    QueueId(u32::try_from(key).expect("fewer than 2^32 queues"))
-}
-
-/// Lets go of one use of a message.
-pub(super) fn unref(messages: &mut Slab<Message>, bodies: &mut BodyStore, key: MessageKey) {
-    let message = &mut messages[key];
-    message.refs -= 1;
-    if message.refs == 0 {
-        bodies.free(message.body);
-        messages.remove(key);
+        assert_eq!(held, self.messages.holders(), "every use of a message is known");
+        assert!(self.messages.len() as u64 <= held, "no message is kept for nobody");
     }
 }

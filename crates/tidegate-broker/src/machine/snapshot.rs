@@ -123,6 +123,17 @@ pub struct LimitSnapshot {
     pub source: &'static str,
     /// Tokens in the bucket now.
     pub tokens: f64,
+    /// In mode `shadow`: what discipline `wait` would do to messages.
+    pub shadow: Option<ShadowSnapshot>,
+}
+
+/// The line that a contract in shadow mode would form.
+#[derive(Clone, Copy, Default, Debug, Serialize)]
+pub struct ShadowSnapshot {
+    /// How long messages would wait for tokens. `shadow_total` counts those that would wait at all.
+    pub delay_us: DelaySnapshot,
+    /// Tokens' worth of messages that would be in line now.
+    pub line: u64,
 }
 
 /// Quantiles of a delay, in microseconds.

@@ -24,6 +24,11 @@ impl Body {
     pub(super) fn len(self) -> usize {
         self.len as usize
     }
+
+    /// Bytes of memory that it takes.
+    pub(super) fn slot_bytes(self) -> usize {
+        slot_bytes(self.class)
+    }
 }
 
 /// All bodies of a shard.

@@ -1,19 +1,23 @@
-//! A topic: its contract, its own queue, and its channels.
+//! A topic: its contract, its own queue, which is the line of that contract, and its channels.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use tidegate_core::Instant;
 use tidegate_core::estimate::window::WindowedHistogram;
-use tidegate_core::limit::Gate;
 use tidegate_wire::nsq::{ChannelName, TopicName};
 
+use super::acks::AckKey;
+use super::arena::Key;
 use super::channel::ChannelKey;
-use super::limiter::{Contract, Discipline, Mode, Source, Unit};
-use super::output::{ConnId, PeerPublish};
-use super::queue::{MessageKey, Queue};
+use super::deferred::Deferred;
+use super::limiter::Limiter;
+use super::messages::MessageKey;
+use super::output::ConnId;
+use super::peers::Parked;
+use super::queue::{Item, Queue};
 
 /// A topic's place in its shard.
-pub(super) type TopicKey = usize;
+pub(super) type TopicKey = Key<Topic>;
 
 #[derive(Debug)]
 pub(super) struct Topic {
@@ -21,18 +25,23 @@ pub(super) struct Topic {
     pub(super) channels: BTreeMap<ChannelName, ChannelKey>,
     /// The same channels, for the way of every message.
     pub(super) routes: Vec<ChannelKey>,
-    /// Messages that wait for the first channel, or for the end of a pause.
-    pub(super) queue: Queue,
+    /// Messages that wait for tokens, for the first channel, or for the end of a pause.
+    pub(super) queue: Queue<Pending>,
+    /// Under a contract, deferred messages take their token when they are due: here, not in the channels.
+    pub(super) deferred: Deferred<Pending>,
     pub(super) paused: bool,
     /// False until nsqlookupd has said which channels the topic has elsewhere.
     pub(super) started: bool,
-    pub(super) limiter: Option<TopicLimiter>,
-    /// Publishers held back because the line or a queue is full.
+    pub(super) limiter: Option<Limiter>,
+    /// Arrivals of this batch under a contract that delays, not yet in order of their stamps.
+    pub(super) staged: Vec<Staged>,
+    pub(super) staged_bytes: u64,
+    /// What the line may hold, bytes: as configured, or as much as it held when it last began to flow.
+    pub(super) line_bytes_max: u64,
+    /// Connections held back because the line or a queue is full.
     pub(super) blocked: Vec<ConnId>,
-    /// The same of other shards: one publish of each connection at most.
-    #[expect(clippy::vec_box, reason = "they come in boxes and go on in them")]
-    pub(super) blocked_peers: Vec<Box<PeerPublish>>,
-    pub(super) memory_bytes: u64,
+    /// Publishes that wait for room while their connections go on, in order.
+    pub(super) parked: VecDeque<Parked>,
     pub(super) counts: TopicCounts,
     pub(super) access_delay: WindowedHistogram,
     /// While it is recorded: what has been admitted since the last hand-over.
@@ -57,10 +66,76 @@ pub struct Passage {
 }
 
 impl Topic {
+    /// Nothing but tokens and the log's pace holds messages back.
+    pub(super) fn flows(&self) -> bool {
+        !self.paused && self.started && !self.routes.is_empty()
+    }
+
+    /// Messages that wait here, staged ones and those in line included.
+    pub(super) fn depth(&self) -> u64 {
+        self.queue.depth() + self.staged.len() as u64
+    }
+
+    /// Messages that nothing but tokens holds back.
+    pub(super) fn waiting(&self) -> u64 {
+        let acts = self.limiter.as_ref().is_some_and(Limiter::acts);
+        if acts && self.flows() { self.depth() } else { self.staged.len() as u64 }
+    }
+
+    /// Publishers that wait for room here.
+    pub(super) fn blocked_publishers(&self) -> u64 {
+        let parked: BTreeSet<_> = self.parked.iter().map(|parked| parked.origin.connection()).collect();
+        (self.blocked.len() + parked.len()) as u64
+    }
+
+    /// Bytes in line.
+    pub(super) fn line_bytes(&self) -> u64 {
+        self.queue.bytes() + self.staged_bytes
+    }
+
     /// Arrival times matter: there is a contract, or a trace is being recorded.
     pub(super) fn needs_stamps(&self) -> bool {
         self.limiter.is_some() || self.recording.is_some()
     }
+}
+
+/// A message between its publish and its channels.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pending {
+    pub(super) message: MessageKey,
+    /// Not to be delivered before; zero if it was not deferred.
+    pub(super) due: Instant,
+    /// When it was read, for traces.
+    pub(super) read: Instant,
+    /// It counts as admitted, since no contract was there when it came.
+    pub(super) admitted: bool,
+}
+
+impl Pending {
+    /// From when on it waits for tokens: its arrival, or the end of its deferral. One that was deferred before there was
+    /// a contract waits out its time in its channels.
+    pub(super) fn in_line_since(&self, arrival: Instant, now: Instant) -> Instant {
+        if self.due <= now { arrival.max(self.due) } else { arrival }
+    }
+}
+
+impl Item for Pending {
+    fn message(&self) -> MessageKey {
+        self.message
+    }
+
+    fn attempts(&self) -> u16 {
+        0
+    }
+}
+
+/// A message on its way to its topic's line.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Staged {
+    pub(super) pending: Pending,
+    pub(super) arrival: Instant,
+    /// The publish that is answered when the message is safe, if it may have to go to the log.
+    pub(super) ack: Option<AckKey>,
 }
 
 #[derive(Default, Debug)]
@@ -73,81 +148,4 @@ pub(super) struct TopicCounts {
     pub(super) refused: u64,
     pub(super) shadow: u64,
     pub(super) dropped: u64,
-}
-
-/// A message between its publish and its token.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Pending {
-    pub(super) message: MessageKey,
-    /// Not to be delivered before; zero if it was not deferred.
-    pub(super) due: Instant,
-}
-
-/// A message on its way to its topic's contract, and in line there.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Entrant {
-    pub(super) pending: Pending,
-    /// When it was read, for traces.
-    pub(super) read: Instant,
-}
-
-/// A topic's contract at work. One gate serves every discipline, so that changing it keeps tokens and line.
-#[derive(Debug)]
-pub(super) struct TopicLimiter {
-    pub(super) contract: Contract,
-    pub(super) source: Source,
-    pub(super) gate: Gate<Entrant>,
-    /// Arrivals of this batch, not yet in order of their stamps.
-    pub(super) staged: Vec<Staged>,
-    /// Bytes staged and in line.
-    pub(super) waiting_bytes: u64,
-    /// When the head of the line gets its tokens; the shard has set a timer for it.
-    pub(super) waiting_until: Option<Instant>,
-}
-
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Staged {
-    pub(super) arrival: Instant,
-    pub(super) cost: u64,
-    pub(super) entrant: Entrant,
-}
-
-impl TopicLimiter {
-    pub(super) fn new(contract: Contract, source: Source, now: Instant) -> Self {
-        // The topic bounds the line in bytes before a message gets here.
-        let gate = Gate::new(contract.limit, u64::MAX, now);
-        Self { contract, source, gate, staged: Vec::new(), waiting_bytes: 0, waiting_until: None }
-    }
-
-    /// Messages wait in line here.
-    pub(super) fn delays(&self) -> bool {
-        self.contract.mode == Mode::Enforce && self.contract.discipline == Discipline::Wait
-    }
-
-    /// What a body of `bytes` costs.
-    pub(super) fn cost(&self, bytes: usize) -> u64 {
-        match self.contract.unit {
-            Unit::Messages => 1,
-            Unit::Bytes => bytes as u64,
-        }
-    }
-
-    /// What a publish of `count` messages with `bytes` in all costs.
-    pub(super) fn cost_of_all(&self, count: u64, bytes: u64) -> u64 {
-        match self.contract.unit {
-            Unit::Messages => count,
-            Unit::Bytes => bytes,
-        }
-    }
-
-    /// Puts `contract` in force; tokens and line are kept.
-    pub(super) fn rule(&mut self, contract: Contract, source: Source, now: Instant) {
-        self.gate.set_limit(contract.limit, now);
-        (self.contract, self.source, self.waiting_until) = (contract, source, None);
-    }
-
-    /// Messages staged and in line.
-    pub(super) fn waiting(&self) -> u64 {
-        (self.gate.len() + self.staged.len()) as u64
-    }
 }

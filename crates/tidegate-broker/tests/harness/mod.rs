@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use tidegate_broker::machine::admin::{AdminReply, AdminRequest, Pause, SnapshotScope};
+use tidegate_broker::machine::admin::{AdminReply, AdminRequest, Answered, Pause, SnapshotScope};
 use tidegate_broker::machine::auth::AuthState;
+use tidegate_broker::machine::contracts::KeptBucket;
 use tidegate_broker::machine::limiter::{Contract, Discipline, Mode, Source, Unit};
 use tidegate_broker::machine::output::{ConnId, Layers, Notice, Output, PeerMessage};
 use tidegate_broker::machine::shard::{OutputBuffer, QueuePolicy, Shard, ShardConfig};
@@ -82,6 +83,15 @@ pub(crate) struct Broker {
     pub(crate) passages: Vec<Passage>,
     /// Messages between shards are not handed over while this is set.
     pub(crate) hold_peers: bool,
+    /// Names of new topics and channels do not become durable while this is set.
+    pub(crate) hold_names: bool,
+    /// The next restart is that of a broker that crashed: what was left of its tokens is not known.
+    pub(crate) crashed: bool,
+    /// The contracts that were set, by what they are on.
+    contracts: BTreeMap<String, AdminRequest>,
+    noticed: Vec<u64>,
+    settled: u64,
+    admin_replies: BTreeMap<(usize, u64), AdminReply>,
     /// FNV-1a over everything that came out of the shards, with its time.
     pub(crate) trace_hash: u64,
     config: ShardConfig,
@@ -174,7 +184,7 @@ impl Broker {
     fn on(disk: Disk, config: ShardConfig, now: Instant) -> Self {
         let unix_ns = START_UNIX_NS + now.nanos_since(START).cast_signed();
         let shard = |number| Shard::new(ShardConfig { shard: number, ..config.clone() }, now, unix_ns);
-        let shards = (0..config.shards).map(shard).collect();
+        let shards: Vec<Shard> = (0..config.shards).map(shard).collect();
         Self {
             now,
             disk,
@@ -182,6 +192,12 @@ impl Broker {
             auth_questions: Vec::new(),
             passages: Vec::new(),
             hold_peers: false,
+            hold_names: false,
+            noticed: vec![0; shards.len()],
+            settled: 0,
+            crashed: false,
+            contracts: BTreeMap::new(),
+            admin_replies: BTreeMap::new(),
             trace_hash: 0xcbf2_9ce4_8422_2325,
             config,
             shards,
@@ -192,11 +208,26 @@ impl Broker {
         }
     }
 
-    /// SIGTERM, and a new run on the same log that knows the topics and channels of the old one.
+    /// SIGTERM, and a new run on the same log that knows the topics and channels of the old one, its contracts, and, if it
+    /// has not crashed, what was left of its tokens.
     pub(crate) fn restart(mut self) -> Self {
         let topics = self.topics();
         self.drain();
+        let stopped = self.now;
+        let kept: Vec<_> = self.shards.iter().flat_map(|shard| shard.kept_buckets(stopped)).collect();
         let mut next = Self::on(self.disk, self.config, self.now + SECOND);
+        let (now, shards) = (next.now, next.shards.len());
+        for (number, shard) in next.shards.iter_mut().enumerate() {
+            if self.crashed {
+                shard.forget_buckets(now);
+            } else {
+                let home = |bucket: &&KeptBucket| home_shard(bucket.key.topic.as_str(), shards) == number;
+                shard.restore_buckets(kept.iter().filter(home).cloned().collect(), stopped, now);
+            }
+        }
+        for request in self.contracts.into_values() {
+            next.order(request);
+        }
         for topic in topics.iter().filter(|topic| !topic.name.ends_with("#ephemeral")) {
             let pause = |paused| if paused { Pause::Paused } else { Pause::Flowing };
             let kept = topic.channels.iter().filter(|channel| !channel.name.ends_with("#ephemeral"));
@@ -308,7 +339,7 @@ impl Broker {
         let (shard, conn) = self.ends[client.0].place.expect("it is connected");
         let request = AdminRequest::DeleteChannel(topic_name(topic), channel_name("c"));
         let reply = self.shards[shard].on_admin(request, self.now);
-        assert!(matches!(reply, AdminReply::Done));
+        assert!(matches!(reply, Answered::Now(AdminReply::Done)));
         self.drop_connection(client);
         let newcomer = self.raw_on(shard);
         assert_eq!(self.ends[newcomer.0].place, Some((shard, conn)), "the number is taken again");
@@ -401,14 +432,39 @@ impl Broker {
             | AdminRequest::PauseChannel(topic, ..)
             | AdminRequest::SetTopicLimit(topic, _)
             | AdminRequest::SetChannelLimit(topic, ..)
+            | AdminRequest::ReleaseLine(topic)
             | AdminRequest::Record(topic, _)
             | AdminRequest::StartTopic(topic, _) => topic.as_str().to_owned(),
             AdminRequest::Snapshot(scope) => scope.topic.as_ref().map_or("", TopicName::as_str).to_owned(),
         };
         let home = home_shard(&name, self.shards.len());
-        let reply = self.shards[home].on_admin(request, self.now);
+        let answered = self.shards[home].on_admin(request, self.now);
         self.settle();
-        reply
+        match answered {
+            Answered::Now(reply) => reply,
+            // What is under way on a slow disk is answered when it is there.
+            Answered::Later(number) => loop {
+                if let Some(reply) = self.admin_replies.remove(&(home, number)) {
+                    return reply;
+                }
+                let next = self.next_timeout().expect("the log answers");
+                self.advance_to(next);
+            },
+        }
+    }
+
+    /// Names that were held become durable, and later ones at once.
+    pub(crate) fn name_all(&mut self) {
+        self.hold_names = false;
+        for (shard, told) in self.shards.iter_mut().zip(&self.noticed) {
+            shard.on_names_saved(*told);
+        }
+        self.settle();
+    }
+
+    /// What queues do at their bound, from the next restart on.
+    pub(crate) fn set_policy(&mut self, policy: QueuePolicy) {
+        self.config.queue_policy = policy;
     }
 
     /// A request that must succeed.
@@ -419,12 +475,16 @@ impl Broker {
 
     pub(crate) fn limit(&mut self, topic: &str, contract: impl Into<Option<Contract>>) {
         let contract = contract.into().map(|contract| (contract, Source::Admin));
-        self.order(AdminRequest::SetTopicLimit(topic_name(topic), contract));
+        let request = AdminRequest::SetTopicLimit(topic_name(topic), contract);
+        self.contracts.insert(topic.to_owned(), request.clone());
+        self.order(request);
     }
 
     pub(crate) fn limit_channel(&mut self, topic: &str, channel: &str, contract: impl Into<Option<Contract>>) {
         let contract = contract.into().map(|contract| (contract, Source::Admin));
-        self.order(AdminRequest::SetChannelLimit(topic_name(topic), channel_name(channel), contract));
+        let request = AdminRequest::SetChannelLimit(topic_name(topic), channel_name(channel), contract);
+        self.contracts.insert(format!("{topic}:{channel}"), request.clone());
+        self.order(request);
     }
 
     pub(crate) fn create_channel(&mut self, topic: &str, channel: &str) {
@@ -437,7 +497,8 @@ impl Broker {
         let mut topics = Vec::new();
         for shard in &mut self.shards {
             let scope = SnapshotScope { clients: true, ..SnapshotScope::default() };
-            let AdminReply::Snapshot(snapshot) = shard.on_admin(AdminRequest::Snapshot(scope), self.now) else {
+            let Answered::Now(AdminReply::Snapshot(snapshot)) = shard.on_admin(AdminRequest::Snapshot(scope), self.now)
+            else {
                 panic!("a snapshot was asked for");
             };
             topics.extend(snapshot.topics);
@@ -531,10 +592,21 @@ impl Broker {
                 self.shards[shard].on_peer(message, self.now);
             }
             if idle {
+                self.check_invariants();
                 return;
             }
         }
         panic!("the broker does not come to rest");
+    }
+
+    /// What holds after every step; with very many messages only now and then.
+    fn check_invariants(&mut self) {
+        self.settled += 1;
+        for shard in self.shards.iter().filter(|shard| shard.is_serving()) {
+            if shard.messages() < 500 || self.settled.is_multiple_of(256) {
+                shard.assert_invariants();
+            }
+        }
     }
 
     fn carry_out(&mut self, shard: usize, output: Output) {
@@ -576,7 +648,16 @@ impl Broker {
             }
             Output::Log(command) => self.disk.send(shard, command, self.now),
             Output::Trace(_, passages) => self.passages.extend(passages),
-            Output::Notice(notice) => self.notices.push(notice),
+            Output::Notice(notice) => {
+                self.notices.push(notice);
+                self.noticed[shard] += 1;
+                if !self.hold_names {
+                    self.shards[shard].on_names_saved(self.noticed[shard]);
+                }
+            }
+            Output::AdminReply(number, reply) => {
+                self.admin_replies.insert((shard, number), reply);
+            }
             Output::Migrate { conn, shard: target } => {
                 let Some(client) = self.places.remove(&(shard, conn)) else { return };
                 let migrant = self.shards[shard].take(conn);

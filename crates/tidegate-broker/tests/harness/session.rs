@@ -239,7 +239,7 @@ impl Session {
     pub(crate) fn in_the_broker(&mut self) -> u64 {
         let topics = self.broker.topics();
         let channels = topics.iter().flat_map(|topic| &topic.channels);
-        topics.iter().map(|topic| topic.depth + topic.waiting).sum::<u64>()
+        topics.iter().map(|topic| topic.depth).sum::<u64>()
             + channels.map(|channel| channel.depth + channel.in_flight + channel.deferred).sum::<u64>()
     }
 

@@ -63,12 +63,19 @@ impl Pacer {
         }
     }
 
+    /// From when on nothing but tokens has held an item that joined the line at `arrival`.
+    #[inline]
+    #[must_use]
+    pub fn since(&self, arrival: Instant) -> Instant {
+        arrival.max(self.not_before)
+    }
+
     /// When the item at the head, of `cost`, which joined the line at `arrival`, gets its tokens; `None` if the rate is
     /// zero and they are not there. Takes nothing. An item dearer than the burst waits for all of its cost.
     #[inline]
     #[must_use]
     pub fn release_of(&mut self, cost: u64, arrival: Instant) -> Option<Instant> {
-        self.bucket.ready_in_line(cost, arrival.max(self.not_before))
+        self.bucket.ready_in_line(cost, self.since(arrival))
     }
 
     /// Takes the tokens of the item at the head at the instant that [`release_of`](Self::release_of) named.

@@ -68,6 +68,7 @@ impl<K: Ord + Clone> SpentBuckets<K> {
     /// The bucket of `key` under the contract `limit`: the one that was remembered, else a full one, or one that was
     /// empty when memory was last lost.
     pub fn recall(&mut self, key: &K, limit: Limit, now: Instant) -> TokenBucket {
+        self.sweep(now);
         if let Some(mut bucket) = self.remove(key) {
             bucket.set_limit(limit, now);
             return bucket;

@@ -84,7 +84,9 @@ impl From<PublishRefused> for Refusal {
             PublishRefused::Exiting => return Self::EXITING,
             PublishRefused::Throttled { retry_after } => (StatusCode::TOO_MANY_REQUESTS, Some(*retry_after)),
             PublishRefused::ExceedsBurst { .. } => (StatusCode::PAYLOAD_TOO_LARGE, None),
-            PublishRefused::QueueFull | PublishRefused::LogFailed { .. } => (StatusCode::SERVICE_UNAVAILABLE, None),
+            PublishRefused::QueueFull | PublishRefused::DeferredFull { .. } | PublishRefused::LogFailed { .. } => {
+                (StatusCode::SERVICE_UNAVAILABLE, None)
+            }
         };
         Self { status, message: refused.to_string().into(), retry_after }
     }
