@@ -112,7 +112,7 @@ impl Lookupd {
                 self.wanted.send_if_modified(|wanted| wanted.remove(&(topic, Some(channel))));
             }
             Notice::TopicDeleted(topic) => self.wanted.send_modify(|wanted| wanted.retain(|(name, _)| *name != topic)),
-            Notice::PauseChanged => {}
+            Notice::PauseChanged(..) => {}
         }
     }
 }

@@ -46,7 +46,7 @@ impl Shard {
             AdminRequest::EmptyTopic(topic) => self.with_topic(&topic, Self::empty_topic),
             AdminRequest::PauseTopic(topic, pause) => self.with_topic(&topic, |shard, key| {
                 shard.topics[key].paused = pause == Pause::Paused;
-                shard.outputs.push_back(Output::Notice(Notice::PauseChanged));
+                shard.outputs.push_back(Output::Notice(Notice::PauseChanged(topic.clone(), None, pause)));
                 shard.mark_topic(key);
             }),
             AdminRequest::CreateChannel(topic, channel) => self.with_topic(&topic, |shard, key| {
@@ -58,7 +58,8 @@ impl Shard {
             AdminRequest::EmptyChannel(topic, channel) => self.with_channel(&topic, &channel, Self::empty_channel),
             AdminRequest::PauseChannel(topic, channel, pause) => self.with_channel(&topic, &channel, |shard, key| {
                 shard.channels[key].paused = pause == Pause::Paused;
-                shard.outputs.push_back(Output::Notice(Notice::PauseChanged));
+                let notice = Notice::PauseChanged(topic.clone(), Some(channel.clone()), pause);
+                shard.outputs.push_back(Output::Notice(notice));
                 shard.mark_channel(key);
             }),
             AdminRequest::SetTopicLimit(topic, contract) => {

@@ -2,7 +2,7 @@
 
 use tidegate_wire::nsq::{ChannelName, TopicName};
 
-use super::admin::PublishRefused;
+use super::admin::{Pause, PublishRefused};
 use super::client::Client;
 use super::log::LogCommand;
 use super::topic::Passage;
@@ -91,8 +91,8 @@ pub enum Notice {
     ChannelCreated(TopicName, ChannelName),
     /// A channel is gone.
     ChannelDeleted(TopicName, ChannelName),
-    /// A topic or channel was paused or resumed; the metadata file is stale.
-    PauseChanged,
+    /// A topic, or a channel of it, was paused or resumed.
+    PauseChanged(TopicName, Option<ChannelName>, Pause),
 }
 
 /// What shards tell each other.
