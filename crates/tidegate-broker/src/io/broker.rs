@@ -13,6 +13,7 @@ use tokio::runtime;
 use tokio::sync::mpsc;
 
 use super::auth_client::{Applicant, AuthClient};
+use super::disk_queue::{Listing, SystemFiles};
 use super::disk_thread::{DiskHandle, DiskThread, DiskThreadOptions};
 use super::handle::{BrokerHandle, Notice};
 use super::http::NSQD_VERSION;
@@ -91,6 +92,12 @@ pub enum StopError {
     /// The metadata file could not be written.
     #[error("cannot write the metadata")]
     Metadata(#[from] MetadataError),
+    /// Queues on disk could not be synced.
+    #[error("{queues} queues on disk were not synced")]
+    Unsynced {
+        /// How many.
+        queues: usize,
+    },
     /// A shard ended early, or its messages could not be saved in time.
     #[error("shard {shard} did not save all its messages")]
     Shard {
@@ -127,7 +134,9 @@ impl Broker {
             (0..config.shards).map(|_| ShardMailbox::new()).collect::<Result<Vec<_>, _>>()?.into_iter().unzip();
         let mailboxes: Arc<[Arc<ShardMailbox>]> = boxes.into_iter().map(Arc::new).collect();
         let answers = mailboxes.clone();
-        let disk = DiskThread::start(DiskThreadOptions::new(&config), move |shard, event: LogEvent| {
+        let listing = Listing::read(&SystemFiles, &config.data_path)
+            .map_err(|source| folder(MetadataError::Io { action: "list", path: config.data_path.clone(), source }))?;
+        let disk = DiskThread::start(DiskThreadOptions::new(&config), listing, move |shard, event: LogEvent| {
             answers[shard].send(Inbound::Log(event));
         })?;
         let (notice_sender, notices) = mpsc::unbounded_channel();
@@ -202,14 +211,16 @@ impl Broker {
         let (shards, disk, trace) = (self.shards, self.disk, self.trace);
         // Joining waits for the disk; the runtime's threads have other work.
         let ended = tokio::task::spawn_blocking(move || {
-            let unsaved = shards.into_iter().position(|thread| !thread.join().unwrap_or(false));
-            disk.stop();
+            // All of them are waited for, whatever becomes of one.
+            let saved: Vec<bool> = shards.into_iter().map(|thread| thread.join().unwrap_or(false)).collect();
+            let unsynced = disk.stop();
             trace.stop();
-            unsaved
+            (saved.iter().position(|saved| !saved), unsynced)
         });
         match ended.await {
-            Ok(None) => Ok(()),
-            Ok(Some(shard)) => Err(StopError::Shard { shard }),
+            Ok((None, 0)) => Ok(()),
+            Ok((None, queues)) => Err(StopError::Unsynced { queues }),
+            Ok((Some(shard), _)) => Err(StopError::Shard { shard }),
             Err(_) => Err(StopError::Shard { shard: 0 }),
         }
     }
