@@ -244,7 +244,7 @@ async fn follow_topics(broker: Arc<Broker>, notices: Option<mpsc::UnboundedRecei
         tokio::select! {
             notice = notices.recv() => {
                 let Some(notice) = notice else { return };
-                directory.observe(&notice).await;
+                directory.observe(&notice);
                 if !behind {
                     patience.set(sleep(SWARM));
                     behind = true;
