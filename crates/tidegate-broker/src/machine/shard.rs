@@ -721,6 +721,11 @@ impl Shard {
 
     // The log.
 
+    /// The first `notices` [`Notice`]s that this shard emitted are durable: the names in them outlast a crash.
+    pub fn on_names_saved(&mut self, notices: u64, now: Instant) {
+        let _ = (notices, now);
+    }
+
     /// What became of a [`LogCommand`].
     pub fn on_log(&mut self, event: LogEvent, now: Instant) {
         let queue = match &event {
