@@ -1,8 +1,6 @@
 //! A whole broker: shard threads, HTTP servers and background tasks, started and stopped in order.
 
-use std::pin::pin;
 use std::sync::Arc;
-use std::time::Duration;
 
 use tidegate_broker::config::{Address, Config, TlsRequired};
 use tidegate_broker::io::admin::{self, Access, AdminState, LimitStore, Limits, Phase, Target};
@@ -16,7 +14,6 @@ use tidegate_broker::machine::limiter::{Contract, Source};
 use tidegate_runtime::clock;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
-use tokio::time::sleep;
 
 use crate::failure::Failure;
 use crate::servers::{AdminAt, Bound, Servers};
@@ -38,7 +35,7 @@ pub(crate) struct Setup {
 pub(crate) struct Running {
     broker: Arc<Broker>,
     servers: Servers,
-    /// Keeps the file of topics and channels up to date.
+    /// Keeps nsqlookupds up to date.
     keeper: JoinHandle<()>,
     phase: watch::Sender<Phase>,
     /// What can change while it runs.
@@ -97,7 +94,7 @@ impl Running {
         let directory = directory(&config, &node, http_client, broker.handle(), &live);
         let phase = watch::Sender::new(Phase::Starting);
         let mut running = Self {
-            keeper: tokio::spawn(follow_topics(Arc::clone(&broker), notices, directory)),
+            keeper: tokio::spawn(follow_topics(notices, directory)),
             servers: Servers::new(),
             phase,
             live: live.clone(),
@@ -157,9 +154,8 @@ impl Running {
         self.phase.send_replace(Phase::Draining);
         self.servers.stop().await;
         self.keeper.abort();
-        // Aborted or ended, it has let go of the broker.
         let _ = self.keeper.await;
-        let broker = Arc::into_inner(self.broker).expect("the servers and the keeper have ended");
+        let broker = Arc::into_inner(self.broker).expect("the servers have ended");
         broker.stop().await.map_err(|error| {
             Failure::new("not everything was saved").because(error).help("is there space on the disk of data_path?")
         })
@@ -231,32 +227,11 @@ fn directory(config: &Config, node: &Node, http: HttpClient, broker: BrokerHandl
     Lookupd::start(identity, Patience::default(), http, broker, live.lookupd_addresses.subscribe()).0
 }
 
-/// Changes of topics come in swarms when many clients connect; one file is enough for each swarm.
-const SWARM: Duration = Duration::from_millis(100);
-
-/// Whenever topics or channels change: tells nsqlookupds, and writes their file.
-async fn follow_topics(broker: Arc<Broker>, notices: Option<mpsc::UnboundedReceiver<Notice>>, directory: Lookupd) {
+/// Tells nsqlookupds whenever topics or channels change. Nothing here waits, so that notices do not pile up.
+async fn follow_topics(notices: Option<mpsc::UnboundedReceiver<Notice>>, directory: Lookupd) {
     let Some(mut notices) = notices else { return };
-    // Runs while the file is behind.
-    let mut patience = pin!(sleep(Duration::ZERO));
-    let mut behind = false;
-    loop {
-        tokio::select! {
-            notice = notices.recv() => {
-                let Some(notice) = notice else { return };
-                directory.observe(&notice).await;
-                if !behind {
-                    patience.set(sleep(SWARM));
-                    behind = true;
-                }
-            }
-            () = &mut patience, if behind => {
-                behind = false;
-                if let Err(error) = broker.save_metadata().await {
-                    tracing::error!(%error, "cannot write the file of topics and channels");
-                }
-            }
-        }
+    while let Some(notice) = notices.recv().await {
+        directory.observe(&notice);
     }
 }
 

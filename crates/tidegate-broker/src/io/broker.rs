@@ -12,19 +12,22 @@ use tidegate_wire::nsq::{ChannelName, TopicName};
 use tokio::runtime;
 use tokio::sync::mpsc;
 
+use super::adoption::adopt;
 use super::auth_client::{Applicant, AuthClient};
+use super::disk_queue::{Listing, SystemFiles};
 use super::disk_thread::{DiskHandle, DiskThread, DiskThreadOptions};
 use super::handle::{BrokerHandle, Notice};
 use super::http::NSQD_VERSION;
 use super::http::client::HttpClient;
 use super::listener::Listener;
 use super::mailbox::{Inbound, ShardMailbox};
-use super::metadata::{ChannelMetadata, DataLock, Metadata, MetadataError, TopicMetadata};
+use super::metadata::{DataLock, Metadata, MetadataError};
+use super::names::{NamesHandle, NamesKeeper, StartingNames, pause};
 use super::shard_thread::{self, Authentication, Parts, Surroundings};
 use super::trace::TraceWriter;
 use crate::config::{self, Address, Config};
 use crate::machine::Passage;
-use crate::machine::admin::{AdminReply, AdminRequest, Pause, SnapshotScope};
+use crate::machine::admin::AdminRequest;
 use crate::machine::limiter::{Contract, Source};
 use crate::machine::log::{LogCommand, LogEvent};
 use crate::machine::shard::{OutputBuffer, QueuePolicy, Shard, ShardConfig};
@@ -88,9 +91,16 @@ pub enum StartError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StopError {
-    /// The metadata file could not be written.
-    #[error("cannot write the metadata")]
+    /// The file of topics and channels could not be written. All messages are saved, those too of queues that the file
+    /// does not name.
+    #[error("the last changes of topics and channels are not saved")]
     Metadata(#[from] MetadataError),
+    /// Queues on disk could not be synced.
+    #[error("{queues} queues on disk were not synced")]
+    Unsynced {
+        /// How many.
+        queues: usize,
+    },
     /// A shard ended early, or its messages could not be saved in time.
     #[error("shard {shard} did not save all its messages")]
     Shard {
@@ -101,12 +111,12 @@ pub enum StopError {
 
 /// A running broker. Dropping it without [`Broker::stop`] loses what is in memory, as a crash would.
 pub struct Broker {
-    config: Arc<Config>,
     handle: BrokerHandle,
     tcp_address: Address,
     mailboxes: Arc<[Arc<ShardMailbox>]>,
     shards: Vec<JoinHandle<bool>>,
     disk: DiskThread,
+    names: NamesKeeper,
     notices: Option<mpsc::UnboundedReceiver<Notice>>,
     trace: TraceWriter,
     _lock: DataLock,
@@ -118,7 +128,14 @@ impl Broker {
         let Extras { limits, http, tls, runtime } = extras;
         let folder = |source| StartError::DataFolder { path: config.data_path.clone(), source };
         let lock = DataLock::take(&config.data_path).map_err(folder)?;
-        let found = Metadata::read(&config.data_path).map_err(folder)?;
+        let mut found = Metadata::read(&config.data_path).map_err(folder)?;
+        if !found.invalid_names.is_empty() {
+            tracing::warn!(names = ?found.invalid_names, "nsqd.dat has names that are none; they are left out");
+        }
+        let disk_options = DiskThreadOptions::new(&config);
+        let listing = Listing::read(&SystemFiles, &config.data_path)
+            .map_err(|source| folder(MetadataError::Io { action: "list", path: config.data_path.clone(), source }))?;
+        let adopted = adopt(&SystemFiles, &disk_options, &listing, &mut found.metadata);
         let listener = Listener::bind(&config.tcp_address)
             .map_err(|source| StartError::Listen { address: config.tcp_address.to_string(), source })?;
         let tcp_address = listener.local_address();
@@ -127,19 +144,26 @@ impl Broker {
             (0..config.shards).map(|_| ShardMailbox::new()).collect::<Result<Vec<_>, _>>()?.into_iter().unzip();
         let mailboxes: Arc<[Arc<ShardMailbox>]> = boxes.into_iter().map(Arc::new).collect();
         let answers = mailboxes.clone();
-        let disk = DiskThread::start(DiskThreadOptions::new(&config), move |shard, event: LogEvent| {
+        let disk = DiskThread::start(disk_options, listing, move |shard, event: LogEvent| {
             answers[shard].send(Inbound::Log(event));
+        })?;
+        let at_start = StartingNames { names: found.metadata.clone(), adopted };
+        let (data_path, listeners) = (config.data_path.clone(), mailboxes.clone());
+        let write = move |names: &Metadata| names.write(&data_path, NSQD_VERSION);
+        let names = NamesKeeper::start(at_start, config.shards, write, move |shard, notices| {
+            listeners[shard].send(Inbound::NamesSaved(notices));
         })?;
         let (notice_sender, notices) = mpsc::unbounded_channel();
         let trace = TraceWriter::start(config.data_path.clone())?;
         let auth = Arc::new(AuthClient::new(&config.auth_http_addresses, http));
 
         let mut shards = Vec::with_capacity(config.shards);
-        let mut listener = Some(listener);
+        let (opened, openings) = std::sync::mpsc::channel();
         for (number, inbox) in inboxes.into_iter().enumerate() {
             let shard = new_shard(&config, number, &limits, &found.metadata);
             let surroundings = ThreadSurroundings {
                 disk: disk.handle(),
+                names: names.handle(),
                 notices: notice_sender.clone(),
                 trace: trace.handle(),
                 auth: auth.clone(),
@@ -151,7 +175,8 @@ impl Broker {
                 shard,
                 mailboxes: mailboxes.clone(),
                 inbox,
-                listener: listener.take(),
+                listener: None,
+                opened: Some(opened.clone()),
                 tls: tls.clone(),
                 surroundings,
             };
@@ -162,9 +187,13 @@ impl Broker {
             })?;
             shards.push(thread);
         }
+        drop(opened);
+        // Nobody is served before each queue has said what it holds. A shard that ended has said all it can.
+        while openings.recv().is_ok() {}
+        mailboxes[0].send(Inbound::Listen(listener));
         let handle = BrokerHandle::new(mailboxes.iter().map(|mailbox| mailbox.clone() as _).collect());
         let notices = Some(notices);
-        Ok(Self { config, handle, tcp_address, mailboxes, shards, disk, notices, trace, _lock: lock })
+        Ok(Self { handle, tcp_address, mailboxes, shards, disk, names, notices, trace, _lock: lock })
     }
 
     /// Speaks to the shards.
@@ -184,62 +213,31 @@ impl Broker {
         self.notices.take()
     }
 
-    /// Writes down which topics and channels there are. To be called when that changes.
-    pub async fn save_metadata(&self) -> Result<(), MetadataError> {
-        save_metadata(&self.handle, &self.config).await
-    }
-
     /// Takes nothing more, closes every connection, saves every message, and ends.
     ///
     /// # Errors
     /// [`StopError`] if something could not be saved.
     pub async fn stop(self) -> Result<(), StopError> {
-        // First, while the shards still know: which topics and channels there are.
-        self.save_metadata().await?;
         for mailbox in self.mailboxes.iter() {
             mailbox.send(Inbound::Drain);
         }
-        let (shards, disk, trace) = (self.shards, self.disk, self.trace);
+        let (shards, disk, names, trace) = (self.shards, self.disk, self.names, self.trace);
         // Joining waits for the disk; the runtime's threads have other work.
         let ended = tokio::task::spawn_blocking(move || {
-            let unsaved = shards.into_iter().position(|thread| !thread.join().unwrap_or(false));
-            disk.stop();
+            // All of them are waited for, whatever becomes of one.
+            let saved: Vec<bool> = shards.into_iter().map(|thread| thread.join().unwrap_or(false)).collect();
+            let unsaved = saved.iter().position(|saved| !saved);
+            let unsynced = disk.stop();
+            let names = names.stop();
             trace.stop();
-            unsaved
-        });
-        match ended.await {
-            Ok(None) => Ok(()),
-            Ok(Some(shard)) => Err(StopError::Shard { shard }),
-            Err(_) => Err(StopError::Shard { shard: 0 }),
-        }
-    }
-}
-
-/// Writes down which topics and channels there are, in nsqd's file.
-pub(super) async fn save_metadata(handle: &BrokerHandle, config: &Config) -> Result<(), MetadataError> {
-    let mut topics = Vec::new();
-    for reply in handle.ask_all(&AdminRequest::Snapshot(SnapshotScope::default())).await {
-        let AdminReply::Snapshot(snapshot) = reply else { continue };
-        for topic in snapshot.topics {
-            let channels = topic
-                .channels
-                .iter()
-                .filter_map(|channel| {
-                    let name = ChannelName::new(&channel.name).ok().filter(|name| !name.is_ephemeral())?;
-                    Some(ChannelMetadata { name, paused: channel.paused })
-                })
-                .collect();
-            if let Some(name) = TopicName::new(&topic.name).ok().filter(|name| !name.is_ephemeral()) {
-                topics.push(TopicMetadata { name, paused: topic.paused, channels });
+            match (unsaved, unsynced) {
+                (Some(shard), _) => Err(StopError::Shard { shard }),
+                (None, 0) => Ok(names?),
+                (None, queues) => Err(StopError::Unsynced { queues }),
             }
-        }
+        });
+        ended.await.unwrap_or(Err(StopError::Shard { shard: 0 }))
     }
-    topics.sort_by(|a, b| a.name.cmp(&b.name));
-    Metadata { topics }.write(&config.data_path, NSQD_VERSION)
-}
-
-fn pause(paused: bool) -> Pause {
-    if paused { Pause::Paused } else { Pause::Flowing }
 }
 
 fn new_shard(config: &Config, number: usize, limits: &[StartingLimit], metadata: &Metadata) -> Shard {
@@ -308,6 +306,7 @@ fn shard_config(config: &Config, number: usize) -> ShardConfig {
 /// The rest of the process, as a shard's thread reaches it.
 struct ThreadSurroundings {
     disk: DiskHandle,
+    names: NamesHandle,
     notices: mpsc::UnboundedSender<Notice>,
     trace: super::trace::TraceHandle,
     auth: Arc<AuthClient>,
@@ -322,7 +321,8 @@ impl Surroundings for ThreadSurroundings {
         }
     }
 
-    fn notice(&self, notice: Notice) {
+    fn notice(&self, shard: usize, notice: Notice) {
+        self.names.observe(shard, notice.clone());
         // Nobody listens once the broker is stopping.
         let _ = self.notices.send(notice);
     }
@@ -345,3 +345,6 @@ impl Surroundings for ThreadSurroundings {
         });
     }
 }
+
+#[cfg(test)]
+mod tests;

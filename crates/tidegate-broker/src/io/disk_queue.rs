@@ -16,12 +16,16 @@ use std::path::{Path, PathBuf};
 use tracing::{debug, warn};
 
 mod files;
+mod group;
 mod layout;
+mod listing;
 #[cfg(test)]
 pub(crate) mod memory;
 
 pub use files::{Files, SystemFiles};
+pub use group::{Unsynced, sync_all};
 pub use layout::RecordLen;
+pub use listing::Listing;
 
 use layout::{Head, LENGTH_BYTES, Meta, Paths, Position, read_full, scan};
 
@@ -96,6 +100,8 @@ pub struct DiskQueue<F: Files = SystemFiles> {
     reader: Option<Reader<F::File>>,
     /// Bytes of a failed append may stand behind `write`, because cutting them off failed too.
     torn: bool,
+    /// The file being written may have bytes that are not on the device.
+    unflushed: bool,
     /// Records appended or advanced over since the last sync.
     unsynced: u64,
     /// The meta file is behind for another reason.
@@ -119,6 +125,22 @@ impl DiskQueue<SystemFiles> {
 impl<F: Files> DiskQueue<F> {
     /// The same on other files than the system's.
     pub fn open_on(files: F, folder: &Path, name: &str, options: DiskQueueOptions) -> Result<Self, DiskQueueError> {
+        let listed = |files: &F| {
+            let listing = Listing::read(files, folder).map_err(|e| failed("list", folder.to_owned(), e))?;
+            Ok(listing.numbers(name).to_owned())
+        };
+        Self::open_listed(files, folder, name, options, listed)
+    }
+
+    /// The same where it is known which files there are: `listed` answers the numbers of the queue's data files, in
+    /// order. It is only asked if there is no meta file, which would say so.
+    pub fn open_listed(
+        files: F,
+        folder: &Path,
+        name: &str,
+        options: DiskQueueOptions,
+        listed: impl FnOnce(&F) -> Result<Vec<u64>, DiskQueueError>,
+    ) -> Result<Self, DiskQueueError> {
         let mut queue = Self {
             files,
             paths: Paths::new(folder, name),
@@ -132,15 +154,22 @@ impl<F: Files> DiskQueue<F> {
             writer: None,
             reader: None,
             torn: false,
+            unflushed: false,
             unsynced: 0,
             stale: false,
         };
         match queue.read_meta()? {
             Some(meta) => queue.resume(meta)?,
-            None => queue.salvage()?,
+            None => queue.salvage(listed(&queue.files)?)?,
         }
         queue.cursor = queue.committed;
         Ok(queue)
+    }
+
+    /// `topic` or `topic:channel`.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.paths.name()
     }
 
     /// Records not yet advanced over.
@@ -250,18 +279,28 @@ impl<F: Files> DiskQueue<F> {
     pub fn sync(&mut self) -> Result<(), DiskQueueError> {
         self.stale = true;
         self.heal()?;
-        if let Some(writer) = &self.writer {
-            self.files.sync(writer).map_err(|e| failed("sync", self.paths.data(self.write.file), e))?;
-        }
+        self.sync_data()?;
         self.write_meta()?;
         self.unsynced = 0;
         self.stale = false;
         Ok(())
     }
 
-    /// Syncs and closes; what was read and not advanced over is there again on the next open.
+    /// Syncs what there is to sync, and closes; what was read and not advanced over is there again on the next open.
     pub fn close(mut self) -> Result<(), DiskQueueError> {
-        self.sync()
+        if self.needs_sync() { self.sync() } else { Ok(()) }
+    }
+
+    /// Closes its files until they are needed again. Nothing is lost by it: what is not synced stays due.
+    pub fn release(&mut self) {
+        self.writer = None;
+        self.reader = None;
+    }
+
+    /// Whether it has files open.
+    #[must_use]
+    pub fn holds_files(&self) -> bool {
+        self.writer.is_some() || self.reader.is_some()
     }
 
     /// Closes and removes all files but those set aside.
@@ -328,11 +367,7 @@ impl<F: Files> DiskQueue<F> {
     }
 
     /// Without a meta file, takes up all data files that are there. nsqd would write over the first of them.
-    fn salvage(&mut self) -> Result<(), DiskQueueError> {
-        let folder = self.paths.folder();
-        let names = self.files.list(folder).map_err(|e| failed("list", folder.to_owned(), e))?;
-        let mut numbers: Vec<u64> = names.iter().filter_map(|name| self.paths.number_of(name.to_str()?)).collect();
-        numbers.sort_unstable();
+    fn salvage(&mut self, numbers: Vec<u64>) -> Result<(), DiskQueueError> {
         let (Some(&first), Some(&last)) = (numbers.first(), numbers.last()) else { return Ok(()) };
         for file in numbers {
             self.depth += self.count(file, 0)?.0;
@@ -399,6 +434,7 @@ impl<F: Files> DiskQueue<F> {
             self.files
                 .write_all_at(writer, now, at)
                 .map_err(|e| failed("write to", self.paths.data(self.write.file), e))?;
+            self.unflushed = true;
             self.write.at += bytes as u64;
             self.depth += count;
             records = later;
@@ -409,9 +445,8 @@ impl<F: Files> DiskQueue<F> {
     /// Leaves the file being written for the next. The meta file must say so before the next file has a record, else
     /// nsqd would write over it after a crash.
     fn roll(&mut self) -> Result<(), DiskQueueError> {
-        if let Some(writer) = self.writer.take() {
-            self.files.sync(&writer).map_err(|e| failed("sync", self.paths.data(self.write.file), e))?;
-        }
+        self.sync_data()?;
+        self.writer = None;
         self.write = self.write.next_file();
         self.write_meta()
     }
@@ -444,8 +479,20 @@ impl<F: Files> DiskQueue<F> {
                 self.open_writer()?;
                 let writer = self.writer.as_ref().expect("just opened");
                 self.files.set_len(writer, at).map_err(|e| failed("cut", self.paths.data(self.write.file), e))?;
+                self.unflushed = true;
             }
             self.torn = false;
+        }
+        Ok(())
+    }
+
+    /// Brings the records of the file being written to the device.
+    fn sync_data(&mut self) -> Result<(), DiskQueueError> {
+        if self.unflushed {
+            self.open_writer()?;
+            let writer = self.writer.as_ref().expect("just opened");
+            self.files.sync(writer).map_err(|e| failed("sync", self.paths.data(self.write.file), e))?;
+            self.unflushed = false;
         }
         Ok(())
     }
@@ -516,7 +563,7 @@ impl<F: Files> DiskQueue<F> {
         if self.cursor.file == self.write.file {
             // It cannot be read on, so it is not written on either.
             self.writer = None;
-            self.torn = false;
+            (self.torn, self.unflushed) = (false, false);
             self.write = self.write.next_file();
         }
         self.cursor = self.cursor.next_file();
@@ -559,24 +606,31 @@ impl<F: Files> DiskQueue<F> {
     }
 
     fn write_meta(&self) -> Result<(), DiskQueueError> {
-        let (new, path) = (self.paths.meta_new(), self.paths.meta());
-        let text = Meta { depth: self.depth, read: self.committed, write: self.write }.to_text();
         let write = || {
-            let file = self.files.open_write(&new, true)?;
-            self.files.write_all_at(&file, text.as_bytes(), 0)?;
+            let file = self.draft_meta()?;
             self.files.sync(&file)?;
-            self.files.rename(&new, &path)
+            self.files.rename(&self.paths.meta_new(), &self.paths.meta())
         };
-        write().map_err(|error| {
-            let _ = self.files.remove(&new);
-            failed("write", path.clone(), error)
-        })
+        write().map_err(|error| self.drop_draft(error))
+    }
+
+    /// Writes the next meta file beside the one in force.
+    fn draft_meta(&self) -> io::Result<F::File> {
+        let text = Meta { depth: self.depth, read: self.committed, write: self.write }.to_text();
+        let file = self.files.open_write(&self.paths.meta_new(), true)?;
+        self.files.write_all_at(&file, text.as_bytes(), 0)?;
+        Ok(file)
+    }
+
+    fn drop_draft(&self, error: io::Error) -> DiskQueueError {
+        let _ = self.files.remove(&self.paths.meta_new());
+        failed("write", self.paths.meta(), error)
     }
 
     fn remove_data(&mut self) -> Result<(), DiskQueueError> {
         self.writer = None;
         self.reader = None;
-        self.torn = false;
+        (self.torn, self.unflushed) = (false, false);
         self.ahead.clear();
         self.crossings.clear();
         let mut outcome = Ok(());

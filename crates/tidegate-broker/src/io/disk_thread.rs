@@ -7,18 +7,18 @@
 //! publishers back while a queue's append is; so the bound is only met when the device stalls with very many queues in
 //! use, and then [`DiskHandle::send`] blocks the shard until the device has caught up.
 
-use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use std::{io, thread};
 
-use tidegate_runtime::clock;
+use tidegate_runtime::{clock, process};
 use tracing::{error, info, warn};
 
-use super::disk_queue::{DiskQueue, DiskQueueError, DiskQueueOptions, Files, RecordLen, SystemFiles};
+use super::disk_queue::{self, DiskQueue, DiskQueueError, DiskQueueOptions, Files, Listing, RecordLen, SystemFiles};
 use crate::config::Config;
 use crate::machine::log::{LogCommand, LogEvent, QueueId};
 
@@ -29,6 +29,19 @@ pub const COMMANDS_MAX: usize = 4096;
 /// Commands carried out between two looks at the clock.
 const COMMANDS_PER_LOOK: usize = 64;
 
+/// Queues that are closed together; each answers when all of them are on the device.
+const CLOSING_MAX: usize = 4096;
+
+/// Closed queues wait so long for more of them, while no other command comes.
+const CLOSING_PAUSE: Duration = Duration::from_millis(5);
+
+/// One of so many of the files that may be open is for queues, which have two at most, and [`HOLDERS_MAX`] of them
+/// hold files at all: most are for connections.
+const FILES_PER_HOLDER: u64 = 8;
+
+/// Queues that keep their files open between two commands. Beyond, those that were not used for longest open them anew.
+const HOLDERS_MAX: usize = 16_384;
+
 /// Where the queues are and how they are kept.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DiskThreadOptions {
@@ -38,6 +51,8 @@ pub struct DiskThreadOptions {
     pub queue: DiskQueueOptions,
     /// Longest time between two syncs of a queue in use.
     pub sync_timeout: Duration,
+    /// Queues that keep files open.
+    pub holders_max: usize,
 }
 
 impl DiskThreadOptions {
@@ -52,6 +67,8 @@ impl DiskThreadOptions {
                 sync_every: config.sync_every,
             },
             sync_timeout: config.sync_timeout,
+            holders_max: usize::try_from(process::open_files_limit() / FILES_PER_HOLDER)
+                .map_or(HOLDERS_MAX, |holders| holders.clamp(1, HOLDERS_MAX)),
         }
     }
 }
@@ -60,7 +77,7 @@ impl DiskThreadOptions {
 #[derive(Debug)]
 pub struct DiskThread {
     handle: DiskHandle,
-    thread: Option<JoinHandle<()>>,
+    thread: Option<JoinHandle<usize>>,
 }
 
 /// Sends commands to the thread. Cheap to clone.
@@ -76,12 +93,16 @@ enum Job {
 }
 
 impl DiskThread {
-    /// Starts the thread. `answer` is called on it with the number of the shard that asked; it must not wait for that
+    /// Starts the thread. `listing` says which data files the folder holds; `answer` is called on it with the number of the shard that asked; it must not wait for that
     /// shard, which may be waiting for the thread.
-    pub fn start(options: DiskThreadOptions, answer: impl Fn(usize, LogEvent) + Send + 'static) -> io::Result<Self> {
+    pub fn start(
+        options: DiskThreadOptions,
+        listing: Listing,
+        answer: impl Fn(usize, LogEvent) + Send + 'static,
+    ) -> io::Result<Self> {
         let (sender, jobs) = sync_channel(COMMANDS_MAX);
         let sync_timeout = options.sync_timeout;
-        let mut queues = Queues::new(SystemFiles, options, answer);
+        let mut queues = Queues::new(SystemFiles, options, listing, answer);
         let thread =
             thread::Builder::new().name("disk".to_owned()).spawn(move || run(&jobs, &mut queues, sync_timeout))?;
         Ok(Self { handle: DiskHandle { sender }, thread: Some(thread) })
@@ -93,19 +114,27 @@ impl DiskThread {
         self.handle.clone()
     }
 
-    /// Carries out all commands sent so far, syncs and closes every queue, and ends the thread.
-    pub fn stop(self) {
-        drop(self);
+    /// Carries out all commands sent so far, syncs and closes every queue, and ends the thread. Answers how many queues
+    /// were closed, now or earlier, without being synced.
+    #[must_use]
+    pub fn stop(mut self) -> usize {
+        self.end()
+    }
+
+    fn end(&mut self) -> usize {
+        let Some(thread) = self.thread.take() else { return 0 };
+        // An error means that the thread is gone already.
+        let _ = self.handle.sender.send(Job::Stop);
+        thread.join().unwrap_or_else(|_| {
+            error!("the disk thread panicked; what it did not write is lost");
+            1
+        })
     }
 }
 
 impl Drop for DiskThread {
     fn drop(&mut self) {
-        // An error means that the thread is gone already.
-        let _ = self.handle.sender.send(Job::Stop);
-        if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
-            error!("the disk thread panicked; what it did not write is lost");
-        }
+        self.end();
     }
 }
 
@@ -136,10 +165,12 @@ fn run<F: Files + Clone>(
     jobs: &Receiver<Job>,
     queues: &mut Queues<F, impl Fn(usize, LogEvent)>,
     sync_timeout: Duration,
-) {
+) -> usize {
     let mut next_sync = clock::now() + sync_timeout;
     'run: loop {
-        match jobs.recv_timeout(next_sync - clock::now()) {
+        let wait = next_sync - clock::now();
+        let wait = if queues.closing.is_empty() { wait } else { wait.min(CLOSING_PAUSE) };
+        match jobs.recv_timeout(wait) {
             Ok(first) => {
                 for job in std::iter::once(first).chain(jobs.try_iter().take(COMMANDS_PER_LOOK)) {
                     match job {
@@ -148,7 +179,7 @@ fn run<F: Files + Clone>(
                     }
                 }
             }
-            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Timeout) => queues.finish_closing(),
             Err(RecvTimeoutError::Disconnected) => break,
         }
         let now = clock::now();
@@ -157,30 +188,60 @@ fn run<F: Files + Clone>(
             next_sync = now + sync_timeout;
         }
     }
-    queues.close();
+    queues.close()
 }
 
 /// The open queues of all shards.
 struct Queues<F: Files, A> {
     files: F,
     options: DiskThreadOptions,
+    /// The data files of queues that were not opened yet.
+    listing: Listing,
     answer: A,
-    open: BTreeMap<(usize, QueueId), Slot<F>>,
+    open: BTreeMap<Key, Slot<F>>,
+    /// Queues that hold files, each once, those first that have held them longest.
+    holders: VecDeque<Key>,
+    /// Closed queues that are not synced yet, and so not answered.
+    closing: Vec<(Key, Box<DiskQueue<F>>)>,
+    /// Queues that were closed without being synced.
+    unsynced: usize,
     /// Whether the last round of syncs failed: only changes are logged.
     sync_fails: bool,
 }
 
+/// The shard, and its number for the queue.
+type Key = (usize, QueueId);
+
 enum Slot<F: Files> {
-    Open(Box<DiskQueue<F>>),
+    Open(Opened<F>),
     /// It could not be opened; each command and each sync tries again, and the shard gets its `Opened` then.
     Broken {
         name: String,
     },
 }
 
+impl<F: Files> Slot<F> {
+    fn opened(self) -> Option<Opened<F>> {
+        match self {
+            Self::Open(opened) => Some(opened),
+            Self::Broken { .. } => None,
+        }
+    }
+}
+
+struct Opened<F: Files> {
+    disk: Box<DiskQueue<F>>,
+    /// It stands among the holders of files.
+    holds: bool,
+    /// It was used since its turn to close its files came last.
+    recent: bool,
+}
+
 impl<F: Files + Clone, A: Fn(usize, LogEvent)> Queues<F, A> {
-    fn new(files: F, options: DiskThreadOptions, answer: A) -> Self {
-        Self { files, options, answer, open: BTreeMap::new(), sync_fails: false }
+    fn new(files: F, options: DiskThreadOptions, listing: Listing, answer: A) -> Self {
+        let (holders, closing) = (VecDeque::new(), Vec::new());
+        let open = BTreeMap::new();
+        Self { files, options, listing, answer, open, holders, closing, unsynced: 0, sync_fails: false }
     }
 
     fn carry_out(&mut self, shard: usize, command: LogCommand) {
@@ -200,9 +261,10 @@ impl<F: Files + Clone, A: Fn(usize, LogEvent)> Queues<F, A> {
                 }
                 None
             }
-            LogCommand::Close { queue } => Some(self.end(shard, queue, DiskQueue::close)),
-            LogCommand::Delete { queue } => Some(self.end(shard, queue, DiskQueue::delete)),
+            LogCommand::Close { queue } => self.close_one(shard, queue),
+            LogCommand::Delete { queue } => Some(self.delete(shard, queue)),
         };
+        self.limit_holders();
         if let Some(event) = event {
             (self.answer)(shard, event);
         }
@@ -223,14 +285,39 @@ impl<F: Files + Clone, A: Fn(usize, LogEvent)> Queues<F, A> {
         };
         let slot = entry.into_mut();
         if let Slot::Broken { name } = slot {
-            let options = &self.options;
-            let disk = DiskQueue::open_on(self.files.clone(), &options.data_path, name, options.queue)?;
+            let (options, listing) = (&self.options, &self.listing);
+            let listed = |_: &F| Ok(listing.numbers(name).to_owned());
+            let disk = DiskQueue::open_listed(self.files.clone(), &options.data_path, name, options.queue, listed)?;
+            self.listing.forget(name);
             (self.answer)(shard, LogEvent::Opened { queue, depth: disk.depth() });
-            *slot = Slot::Open(Box::new(disk));
+            *slot = Slot::Open(Opened { disk: Box::new(disk), holds: false, recent: false });
         }
         match slot {
-            Slot::Open(disk) => Ok(disk),
+            Slot::Open(opened) => {
+                opened.recent = true;
+                if !opened.holds {
+                    // Most commands open a file.
+                    opened.holds = true;
+                    self.holders.push_back((shard, queue));
+                }
+                Ok(&mut opened.disk)
+            }
             Slot::Broken { .. } => unreachable!("opened above"),
+        }
+    }
+
+    /// Has queues close their files while too many hold some: those that were not used lately.
+    fn limit_holders(&mut self) {
+        while self.holders.len() > self.options.holders_max {
+            let Some(key) = self.holders.pop_front() else { return };
+            if let Some(Slot::Open(opened)) = self.open.get_mut(&key) {
+                if std::mem::take(&mut opened.recent) {
+                    self.holders.push_back(key);
+                } else {
+                    opened.holds = false;
+                    opened.disk.release();
+                }
+            }
         }
     }
 
@@ -252,26 +339,84 @@ impl<F: Files + Clone, A: Fn(usize, LogEvent)> Queues<F, A> {
         }
     }
 
-    fn end(&mut self, shard: usize, queue: QueueId, how: fn(DiskQueue<F>) -> Result<(), DiskQueueError>) -> LogEvent {
+    /// Closes a queue. If it must be synced, it is answered with others like it, by [`Self::finish_closing`].
+    fn close_one(&mut self, shard: usize, queue: QueueId) -> Option<LogEvent> {
+        let outcome = self.queue(shard, queue).map(|_| ());
+        match (outcome, self.open.remove(&(shard, queue))) {
+            (Ok(()), Some(Slot::Open(mut opened))) if opened.disk.needs_sync() => {
+                opened.disk.release();
+                self.closing.push(((shard, queue), opened.disk));
+                if self.closing.len() >= CLOSING_MAX {
+                    self.finish_closing();
+                }
+                return None;
+            }
+            (Ok(()), _) => {}
+            (Err(error), _) => {
+                error!(%error, "a queue's files are not as they should be left");
+                self.unsynced += 1;
+            }
+        }
+        Some(LogEvent::Closed { queue })
+    }
+
+    /// Syncs the queues that are being closed, and answers.
+    fn finish_closing(&mut self) {
+        let mut closing = std::mem::take(&mut self.closing);
+        self.sync_closed(closing.iter_mut().map(|(_, disk)| &mut **disk));
+        for ((shard, queue), _) in closing {
+            (self.answer)(shard, LogEvent::Closed { queue });
+        }
+    }
+
+    fn sync_closed<'a>(&mut self, queues: impl Iterator<Item = &'a mut DiskQueue<F>>)
+    where
+        F: 'a,
+    {
+        if let Err(failed) = disk_queue::sync_all(&self.files, &self.options.data_path, queues) {
+            error!(
+                queues = failed.queues,
+                error = %failed.first,
+                "queues on disk are closed but not synced; their last records may be lost or delivered again"
+            );
+            self.unsynced += failed.queues;
+        }
+    }
+
+    fn delete(&mut self, shard: usize, queue: QueueId) -> LogEvent {
         let outcome = self.queue(shard, queue).map(|_| ());
         let outcome = match (outcome, self.open.remove(&(shard, queue))) {
-            (Ok(()), Some(Slot::Open(disk))) => how(*disk),
+            (Ok(()), Some(Slot::Open(opened))) => {
+                let name = opened.disk.name().to_owned();
+                opened.disk.delete().inspect_err(|_| {
+                    // What stays must be known when a queue of this name is opened next.
+                    if let Ok(fresh) = Listing::read(&self.files, &self.options.data_path) {
+                        self.listing.refresh(&name, fresh);
+                    }
+                })
+            }
             (outcome, _) => outcome,
         };
         if let Err(error) = outcome {
-            error!(%error, "a queue's files are not as they should be left");
+            error!(%error, "files of a deleted queue stay behind");
         }
         LogEvent::Closed { queue }
     }
 
     fn sync(&mut self) {
-        let keys: Vec<(usize, QueueId)> = self.open.keys().copied().collect();
+        self.finish_closing();
+        let broken = |(key, slot): (&Key, &Slot<F>)| matches!(slot, Slot::Broken { .. }).then_some(*key);
+        let broken: Vec<Key> = self.open.iter().filter_map(broken).collect();
         let mut failure = None;
-        for (shard, queue) in keys {
-            let outcome =
-                self.queue(shard, queue).and_then(|disk| if disk.needs_sync() { disk.sync() } else { Ok(()) });
-            failure = outcome.err().or(failure);
+        for (shard, queue) in broken {
+            failure = self.queue(shard, queue).err().map(|error| error.to_string()).or(failure);
         }
+        let open = self.open.values_mut().filter_map(|slot| match slot {
+            Slot::Open(opened) => Some(&mut *opened.disk),
+            Slot::Broken { .. } => None,
+        });
+        let outcome = disk_queue::sync_all(&self.files, &self.options.data_path, open);
+        failure = outcome.err().map(|error| error.to_string()).or(failure);
         match &failure {
             Some(error) if !self.sync_fails => warn!(%error, "queues on disk cannot be synced; trying on"),
             None if self.sync_fails => info!("queues on disk are synced again"),
@@ -280,14 +425,12 @@ impl<F: Files + Clone, A: Fn(usize, LogEvent)> Queues<F, A> {
         self.sync_fails = failure.is_some();
     }
 
-    fn close(&mut self) {
-        for (_, slot) in std::mem::take(&mut self.open) {
-            if let Slot::Open(disk) = slot
-                && let Err(error) = disk.close()
-            {
-                error!(%error, "a queue on disk is not closed; its last records may be delivered again");
-            }
-        }
+    /// Closes all that is open; answers how many queues were closed without being synced.
+    fn close(&mut self) -> usize {
+        self.finish_closing();
+        let mut open: Vec<Opened<F>> = std::mem::take(&mut self.open).into_values().filter_map(Slot::opened).collect();
+        self.sync_closed(open.iter_mut().map(|opened| &mut *opened.disk));
+        self.unsynced
     }
 }
 
@@ -310,6 +453,7 @@ mod tests {
                 sync_every: 1_000,
             },
             sync_timeout: Duration::from_hours(1),
+            holders_max: 8,
         }
     }
 
@@ -328,7 +472,7 @@ mod tests {
     /// Carries `commands` out and renders the events, each with its shard.
     fn events(files: &MemoryFiles, commands: Vec<LogCommand>) -> Vec<String> {
         let events = RefCell::new(Vec::new());
-        let mut queues = Queues::new(files.clone(), options("/d".into()), |shard, event| {
+        let mut queues = Queues::new(files.clone(), options("/d".into()), Listing::default(), |shard, event| {
             events.borrow_mut().push(format!("{shard} {event:?}"));
         });
         for command in commands {
@@ -383,7 +527,7 @@ mod tests {
         files.with("t.diskqueue.meta.dat", |text| text.extend(b"0\n0,0\n0,0\n"));
         files.set_read_fails(true);
         let events = RefCell::new(Vec::new());
-        let mut queues = Queues::new(files.clone(), options("/d".into()), |_, event| {
+        let mut queues = Queues::new(files.clone(), options("/d".into()), Listing::default(), |_, event| {
             events.borrow_mut().push(event);
         });
         queues.carry_out(0, opened());
@@ -404,12 +548,86 @@ mod tests {
         ));
     }
 
+    fn each(count: u32, command: impl Fn(QueueId) -> LogCommand) -> Vec<LogCommand> {
+        (0..count).map(QueueId).map(command).collect()
+    }
+
+    fn open_each(count: u32) -> Vec<LogCommand> {
+        each(count, |queue| LogCommand::Open { queue, name: format!("t{}", queue.0) })
+    }
+
+    fn append_to_each(count: u32) -> Vec<LogCommand> {
+        each(count, |queue| LogCommand::Append { queue, records: vec![0, 0, 0, 1, 9], count: 1 })
+    }
+
+    #[test]
+    fn a_new_queue_needs_no_look_at_the_folder() {
+        let files = MemoryFiles::default();
+        events(&files, open_each(1_000));
+        assert_eq!(files.lists(), 0);
+    }
+
+    #[test]
+    fn queues_that_close_together_are_synced_together() {
+        let files = MemoryFiles::default();
+        let closed = RefCell::new(0);
+        let mut queues = Queues::new(files.clone(), options("/d".into()), Listing::default(), |_, event| {
+            *closed.borrow_mut() += u32::from(matches!(event, LogEvent::Closed { .. }));
+        });
+        let close = each(100, |queue| LogCommand::Close { queue });
+        for command in open_each(101).into_iter().chain(append_to_each(100)).chain(close) {
+            queues.carry_out(0, command);
+        }
+        assert_eq!((*closed.borrow(), files.syncs()), (0, (0, 0)), "no answer before all is on the device");
+        // Nothing was written to it, so it has nothing to wait for.
+        queues.carry_out(0, LogCommand::Close { queue: QueueId(100) });
+        assert_eq!((*closed.borrow(), files.syncs()), (1, (0, 0)));
+        queues.finish_closing();
+        assert_eq!((*closed.borrow(), files.syncs()), (101, (0, 3)));
+        assert_eq!(files.text("t7.diskqueue.meta.dat"), "1\n0,0\n0,5\n");
+    }
+
+    #[test]
+    fn a_queue_that_is_closed_without_a_sync_is_counted() {
+        let files = MemoryFiles::default();
+        let mut queues = Queues::new(files.clone(), options("/d".into()), Listing::default(), |_, _| {});
+        for command in open_each(2).into_iter().chain(append_to_each(2)) {
+            queues.carry_out(0, command);
+        }
+        files.set_room(Some(0));
+        queues.carry_out(0, LogCommand::Close { queue: QueueId(0) });
+        assert_eq!(queues.close(), 2);
+    }
+
+    #[test]
+    fn few_of_very_many_queues_hold_files() {
+        let files = MemoryFiles::default();
+        let records = RefCell::new(0);
+        let mut queues = Queues::new(files.clone(), options("/d".into()), Listing::default(), |_, event| {
+            if let LogEvent::Read { count, .. } = event {
+                *records.borrow_mut() += count;
+            }
+        });
+        let read = each(100, |queue| LogCommand::Read { queue, max_bytes: 100 });
+        let commands = [open_each(100), append_to_each(100), append_to_each(100), read];
+        for command in commands.into_iter().flatten() {
+            queues.carry_out(0, command);
+            let holders = queues.open.values().filter(|slot| match slot {
+                Slot::Open(opened) => opened.disk.holds_files(),
+                Slot::Broken { .. } => false,
+            });
+            assert!(holders.count() <= 8);
+        }
+        queues.sync();
+        assert_eq!(*records.borrow(), 200);
+    }
+
     #[test]
     fn stopping_carries_out_what_was_sent_and_closes() {
         let folder = std::env::temp_dir().join(format!("tidegate-disk-thread-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         let (sender, events) = mpsc::channel();
-        let thread = DiskThread::start(options(folder.clone()), move |shard, event| {
+        let thread = DiskThread::start(options(folder.clone()), Listing::default(), move |shard, event| {
             sender.send((shard, event)).unwrap();
         })
         .unwrap();
@@ -418,7 +636,7 @@ mod tests {
         for byte in 0..100 {
             handle.send(1, append(byte)).unwrap();
         }
-        thread.stop();
+        assert_eq!(thread.stop(), 0);
         assert!(matches!(handle.try_send(1, append(0)), Err(LogCommand::Append { .. })));
         let events: Vec<_> = events.iter().collect();
         assert_eq!(events.len(), 101);

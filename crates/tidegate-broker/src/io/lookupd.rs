@@ -4,11 +4,15 @@
 //! compare what they registered with what there is, so that nothing queues up while a daemon is away, and a new
 //! connection registers everything.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use tidegate_core::Instant;
+use tidegate_runtime::clock;
 use tidegate_wire::nsq::{ChannelName, TopicName};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
@@ -47,6 +51,8 @@ pub struct Patience {
     pub first_retry: Duration,
     /// At most between two attempts.
     pub last_retry: Duration,
+    /// A new topic waits so long for its turn to be asked for; then it starts with no more channels than it has.
+    pub start: Duration,
 }
 
 impl Default for Patience {
@@ -57,12 +63,12 @@ impl Default for Patience {
             ping: Duration::from_secs(15),
             first_retry: Duration::from_millis(100),
             last_retry: Duration::from_secs(15),
+            // As long as nsqd's client waits for one answer, by default.
+            start: Duration::from_secs(5),
         }
     }
 }
 
-/// Topics whose channels are being asked for, before the shards are held back.
-const WAITING_TOPICS: usize = 1_024;
 /// Topics whose channels are asked for at a time.
 const QUESTIONS: usize = 32;
 /// Commands that are sent before their answers are read.
@@ -77,7 +83,41 @@ type Registration = (TopicName, Option<ChannelName>);
 #[derive(Clone, Debug)]
 pub struct Lookupd {
     wanted: watch::Sender<BTreeSet<Registration>>,
-    new_topics: mpsc::Sender<TopicName>,
+    new_topics: Arc<Mutex<NewTopics>>,
+    /// Has the task look at them; ends it when the last one is dropped.
+    wake: mpsc::Sender<()>,
+}
+
+/// Topics that wait to be started, in order of their creation. Each is there once and goes when it is deleted, so there
+/// are never more of them than topics.
+#[derive(Default, Debug)]
+struct NewTopics {
+    next: u64,
+    numbers: HashMap<TopicName, u64>,
+    in_order: BTreeMap<u64, (TopicName, Instant)>,
+}
+
+impl NewTopics {
+    fn add(&mut self, topic: TopicName, now: Instant) {
+        if let Entry::Vacant(vacant) = self.numbers.entry(topic.clone()) {
+            vacant.insert(self.next);
+            self.in_order.insert(self.next, (topic, now));
+            self.next += 1;
+        }
+    }
+
+    fn remove(&mut self, topic: &TopicName) {
+        if let Some(number) = self.numbers.remove(topic) {
+            self.in_order.remove(&number);
+        }
+    }
+
+    /// The topic that waits longest, and since when.
+    fn pop(&mut self) -> Option<(TopicName, Instant)> {
+        let (_, first) = self.in_order.pop_first()?;
+        self.numbers.remove(&first.0);
+        Some(first)
+    }
 }
 
 impl Lookupd {
@@ -92,18 +132,31 @@ impl Lookupd {
         addresses: watch::Receiver<Vec<String>>,
     ) -> (Self, JoinHandle<()>) {
         let wanted = watch::Sender::new(BTreeSet::new());
-        let (new_topics, topics) = mpsc::channel(WAITING_TOPICS);
-        let directory = Directory { identity, patience, http, broker, wanted: wanted.clone(), peers: BTreeMap::new() };
-        (Self { wanted, new_topics }, tokio::spawn(directory.run(topics, addresses)))
+        let new_topics = Arc::<Mutex<NewTopics>>::default();
+        // One wake-up is enough for all that is new.
+        let (wake, woken) = mpsc::channel(1);
+        let directory = Directory {
+            identity,
+            patience,
+            http,
+            broker,
+            wanted: wanted.clone(),
+            peers: BTreeMap::new(),
+            new_topics: new_topics.clone(),
+            late: false,
+        };
+        (Self { wanted, new_topics, wake }, tokio::spawn(directory.run(woken, addresses)))
     }
 
-    /// Takes note of what a shard said. Every new topic is started, with the channels that some nsqlookupd knows.
-    pub async fn observe(&self, notice: &Notice) {
+    /// Takes note of what a shard said, and waits for nobody. Every new topic is started, with the channels that some
+    /// nsqlookupd knows.
+    pub fn observe(&self, notice: &Notice) {
         match notice.clone() {
             Notice::TopicCreated(topic) => {
                 self.wanted.send_if_modified(|wanted| wanted.insert((topic.clone(), None)));
-                // The task ends only when the broker does, and then no topic need start.
-                self.new_topics.send(topic).await.ok();
+                lock(&self.new_topics).add(topic, clock::now());
+                // If there is no room, the task is about to look.
+                self.wake.try_send(()).ok();
             }
             Notice::ChannelCreated(topic, channel) => {
                 self.wanted.send_if_modified(|wanted| wanted.insert((topic, Some(channel))));
@@ -111,10 +164,18 @@ impl Lookupd {
             Notice::ChannelDeleted(topic, channel) => {
                 self.wanted.send_if_modified(|wanted| wanted.remove(&(topic, Some(channel))));
             }
-            Notice::TopicDeleted(topic) => self.wanted.send_modify(|wanted| wanted.retain(|(name, _)| *name != topic)),
-            Notice::PauseChanged => {}
+            Notice::TopicDeleted(topic) => {
+                lock(&self.new_topics).remove(&topic);
+                self.wanted.send_modify(|wanted| wanted.retain(|(name, _)| *name != topic));
+            }
+            Notice::PauseChanged(..) => {}
         }
     }
+}
+
+fn lock(topics: &Mutex<NewTopics>) -> MutexGuard<'_, NewTopics> {
+    // Nothing in it panics half-way.
+    topics.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The task that owns all others.
@@ -125,6 +186,9 @@ struct Directory {
     broker: BrokerHandle,
     wanted: watch::Sender<BTreeSet<Registration>>,
     peers: BTreeMap<String, Peer>,
+    new_topics: Arc<Mutex<NewTopics>>,
+    /// The last topic had waited too long to be asked for.
+    late: bool,
 }
 
 struct Peer {
@@ -134,26 +198,34 @@ struct Peer {
 }
 
 impl Directory {
-    async fn run(mut self, mut topics: mpsc::Receiver<TopicName>, mut addresses: watch::Receiver<Vec<String>>) {
+    async fn run(mut self, mut woken: mpsc::Receiver<()>, mut addresses: watch::Receiver<Vec<String>>) {
         // Dropping the sets ends what runs in them.
         let mut connections = JoinSet::new();
         let mut questions = JoinSet::new();
         let mut addresses_follow = true;
         self.connect(&addresses.borrow_and_update(), &mut connections);
         loop {
+            while questions.len() < QUESTIONS
+                && let Some(topic) = self.next_topic()
+            {
+                questions.spawn(self.start_topic(topic));
+            }
             tokio::select! {
                 changed = addresses.changed(), if addresses_follow => {
                     addresses_follow = changed.is_ok();
                     self.connect(&addresses.borrow_and_update(), &mut connections);
                 }
-                topic = topics.recv(), if questions.len() < QUESTIONS => match topic {
-                    Some(topic) => drop(questions.spawn(self.start_topic(topic))),
-                    None => return,
+                woken = woken.recv() => if woken.is_none() {
+                    return;
                 },
                 Some(_) = questions.join_next() => {}
                 Some(_) = connections.join_next() => {}
             }
         }
+    }
+
+    fn next_topic(&self) -> Option<(TopicName, Instant)> {
+        lock(&self.new_topics).pop()
     }
 
     fn connect(&mut self, addresses: &[String], connections: &mut JoinSet<()>) {
@@ -183,8 +255,17 @@ impl Directory {
     }
 
     /// Asks every connected nsqlookupd for the topic's channels, so that they get its first message too, and starts it.
-    fn start_topic(&self, topic: TopicName) -> impl Future<Output = ()> + Send + use<> {
-        let daemons: Vec<String> = self.peers.values().filter_map(|peer| peer.http.borrow().clone()).collect();
+    /// Slow daemons do not hold topics up for longer than the patience says.
+    fn start_topic(&mut self, (topic, since): (TopicName, Instant)) -> impl Future<Output = ()> + Send + use<> {
+        let mut daemons: Vec<String> = self.peers.values().filter_map(|peer| peer.http.borrow().clone()).collect();
+        let late = clock::now() - since >= self.patience.start && !daemons.is_empty();
+        if late {
+            daemons.clear();
+            if !self.late {
+                tracing::warn!(%topic, "nsqlookupds answer slowly; new topics start without the channels known there");
+            }
+        }
+        self.late = late;
         let (http, broker) = (self.http.clone(), self.broker.clone());
         async move {
             let mut asking = JoinSet::new();

@@ -9,6 +9,7 @@ use tokio::sync::oneshot;
 
 use super::connection::Connection;
 use super::handle::Mailbox;
+use super::listener::Listener;
 use super::socket::Socket;
 use crate::machine::admin::{AdminReply, AdminRequest};
 use crate::machine::auth::AuthState;
@@ -25,12 +26,16 @@ pub(super) enum Inbound {
     Peer(PeerMessage),
     Log(LogEvent),
     Authorized(ConnId, u64, Option<AuthState>),
+    /// So many of its notices, from the first on, are durable.
+    NamesSaved(u64),
+    /// Connections are to be accepted here, for all shards.
+    Listen(Listener),
     /// Stop taking, save everything, end.
     Drain,
 }
 
 /// The sending side. The queue behind it needs no bound of its own: every sender waits for an answer before it sends
-/// more (one publish of a connection, one request of an HTTP connection, one append of a queue).
+/// more (one publish of a connection, one request of an HTTP connection, one append of a queue, one write of the names).
 pub(super) struct ShardMailbox {
     sender: Sender<Inbound>,
     wake: OwnedFd,

@@ -7,11 +7,13 @@
 //! | `shard_thread`, `connection`, `socket`, `alarm`, `arrival`, `listener`, `mailbox` | one shard's thread and what it waits for |
 //! | [`transport`], [`tls`] | the layers between a socket's bytes and the protocol's |
 //! | [`disk_thread`], [`disk_queue`], [`metadata`] | the data folder, in nsqd's files |
+//! | `names`, `adoption` | the names of topics and channels, kept up to date and found again |
 //! | [`trace`] | traces of a topic's messages |
 //! | [`http`], [`admin`] | nsqd's HTTP API, and Tidegate's own |
 //! | [`lookupd`], [`auth_client`] | nsqlookupds and AUTH servers |
 
 pub mod admin;
+mod adoption;
 mod alarm;
 mod arrival;
 pub mod auth_client;
@@ -25,6 +27,7 @@ mod listener;
 pub mod lookupd;
 mod mailbox;
 pub mod metadata;
+mod names;
 mod shard_thread;
 mod socket;
 pub mod tls;

@@ -1,10 +1,10 @@
 //! The thread of one shard: it waits, tells the shard what happened, and carries out what the shard answers.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::mpsc::Receiver;
+use std::sync::mpsc::{Receiver, Sender};
 use std::time::Duration;
 
 use rustix::event::{Timespec, epoll};
@@ -22,7 +22,7 @@ use super::mailbox::{Inbound, ShardMailbox};
 use super::socket::Socket;
 use crate::machine::Passage;
 use crate::machine::admin::{AdminReply, Answered};
-use crate::machine::log::LogCommand;
+use crate::machine::log::{LogCommand, LogEvent, QueueId};
 use crate::machine::output::{ConnId, Layers, Notice, Output};
 use crate::machine::shard::Shard;
 
@@ -44,13 +44,13 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 const LINGER: Duration = Duration::from_secs(1);
 /// Closed connections that linger at once; beyond, they are cut.
 const LINGERING_MAX: usize = 1024;
-/// Time for the log to take what a draining shard hands it.
+/// A draining shard gives up when the log has answered nothing for so long.
 const DRAIN_MAX: Duration = Duration::from_mins(1);
 
 /// What a shard's thread hands to others.
 pub(super) trait Surroundings: Send {
     fn log(&self, shard: usize, command: LogCommand);
-    fn notice(&self, notice: Notice);
+    fn notice(&self, shard: usize, notice: Notice);
     fn trace(&self, topic: TopicName, passages: Vec<Passage>);
     fn authenticate(&self, asked: Authentication);
 }
@@ -71,8 +71,10 @@ pub(super) struct Parts<S> {
     pub(super) shard: Shard,
     pub(super) mailboxes: Arc<[Arc<ShardMailbox>]>,
     pub(super) inbox: Receiver<Inbound>,
-    /// Shard 0 accepts for all.
+    /// Shard 0 accepts for all, as soon as it is told to ([`Inbound::Listen`]).
     pub(super) listener: Option<Listener>,
+    /// Dropped when each queue that an earlier run left has said what it holds, or that it cannot.
+    pub(super) opened: Option<Sender<()>>,
     pub(super) tls: Option<Arc<ServerConfig>>,
     pub(super) surroundings: S,
 }
@@ -96,8 +98,9 @@ struct Worker<S> {
     next_shard: usize,
     drain_until: Option<Instant>,
     /// Requests of the HTTP APIs that the shard answers later, by their number.
-    notices: u64,
     asked: BTreeMap<u64, oneshot::Sender<AdminReply>>,
+    /// Queues of an earlier run that have not said yet what they hold; `None` once all have.
+    opening: Option<HashSet<QueueId>>,
     /// Connections with decoded or undecoded bytes that no event of a socket will announce.
     pending: Vec<ConnId>,
 }
@@ -126,8 +129,8 @@ pub(super) fn run<S: Surroundings>(parts: Parts<S>) -> io::Result<bool> {
         accept_again: None,
         next_shard: 0,
         drain_until: None,
-        notices: 0,
         asked: BTreeMap::new(),
+        opening: Some(HashSet::new()),
         pending: Vec::new(),
     };
     worker.run()
@@ -136,7 +139,9 @@ pub(super) fn run<S: Surroundings>(parts: Parts<S>) -> io::Result<bool> {
 impl<S: Surroundings> Worker<S> {
     fn run(&mut self) -> io::Result<bool> {
         let mut events: Vec<epoll::Event> = Vec::with_capacity(EVENTS);
-        let mut more = false;
+        // What an earlier run left is opened before anything happens.
+        let mut more = self.settle();
+        self.look_at_openings();
         loop {
             self.wait(&mut events, more)?;
             for event in &events {
@@ -218,10 +223,46 @@ impl<S: Surroundings> Worker<S> {
                     }
                 }
                 Inbound::Peer(message) => self.parts.shard.on_peer(message, self.now),
-                Inbound::Log(event) => self.parts.shard.on_log(event, self.now),
+                Inbound::Log(event) => self.on_log(event),
+                Inbound::NamesSaved(notices) => self.parts.shard.on_names_saved(notices),
+                Inbound::Listen(listener) => self.listen(listener),
                 Inbound::Authorized(conn, serial, answer) => self.parts.shard.on_authorized(conn, serial, answer),
                 Inbound::Drain => self.drain(),
             }
+        }
+    }
+
+    fn on_log(&mut self, event: LogEvent) {
+        let answered = match &event {
+            LogEvent::Opened { queue, .. } | LogEvent::ReadFailed { queue, .. } => Some(*queue),
+            _ => None,
+        };
+        self.parts.shard.on_log(event, self.now);
+        if self.drain_until.is_some() {
+            // As long as something goes to the disk there is no reason to give up.
+            self.drain_until = Some(self.now + DRAIN_MAX);
+        }
+        if let (Some(opening), Some(queue)) = (&mut self.opening, answered) {
+            opening.remove(&queue);
+            self.look_at_openings();
+        }
+    }
+
+    fn look_at_openings(&mut self) {
+        if self.opening.as_ref().is_some_and(HashSet::is_empty) {
+            (self.opening, self.parts.opened) = (None, None);
+        }
+    }
+
+    fn listen(&mut self, listener: Listener) {
+        let data = epoll::EventData::new_u64(LISTENER);
+        if self.drain_until.is_none() {
+            if let Err(error) = epoll::add(&self.epoll, &listener, data, epoll::EventFlags::IN) {
+                // As when descriptors run out: tried again soon.
+                tracing::warn!(%error, "cannot accept connections for now");
+                self.accept_again = Some(self.now + ACCEPT_PAUSE);
+            }
+            self.parts.listener = Some(listener);
         }
     }
 
@@ -412,13 +453,14 @@ impl<S: Surroundings> Worker<S> {
                 self.feed(conn, self.now);
                 self.go_on(conn, self.now);
             }
-            Output::Log(command) => self.parts.surroundings.log(self.parts.number, command),
-            Output::Trace(topic, passages) => self.parts.surroundings.trace(topic, passages),
-            Output::Notice(notice) => {
-                self.parts.surroundings.notice(notice);
-                self.notices += 1;
-                self.parts.shard.on_names_saved(self.notices);
+            Output::Log(command) => {
+                if let (Some(opening), LogCommand::Open { queue, .. }) = (&mut self.opening, &command) {
+                    opening.insert(*queue);
+                }
+                self.parts.surroundings.log(self.parts.number, command);
             }
+            Output::Trace(topic, passages) => self.parts.surroundings.trace(topic, passages),
+            Output::Notice(notice) => self.parts.surroundings.notice(self.parts.number, notice),
             Output::AdminReply(number, reply) => {
                 if let Some(answer) = self.asked.remove(&number) {
                     let _ = answer.send(reply);

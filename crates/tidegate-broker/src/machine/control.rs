@@ -51,7 +51,7 @@ impl Shard {
             AdminRequest::EmptyTopic(topic) => self.with_topic(&topic, Self::empty_topic),
             AdminRequest::PauseTopic(topic, pause) => self.with_topic(&topic, |shard, key| {
                 shard.topics[key].paused = pause == Pause::Paused;
-                shard.notify(Notice::PauseChanged);
+                shard.notify(Notice::PauseChanged(topic.clone(), None, pause));
                 shard.mark_topic(key);
             }),
             AdminRequest::CreateChannel(topic, channel) => self.with_topic(&topic, |shard, key| {
@@ -63,7 +63,7 @@ impl Shard {
             AdminRequest::EmptyChannel(topic, channel) => self.with_channel(&topic, &channel, Self::empty_channel),
             AdminRequest::PauseChannel(topic, channel, pause) => self.with_channel(&topic, &channel, |shard, key| {
                 shard.channels[key].paused = pause == Pause::Paused;
-                shard.notify(Notice::PauseChanged);
+                shard.notify(Notice::PauseChanged(topic.clone(), Some(channel.clone()), pause));
                 shard.mark_channel(key);
             }),
             AdminRequest::SetTopicLimit(topic, contract) => {

@@ -84,14 +84,6 @@ impl Shard {
         self.queues.error.as_deref()
     }
 
-    /// Queues of which it is not known yet how much an earlier run left in them.
-    #[must_use]
-    pub fn opening(&self) -> usize {
-        let topics = self.topics.values().filter_map(|topic| topic.queue.log());
-        let channels = self.channels.values().filter_map(|channel| channel.queue.log());
-        topics.chain(channels).filter(|log| log.is_opening()).count()
-    }
-
     fn log_of(&mut self, owner: QueueOwner) -> Option<&mut QueueLog> {
         match owner {
             QueueOwner::Topic(key) => self.topics.get_mut(key)?.queue.log_mut(),

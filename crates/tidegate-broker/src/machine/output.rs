@@ -2,7 +2,7 @@
 
 use tidegate_wire::nsq::{ChannelName, TopicName};
 
-use super::admin::AdminReply;
+use super::admin::{AdminReply, Pause};
 use super::client::Client;
 use super::log::LogCommand;
 pub use super::peers::{PeerAnswers, PeerBatch};
@@ -94,8 +94,8 @@ pub enum Notice {
     ChannelCreated(TopicName, ChannelName),
     /// A channel is gone.
     ChannelDeleted(TopicName, ChannelName),
-    /// A topic or channel was paused or resumed; the metadata file is stale.
-    PauseChanged,
+    /// A topic, or a channel of it, was paused or resumed.
+    PauseChanged(TopicName, Option<ChannelName>, Pause),
 }
 
 /// What shards tell each other.

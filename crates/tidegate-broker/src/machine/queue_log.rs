@@ -124,11 +124,6 @@ impl QueueLog {
         self.error.as_deref().or(self.read_error.as_deref())
     }
 
-    /// True until the log has said what it holds, or that it cannot be opened.
-    pub(super) fn is_opening(&self) -> bool {
-        !self.open && self.read_error.is_none()
-    }
-
     /// The log is slower than what is sent to it: hold publishers back.
     pub(super) fn is_congested(&self) -> bool {
         self.unwritten.len() > UNWRITTEN_BYTES_MAX

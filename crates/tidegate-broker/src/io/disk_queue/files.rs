@@ -25,6 +25,8 @@ pub trait Files {
     fn set_len(&self, file: &Self::File, len: u64) -> io::Result<()>;
     /// Returns when the file's bytes are on the device.
     fn sync(&self, file: &Self::File) -> io::Result<()>;
+    /// Returns when all that was written to any file in the folder is on the device, and so are the files' names.
+    fn sync_folder(&self, folder: &Path) -> io::Result<()>;
     /// Removes.
     fn remove(&self, path: &Path) -> io::Result<()>;
     /// Renames, replacing what has the new name.
@@ -71,6 +73,11 @@ impl Files for SystemFiles {
 
     fn sync(&self, file: &File) -> io::Result<()> {
         file.sync_data()
+    }
+
+    /// Syncs the whole file system: for very many files that is far quicker than one after the other.
+    fn sync_folder(&self, folder: &Path) -> io::Result<()> {
+        Ok(rustix::fs::syncfs(File::open(folder)?)?)
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {

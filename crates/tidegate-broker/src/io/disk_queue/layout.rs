@@ -65,10 +65,6 @@ impl Paths {
         &self.name
     }
 
-    pub(super) fn folder(&self) -> &Path {
-        &self.folder
-    }
-
     pub(super) fn meta(&self) -> PathBuf {
         self.folder.join(format!("{}.diskqueue.meta.dat", self.name))
     }
@@ -85,12 +81,13 @@ impl Paths {
     pub(super) fn bad(&self, file: u64) -> PathBuf {
         self.folder.join(format!("{}.diskqueue.{file:06}.dat.bad", self.name))
     }
+}
 
-    /// The number of the data file called `file_name`, if it is one of this queue.
-    pub(super) fn number_of(&self, file_name: &str) -> Option<u64> {
-        let digits = file_name.strip_prefix(&self.name)?.strip_prefix(".diskqueue.")?.strip_suffix(".dat")?;
-        (digits.len() >= 6 && digits.bytes().all(|b| b.is_ascii_digit())).then(|| digits.parse().ok())?
-    }
+/// The queue and the number of the data file called `file_name`, if it is one.
+pub(super) fn data_file(file_name: &str) -> Option<(&str, u64)> {
+    let (name, digits) = file_name.strip_suffix(".dat")?.rsplit_once('.')?;
+    let number = (digits.len() >= 6 && digits.bytes().all(|b| b.is_ascii_digit())).then(|| digits.parse().ok())??;
+    Some((name.strip_suffix(".diskqueue")?, number))
 }
 
 /// What a record may be long, without the length in front of it.
@@ -195,11 +192,10 @@ mod tests {
         assert_eq!(paths.meta(), Path::new("/d/t:c.diskqueue.meta.dat"));
         assert_eq!(paths.data(12), Path::new("/d/t:c.diskqueue.000012.dat"));
         assert_eq!(paths.data(1_234_567), Path::new("/d/t:c.diskqueue.1234567.dat"));
-        assert_eq!(paths.number_of("t:c.diskqueue.000012.dat"), Some(12));
-        for other in
-            ["t.diskqueue.000012.dat", "t:c.diskqueue.meta.dat", "t:c.diskqueue.000012.dat.bad", "t:c.diskqueue.12.dat"]
-        {
-            assert_eq!(paths.number_of(other), None);
+        assert_eq!(data_file("t:c.diskqueue.000012.dat"), Some(("t:c", 12)));
+        assert_eq!(data_file("t.diskqueue.1234567.dat"), Some(("t", 1_234_567)));
+        for other in ["nsqd.dat", "t:c.diskqueue.meta.dat", "t:c.diskqueue.000012.dat.bad", "t:c.diskqueue.12.dat"] {
+            assert_eq!(data_file(other), None);
         }
     }
 }

@@ -21,6 +21,11 @@ struct Disk {
     cut_fails: bool,
     /// Reading fails.
     read_fails: bool,
+    /// Syncing all files at once fails.
+    folder_sync_fails: bool,
+    file_syncs: usize,
+    folder_syncs: usize,
+    lists: usize,
 }
 
 impl MemoryFiles {
@@ -41,6 +46,22 @@ impl MemoryFiles {
     /// From now on files can(not) be read.
     pub(crate) fn set_read_fails(&self, fails: bool) {
         self.disk().read_fails = fails;
+    }
+
+    /// From now on all files can(not) be synced at once.
+    pub(crate) fn set_folder_sync_fails(&self, fails: bool) {
+        self.disk().folder_sync_fails = fails;
+    }
+
+    /// How often one file was synced, and how often all were.
+    pub(crate) fn syncs(&self) -> (usize, usize) {
+        let disk = self.disk();
+        (disk.file_syncs, disk.folder_syncs)
+    }
+
+    /// How often the folder was listed.
+    pub(crate) fn lists(&self) -> usize {
+        self.disk().lists
     }
 
     /// All names, sorted.
@@ -123,7 +144,14 @@ impl Files for MemoryFiles {
     }
 
     fn sync(&self, _: &PathBuf) -> io::Result<()> {
+        self.disk().file_syncs += 1;
         Ok(())
+    }
+
+    fn sync_folder(&self, _: &Path) -> io::Result<()> {
+        let mut disk = self.disk();
+        disk.folder_syncs += 1;
+        if disk.folder_sync_fails { Err(io::Error::other("not this file system")) } else { Ok(()) }
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
@@ -143,6 +171,7 @@ impl Files for MemoryFiles {
     }
 
     fn list(&self, _: &Path) -> io::Result<Vec<OsString>> {
+        self.disk().lists += 1;
         Ok(self.disk().files.keys().map(|path| path.file_name().unwrap().to_owned()).collect())
     }
 }

@@ -439,3 +439,71 @@ proptest! {
         prop_assert_eq!(read_all(&mut queue, 50), (0..9).collect::<Vec<_>>());
     }
 }
+
+/// `count` queues with one record each, not synced.
+fn many(files: &MemoryFiles, count: u32) -> Vec<DiskQueue<MemoryFiles>> {
+    let queue = |number| {
+        let name = format!("t{number}");
+        let mut queue = DiskQueue::open_on(files.clone(), Path::new("/d"), &name, OPTIONS).unwrap();
+        queue.append(&record(number, 20), 1).unwrap();
+        queue.release();
+        queue
+    };
+    (0..count).map(queue).collect()
+}
+
+#[test]
+fn many_queues_are_synced_together_and_few_one_by_one() {
+    for (count, folder_sync_fails, syncs) in
+        [(3, false, (6, 0)), (100, false, (0, 3)), (100, true, (200, 1)), (0, false, (0, 0))]
+    {
+        let files = MemoryFiles::default();
+        files.set_folder_sync_fails(folder_sync_fails);
+        let mut queues = many(&files, count);
+        sync_all(&files, Path::new("/d"), &mut queues).unwrap();
+        assert_eq!(files.syncs(), syncs);
+        assert!(queues.iter().all(|queue| !queue.needs_sync() && !queue.holds_files()));
+        for number in 0..count {
+            assert_eq!(files.text(&format!("t{number}.diskqueue.meta.dat")), "1\n0,0\n0,24\n");
+        }
+        assert_eq!(files.names().len(), 2 * count as usize, "nothing stays beside the files");
+        sync_all(&files, Path::new("/d"), &mut queues).unwrap();
+        assert_eq!(files.syncs(), syncs, "what is synced is not synced again");
+    }
+}
+
+#[test]
+fn queues_that_cannot_be_synced_are_counted() {
+    let files = MemoryFiles::default();
+    let mut queues = many(&files, 100);
+    // Room for 40 meta files of 11 bytes.
+    files.set_room(Some(440));
+    let error = sync_all(&files, Path::new("/d"), &mut queues).unwrap_err();
+    assert_eq!(error.queues, 60);
+    assert!(error.to_string().contains("60 queues on disk are not synced, the first because: cannot write /d/t"));
+    files.set_room(None);
+    sync_all(&files, Path::new("/d"), &mut queues).unwrap();
+    assert_eq!(files.names().len(), 200);
+}
+
+#[test]
+fn a_queue_that_closed_its_files_goes_on_and_loses_nothing() {
+    let files = MemoryFiles::default();
+    let mut queue = open(&files);
+    queue.append(&batch(0..6, 20), 6).unwrap();
+    queue.release();
+    assert!(queue.needs_sync());
+    queue.append(&batch(6..7, 20), 1).unwrap();
+    assert_eq!(read_all(&mut queue, 24), [0, 1, 2, 3, 4, 5, 6]);
+    queue.release();
+    let before = files.syncs().0;
+    queue.sync().unwrap();
+    assert_eq!(files.syncs().0 - before, 2, "the records, then the meta file");
+}
+
+#[test]
+fn a_queue_that_was_never_used_leaves_no_file() {
+    let files = MemoryFiles::default();
+    open(&files).close().unwrap();
+    assert!(files.names().is_empty());
+}

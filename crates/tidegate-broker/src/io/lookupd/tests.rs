@@ -88,6 +88,7 @@ const PATIENT: Patience = Patience {
     ping: Duration::from_hours(1),
     first_retry: Duration::from_millis(1),
     last_retry: Duration::from_millis(1),
+    start: Duration::from_hours(1),
 };
 
 struct Broker {
@@ -125,15 +126,15 @@ async fn what_comes_and_goes_is_registered_and_unregistered() {
     let daemon = Daemon::new("{}").await;
     let broker = broker(&[daemon.address()], PATIENT);
     let mut connection = daemon.accept().await;
-    broker.lookupd.observe(&Notice::TopicCreated(topic("t"))).await;
+    broker.lookupd.observe(&Notice::TopicCreated(topic("t")));
     assert_eq!(connection.next().await, "REGISTER t");
-    broker.lookupd.observe(&Notice::ChannelCreated(topic("t"), channel("c"))).await;
+    broker.lookupd.observe(&Notice::ChannelCreated(topic("t"), channel("c")));
     assert_eq!(connection.next().await, "REGISTER t c");
-    broker.lookupd.observe(&Notice::ChannelCreated(topic("t"), channel("d"))).await;
+    broker.lookupd.observe(&Notice::ChannelCreated(topic("t"), channel("d")));
     assert_eq!(connection.next().await, "REGISTER t d");
-    broker.lookupd.observe(&Notice::ChannelDeleted(topic("t"), channel("d"))).await;
+    broker.lookupd.observe(&Notice::ChannelDeleted(topic("t"), channel("d")));
     assert_eq!(connection.next().await, "UNREGISTER t d");
-    broker.lookupd.observe(&Notice::TopicDeleted(topic("t"))).await;
+    broker.lookupd.observe(&Notice::TopicDeleted(topic("t")));
     assert_eq!([connection.next().await, connection.next().await], ["UNREGISTER t c", "UNREGISTER t"]);
 }
 
@@ -141,11 +142,11 @@ async fn what_comes_and_goes_is_registered_and_unregistered() {
 async fn a_new_connection_registers_everything_again() {
     let daemon = Daemon::new("{}").await;
     let broker = broker(&[daemon.address()], PATIENT);
-    broker.lookupd.observe(&Notice::ChannelCreated(topic("t"), channel("c"))).await;
+    broker.lookupd.observe(&Notice::ChannelCreated(topic("t"), channel("c")));
     let mut first = daemon.accept().await;
     assert_eq!(first.next().await, "REGISTER t c");
     drop(first);
-    broker.lookupd.observe(&Notice::ChannelCreated(topic("u"), channel("c"))).await;
+    broker.lookupd.observe(&Notice::ChannelCreated(topic("u"), channel("c")));
     let mut second = daemon.accept().await;
     assert_eq!([second.next().await, second.next().await], ["REGISTER t c", "REGISTER u c"]);
 }
@@ -162,7 +163,7 @@ async fn the_daemon_hears_pings() {
 async fn addresses_change_live() {
     let (old, new) = (Daemon::new("{}").await, Daemon::new("{}").await);
     let broker = broker(&[old.address()], PATIENT);
-    broker.lookupd.observe(&Notice::ChannelCreated(topic("t"), channel("c"))).await;
+    broker.lookupd.observe(&Notice::ChannelCreated(topic("t"), channel("c")));
     let mut connection = old.accept().await;
     assert_eq!(connection.next().await, "REGISTER t c");
     broker.addresses.send_replace(vec![new.address()]);
@@ -177,18 +178,18 @@ async fn a_new_topic_starts_with_the_channels_that_daemons_know() {
     let one = Daemon::new(r#"{"channels":["a","b","x#ephemeral","no good"]}"#).await;
     let two = Daemon::new(r#"{"channels":["b","c"]}"#).await;
     let mut broker = broker(&[one.address(), two.address()], PATIENT);
-    broker.lookupd.observe(&Notice::ChannelCreated(topic("known"), channel("c"))).await;
+    broker.lookupd.observe(&Notice::ChannelCreated(topic("known"), channel("c")));
     let (mut one, mut two) = (one.accept().await, two.accept().await);
     // When they register, they have said where their HTTP side is.
     assert_eq!([one.next().await, two.next().await], ["REGISTER known c", "REGISTER known c"]);
-    broker.lookupd.observe(&Notice::TopicCreated(topic("t"))).await;
+    broker.lookupd.observe(&Notice::TopicCreated(topic("t")));
     assert_eq!(broker.started.recv().await.unwrap(), r#"StartTopic("t", ["a", "b", "c"])"#);
 }
 
 #[tokio::test]
 async fn a_topic_starts_though_no_daemon_answers() {
     let mut alone = broker(&[], PATIENT);
-    alone.lookupd.observe(&Notice::TopicCreated(topic("t"))).await;
+    alone.lookupd.observe(&Notice::TopicCreated(topic("t")));
     assert_eq!(alone.started.recv().await.unwrap(), r#"StartTopic("t", [])"#);
     assert_eq!(alone.shard.asked().len(), 1);
 
@@ -197,10 +198,40 @@ async fn a_topic_starts_though_no_daemon_answers() {
     let mut daemon = Daemon::new("").await;
     daemon.http = silent.local_addr().unwrap().to_string();
     let mut broker = broker(&[daemon.address()], Patience { answer: Duration::from_millis(500), ..PATIENT });
-    broker.lookupd.observe(&Notice::ChannelCreated(topic("known"), channel("c"))).await;
+    broker.lookupd.observe(&Notice::ChannelCreated(topic("known"), channel("c")));
     assert_eq!(daemon.accept().await.next().await, "REGISTER known c");
-    broker.lookupd.observe(&Notice::TopicCreated(topic("t"))).await;
+    broker.lookupd.observe(&Notice::TopicCreated(topic("t")));
     assert_eq!(broker.started.recv().await.unwrap(), r#"StartTopic("t", [])"#);
+}
+
+#[tokio::test]
+async fn a_daemon_that_does_not_answer_holds_no_notice_up() {
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let mut daemon = Daemon::new("").await;
+    daemon.http = silent.local_addr().unwrap().to_string();
+    let mut broker = broker(&[daemon.address()], Patience { start: Duration::ZERO, ..PATIENT });
+    let _connection = daemon.accept().await;
+    for number in 0..5_000 {
+        broker.lookupd.observe(&Notice::TopicCreated(topic(&format!("t{number}"))));
+    }
+    // Their turn comes too late to ask, so they start at once.
+    for number in 0..5_000 {
+        assert_eq!(broker.started.recv().await.unwrap(), format!(r#"StartTopic("t{number}", [])"#));
+    }
+}
+
+#[test]
+fn a_topic_waits_for_its_start_once_and_not_when_it_is_gone() {
+    let mut waiting = NewTopics::default();
+    for name in ["b", "a", "b", "c"] {
+        waiting.add(topic(name), Instant::ZERO);
+    }
+    waiting.remove(&topic("a"));
+    waiting.remove(&topic("x"));
+    waiting.add(topic("a"), Instant::ZERO);
+    let order: Vec<String> = std::iter::from_fn(|| waiting.pop()).map(|(topic, _)| topic.to_string()).collect();
+    assert_eq!(order, ["b", "c", "a"]);
+    assert!(waiting.numbers.is_empty());
 }
 
 #[tokio::test]
@@ -215,6 +246,6 @@ async fn answers_that_are_no_answers_end_the_connection() {
         stream.read_to_end(&mut rest).await.ok();
         assert!(rest.starts_with(b"  V1IDENTIFY\n"));
     }
-    broker.lookupd.observe(&Notice::ChannelCreated(topic("t"), channel("c"))).await;
+    broker.lookupd.observe(&Notice::ChannelCreated(topic("t"), channel("c")));
     assert_eq!(daemon.accept().await.next().await, "REGISTER t c");
 }

@@ -1,0 +1,150 @@
+//! Whole brokers that start, stop and start again on one folder.
+
+use std::fs;
+
+use super::*;
+use crate::io::http::client::Trust;
+use crate::machine::admin::{AdminReply, Pause, SnapshotScope};
+
+/// Where the next file of names is written first: a folder there makes writing fail, for any user.
+const DRAFT: &str = "nsqd.dat.tmp";
+
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("tidegate-broker-{}-{name}", std::process::id()));
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    async fn start(&self, shards: usize, mem_queue_size: usize) -> Broker {
+        let (folder, size) = (self.0.display(), mem_queue_size);
+        let config = crate::io::http::tests::config(&format!(
+            "data_path = '{folder}'\ntcp_address = '127.0.0.1:0'\nshards = {shards}\nmem_queue_size = {size}"
+        ));
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let tls = rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+        let tls = tls.with_root_certificates(rustls::RootCertStore::empty()).with_no_client_auth();
+        let second = Duration::from_secs(1);
+        let http = HttpClient::new(second, second, Trust::Configured(Box::new(tls))).unwrap();
+        let runtime = runtime::Handle::current();
+        let extras = Extras { limits: Vec::new(), http, tls: None, runtime };
+        tokio::task::spawn_blocking(|| Broker::start(config, extras)).await.unwrap().unwrap()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn topic(number: usize) -> TopicName {
+    TopicName::new(&format!("t{number}")).unwrap()
+}
+
+async fn publish(broker: &Broker, topic: &TopicName) {
+    let request = AdminRequest::Publish { topic: topic.clone(), bodies: vec![b"hello".to_vec()], defer: None };
+    let reply = broker.handle().ask_topic(topic, request).await;
+    assert!(matches!(reply, Some(AdminReply::Done)), "{reply:?}");
+}
+
+/// Each topic, whether it is paused (`!`), and the depth of it and its channels.
+async fn depths(broker: &Broker) -> Vec<String> {
+    let mut topics = Vec::new();
+    for reply in broker.handle().ask_all(&AdminRequest::Snapshot(SnapshotScope::default())).await {
+        let AdminReply::Snapshot(snapshot) = reply else { panic!("{reply:?}") };
+        for topic in snapshot.topics {
+            let channels = topic.channels.iter().map(|channel| format!(" {}={}", channel.name, channel.depth));
+            let paused = if topic.paused { "!" } else { "" };
+            topics.push(format!("{}{paused}={}{}", topic.name, topic.depth, channels.collect::<String>()));
+        }
+    }
+    topics.sort_unstable();
+    topics
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_first_look_after_a_start_shows_every_message() {
+    for shards in [1, 2] {
+        let folder = Folder::new(&format!("depths-{shards}"));
+        let broker = folder.start(shards, 10).await;
+        for number in 0..300 {
+            publish(&broker, &topic(number)).await;
+        }
+        broker.stop().await.unwrap();
+        let broker = folder.start(shards, 10).await;
+        let depths = depths(&broker).await;
+        assert_eq!(depths.len(), 300);
+        assert!(depths.iter().all(|topic| topic.ends_with("=1")), "{depths:?}");
+        broker.stop().await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_queue_that_cannot_be_opened_does_not_keep_the_broker_from_starting() {
+    let folder = Folder::new("broken");
+    let broker = folder.start(1, 10).await;
+    publish(&broker, &topic(0)).await;
+    publish(&broker, &topic(1)).await;
+    broker.stop().await.unwrap();
+    let meta = folder.0.join("t0.diskqueue.meta.dat");
+    fs::remove_file(&meta).unwrap();
+    fs::create_dir(&meta).unwrap();
+    let broker = folder.start(1, 10).await;
+    assert_eq!(depths(&broker).await, ["t0=0", "t1=1"]);
+    fs::remove_dir(&meta).unwrap();
+    broker.stop().await.unwrap();
+    let broker = folder.start(1, 10).await;
+    assert_eq!(depths(&broker).await, ["t0=1", "t1=1"]);
+    broker.stop().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stop_saves_all_messages_though_the_names_cannot_be_written() {
+    let folder = Folder::new("unwritable");
+    let broker = folder.start(2, 10).await;
+    publish(&broker, &topic(0)).await;
+    broker.stop().await.unwrap();
+
+    let broker = folder.start(2, 10).await;
+    fs::create_dir(folder.0.join(DRAFT)).unwrap();
+    publish(&broker, &topic(0)).await;
+    publish(&broker, &topic(1)).await;
+    let error = broker.stop().await.unwrap_err();
+    assert!(matches!(error, StopError::Metadata(_)), "{error}");
+    assert_eq!(Metadata::read(&folder.0).unwrap().metadata.topics.len(), 1);
+
+    // What the file does not name is found by its files, and is in the file from then on.
+    fs::remove_dir(folder.0.join(DRAFT)).unwrap();
+    let broker = folder.start(2, 10).await;
+    assert_eq!(depths(&broker).await, ["t0=2", "t1=1"]);
+    broker.stop().await.unwrap();
+    assert_eq!(Metadata::read(&folder.0).unwrap().metadata.topics.len(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn names_and_pauses_outlast_the_process() {
+    let folder = Folder::new("pauses");
+    let broker = folder.start(2, 10).await;
+    let channel = ChannelName::new("c").unwrap();
+    for number in 0..2 {
+        let topic = topic(number);
+        for request in [
+            AdminRequest::CreateTopic(topic.clone()),
+            AdminRequest::CreateChannel(topic.clone(), channel.clone()),
+            AdminRequest::PauseTopic(topic.clone(), Pause::Paused),
+        ] {
+            broker.handle().ask_topic(&topic, request).await;
+        }
+        publish(&broker, &topic).await;
+    }
+    let flow = AdminRequest::PauseTopic(topic(1), Pause::Flowing);
+    broker.handle().ask_topic(&topic(1), flow).await;
+    broker.stop().await.unwrap();
+    let broker = folder.start(2, 10).await;
+    assert_eq!(depths(&broker).await, ["t0!=1 c=0", "t1=0 c=1"]);
+    broker.stop().await.unwrap();
+}
