@@ -3,6 +3,7 @@
 //! | clock | for | never for |
 //! |---|---|---|
 //! | [`now`] | every decision: tokens, timers, delays | dates |
+//! | [`since_boot_ns`] | spans across processes of one boot, sleep of the machine included | decisions |
 //! | [`realtime_ns`] | dates in messages, files and answers; comparing with the kernel's packet stamps | spans |
 //! | [`process_cpu_ns`] | what a run cost | anything else |
 //! | [`thread_cpu_ns`] | what work cost on a thread that others interrupt | anything else |
@@ -16,6 +17,12 @@ use tidegate_core::Instant;
 #[must_use]
 pub fn now() -> Instant {
     Instant::from_nanos(u64::try_from(total_ns(clock_gettime(ClockId::Monotonic))).unwrap_or(0))
+}
+
+/// Nanoseconds since the machine's boot, those that it slept included.
+#[must_use]
+pub fn since_boot_ns() -> u64 {
+    u64::try_from(total_ns(clock_gettime(ClockId::Boottime))).unwrap_or(0)
 }
 
 /// Nanoseconds since 1970-01-01 UTC, as the machine believes; it may step in either direction.

@@ -15,6 +15,13 @@ pub fn resident_bytes() -> Option<u64> {
     Some(pages * rustix::param::page_size() as u64)
 }
 
+/// What tells this boot of the machine from every other one; `None` where there is no `/proc`.
+#[must_use]
+pub fn boot_id() -> Option<String> {
+    let id = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+    Some(id.trim().to_owned()).filter(|id| !id.is_empty())
+}
+
 /// Open file descriptors; `None` where there is no `/proc`.
 #[must_use]
 pub fn open_files() -> Option<usize> {

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -14,6 +14,7 @@ use tokio::sync::mpsc;
 
 use super::adoption::adopt;
 use super::auth_client::{Applicant, AuthClient};
+use super::buckets;
 use super::disk_queue::{Listing, SystemFiles};
 use super::disk_thread::{DiskHandle, DiskThread, DiskThreadOptions};
 use super::handle::{BrokerHandle, Notice};
@@ -28,6 +29,7 @@ use super::trace::TraceWriter;
 use crate::config::{self, Address, Config};
 use crate::machine::Passage;
 use crate::machine::admin::AdminRequest;
+use crate::machine::contracts::KeptBucket;
 use crate::machine::limiter::{Contract, Source};
 use crate::machine::log::{LogCommand, LogEvent};
 use crate::machine::shard::{OutputBuffer, QueuePolicy, Shard, ShardConfig};
@@ -117,6 +119,9 @@ pub struct Broker {
     shards: Vec<JoinHandle<bool>>,
     disk: DiskThread,
     names: NamesKeeper,
+    /// What the shards that have drained say of their tokens.
+    kept: Arc<Mutex<Vec<KeptBucket>>>,
+    data_path: PathBuf,
     notices: Option<mpsc::UnboundedReceiver<Notice>>,
     trace: TraceWriter,
     _lock: DataLock,
@@ -136,6 +141,11 @@ impl Broker {
         let listing = Listing::read(&SystemFiles, &config.data_path)
             .map_err(|source| folder(MetadataError::Io { action: "list", path: config.data_path.clone(), source }))?;
         let adopted = adopt(&SystemFiles, &disk_options, &listing, &mut found.metadata);
+        let used = !found.metadata.topics.is_empty() || adopted;
+        let (tokens, noted) = buckets::take(&config.data_path, used);
+        if let Err(error) = noted {
+            tracing::error!(%error, "cannot write tidegate.buckets: after a crash limits may give out a burst too many");
+        }
         let listener = Listener::bind(&config.tcp_address)
             .map_err(|source| StartError::Listen { address: config.tcp_address.to_string(), source })?;
         let tcp_address = listener.local_address();
@@ -158,15 +168,17 @@ impl Broker {
         let auth = Arc::new(AuthClient::new(&config.auth_http_addresses, http));
 
         let mut shards = Vec::with_capacity(config.shards);
+        let kept: Arc<Mutex<Vec<KeptBucket>>> = Arc::default();
         let (opened, openings) = std::sync::mpsc::channel();
         for (number, inbox) in inboxes.into_iter().enumerate() {
-            let shard = new_shard(&config, number, &limits, &found.metadata);
+            let shard = new_shard(&config, number, &limits, &found.metadata, &tokens);
             let surroundings = ThreadSurroundings {
                 disk: disk.handle(),
                 names: names.handle(),
                 notices: notice_sender.clone(),
                 trace: trace.handle(),
                 auth: auth.clone(),
+                kept: kept.clone(),
                 mailbox: mailboxes[number].clone(),
                 runtime: runtime.clone(),
             };
@@ -193,7 +205,8 @@ impl Broker {
         mailboxes[0].send(Inbound::Listen(listener));
         let handle = BrokerHandle::new(mailboxes.iter().map(|mailbox| mailbox.clone() as _).collect());
         let notices = Some(notices);
-        Ok(Self { handle, tcp_address, mailboxes, shards, disk, names, notices, trace, _lock: lock })
+        let data_path = config.data_path.clone();
+        Ok(Self { handle, tcp_address, mailboxes, shards, disk, names, kept, data_path, notices, trace, _lock: lock })
     }
 
     /// Speaks to the shards.
@@ -221,7 +234,7 @@ impl Broker {
         for mailbox in self.mailboxes.iter() {
             mailbox.send(Inbound::Drain);
         }
-        let (shards, disk, names, trace) = (self.shards, self.disk, self.names, self.trace);
+        let Self { shards, disk, names, trace, kept, data_path, .. } = self;
         // Joining waits for the disk; the runtime's threads have other work.
         let ended = tokio::task::spawn_blocking(move || {
             // All of them are waited for, whatever becomes of one.
@@ -230,6 +243,13 @@ impl Broker {
             let unsynced = disk.stop();
             let names = names.stop();
             trace.stop();
+            if unsaved.is_none() {
+                // Without it the next start takes this for a crash, and limits for empty.
+                let kept = std::mem::take(&mut *kept.lock().unwrap_or_else(PoisonError::into_inner));
+                if let Err(error) = buckets::keep(&data_path, &kept) {
+                    tracing::error!(%error, "cannot write tidegate.buckets: limits begin empty at the next start");
+                }
+            }
             match (unsaved, unsynced) {
                 (Some(shard), _) => Err(StopError::Shard { shard }),
                 (None, 0) => Ok(names?),
@@ -240,9 +260,25 @@ impl Broker {
     }
 }
 
-fn new_shard(config: &Config, number: usize, limits: &[StartingLimit], metadata: &Metadata) -> Shard {
+fn new_shard(
+    config: &Config,
+    number: usize,
+    limits: &[StartingLimit],
+    metadata: &Metadata,
+    tokens: &buckets::Found,
+) -> Shard {
     let now = clock::now();
     let mut shard = Shard::new(shard_config(config, number), now, clock::realtime_ns());
+    match tokens {
+        buckets::Found::Nothing => {}
+        buckets::Found::Unknown => shard.forget_buckets(now),
+        buckets::Found::Kept(kept, downtime) => {
+            let home =
+                |bucket: &&KeptBucket| crate::machine::home_shard(bucket.key.topic.as_str(), config.shards) == number;
+            let stopped = now.minus_nanos(tidegate_core::time::nanos(*downtime));
+            shard.restore_buckets(kept.iter().filter(home).cloned().collect(), stopped, now);
+        }
+    }
     for limit in limits {
         let contract = Some((limit.contract, limit.source));
         let request = match &limit.channel {
@@ -310,6 +346,7 @@ struct ThreadSurroundings {
     notices: mpsc::UnboundedSender<Notice>,
     trace: super::trace::TraceHandle,
     auth: Arc<AuthClient>,
+    kept: Arc<Mutex<Vec<KeptBucket>>>,
     mailbox: Arc<ShardMailbox>,
     runtime: runtime::Handle,
 }
@@ -329,6 +366,10 @@ impl Surroundings for ThreadSurroundings {
 
     fn trace(&self, topic: TopicName, passages: Vec<Passage>) {
         self.trace.send(topic, passages);
+    }
+
+    fn keep(&self, buckets: Vec<KeptBucket>) {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner).extend(buckets);
     }
 
     fn authenticate(&self, asked: Authentication) {

@@ -18,6 +18,7 @@ mod alarm;
 mod arrival;
 pub mod auth_client;
 pub mod broker;
+mod buckets;
 mod connection;
 pub mod disk_queue;
 pub mod disk_thread;

@@ -22,6 +22,7 @@ use super::mailbox::{Inbound, ShardMailbox};
 use super::socket::Socket;
 use crate::machine::Passage;
 use crate::machine::admin::{AdminReply, Answered};
+use crate::machine::contracts::KeptBucket;
 use crate::machine::log::{LogCommand, LogEvent, QueueId};
 use crate::machine::output::{ConnId, Layers, Notice, Output};
 use crate::machine::shard::Shard;
@@ -53,6 +54,8 @@ pub(super) trait Surroundings: Send {
     fn notice(&self, shard: usize, notice: Notice);
     fn trace(&self, topic: TopicName, passages: Vec<Passage>);
     fn authenticate(&self, asked: Authentication);
+    /// What is left of the tokens, once the shard has drained.
+    fn keep(&self, buckets: Vec<KeptBucket>);
 }
 
 /// A question for the AUTH server.
@@ -162,6 +165,7 @@ impl<S: Surroundings> Worker<S> {
             self.sweep();
             more = self.settle();
             if self.parts.shard.is_drained() {
+                self.parts.surroundings.keep(self.parts.shard.kept_buckets(self.now));
                 return Ok(self.parts.shard.log_error().is_none());
             }
             if self.drain_until.is_some_and(|until| self.now >= until) {
