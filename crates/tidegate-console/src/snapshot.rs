@@ -80,6 +80,16 @@ pub(crate) struct Limit {
     pub(crate) mode: String,
     pub(crate) source: String,
     pub(crate) tokens: f64,
+    /// In shadow mode.
+    pub(crate) shadow: Option<Shadow>,
+}
+
+/// The line that a limit in shadow mode would form.
+#[derive(Clone, Copy, PartialEq, Default, Debug, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Shadow {
+    pub(crate) delay_us: Delay,
+    pub(crate) line: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Default, Debug, Serialize, Deserialize)]

@@ -51,6 +51,13 @@ struct Limit {
     rate_per_s: f64,
     burst: u64,
     mode: String,
+    #[serde(default)]
+    shadow: Option<Shadow>,
+}
+
+#[derive(Deserialize)]
+struct Shadow {
+    delay_us: Delay,
 }
 
 #[derive(Deserialize)]
@@ -135,7 +142,7 @@ fn show(snapshot: &Snapshot) -> Result<(), Failure> {
             topic.admitted_total.to_string(),
             topic.refused_total.to_string(),
             topic.waiting.to_string(),
-            figure(topic.access_delay_us.p99 / 1e3),
+            delay(&topic.access_delay_us, topic.limit.as_ref()),
             topic.depth.to_string(),
             "-".into(),
             "-".into(),
@@ -151,7 +158,7 @@ fn show(snapshot: &Snapshot) -> Result<(), Failure> {
                 channel.delivered_total.to_string(),
                 "-".into(),
                 "-".into(),
-                figure(channel.access_delay_us.p99 / 1e3),
+                delay(&channel.access_delay_us, channel.limit.as_ref()),
                 channel.depth.to_string(),
                 channel.in_flight.to_string(),
                 channel.client_count.to_string(),
@@ -160,6 +167,14 @@ fn show(snapshot: &Snapshot) -> Result<(), Failure> {
     }
     table.print()?;
     snapshot.warnings.iter().try_for_each(|warning| output::line(format_args!("warning: {warning}")))
+}
+
+/// The p99 in ms; in brackets what a limit in shadow mode would make of it.
+fn delay(real: &Delay, limit: Option<&Limit>) -> String {
+    match limit.and_then(|limit| limit.shadow.as_ref()) {
+        Some(shadow) => format!("({})", figure(shadow.delay_us.p99 / 1e3)),
+        None => figure(real.p99 / 1e3),
+    }
 }
 
 fn contract(limit: Option<&Limit>, paused: bool) -> [String; 3] {

@@ -2,7 +2,7 @@
 
 import { useEffect, useRef, useState } from "preact/hooks";
 import { type Applied, deleteLimit, limitHistory, Problem, putLimit, undoLimit } from "./api";
-import { formatBytes, formatCount, formatExact, formatPercent, parseBurst, parseRate } from "./format";
+import { formatBytes, formatCount, formatDelay, formatExact, formatPercent, parseBurst, parseRate } from "./format";
 import {
   type Change, type Contract, describe, type Draft, draftOf, type Field, fieldOf, isInForce, type Mode, read, shadowCount, type Undo, undoOf,
   wantedOf,
@@ -133,10 +133,12 @@ function Shadow({ row }: { row: Row }) {
   if (from.current === null) return null;
   const counted = shadowCount(from.current, row);
   const verb = row.limit?.discipline === "refuse" ? "refused" : "delayed";
+  const wait = verb === "delayed" ? row.limit?.shadow : null;
   return (
     <p class="trial" data-testid="trial">
       {counted === null ? "This broker does not count what a channel's limit would delay."
         : <><strong>{formatPercent(counted.percent)}</strong> would have been {verb}: {formatCount(counted.hit)} of {formatCount(counted.of)} messages.</>}
+      {wait && wait.delay_us.count > 0 && <span class="hint"> {`Lately by ${formatDelay(wait.delay_us.p50)} in the middle and ${formatDelay(wait.delay_us.p99)} at p99, with ${formatCount(wait.line)} ${row.limit?.unit} in line.`}</span>}
     </p>
   );
 }

@@ -13,6 +13,8 @@ export interface Limit {
   mode: "enforce" | "shadow";
   source: string;
   tokens: number;
+  /** In shadow mode, from brokers that reckon with it: the delays that messages would have, and the line, in tokens. */
+  shadow?: { delay_us: Delay; line: number } | null;
 }
 
 export interface RowId { broker: string; topic: string; channel: string | null }

@@ -16,6 +16,8 @@ use crate::machine::admin::{AdminRequest, Pause, Recording};
 enum Action {
     Empty,
     Pause(Pause),
+    /// What waits under a limit that was taken away goes at once.
+    Release,
 }
 
 impl Action {
@@ -24,7 +26,8 @@ impl Action {
             "empty" => Ok(Self::Empty),
             "pause" => Ok(Self::Pause(Pause::Paused)),
             "unpause" => Ok(Self::Pause(Pause::Flowing)),
-            _ => Err(Problem::not_found(format!("`{name}` is no action; there are pause, unpause and empty"))),
+            "release" => Ok(Self::Release),
+            _ => Err(Problem::not_found(format!("`{name}` is no action; there are pause, unpause, empty and release"))),
         }
     }
 }
@@ -55,6 +58,7 @@ pub(super) async fn act_on_topic(State(shared): State<Shared>, Path((name, actio
     let request = match Action::named(&action)? {
         Action::Empty => AdminRequest::EmptyTopic(topic.clone()),
         Action::Pause(pause) => AdminRequest::PauseTopic(topic.clone(), pause),
+        Action::Release => AdminRequest::ReleaseLine(topic.clone()),
     };
     shared.tell(&topic, &name, request).await
 }
@@ -68,6 +72,11 @@ pub(super) async fn act_on_channel(
     let request = match Action::named(&action)? {
         Action::Empty => AdminRequest::EmptyChannel(topic.clone(), channel),
         Action::Pause(pause) => AdminRequest::PauseChannel(topic.clone(), channel, pause),
+        Action::Release => {
+            return Err(Problem::not_found(
+                "a channel's limit has no line; `release` is an action on topics".to_owned(),
+            ));
+        }
     };
     shared.tell(&topic, &what, request).await
 }

@@ -86,6 +86,9 @@ impl Metrics<'_> {
         let own = self.topics().map(|(labels, topic)| (labels, &topic.access_delay_us));
         let name = "tidegate_broker_access_delay_seconds";
         delays(&mut page, name, "From arrival to the token, lately.", own);
+        let own = self.limited().filter_map(|(labels, limit)| Some((labels, &limit.shadow.as_ref()?.delay_us)));
+        let name = "tidegate_broker_shadow_delay_seconds";
+        delays(&mut page, name, "What a shadow limit would delay, lately.", own);
         let own = self.channels().map(|(labels, channel)| (labels, &channel.end_to_end_us));
         let name = "tidegate_broker_end_to_end_delay_seconds";
         delays(&mut page, name, "From arrival to FIN, lately.", own);
@@ -115,11 +118,18 @@ impl Metrics<'_> {
             ("tidegate_broker_limit_burst_tokens", "The limit's burst.", |limit| number(limit.burst)),
         ];
         for (name, help, value) in metrics {
-            let topics = self.topics().map(|(labels, topic)| (labels, &topic.limit));
-            let channels = self.channels().map(|(labels, channel)| (labels, &channel.limit));
-            let limited = topics.chain(channels).filter_map(|(labels, limit)| Some((labels, value(limit.as_ref()?))));
+            let limited = self.limited().map(|(labels, limit)| (labels, value(limit)));
             page.metric(name, help, Kind::Gauge, limited);
         }
+        let line = |(labels, limit): (_, &LimitSnapshot)| Some((labels, number(limit.shadow.as_ref()?.line)));
+        let help = "The line that a shadow limit would form.";
+        page.metric("tidegate_broker_shadow_line_tokens", help, Kind::Gauge, self.limited().filter_map(line));
+    }
+
+    fn limited(&self) -> impl Iterator<Item = (Labels<'_>, &LimitSnapshot)> {
+        let topics = self.topics().map(|(labels, topic)| (labels, &topic.limit));
+        let channels = self.channels().map(|(labels, channel)| (labels, &channel.limit));
+        topics.chain(channels).filter_map(|(labels, limit)| Some((labels, limit.as_ref()?)))
     }
 
     fn topics(&self) -> impl Iterator<Item = (Labels<'_>, &TopicSnapshot)> {

@@ -171,7 +171,7 @@ async fn problems_say_what_to_do() {
         ("PUT /api/v1/limits/t%20t", "{}", 400, "`t t` is no topic's name"),
         ("PUT /api/v1/limits/t", &long, 413, "at most 16384 bytes"),
         ("PUT /api/v1/limits/t/c", r#"{"rate":1,"burst":1,"discipline":"refuse"}"#, 400, r#"give "wait""#),
-        ("POST /api/v1/topics/t/rename", "", 404, "there are pause, unpause and empty"),
+        ("POST /api/v1/topics/t/rename", "", 404, "there are pause, unpause, empty and release"),
         ("GET /api/v1/snapshot?clients=maybe", "", 400, "the parameters are"),
         ("POST /api/v1/snapshot", "", 405, "not for this method"),
         ("GET /nowhere", "", 404, "leads nowhere"),
@@ -208,6 +208,7 @@ async fn actions_become_requests() {
     for (line, asked) in [
         ("POST /api/v1/topics/t/pause", r#"PauseTopic("t", Paused)"#),
         ("POST /api/v1/topics/t/unpause", r#"PauseTopic("t", Flowing)"#),
+        ("POST /api/v1/topics/t/release", r#"ReleaseLine("t")"#),
         ("POST /api/v1/topics/t%23ephemeral/empty", r#"EmptyTopic("t#ephemeral")"#),
         ("DELETE /api/v1/topics/t", r#"DeleteTopic("t")"#),
         ("POST /api/v1/topics/t/channels/c/pause", r#"PauseChannel("t", "c", Paused)"#),
