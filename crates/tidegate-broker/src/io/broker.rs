@@ -23,11 +23,11 @@ use super::metadata::{ChannelMetadata, DataLock, Metadata, MetadataError, TopicM
 use super::shard_thread::{self, Authentication, Parts, Surroundings};
 use super::trace::TraceWriter;
 use crate::config::{self, Address, Config};
-use crate::machine::Passage;
 use crate::machine::admin::{AdminReply, AdminRequest, Pause, SnapshotScope};
 use crate::machine::limiter::{Contract, Source};
 use crate::machine::log::{LogCommand, LogEvent};
 use crate::machine::shard::{OutputBuffer, QueuePolicy, Shard, ShardConfig};
+use crate::machine::{Passage, host_of};
 
 /// Half of nsqd's client time-out, which has no flag.
 const HEARTBEAT: Duration = Duration::from_secs(30);
@@ -335,7 +335,7 @@ impl Surroundings for ThreadSurroundings {
         let (auth, mailbox) = (self.auth.clone(), self.mailbox.clone());
         self.runtime.spawn(async move {
             let Authentication { conn, serial, secret, remote_address, tls, common_name } = asked;
-            let remote_ip = remote_address.rsplit_once(':').map_or("", |(host, _)| host);
+            let remote_ip = host_of(&remote_address);
             let applicant = Applicant { remote_ip, tls, secret: &secret, common_name: &common_name };
             let answer = auth.authorize(applicant).await;
             if let Err(error) = &answer {
