@@ -53,8 +53,11 @@ impl Up {
             rest.trim_start_matches("http://").to_owned()
         };
         let (_nsq, http, admin, console) = (address("NSQ"), address("HTTP"), address("admin"), address("console"));
-        let (console, token) = console.split_once("/#token=").expect("the token is in the fragment");
-        Self { child, http, admin, token: token.to_owned(), console: console.to_owned() }
+        // Standard output is no terminal here, as under systemd.
+        let (console, where_token) = console.split_once("/ ").expect("an address, then where the token is");
+        assert!(where_token.ends_with("the text of data/admin.token)"), "{where_token}");
+        let token = fs::read_to_string(folder.0.join("data/admin.token")).expect("the file is there");
+        Self { child, http, admin, token, console: console.to_owned() }
     }
 
     fn signal(mut self, signal: rustix::process::Signal) -> Option<i32> {
