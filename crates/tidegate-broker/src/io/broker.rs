@@ -32,6 +32,9 @@ use crate::machine::{Passage, host_of};
 /// Half of nsqd's client time-out, which has no flag.
 const HEARTBEAT: Duration = Duration::from_secs(30);
 
+/// nsqd's deadline for a TLS handshake, which has no flag either.
+const HANDSHAKE_TIME: Duration = Duration::from_secs(5);
+
 /// A contract that is in force from the start.
 #[derive(Clone, Debug)]
 pub struct StartingLimit {
@@ -153,6 +156,7 @@ impl Broker {
                 inbox,
                 listener: listener.take(),
                 tls: tls.clone(),
+                handshake_time: HANDSHAKE_TIME,
                 surroundings,
             };
             let thread = std::thread::Builder::new().name(format!("shard-{number}")).spawn(move || {
@@ -263,7 +267,7 @@ fn new_shard(config: &Config, number: usize, limits: &[StartingLimit], metadata:
     shard
 }
 
-fn shard_config(config: &Config, number: usize) -> ShardConfig {
+pub(super) fn shard_config(config: &Config, number: usize) -> ShardConfig {
     ShardConfig {
         shard: number,
         shards: config.shards,
