@@ -4,6 +4,8 @@
 //! with it: a foreign page that sends us requests, which its Origin gives away, and a page that has its own name
 //! resolve to 127.0.0.1, which its Host gives away. Writes need the token in any case.
 //!
+//! nsqd's HTTP API has a [`WriteGuard`] instead: its clients send no token and no Origin, and its reads are open.
+//!
 //! Here is only the decision, on texts. The middleware of feature `http` asks it for HTTP servers.
 
 use std::fmt;
@@ -24,6 +26,12 @@ impl Token {
         let secret = secret.into();
         assert!(!secret.is_empty(), "an empty token is no token");
         Self(secret)
+    }
+
+    /// Whether `authorization` is `Bearer` and the token.
+    fn is_in(&self, authorization: Option<&str>) -> bool {
+        let given = authorization.and_then(|value| value.split_once(' '));
+        given.is_some_and(|(scheme, given)| scheme.eq_ignore_ascii_case("bearer") && self.is(given.trim()))
     }
 
     /// Whether `given` is it; takes as long for a near miss as for any other.
@@ -149,21 +157,85 @@ impl Guard {
     }
 
     fn is_authorized(&self, authorization: Option<&str>) -> bool {
-        let given = authorization.and_then(|value| value.split_once(' '));
-        given.is_some_and(|(scheme, given)| {
-            scheme.eq_ignore_ascii_case("bearer") && self.token.as_ref().is_some_and(|token| token.is(given.trim()))
-        })
+        self.token.as_ref().is_some_and(|token| token.is_in(authorization))
+    }
+}
+
+/// By which names an API may be called.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Hosts {
+    /// By any: whoever can reach it may write.
+    Any,
+    /// By these, and by every IP address and `localhost`: a page that has its name resolve to us sends that name.
+    Named(Vec<String>),
+}
+
+impl Hosts {
+    /// Whether `host`, with or without a port, is one of them. Only programs leave it out, browsers never do.
+    fn know(&self, host: Option<&str>) -> bool {
+        let (Self::Named(names), Some(host)) = (self, host) else { return true };
+        let name = name_of(host);
+        let name = name.strip_suffix('.').unwrap_or(name);
+        name.eq_ignore_ascii_case("localhost")
+            || name.parse::<IpAddr>().is_ok()
+            || names.iter().any(|known| known.eq_ignore_ascii_case(name))
+    }
+}
+
+/// Which pages may use an API, beside its own.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Origins {
+    /// Those of any site.
+    Any,
+    /// Those of these, as browsers write them: `https://tools.example`.
+    Named(Vec<String>),
+}
+
+/// What writes are held against where reads are open.
+#[derive(Clone, Debug)]
+pub struct WriteGuard {
+    /// Without one, none is asked for.
+    pub token: Option<Token>,
+    /// Names that writes may call it by.
+    pub hosts: Hosts,
+    /// Pages that may write.
+    pub origins: Origins,
+}
+
+impl WriteGuard {
+    /// Whether `asked` is answered.
+    pub fn check(&self, asked: Asked<'_>) -> Result<(), Denied> {
+        if asked.reads {
+            return Ok(());
+        }
+        if !self.hosts.know(asked.host) {
+            return Err(Denied::UnknownHost { host: asked.host.unwrap_or_default().to_owned() });
+        }
+        if let (Origins::Named(named), Some(origin)) = (&self.origins, asked.origin) {
+            let known = named.iter().any(|known| known.eq_ignore_ascii_case(origin));
+            if !known && !is_own(origin, asked.host.unwrap_or_default()) {
+                return Err(Denied::ForeignOrigin { origin: origin.to_owned() });
+            }
+        }
+        match &self.token {
+            Some(token) if !token.is_in(asked.authorization) => Err(Denied::NoToken),
+            _ => Ok(()),
+        }
     }
 }
 
 /// Whether `host`, with or without a port, can only be this machine.
 fn is_loopback(host: &str) -> bool {
+    is_loopback_name(name_of(host))
+}
+
+/// `host` without its port, and without the brackets of an IPv6 address.
+fn name_of(host: &str) -> &str {
     let name = match host.rsplit_once(':') {
         Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
         _ => host,
     };
-    let address = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
-    is_loopback_name(address)
+    name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name)
 }
 
 fn is_loopback_name(name: &str) -> bool {
@@ -235,6 +307,50 @@ mod tests {
         assert_eq!(read("/api/v1/snapshot", None), 401);
         assert_eq!(read("/api/v1/snapshot", Some("Bearer s")), 200);
         assert_eq!((read("/healthz", None), read("/readyz", None), read("/metrics", None)), (200, 200, 401));
+    }
+
+    const WRITE: Asked<'static> = Asked { reads: false, path: "/pub", ..READ };
+
+    #[test]
+    fn writes_by_an_unknown_name_are_refused_and_reads_are_open() {
+        let hosts = Hosts::Named(vec!["nsq.example".to_owned()]);
+        let guard = WriteGuard { token: None, hosts, origins: Origins::Named(Vec::new()) };
+        for host in ["localhost:4151", "127.0.0.1", "10.1.2.3:4151", "[2001:db8::1]:4151", "[::1]", "NSQ.example.:4151"]
+        {
+            assert_eq!(guard.check(Asked { host: Some(host), ..WRITE }), Ok(()), "{host}");
+        }
+        for host in ["evil.example:4151", "nsq.example.evil", "127.0.0.1.evil.example", "", "nsq.example:x", "?"] {
+            let denied = Denied::UnknownHost { host: host.to_owned() };
+            assert_eq!(guard.check(Asked { host: Some(host), ..WRITE }), Err(denied), "{host}");
+            assert_eq!(guard.check(Asked { host: Some(host), ..READ }), Ok(()));
+        }
+        assert_eq!(guard.check(Asked { host: None, ..WRITE }), Ok(()), "a program of HTTP/1.0");
+        let any = WriteGuard { hosts: Hosts::Any, ..guard };
+        assert_eq!(any.check(Asked { host: Some("evil.example"), ..WRITE }), Ok(()));
+    }
+
+    #[test]
+    fn writes_of_foreign_pages_are_refused() {
+        let origins = Origins::Named(vec!["https://tools.example".to_owned()]);
+        let guard = WriteGuard { token: None, hosts: Hosts::Any, origins };
+        let from = |guard: &WriteGuard, origin| {
+            guard.check(Asked { host: Some("10.0.0.1:4151"), origin: Some(origin), ..WRITE }).is_ok()
+        };
+        assert!(from(&guard, "http://10.0.0.1:4151") && from(&guard, "https://tools.example"));
+        for origin in ["http://evil.example", "null", "http://10.0.0.1", "http://tools.example", ""] {
+            assert!(!from(&guard, origin), "{origin}");
+        }
+        assert!(from(&WriteGuard { origins: Origins::Any, ..guard }, "http://evil.example"));
+    }
+
+    #[test]
+    fn a_token_is_asked_for_if_there_is_one() {
+        let token = Some(Token::new("s3cret"));
+        let guard = WriteGuard { token, hosts: Hosts::Any, origins: Origins::Any };
+        assert_eq!(guard.check(WRITE), Err(Denied::NoToken));
+        assert_eq!(guard.check(Asked { authorization: Some("Bearer s3cre"), ..WRITE }), Err(Denied::NoToken));
+        assert_eq!(guard.check(Asked { authorization: Some("Bearer s3cret"), ..WRITE }), Ok(()));
+        assert_eq!(guard.check(READ), Ok(()));
     }
 
     #[test]

@@ -3,5 +3,5 @@
 mod guard;
 mod problem;
 
-pub use guard::guard;
+pub use guard::{asked, guard};
 pub use problem::Problem;

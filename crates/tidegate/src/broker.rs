@@ -63,7 +63,9 @@ async fn serve(config: Config, log: LogControl) -> Result<(), Failure> {
     for warning in &config.warnings {
         tracing::warn!("{warning}");
     }
-    for (key, address) in [("tcp-address", Some(&config.tcp_address)), ("http-address", config.http_address.as_ref())] {
+    // With a token only reads are open.
+    let http_address = config.http_address.as_ref().filter(|_| config.http_token_file.is_none());
+    for (key, address) in [("tcp-address", Some(&config.tcp_address)), ("http-address", http_address)] {
         if let Some(address) = address.filter(|address| !settings::is_loopback(address)) {
             tracing::warn!(%address, "{key} is open to other machines without a token, as nsqd's is");
         }

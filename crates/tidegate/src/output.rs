@@ -1,12 +1,14 @@
 //! Standard output: tables for people, JSON for programs.
 
 use std::fmt::Display;
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
+use std::path::Path;
 
 use serde::Serialize;
 use tidegate_core::Rate;
 
 use crate::failure::Failure;
+use crate::token::Token;
 
 /// How a verb that reads shows what it found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -27,6 +29,22 @@ impl Style {
 /// Prints one line. A reader that has gone away, as in `tidegate status | head`, is no failure.
 pub(crate) fn line(text: impl Display) -> Result<(), Failure> {
     write(&format!("{text}\n"))
+}
+
+/// Prints where the console is. On a terminal the address carries the token in its fragment, which browsers do not send
+/// to servers; elsewhere standard output is kept, under systemd in the journal, so only the token's file is named.
+pub(crate) fn console(authority: &str, token: Option<(&Token, &Path)>) -> Result<(), Failure> {
+    line(console_line(authority, token, io::stdout().is_terminal()))
+}
+
+fn console_line(authority: &str, token: Option<(&Token, &Path)>, terminal: bool) -> String {
+    match token {
+        None => format!("console  http://{authority}/"),
+        Some((token, _)) if terminal => format!("console  http://{authority}/#token={}", token.reveal()),
+        Some((_, file)) => {
+            format!("console  http://{authority}/ (to change things, add #token= and the text of {})", file.display())
+        }
+    }
 }
 
 /// Prints `value` as a JSON document.
@@ -117,6 +135,15 @@ mod tests {
         let shown: Vec<String> =
             [0.0, 0.25, 1.5, 90.0, 11_000.0, 2e6, 13_888.888_888_9].into_iter().map(rate).collect();
         assert_eq!(shown, ["0/s", "0.25/s", "1.5/s", "90/s", "11k/s", "2M/s", "13889/s"]);
+    }
+
+    #[test]
+    fn the_token_is_shown_on_a_terminal_only() {
+        let (token, file) = (Token::generate().unwrap(), Path::new("data/admin.token"));
+        let line = |terminal| console_line("127.0.0.1:7070", Some((&token, file)), terminal);
+        assert_eq!(line(true), format!("console  http://127.0.0.1:7070/#token={}", token.reveal()));
+        assert!(line(false).ends_with("/ (to change things, add #token= and the text of data/admin.token)"));
+        assert!(!line(false).contains(token.reveal()));
     }
 
     #[test]

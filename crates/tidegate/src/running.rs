@@ -1,5 +1,6 @@
 //! A whole broker: shard threads, HTTP servers and background tasks, started and stopped in order.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use tidegate_broker::config::{Address, Config, TlsRequired};
@@ -7,7 +8,8 @@ use tidegate_broker::io::admin::{self, Access, AdminState, LimitStore, Limits, P
 use tidegate_broker::io::broker::{Broker, Extras, StartError, StartingLimit};
 use tidegate_broker::io::handle::{BrokerHandle, Notice};
 use tidegate_broker::io::http::client::{HttpClient, Trust};
-use tidegate_broker::io::http::{self, ApiState, Listening, Live, NSQD_VERSION, Node};
+use tidegate_broker::io::http::serve::Bounds;
+use tidegate_broker::io::http::{self, ApiState, Listening, Live, NSQD_VERSION, Node, access};
 use tidegate_broker::io::lookupd::{Identity, Lookupd, Patience};
 use tidegate_broker::io::tls;
 use tidegate_broker::machine::limiter::{Contract, Source};
@@ -57,6 +59,11 @@ impl Running {
         let https = bind(config.https_address.as_ref().filter(|_| server_tls.is_some())).await?;
         let admin = bind(config.admin_address.as_ref()).await?;
 
+        let http_token = match config.http_token_file.clone() {
+            Some(file) => Some(blocking(move || http_token(&file)).await?),
+            None => None,
+        };
+
         // In force before the first client connects.
         let stored = blocking({
             let store = Arc::clone(&store);
@@ -103,7 +110,7 @@ impl Running {
             admin: None,
             broker,
         };
-        running.serve_nsqd_api(&config, &node, http, https.map(|bound| (bound, server_tls)));
+        running.serve_nsqd_api(&config, &node, http_token, http, https.map(|bound| (bound, server_tls)));
         if let Some(bound) = admin {
             let state = AdminState {
                 broker: running.broker.handle(),
@@ -123,6 +130,7 @@ impl Running {
         &mut self,
         config: &Arc<Config>,
         node: &Node,
+        token: Option<Token>,
         http: Option<Bound>,
         https: Option<(Bound, Option<Arc<rustls::ServerConfig>>)>,
     ) {
@@ -131,13 +139,22 @@ impl Running {
             Some(Listening::Port(port)) => port,
             _ => 0,
         };
+        let token = token.map(|token| access::Token::new(token.reveal()));
+        let guarded =
+            |router, bound: &Bound| access::guarded(router, access::guard_of(config, &bound.address, token.clone()));
+        let bounds = Bounds { connections: config.http_max_connections, ..Bounds::default() };
         if let Some(bound) = http {
             let everything = config.tls.required != TlsRequired::Yes;
-            let router = if everything { http::router(api.clone()) } else { http::tls_required_router(https_port) };
-            self.servers.serve(bound, None, router);
+            let router = if everything {
+                guarded(http::router(api.clone()), &bound)
+            } else {
+                http::tls_required_router(https_port)
+            };
+            self.servers.serve_within(bounds, bound, None, router);
         }
         if let Some((bound, tls)) = https {
-            self.servers.serve(bound, tls, http::router(api));
+            let router = guarded(http::router(api), &bound);
+            self.servers.serve_within(bounds, bound, tls, router);
         }
     }
 
@@ -233,6 +250,14 @@ async fn follow_topics(notices: Option<mpsc::UnboundedReceiver<Notice>>, directo
     while let Some(notice) = notices.recv().await {
         directory.observe(&notice);
     }
+}
+
+/// The token that writes over nsqd's HTTP API must show.
+fn http_token(file: &Path) -> Result<Token, Failure> {
+    Token::load_or_create(file).map_err(|error| {
+        let help = error.remedy();
+        Failure::new(&error).help(help).because(error)
+    })
 }
 
 /// Runs `work`, which waits for a disk, where waiting holds nobody up.

@@ -95,12 +95,23 @@ impl Servers {
 
     /// Serves `router` on `bound`, with TLS if there is some, until [`Self::stop`].
     pub(crate) fn serve(&mut self, bound: Bound, tls: Option<Arc<ServerConfig>>, router: Router) {
+        self.serve_within(Bounds::default(), bound, tls, router);
+    }
+
+    /// The same with bounds of its own.
+    pub(crate) fn serve_within(
+        &mut self,
+        bounds: Bounds,
+        bound: Bound,
+        tls: Option<Arc<ServerConfig>>,
+        router: Router,
+    ) {
         let mut stopping = self.stopping();
         let stopped = async move {
             // An error means that nobody is left to say it, which is the same.
             let _ = stopping.wait_for(|stop| *stop).await;
         };
-        self.tasks.spawn(serve::serve(bound.listener, tls, router, Bounds::default(), stopped));
+        self.tasks.spawn(serve::serve(bound.listener, tls, router, bounds, stopped));
     }
 
     /// Serves an admin API, made for who reaches it, and says where; `None` for a unix socket.

@@ -193,6 +193,8 @@ fn loopback_defaults() -> Options {
         tcp_address: Some("127.0.0.1:4150".to_owned()),
         http_address: Some("127.0.0.1:4151".to_owned()),
         https_address: Some("127.0.0.1:4152".to_owned()),
+        // A page in a browser of this machine reaches loopback; its name for it gives it away.
+        http_allowed_hosts: Some(Vec::new()),
         data_path: Some("tidegate-data".into()),
         log_prefix: Some(String::new()),
         // nsqd's is older, and below this nothing is spoken in any case.
@@ -367,6 +369,7 @@ mod tests {
             assert!(is_loopback(&address.unwrap()));
         }
         assert!(is_loopback(&settings.console.unwrap().address));
+        assert!(settings.broker.http_allowed_hosts.is_empty(), "writes by an unknown Host are refused");
         assert_eq!(settings.store, Path::new("tidegate-data/control.redb"));
         assert_eq!(settings.token_file, Path::new("tidegate-data/admin.token"));
         assert!(settings.warnings.is_empty());

@@ -31,7 +31,9 @@ pub(crate) enum TokenError {
 impl TokenError {
     pub(crate) fn remedy(&self) -> String {
         match self {
-            Self::Io { .. } => "point admin.token_file at a file that this user may write".to_owned(),
+            Self::Io { .. } => {
+                "point admin.token_file (or http_token_file) at a file that this user may write".to_owned()
+            }
             Self::Exposed { file, .. } => {
                 format!("chmod 600 {0}, or delete it: the next start makes a new one", file.display())
             }

@@ -106,9 +106,7 @@ async fn serve(settings: Settings, file: Option<Watched>, log: Option<LogControl
         output::line(format_args!("admin    {admin}"))?;
     }
     if let (Some((bound, console)), Some(admin)) = (console, &running.admin) {
-        // A fragment is not sent to servers, so the token reaches no log. It still is a secret: not over `tracing`.
-        let authority = bound.local_authority().unwrap_or_default();
-        output::line(format_args!("console  http://{authority}/#token={}", token.reveal()))?;
+        output::console(&bound.local_authority().unwrap_or_default(), Some((&token, &settings.token_file)))?;
         let proxies = proxy.iter().filter_map(|proxy| proxy.console_source(Some(&token))).collect();
         let config = ConsoleConfig { proxies, ..console_of(console, &admin.here, &token, &servers) };
         servers.serve(bound, None, tidegate_console::router(config));
@@ -116,7 +114,7 @@ async fn serve(settings: Settings, file: Option<Watched>, log: Option<LogControl
     tell_supervisor(Phase::Ready);
     match &mut proxy {
         Some(proxy) => {
-            proxy.introduce()?;
+            proxy.introduce(None)?;
             proxy.serve_until(&mut Hangups::listen()?, signals.wait()).await;
         }
         None => signals.wait().await,

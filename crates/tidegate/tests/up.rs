@@ -53,8 +53,11 @@ impl Up {
             rest.trim_start_matches("http://").to_owned()
         };
         let (_nsq, http, admin, console) = (address("NSQ"), address("HTTP"), address("admin"), address("console"));
-        let (console, token) = console.split_once("/#token=").expect("the token is in the fragment");
-        Self { child, http, admin, token: token.to_owned(), console: console.to_owned() }
+        // Standard output is no terminal here, as under systemd.
+        let (console, where_token) = console.split_once("/ ").expect("an address, then where the token is");
+        assert!(where_token.ends_with("the text of data/admin.token)"), "{where_token}");
+        let token = fs::read_to_string(folder.0.join("data/admin.token")).expect("the file is there");
+        Self { child, http, admin, token, console: console.to_owned() }
     }
 
     fn signal(mut self, signal: rustix::process::Signal) -> Option<i32> {
@@ -80,11 +83,16 @@ impl Drop for Up {
 
 /// The status and the whole answer to one request.
 fn ask(address: &str, request: &str, headers: &str, body: &str) -> (u16, String) {
+    ask_as(address, address, request, headers, body)
+}
+
+/// The same, calling the server `host`.
+fn ask_as(host: &str, address: &str, request: &str, headers: &str, body: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(address).expect("it listens");
     let length = body.len();
     write!(
         stream,
-        "{request} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n{headers}Content-Length: {length}\r\n\r\n{body}"
+        "{request} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n{headers}Content-Length: {length}\r\n\r\n{body}"
     )
     .expect("it reads");
     let mut answer = String::new();
@@ -104,6 +112,14 @@ fn up_serves_keeps_limits_and_messages_and_guards_its_token() {
     assert_eq!(ask(&up.http, "POST /pub?topic=orders", "", "hello").0, 200);
     assert_eq!(ask(&up.console, "GET /", "", "").0, 200);
     assert_eq!(ask(&up.admin, "GET /readyz", "", "").0, 200);
+
+    // A web page may not write over nsqd's API, whatever it calls this machine.
+    let delete = "POST /topic/delete?topic=orders";
+    let (status, answer) = ask(&up.http, delete, "Origin: http://evil.example\r\n", "");
+    assert!(status == 403 && answer.contains("http_allowed_origins"), "{answer}");
+    let lured = "Origin: http://evil.example\r\n";
+    let (status, answer) = ask_as("evil.example", &up.http, delete, lured, "");
+    assert!(status == 403 && answer.contains("http_allowed_hosts"), "{answer}");
 
     // Writes need the token, on the admin API and through the console.
     let limit = r#"{"rate": "7/s", "burst": 3}"#;

@@ -72,6 +72,14 @@ pub struct Config {
     pub http_address: Option<Address>,
     /// nsqd's HTTP API with TLS; only served with a certificate.
     pub https_address: Option<Address>,
+    /// Connections to each of the two, at a time.
+    pub http_max_connections: usize,
+    /// Names that writes may call them by, beside their own; `*` is any.
+    pub http_allowed_hosts: Vec<String>,
+    /// Web origins whose pages may write, beside their own; `*` is any.
+    pub http_allowed_origins: Vec<String>,
+    /// With the token that writes must show.
+    pub http_token_file: Option<PathBuf>,
     /// The host that nsqlookupd hands out.
     pub broadcast_address: String,
     /// The TCP port that nsqlookupd hands out, if not the one we listen on.
@@ -276,6 +284,11 @@ impl Config {
             tcp_address: address("tcp_address", o.tcp_address.as_deref().unwrap_or("0.0.0.0:4150"))?,
             http_address: maybe_address("http_address", o.http_address.as_deref().unwrap_or("0.0.0.0:4151"))?,
             https_address: maybe_address("https_address", o.https_address.as_deref().unwrap_or("0.0.0.0:4152"))?,
+            http_max_connections: number("http_max_connections", o.http_max_connections, 1_024, 2..=65_536)?,
+            // As nsqd, which looks at no Host.
+            http_allowed_hosts: hosts(o.http_allowed_hosts.unwrap_or_else(|| vec!["*".to_owned()]))?,
+            http_allowed_origins: origins(o.http_allowed_origins.unwrap_or_default())?,
+            http_token_file: o.http_token_file.filter(|path| !path.as_os_str().is_empty()),
             broadcast_address: o.broadcast_address.unwrap_or_else(|| host.name.clone()),
             broadcast_tcp_port: port("broadcast_tcp_port", o.broadcast_tcp_port)?,
             broadcast_http_port: port("broadcast_http_port", o.broadcast_http_port)?,
@@ -487,6 +500,34 @@ fn urls(key: &'static str, texts: Vec<String>) -> Result<Vec<String>, ConfigErro
     })
 }
 
+/// Names without a port: the header is compared without its own.
+fn hosts(names: Vec<String>) -> Result<Vec<String>, ConfigError> {
+    match names.iter().find(|name| name.is_empty() || name.contains(['/', ':'])) {
+        Some(found) => Err(ConfigError::Address {
+            key: "http_allowed_hosts",
+            found: found.clone(),
+            accepted: "a host name without a port, or * for any",
+        }),
+        None => Ok(names),
+    }
+}
+
+/// Origins as browsers send them: without a path.
+fn origins(origins: Vec<String>) -> Result<Vec<String>, ConfigError> {
+    let is_fine = |origin: &&String| {
+        let authority = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
+        *origin == "*" || authority.is_some_and(|authority| !authority.is_empty() && !authority.contains('/'))
+    };
+    match origins.iter().find(|origin| !is_fine(origin)) {
+        Some(found) => Err(ConfigError::Address {
+            key: "http_allowed_origins",
+            found: found.clone(),
+            accepted: "an origin such as https://tools.example, without a path, or * for any",
+        }),
+        None => Ok(origins),
+    }
+}
+
 fn tls(o: &Options) -> Result<Tls, ConfigError> {
     let file = |path: &Option<PathBuf>| path.clone().filter(|path| !path.as_os_str().is_empty());
     let client_auth = o.tls_client_auth_policy.unwrap_or(ClientAuth::None);
@@ -651,6 +692,26 @@ mod tests {
         assert_eq!(texts.len(), 2);
         assert!(texts[0].starts_with("statsd_address has no effect here"), "{texts:?}");
         assert_eq!(texts[1], "tls_min_version is tls1.1, but clients need tls1.2 at least");
+    }
+
+    #[test]
+    fn who_may_write_over_http_is_checked() {
+        let config = check(&[]).unwrap();
+        assert_eq!((config.http_allowed_hosts, config.http_allowed_origins), (vec!["*".to_owned()], Vec::new()));
+        assert_eq!((config.http_max_connections, config.http_token_file), (1_024, None));
+        let config = check(&["-http-allowed-host=a.example", "-http-allowed-origin=https://b.example:8080"]).unwrap();
+        assert_eq!(config.http_allowed_hosts, ["a.example"]);
+        assert_eq!(config.http_allowed_origins, ["https://b.example:8080"]);
+        for wrong in [
+            "-http-allowed-host=a.example:4151",
+            "-http-allowed-host=http://a.example",
+            "-http-allowed-origin=b.example",
+            "-http-allowed-origin=https://b.example/",
+            "-http-max-connections=1",
+        ] {
+            let error = check(&[wrong]).unwrap_err();
+            assert!(wrong.starts_with(&format!("-{}", &error.key().replace('_', "-")[..12])), "{error}");
+        }
     }
 
     #[test]

@@ -54,8 +54,20 @@ pub struct Unauthorized {
     pub failures: Vec<(String, AuthFailure)>,
 }
 
+/// Bytes of [`Unauthorized`] as text. It is logged at each attempt, and quotes patterns of up to a mebibyte.
+const SHOWN_BYTES: usize = 1_024;
+
 fn list(failures: &[(String, AuthFailure)]) -> String {
-    failures.iter().map(|(server, failure)| format!("{server}: {failure}")).collect::<Vec<_>>().join("; ")
+    let mut text = String::new();
+    for (index, (server, failure)) in failures.iter().enumerate() {
+        let separator = if index == 0 { "" } else { "; " };
+        text.push_str(&format!("{separator}{server}: {failure}"));
+        if text.len() > SHOWN_BYTES {
+            text.truncate(text.floor_char_boundary(SHOWN_BYTES));
+            return text + " (cut)";
+        }
+    }
+    text
 }
 
 impl AuthClient {
@@ -172,6 +184,20 @@ mod tests {
         let failed = client(&[refusing, broken]).authorize(ADA).await.unwrap_err();
         assert!(failed.to_string().contains("403"), "{failed}");
         assert!(matches!(failed.failures[1].1, AuthFailure::Answer(AuthError::Json(_))));
+    }
+
+    #[tokio::test]
+    async fn what_is_logged_has_no_secret_and_a_bound() {
+        let secret = "s3cret".repeat(100_000);
+        let failed = client(&["127.0.0.1:1".to_owned(), "bad address".to_owned()]);
+        let failed = failed.authorize(Applicant { secret: secret.as_bytes(), ..ADA }).await.unwrap_err();
+        let text = format!("{failed} {failed:?}");
+        assert!(!text.contains("s3cret") && text.len() < 1_000, "{text}");
+        let pattern = "(".repeat(100_000);
+        let grant = format!(r#"{{"ttl":60,"authorizations":[{{"topic":"{pattern}","permissions":["publish"]}}]}}"#);
+        let (address, _) = server(200, grant.leak()).await;
+        let text = client(&[address]).authorize(ADA).await.unwrap_err().to_string();
+        assert!(text.len() < 2 * SHOWN_BYTES && text.ends_with("(cut)"), "{text}");
     }
 
     #[tokio::test]

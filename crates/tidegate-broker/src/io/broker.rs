@@ -27,15 +27,18 @@ use super::names::{NamesHandle, NamesKeeper, StartingNames, pause};
 use super::shard_thread::{self, Authentication, Parts, Surroundings};
 use super::trace::TraceWriter;
 use crate::config::{self, Address, Config};
-use crate::machine::Passage;
 use crate::machine::admin::AdminRequest;
 use crate::machine::contracts::KeptBucket;
 use crate::machine::limiter::{Contract, Source};
 use crate::machine::log::{LogCommand, LogEvent};
 use crate::machine::shard::{OutputBuffer, QueuePolicy, Shard, ShardConfig};
+use crate::machine::{Passage, host_of};
 
 /// Half of nsqd's client time-out, which has no flag.
 const HEARTBEAT: Duration = Duration::from_secs(30);
+
+/// nsqd's deadline for a TLS handshake, which has no flag either.
+const HANDSHAKE_TIME: Duration = Duration::from_secs(5);
 
 /// A contract that is in force from the start.
 #[derive(Clone, Debug)]
@@ -190,6 +193,7 @@ impl Broker {
                 listener: None,
                 opened: Some(opened.clone()),
                 tls: tls.clone(),
+                handshake_time: HANDSHAKE_TIME,
                 surroundings,
             };
             let thread = std::thread::Builder::new().name(format!("shard-{number}")).spawn(move || {
@@ -297,7 +301,7 @@ fn new_shard(
     shard
 }
 
-fn shard_config(config: &Config, number: usize) -> ShardConfig {
+pub(super) fn shard_config(config: &Config, number: usize) -> ShardConfig {
     ShardConfig {
         shard: number,
         shards: config.shards,
@@ -376,7 +380,7 @@ impl Surroundings for ThreadSurroundings {
         let (auth, mailbox) = (self.auth.clone(), self.mailbox.clone());
         self.runtime.spawn(async move {
             let Authentication { conn, serial, secret, remote_address, tls, common_name } = asked;
-            let remote_ip = remote_address.rsplit_once(':').map_or("", |(host, _)| host);
+            let remote_ip = host_of(&remote_address);
             let applicant = Applicant { remote_ip, tls, secret: &secret, common_name: &common_name };
             let answer = auth.authorize(applicant).await;
             if let Err(error) = &answer {

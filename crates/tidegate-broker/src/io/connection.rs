@@ -7,9 +7,10 @@ use rustls::ServerConfig;
 use tidegate_core::Instant;
 
 use super::arrival::Arrivals;
+use super::handshake;
 use super::socket::Socket;
 use super::transport::{Transport, TransportError};
-use crate::machine::output::Layers;
+use crate::machine::output::{ConnId, Layers};
 
 /// Most bytes read from one connection before the others get their turn.
 pub(super) const READ_BYTES: usize = 256 * 1024;
@@ -44,6 +45,10 @@ pub(super) struct Connection {
     stuck: bool,
     /// Layers still to be put on.
     upgrade: Option<Layers>,
+    /// The TLS layer is with the handshake thread; `transport` is empty meanwhile.
+    away: bool,
+    /// When a handshake under way has to be done.
+    handshake_until: Option<Instant>,
     /// When the socket was last known empty, while a read has left bytes in it.
     left_since: Option<Instant>,
     pub(super) stamped: bool,
@@ -75,6 +80,8 @@ impl Connection {
             unsent: Vec::new(),
             stuck: false,
             upgrade: None,
+            away: false,
+            handshake_until: None,
             left_since: None,
             stamped: false,
             watched: (true, false),
@@ -83,12 +90,17 @@ impl Connection {
 
     /// True if protocol bytes are socket bytes.
     pub(super) fn is_plain(&self) -> bool {
-        self.transport.is_plain()
+        self.transport.is_plain() && !self.away
     }
 
     /// True while a TLS handshake is under way.
     pub(super) fn is_handshaking(&self) -> bool {
-        self.transport.is_handshaking()
+        self.away || self.transport.is_handshaking()
+    }
+
+    /// True while a step of its handshake is computed elsewhere: nothing is read until that is done.
+    pub(super) fn is_away(&self) -> bool {
+        self.away
     }
 
     /// The common name in the client's certificate, empty if it has shown none.
@@ -147,6 +159,9 @@ impl Connection {
     /// Puts bytes of the socket through the layers into `unread`; `false` if the peer said goodbye in them.
     pub(super) fn decode(&mut self, wire: &[u8]) -> Result<bool, TransportError> {
         self.undecoded.extend_from_slice(wire);
+        if self.is_handshaking() {
+            return Ok(true); // For the handshake thread.
+        }
         let undecoded = std::mem::take(&mut self.undecoded);
         let received = self.transport.receive(&undecoded, &mut self.unread, DECODED_BYTES)?;
         self.undecoded = undecoded;
@@ -158,15 +173,19 @@ impl Connection {
         Ok(!received.closed)
     }
 
-    /// Sends as much of `out` as the socket takes, through the layers; removes it from `out`.
+    /// Sends as much of `out` as the socket takes, through the layers; removes it from `out`. During a handshake `out`
+    /// waits for its end.
     pub(super) fn send(&mut self, out: &mut Vec<u8>, scratch: &mut Scratch) -> io::Result<()> {
         let sent = self.send_some(out, scratch);
-        self.stuck = !out.is_empty() || !self.unsent.is_empty();
+        self.stuck = !self.unsent.is_empty() || !out.is_empty() && !self.is_handshaking();
         sent
     }
 
     fn send_some(&mut self, out: &mut Vec<u8>, scratch: &mut Scratch) -> io::Result<()> {
         if !self.unsent.is_empty() && !self.send_unsent()? {
+            return Ok(());
+        }
+        if self.is_handshaking() {
             return Ok(());
         }
         if self.transport.is_plain() {
@@ -212,7 +231,9 @@ impl Connection {
     }
 
     /// Begins to put `layers` on; `plain_left` goes out before them, and what was read behind the command belongs to them.
-    pub(super) fn begin_upgrade(&mut self, layers: Layers, plain_left: &mut Vec<u8>) {
+    /// A TLS handshake has to be done at `until`.
+    pub(super) fn begin_upgrade(&mut self, layers: Layers, plain_left: &mut Vec<u8>, until: Instant) {
+        self.handshake_until = layers.tls.then_some(until);
         self.unsent.append(plain_left);
         self.undecoded.append(&mut self.unread);
         self.upgrade = Some(layers);
@@ -225,6 +246,9 @@ impl Connection {
     /// Puts the next layer on. Call again after each step that is to be told to the client, and when bytes came.
     pub(super) fn upgrade(&mut self, tls: Option<&Arc<ServerConfig>>) -> Result<Step, TransportError> {
         let Some(layers) = &mut self.upgrade else { return Ok(Step::Done) };
+        if self.away {
+            return Ok(Step::Waiting);
+        }
         if layers.tls {
             if let (true, Some(config)) = (self.transport.is_plain(), tls) {
                 self.transport.start_tls(config.clone())?;
@@ -233,6 +257,7 @@ impl Connection {
                 return Ok(Step::Waiting);
             }
             layers.tls = false;
+            self.handshake_until = None;
             let session = self.transport.session();
             let (version, suite) =
                 session.map_or_else(Default::default, |s| (s.version.to_owned(), s.cipher_suite.to_owned()));
@@ -249,6 +274,27 @@ impl Connection {
         }
         self.upgrade = None;
         Ok(Step::Done)
+    }
+
+    /// The next step of the handshake under way, if the client has sent anything for it; the layer is away until
+    /// [`Connection::take_back`].
+    pub(super) fn next_step(&mut self, conn: ConnId, serial: u64) -> Option<handshake::Step> {
+        let until = self.handshake_until?;
+        if self.away || self.undecoded.is_empty() {
+            return None;
+        }
+        self.away = true;
+        let transport = std::mem::take(&mut self.transport);
+        Some(handshake::Step { conn, serial, until, transport, wire: std::mem::take(&mut self.undecoded) })
+    }
+
+    /// The layer is back.
+    pub(super) fn take_back(&mut self, layer: handshake::Layer) {
+        self.away = false;
+        self.transport = layer.transport;
+        self.unread.extend_from_slice(&layer.plain);
+        self.undecoded = layer.rest;
+        self.unsent.extend_from_slice(&layer.out);
     }
 
     /// Says goodbye in the layers and on the socket.

@@ -9,6 +9,7 @@ use tokio::sync::oneshot;
 
 use super::connection::Connection;
 use super::handle::Mailbox;
+use super::handshake::Stepped;
 use super::listener::Listener;
 use super::socket::Socket;
 use crate::machine::admin::{AdminReply, AdminRequest};
@@ -30,12 +31,15 @@ pub(super) enum Inbound {
     NamesSaved(u64),
     /// Connections are to be accepted here, for all shards.
     Listen(Listener),
+    /// A step of a TLS handshake was computed.
+    Handshake(Box<Stepped>),
     /// Stop taking, save everything, end.
     Drain,
 }
 
 /// The sending side. The queue behind it needs no bound of its own: every sender waits for an answer before it sends
-/// more (one publish of a connection, one request of an HTTP connection, one append of a queue, one write of the names).
+/// more (one publish of a connection, one request of an HTTP connection, one append of a queue, one write of the names,
+/// one step of a handshake).
 pub(super) struct ShardMailbox {
     sender: Sender<Inbound>,
     wake: OwnedFd,

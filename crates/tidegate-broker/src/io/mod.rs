@@ -5,6 +5,7 @@
 //! | [`broker`] | a running broker: its threads, started and stopped |
 //! | [`handle`] | how the rest of the process speaks to the shards |
 //! | `shard_thread`, `connection`, `socket`, `alarm`, `arrival`, `listener`, `mailbox` | one shard's thread and what it waits for |
+//! | `handshake` | TLS handshakes, on a thread beside the shard's |
 //! | [`transport`], [`tls`] | the layers between a socket's bytes and the protocol's |
 //! | [`disk_thread`], [`disk_queue`], [`metadata`] | the data folder, in nsqd's files |
 //! | `names`, `adoption` | the names of topics and channels, kept up to date and found again |
@@ -23,6 +24,7 @@ mod connection;
 pub mod disk_queue;
 pub mod disk_thread;
 pub mod handle;
+mod handshake;
 pub mod http;
 mod listener;
 pub mod lookupd;

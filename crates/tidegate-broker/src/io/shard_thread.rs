@@ -17,6 +17,7 @@ use tokio::sync::oneshot;
 use super::alarm::Alarm;
 use super::arrival::{Arrivals, Reported};
 use super::connection::{Connection, Scratch, Step};
+use super::handshake::{Deadline, Deadlines, HandshakeThread, Stepped};
 use super::listener::Listener;
 use super::mailbox::{Inbound, ShardMailbox};
 use super::socket::Socket;
@@ -79,6 +80,8 @@ pub(super) struct Parts<S> {
     /// Dropped when each queue that an earlier run left has said what it holds, or that it cannot.
     pub(super) opened: Option<Sender<()>>,
     pub(super) tls: Option<Arc<ServerConfig>>,
+    /// For a TLS handshake, from the answer to IDENTIFY on.
+    pub(super) handshake_time: Duration,
     pub(super) surroundings: S,
 }
 
@@ -106,6 +109,9 @@ struct Worker<S> {
     opening: Option<HashSet<QueueId>>,
     /// Connections with decoded or undecoded bytes that no event of a socket will announce.
     pending: Vec<ConnId>,
+    /// `None` without TLS.
+    handshakes: Option<HandshakeThread>,
+    deadlines: Deadlines,
 }
 
 /// Runs a shard until it has drained; `true` if all its messages were saved.
@@ -119,6 +125,8 @@ pub(super) fn run<S: Surroundings>(parts: Parts<S>) -> io::Result<bool> {
     let alarm = Alarm::new()?;
     epoll::add(&epoll, &alarm, epoll::EventData::new_u64(ALARM), epoll::EventFlags::IN)?;
     let now = clock::now();
+    let mailbox = parts.mailboxes[parts.number].clone();
+    let handshakes = parts.tls.as_ref().map(|_| HandshakeThread::start(parts.number, mailbox)).transpose()?;
     let mut worker = Worker {
         parts,
         epoll,
@@ -135,6 +143,8 @@ pub(super) fn run<S: Surroundings>(parts: Parts<S>) -> io::Result<bool> {
         asked: BTreeMap::new(),
         opening: Some(HashSet::new()),
         pending: Vec::new(),
+        handshakes,
+        deadlines: Deadlines::default(),
     };
     worker.run()
 }
@@ -177,7 +187,8 @@ impl<S: Surroundings> Worker<S> {
     fn wait(&mut self, events: &mut Vec<epoll::Event>, more: bool) -> io::Result<()> {
         let before = clock::now();
         let mut until = self.parts.shard.next_timeout();
-        for also in [self.accept_again, self.drain_until, (self.lingering_count > 0).then(|| before + LINGER)] {
+        let lingering = (self.lingering_count > 0).then(|| before + LINGER);
+        for also in [self.accept_again, self.drain_until, lingering, self.deadlines.next()] {
             until = match (until, also) {
                 (Some(a), Some(b)) => Some(a.min(b)),
                 (a, b) => a.or(b),
@@ -231,6 +242,7 @@ impl<S: Surroundings> Worker<S> {
                 Inbound::NamesSaved(notices) => self.parts.shard.on_names_saved(notices),
                 Inbound::Listen(listener) => self.listen(listener),
                 Inbound::Authorized(conn, serial, answer) => self.parts.shard.on_authorized(conn, serial, answer),
+                Inbound::Handshake(stepped) => self.on_handshake(*stepped),
                 Inbound::Drain => self.drain(),
             }
         }
@@ -321,8 +333,13 @@ impl<S: Surroundings> Worker<S> {
         if flags.contains(epoll::EventFlags::OUT) && connection.watched.1 {
             self.flush(conn);
         }
-        if flags.intersects(epoll::EventFlags::IN | epoll::EventFlags::HUP | epoll::EventFlags::ERR) {
-            self.read(conn);
+        if !flags.intersects(epoll::EventFlags::IN | epoll::EventFlags::HUP | epoll::EventFlags::ERR) {
+            return;
+        }
+        match self.connections.get(conn) {
+            // Not watched for reading, so the socket has ended. The step that comes back finds nobody.
+            Some(Some(connection)) if connection.is_away() => self.disconnect(conn),
+            _ => self.read(conn),
         }
     }
 
@@ -491,8 +508,8 @@ impl<S: Surroundings> Worker<S> {
         let Some(Some(connection)) = self.connections.get_mut(conn) else { return };
         // A client that does not read its answers is not read either.
         let swamped = self.parts.shard.output_of(conn).len() > OUTPUT_MAX;
-        let wanted =
-            ((self.parts.shard.wants_bytes(conn) || connection.is_upgrading()) && !swamped, connection.is_stuck());
+        let reads = self.parts.shard.wants_bytes(conn) || connection.is_upgrading() && !connection.is_away();
+        let wanted = (reads && !swamped, connection.is_stuck());
         if wanted != connection.watched {
             let mut flags = epoll::EventFlags::empty();
             flags.set(epoll::EventFlags::IN, wanted.0);
@@ -511,8 +528,40 @@ impl<S: Surroundings> Worker<S> {
             self.disconnect(conn);
             return;
         }
-        connection.begin_upgrade(layers, out);
+        let until = self.now + self.parts.handshake_time;
+        connection.begin_upgrade(layers, out, until);
+        if layers.tls
+            && let Some(serial) = self.parts.shard.serial_of(conn)
+            && let Some(oldest) = self.deadlines.enter(Deadline { until, conn, serial })
+        {
+            self.end_handshake(oldest);
+        }
         self.upgrade(conn);
+    }
+
+    /// Goes on with a handshake of which a step was computed.
+    fn on_handshake(&mut self, stepped: Stepped) {
+        let Stepped { conn, serial, layer, alive } = stepped;
+        if self.parts.shard.serial_of(conn) != Some(serial) {
+            return; // Gone meanwhile.
+        }
+        let Some(Some(connection)) = self.connections.get_mut(conn) else { return };
+        connection.take_back(layer);
+        if connection.send(&mut Vec::new(), &mut self.scratch).is_err() || !alive {
+            self.disconnect(conn);
+            return;
+        }
+        self.go_on(conn, self.now);
+    }
+
+    /// Ends the connection of a handshake that has had its time, if it is still that.
+    fn end_handshake(&mut self, late: Deadline) {
+        let is_it = self.parts.shard.serial_of(late.conn) == Some(late.serial);
+        let handshaking = matches!(self.connections.get(late.conn), Some(Some(c)) if c.is_handshaking());
+        if is_it && handshaking {
+            tracing::debug!(peer = self.parts.shard.peer_of(late.conn).0, "a TLS handshake took too long");
+            self.disconnect(late.conn);
+        }
     }
 
     fn upgrade(&mut self, conn: ConnId) {
@@ -524,16 +573,12 @@ impl<S: Surroundings> Worker<S> {
             };
             match step {
                 Step::Waiting => {
-                    // Handshake bytes, in and out.
-                    let alive = connection.decode(&[]).unwrap_or(false);
-                    if connection.send(&mut Vec::new(), &mut self.scratch).is_err() || !alive {
-                        self.disconnect(conn);
-                        return;
+                    let step = self.parts.shard.serial_of(conn).and_then(|serial| connection.next_step(conn, serial));
+                    if let (Some(handshakes), Some(step)) = (&self.handshakes, step) {
+                        handshakes.send(step);
                     }
-                    if connection.is_handshaking() {
-                        self.watch(conn);
-                        return;
-                    }
+                    self.watch(conn);
+                    return;
                 }
                 Step::Tls(version, suite) => {
                     self.parts.shard.on_tls(conn, version, suite);
@@ -613,6 +658,9 @@ impl<S: Surroundings> Worker<S> {
 
     /// Ends what has had its time.
     fn sweep(&mut self) {
+        while let Some(late) = self.deadlines.pop_due(self.now) {
+            self.end_handshake(late);
+        }
         if self.lingering_count > 0 {
             for slot in 0..self.lingering.len() {
                 if self.lingering[slot].as_ref().is_some_and(|lingering| lingering.until <= self.now) {

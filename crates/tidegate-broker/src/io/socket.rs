@@ -1,7 +1,7 @@
 //! A client's socket, and when its bytes arrived.
 
 use std::io::{self, IoSliceMut};
-use std::net::{Shutdown, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 
@@ -28,10 +28,10 @@ pub(super) struct Received {
 }
 
 impl Socket {
-    /// `address:port`, or the path of a unix socket's peer, for people.
+    /// `address:port` as nsqd shows it; `@` for a unix socket's peer.
     pub(super) fn peer(&self) -> String {
         match self {
-            Self::Tcp(stream) => stream.peer_addr().map_or_else(|_| String::new(), |peer| peer.to_string()),
+            Self::Tcp(stream) => stream.peer_addr().map_or_else(|_| String::new(), shown),
             Self::Unix(_) => "@".to_owned(),
         }
     }
@@ -85,11 +85,37 @@ impl Socket {
     }
 }
 
+/// An IPv4 client of a socket that listens on all interfaces arrives as `::ffff:a.b.c.d`; Go, and so nsqd, shows it as
+/// `a.b.c.d`. Permissions of AUTH servers and dashboards go by that text.
+fn shown(peer: SocketAddr) -> String {
+    match peer {
+        SocketAddr::V6(v6) => match v6.ip().to_ipv4_mapped() {
+            Some(v4) => SocketAddr::from((v4, v6.port())).to_string(),
+            None => peer.to_string(),
+        },
+        SocketAddr::V4(_) => peer.to_string(),
+    }
+}
+
 impl AsFd for Socket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
             Self::Tcp(stream) => stream.as_fd(),
             Self::Unix(stream) => stream.as_fd(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mapped_ipv4_peer_is_shown_as_ipv4() {
+        let shown = |peer: &str| shown(peer.parse().unwrap());
+        assert_eq!(shown("10.0.0.1:5"), "10.0.0.1:5");
+        assert_eq!(shown("[::ffff:10.0.0.1]:5"), "10.0.0.1:5");
+        assert_eq!(shown("[2001:db8::1]:5"), "[2001:db8::1]:5");
+        assert_eq!(shown("[::1]:5"), "[::1]:5");
     }
 }

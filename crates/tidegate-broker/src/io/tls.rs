@@ -19,6 +19,10 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 use crate::config::{ClientAuth, Tls, TlsVersion};
 
 mod common_name;
+mod der;
+mod own_root;
+
+use self::own_root::RootsToo;
 
 /// TLS options that do not work out.
 #[derive(Debug, thiserror::Error)]
@@ -77,7 +81,10 @@ pub fn server_config(tls: &Tls) -> Result<Option<Arc<ServerConfig>>, TlsError> {
         ClientAuth::RequireVerify => {
             let path = tls.root_ca.as_deref().expect("required by the configuration's own check");
             let roots = Arc::new(authorities(path)?);
-            builder.with_client_cert_verifier(WebPkiClientVerifier::builder_with_provider(roots, provider).build()?)
+            let algorithms = provider.signature_verification_algorithms;
+            let authorities = WebPkiClientVerifier::builder_with_provider(roots, provider).build()?;
+            let themselves = certificates("tls_root_ca_file", path)?;
+            builder.with_client_cert_verifier(Arc::new(RootsToo::new(authorities, themselves, algorithms)))
         }
     };
     let chain = certificates("tls_cert", &server.cert)?;

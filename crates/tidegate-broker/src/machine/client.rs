@@ -129,6 +129,13 @@ pub(super) struct About {
     pub(super) pub_counts: Vec<(TopicName, u64)>,
 }
 
+/// The host of `address`, which is `host:port`: an IPv6 address without its brackets, as Go splits it; empty if there is
+/// no port, as for the peer of a unix socket.
+pub(crate) fn host_of(address: &str) -> &str {
+    let host = address.rsplit_once(':').map_or("", |(host, _)| host);
+    host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host)
+}
+
 impl Client {
     /// May it be sent a message now?
     pub(super) fn is_ready(&self) -> bool {
@@ -178,5 +185,16 @@ impl Client {
             tls_negotiated_protocol: String::new(),
             tls_negotiated_protocol_is_mutual: false,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_are_bare() {
+        let hosts = ["10.0.0.1:5", "[2001:db8::1]:5", "[fe80::1%2]:5", "@", ""].map(host_of);
+        assert_eq!(hosts, ["10.0.0.1", "2001:db8::1", "fe80::1%2", "", ""]);
     }
 }

@@ -46,6 +46,8 @@ mod store;
 mod timers;
 mod topic;
 
+#[cfg(feature = "io")]
+pub(crate) use client::host_of;
 pub use topic::Passage;
 
 /// The shard of `shards` that owns the topic called `name`: the same for every connection and every run.

@@ -20,7 +20,7 @@ use tidegate_wire::nsq::TopicName;
 use super::acks::{Ack, Answers};
 use super::arena::Arena;
 use super::channel::{Channel, ChannelKey};
-use super::client::{About, Client, Hold, InFlightMap, State};
+use super::client::{About, Client, Hold, InFlightMap, State, host_of};
 use super::contracts::Contracts;
 use super::logging::Queues;
 use super::messages::Messages;
@@ -213,7 +213,7 @@ impl Shard {
     /// A connection was accepted.
     pub fn on_connect(&mut self, remote_address: String, now: Instant) -> ConnId {
         self.numbers.serials += 1;
-        let host = remote_address.rsplit_once(':').map_or("", |(host, _)| host).to_owned();
+        let host = host_of(&remote_address).to_owned();
         let connected_unix_s = self.unix_ns(now) / 1_000_000_000;
         let heartbeat_ns = nanos(self.config.heartbeat);
         let conn = self.clients.insert(Client {

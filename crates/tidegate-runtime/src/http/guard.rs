@@ -28,10 +28,15 @@ pub async fn guard(State(guard): State<Arc<Guard>>, request: Request, next: Next
 }
 
 fn check(guard: &Guard, method: &Method, path: &str, headers: &HeaderMap) -> Result<(), Problem> {
-    let text = |name: HeaderName| headers.get(name).map(|value| value.to_str().unwrap_or("?"));
     let reads = matches!(*method, Method::GET | Method::HEAD);
-    let asked = Asked { reads, path, host: text(HOST), origin: text(ORIGIN), authorization: text(AUTHORIZATION) };
-    guard.check(asked).map_err(Problem::from)
+    guard.check(asked(reads, path, headers)).map_err(Problem::from)
+}
+
+/// What a request of these headers says about where it comes from.
+#[must_use]
+pub fn asked<'a>(reads: bool, path: &'a str, headers: &'a HeaderMap) -> Asked<'a> {
+    let text = |name: HeaderName| headers.get(name).map(|value| value.to_str().unwrap_or("?"));
+    Asked { reads, path, host: text(HOST), origin: text(ORIGIN), authorization: text(AUTHORIZATION) }
 }
 
 #[cfg(test)]

@@ -95,7 +95,7 @@ pub(crate) fn run(args: &ProxyArgs) -> Result<(), Failure> {
         if let Some(console) = &args.console {
             running.show(console, token.as_ref()).await?;
         }
-        running.introduce()?;
+        running.introduce(token.as_ref().map(|token| (token, settings.token_file.as_path())))?;
         up::tell_supervisor(Phase::Ready);
         running.serve_until(&mut hangups, signals.wait()).await;
         tracing::info!("stopping: requests under way are finished; a second signal ends them");

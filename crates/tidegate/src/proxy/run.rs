@@ -38,6 +38,7 @@ pub(crate) struct ProxyRunning {
     follower: Follower,
     /// Where its admin API is.
     pub(crate) admin: Option<AdminAt>,
+    /// Where its own console is, as `host:port`.
     console: Option<String>,
 }
 
@@ -96,13 +97,10 @@ impl ProxyRunning {
         })?;
         let bound = Bound::bind(&self::address(at)).await?;
         let authority = bound.local_authority().unwrap_or_default();
-        let secret = token.map_or("", Token::reveal);
-        // A fragment is not sent to servers, so the token reaches no log.
-        let fragment = if secret.is_empty() { String::new() } else { format!("#token={secret}") };
-        self.console = Some(format!("http://{authority}/{fragment}"));
+        self.console = Some(authority);
         let config = ConsoleConfig {
             proxies: vec![source],
-            write_token: secret.to_owned(),
+            write_token: token.map_or("", Token::reveal).to_owned(),
             stop: Some(self.servers.stopping()),
             ..ConsoleConfig::default()
         };
@@ -110,13 +108,13 @@ impl ProxyRunning {
         Ok(())
     }
 
-    /// Says on standard output what there is.
-    pub(crate) fn introduce(&self) -> Result<(), Failure> {
+    /// Says on standard output what there is; `token` is what its own console wants for changes, and its file.
+    pub(crate) fn introduce(&self, token: Option<(&Token, &Path)>) -> Result<(), Failure> {
         let config = self.source.config();
         let admin = self.admin.as_ref().map(ToString::to_string);
         let lines = screen::lines(&config, self.addresses(), admin.as_deref());
         lines.into_iter().try_for_each(output::line)?;
-        self.console.iter().try_for_each(|console| output::line(format_args!("console  {console}")))
+        self.console.iter().try_for_each(|authority| output::console(authority, token))
     }
 
     /// Follows its files and SIGHUP until `end`.

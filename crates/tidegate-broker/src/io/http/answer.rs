@@ -62,6 +62,11 @@ impl Refusal {
         Self { status, message: Cow::Borrowed(message), retry_after: None }
     }
 
+    /// With a message that says more than nsqd's words.
+    pub(super) fn because(status: StatusCode, message: String) -> Self {
+        Self { status, message: message.into(), retry_after: None }
+    }
+
     /// Status 400.
     pub(super) const fn bad(message: &'static str) -> Self {
         Self::new(StatusCode::BAD_REQUEST, message)

@@ -17,6 +17,9 @@ const IDLE_CONNECTIONS: usize = 4;
 /// How long they are kept; servers written in Go keep them for longer.
 const IDLE_FOR: Duration = Duration::from_secs(30);
 
+/// Bytes of an address that an error shows. Configured addresses are shorter.
+const SHOWN_BYTES: usize = 256;
+
 /// Sends GET requests over http and https, each within bounds. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct HttpClient {
@@ -37,11 +40,13 @@ pub enum Trust {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HttpError {
-    /// The address is none.
-    #[error("{address:?} is not the address of an HTTP server")]
+    /// The address is none, or so long that no server takes it.
+    #[error("{address:?}, with a query of {query_bytes} bytes, is not an address that HTTP can ask")]
     BadAddress {
-        /// As given.
+        /// As given, cut at [`SHOWN_BYTES`] and without its query: for an AUTH server that holds a client's secret.
         address: String,
+        /// Bytes of the query.
+        query_bytes: usize,
     },
     /// The server could not be reached, or did not speak HTTP.
     #[error("no answer")]
@@ -101,7 +106,7 @@ impl HttpClient {
     }
 
     async fn answer(&self, address: &str, limit: usize) -> Result<Vec<u8>, HttpError> {
-        let bad_address = || HttpError::BadAddress { address: address.to_owned() };
+        let bad_address = || bad_address(address);
         let uri: Uri = address.parse().map_err(|_| bad_address())?;
         // nsqd asks for this version of its peers' API.
         let request = Request::get(uri).header(ACCEPT, "application/vnd.nsq; version=1.0").body(Body::empty());
@@ -120,5 +125,34 @@ impl HttpClient {
             answer.extend_from_slice(part);
         }
         Ok(answer)
+    }
+}
+
+/// Errors are logged, and queries are secret.
+fn bad_address(address: &str) -> HttpError {
+    let (shown, query) = address.split_once('?').unwrap_or((address, ""));
+    let end = shown.floor_char_boundary(SHOWN_BYTES);
+    HttpError::BadAddress { address: shown[..end].to_owned(), query_bytes: query.len() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_bad_address_is_named_without_its_query_and_within_a_bound() {
+        let patience = Duration::from_secs(10);
+        let roots = rustls::RootCertStore::empty();
+        let provider = std::sync::Arc::new(rustls::crypto::ring::default_provider());
+        let tls = rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+        let tls = Box::new(tls.with_root_certificates(roots).with_no_client_auth());
+        let client = HttpClient::new(patience, patience, Trust::Configured(tls)).unwrap();
+        let text = async |address: &str| client.get(address, 1).await.unwrap_err().to_string();
+        let bad = text("http://a b/auth?secret=s3cret").await;
+        assert!(bad.starts_with("\"http://a b/auth\", with a query of 13 bytes,"), "{bad}");
+        // http takes no URI of 64 KiB or more; a secret may have megabytes.
+        let long = text(&format!("http://127.0.0.1:1/auth?secret={}", "s3cret".repeat(20_000))).await;
+        assert!(long.len() < 200 && !long.contains("s3cret"), "{long}");
+        assert!(text(&"x y".repeat(20_000)).await.len() < 400);
     }
 }

@@ -3,6 +3,7 @@
 //! | module | its one job |
 //! |---|---|
 //! | [`serve`] | a listener, plain or with TLS, in front of a router |
+//! | [`access`] | who may write |
 //! | [`client`] | GET, for nsqlookupd and AUTH servers |
 //! | `query`, `body`, `answer` | a request's parts within bounds, and answers in nsqd's form |
 //! | `publish`, `settings`, `stats`, `stats_text`, `debug` | the endpoints |
@@ -10,6 +11,7 @@
 //! A refusal that nsqd does not know has a status of its own: 429 for a topic out of tokens, 503 for a queue at its
 //! bound.
 
+pub mod access;
 mod answer;
 mod body;
 pub mod client;

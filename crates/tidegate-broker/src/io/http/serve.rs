@@ -1,4 +1,4 @@
-//! A listener in front of a router.
+//! A listener in front of a router, within bounds that hold whatever clients do.
 
 use std::io;
 use std::path::Path;
@@ -6,18 +6,26 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use hyper::Request;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper::service::{Service as _, service_fn};
+use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tokio_rustls::TlsAcceptor;
 
+use self::places::{Full, Group, Places, group_of};
+use self::talk::{Answered, Asked, Heard, Talk, within};
 use super::Listening;
 use crate::config::Address;
+
+mod places;
+mod talk;
 
 /// A bound socket.
 #[derive(Debug)]
@@ -63,10 +71,19 @@ impl Listener {
 /// What connections may cost.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
-    /// Open at a time; more wait in the kernel's backlog.
+    /// Open at a time, two at least; half of them from one address. Beyond, the connection that has waited longest for
+    /// its client ends. While clients are worked for in all of them, more wait in the kernel's backlog.
     pub connections: usize,
-    /// From the end of one request to the end of the next one's head.
+    /// From the end of one request to the first byte of the next one.
     pub idle: Duration,
+    /// From there to the end of the request's head.
+    pub head: Duration,
+    /// Between two parts of a request's body.
+    pub body_gap: Duration,
+    /// From a request's first byte to the end of its body.
+    pub body: Duration,
+    /// While the client takes nothing of its answer.
+    pub write_stall: Duration,
     /// For a TLS handshake.
     pub handshake: Duration,
     /// For requests under way when the server stops; after it they are cut off.
@@ -83,6 +100,12 @@ impl Default for Bounds {
             // Go's clients drop a connection that has been idle for 90 s. If we did so first, a publisher could lose a
             // request that it must not repeat.
             idle: Duration::from_mins(2),
+            // As the proxy's. nsqd waits for ever.
+            head: Duration::from_secs(10),
+            body_gap: Duration::from_secs(30),
+            // The largest body that nsqd's defaults allow, at half a megabit per second.
+            body: Duration::from_secs(90),
+            write_stall: Duration::from_secs(30),
             handshake: Duration::from_secs(10),
             drain: Duration::from_secs(5),
             head_bytes: 64 << 10,
@@ -92,6 +115,8 @@ impl Default for Bounds {
 
 /// How long accepting rests after an error, such as having no file descriptor left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// How often it is looked whether a client is awaited, while clients are worked for in all places.
+const FULL_PAUSE: Duration = Duration::from_millis(5);
 
 enum Stream {
     Tcp(TcpStream),
@@ -107,34 +132,58 @@ pub async fn serve(
     bounds: Bounds,
     stop: impl Future<Output = ()>,
 ) {
-    let room = Arc::new(Semaphore::new(bounds.connections));
+    let places = Places::new(bounds.connections);
     let tls = tls.map(TlsAcceptor::from);
     // Dropped to tell connections to finish.
     let (serving, stopping) = watch::channel(());
     let mut open = JoinSet::new();
     let mut stop = std::pin::pin!(stop);
-    loop {
+    'serving: loop {
         let accepted = tokio::select! {
             () = &mut stop => break,
             Some(_) = open.join_next() => continue,
-            accepted = accept(&listener, &room) => accepted,
+            accepted = accept(&listener) => accepted,
         };
-        match accepted {
-            Ok((stream, permit)) => {
-                let (tls, router, stopping) = (tls.clone(), router.clone(), stopping.clone());
-                open.spawn(async move {
-                    match stream {
-                        Stream::Tcp(stream) => connection(stream, tls, router, bounds, stopping).await,
-                        Stream::Unix(stream) => connection(stream, tls, router, bounds, stopping).await,
-                    }
-                    drop(permit);
-                });
-            }
+        let (stream, group) = match accepted {
+            Ok(accepted) => accepted,
             Err(error) => {
                 tracing::warn!(%error, "cannot accept an HTTP connection");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
+                continue;
             }
-        }
+        };
+        let talk = Arc::new(Talk::new(Instant::now()));
+        let place = loop {
+            match places.take(group, Arc::clone(&talk)) {
+                Ok(place) => break Some(place),
+                Err(Full::Address) => break None,
+                Err(Full::All) => {}
+            }
+            tokio::select! {
+                () = &mut stop => break 'serving,
+                Some(_) = open.join_next() => {}
+                () = tokio::time::sleep(FULL_PAUSE) => {}
+            }
+        };
+        let Some(place) = place else {
+            tracing::debug!(address = ?group, "half of all HTTP connections are worked for already, and are of this address");
+            continue;
+        };
+        let (tls, router, stopping) = (tls.clone(), router.clone(), stopping.clone());
+        open.spawn(async move {
+            let talk = Arc::clone(&place.talk);
+            let connection = async {
+                match stream {
+                    Stream::Tcp(stream) => connection(stream, tls, router, &talk, bounds, stopping).await,
+                    Stream::Unix(stream) => connection(stream, tls, router, &talk, bounds, stopping).await,
+                }
+            };
+            tokio::select! {
+                () = connection => {}
+                () = talk.ended() => tracing::debug!("an HTTP connection gave up its place to a new one"),
+            }
+            drop(place);
+        });
     }
     listener.close();
     drop(serving);
@@ -144,29 +193,29 @@ pub async fn serve(
     }
 }
 
-async fn accept(listener: &Listener, room: &Arc<Semaphore>) -> io::Result<(Stream, OwnedSemaphorePermit)> {
-    let permit = Arc::clone(room).acquire_owned().await.expect("nobody closes it");
-    let stream = match listener {
+async fn accept(listener: &Listener) -> io::Result<(Stream, Group)> {
+    Ok(match listener {
         Listener::Tcp(listener) => {
-            let stream = listener.accept().await?.0;
-            stream.set_nodelay(true)?;
-            Stream::Tcp(stream)
+            let (stream, peer) = listener.accept().await?;
+            // The peer may have gone again; reading will say so.
+            let _ = stream.set_nodelay(true);
+            (Stream::Tcp(stream), group_of(peer.ip()))
         }
-        Listener::Unix(listener) => Stream::Unix(listener.accept().await?.0),
-    };
-    Ok((stream, permit))
+        Listener::Unix(listener) => (Stream::Unix(listener.accept().await?.0), None),
+    })
 }
 
 async fn connection<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     stream: S,
     tls: Option<TlsAcceptor>,
     router: Router,
+    talk: &Arc<Talk>,
     bounds: Bounds,
     stopping: watch::Receiver<()>,
 ) {
-    let Some(tls) = tls else { return requests(stream, router, bounds, stopping).await };
+    let Some(tls) = tls else { return requests(stream, router, talk, bounds, stopping).await };
     match timeout(bounds.handshake, tls.accept(stream)).await {
-        Ok(Ok(stream)) => requests(stream, router, bounds, stopping).await,
+        Ok(Ok(stream)) => requests(stream, router, talk, bounds, stopping).await,
         Ok(Err(error)) => tracing::debug!(%error, "TLS handshake failed"),
         Err(_) => tracing::debug!("TLS handshake took too long"),
     }
@@ -175,35 +224,44 @@ async fn connection<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
 async fn requests<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     stream: S,
     router: Router,
+    talk: &Arc<Talk>,
     bounds: Bounds,
     mut stopping: watch::Receiver<()>,
 ) {
+    let router = TowerToHyperService::new(router);
+    let service = service_fn(|request: Request<Incoming>| {
+        talk.begin_request(Instant::now());
+        let answer = router.call(request.map(|body| Asked { body, talk: Arc::clone(talk) }));
+        async { answer.await.map(|answer| answer.map(|body| Answered::new(body, Arc::clone(talk)))) }
+    });
+    let stream = Heard { stream, talk: Arc::clone(talk) };
+    // Its own timer would count from the end of the last request to the end of a head, which are two times here.
     let connection = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(bounds.idle)
+        .header_read_timeout(None)
         .max_buf_size(bounds.head_bytes)
-        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
+        .serve_connection(TokioIo::new(stream), service);
     let mut connection = std::pin::pin!(connection);
     let ended = tokio::select! {
-        ended = connection.as_mut() => ended,
+        ended = within(connection.as_mut(), talk, &bounds) => ended,
         // The sender is never used, so this is its end.
         _ = stopping.changed() => {
             connection.as_mut().graceful_shutdown();
-            connection.await
+            within(connection, talk, &bounds).await
         }
     };
-    if let Err(error) = ended {
-        tracing::debug!(%error, "HTTP connection failed");
+    match ended {
+        Some(Ok(())) => {}
+        Some(Err(error)) => tracing::debug!(%error, "HTTP connection failed"),
+        None => tracing::debug!("an HTTP client took too long"),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Mutex;
-
-    use axum::http::Uri;
+    use axum::body::Bytes;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
-    use tokio::sync::{Notify, oneshot};
+    use tokio::net::TcpSocket;
+    use tokio::sync::{Notify, Semaphore, oneshot};
     use tokio::task::JoinHandle;
 
     use super::*;
@@ -256,36 +314,103 @@ mod tests {
         server.await.unwrap();
     }
 
-    #[tokio::test]
-    async fn connections_beyond_the_bound_wait_for_room() {
+    /// A server of eight places that wants bodies.
+    async fn server_that_reads() -> (String, JoinHandle<()>, oneshot::Sender<()>) {
         let (listener, address) = tcp().await;
-        let order = Arc::new(Mutex::new(Vec::new()));
-        let seen = Arc::clone(&order);
-        let router = Router::new().fallback(move |uri: Uri| async move {
-            seen.lock().unwrap().push(uri.to_string());
-            "done"
-        });
-        let (_server, _stop) = start(listener, router, Bounds { connections: 1, ..Bounds::default() });
-        let mut first = TcpStream::connect(&address).await.unwrap();
-        ask(&mut first, "/first").await;
-        read_until(&mut first, "done").await;
-        let mut second = TcpStream::connect(&address).await.unwrap();
-        ask(&mut second, "/second").await;
-        ask(&mut first, "/first-again").await;
-        read_until(&mut first, "done").await;
-        drop(first);
-        read_until(&mut second, "done").await;
-        assert_eq!(*order.lock().unwrap(), ["/first", "/first-again", "/second"]);
+        let router = Router::new().fallback(|body: Bytes| async move { format!("{} bytes, done", body.len()) });
+        let (server, stop) = start(listener, router, Bounds { connections: 8, ..Bounds::default() });
+        (address, server, stop)
+    }
+
+    async fn connect_from(last: u8, to: &str) -> TcpStream {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind(([127, 0, 0, last], 0).into()).unwrap();
+        socket.connect(to.parse().unwrap()).await.unwrap()
+    }
+
+    async fn stall(stream: &mut TcpStream) {
+        stream.write_all(b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\nbody").await.unwrap();
     }
 
     #[tokio::test]
-    async fn whoever_does_not_finish_a_head_is_closed() {
+    async fn stalled_clients_never_keep_a_new_one_out() {
+        let (address, _server, _stop) = server_that_reads().await;
+        let mut stalled = Vec::new();
+        // From its own address, from one other, and from one each.
+        for last in [[1; 20], [2; 20], std::array::from_fn(|n| 3 + u8::try_from(n).unwrap())].concat() {
+            let mut stream = connect_from(last, &address).await;
+            stall(&mut stream).await;
+            stalled.push(stream);
+            if last == 1 || stalled.len() % 20 == 0 {
+                let mut prober = connect_from(1, &address).await;
+                ask(&mut prober, "/").await;
+                assert!(read_until(&mut prober, "done").await.contains("0 bytes"));
+            }
+        }
+        let newest = stalled.last_mut().unwrap();
+        newest.write_all(b" rest").await.unwrap();
+        assert!(read_until(newest, "done").await.contains("9 bytes"), "who was waited for least is still there");
+        let _ = stalled[0].read_to_end(&mut Vec::new()).await;
+    }
+
+    #[tokio::test]
+    async fn while_clients_are_worked_for_in_all_places_new_ones_wait() {
         let (listener, address) = tcp().await;
-        let (_server, _stop) =
-            start(listener, Router::new(), Bounds { idle: Duration::from_millis(1), ..Bounds::default() });
-        let mut slow = TcpStream::connect(&address).await.unwrap();
-        slow.write_all(b"GET / HTTP/1.1\r\nhost:").await.unwrap();
-        slow.read_to_end(&mut Vec::new()).await.ok();
+        let (entered, leave) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
+        let (in_handler, may_leave) = (Arc::clone(&entered), Arc::clone(&leave));
+        let router = Router::new().fallback(move || async move {
+            in_handler.add_permits(1);
+            may_leave.acquire().await.unwrap().forget();
+            "done"
+        });
+        let (_server, _stop) = start(listener, router, Bounds { connections: 2, ..Bounds::default() });
+        let mut clients = Vec::new();
+        for last in [1, 2, 3] {
+            let mut client = connect_from(last, &address).await;
+            ask(&mut client, "/").await;
+            clients.push(client);
+        }
+        entered.acquire_many(2).await.unwrap().forget();
+        leave.add_permits(3);
+        for client in &mut clients {
+            read_until(client, "done").await;
+        }
+    }
+
+    #[tokio::test]
+    async fn a_slow_client_is_closed() {
+        let soon = Duration::from_millis(1);
+        for bounds in [
+            Bounds { idle: soon, ..Bounds::default() },
+            Bounds { head: soon, ..Bounds::default() },
+            Bounds { body_gap: soon, ..Bounds::default() },
+            Bounds { body: soon, ..Bounds::default() },
+            Bounds { write_stall: soon, ..Bounds::default() },
+        ] {
+            let (listener, address) = tcp().await;
+            let router = Router::new().fallback(|body: Bytes| async move { vec![b'x'; body.len() << 24] });
+            let (_server, _stop) = start(listener, router, bounds);
+            let mut slow = TcpStream::connect(&address).await.unwrap();
+            let sent: &[u8] = if bounds.idle == soon {
+                b""
+            } else if bounds.head == soon {
+                b"POST / HTTP/1.1\r\nhost:"
+            } else if bounds.write_stall == soon {
+                b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 4\r\n\r\nbody"
+            } else {
+                b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\nbody"
+            };
+            slow.write_all(sent).await.unwrap();
+            // An answer that is not read fills the socket; then the end shows in what can be read of it.
+            if bounds.write_stall == soon {
+                while slow.write_all(b"x").await.is_ok() {
+                    tokio::task::yield_now().await;
+                }
+            }
+            let mut answer = Vec::new();
+            let _ = slow.read_to_end(&mut answer).await;
+            assert!(answer.len() < 4 << 24, "{bounds:?}");
+        }
     }
 
     #[tokio::test]

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rcgen::{CertificateParams, CertifiedIssuer, DistinguishedName, DnType, IsCa, KeyPair, KeyUsagePurpose};
-use rustls::{ClientConfig, ClientConnection, RootCertStore};
+use rustls::client::ResolvesClientCert;
+use rustls::sign::CertifiedKey;
+use rustls::{ClientConfig, ClientConnection, RootCertStore, SignatureScheme};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 
 use super::provider;
@@ -62,17 +64,22 @@ impl Pki {
             .with_protocol_versions(versions)
             .unwrap()
             .with_root_certificates(roots);
-        let identity = match identity {
-            Identity::None => None,
+        let identity_issued = match identity {
+            Identity::None | Identity::Raw(..) => None,
             Identity::Vouched(name) => Some(issue(&self.authority, name, Vec::new())),
             Identity::Unknown(name) => Some(issue(&authority("somebody else"), name, Vec::new())),
+        };
+        let identity = match identity {
+            Identity::Raw(certificate, key) => Some((certificate.clone(), PrivatePkcs8KeyDer::from(key.clone()))),
+            _ => identity_issued
+                .map(|(certificate, key)| (certificate.der().clone(), PrivatePkcs8KeyDer::from(key.serialize_der()))),
         };
         let config = match identity {
             None => builder.with_no_client_auth(),
             Some((certificate, key)) => {
-                let chain: Vec<CertificateDer<'static>> = vec![certificate.der().clone()];
-                let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(key.serialize_der()));
-                builder.with_client_auth_cert(chain, key).unwrap()
+                let key = rustls::crypto::ring::sign::any_supported_type(&PrivateKeyDer::from(key)).unwrap();
+                // Not checked, as rustls would: a client may show a certificate that is not its own.
+                builder.with_client_cert_resolver(Arc::new(Shows(Arc::new(CertifiedKey::new(vec![certificate], key)))))
             }
         };
         ClientConnection::new(Arc::new(config), HOST.try_into().unwrap()).unwrap()
@@ -93,6 +100,22 @@ pub(crate) enum Identity {
     Vouched(&'static str),
     /// One of nobody we know.
     Unknown(&'static str),
+    /// This certificate, with a key in PKCS #8 that need not be its own.
+    Raw(CertificateDer<'static>, Vec<u8>),
+}
+
+/// Shows one certificate, whatever it is asked for.
+#[derive(Debug)]
+struct Shows(Arc<CertifiedKey>);
+
+impl ResolvesClientCert for Shows {
+    fn resolve(&self, _: &[&[u8]], _: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
+        Some(self.0.clone())
+    }
+
+    fn has_certs(&self) -> bool {
+        true
+    }
 }
 
 fn authority(name: &str) -> CertifiedIssuer<'static, KeyPair> {
