@@ -10,7 +10,7 @@ use rustls::ServerConfig;
 use tidegate_runtime::clock;
 use tidegate_wire::nsq::{ChannelName, TopicName};
 use tokio::runtime;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 use super::auth_client::{Applicant, AuthClient};
 use super::disk_thread::{DiskHandle, DiskThread, DiskThreadOptions};
@@ -20,7 +20,7 @@ use super::http::client::HttpClient;
 use super::listener::Listener;
 use super::mailbox::{Inbound, ShardMailbox};
 use super::metadata::{ChannelMetadata, DataLock, Metadata, MetadataError, TopicMetadata};
-use super::shard_thread::{self, Authentication, Parts, Surroundings};
+use super::shard_thread::{self, Authentication, End, Parts, Surroundings, Waiting};
 use super::trace::TraceWriter;
 use crate::config::{self, Address, Config};
 use crate::machine::Passage;
@@ -106,6 +106,8 @@ pub struct Broker {
     tcp_address: Address,
     mailboxes: Arc<[Arc<ShardMailbox>]>,
     shards: Vec<JoinHandle<bool>>,
+    /// The first shard that ended though nobody told it to.
+    ended: watch::Receiver<Option<usize>>,
     disk: DiskThread,
     notices: Option<mpsc::UnboundedReceiver<Notice>>,
     trace: TraceWriter,
@@ -134,6 +136,7 @@ impl Broker {
         let trace = TraceWriter::start(config.data_path.clone())?;
         let auth = Arc::new(AuthClient::new(&config.auth_http_addresses, http));
 
+        let (ended_sender, ended) = watch::channel(None);
         let mut shards = Vec::with_capacity(config.shards);
         let mut listener = Some(listener);
         for (number, inbox) in inboxes.into_iter().enumerate() {
@@ -146,25 +149,19 @@ impl Broker {
                 mailbox: mailboxes[number].clone(),
                 runtime: runtime.clone(),
             };
-            let parts = Parts {
-                number,
-                shard,
-                mailboxes: mailboxes.clone(),
-                inbox,
-                listener: listener.take(),
-                tls: tls.clone(),
-                surroundings,
-            };
-            let thread = std::thread::Builder::new().name(format!("shard-{number}")).spawn(move || {
-                shard_thread::run(parts)
-                    .inspect_err(|error| tracing::error!(%error, number, "shard ended"))
-                    .unwrap_or(false)
-            })?;
+            let listener = listener.take();
+            let waiting = Waiting::new(&mailboxes[number], listener.as_ref())?;
+            let parts =
+                Parts { number, shard, mailboxes: mailboxes.clone(), inbox, listener, tls: tls.clone(), surroundings };
+            let alive = Alive { number, ended: ended_sender.clone(), drained: false };
+            let thread = std::thread::Builder::new()
+                .name(format!("shard-{number}"))
+                .spawn(move || alive.run(|| shard_thread::run(parts, waiting)))?;
             shards.push(thread);
         }
         let handle = BrokerHandle::new(mailboxes.iter().map(|mailbox| mailbox.clone() as _).collect());
         let notices = Some(notices);
-        Ok(Self { config, handle, tcp_address, mailboxes, shards, disk, notices, trace, _lock: lock })
+        Ok(Self { config, handle, tcp_address, mailboxes, shards, ended, disk, notices, trace, _lock: lock })
     }
 
     /// Speaks to the shards.
@@ -189,13 +186,25 @@ impl Broker {
         save_metadata(&self.handle, &self.config).await
     }
 
+    /// Returns the number of a shard once it has ended though it was not told to: it panicked, or it could not wait for
+    /// its sockets any more. Its topics are gone from this process, so the process should save the others and end.
+    pub async fn shard_ended(&self) -> usize {
+        let mut ended = self.ended.clone();
+        let number = ended.wait_for(Option::is_some).await.ok().and_then(|number| *number);
+        match number {
+            Some(number) => number,
+            // Every shard ended as it was told.
+            None => std::future::pending().await,
+        }
+    }
+
     /// Takes nothing more, closes every connection, saves every message, and ends.
     ///
     /// # Errors
     /// [`StopError`] if something could not be saved.
     pub async fn stop(self) -> Result<(), StopError> {
         // First, while the shards still know: which topics and channels there are.
-        self.save_metadata().await?;
+        let named = self.save_metadata().await;
         for mailbox in self.mailboxes.iter() {
             mailbox.send(Inbound::Drain);
         }
@@ -208,7 +217,7 @@ impl Broker {
             unsaved
         });
         match ended.await {
-            Ok(None) => Ok(()),
+            Ok(None) => Ok(named?),
             Ok(Some(shard)) => Err(StopError::Shard { shard }),
             Err(_) => Err(StopError::Shard { shard: 0 }),
         }
@@ -218,7 +227,12 @@ impl Broker {
 /// Writes down which topics and channels there are, in nsqd's file.
 pub(super) async fn save_metadata(handle: &BrokerHandle, config: &Config) -> Result<(), MetadataError> {
     let mut topics = Vec::new();
-    for reply in handle.ask_all(&AdminRequest::Snapshot(SnapshotScope::default())).await {
+    let replies = handle.ask_all(&AdminRequest::Snapshot(SnapshotScope::default())).await;
+    if replies.len() < config.shards {
+        // The file would lose the names of that shard's topics, and the next start their messages.
+        return Err(MetadataError::Incomplete { path: config.data_path.clone() });
+    }
+    for reply in replies {
         let AdminReply::Snapshot(snapshot) = reply else { continue };
         for topic in snapshot.topics {
             let channels = topic
@@ -236,6 +250,35 @@ pub(super) async fn save_metadata(handle: &BrokerHandle, config: &Config) -> Res
     }
     topics.sort_by(|a, b| a.name.cmp(&b.name));
     Metadata { topics }.write(&config.data_path, NSQD_VERSION)
+}
+
+/// Says when a shard's thread has ended without being told to, also by a panic.
+struct Alive {
+    number: usize,
+    ended: watch::Sender<Option<usize>>,
+    drained: bool,
+}
+
+impl Alive {
+    /// `true` if all messages of the shard were saved.
+    fn run(mut self, shard: impl FnOnce() -> End) -> bool {
+        match shard() {
+            End::Drained { saved } => {
+                self.drained = true;
+                saved
+            }
+            End::Failed { saved } => saved,
+        }
+    }
+}
+
+impl Drop for Alive {
+    fn drop(&mut self) {
+        if !self.drained {
+            let number = self.number;
+            self.ended.send_modify(|first| *first = first.or(Some(number)));
+        }
+    }
 }
 
 fn pause(paused: bool) -> Pause {
@@ -345,3 +388,6 @@ impl Surroundings for ThreadSurroundings {
         });
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -27,6 +27,10 @@ pub(super) enum Inbound {
     Authorized(ConnId, u64, Option<AuthState>),
     /// Stop taking, save everything, end.
     Drain,
+    #[cfg(test)]
+    Fail,
+    #[cfg(test)]
+    Panic,
 }
 
 /// The sending side. The queue behind it needs no bound of its own: every sender waits for an answer before it sends

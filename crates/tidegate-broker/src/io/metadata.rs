@@ -63,6 +63,12 @@ pub enum MetadataError {
         #[source]
         source: serde_json::Error,
     },
+    /// A shard has ended, and with it the names of its topics.
+    #[error("the file of topics and channels in {} stays as it was: a shard has ended and does not tell its topics", path.display())]
+    Incomplete {
+        /// The folder.
+        path: PathBuf,
+    },
     /// Another process has the folder.
     #[error(
         "data folder {} is in use by another broker (nsqd or tidegate); stop it or give this one its own -data-path",

@@ -1,7 +1,7 @@
 //! The thread of one shard: it waits, tells the shard what happened, and carries out what the shard answers.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
@@ -10,6 +10,7 @@ use rustix::event::{Timespec, epoll};
 use rustls::ServerConfig;
 use tidegate_core::Instant;
 use tidegate_runtime::clock;
+use tidegate_runtime::process::{self, Reserve};
 use tidegate_wire::nsq::TopicName;
 
 use super::alarm::Alarm;
@@ -94,18 +95,44 @@ struct Worker<S> {
     drain_until: Option<Instant>,
     /// Connections with decoded or undecoded bytes that no event of a socket will announce.
     pending: Vec<ConnId>,
+    #[cfg(test)]
+    failure: Option<io::Error>,
 }
 
-/// Runs a shard until it has drained; `true` if all its messages were saved.
-pub(super) fn run<S: Surroundings>(parts: Parts<S>) -> io::Result<bool> {
-    let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-    let bell = epoll::EventData::new_u64(BELL);
-    epoll::add(&epoll, parts.mailboxes[parts.number].bell(), bell, epoll::EventFlags::IN)?;
-    if let Some(listener) = &parts.listener {
-        epoll::add(&epoll, listener, epoll::EventData::new_u64(LISTENER), epoll::EventFlags::IN)?;
+/// The descriptors that a shard waits with. They are made before its thread starts, so that a lack of descriptors is an
+/// error of the start.
+pub(super) struct Waiting {
+    epoll: OwnedFd,
+    alarm: Alarm,
+}
+
+impl Waiting {
+    pub(super) fn new(mailbox: &ShardMailbox, listener: Option<&Listener>) -> io::Result<Self> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let bell = epoll::EventData::new_u64(BELL);
+        epoll::add(&epoll, mailbox.bell(), bell, epoll::EventFlags::IN)?;
+        if let Some(listener) = listener {
+            epoll::add(&epoll, listener, epoll::EventData::new_u64(LISTENER), epoll::EventFlags::IN)?;
+        }
+        let alarm = Alarm::new()?;
+        epoll::add(&epoll, &alarm, epoll::EventData::new_u64(ALARM), epoll::EventFlags::IN)?;
+        Ok(Self { epoll, alarm })
     }
-    let alarm = Alarm::new()?;
-    epoll::add(&epoll, &alarm, epoll::EventData::new_u64(ALARM), epoll::EventFlags::IN)?;
+}
+
+/// How a shard's thread ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum End {
+    /// It was told to drain.
+    Drained { saved: bool },
+    /// It could not wait for events any more.
+    Failed { saved: bool },
+}
+
+/// Runs a shard until it has drained. One that cannot wait for events any more saves its messages and ends.
+pub(super) fn run<S: Surroundings>(parts: Parts<S>, waiting: Waiting) -> End {
+    let Waiting { epoll, alarm } = waiting;
+    let number = parts.number;
     let now = clock::now();
     let mut worker = Worker {
         parts,
@@ -121,8 +148,16 @@ pub(super) fn run<S: Surroundings>(parts: Parts<S>) -> io::Result<bool> {
         next_shard: 0,
         drain_until: None,
         pending: Vec::new(),
+        #[cfg(test)]
+        failure: None,
     };
-    worker.run()
+    match worker.run() {
+        Ok(saved) => End::Drained { saved },
+        Err(error) => {
+            tracing::error!(%error, number, "a shard cannot go on; its messages are being saved");
+            End::Failed { saved: worker.save() }
+        }
+    }
 }
 
 impl<S: Surroundings> Worker<S> {
@@ -130,6 +165,10 @@ impl<S: Surroundings> Worker<S> {
         let mut events: Vec<epoll::Event> = Vec::with_capacity(EVENTS);
         let mut more = false;
         loop {
+            #[cfg(test)]
+            if let Some(failure) = self.failure.take() {
+                return Err(failure);
+            }
             self.wait(&mut events, more)?;
             for event in &events {
                 let data = event.data;
@@ -195,23 +234,46 @@ impl<S: Surroundings> Worker<S> {
     fn read_mail(&mut self) {
         self.parts.mailboxes[self.parts.number].answer_bell();
         while let Ok(inbound) = self.parts.inbox.try_recv() {
-            match inbound {
-                Inbound::Accepted(socket) => self.connect(socket),
-                Inbound::Adopt(migrant, connection) => {
-                    let conn = self.parts.shard.adopt(migrant, self.now);
-                    self.place(conn, *connection);
-                    self.feed(conn, self.now);
-                }
-                Inbound::Admin(request, answer) => {
-                    let reply = self.parts.shard.on_admin(request, self.now);
-                    // Whoever asked may have gone.
-                    let _ = answer.send(reply);
-                }
-                Inbound::Peer(message) => self.parts.shard.on_peer(message, self.now),
-                Inbound::Log(event) => self.parts.shard.on_log(event, self.now),
-                Inbound::Authorized(conn, serial, answer) => self.parts.shard.on_authorized(conn, serial, answer),
-                Inbound::Drain => self.drain(),
+            self.take(inbound);
+        }
+    }
+
+    fn take(&mut self, inbound: Inbound) {
+        match inbound {
+            Inbound::Accepted(socket) => self.connect(socket),
+            Inbound::Adopt(migrant, connection) => {
+                let conn = self.parts.shard.adopt(migrant, self.now);
+                self.place(conn, *connection);
+                self.feed(conn, self.now);
             }
+            Inbound::Admin(request, answer) => {
+                let reply = self.parts.shard.on_admin(request, self.now);
+                // Whoever asked may have gone.
+                let _ = answer.send(reply);
+            }
+            Inbound::Peer(message) => self.parts.shard.on_peer(message, self.now),
+            Inbound::Log(event) => self.parts.shard.on_log(event, self.now),
+            Inbound::Authorized(conn, serial, answer) => self.parts.shard.on_authorized(conn, serial, answer),
+            Inbound::Drain => self.drain(),
+            #[cfg(test)]
+            Inbound::Fail => self.failure = Some(io::Error::other("a test wants this shard to fail")),
+            #[cfg(test)]
+            Inbound::Panic => panic!("a test wants this shard to panic"),
+        }
+    }
+
+    /// Saves all messages with the mailbox alone, without waiting for sockets; `true` if that went well.
+    fn save(&mut self) -> bool {
+        self.drain();
+        loop {
+            while self.settle() {}
+            if self.parts.shard.is_drained() {
+                return self.parts.shard.log_error().is_none();
+            }
+            self.now = clock::now();
+            let left = self.drain_until.map_or(Duration::ZERO, |until| until.since(self.now));
+            let Ok(inbound) = self.parts.inbox.recv_timeout(left) else { return false };
+            self.take(inbound);
         }
     }
 
@@ -220,6 +282,7 @@ impl<S: Surroundings> Worker<S> {
             let Some(listener) = &self.parts.listener else { return };
             match listener.accept() {
                 Ok(Some(socket)) => {
+                    let scarce = process::is_scarce(socket.as_fd(), Reserve::Clients);
                     let target = self.next_shard % self.parts.mailboxes.len();
                     self.next_shard = target + 1;
                     if target == self.parts.number {
@@ -227,16 +290,43 @@ impl<S: Surroundings> Worker<S> {
                     } else {
                         self.parts.mailboxes[target].send(Inbound::Accepted(socket));
                     }
+                    if scarce {
+                        self.rest_accepting(&io::Error::from(rustix::io::Errno::MFILE));
+                        return;
+                    }
                 }
                 Ok(None) => return,
                 Err(error) => {
-                    // Out of descriptors, most likely: those who are connected go on, the others wait in the backlog.
-                    tracing::warn!(%error, "cannot accept connections for now");
-                    let _ = epoll::delete(&self.epoll, listener);
-                    self.accept_again = Some(self.now + ACCEPT_PAUSE);
+                    self.rest_accepting(&error);
                     return;
                 }
             }
+        }
+    }
+
+    /// Out of descriptors, most likely: those who are connected go on, the others wait in the backlog.
+    fn rest_accepting(&mut self, error: &io::Error) {
+        if let Some(listener) = &self.parts.listener {
+            tracing::warn!(
+                %error,
+                limit = process::open_files_limit(),
+                "new connections wait until others close; `ulimit -n` or LimitNOFILE= raises the limit of open files"
+            );
+            let _ = epoll::delete(&self.epoll, listener);
+            self.accept_again = Some(self.now + ACCEPT_PAUSE);
+        }
+    }
+
+    fn accept_again(&mut self) {
+        let Some(listener) = &self.parts.listener else { return };
+        let data = epoll::EventData::new_u64(LISTENER);
+        if !process::next_is_scarce(listener.as_fd(), Reserve::Clients)
+            && epoll::add(&self.epoll, listener, data, epoll::EventFlags::IN).is_ok()
+        {
+            self.accept_again = None;
+            tracing::info!("new connections are accepted again");
+        } else {
+            self.accept_again = Some(self.now + ACCEPT_PAUSE);
         }
     }
 
@@ -555,13 +645,8 @@ impl<S: Surroundings> Worker<S> {
                 }
             }
         }
-        if self.accept_again.is_some_and(|at| at <= self.now)
-            && let Some(listener) = &self.parts.listener
-        {
-            let data = epoll::EventData::new_u64(LISTENER);
-            if epoll::add(&self.epoll, listener, data, epoll::EventFlags::IN).is_ok() {
-                self.accept_again = None;
-            }
+        if self.accept_again.is_some_and(|at| at <= self.now) {
+            self.accept_again();
         }
     }
 }

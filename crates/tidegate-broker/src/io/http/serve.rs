@@ -1,6 +1,7 @@
 //! A listener in front of a router.
 
 use std::io;
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,6 +10,7 @@ use axum::Router;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use tidegate_runtime::process::{self, Reserve};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
@@ -154,6 +156,14 @@ async fn accept(listener: &Listener, room: &Arc<Semaphore>) -> io::Result<(Strea
         }
         Listener::Unix(listener) => Stream::Unix(listener.accept().await?.0),
     };
+    let scarce = match &stream {
+        Stream::Tcp(stream) => process::is_scarce(stream.as_fd(), Reserve::Tools),
+        Stream::Unix(stream) => process::is_scarce(stream.as_fd(), Reserve::Tools),
+    };
+    if scarce {
+        // The last descriptors are for the files that messages are saved in.
+        return Err(rustix::io::Errno::MFILE.into());
+    }
     Ok((stream, permit))
 }
 
