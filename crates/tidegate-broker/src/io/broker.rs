@@ -344,6 +344,7 @@ fn shard_config(config: &Config, number: usize) -> ShardConfig {
         line_bytes: config.max_line_bytes,
         topics_wait_for_start: !config.lookupd_tcp_addresses.is_empty(),
         e2e_percentiles: config.e2e_percentiles.clone(),
+        e2e_window: config.e2e_window,
         seed: config.seed.unwrap_or_else(|| clock::realtime_ns().cast_unsigned()),
     }
 }

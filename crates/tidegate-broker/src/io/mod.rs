@@ -9,7 +9,7 @@
 //! | [`disk_thread`], [`disk_queue`], [`metadata`] | the data folder, in nsqd's files |
 //! | [`trace`] | traces of a topic's messages |
 //! | [`http`], [`admin`] | nsqd's HTTP API, and Tidegate's own |
-//! | [`lookupd`], [`auth_client`] | nsqlookupds and AUTH servers |
+//! | [`lookupd`], [`auth_client`], [`statsd`] | nsqlookupds, AUTH servers, a statsd server |
 
 pub mod admin;
 mod alarm;
@@ -27,6 +27,7 @@ mod mailbox;
 pub mod metadata;
 mod shard_thread;
 mod socket;
+pub mod statsd;
 pub mod tls;
 pub mod trace;
 pub mod transport;

@@ -3,13 +3,14 @@
 use std::time::Duration;
 
 use tidegate_core::Instant;
+use tidegate_core::estimate::Histogram;
 use tidegate_core::estimate::window::WindowedHistogram;
 use tidegate_core::limit::Limit;
 use tidegate_core::time::nanos;
 use tidegate_wire::nsq::frame::Header;
 use tidegate_wire::nsq::{ChannelName, TopicName};
 
-use super::admin::{AdminReply, AdminRequest, Pause, PublishRefused, Recording, SnapshotScope};
+use super::admin::{AdminReply, AdminRequest, Delays, Pause, PublishRefused, Recording, SnapshotScope};
 use super::channel::{ChannelKey, ChannelLimiter};
 use super::flow::{Publish, Published};
 use super::limiter::{Contract, Discipline, Mode, Source, Unit};
@@ -228,12 +229,22 @@ impl Shard {
             waiting,
             waiting_bytes,
             blocked_publishers: (topic.blocked.len() + topic.blocked_peers.len()) as u64,
-            access_delay_us: delays(&mut topic.access_delay, now),
+            access_delay_us: delays(&mut topic.access_delay, scope.delays, now),
             depth: topic.queue.depth(),
             backend_depth: topic.queue.backend_depth(),
             memory_bytes: topic.memory_bytes,
+            e2e_count: 0,
+            e2e_percentiles_ns: Vec::new(),
             channels: Vec::new(),
         };
+        if !self.config.e2e_percentiles.is_empty() && !topic.channels.is_empty() {
+            let mut all = Histogram::new();
+            for key in topic.channels.values() {
+                self.channels[*key].e2e.iter().for_each(|window| window.merge_into(&mut all, now));
+            }
+            snapshot.e2e_count = all.count();
+            snapshot.e2e_percentiles_ns = self.config.e2e_percentiles.iter().map(|q| all.quantile(*q)).collect();
+        }
         let channels: Vec<ChannelKey> = topic
             .channels
             .iter()
@@ -256,7 +267,7 @@ impl Shard {
             Vec::new()
         };
         let counts = &channel.counts;
-        let end_to_end = channel.end_to_end.snapshot(now);
+        let e2e = channel.e2e.as_ref().map(|window| window.snapshot(now));
         ChannelSnapshot {
             name: channel.name.to_string(),
             paused: channel.paused,
@@ -273,9 +284,11 @@ impl Shard {
             in_flight: channel.in_flight,
             deferred: channel.deferred.len() as u64,
             client_count: channel.clients.len() as u64,
-            access_delay_us: delays(&mut channel.access_delay, now),
-            end_to_end_us: delays(&mut channel.end_to_end, now),
-            e2e_percentiles_ns: self.config.e2e_percentiles.iter().map(|q| end_to_end.quantile(*q)).collect(),
+            access_delay_us: delays(&mut channel.access_delay, scope.delays, now),
+            end_to_end_us: delays(&mut channel.end_to_end, scope.delays, now),
+            e2e_count: e2e.as_ref().map_or(0, Histogram::count),
+            e2e_percentiles_ns: e2e
+                .map_or_else(Vec::new, |all| self.config.e2e_percentiles.iter().map(|q| all.quantile(*q)).collect()),
             clients,
         }
     }
@@ -363,7 +376,10 @@ fn close(queue: &mut Queue, outputs: &mut std::collections::VecDeque<Output>) {
     }
 }
 
-fn delays(window: &mut WindowedHistogram, now: Instant) -> DelaySnapshot {
+fn delays(window: &mut WindowedHistogram, wanted: Delays, now: Instant) -> DelaySnapshot {
+    if wanted == Delays::Without {
+        return DelaySnapshot::default();
+    }
     let merged = window.snapshot(now);
     #[expect(clippy::cast_precision_loss, reason = "microseconds for people")]
     let us = |ns: u64| (ns as f64 / 1e3 * 10.0).round() / 10.0;

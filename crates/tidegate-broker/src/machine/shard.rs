@@ -100,6 +100,8 @@ pub struct ShardConfig {
     pub topics_wait_for_start: bool,
     /// End-to-end quantiles for nsqd's stats, 0 to 1.
     pub e2e_percentiles: Vec<f64>,
+    /// How far they look back.
+    pub e2e_window: Duration,
     /// Seed of the sampling.
     pub seed: u64,
 }
@@ -189,6 +191,12 @@ pub struct Shard {
     pub(super) wall_offset: i64,
     pub(super) log_error: Option<String>,
     pub(super) draining: bool,
+}
+
+/// Ten slots: the window is at most a tenth shorter than configured, and a channel that is used costs 25 KiB.
+fn e2e_histogram(window: Duration) -> WindowedHistogram {
+    let slot = (window / 10).max(Duration::from_nanos(1));
+    WindowedHistogram::new(WindowConfig { slots: 10, slot })
 }
 
 impl Shard {
@@ -515,6 +523,7 @@ impl Shard {
             counts: ChannelCounts::default(),
             access_delay: WindowedHistogram::new(WindowConfig::default()),
             end_to_end: WindowedHistogram::new(WindowConfig::default()),
+            e2e: (!self.config.e2e_percentiles.is_empty()).then(|| e2e_histogram(self.config.e2e_window)),
             dirty: false,
         });
         self.topics[topic].channels.insert(name.clone(), key);
