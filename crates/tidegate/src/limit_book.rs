@@ -277,19 +277,24 @@ mod tests {
             set(&first, &target, Some(contract(Rate::per_s(n), 1)), 0);
         }
         drop(first);
-        let act = |action: Action| {
+        let act = |book: &LimitBook, action: Action| {
             let edit = Edit { action, at_ms: 7, by: "test".to_owned() };
-            book(&folder).change(&edit).unwrap().map(|(change, _)| change.after.unwrap().limit.rate)
+            book.change(&edit).unwrap().map(|(change, _)| change.after.unwrap().limit.rate)
         };
-        let undone: Vec<_> = std::iter::from_fn(|| act(Action::Undo(None))).collect();
+        let second = book(&folder);
+        let undone: Vec<_> = std::iter::from_fn(|| act(&second, Action::Undo(None))).collect();
         assert_eq!((undone.len(), undone[99]), (100, Rate::per_s(5)));
-        assert_eq!(std::iter::from_fn(|| act(Action::Redo(None))).last(), Some(Rate::per_s(105)));
-        act(Action::Undo(None)).unwrap();
+        assert_eq!(act(&second, Action::Redo(None)), Some(Rate::per_s(6)));
+        assert_eq!(act(&second, Action::Undo(None)), Some(Rate::per_s(5)));
+        drop(second);
+        let third = book(&folder);
+        assert_eq!(act(&third, Action::Redo(None)), Some(Rate::per_s(6)));
+        act(&third, Action::Undo(None)).unwrap();
         // A hundred changes are forgotten at once with this one.
-        std::iter::from_fn(|| act(Action::Undo(None))).for_each(drop);
-        set(&book(&folder), &target, None, 8);
-        assert_eq!(act(Action::Redo(None)), None);
-        assert_eq!(act(Action::Undo(None)), Some(Rate::per_s(5)));
+        set(&third, &target, None, 8);
+        assert_eq!(act(&third, Action::Redo(None)), None);
+        assert_eq!(act(&third, Action::Undo(None)), Some(Rate::per_s(5)));
+        assert!(third.history().unwrap().len() <= 2 * HISTORY);
     }
 
     #[test]

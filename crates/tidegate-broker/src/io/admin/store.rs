@@ -90,13 +90,15 @@ impl Plan {
         let (target, after, cause, marked) = match &edit.action {
             Action::Set(target, after) => (target.clone(), *after, Cause::Set, None),
             Action::Undo(only) => {
-                let Some(change) = undoable(journal).find(|change| wanted(only, change)) else { return Ok(None) };
+                let Some(change) = undoable(journal).find(|change| wanted(only.as_ref(), change)) else {
+                    return Ok(None);
+                };
                 let marked = Change { undone_by: Some(revision), ..change.clone() };
                 (change.target.clone(), change.before, Cause::Undo(change.revision), Some(marked))
             }
             Action::Redo(only) => {
                 // The last undone is the first to be made again.
-                let undone = redoable(journal).filter(|change| wanted(only, change));
+                let undone = redoable(journal).filter(|change| wanted(only.as_ref(), change));
                 let Some(change) = undone.max_by_key(|change| change.undone_by) else { return Ok(None) };
                 let marked = Change { undone_by: None, ..change.clone() };
                 (change.target.clone(), change.after, Cause::Redo(change.revision), Some(marked))
@@ -110,8 +112,8 @@ impl Plan {
     }
 }
 
-fn wanted(only: &Option<Target>, change: &Change) -> bool {
-    only.as_ref().is_none_or(|target| *target == change.target)
+fn wanted(only: Option<&Target>, change: &Change) -> bool {
+    only.is_none_or(|target| *target == change.target)
 }
 
 /// The newest [`HISTORY`] changes that can be taken back, newest first.
