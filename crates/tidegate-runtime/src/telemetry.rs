@@ -113,7 +113,8 @@ fn parse(filter: &str) -> Result<EnvFilter, TelemetryError> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{Arc, Mutex};
+    use std::fs::File;
+    use std::sync::Arc;
 
     use super::*;
 
@@ -127,14 +128,16 @@ mod tests {
 
     #[test]
     fn each_line_begins_with_the_prefix() {
-        let written = Arc::new(Mutex::new(Vec::new()));
+        let path = std::env::temp_dir().join(format!("tidegate-log-prefix-{}", std::process::id()));
+        let written = Arc::new(File::create(&path).unwrap());
         let format = Prefixed { format: fmt::format().without_time().with_target(false), prefix: "[nsqd] ".to_owned() };
-        let lines = fmt::layer().with_ansi(false).with_writer(Arc::clone(&written)).event_format(format);
+        let lines = fmt::layer().with_ansi(false).with_writer(written).event_format(format);
         tracing::subscriber::with_default(tracing_subscriber::registry().with(lines), || {
             tracing::info!(topics = 3, "first");
             tracing::warn!("second");
         });
-        let text = String::from_utf8(written.lock().unwrap().clone()).unwrap();
+        let text = std::fs::read_to_string(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
         assert_eq!(text, "[nsqd]  INFO first topics=3\n[nsqd]  WARN second\n");
     }
 

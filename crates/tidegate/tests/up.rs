@@ -30,17 +30,17 @@ impl Folder {
     fn new(name: &str, config: &str) -> Self {
         let folder = Self(std::env::temp_dir().join(format!("tidegate-up-{name}-{}", std::process::id())));
         let _ = fs::remove_dir_all(&folder.0);
-        fs::create_dir_all(&folder.0).unwrap();
+        fs::create_dir_all(&folder.0).expect("a folder for temporary files");
         folder.configure(config);
         folder
     }
 
     fn configure(&self, config: &str) {
-        fs::write(self.0.join("tidegate.toml"), config).unwrap();
+        fs::write(self.0.join("tidegate.toml"), config).expect("the folder is ours");
     }
 
     fn log(&self) -> String {
-        fs::read_to_string(self.0.join("log")).unwrap()
+        fs::read_to_string(self.0.join("log")).expect("it was started")
     }
 }
 
