@@ -1,6 +1,6 @@
 //! The thread of one shard: it waits, tells the shard what happened, and carries out what the shard answers.
 
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -96,7 +96,7 @@ struct Worker<S> {
     next_shard: usize,
     drain_until: Option<Instant>,
     /// Queues of an earlier run that have not said yet what they hold; `None` once all have.
-    opening: Option<HashSet<QueueId>>,
+    opening: Option<BTreeSet<QueueId>>,
     /// Connections with decoded or undecoded bytes that no event of a socket will announce.
     pending: Vec<ConnId>,
 }
@@ -125,7 +125,7 @@ pub(super) fn run<S: Surroundings>(parts: Parts<S>) -> io::Result<bool> {
         accept_again: None,
         next_shard: 0,
         drain_until: None,
-        opening: Some(HashSet::new()),
+        opening: Some(BTreeSet::new()),
         pending: Vec::new(),
     };
     worker.run()
@@ -242,7 +242,7 @@ impl<S: Surroundings> Worker<S> {
     }
 
     fn look_at_openings(&mut self) {
-        if self.opening.as_ref().is_some_and(HashSet::is_empty) {
+        if self.opening.as_ref().is_some_and(BTreeSet::is_empty) {
             (self.opening, self.parts.opened) = (None, None);
         }
     }
