@@ -31,7 +31,7 @@ impl Folder {
         let http = HttpClient::new(second, second, Trust::Configured(Box::new(tls))).unwrap();
         let runtime = runtime::Handle::current();
         let extras = Extras { limits: Vec::new(), http, tls: None, runtime };
-        tokio::task::spawn_blocking(|| Broker::start(config, extras)).await.unwrap().unwrap()
+        tokio::task::spawn_blocking(move || Broker::start(&config, extras)).await.unwrap().unwrap()
     }
 }
 
