@@ -25,6 +25,15 @@ impl Stopwatch {
     }
 }
 
+/// Lets `span` go by: an operator rests between two actions.
+pub(crate) fn rest(span: Duration) {
+    let watch = Stopwatch::start();
+    // A parked thread may be woken for nothing.
+    while let Some(left) = span.checked_sub(watch.elapsed()).filter(|left| !left.is_zero()) {
+        std::thread::park_timeout(left);
+    }
+}
+
 /// Asks `ready` every 20 ms until it answers, at most for `limit`.
 pub(crate) fn poll<T>(limit: Duration, mut ready: impl FnMut() -> Option<T>) -> Option<T> {
     let watch = Stopwatch::start();
