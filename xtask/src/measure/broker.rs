@@ -122,6 +122,15 @@ impl Broker {
         Self::spawn(&mut command, data, tcp, "up")
     }
 
+    /// Starts a server that answers each `request_bytes` bytes with an OK and does nothing else.
+    pub(super) fn echo(bench: &Bench, request_bytes: usize) -> Result<Self> {
+        let tcp = free_address()?;
+        let mut command = pinned("0");
+        command.arg(bench.places.tidegate()).args(["bench", "nsq", "echo"]);
+        command.arg(format!("address={tcp}")).arg(format!("request_bytes={request_bytes}"));
+        Self::spawn(&mut command, &bench.folder("echo")?, tcp, "echo")
+    }
+
     fn spawn(command: &mut Command, data: &Path, tcp: String, name: &str) -> Result<Self> {
         std::fs::create_dir_all(data).into_diagnostic()?;
         let log = data.with_extension(format!("{name}.log"));

@@ -1,7 +1,7 @@
 //! The bars of a broker that keeps its limit and its messages through restarts, shards and hostile clients, one row each.
 
 use super::rows::Row;
-use super::{crowd, kills, memory, stalled, statsd};
+use super::{cost, crowd, kills, memory, stalled, statsd};
 
 /// In the order of the table.
 pub(super) const ROWS: &[Row] = &[
@@ -10,6 +10,18 @@ pub(super) const ROWS: &[Row] = &[
         name: "kills of new topics",
         bar: "100 SIGKILLs within 50 ms of the first publish, all synced: 0 acknowledged messages lost",
         run: kills::new_topics,
+    },
+    Row {
+        issue: 18,
+        name: "one pub at a time",
+        bar: "2, 100, 1,000 connections: 1.4x, 1.6x, 1.5x nsqd, 0.75 of an echo server",
+        run: cost::one_at_a_time,
+    },
+    Row {
+        issue: 18,
+        name: "batches of ten",
+        bar: "MPUB of 10, its delivery: 2.5x, 4x nsqd",
+        run: cost::batches_of_ten,
     },
     Row {
         issue: 18,

@@ -5,6 +5,7 @@
 
 mod bench;
 mod broker;
+mod cost;
 mod crowd;
 mod kills;
 mod lifetime_rows;
