@@ -25,6 +25,12 @@ impl Stopwatch {
     }
 }
 
+/// Nanoseconds of the monotonic clock, which a broker and a load generator on this machine read too.
+pub(crate) fn monotonic_ns() -> i128 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    i128::from(time.tv_sec) * 1_000_000_000 + i128::from(time.tv_nsec)
+}
+
 /// Lets `span` go by: an operator rests between two actions.
 pub(crate) fn rest(span: Duration) {
     let watch = Stopwatch::start();

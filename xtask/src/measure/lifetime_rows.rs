@@ -1,10 +1,16 @@
 //! The bars of a broker that keeps its limit and its messages through restarts, shards and hostile clients, one row each.
 
 use super::rows::Row;
-use super::{cost, crowd, kills, memory, stalled, statsd};
+use super::{cost, crowd, kills, law, memory, stalled, statsd};
 
 /// In the order of the table.
 pub(super) const ROWS: &[Row] = &[
+    Row {
+        issue: 18,
+        name: "law at sockets",
+        bar: "0 violations over 10^6 messages, 0 accepted messages lost, through restarts, deletions and edits",
+        run: law::law,
+    },
     Row {
         issue: 18,
         name: "kills of new topics",

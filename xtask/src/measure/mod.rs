@@ -8,6 +8,7 @@ mod broker;
 mod cost;
 mod crowd;
 mod kills;
+mod law;
 mod lifetime_rows;
 mod limits;
 mod memory;
