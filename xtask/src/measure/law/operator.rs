@@ -153,6 +153,9 @@ impl<'a> Operator<'a> {
     /// One thing, drawn.
     fn act(&mut self) -> Result<()> {
         let topic = self.rng.index(self.plan.topics);
+        if self.setting.ends == Ends::Never {
+            return Ok(());
+        }
         match self.rng.below(20) {
             0..2 => self.restart(false),
             2..4 => self.restart(self.setting.ends != Ends::Terminate),

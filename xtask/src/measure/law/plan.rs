@@ -9,6 +9,8 @@ use crate::measure::broker::{SHARDS, shards_in_words};
 /// How the broker ends when the script wants it to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ends {
+    /// Not at all, and nothing else is done either: what is found here is the witness's own error or the limiter's.
+    Never,
     /// SIGTERM only: nothing that was accepted may be lost.
     Terminate,
     /// SIGKILL too, with queues in memory: what was accepted before a kill may be lost.
@@ -64,7 +66,7 @@ impl Setting {
     /// All of them.
     pub(super) fn all() -> Vec<Self> {
         let mut settings = Vec::new();
-        for ends in [Ends::Terminate, Ends::Kill, Ends::KillSynced] {
+        for ends in [Ends::Never, Ends::Terminate, Ends::Kill, Ends::KillSynced] {
             for discipline in ["wait", "refuse"] {
                 for shards in SHARDS {
                     settings.push(Self { discipline, shards, ends, seed: 1 + settings.len() as u64 });
@@ -77,6 +79,7 @@ impl Setting {
     /// For tables.
     pub(super) fn name(&self) -> String {
         let ends = match self.ends {
+            Ends::Never => "undisturbed",
             Ends::Terminate => "SIGTERM",
             Ends::Kill => "and SIGKILL",
             Ends::KillSynced => "and SIGKILL, all synced",
@@ -93,7 +96,7 @@ impl Setting {
     pub(super) fn plan(&self, bench: &Bench) -> Plan {
         let length = Duration::from_secs(bench.size(45, 6));
         match self.ends {
-            Ends::Terminate | Ends::Kill => Plan {
+            Ends::Never | Ends::Terminate | Ends::Kill => Plan {
                 topics: 16,
                 offered_per_s: 750,
                 backlog_max: 300,
