@@ -25,6 +25,21 @@ impl Stopwatch {
     }
 }
 
+/// Nanoseconds of the monotonic clock, which a broker and a load generator on this machine read too.
+pub(crate) fn monotonic_ns() -> i128 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    i128::from(time.tv_sec) * 1_000_000_000 + i128::from(time.tv_nsec)
+}
+
+/// Lets `span` go by: an operator rests between two actions.
+pub(crate) fn rest(span: Duration) {
+    let watch = Stopwatch::start();
+    // A parked thread may be woken for nothing.
+    while let Some(left) = span.checked_sub(watch.elapsed()).filter(|left| !left.is_zero()) {
+        std::thread::park_timeout(left);
+    }
+}
+
 /// Asks `ready` every 20 ms until it answers, at most for `limit`.
 pub(crate) fn poll<T>(limit: Duration, mut ready: impl FnMut() -> Option<T>) -> Option<T> {
     let watch = Stopwatch::start();

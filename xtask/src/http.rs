@@ -31,6 +31,12 @@ pub(crate) fn request_with_token(address: &str, method: &str, path: &str, token:
     exchange(address, method, path, &header, b"").wrap_err_with(|| format!("{method} http://{address}{path}"))
 }
 
+/// The same with a body.
+pub(crate) fn send_with_token(address: &str, method: &str, path: &str, token: &str, body: &[u8]) -> Result<Answer> {
+    let header = format!("Authorization: Bearer {token}\r\n");
+    exchange(address, method, path, &header, body).wrap_err_with(|| format!("{method} http://{address}{path}"))
+}
+
 fn exchange(address: &str, method: &str, path: &str, header: &str, body: &[u8]) -> Result<Answer> {
     let mut stream = TcpStream::connect(address).into_diagnostic()?;
     stream.set_read_timeout(Some(TIMEOUT)).into_diagnostic()?;

@@ -9,9 +9,12 @@ mod demo;
 mod http;
 mod measure;
 mod metrics;
+mod mutants;
+mod nsq;
 mod peers;
 mod places;
 mod process;
+mod rng;
 mod setup;
 mod source;
 mod steps;
@@ -35,6 +38,8 @@ cargo xtask COMMAND
   measure [ISSUE] [--only ROW] [--quick]
                       every bar at full size, beside the real nsqd and other limiters, as one table
   metrics             sizes and ratios of the sources
+  mutants PATH [--seed N]
+                      change the code at PATH in some hundred places: is there a test that fails?
   peers               build the real nsqd, its tools and the client libraries' tests
   suite NAME [BROKER] run one compatibility suite against nsqd and against BROKER
                       (protocol, go-nsq, nsqjs, tools; BROKER: a program that acts as nsqd
@@ -51,6 +56,7 @@ fn main() -> Result<()> {
         ["test"] => test::run(&places),
         ["check"] => check::run(&places),
         ["measure", options @ ..] => measure::run(&places, &measure::Options::parse(options)?),
+        ["mutants", options @ ..] => mutants::run(&places, options),
         ["metrics"] => metrics::print(&places),
         ["peers"] => build_peers(&places),
         ["suite", name, broker @ ..] => run_suite(&places, name, broker),

@@ -185,6 +185,11 @@ impl Group {
         self.leader.stdin.take()
     }
 
+    /// The same, to write to it and leave it open.
+    pub(crate) fn stdin_mut(&mut self) -> Option<&mut std::process::ChildStdin> {
+        self.leader.stdin.as_mut()
+    }
+
     fn kill(&mut self) {
         // ESRCH is the usual answer here: everything ended by itself.
         let _ = kill_process_group(self.group, Signal::KILL);

@@ -171,6 +171,100 @@ fn a_line_that_stands_still_keeps_one_timer() {
     assert!(held.bytes_current < 50_000 * 330, "{} bytes", held.bytes_current);
 }
 
+/// A publisher on one shard and its topic on another.
+struct Across {
+    shards: [Shard; 2],
+    now: tidegate_core::Instant,
+    publisher: ConnId,
+    consumer: ConnId,
+    publish: Vec<u8>,
+    answer: Vec<u8>,
+    delivered: u64,
+}
+
+impl Across {
+    fn new() -> Self {
+        let now = harness::START;
+        let topic = |shard| {
+            let mut names = (0..100).map(|number| format!("t{number}"));
+            names.find(|name| tidegate_broker::machine::home_shard(name, 2) == shard).unwrap()
+        };
+        let shard =
+            |shard| Shard::new(ShardConfig { shard, shards: 2, ..harness::config() }, now, harness::START_UNIX_NS);
+        let mut shards = [shard(0), shard(1)];
+        let mut connect = |shard: usize, said: &str| {
+            let conn = shards[shard].on_connect("10.0.0.1:1".to_owned(), now);
+            assert_eq!(shards[shard].on_bytes(conn, said.as_bytes(), now, now), said.len());
+            conn
+        };
+        let consumer = connect(1, &format!("  V2SUB {} c\nRDY 2500\n", topic(1)));
+        let publisher = connect(0, "  V2");
+        let mut settled = Vec::new();
+        client::put_pub(&mut settled, &topic(0), b"x");
+        assert_eq!(shards[0].on_bytes(publisher, &settled, now, now), settled.len());
+        let mut publish = Vec::new();
+        for _ in 0..10 {
+            client::put_pub(&mut publish, &topic(1), &[b'x'; 100]);
+        }
+        let answer = Vec::with_capacity(1 << 20);
+        let mut across = Self { shards, now, publisher, consumer, publish, answer, delivered: 0 };
+        across.settle();
+        across
+    }
+
+    fn round(&mut self) {
+        self.now += Duration::from_micros(100);
+        let used = self.shards[0].on_bytes(self.publisher, &self.publish, self.now, self.now);
+        assert_eq!(used, self.publish.len());
+        self.settle();
+        self.answer.clear();
+        let output = self.shards[1].output_of(self.consumer);
+        let mut rest = &output[..];
+        while let Some((size, _)) = rest.split_first_chunk::<4>() {
+            let frame = 4 + u32::from_be_bytes(*size) as usize;
+            if frame == MESSAGE_FRAME_BYTES {
+                client::put_fin(&mut self.answer, rest[18..34].try_into().unwrap());
+                self.delivered += 1;
+            }
+            rest = &rest[frame..];
+        }
+        output.clear();
+        self.shards[1].on_written(self.consumer);
+        assert_eq!(self.shards[1].on_bytes(self.consumer, &self.answer, self.now, self.now), self.answer.len());
+        self.settle();
+    }
+
+    fn settle(&mut self) {
+        for number in [0, 1, 0, 1] {
+            self.shards[number].end_batch(self.now);
+            while let Some(output) = self.shards[number].poll_output() {
+                match output {
+                    Output::Log(_) | Output::Notice(_) => {}
+                    Output::Peer { shard, message } => self.shards[shard].on_peer(message, self.now),
+                    other => panic!("nothing else is to happen: {other:?}"),
+                }
+            }
+            while let Some(conn) = self.shards[number].next_dirty() {
+                if number == 0 {
+                    self.shards[0].output_of(conn).clear();
+                    self.shards[0].on_written(conn);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn publishing_to_another_shard_allocates_nothing() {
+    let mut across = Across::new();
+    let run = |across: &mut Across, rounds: u32| (0..rounds).for_each(|_| across.round());
+    run(&mut across, 3_000);
+    let before = across.delivered;
+    let counted = allocation_counter::measure(|| run(&mut across, 10_000)).count_total;
+    assert_eq!(across.delivered - before, 100_000);
+    assert!(counted <= CONST, "{counted} allocations for 100000 messages");
+}
+
 fn hourly() -> tidegate_core::limit::Limit {
     tidegate_core::limit::Limit::new(tidegate_core::Rate::per(1, Duration::from_hours(1)), 1)
 }

@@ -1,6 +1,7 @@
-//! Runs from a command line: `run KEY=VALUE..`, `idle KEY=VALUE..`.
+//! Runs from a command line: `run KEY=VALUE..`, `idle KEY=VALUE..`, `witness KEY=VALUE..`, `echo KEY=VALUE..`.
 //!
-//! Keys are those of [`BenchConfig`] and [`IdleConfig`], dotted where they nest; a value is JSON, or text where it is none,
+//! Keys are those of [`BenchConfig`], [`IdleConfig`], [`WitnessConfig`] and [`EchoConfig`], dotted where they nest; a
+//! value is JSON, or text where it is none,
 //! or `@FILE` for what a JSON file holds:
 //!
 //! ```text
@@ -19,12 +20,14 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use crate::bench::{self, BenchConfig};
+use crate::echo::{self, EchoConfig};
 use crate::error::LoadError;
 use crate::http::idle::{self as idle_http, HttpIdleConfig};
 use crate::http::upstream::{Upstream, UpstreamConfig};
 use crate::http::{self, HttpBenchConfig};
 use crate::idle::{self, IdleConfig};
 use crate::rpc::{self, RpcBenchConfig};
+use crate::witness::{self, WitnessConfig};
 
 /// A report as JSON, and whether it counts.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -47,7 +50,15 @@ pub fn execute(args: &[String]) -> Result<Outcome, LoadError> {
             outcome(&report, report.invalid.is_none())
         }
         "idle" => outcome(&idle::measure(&read::<IdleConfig>(settings)?)?, true),
-        other => Err(LoadError::Config { key: "command", value: other.into(), expected: "run or idle" }),
+        "echo" => {
+            echo::run(&read::<EchoConfig>(settings)?)?;
+            outcome(&(), true)
+        }
+        "witness" => {
+            let report = witness::run(&read::<WitnessConfig>(settings)?)?;
+            outcome(&report, report.left_out == 0)
+        }
+        other => Err(LoadError::Config { key: "command", value: other.into(), expected: "run, idle, witness or echo" }),
     }
 }
 

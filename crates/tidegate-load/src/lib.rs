@@ -13,6 +13,8 @@
 //! | [`mod@http`] | a measured run of HTTP and TLS load; the server behind proxies |
 //! | [`attack`] | abuse scripts against a proxy on this machine |
 //! | [`idle`] | what an idle connection costs a broker |
+//! | [`echo`] | what one thread and epoll cost at least |
+//! | [`witness`] | what consumers see of a broker whose limits and processes come and go |
 //! | [`cli`] | both from a command line |
 //! | [`error`] | what can go wrong |
 //!
@@ -36,6 +38,7 @@ pub mod attack;
 pub mod bench;
 pub mod cli;
 pub mod demo_load;
+pub mod echo;
 pub mod error;
 pub mod http;
 pub mod idle;
@@ -48,6 +51,7 @@ pub mod release_law;
 pub mod rpc;
 pub mod stamp;
 pub mod target;
+pub mod witness;
 
 pub use error::LoadError;
 pub use link::{Buffering, Identify};

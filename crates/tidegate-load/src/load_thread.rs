@@ -16,7 +16,7 @@ impl StopSign {
         self.0.load(Ordering::Relaxed)
     }
 
-    fn put_up(&self) {
+    pub(crate) fn put_up(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
 }

@@ -89,7 +89,7 @@ impl Running {
             runtime: tokio::runtime::Handle::current(),
         };
         let starting = Arc::clone(&config);
-        let mut broker = blocking(move || Broker::start(starting, extras)).await.map_err(not_started)?;
+        let mut broker = blocking(move || Broker::start(&starting, extras)).await.map_err(not_started)?;
         let notices = broker.take_notices();
         let broker = Arc::new(broker);
         let (limits, _) = Limits::start(broker.handle(), store, limits)

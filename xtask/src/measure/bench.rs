@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use miette::{IntoDiagnostic, Result, WrapErr as _};
 use serde_json::{Value, json};
 
-use super::broker::{Broker, Kind, pinned};
+use super::broker::{Broker, Kind, SHARDS, pinned, shards_in_words};
 use super::table::Figure;
 use crate::places::{Places, Scratch};
 
@@ -149,24 +149,34 @@ impl<'a> Bench<'a> {
         command
     }
 
-    /// One fresh broker of each kind in turn, the same load on each, for all pairs.
+    /// A fresh nsqd and a fresh broker of ours with one shard and with two, in turn, the same load on each, for all pairs.
     pub(super) fn compare(&self, pairing: &Pairing) -> Result<Vec<Figure>> {
-        let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+        let shards = SHARDS.map(|shards| format!("-shards={shards}"));
+        let mut turns = vec![(Kind::Nsqd, "")];
+        turns.extend(shards.iter().map(|flag| (Kind::Ours, flag.as_str())));
+        let mut reports = vec![Vec::new(); turns.len()];
         let full = format!("{} {}", pairing.load, self.size("duration_ms=8000", "duration_ms=1500"));
         for pair in 0..self.pairs() {
-            // Who is first changes, so that a machine that slows down slows both.
-            let first = if pair % 2 == 0 { Kind::Nsqd } else { Kind::Ours };
-            for kind in [first, first.other()] {
+            for place in 0..turns.len() {
+                // Each is first once in a while, so that a machine that slows down slows all of them.
+                let at = (place + pair) % turns.len();
+                let (kind, flag) = turns[at];
+                let flags: Vec<&str> =
+                    pairing.flags.iter().copied().chain([flag].into_iter().filter(|flag| !flag.is_empty())).collect();
                 let report = self
-                    .run_fresh(kind, pairing.flags, &full)
-                    .wrap_err_with(|| format!("{} on {}", pairing.what, kind.name()))?;
-                match kind {
-                    Kind::Nsqd => theirs.push(report),
-                    Kind::Ours => ours.push(report),
-                }
+                    .run_fresh(kind, &flags, &full)
+                    .wrap_err_with(|| format!("{} on {} {flag}", pairing.what, kind.name()))?;
+                reports[at].push(report);
             }
         }
-        pairing.figures.iter().map(|figure| ratio_figure(pairing.what, *figure, &ours, &theirs)).collect()
+        let mut figures = Vec::new();
+        for (shards, ours) in SHARDS.into_iter().zip(&reports[1..]) {
+            let what = format!("{}, {}", pairing.what, shards_in_words(shards));
+            for figure in pairing.figures {
+                figures.push(ratio_figure(&what, *figure, ours, &reports[0])?);
+            }
+        }
+        Ok(figures)
     }
 
     /// One load on a broker that starts empty.

@@ -42,18 +42,62 @@ impl Kind {
     }
 }
 
+/// Every bar is measured with one shard and with two.
+pub(super) const SHARDS: [u32; 2] = [1, 2];
+
+/// For tables.
+pub(super) fn shards_in_words(shards: u32) -> String {
+    if shards == 1 { "1 shard".to_owned() } else { format!("{shards} shards") }
+}
+
+/// Where a broker listens. A broker that is started again is found at the same place.
+#[derive(Clone, Debug)]
+pub(super) struct Addresses {
+    /// For clients.
+    pub(super) tcp: String,
+    /// nsqd's API.
+    pub(super) http: String,
+    /// Tidegate's own, if it is to have one.
+    pub(super) admin: Option<String>,
+}
+
+impl Addresses {
+    /// Free ones for clients and nsqd's API.
+    pub(super) fn free() -> Result<Self> {
+        Ok(Self { tcp: free_address()?, http: free_address()?, admin: None })
+    }
+
+    /// The same and one for the admin API.
+    pub(super) fn with_admin() -> Result<Self> {
+        Ok(Self { admin: Some(free_address()?), ..Self::free()? })
+    }
+}
+
 /// A running broker.
 #[derive(Debug)]
 pub(super) struct Broker {
     group: Group,
     /// Where clients connect.
     pub(super) tcp: String,
+    /// nsqd's API; empty if it was started from a configuration file.
+    pub(super) http: String,
 }
 
 impl Broker {
-    /// Starts one of `kind` with nsqd's flags on `data`.
+    /// Starts one of `kind` with nsqd's flags on `data`. `-shards` is for ours only: nsqd has none.
     pub(super) fn start(bench: &Bench, kind: Kind, data: &Path, flags: &[&str]) -> Result<Self> {
-        let (tcp, http) = (free_address()?, free_address()?);
+        Self::start_at(bench, kind, data, &Addresses::free()?, flags)
+    }
+
+    /// Starts one at `addresses`.
+    pub(super) fn start_at(
+        bench: &Bench,
+        kind: Kind,
+        data: &Path,
+        addresses: &Addresses,
+        flags: &[&str],
+    ) -> Result<Self> {
+        let Addresses { tcp, http, admin } = addresses;
         let mut command = pinned("0");
         match kind {
             Kind::Nsqd => command.arg(bench.places.peers().join("nsqd")),
@@ -62,9 +106,13 @@ impl Broker {
         command
             .arg("-data-path")
             .arg(data)
-            .args(["-tcp-address", &tcp, "-http-address", &http, "-log-level", "warn"])
-            .args(flags);
-        Self::spawn(&mut command, data, tcp, kind.name())
+            .args(["-tcp-address", tcp, "-http-address", http, "-log-level", "warn"])
+            .args(flags.iter().filter(|flag| kind == Kind::Ours || !flag.starts_with("-shards")));
+        if let (Kind::Ours, Some(admin)) = (kind, admin) {
+            command.args(["-admin-address", admin]);
+        }
+        let broker = Self::spawn(&mut command, data, tcp.clone(), kind.name())?;
+        Ok(Self { http: http.clone(), ..broker })
     }
 
     /// Starts `tidegate up` with a configuration file that names `tcp`.
@@ -72,6 +120,15 @@ impl Broker {
         let mut command = pinned("0");
         command.arg(bench.places.tidegate()).arg("up").arg("-c").arg(config);
         Self::spawn(&mut command, data, tcp, "up")
+    }
+
+    /// Starts a server that answers each `request_bytes` bytes with an OK and does nothing else.
+    pub(super) fn echo(bench: &Bench, request_bytes: usize) -> Result<Self> {
+        let tcp = free_address()?;
+        let mut command = pinned("0");
+        command.arg(bench.places.tidegate()).args(["bench", "nsq", "echo"]);
+        command.arg(format!("address={tcp}")).arg(format!("request_bytes={request_bytes}"));
+        Self::spawn(&mut command, &bench.folder("echo")?, tcp, "echo")
     }
 
     fn spawn(command: &mut Command, data: &Path, tcp: String, name: &str) -> Result<Self> {
@@ -88,7 +145,7 @@ impl Broker {
             let said = std::fs::read_to_string(&log).unwrap_or_default();
             miette::bail!("{name} does not listen on {tcp}; it said:\n{said}");
         }
-        Ok(Self { group, tcp })
+        Ok(Self { group, tcp, http: String::new() })
     }
 
     /// Its process.
@@ -103,6 +160,11 @@ impl Broker {
             miette::bail!("it did not end on SIGTERM");
         }
         Ok(())
+    }
+
+    /// SIGKILL, and the wait for its end.
+    pub(super) fn kill(self) {
+        drop(self.group);
     }
 
     /// SIGTERM now; the caller waits with [`Self::stop`].

@@ -7,7 +7,7 @@ use miette::{IntoDiagnostic, Result, WrapErr as _};
 use serde_json::json;
 
 use super::bench::{Bench, TRIES, number};
-use super::broker::{Broker, free_address};
+use super::broker::{Broker, SHARDS, free_address, shards_in_words};
 use super::table::Figure;
 use super::trace::{self, Law, Replay};
 use crate::http;
@@ -31,14 +31,14 @@ struct Limited {
 }
 
 impl Limited {
-    fn start(bench: &Bench, rate_per_s: u32, burst: u32) -> Result<Self> {
+    fn start(bench: &Bench, shards: u32, rate_per_s: u32, burst: u32) -> Result<Self> {
         let data = bench.folder("limited")?;
         let (tcp, http_address, admin) = (free_address()?, free_address()?, free_address()?);
         std::fs::create_dir_all(&data).into_diagnostic()?;
         let config = data.join("tidegate.toml");
         let text = format!(
             "[admin]\naddress = \"{admin}\"\n[console]\naddress = \"\"\n[broker]\ntcp_address = \"{tcp}\"\nhttp_address = \"{http_address}\"\n\
-             data_path = \"{}\"\n[[topic]]\nname = \"{TOPIC}\"\nrate = \"{rate_per_s}/s\"\nburst = {burst}\n",
+             shards = {shards}\ndata_path = \"{}\"\n[[topic]]\nname = \"{TOPIC}\"\nrate = \"{rate_per_s}/s\"\nburst = {burst}\n",
             data.display()
         );
         std::fs::write(&config, text).into_diagnostic()?;
@@ -67,7 +67,11 @@ fn record(admin: &str, data: &Path) -> Result<()> {
 
 /// Each message's real delay against Eq. 2 over the stamps that the broker recorded.
 pub(super) fn access_delay(bench: &Bench) -> Result<Vec<Figure>> {
-    let limited = Limited::start(bench, RATE_PER_S, BURST)?;
+    SHARDS.into_iter().map(|shards| access_delay_with(bench, shards)).collect()
+}
+
+fn access_delay_with(bench: &Bench, shards: u32) -> Result<Figure> {
+    let limited = Limited::start(bench, shards, RATE_PER_S, BURST)?;
     let length = bench.size(30_000, 2_000);
     bench.load(
         &limited.broker,
@@ -84,19 +88,23 @@ pub(super) fn access_delay(bench: &Bench) -> Result<Vec<Figure>> {
     let quantile_us =
         |share: usize| errors_ns.get(errors_ns.len() * share / 1000).map_or(f64::NAN, |ns| microseconds(*ns));
     let (median, p99, p999) = (quantile_us(500), quantile_us(990), quantile_us(999));
-    Ok(vec![Figure {
-        what: format!("{} messages, {delayed} delayed", errors_ns.len()),
+    Ok(Figure {
+        what: format!("{}, {} messages, {delayed} delayed", shards_in_words(shards), errors_ns.len()),
         value: format!("{p99:.1} us at p99"),
         spread: format!("p50 {median:.1} us, p99.9 {p999:.1} us"),
         passes: p99 <= 100.0 && delayed > 0,
         runs: json!({ "us_p50": median, "us_p99": p99, "us_p999": p999, "messages": errors_ns.len() }),
-    }])
+    })
 }
 
 /// Releases by real stamps, with more offered than the limit lets through.
 pub(super) fn release_law(bench: &Bench) -> Result<Vec<Figure>> {
+    SHARDS.into_iter().map(|shards| release_law_with(bench, shards)).collect()
+}
+
+fn release_law_with(bench: &Bench, shards: u32) -> Result<Figure> {
     let (rate_per_s, burst) = (100_000, 100);
-    let limited = Limited::start(bench, rate_per_s, burst)?;
+    let limited = Limited::start(bench, shards, rate_per_s, burst)?;
     let length = bench.size(101_000, 2_000);
     let load = format!(
         "topic={TOPIC} publishers=100 pace.saturate.window=64 warm_up_ms=0 duration_ms={length} drain_ms=30000"
@@ -104,23 +112,27 @@ pub(super) fn release_law(bench: &Bench) -> Result<Vec<Figure>> {
     bench.load(&limited.broker, &load)?;
     let mut law = Law::new(rate_per_s, burst);
     let messages = trace::read(&limited.finish()?, |passage| law.release(passage.release_ns))?;
-    Ok(vec![Figure {
-        what: format!("{messages} messages, real stamps"),
+    Ok(Figure {
+        what: format!("{}, {messages} messages, real stamps", shards_in_words(shards)),
         value: format!("{} violations", law.violations),
         spread: String::new(),
         passes: law.violations == 0 && messages >= bench.size(10_000_000, 100_000),
         runs: json!({ "messages": messages, "violations": law.violations }),
-    }])
+    })
 }
 
 /// Traffic that conforms by far, while the broker is held still again and again.
 pub(super) fn paused_reader(bench: &Bench) -> Result<Vec<Figure>> {
+    SHARDS.into_iter().map(|shards| paused_reader_with(bench, shards)).collect()
+}
+
+fn paused_reader_with(bench: &Bench, shards: u32) -> Result<Figure> {
     // A publisher that was late sends all that it missed at once. Up to this lateness even that conforms.
     let late_us_max = f64::from(BURST - 1) * 1e6 / f64::from(PAUSED_PACE_PER_S);
     for _ in 0..TRIES {
-        let run = held_still_often(bench)?;
+        let run = held_still_often(bench, shards)?;
         if bench.quick || run.late_us <= late_us_max {
-            return Ok(vec![run.figure()]);
+            return Ok(run.figure(shards));
         }
     }
     miette::bail!("the publisher was over {late_us_max} us late in {TRIES} runs: something else uses this machine")
@@ -141,10 +153,10 @@ struct PausedRun {
 }
 
 impl PausedRun {
-    fn figure(&self) -> Figure {
+    fn figure(&self, shards: u32) -> Figure {
         let Self { pauses, messages, delayed, longest_ns, delayed_by_reading, late_us } = self;
         Figure {
-            what: format!("{messages} messages at {PAUSED_PACE_PER_S}/s, {pauses} pauses"),
+            what: format!("{}, {messages} messages at {PAUSED_PACE_PER_S}/s, {pauses} pauses", shards_in_words(shards)),
             value: format!("{delayed} delayed by the bucket"),
             spread: format!("{delayed_by_reading} if charged when read"),
             passes: *delayed == 0 && *delayed_by_reading > 0,
@@ -156,8 +168,8 @@ impl PausedRun {
     }
 }
 
-fn held_still_often(bench: &Bench) -> Result<PausedRun> {
-    let limited = Limited::start(bench, RATE_PER_S, BURST)?;
+fn held_still_often(bench: &Bench, shards: u32) -> Result<PausedRun> {
+    let limited = Limited::start(bench, shards, RATE_PER_S, BURST)?;
     let pauses = bench.size(40, 5);
     let load = format!(
         "run topic={TOPIC} publishers=1 pace.open.rate_per_s={PAUSED_PACE_PER_S} pace.open.process=periodic \

@@ -5,7 +5,13 @@
 
 mod bench;
 mod broker;
+mod cost;
+mod crowd;
+mod kills;
+mod law;
+mod lifetime_rows;
 mod limits;
+mod memory;
 mod proxy_attack;
 mod proxy_cost;
 mod proxy_load;
@@ -19,6 +25,8 @@ mod rpc_server;
 mod rpc_sim;
 mod rpc_tcp;
 mod rpc_tonic;
+mod stalled;
+mod statsd;
 mod table;
 mod trace;
 
@@ -71,16 +79,19 @@ pub(crate) fn run(places: &Places, options: &Options) -> Result<()> {
         options.issue.is_none_or(|issue| row.issue == issue)
             && options.only.as_ref().is_none_or(|part| row.name.contains(part.as_str()))
     };
-    let chosen: Vec<&rows::Row> = rows::ROWS.iter().chain(proxy_rows::ROWS).filter(wanted).collect();
+    let all = || rows::ROWS.iter().chain(proxy_rows::ROWS).chain(lifetime_rows::ROWS);
+    let chosen: Vec<&rows::Row> = all().filter(wanted).collect();
     if chosen.is_empty() {
-        let names: Vec<&str> = rows::ROWS.iter().chain(proxy_rows::ROWS).map(|row| row.name).collect();
+        let names: Vec<&str> = all().map(|row| row.name).collect();
         miette::bail!(help = format!("rows: {}", names.join(", ")), "no row is meant by that");
     }
     setup::ensure(places, setup::MEASURE)?;
     let mut set_up = Steps::new(places);
     // What stands beside the bars of the broker; other rows build their own.
-    if chosen.iter().any(|row| row.issue == 2) {
+    if chosen.iter().any(|row| matches!(row.issue, 2 | 18)) {
         set_up.step("build nsqd and its tools", || peers::build_go(places));
+    }
+    if chosen.iter().any(|row| row.issue == 2) {
         set_up.step("install nsqjs", || peers::install_nsqjs(places));
     }
     set_up.step("build tidegate", || peers::build_tidegate(places));

@@ -7,7 +7,7 @@ use miette::{IntoDiagnostic, Result, WrapErr as _};
 use serde_json::{Value, json};
 
 use super::bench::{Bench, Better, Pairing, median, number, range};
-use super::broker::{Broker, Kind};
+use super::broker::{Broker, Kind, SHARDS, shards_in_words};
 use super::limits;
 use super::table::Figure;
 use super::{rpc_cost, rpc_sim, rpc_tcp, rpc_tonic};
@@ -241,14 +241,15 @@ fn overflow(bench: &Bench) -> Result<Vec<Figure>> {
 /// Ours alone has a bar; nsqd's figure stands beside it.
 fn idle_memory(bench: &Bench) -> Result<Vec<Figure>> {
     let connections = bench.size(10_000, 1_000);
-    ["identified", "subscribed"]
-        .into_iter()
-        .map(|stage| {
+    let stages = SHARDS.into_iter().flat_map(|shards| ["identified", "subscribed"].map(|stage| (shards, stage)));
+    stages
+        .map(|(shards, stage)| {
+            let flag = format!("-shards={shards}");
             let mut bytes = [Vec::new(), Vec::new()];
             for _ in 0..bench.size(3, 1) {
                 for (kind, found) in [Kind::Ours, Kind::Nsqd].into_iter().zip(&mut bytes) {
                     let data = bench.folder(&format!("idle-{}", kind.name()))?;
-                    let broker = Broker::start(bench, kind, &data, &[])?;
+                    let broker = Broker::start(bench, kind, &data, &[&flag])?;
                     let arguments = format!("connections={connections} stage={stage}");
                     let report = bench.idle(&broker, &arguments)?;
                     found.push(number(&report, "/rss_bytes_per_connection")?);
@@ -256,7 +257,7 @@ fn idle_memory(bench: &Bench) -> Result<Vec<Figure>> {
             }
             let [ours, nsqd] = bytes;
             Ok(Figure {
-                what: format!("{stage}, {connections} connections"),
+                what: format!("{stage}, {connections} connections, {}", shards_in_words(shards)),
                 value: format!("{:.0} B (nsqd {:.0} B)", median(&ours), median(&nsqd)),
                 spread: range(&ours),
                 passes: median(&ours) <= 4096.0,
@@ -278,30 +279,35 @@ fn timers(bench: &Bench) -> Result<Vec<Figure>> {
         let load = format!(
             "{load} buffering=unbuffered publishers=100 spin_us=1000 pace.open.rate_per_s=1000 warm_up_ms=0 duration_ms={length}"
         );
-        let late = |kind, runs: usize| -> Result<Vec<f64>> {
-            (0..runs).map(|_| number(&bench.run_fresh(kind, &[], &load)?, "/timers/us_p99")).collect()
+        let late = |kind, flags: &[&str], runs: usize| -> Result<Vec<f64>> {
+            (0..runs).map(|_| number(&bench.run_fresh(kind, flags, &load)?, "/timers/us_p99")).collect()
         };
-        let (ours, nsqd) = (late(Kind::Ours, bench.pairs())?, late(Kind::Nsqd, 2)?);
-        figures.push(Figure {
-            what: format!("{what}, p99 of lateness"),
-            value: format!("{:.0} us (nsqd {:.0} us)", median(&ours), median(&nsqd)),
-            spread: format!("{} over {} runs", range(&ours), ours.len()),
-            passes: median(&ours) <= 5_000.0,
-            runs: json!({ "ours": ours, "nsqd": nsqd }),
-        });
+        let nsqd = late(Kind::Nsqd, &[], 2)?;
+        for shards in SHARDS {
+            let ours = late(Kind::Ours, &[&format!("-shards={shards}")], bench.pairs())?;
+            figures.push(Figure {
+                what: format!("{what}, p99 of lateness, {}", shards_in_words(shards)),
+                value: format!("{:.0} us (nsqd {:.0} us)", median(&ours), median(&nsqd)),
+                spread: format!("{} over {} runs", range(&ours), ours.len()),
+                passes: median(&ours) <= 5_000.0,
+                runs: json!({ "ours": ours, "nsqd": nsqd }),
+            });
+        }
     }
     Ok(figures)
 }
 
 fn data_folder(bench: &Bench) -> Result<Vec<Figure>> {
-    [Kind::Nsqd, Kind::Ours].into_iter().map(|from| hand_over(bench, from)).collect()
+    let ways = SHARDS.into_iter().flat_map(|shards| [Kind::Nsqd, Kind::Ours].map(|from| (from, shards)));
+    ways.map(|(from, shards)| hand_over(bench, from, shards)).collect()
 }
 
 /// One broker is ended under load, with messages deferred, in flight and on disk; the other must find them all.
-fn hand_over(bench: &Bench, from: Kind) -> Result<Figure> {
+fn hand_over(bench: &Bench, from: Kind, shards: u32) -> Result<Figure> {
     let to = from.other();
+    let flag = format!("-shards={shards}");
     let data = bench.folder(&format!("handed-over-by-{}", from.name()))?;
-    let mut broker = Broker::start(bench, from, &data, &["-mem-queue-size=100"])?;
+    let mut broker = Broker::start(bench, from, &data, &["-mem-queue-size=100", &flag])?;
     // Deferred for longer than this takes; both brokers hand them out at once after a restart.
     let deferred = "topic=deferred command.dpub.delay_ms=3600000 publishers=10 pace.open.rate_per_s=2000 duration_ms=1000 drain_ms=0";
     let deferred = bench.load(&broker, &format!("{deferred} manifest=true lateness_us_p99_max=1e9"))?;
@@ -318,7 +324,7 @@ fn hand_over(bench: &Bench, from: Kind) -> Result<Figure> {
     generator.wait(Duration::from_mins(1))?.ok_or_else(|| miette::miette!("the generator did not end"))?;
     broker.stop()?;
     let held: Value = serde_json::from_str(&std::fs::read_to_string(&report).into_diagnostic()?).into_diagnostic()?;
-    let broker = Broker::start(bench, to, &data, &[])?;
+    let broker = Broker::start(bench, to, &data, &[&flag])?;
     let (mut accepted, mut lost) = (0.0, 0.0);
     for (topic, left) in [("deferred", deferred), ("held", held)] {
         let manifest = data.with_extension(format!("{topic}.manifest"));
@@ -334,7 +340,7 @@ fn hand_over(bench: &Bench, from: Kind) -> Result<Figure> {
     }
     broker.stop()?;
     Ok(Figure {
-        what: format!("left by {}, found by {}", from.name(), to.name()),
+        what: format!("left by {}, found by {}, {}", from.name(), to.name(), shards_in_words(shards)),
         value: format!("{lost:.0} lost of {accepted:.0} accepted"),
         spread: String::new(),
         passes: lost == 0.0 && accepted > 0.0,

@@ -156,7 +156,7 @@ options! {
     "https-address" = https_address: String, "0.0.0.0:4152", "Where the HTTP API listens with TLS, if there is a certificate.";
     "http-max-connections" = http_max_connections: i64, "1024", "Connections to each HTTP address at a time, half of them from one client address; beyond, the one that has waited longest for its client ends.";
     "http-allowed-host" = http_allowed_hosts: Vec<String>, "*", "A name, beside IP addresses, localhost and broadcast-address, that writes may call the HTTP API by; * for any.";
-    "http-allowed-origin" = http_allowed_origins: Vec<String>, "", "A web origin such as https://tools.example, beside the API's own, whose pages may write over the HTTP API; * for any.";
+    "http-allowed-origin" = http_allowed_origins: Vec<String>, "", "A web origin, scheme and host, beside the API's own, whose pages may write over the HTTP API; * for any.";
     "http-token-file" = http_token_file: PathBuf, "", "File with the token that writes over the HTTP API must show, made at the first start; by default none is asked for.";
     "broadcast-address" = broadcast_address: String, "", "Host that nsqlookupd tells consumers; by default the host name.";
     "broadcast-tcp-port" = broadcast_tcp_port: i64, "0", "TCP port that nsqlookupd tells consumers; 0 for the one we listen on.";

@@ -3,7 +3,7 @@
 //! A crash leaves them where the file of names was older than the messages, or where a deletion was under way. Their
 //! messages may have been acknowledged, so their topics and channels come back.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use tidegate_wire::nsq::{ChannelName, TopicName};
 
@@ -22,7 +22,7 @@ pub(super) fn adopt<F: Files + Clone>(
     listing: &Listing,
     names: &mut Metadata,
 ) -> bool {
-    let mut topics: HashMap<TopicName, usize> =
+    let mut topics: BTreeMap<TopicName, usize> =
         names.topics.iter().enumerate().map(|(at, topic)| (topic.name.clone(), at)).collect();
     let mut adopted = 0;
     for queue in listing.names() {
@@ -53,7 +53,10 @@ pub(super) fn adopt<F: Files + Clone>(
         }
     }
     if adopted > NAMED_MAX {
-        tracing::warn!(queues = adopted, "queues on disk in all were not in nsqd.dat and are taken up again");
+        tracing::warn!(
+            queues = adopted,
+            "all queues on disk, with these, that were not in nsqd.dat and are taken up again"
+        );
     }
     adopted > 0
 }

@@ -1,5 +1,6 @@
 //! Asking AUTH servers what a client may do.
 
+use std::fmt::Write as _;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tidegate_runtime::clock;
@@ -61,7 +62,7 @@ fn list(failures: &[(String, AuthFailure)]) -> String {
     let mut text = String::new();
     for (index, (server, failure)) in failures.iter().enumerate() {
         let separator = if index == 0 { "" } else { "; " };
-        text.push_str(&format!("{separator}{server}: {failure}"));
+        write!(text, "{separator}{server}: {failure}").expect("writing to a string does not fail");
         if text.len() > SHOWN_BYTES {
             text.truncate(text.floor_char_boundary(SHOWN_BYTES));
             return text + " (cut)";

@@ -134,7 +134,7 @@ pub struct Broker {
 
 impl Broker {
     /// Opens the data folder, brings back what an earlier run left, and listens.
-    pub fn start(config: Arc<Config>, extras: Extras) -> Result<Self, StartError> {
+    pub fn start(config: &Config, extras: Extras) -> Result<Self, StartError> {
         let Extras { limits, http, tls, runtime } = extras;
         let folder = |source| StartError::DataFolder { path: config.data_path.clone(), source };
         let lock = DataLock::take(&config.data_path).map_err(folder)?;
@@ -142,7 +142,7 @@ impl Broker {
         if !found.invalid_names.is_empty() {
             tracing::warn!(names = ?found.invalid_names, "nsqd.dat has names that are none; they are left out");
         }
-        let disk_options = DiskThreadOptions::new(&config);
+        let disk_options = DiskThreadOptions::new(config);
         let listing = Listing::read(&SystemFiles, &config.data_path)
             .map_err(|source| folder(MetadataError::Io { action: "list", path: config.data_path.clone(), source }))?;
         let adopted = adopt(&SystemFiles, &disk_options, &listing, &mut found.metadata);
@@ -177,7 +177,7 @@ impl Broker {
         let kept: Arc<Mutex<Vec<KeptBucket>>> = Arc::default();
         let (opened, openings) = std::sync::mpsc::channel();
         for (number, inbox) in inboxes.into_iter().enumerate() {
-            let shard = new_shard(&config, number, &limits, &found.metadata, &tokens);
+            let shard = new_shard(config, number, &limits, &found.metadata, &tokens);
             let surroundings = ThreadSurroundings {
                 disk: disk.handle(),
                 names: names.handle(),

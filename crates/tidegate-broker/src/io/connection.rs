@@ -45,15 +45,22 @@ pub(super) struct Connection {
     stuck: bool,
     /// Layers still to be put on.
     upgrade: Option<Layers>,
-    /// The TLS layer is with the handshake thread; `transport` is empty meanwhile.
-    away: bool,
-    /// When a handshake under way has to be done.
-    handshake_until: Option<Instant>,
+    handshake: Handshake,
     /// When the socket was last known empty, while a read has left bytes in it.
     left_since: Option<Instant>,
     pub(super) stamped: bool,
     /// What epoll watches: readable, writable.
     pub(super) watched: (bool, bool),
+}
+
+/// Where the TLS layer is, and when a handshake under way has to be done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Handshake {
+    None,
+    /// In the connection.
+    Here(Instant),
+    /// With the handshake thread; `transport` is empty meanwhile.
+    Away(Instant),
 }
 
 /// How far an upgrade has come.
@@ -80,8 +87,7 @@ impl Connection {
             unsent: Vec::new(),
             stuck: false,
             upgrade: None,
-            away: false,
-            handshake_until: None,
+            handshake: Handshake::None,
             left_since: None,
             stamped: false,
             watched: (true, false),
@@ -90,17 +96,17 @@ impl Connection {
 
     /// True if protocol bytes are socket bytes.
     pub(super) fn is_plain(&self) -> bool {
-        self.transport.is_plain() && !self.away
+        self.transport.is_plain() && !self.is_away()
     }
 
     /// True while a TLS handshake is under way.
     pub(super) fn is_handshaking(&self) -> bool {
-        self.away || self.transport.is_handshaking()
+        self.is_away() || self.transport.is_handshaking()
     }
 
     /// True while a step of its handshake is computed elsewhere: nothing is read until that is done.
     pub(super) fn is_away(&self) -> bool {
-        self.away
+        matches!(self.handshake, Handshake::Away(_))
     }
 
     /// The common name in the client's certificate, empty if it has shown none.
@@ -233,7 +239,7 @@ impl Connection {
     /// Begins to put `layers` on; `plain_left` goes out before them, and what was read behind the command belongs to them.
     /// A TLS handshake has to be done at `until`.
     pub(super) fn begin_upgrade(&mut self, layers: Layers, plain_left: &mut Vec<u8>, until: Instant) {
-        self.handshake_until = layers.tls.then_some(until);
+        self.handshake = if layers.tls { Handshake::Here(until) } else { Handshake::None };
         self.unsent.append(plain_left);
         self.undecoded.append(&mut self.unread);
         self.upgrade = Some(layers);
@@ -245,10 +251,10 @@ impl Connection {
 
     /// Puts the next layer on. Call again after each step that is to be told to the client, and when bytes came.
     pub(super) fn upgrade(&mut self, tls: Option<&Arc<ServerConfig>>) -> Result<Step, TransportError> {
-        let Some(layers) = &mut self.upgrade else { return Ok(Step::Done) };
-        if self.away {
+        if self.is_away() {
             return Ok(Step::Waiting);
         }
+        let Some(layers) = &mut self.upgrade else { return Ok(Step::Done) };
         if layers.tls {
             if let (true, Some(config)) = (self.transport.is_plain(), tls) {
                 self.transport.start_tls(config.clone())?;
@@ -257,7 +263,7 @@ impl Connection {
                 return Ok(Step::Waiting);
             }
             layers.tls = false;
-            self.handshake_until = None;
+            self.handshake = Handshake::None;
             let session = self.transport.session();
             let (version, suite) =
                 session.map_or_else(Default::default, |s| (s.version.to_owned(), s.cipher_suite.to_owned()));
@@ -279,18 +285,20 @@ impl Connection {
     /// The next step of the handshake under way, if the client has sent anything for it; the layer is away until
     /// [`Connection::take_back`].
     pub(super) fn next_step(&mut self, conn: ConnId, serial: u64) -> Option<handshake::Step> {
-        let until = self.handshake_until?;
-        if self.away || self.undecoded.is_empty() {
+        let Handshake::Here(until) = self.handshake else { return None };
+        if self.undecoded.is_empty() {
             return None;
         }
-        self.away = true;
+        self.handshake = Handshake::Away(until);
         let transport = std::mem::take(&mut self.transport);
         Some(handshake::Step { conn, serial, until, transport, wire: std::mem::take(&mut self.undecoded) })
     }
 
     /// The layer is back.
     pub(super) fn take_back(&mut self, layer: handshake::Layer) {
-        self.away = false;
+        if let Handshake::Away(until) = self.handshake {
+            self.handshake = Handshake::Here(until);
+        }
         self.transport = layer.transport;
         self.unread.extend_from_slice(&layer.plain);
         self.undecoded = layer.rest;

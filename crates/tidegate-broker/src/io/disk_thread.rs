@@ -33,7 +33,7 @@ const COMMANDS_PER_LOOK: usize = 64;
 const CLOSING_MAX: usize = 4096;
 
 /// Closed queues wait so long for more of them, while no other command comes.
-const CLOSING_PAUSE: Duration = Duration::from_millis(5);
+const CLOSING_PAUSE: Duration = Duration::from_millis(20);
 
 /// One of so many of the files that may be open is for queues, which have two at most, and [`HOLDERS_MAX`] of them
 /// hold files at all: most are for connections.
@@ -203,6 +203,8 @@ struct Queues<F: Files, A> {
     holders: VecDeque<Key>,
     /// Closed queues that are not synced yet, and so not answered.
     closing: Vec<(Key, Box<DiskQueue<F>>)>,
+    /// Some queue was closed.
+    closed: bool,
     /// Queues that were closed without being synced.
     unsynced: usize,
     /// Whether the last round of syncs failed: only changes are logged.
@@ -241,7 +243,7 @@ impl<F: Files + Clone, A: Fn(usize, LogEvent)> Queues<F, A> {
     fn new(files: F, options: DiskThreadOptions, listing: Listing, answer: A) -> Self {
         let (holders, closing) = (VecDeque::new(), Vec::new());
         let open = BTreeMap::new();
-        Self { files, options, listing, answer, open, holders, closing, unsynced: 0, sync_fails: false }
+        Self { files, options, listing, answer, open, holders, closing, closed: false, unsynced: 0, sync_fails: false }
     }
 
     fn carry_out(&mut self, shard: usize, command: LogCommand) {
@@ -369,10 +371,13 @@ impl<F: Files + Clone, A: Fn(usize, LogEvent)> Queues<F, A> {
         }
     }
 
+    /// Syncs queues that nobody will sync again.
     fn sync_closed<'a>(&mut self, queues: impl Iterator<Item = &'a mut DiskQueue<F>>)
     where
         F: 'a,
     {
+        let mut queues = queues.peekable();
+        self.closed |= queues.peek().is_some();
         if let Err(failed) = disk_queue::sync_all(&self.files, &self.options.data_path, queues) {
             error!(
                 queues = failed.queues,
@@ -430,6 +435,11 @@ impl<F: Files + Clone, A: Fn(usize, LogEvent)> Queues<F, A> {
         self.finish_closing();
         let mut open: Vec<Opened<F>> = std::mem::take(&mut self.open).into_values().filter_map(Slot::opened).collect();
         self.sync_closed(open.iter_mut().map(|opened| &mut *opened.disk));
+        if self.closed {
+            // The names of the last meta files. Without this a power cut would have messages delivered again.
+            let synced = self.files.sync_folder(&self.options.data_path);
+            synced.unwrap_or_else(|error| warn!(%error, "the data folder cannot be synced"));
+        }
         self.unsynced
     }
 }
@@ -583,7 +593,7 @@ mod tests {
         queues.carry_out(0, LogCommand::Close { queue: QueueId(100) });
         assert_eq!((*closed.borrow(), files.syncs()), (1, (0, 0)));
         queues.finish_closing();
-        assert_eq!((*closed.borrow(), files.syncs()), (101, (0, 3)));
+        assert_eq!((*closed.borrow(), files.syncs()), (101, (0, 2)));
         assert_eq!(files.text("t7.diskqueue.meta.dat"), "1\n0,0\n0,5\n");
     }
 

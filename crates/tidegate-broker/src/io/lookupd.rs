@@ -4,8 +4,8 @@
 //! compare what they registered with what there is, so that nothing queues up while a daemon is away, and a new
 //! connection registers everything.
 
-use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -93,7 +93,7 @@ pub struct Lookupd {
 #[derive(Default, Debug)]
 struct NewTopics {
     next: u64,
-    numbers: HashMap<TopicName, u64>,
+    numbers: BTreeMap<TopicName, u64>,
     in_order: BTreeMap<u64, (TopicName, Instant)>,
 }
 

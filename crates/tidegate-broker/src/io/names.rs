@@ -73,7 +73,9 @@ impl NamesKeeper {
             .name("names-writer".to_owned())
             .spawn(move || write_drafts(&to_write, write, &answers))?;
         let thread = thread::Builder::new().name("names".to_owned()).spawn(move || {
-            let outcome = follow(names, &inbox, drafts, saved);
+            let outcome = follow(names, &inbox, &drafts, saved);
+            // Without drafts to come the writer ends.
+            drop(drafts);
             let _ = writer.join();
             outcome
         })?;
@@ -119,7 +121,7 @@ fn write_drafts(
 fn follow(
     mut names: Names,
     inbox: &Receiver<Told>,
-    drafts: SyncSender<Metadata>,
+    drafts: &SyncSender<Metadata>,
     saved: impl Fn(usize, u64),
 ) -> Result<(), MetadataError> {
     loop {

@@ -1,6 +1,6 @@
 //! The thread of one shard: it waits, tells the shard what happened, and carries out what the shard answers.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -107,7 +107,7 @@ struct Worker<S> {
     /// Requests of the HTTP APIs that the shard answers later, by their number.
     asked: BTreeMap<u64, oneshot::Sender<AdminReply>>,
     /// Queues of an earlier run that have not said yet what they hold; `None` once all have.
-    opening: Option<HashSet<QueueId>>,
+    opening: Option<BTreeSet<QueueId>>,
     /// Connections with decoded or undecoded bytes that no event of a socket will announce.
     pending: Vec<ConnId>,
     /// `None` without TLS.
@@ -166,7 +166,7 @@ pub(super) fn run<S: Surroundings>(parts: Parts<S>, waiting: Waiting) -> End {
         next_shard: 0,
         drain_until: None,
         asked: BTreeMap::new(),
-        opening: Some(HashSet::new()),
+        opening: Some(BTreeSet::new()),
         pending: Vec::new(),
         handshakes,
         deadlines: Deadlines::default(),
@@ -325,7 +325,7 @@ impl<S: Surroundings> Worker<S> {
     }
 
     fn look_at_openings(&mut self) {
-        if self.opening.as_ref().is_some_and(HashSet::is_empty) {
+        if self.opening.as_ref().is_some_and(BTreeSet::is_empty) {
             (self.opening, self.parts.opened) = (None, None);
         }
     }

@@ -186,6 +186,11 @@ impl Shard {
             topic.line_bytes_max = self.config.line_bytes.max(topic.queue.bytes());
         }
         topic.queue.commands(flows, &mut |command| outputs.push_back(Output::Log(command)));
+        if topic.queue.is_empty()
+            && let Some(limiter) = &mut topic.limiter
+        {
+            limiter.pace(0); // What came under an earlier contract has gone, or was dropped.
+        }
         if let Some(limiter) = topic.limiter.take_if(|limiter| limiter.has_retired()) {
             contracts.retire(LimitKey::topic(&topic.name), limiter, now);
             self.mark_topic(key);

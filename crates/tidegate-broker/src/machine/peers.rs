@@ -21,6 +21,8 @@ pub struct PeerBatch {
     pub(super) from_shard: usize,
     pub(super) entries: Vec<PeerEntry>,
     bytes: Vec<u8>,
+    /// An empty list for the answers, which comes back with them.
+    answers: Vec<PeerAnswer>,
 }
 
 /// One publish of a batch.
@@ -152,19 +154,26 @@ impl Peers {
         {
             *batch = spare;
         }
+        if batch.answers.capacity() == 0
+            && let Some(spare) = self.spare_answers.pop()
+        {
+            batch.answers = spare;
+        }
         batch.from_shard = self.own;
         batch.push(topic, bodies, publisher, parcel);
     }
 
     /// An answer goes to `shard` with this wake-up.
     pub(super) fn answer(&mut self, shard: usize, answer: PeerAnswer) {
-        let answers = &mut self.out[shard].1.answers;
-        if answers.capacity() == 0
-            && let Some(spare) = self.spare_answers.pop()
-        {
-            *answers = spare;
+        self.out[shard].1.answers.push(answer);
+    }
+
+    /// A batch is about to be carried out: its answers go where it brought room for them.
+    pub(super) fn received(&mut self, batch: &mut PeerBatch) {
+        let answers = &mut self.out[batch.from_shard].1.answers;
+        if answers.capacity() == 0 {
+            std::mem::swap(answers, &mut batch.answers);
         }
-        answers.push(answer);
     }
 
     /// A batch was carried out: its buffers go back with the answers.

@@ -783,7 +783,8 @@ impl Shard {
     /// Another shard spoke.
     pub fn on_peer(&mut self, message: PeerMessage, now: Instant) {
         match message {
-            PeerMessage::Publish(batch) => {
+            PeerMessage::Publish(mut batch) => {
+                self.peers.received(&mut batch);
                 for entry in &batch.entries {
                     self.publish_for_peer(&batch, entry, now);
                 }

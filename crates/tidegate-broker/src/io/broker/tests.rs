@@ -32,7 +32,7 @@ impl Folder {
         let http = HttpClient::new(second, second, Trust::Configured(Box::new(tls))).unwrap();
         let runtime = runtime::Handle::current();
         let extras = Extras { limits: Vec::new(), http, tls: None, runtime };
-        tokio::task::spawn_blocking(|| Broker::start(config, extras)).await.unwrap().unwrap()
+        tokio::task::spawn_blocking(move || Broker::start(&config, extras)).await.unwrap().unwrap()
     }
 }
 
@@ -152,7 +152,7 @@ async fn names_and_pauses_outlast_the_process() {
 
 /// A topic that lives on `shard` of two.
 fn topic_of(shard: usize) -> TopicName {
-    (0..).map(topic).find(|name| home_shard(name.as_str(), 2) == shard).unwrap()
+    (0..100).map(topic).find(|name| home_shard(name.as_str(), 2) == shard).unwrap()
 }
 
 /// A broker of two shards with a message on each of them.

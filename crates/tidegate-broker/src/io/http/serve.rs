@@ -201,7 +201,7 @@ async fn accept(listener: &Listener) -> io::Result<(Stream, Group)> {
             let (stream, peer) = listener.accept().await?;
             // The peer may have gone again; reading will say so.
             let _ = stream.set_nodelay(true);
-            (Stream::Tcp(stream), group_of(peer.ip()))
+            (Stream::Tcp(stream), Some(group_of(peer.ip())))
         }
         Listener::Unix(listener) => (Stream::Unix(listener.accept().await?.0), None),
     };

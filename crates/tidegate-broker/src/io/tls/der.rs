@@ -51,8 +51,15 @@ pub(super) fn signed_part(der: &[u8]) -> Option<SignedPart<'_>> {
     Some(SignedPart { validity, subject, key, extensions })
 }
 
-/// The value of the extension `wanted`; `Some(None)` if it is not there, `None` if they cannot be read.
-pub(super) fn extension<'a>(mut extensions: &'a [u8], wanted: &[u8]) -> Option<Option<&'a [u8]>> {
+/// An extension, or nothing where there may be one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Extension<'a> {
+    There(&'a [u8]),
+    Missing,
+}
+
+/// The value of the extension `wanted`.
+pub(super) fn extension<'a>(mut extensions: &'a [u8], wanted: &[u8]) -> Option<Extension<'a>> {
     while !extensions.is_empty() {
         let (extension, rest) = element(extensions, SEQUENCE)?;
         extensions = rest;
@@ -63,9 +70,9 @@ pub(super) fn extension<'a>(mut extensions: &'a [u8], wanted: &[u8]) -> Option<O
         if value.first() == Some(&BOOLEAN) {
             value = any(value)?.2;
         }
-        return Some(Some(element(value, OCTET_STRING)?.0));
+        return Some(Extension::There(element(value, OCTET_STRING)?.0));
     }
-    Some(None)
+    Some(Extension::Missing)
 }
 
 /// Algorithm and bits of the public key `key`, as [`SignedPart::key`] gives it.

@@ -13,7 +13,7 @@ use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, Error, SignatureScheme};
 use rustls_pki_types::{CertificateDer, SubjectPublicKeyInfoDer, UnixTime};
 
-use super::der::{OBJECT, SEQUENCE, any, element, extension, key_parts, signed_part};
+use super::der::{Extension, OBJECT, SEQUENCE, any, element, extension, key_parts, signed_part};
 
 const UTC_TIME: u8 = 0x17;
 const GENERALIZED_TIME: u8 = 0x18;
@@ -70,7 +70,7 @@ impl Root {
 
 /// Without a list of usages every use is fine.
 fn is_for_clients(extensions: &[u8]) -> Option<bool> {
-    let Some(usages) = extension(extensions, KEY_USAGES)? else { return Some(true) };
+    let Extension::There(usages) = extension(extensions, KEY_USAGES)? else { return Some(true) };
     let mut usages = element(usages, SEQUENCE)?.0;
     while !usages.is_empty() {
         let (usage, rest) = element(usages, OBJECT)?;

@@ -17,11 +17,11 @@ use super::talk::Talk;
 pub(super) type Group = Option<IpAddr>;
 
 /// The group of a client of this address.
-pub(super) fn group_of(address: IpAddr) -> Group {
-    Some(match address.to_canonical() {
+pub(super) fn group_of(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
         IpAddr::V6(v6) => Ipv6Addr::from_bits(v6.to_bits() & !u128::from(u64::MAX)).into(),
         v4 @ IpAddr::V4(_) => v4,
-    })
+    }
 }
 
 /// Why there is no place; clients are worked for in all that could be given up.
@@ -128,7 +128,7 @@ mod tests {
         std::array::from_fn(|n| Arc::new(Talk::new(start + Duration::from_secs(n as u64))))
     }
 
-    fn address(last: u8) -> Group {
+    fn address(last: u8) -> IpAddr {
         group_of(IpAddr::from([10, 0, 0, last]))
     }
 
@@ -142,12 +142,12 @@ mod tests {
         let talks = talks::<7>();
         let mut held = Vec::new();
         for (n, of) in [(0, 1), (1, 2), (2, 2), (3, 3)] {
-            held.push(places.take(address(of), Arc::clone(&talks[n])).unwrap());
+            held.push(places.take(Some(address(of)), Arc::clone(&talks[n])).unwrap());
         }
         assert_eq!(ended(&talks), [0_usize; 0]);
-        held.push(places.take(address(4), Arc::clone(&talks[4])).unwrap());
+        held.push(places.take(Some(address(4)), Arc::clone(&talks[4])).unwrap());
         assert_eq!(ended(&talks), [1], "the oldest of address 2, which has two");
-        held.push(places.take(address(5), Arc::clone(&talks[5])).unwrap());
+        held.push(places.take(Some(address(5)), Arc::clone(&talks[5])).unwrap());
         assert_eq!(ended(&talks), [0, 1], "all have one: the oldest");
         // The places of the ended are others' by now.
         held.drain(..2);
@@ -162,8 +162,8 @@ mod tests {
         let places = Places::new(4);
         let talks = talks::<5>();
         let mut held: Vec<_> =
-            (0..3).map(|n| places.take(address(1 + u8::from(n == 0)), Arc::clone(&talks[n])).unwrap()).collect();
-        held.push(places.take(address(1), Arc::clone(&talks[3])).unwrap());
+            (0..3).map(|n| places.take(Some(address(1 + u8::from(n == 0))), Arc::clone(&talks[n])).unwrap()).collect();
+        held.push(places.take(Some(address(1)), Arc::clone(&talks[3])).unwrap());
         assert_eq!(ended(&talks), [1], "of four places, two are another's or free");
     }
 
@@ -171,14 +171,14 @@ mod tests {
     async fn clients_that_are_worked_for_stay() {
         let places = Places::new(2);
         let talks = talks::<4>();
-        let _first = places.take(address(1), Arc::clone(&talks[0])).unwrap();
+        let _first = places.take(Some(address(1)), Arc::clone(&talks[0])).unwrap();
         talks[0].begin_request(Instant::now());
-        assert_eq!(places.take(address(1), Arc::clone(&talks[1])).unwrap_err(), Full::Address);
-        let _other = places.take(address(2), Arc::clone(&talks[1])).unwrap();
+        assert_eq!(places.take(Some(address(1)), Arc::clone(&talks[1])).unwrap_err(), Full::Address);
+        let _other = places.take(Some(address(2)), Arc::clone(&talks[1])).unwrap();
         talks[1].begin_request(Instant::now());
-        assert_eq!(places.take(address(3), Arc::clone(&talks[2])).unwrap_err(), Full::All);
+        assert_eq!(places.take(Some(address(3)), Arc::clone(&talks[2])).unwrap_err(), Full::All);
         talks[1].await_body(Instant::now());
-        let _third = places.take(address(3), Arc::clone(&talks[2])).unwrap();
+        let _third = places.take(Some(address(3)), Arc::clone(&talks[2])).unwrap();
         assert_eq!(ended(&talks), [1]);
     }
 
