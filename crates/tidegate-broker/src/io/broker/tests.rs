@@ -25,7 +25,7 @@ impl Drop for Folder {
     }
 }
 
-async fn broker(folder: &Folder) -> Broker {
+fn broker(folder: &Folder) -> Broker {
     let path = folder.0.display();
     let config = config(&format!("tcp_address = '127.0.0.1:0'\nshards = 2\ndata_path = '{path}'"));
     let tls = rustls::ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
@@ -63,7 +63,7 @@ fn saved(folder: &Folder, shard: usize) -> u64 {
 #[tokio::test]
 async fn a_shard_that_panics_ends_the_broker_and_the_others_are_saved() {
     let folder = Folder::new("panic");
-    let broker = broker(&folder).await;
+    let broker = broker(&folder);
     publish_everywhere(&broker).await;
     broker.mailboxes[1].send(Inbound::Panic);
     assert_eq!(broker.shard_ended().await, 1);
@@ -78,7 +78,7 @@ async fn a_shard_that_panics_ends_the_broker_and_the_others_are_saved() {
 #[tokio::test]
 async fn a_shard_that_cannot_wait_for_events_saves_its_messages() {
     let folder = Folder::new("fail");
-    let broker = broker(&folder).await;
+    let broker = broker(&folder);
     publish_everywhere(&broker).await;
     broker.mailboxes[1].send(Inbound::Fail);
     assert_eq!(broker.shard_ended().await, 1);
