@@ -13,6 +13,6 @@ pub mod checked;
 pub mod options;
 pub mod value;
 
-pub use checked::{Address, Config, ConfigError, Host, ServerTls, Tls, Warning};
+pub use checked::{Address, Config, ConfigError, Host, ServerTls, Statsd, Tls, Warning};
 pub use options::{Action, CommandLine, FLAGS, Flag, FlagError, Options};
 pub use value::{ClientAuth, Durability, LogLevel, QueuePolicy, Takes, TlsRequired, TlsVersion};

@@ -76,6 +76,8 @@ impl AdminClient {
     pub(crate) async fn send(&self, method: Method, path: &str, body: Bytes) -> Result<Response<Bytes>, AdminError> {
         let address = self.address.clone()?;
         let mut request = Request::builder().method(method).uri(format!("{address}{path}"));
+        // A broker's history of limits tells by what they were changed.
+        request = request.header(header::USER_AGENT, "tidegate console");
         if let Some(authorization) = &self.authorization {
             request = request.header(header::AUTHORIZATION, authorization);
         }

@@ -8,7 +8,7 @@
 //! | `GET /api/v1/series/{broker}/{topic}[/{channel}]` | one row's last five minutes |
 //! | `GET /api/v1/brokers/{broker}/clients/{topic}[/{channel}]` | each client's figures, by channel |
 //! | `GET /api/v1/brokers/{broker}/limits/history` | the newest changes of limits |
-//! | `POST /api/v1/brokers/{broker}/limits/undo` | takes the newest back |
+//! | `POST /api/v1/brokers/{broker}/limits/undo[?target=..]`, `.../redo` | takes the newest back; makes it again |
 //! | `PUT`, `DELETE /api/v1/brokers/{broker}/limits/{topic}[/{channel}]` | sets or removes a limit |
 //! | `POST /api/v1/brokers/{broker}/topics/{topic}[/channels/{channel}]/{action}` | `pause`, `unpause`, `empty` |
 //! | `GET /api/v1/rpc` | the figures of an RPC server |
@@ -22,7 +22,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::body::Body;
-use axum::extract::{DefaultBodyLimit, Path, State};
+use axum::extract::{DefaultBodyLimit, Path, RawQuery, State};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
@@ -211,7 +211,7 @@ async fn clients(State(console): Shared, Path(target): Path<Target>) -> Result<R
     Ok(json(serde_json::Value::from(clients).to_string()))
 }
 
-/// `GET` of a limit is not offered, so that `history` and `undo` may also be names of topics.
+/// `GET` of a limit is not offered, so that `history`, `undo` and `redo` may also be names of topics.
 async fn limit_history(State(console): Shared, Path(target): Path<Target>) -> Result<Response, Problem> {
     if target.topic != "history" {
         return Err(Problem::untyped(StatusCode::NOT_FOUND, "Not found", "limits are part of the event stream"));
@@ -219,11 +219,17 @@ async fn limit_history(State(console): Shared, Path(target): Path<Target>) -> Re
     forward(target.client(&console)?, Method::GET, "/api/v1/limits/history", Bytes::new()).await
 }
 
-async fn undo_limit(State(console): Shared, Path(target): Path<Target>) -> Result<Response, Problem> {
-    if target.topic != "undo" {
+async fn undo_limit(
+    State(console): Shared,
+    Path(target): Path<Target>,
+    RawQuery(query): RawQuery,
+) -> Result<Response, Problem> {
+    if !matches!(target.topic.as_str(), "undo" | "redo") {
         return Err(Problem::untyped(StatusCode::NOT_FOUND, "Not found", "limits are set with PUT"));
     }
-    forward(target.client(&console)?, Method::POST, "/api/v1/limits/undo", Bytes::new()).await
+    let query = query.map_or(String::new(), |query| format!("?{query}"));
+    let path = format!("/api/v1/limits/{}{query}", target.topic);
+    forward(target.client(&console)?, Method::POST, &path, Bytes::new()).await
 }
 
 async fn write_limit(

@@ -23,6 +23,7 @@ async fn writes_reach_the_broker_with_its_own_token() {
         (Method::DELETE, "limits/orders%23ephemeral", "/api/v1/limits/orders%23ephemeral"),
         (Method::PUT, "limits/history", "/api/v1/limits/history"),
         (Method::POST, "limits/undo", "/api/v1/limits/undo"),
+        (Method::POST, "limits/redo?target=a%2Fc", "/api/v1/limits/redo?target=a%2Fc"),
         (Method::POST, "topics/orders/pause", "/api/v1/topics/orders/pause"),
         (Method::POST, "topics/orders/channels/billing/empty", "/api/v1/topics/orders/channels/billing/empty"),
     ] {

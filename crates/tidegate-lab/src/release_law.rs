@@ -319,6 +319,7 @@ fn shard_config(seed: u64) -> ShardConfig {
         line_bytes: 1 << 30,
         topics_wait_for_start: false,
         e2e_percentiles: Vec::new(),
+        e2e_window: Duration::from_mins(10),
         seed,
     }
 }

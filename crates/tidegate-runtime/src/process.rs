@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::path::{Path, PathBuf};
@@ -43,6 +44,39 @@ pub fn raise_open_files_limit() -> u64 {
 #[must_use]
 pub fn open_files_limit() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
+}
+
+/// Most descriptors that are kept free of connections, see [`is_scarce`].
+pub const RESERVED_FILES_MAX: u64 = 64;
+
+/// Which connections a listener takes while descriptors are scarce.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Reserve {
+    /// Connections of clients: they leave a quarter of all descriptors, at most [`RESERVED_FILES_MAX`], to others.
+    Clients,
+    /// Connections of operators' tools: they leave half of that, to files.
+    Tools,
+}
+
+/// Whether `descriptor`, opened just now, is among the last ones that this process may open.
+///
+/// The kernel gives out the lowest free number, so a high number means that all lower ones are in use. Connections that
+/// stop here leave room for the files that messages are saved in.
+#[must_use]
+pub fn is_scarce(descriptor: BorrowedFd<'_>, reserve: Reserve) -> bool {
+    let number = u64::try_from(descriptor.as_raw_fd()).unwrap_or(0);
+    number >= connections_below(open_files_limit(), reserve)
+}
+
+/// Whether the next descriptor would be scarce, or could not be had at all. `any` is an open one to try with.
+#[must_use]
+pub fn next_is_scarce(any: BorrowedFd<'_>, reserve: Reserve) -> bool {
+    rustix::io::fcntl_dupfd_cloexec(any, 0).map_or(true, |next| is_scarce(next.as_fd(), reserve))
+}
+
+fn connections_below(limit: u64, reserve: Reserve) -> u64 {
+    let reserved = (limit / 4).min(RESERVED_FILES_MAX);
+    limit - if reserve == Reserve::Clients { reserved } else { reserved / 2 }
 }
 
 /// Bytes of memory that this process may use: those of the machine, or fewer if one of its control groups (version 2) says
@@ -127,6 +161,14 @@ mod tests {
         assert_eq!(limit.current, limit.maximum);
         assert_eq!(raised, limit.maximum.unwrap_or(u64::MAX));
         assert_eq!(raised, open_files_limit());
+    }
+
+    #[test]
+    fn connections_leave_the_last_descriptors_to_tools_and_files() {
+        assert_eq!([Reserve::Clients, Reserve::Tools].map(|r| connections_below(1_000_000, r)), [999_936, 999_968]);
+        assert_eq!([Reserve::Clients, Reserve::Tools].map(|r| connections_below(64, r)), [48, 56]);
+        let file = fs::File::open("/dev/null").unwrap();
+        assert!(!is_scarce(file.as_fd(), Reserve::Clients) && !next_is_scarce(file.as_fd(), Reserve::Clients));
     }
 
     #[test]

@@ -2,8 +2,12 @@
 
 use std::io::{self, IsTerminal};
 
+use tracing::{Event, Subscriber};
 use tracing_subscriber::filter::{EnvFilter, LevelFilter, ParseError};
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Registry, fmt, reload};
 
@@ -60,15 +64,44 @@ impl LogControl {
 /// # Errors
 /// [`TelemetryError::AlreadySetUp`] if called twice.
 pub fn init(format: Format, filter: &str) -> Result<LogControl, TelemetryError> {
+    init_with_prefix(format, filter, "")
+}
+
+/// The same with `prefix` in front of each line of text. Lines of JSON have none.
+///
+/// # Errors
+/// [`TelemetryError::AlreadySetUp`] if called twice.
+pub fn init_with_prefix(format: Format, filter: &str, prefix: &str) -> Result<LogControl, TelemetryError> {
     let (filter, handle) = reload::Layer::new(parse(filter)?);
     let registry = tracing_subscriber::registry().with(filter);
     let lines = fmt::layer().with_writer(io::stderr).with_target(false);
     match format {
-        Format::Human => registry.with(lines.with_ansi(io::stderr().is_terminal())).try_init(),
+        Format::Human => {
+            let lines = lines.with_ansi(io::stderr().is_terminal());
+            registry.with(lines.map_event_format(|format| Prefixed { format, prefix: prefix.to_owned() })).try_init()
+        }
         Format::Json => registry.with(lines.json().flatten_event(true)).try_init(),
     }
     .map_err(|_| TelemetryError::AlreadySetUp)?;
     Ok(LogControl { filter: handle })
+}
+
+/// Lines of `format` behind a prefix.
+struct Prefixed<F> {
+    format: F,
+    prefix: String,
+}
+
+impl<S, N, F> FormatEvent<S, N> for Prefixed<F>
+where
+    S: Subscriber + for<'lookup> LookupSpan<'lookup>,
+    N: for<'writer> FormatFields<'writer> + 'static,
+    F: FormatEvent<S, N>,
+{
+    fn format_event(&self, context: &FmtContext<'_, S, N>, mut to: Writer<'_>, event: &Event<'_>) -> std::fmt::Result {
+        to.write_str(&self.prefix)?;
+        self.format.format_event(context, to, event)
+    }
 }
 
 fn parse(filter: &str) -> Result<EnvFilter, TelemetryError> {
@@ -80,6 +113,9 @@ fn parse(filter: &str) -> Result<EnvFilter, TelemetryError> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
+    use std::sync::Arc;
+
     use super::*;
 
     #[test]
@@ -88,6 +124,21 @@ mod tests {
         assert!(parse("info,tidegate_broker=debug").is_ok());
         let error = parse("tidegate=lots").unwrap_err().to_string();
         assert!(error.starts_with("`tidegate=lots` is no log filter"), "{error}");
+    }
+
+    #[test]
+    fn each_line_begins_with_the_prefix() {
+        let path = std::env::temp_dir().join(format!("tidegate-log-prefix-{}", std::process::id()));
+        let written = Arc::new(File::create(&path).unwrap());
+        let format = Prefixed { format: fmt::format().without_time().with_target(false), prefix: "[nsqd] ".to_owned() };
+        let lines = fmt::layer().with_ansi(false).with_writer(written).event_format(format);
+        tracing::subscriber::with_default(tracing_subscriber::registry().with(lines), || {
+            tracing::info!(topics = 3, "first");
+            tracing::warn!("second");
+        });
+        let text = std::fs::read_to_string(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(text, "[nsqd]  INFO first topics=3\n[nsqd]  WARN second\n");
     }
 
     #[test]

@@ -58,6 +58,13 @@ pub(crate) fn load_token(file: &Path, of: Of) -> Result<Token, Failure> {
     })
 }
 
+/// The command with the user who runs it: the history of limits shows it.
+fn user_agent() -> String {
+    let user = ["SUDO_USER", "USER", "LOGNAME"].into_iter().find_map(|name| std::env::var(name).ok());
+    let user: String = user.unwrap_or_default().chars().filter(char::is_ascii_graphic).take(64).collect();
+    if user.is_empty() { "tidegate".to_owned() } else { format!("tidegate ({user})") }
+}
+
 impl Of {
     fn word(self) -> &'static str {
         match self {
@@ -120,6 +127,7 @@ impl AdminClient {
             hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|error| self.broken(error))?;
         let connection = tokio::spawn(connection);
         let mut request = Request::builder().method(method).uri(path).header("host", &self.address);
+        request = request.header("user-agent", user_agent());
         if let Some(token) = &self.token {
             request = request.header("authorization", format!("Bearer {}", token.reveal()));
         }

@@ -6,14 +6,15 @@ use std::sync::Arc;
 use tidegate_broker::config::{Action, Config, FLAGS, FlagError, Options};
 use tidegate_broker::io::admin::{LimitStore, Transient};
 use tidegate_runtime::config::{Document, suggest};
-use tidegate_runtime::process::{self, Phase};
+use tidegate_runtime::process::Phase;
 use tidegate_runtime::store::{self, EmbeddedStore};
 use tidegate_runtime::telemetry::{self, Format, LogControl};
 
-use crate::failure::Failure;
+use crate::failure::{Failure, enough_descriptors};
 use crate::limit_book::LimitBook;
+use crate::reload::{LogLevelFrom, Reading, Reload, Source};
 use crate::running::{Running, Setup};
-use crate::signals::Signals;
+use crate::signals::{Hangups, Signals};
 use crate::token::Token;
 use crate::{output, settings, up};
 
@@ -42,7 +43,10 @@ pub(crate) fn run(name: Name, args: &[OsString]) -> Result<(), Failure> {
         }
         None => (Options::default(), None),
     };
-    let config = Config::from_options(line.options.over(file.clone()), &settings::host()).map_err(|error| {
+    let source =
+        line.config.clone().map_or(Source::Defaults, |path| Source::Broker(path, Box::new(line.options.clone())));
+    let options = line.options.over(file.clone());
+    let config = Config::from_options(options.clone(), &settings::host()).map_err(|error| {
         // Only a file's own mistake has a place in it: what flags override is not read.
         let in_file = Config::from_options(file, &settings::host()).is_err();
         match &document {
@@ -50,16 +54,17 @@ pub(crate) fn run(name: Name, args: &[OsString]) -> Result<(), Failure> {
             _ => Failure::usage(&error).help(HELP),
         }
     })?;
-    let log = telemetry::init(Format::Human, up::log_filter(config.log_level))
+    let log = telemetry::init_with_prefix(Format::Human, up::log_filter(config.log_level), &config.log_prefix)
         .map_err(|error| Failure::new(&error).because(error))?;
     if !line.ignored.is_empty() {
         tracing::warn!(arguments = ?line.ignored, "not looked at, as nsqd would not");
     }
-    up::runtime()?.block_on(serve(config, log))
+    let reading = Reading::broker(options, config.clone());
+    up::runtime()?.block_on(serve(config, log, source, reading))
 }
 
-async fn serve(config: Config, log: LogControl) -> Result<(), Failure> {
-    let mut signals = Signals::listen()?;
+async fn serve(config: Config, log: LogControl, source: Source, reading: Reading) -> Result<(), Failure> {
+    let (mut signals, mut hangups) = (Signals::listen()?, Hangups::listen()?);
     for warning in &config.warnings {
         tracing::warn!("{warning}");
     }
@@ -71,8 +76,7 @@ async fn serve(config: Config, log: LogControl) -> Result<(), Failure> {
         }
     }
     tracing::info!(version = version(), "starting");
-    let open_files = process::raise_open_files_limit();
-    tracing::debug!(open_files, "connections are bounded by open files");
+    enough_descriptors(config.shards)?;
     // Limits that are set live outlast the process here too, if somebody can set them.
     let (store, token): (Arc<dyn LimitStore>, _) = match config.admin_address {
         Some(_) => {
@@ -90,15 +94,24 @@ async fn serve(config: Config, log: LogControl) -> Result<(), Failure> {
     tracing::info!(tcp = %running.tcp, http = running.http.as_ref().map(ToString::to_string), "serving");
     let follower = tokio::spawn(up::follow_log_level(log, running.live.log_level.subscribe()));
     up::tell_supervisor(Phase::Ready);
-    signals.wait().await;
+    let mut ended = None;
+    let end = async {
+        tokio::select! {
+            () = signals.wait() => {}
+            shard = running.shard_ended() => ended = Some(shard),
+        }
+    };
+    let mut reload = Reload::new(source, LogLevelFrom::File, reading, &running);
+    reload.serve_until(&mut hangups, end).await;
+    drop(reload);
     tracing::info!("stopping: messages are being saved");
     up::tell_supervisor(Phase::Stopping);
     let stopped = running.stop().await;
     follower.abort();
-    stopped
+    up::ended_well(ended, stopped)
 }
 
-const HELP: &str = "`tidegate broker -help` lists every option with its default";
+pub(crate) const HELP: &str = "`tidegate broker -help` lists every option with its default";
 
 fn usage(error: &FlagError) -> Failure {
     let help = match error {

@@ -188,8 +188,17 @@ pub(crate) enum Limits {
         #[command(flatten)]
         reading: Reading,
     },
-    /// Take the newest change back
+    /// Take the newest change back; again for the one before it, up to a hundred
     Undo {
+        /// `topic` or `topic/channel`: take back the newest change of this limit
+        target: Option<Target>,
+        #[command(flatten)]
+        writing: Writing,
+    },
+    /// Make the change again that was taken back last
+    Redo {
+        /// `topic` or `topic/channel`: the last one of this limit
+        target: Option<Target>,
         #[command(flatten)]
         writing: Writing,
     },

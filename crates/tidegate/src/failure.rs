@@ -65,8 +65,23 @@ impl Failure {
 
     /// Adds what it comes from.
     pub(crate) fn because(self, cause: impl Error + Send + Sync + 'static) -> Self {
-        Self { cause: Some(Box::new(cause)), ..self }
+        // Whatever was tried: without descriptors there is one remedy.
+        let help = if lacks_descriptors(&cause) { Some(MORE_DESCRIPTORS.to_owned()) } else { self.help };
+        Self { help, cause: Some(Box::new(cause)), ..self }
     }
+}
+
+/// What to do when no more files can be opened.
+pub(crate) const MORE_DESCRIPTORS: &str = "raise the limit of open files: `ulimit -n 65536` in the shell that starts it, LimitNOFILE=65536 in a systemd unit; \
+     each connection is one open file";
+
+/// Whether `error` comes from the limit of open files, of the process or of the machine.
+fn lacks_descriptors(error: &(dyn Error + 'static)) -> bool {
+    let mut causes = std::iter::successors(Some(error), |&error| error.source());
+    causes.any(|cause| {
+        let code = cause.downcast_ref::<std::io::Error>().and_then(std::io::Error::raw_os_error);
+        [rustix::io::Errno::MFILE, rustix::io::Errno::NFILE].iter().any(|errno| code == Some(errno.raw_os_error()))
+    })
 }
 
 impl fmt::Display for Failure {
@@ -97,6 +112,27 @@ impl Diagnostic for Failure {
         Some(Box::new(std::iter::once(place.label.clone())))
     }
 }
+
+/// Raises the limit of open files as far as the system lets us, for a process with `shards` shards.
+///
+/// # Errors
+/// If the limit is too low to start with.
+pub(crate) fn enough_descriptors(shards: usize) -> Result<(), Failure> {
+    let limit = tidegate_runtime::process::raise_open_files_limit();
+    let needed = DESCRIPTORS + DESCRIPTORS_OF_SHARD * shards as u64;
+    if limit < needed {
+        let found =
+            format!("at most {limit} files may be open at once, and a broker with {shards} shards needs {needed}");
+        return Err(Failure::new(found).help(MORE_DESCRIPTORS));
+    }
+    tracing::debug!(limit, "connections are bounded by open files");
+    Ok(())
+}
+
+/// Files of a process without shards: 20 from the start on, a quarter of the rest kept for queues, and some connections.
+const DESCRIPTORS: u64 = 40;
+/// A shard waits with three; the fourth is for its queues.
+const DESCRIPTORS_OF_SHARD: u64 = 4;
 
 impl From<ConfigError> for Failure {
     fn from(error: ConfigError) -> Self {

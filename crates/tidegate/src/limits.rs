@@ -19,9 +19,13 @@ pub(crate) fn run(verb: Limits) -> Result<(), Failure> {
             let answer = writer(&writing)?.ask(Method::DELETE, &path(&target), None)?;
             changed(&writing.running, &answer, format_args!("{target} has no limit any more"))
         }
-        Limits::Undo { writing } => {
-            let answer = writer(&writing)?.ask(Method::POST, "/api/v1/limits/undo", None)?;
-            changed(&writing.running, &answer, format_args!("the newest change is taken back"))
+        Limits::Undo { target, writing } => {
+            let answer = writer(&writing)?.ask(Method::POST, &step("undo", target.as_ref()), None)?;
+            changed(&writing.running, &answer, format_args!("{}", taken("took back", &answer["undone"], &answer)))
+        }
+        Limits::Redo { target, writing } => {
+            let answer = writer(&writing)?.ask(Method::POST, &step("redo", target.as_ref()), None)?;
+            changed(&writing.running, &answer, format_args!("{}", taken("made again", &answer["redone"], &answer)))
         }
     }
 }
@@ -43,14 +47,16 @@ fn history(reading: &Reading) -> Result<(), Failure> {
     if reading.running.json {
         return output::json(&answer);
     }
-    let mut table = Table::new(&["revision", "unix time ms", "topic/channel", "before", "after"]);
+    let mut table = Table::new(&["revision", "time", "topic/channel", "what", "before", "after", "by"]);
     for change in rows(&answer, "changes") {
         table.row([
             text(&change["revision"]),
-            text(&change["at_ms"]),
+            moment(&change["at_ms"]),
             text(&change["target"]),
+            cause(change),
             contract(&change["before"]),
             contract(&change["after"]),
+            text(&change["by"]),
         ]);
     }
     table.print()
@@ -77,6 +83,46 @@ fn put(set: &SetLimit) -> Result<(), Failure> {
     changed(&set.writing.running, &answer, format_args!("{}: {}", set.target, contract(&answer["limit"])))
 }
 
+/// What an undo or redo did: which change it was about, and what holds now.
+fn taken(what: &str, change: &Value, answer: &Value) -> String {
+    let by = text(&change["by"]);
+    let by = if matches!(by.as_str(), "" | "-") { String::new() } else { format!(" by {by}") };
+    format!(
+        "{what} change {} of {}, made {}{by}: {} -> {}\n{} now: {}",
+        text(&change["revision"]),
+        text(&change["target"]),
+        moment(&change["at_ms"]),
+        contract(&change["before"]),
+        contract(&change["after"]),
+        text(&answer["target"]),
+        contract(&answer["limit"]),
+    )
+}
+
+/// Unix time in ms as `2026-05-01 12:00:00 UTC`.
+fn moment(at_ms: &Value) -> String {
+    let Some(seconds) = at_ms.as_u64().map(|ms| ms / 1_000) else { return text(at_ms) };
+    let (days, second) = (seconds / 86_400, seconds % 86_400);
+    // Years begin in March here, so that the leap day is the last of its year; 146,097 days are 400 years.
+    let day = days + 719_468;
+    let (era, day) = (day / 146_097, day % 146_097);
+    let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day + 2) / 153;
+    let day = day - (153 * month + 2) / 5 + 1;
+    let (year, month) = (era * 400 + year + u64::from(month >= 10), if month < 10 { month + 3 } else { month - 9 });
+    format!("{year}-{month:02}-{day:02} {:02}:{:02}:{:02} UTC", second / 3_600, second / 60 % 60, second % 60)
+}
+
+/// What made a change, and whether it still stands.
+fn cause(change: &Value) -> String {
+    let cause = match (change["cause"].as_str().unwrap_or("set"), change["of"].as_u64()) {
+        (cause, Some(of)) => format!("{cause} of {of}"),
+        (cause, None) => cause.to_owned(),
+    };
+    change["undone_by"].as_u64().map_or(cause.clone(), |undo| format!("{cause}, undone by {undo}"))
+}
+
 fn changed(running: &Running, answer: &Value, said: std::fmt::Arguments<'_>) -> Result<(), Failure> {
     match Style::of(running.json) {
         Style::Json => output::json(answer),
@@ -99,6 +145,11 @@ fn path(target: &Target) -> String {
     format!("/api/v1/limits/{}", target.to_string().replace('#', "%23"))
 }
 
+fn step(name: &str, only: Option<&Target>) -> String {
+    let query = only.map_or(String::new(), |target| format!("?target={}", target.to_string().replace('#', "%23")));
+    format!("/api/v1/limits/{name}{query}")
+}
+
 /// The rows of an answer that is a list, or holds one under `key`.
 fn rows<'a>(answer: &'a Value, key: &str) -> impl Iterator<Item = &'a Value> {
     answer.as_array().or_else(|| answer[key].as_array()).into_iter().flatten()
@@ -118,5 +169,32 @@ fn text(value: &Value) -> String {
         Value::Null => "-".to_owned(),
         Value::String(text) => text.clone(),
         other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn moments_are_dates() {
+        let told = [0, 951_782_400_000_u64, 1_709_164_799_999, 1_795_220_015_000].map(|ms| moment(&json!(ms)));
+        let dates = ["1970-01-01 00:00:00", "2000-02-29 00:00:00", "2024-02-28 23:59:59", "2026-11-21 00:13:35"];
+        assert_eq!(told, dates.map(|date| format!("{date} UTC")));
+    }
+
+    #[test]
+    fn an_undo_names_what_it_took_back() {
+        let limit =
+            |rate: &str| json!({"rate": rate, "burst": 1, "unit": "messages", "discipline": "wait", "mode": "enforce"});
+        let change = json!({"revision": 3, "at_ms": 0, "by": "tidegate (alice)", "target": "t",
+            "before": limit("2/s"), "after": limit("3/s"), "cause": "set", "of": null, "undone_by": 4});
+        let answer = json!({"target": "t", "limit": limit("2/s"), "undone": change});
+        assert_eq!(
+            taken("took back", &answer["undone"], &answer),
+            "took back change 3 of t, made 1970-01-01 00:00:00 UTC by tidegate (alice): 2/s burst 1 messages wait enforce \
+             -> 3/s burst 1 messages wait enforce\nt now: 2/s burst 1 messages wait enforce"
+        );
+        assert_eq!(cause(&change), "set, undone by 4");
     }
 }

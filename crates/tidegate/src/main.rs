@@ -10,6 +10,7 @@
 //! | `attack` | abuse scripts against a proxy on this machine |
 //! | `rpc` | a server of short calls that computes |
 //! | `rpc_watch` | what that server shows of itself: admin API, metrics, console |
+//! | `reload` | SIGHUP: the file is read again |
 //! | `running` | a whole broker, started and stopped in order |
 //! | `servers`, `signals`, `token`, `scratch` | what it stands on |
 //! | `limit_book` | limits set live, and their history, in the control store |
@@ -33,6 +34,7 @@ mod limits;
 mod output;
 mod profile;
 mod proxy;
+mod reload;
 mod rpc;
 mod rpc_watch;
 mod running;

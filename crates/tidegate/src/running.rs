@@ -11,7 +11,7 @@ use tidegate_broker::io::http::client::{HttpClient, Trust};
 use tidegate_broker::io::http::serve::Bounds;
 use tidegate_broker::io::http::{self, ApiState, Listening, Live, NSQD_VERSION, Node, access};
 use tidegate_broker::io::lookupd::{Identity, Lookupd, Patience};
-use tidegate_broker::io::tls;
+use tidegate_broker::io::{statsd, tls};
 use tidegate_broker::machine::limiter::{Contract, Source};
 use tidegate_runtime::clock;
 use tokio::sync::{mpsc, watch};
@@ -36,10 +36,17 @@ pub(crate) struct Setup {
 /// A broker that runs. [`Self::stop`] saves its messages; dropping it does not.
 pub(crate) struct Running {
     broker: Arc<Broker>,
+    /// nsqd's HTTP API.
     servers: Servers,
+    /// The admin API, which answers until every message is saved.
+    admin_servers: Servers,
     /// Keeps nsqlookupds up to date.
     keeper: JoinHandle<()>,
+    /// Pushes figures to statsd, if an address is configured; ends when the phase is draining.
+    statsd: Option<JoinHandle<()>>,
     phase: watch::Sender<Phase>,
+    /// The limits in force.
+    pub(crate) limits: Limits,
     /// What can change while it runs.
     pub(crate) live: Live,
     /// Where clients connect; the port is the real one.
@@ -100,10 +107,14 @@ impl Running {
         let live = Live::new(&config);
         let directory = directory(&config, &node, http_client, broker.handle(), &live);
         let phase = watch::Sender::new(Phase::Starting);
+        let statsd = start_statsd(&config, &node, broker.handle(), phase.subscribe());
         let mut running = Self {
             keeper: tokio::spawn(follow_topics(notices, directory)),
             servers: Servers::new(),
+            admin_servers: Servers::new(),
+            statsd,
             phase,
+            limits: limits.clone(),
             live: live.clone(),
             tcp,
             http: http.as_ref().map(|bound| bound.address.clone()),
@@ -162,18 +173,35 @@ impl Running {
         let token = token.map(|token| admin::Token::new(token.reveal()));
         let reach = admin::reach_of(&bound.address);
         let router = |reach| admin::router(state.clone(), Access { token: token.clone(), reach });
-        self.admin = self.servers.serve_admin(bound, reach, router).await?;
+        self.admin = self.admin_servers.serve_admin(bound, reach, router).await?;
         Ok(())
     }
 
-    /// Takes no more work, finishes what is under way, saves every message, and ends.
-    pub(crate) async fn stop(self) -> Result<(), Failure> {
+    /// Returns the number of a shard once it has ended though it was not told to.
+    pub(crate) async fn shard_ended(&self) -> usize {
+        self.broker.shard_ended().await
+    }
+
+    /// From now on the admin API says that the broker is draining.
+    pub(crate) fn begin_stop(&self) {
         self.phase.send_replace(Phase::Draining);
+    }
+
+    /// Takes no more work, finishes what is under way, saves every message, and ends. The admin API answers until the
+    /// messages are saved.
+    pub(crate) async fn stop(self) -> Result<(), Failure> {
+        self.begin_stop();
         self.servers.stop().await;
         self.keeper.abort();
         let _ = self.keeper.await;
-        let broker = Arc::into_inner(self.broker).expect("the servers have ended");
-        broker.stop().await.map_err(|error| {
+        if let Some(statsd) = self.statsd {
+            // It sends what is under way, and ends.
+            let _ = statsd.await;
+        }
+        let broker = Arc::into_inner(self.broker).expect("nobody else holds it");
+        let stopped = broker.stop().await;
+        self.admin_servers.stop().await;
+        stopped.map_err(|error| {
             Failure::new("not everything was saved").because(error).help("is there space on the disk of data_path?")
         })
     }
@@ -227,12 +255,33 @@ fn http_client(config: &Config) -> Result<HttpClient, Failure> {
         .map_err(|error| Failure::new("cannot read the system's certificate authorities").because(error))
 }
 
-/// Tells nsqlookupds about this broker, those too that are named later, while it runs.
-fn directory(config: &Config, node: &Node, http: HttpClient, broker: BrokerHandle, live: &Live) -> Lookupd {
-    let announced = |configured: Option<u16>, listening: Listening| match (configured, listening) {
+/// The port that others are told: as configured, or the one we listen on.
+fn announced(configured: Option<u16>, listening: Listening) -> u16 {
+    match (configured, listening) {
         (Some(port), _) | (None, Listening::Port(port)) => port,
         (None, Listening::Unix | Listening::Nowhere) => 0,
+    }
+}
+
+fn start_statsd(
+    config: &Config,
+    node: &Node,
+    broker: BrokerHandle,
+    mut phase: watch::Receiver<Phase>,
+) -> Option<JoinHandle<()>> {
+    let options = config.statsd.clone();
+    let address = options.address.clone()?;
+    let port = announced(config.broadcast_http_port, node.http);
+    let prefix = statsd::prefix(&options.prefix, &config.broadcast_address, port);
+    let stop = async move {
+        // An error means that the broker is gone, which is the same.
+        let _ = phase.wait_for(|phase| *phase == Phase::Draining).await;
     };
+    Some(tokio::spawn(statsd::run(options, address, prefix, config.e2e_percentiles.clone(), broker, stop)))
+}
+
+/// Tells nsqlookupds about this broker, those too that are named later, while it runs.
+fn directory(config: &Config, node: &Node, http: HttpClient, broker: BrokerHandle, live: &Live) -> Lookupd {
     let identity = Identity {
         broadcast_address: config.broadcast_address.clone(),
         tcp_port: announced(config.broadcast_tcp_port, node.tcp),

@@ -158,6 +158,11 @@ impl Settings {
             };
             document.problem(&key, error, "`tidegate broker -help` lists every option with its default")
         })?;
+        if matches!(log.format, LogFormat::Json) && !broker.log_prefix.is_empty() {
+            let found = format_args!("found {:?}, but log.format is \"json\"", broker.log_prefix);
+            let remedy = "a line with a prefix is no JSON: remove the prefix, or set log.format to \"human\"";
+            return Err(document.problem("broker.log_prefix", found, remedy));
+        }
         let console = console.check(document, &broker)?;
         let mut limits = Vec::new();
         for (index, topic) in topic.into_iter().enumerate() {
@@ -178,6 +183,12 @@ impl Settings {
             proxy,
         })
     }
+}
+
+/// The options of `[broker]` in `document`, over the defaults of `tidegate up`.
+pub(crate) fn options_of(document: &Document) -> Result<Options, ConfigError> {
+    let File { broker, admin, .. } = document.parse()?;
+    Ok(Options { admin_address: Some(admin.address), ..broker }.over(loopback_defaults()))
 }
 
 /// This machine, as far as defaults depend on it.
@@ -452,6 +463,10 @@ mod tests {
         assert!(error("[console]\naddress = \"7070\"").starts_with("tidegate.toml:2: console.address: found \"7070\""));
         assert!(
             error("[broker]\nadmin_address = \"127.0.0.1:1\"").starts_with("tidegate.toml:2: broker.admin_address")
+        );
+        assert!(
+            error("[broker]\nlog_prefix = \"x\"\n[log]\nformat = \"json\"\n")
+                .starts_with("tidegate.toml:2: broker.log_prefix: found \"x\", but log.format is \"json\"")
         );
         assert!(error("[admin]\naddress = \"/run/tidegate.sock\"").contains("admin.address: the console reads"));
     }

@@ -12,13 +12,14 @@ use tidegate_runtime::telemetry::{self, LogControl};
 use tokio::sync::watch;
 
 use crate::cli::Up;
-use crate::failure::Failure;
+use crate::failure::{Failure, enough_descriptors};
 use crate::limit_book::LimitBook;
 use crate::output;
 use crate::proxy::{ProxyRunning, Watched};
+use crate::reload::{LogLevelFrom, Reading, Reload, Source};
 use crate::running::{Running, Setup};
 use crate::servers::{Bound, Servers};
-use crate::settings::{self, Console, Settings};
+use crate::settings::{Console, Settings};
 use crate::signals::{Hangups, Signals};
 use crate::token::Token;
 
@@ -29,18 +30,21 @@ pub(crate) fn run(args: &Up) -> Result<(), Failure> {
     let usual = Path::new(USUAL_FILE);
     let file = args.config.as_deref().or_else(|| usual.exists().then_some(usual));
     let watched = file.map(Watched::new);
-    let settings = match file {
-        Some(file) => Settings::read(file, &settings::host())?,
-        None => Settings::from_document(&Document::new("(defaults)", ""), &settings::host())?,
+    let document = match file {
+        Some(file) => Document::read(file)?,
+        None => Document::new("(defaults)", ""),
     };
+    let (settings, reading) = Reading::up(&document)?;
     let filter = args.log.clone().unwrap_or_else(|| log_filter(settings.broker.log_level).to_owned());
-    let log = telemetry::init(settings.log_format, &filter).map_err(|error| Failure::usage(&error).because(error))?;
+    let log = telemetry::init_with_prefix(settings.log_format, &filter, &settings.broker.log_prefix)
+        .map_err(|error| Failure::usage(&error).because(error))?;
     for warning in &settings.warnings {
         tracing::warn!("{warning}");
     }
     let from = file.map_or_else(|| "defaults".to_owned(), |file| file.display().to_string());
     tracing::info!(version = env!("CARGO_PKG_VERSION"), configuration = from, "starting");
-    runtime()?.block_on(serve(settings, watched, args.log.is_none().then_some(log)))
+    let source = file.map_or(Source::Defaults, |file| Source::Up(file.to_owned()));
+    runtime()?.block_on(serve(settings, watched, args.log.is_none().then_some(log), (source, reading)))
 }
 
 /// The runtime for everything but the shards, which have threads of their own.
@@ -70,8 +74,14 @@ pub(crate) async fn follow_log_level(log: LogControl, mut level: watch::Receiver
 }
 
 /// `log` is there if nothing on the command line fixes what is logged.
-async fn serve(settings: Settings, file: Option<Watched>, log: Option<LogControl>) -> Result<(), Failure> {
-    let mut signals = Signals::listen()?;
+async fn serve(
+    settings: Settings,
+    file: Option<Watched>,
+    log: Option<LogControl>,
+    (source, reading): (Source, Reading),
+) -> Result<(), Failure> {
+    enough_descriptors(settings.broker.shards)?;
+    let (mut signals, mut hangups) = (Signals::listen()?, Hangups::listen()?);
     // The console's port too is taken before anything starts.
     let console = match settings.console {
         Some(console) => Some((Bound::bind(&console.address).await?, console)),
@@ -82,9 +92,6 @@ async fn serve(settings: Settings, file: Option<Watched>, log: Option<LogControl
         Failure::new(&error).help(help).because(error)
     })?;
     let store = EmbeddedStore::open(&settings.store, store::Options::default())?;
-    let open_files = process::raise_open_files_limit();
-    tracing::debug!(open_files, "connections are bounded by open files");
-
     let setup = Setup {
         config: Arc::new(settings.broker),
         limits: settings.limits,
@@ -96,6 +103,8 @@ async fn serve(settings: Settings, file: Option<Watched>, log: Option<LogControl
         Some(config) => Some(ProxyRunning::start(config, file, Some(&token)).await?),
         None => None,
     };
+    let log_level_from = if log.is_some() { LogLevelFrom::File } else { LogLevelFrom::CommandLine };
+    let mut reload = Reload::new(source, log_level_from, reading, &running);
     let follower = log.map(|log| tokio::spawn(follow_log_level(log, running.live.log_level.subscribe())));
     let mut servers = Servers::new();
     output::line(format_args!("NSQ      {}", running.tcp))?;
@@ -112,16 +121,25 @@ async fn serve(settings: Settings, file: Option<Watched>, log: Option<LogControl
         servers.serve(bound, None, tidegate_console::router(config));
     }
     tell_supervisor(Phase::Ready);
+    let mut ended = None;
+    let end = async {
+        tokio::select! {
+            () = signals.wait() => {}
+            shard = running.shard_ended() => ended = Some(shard),
+        }
+    };
     match &mut proxy {
         Some(proxy) => {
             proxy.introduce(None)?;
-            proxy.serve_until(&mut Hangups::listen()?, signals.wait()).await;
+            proxy.serve_until(&mut hangups, Some(&mut reload), end).await;
         }
-        None => signals.wait().await,
+        None => reload.serve_until(&mut hangups, end).await,
     }
 
     tracing::info!("stopping: messages are being saved");
     tell_supervisor(Phase::Stopping);
+    running.begin_stop();
+    drop(reload);
     if let Some(proxy) = proxy {
         proxy.stop().await;
     }
@@ -130,7 +148,18 @@ async fn serve(settings: Settings, file: Option<Watched>, log: Option<LogControl
     if let Some(follower) = follower {
         follower.abort();
     }
-    stopped
+    ended_well(ended, stopped)
+}
+
+/// A process in which a shard ended by itself fails, also if everything else was saved.
+pub(crate) fn ended_well(shard: Option<usize>, stopped: Result<(), Failure>) -> Result<(), Failure> {
+    let Some(shard) = shard else { return stopped };
+    let failure = Failure::new(format!("shard {shard} ended unexpectedly, so the broker stopped"))
+        .help("the log says why it ended; what the other shards held is saved");
+    Err(match stopped {
+        Ok(()) => failure,
+        Err(unsaved) => failure.because(unsaved),
+    })
 }
 
 fn console_of(console: Console, admin: &str, token: &Token, servers: &Servers) -> ConsoleConfig {

@@ -57,6 +57,37 @@ pub struct Tls {
     pub min_version: TlsVersion,
 }
 
+/// What is pushed to a statsd server.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Statsd {
+    /// `host:port` of the server; without one, nothing is pushed.
+    pub address: Option<String>,
+    /// In front of every name; `%s` stands for this broker's host and port.
+    pub prefix: String,
+    /// Between two pushes.
+    pub interval: Duration,
+    /// Whether memory is among the figures.
+    pub mem_stats: bool,
+    /// Of one packet at most.
+    pub packet_bytes: usize,
+    /// Whether ephemeral topics and channels are left out.
+    pub exclude_ephemeral: bool,
+}
+
+impl Default for Statsd {
+    fn default() -> Self {
+        Self {
+            address: None,
+            prefix: "nsq.%s".to_owned(),
+            interval: Duration::from_mins(1),
+            mem_stats: true,
+            // What passes every network in one piece.
+            packet_bytes: 508,
+            exclude_ephemeral: false,
+        }
+    }
+}
+
 /// The broker's configuration; its values are in bounds and consistent.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Config {
@@ -136,6 +167,9 @@ pub struct Config {
     pub e2e_percentiles: Vec<f64>,
     /// How far they look back.
     pub e2e_window: Duration,
+
+    /// Figures pushed to statsd.
+    pub statsd: Statsd,
 
     /// TLS.
     pub tls: Tls,
@@ -270,6 +304,7 @@ impl Config {
         let warnings = warnings(&options);
         let o = options;
         let tls = tls(&o)?;
+        let statsd = statsd(&o)?;
         let e2e_percentiles = o.e2e_processing_latency_percentiles.unwrap_or_default();
         if let Some(&found) = e2e_percentiles.iter().find(|q| !(**q > 0.0 && **q <= 1.0)) {
             return Err(ConfigError::Quantile { key: "e2e_processing_latency_percentiles", found });
@@ -340,6 +375,7 @@ impl Config {
                 Duration::from_mins(10),
             )?,
 
+            statsd,
             tls,
             deflate: o.deflate.unwrap_or(true),
             max_deflate_level: number("max_deflate_level", o.max_deflate_level, 6, 1..=9)?,
@@ -397,6 +433,12 @@ impl Config {
             "max_channel_consumers" => json!(self.max_channel_consumers.unwrap_or(0)),
             "e2e_processing_latency_percentiles" => json!(self.e2e_percentiles),
             "e2e_processing_latency_window_time" => ns(self.e2e_window),
+            "statsd_address" => optional(self.statsd.address.as_ref()),
+            "statsd_prefix" => json!(self.statsd.prefix),
+            "statsd_interval" => ns(self.statsd.interval),
+            "statsd_mem_stats" => json!(self.statsd.mem_stats),
+            "statsd_udp_packet_size" => json!(self.statsd.packet_bytes),
+            "statsd_exclude_ephemeral" => json!(self.statsd.exclude_ephemeral),
             "tls_cert" => optional(self.tls.server.as_ref().map(|tls| tls.cert.display())),
             "tls_key" => optional(self.tls.server.as_ref().map(|tls| tls.key.display())),
             "tls_client_auth_policy" => optional(self.tls.server.as_ref().map(|tls| tls.client_auth.as_str())),
@@ -528,6 +570,30 @@ fn origins(origins: Vec<String>) -> Result<Vec<String>, ConfigError> {
     }
 }
 
+/// Largest payload of a UDP packet over IPv4.
+const UDP_BYTES_MAX: i64 = 65_507;
+
+fn statsd(o: &Options) -> Result<Statsd, ConfigError> {
+    let default = Statsd::default();
+    let address = o.statsd_address.clone().filter(|address| !address.is_empty());
+    remote_addresses("statsd_address", address.clone().into_iter().collect())?;
+    let interval = match &address {
+        Some(_) => span("statsd_interval", o.statsd_interval, default.interval)?,
+        // It means nothing without an address, with nsqd too.
+        None => o.statsd_interval.unwrap_or(default.interval),
+    };
+    // With zero and less nsqd fills packets of 4,096 bytes.
+    let packet_bytes = o.statsd_udp_packet_size.map(|bytes| if bytes <= 0 { 4_096 } else { bytes });
+    Ok(Statsd {
+        address,
+        prefix: o.statsd_prefix.clone().unwrap_or(default.prefix),
+        interval,
+        mem_stats: o.statsd_mem_stats.unwrap_or(default.mem_stats),
+        packet_bytes: number("statsd_udp_packet_size", packet_bytes, 508, 1..=UDP_BYTES_MAX)?,
+        exclude_ephemeral: o.statsd_exclude_ephemeral.unwrap_or(default.exclude_ephemeral),
+    })
+}
+
 fn tls(o: &Options) -> Result<Tls, ConfigError> {
     let file = |path: &Option<PathBuf>| path.clone().filter(|path| !path.as_os_str().is_empty());
     let client_auth = o.tls_client_auth_policy.unwrap_or(ClientAuth::None);
@@ -565,8 +631,6 @@ fn warnings(o: &Options) -> Vec<Warning> {
     let idle = [
         ("queue_scan_worker_pool_max", o.queue_scan_worker_pool_max.is_some()),
         ("queue_scan_selection_count", o.queue_scan_selection_count.is_some()),
-        // The other statsd options mean nothing without an address, with nsqd too.
-        ("statsd_address", o.statsd_address.as_ref().is_some_and(|address| !address.is_empty())),
     ];
     let mut warnings: Vec<Warning> =
         idle.into_iter().filter(|(_, given)| *given).map(|(key, _)| Warning::NoEffect { key }).collect();
@@ -687,10 +751,10 @@ mod tests {
 
     #[test]
     fn what_does_nothing_is_said() {
-        let config = check(&["-statsd-address=x:1", "-statsd-interval=1s", "-tls-min-version=tls1.1"]).unwrap();
+        let config = check(&["-queue-scan-selection-count=9", "-tls-min-version=tls1.1"]).unwrap();
         let texts: Vec<String> = config.warnings.iter().map(ToString::to_string).collect();
         assert_eq!(texts.len(), 2);
-        assert!(texts[0].starts_with("statsd_address has no effect here"), "{texts:?}");
+        assert!(texts[0].starts_with("queue_scan_selection_count has no effect here"), "{texts:?}");
         assert_eq!(texts[1], "tls_min_version is tls1.1, but clients need tls1.2 at least");
     }
 
@@ -725,7 +789,24 @@ mod tests {
         assert_eq!(config.nsqd_value("tls_cert"), Some(json!("")));
         assert_eq!(config.nsqd_value("shards"), None);
         let shown = FLAGS.iter().filter(|flag| config.nsqd_value(flag.key).is_some()).count();
-        // nsqd's 53 flags less four that are no options, six of statsd and two of its scanner.
-        assert_eq!(shown, 41);
+        // nsqd's 53 flags less four that are no options and two of its scanner.
+        assert_eq!(shown, 47);
+    }
+
+    #[test]
+    fn statsd_needs_an_address_that_is_one_and_time_between_pushes() {
+        let config = check(&["-statsd-address=s:8125", "-statsd-udp-packet-size=0"]).unwrap();
+        assert_eq!((config.statsd.address.as_deref(), config.statsd.packet_bytes), (Some("s:8125"), 4_096));
+        assert!(check(&["-statsd-interval=0s"]).unwrap().statsd.address.is_none());
+        let error = |arguments: &[&str]| check(arguments).unwrap_err().to_string();
+        assert_eq!(error(&["-statsd-address=s"]), "statsd_address is \"s\"; it must be host:port");
+        assert_eq!(
+            error(&["-statsd-address=s:1", "-statsd-interval=0s"]),
+            "statsd_interval is 0; it must be longer than that"
+        );
+        assert_eq!(
+            error(&["-statsd-udp-packet-size=70000"]),
+            "statsd_udp_packet_size is 70000; it must be from 1 to 65507"
+        );
     }
 }

@@ -125,6 +125,13 @@ macro_rules! options {
                 }
             }
 
+            /// The keys that have another value in `other`, or a value in only one of the two.
+            #[must_use]
+            pub fn differing(&self, other: &Self) -> Vec<&'static str> {
+                let keys = [$((stringify!($key), self.$key != other.$key),)+];
+                keys.into_iter().filter_map(|(key, differs)| differs.then_some(key)).collect()
+            }
+
             /// These options where given, else those of `base`. A list is taken whole.
             #[must_use]
             pub fn over(self, base: Self) -> Self {
@@ -181,12 +188,12 @@ options! {
     "output-buffer-timeout" = output_buffer_timeout: Duration, "250ms", "Output buffering of clients that do not ask.";
     "max-channel-consumers" = max_channel_consumers: i64, "0", "Most consumers of a channel; 0 for no bound.";
 
-    "statsd-address" = statsd_address: String, "", "Not supported: nothing is pushed to statsd; use /metrics.";
-    "statsd-prefix" = statsd_prefix: String, "nsq.%s", "Not supported, as statsd-address.";
-    "statsd-interval" = statsd_interval: Duration, "60s", "Not supported, as statsd-address.";
-    "statsd-mem-stats" = statsd_mem_stats: bool, "true", "Not supported, as statsd-address.";
-    "statsd-udp-packet-size" = statsd_udp_packet_size: i64, "508", "Not supported, as statsd-address.";
-    "statsd-exclude-ephemeral" = statsd_exclude_ephemeral: bool, "false", "Not supported, as statsd-address.";
+    "statsd-address" = statsd_address: String, "", "host:port of a statsd server that figures are pushed to over UDP, with nsqd's names; by default none.";
+    "statsd-prefix" = statsd_prefix: String, "nsq.%s", "What the names begin with; %s becomes the broadcast host and HTTP port.";
+    "statsd-interval" = statsd_interval: Duration, "60s", "Time between two pushes.";
+    "statsd-mem-stats" = statsd_mem_stats: bool, "true", "Push memory figures too.";
+    "statsd-udp-packet-size" = statsd_udp_packet_size: i64, "508", "Most bytes of one packet, up to 65507; 0 for 4096.";
+    "statsd-exclude-ephemeral" = statsd_exclude_ephemeral: bool, "false", "Leave ephemeral topics and channels out.";
 
     "e2e-processing-latency-percentile" = e2e_processing_latency_percentiles: Vec<f64>, "", "Quantiles above 0 and up to 1 of the time from publish to FIN that /stats shows, several with commas between.";
     "e2e-processing-latency-window-time" = e2e_processing_latency_window_time: Duration, "10m", "Time that these quantiles look back.";

@@ -10,7 +10,7 @@ use rustls::ServerConfig;
 use tidegate_runtime::clock;
 use tidegate_wire::nsq::{ChannelName, TopicName};
 use tokio::runtime;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 use super::adoption::adopt;
 use super::auth_client::{Applicant, AuthClient};
@@ -24,7 +24,7 @@ use super::listener::Listener;
 use super::mailbox::{Inbound, ShardMailbox};
 use super::metadata::{DataLock, Metadata, MetadataError};
 use super::names::{NamesHandle, NamesKeeper, StartingNames, pause};
-use super::shard_thread::{self, Authentication, Parts, Surroundings};
+use super::shard_thread::{self, Authentication, End, Parts, Surroundings, Waiting};
 use super::trace::TraceWriter;
 use crate::config::{self, Address, Config};
 use crate::machine::admin::AdminRequest;
@@ -120,6 +120,8 @@ pub struct Broker {
     tcp_address: Address,
     mailboxes: Arc<[Arc<ShardMailbox>]>,
     shards: Vec<JoinHandle<bool>>,
+    /// The first shard that ended though nobody told it to.
+    ended: watch::Receiver<Option<usize>>,
     disk: DiskThread,
     names: NamesKeeper,
     /// What the shards that have drained say of their tokens.
@@ -170,6 +172,7 @@ impl Broker {
         let trace = TraceWriter::start(config.data_path.clone())?;
         let auth = Arc::new(AuthClient::new(&config.auth_http_addresses, http));
 
+        let (ended_sender, ended) = watch::channel(None);
         let mut shards = Vec::with_capacity(config.shards);
         let kept: Arc<Mutex<Vec<KeptBucket>>> = Arc::default();
         let (opened, openings) = std::sync::mpsc::channel();
@@ -185,22 +188,21 @@ impl Broker {
                 mailbox: mailboxes[number].clone(),
                 runtime: runtime.clone(),
             };
+            let waiting = Waiting::new(number, &mailboxes[number], tls.is_some())?;
             let parts = Parts {
                 number,
                 shard,
                 mailboxes: mailboxes.clone(),
                 inbox,
-                listener: None,
                 opened: Some(opened.clone()),
                 tls: tls.clone(),
                 handshake_time: HANDSHAKE_TIME,
                 surroundings,
             };
-            let thread = std::thread::Builder::new().name(format!("shard-{number}")).spawn(move || {
-                shard_thread::run(parts)
-                    .inspect_err(|error| tracing::error!(%error, number, "shard ended"))
-                    .unwrap_or(false)
-            })?;
+            let alive = Alive { number, ended: ended_sender.clone(), drained: false };
+            let thread = std::thread::Builder::new()
+                .name(format!("shard-{number}"))
+                .spawn(move || alive.run(|| shard_thread::run(parts, waiting)))?;
             shards.push(thread);
         }
         drop(opened);
@@ -210,7 +212,20 @@ impl Broker {
         let handle = BrokerHandle::new(mailboxes.iter().map(|mailbox| mailbox.clone() as _).collect());
         let notices = Some(notices);
         let data_path = config.data_path.clone();
-        Ok(Self { handle, tcp_address, mailboxes, shards, disk, names, kept, data_path, notices, trace, _lock: lock })
+        Ok(Self {
+            handle,
+            tcp_address,
+            mailboxes,
+            shards,
+            ended,
+            disk,
+            names,
+            kept,
+            data_path,
+            notices,
+            trace,
+            _lock: lock,
+        })
     }
 
     /// Speaks to the shards.
@@ -230,6 +245,18 @@ impl Broker {
         self.notices.take()
     }
 
+    /// Returns the number of a shard once it has ended though it was not told to: it panicked, or it could not wait for
+    /// its sockets any more. Its topics are gone from this process, so the process should save the others and end.
+    pub async fn shard_ended(&self) -> usize {
+        let mut ended = self.ended.clone();
+        let number = ended.wait_for(Option::is_some).await.ok().and_then(|number| *number);
+        match number {
+            Some(number) => number,
+            // Every shard ended as it was told.
+            None => std::future::pending().await,
+        }
+    }
+
     /// Takes nothing more, closes every connection, saves every message, and ends.
     ///
     /// # Errors
@@ -238,7 +265,7 @@ impl Broker {
         for mailbox in self.mailboxes.iter() {
             mailbox.send(Inbound::Drain);
         }
-        let Self { shards, disk, names, trace, kept, data_path, .. } = self;
+        let Self { shards, ended: failed, disk, names, trace, kept, data_path, .. } = self;
         // Joining waits for the disk; the runtime's threads have other work.
         let ended = tokio::task::spawn_blocking(move || {
             // All of them are waited for, whatever becomes of one.
@@ -247,8 +274,9 @@ impl Broker {
             let unsynced = disk.stop();
             let names = names.stop();
             trace.stop();
-            if unsaved.is_none() {
-                // Without it the next start takes this for a crash, and limits for empty.
+            if unsaved.is_none() && failed.borrow().is_none() {
+                // Without it the next start takes this for a crash, and limits for empty. A shard that failed has not
+                // said what is left of its tokens.
                 let kept = std::mem::take(&mut *kept.lock().unwrap_or_else(PoisonError::into_inner));
                 if let Err(error) = buckets::keep(&data_path, &kept) {
                     tracing::error!(%error, "cannot write tidegate.buckets: limits begin empty at the next start");
@@ -261,6 +289,35 @@ impl Broker {
             }
         });
         ended.await.unwrap_or(Err(StopError::Shard { shard: 0 }))
+    }
+}
+
+/// Says when a shard's thread has ended without being told to, also by a panic.
+struct Alive {
+    number: usize,
+    ended: watch::Sender<Option<usize>>,
+    drained: bool,
+}
+
+impl Alive {
+    /// `true` if all messages of the shard were saved.
+    fn run(mut self, shard: impl FnOnce() -> End) -> bool {
+        match shard() {
+            End::Drained { saved } => {
+                self.drained = true;
+                saved
+            }
+            End::Failed { saved } => saved,
+        }
+    }
+}
+
+impl Drop for Alive {
+    fn drop(&mut self) {
+        if !self.drained {
+            let number = self.number;
+            self.ended.send_modify(|first| *first = first.or(Some(number)));
+        }
     }
 }
 
@@ -339,6 +396,7 @@ pub(super) fn shard_config(config: &Config, number: usize) -> ShardConfig {
         line_bytes: config.max_line_bytes,
         topics_wait_for_start: !config.lookupd_tcp_addresses.is_empty(),
         e2e_percentiles: config.e2e_percentiles.clone(),
+        e2e_window: config.e2e_window,
         seed: config.seed.unwrap_or_else(|| clock::realtime_ns().cast_unsigned()),
     }
 }

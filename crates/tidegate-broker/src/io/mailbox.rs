@@ -35,6 +35,10 @@ pub(super) enum Inbound {
     Handshake(Box<Stepped>),
     /// Stop taking, save everything, end.
     Drain,
+    #[cfg(test)]
+    Fail,
+    #[cfg(test)]
+    Panic,
 }
 
 /// The sending side. The queue behind it needs no bound of its own: every sender waits for an answer before it sends

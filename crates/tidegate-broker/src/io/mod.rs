@@ -11,7 +11,7 @@
 //! | `names`, `adoption` | the names of topics and channels, kept up to date and found again |
 //! | [`trace`] | traces of a topic's messages |
 //! | [`http`], [`admin`] | nsqd's HTTP API, and Tidegate's own |
-//! | [`lookupd`], [`auth_client`] | nsqlookupds and AUTH servers |
+//! | [`lookupd`], [`auth_client`], [`statsd`] | nsqlookupds, AUTH servers, a statsd server |
 
 pub mod admin;
 mod adoption;
@@ -33,6 +33,7 @@ pub mod metadata;
 mod names;
 mod shard_thread;
 mod socket;
+pub mod statsd;
 pub mod tls;
 pub mod trace;
 pub mod transport;

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
 use std::time::Duration;
@@ -11,6 +11,7 @@ use rustix::event::{Timespec, epoll};
 use rustls::ServerConfig;
 use tidegate_core::Instant;
 use tidegate_runtime::clock;
+use tidegate_runtime::process::{self, Reserve};
 use tidegate_wire::nsq::TopicName;
 use tokio::sync::oneshot;
 
@@ -75,8 +76,6 @@ pub(super) struct Parts<S> {
     pub(super) shard: Shard,
     pub(super) mailboxes: Arc<[Arc<ShardMailbox>]>,
     pub(super) inbox: Receiver<Inbound>,
-    /// Shard 0 accepts for all, as soon as it is told to ([`Inbound::Listen`]).
-    pub(super) listener: Option<Listener>,
     /// Dropped when each queue that an earlier run left has said what it holds, or that it cannot.
     pub(super) opened: Option<Sender<()>>,
     pub(super) tls: Option<Arc<ServerConfig>>,
@@ -94,6 +93,8 @@ struct Worker<S> {
     parts: Parts<S>,
     epoll: OwnedFd,
     alarm: Alarm,
+    /// Shard 0 accepts for all, as soon as it is told to ([`Inbound::Listen`]).
+    listener: Option<Listener>,
     connections: Vec<Option<Box<Connection>>>,
     lingering: Vec<Option<Lingering>>,
     lingering_count: usize,
@@ -112,25 +113,49 @@ struct Worker<S> {
     /// `None` without TLS.
     handshakes: Option<HandshakeThread>,
     deadlines: Deadlines,
+    #[cfg(test)]
+    failure: Option<io::Error>,
 }
 
-/// Runs a shard until it has drained; `true` if all its messages were saved.
-pub(super) fn run<S: Surroundings>(parts: Parts<S>) -> io::Result<bool> {
-    let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-    let bell = epoll::EventData::new_u64(BELL);
-    epoll::add(&epoll, parts.mailboxes[parts.number].bell(), bell, epoll::EventFlags::IN)?;
-    if let Some(listener) = &parts.listener {
-        epoll::add(&epoll, listener, epoll::EventData::new_u64(LISTENER), epoll::EventFlags::IN)?;
+/// What a shard waits with, and its thread of handshakes. They are made before its thread starts, so that a lack of
+/// descriptors or threads is an error of the start.
+pub(super) struct Waiting {
+    epoll: OwnedFd,
+    alarm: Alarm,
+    handshakes: Option<HandshakeThread>,
+}
+
+impl Waiting {
+    pub(super) fn new(number: usize, mailbox: &Arc<ShardMailbox>, tls: bool) -> io::Result<Self> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let bell = epoll::EventData::new_u64(BELL);
+        epoll::add(&epoll, mailbox.bell(), bell, epoll::EventFlags::IN)?;
+        let alarm = Alarm::new()?;
+        epoll::add(&epoll, &alarm, epoll::EventData::new_u64(ALARM), epoll::EventFlags::IN)?;
+        let handshakes = tls.then(|| HandshakeThread::start(number, mailbox.clone())).transpose()?;
+        Ok(Self { epoll, alarm, handshakes })
     }
-    let alarm = Alarm::new()?;
-    epoll::add(&epoll, &alarm, epoll::EventData::new_u64(ALARM), epoll::EventFlags::IN)?;
+}
+
+/// How a shard's thread ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum End {
+    /// It was told to drain.
+    Drained { saved: bool },
+    /// It could not wait for events any more.
+    Failed { saved: bool },
+}
+
+/// Runs a shard until it has drained. One that cannot wait for events any more saves its messages and ends.
+pub(super) fn run<S: Surroundings>(parts: Parts<S>, waiting: Waiting) -> End {
+    let Waiting { epoll, alarm, handshakes } = waiting;
+    let number = parts.number;
     let now = clock::now();
-    let mailbox = parts.mailboxes[parts.number].clone();
-    let handshakes = parts.tls.as_ref().map(|_| HandshakeThread::start(parts.number, mailbox)).transpose()?;
     let mut worker = Worker {
         parts,
         epoll,
         alarm,
+        listener: None,
         connections: Vec::new(),
         lingering: Vec::new(),
         lingering_count: 0,
@@ -145,8 +170,16 @@ pub(super) fn run<S: Surroundings>(parts: Parts<S>) -> io::Result<bool> {
         pending: Vec::new(),
         handshakes,
         deadlines: Deadlines::default(),
+        #[cfg(test)]
+        failure: None,
     };
-    worker.run()
+    match worker.run() {
+        Ok(saved) => End::Drained { saved },
+        Err(error) => {
+            tracing::error!(%error, number, "a shard cannot go on; its messages are being saved");
+            End::Failed { saved: worker.save() }
+        }
+    }
 }
 
 impl<S: Surroundings> Worker<S> {
@@ -156,6 +189,10 @@ impl<S: Surroundings> Worker<S> {
         let mut more = self.settle();
         self.look_at_openings();
         loop {
+            #[cfg(test)]
+            if let Some(failure) = self.failure.take() {
+                return Err(failure);
+            }
             self.wait(&mut events, more)?;
             for event in &events {
                 let data = event.data;
@@ -223,28 +260,51 @@ impl<S: Surroundings> Worker<S> {
     fn read_mail(&mut self) {
         self.parts.mailboxes[self.parts.number].answer_bell();
         while let Ok(inbound) = self.parts.inbox.try_recv() {
-            match inbound {
-                Inbound::Accepted(socket) => self.connect(socket),
-                Inbound::Adopt(migrant, connection) => {
-                    let conn = self.parts.shard.adopt(migrant, self.now);
-                    self.place(conn, *connection);
-                    self.feed(conn, self.now);
-                }
-                Inbound::Admin(request, answer) => {
-                    match self.parts.shard.on_admin(request, self.now) {
-                        // Whoever asked may have gone.
-                        Answered::Now(reply) => drop(answer.send(reply)),
-                        Answered::Later(number) => drop(self.asked.insert(number, answer)),
-                    }
-                }
-                Inbound::Peer(message) => self.parts.shard.on_peer(message, self.now),
-                Inbound::Log(event) => self.on_log(event),
-                Inbound::NamesSaved(notices) => self.parts.shard.on_names_saved(notices),
-                Inbound::Listen(listener) => self.listen(listener),
-                Inbound::Authorized(conn, serial, answer) => self.parts.shard.on_authorized(conn, serial, answer),
-                Inbound::Handshake(stepped) => self.on_handshake(*stepped),
-                Inbound::Drain => self.drain(),
+            self.take(inbound);
+        }
+    }
+
+    fn take(&mut self, inbound: Inbound) {
+        match inbound {
+            Inbound::Accepted(socket) => self.connect(socket),
+            Inbound::Adopt(migrant, connection) => {
+                let conn = self.parts.shard.adopt(migrant, self.now);
+                self.place(conn, *connection);
+                self.feed(conn, self.now);
             }
+            Inbound::Admin(request, answer) => {
+                match self.parts.shard.on_admin(request, self.now) {
+                    // Whoever asked may have gone.
+                    Answered::Now(reply) => drop(answer.send(reply)),
+                    Answered::Later(number) => drop(self.asked.insert(number, answer)),
+                }
+            }
+            Inbound::Peer(message) => self.parts.shard.on_peer(message, self.now),
+            Inbound::Log(event) => self.on_log(event),
+            Inbound::NamesSaved(notices) => self.parts.shard.on_names_saved(notices),
+            Inbound::Listen(listener) => self.listen(listener),
+            Inbound::Authorized(conn, serial, answer) => self.parts.shard.on_authorized(conn, serial, answer),
+            Inbound::Handshake(stepped) => self.on_handshake(*stepped),
+            Inbound::Drain => self.drain(),
+            #[cfg(test)]
+            Inbound::Fail => self.failure = Some(io::Error::other("a test wants this shard to fail")),
+            #[cfg(test)]
+            Inbound::Panic => panic!("a test wants this shard to panic"),
+        }
+    }
+
+    /// Saves all messages with the mailbox alone, without waiting for sockets; `true` if that went well.
+    fn save(&mut self) -> bool {
+        self.drain();
+        loop {
+            while self.settle() {}
+            if self.parts.shard.is_drained() {
+                return self.parts.shard.log_error().is_none();
+            }
+            self.now = clock::now();
+            let left = self.drain_until.map_or(Duration::ZERO, |until| until.since(self.now));
+            let Ok(inbound) = self.parts.inbox.recv_timeout(left) else { return false };
+            self.take(inbound);
         }
     }
 
@@ -278,15 +338,16 @@ impl<S: Surroundings> Worker<S> {
                 tracing::warn!(%error, "cannot accept connections for now");
                 self.accept_again = Some(self.now + ACCEPT_PAUSE);
             }
-            self.parts.listener = Some(listener);
+            self.listener = Some(listener);
         }
     }
 
     fn accept(&mut self) {
         for _ in 0..ACCEPTS {
-            let Some(listener) = &self.parts.listener else { return };
+            let Some(listener) = &self.listener else { return };
             match listener.accept() {
                 Ok(Some(socket)) => {
+                    let scarce = process::is_scarce(socket.as_fd(), Reserve::Clients);
                     let target = self.next_shard % self.parts.mailboxes.len();
                     self.next_shard = target + 1;
                     if target == self.parts.number {
@@ -294,16 +355,43 @@ impl<S: Surroundings> Worker<S> {
                     } else {
                         self.parts.mailboxes[target].send(Inbound::Accepted(socket));
                     }
+                    if scarce {
+                        self.rest_accepting(&io::Error::from(rustix::io::Errno::MFILE));
+                        return;
+                    }
                 }
                 Ok(None) => return,
                 Err(error) => {
-                    // Out of descriptors, most likely: those who are connected go on, the others wait in the backlog.
-                    tracing::warn!(%error, "cannot accept connections for now");
-                    let _ = epoll::delete(&self.epoll, listener);
-                    self.accept_again = Some(self.now + ACCEPT_PAUSE);
+                    self.rest_accepting(&error);
                     return;
                 }
             }
+        }
+    }
+
+    /// Out of descriptors, most likely: those who are connected go on, the others wait in the backlog.
+    fn rest_accepting(&mut self, error: &io::Error) {
+        if let Some(listener) = &self.listener {
+            tracing::warn!(
+                %error,
+                limit = process::open_files_limit(),
+                "new connections wait until others close; `ulimit -n` or LimitNOFILE= raises the limit of open files"
+            );
+            let _ = epoll::delete(&self.epoll, listener);
+            self.accept_again = Some(self.now + ACCEPT_PAUSE);
+        }
+    }
+
+    fn accept_again(&mut self) {
+        let Some(listener) = &self.listener else { return };
+        let data = epoll::EventData::new_u64(LISTENER);
+        if !process::next_is_scarce(listener.as_fd(), Reserve::Clients)
+            && epoll::add(&self.epoll, listener, data, epoll::EventFlags::IN).is_ok()
+        {
+            self.accept_again = None;
+            tracing::info!("new connections are accepted again");
+        } else {
+            self.accept_again = Some(self.now + ACCEPT_PAUSE);
         }
     }
 
@@ -424,7 +512,7 @@ impl<S: Surroundings> Worker<S> {
     }
 
     fn drain(&mut self) {
-        if let Some(listener) = self.parts.listener.take() {
+        if let Some(listener) = self.listener.take() {
             let _ = epoll::delete(&self.epoll, &listener);
         }
         self.accept_again = None;
@@ -668,13 +756,8 @@ impl<S: Surroundings> Worker<S> {
                 }
             }
         }
-        if self.accept_again.is_some_and(|at| at <= self.now)
-            && let Some(listener) = &self.parts.listener
-        {
-            let data = epoll::EventData::new_u64(LISTENER);
-            if epoll::add(&self.epoll, listener, data, epoll::EventFlags::IN).is_ok() {
-                self.accept_again = None;
-            }
+        if self.accept_again.is_some_and(|at| at <= self.now) {
+            self.accept_again();
         }
     }
 }

@@ -77,6 +77,19 @@ pub struct SnapshotScope {
     pub channel: Option<ChannelName>,
     /// With every client's numbers, not only their count.
     pub clients: bool,
+    /// With the quantiles of delays.
+    pub delays: Delays,
+}
+
+/// Whether quantiles of delays are computed for a snapshot, which is most of its cost. Those of nsqd's end-to-end latency
+/// are there in any case, if the configuration asks for some.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum Delays {
+    /// They are.
+    #[default]
+    With,
+    /// They are all zero.
+    Without,
 }
 
 /// When a shard answers.

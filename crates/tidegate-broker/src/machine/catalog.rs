@@ -1,6 +1,7 @@
 //! How topics and channels come and go.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
 
 use tidegate_core::Instant;
 use tidegate_core::estimate::window::{WindowConfig, WindowedHistogram};
@@ -15,6 +16,12 @@ use super::output::{ConnId, Notice, Output};
 use super::queue::{Item, Queue};
 use super::shard::Shard;
 use super::topic::{Topic, TopicCounts, TopicKey};
+
+/// Ten slots: the window is at most a tenth shorter than configured, and a channel that is used costs 25 KiB.
+fn e2e_histogram(window: Duration) -> WindowedHistogram {
+    let slot = (window / 10).max(Duration::from_nanos(1));
+    WindowedHistogram::new(WindowConfig { slots: 10, slot })
+}
 
 impl Shard {
     /// The topic called `name`, created if need be.
@@ -72,6 +79,7 @@ impl Shard {
             counts: ChannelCounts::default(),
             access_delay: WindowedHistogram::new(WindowConfig::default()),
             end_to_end: WindowedHistogram::new(WindowConfig::default()),
+            e2e: (!self.config.e2e_percentiles.is_empty()).then(|| e2e_histogram(self.config.e2e_window)),
             dirty: false,
         });
         self.topics[topic].channels.insert(name.clone(), key);

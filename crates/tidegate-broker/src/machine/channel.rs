@@ -31,6 +31,8 @@ pub(super) struct Channel {
     pub(super) counts: ChannelCounts,
     pub(super) access_delay: WindowedHistogram,
     pub(super) end_to_end: WindowedHistogram,
+    /// The same over nsqd's longer window, if its quantiles are asked for.
+    pub(super) e2e: Option<WindowedHistogram>,
     /// It stands in the shard's list of channels with something to deliver.
     pub(super) dirty: bool,
 }

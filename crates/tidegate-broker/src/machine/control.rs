@@ -3,13 +3,14 @@
 use std::time::Duration;
 
 use tidegate_core::Instant;
+use tidegate_core::estimate::Histogram;
 use tidegate_core::estimate::window::WindowedHistogram;
 use tidegate_core::limit::Limit;
 use tidegate_core::time::nanos;
 use tidegate_wire::nsq::{ChannelName, TopicName};
 
 use super::acks::Origin;
-use super::admin::{AdminReply, AdminRequest, Answered, Pause, PublishRefused, Recording, SnapshotScope};
+use super::admin::{AdminReply, AdminRequest, Answered, Delays, Pause, PublishRefused, Recording, SnapshotScope};
 use super::channel::ChannelKey;
 use super::contracts::{KeptBucket, LimitKey};
 use super::flow::write_all;
@@ -260,8 +261,11 @@ impl Shard {
 
     fn topic_snapshot(&mut self, key: TopicKey, scope: &SnapshotScope, now: Instant) -> TopicSnapshot {
         let topic = &mut self.topics[key];
-        let limit =
-            topic.limiter.as_mut().filter(|limiter| !limiter.is_retiring()).map(|limiter| limit_snapshot(limiter, now));
+        let limit = topic
+            .limiter
+            .as_mut()
+            .filter(|limiter| !limiter.is_retiring())
+            .map(|limiter| limit_snapshot(limiter, scope.delays, now));
         let waiting = topic.waiting();
         let waiting_bytes = if waiting > 0 { topic.line_bytes() } else { 0 };
         let counts = &topic.counts;
@@ -280,12 +284,22 @@ impl Shard {
             waiting,
             waiting_bytes,
             blocked_publishers: topic.blocked_publishers(),
-            access_delay_us: delays(&mut topic.access_delay, now),
+            access_delay_us: delays(&mut topic.access_delay, scope.delays, now),
             depth: topic.depth(),
             backend_depth: topic.queue.backend_depth(),
             memory_bytes: topic.queue.memory_bytes() + topic.staged_bytes + topic.deferred.bytes(),
+            e2e_count: 0,
+            e2e_percentiles_ns: Vec::new(),
             channels: Vec::new(),
         };
+        if !self.config.e2e_percentiles.is_empty() && !topic.channels.is_empty() {
+            let mut all = Histogram::new();
+            for key in topic.channels.values() {
+                self.channels[*key].e2e.iter().for_each(|window| window.merge_into(&mut all, now));
+            }
+            snapshot.e2e_count = all.count();
+            snapshot.e2e_percentiles_ns = self.config.e2e_percentiles.iter().map(|q| all.quantile(*q)).collect();
+        }
         let channels: Vec<ChannelKey> = topic
             .channels
             .iter()
@@ -298,14 +312,14 @@ impl Shard {
 
     fn channel_snapshot(&mut self, key: ChannelKey, scope: &SnapshotScope, now: Instant) -> ChannelSnapshot {
         let channel = &mut self.channels[key];
-        let limit = channel.limiter.as_mut().map(|limiter| limit_snapshot(limiter, now));
+        let limit = channel.limiter.as_mut().map(|limiter| limit_snapshot(limiter, scope.delays, now));
         let clients = if scope.clients {
             channel.clients.iter().map(|conn| self.clients[*conn].snapshot()).collect()
         } else {
             Vec::new()
         };
         let counts = &channel.counts;
-        let end_to_end = channel.end_to_end.snapshot(now);
+        let e2e = channel.e2e.as_ref().map(|window| window.snapshot(now));
         ChannelSnapshot {
             name: channel.name.to_string(),
             paused: channel.paused,
@@ -323,9 +337,11 @@ impl Shard {
             // Under a contract they wait in the topic, for every channel.
             deferred: (channel.deferred.len() + self.topics[channel.topic].deferred.len()) as u64,
             client_count: channel.clients.len() as u64,
-            access_delay_us: delays(&mut channel.access_delay, now),
-            end_to_end_us: delays(&mut channel.end_to_end, now),
-            e2e_percentiles_ns: self.config.e2e_percentiles.iter().map(|q| end_to_end.quantile(*q)).collect(),
+            access_delay_us: delays(&mut channel.access_delay, scope.delays, now),
+            end_to_end_us: delays(&mut channel.end_to_end, scope.delays, now),
+            e2e_count: e2e.as_ref().map_or(0, Histogram::count),
+            e2e_percentiles_ns: e2e
+                .map_or_else(Vec::new, |all| self.config.e2e_percentiles.iter().map(|q| all.quantile(*q)).collect()),
             clients,
         }
     }
@@ -389,7 +405,10 @@ fn close<T: Item>(queue: &mut Queue<T>, outputs: &mut std::collections::VecDeque
     }
 }
 
-fn delays(window: &mut WindowedHistogram, now: Instant) -> DelaySnapshot {
+fn delays(window: &mut WindowedHistogram, wanted: Delays, now: Instant) -> DelaySnapshot {
+    if wanted == Delays::Without {
+        return DelaySnapshot::default();
+    }
     let merged = window.snapshot(now);
     #[expect(clippy::cast_precision_loss, reason = "microseconds for people")]
     let us = |ns: u64| (ns as f64 / 1e3 * 10.0).round() / 10.0;
@@ -404,7 +423,7 @@ fn delays(window: &mut WindowedHistogram, now: Instant) -> DelaySnapshot {
     }
 }
 
-fn limit_snapshot(limiter: &mut Limiter, now: Instant) -> LimitSnapshot {
+fn limit_snapshot(limiter: &mut Limiter, wanted: Delays, now: Instant) -> LimitSnapshot {
     let (contract, source) = (limiter.contract, limiter.source);
     let Limit { rate, burst } = contract.limit;
     LimitSnapshot {
@@ -428,7 +447,7 @@ fn limit_snapshot(limiter: &mut Limiter, now: Instant) -> LimitSnapshot {
         },
         tokens: (limiter.tokens(now) * 100.0).round() / 100.0,
         shadow: (contract.mode == Mode::Shadow).then(|| ShadowSnapshot {
-            delay_us: delays(&mut limiter.shadow_delay, now),
+            delay_us: delays(&mut limiter.shadow_delay, wanted, now),
             line: limiter.shadow_line(now),
         }),
     }

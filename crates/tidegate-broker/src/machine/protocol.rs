@@ -506,6 +506,9 @@ impl Shard {
         channel.counts.finished += 1;
         let arrival = self.messages.get(held.message).arrival;
         channel.end_to_end.record(now.nanos_since(arrival), now);
+        if let Some(e2e) = &mut channel.e2e {
+            e2e.record(now.nanos_since(arrival), now);
+        }
         self.messages.release(held.message);
         self.list_if_ready(conn);
         Step::Used(0)

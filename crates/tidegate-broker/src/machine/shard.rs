@@ -100,6 +100,8 @@ pub struct ShardConfig {
     pub topics_wait_for_start: bool,
     /// End-to-end quantiles for nsqd's stats, 0 to 1.
     pub e2e_percentiles: Vec<f64>,
+    /// How far they look back.
+    pub e2e_window: Duration,
     /// Seed of the sampling.
     pub seed: u64,
 }

@@ -59,6 +59,10 @@ pub struct TopicSnapshot {
     pub backend_depth: u64,
     /// Bytes of the topic's messages in memory.
     pub memory_bytes: u64,
+    /// As in its channels, of all of them together.
+    pub e2e_count: u64,
+    /// As in its channels, of all of them together; empty without a channel.
+    pub e2e_percentiles_ns: Vec<u64>,
     /// Its channels, in order of name.
     pub channels: Vec<ChannelSnapshot>,
 }
@@ -100,7 +104,10 @@ pub struct ChannelSnapshot {
     pub access_delay_us: DelaySnapshot,
     /// From arrival at the broker to FIN.
     pub end_to_end_us: DelaySnapshot,
-    /// End-to-end quantiles that nsqd's `--e2e-processing-latency-percentile` asked for, in ns, in that order.
+    /// Messages finished within nsqd's `-e2e-processing-latency-window-time`, if quantiles of it are asked for.
+    pub e2e_count: u64,
+    /// End-to-end quantiles over that window that nsqd's `-e2e-processing-latency-percentile` asked for, in ns, in that
+    /// order.
     pub e2e_percentiles_ns: Vec<u64>,
     /// The subscribers, when asked for.
     pub clients: Vec<ClientSnapshot>,

@@ -136,6 +136,7 @@ pub(crate) fn config() -> ShardConfig {
         line_bytes: 64 << 20,
         topics_wait_for_start: false,
         e2e_percentiles: Vec::new(),
+        e2e_window: Duration::from_mins(10),
         seed: 1,
     }
 }

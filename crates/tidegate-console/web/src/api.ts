@@ -69,7 +69,11 @@ export interface Applied { limit: Contract | null }
 
 export const putLimit = (id: RowId, wanted: Wanted) => request<Applied>("PUT", `${broker(id)}/limits/${segments(id)}`, wanted);
 export const deleteLimit = (id: RowId) => request<Applied>("DELETE", `${broker(id)}/limits/${segments(id)}`);
-export const undoLimit = (id: RowId) => post<Applied>(`${broker(id)}/limits/undo`);
+/** Takes back the newest change of this limit, or makes the last one again that was taken back. */
+export function stepLimit(id: RowId, step: "undo" | "redo"): Promise<Applied> {
+  const target = id.channel === null ? id.topic : `${id.topic}/${id.channel}`;
+  return post<Applied>(`${broker(id)}/limits/${step}?target=${encodeURIComponent(target)}`);
+}
 export const limitHistory = (id: RowId) => read<Change[]>(`${broker(id)}/limits/history`);
 export const clientsOf = (id: RowId) => read<{ channel: string; clients: Client[] }[]>(`${broker(id)}/clients/${segments(id)}`);
 export const seriesOf = (id: RowId) => `series/${encodeURIComponent(id.broker)}/${segments(id)}`;

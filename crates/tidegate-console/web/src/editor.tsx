@@ -1,11 +1,10 @@
-// The limit of a topic or channel: drag, try in shadow, apply, undo.
+// The limit of a topic or channel: drag, try in shadow, apply, undo, redo.
 
 import { useEffect, useRef, useState } from "preact/hooks";
-import { type Applied, deleteLimit, limitHistory, Problem, putLimit, undoLimit } from "./api";
+import { type Applied, deleteLimit, limitHistory, Problem, putLimit, stepLimit } from "./api";
 import { formatBytes, formatCount, formatDelay, formatExact, formatPercent, parseBurst, parseRate } from "./format";
 import {
-  type Change, type Contract, describe, type Draft, draftOf, type Field, fieldOf, isInForce, type Mode, read, shadowCount, type Undo, undoOf,
-  wantedOf,
+  type Change, type Contract, describe, type Draft, draftOf, type Field, fieldOf, isInForce, type Mode, read, redoOf, shadowCount, type Step, undoOf,
 } from "./limit";
 import type { Limit, Row } from "./model";
 import { burstScale, nextValue, rateScale, type Scale, STEPS, toPosition, toValue } from "./scale";
@@ -21,7 +20,9 @@ export function Editor({ row }: { row: Row }) {
   const [sent, setSent] = useState<Sent | null>(null);
   const [said, setSaid] = useState("");
   const [history, setHistory] = useState<Change[]>([]);
-  const undo = undoOf(history, row.channel === null ? row.topic : `${row.topic}/${row.channel}`);
+  const target = row.channel === null ? row.topic : `${row.topic}/${row.channel}`;
+  const undo = undoOf(history, target);
+  const redo = redoOf(history, target);
 
   // Until someone edits, the fields follow what is in force, whoever changed it.
   const contract = limit === null ? "" : `${describe(limit)} ${limit.rate_per_s} ${limit.discipline}`;
@@ -68,12 +69,7 @@ export function Editor({ row }: { row: Row }) {
     if ("message" in wanted) return setErrors({ [wanted.field]: wanted.message });
     void run(() => putLimit(row, wanted));
   };
-  const takeBack = (undo: Undo) => {
-    if (undo.how === "undo") void run(() => undoLimit(row));
-    if (undo.how === "remove") void run(() => deleteLimit(row));
-    if (undo.how === "restore") void run(() => putLimit(row, wantedOf(undo.to)));
-  };
-  const undone = undo.how === "nothing" ? "" : undo.to === null ? "no limit" : describe(undo.to);
+  const after = (step: Step) => (step?.to == null ? "no limit" : describe(step.to));
   const removable = limit !== null && limit.source !== "file";
 
   return (
@@ -99,12 +95,13 @@ export function Editor({ row }: { row: Row }) {
       <div class="buttons">
         <button type="submit" class="primary" data-testid="apply">Apply</button>
         <button type="button" data-testid="shadow" onClick={() => put("shadow")}>Try in shadow</button>
-        <button type="button" data-testid="undo" disabled={undo.how === "nothing"} onClick={() => takeBack(undo)}>Undo</button>
+        <button type="button" data-testid="undo" disabled={undo === null} onClick={() => void run(() => stepLimit(row, "undo"))}>Undo</button>
+        <button type="button" data-testid="redo" disabled={redo === null} onClick={() => void run(() => stepLimit(row, "redo"))}>Redo</button>
         <button type="button" data-testid="remove" disabled={!removable} onClick={() => void run(() => deleteLimit(row))}
           title={limit?.source === "file" ? "It stands in the configuration file; another limit outranks it" : ""}>Remove</button>
       </div>
       <p class="said" role="status" data-testid="said">{said}</p>
-      <p class="hint">{undo.how === "nothing" ? "Nothing to undo." : `Undo goes back to ${undone}.`}</p>
+      <p class="hint">{undo === null ? "Nothing to undo." : `Undo goes back to ${after(undo)}.`}{redo === null ? "" : ` Redo makes it ${after(redo)}.`}</p>
     </form>
   );
 }

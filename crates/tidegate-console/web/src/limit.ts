@@ -1,4 +1,4 @@
-// What the limit editor knows without a browser: drafts, what is in force, what undo would do.
+// What the limit editor knows without a browser: drafts, what is in force, what undo and redo would do.
 
 import { formatBytes, formatExact, parseBurst, parseRate } from "./format";
 import type { Limit, Row } from "./model";
@@ -43,11 +43,6 @@ export function read(draft: Draft, mode: Mode): Wanted | { field: Field; message
   return { rate, burst, unit: draft.unit, discipline: draft.discipline, mode };
 }
 
-/** What sets `contract` again. */
-export function wantedOf({ rate, rate_per_s, burst, unit, discipline, mode }: Contract): Wanted {
-  return { rate: rate ?? rate_per_s, burst, unit, discipline, mode };
-}
-
 /** Whether the live figures show what the broker said it would put in force. */
 export function isInForce(limit: Limit | null, accepted: Contract | null): boolean {
   if (limit === null || accepted === null) return limit === accepted;
@@ -76,29 +71,33 @@ export interface Change {
   target: string;
   before: Contract | null;
   after: Contract | null;
+  cause: "set" | "undo" | "redo";
+  /** The undo that took it back. */
+  undone_by: number | null;
 }
 
 /** A limit without its bucket; `rate` is exact where `rate_per_s` is rounded. */
 export type Contract = Omit<Limit, "tokens"> & { rate?: string };
 
-export type Undo =
-  | { how: "nothing" }
-  /** The newest change of all: the broker takes it back. */
-  | { how: "undo"; to: Contract | null }
-  /** Something else was changed since: set what held before. */
-  | { how: "restore"; to: Contract }
-  /** The same, where nothing or the configuration file's limit held before. */
-  | { how: "remove"; to: Contract | null };
+/** A step back or forth: what holds after it. */
+export type Step = { to: Contract | null } | null;
 
-/** How to take back the newest change of `target`, `topic` or `topic/channel`. */
-export function undoOf(history: Change[], target: string): Undo {
-  const newestFirst = [...history].sort((a, b) => b.revision - a.revision);
-  const own = newestFirst.find((change) => change.target === target);
-  if (own === undefined) return { how: "nothing" };
-  if (own === newestFirst[0]) return { how: "undo", to: own.before };
-  if (own.before === null || own.before.source === "file") return { how: "remove", to: own.before };
-  return { how: "restore", to: own.before };
+/** What undo would do to `target`, `topic` or `topic/channel`: its newest change that was not taken back. */
+export function undoOf(history: Change[], target: string): Step {
+  const own = newestFirst(history).find((change) => change.target === target && isSet(change) && change.undone_by == null);
+  return own === undefined ? null : { to: own.before };
 }
+
+/** What redo would do to `target`: make its change again that was taken back last, unless some limit was set since. */
+export function redoOf(history: Change[], target: string): Step {
+  const newestSet = newestFirst(history).find(isSet)?.revision ?? 0;
+  const undone = history.filter((change) => change.target === target && (change.undone_by ?? 0) > newestSet);
+  const last = undone.sort((a, b) => (b.undone_by ?? 0) - (a.undone_by ?? 0))[0];
+  return last === undefined ? null : { to: last.after };
+}
+
+const newestFirst = (history: Change[]) => [...history].sort((a, b) => b.revision - a.revision);
+const isSet = (change: Change) => change.cause === "set";
 
 /** What a trial in shadow mode has counted since `from`, or `null` where the broker does not count. */
 export function shadowCount(from: Row, now: Row): { hit: number; of: number; percent: number } | null {

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { type DemoState, sharedRange, verdict } from "../src/demo_state";
-import { type Change, describe, draftOf, fieldOf, isInForce, read, shadowCount, undoOf, wantedOf } from "../src/limit";
+import { type Change, describe, draftOf, fieldOf, isInForce, read, redoOf, shadowCount, undoOf } from "../src/limit";
 import type { Limit } from "../src/model";
 import { row } from "./rows";
 
@@ -40,16 +40,19 @@ test("a limit is in force when the figures show all that the broker accepted", (
   assert.ok(!isInForce(limit, null));
 });
 
-test("undo takes back the newest change of this limit only", () => {
+test("undo takes back the newest change of this limit that stands, redo makes it again", () => {
   const admin = { ...limit, source: "admin", rate: "1/3s" };
-  const change = (revision: number, target: string, before: Limit | null): Change => ({ revision, at_ms: 0, target, before, after: limit });
-  assert.deepEqual(undoOf([], "a"), { how: "nothing" });
-  assert.deepEqual(undoOf([change(1, "b", null)], "a"), { how: "nothing" });
-  assert.deepEqual(undoOf([change(1, "a", null), change(2, "a", admin)], "a"), { how: "undo", to: admin });
-  assert.deepEqual(undoOf([change(3, "a/c", null), change(2, "a", admin)], "a"), { how: "restore", to: admin }, "in any order");
-  assert.deepEqual(undoOf([change(3, "b", null), change(2, "a", null)], "a"), { how: "remove", to: null });
-  assert.deepEqual(undoOf([change(3, "b", null), change(2, "a", limit)], "a"), { how: "remove", to: limit }, "the file's shows again");
-  assert.equal(wantedOf(admin).rate, "1/3s", "exact");
+  const change = (revision: number, target: string, before: Limit | null, more: Partial<Change> = {}): Change =>
+    ({ revision, at_ms: 0, target, before, after: limit, cause: "set", undone_by: null, ...more });
+  assert.equal(undoOf([], "a"), null);
+  assert.equal(undoOf([change(1, "b", null)], "a"), null);
+  assert.deepEqual(undoOf([change(1, "a", null), change(2, "a", admin)], "a"), { to: admin });
+  assert.deepEqual(undoOf([change(3, "a/c", null), change(2, "a", admin)], "a"), { to: admin }, "in any order");
+  const undone = [change(1, "a", null), change(2, "a", admin, { undone_by: 3 }), change(3, "a", limit, { cause: "undo" })];
+  assert.deepEqual(undoOf(undone, "a"), { to: null }, "an undo is not undone");
+  assert.deepEqual(redoOf(undone, "a"), { to: limit });
+  assert.equal(redoOf(undone, "b"), null);
+  assert.equal(redoOf([...undone, change(4, "b", null)], "a"), null, "something was set since");
 });
 
 test("a trial counts from where it was first seen", () => {

@@ -97,7 +97,7 @@ pub(crate) fn run(args: &ProxyArgs) -> Result<(), Failure> {
         }
         running.introduce(token.as_ref().map(|token| (token, settings.token_file.as_path())))?;
         up::tell_supervisor(Phase::Ready);
-        running.serve_until(&mut hangups, signals.wait()).await;
+        running.serve_until(&mut hangups, None, signals.wait()).await;
         tracing::info!("stopping: requests under way are finished; a second signal ends them");
         up::tell_supervisor(Phase::Stopping);
         tokio::select! {

@@ -20,6 +20,7 @@ use super::screen;
 use super::watch::{Follower, Watched};
 use crate::failure::Failure;
 use crate::output;
+use crate::reload::Reload;
 use crate::servers::{AdminAt, Bound, Servers};
 use crate::settings::{self, Settings};
 use crate::signals::Hangups;
@@ -117,8 +118,13 @@ impl ProxyRunning {
         self.console.iter().try_for_each(|authority| output::console(authority, token))
     }
 
-    /// Follows its files and SIGHUP until `end`.
-    pub(crate) async fn serve_until(&mut self, hangups: &mut Hangups, end: impl Future<Output = ()>) {
+    /// Follows its files and SIGHUP until `end`; at a SIGHUP the broker beside it, if there is one, reads its file too.
+    pub(crate) async fn serve_until(
+        &mut self,
+        hangups: &mut Hangups,
+        mut broker: Option<&mut Reload>,
+        end: impl Future<Output = ()>,
+    ) {
         let mut end = std::pin::pin!(end);
         let mut looks = interval(LOOK);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -128,6 +134,9 @@ impl ProxyRunning {
                 () = hangups.wait() => true,
                 _ = looks.tick(), if self.file.is_some() => false,
             };
+            if let Some(broker) = broker.as_mut().filter(|_| asked) {
+                broker.hangup().await;
+            }
             if self.follower.look() || asked {
                 let (proxy, source, file) = (&self.proxy, &self.source, self.file.as_deref());
                 self.follower.read(|watched| reload(proxy, source.as_ref(), file, watched));

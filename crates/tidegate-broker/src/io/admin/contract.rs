@@ -38,6 +38,14 @@ impl From<(Contract, Source)> for ContractJson {
     }
 }
 
+/// A contract on one line, as logs show it: `11k/s burst 26 messages wait enforce`, or `none`.
+#[must_use]
+pub fn in_words(contract: Option<Contract>) -> String {
+    let Some(Contract { limit, unit, discipline, mode }) = contract else { return "none".to_owned() };
+    let words = [word_of(&UNITS, unit), word_of(&DISCIPLINES, discipline), word_of(&MODES, mode)];
+    format!("{} burst {} {}", limit.rate, limit.burst, words.join(" "))
+}
+
 const UNITS: [(&str, Unit); 2] = [("messages", Unit::Messages), ("bytes", Unit::Bytes)];
 const DISCIPLINES: [(&str, Discipline); 2] = [("wait", Discipline::Wait), ("refuse", Discipline::Refuse)];
 const MODES: [(&str, Mode); 2] = [("enforce", Mode::Enforce), ("shadow", Mode::Shadow)];

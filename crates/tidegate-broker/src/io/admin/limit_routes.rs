@@ -2,11 +2,12 @@
 
 use axum::Json;
 use axum::body::Bytes;
-use axum::extract::rejection::BytesRejection;
-use axum::extract::{Path, State};
-use axum::http::StatusCode;
+use axum::extract::rejection::{BytesRejection, QueryRejection};
+use axum::extract::{Path, Query, State};
+use axum::http::header::USER_AGENT;
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use tidegate_runtime::http::Problem;
 
@@ -14,7 +15,7 @@ use super::actions::{channel_name, topic_name};
 use super::contract::{self, ContractJson};
 use super::limits::{Applied, LimitError, Target};
 use super::outcome::exiting;
-use super::store::LimitStoreError;
+use super::store::{Action, Cause, Change, LimitStoreError};
 use super::{MOST_BODY_BYTES, Shared};
 use crate::machine::limiter::{Contract, Discipline, Source};
 
@@ -33,15 +34,28 @@ pub(super) struct AppliedJson {
     limit: Option<ContractJson>,
     previous: Option<ContractJson>,
     revision: u64,
+    /// After an undo: the change that was taken back.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    undone: Option<ChangeJson>,
+    /// After a redo: the change that was made again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    redone: Option<ChangeJson>,
 }
 
 #[derive(Serialize)]
 struct ChangeJson {
     revision: u64,
     at_ms: i64,
+    by: String,
     target: String,
     before: Option<ContractJson>,
     after: Option<ContractJson>,
+    /// `set`, `undo` or `redo`.
+    cause: &'static str,
+    /// The revision that was taken back or made again.
+    of: Option<u64>,
+    /// The revision of the undo that took it back, until a redo.
+    undone_by: Option<u64>,
 }
 
 /// `GET /api/v1/limits`.
@@ -77,16 +91,18 @@ type Changed = Result<Json<AppliedJson>, Problem>;
 pub(super) async fn set_topic(
     State(shared): State<Shared>,
     Path(topic): Path<String>,
+    headers: HeaderMap,
     body: Result<Bytes, BytesRejection>,
 ) -> Changed {
     let target = Target { topic: topic_name(&topic)?, channel: None };
-    shared.set(target, contract_of(body)?).await
+    shared.set(target, contract_of(body)?, client_of(&headers)).await
 }
 
 /// `PUT /api/v1/limits/{topic}/{channel}`.
 pub(super) async fn set_channel(
     State(shared): State<Shared>,
     Path((topic, channel)): Path<(String, String)>,
+    headers: HeaderMap,
     body: Result<Bytes, BytesRejection>,
 ) -> Changed {
     let target = Target { topic: topic_name(&topic)?, channel: Some(channel_name(&channel)?) };
@@ -95,49 +111,140 @@ pub(super) async fn set_channel(
         let detail = "`discipline` is \"refuse\", but a channel has nobody to refuse: its messages wait; give \"wait\"";
         return Err(Problem::bad_request(detail));
     }
-    shared.set(target, contract).await
+    shared.set(target, contract, client_of(&headers)).await
 }
 
 /// `DELETE /api/v1/limits/{topic}`.
-pub(super) async fn remove_topic(State(shared): State<Shared>, Path(topic): Path<String>) -> Changed {
-    shared.remove(Target { topic: topic_name(&topic)?, channel: None }).await
+pub(super) async fn remove_topic(
+    State(shared): State<Shared>,
+    Path(topic): Path<String>,
+    headers: HeaderMap,
+) -> Changed {
+    shared.remove(Target { topic: topic_name(&topic)?, channel: None }, client_of(&headers)).await
 }
 
 /// `DELETE /api/v1/limits/{topic}/{channel}`.
 pub(super) async fn remove_channel(
     State(shared): State<Shared>,
     Path((topic, channel)): Path<(String, String)>,
+    headers: HeaderMap,
 ) -> Changed {
-    shared.remove(Target { topic: topic_name(&topic)?, channel: Some(channel_name(&channel)?) }).await
+    let target = Target { topic: topic_name(&topic)?, channel: Some(channel_name(&channel)?) };
+    shared.remove(target, client_of(&headers)).await
 }
 
-/// `POST /api/v1/limits/undo`.
-pub(super) async fn undo(State(shared): State<Shared>, Path(name): Path<String>) -> Changed {
-    if name != "undo" {
-        return Err(Problem::not_found(format!("`{name}` cannot be posted to; PUT sets a limit")));
+/// What an undo or redo is about.
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct Only {
+    target: Option<String>,
+}
+
+/// `POST /api/v1/limits/undo[?target=..]` and `POST /api/v1/limits/redo[?target=..]`.
+pub(super) async fn undo_or_redo(
+    State(shared): State<Shared>,
+    Path(name): Path<String>,
+    only: Result<Query<Only>, QueryRejection>,
+    headers: HeaderMap,
+) -> Changed {
+    let Query(only) = only
+        .map_err(|rejection| Problem::bad_request(format!("{rejection}; the parameter is target=TOPIC[/CHANNEL]")))?;
+    let target = only.target.map(|target| {
+        target.parse().map_err(|error| {
+            Problem::bad_request(format!("`{target}` is neither a topic nor a topic and channel with a slash: {error}"))
+        })
+    });
+    let target = target.transpose()?;
+    match name.as_str() {
+        "undo" => shared.undo(target, client_of(&headers)).await,
+        "redo" => shared.redo(target, client_of(&headers)).await,
+        _ => Err(Problem::not_found(format!("`{name}` cannot be posted to; PUT sets a limit"))),
     }
-    let undone = shared.admin.limits.undo().await;
-    undone.map(|applied| Json(applied.into())).map_err(|error| match error {
-        LimitError::Nothing => Problem::not_found("no change of a limit is on record, so there is none to undo"),
-        other => other.into(),
-    })
+}
+
+/// Longest name of a client that is kept with a change.
+const CLIENT_CHARS: usize = 100;
+
+/// The client as it names itself in `User-Agent`. It proves nothing, but tells colleagues and scripts apart.
+fn client_of(headers: &HeaderMap) -> String {
+    let name = headers.get(USER_AGENT).and_then(|name| name.to_str().ok()).unwrap_or_default();
+    name.chars().take(CLIENT_CHARS).collect()
 }
 
 impl Shared {
-    async fn set(&self, target: Target, contract: Contract) -> Changed {
-        let applied = self.admin.limits.set(target, contract).await?;
-        tracing::info!(target_name = %applied.target, limit = ?contract, revision = applied.revision, "limit set");
+    async fn set(&self, target: Target, contract: Contract, by: String) -> Changed {
+        let applied = self.admin.limits.change(Action::Set(target, Some(contract)), by.clone()).await?;
+        tracing::info!(
+            target_name = %applied.target,
+            from = show(applied.before),
+            to = show(applied.after),
+            revision = applied.revision,
+            by,
+            "limit set"
+        );
         Ok(Json(applied.into()))
     }
 
-    async fn remove(&self, target: Target) -> Changed {
+    async fn remove(&self, target: Target, by: String) -> Changed {
         let name = target.to_string();
-        let applied = self.admin.limits.remove(target).await.map_err(|error| match error {
+        let removed = self.admin.limits.change(Action::Set(target, None), by.clone()).await;
+        let applied = removed.map_err(|error| match error {
             LimitError::Nothing => Problem::not_found(format!("`{name}` has no limit; /api/v1/limits lists what has")),
             other => other.into(),
         })?;
-        tracing::info!(target_name = name, revision = applied.revision, "limit removed");
+        tracing::info!(
+            target_name = name,
+            from = show(applied.before),
+            to = show(applied.after),
+            revision = applied.revision,
+            by,
+            "limit removed"
+        );
         Ok(Json(applied.into()))
+    }
+
+    async fn undo(&self, target: Option<Target>, by: String) -> Changed {
+        let undone = self.admin.limits.change(Action::Undo(target), by.clone()).await;
+        let applied = undone.map_err(|error| match error {
+            LimitError::Nothing => {
+                Problem::not_found("no change of a limit is left to undo; /api/v1/limits/history lists them")
+            }
+            other => other.into(),
+        })?;
+        let of = applied.earlier.as_ref().map(|change| change.revision);
+        tracing::info!(
+            target_name = %applied.target,
+            from = show(applied.before),
+            to = show(applied.after),
+            revision = applied.revision,
+            of,
+            by,
+            "change of a limit taken back"
+        );
+        let undone = applied.earlier.clone().map(|change| self.change_json(change));
+        Ok(Json(AppliedJson { undone, ..applied.into() }))
+    }
+
+    async fn redo(&self, target: Option<Target>, by: String) -> Changed {
+        let redone = self.admin.limits.change(Action::Redo(target), by.clone()).await;
+        let applied = redone.map_err(|error| match error {
+            LimitError::Nothing => {
+                Problem::not_found("nothing to redo: no change was taken back, or another limit was set since")
+            }
+            other => other.into(),
+        })?;
+        let of = applied.earlier.as_ref().map(|change| change.revision);
+        tracing::info!(
+            target_name = %applied.target,
+            from = show(applied.before),
+            to = show(applied.after),
+            revision = applied.revision,
+            of,
+            by,
+            "change of a limit made again"
+        );
+        let redone = applied.earlier.clone().map(|change| self.change_json(change));
+        Ok(Json(AppliedJson { redone, ..applied.into() }))
     }
 
     fn one(&self, target: &Target) -> Result<Response, Problem> {
@@ -147,21 +254,36 @@ impl Shared {
     }
 
     async fn history(&self) -> Result<Response, Problem> {
-        let limits = &self.admin.limits;
-        let changes = limits.history().await.map_err(LimitError::from)?;
-        let show = |target: &Target, stored| limits.resolve(target, stored).map(ContractJson::from);
-        let changes: Vec<_> = changes
-            .into_iter()
-            .map(|change| ChangeJson {
-                revision: change.revision,
-                at_ms: change.at_ms,
-                target: change.target.to_string(),
-                before: show(&change.target, change.before),
-                after: show(&change.target, change.after),
-            })
-            .collect();
+        let changes = self.admin.limits.history().await.map_err(LimitError::from)?;
+        let changes: Vec<_> = changes.into_iter().map(|change| self.change_json(change)).collect();
         Ok(Json(changes).into_response())
     }
+
+    fn change_json(&self, change: Change) -> ChangeJson {
+        let limits = &self.admin.limits;
+        let show = |stored| limits.resolve(&change.target, stored).map(ContractJson::from);
+        let (cause, of) = match change.cause {
+            Cause::Set => ("set", None),
+            Cause::Undo(of) => ("undo", Some(of)),
+            Cause::Redo(of) => ("redo", Some(of)),
+        };
+        ChangeJson {
+            revision: change.revision,
+            at_ms: change.at_ms,
+            before: show(change.before),
+            after: show(change.after),
+            by: change.by,
+            target: change.target.to_string(),
+            cause,
+            of,
+            undone_by: change.undone_by,
+        }
+    }
+}
+
+/// A limit as the log shows it.
+fn show(limit: Option<(Contract, Source)>) -> String {
+    contract::in_words(limit.map(|(contract, _)| contract))
 }
 
 fn contract_of(body: Result<Bytes, BytesRejection>) -> Result<Contract, Problem> {
@@ -190,6 +312,8 @@ impl From<Applied> for AppliedJson {
             limit: applied.after.map(Into::into),
             previous: applied.before.map(Into::into),
             revision: applied.revision,
+            undone: None,
+            redone: None,
         }
     }
 }
@@ -203,7 +327,7 @@ impl From<LimitError> for Problem {
                 StatusCode::CONFLICT,
                 "from-file",
                 "The limit stands in the configuration file",
-                "remove it from the file and start again, or PUT another limit, which outranks the file's",
+                "remove it from the file and send SIGHUP, or PUT another limit, which outranks the file's",
             ),
             LimitError::Store(LimitStoreError::Contended) => Self::new(
                 StatusCode::CONFLICT,

@@ -3,7 +3,7 @@
 //! A limit comes from the file or from this API, and the latter outranks the former until it is removed. A change is
 //! durable before it is in force.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use tidegate_wire::nsq::{BadName, ChannelName, TopicName};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::{JoinHandle, spawn_blocking};
 
-use super::store::{Change, LimitStore, LimitStoreError};
+use super::store::{Action, Change, Edit, LimitStore, LimitStoreError};
 use crate::io::handle::BrokerHandle;
 use crate::machine::admin::{AdminReply, AdminRequest};
 use crate::machine::limiter::{Contract, Source};
@@ -56,6 +56,8 @@ pub(super) struct Applied {
     pub(super) before: Option<(Contract, Source)>,
     pub(super) after: Option<(Contract, Source)>,
     pub(super) revision: u64,
+    /// The earlier change that was taken back or made again.
+    pub(super) earlier: Option<Change>,
 }
 
 /// Why a change was not made.
@@ -65,7 +67,7 @@ pub enum LimitError {
     /// It could not be made durable; nothing has changed.
     #[error("the change cannot be stored: {0}")]
     Store(#[from] LimitStoreError),
-    /// There is nothing to remove, or nothing to undo.
+    /// There is nothing to remove, to undo or to redo.
     #[error("there is nothing to take away")]
     Nothing,
     /// The limit stands in the file, which this API does not write.
@@ -77,11 +79,32 @@ pub enum LimitError {
 }
 
 enum Order {
-    Set(Target, Option<Contract>),
-    Undo,
+    /// With the client that asked, as it named itself.
+    Change(Action, String),
+    /// The limits of the configuration file, which was read again.
+    File(BTreeMap<Target, Contract>),
 }
 
-type Answer = oneshot::Sender<Result<Applied, LimitError>>;
+/// What came of an order.
+enum Carried {
+    Changed(Box<Applied>),
+    File(Vec<FileChange>),
+}
+
+/// A limit that stands in the configuration file and is another there now.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct FileChange {
+    /// What it holds for.
+    pub target: Target,
+    /// As it stood in the file.
+    pub before: Option<Contract>,
+    /// As it stands there now.
+    pub after: Option<Contract>,
+    /// The limit that was set live and outranks the file's, so that nothing changes until it is removed.
+    pub outranked_by: Option<Contract>,
+}
+
+type Answer = oneshot::Sender<Result<Carried, LimitError>>;
 
 /// Asks for changes, and knows what is in force. Cheap to clone.
 #[derive(Clone)]
@@ -89,7 +112,7 @@ pub struct Limits {
     orders: mpsc::Sender<(Order, Answer)>,
     in_force: watch::Receiver<Arc<InForce>>,
     store: Arc<dyn LimitStore>,
-    file: Arc<BTreeMap<Target, Contract>>,
+    file: watch::Receiver<Arc<BTreeMap<Target, Contract>>>,
 }
 
 /// Changes that wait for their turn. People make them.
@@ -116,8 +139,8 @@ impl Limits {
         }
         let (sender, receiver) = watch::channel(Arc::new(in_force));
         let (orders, waiting) = mpsc::channel(WAITING_ORDERS);
-        let file = Arc::new(file);
-        let keeper = Keeper { broker, store: Arc::clone(&store), file: Arc::clone(&file), in_force: sender };
+        let (file_sender, file) = watch::channel(Arc::new(file));
+        let keeper = Keeper { broker, store: Arc::clone(&store), file: file_sender, in_force: sender };
         let task = tokio::spawn(keeper.run(waiting));
         Ok((Self { orders, in_force: receiver, store, file }, task))
     }
@@ -128,20 +151,30 @@ impl Limits {
         Arc::clone(&self.in_force.borrow())
     }
 
-    pub(super) async fn set(&self, target: Target, contract: Contract) -> Result<Applied, LimitError> {
-        self.order(Order::Set(target, Some(contract))).await
+    /// Puts the limits of the configuration file, which was read again, in the place of those it had, and says what
+    /// changed. What was set live goes on to outrank them.
+    ///
+    /// # Errors
+    /// If the broker is shutting down.
+    pub async fn set_file(
+        &self,
+        file: impl IntoIterator<Item = (Target, Contract)>,
+    ) -> Result<Vec<FileChange>, LimitError> {
+        match self.order(Order::File(file.into_iter().collect())).await? {
+            Carried::File(changes) => Ok(changes),
+            Carried::Changed(_) => unreachable!("each order has its own answer"),
+        }
     }
 
-    pub(super) async fn remove(&self, target: Target) -> Result<Applied, LimitError> {
-        self.order(Order::Set(target, None)).await
+    /// Carries `action` out for the client `by`.
+    pub(super) async fn change(&self, action: Action, by: String) -> Result<Applied, LimitError> {
+        match self.order(Order::Change(action, by)).await? {
+            Carried::Changed(applied) => Ok(*applied),
+            Carried::File(_) => unreachable!("each order has its own answer"),
+        }
     }
 
-    /// Takes the newest change back, as a change of its own: doing it twice redoes it.
-    pub(super) async fn undo(&self) -> Result<Applied, LimitError> {
-        self.order(Order::Undo).await
-    }
-
-    async fn order(&self, order: Order) -> Result<Applied, LimitError> {
+    async fn order(&self, order: Order) -> Result<Carried, LimitError> {
         let (answer, answered) = oneshot::channel();
         self.orders.send((order, answer)).await.map_err(|_| LimitError::Exiting)?;
         answered.await.map_err(|_| LimitError::Exiting)?
@@ -154,7 +187,7 @@ impl Limits {
 
     /// What holds for `target` where the store has `stored`.
     pub(super) fn resolve(&self, target: &Target, stored: Option<Contract>) -> Option<(Contract, Source)> {
-        resolve(&self.file, target, stored)
+        resolve(&self.file.borrow(), target, stored)
     }
 }
 
@@ -167,7 +200,7 @@ fn resolve(file: &BTreeMap<Target, Contract>, target: &Target, stored: Option<Co
 struct Keeper {
     broker: BrokerHandle,
     store: Arc<dyn LimitStore>,
-    file: Arc<BTreeMap<Target, Contract>>,
+    file: watch::Sender<Arc<BTreeMap<Target, Contract>>>,
     in_force: watch::Sender<Arc<InForce>>,
 }
 
@@ -180,40 +213,62 @@ impl Keeper {
         }
     }
 
-    async fn carry_out(&self, order: Order) -> Result<Applied, LimitError> {
-        let (target, stored) = match order {
-            Order::Set(target, None) => {
-                let source = self.in_force.borrow().get(&target).map(|(_, source)| *source);
-                match source {
-                    None => return Err(LimitError::Nothing),
-                    Some(Source::File) => return Err(LimitError::FromFile),
-                    Some(Source::Admin) => (target, None),
-                }
+    async fn carry_out(&self, order: Order) -> Result<Carried, LimitError> {
+        match order {
+            Order::Change(action, by) => {
+                self.change(action, by).await.map(|applied| Carried::Changed(Box::new(applied)))
             }
-            Order::Set(target, contract) => (target, contract),
-            Order::Undo => {
-                let history = blocking(&self.store, LimitStore::history).await?;
-                let newest = history.into_iter().next().ok_or(LimitError::Nothing)?;
-                (newest.target, newest.before)
+            Order::File(file) => self.set_file(file).await.map(Carried::File),
+        }
+    }
+
+    async fn change(&self, action: Action, by: String) -> Result<Applied, LimitError> {
+        if let Action::Set(target, None) = &action {
+            match self.in_force.borrow().get(target).map(|(_, source)| *source) {
+                None => return Err(LimitError::Nothing),
+                Some(Source::File) => return Err(LimitError::FromFile),
+                Some(Source::Admin) => {}
             }
-        };
-        let at_ms = clock::realtime_ns() / 1_000_000;
-        let changed = target.clone();
-        let change = blocking(&self.store, move |store| store.set(&changed, stored, at_ms)).await?;
+        }
+        let edit = Edit { action, at_ms: clock::realtime_ns() / 1_000_000, by };
+        let changed = blocking(&self.store, move |store| store.change(&edit)).await?;
+        let (change, earlier) = changed.ok_or(LimitError::Nothing)?;
+        let target = change.target;
         let before = self.in_force.borrow().get(&target).copied();
-        let after = resolve(&self.file, &target, stored);
-        let done = apply(&self.broker, &target, after).await;
+        let after = resolve(&self.file.borrow(), &target, change.after);
+        self.put_in_force(&target, after).await?;
+        Ok(Applied { target, before, after, revision: change.revision, earlier })
+    }
+
+    async fn set_file(&self, file: BTreeMap<Target, Contract>) -> Result<Vec<FileChange>, LimitError> {
+        let old = self.file.send_replace(Arc::new(file.clone()));
+        let targets: BTreeSet<&Target> = old.keys().chain(file.keys()).collect();
+        let mut changes = Vec::new();
+        for target in targets {
+            let (before, after) = (old.get(target).copied(), file.get(target).copied());
+            if before == after {
+                continue;
+            }
+            let live = self.in_force.borrow().get(target).filter(|(_, source)| *source == Source::Admin).copied();
+            if live.is_none() {
+                self.put_in_force(target, after.map(|contract| (contract, Source::File))).await?;
+            }
+            let outranked_by = live.map(|(contract, _)| contract);
+            changes.push(FileChange { target: target.clone(), before, after, outranked_by });
+        }
+        Ok(changes)
+    }
+
+    async fn put_in_force(&self, target: &Target, limit: Option<(Contract, Source)>) -> Result<(), LimitError> {
+        let done = apply(&self.broker, target, limit).await;
         self.in_force.send_modify(|in_force| {
             let in_force = Arc::make_mut(in_force);
-            match after {
-                Some(contract) => in_force.insert(target.clone(), contract),
-                None => in_force.remove(&target),
+            match limit {
+                Some(limit) => in_force.insert(target.clone(), limit),
+                None => in_force.remove(target),
             };
         });
-        if done.is_none() {
-            return Err(LimitError::Exiting);
-        }
-        Ok(Applied { target, before, after, revision: change.revision })
+        done.map(drop).ok_or(LimitError::Exiting)
     }
 }
 

@@ -5,7 +5,7 @@
 //! | `GET /api/v1/snapshot[?clients=true][&topic=..][&channel=..]` | everything about the broker now |
 //! | `GET /api/v1/limits`, `GET /api/v1/limits/history` | limits in force; the latest changes |
 //! | `PUT`, `DELETE /api/v1/limits/{topic}[/{channel}]` | sets or removes a limit, live |
-//! | `POST /api/v1/limits/undo` | takes the newest change back |
+//! | `POST /api/v1/limits/undo`, `POST /api/v1/limits/redo` | takes the newest change back; makes it again |
 //! | `POST /api/v1/topics/{topic}[/channels/{channel}]/{pause,unpause,empty}` | acts on a topic or channel |
 //! | `POST /api/v1/record/{topic}[?seconds=60]`, `DELETE` | writes `TOPIC.trace` into the data folder; ends it |
 //! | `DELETE /api/v1/topics/{topic}[/channels/{channel}]` | deletes it |
@@ -37,9 +37,12 @@ use tidegate_runtime::access::Guard;
 use tidegate_runtime::http::{Problem, guard};
 use tokio::sync::watch;
 
-pub use self::limits::{InForce, LimitError, Limits, Target};
+pub use self::contract::in_words;
+pub use self::limits::{FileChange, InForce, LimitError, Limits, Target};
 pub use self::reach::reach_of;
-pub use self::store::{Change, HISTORY, LimitStore, LimitStoreError, Transient};
+pub use self::store::{
+    Action, Cause, Change, Edit, HISTORY, KEPT_CHANGES, LimitStore, LimitStoreError, Plan, Transient,
+};
 pub use tidegate_runtime::access::{Reach, Token};
 
 use super::handle::BrokerHandle;
@@ -104,7 +107,7 @@ pub fn router(state: AdminState, access: Access) -> Router {
             get(limit_routes::one_or_history)
                 .put(limit_routes::set_topic)
                 .delete(limit_routes::remove_topic)
-                .post(limit_routes::undo),
+                .post(limit_routes::undo_or_redo),
         )
         .route(
             "/api/v1/limits/{topic}/{channel}",

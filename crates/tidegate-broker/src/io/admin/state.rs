@@ -18,7 +18,7 @@ use super::actions::{channel_name, topic_name};
 use super::metrics::Metrics;
 use super::outcome::exiting;
 use super::{Phase, Shared};
-use crate::machine::admin::{AdminReply, AdminRequest, SnapshotScope};
+use crate::machine::admin::{AdminReply, AdminRequest, Delays, SnapshotScope};
 use crate::machine::snapshot::{ShardSnapshot, TopicSnapshot};
 
 /// How long the shards may take to answer. They answer between two batches of messages.
@@ -36,6 +36,7 @@ pub(super) struct Scope {
 #[derive(Serialize)]
 struct Snapshot<'a> {
     version: &'static str,
+    phase: &'static str,
     node: &'a str,
     start_time_s: i64,
     now_ms: i64,
@@ -67,6 +68,7 @@ pub(super) async fn snapshot(
         topic: scope.topic.as_deref().map(topic_name).transpose()?,
         channel: scope.channel.as_deref().map(channel_name).transpose()?,
         clients: scope.clients,
+        delays: Delays::With,
     };
     let only = scope.topic.clone();
     let mut shards = shared.ask(scope).await?;
@@ -76,6 +78,11 @@ pub(super) async fn snapshot(
     let admin = &shared.admin;
     let snapshot = Snapshot {
         version: env!("CARGO_PKG_VERSION"),
+        phase: match *admin.phase.borrow() {
+            Phase::Starting => "starting",
+            Phase::Serving => "serving",
+            Phase::Draining => "draining",
+        },
         node: &admin.node.hostname,
         start_time_s: admin.node.start_time_s,
         now_ms: clock::realtime_ns() / 1_000_000,
@@ -90,8 +97,12 @@ pub(super) async fn snapshot(
     Ok(Json(snapshot).into_response())
 }
 
-/// `GET /healthz`: 503 while a shard does not answer or cannot write its log.
+/// `GET /healthz`: 503 while a shard does not answer or cannot write its log; 200 while the broker saves its messages to end.
 pub(super) async fn health(State(shared): State<Shared>) -> Result<Response, Problem> {
+    if *shared.admin.phase.borrow() == Phase::Draining {
+        // Its messages are being saved: nobody should kill it for a shard that has ended already.
+        return Ok(Json(serde_json::json!({ "status": "draining" })).into_response());
+    }
     let shards = shared.ask(SnapshotScope { topic: TopicName::new("-").ok(), ..SnapshotScope::default() }).await?;
     if let Some((shard, error)) = shards.iter().find_map(|shard| Some((shard.shard, shard.log_error.as_ref()?))) {
         let detail = format!("shard {shard} cannot write its message log: {error}; free space or mend the disk");
@@ -105,7 +116,7 @@ pub(super) async fn ready(State(shared): State<Shared>) -> Result<Response, Prob
     let detail = match *shared.admin.phase.borrow() {
         Phase::Serving => return Ok(Json(serde_json::json!({ "status": "ready" })).into_response()),
         Phase::Starting => "the broker is still reading its data folder",
-        Phase::Draining => "the broker is shutting down",
+        Phase::Draining => "draining: the broker is shutting down, and its messages are being saved",
     };
     Err(Problem::not_ready(detail))
 }
@@ -156,6 +167,9 @@ impl Shared {
                  admits n times its rate."
                     .to_owned(),
             );
+        }
+        if *admin.phase.borrow() == Phase::Draining {
+            warnings.push("The broker is shutting down: its messages are being saved.".to_owned());
         }
         for shard in shards {
             if let Some(error) = &shard.log_error {

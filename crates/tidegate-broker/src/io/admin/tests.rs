@@ -16,7 +16,7 @@ use super::*;
 use crate::io::http::Listening;
 use crate::io::http::tests::{FakeShard, config, send};
 use crate::machine::admin::{AdminReply, AdminRequest};
-use crate::machine::limiter::{Contract, Discipline, Mode, Unit};
+use crate::machine::limiter::{Contract, Discipline, Mode, Source, Unit};
 use crate::machine::snapshot::{ChannelSnapshot, DelaySnapshot, LimitSnapshot, ShardSnapshot, TopicSnapshot};
 
 struct Api {
@@ -108,6 +108,55 @@ async fn a_limit_is_set_shown_undone_and_removed() {
 }
 
 #[tokio::test]
+async fn undo_and_redo_say_what_they_took_back() {
+    let api = Api::of(&FakeShard::agreeable()).await;
+    for rate in 1..=3 {
+        api.call("PUT /api/v1/limits/t", format!(r#"{{"rate": {rate}, "burst": 26}}"#)).await;
+    }
+    let mut rates = Vec::new();
+    for _ in 0..3 {
+        let undone = api.call("POST /api/v1/limits/undo", "").await.1;
+        assert_eq!((&undone["undone"]["target"], &undone["undone"]["cause"]), (&json!("t"), &json!("set")));
+        rates.push((undone["undone"]["revision"].clone(), undone["limit"]["rate_per_s"].clone()));
+    }
+    assert_eq!(json!(rates), json!([[3, 2.0], [2, 1.0], [1, null]]));
+    let (status, nothing) = api.call("POST /api/v1/limits/undo", "").await;
+    assert_eq!((status, nothing["detail"].as_str().unwrap().contains("left to undo")), (404, true));
+    let redone = api.call("POST /api/v1/limits/redo", "").await.1;
+    assert_eq!((&redone["redone"]["revision"], &redone["limit"]), (&json!(1), &shown(1, "admin")));
+    let history = api.call("GET /api/v1/limits/history", "").await.1;
+    let told: Vec<_> = history.as_array().unwrap().iter().map(|change| (&change["cause"], &change["of"])).collect();
+    assert_eq!(json!(told[..2]), json!([["redo", 1], ["undo", 1]]));
+    assert_eq!(history[4]["undone_by"], json!(4));
+    api.call("PUT /api/v1/limits/t", r#"{"rate": 9, "burst": 26}"#).await;
+    assert_eq!(api.call("POST /api/v1/limits/redo", "").await.0, 404);
+}
+
+#[tokio::test]
+async fn limits_of_a_file_that_is_read_again_leave_live_ones_alone() {
+    let shard = FakeShard::agreeable();
+    let file = [("a".parse().unwrap(), contract(1)), ("b".parse().unwrap(), contract(1))];
+    let (limits, _) = Limits::start(shard.handle(), Arc::new(Transient::default()), file).await.unwrap();
+    limits.change(Action::Set("b".parse().unwrap(), Some(contract(7))), String::new()).await.unwrap();
+    shard.asked();
+    let file = [("b".parse().unwrap(), contract(2)), ("c".parse().unwrap(), contract(3))];
+    let changes = limits.set_file(file).await.unwrap();
+    let told: Vec<_> = changes.iter().map(|c| (c.target.to_string(), c.before, c.after, c.outranked_by)).collect();
+    let expected = [
+        ("a".to_owned(), Some(contract(1)), None, None),
+        ("b".to_owned(), Some(contract(1)), Some(contract(2)), Some(contract(7))),
+        ("c".to_owned(), None, Some(contract(3)), None),
+    ];
+    assert_eq!(told, expected);
+    let asked = shard.asked();
+    assert_eq!(asked.len(), 2, "only those change that nothing outranks: {asked:?}");
+    assert!(asked[0].starts_with(r#"SetTopicLimit("a", None)"#) && asked[1].contains("3/s"), "{asked:?}");
+    // Removed live, the file's new limit is in force.
+    limits.change(Action::Set("b".parse().unwrap(), None), String::new()).await.unwrap();
+    assert_eq!(limits.in_force().get(&"b".parse().unwrap()), Some(&(contract(2), Source::File)));
+}
+
+#[tokio::test]
 async fn a_live_limit_outranks_the_file_until_it_is_removed() {
     let shard = FakeShard::agreeable();
     let api = Api::of(&shard).await;
@@ -143,8 +192,11 @@ impl LimitStore for Broken {
     fn limits(&self) -> Result<Vec<(Target, Contract)>, LimitStoreError> {
         Ok(Vec::new())
     }
-    fn set(&self, _: &Target, _: Option<Contract>, _: i64) -> Result<Change, LimitStoreError> {
-        Err(LimitStoreError::BadRow { key: "limit/x".to_owned() })
+    fn change(&self, edit: &Edit) -> Result<Option<(Change, Option<Change>)>, LimitStoreError> {
+        match edit.action {
+            Action::Set(..) => Err(LimitStoreError::BadRow { key: "limit/x".to_owned() }),
+            Action::Undo(_) | Action::Redo(_) => Ok(None),
+        }
     }
     fn history(&self) -> Result<Vec<Change>, LimitStoreError> {
         Ok(Vec::new())
@@ -266,6 +318,7 @@ async fn a_snapshot_joins_the_shards() {
         "memory_bytes",
         "node",
         "now_ms",
+        "phase",
         "shards",
         "start_time_s",
         "topics",
@@ -290,7 +343,9 @@ async fn health_and_readiness_follow_the_broker() {
     api.phase.send_replace(Phase::Serving);
     assert_eq!(api.call("GET /readyz", "").await.0, 200);
     api.phase.send_replace(Phase::Draining);
-    assert_eq!((api.call("GET /readyz", "").await.0, api.call("GET /healthz", "").await.0), (503, 200));
+    let (status, not_ready) = api.call("GET /readyz", "").await;
+    assert_eq!((status, not_ready["detail"].as_str().unwrap().starts_with("draining")), (503, true));
+    assert_eq!(api.call("GET /healthz", "").await, (200, json!({"status": "draining"})));
     let full = ShardSnapshot { log_error: Some("disk full".to_owned()), ..ShardSnapshot::default() };
     let broken = Api::of(&broker_of(full)).await;
     let (status, problem) = broken.call("GET /healthz", "").await;

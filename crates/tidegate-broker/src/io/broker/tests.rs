@@ -5,6 +5,7 @@ use std::fs;
 use super::*;
 use crate::io::http::client::Trust;
 use crate::machine::admin::{AdminReply, Pause, SnapshotScope};
+use crate::machine::home_shard;
 
 /// Where the next file of names is written first: a folder there makes writing fail, for any user.
 const DRAFT: &str = "nsqd.dat.tmp";
@@ -147,4 +148,59 @@ async fn names_and_pauses_outlast_the_process() {
     let broker = folder.start(2, 10).await;
     assert_eq!(depths(&broker).await, ["t0!=1 c=0", "t1=0 c=1"]);
     broker.stop().await.unwrap();
+}
+
+/// A topic that lives on `shard` of two.
+fn topic_of(shard: usize) -> TopicName {
+    (0..).map(topic).find(|name| home_shard(name.as_str(), 2) == shard).unwrap()
+}
+
+/// A broker of two shards with a message on each of them.
+async fn broker_with_messages(folder: &Folder) -> Broker {
+    let broker = folder.start(2, 10).await;
+    for shard in [0, 1] {
+        publish(&broker, &topic_of(shard)).await;
+    }
+    broker
+}
+
+/// Bytes of the first file of the queue of the topic on `shard`.
+fn saved(folder: &Folder, shard: usize) -> u64 {
+    let name = format!("{}.diskqueue.000000.dat", topic_of(shard));
+    fs::metadata(folder.0.join(name)).map_or(0, |file| file.len())
+}
+
+fn is_clean_stop(folder: &Folder) -> bool {
+    matches!(buckets::take(&folder.0, true).0, buckets::Found::Kept(..))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_shard_that_panics_ends_the_broker_and_the_others_are_saved() {
+    let folder = Folder::new("panic");
+    let broker = broker_with_messages(&folder).await;
+    broker.mailboxes[1].send(Inbound::Panic);
+    assert_eq!(broker.shard_ended().await, 1);
+    let error = broker.stop().await.unwrap_err();
+    assert!(matches!(error, StopError::Shard { shard: 1 }), "{error}");
+    assert!(saved(&folder, 0) > 0, "the other shard's message");
+    let names: Vec<_> =
+        Metadata::read(&folder.0).unwrap().metadata.topics.into_iter().map(|topic| topic.name).collect();
+    assert!(names.contains(&topic_of(0)) && names.contains(&topic_of(1)), "no name is forgotten: {names:?}");
+    assert!(!is_clean_stop(&folder));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_shard_that_cannot_wait_for_events_saves_its_messages() {
+    let folder = Folder::new("fail");
+    let broker = broker_with_messages(&folder).await;
+    broker.mailboxes[1].send(Inbound::Fail);
+    assert_eq!(broker.shard_ended().await, 1);
+    assert!(saved(&folder, 1) > 0);
+    broker.stop().await.unwrap();
+    assert!(saved(&folder, 0) > 0);
+    assert!(!is_clean_stop(&folder), "the levels of its buckets are not known");
+
+    // Beside it, a stop that all shards were told of.
+    folder.start(2, 10).await.stop().await.unwrap();
+    assert!(is_clean_stop(&folder));
 }

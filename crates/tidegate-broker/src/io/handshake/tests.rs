@@ -14,7 +14,7 @@ use super::*;
 use crate::config::{Address, ClientAuth, Config, Host, Options, TlsVersion};
 use crate::io::broker::shard_config;
 use crate::io::listener::Listener;
-use crate::io::shard_thread::{self, Authentication, Parts, Surroundings};
+use crate::io::shard_thread::{self, Authentication, End, Parts, Surroundings, Waiting};
 use crate::io::tls::fixture::{Identity, Pki};
 use crate::io::tls::server_config;
 use crate::machine::Passage;
@@ -36,7 +36,7 @@ impl Surroundings for Nowhere {
 struct Running {
     address: String,
     mailbox: Arc<ShardMailbox>,
-    thread: Option<JoinHandle<io::Result<bool>>>,
+    thread: Option<JoinHandle<End>>,
 }
 
 impl Running {
@@ -53,13 +53,14 @@ impl Running {
             shard: Shard::new(shard_config(&config, 0), clock::now(), clock::realtime_ns()),
             mailboxes: [mailbox.clone()].into(),
             inbox,
-            listener: Some(listener),
             opened: None,
             tls: Some(Arc::new(tls)),
             handshake_time,
             surroundings: Nowhere,
         };
-        Self { address, mailbox, thread: Some(std::thread::spawn(|| shard_thread::run(parts))) }
+        let waiting = Waiting::new(0, &mailbox, true).unwrap();
+        mailbox.send(Inbound::Listen(listener));
+        Self { address, mailbox, thread: Some(std::thread::spawn(|| shard_thread::run(parts, waiting))) }
     }
 
     fn connect(&self) -> TcpStream {
@@ -83,7 +84,7 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         self.mailbox.send(Inbound::Drain);
-        self.thread.take().unwrap().join().unwrap().unwrap();
+        assert!(matches!(self.thread.take().unwrap().join().unwrap(), End::Drained { .. }));
     }
 }
 

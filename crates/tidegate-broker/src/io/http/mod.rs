@@ -42,10 +42,11 @@ use self::body::Bodies;
 use self::debug::Debug;
 use self::query::Query;
 use self::stats::Stats;
+pub(super) use self::stats::{accepted, accepted_bytes, depth};
 use self::stats_text::StatsText;
 use super::handle::BrokerHandle;
 use crate::config::{Config, LogLevel};
-use crate::machine::admin::{AdminReply, AdminRequest, Pause, SnapshotScope};
+use crate::machine::admin::{AdminReply, AdminRequest, Delays, Pause, SnapshotScope};
 use crate::machine::snapshot::ShardSnapshot;
 
 /// The version of nsqd whose behaviour this is. nsqadmin and nsqlookupd read it as a semantic version and warn about
@@ -233,7 +234,7 @@ async fn dispatch(State(api): State<ApiState>, request: Request) -> Response {
 impl ApiState {
     async fn ping(&self) -> Response {
         // A topic of a name that none has: the health of every shard without its topics.
-        let nothing = SnapshotScope { channel: None, clients: false, topic: TopicName::new("-").ok() };
+        let nothing = SnapshotScope { topic: TopicName::new("-").ok(), ..SnapshotScope::default() };
         match stats::health(&self.snapshots(nothing).await) {
             Ok(health) => plain(StatusCode::OK, health),
             Err(health) => plain(StatusCode::INTERNAL_SERVER_ERROR, health),
@@ -256,6 +257,7 @@ impl ApiState {
             topic: topic.and_then(|name| TopicName::new(name).ok()),
             channel: channel.and_then(|name| ChannelName::new(name).ok()),
             clients,
+            delays: Delays::Without,
         };
         let shards = self.snapshots(scope).await;
         let (Ok(health) | Err(health)) = stats::health(&shards);

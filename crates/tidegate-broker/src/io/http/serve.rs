@@ -1,6 +1,7 @@
 //! A listener in front of a router, within bounds that hold whatever clients do.
 
 use std::io;
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,6 +13,7 @@ use hyper::server::conn::http1;
 use hyper::service::{Service as _, service_fn};
 use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
+use tidegate_runtime::process::{self, Reserve};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::watch;
@@ -194,7 +196,7 @@ pub async fn serve(
 }
 
 async fn accept(listener: &Listener) -> io::Result<(Stream, Group)> {
-    Ok(match listener {
+    let (stream, group) = match listener {
         Listener::Tcp(listener) => {
             let (stream, peer) = listener.accept().await?;
             // The peer may have gone again; reading will say so.
@@ -202,7 +204,16 @@ async fn accept(listener: &Listener) -> io::Result<(Stream, Group)> {
             (Stream::Tcp(stream), Some(group_of(peer.ip())))
         }
         Listener::Unix(listener) => (Stream::Unix(listener.accept().await?.0), None),
-    })
+    };
+    let scarce = match &stream {
+        Stream::Tcp(stream) => process::is_scarce(stream.as_fd(), Reserve::Tools),
+        Stream::Unix(stream) => process::is_scarce(stream.as_fd(), Reserve::Tools),
+    };
+    if scarce {
+        // The last descriptors are for the files that messages are saved in.
+        return Err(rustix::io::Errno::MFILE.into());
+    }
+    Ok((stream, group))
 }
 
 async fn connection<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(

@@ -45,12 +45,17 @@ pub(super) fn merge(shards: Vec<ShardSnapshot>) -> (Vec<TopicSnapshot>, Vec<Clie
 }
 
 /// Messages that the topic took, those included that wait for a token: the sender of each was told OK.
-pub(super) fn accepted(topic: &TopicSnapshot) -> u64 {
+pub(in crate::io) fn accepted(topic: &TopicSnapshot) -> u64 {
     topic.admitted_total + topic.waiting
 }
 
+/// The bytes of their bodies.
+pub(in crate::io) fn accepted_bytes(topic: &TopicSnapshot) -> u64 {
+    topic.admitted_bytes_total + topic.waiting_bytes
+}
+
 /// Messages that the topic has not given to its channels, those included that wait for a token.
-pub(super) fn depth(topic: &TopicSnapshot) -> u64 {
+pub(in crate::io) fn depth(topic: &TopicSnapshot) -> u64 {
     topic.depth + topic.waiting
 }
 
@@ -70,20 +75,13 @@ pub(super) struct Percentile {
 
 impl Latency {
     pub(super) fn of_channel(channel: &ChannelSnapshot, quantiles: &[f64]) -> Self {
-        Self::new(channel.end_to_end_us.count, quantiles, &channel.e2e_percentiles_ns)
+        Self::new(channel.e2e_count, quantiles, &channel.e2e_percentiles_ns)
     }
 
-    /// The channels' quantiles, each weighted by its count, as nsqadmin joins those of several brokers.
+    /// Of all channels of the topic together; nothing without a channel, as in nsqd.
     pub(super) fn of_topic(topic: &TopicSnapshot, quantiles: &[f64]) -> Self {
-        let counts = || topic.channels.iter().map(|channel| channel.end_to_end_us.count);
-        let total: u64 = counts().sum();
-        let mean = |i: usize| {
-            let values = topic.channels.iter().map(|c| c.e2e_percentiles_ns.get(i).copied().unwrap_or(0));
-            let sum: u128 = values.zip(counts()).map(|(value, count)| u128::from(value) * u128::from(count)).sum();
-            sum.checked_div(u128::from(total)).and_then(|mean| u64::try_from(mean).ok()).unwrap_or(0)
-        };
-        let means: Vec<u64> = (0..quantiles.len()).map(mean).collect();
-        Self::new(total, quantiles, &means)
+        let quantiles = if topic.channels.is_empty() { &[] } else { quantiles };
+        Self::new(topic.e2e_count, quantiles, &topic.e2e_percentiles_ns)
     }
 
     fn new(count: u64, quantiles: &[f64], values: &[u64]) -> Self {
@@ -212,7 +210,7 @@ impl Stats {
             depth: depth(topic),
             backend_depth: topic.backend_depth,
             message_count: accepted(topic),
-            message_bytes: topic.admitted_bytes_total + topic.waiting_bytes,
+            message_bytes: accepted_bytes(topic),
             paused: topic.paused,
             e2e_processing_latency: Latency::of_topic(topic, &self.quantiles),
         }

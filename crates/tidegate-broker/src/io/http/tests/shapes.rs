@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::*;
-use crate::machine::snapshot::{ChannelSnapshot, ClientSnapshot, DelaySnapshot, TopicSnapshot};
+use crate::machine::snapshot::{ChannelSnapshot, ClientSnapshot, TopicSnapshot};
 
 fn consumer() -> ClientSnapshot {
     ClientSnapshot {
@@ -113,13 +113,11 @@ async fn clients_are_nsqds_to_the_byte() {
 
 #[tokio::test]
 async fn latencies_are_shown_for_the_configured_quantiles() {
-    let with_latency = |count, p50, p99| ChannelSnapshot {
-        end_to_end_us: DelaySnapshot { count, ..DelaySnapshot::default() },
-        e2e_percentiles_ns: vec![p50, p99],
-        ..channel(vec![])
-    };
+    let with_latency =
+        |count, p50, p99| ChannelSnapshot { e2e_count: count, e2e_percentiles_ns: vec![p50, p99], ..channel(vec![]) };
     let channels = vec![with_latency(1, 1_000_000, 4_000_000), with_latency(3, 2_000_000, 8_000_000)];
-    let shard = broker_of(ShardSnapshot { topics: vec![topic("a", channels)], ..ShardSnapshot::default() });
+    let topic = TopicSnapshot { e2e_count: 4, e2e_percentiles_ns: vec![1_750_000, 7_000_000], ..topic("a", channels) };
+    let shard = broker_of(ShardSnapshot { topics: vec![topic], ..ShardSnapshot::default() });
     let api = api(&shard, "e2e_processing_latency_percentiles = [0.5, 0.99]");
     let stats: serde_json::Value = serde_json::from_str(&call(&api, "GET /stats?format=json", "").await.1).unwrap();
     let latency = |values: [u64; 2], count: u64| {
