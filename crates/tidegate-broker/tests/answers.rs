@@ -237,3 +237,19 @@ fn an_inherited_log_moves_only_as_far_as_there_is_room() {
     }
     assert_eq!(got, numbered(1_000));
 }
+
+#[test]
+fn a_record_leaves_the_topics_log_when_it_is_in_the_channels() {
+    let mut broker = Broker::with(|config| config.mem_queue_size = 0);
+    let publisher = broker.connect();
+    broker.send(publisher, put_many("t", &numbered(10)));
+    broker.disk.delay = ms(10);
+    broker.create_channel("t", "a");
+    broker.create_channel("t", "b");
+    for _ in 0..100 {
+        broker.advance(ms(1));
+        let safe = broker.disk.depth("t") == 10 || (broker.disk.depth("t:a"), broker.disk.depth("t:b")) == (10, 10);
+        assert!(safe, "a kill now would lose records");
+    }
+    assert_eq!((broker.disk.depth("t"), broker.disk.depth("t:a"), broker.disk.depth("t:b")), (0, 10, 10));
+}

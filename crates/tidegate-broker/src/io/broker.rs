@@ -146,13 +146,14 @@ impl Broker {
         let listing = Listing::read(&SystemFiles, &config.data_path)
             .map_err(|source| folder(MetadataError::Io { action: "list", path: config.data_path.clone(), source }))?;
         let adopted = adopt(&SystemFiles, &disk_options, &listing, &mut found.metadata);
+        let listener = Listener::bind(&config.tcp_address)
+            .map_err(|source| StartError::Listen { address: config.tcp_address.to_string(), source })?;
+        // Once nothing common can fail any more: a start that fails is not taken for a crash by the next one.
         let used = !found.metadata.topics.is_empty() || adopted;
         let (tokens, noted) = buckets::take(&config.data_path, used);
         if let Err(error) = noted {
             tracing::error!(%error, "cannot write tidegate.buckets: after a crash limits may give out a burst too many");
         }
-        let listener = Listener::bind(&config.tcp_address)
-            .map_err(|source| StartError::Listen { address: config.tcp_address.to_string(), source })?;
         let tcp_address = listener.local_address();
 
         let (boxes, inboxes): (Vec<_>, Vec<_>) =

@@ -10,6 +10,7 @@ use tidegate_wire::nsq::frame;
 use super::admin::PublishRefused;
 use super::arena::Key;
 use super::output::ConnId;
+use super::topic::TopicKey;
 
 /// A publish under way.
 pub(super) type AckKey = Key<Ack>;
@@ -34,6 +35,8 @@ pub(super) enum Origin {
     Peer(usize, Publisher),
     /// The HTTP API, by the number that it was given.
     Admin(u64),
+    /// Records of a topic's log that moved to its channels, by the number that they were given.
+    Moved(TopicKey, u64),
 }
 
 impl Origin {
@@ -42,7 +45,7 @@ impl Origin {
         match self {
             Self::Client(publisher) => Some((None, publisher.conn)),
             Self::Peer(shard, publisher) => Some((Some(*shard), publisher.conn)),
-            Self::Admin(_) => None,
+            Self::Admin(_) | Self::Moved(..) => None,
         }
     }
 }
