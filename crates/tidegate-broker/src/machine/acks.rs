@@ -10,7 +10,6 @@ use tidegate_wire::nsq::frame;
 use super::admin::PublishRefused;
 use super::arena::Key;
 use super::output::ConnId;
-use super::topic::TopicKey;
 
 /// A publish under way.
 pub(super) type AckKey = Key<Ack>;
@@ -35,8 +34,6 @@ pub(super) enum Origin {
     Peer(usize, Publisher),
     /// The HTTP API, by the number that it was given.
     Admin(u64),
-    /// Records of a topic's log that moved to its channels, by the number that they were given.
-    Moved(TopicKey, u64),
 }
 
 impl Origin {
@@ -45,7 +42,7 @@ impl Origin {
         match self {
             Self::Client(publisher) => Some((None, publisher.conn)),
             Self::Peer(shard, publisher) => Some((Some(*shard), publisher.conn)),
-            Self::Admin(_) | Self::Moved(..) => None,
+            Self::Admin(_) => None,
         }
     }
 }

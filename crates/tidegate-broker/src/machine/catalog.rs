@@ -46,7 +46,6 @@ impl Shard {
             line_bytes_max: self.config.line_bytes,
             blocked: Vec::new(),
             parked: VecDeque::new(),
-            moving: VecDeque::new(),
             counts: TopicCounts::default(),
             access_delay: WindowedHistogram::new(WindowConfig::default()),
             recording: None,
@@ -207,7 +206,6 @@ impl Shard {
         for pending in topic.deferred.drain(timers) {
             messages.release(pending.message);
         }
-        topic.moving.clear();
         topic.staged_bytes = 0;
         let staged = std::mem::take(&mut topic.staged);
         for staged in &staged {

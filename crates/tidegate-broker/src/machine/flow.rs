@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use tidegate_core::Instant;
 use tidegate_wire::nsq::frame::{self, Header};
 
-use super::acks::{Ack, AckKey, Origin};
+use super::acks::{Ack, AckKey};
 use super::arena::Arena;
 use super::channel::ChannelKey;
 use super::client::{InFlight, State};
@@ -18,7 +18,7 @@ use super::queue::{Head, Item, Next, Queue, Queued};
 use super::queue_log::QueueLog;
 use super::shard::{QueuePolicy, Shard, ShardConfig};
 use super::timers::{Gated, Timer};
-use super::topic::{Moving, Passage, Pending, Staged, TopicKey};
+use super::topic::{Passage, Pending, Staged, TopicKey};
 
 /// Messages of a trace handed over in one go.
 const TRACE_BATCH: usize = 1024;
@@ -198,30 +198,6 @@ impl Shard {
     }
 
     fn drain_line(&mut self, key: TopicKey, now: Instant) {
-        self.numbers.serials += 1;
-        let serial = self.numbers.serials;
-        let mut records = None;
-        self.move_line(key, serial, &mut records, now);
-        if let Some(ack) = records {
-            self.settle_ack(ack, None);
-        }
-    }
-
-    /// Records that moved to the channels are safe there: the log can forget them.
-    pub(super) fn on_moved(&mut self, topic: TopicKey, serial: u64) {
-        let Some(entry) = self.topics.get_mut(topic) else { return };
-        let Some(moving) = entry.moving.iter_mut().find(|moving| moving.serial == serial) else { return };
-        moving.safe = true;
-        while let Some(moved) = entry.moving.pop_front_if(|moving| moving.safe) {
-            if let Some(log) = entry.queue.log_mut() {
-                log.commit(moved.count);
-            }
-        }
-        self.mark_topic(topic);
-    }
-
-    /// Moves what has its tokens; `records` is what the records among it wait for.
-    fn move_line(&mut self, key: TopicKey, serial: u64, records: &mut Option<AckKey>, now: Instant) {
         loop {
             let topic = &mut self.topics[key];
             let head = topic.queue.head();
@@ -250,28 +226,19 @@ impl Shard {
                 return;
             }
             let Some(release) = self.token_of(key, bytes, arrival, now) else { return };
-            let Self { topics, messages, acks, wall_offset, .. } = self;
-            let (pending, ack) = match topics[key].queue.pop() {
+            let Self { topics, messages, wall_offset, .. } = self;
+            let pending = match topics[key].queue.pop() {
                 None => return,
-                Some(Next::Memory(pending)) => (pending, None),
+                Some(Next::Memory(pending)) => pending,
                 Some(Next::Record(header, body)) => {
                     let arrival = arrival_of(&header, now, *wall_offset);
                     let message = messages.insert(header.id, header.timestamp, arrival, body);
                     // Without a contract it counted when it came.
-                    let topic = &mut topics[key];
-                    let ack = *records.get_or_insert_with(|| {
-                        topic.moving.push_back(Moving { serial, count: 0, safe: false });
-                        let origin = Some(Origin::Moved(key, serial));
-                        acks.insert(Ack { origin, awaited: 1, refused: None })
-                    });
-                    if let Some(moving) = topic.moving.back_mut() {
-                        moving.count += 1;
-                    }
-                    let admitted = topic.limiter.is_none();
-                    (Pending { message, due: Instant::ZERO, read: now, admitted }, Some(ack))
+                    let admitted = topics[key].limiter.is_none();
+                    Pending { message, due: Instant::ZERO, read: now, admitted }
                 }
             };
-            self.leave_topic(key, pending, release, ack, now);
+            self.leave_topic(key, pending, release, None, now);
         }
     }
 
@@ -373,9 +340,6 @@ impl Shard {
             && (!reader_waits || channel.queue.head().is_none())
         {
             limiter.hold_up();
-        }
-        if let Some(log) = channel.queue.log_mut() {
-            log.commit_all(); // In flight is in memory, as in nsqd.
         }
         channel.queue.commands(reader_waits, &mut |command| outputs.push_back(Output::Log(command)));
     }

@@ -347,8 +347,6 @@ impl Shard {
                 let answer = PeerAnswer { publisher, result, stamp: false };
                 self.peers.answer(shard, answer);
             }
-            // Refused or not: what a channel's log does not take is kept in memory.
-            Origin::Moved(topic, serial) => self.on_moved(topic, serial),
             Origin::Admin(request) => {
                 let reply = result.map_or_else(AdminReply::Refused, |()| AdminReply::Done);
                 self.outputs.push_back(Output::AdminReply(request, reply));

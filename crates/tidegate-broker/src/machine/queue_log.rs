@@ -54,9 +54,7 @@ pub(super) struct QueueLog {
     ahead: Vec<u8>,
     ahead_at: usize,
     ahead_count: u32,
-    /// Taken, and not yet safe elsewhere.
-    taken: u32,
-    /// Safe elsewhere, since the last Advance.
+    /// Taken since the last Advance.
     advanced: u32,
     /// A buffer to write into next.
     spare: Vec<u8>,
@@ -97,7 +95,6 @@ impl QueueLog {
             ahead: Vec::new(),
             ahead_at: 0,
             ahead_count: 0,
-            taken: 0,
             advanced: 0,
             spare: Vec::new(),
         }
@@ -182,7 +179,7 @@ impl QueueLog {
         ahead.then(|| frame::record(&self.ahead[self.ahead_at..]).map_or(0, |(_, body, _)| body.len()))
     }
 
-    /// Takes the next record, if it is at hand. It stays in the log until [`QueueLog::commit`] says that it is safe.
+    /// Takes the next record, if it is at hand.
     pub(super) fn pop(&mut self) -> Option<(Header, &[u8])> {
         if self.ahead_count == 0 {
             return None;
@@ -190,7 +187,7 @@ impl QueueLog {
         let Some((header, body, used)) = frame::record(&self.ahead[self.ahead_at..]) else {
             // The log checks lengths as it reads, so this is a damaged file: what is left of the chunk is given up.
             self.depth = self.depth.saturating_sub(u64::from(self.ahead_count));
-            self.taken += std::mem::take(&mut self.ahead_count);
+            self.advanced += std::mem::take(&mut self.ahead_count);
             return None;
         };
         self.ahead_count -= 1;
@@ -203,21 +200,9 @@ impl QueueLog {
         if self.depth == 0 {
             self.bytes = 0;
         }
-        self.taken += 1;
+        self.advanced += 1;
         self.ahead_at += used;
         Some((header, body))
-    }
-
-    /// The first `count` records that were taken are safe elsewhere, or as safe as they will be.
-    pub(super) fn commit(&mut self, count: u32) {
-        let count = count.min(self.taken);
-        self.taken -= count;
-        self.advanced += count;
-    }
-
-    /// All records that were taken are.
-    pub(super) fn commit_all(&mut self) {
-        self.commit(self.taken);
     }
 
     /// Forgets everything. Publishes that wait for records count as confirmed: they were accepted before.
@@ -229,8 +214,7 @@ impl QueueLog {
         (self.returned, self.error) = (None, None);
         self.readable = 0;
         self.ahead.clear();
-        (self.ahead_at, self.ahead_count, self.inherited) = (0, 0, 0);
-        (self.taken, self.advanced) = (0, 0);
+        (self.ahead_at, self.ahead_count, self.advanced, self.inherited) = (0, 0, 0, 0);
         self.stale_reads += u32::from(self.reading == Reading::UnderWay);
         self.reading = Reading::No;
         if self.open {
@@ -265,7 +249,6 @@ impl QueueLog {
 
     /// Hands everything over at once, whatever is under way: the last commands before the queue is closed.
     pub(super) fn flush(&mut self, out: &mut impl FnMut(LogCommand)) {
-        self.commit_all();
         if let Some((records, count)) = self.returned.take() {
             out(LogCommand::Append { queue: self.id, records, count });
         }

@@ -42,8 +42,6 @@ pub(super) struct Topic {
     pub(super) blocked: Vec<ConnId>,
     /// Publishes that wait for room while their connections go on, in order.
     pub(super) parked: VecDeque<Parked>,
-    /// Records of the log on their way to channels, in order; the log forgets them when they are safe there.
-    pub(super) moving: VecDeque<Moving>,
     pub(super) counts: TopicCounts,
     pub(super) access_delay: WindowedHistogram,
     /// While it is recorded: what has been admitted since the last hand-over.
@@ -129,15 +127,6 @@ impl Item for Pending {
     fn attempts(&self) -> u16 {
         0
     }
-}
-
-/// Records that left the topic in one go.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Moving {
-    pub(super) serial: u64,
-    pub(super) count: u32,
-    /// They are in memory, or in the logs of all channels.
-    pub(super) safe: bool,
 }
 
 /// A message on its way to its topic's line.
