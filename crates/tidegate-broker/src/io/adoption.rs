@@ -16,7 +16,7 @@ const NAMED_MAX: usize = 20;
 
 /// Adds to `names` each topic and channel of `listing` that it lacks and that has a message on disk; answers whether
 /// there were any.
-pub(super) fn adopt<F: Files + Clone>(
+pub fn adopt<F: Files + Clone>(
     files: &F,
     options: &DiskThreadOptions,
     listing: &Listing,

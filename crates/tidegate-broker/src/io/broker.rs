@@ -7,6 +7,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use rustls::ServerConfig;
+use tidegate_core::Instant;
 use tidegate_runtime::clock;
 use tidegate_wire::nsq::{ChannelName, TopicName};
 use tokio::runtime;
@@ -14,7 +15,7 @@ use tokio::sync::{mpsc, watch};
 
 use super::adoption::adopt;
 use super::auth_client::{Applicant, AuthClient};
-use super::buckets;
+use super::buckets::{self, BootTime, Kept};
 use super::disk_queue::{Listing, SystemFiles};
 use super::disk_thread::{DiskHandle, DiskThread, DiskThreadOptions};
 use super::handle::{BrokerHandle, Notice};
@@ -125,7 +126,7 @@ pub struct Broker {
     disk: DiskThread,
     names: NamesKeeper,
     /// What the shards that have drained say of their tokens.
-    kept: Arc<Mutex<Vec<KeptBucket>>>,
+    kept: Arc<Mutex<Kept>>,
     data_path: PathBuf,
     notices: Option<mpsc::UnboundedReceiver<Notice>>,
     trace: TraceWriter,
@@ -150,7 +151,7 @@ impl Broker {
             .map_err(|source| StartError::Listen { address: config.tcp_address.to_string(), source })?;
         // Once nothing common can fail any more: a start that fails is not taken for a crash by the next one.
         let used = !found.metadata.topics.is_empty() || adopted;
-        let (tokens, noted) = buckets::take(&config.data_path, used);
+        let (tokens, noted) = buckets::take(&SystemFiles, &config.data_path, used, &BootTime::now());
         if let Err(error) = noted {
             tracing::error!(%error, "cannot write tidegate.buckets: after a crash limits may give out a burst too many");
         }
@@ -175,7 +176,7 @@ impl Broker {
 
         let (ended_sender, ended) = watch::channel(None);
         let mut shards = Vec::with_capacity(config.shards);
-        let kept: Arc<Mutex<Vec<KeptBucket>>> = Arc::default();
+        let kept: Arc<Mutex<Kept>> = Arc::default();
         let (opened, openings) = std::sync::mpsc::channel();
         for (number, inbox) in inboxes.into_iter().enumerate() {
             let shard = new_shard(config, number, &limits, &found.metadata, &tokens);
@@ -279,7 +280,7 @@ impl Broker {
                 // Without it the next start takes this for a crash, and limits for empty. A shard that failed has not
                 // said what is left of its tokens.
                 let kept = std::mem::take(&mut *kept.lock().unwrap_or_else(PoisonError::into_inner));
-                if let Err(error) = buckets::keep(&data_path, &kept) {
+                if let Err(error) = buckets::keep(&SystemFiles, &data_path, &kept, BootTime::now()) {
                     tracing::error!(%error, "cannot write tidegate.buckets: limits begin empty at the next start");
                 }
             }
@@ -331,14 +332,29 @@ fn new_shard(
 ) -> Shard {
     let now = clock::now();
     let mut shard = Shard::new(shard_config(config, number), now, clock::realtime_ns());
+    bring_back(&mut shard, (number, config.shards), limits, metadata, tokens, now);
+    shard
+}
+
+/// Gives a new shard, the first number of so many, its part of what an earlier run left.
+pub fn bring_back(
+    shard: &mut Shard,
+    (number, shards): (usize, usize),
+    limits: &[StartingLimit],
+    metadata: &Metadata,
+    tokens: &buckets::Found,
+    now: Instant,
+) {
     match tokens {
         buckets::Found::Nothing => {}
         buckets::Found::Unknown => shard.forget_buckets(now),
         buckets::Found::Kept(kept, downtime) => {
-            let home =
-                |bucket: &&KeptBucket| crate::machine::home_shard(bucket.key.topic.as_str(), config.shards) == number;
+            let home = |bucket: &&KeptBucket| crate::machine::home_shard(bucket.key.topic.as_str(), shards) == number;
             let stopped = now.minus_nanos(tidegate_core::time::nanos(*downtime));
-            shard.restore_buckets(kept.iter().filter(home).cloned().collect(), stopped, now);
+            if let Some(unknown_for) = kept.unknown_for {
+                shard.forget_buckets(stopped.minus_nanos(tidegate_core::time::nanos(unknown_for)));
+            }
+            shard.restore_buckets(kept.buckets.iter().filter(home).cloned().collect(), stopped, now);
         }
     }
     for limit in limits {
@@ -350,13 +366,12 @@ fn new_shard(
         shard.on_admin(request, now);
     }
     for topic in &metadata.topics {
-        if crate::machine::home_shard(topic.name.as_str(), config.shards) == number {
+        if crate::machine::home_shard(topic.name.as_str(), shards) == number {
             let channels: Vec<_> =
                 topic.channels.iter().map(|channel| (channel.name.clone(), pause(channel.paused))).collect();
             shard.restore(&topic.name, pause(topic.paused), &channels, now);
         }
     }
-    shard
 }
 
 pub(super) fn shard_config(config: &Config, number: usize) -> ShardConfig {
@@ -409,7 +424,7 @@ struct ThreadSurroundings {
     notices: mpsc::UnboundedSender<Notice>,
     trace: super::trace::TraceHandle,
     auth: Arc<AuthClient>,
-    kept: Arc<Mutex<Vec<KeptBucket>>>,
+    kept: Arc<Mutex<Kept>>,
     mailbox: Arc<ShardMailbox>,
     runtime: runtime::Handle,
 }
@@ -431,8 +446,8 @@ impl Surroundings for ThreadSurroundings {
         self.trace.send(topic, passages);
     }
 
-    fn keep(&self, buckets: Vec<KeptBucket>) {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner).extend(buckets);
+    fn keep(&self, kept: Kept) {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner).join(kept);
     }
 
     fn authenticate(&self, asked: Authentication) {

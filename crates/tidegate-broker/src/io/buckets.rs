@@ -5,43 +5,73 @@
 //! runs the file says so, and nothing else: after a crash the levels are not known, so buckets begin empty. nsqd does
 //! not look at the file.
 
-use std::fs::{self, File};
-use std::io::{self, Write as _};
-use std::os::unix::fs::OpenOptionsExt;
+use std::io;
 use std::path::Path;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use tidegate_core::Rate;
 use tidegate_core::limit::Limit;
+use tidegate_core::time::nanos;
+use tidegate_core::{Instant, Rate};
 use tidegate_runtime::{clock, process};
 use tidegate_wire::nsq::{ChannelName, TopicName};
 
+use super::disk_queue::{Files, read_whole, replace};
 use crate::machine::contracts::{KeptBucket, LimitKey};
+use crate::machine::shard::Shard;
 
 const FILE: &str = "tidegate.buckets";
 
 /// What an earlier run left of its tokens.
 #[derive(Clone, PartialEq, Debug)]
-pub(super) enum Found {
+pub enum Found {
     /// There was no earlier run on this folder: buckets begin full.
     Nothing,
     /// It stopped cleanly; its buckets held these levels so long ago.
-    Kept(Vec<KeptBucket>, Duration),
+    Kept(Kept, Duration),
     /// It crashed, or what it wrote cannot be read: buckets begin empty.
     Unknown,
 }
 
+/// What is known of tokens at a clean stop.
+#[derive(Clone, PartialEq, Default, Debug)]
+pub struct Kept {
+    /// Buckets that are not full.
+    pub buckets: Vec<KeptBucket>,
+    /// How long before the stop an earlier crash left the others empty, as far as is known; `None` if none did.
+    pub unknown_for: Option<Duration>,
+}
+
+impl Kept {
+    /// Of one shard.
+    #[must_use]
+    pub fn of(shard: &Shard, now: Instant) -> Self {
+        Self { buckets: shard.kept_buckets(now), unknown_for: shard.unknown_before().map(|unknown| now.since(unknown)) }
+    }
+
+    /// Adds another shard's.
+    pub fn join(&mut self, other: Self) {
+        self.buckets.extend(other.buckets);
+        self.unknown_for = match (self.unknown_for, other.unknown_for) {
+            (Some(one), Some(other)) => Some(one.min(other)),
+            (one, other) => one.or(other),
+        };
+    }
+}
+
 /// A moment on the clock that runs from boot to boot, also while the machine sleeps.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
-struct BootTime {
-    /// Empty where the system does not tell.
-    id: String,
-    ns: u64,
+pub struct BootTime {
+    /// The boot; empty where the system does not tell.
+    pub id: String,
+    /// Nanoseconds since then.
+    pub ns: u64,
 }
 
 impl BootTime {
-    fn now() -> Self {
+    /// Now.
+    #[must_use]
+    pub fn now() -> Self {
         Self { id: process::boot_id().unwrap_or_default(), ns: clock::since_boot_ns() }
     }
 
@@ -56,7 +86,12 @@ impl BootTime {
 #[serde(tag = "state", rename_all = "lowercase")]
 enum Stored {
     Running,
-    Stopped { boot: BootTime, buckets: Vec<StoredBucket> },
+    Stopped {
+        boot: BootTime,
+        buckets: Vec<StoredBucket>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        unknown_for_ns: Option<u64>,
+    },
 }
 
 #[derive(Serialize, Deserialize)]
@@ -102,47 +137,44 @@ impl StoredBucket {
     }
 }
 
-/// Reads what the last run left in `folder`, and notes that one is running now, durably.
+/// Reads what the last run left in `folder`, and notes that one is running since `now`, durably.
 ///
 /// `used` says whether the folder had a broker before. An error says that the note could not be written: a crash of this
 /// run would then be taken for the stop of the last one.
-pub(super) fn take(folder: &Path, used: bool) -> (Found, io::Result<()>) {
-    let found = match fs::read(folder.join(FILE)) {
-        Ok(text) => parse(&text, &BootTime::now()),
+pub fn take<F: Files>(files: &F, folder: &Path, used: bool, now: &BootTime) -> (Found, io::Result<()>) {
+    let found = match read_whole(files, &folder.join(FILE)) {
+        Ok(text) => parse(&text, now),
         Err(error) if error.kind() == io::ErrorKind::NotFound && !used => Found::Nothing,
         Err(_) => Found::Unknown,
     };
-    (found, write(folder, &Stored::Running))
+    (found, write(files, folder, &Stored::Running))
 }
 
 /// Writes down what is left of the tokens, at a clean stop.
-pub(super) fn keep(folder: &Path, buckets: &[KeptBucket]) -> io::Result<()> {
-    let buckets = buckets.iter().map(StoredBucket::new).collect();
-    write(folder, &Stored::Stopped { boot: BootTime::now(), buckets })
+pub fn keep<F: Files>(files: &F, folder: &Path, kept: &Kept, now: BootTime) -> io::Result<()> {
+    let buckets = kept.buckets.iter().map(StoredBucket::new).collect();
+    let unknown_for_ns = kept.unknown_for.map(nanos);
+    write(files, folder, &Stored::Stopped { boot: now, buckets, unknown_for_ns })
 }
 
 fn parse(text: &[u8], now: &BootTime) -> Found {
-    let Ok(Stored::Stopped { boot, buckets }) = serde_json::from_slice(text) else { return Found::Unknown };
-    let Some(kept) = buckets.iter().map(StoredBucket::read).collect() else { return Found::Unknown };
-    Found::Kept(kept, now.since(&boot))
+    let Ok(Stored::Stopped { boot, buckets, unknown_for_ns }) = serde_json::from_slice(text) else {
+        return Found::Unknown;
+    };
+    let Some(buckets) = buckets.iter().map(StoredBucket::read).collect() else { return Found::Unknown };
+    let unknown_for = unknown_for_ns.map(Duration::from_nanos);
+    Found::Kept(Kept { buckets, unknown_for }, now.since(&boot))
 }
 
-/// Replaces the file: after a crash either the old one or the new one is there, whole.
-fn write(folder: &Path, stored: &Stored) -> io::Result<()> {
-    let (path, new) = (folder.join(FILE), folder.join(format!("{FILE}.tmp")));
-    let text = serde_json::to_vec(stored).expect("texts and numbers");
-    let write = || {
-        let mut file = File::options().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
-        file.write_all(&text)?;
-        file.sync_all()?;
-        fs::rename(&new, &path)?;
-        File::open(folder)?.sync_all()
-    };
-    write().inspect_err(|_| drop(fs::remove_file(&new)))
+fn write<F: Files>(files: &F, folder: &Path, stored: &Stored) -> io::Result<()> {
+    replace(files, folder, FILE, &serde_json::to_vec(stored).expect("texts and numbers"))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
+    use super::super::disk_queue::SystemFiles;
     use super::*;
 
     fn bucket(topic: &str, channel: Option<&str>, level: u128) -> KeptBucket {
@@ -176,20 +208,31 @@ mod tests {
     #[test]
     fn levels_come_back_exactly_once() {
         let folder = Folder::new("once");
-        assert_eq!(take(&folder.0, false).0, Found::Nothing);
-        assert_eq!(take(&folder.0, false).0, Found::Unknown, "the first run did not stop");
-        let kept = [bucket("t", None, 1), bucket("t", Some("c#ephemeral"), u128::MAX)];
-        keep(&folder.0, &kept).unwrap();
-        let Found::Kept(found, downtime) = take(&folder.0, true).0 else { panic!("they were kept") };
+        assert_eq!(take(&SystemFiles, &folder.0, false, &BootTime::now()).0, Found::Nothing);
+        assert_eq!(
+            take(&SystemFiles, &folder.0, false, &BootTime::now()).0,
+            Found::Unknown,
+            "the first run did not stop"
+        );
+        let buckets = vec![bucket("t", None, 1), bucket("t", Some("c#ephemeral"), u128::MAX)];
+        let kept = Kept { buckets, unknown_for: Some(Duration::from_secs(3)) };
+        keep(&SystemFiles, &folder.0, &kept, BootTime::now()).unwrap();
+        let Found::Kept(found, downtime) = take(&SystemFiles, &folder.0, true, &BootTime::now()).0 else {
+            panic!("they were kept")
+        };
         assert_eq!(found, kept);
         assert!(downtime < Duration::from_hours(1));
-        assert_eq!(take(&folder.0, true).0, Found::Unknown, "the second run did not stop");
+        assert_eq!(
+            take(&SystemFiles, &folder.0, true, &BootTime::now()).0,
+            Found::Unknown,
+            "the second run did not stop"
+        );
     }
 
     #[test]
     fn a_folder_of_another_broker_tells_nothing_of_tokens() {
         let folder = Folder::new("nsqd");
-        assert_eq!(take(&folder.0, true).0, Found::Unknown);
+        assert_eq!(take(&SystemFiles, &folder.0, true, &BootTime::now()).0, Found::Unknown);
     }
 
     #[test]

@@ -23,6 +23,7 @@ mod listing;
 pub(crate) mod memory;
 
 pub use files::{Files, SystemFiles};
+pub(crate) use files::{read_whole, replace};
 pub use group::{Unsynced, sync_all};
 pub use layout::RecordLen;
 pub use listing::Listing;

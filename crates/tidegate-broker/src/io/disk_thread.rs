@@ -191,8 +191,8 @@ fn run<F: Files + Clone>(
     queues.close()
 }
 
-/// The open queues of all shards.
-struct Queues<F: Files, A> {
+/// The open queues of all shards: what the thread does.
+pub struct Queues<F: Files, A> {
     files: F,
     options: DiskThreadOptions,
     /// The data files of queues that were not opened yet.
@@ -240,13 +240,15 @@ struct Opened<F: Files> {
 }
 
 impl<F: Files + Clone, A: Fn(usize, LogEvent)> Queues<F, A> {
-    fn new(files: F, options: DiskThreadOptions, listing: Listing, answer: A) -> Self {
+    /// No queue is open yet; events go to `answer`, with the number of the shard.
+    pub fn new(files: F, options: DiskThreadOptions, listing: Listing, answer: A) -> Self {
         let (holders, closing) = (VecDeque::new(), Vec::new());
         let open = BTreeMap::new();
         Self { files, options, listing, answer, open, holders, closing, closed: false, unsynced: 0, sync_fails: false }
     }
 
-    fn carry_out(&mut self, shard: usize, command: LogCommand) {
+    /// Carries out a command of a shard.
+    pub fn carry_out(&mut self, shard: usize, command: LogCommand) {
         let event = match command {
             LogCommand::Open { queue, name } => self.open(shard, queue, name),
             LogCommand::Append { queue, records, count } => Some(self.append(shard, queue, records, count)),
@@ -363,7 +365,7 @@ impl<F: Files + Clone, A: Fn(usize, LogEvent)> Queues<F, A> {
     }
 
     /// Syncs the queues that are being closed, and answers.
-    fn finish_closing(&mut self) {
+    pub fn finish_closing(&mut self) {
         let mut closing = std::mem::take(&mut self.closing);
         self.sync_closed(closing.iter_mut().map(|(_, disk)| &mut **disk));
         for ((shard, queue), _) in closing {
@@ -408,7 +410,8 @@ impl<F: Files + Clone, A: Fn(usize, LogEvent)> Queues<F, A> {
         LogEvent::Closed { queue }
     }
 
-    fn sync(&mut self) {
+    /// Syncs every queue that needs it, and opens those that could not be opened.
+    pub fn sync(&mut self) {
         self.finish_closing();
         let broken = |(key, slot): (&Key, &Slot<F>)| matches!(slot, Slot::Broken { .. }).then_some(*key);
         let broken: Vec<Key> = self.open.iter().filter_map(broken).collect();
@@ -431,7 +434,7 @@ impl<F: Files + Clone, A: Fn(usize, LogEvent)> Queues<F, A> {
     }
 
     /// Closes all that is open; answers how many queues were closed without being synced.
-    fn close(&mut self) -> usize {
+    pub fn close(&mut self) -> usize {
         self.finish_closing();
         let mut open: Vec<Opened<F>> = std::mem::take(&mut self.open).into_values().filter_map(Slot::opened).collect();
         self.sync_closed(open.iter_mut().map(|opened| &mut *opened.disk));

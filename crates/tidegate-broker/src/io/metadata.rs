@@ -1,13 +1,14 @@
 //! Which topics and channels there are, kept in nsqd's `nsqd.dat`, and the lock on the data folder.
 
-use std::fs::{self, File};
-use std::io::{self, Write as _};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs::File;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::FlockOperation;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use tidegate_wire::nsq::{ChannelName, TopicName};
+
+use super::disk_queue::{Files, SystemFiles, read_whole, replace};
 
 /// The file's name.
 const FILE: &str = "nsqd.dat";
@@ -119,8 +120,13 @@ pub struct Found {
 impl Metadata {
     /// Reads the file of the data folder `folder`; nothing if there is none.
     pub fn read(folder: &Path) -> Result<Found, MetadataError> {
+        Self::read_on(&SystemFiles, folder)
+    }
+
+    /// The same on other files than the system's.
+    pub fn read_on<F: Files>(files: &F, folder: &Path) -> Result<Found, MetadataError> {
         let path = folder.join(FILE);
-        match fs::read(&path) {
+        match read_whole(files, &path) {
             Ok(text) => Self::parse(&text).map_err(|source| MetadataError::Parse { path, source }),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Found::default()),
             Err(error) => Err(failed("read", path, error)),
@@ -130,19 +136,13 @@ impl Metadata {
     /// Replaces the file of the data folder `folder`: after a crash either the old one or the new one is there, whole.
     /// `version` is what nsqd's tools are told.
     pub fn write(&self, folder: &Path, version: &str) -> Result<(), MetadataError> {
-        let (path, new) = (folder.join(FILE), folder.join(format!("{FILE}.tmp")));
-        let write = || {
-            let mut file = File::options().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
-            file.write_all(self.to_json(version).as_bytes())?;
-            file.sync_all()?;
-            fs::rename(&new, &path)?;
-            // Only the folder's own sync makes the new name last.
-            File::open(folder)?.sync_all()
-        };
-        write().map_err(|error| {
-            let _ = fs::remove_file(&new);
-            failed("write", path.clone(), error)
-        })
+        self.write_on(&SystemFiles, folder, version)
+    }
+
+    /// The same on other files than the system's.
+    pub fn write_on<F: Files>(&self, files: &F, folder: &Path, version: &str) -> Result<(), MetadataError> {
+        replace(files, folder, FILE, self.to_json(version).as_bytes())
+            .map_err(|error| failed("write", folder.join(FILE), error))
     }
 
     fn parse(text: &[u8]) -> serde_json::Result<Found> {
@@ -206,6 +206,8 @@ fn failed(action: &'static str, path: PathBuf, source: io::Error) -> MetadataErr
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     fn topic(name: &str, paused: bool, channels: &[(&str, bool)]) -> TopicMetadata {

@@ -8,18 +8,19 @@
 //! | `handshake` | TLS handshakes, on a thread beside the shard's |
 //! | [`transport`], [`tls`] | the layers between a socket's bytes and the protocol's |
 //! | [`disk_thread`], [`disk_queue`], [`metadata`] | the data folder, in nsqd's files |
-//! | `names`, `adoption` | the names of topics and channels, kept up to date and found again |
+//! | [`names`], [`adoption`] | the names of topics and channels, kept up to date and found again |
+//! | [`buckets`] | what is left of the tokens, over a restart |
 //! | [`trace`] | traces of a topic's messages |
 //! | [`http`], [`admin`] | nsqd's HTTP API, and Tidegate's own |
 //! | [`lookupd`], [`auth_client`], [`statsd`] | nsqlookupds, AUTH servers, a statsd server |
 
 pub mod admin;
-mod adoption;
+pub mod adoption;
 mod alarm;
 mod arrival;
 pub mod auth_client;
 pub mod broker;
-mod buckets;
+pub mod buckets;
 mod connection;
 pub mod disk_queue;
 pub mod disk_thread;
@@ -30,7 +31,7 @@ mod listener;
 pub mod lookupd;
 mod mailbox;
 pub mod metadata;
-mod names;
+pub mod names;
 mod shard_thread;
 mod socket;
 pub mod statsd;

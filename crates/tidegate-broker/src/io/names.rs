@@ -50,10 +50,11 @@ enum Told {
 }
 
 /// What the file said at the start, beside what shards have been given since.
-pub(super) struct StartingNames {
-    pub(super) names: Metadata,
+pub struct StartingNames {
+    /// The names.
+    pub names: Metadata,
     /// Some of them are not in the file.
-    pub(super) adopted: bool,
+    pub adopted: bool,
 }
 
 impl NamesKeeper {
@@ -149,14 +150,14 @@ fn follow(
             match told {
                 Told::Notice(shard, notice) => names.on_notice(shard, notice),
                 Told::Written(outcome) => names.on_written(outcome, clock::now()),
-                Told::Stop => names.stopping = true,
+                Told::Stop => names.stop(),
             }
         }
     }
 }
 
 /// The names, and how far they are durable: what the keeper's thread decides.
-struct Names {
+pub struct Names {
     topics: BTreeMap<TopicName, Topic>,
     shards: Vec<Noted>,
     /// The file does not say what `topics` says.
@@ -195,7 +196,9 @@ struct Writing {
 }
 
 impl Names {
-    fn new(at_start: StartingNames, shards: usize) -> Self {
+    /// Follows `shards` shards.
+    #[must_use]
+    pub fn new(at_start: StartingNames, shards: usize) -> Self {
         let topics = at_start.names.topics.into_iter().map(|topic| {
             let channels = topic.channels.into_iter().map(|channel| (channel.name, pause(channel.paused)));
             (topic.name, Topic { pause: pause(topic.paused), channels: channels.collect() })
@@ -212,7 +215,8 @@ impl Names {
         }
     }
 
-    fn on_notice(&mut self, shard: usize, notice: Notice) {
+    /// A shard told something.
+    pub fn on_notice(&mut self, shard: usize, notice: Notice) {
         self.shards[shard].taken += 1;
         self.behind |= self.apply(notice);
     }
@@ -258,7 +262,7 @@ impl Names {
     }
 
     /// What is to be written now; then [`Self::on_written`] says what became of it.
-    fn next_draft(&mut self, now: Instant) -> Option<Metadata> {
+    pub fn next_draft(&mut self, now: Instant) -> Option<Metadata> {
         if self.writing.is_some() || !self.behind || (now < self.rest_until && !self.stopping) || self.tried_last {
             return None;
         }
@@ -268,7 +272,8 @@ impl Names {
         Some(self.metadata())
     }
 
-    fn on_written(&mut self, outcome: Result<(), MetadataError>, now: Instant) {
+    /// What became of the last [`Self::next_draft`].
+    pub fn on_written(&mut self, outcome: Result<(), MetadataError>, now: Instant) {
         let Some(writing) = self.writing.take() else { return };
         self.tried_last = writing.last;
         match outcome {
@@ -296,7 +301,7 @@ impl Names {
     }
 
     /// The shards with notices that have become durable, and how many of them are.
-    fn newly_durable(&mut self) -> Vec<(usize, u64)> {
+    pub fn newly_durable(&mut self) -> Vec<(usize, u64)> {
         let clean = !self.behind && self.writing.is_none();
         let mut newly = Vec::new();
         for (shard, noted) in self.shards.iter_mut().enumerate() {
@@ -313,12 +318,18 @@ impl Names {
     }
 
     /// When to look again if nothing happens.
-    fn next_timeout(&self) -> Option<Instant> {
+    #[must_use]
+    pub fn next_timeout(&self) -> Option<Instant> {
         (self.behind && self.writing.is_none()).then_some(self.rest_until)
     }
 
+    /// Nothing more is to come: what is not written is written at once.
+    pub fn stop(&mut self) {
+        self.stopping = true;
+    }
+
     /// How the keeper ends, once it is to end and everything is written or was tried.
-    fn take_end(&mut self) -> Option<Result<(), MetadataError>> {
+    pub fn take_end(&mut self) -> Option<Result<(), MetadataError>> {
         let over = self.stopping && self.writing.is_none() && (!self.behind || self.tried_last);
         over.then(|| self.failure.take().map_or(Ok(()), Err))
     }

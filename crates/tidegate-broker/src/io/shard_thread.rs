@@ -17,6 +17,7 @@ use tokio::sync::oneshot;
 
 use super::alarm::Alarm;
 use super::arrival::{Arrivals, Reported};
+use super::buckets::Kept;
 use super::connection::{Connection, Scratch, Step};
 use super::handshake::{Deadline, Deadlines, HandshakeThread, Stepped};
 use super::listener::Listener;
@@ -24,7 +25,6 @@ use super::mailbox::{Inbound, ShardMailbox};
 use super::socket::Socket;
 use crate::machine::Passage;
 use crate::machine::admin::{AdminReply, Answered};
-use crate::machine::contracts::KeptBucket;
 use crate::machine::log::{LogCommand, LogEvent, QueueId};
 use crate::machine::output::{ConnId, Layers, Notice, Output};
 use crate::machine::shard::Shard;
@@ -57,7 +57,7 @@ pub(super) trait Surroundings: Send {
     fn trace(&self, topic: TopicName, passages: Vec<Passage>);
     fn authenticate(&self, asked: Authentication);
     /// What is left of the tokens, once the shard has drained.
-    fn keep(&self, buckets: Vec<KeptBucket>);
+    fn keep(&self, kept: Kept);
 }
 
 /// A question for the AUTH server.
@@ -212,7 +212,7 @@ impl<S: Surroundings> Worker<S> {
             self.sweep();
             more = self.settle();
             if self.parts.shard.is_drained() {
-                self.parts.surroundings.keep(self.parts.shard.kept_buckets(self.now));
+                self.parts.surroundings.keep(Kept::of(&self.parts.shard, self.now));
                 return Ok(self.parts.shard.log_error().is_none());
             }
             if self.drain_until.is_some_and(|until| self.now >= until) {

@@ -30,7 +30,7 @@ impl Shard {
             return *key;
         }
         let key = self.topics.next_key();
-        let queue = self.new_queue(!name.is_ephemeral(), QueueOwner::Topic(key), || name.to_string());
+        let queue = self.new_queue(!name.is_ephemeral(), QueueOwner::Topic(key), || name.to_string()).moving_on();
         let limiter = self.contracts.limiter(&LimitKey::topic(name), now);
         self.topics.insert(Topic {
             name: name.clone(),
@@ -46,6 +46,7 @@ impl Shard {
             line_bytes_max: self.config.line_bytes,
             blocked: Vec::new(),
             parked: VecDeque::new(),
+            moving: Vec::new(),
             counts: TopicCounts::default(),
             access_delay: WindowedHistogram::new(WindowConfig::default()),
             recording: None,
@@ -170,6 +171,7 @@ impl Shard {
     pub(super) fn empty_channel(&mut self, key: ChannelKey) {
         self.clear_channel(key);
         self.empty_log(QueueOwner::Channel(key));
+        self.mark_topic(self.channels[key].topic); // Its records may have been on their way here.
     }
 
     /// The same of what is in memory.

@@ -89,6 +89,11 @@ impl Contracts {
         self.spent.remember(key, limiter.into_bucket(now), now);
     }
 
+    /// See [`SpentBuckets::unknown_before`].
+    pub(super) fn unknown_before(&self) -> Option<Instant> {
+        self.spent.unknown_before()
+    }
+
     /// What was taken before `now` is not known.
     pub(super) fn forget_before(&mut self, now: Instant) {
         self.spent.forget_before(now);

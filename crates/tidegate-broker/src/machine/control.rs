@@ -219,6 +219,12 @@ impl Shard {
         at_work.chain(self.contracts.kept(now)).collect()
     }
 
+    /// When it was last not known what had been taken: buckets that are not kept held nothing then. `None` if all is known.
+    #[must_use]
+    pub fn unknown_before(&self) -> Option<Instant> {
+        self.contracts.unknown_before()
+    }
+
     /// Buckets as an earlier run left them, which held their levels at `at`; before contracts and topics are restored.
     pub fn restore_buckets(&mut self, kept: Vec<KeptBucket>, at: Instant, now: Instant) {
         for kept in kept {
@@ -363,13 +369,14 @@ impl Shard {
         }
         self.end_batch(now);
         self.draining = true;
-        let topics: Vec<TopicKey> = self.topics.iter().map(|(key, _)| key).collect();
-        for key in topics {
-            self.drain_topic_to_log(key);
-        }
+        // Channels first: what left a topic's log is in theirs before it is advanced over there.
         let channels: Vec<ChannelKey> = self.channels.iter().map(|(key, _)| key).collect();
         for key in channels {
             self.drain_channel_to_log(key);
+        }
+        let topics: Vec<TopicKey> = self.topics.iter().map(|(key, _)| key).collect();
+        for key in topics {
+            self.drain_topic_to_log(key);
         }
     }
 

@@ -34,10 +34,16 @@ impl<T: Item> Deferred<T> {
         self.bytes
     }
 
-    pub(super) fn insert(&mut self, timer: TimerKey, item: T, messages: &Messages) {
+    /// Puts a message in; answers another copy of it, with its timer. A crash can leave a message in the log twice.
+    #[must_use]
+    pub(super) fn insert(&mut self, timer: TimerKey, item: T, messages: &Messages) -> Option<(TimerKey, T)> {
         let message = messages.get(item.message());
         self.bytes += u64::from(message.held_bytes()) + ENTRY_BYTES;
-        self.held.insert(message.id, (timer, item));
+        let twin = self.held.insert(message.id, (timer, item));
+        if let Some((_, twin)) = &twin {
+            self.bytes -= u64::from(messages.get(twin.message()).held_bytes()) + ENTRY_BYTES;
+        }
+        twin
     }
 
     /// Takes the message out whose timer fired.

@@ -1,13 +1,14 @@
 //! How messages move: line, token, topic, channels, clients, and back.
 
 use std::cmp::Reverse;
+use std::collections::VecDeque;
 
 use tidegate_core::Instant;
 use tidegate_wire::nsq::frame::{self, Header};
 
 use super::acks::{Ack, AckKey};
 use super::arena::Arena;
-use super::channel::ChannelKey;
+use super::channel::{Channel, ChannelKey};
 use super::client::{InFlight, State};
 use super::contracts::LimitKey;
 use super::limiter::Pass;
@@ -18,7 +19,7 @@ use super::queue::{Head, Item, Next, Queue, Queued};
 use super::queue_log::QueueLog;
 use super::shard::{QueuePolicy, Shard, ShardConfig};
 use super::timers::{Gated, Timer};
-use super::topic::{Passage, Pending, Staged, TopicKey};
+use super::topic::{Passage, Pending, Staged, Topic, TopicKey};
 
 /// Messages of a trace handed over in one go.
 const TRACE_BATCH: usize = 1024;
@@ -38,7 +39,8 @@ impl Shard {
     pub(super) fn defer_in_topic(&mut self, topic: TopicKey, pending: Pending) {
         let id = self.messages.get(pending.message).id;
         let timer = self.timers.insert(pending.due, Timer::Deferred { of: Gated::Topic(topic), id });
-        self.topics[topic].deferred.insert(timer, pending, &self.messages);
+        let twin = self.topics[topic].deferred.insert(timer, pending, &self.messages);
+        debug_assert!(twin.is_none(), "a new message has a new id");
     }
 
     pub(super) fn on_topic_deferred_due(&mut self, topic: TopicKey, id: [u8; 16], now: Instant) {
@@ -138,7 +140,11 @@ impl Shard {
     pub(super) fn defer(&mut self, channel: ChannelKey, queued: Queued, due: Instant) {
         let id = self.messages.get(queued.message).id;
         let timer = self.timers.insert(due, Timer::Deferred { of: Gated::Channel(channel), id });
-        self.channels[channel].deferred.insert(timer, queued, &self.messages);
+        let twin = self.channels[channel].deferred.insert(timer, queued, &self.messages);
+        if let Some((timer, twin)) = twin {
+            self.timers.cancel(timer);
+            self.messages.release(twin.message);
+        }
     }
 
     /// Puts a message that was delivered before back in line. It stays in memory: what was in flight is bounded.
@@ -179,7 +185,7 @@ impl Shard {
             limiter.hold_up();
         }
         self.enter_staged(key, now);
-        let Self { topics, contracts, outputs, .. } = self;
+        let Self { topics, channels, contracts, outputs, .. } = self;
         let topic = &mut topics[key];
         if topic.queue.bytes() < self.config.line_bytes || !flows {
             // What gathers in a pause may be more than a line; it leaves at its pace, and so much may come in.
@@ -191,9 +197,25 @@ impl Shard {
         {
             limiter.pace(0); // What came under an earlier contract has gone, or was dropped.
         }
+        Self::move_on(topic, channels, outputs);
         if let Some(limiter) = topic.limiter.take_if(|limiter| limiter.has_retired()) {
             contracts.retire(LimitKey::topic(&topic.name), limiter, now);
             self.mark_topic(key);
+        }
+    }
+
+    /// What left the topic's log for those of its channels is advanced over once they have it: a crash between the two
+    /// delivers it again and loses nothing.
+    fn move_on(topic: &mut Topic, channels: &Arena<Channel>, outputs: &mut VecDeque<Output>) {
+        let Some(log) = topic.queue.log_mut() else { return };
+        let log_of = |channel: ChannelKey| channels.get(channel).and_then(|channel| channel.queue.log());
+        if log.begin_move() {
+            let pushed = topic.routes.iter().filter_map(|key| Some((*key, log_of(*key)?.pushed())));
+            topic.moving.extend(pushed);
+        }
+        topic.moving.retain(|(key, pushed)| log_of(*key).is_some_and(|log| !log.has_confirmed(*pushed)));
+        if topic.moving.is_empty() {
+            log.end_move(&mut |command| outputs.push_back(Output::Log(command)));
         }
     }
 
@@ -321,9 +343,14 @@ impl Shard {
             let due = now.plus_nanos(client.msg_timeout_ns);
             let timer = timers.insert(due, Timer::Message { conn, id: message.id });
             let in_flight = InFlight { message: queued.message, attempts, timer, delivered: now };
-            client.in_flight.insert(message.id, in_flight);
-            client.message_count += 1;
             channel.in_flight += 1;
+            if let Some(twin) = client.in_flight.insert(message.id, in_flight) {
+                // A crash left the message in the log twice: one answer is for both copies.
+                timers.cancel(twin.timer);
+                messages.release(twin.message);
+                channel.in_flight -= 1;
+            }
+            client.message_count += 1;
             channel.counts.delivered += 1;
             if !client.dirty {
                 client.dirty = true;

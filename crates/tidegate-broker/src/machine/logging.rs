@@ -137,6 +137,12 @@ impl Shard {
         }
         self.answer_publishes(owner);
         self.mark_owner(owner);
+        if let QueueOwner::Channel(key) = owner
+            && let topic = self.channels[key].topic
+            && self.topics[topic].queue.log().is_some_and(QueueLog::is_moving)
+        {
+            self.mark_topic(topic);
+        }
     }
 
     /// Answers the publishes whose records are safe, or cannot be made so.

@@ -309,8 +309,9 @@ impl Shard {
             count: parcel.count,
             bytes: parcel.bytes,
             defer_ns: parcel.defer_ns,
-            arrival: parcel.arrival,
-            read: parcel.read,
+            // Room held it up until now, and not tokens.
+            arrival: now,
+            read: now,
         };
         let origin = parked.origin;
         match self.publish_in_turn(topic, publish, now) {

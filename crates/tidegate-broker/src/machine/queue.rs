@@ -70,6 +70,12 @@ impl<T: Item> Queue<T> {
         Self { memory: VecDeque::new(), memory_bytes: 0, log: None }
     }
 
+    /// The same queue, whose records go to other logs: see [`QueueLog::moving_on`].
+    pub(super) fn moving_on(mut self) -> Self {
+        self.log = self.log.map(QueueLog::moving_on);
+        self
+    }
+
     /// A queue whose log is still to be opened by the returned command.
     pub(super) fn with_log(id: QueueId, name: String) -> (Self, LogCommand) {
         let log = Some(QueueLog::new(id));

@@ -16,6 +16,7 @@ const UNWRITTEN_BYTES_MAX: usize = 8 * 1024 * 1024;
 ///
 /// Nothing is appended before the log is open and the queue's name is durable: what is in a file whose queue is not
 /// known after a crash would be lost with it.
+#[expect(clippy::struct_excessive_bools, reason = "independent facts about a log")]
 #[derive(Debug)]
 pub(super) struct QueueLog {
     id: QueueId,
@@ -56,6 +57,10 @@ pub(super) struct QueueLog {
     ahead_count: u32,
     /// Taken since the last Advance.
     advanced: u32,
+    /// What is taken goes to other logs: it is advanced over once it is there.
+    moves: bool,
+    /// On its way there.
+    moving: u32,
     /// A buffer to write into next.
     spare: Vec<u8>,
 }
@@ -96,8 +101,51 @@ impl QueueLog {
             ahead_at: 0,
             ahead_count: 0,
             advanced: 0,
+            moves: false,
+            moving: 0,
             spare: Vec::new(),
         }
+    }
+
+    /// The log of a topic: what leaves it is not forgotten before the logs of its channels have it.
+    pub(super) fn moving_on(mut self) -> Self {
+        self.moves = true;
+        self
+    }
+
+    /// Records ever pushed.
+    pub(super) fn pushed(&self) -> u64 {
+        self.pushed
+    }
+
+    /// The first so many of those are in the log.
+    pub(super) fn has_confirmed(&self, pushed: u64) -> bool {
+        self.confirmed >= pushed
+    }
+
+    /// Records were taken and wait until they are in other logs.
+    pub(super) fn is_moving(&self) -> bool {
+        self.moving > 0
+    }
+
+    /// Whether records were taken that are to be advanced over together; the caller calls [`Self::end_move`] when they
+    /// are elsewhere.
+    pub(super) fn begin_move(&mut self) -> bool {
+        let due = self.moving == 0 && self.advance_is_due();
+        if due {
+            self.moving = std::mem::take(&mut self.advanced);
+        }
+        due
+    }
+
+    pub(super) fn end_move(&mut self, out: &mut impl FnMut(LogCommand)) {
+        if self.moving > 0 {
+            out(LogCommand::Advance { queue: self.id, count: std::mem::take(&mut self.moving) });
+        }
+    }
+
+    fn advance_is_due(&self) -> bool {
+        self.open && self.advanced > 0 && (self.ahead_count == 0 || self.advanced >= 1_000)
     }
 
     pub(super) fn id(&self) -> QueueId {
@@ -214,7 +262,7 @@ impl QueueLog {
         (self.returned, self.error) = (None, None);
         self.readable = 0;
         self.ahead.clear();
-        (self.ahead_at, self.ahead_count, self.advanced, self.inherited) = (0, 0, 0, 0);
+        (self.ahead_at, self.ahead_count, self.advanced, self.moving, self.inherited) = (0, 0, 0, 0, 0);
         self.stale_reads += u32::from(self.reading == Reading::UnderWay);
         self.reading = Reading::No;
         if self.open {
@@ -238,7 +286,7 @@ impl QueueLog {
             self.writing = Some((records.len(), count));
             out(LogCommand::Append { queue: self.id, records, count });
         }
-        if self.advanced > 0 && (self.ahead_count == 0 || self.advanced >= 1_000) {
+        if !self.moves && self.advance_is_due() {
             out(LogCommand::Advance { queue: self.id, count: std::mem::take(&mut self.advanced) });
         }
         if reader_waits && self.reading == Reading::No && self.ahead_count == 0 && self.readable > 0 {
@@ -257,6 +305,7 @@ impl QueueLog {
             let count = std::mem::take(&mut self.unwritten_count);
             out(LogCommand::Append { queue: self.id, records, count });
         }
+        self.advanced += std::mem::take(&mut self.moving);
         if self.advanced > 0 {
             out(LogCommand::Advance { queue: self.id, count: std::mem::take(&mut self.advanced) });
         }

@@ -42,6 +42,8 @@ pub(super) struct Topic {
     pub(super) blocked: Vec<ConnId>,
     /// Publishes that wait for room while their connections go on, in order.
     pub(super) parked: VecDeque<Parked>,
+    /// Logs that records of the topic's log are on their way to, and how many records they will hold ever then.
+    pub(super) moving: Vec<(ChannelKey, u64)>,
     pub(super) counts: TopicCounts,
     pub(super) access_delay: WindowedHistogram,
     /// While it is recorded: what has been admitted since the last hand-over.

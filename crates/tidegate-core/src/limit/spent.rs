@@ -32,6 +32,12 @@ impl<K: Ord + Clone> SpentBuckets<K> {
         self.unknown_before = self.unknown_before.max(Some(now));
     }
 
+    /// Since when all is known that was taken; `None` if it ever was.
+    #[must_use]
+    pub fn unknown_before(&self) -> Option<Instant> {
+        self.unknown_before
+    }
+
     /// Buckets that are remembered.
     #[must_use]
     pub fn len(&self) -> usize {

@@ -171,7 +171,7 @@ fn saved(folder: &Folder, shard: usize) -> u64 {
 }
 
 fn is_clean_stop(folder: &Folder) -> bool {
-    matches!(buckets::take(&folder.0, true).0, buckets::Found::Kept(..))
+    matches!(buckets::take(&SystemFiles, &folder.0, true, &BootTime::now()).0, buckets::Found::Kept(..))
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -4,7 +4,9 @@ use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+
+use super::layout::read_full;
 
 /// What a disk queue needs of a file system. The real one is [`SystemFiles`]; tests have one that fills up and breaks.
 pub trait Files {
@@ -27,6 +29,8 @@ pub trait Files {
     fn sync(&self, file: &Self::File) -> io::Result<()>;
     /// Returns when all that was written to any file in the folder is on the device, and so are the files' names.
     fn sync_folder(&self, folder: &Path) -> io::Result<()>;
+    /// Returns when the names of the folder's files are on the device.
+    fn sync_names(&self, folder: &Path) -> io::Result<()>;
     /// Removes.
     fn remove(&self, path: &Path) -> io::Result<()>;
     /// Renames, replacing what has the new name.
@@ -80,6 +84,10 @@ impl Files for SystemFiles {
         Ok(rustix::fs::syncfs(File::open(folder)?)?)
     }
 
+    fn sync_names(&self, folder: &Path) -> io::Result<()> {
+        File::open(folder)?.sync_all()
+    }
+
     fn remove(&self, path: &Path) -> io::Result<()> {
         fs::remove_file(path)
     }
@@ -91,4 +99,27 @@ impl Files for SystemFiles {
     fn list(&self, folder: &Path) -> io::Result<Vec<OsString>> {
         fs::read_dir(folder)?.map(|entry| entry.map(|entry| entry.file_name())).collect()
     }
+}
+
+/// The whole of a file.
+pub(crate) fn read_whole<F: Files>(files: &F, path: &Path) -> io::Result<Vec<u8>> {
+    let file = files.open(path)?;
+    let mut contents = vec![0; usize::try_from(files.len(&file)?).map_err(io::Error::other)?];
+    let filled = read_full(files, &file, &mut contents, 0)?;
+    contents.truncate(filled);
+    Ok(contents)
+}
+
+/// Replaces the file `name` of `folder`: after a crash either the old one or the new one is there, whole.
+pub(crate) fn replace<F: Files>(files: &F, folder: &Path, name: &str, contents: &[u8]) -> io::Result<()> {
+    let (path, new): (PathBuf, PathBuf) = (folder.join(name), folder.join(format!("{name}.tmp")));
+    let write = || {
+        let file = files.open_write(&new, true)?;
+        files.write_all_at(&file, contents, 0)?;
+        files.sync(&file)?;
+        files.rename(&new, &path)?;
+        // Only the folder's own sync makes the new name last.
+        files.sync_names(folder)
+    };
+    write().inspect_err(|_| drop(files.remove(&new)))
 }

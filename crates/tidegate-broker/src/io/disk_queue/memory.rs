@@ -154,6 +154,10 @@ impl Files for MemoryFiles {
         if disk.folder_sync_fails { Err(io::Error::other("not this file system")) } else { Ok(()) }
     }
 
+    fn sync_names(&self, _: &Path) -> io::Result<()> {
+        Ok(())
+    }
+
     fn remove(&self, path: &Path) -> io::Result<()> {
         let mut disk = self.disk();
         let gone = disk.files.remove(path).ok_or_else(not_found)?;

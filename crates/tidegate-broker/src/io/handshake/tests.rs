@@ -27,7 +27,7 @@ struct Nowhere;
 impl Surroundings for Nowhere {
     fn log(&self, _: usize, _: LogCommand) {}
     fn notice(&self, _: usize, _: Notice) {}
-    fn keep(&self, _: Vec<crate::machine::contracts::KeptBucket>) {}
+    fn keep(&self, _: crate::io::buckets::Kept) {}
     fn trace(&self, _: TopicName, _: Vec<Passage>) {}
     fn authenticate(&self, _: Authentication) {}
 }
