@@ -593,3 +593,14 @@ fn a_trace_holds_every_message_once() {
     assert_eq!(broker.passages.len(), 2_003);
     assert!(broker.is_stamped(publisher), "a trace wants exact arrival times");
 }
+
+#[test]
+fn what_a_crash_made_unknown_is_unknown_after_a_clean_stop_too() {
+    let mut broker = Broker::default();
+    broker.limit_channel("t", "c", harness::wait(1, 30));
+    broker.crashed = true;
+    let mut broker = broker.restart().restart_with_limits(&[("t", "c", harness::wait(1, 30))]);
+    broker.create_channel("t", "c");
+    let tokens = broker.channel("t", "c").limit.unwrap().tokens;
+    assert!(tokens < 5.0, "{tokens} tokens of a bucket that held none when the crash was");
+}

@@ -505,3 +505,42 @@ fn new_messages_queue_behind_those_of_the_last_run() {
     let consumer = broker.subscribe("t", "c", 1);
     assert_eq!(finish_all(&mut broker, consumer), numbered(6));
 }
+
+#[test]
+fn a_message_that_a_crash_left_twice_is_answered_once() {
+    let mut broker = Broker::default();
+    for _ in 0..2 {
+        // Both copies have the same id.
+        broker.disk.keep("t:c", &["twin".to_owned()]);
+    }
+    broker.create_channel("t", "c");
+    let client = broker.subscribe("t", "c", 10);
+    broker.advance(SECOND);
+    let messages = broker.messages(client);
+    assert_eq!(messages.len(), 2);
+    assert_eq!(messages[0].id, messages[1].id);
+    broker.send(client, req(&messages[0], 500));
+    assert_eq!(broker.channel("t", "c").in_flight, 0);
+    broker.advance(SECOND);
+    let again = broker.messages(client);
+    assert_eq!(again.len(), 1);
+    broker.finish(client, &again[0]);
+    let channel = broker.channel("t", "c");
+    assert_eq!((channel.in_flight, channel.depth, channel.deferred), (0, 0, 0));
+}
+
+#[test]
+fn a_message_is_in_the_log_of_its_topic_until_that_of_its_channel_has_it() {
+    let mut broker = Broker::with(|config| config.mem_queue_size = 0);
+    broker.disk.keep("t", &numbered(3));
+    broker.disk.delay = ms(10);
+    broker.create_channel("t", "c");
+    let (mut seen, mut steps) = (0, 0);
+    while seen < 3 || broker.disk.depth("t") > 0 {
+        broker.advance(ms(1));
+        seen = broker.disk.depth("t:c");
+        assert!(seen == 3 || broker.disk.depth("t") == 3, "a kill now would lose {}", 3 - seen);
+        steps += 1;
+        assert!(steps < 1_000, "the log of the topic is not advanced over");
+    }
+}

@@ -5,7 +5,6 @@
 #[expect(dead_code, reason = "each binary of tests uses a part")]
 mod harness;
 
-use harness::session::{Session, Step, settings};
 use harness::{Broker, Reply, put, put_deferred, put_many, sized};
 use proptest::prelude::*;
 
@@ -95,22 +94,5 @@ proptest! {
         }
         let other = broker.connect();
         broker.publish(other, "t", "others are served");
-    }
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
-
-    #[test]
-    fn sessions_keep_every_message(
-        seed in any::<u64>(),
-        steps in proptest::collection::vec(any::<(u8, u8, u8, u16)>(), 1..120),
-    ) {
-        let mut session = Session::new(settings(seed));
-        for (kind, who, what, amount) in steps {
-            session.apply(Step { kind, who, what, amount });
-            session.check();
-        }
-        session.finish_all();
     }
 }

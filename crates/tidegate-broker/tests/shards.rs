@@ -199,3 +199,26 @@ fn stopping_saves_the_topics_of_every_shard() {
         assert_eq!(broker.bodies(consumer), numbered(10));
     }
 }
+
+#[test]
+fn a_publish_that_waited_for_room_in_a_channel_is_charged_when_it_gets_in() {
+    let mut broker = Broker::with(|config| {
+        (config.shards, config.mem_queue_size, config.queue_policy) = (2, 1, QueuePolicy::BackPressure);
+    });
+    let there = topic_on(1);
+    let publisher = settled(&mut broker);
+    broker.create_channel(&there, "c");
+    broker.limit(&there, wait(10, 1));
+    for body in ["first", "second", "third"] {
+        broker.send(publisher, put(&there, body));
+        broker.advance(SECOND);
+    }
+    // A consumer comes a minute later: what waited leaves at the rate, and not by the stamps of then.
+    broker.advance(SECOND * 60);
+    let consumer = broker.subscribe(&there, "c", 10);
+    broker.advance(SECOND);
+    let times: Vec<_> = broker.messages(consumer).iter().map(|message| message.at).collect();
+    assert_eq!(times.len(), 3);
+    // The first was in the channel already.
+    assert!(times[2] >= times[1] + ms(100), "{times:?}");
+}

@@ -14,10 +14,10 @@ use tidegate_broker::machine::{Passage, home_shard};
 use tidegate_core::limit::Limit;
 use tidegate_core::{Instant, Rate};
 use tidegate_wire::nsq::client::{self, Frame};
+use tidegate_wire::nsq::frame::Header;
 use tidegate_wire::nsq::{ChannelName, TopicName};
 
 mod disk;
-pub(crate) mod session;
 
 pub(crate) use disk::Disk;
 
@@ -64,6 +64,36 @@ struct End {
     reads: bool,
     layers: Option<Layers>,
     stamped: bool,
+}
+
+/// What a shard wants its driver to do next.
+pub(crate) enum Want {
+    Output(Output),
+    /// Write what is in the connection's output.
+    Flush(ConnId),
+}
+
+/// The next thing that a shard wants, in the order in which a driver carries it out.
+pub(crate) fn next_want(shard: &mut Shard) -> Option<Want> {
+    shard.poll_output().map(Want::Output).or_else(|| shard.next_dirty().map(Want::Flush))
+}
+
+/// What a client reads in bytes that were sent at `at`.
+pub(crate) fn replies_in(mut bytes: &[u8], at: Instant) -> Vec<Reply> {
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+    let mut replies = Vec::new();
+    while !bytes.is_empty() {
+        let (frame, used) = client::frame(bytes, 16 << 20).expect("frames are sound").expect("frames are whole");
+        replies.push(match frame {
+            Frame::Response(bytes) => Reply::Response(text(bytes)),
+            Frame::Error(bytes) => Reply::Error(text(bytes)),
+            Frame::Message(Header { id, attempts, timestamp }, body) => {
+                Reply::Message(Message { id, attempts, timestamp, body: text(body), at })
+            }
+        });
+        bytes = &bytes[used..];
+    }
+    replies
 }
 
 /// A shard's question to an AUTH server.
@@ -216,6 +246,7 @@ impl Broker {
         self.drain();
         let stopped = self.now;
         let kept: Vec<_> = self.shards.iter().flat_map(|shard| shard.kept_buckets(stopped)).collect();
+        let unknown = self.shards.iter().filter_map(Shard::unknown_before).max();
         let mut next = Self::on(self.disk, self.config, self.now + SECOND);
         let (now, shards) = (next.now, next.shards.len());
         for (number, shard) in next.shards.iter_mut().enumerate() {
@@ -223,6 +254,9 @@ impl Broker {
                 shard.forget_buckets(now);
             } else {
                 let home = |bucket: &&KeptBucket| home_shard(bucket.key.topic.as_str(), shards) == number;
+                if let Some(unknown) = unknown {
+                    shard.forget_buckets(unknown);
+                }
                 shard.restore_buckets(kept.iter().filter(home).cloned().collect(), stopped, now);
             }
         }
@@ -239,6 +273,16 @@ impl Broker {
             next.shards[home].restore(&name, pause(topic.paused), &channels, now);
         }
         next.settle();
+        next
+    }
+
+    /// [`Broker::restart`] after a clean stop, with these limits of channels.
+    pub(crate) fn restart_with_limits(mut self, limits: &[(&str, &str, Contract)]) -> Self {
+        self.crashed = false;
+        let mut next = self.restart();
+        for (topic, channel, contract) in limits {
+            next.limit_channel(topic, channel, *contract);
+        }
         next
     }
 
@@ -572,14 +616,12 @@ impl Broker {
             let mut idle = true;
             for number in 0..self.shards.len() {
                 self.shards[number].end_batch(self.now);
-                while let Some(output) = self.shards[number].poll_output() {
+                while let Some(want) = next_want(&mut self.shards[number]) {
                     idle = false;
-                    self.carry_out(number, output);
-                }
-                while let Some(conn) = self.shards[number].next_dirty() {
-                    idle = false;
-                    let client = self.places[&(number, conn)];
-                    self.flush(client);
+                    match want {
+                        Want::Output(output) => self.carry_out(number, output),
+                        Want::Flush(conn) => self.flush(self.places[&(number, conn)]),
+                    }
                 }
             }
             while let Some((shard, event)) = self.disk.poll(self.now) {
@@ -676,23 +718,7 @@ impl Broker {
         let (true, Some((shard, conn))) = (end.reads, end.place) else { return };
         let output = std::mem::take(self.shards[shard].output_of(conn));
         self.shards[shard].on_written(conn);
-        let mut rest = &output[..];
-        while !rest.is_empty() {
-            let (frame, used) = client::frame(rest, 16 << 20).expect("frames are sound").expect("frames are whole");
-            let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
-            end.inbox.push(match frame {
-                Frame::Response(bytes) => Reply::Response(text(bytes)),
-                Frame::Error(bytes) => Reply::Error(text(bytes)),
-                Frame::Message(header, body) => Reply::Message(Message {
-                    id: header.id,
-                    attempts: header.attempts,
-                    timestamp: header.timestamp,
-                    body: text(body),
-                    at: self.now,
-                }),
-            });
-            rest = &rest[used..];
-        }
+        end.inbox.extend(replies_in(&output, self.now));
         self.trace(&output);
     }
 
