@@ -8,13 +8,8 @@ use tidegate_core::{Instant, Rng};
 use crate::network::NodeId;
 
 /// Something that goes wrong, or ends going wrong.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-#[non_exhaustive]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Fault {
-    /// These nodes reach each other, but nobody else.
-    Partition(Vec<NodeId>),
-    /// All partitions end.
-    Heal,
     /// A node stops and forgets what it did not store.
     Crash(NodeId),
     /// It starts again.
@@ -37,8 +32,6 @@ pub enum ClockStep {
 /// How often what goes wrong, on the average, in a random plan; `None` for never.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct FaultRates {
-    /// Time between partitions; each cuts off a random set of nodes and lasts a tenth of this on the average.
-    pub partition_every: Option<Duration>,
     /// Time between crashes of some node; it is away a tenth of this on the average.
     pub crash_every: Option<Duration>,
     /// Time between pauses of some node; each lasts a hundredth of this on the average.
@@ -61,16 +54,11 @@ impl FaultPlan {
         Self { faults }
     }
 
-    /// A random plan for `nodes` nodes, numbered from 0, up to `end`, when all nodes run and reach each other again.
+    /// A random plan for `nodes` nodes, numbered from 0, up to `end`, when all nodes run again.
     #[must_use]
     pub fn random(rates: FaultRates, nodes: u32, end: Instant, rng: &mut Rng) -> Self {
         let mut faults = Vec::new();
         let any = |rng: &mut Rng| NodeId(u32::try_from(rng.below(u64::from(nodes))).expect("below a 32-bit bound"));
-        for_each(rates.partition_every, end, rng, |at, every_ns, rng| {
-            let island = (0..nodes).map(NodeId).filter(|_| rng.chance(0.5)).collect();
-            faults.push((at, Fault::Partition(island)));
-            faults.push((after(at, every_ns / 10.0, rng).min(end), Fault::Heal));
-        });
         for_each(rates.crash_every, end, rng, |at, every_ns, rng| {
             let node = any(rng);
             faults.push((at, Fault::Crash(node)));
@@ -115,8 +103,7 @@ mod tests {
 
     fn plan(seed: u64) -> FaultPlan {
         let every = Some(Duration::from_secs(10));
-        let rates =
-            FaultRates { partition_every: every, crash_every: every, pause_every: every, clock_step_every: every };
+        let rates = FaultRates { crash_every: every, pause_every: every, clock_step_every: every };
         FaultPlan::random(rates, 5, Instant::from_nanos(1_000_000_000_000), &mut Rng::new(seed))
     }
 
@@ -130,7 +117,7 @@ mod tests {
         let crashes = count(|fault| matches!(fault, Fault::Crash(_)));
         assert!((70..130).contains(&crashes), "{crashes}");
         assert_eq!(crashes, count(|fault| matches!(fault, Fault::Restart(_))));
-        assert_eq!(count(|fault| matches!(fault, Fault::Partition(_))), count(|fault| matches!(fault, Fault::Heal)));
+        assert_ne!(count(|fault| matches!(fault, Fault::Pause(..))), 0);
     }
 
     #[test]

@@ -12,7 +12,7 @@
 //! | [`lane`] | things that happen later, mostly in the order of putting in |
 //! | [`mod@line`] | arrivals through a production gate, as fast as it goes |
 //! | [`host`] | cores that serve one queue |
-//! | [`network`] | links that delay, lose, repeat and reorder, and partitions |
+//! | [`network`] | links that delay and keep order |
 //! | [`fault`] | what goes wrong, and when |
 //! | [`replay`] | many seeds, and the command that repeats the one that failed |
 //!

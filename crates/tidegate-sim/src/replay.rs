@@ -9,6 +9,12 @@ use crate::trace::TraceHash;
 /// Names the seed to run instead of all of them.
 pub const SEED_VARIABLE: &str = "TIDEGATE_SEED";
 
+/// Says how many seeds to run.
+pub const SEEDS_VARIABLE: &str = "TIDEGATE_SEEDS";
+
+/// One of so many seeds is run twice.
+const TWICE: u64 = 50;
+
 /// A simulation test: where it is, so that its failure can say how to repeat it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SimulationTest {
@@ -19,21 +25,30 @@ pub struct SimulationTest {
 }
 
 impl SimulationTest {
-    /// Runs `simulation` for each of `seeds`, the first one twice; only for the seed in [`SEED_VARIABLE`] if that is
-    /// set. A failure prints the command that repeats it.
+    /// How many seeds to run: as [`SEEDS_VARIABLE`] says, or `usual`.
+    ///
+    /// # Panics
+    /// If it is no number.
+    #[must_use]
+    pub fn seeds(usual: u64) -> u64 {
+        number_in(SEEDS_VARIABLE).unwrap_or(usual)
+    }
+
+    /// Runs `simulation` for each of `seeds`, the first one and some others twice; only for the seed in
+    /// [`SEED_VARIABLE`] if that is set. A failure prints the command that repeats it.
     ///
     /// # Panics
     /// If the simulation does, or if two runs of one seed differ.
     pub fn for_each_seed(self, seeds: Range<u64>, simulation: impl Fn(u64) -> TraceHash) {
-        let chosen = env::var(SEED_VARIABLE).ok().map(|text| {
-            text.parse::<u64>().unwrap_or_else(|_| panic!("{SEED_VARIABLE} is a whole number, not `{text}`"))
-        });
-        let seeds = chosen.map_or(seeds, |seed| seed..seed.saturating_add(1));
+        let seeds = number_in(SEED_VARIABLE).map_or(seeds, |seed| seed..seed.saturating_add(1));
         let first = seeds.start;
         for seed in seeds {
             let on_failure = PrintOnPanic { test: self, seed };
             let trace = simulation(seed);
-            assert!(seed != first || simulation(seed) == trace, "two runs of seed {seed} differ");
+            assert!(
+                !(seed - first).is_multiple_of(TWICE) || simulation(seed) == trace,
+                "two runs of seed {seed} differ"
+            );
             drop(on_failure);
         }
     }
@@ -43,6 +58,11 @@ impl SimulationTest {
     pub fn command(self, seed: u64) -> String {
         format!("{SEED_VARIABLE}={seed} cargo test -p {} {}", self.package, self.name)
     }
+}
+
+fn number_in(variable: &str) -> Option<u64> {
+    let text = env::var(variable).ok()?;
+    Some(text.parse().unwrap_or_else(|_| panic!("{variable} is a whole number, not `{text}`")))
 }
 
 struct PrintOnPanic {
