@@ -5,6 +5,7 @@
 
 mod bench;
 mod broker;
+mod broker_sim;
 mod cost;
 mod crowd;
 mod kills;
