@@ -45,7 +45,7 @@ fn run(seed: u64, rates: FaultRates) -> (Counts, TraceHash) {
         simulation.at(arrival.at, Event::Send(NodeId(arrival.publisher)));
     }
     for (at, fault) in FaultPlan::random(rates, CLIENTS + 1, end, &mut simulation.rng(1)).iter() {
-        simulation.at(*at, Event::Fault(fault.clone()));
+        simulation.at(*at, Event::Fault(*fault));
     }
     let mut network = Network::new(DELAY);
     let mut host = Host::new(2, Distribution::Exponential { mean_us: 500.0 }, 20);

@@ -10,7 +10,7 @@ use crate::source;
 /// Documents that speak of the present. The change log speaks of the past, but of things a user can still look up.
 const DOCUMENTS: &[&str] = &["*.md"];
 /// Commands of this program, for `cargo xtask NAME` in a document.
-pub(crate) const COMMANDS: [&str; 7] = ["check", "demo", "measure", "metrics", "peers", "suite", "test"];
+pub(crate) const COMMANDS: [&str; 8] = ["check", "demo", "measure", "metrics", "mutants", "peers", "suite", "test"];
 
 /// Looks up every reference in every document.
 pub(super) fn check(places: &Places) -> Result<String> {

@@ -92,7 +92,7 @@ impl World {
         self.clients[client].conn = Some(conn);
         self.clients[client].expects.clear();
         self.clients[client].held.clear();
-        self.to_broker(conn, Parcel::Open);
+        self.carry_to_broker(conn, Parcel::Open);
         let mut hello = client::MAGIC.to_vec();
         if let Some((topic, channel)) = role.channel() {
             client::put_sub(&mut hello, TOPICS[topic], channel);
@@ -100,16 +100,16 @@ impl World {
             let ready = if matches!(role, Role::Worker(_)) { 1 + self.rng.below(20) } else { 2_500 };
             client::put_rdy(&mut hello, u32::try_from(ready).unwrap());
         }
-        self.to_broker(conn, Parcel::Bytes(hello));
+        self.carry_to_broker(conn, Parcel::Bytes(hello));
     }
 
-    fn to_broker(&mut self, conn: ConnNo, parcel: Parcel) {
+    fn carry_to_broker(&mut self, conn: ConnNo, parcel: Parcel) {
         self.conns[conn].to_broker.push_back(parcel);
         let from = node(self.conns[conn].client);
         self.send(from, BROKER, Event::Arrival(conn));
     }
 
-    pub(super) fn to_client(&mut self, conn: ConnNo, parcel: Parcel) {
+    pub(super) fn carry_to_client(&mut self, conn: ConnNo, parcel: Parcel) {
         self.conns[conn].to_client.push_back(parcel);
         let to = node(self.conns[conn].client);
         self.send(BROKER, to, Event::Delivery(conn));
@@ -117,7 +117,7 @@ impl World {
 
     fn write(&mut self, client: usize, bytes: Vec<u8>) {
         if let Some(conn) = self.clients[client].conn {
-            self.to_broker(conn, Parcel::Bytes(bytes));
+            self.carry_to_broker(conn, Parcel::Bytes(bytes));
         }
     }
 
@@ -125,7 +125,7 @@ impl World {
     pub(super) fn crash_client(&mut self, client: usize, away: bool) {
         self.clients[client].away = away;
         if let Some(conn) = self.clients[client].conn {
-            self.to_broker(conn, Parcel::Close);
+            self.carry_to_broker(conn, Parcel::Close);
             self.gone(client, conn);
         }
     }

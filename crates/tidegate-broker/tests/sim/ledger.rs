@@ -200,7 +200,9 @@ mod tests {
     fn a_kill_forgives_what_was_in_memory_only() {
         let mut ledger = ledger();
         let numbers = [send(&mut ledger), send(&mut ledger)];
-        numbers.iter().for_each(|number| ledger.answered(*number, Fate::Accepted));
+        for number in numbers {
+            ledger.answered(number, Fate::Accepted);
+        }
         ledger.written(C, numbers[0]);
         ledger.ended(End::KilledWithoutMemory);
         assert_eq!(ledger.owed(), [(C, numbers[1])]);

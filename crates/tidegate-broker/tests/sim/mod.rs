@@ -54,7 +54,7 @@ type ConnNo = usize;
 /// What a contract is on.
 type LimitOn = (usize, Option<&'static str>);
 
-#[derive(Hash)]
+#[derive(Clone, Copy, Hash)]
 enum Event {
     Fault(Fault),
     Start,
@@ -82,6 +82,7 @@ enum Parcel {
     Close,
 }
 
+#[expect(clippy::struct_excessive_bools, reason = "independent facts about a connection")]
 struct Conn {
     client: usize,
     channel: Option<ChannelId>,

@@ -211,12 +211,9 @@ impl World {
             if let Some(draft) = process.draft.take().or_else(|| process.names.next_draft(now)) {
                 process.names.on_written(draft.write_on(&self.files, folder, "1.3.0"), now);
             }
-            match process.names.take_end() {
-                Some(ended) => {
-                    process.saved &= ended.is_ok();
-                    break;
-                }
-                None => continue,
+            if let Some(ended) = process.names.take_end() {
+                process.saved &= ended.is_ok();
+                break;
             }
         }
         if process.saved {
@@ -546,7 +543,7 @@ impl World {
             Output::Close(id) => {
                 let Some(conn) = host.conns.get(&id).copied() else { return };
                 self.flush(conn);
-                self.to_client(conn, Parcel::Close);
+                self.carry_to_client(conn, Parcel::Close);
                 self.drop_connection(conn);
             }
             Output::Stamp(id) => {
@@ -561,7 +558,7 @@ impl World {
                     self.feed(conn, true);
                 }
             }
-            Output::Log(command) => self.to_disk(number, command),
+            Output::Log(command) => self.carry_to_disk(number, command),
             Output::Trace(topic, passages) => {
                 let law = &mut self.release_laws[key_of(&topic)];
                 for passage in passages {
@@ -589,7 +586,7 @@ impl World {
                 let process = self.process.as_mut().expect("it runs");
                 process.peers.entry((number, shard)).or_default().push_back(message);
                 let event = Event::Peer(self.incarnation, number, shard);
-                self.send(NodeId(number as u32), NodeId(shard as u32), event);
+                self.send(NodeId(u32::try_from(number).unwrap()), NodeId(u32::try_from(shard).unwrap()), event);
             }
             Output::Upgrade(..) | Output::Authenticate { .. } => unreachable!("no client asks for it"),
         }
@@ -655,7 +652,7 @@ impl World {
                 self.ledger.written(channel, number);
             }
         }
-        self.to_client(conn, Parcel::Replies(replies));
+        self.carry_to_client(conn, Parcel::Replies(replies));
     }
 
     // Sockets.
@@ -674,7 +671,7 @@ impl World {
                 (self.conns[conn].incarnation, self.conns[conn].heading) = (self.incarnation, shard);
                 self.tell(shard, Inbound::Accepted(conn));
             }
-            Parcel::Open => self.to_client(conn, Parcel::Close),
+            Parcel::Open => self.carry_to_client(conn, Parcel::Close),
             Parcel::Bytes(bytes) if alive && !self.conns[conn].hung_up => {
                 self.conns[conn].chunks.push_back((now, bytes));
                 self.tell_of(conn, Inbound::Readable(conn));
@@ -708,7 +705,7 @@ impl World {
                 if !whole && self.rng.chance(0.5) {
                     self.conns[conn].cut = true;
                 }
-                self.to_client(conn, Parcel::Close);
+                self.carry_to_client(conn, Parcel::Close);
             }
         }
         let now = self.now();
@@ -726,7 +723,7 @@ impl World {
 
     // The disk thread.
 
-    fn to_disk(&mut self, shard: usize, command: LogCommand) {
+    fn carry_to_disk(&mut self, shard: usize, command: LogCommand) {
         let now = self.now();
         let delay = Duration::from_nanos(self.settings.disk.sample_ns(&mut self.rng));
         let process = self.process.as_mut().expect("it runs");

@@ -2,7 +2,7 @@
 //!
 //! A witness of the load generator consumes from a real broker, always ready, and notes when each message came. A script
 //! restarts the broker with SIGTERM and SIGKILL, lets ephemeral channels come and go, deletes and creates topics, sets
-//! limits, removes and restores them, and pauses. [`judge`] then looks at every window of every limit.
+//! limits, removes and restores them, and pauses. [`mod@judge`] then looks at every window of every limit.
 //!
 //! | limit | deliveries that count |
 //! |---|---|

@@ -43,7 +43,7 @@ pub enum HttpError {
     /// The address is none, or so long that no server takes it.
     #[error("{address:?}, with a query of {query_bytes} bytes, is not an address that HTTP can ask")]
     BadAddress {
-        /// As given, cut at [`SHOWN_BYTES`] and without its query: for an AUTH server that holds a client's secret.
+        /// As given, cut at 256 bytes and without its query: for an AUTH server that holds a client's secret.
         address: String,
         /// Bytes of the query.
         query_bytes: usize,
