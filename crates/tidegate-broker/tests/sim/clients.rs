@@ -92,7 +92,7 @@ impl World {
         self.clients[client].conn = Some(conn);
         self.clients[client].expects.clear();
         self.clients[client].held.clear();
-        self.carry_to_broker(conn, Parcel::Open);
+        self.send_broker(conn, Parcel::Open);
         let mut hello = client::MAGIC.to_vec();
         if let Some((topic, channel)) = role.channel() {
             client::put_sub(&mut hello, TOPICS[topic], channel);
@@ -100,16 +100,16 @@ impl World {
             let ready = if matches!(role, Role::Worker(_)) { 1 + self.rng.below(20) } else { 2_500 };
             client::put_rdy(&mut hello, u32::try_from(ready).unwrap());
         }
-        self.carry_to_broker(conn, Parcel::Bytes(hello));
+        self.send_broker(conn, Parcel::Bytes(hello));
     }
 
-    fn carry_to_broker(&mut self, conn: ConnNo, parcel: Parcel) {
+    fn send_broker(&mut self, conn: ConnNo, parcel: Parcel) {
         self.conns[conn].to_broker.push_back(parcel);
         let from = node(self.conns[conn].client);
         self.send(from, BROKER, Event::Arrival(conn));
     }
 
-    pub(super) fn carry_to_client(&mut self, conn: ConnNo, parcel: Parcel) {
+    pub(super) fn send_client(&mut self, conn: ConnNo, parcel: Parcel) {
         self.conns[conn].to_client.push_back(parcel);
         let to = node(self.conns[conn].client);
         self.send(BROKER, to, Event::Delivery(conn));
@@ -117,7 +117,7 @@ impl World {
 
     fn write(&mut self, client: usize, bytes: Vec<u8>) {
         if let Some(conn) = self.clients[client].conn {
-            self.carry_to_broker(conn, Parcel::Bytes(bytes));
+            self.send_broker(conn, Parcel::Bytes(bytes));
         }
     }
 
@@ -125,7 +125,7 @@ impl World {
     pub(super) fn crash_client(&mut self, client: usize, away: bool) {
         self.clients[client].away = away;
         if let Some(conn) = self.clients[client].conn {
-            self.carry_to_broker(conn, Parcel::Close);
+            self.send_broker(conn, Parcel::Close);
             self.gone(client, conn);
         }
     }
@@ -191,7 +191,9 @@ impl World {
                 }
             }
             Reply::Error(text) => {
-                self.errors += 1;
+                self.tell_story(|| {
+                    format!("client {client} is told {text}, of {:?}", self.clients[client].expects.front())
+                });
                 if text.contains("E_FIN_FAILED") || text.contains("E_REQ_FAILED") || text.contains("E_TOUCH_FAILED") {
                     return;
                 }
@@ -212,12 +214,14 @@ impl World {
         let sent = &self.ledger.sent[number];
         assert_eq!((sent.topic, sent.bytes), (channel.0, message.body.len()), "message {number} is as it was sent");
         assert_ne!(sent.fate, Fate::Refused, "message {number} was refused, and is delivered");
+        self.tell_story(|| format!("client {client} of {channel:?} has message {number}, {} times", message.attempts));
         let (first, deferred, sent_at) = (!sent.seen, sent.deferred, sent.at);
         if channel.1 == "ref" && first {
             self.ledger.sent[number].seen = true;
             let earliest = self.topic_stalls[channel.0].earliest(now, self.settings.way);
             self.tell_story(|| {
-                format!("message {number} of {channel:?}, {} bytes, left after {earliest:?}", message.body.len())
+                let law = &self.topic_laws[channel.0];
+                format!("message {number}, {} bytes, left after {earliest:?}; {law:?}", message.body.len())
             });
             // One that was deferred before there was a contract waits out its time behind the topic.
             if !(deferred && self.topic_laws[channel.0].began_after(sent_at)) {
@@ -238,6 +242,9 @@ impl World {
         }
         if let Some(law) = self.channel_laws.get_mut(&channel) {
             let earliest = self.pauses.earliest(now, self.settings.way);
+            if self.talks {
+                eprintln!("{now:?} {channel:?}, {} bytes, left after {earliest:?}; {law:?}", message.body.len());
+            }
             if let Err(violation) = law.take(message.body.len(), earliest, now) {
                 panic!("{channel:?}, message {number} at its consumer: {violation}, earliest {earliest:?}");
             }

@@ -7,7 +7,7 @@
 //! Across an edit: tokens are kept, a deeper bucket does not fill by itself, and a shallower one is cut to its depth;
 //! at sockets that cut counts once nothing can arrive that left before it, and till then the deeper of the two holds.
 //! While no contract acts nothing is claimed; what was used before is remembered and refills, so a removed contract that
-//! is put again mints nothing. Once it has refilled, another contract begins with its own depth, and so does an edit of a
+//! is put again mints nothing. Once it has refilled, or a crash has made it unknown, another contract begins with its own depth, and so does an edit of a
 //! topic or channel that is not there. A message dearer than the burst may be the whole window.
 
 use std::collections::VecDeque;
@@ -60,12 +60,17 @@ pub(crate) enum On {
 }
 
 /// The virtual bucket of a topic or channel.
+#[expect(clippy::struct_excessive_bools, reason = "independent facts about a contract")]
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Law {
     /// In force; or in force before, if the contract does not act.
     terms: Option<Terms>,
     acts: bool,
     removed: bool,
+    /// A contract that is put again may begin full: a crash, or a cut, made unknown what was used.
+    forgotten: bool,
+    /// A shallower contract took tokens away since a window began full.
+    cut: bool,
     /// What is not claimed before: the contract came into force then.
     since: Instant,
     /// Costs that may be of the unit of before are counted as one token.
@@ -73,6 +78,8 @@ pub(crate) struct Law {
     /// The depth that is claimed, and a smaller one that is from then on.
     depth: i128,
     shallower: Option<(Instant, i128)>,
+    /// By how much the depth grew, and when last: what is dearer may have left under the one before.
+    grown: Option<(Instant, i128)>,
     /// Parts of the depth in use at `at`; below zero for what may have been earned before.
     used: i128,
     at: Instant,
@@ -85,9 +92,16 @@ pub(crate) struct Law {
 impl Law {
     /// A contract comes into force, changes, or goes. What is seen later left after `earliest`.
     pub(crate) fn edit(&mut self, edit: Edit, on: On, earliest: Instant, now: Instant) {
+        if self.acts && !self.removed && self.terms.is_some_and(|terms| edit == Edit::Enforced(terms)) {
+            return;
+        }
         self.run_to(earliest, now);
         let (new, acts) = match edit {
             Edit::Removed => {
+                // One that was at work until now knows what it held.
+                self.forgotten &= self.removed || on == On::Absent;
+                // Cut to a depth that it may fill, it is no longer told from a full one.
+                self.forgotten |= self.cut;
                 (self.acts, self.removed) = (false, true);
                 return;
             }
@@ -101,22 +115,29 @@ impl Law {
             self.unit_since = now;
         }
         let depth = i128::from(new.burst) * TOKEN;
-        let fresh = self.terms != Some(new) && on == On::Absent || self.removed && self.used <= 0;
+        let fresh = self.terms != Some(new) && on == On::Absent || self.removed && (self.used <= 0 || self.forgotten);
         let full = self.minted(earliest) - self.minted(now);
         if fresh {
             // What left before it is of another window.
             self.since = now;
         }
         if self.terms.is_none() || fresh {
-            (self.depth, self.used, self.shallower) = (depth, full, None);
+            (self.depth, self.used, self.shallower, self.cut) = (depth, full, None, false);
         } else if depth >= self.depth {
             self.used += depth - self.depth;
+            let before = self.grown.filter(|(at, _)| earliest < *at).map_or(0, |(_, by)| by);
+            self.grown = Some((now, before + depth - self.depth));
             (self.depth, self.shallower) = (depth, None);
         } else {
-            self.shallower = Some((now, depth));
+            (self.shallower, self.cut) = (Some((now, depth)), true);
         }
-        (self.terms, self.acts, self.removed) = (Some(new), acts, false);
+        (self.terms, self.acts, self.removed, self.forgotten) = (Some(new), acts, false, false);
         self.mints.push_back((now, self.minted(now), i128::from(new.rate)));
+    }
+
+    /// The process died: a removed contract that comes again begins with what a new bucket has earned since.
+    pub(crate) fn forget(&mut self) {
+        self.forgotten = true;
     }
 
     /// Nothing was in force at `at`, and maybe nothing is.
@@ -141,8 +162,9 @@ impl Law {
         let cost = if terms.bytes && earliest >= self.unit_since { bytes as i128 * TOKEN } else { TOKEN };
         self.used += cost;
         self.judged += 1;
-        let over = self.used - self.depth.max(cost);
-        if cost > self.depth {
+        let grown = self.grown.filter(|(at, _)| earliest < *at).map_or(0, |(_, by)| by);
+        let over = self.used - self.depth.max(cost + grown);
+        if cost + grown > self.depth {
             // It took all there was when it left.
             self.used = self.used.min(self.depth - (self.minted(at) - self.minted(earliest)));
         }
@@ -176,17 +198,15 @@ pub(crate) struct Stalls {
 impl Stalls {
     /// Timers are as exact as this.
     const TICK: Duration = Duration::from_millis(1);
-    /// Spans nearer than this count as one: a message can be in both.
-    const NEAR: Duration = Duration::from_millis(2);
 
     /// Nothing went on from `from` to `to`.
     pub(crate) fn add(&mut self, from: Instant, to: Instant) {
         let (mut from, mut to) = (from, to);
         let mut later = Vec::new();
         while let Some((start, end)) = self.spans.pop_back() {
-            if start > to + Self::NEAR {
+            if start > to {
                 later.push((start, end));
-            } else if end + Self::NEAR >= from {
+            } else if end >= from {
                 (from, to) = (from.min(start), to.max(end));
             } else {
                 self.spans.push_back((start, end));
@@ -200,18 +220,18 @@ impl Stalls {
         }
     }
 
-    /// The earliest that a message seen at `at` may have left, if its way takes `way` at most.
+    /// The earliest that a message seen at `at` may have left, if its way takes `way` at most while nothing stalls.
     pub(crate) fn earliest(&self, at: Instant, way: Duration) -> Instant {
-        let mut earliest = before(at, way + Self::TICK);
-        for (start, end) in self.spans.iter().rev() {
-            if *end + Self::NEAR < earliest {
+        let (mut earliest, mut way) = (at, way + Self::TICK);
+        for (start, end) in self.spans.iter().rev().filter(|(start, _)| *start < at) {
+            let moved = earliest.since(*end);
+            if moved > way {
                 break;
             }
-            if *start < earliest {
-                earliest = before(*start, Self::TICK);
-            }
+            way -= moved;
+            earliest = *start;
         }
-        earliest
+        before(earliest, way)
     }
 }
 
@@ -305,7 +325,7 @@ mod tests {
         stalls.add(at(100 * MS), at(110 * MS));
         let way = Duration::ZERO;
         assert_eq!(stalls.earliest(at(50 * MS), way), at(49 * MS));
-        assert_eq!(stalls.earliest(at(111 * MS), way), at(99 * MS));
+        assert_eq!(stalls.earliest(at(111 * MS), way), at(100 * MS));
         assert_eq!(stalls.earliest(at(200 * MS), way), at(199 * MS));
         let late = |count| {
             let mut law = law(1_000, 1);

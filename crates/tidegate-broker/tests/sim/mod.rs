@@ -218,7 +218,8 @@ pub(crate) struct World {
     boot: u64,
     booted: Instant,
     wall_step_ns: i64,
-    latest_unix_ns: i64,
+    /// The furthest that the wall clock stood ahead at a start.
+    furthest_step_ns: i64,
     /// Runs of the broker so far; the number of the one that runs.
     incarnation: u32,
     process: Option<Process>,
@@ -235,7 +236,6 @@ pub(crate) struct World {
     pauses: Stalls,
     absent_since: [Option<Instant>; 3],
     settled: u64,
-    errors: u64,
     ends: [u64; 3],
     /// Faults have ended.
     calm: bool,
@@ -282,7 +282,7 @@ impl World {
             boot: 0,
             booted: Instant::ZERO,
             wall_step_ns: 0,
-            latest_unix_ns: 0,
+            furthest_step_ns: 0,
             incarnation: 0,
             process: None,
             restart_wanted: false,
@@ -297,7 +297,6 @@ impl World {
             pauses: Stalls::default(),
             absent_since: [Some(Instant::ZERO); 3],
             settled: 0,
-            errors: 0,
             ends: [0; 3],
             calm: false,
             talks: std::env::var_os("TIDEGATE_SIM_STORY").is_some(),

@@ -13,7 +13,7 @@ use tidegate_broker::io::disk_queue::{DiskQueueOptions, Listing, RecordLen};
 use tidegate_broker::io::disk_thread::{DiskThreadOptions, Queues};
 use tidegate_broker::io::metadata::Metadata;
 use tidegate_broker::io::names::{Names, StartingNames};
-use tidegate_broker::machine::admin::{AdminReply, AdminRequest, Answered, Recording};
+use tidegate_broker::machine::admin::{AdminReply, AdminRequest, Answered, PublishRefused, Recording};
 use tidegate_broker::machine::home_shard;
 use tidegate_broker::machine::limiter::Source;
 use tidegate_broker::machine::log::{LogCommand, LogEvent, QueueId};
@@ -24,8 +24,8 @@ use tidegate_sim::network::NodeId;
 use tidegate_wire::nsq::TopicName;
 
 use super::disk::SimFiles;
-use super::law::On;
-use super::ledger::End;
+use super::law::{Law, On};
+use super::ledger::{End, Fate};
 use super::{ConnNo, Event, LimitOn, Parcel, World, channel_of, key_of, topic_of};
 use crate::harness::{Want, next_want, replies_in};
 
@@ -139,8 +139,8 @@ impl World {
             .collect();
         // Numbers of messages follow the clock at the start: one that stands before what an earlier run had seen would
         // give numbers again that are in use.
-        self.latest_unix_ns = self.latest_unix_ns.max(self.unix_ns());
-        let unix_ns = self.latest_unix_ns;
+        self.furthest_step_ns = self.furthest_step_ns.max(self.wall_step_ns);
+        let unix_ns = self.unix_ns() - self.wall_step_ns + self.furthest_step_ns;
         let hosts = (0..self.shards).map(|number| {
             let mut shard = Shard::new(ShardConfig { shard: number, ..config.clone() }, now, unix_ns);
             bring_back(&mut shard, (number, config.shards), &limits, &found, &tokens, now);
@@ -267,6 +267,10 @@ impl World {
         self.note(end);
         self.tell_story(|| format!("the broker has ended: {end:?}"));
         self.ends[end as usize] += 1;
+        if end != End::Clean {
+            let laws = self.topic_laws.iter_mut().chain(&mut self.release_laws).chain(self.channel_laws.values_mut());
+            laws.for_each(Law::forget);
+        }
         self.ledger.ended(end);
         if self.restart_wanted {
             self.restart_wanted = false;
@@ -480,10 +484,21 @@ impl World {
             let earliest = self.pauses.earliest(now, self.settings.way);
             self.channel_laws.entry((topic, channel)).or_default().edit(edit, present, earliest, now);
         } else {
-            let earliest = self.topic_stalls[on.0].earliest(now, self.settings.way);
+            let earliest = self.earliest_to_come(on.0);
             self.topic_laws[on.0].edit(edit, present, earliest, now);
             self.release_laws[on.0].edit(edit, present, now, now);
         }
+    }
+
+    /// When something may have left the topic that its consumer has not seen yet: some stalls are not over.
+    fn earliest_to_come(&self, topic: usize) -> Instant {
+        let now = self.now();
+        let home = home_shard(super::TOPICS[topic], self.shards);
+        let process = self.process.as_ref();
+        let asked = process.and_then(|process| process.jobs.iter().find(|job| job.shard == home)).map(|job| job.asked);
+        let unnamed = process.and_then(|process| process.unnamed_since);
+        let stalled = [asked, unnamed, self.absent_since[topic]].into_iter().flatten().min().unwrap_or(now);
+        self.topic_stalls[topic].earliest(stalled, self.settings.way)
     }
 
     // What shards want.
@@ -543,7 +558,7 @@ impl World {
             Output::Close(id) => {
                 let Some(conn) = host.conns.get(&id).copied() else { return };
                 self.flush(conn);
-                self.carry_to_client(conn, Parcel::Close);
+                self.send_client(conn, Parcel::Close);
                 self.drop_connection(conn);
             }
             Output::Stamp(id) => {
@@ -558,7 +573,7 @@ impl World {
                     self.feed(conn, true);
                 }
             }
-            Output::Log(command) => self.carry_to_disk(number, command),
+            Output::Log(command) => self.ask_disk(number, command),
             Output::Trace(topic, passages) => {
                 let law = &mut self.release_laws[key_of(&topic)];
                 for passage in passages {
@@ -586,7 +601,8 @@ impl World {
                 let process = self.process.as_mut().expect("it runs");
                 process.peers.entry((number, shard)).or_default().push_back(message);
                 let event = Event::Peer(self.incarnation, number, shard);
-                self.send(NodeId(u32::try_from(number).unwrap()), NodeId(u32::try_from(shard).unwrap()), event);
+                let node = |shard: usize| NodeId(u32::try_from(shard).expect("a few shards"));
+                self.send(node(number), node(shard), event);
             }
             Output::Upgrade(..) | Output::Authenticate { .. } => unreachable!("no client asks for it"),
         }
@@ -652,7 +668,7 @@ impl World {
                 self.ledger.written(channel, number);
             }
         }
-        self.carry_to_client(conn, Parcel::Replies(replies));
+        self.send_client(conn, Parcel::Replies(replies));
     }
 
     // Sockets.
@@ -671,7 +687,7 @@ impl World {
                 (self.conns[conn].incarnation, self.conns[conn].heading) = (self.incarnation, shard);
                 self.tell(shard, Inbound::Accepted(conn));
             }
-            Parcel::Open => self.carry_to_client(conn, Parcel::Close),
+            Parcel::Open => self.send_client(conn, Parcel::Close),
             Parcel::Bytes(bytes) if alive && !self.conns[conn].hung_up => {
                 self.conns[conn].chunks.push_back((now, bytes));
                 self.tell_of(conn, Inbound::Readable(conn));
@@ -705,7 +721,7 @@ impl World {
                 if !whole && self.rng.chance(0.5) {
                     self.conns[conn].cut = true;
                 }
-                self.carry_to_client(conn, Parcel::Close);
+                self.send_client(conn, Parcel::Close);
             }
         }
         let now = self.now();
@@ -723,7 +739,7 @@ impl World {
 
     // The disk thread.
 
-    fn carry_to_disk(&mut self, shard: usize, command: LogCommand) {
+    fn ask_disk(&mut self, shard: usize, command: LogCommand) {
         let now = self.now();
         let delay = Duration::from_nanos(self.settings.disk.sample_ns(&mut self.rng));
         let process = self.process.as_mut().expect("it runs");
@@ -834,8 +850,10 @@ impl World {
 
     fn on_admin_reply(&mut self, reply: &AdminReply, messages: Vec<usize>) {
         let fate = match reply {
-            AdminReply::Done => super::ledger::Fate::Accepted,
-            _ => super::ledger::Fate::Refused,
+            AdminReply::Done => Fate::Accepted,
+            // Some of it may be in the logs of some channels.
+            AdminReply::Refused(PublishRefused::LogFailed { .. }) => Fate::Unknown,
+            _ => Fate::Refused,
         };
         for message in messages {
             self.ledger.answered(message, fate);
