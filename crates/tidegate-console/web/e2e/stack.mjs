@@ -1,6 +1,6 @@
 // A real broker with its console, and real traffic over TCP, for the journey through the pages.
 import { spawn } from "node:child_process";
-import { mkdtemp, rm, writeFile } from "node:fs/promises";
+import { mkdtemp, readFile, rm, writeFile } from "node:fs/promises";
 import { connect } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -58,7 +58,7 @@ async function up(program, folder, file, { nsq, http, admin, console }) {
     let text = "";
     child.stdout.setEncoding("utf8").on("data", (more) => {
       text += more;
-      for (const [, name, where] of text.matchAll(/^(NSQ|HTTP|admin|console)\s+(\S+)\n/gm)) addresses[name.toLowerCase()] = where.replace("http://", "");
+      for (const [, name, where] of text.matchAll(/^(NSQ|HTTP|admin|console)\s+(\S+).*\n/gm)) addresses[name.toLowerCase()] = where.replace("http://", "");
       if (addresses.console) resolve();
     });
   });
@@ -72,7 +72,9 @@ async function up(program, folder, file, { nsq, http, admin, console }) {
     child.kill("SIGKILL");
     throw error;
   }
-  const [authority, token] = addresses.console.split("/#token=");
+  // Standard output is no terminal: the token is in its file alone.
+  const authority = addresses.console.replace(/\/$/, "");
+  const token = (await readFile(join(folder, "data", "admin.token"), "utf8")).trim();
   return { origin: `http://${authority}`, token, addresses: { ...addresses, console: authority }, stop };
 }
 
