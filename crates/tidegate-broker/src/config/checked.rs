@@ -68,7 +68,7 @@ pub struct Statsd {
     pub interval: Duration,
     /// Whether memory is among the figures.
     pub mem_stats: bool,
-    /// Of one packet at most.
+    /// Upper bound of one packet's size.
     pub packet_bytes: usize,
     /// Whether ephemeral topics and channels are left out.
     pub exclude_ephemeral: bool,

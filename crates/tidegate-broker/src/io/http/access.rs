@@ -1,4 +1,4 @@
-//! Who may write over nsqd's HTTP API.
+//! Guards writes over nsqd's HTTP API.
 //!
 //! nsqd asks nobody. A browser that reaches the API takes every web page with it, so writes that a foreign page asks
 //! for, or by a name that is not the broker's, are refused; clients and tools of nsqd send no Origin.

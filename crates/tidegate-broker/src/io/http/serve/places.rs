@@ -12,7 +12,7 @@ use slab::Slab;
 
 use super::talk::Talk;
 
-/// Who shares a bound: an IPv4 address, the 64 bits of an IPv6 network that one client can have all of, or `None` for
+/// The clients that share a bound: an IPv4 address, the 64 bits of an IPv6 network that one client can have all of, or `None` for
 /// the clients of a unix socket.
 pub(super) type Group = Option<IpAddr>;
 
