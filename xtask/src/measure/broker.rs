@@ -45,6 +45,12 @@ impl Kind {
 /// Every bar is measured with one shard and with two.
 pub(super) const SHARDS: [u32; 2] = [1, 2];
 
+/// As much memory as all messages of a run need, so that no broker writes them to disk. nsqd counts messages only.
+pub(super) const IN_MEMORY: [&str; 2] = ["-mem-queue-size=4000000", "-max-queue-bytes=8589934592"];
+
+/// Flags that nsqd does not have.
+const OURS_ONLY: [&str; 2] = ["-shards=", "-max-queue-bytes="];
+
 /// For tables.
 pub(super) fn shards_in_words(shards: u32) -> String {
     if shards == 1 { "1 shard".to_owned() } else { format!("{shards} shards") }
@@ -84,7 +90,7 @@ pub(super) struct Broker {
 }
 
 impl Broker {
-    /// Starts one of `kind` with nsqd's flags on `data`. `-shards` is for ours only: nsqd has none.
+    /// Starts one of `kind` with nsqd's flags on `data`. Those that nsqd lacks are for ours only.
     pub(super) fn start(bench: &Bench, kind: Kind, data: &Path, flags: &[&str]) -> Result<Self> {
         Self::start_at(bench, kind, data, &Addresses::free()?, flags)
     }
@@ -107,7 +113,7 @@ impl Broker {
             .arg("-data-path")
             .arg(data)
             .args(["-tcp-address", tcp, "-http-address", http, "-log-level", "warn"])
-            .args(flags.iter().filter(|flag| kind == Kind::Ours || !flag.starts_with("-shards")));
+            .args(flags.iter().filter(|flag| kind == Kind::Ours || !OURS_ONLY.iter().any(|own| flag.starts_with(own))));
         if let (Kind::Ours, Some(admin)) = (kind, admin) {
             command.args(["-admin-address", admin]);
         }

@@ -4,11 +4,9 @@ use miette::{Result, WrapErr as _};
 use serde_json::json;
 
 use super::bench::{Bench, median, number, range};
-use super::broker::{Broker, Kind};
+use super::broker::{Broker, IN_MEMORY, Kind};
 use super::table::Figure;
 
-/// As much memory as all messages of a run need, so that nobody goes to disk.
-const IN_MEMORY: &str = "-mem-queue-size=4000000";
 /// What the generator sends for each message: the command's line, the size, the body.
 const PAYLOAD_BYTES: usize = 100;
 const TOPIC: &str = "bench";
@@ -86,10 +84,10 @@ fn rounds(bench: &Bench, turns: &[Turn], load: &str, pointer: &str) -> Result<Ve
 fn run(bench: &Bench, turn: Turn, load: &str) -> Result<serde_json::Value> {
     let shards;
     let (kind, flags) = match turn {
-        Turn::Nsqd => (Kind::Nsqd, vec![IN_MEMORY]),
+        Turn::Nsqd => (Kind::Nsqd, IN_MEMORY.to_vec()),
         Turn::Ours { shards: count } => {
             shards = format!("-shards={count}");
-            (Kind::Ours, vec![IN_MEMORY, &shards])
+            (Kind::Ours, [&IN_MEMORY[..], &[&shards]].concat())
         }
         Turn::Echo => {
             let request_bytes = format!("PUB {TOPIC}\n").len() + 4 + PAYLOAD_BYTES;

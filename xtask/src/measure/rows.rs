@@ -7,7 +7,7 @@ use miette::{IntoDiagnostic, Result, WrapErr as _};
 use serde_json::{Value, json};
 
 use super::bench::{Bench, Better, Pairing, median, number, range};
-use super::broker::{Broker, Kind, SHARDS, shards_in_words};
+use super::broker::{Broker, IN_MEMORY, Kind, SHARDS, shards_in_words};
 use super::limits;
 use super::table::Figure;
 use super::{broker_sim, rpc_cost, rpc_sim, rpc_tcp, rpc_tonic};
@@ -193,8 +193,6 @@ fn compatibility(bench: &Bench) -> Result<Vec<Figure>> {
 
 /// Into a topic without a channel, in memory: what publishing alone costs.
 fn publish(bench: &Bench) -> Result<Vec<Figure>> {
-    // As much memory as all messages of a run need, so that neither goes to disk.
-    let nsqd = ["-mem-queue-size=4000000"];
     let per_cpu = |bar| [("/target/accepted_per_cpu_s", "messages per CPU second", Better::Higher, bar)];
     let loads = [
         ("MPUB of 200", "command=mpub batch=200 publishers=4 pace.saturate.window=4", 3.0),
@@ -204,7 +202,7 @@ fn publish(bench: &Bench) -> Result<Vec<Figure>> {
     let mut figures = Vec::new();
     for (what, load, bar) in loads {
         let load = format!("{load} consumers=0 warm_up_ms=300");
-        figures.extend(bench.compare(&Pairing { what, flags: &nsqd, load: &load, figures: &per_cpu(bar) })?);
+        figures.extend(bench.compare(&Pairing { what, flags: &IN_MEMORY, load: &load, figures: &per_cpu(bar) })?);
     }
     Ok(figures)
 }

@@ -13,7 +13,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::json;
 
 use super::bench::{Bench, median, number, range};
-use super::broker::{Addresses, Broker, Kind, SHARDS, shards_in_words};
+use super::broker::{Addresses, Broker, IN_MEMORY, Kind, SHARDS, shards_in_words};
 use super::table::Figure;
 use crate::clock::{self, Stopwatch};
 use crate::{http, process};
@@ -84,9 +84,8 @@ fn stalled_by(bench: &Bench, stall: &Stall, shards: u32) -> Result<[Figure; 2]> 
         format!("-tls-cert={}", certificate.display()),
         format!("-tls-key={}", key.display()),
         "-https-address=127.0.0.1:0".to_owned(),
-        "-mem-queue-size=4000000".to_owned(),
     ];
-    let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+    let flags: Vec<&str> = flags.iter().map(String::as_str).chain(IN_MEMORY).collect();
     let broker = Broker::start_at(bench, Kind::Ours, &data, &Addresses::free()?, &flags)?;
     let (mut without, mut with) = (Vec::new(), Vec::new());
     let pings = Pings::default();
