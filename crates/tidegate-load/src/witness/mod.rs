@@ -2,7 +2,7 @@
 //!
 //! It publishes to several topics, consumes from three channels of each, always ready, and notes when each message came.
 //! It connects again whenever a connection is closed, so it sees the broker through restarts. Beside it, threads that do
-//! nothing but read the clock note for how long the machine ran something else. At the end everything stands in one
+//! little but read the clock note for how long the machine ran something else. At the end everything stands in one
 //! file; judging it is not done here, so that the judge shares no code with the broker.
 //!
 //! | channel | what it is for |

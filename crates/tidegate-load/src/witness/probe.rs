@@ -1,4 +1,7 @@
-//! Threads that only read the clock, one for each CPU, behind all others: what keeps them from running keeps others too.
+//! Threads that do little but read the clock, one for each CPU, behind all others: what keeps them from running keeps
+//! others too.
+
+use std::time::Duration;
 
 use thread_priority::ThreadPriority;
 use thread_priority::unix::{
@@ -14,6 +17,11 @@ use crate::poll::prepare_thread;
 
 /// Gaps of a probe: 16 MiB. At 5,000 a second, the most that gaps of 200 µs can be, it lasts for three minutes.
 const GAPS_MAX: usize = 1 << 20;
+
+/// A probe rests after it has looked for so long, and for so long. One that never rests keeps CPUs from ever being idle;
+/// then kernels were seen to leave their own threads, and with them the disk, waiting for seconds.
+const LOOK_NS: u64 = 100_000;
+const REST: Duration = Duration::from_micros(50);
 
 /// Running probes.
 #[derive(Debug)]
@@ -52,8 +60,12 @@ fn probe(cpu: u32, stop: &StopSign) -> Result<Vec<Seen>, LoadError> {
     set_thread_priority_and_policy(thread_native_id(), ThreadPriority::Min, policy)
         .map_err(|error| LoadError::os("let a probe stand back")(std::io::Error::other(error)))?;
     let mut gaps = Vec::with_capacity(GAPS_MAX);
-    let mut last = clock::now();
+    let (mut last, mut rested) = (clock::now(), clock::now());
     while !stop.is_up() {
+        if last.nanos_since(rested) > LOOK_NS {
+            rested = last;
+            std::thread::sleep(REST);
+        }
         let now = clock::now();
         if now.nanos_since(last) > GAP_NS {
             if gaps.len() == GAPS_MAX {
