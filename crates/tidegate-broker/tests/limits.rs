@@ -283,6 +283,54 @@ fn a_contract_taken_away_and_given_again_mints_nothing() {
 }
 
 #[test]
+fn a_contract_made_shallow_taken_away_and_made_deep_again_mints_nothing() {
+    // Slower, as fast, faster; the shallow one lets what it may before it goes.
+    for shallow in [1, 10, 1_000] {
+        let (mut broker, publisher, consumer) = ready();
+        let mut got = 0;
+        for round in 0..10 {
+            broker.limit("t", wait(10, 5));
+            broker.send(publisher, put_many("t", &numbered(5)));
+            got += broker.messages(consumer).len();
+            broker.order(AdminRequest::EmptyTopic(topic_name("t")));
+            broker.limit("t", wait(shallow, 1));
+            broker.advance(ms(10));
+            broker.limit("t", None);
+            if round % 2 == 0 {
+                // A removal more makes no difference.
+                broker.limit("t", wait(shallow, 1));
+                broker.limit("t", None);
+            }
+        }
+        // 0.1 s, at the rate of whichever was in force.
+        let earned = 5 + (shallow.max(10) / 10) as usize;
+        assert!(got <= earned, "{got} of {earned} at {shallow}/s");
+        // When the deep one would have been full, all is forgotten.
+        broker.advance(ms(5_000));
+        broker.limit("t", wait(10, 5));
+        broker.send(publisher, put_many("t", &numbered(6)));
+        assert_eq!(broker.messages(consumer).len(), 5, "{shallow}/s");
+    }
+}
+
+#[test]
+fn a_shallow_contract_passes_at_its_rate_and_gives_no_burst_to_the_deep_one_after_it() {
+    let (mut broker, publisher, consumer) = ready();
+    let mut got = 0;
+    for _ in 0..10 {
+        broker.limit("t", wait(10, 5));
+        broker.send(publisher, put_many("t", &numbered(20)));
+        broker.limit("t", wait(10, 1));
+        broker.advance(ms(510));
+        got += broker.messages(consumer).len();
+        broker.order(AdminRequest::EmptyTopic(topic_name("t")));
+        broker.limit("t", None);
+        broker.advance(ms(90));
+    }
+    assert!(got <= 5 + 60, "{got} in 6 s");
+}
+
+#[test]
 fn a_topic_deleted_and_created_mints_nothing() {
     for name in ["t", "t#ephemeral"] {
         let mut broker = Broker::default();
@@ -377,6 +425,20 @@ fn after_a_crash_buckets_are_empty_and_unknown_time_counts_nothing() {
     broker.send(publisher, put_many("t", &numbered(3)));
     broker.advance(SECOND);
     assert_eq!(times(&mut broker, consumer, start), [100, 200, 300].map(ms));
+}
+
+#[test]
+fn a_contract_long_after_a_crash_finds_a_bucket_and_no_more() {
+    let mut broker = Broker::default();
+    broker.crashed = true;
+    broker.limit("other", wait(10, 5));
+    let mut broker = broker.restart();
+    let publisher = broker.connect();
+    broker.send(publisher, put_many("t", &numbered(100)));
+    broker.advance(SECOND * 10);
+    broker.limit("t", wait(10, 5));
+    let consumer = broker.subscribe("t", "c", 2500);
+    assert_eq!(broker.messages(consumer).len(), 5, "a full bucket, and not ten seconds' worth");
 }
 
 #[test]

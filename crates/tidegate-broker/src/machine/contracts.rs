@@ -81,7 +81,7 @@ impl Contracts {
         line_cost: u64,
         now: Instant,
     ) -> Limiter {
-        Limiter::new(contract, source, self.spent.recall(key, contract.limit, now), line_cost)
+        Limiter::new(contract, source, self.spent.recall(key, contract.limit, now), line_cost, now)
     }
 
     /// The limiter of `key` goes; its tokens are remembered.

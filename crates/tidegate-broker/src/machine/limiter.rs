@@ -77,6 +77,9 @@ pub(super) struct Limiter {
     paced: u64,
     /// The contract was taken away; the limiter goes when the line of then has gone.
     retiring: bool,
+    /// The bucket as deep as it was before the contract cut it, and charged since: until it is full, a bucket that is
+    /// made as deep again may not be full either.
+    uncut: Option<TokenBucket>,
     /// When the head gets its tokens; the shard has set a timer for it.
     pub(super) waiting_until: Option<Instant>,
     /// In shadow mode: what waiting would have been.
@@ -99,7 +102,7 @@ pub(super) enum Pass {
 impl Limiter {
     /// `bucket` is what there is of tokens: full, or what an earlier limiter of the same name left. `line_cost` is what
     /// waits already.
-    pub(super) fn new(contract: Contract, source: Source, bucket: TokenBucket, line_cost: u64) -> Self {
+    pub(super) fn new(contract: Contract, source: Source, bucket: TokenBucket, line_cost: u64, now: Instant) -> Self {
         let mut limiter = Self {
             contract,
             source,
@@ -107,11 +110,40 @@ impl Limiter {
             entry: None,
             paced: 0,
             retiring: false,
+            uncut: None,
             waiting_until: None,
             shadow_delay: WindowedHistogram::new(WindowConfig::default()),
         };
+        limiter.set_limit(contract.limit, now);
         limiter.open_entry(line_cost);
         limiter
+    }
+
+    /// Tokens are kept, up to the new depth.
+    fn set_limit(&mut self, limit: Limit, now: Instant) {
+        let deeper = self.uncut.take().unwrap_or_else(|| self.pacer.bucket().clone());
+        let depth = deeper.limit().burst;
+        self.uncut = (limit.burst < depth).then_some(deeper);
+        if let Some(uncut) = &mut self.uncut {
+            uncut.set_limit(Limit::new(limit.rate, depth), now);
+        }
+        self.pacer.set_limit(limit, now);
+    }
+
+    fn take(&mut self, cost: u64, release: Instant) {
+        self.pacer.take(cost, release);
+        // It holds at least as much.
+        if let Some(uncut) = &mut self.uncut {
+            uncut.take_in_line(cost, release);
+        }
+    }
+
+    /// In shadow mode: the line that was reckoned with did not form.
+    fn forget_future(&mut self, now: Instant) {
+        self.pacer.forget_future(now);
+        if let Some(uncut) = &mut self.uncut {
+            uncut.forget_future(now);
+        }
     }
 
     /// What leaves waits for tokens.
@@ -160,7 +192,7 @@ impl Limiter {
         if self.acts() {
             return match release {
                 Some(release) if release <= now => {
-                    self.pacer.take(cost, release);
+                    self.take(cost, release);
                     self.paced = self.paced.saturating_sub(1);
                     Pass::Released { since, release }
                 }
@@ -170,7 +202,7 @@ impl Limiter {
         }
         let shadow_delay_ns = match (self.contract.discipline, release) {
             (Discipline::Wait, Some(release)) => {
-                self.pacer.take(cost, release);
+                self.take(cost, release);
                 let delay = release.nanos_since(since);
                 self.shadow_delay.record(delay, now);
                 delay
@@ -185,10 +217,9 @@ impl Limiter {
     /// Puts `contract` in force; tokens are kept. `line_cost` is what waits for them, at this contract's cost.
     pub(super) fn rule(&mut self, contract: Contract, source: Source, line_cost: u64, now: Instant) {
         if self.contract.mode == Mode::Shadow {
-            // The line that was reckoned with did not form.
-            self.pacer.forget_future(now);
+            self.forget_future(now);
         }
-        self.pacer.set_limit(contract.limit, now);
+        self.set_limit(contract.limit, now);
         let refused_before = self.contract.discipline == Discipline::Refuse;
         (self.contract, self.source, self.waiting_until, self.retiring) = (contract, source, None, false);
         match &mut self.entry {
@@ -252,14 +283,28 @@ impl Limiter {
     /// What is left of the tokens at `now`, to be remembered.
     pub(super) fn into_bucket(mut self, now: Instant) -> TokenBucket {
         if self.contract.mode == Mode::Shadow {
-            self.pacer.forget_future(now);
+            self.forget_future(now);
         }
-        self.pacer.bucket().clone()
+        self.remembered(now)
     }
 
     /// The same of a limiter that goes on, of `key`.
     pub(super) fn kept(&self, key: LimitKey, now: Instant) -> KeptBucket {
-        let bucket = self.pacer.bucket();
+        let bucket = self.remembered(now);
         KeptBucket { key, limit: bucket.limit(), level: bucket.level(now) }
+    }
+
+    /// The bucket, so deep that it is not full before the one that it was cut from: a contract that is made shallow,
+    /// removed and set again mints nothing.
+    fn remembered(&self, now: Instant) -> TokenBucket {
+        let mut bucket = self.pacer.bucket().clone();
+        let full_at = self.uncut.as_ref().map(|uncut| uncut.full_at().unwrap_or(Instant::MAX));
+        if let Some(full_at) = full_at.filter(|full_at| *full_at > now) {
+            let Limit { rate, burst } = bucket.limit();
+            bucket.set_limit(Limit::new(rate, u64::MAX), now);
+            let depth = bucket.level(full_at).div_ceil(u128::from(rate.period_ns()));
+            bucket.set_limit(Limit::new(rate, burst.max(u64::try_from(depth).unwrap_or(u64::MAX))), now);
+        }
+        bucket
     }
 }

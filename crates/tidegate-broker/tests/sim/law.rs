@@ -60,17 +60,14 @@ pub(crate) enum On {
 }
 
 /// The virtual bucket of a topic or channel.
-#[expect(clippy::struct_excessive_bools, reason = "independent facts about a contract")]
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Law {
     /// In force; or in force before, if the contract does not act.
     terms: Option<Terms>,
     acts: bool,
     removed: bool,
-    /// A contract that is put again may begin full: a crash, or a cut, made unknown what was used.
+    /// A contract that is put again may begin full: a crash made unknown what was used.
     forgotten: bool,
-    /// A shallower contract took tokens away since a window began full.
-    cut: bool,
     /// What is not claimed before: the contract came into force then.
     since: Instant,
     /// Costs that may be of the unit of before are counted as one token.
@@ -100,8 +97,6 @@ impl Law {
             Edit::Removed => {
                 // One that was at work until now knows what it held.
                 self.forgotten &= self.removed || on == On::Absent;
-                // Cut to a depth that it may fill, it is no longer told from a full one.
-                self.forgotten |= self.cut;
                 (self.acts, self.removed) = (false, true);
                 return;
             }
@@ -122,14 +117,14 @@ impl Law {
             self.since = now;
         }
         if self.terms.is_none() || fresh {
-            (self.depth, self.used, self.shallower, self.cut) = (depth, full, None, false);
+            (self.depth, self.used, self.shallower) = (depth, full, None);
         } else if depth >= self.depth {
             self.used += depth - self.depth;
             let before = self.grown.filter(|(at, _)| earliest < *at).map_or(0, |(_, by)| by);
             self.grown = Some((now, before + depth - self.depth));
             (self.depth, self.shallower) = (depth, None);
         } else {
-            (self.shallower, self.cut) = (Some((now, depth)), true);
+            self.shallower = Some((now, depth));
         }
         (self.terms, self.acts, self.removed, self.forgotten) = (Some(new), acts, false, false);
         self.mints.push_back((now, self.minted(now), i128::from(new.rate)));

@@ -71,12 +71,11 @@ impl<K: Ord + Clone> SpentBuckets<K> {
         self.buckets.insert(key, bucket);
     }
 
-    /// The bucket of `key` under the contract `limit`: the one that was remembered, else a full one, or one that was
-    /// empty when memory was last lost.
+    /// The bucket of `key`: the one that was remembered, under its own contract, else a full one under `limit`, or one
+    /// that was empty when memory was last lost.
     pub fn recall(&mut self, key: &K, limit: Limit, now: Instant) -> TokenBucket {
         self.sweep(now);
-        if let Some(mut bucket) = self.remove(key) {
-            bucket.set_limit(limit, now);
+        if let Some(bucket) = self.remove(key) {
             return bucket;
         }
         match self.unknown_before {
@@ -131,10 +130,10 @@ mod tests {
     }
 
     #[test]
-    fn a_deeper_bucket_does_not_fill_by_itself() {
+    fn a_bucket_comes_back_under_its_own_contract() {
         let mut memory = SpentBuckets::new(10);
         memory.remember("a", spent(5, at(0)), at(0));
-        assert!((memory.recall(&"a", limit(500), at(2)).tokens(at(2)) - 2.0).abs() < 1e-9);
+        assert_eq!(memory.recall(&"a", limit(500), at(2)).limit(), limit(5));
     }
 
     #[test]
