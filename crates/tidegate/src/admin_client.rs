@@ -103,6 +103,9 @@ impl AdminClient {
         let answer = runtime.block_on(async { timeout(PATIENCE, self.exchange(method, path, body)).await });
         let (status, bytes) =
             answer.map_err(|_| self.unreachable().help("it took the connection but did not answer"))??;
+        if status == StatusCode::NO_CONTENT {
+            return Ok(Value::Null);
+        }
         if status.is_success() {
             return serde_json::from_slice(&bytes)
                 .map_err(|error| Failure::new(format!("{} did not answer in JSON", self.address)).because(error));

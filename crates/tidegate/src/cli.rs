@@ -183,6 +183,13 @@ pub(crate) enum Limits {
         #[command(flatten)]
         writing: Writing,
     },
+    /// Let what still waits in a topic's line go at once, after its limit was removed or set to shadow
+    Release {
+        /// The topic
+        topic: Target,
+        #[command(flatten)]
+        writing: Writing,
+    },
     /// List the latest changes, newest first
     History {
         #[command(flatten)]

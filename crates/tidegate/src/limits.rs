@@ -17,7 +17,16 @@ pub(crate) fn run(verb: Limits) -> Result<(), Failure> {
         Limits::Set(set) => put(&set),
         Limits::Remove { target, writing } => {
             let answer = writer(&writing)?.ask(Method::DELETE, &path(&target), None)?;
-            changed(&writing.running, &answer, format_args!("{target} has no limit any more"))
+            changed(&writing.running, &answer, format_args!("{}", removed(&target, &answer["limit"])))
+        }
+        Limits::Release { topic, writing } => {
+            if topic.channel.is_some() {
+                return Err(Failure::usage(format!("`{topic}` is a channel; a line is a topic's")));
+            }
+            let path = path(&topic).replace("/limits/", "/topics/");
+            writer(&writing)?.ask(Method::POST, &format!("{path}/release"), None)?;
+            let answer = json!({ "released": topic.to_string() });
+            changed(&writing.running, &answer, format_args!("what waited in {topic} goes"))
         }
         Limits::Undo { target, writing } => {
             let answer = writer(&writing)?.ask(Method::POST, &step("undo", target.as_ref()), None)?;
@@ -81,6 +90,22 @@ fn put(set: &SetLimit) -> Result<(), Failure> {
     });
     let answer = writer(&set.writing)?.ask(Method::PUT, &path(&set.target), Some(&body))?;
     changed(&set.writing.running, &answer, format_args!("{}: {}", set.target, contract(&answer["limit"])))
+}
+
+/// What holds after a removal, and what becomes of those who wait.
+fn removed(target: &Target, limit: &Value) -> String {
+    if !limit.is_null() {
+        return format!("{target} is back to the limit of the file: {}", contract(limit));
+    }
+    let line = match target.channel {
+        None => {
+            format!(
+                "\nwhat waits in it goes at the pace of before; `tidegate limits release {target}` lets it go at once"
+            )
+        }
+        Some(_) => String::new(),
+    };
+    format!("{target} has no limit any more{line}")
 }
 
 /// What an undo or redo did: which change it was about, and what holds now.
@@ -181,6 +206,14 @@ mod tests {
         let told = [0, 951_782_400_000_u64, 1_709_164_799_999, 1_795_220_015_000].map(|ms| moment(&json!(ms)));
         let dates = ["1970-01-01 00:00:00", "2000-02-29 00:00:00", "2024-02-28 23:59:59", "2026-11-21 00:13:35"];
         assert_eq!(told, dates.map(|date| format!("{date} UTC")));
+    }
+
+    #[test]
+    fn a_removal_says_what_holds_now_and_how_the_line_is_let_go() {
+        let told = |target: &str, limit: Value| removed(&target.parse().unwrap(), &limit);
+        assert!(told("t", Value::Null).ends_with("`tidegate limits release t` lets it go at once"));
+        assert_eq!(told("t/c", Value::Null), "t/c has no limit any more");
+        assert!(told("t", json!({ "rate": "2/s" })).starts_with("t is back to the limit of the file: 2/s"));
     }
 
     #[test]

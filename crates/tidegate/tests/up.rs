@@ -204,8 +204,10 @@ fn up_serves_keeps_limits_and_messages_and_guards_its_token() {
         "{status}"
     );
     // Removed live, the file's limit is in force again.
-    let (code, _) = up.tidegate(&folder, &[&["limits", "remove", "orders"][..], &token_file].concat());
-    assert_eq!(code, Some(0));
+    let (code, said) = up.tidegate(&folder, &[&["limits", "remove", "orders"][..], &token_file].concat());
+    assert_eq!((code, said.contains("back to the limit of the file: 11k/s")), (Some(0), true), "{said}");
+    let (code, said) = up.tidegate(&folder, &[&["limits", "release", "orders"][..], &token_file].concat());
+    assert_eq!((code, said.as_str()), (Some(0), "what waited in orders goes\n"));
     let (_, limits) = up.tidegate(&folder, &["limits", "list", "--json"]);
     let limits: serde_json::Value = serde_json::from_str(&limits).unwrap();
     assert_eq!((&limits["limits"][1]["rate"], &limits["limits"][1]["source"]), (&"11k/s".into(), &"file".into()));
