@@ -91,6 +91,37 @@ fn a_topic_without_channels_overflows_too() {
 }
 
 #[test]
+fn deferred_messages_that_are_due_keep_to_the_bound() {
+    let mut broker = Broker::with(|config| config.mem_queue_size = 10);
+    let consumer = broker.subscribe("t", "c", 0);
+    let publisher = broker.connect();
+    for body in numbered(100) {
+        broker.send(publisher, put_deferred("t", 5, &body));
+    }
+    broker.advance(ms(10));
+    let channel = broker.channel("t", "c");
+    assert_eq!((channel.depth, channel.backend_depth), (100, 90));
+    broker.send(consumer, "RDY 3\n");
+    assert_eq!(finish_all(&mut broker, consumer), numbered(100));
+}
+
+#[test]
+fn what_comes_back_goes_to_the_log_where_memory_is_full() {
+    let mut broker = Broker::with(|config| config.mem_queue_size = 0);
+    let consumer = broker.subscribe("t", "c", 50);
+    let publisher = broker.connect();
+    broker.send(publisher, put_many("t", &numbered(50)));
+    assert_eq!(broker.messages(consumer).len(), 50);
+    assert_eq!(broker.disk.depth("t:c"), 0);
+    broker.disconnect(consumer);
+    broker.advance(ms(10));
+    assert_eq!(broker.disk.depth("t:c"), 50, "they would survive a kill again");
+    let consumer = broker.subscribe("t", "c", 50);
+    let again = broker.messages(consumer);
+    assert_eq!(again.iter().map(|message| message.attempts).collect::<Vec<_>>(), [2; 50]);
+}
+
+#[test]
 fn a_queue_is_bounded_in_bytes() {
     let mut broker = Broker::with(|config| config.max_queue_bytes = 1_000);
     let consumer = broker.subscribe("t", "c", 0);

@@ -129,6 +129,11 @@ impl Shard {
             self.defer(channel, queued, pending.due);
             return;
         }
+        self.keep_in_channel(channel, queued, ack);
+    }
+
+    /// Puts a message at the end of the channel's queue.
+    fn keep_in_channel(&mut self, channel: ChannelKey, queued: Queued, ack: Option<AckKey>) {
         let Self { channels, messages, config, acks, .. } = self;
         let entry = &mut channels[channel];
         let kept = keep(&mut entry.queue, queued, config, messages, &mut entry.counts.dropped);
@@ -147,10 +152,19 @@ impl Shard {
         }
     }
 
-    /// Puts a message that was delivered before back in line. It stays in memory: what was in flight is bounded.
+    /// Puts a message that was delivered before back in line: where memory is full, into the log, as what comes anew. Where
+    /// there is none it stays in memory, since what was in flight is bounded.
     pub(super) fn requeue(&mut self, channel: ChannelKey, queued: Queued) {
-        self.channels[channel].queue.push_memory(queued, &self.messages);
-        self.mark_channel(channel);
+        let entry = &mut self.channels[channel];
+        let is_in_log = entry.queue.log().is_some()
+            && self.config.queue_policy == QueuePolicy::Overflow
+            && is_full(&entry.queue, &self.config);
+        if is_in_log {
+            self.keep_in_channel(channel, queued, None);
+        } else {
+            entry.queue.push_memory(queued, &self.messages);
+            self.mark_channel(channel);
+        }
     }
 
     fn keep_in_topic(&mut self, topic: TopicKey, pending: Pending, ack: Option<AckKey>) {
@@ -404,7 +418,7 @@ impl Shard {
         let Some(entry) = self.channels.get_mut(channel) else { return };
         let Some(queued) = entry.deferred.remove(&id, &self.messages) else { return };
         let topic = entry.topic;
-        self.requeue(channel, Queued { entered: now, ..queued });
+        self.keep_in_channel(channel, Queued { entered: now, ..queued }, None);
         self.mark_topic(topic); // It may wait for room among the deferred.
     }
 
