@@ -13,6 +13,7 @@ use super::contracts::LimitKey;
 use super::deferred::Deferred;
 use super::logging::QueueOwner;
 use super::output::{ConnId, Notice, Output};
+use super::peers::ParkedLine;
 use super::queue::{Item, Queue};
 use super::shard::Shard;
 use super::topic::{Topic, TopicCounts, TopicKey};
@@ -45,7 +46,7 @@ impl Shard {
             staged_bytes: 0,
             line_bytes_max: self.config.line_bytes,
             blocked: Vec::new(),
-            parked: VecDeque::new(),
+            parked: ParkedLine::default(),
             moving: Vec::new(),
             counts: TopicCounts::default(),
             access_delay: WindowedHistogram::new(WindowConfig::default()),
@@ -135,7 +136,7 @@ impl Shard {
         }
         self.forget_queue(topic.queue.log_mut());
         self.notify(Notice::TopicDeleted(topic.name.clone()));
-        for parked in topic.parked {
+        while let Some(parked) = topic.parked.pop_front() {
             // The topic is new to those who waited for it.
             let key = self.topic(&topic.name, now);
             self.publish_parked(key, parked, now);

@@ -4,6 +4,8 @@
 //! back in one buffer, and the buffers come back with the answers: in the steady state nothing is allocated. Each publish
 //! keeps its arrival stamp, and those of one connection their order.
 
+use std::collections::VecDeque;
+
 use tidegate_core::Instant;
 
 use super::acks::{Origin, Publisher};
@@ -97,6 +99,48 @@ impl Parked {
 
     pub(super) fn bodies(&self) -> Bodies<'_> {
         Bodies(&self.bodies)
+    }
+}
+
+/// Publishes that wait for room in one topic, in order. Some may be of connections that have gone meanwhile.
+#[derive(Debug, Default)]
+pub(super) struct ParkedLine {
+    line: VecDeque<Parked>,
+    /// Of all their bodies.
+    bytes: u64,
+}
+
+impl ParkedLine {
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.line.is_empty()
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Parked> {
+        self.line.iter()
+    }
+
+    pub(super) fn front(&self) -> Option<&Parked> {
+        self.line.front()
+    }
+
+    pub(super) fn push_back(&mut self, parked: Parked) {
+        self.bytes += parked.bodies.len() as u64;
+        self.line.push_back(parked);
+    }
+
+    pub(super) fn push_front(&mut self, parked: Parked) {
+        self.bytes += parked.bodies.len() as u64;
+        self.line.push_front(parked);
+    }
+
+    pub(super) fn pop_front(&mut self) -> Option<Parked> {
+        let parked = self.line.pop_front()?;
+        self.bytes -= parked.bodies.len() as u64;
+        Some(parked)
     }
 }
 

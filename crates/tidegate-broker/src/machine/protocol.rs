@@ -688,7 +688,7 @@ impl Shard {
         let count = publish.count as u64;
         let client = &self.clients[conn];
         // One publish of a subscriber may wait for room while its answers to messages are read.
-        let parks = client.channel.is_some() && !client.parked;
+        let parks = client.channel.is_some() && !client.parked && self.parks_more(key);
         let (bodies, parcel) = parcel_of(publish);
         let spare = parks.then(|| bodies.clone());
         match self.publish(key, publish_of(bodies, parcel), now) {
@@ -827,6 +827,7 @@ impl Shard {
                 self.acks[ack].origin = Some(origin);
                 return;
             }
+            Published::Blocked if !self.parks_more(key) => Err(PublishRefused::QueueFull),
             Published::Blocked => {
                 self.park(key, Parked::new(origin, entry.parcel, batch.bodies(entry)));
                 return;

@@ -175,9 +175,10 @@ impl Shard {
             return Room::Wait;
         }
         let mut room = Room::Yes;
+        // What was staged in this batch goes first.
+        let load = Load { count: load.count + entry.staged.len(), ..load };
         if !flows || delays || !entry.queue.is_empty() {
-            let staged = Load { count: load.count + entry.staged.len(), ..load };
-            match self.queue_room(&entry.queue, staged) {
+            match self.queue_room(&entry.queue, load) {
                 // What is over the bound of an ephemeral topic is dropped; what waits for a token is not.
                 Room::Spills if delays && flows && entry.queue.log().is_none() => return Room::Wait,
                 Room::Yes => {}
@@ -204,7 +205,8 @@ impl Shard {
         }
         match config.queue_policy {
             QueuePolicy::Overflow => {
-                let bytes = (load.bytes + load.count * MESSAGE_BYTES) as u64;
+                // A body's slot is larger than the body by a half at most.
+                let bytes = (load.bytes + load.bytes / 2 + load.count * MESSAGE_BYTES) as u64;
                 let fits = queue.memory_len() + load.count <= most(queue, config)
                     && queue.memory_bytes() + bytes < config.max_queue_bytes;
                 if fits && !queue.must_spill() {
@@ -230,6 +232,12 @@ impl Shard {
         self.clients[conn].hold = Hold::LineFull;
         self.topics[topic].blocked.push(conn);
         self.list_blocked(topic);
+    }
+
+    /// Whether one more publish may wait for room in `topic` while its connection goes on. So many bytes may as its queue
+    /// may hold: a connection that goes leaves its publish here, and another can come.
+    pub(super) fn parks_more(&self, topic: TopicKey) -> bool {
+        self.topics[topic].parked.bytes() < self.config.max_queue_bytes
     }
 
     /// A publish waits for room while its connection goes on.

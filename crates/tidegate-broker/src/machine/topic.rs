@@ -1,6 +1,6 @@
 //! A topic: its contract, its own queue, which is the line of that contract, and its channels.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 
 use tidegate_core::Instant;
 use tidegate_core::estimate::window::WindowedHistogram;
@@ -13,7 +13,7 @@ use super::deferred::Deferred;
 use super::limiter::Limiter;
 use super::messages::MessageKey;
 use super::output::ConnId;
-use super::peers::Parked;
+use super::peers::ParkedLine;
 use super::queue::{Item, Queue};
 
 /// A topic's place in its shard.
@@ -41,7 +41,7 @@ pub(super) struct Topic {
     /// Connections held back because the line or a queue is full.
     pub(super) blocked: Vec<ConnId>,
     /// Publishes that wait for room while their connections go on, in order.
-    pub(super) parked: VecDeque<Parked>,
+    pub(super) parked: ParkedLine,
     /// Logs that records of the topic's log are on their way to, and how many records they will hold ever then.
     pub(super) moving: Vec<(ChannelKey, u64)>,
     pub(super) counts: TopicCounts,
