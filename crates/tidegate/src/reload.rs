@@ -112,7 +112,12 @@ impl Reload {
         loop {
             tokio::select! {
                 () = &mut end => return,
-                () = hangups.wait() => self.hangup().await,
+                () = hangups.wait() => {}
+            }
+            // A change of a limit waits for the disk; the end waits for neither.
+            tokio::select! {
+                () = &mut end => return,
+                () = self.hangup() => {}
             }
         }
     }

@@ -135,7 +135,10 @@ impl ProxyRunning {
                 _ = looks.tick(), if self.file.is_some() => false,
             };
             if let Some(broker) = broker.as_mut().filter(|_| asked) {
-                broker.hangup().await;
+                tokio::select! {
+                    () = &mut end => return,
+                    () = broker.hangup() => {}
+                }
             }
             if self.follower.look() || asked {
                 let (proxy, source, file) = (&self.proxy, &self.source, self.file.as_deref());
