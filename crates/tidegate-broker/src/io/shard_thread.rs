@@ -113,6 +113,8 @@ struct Worker<S> {
     /// `None` without TLS.
     handshakes: Option<HandshakeThread>,
     deadlines: Deadlines,
+    /// Turns until a debug build looks at the invariants again.
+    unchecked_turns: usize,
     #[cfg(test)]
     failure: Option<io::Error>,
 }
@@ -170,6 +172,7 @@ pub(super) fn run<S: Surroundings>(parts: Parts<S>, waiting: Waiting) -> End {
         pending: Vec::new(),
         handshakes,
         deadlines: Deadlines::default(),
+        unchecked_turns: 0,
         #[cfg(test)]
         failure: None,
     };
@@ -211,6 +214,7 @@ impl<S: Surroundings> Worker<S> {
             self.parts.shard.on_timeout(self.now);
             self.sweep();
             more = self.settle();
+            self.check();
             if self.parts.shard.is_drained() {
                 self.parts.surroundings.keep(Kept::of(&self.parts.shard, self.now));
                 return Ok(self.parts.shard.log_error().is_none());
@@ -305,6 +309,18 @@ impl<S: Surroundings> Worker<S> {
             let left = self.drain_until.map_or(Duration::ZERO, |until| until.since(self.now));
             let Ok(inbound) = self.parts.inbox.recv_timeout(left) else { return false };
             self.take(inbound);
+        }
+    }
+
+    /// In a debug build, holds the machine to its invariants: after every turn while it holds little, and the more rarely
+    /// the more it holds, so that a turn costs about as much.
+    fn check(&mut self) {
+        if !cfg!(debug_assertions) || !self.parts.shard.is_serving() {
+            return;
+        }
+        match self.unchecked_turns.checked_sub(1) {
+            Some(left) => self.unchecked_turns = left,
+            None => self.unchecked_turns = self.parts.shard.assert_invariants() / 64,
         }
     }
 

@@ -97,7 +97,8 @@ pub enum Delays {
 pub enum Answered {
     /// Now.
     Now(AdminReply),
-    /// With [`super::output::Output::AdminReply`] of this number: what was published is not in the log yet.
+    /// With [`super::output::Output::AdminReply`] of this number: what was published is not in the log yet, or a
+    /// snapshot is of many topics.
     Later(u64),
 }
 

@@ -1,27 +1,23 @@
-//! What the HTTP APIs do to a shard: administration, contracts, snapshots, draining.
+//! What the HTTP APIs do to a shard: administration, contracts, draining.
 
 use std::time::Duration;
 
 use tidegate_core::Instant;
-use tidegate_core::estimate::Histogram;
-use tidegate_core::estimate::window::WindowedHistogram;
-use tidegate_core::limit::Limit;
 use tidegate_core::time::nanos;
 use tidegate_wire::nsq::{ChannelName, TopicName};
 
 use super::acks::Origin;
-use super::admin::{AdminReply, AdminRequest, Answered, Delays, Pause, PublishRefused, Recording, SnapshotScope};
+use super::admin::{AdminReply, AdminRequest, Answered, Pause, PublishRefused, Recording};
 use super::channel::ChannelKey;
 use super::contracts::{KeptBucket, LimitKey};
 use super::flow::write_all;
-use super::limiter::{Contract, Discipline, Limiter, Mode, Source, Unit};
+use super::limiter::{Contract, Discipline, Mode, Source, Unit};
 use super::log::LogCommand;
 use super::output::{Notice, Output};
 use super::publish::{Publish, Published};
 use super::queue::{Item, Queue, Queued};
 use super::queue_log::QueueLog;
 use super::shard::Shard;
-use super::snapshot::{ChannelSnapshot, DelaySnapshot, LimitSnapshot, ShadowSnapshot, ShardSnapshot, TopicSnapshot};
 use super::topic::{Pending, TopicKey};
 
 impl Shard {
@@ -83,7 +79,7 @@ impl Shard {
                 self.outputs.push_back(Output::Trace(topic.name.clone(), left.unwrap_or_default()));
                 AdminReply::Done
             }
-            AdminRequest::Snapshot(scope) => AdminReply::Snapshot(Box::new(self.snapshot(&scope, now))),
+            AdminRequest::Snapshot(scope) => return self.snapshot(scope, now),
         })
     }
 
@@ -237,121 +233,6 @@ impl Shard {
         self.contracts.forget_before(now);
     }
 
-    // Reading.
-
-    fn snapshot(&mut self, scope: &SnapshotScope, now: Instant) -> ShardSnapshot {
-        let wanted = |name: &TopicName| scope.topic.as_ref().is_none_or(|topic| topic == name);
-        let mut keys: Vec<TopicKey> =
-            self.topics.iter().filter(|(_, topic)| wanted(&topic.name)).map(|(key, _)| key).collect();
-        keys.sort_unstable_by(|a, b| self.topics[*a].name.cmp(&self.topics[*b].name));
-        let topics = keys.into_iter().map(|key| self.topic_snapshot(key, scope, now)).collect();
-        let producers = if scope.clients {
-            let publishes = |client: &&super::client::Client| !client.about.pub_counts.is_empty();
-            self.clients
-                .iter()
-                .map(|(_, client)| client)
-                .filter(publishes)
-                .map(super::client::Client::snapshot)
-                .collect()
-        } else {
-            Vec::new()
-        };
-        ShardSnapshot {
-            shard: self.config.shard,
-            topics,
-            producers,
-            connections: self.clients.len() as u64,
-            log_error: self.queues.error().cloned(),
-        }
-    }
-
-    fn topic_snapshot(&mut self, key: TopicKey, scope: &SnapshotScope, now: Instant) -> TopicSnapshot {
-        let topic = &mut self.topics[key];
-        let limit = topic
-            .limiter
-            .as_mut()
-            .filter(|limiter| !limiter.is_retiring())
-            .map(|limiter| limit_snapshot(limiter, scope.delays, now));
-        let waiting = topic.waiting();
-        let waiting_bytes = if waiting > 0 { topic.line_bytes() } else { 0 };
-        let counts = &topic.counts;
-        let mut snapshot = TopicSnapshot {
-            name: topic.name.to_string(),
-            paused: topic.paused,
-            limit,
-            offered_total: counts.offered,
-            offered_bytes_total: counts.offered_bytes,
-            admitted_total: counts.admitted,
-            admitted_bytes_total: counts.admitted_bytes,
-            delayed_total: counts.delayed,
-            refused_total: counts.refused,
-            shadow_total: counts.shadow,
-            dropped_total: counts.dropped,
-            waiting,
-            waiting_bytes,
-            blocked_publishers: topic.blocked_publishers(),
-            access_delay_us: delays(&mut topic.access_delay, scope.delays, now),
-            depth: topic.depth(),
-            backend_depth: topic.queue.backend_depth(),
-            memory_bytes: topic.queue.memory_bytes() + topic.staged_bytes + topic.deferred.bytes(),
-            e2e_count: 0,
-            e2e_percentiles_ns: Vec::new(),
-            channels: Vec::new(),
-        };
-        if !self.config.e2e_percentiles.is_empty() && !topic.channels.is_empty() {
-            let mut all = Histogram::new();
-            for key in topic.channels.values() {
-                self.channels[*key].e2e.iter().for_each(|window| window.merge_into(&mut all, now));
-            }
-            snapshot.e2e_count = all.count();
-            snapshot.e2e_percentiles_ns = self.config.e2e_percentiles.iter().map(|q| all.quantile(*q)).collect();
-        }
-        let channels: Vec<ChannelKey> = topic
-            .channels
-            .iter()
-            .filter(|(name, _)| scope.channel.as_ref().is_none_or(|channel| channel == *name))
-            .map(|(_, key)| *key)
-            .collect();
-        snapshot.channels = channels.into_iter().map(|key| self.channel_snapshot(key, scope, now)).collect();
-        snapshot
-    }
-
-    fn channel_snapshot(&mut self, key: ChannelKey, scope: &SnapshotScope, now: Instant) -> ChannelSnapshot {
-        let channel = &mut self.channels[key];
-        let limit = channel.limiter.as_mut().map(|limiter| limit_snapshot(limiter, scope.delays, now));
-        let clients = if scope.clients {
-            channel.clients.iter().map(|conn| self.clients[*conn].snapshot()).collect()
-        } else {
-            Vec::new()
-        };
-        let counts = &channel.counts;
-        let e2e = channel.e2e.as_ref().map(|window| window.snapshot(now));
-        ChannelSnapshot {
-            name: channel.name.to_string(),
-            paused: channel.paused,
-            limit,
-            message_total: counts.messages,
-            delivered_total: counts.delivered,
-            finished_total: counts.finished,
-            requeued_total: counts.requeued,
-            timed_out_total: counts.timed_out,
-            dropped_total: counts.dropped,
-            shadow_total: counts.shadow,
-            depth: channel.queue.depth(),
-            backend_depth: channel.queue.backend_depth(),
-            in_flight: channel.in_flight,
-            // Under a contract they wait in the topic, for every channel.
-            deferred: (channel.deferred.len() + self.topics[channel.topic].deferred.len()) as u64,
-            client_count: channel.clients.len() as u64,
-            access_delay_us: delays(&mut channel.access_delay, scope.delays, now),
-            end_to_end_us: delays(&mut channel.end_to_end, scope.delays, now),
-            e2e_count: e2e.as_ref().map_or(0, Histogram::count),
-            e2e_percentiles_ns: e2e
-                .map_or_else(Vec::new, |all| self.config.e2e_percentiles.iter().map(|q| all.quantile(*q)).collect()),
-            clients,
-        }
-    }
-
     // Draining.
 
     /// Stops taking anything, closes every connection, and sends all that is in memory to the log.
@@ -368,6 +249,7 @@ impl Shard {
             self.leave_channel(conn, now);
         }
         self.end_batch(now);
+        self.end_surveys(now);
         self.draining = true;
         // Channels first: what left a topic's log is in theirs before it is advanced over there.
         let channels: Vec<ChannelKey> = self.channels.iter().map(|(key, _)| key).collect();
@@ -409,53 +291,5 @@ fn close<T: Item>(queue: &mut Queue<T>, outputs: &mut std::collections::VecDeque
     if let Some(log) = queue.log_mut() {
         log.flush(&mut |command| outputs.push_back(Output::Log(command)));
         outputs.push_back(Output::Log(LogCommand::Close { queue: log.id() }));
-    }
-}
-
-fn delays(window: &mut WindowedHistogram, wanted: Delays, now: Instant) -> DelaySnapshot {
-    if wanted == Delays::Without {
-        return DelaySnapshot::default();
-    }
-    let merged = window.snapshot(now);
-    #[expect(clippy::cast_precision_loss, reason = "microseconds for people")]
-    let us = |ns: u64| (ns as f64 / 1e3 * 10.0).round() / 10.0;
-    DelaySnapshot {
-        count: merged.count(),
-        mean: (merged.mean() / 1e3 * 10.0).round() / 10.0,
-        p50: us(merged.quantile(0.5)),
-        p90: us(merged.quantile(0.9)),
-        p99: us(merged.quantile(0.99)),
-        p999: us(merged.quantile(0.999)),
-        max: us(merged.max()),
-    }
-}
-
-fn limit_snapshot(limiter: &mut Limiter, wanted: Delays, now: Instant) -> LimitSnapshot {
-    let (contract, source) = (limiter.contract, limiter.source);
-    let Limit { rate, burst } = contract.limit;
-    LimitSnapshot {
-        rate_per_s: rate.as_per_s(),
-        burst,
-        unit: match contract.unit {
-            Unit::Messages => "messages",
-            Unit::Bytes => "bytes",
-        },
-        discipline: match contract.discipline {
-            Discipline::Wait => "wait",
-            Discipline::Refuse => "refuse",
-        },
-        mode: match contract.mode {
-            Mode::Enforce => "enforce",
-            Mode::Shadow => "shadow",
-        },
-        source: match source {
-            Source::File => "file",
-            Source::Admin => "admin",
-        },
-        tokens: (limiter.tokens(now) * 100.0).round() / 100.0,
-        shadow: (contract.mode == Mode::Shadow).then(|| ShadowSnapshot {
-            delay_us: delays(&mut limiter.shadow_delay, wanted, now),
-            line: limiter.shadow_line(now),
-        }),
     }
 }

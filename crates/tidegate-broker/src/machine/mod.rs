@@ -43,6 +43,7 @@ mod queue_log;
 pub mod shard;
 pub mod snapshot;
 mod store;
+mod survey;
 mod timers;
 mod topic;
 

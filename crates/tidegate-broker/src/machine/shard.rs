@@ -26,6 +26,7 @@ use super::logging::Queues;
 use super::messages::Messages;
 use super::output::{ConnId, Migrant, Output};
 use super::peers::Peers;
+use super::survey::Survey;
 use super::timers::{Gated, Timer};
 use super::topic::{Topic, TopicKey};
 
@@ -151,6 +152,8 @@ pub struct Shard {
     pub(super) channels: Arena<Channel>,
     pub(super) messages: Messages,
     pub(super) queues: Queues,
+    /// Snapshots under way, the next to be answered first.
+    pub(super) surveys: VecDeque<Survey>,
     pub(super) contracts: Contracts,
     pub(super) acks: Arena<Ack>,
     pub(super) peers: Peers,
@@ -186,6 +189,7 @@ impl Shard {
             channels: Arena::default(),
             messages: Messages::default(),
             queues: Queues::default(),
+            surveys: VecDeque::new(),
             contracts: Contracts::default(),
             acks: Arena::default(),
             peers,
@@ -429,6 +433,7 @@ impl Shard {
                 Timer::Deferred { of: Gated::Channel(channel), id } => self.on_deferred_due(channel, id, now),
                 Timer::Heartbeat(conn) => self.on_heartbeat(conn, now),
                 Timer::LogRetry(queue) => self.retry_log(queue),
+                Timer::Survey => self.on_survey_due(now),
             }
         }
         while let Some(Reverse((at, gated))) = self.releases.peek().copied() {
@@ -498,11 +503,12 @@ impl Shard {
 
     // Invariants.
 
-    /// What holds after every step. For tests; O(n) in messages.
+    /// What holds after every step. For tests and debug builds; returns how many things were looked at, O(n) in them.
     ///
     /// # Panics
     /// Where it does not.
-    pub fn assert_invariants(&self) {
+    #[expect(clippy::must_use_candidate, reason = "it is called for what it panics at")]
+    pub fn assert_invariants(&self) -> usize {
         let mut held = 0;
         for topic in self.topics.values() {
             topic.queue.assert_invariants(&self.messages);
@@ -523,5 +529,6 @@ impl Shard {
         }
         assert_eq!(held, self.messages.holders(), "every use of a message is known");
         assert!(self.messages.len() as u64 <= held, "no message is kept for nobody");
+        self.topics.len() + self.channels.len() + self.clients.len() + self.messages.len()
     }
 }

@@ -10,7 +10,7 @@ use serde::Serialize;
 pub struct ShardSnapshot {
     /// Number of the shard.
     pub shard: usize,
-    /// Its topics, in order of name.
+    /// Its topics, in no order.
     pub topics: Vec<TopicSnapshot>,
     /// Connections that have published, when clients were asked for.
     pub producers: Vec<ClientSnapshot>,

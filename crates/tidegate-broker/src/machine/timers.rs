@@ -20,6 +20,8 @@ pub(super) enum Timer {
     Heartbeat(ConnId),
     /// A failed append is tried again.
     LogRetry(QueueId),
+    /// The next slice of a snapshot.
+    Survey,
 }
 
 /// A topic or a channel: what has a contract, a queue and deferred messages.

@@ -155,11 +155,19 @@ fn topic_of(shard: usize) -> TopicName {
     (0..100).map(topic).find(|name| home_shard(name.as_str(), 2) == shard).unwrap()
 }
 
-/// A broker of two shards with a message on each of them.
+fn names_in(folder: &Folder) -> Vec<TopicName> {
+    let metadata = Metadata::read(&folder.0).unwrap().metadata;
+    metadata.topics.into_iter().map(|topic| topic.name).collect()
+}
+
+/// A broker of two shards with a message on each of them, whose names are written.
 async fn broker_with_messages(folder: &Folder) -> Broker {
     let broker = folder.start(2, 10).await;
     for shard in [0, 1] {
         publish(&broker, &topic_of(shard)).await;
+    }
+    while names_in(folder).len() < 2 {
+        tokio::task::yield_now().await;
     }
     broker
 }
@@ -183,8 +191,7 @@ async fn a_shard_that_panics_ends_the_broker_and_the_others_are_saved() {
     let error = broker.stop().await.unwrap_err();
     assert!(matches!(error, StopError::Shard { shard: 1 }), "{error}");
     assert!(saved(&folder, 0) > 0, "the other shard's message");
-    let names: Vec<_> =
-        Metadata::read(&folder.0).unwrap().metadata.topics.into_iter().map(|topic| topic.name).collect();
+    let names = names_in(&folder);
     assert!(names.contains(&topic_of(0)) && names.contains(&topic_of(1)), "no name is forgotten: {names:?}");
     assert!(!is_clean_stop(&folder));
 }
