@@ -49,7 +49,8 @@ pub(crate) fn run(args: &Up) -> Result<(), Failure> {
 
 /// The runtime for everything but the shards, which have threads of their own.
 pub(crate) fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
-    let built = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    let built = builder.worker_threads(2).on_thread_start(process::stand_back).enable_all().build();
     built.map_err(|error| Failure::new("cannot start threads").because(error))
 }
 

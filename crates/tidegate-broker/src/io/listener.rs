@@ -67,7 +67,8 @@ impl Listener {
     }
 }
 
-fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+/// A socket that does not block, and that keeps many waiting while nobody accepts.
+pub(super) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     let domain = if address.is_ipv4() { socket2::Domain::IPV4 } else { socket2::Domain::IPV6 };
     let socket = socket2::Socket::new(domain, socket2::Type::STREAM, None)?;
     socket.set_reuse_address(true)?;

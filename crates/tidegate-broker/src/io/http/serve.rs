@@ -15,7 +15,7 @@ use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
 use tidegate_runtime::process::{self, Reserve};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream, lookup_host};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
@@ -23,6 +23,7 @@ use tokio_rustls::TlsAcceptor;
 
 use self::places::{Full, Group, Places, group_of};
 use self::talk::{Answered, Asked, Heard, Talk, within};
+use super::super::listener::listen;
 use super::Listening;
 use crate::config::Address;
 
@@ -47,12 +48,12 @@ impl Listener {
         };
         let listener = match host {
             // A kernel without IPv6 has every interface under the older name only.
-            "" => match TcpListener::bind(("::", port)).await {
+            "" => match listen_at("::", port).await {
                 Err(error) if error.kind() == io::ErrorKind::AddrInUse => return Err(error),
-                Err(_) => TcpListener::bind(("0.0.0.0", port)).await?,
+                Err(_) => listen_at("0.0.0.0", port).await?,
                 Ok(listener) => listener,
             },
-            host => TcpListener::bind((host, port)).await?,
+            host => listen_at(host, port).await?,
         };
         let port = listener.local_addr()?.port();
         Ok((Self::Tcp(listener), Listening::Port(port)))
@@ -68,6 +69,18 @@ impl Listener {
             }
         }
     }
+}
+
+/// Listens at the first of the host's addresses that can be had.
+async fn listen_at(host: &str, port: u16) -> io::Result<TcpListener> {
+    let mut failure = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+    for address in lookup_host((host, port)).await? {
+        match listen(address) {
+            Ok(listener) => return TcpListener::from_std(listener),
+            Err(error) => failure = error,
+        }
+    }
+    Err(failure)
 }
 
 /// What connections may cost.
