@@ -64,6 +64,7 @@ fn probe(cpu: u32, stop: &StopSign) -> Result<Vec<Seen>, LoadError> {
     while !stop.is_up() {
         if last.nanos_since(rested) > LOOK_NS {
             rested = last;
+            #[expect(clippy::disallowed_methods, reason = "a real thread rests in real time, and waits for nothing")]
             std::thread::sleep(REST);
         }
         let now = clock::now();
