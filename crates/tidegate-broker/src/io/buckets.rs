@@ -43,7 +43,7 @@ pub struct Kept {
 }
 
 impl Kept {
-    /// Of one shard.
+    /// The tokens of one shard at `now`.
     #[must_use]
     pub fn of(shard: &Shard, now: Instant) -> Self {
         Self { buckets: shard.kept_buckets(now), unknown_for: shard.unknown_before().map(|unknown| now.since(unknown)) }

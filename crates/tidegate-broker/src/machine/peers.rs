@@ -106,7 +106,7 @@ impl Parked {
 #[derive(Debug, Default)]
 pub(super) struct ParkedLine {
     line: VecDeque<Parked>,
-    /// Of all their bodies.
+    /// Bytes of all bodies in `line`.
     bytes: u64,
 }
 

@@ -23,9 +23,9 @@ use tokio_rustls::TlsAcceptor;
 
 use self::places::{Full, Group, Places, group_of};
 use self::talk::{Answered, Asked, Heard, Talk, within};
-use super::super::listener::listen;
 use super::Listening;
 use crate::config::Address;
+use crate::io::listener::listen;
 
 mod places;
 mod talk;
