@@ -10,7 +10,7 @@ use std::time::Duration;
 use rustix::event::{Timespec, epoll};
 use rustls::ServerConfig;
 use tidegate_core::Instant;
-use tidegate_runtime::clock;
+use tidegate_runtime::{clock, slice};
 use tidegate_runtime::process::{self, Reserve};
 use tidegate_wire::nsq::TopicName;
 use tokio::sync::oneshot;
@@ -150,6 +150,8 @@ pub(super) enum End {
 
 /// Runs a shard until it has drained. One that cannot wait for events any more saves its messages and ends.
 pub(super) fn run<S: Surroundings>(parts: Parts<S>, waiting: Waiting) -> End {
+    // Whoever else uses this CPU, be it the pages of this process, a handshake or another service, gives way to messages.
+    slice::run_when_woken();
     let Waiting { epoll, alarm, handshakes } = waiting;
     let number = parts.number;
     let now = clock::now();

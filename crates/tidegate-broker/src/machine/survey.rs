@@ -18,9 +18,9 @@ use super::timers::Timer;
 use super::topic::TopicKey;
 
 /// Topics that are looked at together.
-const SLICE: usize = 64;
+const SLICE: usize = 16;
 /// From slice to slice: 10,000 topics take 160 ms.
-const PAUSE: Duration = Duration::from_millis(1);
+const PAUSE: Duration = Duration::from_micros(250);
 
 /// A snapshot under way. It shows each topic as it was when its turn came.
 #[derive(Debug)]

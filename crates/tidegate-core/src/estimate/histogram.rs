@@ -48,7 +48,7 @@ impl Histogram {
             return self.max();
         }
         let mut seen = 0;
-        for (bucket, &count) in self.counts.iter().enumerate() {
+        for (bucket, &count) in self.counts.iter().enumerate().skip(bucket_of(self.summary.min)) {
             seen += count;
             if count > 0 && seen >= rank {
                 return middle_of(bucket).clamp(self.summary.min, self.summary.max);
@@ -106,7 +106,12 @@ impl Histogram {
     }
 
     pub(super) fn merge_slot(&mut self, counts: &[u32], summary: &Summary) {
-        for (mine, &theirs) in self.counts.iter_mut().zip(counts) {
+        if summary.count == 0 {
+            return;
+        }
+        // Most slots hold a few values close together, and are not in the cache: the rest of them is not touched.
+        let used = bucket_of(summary.min)..=bucket_of(summary.max);
+        for (mine, &theirs) in self.counts[used.clone()].iter_mut().zip(&counts[used]) {
             *mine += u64::from(theirs);
         }
         self.summary.merge(summary);
