@@ -1,6 +1,9 @@
 //! How soon a thread runs that wakes while another one has its CPU. The only place with unsafe code: no library asks the
 //! kernel for this.
-#![expect(unsafe_code, reason = "a system call that no library offers; STYLE §7 allows it where it is measured to matter")]
+#![expect(
+    unsafe_code,
+    reason = "a system call that no library offers; STYLE §7 allows it where it is measured to matter"
+)]
 
 use rustix::process::getpriority_process;
 use rustix::thread::gettid;

@@ -10,8 +10,8 @@ use std::time::Duration;
 use rustix::event::{Timespec, epoll};
 use rustls::ServerConfig;
 use tidegate_core::Instant;
-use tidegate_runtime::{clock, slice};
 use tidegate_runtime::process::{self, Reserve};
+use tidegate_runtime::{clock, slice};
 use tidegate_wire::nsq::TopicName;
 use tokio::sync::oneshot;
 
