@@ -216,9 +216,11 @@ impl World {
         assert_ne!(sent.fate, Fate::Refused, "message {number} was refused, and is delivered");
         self.tell_story(|| format!("client {client} of {channel:?} has message {number}, {} times", message.attempts));
         let (first, deferred, sent_at) = (!sent.seen, sent.deferred, sent.at);
+        // The reference channel's copy may have waited for the disk while another channel's was on its way already.
+        let first_seen = *self.ledger.sent[number].first_seen.get_or_insert(now);
         if channel.1 == "ref" && first {
             self.ledger.sent[number].seen = true;
-            let earliest = self.topic_stalls[channel.0].earliest(now, self.settings.way);
+            let earliest = self.topic_stalls[channel.0].earliest(first_seen, self.settings.way);
             self.tell_story(|| {
                 let law = &self.topic_laws[channel.0];
                 format!("message {number}, {} bytes, left after {earliest:?}; {law:?}", message.body.len())
@@ -292,7 +294,15 @@ impl World {
         let number = self.ledger.sent.len();
         let body = format!("{number}:{}", "x".repeat(usize::try_from(padding).unwrap()));
         let at = self.now();
-        self.ledger.send(Sent { topic, at, bytes: body.len(), deferred, fate: Fate::Unknown, seen: false });
+        self.ledger.send(Sent {
+            topic,
+            at,
+            bytes: body.len(),
+            deferred,
+            fate: Fate::Unknown,
+            first_seen: None,
+            seen: false,
+        });
         (number, body)
     }
 

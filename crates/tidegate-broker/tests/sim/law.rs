@@ -93,6 +93,7 @@ impl Law {
             return;
         }
         self.run_to(earliest, now);
+        self.cut(earliest, now);
         let (new, acts) = match edit {
             Edit::Removed => {
                 // One that was at work until now knows what it held.
@@ -149,11 +150,7 @@ impl Law {
             return Ok(());
         }
         self.run_to(earliest, at);
-        if let Some((since, depth)) = self.shallower.filter(|(since, _)| *since <= earliest) {
-            debug_assert!(since <= at);
-            self.used = (self.used + depth - self.depth).max(self.minted(earliest) - self.minted(at));
-            (self.depth, self.shallower) = (depth, None);
-        }
+        self.cut(earliest, at);
         let cost = if terms.bytes && earliest >= self.unit_since { bytes as i128 * TOKEN } else { TOKEN };
         self.used += cost;
         self.judged += 1;
@@ -164,6 +161,15 @@ impl Law {
             self.used = self.used.min(self.depth - (self.minted(at) - self.minted(earliest)));
         }
         if over > 0 { Err(Violation { terms, at, over }) } else { Ok(()) }
+    }
+
+    /// The bucket is as shallow as it was made, once nothing can be seen any more that left before.
+    fn cut(&mut self, earliest: Instant, at: Instant) {
+        if let Some((since, depth)) = self.shallower.filter(|(since, _)| *since <= earliest) {
+            debug_assert!(since <= at);
+            self.used = (self.used + depth - self.depth).max(self.minted(earliest) - self.minted(at));
+            (self.depth, self.shallower) = (depth, None);
+        }
     }
 
     /// Tokens are minted until `at`; a window may begin at `earliest` with a full bucket.

@@ -30,6 +30,8 @@ pub(crate) struct Sent {
     pub(crate) bytes: usize,
     pub(crate) deferred: bool,
     pub(crate) fate: Fate,
+    /// When a consumer first had it, of whatever channel: it has left its topic by then.
+    pub(crate) first_seen: Option<Instant>,
     /// The reference channel's consumer has it.
     pub(crate) seen: bool,
 }
@@ -179,7 +181,15 @@ mod tests {
 
     fn send(ledger: &mut Ledger) -> usize {
         let at = Instant::ZERO;
-        ledger.send(Sent { topic: 0, at, bytes: 1, deferred: false, fate: Fate::Unknown, seen: false })
+        ledger.send(Sent {
+            topic: 0,
+            at,
+            bytes: 1,
+            deferred: false,
+            fate: Fate::Unknown,
+            first_seen: None,
+            seen: false,
+        })
     }
 
     #[test]
