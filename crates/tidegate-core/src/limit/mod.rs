@@ -2,10 +2,12 @@
 //!
 //! A [`Limit`] is the contract, rate and burst. [`TokenBucket`] holds callers to it and refuses at once;
 //! [`Pacer`] says when the head of a line has its tokens, and [`Gate`] is such a line in memory; [`SharedBucket`] refuses
-//! for many threads at a time. [`SpentBuckets`] remembers what buckets held that were taken away. [`split`] makes several contracts of one. [`ConcurrencyLimit`] bounds not the rate but what is under way.
+//! for many threads at a time. [`SpentBuckets`] remembers what buckets held that were taken away. [`split`] makes several
+//! contracts of one. [`ConcurrencyLimit`] bounds not the rate but what is under way; [`InFlightLimit`] learns that bound.
 
 pub mod concurrency;
 mod gate;
+mod in_flight;
 mod pacer;
 pub mod shared;
 mod spent;
@@ -14,6 +16,7 @@ mod token_bucket;
 
 pub use concurrency::ConcurrencyLimit;
 pub use gate::{Full, Gate, Released};
+pub use in_flight::{Began, InFlightConfig, InFlightLimit};
 pub use pacer::Pacer;
 pub use shared::SharedBucket;
 pub use spent::SpentBuckets;
