@@ -4,7 +4,9 @@
 use core::time::Duration;
 
 use tidegate_core::{Instant, Rng};
-use tidegate_lab::rpc::{Group, LoadStep, Priority, Report, Scenario, Scheme, Tenant, measure, measure_scheme};
+use tidegate_lab::rpc::{
+    Behind, Group, LoadStep, Priority, Report, Scenario, Scheme, Service, ServiceLaw, Tenant, measure, measure_scheme,
+};
 use tidegate_rpc::machine::credits::{Config, CreditClient, CreditServer};
 use tidegate_rpc::machine::{Ask, CallId, Client, Grant, Reply, Request, Step};
 
@@ -86,6 +88,7 @@ impl Client for Mixed {
                 tenant: Tenant(0),
                 budget: Some(Duration::MAX),
                 round_trip: Duration::from_secs(10),
+                group: 0,
             }),
         }
     }
@@ -140,4 +143,67 @@ fn a_client_that_ignores_its_credits_and_lies_hurts_only_itself() {
     assert!(honest.in_slo >= 0.99, "{report:?}");
     // Two fair shares among twenty, and what chance adds.
     assert!(cheat.goodput_per_s <= 0.12 * report.capacity_per_s, "{report:?}");
+}
+
+/// Handlers of one core that wait before they compute: what they wait for, and for how long they compute.
+fn waiting(behind_ms: u64, places: Option<u32>, compute: Duration, load: f64) -> Scenario {
+    let constant = |mean| Service { law: ServiceLaw::Constant, mean };
+    Scenario {
+        cores: 1,
+        service: constant(compute),
+        behind: Some(Behind { service: constant(MS * u32::try_from(behind_ms).unwrap()), places }),
+        message_cost: Duration::from_micros(20),
+        round_trip: Duration::from_micros(100),
+        groups: vec![Group::new(20, load)],
+        warm_up: Duration::from_secs(5),
+        duration: Duration::from_secs(5),
+        ..Scenario::default()
+    }
+}
+
+/// What handlers wait for, and a bound of their response times that is three times what they take without the scheme at
+/// 0.8 of the capacity.
+fn shapes() -> Vec<(&'static str, Scenario)> {
+    let us = Duration::from_micros;
+    let shape = |name, behind_ms, places, compute| (name, waiting(behind_ms, places, compute, 0.8));
+    let mut shapes = vec![
+        shape("wait 2 ms", 2, None, MS),
+        shape("wait 20 ms", 20, None, MS),
+        shape("wait 200 ms", 200, None, MS),
+        shape("lock 1 ms", 1, Some(1), us(20)),
+        shape("pool of 10, 20 ms", 20, Some(10), us(50)),
+    ];
+    for (_, scenario) in &mut shapes {
+        let bare = measure_scheme(scenario, &Scheme::named("none").unwrap()).unwrap();
+        scenario.slo = Some(us(3).mul_f64(bare.response.p99_us));
+    }
+    shapes
+}
+
+#[test]
+fn handlers_that_wait_are_served_below_the_capacity_as_if_nothing_watched() {
+    for (name, scenario) in shapes() {
+        for load in [0.5, 0.8] {
+            let scenario = Scenario { groups: vec![Group::new(20, load)], ..scenario.clone() };
+            let bare = measure_scheme(&scenario, &Scheme::named("none").unwrap()).unwrap();
+            let report = tidegate(&scenario);
+            let goodput = report.goodput_of_possible / bare.goodput_of_possible;
+            let p99 = report.response.p99_us / bare.response.p99_us;
+            println!("{name} at {load}: {goodput} {p99} {:?}", report.sheds_by_reason);
+            assert!(goodput >= 0.99 && p99 <= 1.1, "{name} at {load}: {goodput} {p99}");
+        }
+    }
+}
+
+#[test]
+fn handlers_that_wait_are_served_above_the_capacity_as_fast_as_can_be() {
+    for (name, scenario) in shapes() {
+        for load in [1.2, 2.0, 5.0, 10.0] {
+            let scenario = Scenario { groups: vec![Group::new(20, load)], ..scenario.clone() };
+            let report = tidegate(&scenario);
+            let (goodput, p99, slo) = (report.goodput_of_capacity, report.response.p99_us, report.slo_us);
+            println!("{name} at {load}: {goodput}, {p99} of {slo}");
+            assert!(goodput >= 0.88 && p99 <= slo, "{name} at {load}: {goodput}, {p99} of {slo}");
+        }
+    }
 }

@@ -58,7 +58,7 @@ impl Server for NoBatch {
 
     fn on_request(&mut self, session: SessionId, ask: &Ask, _: Signal, arrived: Instant, _: Instant) -> Verdict {
         let priority = ask.priority;
-        let ticket = Ticket { session, arrived, start_by: Instant::MAX, started: arrived, priority, mark: 0 };
+        let ticket = Ticket::new(session, ask, arrived);
         if priority == Priority::BATCH { Verdict::Shed(ticket, ShedReason::Priority) } else { Verdict::Admit(ticket) }
     }
 

@@ -1,7 +1,7 @@
 //! The table of the calls that are under way.
 
 use tidegate_core::Instant;
-use tidegate_rpc::machine::{Priority, SessionId, Ticket};
+use tidegate_rpc::machine::{Ask, Priority, SessionId, Ticket};
 
 /// Where a call is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -29,19 +29,14 @@ pub(super) struct Call {
     /// What the server machine said, from its admission on.
     pub(super) ticket: Ticket,
     pub(super) state: State,
+    /// Since when its handler has waited for something else than a core.
+    pub(super) waits: Instant,
 }
 
 impl Call {
     pub(super) fn new(intended: Instant, client: u32, class: u8, priority: Priority, tenant: u16) -> Self {
-        let ticket = Ticket {
-            session: SessionId(0),
-            arrived: intended,
-            start_by: Instant::MAX,
-            started: intended,
-            priority,
-            mark: 0,
-        };
-        Self { intended, client, class, tenant, ticket, state: State::AtClient }
+        let ticket = Ticket::new(SessionId(0), &Ask { priority, ..Ask::default() }, intended);
+        Self { intended, client, class, tenant, ticket, state: State::AtClient, waits: intended }
     }
 }
 

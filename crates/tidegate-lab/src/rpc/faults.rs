@@ -5,6 +5,7 @@ use tidegate_rpc::machine::{CallId, Client, Full, Server, ShedReason, Tenant};
 use tidegate_sim::lane::Lane;
 
 use super::Plant;
+use super::behind::Waits;
 use super::calls::State;
 use super::window::Place;
 
@@ -52,6 +53,8 @@ impl<S: Server, C: Client> Plant<S, C> {
         self.server = server;
         self.note(1 << 42);
         self.waiting.clear();
+        self.woken.clear();
+        self.waits.iter_mut().for_each(Waits::clear);
         self.messages.clear();
         self.finishing.clear();
         self.jobs.fill(None);

@@ -10,13 +10,16 @@
 //!   grant that leaves outside an answer, costs a fixed time of a core. Then the
 //!   [`Server`](tidegate_rpc::machine::Server) machine admits the request or sheds it, which costs no more. An admitted
 //!   call is asked about again when a core takes it, and runs for a random time.
+//! - A handler may wait before it computes, for a delay or for one of a few places ([`Behind`]): it takes no core
+//!   then. Calls that may start and those that may go on have one queue.
 //! - The signal is the age of the oldest waiting message plus the age of the oldest waiting call.
-//! - Capacity is cores / (mean service + cost of a message). Goodput counts the calls whose answer arrives within the SLO.
+//! - Capacity is cores / (mean service + cost of a message), or what the places that handlers wait for can do if less. Goodput counts the calls whose answer arrives within the SLO.
 //!
 //! Source of the model: Breakwater's evaluation (OSDI '20), §5.1.
 //!
 //! | module | its one job |
 //! |---|---|
+//! | `behind` | what handlers wait for before they compute |
 //! | `faults` | what goes wrong on the way |
 //! | [`scenario`] | what is asked: plant, load and times |
 //! | [`plant`] | the events |
@@ -25,6 +28,7 @@
 //! | [`report`] | a run from warm-up to end, and its figures |
 
 mod arrivals;
+mod behind;
 mod calls;
 mod client_side;
 mod faults;
@@ -37,7 +41,7 @@ pub mod window;
 
 pub use plant::Plant;
 pub use report::{Bin, Report, measure};
-pub use scenario::{Group, Incast, LoadStep, Scenario, ScenarioError, Service, ServiceLaw};
+pub use scenario::{Behind, Group, Incast, LoadStep, Scenario, ScenarioError, Service, ServiceLaw};
 pub use scheme::measure_scheme;
 pub use tidegate_rpc::config::Scheme;
 pub use tidegate_rpc::machine::{Priority, Tenant};

@@ -12,6 +12,7 @@ use tidegate_sim::TraceHash;
 use tidegate_sim::lane::Lane;
 
 use super::arrivals::{Arrivals, kinds};
+use super::behind::Waits;
 use super::calls::Calls;
 use super::scenario::{Scenario, ScenarioError};
 use super::window::{Place, Window};
@@ -68,6 +69,9 @@ pub struct Plant<S, C> {
     pub(super) messages: VecDeque<(Instant, Message)>,
     /// Admitted calls that wait for a core, with their admission.
     pub(super) waiting: VecDeque<(Instant, u32)>,
+    /// What handlers wait for before they compute, if anything, and those that wait for a core to go on, with when they could.
+    pub(super) waits: Option<Waits>,
+    pub(super) woken: VecDeque<(Instant, u32)>,
     pub(super) jobs: Vec<Option<Job>>,
     pub(super) finishing: BinaryHeap<Reverse<(Instant, u32)>>,
     pub(super) idle: Vec<u32>,
@@ -90,6 +94,7 @@ pub struct Plant<S, C> {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Source {
     Core,
+    Behind,
     ToServer,
     ToClient,
     Arrival,
@@ -139,6 +144,8 @@ impl<S: Server, C: Client> Plant<S, C> {
             to_clients: Lane::default(),
             messages: VecDeque::new(),
             waiting: VecDeque::new(),
+            waits: scenario.behind.map(Waits::new),
+            woken: VecDeque::new(),
             jobs: vec![None; scenario.cores as usize],
             finishing: BinaryHeap::with_capacity(scenario.cores as usize),
             idle: (0..scenario.cores).rev().collect(),
@@ -233,6 +240,7 @@ impl<S: Server, C: Client> Plant<S, C> {
     fn next(&self) -> (Instant, Source) {
         let core = self.finishing.peek().map_or(Instant::MAX, |Reverse((at, _))| *at);
         let others = [
+            (self.waits.as_ref().map_or(Instant::MAX, Waits::next_at), Source::Behind),
             (self.to_server.next_at(), Source::ToServer),
             (self.to_clients.next_at(), Source::ToClient),
             (self.arrivals.next_at(), Source::Arrival),
@@ -247,6 +255,7 @@ impl<S: Server, C: Client> Plant<S, C> {
     fn handle(&mut self, source: Source) {
         match source {
             Source::Core => self.core_finishes(),
+            Source::Behind => self.wait_ends(),
             Source::ToServer => {
                 if let Some((at, message)) = self.to_server.pop() {
                     self.messages.push_back((at, message));

@@ -46,6 +46,17 @@ impl Service {
     }
 }
 
+/// What a handler waits for before it computes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Behind {
+    /// How long it has a place.
+    pub service: Service,
+    /// How many may have one at a time; if absent, all.
+    #[serde(default)]
+    pub places: Option<u32>,
+}
+
 /// From `at` on, a group's load is another one.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -101,8 +112,10 @@ pub struct Incast {
 pub struct Scenario {
     /// Cores of the server.
     pub cores: u32,
-    /// How long handlers take.
+    /// How long handlers take of a core.
     pub service: Service,
+    /// What they wait for before, if anything.
+    pub behind: Option<Behind>,
     /// What a core pays for each message.
     #[serde(rename = "message_cost_us", with = "micros")]
     pub message_cost: Duration,
@@ -141,6 +154,7 @@ impl Default for Scenario {
         Self {
             cores: 8,
             service: Service { law: ServiceLaw::Exponential, mean: Duration::from_micros(10) },
+            behind: None,
             message_cost: Duration::from_micros(1),
             round_trip: Duration::from_micros(10),
             groups: vec![Group::new(1_000, 1.2)],
@@ -178,16 +192,19 @@ impl Scenario {
         Self { groups: vec![Group::new(clients, load)], ..Self::default() }
     }
 
-    /// Calls a second that the cores can serve.
+    /// Calls a second that the cores can serve, or what is behind the handlers if that is less.
     #[must_use]
     pub fn capacity(&self) -> f64 {
-        f64::from(self.cores) / (self.service.mean + self.message_cost).as_secs_f64()
+        let cores = f64::from(self.cores) / (self.service.mean + self.message_cost).as_secs_f64();
+        let behind = self.behind.and_then(|behind| Some(f64::from(behind.places?) / behind.service.mean.as_secs_f64()));
+        behind.map_or(cores, |behind| cores.min(behind))
     }
 
     /// The longest response time that counts.
     #[must_use]
     pub fn slo(&self) -> Duration {
-        self.slo.unwrap_or((self.service.mean + self.round_trip) * 10)
+        let waits = self.behind.map_or(Duration::ZERO, |behind| behind.service.mean);
+        self.slo.unwrap_or((waits + self.service.mean + self.round_trip) * 10)
     }
 
     /// All clients.
@@ -233,6 +250,10 @@ impl Scenario {
         let rules = [
             (self.cores > 0 && self.cores <= 4_096, "there are between 1 and 4096 cores"),
             (!self.service.mean.is_zero(), "a handler takes time"),
+            (
+                self.behind.is_none_or(|behind| !behind.service.mean.is_zero() && behind.places != Some(0)),
+                "what handlers wait for takes time and has a place",
+            ),
             (!self.groups.is_empty(), "somebody calls"),
             (self.groups.iter().all(group_is_sane), "a group has clients, a load up to 1e6 and weights above zero"),
             (self.incast.is_none_or(|burst| !burst.every.is_zero()), "bursts are apart"),

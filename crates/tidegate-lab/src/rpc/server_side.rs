@@ -32,13 +32,27 @@ impl<S: Server, C: Client> Plant<S, C> {
         }
     }
 
-    /// The next job of a free core and its length in nanoseconds: a message if one waits, else a call.
+    /// The next job of a free core and its length in nanoseconds: a message if one waits, else the call that has been ready
+    /// longest, to start or to go on.
     #[inline]
     fn next_job(&mut self) -> Option<(Job, u64)> {
         if let Some((at, message)) = self.messages.pop_front() {
             return Some((Job::Message(at, message), self.message_ns));
         }
-        while let Some((_, slot)) = self.waiting.pop_front() {
+        loop {
+            let room = self.server.room();
+            let may_start = self.waiting.front().filter(|_| room > 0).map(|(since, _)| *since);
+            // One for which there is room takes the place of one that has ended, and no more do: it goes first. Without a
+            // bound, those that go on would never have their turn then.
+            let goes_on =
+                |(since, _): &mut (Instant, u32)| may_start.is_none_or(|start| room == u32::MAX && *since <= start);
+            if let Some((_, slot)) = self.woken.pop_front_if(goes_on) {
+                let Call { ticket, waits, .. } = *self.calls.get(slot);
+                let ticket = self.server.on_wake(ticket, waits, self.now);
+                return Some((Job::Call(slot, ticket), self.service_ns()));
+            }
+            may_start?;
+            let (_, slot) = self.waiting.pop_front()?;
             let Call { ticket, state, .. } = *self.calls.get(slot);
             if state == State::Orphan {
                 self.server.on_done(ticket, Done::Cancelled, self.now);
@@ -51,8 +65,12 @@ impl<S: Server, C: Client> Plant<S, C> {
                 Verdict::Admit(ticket) => {
                     self.window.started.0 += 1;
                     self.window.started.1 += self.now.nanos_since(ticket.arrived);
-                    let ns = self.scenario.service.sample_ns(self.mean_ns, &mut self.service_rng);
-                    return Some((Job::Call(slot, ticket), ns));
+                    let Some(waits) = &mut self.waits else {
+                        return Some((Job::Call(slot, ticket), self.service_ns()));
+                    };
+                    waits.push(slot, self.now, &mut self.service_rng);
+                    let call = self.calls.get(slot);
+                    (call.ticket, call.waits) = (self.server.on_wait(ticket, self.now), self.now);
                 }
                 Verdict::Shed(ticket, reason) => {
                     self.end(slot, ticket, Some((Place::Start, reason)));
@@ -64,7 +82,17 @@ impl<S: Server, C: Client> Plant<S, C> {
                 }
             }
         }
-        None
+    }
+
+    fn service_ns(&mut self) -> u64 {
+        self.scenario.service.sample_ns(self.mean_ns, &mut self.service_rng)
+    }
+
+    /// A handler has what it waited for.
+    pub(super) fn wait_ends(&mut self) {
+        let waits = self.waits.as_mut().and_then(|waits| waits.pop(self.now, &mut self.service_rng));
+        self.woken.extend(waits.map(|slot| (self.now, slot)));
+        self.employ();
     }
 
     /// The core that is done first is done.

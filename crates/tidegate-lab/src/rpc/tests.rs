@@ -24,8 +24,7 @@ impl Server for Open {
     fn close(&mut self, _: SessionId, _: Instant) {}
 
     fn on_request(&mut self, session: SessionId, ask: &Ask, _: Signal, arrived: Instant, now: Instant) -> Verdict {
-        let start_by = Instant::MAX;
-        Verdict::Admit(Ticket { session, arrived, start_by, started: now, priority: ask.priority, mark: 0 })
+        Verdict::Admit(Ticket { started: now, ..Ticket::new(session, ask, arrived) })
     }
 
     fn on_done(&mut self, _: Ticket, _: Done, _: Instant) -> Grant {

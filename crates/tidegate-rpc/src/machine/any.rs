@@ -112,6 +112,18 @@ impl Server for AnyServer {
         server!(self, machine => machine.on_resume(ticket, paused, now))
     }
 
+    fn on_wait(&mut self, ticket: Ticket, now: Instant) -> Ticket {
+        server!(self, machine => machine.on_wait(ticket, now))
+    }
+
+    fn on_wake(&mut self, ticket: Ticket, waits: Instant, now: Instant) -> Ticket {
+        server!(self, machine => machine.on_wake(ticket, waits, now))
+    }
+
+    fn room(&self) -> u32 {
+        server!(self, machine => machine.room())
+    }
+
     fn on_done(&mut self, ticket: Ticket, done: Done, now: Instant) -> Grant {
         server!(self, machine => machine.on_done(ticket, done, now))
     }

@@ -77,14 +77,7 @@ impl<T: Default> Sessions<T> {
     pub(crate) fn ticket(&self, session: SessionId, ask: &Ask, arrived: Instant, flags: u64) -> Ticket {
         debug_assert_eq!(flags & GENERATION, 0, "the low bits are the generation's");
         let generation = self.slots.get(place(session.0)).map_or(0, |slot| slot.generation);
-        Ticket {
-            session,
-            arrived,
-            start_by: Instant::MAX,
-            started: arrived,
-            priority: ask.priority,
-            mark: u64::from(generation) | flags,
-        }
+        Ticket { mark: u64::from(generation) | flags, ..Ticket::new(session, ask, arrived) }
     }
 }
 

@@ -8,6 +8,7 @@
 use core::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use tidegate_core::limit::Began;
 use tidegate_core::{Instant, Rng};
 
 /// A call, named by its client: unique among the calls that the client has not yet ended.
@@ -72,6 +73,9 @@ pub struct Ask {
     /// The shortest time between sending and answer that the client has seen, without the server's own time; zero if
     /// it has seen none.
     pub round_trip: Duration,
+    /// Which of the server's groups of calls it is of, such as its method; 0 where nobody tells them apart. Not the
+    /// client's word: who drives the machine sets it.
+    pub group: u8,
 }
 
 /// What an answer carries beside its payload: a permission, in the terms of the scheme.
@@ -143,10 +147,35 @@ pub struct Ticket {
     pub start_by: Instant,
     /// When it was started; its arrival until then.
     pub started: Instant,
+    /// For how long it has waited since for something else than a core.
+    pub waited: Duration,
+    /// How it began to be in flight; `None` while it is not.
+    pub began: Option<Began>,
+    /// Its group, see [`Ask::group`].
+    pub group: u8,
     /// How much it matters.
     pub priority: Priority,
     /// The scheme's own mark.
     pub mark: u64,
+}
+
+impl Ticket {
+    /// Of a call that was read at `arrived` and has not started, with all the time there is.
+    #[must_use]
+    #[inline]
+    pub fn new(session: SessionId, ask: &Ask, arrived: Instant) -> Self {
+        Self {
+            session,
+            arrived,
+            start_by: Instant::MAX,
+            started: arrived,
+            waited: Duration::ZERO,
+            began: None,
+            group: ask.group,
+            priority: ask.priority,
+            mark: 0,
+        }
+    }
 }
 
 /// The answer to [`Server::on_request`] and [`Server::on_start`].
@@ -208,6 +237,25 @@ pub trait Server {
     fn on_resume(&mut self, ticket: Ticket, paused: Instant, now: Instant) -> Ticket {
         let _ = (paused, now);
         ticket
+    }
+
+    /// The handler of a started call waits for something that is neither a core nor its client: until
+    /// [`Server::on_wake`] or its end it takes no core, and is in flight all the same. Returns what to keep of the call.
+    fn on_wait(&mut self, ticket: Ticket, now: Instant) -> Ticket {
+        let _ = now;
+        ticket
+    }
+
+    /// The handler of a call that has waited for something else since `waits` goes on.
+    fn on_wake(&mut self, ticket: Ticket, waits: Instant, now: Instant) -> Ticket {
+        let _ = (waits, now);
+        ticket
+    }
+
+    /// How many more calls may be started, as far as what is behind the handlers goes. Asked whenever a core is free for
+    /// one that waits; asked again after every call that ends or pauses.
+    fn room(&self) -> u32 {
+        u32::MAX
     }
 
     /// A call ended; what the answer, if there is one, shall carry.

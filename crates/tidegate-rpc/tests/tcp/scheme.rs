@@ -60,7 +60,7 @@ impl Server for Counting {
         assert!(arrived <= now);
         self.seen.in_service.fetch_add(1, Ordering::SeqCst);
         let priority = ask.priority;
-        let ticket = Ticket { session, arrived, start_by: Instant::MAX, started: arrived, priority, mark: 7 };
+        let ticket = Ticket { mark: 7, ..Ticket::new(session, ask, arrived) };
         if priority == AT_ARRIVAL { Verdict::Shed(ticket, ShedReason::Delay) } else { Verdict::Admit(ticket) }
     }
 

@@ -99,6 +99,18 @@ impl Server for Watched {
         self.inner().machine.on_resume(ticket, paused, now)
     }
 
+    fn on_wait(&mut self, ticket: Ticket, now: Instant) -> Ticket {
+        self.inner().machine.on_wait(ticket, now)
+    }
+
+    fn on_wake(&mut self, ticket: Ticket, waits: Instant, now: Instant) -> Ticket {
+        self.inner().machine.on_wake(ticket, waits, now)
+    }
+
+    fn room(&self) -> u32 {
+        self.inner().machine.room()
+    }
+
     fn on_done(&mut self, ticket: Ticket, done: Done, now: Instant) -> Grant {
         let inner = &mut *self.inner();
         let grant = inner.machine.on_done(ticket, done, now);

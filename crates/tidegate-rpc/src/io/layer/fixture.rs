@@ -4,9 +4,7 @@ use std::collections::VecDeque;
 
 use tidegate_core::Instant;
 
-use crate::machine::{
-    Ask, Done, Full, Grant, Priority, Server, SessionId, ShedReason, Signal, Tenant, Ticket, Verdict,
-};
+use crate::machine::{Ask, Done, Full, Grant, Server, SessionId, ShedReason, Signal, Tenant, Ticket, Verdict};
 
 /// See the module.
 #[derive(Default, Debug)]
@@ -33,6 +31,10 @@ pub(crate) struct Recorder {
     pub(crate) sessions: Vec<SessionId>,
     /// How long calls waited for their clients, in nanoseconds.
     pub(crate) pauses: Vec<u64>,
+    /// How long calls waited for something else, in nanoseconds.
+    pub(crate) waits: Vec<u64>,
+    /// Whether no call may start.
+    pub(crate) is_full: bool,
     /// How calls ended.
     pub(crate) done: Vec<Done>,
 }
@@ -56,8 +58,7 @@ impl Server for Recorder {
         self.asks.push(*ask);
         self.signals.push(signal);
         self.sessions.push(session);
-        let ticket =
-            Ticket { session, arrived, start_by: Instant::MAX, started: arrived, priority: Priority::DEFAULT, mark: 0 };
+        let ticket = Ticket::new(session, ask, arrived);
         verdict(ticket, self.verdicts.pop_front().flatten())
     }
 
@@ -71,6 +72,15 @@ impl Server for Recorder {
 
     fn poll_output(&mut self) -> Option<(SessionId, Grant)> {
         self.outputs.pop_front()
+    }
+
+    fn room(&self) -> u32 {
+        if self.is_full { 0 } else { u32::MAX }
+    }
+
+    fn on_wake(&mut self, ticket: Ticket, waits: Instant, now: Instant) -> Ticket {
+        self.waits.push(now.nanos_since(waits));
+        ticket
     }
 
     fn on_resume(&mut self, ticket: Ticket, paused: Instant, now: Instant) -> Ticket {

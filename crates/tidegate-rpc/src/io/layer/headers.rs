@@ -255,6 +255,7 @@ mod tests {
             let ask = Ask {
                 demand, exact, credited, aware: true, priority: Priority(priority), tenant: Tenant(tenant),
                 budget: budget.map(Duration::from_micros), round_trip: Duration::from_micros(u64::from(round_trip)),
+                group: 0,
             };
             let value = write_ask(&ask);
             prop_assert!(value.len() <= MAX_LEN);

@@ -181,19 +181,11 @@ impl Waiting {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::machine::{Priority, SessionId};
+    use crate::machine::{Ask, SessionId};
     use proptest::prelude::*;
 
     fn ticket(at: u64) -> Ticket {
-        let arrived = Instant::from_nanos(at);
-        Ticket {
-            session: SessionId(0),
-            arrived,
-            start_by: Instant::MAX,
-            started: arrived,
-            priority: Priority::DEFAULT,
-            mark: 0,
-        }
+        Ticket::new(SessionId(0), &Ask::default(), Instant::from_nanos(at))
     }
 
     #[test]

@@ -34,6 +34,7 @@ pub(super) fn ask_of(wish: &Wish, tenant: Tenant) -> Ask {
         tenant,
         budget: (wish.budget_ns > 0).then(|| Duration::from_nanos(wish.budget_ns)),
         round_trip: Duration::from_nanos(wish.round_trip_ns.into()),
+        group: 0,
     }
 }
 
@@ -71,6 +72,7 @@ mod tests {
             tenant: Tenant(3),
             budget: Some(Duration::from_micros(5)),
             round_trip: Duration::from_micros(40),
+            group: 0,
         };
         for exact in [true, false] {
             let ask = Ask { exact, ..ask };

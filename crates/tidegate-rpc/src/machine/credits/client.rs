@@ -198,6 +198,7 @@ impl Client for CreditClient {
             tenant: self.tenant,
             budget,
             round_trip: Duration::from_nanos(self.round_trip_ns.into()),
+            group: 0,
         })
     }
 

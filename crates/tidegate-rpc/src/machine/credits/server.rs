@@ -4,11 +4,13 @@ use core::time::Duration;
 use std::collections::VecDeque;
 
 use tidegate_core::Instant;
+use tidegate_core::limit::{InFlightConfig, InFlightLimit};
+use tidegate_core::time::nanos;
 
 use crate::machine::credits::config::Config;
 use crate::machine::credits::demand::{Demand, STRETCH};
 use crate::machine::credits::level::Level;
-use crate::machine::credits::service::{Load, Service};
+use crate::machine::credits::service::{Load, Service, Start};
 use crate::machine::credits::session::{Session, Sessions, float, span};
 use crate::machine::credits::surplus::Surplus;
 use crate::machine::{
@@ -46,13 +48,23 @@ pub struct CreditServer {
     service: Service,
     surplus: Surplus,
     waiting: u32,
+    /// Calls that take a core, or wait for their turn after they have waited for something else.
     in_service: u32,
+    /// Calls that started and did not end, and how many there may be of them.
+    in_flight: InFlightLimit,
+    /// How many may be in flight so that none waits for a core longer than it may, whatever it waits for besides.
+    core_limit: u32,
+    /// Whether calls wait since enough are in flight, and whether they did since one last started.
+    is_held: bool,
+    was_held: bool,
     /// Until when each waiting call is worth starting, in order of arrival, without those for which that has passed.
     line: VecDeque<Instant>,
     /// Whether requests were waiting to be read when one last was.
     unread: bool,
     /// Core time without work since the last tick, and until when it is counted.
     idle_ns: f64,
+    /// Core time without work since the last tick that calls would have used, were not enough in flight.
+    held_ns: f64,
     counted: Instant,
     /// What happened lately.
     load: Load,
@@ -87,8 +99,12 @@ pub struct Gauges {
     pub idle: f64,
     /// Calls that wait.
     pub waiting: u32,
-    /// Calls that run.
+    /// Calls that take a core.
     pub in_service: u32,
+    /// Calls that were started and have not ended, whatever they wait for.
+    pub in_flight: u32,
+    /// How many there may be of them; `None` while nothing but cores is short.
+    pub in_flight_limit: Option<u32>,
     /// Open sessions.
     pub sessions: u32,
     /// Credits that sessions hold.
@@ -132,9 +148,14 @@ impl CreditServer {
             surplus: Surplus::new(),
             waiting: 0,
             in_service: 0,
+            in_flight: InFlightLimit::new(InFlightConfig { least: cores, ..InFlightConfig::default() }, now),
+            core_limit: u32::MAX,
+            is_held: false,
+            was_held: false,
             line: VecDeque::new(),
             unread: false,
             idle_ns: 0.0,
+            held_ns: 0.0,
             counted: now,
             load: Load::default(),
             blind: 1.0,
@@ -162,6 +183,8 @@ impl CreditServer {
             idle: self.surplus.idle(),
             waiting: self.waiting,
             in_service: self.in_service,
+            in_flight: self.in_flight.in_flight(),
+            in_flight_limit: self.in_flight.limit(),
             sessions: self.sessions.open_count(),
             credits: self.sessions.charged(),
         }
@@ -180,7 +203,41 @@ impl CreditServer {
         if self.waiting == 0 && self.in_service < self.cores && !self.unread {
             self.idle_ns += f64::from(self.cores - self.in_service) * float(now.nanos_since(self.counted));
         }
+        if self.is_held && self.in_service < self.cores {
+            self.held_ns += f64::from(self.cores - self.in_service) * float(now.nanos_since(self.counted));
+        }
         self.counted = self.counted.max(now);
+    }
+
+    /// Looks whether calls are held back after either changed: those that wait, or those in flight.
+    #[inline]
+    fn look_held(&mut self, now: Instant) {
+        let is_held = self.waiting > 0 && self.may_start() == 0;
+        if is_held || self.is_held {
+            self.in_flight.on_held(is_held, now);
+        }
+        self.is_held = is_held;
+        self.was_held |= is_held;
+    }
+
+    /// What a call of the group takes from end to end when nothing holds it up.
+    #[inline]
+    fn unloaded(&self, group: u8) -> f64 {
+        // Calls that nobody tells apart are taken for what all calls are.
+        let quick = if group == 0 { None } else { self.in_flight.quick(group) };
+        quick.map_or(self.service.unloaded(), |quick| span(quick) + self.service.round_trip())
+    }
+
+    /// Whether a core is free for the next call that comes.
+    #[inline]
+    fn has_idle_core(&self) -> bool {
+        self.waiting == 0 && self.in_service < self.cores && self.may_start() > 0
+    }
+
+    /// How many more calls may be started.
+    #[inline]
+    fn may_start(&self) -> u32 {
+        self.in_flight.room().min(self.core_limit.saturating_sub(self.in_flight.in_flight()))
     }
 
     /// Waiting calls that will be started, and not be shed because they have waited too long already.
@@ -209,11 +266,17 @@ impl CreditServer {
         let idle = (self.idle_ns / (elapsed * cores)).clamp(0.0, 1.0);
         self.idle_ns = 0.0;
         self.surplus.on_tick(idle, self.demand.throttled());
-        self.load.busy_ns += elapsed * cores * (1.0 - idle);
+        // While calls are held back, cores work no more than what is in flight makes them.
+        self.load.busy_ns += (elapsed * cores * (1.0 - idle) - self.held_ns).max(0.0);
+        self.load.held_ns += self.held_ns;
+        self.load.time_ns += elapsed * cores;
+        self.held_ns = 0.0;
         let full = self.load.is_full();
         if full {
             self.service.on_load(&self.load);
         }
+        self.service.on_held(&self.load);
+        self.core_limit = self.service.core_limit(self.in_flight.quick_ns());
         if self.service.known() {
             self.longest_wait = self.service.longest_wait();
             self.longest_wait_ns = whole(self.longest_wait);
@@ -256,15 +319,18 @@ impl CreditServer {
     fn start_by(&self, ask: &Ask, arrived: Instant) -> Instant {
         let wait = match ask.budget {
             None => self.longest_wait_ns,
-            Some(budget) => whole(self.longest_wait.min(span(budget) - self.service.unloaded())),
+            Some(budget) if self.has_idle_core() => whole(self.longest_wait.min(span(budget))),
+            Some(budget) => whole(self.longest_wait.min(span(budget) - self.unloaded(ask.group))),
         };
         arrived.plus_nanos(wait)
     }
 
     #[inline]
     fn decide(&self, place: u16, ask: &Ask, signal: Signal, predicted: f64) -> Option<ShedReason> {
+        // An idle server refuses nobody for what it takes others to be served: else nothing might ever teach it better.
         if let Some(budget) = ask.budget
-            && predicted + self.service.unloaded() > span(budget)
+            && predicted + self.unloaded(ask.group) > span(budget)
+            && (!self.has_idle_core() || budget.is_zero())
         {
             return Some(ShedReason::Deadline);
         }
@@ -274,7 +340,7 @@ impl CreditServer {
         let limit = self.limit(place, ask.priority);
         // The oldest may be one that will be shed for its age: its age says nothing about this one's wait then.
         let doomed = self.waiting as usize > self.line.len();
-        let late = predicted > limit || (!doomed && span(signal.queueing_delay) > self.longest_wait);
+        let late = predicted > limit || ((!doomed || self.is_held) && span(signal.queueing_delay) > self.longest_wait);
         (late && self.waiting > 0).then_some(ShedReason::Delay)
     }
 
@@ -390,7 +456,7 @@ impl CreditServer {
     #[inline]
     fn steer(&self, level: Level, gap: f64) -> Level {
         let reach = (self.admitted_wait / gap).min(1.0);
-        let fill = (self.service.predict(self.waiting) / self.admitted_wait).min(1.0);
+        let fill = (self.service.predict(self.waiting, self.is_held) / self.admitted_wait).min(1.0);
         level.times(1.0 + STEER * reach * (0.5 - fill))
     }
 
@@ -435,8 +501,7 @@ impl Server for CreditServer {
         self.unread = !signal.queueing_delay.is_zero() && self.waiting == 0;
         self.reclaim(now);
         let Some((heard, caller)) = self.hear(id, ask, now) else {
-            let nobody =
-                Ticket { session: id, arrived, start_by: now, started: arrived, priority: ask.priority, mark: SHED };
+            let nobody = Ticket { start_by: now, mark: SHED, ..Ticket::new(id, ask, arrived) };
             return Verdict::Shed(nobody, ShedReason::Lost);
         };
         if self.waiting == 0 {
@@ -452,16 +517,10 @@ impl Server for CreditServer {
             self.load.waited += 1.0;
             self.load.parallel += (f64::from(self.in_service) - self.load.parallel) / PARALLEL;
         }
-        let predicted = self.service.predict(ahead);
+        let predicted = self.service.predict(ahead, self.is_held);
         let mark = caller.mark << 2 | whole(predicted) << 24;
-        let ticket = Ticket {
-            session: id,
-            arrived,
-            start_by: self.start_by(ask, arrived),
-            started: arrived,
-            priority: ask.priority,
-            mark: mark | WAITING,
-        };
+        let start_by = self.start_by(ask, arrived);
+        let ticket = Ticket { start_by, mark: mark | WAITING, ..Ticket::new(id, ask, arrived) };
         let held = heard.held.then_some(ShedReason::Share);
         if let Some(reason) = held.or_else(|| self.decide(caller.place, ask, signal, predicted)) {
             self.load.refused += 1.0;
@@ -469,6 +528,7 @@ impl Server for CreditServer {
         }
         self.waiting += 1;
         self.line.push_back(ticket.start_by);
+        self.look_held(now);
         Verdict::Admit(ticket)
     }
 
@@ -481,14 +541,18 @@ impl Server for CreditServer {
         if now > ticket.start_by && waited > 0 {
             let mark = ticket.mark & !STATE | SHED;
             self.left_waiting();
+            self.look_held(now);
             self.load.refused += 1.0;
             return Verdict::Shed(Ticket { mark, ..ticket }, ShedReason::Deadline);
         }
         self.line.pop_front();
-        self.service.on_started(waited, predicted, self.waiting, now);
+        let for_room = core::mem::take(&mut self.was_held);
+        self.service.on_started(Start { waited, predicted, left: self.waiting, for_room }, now);
         self.in_service += 1;
         self.load.started += 1.0;
-        Verdict::Admit(Ticket { mark: ticket.mark & !STATE | RUNNING, started: now, ..ticket })
+        let began = Some(self.in_flight.on_begin(ticket.group, now));
+        self.look_held(now);
+        Verdict::Admit(Ticket { mark: ticket.mark & !STATE | RUNNING, started: now, began, ..ticket })
     }
 
     fn on_pause(&mut self, ticket: Ticket, now: Instant) -> Ticket {
@@ -497,7 +561,11 @@ impl Server for CreditServer {
         }
         self.count_idle(now);
         self.in_service = self.in_service.saturating_sub(1);
-        Ticket { mark: ticket.mark | PAUSED, ..ticket }
+        if ticket.began.is_some() {
+            self.in_flight.on_gone(now);
+            self.look_held(now);
+        }
+        Ticket { mark: ticket.mark | PAUSED, began: None, ..ticket }
     }
 
     fn on_resume(&mut self, ticket: Ticket, paused: Instant, now: Instant) -> Ticket {
@@ -510,7 +578,34 @@ impl Server for CreditServer {
         let pause = now.nanos_since(paused);
         let later = |at: Instant| at.plus_nanos(pause);
         let mark = ticket.mark & !STATE | RUNNING;
-        Ticket { mark, arrived: later(ticket.arrived), started: later(ticket.started), ..ticket }
+        let began = Some(self.in_flight.on_begin(ticket.group, now));
+        self.look_held(now);
+        Ticket { mark, began, arrived: later(ticket.arrived), started: later(ticket.started), ..ticket }
+    }
+
+    #[inline]
+    fn on_wait(&mut self, ticket: Ticket, now: Instant) -> Ticket {
+        if ticket.mark & STATE != RUNNING {
+            return ticket;
+        }
+        self.count_idle(now);
+        self.in_service = self.in_service.saturating_sub(1);
+        Ticket { mark: ticket.mark | PAUSED, ..ticket }
+    }
+
+    #[inline]
+    fn on_wake(&mut self, ticket: Ticket, waits: Instant, now: Instant) -> Ticket {
+        if ticket.mark & STATE != PAUSED {
+            return ticket;
+        }
+        self.count_idle(now);
+        self.in_service += 1;
+        Ticket { mark: ticket.mark & !STATE | RUNNING, waited: ticket.waited + now.since(waits), ..ticket }
+    }
+
+    #[inline]
+    fn room(&self) -> u32 {
+        self.may_start()
     }
 
     #[inline]
@@ -524,8 +619,16 @@ impl Server for CreditServer {
             RUNNING => self.in_service = self.in_service.saturating_sub(1),
             _ => {}
         }
+        match ticket.began {
+            Some(began) if done == Done::Served => self.in_flight.on_end(began, now.since(ticket.started), now),
+            Some(_) => self.in_flight.on_gone(now),
+            None => {}
+        }
+        self.look_held(now);
         if done == Done::Served {
-            self.service.on_served(now.nanos_since(ticket.started), now.nanos_since(ticket.arrived));
+            let waited = nanos(ticket.waited);
+            let (service, in_all) = (now.nanos_since(ticket.started), now.nanos_since(ticket.arrived));
+            self.service.on_served(service.saturating_sub(waited), in_all.saturating_sub(waited), waited);
         }
         self.grant(ticket.session, (ticket.mark >> 2) & Session::MARKS, ticket.priority, now)
     }

@@ -34,6 +34,14 @@ const UNTOLD: f64 = 0.2;
 const REFUSAL: f64 = 0.002;
 /// And at most.
 const REFUSAL_MOST: f64 = 0.2;
+/// Calls that may wait for a place in flight, in times between two starts: at 0.8 of what is behind, hardly ever more do.
+const LINE: f64 = 12.0;
+/// Share of the cores' time for which calls must be held back for that to be what the server lacks, and for it to be so at
+/// times.
+const HELD: f64 = 0.5;
+const HELD_AT_TIMES: f64 = 0.01;
+/// Calls over which the time that they wait for something else than a core is averaged.
+const WAITS: f64 = 64.0;
 
 /// Round trips of which the shortest is believed, until the middle of many is known.
 const FIRST_WORDS: u32 = 8;
@@ -71,6 +79,14 @@ pub(super) struct Service {
     square: f64,
     /// A core's time for a message.
     message: f64,
+    /// Whether what is behind the handlers is short, not the cores, and whether it is at times.
+    held: bool,
+    limited: bool,
+    /// Time between two starts of which the later waited for room, and how many of them it was learnt from.
+    room_pace: f64,
+    room_paced: f64,
+    /// For how long calls wait for something else than a core.
+    waited: f64,
     /// Calls that run at a time while others wait: more than there are cores if they wait for something else.
     parallel: f64,
     /// The round trip when nothing is in its way: less than nearly all that clients tell.
@@ -94,12 +110,28 @@ pub(super) struct Load {
     pub(super) started: f64,
     /// Calls that ran when one arrived that had to wait, on average.
     pub(super) parallel: f64,
+    /// Time, and of it that for which calls were held back since enough were in flight.
+    pub(super) time_ns: f64,
+    pub(super) held_ns: f64,
+}
+
+/// How a call started.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Start {
+    /// Nanoseconds that it waited, and those that were predicted.
+    pub(super) waited: u64,
+    pub(super) predicted: u64,
+    /// Calls that still wait.
+    pub(super) left: u32,
+    /// Whether it waited since enough were in flight.
+    pub(super) for_room: bool,
 }
 
 impl Load {
     /// Makes the past count less.
     pub(super) fn fade(&mut self, by: f64) {
-        for sum in [&mut self.busy_ns, &mut self.arrived, &mut self.waited, &mut self.refused, &mut self.started] {
+        let Self { busy_ns, arrived, waited, refused, started, parallel: _, time_ns, held_ns } = self;
+        for sum in [busy_ns, arrived, waited, refused, started, time_ns, held_ns] {
             *sum *= by;
         }
     }
@@ -127,6 +159,11 @@ impl Service {
             bias: 0.0,
             square: 0.0,
             message: 0.0,
+            held: false,
+            limited: false,
+            room_pace: 0.0,
+            room_paced: 0.0,
+            waited: 0.0,
             parallel: 0.0,
             least_round_trip: 0.0,
             round_trip: 0.0,
@@ -141,9 +178,11 @@ impl Service {
     }
 
     #[expect(clippy::cast_precision_loss, reason = "far below 2^52 ns")]
-    /// A call ran so long and was so long in the server.
+    /// A call took a core for so long and was so long in the server, without `waited_ns` for which it waited for something
+    /// else than a core after its start.
     #[inline]
-    pub(super) fn on_served(&mut self, service_ns: u64, in_all_ns: u64) {
+    pub(super) fn on_served(&mut self, service_ns: u64, in_all_ns: u64, waited_ns: u64) {
+        self.waited += (waited_ns as f64 - self.waited) / WAITS;
         if self.known() {
             let late = in_all_ns as f64 + self.round_trip > self.objective();
             self.longer += if late { LATE * LATE_STEP - LATE_STEP } else { LATE * LATE_STEP };
@@ -176,15 +215,22 @@ impl Service {
         self.worst = (worst(&self.recent) * new + worst(&self.before) * old) / (new + old).max(1.0);
     }
 
-    /// A call was started at `now` after it waited so many nanoseconds in place of `predicted`, with `left` still waiting.
+    /// A call was started at `now`.
     #[expect(clippy::cast_precision_loss, reason = "waits are far below 2^52 ns")]
     #[inline]
-    pub(super) fn on_started(&mut self, waited: u64, predicted: u64, left: u32, now: Instant) {
+    pub(super) fn on_started(&mut self, start: Start, now: Instant) {
+        let Start { waited, predicted, left, for_room } = start;
         if let Some(since) = self.backlogged_since {
-            let fade = 1.0 - 1.0 / MEMORY;
-            self.paced_ns = self.paced_ns * fade + now.nanos_since(since) as f64;
-            self.paced = self.paced * fade + 1.0;
-            self.pace = self.paced_ns / self.paced;
+            let pace = now.nanos_since(since) as f64;
+            if for_room {
+                self.room_paced += 1.0;
+                self.room_pace += (pace - self.room_pace) / self.room_paced.min(WAITS);
+            } else {
+                let fade = 1.0 - 1.0 / MEMORY;
+                self.paced_ns = self.paced_ns * fade + pace;
+                self.paced = self.paced * fade + 1.0;
+                self.pace = self.paced_ns / self.paced;
+            }
             let error = waited as f64 - predicted as f64;
             self.bias += (error - self.bias) / MEMORY;
             self.square += (error * error - self.square) / MEMORY;
@@ -218,9 +264,28 @@ impl Service {
         if self.paced >= 8.0 { self.pace } else { (self.mean + self.message) / self.cores }
     }
 
+    /// Time between two starts while calls wait for room.
+    #[inline]
+    fn room_pace(&self) -> f64 {
+        if self.room_paced >= 8.0 { self.room_pace } else { self.pace() }
+    }
+
+    /// How many calls may be in flight that stay for `quick_ns` when nothing holds them up: by Little's law, as many as
+    /// keep the cores busy, and those that may wait for one. Far from what a handler that only computes ever has.
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped to what fits")]
+    pub(super) fn core_limit(&self, quick_ns: f64) -> u32 {
+        if !self.known() || quick_ns <= 0.0 {
+            return u32::MAX;
+        }
+        let each = (self.mean + self.message).max(1.0);
+        (self.cores * (quick_ns + self.longest_wait().max(each)) / each).clamp(self.cores, f64::from(u32::MAX)) as u32
+    }
+
     /// Calls a second that the server can serve; `None` while that is not known.
     pub(super) fn capacity(&self) -> Option<f64> {
-        self.known().then(|| 1e9 * self.cores.max(self.parallel) / (self.mean + self.message))
+        let of_cores = || 1e9 * self.cores.max(self.parallel) / (self.mean + self.message);
+        // While calls are held back, one starts whenever one ends.
+        self.known().then(|| if self.held { of_cores().min(1e9 / self.room_pace().max(1.0)) } else { of_cores() })
     }
 
     /// How long a call takes at most, from its caller's view, if all is as it should be.
@@ -238,10 +303,17 @@ impl Service {
         self.mean
     }
 
-    /// The mean service time and the round trip: what a call's own deadline must leave.
+    /// The mean service time, what calls wait for something else, and the round trip: what a call's own deadline must
+    /// leave.
     #[inline]
     pub(super) fn unloaded(&self) -> f64 {
-        self.mean + self.round_trip
+        self.mean + self.waited + self.round_trip
+    }
+
+    /// The round trip in the middle of those that clients tell.
+    #[inline]
+    pub(super) fn round_trip(&self) -> f64 {
+        self.round_trip
     }
 
     /// How long a call may wait for its start.
@@ -249,27 +321,45 @@ impl Service {
     pub(super) fn longest_wait(&self) -> f64 {
         // However tight the objective is, one call may wait for another: else a server would idle between calls.
         let left = self.objective() - self.round_trip;
-        (left - self.worst + self.longer * (self.worst - self.mean).max(0.0)).max(self.pace())
+        let least = match self.objective {
+            Objective::Multiple(_) if self.limited => LINE * self.room_pace().max(self.pace()),
+            _ => self.pace(),
+        };
+        (left - self.worst + self.longer * (self.worst - self.mean).max(0.0)).max(least)
     }
 
     /// The predicted wait up to which a call is admitted.
     pub(super) fn admitted_wait(&self) -> f64 {
         let longest = self.longest_wait();
+        if self.limited {
+            // One that waits for room and is shed after all has cost nothing.
+            return longest;
+        }
         let deviation = (self.square - self.bias * self.bias).max(0.0).sqrt();
         let untold = deviation / (UNTOLD * longest);
         longest - DEVIATIONS * deviation * (1.0 - untold * untold).max(0.0)
     }
 
-    /// The wait of a call that finds `waiting` others before it.
+    /// The wait of a call that finds `waiting` others before it, for a core or for room.
     #[inline]
-    pub(super) fn predict(&self, waiting: u32) -> f64 {
-        if waiting == 0 { 0.0 } else { (f64::from(waiting) * self.pace() + self.bias).max(0.0) }
+    pub(super) fn predict(&self, waiting: u32, for_room: bool) -> f64 {
+        if waiting == 0 {
+            return 0.0;
+        }
+        let pace = if for_room { self.room_pace() } else { self.pace() };
+        (f64::from(waiting) * pace + self.bias).max(0.0)
     }
 
     /// What remains of the time that the cores were busy, and did not run calls, is what messages took.
     pub(super) fn on_load(&mut self, load: &Load) {
         self.parallel = load.parallel;
         self.message = ((load.busy_ns - load.started * self.mean) / load.arrived.max(1.0)).max(0.0);
+    }
+
+    /// For how long cores had no work although calls waited.
+    pub(super) fn on_held(&mut self, load: &Load) {
+        self.held = load.held_ns > HELD * load.time_ns;
+        self.limited = load.held_ns > HELD_AT_TIMES * load.time_ns;
     }
 
     /// A core's time for one message.
