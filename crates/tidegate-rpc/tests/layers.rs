@@ -116,7 +116,8 @@ where
 {
     let (listener, address) = listener().await;
     let (begins, begun) = unbounded_channel();
-    let router = tonic::transport::Server::builder().layer(layer).add_service(Work { rounds: 10 });
+    let router =
+        tonic::transport::Server::builder().layer(layer).add_service(Work { rounds: 10, shape: work::Shape::Compute });
     tokio::spawn(router.add_service(Hangs(begins)).serve_with_incoming(Incoming(listener)));
     let endpoint = Endpoint::from_shared(format!("http://{address}")).expect("a valid address");
     (endpoint.connect().await.expect("the server listens"), begun)

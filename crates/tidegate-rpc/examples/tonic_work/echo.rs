@@ -1,7 +1,7 @@
 //! The service `tidegate.example.Work`, written by hand: its messages are raw bytes, so that no compiler of protobuf
-//! is needed. `Do` computes and answers what it was sent.
+//! is needed. `Do` does its work and answers what it was sent.
 
-use std::future::{Future, Ready, ready};
+use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -12,7 +12,7 @@ use tonic::server::{NamedService, UnaryService};
 use tonic::{Request, Response, Status};
 use tower::Service;
 
-use crate::work::compute;
+use crate::work::Shape;
 
 /// The method's path.
 pub(crate) const PATH: &str = "/tidegate.example.Work/Do";
@@ -56,18 +56,22 @@ impl Decoder for Raw {
 }
 
 /// The handlers.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub(crate) struct Work {
     pub(crate) rounds: u64,
+    pub(crate) shape: Shape,
 }
 
 impl UnaryService<Bytes> for Work {
     type Response = Bytes;
-    type Future = Ready<Result<Response<Bytes>, Status>>;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<Bytes>, Status>> + Send>>;
 
     fn call(&mut self, request: Request<Bytes>) -> Self::Future {
-        std::hint::black_box(compute(self.rounds));
-        ready(Ok(Response::new(request.into_inner())))
+        let Self { rounds, shape } = self.clone();
+        Box::pin(async move {
+            shape.run(rounds).await;
+            Ok(Response::new(request.into_inner()))
+        })
     }
 }
 
@@ -85,7 +89,7 @@ impl Service<http::Request<Body>> for Work {
     }
 
     fn call(&mut self, request: http::Request<Body>) -> Self::Future {
-        let work = *self;
+        let work = self.clone();
         Box::pin(async move {
             if request.uri().path() != PATH {
                 return Ok(Status::unimplemented("this service has one method: Do").into_http());

@@ -58,20 +58,20 @@ pub(crate) struct Options {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Control {
+pub(crate) enum Control {
     Tidegate,
     None,
 }
 
 /// A client, with or without the layer.
 #[derive(Clone)]
-enum Caller {
+pub(crate) enum Caller {
     Bare(Grpc<Channel>),
     Layered(Grpc<ClientService<CreditClient, Channel>>),
 }
 
 impl Caller {
-    async fn call(&mut self, payload: Bytes) -> Result<(), Status> {
+    pub(crate) async fn call(&mut self, payload: Bytes) -> Result<(), Status> {
         let path = PathAndQuery::from_static(PATH);
         let request = Request::new(payload);
         match self {
@@ -130,7 +130,7 @@ pub(crate) fn run(options: Options) -> Result<(), Error> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().event_interval(8).build();
     let runtime = runtime.expect("the system gives a runtime");
     runtime.block_on(async {
-        let callers = connect(&options).await?;
+        let callers = connect_to(&options.addr, options.connections, options.control, options.seed).await?;
         let from = clock::now() + Duration::from_secs_f64(options.warm_up);
         let until = from + Duration::from_secs_f64(options.seconds);
         let payload = Bytes::from(vec![0; options.payload]);
@@ -145,12 +145,18 @@ pub(crate) fn run(options: Options) -> Result<(), Error> {
     })
 }
 
-async fn connect(options: &Options) -> Result<Vec<Caller>, Error> {
+/// So many clients of the server at `addr`, each with a connection.
+pub(crate) async fn connect_to(
+    addr: &str,
+    connections: usize,
+    control: Control,
+    seed: u64,
+) -> Result<Vec<Caller>, Error> {
     let mut callers = Vec::new();
-    let mut rng = Rng::stream(options.seed, 1);
-    for _ in 0..options.connections.max(1) {
-        let channel = Endpoint::from_shared(format!("http://{}", options.addr))?.tcp_nodelay(true).connect().await?;
-        callers.push(match options.control {
+    let mut rng = Rng::stream(seed, 1);
+    for _ in 0..connections.max(1) {
+        let channel = Endpoint::from_shared(format!("http://{addr}"))?.tcp_nodelay(true).connect().await?;
+        callers.push(match control {
             Control::None => Caller::Bare(Grpc::new(channel)),
             Control::Tidegate => {
                 let layer = ClientLayer::new(CreditClient::new(Tenant(0), &mut rng), ClientConfig::default());

@@ -21,7 +21,7 @@ use tower::limit::GlobalConcurrencyLimitLayer;
 use tower::load_shed::LoadShedLayer;
 
 use crate::echo::Work;
-use crate::work::compute;
+use crate::work::{Shape, compute};
 
 #[derive(Args)]
 pub(crate) struct Options {
@@ -34,6 +34,12 @@ pub(crate) struct Options {
     /// Work of a call, in rounds; instead of `--work-us`.
     #[arg(long)]
     work_rounds: Option<u64>,
+    /// What a call does with its work: `compute`, `wait:MS`, `between:MS`, `blocking`, `lock` or `pool:PLACESxMS`.
+    #[arg(long, default_value = "compute")]
+    shape: Shape,
+    /// Run on tokio's own runtime, as `#[tokio::main]` makes it, whatever the control.
+    #[arg(long)]
+    stock: bool,
     /// `tidegate`, `none` or `load_shed:LIMIT`.
     #[arg(long, default_value = "tidegate")]
     control: Control,
@@ -69,16 +75,13 @@ impl FromStr for Control {
 pub(crate) fn run(options: &Options) -> Result<(), Error> {
     let rounds = options.work_rounds.unwrap_or_else(|| rounds_of(options.work_us));
     let runtime = match options.control {
+        Control::Tidegate if !options.stock => signal::runtime(options.threads).build(),
         // What a service without the layer runs on.
-        Control::None | Control::LoadShed(_) if options.threads == 1 => {
-            tokio::runtime::Builder::new_current_thread().enable_all().build()
-        }
-        Control::None | Control::LoadShed(_) => {
-            tokio::runtime::Builder::new_multi_thread().worker_threads(options.threads).enable_all().build()
-        }
-        Control::Tidegate => signal::runtime(options.threads).build(),
+        _ if options.threads == 1 => tokio::runtime::Builder::new_current_thread().enable_all().build(),
+        _ => tokio::runtime::Builder::new_multi_thread().worker_threads(options.threads).enable_all().build(),
     };
-    runtime.expect("the system gives a runtime").block_on(serve(options, Work { rounds }))
+    let work = Work { rounds, shape: options.shape.clone() };
+    runtime.expect("the system gives a runtime").block_on(serve(options, work))
 }
 
 /// Rounds that take `us` microseconds of this processor, by the fastest of several tries.
@@ -98,7 +101,7 @@ async fn serve(options: &Options, work: Work) -> Result<(), Error> {
     let bare = TcpListener::bind(SocketAddr::new(options.addr.ip(), 0)).await.expect("the system has a free port");
     let address = |listener: &TcpListener| listener.local_addr().expect("it is bound").to_string();
     say(&json!({ "addr": address(&listener), "bare_addr": address(&bare), "rounds": work.rounds }));
-    tokio::spawn(Server::builder().add_service(work).serve_with_incoming(connections(bare)));
+    tokio::spawn(Server::builder().add_service(work.clone()).serve_with_incoming(connections(bare)));
     let incoming = connections(listener);
     match options.control {
         Control::Tidegate => {
