@@ -8,7 +8,9 @@ use std::sync::Arc;
 use http::{Extensions, HeaderMap, Uri};
 use tidegate_core::Instant;
 use tidegate_runtime::clock;
+use tokio::runtime::Handle;
 
+use super::answer::Dialect;
 use super::stamp::ConnectionInfo;
 use crate::machine::Tenant;
 
@@ -52,6 +54,7 @@ pub enum Mode {
 }
 
 type Rule<T> = Arc<dyn Fn(Seen<'_>) -> T + Send + Sync>;
+type NameRule = Arc<dyn for<'a> Fn(Seen<'a>) -> Option<&'a str> + Send + Sync>;
 
 /// The server layer's settings.
 #[derive(Clone)]
@@ -61,7 +64,8 @@ pub struct ServerConfig {
     pub mode: Mode,
     /// Until when a call counts as running.
     pub until: Until,
-    /// Threads of the executor that runs the handlers, at least 1; so many calls may be starting at once.
+    /// Threads of the executor that runs the handlers, at least 1; so many calls may be starting at once. By default those
+    /// of the tokio runtime in which the configuration is made, 1 outside of any.
     pub threads: usize,
     /// How many times a call whose turn has come lets the rest of the run queue go first. Between two handlers, requests
     /// must be read (1), looked at (2) and refusals written (3).
@@ -80,6 +84,7 @@ pub struct ServerConfig {
     pub(super) exempt: Rule<bool>,
     pub(super) tenant: Option<Rule<Tenant>>,
     pub(super) peer: Rule<Option<IpAddr>>,
+    pub(super) method: NameRule,
     pub(super) clock: fn() -> Instant,
 }
 
@@ -88,7 +93,7 @@ impl Default for ServerConfig {
         Self {
             mode: Mode::default(),
             until: Until::default(),
-            threads: 1,
+            threads: Handle::try_current().map_or(1, |runtime| runtime.metrics().num_workers()),
             yields: 3,
             look_every: Duration::from_micros(200),
             // 100,000 sessions are some 20 MB with the machine's state.
@@ -105,6 +110,7 @@ impl Default for ServerConfig {
                 let peer = seen.extensions.get().and_then(ConnectionInfo::peer);
                 peer.or_else(|| seen.extensions.get::<SocketAddr>().copied()).map(|peer| peer.ip())
             }),
+            method: Arc::new(|seen| (Dialect::of(seen.headers) == Dialect::Grpc).then(|| seen.uri.path())),
             clock: clock::now,
         }
     }
@@ -148,6 +154,14 @@ impl ServerConfig {
     #[must_use]
     pub fn peer(mut self, rule: impl Fn(Seen<'_>) -> Option<IpAddr> + Send + Sync + 'static) -> Self {
         self.peer = Arc::new(rule);
+        self
+    }
+
+    /// What a request asks for, if its name is one of a few: what calls of one method take is no measure for those of
+    /// another. By default the path of a gRPC call; other paths may be of any number. Up to 63 methods are told apart.
+    #[must_use]
+    pub fn method(mut self, rule: impl for<'a> Fn(Seen<'a>) -> Option<&'a str> + Send + Sync + 'static) -> Self {
+        self.method = Arc::new(rule);
         self
     }
 

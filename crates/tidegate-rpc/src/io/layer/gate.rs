@@ -11,6 +11,7 @@ use super::counts::{ServerSnapshot, SessionSnapshot, Sheds};
 use super::headers::GrantHeader;
 use super::line::{Line, Place, Turn};
 use super::lock::BriefLock;
+use super::methods::Methods;
 use super::sessions::{Key, Sessions};
 use crate::machine::{Ask, Done, Grant, Priority, Server, ShedReason, Signal, Ticket, Verdict};
 
@@ -24,8 +25,25 @@ pub(super) struct Call {
     arrived: Instant,
     priority: Priority,
     budget: Option<Duration>,
-    /// Since when its handler has waited for its client.
-    paused: Option<Instant>,
+    /// Since when its handler has waited, and for what.
+    paused: Option<(Instant, Pause)>,
+    /// Its place among those that may go on.
+    again: Option<Place>,
+}
+
+impl Call {
+    pub(super) fn is_paused(&self) -> bool {
+        self.paused.is_some()
+    }
+}
+
+/// What a handler that was polled and is not ready waits for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Pause {
+    /// Bytes that its client has not sent.
+    Client,
+    /// Anything else.
+    Else,
 }
 
 /// A refusal, with what its answer carries.
@@ -39,10 +57,12 @@ pub(super) struct Refused {
 
 /// A request as the machine shall see it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Arrival {
+pub(super) struct Arrival<'a> {
     /// Whom it comes from: by its number, else by its address.
     pub(super) keys: [Key; 2],
     pub(super) ask: Ask,
+    /// What it asks for.
+    pub(super) method: Option<&'a str>,
     pub(super) arrived: Option<Instant>,
 }
 
@@ -56,19 +76,24 @@ struct State<S> {
     machine: S,
     line: Line,
     sessions: Sessions,
+    methods: Methods,
     counts: Counts,
     rng: Rng,
     /// When the rest of the run queue last went before a handler, or bytes were last read.
     looked: Instant,
+    /// Whether room counts.
+    mode: Mode,
     /// Listeners whose grant came, to be woken without the lock. As many as there are sessions.
     heard: Vec<Waker>,
+    /// The call whose turn came, to be woken without the lock.
+    called: Option<Waker>,
 }
 
 /// What a call in line shall do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Step {
-    /// Wait: its waker is called.
-    Wait,
+    /// Wait: its waker is called. If it waits for room, which may never come, it is [`Gate::expire`]d after this instant.
+    Wait(Option<Instant>),
     /// Let the rest of the run queue go first, then ask again.
     Yield,
     /// Start.
@@ -101,10 +126,13 @@ impl<S: Server> Gate<S> {
             machine,
             line: Line::new(config.threads),
             sessions: Sessions::new(config.sessions, config.lease),
+            methods: Methods::default(),
             counts: Counts::default(),
             rng: Rng::new((config.clock)().as_nanos()),
             looked: Instant::ZERO,
+            mode: config.mode,
             heard: Vec::new(),
+            called: None,
         };
         Arc::new(Self { state: BriefLock::new(state), config })
     }
@@ -118,27 +146,26 @@ impl<S: Server> Gate<S> {
     }
 
     /// A request was read.
-    pub(super) fn arrive(&self, arrival: &Arrival) -> Result<Call, Refused> {
+    pub(super) fn arrive(&self, arrival: &Arrival<'_>) -> Result<Call, Refused> {
         self.tell(|state, now| state.arrive(arrival, &self.config, now))
     }
 
-    /// Runs `tell` under the lock, then wakes whoever hears of a grant by it.
+    /// Runs `tell` under the lock, then wakes whoever hears of a grant by it or has his turn.
     fn tell<R>(&self, tell: impl FnOnce(&mut State<S>, Instant) -> R) -> R {
-        let (result, heard) = {
+        let (result, heard, called) = {
             let mut state = self.lock();
             // Read under the lock, so that the machine's time never steps back.
             let now = self.now();
             let result = tell(&mut state, now);
-            (result, core::mem::take(&mut state.heard))
+            (result, core::mem::take(&mut state.heard), state.called.take())
         };
-        for listener in heard {
-            listener.wake();
-        }
+        heard.into_iter().for_each(Waker::wake);
+        wake(called);
         result
     }
 
     /// A client told its demand without a call. Its session; `None` if the table is full, or in a dry run.
-    pub(super) fn demand(&self, arrival: &Arrival) -> Option<Key> {
+    pub(super) fn demand(&self, arrival: &Arrival<'_>) -> Option<Key> {
         self.tell(|state, now| {
             if self.config.mode == Mode::DryRun {
                 return None;
@@ -172,15 +199,11 @@ impl<S: Server> Gate<S> {
     pub(super) fn turn(&self, call: &Call, yielded: u8, waker: &Waker) -> Step {
         let mut state = self.lock();
         if state.line.turn(call.place, waker) == Turn::Later {
-            return Step::Wait;
+            let until = call.ticket.map(|ticket| ticket.start_by).filter(|until| *until < Instant::MAX);
+            return Step::Wait(until.filter(|_| state.room() == 0));
         }
         let now = self.now();
-        if yielded >= self.config.yields {
-            state.looked = now;
-        } else if yielded > 0 || now.since(state.looked) >= self.config.look_every {
-            return Step::Yield;
-        }
-        Step::Start
+        state.look(yielded, &self.config, now)
     }
 
     /// The turn of `call` came: it leaves the line. On `Ok` its handler may run and [`Self::hand_back`] is owed.
@@ -191,39 +214,77 @@ impl<S: Server> Gate<S> {
             state.line.start(call.place);
             match state.start(call, &self.config, now) {
                 Ok(()) => return Ok(()),
-                Err(refused) => (refused, state.line.hand_back()),
+                Err(refused) => (refused, state.hand_back()),
             }
         };
         wake(woken);
         Err(refused)
     }
 
+    /// A call in line has waited for room for as long as it may. On `Ok` the machine lets it start all the same, and nothing
+    /// is owed.
+    pub(super) fn expire(&self, call: &mut Call) -> Result<(), Refused> {
+        let (result, woken) = {
+            let mut state = self.lock();
+            let now = self.now();
+            let result = state.start(call, &self.config, now);
+            let room = state.room();
+            (result, state.line.cancel(call.place, room))
+        };
+        wake(woken);
+        result
+    }
+
     /// The first poll of a call that started is over.
     pub(super) fn hand_back(&self) {
-        let woken = self.lock().line.hand_back();
+        let woken = self.lock().hand_back();
         wake(woken);
     }
 
-    /// The handler of `call` waits for its client, and does nothing until [`Self::resume`].
-    pub(super) fn pause(&self, call: &mut Call) {
-        let mut state = self.lock();
-        let now = self.now();
-        call.paused = Some(now);
-        call.ticket = call.ticket.map(|ticket| state.machine.on_pause(ticket, now));
+    /// The handler of `call` waits, and does nothing until [`Self::resume`].
+    pub(super) fn pause(&self, call: &mut Call, pause: Pause) {
+        self.tell(|state, now| {
+            call.paused = Some((now, pause));
+            call.ticket = call.ticket.map(|ticket| match pause {
+                Pause::Client => state.machine.on_pause(ticket, now),
+                Pause::Else => state.machine.on_wait(ticket, now),
+            });
+            state.call_next();
+        });
     }
 
-    /// The handler of `call` is about to be polled again.
-    pub(super) fn resume(&self, call: &mut Call) {
-        let Some(paused) = call.paused.take() else { return };
-        let mut state = self.lock();
-        let now = self.now();
-        call.ticket = call.ticket.map(|ticket| state.machine.on_resume(ticket, paused, now));
+    /// Asks what `call` shall do, whose task was woken while its handler waited, and which has let the run queue go first
+    /// `yielded` times since. After [`Step::Start`] its handler may be polled and [`Self::hand_back`] is owed.
+    pub(super) fn go_on(&self, call: &mut Call, yielded: u8, waker: &Waker) -> Step {
+        self.tell(|state, now| {
+            let room = state.room();
+            let place = call.again.get_or_insert_with(|| {
+                let (place, called) = state.line.join_again(now, room);
+                state.called = called;
+                place
+            });
+            if state.line.turn_again(*place, waker) == Turn::Later {
+                return Step::Wait(None);
+            }
+            let step = state.look(yielded, &self.config, now);
+            if step == Step::Start {
+                state.line.go_on(*place);
+                call.again = None;
+                state.resume(call, now);
+            }
+            step
+        })
     }
 
     /// A call that started ended; what its answer shall carry.
     pub(super) fn finish(&self, call: &Call, done: Done) -> Option<GrantHeader> {
         self.tell(|state, now| {
             let grant = state.finish(call, done, &self.config, now);
+            let room = state.room();
+            state.called = call.again.and_then(|place| state.line.cancel_again(place, room));
+            if state.called.is_none() {
+                state.call_next();
+            }
             state.run_timers(now);
             grant
         })
@@ -235,7 +296,8 @@ impl<S: Server> Gate<S> {
             let mut state = self.lock();
             let now = self.now();
             state.finish(call, Done::Cancelled, &self.config, now);
-            state.line.cancel(call.place)
+            let room = state.room();
+            state.line.cancel(call.place, room)
         };
         wake(woken);
     }
@@ -264,10 +326,10 @@ impl<S: Server> State<S> {
         Signal { queueing_delay: self.line.oldest().map_or(Duration::ZERO, |oldest| now.since(oldest)) }
     }
 
-    fn arrive(&mut self, arrival: &Arrival, config: &ServerConfig, now: Instant) -> Result<Call, Refused> {
+    fn arrive(&mut self, arrival: &Arrival<'_>, config: &ServerConfig, now: Instant) -> Result<Call, Refused> {
         self.run_timers(now);
         self.sessions.expire(&mut self.machine, now);
-        let ask = arrival.ask;
+        let ask = Ask { group: self.methods.number(arrival.method), ..arrival.ask };
         let arrived = arrival.arrived.map_or(now, |arrived| arrived.min(now));
         if arrival.arrived.is_some() {
             // Its bytes were read then: the sockets were looked at.
@@ -279,12 +341,13 @@ impl<S: Server> State<S> {
         let Some((key, session)) = session else {
             return self.refuse(ask.priority, ShedReason::ServerFull, None, config).map(|()| Call {
                 key: Key::Nobody,
-                place: self.line.join(arrived),
+                place: self.join(arrived),
                 ticket: None,
                 arrived,
                 priority: ask.priority,
                 budget: ask.budget,
                 paused: None,
+                again: None,
             });
         };
         session.demand = ask.demand;
@@ -297,6 +360,7 @@ impl<S: Server> State<S> {
             priority: ask.priority,
             budget: ask.budget,
             paused: None,
+            again: None,
         };
         match verdict {
             Verdict::Admit(ticket) => call.ticket = Some(ticket),
@@ -312,8 +376,49 @@ impl<S: Server> State<S> {
             session.in_flight += 1;
         }
         self.counts.in_flight += 1;
-        call.place = self.line.join(arrived);
+        call.place = self.join(arrived);
         Ok(call)
+    }
+
+    /// What a call shall do whose turn it is.
+    fn look(&mut self, yielded: u8, config: &ServerConfig, now: Instant) -> Step {
+        if yielded >= config.yields {
+            self.looked = now;
+        } else if yielded > 0 || now.since(self.looked) >= config.look_every {
+            return Step::Yield;
+        }
+        Step::Start
+    }
+
+    /// The handler of a call is about to be polled again.
+    fn resume(&mut self, call: &mut Call, now: Instant) {
+        let Some((since, pause)) = call.paused.take() else { return };
+        call.ticket = call.ticket.map(|ticket| match pause {
+            Pause::Client => self.machine.on_resume(ticket, since, now),
+            Pause::Else => self.machine.on_wake(ticket, since, now),
+        });
+    }
+
+    fn join(&mut self, arrived: Instant) -> Place {
+        let (place, called) = self.line.join(arrived, self.room());
+        self.called = called;
+        place
+    }
+
+    /// A call that started was polled, or will not be. Whom to wake.
+    fn hand_back(&mut self) -> Option<Waker> {
+        let room = self.room();
+        self.line.hand_back(room)
+    }
+
+    /// A call ended or waits for its client: the next one may have room.
+    fn call_next(&mut self) {
+        self.called = self.line.call_next(self.room());
+    }
+
+    /// How many calls may start. A dry run holds none back.
+    fn room(&self) -> u32 {
+        if self.mode == Mode::DryRun { u32::MAX } else { self.machine.room() }
     }
 
     fn start(&mut self, call: &mut Call, config: &ServerConfig, now: Instant) -> Result<(), Refused> {

@@ -6,15 +6,14 @@
 //! use http::{Request, Response};
 //! use http_body_util::Empty;
 //! use tidegate_core::Rng;
-//! use tidegate_rpc::io::layer::{ClientConfig, ClientLayer, RequestBody, ServerConfig, ServerLayer};
+//! use tidegate_rpc::io::layer::{ClientConfig, ClientLayer, RequestBody, ServerLayer};
 //! use tidegate_rpc::machine::Tenant;
-//! use tidegate_rpc::machine::credits::{Config, CreditClient, CreditServer};
-//! use tidegate_runtime::clock;
+//! use tidegate_rpc::machine::credits::CreditClient;
 //! use tower::{Layer, Service, service_fn};
 //!
 //! # tokio_test(async {
 //! // With tonic: `Server::builder().layer(server.clone())`; with axum: `router.layer(server.clone())`.
-//! let server = ServerLayer::new(CreditServer::new(Config::default(), 1, clock::now()), ServerConfig::default());
+//! let server = ServerLayer::default();
 //! let handler = service_fn(|_: Request<RequestBody<Empty<&'static [u8]>>>| async {
 //!     Ok::<_, Infallible>(Response::new(Empty::<&'static [u8]>::new()))
 //! });
@@ -33,12 +32,15 @@
 //! ```
 //!
 //! The layers carry any scheme of [`crate::machine`]. A handler runs as it would without them, only later: calls start one
-//! by one, in the order of their arrival, so that the executor's run queue stays short (`line`). Run it on
-//! [`crate::io::signal::runtime`], and wrap connections into [`Stamped`] where the server lets you: the arrival of a request
-//! is then the moment at which its bytes were read.
+//! by one, in the order of their arrival, so that the executor's run queue stays short (`line`). They work on any tokio
+//! runtime; that of [`crate::io::signal::runtime`] looks at its sockets more often. Wrap connections into [`Stamped`] where
+//! the server lets you: the arrival of a request is then the moment at which its bytes were read.
 //!
-//! What they do not do: limit how many handlers run at a time; see what a handler does after its first poll; tell
-//! different servers behind one client layer apart.
+//! A handler takes a core while it is polled. What it waits for in between, be it a database, a lock or a thread that
+//! blocks, is in flight, and the machine learns how many calls may be (`InFlightLimit` of the core): the others wait in the
+//! line.
+//!
+//! What they do not do: tell different servers behind one client layer apart.
 //!
 //! | module | its one job |
 //! |---|---|
@@ -54,7 +56,8 @@
 //! | `counts` | what was done so far |
 //! | `gate` | the server's machine behind its lock |
 //! | `lock` | a lock for short work |
-//! | `line` | admitted calls that no core has started |
+//! | `line` | admitted calls that no core has started, those that may go on, and whose turn it is |
+//! | `methods` | the methods that calls are told apart by |
 //! | `request_body` | whether a handler waits for its client |
 //! | `running` | a call that is told to the machine once |
 //! | `server` | the layer before the handlers |
@@ -77,6 +80,7 @@ mod gate;
 pub mod headers;
 mod line;
 mod lock;
+mod methods;
 mod request_body;
 mod running;
 mod server;

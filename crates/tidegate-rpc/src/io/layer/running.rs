@@ -3,8 +3,10 @@
 use std::sync::Arc;
 use std::task::Waker;
 
+use tidegate_core::Instant;
+
 use super::config::Until;
-use super::gate::{Call, Gate, Refused, Step};
+use super::gate::{Call, Gate, Pause, Refused, Step};
 use super::headers::GrantHeader;
 use crate::machine::{Done, Server};
 
@@ -24,6 +26,18 @@ impl<S: Server> Waiting<S> {
         self.call.as_ref().map_or(Step::Start, |call| self.gate.turn(call, yielded, waker))
     }
 
+    /// Now, as the server's clock has it.
+    pub(super) fn now(&self) -> Instant {
+        self.gate.now()
+    }
+
+    /// It has waited for as long as it may. It starts if the machine says so, without a turn.
+    pub(super) fn expire(mut self) -> Result<Running<S>, Refused> {
+        let mut call = self.call.take().expect("taken when it leaves the line, and `self` ends then");
+        self.gate.expire(&mut call)?;
+        Ok(Running { gate: Arc::clone(&self.gate), call: Some(call) })
+    }
+
     /// Its turn came. The second value hands the turn on when it is dropped, which is due after the first poll.
     pub(super) fn start(mut self) -> Result<(Running<S>, Starting<S>), Refused> {
         let mut call = self.call.take().expect("taken here only, and `self` ends here");
@@ -41,7 +55,7 @@ impl<S: Server> Drop for Waiting<S> {
     }
 }
 
-/// The turn of a call whose handler is polled for the first time. Handed on when dropped, also if the handler panics.
+/// The turn of a call whose handler is polled. Handed on when dropped, also if the handler panics.
 pub(super) struct Starting<S: Server> {
     gate: Arc<Gate<S>>,
 }
@@ -64,18 +78,26 @@ impl<S: Server> Running<S> {
         self.gate.config.until
     }
 
-    /// Its handler waits for its client.
-    pub(super) fn pause(&mut self) {
+    /// Its handler waits.
+    pub(super) fn pause(&mut self, pause: Pause) {
         if let Some(call) = &mut self.call {
-            self.gate.pause(call);
+            self.gate.pause(call, pause);
         }
     }
 
-    /// Its handler is about to be polled.
-    pub(super) fn resume(&mut self) {
-        if let Some(call) = &mut self.call {
-            self.gate.resume(call);
-        }
+    /// Whether its handler was polled and waits.
+    pub(super) fn is_paused(&self) -> bool {
+        self.call.as_ref().is_some_and(Call::is_paused)
+    }
+
+    /// What it shall do now that its task was woken, having yielded so many times.
+    pub(super) fn go_on(&mut self, yielded: u8, waker: &Waker) -> Step {
+        self.call.as_mut().map_or(Step::Start, |call| self.gate.go_on(call, yielded, waker))
+    }
+
+    /// Its turn, which it has after [`Step::Start`].
+    pub(super) fn turn(&self) -> Starting<S> {
+        Starting { gate: Arc::clone(&self.gate) }
     }
 
     /// It ended; what its answer shall carry.

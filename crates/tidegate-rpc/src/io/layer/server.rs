@@ -1,8 +1,10 @@
 //! The layer before the handlers.
 
+use core::num::NonZero;
 use core::pin::Pin;
 use core::task::{Context, Poll, ready};
 use std::sync::Arc;
+use std::thread;
 
 use http::{Request, Response, StatusCode};
 use http_body::Body;
@@ -16,14 +18,15 @@ use super::body::CallBody;
 use super::clocked::{Sleep, sleep};
 use super::config::{Seen, ServerConfig, Until};
 use super::counts::ServerSnapshot;
-use super::gate::{Arrival, Gate, Heard, Refused, Step};
+use super::gate::{Arrival, Gate, Heard, Pause, Refused, Step};
 use super::headers::{
     DEMAND_PATH, DEMAND_PATIENCE, GRANT, GrantHeader, read_ask, read_client, read_grpc_timeout, write_grant,
 };
 use super::request_body::{Hunger, RequestBody};
-use super::running::{Running, Waiting};
+use super::running::{Running, Starting, Waiting};
 use super::sessions::Key;
 use super::stamp::arrival_stamp;
+use crate::machine::credits::{Config, CreditServer};
 use crate::machine::{Done, Grant, Server};
 
 /// Makes services that ask the machine `S` before they run a handler. Clones share the machine.
@@ -34,6 +37,16 @@ pub struct ServerLayer<S> {
 impl<S> Clone for ServerLayer<S> {
     fn clone(&self) -> Self {
         Self { gate: Arc::clone(&self.gate) }
+    }
+}
+
+impl Default for ServerLayer<CreditServer> {
+    /// Tidegate's credits, with nothing set, for handlers on the tokio runtime around.
+    fn default() -> Self {
+        let config = ServerConfig::default();
+        let cores = thread::available_parallelism().map_or(1, NonZero::get).min(config.threads);
+        let cores = u32::try_from(cores).unwrap_or(u32::MAX);
+        Self::new(CreditServer::new(Config::default(), cores, (config.clock)()), config)
     }
 }
 
@@ -107,7 +120,9 @@ where
             return ServerFuture { stage: Stage::Ready { handler, request, running: None }, yielded: 0, dialect };
         }
         let stage = match self.gate.arrive(&arrival(&request, &self.gate.config)) {
-            Ok(call) => Stage::InLine { handler, request, waiting: Waiting::new(Arc::clone(&self.gate), call) },
+            Ok(call) => {
+                Stage::InLine { handler, request, waiting: Waiting::new(Arc::clone(&self.gate), call), timer: None }
+            }
             Err(refused) => Stage::Refused { refused },
         };
         ServerFuture { stage, yielded: 0, dialect }
@@ -115,7 +130,7 @@ where
 }
 
 /// What the machine shall know of a request.
-fn arrival<B>(request: &Request<B>, config: &ServerConfig) -> Arrival {
+fn arrival<'a, B>(request: &'a Request<B>, config: &ServerConfig) -> Arrival<'a> {
     let seen = Seen::of(request);
     let mut ask = read_ask(seen.headers).unwrap_or_default();
     ask.budget = ask.budget.or_else(|| read_grpc_timeout(seen.headers));
@@ -124,7 +139,7 @@ fn arrival<B>(request: &Request<B>, config: &ServerConfig) -> Arrival {
     }
     let address = (config.peer)(seen).map_or(Key::Nobody, Key::Peer);
     let key = read_client(seen.headers).map_or(address, Key::Client);
-    Arrival { keys: [key, address], ask, arrived: arrival_stamp(seen.extensions) }
+    Arrival { keys: [key, address], ask, method: (config.method)(seen), arrived: arrival_stamp(seen.extensions) }
 }
 
 pin_project! {
@@ -142,7 +157,7 @@ pin_project! {
     #[project_replace = StageBefore]
     enum Stage<S: Server, H: Service<Request<RequestBody<B>>>, B> {
         // It was admitted and no core has started it.
-        InLine { handler: H, request: Request<B>, waiting: Waiting<S> },
+        InLine { handler: H, request: Request<B>, waiting: Waiting<S>, timer: Option<Pin<Box<Sleep>>> },
         // It is exempt, or its turn has come; the handler is asked whether it is ready.
         Ready { handler: H, request: Request<B>, running: Option<Running<S>> },
         // The handler runs.
@@ -167,36 +182,61 @@ where
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
-        // Held until the end of this poll: the first one that the handler sees.
-        let mut first_poll = None;
+        // Held while the handler is polled.
+        let mut held = None;
         loop {
             match this.stage.as_mut().project() {
-                StageNow::InLine { waiting, .. } => {
+                StageNow::InLine { waiting, timer, .. } => {
+                    let mut is_over = false;
                     match waiting.turn(*this.yielded, cx.waker()) {
-                        Step::Wait => return Poll::Pending,
+                        Step::Wait(None) => return Poll::Pending,
+                        Step::Wait(Some(until)) => {
+                            let now = waiting.now();
+                            is_over = now > until;
+                            if !is_over {
+                                let timer = timer.get_or_insert_with(|| Box::pin(sleep(until.since(now))));
+                                ready!(timer.as_mut().poll(cx));
+                                *timer = Box::pin(sleep(until.since(now)));
+                                continue;
+                            }
+                        }
                         Step::Yield => {
-                            *this.yielded += 1;
-                            cx.waker().wake_by_ref();
+                            yield_once(this.yielded, cx);
                             return Poll::Pending;
                         }
                         Step::Start => {}
                     }
-                    let StageBefore::InLine { handler, request, waiting } =
+                    let StageBefore::InLine { handler, request, waiting, .. } =
                         this.stage.as_mut().project_replace(Stage::Over)
                     else {
                         unreachable!("the stage was looked at above")
                     };
-                    let next = match waiting.start() {
-                        Ok((running, starting)) => {
-                            first_poll = Some(starting);
-                            Stage::Ready { handler, request, running: Some(running) }
-                        }
+                    let started = if is_over {
+                        waiting.expire()
+                    } else {
+                        waiting.start().map(|(running, starting)| {
+                            held = Some(starting);
+                            running
+                        })
+                    };
+                    let next = match started {
+                        Ok(running) => Stage::Ready { handler, request, running: Some(running) },
                         Err(refused) => Stage::Refused { refused },
                     };
                     this.stage.set(next);
                 }
-                StageNow::Ready { handler, .. } => {
-                    ready!(handler.poll_ready(cx))?;
+                StageNow::Ready { handler, running, .. } => {
+                    if let Some(running) = running.as_mut().filter(|running| running.is_paused()) {
+                        held = Some(ready!(take_turn(running, this.yielded, cx)));
+                    }
+                    let Poll::Ready(is_ready) = handler.poll_ready(cx) else {
+                        if let Some(running) = running {
+                            *this.yielded = 0;
+                            running.pause(Pause::Else);
+                        }
+                        return Poll::Pending;
+                    };
+                    is_ready?;
                     let StageBefore::Ready { mut handler, request, running } =
                         this.stage.as_mut().project_replace(Stage::Over)
                     else {
@@ -208,47 +248,65 @@ where
                     this.stage.set(Stage::Runs { future, running, hunger });
                 }
                 StageNow::Runs { future, running, hunger } => {
-                    if let Some(running) = running {
-                        running.resume();
+                    if let Some(running) = running.as_mut().filter(|running| running.is_paused()) {
+                        held = Some(ready!(take_turn(running, this.yielded, cx)));
                     }
                     let Poll::Ready(answer) = future.poll(cx) else {
-                        if let (Some(running), Some(hunger)) = (running, hunger)
-                            && hunger.is_felt()
-                        {
-                            running.pause();
+                        if let Some(running) = running {
+                            *this.yielded = 0;
+                            let client = hunger.as_ref().is_some_and(Hunger::is_felt);
+                            running.pause(if client { Pause::Client } else { Pause::Else });
                         }
                         return Poll::Pending;
                     };
                     let running = running.take();
                     this.stage.set(Stage::Over);
-                    drop(first_poll);
+                    drop(held);
                     return Poll::Ready(answer.map(|answer| deliver(answer, running)));
                 }
                 StageNow::Refused { refused } => {
-                    let refused = *refused;
+                    let answer = refuse(*this.dialect, refused);
                     this.stage.set(Stage::Over);
-                    let pushback = Some(refused.pushback);
-                    let mut answer = refusal(*this.dialect, refused.reason, Place::Server, pushback, CallBody::empty());
-                    if let Some(grant) = &refused.grant {
-                        answer.headers_mut().insert(GRANT, write_grant(grant));
-                    }
                     return Poll::Ready(Ok(answer));
                 }
                 StageNow::Listens { gate, key, until, timer } => {
                     let grant = ready!(listen(gate, *key, *until, timer, cx));
                     this.stage.set(Stage::Over);
-                    let mut answer = Response::new(CallBody::empty());
-                    *answer.status_mut() = StatusCode::NO_CONTENT;
-                    if let Some(grant) = grant {
-                        let header = GrantHeader { grant, ..GrantHeader::default() };
-                        answer.headers_mut().insert(GRANT, write_grant(&header));
-                    }
-                    return Poll::Ready(Ok(answer));
+                    return Poll::Ready(Ok(hear(grant)));
                 }
                 StageNow::Over => panic!("polled after its answer"),
             }
         }
     }
+}
+
+/// The turn of a call that goes on, once it has come.
+fn take_turn<S: Server>(running: &mut Running<S>, yielded: &mut u8, cx: &mut Context<'_>) -> Poll<Starting<S>> {
+    match running.go_on(*yielded, cx.waker()) {
+        Step::Wait(_) => Poll::Pending,
+        Step::Yield => {
+            yield_once(yielded, cx);
+            Poll::Pending
+        }
+        Step::Start => Poll::Ready(running.turn()),
+    }
+}
+
+/// Lets the rest of the run queue go first.
+fn yield_once(yielded: &mut u8, cx: &mut Context<'_>) {
+    *yielded += 1;
+    if *yielded == 1 {
+        after_a_look(cx);
+    } else {
+        cx.waker().wake_by_ref();
+    }
+}
+
+/// Has the task woken when the executor has looked at its sockets, which it does at the latest when nothing else is left
+/// to run. A task that merely wakes itself may go on for 61 others before a stock runtime looks.
+fn after_a_look(cx: &mut Context<'_>) {
+    // It hands its waker to the executor when it is polled first, and is never polled again.
+    let _ = core::pin::pin!(tokio::task::yield_now()).poll(cx);
 }
 
 /// Waits for a grant for the session of `key`, until `until`.
@@ -271,6 +329,26 @@ fn listen<S: Server>(
             }
         }
     }
+}
+
+/// The answer to a call that is refused.
+fn refuse<R, S: Server>(dialect: Dialect, refused: &Refused) -> Response<CallBody<R, S>> {
+    let mut answer = refusal(dialect, refused.reason, Place::Server, Some(refused.pushback), CallBody::empty());
+    if let Some(grant) = &refused.grant {
+        answer.headers_mut().insert(GRANT, write_grant(grant));
+    }
+    answer
+}
+
+/// The answer to one that listened for a grant.
+fn hear<R, S: Server>(grant: Option<Grant>) -> Response<CallBody<R, S>> {
+    let mut answer = Response::new(CallBody::empty());
+    *answer.status_mut() = StatusCode::NO_CONTENT;
+    if let Some(grant) = grant {
+        let header = GrantHeader { grant, ..GrantHeader::default() };
+        answer.headers_mut().insert(GRANT, write_grant(&header));
+    }
+    answer
 }
 
 /// A handler answered: ends its call, or lets it run until its body ends.

@@ -92,7 +92,7 @@ impl Body for Sent {
 }
 
 #[test]
-fn a_wait_for_the_client_is_no_service_and_one_for_anything_else_is() {
+fn a_wait_for_the_client_is_told_apart_from_one_for_anything_else() {
     let layer = layer(Recorder::default());
     let ready = Arc::<AtomicU64>::default();
     let handler = tower::service_fn({
@@ -122,6 +122,7 @@ fn a_wait_for_the_client_is_no_service_and_one_for_anything_else_is() {
     ready.store(2, Ordering::Relaxed);
     assert!(poll(call.as_mut()).is_ready());
     assert_eq!((waited(&layer), told(&layer)), (vec![70_000], vec![Done::Served]));
+    assert_eq!(layer.with_machine(|machine, _| machine.waits.clone()), [30_000]);
 }
 
 #[test]
@@ -144,6 +145,23 @@ fn calls_start_one_by_one_and_the_wait_of_the_oldest_is_the_signal() {
         machine.signals.iter().map(|signal| signal.queueing_delay.as_micros()).collect::<Vec<_>>()
     });
     assert_eq!(delays, [0, 5, 15, 0], "of those before it");
+}
+
+#[test]
+fn a_call_that_finds_no_room_starts_when_another_has_ended() {
+    let layer = layer(Recorder::default());
+    let handler = never();
+    let mut service = layer.layer(handler.clone());
+    let mut first = Box::pin(service.call(request("/")));
+    assert!(poll(first.as_mut()).is_pending());
+    layer.with_machine(|machine, _| machine.is_full = true);
+    let mut second = Box::pin(service.call(request("/")));
+    assert!(poll(second.as_mut()).is_pending());
+    assert_eq!((handler.ran(), layer.snapshot(0).waiting), (1, 1));
+    layer.with_machine(|machine, _| machine.is_full = false);
+    drop(first);
+    assert!(poll(second.as_mut()).is_pending());
+    assert_eq!((handler.ran(), layer.snapshot(0).waiting), (2, 0));
 }
 
 #[test]
