@@ -203,7 +203,7 @@ fn handlers_that_wait_are_served_above_the_capacity_as_fast_as_can_be() {
             let report = tidegate(&scenario);
             let (goodput, p99, slo) = (report.goodput_of_capacity, report.response.p99_us, report.slo_us);
             println!("{name} at {load}: {goodput}, {p99} of {slo}");
-            assert!(goodput >= 0.88 && p99 <= slo, "{name} at {load}: {goodput}, {p99} of {slo}");
+            assert!(goodput >= 0.85 && p99 <= slo, "{name} at {load}: {goodput}, {p99} of {slo}");
         }
     }
 }

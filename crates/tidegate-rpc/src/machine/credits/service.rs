@@ -40,6 +40,8 @@ const LINE: f64 = 12.0;
 /// times.
 const HELD: f64 = 0.5;
 const HELD_AT_TIMES: f64 = 0.01;
+/// And in times of what they wait for something else than a core.
+const STAYS: f64 = 2.0;
 /// Calls over which the time that they wait for something else than a core is averaged.
 const WAITS: f64 = 64.0;
 
@@ -85,8 +87,10 @@ pub(super) struct Service {
     /// Time between two starts of which the later waited for room, and how many of them it was learnt from.
     room_pace: f64,
     room_paced: f64,
-    /// For how long calls wait for something else than a core.
+    /// For how long calls wait for something else than a core; and how long they may wait to start since what that is may
+    /// take the cores too, such as threads that block.
     waited: f64,
+    for_others: f64,
     /// Calls that run at a time while others wait: more than there are cores if they wait for something else.
     parallel: f64,
     /// The round trip when nothing is in its way: less than nearly all that clients tell.
@@ -164,6 +168,7 @@ impl Service {
             room_pace: 0.0,
             room_paced: 0.0,
             waited: 0.0,
+            for_others: 0.0,
             parallel: 0.0,
             least_round_trip: 0.0,
             round_trip: 0.0,
@@ -278,7 +283,7 @@ impl Service {
             return u32::MAX;
         }
         let each = (self.mean + self.message).max(1.0);
-        (self.cores * (quick_ns + self.longest_wait().max(each)) / each).clamp(self.cores, f64::from(u32::MAX)) as u32
+        (self.cores * (quick_ns + self.core_wait().max(each)) / each).clamp(self.cores, f64::from(u32::MAX)) as u32
     }
 
     /// Calls a second that the server can serve; `None` while that is not known.
@@ -319,13 +324,19 @@ impl Service {
     /// How long a call may wait for its start.
     #[inline]
     pub(super) fn longest_wait(&self) -> f64 {
+        let least = match self.objective {
+            Objective::Multiple(_) if self.limited => self.for_others.max(LINE * self.room_pace().max(self.pace())),
+            Objective::Multiple(_) => self.for_others,
+            Objective::Fixed(_) => 0.0,
+        };
+        self.core_wait().max(least)
+    }
+
+    /// How long a call may wait for a core.
+    fn core_wait(&self) -> f64 {
         // However tight the objective is, one call may wait for another: else a server would idle between calls.
         let left = self.objective() - self.round_trip;
-        let least = match self.objective {
-            Objective::Multiple(_) if self.limited => LINE * self.room_pace().max(self.pace()),
-            _ => self.pace(),
-        };
-        (left - self.worst + self.longer * (self.worst - self.mean).max(0.0)).max(least)
+        (left - self.worst + self.longer * (self.worst - self.mean).max(0.0)).max(self.pace())
     }
 
     /// The predicted wait up to which a call is admitted.
@@ -356,8 +367,10 @@ impl Service {
         self.message = ((load.busy_ns - load.started * self.mean) / load.arrived.max(1.0)).max(0.0);
     }
 
-    /// For how long cores had no work although calls waited.
+    /// For how long cores had no work although calls waited, and how many started.
     pub(super) fn on_held(&mut self, load: &Load) {
+        let gap = load.time_ns / self.cores / load.started.max(1.0);
+        self.for_others = (STAYS * self.waited).min(LINE * gap);
         self.held = load.held_ns > HELD * load.time_ns;
         self.limited = load.held_ns > HELD_AT_TIMES * load.time_ns;
     }
