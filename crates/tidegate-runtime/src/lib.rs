@@ -7,7 +7,7 @@
 //! | [`config`] | TOML files read into types, with errors that say what to write instead |
 //! | `http` | what admin APIs answer alike: errors, and whom they let ask (feature `http`) |
 //! | [`process`] | this process, as its supervisor and its kernel see it |
-//! | [`slice`] | how soon a thread runs that wakes; the only unsafe code |
+//! | [`mod@slice`] | how soon a thread runs that wakes; the only unsafe code |
 //! | [`store`] | the control store: a revisioned map for what must outlive the process |
 //! | [`telemetry`] | logging, at a level that can change live |
 //!

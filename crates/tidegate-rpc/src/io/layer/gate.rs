@@ -241,7 +241,7 @@ impl<S: Server> Gate<S> {
         wake(woken);
     }
 
-    /// The handler of `call` waits, and does nothing until [`Self::resume`].
+    /// The handler of `call` waits, and does nothing until [`Self::go_on`].
     pub(super) fn pause(&self, call: &mut Call, pause: Pause) {
         self.tell(|state, now| {
             call.paused = Some((now, pause));
