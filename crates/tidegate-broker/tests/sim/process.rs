@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tidegate_broker::io::adoption::adopt;
 use tidegate_broker::io::broker::{StartingLimit, bring_back};
-use tidegate_broker::io::buckets::{self, BootTime, Kept};
+use tidegate_broker::io::buckets::{self, BootTime, Found, Kept};
 use tidegate_broker::io::disk_queue::{DiskQueueOptions, Listing, RecordLen};
 use tidegate_broker::io::disk_thread::{DiskThreadOptions, Queues};
 use tidegate_broker::io::metadata::Metadata;
@@ -124,6 +124,10 @@ impl World {
         let (tokens, noted) = buckets::take(&self.files, folder, used, &self.boot_time());
         noted.expect("the disk has room at a start");
         self.tell_story(|| format!("the broker starts: {tokens:?}"));
+        if tokens == Found::Unknown {
+            // It may have ended well, and its disk was full.
+            self.forget_buckets();
+        }
         let answers = Answers::default();
         let sink = answers.clone();
         let answer: Answer = Box::new(move |shard, event| sink.borrow_mut().push((shard, event)));
@@ -268,14 +272,19 @@ impl World {
         self.tell_story(|| format!("the broker has ended: {end:?}"));
         self.ends[end as usize] += 1;
         if end != End::Clean {
-            let laws = self.topic_laws.iter_mut().chain(&mut self.release_laws).chain(self.channel_laws.values_mut());
-            laws.for_each(Law::forget);
+            self.forget_buckets();
         }
         self.ledger.ended(end);
         if self.restart_wanted {
             self.restart_wanted = false;
             self.after(Duration::from_millis(20), Event::Start);
         }
+    }
+
+    /// What removed contracts held is not known to the next process.
+    fn forget_buckets(&mut self) {
+        let laws = self.topic_laws.iter_mut().chain(&mut self.release_laws).chain(self.channel_laws.values_mut());
+        laws.for_each(Law::forget);
     }
 
     fn boot_time(&self) -> BootTime {
