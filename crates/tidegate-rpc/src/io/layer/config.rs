@@ -2,8 +2,10 @@
 
 use core::fmt;
 use core::net::{IpAddr, SocketAddr};
+use core::num::NonZero;
 use core::time::Duration;
 use std::sync::Arc;
+use std::thread;
 
 use http::{Extensions, HeaderMap, Uri};
 use tidegate_core::Instant;
@@ -64,8 +66,9 @@ pub struct ServerConfig {
     pub mode: Mode,
     /// Until when a call counts as running.
     pub until: Until,
-    /// Threads of the executor that runs the handlers, at least 1; so many calls may be starting at once. By default those
-    /// of the tokio runtime in which the configuration is made, 1 outside of any.
+    /// Threads of the executor that runs the handlers, at least 1. By default those
+    /// of the tokio runtime in which the configuration is made; outside of any, as many as there are CPUs. So many handlers are
+    /// polled at a time.
     pub threads: usize,
     /// How many times a call whose turn has come lets the rest of the run queue go first. Between two handlers, requests
     /// must be read (1), looked at (2) and refusals written (3).
@@ -93,7 +96,10 @@ impl Default for ServerConfig {
         Self {
             mode: Mode::default(),
             until: Until::default(),
-            threads: Handle::try_current().map_or(1, |runtime| runtime.metrics().num_workers()),
+            threads: Handle::try_current().map_or_else(
+                |_| thread::available_parallelism().map_or(1, NonZero::get),
+                |runtime| runtime.metrics().num_workers(),
+            ),
             yields: 3,
             look_every: Duration::from_micros(200),
             // 100,000 sessions are some 20 MB with the machine's state.

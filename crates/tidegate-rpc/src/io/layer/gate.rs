@@ -200,7 +200,7 @@ impl<S: Server> Gate<S> {
         let mut state = self.lock();
         if state.line.turn(call.place, waker) == Turn::Later {
             let until = call.ticket.map(|ticket| ticket.start_by).filter(|until| *until < Instant::MAX);
-            return Step::Wait(until.filter(|_| state.room() == 0));
+            return Step::Wait(until.filter(|_| state.room() < u32::MAX));
         }
         let now = self.now();
         state.look(yielded, &self.config, now)
@@ -229,7 +229,7 @@ impl<S: Server> Gate<S> {
             let now = self.now();
             let result = state.start(call, &self.config, now);
             let room = state.room();
-            (result, state.line.cancel(call.place, room))
+            (result, state.line.cancel(call.place, room).or_else(|| state.line.call_next(room)))
         };
         wake(woken);
         result
@@ -297,7 +297,7 @@ impl<S: Server> Gate<S> {
             let now = self.now();
             state.finish(call, Done::Cancelled, &self.config, now);
             let room = state.room();
-            state.line.cancel(call.place, room)
+            state.line.cancel(call.place, room).or_else(|| state.line.call_next(room))
         };
         wake(woken);
     }
@@ -368,6 +368,8 @@ impl<S: Server> State<S> {
                 let grant = self.machine.on_done(ticket, Done::Shed, now);
                 session.grant = grant;
                 let header = GrantHeader { grant, server_time: now.since(arrived) };
+                // Whatever the machine learnt, it may have room for another.
+                self.call_next();
                 self.refuse(ask.priority, reason, Some(header), config)?;
             }
         }
@@ -401,7 +403,7 @@ impl<S: Server> State<S> {
 
     fn join(&mut self, arrived: Instant) -> Place {
         let (place, called) = self.line.join(arrived, self.room());
-        self.called = called;
+        self.called = self.called.take().or(called);
         place
     }
 
@@ -461,6 +463,8 @@ impl<S: Server> State<S> {
 
     fn finish(&mut self, call: &Call, done: Done, config: &ServerConfig, now: Instant) -> Option<GrantHeader> {
         let server_time = now.since(call.arrived);
+        let call = &mut call.clone();
+        self.resume(call, now);
         match done {
             Done::Served => {
                 self.counts.served += 1;

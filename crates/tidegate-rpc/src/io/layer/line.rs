@@ -9,10 +9,15 @@
 //!
 //! Every operation is O(1), amortised.
 
+use core::time::Duration;
 use std::collections::VecDeque;
 use std::task::Waker;
 
 use tidegate_core::Instant;
+
+/// After this time a call that was told that its turn has come, and was not polled, will hardly be: its task would have been
+/// run by then.
+const STRANDED: Duration = Duration::from_millis(50);
 
 /// A call's place, unique for ever.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -127,19 +132,28 @@ pub(super) struct Line {
     woken: Queue,
     /// Calls whose turn it is and that have not handed it back.
     turns: usize,
+    /// When a turn was last given, or taken back from one that did not come for it.
+    given: Instant,
     threads: usize,
 }
 
 impl Line {
     /// An empty line before `threads` threads, at least 1.
     pub(super) fn new(threads: usize) -> Self {
-        Self { starts: Queue::default(), woken: Queue::default(), turns: 0, threads: threads.max(1) }
+        Self {
+            starts: Queue::default(),
+            woken: Queue::default(),
+            turns: 0,
+            given: Instant::ZERO,
+            threads: threads.max(1),
+        }
     }
 
     /// A call that arrived at `arrived` joins at the end, to start; if a thread is free and there is `room`, its turn is now,
     /// or that of one before it. Whom to wake.
     pub(super) fn join(&mut self, arrived: Instant, room: u32) -> (Place, Option<Waker>) {
         let place = self.starts.join(arrived);
+        self.take_back(arrived);
         // If it is called itself, it is polled without being woken.
         (place, self.call_next(room))
     }
@@ -147,6 +161,7 @@ impl Line {
     /// A call that waited for something joins at `now`, to go on. Whom to wake.
     pub(super) fn join_again(&mut self, now: Instant, room: u32) -> (Place, Option<Waker>) {
         let place = self.woken.join(now);
+        self.take_back(now);
         (place, self.call_next(room))
     }
 
@@ -196,6 +211,16 @@ impl Line {
         self.starts.waiting
     }
 
+    /// Frees the turn of one that did not come for it: its future is held and not polled, or polled inside of another call
+    /// that waits for a turn itself. Should it come after all, it is polled beside the others.
+    fn take_back(&mut self, now: Instant) {
+        let called = self.starts.called + self.woken.called;
+        if self.turns >= self.threads && called > 0 && now.since(self.given) > STRANDED {
+            self.turns -= 1;
+            self.given = now;
+        }
+    }
+
     /// Calls the next one if a thread is free and, if it is to start, so many may. Whom to wake.
     pub(super) fn call_next(&mut self, room: u32) -> Option<Waker> {
         if self.turns >= self.threads {
@@ -212,6 +237,7 @@ impl Line {
             (None, Some(_)) => false,
         };
         self.turns += 1;
+        self.given = self.given.max(start.max(goes_on).unwrap_or(Instant::ZERO));
         if starts { self.starts.call() } else { self.woken.call() }
     }
 }

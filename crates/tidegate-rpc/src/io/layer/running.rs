@@ -1,5 +1,6 @@
 //! A call that is told to the machine exactly once, however it ends.
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::task::Waker;
 
@@ -24,6 +25,11 @@ impl<S: Server> Waiting<S> {
     /// What it shall do, having yielded so many times.
     pub(super) fn turn(&self, yielded: u8, waker: &Waker) -> Step {
         self.call.as_ref().map_or(Step::Start, |call| self.gate.turn(call, yielded, waker))
+    }
+
+    /// Threads of the executor.
+    pub(super) fn threads(&self) -> usize {
+        self.gate.config.threads
     }
 
     /// Now, as the server's clock has it.
@@ -66,6 +72,34 @@ impl<S: Server> Drop for Starting<S> {
     }
 }
 
+thread_local! {
+    /// The gate whose handler this thread is polling, by its address; 0 for none.
+    static POLLED: Cell<usize> = const { Cell::new(0) };
+}
+
+/// A handler is being polled by this thread. A call that it makes to its own service, in the same task, would wait for the
+/// turn that the handler needs itself.
+pub(super) struct Polling {
+    before: usize,
+}
+
+impl Polling {
+    fn begin<S>(gate: &Arc<Gate<S>>) -> Self {
+        Self { before: POLLED.replace(Arc::as_ptr(gate).addr()) }
+    }
+
+    /// Whether it is one behind this gate.
+    pub(super) fn is_of<S>(gate: &Arc<Gate<S>>) -> bool {
+        POLLED.get() == Arc::as_ptr(gate).addr()
+    }
+}
+
+impl Drop for Polling {
+    fn drop(&mut self) {
+        POLLED.set(self.before);
+    }
+}
+
 /// A call whose handler runs. Dropping it cancels it.
 pub(super) struct Running<S: Server> {
     gate: Arc<Gate<S>>,
@@ -93,6 +127,16 @@ impl<S: Server> Running<S> {
     /// What it shall do now that its task was woken, having yielded so many times.
     pub(super) fn go_on(&mut self, yielded: u8, waker: &Waker) -> Step {
         self.call.as_mut().map_or(Step::Start, |call| self.gate.go_on(call, yielded, waker))
+    }
+
+    /// Threads of the executor.
+    pub(super) fn threads(&self) -> usize {
+        self.gate.config.threads
+    }
+
+    /// To be held while its handler is polled.
+    pub(super) fn polling(&self) -> Polling {
+        Polling::begin(&self.gate)
     }
 
     /// Its turn, which it has after [`Step::Start`].

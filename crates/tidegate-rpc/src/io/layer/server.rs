@@ -23,7 +23,7 @@ use super::headers::{
     DEMAND_PATH, DEMAND_PATIENCE, GRANT, GrantHeader, read_ask, read_client, read_grpc_timeout, write_grant,
 };
 use super::request_body::{Hunger, RequestBody};
-use super::running::{Running, Starting, Waiting};
+use super::running::{Polling, Running, Starting, Waiting};
 use super::sessions::Key;
 use super::stamp::arrival_stamp;
 use crate::machine::credits::{Config, CreditServer};
@@ -115,7 +115,8 @@ where
             let stage = Stage::Listens { gate: Arc::clone(&self.gate), key, until, timer: None };
             return ServerFuture { stage, yielded: 0, dialect };
         }
-        if (self.gate.config.exempt)(Seen::of(&request)) {
+        let part_of_another = Polling::is_of(&self.gate);
+        if part_of_another || (self.gate.config.exempt)(Seen::of(&request)) {
             self.gate.count_exempt();
             return ServerFuture { stage: Stage::Ready { handler, request, running: None }, yielded: 0, dialect };
         }
@@ -201,7 +202,7 @@ where
                             }
                         }
                         Step::Yield => {
-                            yield_once(this.yielded, cx);
+                            yield_once(this.yielded, waiting.threads(), cx);
                             return Poll::Pending;
                         }
                         Step::Start => {}
@@ -229,7 +230,10 @@ where
                     if let Some(running) = running.as_mut().filter(|running| running.is_paused()) {
                         held = Some(ready!(take_turn(running, this.yielded, cx)));
                     }
-                    let Poll::Ready(is_ready) = handler.poll_ready(cx) else {
+                    let polling = running.as_ref().map(Running::polling);
+                    let polled = handler.poll_ready(cx);
+                    drop(polling);
+                    let Poll::Ready(is_ready) = polled else {
                         if let Some(running) = running {
                             *this.yielded = 0;
                             running.pause(Pause::Else);
@@ -244,14 +248,19 @@ where
                     };
                     let (parts, body) = request.into_parts();
                     let (body, hunger) = RequestBody::of(body);
+                    let polling = running.as_ref().map(Running::polling);
                     let future = handler.call(Request::from_parts(parts, body));
+                    drop(polling);
                     this.stage.set(Stage::Runs { future, running, hunger });
                 }
                 StageNow::Runs { future, running, hunger } => {
                     if let Some(running) = running.as_mut().filter(|running| running.is_paused()) {
                         held = Some(ready!(take_turn(running, this.yielded, cx)));
                     }
-                    let Poll::Ready(answer) = future.poll(cx) else {
+                    let polling = running.as_ref().map(Running::polling);
+                    let polled = future.poll(cx);
+                    drop(polling);
+                    let Poll::Ready(answer) = polled else {
                         if let Some(running) = running {
                             *this.yielded = 0;
                             let client = hunger.as_ref().is_some_and(Hunger::is_felt);
@@ -285,17 +294,18 @@ fn take_turn<S: Server>(running: &mut Running<S>, yielded: &mut u8, cx: &mut Con
     match running.go_on(*yielded, cx.waker()) {
         Step::Wait(_) => Poll::Pending,
         Step::Yield => {
-            yield_once(yielded, cx);
+            yield_once(yielded, running.threads(), cx);
             Poll::Pending
         }
         Step::Start => Poll::Ready(running.turn()),
     }
 }
 
-/// Lets the rest of the run queue go first.
-fn yield_once(yielded: &mut u8, cx: &mut Context<'_>) {
+/// Lets the rest of the run queue go first, on an executor of so many threads.
+fn yield_once(yielded: &mut u8, threads: usize, cx: &mut Context<'_>) {
     *yielded += 1;
-    if *yielded == 1 {
+    // With several threads one that defers the task keeps it, however long it is at something else.
+    if *yielded == 1 && threads == 1 {
         after_a_look(cx);
     } else {
         cx.waker().wake_by_ref();
@@ -354,8 +364,10 @@ fn hear<R, S: Server>(grant: Option<Grant>) -> Response<CallBody<R, S>> {
 /// A handler answered: ends its call, or lets it run until its body ends.
 fn deliver<R: Body, S: Server>(answer: Response<R>, running: Option<Running<S>>) -> Response<CallBody<R, S>> {
     let (mut parts, body) = answer.into_parts();
-    let running = running.and_then(|running| {
+    let running = running.and_then(|mut running| {
         if running.until() == Until::Body && !body.is_end_stream() {
+            // Its body is sent as fast as its client takes it: that takes no core for long.
+            running.pause(Pause::Else);
             return Some(running);
         }
         if let Some(grant) = running.end(Done::Served) {

@@ -237,6 +237,10 @@ impl CreditServer {
     /// How many more calls may be started.
     #[inline]
     fn may_start(&self) -> u32 {
+        if self.core_limit == u32::MAX && self.in_flight.limit().is_none() && self.in_flight.room() > 0 {
+            // Nothing is known that would bound them.
+            return u32::MAX;
+        }
         self.in_flight.room().min(self.core_limit.saturating_sub(self.in_flight.in_flight()))
     }
 

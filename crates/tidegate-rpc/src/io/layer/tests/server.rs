@@ -13,6 +13,7 @@ use crate::machine::{Done, Grant, ShedReason, Tenant};
 fn config() -> ServerConfig {
     let mut config = ServerConfig::default().clock(clock);
     config.yields = 0;
+    config.threads = 1;
     config
 }
 
@@ -162,6 +163,33 @@ fn a_call_that_finds_no_room_starts_when_another_has_ended() {
     drop(first);
     assert!(poll(second.as_mut()).is_pending());
     assert_eq!((handler.ran(), layer.snapshot(0).waiting), (2, 0));
+}
+
+#[test]
+fn a_call_that_a_handler_makes_to_its_own_service_is_part_of_it() {
+    let layer = layer(Recorder::default());
+    let inner = layer.layer(at_once());
+    let mut outer = layer.layer(tower::service_fn(move |request: Request<RequestBody<Full<Bytes>>>| {
+        let mut inner = inner.clone();
+        async move {
+            inner.call(request.map(RequestBody::into_inner)).await.map(|_| Response::new(Full::<Bytes>::default()))
+        }
+    }));
+    assert!(poll(pin!(outer.call(request("/")))).is_ready());
+    assert_eq!((layer.snapshot(0).served, layer.snapshot(0).exempt), (1, 1));
+}
+
+#[test]
+fn a_turn_that_nobody_comes_for_is_taken_back() {
+    let layer = layer(Recorder::default());
+    let handler = at_once();
+    let mut service = layer.layer(handler.clone());
+    let held = service.call(request("/"));
+    pass_us(60_000);
+    assert!(poll(pin!(service.call(request("/")))).is_ready(), "the first has the turn and is not polled");
+    drop(held);
+    assert!(poll(pin!(service.call(request("/")))).is_ready());
+    assert_eq!(handler.ran(), 2);
 }
 
 #[test]
