@@ -230,10 +230,7 @@ where
                     if let Some(running) = running.as_mut().filter(|running| running.is_paused()) {
                         held = Some(ready!(take_turn(running, this.yielded, cx)));
                     }
-                    let polling = running.as_ref().map(Running::polling);
-                    let polled = handler.poll_ready(cx);
-                    drop(polling);
-                    let Poll::Ready(is_ready) = polled else {
+                    let Poll::Ready(is_ready) = behind(running.as_ref(), || handler.poll_ready(cx)) else {
                         if let Some(running) = running {
                             *this.yielded = 0;
                             running.pause(Pause::Else);
@@ -248,19 +245,15 @@ where
                     };
                     let (parts, body) = request.into_parts();
                     let (body, hunger) = RequestBody::of(body);
-                    let polling = running.as_ref().map(Running::polling);
-                    let future = handler.call(Request::from_parts(parts, body));
-                    drop(polling);
+                    let request = Request::from_parts(parts, body);
+                    let future = behind(running.as_ref(), || handler.call(request));
                     this.stage.set(Stage::Runs { future, running, hunger });
                 }
                 StageNow::Runs { future, running, hunger } => {
                     if let Some(running) = running.as_mut().filter(|running| running.is_paused()) {
                         held = Some(ready!(take_turn(running, this.yielded, cx)));
                     }
-                    let polling = running.as_ref().map(Running::polling);
-                    let polled = future.poll(cx);
-                    drop(polling);
-                    let Poll::Ready(answer) = polled else {
+                    let Poll::Ready(answer) = behind(running.as_ref(), || future.poll(cx)) else {
                         if let Some(running) = running {
                             *this.yielded = 0;
                             let client = hunger.as_ref().is_some_and(Hunger::is_felt);
@@ -287,6 +280,12 @@ where
             }
         }
     }
+}
+
+/// Runs a part of the handler, whose calls to its own service are part of it.
+fn behind<S: Server, R>(running: Option<&Running<S>>, part: impl FnOnce() -> R) -> R {
+    let _polling = running.map(Running::polling);
+    part()
 }
 
 /// The turn of a call that goes on, once it has come.
