@@ -150,7 +150,7 @@ pub(super) enum End {
 
 /// Runs a shard until it has drained. One that cannot wait for events any more saves its messages and ends.
 pub(super) fn run<S: Surroundings>(parts: Parts<S>, waiting: Waiting) -> End {
-    // Whoever else uses this CPU, be it the pages of this process, a handshake or another service, gives way to messages.
+    // A shard shares its CPU with HTTP threads, handshakes and other processes; messages go first.
     slice::run_when_woken();
     let Waiting { epoll, alarm, handshakes } = waiting;
     let number = parts.number;

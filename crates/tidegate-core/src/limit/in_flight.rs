@@ -5,16 +5,16 @@ use core::time::Duration;
 use crate::Instant;
 use crate::time::nanos;
 
-/// How many times what it takes when nothing holds it up a call may stay: the limit makes room for as much.
+/// The stay that the limit allows for, in unloaded stays. A stay lasts from a call's begin to its end; it is unloaded if
+/// few others are in flight.
 const ROOM: f64 = 2.0;
-/// Calls in flight beside a call, as a share of those that this throughput needs, at which nothing holds it up.
+/// Calls in flight beside a call up to which its stay counts as unloaded, as a share of those that the throughput needs.
 const FEW: f64 = 0.5;
-/// Stays that nothing held up over which their mean is taken.
+/// Unloaded stays over which their mean is taken.
 const MEMORY: f64 = 32.0;
 /// Stays of a group that must have ended before their mean counts as known.
 const KNOWN: u32 = 8;
-/// What a single call's stay counts at most, in times of what it is when nothing holds it up: of a few very long ones
-/// nothing follows.
+/// The most that a single stay counts, in unloaded stays: a few very long ones do not tell that calls are held up.
 const LONGEST: f64 = 8.0;
 /// Calls that must have ended before a stretch tells anything: while there is no limit, and with one. With one, those
 /// that were in flight when it changed come first.
@@ -22,11 +22,11 @@ const FIRST_STRETCH: u32 = 32;
 const STRETCH: u32 = 64;
 /// Stretches in a row in which calls stayed longer, before there is a limit.
 const LONGER_STRETCHES: u32 = 2;
-/// Calls may stay that many times what they stay when nothing holds them up, and the limit may still be too low.
+/// A limit that is not always reached grows while stays are shorter than this, in unloaded stays.
 const HARDLY_LONGER: f64 = 1.5;
-/// So many times as long they are for no other reason than too many calls in flight, while nothing else is known.
+/// Stays longer than this, in unloaded stays, lower the limit at once, as long as no throughputs were compared.
 const FAR_LONGER: f64 = 4.0;
-/// After so many such stays without an end, while somebody is held up, one more may begin: those in flight may hang.
+/// After so many unloaded stays without an end, one more call may begin if one waits: those in flight may hang.
 const HANGS: f64 = 8.0;
 /// By what share the limit swings to both sides: what that does to the throughput says whether it is too low.
 const SWING: f64 = 0.1;
@@ -40,11 +40,10 @@ const HAS_ROOM: f64 = 0.2;
 /// Deviations of that quotient that make sure of it: what seems to have room by chance, again and again, would have no
 /// limit in the end.
 const SURE: f64 = 2.0;
-/// By what share the stay that nothing holds up is corrected when the throughput says that there is room, at least and at
-/// most: so far above what is needed at least does the limit begin to sink again.
+/// By what share unloaded stays are corrected upwards, at least and at most, when the throughput shows room.
 const UP: f64 = 0.5;
 const UP_MOST: f64 = 1.0;
-/// By what share while there is none.
+/// And downwards, when it shows none.
 const DOWN: f64 = 0.05;
 /// By what share a limit grows in a stretch that never reached it.
 const FORGET: f64 = 0.05;
@@ -72,8 +71,8 @@ impl Default for InFlightConfig {
 /// another service, threads that share a core.
 ///
 /// There is no limit until calls stay longer than they do when few are in flight. From then on it is what Little's law
-/// says the throughput needs, with room for as many again. The stay that nothing holds up is learnt from calls that find
-/// few others in flight, which happens by itself whenever the load is low: nothing is held back to measure it. While the
+/// says the throughput needs, with room for as many again. The unloaded stay is learnt from calls that find few others in
+/// flight, which happens by itself whenever the load is low: nothing is held back to measure it. While the
 /// limit holds calls up for long, no call finds few others; then the throughput tells. The limit swings by a tenth to
 /// both sides, and if more calls in flight bring more throughput, what is behind has room, and calls take longer than
 /// they did for another reason; if they bring none, fewer do as well. A limit that is not reached is forgotten slowly.
@@ -89,13 +88,13 @@ pub struct InFlightLimit {
     limit: f64,
     /// What may be in flight now, the swing included.
     at_most: u32,
-    /// Others in flight up to which nothing holds a call up.
+    /// Others in flight up to which a stay is unloaded.
     few: f64,
     groups: Vec<Quick>,
     is_held: bool,
     /// When a call last ended, or one more was let begin since none did.
     moved: Instant,
-    /// Mean stay that nothing holds up, of the calls of the last stretch.
+    /// Mean unloaded stay of the calls of the last stretch.
     quick_ns: f64,
     /// Stretches in a row in which calls stayed longer although there is no limit.
     longer_stretches: u32,
@@ -116,7 +115,7 @@ pub struct Began {
     pub beside: u16,
 }
 
-/// The stay that nothing holds up, of one group.
+/// The unloaded stay of one group.
 #[derive(Clone, Copy, Default, Debug)]
 struct Quick {
     mean_ns: f64,
@@ -131,8 +130,8 @@ struct Stretch {
     since: Instant,
     counted: Instant,
     ended: u32,
-    /// Of those that ended and whose group is known: how many, their stays, what these are when nothing holds them up,
-    /// and how many were in flight when they began, themselves included.
+    /// Calls that ended and whose group is known; sums of their stays, of their groups' unloaded stays, and of the calls in
+    /// flight when they began, themselves included.
     compared: u32,
     stays_ns: f64,
     quick_ns: f64,
@@ -179,12 +178,12 @@ impl Stretch {
         }
     }
 
-    /// How many times as long as when nothing holds them up calls stayed.
+    /// The mean stay in unloaded stays.
     fn longer(&self) -> f64 {
         self.stays_ns / self.quick_ns.max(1.0)
     }
 
-    /// How many would be in flight at the same throughput if nothing held them up.
+    /// Calls that would be in flight at the same throughput if every stay were unloaded.
     fn needed(&self) -> f64 {
         self.in_flight / f64::from(self.compared.max(1)) / self.longer()
     }
@@ -246,15 +245,14 @@ impl InFlightLimit {
         self.at_most.saturating_sub(self.in_flight)
     }
 
-    /// How long calls of `group` stay when nothing holds them up; `None` while that is not known.
+    /// The mean unloaded stay of `group`; `None` while it is not known.
     #[must_use]
     pub fn quick(&self, group: u8) -> Option<Duration> {
         let quick = self.groups.get(self.place(group))?;
         (quick.told >= KNOWN).then(|| Duration::from_secs_f64(quick.mean_ns / 1e9))
     }
 
-    /// How long a call stays when nothing holds it up, on average over those that ended lately, in nanoseconds; 0 while that
-    /// is not known.
+    /// The mean unloaded stay of the calls that ended lately, in nanoseconds; 0 while it is not known.
     #[must_use]
     #[inline]
     pub fn quick_ns(&self) -> f64 {
@@ -439,7 +437,7 @@ impl InFlightLimit {
         }
     }
 
-    /// The stay that nothing holds up is `factor` times what it seemed, and so is the limit.
+    /// Unloaded stays are `factor` times what they seemed, and so is the limit.
     fn correct(&mut self, factor: f64) {
         for quick in &mut self.groups {
             quick.mean_ns *= factor;

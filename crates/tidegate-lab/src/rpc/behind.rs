@@ -13,7 +13,7 @@ pub(super) struct Waits {
     behind: Behind,
     mean_ns: f64,
     taken: u32,
-    /// Those that found no place, in order.
+    /// Calls without a place, in order of arrival.
     queue: VecDeque<u32>,
     ends: BinaryHeap<Reverse<(Instant, u32)>>,
 }

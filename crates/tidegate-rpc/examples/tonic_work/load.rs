@@ -40,21 +40,28 @@ pub(crate) struct Options {
     /// Seconds before them.
     #[arg(long, default_value_t = 1.0)]
     warm_up: f64,
-    /// Connections, each a client of its own.
-    #[arg(long, default_value_t = 8)]
-    connections: usize,
-    /// What stands behind the callers.
-    #[arg(long, value_enum, default_value_t = Control::None)]
-    control: Control,
-    /// Answers later than this are not goodput, in microseconds from the intended arrival.
-    #[arg(long)]
-    slo_us: u64,
     /// Bytes of a request.
     #[arg(long, default_value_t = 32)]
     payload: usize,
+    #[command(flatten)]
+    callers: Callers,
+}
+
+/// Who calls, and what is asked of their answers.
+#[derive(Args, Clone)]
+pub(crate) struct Callers {
+    /// Connections, each a client of its own.
+    #[arg(long, default_value_t = 8)]
+    pub(crate) connections: usize,
+    /// What stands behind the callers.
+    #[arg(long, value_enum, default_value_t = Control::None)]
+    pub(crate) control: Control,
+    /// Answers later than this are not goodput, in microseconds from the intended arrival.
+    #[arg(long)]
+    pub(crate) slo_us: u64,
     /// Seed of the arrivals.
     #[arg(long, default_value_t = 1)]
-    seed: u64,
+    pub(crate) seed: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -130,7 +137,7 @@ pub(crate) fn run(options: Options) -> Result<(), Error> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().event_interval(8).build();
     let runtime = runtime.expect("the system gives a runtime");
     runtime.block_on(async {
-        let callers = connect_to(&options.addr, options.connections, options.control, options.seed).await?;
+        let callers = connect_to(&options.addr, &options.callers, options.callers.control).await?;
         let from = clock::now() + Duration::from_secs_f64(options.warm_up);
         let until = from + Duration::from_secs_f64(options.seconds);
         let payload = Bytes::from(vec![0; options.payload]);
@@ -145,18 +152,13 @@ pub(crate) fn run(options: Options) -> Result<(), Error> {
     })
 }
 
-/// So many clients of the server at `addr`, each with a connection.
-pub(crate) async fn connect_to(
-    addr: &str,
-    connections: usize,
-    control: Control,
-    seed: u64,
-) -> Result<Vec<Caller>, Error> {
-    let mut callers = Vec::new();
-    let mut rng = Rng::stream(seed, 1);
-    for _ in 0..connections.max(1) {
+/// Clients of the server at `addr`, each with a connection, and with `control` behind them.
+pub(crate) async fn connect_to(addr: &str, callers: &Callers, control: Control) -> Result<Vec<Caller>, Error> {
+    let mut clients = Vec::new();
+    let mut rng = Rng::stream(callers.seed, 1);
+    for _ in 0..callers.connections.max(1) {
         let channel = Endpoint::from_shared(format!("http://{addr}"))?.tcp_nodelay(true).connect().await?;
-        callers.push(match control {
+        clients.push(match control {
             Control::None => Caller::Bare(Grpc::new(channel)),
             Control::Tidegate => {
                 let layer = ClientLayer::new(CreditClient::new(Tenant(0), &mut rng), ClientConfig::default());
@@ -164,7 +166,7 @@ pub(crate) async fn connect_to(
             }
         });
     }
-    Ok(callers)
+    Ok(clients)
 }
 
 /// Calls in a row that a generator which is late may make before the connections are looked after.
@@ -172,7 +174,7 @@ const BURST: u32 = 8;
 
 /// Calls at random times until the end, then waits a second for the last answers.
 async fn open(run: &Arc<Run>) {
-    let mut rng = Rng::new(run.options.seed);
+    let mut rng = Rng::new(run.options.callers.seed);
     let mut intended = clock::now();
     let mut behind = 0_u32;
     while intended < run.until {
@@ -238,7 +240,7 @@ async fn one(run: Arc<Run>, index: usize, intended: Instant) {
     match (&result, place.map(MetadataValue::as_bytes)) {
         (Ok(()), _) => {
             let us = micros(now, intended);
-            tally.good += u64::from(us <= run.options.slo_us);
+            tally.good += u64::from(us <= run.options.callers.slo_us);
             tally.served_us.saturating_record(us);
         }
         // From the entry into the layer: what the layer adds.

@@ -18,7 +18,7 @@ use tidegate_runtime::clock;
 use tokio::task::LocalSet;
 use tonic::transport::Error;
 
-use crate::load::{Caller, Control, connect_to};
+use crate::load::{Caller, Callers, Control, connect_to};
 
 /// Between two looks at the clock; more is a gap.
 const GAP: Duration = Duration::from_millis(1);
@@ -51,18 +51,8 @@ pub(crate) struct Options {
     /// Length of a slice.
     #[arg(long, default_value_t = 250)]
     slice_ms: u64,
-    /// Connections to each.
-    #[arg(long, default_value_t = 8)]
-    connections: usize,
-    /// What stands behind the callers of the server with the layer.
-    #[arg(long, value_enum, default_value_t = Control::None)]
-    control: Control,
-    /// Answers later than this are not goodput.
-    #[arg(long)]
-    slo_us: u64,
-    /// Seed of the arrivals.
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
+    #[command(flatten)]
+    callers: Callers,
 }
 
 /// How a call ended, and when.
@@ -92,12 +82,12 @@ pub(crate) fn run(options: &Options) -> Result<(), Error> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().event_interval(8).build();
     let runtime = runtime.expect("the system gives a runtime");
     LocalSet::new().block_on(&runtime, async {
-        let ours = connect_to(&options.addr, options.connections, options.control, options.seed).await?;
-        let bare = connect_to(&options.bare, options.connections, Control::None, options.seed).await?;
+        let ours = connect_to(&options.addr, &options.callers, options.callers.control).await?;
+        let bare = connect_to(&options.bare, &options.callers, Control::None).await?;
         let (mut pairs, mut dropped) = (Vec::new(), 0_u32);
         let mut turn = 0;
         while pairs.len() < options.pairs && turn < options.warm_up + 3 * options.pairs {
-            let rng = Rng::stream(options.seed, turn as u64);
+            let rng = Rng::stream(options.callers.seed, turn as u64);
             let mut slices = Vec::new();
             for callers in if turn % 2 == 0 { [&bare, &ours] } else { [&ours, &bare] } {
                 slices.push(slice(options, callers, rng.clone()).await);
@@ -169,7 +159,7 @@ async fn slice(options: &Options, callers: &[Caller], mut rng: Rng) -> Slice {
             slice.met_gap += 1;
         } else if end.served {
             let us = end.at.nanos_since(end.intended).div_ceil(1_000);
-            slice.good += u64::from(us <= options.slo_us);
+            slice.good += u64::from(us <= options.callers.slo_us);
             slice.served.saturating_record(us);
         } else {
             slice.shed += 1;

@@ -66,9 +66,8 @@ pub struct ServerConfig {
     pub mode: Mode,
     /// Until when a call counts as running.
     pub until: Until,
-    /// Threads of the executor that runs the handlers, at least 1. By default those
-    /// of the tokio runtime in which the configuration is made; outside of any, as many as there are CPUs. So many handlers are
-    /// polled at a time.
+    /// Threads of the executor that runs the handlers, at least 1: so many handlers are polled at a time. By default those of the
+    /// tokio runtime in which the configuration is made; outside of any, as many as there are CPUs.
     pub threads: usize,
     /// How many times a call whose turn has come lets the rest of the run queue go first. Between two handlers, requests
     /// must be read (1), looked at (2) and refusals written (3).

@@ -56,7 +56,7 @@ pub struct ServerSnapshot {
     pub in_time: u64,
     /// Calls whose caller went away before the end.
     pub cancelled: u64,
-    /// Calls that were exempt.
+    /// Calls that were exempt, and those that handlers made to their own service in their own task.
     pub exempt: u64,
     /// Calls shed.
     pub shed: Vec<ShedCount>,

@@ -62,7 +62,7 @@ struct Queue {
     /// The place of the first entry that may be waiting; those before it are called or gone.
     next: u64,
     waiting: usize,
-    /// Those whose turn it is and that have not taken it.
+    /// Calls that were called and have not taken their turn yet.
     called: u32,
 }
 

@@ -34,13 +34,14 @@ const UNTOLD: f64 = 0.2;
 const REFUSAL: f64 = 0.002;
 /// And at most.
 const REFUSAL_MOST: f64 = 0.2;
-/// Calls that may wait for a place in flight, in times between two starts: at 0.8 of what is behind, hardly ever more do.
+/// The longest wait for a place in flight, in mean times between two starts: at 0.8 of the capacity of what is behind,
+/// hardly any call waits longer.
 const LINE: f64 = 12.0;
 /// Share of the cores' time for which calls must be held back for that to be what the server lacks, and for it to be so at
 /// times.
 const HELD: f64 = 0.5;
 const HELD_AT_TIMES: f64 = 0.01;
-/// And in times of what they wait for something else than a core.
+/// The longest wait of a call whose handler will wait too, in mean waits of handlers.
 const STAYS: f64 = 2.0;
 /// Calls over which the time that they wait for something else than a core is averaged.
 const WAITS: f64 = 64.0;
@@ -87,8 +88,8 @@ pub(super) struct Service {
     /// Time between two starts of which the later waited for room, and how many of them it was learnt from.
     room_pace: f64,
     room_paced: f64,
-    /// For how long calls wait for something else than a core; and how long they may wait to start since what that is may
-    /// take the cores too, such as threads that block.
+    /// Mean wait of handlers for something else than a core; and how long calls may wait to start for its sake: threads
+    /// that block take the cores too.
     waited: f64,
     for_others: f64,
     /// Calls that run at a time while others wait: more than there are cores if they wait for something else.
