@@ -101,6 +101,10 @@ pub struct DiskQueue<F: Files = SystemFiles> {
     reader: Option<Reader<F::File>>,
     /// Bytes of a failed append may stand behind `write`, because cutting them off failed too.
     torn: bool,
+    /// Such bytes may have been cut off, by this process or the one before, and the cut not be on the device. Until it
+    /// is, nothing is written there: a power cut may keep the bytes, drop the cut and what was written in their place,
+    /// and keep what was written behind that.
+    cut_unsynced: bool,
     /// The file being written may have bytes that are not on the device.
     unflushed: bool,
     /// Records appended or advanced over since the last sync.
@@ -155,6 +159,7 @@ impl<F: Files> DiskQueue<F> {
             writer: None,
             reader: None,
             torn: false,
+            cut_unsynced: false,
             unflushed: false,
             unsynced: 0,
             stale: false,
@@ -187,6 +192,9 @@ impl<F: Files> DiskQueue<F> {
             return Ok(());
         }
         self.heal()?;
+        if self.cut_unsynced {
+            self.sync_data()?;
+        }
         let (before, depth) = (self.write, self.depth);
         let full = self.fitting(records).0 == 0;
         if let Err(error) = self.write_out(records) {
@@ -335,19 +343,20 @@ impl<F: Files> DiskQueue<F> {
         self.committed = meta.read;
         self.write = meta.write;
         loop {
-            let size = match self.files.open(&self.paths.data(self.write.file)) {
-                Ok(file) => self.len(&file, self.write.file)?,
-                Err(error) if error.kind() == io::ErrorKind::NotFound => 0,
+            let file = match self.files.open(&self.paths.data(self.write.file)) {
+                Ok(file) => Some(file),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => None,
                 Err(error) => return Err(failed("open", self.paths.data(self.write.file), error)),
             };
+            let size = file.as_ref().map_or(Ok(0), |file| self.len(file, self.write.file))?;
             if size == self.write.at {
                 break;
             }
-            if size < self.write.at {
+            let Some(file) = file.filter(|_| size > self.write.at) else {
                 // The end of the file is lost. Writing on would leave a gap that reads as corruption.
                 self.write = self.write.next_file();
                 continue;
-            }
+            };
             let (records, end) = self.count(self.write.file, self.write.at)?;
             debug!(queue = self.paths.name(), records, "found records that the meta file does not know");
             self.depth += records;
@@ -355,7 +364,13 @@ impl<F: Files> DiskQueue<F> {
             let last = !self.exists(self.write.file + 1)?;
             if end == size && last {
                 self.write.at = size;
+                // The process before was killed before it had synced, and perhaps after it had cut something off.
+                (self.unflushed, self.cut_unsynced) = (true, true);
                 break;
+            }
+            // It is not written on, so no later sync would reach it.
+            if let Err(error) = self.files.sync(&file) {
+                warn!(queue = self.paths.name(), file = self.write.file, %error, "a file of records cannot be synced");
             }
             self.write = self.write.next_file();
         }
@@ -468,7 +483,7 @@ impl<F: Files> DiskQueue<F> {
         if self.heal().is_ok() && self.stale {
             // The meta file may name the file that was just removed. If it cannot be written, the sync that is due
             // tries again; until then a crash costs nothing but a skipped file number.
-            self.stale = self.write_meta().is_err();
+            let _ = self.sync();
         }
     }
 
@@ -480,11 +495,16 @@ impl<F: Files> DiskQueue<F> {
                 self.open_writer()?;
                 let writer = self.writer.as_ref().expect("just opened");
                 self.files.set_len(writer, at).map_err(|e| failed("cut", self.paths.data(self.write.file), e))?;
-                self.unflushed = true;
+                (self.unflushed, self.cut_unsynced) = (true, true);
             }
             self.torn = false;
         }
         Ok(())
+    }
+
+    /// The file that was being written is left or removed: nothing is owed to its end any more.
+    fn forget_tail(&mut self) {
+        (self.torn, self.cut_unsynced, self.unflushed) = (false, false, false);
     }
 
     /// Brings the records of the file being written to the device.
@@ -493,7 +513,7 @@ impl<F: Files> DiskQueue<F> {
             self.open_writer()?;
             let writer = self.writer.as_ref().expect("just opened");
             self.files.sync(writer).map_err(|e| failed("sync", self.paths.data(self.write.file), e))?;
-            self.unflushed = false;
+            (self.unflushed, self.cut_unsynced) = (false, false);
         }
         Ok(())
     }
@@ -564,7 +584,7 @@ impl<F: Files> DiskQueue<F> {
         if self.cursor.file == self.write.file {
             // It cannot be read on, so it is not written on either.
             self.writer = None;
-            (self.torn, self.unflushed) = (false, false);
+            self.forget_tail();
             self.write = self.write.next_file();
         }
         self.cursor = self.cursor.next_file();
@@ -631,7 +651,7 @@ impl<F: Files> DiskQueue<F> {
     fn remove_data(&mut self) -> Result<(), DiskQueueError> {
         self.writer = None;
         self.reader = None;
-        (self.torn, self.unflushed) = (false, false);
+        self.forget_tail();
         self.ahead.clear();
         self.crossings.clear();
         let mut outcome = Ok(());

@@ -209,7 +209,8 @@ impl World {
     fn on_message(&mut self, client: usize, conn: ConnNo, message: Message, answers: &mut Vec<u8>) {
         let now = self.now();
         let channel = self.conns[conn].channel.expect("only subscribers get messages");
-        let number = super::number_in(&message.body).expect("bodies are those that were published");
+        let number = super::number_in(&message.body)
+            .unwrap_or_else(|| panic!("nobody published this body: {:?}, attempts {}", message.body, message.attempts));
         self.note((number, message.attempts, channel));
         let sent = &self.ledger.sent[number];
         assert_eq!((sent.topic, sent.bytes), (channel.0, message.body.len()), "message {number} is as it was sent");

@@ -70,7 +70,7 @@ fn together<F: Files>(files: &F, folder: &Path, queues: &mut [&mut DiskQueue<F>]
         return;
     }
     for queue in &mut healthy {
-        queue.unflushed = false;
+        (queue.unflushed, queue.cut_unsynced) = (false, false);
     }
     healthy.retain(|queue| queue.draft_meta().map_err(|error| queue.drop_draft(error)).is_ok());
     // No name may come to stand for an empty file.

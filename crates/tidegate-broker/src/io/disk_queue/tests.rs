@@ -280,6 +280,43 @@ fn bytes_that_cannot_be_cut_off_are_cut_off_before_the_next_append() {
 }
 
 #[test]
+fn nothing_is_written_where_a_cut_is_not_on_the_device() {
+    let files = MemoryFiles::default();
+    let mut queue = open(&files);
+    queue.append(&batch(0..1, 20), 1).unwrap();
+    files.set_room(Some(10));
+    assert!(queue.append(&batch(1..2, 20), 1).is_err());
+    files.set_room(None);
+    let (before, _) = files.syncs();
+    queue.append(&batch(2..3, 20), 1).unwrap();
+    assert_eq!(files.syncs().0, before + 1, "the cut is synced");
+    queue.append(&batch(3..4, 20), 1).unwrap();
+    assert_eq!(files.syncs().0, before + 1, "once");
+    assert_eq!(read_all(&mut queue, 1_000), [0, 2, 3]);
+}
+
+#[test]
+fn what_a_killed_process_left_is_synced_before_more_is_written() {
+    let files = MemoryFiles::default();
+    let mut queue = open(&files);
+    queue.append(&batch(0..1, 20), 1).unwrap();
+    queue.sync().unwrap();
+    queue.append(&batch(1..2, 20), 1).unwrap();
+    drop(queue);
+    let mut queue = open(&files);
+    let (before, _) = files.syncs();
+    queue.append(&batch(2..3, 20), 1).unwrap();
+    assert_eq!(files.syncs().0, before + 1, "it may have cut something off, too");
+    queue.sync().unwrap();
+    drop(queue);
+    let mut queue = open(&files);
+    let (before, _) = files.syncs();
+    queue.append(&batch(3..4, 20), 1).unwrap();
+    assert_eq!(files.syncs().0, before, "all of it was synced");
+    assert_eq!(read_all(&mut queue, 1_000), [0, 1, 2, 3]);
+}
+
+#[test]
 fn a_failed_read_can_be_tried_again() {
     let files = MemoryFiles::default();
     let mut queue = open(&files);
