@@ -6,7 +6,7 @@
 mod harness;
 
 use harness::{Broker, Client, Reply, SECOND, ms, numbered, put, put_deferred, put_many, req, topic_name, wait};
-use tidegate_broker::machine::admin::AdminRequest;
+use tidegate_broker::machine::admin::{AdminRequest, Pause};
 use tidegate_broker::machine::home_shard;
 use tidegate_broker::machine::shard::QueuePolicy;
 
@@ -52,6 +52,24 @@ fn nothing_goes_to_a_log_whose_name_is_not_durable() {
     assert_eq!(broker.disk.depth("new:c"), 0);
     broker.name_all();
     assert_eq!(broker.disk.depth("new:c"), 3);
+}
+
+#[test]
+fn nothing_goes_to_a_topics_log_while_a_channels_name_is_not_durable() {
+    let mut broker = Broker::with(|config| config.mem_queue_size = 0);
+    broker.create_channel("t", "c");
+    broker.order(AdminRequest::PauseTopic(topic_name("t"), Pause::Paused));
+    let publisher = broker.connect();
+    broker.send(publisher, put("t", "1"));
+    assert_eq!(broker.replies(publisher), [ok()]);
+    broker.hold_names = true;
+    broker.create_channel("t", "d");
+    broker.create_channel("t", "x#ephemeral");
+    broker.send(publisher, put("t", "2"));
+    broker.advance(SECOND);
+    assert_eq!((broker.replies(publisher), broker.disk.depth("t")), (vec![], 1), "a crash would lose it for d");
+    broker.name_all();
+    assert_eq!((broker.replies(publisher), broker.disk.depth("t")), (vec![ok()], 2));
 }
 
 #[test]

@@ -86,6 +86,9 @@ impl Shard {
         });
         self.topics[topic].channels.insert(name.clone(), key);
         self.topics[topic].routes.push(key);
+        if kept {
+            self.await_channel_name(topic);
+        }
         self.notify(Notice::ChannelCreated(topic_name, name.clone()));
         // What the topic kept for its first channel flows now.
         self.mark_topic(topic);

@@ -33,7 +33,7 @@ pub(super) struct Queues {
     owners: Slab<QueueOwner>,
     /// Notices that were given out. The names of topics and channels are durable up to some number of them.
     notices: u64,
-    /// Queues whose name is not durable yet, each with the number of the notice that told of it.
+    /// Queues that wait for a name to be durable, each with the number of the notice that told of it.
     unnamed: VecDeque<(u64, QueueId)>,
     /// Why some queue cannot be written or read, while that is so.
     error: Option<String>,
@@ -42,9 +42,13 @@ pub(super) struct Queues {
 impl Queues {
     pub(super) fn insert(&mut self, owner: QueueOwner) -> QueueId {
         let queue = QueueId(u32::try_from(self.owners.insert(owner)).expect("fewer than 2^32 queues"));
-        // The notice of it comes next.
-        self.unnamed.push_back((self.notices + 1, queue));
+        self.awaits_next_notice(queue);
         queue
+    }
+
+    /// `queue` waits for the name that the next notice tells of.
+    fn awaits_next_notice(&mut self, queue: QueueId) {
+        self.unnamed.push_back((self.notices + 1, queue));
     }
 
     pub(super) fn notices(&self) -> u64 {
@@ -65,6 +69,15 @@ impl Shard {
     pub(super) fn notify(&mut self, notice: Notice) {
         self.queues.notices += 1;
         self.outputs.push_back(Output::Notice(notice));
+    }
+
+    /// The next notice tells of a channel of `topic`: a publish that is answered from the topic's log is safe for that
+    /// channel too.
+    pub(super) fn await_channel_name(&mut self, topic: TopicKey) {
+        if let Some(log) = self.topics[topic].queue.log_mut() {
+            log.await_name();
+            self.queues.awaits_next_notice(log.id());
+        }
     }
 
     /// What the first `notices` notices of this shard told is durable: queues that came to be until then may be written.

@@ -14,14 +14,16 @@ const UNWRITTEN_BYTES_MAX: usize = 8 * 1024 * 1024;
 
 /// Records of a queue beyond its memory, in order.
 ///
-/// Nothing is appended before the log is open and the queue's name is durable: what is in a file whose queue is not
-/// known after a crash would be lost with it.
+/// Nothing is appended before the log is open and the names that it needs are durable: its queue's, since what is in a
+/// file whose queue is not known after a crash would be lost with it, and for a topic's log those of the channels that
+/// the records are for.
 #[expect(clippy::struct_excessive_bools, reason = "independent facts about a log")]
 #[derive(Debug)]
 pub(super) struct QueueLog {
     id: QueueId,
     open: bool,
-    named: bool,
+    /// Names that are not durable yet.
+    unnamed: u32,
     /// Records in the log or on their way there, not yet taken.
     depth: u64,
     /// Bytes of those that this run appended.
@@ -80,7 +82,7 @@ impl QueueLog {
         Self {
             id,
             open: false,
-            named: false,
+            unnamed: 1,
             depth: 0,
             bytes: 0,
             unwritten: Vec::new(),
@@ -177,9 +179,14 @@ impl QueueLog {
         self.unwritten.len() > UNWRITTEN_BYTES_MAX
     }
 
-    /// The queue's name is durable: records may be appended.
+    /// One more name must be durable before records are appended; [`Self::on_named`] will say so.
+    pub(super) fn await_name(&mut self) {
+        self.unnamed += 1;
+    }
+
+    /// A name is durable, at first the queue's own; after the last one records may be appended.
     pub(super) fn on_named(&mut self) {
-        self.named = true;
+        self.unnamed -= 1;
     }
 
     /// Puts a record at the end.
@@ -280,7 +287,7 @@ impl QueueLog {
         if !self.open {
             return;
         }
-        if self.named && self.writing.is_none() && self.error.is_none() && self.unwritten_count > 0 {
+        if self.unnamed == 0 && self.writing.is_none() && self.error.is_none() && self.unwritten_count > 0 {
             let records = std::mem::replace(&mut self.unwritten, std::mem::take(&mut self.spare));
             let count = std::mem::take(&mut self.unwritten_count);
             self.writing = Some((records.len(), count));
