@@ -79,6 +79,19 @@ enum Fate {
     SetAside,
 }
 
+/// What stands behind the end of the file being written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Tail {
+    /// Nothing.
+    Clean,
+    /// Nothing, but bytes may have been cut off, by this process or the one before, and the cut not be on the device.
+    /// Until it is, nothing is written there: a power cut may keep the bytes, drop the cut and what was written in
+    /// their place, and keep what was written behind that.
+    Cut,
+    /// Perhaps bytes of a failed append, because cutting them off failed too.
+    Torn,
+}
+
 /// The queue. Single-threaded; nothing but the meta file is written behind the caller's back.
 #[derive(Debug)]
 pub struct DiskQueue<F: Files = SystemFiles> {
@@ -99,12 +112,7 @@ pub struct DiskQueue<F: Files = SystemFiles> {
     crossings: VecDeque<Crossing>,
     writer: Option<F::File>,
     reader: Option<Reader<F::File>>,
-    /// Bytes of a failed append may stand behind `write`, because cutting them off failed too.
-    torn: bool,
-    /// Such bytes may have been cut off, by this process or the one before, and the cut not be on the device. Until it
-    /// is, nothing is written there: a power cut may keep the bytes, drop the cut and what was written in their place,
-    /// and keep what was written behind that.
-    cut_unsynced: bool,
+    tail: Tail,
     /// The file being written may have bytes that are not on the device.
     unflushed: bool,
     /// Records appended or advanced over since the last sync.
@@ -158,8 +166,7 @@ impl<F: Files> DiskQueue<F> {
             crossings: VecDeque::new(),
             writer: None,
             reader: None,
-            torn: false,
-            cut_unsynced: false,
+            tail: Tail::Clean,
             unflushed: false,
             unsynced: 0,
             stale: false,
@@ -192,7 +199,7 @@ impl<F: Files> DiskQueue<F> {
             return Ok(());
         }
         self.heal()?;
-        if self.cut_unsynced {
+        if self.tail == Tail::Cut {
             self.sync_data()?;
         }
         let (before, depth) = (self.write, self.depth);
@@ -281,7 +288,7 @@ impl<F: Files> DiskQueue<F> {
     /// Whether something would be lost with the machine's power that a sync would save.
     #[must_use]
     pub fn needs_sync(&self) -> bool {
-        self.unsynced > 0 || self.stale || self.torn
+        self.unsynced > 0 || self.stale || self.tail == Tail::Torn
     }
 
     /// Brings all records and then the meta file to the device.
@@ -365,7 +372,7 @@ impl<F: Files> DiskQueue<F> {
             if end == size && last {
                 self.write.at = size;
                 // The process before was killed before it had synced, and perhaps after it had cut something off.
-                (self.unflushed, self.cut_unsynced) = (true, true);
+                (self.unflushed, self.tail) = (true, Tail::Cut);
                 break;
             }
             // It is not written on, so no later sync would reach it.
@@ -479,7 +486,7 @@ impl<F: Files> DiskQueue<F> {
         }
         self.write = before;
         self.depth = depth;
-        self.torn = true;
+        self.tail = Tail::Torn;
         if self.heal().is_ok() && self.stale {
             // The meta file may name the file that was just removed. If it cannot be written, the sync that is due
             // tries again; until then a crash costs nothing but a skipped file number.
@@ -489,22 +496,23 @@ impl<F: Files> DiskQueue<F> {
 
     /// Cuts off what a failed append may have left.
     fn heal(&mut self) -> Result<(), DiskQueueError> {
-        if self.torn {
+        if self.tail == Tail::Torn {
             let at = self.write.at;
             if at > 0 || self.writer.is_some() || self.exists(self.write.file)? {
                 self.open_writer()?;
                 let writer = self.writer.as_ref().expect("just opened");
                 self.files.set_len(writer, at).map_err(|e| failed("cut", self.paths.data(self.write.file), e))?;
-                (self.unflushed, self.cut_unsynced) = (true, true);
+                (self.unflushed, self.tail) = (true, Tail::Cut);
+            } else {
+                self.tail = Tail::Clean;
             }
-            self.torn = false;
         }
         Ok(())
     }
 
     /// The file that was being written is left or removed: nothing is owed to its end any more.
     fn forget_tail(&mut self) {
-        (self.torn, self.cut_unsynced, self.unflushed) = (false, false, false);
+        (self.tail, self.unflushed) = (Tail::Clean, false);
     }
 
     /// Brings the records of the file being written to the device.
@@ -513,7 +521,7 @@ impl<F: Files> DiskQueue<F> {
             self.open_writer()?;
             let writer = self.writer.as_ref().expect("just opened");
             self.files.sync(writer).map_err(|e| failed("sync", self.paths.data(self.write.file), e))?;
-            (self.unflushed, self.cut_unsynced) = (false, false);
+            (self.unflushed, self.tail) = (false, Tail::Clean);
         }
         Ok(())
     }

@@ -17,7 +17,6 @@ const UNWRITTEN_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// Nothing is appended before the log is open and the names that it needs are durable: its queue's, since what is in a
 /// file whose queue is not known after a crash would be lost with it, and for a topic's log those of the channels that
 /// the records are for.
-#[expect(clippy::struct_excessive_bools, reason = "independent facts about a log")]
 #[derive(Debug)]
 pub(super) struct QueueLog {
     id: QueueId,

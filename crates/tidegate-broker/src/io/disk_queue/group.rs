@@ -6,7 +6,7 @@
 use std::path::Path;
 
 use super::files::Files;
-use super::{DiskQueue, DiskQueueError};
+use super::{DiskQueue, DiskQueueError, Tail};
 
 /// From so many queues on they are synced together. Fewer are not worth the wait for what others write to the same
 /// file system.
@@ -70,7 +70,7 @@ fn together<F: Files>(files: &F, folder: &Path, queues: &mut [&mut DiskQueue<F>]
         return;
     }
     for queue in &mut healthy {
-        (queue.unflushed, queue.cut_unsynced) = (false, false);
+        (queue.unflushed, queue.tail) = (false, Tail::Clean);
     }
     healthy.retain(|queue| queue.draft_meta().map_err(|error| queue.drop_draft(error)).is_ok());
     // No name may come to stand for an empty file.
