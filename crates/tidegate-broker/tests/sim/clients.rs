@@ -187,6 +187,7 @@ impl World {
                 {
                     // What gathered meanwhile is on its way.
                     let now = self.now();
+                    self.tell_story(|| format!("{} had no consumer since {since:?}", TOPICS[topic]));
                     self.topic_stalls[topic].add(since, now + self.settings.way);
                 }
             }

@@ -79,6 +79,8 @@ pub(super) struct Process {
     queues: Queues<SimFiles, Answer>,
     answers: Answers,
     jobs: VecDeque<Job>,
+    /// Queues that could not be opened yet, and since when.
+    unopened: BTreeMap<(usize, QueueId), Instant>,
     disk_free_at: Instant,
     names: Names,
     draft: Option<Metadata>,
@@ -168,6 +170,7 @@ impl World {
             names: Names::new(StartingNames { names: found, adopted }, self.shards),
             draft: None,
             names_look_at: None,
+            unopened: BTreeMap::new(),
             unnamed_since: None,
             listens: false,
             next_shard: 0,
@@ -250,6 +253,9 @@ impl World {
         let now = self.now();
         for job in &process.jobs {
             self.stall_shard(job.shard, job.asked, now);
+        }
+        for ((shard, _), since) in &process.unopened {
+            self.stall_shard(*shard, *since, now);
         }
         if let Some(since) = process.unnamed_since {
             self.stall_all_topics(since, now);
@@ -506,7 +512,10 @@ impl World {
         let process = self.process.as_ref();
         let asked = process.and_then(|process| process.jobs.iter().find(|job| job.shard == home)).map(|job| job.asked);
         let unnamed = process.and_then(|process| process.unnamed_since);
-        let stalled = [asked, unnamed, self.absent_since[topic]].into_iter().flatten().min().unwrap_or(now);
+        let unopened = process.and_then(|process| {
+            process.unopened.iter().filter(|((shard, _), _)| *shard == home).map(|(_, since)| *since).min()
+        });
+        let stalled = [asked, unnamed, unopened, self.absent_since[topic]].into_iter().flatten().min().unwrap_or(now);
         self.topic_stalls[topic].earliest(stalled, self.settings.way)
     }
 
@@ -750,6 +759,7 @@ impl World {
 
     fn ask_disk(&mut self, shard: usize, command: LogCommand) {
         let now = self.now();
+        self.tell_story(|| format!("asked of the disk, by shard {shard}: {command:?}").chars().take(90).collect());
         let delay = Duration::from_nanos(self.settings.disk.sample_ns(&mut self.rng));
         let process = self.process.as_mut().expect("it runs");
         if let LogCommand::Open { queue, .. } = &command
@@ -770,6 +780,15 @@ impl World {
         self.tell_story(|| format!("disk, for shard {shard}: {command:?}").chars().take(90).collect());
         let process = self.process.as_mut().expect("it runs");
         let closes = matches!(command, LogCommand::Close { .. });
+        match &command {
+            LogCommand::Open { queue, .. } => {
+                process.unopened.insert((shard, *queue), asked);
+            }
+            LogCommand::Close { queue } | LogCommand::Delete { queue } => {
+                process.unopened.remove(&(shard, *queue));
+            }
+            _ => {}
+        }
         process.queues.carry_out(shard, command);
         if closes {
             self.after(Duration::from_millis(5), Event::DiskClose(self.incarnation));
@@ -795,6 +814,11 @@ impl World {
         for (shard, event) in answers {
             if matches!(event, LogEvent::AppendFailed { .. } | LogEvent::ReadFailed { .. }) {
                 self.stall_shard(shard, now, now + RETRY);
+            }
+            if let LogEvent::Opened { queue, .. } = &event
+                && let Some(since) = self.process.as_mut().expect("it runs").unopened.remove(&(shard, *queue))
+            {
+                self.stall_shard(shard, since, now);
             }
             self.tell(shard, Inbound::Log(event));
         }
@@ -826,6 +850,7 @@ impl World {
             self.kernel.at(now + delay, Event::NamesWritten(incarnation));
         }
         for (shard, notices) in process.names.newly_durable() {
+            self.tell_story(|| format!("the first {notices} names of shard {shard} are saved"));
             self.tell(shard, Inbound::NamesSaved(notices));
         }
         let process = self.process.as_mut().expect("it runs");
@@ -833,6 +858,7 @@ impl World {
             && process.names.next_timeout().is_none()
             && let Some(since) = process.unnamed_since.take()
         {
+            self.tell_story(|| format!("names were waited for since {since:?}"));
             self.stall_all_topics(since, now);
         }
         let process = self.process.as_mut().expect("it runs");
