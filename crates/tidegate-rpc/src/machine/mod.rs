@@ -13,6 +13,7 @@ pub mod none;
 pub mod probing;
 pub mod seda;
 mod sessions;
+pub mod shadow;
 pub mod shape;
 pub mod static_limit;
 mod waiting;

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::thread;
 
 use http::{Extensions, HeaderMap, Uri};
+use serde::Serialize;
 use tidegate_core::Instant;
 use tidegate_runtime::clock;
 use tokio::runtime::Handle;
@@ -46,12 +47,14 @@ pub enum Until {
 }
 
 /// Whether verdicts are carried out.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Mode {
     /// They are.
     #[default]
     Enforce,
-    /// They are only counted, everything is admitted, and no grants are sent.
+    /// They are only counted, everything is admitted, and no grants are sent. What would have been shed is found with a
+    /// server on paper, on which calls take what they were measured to take: see [`crate::machine::shadow`].
     DryRun,
 }
 
@@ -62,7 +65,7 @@ type NameRule = Arc<dyn for<'a> Fn(Seen<'a>) -> Option<&'a str> + Send + Sync>;
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct ServerConfig {
-    /// Whether verdicts are carried out.
+    /// Whether verdicts are carried out, until [`super::ServerLayer::set_mode`] says otherwise.
     pub mode: Mode,
     /// Until when a call counts as running.
     pub until: Until,
@@ -138,6 +141,12 @@ impl fmt::Debug for ServerConfig {
 }
 
 impl ServerConfig {
+    /// CPUs that handlers can have at a time.
+    pub(super) fn cores(&self) -> u32 {
+        let cores = thread::available_parallelism().map_or(1, NonZero::get).min(self.threads);
+        u32::try_from(cores).unwrap_or(u32::MAX)
+    }
+
     /// Requests that the rule is true for pass by: they are neither counted as load nor shed. By default
     /// [`is_health_check`] of the path.
     #[must_use]

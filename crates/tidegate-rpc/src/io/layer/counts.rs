@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
+use super::config::Mode;
 use crate::machine::{Grant, Priority, ShedReason};
 
 /// Calls shed for one reason at one priority.
@@ -50,6 +51,8 @@ pub struct SessionSnapshot {
 /// A server layer at one moment.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct ServerSnapshot {
+    /// Whether verdicts are carried out.
+    pub mode: Mode,
     /// Calls whose handler ran to the end.
     pub served: u64,
     /// Those of them that ended within the time that their caller had left; all that named none.
@@ -60,7 +63,7 @@ pub struct ServerSnapshot {
     pub exempt: u64,
     /// Calls shed.
     pub shed: Vec<ShedCount>,
-    /// Calls that a dry run would have shed.
+    /// Calls that would have been shed, had the verdicts of a dry run been carried out.
     pub would_have_shed: Vec<ShedCount>,
     /// Calls admitted and not ended.
     pub in_flight: u64,

@@ -13,15 +13,15 @@ use super::line::{Line, Place, Turn};
 use super::lock::BriefLock;
 use super::methods::Methods;
 use super::sessions::{Key, Sessions};
-use crate::machine::{Ask, Done, Grant, Priority, Server, ShedReason, Signal, Ticket, Verdict};
+use crate::machine::shadow::{self, Shadow};
+use crate::machine::{Ask, Done, Grant, Priority, Server, SessionId, ShedReason, Signal, Ticket, Verdict};
 
 /// An admitted call, until it ends.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Call {
     key: Key,
     place: Place,
-    /// `None` if only a dry run admitted it: the machine believes that it was shed.
-    ticket: Option<Ticket>,
+    course: Course,
     arrived: Instant,
     priority: Priority,
     budget: Option<Duration>,
@@ -29,6 +29,32 @@ pub(super) struct Call {
     paused: Option<(Instant, Pause)>,
     /// Its place among those that may go on.
     again: Option<Place>,
+}
+
+/// Who follows an admitted call.
+#[derive(Clone, Copy, Debug)]
+enum Course {
+    /// The machine.
+    Told(Ticket),
+    /// Nobody: in a dry run it is measured, and the machine is told of calls on paper.
+    Measured(Measured),
+}
+
+/// What a call has taken so far.
+#[derive(Clone, Copy, Debug)]
+struct Measured {
+    group: u8,
+    /// When it started; its arrival until then. A wait for its client moves it on.
+    started: Instant,
+    waited: Duration,
+}
+
+impl Course {
+    fn map(&mut self, tell: impl FnOnce(Ticket) -> Ticket) {
+        if let Self::Told(ticket) = self {
+            *ticket = tell(*ticket);
+        }
+    }
 }
 
 impl Call {
@@ -74,6 +100,8 @@ pub(super) struct Gate<S> {
 
 struct State<S> {
     machine: S,
+    /// What the machine is told of in a dry run.
+    shadow: Shadow,
     line: Line,
     sessions: Sessions,
     methods: Methods,
@@ -122,13 +150,15 @@ struct Counts {
 
 impl<S: Server> Gate<S> {
     pub(super) fn new(machine: S, config: ServerConfig) -> Arc<Self> {
+        let seed = (config.clock)().as_nanos();
         let state = State {
             machine,
+            shadow: Shadow::new(config.cores(), config.waiting, seed),
             line: Line::new(config.threads),
             sessions: Sessions::new(config.sessions, config.lease),
             methods: Methods::default(),
             counts: Counts::default(),
-            rng: Rng::new((config.clock)().as_nanos()),
+            rng: Rng::new(seed),
             looked: Instant::ZERO,
             mode: config.mode,
             heard: Vec::new(),
@@ -167,7 +197,7 @@ impl<S: Server> Gate<S> {
     /// A client told its demand without a call. Its session; `None` if the table is full, or in a dry run.
     pub(super) fn demand(&self, arrival: &Arrival<'_>) -> Option<Key> {
         self.tell(|state, now| {
-            if self.config.mode == Mode::DryRun {
+            if state.mode == Mode::DryRun {
                 return None;
             }
             let (key, session) = state.sessions.enter(arrival.keys, arrival.ask.tenant, &mut state.machine, now)?;
@@ -199,7 +229,8 @@ impl<S: Server> Gate<S> {
     pub(super) fn turn(&self, call: &Call, yielded: u8, waker: &Waker) -> Step {
         let mut state = self.lock();
         if state.line.turn(call.place, waker) == Turn::Later {
-            let until = call.ticket.map(|ticket| ticket.start_by).filter(|until| *until < Instant::MAX);
+            let Course::Told(ticket) = call.course else { return Step::Wait(None) };
+            let until = Some(ticket.start_by).filter(|until| *until < Instant::MAX);
             return Step::Wait(until.filter(|_| state.room() < u32::MAX));
         }
         let now = self.now();
@@ -245,7 +276,7 @@ impl<S: Server> Gate<S> {
     pub(super) fn pause(&self, call: &mut Call, pause: Pause) {
         self.tell(|state, now| {
             call.paused = Some((now, pause));
-            call.ticket = call.ticket.map(|ticket| match pause {
+            call.course.map(|ticket| match pause {
                 Pause::Client => state.machine.on_pause(ticket, now),
                 Pause::Else => state.machine.on_wait(ticket, now),
             });
@@ -279,7 +310,7 @@ impl<S: Server> Gate<S> {
     /// A call that started ended; what its answer shall carry.
     pub(super) fn finish(&self, call: &Call, done: Done) -> Option<GrantHeader> {
         self.tell(|state, now| {
-            let grant = state.finish(call, done, &self.config, now);
+            let grant = state.finish(call, done, now);
             let room = state.room();
             state.called = call.again.and_then(|place| state.line.cancel_again(place, room));
             if state.called.is_none() {
@@ -295,7 +326,7 @@ impl<S: Server> Gate<S> {
         let woken = {
             let mut state = self.lock();
             let now = self.now();
-            state.finish(call, Done::Cancelled, &self.config, now);
+            state.finish(call, Done::Cancelled, now);
             let room = state.room();
             state.line.cancel(call.place, room).or_else(|| state.line.call_next(room))
         };
@@ -310,6 +341,18 @@ impl<S: Server> Gate<S> {
     pub(super) fn snapshot(&self, busiest: usize) -> ServerSnapshot {
         let state = self.lock();
         state.snapshot(busiest, self.now())
+    }
+
+    /// From now on verdicts are carried out, or are not.
+    pub(super) fn set_mode(&self, mode: Mode) {
+        self.tell(|state, now| {
+            state.run_timers(now);
+            if state.mode == Mode::DryRun && mode == Mode::Enforce {
+                state.shadow.end(&mut state.machine, now);
+            }
+            state.mode = mode;
+            state.call_next();
+        });
     }
 
     pub(super) fn with_machine<R>(&self, look: impl FnOnce(&mut S, Instant) -> R) -> R {
@@ -337,49 +380,59 @@ impl<S: Server> State<S> {
         }
         let signal = self.signal(now);
         let room = self.line.len() < config.waiting;
-        let session = self.sessions.enter(arrival.keys, ask.tenant, &mut self.machine, now).filter(|_| room);
-        let Some((key, session)) = session else {
-            return self.refuse(ask.priority, ShedReason::ServerFull, None, config).map(|()| Call {
-                key: Key::Nobody,
-                place: self.join(arrived),
-                ticket: None,
-                arrived,
-                priority: ask.priority,
-                budget: ask.budget,
-                paused: None,
-                again: None,
+        let entered = self.sessions.enter(arrival.keys, ask.tenant, &mut self.machine, now);
+        if self.mode == Mode::DryRun {
+            let entered = entered.map(|(key, session)| {
+                (session.demand, session.in_flight) = (ask.demand, session.in_flight + 1);
+                (key, session.id)
             });
+            return Ok(self.arrive_on_paper(entered, &ask, arrived, now));
+        }
+        let Some((key, session)) = entered.filter(|_| room) else {
+            return Err(self.refuse(ask.priority, ShedReason::ServerFull, None, config));
         };
         session.demand = ask.demand;
-        let verdict = self.machine.on_request(session.id, &ask, signal, arrived, now);
-        let mut call = Call {
-            key,
-            place: Place::NONE,
-            ticket: None,
-            arrived,
-            priority: ask.priority,
-            budget: ask.budget,
-            paused: None,
-            again: None,
-        };
-        match verdict {
-            Verdict::Admit(ticket) => call.ticket = Some(ticket),
+        match self.machine.on_request(session.id, &ask, signal, arrived, now) {
+            Verdict::Admit(ticket) => {
+                session.in_flight += 1;
+                Ok(self.admit(key, Course::Told(ticket), &ask, arrived))
+            }
             Verdict::Shed(ticket, reason) => {
                 let grant = self.machine.on_done(ticket, Done::Shed, now);
                 session.grant = grant;
                 let header = GrantHeader { grant, server_time: now.since(arrived) };
                 // Whatever the machine learnt, it may have room for another.
                 self.call_next();
-                self.refuse(ask.priority, reason, Some(header), config)?;
+                Err(self.refuse(ask.priority, reason, Some(header), config))
             }
         }
-        // Looked up again since the refusal of a dry run lies between.
-        if let Some(session) = self.sessions.get_mut(key) {
-            session.in_flight += 1;
+    }
+
+    /// A call runs whatever the machine says of it on paper; `entered` is its session, unless the table is full.
+    fn arrive_on_paper(
+        &mut self,
+        entered: Option<(Key, SessionId)>,
+        ask: &Ask,
+        arrived: Instant,
+        now: Instant,
+    ) -> Call {
+        let would = &mut self.counts.would_have_shed;
+        match entered {
+            Some((_, id)) => {
+                let mut count = |reason, priority| would.count(reason, priority);
+                self.shadow.arrive(&mut self.machine, id, ask, now, &mut count);
+            }
+            None => would.count(ShedReason::ServerFull, ask.priority),
         }
+        let key = entered.map_or(Key::Nobody, |(key, _)| key);
+        let measured = Measured { group: ask.group, started: arrived, waited: Duration::ZERO };
+        self.admit(key, Course::Measured(measured), ask, arrived)
+    }
+
+    fn admit(&mut self, key: Key, course: Course, ask: &Ask, arrived: Instant) -> Call {
         self.counts.in_flight += 1;
-        call.place = self.join(arrived);
-        Ok(call)
+        let place = self.join(arrived);
+        Call { key, place, course, arrived, priority: ask.priority, budget: ask.budget, paused: None, again: None }
     }
 
     /// What a call shall do whose turn it is.
@@ -395,10 +448,12 @@ impl<S: Server> State<S> {
     /// The handler of a call is about to be polled again.
     fn resume(&mut self, call: &mut Call, now: Instant) {
         let Some((since, pause)) = call.paused.take() else { return };
-        call.ticket = call.ticket.map(|ticket| match pause {
-            Pause::Client => self.machine.on_resume(ticket, since, now),
-            Pause::Else => self.machine.on_wake(ticket, since, now),
-        });
+        match (&mut call.course, pause) {
+            (Course::Told(ticket), Pause::Client) => *ticket = self.machine.on_resume(*ticket, since, now),
+            (Course::Told(ticket), Pause::Else) => *ticket = self.machine.on_wake(*ticket, since, now),
+            (Course::Measured(measured), Pause::Client) => measured.started += now.since(since),
+            (Course::Measured(measured), Pause::Else) => measured.waited += now.since(since),
+        }
     }
 
     fn join(&mut self, arrived: Instant) -> Place {
@@ -424,44 +479,43 @@ impl<S: Server> State<S> {
     }
 
     fn start(&mut self, call: &mut Call, config: &ServerConfig, now: Instant) -> Result<(), Refused> {
-        let Some(ticket) = call.ticket else { return Ok(()) };
-        match self.machine.on_start(ticket, now) {
-            Verdict::Admit(ticket) => {
-                call.ticket = Some(ticket);
+        let ticket = match &mut call.course {
+            Course::Told(ticket) => ticket,
+            Course::Measured(measured) => {
+                measured.started = now;
+                return Ok(());
+            }
+        };
+        match self.machine.on_start(*ticket, now) {
+            Verdict::Admit(started) => {
+                *ticket = started;
                 Ok(())
             }
             Verdict::Shed(ticket, reason) => {
                 let grant = self.machine.on_done(ticket, Done::Shed, now);
-                call.ticket = None;
+                self.leave(call, Some(grant));
                 let header = GrantHeader { grant, server_time: now.since(call.arrived) };
-                let refused = self.refuse(call.priority, reason, Some(header), config);
-                if refused.is_err() {
-                    self.leave(call, Some(grant));
-                }
-                refused
+                Err(self.refuse(call.priority, reason, Some(header), config))
             }
         }
     }
 
-    /// Counts a refusal; `Ok` in a dry run.
+    /// Counts a refusal.
     fn refuse(
         &mut self,
         priority: Priority,
         reason: ShedReason,
         grant: Option<GrantHeader>,
         config: &ServerConfig,
-    ) -> Result<(), Refused> {
-        if config.mode == Mode::DryRun {
-            self.counts.would_have_shed.count(reason, priority);
-            return Ok(());
-        }
+    ) -> Refused {
         self.counts.shed.count(reason, priority);
         // Half to one and a half of it: those who were refused together shall not come back together.
         let pushback = config.pushback.mul_f64(0.5 + self.rng.f64());
-        Err(Refused { reason, grant, pushback })
+        // In a dry run nobody may obey.
+        Refused { reason, grant: grant.filter(|_| self.mode == Mode::Enforce), pushback }
     }
 
-    fn finish(&mut self, call: &Call, done: Done, config: &ServerConfig, now: Instant) -> Option<GrantHeader> {
+    fn finish(&mut self, call: &Call, done: Done, now: Instant) -> Option<GrantHeader> {
         let server_time = now.since(call.arrived);
         let call = &mut call.clone();
         self.resume(call, now);
@@ -473,10 +527,19 @@ impl<S: Server> State<S> {
             Done::Cancelled => self.counts.cancelled += 1,
             Done::Shed => {}
         }
-        let grant = call.ticket.map(|ticket| self.machine.on_done(ticket, done, now));
+        let grant = match call.course {
+            Course::Told(ticket) => Some(self.machine.on_done(ticket, done, now)),
+            Course::Measured(Measured { group, started, waited }) => {
+                if done == Done::Served {
+                    let computed = now.since(started).saturating_sub(waited);
+                    self.shadow.measured(group, shadow::Course { computed, waited });
+                }
+                None
+            }
+        };
         self.leave(call, grant);
         // A dry run must not move clients: they would obey.
-        grant.filter(|_| config.mode == Mode::Enforce).map(|grant| GrantHeader { grant, server_time })
+        grant.filter(|_| self.mode == Mode::Enforce).map(|grant| GrantHeader { grant, server_time })
     }
 
     /// A call left the tables.
@@ -491,8 +554,13 @@ impl<S: Server> State<S> {
     /// Whatever the machine wanted to do by now. It is asked whenever a call comes or ends: while neither happens,
     /// nobody can hear what it decides.
     fn run_timers(&mut self, now: Instant) {
+        let on_paper = self.mode == Mode::DryRun;
+        if on_paper {
+            let would = &mut self.counts.would_have_shed;
+            self.shadow.advance(&mut self.machine, now, &mut |reason, priority| would.count(reason, priority));
+        }
         if self.machine.next_timeout().is_some_and(|timeout| timeout <= now) {
-            let signal = self.signal(now);
+            let signal = if on_paper { self.shadow.signal(now) } else { self.signal(now) };
             self.machine.on_timeout(signal, now);
         }
         while let Some((id, grant)) = self.machine.poll_output() {
@@ -523,6 +591,7 @@ impl<S: Server> State<S> {
         sessions.truncate(busiest);
         let counts = &self.counts;
         ServerSnapshot {
+            mode: self.mode,
             served: counts.served,
             in_time: counts.in_time,
             cancelled: counts.cancelled,

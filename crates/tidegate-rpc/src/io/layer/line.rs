@@ -23,11 +23,6 @@ const STRANDED: Duration = Duration::from_millis(50);
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Place(u64);
 
-impl Place {
-    /// Nowhere: a call that has not joined.
-    pub(super) const NONE: Self = Self(u64::MAX);
-}
-
 /// Whether a call may start.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Turn {

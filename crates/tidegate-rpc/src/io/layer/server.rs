@@ -1,10 +1,8 @@
 //! The layer before the handlers.
 
-use core::num::NonZero;
 use core::pin::Pin;
 use core::task::{Context, Poll, ready};
 use std::sync::Arc;
-use std::thread;
 
 use http::{Request, Response, StatusCode};
 use http_body::Body;
@@ -16,7 +14,7 @@ use tower_service::Service;
 use super::answer::{Dialect, Place, refusal};
 use super::body::CallBody;
 use super::clocked::{Sleep, sleep};
-use super::config::{Seen, ServerConfig, Until};
+use super::config::{Mode, Seen, ServerConfig, Until};
 use super::counts::ServerSnapshot;
 use super::gate::{Arrival, Gate, Heard, Pause, Refused, Step};
 use super::headers::{
@@ -44,9 +42,7 @@ impl Default for ServerLayer<CreditServer> {
     /// Tidegate's credits, with nothing set, for handlers on the tokio runtime around.
     fn default() -> Self {
         let config = ServerConfig::default();
-        let cores = thread::available_parallelism().map_or(1, NonZero::get).min(config.threads);
-        let cores = u32::try_from(cores).unwrap_or(u32::MAX);
-        Self::new(CreditServer::new(Config::default(), cores, (config.clock)()), config)
+        Self::new(CreditServer::new(Config::default(), config.cores(), (config.clock)()), config)
     }
 }
 
@@ -62,6 +58,11 @@ impl<S: Server> ServerLayer<S> {
     #[must_use]
     pub fn snapshot(&self, busiest: usize) -> ServerSnapshot {
         self.gate.snapshot(busiest)
+    }
+
+    /// Carries verdicts out from now on, or only counts them; calls that were admitted go on.
+    pub fn set_mode(&self, mode: Mode) {
+        self.gate.set_mode(mode);
     }
 
     /// Looks at the machine, or changes its settings, under the layer's lock.

@@ -255,7 +255,29 @@ async fn a_dry_run_admits_and_counts_what_it_would_have_shed() {
     assert!(snapshot.shed.is_empty());
     let would: Vec<_> = snapshot.would_have_shed.iter().map(|count| (count.reason, count.calls)).collect();
     assert_eq!(would, [(ShedReason::Delay, 1), (ShedReason::Deadline, 1)]);
-    assert_eq!(told(&layer), [Done::Shed, Done::Shed, Done::Served]);
+    assert_eq!(told(&layer)[..2], [Done::Shed, Done::Shed]);
+    layer.with_machine(|machine, _| assert!(machine.asks.iter().all(|ask| !ask.aware), "nobody is told anything"));
+}
+
+#[tokio::test]
+async fn a_dry_run_ends_and_begins_while_calls_run() {
+    let mut config = config();
+    config.mode = Mode::DryRun;
+    let layer = ServerLayer::new(Recorder { is_full: true, ..Recorder::default() }, config);
+    let mut service = layer.layer(at_once());
+    let before = service.call(request("/"));
+    layer.set_mode(Mode::Enforce);
+    assert_eq!(told(&layer), [Done::Cancelled], "what waits on paper ends");
+    layer.with_machine(|machine, _| machine.is_full = false);
+    assert_eq!(before.await.unwrap().headers().get(GRANT), None, "a call of the dry run carries none");
+    let told_of = service.call(request("/"));
+    layer.set_mode(Mode::DryRun);
+    assert_eq!(told_of.await.unwrap().headers().get(GRANT), None, "in a dry run nobody shall obey");
+    layer.with_machine(|machine, _| machine.verdicts = [Some(ShedReason::Delay)].into());
+    layer.set_mode(Mode::Enforce);
+    assert_eq!(service.call(request("/")).await.unwrap().status(), 503);
+    assert_eq!((layer.snapshot(0).mode, layer.snapshot(0).in_flight), (Mode::Enforce, 0));
+    assert_eq!(told(&layer), [Done::Cancelled, Done::Served, Done::Shed]);
 }
 
 #[tokio::test]
