@@ -141,8 +141,8 @@ fn a_client_that_ignores_its_credits_and_lies_hurts_only_itself() {
     assert!(report.response.p99_us <= report.slo_us, "{report:?}");
     let [honest, cheat] = &report.by_priority[..] else { panic!("two kinds of calls: {report:?}") };
     assert!(honest.in_slo >= 0.99, "{report:?}");
-    // Two fair shares among twenty, and what chance adds.
-    assert!(cheat.goodput_per_s <= 0.12 * report.capacity_per_s, "{report:?}");
+    // What the others leave is its max-min share; it gets less, since its refusals take the server's time.
+    assert!(cheat.goodput_per_s <= (1.0 - 19.0 * unit) * report.capacity_per_s, "{report:?}");
 }
 
 /// Handlers of one core that wait before they compute: what they wait for, and for how long they compute.

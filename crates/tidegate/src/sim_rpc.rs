@@ -180,6 +180,7 @@ fn groups(args: &SimRpcArgs) -> Result<Vec<Group>, Failure> {
             load: args.load * share,
             steps: step.into_iter().collect(),
             tenant: tidegate_lab::rpc::Tenant(tenant.number),
+            plain: false,
             priorities: priorities.clone(),
         }
     };

@@ -46,6 +46,10 @@ pub enum Metric {
     TopInSlo,
     /// Jain's index of the tenants' goodput.
     Jain,
+    /// Jain's index of what each client got over its max-min share.
+    MaxMinJain,
+    /// Share of the cores' time that was spent on calls and messages.
+    Busy,
 }
 
 impl Metric {
@@ -62,6 +66,8 @@ impl Metric {
             Self::ConvergedMs => "converged, ms",
             Self::TopInSlo => "top priority in SLO",
             Self::Jain => "Jain's index",
+            Self::MaxMinJain => "Jain's index of shares",
+            Self::Busy => "cores busy",
         }
     }
 
@@ -78,6 +84,8 @@ impl Metric {
             Self::ConvergedMs => "converged",
             Self::TopInSlo => "top",
             Self::Jain => "jain",
+            Self::MaxMinJain => "max_min_jain",
+            Self::Busy => "busy",
         }
     }
 
@@ -104,6 +112,8 @@ impl Metric {
             Self::ConvergedMs => converged(report, scenario, 0.9 * possible(step)),
             Self::TopInSlo => report.by_priority.first().map_or(f64::NAN, |share| share.in_slo),
             Self::Jain => report.jain,
+            Self::MaxMinJain => report.max_min_jain,
+            Self::Busy => report.busy,
         }
     }
 }

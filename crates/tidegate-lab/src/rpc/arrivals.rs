@@ -12,7 +12,8 @@ pub(super) struct Arrival {
     pub(super) client: u32,
     pub(super) class: u8,
     pub(super) priority: Priority,
-    pub(super) tenant: u16,
+    /// Which of the scenario's groups, by index.
+    pub(super) group: u16,
 }
 
 #[derive(Debug)]
@@ -21,7 +22,7 @@ struct Source {
     rate: f64,
     first_client: u32,
     clients: u32,
-    tenant: u16,
+    group: u16,
     /// Priority, its index, and the share of the calls up to and including it.
     priorities: Vec<(Priority, u8, f64)>,
 }
@@ -59,7 +60,7 @@ pub(super) fn kinds(scenario: &Scenario) -> (Vec<Priority>, Vec<tidegate_rpc::ma
 
 impl Arrivals {
     pub(super) fn new(scenario: &Scenario, rng: Rng) -> Self {
-        let (classes, tenants) = kinds(scenario);
+        let (classes, _) = kinds(scenario);
         let class = |priority: Priority| classes.binary_search(&priority).unwrap_or(0);
         let capacity = scenario.capacity();
         let mut first_client = 0;
@@ -76,10 +77,9 @@ impl Arrivals {
             if priorities.is_empty() {
                 priorities.push((Priority::DEFAULT, u8::try_from(class(Priority::DEFAULT)).unwrap_or(u8::MAX), 1.0));
             }
-            let tenant = tenants.binary_search(&group.tenant).unwrap_or(0);
-            let tenant = u16::try_from(tenant).unwrap_or(u16::MAX);
+            let number = u16::try_from(index).expect("the check bounds the groups");
             let rate = group.load * capacity;
-            sources.push(Source { rate, first_client, clients: group.clients, tenant, priorities });
+            sources.push(Source { rate, first_client, clients: group.clients, group: number, priorities });
             first_client += group.clients;
             steps.extend(group.steps.iter().map(|step| (Instant::ZERO + step.at, index, step.load)));
         }
@@ -139,7 +139,7 @@ impl Arrivals {
                 (several[index].0, several[index].1)
             }
         };
-        Arrival { client, class, priority, tenant: source.tenant }
+        Arrival { client, class, priority, group: source.group }
     }
 
     fn pick(&mut self) -> usize {

@@ -24,8 +24,8 @@ pub(super) struct Call {
     pub(super) client: u32,
     /// Which of the scenario's priorities, by index.
     pub(super) class: u8,
-    /// Which of the scenario's tenants, by index.
-    pub(super) tenant: u16,
+    /// Which of the scenario's groups, by index.
+    pub(super) group: u16,
     /// What the server machine said, from its admission on.
     pub(super) ticket: Ticket,
     pub(super) state: State,
@@ -34,9 +34,9 @@ pub(super) struct Call {
 }
 
 impl Call {
-    pub(super) fn new(intended: Instant, client: u32, class: u8, priority: Priority, tenant: u16) -> Self {
+    pub(super) fn new(intended: Instant, client: u32, class: u8, priority: Priority, group: u16) -> Self {
         let ticket = Ticket::new(SessionId(0), &Ask { priority, ..Ask::default() }, intended);
-        Self { intended, client, class, tenant, ticket, state: State::AtClient, waits: intended }
+        Self { intended, client, class, group, ticket, state: State::AtClient, waits: intended }
     }
 }
 

@@ -13,13 +13,17 @@ impl<S: Server, C: Client> Plant<S, C> {
     #[inline]
     pub(super) fn call(&mut self, of_burst: bool) {
         let arrival = self.arrivals.draw(of_burst);
-        self.window.offered(arrival.class, arrival.tenant);
-        let call = Call::new(self.now, arrival.client, arrival.class, arrival.priority, arrival.tenant);
+        self.window.offered(arrival.class, arrival.group);
+        let call = Call::new(self.now, arrival.client, arrival.class, arrival.priority, arrival.group);
         let Some(slot) = self.calls.insert(call) else {
             self.window.dropped += 1;
             return;
         };
         let deadline = self.scenario.deadline.map(|span| self.now + span);
+        if self.is_plain(arrival.group) {
+            self.send(slot, Ask { priority: arrival.priority, budget: self.scenario.deadline, ..Ask::default() });
+            return;
+        }
         let request = Request { id: CallId(slot.into()), priority: arrival.priority, deadline };
         match self.clients[arrival.client as usize].on_call(&request, self.now, &mut self.client_rng) {
             Step::Send(ask) => {
@@ -56,7 +60,7 @@ impl<S: Server, C: Client> Plant<S, C> {
         let response_ns = self.now.nanos_since(call.intended);
         let outcome = match answer.shed {
             None => {
-                self.window.served(call.class, call.tenant, response_ns);
+                self.window.served(call.class, call.group, response_ns);
                 Outcome::Served
             }
             Some((place, reason)) => {
@@ -65,6 +69,9 @@ impl<S: Server, C: Client> Plant<S, C> {
             }
         };
         self.note(u64::from(answer.slot) << 2 | u64::from(answer.shed.is_some()));
+        if self.is_plain(call.group) {
+            return;
+        }
         let reply = Reply {
             id: CallId(answer.slot.into()),
             outcome,
@@ -124,11 +131,17 @@ impl<S: Server, C: Client> Plant<S, C> {
         }
     }
 
+    /// Whether callers of the group know nothing of the scheme.
+    #[inline]
+    fn is_plain(&self, group: u16) -> bool {
+        self.scenario.groups[usize::from(group)].plain
+    }
+
     #[inline]
     fn send(&mut self, slot: u32, ask: Ask) {
         let call = self.calls.get(slot);
         call.state = State::Sent;
-        let tenant = self.tenants[usize::from(call.tenant)];
+        let tenant = self.scenario.groups[usize::from(call.group)].tenant;
         let at = self.now.plus_nanos(self.half_trip_ns);
         self.to_server.push(at, Message::Request(slot, Ask { tenant, ..ask }));
     }

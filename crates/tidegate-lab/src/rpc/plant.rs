@@ -78,7 +78,6 @@ pub struct Plant<S, C> {
     pub(super) server_at: Instant,
     pub(super) calls: Calls,
     pub(super) arrivals: Arrivals,
-    pub(super) tenants: Vec<Tenant>,
     pub(super) half_trip_ns: u64,
     pub(super) message_ns: u64,
     pub(super) mean_ns: f64,
@@ -114,7 +113,7 @@ impl<S: Server, C: Client> Plant<S, C> {
     ) -> Result<Self, ScenarioError> {
         scenario.check()?;
         let stream = |number| Rng::stream(scenario.seed, number);
-        let (classes, tenants) = kinds(scenario);
+        let (classes, _) = kinds(scenario);
         let mut client_rng = stream(1);
         let now = Instant::ZERO;
         let count = scenario.clients() as usize;
@@ -151,8 +150,7 @@ impl<S: Server, C: Client> Plant<S, C> {
             idle: (0..scenario.cores).rev().collect(),
             calls: Calls::new(scenario.calls_max),
             arrivals: Arrivals::new(scenario, stream(2)),
-            window: Window::new(classes.len(), tenants.len(), scenario.slo()),
-            tenants: scenario.groups.iter().map(|group| group.tenant).collect(),
+            window: Window::new(classes.len(), scenario.groups.len(), scenario.slo()),
             half_trip_ns: nanos(scenario.round_trip) / 2,
             message_ns: nanos(scenario.message_cost),
             mean_ns: scenario.service.mean.as_secs_f64() * 1e9,
@@ -163,7 +161,6 @@ impl<S: Server, C: Client> Plant<S, C> {
             events: 0,
             trace: TraceHash::new(),
         };
-        plant.tenants = tenants;
         plant.after_server();
         (0..u32::try_from(count).unwrap_or(u32::MAX)).for_each(|client| plant.after_client(client));
         Ok(plant)

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use hdrhistogram::Histogram;
 use serde::Serialize;
+use tidegate_core::allocate::{Claim, weighted_max_min};
 use tidegate_core::{Instant, Rng};
 use tidegate_rpc::machine::{Client, Priority, Server, ShedReason, Tenant};
 
@@ -58,10 +59,10 @@ pub struct Sheds {
     pub start: u64,
 }
 
-/// What became of the calls of one priority or tenant.
+/// What became of the calls of one priority, tenant or group.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub struct ShareReport {
-    /// The priority or the tenant.
+    /// The priority, the tenant, or the number of the group.
     pub key: u32,
     /// Wanted, a second.
     pub offered_per_s: f64,
@@ -127,6 +128,10 @@ pub struct Report {
     pub by_priority: Vec<ShareReport>,
     /// By tenant, if there is more than one.
     pub by_tenant: Vec<ShareReport>,
+    /// Jain's index of what each client's group got over its max-min share of the capacity, tenants alike; 1 is fair.
+    pub max_min_jain: f64,
+    /// By group of clients, numbered from 0, if there is more than one.
+    pub by_group: Vec<ShareReport>,
     /// Jain's index of the tenants' goodput; 1 is equal.
     pub jain: f64,
     /// Time bins, if the scenario asks for them; over the whole run, warm-up included.
@@ -199,7 +204,15 @@ fn report<S: Server, C: Client>(plant: &Plant<S, C>, window: &Window, bins: Vec<
     };
     let by_priority: Vec<_> =
         priorities.iter().zip(&window.by_class).map(|(&Priority(key), one)| share(key.into(), one)).collect();
-    let by_tenant: Vec<_> = tenants.iter().zip(&window.by_tenant).map(|(&Tenant(key), one)| share(key, one)).collect();
+    let of_tenant = |tenant: &Tenant| {
+        let mut sum = Share::default();
+        let groups = scenario.groups.iter().zip(&window.by_group).filter(|(group, _)| group.tenant == *tenant);
+        groups.for_each(|(_, one)| sum.add(*one));
+        sum
+    };
+    let tenant_shares: Vec<_> = tenants.iter().map(of_tenant).collect();
+    let by_tenant: Vec<_> = tenants.iter().zip(&tenant_shares).map(|(&Tenant(key), one)| share(key, one)).collect();
+    let by_group: Vec<_> = (0..).zip(&window.by_group).map(|(key, one)| share(key, one)).collect();
     Report {
         seconds,
         capacity_per_s: capacity,
@@ -221,9 +234,11 @@ fn report<S: Server, C: Client>(plant: &Plant<S, C>, window: &Window, bins: Vec<
         extra_messages_per_call: ratio(window.extra_messages) / ratio(window.calls.served.max(1)),
         mean_queueing_delay_us: micros(window.started.1) / ratio(window.started.0.max(1)),
         busy: ratio(window.busy_ns) / (seconds * 1e9 * f64::from(scenario.cores)),
-        jain: jain(&window.by_tenant),
+        jain: jains_index(tenant_shares.iter().map(|share| (1.0, ratio(share.in_slo)))),
+        max_min_jain: max_min_jain(scenario, &window.by_group),
         by_priority: if by_priority.len() > 1 { by_priority } else { Vec::new() },
         by_tenant: if by_tenant.len() > 1 { by_tenant } else { Vec::new() },
+        by_group: if by_group.len() > 1 { by_group } else { Vec::new() },
         bins,
         events: plant.events(),
         under_way: plant.under_way(),
@@ -231,11 +246,28 @@ fn report<S: Server, C: Client>(plant: &Plant<S, C>, window: &Window, bins: Vec<
     }
 }
 
-/// (sum x)^2 / (n sum x^2) of the goodputs, from 1 / n to 1; zero if nobody got anything. Source: Jain, Chiu and Hawe (1984).
-fn jain(shares: &[Share]) -> f64 {
-    let sum: f64 = shares.iter().map(|share| ratio(share.in_slo)).sum();
-    let squares: f64 = shares.iter().map(|share| ratio(share.in_slo).powi(2)).sum();
-    if squares > 0.0 { sum * sum / (ratio(shares.len() as u64) * squares) } else { 0.0 }
+/// (sum x)^2 / (n sum x^2) of so many of each size, from 1 / n to 1; zero if nobody got anything. Source: Jain, Chiu and
+/// Hawe (1984).
+fn jains_index(sizes: impl Iterator<Item = (f64, f64)>) -> f64 {
+    let (mut count, mut sum, mut squares) = (0.0, 0.0, 0.0);
+    for (many, size) in sizes {
+        count += many;
+        sum += many * size;
+        squares += many * size * size;
+    }
+    if squares > 0.0 { sum * sum / (count * squares) } else { 0.0 }
+}
+
+/// The same of what each client got over its max-min share of the capacity, those of a group taken for alike.
+fn max_min_jain(scenario: &Scenario, by_group: &[Share]) -> f64 {
+    let calls = scenario.capacity() * scenario.duration.as_secs_f64();
+    let claims: Vec<Claim> = (scenario.groups.iter().zip(by_group))
+        .map(|(group, share)| Claim { demand: ratio(share.offered), weight: f64::from(group.clients) })
+        .collect();
+    let mut fair = Vec::new();
+    weighted_max_min(calls, &claims, &mut Vec::new(), &mut fair);
+    let clients = claims.iter().map(|claim| claim.weight);
+    jains_index(clients.zip(by_group.iter().zip(fair).map(|(share, fair)| ratio(share.in_slo) / fair.max(1.0))))
 }
 
 impl Report {

@@ -82,6 +82,9 @@ pub struct Group {
     /// Whom their calls belong to.
     #[serde(default)]
     pub tenant: Tenant,
+    /// Whether they know nothing of the scheme: they send what they want, and nobody tells them anything.
+    #[serde(default)]
+    pub plain: bool,
     /// What their calls matter and how often, in any unit; empty for the default priority.
     #[serde(default)]
     pub priorities: Vec<(Priority, f64)>,
@@ -91,7 +94,7 @@ impl Group {
     /// `clients` of the default tenant with calls of the default priority at `load`.
     #[must_use]
     pub fn new(clients: u32, load: f64) -> Self {
-        Self { clients, load, steps: Vec::new(), tenant: Tenant::default(), priorities: Vec::new() }
+        Self { clients, load, steps: Vec::new(), tenant: Tenant::default(), plain: false, priorities: Vec::new() }
     }
 }
 
@@ -255,6 +258,7 @@ impl Scenario {
                 "what handlers wait for takes time and has a place",
             ),
             (!self.groups.is_empty(), "somebody calls"),
+            (u16::try_from(self.groups.len()).is_ok(), "there are at most 65535 groups"),
             (self.groups.iter().all(group_is_sane), "a group has clients, a load up to 1e6 and weights above zero"),
             (self.incast.is_none_or(|burst| !burst.every.is_zero()), "bursts are apart"),
             (self.bin.is_none_or(|bin| nanos(bin) >= 1_000), "a bin lasts at least a microsecond"),

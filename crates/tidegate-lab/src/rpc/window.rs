@@ -18,7 +18,7 @@ pub enum Place {
     Start,
 }
 
-/// Calls of one priority or one tenant.
+/// Calls of one priority, group or tenant.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Share {
     /// Wanted.
@@ -30,7 +30,7 @@ pub struct Share {
 }
 
 impl Share {
-    fn add(&mut self, other: Self) {
+    pub(super) fn add(&mut self, other: Self) {
         self.offered += other.offered;
         self.served += other.served;
         self.in_slo += other.in_slo;
@@ -61,8 +61,8 @@ pub struct Window {
     pub notice: Histogram<u64>,
     /// By index of the priority.
     pub by_class: Vec<Share>,
-    /// By index of the tenant.
-    pub by_tenant: Vec<Share>,
+    /// By index of the group.
+    pub by_group: Vec<Share>,
     sheds: [[u64; REASONS]; 3],
     slo_ns: u64,
 }
@@ -75,7 +75,7 @@ fn histogram() -> Histogram<u64> {
 }
 
 impl Window {
-    pub(super) fn new(classes: usize, tenants: usize, slo: Duration) -> Self {
+    pub(super) fn new(classes: usize, groups: usize, slo: Duration) -> Self {
         Self {
             calls: Share::default(),
             dropped: 0,
@@ -86,7 +86,7 @@ impl Window {
             response: histogram(),
             notice: histogram(),
             by_class: vec![Share::default(); classes],
-            by_tenant: vec![Share::default(); tenants],
+            by_group: vec![Share::default(); groups],
             sheds: [[0; REASONS]; 3],
             slo_ns: nanos(slo),
         }
@@ -95,23 +95,23 @@ impl Window {
     /// The same counters at zero.
     #[must_use]
     pub fn cleared(&self) -> Self {
-        Self::new(self.by_class.len(), self.by_tenant.len(), Duration::from_nanos(self.slo_ns))
+        Self::new(self.by_class.len(), self.by_group.len(), Duration::from_nanos(self.slo_ns))
     }
 
     #[inline]
-    pub(super) fn offered(&mut self, class: u8, tenant: u16) {
+    pub(super) fn offered(&mut self, class: u8, group: u16) {
         self.calls.offered += 1;
         self.by_class[usize::from(class)].offered += 1;
-        self.by_tenant[usize::from(tenant)].offered += 1;
+        self.by_group[usize::from(group)].offered += 1;
     }
 
     #[inline]
-    pub(super) fn served(&mut self, class: u8, tenant: u16, response_ns: u64) {
+    pub(super) fn served(&mut self, class: u8, group: u16, response_ns: u64) {
         let in_slo = u64::from(response_ns <= self.slo_ns);
         let served = Share { offered: 0, served: 1, in_slo };
         self.calls.add(served);
         self.by_class[usize::from(class)].add(served);
-        self.by_tenant[usize::from(tenant)].add(served);
+        self.by_group[usize::from(group)].add(served);
         self.response.saturating_record(response_ns);
     }
 
@@ -146,7 +146,7 @@ impl Window {
         self.response.add(&other.response).expect("both have the same bounds");
         self.notice.add(&other.notice).expect("both have the same bounds");
         self.by_class.iter_mut().zip(&other.by_class).for_each(|(mine, theirs)| mine.add(*theirs));
-        self.by_tenant.iter_mut().zip(&other.by_tenant).for_each(|(mine, theirs)| mine.add(*theirs));
+        self.by_group.iter_mut().zip(&other.by_group).for_each(|(mine, theirs)| mine.add(*theirs));
         for (mine, theirs) in self.sheds.iter_mut().flatten().zip(other.sheds.iter().flatten()) {
             *mine += theirs;
         }
