@@ -18,8 +18,9 @@ pub struct Config {
     pub tenants: usize,
     /// Weights of tenants that do not weigh 1, above 0.
     pub weights: Vec<(Tenant, f64)>,
-    /// Fair shares of its tenant's calls that a single session is let take while others are refused, above 1. It is told
-    /// so, and held to it.
+    /// Times its max-min share of its tenant's calls that a single session is let take while others are refused, at least
+    /// 1: of priorities that are let through for sure; of the others a tenth of what that is beyond 1. It is told so, and
+    /// held to it.
     pub session_shares: f64,
     /// Credits in all; if absent, as many as the calls that are in the server and on their way when it is busy.
     pub pool: Option<u32>,

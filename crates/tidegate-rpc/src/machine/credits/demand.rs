@@ -23,6 +23,13 @@ const PATIENCE: f64 = 16.0;
 const FEWER: u32 = 3;
 /// A tick comes when this many times the calls that are let through in its time would have come, however few did.
 const OVERDUE: f64 = 2.0;
+/// What a session may have beyond its max-min share, for calls that are not let through for sure: this part of what it
+/// may for others. Just enough that chance leaves no core idle.
+const MARGINAL: f64 = 0.1;
+/// Deviations by which a session that does as it was told may send more.
+const CHANCE: f64 = 4.0;
+/// Share of a tenant's calls that is admitted by credits; the rest stays free to follow the demand.
+pub(super) const CREDITED: f64 = 0.5;
 /// Calls over which active sessions are counted.
 pub(super) const STRETCH: u32 = 1024;
 /// A demand below this share of the capacity is forgotten.
@@ -48,24 +55,71 @@ struct TenantState {
     level: Level,
     /// Calls a second of its share.
     share: f64,
-    /// What one of its sessions may have at most: calls in a nanosecond, and calls in a stretch.
+    /// Calls in a nanosecond that one of its sessions may have at most, of a priority that is let through for sure and of
+    /// others.
+    most_sure_per_ns: f64,
     most_per_ns: f64,
-    most_calls: u16,
     /// Credits that its sessions hold.
     credits: u32,
-    /// Sessions heard in this stretch of calls so far, and in the one before.
-    active: u32,
-    active_before: u32,
+    /// What each session wants that was heard in this stretch of calls so far, and in the one before.
+    sizes: Box<Sizes>,
+    sizes_before: Box<Sizes>,
 }
 
 impl TenantState {
-    /// Computes what one session may have of the share, `shares` times what each had if all active ones had the same.
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped to what fits")]
-    fn bound_sessions(&mut self, shares: f64, supply: f64) {
-        let share = self.share.min(supply);
-        let most = shares * share / f64::from(self.active.max(self.active_before).max(1));
-        self.most_per_ns = most / 1e9;
-        self.most_calls = (f64::from(STRETCH) * most / supply).clamp(1.0, f64::from(u16::MAX)) as u16;
+    /// Computes what one session may have, `shares` times its max-min share of what is `served` of the tenant's part.
+    fn bound_sessions(&mut self, shares: f64, served: f64, supply: f64) {
+        let fair = self.sizes_before.water_level(served * self.share.min(supply) / 1e9);
+        self.most_sure_per_ns = shares * fair;
+        self.most_per_ns = (1.0 + MARGINAL * (shares - 1.0)) * fair;
+    }
+
+    fn unbind_sessions(&mut self) {
+        (self.most_sure_per_ns, self.most_per_ns) = (f64::MAX, f64::MAX);
+    }
+}
+
+/// How many sessions want how much, in buckets by the size of it.
+#[derive(Clone, Debug)]
+struct Sizes {
+    counts: [u32; SIZES],
+    sums: [f64; SIZES],
+}
+
+/// Buckets, four for each doubling, from a call in 18 minutes to one in a nanosecond: 2^40 ns.
+const SIZES: usize = 4 * 40;
+/// What is left of a number's bits above these tells its bucket: the exponent and two bits behind it.
+const SIZE_SHIFT: u32 = 50;
+/// That of 2^-40.
+const SIZE_LEAST: u64 = (1023 - 40) << 2;
+
+impl Sizes {
+    fn new() -> Self {
+        Self { counts: [0; SIZES], sums: [0.0; SIZES] }
+    }
+
+    /// One wants so many calls in a nanosecond.
+    #[inline]
+    fn add(&mut self, per_ns: f64) {
+        let bucket = (per_ns.to_bits() >> SIZE_SHIFT).saturating_sub(SIZE_LEAST);
+        let bucket = usize::try_from(bucket).map_or(SIZES - 1, |bucket| bucket.min(SIZES - 1));
+        self.counts[bucket] += 1;
+        self.sums[bucket] += per_ns;
+    }
+
+    /// The most that one session can have if `share` is shared by max-min: those who want less get it, and leave the rest
+    /// to the others. [`f64::MAX`] if all have what they want.
+    fn water_level(&self, share: f64) -> f64 {
+        let (mut left, mut sessions) = (share, f64::from(self.counts.iter().sum::<u32>()));
+        for (&count, &sum) in self.counts.iter().zip(&self.sums).filter(|(count, _)| **count > 0) {
+            let (each, count) = (left / sessions, f64::from(count));
+            if sum / count > each {
+                return each;
+            }
+            left -= sum;
+            sessions -= count;
+        }
+        f64::MAX
     }
 }
 
@@ -86,7 +140,7 @@ struct Difference {
 pub(super) struct Demand {
     tenants: Vec<TenantState>,
     bound: usize,
-    /// Fair shares that one session may have.
+    /// Times its max-min share that one session may have.
     session_shares: f64,
     /// Calls since the last tick, the squares of what they stand for, and when that was.
     calls: u32,
@@ -103,6 +157,8 @@ pub(super) struct Demand {
     /// Of capacity, what calls take that are sure to be let through although others are not.
     preferred: f64,
     throttled: bool,
+    /// How long a stretch of calls takes, if as many are let through as shall be.
+    stretch_ns: f64,
     claims: Vec<Claim>,
     order: Vec<usize>,
     shares: Vec<f64>,
@@ -124,6 +180,7 @@ impl Demand {
             held: 0.0,
             preferred: 0.0,
             throttled: false,
+            stretch_ns: 0.0,
             claims: Vec::new(),
             order: Vec::new(),
             shares: Vec::new(),
@@ -142,11 +199,11 @@ impl Demand {
                     wanted: Vec::new(),
                     level,
                     share: f64::MAX,
+                    most_sure_per_ns: f64::MAX,
                     most_per_ns: f64::MAX,
-                    most_calls: u16::MAX,
                     credits: 0,
-                    active: 0,
-                    active_before: 0,
+                    sizes: Box::new(Sizes::new()),
+                    sizes_before: Box::new(Sizes::new()),
                 });
             }
             self.tenants.len() - 1
@@ -189,29 +246,34 @@ impl Demand {
         self.preferred
     }
 
-    /// A session of the tenant in `place` was heard for the first time in this stretch.
+    /// A session of the tenant in `place` was heard for the first time in this stretch, which wants so many calls in a
+    /// nanosecond.
     #[inline]
-    pub(super) fn on_active(&mut self, place: u16) {
-        self.tenants[usize::from(place)].active += 1;
+    pub(super) fn on_active(&mut self, place: u16, per_ns: f64) {
+        self.tenants[usize::from(place)].sizes.add(per_ns);
     }
 
     /// A stretch of calls ended: sessions are counted anew.
     pub(super) fn on_stretch(&mut self) {
         for tenant in &mut self.tenants {
-            tenant.active_before = core::mem::take(&mut tenant.active);
+            core::mem::swap(&mut tenant.sizes, &mut tenant.sizes_before);
+            *tenant.sizes = Sizes::new();
         }
     }
 
-    /// Calls in a nanosecond that one session of the tenant in `place` may have at most.
+    /// Calls of `priority` in a nanosecond that one session of the tenant in `place` may have at most.
     #[inline]
-    pub(super) fn most_per_ns(&self, place: u16) -> f64 {
-        self.tenants[usize::from(place)].most_per_ns
+    pub(super) fn most_per_ns(&self, place: u16, priority: Priority) -> f64 {
+        let tenant = &self.tenants[usize::from(place)];
+        if tenant.level.is_sure(priority) { tenant.most_sure_per_ns } else { tenant.most_per_ns }
     }
 
-    /// And in a stretch of calls.
+    /// The same in a stretch of calls, and what chance adds.
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped to what fits")]
     #[inline]
-    pub(super) fn most_calls(&self, place: u16) -> u16 {
-        self.tenants[usize::from(place)].most_calls
+    pub(super) fn most_calls(&self, place: u16, priority: Priority) -> u16 {
+        let most = self.most_per_ns(place, priority) * self.stretch_ns;
+        (most + CHANCE * (most.sqrt() + 1.0)).clamp(1.0, f64::from(u16::MAX)) as u16
     }
 
     /// A call arrived that stands for `calls` wanted ones and is held back for its session's sake.
@@ -251,9 +313,9 @@ impl Demand {
     }
 
     /// Computes rates and levels anew for a server that shall be sent `supply` calls a second; all are let through if
-    /// it is `None`. It has room for `room` calls.
+    /// it is `None`. It has room for `room` calls, and serves the share `served` of the supply: refusals take the rest.
     #[expect(clippy::cast_precision_loss, reason = "a tick is far below 2^52 ns")]
-    pub(super) fn tick(&mut self, supply: Option<f64>, room: f64, now: Instant) {
+    pub(super) fn tick(&mut self, supply: Option<f64>, served: f64, room: f64, now: Instant) {
         let elapsed = self.since_tick(now).max(1) as f64;
         self.fold(elapsed, room);
         self.calls = 0;
@@ -264,6 +326,7 @@ impl Demand {
             return;
         };
         let seconds = self.time_ns / 1e9;
+        self.stretch_ns = 1e9 * f64::from(STRETCH) / supply;
         self.claims.clear();
         self.claims.extend(self.tenants.iter_mut().map(|tenant| {
             tenant.wanted.retain(|(_, wanted)| wanted.sum / seconds > FORGOTTEN * supply);
@@ -276,7 +339,7 @@ impl Demand {
             // Without those who are held back there is room for all others: as long as they are.
             self.throttled = demand + self.held / seconds > supply;
             if self.throttled {
-                self.tenants.iter_mut().for_each(|tenant| tenant.bound_sessions(self.session_shares, supply));
+                self.tenants.iter_mut().for_each(|tenant| tenant.bound_sessions(self.session_shares, served, supply));
             }
             return;
         }
@@ -287,7 +350,7 @@ impl Demand {
             let (level, sure) = level_for(&tenant.wanted, share * seconds);
             tenant.level = level;
             preferred += sure / seconds;
-            tenant.bound_sessions(self.session_shares, supply);
+            tenant.bound_sessions(self.session_shares, served, supply);
         }
         self.preferred = preferred / supply;
         self.throttled = true;
@@ -298,7 +361,7 @@ impl Demand {
         for tenant in &mut self.tenants {
             tenant.level = Level::OPEN;
             tenant.share = f64::MAX;
-            (tenant.most_per_ns, tenant.most_calls) = (f64::MAX, u16::MAX);
+            tenant.unbind_sessions();
         }
         self.preferred = 0.0;
         self.throttled = false;
@@ -349,8 +412,9 @@ fn insert(wanted: &mut Vec<(Priority, Wanted)>, at: usize, priority: Priority) {
 /// The level at which `share` of the `wanted` calls is let through, the better priorities first; and what those
 /// priorities want that are let through for sure.
 fn level_for(wanted: &[(Priority, Wanted)], share: f64) -> (Level, f64) {
-    // Credited calls come first, whatever they are.
+    // Credited calls come first, whatever they are; who sends more of them than it has credits takes nobody's place.
     let credited: f64 = wanted.iter().map(|(_, wanted)| wanted.credited).sum();
+    let credited = credited.min(CREDITED * share);
     let left = (share - credited).max(0.0);
     let mut sure = 0.0;
     for (priority, wanted) in wanted {
@@ -361,4 +425,36 @@ fn level_for(wanted: &[(Priority, Wanted)], share: f64) -> (Level, f64) {
         sure += by_level;
     }
     (Level::OPEN, sure)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn level(wanted: &[(u32, f64)], share: f64) -> f64 {
+        let mut sizes = Sizes::new();
+        for &(sessions, each) in wanted {
+            (0..sessions).for_each(|_| sizes.add(each));
+        }
+        sizes.water_level(share)
+    }
+
+    #[test]
+    fn who_wants_little_leaves_the_rest_to_the_others() {
+        let near = |level: f64, expected: f64| assert!((level - expected).abs() < 1e-9 * expected, "{level}");
+        near(level(&[(1, 1.3e-3), (20, 0.02e-3)], 1e-3), 0.6e-3);
+        near(level(&[(1, 1.3e-3), (20, 0.05e-3)], 1e-3), 1e-3 / 21.0);
+        near(level(&[(10, 1e-3)], 5e-3), 0.5e-3);
+        near(level(&[(1, 5e-3), (1, 2e-3), (1000, 1e-6)], 6e-3), 3e-3);
+        assert!(level(&[(20, 0.04e-3)], 1e-3) >= f64::MAX && level(&[], 1e-3) >= f64::MAX);
+    }
+
+    #[test]
+    fn the_least_and_the_greatest_have_a_bucket() {
+        let mut sizes = Sizes::new();
+        for size in [0.0, f64::MIN_POSITIVE, 1e-13, 1.0, 1e9] {
+            sizes.add(size);
+        }
+        assert_eq!((sizes.counts[0], sizes.counts[SIZES - 1]), (3, 2));
+    }
 }

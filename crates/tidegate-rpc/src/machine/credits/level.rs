@@ -55,6 +55,12 @@ impl Level {
         f64::from(self.parts(priority)) / f64::from(WHOLE)
     }
 
+    /// Whether calls of `priority` are let through for sure, and worse ones are not.
+    #[inline]
+    pub(super) fn is_sure(self, priority: Priority) -> bool {
+        self != Self::OPEN && (u32::from(priority.0) + 1) * WHOLE < self.0
+    }
+
     /// The same priorities, with `factor` times the chance of the marginal one.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "at most one whole chance")]
     #[inline]
@@ -89,6 +95,13 @@ mod tests {
         assert_eq!(level.parts(Priority(101)), PROBE);
         assert_eq!(Level::OPEN.parts(Priority(255)), WHOLE);
         assert_eq!(Level::from_wire(u32::MAX), Level::OPEN);
+    }
+
+    #[test]
+    fn the_marginal_priority_is_never_sure() {
+        let level = Level::at(Priority(100), 1.0);
+        assert!(level.is_sure(Priority(99)) && !level.is_sure(Priority(100)) && !level.is_sure(Priority(101)));
+        assert!(!Level::OPEN.is_sure(Priority(0)), "nobody is held back");
     }
 
     #[test]

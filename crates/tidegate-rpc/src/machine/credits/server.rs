@@ -8,7 +8,7 @@ use tidegate_core::limit::{InFlightConfig, InFlightLimit};
 use tidegate_core::time::nanos;
 
 use crate::machine::credits::config::Config;
-use crate::machine::credits::demand::{Demand, STRETCH};
+use crate::machine::credits::demand::{CREDITED, Demand, STRETCH};
 use crate::machine::credits::level::Level;
 use crate::machine::credits::service::{Load, Service, Start};
 use crate::machine::credits::session::{Session, Sessions, float, span};
@@ -24,8 +24,6 @@ const LEASE_GAPS: f64 = 8.0;
 const LEASE_MOST_NS: u64 = 60_000_000_000;
 /// The shortest lease, and that of credits, in objectives: calls under way when a grant is made end before it does.
 const LEASE_OBJECTIVES: f64 = 8.0;
-/// Share of a tenant's calls that is admitted by credits; the rest stays free to follow the demand.
-const CREDITED: f64 = 0.5;
 /// Calls that may wait for each core before any service time is known.
 const BLIND: u32 = 4;
 /// By how much calls of the marginal priority or tenant wait less than the others at most, as a share of the wait.
@@ -35,6 +33,10 @@ const STEP_BACK: f64 = 0.5;
 const STEER: f64 = 1.0;
 /// Calls over which the number of running calls is averaged.
 const PARALLEL: f64 = 256.0;
+/// One that may have less than this share of what the others of its priority may wants far more than it may have.
+const FAR_OVER: f64 = 0.5;
+/// Of what is let through, the least that is taken to be served: however many are refused, sessions are told something.
+const SERVED_LEAST: f64 = 0.1;
 /// What a tick leaves of the counts of what happened: eight thousand calls count.
 const FADE: f64 = 127.0 / 128.0;
 
@@ -74,6 +76,9 @@ pub struct CreditServer {
     stretch: u16,
     stretch_calls: u32,
     stretch_ends: Instant,
+    /// When it began, and the shortest time that a call of the one before stands for.
+    stretch_began: Instant,
+    stretch_ns: f64,
     /// Computed at each tick: the wait up to which calls are admitted, that up to which they are started, and calls a
     /// second that are let through.
     admitted_wait: f64,
@@ -116,6 +121,8 @@ pub struct Gauges {
 struct Heard {
     stands_for: f64,
     held: bool,
+    /// Whether its session wants far more than it may have.
+    far_over: bool,
 }
 
 /// Whose call it is.
@@ -162,6 +169,8 @@ impl CreditServer {
             stretch: 1,
             stretch_calls: 0,
             stretch_ends: Instant::MAX,
+            stretch_began: now,
+            stretch_ns: f64::MAX,
             admitted_wait: f64::MAX,
             longest_wait: f64::MAX,
             longest_wait_ns: whole(f64::MAX),
@@ -298,24 +307,27 @@ impl CreditServer {
             None => None,
         };
         self.supply = supply.unwrap_or(0.0);
+        let refusals = self.load.refused * self.service.message() / self.load.time_ns.max(1.0);
+        let served = (1.0 - refusals).max(SERVED_LEAST);
         self.load.fade(FADE);
-        self.demand.tick(supply.filter(|_| full), self.service.room(), now);
+        self.demand.tick(supply.filter(|_| full), served, self.service.room(), now);
     }
 
     /// The wait up to which a call is admitted: less for those that are let through by chance, so that those which are
     /// let through for sure find room.
     #[inline]
-    fn limit(&self, place: u16, priority: Priority) -> f64 {
+    fn limit(&self, place: u16, priority: Priority, far_over: bool) -> f64 {
         let marginal = self.demand.throttled() && self.demand.level(place).chance(priority) < 1.0;
         let step_back = if marginal { STEP_BACK * self.demand.preferred().min(1.0) } else { 0.0 };
-        self.admitted_wait * (1.0 - step_back)
+        // Likewise those of who has far more than his share, for the others.
+        self.admitted_wait * (1.0 - if far_over { STEP_BACK } else { step_back })
     }
 
     /// The chance at which a session has as many of its tenant's fair shares as one may have; above 1 if it has fewer
     /// anyway. Call only while somebody is held back.
     #[inline]
-    fn cap(&self, place: u16, gap: Option<f64>) -> f64 {
-        gap.map_or(f64::MAX, |gap| self.demand.most_per_ns(place) * gap)
+    fn cap(&self, place: u16, priority: Priority, gap: Option<f64>) -> f64 {
+        gap.map_or(f64::MAX, |gap| self.demand.most_per_ns(place, priority) * gap)
     }
 
     /// When the call is no longer worth starting, and the wait that leaves.
@@ -330,7 +342,7 @@ impl CreditServer {
     }
 
     #[inline]
-    fn decide(&self, place: u16, ask: &Ask, signal: Signal, predicted: f64) -> Option<ShedReason> {
+    fn decide(&self, place: u16, ask: &Ask, far_over: bool, signal: Signal, predicted: f64) -> Option<ShedReason> {
         // An idle server refuses nobody for what it takes others to be served: else nothing might ever teach it better.
         if let Some(budget) = ask.budget
             && predicted + self.unloaded(ask.group) > span(budget)
@@ -341,7 +353,7 @@ impl CreditServer {
         if !self.service.known() {
             return (self.waiting >= BLIND * self.cores).then_some(ShedReason::Delay);
         }
-        let limit = self.limit(place, ask.priority);
+        let limit = self.limit(place, ask.priority, far_over);
         // The oldest may be one that will be shed for its age: its age says nothing about this one's wait then.
         let doomed = self.waiting as usize > self.line.len();
         let late = predicted > limit || ((!doomed || self.is_held) && span(signal.queueing_delay) > self.longest_wait);
@@ -353,6 +365,8 @@ impl CreditServer {
     #[cold]
     fn begin_stretch(&mut self, now: Instant) {
         self.stretch_calls = 0;
+        self.stretch_ns = float(now.nanos_since(self.stretch_began).max(1));
+        self.stretch_began = now;
         self.demand.on_stretch();
         self.stretch = if self.stretch == u16::MAX { 1 } else { self.stretch + 1 };
         self.stretch_ends = if self.demand.throttled() {
@@ -377,7 +391,11 @@ impl CreditServer {
         let caller = Caller { place: session.tenant, credited, mark: session.mark() };
         if session.stretch != self.stretch {
             (session.stretch, session.calls) = (self.stretch, 0);
-            self.demand.on_active(caller.place);
+            // One that is heard less than once in a stretch stands for those that are not heard in it.
+            let told = if ask.aware && !credited { session.chance(ask.priority, now) } else { 1.0 };
+            let once = 1.0 / (self.stretch_ns * told);
+            let per_ns = session.gap(1.0).map_or(once, |gap| gap.recip().max(once));
+            self.demand.on_active(caller.place, per_ns);
             if !ask.round_trip.is_zero() {
                 self.service.on_round_trip(ask.round_trip);
             }
@@ -387,7 +405,7 @@ impl CreditServer {
         let heard = if throttled {
             hear_throttled(session, &mut self.demand, ask, told)
         } else {
-            Heard { stands_for: wanted(told), held: false }
+            Heard { stands_for: wanted(told), held: false, far_over: false }
         };
         if !heard.held {
             session.calls = session.calls.saturating_add(1);
@@ -415,7 +433,7 @@ impl CreditServer {
         };
         // Copied field by field: whole, it would be read before it is written.
         let (place, in_server, gap_at) = (session.tenant, session.in_server, session.gap(1.0));
-        let cap = if self.demand.throttled() { self.cap(place, gap_at) } else { f64::MAX };
+        let cap = if self.demand.throttled() { self.cap(place, priority, gap_at) } else { f64::MAX };
         let capped = cap < self.demand.level(place).chance(priority);
         let level = if capped { Level::at(priority, cap) } else { self.demand.level(place) };
         // Calls that are not let through are not heard: a lower chance means longer gaps.
@@ -526,7 +544,7 @@ impl Server for CreditServer {
         let start_by = self.start_by(ask, arrived);
         let ticket = Ticket { start_by, mark: mark | WAITING, ..Ticket::new(id, ask, arrived) };
         let held = heard.held.then_some(ShedReason::Share);
-        if let Some(reason) = held.or_else(|| self.decide(caller.place, ask, signal, predicted)) {
+        if let Some(reason) = held.or_else(|| self.decide(caller.place, ask, heard.far_over, signal, predicted)) {
             self.load.refused += 1.0;
             return Verdict::Shed(Ticket { mark: mark | SHED, ..ticket }, reason);
         }
@@ -652,23 +670,29 @@ impl Server for CreditServer {
 /// whether it is held back since it does not do it itself. While somebody is held back.
 #[inline]
 fn hear_throttled(session: &mut Session, demand: &mut Demand, ask: &Ask, told: f64) -> Heard {
-    let level = demand.level(session.tenant);
-    if session.capped && session.calls >= demand.most_calls(session.tenant) {
-        // What is held back does not count: nobody else shall pay for it.
+    if ask.aware && session.capped && session.calls >= demand.most_calls(session.tenant, ask.priority) {
+        // It does not do as it was told. What is held back does not count: nobody else shall pay for it.
         demand.on_held(wanted(told));
-        return Heard { stands_for: 0.0, held: true };
+        return Heard { stands_for: 0.0, held: true, far_over: true };
     }
-    if !ask.aware {
-        // Kept to the level by the server in its stead.
-        let mut carry = u32::from(session.carry);
-        let held = !level.passes(ask.priority, &mut carry);
-        session.carry = u16::try_from(carry).expect("what is left over is below one");
-        return Heard { stands_for: 1.0, held };
-    }
-    // One that is capped counts as if it wanted no more than it may have.
+    let level = demand.level(session.tenant);
     let chance = level.chance(ask.priority);
-    let capped = session.gap(1.0).is_some_and(|gap| demand.most_per_ns(session.tenant) * gap < chance);
-    Heard { stands_for: wanted(if capped { told.max(chance) } else { told }), held: false }
+    let cap = session.gap(1.0).map_or(f64::MAX, |gap| demand.most_per_ns(session.tenant, ask.priority) * gap);
+    let over = cap < chance;
+    let far_over = cap < FAR_OVER * chance;
+    if ask.aware {
+        // One that is capped counts as if it wanted no more than it may have.
+        let stands_for = wanted(if over { told.max(chance) } else { told });
+        return Heard { stands_for, held: false, far_over };
+    }
+    // Kept to the level by the server in its stead.
+    let level = if over { Level::at(ask.priority, cap) } else { level };
+    let mut carry = u32::from(session.carry);
+    let held = !level.passes(ask.priority, &mut carry);
+    session.carry = u16::try_from(carry).expect("what is left over is below one");
+    let stands_for = if over { cap / chance } else { 1.0 };
+    demand.on_held(1.0 - stands_for);
+    Heard { stands_for, held, far_over }
 }
 
 /// Calls that are wanted for each that is let through with `chance`; mostly one, and then nothing is divided.
