@@ -128,6 +128,10 @@ impl Server for AnyServer {
         server!(self, machine => machine.on_done(ticket, done, now))
     }
 
+    fn grants_before_calls(&self) -> bool {
+        server!(self, machine => machine.grants_before_calls())
+    }
+
     fn on_demand(&mut self, session: SessionId, ask: &Ask, now: Instant) {
         server!(self, machine => machine.on_demand(session, ask, now));
     }

@@ -93,6 +93,10 @@ impl ProbingServer {
 }
 
 impl Server for ProbingServer {
+    fn grants_before_calls(&self) -> bool {
+        true
+    }
+
     fn open(&mut self, _tenant: Tenant, now: Instant) -> Result<SessionId, Full> {
         if self.sessions.len() == 0 {
             self.tick = now + self.period;

@@ -261,6 +261,12 @@ pub trait Server {
     /// A call ended; what the answer, if there is one, shall carry.
     fn on_done(&mut self, ticket: Ticket, done: Done, now: Instant) -> Grant;
 
+    /// Whether a client of the scheme sends nothing before it was granted something, so that its session has to be there
+    /// first.
+    fn grants_before_calls(&self) -> bool {
+        false
+    }
+
     /// A client told its demand without a call.
     fn on_demand(&mut self, session: SessionId, ask: &Ask, now: Instant) {
         let _ = (session, ask, now);

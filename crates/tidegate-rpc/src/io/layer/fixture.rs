@@ -33,6 +33,8 @@ pub(crate) struct Recorder {
     pub(crate) pauses: Vec<u64>,
     /// How long calls waited for something else, in nanoseconds.
     pub(crate) waits: Vec<u64>,
+    /// Whether clients have to be granted something first.
+    pub(crate) grants_first: bool,
     /// Whether no call may start.
     pub(crate) is_full: bool,
     /// How calls ended.
@@ -72,6 +74,10 @@ impl Server for Recorder {
 
     fn poll_output(&mut self) -> Option<(SessionId, Grant)> {
         self.outputs.pop_front()
+    }
+
+    fn grants_before_calls(&self) -> bool {
+        self.grants_first
     }
 
     fn room(&self) -> u32 {

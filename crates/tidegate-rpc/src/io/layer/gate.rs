@@ -14,12 +14,14 @@ use super::lock::BriefLock;
 use super::methods::Methods;
 use super::sessions::{Key, Sessions};
 use crate::machine::shadow::{self, Shadow};
-use crate::machine::{Ask, Done, Grant, Priority, Server, SessionId, ShedReason, Signal, Ticket, Verdict};
+use crate::machine::{Ask, Done, Grant, Priority, Server, SessionId, ShedReason, Signal, Tenant, Ticket, Verdict};
 
 /// An admitted call, until it ends.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Call {
     key: Key,
+    /// The name that it came with and that has no session yet, and its tenant.
+    new: Option<(Key, Tenant)>,
     place: Place,
     course: Course,
     arrived: Instant,
@@ -200,6 +202,7 @@ impl<S: Server> Gate<S> {
             if state.mode == Mode::DryRun {
                 return None;
             }
+            state.open_first(arrival, now);
             let (key, session) = state.sessions.enter(arrival.keys, arrival.ask.tenant, &mut state.machine, now)?;
             session.demand = arrival.ask.demand;
             session.pushed = None;
@@ -372,7 +375,7 @@ impl<S: Server> State<S> {
     fn arrive(&mut self, arrival: &Arrival<'_>, config: &ServerConfig, now: Instant) -> Result<Call, Refused> {
         self.run_timers(now);
         self.sessions.expire(&mut self.machine, now);
-        let ask = Ask { group: self.methods.number(arrival.method), ..arrival.ask };
+        let mut ask = Ask { group: self.methods.number(arrival.method), ..arrival.ask };
         let arrived = arrival.arrived.map_or(now, |arrived| arrived.min(now));
         if arrival.arrived.is_some() {
             // Its bytes were read then: the sockets were looked at.
@@ -380,13 +383,20 @@ impl<S: Server> State<S> {
         }
         let signal = self.signal(now);
         let room = self.line.len() < config.waiting;
+        self.open_first(arrival, now);
         let entered = self.sessions.enter(arrival.keys, ask.tenant, &mut self.machine, now);
+        let [name, _] = arrival.keys;
+        let new = entered.as_ref().filter(|(key, _)| *key != name).map(|_| (name, ask.tenant));
+        if new.is_some() {
+            // Many may share that session: nobody of them was told what it is told.
+            (ask.aware, ask.credited, ask.demand) = (false, false, 0);
+        }
         if self.mode == Mode::DryRun {
             let entered = entered.map(|(key, session)| {
                 (session.demand, session.in_flight) = (ask.demand, session.in_flight + 1);
                 (key, session.id)
             });
-            return Ok(self.arrive_on_paper(entered, &ask, arrived, now));
+            return Ok(Call { new, ..self.arrive_on_paper(entered, &ask, arrived, now) });
         }
         let Some((key, session)) = entered.filter(|_| room) else {
             return Err(self.refuse(ask.priority, ShedReason::ServerFull, None, config));
@@ -395,7 +405,7 @@ impl<S: Server> State<S> {
         match self.machine.on_request(session.id, &ask, signal, arrived, now) {
             Verdict::Admit(ticket) => {
                 session.in_flight += 1;
-                Ok(self.admit(key, Course::Told(ticket), &ask, arrived))
+                Ok(Call { new, ..self.admit(key, Course::Told(ticket), &ask, arrived) })
             }
             Verdict::Shed(ticket, reason) => {
                 let grant = self.machine.on_done(ticket, Done::Shed, now);
@@ -405,6 +415,14 @@ impl<S: Server> State<S> {
                 self.call_next();
                 Err(self.refuse(ask.priority, reason, Some(header), config))
             }
+        }
+    }
+
+    /// Opens the session of a request that cannot be served before it has one.
+    fn open_first(&mut self, arrival: &Arrival<'_>, now: Instant) {
+        if self.machine.grants_before_calls() {
+            let [name, _] = arrival.keys;
+            self.sessions.admit(name, arrival.ask.tenant, &mut self.machine, now);
         }
     }
 
@@ -432,7 +450,17 @@ impl<S: Server> State<S> {
     fn admit(&mut self, key: Key, course: Course, ask: &Ask, arrived: Instant) -> Call {
         self.counts.in_flight += 1;
         let place = self.join(arrived);
-        Call { key, place, course, arrived, priority: ask.priority, budget: ask.budget, paused: None, again: None }
+        Call {
+            key,
+            new: None,
+            place,
+            course,
+            arrived,
+            priority: ask.priority,
+            budget: ask.budget,
+            paused: None,
+            again: None,
+        }
     }
 
     /// What a call shall do whose turn it is.
@@ -521,6 +549,9 @@ impl<S: Server> State<S> {
         self.resume(call, now);
         match done {
             Done::Served => {
+                if let Some((name, tenant)) = call.new {
+                    self.sessions.admit(name, tenant, &mut self.machine, now);
+                }
                 self.counts.served += 1;
                 self.counts.in_time += u64::from(call.budget.is_none_or(|budget| server_time <= budget));
             }

@@ -2,6 +2,9 @@
 //!
 //! HTTP connections cannot be sessions: proxies and connection pools put many clients on one, and one client on many.
 //! So a client names itself by a random number; who does not is known by its address, else all of them are one.
+//!
+//! A name costs nothing to invent. So it has a session of its own only once a call of it was served, and shares its
+//! address's until then: whoever invents a name for each call is one client, and whoever keeps his is soon himself.
 
 use core::net::IpAddr;
 use core::time::Duration;
@@ -77,10 +80,7 @@ impl Sessions {
         self.by_key.values()
     }
 
-    /// The session of the first of `keys` that has one or can get one; `None` if the table is full.
-    ///
-    /// Names cost nothing to invent, addresses do: an eighth of the table is kept for those who are known by address,
-    /// so a flood of invented names cannot shut them out, and an honest newcomer falls back to its address.
+    /// The session of the first of `keys` that has one, else of the last, its address; `None` if the table is full.
     pub(super) fn enter<S: Server>(
         &mut self,
         keys: [Key; 2],
@@ -88,11 +88,20 @@ impl Sessions {
         machine: &mut S,
         now: Instant,
     ) -> Option<(Key, &mut Session)> {
-        let key =
-            keys.into_iter().find(|key| self.by_key.contains_key(key) || self.open(*key, tenant, machine, now))?;
+        let [_, address] = keys;
+        let known = keys.into_iter().find(|key| self.by_key.contains_key(key));
+        let key = known.or_else(|| self.open(address, tenant, machine, now).then_some(address))?;
         let session = self.by_key.get_mut(&key)?;
         session.heard = now;
         Some((key, session))
+    }
+
+    /// From now on `key` has a session of its own, if there is room: an eighth of the table is kept for those who are
+    /// known by address, so that no flood of names can shut them out.
+    pub(super) fn admit<S: Server>(&mut self, key: Key, tenant: Tenant, machine: &mut S, now: Instant) {
+        if !self.by_key.contains_key(&key) {
+            self.open(key, tenant, machine, now);
+        }
     }
 
     fn open<S: Server>(&mut self, key: Key, tenant: Tenant, machine: &mut S, now: Instant) -> bool {
@@ -145,6 +154,7 @@ mod tests {
     fn a_silent_session_is_closed_after_its_lease_and_not_while_a_call_runs() {
         let (mut table, mut machine) = (Sessions::new(8, LEASE), Recorder::default());
         let keys = [Key::Client(1), Key::Nobody];
+        table.admit(keys[0], Tenant(0), &mut machine, at(0));
         let (key, session) = table.enter(keys, Tenant(0), &mut machine, at(0)).unwrap();
         session.in_flight = 1;
         table.expire(&mut machine, at(1_000));
@@ -159,6 +169,7 @@ mod tests {
     #[test]
     fn a_session_that_speaks_stays() {
         let (mut table, mut machine) = (Sessions::new(8, LEASE), Recorder::default());
+        table.admit(Key::Client(1), Tenant(0), &mut machine, at(0));
         for ms in (0..10_000).step_by(300) {
             table.enter([Key::Client(1), Key::Nobody], Tenant(0), &mut machine, at(ms)).unwrap();
             table.expire(&mut machine, at(ms));
@@ -167,9 +178,23 @@ mod tests {
     }
 
     #[test]
-    fn invented_names_leave_room_for_addresses() {
+    fn a_name_that_was_not_served_is_its_address() {
+        let (mut table, mut machine) = (Sessions::new(16, LEASE), Recorder::default());
+        let peer = Key::Peer(IpAddr::from([10, 0, 0, 1]));
+        for name in 0..1_000 {
+            assert_eq!(table.enter([Key::Client(name), peer], Tenant(0), &mut machine, at(0)).unwrap().0, peer);
+        }
+        assert_eq!(table.len(), 1);
+        table.admit(Key::Client(7), Tenant(0), &mut machine, at(0));
+        let (key, _) = table.enter([Key::Client(7), peer], Tenant(0), &mut machine, at(0)).unwrap();
+        assert_eq!((key, machine.opened), (Key::Client(7), 2));
+    }
+
+    #[test]
+    fn names_leave_room_for_addresses() {
         let (mut table, mut machine) = (Sessions::new(16, LEASE), Recorder::default());
         for name in 0..1_000 {
+            table.admit(Key::Client(name), Tenant(0), &mut machine, at(0));
             let (key, _) = table.enter([Key::Client(name), Key::Nobody], Tenant(0), &mut machine, at(0)).unwrap();
             assert_eq!(key == Key::Nobody, name >= 14);
         }

@@ -214,6 +214,10 @@ impl BreakwaterServer {
 }
 
 impl Server for BreakwaterServer {
+    fn grants_before_calls(&self) -> bool {
+        true
+    }
+
     fn open(&mut self, _tenant: Tenant, now: Instant) -> Result<SessionId, Full> {
         if self.sessions.len() == 0 {
             self.tick = now + self.period;

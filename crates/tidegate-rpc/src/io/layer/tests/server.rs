@@ -8,7 +8,7 @@ use super::super::fixture::Recorder;
 use super::super::headers::{self, GRANT, SHED, SHED_AT};
 use super::super::{Arrived, Mode, RequestBody, ServerConfig, ServerLayer, Until};
 use super::*;
-use crate::machine::{Done, Grant, ShedReason, Tenant};
+use crate::machine::{Ask, Done, Grant, ShedReason, Tenant};
 
 fn config() -> ServerConfig {
     let mut config = ServerConfig::default().clock(clock);
@@ -336,9 +336,10 @@ async fn a_client_is_known_by_its_number_and_its_tenant_by_the_servers_rule() {
         service.call(request).await.unwrap();
     }
     layer.with_machine(|machine, _| {
-        assert_eq!(machine.opened, 1, "wherever it calls from");
-        let ask = machine.asks[0];
-        assert_eq!((ask.demand, ask.priority.0, ask.tenant, ask.aware), (4, 0, Tenant(7), true));
+        assert_eq!(machine.opened, 2, "its first address until it was served, and itself wherever it calls from");
+        let told = |ask: Ask| (ask.demand, ask.priority.0, ask.tenant, ask.aware);
+        assert_eq!(told(machine.asks[0]), (0, 0, Tenant(7), false), "others may have that address");
+        assert_eq!(told(machine.asks[1]), (4, 0, Tenant(7), true));
     });
     assert_eq!(layer.snapshot(1).demand, 4);
 }
@@ -413,7 +414,7 @@ fn demand(client: u64) -> Request<Full<Bytes>> {
 
 #[tokio::test]
 async fn a_demand_without_a_call_hears_of_the_grant_that_is_meant_for_it() {
-    let layer = layer(Recorder::default());
+    let layer = layer(Recorder { grants_first: true, ..Recorder::default() });
     let mut service = layer.layer(at_once());
     let (mut one, mut two) = (Box::pin(service.call(demand(1))), Box::pin(service.call(demand(2))));
     assert!(poll(one.as_mut()).is_pending() && poll(two.as_mut()).is_pending());
