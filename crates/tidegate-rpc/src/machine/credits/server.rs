@@ -33,7 +33,7 @@ const STEP_BACK: f64 = 0.5;
 const STEER: f64 = 1.0;
 /// Calls over which the number of running calls is averaged.
 const PARALLEL: f64 = 256.0;
-/// One that may have less than this share of what the others of its priority may wants far more than it may have.
+/// One that may have less than this share of what it sends does not do as it was told.
 const FAR_OVER: f64 = 0.5;
 /// Of what is let through, the least that is taken to be served: however many are refused, sessions are told something.
 const SERVED_LEAST: f64 = 0.1;
@@ -121,7 +121,7 @@ pub struct Gauges {
 struct Heard {
     stands_for: f64,
     held: bool,
-    /// Whether its session wants far more than it may have.
+    /// Whether its session sends far more than it may.
     far_over: bool,
 }
 
@@ -319,7 +319,7 @@ impl CreditServer {
     fn limit(&self, place: u16, priority: Priority, far_over: bool) -> f64 {
         let marginal = self.demand.throttled() && self.demand.level(place).chance(priority) < 1.0;
         let step_back = if marginal { STEP_BACK * self.demand.preferred().min(1.0) } else { 0.0 };
-        // Likewise those of who has far more than his share, for the others.
+        // Likewise those of who sends far more than he may, for the others.
         self.admitted_wait * (1.0 - if far_over { STEP_BACK } else { step_back })
     }
 
@@ -679,11 +679,10 @@ fn hear_throttled(session: &mut Session, demand: &mut Demand, ask: &Ask, told: f
     let chance = level.chance(ask.priority);
     let cap = session.gap(1.0).map_or(f64::MAX, |gap| demand.most_per_ns(session.tenant, ask.priority) * gap);
     let over = cap < chance;
-    let far_over = cap < FAR_OVER * chance;
     if ask.aware {
         // One that is capped counts as if it wanted no more than it may have.
         let stands_for = wanted(if over { told.max(chance) } else { told });
-        return Heard { stands_for, held: false, far_over };
+        return Heard { stands_for, held: false, far_over: cap < FAR_OVER * told };
     }
     // Kept to the level by the server in its stead.
     let level = if over { Level::at(ask.priority, cap) } else { level };
@@ -692,7 +691,7 @@ fn hear_throttled(session: &mut Session, demand: &mut Demand, ask: &Ask, told: f
     session.carry = u16::try_from(carry).expect("what is left over is below one");
     let stands_for = if over { cap / chance } else { 1.0 };
     demand.on_held(1.0 - stands_for);
-    Heard { stands_for, held, far_over }
+    Heard { stands_for, held, far_over: false }
 }
 
 /// Calls that are wanted for each that is let through with `chance`; mostly one, and then nothing is divided.
