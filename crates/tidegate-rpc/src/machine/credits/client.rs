@@ -21,6 +21,10 @@ const UNHEARD_OF: u16 = 4096;
 const PATIENCE: u32 = 2;
 const PATIENCE_LEAST: Duration = Duration::from_secs(1);
 
+/// What a shorter answer of a handler takes of the time that slow ones are known to take: of one slow call in a hundred two
+/// thirds are remembered when the next one is answered.
+const SLOW_FADES: u16 = 256;
+
 /// A way there and back that takes so many of the shortest answers is full of this client's own calls.
 const CROWDED: u32 = 8;
 
@@ -43,6 +47,8 @@ pub struct CreditClient {
     in_flight: u32,
     /// How long the longest of the recent answers took, in microseconds; 0 if there was none.
     longest_us: u32,
+    /// How long the slow ones among the calls that this server serves take, in milliseconds. Refusals tell nothing of it.
+    slow_ms: u16,
     /// What earlier chances left over, in 1/65536.
     carry: u32,
     /// The shortest way there and back, and the shortest answer that was one, in nanoseconds; 0 if none.
@@ -73,6 +79,7 @@ impl CreditClient {
             window: 0,
             in_flight: 0,
             longest_us: 0,
+            slow_ms: 0,
             carry,
             round_trip_ns: 0,
             answer_ns: 0,
@@ -107,8 +114,10 @@ impl CreditClient {
         self.in_flight >= UNANSWERED.into()
     }
 
+    /// How long silence is no sign: by what this server's calls take, be it five seconds each.
     fn patience(&self) -> Duration {
-        (PATIENCE * Duration::from_micros(self.longest_us.into())).max(PATIENCE_LEAST)
+        let longest = Duration::from_micros(self.longest_us.into()).max(Duration::from_millis(self.slow_ms.into()));
+        (PATIENCE * longest).max(PATIENCE_LEAST)
     }
 
     /// A grant that came at `now` and was made at `granted` or later.
@@ -208,6 +217,10 @@ impl Client for CreditClient {
         let response_us = u32::try_from(reply.response_time.as_micros()).unwrap_or(u32::MAX);
         self.longest_us = response_us.max(1).max(self.longest_us - self.longest_us / 8);
         let served = reply.outcome == Outcome::Served;
+        if served {
+            let took_ms = u16::try_from(response_us / 1_000).unwrap_or(u16::MAX);
+            self.slow_ms = took_ms.max(self.slow_ms - self.slow_ms / SLOW_FADES);
+        }
         let Some(grant) = &reply.grant else {
             // How long its server worked is not said. One that never says a level is left alone.
             if served && !self.aware {
@@ -352,6 +365,36 @@ mod tests {
         assert_eq!(asked(&mut client, 1_010..4_000), [1_010, 2_010, 3_010]);
         open(&mut client, [MS, MS], at(4_000));
         assert_eq!(sends(&mut client, 500, at(4_900)), 500, "one word is enough");
+    }
+
+    #[test]
+    fn a_server_whose_calls_take_five_seconds_is_not_silent_while_they_do() {
+        let mut client = heard();
+        assert_eq!(sends(&mut client, 1, at(1)), 1);
+        open(&mut client, [5_000 * MS, 5_000 * MS], at(5_001));
+        // Quick answers beside it, and refusals by the hundred, do not make it a quick server.
+        assert_eq!(sends(&mut client, 550, at(5_001)), 550);
+        (0..50).for_each(|_| open(&mut client, [MS, MS], at(5_002)));
+        let level = Some(Grant { window: 0, level: Level::OPEN.to_wire(), lease: LEASE });
+        let shed = Reply { id: CallId(0), outcome: Outcome::Shed, grant: level, response_time: MS, server_time: MS };
+        (0..500).for_each(|_| client.on_reply(&shed, at(5_002)));
+        assert_eq!(asked(&mut client, (5_003..13_000).step_by(1_000)).len(), 8);
+        // Twice what they take is too long.
+        assert_eq!(sends(&mut client, 500, at(16_000)), 1);
+        assert_eq!(sends(&mut client, 500, at(16_500)), 0);
+    }
+
+    #[test]
+    fn slow_calls_are_forgotten_when_they_are_over() {
+        let mut client = heard();
+        assert_eq!(sends(&mut client, 1, at(1)), 1);
+        open(&mut client, [5_000 * MS, 5_000 * MS], at(5_001));
+        for call in 0..2_000 {
+            assert_eq!(sends(&mut client, 1, at(6_000 + call)), 1);
+            open(&mut client, [MS, MS], at(6_001 + call));
+        }
+        assert_eq!(sends(&mut client, 500, at(9_000)), 500);
+        assert_eq!(asked(&mut client, 9_999..12_100), [9_999, 10_000, 11_000, 12_000]);
     }
 
     #[test]
