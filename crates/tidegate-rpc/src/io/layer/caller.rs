@@ -9,7 +9,7 @@ use hashbrown::HashMap;
 use http::HeaderValue;
 use tidegate_core::{Instant, Rng};
 
-use super::client_config::ClientConfig;
+use super::client_config::{ClientConfig, Wishes};
 use super::counts::{ClientSnapshot, Sheds};
 use super::headers::{GrantHeader, write_client};
 use super::lock::BriefLock;
@@ -69,8 +69,8 @@ pub(super) enum Now {
 pub(super) struct Sent<C: Client> {
     caller: Arc<Caller<C>>,
     id: CallId,
-    pub(super) entered: Instant,
-    priority: Priority,
+    entered: Instant,
+    pub(super) wishes: Wishes,
     over: bool,
 }
 
@@ -104,17 +104,18 @@ impl<C: Client> Caller<C> {
         (self.config.clock)()
     }
 
-    /// A caller wants something that must be answered within `budget`.
-    pub(super) fn call(self: &Arc<Self>, priority: Priority, budget: Option<Duration>) -> (Sent<C>, Now) {
+    /// A caller wants something.
+    pub(super) fn call<B>(self: &Arc<Self>, request: &http::Request<B>) -> (Sent<C>, Now) {
+        let wishes = Wishes::of(request, &self.config, self.now());
         let (id, now, step, wakers) = {
             let mut state = self.lock();
             let now = self.now();
-            let (id, step) = state.call(priority, budget, now);
+            let (id, step) = state.call(&wishes, now);
             (id, now, step, state.carry_out(now))
         };
         wake(wakers);
         let over = matches!(step, Now::Decided(Decision::Fail(_)));
-        (Sent { caller: Arc::clone(self), id, entered: now, priority, over }, step)
+        (Sent { caller: Arc::clone(self), id, entered: now, wishes, over }, step)
     }
 
     /// Runs `tell` on the machine and carries out what it wants done.
@@ -174,9 +175,15 @@ impl<C: Client> Caller<C> {
 }
 
 impl<C: Client> State<C> {
-    fn call(&mut self, priority: Priority, budget: Option<Duration>, now: Instant) -> (CallId, Now) {
+    fn call(&mut self, wishes: &Wishes, now: Instant) -> (CallId, Now) {
         let id = CallId(self.next);
         self.next += 1;
+        let Wishes { priority, budget, .. } = *wishes;
+        if budget == Some(Duration::ZERO) {
+            // Its deadline is over, whatever the scheme knows of deadlines.
+            self.counts.shed_here.count(ShedReason::Deadline, priority);
+            return (id, Now::Decided(Decision::Fail(ShedReason::Deadline)));
+        }
         let request = Request { id, priority, deadline: budget.map(|budget| now + budget) };
         let step = match self.machine.on_call(&request, now, &mut self.rng) {
             Step::Send(ask) => {
@@ -256,15 +263,16 @@ impl<C: Client> Sent<C> {
         self.caller.tell(|state, now| {
             // The timer first: it may be what this call waits for.
             let wakers = state.carry_out(now);
-            let known = state.ask_again(self.id, self.priority, waker, now);
+            let known = state.ask_again(self.id, self.wishes.priority, waker, now);
             wake(wakers);
             known
         })
     }
 
-    /// Time left of `budget` since it entered.
-    pub(super) fn left(&self, budget: Duration) -> Duration {
-        budget.saturating_sub(self.caller.now().since(self.entered))
+    /// Time left of its budget.
+    pub(super) fn left(&self) -> Option<Duration> {
+        let passed = self.caller.now().since(self.entered);
+        self.wishes.budget.map(|budget| budget.saturating_sub(passed))
     }
 
     /// It failed here: nothing more is owed.
@@ -275,7 +283,7 @@ impl<C: Client> Sent<C> {
     /// It was answered.
     pub(super) fn answered(mut self, answer: &Answer) {
         self.over = true;
-        let Self { caller, id, entered, priority, .. } = &self;
+        let Self { caller, id, entered, wishes, .. } = &self;
         caller.tell(|state, now| {
             let outcome = match answer.shed {
                 None => {
@@ -283,7 +291,7 @@ impl<C: Client> Sent<C> {
                     Outcome::Served
                 }
                 Some(reason) => {
-                    state.counts.shed_there.count(reason, *priority);
+                    state.counts.shed_there.count(reason, wishes.priority);
                     Outcome::Shed
                 }
             };

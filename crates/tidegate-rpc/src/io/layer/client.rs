@@ -12,12 +12,12 @@ use tower_service::Service;
 use super::answer::{Dialect, Place, refusal};
 use super::caller::{Answer, Caller, Decision, Now, Sent};
 use super::client_body::AnswerBody;
-use super::client_config::{ClientConfig, wishes};
+use super::client_config::ClientConfig;
 use super::client_demand::Demand;
 use super::clocked::{Sleep, sleep};
 use super::config::Seen;
 use super::counts::ClientSnapshot;
-use super::headers::{ASK, CLIENT, read_grant, shed_reason, write_ask};
+use super::headers::{ASK, CLIENT, GRPC_TIMEOUT, read_grant, shed_reason, write_ask, write_grpc_timeout};
 use crate::machine::{Ask, Client, ShedReason};
 
 /// Makes services that ask the machine `C` before they send a call. All services of a layer, and their clones, share the
@@ -93,11 +93,10 @@ where
         if (self.caller.config.exempt)(Seen::of(&request)) {
             return ClientFuture { stage: Stage::Ready { inner, request, sent: None }, dialect };
         }
-        let (priority, budget) = wishes(&request);
-        let (sent, now) = self.caller.call(priority, budget);
+        let (sent, now) = self.caller.call(&request);
         let stage = match now {
             Now::Decided(Decision::Send(ask)) => {
-                sign(&mut request, &ask, &sent);
+                sign(&mut request, &ask, &sent, dialect);
                 Stage::Ready { inner, request, sent: Some(sent) }
             }
             Now::Decided(Decision::Fail(reason)) => {
@@ -110,15 +109,16 @@ where
     }
 }
 
-/// Adds what the server's layer reads.
-fn sign<B, C: Client>(request: &mut Request<B>, ask: &Ask, sent: &Sent<C>) {
-    let caller = sent.caller();
-    let (_, budget) = wishes(request);
-    let budget = budget.map(|budget| sent.left(budget));
-    let ask = Ask { budget, tenant: caller.config.tenant, ..*ask };
+/// Adds what the server's layer reads, and the inherited deadline for servers that have no layer.
+fn sign<B, C: Client>(request: &mut Request<B>, ask: &Ask, sent: &Sent<C>, dialect: Dialect) {
+    let budget = sent.left();
+    let ask = Ask { budget, tenant: sent.wishes.tenant, ..*ask };
     let headers = request.headers_mut();
-    headers.insert(CLIENT, caller.name.clone());
+    headers.insert(CLIENT, sent.caller().name.clone());
     headers.insert(ASK, write_ask(&ask));
+    if let Some(budget) = budget.filter(|_| sent.wishes.is_inherited && dialect == Dialect::Grpc) {
+        headers.insert(GRPC_TIMEOUT, write_grpc_timeout(budget));
+    }
 }
 
 pin_project! {
@@ -193,7 +193,7 @@ where
                     };
                     this.stage.set(match decision {
                         Decision::Send(ask) => {
-                            sign(&mut request, &ask, &sent);
+                            sign(&mut request, &ask, &sent, *this.dialect);
                             Stage::Ready { inner, request, sent: Some(sent) }
                         }
                         Decision::Fail(reason) => {

@@ -8,14 +8,17 @@ use tidegate_core::Instant;
 use tidegate_runtime::clock;
 
 use super::config::Seen;
+use super::current::CallContext;
 use super::headers::read_grpc_timeout;
 use crate::machine::{Priority, Tenant};
 
-/// An extension of a request: how much it matters. [`Priority::DEFAULT`] without.
+/// An extension of a request: how much it matters. Without it the priority of the call counts whose handler sends it,
+/// see [`CallContext`]; outside of handlers [`Priority::DEFAULT`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CallPriority(pub Priority);
 
-/// An extension of a request: within which time its answer is worth something. Without it `grpc-timeout` counts.
+/// An extension of a request: within which time its answer is worth something. Without it `grpc-timeout` counts. A
+/// handler leaves its calls no more than what it has left itself, see [`CallContext`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CallBudget(pub Duration);
 
@@ -23,7 +26,8 @@ pub struct CallBudget(pub Duration);
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct ClientConfig {
-    /// Whom this client's calls belong to; the server may know better.
+    /// Whom this client's calls belong to; the server may know better. If it is 0, calls that a handler makes belong to
+    /// whom its own call belongs to.
     pub tenant: Tenant,
     pub(super) exempt: Arc<dyn Fn(Seen<'_>) -> bool + Send + Sync>,
     pub(super) clock: fn() -> Instant,
@@ -61,10 +65,31 @@ impl ClientConfig {
     }
 }
 
-/// What a request says about itself.
-pub(super) fn wishes<B>(request: &http::Request<B>) -> (Priority, Option<Duration>) {
-    let extensions = request.extensions();
-    let priority = extensions.get().map_or(Priority::DEFAULT, |CallPriority(priority)| *priority);
-    let budget = extensions.get().map(|CallBudget(budget)| *budget);
-    (priority, budget.or_else(|| read_grpc_timeout(request.headers())))
+/// What a request says about itself, or inherits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Wishes {
+    pub(super) priority: Priority,
+    pub(super) tenant: Tenant,
+    /// Time within which it must be answered.
+    pub(super) budget: Option<Duration>,
+    /// Whether that is what a handler has left, and not what the request says.
+    pub(super) is_inherited: bool,
+}
+
+impl Wishes {
+    /// Those of a request that is handed to the layer at `now`.
+    pub(super) fn of<B>(request: &http::Request<B>, config: &ClientConfig, now: Instant) -> Self {
+        let extensions = request.extensions();
+        let context = extensions.get().cloned().or_else(CallContext::current).unwrap_or_default();
+        let own = extensions.get().map(|CallBudget(budget)| *budget);
+        let own = own.or_else(|| read_grpc_timeout(request.headers()));
+        let left = context.deadline.map(|deadline| deadline.since(now));
+        let is_inherited = left.is_some_and(|left| own.is_none_or(|own| left < own));
+        Self {
+            priority: extensions.get().map_or(context.priority, |CallPriority(priority)| *priority),
+            tenant: if config.tenant == Tenant::default() { context.tenant } else { config.tenant },
+            budget: if is_inherited { left } else { own },
+            is_inherited,
+        }
+    }
 }

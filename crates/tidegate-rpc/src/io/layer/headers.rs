@@ -149,6 +149,21 @@ pub(super) fn read_grpc_timeout(headers: &HeaderMap) -> Option<Duration> {
     }
 }
 
+/// The value of `grpc-timeout`: in microseconds, or in the next unit of which 8 digits are enough.
+pub(super) fn write_grpc_timeout(left: Duration) -> HeaderValue {
+    const DIGITS: u128 = 99_999_999;
+    let text = if left.as_micros() <= DIGITS {
+        format!("{}u", left.as_micros())
+    } else if left.as_millis() <= DIGITS {
+        format!("{}m", left.as_millis())
+    } else {
+        format!("{}S", u128::from(left.as_secs()).min(DIGITS))
+    };
+    let mut value = HeaderValue::try_from(text).expect("digits and a letter");
+    value.set_sensitive(true);
+    value
+}
+
 /// The reasons and their words.
 const REASONS: [(ShedReason, &str); 9] = [
     (ShedReason::NoCredit, "no_credit"),
@@ -293,6 +308,22 @@ mod tests {
         fn a_client_survives_its_header(client: u64) {
             prop_assert_eq!(read_client(&headers(CLIENT, write_client(client))), Some(client));
         }
+    }
+
+    #[test]
+    fn grpc_timeouts_are_written_as_they_are_read() {
+        let there_and_back = |span: Duration| {
+            let value = write_grpc_timeout(span);
+            assert!(value.len() <= 9);
+            read_grpc_timeout(&headers(GRPC_TIMEOUT, value))
+        };
+        for span in
+            [Duration::ZERO, Duration::from_micros(1), Duration::from_micros(99_999_999), Duration::from_secs(100)]
+        {
+            assert_eq!(there_and_back(span), Some(span));
+        }
+        assert_eq!(there_and_back(Duration::from_hours(48)), Some(Duration::from_hours(48)));
+        assert_eq!(there_and_back(Duration::MAX), Some(Duration::from_secs(99_999_999)));
     }
 
     #[test]

@@ -54,6 +54,7 @@
 //! | `clocked` | sleeping |
 //! | `config` | what a user may choose |
 //! | `counts` | what was done so far |
+//! | `current` | what a call hands down to the calls that its handler makes |
 //! | `gate` | the server's machine behind its lock |
 //! | `lock` | a lock for short work |
 //! | `line` | admitted calls that no core has started, those that may go on, and whose turn it is |
@@ -74,6 +75,7 @@ mod client_demand;
 mod clocked;
 mod config;
 mod counts;
+mod current;
 #[cfg(test)]
 mod fixture;
 mod gate;
@@ -95,6 +97,7 @@ pub use client_body::AnswerBody;
 pub use client_config::{CallBudget, CallPriority, ClientConfig};
 pub use config::{Mode, Seen, ServerConfig, Until, is_health_check};
 pub use counts::{ClientSnapshot, GrantSnapshot, ServerSnapshot, SessionSnapshot, ShedCount};
+pub use current::{CallContext, Inherit, detached, inherit};
 pub use lock::BriefLock;
 pub use request_body::RequestBody;
 pub use server::{ServerFuture, ServerLayer, ServerService};

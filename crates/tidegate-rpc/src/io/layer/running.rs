@@ -7,6 +7,7 @@ use std::task::Waker;
 use tidegate_core::Instant;
 
 use super::config::Until;
+use super::current::{CallContext, Entered};
 use super::gate::{Call, Gate, Pause, Refused, Step};
 use super::headers::GrantHeader;
 use crate::machine::{Done, Server};
@@ -15,11 +16,12 @@ use crate::machine::{Done, Server};
 pub(super) struct Waiting<S: Server> {
     gate: Arc<Gate<S>>,
     call: Option<Call>,
+    context: CallContext,
 }
 
 impl<S: Server> Waiting<S> {
-    pub(super) fn new(gate: Arc<Gate<S>>, call: Call) -> Self {
-        Self { gate, call: Some(call) }
+    pub(super) fn new(gate: Arc<Gate<S>>, call: Call, context: CallContext) -> Self {
+        Self { gate, call: Some(call), context }
     }
 
     /// What it shall do, having yielded so many times.
@@ -41,7 +43,7 @@ impl<S: Server> Waiting<S> {
     pub(super) fn expire(mut self) -> Result<Running<S>, Refused> {
         let mut call = self.call.take().expect("taken when it leaves the line, and `self` ends then");
         self.gate.expire(&mut call)?;
-        Ok(Running { gate: Arc::clone(&self.gate), call: Some(call) })
+        Ok(Running { gate: Arc::clone(&self.gate), call: Some(call), context: self.context.clone() })
     }
 
     /// Its turn came. The second value hands the turn on when it is dropped, which is due after the first poll.
@@ -49,7 +51,8 @@ impl<S: Server> Waiting<S> {
         let mut call = self.call.take().expect("taken here only, and `self` ends here");
         self.gate.start(&mut call)?;
         let starting = Starting { gate: Arc::clone(&self.gate) };
-        Ok((Running { gate: Arc::clone(&self.gate), call: Some(call) }, starting))
+        let context = self.context.clone();
+        Ok((Running { gate: Arc::clone(&self.gate), call: Some(call), context }, starting))
     }
 }
 
@@ -78,14 +81,16 @@ thread_local! {
 }
 
 /// A handler is being polled by this thread. A call that it makes to its own service, in the same task, would wait for the
-/// turn that the handler needs itself.
+/// turn that the handler needs itself; those that it makes to others are made for the call.
 pub(super) struct Polling {
     before: usize,
+    _current: Entered,
 }
 
 impl Polling {
-    fn begin<S>(gate: &Arc<Gate<S>>) -> Self {
-        Self { before: POLLED.replace(Arc::as_ptr(gate).addr()) }
+    fn begin<S>(gate: &Arc<Gate<S>>, context: &CallContext) -> Self {
+        let current = Entered::new(Some(context.clone()));
+        Self { before: POLLED.replace(Arc::as_ptr(gate).addr()), _current: current }
     }
 
     /// Whether it is one behind this gate.
@@ -104,6 +109,7 @@ impl Drop for Polling {
 pub(super) struct Running<S: Server> {
     gate: Arc<Gate<S>>,
     call: Option<Call>,
+    context: CallContext,
 }
 
 impl<S: Server> Running<S> {
@@ -136,7 +142,7 @@ impl<S: Server> Running<S> {
 
     /// To be held while its handler is polled.
     pub(super) fn polling(&self) -> Polling {
-        Polling::begin(&self.gate)
+        Polling::begin(&self.gate, &self.context)
     }
 
     /// Its turn, which it has after [`Step::Start`].

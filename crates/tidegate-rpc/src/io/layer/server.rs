@@ -16,6 +16,7 @@ use super::body::CallBody;
 use super::clocked::{Sleep, sleep};
 use super::config::{Mode, Seen, ServerConfig, Until};
 use super::counts::ServerSnapshot;
+use super::current::CallContext;
 use super::gate::{Arrival, Gate, Heard, Pause, Refused, Step};
 use super::headers::{
     DEMAND_PATH, DEMAND_PATIENCE, GRANT, GrantHeader, read_ask, read_client, read_grpc_timeout, write_grant,
@@ -107,7 +108,7 @@ where
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: Request<B>) -> Self::Future {
+    fn call(&mut self, mut request: Request<B>) -> Self::Future {
         let handler = self.handler.clone();
         let dialect = Dialect::of(request.headers());
         if request.uri().path() == DEMAND_PATH {
@@ -121,9 +122,13 @@ where
             self.gate.count_exempt();
             return ServerFuture { stage: Stage::Ready { handler, request, running: None }, yielded: 0, dialect };
         }
-        let stage = match self.gate.arrive(&arrival(&request, &self.gate.config)) {
+        let arrival = arrival(&request, &self.gate.config);
+        let stage = match self.gate.arrive(&arrival) {
             Ok(call) => {
-                Stage::InLine { handler, request, waiting: Waiting::new(Arc::clone(&self.gate), call), timer: None }
+                let context = CallContext::of(&arrival, self.gate.now());
+                request.extensions_mut().insert(context.clone());
+                let waiting = Waiting::new(Arc::clone(&self.gate), call, context);
+                Stage::InLine { handler, request, waiting, timer: None }
             }
             Err(refused) => Stage::Refused { refused },
         };

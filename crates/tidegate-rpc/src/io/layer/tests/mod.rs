@@ -1,6 +1,7 @@
 //! The layers in one process: what the machines are told, and what callers are answered.
 
 mod client;
+mod context;
 mod server;
 
 use core::pin::Pin;
