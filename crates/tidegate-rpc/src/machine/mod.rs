@@ -11,6 +11,7 @@ pub mod credits;
 pub mod dagor;
 pub mod none;
 pub mod probing;
+pub mod retry_budget;
 pub mod seda;
 mod sessions;
 pub mod shadow;

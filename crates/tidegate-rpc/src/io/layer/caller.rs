@@ -13,6 +13,7 @@ use super::client_config::{ClientConfig, Wishes};
 use super::counts::{ClientSnapshot, Sheds};
 use super::headers::{GrantHeader, write_client};
 use super::lock::BriefLock;
+use crate::machine::retry_budget::RetryBudget;
 use crate::machine::{Ask, CallId, Client, ClientOutput, Grant, Outcome, Priority, Reply, Request, ShedReason, Step};
 
 /// What all clones of a client layer's service share: one server, one machine.
@@ -31,6 +32,7 @@ struct State<C> {
     waiting: HashMap<CallId, Parked, foldhash::fast::RandomState>,
     counts: Counts,
     demand: Option<Ask>,
+    retries: RetryBudget,
 }
 
 #[derive(Default)]
@@ -38,6 +40,8 @@ struct Counts {
     sent: u64,
     served: u64,
     cancelled: u64,
+    retries: u64,
+    retries_refused: u64,
     shed_here: Sheds,
     shed_there: Sheds,
     grant: Option<Grant>,
@@ -92,6 +96,7 @@ impl<C: Client> Caller<C> {
             waiting: HashMap::default(),
             counts: Counts::default(),
             demand: None,
+            retries: RetryBudget::new(config.retries, (config.clock)()),
         };
         Arc::new(Self { state: BriefLock::new(state), config, name: write_client(random(1)) })
     }
@@ -100,7 +105,7 @@ impl<C: Client> Caller<C> {
         self.state.lock()
     }
 
-    fn now(&self) -> Instant {
+    pub(super) fn now(&self) -> Instant {
         (self.config.clock)()
     }
 
@@ -154,6 +159,13 @@ impl<C: Client> Caller<C> {
         });
     }
 
+    /// Whether a call may be sent again.
+    pub(super) fn try_retry(&self) -> bool {
+        let mut state = self.lock();
+        let now = self.now();
+        state.try_retry(now)
+    }
+
     /// The connection is gone.
     pub(super) fn lost(&self) {
         self.tell(|state, now| state.machine.on_lost(now));
@@ -169,6 +181,8 @@ impl<C: Client> Caller<C> {
             shed_here: counts.shed_here.list(),
             shed_there: counts.shed_there.list(),
             waiting: state.waiting.len() as u64,
+            retries: counts.retries,
+            retries_refused: counts.retries_refused,
             grant: counts.grant.map(Into::into),
         }
     }
@@ -183,6 +197,10 @@ impl<C: Client> State<C> {
             // Its deadline is over, whatever the scheme knows of deadlines.
             self.counts.shed_here.count(ShedReason::Deadline, priority);
             return (id, Now::Decided(Decision::Fail(ShedReason::Deadline)));
+        }
+        if wishes.is_retry && !self.try_retry(now) {
+            self.counts.shed_here.count(ShedReason::NoCredit, priority);
+            return (id, Now::Decided(Decision::Fail(ShedReason::NoCredit)));
         }
         let request = Request { id, priority, deadline: budget.map(|budget| now + budget) };
         let step = match self.machine.on_call(&request, now, &mut self.rng) {
@@ -200,6 +218,12 @@ impl<C: Client> State<C> {
             }
         };
         (id, step)
+    }
+
+    fn try_retry(&mut self, now: Instant) -> bool {
+        let may = self.retries.try_retry(now);
+        *(if may { &mut self.counts.retries } else { &mut self.counts.retries_refused }) += 1;
+        may
     }
 
     /// How long until the machine wants to be called.
@@ -288,6 +312,7 @@ impl<C: Client> Sent<C> {
             let outcome = match answer.shed {
                 None => {
                     state.counts.served += 1;
+                    state.retries.on_served();
                     Outcome::Served
                 }
                 Some(reason) => {

@@ -18,6 +18,7 @@ use super::clocked::{Sleep, sleep};
 use super::config::Seen;
 use super::counts::ClientSnapshot;
 use super::headers::{ASK, CLIENT, GRPC_TIMEOUT, read_grant, shed_reason, write_ask, write_grpc_timeout};
+use super::retry::RetryLayer;
 use crate::machine::{Ask, Client, ShedReason};
 
 /// Makes services that ask the machine `C` before they send a call. All services of a layer, and their clones, share the
@@ -43,6 +44,13 @@ impl<C: Client> ClientLayer<C> {
     #[must_use]
     pub fn snapshot(&self) -> ClientSnapshot {
         self.caller.snapshot()
+    }
+
+    /// A layer that sends refused calls again, within the budget of this one. It stands before this layer:
+    /// `layer.retries().layer(layer.layer(channel))`.
+    #[must_use]
+    pub fn retries(&self) -> RetryLayer<C> {
+        RetryLayer::new(Arc::clone(&self.caller))
     }
 
     /// The connection to the server is gone: what was granted is void. A layer cannot see that by itself; who does not

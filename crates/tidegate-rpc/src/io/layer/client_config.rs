@@ -9,7 +9,9 @@ use tidegate_runtime::clock;
 
 use super::config::Seen;
 use super::current::CallContext;
-use super::headers::read_grpc_timeout;
+use super::headers::{PREVIOUS_ATTEMPTS, read_grpc_timeout};
+use super::retry::Paid;
+use crate::machine::retry_budget::RetryConfig;
 use crate::machine::{Priority, Tenant};
 
 /// An extension of a request: how much it matters. Without it the priority of the call counts whose handler sends it,
@@ -29,6 +31,9 @@ pub struct ClientConfig {
     /// Whom this client's calls belong to; the server may know better. If it is 0, calls that a handler makes belong to
     /// whom its own call belongs to.
     pub tenant: Tenant,
+    /// What may be sent again. It binds [`RetryLayer`](super::RetryLayer), and callers that repeat calls themselves and say
+    /// so in `grpc-previous-rpc-attempts`: beyond it their repeats fail here.
+    pub retries: RetryConfig,
     pub(super) exempt: Arc<dyn Fn(Seen<'_>) -> bool + Send + Sync>,
     pub(super) clock: fn() -> Instant,
 }
@@ -37,6 +42,7 @@ impl Default for ClientConfig {
     fn default() -> Self {
         Self {
             tenant: Tenant::default(),
+            retries: RetryConfig::default(),
             exempt: Arc::new(|seen| super::config::is_health_check(seen.uri)),
             clock: clock::now,
         }
@@ -45,7 +51,10 @@ impl Default for ClientConfig {
 
 impl fmt::Debug for ClientConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ClientConfig").field("tenant", &self.tenant).finish_non_exhaustive()
+        f.debug_struct("ClientConfig")
+            .field("tenant", &self.tenant)
+            .field("retries", &self.retries)
+            .finish_non_exhaustive()
     }
 }
 
@@ -74,6 +83,8 @@ pub(super) struct Wishes {
     pub(super) budget: Option<Duration>,
     /// Whether that is what a handler has left, and not what the request says.
     pub(super) is_inherited: bool,
+    /// Whether its caller sends it again, and the budget has not been asked.
+    pub(super) is_retry: bool,
 }
 
 impl Wishes {
@@ -90,6 +101,13 @@ impl Wishes {
             tenant: if config.tenant == Tenant::default() { context.tenant } else { config.tenant },
             budget: if is_inherited { left } else { own },
             is_inherited,
+            is_retry: is_retry(request.headers()) && extensions.get::<Paid>().is_none(),
         }
     }
+}
+
+/// Whether these are the headers of a call that was sent before.
+fn is_retry(headers: &http::HeaderMap) -> bool {
+    let before = headers.get(PREVIOUS_ATTEMPTS).map(http::HeaderValue::as_bytes);
+    before.is_some_and(|before| before.iter().any(|digit| *digit != b'0'))
 }

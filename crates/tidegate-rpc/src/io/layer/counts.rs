@@ -96,6 +96,11 @@ pub struct ClientSnapshot {
     pub shed_there: Vec<ShedCount>,
     /// Calls that wait here now.
     pub waiting: u64,
+    /// Calls that were sent again: by [`RetryLayer`](super::RetryLayer), or by a caller that says so in
+    /// `grpc-previous-rpc-attempts`.
+    pub retries: u64,
+    /// Calls that were not, for the budget of repeats was used up.
+    pub retries_refused: u64,
     /// The server's last word.
     pub grant: Option<GrantSnapshot>,
 }

@@ -30,6 +30,8 @@ pub const GRANT: HeaderName = HeaderName::from_static("tidegate-grant");
 pub const SHED: HeaderName = HeaderName::from_static("tidegate-shed");
 /// Where it was shed.
 pub const SHED_AT: HeaderName = HeaderName::from_static("tidegate-shed-at");
+/// How often a gRPC call was sent before.
+pub(super) const PREVIOUS_ATTEMPTS: HeaderName = HeaderName::from_static("grpc-previous-rpc-attempts");
 /// The deadline of a gRPC call, as time left.
 pub(super) const GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
 

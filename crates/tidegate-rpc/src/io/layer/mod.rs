@@ -60,6 +60,7 @@
 //! | `line` | admitted calls that no core has started, those that may go on, and whose turn it is |
 //! | `methods` | the methods that calls are told apart by |
 //! | `request_body` | whether a handler waits for its client |
+//! | `retry` | the layer that sends a refused call again |
 //! | `running` | a call that is told to the machine once |
 //! | `server` | the layer before the handlers |
 //! | `sessions` | the bounded table of clients |
@@ -84,6 +85,7 @@ mod line;
 mod lock;
 mod methods;
 mod request_body;
+mod retry;
 mod running;
 mod server;
 mod sessions;
@@ -100,5 +102,6 @@ pub use counts::{ClientSnapshot, GrantSnapshot, ServerSnapshot, SessionSnapshot,
 pub use current::{CallContext, Inherit, detached, inherit};
 pub use lock::BriefLock;
 pub use request_body::RequestBody;
+pub use retry::{RetryFuture, RetryLayer, RetryService};
 pub use server::{ServerFuture, ServerLayer, ServerService};
 pub use stamp::{Arrived, ConnectionInfo, Stamped};

@@ -2,6 +2,7 @@
 
 mod client;
 mod context;
+mod retry;
 mod server;
 
 use core::pin::Pin;
