@@ -1,0 +1,222 @@
+// Command client loads a tidegate.example.Work server: calls at the times of a Poisson process, whether or not earlier
+// ones were answered. It prints one line of JSON, with the keys of the Rust example tonic_work load.
+//
+//	client -addr 127.0.0.1:PORT -rate 2000 -seconds 5 -control tidegate -slo-us 11000
+//	client -addr 127.0.0.1:PORT -closed 8 -seconds 1 -slo-us 11000    # capacity
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"flag"
+	"log"
+	"math/rand/v2"
+	"os"
+	"runtime"
+	"slices"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+
+	"tidegate.invalid/sdk/go/example/work"
+	"tidegate.invalid/sdk/go/tidegategrpc"
+)
+
+var (
+	addr        = flag.String("addr", "", "the server")
+	rate        = flag.Float64("rate", 1000, "calls per second, in all")
+	closed      = flag.Int("closed", 0, "in place of a rate: so many calls are always in flight. For capacity")
+	seconds     = flag.Float64("seconds", 5, "seconds that count")
+	warmUp      = flag.Float64("warm-up", 1, "seconds before them")
+	payload     = flag.Int("payload", 32, "bytes of a request")
+	connections = flag.Int("connections", 8, "connections, each a client of its own")
+	control     = flag.String("control", "none", "what stands behind the callers: tidegate or none")
+	sloUs       = flag.Int64("slo-us", 11_000, "answers later than this are not goodput, in microseconds from the intended arrival")
+	deadlineMs  = flag.Int("deadline-ms", 0, "deadline of each call; 0 for none")
+	batch       = flag.Float64("batch", 0, "share of calls with the least priority")
+	seed        = flag.Uint64("seed", 1, "seed of the arrivals")
+)
+
+// caller is a connection with what stands behind it.
+type caller struct {
+	conn   *grpc.ClientConn
+	client *tidegategrpc.Client
+}
+
+func connect() caller {
+	options := []grpc.DialOption{
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.ForceCodec(work.Raw{})),
+	}
+	var client *tidegategrpc.Client
+	if *control == "tidegate" {
+		// One for a process is right elsewhere; here each connection stands for a process.
+		client = tidegategrpc.NewClient()
+		options = append(options, grpc.WithUnaryInterceptor(client.Unary), grpc.WithStreamInterceptor(client.Stream))
+	}
+	conn, err := grpc.NewClient("passthrough:///"+*addr, options...)
+	if err != nil {
+		log.Fatal(err)
+	}
+	conn.Connect()
+	return caller{conn, client}
+}
+
+// tally is what came of the calls that count.
+type tally struct {
+	mu                    sync.Mutex
+	from, until           time.Time
+	offered, good, failed int64
+	firstFailure          string
+	// In microseconds.
+	served, here, there, late []int64
+}
+
+func main() {
+	flag.Parse()
+	// The generator sleeps in a thread of its own.
+	runtime.GOMAXPROCS(max(2, runtime.GOMAXPROCS(0)))
+	callers := make([]caller, max(*connections, 1))
+	for i := range callers {
+		callers[i] = connect()
+	}
+	from := time.Now().Add(time.Duration(*warmUp * float64(time.Second)))
+	until := from.Add(time.Duration(*seconds * float64(time.Second)))
+	run := &tally{from: from, until: until}
+	var calls sync.WaitGroup
+	if *closed > 0 {
+		for i := range *closed {
+			begin(&calls, func() {
+				for time.Now().Before(until) {
+					run.one(callers[i%len(callers)], time.Now(), false)
+				}
+			})
+		}
+	} else {
+		open(run, callers, &calls)
+	}
+	ended := make(chan struct{})
+	go func() { calls.Wait(); close(ended) }()
+	select {
+	case <-ended:
+	case <-time.After(time.Until(until) + 2*time.Second):
+	}
+	run.report(callers)
+}
+
+// begin runs each in a goroutine that calls waits for.
+func begin(calls *sync.WaitGroup, each func()) {
+	calls.Add(1)
+	go func() {
+		defer calls.Done()
+		each()
+	}()
+}
+
+// open calls at random times until the end.
+func open(run *tally, callers []caller, calls *sync.WaitGroup) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	random := rand.New(rand.NewPCG(*seed, 1))
+	for intended := time.Now(); intended.Before(run.until); {
+		if wait := time.Until(intended); wait > 0 {
+			sleep(wait)
+		}
+		to, at, isBatch := callers[random.IntN(len(callers))], intended, random.Float64() < *batch
+		begin(calls, func() { run.one(to, at, isBatch) })
+		intended = intended.Add(time.Duration(random.ExpFloat64() / *rate * float64(time.Second)))
+	}
+}
+
+// one makes a call and counts what comes of it.
+func (t *tally) one(to caller, intended time.Time, isBatch bool) {
+	ctx := context.Background()
+	if isBatch {
+		ctx = tidegategrpc.WithPriority(ctx, 255)
+	}
+	if *deadlineMs > 0 {
+		limited, cancel := context.WithDeadline(ctx, intended.Add(time.Duration(*deadlineMs)*time.Millisecond))
+		defer cancel()
+		ctx = limited
+	}
+	request, answer := make([]byte, *payload), []byte(nil)
+	entered := time.Now()
+	err := to.conn.Invoke(ctx, work.Method, &request, &answer)
+	now := time.Now()
+	if intended.Before(t.from) || !intended.Before(t.until) {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.offered++
+	t.late = append(t.late, entered.Sub(intended).Microseconds())
+	shed := tidegategrpc.Shed(err)
+	switch {
+	case err == nil:
+		us := now.Sub(intended).Microseconds()
+		t.served = append(t.served, us)
+		if us <= *sloUs {
+			t.good++
+		}
+	case shed != nil && shed.At == tidegategrpc.AtClient:
+		t.here = append(t.here, now.Sub(entered).Microseconds())
+	// Other limiters, and this one to callers without the interceptor.
+	case status.Code(err) == codes.ResourceExhausted:
+		t.there = append(t.there, now.Sub(intended).Microseconds())
+	default:
+		t.failed++
+		if t.firstFailure == "" {
+			t.firstFailure = err.Error()
+		}
+	}
+}
+
+// quantiles of times in microseconds.
+func quantiles(us []int64) map[string]any {
+	slices.Sort(us)
+	at := func(q float64) int64 {
+		if len(us) == 0 {
+			return 0
+		}
+		return us[min(int(q*float64(len(us))), len(us)-1)]
+	}
+	return map[string]any{"calls": len(us), "p50": at(0.5), "p99": at(0.99), "p999": at(0.999), "max": at(1)}
+}
+
+func (t *tally) report(callers []caller) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var counts tidegategrpc.ClientCounts
+	for _, each := range callers {
+		if each.client == nil {
+			continue
+		}
+		of, _ := each.client.Counts(each.conn.Target())
+		counts.Sent += of.Sent
+		counts.Served += of.Served
+		counts.Cancelled += of.Cancelled
+		counts.ShedHere += of.ShedHere
+		counts.ShedThere += of.ShedThere
+		counts.Grants += of.Grants
+		counts.Chance += of.Chance / float64(len(callers))
+	}
+	report := map[string]any{
+		"offered_per_s":  float64(t.offered) / *seconds,
+		"goodput_per_s":  float64(t.good) / *seconds,
+		"served_per_s":   float64(len(t.served)) / *seconds,
+		"served_us":      quantiles(t.served),
+		"shed_local_us":  quantiles(t.here),
+		"shed_remote_us": quantiles(t.there),
+		"failed":         t.failed,
+		"first_failure":  t.firstFailure,
+		"late_us_p99":    quantiles(t.late)["p99"],
+		"client":         counts,
+	}
+	if err := json.NewEncoder(os.Stdout).Encode(report); err != nil {
+		log.Fatal(err)
+	}
+}

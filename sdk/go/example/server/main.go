@@ -1,0 +1,62 @@
+// Command server serves tidegate.example.Work with Tidegate's interceptors. It listens twice, with control and bare, prints
+// both addresses as a line of JSON, ends when its standard input does, and then prints its counters.
+//
+//	server -work-us 1000                    # handlers that compute
+//	server -work-us 1000 -shape wait:20     # that wait, then compute
+package main
+
+import (
+	"encoding/json"
+	"flag"
+	"io"
+	"log"
+	"net"
+	"os"
+	"runtime"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"tidegate.invalid/sdk/go/example/work"
+)
+
+var (
+	workUs  = flag.Uint64("work-us", 1000, "work of a call, in microseconds of this processor, measured once at the start")
+	shape   = flag.String("shape", "compute", "what a call does with its work: compute, wait:MS, between:MS, lock or pool:PLACESxMS")
+	control = flag.String("control", "tidegate", "tidegate or none")
+	threads = flag.Int("threads", 0, "processors that run goroutines; 0 for what the runtime finds")
+)
+
+func main() {
+	flag.Parse()
+	if *threads > 0 {
+		runtime.GOMAXPROCS(*threads)
+	}
+	handler, err := work.ReadShape(*shape)
+	if err != nil {
+		log.Fatal(err)
+	}
+	description := work.Service(work.Rounds(time.Duration(*workUs)*time.Microsecond), handler)
+	var protection []grpc.ServerOption
+	controlled, bare := serve(description, protection...), serve(description)
+	say(map[string]string{"addr": controlled, "bare_addr": bare})
+	_, _ = io.Copy(io.Discard, os.Stdin)
+}
+
+// serve starts a server with options at a port of its own and returns its address.
+func serve(description *grpc.ServiceDesc, options ...grpc.ServerOption) string {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		log.Fatal(err)
+	}
+	server := grpc.NewServer(append(options, grpc.ForceServerCodec(work.Raw{}))...)
+	server.RegisterService(description, struct{}{})
+	go func() { log.Fatal(server.Serve(listener)) }()
+	return listener.Addr().String()
+}
+
+func say(line any) {
+	if err := json.NewEncoder(os.Stdout).Encode(line); err != nil {
+		log.Fatal(err)
+	}
+}
