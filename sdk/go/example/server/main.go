@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc"
 
 	"tidegate.invalid/sdk/go/example/work"
+	"tidegate.invalid/sdk/go/tidegategrpc"
 )
 
 var (
@@ -37,10 +38,16 @@ func main() {
 		log.Fatal(err)
 	}
 	description := work.Service(work.Rounds(time.Duration(*workUs)*time.Microsecond), handler)
-	var protection []grpc.ServerOption
-	controlled, bare := serve(description, protection...), serve(description)
+	// A server needs no more than this; one that wants no counters takes tidegategrpc.UnaryServerInterceptor() instead.
+	protection := tidegategrpc.NewServer()
+	var options []grpc.ServerOption
+	if *control == "tidegate" {
+		options = append(options, grpc.UnaryInterceptor(protection.Unary), grpc.StreamInterceptor(protection.Stream))
+	}
+	controlled, bare := serve(description, options...), serve(description)
 	say(map[string]string{"addr": controlled, "bare_addr": bare})
 	_, _ = io.Copy(io.Discard, os.Stdin)
+	say(protection.Counts())
 }
 
 // serve starts a server with options at a port of its own and returns its address.

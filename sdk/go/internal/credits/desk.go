@@ -1,0 +1,335 @@
+package credits
+
+import "time"
+
+// lateLook: a look that comes so late found the cores at work for something else than the handlers that were started.
+const lateLook = 5 * time.Millisecond
+
+// Call is one that was admitted or refused, until it ends. Its caller makes one with [NewCall] and hands it from verb to
+// verb.
+type Call struct {
+	session  *session
+	priority Priority
+	group    uint8
+	budget   time.Duration
+	arrived  Time
+	startBy  Time
+	started  Time
+	began    Began
+	// predicted is the wait that it faced when it came.
+	predicted float64
+	state     callState
+	// before and after are its neighbours in line.
+	before, after *Call
+	// Turn gets the verdict of a call that waits: its room is one, so nobody waits to send it.
+	Turn chan Verdict
+}
+
+type callState uint8
+
+const (
+	isNew callState = iota
+	isWaiting
+	isRunning
+	isPaused
+	isOver
+)
+
+// Verdict is what becomes of a call.
+type Verdict struct {
+	// Start says that its handler shall run now; otherwise Reason says why it never will, and Grant what its refusal tells.
+	Start  bool
+	Reason Reason
+	Grant  Grant
+}
+
+// NewCall returns a call that is to arrive.
+func NewCall() *Call { return &Call{Turn: make(chan Verdict, 1)} }
+
+// desk is the line of calls that no core has started, and who starts next.
+//
+// Go does not tell when a handler waits. But it does tell when a core has nothing to do: only then does it look at its
+// sockets. So whoever drives the machine asks for a look whenever [Server.WantsLook], by making a socket of its own
+// ready, and one more call starts whenever a look comes: when all that was runnable has run, and what had come was read.
+// Handlers that compute are therefore as many as there are cores; those that wait are as many as there is room for.
+type desk struct {
+	front, back *Call
+	waiting     int
+	// asked says that a look was asked for and has not come, askedAt since when no call could start without it.
+	asked   bool
+	askedAt Time
+	// looked is when the last one came.
+	looked Time
+	// lookEvery is after how much time of handlers the next look is due.
+	lookEvery time.Duration
+}
+
+func (d *desk) push(call *Call) {
+	call.state = isWaiting
+	call.before, call.after = d.back, nil
+	if d.back == nil {
+		d.front = call
+	} else {
+		d.back.after = call
+	}
+	d.back = call
+	d.waiting++
+}
+
+func (d *desk) remove(call *Call) {
+	if call.before == nil {
+		d.front = call.after
+	} else {
+		call.before.after = call.after
+	}
+	if call.after == nil {
+		d.back = call.before
+	} else {
+		call.after.before = call.before
+	}
+	call.before, call.after = nil, nil
+	d.waiting--
+}
+
+// Arrival is what the machine shall know of a request.
+type Arrival struct {
+	// Keys name whom it comes from: by its number if it has one, and by its address.
+	Keys []Key
+	Ask  Ask
+	// Group is its method's number; 0 for none.
+	Group uint8
+}
+
+// OnArrive tells of a request at now. It is to run, or refused, if the second value is true; else it waits, and its
+// verdict comes by its channel.
+func (s *Server) OnArrive(call *Call, of *Arrival, now Time) (Verdict, bool) {
+	s.count(now)
+	s.expire(now)
+	s.sessions.expire(now)
+	from := s.sessions.enter(of.Keys, func() int { return s.demand.place(of.Ask.Tenant) }, now)
+	if from == nil {
+		call.state = isOver
+		return Verdict{Reason: ServerFull}, true
+	}
+	from.inServer++
+	call.session, call.priority, call.group = from, of.Ask.Priority, of.Group
+	call.budget, call.arrived = of.Ask.Budget, now
+	standsFor, held := s.hear(from, &of.Ask, now)
+	if s.desk.waiting == 0 && s.inFlight.InFlight() == 0 {
+		// A core spent it on reading this call, and it was counted as idle.
+		s.idleNs -= s.service.message
+	}
+	if s.demand.onCall(from.tenant, call.priority, standsFor, now) {
+		s.tick(now)
+	}
+	s.load.arrived++
+	if s.desk.waiting > 0 {
+		s.load.waited++
+	}
+	call.predicted = s.service.predict(s.desk.waiting)
+	call.startBy = s.startBy(call)
+	reason := Share
+	if !held {
+		reason = s.decide(call, now)
+	}
+	if reason != "" {
+		return s.refuse(call, reason, now), true
+	}
+	inFlight := s.inFlight.InFlight()
+	if s.desk.waiting == 0 && s.room() > 0 && inFlight >= s.config.Cores && inFlight < s.turns {
+		// It will hardly take a core before others have waited.
+		s.start(call, now)
+		return Verdict{Start: true}, true
+	}
+	s.desk.push(call)
+	s.lookHeld(now)
+	return Verdict{}, false
+}
+
+// WantsTurn tells whether the caller of a call that waits shall let all that is runnable go first, and then call
+// [Server.OnLook]. That is cheaper than a look at the sockets, and enough where a core is free: the call was just read.
+func (s *Server) WantsTurn(now Time) bool {
+	return s.inFlight.InFlight() < s.config.Cores && s.WantsLook(now)
+}
+
+// refuse ends a call that never ran.
+func (s *Server) refuse(call *Call, reason Reason, now Time) Verdict {
+	call.state = isOver
+	s.load.refused++
+	grant := s.grant(call.session, call.priority, now)
+	grant.ServerTime = now.Since(call.arrived)
+	return Verdict{Reason: reason, Grant: grant}
+}
+
+// start lets a call run that is in no line.
+func (s *Server) start(call *Call, now Time) {
+	call.state, call.started = isRunning, now
+	s.service.onStarted(now.Since(call.arrived), call.predicted, s.desk.waiting, now)
+	call.began = s.inFlight.OnBegin(call.group, now)
+	s.lookHeld(now)
+}
+
+// expire refuses the calls at the front of the line that are no longer worth starting.
+func (s *Server) expire(now Time) {
+	for s.desk.front != nil && s.desk.front.startBy < now {
+		call := s.desk.front
+		s.desk.remove(call)
+		if s.desk.waiting == 0 {
+			s.service.onEmpty()
+		}
+		call.Turn <- s.refuse(call, Deadline, now)
+	}
+	s.lookHeld(now)
+}
+
+// startNext starts the oldest call in line that is worth it; false if there is none.
+func (s *Server) startNext(now Time) bool {
+	s.expire(now)
+	call := s.desk.front
+	if call == nil || s.room() == 0 {
+		return false
+	}
+	s.desk.remove(call)
+	s.start(call, now)
+	call.Turn <- Verdict{Start: true}
+	return true
+}
+
+// WantsLook tells whether the sockets shall be looked at and [Server.OnLook] be called then: when calls wait that may
+// start. True once for each look.
+func (s *Server) WantsLook(now Time) bool {
+	if s.desk.asked || s.desk.waiting == 0 || s.room() == 0 {
+		return false
+	}
+	s.desk.asked, s.desk.askedAt = true, now
+	return true
+}
+
+// OnLook tells that the sockets were looked at since that was wanted, and that all that was runnable then has run. One call
+// starts; it asks for the next look when it has begun to run, and not before.
+func (s *Server) OnLook(now Time) {
+	s.count(now)
+	late := now.Since(s.desk.askedAt)
+	s.desk.asked, s.desk.looked = false, now
+	inFlight := s.inFlight.InFlight()
+	// What a look costs, others take as well: as much time is theirs, or a process that is never idle would only look.
+	s.desk.lookEvery = s.config.LookEvery
+	starts := 1
+	if inFlight < s.config.Cores {
+		s.desk.lookEvery = min(max(late, s.config.LookEvery), 2*lateLook)
+	} else if late >= lateLook {
+		// So long no core was idle, be it for those in flight or for something else: as many again, as far as the limits go.
+		starts = inFlight
+	}
+	for s.startNext(now) {
+		starts--
+		if starts <= 0 && (s.inFlight.InFlight() < s.config.Cores || s.inFlight.InFlight() >= s.turns) {
+			return
+		}
+	}
+}
+
+// OnEnd tells that the handler of a call ended, and whether it answered; a caller that went away gets no answer. What the
+// answer tells.
+func (s *Server) OnEnd(call *Call, answered bool, now Time) Grant {
+	s.count(now)
+	if call.state == isPaused {
+		s.resume(call, now, now)
+	}
+	if call.state != isRunning {
+		return Grant{}
+	}
+	call.state = isOver
+	s.load.ended++
+	s.ended++
+	if s.desk.waiting > 0 {
+		s.load.backlogEnded++
+	}
+	if answered {
+		stay := now.Since(call.started)
+		s.load.staysNs += float64(stay)
+		s.inFlight.OnEnd(call.began, stay, now)
+		s.service.onServed(stay, now.Since(call.arrived))
+	} else {
+		s.inFlight.OnGone(now)
+	}
+	s.lookHeld(now)
+	grant := s.grant(call.session, call.priority, now)
+	grant.ServerTime = now.Since(call.arrived)
+	inFlight := s.inFlight.InFlight()
+	switch {
+	case s.desk.waiting == 0:
+	case inFlight < s.config.Cores:
+		if s.desk.asked {
+			s.desk.askedAt = now
+		}
+		// Handlers of a few microseconds follow each other without a look.
+		if now.Since(s.desk.looked) < s.desk.lookEvery {
+			s.startNext(now)
+		}
+	case inFlight < s.turns:
+		s.startNext(now)
+	}
+	return grant
+}
+
+// OnLeave tells that the caller of a call in line went away. False if its verdict was told already: then it is in its
+// channel.
+func (s *Server) OnLeave(call *Call, now Time) bool {
+	if call.state != isWaiting {
+		return false
+	}
+	s.count(now)
+	s.desk.remove(call)
+	call.state = isOver
+	call.session.inServer--
+	if s.desk.waiting == 0 {
+		s.service.onEmpty()
+	}
+	s.lookHeld(now)
+	return true
+}
+
+// OnPause tells that the handler of a call waits for its client. Until [Server.OnResume] or its end it occupies nothing,
+// and the time is its client's.
+func (s *Server) OnPause(call *Call, now Time) {
+	if call.state != isRunning {
+		return
+	}
+	s.count(now)
+	call.state = isPaused
+	s.inFlight.OnGone(now)
+	s.lookHeld(now)
+}
+
+// OnResume tells that the handler of a call goes on that has waited for its client since paused.
+func (s *Server) OnResume(call *Call, paused, now Time) {
+	if call.state != isPaused {
+		return
+	}
+	s.count(now)
+	s.resume(call, paused, now)
+}
+
+func (s *Server) resume(call *Call, paused, now Time) {
+	call.state = isRunning
+	// As if everything had happened that much later: a client that sends slowly is no slow service.
+	pause := now.Since(paused)
+	call.arrived, call.started = call.arrived.After(pause), call.started.After(pause)
+	call.began = s.inFlight.OnBegin(call.group, now)
+	s.lookHeld(now)
+}
+
+// NextTimeout returns when to call [Server.OnTimeout] if nothing else happens.
+func (s *Server) NextTimeout() Time {
+	if s.desk.front == nil {
+		return Never
+	}
+	return s.desk.front.startBy.After(1)
+}
+
+// OnTimeout refuses what is no longer worth starting.
+func (s *Server) OnTimeout(now Time) {
+	s.count(now)
+	s.expire(now)
+}

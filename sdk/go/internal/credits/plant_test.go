@@ -1,0 +1,383 @@
+package credits
+
+import (
+	"container/heap"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"time"
+)
+
+// plant is a Go process with cores, a run queue and sockets, in virtual time, with the machine before its handlers; and
+// its callers, each with the other machine or with none.
+//
+// Sockets are looked at when a core finds nothing to run, and every 10 ms, as Go's scheduler does it.
+type plant struct {
+	now    Time
+	random *rand.Rand
+	events events
+	serial int
+
+	server  *Server
+	cores   int
+	message time.Duration
+	running int
+	ready   []runnable // the run queue: each occupies a core until it calls yield
+	unread  []func()
+	// hog is what else the process does: a task that is always runnable, for so long at a time.
+	hog       time.Duration
+	looked    Time
+	taken     Taken
+	bare      bool
+	tookMs    []float64
+	waiting   []waiter
+	asked     bool
+	timer     Time
+	mostAtOne int
+
+	callers []*simCaller
+	way     time.Duration
+	shape   func(*plant) []segment
+	behind  int // places of the pool behind the handlers, if any
+	queue   []func()
+
+	from, until                        Time
+	slo                                time.Duration
+	offered, good, served, here, there int
+	longestRefusal                     time.Duration
+}
+
+// segment is a part of a handler: it computes, or it waits; in the pool if there is one.
+type segment struct {
+	compute, wait time.Duration
+	pooled        bool
+}
+
+// waiter is a goroutine that waits for its call's verdict.
+type runnable struct {
+	since Time
+	run   func()
+}
+
+type waiter struct {
+	call   *Call
+	answer func(Grant, Reason)
+}
+
+type simCaller struct {
+	machine *Client // nil for one without the interceptor
+	key     Key
+}
+
+type event struct {
+	at     Time
+	serial int
+	do     func()
+}
+
+type events []event
+
+func (e events) Len() int { return len(e) }
+func (e events) Less(i, j int) bool {
+	return e[i].at < e[j].at || e[i].at == e[j].at && e[i].serial < e[j].serial
+}
+func (e events) Swap(i, j int) { e[i], e[j] = e[j], e[i] }
+func (e *events) Push(x any)   { *e = append(*e, x.(event)) }
+func (e *events) Pop() any {
+	last := (*e)[len(*e)-1]
+	*e = (*e)[:len(*e)-1]
+	return last
+}
+
+const (
+	us = time.Microsecond
+	ms = time.Millisecond
+)
+
+func newPlant(cores, callers int, aware bool, shape func(*plant) []segment) *plant {
+	p := &plant{
+		random: rand.New(rand.NewPCG(7, 11)), cores: cores, message: 30 * us, way: 50 * us, shape: shape,
+		timer: Never,
+	}
+	p.server = NewServer(Config{Cores: cores, Probe: func() Taken { return p.taken }}, 0)
+	for i := range callers {
+		caller := &simCaller{key: AddressKey(netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}))}
+		if aware {
+			caller.machine = NewClient(uint16(p.random.Uint32()))
+			caller.key = ClientKeyOf(uint64(i))
+		}
+		p.callers = append(p.callers, caller)
+	}
+	return p
+}
+
+// handlers that compute for so long on average, and wait before.
+func handlers(wait, compute time.Duration) func(*plant) []segment {
+	return func(p *plant) []segment {
+		return []segment{{wait: wait}, {compute: p.exponential(compute)}}
+	}
+}
+
+func (p *plant) exponential(mean time.Duration) time.Duration {
+	return time.Duration(p.random.ExpFloat64() * float64(mean))
+}
+
+func (p *plant) at(when Time, do func()) {
+	p.serial++
+	heap.Push(&p.events, event{when, p.serial, do})
+}
+
+func (p *plant) after(span time.Duration, do func()) { p.at(p.now.After(span), do) }
+
+// run plays so long at so many calls a second. What is called in its last stretch but a tenth counts.
+func (p *plant) run(rate float64, length time.Duration, slo time.Duration) {
+	p.offered, p.good, p.served, p.here, p.there, p.mostAtOne = 0, 0, 0, 0, 0, 0
+	p.tookMs = nil
+	p.from, p.until, p.slo = p.now.After(length/4), p.now.After(length), slo
+	end := p.until
+	var next func()
+	next = func() {
+		if p.now < end {
+			p.call(p.callers[p.random.IntN(len(p.callers))])
+			p.after(p.exponential(time.Duration(1e9/rate)), next)
+		}
+	}
+	next()
+	var poll func()
+	poll = func() {
+		if p.now < end {
+			if p.now.Since(p.looked) >= 10*ms {
+				p.look()
+			}
+			p.after(10*ms, poll)
+		}
+	}
+	poll()
+	drained := end.After(2 * time.Second)
+	for len(p.events) > 0 && p.events[0].at <= drained {
+		event := heap.Pop(&p.events).(event)
+		p.now = event.at
+		event.do()
+		p.dispatch()
+	}
+	p.now = drained
+}
+
+// call makes a call of a caller.
+func (p *plant) call(caller *simCaller) {
+	at := p.now
+	counts := at >= p.from && at < p.until
+	if counts {
+		p.offered++
+	}
+	ask := Unaware
+	if caller.machine != nil {
+		signed, reason := caller.machine.OnCall(Default, -1, at)
+		if reason != "" {
+			if counts {
+				p.here++
+			}
+			return
+		}
+		ask = signed
+	}
+	answer := func(grant Grant, reason Reason) {
+		p.after(p.way, func() {
+			took := p.now.Since(at)
+			if caller.machine != nil {
+				caller.machine.OnReply(&Reply{Served: reason == "", Granted: true, Grant: grant, Took: took}, p.now)
+			}
+			switch {
+			case !counts:
+			case reason != "":
+				p.there++
+				p.longestRefusal = max(p.longestRefusal, took)
+			default:
+				p.served++
+				p.tookMs = append(p.tookMs, float64(took)/1e6)
+				if took <= p.slo {
+					p.good++
+				}
+			}
+		})
+	}
+	p.after(p.way, func() {
+		p.unread = append(p.unread, func() { p.read(caller, &ask, answer) })
+	})
+}
+
+// read runs on a core: a request is read and looked at.
+func (p *plant) read(caller *simCaller, ask *Ask, answer func(Grant, Reason)) {
+	p.work(p.message, func() {
+		if p.bare {
+			p.segments(p.shape(p), func() {
+				answer(Grant{}, "")
+				p.yield()
+			})
+			return
+		}
+		call := NewCall()
+		verdict, known := p.server.OnArrive(call, &Arrival{Keys: []Key{caller.key}, Ask: *ask}, p.now)
+		p.told()
+		if !known {
+			p.waiting = append(p.waiting, waiter{call, answer})
+			if p.server.WantsTurn(p.now) {
+				// Behind all that is runnable.
+				p.runnable(p.turn)
+			}
+			p.ask()
+			p.yield()
+			return
+		}
+		p.proceed(call, verdict, answer)
+	})
+}
+
+// told does what a driver does after each event: wakes the calls whose verdict came, asks for a look, sets the timer.
+func (p *plant) told() {
+	for i := 0; i < len(p.waiting); {
+		select {
+		case verdict := <-p.waiting[i].call.Turn:
+			each := p.waiting[i]
+			p.waiting = append(p.waiting[:i], p.waiting[i+1:]...)
+			p.runnable(func() { p.proceed(each.call, verdict, each.answer) })
+		default:
+			i++
+		}
+	}
+	if at := p.server.NextTimeout(); at != p.timer && at < Never {
+		p.timer = at
+		p.at(max(at, p.now), func() {
+			if p.timer == at {
+				p.timer = Never
+				p.server.OnTimeout(p.now)
+				p.ask()
+				p.told()
+			}
+		})
+	}
+}
+
+// ask asks for a look if the machine wants one: a byte is written into a pipe.
+func (p *plant) ask() {
+	p.asked = p.asked || p.server.WantsLook(p.now)
+}
+
+// proceed runs on a core: a verdict came.
+func (p *plant) proceed(call *Call, verdict Verdict, answer func(Grant, Reason)) {
+	if !verdict.Start {
+		answer(verdict.Grant, verdict.Reason)
+		p.yield()
+		return
+	}
+	p.ask()
+	p.mostAtOne = max(p.mostAtOne, p.server.inFlight.InFlight())
+	p.segments(p.shape(p), func() {
+		answer(p.server.OnEnd(call, true, p.now), "")
+		p.told()
+		p.ask()
+		p.yield()
+	})
+}
+
+func (p *plant) segments(left []segment, done func()) {
+	if len(left) == 0 {
+		done()
+		return
+	}
+	rest := func() { p.segments(left[1:], done) }
+	if left[0].wait == 0 {
+		p.work(left[0].compute, rest)
+		return
+	}
+	resume := func() { p.runnable(rest) }
+	if !left[0].pooled {
+		p.after(left[0].wait, resume)
+	} else {
+		p.pool(left[0].wait, resume)
+	}
+	p.yield()
+}
+
+// pool takes one of the places behind the handlers for so long, in order.
+func (p *plant) pool(wait time.Duration, resume func()) {
+	take := func() {
+		p.after(wait, func() {
+			p.behind++
+			if len(p.queue) > 0 {
+				next := p.queue[0]
+				p.queue = p.queue[1:]
+				p.behind--
+				next()
+			}
+			resume()
+		})
+	}
+	if p.behind > 0 {
+		p.behind--
+		take()
+	} else {
+		p.queue = append(p.queue, take)
+	}
+}
+
+// work occupies a core for so long, in slices of 10 ms between which others run.
+func (p *plant) work(span time.Duration, then func()) {
+	slice := min(span, 10*ms)
+	p.taken.CPU += slice
+	p.after(slice, func() {
+		if slice == span {
+			then()
+			return
+		}
+		p.runnable(func() { p.work(span-slice, then) })
+		p.yield()
+	})
+}
+
+func (p *plant) runnable(run func()) { p.ready = append(p.ready, runnable{p.now, run}) }
+
+// yield frees the core.
+func (p *plant) yield() {
+	p.running--
+}
+
+// dispatch gives cores to what is runnable, and looks at the sockets when nothing is.
+func (p *plant) dispatch() {
+	for p.running < p.cores {
+		if len(p.ready) == 0 && !p.look() {
+			return
+		}
+		next := p.ready[0]
+		p.ready = p.ready[1:]
+		p.running++
+		p.taken.Runnable += p.now.Since(next.since)
+		next.run()
+	}
+}
+
+// look reads what came and, after that, does what the machine asked for. Whether there is anything to run now.
+func (p *plant) look() bool {
+	p.looked = p.now
+	for _, read := range p.unread {
+		p.runnable(read)
+	}
+	p.unread = nil
+	if p.asked {
+		p.asked = false
+		p.runnable(p.turn)
+	}
+	return len(p.ready) > 0
+}
+
+func (p *plant) turn() {
+	p.server.OnLook(p.now)
+	p.told()
+	p.yield()
+}
+
+func (p *plant) p99() float64 {
+	slices.Sort(p.tookMs)
+	return p.tookMs[len(p.tookMs)*99/100]
+}
+

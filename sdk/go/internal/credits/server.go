@@ -1,0 +1,415 @@
+package credits
+
+import (
+	"math"
+	"time"
+)
+
+const (
+	// leaseGaps is the number of gaps between its calls for which a client may act on what it was told: of calls at random
+	// one gap in 3,000 is longer.
+	leaseGaps = 8.0
+	// leaseMost is the longest lease: what a client that calls this seldom does matters to nobody.
+	leaseMost = time.Minute
+	// leaseObjectives is the shortest lease in objectives: calls under way when a grant is made end before it does.
+	leaseObjectives = 8.0
+	// blind calls may wait for each core before any service time is known.
+	blind = 16
+	// stepBack is by how much calls of the marginal priority or tenant wait less than the others at most, as a share of the
+	// wait.
+	stepBack = 0.5
+	// steering is by how much more the chance is at an empty line than at a full one, for clients that come back before it
+	// changes. Twice as much overshoots.
+	steering = 1.0
+)
+
+// Config is what a server may be told; the zero value of a field is its default.
+type Config struct {
+	// Cores run handlers.
+	Cores int
+	// Objective is how long a call may take from its caller's view, without what its handler waits for. If absent, it is
+	// Multiple times what it takes when nothing waits: 10, the choice of Breakwater's authors.
+	Objective time.Duration
+	Multiple  float64
+	// Sessions there are at most; beyond it calls are shed.
+	Sessions int
+	// Waiting calls there are at most; beyond it calls are shed.
+	Waiting int
+	// Lease is after what silence a session is forgotten.
+	Lease time.Duration
+	// Tenants told apart at most; further ones share the last place. Weights are of those that do not weigh 1.
+	Tenants int
+	Weights map[uint32]float64
+	// SessionShares are the fair shares of its tenant's calls that a single session is let take while others are refused.
+	SessionShares float64
+	// LookEvery is after how much time of handlers the sockets are looked at before the next one starts.
+	LookEvery time.Duration
+	// Probe returns what the process has taken of its cores so far; nil where nobody knows.
+	Probe func() Taken
+}
+
+// Taken is what a process has taken of its cores.
+type Taken struct {
+	// CPU is its CPU time.
+	CPU time.Duration
+	// Runnable is the time for which its goroutines were runnable and did not run, summed over them.
+	Runnable time.Duration
+}
+
+func (c Config) withDefaults() Config {
+	fill(&c.Cores, 1)
+	fill(&c.Multiple, 10)
+	// 100,000 sessions are some 20 MB.
+	fill(&c.Sessions, 100_000)
+	// Far above what is ever let wait; a request may hold a few KiB while it does.
+	fill(&c.Waiting, 16_384)
+	// Longer than any keep-alive pause of a busy client, short enough that a dead one is soon forgotten.
+	fill(&c.Lease, 10*time.Second)
+	fill(&c.Tenants, 256)
+	// Chance makes a fair client look like two at times, hardly ever like three.
+	fill(&c.SessionShares, 2)
+	// Sooner would cost more system calls than handlers of a few microseconds are worth, later would delay refusals.
+	fill(&c.LookEvery, 200*time.Microsecond)
+	return c
+}
+
+func fill[T int | float64 | time.Duration](field *T, otherwise T) {
+	if *field <= 0 {
+		*field = otherwise
+	}
+}
+
+// Server is the machine beside the handlers: it admits or sheds calls, says when each starts, and tells all clients what
+// to send. O(1) for each call, but for one in 64, which takes O(t log t) for t tenants.
+//
+// Calls wait in one line, in order of arrival. How one leaves it is written in desk.go.
+type Server struct {
+	config   Config
+	sessions *sessions
+	demand   *demand
+	service  *service
+	surplus  surplus
+	inFlight *InFlight
+	// coreLimit is how many may be in flight so that none waits for a core longer than it may, whatever it waits for besides.
+	coreLimit int
+	// turns is how many may start without waiting until the cores have nothing else to do.
+	turns int
+	desk  desk
+	// Whether calls wait since enough are in flight, and whether that is since the learnt limit is reached.
+	held, heldByLimit bool
+	// idleNs is the time since the last tick in which less was in flight than keeps busy what is short.
+	idleNs  float64
+	counted Time
+	load    load
+	// What the process had taken when it was last asked.
+	taken  Taken
+	probed bool
+	// Handlers that ended since the last tick.
+	ended float64
+	// In which stretch of calls active sessions are being counted, calls in it, and when it ends although few came.
+	stretch      uint64
+	stretchCalls int
+	stretchEnds  Time
+	// Computed at each tick: the wait up to which calls are admitted, that up to which they are started, and calls a second
+	// that are let through; 0 while all are.
+	admittedWait, longestWait, supply float64
+}
+
+// NewServer knows nobody and nothing.
+func NewServer(config Config, now Time) *Server {
+	config = config.withDefaults()
+	return &Server{
+		config: config, sessions: newSessions(config.Sessions, config.Lease), demand: newDemand(&config, now),
+		service: newService(&config, config.Cores), inFlight: newInFlight(config.Cores, now), coreLimit: math.MaxInt, turns: config.Cores,
+		counted: now, stretch: 1, stretchEnds: Never,
+		admittedWait: math.MaxFloat64, longestWait: math.MaxFloat64,
+	}
+}
+
+// Gauges are what the server measures and decides, for display.
+type Gauges struct {
+	// CapacityPerS is the calls a second that can be served; 0 while unknown.
+	CapacityPerS float64
+	// SupplyPerS is the calls a second that are let through at most; 0 while nobody is held back.
+	SupplyPerS float64
+	// Chance is that of a call of default priority of tenant 0 to be let through.
+	Chance float64
+	// Work is what a call takes of a core.
+	Work time.Duration
+	// LongestWait is how long a call may wait for its start.
+	LongestWait time.Duration
+	// QueueingDelay is how long the oldest call in line has waited.
+	QueueingDelay time.Duration
+	Waiting       int
+	InFlight      int
+	// InFlightLimit is the learnt one; 0 while nothing is known to hold calls up. CoreLimit is that of calls that the cores
+	// can serve in time; 0 while unknown.
+	InFlightLimit int
+	CoreLimit     int
+	Turns         int
+	Sessions      int
+}
+
+// Gauges returns what the server measures and decides.
+func (s *Server) Gauges(now Time) Gauges {
+	gauges := Gauges{
+		CapacityPerS: s.service.capacity * 1e9, Work: time.Duration(s.service.work), Waiting: s.desk.waiting,
+		InFlight: s.inFlight.InFlight(), Sessions: len(s.sessions.byKey), Chance: 1, Turns: s.turns, QueueingDelay: s.queueingDelay(now),
+	}
+	if s.longestWait < math.MaxInt64 {
+		gauges.LongestWait = time.Duration(s.longestWait)
+	}
+	if s.demand.throttled {
+		gauges.SupplyPerS = s.supply
+		gauges.Chance = s.demand.tenants[s.demand.place(0)].level.chance(Default)
+	}
+	if limit, known := s.inFlight.Limit(); known {
+		gauges.InFlightLimit = limit
+	}
+	if s.coreLimit < math.MaxInt {
+		gauges.CoreLimit = s.coreLimit
+	}
+	return gauges
+}
+
+// queueingDelay returns how long the oldest call in line has waited.
+func (s *Server) queueingDelay(now Time) time.Duration {
+	if s.desk.front == nil {
+		return 0
+	}
+	return now.Since(s.desk.front.arrived)
+}
+
+// count counts what the time since the last event was.
+func (s *Server) count(now Time) {
+	ns := float64(now.Since(s.counted))
+	s.counted = max(s.counted, now)
+	switch {
+	case s.desk.waiting > 0:
+		s.load.backlogNs += ns
+		if s.heldByLimit {
+			s.load.heldNs += ns
+		}
+	default:
+		s.idleNs += ns * max(1-float64(s.inFlight.InFlight())/s.service.busyAt(), 0)
+	}
+}
+
+// room returns how many more calls may be started as far as limits go.
+func (s *Server) room() int {
+	return min(s.inFlight.Room(), max(s.coreLimit-s.inFlight.InFlight(), 0))
+}
+
+// lookHeld looks whether calls are held back after either changed: those that wait, or those in flight.
+func (s *Server) lookHeld(now Time) {
+	held := s.desk.waiting > 0 && s.room() == 0
+	if held || s.held {
+		s.inFlight.OnHeld(held, now)
+	}
+	s.held = held
+	s.heldByLimit = held && s.inFlight.Room() == 0
+}
+
+// tick computes anew what follows from what happened.
+func (s *Server) tick(now Time) {
+	elapsed := float64(max(now.Since(s.demand.since), 1))
+	s.surplus.onTick(min(max(s.idleNs/elapsed, 0), 1), s.demand.throttled)
+	s.idleNs = 0
+	s.load.timeNs += elapsed
+	s.probe()
+	s.ended = 0
+	s.service.onLoad(&s.load, s.inFlight.quickNs)
+	if s.service.coresShort {
+		s.inFlight.Forget()
+	}
+	s.coreLimit, s.turns = s.service.coreLimit(), s.service.turns()
+	if s.service.waits() {
+		s.turns = s.coreLimit
+	}
+	if s.service.known() {
+		s.longestWait = s.service.longestWait()
+		s.admittedWait = s.service.admittedWait()
+	}
+	room := s.service.room()
+	factor := s.surplus.factor(room, s.service.refusalCost())
+	supply := 0.0
+	if s.load.isFull() {
+		supply = s.service.capacity * 1e9 * factor
+	}
+	s.supply = supply
+	s.load.fade()
+	s.demand.tick(supply, room, now)
+}
+
+// probe asks what the process has taken since it last did.
+func (s *Server) probe() {
+	if s.config.Probe == nil {
+		return
+	}
+	taken := s.config.Probe()
+	if s.probed {
+		s.load.cpuNs += float64(max(taken.CPU-s.taken.CPU, 0))
+		s.load.runnableNs += float64(max(taken.Runnable-s.taken.Runnable, 0))
+		s.load.probedEnded += s.ended
+	}
+	s.taken, s.probed = taken, true
+}
+
+// unloaded returns what a call of the group takes from end to end when nothing holds it up.
+func (s *Server) unloaded(group uint8) float64 {
+	// Calls that nobody tells apart are taken for what all calls are.
+	if quick := s.inFlight.Quick(group); group != 0 && quick > 0 {
+		return float64(quick) + s.service.roundTrip
+	}
+	return s.service.unloaded()
+}
+
+// isIdle tells whether the next call that comes is started at once.
+func (s *Server) isIdle() bool {
+	busy := max(float64(s.config.Cores), s.service.busyAt())
+	return s.desk.waiting == 0 && s.room() > 0 && float64(s.inFlight.InFlight()) < busy
+}
+
+// limit returns the wait up to which a call is admitted: less for those that are let through by chance, so that those
+// which are let through for sure find room.
+func (s *Server) limit(tenant int, priority Priority) float64 {
+	if s.demand.throttled && s.demand.tenants[tenant].level.chance(priority) < 1 {
+		return s.admittedWait * (1 - stepBack*min(s.demand.preferred, 1))
+	}
+	return s.admittedWait
+}
+
+// startBy returns when the call is no longer worth starting.
+func (s *Server) startBy(call *Call) Time {
+	wait := s.longestWait
+	if call.budget >= 0 {
+		left := float64(call.budget)
+		if !s.isIdle() {
+			left -= s.unloaded(call.group)
+		}
+		wait = min(wait, left)
+	}
+	return call.arrived.After(wholeNs(wait))
+}
+
+// decide returns why a call is refused that was just read; "" if it is admitted.
+func (s *Server) decide(call *Call, now Time) Reason {
+	// An idle server refuses nobody for what it takes others to be served: else nothing might ever teach it better.
+	late := call.budget >= 0 && call.predicted+s.unloaded(call.group) > float64(call.budget)
+	if late && (!s.isIdle() || call.budget == 0) {
+		return Deadline
+	}
+	if s.desk.waiting >= s.config.Waiting {
+		return ServerFull
+	}
+	if !s.service.known() {
+		if s.desk.waiting >= blind*s.config.Cores {
+			return Delay
+		}
+		return ""
+	}
+	isLong := call.predicted > s.limit(call.session.tenant, call.priority) ||
+		float64(s.queueingDelay(now)) > s.longestWait
+	if isLong && s.desk.waiting > 0 {
+		return Delay
+	}
+	return ""
+}
+
+// hear returns for how many wanted calls one stands that was read at now, and whether it is held back since its client
+// does not do it itself.
+func (s *Server) hear(of *session, ask *Ask, now Time) (standsFor float64, held bool) {
+	if s.stretchCalls >= stretchCalls || now >= s.stretchEnds {
+		s.beginStretch(now)
+	}
+	if of.stretch != s.stretch {
+		of.stretch, of.calls = s.stretch, 0
+		s.demand.tenants[of.tenant].active++
+		s.service.onRoundTrip(ask.RoundTrip)
+	}
+	told := 1.0
+	if ask.Aware {
+		told = of.chance(ask.Priority, now)
+	}
+	of.hear(told, now)
+	standsFor = 1 / told
+	if s.demand.throttled {
+		standsFor, held = s.hearThrottled(of, ask, told)
+	}
+	if !held {
+		of.calls++
+		s.stretchCalls++
+	}
+	return standsFor, held
+}
+
+func (s *Server) hearThrottled(of *session, ask *Ask, told float64) (standsFor float64, held bool) {
+	tenant := &s.demand.tenants[of.tenant]
+	if of.capped && of.calls >= tenant.mostCalls {
+		// What is held back does not count: nobody else shall pay for it.
+		s.demand.heldTick += 1 / told
+		return 0, true
+	}
+	if !ask.Aware {
+		// Kept to the level by the server in its stead.
+		return 1, !passes(tenant.level.parts(ask.Priority), &of.carry)
+	}
+	// One that is capped counts as if it wanted no more than it may have.
+	chance := tenant.level.chance(ask.Priority)
+	if of.gapNs > 0 && tenant.mostPerNs*of.gapNs < chance {
+		told = max(told, chance)
+	}
+	return 1 / told, false
+}
+
+// beginStretch begins another stretch of calls, over which active sessions are counted, after so many or when they should
+// long have come.
+func (s *Server) beginStretch(now Time) {
+	s.stretchCalls = 0
+	s.stretch++
+	s.demand.onStretch()
+	s.stretchEnds = Never
+	if s.demand.throttled {
+		s.stretchEnds = now.After(wholeNs(2e9 * stretchCalls / max(s.supply, 1)))
+	}
+}
+
+// grant returns what a session is told at the end of a call, for as long as a few of its calls take to come.
+func (s *Server) grant(of *session, priority Priority, now Time) Grant {
+	of.inServer = max(of.inServer-1, 0)
+	tenant := &s.demand.tenants[of.tenant]
+	level, capped := tenant.level, false
+	if s.demand.throttled && of.gapNs > 0 {
+		// The chance at which it has as many of its tenant's fair shares as one may have.
+		if cap := tenant.mostPerNs * of.gapNs; cap < level.chance(priority) {
+			level, capped = LevelAt(priority, cap), true
+		}
+	}
+	// Calls that are not let through are not heard: a lower chance means longer gaps.
+	chance := level.chance(priority)
+	gap := of.gapNs / chance
+	if gap > 0 && s.demand.throttled {
+		level = s.steer(level, gap)
+	}
+	if gap <= 0 {
+		// The time between two calls of a session, if all were alike.
+		gap = 1e9 * float64(len(s.sessions.byKey)) / max(s.supply, 1) / chance
+	}
+	lease := wholeNs(max(leaseGaps*gap, leaseObjectives*s.service.objective()))
+	lease = min(max(lease, time.Microsecond), leaseMost)
+	of.level, of.capped, of.leaseUntil = level, capped, now.After(lease)
+	return Grant{Level: level, Lease: lease}
+}
+
+// steer returns the level for one that comes back in gap: lower while the line is longer than half of what it may be,
+// higher while it is shorter. The less so the later it comes, for the line will be another one then.
+func (s *Server) steer(level Level, gap float64) Level {
+	reach := min(s.admittedWait/gap, 1)
+	fill := min(s.service.predict(s.desk.waiting)/s.admittedWait, 1)
+	return level.times(1 + steering*reach*(0.5-fill))
+}
+
+// wholeNs is a span of nanoseconds, an hour at most.
+func wholeNs(ns float64) time.Duration {
+	return time.Duration(min(max(ns, 0), float64(time.Hour)))
+}
