@@ -58,10 +58,9 @@ type desk struct {
 	// asked says that a look was asked for and has not come, askedAt since when no call could start without it.
 	asked   bool
 	askedAt Time
-	// looked is when the last one came.
-	looked Time
-	// lookEvery is after how much time of handlers the next look is due.
-	lookEvery time.Duration
+	// started is the time of handlers that were started since the last one came, lookEvery after how much the next is due, in
+	// nanoseconds.
+	started, lookEvery float64
 }
 
 func (d *desk) push(call *Call) {
@@ -164,7 +163,11 @@ func (s *Server) refuse(call *Call, reason Reason, now Time) Verdict {
 // start lets a call run that is in no line.
 func (s *Server) start(call *Call, now Time) {
 	call.state, call.started = isRunning, now
-	s.service.onStarted(now.Since(call.arrived), call.predicted, s.desk.waiting, now)
+	s.desk.started += s.service.work
+	if !s.service.known() {
+		s.desk.started = s.desk.lookEvery
+	}
+	s.service.onStarted(now.Since(call.arrived), call.predicted, s.desk.waiting, now, &s.load)
 	call.began = s.inFlight.OnBegin(call.group, now)
 	s.lookHeld(now)
 }
@@ -210,20 +213,18 @@ func (s *Server) WantsLook(now Time) bool {
 func (s *Server) OnLook(now Time) {
 	s.count(now)
 	late := now.Since(s.desk.askedAt)
-	s.desk.asked, s.desk.looked = false, now
-	inFlight := s.inFlight.InFlight()
-	// What a look costs, others take as well: as much time is theirs, or a process that is never idle would only look.
-	s.desk.lookEvery = s.config.LookEvery
+	s.desk.asked, s.desk.started = false, 0
+	// What a look costs, others take as well: as much time is theirs, or a process with much to refuse would only look.
+	s.desk.lookEvery = float64(min(max(late, s.config.LookEvery), lateLook))
 	starts := 1
-	if inFlight < s.config.Cores {
-		s.desk.lookEvery = min(max(late, s.config.LookEvery), 2*lateLook)
-	} else if late >= lateLook {
-		// So long no core was idle, be it for those in flight or for something else: as many again, as far as the limits go.
-		starts = inFlight
+	if late >= lateLook {
+		// So long no core was idle, and not for handlers as short as these: as many as could have run in that time.
+		starts = max(int(float64(late)*float64(s.config.Cores)/max(s.service.work, 1)), 1)
 	}
 	for s.startNext(now) {
 		starts--
-		if starts <= 0 && (s.inFlight.InFlight() < s.config.Cores || s.inFlight.InFlight() >= s.turns) {
+		inFlight := s.inFlight.InFlight()
+		if starts <= 0 && (inFlight < s.config.Cores || inFlight >= s.turns) {
 			return
 		}
 	}
@@ -242,9 +243,6 @@ func (s *Server) OnEnd(call *Call, answered bool, now Time) Grant {
 	call.state = isOver
 	s.load.ended++
 	s.ended++
-	if s.desk.waiting > 0 {
-		s.load.backlogEnded++
-	}
 	if answered {
 		stay := now.Since(call.started)
 		s.load.staysNs += float64(stay)
@@ -264,7 +262,7 @@ func (s *Server) OnEnd(call *Call, answered bool, now Time) Grant {
 			s.desk.askedAt = now
 		}
 		// Handlers of a few microseconds follow each other without a look.
-		if now.Since(s.desk.looked) < s.desk.lookEvery {
+		if s.desk.started < s.desk.lookEvery {
 			s.startNext(now)
 		}
 	case inFlight < s.turns:

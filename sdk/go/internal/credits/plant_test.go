@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"slices"
+	"testing"
 	"time"
 )
 
@@ -24,8 +25,8 @@ type plant struct {
 	running int
 	ready   []runnable // the run queue: each occupies a core until it calls yield
 	unread  []func()
-	// hog is what else the process does: a task that is always runnable, for so long at a time.
-	hog       time.Duration
+	// hogs says that the process has something else to do whenever it may.
+	hogs      bool
 	looked    Time
 	taken     Taken
 	bare      bool
@@ -41,6 +42,10 @@ type plant struct {
 	behind  int // places of the pool behind the handlers, if any
 	queue   []func()
 
+	// priorities says that half of the calls are critical and the others batch.
+	priorities bool
+	servedOf   [256]int
+
 	from, until                        Time
 	slo                                time.Duration
 	offered, good, served, here, there int
@@ -53,12 +58,13 @@ type segment struct {
 	pooled        bool
 }
 
-// waiter is a goroutine that waits for its call's verdict.
+// runnable is a goroutine in the run queue.
 type runnable struct {
 	since Time
 	run   func()
 }
 
+// waiter is a goroutine that waits for its call's verdict.
 type waiter struct {
 	call   *Call
 	answer func(Grant, Reason)
@@ -111,7 +117,7 @@ func newPlant(cores, callers int, aware bool, shape func(*plant) []segment) *pla
 	return p
 }
 
-// handlers that compute for so long on average, and wait before.
+// handlers wait, then compute for so long on average.
 func handlers(wait, compute time.Duration) func(*plant) []segment {
 	return func(p *plant) []segment {
 		return []segment{{wait: wait}, {compute: p.exponential(compute)}}
@@ -129,10 +135,10 @@ func (p *plant) at(when Time, do func()) {
 
 func (p *plant) after(span time.Duration, do func()) { p.at(p.now.After(span), do) }
 
-// run plays so long at so many calls a second. What is called in its last stretch but a tenth counts.
+// run plays so long at so many calls a second. What is called after its first quarter counts.
 func (p *plant) run(rate float64, length time.Duration, slo time.Duration) {
 	p.offered, p.good, p.served, p.here, p.there, p.mostAtOne = 0, 0, 0, 0, 0, 0
-	p.tookMs = nil
+	p.tookMs, p.servedOf = nil, [256]int{}
 	p.from, p.until, p.slo = p.now.After(length/4), p.now.After(length), slo
 	end := p.until
 	var next func()
@@ -153,6 +159,9 @@ func (p *plant) run(rate float64, length time.Duration, slo time.Duration) {
 		}
 	}
 	poll()
+	if p.hogs {
+		p.runnable(p.hog)
+	}
 	drained := end.After(2 * time.Second)
 	for len(p.events) > 0 && p.events[0].at <= drained {
 		event := heap.Pop(&p.events).(event)
@@ -163,16 +172,31 @@ func (p *plant) run(rate float64, length time.Duration, slo time.Duration) {
 	p.now = drained
 }
 
-// call makes a call of a caller.
+// hog computes for 10 ms whenever it is its turn.
+func (p *plant) hog() {
+	p.work(10*ms, func() {
+		if p.now < p.until {
+			p.runnable(p.hog)
+		}
+		p.yield()
+	})
+}
+
+// call makes a call of a caller; an odd one is of the least priority if there are two.
 func (p *plant) call(caller *simCaller) {
 	at := p.now
 	counts := at >= p.from && at < p.until
 	if counts {
 		p.offered++
 	}
+	priority := Default
+	if p.priorities {
+		priority = Priority(p.random.IntN(2)) * Batch
+	}
 	ask := Unaware
+	ask.Priority = priority
 	if caller.machine != nil {
-		signed, reason := caller.machine.OnCall(Default, -1, at)
+		signed, reason := caller.machine.OnCall(priority, -1, at)
 		if reason != "" {
 			if counts {
 				p.here++
@@ -194,6 +218,7 @@ func (p *plant) call(caller *simCaller) {
 				p.longestRefusal = max(p.longestRefusal, took)
 			default:
 				p.served++
+				p.servedOf[priority]++
 				p.tookMs = append(p.tookMs, float64(took)/1e6)
 				if took <= p.slo {
 					p.good++
@@ -376,8 +401,116 @@ func (p *plant) turn() {
 	p.yield()
 }
 
+// good is the share of the calls that count which were answered in time, over the share that could have been.
+func (p *plant) goodput(rate, capacity float64) float64 {
+	seconds := p.until.Since(p.from).Seconds()
+	return float64(p.good) / seconds / min(rate, capacity)
+}
+
+// p99 of the answers, in milliseconds.
 func (p *plant) p99() float64 {
 	slices.Sort(p.tookMs)
 	return p.tookMs[len(p.tookMs)*99/100]
 }
 
+// constant handlers wait, then compute, for exactly so long.
+func constant(wait, compute time.Duration) func(*plant) []segment {
+	return func(*plant) []segment { return []segment{{wait: wait}, {compute: compute}} }
+}
+
+// played has seen a quiet time first, then the load.
+func played(p *plant, rate float64, slo time.Duration) *plant {
+	p.run(rate/4, 2*time.Second, slo)
+	p.run(rate, 12*time.Second, slo)
+	return p
+}
+
+func TestHandlersThatComputeServeWhatTheCoresCanAndNoMoreAtOnceThanThereAreCores(t *testing.T) {
+	for _, cores := range []int{1, 2} {
+		// A message takes 30 µs beside the millisecond of work.
+		capacity := float64(cores) * 1000 / 1.03
+		for load, least := range map[float64]float64{0.5: 0.985, 1: 0.93, 2: 0.96, 10: 0.96} {
+			p := played(newPlant(cores, 8, true, constant(0, ms)), load*capacity, 12*ms)
+			good := p.goodput(load*capacity, capacity)
+			if good < least || p.mostAtOne > cores {
+				t.Errorf("%d cores at %vx: %.3f of the capacity in time, %d at once", cores, load, good, p.mostAtOne)
+			}
+		}
+	}
+}
+
+func TestHandlersThatWaitAreNotShedAtHalfLoadAndKeepTheCoresBusyBeyond(t *testing.T) {
+	const capacity = 1000 / 1.03
+	for _, wait := range []time.Duration{2 * ms, 20 * ms, 200 * ms} {
+		bare := newPlant(1, 8, false, constant(wait, ms))
+		bare.bare = true
+		slo := time.Duration(3 * played(bare, 0.8*capacity, time.Minute).p99() * 1e6)
+		for _, aware := range []bool{true, false} {
+			half := played(newPlant(1, 8, aware, constant(wait, ms)), 0.5*capacity, slo)
+			if shed := half.here + half.there; shed > half.offered/200 {
+				t.Errorf("wait %v, aware %v: %d of %d shed at half load", wait, aware, shed, half.offered)
+			}
+		}
+		for _, load := range []float64{1, 2, 10} {
+			p := played(newPlant(1, 8, true, constant(wait, ms)), load*capacity, slo)
+			if good := p.goodput(load*capacity, capacity); good < 0.9 {
+				t.Errorf("wait %v at %vx: %.3f of the capacity in time, p99 %.1f ms", wait, load, good, p.p99())
+			}
+		}
+	}
+}
+
+func TestCallersWithoutTheInterceptorAreServedWhatIsLeftAfterRefusingTheOthers(t *testing.T) {
+	for _, load := range []float64{2, 5} {
+		// Each refusal takes a message.
+		capacity := 1000 * (1 - 0.03*load)
+		p := played(newPlant(1, 8, false, constant(0, ms)), 1000*load, 12*ms)
+		if good := p.goodput(1000*load, capacity); good < 0.95 {
+			t.Errorf("at %vx: %.3f in time", load, good)
+		}
+		if p.longestRefusal > 30*ms {
+			t.Errorf("at %vx: a refusal took %v", load, p.longestRefusal)
+		}
+	}
+}
+
+func TestAPoolBehindTheHandlersIsKeptBusyAndItsCallsShort(t *testing.T) {
+	// Ten places of 20 ms serve 500 a second; the cores would do far more.
+	shape := func(*plant) []segment {
+		return []segment{{compute: 100 * us}, {wait: 20 * ms, pooled: true}, {compute: 100 * us}}
+	}
+	for _, load := range []float64{0.5, 2, 5} {
+		p := newPlant(1, 8, true, shape)
+		p.behind = 10
+		played(p, 500*load, 100*ms)
+		good := p.goodput(500*load, 500)
+		if good < 0.85 {
+			t.Errorf("at %vx: %.3f of the capacity in time, p99 %.1f ms", load, good, p.p99())
+		}
+	}
+}
+
+func TestABetterPriorityIsServedInFullAtTwiceTheCapacity(t *testing.T) {
+	p := newPlant(1, 8, true, constant(0, ms))
+	p.priorities = true
+	played(p, 1600, 12*ms)
+	seconds := p.until.Since(p.from).Seconds()
+	critical, batch := float64(p.servedOf[Critical])/seconds, float64(p.servedOf[Batch])/seconds
+	if critical < 0.95*800 || batch < 50 {
+		t.Errorf("%.0f critical and %.0f batch calls a second", critical, batch)
+	}
+}
+
+func TestAProcessThatIsNeverIdleStarvesNobody(t *testing.T) {
+	// Something else computes in slices of 10 ms whenever it may, so requests are read only that often, and a handler that
+	// computes takes a slice's time and its own: one in each is what there is.
+	for wait, least := range map[time.Duration]float64{0: 0.2, 20 * ms: 0.75} {
+		p := newPlant(1, 8, false, constant(wait, ms))
+		p.hogs = true
+		p.server.service.fixed = 100e6
+		played(p, 200, time.Minute)
+		if served := float64(p.served) / float64(p.offered); served < least {
+			t.Errorf("wait %v: %.2f served", wait, served)
+		}
+	}
+}

@@ -186,7 +186,6 @@ func (s *Server) count(now Time) {
 	s.counted = max(s.counted, now)
 	switch {
 	case s.desk.waiting > 0:
-		s.load.backlogNs += ns
 		if s.heldByLimit {
 			s.load.heldNs += ns
 		}

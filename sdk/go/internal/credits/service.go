@@ -64,8 +64,8 @@ type load struct {
 	arrived, waited, refused float64
 	// ended handlers, and the time of it all.
 	ended, timeNs float64
-	// backlogNs is the time for which calls waited, backlogEnded the handlers that ended in it.
-	backlogNs, backlogEnded float64
+	// pacedNs is the time between starts while calls waited, paced how many there were.
+	pacedNs, paced float64
 	// heldNs is the time for which calls were held back since as many were in flight as the learnt limit allows.
 	heldNs float64
 	// cpuNs is the process's CPU time, runnableNs that for which its goroutines were runnable and did not run, and probedEnded
@@ -75,7 +75,7 @@ type load struct {
 
 func (l *load) fade() {
 	for _, sum := range []*float64{
-		&l.arrived, &l.waited, &l.refused, &l.ended, &l.timeNs, &l.backlogNs, &l.backlogEnded, &l.heldNs, &l.cpuNs, &l.runnableNs,
+		&l.arrived, &l.waited, &l.refused, &l.ended, &l.timeNs, &l.pacedNs, &l.paced, &l.heldNs, &l.cpuNs, &l.runnableNs,
 		&l.probedEnded, &l.staysNs,
 	} {
 		*sum *= loadFade
@@ -88,9 +88,9 @@ func (l *load) isFull() bool { return l.waited+l.refused > 0.1*l.arrived }
 // service is what the server learns of itself: how long calls stay, how fast the line moves, how long a call may wait.
 // All in nanoseconds.
 //
-// Go does not say when a handler waits for something else than a core, so what a call takes of a core is not seen. Three
-// things bound it from above, and the least of them is taken: its stay when nothing holds it up; its share of the cores'
-// time while calls wait in line; its share of the process's CPU time.
+// Go does not say when a handler waits for something else than a core, so what a call takes of a core is not seen. Two
+// things bound it from above, and the lesser is taken: its stay when nothing holds it up, and its share of the process's CPU
+// time.
 type service struct {
 	// fixed is the objective that was set; 0 for multiple of the unloaded time.
 	fixed    float64
@@ -111,8 +111,8 @@ type service struct {
 	bias, square float64
 	// work is what a call takes of a core, message what reading and refusing one takes, capacity the calls in a nanosecond.
 	work, message, capacity float64
-	// ofBacklog is the calls in a nanosecond that end while others wait in line, cpu the process's CPU time for each.
-	ofBacklog, cpu float64
+	// cpu is the process's CPU time for each call.
+	cpu float64
 	// coresShort says that it is for a core that calls stay longer than when nothing holds them up.
 	coresShort bool
 	// limited says that something behind the handlers is short at times.
@@ -154,10 +154,13 @@ func (s *service) onServed(stay, inAll time.Duration) {
 }
 
 // onStarted tells that a call was started at now that had waited, with left others in line.
-func (s *service) onStarted(waited time.Duration, predicted float64, left int, now Time) {
+func (s *service) onStarted(waited time.Duration, predicted float64, left int, now Time, load *load) {
 	if s.backloggedSince >= 0 {
+		ns := float64(now.Since(s.backloggedSince))
+		load.paced++
+		load.pacedNs += ns
 		s.paced = min(s.paced+1, paceMemory)
-		s.pacedNs += (float64(now.Since(s.backloggedSince)) - s.pacedNs) / s.paced
+		s.pacedNs += (ns - s.pacedNs) / s.paced
 		deviation := float64(waited) - predicted
 		s.bias += (deviation - s.bias) / paceMemory
 		s.square += (deviation*deviation - s.square) / paceMemory
@@ -199,16 +202,16 @@ func (s *service) onLoad(of *load, quickNs float64) {
 	s.quickNs = quickNs
 	s.limited = of.heldNs > heldAtTimes*of.timeNs
 	s.gap = of.timeNs / max(of.ended, 1)
-	if of.backlogEnded >= paceKnown {
-		s.ofBacklog = of.backlogEnded / max(of.backlogNs, 1)
-	}
 	if of.probedEnded >= paceKnown {
 		s.cpu = of.cpuNs / of.probedEnded
 		longer := of.staysNs/max(of.ended, 1) - quickNs
 		s.coresShort = of.runnableNs/of.probedEnded > ofCores*longer
 	}
 	s.learn()
-	s.capacity = s.ofBacklog
+	s.capacity = 0
+	if of.paced >= paceKnown {
+		s.capacity = of.paced / max(of.pacedNs, 1)
+	}
 	if s.waits() {
 		// Their line is there while they wait, and gone while the cores are busy with them.
 		s.capacity = s.cores / s.cpu
@@ -230,9 +233,6 @@ func (s *service) learn() {
 	s.work = s.mean
 	if s.quickNs > 0 {
 		s.work = min(s.work, s.quickNs)
-	}
-	if s.ofBacklog > 0 {
-		s.work = min(s.work, s.cores/s.ofBacklog)
 	}
 	if s.cpu > 0 {
 		s.work = min(s.work, s.cpu)

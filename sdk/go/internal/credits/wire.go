@@ -161,9 +161,10 @@ func ReadClient(value string) (uint64, bool) {
 	return client, err == nil
 }
 
-// parts calls each for the parts of a value, a part without a number counting as 1; false if one of them is broken.
+// parts calls each for the parts of a value, a part without a number counting as 1; false if one of them is broken, or if
+// there is none.
 func parts(value string, each func(name string, number uint64)) bool {
-	if len(value) > maxLen {
+	if value == "" || len(value) > maxLen {
 		return false
 	}
 	for part := range strings.SplitSeq(value, ",") {
