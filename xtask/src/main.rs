@@ -15,6 +15,7 @@ mod peers;
 mod places;
 mod process;
 mod rng;
+mod sdk_go;
 mod setup;
 mod source;
 mod steps;
@@ -44,6 +45,7 @@ cargo xtask COMMAND
   suite NAME [BROKER] run one compatibility suite against nsqd and against BROKER
                       (protocol, go-nsq, nsqjs, tools; BROKER: a program that acts as nsqd
                       when it is called so, by default the release binary)
+  suite sdk-go        run the grpc-go interceptors against the Rust layers, both ways
 ";
 
 fn main() -> Result<()> {
@@ -59,6 +61,7 @@ fn main() -> Result<()> {
         ["mutants", options @ ..] => mutants::run(&places, options),
         ["metrics"] => metrics::print(&places),
         ["peers"] => build_peers(&places),
+        ["suite", "sdk-go"] => run_sdk_go(&places),
         ["suite", name, broker @ ..] => run_suite(&places, name, broker),
         ["suite-inside", name, broker, scratch, results] => {
             suites::run_inside(&places, suite(name)?, Path::new(broker), Path::new(scratch), Path::new(results))
@@ -93,6 +96,13 @@ fn run_suite(places: &Places, name: &str, broker: &[&str]) -> Result<()> {
         [path, ..] => PathBuf::from(path),
     };
     steps.step(name, || suites::compare(places, suite, &broker));
+    steps.close()
+}
+
+fn run_sdk_go(places: &Places) -> Result<()> {
+    setup::ensure(places, setup::SDK_GO)?;
+    let mut steps = Steps::new(places);
+    sdk_go::run(places, &mut steps);
     steps.close()
 }
 

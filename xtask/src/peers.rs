@@ -60,7 +60,8 @@ pub(crate) fn build_h2spec(places: &Places) -> Result<()> {
     go(places, "peers h2spec", &module, &["build", "-trimpath", "-o", &program.display().to_string(), package])
 }
 
-fn go(places: &Places, name: &str, module: &Path, arguments: &[&str]) -> Result<()> {
+/// Runs Go in `module`.
+pub(crate) fn go(places: &Places, name: &str, module: &Path, arguments: &[&str]) -> Result<()> {
     let mut command = Command::new("go");
     // Read-only: a change of go.mod or go.sum is a commit, not a side effect of a build.
     command

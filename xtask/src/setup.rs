@@ -59,6 +59,8 @@ const PIP: Tool = Tool::new("pip3", &["python3-pip"], "installing the typos chec
 pub(crate) const DEMO: &[Tool] = &[C_COMPILER, NODE, NPM];
 /// What `cargo xtask test` needs.
 pub(crate) const TEST: &[Tool] = &[C_COMPILER, NODE, NPM, GO, CHROMIUM, OPENSSL, IP, UNSHARE];
+/// What the suite of `sdk/go` needs.
+pub(crate) const SDK_GO: &[Tool] = &[C_COMPILER, GO];
 /// What `cargo xtask check` needs.
 pub(crate) const CHECK: &[Tool] = &[C_COMPILER, NODE, NPM, PIP];
 /// What `cargo xtask measure` needs.

@@ -9,7 +9,7 @@ use crate::peers::cargo;
 use crate::places::Places;
 use crate::steps::{self, Steps};
 use crate::suites::{self, Suite};
-use crate::{peers, setup};
+use crate::{peers, sdk_go, setup};
 
 /// Compiling everything from nothing takes minutes on two cores.
 const BUILD_LIMIT: Duration = Duration::from_mins(40);
@@ -21,6 +21,7 @@ pub(crate) fn run(places: &Places) -> Result<()> {
     setup::ensure(places, setup::TEST)?;
     let mut steps = Steps::new(places);
     rust(places, &mut steps);
+    sdk_go::run(places, &mut steps);
     console(places, &mut steps);
     let built = steps.step("build tidegate, release", || peers::build_tidegate(places));
     compatibility(places, &mut steps);

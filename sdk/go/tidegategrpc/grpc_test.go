@@ -170,7 +170,7 @@ func TestALevelCutsByPriority(t *testing.T) {
 	}
 }
 
-func TestWhatASeverShedIsKnownByItsMarks(t *testing.T) {
+func TestWhatAServerShedIsKnownByItsMarks(t *testing.T) {
 	address := serve(t, service(func(ctx context.Context) error {
 		_ = grpc.SetTrailer(ctx, metadata.Pairs(
 			"tidegate-shed", "delay", "tidegate-shed-at", "server", "grpc-retry-pushback-ms", "1500",

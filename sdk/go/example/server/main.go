@@ -6,6 +6,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"flag"
 	"io"
@@ -13,9 +14,11 @@ import (
 	"net"
 	"os"
 	"runtime"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
 
 	"tidegate.invalid/sdk/go/example/work"
 	"tidegate.invalid/sdk/go/tidegategrpc"
@@ -25,6 +28,7 @@ var (
 	workUs  = flag.Uint64("work-us", 1000, "work of a call, in microseconds of this processor, measured once at the start")
 	shape   = flag.String("shape", "compute", "what a call does with its work: compute, wait:MS, between:MS, lock or pool:PLACESxMS")
 	control = flag.String("control", "tidegate", "tidegate or none")
+	tell    = flag.String("tell", "", "in place of control: answer all calls, each with this as its grant. To test clients")
 	threads = flag.Int("threads", 0, "processors that run goroutines; 0 for what the runtime finds")
 )
 
@@ -41,13 +45,30 @@ func main() {
 	// A server needs no more than this; one that wants no counters takes tidegategrpc.UnaryServerInterceptor() instead.
 	protection := tidegategrpc.NewServer()
 	var options []grpc.ServerOption
-	if *control == "tidegate" {
+	var told atomic.Uint64
+	switch {
+	case *tell != "":
+		options = append(options, grpc.UnaryInterceptor(telling(*tell, &told)))
+	case *control == "tidegate":
 		options = append(options, grpc.UnaryInterceptor(protection.Unary), grpc.StreamInterceptor(protection.Stream))
 	}
 	controlled, bare := serve(description, options...), serve(description)
 	say(map[string]string{"addr": controlled, "bare_addr": bare})
 	_, _ = io.Copy(io.Discard, os.Stdin)
-	say(protection.Counts())
+	counts := protection.Counts()
+	counts.Served += told.Load()
+	say(counts)
+}
+
+// telling answers each call with that grant, and counts them.
+func telling(grant string, told *atomic.Uint64) grpc.UnaryServerInterceptor {
+	return func(ctx context.Context, request any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+		told.Add(1)
+		if err := grpc.SetHeader(ctx, metadata.Pairs("tidegate-grant", grant)); err != nil {
+			return nil, err
+		}
+		return handler(ctx, request)
+	}
 }
 
 // serve starts a server with options at a port of its own and returns its address.

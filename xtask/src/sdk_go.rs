@@ -1,0 +1,234 @@
+//! The grpc-go interceptors of `sdk/go`: their own tests, and their examples with the Rust example `tonic_work` at the
+//! other end. What is asserted here holds at any speed: the services are given far more calls than they can serve.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use miette::{IntoDiagnostic, Result, WrapErr as _};
+use serde_json::Value;
+
+use crate::clock;
+use crate::peers::{cargo, go};
+use crate::places::Places;
+use crate::process::Group;
+use crate::steps::{self, Steps};
+
+/// Compiling the example and grpc-go from nothing takes minutes.
+const BUILD_LIMIT: Duration = Duration::from_mins(30);
+const START_LIMIT: Duration = Duration::from_mins(1);
+/// Loads end by themselves after seconds.
+const LOAD_LIMIT: Duration = Duration::from_mins(2);
+
+/// Far more than what a service of 5 ms of work can serve, whatever the machine.
+const OVERLOAD: &str = "rate 4000 seconds 2 warm-up 0.5 slo-us 10000000 connections 4 control tidegate";
+/// Enough calls after the first answer to count those that are sent against the level.
+const CLOSED_OUT: &str = "rate 4000 seconds 2 warm-up 0 slo-us 10000000 connections 1 control tidegate";
+/// Calls of a client that was never answered, at most: so many may be under way when the level comes.
+const UNHEARD: u64 = 256;
+/// Of the calls that a level keeps back, one in so many is sent all the same, so that the demand stays known.
+const PROBE: u64 = 256;
+
+/// Builds both sides, runs the Go module's own tests, then each client against the other's server.
+pub(crate) fn run(places: &Places, steps: &mut Steps<'_>) {
+    steps.step("sdk/go: vet and tests", || test(places).map(|()| String::new()));
+    if steps.step("build the examples of both sides", || build(places).map(|()| String::new())) {
+        steps.step("grpc-go interceptors: Go calls Rust", || go_calls_rust(places));
+        steps.step("grpc-go interceptors: Rust calls Go", || rust_calls_go(places));
+        steps.step("grpc-go interceptors: a level of 0 is obeyed", || level_is_obeyed(places));
+    }
+}
+
+fn module(places: &Places) -> PathBuf {
+    places.root.join("sdk/go")
+}
+
+fn test(places: &Places) -> Result<()> {
+    go(places, "sdk go vet", &module(places), &["vet", "./..."])?;
+    go(places, "sdk go test", &module(places), &["test", "./..."])
+}
+
+fn programs(places: &Places) -> PathBuf {
+    places.target.join("sdk-go")
+}
+
+fn tonic_work(places: &Places) -> PathBuf {
+    places.target.join("debug/examples/tonic_work")
+}
+
+fn build(places: &Places) -> Result<()> {
+    let programs = programs(places);
+    std::fs::create_dir_all(&programs).into_diagnostic()?;
+    let to = format!("{}/", programs.display());
+    go(places, "sdk go build", &module(places), &["build", "-trimpath", "-o", &to, "./example/..."])?;
+    let mut command = cargo(places);
+    command.args(["build", "--locked", "--package", "tidegate-rpc", "--example", "tonic_work"]);
+    let done = steps::run(places, "build tonic_work for sdk go", &mut command, BUILD_LIMIT, steps::quiet)?;
+    steps::finish(&command, &done)
+}
+
+/// The Rust server tells levels, the Go client obeys them.
+fn go_calls_rust(places: &Places) -> Result<String> {
+    let mut command = Command::new(tonic_work(places));
+    command.args(["serve", "--work-us", "5000"]);
+    let server = Server::start(places, "rust", &mut command)?;
+    let report = go_load(places, server.said("addr")?, OVERLOAD)?;
+    let said = server.stop()?;
+    let client = &report["client"];
+    holds("every call ended, and every refusal was marked", &report, "/failed", |failed| failed == 0)?;
+    holds("calls were served", &report, "/served_us/calls", |calls| calls > 0)?;
+    holds("calls were kept back here", &report, "/shed_local_us/calls", |calls| calls > 0)?;
+    holds("grants were heard", client, "/Grants", |grants| grants > 0)?;
+    let (sent, answered, shed) = (number(client, "/Sent")?, number(client, "/Served")?, number(client, "/ShedThere")?);
+    if sent != answered + shed {
+        miette::bail!("{sent} calls were sent, {answered} served and {shed} shed: {client}");
+    }
+    holds("both sides count the same calls served", &said, "/served", |there| there == answered)?;
+    Ok(format!("{} served, {} kept back", report["served_us"]["calls"], report["shed_local_us"]["calls"]))
+}
+
+/// The Go server tells levels, the Rust client obeys them.
+fn rust_calls_go(places: &Places) -> Result<String> {
+    let mut command = Command::new(programs(places).join("server"));
+    command.args(["-work-us", "5000"]);
+    let server = Server::start(places, "go", &mut command)?;
+    let report = rust_load(places, server.said("addr")?, OVERLOAD)?;
+    let said = server.stop()?;
+    holds("every call ended, and every refusal was marked", &report, "/failed", |failed| failed == 0)?;
+    holds("no call is without an end", &report, "/unanswered", |unanswered| unanswered == 0)?;
+    holds("calls were served", &report, "/served_us/calls", |calls| calls > 0)?;
+    holds("calls were kept back beside their callers", &report, "/shed_local_us/calls", |calls| calls > 0)?;
+    holds("each connection is a client of its own", &said, "/Sessions", |sessions| sessions == 4)?;
+    let answered = number(&report, "/served_us/calls")?;
+    holds("the server counts those of the warm-up as well", &said, "/Served", |there| there >= answered)?;
+    holds("nothing is left in flight", &said, "/InFlight", |in_flight| in_flight == 0)?;
+    Ok(format!("{answered} served, {} kept back", report["shed_local_us"]["calls"]))
+}
+
+/// A Go server that answers at once and tells a level of 0 for a minute; both clients.
+fn level_is_obeyed(places: &Places) -> Result<String> {
+    let mut notes = Vec::new();
+    for (name, load) in [("Go", go_load as fn(&Places, &str, &str) -> Result<Value>), ("Rust", rust_load)] {
+        let mut command = Command::new(programs(places).join("server"));
+        command.args(["-work-us", "0", "-tell", "w=0,l=0,t=60000000,s=1"]);
+        let server = Server::start(places, "tells", &mut command)?;
+        let report = load(places, server.said("addr")?, CLOSED_OUT)?;
+        let sent = number(&server.stop()?, "/Served")?;
+        let kept = number(&report, "/shed_local_us/calls")?;
+        if sent == 0 || kept == 0 || sent > UNHEARD + (sent + kept) / PROBE + 1 {
+            miette::bail!("the {name} client sent {sent} calls and kept {kept} back, at a level of 0");
+        }
+        notes.push(format!("{name} sent {sent} of {}", sent + kept));
+    }
+    Ok(notes.join(", "))
+}
+
+fn go_load(places: &Places, addr: &str, options: &str) -> Result<Value> {
+    let mut command = Command::new(programs(places).join("client"));
+    command.args(flags("-", addr, options));
+    report(places, "sdk go load", &mut command)
+}
+
+fn rust_load(places: &Places, addr: &str, options: &str) -> Result<Value> {
+    let mut command = Command::new(tonic_work(places));
+    command.arg("load").args(flags("--", addr, options));
+    report(places, "sdk go rust load", &mut command)
+}
+
+/// Both loads have the same options, but for the dashes.
+fn flags(dashes: &str, addr: &str, options: &str) -> Vec<String> {
+    let mut flags = vec![format!("{dashes}addr"), addr.to_owned()];
+    for (at, word) in options.split(' ').enumerate() {
+        flags.push(if at % 2 == 0 { format!("{dashes}{word}") } else { word.to_owned() });
+    }
+    flags
+}
+
+/// Runs a load and reads the JSON that it prints.
+fn report(places: &Places, name: &str, command: &mut Command) -> Result<Value> {
+    let done = steps::run(places, name, command, LOAD_LIMIT, steps::quiet)?;
+    steps::finish(command, &done)?;
+    let line = done.tail.lines().last().unwrap_or_default();
+    serde_json::from_str(line).into_diagnostic().wrap_err_with(|| format!("{name} said {line}"))
+}
+
+fn number(of: &Value, key: &str) -> Result<u64> {
+    of.pointer(key).and_then(Value::as_u64).ok_or_else(|| miette::miette!("no number {key} in {of}"))
+}
+
+/// Fails with what was expected if `test` says no to the number at `key`.
+fn holds(what: &str, of: &Value, key: &str, test: impl FnOnce(u64) -> bool) -> Result<()> {
+    if test(number(of, key)?) { Ok(()) } else { miette::bail!("it does not hold that {what}: {key} in {of}") }
+}
+
+/// A server of one of the examples. It says where it listens in its first line, and what it counted in its last, when its
+/// input ends.
+struct Server {
+    group: Group,
+    output: PathBuf,
+    said: Value,
+    _folder: crate::places::Scratch,
+}
+
+impl Server {
+    fn start(places: &Places, name: &str, command: &mut Command) -> Result<Self> {
+        let folder = places.scratch(&format!("sdk-go-{name}"))?;
+        let (output, errors) = (folder.path.join("stdout"), folder.path.join("stderr"));
+        command.stdin(Stdio::piped()).stdout(create(&output)?).stderr(create(&errors)?);
+        let mut group = Group::spawn(command)?;
+        let first_line = || {
+            let text = std::fs::read_to_string(&output).ok()?;
+            text.split_once('\n').map(|(line, _)| line.to_owned())
+        };
+        let line = clock::poll(START_LIMIT, || match group.wait(Duration::ZERO) {
+            Ok(None) => first_line().map(Some),
+            Ok(Some(_)) | Err(_) => Some(None),
+        });
+        let Some(Some(line)) = line else {
+            let said = std::fs::read_to_string(&errors).unwrap_or_default();
+            miette::bail!("the {name} server does not say where it listens; it said:\n{said}");
+        };
+        let said = serde_json::from_str(&line).into_diagnostic().wrap_err_with(|| format!("{name} said {line}"))?;
+        Ok(Self { group, output, said, _folder: folder })
+    }
+
+    fn said(&self, key: &str) -> Result<&str> {
+        self.said[key].as_str().ok_or_else(|| miette::miette!("the server did not say its {key}"))
+    }
+
+    /// Ends its input and returns its last line.
+    fn stop(mut self) -> Result<Value> {
+        drop(self.group.stdin());
+        if self.group.wait(START_LIMIT)?.is_none() {
+            miette::bail!("a server did not end with its input");
+        }
+        let text = std::fs::read_to_string(&self.output).into_diagnostic()?;
+        let line = text.lines().last().unwrap_or_default();
+        serde_json::from_str(line).into_diagnostic().wrap_err_with(|| format!("the server said {line}"))
+    }
+}
+
+fn create(path: &Path) -> Result<File> {
+    File::create(path).into_diagnostic().wrap_err_with(|| format!("cannot write {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_become_flags_of_either_program() {
+        assert_eq!(flags("-", "a:1", "rate 5 seed 2"), ["-addr", "a:1", "-rate", "5", "-seed", "2"]);
+        assert_eq!(flags("--", "a:1", "rate 5"), ["--addr", "a:1", "--rate", "5"]);
+    }
+
+    #[test]
+    fn what_does_not_hold_is_said_with_the_numbers() {
+        let report = serde_json::json!({ "failed": 3 });
+        assert!(holds("nothing fails", &report, "/failed", |failed| failed == 3).is_ok());
+        let error = holds("nothing fails", &report, "/failed", |failed| failed == 0).unwrap_err();
+        assert!(error.to_string().contains("nothing fails") && error.to_string().contains("\"failed\":3"));
+        assert!(holds("it is there", &report, "/served", |_| true).is_err());
+    }
+}
