@@ -167,10 +167,10 @@ func (g *gate) pause(of *running) {
 	g.after(at)
 }
 
-func (g *gate) resume(of *running, paused credits.Time) {
+func (g *gate) resume(of *running) {
 	g.mu.Lock()
 	at := now()
-	g.machine.OnResume(of.call, paused, at)
+	g.machine.OnResume(of.call, at)
 	g.after(at)
 }
 

@@ -2,21 +2,18 @@ package tidegategrpc
 
 import (
 	"math"
+	"runtime"
 	"runtime/metrics"
 	"time"
 
 	"tidegate.invalid/sdk/go/internal/credits"
 )
 
-// probe returns what tells how much of its cores this process has taken; nil where that is not known.
+// probe returns what tells how much of its cores this process has taken.
 func probe() func() credits.Taken {
-	if _, known := cpu(); !known {
-		return nil
-	}
 	samples := []metrics.Sample{{Name: "/sched/latencies:seconds"}}
 	return func() credits.Taken {
-		taken := credits.Taken{}
-		taken.CPU, _ = cpu()
+		taken := credits.Taken{Cores: runtime.GOMAXPROCS(0), CPU: cpu()}
 		metrics.Read(samples)
 		if samples[0].Value.Kind() == metrics.KindFloat64Histogram {
 			taken.Runnable = sumOf(samples[0].Value.Float64Histogram())

@@ -8,10 +8,10 @@ import (
 )
 
 // cpu returns the CPU time of this process.
-func cpu() (time.Duration, bool) {
+func cpu() time.Duration {
 	var usage syscall.Rusage
 	if syscall.Getrusage(syscall.RUSAGE_SELF, &usage) != nil {
-		return 0, false
+		return 0
 	}
-	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano()), true
+	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }

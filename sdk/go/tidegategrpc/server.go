@@ -62,8 +62,10 @@ func ServerPushback(pushback time.Duration) ServerOption {
 // NewServer returns a server of its own. It keeps one goroutine and one pipe for as long as the process runs.
 func NewServer(options ...ServerOption) *Server {
 	server := &Server{
-		config: credits.Config{Cores: runtime.GOMAXPROCS(0), Probe: probe()}, exempt: isHealthCheck, pushback: time.Second,
-		tenant: func(_ context.Context, claimed uint32) uint32 { return claimed },
+		config:   credits.Config{Cores: runtime.GOMAXPROCS(0), Probe: probe()},
+		exempt:   isHealthCheck,
+		pushback: time.Second,
+		tenant:   func(_ context.Context, claimed uint32) uint32 { return claimed },
 	}
 	for _, option := range options {
 		option(server)

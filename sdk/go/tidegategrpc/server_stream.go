@@ -77,8 +77,7 @@ func (s *serverStream) RecvMsg(message any) error {
 	if !s.pause() {
 		return s.ServerStream.RecvMsg(message)
 	}
-	paused := now()
-	defer s.resume(paused)
+	defer s.resume()
 	return s.ServerStream.RecvMsg(message)
 }
 
@@ -91,10 +90,10 @@ func (s *serverStream) pause() bool {
 	return !s.over
 }
 
-func (s *serverStream) resume(paused credits.Time) {
+func (s *serverStream) resume() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.over {
-		s.gate.resume(s.call, paused)
+		s.gate.resume(s.call)
 	}
 }

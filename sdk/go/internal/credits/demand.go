@@ -102,6 +102,16 @@ func (d *demand) place(name uint32) int {
 	return len(d.tenants) - 1
 }
 
+// levelOf returns the level of a tenant by its name; of one that is not known, everything.
+func (d *demand) levelOf(name uint32) Level {
+	for at := range d.tenants {
+		if d.tenants[at].name == name {
+			return d.tenants[at].level
+		}
+	}
+	return Open
+}
+
 // onStretch ends a stretch of calls: sessions are counted anew.
 func (d *demand) onStretch() {
 	for at := range d.tenants {

@@ -15,7 +15,9 @@ type Call struct {
 	arrived  Time
 	startBy  Time
 	started  Time
-	began    Began
+	// paused is since when its handler has waited for its client.
+	paused Time
+	began  Began
 	// predicted is the wait that it faced when it came.
 	predicted float64
 	state     callState
@@ -235,7 +237,7 @@ func (s *Server) OnLook(now Time) {
 func (s *Server) OnEnd(call *Call, answered bool, now Time) Grant {
 	s.count(now)
 	if call.state == isPaused {
-		s.resume(call, now, now)
+		s.resume(call, now)
 	}
 	if call.state != isRunning {
 		return Grant{}
@@ -243,9 +245,9 @@ func (s *Server) OnEnd(call *Call, answered bool, now Time) Grant {
 	call.state = isOver
 	s.load.ended++
 	s.ended++
+	stay := now.Since(call.started)
+	s.load.staysNs += float64(stay)
 	if answered {
-		stay := now.Since(call.started)
-		s.load.staysNs += float64(stay)
 		s.inFlight.OnEnd(call.began, stay, now)
 		s.service.onServed(stay, now.Since(call.arrived))
 	} else {
@@ -295,24 +297,24 @@ func (s *Server) OnPause(call *Call, now Time) {
 		return
 	}
 	s.count(now)
-	call.state = isPaused
+	call.state, call.paused = isPaused, now
 	s.inFlight.OnGone(now)
 	s.lookHeld(now)
 }
 
-// OnResume tells that the handler of a call goes on that has waited for its client since paused.
-func (s *Server) OnResume(call *Call, paused, now Time) {
+// OnResume tells that the handler of a call goes on that has waited for its client.
+func (s *Server) OnResume(call *Call, now Time) {
 	if call.state != isPaused {
 		return
 	}
 	s.count(now)
-	s.resume(call, paused, now)
+	s.resume(call, now)
 }
 
-func (s *Server) resume(call *Call, paused, now Time) {
+func (s *Server) resume(call *Call, now Time) {
 	call.state = isRunning
 	// As if everything had happened that much later: a client that sends slowly is no slow service.
-	pause := now.Since(paused)
+	pause := now.Since(call.paused)
 	call.arrived, call.started = call.arrived.After(pause), call.started.After(pause)
 	call.began = s.inFlight.OnBegin(call.group, now)
 	s.lookHeld(now)

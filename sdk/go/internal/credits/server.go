@@ -50,7 +50,9 @@ type Config struct {
 
 // Taken is what a process has taken of its cores.
 type Taken struct {
-	// CPU is its CPU time.
+	// Cores is how many it may use now; 0 if that does not change.
+	Cores int
+	// CPU is its CPU time; 0 where nobody knows.
 	CPU time.Duration
 	// Runnable is the time for which its goroutines were runnable and did not run, summed over them.
 	Runnable time.Duration
@@ -161,7 +163,7 @@ func (s *Server) Gauges(now Time) Gauges {
 	}
 	if s.demand.throttled {
 		gauges.SupplyPerS = s.supply
-		gauges.Chance = s.demand.tenants[s.demand.place(0)].level.chance(Default)
+		gauges.Chance = s.demand.levelOf(0).chance(Default)
 	}
 	if limit, known := s.inFlight.Limit(); known {
 		gauges.InFlightLimit = limit
@@ -246,6 +248,10 @@ func (s *Server) probe() {
 		return
 	}
 	taken := s.config.Probe()
+	if taken.Cores > 0 && taken.Cores != s.config.Cores {
+		s.config.Cores = taken.Cores
+		s.service.cores, s.inFlight.least = float64(taken.Cores), float64(taken.Cores)
+	}
 	if s.probed {
 		s.load.cpuNs += float64(max(taken.CPU-s.taken.CPU, 0))
 		s.load.runnableNs += float64(max(taken.Runnable-s.taken.Runnable, 0))

@@ -184,9 +184,8 @@ func TestWhatWaitsForItsClientIsNotInFlight(t *testing.T) {
 	if d.Gauges(d.now).InFlight != 0 {
 		t.Error("it is in flight")
 	}
-	paused := d.now
 	d.pass(time.Minute)
-	d.OnResume(call, paused, d.now)
+	d.OnResume(call, d.now)
 	d.pass(ms)
 	grant := d.OnEnd(call, true, d.now)
 	if grant.ServerTime != ms || d.Gauges(d.now).InFlight != 0 {
