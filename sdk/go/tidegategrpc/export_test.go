@@ -1,10 +1,14 @@
 package tidegategrpc
 
-import "tidegate.invalid/sdk/go/internal/credits"
+import (
+	"time"
+
+	"tidegate.invalid/sdk/go/internal/credits"
+)
 
 // Frozen returns a server of one core and one place in line whose line moves only when move is called.
 func Frozen() (server *Server, move func()) {
 	server = NewServer(func(s *Server) { s.config = credits.Config{Cores: 1, Waiting: 1} })
-	server.gate.look = looker{onLook: func() {}}
-	return server, server.gate.onLook
+	server.gate.look = looker{onLook: func(time.Duration) {}}
+	return server, func() { server.gate.onLook(0) }
 }

@@ -68,8 +68,7 @@ func (g *gate) enter(ctx context.Context, method string, arrival *credits.Arriva
 	}
 	if takesTurn {
 		// Whatever was read with this call arrives too, before a handler takes the core.
-		runtime.Gosched()
-		g.onLook()
+		g.onLook(queue())
 	}
 	if !known {
 		var err error
@@ -153,11 +152,18 @@ func (g *gate) onTimer() {
 	g.after(at)
 }
 
-// onLook tells that all that was runnable has run. The next look is asked for by the call that starts.
-func (g *gate) onLook() {
+// onLook tells that all that was runnable has run, which took so long. The next look is asked for by the call that starts.
+func (g *gate) onLook(took time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.machine.OnLook(now())
+	g.machine.OnLook(took, now())
+}
+
+// queue lets all that is runnable go first; how long that took.
+func queue() time.Duration {
+	since := now()
+	runtime.Gosched()
+	return now().Since(since)
 }
 
 func (g *gate) pause(of *running) {
@@ -213,13 +219,13 @@ func (g *gate) counts() ServerCounts {
 // looker tells when a core has nothing to run and has read what came: Go looks at its sockets then, and one of them is
 // this pipe. A busy process looks every 10 ms all the same.
 type looker struct {
-	onLook func()
+	onLook func(took time.Duration)
 	// write is nil if no descriptor was left for a pipe: then everything runnable goes first, and nothing is read between.
 	write *os.File
 }
 
 // start begins to listen, and to call onLook after each look that was asked for.
-func (l *looker) start(onLook func()) {
+func (l *looker) start(onLook func(took time.Duration)) {
 	l.onLook = onLook
 	read, write, err := os.Pipe()
 	if err != nil {
@@ -233,8 +239,7 @@ func (l *looker) start(onLook func()) {
 				return
 			}
 			// What was read in the same look goes first.
-			runtime.Gosched()
-			onLook()
+			onLook(queue())
 		}
 	}()
 }
@@ -242,10 +247,7 @@ func (l *looker) start(onLook func()) {
 // ask asks for a look. The machine asks for one at a time, so the pipe never holds more than one byte.
 func (l *looker) ask() {
 	if l.write == nil {
-		go func() {
-			runtime.Gosched()
-			l.onLook()
-		}()
+		go func() { l.onLook(queue()) }()
 		return
 	}
 	// It ends with the process: there is no error to be had of its other end.

@@ -2,8 +2,13 @@ package credits
 
 import "time"
 
-// lateLook: a look that comes so late found the cores at work for something else than the handlers that were started.
-const lateLook = 5 * time.Millisecond
+const (
+	// lateLook: a look that comes so late found the cores at work for something else than the handlers that were started.
+	lateLook = 5 * time.Millisecond
+	// idleLook: one behind which what was runnable took so long found no core idle; more likely Go took it from a handler
+	// that had run for 10 ms.
+	idleLook = time.Millisecond
+)
 
 // Call is one that was admitted or refused, until it ends. Its caller makes one with [NewCall] and hands it from verb to
 // verb.
@@ -116,10 +121,6 @@ func (s *Server) OnArrive(call *Call, of *Arrival, now Time) (Verdict, bool) {
 	call.session, call.priority, call.group = from, of.Ask.Priority, of.Group
 	call.budget, call.arrived = of.Ask.Budget, now
 	standsFor, held := s.hear(from, &of.Ask, now)
-	if s.desk.waiting == 0 && s.inFlight.InFlight() == 0 {
-		// A core spent it on reading this call, and it was counted as idle.
-		s.idleNs -= s.service.message
-	}
 	if s.demand.onCall(from.tenant, call.priority, standsFor, now) {
 		s.tick(now)
 	}
@@ -169,7 +170,7 @@ func (s *Server) start(call *Call, now Time) {
 	if !s.service.known() {
 		s.desk.started = s.desk.lookEvery
 	}
-	s.service.onStarted(now.Since(call.arrived), call.predicted, s.desk.waiting, now, &s.load)
+	s.service.onStarted(now.Since(call.arrived), call.predicted, s.desk.waiting, now)
 	call.began = s.inFlight.OnBegin(call.group, now)
 	s.lookHeld(now)
 }
@@ -210,18 +211,23 @@ func (s *Server) WantsLook(now Time) bool {
 	return true
 }
 
-// OnLook tells that the sockets were looked at since that was wanted, and that all that was runnable then has run. One call
-// starts; it asks for the next look when it has begun to run, and not before.
-func (s *Server) OnLook(now Time) {
+// OnLook tells that the sockets were looked at since that was wanted, and that all that was runnable then has run, which
+// took so long. One call starts; it asks for the next look when it has begun to run, and not before.
+func (s *Server) OnLook(took time.Duration, now Time) {
 	s.count(now)
 	late := now.Since(s.desk.askedAt)
 	s.desk.asked, s.desk.started = false, 0
 	// What a look costs, others take as well: as much time is theirs, or a process with much to refuse would only look.
 	s.desk.lookEvery = float64(min(max(late, s.config.LookEvery), lateLook))
+	inFlight := s.inFlight.InFlight()
+	if inFlight >= s.config.Cores && took < idleLook && late < lateLook {
+		s.service.onParked(true)
+	}
 	starts := 1
 	if late >= lateLook {
-		// So long no core was idle, and not for handlers as short as these: as many as could have run in that time.
-		starts = max(int(float64(late)*float64(s.config.Cores)/max(s.service.work, 1)), 1)
+		// So long no core was idle, and not for handlers as short as these: as many as could have run in that time, or as many
+		// again, as far as the limits go, for it is not known what those in flight do.
+		starts = max(int(float64(late)*float64(s.config.Cores)/max(s.service.work, 1)), inFlight, 1)
 	}
 	for s.startNext(now) {
 		starts--
@@ -245,6 +251,9 @@ func (s *Server) OnEnd(call *Call, answered bool, now Time) Grant {
 	call.state = isOver
 	s.load.ended++
 	s.ended++
+	if s.desk.asked && s.inFlight.InFlight() <= s.config.Cores {
+		s.service.onParked(false)
+	}
 	stay := now.Since(call.started)
 	s.load.staysNs += float64(stay)
 	if answered {

@@ -186,14 +186,15 @@ func (s *Server) queueingDelay(now Time) time.Duration {
 func (s *Server) count(now Time) {
 	ns := float64(now.Since(s.counted))
 	s.counted = max(s.counted, now)
-	switch {
-	case s.desk.waiting > 0:
+	if s.desk.waiting > 0 {
 		if s.heldByLimit {
 			s.load.heldNs += ns
 		}
-	default:
-		s.idleNs += ns * max(1-float64(s.inFlight.InFlight())/s.service.busyAt(), 0)
+		return
 	}
+	inFlight := float64(s.inFlight.InFlight())
+	s.load.idleNs += ns * max(1-inFlight/s.service.cores, 0)
+	s.idleNs += ns * max(1-inFlight/s.service.busyAt(), 0)
 }
 
 // room returns how many more calls may be started as far as limits go.
@@ -220,12 +221,12 @@ func (s *Server) tick(now Time) {
 	s.probe()
 	s.ended = 0
 	s.service.onLoad(&s.load, s.inFlight.quickNs)
-	if s.service.coresShort {
-		s.inFlight.Forget()
-	}
-	s.coreLimit, s.turns = s.service.coreLimit(), s.service.turns()
+	s.coreLimit, s.turns = s.service.coreLimit(), s.config.Cores
 	if s.service.waits() {
 		s.turns = s.coreLimit
+		if s.service.coresShort {
+			s.inFlight.Forget()
+		}
 	}
 	if s.service.known() {
 		s.longestWait = s.service.longestWait()

@@ -31,7 +31,7 @@ func (d *desktop) serve(t *testing.T, span time.Duration) {
 	if known || !d.WantsTurn(d.now) {
 		t.Fatal("an idle server lets what is runnable go first")
 	}
-	d.OnLook(d.now)
+	d.OnLook(0, d.now)
 	if verdict := <-call.Turn; !verdict.Start {
 		t.Fatalf("%+v", verdict)
 	}
@@ -60,7 +60,7 @@ func TestCallsStartOneByOneInTheOrderOfTheirArrival(t *testing.T) {
 		t.Error("one look is wanted")
 	}
 	for at := range calls {
-		d.OnLook(d.now)
+		d.OnLook(0, d.now)
 		for other, call := range calls[at:] {
 			if verdict, told := verdictOf(call); told != (other == 0) || told && !verdict.Start {
 				t.Errorf("at turn %d call %d was told %v %+v", at, at+other, told, verdict)
@@ -81,7 +81,7 @@ func TestOneThatLeavesTheLineIsPassedOver(t *testing.T) {
 	if !d.OnLeave(first, d.now) || d.OnLeave(first, d.now) {
 		t.Error("it leaves once")
 	}
-	d.OnLook(d.now)
+	d.OnLook(0, d.now)
 	if verdict, told := verdictOf(second); !told || !verdict.Start {
 		t.Errorf("%v %+v", told, verdict)
 	}
@@ -103,7 +103,7 @@ func TestACallThatWouldBeLateIsRefusedBeforeItRunsUnlessNothingIsInItsWay(t *tes
 	if call, verdict, known := d.arrive(1, 10*ms); known {
 		t.Errorf("an idle server refused by what it took others: %+v", verdict)
 	} else {
-		d.OnLook(d.now)
+		d.OnLook(0, d.now)
 		<-call.Turn
 	}
 	if _, verdict, _ := d.arrive(1, 10*ms); verdict.Reason != Deadline {
@@ -121,7 +121,7 @@ func TestOneThatWaitedTooLongIsToldWhenItsTimeIsOver(t *testing.T) {
 		d.pass(ms)
 	}
 	running, _, _ := d.arrive(1, -1)
-	d.OnLook(d.now)
+	d.OnLook(0, d.now)
 	<-running.Turn
 	late, _, _ := d.arrive(1, 5*ms)
 	d.now = d.NextTimeout()
@@ -178,7 +178,7 @@ func TestInventedNamesLeaveRoomForAddresses(t *testing.T) {
 func TestWhatWaitsForItsClientIsNotInFlight(t *testing.T) {
 	d := newDesktop(Config{})
 	call, _, _ := d.arrive(1, -1)
-	d.OnLook(d.now)
+	d.OnLook(0, d.now)
 	<-call.Turn
 	d.OnPause(call, d.now)
 	if d.Gauges(d.now).InFlight != 0 {

@@ -40,6 +40,10 @@ const (
 	// leaves cores idle at overload, and more only makes calls wait longer.
 	bunchStays = 6.0
 	bunchMost  = 3.0
+	// parkedMemory is the number of looks over which the share of those is averaged that found handlers which wait, and
+	// waitsFrom how much longer than their CPU time these stay at least, for that to make a difference.
+	parkedMemory = 32.0
+	waitsFrom    = 1.5
 	// held is the share of the time for which calls must be held back by the learnt limit for something behind the handlers
 	// to be what the server lacks.
 	held = 0.5
@@ -64,8 +68,8 @@ type load struct {
 	arrived, waited, refused float64
 	// ended handlers, and the time of it all.
 	ended, timeNs float64
-	// pacedNs is the time between starts while calls waited, paced how many there were.
-	pacedNs, paced float64
+	// idleNs is the time for which cores had no handler and no call waited, as a share of all cores.
+	idleNs float64
 	// heldNs is the time for which calls were held back since as many were in flight as the learnt limit allows.
 	heldNs float64
 	// cpuNs is the process's CPU time, runnableNs that for which its goroutines were runnable and did not run, and probedEnded
@@ -75,7 +79,7 @@ type load struct {
 
 func (l *load) fade() {
 	for _, sum := range []*float64{
-		&l.arrived, &l.waited, &l.refused, &l.ended, &l.timeNs, &l.pacedNs, &l.paced, &l.heldNs, &l.cpuNs, &l.runnableNs,
+		&l.arrived, &l.waited, &l.refused, &l.ended, &l.timeNs, &l.idleNs, &l.heldNs, &l.cpuNs, &l.runnableNs,
 		&l.probedEnded, &l.staysNs,
 	} {
 		*sum *= loadFade
@@ -113,6 +117,8 @@ type service struct {
 	work, message, capacity float64
 	// cpu is the process's CPU time for each call.
 	cpu float64
+	// parked is the share of the looks that found handlers which wait.
+	parked float64
 	// coresShort says that it is for a core that calls stay longer than when nothing holds them up.
 	coresShort bool
 	// limited says that something behind the handlers is short at times.
@@ -154,11 +160,9 @@ func (s *service) onServed(stay, inAll time.Duration) {
 }
 
 // onStarted tells that a call was started at now that had waited, with left others in line.
-func (s *service) onStarted(waited time.Duration, predicted float64, left int, now Time, load *load) {
+func (s *service) onStarted(waited time.Duration, predicted float64, left int, now Time) {
 	if s.backloggedSince >= 0 {
 		ns := float64(now.Since(s.backloggedSince))
-		load.paced++
-		load.pacedNs += ns
 		s.paced = min(s.paced+1, paceMemory)
 		s.pacedNs += (ns - s.pacedNs) / s.paced
 		deviation := float64(waited) - predicted
@@ -209,8 +213,8 @@ func (s *service) onLoad(of *load, quickNs float64) {
 	}
 	s.learn()
 	s.capacity = 0
-	if of.paced >= paceKnown {
-		s.capacity = of.paced / max(of.pacedNs, 1)
+	if of.ended >= paceKnown {
+		s.capacity = of.ended / max(of.timeNs-of.idleNs, 1)
 	}
 	if s.waits() {
 		// Their line is there while they wait, and gone while the cores are busy with them.
@@ -239,9 +243,21 @@ func (s *service) learn() {
 	}
 }
 
+// onParked tells whether a core had nothing to run although as many handlers as there are cores had not ended, or one of
+// no more ended first.
+func (s *service) onParked(parked bool) {
+	seen := 0.0
+	if parked {
+		seen = 1
+	}
+	s.parked += (seen - s.parked) / parkedMemory
+}
+
 // waits tells whether handlers wait for something, so that more of them than there are cores are needed to keep those
-// busy.
-func (s *service) waits() bool { return s.turns() > int(s.cores) }
+// busy. A host that takes cores away makes stays longer than CPU time too, but leaves none idle.
+func (s *service) waits() bool {
+	return s.parked > 0.5 && s.cpu > 0 && min(s.mean, s.quickNs) >= waitsFrom*s.cpu
+}
 
 // pace returns the time between two starts while calls wait.
 func (s *service) pace() float64 {
@@ -330,16 +346,6 @@ func (s *service) busyAt() float64 {
 		return max(s.capacity*s.quickNs, 1)
 	}
 	return s.cores
-}
-
-// turns returns how many calls keep the cores busy, by Little's law: as many as there are cores of handlers that only
-// compute, and more of those that wait.
-func (s *service) turns() int {
-	stay := min(s.mean, s.quickNs)
-	if stay <= 0 || s.cpu <= 0 {
-		return int(s.cores)
-	}
-	return int(min(s.cores*max(stay/s.work, 1), inFlightMost))
 }
 
 // coreLimit returns how many calls may be in flight: as many as keep the cores busy, and those that may wait for one. Far
