@@ -174,7 +174,8 @@ func (c *Client) target(name string) *target {
 	return added
 }
 
-// Counts returns what became of the calls to a target, by the name that its connection was made with; false if there were none.
+// Counts returns what became of the calls to a target, by the name that its connection was made with; false if
+// there were none.
 func (c *Client) Counts(name string) (ClientCounts, bool) {
 	c.mu.Lock()
 	to := c.targets[name]
@@ -277,8 +278,8 @@ func isOfTheWay(err error) bool {
 	}
 }
 
-// isHealthCheck tells whether a method is of gRPC's health service. A server that fails its health checks under overload
-// is restarted or taken out, and its load meets the others.
+// isHealthCheck tells whether a method is of gRPC's health service. A server that fails its health checks under
+// overload is restarted or taken out, and its load meets the others.
 func isHealthCheck(method string) bool {
 	return strings.HasPrefix(method, "/grpc.health.v1.Health/")
 }

@@ -10,8 +10,8 @@ import (
 	"tidegate.invalid/sdk/go/internal/credits"
 )
 
-// Stream is a [grpc.StreamClientInterceptor]. A stream counts as a call until its server's first word: one that lives for
-// hours holds nothing up and is not taken for an hour of service.
+// Stream is a [grpc.StreamClientInterceptor]. A stream counts as a call until its server's first word: one that
+// lives for hours holds nothing up and is not taken for an hour of service.
 func (c *Client) Stream(
 	ctx context.Context, desc *grpc.StreamDesc, conn *grpc.ClientConn, method string, streamer grpc.Streamer,
 	opts ...grpc.CallOption,
@@ -40,8 +40,8 @@ type clientStream struct {
 	grpc.ClientStream
 	call   *call
 	forget func() bool
-	// heard says that the call has ended; granted that the grant of its answer came. Only receivers look at them, and gRPC
-	// allows one at a time.
+	// heard says that the call has ended; granted that the grant of its answer came. Only receivers look at them,
+	// and gRPC allows one at a time.
 	heard, granted bool
 }
 

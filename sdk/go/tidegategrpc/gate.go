@@ -152,7 +152,8 @@ func (g *gate) onTimer() {
 	g.after(at)
 }
 
-// onLook tells that all that was runnable has run, which took so long. The next look is asked for by the call that starts.
+// onLook tells that all that was runnable has run, which took so long. The next look is asked for by the call that
+// starts.
 func (g *gate) onLook(took time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -216,11 +217,12 @@ func (g *gate) counts() ServerCounts {
 	return counts
 }
 
-// looker tells when a core has nothing to run and has read what came: Go looks at its sockets then, and one of them is
-// this pipe. A busy process looks every 10 ms all the same.
+// looker tells when a core has nothing to run and has read what came: Go looks at its sockets then, and one of them
+// is this pipe. A busy process looks every 10 ms all the same.
 type looker struct {
 	onLook func(took time.Duration)
-	// write is nil if no descriptor was left for a pipe: then everything runnable goes first, and nothing is read between.
+	// write is nil if no descriptor was left for a pipe: then everything runnable goes first, and nothing is read
+	// between.
 	write *os.File
 }
 

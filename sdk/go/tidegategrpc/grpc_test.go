@@ -118,7 +118,8 @@ func TestACallGoesThroughBothAndCarriesAGrant(t *testing.T) {
 	if counts.Sent != 1 || counts.Served != 1 || counts.Grants != 1 || counts.Chance != 1 {
 		t.Errorf("%+v", counts)
 	}
-	if counts := server.Counts(); counts.Served != 1 || counts.InTime != 1 || counts.InFlight != 0 || counts.Sessions != 1 {
+	there := server.Counts()
+	if counts := there; counts.Served != 1 || counts.InTime != 1 || counts.InFlight != 0 || counts.Sessions != 1 {
 		t.Errorf("%+v", counts)
 	}
 }
@@ -180,7 +181,8 @@ func TestWhatAServerShedIsKnownByItsMarks(t *testing.T) {
 	client := tidegategrpc.NewClient()
 	conn := connect(t, address, client)
 	shed := tidegategrpc.Shed(call(t.Context(), conn))
-	if shed == nil || shed.At != tidegategrpc.AtServer || shed.Reason != "delay" || shed.Pushback != 1500*time.Millisecond {
+	if shed == nil || shed.At != tidegategrpc.AtServer || shed.Reason != "delay" ||
+		shed.Pushback != 1500*time.Millisecond {
 		t.Fatalf("%+v", shed)
 	}
 	if counts, _ := client.Counts(conn.Target()); counts.ShedThere != 1 || counts.Grants != 1 || counts.Served != 0 {
@@ -206,7 +208,8 @@ func TestAServerThatIsFullShedsWithMarks(t *testing.T) {
 		t.Errorf("without the interceptor: %v %v", err, trailer)
 	}
 	shed := tidegategrpc.Shed(call(t.Context(), conn))
-	if shed == nil || shed.At != tidegategrpc.AtServer || shed.Reason != "server_full" || shed.Pushback < 500*time.Millisecond {
+	if shed == nil || shed.At != tidegategrpc.AtServer || shed.Reason != "server_full" ||
+		shed.Pushback < 500*time.Millisecond {
 		t.Errorf("with it: %+v", shed)
 	}
 	close(release)
@@ -252,7 +255,8 @@ func TestADeadlineThatCannotBeMetIsRefusedWithoutRunning(t *testing.T) {
 	server := tidegategrpc.NewServer()
 	ran := make(chan struct{}, 100)
 	release := make(chan struct{})
-	address := serve(t, service(func(context.Context) error { ran <- struct{}{}; <-release; return nil }), protected(server)...)
+	hold := func(context.Context) error { ran <- struct{}{}; <-release; return nil }
+	address := serve(t, service(hold), protected(server)...)
 	conn := connect(t, address, nil)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -280,9 +284,12 @@ func TestADeadlineThatCannotBeMetIsRefusedWithoutRunning(t *testing.T) {
 }
 
 func TestErrorsPanicsAndExemptCallsKeepTheAccounts(t *testing.T) {
-	server := tidegategrpc.NewServer(tidegategrpc.ServerExempt(func(method string) bool { return strings.HasSuffix(method, "Stream") }))
+	streams := func(method string) bool { return strings.HasSuffix(method, "Stream") }
+	server := tidegategrpc.NewServer(tidegategrpc.ServerExempt(streams))
 	fails := true
-	recovering := func(ctx context.Context, request any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (answer any, err error) {
+	recovering := func(
+		ctx context.Context, request any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler,
+	) (answer any, err error) {
 		defer func() {
 			if recover() != nil {
 				err = status.Error(codes.Internal, "it panicked")
@@ -317,9 +324,15 @@ func TestErrorsPanicsAndExemptCallsKeepTheAccounts(t *testing.T) {
 	}
 }
 
+// open opens a stream.
+func open(ctx context.Context, conn *grpc.ClientConn) (grpc.ClientStream, error) {
+	both := &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}
+	return conn.NewStream(ctx, both, "/tidegate.example.Work/Stream")
+}
+
 // echo opens a stream, sends two messages and receives them again.
 func echo(ctx context.Context, conn *grpc.ClientConn) error {
-	stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, "/tidegate.example.Work/Stream")
+	stream, err := open(ctx, conn)
 	if err != nil {
 		return err
 	}
@@ -356,7 +369,7 @@ func TestAStreamIsACallUntilItsFirstWord(t *testing.T) {
 	}
 	// One that is given up before it says anything.
 	ctx, cancel := context.WithCancel(t.Context())
-	if _, err := conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, "/tidegate.example.Work/Stream"); err != nil {
+	if _, err := open(ctx, conn); err != nil {
 		t.Fatal(err)
 	}
 	cancel()

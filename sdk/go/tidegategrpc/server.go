@@ -21,8 +21,8 @@ type Server struct {
 	config credits.Config
 	exempt func(method string) bool
 	tenant func(ctx context.Context, claimed uint32) uint32
-	// pushback is what shed callers without the interceptor are asked to wait before they try again; spread by half of it
-	// to both sides.
+	// pushback is what shed callers without the interceptor are asked to wait before they try again; spread by half
+	// of it to both sides.
 	pushback time.Duration
 	gate     *gate
 }
@@ -30,20 +30,20 @@ type Server struct {
 // ServerOption sets something of a [Server].
 type ServerOption func(*Server)
 
-// ServerObjective says how long a call may take from its caller's view, without what its handler waits for. Without it:
-// ten times what it takes when nothing waits.
+// ServerObjective says how long a call may take from its caller's view, without what its handler waits for. Without
+// it: ten times what it takes when nothing waits.
 func ServerObjective(objective time.Duration) ServerOption {
 	return func(s *Server) { s.config.Objective = objective }
 }
 
-// ServerExempt lets the calls pass by that the rule is true for: they are neither counted as load nor shed. Method is as
-// in /package.Service/Method. Without it those of gRPC's health service pass by.
+// ServerExempt lets the calls pass by that the rule is true for: they are neither counted as load nor shed. Method
+// is as in /package.Service/Method. Without it those of gRPC's health service pass by.
 func ServerExempt(rule func(method string) bool) ServerOption {
 	return func(s *Server) { s.exempt = rule }
 }
 
-// ServerTenant says whom a call belongs to; claimed is what its client says. Without it the client is believed. Tenants
-// share what there is by max-min fairness, up to 256 of them.
+// ServerTenant says whom a call belongs to; claimed is what its client says. Without it the client is believed.
+// Tenants share what there is by max-min fairness, up to 256 of them.
 func ServerTenant(rule func(ctx context.Context, claimed uint32) uint32) ServerOption {
 	return func(s *Server) { s.tenant = rule }
 }
@@ -77,12 +77,12 @@ func NewServer(options ...ServerOption) *Server {
 // defaultServer is the one of this process.
 var defaultServer = sync.OnceValue(func() *Server { return NewServer() })
 
-// UnaryServerInterceptor returns the interceptor of this process's server, for [grpc.UnaryInterceptor]; put it before all
-// others. See [NewServer] for one with options.
+// UnaryServerInterceptor returns the interceptor of this process's server, for [grpc.UnaryInterceptor]; put it
+// before all others. See [NewServer] for one with options.
 func UnaryServerInterceptor() grpc.UnaryServerInterceptor { return defaultServer().Unary }
 
-// StreamServerInterceptor returns the interceptor of this process's server, for [grpc.StreamInterceptor]; put it before all
-// others.
+// StreamServerInterceptor returns the interceptor of this process's server, for [grpc.StreamInterceptor]; put it
+// before all others.
 func StreamServerInterceptor() grpc.StreamServerInterceptor { return defaultServer().Stream }
 
 // Unary is a [grpc.UnaryServerInterceptor].
@@ -191,8 +191,8 @@ func addressOf(ctx context.Context) netip.Addr {
 
 // ServerCounts is what became of a server's calls, and what it measures and decides now.
 type ServerCounts struct {
-	// Served is the number of calls whose handler answered, InTime those of them within the time that their caller had left;
-	// all that named none.
+	// Served is the number of calls whose handler answered, InTime those of them within the time that their caller
+	// had left; all that named none.
 	Served, InTime uint64
 	// Cancelled are calls whose caller went away before the end.
 	Cancelled uint64
@@ -202,13 +202,13 @@ type ServerCounts struct {
 	Shed map[string]uint64
 	// Waiting calls have not started, InFlight ones run.
 	Waiting, InFlight int
-	// InFlightLimit is the learnt bound on calls in flight to what is behind the handlers, CoreLimit that of handlers that wait
-	// and that the cores can serve in time; 0 while there is none.
+	// InFlightLimit is the learnt bound on calls in flight to what is behind the handlers, CoreLimit that of
+	// handlers that wait and that the cores can serve in time; 0 while there is none.
 	InFlightLimit, CoreLimit int
 	// Sessions is the number of clients that are told apart.
 	Sessions int
-	// CapacityPerS is the calls a second that can be served; 0 while unknown. SupplyPerS is how many are let through at most;
-	// 0 while nobody is held back.
+	// CapacityPerS is the calls a second that can be served; 0 while unknown. SupplyPerS is how many are let
+	// through at most; 0 while nobody is held back.
 	CapacityPerS, SupplyPerS float64
 	// Chance is that of a call of default priority of tenant 0 to be let through.
 	Chance float64

@@ -9,9 +9,12 @@ import (
 	"tidegate.invalid/sdk/go/internal/credits"
 )
 
-// Stream is a [grpc.StreamServerInterceptor]. A stream counts as a call until its handler's first word: one that lives for
-// hours holds no place and is not taken for an hour of service. While it waits for its client it is not in flight.
-func (s *Server) Stream(service any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+// Stream is a [grpc.StreamServerInterceptor]. A stream counts as a call until its handler's first word: one that
+// lives for hours holds no place and is not taken for an hour of service. While it waits for its client it is not
+// in flight.
+func (s *Server) Stream(
+	service any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler,
+) error {
 	if s.exempt(info.FullMethod) {
 		s.gate.countExempt()
 		return handler(service, stream)

@@ -22,8 +22,8 @@ const (
 	AtServer Place = "server"
 )
 
-// ShedError is the error of a call that overload control refused. Its status is RESOURCE_EXHAUSTED, and not UNAVAILABLE,
-// which most retry policies repeat at once.
+// ShedError is the error of a call that overload control refused. Its status is RESOURCE_EXHAUSTED, and not
+// UNAVAILABLE, which most retry policies repeat at once.
 type ShedError struct {
 	// Reason is a word such as "no_credit", "delay", "deadline" or "share".
 	Reason string

@@ -1,5 +1,5 @@
-// Command client loads a tidegate.example.Work server: calls at the times of a Poisson process, whether or not earlier
-// ones were answered. It prints one line of JSON, with the keys of the Rust example tonic_work load.
+// Command client loads a tidegate.example.Work server: calls at the times of a Poisson process, whether or not
+// earlier ones were answered. It prints one line of JSON, with the keys of the Rust example tonic_work load.
 //
 //	client -addr 127.0.0.1:PORT -rate 2000 -seconds 5 -control tidegate -slo-us 11000
 //	client -addr 127.0.0.1:PORT -closed 8 -seconds 1 -slo-us 11000    # capacity
@@ -35,7 +35,7 @@ var (
 	payload     = flag.Int("payload", 32, "bytes of a request")
 	connections = flag.Int("connections", 8, "connections, each a client of its own")
 	control     = flag.String("control", "none", "what stands behind the callers: tidegate or none")
-	sloUs       = flag.Int64("slo-us", 11_000, "answers later than this are not goodput, in microseconds from the intended arrival")
+	sloUs       = flag.Int64("slo-us", 11_000, "answers later than this are not goodput, in µs from the intended arrival")
 	deadlineMs  = flag.Int("deadline-ms", 0, "deadline of each call; 0 for none")
 	batch       = flag.Float64("batch", 0, "share of calls with the least priority")
 	seed        = flag.Uint64("seed", 1, "seed of the arrivals")

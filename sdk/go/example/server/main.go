@@ -1,5 +1,5 @@
-// Command server serves tidegate.example.Work with Tidegate's interceptors. It listens twice, with control and bare, prints
-// both addresses as a line of JSON, ends when its standard input does, and then prints its counters.
+// Command server serves tidegate.example.Work with Tidegate's interceptors. It listens twice, with control and
+// bare, prints both addresses as a line of JSON, ends when its standard input does, and then prints its counters.
 //
 //	server -work-us 1000                    # handlers that compute
 //	server -work-us 1000 -shape wait:20     # that wait, then compute
@@ -26,9 +26,9 @@ import (
 
 var (
 	workUs  = flag.Uint64("work-us", 1000, "work of a call, in microseconds of this processor, measured once at the start")
-	shape   = flag.String("shape", "compute", "what a call does with its work: compute, wait:MS, between:MS, lock or pool:PLACESxMS")
+	shape   = flag.String("shape", "compute", "what a call does: compute, wait:MS, between:MS, lock or pool:PLACESxMS")
 	control = flag.String("control", "tidegate", "tidegate or none")
-	tell    = flag.String("tell", "", "in place of control: answer all calls, each with this as its grant. To test clients")
+	tell    = flag.String("tell", "", "answer all calls, each with this as its grant: to test clients")
 	threads = flag.Int("threads", 0, "processors that run goroutines; 0 for what the runtime finds")
 )
 
@@ -42,7 +42,8 @@ func main() {
 		log.Fatal(err)
 	}
 	description := work.Service(work.Rounds(time.Duration(*workUs)*time.Microsecond), handler)
-	// A server needs no more than this; one that wants no counters takes tidegategrpc.UnaryServerInterceptor() instead.
+	// A server needs no more than this; one that wants no counters takes tidegategrpc.UnaryServerInterceptor()
+	// instead.
 	protection := tidegategrpc.NewServer()
 	var options []grpc.ServerOption
 	var told atomic.Uint64

@@ -1,6 +1,6 @@
-// Package work is the service tidegate.example.Work, written by hand: its messages are raw bytes, so that no compiler of
-// protobuf is needed. Do does its work and answers what it was sent. It is the service of the Rust example tonic_work:
-// each calls the other.
+// Package work is the service tidegate.example.Work, written by hand: its messages are raw bytes, so that no
+// compiler of protobuf is needed. Do does its work and answers what it was sent. It is the service of the Rust
+// example tonic_work: each calls the other.
 package work
 
 import (

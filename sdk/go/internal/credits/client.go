@@ -5,8 +5,8 @@ import "time"
 const (
 	// unanswered is a number of calls of which one will be answered soon, or be told to be over.
 	unanswered = 16
-	// unheard is the number of unanswered calls of a client that was never answered: a rush of more would only keep that
-	// answer from being read.
+	// unheard is the number of unanswered calls of a client that was never answered: a rush of more would only keep
+	// that answer from being read.
 	unheard = 256
 	// unheardOf is the number of calls that are sent in a row without a word from the server.
 	unheardOf = 4096
@@ -21,8 +21,8 @@ const (
 	widen = 4
 	// noLimit is a limit of no meaning.
 	noLimit = 1<<16 - 1
-	// addresses is the number of servers behind one target whose levels are told apart; beyond it, the one that has been
-	// silent longest is forgotten.
+	// addresses is the number of servers behind one target whose levels are told apart; beyond it, the one that has
+	// been silent longest is forgotten.
 	addresses = 64
 	// turns is after how many answers of each of the others a server counts as gone.
 	turns = 16
@@ -48,9 +48,11 @@ type Client struct {
 	// roundTrip is the shortest way there and back, answer the shortest answer that was one; 0 if none.
 	roundTrip time.Duration
 	answer    time.Duration
-	// limit is the number of unanswered calls beyond which only credits let more through; while the way is free, it grows.
+	// limit is the number of unanswered calls beyond which only credits let more through; while the way is free, it
+	// grows.
 	limit uint32
-	// unheard is the number of calls that were sent since the server last said something; unheardOf if it is taken to be silent.
+	// unheard is the number of calls that were sent since the server last said something; unheardOf if it is taken
+	// to be silent.
 	unheard uint32
 	// aware says whether a server ever told a level.
 	aware bool
@@ -77,8 +79,8 @@ func (c *Client) InFlight() uint32 { return c.inFlight }
 
 // Chance returns the chance with which a call of priority is sent at now, in 1/65536.
 func (c *Client) Chance(priority Priority, now Time) uint32 {
-	// With many calls unanswered a level outlives its lease for a while: the next word is on its way, and whoever opened up
-	// meanwhile would send most to a server that answers late.
+	// With many calls unanswered a level outlives its lease for a while: the next word is on its way, and whoever
+	// opened up meanwhile would send most to a server that answers late.
 	wordIsDue := c.inFlight >= unanswered && now.Since(c.quietSince) < c.patience()
 	sum, count := uint32(0), uint32(0)
 	for i := range c.servers {
@@ -124,9 +126,9 @@ func (c *Client) OnCall(priority Priority, budget time.Duration, now Time) (Ask,
 }
 
 // holdsBack tells whether no call should be added that has no credit: because as many are unanswered as the way has
-// room for, or because the server has said nothing to many for longer than its answers took. An open level says that it
-// had time when it spoke; silent since, it may be sinking under what it was sent. One call from time to time asks again,
-// so nothing is shut for good.
+// room for, or because the server has said nothing to many for longer than its answers took. An open level says
+// that it had time when it spoke; silent since, it may be sinking under what it was sent. One call from time to
+// time asks again, so nothing is shut for good.
 func (c *Client) holdsBack(now Time) bool {
 	quiet := now.Since(c.quietSince)
 	if c.aware && c.unheard >= unanswered && quiet >= c.patience() {
@@ -232,9 +234,9 @@ func (c *Client) OnCancel() {
 	c.inFlight -= min(c.inFlight, 1)
 }
 
-// watchTheWay makes room on the way after an answer that was way on it and server in the server. The server sees neither
-// what waits in this process nor what waits in the network, so it may say that it has time while calls are already too
-// old when they arrive.
+// watchTheWay makes room on the way after an answer that was way on it and server in the server. The server sees
+// neither what waits in this process nor what waits in the network, so it may say that it has time while calls are
+// already too old when they arrive.
 func (c *Client) watchTheWay(way, server time.Duration) {
 	least := max(c.roundTrip, c.answer)
 	shortForTheWork := way <= server*crowded
@@ -254,8 +256,8 @@ func (c *Client) watchTheWay(way, server time.Duration) {
 	}
 }
 
-// shortest takes a sample into the shortest time so far: what waiting adds must not make it longer. It creeps up, should
-// it have become longer for good, and hardly while that is most likely a crowd.
+// shortest takes a sample into the shortest time so far: what waiting adds must not make it longer. It creeps up,
+// should it have become longer for good, and hardly while that is most likely a crowd.
 func shortest(so, sample time.Duration) time.Duration {
 	creep := func(share time.Duration) time.Duration { return so + (sample-so+share-1)/share }
 	switch {

@@ -21,7 +21,8 @@ func sends(c *Client, calls int, now Time) int {
 
 // open is the answer of a server that has time, after took there and back and in all of that in itself.
 func open(c *Client, took, inServer time.Duration, now Time) {
-	c.OnReply(&Reply{Served: true, Granted: true, Grant: Grant{Level: Open, Lease: testLease, ServerTime: inServer}, Took: took}, now)
+	grant := Grant{Level: Open, Lease: testLease, ServerTime: inServer}
+	c.OnReply(&Reply{Served: true, Granted: true, Grant: grant, Took: took}, now)
 }
 
 // told is a client that was told a level at once by a server of that address.

@@ -9,10 +9,11 @@ import (
 const (
 	// tickCalls is after how many calls rates and levels are computed anew.
 	tickCalls = 64
-	// demandTicks is the number of ticks over which rates are averaged: eight thousand calls tell a rate to about 1 %.
+	// demandTicks is the number of ticks over which rates are averaged: eight thousand calls tell a rate to about 1
+	// %.
 	demandTicks = 128.0
-	// Calls that differ from the average by stepFactor, by so many deviations, and by so many times what the server has
-	// room for, are a step, and neither chance nor a burst.
+	// Calls that differ from the average by stepFactor, by so many deviations, and by so many times what the server
+	// has room for, are a step, and neither chance nor a burst.
 	stepFactor     = 1.5
 	stepDeviations = 5.0
 	stepRooms      = 3.0
@@ -63,8 +64,8 @@ type demand struct {
 	since   Time
 	// timeNs is the fading sum of time.
 	timeNs float64
-	// excess is the calls beyond the average, fading; below zero if there were fewer. A pause and the rush after it make
-	// nothing. excessSquares is the same for the squares of what calls stand for.
+	// excess is the calls beyond the average, fading; below zero if there were fewer. A pause and the rush after it
+	// make nothing. excessSquares is the same for the squares of what calls stand for.
 	excess, excessSquares float64
 	// Ticks in a row with far more, and with far fewer.
 	more, fewer int
@@ -135,8 +136,8 @@ func (d *demand) onCall(place int, priority Priority, calls float64, now Time) b
 	return d.calls >= tickCalls || now >= d.due
 }
 
-// tick computes rates and levels anew for a server that shall be sent supply calls a second; all are let through if it is
-// 0. It has room for room calls.
+// tick computes rates and levels anew for a server that shall be sent supply calls a second; all are let through if
+// it is 0. It has room for room calls.
 func (d *demand) tick(supply, room float64, now Time) {
 	elapsed := float64(max(now.Since(d.since), 1))
 	d.fold(elapsed, room)
@@ -179,8 +180,8 @@ func (d *demand) tick(supply, room float64, now Time) {
 	d.due = now.After(time.Duration(due * 1e9))
 }
 
-// boundSessions computes what one session of each tenant may have of its share: so many times what each had if all active
-// ones had the same.
+// boundSessions computes what one session of each tenant may have of its share: so many times what each had if all
+// active ones had the same.
 func (d *demand) boundSessions(supply float64) {
 	for at := range d.tenants {
 		of := &d.tenants[at]

@@ -3,15 +3,16 @@ package credits
 import "time"
 
 const (
-	// lateLook: a look that comes so late found the cores at work for something else than the handlers that were started.
+	// lateLook: a look that comes so late found the cores at work for something else than the handlers that were
+	// started.
 	lateLook = 5 * time.Millisecond
-	// idleLook: one behind which what was runnable took so long found no core idle; more likely Go took it from a handler
-	// that had run for 10 ms.
+	// idleLook: one behind which what was runnable took so long found no core idle; more likely Go took it from a
+	// handler that had run for 10 ms.
 	idleLook = time.Millisecond
 )
 
-// Call is one that was admitted or refused, until it ends. Its caller makes one with [NewCall] and hands it from verb to
-// verb.
+// Call is one that was admitted or refused, until it ends. Its caller makes one with [NewCall] and hands it from
+// verb to verb.
 type Call struct {
 	session  *session
 	priority Priority
@@ -44,7 +45,8 @@ const (
 
 // Verdict is what becomes of a call.
 type Verdict struct {
-	// Start says that its handler shall run now; otherwise Reason says why it never will, and Grant what its refusal tells.
+	// Start says that its handler shall run now; otherwise Reason says why it never will, and Grant what its
+	// refusal tells.
 	Start  bool
 	Reason Reason
 	Grant  Grant
@@ -55,18 +57,19 @@ func NewCall() *Call { return &Call{Turn: make(chan Verdict, 1)} }
 
 // desk is the line of calls that no core has started, and who starts next.
 //
-// Go does not tell when a handler waits. But it does tell when a core has nothing to do: only then does it look at its
-// sockets. So whoever drives the machine asks for a look whenever [Server.WantsLook], by making a socket of its own
-// ready, and one more call starts whenever a look comes: when all that was runnable has run, and what had come was read.
-// Handlers that compute are therefore as many as there are cores; those that wait are as many as there is room for.
+// Go does not tell when a handler waits. But it does tell when a core has nothing to do: only then does it look at
+// its sockets. So whoever drives the machine asks for a look whenever [Server.WantsLook], by making a socket of its
+// own ready, and one more call starts whenever a look comes: when all that was runnable has run, and what had come
+// was read. Handlers that compute are therefore as many as there are cores; those that wait are as many as there is
+// room for.
 type desk struct {
 	front, back *Call
 	waiting     int
 	// asked says that a look was asked for and has not come, askedAt since when no call could start without it.
 	asked   bool
 	askedAt Time
-	// started is the time of handlers that were started since the last one came, lookEvery after how much the next is due, in
-	// nanoseconds.
+	// started is the time of handlers that were started since the last one came, lookEvery after how much the next
+	// is due, in nanoseconds.
 	started, lookEvery float64
 }
 
@@ -149,7 +152,8 @@ func (s *Server) OnArrive(call *Call, of *Arrival, now Time) (Verdict, bool) {
 }
 
 // WantsTurn tells whether the caller of a call that waits shall let all that is runnable go first, and then call
-// [Server.OnLook]. That is cheaper than a look at the sockets, and enough where a core is free: the call was just read.
+// [Server.OnLook]. That is cheaper than a look at the sockets, and enough where a core is free: the call was just
+// read.
 func (s *Server) WantsTurn(now Time) bool {
 	return s.inFlight.InFlight() < s.config.Cores && s.WantsLook(now)
 }
@@ -211,13 +215,14 @@ func (s *Server) WantsLook(now Time) bool {
 	return true
 }
 
-// OnLook tells that the sockets were looked at since that was wanted, and that all that was runnable then has run, which
-// took so long. One call starts; it asks for the next look when it has begun to run, and not before.
+// OnLook tells that the sockets were looked at since that was wanted, and that all that was runnable then has run,
+// which took so long. One call starts; it asks for the next look when it has begun to run, and not before.
 func (s *Server) OnLook(took time.Duration, now Time) {
 	s.count(now)
 	late := now.Since(s.desk.askedAt)
 	s.desk.asked, s.desk.started = false, 0
-	// What a look costs, others take as well: as much time is theirs, or a process with much to refuse would only look.
+	// What a look costs, others take as well: as much time is theirs, or a process with much to refuse would only
+	// look.
 	s.desk.lookEvery = float64(min(max(late, s.config.LookEvery), lateLook))
 	inFlight := s.inFlight.InFlight()
 	if inFlight >= s.config.Cores && took < idleLook && late < lateLook {
@@ -225,8 +230,8 @@ func (s *Server) OnLook(took time.Duration, now Time) {
 	}
 	starts := 1
 	if late >= lateLook {
-		// So long no core was idle, and not for handlers as short as these: as many as could have run in that time, or as many
-		// again, as far as the limits go, for it is not known what those in flight do.
+		// So long no core was idle, and not for handlers as short as these: as many as could have run in that time,
+		// or as many again, as far as the limits go, for it is not known what those in flight do.
 		starts = max(int(float64(late)*float64(s.config.Cores)/max(s.service.work, 1)), inFlight, 1)
 	}
 	for s.startNext(now) {
@@ -238,8 +243,8 @@ func (s *Server) OnLook(took time.Duration, now Time) {
 	}
 }
 
-// OnEnd tells that the handler of a call ended, and whether it answered; a caller that went away gets no answer. What the
-// answer tells.
+// OnEnd tells that the handler of a call ended, and whether it answered; a caller that went away gets no answer.
+// What the answer tells.
 func (s *Server) OnEnd(call *Call, answered bool, now Time) Grant {
 	s.count(now)
 	if call.state == isPaused {
@@ -299,8 +304,8 @@ func (s *Server) OnLeave(call *Call, now Time) bool {
 	return true
 }
 
-// OnPause tells that the handler of a call waits for its client. Until [Server.OnResume] or its end it occupies nothing,
-// and the time is its client's.
+// OnPause tells that the handler of a call waits for its client. Until [Server.OnResume] or its end it occupies
+// nothing, and the time is its client's.
 func (s *Server) OnPause(call *Call, now Time) {
 	if call.state != isRunning {
 		return

@@ -1,8 +1,9 @@
 // Package credits is Tidegate's overload control as pure state machines: one beside the callers, one beside the
 // handlers, and the words that travel between them.
 //
-// Nothing here reads a clock, sleeps, locks or starts a goroutine. Time is an argument, so the tests run the same code
-// in virtual time. The scheme is that of the Rust crate tidegate-rpc; docs/src/explanation/credits.md explains it.
+// Nothing here reads a clock, sleeps, locks or starts a goroutine. Time is an argument, so the tests run the same
+// code in virtual time. The scheme is that of the Rust crate tidegate-rpc; docs/src/explanation/credits.md explains
+// it.
 //
 //	wire.go      asks and grants as metadata values
 //	level.go     which calls may be sent, in one number

@@ -6,21 +6,21 @@ import (
 )
 
 const (
-	// room is the stay that the limit allows for, in unloaded stays. A stay lasts from a call's begin to its end; it is
-	// unloaded if few others are in flight.
+	// room is the stay that the limit allows for, in unloaded stays. A stay lasts from a call's begin to its end;
+	// it is unloaded if few others are in flight.
 	stayRoom = 2.0
-	// few is the number of calls in flight beside a call up to which its stay counts as unloaded, as a share of those that
-	// the throughput needs.
+	// few is the number of calls in flight beside a call up to which its stay counts as unloaded, as a share of
+	// those that the throughput needs.
 	few = 0.5
 	// stayMemory is the number of unloaded stays over which their mean is taken.
 	stayMemory = 32.0
 	// stayKnown is the number of stays of a group that must have ended before their mean counts as known.
 	stayKnown = 8
-	// longestStay is the most that a single stay counts, in unloaded stays: a few very long ones do not tell that calls are
-	// held up.
+	// longestStay is the most that a single stay counts, in unloaded stays: a few very long ones do not tell that
+	// calls are held up.
 	longestStay = 8.0
-	// Calls that must have ended before a stretch tells anything: while there is no limit, and with one. With one, those
-	// that were in flight when it changed come first.
+	// Calls that must have ended before a stretch tells anything: while there is no limit, and with one. With one,
+	// those that were in flight when it changed come first.
 	firstStretch = 32
 	limitStretch = 64
 	// longerStretches in a row in which calls stayed longer make a limit.
@@ -29,19 +29,20 @@ const (
 	hardlyLonger = 1.5
 	// Stays longer than this lower the limit at once, as long as no throughputs were compared.
 	farLonger = 4.0
-	// hangs: after so many unloaded stays without an end, one more call may begin if one waits: those in flight may hang.
+	// hangs: after so many unloaded stays without an end, one more call may begin if one waits: those in flight may
+	// hang.
 	hangs = 8.0
-	// swing is the share by which the limit swings to both sides: what that does to the throughput says whether it is too
-	// low.
+	// swing is the share by which the limit swings to both sides: what that does to the throughput says whether it
+	// is too low.
 	swing = 0.1
 	// Stretches of the same swing over which their throughput is averaged, and after how many it says something.
 	stretches     = 10.0
 	stretchesTold = 3.0
-	// bound is the share of a stretch's time for which somebody must have been held up for its throughput to be that of its
-	// limit.
+	// bound is the share of a stretch's time for which somebody must have been held up for its throughput to be
+	// that of its limit.
 	bound = 0.9
-	// hasRoom is the growth of the throughput over that of the calls in flight from which on what is behind has room; sure
-	// are the deviations that make sure of it.
+	// hasRoom is the growth of the throughput over that of the calls in flight from which on what is behind has
+	// room; sure are the deviations that make sure of it.
 	hasRoom = 0.2
 	sure    = 2.0
 	// By what share unloaded stays are corrected upwards, at least and at most, when the throughput shows room, and
@@ -51,18 +52,20 @@ const (
 	down   = 0.05
 	// forget is the share by which a limit grows in a stretch that never reached it.
 	forget = 0.05
-	// inFlightMost may be in flight before anything is known: far more than anything behind a service works on at a time.
+	// inFlightMost may be in flight before anything is known: far more than anything behind a service works on at a
+	// time.
 	inFlightMost = 65_536
 )
 
 // InFlight learns how many calls may be in flight to something whose capacity nobody states: a pool of connections, a
 // lock, another service, threads that share a core. It is the core's InFlightLimit in Go.
 //
-// There is no limit until calls stay longer than they do when few are in flight. From then on it is what Little's law
-// says the throughput needs, with room for as many again. The unloaded stay is learnt from calls that find few others in
-// flight: nothing is held back to measure it. While the limit holds calls up for long, no call finds few others; then the
-// throughput tells. The limit swings by a tenth to both sides, and if more calls in flight bring more throughput, what is
-// behind has room; if they bring none, fewer do as well. A limit that is not reached is forgotten slowly.
+// There is no limit until calls stay longer than they do when few are in flight. From then on it is what Little's
+// law says the throughput needs, with room for as many again. The unloaded stay is learnt from calls that find few
+// others in flight: nothing is held back to measure it. While the limit holds calls up for long, no call finds few
+// others; then the throughput tells. The limit swings by a tenth to both sides, and if more calls in flight bring
+// more throughput, what is behind has room; if they bring none, fewer do as well. A limit that is not reached is
+// forgotten slowly.
 type InFlight struct {
 	least    float64
 	inFlight int
@@ -110,8 +113,8 @@ type stretch struct {
 	settling       int
 	since, counted Time
 	ended          int
-	// compared calls ended whose group is known; sums of their stays, of their groups' unloaded stays, and of the calls in
-	// flight when they began, themselves included.
+	// compared calls ended whose group is known; sums of their stays, of their groups' unloaded stays, and of the
+	// calls in flight when they began, themselves included.
 	compared int
 	staysNs  float64
 	quickNs  float64
@@ -127,7 +130,8 @@ type stretch struct {
 // throughput is that of stretches of one swing.
 type throughput struct {
 	told float64
-	// Mean and variance of the logarithm of calls that ended in a nanosecond, and the mean of that of calls in flight.
+	// Mean and variance of the logarithm of calls that ended in a nanosecond, and the mean of that of calls in
+	// flight.
 	mean, variance, inFlight float64
 }
 
@@ -173,8 +177,9 @@ func (l *InFlight) Quick(group uint8) time.Duration {
 	return 0
 }
 
-// OnHeld tells whether somebody wants to begin and waits for room: whenever it changes, and now and then while it does
-// not, such as when another one comes: should all that are in flight hang, there is room for one more now and then.
+// OnHeld tells whether somebody wants to begin and waits for room: whenever it changes, and now and then while it
+// does not, such as when another one comes: should all that are in flight hang, there is room for one more now and
+// then.
 func (l *InFlight) OnHeld(held bool, now Time) {
 	l.count(now)
 	if held && l.held && float64(now.Since(l.moved)) > hangs*l.quickNs {
@@ -212,8 +217,8 @@ func (l *InFlight) OnEnd(began Began, stay time.Duration, now Time) {
 	}
 }
 
-// OnGone tells that a call that began is gone in a way that says nothing of its stay: its caller left, or it waits for
-// its caller.
+// OnGone tells that a call that began is gone in a way that says nothing of its stay: its caller left, or it waits
+// for its caller.
 func (l *InFlight) OnGone(now Time) {
 	l.count(now)
 	l.inFlight = max(l.inFlight-1, 0)

@@ -43,8 +43,8 @@ func (l Level) times(factor float64) Level {
 	return l - l%whole + Level(min(max(chance, 0), whole))
 }
 
-// passes tells whether a call with that chance, in 1/65536, goes, if carry holds what earlier chances left over: with a
-// chance of a third, each third one. Over any stretch the number sent is within one of its mean.
+// passes tells whether a call with that chance, in 1/65536, goes, if carry holds what earlier chances left over:
+// with a chance of a third, each third one. Over any stretch the number sent is within one of its mean.
 func passes(parts uint32, carry *uint32) bool {
 	*carry += parts
 	if *carry < whole {

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// plant is a Go process with cores, a run queue and sockets, in virtual time, with the machine before its handlers; and
-// its callers, each with the other machine or with none.
+// plant is a Go process with cores, a run queue and sockets, in virtual time, with the machine before its handlers;
+// and its callers, each with the other machine or with none.
 //
 // Sockets are looked at when a core finds nothing to run, and every 10 ms, as Go's scheduler does it.
 type plant struct {
@@ -505,8 +505,8 @@ func TestABetterPriorityIsServedInFullAtTwiceTheCapacity(t *testing.T) {
 }
 
 func TestAProcessThatIsNeverIdleStarvesNobody(t *testing.T) {
-	// Something else computes in slices of 10 ms whenever it may, so requests are read only that often, and a handler that
-	// computes takes a slice's time and its own: one in each is what there is.
+	// Something else computes in slices of 10 ms whenever it may, so requests are read only that often, and a
+	// handler that computes takes a slice's time and its own: one in each is what there is.
 	for wait, least := range map[time.Duration]float64{0: 0.2, 20 * ms: 0.4} {
 		p := newPlant(1, 8, false, constant(wait, ms))
 		p.hogs = true

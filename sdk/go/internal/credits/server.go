@@ -6,8 +6,8 @@ import (
 )
 
 const (
-	// leaseGaps is the number of gaps between its calls for which a client may act on what it was told: of calls at random
-	// one gap in 3,000 is longer.
+	// leaseGaps is the number of gaps between its calls for which a client may act on what it was told: of calls at
+	// random one gap in 3,000 is longer.
 	leaseGaps = 8.0
 	// leaseMost is the longest lease: what a client that calls this seldom does matters to nobody.
 	leaseMost = time.Minute
@@ -15,11 +15,11 @@ const (
 	leaseObjectives = 8.0
 	// blind calls may wait for each core before any service time is known.
 	blind = 16
-	// stepBack is by how much calls of the marginal priority or tenant wait less than the others at most, as a share of the
-	// wait.
+	// stepBack is by how much calls of the marginal priority or tenant wait less than the others at most, as a
+	// share of the wait.
 	stepBack = 0.5
-	// steering is by how much more the chance is at an empty line than at a full one, for clients that come back before it
-	// changes. Twice as much overshoots.
+	// steering is by how much more the chance is at an empty line than at a full one, for clients that come back
+	// before it changes. Twice as much overshoots.
 	steering = 1.0
 )
 
@@ -27,8 +27,8 @@ const (
 type Config struct {
 	// Cores run handlers.
 	Cores int
-	// Objective is how long a call may take from its caller's view, without what its handler waits for. If absent, it is
-	// Multiple times what it takes when nothing waits: 10, the choice of Breakwater's authors.
+	// Objective is how long a call may take from its caller's view, without what its handler waits for. If absent,
+	// it is Multiple times what it takes when nothing waits: 10, the choice of Breakwater's authors.
 	Objective time.Duration
 	Multiple  float64
 	// Sessions there are at most; beyond it calls are shed.
@@ -40,7 +40,8 @@ type Config struct {
 	// Tenants told apart at most; further ones share the last place. Weights are of those that do not weigh 1.
 	Tenants int
 	Weights map[uint32]float64
-	// SessionShares are the fair shares of its tenant's calls that a single session is let take while others are refused.
+	// SessionShares are the fair shares of its tenant's calls that a single session is let take while others are
+	// refused.
 	SessionShares float64
 	// LookEvery is after how much time of handlers the sockets are looked at before the next one starts.
 	LookEvery time.Duration
@@ -81,8 +82,8 @@ func fill[T int | float64 | time.Duration](field *T, otherwise T) {
 	}
 }
 
-// Server is the machine beside the handlers: it admits or sheds calls, says when each starts, and tells all clients what
-// to send. O(1) for each call, but for one in 64, which takes O(t log t) for t tenants.
+// Server is the machine beside the handlers: it admits or sheds calls, says when each starts, and tells all clients
+// what to send. O(1) for each call, but for one in 64, which takes O(t log t) for t tenants.
 //
 // Calls wait in one line, in order of arrival. How one leaves it is written in desk.go.
 type Server struct {
@@ -92,7 +93,8 @@ type Server struct {
 	service  *service
 	surplus  surplus
 	inFlight *InFlight
-	// coreLimit is how many may be in flight so that none waits for a core longer than it may, whatever it waits for besides.
+	// coreLimit is how many may be in flight so that none waits for a core longer than it may, whatever it waits
+	// for besides.
 	coreLimit int
 	// turns is how many may start without waiting until the cores have nothing else to do.
 	turns int
@@ -112,8 +114,8 @@ type Server struct {
 	stretch      uint64
 	stretchCalls int
 	stretchEnds  Time
-	// Computed at each tick: the wait up to which calls are admitted, that up to which they are started, and calls a second
-	// that are let through; 0 while all are.
+	// Computed at each tick: the wait up to which calls are admitted, that up to which they are started, and calls
+	// a second that are let through; 0 while all are.
 	admittedWait, longestWait, supply float64
 }
 
@@ -122,7 +124,8 @@ func NewServer(config Config, now Time) *Server {
 	config = config.withDefaults()
 	return &Server{
 		config: config, sessions: newSessions(config.Sessions, config.Lease), demand: newDemand(&config, now),
-		service: newService(&config, config.Cores), inFlight: newInFlight(config.Cores, now), coreLimit: math.MaxInt, turns: config.Cores,
+		service: newService(&config, config.Cores), inFlight: newInFlight(config.Cores, now),
+		coreLimit: math.MaxInt, turns: config.Cores,
 		counted: now, stretch: 1, stretchEnds: Never,
 		admittedWait: math.MaxFloat64, longestWait: math.MaxFloat64,
 	}
@@ -144,8 +147,8 @@ type Gauges struct {
 	QueueingDelay time.Duration
 	Waiting       int
 	InFlight      int
-	// InFlightLimit is the learnt one; 0 while nothing is known to hold calls up. CoreLimit is that of calls that the cores
-	// can serve in time; 0 while unknown.
+	// InFlightLimit is the learnt one; 0 while nothing is known to hold calls up. CoreLimit is that of calls that
+	// the cores can serve in time; 0 while unknown.
 	InFlightLimit int
 	CoreLimit     int
 	Turns         int
@@ -156,7 +159,8 @@ type Gauges struct {
 func (s *Server) Gauges(now Time) Gauges {
 	gauges := Gauges{
 		CapacityPerS: s.service.capacity * 1e9, Work: time.Duration(s.service.work), Waiting: s.desk.waiting,
-		InFlight: s.inFlight.InFlight(), Sessions: len(s.sessions.byKey), Chance: 1, Turns: s.turns, QueueingDelay: s.queueingDelay(now),
+		InFlight: s.inFlight.InFlight(), Sessions: len(s.sessions.byKey), Chance: 1, Turns: s.turns,
+		QueueingDelay: s.queueingDelay(now),
 	}
 	if s.longestWait < math.MaxInt64 {
 		gauges.LongestWait = time.Duration(s.longestWait)
@@ -322,8 +326,8 @@ func (s *Server) decide(call *Call, now Time) Reason {
 	return ""
 }
 
-// hear returns for how many wanted calls one stands that was read at now, and whether it is held back since its client
-// does not do it itself.
+// hear returns for how many wanted calls one stands that was read at now, and whether it is held back since its
+// client does not do it itself.
 func (s *Server) hear(of *session, ask *Ask, now Time) (standsFor float64, held bool) {
 	if s.stretchCalls >= stretchCalls || now >= s.stretchEnds {
 		s.beginStretch(now)
@@ -368,8 +372,8 @@ func (s *Server) hearThrottled(of *session, ask *Ask, told float64) (standsFor f
 	return 1 / told, false
 }
 
-// beginStretch begins another stretch of calls, over which active sessions are counted, after so many or when they should
-// long have come.
+// beginStretch begins another stretch of calls, over which active sessions are counted, after so many or when they
+// should long have come.
 func (s *Server) beginStretch(now Time) {
 	s.stretchCalls = 0
 	s.stretch++

@@ -20,7 +20,8 @@ func (d *desktop) pass(span time.Duration) { d.now = d.now.After(span) }
 func (d *desktop) arrive(name uint64, budget time.Duration) (*Call, Verdict, bool) {
 	call := NewCall()
 	ask := Ask{Aware: true, Priority: Default, Budget: budget}
-	verdict, known := d.OnArrive(call, &Arrival{Keys: []Key{ClientKeyOf(name), AddressKey(netip.Addr{})}, Ask: ask, Group: 1}, d.now)
+	keys := []Key{ClientKeyOf(name), AddressKey(netip.Addr{})}
+	verdict, known := d.OnArrive(call, &Arrival{Keys: keys, Ask: ask, Group: 1}, d.now)
 	return call, verdict, known
 }
 

@@ -8,50 +8,51 @@ import (
 const (
 	// servedKnown calls must have been served before their time counts as known.
 	servedKnown = 8
-	// paceMemory is the number of starts over which the pace of the queue and the error of the predicted waits are averaged.
+	// paceMemory is the number of starts over which the pace of the queue and the error of the predicted waits are
+	// averaged.
 	paceMemory = 512.0
 	// paceKnown starts or ends tell a pace.
 	paceKnown = 8.0
-	// worst is the quantile of the time that a call is assumed to need at worst: with the longest wait, one in a hundred is
-	// later than its objective, and most wait less.
+	// worst is the quantile of the time that a call is assumed to need at worst: with the longest wait, one in a
+	// hundred is later than its objective, and most wait less.
 	worst = 0.99
-	// deviations of the predicted wait that a call must have left when it is admitted, or it might be admitted, wait, and be
-	// shed all the same. A deviation of untold of the longest wait makes that precaution useless: the wait cannot be told
-	// beforehand.
+	// deviations of the predicted wait that a call must have left when it is admitted, or it might be admitted,
+	// wait, and be shed all the same. A deviation of untold of the longest wait makes that precaution useless: the
+	// wait cannot be told beforehand.
 	deviations = 2.5
 	untold     = 0.2
-	// late calls there may be: one in 500. The longest wait grows until so many are; each one shortens it by lateStep of the
-	// most that it may have grown.
+	// late calls there may be: one in 500. The longest wait grows until so many are; each one shortens it by
+	// lateStep of the most that it may have grown.
 	late     = 0.002
 	lateStep = 0.005
 	// longerMost is the most by which the longest wait grows, as a share of what the worst time exceeds the mean.
 	longerMost = 0.1
-	// refusal is what a refusal costs beyond its message, as a share of a served call, for each call that the server has
-	// room for, refusalMost at most: with much room the loss is flat around its minimum, and then it is better that fewer
-	// are refused late.
+	// refusal is what a refusal costs beyond its message, as a share of a served call, for each call that the
+	// server has room for, refusalMost at most: with much room the loss is flat around its minimum, and then it is
+	// better that fewer are refused late.
 	refusal     = 0.002
 	refusalMost = 0.2
-	// lineGaps is the longest wait for a place in flight, in mean times between two starts: at 0.8 of the capacity of what is
-	// behind, hardly any call waits longer.
+	// lineGaps is the longest wait for a place in flight, in mean times between two starts: at 0.8 of the capacity
+	// of what is behind, hardly any call waits longer.
 	lineGaps = 12.0
 	// unreadNs is for how long Go may leave sockets unread while goroutines run that timers woke.
 	unreadNs = 10e6
-	// How long calls may wait since others wake at the same time: in stays, and in the time above, at most. In simulation less
-	// leaves cores idle at overload, and more only makes calls wait longer.
+	// How long calls may wait since others wake at the same time: in stays, and in the time above, at most. In
+	// simulation less leaves cores idle at overload, and more only makes calls wait longer.
 	bunchStays = 6.0
 	bunchMost  = 3.0
-	// parkedMemory is the number of looks over which the share of those is averaged that found handlers which wait, and
-	// waitsFrom how much longer than their CPU time these stay at least, for that to make a difference.
+	// parkedMemory is the number of looks over which the share of those is averaged that found handlers which wait,
+	// and waitsFrom how much longer than their CPU time these stay at least, for that to make a difference.
 	parkedMemory = 32.0
 	waitsFrom    = 1.5
-	// held is the share of the time for which calls must be held back by the learnt limit for something behind the handlers
-	// to be what the server lacks.
+	// held is the share of the time for which calls must be held back by the learnt limit for something behind the
+	// handlers to be what the server lacks.
 	held = 0.5
-	// ofCores is the share of what calls stay longer than when nothing holds them up that their goroutines must be runnable
-	// for it to be for a core.
+	// ofCores is the share of what calls stay longer than when nothing holds them up that their goroutines must be
+	// runnable for it to be for a core.
 	ofCores = 0.5
-	// heldAtTimes is the share of the time for which calls must be held back by the learnt limit for something behind the
-	// handlers to be short at times.
+	// heldAtTimes is the share of the time for which calls must be held back by the learnt limit for something
+	// behind the handlers to be short at times.
 	heldAtTimes = 0.01
 	// loadFade is what a tick leaves of the counts of what happened: four thousand calls count.
 	loadFade = 63.0 / 64.0
@@ -72,8 +73,8 @@ type load struct {
 	idleNs float64
 	// heldNs is the time for which calls were held back since as many were in flight as the learnt limit allows.
 	heldNs float64
-	// cpuNs is the process's CPU time, runnableNs that for which its goroutines were runnable and did not run, and probedEnded
-	// the handlers that ended while these were told; staysNs is how long handlers ran.
+	// cpuNs is the process's CPU time, runnableNs that for which its goroutines were runnable and did not run, and
+	// probedEnded the handlers that ended while these were told; staysNs is how long handlers ran.
 	cpuNs, runnableNs, probedEnded, staysNs float64
 }
 
@@ -89,12 +90,12 @@ func (l *load) fade() {
 // isFull tells whether there is more to do than is done: calls wait or are refused.
 func (l *load) isFull() bool { return l.waited+l.refused > 0.1*l.arrived }
 
-// service is what the server learns of itself: how long calls stay, how fast the line moves, how long a call may wait.
-// All in nanoseconds.
+// service is what the server learns of itself: how long calls stay, how fast the line moves, how long a call may
+// wait. All in nanoseconds.
 //
-// Go does not say when a handler waits for something else than a core, so what a call takes of a core is not seen. Two
-// things bound it from above, and the lesser is taken: its stay when nothing holds it up, and its share of the process's CPU
-// time.
+// Go does not say when a handler waits for something else than a core, so what a call takes of a core is not seen.
+// Two things bound it from above, and the lesser is taken: its stay when nothing holds it up, and its share of the
+// process's CPU time.
 type service struct {
 	// fixed is the objective that was set; 0 for multiple of the unloaded time.
 	fixed    float64
@@ -113,7 +114,8 @@ type service struct {
 	longer float64
 	// bias is by how much calls waited longer than predicted, square that error's square, both averages.
 	bias, square float64
-	// work is what a call takes of a core, message what reading and refusing one takes, capacity the calls in a nanosecond.
+	// work is what a call takes of a core, message what reading and refusing one takes, capacity the calls in a
+	// nanosecond.
 	work, message, capacity float64
 	// cpu is the process's CPU time for each call.
 	cpu float64
@@ -125,7 +127,8 @@ type service struct {
 	limited bool
 	// gap is the mean time between two starts.
 	gap float64
-	// The round trip in the middle of those that clients tell, and when nothing is in its way; how often one was told.
+	// The round trip in the middle of those that clients tell, and when nothing is in its way; how often one was
+	// told.
 	roundTrip, leastRoundTrip float64
 	told                      float64
 }
@@ -178,8 +181,8 @@ func (s *service) onStarted(waited time.Duration, predicted float64, left int, n
 // onEmpty tells that nothing waits any more although nothing was started.
 func (s *service) onEmpty() { s.backloggedSince = -1 }
 
-// onRoundTrip takes a client's word of its round trip; each is asked as often as any other, however much it calls. The
-// middle one counts: no single client's word moves it far, not even if it is the first.
+// onRoundTrip takes a client's word of its round trip; each is asked as often as any other, however much it calls.
+// The middle one counts: no single client's word moves it far, not even if it is the first.
 func (s *service) onRoundTrip(told time.Duration) {
 	if told <= 0 {
 		return
@@ -223,8 +226,8 @@ func (s *service) onLoad(of *load, quickNs float64) {
 			s.capacity = min(s.capacity, of.ended/of.timeNs)
 		}
 	}
-	// What remains of the time that the cores are busy, and do not run calls, is what messages take. Of handlers that wait
-	// it is not seen.
+	// What remains of the time that the cores are busy, and do not run calls, is what messages take. Of handlers
+	// that wait it is not seen.
 	s.message = 0
 	if s.capacity > 0 && s.quickNs > 0 {
 		each := max(of.arrived/max(of.ended, 1), 1)
@@ -243,8 +246,8 @@ func (s *service) learn() {
 	}
 }
 
-// onParked tells whether a core had nothing to run although as many handlers as there are cores had not ended, or one of
-// no more ended first.
+// onParked tells whether a core had nothing to run although as many handlers as there are cores had not ended, or
+// one of no more ended first.
 func (s *service) onParked(parked bool) {
 	seen := 0.0
 	if parked {
@@ -273,8 +276,8 @@ func (s *service) pace() float64 {
 	}
 }
 
-// objective returns how long a call takes at most, from its caller's view and without what its handler waits for, if all
-// is as it should be.
+// objective returns how long a call takes at most, from its caller's view and without what its handler waits for,
+// if all is as it should be.
 func (s *service) objective() float64 {
 	if s.fixed > 0 {
 		return s.fixed
@@ -323,8 +326,8 @@ func (s *service) admittedWait() float64 {
 	return longest - deviations*deviation*max(1-useless*useless, 0)
 }
 
-// bunch returns how long a call may have to wait since others wake at the same time: Go reads requests when those have
-// run, so calls that came apart start together and wake together.
+// bunch returns how long a call may have to wait since others wake at the same time: Go reads requests when those
+// have run, so calls that came apart start together and wake together.
 func (s *service) bunch() float64 {
 	if !s.waits() {
 		return 0
@@ -348,8 +351,8 @@ func (s *service) busyAt() float64 {
 	return s.cores
 }
 
-// coreLimit returns how many calls may be in flight: as many as keep the cores busy, and those that may wait for one. Far
-// from what handlers that only compute ever have.
+// coreLimit returns how many calls may be in flight: as many as keep the cores busy, and those that may wait for
+// one. Far from what handlers that only compute ever have.
 func (s *service) coreLimit() int {
 	if !s.known() || s.quickNs <= 0 || s.cpu <= 0 {
 		return math.MaxInt

@@ -34,7 +34,8 @@ type session struct {
 	carry uint32
 	// inServer are its calls that wait or run.
 	inServer int
-	// stretch in which it was last heard, for counting the active ones, and its calls in that stretch that were not held back.
+	// stretch in which it was last heard, for counting the active ones, and its calls in that stretch that were not
+	// held back.
 	stretch uint64
 	calls   int
 	// capped says that it was told less than others of its tenant.
@@ -105,8 +106,8 @@ func (s *sessions) enter(keys []Key, tenant func() int, now Time) *session {
 	return nil
 }
 
-// expire forgets sessions that have been silent for a lease and have nothing in the server. Looks at two at most: each
-// arrival opens one session at most, so the table shrinks faster than it grows.
+// expire forgets sessions that have been silent for a lease and have nothing in the server. Looks at two at most:
+// each arrival opens one session at most, so the table shrinks faster than it grows.
 func (s *sessions) expire(now Time) {
 	for range 2 {
 		if s.first == len(s.looks) || s.looks[s.first].at > now {

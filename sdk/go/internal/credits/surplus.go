@@ -21,10 +21,10 @@ const (
 
 // surplus is what is let through beyond the capacity, as a share of it, so that chance does not leave cores idle.
 //
-// With more coming than fits, the queue is a random walk below its bound, and it is empty for a share of the time that
-// M/M/1/K tells: (ρ - 1) / (ρ^(K+1) - 1). What comes too much is refused, and each refusal takes a message's time. The
-// surplus ρ - 1 is the one with the least loss in all; what real arrivals and services do differently is corrected by the
-// idle share that is seen.
+// With more coming than fits, the queue is a random walk below its bound, and it is empty for a share of the time
+// that M/M/1/K tells: (ρ - 1) / (ρ^(K+1) - 1). What comes too much is refused, and each refusal takes a message's
+// time. The surplus ρ - 1 is the one with the least loss in all; what real arrivals and services do differently is
+// corrected by the idle share that is seen.
 type surplus struct {
 	idle float64
 	// correction is added to best.
@@ -42,8 +42,8 @@ func (s *surplus) onTick(idle float64, throttled bool) {
 		deviation := min(max((s.idle-s.bestIdle)/s.bestIdle, -1), 1)
 		now := s.best + s.correction
 		next := now + surplusStep*deviation*max(now, surplusLeast)
-		// Half of what theory says at least: chance may be quiet for a while, and then is not. And not so much more that
-		// the refusals would cost more than the idling: they would cost surplusLoss at most.
+		// Half of what theory says at least: chance may be quiet for a while, and then is not. And not so much more
+		// that the refusals would cost more than the idling: they would cost surplusLoss at most.
 		more := 0.5*s.best + surplusLoss/max(s.cost, surplusLoss)
 		s.correction = min(max(next-s.best, -0.5*s.best), more)
 	}
@@ -62,8 +62,8 @@ func (s *surplus) factor(room, cost float64) float64 {
 	return (1 + let) / (1 - min(max(s.idle-mistake, 0), 0.9))
 }
 
-// bestSurplus returns the surplus that loses least of the cores' time to idling and to refusals, and the idle share that
-// remains with it.
+// bestSurplus returns the surplus that loses least of the cores' time to idling and to refusals, and the idle share
+// that remains with it.
 func bestSurplus(room, cost float64) (best, idle float64) {
 	places := max(room, 1) + 1
 	idleAt := func(surplus float64) float64 { return surplus / math.Expm1(math.Log1p(surplus)*places) }

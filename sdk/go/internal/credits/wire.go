@@ -53,8 +53,8 @@ type Ask struct {
 	Tenant   uint32
 	// Budget is the time left to the call's deadline; negative if it has none.
 	Budget time.Duration
-	// RoundTrip is the shortest time between sending and answer that the client has seen, without the server's own time;
-	// 0 if it has seen none.
+	// RoundTrip is the shortest time between sending and answer that the client has seen, without the server's own
+	// time; 0 if it has seen none.
 	RoundTrip time.Duration
 }
 
@@ -161,8 +161,8 @@ func ReadClient(value string) (uint64, bool) {
 	return client, err == nil
 }
 
-// parts calls each for the parts of a value, a part without a number counting as 1; false if one of them is broken, or if
-// there is none.
+// parts calls each for the parts of a value, a part without a number counting as 1; false if one of them is broken,
+// or if there is none.
 func parts(value string, each func(name string, number uint64)) bool {
 	if value == "" || len(value) > maxLen {
 		return false
