@@ -11,7 +11,6 @@ pub mod credits;
 pub mod dagor;
 pub mod none;
 pub mod probing;
-pub mod retry_budget;
 pub mod seda;
 mod sessions;
 pub mod shadow;

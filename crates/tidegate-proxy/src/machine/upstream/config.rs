@@ -2,6 +2,8 @@
 
 use core::time::Duration;
 
+use tidegate_core::limit::RetryTerms;
+
 /// Servers that answer the same requests.
 #[derive(Clone, PartialEq, Debug)]
 pub struct PoolConfig {
@@ -131,8 +133,19 @@ pub struct RetryConfig {
     pub statuses: Vec<u16>,
 }
 
+/// Unused shares add up to this many retries: what a second of outage may ask for, not what a day of calm has saved.
+const SAVED: u32 = 100;
+
 /// The most tries of one request: each must find a server that it has not tried.
 pub const MAX_TRIES: u8 = 6;
+
+impl RetryConfig {
+    /// What its budget allows.
+    #[must_use]
+    pub fn terms(&self) -> RetryTerms {
+        RetryTerms { share: self.share, saved: SAVED, floor_per_s: self.min_per_s }
+    }
+}
 
 impl Default for RetryConfig {
     fn default() -> Self {

@@ -7,7 +7,6 @@
 //! | `balance` | round robin and least loaded, by weight |
 //! | [`passive`] | ejects a server whose requests fail |
 //! | [`active`] | asks a server how it is, and believes it after some answers |
-//! | [`budget`] | how many retries the requests have paid for |
 //! | `turns` | who waits for a server, and in which order they start |
 //! | [`retry`] | which failures may be tried again at all |
 //!
@@ -15,7 +14,6 @@
 
 pub mod active;
 mod balance;
-pub mod budget;
 pub mod config;
 pub mod passive;
 pub mod pool;
@@ -23,7 +21,6 @@ pub mod retry;
 mod turns;
 
 pub use active::{ActiveHealth, Change};
-pub use budget::RetryBudget;
 pub use config::{ActiveConfig, Balance, PassiveConfig, PoolConfig, RetryConfig, ServerConfig};
 pub use passive::Passive;
 pub use pool::{Acquire, Output, Pool, Refusal, ServerState, Tried};

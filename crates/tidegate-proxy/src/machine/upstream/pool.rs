@@ -3,11 +3,11 @@
 use core::time::Duration;
 use std::collections::{BTreeMap, VecDeque};
 
+use tidegate_core::limit::RetryBudget;
 use tidegate_core::time::nanos;
 use tidegate_core::{Instant, Rng};
 
 use super::balance::{Balancer, Candidate};
-use super::budget::RetryBudget;
 use super::config::{MAX_TRIES, PoolConfig, ServerConfig};
 use super::passive::Passive;
 use super::turns::{Flow, Turns, Waiting};
@@ -162,7 +162,7 @@ impl Pool {
         Self {
             balancer: Balancer::new(config.balance, servers.len()),
             candidates: Vec::with_capacity(servers.len()),
-            budget: RetryBudget::new(&config.retry, now),
+            budget: RetryBudget::new(config.retry.terms(), now),
             servers,
             retries: 0,
             waiting: Turns::default(),
@@ -213,7 +213,7 @@ impl Pool {
     pub fn acquire(&mut self, request: u64, flow: Flow, tried: Tried, rng: &mut Rng, now: Instant) -> Acquire {
         self.settle(rng, now);
         if tried.is_empty() {
-            self.budget.on_request();
+            self.budget.pay();
         }
         // Nobody overtakes: whoever still waits could not start just now, and no later one of his flow can.
         if self.shares().admit(flow, &self.held)

@@ -7,13 +7,13 @@ use std::task::Waker;
 
 use hashbrown::HashMap;
 use http::HeaderValue;
+use tidegate_core::limit::RetryBudget;
 use tidegate_core::{Instant, Rng};
 
 use super::client_config::{ClientConfig, Wishes};
 use super::counts::{ClientSnapshot, Sheds};
 use super::headers::{GrantHeader, write_client};
 use super::lock::BriefLock;
-use crate::machine::retry_budget::RetryBudget;
 use crate::machine::{Ask, CallId, Client, ClientOutput, Grant, Outcome, Priority, Reply, Request, ShedReason, Step};
 
 /// What all clones of a client layer's service share: one server, one machine.
@@ -96,7 +96,7 @@ impl<C: Client> Caller<C> {
             waiting: HashMap::default(),
             counts: Counts::default(),
             demand: None,
-            retries: RetryBudget::new(config.retries, (config.clock)()),
+            retries: RetryBudget::new(config.retries.terms(), (config.clock)()),
         };
         Arc::new(Self { state: BriefLock::new(state), config, name: write_client(random(1)) })
     }
@@ -312,7 +312,7 @@ impl<C: Client> Sent<C> {
             let outcome = match answer.shed {
                 None => {
                     state.counts.served += 1;
-                    state.retries.on_served();
+                    state.retries.pay();
                     Outcome::Served
                 }
                 Some(reason) => {

@@ -5,13 +5,13 @@ use core::time::Duration;
 use std::sync::Arc;
 
 use tidegate_core::Instant;
+use tidegate_core::limit::RetryTerms;
 use tidegate_runtime::clock;
 
 use super::config::Seen;
 use super::current::CallContext;
 use super::headers::{PREVIOUS_ATTEMPTS, read_grpc_timeout};
 use super::retry::Paid;
-use crate::machine::retry_budget::RetryConfig;
 use crate::machine::{Priority, Tenant};
 
 /// An extension of a request: how much it matters. Without it the priority of the call counts whose handler sends it,
@@ -28,8 +28,8 @@ pub struct CallBudget(pub Duration);
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct ClientConfig {
-    /// Whom this client's calls belong to; the server may know better. If it is 0, calls that a handler makes belong to
-    /// whom its own call belongs to.
+    /// The tenant of this client's calls; the server may know better. If it is 0, a call that a handler makes has the
+    /// tenant of the handler's own call.
     pub tenant: Tenant,
     /// What may be sent again. It binds [`RetryLayer`](super::RetryLayer), and callers that repeat calls themselves and say
     /// so in `grpc-previous-rpc-attempts`: beyond it their repeats fail here.
@@ -74,6 +74,33 @@ impl ClientConfig {
     }
 }
 
+/// What may be sent again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RetryConfig {
+    /// Calls that may be sent again for 100 that were served. Default 10: in the worst case a tenth of the load is repeats.
+    pub percent: u32,
+    /// And each second besides, for callers that make few calls. Default 1; 0 for none.
+    pub floor_per_s: u32,
+    /// Of what was earned by served calls and not used, as many are kept. Default 10: what served calls of long ago earned
+    /// shall not all be sent in the first moment of an overload.
+    pub burst: u32,
+    /// How often one call is sent at most, the first time included. Default 3.
+    pub attempts: u32,
+}
+
+impl Default for RetryConfig {
+    fn default() -> Self {
+        Self { percent: 10, floor_per_s: 1, burst: 10, attempts: 3 }
+    }
+}
+
+impl RetryConfig {
+    /// What the budget allows. Served calls pay for it, refusals do not.
+    pub(super) fn terms(&self) -> RetryTerms {
+        RetryTerms { share: f64::from(self.percent) / 100.0, saved: self.burst, floor_per_s: self.floor_per_s }
+    }
+}
+
 /// What a request says about itself, or inherits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Wishes {
@@ -88,7 +115,7 @@ pub(super) struct Wishes {
 }
 
 impl Wishes {
-    /// Those of a request that is handed to the layer at `now`.
+    /// What `request` says or inherits when the layer gets it at `now`.
     pub(super) fn of<B>(request: &http::Request<B>, config: &ClientConfig, now: Instant) -> Self {
         let extensions = request.extensions();
         let context = extensions.get().cloned().or_else(CallContext::current).unwrap_or_default();

@@ -96,7 +96,7 @@ mod tests;
 pub use body::CallBody;
 pub use client::{ClientFuture, ClientLayer, ClientService};
 pub use client_body::AnswerBody;
-pub use client_config::{CallBudget, CallPriority, ClientConfig};
+pub use client_config::{CallBudget, CallPriority, ClientConfig, RetryConfig};
 pub use config::{Mode, Seen, ServerConfig, Until, is_health_check};
 pub use counts::{ClientSnapshot, GrantSnapshot, ServerSnapshot, SessionSnapshot, ShedCount};
 pub use current::{CallContext, Inherit, detached, inherit};

@@ -28,7 +28,7 @@ use crate::machine::{Client, ShedReason};
 /// - a server shed it and not this client, for what is not sent for lack of credit shall not be sent a little later;
 /// - not for its deadline, which only comes nearer, nor for its client's share, of which a repeat is part;
 /// - the answer says when to come back (`grpc-retry-pushback-ms`, `Retry-After`), and then there is time left;
-/// - it was not sent [`RetryConfig::attempts`](crate::machine::retry_budget::RetryConfig::attempts) times;
+/// - it was not sent [`RetryConfig::attempts`](super::RetryConfig::attempts) times;
 /// - the budget lets it.
 ///
 /// Errors and answers of handlers are never repeated. The body must be cheap to clone.
@@ -93,7 +93,7 @@ where
         if kept.extensions().get::<CallContext>().is_none()
             && let Some(context) = CallContext::current()
         {
-            // Whoever polls the later attempts, they are made for the same call.
+            // A later attempt may be polled outside of the handler, and inherits from the same call.
             kept.extensions_mut().insert(context);
         }
         let again = Again {
