@@ -23,7 +23,7 @@ pub struct CallContext {
     pub deadline: Option<Instant>,
     /// How much the call matters.
     pub priority: Priority,
-    /// Whom it belongs to.
+    /// Its tenant.
     pub tenant: Tenant,
 }
 

@@ -33,7 +33,7 @@ pub(super) struct Call {
     again: Option<Place>,
 }
 
-/// Who follows an admitted call.
+/// How an admitted call is accounted for.
 #[derive(Clone, Copy, Debug)]
 enum Course {
     /// The machine.

@@ -35,7 +35,7 @@ const STEER: f64 = 1.0;
 const PARALLEL: f64 = 256.0;
 /// One that may have less than this share of what it sends does not do as it was told.
 const FAR_OVER: f64 = 0.5;
-/// Of what is let through, the least that is taken to be served: however many are refused, sessions are told something.
+/// The least share of the capacity that is left for served calls, however much the refusals seem to take.
 const SERVED_LEAST: f64 = 0.1;
 /// What a tick leaves of the counts of what happened: eight thousand calls count.
 const FADE: f64 = 127.0 / 128.0;
