@@ -16,6 +16,7 @@ mod places;
 mod process;
 mod rng;
 mod sdk_go;
+mod server;
 mod setup;
 mod source;
 mod steps;

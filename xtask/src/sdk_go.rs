@@ -1,23 +1,20 @@
 //! The grpc-go interceptors of `sdk/go`: their own tests, and their examples with the Rust example `tonic_work` at the
 //! other end. What is asserted here holds at any speed: the services are given far more calls than they can serve.
 
-use std::fs::File;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::path::PathBuf;
+use std::process::Command;
 use std::time::Duration;
 
 use miette::{IntoDiagnostic, Result, WrapErr as _};
 use serde_json::Value;
 
-use crate::clock;
 use crate::peers::{cargo, go};
 use crate::places::Places;
-use crate::process::Group;
+use crate::server::Server;
 use crate::steps::{self, Steps};
 
 /// Compiling the example and grpc-go from nothing takes minutes.
 const BUILD_LIMIT: Duration = Duration::from_mins(30);
-const START_LIMIT: Duration = Duration::from_mins(1);
 /// Loads end by themselves after seconds.
 const LOAD_LIMIT: Duration = Duration::from_mins(2);
 
@@ -72,7 +69,8 @@ fn build(places: &Places) -> Result<()> {
 fn go_calls_rust(places: &Places) -> Result<String> {
     let mut command = Command::new(tonic_work(places));
     command.args(["serve", "--work-us", "5000"]);
-    let server = Server::start(places, "rust", &mut command)?;
+    let folder = places.scratch("sdk-go-rust")?;
+    let server = Server::start(&folder.path, "rust", &mut command)?;
     let report = go_load(places, server.said("addr")?, OVERLOAD)?;
     let said = server.stop()?;
     let client = &report["client"];
@@ -92,7 +90,8 @@ fn go_calls_rust(places: &Places) -> Result<String> {
 fn rust_calls_go(places: &Places) -> Result<String> {
     let mut command = Command::new(programs(places).join("server"));
     command.args(["-work-us", "5000"]);
-    let server = Server::start(places, "go", &mut command)?;
+    let folder = places.scratch("sdk-go-go")?;
+    let server = Server::start(&folder.path, "go", &mut command)?;
     let report = rust_load(places, server.said("addr")?, OVERLOAD)?;
     let said = server.stop()?;
     holds("every call ended, and every refusal was marked", &report, "/failed", |failed| failed == 0)?;
@@ -112,7 +111,8 @@ fn level_is_obeyed(places: &Places) -> Result<String> {
     for (name, load) in [("Go", go_load as fn(&Places, &str, &str) -> Result<Value>), ("Rust", rust_load)] {
         let mut command = Command::new(programs(places).join("server"));
         command.args(["-work-us", "0", "-tell", "w=0,l=0,t=60000000,s=1"]);
-        let server = Server::start(places, "tells", &mut command)?;
+        let folder = places.scratch("sdk-go-tells")?;
+        let server = Server::start(&folder.path, "tells", &mut command)?;
         let report = load(places, server.said("addr")?, CLOSED_OUT)?;
         let sent = number(&server.stop()?, "/Served")?;
         let kept = number(&report, "/shed_local_us/calls")?;
@@ -160,57 +160,6 @@ fn number(of: &Value, key: &str) -> Result<u64> {
 /// Fails with what was expected if `test` says no to the number at `key`.
 fn holds(what: &str, of: &Value, key: &str, test: impl FnOnce(u64) -> bool) -> Result<()> {
     if test(number(of, key)?) { Ok(()) } else { miette::bail!("it does not hold that {what}: {key} in {of}") }
-}
-
-/// A server of one of the examples. It says where it listens in its first line, and what it counted in its last, when its
-/// input ends.
-struct Server {
-    group: Group,
-    output: PathBuf,
-    said: Value,
-    _folder: crate::places::Scratch,
-}
-
-impl Server {
-    fn start(places: &Places, name: &str, command: &mut Command) -> Result<Self> {
-        let folder = places.scratch(&format!("sdk-go-{name}"))?;
-        let (output, errors) = (folder.path.join("stdout"), folder.path.join("stderr"));
-        command.stdin(Stdio::piped()).stdout(create(&output)?).stderr(create(&errors)?);
-        let mut group = Group::spawn(command)?;
-        let first_line = || {
-            let text = std::fs::read_to_string(&output).ok()?;
-            text.split_once('\n').map(|(line, _)| line.to_owned())
-        };
-        let line = clock::poll(START_LIMIT, || match group.wait(Duration::ZERO) {
-            Ok(None) => first_line().map(Some),
-            Ok(Some(_)) | Err(_) => Some(None),
-        });
-        let Some(Some(line)) = line else {
-            let said = std::fs::read_to_string(&errors).unwrap_or_default();
-            miette::bail!("the {name} server does not say where it listens; it said:\n{said}");
-        };
-        let said = serde_json::from_str(&line).into_diagnostic().wrap_err_with(|| format!("{name} said {line}"))?;
-        Ok(Self { group, output, said, _folder: folder })
-    }
-
-    fn said(&self, key: &str) -> Result<&str> {
-        self.said[key].as_str().ok_or_else(|| miette::miette!("the server did not say its {key}"))
-    }
-
-    /// Ends its input and returns its last line.
-    fn stop(mut self) -> Result<Value> {
-        drop(self.group.stdin());
-        if self.group.wait(START_LIMIT)?.is_none() {
-            miette::bail!("a server did not end with its input");
-        }
-        let text = std::fs::read_to_string(&self.output).into_diagnostic()?;
-        let line = text.lines().last().unwrap_or_default();
-        serde_json::from_str(line).into_diagnostic().wrap_err_with(|| format!("the server said {line}"))
-    }
-}
-
-fn create(path: &Path) -> Result<File> {
-    File::create(path).into_diagnostic().wrap_err_with(|| format!("cannot write {}", path.display()))
 }
 
 #[cfg(test)]

@@ -40,6 +40,8 @@ const NODE: Tool = Tool::new("node", &["nodejs"], "building the console").at_lea
 const NPM: Tool = Tool::new("npm", &["npm"], "the console's libraries");
 /// nsq 1.3.0 and all it depends on ask for Go 1.17; Debian 12 has 1.19.
 const GO: Tool = Tool::new("go", &["golang-go"], "building the real nsqd and its tools").at_least(&["version"], 1, 17);
+/// grpc-go asks for Go 1.24, which Debian 13 has.
+const GO_SDK: Tool = Tool::new("go", &["golang-go"], "the interceptors in sdk/go").at_least(&["version"], 1, 24);
 const CHROMIUM: Tool = Tool::new("chromium", &["chromium"], "the browser test");
 const OPENSSL: Tool = Tool::new("openssl", &["openssl"], "certificates for the TLS tests");
 const IP: Tool = Tool::new("ip", &["iproute2"], "private networks for the compatibility suites");
@@ -58,9 +60,9 @@ const PIP: Tool = Tool::new("pip3", &["python3-pip"], "installing the typos chec
 /// What `cargo xtask demo` needs.
 pub(crate) const DEMO: &[Tool] = &[C_COMPILER, NODE, NPM];
 /// What `cargo xtask test` needs.
-pub(crate) const TEST: &[Tool] = &[C_COMPILER, NODE, NPM, GO, CHROMIUM, OPENSSL, IP, UNSHARE];
+pub(crate) const TEST: &[Tool] = &[C_COMPILER, NODE, NPM, GO, GO_SDK, CHROMIUM, OPENSSL, IP, UNSHARE];
 /// What the suite of `sdk/go` needs.
-pub(crate) const SDK_GO: &[Tool] = &[C_COMPILER, GO];
+pub(crate) const SDK_GO: &[Tool] = &[C_COMPILER, GO_SDK];
 /// What `cargo xtask check` needs.
 pub(crate) const CHECK: &[Tool] = &[C_COMPILER, NODE, NPM, PIP];
 /// What `cargo xtask measure` needs.

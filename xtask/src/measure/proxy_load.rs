@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use super::bench::{Bench, number};
 use super::broker::pinned;
 use super::proxy_server::{Limiting, Running, Setting, with_all_files};
-use super::rpc_server::Server;
+use super::rpc_server::{self, Server};
 
 /// The server behind all goes before what makes noise on the same CPU, where we may say so.
 const FIRST_NICE: i32 = -10;
@@ -35,7 +35,7 @@ pub(super) fn upstream_of_a(bench: &Bench) -> Result<Server> {
 fn upstream_with(bench: &Bench, key: &str) -> Result<Server> {
     let mut command = pinned("1");
     command.arg(bench.places.tidegate()).args(["bench", "upstream", key]);
-    Server::start(bench, "upstream", &mut command)
+    rpc_server::start(bench, "upstream", &mut command)
 }
 
 /// `wanted` if we may have it.

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::bench::{Bench, TRIES, median, number, range};
 use super::broker::pinned;
-use super::rpc_server::{Server, load};
+use super::rpc_server::{self, Server, load};
 use super::rpc_tonic;
 use super::table::Figure;
 
@@ -21,7 +21,7 @@ fn serve(bench: &Bench) -> Result<Server> {
     let mut command = pinned("0");
     command.arg(bench.places.tidegate()).args(["rpc", "serve", "--address", "127.0.0.1:0", "--bare"]);
     command.args(["--work-us", &WORK_US.to_string()]);
-    Server::start(bench, "calls", &mut command)
+    rpc_server::start(bench, "calls", &mut command)
 }
 
 /// A run whose generator was punctual; a quick one takes what comes.

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::bench::{Bench, median, number, range};
 use super::broker::pinned;
-use super::rpc_server::{Server, load};
+use super::rpc_server::{self, Server, load};
 use super::table::Figure;
 use crate::{peers, steps};
 
@@ -151,7 +151,7 @@ fn serve(bench: &Bench, control: Control, work_us: u64) -> Result<Server> {
         Control::LoadShed => command.args(["--control", "load_shed:8"]),
         Control::Failsafe => &mut command,
     };
-    Server::start(bench, "calls", &mut command)
+    rpc_server::start(bench, "calls", &mut command)
 }
 
 /// Ten times the median of calls that nothing delays.
@@ -332,5 +332,5 @@ impl Work {
 pub(super) fn serve_rounds(bench: &Bench, rounds: u64) -> Result<Server> {
     let mut command = pinned("0");
     command.arg(program(bench)).args(["serve", "--control", "tidegate", "--work-rounds", &rounds.to_string()]);
-    Server::start(bench, "tonic", &mut command)
+    rpc_server::start(bench, "tonic", &mut command)
 }
