@@ -389,18 +389,18 @@ impl CreditServer {
         let credited = ask.credited && session.in_server < session.credits(now);
         session.in_server = session.in_server.saturating_add(1);
         let caller = Caller { place: session.tenant, credited, mark: session.mark() };
+        let told = if ask.aware && !credited { session.chance(ask.priority, now) } else { 1.0 };
         if session.stretch != self.stretch {
             (session.stretch, session.calls) = (self.stretch, 0);
-            // One that is heard less than once in a stretch stands for those that are not heard in it.
-            let told = if ask.aware && !credited { session.chance(ask.priority, now) } else { 1.0 };
-            let once = 1.0 / (self.stretch_ns * told);
-            let per_ns = session.gap(1.0).map_or(once, |gap| gap.recip().max(once));
-            self.demand.on_active(caller.place, per_ns);
+            if throttled {
+                // One that is heard less than once in a stretch stands for those that are not heard in it.
+                let once = self.stretch_ns * told;
+                self.demand.on_active(caller.place, session.gap(1.0).map_or(once, |gap| gap.min(once)));
+            }
             if !ask.round_trip.is_zero() {
                 self.service.on_round_trip(ask.round_trip);
             }
         }
-        let told = if ask.aware && !credited { session.chance(ask.priority, now) } else { 1.0 };
         session.hear(told, now);
         let heard = if throttled {
             hear_throttled(session, &mut self.demand, ask, told)
