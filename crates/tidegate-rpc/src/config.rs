@@ -188,6 +188,9 @@ fn check_tidegate(config: &credits::Config) -> Result<(), Invalid> {
     for (_, weight) in &config.weights {
         within("weights", *weight, 1e-6, 1e6)?;
     }
+    if let Some(limit) = config.in_flight {
+        within("in_flight", f64::from(limit), 1.0, f64::from(u32::MAX))?;
+    }
     within("session_shares", config.session_shares, 1.0, 1e6)
 }
 

@@ -22,6 +22,9 @@ pub struct Config {
     /// 1: of priorities that are let through for sure; of the others a tenth of what that is beyond 1. It is told so, and
     /// held to it.
     pub session_shares: f64,
+    /// Calls that may be in flight, in place of the limit that is learnt; at least 1. For comparisons: a number that fits
+    /// today is wrong when what is behind the handlers changes.
+    pub in_flight: Option<u32>,
     /// Credits in all; if absent, as many as the calls that are in the server and on their way when it is busy.
     pub pool: Option<u32>,
 }
@@ -46,6 +49,7 @@ impl Default for Config {
             weights: Vec::new(),
             // Chance makes a fair client look like two at times, hardly ever like three.
             session_shares: 2.0,
+            in_flight: None,
             pool: None,
         }
     }

@@ -147,6 +147,8 @@ impl CreditServer {
     /// A server with `cores` that run handlers, and nobody connected.
     #[must_use]
     pub fn new(config: Config, cores: u32, now: Instant) -> Self {
+        let learnt = InFlightConfig { least: cores, ..InFlightConfig::default() };
+        let fixed = |limit: u32| InFlightConfig { least: limit.max(1), most: limit.max(1), ..learnt };
         Self {
             cores: cores.max(1),
             sessions: Sessions::new(config.sessions),
@@ -155,7 +157,7 @@ impl CreditServer {
             surplus: Surplus::new(),
             waiting: 0,
             in_service: 0,
-            in_flight: InFlightLimit::new(InFlightConfig { least: cores, ..InFlightConfig::default() }, now),
+            in_flight: InFlightLimit::new(config.in_flight.map_or(learnt, fixed), now),
             core_limit: u32::MAX,
             is_held: false,
             was_held: false,
@@ -289,7 +291,9 @@ impl CreditServer {
             self.service.on_load(&self.load);
         }
         self.service.on_held(&self.load);
-        self.core_limit = self.service.core_limit(self.in_flight.quick_ns());
+        if self.config.in_flight.is_none() {
+            self.core_limit = self.service.core_limit(self.in_flight.quick_ns());
+        }
         if self.service.known() {
             self.longest_wait = self.service.longest_wait();
             self.longest_wait_ns = whole(self.longest_wait);
