@@ -14,7 +14,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::routing::get;
 use bytes::Bytes;
-use echo::{PATH, Raw, Work};
+use echo::{DO, Raw, Work};
 use http::uri::PathAndQuery;
 use http::{Request, StatusCode};
 use hyper_util::client::legacy::Client as HttpClient;
@@ -147,8 +147,8 @@ async fn a_grpc_call_is_answered_and_a_shed_one_says_why() {
     let (channel, _begun) = tonic_server(server.clone()).await;
     let client_layer = credit_client();
     let client = client_layer.layer(channel);
-    assert_eq!(call(client.clone(), PATH, Priority::CRITICAL).await.unwrap(), "hello");
-    let status = call(client, PATH, Priority::BATCH).await.unwrap_err();
+    assert_eq!(call(client.clone(), DO, Priority::CRITICAL).await.unwrap(), "hello");
+    let status = call(client, DO, Priority::BATCH).await.unwrap_err();
     assert_eq!(status.code(), Code::ResourceExhausted);
     let metadata = status.metadata();
     let word = |name| metadata.get(name).and_then(|value| value.to_str().ok());
@@ -164,7 +164,7 @@ async fn a_grpc_call_is_answered_and_a_shed_one_says_why() {
 async fn a_caller_without_the_layer_is_served() {
     let server = ServerLayer::new(NoBatch::new().0, ServerConfig::default());
     let (channel, _begun) = tonic_server(server.clone()).await;
-    assert_eq!(call(channel.clone(), PATH, Priority::DEFAULT).await.unwrap(), "hello");
+    assert_eq!(call(channel.clone(), DO, Priority::DEFAULT).await.unwrap(), "hello");
     let health = call(channel, "/grpc.health.v1.Health/Check", Priority::DEFAULT).await.unwrap_err();
     assert_eq!(health.code(), Code::Unimplemented, "exempt: the server's own answer");
     let snapshot = server.snapshot(1);
@@ -184,7 +184,7 @@ async fn a_call_whose_caller_goes_away_gives_its_credit_back() {
     caller.abort();
     assert_eq!(ended.recv().await, Some(Done::Cancelled));
     assert_eq!((server.snapshot(1).in_flight, client_layer.snapshot().cancelled), (0, 1));
-    assert_eq!(call(channel, PATH, Priority::DEFAULT).await.unwrap(), "hello");
+    assert_eq!(call(channel, DO, Priority::DEFAULT).await.unwrap(), "hello");
 }
 
 #[tokio::test]
@@ -193,7 +193,7 @@ async fn many_calls_at_once_are_all_answered_or_refused() {
     let server = ServerLayer::new(machine, ServerConfig::default());
     let (channel, _begun) = tonic_server(server.clone()).await;
     let client = credit_client().layer(channel);
-    let calls: Vec<_> = (0..300).map(|_| tokio::spawn(call(client.clone(), PATH, Priority::DEFAULT))).collect();
+    let calls: Vec<_> = (0..300).map(|_| tokio::spawn(call(client.clone(), DO, Priority::DEFAULT))).collect();
     let mut answered = 0;
     for each in calls {
         match each.await.unwrap() {

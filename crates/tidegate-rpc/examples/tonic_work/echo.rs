@@ -1,9 +1,10 @@
 //! The service `tidegate.example.Work`, written by hand: its messages are raw bytes, so that no compiler of protobuf
-//! is needed. `Do` does its work and answers what it was sent.
+//! is needed. `Do` does its work and answers what it was sent; `Report` first waits for 2 s.
 
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::{Buf as _, BufMut as _, Bytes};
 use tonic::body::Body;
@@ -14,8 +15,12 @@ use tower::Service;
 
 use crate::work::Shape;
 
-/// The method's path.
-pub(crate) const PATH: &str = "/tidegate.example.Work/Do";
+/// The paths of its methods.
+pub(crate) const DO: &str = "/tidegate.example.Work/Do";
+pub(crate) const REPORT: &str = "/tidegate.example.Work/Report";
+
+/// What a report waits for before it does the work of a call.
+const REPORT_WAITS: Duration = Duration::from_secs(2);
 
 /// Messages that are their bytes.
 #[derive(Clone, Copy, Default)]
@@ -62,13 +67,22 @@ pub(crate) struct Work {
     pub(crate) shape: Shape,
 }
 
-impl UnaryService<Bytes> for Work {
+/// The handler of one method.
+struct Method {
+    work: Work,
+    waits: Option<Duration>,
+}
+
+impl UnaryService<Bytes> for Method {
     type Response = Bytes;
     type Future = Pin<Box<dyn Future<Output = Result<Response<Bytes>, Status>> + Send>>;
 
     fn call(&mut self, request: Request<Bytes>) -> Self::Future {
-        let Self { rounds, shape } = self.clone();
+        let (Work { rounds, shape }, waits) = (self.work.clone(), self.waits);
         Box::pin(async move {
+            if let Some(wait) = waits {
+                tokio::time::sleep(wait).await;
+            }
             shape.run(rounds).await;
             Ok(Response::new(request.into_inner()))
         })
@@ -91,10 +105,12 @@ impl Service<http::Request<Body>> for Work {
     fn call(&mut self, request: http::Request<Body>) -> Self::Future {
         let work = self.clone();
         Box::pin(async move {
-            if request.uri().path() != PATH {
-                return Ok(Status::unimplemented("this service has one method: Do").into_http());
-            }
-            Ok(tonic::server::Grpc::new(Raw).unary(work, request).await)
+            let waits = match request.uri().path() {
+                DO => None,
+                REPORT => Some(REPORT_WAITS),
+                _ => return Ok(Status::unimplemented("this service has two methods: Do and Report").into_http()),
+            };
+            Ok(tonic::server::Grpc::new(Raw).unary(Method { work, waits }, request).await)
         })
     }
 }

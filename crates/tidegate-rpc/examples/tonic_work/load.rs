@@ -1,6 +1,8 @@
 //! The load: calls at the times of a Poisson process, whether or not earlier ones were answered.
 
 use std::io::Write as _;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Waker};
 use std::time::Duration;
@@ -21,7 +23,7 @@ use tonic::transport::{Channel, Endpoint, Error};
 use tonic::{Request, Status};
 use tower::Layer as _;
 
-use crate::echo::{PATH, Raw};
+use crate::echo::{DO, REPORT, Raw};
 
 #[derive(Args, Clone)]
 pub(crate) struct Options {
@@ -62,6 +64,12 @@ pub(crate) struct Callers {
     /// Seed of the arrivals.
     #[arg(long, default_value_t = 1)]
     pub(crate) seed: u64,
+    /// Address from which the connections come.
+    #[arg(long)]
+    from: Option<IpAddr>,
+    /// Name another client, another tenant and the best priority in each call: an attacker's callers.
+    #[arg(long)]
+    invent: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -70,23 +78,50 @@ pub(crate) enum Control {
     None,
 }
 
+/// What is called.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Kind {
+    pub(crate) is_report: bool,
+    pub(crate) deadline: Option<Duration>,
+}
+
 /// A client, with or without the layer.
 #[derive(Clone)]
 pub(crate) enum Caller {
     Bare(Grpc<Channel>),
     Layered(Grpc<ClientService<CreditClient, Channel>>),
+    /// Claims to be somebody else in each call.
+    Inventive(Grpc<Channel>, Arc<AtomicU64>),
+}
+
+/// What an attacker claims with his call of this number.
+fn invented<T>(number: u64, request: &mut Request<T>) {
+    let text = |text: String| MetadataValue::try_from(text).expect("letters and digits");
+    let name = Rng::stream(number, 2).u64();
+    request.metadata_mut().insert("tidegate-client", text(format!("{name:016x}")));
+    request.metadata_mut().insert("tidegate-ask", text(format!("d=1,p=0,t={}", number % 100_000)));
 }
 
 impl Caller {
-    pub(crate) async fn call(&mut self, payload: Bytes) -> Result<(), Status> {
-        let path = PathAndQuery::from_static(PATH);
-        let request = Request::new(payload);
+    /// One call of `Do`, or of `Report`, with the deadline of its like.
+    pub(crate) async fn call(&mut self, payload: Bytes, kind: Kind) -> Result<(), Status> {
+        let path = PathAndQuery::from_static(if kind.is_report { REPORT } else { DO });
+        let mut request = Request::new(payload);
+        if let Some(deadline) = kind.deadline {
+            request.set_timeout(deadline);
+        }
         match self {
             Self::Bare(grpc) => {
                 grpc.ready().await.map_err(|error| Status::from_error(error.into()))?;
                 grpc.unary(request, path, Raw).await.map(drop)
             }
             Self::Layered(grpc) => grpc.unary(request, path, Raw).await.map(drop),
+            Self::Inventive(grpc, calls) => {
+                // Relaxed: it only counts.
+                invented(calls.fetch_add(1, Ordering::Relaxed), &mut request);
+                grpc.ready().await.map_err(|error| Status::from_error(error.into()))?;
+                grpc.unary(request, path, Raw).await.map(drop)
+            }
         }
     }
 }
@@ -156,9 +191,12 @@ pub(crate) fn run(options: Options) -> Result<(), Error> {
 pub(crate) async fn connect_to(addr: &str, callers: &Callers, control: Control) -> Result<Vec<Caller>, Error> {
     let mut clients = Vec::new();
     let mut rng = Rng::stream(callers.seed, 1);
+    let calls = Arc::<AtomicU64>::default();
     for _ in 0..callers.connections.max(1) {
-        let channel = Endpoint::from_shared(format!("http://{addr}"))?.tcp_nodelay(true).connect().await?;
+        let endpoint = Endpoint::from_shared(format!("http://{addr}"))?.tcp_nodelay(true);
+        let channel = endpoint.local_address(callers.from).connect().await?;
         clients.push(match control {
+            _ if callers.invent => Caller::Inventive(Grpc::new(channel), Arc::clone(&calls)),
             Control::None => Caller::Bare(Grpc::new(channel)),
             Control::Tidegate => {
                 let layer = ClientLayer::new(CreditClient::new(Tenant(0), &mut rng), ClientConfig::default());
@@ -230,35 +268,54 @@ async fn one(run: Arc<Run>, index: usize, intended: Instant) {
         tally.offered += 1;
         tally.late_us.saturating_record(micros(entered, intended));
     }
-    let result = caller.call(run.payload.clone()).await;
+    let outcome = Outcome::of(&caller.call(run.payload.clone(), Kind::default()).await);
     let now = clock::now();
     if !counts {
         return;
     }
     let mut tally = run.tally();
-    let place = result.as_ref().err().and_then(|status| status.metadata().get("tidegate-shed-at"));
-    match (&result, place.map(MetadataValue::as_bytes)) {
-        (Ok(()), _) => {
+    match outcome {
+        Outcome::Served => {
             let us = micros(now, intended);
             tally.good += u64::from(us <= run.options.callers.slo_us);
             tally.served_us.saturating_record(us);
         }
         // From the entry into the layer: what the layer adds.
-        (Err(_), Some(b"client")) => tally.shed_here_us.saturating_record(micros(now, entered)),
-        (Err(_), Some(_)) => tally.shed_there_us.saturating_record(micros(now, intended)),
-        // What other limiters answer.
-        (Err(status), None) if status.code() == tonic::Code::ResourceExhausted => {
-            tally.shed_there_us.saturating_record(micros(now, intended));
-        }
-        (Err(_), None) => tally.failed += 1,
+        Outcome::ShedHere => tally.shed_here_us.saturating_record(micros(now, entered)),
+        Outcome::ShedThere => tally.shed_there_us.saturating_record(micros(now, intended)),
+        Outcome::Failed => tally.failed += 1,
     }
 }
 
-fn micros(now: Instant, since: Instant) -> u64 {
+/// How a call ended.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    Served,
+    /// Refused by the caller's own layer.
+    ShedHere,
+    /// Refused by the server.
+    ShedThere,
+    Failed,
+}
+
+impl Outcome {
+    pub(crate) fn of(result: &Result<(), Status>) -> Self {
+        let Err(status) = result else { return Self::Served };
+        match status.metadata().get("tidegate-shed-at").map(MetadataValue::as_bytes) {
+            Some(b"client") => Self::ShedHere,
+            Some(_) => Self::ShedThere,
+            // What other limiters answer.
+            None if status.code() == tonic::Code::ResourceExhausted => Self::ShedThere,
+            None => Self::Failed,
+        }
+    }
+}
+
+pub(crate) fn micros(now: Instant, since: Instant) -> u64 {
     now.nanos_since(since).div_ceil(1_000)
 }
 
-fn quantiles(histogram: &Histogram<u64>) -> Value {
+pub(crate) fn quantiles(histogram: &Histogram<u64>) -> Value {
     let at = |quantile| histogram.value_at_quantile(quantile);
     json!({ "calls": histogram.len(), "p50": at(0.5), "p99": at(0.99), "p999": at(0.999), "max": histogram.max() })
 }

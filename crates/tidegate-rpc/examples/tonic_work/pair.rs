@@ -1,4 +1,5 @@
-//! A service with the layer beside the same service without it, in alternation: the host's speed cancels.
+//! A service with the layer beside the same service without it, or with another limit, in alternation: the host's speed
+//! cancels.
 //!
 //! Slices of open-loop load go to one address and to the other by turns, drained between. A clock that the generator
 //! never stops reading shows when the host took its core away: calls that met such a gap are counted apart, and a slice
@@ -18,7 +19,7 @@ use tidegate_runtime::clock;
 use tokio::task::LocalSet;
 use tonic::transport::Error;
 
-use crate::load::{Caller, Callers, Control, connect_to};
+use crate::load::{Caller, Callers, Control, Kind, Outcome, connect_to, micros, quantiles};
 
 /// Between two looks at the clock; more is a gap.
 const GAP: Duration = Duration::from_millis(1);
@@ -36,9 +37,18 @@ pub(crate) struct Options {
     /// The server with the layer.
     #[arg(long)]
     addr: String,
-    /// The server without.
+    /// The server without, or with what it is compared with.
     #[arg(long)]
     bare: String,
+    /// What stands behind the callers of that one.
+    #[arg(long, value_enum, default_value_t = Control::None)]
+    bare_control: Control,
+    /// Share of the calls that are reports, which wait for 2 s. They are not among the calls that count.
+    #[arg(long, default_value_t = 0.0)]
+    reports: f64,
+    /// Deadline of the others.
+    #[arg(long)]
+    deadline_ms: Option<u64>,
     /// Calls per second.
     #[arg(long)]
     rate: f64,
@@ -59,20 +69,87 @@ pub(crate) struct Options {
 #[derive(Clone, Copy)]
 struct End {
     intended: Instant,
+    entered: Instant,
     at: Instant,
-    served: bool,
+    outcome: Outcome,
+    is_report: bool,
 }
 
-/// What came of one slice.
+/// What came of one slice, or of several.
 struct Slice {
     offered: u64,
     good: u64,
-    served: Histogram<u64>,
-    shed: u64,
+    failed: u64,
     met_gap: u64,
+    reports: u64,
+    reports_served: u64,
+    /// From the first call to the end of the last good one.
+    span: Duration,
+    served_us: Histogram<u64>,
+    shed_here_us: Histogram<u64>,
+    shed_there_us: Histogram<u64>,
 }
 
 impl Slice {
+    fn new() -> Self {
+        let histogram = || Histogram::new_with_bounds(1, 60_000_000, 3).expect("these bounds are possible");
+        Self {
+            offered: 0,
+            good: 0,
+            failed: 0,
+            met_gap: 0,
+            reports: 0,
+            reports_served: 0,
+            span: Duration::ZERO,
+            served_us: histogram(),
+            shed_here_us: histogram(),
+            shed_there_us: histogram(),
+        }
+    }
+
+    fn count(&mut self, end: &End, start: Instant, slo_us: u64) {
+        if end.is_report {
+            self.reports_served += u64::from(end.outcome == Outcome::Served);
+            return;
+        }
+        let us = micros(end.at, end.intended);
+        match end.outcome {
+            Outcome::Served => {
+                if us <= slo_us {
+                    self.good += 1;
+                    self.span = self.span.max(end.at.since(start));
+                }
+                self.served_us.saturating_record(us);
+            }
+            // From the entry into the layer: what the layer adds.
+            Outcome::ShedHere => self.shed_here_us.saturating_record(micros(end.at, end.entered)),
+            Outcome::ShedThere => self.shed_there_us.saturating_record(us),
+            Outcome::Failed => self.failed += 1,
+        }
+    }
+
+    fn add(&mut self, other: &Self) {
+        self.offered += other.offered;
+        self.good += other.good;
+        self.failed += other.failed;
+        self.met_gap += other.met_gap;
+        self.reports += other.reports;
+        self.reports_served += other.reports_served;
+        self.span += other.span;
+        let histograms = [
+            (&mut self.served_us, &other.served_us),
+            (&mut self.shed_here_us, &other.shed_here_us),
+            (&mut self.shed_there_us, &other.shed_there_us),
+        ];
+        for (all, part) in histograms {
+            all.add(part).expect("the bounds are the same");
+        }
+    }
+
+    fn shed(&self) -> u64 {
+        self.shed_here_us.len() + self.shed_there_us.len()
+    }
+
     fn counts(&self) -> bool {
         to_f64(self.met_gap) <= MET_MOST * to_f64(self.offered)
     }
@@ -83,7 +160,7 @@ pub(crate) fn run(options: &Options) -> Result<(), Error> {
     let runtime = runtime.expect("the system gives a runtime");
     LocalSet::new().block_on(&runtime, async {
         let ours = connect_to(&options.addr, &options.callers, options.callers.control).await?;
-        let bare = connect_to(&options.bare, &options.callers, Control::None).await?;
+        let bare = connect_to(&options.bare, &options.callers, options.bare_control).await?;
         let (mut pairs, mut dropped) = (Vec::new(), 0_u32);
         let mut turn = 0;
         while pairs.len() < options.pairs && turn < options.warm_up + 3 * options.pairs {
@@ -122,7 +199,8 @@ async fn slice(options: &Options, callers: &[Caller], mut rng: Rng) -> Slice {
     };
     let start = clock::now();
     let until = start + Duration::from_millis(options.slice_ms);
-    let (mut intended, mut behind, mut offered) = (start, 0_u32, 0_u64);
+    let (mut intended, mut behind) = (start, 0_u32);
+    let mut slice = Slice::new();
     loop {
         intended += Duration::from_secs_f64(rng.exponential() / options.rate);
         if intended >= until {
@@ -133,13 +211,17 @@ async fn slice(options: &Options, callers: &[Caller], mut rng: Rng) -> Slice {
             tokio::task::yield_now().await;
         }
         behind += 1;
-        offered += 1;
+        let is_report = options.reports > 0.0 && rng.chance(options.reports);
+        *(if is_report { &mut slice.reports } else { &mut slice.offered }) += 1;
+        let deadline = options.deadline_ms.filter(|_| !is_report).map(Duration::from_millis);
         open.set(open.get() + 1);
         let index = usize::try_from(rng.below(callers.len() as u64)).expect("below a usize");
         let (mut caller, ends, open) = (callers[index].clone(), Rc::clone(&ends), Rc::clone(&open));
         tokio::task::spawn_local(async move {
-            let served = caller.call(Bytes::from_static(&[0; 32])).await.is_ok();
-            ends.borrow_mut().push(End { intended, at: clock::now(), served });
+            let entered = clock::now();
+            let result = caller.call(Bytes::from_static(&[0; 32]), Kind { is_report, deadline }).await;
+            let outcome = Outcome::of(&result);
+            ends.borrow_mut().push(End { intended, entered, at: clock::now(), outcome, is_report });
             open.set(open.get() - 1);
         });
     }
@@ -147,22 +229,11 @@ async fn slice(options: &Options, callers: &[Caller], mut rng: Rng) -> Slice {
     while open.get() > 0 && look(&mut gaps) < patience {
         tokio::task::yield_now().await;
     }
-    let mut slice = Slice {
-        offered,
-        good: 0,
-        served: Histogram::new_with_bounds(1, 60_000_000, 3).expect("these bounds are possible"),
-        shed: 0,
-        met_gap: 0,
-    };
     for end in ends.borrow().iter() {
         if gaps.iter().any(|(from, to)| end.intended <= *to && end.at >= *from) {
-            slice.met_gap += 1;
-        } else if end.served {
-            let us = end.at.nanos_since(end.intended).div_ceil(1_000);
-            slice.good += u64::from(us <= options.callers.slo_us);
-            slice.served.saturating_record(us);
+            slice.met_gap += u64::from(!end.is_report);
         } else {
-            slice.shed += 1;
+            slice.count(end, start, options.callers.slo_us);
         }
     }
     slice
@@ -175,19 +246,9 @@ fn to_f64(count: u64) -> f64 {
 
 /// Everything of one address in some pairs.
 fn pool(pairs: &[Vec<Slice>], which: usize) -> Slice {
-    let mut all = Slice {
-        offered: 0,
-        good: 0,
-        served: Histogram::new_with_bounds(1, 60_000_000, 3).expect("these bounds are possible"),
-        shed: 0,
-        met_gap: 0,
-    };
+    let mut all = Slice::new();
     for slice in pairs.iter().map(|pair| &pair[which]) {
-        all.offered += slice.offered;
-        all.good += slice.good;
-        all.shed += slice.shed;
-        all.met_gap += slice.met_gap;
-        all.served.add(&slice.served).expect("the bounds are the same");
+        all.add(slice);
     }
     all
 }
@@ -195,21 +256,26 @@ fn pool(pairs: &[Vec<Slice>], which: usize) -> Slice {
 fn report(pairs: &[Vec<Slice>], dropped: u32) -> Value {
     let ratio = |pairs: &[Vec<Slice>], of: fn(&Slice) -> f64| of(&pool(pairs, 1)) / of(&pool(pairs, 0)).max(1e-9);
     let goodput = |slice: &Slice| to_f64(slice.good) / to_f64((slice.offered - slice.met_gap).max(1));
-    let p99 = |slice: &Slice| to_f64(slice.served.value_at_quantile(0.99));
-    let p50 = |slice: &Slice| to_f64(slice.served.value_at_quantile(0.5));
+    let p99 = |slice: &Slice| to_f64(slice.served_us.value_at_quantile(0.99));
+    let p50 = |slice: &Slice| to_f64(slice.served_us.value_at_quantile(0.5));
     let parts = |of: fn(&Slice) -> f64| -> Vec<f64> {
         pairs.chunks(pairs.len().div_ceil(PARTS).max(1)).map(|part| ratio(part, of)).collect()
     };
     let [bare, ours] = [pool(pairs, 0), pool(pairs, 1)];
     let side = |slice: &Slice| {
         json!({
-            "offered": slice.offered, "good": slice.good, "shed": slice.shed, "met_gap": slice.met_gap,
-            "served": slice.served.len(), "us_p50": p50(slice), "us_p99": p99(slice), "us_max": slice.served.max(),
+            "offered": slice.offered, "good": slice.good, "shed": slice.shed(), "met_gap": slice.met_gap,
+            "failed": slice.failed, "served": slice.served_us.len(),
+            "us_p50": p50(slice), "us_p99": p99(slice), "us_max": slice.served_us.max(),
+            "shed_here": quantiles(&slice.shed_here_us), "shed_there": quantiles(&slice.shed_there_us),
+            "reports": slice.reports, "reports_served": slice.reports_served,
+            // What was begun in a slice ends after it: over the time in which it did.
+            "good_per_s": to_f64(slice.good) / slice.span.as_secs_f64().max(1e-9),
         })
     };
     json!({
         "pairs": pairs.len(), "dropped": dropped, "bare": side(&bare), "ours": side(&ours),
-        "shed_share": to_f64(ours.shed) / to_f64((ours.offered - ours.met_gap).max(1)),
+        "shed_share": to_f64(ours.shed()) / to_f64((ours.offered - ours.met_gap).max(1)),
         "goodput": ratio(pairs, goodput), "goodput_parts": parts(goodput),
         "p99": ratio(pairs, p99), "p99_parts": parts(p99),
     })

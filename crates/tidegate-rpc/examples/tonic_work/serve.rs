@@ -43,6 +43,9 @@ pub(crate) struct Options {
     /// `tidegate`, `none` or `load_shed:LIMIT`.
     #[arg(long, default_value = "tidegate")]
     control: Control,
+    /// Calls that may be in flight, in place of the limit that the layer learns.
+    #[arg(long)]
+    in_flight: Option<u32>,
     /// Microseconds of handlers after which the run queue goes first again.
     #[arg(long)]
     look_every_us: Option<u64>,
@@ -77,7 +80,9 @@ pub(crate) fn run(options: &Options) -> Result<(), Error> {
     let runtime = match options.control {
         Control::Tidegate if !options.stock => signal::runtime(options.threads).build(),
         // What a service without the layer runs on.
-        _ if options.threads == 1 => tokio::runtime::Builder::new_current_thread().enable_all().build(),
+        _ if options.threads == 1 && !options.stock => {
+            tokio::runtime::Builder::new_current_thread().enable_all().build()
+        }
         _ => tokio::runtime::Builder::new_multi_thread().worker_threads(options.threads).enable_all().build(),
     };
     let work = Work { rounds, shape: options.shape.clone() };
@@ -106,7 +111,8 @@ async fn serve(options: &Options, work: Work) -> Result<(), Error> {
     match options.control {
         Control::Tidegate => {
             let cores = u32::try_from(options.threads).expect("so many cores do not exist");
-            let machine = CreditServer::new(Config::default(), cores, clock::now());
+            let machine =
+                CreditServer::new(Config { in_flight: options.in_flight, ..Config::default() }, cores, clock::now());
             let mut config = ServerConfig::default();
             config.threads = options.threads;
             config.look_every = options.look_every_us.map_or(config.look_every, Duration::from_micros);
