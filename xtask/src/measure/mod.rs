@@ -22,10 +22,13 @@ mod proxy_server;
 mod proxy_spike;
 mod rows;
 mod rpc_cost;
+mod rpc_mixed;
 mod rpc_server;
+mod rpc_shapes;
 mod rpc_sim;
 mod rpc_tcp;
 mod rpc_tonic;
+mod service_rows;
 mod stalled;
 mod statsd;
 mod table;
@@ -80,7 +83,7 @@ pub(crate) fn run(places: &Places, options: &Options) -> Result<()> {
         options.issue.is_none_or(|issue| row.issue == issue)
             && options.only.as_ref().is_none_or(|part| row.name.contains(part.as_str()))
     };
-    let all = || rows::ROWS.iter().chain(proxy_rows::ROWS).chain(lifetime_rows::ROWS);
+    let all = || rows::ROWS.iter().chain(proxy_rows::ROWS).chain(lifetime_rows::ROWS).chain(service_rows::ROWS);
     let chosen: Vec<&rows::Row> = all().filter(wanted).collect();
     if chosen.is_empty() {
         let names: Vec<&str> = all().map(|row| row.name).collect();

@@ -18,6 +18,20 @@ pub(super) fn decision(bench: &Bench) -> Result<Vec<Figure>> {
     rows::decisions(bench, "tidegate-rpc", &[("rpc_decision/uncontended", 50.0), ("rpc_decision/two_threads", 150.0)])
 }
 
+/// The same for calls of a server that is below its capacity, and of one that holds its clients back.
+pub(super) fn decision_throttled(bench: &Bench) -> Result<Vec<Figure>> {
+    rows::decisions(
+        bench,
+        "tidegate-rpc",
+        &[
+            ("rpc_decision/uncontended", 60.0),
+            ("rpc_decision/throttled", 60.0),
+            ("rpc_decision/two_threads", 150.0),
+            ("rpc_decision/throttled_two_threads", 150.0),
+        ],
+    )
+}
+
 /// Work of a call: about a tenth of a millisecond, and about one.
 const ROUNDS: [u64; 2] = [50_000, 500_000];
 

@@ -138,6 +138,52 @@ pub(super) fn cost(bench: &Bench) -> Result<Vec<Figure>> {
     }])
 }
 
+/// The same beside tonic without the layer, each at half of its own capacity: neither's cores sleep more than the other's.
+pub(super) fn cost_beside_bare(bench: &Bench) -> Result<Vec<Figure>> {
+    rpc_tonic::build(bench)?;
+    let seconds = bench.size(3.0, 0.5);
+    let (mut ours, mut tonics, mut rates) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..bench.size(REPETITIONS, 1) {
+        let server = serve(bench)?;
+        let rounds = server.said_number("work_rounds")?;
+        let rate_per_s = capacity(bench, server.said("bare_address")?)? / 2.0;
+        let arguments = format!(
+            "bench rpc address={} pace.open.rate_per_s={rate_per_s:.0} connections=8 slo_us=10000 warm_up_ms=0 duration_ms={:.0} lateness_us_p99_max=1e9",
+            server.said("address")?,
+            seconds * 1e3
+        );
+        ours.push(overhead_us(bench, &server, || {
+            let report = load(&bench.places.tidegate(), &arguments)?;
+            Ok((number(&report, "/served")?, number(&report, "/shed_remote/count")?))
+        })?);
+        server.stop()?;
+        let server = rpc_tonic::serve_rounds_bare(bench, rounds)?;
+        let closed = format!(
+            "load --addr {} --closed 64 --connections 8 --seconds 1 --warm-up 0.2 --slo-us 10000000",
+            server.said("addr")?
+        );
+        let tonic_per_s = number(&load(&rpc_tonic::program(bench), &closed)?, "/served_per_s")? / 2.0;
+        let arguments = format!(
+            "load --addr {} --rate {tonic_per_s:.0} --connections 8 --slo-us 10000 --warm-up 0 --seconds {seconds}",
+            server.said("addr")?
+        );
+        tonics.push(overhead_us(bench, &server, || {
+            Ok((number(&load(&rpc_tonic::program(bench), &arguments)?, "/served_us/calls")?, 0.0))
+        })?);
+        server.stop()?;
+        rates.push([rate_per_s, tonic_per_s]);
+    }
+    let ratios: Vec<f64> = ours.iter().zip(&tonics).map(|(ours, tonic)| ours / tonic).collect();
+    let rate = |which: usize| median(&rates.iter().map(|rates| rates[which]).collect::<Vec<_>>());
+    Ok(vec![Figure {
+        what: format!("CPU for a call beside {WORK_US} us of work, at {:.0}/s and {:.0}/s", rate(0), rate(1)),
+        value: format!("{:.1} us (bare tonic {:.1} us): {:.3}", median(&ours), median(&tonics), median(&ratios)),
+        spread: format!("{} over {} pairs (bar 0.35)", range(&ratios), ratios.len()),
+        passes: median(&ratios) <= 0.35,
+        runs: json!({ "ours_us": ours, "tonic_us": tonics, "ratios": ratios, "rates_per_s": rates }),
+    }])
+}
+
 /// CPU time of `server` for each call, less the work, in microseconds. `calls` makes them and returns how many were served,
 /// and how many the server shed.
 fn overhead_us(bench: &Bench, server: &Server, calls: impl Fn() -> Result<(f64, f64)>) -> Result<f64> {

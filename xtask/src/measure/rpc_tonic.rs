@@ -330,7 +330,16 @@ impl Work {
 
 /// Starts the example for other rows: `rounds` of work, with the layer and bare.
 pub(super) fn serve_rounds(bench: &Bench, rounds: u64) -> Result<Server> {
+    serve_with(bench, rounds, "tidegate")
+}
+
+/// The same without the layer on either port, and on tokio's own runtime.
+pub(super) fn serve_rounds_bare(bench: &Bench, rounds: u64) -> Result<Server> {
+    serve_with(bench, rounds, "none")
+}
+
+fn serve_with(bench: &Bench, rounds: u64, control: &str) -> Result<Server> {
     let mut command = pinned("0");
-    command.arg(program(bench)).args(["serve", "--control", "tidegate", "--work-rounds", &rounds.to_string()]);
+    command.arg(program(bench)).args(["serve", "--control", control, "--work-rounds", &rounds.to_string()]);
     rpc_server::start(bench, "tonic", &mut command)
 }
