@@ -110,7 +110,7 @@ impl<S: Server, C: Client> Plant<S, C> {
                 ClientOutput::Demand(ask) => {
                     self.window.extra_messages += 1;
                     self.note(u64::from(client) << 2 | 2);
-                    let at = self.now.plus_nanos(self.half_trip_ns);
+                    let at = self.there_at();
                     self.to_server.push(at, Message::Demand(client, self.sessions[client as usize], ask));
                 }
             }
@@ -142,7 +142,7 @@ impl<S: Server, C: Client> Plant<S, C> {
         let call = self.calls.get(slot);
         call.state = State::Sent;
         let tenant = self.scenario.groups[usize::from(call.group)].tenant;
-        let at = self.now.plus_nanos(self.half_trip_ns);
+        let at = self.there_at();
         self.to_server.push(at, Message::Request(slot, Ask { tenant, ..ask }));
     }
 

@@ -12,6 +12,7 @@
 //!   call is asked about again when a core takes it, and runs for a random time.
 //! - A handler may wait before it computes, for a delay or for one of a few places ([`Behind`]): it takes no core
 //!   then. Calls that may start and those that may go on have one queue.
+//! - If wanted, ways and handlers take longer by random times, and all cores stop now and then ([`Jitter`], [`Pauses`]).
 //! - The signal is the age of the oldest waiting message plus the age of the oldest waiting call.
 //! - Capacity is cores / (mean service + cost of a message), or what the places that handlers wait for can do if less. Goodput counts the calls whose answer arrives within the SLO.
 //!
@@ -21,6 +22,7 @@
 //! |---|---|
 //! | `behind` | what handlers wait for before they compute |
 //! | `faults` | what goes wrong on the way |
+//! | [`rough`] | jitter, and pauses of the host |
 //! | [`scenario`] | what is asked: plant, load and times |
 //! | [`plant`] | the events |
 //! | [`scheme`] | each scheme with its own machines |
@@ -34,6 +36,7 @@ mod client_side;
 mod faults;
 pub mod plant;
 pub mod report;
+pub mod rough;
 pub mod scenario;
 pub mod scheme;
 mod server_side;
@@ -41,6 +44,7 @@ pub mod window;
 
 pub use plant::Plant;
 pub use report::{Bin, Report, measure};
+pub use rough::{Jitter, Pauses};
 pub use scenario::{Behind, Group, Incast, LoadStep, Scenario, ScenarioError, Service, ServiceLaw};
 pub use scheme::measure_scheme;
 pub use tidegate_rpc::config::Scheme;

@@ -14,6 +14,7 @@ use tidegate_sim::lane::Lane;
 use super::arrivals::{Arrivals, kinds};
 use super::behind::Waits;
 use super::calls::Calls;
+use super::rough::{Host, Jitter};
 use super::scenario::{Scenario, ScenarioError};
 use super::window::{Place, Window};
 
@@ -79,6 +80,9 @@ pub struct Plant<S, C> {
     pub(super) calls: Calls,
     pub(super) arrivals: Arrivals,
     pub(super) half_trip_ns: u64,
+    pub(super) jitter: Jitter,
+    pub(super) jitter_rng: Rng,
+    pub(super) host: Host,
     pub(super) message_ns: u64,
     pub(super) mean_ns: f64,
     pub(super) scenario: Scenario,
@@ -93,6 +97,7 @@ pub struct Plant<S, C> {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Source {
     Core,
+    Host,
     Behind,
     ToServer,
     ToClient,
@@ -152,6 +157,9 @@ impl<S: Server, C: Client> Plant<S, C> {
             arrivals: Arrivals::new(scenario, stream(2)),
             window: Window::new(classes.len(), scenario.groups.len(), scenario.slo()),
             half_trip_ns: nanos(scenario.round_trip) / 2,
+            jitter: scenario.jitter.unwrap_or(Jitter::NONE),
+            jitter_rng: stream(4),
+            host: Host::new(scenario.pauses, stream(5)),
             message_ns: nanos(scenario.message_cost),
             mean_ns: scenario.service.mean.as_secs_f64() * 1e9,
             scenario: scenario.clone(),
@@ -216,6 +224,7 @@ impl<S: Server, C: Client> Plant<S, C> {
     /// What was counted since the last time.
     pub fn take_window(&mut self) -> Window {
         let empty = self.window.cleared();
+        self.window.paused_ns += self.host.take_paused_ns(self.now);
         core::mem::replace(&mut self.window, empty)
     }
 
@@ -237,12 +246,13 @@ impl<S: Server, C: Client> Plant<S, C> {
     fn next(&self) -> (Instant, Source) {
         let core = self.finishing.peek().map_or(Instant::MAX, |Reverse((at, _))| *at);
         let others = [
+            (self.host.next_at(), Source::Host),
             (self.waits.as_ref().map_or(Instant::MAX, Waits::next_at), Source::Behind),
             (self.to_server.next_at(), Source::ToServer),
             (self.to_clients.next_at(), Source::ToClient),
             (self.arrivals.next_at(), Source::Arrival),
             (self.timers.next_at(), Source::Timer),
-            (self.server_at, Source::Server),
+            (self.host.runs_at(self.server_at), Source::Server),
         ];
         let earlier = |best: (Instant, Source), next: (Instant, Source)| if next.0 < best.0 { next } else { best };
         others.into_iter().fold((core, Source::Core), earlier)
@@ -252,6 +262,7 @@ impl<S: Server, C: Client> Plant<S, C> {
     fn handle(&mut self, source: Source) {
         match source {
             Source::Core => self.core_finishes(),
+            Source::Host => self.host_changes(),
             Source::Behind => self.wait_ends(),
             Source::ToServer => {
                 if let Some((at, message)) = self.to_server.pop() {

@@ -94,7 +94,7 @@ pub struct Bin {
 pub struct Report {
     /// Virtual time measured, in seconds.
     pub seconds: f64,
-    /// Calls a second that the cores can serve.
+    /// Calls a second that the cores can serve, when the time for which the host pauses is taken off.
     pub capacity_per_s: f64,
     /// Calls wanted, a second.
     pub offered_per_s: f64,
@@ -122,7 +122,9 @@ pub struct Report {
     pub extra_messages_per_call: f64,
     /// Of started calls at the server, in microseconds.
     pub mean_queueing_delay_us: f64,
-    /// Share of the cores' time that was spent on calls and messages.
+    /// Share of the time for which the host paused.
+    pub paused: f64,
+    /// Share of the rest of the cores' time that was spent on calls and messages.
     pub busy: f64,
     /// By priority, if there is more than one.
     pub by_priority: Vec<ShareReport>,
@@ -188,7 +190,8 @@ fn advance<S: Server, C: Client>(plant: &mut Plant<S, C>, end: Instant, total: &
 fn report<S: Server, C: Client>(plant: &Plant<S, C>, window: &Window, bins: Vec<Bin>) -> Report {
     let scenario = &plant.scenario;
     let seconds = scenario.duration.as_secs_f64();
-    let capacity = scenario.capacity();
+    let paused = ratio(window.paused_ns) / 1e9 / seconds;
+    let capacity = scenario.capacity() * (1.0 - paused);
     let per_s = |count: u64| ratio(count) / seconds;
     let (offered, goodput) = (per_s(window.calls.offered), per_s(window.calls.in_slo));
     // What was offered is a random number near the load; with steps, only the mean is known of what was possible.
@@ -233,7 +236,8 @@ fn report<S: Server, C: Client>(plant: &Plant<S, C>, window: &Window, bins: Vec<
         dropped: window.dropped,
         extra_messages_per_call: ratio(window.extra_messages) / ratio(window.calls.served.max(1)),
         mean_queueing_delay_us: micros(window.started.1) / ratio(window.started.0.max(1)),
-        busy: ratio(window.busy_ns) / (seconds * 1e9 * f64::from(scenario.cores)),
+        paused,
+        busy: ratio(window.busy_ns) / ((1.0 - paused) * seconds * 1e9 * f64::from(scenario.cores)),
         jain: jains_index(tenant_shares.iter().map(|share| (1.0, ratio(share.in_slo)))),
         max_min_jain: max_min_jain(scenario, &window.by_group),
         by_priority: if by_priority.len() > 1 { by_priority } else { Vec::new() },

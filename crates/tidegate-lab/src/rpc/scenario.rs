@@ -7,6 +7,8 @@ use tidegate_core::Rng;
 use tidegate_core::time::nanos;
 use tidegate_rpc::machine::{Priority, Tenant};
 
+use super::rough::{Jitter, Pauses};
+
 /// The shape of the time that a handler takes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -125,11 +127,15 @@ pub struct Scenario {
     /// From a client to the server and back, without any work.
     #[serde(rename = "round_trip_us", with = "micros")]
     pub round_trip: Duration,
+    /// What disturbs ways and handlers, if anything.
+    pub jitter: Option<Jitter>,
+    /// What stops the server's host now and then, if anything.
+    pub pauses: Option<Pauses>,
     /// Who calls.
     pub groups: Vec<Group>,
     /// Bursts beside the Poisson arrivals.
     pub incast: Option<Incast>,
-    /// The longest response time that counts; by default ten times the mean service plus the round trip.
+    /// The longest response time that counts; by default ten times what a call takes on average when nothing waits.
     #[serde(rename = "slo_us", with = "micros::option")]
     pub slo: Option<Duration>,
     /// How long after the call its answer is worthless, as the calls say; by default they say nothing.
@@ -160,6 +166,8 @@ impl Default for Scenario {
             behind: None,
             message_cost: Duration::from_micros(1),
             round_trip: Duration::from_micros(10),
+            jitter: None,
+            pauses: None,
             groups: vec![Group::new(1_000, 1.2)],
             incast: None,
             slo: None,
@@ -195,10 +203,11 @@ impl Scenario {
         Self { groups: vec![Group::new(clients, load)], ..Self::default() }
     }
 
-    /// Calls a second that the cores can serve, or what is behind the handlers if that is less.
+    /// Calls a second that the cores can serve while the host does not pause, or what is behind the handlers if that is
+    /// less.
     #[must_use]
     pub fn capacity(&self) -> f64 {
-        let cores = f64::from(self.cores) / (self.service.mean + self.message_cost).as_secs_f64();
+        let cores = f64::from(self.cores) / (self.handler_mean() + self.message_cost).as_secs_f64();
         let behind = self.behind.and_then(|behind| Some(f64::from(behind.places?) / behind.service.mean.as_secs_f64()));
         behind.map_or(cores, |behind| cores.min(behind))
     }
@@ -207,7 +216,14 @@ impl Scenario {
     #[must_use]
     pub fn slo(&self) -> Duration {
         let waits = self.behind.map_or(Duration::ZERO, |behind| behind.service.mean);
-        self.slo.unwrap_or((waits + self.service.mean + self.round_trip) * 10)
+        let ways = self.round_trip + self.jitter.map_or(Duration::ZERO, |jitter| 2 * jitter.way);
+        self.slo.unwrap_or((waits + self.handler_mean() + ways) * 10)
+    }
+
+    /// What a handler takes of a core on average.
+    #[must_use]
+    pub fn handler_mean(&self) -> Duration {
+        self.service.mean.mul_f64(1.0 + self.jitter.map_or(0.0, |jitter| jitter.service))
     }
 
     /// All clients.
@@ -257,6 +273,14 @@ impl Scenario {
                 self.behind.is_none_or(|behind| !behind.service.mean.is_zero() && behind.places != Some(0)),
                 "what handlers wait for takes time and has a place",
             ),
+            (
+                self.jitter.is_none_or(|jitter| (0.0..=100.0).contains(&jitter.service)),
+                "jitter lengthens a handler by 0 to 100 times its time",
+            ),
+            (
+                self.pauses.is_none_or(|pauses| !pauses.every.is_zero() && pauses.least <= pauses.most),
+                "pauses are apart, and none is longer than the longest",
+            ),
             (!self.groups.is_empty(), "somebody calls"),
             (u16::try_from(self.groups.len()).is_ok(), "there are at most 65535 groups"),
             (self.groups.iter().all(group_is_sane), "a group has clients, a load up to 1e6 and weights above zero"),
@@ -281,16 +305,16 @@ pub(crate) fn whole(ns: f64) -> u64 {
 }
 
 /// Spans as numbers of microseconds.
-mod micros {
+pub(super) mod micros {
     use core::time::Duration;
 
     use serde::{Deserialize, Deserializer, Serializer, de};
 
-    pub(super) fn serialize<S: Serializer>(span: &Duration, to: S) -> Result<S::Ok, S::Error> {
+    pub(in super::super) fn serialize<S: Serializer>(span: &Duration, to: S) -> Result<S::Ok, S::Error> {
         to.serialize_f64(span.as_secs_f64() * 1e6)
     }
 
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
+    pub(in super::super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
         span(f64::deserialize(from)?)
     }
 

@@ -23,6 +23,9 @@ impl<S: Server, C: Client> Plant<S, C> {
     /// Gives work to cores as long as there are both.
     #[inline]
     pub(super) fn employ(&mut self) {
+        if self.host.is_paused() {
+            return;
+        }
         while let Some(&core) = self.idle.last() {
             let Some((job, ns)) = self.next_job() else { return };
             self.idle.pop();
@@ -85,7 +88,8 @@ impl<S: Server, C: Client> Plant<S, C> {
     }
 
     fn service_ns(&mut self) -> u64 {
-        self.scenario.service.sample_ns(self.mean_ns, &mut self.service_rng)
+        let ns = self.scenario.service.sample_ns(self.mean_ns, &mut self.service_rng);
+        self.jitter.service_ns(ns, &mut self.jitter_rng)
     }
 
     /// A handler has what it waited for.
@@ -108,7 +112,7 @@ impl<S: Server, C: Client> Plant<S, C> {
                 self.server.on_demand(session, &ask, self.now);
             }
             Some(Job::Message(_, Message::Grant(client, session, grant))) => {
-                let at = self.now.plus_nanos(self.half_trip_ns);
+                let at = self.there_at();
                 self.to_clients.push(at, Delivery::Grant(client, session, grant));
             }
             Some(Job::Call(slot, ticket)) => self.end(slot, ticket, None),
@@ -145,7 +149,8 @@ impl<S: Server, C: Client> Plant<S, C> {
         };
         let grant = self.server.on_done(ticket, done, self.now);
         let answer = Answer { slot, shed, grant, server_ns: self.now.nanos_since(ticket.arrived) };
-        self.to_clients.push(self.now.plus_nanos(self.half_trip_ns), Delivery::Answer(answer));
+        let at = self.there_at();
+        self.to_clients.push(at, Delivery::Answer(answer));
     }
 
     /// Carries out what the server's machine wants after it was told something.

@@ -244,3 +244,34 @@ fn every_call_is_answered_refused_or_given_up_whatever_goes_wrong() {
         }
     }
 }
+
+#[test]
+fn jitter_lengthens_what_it_should_and_no_more() {
+    let jitter = Jitter { way: Duration::from_micros(20), service: 0.5 };
+    let constant = Service { law: ServiceLaw::Constant, mean: Duration::from_micros(10) };
+    let report = run(&Scenario { jitter: Some(jitter), service: constant, ..short(0.2) });
+    // A fifth of what 16 us a call leave: nobody waits. 21 us are sure, the rest is two times 20 us and one of 5 us.
+    assert!((report.capacity_per_s - 500_000.0).abs() < 1.0, "{report:?}");
+    assert!(report.response.p50_us > 50.0 && report.response.p50_us < 65.0, "{report:?}");
+    // The sum of two exponentials of 20 us is above 133 us in 1 % of the cases.
+    assert!((150.0..165.0).contains(&report.response.p99_us), "{report:?}");
+    assert!((report.busy - 0.2).abs() < 0.01, "{report:?}");
+}
+
+#[test]
+fn a_paused_host_serves_nothing_and_loses_nothing() {
+    let ms = Duration::from_millis;
+    let pauses = Pauses { every: ms(50), least: ms(1), most: ms(12) };
+    let scenario =
+        Scenario { pauses: Some(pauses), bin: Some(Duration::from_micros(500)), duration: ms(2_000), ..short(0.5) };
+    let report = run(&scenario);
+    // 6.5 ms of each 56.5 ms on average, of some 35 pauses.
+    assert!((0.08..0.16).contains(&report.paused), "{report:?}");
+    assert!((report.served_per_s / report.offered_per_s - 1.0).abs() < 0.01, "{report:?}");
+    assert!((report.busy * (1.0 - report.paused) - 0.5).abs() < 0.01, "{report:?}");
+    // A call that comes as the longest pause begins waits for its end, and for those that came meanwhile.
+    assert!((11_000.0..25_000.0).contains(&report.response.max_us), "{report:?}");
+    let dark = report.bins.iter().filter(|bin| bin.goodput_per_s < 1.0);
+    assert!(dark.count() > 100, "no call ends in a pause, nor in time right after it");
+    assert_eq!(report, run(&scenario));
+}

@@ -53,6 +53,8 @@ pub struct Window {
     pub extra_messages: u64,
     /// Time that cores worked, in nanoseconds, counted when the work began.
     pub busy_ns: u64,
+    /// Time for which no core ran since the host paused, in nanoseconds.
+    pub paused_ns: u64,
     /// Calls that a core started, and how long they had waited at the server in all, in nanoseconds.
     pub started: (u64, u64),
     /// Response times of answered calls, in nanoseconds.
@@ -82,6 +84,7 @@ impl Window {
             cancelled: 0,
             extra_messages: 0,
             busy_ns: 0,
+            paused_ns: 0,
             started: (0, 0),
             response: histogram(),
             notice: histogram(),
@@ -141,6 +144,7 @@ impl Window {
         self.cancelled += other.cancelled;
         self.extra_messages += other.extra_messages;
         self.busy_ns += other.busy_ns;
+        self.paused_ns += other.paused_ns;
         self.started.0 += other.started.0;
         self.started.1 += other.started.1;
         self.response.add(&other.response).expect("both have the same bounds");
