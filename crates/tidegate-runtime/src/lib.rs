@@ -4,19 +4,19 @@
 //! |---|---|
 //! | [`access`] | who may ask an admin API what |
 //! | [`clock`] | the only reader of clocks |
-//! | [`config`] | TOML files read into types, with errors that say what to write instead |
+//! | `config` | TOML files read into types, with errors that say what to write instead (feature `config`) |
 //! | `http` | what admin APIs answer alike: errors, and whom they let ask (feature `http`) |
 //! | [`process`] | this process, as its supervisor and its kernel see it |
 //! | [`mod@slice`] | how soon a thread runs that wakes; the only unsafe code |
-//! | [`store`] | the control store: a revisioned map for what must outlive the process |
-//! | [`telemetry`] | logging, at a level that can change live |
+//! | `store` | the control store: a revisioned map for what must outlive the process (feature `store`) |
+//! | `telemetry` | logging, at a level that can change live (feature `telemetry`) |
 //!
 //! ```
-//! use tidegate_runtime::config::units::Span;
+//! use std::time::Duration;
+//!
 //! use tidegate_runtime::clock;
 //!
-//! let Span(patience) = "1m30s".parse().unwrap();
-//! let deadline = clock::now() + patience;
+//! let deadline = clock::now() + Duration::from_secs(90);
 //! assert!(deadline > clock::now());
 //! ```
 //!
@@ -24,10 +24,13 @@
 
 pub mod access;
 pub mod clock;
+#[cfg(feature = "config")]
 pub mod config;
 #[cfg(feature = "http")]
 pub mod http;
 pub mod process;
 pub mod slice;
+#[cfg(feature = "store")]
 pub mod store;
+#[cfg(feature = "telemetry")]
 pub mod telemetry;
