@@ -14,9 +14,10 @@ pub struct Config {
     pub objective: Objective,
     /// Most sessions at a time; further ones are refused. Each takes 64 bytes.
     pub sessions: usize,
-    /// Most tenants told apart; further ones share the last place.
+    /// Most tenants told apart, at least one more than have a weight. A tenant has a place from its first session on until it
+    /// has no session and its calls are forgotten, or another needs the place; beyond, tenants share the last one.
     pub tenants: usize,
-    /// Weights of tenants that do not weigh 1, above 0.
+    /// Weights of tenants that do not weigh 1, above 0. These keep their places.
     pub weights: Vec<(Tenant, f64)>,
     /// Times its max-min share of its tenant's calls that a single session is let take while others are refused, at least
     /// 1: of priorities that are let through for sure; of the others a tenth of what that is beyond 1. It is told so, and

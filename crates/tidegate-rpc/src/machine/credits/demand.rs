@@ -1,6 +1,7 @@
 //! What everybody wants, and the level that follows from it.
 
 use core::time::Duration;
+use std::collections::{BTreeMap, VecDeque};
 
 use tidegate_core::Instant;
 use tidegate_core::allocate::{Claim, weighted_max_min};
@@ -52,6 +53,12 @@ struct Wanted {
 struct TenantState {
     name: Tenant,
     weight: f64,
+    /// Its open sessions.
+    sessions: u32,
+    /// Whether its place is in [`Demand::left`].
+    is_left: bool,
+    /// Whether it keeps its place without sessions.
+    is_kept: bool,
     /// By priority, sorted; only those that were seen.
     wanted: Vec<(Priority, Wanted)>,
     level: Level,
@@ -71,6 +78,30 @@ struct TenantState {
 }
 
 impl TenantState {
+    fn new(name: Tenant, weight: f64) -> Self {
+        Self {
+            name,
+            weight: weight.max(f64::MIN_POSITIVE),
+            sessions: 0,
+            is_left: false,
+            is_kept: false,
+            wanted: Vec::new(),
+            level: Level::OPEN,
+            share: f64::MAX,
+            most_sure_per_ns: f64::MAX,
+            most_per_ns: f64::MAX,
+            credits: 0,
+            sizes: Box::new(Sizes::new()),
+            sizes_before: Box::new(Sizes::new()),
+            bound_for: 0.0,
+        }
+    }
+
+    /// Calls that it wanted lately, fading.
+    fn wanted(&self) -> f64 {
+        self.wanted.iter().map(|(_, wanted)| wanted.sum).sum()
+    }
+
     /// Computes what one session may have, `shares` times its max-min share of what is `served` of the tenant's part.
     fn bound_sessions(&mut self, shares: f64, served: f64, supply: f64) {
         let part = served * self.share.min(supply) / 1e9;
@@ -149,6 +180,12 @@ struct Difference {
 pub(super) struct Demand {
     tenants: Vec<TenantState>,
     bound: usize,
+    /// Which place is whose. Tenants that share the last one are not in it.
+    places: BTreeMap<Tenant, u16>,
+    /// Places that are nobody's.
+    free: Vec<u16>,
+    /// Places of tenants that had no session when they were put here, the one that lost its last session first in front.
+    left: VecDeque<u16>,
     /// Times its max-min share that one session may have.
     session_shares: f64,
     /// Calls since the last tick, the squares of what they stand for, and when that was.
@@ -175,9 +212,14 @@ pub(super) struct Demand {
 
 impl Demand {
     pub(super) fn new(config: &Config, now: Instant) -> Self {
-        Self {
+        // One place more than are kept: all others share it at least.
+        let bound = config.tenants.max(config.weights.len() + 1).clamp(1, 1 << 16);
+        let mut demand = Self {
             tenants: Vec::new(),
-            bound: config.tenants.clamp(1, 1 << 16),
+            bound,
+            places: BTreeMap::new(),
+            free: Vec::new(),
+            left: VecDeque::new(),
             session_shares: config.session_shares,
             calls: 0,
             squares: 0.0,
@@ -193,37 +235,82 @@ impl Demand {
             claims: Vec::new(),
             order: Vec::new(),
             shares: Vec::new(),
+        };
+        // Tenants with a weight of their own are known, and no flood of others shall take their places.
+        for &(name, _) in config.weights.iter().take(bound - 1) {
+            let place = demand.give_place(name, config).expect("there is a place for each of these");
+            demand.tenants[usize::from(place)].is_kept = true;
+        }
+        demand
+    }
+
+    /// A session of tenant `name` opens: the place of the tenant. If all places are taken, it gets that of the tenant
+    /// without sessions that lost its last one first; if there is none, it shares the last place. Amortized O(log tenants);
+    /// [`Demand::leave`] is owed.
+    pub(super) fn enter(&mut self, name: Tenant, config: &Config) -> u16 {
+        let known = self.places.get(&name).copied();
+        let place = known
+            .or_else(|| self.give_place(name, config))
+            .unwrap_or_else(|| u16::try_from(self.tenants.len() - 1).expect("at most 65536 tenants"));
+        self.tenants[usize::from(place)].sessions += 1;
+        place
+    }
+
+    /// A session of the tenant in `place` closed. Its credits were returned.
+    pub(super) fn leave(&mut self, place: u16) {
+        let tenant = &mut self.tenants[usize::from(place)];
+        tenant.sessions -= 1;
+        if tenant.sessions == 0 && !tenant.is_left && !tenant.is_kept {
+            tenant.is_left = true;
+            self.left.push_back(place);
         }
     }
 
-    /// The place of a tenant; of the last one, if the table is full. O(tenants): asked once for a session.
-    pub(super) fn place(&mut self, name: Tenant, config: &Config) -> u16 {
-        let place = self.tenants.iter().position(|tenant| tenant.name == name).unwrap_or_else(|| {
-            if self.tenants.len() < self.bound {
-                let weight = config.weight(name).max(f64::MIN_POSITIVE);
-                let level = Level::OPEN;
-                self.tenants.push(TenantState {
-                    name,
-                    weight,
-                    wanted: Vec::new(),
-                    level,
-                    share: f64::MAX,
-                    most_sure_per_ns: f64::MAX,
-                    most_per_ns: f64::MAX,
-                    credits: 0,
-                    sizes: Box::new(Sizes::new()),
-                    sizes_before: Box::new(Sizes::new()),
-                    bound_for: 0.0,
-                });
+    /// A place for a tenant that has none.
+    fn give_place(&mut self, name: Tenant, config: &Config) -> Option<u16> {
+        let next = u16::try_from(self.tenants.len()).ok().filter(|next| usize::from(*next) < self.bound);
+        let place = self.free.pop().or(next).or_else(|| self.take_left())?;
+        let tenant = TenantState::new(name, config.weight(name));
+        match self.tenants.get_mut(usize::from(place)) {
+            Some(free) => *free = tenant,
+            None => self.tenants.push(tenant),
+        }
+        self.places.insert(name, place);
+        Some(place)
+    }
+
+    /// Takes the place of the tenant without sessions that lost its last one first.
+    fn take_left(&mut self) -> Option<u16> {
+        while let Some(place) = self.left.pop_front() {
+            let tenant = &mut self.tenants[usize::from(place)];
+            tenant.is_left = false;
+            if tenant.sessions == 0 {
+                self.places.remove(&tenant.name);
+                return Some(place);
             }
-            self.tenants.len() - 1
+        }
+        None
+    }
+
+    /// Frees the places of tenants that have no session and want nothing any more.
+    fn free_left(&mut self) {
+        let forgotten = FORGOTTEN * self.tenants.iter().map(TenantState::wanted).sum::<f64>();
+        self.left.retain(|&place| {
+            let tenant = &mut self.tenants[usize::from(place)];
+            let is_over = tenant.sessions == 0 && tenant.wanted() <= forgotten;
+            tenant.is_left = tenant.sessions == 0 && !is_over;
+            if is_over {
+                self.places.remove(&tenant.name);
+                tenant.wanted.clear();
+                self.free.push(place);
+            }
+            tenant.is_left
         });
-        u16::try_from(place).expect("at most 65536 tenants")
     }
 
     /// The level of a tenant by its name; of one that is not known, everything.
     pub(super) fn level_of(&self, name: Tenant) -> Level {
-        self.tenants.iter().find(|tenant| tenant.name == name).map_or(Level::OPEN, |tenant| tenant.level)
+        self.places.get(&name).map_or(Level::OPEN, |place| self.level(*place))
     }
 
     /// The level of the tenant in `place`.
@@ -329,6 +416,9 @@ impl Demand {
     pub(super) fn tick(&mut self, supply: Option<f64>, served: f64, room: f64, now: Instant) {
         let elapsed = self.since_tick(now).max(1) as f64;
         self.fold(elapsed, room);
+        if !self.left.is_empty() {
+            self.free_left();
+        }
         self.calls = 0;
         self.squares = 0.0;
         self.since = now;
@@ -341,7 +431,7 @@ impl Demand {
         self.claims.clear();
         self.claims.extend(self.tenants.iter_mut().map(|tenant| {
             tenant.wanted.retain(|(_, wanted)| wanted.sum / seconds > FORGOTTEN * supply);
-            let demand = tenant.wanted.iter().map(|(_, wanted)| wanted.sum).sum::<f64>() / seconds;
+            let demand = tenant.wanted() / seconds;
             Claim { demand, weight: tenant.weight }
         }));
         let demand: f64 = self.claims.iter().map(|claim| claim.demand).sum();
@@ -458,6 +548,70 @@ mod tests {
         near(level(&[(10, 1e-3)], 5e-3), 0.5e-3);
         near(level(&[(1, 5e-3), (1, 2e-3), (1000, 1e-6)], 6e-3), 3e-3);
         assert!(level(&[(20, 0.04e-3)], 1e-3) >= f64::MAX && level(&[], 1e-3) >= f64::MAX);
+    }
+
+    fn table(tenants: usize, weights: &[(u32, f64)]) -> (Demand, Config) {
+        let weights = weights.iter().map(|&(name, weight)| (Tenant(name), weight)).collect();
+        let config = Config { tenants, weights, ..Config::default() };
+        (Demand::new(&config, Instant::ZERO), config)
+    }
+
+    /// Calls of the tenant in `place` alone, until what others wanted is forgotten.
+    fn only(demand: &mut Demand, place: u16) {
+        for at in 1..200_000 {
+            let now = Instant::from_nanos(1_000 * at);
+            if demand.on_call(place, Priority::DEFAULT, 1.0, false, now) {
+                demand.tick(None, 1.0, 10.0, now);
+            }
+        }
+    }
+
+    #[test]
+    fn the_place_of_a_tenant_without_sessions_and_demand_is_free_again() {
+        let (mut demand, config) = table(3, &[]);
+        let (one, two) = (demand.enter(Tenant(1), &config), demand.enter(Tenant(2), &config));
+        assert!(!demand.on_call(one, Priority::DEFAULT, 1.0, false, Instant::from_nanos(1)));
+        demand.leave(one);
+        assert_eq!((demand.free.len(), demand.left.len()), (0, 1), "its calls are not forgotten");
+        only(&mut demand, two);
+        assert_eq!((demand.free.len(), demand.left.len(), demand.places.len()), (1, 0, 1));
+        assert_eq!(demand.enter(Tenant(3), &config), one);
+        assert_eq!(demand.enter(Tenant(1), &config), 2, "and comes back to another");
+    }
+
+    #[test]
+    fn a_tenant_that_comes_back_in_time_has_its_place() {
+        let (mut demand, config) = table(3, &[]);
+        let (one, two) = (demand.enter(Tenant(1), &config), demand.enter(Tenant(2), &config));
+        demand.leave(one);
+        assert_eq!(demand.enter(Tenant(1), &config), one);
+        only(&mut demand, two);
+        assert_eq!((demand.free.len(), demand.left.len()), (0, 0));
+    }
+
+    #[test]
+    fn at_the_bound_who_left_first_makes_room_and_then_the_last_place_is_shared() {
+        let (mut demand, config) = table(3, &[]);
+        let places = [1, 2, 3].map(|name| demand.enter(Tenant(name), &config));
+        demand.leave(places[1]);
+        demand.leave(places[0]);
+        assert_eq!([4, 5, 6, 7].map(|name| demand.enter(Tenant(name), &config)), [places[1], places[0], 2, 2]);
+        for name in 0..100_000 {
+            let place = demand.enter(Tenant(1_000 + name), &config);
+            demand.leave(place);
+        }
+        assert_eq!((demand.tenants.len(), demand.places.len(), demand.left.len()), (3, 3, 0));
+    }
+
+    #[test]
+    fn a_tenant_with_a_weight_keeps_its_place() {
+        let (mut demand, config) = table(2, &[(7, 2.0), (8, 3.0)]);
+        let invented = [1, 2, 3].map(|name| demand.enter(Tenant(name), &config));
+        let known = [7, 8].map(|name| demand.enter(Tenant(name), &config));
+        assert_eq!((invented, known), ([2; 3], [0, 1]));
+        demand.leave(known[0]);
+        only(&mut demand, known[1]);
+        assert_eq!(demand.enter(Tenant(7), &config), 0);
     }
 
     #[test]

@@ -511,13 +511,14 @@ impl CreditServer {
 
 impl Server for CreditServer {
     fn open(&mut self, tenant: Tenant, _: Instant) -> Result<SessionId, Full> {
-        let place = self.demand.place(tenant, &self.config);
-        self.sessions.open(place)
+        let place = self.demand.enter(tenant, &self.config);
+        self.sessions.open(place).inspect_err(|_| self.demand.leave(place))
     }
 
     fn close(&mut self, session: SessionId, _: Instant) {
         if let Some((tenant, credits)) = self.sessions.close(session) {
             *self.demand.credits(tenant) -= u32::from(credits);
+            self.demand.leave(tenant);
         }
     }
 
