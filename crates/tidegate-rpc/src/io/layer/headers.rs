@@ -10,8 +10,11 @@
 //!
 //! An ask: `d` demand, `x` exact, `c` credited, `p` priority, `t` tenant, `b` budget in µs, `r` round trip in µs. A
 //! grant: `w` window, `l` level, `t` lease in µs, `s` the time that the call was at the server in µs. Parts in any
-//! order, missing parts are zero (the priority: [`Priority::DEFAULT`]), unknown parts are skipped, and a value that is no number voids the whole header. What
-//! is longer than [`MAX_LEN`] bytes is not read.
+//! order, missing parts are zero (the priority: [`Priority::DEFAULT`]), unknown parts are skipped, and a value that is no
+//! number voids the whole header. What is longer than [`MAX_LEN`] bytes is not read.
+//!
+//! The grammar is the book's page `reference/rpc-protocol.md`; its cases are `vectors/rpc/headers.json`, which the Go
+//! package is held to as well.
 
 use core::fmt::Write as _;
 use core::time::Duration;
@@ -43,6 +46,9 @@ pub const DEMAND_PATIENCE: Duration = Duration::from_secs(1);
 
 /// The longest value that is read, in bytes: 7 parts of at most 13 bytes fit.
 pub const MAX_LEN: usize = 128;
+
+/// The longest time that is read, in microseconds: 35 years. A longer one is taken for it.
+const MICROS_MAX: u64 = 1 << 50;
 
 /// A grant as it was read from an answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -84,8 +90,8 @@ pub(super) fn read_ask(headers: &HeaderMap) -> Option<Ask> {
             ("c", _) => ask.credited = true,
             ("p", value) => ask.priority = Priority(u8::try_from(value.0).unwrap_or(u8::MAX)),
             ("t", value) => ask.tenant = Tenant(value.saturated()),
-            ("b", value) => ask.budget = Some(Duration::from_micros(value.0)),
-            ("r", value) => ask.round_trip = Duration::from_micros(value.0),
+            ("b", value) => ask.budget = Some(value.time()),
+            ("r", value) => ask.round_trip = value.time(),
             _ => {}
         }
     }
@@ -112,8 +118,8 @@ pub(super) fn read_grant(headers: &HeaderMap) -> Option<GrantHeader> {
         match part? {
             ("w", value) => header.grant.window = value.saturated(),
             ("l", value) => header.grant.level = value.saturated(),
-            ("t", value) => header.grant.lease = Duration::from_micros(value.0),
-            ("s", value) => header.server_time = Duration::from_micros(value.0),
+            ("t", value) => header.grant.lease = value.time(),
+            ("s", value) => header.server_time = value.time(),
             _ => {}
         }
     }
@@ -151,6 +157,22 @@ pub(super) fn read_grpc_timeout(headers: &HeaderMap) -> Option<Duration> {
     }
 }
 
+/// When a gRPC server wants a call back, from the value of `grpc-retry-pushback-ms`; `None` is never, which gRPC says with a
+/// negative number, or with what is none of at most 31 bits.
+pub(super) fn read_pushback(value: &HeaderValue) -> Option<Duration> {
+    seconds_or_ms(value).map(|ms| Duration::from_millis(ms.into()))
+}
+
+/// The same of `Retry-After`. Its other form, a date, is never.
+pub(super) fn read_retry_after(value: &HeaderValue) -> Option<Duration> {
+    seconds_or_ms(value).map(|seconds| Duration::from_secs(seconds.into()))
+}
+
+fn seconds_or_ms(value: &HeaderValue) -> Option<u32> {
+    let text = value.to_str().ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()))?;
+    text.parse().ok().filter(|number| *number <= u32::MAX / 2)
+}
+
 /// The value of `grpc-timeout`: in microseconds, or in the next unit of which 8 digits are enough.
 pub(super) fn write_grpc_timeout(left: Duration) -> HeaderValue {
     const DIGITS: u128 = 99_999_999;
@@ -185,11 +207,11 @@ pub fn reason_word(reason: ShedReason) -> &'static str {
     REASONS.iter().find(|(known, _)| *known == reason).map_or("other", |(_, word)| word)
 }
 
-/// The reason that an answer names; `None` if it was not shed. A word of a later version reads as
-/// [`ShedReason::Delay`].
+/// The reason that an answer names; `None` if it was not shed, or if the header is empty. A word of a later version reads
+/// as [`ShedReason::Delay`].
 #[must_use]
 pub fn shed_reason(headers: &HeaderMap) -> Option<ShedReason> {
-    let word = headers.get(SHED)?;
+    let word = headers.get(SHED).filter(|word| !word.is_empty())?;
     Some(REASONS.iter().find(|(_, known)| word == known).map_or(ShedReason::Delay, |(reason, _)| *reason))
 }
 
@@ -200,11 +222,20 @@ impl Number {
     fn saturated(&self) -> u32 {
         u32::try_from(self.0).unwrap_or(u32::MAX)
     }
+
+    /// As microseconds.
+    fn time(&self) -> Duration {
+        Duration::from_micros(self.0.min(MICROS_MAX))
+    }
 }
 
-/// The parts of a value; an item is `None` if it is broken, a part without `=` counts as 1.
+/// The parts of a value, if it has any; an item is `None` if it is broken, a part without `=` counts as 1.
 fn parts(value: &HeaderValue) -> Option<impl Iterator<Item = Option<(&str, Number)>>> {
     let text = value.to_str().ok().filter(|text| text.len() <= MAX_LEN)?;
+    // Else an empty grant would be one of nothing, until the next.
+    if text.bytes().all(|byte| matches!(byte, b',' | b' ' | b'\t')) {
+        return None;
+    }
     Some(text.split(',').map(|part| {
         let (name, number) = part.trim().split_once('=').unwrap_or((part.trim(), "1"));
         let digits = number.bytes().all(|byte| byte.is_ascii_digit());
@@ -252,6 +283,9 @@ impl Text {
 fn micros(span: Duration) -> u64 {
     u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
 }
+
+#[cfg(test)]
+mod vectors;
 
 #[cfg(test)]
 mod tests {

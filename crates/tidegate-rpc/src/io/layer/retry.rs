@@ -17,7 +17,9 @@ use super::caller::Caller;
 use super::client_config::{CallBudget, Wishes};
 use super::clocked::{Sleep, sleep};
 use super::current::CallContext;
-use super::headers::{GRPC_TIMEOUT, PREVIOUS_ATTEMPTS, SHED_AT, shed_reason, write_grpc_timeout};
+use super::headers::{
+    GRPC_TIMEOUT, PREVIOUS_ATTEMPTS, SHED_AT, read_pushback, read_retry_after, shed_reason, write_grpc_timeout,
+};
 use crate::machine::{Client, ShedReason};
 
 /// Sends calls again that a server refused. Made by [`ClientLayer::retries`](super::ClientLayer::retries), before whose
@@ -154,11 +156,8 @@ fn pushback(headers: &HeaderMap) -> Option<Duration> {
     if !at_server || matches!(reason, ShedReason::Deadline | ShedReason::Share) {
         return None;
     }
-    let number = |value: &HeaderValue| value.to_str().ok()?.parse::<u32>().ok().map(u64::from);
-    // A number below zero says never, and so does what is none.
-    let of_grpc = headers.get(GRPC_PUSHBACK).map(|ms| number(ms).map(Duration::from_millis));
-    let of_http = || headers.get(RETRY_AFTER).map(|seconds| number(seconds).map(Duration::from_secs));
-    of_grpc.or_else(of_http)?
+    let of_grpc = headers.get(GRPC_PUSHBACK).map(read_pushback);
+    of_grpc.or_else(|| headers.get(RETRY_AFTER).map(read_retry_after))?
 }
 
 pin_project! {

@@ -140,7 +140,8 @@ where
 fn arrival<'a, B>(request: &'a Request<B>, config: &ServerConfig) -> Arrival<'a> {
     let seen = Seen::of(request);
     let mut ask = read_ask(seen.headers).unwrap_or_default();
-    ask.budget = ask.budget.or_else(|| read_grpc_timeout(seen.headers));
+    // Whoever stands between may have shortened the one or the other.
+    ask.budget = [ask.budget, read_grpc_timeout(seen.headers)].into_iter().flatten().min();
     if let Some(tenant) = &config.tenant {
         ask.tenant = tenant(seen);
     }

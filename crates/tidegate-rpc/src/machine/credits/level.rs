@@ -73,7 +73,7 @@ impl Level {
     ///
     /// Fewer surprises than a draw for each: over any stretch the number sent is within one of its mean.
     #[inline]
-    pub(super) fn passes(self, priority: Priority, carry: &mut u32) -> bool {
+    pub(crate) fn passes(self, priority: Priority, carry: &mut u32) -> bool {
         *carry += self.parts(priority);
         let passes = *carry >= WHOLE;
         if passes {
