@@ -148,7 +148,7 @@ func (s *Server) begin(ctx context.Context, method string) (*running, error) {
 // arrival reads what a request says of itself.
 func (s *Server) arrival(ctx context.Context) credits.Arrival {
 	ask := credits.Unaware
-	if values := metadata.ValueFromIncomingContext(ctx, credits.AskKey); len(values) == 1 {
+	if values := metadata.ValueFromIncomingContext(ctx, credits.AskKey); len(values) > 0 {
 		if read, known := credits.ReadAsk(values[0]); known {
 			ask = read
 		}
@@ -161,7 +161,7 @@ func (s *Server) arrival(ctx context.Context) credits.Arrival {
 	}
 	ask.Tenant = s.tenant(ctx, ask.Tenant)
 	keys := make([]credits.Key, 0, 2)
-	if values := metadata.ValueFromIncomingContext(ctx, credits.ClientKey); len(values) == 1 {
+	if values := metadata.ValueFromIncomingContext(ctx, credits.ClientKey); len(values) > 0 {
 		if client, known := credits.ReadClient(values[0]); known {
 			keys = append(keys, credits.ClientKeyOf(client))
 		}

@@ -2,7 +2,6 @@ package tidegategrpc
 
 import (
 	"errors"
-	"strconv"
 	"time"
 
 	"google.golang.org/grpc"
@@ -87,8 +86,12 @@ func shedBy(err error, header, trailer metadata.MD) *ShedError {
 		return nil
 	}
 	shed := &ShedError{Reason: reason, At: AtServer, status: status.Convert(err)}
-	if ms, err := strconv.ParseUint(told(credits.PushbackKey, header, trailer), 10, 31); err == nil {
-		shed.Pushback = time.Duration(ms) * time.Millisecond
+	if Place(told(credits.ShedAtKey, header, trailer)) == AtClient {
+		// Whoever answered did not get it through to another.
+		shed.At = AtClient
+	}
+	if pushback, known := credits.ReadPushback(told(credits.PushbackKey, header, trailer)); known {
+		shed.Pushback = pushback
 	}
 	return shed
 }

@@ -1,6 +1,7 @@
 package credits
 
 import (
+	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -20,6 +21,9 @@ const (
 // maxLen is the longest value that is read, in bytes.
 const maxLen = 128
 
+// microsMost is the longest time that is read, in microseconds: 35 years. A longer one is taken for it.
+const microsMost = 1 << 50
+
 // Priority says how much a call matters: 0 most, 255 least.
 type Priority uint8
 
@@ -33,20 +37,30 @@ const (
 // Reason is why a call was shed. Whatever it is, the handler never ran: the call is safe to send again.
 type Reason string
 
-// The reasons. Others belong to schemes that this package does not have, or to later versions.
+// The reasons. Other words are of later versions.
 const (
 	NoCredit   Reason = "no_credit"   // the client was told to send fewer
+	Expired    Reason = "expired"     // it waited at the client for as long as it may
+	ClientFull Reason = "client_full" // the client's queue was full
 	Delay      Reason = "delay"       // the server's queueing delay would have been too long
 	Deadline   Reason = "deadline"    // it would not have been ready before its deadline
-	Share      Reason = "share"       // its client has had its share
+	Worse      Reason = "priority"    // its priority is not served at present
+	Share      Reason = "share"       // its tenant or its client has had its share
 	ServerFull Reason = "server_full" // a table of the server was full
 	Lost       Reason = "lost"        // its session ended
 )
+
+// Reasons are all of them, in the order of their numbers in the protocol over TCP.
+var Reasons = []Reason{NoCredit, Expired, ClientFull, Delay, Deadline, Worse, Share, ServerFull, Lost}
 
 // Ask is what a request carries beside its payload.
 type Ask struct {
 	// Aware is false for a caller that does not know the scheme.
 	Aware bool
+	// Demand is how many calls wait at the client after this one left; Exact says that there are no others. Clients of
+	// this package hold none back, and never say so.
+	Demand uint32
+	Exact  bool
 	// Credited says that the call is sent under a credit of the window, not by the level.
 	Credited bool
 	Priority Priority
@@ -75,7 +89,10 @@ type Grant struct {
 
 // Value returns the ask as metadata.
 func (a *Ask) Value() string {
-	text := append(make([]byte, 0, 48), "d=0"...)
+	text := number(make([]byte, 0, 48), "d=", uint64(a.Demand))
+	if a.Exact {
+		text = append(text, ",x"...)
+	}
 	if a.Credited {
 		text = append(text, ",c"...)
 	}
@@ -100,6 +117,10 @@ func ReadAsk(value string) (Ask, bool) {
 	ask.Aware = true
 	known := parts(value, func(name string, number uint64) {
 		switch name {
+		case "d":
+			ask.Demand = saturated(number)
+		case "x":
+			ask.Exact = true
 		case "c":
 			ask.Credited = true
 		case "p":
@@ -161,20 +182,29 @@ func ReadClient(value string) (uint64, bool) {
 	return client, err == nil
 }
 
+// ReadPushback reads when a server wants a call back; false is never, which gRPC says with a negative number, or with
+// what is none of at most 31 bits.
+func ReadPushback(value string) (time.Duration, bool) {
+	ms, err := digits(value)
+	return time.Duration(ms) * time.Millisecond, err == nil && ms <= math.MaxInt32
+}
+
 // parts calls each for the parts of a value, a part without a number counting as 1; false if one of them is broken,
-// or if there is none.
+// or if there is none. The grammar is the book's page reference/rpc-protocol.md.
 func parts(value string, each func(name string, number uint64)) bool {
-	if value == "" || len(value) > maxLen {
+	if len(value) > maxLen || strings.Trim(value, ", \t") == "" {
 		return false
 	}
+	for _, char := range []byte(value) {
+		if char != '\t' && (char < ' ' || char > '~') {
+			return false
+		}
+	}
 	for part := range strings.SplitSeq(value, ",") {
-		name, digits, found := strings.Cut(strings.TrimSpace(part), "=")
+		name, text, found := strings.Cut(strings.Trim(part, " \t"), "=")
 		number := uint64(1)
 		if found {
-			if len(digits) == 0 || digits[0] == '+' {
-				return false
-			}
-			parsed, err := strconv.ParseUint(digits, 10, 64)
+			parsed, err := digits(text)
 			if err != nil {
 				return false
 			}
@@ -183,6 +213,14 @@ func parts(value string, each func(name string, number uint64)) bool {
 		each(name, number)
 	}
 	return true
+}
+
+// digits reads a number that has nothing but digits.
+func digits(text string) (uint64, error) {
+	if strings.HasPrefix(text, "+") {
+		return 0, strconv.ErrSyntax
+	}
+	return strconv.ParseUint(text, 10, 64)
 }
 
 func number(text []byte, name string, value uint64) []byte {
@@ -197,7 +235,7 @@ func saturated(number uint64) uint32 {
 	return uint32(min(number, 1<<32-1))
 }
 
-// span is a number of microseconds, at most 35 years.
+// span is a number of microseconds.
 func span(micros uint64) time.Duration {
-	return time.Duration(min(micros, 1<<50)) * time.Microsecond
+	return time.Duration(min(micros, microsMost)) * time.Microsecond
 }
