@@ -1,5 +1,7 @@
 // Command client loads a tidegate.example.Work server: calls at the times of a Poisson process, whether or not
-// earlier ones were answered. It prints one line of JSON, with the keys of the Rust example tonic_work load.
+// earlier ones were answered. It prints one line of JSON, with the keys of the Rust example tonic_work load. Calls
+// that met a gap of the host, in which nothing here ran, are told apart as met_gap and are in no other number of theirs
+// but served_per_s.
 //
 //	client -addr 127.0.0.1:PORT -rate 2000 -seconds 5 -control tidegate -slo-us 11000
 //	client -addr 127.0.0.1:PORT -closed 8 -seconds 1 -slo-us 11000    # capacity
@@ -68,18 +70,31 @@ func connect() caller {
 
 // tally is what came of the calls that count.
 type tally struct {
-	mu                    sync.Mutex
-	from, until           time.Time
-	offered, good, failed int64
-	firstFailure          string
-	// In microseconds.
-	served, here, there, late []int64
+	mu          sync.Mutex
+	from, until time.Time
+	ends        []end
+	failure     string
 }
+
+// end is how a call ended, and when.
+type end struct {
+	intended, entered, at time.Time
+	what                  outcome
+}
+
+type outcome uint8
+
+const (
+	failed outcome = iota
+	served
+	shedHere
+	shedThere
+)
 
 func main() {
 	flag.Parse()
-	// The generator sleeps in a thread of its own.
-	runtime.GOMAXPROCS(max(2, runtime.GOMAXPROCS(0)))
+	// The generator and the clock sleep in threads of their own.
+	runtime.GOMAXPROCS(max(3, runtime.GOMAXPROCS(0)))
 	callers := make([]caller, max(*connections, 1))
 	for i := range callers {
 		callers[i] = connect()
@@ -87,6 +102,7 @@ func main() {
 	from := time.Now().Add(time.Duration(*warmUp * float64(time.Second)))
 	until := from.Add(time.Duration(*seconds * float64(time.Second)))
 	run := &tally{from: from, until: until}
+	clock := watch()
 	var calls sync.WaitGroup
 	if *closed > 0 {
 		for i := range *closed {
@@ -106,7 +122,7 @@ func main() {
 	// What is not over by then never will be, and shows in the counts.
 	case <-time.After(time.Until(until) + 20*time.Second):
 	}
-	run.report(callers)
+	run.report(callers, clock.gaps())
 }
 
 // begin runs each in a goroutine that calls waits for.
@@ -153,26 +169,24 @@ func (t *tally) one(to caller, intended time.Time, isBatch bool) {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.offered++
-	t.late = append(t.late, entered.Sub(intended).Microseconds())
+	t.ends = append(t.ends, end{intended, entered, now, to.outcome(err)})
+	if t.failure == "" && to.outcome(err) == failed {
+		t.failure = err.Error()
+	}
+}
+
+func (c *caller) outcome(err error) outcome {
 	shed := tidegategrpc.Shed(err)
 	switch {
 	case err == nil:
-		us := now.Sub(intended).Microseconds()
-		t.served = append(t.served, us)
-		if us <= *sloUs {
-			t.good++
-		}
+		return served
 	case shed != nil && shed.At == tidegategrpc.AtClient:
-		t.here = append(t.here, now.Sub(entered).Microseconds())
+		return shedHere
 	// Without the interceptor, refusals are only known by their status.
-	case shed != nil || to.client == nil && status.Code(err) == codes.ResourceExhausted:
-		t.there = append(t.there, now.Sub(intended).Microseconds())
+	case shed != nil || c.client == nil && status.Code(err) == codes.ResourceExhausted:
+		return shedThere
 	default:
-		t.failed++
-		if t.firstFailure == "" {
-			t.firstFailure = err.Error()
-		}
+		return failed
 	}
 }
 
@@ -188,9 +202,37 @@ func quantiles(us []int64) map[string]any {
 	return map[string]any{"calls": len(us), "p50": at(0.5), "p99": at(0.99), "p999": at(0.999), "max": at(1)}
 }
 
-func (t *tally) report(callers []caller) {
+func (t *tally) report(callers []caller, gaps []gap) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	var good, met, failures, answered int64
+	var servedUs, here, there, late []int64
+	for _, each := range t.ends {
+		if each.what == served {
+			answered++
+		}
+		if meets(gaps, each.intended, each.at) {
+			met++
+			continue
+		}
+		late = append(late, each.entered.Sub(each.intended).Microseconds())
+		us := each.at.Sub(each.intended).Microseconds()
+		switch each.what {
+		case served:
+			servedUs = append(servedUs, us)
+			if us <= *sloUs {
+				good++
+			}
+		case shedHere:
+			// From the entry into the interceptor: what it adds.
+			here = append(here, each.at.Sub(each.entered).Microseconds())
+		case shedThere:
+			there = append(there, us)
+		default:
+			failures++
+		}
+	}
+	offered := int64(len(t.ends))
 	var counts tidegategrpc.ClientCounts
 	for _, each := range callers {
 		if each.client == nil {
@@ -206,15 +248,18 @@ func (t *tally) report(callers []caller) {
 		counts.Chance += of.Chance / float64(len(callers))
 	}
 	report := map[string]any{
-		"offered_per_s":  float64(t.offered) / *seconds,
-		"goodput_per_s":  float64(t.good) / *seconds,
-		"served_per_s":   float64(len(t.served)) / *seconds,
-		"served_us":      quantiles(t.served),
-		"shed_local_us":  quantiles(t.here),
-		"shed_remote_us": quantiles(t.there),
-		"failed":         t.failed,
-		"first_failure":  t.firstFailure,
-		"late_us_p99":    quantiles(t.late)["p99"],
+		"offered_per_s": float64(offered) / *seconds,
+		// Of the calls that met no gap, as if the others had fared like them.
+		"goodput_per_s":  float64(good) / *seconds * float64(offered) / float64(max(offered-met, 1)),
+		"served_per_s":   float64(answered) / *seconds,
+		"served_us":      quantiles(servedUs),
+		"shed_local_us":  quantiles(here),
+		"shed_remote_us": quantiles(there),
+		"failed":         failures,
+		"first_failure":  t.failure,
+		"late_us_p99":    quantiles(late)["p99"],
+		"met_gap":        float64(met) / float64(max(offered, 1)),
+		"gaps":           len(gaps),
 		"client":         counts,
 	}
 	if err := json.NewEncoder(os.Stdout).Encode(report); err != nil {
