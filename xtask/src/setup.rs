@@ -16,10 +16,21 @@ pub(crate) struct Tool {
     program: &'static str,
     /// Debian's packages that hold it.
     packages: &'static [&'static str],
-    /// The oldest version that works, as major and minor, with the arguments that print the version.
-    version: Option<(&'static [&'static str], u32, u32)>,
+    /// The oldest version that works.
+    version: Option<Version>,
     /// What it is for, in the message when it is missing.
     purpose: &'static str,
+}
+
+/// A version that a program must have.
+#[derive(Clone, Copy, Debug)]
+struct Version {
+    /// The arguments that print it.
+    arguments: &'static [&'static str],
+    /// Major and minor of the oldest that works.
+    least: (u32, u32),
+    /// The first release of Debian whose package has it.
+    debian: u32,
 }
 
 impl Tool {
@@ -27,8 +38,8 @@ impl Tool {
         Self { program, packages, version: None, purpose }
     }
 
-    const fn at_least(mut self, arguments: &'static [&'static str], major: u32, minor: u32) -> Self {
-        self.version = Some((arguments, major, minor));
+    const fn at_least(mut self, arguments: &'static [&'static str], least: (u32, u32), debian: u32) -> Self {
+        self.version = Some(Version { arguments, least, debian });
         self
     }
 }
@@ -36,12 +47,13 @@ impl Tool {
 /// ring compiles a small C tree.
 const C_COMPILER: Tool = Tool::new("cc", &["gcc", "libc6-dev"], "compiling ring's C and assembly");
 /// Debian 12's own Node is 18; the console's bundler and both npm suites run on it.
-const NODE: Tool = Tool::new("node", &["nodejs"], "building the console").at_least(&["--version"], 18, 0);
+const NODE: Tool = Tool::new("node", &["nodejs"], "building the console").at_least(&["--version"], (18, 0), 12);
 const NPM: Tool = Tool::new("npm", &["npm"], "the console's libraries");
 /// nsq 1.3.0 and all it depends on ask for Go 1.17; Debian 12 has 1.19.
-const GO: Tool = Tool::new("go", &["golang-go"], "building the real nsqd and its tools").at_least(&["version"], 1, 17);
-/// grpc-go asks for Go 1.24, which Debian 13 has.
-const GO_SDK: Tool = Tool::new("go", &["golang-go"], "the interceptors in sdk/go").at_least(&["version"], 1, 24);
+const GO: Tool =
+    Tool::new("go", &["golang-go"], "building the real nsqd and its tools").at_least(&["version"], (1, 17), 12);
+/// What `sdk/go/go.mod` asks for, since grpc-go does. Debian 12 has 1.19, which builds nsq only.
+const GO_SDK: Tool = Tool::new("go", &["golang-go"], "the interceptors in sdk/go").at_least(&["version"], (1, 24), 13);
 const CHROMIUM: Tool = Tool::new("chromium", &["chromium"], "the browser test");
 const OPENSSL: Tool = Tool::new("openssl", &["openssl"], "certificates for the TLS tests");
 const IP: Tool = Tool::new("ip", &["iproute2"], "private networks for the compatibility suites");
@@ -103,7 +115,11 @@ pub(crate) fn ensure(places: &Places, tools: &[Tool]) -> Result<()> {
             );
         }
     }
-    tools.iter().try_for_each(check_version)
+    let outdated: Vec<String> = tools.iter().filter_map(|tool| outdated(tool).transpose()).collect::<Result<_>>()?;
+    if !outdated.is_empty() {
+        miette::bail!(help = outdated.join("\n"), "programs are too old");
+    }
+    Ok(())
 }
 
 fn apt_get(places: &Places, arguments: &[&str]) -> Result<()> {
@@ -117,20 +133,26 @@ fn apt_get(places: &Places, arguments: &[&str]) -> Result<()> {
     Ok(())
 }
 
-fn check_version(tool: &Tool) -> Result<()> {
-    let Some((arguments, major, minor)) = tool.version else { return Ok(()) };
-    let printed = process::output(Command::new(tool.program).args(arguments))?;
-    let found = version_in(&printed);
-    if found.is_none_or(|found| found < (major, minor)) {
-        miette::bail!(
-            help = format!("install {major}.{minor} or newer (Debian 12 or newer: {})", tool.packages.join(" ")),
-            "`{}` must be {major}.{minor} or newer, for {}; found: {}",
+/// What to do about a program that is too old; `None` if it is not.
+fn outdated(tool: &Tool) -> Result<Option<String>> {
+    let Some(version) = tool.version else { return Ok(None) };
+    let printed = process::output(Command::new(tool.program).args(version.arguments))?;
+    Ok(advice(tool, &version, &printed))
+}
+
+/// The same, for a program that printed this about itself.
+fn advice(tool: &Tool, version: &Version, printed: &str) -> Option<String> {
+    let Version { least: (major, minor), debian, .. } = version;
+    let is_old = version_in(printed).is_none_or(|found| found < version.least);
+    is_old.then(|| {
+        format!(
+            "`{}` must be {major}.{minor} or newer, for {}; found: {}. Debian {debian} and newer have it: {}",
             tool.program,
             tool.purpose,
-            printed.trim()
-        );
-    }
-    Ok(())
+            printed.trim(),
+            tool.packages.join(" ")
+        )
+    })
 }
 
 /// The first `major.minor` in what a program prints about itself.
@@ -156,6 +178,25 @@ mod tests {
         assert_eq!(version_in("go version go1.19.8 linux/amd64"), Some((1, 19)));
         assert_eq!(version_in("v18.20.4\n"), Some((18, 20)));
         assert_eq!(version_in("no version"), None);
+    }
+
+    #[test]
+    fn an_old_program_is_named_with_what_it_is_for_and_who_has_a_newer_one() {
+        let asked = |printed| advice(&GO_SDK, &GO_SDK.version.unwrap(), printed);
+        let advice = asked("go version go1.19.8 linux/amd64\n").unwrap();
+        for part in ["1.24", "sdk/go", "go1.19.8", "Debian 13"] {
+            assert!(advice.contains(part), "{advice}");
+        }
+        assert!(asked("go version go1.24.0 linux/amd64").is_none());
+        assert!(asked("no version").is_some());
+    }
+
+    #[test]
+    fn the_go_that_is_asked_for_is_that_of_the_module() {
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../sdk/go/go.mod");
+        let text = std::fs::read_to_string(path).unwrap();
+        let go = text.lines().find_map(|line| line.strip_prefix("go ")).unwrap();
+        assert_eq!(version_in(go), Some(GO_SDK.version.unwrap().least));
     }
 
     #[test]
