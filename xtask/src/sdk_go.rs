@@ -46,7 +46,8 @@ fn test(places: &Places) -> Result<()> {
     go(places, "sdk go test", &module(places), &["test", "./..."])
 }
 
-fn programs(places: &Places) -> PathBuf {
+/// Where the Go examples are built to.
+pub(crate) fn programs(places: &Places) -> PathBuf {
     places.target.join("sdk-go")
 }
 
@@ -54,11 +55,16 @@ fn tonic_work(places: &Places) -> PathBuf {
     places.target.join("debug/examples/tonic_work")
 }
 
-fn build(places: &Places) -> Result<()> {
+/// Builds the Go examples.
+pub(crate) fn build_examples(places: &Places) -> Result<()> {
     let programs = programs(places);
     std::fs::create_dir_all(&programs).into_diagnostic()?;
     let to = format!("{}/", programs.display());
-    go(places, "sdk go build", &module(places), &["build", "-trimpath", "-o", &to, "./example/..."])?;
+    go(places, "sdk go build", &module(places), &["build", "-trimpath", "-o", &to, "./example/..."])
+}
+
+fn build(places: &Places) -> Result<()> {
+    build_examples(places)?;
     let mut command = cargo(places);
     command.args(["build", "--locked", "--package", "tidegate-rpc", "--example", "tonic_work"]);
     let done = steps::run(places, "build tonic_work for sdk go", &mut command, BUILD_LIMIT, steps::quiet)?;

@@ -22,6 +22,7 @@ mod proxy_server;
 mod proxy_spike;
 mod rows;
 mod rpc_cost;
+mod rpc_go;
 mod rpc_mixed;
 mod rpc_server;
 mod rpc_shapes;

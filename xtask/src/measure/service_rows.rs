@@ -1,7 +1,7 @@
 //! The bars of overload control for services whose handlers wait, one row each.
 
 use super::rows::{self, Row};
-use super::{rpc_cost, rpc_mixed, rpc_shapes, rpc_sim, rpc_tcp};
+use super::{rpc_cost, rpc_go, rpc_mixed, rpc_shapes, rpc_sim, rpc_tcp};
 
 /// In the order of the table.
 pub(super) const ROWS: &[Row] = &[
@@ -71,5 +71,11 @@ pub(super) const ROWS: &[Row] = &[
         name: "rpc tcp beside bare tonic",
         bar: "half of each server's capacity, CPU of a call beside its work: at most 0.35 of bare tonic's",
         run: rpc_tcp::cost_beside_bare,
+    },
+    Row {
+        issue: 19,
+        name: "grpc-go callers",
+        bar: "interceptors before the Rust server and a grpc-go server, 1x, 2x, 10x: goodput at least 0.95 of the capacity",
+        run: rpc_go::run,
     },
 ];
