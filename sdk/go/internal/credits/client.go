@@ -10,9 +10,12 @@ const (
 	unheard = 256
 	// unheardOf is the number of calls that are sent in a row without a word from the server.
 	unheardOf = 4096
-	// For patience of the longest recent answers, and for patienceLeast at least, silence is no sign.
+	// For patience of what this server's calls take, and for patienceLeast at least, silence is no sign.
 	patience      = 2
 	patienceLeast = time.Second
+	// slowFades is what a shorter answer of a handler takes of the time that slow ones are known to take: of one slow
+	// call in a hundred two thirds are remembered when the next one is answered.
+	slowFades = 256
 	// crowded: a way there and back that takes so many of the shortest answers is full of this client's own calls.
 	crowded = 8
 	// standBack: an answer that came by a crowded way takes a sixteenth of the limit.
@@ -21,9 +24,9 @@ const (
 	widen = 4
 	// noLimit is a limit of no meaning.
 	noLimit = 1<<16 - 1
-	// addresses is the number of servers behind one target whose levels are told apart; beyond it, the one that has
+	// instances is the number of servers behind one target whose levels are told apart; beyond it, the one that has
 	// been silent longest is forgotten.
-	addresses = 64
+	instances = 64
 	// turns is after how many answers of each of the others a server counts as gone.
 	turns = 16
 )
@@ -43,6 +46,8 @@ type Client struct {
 	inFlight   uint32
 	// longest is how long the longest of the recent answers took; 0 if there was none.
 	longest time.Duration
+	// slow is how long the slow ones among the calls take that are served. Refusals tell nothing of it.
+	slow time.Duration
 	// carry is what earlier chances left over, in 1/65536.
 	carry uint32
 	// roundTrip is the shortest way there and back, answer the shortest answer that was one; 0 if none.
@@ -60,11 +65,24 @@ type Client struct {
 
 // heard is what one server said last.
 type heard struct {
-	address string
-	level   Level
-	until   Time
+	name  instance
+	level Level
+	until Time
 	// at is the number of the answer that said it.
 	at uint64
+}
+
+// instance names a server: by the number that it gave itself, or by its address if it gave none.
+type instance struct {
+	id      uint64
+	address string
+}
+
+func instanceOf(reply *Reply) instance {
+	if reply.Grant.Instance != 0 {
+		return instance{id: reply.Grant.Instance}
+	}
+	return instance{address: reply.Server}
 }
 
 // NewClient returns a client that has heard nothing yet and therefore sends what it is asked to, up to 256 calls and
@@ -104,7 +122,7 @@ func (c *Client) credits(now Time) uint32 {
 }
 
 func (c *Client) patience() time.Duration {
-	return max(patience*c.longest, patienceLeast)
+	return max(patience*max(c.longest, c.slow), patienceLeast)
 }
 
 // OnCall says whether a call is sent, and with what ask; if not, why. A negative budget is none. What it asks for
@@ -171,6 +189,9 @@ func (c *Client) OnReply(reply *Reply, now Time) {
 	c.quietSince = now
 	if !reply.Untimed {
 		c.longest = max(reply.Took, c.longest-c.longest/8, time.Microsecond)
+		if reply.Served {
+			c.slow = max(reply.Took, c.slow-c.slow/slowFades)
+		}
 	}
 	if !reply.Granted {
 		// How long its server worked is not said. One that never says a level is left alone.
@@ -199,7 +220,7 @@ func (c *Client) accept(reply *Reply, now Time) {
 	c.answers++
 	c.window = reply.Grant.Window
 	c.windowUntil = (now - Time(max(reply.Took, 0))).After(reply.Grant.Lease)
-	said := heard{address: reply.Server, level: reply.Grant.Level, until: now.After(reply.Grant.Lease), at: c.answers}
+	said := heard{name: instanceOf(reply), level: reply.Grant.Level, until: now.After(reply.Grant.Lease), at: c.answers}
 	if reply.Grant.Lease == 0 {
 		said.until = Never
 	}
@@ -207,14 +228,14 @@ func (c *Client) accept(reply *Reply, now Time) {
 	for _, server := range c.servers {
 		// One that others have answered in the place of for so long is most likely gone, or spared by the balancer.
 		isGone := c.answers-server.at > turns*uint64(len(c.servers))
-		if server.address != said.address && !isGone {
+		if server.name != said.name && !isGone {
 			kept = append(kept, server)
 			if server.at < kept[oldest].at {
 				oldest = len(kept) - 1
 			}
 		}
 	}
-	if len(kept) >= addresses {
+	if len(kept) >= instances {
 		kept[oldest] = said
 	} else {
 		kept = append(kept, said)

@@ -161,8 +161,68 @@ func TestTheTableOfServersIsBounded(t *testing.T) {
 	c := NewClient(0)
 	for number := range 1000 {
 		told(c, string(rune(number)), Open, time.Hour, at(number))
-		if len(c.servers) > addresses {
+		if len(c.servers) > instances {
 			t.Fatalf("%d servers", len(c.servers))
 		}
+	}
+}
+
+func TestAServerIsKnownByItsNumberWhereverItAnswers(t *testing.T) {
+	c := NewClient(0)
+	tell := func(address string, id uint64, chance float64) {
+		grant := Grant{Level: LevelAt(Default, chance), Lease: time.Hour, Instance: id}
+		c.OnReply(&Reply{Server: address, Served: true, Granted: true, Grant: grant, Took: ms}, at(0))
+	}
+	// One behind two addresses, then another behind one of these.
+	tell("a", 1, 0.5)
+	tell("b", 1, 0.25)
+	if chance := c.Chance(Default, at(1)); chance != whole/4 || len(c.servers) != 1 {
+		t.Errorf("%d of %d servers", chance, len(c.servers))
+	}
+	tell("a", 2, 0.75)
+	if chance := c.Chance(Default, at(1)); chance != whole/2 || len(c.servers) != 2 {
+		t.Errorf("%d of %d servers", chance, len(c.servers))
+	}
+}
+
+func TestAServerWhoseCallsTakeFiveSecondsIsNotSilentWhileTheyDo(t *testing.T) {
+	c := NewClient(0)
+	sends(c, 1, at(0))
+	open(c, ms, ms, at(1))
+	sends(c, 1, at(1))
+	open(c, 5*time.Second, 5*time.Second, at(5_001))
+	// Quick answers beside it, and refusals by the hundred, do not make it a quick server.
+	if sent := sends(c, 550, at(5_001)); sent != 550 {
+		t.Errorf("%d sent", sent)
+	}
+	for range 50 {
+		open(c, ms, ms, at(5_002))
+	}
+	for range 500 {
+		grant := Grant{Level: Open, Lease: testLease, ServerTime: ms}
+		c.OnReply(&Reply{Granted: true, Grant: grant, Took: ms}, at(5_002))
+	}
+	for second := range 8 {
+		if sent := sends(c, 500, at(5_003+second*1_000)); sent == 0 {
+			t.Errorf("silent after %d s", second)
+		}
+	}
+	// Twice what they take is too long.
+	if once, none := sends(c, 500, at(16_000)), sends(c, 500, at(16_500)); once != 1 || none != 0 {
+		t.Errorf("%d, then %d", once, none)
+	}
+}
+
+func TestSlowCallsAreForgottenWhenTheyAreOver(t *testing.T) {
+	c := NewClient(0)
+	sends(c, 1, at(0))
+	open(c, 5*time.Second, 5*time.Second, at(5_000))
+	for call := range 2_000 {
+		sends(c, 1, at(6_000+call))
+		open(c, ms, ms, at(6_001+call))
+	}
+	sends(c, 500, at(9_000))
+	if before, after := sends(c, 500, at(9_999)), sends(c, 500, at(10_000)); before != 500 || after != 1 {
+		t.Errorf("%d, then %d", before, after)
 	}
 }

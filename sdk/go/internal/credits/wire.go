@@ -85,6 +85,8 @@ type Grant struct {
 	Lease time.Duration
 	// ServerTime is how long the call was at the server.
 	ServerTime time.Duration
+	// Instance is the number that the server gave itself when it started; 0 if it gave none.
+	Instance uint64
 }
 
 // Value returns the ask as metadata.
@@ -145,7 +147,11 @@ func (g *Grant) Value() string {
 		// At least 1: a lease of 0 µs would mean "until the next grant".
 		text = number(text, ",t=", max(micros(g.Lease), 1))
 	}
-	return string(number(text, ",s=", micros(g.ServerTime)))
+	text = number(text, ",s=", micros(g.ServerTime))
+	if g.Instance != 0 {
+		text = number(text, ",i=", g.Instance)
+	}
+	return string(text)
 }
 
 // ReadGrant reads a grant; false if it is broken.
@@ -161,6 +167,8 @@ func ReadGrant(value string) (Grant, bool) {
 			grant.Lease = span(number)
 		case "s":
 			grant.ServerTime = span(number)
+		case "i":
+			grant.Instance = number
 		}
 	})
 	return grant, known
