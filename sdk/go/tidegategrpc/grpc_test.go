@@ -119,7 +119,7 @@ func TestACallGoesThroughBothAndCarriesAGrant(t *testing.T) {
 		t.Errorf("%+v", counts)
 	}
 	there := server.Counts()
-	if counts := there; counts.Served != 1 || counts.InTime != 1 || counts.InFlight != 0 || counts.Sessions != 1 {
+	if counts := there; counts.Served != 1 || counts.InTime != 1 || counts.InFlight != 0 || counts.Sessions != 2 {
 		t.Errorf("%+v", counts)
 	}
 }

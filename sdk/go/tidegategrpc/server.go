@@ -20,7 +20,10 @@ import (
 type Server struct {
 	config credits.Config
 	exempt func(method string) bool
-	tenant func(ctx context.Context, claimed uint32) uint32
+	claims Claims
+	// tenant and priority are the server's own rules; nil where claims decide.
+	tenant   func(ctx context.Context, claimed uint32) uint32
+	priority func(ctx context.Context, method string, claimed uint8) uint8
 	// pushback is what shed callers without the interceptor are asked to wait before they try again; spread by half
 	// of it to both sides.
 	pushback time.Duration
@@ -42,7 +45,31 @@ func ServerExempt(rule func(method string) bool) ServerOption {
 	return func(s *Server) { s.exempt = rule }
 }
 
-// ServerTenant says whom a call belongs to; claimed is what its client says. Without it the client is believed.
+// Claims is how far a server trusts the tenant and the priority that calls claim.
+type Claims = credits.Claims
+
+// How far.
+const (
+	// Untrusted ignores claimed tenants, and lets no call matter more than one without a priority.
+	Untrusted = credits.Untrusted
+	// Priorities believes priorities and not tenants: for callers that are one's own and of one tenant.
+	Priorities = credits.Priorities
+	// Trusted believes both: for callers that are one's own services.
+	Trusted = credits.Trusted
+)
+
+// ServerClaims says how far callers are trusted that claim a tenant or a priority. Without it: [Untrusted].
+func ServerClaims(claims Claims) ServerOption {
+	return func(s *Server) { s.claims = claims }
+}
+
+// ServerPriority says how much a call matters, whatever its client claims, with the interceptor or without: 0 most, 255
+// least. Without it that is left to [ServerClaims].
+func ServerPriority(rule func(ctx context.Context, method string, claimed uint8) uint8) ServerOption {
+	return func(s *Server) { s.priority = rule }
+}
+
+// ServerTenant says whom a call belongs to, whatever its client claims. Without it that is left to [ServerClaims].
 // Tenants share what there is by max-min fairness, up to 256 of them.
 func ServerTenant(rule func(ctx context.Context, claimed uint32) uint32) ServerOption {
 	return func(s *Server) { s.tenant = rule }
@@ -62,10 +89,9 @@ func ServerPushback(pushback time.Duration) ServerOption {
 // NewServer returns a server of its own. It keeps one goroutine and one pipe for as long as the process runs.
 func NewServer(options ...ServerOption) *Server {
 	server := &Server{
-		config:   credits.Config{Cores: runtime.GOMAXPROCS(0), Probe: probe()},
+		config:   credits.Config{Cores: runtime.GOMAXPROCS(0), Probe: probe(), Instance: instance()},
 		exempt:   isHealthCheck,
 		pushback: time.Second,
-		tenant:   func(_ context.Context, claimed uint32) uint32 { return claimed },
 	}
 	for _, option := range options {
 		option(server)
@@ -73,6 +99,9 @@ func NewServer(options ...ServerOption) *Server {
 	server.gate = newGate(server.config)
 	return server
 }
+
+// instance returns a number that no other server is likely to have: 53 bits, as much as every language has in one.
+func instance() uint64 { return max(random()>>11, 1) }
 
 // defaultServer is the one of this process.
 var defaultServer = sync.OnceValue(func() *Server { return NewServer() })
@@ -122,7 +151,7 @@ func (s *Server) Unary(
 
 // begin waits until the call may run. The error is the refusal.
 func (s *Server) begin(ctx context.Context, method string) (*running, error) {
-	arrival := s.arrival(ctx)
+	arrival := s.arrival(ctx, method)
 	call, verdict, err := s.gate.enter(ctx, method, &arrival)
 	if err != nil {
 		return nil, err
@@ -146,7 +175,7 @@ func (s *Server) begin(ctx context.Context, method string) (*running, error) {
 }
 
 // arrival reads what a request says of itself.
-func (s *Server) arrival(ctx context.Context) credits.Arrival {
+func (s *Server) arrival(ctx context.Context, method string) credits.Arrival {
 	ask := credits.Unaware
 	if values := metadata.ValueFromIncomingContext(ctx, credits.AskKey); len(values) > 0 {
 		if read, known := credits.ReadAsk(values[0]); known {
@@ -159,14 +188,29 @@ func (s *Server) arrival(ctx context.Context) credits.Arrival {
 			ask.Budget = left
 		}
 	}
-	ask.Tenant = s.tenant(ctx, ask.Tenant)
+	ask, claimed := s.claims.Judge(ask, s.known(ctx, method, &ask))
 	keys := make([]credits.Key, 0, 2)
 	if values := metadata.ValueFromIncomingContext(ctx, credits.ClientKey); len(values) > 0 {
 		if client, known := credits.ReadClient(values[0]); known {
-			keys = append(keys, credits.ClientKeyOf(client))
+			keys = append(keys, credits.ClientKeyOf(client).For(ask.Tenant))
 		}
 	}
-	return credits.Arrival{Keys: append(keys, credits.AddressKey(addressOf(ctx))), Ask: ask}
+	keys = append(keys, credits.AddressKey(addressOf(ctx)).For(ask.Tenant))
+	return credits.Arrival{Keys: keys, Ask: ask, Claimed: claimed}
+}
+
+// known returns what the server's own rules say of a call.
+func (s *Server) known(ctx context.Context, method string, ask *credits.Ask) credits.Known {
+	var known credits.Known
+	if s.tenant != nil {
+		tenant := s.tenant(ctx, ask.Tenant)
+		known.Tenant = &tenant
+	}
+	if s.priority != nil {
+		priority := credits.Priority(s.priority(ctx, method, uint8(ask.Priority)))
+		known.Priority = &priority
+	}
+	return known
 }
 
 // addressOf returns the caller's address; the zero one where it has none, such as on a Unix socket.

@@ -23,8 +23,18 @@ const (
 	stepFewer = 3
 	// A tick comes when overdue times the calls that are let through in its time would have come, however few did.
 	overdue = 2.0
+	// marginal is what a session may have beyond its max-min share, for calls that are not let through for sure: this
+	// part of what it may for others. Just enough that chance leaves no core idle.
+	marginal = 0.1
+	// A part of the supply that changed by no more than samePart is the same.
+	samePart = 0.01
+	// byChance deviations more may be sent by a session that does as it was told.
+	byChance = 4.0
 	// stretchCalls is the number of calls over which active sessions are counted.
 	stretchCalls = 1024
+	// creditedMost is the share of a tenant's calls that is admitted by credits; the rest stays free to follow the
+	// demand.
+	creditedMost = 0.5
 	// A demand below forgotten of the capacity is forgotten.
 	forgotten = 1e-6
 )
@@ -33,6 +43,8 @@ const (
 type wanted struct {
 	priority  Priority
 	tick, sum float64
+	// Those of them that came with a credit: they come whatever the level is.
+	tickCredited, credited float64
 }
 
 // tenant is one tenant's demand and what it was granted.
@@ -44,18 +56,31 @@ type tenant struct {
 	level  Level
 	// share is the calls a second of its share.
 	share float64
-	// mostPerNs is what one of its sessions may have at most, in calls in a nanosecond, and mostCalls in a stretch.
-	mostPerNs float64
-	mostCalls int
-	// Sessions heard in this stretch of calls so far, and in the one before.
-	active, activeBefore int
+	// mostSurePerNs and mostPerNs are what one of its sessions may have at most, in calls in a nanosecond, of a
+	// priority that is let through for sure and of others.
+	mostSurePerNs, mostPerNs float64
+	// credits are those that its sessions hold, sessions the number of these.
+	credits, sessions int
+	// sizes are what each session wants that was heard in this stretch of calls so far, and in the one before.
+	sizes, sizesBefore *sizes
+	// boundFor is for which part of a supply, in calls in a nanosecond, the bound of a session was computed; 0 since a
+	// stretch ended.
+	boundFor float64
+}
+
+// most returns the calls of priority in a nanosecond that one session may have at most.
+func (t *tenant) most(priority Priority) float64 {
+	if t.level.isSure(priority) {
+		return t.mostSurePerNs
+	}
+	return t.mostPerNs
 }
 
 // demand is that of all tenants. A tenant is named by its place in the table.
 type demand struct {
 	tenants []tenant
 	bound   int
-	// sessionShares are the fair shares that one session may have.
+	// sessionShares is how many times its max-min share one session may have.
 	sessionShares float64
 	weights       map[uint32]float64
 	// Calls since the last tick, the squares of what they stand for, and when that was.
@@ -76,6 +101,8 @@ type demand struct {
 	// preferred is what calls take of the capacity that are sure to be let through although others are not.
 	preferred float64
 	throttled bool
+	// stretchNs is how long a stretch of calls takes, if as many are let through as shall be.
+	stretchNs float64
 }
 
 func newDemand(config *Config, now Time) *demand {
@@ -84,23 +111,43 @@ func newDemand(config *Config, now Time) *demand {
 	}
 }
 
-// place returns the place of a tenant; of the last one, if the table is full. O(tenants): asked once for a session.
-func (d *demand) place(name uint32) int {
-	for at := range d.tenants {
-		if d.tenants[at].name == name {
-			return at
+// enter counts a session of a tenant, whose place it returns. If the table is full, that of one without sessions, or
+// the last. O(tenants): asked once for a session.
+func (d *demand) enter(name uint32) int {
+	at := slices.IndexFunc(d.tenants, func(of tenant) bool { return of.name == name })
+	switch {
+	case at >= 0:
+	case len(d.tenants) < d.bound:
+		at = len(d.tenants)
+		d.tenants = append(d.tenants, d.newTenant(name))
+	default:
+		at = slices.IndexFunc(d.tenants, func(of tenant) bool {
+			_, weighs := d.weights[of.name]
+			return of.sessions == 0 && of.credits == 0 && !weighs
+		})
+		if at < 0 {
+			at = len(d.tenants) - 1
+		} else {
+			d.tenants[at] = d.newTenant(name)
 		}
 	}
-	if len(d.tenants) < d.bound {
-		weight, weighs := d.weights[name]
-		if !weighs {
-			weight = 1
-		}
-		added := tenant{name: name, weight: max(weight, math.SmallestNonzeroFloat64)}
-		added.open()
-		d.tenants = append(d.tenants, added)
+	d.tenants[at].sessions++
+	return at
+}
+
+// leave ends a session of the tenant in that place.
+func (d *demand) leave(place int) { d.tenants[place].sessions-- }
+
+func (d *demand) newTenant(name uint32) tenant {
+	weight, weighs := d.weights[name]
+	if !weighs {
+		weight = 1
 	}
-	return len(d.tenants) - 1
+	added := tenant{
+		name: name, weight: max(weight, math.SmallestNonzeroFloat64), sizes: new(sizes), sizesBefore: new(sizes),
+	}
+	added.open()
+	return added
 }
 
 // levelOf returns the level of a tenant by its name; of one that is not known, everything.
@@ -117,12 +164,22 @@ func (d *demand) levelOf(name uint32) Level {
 func (d *demand) onStretch() {
 	for at := range d.tenants {
 		of := &d.tenants[at]
-		of.activeBefore, of.active = of.active, 0
+		of.sizes, of.sizesBefore = of.sizesBefore, of.sizes
+		*of.sizes = sizes{}
+		of.boundFor = 0
 	}
 }
 
-// onCall tells that a call arrived that stands for so many wanted ones. True when it is time for tick.
-func (d *demand) onCall(place int, priority Priority, calls float64, now Time) bool {
+// mostCalls returns the calls of priority in a stretch of calls that one session of the tenant in place may have at
+// most, and what chance adds.
+func (d *demand) mostCalls(place int, priority Priority) int {
+	most := d.tenants[place].most(priority) * d.stretchNs
+	return int(min(max(most+byChance*(math.Sqrt(most)+1), 1), 1e9))
+}
+
+// onCall tells that a call arrived that stands for so many wanted ones, with a credit or without. True when it is time
+// for tick.
+func (d *demand) onCall(place int, priority Priority, calls float64, credited bool, now Time) bool {
 	of := &d.tenants[place]
 	at, known := slices.BinarySearchFunc(of.wanted, priority, func(w wanted, p Priority) int {
 		return int(w.priority) - int(p)
@@ -131,14 +188,17 @@ func (d *demand) onCall(place int, priority Priority, calls float64, now Time) b
 		of.wanted = slices.Insert(of.wanted, at, wanted{priority: priority})
 	}
 	of.wanted[at].tick += calls
+	if credited {
+		of.wanted[at].tickCredited += calls
+	}
 	d.squares += calls * calls
 	d.calls++
 	return d.calls >= tickCalls || now >= d.due
 }
 
 // tick computes rates and levels anew for a server that shall be sent supply calls a second; all are let through if
-// it is 0. It has room for room calls.
-func (d *demand) tick(supply, room float64, now Time) {
+// it is 0. It has room for room calls, and serves the share served of the supply: refusals take the rest.
+func (d *demand) tick(supply, served, room float64, now Time) {
 	elapsed := float64(max(now.Since(d.since), 1))
 	d.fold(elapsed, room)
 	d.calls, d.squares, d.since = 0, 0, now
@@ -147,6 +207,7 @@ func (d *demand) tick(supply, room float64, now Time) {
 		return
 	}
 	seconds := d.timeNs / 1e9
+	d.stretchNs = 1e9 * stretchCalls / supply
 	claims, sum := make([]float64, len(d.tenants)), 0.0
 	for at := range d.tenants {
 		of := &d.tenants[at]
@@ -161,7 +222,7 @@ func (d *demand) tick(supply, room float64, now Time) {
 		// Without those who are held back there is room for all others: as long as they are.
 		d.throttled = sum+d.held/seconds > supply
 		if d.throttled {
-			d.boundSessions(supply)
+			d.boundSessions(served, supply)
 		}
 		return
 	}
@@ -174,20 +235,25 @@ func (d *demand) tick(supply, room float64, now Time) {
 		of.level = level
 		d.preferred += certain / seconds / supply
 	}
-	d.boundSessions(supply)
+	d.boundSessions(served, supply)
 	d.throttled = true
 	due := min(max(overdue*tickCalls/supply, 1e-9), 1)
 	d.due = now.After(time.Duration(due * 1e9))
 }
 
-// boundSessions computes what one session of each tenant may have of its share: so many times what each had if all
-// active ones had the same.
-func (d *demand) boundSessions(supply float64) {
+// boundSessions computes what one session of each tenant may have: so many times its max-min share of what is served
+// of the tenant's part.
+func (d *demand) boundSessions(served, supply float64) {
 	for at := range d.tenants {
 		of := &d.tenants[at]
-		most := d.sessionShares * min(of.share, supply) / float64(max(of.active, of.activeBefore, 1))
-		of.mostPerNs = most / 1e9
-		of.mostCalls = int(min(max(stretchCalls*most/supply, 1), 1e9))
+		part := served * min(of.share, supply) / 1e9
+		if math.Abs(part-of.boundFor) <= samePart*part {
+			continue
+		}
+		of.boundFor = part
+		fair := of.sizesBefore.waterLevel(part)
+		of.mostSurePerNs = d.sessionShares * fair
+		of.mostPerNs = (1 + marginal*(d.sessionShares-1)) * fair
 	}
 }
 
@@ -226,7 +292,8 @@ func (d *demand) maxMin(supply float64, claims []float64) []float64 {
 }
 
 func (t *tenant) open() {
-	t.level, t.share, t.mostPerNs, t.mostCalls = Open, math.MaxFloat64, math.MaxFloat64, math.MaxInt
+	t.level, t.share, t.boundFor = Open, math.MaxFloat64, 0
+	t.mostSurePerNs, t.mostPerNs = math.MaxFloat64, math.MaxFloat64
 }
 
 func (d *demand) open() {
@@ -282,7 +349,8 @@ func (d *demand) fold(elapsed, room float64) {
 		each := d.tenants[at].wanted
 		for i := range each {
 			each[i].sum = each[i].sum*fade + each[i].tick
-			each[i].tick = 0
+			each[i].credited = each[i].credited*fade + each[i].tickCredited
+			each[i].tick, each[i].tickCredited = 0, 0
 		}
 	}
 }
@@ -290,12 +358,19 @@ func (d *demand) fold(elapsed, room float64) {
 // levelFor returns the level at which share of the wanted calls is let through, the better priorities first; and what
 // those priorities want that are let through for sure.
 func levelFor(of []wanted, share float64) (Level, float64) {
+	// Credited calls come first, whatever they are; who sends more of them than it has credits takes nobody's place.
+	credited := 0.0
+	for _, w := range of {
+		credited += w.credited
+	}
+	left := max(share-min(credited, creditedMost*share), 0)
 	certain := 0.0
 	for _, w := range of {
-		if certain+w.sum > share*(1+1e-9) {
-			return LevelAt(w.priority, (share-certain)/w.sum), certain
+		byLevel := w.sum - w.credited
+		if certain+byLevel > left*(1+1e-9) {
+			return LevelAt(w.priority, (left-certain)/byLevel), certain
 		}
-		certain += w.sum
+		certain += byLevel
 	}
 	return Open, certain
 }

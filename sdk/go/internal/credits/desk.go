@@ -16,11 +16,18 @@ const (
 type Call struct {
 	session  *session
 	priority Priority
-	group    uint8
-	budget   time.Duration
-	arrived  Time
-	startBy  Time
-	started  Time
+	// claimed is the priority by which its client goes.
+	claimed Priority
+	// name gets a session of its own when the call is served, if isNew.
+	name  Key
+	isNew bool
+	// isOver says that its client wants or sends more than it may.
+	isOver  bool
+	group   uint8
+	budget  time.Duration
+	arrived Time
+	startBy Time
+	started Time
 	// paused is since when its handler has waited for its client.
 	paused Time
 	began  Began
@@ -102,9 +109,13 @@ func (d *desk) remove(call *Call) {
 
 // Arrival is what the machine shall know of a request.
 type Arrival struct {
-	// Keys name whom it comes from: by its number if it has one, and by its address.
+	// Keys name whom it comes from: by its number if it has one, and by its address. A number counts once a call under
+	// it was served.
 	Keys []Key
-	Ask  Ask
+	// Ask is what its client says, as far as the server believes it; Claimed is the priority by which the client let the
+	// call through. See [Claims.Judge].
+	Ask     Ask
+	Claimed Priority
 	// Group is its method's number; 0 for none.
 	Group uint8
 }
@@ -114,17 +125,22 @@ type Arrival struct {
 func (s *Server) OnArrive(call *Call, of *Arrival, now Time) (Verdict, bool) {
 	s.count(now)
 	s.expire(now)
-	s.sessions.expire(now)
-	from := s.sessions.enter(of.Keys, func() int { return s.demand.place(of.Ask.Tenant) }, now)
+	s.reclaim(now)
+	from := s.sessions.enter(of.Keys, s.demand.enter, now)
 	if from == nil {
 		call.state = isOver
 		return Verdict{Reason: ServerFull}, true
 	}
-	from.inServer++
-	call.session, call.priority, call.group = from, of.Ask.Priority, of.Group
+	call.session, call.priority, call.claimed, call.group = from, of.Ask.Priority, of.Claimed, of.Group
 	call.budget, call.arrived = of.Ask.Budget, now
-	standsFor, held := s.hear(from, &of.Ask, now)
-	if s.demand.onCall(from.tenant, call.priority, standsFor, now) {
+	arrival := *of
+	if call.name, call.isNew = of.Keys[0], from.key != of.Keys[0]; call.isNew {
+		// Many may share that session: none of them was told what it is told.
+		arrival.Ask.Aware = false
+	}
+	heard := s.hear(from, &arrival, now)
+	call.isOver = heard.isOver
+	if s.demand.onCall(from.tenant, call.priority, heard.standsFor, heard.credited, now) {
 		s.tick(now)
 	}
 	s.load.arrived++
@@ -134,7 +150,7 @@ func (s *Server) OnArrive(call *Call, of *Arrival, now Time) (Verdict, bool) {
 	call.predicted = s.service.predict(s.desk.waiting)
 	call.startBy = s.startBy(call)
 	reason := Share
-	if !held {
+	if !heard.held {
 		reason = s.decide(call, now)
 	}
 	if reason != "" {
@@ -162,7 +178,7 @@ func (s *Server) WantsTurn(now Time) bool {
 func (s *Server) refuse(call *Call, reason Reason, now Time) Verdict {
 	call.state = isOver
 	s.load.refused++
-	grant := s.grant(call.session, call.priority, now)
+	grant := s.grant(call, now)
 	grant.ServerTime = now.Since(call.arrived)
 	return Verdict{Reason: reason, Grant: grant}
 }
@@ -268,7 +284,10 @@ func (s *Server) OnEnd(call *Call, answered bool, now Time) Grant {
 		s.inFlight.OnGone(now)
 	}
 	s.lookHeld(now)
-	grant := s.grant(call.session, call.priority, now)
+	if answered && call.isNew {
+		s.sessions.admit(call.name, s.demand.enter, now)
+	}
+	grant := s.grant(call, now)
 	grant.ServerTime = now.Since(call.arrived)
 	inFlight := s.inFlight.InFlight()
 	switch {

@@ -37,6 +37,17 @@ func (l Level) chance(priority Priority) float64 {
 	return float64(l.parts(priority)) / whole
 }
 
+// isSure tells whether calls of priority are let through for sure, and worse ones are not.
+func (l Level) isSure(priority Priority) bool {
+	return l != Open && (Level(priority)+1)*whole < l
+}
+
+// inClaims returns the level for a client that lets calls through by the priority claimed which the server takes for
+// priority: no lower than this, and high enough that they come with the chance of priority.
+func (l Level) inClaims(priority, claimed Priority) Level {
+	return max(l, LevelAt(claimed, l.chance(priority)))
+}
+
 // times has the same priorities, with factor times the chance of the marginal one.
 func (l Level) times(factor float64) Level {
 	chance := float64(l%whole) * factor
@@ -52,4 +63,9 @@ func passes(parts uint32, carry *uint32) bool {
 	}
 	*carry -= whole
 	return true
+}
+
+// passesBy is the same with a chance from 0 to 1; of one in 256 at least.
+func passesBy(chance float64, carry *uint32) bool {
+	return passes(max(uint32(min(max(chance, 0), 1)*whole), probe), carry)
 }

@@ -46,6 +46,7 @@ type plant struct {
 
 	// priorities says that half of the calls are critical and the others batch.
 	priorities bool
+	claims     Claims
 	servedOf   [256]int
 
 	from, until                        Time
@@ -74,7 +75,13 @@ type waiter struct {
 
 type simCaller struct {
 	machine *Client // nil for one without the interceptor
-	key     Key
+	keys    []Key
+	// weight is by how much it calls more than the others; 0 is 1.
+	weight float64
+	// invents says that it claims another name and the best priority with each call, as one that obeys.
+	invents bool
+	// offered and good are its calls that count, and those of them that were answered in time.
+	offered, good int
 }
 
 type event struct {
@@ -105,14 +112,14 @@ const (
 func newPlant(cores, callers int, aware bool, shape func(*plant) []segment) *plant {
 	p := &plant{
 		random: rand.New(rand.NewPCG(7, 11)), cores: cores, message: 30 * us, way: 50 * us, shape: shape,
-		timer: Never,
+		timer: Never, claims: Trusted,
 	}
 	p.server = NewServer(Config{Cores: cores, Probe: func() Taken { return p.taken }}, 0)
 	for i := range callers {
-		caller := &simCaller{key: AddressKey(netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}))}
+		caller := &simCaller{keys: []Key{AddressKey(netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}))}}
 		if aware {
 			caller.machine = NewClient(uint16(p.random.Uint32()))
-			caller.key = ClientKeyOf(uint64(i))
+			caller.keys = append([]Key{ClientKeyOf(uint64(i))}, caller.keys...)
 		}
 		p.callers = append(p.callers, caller)
 	}
@@ -141,12 +148,15 @@ func (p *plant) after(span time.Duration, do func()) { p.at(p.now.After(span), d
 func (p *plant) run(rate float64, length time.Duration, slo time.Duration) {
 	p.offered, p.good, p.served, p.here, p.there, p.mostAtOne = 0, 0, 0, 0, 0, 0
 	p.tookMs, p.servedOf = nil, [256]int{}
+	for _, each := range p.callers {
+		each.offered, each.good = 0, 0
+	}
 	p.from, p.until, p.slo = p.now.After(length/4), p.now.After(length), slo
 	end := p.until
 	var next func()
 	next = func() {
 		if p.now < end {
-			p.call(p.callers[p.random.IntN(len(p.callers))])
+			p.call(p.pick())
 			p.after(p.exponential(time.Duration(1e9/rate)), next)
 		}
 	}
@@ -174,6 +184,27 @@ func (p *plant) run(rate float64, length time.Duration, slo time.Duration) {
 	p.now = drained
 }
 
+// pick draws a caller by its weight.
+func (p *plant) pick() *simCaller {
+	weight := func(of *simCaller) float64 {
+		if of.weight == 0 {
+			return 1
+		}
+		return of.weight
+	}
+	sum := 0.0
+	for _, each := range p.callers {
+		sum += weight(each)
+	}
+	at := p.random.Float64() * sum
+	for _, each := range p.callers {
+		if at -= weight(each); at < 0 {
+			return each
+		}
+	}
+	return p.callers[0]
+}
+
 // hog computes for 10 ms whenever it is its turn.
 func (p *plant) hog() {
 	p.work(10*ms, func() {
@@ -190,6 +221,7 @@ func (p *plant) call(caller *simCaller) {
 	counts := at >= p.from && at < p.until
 	if counts {
 		p.offered++
+		caller.offered++
 	}
 	priority := Default
 	if p.priorities {
@@ -206,6 +238,11 @@ func (p *plant) call(caller *simCaller) {
 			return
 		}
 		ask = signed
+	}
+	keys := caller.keys
+	if caller.invents {
+		keys = append([]Key{ClientKeyOf(p.random.Uint64())}, keys...)
+		ask.Aware, ask.Priority = true, Critical
 	}
 	answer := func(grant Grant, reason Reason) {
 		p.after(p.way, func() {
@@ -224,17 +261,18 @@ func (p *plant) call(caller *simCaller) {
 				p.tookMs = append(p.tookMs, float64(took)/1e6)
 				if took <= p.slo {
 					p.good++
+					caller.good++
 				}
 			}
 		})
 	}
 	p.after(p.way, func() {
-		p.unread = append(p.unread, func() { p.read(caller, &ask, answer) })
+		p.unread = append(p.unread, func() { p.read(keys, &ask, answer) })
 	})
 }
 
 // read runs on a core: a request is read and looked at.
-func (p *plant) read(caller *simCaller, ask *Ask, answer func(Grant, Reason)) {
+func (p *plant) read(keys []Key, ask *Ask, answer func(Grant, Reason)) {
 	p.work(p.message, func() {
 		if p.bare {
 			p.segments(p.shape(p), func() {
@@ -244,7 +282,8 @@ func (p *plant) read(caller *simCaller, ask *Ask, answer func(Grant, Reason)) {
 			return
 		}
 		call := NewCall()
-		verdict, known := p.server.OnArrive(call, &Arrival{Keys: []Key{caller.key}, Ask: *ask}, p.now)
+		judged, claimed := p.claims.Judge(*ask, Known{})
+		verdict, known := p.server.OnArrive(call, &Arrival{Keys: keys, Ask: judged, Claimed: claimed}, p.now)
 		p.told()
 		if !known {
 			p.waiting = append(p.waiting, waiter{call, answer})
@@ -501,6 +540,67 @@ func TestABetterPriorityIsServedInFullAtTwiceTheCapacity(t *testing.T) {
 	critical, batch := float64(p.servedOf[Critical])/seconds, float64(p.servedOf[Batch])/seconds
 	if critical < 0.95*800 || batch < 50 {
 		t.Errorf("%.0f critical and %.0f batch calls a second", critical, batch)
+	}
+}
+
+func TestOneThatInventsNamesAndPrioritiesTakesNothingOfOthersShares(t *testing.T) {
+	for _, aware := range []bool{false, true} {
+		p := newPlant(1, 9, aware, constant(0, ms))
+		p.claims = Untrusted
+		inventor := p.callers[8]
+		inventor.machine, inventor.invents, inventor.weight = nil, true, 160
+		inventor.keys = inventor.keys[len(inventor.keys)-1:]
+		// The others want half of the capacity, it wants ten times that.
+		p.run(10_500, 4*time.Second, 20*ms)
+		p.run(10_500, 8*time.Second, 20*ms)
+		good, offered := 0, 0
+		for _, each := range p.callers[:8] {
+			good, offered = good+each.good, offered+each.offered
+		}
+		if kept := float64(good) / float64(offered); kept < 0.95 {
+			t.Errorf("aware %v: %.3f of the honest calls were answered in time", aware, kept)
+		}
+	}
+}
+
+func TestAGatewayGetsWhatSmallCallersLeave(t *testing.T) {
+	for _, aware := range []bool{true, false} {
+		// One wants 1.3 of the capacity, twenty 0.02 each.
+		p := newPlant(1, 21, aware, constant(0, ms))
+		p.callers[0].weight = 65
+		// What each may have is settled after some ten thousand calls.
+		played(p, 1_700, 15*ms)
+		p.run(1_700, 20*time.Second, 15*ms)
+		if good := p.goodput(1_700, 1_000/1.03); good < 0.95 {
+			t.Errorf("aware %v: %.3f of the capacity in time", aware, good)
+		}
+		small := 0.0
+		for _, each := range p.callers[1:] {
+			small += float64(each.good) / float64(each.offered) / 20
+		}
+		if small < 0.85 {
+			t.Errorf("aware %v: %.3f of the small callers' calls in time", aware, small)
+		}
+	}
+}
+
+func TestFastClientsHoldCreditsAndTheyComeBack(t *testing.T) {
+	p := newPlant(1, 4, true, constant(0, ms))
+	held := 0
+	p.shape = func(*plant) []segment {
+		held = max(held, p.server.Gauges(p.now).Credits)
+		return []segment{{compute: ms}}
+	}
+	played(p, 3_000, 15*ms)
+	if good := p.goodput(3_000, 1_000/1.03); good < 0.95 {
+		t.Errorf("%.3f of the capacity in time", good)
+	}
+	if held == 0 || held > 20 {
+		t.Errorf("%d credits at most", held)
+	}
+	p.server.reclaim(p.now.After(time.Minute))
+	if gauges := p.server.Gauges(p.now); gauges.Credits != 0 || p.server.demand.tenants[0].credits != 0 {
+		t.Errorf("%d credits never came back", gauges.Credits)
 	}
 }
 

@@ -18,6 +18,11 @@ const (
 	// stepBack is by how much calls of the marginal priority or tenant wait less than the others at most, as a
 	// share of the wait.
 	stepBack = 0.5
+	// One that may have less than farOver of what it sends does not do as it was told.
+	farOver = 0.5
+	// servedLeast is the least share of the capacity that is left for served calls, however much the refusals seem to
+	// take.
+	servedLeast = 0.1
 	// steering is by how much more the chance is at an empty line than at a full one, for clients that come back
 	// before it changes. Twice as much overshoots.
 	steering = 1.0
@@ -40,11 +45,14 @@ type Config struct {
 	// Tenants told apart at most; further ones share the last place. Weights are of those that do not weigh 1.
 	Tenants int
 	Weights map[uint32]float64
-	// SessionShares are the fair shares of its tenant's calls that a single session is let take while others are
-	// refused.
+	// SessionShares is how many times its max-min share of its tenant's calls a single session is let take while others
+	// are refused, at least 1: of priorities that are let through for sure; of the others a tenth of what that is
+	// beyond 1.
 	SessionShares float64
 	// LookEvery is after how much time of handlers the sockets are looked at before the next one starts.
 	LookEvery time.Duration
+	// Instance is the number of this server among all that its callers may meet, from 1 to 2^53 - 1; 0 for none.
+	Instance uint64
 	// Probe returns what the process has taken of its cores so far; nil where nobody knows.
 	Probe func() Taken
 }
@@ -114,6 +122,9 @@ type Server struct {
 	stretch      uint64
 	stretchCalls int
 	stretchEnds  Time
+	// When it began, and how long the one before took.
+	stretchBegan Time
+	stretchNs    float64
 	// Computed at each tick: the wait up to which calls are admitted, that up to which they are started, and calls
 	// a second that are let through; 0 while all are.
 	admittedWait, longestWait, supply float64
@@ -126,7 +137,7 @@ func NewServer(config Config, now Time) *Server {
 		config: config, sessions: newSessions(config.Sessions, config.Lease), demand: newDemand(&config, now),
 		service: newService(&config, config.Cores), inFlight: newInFlight(config.Cores, now),
 		coreLimit: math.MaxInt, turns: config.Cores,
-		counted: now, stretch: 1, stretchEnds: Never,
+		counted: now, stretch: 1, stretchEnds: Never, stretchBegan: now, stretchNs: math.MaxFloat64,
 		admittedWait: math.MaxFloat64, longestWait: math.MaxFloat64,
 	}
 }
@@ -153,13 +164,15 @@ type Gauges struct {
 	CoreLimit     int
 	Turns         int
 	Sessions      int
+	// Credits are those that sessions hold.
+	Credits int
 }
 
 // Gauges returns what the server measures and decides.
 func (s *Server) Gauges(now Time) Gauges {
 	gauges := Gauges{
 		CapacityPerS: s.service.capacity * 1e9, Work: time.Duration(s.service.work), Waiting: s.desk.waiting,
-		InFlight: s.inFlight.InFlight(), Sessions: len(s.sessions.byKey), Chance: 1, Turns: s.turns,
+		InFlight: s.inFlight.InFlight(), Sessions: len(s.sessions.byKey), Chance: 1, Turns: s.turns, Credits: s.sessions.out,
 		QueueingDelay: s.queueingDelay(now),
 	}
 	if s.longestWait < math.MaxInt64 {
@@ -243,8 +256,9 @@ func (s *Server) tick(now Time) {
 		supply = s.service.capacity * 1e9 * factor
 	}
 	s.supply = supply
+	refusals := s.load.refused * s.service.message / max(s.load.timeNs*s.service.cores, 1)
 	s.load.fade()
-	s.demand.tick(supply, room, now)
+	s.demand.tick(supply, max(1-refusals, servedLeast), room, now)
 }
 
 // probe asks what the process has taken since it last did.
@@ -282,8 +296,11 @@ func (s *Server) isIdle() bool {
 
 // limit returns the wait up to which a call is admitted: less for those that are let through by chance, so that those
 // which are let through for sure find room.
-func (s *Server) limit(tenant int, priority Priority) float64 {
-	if s.demand.throttled && s.demand.tenants[tenant].level.chance(priority) < 1 {
+func (s *Server) limit(call *Call) float64 {
+	if call.isOver {
+		return s.admittedWait * (1 - stepBack)
+	}
+	if s.demand.throttled && s.demand.tenants[call.session.tenant].level.chance(call.priority) < 1 {
 		return s.admittedWait * (1 - stepBack*min(s.demand.preferred, 1))
 	}
 	return s.admittedWait
@@ -318,7 +335,7 @@ func (s *Server) decide(call *Call, now Time) Reason {
 		}
 		return ""
 	}
-	isLong := call.predicted > s.limit(call.session.tenant, call.priority) ||
+	isLong := call.predicted > s.limit(call) ||
 		float64(s.queueingDelay(now)) > s.longestWait
 	if isLong && s.desk.waiting > 0 {
 		return Delay
@@ -326,50 +343,92 @@ func (s *Server) decide(call *Call, now Time) Reason {
 	return ""
 }
 
-// hear returns for how many wanted calls one stands that was read at now, and whether it is held back since its
-// client does not do it itself.
-func (s *Server) hear(of *session, ask *Ask, now Time) (standsFor float64, held bool) {
+// heardCall is what a call says about its client.
+type heardCall struct {
+	// standsFor is the number of wanted calls for which it stands.
+	standsFor float64
+	// held says that it is held back since its client does not do it itself, isOver that the client wants or sends more
+	// than it may.
+	held, isOver bool
+	// credited says that it came with a credit that its client has.
+	credited bool
+}
+
+// hear tells of a call that was read at now.
+func (s *Server) hear(of *session, arrival *Arrival, now Time) heardCall {
 	if s.stretchCalls >= stretchCalls || now >= s.stretchEnds {
 		s.beginStretch(now)
 	}
+	ask := &arrival.Ask
+	// A credit is for one call: beyond those that it has, a session's calls are not credited whatever they say.
+	credited := ask.Aware && ask.Credited && of.inServer < of.credits(now)
+	of.inServer++
+	told := 1.0
+	if ask.Aware && !credited {
+		told = of.chance(arrival.Claimed, now)
+	}
 	if of.stretch != s.stretch {
 		of.stretch, of.calls = s.stretch, 0
-		s.demand.tenants[of.tenant].active++
+		if s.demand.throttled {
+			// One that is heard less than once in a stretch stands for those that are not heard in it.
+			gap := s.stretchNs * told
+			if of.gapNs > 0 {
+				gap = min(gap, of.gapNs)
+			}
+			s.demand.tenants[of.tenant].sizes.add(gap)
+		}
 		s.service.onRoundTrip(ask.RoundTrip)
 	}
-	told := 1.0
-	if ask.Aware {
-		told = of.chance(ask.Priority, now)
-	}
 	of.hear(told, now)
-	standsFor = 1 / told
+	heard := heardCall{standsFor: 1 / told}
 	if s.demand.throttled {
-		standsFor, held = s.hearThrottled(of, ask, told)
+		heard = s.hearThrottled(of, arrival, told, credited)
 	}
-	if !held {
+	heard.credited = credited
+	if !heard.held {
 		of.calls++
 		s.stretchCalls++
 	}
-	return standsFor, held
+	return heard
 }
 
-func (s *Server) hearThrottled(of *session, ask *Ask, told float64) (standsFor float64, held bool) {
-	tenant := &s.demand.tenants[of.tenant]
-	if of.capped && of.calls >= tenant.mostCalls {
-		// What is held back does not count: nobody else shall pay for it.
+func (s *Server) hearThrottled(of *session, arrival *Arrival, told float64, credited bool) heardCall {
+	tenant, priority := &s.demand.tenants[of.tenant], arrival.Ask.Priority
+	if arrival.Ask.Aware && of.capped && of.calls >= s.demand.mostCalls(of.tenant, priority) {
+		// It does not do as it was told. What is held back does not count: nobody else shall pay for it.
 		s.demand.heldTick += 1 / told
-		return 0, true
+		return heardCall{held: true, isOver: true}
 	}
-	if !ask.Aware {
-		// Kept to the level by the server in its stead.
-		return 1, !passes(tenant.level.parts(ask.Priority), &of.carry)
+	chance := tenant.level.chance(priority)
+	most := s.cap(of, priority)
+	isOver := most < chance
+	if arrival.Ask.Aware {
+		// One that is capped counts as if it wanted no more than it may have.
+		counts := told
+		if isOver {
+			counts = max(told, chance)
+		}
+		// What its client could not know of its priority is done by the server in its stead.
+		held := arrival.Claimed != priority && !credited && !passesBy(min(chance, most)/told, &of.carry)
+		return heardCall{standsFor: 1 / counts, held: held, isOver: isOver || most < farOver*told}
 	}
-	// One that is capped counts as if it wanted no more than it may have.
-	chance := tenant.level.chance(ask.Priority)
-	if of.gapNs > 0 && tenant.mostPerNs*of.gapNs < chance {
-		told = max(told, chance)
+	// Kept to the level by the server in its stead.
+	standsFor := 1.0
+	if isOver {
+		standsFor = most / chance
 	}
-	return 1 / told, false
+	s.demand.heldTick += 1 - standsFor
+	held := !passesBy(min(chance, most), &of.carry)
+	return heardCall{standsFor: standsFor, held: held, isOver: isOver}
+}
+
+// cap returns the chance at which a session has as much as one may have; above 1 if it has less anyway. Only while
+// somebody is held back.
+func (s *Server) cap(of *session, priority Priority) float64 {
+	if of.gapNs <= 0 {
+		return math.MaxFloat64
+	}
+	return s.demand.tenants[of.tenant].most(priority) * of.gapNs
 }
 
 // beginStretch begins another stretch of calls, over which active sessions are counted, after so many or when they
@@ -377,6 +436,8 @@ func (s *Server) hearThrottled(of *session, ask *Ask, told float64) (standsFor f
 func (s *Server) beginStretch(now Time) {
 	s.stretchCalls = 0
 	s.stretch++
+	s.stretchNs = float64(max(now.Since(s.stretchBegan), 1))
+	s.stretchBegan = now
 	s.demand.onStretch()
 	s.stretchEnds = Never
 	if s.demand.throttled {
@@ -384,15 +445,15 @@ func (s *Server) beginStretch(now Time) {
 	}
 }
 
-// grant returns what a session is told at the end of a call, for as long as a few of its calls take to come.
-func (s *Server) grant(of *session, priority Priority, now Time) Grant {
+// grant returns what the client of a call is told at its end, for as long as a few of its calls take to come.
+func (s *Server) grant(call *Call, now Time) Grant {
+	of, priority := call.session, call.priority
+	wanted := of.inServer
 	of.inServer = max(of.inServer-1, 0)
-	tenant := &s.demand.tenants[of.tenant]
-	level, capped := tenant.level, false
-	if s.demand.throttled && of.gapNs > 0 {
-		// The chance at which it has as many of its tenant's fair shares as one may have.
-		if cap := tenant.mostPerNs * of.gapNs; cap < level.chance(priority) {
-			level, capped = LevelAt(priority, cap), true
+	level, capped := s.demand.tenants[of.tenant].level, false
+	if s.demand.throttled {
+		if most := s.cap(of, priority); most < level.chance(priority) {
+			level, capped = min(LevelAt(priority, most), level), true
 		}
 	}
 	// Calls that are not let through are not heard: a lower chance means longer gaps.
@@ -401,14 +462,47 @@ func (s *Server) grant(of *session, priority Priority, now Time) Grant {
 	if gap > 0 && s.demand.throttled {
 		level = s.steer(level, gap)
 	}
-	if gap <= 0 {
-		// The time between two calls of a session, if all were alike.
-		gap = 1e9 * float64(len(s.sessions.byKey)) / max(s.supply, 1) / chance
+	// One that is so fast that it always has something in the server may go on having as much there.
+	if !s.demand.throttled || capped || gap <= 0 || gap >= s.service.objective() {
+		wanted = 0
 	}
-	lease := wholeNs(max(leaseGaps*gap, leaseObjectives*s.service.objective()))
-	lease = min(max(lease, time.Microsecond), leaseMost)
-	of.level, of.capped, of.leaseUntil = level, capped, now.After(lease)
-	return Grant{Level: level, Lease: lease}
+	lease := leaseObjectives * s.service.objective()
+	if wanted == 0 {
+		if gap <= 0 {
+			// The time between two calls of a session, if all were alike.
+			gap = 1e9 * float64(len(s.sessions.byKey)) / max(s.supply, 1) / chance
+		}
+		lease = max(leaseGaps*gap, lease)
+	}
+	if priority != call.claimed {
+		level = level.inClaims(priority, call.claimed)
+	}
+	span := min(max(wholeNs(lease), time.Microsecond), leaseMost)
+	of.level, of.capped, of.leaseUntil = level, capped, now.After(span)
+	grant := Grant{Level: level, Lease: span, Instance: s.config.Instance}
+	if wanted > 0 {
+		grant.Window = uint32(s.grantCredits(of, wanted, of.leaseUntil))
+	}
+	return grant
+}
+
+// grantCredits returns as many of the wanted credits as are free for the session.
+func (s *Server) grantCredits(to *session, wanted int, until Time) int {
+	tenant := &s.demand.tenants[to.tenant]
+	underWay := (s.longestWait + s.service.unloaded()) / 1e9
+	most := min(creditedMost*min(tenant.share, s.supply)*underWay, 1e9)
+	told, more := s.sessions.grant(to, wanted, max(int(most)-tenant.credits, 0), until)
+	tenant.credits += more
+	return told
+}
+
+// reclaim takes back the credits of leases that have ended, and forgets silent sessions.
+func (s *Server) reclaim(now Time) {
+	s.sessions.takeBack(now, func(of *session, credits int) { s.demand.tenants[of.tenant].credits -= credits })
+	s.sessions.expire(now, func(of *session) {
+		s.demand.tenants[of.tenant].credits -= s.sessions.discharge(of)
+		s.demand.leave(of.tenant)
+	})
 }
 
 // steer returns the level for one that comes back in gap: lower while the line is longer than half of what it may be,
