@@ -7,8 +7,9 @@ import (
 )
 
 // Frozen returns a server of one core and one place in line whose line moves only when move is called.
-func Frozen() (server *Server, move func()) {
-	server = NewServer(func(s *Server) { s.config = credits.Config{Cores: 1, Waiting: 1} })
+func Frozen(options ...ServerOption) (server *Server, move func()) {
+	small := func(s *Server) { s.config = credits.Config{Cores: 1, Waiting: 1} }
+	server = NewServer(append(options, small)...)
 	server.gate.look = looker{onLook: func(time.Duration) {}}
 	return server, func() { server.gate.onLook(0) }
 }

@@ -2,6 +2,7 @@ package tidegategrpc
 
 import (
 	"context"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"runtime"
@@ -26,6 +27,8 @@ type gate struct {
 	machine *credits.Server
 	methods map[string]uint8
 	count   ServerCounts
+	// paper is the server on paper of a dry run; nil while verdicts are carried out.
+	paper *credits.Paper
 	// timer calls when calls in line are no longer worth starting.
 	timer   *time.Timer
 	timerAt credits.Time
@@ -34,15 +37,20 @@ type gate struct {
 
 // running is a call that began.
 type running struct {
+	// call is nil for one that came in a dry run.
 	call   *credits.Call
+	group  uint8
 	budget time.Duration
-	at     credits.Time
+	// at is when it came, waited how long its handler waited for its client, since pausedAt if isPaused.
+	at, pausedAt credits.Time
+	waited       time.Duration
+	isPaused     bool
 }
 
 func newGate(config credits.Config) *gate {
 	g := &gate{
 		machine: credits.NewServer(config, now()), methods: make(map[string]uint8), timerAt: credits.Never,
-		count: ServerCounts{Shed: make(map[string]uint64)},
+		count: ServerCounts{Shed: make(map[string]uint64), WouldHaveShed: make(map[string]uint64)},
 	}
 	g.timer = time.AfterFunc(time.Hour, g.onTimer)
 	g.look.start(g.onLook)
@@ -56,6 +64,11 @@ func (g *gate) enter(ctx context.Context, method string, arrival *credits.Arriva
 	arrival.Group = g.group(method)
 	// Read under the lock, so that the machine's time never steps back.
 	at := now()
+	if g.paper != nil {
+		g.paper.Arrive(arrival, at)
+		g.mu.Unlock()
+		return &running{group: arrival.Group, budget: arrival.Ask.Budget, at: at}, credits.Verdict{Start: true}, nil
+	}
 	verdict, known := g.machine.OnArrive(call, arrival, at)
 	takesTurn := !known && g.machine.WantsTurn(at)
 	wantsLook := g.finish(at)
@@ -76,7 +89,7 @@ func (g *gate) enter(ctx context.Context, method string, arrival *credits.Arriva
 			return nil, verdict, err
 		}
 	}
-	return &running{call: call, budget: arrival.Ask.Budget, at: at}, verdict, nil
+	return &running{call: call, group: arrival.Group, budget: arrival.Ask.Budget, at: at}, verdict, nil
 }
 
 // wait waits for the verdict of a call in line.
@@ -108,11 +121,32 @@ func (g *gate) wait(ctx context.Context, call *credits.Call) (credits.Verdict, e
 	return verdict, nil
 }
 
-// end ends a call that began; what its answer tells.
-func (g *gate) end(of *running, answered bool) credits.Grant {
+// setMode begins or ends a dry run.
+func (g *gate) setMode(mode Mode) {
 	g.mu.Lock()
 	at := now()
-	grant := g.machine.OnEnd(of.call, answered, at)
+	switch {
+	case mode == DryRun && g.paper == nil:
+		g.paper = credits.NewPaper(g.machine, func(reason credits.Reason) { g.count.WouldHaveShed[string(reason)]++ }, at)
+	case mode == Enforce && g.paper != nil:
+		g.paper.End(at)
+		g.paper = nil
+	}
+	g.after(at)
+}
+
+// end ends a call that began; what its answer tells, and whether it tells anything.
+func (g *gate) end(of *running, answered bool) (grant credits.Grant, tells bool) {
+	g.mu.Lock()
+	at := now()
+	if of.call != nil {
+		grant, tells = g.machine.OnEnd(of.call, answered, at), answered && g.paper == nil
+	} else if g.paper != nil && answered {
+		if of.isPaused {
+			of.waited += at.Since(of.pausedAt)
+		}
+		g.paper.Measured(of.group, at.Since(of.at)-of.waited)
+	}
 	if answered {
 		g.count.Served++
 		if of.budget < 0 || at.Since(of.at) <= of.budget {
@@ -122,7 +156,7 @@ func (g *gate) end(of *running, answered bool) credits.Grant {
 		g.count.Cancelled++
 	}
 	g.after(at)
-	return grant
+	return grant, tells
 }
 
 // after unlocks after an event at that time, and does what the machine wants done.
@@ -136,6 +170,9 @@ func (g *gate) after(at credits.Time) {
 
 // finish sets the timer, and says whether a look is to be asked for. The lock is held.
 func (g *gate) finish(at credits.Time) bool {
+	if g.paper != nil {
+		return false
+	}
 	// One that rings too early sets itself again; most calls leave it alone.
 	if next := g.machine.NextTimeout(); next < g.timerAt {
 		g.timerAt = next
@@ -148,7 +185,9 @@ func (g *gate) onTimer() {
 	g.mu.Lock()
 	at := now()
 	g.timerAt = credits.Never
-	g.machine.OnTimeout(at)
+	if g.paper == nil {
+		g.machine.OnTimeout(at)
+	}
 	g.after(at)
 }
 
@@ -157,7 +196,10 @@ func (g *gate) onTimer() {
 func (g *gate) onLook(took time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.machine.OnLook(took, now())
+	// One that was asked for before a dry run began finds nothing that waits.
+	if g.paper == nil {
+		g.machine.OnLook(took, now())
+	}
 }
 
 // queue lets all that is runnable go first; how long that took.
@@ -170,14 +212,22 @@ func queue() time.Duration {
 func (g *gate) pause(of *running) {
 	g.mu.Lock()
 	at := now()
-	g.machine.OnPause(of.call, at)
+	if of.call != nil {
+		g.machine.OnPause(of.call, at)
+	} else {
+		of.isPaused, of.pausedAt = true, at
+	}
 	g.after(at)
 }
 
 func (g *gate) resume(of *running) {
 	g.mu.Lock()
 	at := now()
-	g.machine.OnResume(of.call, at)
+	if of.call != nil {
+		g.machine.OnResume(of.call, at)
+	} else if of.isPaused {
+		of.isPaused, of.waited = false, of.waited+at.Since(of.pausedAt)
+	}
 	g.after(at)
 }
 
@@ -205,11 +255,12 @@ func (g *gate) random() float64 { return rand.Float64() }
 func (g *gate) counts() ServerCounts {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	counts, gauges := g.count, g.machine.Gauges(now())
-	counts.Shed = make(map[string]uint64, len(g.count.Shed))
-	for reason, calls := range g.count.Shed {
-		counts.Shed[reason] = calls
+	at := now()
+	if g.paper != nil {
+		g.paper.Advance(at)
 	}
+	counts, gauges := g.count, g.machine.Gauges(at)
+	counts.Shed, counts.WouldHaveShed = maps.Clone(g.count.Shed), maps.Clone(g.count.WouldHaveShed)
 	counts.Waiting, counts.InFlight = gauges.Waiting, gauges.InFlight
 	counts.InFlightLimit, counts.CoreLimit, counts.Sessions = gauges.InFlightLimit, gauges.CoreLimit, gauges.Sessions
 	counts.CapacityPerS, counts.SupplyPerS, counts.Chance = gauges.CapacityPerS, gauges.SupplyPerS, gauges.Chance

@@ -379,6 +379,58 @@ func TestAStreamIsACallUntilItsFirstWord(t *testing.T) {
 	})
 }
 
+func TestADryRunRunsEverythingTellsNothingAndCounts(t *testing.T) {
+	server, _ := tidegategrpc.Frozen(tidegategrpc.ServerMode(tidegategrpc.DryRun))
+	release, running := make(chan struct{}), make(chan struct{}, 5)
+	hold := func(context.Context) error { running <- struct{}{}; <-release; return nil }
+	conn := connect(t, serve(t, service(hold), protected(server)...), tidegategrpc.NewClient())
+	results, headers := make(chan error, 5), make([]metadata.MD, 5)
+	for at := range headers {
+		go func() { results <- call(t.Context(), conn, grpc.Header(&headers[at])) }()
+	}
+	// A server that enforces would run one, and let one wait.
+	for range headers {
+		<-running
+	}
+	close(release)
+	for range headers {
+		if err := <-results; err != nil {
+			t.Error(err)
+		}
+	}
+	for _, header := range headers {
+		if len(header.Get("tidegate-grant")) != 0 {
+			t.Errorf("%v", header)
+		}
+	}
+	if counts := server.Counts(); counts.Served != 5 || len(counts.Shed) != 0 {
+		t.Errorf("%+v", counts)
+	}
+	server.SetMode(tidegategrpc.Enforce)
+	if counts := server.Counts(); counts.Waiting != 0 || counts.InFlight != 0 {
+		t.Errorf("nothing of it is left: %+v", counts)
+	}
+}
+
+func TestClaimsCountAsFarAsTheServerTrusts(t *testing.T) {
+	tenant := uint32(0)
+	server := tidegategrpc.NewServer(
+		tidegategrpc.ServerClaims(tidegategrpc.Trusted),
+		tidegategrpc.ServerTenant(func(_ context.Context, claimed uint32) uint32 { tenant = claimed; return 3 }),
+		tidegategrpc.ServerPriority(func(_ context.Context, method string, claimed uint8) uint8 {
+			if method != work.Method || claimed != 9 {
+				t.Errorf("%s, %d", method, claimed)
+			}
+			return 200
+		}),
+	)
+	client := tidegategrpc.NewClient(tidegategrpc.ClientTenant(7))
+	conn := connect(t, serve(t, service(func(context.Context) error { return nil }), protected(server)...), client)
+	if err := call(tidegategrpc.WithPriority(t.Context(), 9), conn); err != nil || tenant != 7 {
+		t.Errorf("%v, tenant %d", err, tenant)
+	}
+}
+
 func TestGoroutinesEndWithTheirCalls(t *testing.T) {
 	server, client := tidegategrpc.NewServer(), tidegategrpc.NewClient()
 	conn := connect(t, serve(t, service(func(context.Context) error { return nil }), protected(server)...), client)

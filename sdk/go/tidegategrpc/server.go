@@ -21,6 +21,7 @@ type Server struct {
 	config credits.Config
 	exempt func(method string) bool
 	claims Claims
+	mode   Mode
 	// tenant and priority are the server's own rules; nil where claims decide.
 	tenant   func(ctx context.Context, claimed uint32) uint32
 	priority func(ctx context.Context, method string, claimed uint8) uint8
@@ -37,6 +38,22 @@ type ServerOption func(*Server)
 // it: ten times what it takes when nothing waits.
 func ServerObjective(objective time.Duration) ServerOption {
 	return func(s *Server) { s.config.Objective = objective }
+}
+
+// Mode says whether verdicts are carried out.
+type Mode uint8
+
+// The modes.
+const (
+	// Enforce carries them out.
+	Enforce Mode = iota
+	// DryRun only counts them, see [ServerCounts.WouldHaveShed]: all calls run, and no caller is told anything.
+	DryRun
+)
+
+// ServerMode says whether verdicts are carried out, until [Server.SetMode] says otherwise. Without it: [Enforce].
+func ServerMode(mode Mode) ServerOption {
+	return func(s *Server) { s.mode = mode }
 }
 
 // ServerExempt lets the calls pass by that the rule is true for: they are neither counted as load nor shed. Method
@@ -97,8 +114,12 @@ func NewServer(options ...ServerOption) *Server {
 		option(server)
 	}
 	server.gate = newGate(server.config)
+	server.gate.setMode(server.mode)
 	return server
 }
+
+// SetMode carries verdicts out from now on, or only counts them; calls that were admitted go on.
+func (s *Server) SetMode(mode Mode) { s.gate.setMode(mode) }
 
 // instance returns a number that no other server is likely to have: 53 bits, as much as every language has in one.
 func instance() uint64 { return max(random()>>11, 1) }
@@ -129,8 +150,8 @@ func (s *Server) Unary(
 	// It ends however the handler does, also by a panic.
 	answered := false
 	defer func() {
-		grant := s.gate.end(call, answered)
-		if !answered {
+		grant, tells := s.gate.end(call, answered)
+		if !tells {
 			return
 		}
 		// What follows a handler's error is a single frame if there is no header.
@@ -244,7 +265,10 @@ type ServerCounts struct {
 	Exempt uint64
 	// Shed calls, by reason.
 	Shed map[string]uint64
-	// Waiting calls have not started, InFlight ones run.
+	// WouldHaveShed are the calls, by reason, that would have been shed in dry runs, were verdicts carried out.
+	WouldHaveShed map[string]uint64
+	// Waiting calls have not started, InFlight ones run. In a dry run this and what follows is that of the server on
+	// paper.
 	Waiting, InFlight int
 	// InFlightLimit is the learnt bound on calls in flight to what is behind the handlers, CoreLimit that of
 	// handlers that wait and that the cores can serve in time; 0 while there is none.

@@ -49,8 +49,7 @@ func (s *serverStream) end(answered bool, tell func(metadata.MD)) {
 		return
 	}
 	s.over = true
-	grant := s.gate.end(s.call, answered)
-	if answered {
+	if grant, tells := s.gate.end(s.call, answered); tells {
 		tell(metadata.Pairs(credits.GrantKey, grant.Value()))
 	}
 }

@@ -38,6 +38,17 @@ type Call struct {
 	before, after *Call
 	// Turn gets the verdict of a call that waits: its room is one, so nobody waits to send it.
 	Turn chan Verdict
+	// told gets it instead, if the call is one on paper.
+	told func(Verdict)
+}
+
+// tell tells a call that waited its verdict.
+func (c *Call) tell(verdict Verdict) {
+	if c.told != nil {
+		c.told(verdict)
+		return
+	}
+	c.Turn <- verdict
 }
 
 type callState uint8
@@ -203,7 +214,7 @@ func (s *Server) expire(now Time) {
 		if s.desk.waiting == 0 {
 			s.service.onEmpty()
 		}
-		call.Turn <- s.refuse(call, Deadline, now)
+		call.tell(s.refuse(call, Deadline, now))
 	}
 	s.lookHeld(now)
 }
@@ -217,8 +228,18 @@ func (s *Server) startNext(now Time) bool {
 	}
 	s.desk.remove(call)
 	s.start(call, now)
-	call.Turn <- Verdict{Start: true}
+	call.tell(Verdict{Start: true})
 	return true
+}
+
+// startAll starts all calls in line.
+func (s *Server) startAll(now Time) {
+	for s.desk.front != nil {
+		call := s.desk.front
+		s.desk.remove(call)
+		s.start(call, now)
+		call.tell(Verdict{Start: true})
+	}
 }
 
 // WantsLook tells whether the sockets shall be looked at and [Server.OnLook] be called then: when calls wait that may
