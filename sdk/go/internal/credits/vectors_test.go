@@ -88,10 +88,13 @@ type grantCase struct {
 	Level      uint32
 	Lease      time.Duration `json:"lease_ns"`
 	ServerTime time.Duration `json:"server_time_ns"`
+	Instance   uint64
 }
 
 func (c *grantCase) grant() Grant {
-	return Grant{Window: c.Window, Level: LevelFromWire(c.Level), Lease: c.Lease, ServerTime: c.ServerTime}
+	return Grant{
+		Window: c.Window, Level: LevelFromWire(c.Level), Lease: c.Lease, ServerTime: c.ServerTime, Instance: c.Instance,
+	}
 }
 
 func readVectors(t *testing.T) *vectors {

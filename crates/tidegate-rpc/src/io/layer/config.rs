@@ -4,6 +4,7 @@ use core::fmt;
 use core::net::{IpAddr, SocketAddr};
 use core::num::NonZero;
 use core::time::Duration;
+use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
 use std::thread;
 
@@ -86,6 +87,9 @@ pub struct ServerConfig {
     pub lease: Duration,
     /// What shed callers without the layer are asked to wait before they try again; spread by half of it to both sides.
     pub pushback: Duration,
+    /// The number by which callers know this server among others that answer in its place, behind a balancer for example:
+    /// from 1 to 2^53 - 1, or 0 for none. By default a random one.
+    pub instance: u64,
     pub(super) exempt: Rule<bool>,
     pub(super) tenant: Option<Rule<Tenant>>,
     pub(super) peer: Rule<Option<IpAddr>>,
@@ -112,6 +116,8 @@ impl Default for ServerConfig {
             lease: Duration::from_secs(10),
             // Callers without the layer know nothing better than a second; retry policies of gRPC double it.
             pushback: Duration::from_secs(1),
+            // std's hasher is seeded from the system's randomness; 53 bits are a number in every language.
+            instance: (RandomState::new().hash_one(0) >> 11).max(1),
             exempt: Arc::new(|seen| is_health_check(seen.uri)),
             tenant: None,
             peer: Arc::new(|seen| {
@@ -136,6 +142,7 @@ impl fmt::Debug for ServerConfig {
             .field("waiting", &self.waiting)
             .field("lease", &self.lease)
             .field("pushback", &self.pushback)
+            .field("instance", &self.instance)
             .finish_non_exhaustive()
     }
 }

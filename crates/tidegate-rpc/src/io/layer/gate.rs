@@ -312,7 +312,7 @@ impl<S: Server> Gate<S> {
 
     /// A call that started ended; what its answer shall carry.
     pub(super) fn finish(&self, call: &Call, done: Done) -> Option<GrantHeader> {
-        self.tell(|state, now| {
+        let header = self.tell(|state, now| {
             let grant = state.finish(call, done, now);
             let room = state.room();
             state.called = call.again.and_then(|place| state.line.cancel_again(place, room));
@@ -321,7 +321,8 @@ impl<S: Server> Gate<S> {
             }
             state.run_timers(now);
             grant
-        })
+        });
+        header.map(|header| GrantHeader { instance: self.config.instance, ..header })
     }
 
     /// A call that was in line went away.
@@ -410,7 +411,7 @@ impl<S: Server> State<S> {
             Verdict::Shed(ticket, reason) => {
                 let grant = self.machine.on_done(ticket, Done::Shed, now);
                 session.grant = grant;
-                let header = GrantHeader { grant, server_time: now.since(arrived) };
+                let header = GrantHeader { grant, server_time: now.since(arrived), instance: config.instance };
                 // Whatever the machine learnt, it may have room for another.
                 self.call_next();
                 Err(self.refuse(ask.priority, reason, Some(header), config))
@@ -522,7 +523,7 @@ impl<S: Server> State<S> {
             Verdict::Shed(ticket, reason) => {
                 let grant = self.machine.on_done(ticket, Done::Shed, now);
                 self.leave(call, Some(grant));
-                let header = GrantHeader { grant, server_time: now.since(call.arrived) };
+                let header = GrantHeader { grant, server_time: now.since(call.arrived), instance: config.instance };
                 Err(self.refuse(call.priority, reason, Some(header), config))
             }
         }
@@ -570,7 +571,7 @@ impl<S: Server> State<S> {
         };
         self.leave(call, grant);
         // A dry run must not move clients: they would obey.
-        grant.filter(|_| self.mode == Mode::Enforce).map(|grant| GrantHeader { grant, server_time })
+        grant.filter(|_| self.mode == Mode::Enforce).map(|grant| GrantHeader { grant, server_time, instance: 0 })
     }
 
     /// A call left the tables.

@@ -4,12 +4,12 @@
 //! |---|---|---|
 //! | `tidegate-client` | requests | the client's number, 16 hexadecimal digits |
 //! | `tidegate-ask` | requests | `d=3,x,c,p=128,t=7,b=1500,r=80` |
-//! | `tidegate-grant` | answers | `w=4,l=17,t=20000,s=812` |
+//! | `tidegate-grant` | answers | `w=4,l=17,t=20000,s=812,i=5` |
 //! | `tidegate-shed` | answers | why the call was shed: a word of [`reason_word`]. Its handler never ran |
 //! | `tidegate-shed-at` | answers | `client` or `server` |
 //!
 //! An ask: `d` demand, `x` exact, `c` credited, `p` priority, `t` tenant, `b` budget in µs, `r` round trip in µs. A
-//! grant: `w` window, `l` level, `t` lease in µs, `s` the time that the call was at the server in µs. Parts in any
+//! grant: `w` window, `l` level, `t` lease in µs, `s` the time that the call was at the server in µs, `i` the server's number. Parts in any
 //! order, missing parts are zero (the priority: [`Priority::DEFAULT`]), unknown parts are skipped, and a value that is no
 //! number voids the whole header. What is longer than [`MAX_LEN`] bytes is not read.
 //!
@@ -57,6 +57,8 @@ pub struct GrantHeader {
     pub grant: Grant,
     /// How long the call was at the server.
     pub server_time: Duration,
+    /// The number of the server among those that may answer in each other's place; 0 if it gave itself none.
+    pub instance: u64,
 }
 
 /// The value of `tidegate-ask`.
@@ -108,6 +110,9 @@ pub(super) fn write_grant(header: &GrantHeader) -> HeaderValue {
         text.number("t", micros(header.grant.lease).max(1));
     }
     text.number("s", micros(header.server_time));
+    if header.instance != 0 {
+        text.number("i", header.instance);
+    }
     text.into_value()
 }
 
@@ -120,6 +125,7 @@ pub(super) fn read_grant(headers: &HeaderMap) -> Option<GrantHeader> {
             ("l", value) => header.grant.level = value.saturated(),
             ("t", value) => header.grant.lease = value.time(),
             ("s", value) => header.server_time = value.time(),
+            ("i", value) => header.instance = value.0,
             _ => {}
         }
     }
@@ -314,10 +320,11 @@ mod tests {
         }
 
         #[test]
-        fn a_grant_survives_its_header(window: u32, level: u32, lease: u32, server_time: u32) {
+        fn a_grant_survives_its_header(window: u32, level: u32, lease: u32, server_time: u32, instance: u64) {
             let header = GrantHeader {
                 grant: Grant { window, level, lease: Duration::from_micros(u64::from(lease)) },
                 server_time: Duration::from_micros(u64::from(server_time)),
+                instance,
             };
             prop_assert_eq!(read_grant(&headers(GRANT, write_grant(&header))), Some(header));
         }
@@ -334,7 +341,7 @@ mod tests {
         }
 
         #[test]
-        fn no_text_of_the_alphabet_makes_a_reader_panic(text in "[dxcptbrwls=,0-9 -]{0,140}") {
+        fn no_text_of_the_alphabet_makes_a_reader_panic(text in "[dxcptbrwlsi=,0-9 -]{0,140}") {
             let value = HeaderValue::try_from(text).unwrap();
             let _ = read_ask(&headers(ASK, value.clone()));
             let _ = read_grant(&headers(GRANT, value));

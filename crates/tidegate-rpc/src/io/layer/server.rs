@@ -280,8 +280,9 @@ where
                 }
                 StageNow::Listens { gate, key, until, timer } => {
                     let grant = ready!(listen(gate, *key, *until, timer, cx));
+                    let instance = gate.config.instance;
                     this.stage.set(Stage::Over);
-                    return Poll::Ready(Ok(hear(grant)));
+                    return Poll::Ready(Ok(hear(grant, instance)));
                 }
                 StageNow::Over => panic!("polled after its answer"),
             }
@@ -357,11 +358,11 @@ fn refuse<R, S: Server>(dialect: Dialect, refused: &Refused) -> Response<CallBod
 }
 
 /// The answer to one that listened for a grant.
-fn hear<R, S: Server>(grant: Option<Grant>) -> Response<CallBody<R, S>> {
+fn hear<R, S: Server>(grant: Option<Grant>, instance: u64) -> Response<CallBody<R, S>> {
     let mut answer = Response::new(CallBody::empty());
     *answer.status_mut() = StatusCode::NO_CONTENT;
     if let Some(grant) = grant {
-        let header = GrantHeader { grant, ..GrantHeader::default() };
+        let header = GrantHeader { grant, instance, ..GrantHeader::default() };
         answer.headers_mut().insert(GRANT, write_grant(&header));
     }
     answer

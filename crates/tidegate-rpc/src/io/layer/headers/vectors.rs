@@ -85,10 +85,10 @@ fn asks_are_as_the_vectors_say() {
 #[test]
 fn grants_are_as_the_vectors_say() {
     read_all(&GRANT, "grant", |headers| {
-        read_grant(headers).map_or(Value::Null, |GrantHeader { grant, server_time }| {
+        read_grant(headers).map_or(Value::Null, |GrantHeader { grant, server_time, instance }| {
             json!({
                 "window": grant.window, "level": grant.level, "lease_ns": ns(grant.lease),
-                "server_time_ns": ns(server_time),
+                "server_time_ns": ns(server_time), "instance": instance,
             })
         })
     });
@@ -100,6 +100,7 @@ fn grants_are_as_the_vectors_say() {
                 lease: span(grant, "lease_ns"),
             },
             server_time: span(grant, "server_time_ns"),
+            instance: number(grant, "instance"),
         })
     });
 }

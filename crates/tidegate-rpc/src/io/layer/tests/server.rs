@@ -14,7 +14,14 @@ fn config() -> ServerConfig {
     let mut config = ServerConfig::default().clock(clock);
     config.yields = 0;
     config.threads = 1;
+    config.instance = 5;
     config
+}
+
+#[test]
+fn each_server_has_a_number_of_its_own() {
+    let numbers = [ServerConfig::default().instance, ServerConfig::default().instance];
+    assert!(numbers[0] != numbers[1] && numbers.iter().all(|number| (1..1 << 53).contains(number)), "{numbers:?}");
 }
 
 fn layer(machine: Recorder) -> ServerLayer<Recorder> {
@@ -39,7 +46,7 @@ async fn an_answer_carries_the_grant_and_the_time_at_the_server() {
         Ok(Response::new(Full::<Bytes>::from("done")))
     }));
     let answer = service.call(request("/")).await.unwrap();
-    assert_eq!(answer.headers()[GRANT], "w=3,l=9,t=20000,s=812");
+    assert_eq!(answer.headers()[GRANT], "w=3,l=9,t=20000,s=812,i=5");
     assert_eq!(answer.into_body().collect().await.unwrap().to_bytes(), "done");
     assert_eq!(told(&layer), [Done::Served]);
     let snapshot = layer.snapshot(1);
@@ -355,7 +362,7 @@ async fn a_call_may_run_until_its_body_ends_and_the_trailers_carry_the_grant() {
     assert_eq!(layer.snapshot(0).in_flight, 1);
     pass_us(70);
     let body = answer.into_body().collect().await.unwrap();
-    assert_eq!(body.trailers().unwrap()[GRANT], "w=0,l=0,s=70");
+    assert_eq!(body.trailers().unwrap()[GRANT], "w=0,l=0,s=70,i=5");
     assert_eq!((layer.snapshot(0).in_flight, told(&layer)), (0, vec![Done::Served]));
     let answer = service.call(request("/")).await.unwrap();
     drop(answer);
@@ -426,7 +433,7 @@ async fn a_demand_without_a_call_hears_of_the_grant_that_is_meant_for_it() {
     });
     assert!(poll(one.as_mut()).is_pending());
     let Poll::Ready(Ok(answer)) = poll(two.as_mut()) else { panic!("its grant is there") };
-    assert_eq!((answer.status().as_u16(), &answer.headers()[GRANT]), (204, &"w=2,l=0,s=0".parse().unwrap()));
+    assert_eq!((answer.status().as_u16(), &answer.headers()[GRANT]), (204, &"w=2,l=0,s=0,i=5".parse().unwrap()));
     assert_eq!(layer.snapshot(0).in_flight, 0, "it is no call");
 }
 
