@@ -104,7 +104,9 @@ fn rust_calls_go(places: &Places) -> Result<String> {
     holds("no call is without an end", &report, "/unanswered", |unanswered| unanswered == 0)?;
     holds("calls were served", &report, "/served_us/calls", |calls| calls > 0)?;
     holds("calls were kept back beside their callers", &report, "/shed_local_us/calls", |calls| calls > 0)?;
-    holds("each connection is a client, and all are their address first", &said, "/Sessions", |sessions| sessions == 5)?;
+    holds("each connection is a client, and all are their address first", &said, "/Sessions", |sessions| {
+        sessions == 5
+    })?;
     let answered = number(&report, "/served_us/calls")?;
     holds("the server counts those of the warm-up as well", &said, "/Served", |there| there >= answered)?;
     holds("nothing is left in flight", &said, "/InFlight", |in_flight| in_flight == 0)?;

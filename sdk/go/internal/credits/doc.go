@@ -12,8 +12,12 @@
 //	desk.go      the server with its line of waiting calls: who starts when
 //	service.go   what the server learns of itself: pace, work of a call, longest wait
 //	demand.go    what everybody wants, and the level that follows from it
+//	sizes.go     how many clients want how much, and what each may have
 //	surplus.go   how much more is let through than fits
 //	sessions.go  the bounded table of clients
+//	ledger.go    the credits that they hold
+//	claims.go    how far they are believed
+//	paper.go     a dry run: the machine before a server on paper
 //	inflight.go  the learnt bound on calls in flight
 package credits
 
