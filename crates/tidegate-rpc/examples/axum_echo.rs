@@ -5,21 +5,19 @@
 //! ```
 
 use std::io::Write as _;
-use std::net::SocketAddr;
 
 use axum::Router;
 use axum::body::Body;
-use axum::extract::ConnectInfo;
 use axum::routing::{get, post};
 use http::Request;
 use http_body_util::BodyExt as _;
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
 use tidegate_core::Rng;
-use tidegate_rpc::io::layer::{ClientConfig, ClientLayer, ServerConfig, ServerLayer};
+use tidegate_rpc::io::layer::{ClientConfig, ClientLayer, ConnectionInfo, ServerLayer, stamped};
 use tidegate_rpc::io::signal;
 use tidegate_rpc::machine::Tenant;
-use tidegate_rpc::machine::credits::{Config, CreditClient, CreditServer};
+use tidegate_rpc::machine::credits::CreditClient;
 use tidegate_runtime::clock;
 use tokio::net::TcpListener;
 use tower::{Layer as _, ServiceExt as _};
@@ -29,19 +27,17 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 }
 
 async fn run() -> Result<(), Box<dyn std::error::Error>> {
-    // The server: one layer around all routes. Clients without the layer are told apart by their address.
-    let machine = CreditServer::new(Config::default(), 1, clock::now());
-    let config = ServerConfig::default()
-        .peer(|seen| seen.extensions.get::<ConnectInfo<SocketAddr>>().map(|ConnectInfo(peer)| peer.ip()));
-    let layer = ServerLayer::new(machine, config);
+    // The server: one layer around all routes, and a listener whose connections say when they were read, and who is at
+    // the other end.
+    let layer = ServerLayer::default();
     let router = Router::new()
         .route("/echo", post(|body: String| async { body }))
         .route("/healthz", get(|| async { "ok" }))
         .layer(layer.clone());
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let address = listener.local_addr()?;
-    let server =
-        tokio::spawn(axum::serve(listener, router.into_make_service_with_connect_info::<SocketAddr>()).into_future());
+    let app = router.into_make_service_with_connect_info::<ConnectionInfo>();
+    let server = tokio::spawn(axum::serve(stamped(listener), app).into_future());
 
     // The client: one layer for each server.
     let mut rng = Rng::new(clock::now().as_nanos());

@@ -2,6 +2,7 @@
 
 #[path = "../examples/tonic_work/echo.rs"]
 mod echo;
+mod folder;
 #[path = "../examples/tonic_work/work.rs"]
 mod work;
 
@@ -12,21 +13,25 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::Router;
+use axum::extract::ConnectInfo;
 use axum::routing::get;
 use bytes::Bytes;
 use echo::{DO, Raw, Work};
+use folder::Folder;
 use http::uri::PathAndQuery;
 use http::{Request, StatusCode};
 use hyper_util::client::legacy::Client as HttpClient;
-use hyper_util::rt::TokioExecutor;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use tidegate_core::{Instant, Rng};
-use tidegate_rpc::io::layer::{CallPriority, ClientConfig, ClientLayer, ServerConfig, ServerLayer};
+use tidegate_rpc::io::layer::{
+    CallPriority, ClientConfig, ClientLayer, ConnectionInfo, ServerConfig, ServerLayer, stamped,
+};
 use tidegate_rpc::machine::credits::{Config, CreditClient, CreditServer};
 use tidegate_rpc::machine::{
     Ask, Done, Full, Grant, Priority, Server, SessionId, ShedReason, Signal, Tenant, Ticket, Verdict,
 };
 use tidegate_runtime::clock;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, UnixListener, UnixStream};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tonic::body::Body;
 use tonic::client::Grpc;
@@ -92,17 +97,6 @@ impl Service<Request<Body>> for Hangs {
     }
 }
 
-/// Connections of a listener, as tonic takes them.
-struct Incoming(TcpListener);
-
-impl futures_core::Stream for Incoming {
-    type Item = std::io::Result<TcpStream>;
-
-    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        self.0.poll_accept(cx).map(|accepted| Some(accepted.map(|(stream, _)| stream)))
-    }
-}
-
 async fn listener() -> (TcpListener, SocketAddr) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("there is a free port");
     let address = listener.local_addr().expect("it is bound");
@@ -118,7 +112,7 @@ where
     let (begins, begun) = unbounded_channel();
     let router =
         tonic::transport::Server::builder().layer(layer).add_service(Work { rounds: 10, shape: work::Shape::Compute });
-    tokio::spawn(router.add_service(Hangs(begins)).serve_with_incoming(Incoming(listener)));
+    tokio::spawn(router.add_service(Hangs(begins)).serve_with_incoming(stamped(listener)));
     let endpoint = Endpoint::from_shared(format!("http://{address}")).expect("a valid address");
     (endpoint.connect().await.expect("the server listens"), begun)
 }
@@ -227,4 +221,71 @@ async fn http_calls_are_answered_and_shed_ones_get_a_503() {
     assert_eq!(answer.headers()["tidegate-shed"], "priority");
     assert!(answer.headers().contains_key("retry-after"));
     assert_eq!((server.snapshot(1).served, server.snapshot(1).sessions), (1, 2), "its address first, then its name");
+}
+
+/// Answers what it knows of its caller: tonic's handlers ask for it so.
+async fn peer<B>(request: Request<B>) -> Result<http::Response<Body>, std::convert::Infallible> {
+    let peer = tonic::Request::from_http(request).remote_addr();
+    let mut answer = Status::ok("").into_http();
+    answer.headers_mut().insert("peer", format!("{peer:?}").parse().expect("an address is a header's value"));
+    Ok(answer)
+}
+
+#[tokio::test]
+async fn a_handler_of_tonic_finds_the_address_of_its_caller() {
+    let (listener, address) = listener().await;
+    let layer = ServerLayer::new(NoBatch::new().0, ServerConfig::default());
+    let router = tonic::transport::Server::builder().layer(layer.clone());
+    let connections = stamped(listener);
+    tokio::spawn(router.serve_with_incoming(tower::service_fn(peer), connections));
+    let endpoint = Endpoint::from_shared(format!("http://{address}")).expect("a valid address");
+    let channel = endpoint.connect().await.expect("the server listens");
+    let request = Request::post(format!("http://{address}{DO}")).body(Body::empty()).unwrap();
+    let answer = channel.oneshot(request).await.unwrap();
+    assert!(answer.headers()["peer"].to_str().unwrap().starts_with("Some(127.0.0.1:"), "{answer:?}");
+    assert_eq!((layer.snapshot(1).served, layer.snapshot(1).sessions), (1, 1));
+}
+
+#[tokio::test]
+async fn a_handler_of_axum_finds_the_address_of_its_caller_either_way() {
+    let layer = ServerLayer::new(NoBatch::new().0, ServerConfig::default());
+    let handler = |plain: ConnectInfo<SocketAddr>, ConnectInfo(info): ConnectInfo<ConnectionInfo>| async move {
+        assert_eq!(info.peer(), Some(plain.0));
+        assert!(info.last_read().is_some());
+        "hello"
+    };
+    let router = Router::new().route("/", get(handler)).layer(layer.clone());
+    let (listener, address) = listener().await;
+    let app = router.into_make_service_with_connect_info::<ConnectionInfo>();
+    tokio::spawn(axum::serve(stamped(listener), app).into_future());
+    let client = HttpClient::builder(TokioExecutor::new()).build_http::<axum::body::Body>();
+    let answer = client.get(format!("http://{address}/").parse().unwrap()).await.unwrap();
+    assert_eq!(answer.status(), StatusCode::OK);
+}
+
+/// A channel over the Unix socket at `path`.
+async fn unix_channel(path: std::path::PathBuf) -> Channel {
+    let connector = tower::service_fn(move |_: http::Uri| {
+        let path = path.clone();
+        async move { UnixStream::connect(path).await.map(TokioIo::new) }
+    });
+    let endpoint = Endpoint::from_static("http://unix");
+    endpoint.connect_with_connector(connector).await.expect("the server listens")
+}
+
+#[tokio::test]
+async fn connections_of_a_unix_socket_are_told_apart() {
+    let folder = Folder::new("layers-unix");
+    let path = folder.path().join("work.sock");
+    let layer = ServerLayer::new(NoBatch::new().0, ServerConfig::default());
+    let mut server = tonic::transport::Server::builder().layer(layer.clone());
+    let router = server.add_service(Work { rounds: 10, shape: work::Shape::Compute });
+    tokio::spawn(router.serve_with_incoming(stamped(UnixListener::bind(&path).unwrap())));
+    for sessions in 1..=3 {
+        let channel = unix_channel(path.clone()).await;
+        for _ in 0..2 {
+            assert_eq!(call(channel.clone(), DO, Priority::DEFAULT).await.unwrap(), "hello");
+        }
+        assert_eq!(layer.snapshot(1).sessions, sessions);
+    }
 }

@@ -2,20 +2,16 @@
 
 use std::io::{self, Write as _};
 use std::net::SocketAddr;
-use std::pin::Pin;
 use std::str::FromStr;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use clap::Args;
 use serde_json::json;
-use tidegate_rpc::io::layer::{ConnectionInfo, ServerConfig, ServerLayer, Stamped};
+use tidegate_rpc::io::layer::{ServerConfig, ServerLayer, stamped};
 use tidegate_rpc::io::signal;
 use tidegate_rpc::machine::credits::{Config, CreditServer};
 use tidegate_runtime::clock;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpListener, TcpStream};
-use tonic::transport::server::Connected;
+use tokio::net::TcpListener;
 use tonic::transport::{Error, Server};
 use tower::limit::GlobalConcurrencyLimitLayer;
 use tower::load_shed::LoadShedLayer;
@@ -106,8 +102,8 @@ async fn serve(options: &Options, work: Work) -> Result<(), Error> {
     let bare = TcpListener::bind(SocketAddr::new(options.addr.ip(), 0)).await.expect("the system has a free port");
     let address = |listener: &TcpListener| listener.local_addr().expect("it is bound").to_string();
     say(&json!({ "addr": address(&listener), "bare_addr": address(&bare), "rounds": work.rounds }));
-    tokio::spawn(Server::builder().add_service(work.clone()).serve_with_incoming(connections(bare)));
-    let incoming = connections(listener);
+    tokio::spawn(Server::builder().add_service(work.clone()).serve_with_incoming(stamped(bare)));
+    let incoming = stamped(listener);
     match options.control {
         Control::Tidegate => {
             let cores = u32::try_from(options.threads).expect("so many cores do not exist");
@@ -139,69 +135,4 @@ async fn input_ends() {
 fn say(line: &serde_json::Value) {
     let mut out = io::stdout().lock();
     writeln!(out, "{line}").and_then(|()| out.flush()).expect("somebody reads the output");
-}
-
-/// Connections that note when they were read.
-fn connections(listener: TcpListener) -> impl futures_core::Stream<Item = io::Result<Connection>> {
-    Accept { listener }
-}
-
-struct Accept {
-    listener: TcpListener,
-}
-
-impl futures_core::Stream for Accept {
-    type Item = io::Result<Connection>;
-
-    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        self.listener.poll_accept(cx).map(|accepted| {
-            Some(accepted.and_then(|(stream, peer)| {
-                stream.set_nodelay(true)?;
-                Ok(Connection(Stamped::new(stream, Some(peer))))
-            }))
-        })
-    }
-}
-
-/// tonic attaches to every request what this says of its connection.
-struct Connection(Stamped<TcpStream>);
-
-impl Connected for Connection {
-    type ConnectInfo = ConnectionInfo;
-
-    fn connect_info(&self) -> ConnectionInfo {
-        self.0.info()
-    }
-}
-
-impl AsyncRead for Connection {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_read(cx, buf)
-    }
-}
-
-impl AsyncWrite for Connection {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0).poll_write(cx, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_shutdown(cx)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0).poll_write_vectored(cx, bytes)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.0.is_write_vectored()
-    }
 }

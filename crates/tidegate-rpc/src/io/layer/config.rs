@@ -1,7 +1,7 @@
 //! What a user may choose of the server's layer.
 
 use core::fmt;
-use core::net::{IpAddr, SocketAddr};
+use core::net::IpAddr;
 use core::num::NonZero;
 use core::time::Duration;
 use std::hash::{BuildHasher as _, RandomState};
@@ -15,7 +15,7 @@ use tidegate_runtime::clock;
 use tokio::runtime::Handle;
 
 use super::answer::Dialect;
-use super::stamp::ConnectionInfo;
+use super::stamp;
 use crate::machine::Tenant;
 
 /// What a rule of the configuration sees of a request.
@@ -120,10 +120,7 @@ impl Default for ServerConfig {
             instance: (RandomState::new().hash_one(0) >> 11).max(1),
             exempt: Arc::new(|seen| is_health_check(seen.uri)),
             tenant: None,
-            peer: Arc::new(|seen| {
-                let peer = seen.extensions.get().and_then(ConnectionInfo::peer);
-                peer.or_else(|| seen.extensions.get::<SocketAddr>().copied()).map(|peer| peer.ip())
-            }),
+            peer: Arc::new(|seen| stamp::peer(seen.extensions).map(|peer| peer.ip())),
             method: Arc::new(|seen| (Dialect::of(seen.headers) == Dialect::Grpc).then(|| seen.uri.path())),
             clock: clock::now,
         }
@@ -169,9 +166,11 @@ impl ServerConfig {
         self
     }
 
-    /// The address of a request's peer: clients without the layer are told apart by it, and are one session if nobody
-    /// knows it. By default it is read from the extensions [`ConnectionInfo`] and `SocketAddr`; servers that attach
-    /// another one need a rule.
+    /// The address of a request's peer: clients without the layer are told apart by it. Where nobody knows it, each
+    /// connection with a [`ConnectionInfo`](super::ConnectionInfo) is a session, and all without are one.
+    ///
+    /// By default it is read from the extensions `ConnectionInfo` and `SocketAddr`, with feature `tonic` also from what
+    /// tonic attaches, with feature `axum` from `ConnectInfo` of either. Servers that attach another one need a rule.
     #[must_use]
     pub fn peer(mut self, rule: impl Fn(Seen<'_>) -> Option<IpAddr> + Send + Sync + 'static) -> Self {
         self.peer = Arc::new(rule);

@@ -33,8 +33,8 @@
 //!
 //! The layers carry any scheme of [`crate::machine`]. A handler runs as it would without them, only later: calls start one
 //! by one, in the order of their arrival, so that the executor's run queue stays short (`line`). They work on any tokio
-//! runtime; that of [`crate::io::signal::runtime`] looks at its sockets more often. Wrap connections into [`Stamped`] where
-//! the server lets you: the arrival of a request is then the moment at which its bytes were read.
+//! runtime; that of [`crate::io::signal::runtime`] looks at its sockets more often. Wrap listeners by [`stamped`]: the
+//! arrival of a request is then the moment at which its bytes were read, and callers without the layer are told apart.
 //!
 //! A handler takes a core while it is polled. What it waits for in between, be it a database, a lock or a thread that
 //! blocks, is in flight, and the machine learns how many calls may be (`InFlightLimit` of the core): the others wait in the
@@ -56,6 +56,7 @@
 //! | `counts` | what was done so far |
 //! | `current` | what a call hands down to the calls that its handler makes |
 //! | `gate` | the server's machine behind its lock |
+//! | `listen` | listeners whose connections are stamped |
 //! | `lock` | a lock for short work |
 //! | `line` | admitted calls that no core has started, those that may go on, and whose turn it is |
 //! | `methods` | the methods that calls are told apart by |
@@ -82,6 +83,7 @@ mod fixture;
 mod gate;
 pub mod headers;
 mod line;
+mod listen;
 mod lock;
 mod methods;
 mod request_body;
@@ -100,8 +102,9 @@ pub use client_config::{CallBudget, CallPriority, ClientConfig, RetryConfig};
 pub use config::{Mode, Seen, ServerConfig, Until, is_health_check};
 pub use counts::{ClientSnapshot, GrantSnapshot, ServerSnapshot, SessionSnapshot, ShedCount};
 pub use current::{CallContext, Inherit, detached, inherit};
+pub use listen::{Accepted, Listen, StampedListener, stamped};
 pub use lock::BriefLock;
 pub use request_body::RequestBody;
 pub use retry::{RetryFuture, RetryLayer, RetryService};
 pub use server::{ServerFuture, ServerLayer, ServerService};
-pub use stamp::{Arrived, ConnectionInfo, Stamped};
+pub use stamp::{Arrived, ConnectionId, ConnectionInfo, Stamped};

@@ -24,7 +24,7 @@ use super::headers::{
 use super::request_body::{Hunger, RequestBody};
 use super::running::{Polling, Running, Starting, Waiting};
 use super::sessions::Key;
-use super::stamp::arrival_stamp;
+use super::stamp::{arrival_stamp, attach_peer, connection};
 use crate::machine::credits::{Config, CreditServer};
 use crate::machine::{Done, Grant, Server};
 
@@ -120,12 +120,14 @@ where
         let part_of_another = Polling::is_of(&self.gate);
         if part_of_another || (self.gate.config.exempt)(Seen::of(&request)) {
             self.gate.count_exempt();
+            attach_peer(request.extensions_mut());
             return ServerFuture { stage: Stage::Ready { handler, request, running: None }, yielded: 0, dialect };
         }
         let arrival = arrival(&request, &self.gate.config);
         let stage = match self.gate.arrive(&arrival) {
             Ok(call) => {
                 let context = CallContext::of(&arrival, self.gate.now());
+                attach_peer(request.extensions_mut());
                 request.extensions_mut().insert(context.clone());
                 let waiting = Waiting::new(Arc::clone(&self.gate), call, context);
                 Stage::InLine { handler, request, waiting, timer: None }
@@ -145,7 +147,9 @@ fn arrival<'a, B>(request: &'a Request<B>, config: &ServerConfig) -> Arrival<'a>
     if let Some(tenant) = &config.tenant {
         ask.tenant = tenant(seen);
     }
-    let address = (config.peer)(seen).map_or(Key::Nobody, Key::Peer);
+    let peer = (config.peer)(seen).map(Key::Peer);
+    let peer = peer.or_else(|| connection(seen.extensions).map(|connection| Key::Connection(connection.id())));
+    let address = peer.unwrap_or(Key::Nobody);
     let key = read_client(seen.headers).map_or(address, Key::Client);
     Arrival { keys: [key, address], ask, method: (config.method)(seen), arrived: arrival_stamp(seen.extensions) }
 }

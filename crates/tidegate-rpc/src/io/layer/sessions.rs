@@ -1,7 +1,8 @@
 //! The bounded table of a server's sessions: who is heard, and who has been silent for a lease.
 //!
 //! HTTP connections cannot be sessions: proxies and connection pools put many clients on one, and one client on many.
-//! So a client names itself by a random number; who does not is known by its address, else all of them are one.
+//! So a client names itself by a random number; who does not is known by its address, without one by its
+//! connection, and where the server tells neither, all of them are one.
 //!
 //! A name costs nothing to invent. So it has a session of its own only once a call of it was served, and shares its
 //! address's until then: whoever invents a name for each call is one client, and whoever keeps his is soon himself.
@@ -14,6 +15,7 @@ use std::task::Waker;
 use hashbrown::HashMap;
 use tidegate_core::Instant;
 
+use super::stamp::ConnectionId;
 use crate::machine::{Grant, Server, SessionId, Tenant};
 
 /// Whom a request comes from.
@@ -23,6 +25,8 @@ pub(super) enum Key {
     Client(u64),
     /// A client without, by its address.
     Peer(IpAddr),
+    /// One whose address nobody knows, as on Unix sockets, by its connection.
+    Connection(ConnectionId),
     /// Nobody knows.
     Nobody,
 }
@@ -107,7 +111,7 @@ impl Sessions {
     fn open<S: Server>(&mut self, key: Key, tenant: Tenant, machine: &mut S, now: Instant) -> bool {
         let room = match key {
             Key::Client(_) => self.bound - self.bound / 8,
-            Key::Peer(_) | Key::Nobody => self.bound,
+            Key::Peer(_) | Key::Connection(_) | Key::Nobody => self.bound,
         };
         if self.by_key.len() >= room {
             return false;

@@ -23,15 +23,41 @@ pub struct Arrived(pub Instant);
 /// underestimated, never invented.
 #[derive(Clone, Debug)]
 pub struct ConnectionInfo {
+    id: ConnectionId,
     peer: Option<SocketAddr>,
+    local: Option<SocketAddr>,
     last_read: Arc<AtomicU64>,
 }
 
+/// A connection's identity: no two of a process have the same.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct ConnectionId(u64);
+
+impl ConnectionId {
+    fn next() -> Self {
+        static CONNECTIONS: AtomicU64 = AtomicU64::new(0);
+        // Relaxed: that no two calls get the same number is all that is needed.
+        Self(CONNECTIONS.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
 impl ConnectionInfo {
+    /// Which connection of this process it is. Those of Unix sockets have no peer's address to be told apart by.
+    #[must_use]
+    pub fn id(&self) -> ConnectionId {
+        self.id
+    }
+
     /// The other end, if it was known.
     #[must_use]
     pub fn peer(&self) -> Option<SocketAddr> {
         self.peer
+    }
+
+    /// This end, if it was known.
+    #[must_use]
+    pub fn local(&self) -> Option<SocketAddr> {
+        self.local
     }
 
     /// When the connection was last read; `None` before the first byte.
@@ -47,7 +73,46 @@ pub(super) fn arrival_stamp(extensions: &Extensions) -> Option<Instant> {
     if let Some(Arrived(at)) = extensions.get() {
         return Some(*at);
     }
-    extensions.get::<ConnectionInfo>().and_then(ConnectionInfo::last_read)
+    connection(extensions).and_then(ConnectionInfo::last_read)
+}
+
+/// A request's connection, as its server attached it.
+pub(super) fn connection(extensions: &Extensions) -> Option<&ConnectionInfo> {
+    let connection = extensions.get::<ConnectionInfo>();
+    #[cfg(feature = "axum")]
+    let connection = connection.or_else(|| extensions.get().map(|axum::extract::ConnectInfo(connection)| connection));
+    connection
+}
+
+/// The other end of a request's connection, if its server attached it.
+pub(super) fn peer(extensions: &Extensions) -> Option<SocketAddr> {
+    let peer = connection(extensions).and_then(ConnectionInfo::peer);
+    let peer = peer.or_else(|| extensions.get::<SocketAddr>().copied());
+    #[cfg(feature = "axum")]
+    let peer = peer.or_else(|| extensions.get().map(|axum::extract::ConnectInfo(peer)| *peer));
+    #[cfg(feature = "tonic")]
+    let peer = peer.or_else(|| extensions.get().and_then(tonic::transport::server::TcpConnectInfo::remote_addr));
+    peer
+}
+
+/// Attaches what handlers find on a connection that is not stamped, so that they need not know of it: tonic's
+/// `Request::remote_addr` and axum's `ConnectInfo<SocketAddr>`.
+#[cfg_attr(
+    not(any(feature = "axum", feature = "tonic")),
+    expect(unused_variables, reason = "other handlers have no habit")
+)]
+pub(super) fn attach_peer(extensions: &mut Extensions) {
+    #[cfg(feature = "tonic")]
+    if let Some(ConnectionInfo { peer: peer @ Some(_), local, .. }) = extensions.get() {
+        use tonic::transport::server::TcpConnectInfo;
+        let ends = TcpConnectInfo { local_addr: *local, remote_addr: *peer };
+        extensions.insert(ends);
+    }
+    #[cfg(feature = "axum")]
+    if let Some(axum::extract::ConnectInfo(ConnectionInfo { peer: Some(peer), .. })) = extensions.get() {
+        let peer = axum::extract::ConnectInfo(*peer);
+        extensions.insert(peer);
+    }
 }
 
 /// A connection that notes when it was last read.
@@ -60,7 +125,15 @@ pub struct Stamped<T> {
 impl<T> Stamped<T> {
     /// Wraps a connection from `peer`.
     pub fn new(inner: T, peer: Option<SocketAddr>) -> Self {
-        Self { inner, info: ConnectionInfo { peer, last_read: Arc::default() } }
+        let info = ConnectionInfo { id: ConnectionId::next(), peer, local: None, last_read: Arc::default() };
+        Self { inner, info }
+    }
+
+    /// The same, at this address of ours.
+    #[must_use]
+    pub fn at(mut self, local: Option<SocketAddr>) -> Self {
+        self.info.local = local;
+        self
     }
 
     /// What to attach to this connection's requests.
