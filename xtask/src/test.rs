@@ -44,6 +44,18 @@ fn rust(places: &Places, steps: &mut Steps) {
     pure.args(["check", "--locked", "--package", "tidegate-broker", "--no-default-features"]);
     steps.command("the broker's machine without its io", &mut pure, BUILD_LIMIT, steps::quiet);
     steps.step("interleavings (loom)", || loom(places));
+    packages(places, steps);
+}
+
+/// The RPC layers as their users get them: packed, unpacked, and built from that alone with their normal dependencies.
+/// Those are there from the build before, so the registry is not asked.
+fn packages(places: &Places, steps: &mut Steps) {
+    let mut package = cargo(places);
+    package.args(["package", "--allow-dirty", "--offline"]);
+    for name in ["tidegate-core", "tidegate-wire", "tidegate-runtime", "tidegate-rpc"] {
+        package.args(["--package", name]);
+    }
+    steps.command("packages of the RPC layers", &mut package, BUILD_LIMIT, steps::quiet);
 }
 
 /// All interleavings of the core's one lock-free type. Another set of flags, so another target folder.
