@@ -16,6 +16,7 @@ use super::shape::{
     Ask, CallId, Client, ClientOutput, Done, Full, Grant, Reply, Request, Server, SessionId, Signal, Step, Tenant,
     Ticket, Verdict,
 };
+use super::short::View;
 use super::static_limit::StaticLimitServer;
 
 /// The server of any scheme.
@@ -146,6 +147,10 @@ impl Server for AnyServer {
 
     fn poll_output(&mut self) -> Option<(SessionId, Grant)> {
         server!(self, machine => machine.poll_output())
+    }
+
+    fn view(&self, signal: Signal, now: Instant) -> Option<View> {
+        server!(self, machine => machine.view(signal, now))
     }
 }
 

@@ -15,6 +15,7 @@ pub mod seda;
 mod sessions;
 pub mod shadow;
 pub mod shape;
+pub mod short;
 pub mod static_limit;
 mod waiting;
 

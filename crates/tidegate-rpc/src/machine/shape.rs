@@ -11,6 +11,8 @@ use serde::{Deserialize, Serialize};
 use tidegate_core::limit::Began;
 use tidegate_core::{Instant, Rng};
 
+use super::short::View;
+
 /// A call, named by its client: unique among the calls that the client has not yet ended.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct CallId(pub u64);
@@ -284,6 +286,12 @@ pub trait Server {
 
     /// The next grant to send outside an answer; call until `None`.
     fn poll_output(&mut self) -> Option<(SessionId, Grant)> {
+        None
+    }
+
+    /// What the scheme measures and decides, for display; `None` for one that shows nothing.
+    fn view(&self, signal: Signal, now: Instant) -> Option<View> {
+        let _ = (signal, now);
         None
     }
 }

@@ -25,6 +25,7 @@ mod level;
 mod server;
 mod service;
 mod session;
+mod shortage;
 mod surplus;
 
 pub use client::CreditClient;

@@ -12,7 +12,9 @@ use crate::machine::credits::demand::{CREDITED, Demand, STRETCH};
 use crate::machine::credits::level::Level;
 use crate::machine::credits::service::{Load, Service, Start};
 use crate::machine::credits::session::{Session, Sessions, float, span};
+use crate::machine::credits::shortage::{Believed, Shares, ShortageNow};
 use crate::machine::credits::surplus::Surplus;
+use crate::machine::short::{Short, View};
 use crate::machine::{
     Ask, Done, Full, Grant, Priority, Server, SessionId, ShedReason, Signal, Tenant, Ticket, Verdict,
 };
@@ -49,6 +51,7 @@ pub struct CreditServer {
     demand: Demand,
     service: Service,
     surplus: Surplus,
+    shortage: ShortageNow,
     waiting: u32,
     /// Calls that take a core, or wait for their turn after they have waited for something else.
     in_service: u32,
@@ -155,6 +158,7 @@ impl CreditServer {
             demand: Demand::new(&config, now),
             service: Service::new(config.objective, cores),
             surplus: Surplus::new(),
+            shortage: ShortageNow::new(now),
             waiting: 0,
             in_service: 0,
             in_flight: InFlightLimit::new(config.in_flight.map_or(learnt, fixed), now),
@@ -285,6 +289,7 @@ impl CreditServer {
         self.load.busy_ns += (elapsed * cores * (1.0 - idle) - self.held_ns).max(0.0);
         self.load.held_ns += self.held_ns;
         self.load.time_ns += elapsed * cores;
+        let held = (self.held_ns / (elapsed * cores)).min(1.0);
         self.held_ns = 0.0;
         let full = self.load.is_full();
         if full {
@@ -313,8 +318,13 @@ impl CreditServer {
         self.supply = supply.unwrap_or(0.0);
         let refusals = self.load.refused * self.service.message() / self.load.time_ns.max(1.0);
         let served = (1.0 - refusals).max(SERVED_LEAST);
+        let messages = self.load.arrived * self.service.message() / self.load.time_ns.max(1.0);
         self.load.fade(FADE);
         self.demand.tick(supply.filter(|_| full), served, self.service.room(), now);
+        let throttled = self.demand.throttled();
+        // Where no call is ever served, messages are all that is known to take time.
+        let messages = if self.service.known() { messages.min(1.0) } else { 1.0 - idle };
+        self.shortage.on_tick(Shares { elapsed_ns: elapsed, idle, held, messages, throttled }, now);
     }
 
     /// The wait up to which a call is admitted: less for those that are let through by chance, so that those which are
@@ -668,6 +678,25 @@ impl Server for CreditServer {
     #[inline]
     fn on_timeout(&mut self, _: Signal, now: Instant) {
         self.reclaim(now);
+    }
+
+    fn view(&self, signal: Signal, now: Instant) -> Option<View> {
+        let gauges = self.gauges();
+        let is_empty = self.waiting == 0 && gauges.in_flight == 0;
+        let Believed { what, since, idle, held, messages } = self.shortage.at(is_empty, now);
+        let short = Short {
+            what,
+            since,
+            idle_share: idle,
+            held_share: held,
+            message_share: messages,
+            queueing_delay: signal.queueing_delay,
+            objective: gauges.objective,
+            in_flight: gauges.in_flight,
+            limit: gauges.in_flight_limit,
+        };
+        let send_share = self.level(Tenant::default()).chance(Priority::DEFAULT);
+        Some(View { gauges, send_share, short })
     }
 }
 
