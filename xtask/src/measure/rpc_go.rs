@@ -44,16 +44,21 @@ impl Callee {
         }
     }
 
-    /// Serves 1 ms of work on CPU 0, with control and bare.
-    fn serve(self, bench: &Bench) -> Result<Server> {
+    /// Serves 1 ms of work on CPU 0, with control and bare; a call may take `objective_us` if that is given.
+    fn serve(self, bench: &Bench, objective_us: Option<f64>) -> Result<Server> {
         let mut command: Command = pinned("0");
-        match self {
+        let flag = match self {
             Self::Rust => {
                 command.arg(rpc_tonic::program(bench)).args(["serve", "--work-us", "1000", "--stock"]);
+                "--objective-us"
             }
             Self::Go => {
                 command.arg(sdk_go::programs(bench.places).join("server")).args(["-work-us", "1000"]);
+                "-objective-us"
             }
+        };
+        if let Some(us) = objective_us {
+            command.arg(flag).arg(format!("{us:.0}"));
         }
         rpc_server::start(bench, "calls", &mut command)
     }
@@ -75,12 +80,25 @@ pub(super) fn run(bench: &Bench) -> Result<Vec<Figure>> {
 struct Calls<'a> {
     bench: &'a Bench<'a>,
     client: PathBuf,
+    /// What it is called in the table.
+    name: String,
     server: Server,
     /// Slices that were repeated.
     dropped: u32,
 }
 
-impl Calls<'_> {
+impl<'a> Calls<'a> {
+    fn new(bench: &'a Bench<'a>, callee: Callee, objective_us: Option<f64>) -> Result<Self> {
+        let told = objective_us.map_or("", |_| " that is told the SLO");
+        Ok(Self {
+            bench,
+            client: sdk_go::programs(bench.places).join("client"),
+            name: format!("{}{told}", callee.name()),
+            server: callee.serve(bench, objective_us)?,
+            dropped: 0,
+        })
+    }
+
     /// A slice that few gaps were in.
     fn slice(&mut self, arguments: &str) -> Result<Value> {
         for _ in 0..TRIES {
@@ -111,18 +129,32 @@ impl Calls<'_> {
 }
 
 fn before(bench: &Bench, callee: Callee) -> Result<Vec<Figure>> {
-    let client = sdk_go::programs(bench.places).join("client");
-    let mut calls = Calls { bench, client, server: callee.serve(bench)?, dropped: 0 };
+    let slo_us = slo(bench, callee)?;
+    let mut figures = Vec::new();
+    // With nothing set, a queue within ten times an unloaded call's time loses a twentieth of what comes at random at
+    // exactly the capacity, whatever the control is. So 1x is also measured with a server that is told the SLO.
+    for (objective_us, loads) in [(None, &LOADS[..]), (Some(slo_us), &LOADS[..1])] {
+        let mut calls = Calls::new(bench, callee, objective_us)?;
+        for &factor in loads {
+            figures.push(at(&mut calls, factor, slo_us)?);
+        }
+        calls.server.stop()?;
+    }
+    Ok(figures)
+}
+
+/// The objective of the row, from the service without interceptors.
+fn slo(bench: &Bench, callee: Callee) -> Result<f64> {
+    let mut calls = Calls::new(bench, callee, None)?;
     let (times, share) = SLO;
-    let bare_rate = share * calls.capacity()?;
-    let slo_us = times * number(&calls.open("bare_addr", "none", bare_rate, 60e6, 1)?, "/served_us/p99")?;
-    let figures = LOADS.into_iter().map(|factor| at(&mut calls, callee, factor, slo_us)).collect();
+    let rate_per_s = share * calls.capacity()?;
+    let p99_us = number(&calls.open("bare_addr", "none", rate_per_s, 60e6, 1)?, "/served_us/p99")?;
     calls.server.stop()?;
-    figures
+    Ok(times * p99_us)
 }
 
 /// One load: slices of it by turns with slices of the service without interceptors.
-fn at(calls: &mut Calls, callee: Callee, factor: f64, slo_us: f64) -> Result<Figure> {
+fn at(calls: &mut Calls, factor: f64, slo_us: f64) -> Result<Figure> {
     let dropped = calls.dropped;
     let mut capacities = vec![calls.capacity()?];
     let (mut shares, mut p99s, mut slices) = (Vec::new(), Vec::new(), Vec::new());
@@ -139,7 +171,7 @@ fn at(calls: &mut Calls, callee: Callee, factor: f64, slo_us: f64) -> Result<Fig
     }
     let goodput = median(&shares);
     Ok(Figure {
-        what: format!("Go callers, {}, {factor}x of {:.0}/s", callee.name(), median(&capacities)),
+        what: format!("Go callers, {}, {factor}x of {:.0}/s", calls.name, median(&capacities)),
         value: format!("{goodput:.3} of what is possible (bar {GOODPUT_LEAST})"),
         spread: format!(
             "{} over {}; p99 {:.0} us, SLO {slo_us:.0} us; {} slices dropped for gaps",

@@ -75,7 +75,8 @@ pub(super) const ROWS: &[Row] = &[
     Row {
         issue: 19,
         name: "grpc-go callers",
-        bar: "interceptors before the Rust server and a grpc-go server, 1x, 2x, 10x: goodput at least 0.95 of the capacity",
+        bar: "interceptors, Rust and grpc-go servers, 1x, 2x, 10x, and 1x with the SLO told: goodput at least 0.95 of the \
+              capacity",
         run: rpc_go::run,
     },
 ];

@@ -9,7 +9,7 @@ use clap::Args;
 use serde_json::json;
 use tidegate_rpc::io::layer::{ServerConfig, ServerLayer, stamped};
 use tidegate_rpc::io::signal;
-use tidegate_rpc::machine::credits::{Config, CreditServer};
+use tidegate_rpc::machine::credits::{Config, CreditServer, Objective};
 use tidegate_runtime::clock;
 use tokio::net::TcpListener;
 use tonic::transport::{Error, Server};
@@ -42,6 +42,9 @@ pub(crate) struct Options {
     /// Calls that may be in flight, in place of the limit that the layer learns.
     #[arg(long)]
     in_flight: Option<u32>,
+    /// How long a call may take, in microseconds, in place of ten times what it takes when nothing waits.
+    #[arg(long)]
+    objective_us: Option<u64>,
     /// Microseconds of handlers after which the run queue goes first again.
     #[arg(long)]
     look_every_us: Option<u64>,
@@ -107,8 +110,11 @@ async fn serve(options: &Options, work: Work) -> Result<(), Error> {
     match options.control {
         Control::Tidegate => {
             let cores = u32::try_from(options.threads).expect("so many cores do not exist");
-            let machine =
-                CreditServer::new(Config { in_flight: options.in_flight, ..Config::default() }, cores, clock::now());
+            let mut terms = Config { in_flight: options.in_flight, ..Config::default() };
+            if let Some(us) = options.objective_us {
+                terms.objective = Objective::Fixed(Duration::from_micros(us));
+            }
+            let machine = CreditServer::new(terms, cores, clock::now());
             let mut config = ServerConfig::default();
             config.threads = options.threads;
             config.look_every = options.look_every_us.map_or(config.look_every, Duration::from_micros);

@@ -25,10 +25,13 @@ import (
 )
 
 var (
-	workUs  = flag.Uint64("work-us", 1000, "work of a call, in microseconds of this processor, measured once at the start")
-	shape   = flag.String("shape", "compute", "what a call does: compute, wait:MS, between:MS, lock or pool:PLACESxMS")
-	control = flag.String("control", "tidegate", "tidegate or none")
-	tell    = flag.String("tell", "", "answer all calls, each with this as its grant: to test clients")
+	workUs    = flag.Uint64("work-us", 1000, "work of a call, in microseconds of this processor, measured once at the start")
+	shape     = flag.String("shape", "compute", "what a call does: compute, wait:MS, between:MS, lock or pool:PLACESxMS")
+	control   = flag.String("control", "tidegate", "tidegate or none")
+	tell      = flag.String("tell", "", "answer all calls, each with this as its grant: to test clients")
+	objective = flag.Uint64(
+		"objective-us", 0, "how long a call may take, in place of ten times what it takes when nothing waits",
+	)
 	threads = flag.Int("threads", 0, "processors that run goroutines; 0 for what the runtime finds")
 )
 
@@ -44,7 +47,11 @@ func main() {
 	description := work.Service(work.Rounds(time.Duration(*workUs)*time.Microsecond), handler)
 	// A server needs no more than this; one that wants no counters takes tidegategrpc.UnaryServerInterceptor()
 	// instead.
-	protection := tidegategrpc.NewServer()
+	var settings []tidegategrpc.ServerOption
+	if *objective > 0 {
+		settings = append(settings, tidegategrpc.ServerObjective(time.Duration(*objective)*time.Microsecond))
+	}
+	protection := tidegategrpc.NewServer(settings...)
 	var options []grpc.ServerOption
 	var told atomic.Uint64
 	switch {
