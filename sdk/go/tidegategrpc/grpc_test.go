@@ -111,8 +111,9 @@ func TestACallGoesThroughBothAndCarriesAGrant(t *testing.T) {
 	if err := call(t.Context(), conn, grpc.Header(&header)); err != nil {
 		t.Fatal(err)
 	}
-	if grants := header.Get("tidegate-grant"); len(grants) != 1 || !strings.Contains(grants[0], "l=16777216") {
-		t.Errorf("an idle server tells an open level in its header: %v", header)
+	if grants := header.Get("tidegate-grant"); len(grants) != 1 || !strings.Contains(grants[0], "l=16777216") ||
+		!strings.Contains(grants[0], ",i=") {
+		t.Errorf("an idle server tells an open level and its number in its header: %v", header)
 	}
 	counts, _ := client.Counts(conn.Target())
 	if counts.Sent != 1 || counts.Served != 1 || counts.Grants != 1 || counts.Chance != 1 {
