@@ -83,8 +83,9 @@ struct Calls<'a> {
     /// What it is called in the table.
     name: String,
     server: Server,
-    /// Slices that were repeated.
+    /// Slices that were repeated, and those that count although many of their calls met gaps.
     dropped: u32,
+    with_gaps: u32,
 }
 
 impl<'a> Calls<'a> {
@@ -96,19 +97,28 @@ impl<'a> Calls<'a> {
             name: format!("{}{told}", callee.name()),
             server: callee.serve(bench, objective_us)?,
             dropped: 0,
+            with_gaps: 0,
         })
     }
 
-    /// A slice that few gaps were in.
+    /// A slice that few gaps were in; if there is none, the one with the fewest, and that is told.
     fn slice(&mut self, arguments: &str) -> Result<Value> {
+        let mut best: Option<(f64, Value)> = None;
         for _ in 0..TRIES {
             let report = load(&self.client, arguments)?;
-            if number(&report, "/met_gap")? <= MET_MOST {
+            let met = number(&report, "/met_gap")?;
+            if met <= MET_MOST {
                 return Ok(report);
             }
             self.dropped += 1;
+            if best.as_ref().is_none_or(|(fewest, _)| met < *fewest) {
+                best = Some((met, report));
+            }
         }
-        miette::bail!("{TRIES} slices in a row met more gaps of the host than {MET_MOST} of their calls")
+        self.dropped -= 1;
+        self.with_gaps += 1;
+        let (_, report) = best.expect("it was tried at least once");
+        Ok(report)
     }
 
     /// Calls a second that the service without interceptors answers.
@@ -155,7 +165,7 @@ fn slo(bench: &Bench, callee: Callee) -> Result<f64> {
 
 /// One load: slices of it by turns with slices of the service without interceptors.
 fn at(calls: &mut Calls, factor: f64, slo_us: f64) -> Result<Figure> {
-    let dropped = calls.dropped;
+    (calls.dropped, calls.with_gaps) = (0, 0);
     let mut capacities = vec![calls.capacity()?];
     let (mut shares, mut p99s, mut slices) = (Vec::new(), Vec::new(), Vec::new());
     for turn in 0..calls.bench.size(ALTERNATIONS, 2) {
@@ -174,11 +184,12 @@ fn at(calls: &mut Calls, factor: f64, slo_us: f64) -> Result<Figure> {
         what: format!("Go callers, {}, {factor}x of {:.0}/s", calls.name, median(&capacities)),
         value: format!("{goodput:.3} of what is possible (bar {GOODPUT_LEAST})"),
         spread: format!(
-            "{} over {}; p99 {:.0} us, SLO {slo_us:.0} us; {} slices dropped for gaps",
+            "{} over {}; p99 {:.0} us, SLO {slo_us:.0} us; {} slices dropped for gaps, {} with many gaps",
             range(&shares),
             shares.len(),
             median(&p99s),
-            calls.dropped - dropped
+            calls.dropped,
+            calls.with_gaps
         ),
         passes: goodput >= GOODPUT_LEAST,
         runs: json!({ "goodput": shares, "capacities": capacities, "slo_us": slo_us, "slices": slices }),
