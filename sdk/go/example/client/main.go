@@ -1,7 +1,7 @@
 // Command client loads a tidegate.example.Work server: calls at the times of a Poisson process, whether or not
 // earlier ones were answered. It prints one line of JSON, with the keys of the Rust example tonic_work load. Calls
-// that met a gap of the host, in which nothing here ran, are told apart as met_gap and are in no other number of theirs
-// but served_per_s.
+// that met a gap of the host, in which nothing here ran, are told apart as met_gap; of the other numbers they are only in
+// the rates of calls that were offered, served and in time.
 //
 //	client -addr 127.0.0.1:PORT -rate 2000 -seconds 5 -control tidegate -slo-us 11000
 //	client -addr 127.0.0.1:PORT -closed 8 -seconds 1 -slo-us 11000    # capacity
@@ -249,8 +249,9 @@ func (t *tally) report(callers []caller, gaps []gap) {
 	}
 	report := map[string]any{
 		"offered_per_s": float64(offered) / *seconds,
-		// Of the calls that met no gap, as if the others had fared like them.
-		"goodput_per_s":  float64(good) / *seconds * float64(offered) / float64(max(offered-met, 1)),
+		// All answers, by the share of those in time among the ones that met no gap. An answered call takes longer than a
+		// refused one and meets gaps more often: by the share of all calls that met none, goodput would seem less.
+		"goodput_per_s":  float64(answered) / *seconds * float64(good) / float64(max(len(servedUs), 1)),
 		"served_per_s":   float64(answered) / *seconds,
 		"served_us":      quantiles(servedUs),
 		"shed_local_us":  quantiles(here),
