@@ -74,6 +74,32 @@ impl Server for NoBatch {
     }
 }
 
+/// A server machine that sheds the first call.
+#[derive(Default)]
+struct NotAtOnce {
+    sessions: u32,
+    heard: bool,
+}
+
+impl Server for NotAtOnce {
+    fn open(&mut self, _: Tenant, _: Instant) -> Result<SessionId, Full> {
+        self.sessions += 1;
+        Ok(SessionId(self.sessions))
+    }
+
+    fn close(&mut self, _: SessionId, _: Instant) {}
+
+    fn on_request(&mut self, session: SessionId, ask: &Ask, _: Signal, arrived: Instant, _: Instant) -> Verdict {
+        let ticket = Ticket::new(session, ask, arrived);
+        let is_first = !std::mem::replace(&mut self.heard, true);
+        if is_first { Verdict::Shed(ticket, ShedReason::Delay) } else { Verdict::Admit(ticket) }
+    }
+
+    fn on_done(&mut self, _: Ticket, _: Done, _: Instant) -> Grant {
+        Grant { window: 1, ..Grant::default() }
+    }
+}
+
 /// A gRPC service whose calls never end; tells when one began.
 #[derive(Clone)]
 struct Hangs(UnboundedSender<()>);
@@ -152,6 +178,21 @@ async fn a_grpc_call_is_answered_and_a_shed_one_says_why() {
     assert_eq!((server.served, server.in_time, server.shed[0].calls, server.sessions), (1, 1, 1, 2));
     assert_eq!((client.served, client.shed_there[0].calls), (1, 1));
     assert_eq!(client.grant.map(|grant| grant.window), Some(1));
+}
+
+#[tokio::test]
+async fn a_refused_grpc_call_is_sent_again_with_its_message() {
+    let mut config = ServerConfig::default();
+    config.pushback = Duration::from_millis(1);
+    let server = ServerLayer::new(NotAtOnce::default(), config);
+    let (channel, _begun) = tonic_server(server.clone()).await;
+    let client_layer = credit_client();
+    let client = client_layer.retries().recorded().layer(client_layer.layer(channel));
+    assert_eq!(call(client, DO, Priority::DEFAULT).await.unwrap(), "hello");
+    assert_eq!(
+        (server.snapshot(1).shed[0].calls, server.snapshot(1).served, client_layer.snapshot().retries),
+        (1, 1, 1)
+    );
 }
 
 #[tokio::test]

@@ -60,6 +60,7 @@
 //! | `lock` | a lock for short work |
 //! | `line` | admitted calls that no core has started, those that may go on, and whose turn it is |
 //! | `methods` | the methods that calls are told apart by |
+//! | `repeat_body` | bodies that can be sent again |
 //! | `request_body` | whether a handler waits for its client |
 //! | `retry` | the layer that sends a refused call again |
 //! | `running` | a call that is told to the machine once |
@@ -86,6 +87,7 @@ mod line;
 mod listen;
 mod lock;
 mod methods;
+mod repeat_body;
 mod request_body;
 mod retry;
 mod running;
@@ -104,6 +106,7 @@ pub use counts::{ClientSnapshot, GrantSnapshot, ServerSnapshot, SessionSnapshot,
 pub use current::{CallContext, Inherit, detached, inherit};
 pub use listen::{Accepted, Listen, StampedListener, stamped};
 pub use lock::BriefLock;
+pub use repeat_body::{Cloned, Keep, Recorded, RepeatBody};
 pub use request_body::RequestBody;
 pub use retry::{RetryFuture, RetryLayer, RetryService};
 pub use server::{ServerFuture, ServerLayer, ServerService};
