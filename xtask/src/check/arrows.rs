@@ -22,6 +22,7 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
         &["tidegate-core", "tidegate-wire", "tidegate-sim", "tidegate-broker", "tidegate-rpc", "tidegate-proxy"],
     ),
     ("tidegate-console", &["tidegate-core", "tidegate-runtime"]),
+    ("grpc-pool", &["tidegate-core", "tidegate-rpc"]),
     ("xtask", &[]),
 ];
 
