@@ -1,7 +1,7 @@
 //! Every overload-control scheme as a pair of pure state machines: one beside the callers, one beside the handlers.
 //!
-//! [`shape`] says what all of them look like, so that the simulator, the layers and the TCP transport carry any of
-//! them. No machine reads a clock, and none draws random numbers but from the `Rng` that it is handed.
+//! [`shape`] says what all of them look like, and [`desk`] how a server's machine is driven, so that the simulator, the
+//! layers and the TCP transport carry any of them. No machine reads a clock, and none draws random numbers but from the `Rng` that it is handed.
 
 pub mod any;
 pub mod aqm;
@@ -9,6 +9,8 @@ pub mod breakwater;
 pub mod client_rate;
 pub mod credits;
 pub mod dagor;
+pub mod desk;
+mod line;
 pub mod none;
 pub mod probing;
 pub mod seda;
