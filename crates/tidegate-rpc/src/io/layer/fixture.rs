@@ -1,5 +1,6 @@
 //! A machine that does as it is told and writes down what happened, for the tests of the layers.
 
+use core::time::Duration;
 use std::collections::VecDeque;
 
 use tidegate_core::Instant;
@@ -37,6 +38,12 @@ pub(crate) struct Recorder {
     pub(crate) grants_first: bool,
     /// Whether no call may start.
     pub(crate) is_full: bool,
+    /// Until when calls are worth starting, if not for ever.
+    pub(crate) start_by: Option<Instant>,
+    /// When the timer is due, and for how long it is set each time that it comes.
+    pub(crate) timer: Option<(Instant, Duration)>,
+    /// How often it came.
+    pub(crate) timeouts: u32,
     /// How calls ended.
     pub(crate) done: Vec<Done>,
 }
@@ -60,11 +67,15 @@ impl Server for Recorder {
         self.asks.push(*ask);
         self.signals.push(signal);
         self.sessions.push(session);
-        let ticket = Ticket::new(session, ask, arrived);
+        let start_by = self.start_by.unwrap_or(Instant::MAX);
+        let ticket = Ticket { start_by, ..Ticket::new(session, ask, arrived) };
         verdict(ticket, self.verdicts.pop_front().flatten())
     }
 
-    fn on_start(&mut self, ticket: Ticket, _: Instant) -> Verdict {
+    fn on_start(&mut self, ticket: Ticket, now: Instant) -> Verdict {
+        if now > ticket.start_by {
+            return Verdict::Shed(ticket, ShedReason::Deadline);
+        }
         verdict(ticket, self.starts.pop_front().flatten())
     }
 
@@ -92,6 +103,15 @@ impl Server for Recorder {
     fn on_resume(&mut self, ticket: Ticket, paused: Instant, now: Instant) -> Ticket {
         self.pauses.push(now.nanos_since(paused));
         ticket
+    }
+
+    fn next_timeout(&self) -> Option<Instant> {
+        self.timer.map(|(at, _)| at)
+    }
+
+    fn on_timeout(&mut self, _: Signal, now: Instant) {
+        self.timeouts += 1;
+        self.timer = self.timer.map(|(_, every)| (now + every, every));
     }
 
     fn on_done(&mut self, _: Ticket, done: Done, _: Instant) -> Grant {

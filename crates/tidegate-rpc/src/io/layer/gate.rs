@@ -1,77 +1,51 @@
 //! The server's machine behind its lock, with the line and the sessions: each event of a call, told once.
 
 use core::time::Duration;
-use std::sync::{Arc, MutexGuard};
+use std::sync::{Arc, MutexGuard, Weak};
 use std::task::Waker;
 
 use tidegate_core::{Instant, Rng};
 
+use super::alarm::{Alarm, Timed};
 use super::config::{Mode, ServerConfig};
 use super::counts::{ServerSnapshot, SessionSnapshot, Sheds};
 use super::headers::GrantHeader;
-use super::line::{Line, Place, Turn};
 use super::lock::BriefLock;
 use super::methods::Methods;
 use super::sessions::{Key, Sessions};
-use crate::machine::shadow::{self, Shadow};
-use crate::machine::{Ask, Done, Grant, Priority, Server, SessionId, ShedReason, Signal, Tenant, Ticket, Verdict};
+use crate::machine::desk::{self, Called, Desk, Ended, Pause, Started, Turn, Waiting};
+use crate::machine::shadow::Shadow;
+use crate::machine::{Ask, Done, Grant, Priority, Server, SessionId, ShedReason, Tenant};
 
-/// An admitted call, until it ends.
+/// What the gate keeps of an admitted call until it ends.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Call {
+struct Call {
     key: Key,
     /// The name that it came with and that has no session yet, and its tenant.
     new: Option<(Key, Tenant)>,
-    place: Place,
-    course: Course,
     arrived: Instant,
     priority: Priority,
     budget: Option<Duration>,
-    /// Since when its handler has waited, and for what.
-    paused: Option<(Instant, Pause)>,
-    /// Its place among those that may go on.
-    again: Option<Place>,
 }
 
-/// How an admitted call is accounted for.
-#[derive(Clone, Copy, Debug)]
-enum Course {
-    /// The machine.
-    Told(Ticket),
-    /// Nobody: in a dry run it is measured, and the machine is told of calls on paper.
-    Measured(Measured),
+/// A call in line.
+#[derive(Debug)]
+pub(super) struct InLine {
+    call: Call,
+    waiting: Waiting,
 }
 
-/// What a call has taken so far.
-#[derive(Clone, Copy, Debug)]
-struct Measured {
-    group: u8,
-    /// When it started; its arrival until then. A wait for its client moves it on.
-    started: Instant,
-    waited: Duration,
+/// A call that has started.
+#[derive(Debug)]
+pub(super) struct Begun {
+    call: Call,
+    started: Started,
 }
 
-impl Course {
-    fn map(&mut self, tell: impl FnOnce(Ticket) -> Ticket) {
-        if let Self::Told(ticket) = self {
-            *ticket = tell(*ticket);
-        }
-    }
-}
-
-impl Call {
+impl Begun {
     pub(super) fn is_paused(&self) -> bool {
-        self.paused.is_some()
+        !matches!(self.started, Started::Running(_))
     }
-}
-
-/// What a handler that was polled and is not ready waits for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Pause {
-    /// Bytes that its client has not sent.
-    Client,
-    /// Anything else.
-    Else,
 }
 
 /// A refusal, with what its answer carries.
@@ -101,29 +75,48 @@ pub(super) struct Gate<S> {
 }
 
 struct State<S> {
-    machine: S,
+    desk: Desk<S, Option<Waker>>,
     /// What the machine is told of in a dry run.
     shadow: Shadow,
-    line: Line,
     sessions: Sessions,
     methods: Methods,
     counts: Counts,
     rng: Rng,
     /// When the rest of the run queue last went before a handler, or bytes were last read.
     looked: Instant,
-    /// Whether room counts.
     mode: Mode,
-    /// Listeners whose grant came, to be woken without the lock. As many as there are sessions.
+    /// Listeners whose grant came and calls that waited for too long, to be woken without the lock. At most as many as there
+    /// are sessions and waiting calls.
     heard: Vec<Waker>,
-    /// The call whose turn came, to be woken without the lock.
-    called: Option<Waker>,
+    alarm: Alarm,
+}
+
+/// Calls whose turn has come, to be woken without the lock: seldom more than one.
+#[derive(Default)]
+struct Wakes {
+    first: Option<Waker>,
+    more: Vec<Waker>,
+}
+
+impl Wakes {
+    fn push(&mut self, waker: Waker) {
+        if self.first.is_none() {
+            self.first = Some(waker);
+        } else {
+            self.more.push(waker);
+        }
+    }
+
+    fn wake(self) {
+        self.first.into_iter().chain(self.more).for_each(Waker::wake);
+    }
 }
 
 /// What a call in line shall do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Step {
-    /// Wait: its waker is called. If it waits for room, which may never come, it is [`Gate::expire`]d after this instant.
-    Wait(Option<Instant>),
+    /// Wait: its waker is called.
+    Wait,
     /// Let the rest of the run queue go first, then ask again.
     Yield,
     /// Start.
@@ -135,8 +128,8 @@ pub(super) enum Step {
 pub(super) enum Heard {
     /// A grant.
     Grant(Grant),
-    /// Nothing yet; its waker is called, and until then it shall ask again after this span if there is one.
-    Nothing(Option<Duration>),
+    /// Nothing yet; its waker is called.
+    Nothing,
 }
 
 #[derive(Default)]
@@ -150,13 +143,14 @@ struct Counts {
     would_have_shed: Sheds,
 }
 
-impl<S: Server> Gate<S> {
+impl<S: Server + Send + 'static> Gate<S> {
     pub(super) fn new(machine: S, config: ServerConfig) -> Arc<Self> {
         let seed = (config.clock)().as_nanos();
-        let state = State {
-            machine,
+        let mut desk = Desk::new(machine, u32::try_from(config.threads).unwrap_or(u32::MAX));
+        desk.ignore_room(config.mode == Mode::DryRun);
+        let state = |alarm, config: &ServerConfig| State {
+            desk,
             shadow: Shadow::new(config.cores(), config.waiting, seed),
-            line: Line::new(config.threads),
             sessions: Sessions::new(config.sessions, config.lease),
             methods: Methods::default(),
             counts: Counts::default(),
@@ -164,11 +158,27 @@ impl<S: Server> Gate<S> {
             looked: Instant::ZERO,
             mode: config.mode,
             heard: Vec::new(),
-            called: None,
+            alarm,
         };
-        Arc::new(Self { state: BriefLock::new(state), config })
+        Arc::new_cyclic(|gate: &Weak<Self>| {
+            let alarm = Alarm::new(Weak::<Self>::clone(gate));
+            Self { state: BriefLock::new(state(alarm, &config)), config }
+        })
     }
+}
 
+impl<S: Server + Send> Timed for Gate<S> {
+    fn run_timers(&self) -> Option<Duration> {
+        self.tell(|state, now| {
+            state.run_timers(now);
+            let next = state.desk.next_timeout();
+            state.alarm.woke(next);
+            next.map(|next| next.since(now))
+        })
+    }
+}
+
+impl<S: Server> Gate<S> {
     fn lock(&self) -> MutexGuard<'_, State<S>> {
         self.state.lock()
     }
@@ -178,21 +188,24 @@ impl<S: Server> Gate<S> {
     }
 
     /// A request was read.
-    pub(super) fn arrive(&self, arrival: &Arrival<'_>) -> Result<Call, Refused> {
+    pub(super) fn arrive(&self, arrival: &Arrival<'_>) -> Result<InLine, Refused> {
         self.tell(|state, now| state.arrive(arrival, &self.config, now))
     }
 
     /// Runs `tell` under the lock, then wakes whoever hears of a grant by it or has his turn.
     fn tell<R>(&self, tell: impl FnOnce(&mut State<S>, Instant) -> R) -> R {
-        let (result, heard, called) = {
+        let (result, heard, wakes) = {
             let mut state = self.lock();
             // Read under the lock, so that the machine's time never steps back.
             let now = self.now();
             let result = tell(&mut state, now);
-            (result, core::mem::take(&mut state.heard), state.called.take())
+            let wakes = state.call(now);
+            let next = state.desk.next_timeout();
+            state.alarm.set(next, now);
+            (result, core::mem::take(&mut state.heard), wakes)
         };
         heard.into_iter().for_each(Waker::wake);
-        wake(called);
+        wakes.wake();
         result
     }
 
@@ -203,11 +216,11 @@ impl<S: Server> Gate<S> {
                 return None;
             }
             state.open_first(arrival, now);
-            let (key, session) = state.sessions.enter(arrival.keys, arrival.ask.tenant, &mut state.machine, now)?;
+            let machine = state.desk.machine_mut();
+            let (key, session) = state.sessions.enter(arrival.keys, arrival.ask.tenant, machine, now)?;
             session.demand = arrival.ask.demand;
             session.pushed = None;
-            let id = session.id;
-            state.machine.on_demand(id, &arrival.ask, now);
+            machine.on_demand(session.id, &arrival.ask, now);
             state.run_timers(now);
             Some(key)
         })
@@ -217,108 +230,87 @@ impl<S: Server> Gate<S> {
     pub(super) fn listen(&self, key: Key, waker: &Waker) -> Heard {
         self.tell(|state, now| {
             state.run_timers(now);
-            let patience = state.machine.next_timeout().map(|timeout| timeout.since(now));
-            let Some(session) = state.sessions.get_mut(key) else { return Heard::Nothing(None) };
+            let Some(session) = state.sessions.get_mut(key) else { return Heard::Nothing };
             if let Some(grant) = session.pushed.take() {
                 session.listener = None;
                 return Heard::Grant(grant);
             }
             session.listener = Some(waker.clone());
-            Heard::Nothing(patience)
+            Heard::Nothing
         })
     }
 
-    /// Asks what `call` shall do, which has let the run queue go first `yielded` times.
-    pub(super) fn turn(&self, call: &Call, yielded: u8, waker: &Waker) -> Step {
+    /// Asks what a call in line shall do, which has let the run queue go first `yielded` times. [`Self::start`] is due after
+    /// [`Step::Start`].
+    pub(super) fn turn(&self, in_line: &InLine, yielded: u8, waker: &Waker) -> Step {
         let mut state = self.lock();
-        if state.line.turn(call.place, waker) == Turn::Later {
-            let Course::Told(ticket) = call.course else { return Step::Wait(None) };
-            let until = Some(ticket.start_by).filter(|until| *until < Instant::MAX);
-            return Step::Wait(until.filter(|_| state.room() < u32::MAX));
-        }
-        let now = self.now();
-        state.look(yielded, &self.config, now)
-    }
-
-    /// The turn of `call` came: it leaves the line. On `Ok` its handler may run and [`Self::hand_back`] is owed.
-    pub(super) fn start(&self, call: &mut Call) -> Result<(), Refused> {
-        let (refused, woken) = {
-            let mut state = self.lock();
-            let now = self.now();
-            state.line.start(call.place);
-            match state.start(call, &self.config, now) {
-                Ok(()) => return Ok(()),
-                Err(refused) => (refused, state.hand_back()),
+        match state.desk.turn(&in_line.waiting) {
+            Turn::Later(known) => wait(known, waker),
+            Turn::Expired => Step::Start,
+            Turn::Mine => {
+                let now = self.now();
+                state.look(yielded, &self.config, now)
             }
-        };
-        wake(woken);
-        Err(refused)
+        }
     }
 
-    /// A call in line has waited for room for as long as it may. On `Ok` the machine lets it start all the same, and nothing
-    /// is owed.
-    pub(super) fn expire(&self, call: &mut Call) -> Result<(), Refused> {
-        let (result, woken) = {
-            let mut state = self.lock();
-            let now = self.now();
-            let result = state.start(call, &self.config, now);
-            let room = state.room();
-            (result, state.line.cancel(call.place, room).or_else(|| state.line.call_next(room)))
-        };
-        wake(woken);
+    /// A call leaves the line, since its turn came or it has waited for too long. On `Ok` its handler may be polled, and after that
+    /// [`Self::pause`] or [`Self::finish`] is due.
+    pub(super) fn start(&self, in_line: InLine) -> Result<Begun, Refused> {
+        let InLine { call, waiting } = in_line;
+        self.tell(|state, now| match state.desk.start(waiting, now) {
+            Ok(running) => Ok(Begun { call, started: running.into() }),
+            Err(refused) => {
+                state.leave(&call, Some(refused.grant));
+                Err(state.refuse(call.priority, &refused, &self.config, now))
+            }
+        })
+    }
+
+    /// The handler of a call waits, and does nothing until [`Self::go_on`].
+    pub(super) fn pause(&self, begun: Begun, pause: Pause) -> Begun {
+        let Begun { call, started } = begun;
+        self.tell(|state, now| {
+            let started = match started {
+                Started::Running(running) => state.desk.pause(running, pause, now).into(),
+                paused => paused,
+            };
+            Begun { call, started }
+        })
+    }
+
+    /// Asks what a call shall do whose task was woken while its handler waited, and which has let the run queue go first
+    /// `yielded` times since. After [`Step::Start`] its handler may be polled.
+    pub(super) fn go_on(&self, begun: Begun, yielded: u8, waker: &Waker) -> (Begun, Step) {
+        let Begun { call, started } = begun;
+        let mut woken_here = Wakes::default();
+        let result = self.tell(|state, now| {
+            let woken = match started {
+                Started::Paused(paused) => {
+                    let woken = state.desk.wake(paused, None, now);
+                    // If it is its own turn, it finds it below.
+                    woken_here = state.call(now);
+                    woken
+                }
+                Started::Woken(woken) => woken,
+                Started::Running(running) => return (Begun { call, started: running.into() }, Step::Start),
+            };
+            let step = match state.desk.turn_again(&woken) {
+                Turn::Later(known) => wait(known, waker),
+                Turn::Mine | Turn::Expired => state.look(yielded, &self.config, now),
+            };
+            let started = if step == Step::Start { state.desk.go_on(woken, now).into() } else { Started::Woken(woken) };
+            (Begun { call, started }, step)
+        });
+        woken_here.wake();
         result
     }
 
-    /// The first poll of a call that started is over.
-    pub(super) fn hand_back(&self) {
-        let woken = self.lock().hand_back();
-        wake(woken);
-    }
-
-    /// The handler of `call` waits, and does nothing until [`Self::go_on`].
-    pub(super) fn pause(&self, call: &mut Call, pause: Pause) {
-        self.tell(|state, now| {
-            call.paused = Some((now, pause));
-            call.course.map(|ticket| match pause {
-                Pause::Client => state.machine.on_pause(ticket, now),
-                Pause::Else => state.machine.on_wait(ticket, now),
-            });
-            state.call_next();
-        });
-    }
-
-    /// Asks what `call` shall do, whose task was woken while its handler waited, and which has let the run queue go first
-    /// `yielded` times since. After [`Step::Start`] its handler may be polled and [`Self::hand_back`] is owed.
-    pub(super) fn go_on(&self, call: &mut Call, yielded: u8, waker: &Waker) -> Step {
-        self.tell(|state, now| {
-            let room = state.room();
-            let place = call.again.get_or_insert_with(|| {
-                let (place, called) = state.line.join_again(now, room);
-                state.called = called;
-                place
-            });
-            if state.line.turn_again(*place, waker) == Turn::Later {
-                return Step::Wait(None);
-            }
-            let step = state.look(yielded, &self.config, now);
-            if step == Step::Start {
-                state.line.go_on(*place);
-                call.again = None;
-                state.resume(call, now);
-            }
-            step
-        })
-    }
-
     /// A call that started ended; what its answer shall carry.
-    pub(super) fn finish(&self, call: &Call, done: Done) -> Option<GrantHeader> {
+    pub(super) fn finish(&self, begun: Begun, done: Done) -> Option<GrantHeader> {
+        let Begun { call, started } = begun;
         let header = self.tell(|state, now| {
-            let grant = state.finish(call, done, now);
-            let room = state.room();
-            state.called = call.again.and_then(|place| state.line.cancel_again(place, room));
-            if state.called.is_none() {
-                state.call_next();
-            }
+            let grant = state.finish(&call, started, done, now);
             state.run_timers(now);
             grant
         });
@@ -326,15 +318,13 @@ impl<S: Server> Gate<S> {
     }
 
     /// A call that was in line went away.
-    pub(super) fn cancel_waiting(&self, call: &Call) {
-        let woken = {
-            let mut state = self.lock();
-            let now = self.now();
-            state.finish(call, Done::Cancelled, now);
-            let room = state.room();
-            state.line.cancel(call.place, room).or_else(|| state.line.call_next(room))
-        };
-        wake(woken);
+    pub(super) fn cancel(&self, in_line: InLine) {
+        let InLine { call, waiting } = in_line;
+        self.tell(|state, now| {
+            let grant = state.desk.cancel(waiting, now);
+            state.counts.cancelled += 1;
+            state.leave(&call, grant);
+        });
     }
 
     pub(super) fn count_exempt(&self) {
@@ -352,40 +342,43 @@ impl<S: Server> Gate<S> {
         self.tell(|state, now| {
             state.run_timers(now);
             if state.mode == Mode::DryRun && mode == Mode::Enforce {
-                state.shadow.end(&mut state.machine, now);
+                state.shadow.end(state.desk.machine_mut(), now);
             }
             state.mode = mode;
-            state.call_next();
+            state.desk.ignore_room(mode == Mode::DryRun);
         });
     }
 
     pub(super) fn with_machine<R>(&self, look: impl FnOnce(&mut S, Instant) -> R) -> R {
-        let mut state = self.lock();
-        let now = self.now();
-        look(&mut state.machine, now)
+        self.tell(|state, now| look(state.desk.machine_mut(), now))
     }
 }
 
 impl<S: Server> State<S> {
-    /// How long the oldest call in line has waited. A request that is just being looked at is not among them: its own
-    /// arrival is told beside the signal, and some microseconds always lie between its bytes and its first poll.
-    fn signal(&self, now: Instant) -> Signal {
-        Signal { queueing_delay: self.line.oldest().map_or(Duration::ZERO, |oldest| now.since(oldest)) }
+    /// The calls whose turn has come.
+    fn call(&mut self, now: Instant) -> Wakes {
+        let mut wakes = Wakes::default();
+        while let Some(Called::Start(waker) | Called::GoOn(waker)) = self.desk.poll_call(now) {
+            // A call without a waker is about to be polled.
+            if let Some(waker) = waker {
+                wakes.push(waker);
+            }
+        }
+        wakes
     }
 
-    fn arrive(&mut self, arrival: &Arrival<'_>, config: &ServerConfig, now: Instant) -> Result<Call, Refused> {
+    fn arrive(&mut self, arrival: &Arrival<'_>, config: &ServerConfig, now: Instant) -> Result<InLine, Refused> {
         self.run_timers(now);
-        self.sessions.expire(&mut self.machine, now);
+        self.sessions.expire(self.desk.machine_mut(), now);
         let mut ask = Ask { group: self.methods.number(arrival.method), ..arrival.ask };
         let arrived = arrival.arrived.map_or(now, |arrived| arrived.min(now));
         if arrival.arrived.is_some() {
             // Its bytes were read then: the sockets were looked at.
             self.looked = self.looked.max(arrived);
         }
-        let signal = self.signal(now);
-        let room = self.line.len() < config.waiting;
+        let room = self.desk.waiting() < config.waiting;
         self.open_first(arrival, now);
-        let entered = self.sessions.enter(arrival.keys, ask.tenant, &mut self.machine, now);
+        let entered = self.sessions.enter(arrival.keys, ask.tenant, self.desk.machine_mut(), now);
         let [name, _] = arrival.keys;
         let new = entered.as_ref().filter(|(key, _)| *key != name).map(|_| (name, ask.tenant));
         if new.is_some() {
@@ -397,33 +390,30 @@ impl<S: Server> State<S> {
                 (session.demand, session.in_flight) = (ask.demand, session.in_flight + 1);
                 (key, session.id)
             });
-            return Ok(Call { new, ..self.arrive_on_paper(entered, &ask, arrived, now) });
+            return Ok(self.arrive_on_paper(entered, new, &ask, arrived, now));
         }
         let Some((key, session)) = entered.filter(|_| room) else {
-            return Err(self.refuse(ask.priority, ShedReason::ServerFull, None, config));
+            return Err(self.turn_away(ask.priority, ShedReason::ServerFull, None, config));
         };
         session.demand = ask.demand;
-        match self.machine.on_request(session.id, &ask, signal, arrived, now) {
-            Verdict::Admit(ticket) => {
+        match self.desk.on_request(&desk::Arrival::new(session.id, &ask, arrived), None, now) {
+            Ok(waiting) => {
                 session.in_flight += 1;
-                Ok(Call { new, ..self.admit(key, Course::Told(ticket), &ask, arrived) })
+                Ok(self.admit(key, new, waiting, &ask))
             }
-            Verdict::Shed(ticket, reason) => {
-                let grant = self.machine.on_done(ticket, Done::Shed, now);
-                session.grant = grant;
-                let header = GrantHeader { grant, server_time: now.since(arrived), instance: config.instance };
-                // Whatever the machine learnt, it may have room for another.
-                self.call_next();
-                Err(self.refuse(ask.priority, reason, Some(header), config))
+            Err(refused) => {
+                session.grant = refused.grant;
+                Err(self.refuse(ask.priority, &refused, config, now))
             }
         }
     }
 
     /// Opens the session of a request that cannot be served before it has one.
     fn open_first(&mut self, arrival: &Arrival<'_>, now: Instant) {
-        if self.machine.grants_before_calls() {
+        let machine = self.desk.machine_mut();
+        if machine.grants_before_calls() {
             let [name, _] = arrival.keys;
-            self.sessions.admit(name, arrival.ask.tenant, &mut self.machine, now);
+            self.sessions.admit(name, arrival.ask.tenant, machine, now);
         }
     }
 
@@ -431,37 +421,28 @@ impl<S: Server> State<S> {
     fn arrive_on_paper(
         &mut self,
         entered: Option<(Key, SessionId)>,
+        new: Option<(Key, Tenant)>,
         ask: &Ask,
         arrived: Instant,
         now: Instant,
-    ) -> Call {
+    ) -> InLine {
         let would = &mut self.counts.would_have_shed;
         match entered {
             Some((_, id)) => {
                 let mut count = |reason, priority| would.count(reason, priority);
-                self.shadow.arrive(&mut self.machine, id, ask, now, &mut count);
+                self.shadow.arrive(self.desk.machine_mut(), id, ask, now, &mut count);
             }
             None => would.count(ShedReason::ServerFull, ask.priority),
         }
         let key = entered.map_or(Key::Nobody, |(key, _)| key);
-        let measured = Measured { group: ask.group, started: arrived, waited: Duration::ZERO };
-        self.admit(key, Course::Measured(measured), ask, arrived)
+        let waiting = self.desk.join_untold(ask, arrived, None);
+        self.admit(key, new, waiting, ask)
     }
 
-    fn admit(&mut self, key: Key, course: Course, ask: &Ask, arrived: Instant) -> Call {
+    fn admit(&mut self, key: Key, new: Option<(Key, Tenant)>, waiting: Waiting, ask: &Ask) -> InLine {
         self.counts.in_flight += 1;
-        let place = self.join(arrived);
-        Call {
-            key,
-            new: None,
-            place,
-            course,
-            arrived,
-            priority: ask.priority,
-            budget: ask.budget,
-            paused: None,
-            again: None,
-        }
+        let call = Call { key, new, arrived: waiting.arrived(), priority: ask.priority, budget: ask.budget };
+        InLine { call, waiting }
     }
 
     /// What a call shall do whose turn it is.
@@ -474,63 +455,15 @@ impl<S: Server> State<S> {
         Step::Start
     }
 
-    /// The handler of a call is about to be polled again.
-    fn resume(&mut self, call: &mut Call, now: Instant) {
-        let Some((since, pause)) = call.paused.take() else { return };
-        match (&mut call.course, pause) {
-            (Course::Told(ticket), Pause::Client) => *ticket = self.machine.on_resume(*ticket, since, now),
-            (Course::Told(ticket), Pause::Else) => *ticket = self.machine.on_wake(*ticket, since, now),
-            (Course::Measured(measured), Pause::Client) => measured.started += now.since(since),
-            (Course::Measured(measured), Pause::Else) => measured.waited += now.since(since),
-        }
-    }
-
-    fn join(&mut self, arrived: Instant) -> Place {
-        let (place, called) = self.line.join(arrived, self.room());
-        self.called = self.called.take().or(called);
-        place
-    }
-
-    /// A call that started was polled, or will not be. Whom to wake.
-    fn hand_back(&mut self) -> Option<Waker> {
-        let room = self.room();
-        self.line.hand_back(room)
-    }
-
-    /// A call ended or waits for its client: the next one may have room.
-    fn call_next(&mut self) {
-        self.called = self.line.call_next(self.room());
-    }
-
-    /// How many calls may start. A dry run holds none back.
-    fn room(&self) -> u32 {
-        if self.mode == Mode::DryRun { u32::MAX } else { self.machine.room() }
-    }
-
-    fn start(&mut self, call: &mut Call, config: &ServerConfig, now: Instant) -> Result<(), Refused> {
-        let ticket = match &mut call.course {
-            Course::Told(ticket) => ticket,
-            Course::Measured(measured) => {
-                measured.started = now;
-                return Ok(());
-            }
-        };
-        match self.machine.on_start(*ticket, now) {
-            Verdict::Admit(started) => {
-                *ticket = started;
-                Ok(())
-            }
-            Verdict::Shed(ticket, reason) => {
-                let grant = self.machine.on_done(ticket, Done::Shed, now);
-                self.leave(call, Some(grant));
-                let header = GrantHeader { grant, server_time: now.since(call.arrived), instance: config.instance };
-                Err(self.refuse(call.priority, reason, Some(header), config))
-            }
-        }
+    /// The machine refused a call.
+    fn refuse(&mut self, priority: Priority, refused: &desk::Refused, config: &ServerConfig, now: Instant) -> Refused {
+        let desk::Refused { reason, grant, arrived } = *refused;
+        let header = GrantHeader { grant, server_time: now.since(arrived), instance: config.instance };
+        self.turn_away(priority, reason, Some(header), config)
     }
 
     /// Counts a refusal.
-    fn refuse(
+    fn turn_away(
         &mut self,
         priority: Priority,
         reason: ShedReason,
@@ -544,14 +477,12 @@ impl<S: Server> State<S> {
         Refused { reason, grant: grant.filter(|_| self.mode == Mode::Enforce), pushback }
     }
 
-    fn finish(&mut self, call: &Call, done: Done, now: Instant) -> Option<GrantHeader> {
+    fn finish(&mut self, call: &Call, started: Started, done: Done, now: Instant) -> Option<GrantHeader> {
         let server_time = now.since(call.arrived);
-        let call = &mut call.clone();
-        self.resume(call, now);
         match done {
             Done::Served => {
                 if let Some((name, tenant)) = call.new {
-                    self.sessions.admit(name, tenant, &mut self.machine, now);
+                    self.sessions.admit(name, tenant, self.desk.machine_mut(), now);
                 }
                 self.counts.served += 1;
                 self.counts.in_time += u64::from(call.budget.is_none_or(|budget| server_time <= budget));
@@ -559,12 +490,11 @@ impl<S: Server> State<S> {
             Done::Cancelled => self.counts.cancelled += 1,
             Done::Shed => {}
         }
-        let grant = match call.course {
-            Course::Told(ticket) => Some(self.machine.on_done(ticket, done, now)),
-            Course::Measured(Measured { group, started, waited }) => {
+        let grant = match self.desk.end(started, done, now) {
+            Ended::Told(grant) => Some(grant),
+            Ended::Untold(group, course) => {
                 if done == Done::Served {
-                    let computed = now.since(started).saturating_sub(waited);
-                    self.shadow.measured(group, shadow::Course { computed, waited });
+                    self.shadow.measured(group, course);
                 }
                 None
             }
@@ -583,19 +513,22 @@ impl<S: Server> State<S> {
         }
     }
 
-    /// Whatever the machine wanted to do by now. It is asked whenever a call comes or ends: while neither happens,
-    /// nobody can hear what it decides.
+    /// Whatever the machine and the line wanted to do by now. They are asked whenever a call comes or ends, and else by the
+    /// alarm.
     fn run_timers(&mut self, now: Instant) {
-        let on_paper = self.mode == Mode::DryRun;
-        if on_paper {
+        if self.mode == Mode::DryRun {
+            let machine = self.desk.machine_mut();
             let would = &mut self.counts.would_have_shed;
-            self.shadow.advance(&mut self.machine, now, &mut |reason, priority| would.count(reason, priority));
+            self.shadow.advance(machine, now, &mut |reason, priority| would.count(reason, priority));
+            if machine.next_timeout().is_some_and(|timeout| timeout <= now) {
+                machine.on_timeout(self.shadow.signal(now), now);
+            }
         }
-        if self.machine.next_timeout().is_some_and(|timeout| timeout <= now) {
-            let signal = if on_paper { self.shadow.signal(now) } else { self.signal(now) };
-            self.machine.on_timeout(signal, now);
+        self.desk.on_timeout(Duration::ZERO, now);
+        while let Some(waker) = self.desk.poll_expired(now) {
+            self.heard.extend(waker);
         }
-        while let Some((id, grant)) = self.machine.poll_output() {
+        while let Some((id, grant)) = self.desk.poll_grant() {
             // A grant that no answer carries waits for a listener of its session; the last word counts.
             if let Some(session) = self.sessions.named(id) {
                 session.grant = grant;
@@ -631,8 +564,8 @@ impl<S: Server> State<S> {
             shed: counts.shed.list(),
             would_have_shed: counts.would_have_shed.list(),
             in_flight: counts.in_flight,
-            waiting: self.line.len() as u64,
-            queueing_delay_ns: tidegate_core::time::nanos(self.signal(now).queueing_delay),
+            waiting: self.desk.waiting() as u64,
+            queueing_delay_ns: tidegate_core::time::nanos(self.desk.signal(now).queueing_delay),
             sessions: self.sessions.len() as u64,
             demand,
             credits,
@@ -641,8 +574,11 @@ impl<S: Server> State<S> {
     }
 }
 
-fn wake(waker: Option<Waker>) {
-    if let Some(waker) = waker {
-        waker.wake();
+/// The call that is known by `known` is woken by `waker` from now on.
+fn wait(known: &mut Option<Waker>, waker: &Waker) -> Step {
+    match known {
+        Some(known) => known.clone_from(waker),
+        None => *known = Some(waker.clone()),
     }
+    Step::Wait
 }

@@ -32,9 +32,10 @@
 //! ```
 //!
 //! The layers carry any scheme of [`crate::machine`]. A handler runs as it would without them, only later: calls start one
-//! by one, in the order of their arrival, so that the executor's run queue stays short (`line`). They work on any tokio
-//! runtime; that of [`crate::io::signal::runtime`] looks at its sockets more often. Wrap listeners by [`stamped`]: the
-//! arrival of a request is then the moment at which its bytes were read, and callers without the layer are told apart.
+//! by one, in the order of their arrival, so that the executor's run queue stays short ([`crate::machine::desk`]). They
+//! work on any tokio runtime; that of [`crate::io::signal::runtime`] looks at its sockets more often. Wrap listeners by
+//! [`stamped`]: the arrival of a request is then the moment at which its bytes were read, and callers without the layer
+//! are told apart.
 //!
 //! A handler takes a core while it is polled. What it waits for in between, be it a database, a lock or a thread that
 //! blocks, is in flight, and the machine learns how many calls may be (`InFlightLimit` of the core): the others wait in the
@@ -45,6 +46,7 @@
 //! | module | its one job |
 //! |---|---|
 //! | [`headers`] | asks and grants as header values |
+//! | `alarm` | runs timers while no call comes or ends |
 //! | `answer` | refusals that callers without the layer understand too |
 //! | `body` | bodies that end a call with their last byte |
 //! | `caller` | the client's machine behind its lock |
@@ -58,7 +60,6 @@
 //! | `gate` | the server's machine behind its lock |
 //! | `listen` | listeners whose connections are stamped |
 //! | `lock` | a lock for short work |
-//! | `line` | admitted calls that no core has started, those that may go on, and whose turn it is |
 //! | `methods` | the methods that calls are told apart by |
 //! | `repeat_body` | bodies that can be sent again |
 //! | `request_body` | whether a handler waits for its client |
@@ -68,6 +69,7 @@
 //! | `sessions` | the bounded table of clients |
 //! | `stamp` | when a request's bytes were read |
 
+mod alarm;
 mod answer;
 mod body;
 mod caller;
@@ -83,7 +85,6 @@ mod current;
 mod fixture;
 mod gate;
 pub mod headers;
-mod line;
 mod listen;
 mod lock;
 mod methods;

@@ -4,23 +4,22 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::task::Waker;
 
-use tidegate_core::Instant;
-
 use super::config::Until;
 use super::current::{CallContext, Entered};
-use super::gate::{Call, Gate, Pause, Refused, Step};
+use super::gate::{Begun, Gate, InLine, Refused, Step};
 use super::headers::GrantHeader;
+use crate::machine::desk::Pause;
 use crate::machine::{Done, Server};
 
 /// A call in line. Dropping it cancels it.
 pub(super) struct Waiting<S: Server> {
     gate: Arc<Gate<S>>,
-    call: Option<Call>,
+    call: Option<InLine>,
     context: CallContext,
 }
 
 impl<S: Server> Waiting<S> {
-    pub(super) fn new(gate: Arc<Gate<S>>, call: Call, context: CallContext) -> Self {
+    pub(super) fn new(gate: Arc<Gate<S>>, call: InLine, context: CallContext) -> Self {
         Self { gate, call: Some(call), context }
     }
 
@@ -34,44 +33,19 @@ impl<S: Server> Waiting<S> {
         self.gate.config.threads
     }
 
-    /// Now, as the server's clock has it.
-    pub(super) fn now(&self) -> Instant {
-        self.gate.now()
-    }
-
-    /// It has waited for as long as it may. It starts if the machine says so, without a turn.
-    pub(super) fn expire(mut self) -> Result<Running<S>, Refused> {
-        let mut call = self.call.take().expect("taken when it leaves the line, and `self` ends then");
-        self.gate.expire(&mut call)?;
+    /// It leaves the line. If it may run, it has its turn until its handler waits or it ends.
+    pub(super) fn start(mut self) -> Result<Running<S>, Refused> {
+        let call = self.call.take().expect("taken here only, and `self` ends here");
+        let call = self.gate.start(call)?;
         Ok(Running { gate: Arc::clone(&self.gate), call: Some(call), context: self.context.clone() })
-    }
-
-    /// Its turn came. The second value hands the turn on when it is dropped, which is due after the first poll.
-    pub(super) fn start(mut self) -> Result<(Running<S>, Starting<S>), Refused> {
-        let mut call = self.call.take().expect("taken here only, and `self` ends here");
-        self.gate.start(&mut call)?;
-        let starting = Starting { gate: Arc::clone(&self.gate) };
-        let context = self.context.clone();
-        Ok((Running { gate: Arc::clone(&self.gate), call: Some(call), context }, starting))
     }
 }
 
 impl<S: Server> Drop for Waiting<S> {
     fn drop(&mut self) {
-        if let Some(call) = &self.call {
-            self.gate.cancel_waiting(call);
+        if let Some(call) = self.call.take() {
+            self.gate.cancel(call);
         }
-    }
-}
-
-/// The turn of a call whose handler is polled. Handed on when dropped, also if the handler panics.
-pub(super) struct Starting<S: Server> {
-    gate: Arc<Gate<S>>,
-}
-
-impl<S: Server> Drop for Starting<S> {
-    fn drop(&mut self) {
-        self.gate.hand_back();
     }
 }
 
@@ -108,7 +82,7 @@ impl Drop for Polling {
 /// A call whose handler runs. Dropping it cancels it.
 pub(super) struct Running<S: Server> {
     gate: Arc<Gate<S>>,
-    call: Option<Call>,
+    call: Option<Begun>,
     context: CallContext,
 }
 
@@ -120,19 +94,20 @@ impl<S: Server> Running<S> {
 
     /// Its handler waits.
     pub(super) fn pause(&mut self, pause: Pause) {
-        if let Some(call) = &mut self.call {
-            self.gate.pause(call, pause);
-        }
+        self.call = self.call.take().map(|call| self.gate.pause(call, pause));
     }
 
     /// Whether its handler was polled and waits.
     pub(super) fn is_paused(&self) -> bool {
-        self.call.as_ref().is_some_and(Call::is_paused)
+        self.call.as_ref().is_some_and(Begun::is_paused)
     }
 
-    /// What it shall do now that its task was woken, having yielded so many times.
+    /// What it shall do now that its task was woken, having yielded so many times. After [`Step::Start`] it has its turn.
     pub(super) fn go_on(&mut self, yielded: u8, waker: &Waker) -> Step {
-        self.call.as_mut().map_or(Step::Start, |call| self.gate.go_on(call, yielded, waker))
+        let Some(call) = self.call.take() else { return Step::Start };
+        let (call, step) = self.gate.go_on(call, yielded, waker);
+        self.call = Some(call);
+        step
     }
 
     /// Threads of the executor.
@@ -145,21 +120,16 @@ impl<S: Server> Running<S> {
         Polling::begin(&self.gate, &self.context)
     }
 
-    /// Its turn, which it has after [`Step::Start`].
-    pub(super) fn turn(&self) -> Starting<S> {
-        Starting { gate: Arc::clone(&self.gate) }
-    }
-
     /// It ended; what its answer shall carry.
     pub(super) fn end(mut self, done: Done) -> Option<GrantHeader> {
         let call = self.call.take()?;
-        self.gate.finish(&call, done)
+        self.gate.finish(call, done)
     }
 }
 
 impl<S: Server> Drop for Running<S> {
     fn drop(&mut self) {
-        if let Some(call) = &self.call {
+        if let Some(call) = self.call.take() {
             self.gate.finish(call, Done::Cancelled);
         }
     }

@@ -17,15 +17,16 @@ use super::clocked::{Sleep, sleep};
 use super::config::{Mode, Seen, ServerConfig, Until};
 use super::counts::ServerSnapshot;
 use super::current::CallContext;
-use super::gate::{Arrival, Gate, Heard, Pause, Refused, Step};
+use super::gate::{Arrival, Gate, Heard, Refused, Step};
 use super::headers::{
     DEMAND_PATH, DEMAND_PATIENCE, GRANT, GrantHeader, read_ask, read_client, read_grpc_timeout, write_grant,
 };
 use super::request_body::{Hunger, RequestBody};
-use super::running::{Polling, Running, Starting, Waiting};
+use super::running::{Polling, Running, Waiting};
 use super::sessions::Key;
 use super::stamp::{arrival_stamp, attach_peer, connection};
 use crate::machine::credits::{Config, CreditServer};
+use crate::machine::desk::Pause;
 use crate::machine::{Done, Grant, Server};
 
 /// Makes services that ask the machine `S` before they run a handler. Clones share the machine.
@@ -47,13 +48,15 @@ impl Default for ServerLayer<CreditServer> {
     }
 }
 
-impl<S: Server> ServerLayer<S> {
+impl<S: Server + Send + 'static> ServerLayer<S> {
     /// A layer around `machine`.
     #[must_use]
     pub fn new(machine: S, config: ServerConfig) -> Self {
         Self { gate: Gate::new(machine, config) }
     }
+}
 
+impl<S: Server> ServerLayer<S> {
     /// Counters and state now, with the `busiest` sessions of the greatest demand. O(sessions) under the layer's lock:
     /// for once a second, not for every call.
     #[must_use]
@@ -130,7 +133,7 @@ where
                 attach_peer(request.extensions_mut());
                 request.extensions_mut().insert(context.clone());
                 let waiting = Waiting::new(Arc::clone(&self.gate), call, context);
-                Stage::InLine { handler, request, waiting, timer: None }
+                Stage::InLine { handler, request, waiting }
             }
             Err(refused) => Stage::Refused { refused },
         };
@@ -169,7 +172,7 @@ pin_project! {
     #[project_replace = StageBefore]
     enum Stage<S: Server, H: Service<Request<RequestBody<B>>>, B> {
         // It was admitted and no core has started it.
-        InLine { handler: H, request: Request<B>, waiting: Waiting<S>, timer: Option<Pin<Box<Sleep>>> },
+        InLine { handler: H, request: Request<B>, waiting: Waiting<S> },
         // It is exempt, or its turn has come; the handler is asked whether it is ready.
         Ready { handler: H, request: Request<B>, running: Option<Running<S>> },
         // The handler runs.
@@ -194,44 +197,23 @@ where
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
-        // Held while the handler is polled.
-        let mut held = None;
         loop {
             match this.stage.as_mut().project() {
-                StageNow::InLine { waiting, timer, .. } => {
-                    let mut is_over = false;
+                StageNow::InLine { waiting, .. } => {
                     match waiting.turn(*this.yielded, cx.waker()) {
-                        Step::Wait(None) => return Poll::Pending,
-                        Step::Wait(Some(until)) => {
-                            let now = waiting.now();
-                            is_over = now > until;
-                            if !is_over {
-                                let timer = timer.get_or_insert_with(|| Box::pin(sleep(until.since(now))));
-                                ready!(timer.as_mut().poll(cx));
-                                *timer = Box::pin(sleep(until.since(now)));
-                                continue;
-                            }
-                        }
+                        Step::Wait => return Poll::Pending,
                         Step::Yield => {
                             yield_once(this.yielded, waiting.threads(), cx);
                             return Poll::Pending;
                         }
                         Step::Start => {}
                     }
-                    let StageBefore::InLine { handler, request, waiting, .. } =
+                    let StageBefore::InLine { handler, request, waiting } =
                         this.stage.as_mut().project_replace(Stage::Over)
                     else {
                         unreachable!("the stage was looked at above")
                     };
-                    let started = if is_over {
-                        waiting.expire()
-                    } else {
-                        waiting.start().map(|(running, starting)| {
-                            held = Some(starting);
-                            running
-                        })
-                    };
-                    let next = match started {
+                    let next = match waiting.start() {
                         Ok(running) => Stage::Ready { handler, request, running: Some(running) },
                         Err(refused) => Stage::Refused { refused },
                     };
@@ -239,7 +221,7 @@ where
                 }
                 StageNow::Ready { handler, running, .. } => {
                     if let Some(running) = running.as_mut().filter(|running| running.is_paused()) {
-                        held = Some(ready!(take_turn(running, this.yielded, cx)));
+                        ready!(take_turn(running, this.yielded, cx));
                     }
                     let Poll::Ready(is_ready) = behind(running.as_ref(), || handler.poll_ready(cx)) else {
                         if let Some(running) = running {
@@ -262,7 +244,7 @@ where
                 }
                 StageNow::Runs { future, running, hunger } => {
                     if let Some(running) = running.as_mut().filter(|running| running.is_paused()) {
-                        held = Some(ready!(take_turn(running, this.yielded, cx)));
+                        ready!(take_turn(running, this.yielded, cx));
                     }
                     let Poll::Ready(answer) = behind(running.as_ref(), || future.poll(cx)) else {
                         if let Some(running) = running {
@@ -274,7 +256,6 @@ where
                     };
                     let running = running.take();
                     this.stage.set(Stage::Over);
-                    drop(held);
                     return Poll::Ready(answer.map(|answer| deliver(answer, running)));
                 }
                 StageNow::Refused { refused } => {
@@ -300,15 +281,15 @@ fn behind<S: Server, R>(running: Option<&Running<S>>, part: impl FnOnce() -> R) 
     part()
 }
 
-/// The turn of a call that goes on, once it has come.
-fn take_turn<S: Server>(running: &mut Running<S>, yielded: &mut u8, cx: &mut Context<'_>) -> Poll<Starting<S>> {
+/// Ready when the turn of a call that goes on has come.
+fn take_turn<S: Server>(running: &mut Running<S>, yielded: &mut u8, cx: &mut Context<'_>) -> Poll<()> {
     match running.go_on(*yielded, cx.waker()) {
-        Step::Wait(_) => Poll::Pending,
+        Step::Wait => Poll::Pending,
         Step::Yield => {
             yield_once(yielded, running.threads(), cx);
             Poll::Pending
         }
-        Step::Start => Poll::Ready(running.turn()),
+        Step::Start => Poll::Ready(()),
     }
 }
 
@@ -343,10 +324,11 @@ fn listen<S: Server>(
         let left = until.since(gate.now());
         match gate.listen(key, cx.waker()) {
             Heard::Grant(grant) => return Poll::Ready(Some(grant)),
-            Heard::Nothing(_) if left.is_zero() => return Poll::Ready(None),
-            Heard::Nothing(patience) => {
-                let timer = timer.insert(Box::pin(sleep(patience.map_or(left, |patience| patience.min(left)))));
+            Heard::Nothing if left.is_zero() => return Poll::Ready(None),
+            Heard::Nothing => {
+                let timer = timer.get_or_insert_with(|| Box::pin(sleep(left)));
                 ready!(timer.as_mut().poll(cx));
+                *timer = Box::pin(sleep(left));
             }
         }
     }

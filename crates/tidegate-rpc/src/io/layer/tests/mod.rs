@@ -1,5 +1,6 @@
 //! The layers in one process: what the machines are told, and what callers are answered.
 
+mod alarm;
 mod client;
 mod context;
 mod retry;
