@@ -665,7 +665,7 @@ impl Server for CreditServer {
         if done == Done::Served {
             let waited = nanos(ticket.waited);
             let (service, in_all) = (now.nanos_since(ticket.started), now.nanos_since(ticket.arrived));
-            self.service.on_served(service.saturating_sub(waited), in_all.saturating_sub(waited), waited);
+            self.service.on_served(service.saturating_sub(waited), in_all.saturating_sub(waited), waited, now);
         }
         self.grant(ticket.session, (ticket.mark >> 2) & Session::MARKS, ticket.priority, now)
     }

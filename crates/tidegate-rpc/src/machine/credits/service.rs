@@ -20,6 +20,8 @@ const WORST: f64 = 0.99;
 /// Deviations of the predicted wait that a call must have left when it is admitted, or it might be admitted, wait, and
 /// be shed all the same.
 const DEVIATIONS: f64 = 2.5;
+/// The worst service time of a stretch of calls counts up to so many times that of the other one.
+const DISTURBED: f64 = 1.5;
 /// Calls that may be late for their objective: one in 500. The longest wait grows until so many are.
 const LATE: f64 = 0.002;
 /// By what share of the objective a late call shortens the longest wait.
@@ -27,6 +29,21 @@ const LATE_STEP: f64 = 0.005;
 /// The most by which it grows, as a share of what the worst service time exceeds the mean: with a full queue, right
 /// after a step, all calls wait longest.
 const LONGER: f64 = 0.1;
+/// Where even the wait that should do makes more calls late than this, one in 125, it shrinks until no more are; by
+/// this share of itself at most, for what makes them late may be something else.
+const LATE_MOST: f64 = 0.008;
+const SHORTER: f64 = 0.5;
+/// What is left of that after each call that did not wait at all.
+const REST: f64 = 63.0 / 64.0;
+/// The least share of what the objective leaves for waiting and working that waits may take, however long single calls
+/// run: those run late whether they wait or not.
+const WAIT_LEAST: f64 = 0.25;
+/// Up to this many times the least mean service time that was seen, the objective follows the mean: chance and calls of
+/// another mix. What is slower yet is a slow host or a slow neighbour, and no reason to keep callers waiting.
+const BAND: f64 = 1.25;
+/// In what time the least mean service time doubles if nothing confirms it: a service that has become slower for good
+/// has its objective in a few of these.
+const CREEP_NS: f64 = 300e9;
 /// A deviation of this share of the longest wait makes the precaution useless: the wait cannot be told beforehand.
 const UNTOLD: f64 = 0.2;
 /// What a refusal costs beyond its message, as a share of a served call, for each call that the server has room for:
@@ -75,7 +92,11 @@ pub(super) struct Service {
     pace: f64,
     /// When a call was last started with others left waiting.
     backlogged_since: Option<Instant>,
-    /// How much of what the worst service time exceeds the mean is waited for all the same, from 0 to `LONGER`.
+    /// The least mean service time, which creeps up, and when it last did.
+    least_mean: f64,
+    crept: Instant,
+    /// How much of what the worst service time exceeds the mean is waited for all the same, from 0 to `LONGER`; below 0
+    /// the share of the wait that is given up, to `-SHORTER`.
     longer: f64,
     /// By how much calls waited longer than predicted, and that error's square, both averages.
     bias: f64,
@@ -160,6 +181,8 @@ impl Service {
             paced: 0.0,
             pace: 0.0,
             backlogged_since: None,
+            least_mean: 0.0,
+            crept: Instant::ZERO,
             longer: 0.0,
             bias: 0.0,
             square: 0.0,
@@ -187,12 +210,21 @@ impl Service {
     /// A call took a core for so long and was so long in the server, without `waited_ns` for which it waited for something
     /// else than a core after its start.
     #[inline]
-    pub(super) fn on_served(&mut self, service_ns: u64, in_all_ns: u64, waited_ns: u64) {
+    pub(super) fn on_served(&mut self, service_ns: u64, in_all_ns: u64, waited_ns: u64, now: Instant) {
         self.waited += (waited_ns as f64 - self.waited) / WAITS;
         if self.known() {
-            let late = in_all_ns as f64 + self.round_trip > self.objective();
-            self.longer += if late { LATE * LATE_STEP - LATE_STEP } else { LATE * LATE_STEP };
-            self.longer = self.longer.clamp(0.0, LONGER);
+            let left = self.objective() - self.round_trip;
+            // One that ran for longer than that is late however little it waited.
+            let late = in_all_ns as f64 > left && service_ns as f64 <= left;
+            let allowed = if self.longer > 0.0 { LATE } else { LATE_MOST };
+            self.longer += LATE_STEP * (allowed - if late { 1.0 } else { 0.0 });
+            if self.longer < 0.0 && in_all_ns <= service_ns {
+                // Nothing waits: what made calls late is over, and few calls come that could tell so.
+                self.longer *= REST;
+            }
+            // Where calls may wait longer than that for something else than a core, shorter waits for cores help nobody.
+            let is_for_cores = !self.limited && self.for_others < left;
+            self.longer = self.longer.clamp(if is_for_cores { -SHORTER } else { 0.0 }, LONGER);
         }
         // A time of zero would make every limit zero: a clock that did not move is taken for its smallest step.
         self.recent.record(service_ns.max(1));
@@ -202,7 +234,7 @@ impl Service {
         }
         // Often while little is known, seldom later.
         if count >= KNOWN && (count.is_power_of_two() || count.is_multiple_of(SERVICES / 4)) {
-            self.learn();
+            self.learn(now);
         }
     }
 
@@ -214,11 +246,21 @@ impl Service {
 
     #[expect(clippy::cast_precision_loss, reason = "counts and nanoseconds far below 2^52")]
     #[cold]
-    fn learn(&mut self) {
+    fn learn(&mut self, now: Instant) {
         let (new, old) = (self.recent.count() as f64, self.before.count() as f64);
         self.mean = (self.recent.mean() * new + self.before.mean() * old) / (new + old).max(1.0);
         let worst = |times: &Histogram| times.quantile(WORST) as f64;
-        self.worst = (worst(&self.recent) * new + worst(&self.before) * old) / (new + old).max(1.0);
+        let (worst_new, worst_old) = (worst(&self.recent), worst(&self.before));
+        self.worst = (worst_new * new + worst_old * old) / (new + old).max(1.0);
+        if old > 0.0 && new >= old / 4.0 {
+            // Something that stopped all cores for a moment is in one of them only.
+            self.worst = self.worst.min(DISTURBED * worst_new.min(worst_old));
+        }
+        let since = now.nanos_since(core::mem::replace(&mut self.crept, now)) as f64;
+        let crept = self.least_mean * (since / CREEP_NS).min(1.0).exp2();
+        // The first means are of few calls: none of them is worth keeping.
+        let is_first = old == 0.0;
+        self.least_mean = if is_first { self.mean } else { crept.min(self.mean) };
     }
 
     /// A call was started at `now`.
@@ -298,7 +340,7 @@ impl Service {
     #[inline]
     pub(super) fn objective(&self) -> f64 {
         match self.objective {
-            Objective::Multiple(times) => times * (self.mean + self.least_round_trip),
+            Objective::Multiple(times) => times * (self.mean.min(BAND * self.least_mean) + self.least_round_trip),
             Objective::Fixed(objective) => objective.as_secs_f64() * 1e9,
         }
     }
@@ -337,7 +379,9 @@ impl Service {
     fn core_wait(&self) -> f64 {
         // However tight the objective is, one call may wait for another: else a server would idle between calls.
         let left = self.objective() - self.round_trip;
-        (left - self.worst + self.longer * (self.worst - self.mean).max(0.0)).max(self.pace())
+        let wait = (left - self.worst).max(WAIT_LEAST * left);
+        let more = self.longer.max(0.0) * (self.worst - self.mean).max(0.0);
+        (wait * (1.0 + self.longer.min(0.0)) + more).max((self.mean + self.message) / self.cores)
     }
 
     /// The predicted wait up to which a call is admitted.
@@ -396,5 +440,85 @@ impl Service {
     #[inline]
     pub(super) fn on_empty(&mut self) {
         self.backlogged_since = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    /// Served calls, one each millisecond from `now` on, of which each took so long and was in the server for so long.
+    fn serve(service: &mut Service, now: &mut Instant, calls: u64, [took, in_all]: [u64; 2]) {
+        for _ in 0..calls {
+            *now = now.plus_nanos(MS);
+            service.on_served(took, in_all, 0, *now);
+        }
+    }
+
+    fn learnt() -> (Service, Instant) {
+        let mut service = Service::new(Objective::Multiple(10.0), 1);
+        let mut now = Instant::ZERO;
+        service.on_round_trip(Duration::from_micros(100));
+        serve(&mut service, &mut now, 3 * SERVICES, [MS, MS]);
+        (service, now)
+    }
+
+    #[test]
+    fn a_slow_host_widens_the_objective_by_a_quarter_and_then_hardly() {
+        let (mut service, mut now) = learnt();
+        let at_rest = service.objective();
+        assert!((at_rest / 11e6 - 1.0).abs() < 0.02, "{at_rest}");
+        // Twenty seconds of a host that runs three times slower.
+        serve(&mut service, &mut now, 20_000, [3 * MS, 3 * MS]);
+        assert!(service.mean() > 2.9e6 && service.objective() < 1.35 * at_rest, "{}", service.objective());
+        // A service that has become slower for good has an objective for that a quarter of an hour later.
+        serve(&mut service, &mut now, 900_000, [3 * MS, 3 * MS]);
+        assert!((service.objective() / 31e6 - 1.0).abs() < 0.03, "{}", service.objective());
+        // And fast calls are believed at once.
+        serve(&mut service, &mut now, 3 * SERVICES, [MS, MS]);
+        assert!((service.objective() / at_rest - 1.0).abs() < 0.02, "{}", service.objective());
+    }
+
+    #[test]
+    fn an_objective_that_was_given_stays() {
+        let mut service = Service::new(Objective::Fixed(Duration::from_millis(50)), 1);
+        serve(&mut service, &mut Instant::ZERO.clone(), 10_000, [3 * MS, 3 * MS]);
+        assert_eq!(service.objective().to_bits(), 50e6_f64.to_bits());
+    }
+
+    #[test]
+    fn calls_that_are_late_since_they_waited_shorten_the_wait_and_others_do_not() {
+        let (mut service, mut now) = learnt();
+        let before = service.longest_wait();
+        // Two in a hundred are later than the objective.
+        for _ in 0..100 {
+            serve(&mut service, &mut now, 98, [MS, 5 * MS]);
+            serve(&mut service, &mut now, 2, [MS, 12 * MS]);
+        }
+        let shorter = service.longest_wait();
+        assert!(shorter < 0.96 * before, "{before} {shorter}");
+        serve(&mut service, &mut now, 20_000, [MS, 5 * MS]);
+        assert!(service.longest_wait() >= before, "{before} {}", service.longest_wait());
+        // These were late whatever they waited: the host stopped while they ran.
+        for _ in 0..100 {
+            serve(&mut service, &mut now, 199, [MS, 5 * MS]);
+            serve(&mut service, &mut now, 1, [12 * MS, 13 * MS]);
+        }
+        assert!(service.longest_wait() > 0.8 * before, "{before} {}", service.longest_wait());
+    }
+
+    #[test]
+    fn however_long_single_calls_run_there_is_time_to_wait() {
+        let (mut service, mut now) = learnt();
+        // Two in a hundred run for longer than the objective, in every stretch: nothing would ever be started that came
+        // while others were there.
+        for _ in 0..200 {
+            serve(&mut service, &mut now, 98, [MS, MS]);
+            serve(&mut service, &mut now, 2, [20 * MS, 20 * MS]);
+        }
+        let left = service.objective() - service.round_trip();
+        assert!(service.longest_wait() >= 0.9 * WAIT_LEAST * left, "{} of {left}", service.longest_wait());
     }
 }
