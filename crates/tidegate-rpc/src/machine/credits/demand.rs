@@ -473,7 +473,8 @@ impl Demand {
     fn is_step(&mut self, tick: f64, rate: f64, elapsed: f64, room: f64) -> bool {
         let average = rate * elapsed;
         let so_far = &mut self.difference;
-        let fade = 1.0 - 1.0 / PATIENCE;
+        // Ticks of a rush pass in no time: with it the pause before it must not be forgotten, or it would be a step.
+        let fade = (1.0 - 1.0 / PATIENCE).powf((average / tick.max(1.0)).min(1.0));
         so_far.excess = so_far.excess * fade + tick - average;
         so_far.squares = so_far.squares * fade + self.squares;
         so_far.more = if tick > average * STEP { so_far.more + 1 } else { 0 };
