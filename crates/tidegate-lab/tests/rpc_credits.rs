@@ -5,7 +5,8 @@ use core::time::Duration;
 
 use tidegate_core::{Instant, Rng};
 use tidegate_lab::rpc::{
-    Behind, Group, LoadStep, Priority, Report, Scenario, Scheme, Service, ServiceLaw, Tenant, measure, measure_scheme,
+    Behind, Group, LoadStep, Pauses, Priority, Report, Scenario, Scheme, Service, ServiceLaw, Tenant, measure,
+    measure_scheme,
 };
 use tidegate_rpc::machine::credits::{Config, CreditClient, CreditServer};
 use tidegate_rpc::machine::{Ask, CallId, Client, Grant, Reply, Request, Step};
@@ -208,4 +209,39 @@ fn handlers_that_wait_are_served_above_the_capacity_as_fast_as_can_be() {
             assert!(goodput >= 0.85 && p99 <= slo, "{name} at {load}: {goodput}, {p99} of {slo}");
         }
     }
+}
+
+/// Short calls on many cores of a host that pauses for 1 to 12 ms.
+fn on_a_host_that_pauses(cores: u32, mean: Duration) -> Report {
+    let service = Service { law: ServiceLaw::Exponential, mean };
+    let pauses = Some(Pauses { every: 50 * MS, least: MS, most: 12 * MS });
+    let scenario = Scenario { cores, service, pauses, warm_up: 30 * MS, duration: 200 * MS, ..short(Vec::new()) };
+    tidegate(&Scenario { groups: vec![Group::new(1_000, 2.0)], ..scenario })
+}
+
+#[test]
+fn a_pause_that_makes_one_call_in_a_hundred_run_long_leaves_time_to_wait() {
+    // All cores' calls run for milliseconds then: the longest one in a hundred, for a while.
+    let report = on_a_host_that_pauses(64, Duration::from_micros(10));
+    println!("{} {}", report.goodput_of_capacity, report.response.p99_us / report.slo_us);
+    assert!(report.paused > 0.03 && report.goodput_of_capacity >= 0.85, "{report:?}");
+    assert!(report.response.p99_us <= report.slo_us, "{report:?}");
+}
+
+#[test]
+fn the_rush_after_a_pause_is_no_step_of_the_demand() {
+    let report = on_a_host_that_pauses(64, Duration::from_micros(100));
+    println!("{} {}", report.goodput_of_capacity, report.response.p99_us / report.slo_us);
+    assert!(report.paused > 0.03 && report.goodput_of_capacity >= 0.8, "{report:?}");
+}
+
+#[test]
+fn calls_that_go_on_are_waited_for_by_those_that_come() {
+    // They wait for a core beside those that start: a server that did not see them would take itself for idle.
+    let behind = Service { law: ServiceLaw::Exponential, mean: Duration::from_micros(300) };
+    let service = Service { law: ServiceLaw::Exponential, mean: Duration::from_micros(100) };
+    let behind = Some(Behind { service: behind, places: None });
+    let report = tidegate(&Scenario { cores: 64, service, behind, ..short(vec![Group::new(1_000, 2.0)]) });
+    println!("{} {}", report.goodput_of_capacity, report.response.p99_us / report.slo_us);
+    assert!(report.goodput_of_capacity >= 0.95 && report.response.p99_us <= report.slo_us, "{report:?}");
 }

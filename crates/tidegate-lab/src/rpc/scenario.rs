@@ -217,7 +217,10 @@ impl Scenario {
     pub fn slo(&self) -> Duration {
         let waits = self.behind.map_or(Duration::ZERO, |behind| behind.service.mean);
         let ways = self.round_trip + self.jitter.map_or(Duration::ZERO, |jitter| 2 * jitter.way);
-        self.slo.unwrap_or((waits + self.handler_mean() + ways) * 10)
+        let pauses = self
+            .pauses
+            .map_or(0.0, |pauses| (pauses.least + pauses.most).as_secs_f64() / 2.0 / pauses.every.as_secs_f64());
+        self.slo.unwrap_or((waits + self.handler_mean().mul_f64(1.0 + pauses) + ways) * 10)
     }
 
     /// What a handler takes of a core on average.

@@ -2,6 +2,7 @@
 
 use core::time::Duration;
 use std::cmp::Reverse;
+use std::collections::VecDeque;
 
 use tidegate_core::Instant;
 use tidegate_rpc::machine::{Ask, Client, Done, Server, ShedReason, Signal, Ticket, Verdict};
@@ -12,11 +13,12 @@ use super::plant::{Answer, Delivery, Job, Message};
 use super::window::Place;
 
 impl<S: Server, C: Client> Plant<S, C> {
-    /// The age of the oldest waiting message plus that of the oldest waiting call.
+    /// The age of the oldest waiting message plus that of the oldest call that waits for a core, to start or to go on.
     #[inline]
     pub(super) fn signal(&self) -> Signal {
         let messages = self.messages.front().map_or(0, |(since, _)| self.now.nanos_since(*since));
-        let calls = self.waiting.front().map_or(0, |(since, _)| self.now.nanos_since(*since));
+        let age = |calls: &VecDeque<(Instant, u32)>| calls.front().map_or(0, |(since, _)| self.now.nanos_since(*since));
+        let calls = age(&self.waiting).max(age(&self.woken));
         Signal { queueing_delay: Duration::from_nanos(messages + calls) }
     }
 
