@@ -38,6 +38,13 @@ pub(super) const ROWS: &[Row] = &[
     },
     Row {
         issue: 19,
+        name: "rpc no tuning, rough hosts",
+        bar: "72 services, smooth, with jitter, pauses of 1 to 12 ms, handlers that wait, all: goodput at least 0.95 where \
+              Breakwater's best tuning reaches it, p99 at most the SLO",
+        run: |bench| rows::lab(bench, "rpc_hosts"),
+    },
+    Row {
+        issue: 19,
         name: "rpc goodput unchanged",
         bar: "1,000 clients at 1.2x, 2x, 5x, 10x: at least 0.98 of the capacity",
         run: rpc_sim::goodput,

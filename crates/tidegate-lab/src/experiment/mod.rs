@@ -6,6 +6,7 @@
 //! |---|---|
 //! | [`drl_penalty`] | end-to-end latency of a topic whose bucket is split over 1 to n brokers |
 //! | [`neighbours`] | a quiet tenant and a noisy one, limiters side by side |
+//! | [`no_tuning`] | one configuration for every service and host, beside Breakwater's best tuning for each |
 //! | [`release_law`](crate::release_law) | every window of releases of the broker's machine |
 //! | [`rpc`] | schemes of overload control side by side |
 //! | [`theory_check`] | the simulated bucket against the exact M/D/1 values |
@@ -16,6 +17,7 @@
 pub mod drl_penalty;
 mod file;
 pub mod neighbours;
+pub mod no_tuning;
 mod outcome;
 mod release_law;
 pub mod rpc;
@@ -45,6 +47,8 @@ pub struct Experiment {
     pub drl_penalty: Option<drl_penalty::DrlPenalty>,
     /// If it is of this kind, its settings.
     pub neighbours: Option<neighbours::Neighbours>,
+    /// If it is of this kind, its settings.
+    pub no_tuning: Option<no_tuning::NoTuning>,
     /// If it is of this kind, its settings.
     pub release_law: Option<ReleaseLaw>,
     /// If it is of this kind, its settings.
@@ -98,15 +102,23 @@ impl Experiment {
     /// # Errors
     /// The first thing that makes no sense.
     pub fn check(&self) -> Result<(), Complaint> {
-        let Self { drl_penalty, neighbours, release_law, rpc, theory_check, .. } = self;
-        let kinds =
-            [drl_penalty.is_some(), neighbours.is_some(), release_law.is_some(), rpc.is_some(), theory_check.is_some()];
+        let Self { drl_penalty, neighbours, no_tuning, release_law, rpc, theory_check, .. } = self;
+        let kinds = [
+            drl_penalty.is_some(),
+            neighbours.is_some(),
+            no_tuning.is_some(),
+            release_law.is_some(),
+            rpc.is_some(),
+            theory_check.is_some(),
+        ];
         let kinds = kinds.into_iter().filter(|is_there| *is_there).count();
-        let message =
-            format!("{kinds} kinds: write one of [drl_penalty], [neighbours], [release_law], [rpc] and [theory_check]");
+        let message = format!(
+            "{kinds} kinds: write one of [drl_penalty], [neighbours], [no_tuning], [release_law], [rpc] and [theory_check]"
+        );
         Complaint::unless(kinds == 1, "", message)?;
         drl_penalty.iter().try_for_each(drl_penalty::DrlPenalty::check)?;
         neighbours.iter().try_for_each(neighbours::Neighbours::check)?;
+        no_tuning.iter().try_for_each(no_tuning::NoTuning::check)?;
         release_law.iter().try_for_each(release_law::check)?;
         rpc.iter().try_for_each(rpc::Rpc::check)?;
         theory_check.iter().try_for_each(theory_check::TheoryCheck::check)
@@ -123,6 +135,8 @@ impl Experiment {
             theory_check.run(self, size)?
         } else if let Some(neighbours) = &self.neighbours {
             neighbours.run(self, size)?
+        } else if let Some(no_tuning) = &self.no_tuning {
+            no_tuning.run(self, size)?
         } else if let Some(law) = &self.release_law {
             release_law::run(law, self, size)
         } else if let Some(rpc) = &self.rpc {

@@ -238,15 +238,15 @@ impl Rpc {
 }
 
 /// One run to do.
-struct Task {
-    case: usize,
-    name: String,
-    scheme: Scheme,
-    scenario: Scenario,
+pub(super) struct Task {
+    pub(super) case: usize,
+    pub(super) name: String,
+    pub(super) scheme: Scheme,
+    pub(super) scenario: Scenario,
 }
 
 /// Runs all of them, one for each of this machine's cores at a time; the results are in the order of the tasks.
-fn measure_all(tasks: Vec<Task>) -> Result<Vec<Measured>, RunError> {
+pub(super) fn measure_all(tasks: Vec<Task>) -> Result<Vec<Measured>, RunError> {
     let count = tasks.len();
     let workers = thread::available_parallelism().map_or(1, NonZero::get).min(count.max(1));
     let next = AtomicUsize::new(0);
