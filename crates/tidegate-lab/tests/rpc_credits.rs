@@ -86,6 +86,7 @@ impl Client for Mixed {
                 credited: true,
                 aware: true,
                 priority: Priority::DEFAULT,
+                claimed: None,
                 tenant: Tenant(0),
                 budget: Some(Duration::MAX),
                 round_trip: Duration::from_secs(10),

@@ -11,6 +11,7 @@ use serde::Serialize;
 use tidegate_core::Rng;
 use tidegate_rpc::config::Scheme;
 use tidegate_rpc::io::tcp::{Handler, HandlerFailed, RpcServer, ServerConfig, ShardStats};
+use tidegate_rpc::machine::Claims;
 use tidegate_runtime::{clock, process};
 
 use crate::failure::Failure;
@@ -36,6 +37,9 @@ pub(crate) struct ServeArgs {
     /// Threads, each with its own listener and control
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = RangedU64ValueParser::<usize>::new().range(1..=1024))]
     shards: usize,
+    /// How far callers are trusted that claim a tenant or a priority
+    #[arg(long, value_enum, default_value = "untrusted")]
+    claims: TrustIn,
     /// Work of a call on average, in microseconds of this processor as it is now
     #[arg(long, value_name = "N", default_value_t = 10, conflicts_with = "work_rounds")]
     work_us: u64,
@@ -60,6 +64,27 @@ pub(crate) struct ServeArgs {
     /// Same seed, same work
     #[arg(long, default_value_t = 1)]
     seed: u64,
+}
+
+/// [`Claims`], as a flag.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+enum TrustIn {
+    /// Tenants are ignored, and no call matters more than the default
+    Untrusted,
+    /// Priorities are believed
+    Priorities,
+    /// Tenants are believed as well
+    Trusted,
+}
+
+impl From<TrustIn> for Claims {
+    fn from(trust: TrustIn) -> Self {
+        match trust {
+            TrustIn::Untrusted => Self::Untrusted,
+            TrustIn::Priorities => Self::Priorities,
+            TrustIn::Trusted => Self::Trusted,
+        }
+    }
 }
 
 /// How the work of calls varies about its mean.
@@ -118,6 +143,7 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<(), Failure> {
     let config = ServerConfig {
         address: args.address,
         shards: args.shards,
+        claims: args.claims.into(),
         poll_every_us: args.poll_every_us,
         busy_poll_us: args.busy_poll_us,
         ..ServerConfig::default()

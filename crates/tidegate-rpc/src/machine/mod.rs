@@ -6,6 +6,7 @@
 pub mod any;
 pub mod aqm;
 pub mod breakwater;
+pub mod claims;
 pub mod client_rate;
 pub mod credits;
 pub mod dagor;
@@ -21,6 +22,7 @@ pub mod short;
 pub mod static_limit;
 mod waiting;
 
+pub use claims::{Claims, Known};
 pub use shape::{
     Ask, CallId, Client, ClientOutput, Done, Full, Grant, Outcome, Priority, Reply, Request, Server, SessionId,
     ShedReason, Signal, Step, Tenant, Ticket, Verdict,

@@ -68,6 +68,9 @@ pub struct Ask {
     pub aware: bool,
     /// How much the call matters.
     pub priority: Priority,
+    /// By which priority its caller let it through, if the server knows better how much it matters. Never on the wire: who
+    /// drives the server's machine sets it, see [`Claims::judge`](super::Claims::judge).
+    pub claimed: Option<Priority>,
     /// Whom it belongs to.
     pub tenant: Tenant,
     /// Time that was left to its deadline when it was sent.
@@ -157,6 +160,8 @@ pub struct Ticket {
     pub group: u8,
     /// How much it matters.
     pub priority: Priority,
+    /// See [`Ask::claimed`].
+    pub claimed: Option<Priority>,
     /// The scheme's own mark.
     pub mark: u64,
 }
@@ -175,6 +180,7 @@ impl Ticket {
             began: None,
             group: ask.group,
             priority: ask.priority,
+            claimed: ask.claimed,
             mark: 0,
         }
     }

@@ -15,8 +15,10 @@ use scheme::{AT_ARRIVAL, AT_START, Counting, Free, Seen};
 use tidegate_core::Instant;
 use tidegate_rpc::error::{CallError, ShedBy};
 use tidegate_rpc::io::tcp::engine::Engine;
-use tidegate_rpc::io::tcp::{CallOptions, ClientConfig, HandlerFailed, RpcClient, RpcServer, ServerConfig, ShardStats};
-use tidegate_rpc::machine::{Priority, ShedReason, Tenant};
+use tidegate_rpc::io::tcp::{
+    CallOptions, ClientConfig, Handler, HandlerFailed, RpcClient, RpcServer, ServerConfig, ShardStats,
+};
+use tidegate_rpc::machine::{Claims, Priority, ShedReason, Tenant};
 use tidegate_runtime::clock;
 use tidegate_wire::rpc::client::{Wish, put_cancel, put_demand, put_hello, put_request};
 use tidegate_wire::rpc::server::{Frame, Response, Status, frame, put_response};
@@ -129,7 +131,7 @@ impl Raw {
 
 #[tokio::test]
 async fn a_call_is_answered_with_what_its_handler_wrote() {
-    let stage = stage(&ServerConfig::default());
+    let stage = stage(&ServerConfig { claims: Claims::Trusted, ..ServerConfig::default() });
     let client = client(&stage).await;
     for bytes in [0, 1, 100, 100_000, 1 << 20] {
         let payload = vec![b'x'; bytes];
@@ -324,6 +326,41 @@ fn whoever_does_not_read_answers_is_not_read_any_more() {
         assert_eq!(other.id(), Some(id));
     }
     assert_eq!(stats(&stage).violations, 0);
+}
+
+/// A handler that knows whom its callers belong to and what its calls matter.
+struct Knowing;
+
+impl Handler for Knowing {
+    fn handle(&mut self, payload: &[u8], answer: &mut Vec<u8>) -> Result<(), HandlerFailed> {
+        answer.extend_from_slice(payload);
+        Ok(())
+    }
+
+    fn tenant(&mut self, peer: SocketAddr) -> Option<Tenant> {
+        peer.ip().is_loopback().then_some(Tenant(70))
+    }
+
+    fn priority(&mut self, payload: &[u8]) -> Option<Priority> {
+        (payload == b"report").then_some(AT_ARRIVAL)
+    }
+}
+
+#[tokio::test]
+async fn tenants_and_priorities_are_what_the_server_knows_and_not_what_is_claimed() {
+    let stage = stage(&ServerConfig::default());
+    let ignored = client(&stage).await;
+    ignored.call(b"x", CallOptions::default()).await.unwrap();
+    assert_eq!(stage.seen.tenants.load(SeqCst), 0);
+    let seen = Arc::new(Seen::default());
+    let server = RpcServer::start(&ServerConfig::default(), |_| (Counting::new(&seen, u64::MAX), Knowing)).unwrap();
+    let config = ClientConfig { tenant: Tenant(4), ..ClientConfig::default() };
+    let client = RpcClient::connect(server.address(), Free(Arc::clone(&seen)), config).await.unwrap();
+    let options = CallOptions { priority: Priority::CRITICAL, deadline: None };
+    assert_eq!(client.call(b"page", options).await.unwrap().payload, b"page");
+    let error = client.call(b"report", options).await.unwrap_err();
+    assert_eq!(error, CallError::Shed { reason: ShedReason::Delay, by: ShedBy::Server });
+    assert_eq!(seen.tenants.load(SeqCst), 70);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! What a user may choose of the server's layer.
 
 use core::fmt;
-use core::net::IpAddr;
+use core::net::{IpAddr, SocketAddr};
 use core::num::NonZero;
 use core::time::Duration;
 use std::hash::{BuildHasher as _, RandomState};
@@ -15,8 +15,9 @@ use tidegate_runtime::clock;
 use tokio::runtime::Handle;
 
 use super::answer::Dialect;
+use super::headers::read_ask;
 use super::stamp;
-use crate::machine::Tenant;
+use crate::machine::{Claims, Known, Priority, Tenant};
 
 /// What a rule of the configuration sees of a request.
 #[derive(Clone, Copy, Debug)]
@@ -32,6 +33,24 @@ pub struct Seen<'a> {
 impl<'a> Seen<'a> {
     pub(super) fn of<B>(request: &'a http::Request<B>) -> Self {
         Self { uri: request.uri(), headers: request.headers(), extensions: request.extensions() }
+    }
+
+    /// The other end of its connection, if it is among its extensions; see [`ServerConfig::peer`].
+    #[must_use]
+    pub fn peer(&self) -> Option<SocketAddr> {
+        stamp::peer(self.extensions)
+    }
+
+    /// The tenant that it claims to belong to, for a rule that believes some callers; `None` from callers without the layer.
+    #[must_use]
+    pub fn claimed_tenant(&self) -> Option<Tenant> {
+        read_ask(self.headers).map(|ask| ask.tenant)
+    }
+
+    /// Likewise how much it claims to matter.
+    #[must_use]
+    pub fn claimed_priority(&self) -> Option<Priority> {
+        read_ask(self.headers).map(|ask| ask.priority)
     }
 }
 
@@ -70,6 +89,9 @@ pub struct ServerConfig {
     pub mode: Mode,
     /// Until when a call counts as running.
     pub until: Until,
+    /// How far callers are trusted that claim a tenant or a priority. By default no further than strangers:
+    /// [`Claims::Untrusted`].
+    pub claims: Claims,
     /// Threads of the executor that runs the handlers, at least 1: so many handlers are polled at a time. By default those of the
     /// tokio runtime in which the configuration is made; outside of any, as many as there are CPUs.
     pub threads: usize,
@@ -92,6 +114,7 @@ pub struct ServerConfig {
     pub instance: u64,
     pub(super) exempt: Rule<bool>,
     pub(super) tenant: Option<Rule<Tenant>>,
+    pub(super) priority: Option<Rule<Option<Priority>>>,
     pub(super) peer: Rule<Option<IpAddr>>,
     pub(super) method: NameRule,
     pub(super) clock: fn() -> Instant,
@@ -102,6 +125,7 @@ impl Default for ServerConfig {
         Self {
             mode: Mode::default(),
             until: Until::default(),
+            claims: Claims::default(),
             threads: Handle::try_current().map_or_else(
                 |_| thread::available_parallelism().map_or(1, NonZero::get),
                 |runtime| runtime.metrics().num_workers(),
@@ -120,7 +144,8 @@ impl Default for ServerConfig {
             instance: (RandomState::new().hash_one(0) >> 11).max(1),
             exempt: Arc::new(|seen| is_health_check(seen.uri)),
             tenant: None,
-            peer: Arc::new(|seen| stamp::peer(seen.extensions).map(|peer| peer.ip())),
+            priority: None,
+            peer: Arc::new(|seen| seen.peer().map(|peer| peer.ip())),
             method: Arc::new(|seen| (Dialect::of(seen.headers) == Dialect::Grpc).then(|| seen.uri.path())),
             clock: clock::now,
         }
@@ -132,6 +157,7 @@ impl fmt::Debug for ServerConfig {
         f.debug_struct("ServerConfig")
             .field("mode", &self.mode)
             .field("until", &self.until)
+            .field("claims", &self.claims)
             .field("threads", &self.threads)
             .field("yields", &self.yields)
             .field("look_every", &self.look_every)
@@ -159,10 +185,30 @@ impl ServerConfig {
         self
     }
 
-    /// Whom a request belongs to, in place of what its client claims.
+    /// What the rules know of a request.
+    pub(super) fn known(&self, seen: Seen<'_>) -> Known {
+        Known {
+            tenant: self.tenant.as_ref().map(|rule| rule(seen)),
+            priority: self.priority.as_ref().and_then(|rule| rule(seen)),
+        }
+    }
+
+    /// Whom a request belongs to, whatever its client claims: by its [`Seen::peer`], by the client's certificate where the
+    /// server attaches it to its extensions, or by anything else in it that the server can check.
     #[must_use]
     pub fn tenant(mut self, rule: impl Fn(Seen<'_>) -> Tenant + Send + Sync + 'static) -> Self {
         self.tenant = Some(Arc::new(rule));
+        self
+    }
+
+    /// How much a request matters, whatever its client claims, with the layer or without; `None` leaves it to
+    /// [`ServerConfig::claims`]. By its method, for example: `|seen| (seen.uri.path() == "/reports").then_some(Priority::BATCH)`.
+    ///
+    /// A client with the layer does not know of it and lets its calls through by its own priority; what the server's differs
+    /// from that it makes good itself, by refusals.
+    #[must_use]
+    pub fn priority(mut self, rule: impl Fn(Seen<'_>) -> Option<Priority> + Send + Sync + 'static) -> Self {
+        self.priority = Some(Arc::new(rule));
         self
     }
 

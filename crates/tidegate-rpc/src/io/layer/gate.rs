@@ -15,14 +15,14 @@ use super::methods::Methods;
 use super::sessions::{Key, Sessions};
 use crate::machine::desk::{self, Called, Desk, Ended, Pause, Started, Turn, Waiting};
 use crate::machine::shadow::Shadow;
-use crate::machine::{Ask, Done, Grant, Priority, Server, SessionId, ShedReason, Tenant};
+use crate::machine::{Ask, Done, Grant, Priority, Server, SessionId, ShedReason};
 
 /// What the gate keeps of an admitted call until it ends.
 #[derive(Clone, Copy, Debug)]
 struct Call {
     key: Key,
-    /// The name that it came with and that has no session yet, and its tenant.
-    new: Option<(Key, Tenant)>,
+    /// The name that it came with and that has no session yet.
+    new: Option<Key>,
     arrived: Instant,
     priority: Priority,
     budget: Option<Duration>,
@@ -217,7 +217,7 @@ impl<S: Server> Gate<S> {
             }
             state.open_first(arrival, now);
             let machine = state.desk.machine_mut();
-            let (key, session) = state.sessions.enter(arrival.keys, arrival.ask.tenant, machine, now)?;
+            let (key, session) = state.sessions.enter(arrival.keys, machine, now)?;
             session.demand = arrival.ask.demand;
             session.pushed = None;
             machine.on_demand(session.id, &arrival.ask, now);
@@ -378,9 +378,9 @@ impl<S: Server> State<S> {
         }
         let room = self.desk.waiting() < config.waiting;
         self.open_first(arrival, now);
-        let entered = self.sessions.enter(arrival.keys, ask.tenant, self.desk.machine_mut(), now);
+        let entered = self.sessions.enter(arrival.keys, self.desk.machine_mut(), now);
         let [name, _] = arrival.keys;
-        let new = entered.as_ref().filter(|(key, _)| *key != name).map(|_| (name, ask.tenant));
+        let new = entered.as_ref().filter(|(key, _)| *key != name).map(|_| name);
         if new.is_some() {
             // Many may share that session: nobody of them was told what it is told.
             (ask.aware, ask.credited, ask.demand) = (false, false, 0);
@@ -413,7 +413,7 @@ impl<S: Server> State<S> {
         let machine = self.desk.machine_mut();
         if machine.grants_before_calls() {
             let [name, _] = arrival.keys;
-            self.sessions.admit(name, arrival.ask.tenant, machine, now);
+            self.sessions.admit(name, machine, now);
         }
     }
 
@@ -421,7 +421,7 @@ impl<S: Server> State<S> {
     fn arrive_on_paper(
         &mut self,
         entered: Option<(Key, SessionId)>,
-        new: Option<(Key, Tenant)>,
+        new: Option<Key>,
         ask: &Ask,
         arrived: Instant,
         now: Instant,
@@ -434,12 +434,12 @@ impl<S: Server> State<S> {
             }
             None => would.count(ShedReason::ServerFull, ask.priority),
         }
-        let key = entered.map_or(Key::Nobody, |(key, _)| key);
+        let key = entered.map_or(Key::NOBODY, |(key, _)| key);
         let waiting = self.desk.join_untold(ask, arrived, None);
         self.admit(key, new, waiting, ask)
     }
 
-    fn admit(&mut self, key: Key, new: Option<(Key, Tenant)>, waiting: Waiting, ask: &Ask) -> InLine {
+    fn admit(&mut self, key: Key, new: Option<Key>, waiting: Waiting, ask: &Ask) -> InLine {
         self.counts.in_flight += 1;
         let call = Call { key, new, arrived: waiting.arrived(), priority: ask.priority, budget: ask.budget };
         InLine { call, waiting }
@@ -481,8 +481,8 @@ impl<S: Server> State<S> {
         let server_time = now.since(call.arrived);
         match done {
             Done::Served => {
-                if let Some((name, tenant)) = call.new {
-                    self.sessions.admit(name, tenant, self.desk.machine_mut(), now);
+                if let Some(name) = call.new {
+                    self.sessions.admit(name, self.desk.machine_mut(), now);
                 }
                 self.counts.served += 1;
                 self.counts.in_time += u64::from(call.budget.is_none_or(|budget| server_time <= budget));

@@ -310,7 +310,8 @@ mod tests {
             budget in proptest::option::of(0_u64..1 << 50),
         ) {
             let ask = Ask {
-                demand, exact, credited, aware: true, priority: Priority(priority), tenant: Tenant(tenant),
+                demand, exact, credited, aware: true, priority: Priority(priority), claimed: None,
+                tenant: Tenant(tenant),
                 budget: budget.map(Duration::from_micros), round_trip: Duration::from_micros(u64::from(round_trip)),
                 group: 0,
             };

@@ -98,6 +98,7 @@ mod stamp;
 #[cfg(test)]
 mod tests;
 
+pub use crate::machine::Claims;
 pub use body::CallBody;
 pub use client::{ClientFuture, ClientLayer, ClientService};
 pub use client_body::AnswerBody;

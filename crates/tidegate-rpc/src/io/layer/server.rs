@@ -23,7 +23,7 @@ use super::headers::{
 };
 use super::request_body::{Hunger, RequestBody};
 use super::running::{Polling, Running, Waiting};
-use super::sessions::Key;
+use super::sessions::{Key, Who};
 use super::stamp::{arrival_stamp, attach_peer, connection};
 use crate::machine::credits::{Config, CreditServer};
 use crate::machine::desk::Pause;
@@ -147,14 +147,13 @@ fn arrival<'a, B>(request: &'a Request<B>, config: &ServerConfig) -> Arrival<'a>
     let mut ask = read_ask(seen.headers).unwrap_or_default();
     // Whoever stands between may have shortened the one or the other.
     ask.budget = [ask.budget, read_grpc_timeout(seen.headers)].into_iter().flatten().min();
-    if let Some(tenant) = &config.tenant {
-        ask.tenant = tenant(seen);
-    }
-    let peer = (config.peer)(seen).map(Key::Peer);
-    let peer = peer.or_else(|| connection(seen.extensions).map(|connection| Key::Connection(connection.id())));
-    let address = peer.unwrap_or(Key::Nobody);
-    let key = read_client(seen.headers).map_or(address, Key::Client);
-    Arrival { keys: [key, address], ask, method: (config.method)(seen), arrived: arrival_stamp(seen.extensions) }
+    let ask = config.claims.judge(ask, config.known(seen));
+    let peer = (config.peer)(seen).map(Who::Peer);
+    let peer = peer.or_else(|| connection(seen.extensions).map(|connection| Who::Connection(connection.id())));
+    let address = peer.unwrap_or(Who::Nobody);
+    let name = read_client(seen.headers).map_or(address, Who::Client);
+    let keys = [name, address].map(|who| Key { who, tenant: ask.tenant });
+    Arrival { keys, ask, method: (config.method)(seen), arrived: arrival_stamp(seen.extensions) }
 }
 
 pin_project! {

@@ -18,9 +18,20 @@ use tidegate_core::Instant;
 use super::stamp::ConnectionId;
 use crate::machine::{Grant, Server, SessionId, Tenant};
 
+/// Whose session a request belongs to. A client that works for several tenants has a session for each.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) struct Key {
+    pub(super) who: Who,
+    pub(super) tenant: Tenant,
+}
+
+impl Key {
+    pub(super) const NOBODY: Self = Self { who: Who::Nobody, tenant: Tenant(0) };
+}
+
 /// Whom a request comes from.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(super) enum Key {
+pub(super) enum Who {
     /// A client with the layer, by its number.
     Client(u64),
     /// A client without, by its address.
@@ -88,13 +99,12 @@ impl Sessions {
     pub(super) fn enter<S: Server>(
         &mut self,
         keys: [Key; 2],
-        tenant: Tenant,
         machine: &mut S,
         now: Instant,
     ) -> Option<(Key, &mut Session)> {
         let [_, address] = keys;
         let known = keys.into_iter().find(|key| self.by_key.contains_key(key));
-        let key = known.or_else(|| self.open(address, tenant, machine, now).then_some(address))?;
+        let key = known.or_else(|| self.open(address, machine, now).then_some(address))?;
         let session = self.by_key.get_mut(&key)?;
         session.heard = now;
         Some((key, session))
@@ -102,21 +112,21 @@ impl Sessions {
 
     /// From now on `key` has a session of its own, if there is room: an eighth of the table is kept for those who are
     /// known by address, so that no flood of names can shut them out.
-    pub(super) fn admit<S: Server>(&mut self, key: Key, tenant: Tenant, machine: &mut S, now: Instant) {
+    pub(super) fn admit<S: Server>(&mut self, key: Key, machine: &mut S, now: Instant) {
         if !self.by_key.contains_key(&key) {
-            self.open(key, tenant, machine, now);
+            self.open(key, machine, now);
         }
     }
 
-    fn open<S: Server>(&mut self, key: Key, tenant: Tenant, machine: &mut S, now: Instant) -> bool {
-        let room = match key {
-            Key::Client(_) => self.bound - self.bound / 8,
-            Key::Peer(_) | Key::Connection(_) | Key::Nobody => self.bound,
+    fn open<S: Server>(&mut self, key: Key, machine: &mut S, now: Instant) -> bool {
+        let room = match key.who {
+            Who::Client(_) => self.bound - self.bound / 8,
+            Who::Peer(_) | Who::Connection(_) | Who::Nobody => self.bound,
         };
         if self.by_key.len() >= room {
             return false;
         }
-        let Ok(id) = machine.open(tenant, now) else { return false };
+        let Ok(id) = machine.open(key.tenant, now) else { return false };
         let session =
             Session { id, in_flight: 0, demand: 0, grant: Grant::default(), pushed: None, listener: None, heard: now };
         self.by_key.insert(key, session);
@@ -150,6 +160,18 @@ mod tests {
 
     const LEASE: Duration = Duration::from_secs(1);
 
+    fn of(who: Who) -> Key {
+        Key { who, tenant: Tenant(0) }
+    }
+
+    fn name(name: u64) -> Key {
+        of(Who::Client(name))
+    }
+
+    fn peer(peer: IpAddr) -> Key {
+        of(Who::Peer(peer))
+    }
+
     fn at(ms: u64) -> Instant {
         Instant::ZERO + Duration::from_millis(ms)
     }
@@ -157,9 +179,9 @@ mod tests {
     #[test]
     fn a_silent_session_is_closed_after_its_lease_and_not_while_a_call_runs() {
         let (mut table, mut machine) = (Sessions::new(8, LEASE), Recorder::default());
-        let keys = [Key::Client(1), Key::Nobody];
-        table.admit(keys[0], Tenant(0), &mut machine, at(0));
-        let (key, session) = table.enter(keys, Tenant(0), &mut machine, at(0)).unwrap();
+        let keys = [name(1), Key::NOBODY];
+        table.admit(keys[0], &mut machine, at(0));
+        let (key, session) = table.enter(keys, &mut machine, at(0)).unwrap();
         session.in_flight = 1;
         table.expire(&mut machine, at(1_000));
         assert_eq!(table.len(), 1);
@@ -173,9 +195,9 @@ mod tests {
     #[test]
     fn a_session_that_speaks_stays() {
         let (mut table, mut machine) = (Sessions::new(8, LEASE), Recorder::default());
-        table.admit(Key::Client(1), Tenant(0), &mut machine, at(0));
+        table.admit(name(1), &mut machine, at(0));
         for ms in (0..10_000).step_by(300) {
-            table.enter([Key::Client(1), Key::Nobody], Tenant(0), &mut machine, at(ms)).unwrap();
+            table.enter([name(1), Key::NOBODY], &mut machine, at(ms)).unwrap();
             table.expire(&mut machine, at(ms));
         }
         assert_eq!((table.len(), machine.opened), (1, 1));
@@ -184,27 +206,27 @@ mod tests {
     #[test]
     fn a_name_that_was_not_served_is_its_address() {
         let (mut table, mut machine) = (Sessions::new(16, LEASE), Recorder::default());
-        let peer = Key::Peer(IpAddr::from([10, 0, 0, 1]));
-        for name in 0..1_000 {
-            assert_eq!(table.enter([Key::Client(name), peer], Tenant(0), &mut machine, at(0)).unwrap().0, peer);
+        let address = peer(IpAddr::from([10, 0, 0, 1]));
+        for number in 0..1_000 {
+            assert_eq!(table.enter([name(number), address], &mut machine, at(0)).unwrap().0, address);
         }
         assert_eq!(table.len(), 1);
-        table.admit(Key::Client(7), Tenant(0), &mut machine, at(0));
-        let (key, _) = table.enter([Key::Client(7), peer], Tenant(0), &mut machine, at(0)).unwrap();
-        assert_eq!((key, machine.opened), (Key::Client(7), 2));
+        table.admit(name(7), &mut machine, at(0));
+        let (key, _) = table.enter([name(7), address], &mut machine, at(0)).unwrap();
+        assert_eq!((key, machine.opened), (name(7), 2));
     }
 
     #[test]
     fn names_leave_room_for_addresses() {
         let (mut table, mut machine) = (Sessions::new(16, LEASE), Recorder::default());
-        for name in 0..1_000 {
-            table.admit(Key::Client(name), Tenant(0), &mut machine, at(0));
-            let (key, _) = table.enter([Key::Client(name), Key::Nobody], Tenant(0), &mut machine, at(0)).unwrap();
-            assert_eq!(key == Key::Nobody, name >= 14);
+        for number in 0..1_000 {
+            table.admit(name(number), &mut machine, at(0));
+            let (key, _) = table.enter([name(number), Key::NOBODY], &mut machine, at(0)).unwrap();
+            assert_eq!(key == Key::NOBODY, number >= 14);
         }
-        let peer = Key::Peer(IpAddr::from([10, 0, 0, 1]));
-        assert_eq!(table.enter([Key::Client(5_000), peer], Tenant(0), &mut machine, at(0)).unwrap().0, peer);
-        let other = Key::Peer(IpAddr::from([10, 0, 0, 2]));
-        assert!(table.enter([other, other], Tenant(0), &mut machine, at(0)).is_none(), "full");
+        let address = peer(IpAddr::from([10, 0, 0, 1]));
+        assert_eq!(table.enter([name(5_000), address], &mut machine, at(0)).unwrap().0, address);
+        let other = peer(IpAddr::from([10, 0, 0, 2]));
+        assert!(table.enter([other, other], &mut machine, at(0)).is_none(), "full");
     }
 }

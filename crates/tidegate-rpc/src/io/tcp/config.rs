@@ -8,7 +8,7 @@ use tidegate_core::Instant;
 use tidegate_wire::rpc::PAYLOAD_BYTES_MAX;
 
 use crate::error::RpcError;
-use crate::machine::{Priority, Tenant};
+use crate::machine::{Claims, Priority, Tenant};
 
 /// A server's settings.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -18,6 +18,9 @@ pub struct ServerConfig {
     pub address: SocketAddr,
     /// Threads, each with its own listener, connections and machine; 1 to 1024.
     pub shards: usize,
+    /// How far clients are trusted that claim a tenant or a priority. By default no further than strangers: a server of one's
+    /// own services says `trusted`. What [`Handler`](super::Handler) knows counts before that.
+    pub claims: Claims,
     /// Largest payload of a request or an answer, in bytes; up to 16 MiB.
     pub payload_bytes_max: u32,
     /// Connections of one shard; one more is closed at once.
@@ -46,6 +49,7 @@ impl Default for ServerConfig {
         Self {
             address: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
             shards: 1,
+            claims: Claims::default(),
             payload_bytes_max: 1 << 20,
             connections_max: 16_384,
             waiting_max: 16_384,

@@ -10,7 +10,7 @@ use super::config::ServerConfig;
 use super::poller::Bell;
 use super::shard::{Parts, Shard};
 use crate::error::RpcError;
-use crate::machine::Server;
+use crate::machine::{Priority, Server, Tenant};
 
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 4096;
@@ -29,6 +29,20 @@ pub trait Handler {
     /// # Errors
     /// [`HandlerFailed`] if it could not do it.
     fn handle(&mut self, payload: &[u8], answer: &mut Vec<u8>) -> Result<(), HandlerFailed>;
+
+    /// Whom the calls of a connection from `peer` belong to, whatever it claims. By default that is left to
+    /// [`ServerConfig::claims`]. Asked once for each connection.
+    fn tenant(&mut self, peer: SocketAddr) -> Option<Tenant> {
+        let _ = peer;
+        None
+    }
+
+    /// How much a call matters, whatever it claims. By default that is left to [`ServerConfig::claims`]. Asked for each call
+    /// that arrives: it should take far less than a call.
+    fn priority(&mut self, payload: &[u8]) -> Option<Priority> {
+        let _ = payload;
+        None
+    }
 }
 
 impl<F: FnMut(&[u8], &mut Vec<u8>) -> Result<(), HandlerFailed>> Handler for F {

@@ -27,7 +27,7 @@ use super::server::{Handler, ShardStats, SharedStats, micros};
 use super::waiting::{Call, Room, Waiting};
 use super::words::{ask_of, number_of, wire_grant};
 use crate::error::{RpcError, Violation};
-use crate::machine::{Done, Server, SessionId, ShedReason, Signal, Tenant, Ticket, Verdict};
+use crate::machine::{Done, Known, Server, SessionId, ShedReason, Signal, Tenant, Ticket, Verdict};
 
 const BELL: u64 = u64::MAX;
 const LISTENER: u64 = u64::MAX - 1;
@@ -247,7 +247,9 @@ impl<S: Server, H: Handler> Shard<S, H> {
         let connection = &mut self.connections[slot];
         let session = match (frame, connection.session) {
             (Frame::Hello { tenant }, None) => {
-                connection.tenant = Tenant(*tenant);
+                let peer = connection.socket.peer_addr().ok();
+                let known = peer.and_then(|peer| self.parts.handler.tenant(peer));
+                connection.tenant = self.config.claims.tenant(Tenant(*tenant), known);
                 let session = self.parts.machine.open(connection.tenant, arrived).map_err(|_| Violation::Full)?;
                 connection.session = Some(session);
                 self.sessions.insert(session, slot);
@@ -262,7 +264,8 @@ impl<S: Server, H: Handler> Shard<S, H> {
                 self.on_request(&named, wish, payload, arrived)
             }
             Frame::Demand(wish) => {
-                let ask = ask_of(wish, connection.tenant);
+                let known = Known { tenant: Some(connection.tenant), priority: None };
+                let ask = self.config.claims.judge(ask_of(wish, connection.tenant), known);
                 self.parts.machine.on_demand(session, &ask, arrived);
                 Ok(())
             }
@@ -282,7 +285,9 @@ impl<S: Server, H: Handler> Shard<S, H> {
         if self.waiting.contains(slot, id) {
             return Err(Violation::DuplicateId { id });
         }
-        let ask = ask_of(wish, self.connections[slot].tenant);
+        let tenant = self.connections[slot].tenant;
+        let known = Known { tenant: Some(tenant), priority: self.parts.handler.priority(payload) };
+        let ask = self.config.claims.judge(ask_of(wish, tenant), known);
         let signal = self.signal(arrived);
         match self.parts.machine.on_request(session, &ask, signal, arrived, arrived) {
             Verdict::Admit(ticket) if self.waiting.has_room(payload) => {

@@ -204,6 +204,7 @@ impl Client for CreditClient {
             credited,
             aware: true,
             priority: request.priority,
+            claimed: None,
             tenant: self.tenant,
             budget,
             round_trip: Duration::from_nanos(self.round_trip_ns.into()),

@@ -366,6 +366,12 @@ impl Demand {
         if tenant.level.is_sure(priority) { tenant.most_sure_per_ns } else { tenant.most_per_ns }
     }
 
+    /// Calls in a stretch that are the max-min share of a session of the tenant in `place`.
+    #[inline]
+    pub(super) fn fair_calls(&self, place: u16) -> f64 {
+        self.tenants[usize::from(place)].most_per_ns * self.stretch_ns
+    }
+
     /// The same in a stretch of calls, and what chance adds.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped to what fits")]
     #[inline]

@@ -69,12 +69,35 @@ impl Level {
         Self(self.0 - self.0 % WHOLE + chance.clamp(0.0, f64::from(WHOLE)) as u32)
     }
 
+    /// The level for a client that lets calls through by the priority `claimed` which the server takes for `priority`: no
+    /// lower than this, and high enough that they come with the chance of `priority`.
+    #[inline]
+    pub(super) fn in_claims(self, priority: Priority, claimed: Priority) -> Self {
+        self.max(Self::at(claimed, self.chance(priority)))
+    }
+
     /// Whether a call goes, if `carry` holds what earlier chances left over: with a chance of a third, each third one.
     ///
     /// Fewer surprises than a draw for each: over any stretch the number sent is within one of its mean.
     #[inline]
     pub(crate) fn passes(self, priority: Priority, carry: &mut u32) -> bool {
-        *carry += self.parts(priority);
+        Self::draw(self.parts(priority), carry)
+    }
+
+    /// The same with a chance from 0 to 1; of one in 256 at least.
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a chance of at most 1 is within 65536"
+    )]
+    #[inline]
+    pub(super) fn passes_by(chance: f64, carry: &mut u32) -> bool {
+        Self::draw(((chance.clamp(0.0, 1.0) * f64::from(WHOLE)) as u32).max(PROBE), carry)
+    }
+
+    #[inline]
+    fn draw(parts: u32, carry: &mut u32) -> bool {
+        *carry += parts;
         let passes = *carry >= WHOLE;
         if passes {
             *carry -= WHOLE;
@@ -110,6 +133,15 @@ mod tests {
         assert_eq!(level.times(0.5), Level::at(Priority(7), 0.25));
         assert_eq!((level.times(3.0), level.times(0.0)), (Level::at(Priority(7), 1.0), Level::at(Priority(7), 0.0)));
         assert_eq!(Level::OPEN.times(1.5), Level::OPEN);
+    }
+
+    #[test]
+    fn a_claimed_priority_is_told_the_chance_of_the_true_one_at_least() {
+        let level = Level::at(Priority(0), 0.5);
+        assert_eq!(level.in_claims(Priority(0), Priority(128)), Level::at(Priority(128), 0.5));
+        let level = Level::at(Priority(128), 0.5);
+        assert_eq!(level.in_claims(Priority(255), Priority(128)), level, "others of its calls may truly be that");
+        assert_eq!(Level::OPEN.in_claims(Priority(0), Priority(255)), Level::OPEN);
     }
 
     #[test]

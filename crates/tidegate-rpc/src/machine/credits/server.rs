@@ -403,7 +403,8 @@ impl CreditServer {
         let credited = ask.credited && session.in_server < session.credits(now);
         session.in_server = session.in_server.saturating_add(1);
         let caller = Caller { place: session.tenant, credited, mark: session.mark() };
-        let told = if ask.aware && !credited { session.chance(ask.priority, now) } else { 1.0 };
+        let let_through_by = ask.claimed.unwrap_or(ask.priority);
+        let told = if ask.aware && !credited { session.chance(let_through_by, now) } else { 1.0 };
         if session.stretch != self.stretch {
             (session.stretch, session.calls) = (self.stretch, 0);
             if throttled {
@@ -417,7 +418,7 @@ impl CreditServer {
         }
         session.hear(told, now);
         let heard = if throttled {
-            hear_throttled(session, &mut self.demand, ask, told)
+            hear_throttled(session, &mut self.demand, &Ask { credited, ..*ask }, told)
         } else {
             Heard { stands_for: wanted(told), held: false, far_over: false }
         };
@@ -441,7 +442,8 @@ impl CreditServer {
     /// A call ended of the session of that mark, if it is still there: what it is told, for as long as a few of its
     /// calls take to come.
     #[inline]
-    fn grant(&mut self, id: SessionId, mark: u64, priority: Priority, now: Instant) -> Grant {
+    fn grant(&mut self, ticket: &Ticket, now: Instant) -> Grant {
+        let (id, mark, priority) = (ticket.session, (ticket.mark >> 2) & Session::MARKS, ticket.priority);
         let Some(session) = self.sessions.get(id).filter(|session| session.mark() == mark) else {
             return Grant::default();
         };
@@ -449,7 +451,8 @@ impl CreditServer {
         let (place, in_server, gap_at) = (session.tenant, session.in_server, session.gap(1.0));
         let cap = if self.demand.throttled() { self.cap(place, priority, gap_at) } else { f64::MAX };
         let capped = cap < self.demand.level(place).chance(priority);
-        let level = if capped { Level::at(priority, cap) } else { self.demand.level(place) };
+        let level =
+            if capped { Level::at(priority, cap).min(self.demand.level(place)) } else { self.demand.level(place) };
         // Calls that are not let through are not heard: a lower chance means longer gaps.
         let chance = level.chance(priority);
         let gap = gap_at.map(|gap| gap / chance);
@@ -457,6 +460,7 @@ impl CreditServer {
             Some(gap) if self.demand.throttled() => self.steer(level, gap),
             _ => level,
         };
+        let level = ticket.claimed.map_or(level, |claimed| level.in_claims(priority, claimed));
         // One that is so fast that it always has something in the server may go on having as much there.
         let is_fast = self.demand.throttled() && gap.is_some_and(|gap| gap < self.service.objective());
         let wanted = if is_fast && !capped { in_server } else { 0 };
@@ -667,7 +671,7 @@ impl Server for CreditServer {
             let (service, in_all) = (now.nanos_since(ticket.started), now.nanos_since(ticket.arrived));
             self.service.on_served(service.saturating_sub(waited), in_all.saturating_sub(waited), waited, now);
         }
-        self.grant(ticket.session, (ticket.mark >> 2) & Session::MARKS, ticket.priority, now)
+        self.grant(&ticket, now)
     }
 
     #[inline]
@@ -716,16 +720,23 @@ fn hear_throttled(session: &mut Session, demand: &mut Demand, ask: &Ask, told: f
     if ask.aware {
         // One that is capped counts as if it wanted no more than it may have.
         let stands_for = wanted(if over { told.max(chance) } else { told });
-        return Heard { stands_for, held: false, far_over: cap < FAR_OVER * told };
+        // What its caller could not know of its priority is done by the server in its stead.
+        let in_its_stead = ask.claimed.is_some() && !ask.credited;
+        let held = in_its_stead && !is_first(session, demand, ask.priority) && !session.passes(chance.min(cap) / told);
+        return Heard { stands_for, held, far_over: cap < FAR_OVER * told };
     }
     // Kept to the level by the server in its stead.
-    let level = if over { Level::at(ask.priority, cap) } else { level };
-    let mut carry = u32::from(session.carry);
-    let held = !level.passes(ask.priority, &mut carry);
-    session.carry = u16::try_from(carry).expect("what is left over is below one");
+    let held = !is_first(session, demand, ask.priority) && !session.passes(chance.min(cap));
     let stands_for = if over { cap / chance } else { 1.0 };
     demand.on_held(1.0 - stands_for);
     Heard { stands_for, held, far_over: false }
+}
+
+/// Whether a call of `priority` goes before others of its session, for it is let through for sure and the session has had
+/// less than its max-min share lately: however many others it wants besides.
+#[inline]
+fn is_first(session: &Session, demand: &Demand, priority: Priority) -> bool {
+    demand.level(session.tenant).is_sure(priority) && f64::from(session.calls) < demand.fair_calls(session.tenant)
 }
 
 /// Calls that are wanted for each that is let through with `chance`; mostly one, and then nothing is divided.

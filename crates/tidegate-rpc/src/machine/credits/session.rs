@@ -286,6 +286,15 @@ impl Session {
         (self.gap_ns > 0.0).then(|| f64::from(self.gap_ns) / chance)
     }
 
+    /// Whether a call goes that the server lets through with this chance.
+    #[inline]
+    pub(super) fn passes(&mut self, chance: f64) -> bool {
+        let mut carry = u32::from(self.carry);
+        let passes = Level::passes_by(chance, &mut carry);
+        self.carry = u16::try_from(carry).expect("what is left over is below one");
+        passes
+    }
+
     /// The chance with which its client let a call through, as far as the server told it; 1 if that has expired.
     #[inline]
     pub(super) fn chance(&self, priority: crate::machine::Priority, now: Instant) -> f64 {

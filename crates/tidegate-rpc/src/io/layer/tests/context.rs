@@ -8,7 +8,7 @@ use tower_layer::Layer as _;
 use super::super::fixture::Recorder;
 use super::super::headers::{ASK, GRPC_TIMEOUT, SHED};
 use super::super::{
-    CallBudget, CallContext, CallPriority, ClientConfig, ClientLayer, ServerConfig, ServerLayer, detached,
+    CallBudget, CallContext, CallPriority, Claims, ClientConfig, ClientLayer, ServerConfig, ServerLayer, detached,
 };
 use super::*;
 use crate::machine::none::EagerClient;
@@ -32,9 +32,10 @@ fn client(tenant: u32) -> ClientLayer<EagerClient> {
     ClientLayer::new(EagerClient, config)
 }
 
-fn server() -> ServerLayer<Recorder> {
+fn server(claims: Claims) -> ServerLayer<Recorder> {
     let mut config = ServerConfig::default().clock(clock);
     (config.yields, config.threads) = (0, 1);
+    config.claims = claims;
     ServerLayer::new(Recorder::default(), config)
 }
 
@@ -46,9 +47,17 @@ fn asking(ask: &'static str) -> Request<Full<Bytes>> {
 /// Handles `request` by a handler that works for 2 ms and then calls another server with what `next` makes, and what arrived
 /// there.
 async fn through(request: Request<Full<Bytes>>, next: fn() -> Request<Full<Bytes>>) -> Vec<HeaderMap> {
+    through_server(server(Claims::Trusted), request, next).await
+}
+
+async fn through_server(
+    server: ServerLayer<Recorder>,
+    request: Request<Full<Bytes>>,
+    next: fn() -> Request<Full<Bytes>>,
+) -> Vec<HeaderMap> {
     let arrivals = Arrivals::default();
     let inner = client(0).layer(behind(&arrivals));
-    let mut outer = server().layer(Handler::new(move |_| {
+    let mut outer = server.layer(Handler::new(move |_| {
         let mut inner = inner.clone();
         async move {
             pass_us(2_000);
@@ -67,6 +76,17 @@ async fn calls_of_a_handler_inherit_deadline_priority_and_tenant() {
     // 10 ms, less the way there and back and what the handler took.
     assert_eq!(arrived[0][ASK], "d=0,p=9,t=7,b=6500");
     assert_eq!(arrived[0][GRPC_TIMEOUT], "6500u", "for servers that read nothing else");
+}
+
+#[tokio::test]
+async fn calls_of_a_handler_inherit_what_the_server_decided_and_not_what_was_claimed() {
+    let arrived = through_server(server(Claims::Untrusted), asking("p=9,t=7"), grpc_request).await;
+    assert_eq!(arrived[0][ASK], "d=0");
+    let mut config = ServerConfig::default().clock(clock).tenant(|_| Tenant(5)).priority(|_| Some(Priority(30)));
+    (config.yields, config.threads) = (0, 1);
+    let server = ServerLayer::new(Recorder::default(), config);
+    let arrived = through_server(server, asking("p=9,t=7"), grpc_request).await;
+    assert_eq!(arrived[0][ASK], "d=0,p=30,t=5");
 }
 
 #[tokio::test]

@@ -6,9 +6,9 @@ use tower_layer::Layer as _;
 
 use super::super::fixture::Recorder;
 use super::super::headers::{self, GRANT, SHED, SHED_AT};
-use super::super::{Arrived, Mode, RequestBody, ServerConfig, ServerLayer, Until};
+use super::super::{Arrived, Claims, Mode, RequestBody, ServerConfig, ServerLayer, Until};
 use super::*;
-use crate::machine::{Ask, Done, Grant, ShedReason, Tenant};
+use crate::machine::{Ask, Done, Grant, Priority, ShedReason, Tenant};
 
 fn config() -> ServerConfig {
     let mut config = ServerConfig::default().clock(clock);
@@ -345,10 +345,63 @@ async fn a_client_is_known_by_its_number_and_its_tenant_by_the_servers_rule() {
     layer.with_machine(|machine, _| {
         assert_eq!(machine.opened, 2, "its first address until it was served, and itself wherever it calls from");
         let told = |ask: Ask| (ask.demand, ask.priority.0, ask.tenant, ask.aware);
-        assert_eq!(told(machine.asks[0]), (0, 0, Tenant(7), false), "others may have that address");
-        assert_eq!(told(machine.asks[1]), (4, 0, Tenant(7), true));
+        assert_eq!(told(machine.asks[0]), (0, 128, Tenant(7), false), "others may have that address");
+        assert_eq!(told(machine.asks[1]), (4, 128, Tenant(7), true), "it matters no more than others");
     });
     assert_eq!(layer.snapshot(1).demand, 4);
+}
+
+/// The asks of calls whose headers claim this, and the sessions that were opened for them.
+async fn judged(config: ServerConfig, claims: &[String]) -> (Vec<Ask>, u32) {
+    let layer = ServerLayer::new(Recorder::default(), config);
+    let mut service = layer.layer(at_once());
+    for claim in claims {
+        let mut request = request("/reports");
+        request.headers_mut().insert(headers::ASK, claim.parse().unwrap());
+        service.call(request).await.unwrap();
+    }
+    layer.with_machine(|machine, _| (machine.asks.clone(), machine.opened))
+}
+
+#[tokio::test]
+async fn invented_tenants_and_priorities_change_nothing_unless_the_server_trusts() {
+    let invented: Vec<_> = (1..=255).map(|tenant| format!("d=0,p=0,t={tenant}")).collect();
+    let (asks, sessions) = judged(config(), &invented).await;
+    assert!(asks.iter().all(|ask| (ask.tenant, ask.priority) == (Tenant(0), Priority::DEFAULT)));
+    assert_eq!(sessions, 1);
+    let mut trusting = config();
+    trusting.claims = Claims::Trusted;
+    let (asks, sessions) = judged(trusting, &invented).await;
+    assert!(asks.iter().zip(1..).all(|(ask, tenant)| (ask.tenant, ask.priority.0) == (Tenant(tenant), 0)));
+    assert_eq!(sessions, 255, "a session for each tenant");
+}
+
+#[tokio::test]
+async fn a_caller_may_say_that_its_call_matters_less() {
+    let (asks, _) = judged(config(), &["p=255".to_owned()]).await;
+    assert_eq!(asks[0].priority, Priority::BATCH);
+}
+
+#[tokio::test]
+async fn the_server_sets_priorities_by_method_and_believes_whom_it_knows() {
+    let config = config()
+        .priority(|seen| if seen.uri.path() == "/reports" { Some(Priority(200)) } else { seen.claimed_priority() })
+        .tenant(|seen| seen.peer().and(seen.claimed_tenant()).unwrap_or(Tenant(1)));
+    let layer = ServerLayer::new(Recorder::default(), config);
+    let mut service = layer.layer(at_once());
+    for (path, claim, peer) in
+        [("/reports", Some("p=0,t=9"), None), ("/", Some("p=0,t=9"), Some("10.0.0.1:5")), ("/reports", None, None)]
+    {
+        let mut request = request(path);
+        request.headers_mut().extend(claim.map(|claim| (headers::ASK, claim.parse().unwrap())));
+        if let Some(peer) = peer {
+            request.extensions_mut().insert(peer.parse::<core::net::SocketAddr>().unwrap());
+        }
+        service.call(request).await.unwrap();
+    }
+    let told = |ask: &Ask| (ask.priority.0, ask.tenant.0);
+    let asks: Vec<_> = layer.with_machine(|machine, _| machine.asks.iter().map(told).collect());
+    assert_eq!(asks, [(200, 1), (0, 9), (200, 1)]);
 }
 
 #[tokio::test]
