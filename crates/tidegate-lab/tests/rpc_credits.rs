@@ -90,6 +90,7 @@ impl Client for Mixed {
                 tenant: Tenant(0),
                 budget: Some(Duration::MAX),
                 round_trip: Duration::from_secs(10),
+                chance: 0,
                 group: 0,
             }),
         }

@@ -11,6 +11,7 @@ pub mod client_rate;
 pub mod credits;
 pub mod dagor;
 pub mod desk;
+pub mod instances;
 mod line;
 pub mod none;
 pub mod probing;

@@ -78,6 +78,9 @@ pub struct Ask {
     /// The shortest time between sending and answer that the client has seen, without the server's own time; zero if
     /// it has seen none.
     pub round_trip: Duration,
+    /// The chance with which its client let it through, in 1/65536, where that is not what this server told it: because the
+    /// client did not know which of several servers would get it. 0 where it is.
+    pub chance: u32,
     /// Which of the server's groups of calls it is of, such as its method; 0 where nobody tells them apart. Not the
     /// client's word: who drives the machine sets it.
     pub group: u8,
@@ -363,6 +366,24 @@ pub trait Client {
 
     /// The caller no longer wants a call. If it was sent, no [`Client::on_reply`] follows: the server ends it.
     fn on_cancel(&mut self, id: CallId, now: Instant);
+
+    /// Another machine of the same kind, for another server that answers in this one's place; `None` if servers are not told
+    /// apart by this scheme.
+    fn another(&self) -> Option<Self>
+    where
+        Self: Sized,
+    {
+        None
+    }
+
+    /// A call that [`Client::another`] let through went to this one's server; [`Client::on_reply`] follows at once.
+    fn adopt(&mut self) {}
+
+    /// The chance of a call of `priority` to be sent, as far as the server told.
+    fn chance(&self, priority: Priority, now: Instant) -> f64 {
+        let _ = (priority, now);
+        1.0
+    }
 
     /// The connection ended: nothing that was sent will be answered, and every grant is void. Calls that wait fail.
     fn on_lost(&mut self, now: Instant);

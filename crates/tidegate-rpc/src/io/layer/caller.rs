@@ -14,9 +14,10 @@ use super::client_config::{ClientConfig, Wishes};
 use super::counts::{ClientSnapshot, Sheds};
 use super::headers::{GrantHeader, write_client};
 use super::lock::BriefLock;
+use crate::machine::instances::{Instances, Via};
 use crate::machine::{Ask, CallId, Client, ClientOutput, Grant, Outcome, Priority, Reply, Request, ShedReason, Step};
 
-/// What all clones of a client layer's service share: one server, one machine.
+/// What all clones of a client layer's service share.
 pub(super) struct Caller<C> {
     state: BriefLock<State<C>>,
     pub(super) config: ClientConfig,
@@ -25,7 +26,7 @@ pub(super) struct Caller<C> {
 }
 
 struct State<C> {
-    machine: C,
+    machine: Instances<C>,
     rng: Rng,
     next: u64,
     /// As many as the machine's queue holds.
@@ -73,6 +74,8 @@ pub(super) enum Now {
 pub(super) struct Sent<C: Client> {
     caller: Arc<Caller<C>>,
     id: CallId,
+    /// The machine that is owed its end; `None` if no machine was asked.
+    via: Option<Via>,
     entered: Instant,
     pub(super) wishes: Wishes,
     over: bool,
@@ -90,7 +93,7 @@ impl<C: Client> Caller<C> {
         // std's hasher is seeded from the system's randomness.
         let random = |of: u8| RandomState::new().hash_one(of);
         let state = State {
-            machine,
+            machine: Instances::new(machine),
             rng: Rng::new(random(0)),
             next: 0,
             waiting: HashMap::default(),
@@ -112,15 +115,15 @@ impl<C: Client> Caller<C> {
     /// A caller wants something.
     pub(super) fn call<B>(self: &Arc<Self>, request: &http::Request<B>) -> (Sent<C>, Now) {
         let wishes = Wishes::of(request, &self.config, self.now());
-        let (id, now, step, wakers) = {
+        let (id, via, now, step, wakers) = {
             let mut state = self.lock();
             let now = self.now();
-            let (id, step) = state.call(&wishes, now);
-            (id, now, step, state.carry_out(now))
+            let (id, via, step) = state.call(&wishes, now);
+            (id, via, now, step, state.carry_out(now))
         };
         wake(wakers);
         let over = matches!(step, Now::Decided(Decision::Fail(_)));
-        (Sent { caller: Arc::clone(self), id, entered: now, wishes, over }, step)
+        (Sent { caller: Arc::clone(self), id, via, entered: now, wishes, over }, step)
     }
 
     /// Runs `tell` on the machine and carries out what it wants done.
@@ -152,10 +155,10 @@ impl<C: Client> Caller<C> {
     }
 
     /// A grant came without a call.
-    pub(super) fn granted(&self, grant: &Grant) {
+    pub(super) fn granted(&self, header: &GrantHeader) {
         self.tell(|state, now| {
-            state.counts.grant = Some(*grant);
-            state.machine.on_grant(grant, now);
+            state.counts.grant = Some(header.grant);
+            state.machine.on_grant(&header.grant, header.instance, now);
         });
     }
 
@@ -184,26 +187,28 @@ impl<C: Client> Caller<C> {
             retries: counts.retries,
             retries_refused: counts.retries_refused,
             grant: counts.grant.map(Into::into),
+            servers: state.machine.count() as u64,
         }
     }
 }
 
 impl<C: Client> State<C> {
-    fn call(&mut self, wishes: &Wishes, now: Instant) -> (CallId, Now) {
+    fn call(&mut self, wishes: &Wishes, now: Instant) -> (CallId, Option<Via>, Now) {
         let id = CallId(self.next);
         self.next += 1;
         let Wishes { priority, budget, .. } = *wishes;
         if budget == Some(Duration::ZERO) {
             // Its deadline is over, whatever the scheme knows of deadlines.
             self.counts.shed_here.count(ShedReason::Deadline, priority);
-            return (id, Now::Decided(Decision::Fail(ShedReason::Deadline)));
+            return (id, None, Now::Decided(Decision::Fail(ShedReason::Deadline)));
         }
         if wishes.is_retry && !self.try_retry(now) {
             self.counts.shed_here.count(ShedReason::NoCredit, priority);
-            return (id, Now::Decided(Decision::Fail(ShedReason::NoCredit)));
+            return (id, None, Now::Decided(Decision::Fail(ShedReason::NoCredit)));
         }
         let request = Request { id, priority, deadline: budget.map(|budget| now + budget) };
-        let step = match self.machine.on_call(&request, now, &mut self.rng) {
+        let (step, via) = self.machine.on_call(&request, now, &mut self.rng);
+        let step = match step {
             Step::Send(ask) => {
                 self.counts.sent += 1;
                 Now::Decided(Decision::Send(ask))
@@ -217,7 +222,7 @@ impl<C: Client> State<C> {
                 Now::Wait(self.patience(now))
             }
         };
-        (id, step)
+        (id, Some(via), step)
     }
 
     fn try_retry(&mut self, now: Instant) -> bool {
@@ -307,7 +312,7 @@ impl<C: Client> Sent<C> {
     /// It was answered.
     pub(super) fn answered(mut self, answer: &Answer) {
         self.over = true;
-        let Self { caller, id, entered, wishes, .. } = &self;
+        let Self { caller, id, via, entered, wishes, .. } = &self;
         caller.tell(|state, now| {
             let outcome = match answer.shed {
                 None => {
@@ -324,7 +329,10 @@ impl<C: Client> Sent<C> {
             state.counts.grant = grant.or(state.counts.grant);
             let server_time = answer.grant.map_or(Duration::ZERO, |header| header.server_time);
             let reply = Reply { id: *id, outcome, grant, response_time: now.since(*entered), server_time };
-            state.machine.on_reply(&reply, now);
+            let instance = answer.grant.map_or(0, |header| header.instance);
+            if let Some(via) = *via {
+                state.machine.on_reply(via, &reply, instance, now);
+            }
         });
     }
 
@@ -339,7 +347,9 @@ impl<C: Client> Drop for Sent<C> {
             self.caller.tell(|state, now| {
                 state.waiting.remove(&self.id);
                 state.counts.cancelled += 1;
-                state.machine.on_cancel(self.id, now);
+                if let Some(via) = self.via {
+                    state.machine.on_cancel(via, self.id, now);
+                }
             });
         }
     }

@@ -44,7 +44,7 @@ impl<B: Body, C: Client> Body for AnswerBody<B, C> {
             && let Some(header) = read_grant(trailers)
             && let Some(caller) = this.caller.take()
         {
-            caller.granted(&header.grant);
+            caller.granted(&header);
         }
         polled
     }

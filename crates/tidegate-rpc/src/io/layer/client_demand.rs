@@ -80,7 +80,7 @@ where
             if let Ok(answer) = ready!(future.as_mut().poll(cx))
                 && let Some(header) = read_grant(answer.headers())
             {
-                self.caller.granted(&header.grant);
+                self.caller.granted(&header);
             }
         }
         self.over = true;

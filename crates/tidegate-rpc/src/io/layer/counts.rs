@@ -103,6 +103,8 @@ pub struct ClientSnapshot {
     pub retries_refused: u64,
     /// The server's last word.
     pub grant: Option<GrantSnapshot>,
+    /// Servers that are told apart at present, one at least.
+    pub servers: u64,
 }
 
 /// A [`Grant`] in numbers.

@@ -8,9 +8,10 @@
 //! | `tidegate-shed` | answers | why the call was shed: a word of [`reason_word`]. Its handler never ran |
 //! | `tidegate-shed-at` | answers | `client` or `server` |
 //!
-//! An ask: `d` demand, `x` exact, `c` credited, `p` priority, `t` tenant, `b` budget in µs, `r` round trip in µs. A
-//! grant: `w` window, `l` level, `t` lease in µs, `s` the time that the call was at the server in µs, `i` the server's number. Parts in any
-//! order, missing parts are zero (the priority: [`Priority::DEFAULT`]), unknown parts are skipped, and a value that is no
+//! An ask: `d` demand, `x` exact, `c` credited, `p` priority, `t` tenant, `b` budget in µs, `r` round trip in µs,
+//! `k` the chance with which the client let the call through in 1/65536, if that is not what this server told it. A
+//! grant: `w` window, `l` level, `t` lease in µs, `s` the time that the call was at the server in µs, `i` the server's number.
+//! Parts in any order, missing parts are zero (the priority: [`Priority::DEFAULT`]), unknown parts are skipped, and a value that is no
 //! number voids the whole header. What is longer than [`MAX_LEN`] bytes is not read.
 //!
 //! The grammar is the book's page `reference/rpc-protocol.md`; its cases are `vectors/rpc/headers.json`, which the Go
@@ -79,6 +80,9 @@ pub(super) fn write_ask(ask: &Ask) -> HeaderValue {
     if !ask.round_trip.is_zero() {
         text.number("r", micros(ask.round_trip));
     }
+    if ask.chance != 0 {
+        text.number("k", ask.chance.into());
+    }
     text.into_value()
 }
 
@@ -94,6 +98,7 @@ pub(super) fn read_ask(headers: &HeaderMap) -> Option<Ask> {
             ("t", value) => ask.tenant = Tenant(value.saturated()),
             ("b", value) => ask.budget = Some(value.time()),
             ("r", value) => ask.round_trip = value.time(),
+            ("k", value) => ask.chance = value.saturated(),
             _ => {}
         }
     }
@@ -306,14 +311,14 @@ mod tests {
     proptest! {
         #[test]
         fn an_ask_survives_its_header(
-            demand: u32, exact: bool, credited: bool, priority: u8, tenant: u32, round_trip: u32,
+            demand: u32, exact: bool, credited: bool, priority: u8, tenant: u32, round_trip: u32, chance: u16,
             budget in proptest::option::of(0_u64..1 << 50),
         ) {
             let ask = Ask {
                 demand, exact, credited, aware: true, priority: Priority(priority), claimed: None,
                 tenant: Tenant(tenant),
                 budget: budget.map(Duration::from_micros), round_trip: Duration::from_micros(u64::from(round_trip)),
-                group: 0,
+                chance: chance.into(), group: 0,
             };
             let value = write_ask(&ask);
             prop_assert!(value.len() <= MAX_LEN);
@@ -342,7 +347,7 @@ mod tests {
         }
 
         #[test]
-        fn no_text_of_the_alphabet_makes_a_reader_panic(text in "[dxcptbrwlsi=,0-9 -]{0,140}") {
+        fn no_text_of_the_alphabet_makes_a_reader_panic(text in "[dxcptbrwlsik=,0-9 -]{0,140}") {
             let value = HeaderValue::try_from(text).unwrap();
             let _ = read_ask(&headers(ASK, value.clone()));
             let _ = read_grant(&headers(GRANT, value));

@@ -35,6 +35,7 @@ pub(super) fn ask_of(wish: &Wish, tenant: Tenant) -> Ask {
         tenant,
         budget: (wish.budget_ns > 0).then(|| Duration::from_nanos(wish.budget_ns)),
         round_trip: Duration::from_nanos(wish.round_trip_ns.into()),
+        chance: 0,
         group: 0,
     }
 }
@@ -74,6 +75,7 @@ mod tests {
             tenant: Tenant(3),
             budget: Some(Duration::from_micros(5)),
             round_trip: Duration::from_micros(40),
+            chance: 0,
             group: 0,
         };
         for exact in [true, false] {

@@ -6,7 +6,7 @@ use tidegate_core::time::nanos;
 use tidegate_core::{Instant, Rng};
 
 use crate::machine::credits::Level;
-use crate::machine::{Ask, CallId, Client, Grant, Outcome, Reply, Request, ShedReason, Step, Tenant};
+use crate::machine::{Ask, CallId, Client, Grant, Outcome, Priority, Reply, Request, ShedReason, Step, Tenant};
 
 /// Of so many unanswered calls one will be answered soon, or be told to be over.
 const UNANSWERED: u16 = 16;
@@ -208,6 +208,7 @@ impl Client for CreditClient {
             tenant: self.tenant,
             budget,
             round_trip: Duration::from_nanos(self.round_trip_ns.into()),
+            chance: 0,
             group: 0,
         })
     }
@@ -248,6 +249,18 @@ impl Client for CreditClient {
         self.in_flight = self.in_flight.saturating_sub(1);
     }
 
+    fn another(&self) -> Option<Self> {
+        Some(Self::fresh(self.tenant, self.carry))
+    }
+
+    fn adopt(&mut self) {
+        self.in_flight += 1;
+    }
+
+    fn chance(&self, priority: Priority, now: Instant) -> f64 {
+        self.level(now).chance(priority)
+    }
+
     fn on_lost(&mut self, _: Instant) {
         // Whoever answers next may be another, elsewhere.
         *self = Self::fresh(self.tenant, self.carry);
@@ -272,7 +285,6 @@ fn shortest(shortest: u32, sample: u32) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::machine::Priority;
 
     const LEASE: Duration = Duration::from_millis(10);
     const MS: Duration = Duration::from_millis(1);

@@ -405,6 +405,10 @@ impl CreditServer {
         let caller = Caller { place: session.tenant, credited, mark: session.mark() };
         let let_through_by = ask.claimed.unwrap_or(ask.priority);
         let told = if ask.aware && !credited { session.chance(let_through_by, now) } else { 1.0 };
+        // One that was let through for another server's sake stands for fewer; for more it never does.
+        let let_through = f64::from(ask.chance) / 65_536.0;
+        let in_its_stead = ask.aware && !credited && (ask.claimed.is_some() || let_through > told);
+        let told = if ask.aware { told.max(let_through.min(1.0)) } else { told };
         if session.stretch != self.stretch {
             (session.stretch, session.calls) = (self.stretch, 0);
             if throttled {
@@ -418,7 +422,7 @@ impl CreditServer {
         }
         session.hear(told, now);
         let heard = if throttled {
-            hear_throttled(session, &mut self.demand, &Ask { credited, ..*ask }, told)
+            hear_throttled(session, &mut self.demand, ask, told, in_its_stead)
         } else {
             Heard { stands_for: wanted(told), held: false, far_over: false }
         };
@@ -705,9 +709,10 @@ impl Server for CreditServer {
 }
 
 /// For how many wanted calls one of a session stands that was told to let calls through with a chance of `told`, and
-/// whether it is held back since it does not do it itself. While somebody is held back.
+/// whether it is held back since it does not do it itself, or since the server does it `in_its_stead`. While somebody is
+/// held back.
 #[inline]
-fn hear_throttled(session: &mut Session, demand: &mut Demand, ask: &Ask, told: f64) -> Heard {
+fn hear_throttled(session: &mut Session, demand: &mut Demand, ask: &Ask, told: f64, in_its_stead: bool) -> Heard {
     if ask.aware && session.capped && session.calls >= demand.most_calls(session.tenant, ask.priority) {
         // It does not do as it was told. What is held back does not count: nobody else shall pay for it.
         demand.on_held(wanted(told));
@@ -720,10 +725,10 @@ fn hear_throttled(session: &mut Session, demand: &mut Demand, ask: &Ask, told: f
     if ask.aware {
         // One that is capped counts as if it wanted no more than it may have.
         let stands_for = wanted(if over { told.max(chance) } else { told });
-        // What its caller could not know of its priority is done by the server in its stead.
-        let in_its_stead = ask.claimed.is_some() && !ask.credited;
+        // What its client could not know is done by the server in its stead.
         let held = in_its_stead && !is_first(session, demand, ask.priority) && !session.passes(chance.min(cap) / told);
-        return Heard { stands_for, held, far_over: cap < FAR_OVER * told };
+        // Of one whose calls were thinned here no more come than should.
+        return Heard { stands_for, held, far_over: !in_its_stead && cap < FAR_OVER * told };
     }
     // Kept to the level by the server in its stead.
     let held = !is_first(session, demand, ask.priority) && !session.passes(chance.min(cap));
