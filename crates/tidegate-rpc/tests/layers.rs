@@ -9,6 +9,7 @@ mod work;
 use std::future::pending;
 use std::net::SocketAddr;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -24,7 +25,7 @@ use hyper_util::client::legacy::Client as HttpClient;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tidegate_core::{Instant, Rng};
 use tidegate_rpc::io::layer::{
-    CallPriority, ClientConfig, ClientLayer, ConnectionInfo, ServerConfig, ServerLayer, stamped,
+    CallPriority, ClientConfig, ClientLayer, ConnectionInfo, Replicas, ServerConfig, ServerLayer, stamped,
 };
 use tidegate_rpc::machine::credits::{Config, CreditClient, CreditServer};
 use tidegate_rpc::machine::{
@@ -32,6 +33,7 @@ use tidegate_rpc::machine::{
 };
 use tidegate_runtime::clock;
 use tokio::net::{TcpListener, UnixListener, UnixStream};
+use tokio::sync::Semaphore;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tonic::body::Body;
 use tonic::client::Grpc;
@@ -328,5 +330,52 @@ async fn connections_of_a_unix_socket_are_told_apart() {
             assert_eq!(call(channel.clone(), DO, Priority::DEFAULT).await.unwrap(), "hello");
         }
         assert_eq!(layer.snapshot(1).sessions, sessions);
+    }
+}
+
+/// An axum server with the layer, whose handler says its number when it begins and ends when it may. Its address.
+async fn held_server(number: usize, begins: UnboundedSender<usize>, may_end: Arc<Semaphore>) -> SocketAddr {
+    let layer = ServerLayer::new(CreditServer::new(Config::default(), 1, clock::now()), ServerConfig::default());
+    let handler = get(move || {
+        let (begins, may_end) = (begins.clone(), Arc::clone(&may_end));
+        async move {
+            begins.send(number).expect("the test listens");
+            drop(may_end.acquire().await.expect("it is never closed"));
+        }
+    });
+    let (listener, address) = listener().await;
+    tokio::spawn(axum::serve(listener, Router::new().route("/", handler).layer(layer)).into_future());
+    address
+}
+
+#[tokio::test]
+async fn of_three_servers_one_that_is_slow_is_left_alone() {
+    let (begins, mut begun) = unbounded_channel();
+    let (slow, quick) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(1_000)));
+    let mut services = Vec::new();
+    for (number, may_end) in [&slow, &quick, &quick].into_iter().enumerate() {
+        let address = held_server(number, begins.clone(), Arc::clone(may_end)).await;
+        let http = HttpClient::builder(TokioExecutor::new()).build_http();
+        services.push(credit_client().layer(http.map_request(move |mut request: Request<axum::body::Body>| {
+            *request.uri_mut() = format!("http://{address}/").parse().expect("a valid address");
+            request
+        })));
+    }
+    let client = Replicas::new(services);
+    let (mut served, mut held) = ([0; 3], None);
+    for _ in 0..60 {
+        let call = tokio::spawn(client.clone().oneshot(Request::new(axum::body::Body::empty())));
+        match begun.recv().await.expect("it reaches one of them") {
+            0 => assert!(held.replace(call).is_none(), "one call is enough to know it"),
+            number => {
+                assert_eq!(call.await.unwrap().unwrap().status(), StatusCode::OK);
+                served[number] += 1;
+            }
+        }
+    }
+    assert!(served[1] >= 15 && served[2] >= 15 && served[1] + served[2] >= 59, "{served:?}");
+    slow.add_permits(1);
+    if let Some(call) = held {
+        assert_eq!(call.await.unwrap().unwrap().status(), StatusCode::OK);
     }
 }

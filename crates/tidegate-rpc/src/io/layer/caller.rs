@@ -62,6 +62,15 @@ pub(super) enum Decision {
     Fail(ShedReason),
 }
 
+/// What becomes of a call that the machine has no credit for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum WithoutCredit {
+    /// It fails, and is counted.
+    Fails,
+    /// Another server is asked.
+    GoesElsewhere,
+}
+
 /// What the machine says about a call now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Now {
@@ -112,13 +121,23 @@ impl<C: Client> Caller<C> {
         (self.config.clock)()
     }
 
+    /// The chance of a call of `priority` to be let through.
+    pub(super) fn chance(&self, priority: Priority) -> f64 {
+        let state = self.lock();
+        state.machine.chance(priority, self.now())
+    }
+
     /// A caller wants something.
-    pub(super) fn call<B>(self: &Arc<Self>, request: &http::Request<B>) -> (Sent<C>, Now) {
+    pub(super) fn call<B>(
+        self: &Arc<Self>,
+        request: &http::Request<B>,
+        without_credit: WithoutCredit,
+    ) -> (Sent<C>, Now) {
         let wishes = Wishes::of(request, &self.config, self.now());
         let (id, via, now, step, wakers) = {
             let mut state = self.lock();
             let now = self.now();
-            let (id, via, step) = state.call(&wishes, now);
+            let (id, via, step) = state.call(&wishes, without_credit, now);
             (id, via, now, step, state.carry_out(now))
         };
         wake(wakers);
@@ -193,7 +212,7 @@ impl<C: Client> Caller<C> {
 }
 
 impl<C: Client> State<C> {
-    fn call(&mut self, wishes: &Wishes, now: Instant) -> (CallId, Option<Via>, Now) {
+    fn call(&mut self, wishes: &Wishes, without_credit: WithoutCredit, now: Instant) -> (CallId, Option<Via>, Now) {
         let id = CallId(self.next);
         self.next += 1;
         let Wishes { priority, budget, .. } = *wishes;
@@ -214,7 +233,9 @@ impl<C: Client> State<C> {
                 Now::Decided(Decision::Send(ask))
             }
             Step::Fail(reason) => {
-                self.counts.shed_here.count(reason, priority);
+                if reason != ShedReason::NoCredit || without_credit == WithoutCredit::Fails {
+                    self.counts.shed_here.count(reason, priority);
+                }
                 Now::Decided(Decision::Fail(reason))
             }
             Step::Wait => {
@@ -302,6 +323,11 @@ impl<C: Client> Sent<C> {
     pub(super) fn left(&self) -> Option<Duration> {
         let passed = self.caller.now().since(self.entered);
         self.wishes.budget.map(|budget| budget.saturating_sub(passed))
+    }
+
+    /// Whether it is sent again and the budget let it.
+    pub(super) fn is_paid_retry(&self) -> bool {
+        self.wishes.is_retry && self.via.is_some()
     }
 
     /// It failed here: nothing more is owed.

@@ -10,7 +10,7 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 use super::answer::{Dialect, Place, refusal};
-use super::caller::{Answer, Caller, Decision, Now, Sent};
+use super::caller::{Answer, Caller, Decision, Now, Sent, WithoutCredit};
 use super::client_body::AnswerBody;
 use super::client_config::ClientConfig;
 use super::client_demand::Demand;
@@ -18,7 +18,7 @@ use super::clocked::{Sleep, sleep};
 use super::config::Seen;
 use super::counts::ClientSnapshot;
 use super::headers::{ASK, CLIENT, GRPC_TIMEOUT, read_grant, shed_reason, write_ask, write_grpc_timeout};
-use super::retry::RetryLayer;
+use super::retry::{Paid, RetryLayer};
 use crate::machine::{Ask, Client, ShedReason};
 
 /// Makes services that ask the machine `C` before they send a call. All services of a layer, and their clones, share the
@@ -80,6 +80,59 @@ impl<C, H: Clone> Clone for ClientService<C, H> {
     }
 }
 
+impl<C, H> ClientService<C, H> {
+    pub(super) fn caller(&self) -> &Arc<Caller<C>> {
+        &self.caller
+    }
+
+    /// Sends a call unless there is no credit for it, and then gives it back.
+    #[expect(clippy::result_large_err, reason = "a request that goes to another server is moved once more")]
+    pub(super) fn begin<B>(&mut self, request: Request<B>) -> Result<ClientFuture<C, H, B>, Request<B>>
+    where
+        C: Client,
+        H: Service<Request<B>> + Clone,
+    {
+        self.send(request, WithoutCredit::GoesElsewhere)
+    }
+
+    #[expect(clippy::result_large_err, reason = "a request that goes to another server is moved once more")]
+    fn send<B>(
+        &mut self,
+        mut request: Request<B>,
+        without_credit: WithoutCredit,
+    ) -> Result<ClientFuture<C, H, B>, Request<B>>
+    where
+        C: Client,
+        H: Service<Request<B>> + Clone,
+    {
+        let dialect = Dialect::of(request.headers());
+        let inner = self.inner.clone();
+        if (self.caller.config.exempt)(Seen::of(&request)) {
+            return Ok(ClientFuture { stage: Stage::Ready { inner, request, sent: None }, dialect });
+        }
+        let (sent, now) = self.caller.call(&request, without_credit);
+        let stage = match now {
+            Now::Decided(Decision::Send(ask)) => {
+                sign(&mut request, &ask, &sent, dialect);
+                Stage::Ready { inner, request, sent: Some(sent) }
+            }
+            Now::Decided(Decision::Fail(reason)) => {
+                let is_paid = sent.is_paid_retry();
+                sent.failed();
+                if reason == ShedReason::NoCredit && without_credit == WithoutCredit::GoesElsewhere {
+                    if is_paid {
+                        request.extensions_mut().insert(Paid);
+                    }
+                    return Err(request);
+                }
+                Stage::Refused { reason }
+            }
+            Now::Wait(_) => Stage::Waits { inner, request, sent, timer: None, demand: None },
+        };
+        Ok(ClientFuture { stage, dialect })
+    }
+}
+
 impl<C, H, B, R> Service<Request<B>> for ClientService<C, H>
 where
     C: Client,
@@ -95,25 +148,9 @@ where
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, mut request: Request<B>) -> Self::Future {
-        let dialect = Dialect::of(request.headers());
-        let inner = self.inner.clone();
-        if (self.caller.config.exempt)(Seen::of(&request)) {
-            return ClientFuture { stage: Stage::Ready { inner, request, sent: None }, dialect };
-        }
-        let (sent, now) = self.caller.call(&request);
-        let stage = match now {
-            Now::Decided(Decision::Send(ask)) => {
-                sign(&mut request, &ask, &sent, dialect);
-                Stage::Ready { inner, request, sent: Some(sent) }
-            }
-            Now::Decided(Decision::Fail(reason)) => {
-                sent.failed();
-                Stage::Refused { reason }
-            }
-            Now::Wait(_) => Stage::Waits { inner, request, sent, timer: None, demand: None },
-        };
-        ClientFuture { stage, dialect }
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        let sent = self.send(request, WithoutCredit::Fails);
+        sent.unwrap_or_else(|_| unreachable!("calls are given back only if they may go elsewhere"))
     }
 }
 

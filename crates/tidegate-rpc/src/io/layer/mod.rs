@@ -41,7 +41,8 @@
 //! blocks, is in flight, and the machine learns how many calls may be (`InFlightLimit` of the core): the others wait in the
 //! line.
 //!
-//! What they do not do: tell different servers behind one client layer apart.
+//! One client layer before several servers, behind a balancer, keeps apart what they grant, by the number that each gives
+//! itself ([`Instances`](crate::machine::instances::Instances)). [`Replicas`] balances by itself, to who has room.
 //!
 //! | module | its one job |
 //! |---|---|
@@ -62,6 +63,7 @@
 //! | `lock` | a lock for short work |
 //! | `methods` | the methods that calls are told apart by |
 //! | `repeat_body` | bodies that can be sent again |
+//! | `replicas` | several servers behind one service |
 //! | `request_body` | whether a handler waits for its client |
 //! | `retry` | the layer that sends a refused call again |
 //! | `running` | a call that is told to the machine once |
@@ -89,6 +91,7 @@ mod listen;
 mod lock;
 mod methods;
 mod repeat_body;
+mod replicas;
 mod request_body;
 mod retry;
 mod running;
@@ -109,6 +112,7 @@ pub use current::{CallContext, Inherit, detached, inherit};
 pub use listen::{Accepted, Listen, StampedListener, stamped};
 pub use lock::BriefLock;
 pub use repeat_body::{Cloned, Keep, Recorded, RepeatBody};
+pub use replicas::{Replicas, ReplicasFuture};
 pub use request_body::RequestBody;
 pub use retry::{RetryFuture, RetryLayer, RetryService};
 pub use server::{ServerFuture, ServerLayer, ServerService};

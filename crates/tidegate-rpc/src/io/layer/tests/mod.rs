@@ -3,6 +3,7 @@
 mod alarm;
 mod client;
 mod context;
+mod replicas;
 mod retry;
 mod server;
 
