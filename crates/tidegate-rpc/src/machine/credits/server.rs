@@ -585,6 +585,9 @@ impl Server for CreditServer {
         // A call that nothing holds up but its own haste is started: refusing it would help nobody.
         if now > ticket.start_by && waited > 0 {
             let mark = ticket.mark & !STATE | SHED;
+            if self.was_held {
+                self.service.on_outwaited(waited, predicted);
+            }
             self.left_waiting();
             self.look_held(now);
             self.load.refused += 1.0;

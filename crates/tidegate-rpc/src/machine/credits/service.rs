@@ -54,9 +54,10 @@ const REFUSAL_MOST: f64 = 0.2;
 /// The longest wait for a place in flight, in mean times between two starts: at 0.8 of the capacity of what is behind,
 /// hardly any call waits longer.
 const LINE: f64 = 12.0;
-/// Share of the cores' time for which calls must be held back for that to be what the server lacks, and for it to be so at
-/// times.
+/// Places behind the handlers are what the server lacks if calls are held back for this share of the time that the cores
+/// do not work, and for this share of all their time; it lacks them at times if they are for so much of it.
 const HELD: f64 = 0.5;
+const HELD_LEAST: f64 = 0.1;
 const HELD_AT_TIMES: f64 = 0.01;
 /// The longest wait of a call whose handler will wait too, in mean waits of handlers.
 const STAYS: f64 = 2.0;
@@ -286,6 +287,18 @@ impl Service {
         self.backlogged_since = (left > 0).then_some(now);
     }
 
+    /// A call that waited for room was not worth starting any more after so long: it would have waited at least that.
+    /// Without these, errors would be those of the calls that were lucky. Waits for a core are left out: pauses of the host,
+    /// which tell nothing of the next wait, end as many of them as long lines do.
+    #[expect(clippy::cast_precision_loss, reason = "waits are far below 2^52 ns")]
+    pub(super) fn on_outwaited(&mut self, waited: u64, predicted: u64) {
+        let error = waited as f64 - predicted as f64;
+        if error > self.bias {
+            self.bias += (error - self.bias) / MEMORY;
+            self.square += (error * error - self.square) / MEMORY;
+        }
+    }
+
     /// A client told its round trip; each is asked as often as any other, however much it calls. The middle one counts:
     /// no single client's word moves it far, not even if it is the first.
     #[expect(clippy::cast_precision_loss, reason = "round trips are far below 2^52 ns")]
@@ -387,10 +400,6 @@ impl Service {
     /// The predicted wait up to which a call is admitted.
     pub(super) fn admitted_wait(&self) -> f64 {
         let longest = self.longest_wait();
-        if self.limited {
-            // One that waits for room and is shed after all has cost nothing.
-            return longest;
-        }
         let deviation = (self.square - self.bias * self.bias).max(0.0).sqrt();
         let untold = deviation / (UNTOLD * longest);
         longest - DEVIATIONS * deviation * (1.0 - untold * untold).max(0.0)
@@ -416,7 +425,7 @@ impl Service {
     pub(super) fn on_held(&mut self, load: &Load) {
         let gap = load.time_ns / self.cores / load.started.max(1.0);
         self.for_others = (STAYS * self.waited).min(LINE * gap);
-        self.held = load.held_ns > HELD * load.time_ns;
+        self.held = load.held_ns > HELD_LEAST * load.time_ns && load.held_ns > HELD * (load.time_ns - load.busy_ns);
         self.limited = load.held_ns > HELD_AT_TIMES * load.time_ns;
     }
 
