@@ -20,7 +20,7 @@ fn server(scheme: &Scheme) -> RpcServer {
 /// Some hundred calls in a few hundredths of a second; how punctual they are is no matter here.
 fn config(server: &RpcServer, scheme: Scheme) -> RpcBenchConfig {
     RpcBenchConfig {
-        address: server.address(),
+        address: server.address().clone(),
         scheme,
         connections: 10,
         tenant: Tenant(1),

@@ -1,10 +1,10 @@
 //! What can go wrong beside a shed, and how a call can end without an answer.
 
 use std::io;
-use std::net::SocketAddr;
 
 use tidegate_wire::rpc::BadFrame;
 
+use crate::io::tcp::Address;
 use crate::machine::ShedReason;
 
 /// Why a call has no answer.
@@ -75,7 +75,7 @@ pub enum RpcError {
     #[error("cannot listen at {address}")]
     Listen {
         /// Where.
-        address: SocketAddr,
+        address: Address,
         /// Why.
         #[source]
         source: io::Error,
@@ -84,7 +84,7 @@ pub enum RpcError {
     #[error("cannot connect to {address}")]
     Connect {
         /// Where.
-        address: SocketAddr,
+        address: Address,
         /// Why.
         #[source]
         source: io::Error,

@@ -10,7 +10,7 @@ use clap::{Args, ValueEnum};
 use serde::Serialize;
 use tidegate_core::Rng;
 use tidegate_rpc::config::Scheme;
-use tidegate_rpc::io::tcp::{Handler, HandlerFailed, RpcServer, ServerConfig, ShardStats};
+use tidegate_rpc::io::tcp::{Address, Handler, HandlerFailed, RpcServer, ServerConfig, ShardStats};
 use tidegate_rpc::machine::Claims;
 use tidegate_runtime::{clock, process};
 
@@ -22,16 +22,16 @@ use crate::signals::Signals;
 /// `tidegate rpc serve`.
 #[derive(Debug, Args)]
 pub(crate) struct ServeArgs {
-    /// Where to listen; port 0 is one that the system picks
-    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:4160")]
-    address: SocketAddr,
+    /// Where to listen: a port, 0 for one that the system picks, or `unix:PATH` for callers of this machine
+    #[arg(long, visible_alias = "listen", value_name = "ADDRESS:PORT|unix:PATH", default_value = "127.0.0.1:4160")]
+    address: Address,
     /// How calls are controlled: tidegate, breakwater, dagor, seda, aqm, `client_rate`, probing, `static_limit` or none
     #[arg(long, value_name = "NAME", default_value = "tidegate", value_parser = scheme, conflicts_with = "scheme_json")]
     scheme: Scheme,
     /// The same with settings, such as `{"kind": "breakwater", "target_delay_us": 80}`
     #[arg(long, value_name = "JSON", value_parser = scheme_json)]
     scheme_json: Option<Scheme>,
-    /// Listen at a second port without any control, to measure the capacity of the same process
+    /// Listen at a second port, or at PATH.bare, without any control, to measure the capacity of the same process
     #[arg(long)]
     bare: bool,
     /// Threads, each with its own listener and control
@@ -111,8 +111,8 @@ fn scheme_json(text: &str) -> Result<Scheme, String> {
 /// The first line of the output.
 #[derive(Serialize)]
 struct Started {
-    address: SocketAddr,
-    bare_address: Option<SocketAddr>,
+    address: Address,
+    bare_address: Option<Address>,
     scheme: &'static str,
     work_rounds: u64,
     pid: u32,
@@ -141,7 +141,7 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<(), Failure> {
     let work_rounds = args.work_rounds.unwrap_or_else(|| rounds_of(args.work_us));
     let chosen = args.scheme_json.as_ref().unwrap_or(&args.scheme);
     let config = ServerConfig {
-        address: args.address,
+        address: args.address.clone(),
         shards: args.shards,
         claims: args.claims.into(),
         poll_every_us: args.poll_every_us,
@@ -155,7 +155,7 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<(), Failure> {
         (start(args, &config, chosen, work_rounds)?, Vec::new())
     };
     let bare = if args.bare {
-        let config = ServerConfig { address: SocketAddr::new(args.address.ip(), 0), ..config };
+        let config = ServerConfig { address: beside(&args.address), ..config };
         let none = Scheme::named("none").expect("a scheme of that name exists");
         Some(start(args, &config, &none, work_rounds)?)
     } else {
@@ -164,8 +164,8 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<(), Failure> {
     let source = Source { scheme: chosen.name(), since: clock::now(), watches };
     let (servers, shown) = runtime.block_on(show(wanted, source))?;
     json_line(&Started {
-        address: controlled.address(),
-        bare_address: bare.as_ref().map(RpcServer::address),
+        address: controlled.address().clone(),
+        bare_address: bare.as_ref().map(|server| server.address().clone()),
         scheme: chosen.name(),
         work_rounds,
         pid: std::process::id(),
@@ -181,6 +181,18 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<(), Failure> {
         server.stop().map_err(|error| Failure::new("a shard ended early").because(error))?;
     }
     json_line(&ended)
+}
+
+/// Where the same process listens without control.
+fn beside(address: &Address) -> Address {
+    match address {
+        Address::Tcp(address) => SocketAddr::new(address.ip(), 0).into(),
+        Address::Unix(path) => {
+            let mut bare = path.clone().into_os_string();
+            bare.push(".bare");
+            Address::Unix(bare.into())
+        }
+    }
 }
 
 fn start(args: &ServeArgs, config: &ServerConfig, scheme: &Scheme, rounds: u64) -> Result<RpcServer, Failure> {

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 use tidegate_rpc::config::Scheme;
+use tidegate_rpc::io::tcp::Address;
 use tidegate_rpc::machine::{Priority, Tenant};
 
 use crate::error::LoadError;
@@ -12,8 +13,8 @@ use crate::error::LoadError;
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RpcBenchConfig {
-    /// The server's address.
-    pub address: SocketAddr,
+    /// The server's address: `127.0.0.1:4160`, or `unix:/run/work.sock`.
+    pub address: Address,
     /// The scheme whose client each connection has; the server must speak the same.
     pub scheme: Scheme,
     /// Connections, each with a client of its own.
@@ -73,7 +74,7 @@ pub enum RpcPace {
 impl Default for RpcBenchConfig {
     fn default() -> Self {
         Self {
-            address: SocketAddr::from(([127, 0, 0, 1], 4160)),
+            address: SocketAddr::from(([127, 0, 0, 1], 4160)).into(),
             scheme: Scheme::default(),
             connections: 100,
             pace: RpcPace::Open { rate_per_s: 10_000.0 },

@@ -48,7 +48,7 @@ pub fn run(config: &RpcBenchConfig) -> Result<RpcBenchReport, LoadError> {
         ..ClientConfig::default()
     };
     let machine = |_| Scheme::client(&config.scheme, config.tenant, clock::now(), &mut rng);
-    let engine = Engine::connect(config.address, &client, config.connections as usize, machine)?;
+    let engine = Engine::connect(&config.address, &client, config.connections as usize, machine)?;
     let start = clock::now() + LEAD;
     let from = start + Duration::from_millis(config.warm_up_ms);
     let to = from + Duration::from_millis(config.duration_ms);

@@ -2,7 +2,10 @@
 
 #![expect(clippy::unwrap_used, reason = "an error is to fail the test")]
 
+#[path = "../folder/mod.rs"]
+mod folder;
 mod scheme;
+mod unix;
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -32,6 +35,12 @@ struct Stage {
     release: Sender<()>,
     /// Told when one begins.
     held: Receiver<()>,
+}
+
+impl Stage {
+    fn address(&self) -> SocketAddr {
+        self.server.address().tcp().unwrap()
+    }
 }
 
 fn stage(config: &ServerConfig) -> Stage {
@@ -66,7 +75,7 @@ fn stage_with(config: &ServerConfig, sessions_max: u64) -> Stage {
 
 async fn client(stage: &Stage) -> RpcClient<Free> {
     let config = ClientConfig { tenant: Tenant(4), ..ClientConfig::default() };
-    RpcClient::connect(stage.server.address(), Free(Arc::clone(&stage.seen)), config).await.unwrap()
+    RpcClient::connect(stage.address(), Free(Arc::clone(&stage.seen)), config).await.unwrap()
 }
 
 /// Gives up only with the test itself.
@@ -196,7 +205,7 @@ async fn calls_of_one_connection_overlap() {
 fn a_cancelled_call_that_waits_never_runs_and_returns_its_credit() {
     // The sockets are looked at after every handler.
     let stage = stage(&ServerConfig { poll_every_us: 0, ..ServerConfig::default() });
-    let mut raw = Raw::connect(stage.server.address());
+    let mut raw = Raw::connect(stage.address());
     raw.send(|out| {
         put_request(out, 1, &Wish::default(), b"hold");
         put_request(out, 2, &Wish::default(), b"two");
@@ -216,7 +225,7 @@ fn a_cancelled_call_that_waits_never_runs_and_returns_its_credit() {
 #[test]
 fn calls_of_a_closed_connection_are_cancelled() {
     let stage = stage(&ServerConfig { poll_every_us: 0, ..ServerConfig::default() });
-    let mut raw = Raw::connect(stage.server.address());
+    let mut raw = Raw::connect(stage.address());
     raw.send(|out| (1..=9).for_each(|id| put_request(out, id, &Wish::default(), b"hold")));
     stage.held.recv().unwrap();
     drop(raw);
@@ -229,7 +238,7 @@ fn calls_of_a_closed_connection_are_cancelled() {
 #[test]
 fn a_call_beyond_the_bound_of_those_that_wait_is_shed_at_once() {
     let stage = stage(&ServerConfig { waiting_max: 2, poll_every_us: 0, ..ServerConfig::default() });
-    let mut raw = Raw::connect(stage.server.address());
+    let mut raw = Raw::connect(stage.address());
     raw.send(|out| put_request(out, 1, &Wish::default(), b"hold"));
     stage.held.recv().unwrap();
     raw.send(|out| (2..=4).for_each(|id| put_request(out, id, &Wish::default(), b"x")));
@@ -246,7 +255,7 @@ type Forge<'a> = &'a dyn Fn(&mut Vec<u8>);
 #[test]
 fn forged_bytes_close_their_own_connection_only() {
     let stage = stage(&ServerConfig::default());
-    let mut sound = Raw::connect(stage.server.address());
+    let mut sound = Raw::connect(stage.address());
     let request = |out: &mut Vec<u8>, id| put_request(out, id, &Wish::default(), b"x");
     let forged: [Forge; 5] = [
         &|out| out.extend_from_slice(b"GET / HTTP/1.1\r\n\r\n"),
@@ -258,14 +267,14 @@ fn forged_bytes_close_their_own_connection_only() {
         &|out| (0..2).for_each(|_| request(out, 5)),
     ];
     for (violations, forge) in (1..).zip(forged) {
-        let mut raw = Raw::connect(stage.server.address());
+        let mut raw = Raw::connect(stage.address());
         raw.send(forge);
         while raw.response().is_some() {}
         wait_for(|| stats(&stage).violations == violations);
         sound.send(|out| request(out, violations));
         assert_eq!(sound.id(), Some(violations));
     }
-    let mut mute = Raw { socket: TcpStream::connect(stage.server.address()).unwrap(), unread: Vec::new() };
+    let mut mute = Raw { socket: TcpStream::connect(stage.address()).unwrap(), unread: Vec::new() };
     mute.send(|out| request(out, 1));
     assert!(mute.response().is_none(), "a hello comes first");
 }
@@ -273,7 +282,7 @@ fn forged_bytes_close_their_own_connection_only() {
 #[test]
 fn frames_may_come_byte_by_byte() {
     let stage = stage(&ServerConfig::default());
-    let mut raw = Raw::connect(stage.server.address());
+    let mut raw = Raw::connect(stage.address());
     let mut out = Vec::new();
     put_request(&mut out, 1, &Wish::default(), b"in pieces");
     put_request(&mut out, 2, &Wish::default(), b"");
@@ -287,15 +296,15 @@ fn frames_may_come_byte_by_byte() {
 #[test]
 fn a_server_with_all_its_connections_or_sessions_hangs_up() {
     let stage = stage_with(&ServerConfig { connections_max: 2, ..ServerConfig::default() }, 1);
-    let mut first = Raw::connect(stage.server.address());
+    let mut first = Raw::connect(stage.address());
     first.send(|out| put_request(out, 1, &Wish::default(), b"x"));
     assert_eq!(first.id(), Some(1));
     // A connection, but no session.
-    assert!(Raw::connect(stage.server.address()).response().is_none());
+    assert!(Raw::connect(stage.address()).response().is_none());
     wait_for(|| stats(&stage).connections == 1);
-    let _held = TcpStream::connect(stage.server.address()).unwrap();
+    let _held = TcpStream::connect(stage.address()).unwrap();
     wait_for(|| stats(&stage).connections == 2);
-    let mut third = TcpStream::connect(stage.server.address()).unwrap();
+    let mut third = TcpStream::connect(stage.address()).unwrap();
     assert!(matches!(third.read(&mut [0; 8]), Ok(0) | Err(_)));
     wait_for(|| stats(&stage).refused == 1);
 }
@@ -304,14 +313,14 @@ fn a_server_with_all_its_connections_or_sessions_hangs_up() {
 fn whoever_does_not_read_answers_is_not_read_any_more() {
     let config = ServerConfig { unsent_bytes_max: 1 << 20, ..ServerConfig::default() };
     let stage = stage(&config);
-    let mut raw = Raw::connect(stage.server.address());
+    let mut raw = Raw::connect(stage.address());
     raw.socket.set_nonblocking(true).unwrap();
     // More than sockets hold: at some point the server leaves the rest unread, and the peer's writes stall.
     let mut out = Vec::new();
     put_request(&mut out, 1, &Wish::default(), &vec![0; 1 << 20]);
     let mut sent = 0_usize;
     let mut rest = &out[..];
-    let mut other = Raw::connect(stage.server.address());
+    let mut other = Raw::connect(stage.address());
     for id in 1.. {
         match raw.socket.write(rest) {
             Ok(bytes) => {
@@ -337,8 +346,8 @@ impl Handler for Knowing {
         Ok(())
     }
 
-    fn tenant(&mut self, peer: SocketAddr) -> Option<Tenant> {
-        peer.ip().is_loopback().then_some(Tenant(70))
+    fn tenant(&mut self, peer: Option<SocketAddr>) -> Option<Tenant> {
+        peer?.ip().is_loopback().then_some(Tenant(70))
     }
 
     fn priority(&mut self, payload: &[u8]) -> Option<Priority> {
@@ -368,7 +377,7 @@ fn two_hundred_connections_are_served_by_two_shards() {
     let stage = stage(&ServerConfig { shards: 2, ..ServerConfig::default() });
     let config = ClientConfig::default();
     let machine = |_| Free(Arc::clone(&stage.seen));
-    let mut engine = Engine::connect(stage.server.address(), &config, 200, machine).unwrap();
+    let mut engine = Engine::connect(stage.address(), &config, 200, machine).unwrap();
     let mut ended = vec![0; 1_000];
     let mut end = |tag: usize, ending: Result<tidegate_rpc::io::tcp::link::Answer<'_>, CallError>| {
         assert_eq!(ending.unwrap().payload, tag.to_le_bytes());

@@ -4,16 +4,16 @@
 //! that run in the same turn of the runtime share a write.
 
 use std::io;
-use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tidegate_core::{Instant, Rng};
 use tidegate_runtime::clock;
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinHandle;
 
+use super::address::Address;
 use super::config::{CallOptions, ClientConfig};
 use super::link::{Ending, Link};
 use crate::error::{CallError, RpcError};
@@ -86,9 +86,16 @@ impl<C: Client + Send + 'static> RpcClient<C> {
     ///
     /// # Errors
     /// [`RpcError`] if the configuration is wrong or the server cannot be reached now.
-    pub async fn connect(address: SocketAddr, machine: C, config: ClientConfig) -> Result<Self, RpcError> {
+    pub async fn connect(address: impl Into<Address>, machine: C, config: ClientConfig) -> Result<Self, RpcError> {
         config.check()?;
-        let socket = open(address).await.map_err(|source| RpcError::Connect { address, source })?;
+        let address = address.into();
+        let socket = match open(&address).await {
+            Ok(socket) => socket,
+            Err(error) => {
+                let source = address.explain(error);
+                return Err(RpcError::Connect { address, source });
+            }
+        };
         let pauses = Pauses::new(&config);
         let mut link = Link::new(config, machine, clock::now());
         link.on_connected();
@@ -144,14 +151,56 @@ impl<C: Client> Drop for Cancel<'_, C> {
     }
 }
 
-async fn open(address: SocketAddr) -> io::Result<TcpStream> {
-    let socket = TcpStream::connect(address).await?;
-    socket.set_nodelay(true)?;
-    Ok(socket)
+/// A connection of either kind.
+#[derive(Debug)]
+enum Socket {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+async fn open(address: &Address) -> io::Result<Socket> {
+    match address {
+        Address::Tcp(address) => {
+            let socket = TcpStream::connect(address).await?;
+            socket.set_nodelay(true)?;
+            Ok(Socket::Tcp(socket))
+        }
+        Address::Unix(path) => UnixStream::connect(path).await.map(Socket::Unix),
+    }
+}
+
+impl Socket {
+    async fn readable(&self) -> io::Result<()> {
+        match self {
+            Self::Tcp(socket) => socket.readable().await,
+            Self::Unix(socket) => socket.readable().await,
+        }
+    }
+
+    async fn writable(&self) -> io::Result<()> {
+        match self {
+            Self::Tcp(socket) => socket.writable().await,
+            Self::Unix(socket) => socket.writable().await,
+        }
+    }
+
+    fn try_read(&self, into: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(socket) => socket.try_read(into),
+            Self::Unix(socket) => socket.try_read(into),
+        }
+    }
+
+    fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(socket) => socket.try_write(bytes),
+            Self::Unix(socket) => socket.try_write(bytes),
+        }
+    }
 }
 
 /// Serves connection after connection.
-async fn keep<C: Client>(address: SocketAddr, mut socket: TcpStream, shared: Arc<Shared<C>>, mut pauses: Pauses) {
+async fn keep<C: Client>(address: Address, mut socket: Socket, shared: Arc<Shared<C>>, mut pauses: Pauses) {
     loop {
         if serve(&socket, &shared).await == Heard::Something {
             pauses.reset();
@@ -160,7 +209,7 @@ async fn keep<C: Client>(address: SocketAddr, mut socket: TcpStream, shared: Arc
         shared.link().on_lost(clock::now(), &mut tell);
         socket = loop {
             tokio::time::sleep(pauses.next()).await;
-            if let Ok(socket) = open(address).await {
+            if let Ok(socket) = open(&address).await {
                 break socket;
             }
         };
@@ -175,7 +224,7 @@ enum Heard {
 }
 
 /// Moves bytes until the connection is lost.
-async fn serve<C: Client>(socket: &TcpStream, shared: &Shared<C>) -> Heard {
+async fn serve<C: Client>(socket: &Socket, shared: &Shared<C>) -> Heard {
     let mut scratch = vec![0; READ_BYTES];
     let mut heard = Heard::Nothing;
     let timer = tokio::time::sleep(FAR);
@@ -214,7 +263,7 @@ async fn serve<C: Client>(socket: &TcpStream, shared: &Shared<C>) -> Heard {
 }
 
 /// Writes what the socket takes; true if it did not take all.
-fn write<C: Client>(socket: &TcpStream, shared: &Shared<C>) -> io::Result<bool> {
+fn write<C: Client>(socket: &Socket, shared: &Shared<C>) -> io::Result<bool> {
     let mut link = shared.link();
     let out = link.out();
     let mut written = 0;

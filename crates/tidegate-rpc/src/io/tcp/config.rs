@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use tidegate_core::Instant;
 use tidegate_wire::rpc::PAYLOAD_BYTES_MAX;
 
+use super::address::Address;
 use crate::error::RpcError;
 use crate::machine::{Claims, Priority, Tenant};
 
@@ -14,8 +15,10 @@ use crate::machine::{Claims, Priority, Tenant};
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ServerConfig {
-    /// Where it listens; port 0 is one that the system picks.
-    pub address: SocketAddr,
+    /// Where it listens.
+    pub address: Address,
+    /// Permissions of a Unix socket's file: whoever may write to it may call. By default only its owner.
+    pub unix_mode: u32,
     /// Threads, each with its own listener, connections and machine; 1 to 1024.
     pub shards: usize,
     /// How far clients are trusted that claim a tenant or a priority. By default no further than strangers: a server of one's
@@ -47,7 +50,8 @@ pub struct ServerConfig {
 impl Default for ServerConfig {
     fn default() -> Self {
         Self {
-            address: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
+            address: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into(),
+            unix_mode: 0o600,
             shards: 1,
             claims: Claims::default(),
             payload_bytes_max: 1 << 20,
@@ -73,6 +77,13 @@ impl ServerConfig {
         let wrong = |key, found: usize, expected| Err(RpcError::Config { key, found: found as u64, expected });
         if !(1..=1024).contains(&self.shards) {
             return wrong("shards", self.shards, "1 to 1024");
+        }
+        if self.unix_mode > 0o777 {
+            return Err(RpcError::Config {
+                key: "unix_mode",
+                found: self.unix_mode.into(),
+                expected: "0 to 0o777, which is 511",
+            });
         }
         check_payload(self.payload_bytes_max)?;
         for (key, value) in [("connections_max", self.connections_max), ("waiting_max", self.waiting_max)] {

@@ -1,19 +1,17 @@
 //! A connection on a shard's thread: socket, session, and bytes on their way.
 
 use std::io;
-use std::net::TcpStream;
-use std::time::Duration;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 
 use rustix::net::{RecvFlags, SendFlags};
-use socket2::{SockRef, TcpKeepalive};
+use socket2::SockRef;
 use tidegate_core::Instant;
 
 use super::poller::Interest;
 use super::waiting::Ends;
 use crate::machine::{SessionId, Tenant};
 
-/// A peer that was silent so long is asked whether it is still there, so that the dead give their places back.
-const KEEPALIVE: Duration = Duration::from_mins(1);
 /// Buffers that are kept for the next connections that have something to say.
 const SPARE_MAX: usize = 256;
 /// A larger buffer is given back to the system.
@@ -22,7 +20,7 @@ const SPARE_BYTES_MAX: usize = 64 << 10;
 /// The server's side of a connection. An idle one holds no buffer.
 #[derive(Debug)]
 pub(super) struct Connection {
-    pub(super) socket: TcpStream,
+    pub(super) socket: OwnedFd,
     /// From its hello on.
     pub(super) session: Option<SessionId>,
     pub(super) tenant: Tenant,
@@ -57,11 +55,8 @@ impl Buffers {
 
 impl Connection {
     /// A connection that was just accepted.
-    pub(super) fn new(socket: TcpStream) -> io::Result<Self> {
-        socket.set_nonblocking(true)?;
-        socket.set_nodelay(true)?;
-        SockRef::from(&socket).set_tcp_keepalive(&TcpKeepalive::new().with_time(KEEPALIVE))?;
-        Ok(Self {
+    pub(super) fn new(socket: OwnedFd) -> Self {
+        Self {
             socket,
             session: None,
             tenant: Tenant::default(),
@@ -72,7 +67,12 @@ impl Connection {
             interest: Interest::READ,
             dirty: None,
             waiting: Ends::default(),
-        })
+        }
+    }
+
+    /// The address of the other end; `None` over a Unix socket, or if it has gone.
+    pub(super) fn peer(&self) -> Option<SocketAddr> {
+        SockRef::from(&self.socket).peer_addr().ok()?.as_socket()
     }
 
     /// What to append answers to.

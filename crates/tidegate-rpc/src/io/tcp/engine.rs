@@ -5,13 +5,17 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use std::net::{SocketAddr, TcpStream};
+use std::io;
+use std::net::TcpStream;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use rustix::net::{RecvFlags, SendFlags};
 use tidegate_core::Instant;
 use tidegate_runtime::clock;
 
+use super::address::Address;
 use super::config::{CallOptions, ClientConfig};
 use super::connection::passing;
 use super::link::{Ending, Link};
@@ -37,7 +41,7 @@ pub struct Engine<C, T> {
 struct Line<C, T> {
     link: Link<C, T>,
     /// `None` once it is lost.
-    socket: Option<TcpStream>,
+    socket: Option<OwnedFd>,
     written: usize,
     interest: Interest,
     is_dirty: bool,
@@ -52,24 +56,24 @@ impl<C: Client, T> Engine<C, T> {
     /// # Errors
     /// [`RpcError`] if the configuration is wrong, the server cannot be reached, or the system is out of something.
     pub fn connect(
-        address: SocketAddr,
+        address: impl Into<Address>,
         config: &ClientConfig,
         connections: usize,
         mut machine: impl FnMut(usize) -> C,
     ) -> Result<Self, RpcError> {
         config.check()?;
+        let address = address.into();
         exact_timers();
         let poller = Poller::new()?;
         let mut lines = Vec::with_capacity(connections);
         for number in 0..connections {
-            let open = || -> std::io::Result<TcpStream> {
-                let socket = TcpStream::connect(address)?;
-                socket.set_nodelay(true)?;
-                socket.set_nonblocking(true)?;
+            let open = || -> io::Result<OwnedFd> {
+                let socket = open(&address)?;
                 poller.add(&socket, number as u64, Interest::READ)?;
                 Ok(socket)
             };
-            let socket = open().map_err(|source| RpcError::Connect { address, source })?;
+            let refused = |source| RpcError::Connect { address: address.clone(), source: address.explain(source) };
+            let socket = open().map_err(refused)?;
             let config = ClientConfig { seed: config.seed.wrapping_add(number as u64), ..config.clone() };
             let mut link = Link::new(config, machine(number), clock::now());
             link.on_connected();
@@ -233,6 +237,23 @@ impl<C: Client, T> Engine<C, T> {
         if let Some(at) = line.link.next_timeout().filter(|&at| at < line.armed) {
             line.armed = at;
             self.alarms.push(Reverse((at, number)));
+        }
+    }
+}
+
+/// A connection that never makes its thread wait.
+fn open(address: &Address) -> io::Result<OwnedFd> {
+    match address {
+        Address::Tcp(address) => {
+            let socket = TcpStream::connect(address)?;
+            socket.set_nodelay(true)?;
+            socket.set_nonblocking(true)?;
+            Ok(socket.into())
+        }
+        Address::Unix(path) => {
+            let socket = UnixStream::connect(path)?;
+            socket.set_nonblocking(true)?;
+            Ok(socket.into())
         }
     }
 }

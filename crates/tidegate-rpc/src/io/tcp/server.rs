@@ -1,19 +1,18 @@
 //! A server of `tidegate-rpc`: one thread, one listener and one machine for each shard.
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use super::address::Address;
 use super::config::ServerConfig;
+use super::listener::Listeners;
 use super::poller::Bell;
 use super::shard::{Parts, Shard};
 use crate::error::RpcError;
 use crate::machine::{Priority, Server, Tenant};
-
-/// Connections that wait to be accepted.
-const BACKLOG: i32 = 4096;
 
 /// The handler did not do what was asked; the caller gets what it has written into the answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -30,9 +29,9 @@ pub trait Handler {
     /// [`HandlerFailed`] if it could not do it.
     fn handle(&mut self, payload: &[u8], answer: &mut Vec<u8>) -> Result<(), HandlerFailed>;
 
-    /// Whom the calls of a connection from `peer` belong to, whatever it claims. By default that is left to
-    /// [`ServerConfig::claims`]. Asked once for each connection.
-    fn tenant(&mut self, peer: SocketAddr) -> Option<Tenant> {
+    /// Whom the calls of a connection from `peer` belong to, whatever it claims; a peer has no address over a Unix socket. By
+    /// default that is left to [`ServerConfig::claims`]. Asked once for each connection.
+    fn tenant(&mut self, peer: Option<SocketAddr>) -> Option<Tenant> {
         let _ = peer;
         None
     }
@@ -115,7 +114,8 @@ struct Running {
 
 /// A running server. Dropping it stops it.
 pub struct RpcServer {
-    address: SocketAddr,
+    /// Dropped when the shards have ended; a Unix socket's file goes with them.
+    listeners: Listeners,
     shards: Vec<Running>,
 }
 
@@ -130,13 +130,15 @@ impl RpcServer {
         H: Handler + Send + 'static,
     {
         config.check()?;
-        let mut address = config.address;
-        let mut running = Self { address, shards: Vec::with_capacity(config.shards) };
+        let refused = |address: &Address| {
+            let address = address.clone();
+            move |source| RpcError::Listen { address, source }
+        };
+        let listeners = Listeners::new(&config.address, config.unix_mode).map_err(refused(&config.address))?;
+        // Whatever fails from here on ends the shards that run.
+        let mut running = Self { listeners, shards: Vec::with_capacity(config.shards) };
         for number in 0..config.shards {
-            let listener = listen(address).map_err(|source| RpcError::Listen { address, source })?;
-            // The system picks a port for the first; the others share it.
-            address = listener.local_addr().map_err(RpcError::os("read a listener's address"))?;
-            running.address = address;
+            let listener = running.listeners.next().map_err(refused(&config.address))?;
             let (machine, handler) = parts(number);
             let (bell, stats) = (Arc::new(Bell::new()?), Arc::new(SharedStats::default()));
             let parts = Parts { machine, handler, listener, bell: Arc::clone(&bell), stats: Arc::clone(&stats) };
@@ -152,8 +154,8 @@ impl RpcServer {
 
     /// Where it listens.
     #[must_use]
-    pub fn address(&self) -> SocketAddr {
-        self.address
+    pub fn address(&self) -> &Address {
+        self.listeners.address()
     }
 
     /// The figures of each shard.
@@ -189,19 +191,6 @@ impl Drop for RpcServer {
             let _ = self.end();
         }
     }
-}
-
-/// The option by which shards share a port also lets another process of the same user take part of the connections; it is
-/// the price of one accept queue for each thread.
-fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
-    let domain = socket2::Domain::for_address(address);
-    let socket = socket2::Socket::new(domain, socket2::Type::STREAM, None)?;
-    socket.set_reuse_address(true)?;
-    socket.set_reuse_port(true)?;
-    socket.bind(&address.into())?;
-    socket.listen(BACKLOG)?;
-    socket.set_nonblocking(true)?;
-    Ok(socket.into())
 }
 
 /// Microseconds of a configuration as a span.

@@ -5,7 +5,7 @@
 //! there are none or it is time to look again. A write costs as much as a short call: the answers of a connection whose
 //! next calls are about to run are held for those, for a bounded time.
 
-use std::net::TcpListener;
+use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,6 +22,7 @@ use tidegate_wire::rpc::server::{self, Response, Status};
 
 use super::config::ServerConfig;
 use super::connection::{Buffers, Connection};
+use super::listener::Listener;
 use super::poller::{Bell, Interest, Poller, exact_timers};
 use super::server::{Handler, ShardStats, SharedStats, micros};
 use super::waiting::{Call, Room, Waiting};
@@ -42,7 +43,7 @@ const READ_BYTES: usize = 64 * 1024;
 pub(super) struct Parts<S, H> {
     pub(super) machine: S,
     pub(super) handler: H,
-    pub(super) listener: TcpListener,
+    pub(super) listener: Listener,
     pub(super) bell: Arc<Bell>,
     pub(super) stats: Arc<SharedStats>,
 }
@@ -159,7 +160,7 @@ impl<S: Server, H: Handler> Shard<S, H> {
     fn accept(&mut self) {
         for _ in 0..ACCEPTS {
             match self.parts.listener.accept() {
-                Ok((socket, _)) => self.place(socket),
+                Ok(socket) => self.place(socket),
                 Err(error) => {
                     use std::io::ErrorKind::{ConnectionAborted, Interrupted, WouldBlock};
                     if !matches!(error.kind(), WouldBlock | Interrupted | ConnectionAborted) {
@@ -173,12 +174,15 @@ impl<S: Server, H: Handler> Shard<S, H> {
         }
     }
 
-    fn place(&mut self, socket: std::net::TcpStream) {
+    fn place(&mut self, socket: OwnedFd) {
         if self.connections.len() >= self.config.connections_max {
             self.stats.refused += 1;
             return;
         }
-        let Ok(connection) = Connection::new(socket) else { return };
+        if self.parts.listener.prepare(&socket).is_err() {
+            return;
+        }
+        let connection = Connection::new(socket);
         let slot = self.connections.vacant_key();
         if self.poller.add(&connection.socket, slot as u64, Interest::READ).is_ok() {
             self.connections.insert(connection);
@@ -247,8 +251,7 @@ impl<S: Server, H: Handler> Shard<S, H> {
         let connection = &mut self.connections[slot];
         let session = match (frame, connection.session) {
             (Frame::Hello { tenant }, None) => {
-                let peer = connection.socket.peer_addr().ok();
-                let known = peer.and_then(|peer| self.parts.handler.tenant(peer));
+                let known = self.parts.handler.tenant(connection.peer());
                 connection.tenant = self.config.claims.tenant(Tenant(*tenant), known);
                 let session = self.parts.machine.open(connection.tenant, arrived).map_err(|_| Violation::Full)?;
                 connection.session = Some(session);
