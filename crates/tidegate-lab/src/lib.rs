@@ -7,6 +7,7 @@
 //! |---|---|
 //! | [`bucket`] | what a token bucket does to arrivals: exact, and simulated |
 //! | [`experiment`] | experiment files, their kinds and their results |
+//! | [`graph`] | services that call each other, one of them short |
 //! | [`release_law`] | messages through the broker's machine, every window of releases checked |
 //! | [`neighbours`] | tenants at one proxy, and the limiters between them |
 //! | [`rpc`] | a server, its clients and a scheme of overload control between them |
@@ -17,6 +18,7 @@
 pub mod bucket;
 pub mod experiment;
 pub mod figure;
+pub mod graph;
 pub mod neighbours;
 pub mod release_law;
 pub mod rpc;

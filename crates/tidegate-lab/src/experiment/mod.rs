@@ -9,6 +9,7 @@
 //! | [`no_tuning`] | one configuration for every service and host, beside Breakwater's best tuning for each |
 //! | [`release_law`](crate::release_law) | every window of releases of the broker's machine |
 //! | [`rpc`] | schemes of overload control side by side |
+//! | [`rpc_graph`] | services that call each other, one of them short: whose work is thrown away |
 //! | [`theory_check`] | the simulated bucket against the exact M/D/1 values |
 //!
 //! [`read`] reads and checks it, [`Experiment::run`] runs it, [`Outcome::write`] leaves a text, a JSON file and a figure
@@ -21,6 +22,7 @@ pub mod no_tuning;
 mod outcome;
 mod release_law;
 pub mod rpc;
+pub mod rpc_graph;
 mod rpc_show;
 pub mod theory_check;
 
@@ -53,6 +55,8 @@ pub struct Experiment {
     pub release_law: Option<ReleaseLaw>,
     /// If it is of this kind, its settings.
     pub rpc: Option<rpc::Rpc>,
+    /// If it is of this kind, its settings.
+    pub rpc_graph: Option<rpc_graph::RpcGraph>,
     /// If it is of this kind, its settings.
     pub theory_check: Option<theory_check::TheoryCheck>,
 }
@@ -102,18 +106,19 @@ impl Experiment {
     /// # Errors
     /// The first thing that makes no sense.
     pub fn check(&self) -> Result<(), Complaint> {
-        let Self { drl_penalty, neighbours, no_tuning, release_law, rpc, theory_check, .. } = self;
+        let Self { drl_penalty, neighbours, no_tuning, release_law, rpc, rpc_graph, theory_check, .. } = self;
         let kinds = [
             drl_penalty.is_some(),
             neighbours.is_some(),
             no_tuning.is_some(),
             release_law.is_some(),
             rpc.is_some(),
+            rpc_graph.is_some(),
             theory_check.is_some(),
         ];
         let kinds = kinds.into_iter().filter(|is_there| *is_there).count();
         let message = format!(
-            "{kinds} kinds: write one of [drl_penalty], [neighbours], [no_tuning], [release_law], [rpc] and [theory_check]"
+            "{kinds} kinds: write one of [drl_penalty], [neighbours], [no_tuning], [release_law], [rpc], [rpc_graph] and [theory_check]"
         );
         Complaint::unless(kinds == 1, "", message)?;
         drl_penalty.iter().try_for_each(drl_penalty::DrlPenalty::check)?;
@@ -121,6 +126,7 @@ impl Experiment {
         no_tuning.iter().try_for_each(no_tuning::NoTuning::check)?;
         release_law.iter().try_for_each(release_law::check)?;
         rpc.iter().try_for_each(rpc::Rpc::check)?;
+        rpc_graph.iter().try_for_each(rpc_graph::RpcGraph::check)?;
         theory_check.iter().try_for_each(theory_check::TheoryCheck::check)
     }
 
@@ -141,6 +147,8 @@ impl Experiment {
             release_law::run(law, self, size)
         } else if let Some(rpc) = &self.rpc {
             rpc.run(self, size)?
+        } else if let Some(rpc_graph) = &self.rpc_graph {
+            rpc_graph.run(self, size)?
         } else {
             outcome::Results::default()
         };

@@ -115,7 +115,7 @@ impl Choice {
         }
     }
 
-    fn scheme(&self) -> Result<Scheme, String> {
+    pub(super) fn scheme(&self) -> Result<Scheme, String> {
         match self {
             Self::Named(name) => {
                 Scheme::named(name).ok_or_else(|| format!("no scheme; there are {}", Scheme::NAMES.join(", ")))

@@ -308,16 +308,16 @@ pub(crate) fn whole(ns: f64) -> u64 {
 }
 
 /// Spans as numbers of microseconds.
-pub(super) mod micros {
+pub(crate) mod micros {
     use core::time::Duration;
 
     use serde::{Deserialize, Deserializer, Serializer, de};
 
-    pub(in super::super) fn serialize<S: Serializer>(span: &Duration, to: S) -> Result<S::Ok, S::Error> {
+    pub(crate) fn serialize<S: Serializer>(span: &Duration, to: S) -> Result<S::Ok, S::Error> {
         to.serialize_f64(span.as_secs_f64() * 1e6)
     }
 
-    pub(in super::super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
         span(f64::deserialize(from)?)
     }
 
