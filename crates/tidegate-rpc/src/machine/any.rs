@@ -121,6 +121,10 @@ impl Server for AnyServer {
         server!(self, machine => machine.on_wake(ticket, waits, now))
     }
 
+    fn on_level_below(&mut self, level: u32) {
+        server!(self, machine => machine.on_level_below(level));
+    }
+
     fn room(&self) -> u32 {
         server!(self, machine => machine.room())
     }
@@ -157,6 +161,14 @@ impl Server for AnyServer {
 impl Client for AnyClient {
     fn on_call(&mut self, request: &Request, now: Instant, rng: &mut Rng) -> Step {
         client!(self, machine => machine.on_call(request, now, rng))
+    }
+
+    fn on_call_below(&mut self, request: &Request, came_by: u32, now: Instant, rng: &mut Rng) -> Step {
+        client!(self, machine => machine.on_call_below(request, came_by, now, rng))
+    }
+
+    fn level_below(&self, now: Instant) -> Option<u32> {
+        client!(self, machine => machine.level_below(now))
     }
 
     fn on_reply(&mut self, reply: &Reply, now: Instant) {

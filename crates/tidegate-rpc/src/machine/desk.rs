@@ -155,6 +155,13 @@ impl Running {
     pub fn arrived(&self) -> Instant {
         self.call.ticket.arrived
     }
+
+    /// See [`Ticket::chance`].
+    #[must_use]
+    #[inline]
+    pub fn chance(&self) -> u32 {
+        self.call.ticket.chance
+    }
 }
 
 /// How a started call ended.

@@ -25,6 +25,6 @@ mod waiting;
 
 pub use claims::{Claims, Known};
 pub use shape::{
-    Ask, CallId, Client, ClientOutput, Done, Full, Grant, Outcome, Priority, Reply, Request, Server, SessionId,
-    ShedReason, Signal, Step, Tenant, Ticket, Verdict,
+    Ask, CERTAIN, CallId, Client, ClientOutput, Done, Full, Grant, Outcome, Priority, Reply, Request, Server,
+    SessionId, ShedReason, Signal, Step, Tenant, Ticket, Verdict,
 };

@@ -144,6 +144,9 @@ pub struct Signal {
     pub queueing_delay: Duration,
 }
 
+/// The chance of a call that nobody held back, in 1/65536.
+pub const CERTAIN: u32 = 1 << 16;
+
 /// What the server machine has to know of an admitted call until it ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ticket {
@@ -165,6 +168,9 @@ pub struct Ticket {
     pub priority: Priority,
     /// See [`Ask::claimed`].
     pub claimed: Option<Priority>,
+    /// The chance with which it came as far as this, in 1/65536: [`Client::on_call_below`] wants it for the calls that its
+    /// handler makes.
+    pub chance: u32,
     /// The scheme's own mark.
     pub mark: u64,
 }
@@ -184,6 +190,7 @@ impl Ticket {
             group: ask.group,
             priority: ask.priority,
             claimed: ask.claimed,
+            chance: CERTAIN,
             mark: 0,
         }
     }
@@ -267,6 +274,12 @@ pub trait Server {
     /// one that waits; asked again after every call that ends or pauses.
     fn room(&self) -> u32 {
         u32::MAX
+    }
+
+    /// The handlers call others that let through what is within `level` and no more, as [`Client::level_below`] says: from now
+    /// on the server refuses what these would refuse later, and tells its own clients.
+    fn on_level_below(&mut self, level: u32) {
+        let _ = level;
     }
 
     /// A call ended; what the answer, if there is one, shall carry.
@@ -355,6 +368,20 @@ pub enum ClientOutput {
 pub trait Client {
     /// A caller wants something. O(1).
     fn on_call(&mut self, request: &Request, now: Instant, rng: &mut Rng) -> Step;
+
+    /// A handler wants something, for a call that came to it with a chance of `came_by` / 65536 ([`Ticket::chance`]): who was
+    /// chosen there is not chosen by lot again.
+    fn on_call_below(&mut self, request: &Request, came_by: u32, now: Instant, rng: &mut Rng) -> Step {
+        let _ = came_by;
+        self.on_call(request, now, rng)
+    }
+
+    /// What the server lets through, for [`Server::on_level_below`] of the server whose handlers use this client; `None` if
+    /// the scheme has no such thing.
+    fn level_below(&self, now: Instant) -> Option<u32> {
+        let _ = now;
+        None
+    }
 
     /// A sent call was answered.
     fn on_reply(&mut self, reply: &Reply, now: Instant);

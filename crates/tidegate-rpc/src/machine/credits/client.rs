@@ -6,7 +6,9 @@ use tidegate_core::time::nanos;
 use tidegate_core::{Instant, Rng};
 
 use crate::machine::credits::Level;
-use crate::machine::{Ask, CallId, Client, Grant, Outcome, Priority, Reply, Request, ShedReason, Step, Tenant};
+use crate::machine::{
+    Ask, CERTAIN, CallId, Client, Grant, Outcome, Priority, Reply, Request, ShedReason, Step, Tenant,
+};
 
 /// Of so many unanswered calls one will be answered soon, or be told to be over.
 const UNANSWERED: u16 = 16;
@@ -184,13 +186,20 @@ impl CreditClient {
 
 impl Client for CreditClient {
     #[inline]
-    fn on_call(&mut self, request: &Request, now: Instant, _: &mut Rng) -> Step {
+    fn on_call(&mut self, request: &Request, now: Instant, rng: &mut Rng) -> Step {
+        self.on_call_below(request, CERTAIN, now, rng)
+    }
+
+    #[inline]
+    fn on_call_below(&mut self, request: &Request, came_by: u32, now: Instant, _: &mut Rng) -> Step {
         let budget = request.deadline.map(|deadline| deadline.since(now));
         if budget == Some(Duration::ZERO) {
             return Step::Fail(ShedReason::Deadline);
         }
         let credited = self.credits(now) > 0;
-        if !credited && (!self.level(now).passes(request.priority, &mut self.carry) || self.holds_back(now)) {
+        if !credited
+            && (!self.level(now).passes_after(request.priority, came_by, &mut self.carry) || self.holds_back(now))
+        {
             return Step::Fail(ShedReason::NoCredit);
         }
         self.in_flight += 1;
@@ -211,6 +220,10 @@ impl Client for CreditClient {
             chance: 0,
             group: 0,
         })
+    }
+
+    fn level_below(&self, now: Instant) -> Option<u32> {
+        Some(self.level(now).to_wire())
     }
 
     fn on_reply(&mut self, reply: &Reply, now: Instant) {

@@ -84,6 +84,17 @@ impl Level {
         Self::draw(self.parts(priority), carry)
     }
 
+    /// The same for a call that was let through before with a chance of `came_by` / 65536: only what is missing is drawn.
+    #[inline]
+    pub(crate) fn passes_after(self, priority: Priority, came_by: u32, carry: &mut u32) -> bool {
+        let (parts, came_by) = (self.parts(priority), came_by.clamp(PROBE, WHOLE));
+        if came_by == WHOLE {
+            return self.passes(priority, carry);
+        }
+        // The smaller one is below 2^16, and shifted below 2^32.
+        parts >= came_by || Self::draw((parts << 16) / came_by, carry)
+    }
+
     /// The same with a chance from 0 to 1; of one in 256 at least.
     #[expect(
         clippy::cast_possible_truncation,
@@ -149,5 +160,13 @@ mod tests {
         let (level, mut carry) = (Level::at(Priority(7), 0.25), 0);
         let passed: Vec<_> = (0..8).map(|_| level.passes(Priority(7), &mut carry)).collect();
         assert_eq!(passed, [false, false, false, true, false, false, false, true]);
+    }
+    #[test]
+    fn a_call_that_was_chosen_before_is_drawn_for_the_missing_part_only() {
+        let (level, mut carry) = (Level::at(Priority(7), 0.25), 0);
+        let mut passed = |came_by: u32| (0..8).filter(|_| level.passes_after(Priority(7), came_by, &mut carry)).count();
+        assert_eq!([WHOLE / 8, WHOLE / 4, WHOLE / 2, WHOLE].map(&mut passed), [8, 8, 4, 2]);
+        let nothing = Level::at(Priority(0), 0.0);
+        assert!(nothing.passes_after(Priority(7), 0, &mut 0), "what came is a probe at least");
     }
 }

@@ -16,7 +16,7 @@ use crate::machine::credits::shortage::{Believed, Shares, ShortageNow};
 use crate::machine::credits::surplus::Surplus;
 use crate::machine::short::{Short, View};
 use crate::machine::{
-    Ask, Done, Full, Grant, Priority, Server, SessionId, ShedReason, Signal, Tenant, Ticket, Verdict,
+    Ask, CERTAIN, Done, Full, Grant, Priority, Server, SessionId, ShedReason, Signal, Tenant, Ticket, Verdict,
 };
 
 /// Gaps between its calls for which a client may act on what it was told: of calls at random one gap in 3,000 is
@@ -71,6 +71,8 @@ pub struct CreditServer {
     /// Core time without work since the last tick that calls would have used, were not enough in flight.
     held_ns: f64,
     counted: Instant,
+    /// What those let through that the handlers call.
+    below: Level,
     /// What happened lately.
     load: Load,
     /// The share of the demand that is let through while nothing is known.
@@ -126,6 +128,10 @@ struct Heard {
     held: bool,
     /// Whether its session sends far more than it may.
     far_over: bool,
+    /// Whether it is refused for what the handlers would call.
+    refused_below: bool,
+    /// The chance with which it came as far as this.
+    chance: f64,
 }
 
 /// Whose call it is.
@@ -170,6 +176,7 @@ impl CreditServer {
             idle_ns: 0.0,
             held_ns: 0.0,
             counted: now,
+            below: Level::OPEN,
             load: Load::default(),
             blind: 1.0,
             stretch: 1,
@@ -424,8 +431,13 @@ impl CreditServer {
         let heard = if throttled {
             hear_throttled(session, &mut self.demand, ask, told, in_its_stead)
         } else {
-            Heard { stands_for: wanted(told), held: false, far_over: false }
+            Heard { stands_for: wanted(told), held: false, far_over: false, refused_below: false, chance: told }
         };
+        // What those below would refuse is refused before any work, and by the chance that is missing.
+        let below = self.below.chance(ask.priority);
+        let is_over = !heard.held && below < heard.chance;
+        let refused_below = is_over && !session.passes(below / heard.chance);
+        let heard = Heard { refused_below, chance: if is_over { below } else { heard.chance }, ..heard };
         if !heard.held {
             session.calls = session.calls.saturating_add(1);
             self.stretch_calls += 1;
@@ -458,16 +470,18 @@ impl CreditServer {
         let level =
             if capped { Level::at(priority, cap).min(self.demand.level(place)) } else { self.demand.level(place) };
         // Calls that are not let through are not heard: a lower chance means longer gaps.
-        let chance = level.chance(priority);
+        let chance = level.min(self.below).chance(priority);
         let gap = gap_at.map(|gap| gap / chance);
         let level = match gap {
             Some(gap) if self.demand.throttled() => self.steer(level, gap),
             _ => level,
         };
+        let is_held_below = self.below < level;
+        let level = level.min(self.below);
         let level = ticket.claimed.map_or(level, |claimed| level.in_claims(priority, claimed));
         // One that is so fast that it always has something in the server may go on having as much there.
         let is_fast = self.demand.throttled() && gap.is_some_and(|gap| gap < self.service.objective());
-        let wanted = if is_fast && !capped { in_server } else { 0 };
+        let wanted = if is_fast && !capped && !is_held_below { in_server } else { 0 };
         let shortest = LEASE_OBJECTIVES * self.service.objective();
         let lease = if wanted > 0 {
             shortest
@@ -565,8 +579,10 @@ impl Server for CreditServer {
         let predicted = self.service.predict(ahead, self.is_held);
         let mark = caller.mark << 2 | whole(predicted) << 24;
         let start_by = self.start_by(ask, arrived);
-        let ticket = Ticket { start_by, mark: mark | WAITING, ..Ticket::new(id, ask, arrived) };
-        let held = heard.held.then_some(ShedReason::Share);
+        let chance = parts(heard.chance);
+        let ticket = Ticket { start_by, chance, mark: mark | WAITING, ..Ticket::new(id, ask, arrived) };
+        let below = heard.refused_below.then_some(ShedReason::Priority);
+        let held = heard.held.then_some(ShedReason::Share).or(below);
         if let Some(reason) = held.or_else(|| self.decide(caller.place, ask, heard.far_over, signal, predicted)) {
             self.load.refused += 1.0;
             return Verdict::Shed(Ticket { mark: mark | SHED, ..ticket }, reason);
@@ -652,6 +668,11 @@ impl Server for CreditServer {
     }
 
     #[inline]
+    fn on_level_below(&mut self, level: u32) {
+        self.below = Level::from_wire(level);
+    }
+
+    #[inline]
     fn room(&self) -> u32 {
         self.may_start()
     }
@@ -719,7 +740,7 @@ fn hear_throttled(session: &mut Session, demand: &mut Demand, ask: &Ask, told: f
     if ask.aware && session.capped && session.calls >= demand.most_calls(session.tenant, ask.priority) {
         // It does not do as it was told. What is held back does not count: nobody else shall pay for it.
         demand.on_held(wanted(told));
-        return Heard { stands_for: 0.0, held: true, far_over: true };
+        return Heard { stands_for: 0.0, held: true, far_over: true, refused_below: false, chance: told };
     }
     let level = demand.level(session.tenant);
     let chance = level.chance(ask.priority);
@@ -731,13 +752,20 @@ fn hear_throttled(session: &mut Session, demand: &mut Demand, ask: &Ask, told: f
         // What its client could not know is done by the server in its stead.
         let held = in_its_stead && !is_first(session, demand, ask.priority) && !session.passes(chance.min(cap) / told);
         // Of one whose calls were thinned here no more come than should.
-        return Heard { stands_for, held, far_over: !in_its_stead && cap < FAR_OVER * told };
+        let chance = if in_its_stead { told.min(chance.min(cap)) } else { told };
+        return Heard {
+            stands_for,
+            held,
+            far_over: !in_its_stead && cap < FAR_OVER * told,
+            refused_below: false,
+            chance,
+        };
     }
     // Kept to the level by the server in its stead.
     let held = !is_first(session, demand, ask.priority) && !session.passes(chance.min(cap));
     let stands_for = if over { cap / chance } else { 1.0 };
     demand.on_held(1.0 - stands_for);
-    Heard { stands_for, held, far_over: false }
+    Heard { stands_for, held, far_over: false, refused_below: false, chance: chance.min(cap).min(1.0) }
 }
 
 /// Whether a call of `priority` goes before others of its session, for it is let through for sure and the session has had
@@ -751,6 +779,13 @@ fn is_first(session: &Session, demand: &Demand, priority: Priority) -> bool {
 #[inline]
 fn wanted(chance: f64) -> f64 {
     if chance < 1.0 { 1.0 / chance } else { 1.0 }
+}
+
+/// A chance from 0 to 1 in 1/65536.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped to at most 2^16")]
+#[inline]
+fn parts(chance: f64) -> u32 {
+    (chance.clamp(0.0, 1.0) * f64::from(CERTAIN)) as u32
 }
 
 /// Nanoseconds in whole numbers; as much as a ticket's mark holds, nine minutes, at most.
