@@ -25,6 +25,9 @@ const QUICK: u32 = 10;
 pub struct RpcGraph {
     /// What is compared.
     pub schemes: Vec<Choice>,
+    /// Of these, by their names here, those in which services are not told the levels of those that they call.
+    #[serde(default)]
+    pub alone: Vec<String>,
     /// How often each load is run, each time with another seed.
     pub seeds: u32,
     /// Calls of the root, as multiples of what the short service can do.
@@ -51,6 +54,7 @@ pub struct Bar {
 /// One run.
 struct Run {
     name: String,
+    tree: Tree,
     scheme: Scheme,
     load: f64,
     seed: u64,
@@ -69,6 +73,10 @@ impl RpcGraph {
         Complaint::unless(loads, "rpc_graph.loads", "a list of at least one, each above 0 and at most 1,000")?;
         if let Some((key, message)) = self.tree.mistake() {
             return Complaint::unless(false, &format!("rpc_graph.tree.{key}"), message);
+        }
+        for name in &self.alone {
+            let known = self.schemes.iter().any(|choice| choice.name() == name);
+            Complaint::unless(known, "rpc_graph.alone", format!("no scheme is called {name}"))?;
         }
         for (index, bar) in self.claim.iter().enumerate() {
             let known = self.schemes.iter().any(|choice| choice.name() == bar.scheme);
@@ -89,12 +97,20 @@ impl RpcGraph {
             for choice in &self.schemes {
                 let scheme = choice.scheme().map_err(|_| ScenarioError::Invalid("a scheme makes no sense"))?;
                 let name = choice.name();
+                let coupled = tree.coupled && !self.alone.iter().any(|alone| alone == name);
+                let tree = Tree { coupled, ..tree.clone() };
                 // Every scheme meets the same arrivals.
                 let seeds = (0..seeds).map(|seed| experiment.seed.wrapping_add(seed.into()));
-                runs.extend(seeds.map(|seed| Run { name: name.to_owned(), scheme: scheme.clone(), load, seed }));
+                runs.extend(seeds.map(|seed| Run {
+                    name: name.to_owned(),
+                    tree: tree.clone(),
+                    scheme: scheme.clone(),
+                    load,
+                    seed,
+                }));
             }
         }
-        let runs = run_all(runs, &tree)?;
+        let runs = run_all(runs)?;
         let row = |(run, figures): &(Run, Figures)| json!({ "scheme": run.name, "load": run.load, "seed": run.seed, "figures": figures });
         Ok(Results {
             claims: self.claim.iter().flat_map(|bar| judge(bar, &runs)).collect(),
@@ -111,7 +127,7 @@ impl RpcGraph {
 }
 
 /// Runs all, as many at a time as there are cores. The order of the results is that of the runs.
-fn run_all(runs: Vec<Run>, tree: &Tree) -> Result<Vec<(Run, Figures)>, RunError> {
+fn run_all(runs: Vec<Run>) -> Result<Vec<(Run, Figures)>, RunError> {
     let workers = thread::available_parallelism().map_or(1, NonZero::get).min(runs.len().max(1));
     let next = AtomicUsize::new(0);
     let work = || {
@@ -119,8 +135,8 @@ fn run_all(runs: Vec<Run>, tree: &Tree) -> Result<Vec<(Run, Figures)>, RunError>
         loop {
             let index = next.fetch_add(1, Ordering::Relaxed);
             let Some(run) = runs.get(index) else { return done };
-            let graph = Graph::new(tree, &run.scheme, run.load, run.seed);
-            done.push((index, graph.map(|graph| graph.run().figures(tree))));
+            let graph = Graph::new(&run.tree, &run.scheme, run.load, run.seed);
+            done.push((index, graph.map(|graph| graph.run().figures(&run.tree))));
         }
     };
     let mut found = thread::scope(|scope| {

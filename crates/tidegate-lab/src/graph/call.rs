@@ -50,6 +50,8 @@ pub(super) struct Call {
     pub(super) deadline: Instant,
     /// Until when what its handler calls is worth something: when the answer would have to leave.
     pub(super) deadline_below: Instant,
+    /// The chance with which it came as far as it is, in 1/65536.
+    pub(super) chance: u32,
     pub(super) stage: Stage,
     /// Its handler's calls that are not answered.
     pub(super) awaited: Vec<CallId>,

@@ -3,7 +3,9 @@
 use core::time::Duration;
 
 use tidegate_core::Instant;
-use tidegate_rpc::machine::{Ask, CallId, Client, ClientOutput, Grant, Outcome, Priority, Reply, Request, Step};
+use tidegate_rpc::machine::{
+    Ask, CERTAIN, CallId, Client, ClientOutput, Grant, Outcome, Priority, Reply, Request, Step,
+};
 
 use super::Graph;
 use super::call::{Answer, Call, Event, Handler, Stage};
@@ -31,10 +33,12 @@ impl Graph {
         let call = self.calls.get_mut(&id).expect("its handler runs");
         call.handler = Handler::HasCalled;
         let (root, is_measured, deadline) = (call.root, call.is_measured, call.deadline_below);
+        let chance = if self.tree.coupled { call.chance } else { CERTAIN };
         let mut awaited = Vec::new();
         for link in self.nodes[service as usize].below.clone() {
             let below = self.next_name();
-            if !self.call(below, Call::new(link, root, Some(id), is_measured, self.now, deadline)) {
+            let made = Call::new(link, root, Some(id), is_measured, self.now, deadline);
+            if !self.call(below, Call { chance, ..made }) {
                 self.give_up_all(awaited);
                 return false;
             }
@@ -60,7 +64,8 @@ impl Graph {
         let (link, deadline) = (call.link, call.deadline);
         let deadline = (deadline < Instant::MAX).then_some(deadline);
         let request = Request { id, priority: Priority::DEFAULT, deadline };
-        let step = self.links[link as usize].client.on_call(&request, self.now, &mut self.client_rng);
+        let step =
+            self.links[link as usize].client.on_call_below(&request, call.chance, self.now, &mut self.client_rng);
         if let Step::Fail(_) = step {
             self.arm(link);
             return false;
@@ -206,6 +211,7 @@ impl Call {
             made,
             deadline,
             deadline_below: deadline,
+            chance: CERTAIN,
             stage: Stage::Held,
             awaited: Vec::new(),
             handler: Handler::Alone,

@@ -7,6 +7,8 @@
 //! - Each service has a server machine behind a [`Desk`](tidegate_rpc::machine::desk::Desk), with as many turns as it has
 //!   cores, and one client machine before each service that it calls. Each caller has one before the root.
 //! - What a handler calls inherits its priority and its deadline: the caller's, less the way.
+//! - A service is told, before it looks at a request and before it answers, the lowest level of those that it calls; and a
+//!   call that it lets through is not chosen by lot again below. Unless the services are not coupled.
 //! - A refusal reaches the root: a handler of which a call was refused or failed gives its other calls up, takes its turn once
 //!   more and fails. A caller gives up at its deadline. What is given up ends where it waits; what computes is not
 //!   interrupted, and does not go on.

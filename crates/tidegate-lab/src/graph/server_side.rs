@@ -5,7 +5,7 @@ use core::time::Duration;
 use tidegate_core::Instant;
 use tidegate_core::time::nanos;
 use tidegate_rpc::machine::desk::{Arrival, Called, Ended, Pause, Refused, Started};
-use tidegate_rpc::machine::{Ask, CallId, Done, Grant};
+use tidegate_rpc::machine::{Ask, CallId, Client, Done, Grant, Server};
 
 use super::Graph;
 use super::call::{Answer, Call, Event, Handler, Stage};
@@ -19,11 +19,24 @@ impl Graph {
         let Link { service, session, .. } = self.links[call.link as usize];
         // Of the time that is left the way back is not the handler's.
         call.deadline_below = ask.budget.map_or(Instant::MAX, |left| now + left.saturating_sub(ask.round_trip));
+        self.tell_level(service);
         match self.nodes[service as usize].desk.on_request(&Arrival::new(session, ask, now), Named(id), now) {
-            Ok(waiting) => call.stage = Stage::Waiting(waiting),
+            Ok(waiting) => self.set_stage(id, Stage::Waiting(waiting)),
             Err(Refused { grant, .. }) => self.answer(id, Answer::Shed, grant, 0),
         }
         self.settle(service);
+    }
+
+    /// A service learns what those let through that its handlers call.
+    fn tell_level(&mut self, service: u32) {
+        if !self.tree.coupled {
+            return;
+        }
+        let node = &mut self.nodes[service as usize];
+        let levels = node.below.iter().filter_map(|below| self.links[*below as usize].client.level_below(self.now));
+        if let Some(level) = levels.min() {
+            node.desk.machine_mut().on_level_below(level);
+        }
     }
 
     /// Carries out what the server of a service wants after anything happened: whose turn it is, grants, timers.
@@ -58,6 +71,7 @@ impl Graph {
         let arrived = waiting.arrived();
         match self.nodes[service as usize].desk.start(waiting, self.now) {
             Ok(running) => {
+                self.calls.get_mut(&id).expect("its stage was just taken").chance = running.chance();
                 self.set_stage(id, Stage::Running(running));
                 let ns = self.tree.service.sample_ns(self.mean_ns, &mut self.service_rng);
                 self.compute(id, ns);
@@ -67,7 +81,7 @@ impl Graph {
     }
 
     fn set_stage(&mut self, id: CallId, stage: Stage) {
-        self.calls.get_mut(&id).expect("its stage was just taken").stage = stage;
+        self.calls.get_mut(&id).expect("it was just looked at").stage = stage;
     }
 
     fn go_on(&mut self, service: u32, id: CallId) {
@@ -124,6 +138,7 @@ impl Graph {
             Started::Running(running) => running.arrived(),
             Started::Paused(_) | Started::Woken(_) => self.now,
         };
+        self.tell_level(service);
         let Ended::Told(grant) = self.nodes[service as usize].desk.end(running, Done::Served, self.now) else { return };
         self.answer(id, answer, grant, self.now.nanos_since(arrived));
     }

@@ -19,6 +19,7 @@ fn tree() -> Tree {
         after: MS / 5,
         round_trip: MS / 5,
         deadline: 40 * MS,
+        coupled: true,
         callers: 20,
         warm_up: 1_000 * MS,
         duration: 2_000 * MS,
@@ -58,4 +59,12 @@ fn without_control_the_work_for_calls_that_end_at_the_short_leaf_is_thrown_away(
 #[test]
 fn the_same_seed_gives_the_same_figures() {
     assert_eq!(run("tidegate", 3.0), run("tidegate", 3.0));
+}
+
+#[test]
+fn what_the_short_leaf_would_refuse_is_mostly_refused_before_any_work() {
+    let alone = Tree { coupled: false, ..tree() };
+    let alone = Graph::new(&alone, &Scheme::default(), 2.0, 1).unwrap().run().figures(&alone);
+    let coupled = run("tidegate", 2.0);
+    assert!(coupled.goodput > 0.9 && coupled.wasted < alone.wasted / 2.0, "{coupled:?} {alone:?}");
 }

@@ -34,6 +34,9 @@ pub struct Tree {
     /// How long a caller of the root waits for its answer.
     #[serde(rename = "deadline_us", with = "micros")]
     pub deadline: Duration,
+    /// Whether services are told the levels of those that they call.
+    #[serde(default = "coupled")]
+    pub coupled: bool,
     /// Callers of the root.
     pub callers: u32,
     /// Nothing counts before.
@@ -42,6 +45,10 @@ pub struct Tree {
     /// How long it is measured after that.
     #[serde(rename = "duration_us", with = "micros")]
     pub duration: Duration,
+}
+
+fn coupled() -> bool {
+    true
 }
 
 impl Tree {
