@@ -38,6 +38,13 @@ pub(super) const ROWS: &[Row] = &[
     },
     Row {
         issue: 19,
+        name: "rpc call graph",
+        bar: "31 services, depth 5, a leaf with a third, 1x, 2x, 5x, 10x: at most 0.02 of the work thrown away, goodput at \
+              least 0.9 of that leaf",
+        run: |bench| rows::lab(bench, "rpc_graph"),
+    },
+    Row {
+        issue: 19,
         name: "rpc no tuning, rough hosts",
         bar: "72 services, smooth, with jitter, pauses of 1 to 12 ms, handlers that wait, all: goodput at least 0.95 where \
               Breakwater's best tuning reaches it, p99 at most the SLO",
