@@ -75,6 +75,9 @@ pub struct CreditServer {
     below: Level,
     /// What happened lately.
     load: Load,
+    /// What it said after the last tick.
+    refused_before: f64,
+    arrived_before: f64,
     /// The share of the demand that is let through while nothing is known.
     blind: f64,
     /// In which stretch of calls active sessions are being counted, and calls in it.
@@ -178,6 +181,8 @@ impl CreditServer {
             counted: now,
             below: Level::OPEN,
             load: Load::default(),
+            refused_before: 0.0,
+            arrived_before: 0.0,
             blind: 1.0,
             stretch: 1,
             stretch_calls: 0,
@@ -326,12 +331,14 @@ impl CreditServer {
         let refusals = self.load.refused * self.service.message() / self.load.time_ns.max(1.0);
         let served = (1.0 - refusals).max(SERVED_LEAST);
         let messages = self.load.arrived * self.service.message() / self.load.time_ns.max(1.0);
+        let refused = (self.load.refused - self.refused_before) / (self.load.arrived - self.arrived_before).max(1.0);
         self.load.fade(FADE);
+        (self.refused_before, self.arrived_before) = (self.load.refused, self.load.arrived);
         self.demand.tick(supply.filter(|_| full), served, self.service.room(), now);
         let throttled = self.demand.throttled();
         // Where no call is ever served, messages are all that is known to take time.
         let messages = if self.service.known() { messages.min(1.0) } else { 1.0 - idle };
-        self.shortage.on_tick(Shares { elapsed_ns: elapsed, idle, held, messages, throttled }, now);
+        self.shortage.on_tick(Shares { elapsed_ns: elapsed, idle, held, messages, refused, throttled }, now);
     }
 
     /// The wait up to which a call is admitted: less for those that are let through by chance, so that those which are

@@ -16,6 +16,9 @@ const BUSY: f64 = 0.1;
 /// places to be short whatever clients do: at 0.8 of its capacity a pool of one already holds back for 0.16 of the time.
 const HELD: f64 = 0.02;
 const HELD_MOSTLY: f64 = 0.5;
+/// Share of the calls that must be refused by busy cores for them to be short although clients are not held back: a little more
+/// than fits is let through always.
+const REFUSED: f64 = 0.01;
 /// Share of the cores' time that messages take when they are what is short.
 const MESSAGES: f64 = 0.5;
 
@@ -28,6 +31,8 @@ pub(super) struct Shares {
     pub(super) idle: f64,
     pub(super) held: f64,
     pub(super) messages: f64,
+    /// Of the calls that arrived: refused.
+    pub(super) refused: f64,
     /// Whether clients are held back.
     pub(super) throttled: bool,
 }
@@ -48,6 +53,7 @@ pub(super) struct ShortageNow {
     idle: f64,
     held: f64,
     messages: f64,
+    refused: f64,
     what: Shortage,
     since: Instant,
     /// Something else that shows, and since when.
@@ -57,7 +63,16 @@ pub(super) struct ShortageNow {
 
 impl ShortageNow {
     pub(super) fn new(now: Instant) -> Self {
-        Self { idle: 1.0, held: 0.0, messages: 0.0, what: Shortage::Nothing, since: now, other: None, ticked: now }
+        Self {
+            idle: 1.0,
+            held: 0.0,
+            messages: 0.0,
+            refused: 0.0,
+            what: Shortage::Nothing,
+            since: now,
+            other: None,
+            ticked: now,
+        }
     }
 
     /// A tick ended at `now`.
@@ -65,6 +80,7 @@ impl ShortageNow {
         let weight = 1.0 - (-shares.elapsed_ns / MEMORY_NS).exp();
         self.idle += weight * (shares.idle - self.idle);
         self.held += weight * (shares.held - self.held);
+        self.refused += weight * (shares.refused - self.refused);
         self.messages = shares.messages;
         let began = self.ticked;
         self.ticked = now;
@@ -81,8 +97,8 @@ impl ShortageNow {
     }
 
     fn shows(&self, throttled: bool) -> Shortage {
-        let Self { idle, held, messages, .. } = *self;
-        match throttled {
+        let Self { idle, held, messages, refused, .. } = *self;
+        match throttled || (refused > REFUSED && idle < BUSY) {
             true if messages > MESSAGES => Shortage::Messages,
             true if held > HELD && idle + held < BUSY => Shortage::Both,
             true if held > HELD => Shortage::Behind,
@@ -111,7 +127,7 @@ mod tests {
     fn run(now: &mut u64, state: &mut ShortageNow, ms: u64, idle: f64, held: f64, throttled: bool) -> Shortage {
         for _ in 0..ms / 50 {
             *now += 50_000_000;
-            let shares = Shares { elapsed_ns: 5e7, idle, held, messages: 0.1, throttled };
+            let shares = Shares { elapsed_ns: 5e7, idle, held, messages: 0.1, refused: 0.0, throttled };
             state.on_tick(shares, Instant::from_nanos(*now));
         }
         state.at(false, Instant::from_nanos(*now)).what
@@ -125,6 +141,19 @@ mod tests {
         assert_eq!(run(&mut now, &mut state, 8_000, 0.0, 0.7, true), Shortage::Behind);
         assert_eq!(run(&mut now, &mut state, 8_000, 0.01, 0.05, true), Shortage::Both);
         assert_eq!(run(&mut now, &mut state, 8_000, 0.9, 0.0, false), Shortage::Nothing);
+    }
+
+    #[test]
+    fn busy_cores_that_refuse_calls_are_short_although_nobody_is_held_back() {
+        let (mut now, mut state) = (0, ShortageNow::new(Instant::ZERO));
+        for (idle, what) in [(0.0, Shortage::Cores), (0.5, Shortage::Nothing)] {
+            for _ in 0..200 {
+                now += 50_000_000;
+                let shares = Shares { elapsed_ns: 5e7, idle, held: 0.0, messages: 0.1, refused: 0.1, throttled: false };
+                state.on_tick(shares, Instant::from_nanos(now));
+            }
+            assert_eq!(state.at(false, Instant::from_nanos(now)).what, what, "idle for {idle} of the time");
+        }
     }
 
     #[test]
