@@ -6,6 +6,7 @@
 //! | `error` | how a call can end without an answer (feature `io`) |
 //! | `io` | sockets and layers around them (feature `io`) |
 //! | [`machine`] | every scheme as a pair of pure state machines of one shape |
+//! | `telemetry` | what a server does and lacks, for programs and people (feature `io`) |
 //!
 //! Without the feature `io` the crate is pure.
 
@@ -15,3 +16,5 @@ pub mod error;
 #[cfg(feature = "io")]
 pub mod io;
 pub mod machine;
+#[cfg(feature = "io")]
+pub mod telemetry;

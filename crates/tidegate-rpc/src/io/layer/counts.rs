@@ -28,6 +28,13 @@ impl Sheds {
         *self.0.entry((reason, priority)).or_default() += 1;
     }
 
+    /// Calls by reason.
+    pub(super) fn by_reason(&self) -> BTreeMap<ShedReason, u64> {
+        let mut sums = BTreeMap::new();
+        self.0.iter().for_each(|(&(reason, _), &calls)| *sums.entry(reason).or_default() += calls);
+        sums
+    }
+
     pub(super) fn list(&self) -> Vec<ShedCount> {
         self.0.iter().map(|(&(reason, priority), &calls)| ShedCount { reason, priority, calls }).collect()
     }

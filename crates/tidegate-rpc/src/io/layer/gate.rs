@@ -15,7 +15,11 @@ use super::methods::Methods;
 use super::sessions::{Key, Sessions};
 use crate::machine::desk::{self, Called, Desk, Ended, Pause, Started, Turn, Waiting};
 use crate::machine::shadow::Shadow;
-use crate::machine::{Ask, Done, Grant, Priority, Server, SessionId, ShedReason};
+use crate::machine::{Ask, Done, Grant, Server, SessionId, ShedReason, Signal};
+use crate::telemetry::{Book, CallOf, Change, Reporter, Serving};
+
+/// Served calls after which the objective that calls are counted by is looked up again.
+const OBJECTIVE_EVERY: u64 = 64;
 
 /// What the gate keeps of an admitted call until it ends.
 #[derive(Clone, Copy, Debug)]
@@ -24,7 +28,9 @@ struct Call {
     /// The name that it came with and that has no session yet.
     new: Option<Key>,
     arrived: Instant,
-    priority: Priority,
+    of: CallOf,
+    /// When its handler was started; its arrival until then.
+    started: Instant,
     budget: Option<Duration>,
 }
 
@@ -74,17 +80,20 @@ pub(super) struct Gate<S> {
     pub(super) config: ServerConfig,
 }
 
-struct State<S> {
-    desk: Desk<S, Option<Waker>>,
+pub(super) struct State<S> {
+    pub(super) desk: Desk<S, Option<Waker>>,
     /// What the machine is told of in a dry run.
     shadow: Shadow,
-    sessions: Sessions,
+    pub(super) sessions: Sessions,
     methods: Methods,
-    counts: Counts,
+    pub(super) counts: Counts,
+    /// What is counted beside, once somebody asked for telemetry.
+    pub(super) book: Option<Box<Book>>,
+    reporter: Reporter,
     rng: Rng,
     /// When the rest of the run queue last went before a handler, or bytes were last read.
     looked: Instant,
-    mode: Mode,
+    pub(super) mode: Mode,
     /// Listeners whose grant came and calls that waited for too long, to be woken without the lock. At most as many as there
     /// are sessions and waiting calls.
     heard: Vec<Waker>,
@@ -133,14 +142,14 @@ pub(super) enum Heard {
 }
 
 #[derive(Default)]
-struct Counts {
+pub(super) struct Counts {
     served: u64,
     in_time: u64,
     cancelled: u64,
-    exempt: u64,
-    in_flight: u64,
+    pub(super) exempt: u64,
+    pub(super) in_flight: u64,
     shed: Sheds,
-    would_have_shed: Sheds,
+    pub(super) would_have_shed: Sheds,
 }
 
 impl<S: Server + Send + 'static> Gate<S> {
@@ -154,6 +163,8 @@ impl<S: Server + Send + 'static> Gate<S> {
             sessions: Sessions::new(config.sessions, config.lease),
             methods: Methods::default(),
             counts: Counts::default(),
+            book: None,
+            reporter: Reporter::new(),
             rng: Rng::new(seed),
             looked: Instant::ZERO,
             mode: config.mode,
@@ -179,7 +190,7 @@ impl<S: Server + Send> Timed for Gate<S> {
 }
 
 impl<S: Server> Gate<S> {
-    fn lock(&self) -> MutexGuard<'_, State<S>> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, State<S>> {
         self.state.lock()
     }
 
@@ -194,7 +205,7 @@ impl<S: Server> Gate<S> {
 
     /// Runs `tell` under the lock, then wakes whoever hears of a grant by it or has his turn.
     fn tell<R>(&self, tell: impl FnOnce(&mut State<S>, Instant) -> R) -> R {
-        let (result, heard, wakes) = {
+        let (result, heard, wakes, change) = {
             let mut state = self.lock();
             // Read under the lock, so that the machine's time never steps back.
             let now = self.now();
@@ -202,10 +213,14 @@ impl<S: Server> Gate<S> {
             let wakes = state.call(now);
             let next = state.desk.next_timeout();
             state.alarm.set(next, now);
-            (result, core::mem::take(&mut state.heard), wakes)
+            let change = if state.reporter.is_due(now) { state.report(now) } else { None };
+            (result, core::mem::take(&mut state.heard), wakes, change)
         };
         heard.into_iter().for_each(Waker::wake);
         wakes.wake();
+        if let Some(change) = change {
+            change.tell();
+        }
         result
     }
 
@@ -259,10 +274,13 @@ impl<S: Server> Gate<S> {
     pub(super) fn start(&self, in_line: InLine) -> Result<Begun, Refused> {
         let InLine { call, waiting } = in_line;
         self.tell(|state, now| match state.desk.start(waiting, now) {
-            Ok(running) => Ok(Begun { call, started: running.into() }),
+            Ok(running) => {
+                state.count_start(call, now);
+                Ok(Begun { call: Call { started: now, ..call }, started: running.into() })
+            }
             Err(refused) => {
-                state.leave(&call, Some(refused.grant));
-                Err(state.refuse(call.priority, &refused, &self.config, now))
+                state.leave(&call, Done::Shed, Some(refused.grant));
+                Err(state.refuse(call.of, &refused, &self.config, now))
             }
         })
     }
@@ -322,8 +340,8 @@ impl<S: Server> Gate<S> {
         let InLine { call, waiting } = in_line;
         self.tell(|state, now| {
             let grant = state.desk.cancel(waiting, now);
-            state.counts.cancelled += 1;
-            state.leave(&call, grant);
+            state.count_cancelled();
+            state.leave(&call, Done::Cancelled, grant);
         });
     }
 
@@ -339,14 +357,17 @@ impl<S: Server> Gate<S> {
 
     /// From now on verdicts are carried out, or are not.
     pub(super) fn set_mode(&self, mode: Mode) {
-        self.tell(|state, now| {
+        let before = self.tell(|state, now| {
             state.run_timers(now);
             if state.mode == Mode::DryRun && mode == Mode::Enforce {
                 state.shadow.end(state.desk.machine_mut(), now);
             }
-            state.mode = mode;
             state.desk.ignore_room(mode == Mode::DryRun);
+            core::mem::replace(&mut state.mode, mode)
         });
+        if before != mode {
+            Change::Mode(mode).tell();
+        }
     }
 
     pub(super) fn with_machine<R>(&self, look: impl FnOnce(&mut S, Instant) -> R) -> R {
@@ -367,6 +388,13 @@ impl<S: Server> State<S> {
         wakes
     }
 
+    /// What has changed that somebody should hear of.
+    #[cold]
+    fn report(&mut self, now: Instant) -> Option<Change> {
+        let view = self.desk.machine().view(self.desk.signal(now), now);
+        self.reporter.look(view, self.mode, now)
+    }
+
     fn arrive(&mut self, arrival: &Arrival<'_>, config: &ServerConfig, now: Instant) -> Result<InLine, Refused> {
         self.run_timers(now);
         self.sessions.expire(self.desk.machine_mut(), now);
@@ -385,17 +413,23 @@ impl<S: Server> State<S> {
             // Many may share that session: nobody of them was told what it is told.
             (ask.aware, ask.credited, ask.demand) = (false, false, 0);
         }
+        let of = CallOf { tenant: ask.tenant, priority: ask.priority };
+        if let Some(book) = &mut self.book {
+            book.offered(of);
+        }
         if self.mode == Mode::DryRun {
             let entered = entered.map(|(key, session)| {
                 (session.demand, session.in_flight) = (ask.demand, session.in_flight + 1);
+                session.calls.offered += 1;
                 (key, session.id)
             });
             return Ok(self.arrive_on_paper(entered, new, &ask, arrived, now));
         }
         let Some((key, session)) = entered.filter(|_| room) else {
-            return Err(self.turn_away(ask.priority, ShedReason::ServerFull, None, config));
+            return Err(self.turn_away(of, ShedReason::ServerFull, None, config));
         };
         session.demand = ask.demand;
+        session.calls.offered += 1;
         match self.desk.on_request(&desk::Arrival::new(session.id, &ask, arrived), None, now) {
             Ok(waiting) => {
                 session.in_flight += 1;
@@ -403,7 +437,8 @@ impl<S: Server> State<S> {
             }
             Err(refused) => {
                 session.grant = refused.grant;
-                Err(self.refuse(ask.priority, &refused, config, now))
+                session.calls.shed += 1;
+                Err(self.refuse(of, &refused, config, now))
             }
         }
     }
@@ -441,7 +476,9 @@ impl<S: Server> State<S> {
 
     fn admit(&mut self, key: Key, new: Option<Key>, waiting: Waiting, ask: &Ask) -> InLine {
         self.counts.in_flight += 1;
-        let call = Call { key, new, arrived: waiting.arrived(), priority: ask.priority, budget: ask.budget };
+        let of = CallOf { tenant: ask.tenant, priority: ask.priority };
+        let arrived = waiting.arrived();
+        let call = Call { key, new, arrived, of, started: arrived, budget: ask.budget };
         InLine { call, waiting }
     }
 
@@ -456,21 +493,24 @@ impl<S: Server> State<S> {
     }
 
     /// The machine refused a call.
-    fn refuse(&mut self, priority: Priority, refused: &desk::Refused, config: &ServerConfig, now: Instant) -> Refused {
+    fn refuse(&mut self, of: CallOf, refused: &desk::Refused, config: &ServerConfig, now: Instant) -> Refused {
         let desk::Refused { reason, grant, arrived } = *refused;
         let header = GrantHeader { grant, server_time: now.since(arrived), instance: config.instance };
-        self.turn_away(priority, reason, Some(header), config)
+        self.turn_away(of, reason, Some(header), config)
     }
 
     /// Counts a refusal.
     fn turn_away(
         &mut self,
-        priority: Priority,
+        of: CallOf,
         reason: ShedReason,
         grant: Option<GrantHeader>,
         config: &ServerConfig,
     ) -> Refused {
-        self.counts.shed.count(reason, priority);
+        self.counts.shed.count(reason, of.priority);
+        if let Some(book) = &mut self.book {
+            book.shed(of, reason);
+        }
         // Half to one and a half of it: those who were refused together shall not come back together.
         let pushback = config.pushback.mul_f64(0.5 + self.rng.f64());
         // In a dry run nobody may obey.
@@ -484,10 +524,12 @@ impl<S: Server> State<S> {
                 if let Some(name) = call.new {
                     self.sessions.admit(name, self.desk.machine_mut(), now);
                 }
+                let in_time = call.budget.is_none_or(|budget| server_time <= budget);
                 self.counts.served += 1;
-                self.counts.in_time += u64::from(call.budget.is_none_or(|budget| server_time <= budget));
+                self.counts.in_time += u64::from(in_time);
+                self.count_served(call, in_time, now);
             }
-            Done::Cancelled => self.counts.cancelled += 1,
+            Done::Cancelled => self.count_cancelled(),
             Done::Shed => {}
         }
         let grant = match self.desk.end(started, done, now) {
@@ -499,17 +541,45 @@ impl<S: Server> State<S> {
                 None
             }
         };
-        self.leave(call, grant);
+        self.leave(call, done, grant);
         // A dry run must not move clients: they would obey.
         grant.filter(|_| self.mode == Mode::Enforce).map(|grant| GrantHeader { grant, server_time, instance: 0 })
     }
 
     /// A call left the tables.
-    fn leave(&mut self, call: &Call, grant: Option<Grant>) {
+    fn leave(&mut self, call: &Call, done: Done, grant: Option<Grant>) {
         self.counts.in_flight = self.counts.in_flight.saturating_sub(1);
         if let Some(session) = self.sessions.get_mut(call.key) {
             session.in_flight = session.in_flight.saturating_sub(1);
             session.grant = grant.unwrap_or(session.grant);
+            session.calls.served += u64::from(done == Done::Served);
+            session.calls.shed += u64::from(done == Done::Shed);
+        }
+    }
+
+    /// The handler of a call is about to be polled first.
+    fn count_start(&mut self, call: Call, now: Instant) {
+        if let Some(book) = &mut self.book {
+            book.started(call.of, now.since(call.arrived), now);
+        }
+    }
+
+    fn count_cancelled(&mut self) {
+        self.counts.cancelled += 1;
+        if let Some(book) = &mut self.book {
+            book.cancelled();
+        }
+    }
+
+    fn count_served(&mut self, call: &Call, in_time: bool, now: Instant) {
+        let Some(book) = &mut self.book else { return };
+        let serving = Serving { in_all: now.since(call.arrived), service: now.since(call.started), in_time };
+        book.served(call.of, serving, now);
+        // A few divisions, and it moves slowly.
+        if book.calls().served.is_multiple_of(OBJECTIVE_EVERY)
+            && let Some(view) = self.desk.machine().view(Signal::default(), now)
+        {
+            book.set_objective(view.gauges.objective);
         }
     }
 

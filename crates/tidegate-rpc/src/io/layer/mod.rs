@@ -69,6 +69,7 @@
 //! | `running` | a call that is told to the machine once |
 //! | `server` | the layer before the handlers |
 //! | `sessions` | the bounded table of clients |
+//! | `shown` | what telemetry is told |
 //! | `stamp` | when a request's bytes were read |
 
 mod alarm;
@@ -97,6 +98,7 @@ mod retry;
 mod running;
 mod server;
 mod sessions;
+mod shown;
 mod stamp;
 #[cfg(test)]
 mod tests;

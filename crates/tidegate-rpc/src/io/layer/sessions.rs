@@ -17,6 +17,7 @@ use tidegate_core::Instant;
 
 use super::stamp::ConnectionId;
 use crate::machine::{Grant, Server, SessionId, Tenant};
+use crate::telemetry::Calls;
 
 /// Whose session a request belongs to. A client that works for several tenants has a session for each.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -49,6 +50,9 @@ pub(super) struct Session {
     pub(super) in_flight: u32,
     pub(super) demand: u32,
     pub(super) grant: Grant,
+    pub(super) tenant: Tenant,
+    /// Counted while somebody may ask.
+    pub(super) calls: Calls,
     /// A grant that no answer has carried yet.
     pub(super) pushed: Option<Grant>,
     /// Who waits for one.
@@ -127,8 +131,17 @@ impl Sessions {
             return false;
         }
         let Ok(id) = machine.open(key.tenant, now) else { return false };
-        let session =
-            Session { id, in_flight: 0, demand: 0, grant: Grant::default(), pushed: None, listener: None, heard: now };
+        let session = Session {
+            id,
+            in_flight: 0,
+            demand: 0,
+            grant: Grant::default(),
+            tenant: key.tenant,
+            calls: Calls::default(),
+            pushed: None,
+            listener: None,
+            heard: now,
+        };
         self.by_key.insert(key, session);
         self.keys.insert(id, key);
         self.looks.push_back((now + self.lease, key));
