@@ -20,6 +20,7 @@
 //! | `book` | what is counted |
 //! | `calls` | calls by what became of them, and classes of priorities |
 //! | `changes` | changes of the server's state, for `tracing` |
+//! | [`console`] | the page, as a service (feature `console`) |
 //! | `figures` | a server at one moment |
 //! | `metrics` | the list of metrics |
 //! | [`prometheus`] | the metrics as text |
@@ -33,6 +34,8 @@
 mod book;
 mod calls;
 mod changes;
+#[cfg(feature = "console")]
+pub mod console;
 mod figures;
 mod metrics;
 pub mod prometheus;
@@ -59,7 +62,7 @@ pub(crate) trait Source: Send + Sync {
     /// The clock.
     fn now(&self) -> Instant;
     /// The address of a request's peer.
-    #[expect(dead_code, reason = "for pages, which not everybody may see")]
+    #[cfg_attr(not(feature = "console"), expect(dead_code, reason = "only the console tells peers apart"))]
     fn peer(&self, seen: Seen<'_>) -> Option<IpAddr>;
 }
 
