@@ -28,7 +28,7 @@ pub(super) struct Metric {
     pub(super) help: &'static str,
     pub(super) kind: Kind,
     /// Its unit as OpenTelemetry has it.
-    #[expect(dead_code, reason = "Prometheus has it in the name")]
+    #[cfg_attr(not(feature = "opentelemetry"), expect(dead_code, reason = "Prometheus has it in the name"))]
     pub(super) unit: &'static str,
     pub(super) series: fn(&Figures) -> Vec<Series>,
 }

@@ -22,6 +22,7 @@
 //! | `changes` | changes of the server's state, for `tracing` |
 //! | [`console`] | the page, as a service (feature `console`) |
 //! | `figures` | a server at one moment |
+//! | `meter` | the metrics for OpenTelemetry (feature `opentelemetry`) |
 //! | `metrics` | the list of metrics |
 //! | [`prometheus`] | the metrics as text |
 //! | `tenants` | rows for the tenants with the most calls |
@@ -37,6 +38,8 @@ mod changes;
 #[cfg(feature = "console")]
 pub mod console;
 mod figures;
+#[cfg(feature = "opentelemetry")]
+mod meter;
 mod metrics;
 pub mod prometheus;
 mod tenants;
