@@ -1,7 +1,7 @@
 //! The table of the calls that are under way.
 
 use tidegate_core::Instant;
-use tidegate_rpc::machine::{Ask, Priority, SessionId, Ticket};
+use tidegate_rpc::machine::desk::{Paused, Waiting, Woken};
 
 /// Where a call is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -26,17 +26,26 @@ pub(super) struct Call {
     pub(super) class: u8,
     /// Which of the scenario's groups, by index.
     pub(super) group: u16,
-    /// What the server machine said, from its admission on.
-    pub(super) ticket: Ticket,
     pub(super) state: State,
-    /// Since when its handler has waited for something else than a core.
-    pub(super) waits: Instant,
+}
+
+/// Where an admitted call is at the server while no core has it.
+#[derive(Default, Debug)]
+pub(super) enum AtServer {
+    /// Nowhere, or on a core.
+    #[default]
+    Nowhere,
+    /// In line.
+    Waiting(Waiting),
+    /// Its handler waits for something.
+    Paused(Paused),
+    /// Its handler waits for a core to go on.
+    Woken(Woken),
 }
 
 impl Call {
-    pub(super) fn new(intended: Instant, client: u32, class: u8, priority: Priority, group: u16) -> Self {
-        let ticket = Ticket::new(SessionId(0), &Ask { priority, ..Ask::default() }, intended);
-        Self { intended, client, class, group, ticket, state: State::AtClient, waits: intended }
+    pub(super) fn new(intended: Instant, client: u32, class: u8, group: u16) -> Self {
+        Self { intended, client, class, group, state: State::AtClient }
     }
 }
 
@@ -44,13 +53,15 @@ impl Call {
 #[derive(Debug)]
 pub(super) struct Calls {
     slots: Vec<Call>,
+    /// Of each slot.
+    at_server: Vec<AtServer>,
     free: Vec<u32>,
     max: usize,
 }
 
 impl Calls {
     pub(super) fn new(max: usize) -> Self {
-        Self { slots: Vec::new(), free: Vec::new(), max }
+        Self { slots: Vec::new(), at_server: Vec::new(), free: Vec::new(), max }
     }
 
     /// The slot of `call`; `None` if the table is full.
@@ -64,12 +75,25 @@ impl Calls {
             return None;
         }
         self.slots.push(call);
+        self.at_server.push(AtServer::Nowhere);
         u32::try_from(self.slots.len() - 1).ok()
     }
 
     #[inline]
     pub(super) fn get(&mut self, slot: u32) -> &mut Call {
         &mut self.slots[slot as usize]
+    }
+
+    /// Where the call is at the server.
+    #[inline]
+    pub(super) fn at_server(&mut self, slot: u32) -> &mut AtServer {
+        &mut self.at_server[slot as usize]
+    }
+
+    /// Where the call was at the server; it is about to be elsewhere.
+    #[inline]
+    pub(super) fn take_from_server(&mut self, slot: u32) -> AtServer {
+        core::mem::take(&mut self.at_server[slot as usize])
     }
 
     /// Ends the call; its slot is free.

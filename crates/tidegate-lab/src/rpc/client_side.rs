@@ -14,7 +14,7 @@ impl<S: Server, C: Client> Plant<S, C> {
     pub(super) fn call(&mut self, of_burst: bool) {
         let arrival = self.arrivals.draw(of_burst);
         self.window.offered(arrival.class, arrival.group);
-        let call = Call::new(self.now, arrival.client, arrival.class, arrival.priority, arrival.group);
+        let call = Call::new(self.now, arrival.client, arrival.class, arrival.group);
         let Some(slot) = self.calls.insert(call) else {
             self.window.dropped += 1;
             return;

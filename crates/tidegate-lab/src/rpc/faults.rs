@@ -1,6 +1,7 @@
 //! What goes wrong while a plant runs: callers that give up, connections that end, a server that starts anew.
 
 use tidegate_core::Rng;
+use tidegate_rpc::machine::desk::Desk;
 use tidegate_rpc::machine::{CallId, Client, Full, Server, ShedReason, Tenant};
 use tidegate_sim::lane::Lane;
 
@@ -37,7 +38,7 @@ impl<S: Server, C: Client> Plant<S, C> {
     /// [`Full`] if the server cannot hold the new session; the client is then without one.
     pub fn reset(&mut self, client: u32) -> Result<(), Full> {
         let Some(&old) = self.sessions.get(client as usize) else { return Ok(()) };
-        self.server.close(old, self.now);
+        self.desk.machine_mut().close(old, self.now);
         self.lose(client);
         self.connect(client)?;
         self.after_server();
@@ -50,14 +51,12 @@ impl<S: Server, C: Client> Plant<S, C> {
     /// # Errors
     /// [`Full`] if it cannot hold the clients; those left are then without a session.
     pub fn crash(&mut self, server: S) -> Result<(), Full> {
-        self.server = server;
+        self.desk = Desk::new(server, self.scenario.cores);
         self.note(1 << 42);
-        self.waiting.clear();
-        self.woken.clear();
         self.waits.iter_mut().for_each(Waits::clear);
         self.messages.clear();
         self.finishing.clear();
-        self.jobs.fill(None);
+        self.jobs.fill_with(|| None);
         self.idle = (0..self.scenario.cores).rev().collect();
         self.to_server = Lane::default();
         self.to_clients = Lane::default();
@@ -88,7 +87,8 @@ impl<S: Server, C: Client> Plant<S, C> {
     }
 
     fn connect(&mut self, client: u32) -> Result<(), Full> {
-        let session = self.server.open(self.tenant_of(client), self.now)?;
+        let tenant = self.tenant_of(client);
+        let session = self.desk.machine_mut().open(tenant, self.now)?;
         let number = session.0 as usize;
         if self.owners.len() <= number {
             self.owners.resize(number + 1, 0);

@@ -13,7 +13,7 @@
 //! - A handler may wait before it computes, for a delay or for one of a few places ([`Behind`]): it takes no core
 //!   then. Calls that may start and those that may go on have one queue.
 //! - If wanted, ways and handlers take longer by random times, and all cores stop now and then ([`Jitter`], [`Pauses`]).
-//! - The signal is the age of the oldest waiting message plus the age of the oldest waiting call.
+//! - The signal is the age of the oldest waiting message plus that of the oldest call that waits for a core.
 //! - Capacity is cores / (mean service + cost of a message), or what the places that handlers wait for can do if less. Goodput counts the calls whose answer arrives within the SLO.
 //!
 //! Source of the model: Breakwater's evaluation (OSDI '20), §5.1.

@@ -7,7 +7,8 @@ use std::collections::{BinaryHeap, VecDeque};
 
 use tidegate_core::time::nanos;
 use tidegate_core::{Instant, Rng};
-use tidegate_rpc::machine::{Ask, Client, Grant, Server, SessionId, ShedReason, Tenant, Ticket};
+use tidegate_rpc::machine::desk::{Desk, Running};
+use tidegate_rpc::machine::{Ask, Client, Grant, Server, SessionId, ShedReason, Tenant};
 use tidegate_sim::TraceHash;
 use tidegate_sim::lane::Lane;
 
@@ -43,19 +44,20 @@ pub(super) struct Answer {
 }
 
 /// What a core does.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(super) enum Job {
     /// Handles a message that arrived at the instant.
     Message(Instant, Message),
     /// Runs the handler of the call in this slot.
-    Call(u32, Ticket),
+    Call(u32, Running),
 }
 
 /// A server with the machine `S`, and clients with machines `C`, in virtual time.
 #[derive(Debug)]
 pub struct Plant<S, C> {
     pub(super) now: Instant,
-    pub(super) server: S,
+    /// The server's machine, its calls and their line. A turn is a core.
+    pub(super) desk: Desk<S, u32>,
     pub(super) clients: Vec<C>,
     /// Session of each client.
     pub(super) sessions: Vec<SessionId>,
@@ -68,11 +70,8 @@ pub struct Plant<S, C> {
     pub(super) to_clients: Lane<Delivery>,
     /// Messages that wait for a core, with their arrival.
     pub(super) messages: VecDeque<(Instant, Message)>,
-    /// Admitted calls that wait for a core, with their admission.
-    pub(super) waiting: VecDeque<(Instant, u32)>,
-    /// What handlers wait for before they compute, if anything, and those that wait for a core to go on, with when they could.
+    /// What handlers wait for before they compute, if anything.
     pub(super) waits: Option<Waits>,
-    pub(super) woken: VecDeque<(Instant, u32)>,
     pub(super) jobs: Vec<Option<Job>>,
     pub(super) finishing: BinaryHeap<Reverse<(Instant, u32)>>,
     pub(super) idle: Vec<u32>,
@@ -147,10 +146,8 @@ impl<S: Server, C: Client> Plant<S, C> {
             to_server: Lane::default(),
             to_clients: Lane::default(),
             messages: VecDeque::new(),
-            waiting: VecDeque::new(),
             waits: scenario.behind.map(Waits::new),
-            woken: VecDeque::new(),
-            jobs: vec![None; scenario.cores as usize],
+            jobs: (0..scenario.cores).map(|_| None).collect(),
             finishing: BinaryHeap::with_capacity(scenario.cores as usize),
             idle: (0..scenario.cores).rev().collect(),
             calls: Calls::new(scenario.calls_max),
@@ -165,7 +162,7 @@ impl<S: Server, C: Client> Plant<S, C> {
             scenario: scenario.clone(),
             service_rng: stream(3),
             client_rng,
-            server,
+            desk: Desk::new(server, scenario.cores),
             events: 0,
             trace: TraceHash::new(),
         };
@@ -183,7 +180,7 @@ impl<S: Server, C: Client> Plant<S, C> {
     /// The server's machine.
     #[must_use]
     pub fn server(&self) -> &S {
-        &self.server
+        self.desk.machine()
     }
 
     /// The clients' machines, group by group.
@@ -213,7 +210,7 @@ impl<S: Server, C: Client> Plant<S, C> {
     /// The queueing delay as the server machine is told it: see [`Signal`](tidegate_rpc::machine::Signal).
     #[must_use]
     pub fn queueing_delay(&self) -> Duration {
-        self.signal().queueing_delay
+        self.unread() + self.desk.signal(self.now).queueing_delay
     }
 
     /// From now on, group `index` of the scenario offers `load` times the capacity; nothing if there is no such group.

@@ -2,24 +2,22 @@
 
 use core::time::Duration;
 use std::cmp::Reverse;
-use std::collections::VecDeque;
 
 use tidegate_core::Instant;
-use tidegate_rpc::machine::{Ask, Client, Done, Server, ShedReason, Signal, Ticket, Verdict};
+use tidegate_rpc::machine::desk::{Arrival, Called, Ended, Pause, Refused, Running};
+use tidegate_rpc::machine::{Ask, Client, Done, Grant, Server, ShedReason};
 
 use super::Plant;
-use super::calls::{Call, State};
+use super::calls::{AtServer, Call, State};
 use super::plant::{Answer, Delivery, Job, Message};
 use super::window::Place;
 
 impl<S: Server, C: Client> Plant<S, C> {
-    /// The age of the oldest waiting message plus that of the oldest call that waits for a core, to start or to go on.
+    /// The age of the oldest message that no core has looked at. The signal is that plus the age of the oldest call that waits
+    /// for a core.
     #[inline]
-    pub(super) fn signal(&self) -> Signal {
-        let messages = self.messages.front().map_or(0, |(since, _)| self.now.nanos_since(*since));
-        let age = |calls: &VecDeque<(Instant, u32)>| calls.front().map_or(0, |(since, _)| self.now.nanos_since(*since));
-        let calls = age(&self.waiting).max(age(&self.woken));
-        Signal { queueing_delay: Duration::from_nanos(messages + calls) }
+    pub(super) fn unread(&self) -> Duration {
+        self.messages.front().map_or(Duration::ZERO, |(since, _)| self.now.since(*since))
     }
 
     /// Gives work to cores as long as there are both.
@@ -44,47 +42,58 @@ impl<S: Server, C: Client> Plant<S, C> {
         if let Some((at, message)) = self.messages.pop_front() {
             return Some((Job::Message(at, message), self.message_ns));
         }
+        // As in a runtime, what was read goes before timers.
+        while let Some(slot) = self.desk.poll_expired(self.now) {
+            let running = self.start(slot);
+            assert!(running.is_none(), "what is no longer worth starting is refused");
+        }
         loop {
-            let room = self.server.room();
-            let may_start = self.waiting.front().filter(|_| room > 0).map(|(since, _)| *since);
-            // One for which there is room takes the place of one that has ended, and no more do: it goes first. Without a
-            // bound, those that go on would never have their turn then.
-            let goes_on =
-                |(since, _): &mut (Instant, u32)| may_start.is_none_or(|start| room == u32::MAX && *since <= start);
-            if let Some((_, slot)) = self.woken.pop_front_if(goes_on) {
-                let Call { ticket, waits, .. } = *self.calls.get(slot);
-                let ticket = self.server.on_wake(ticket, waits, self.now);
-                return Some((Job::Call(slot, ticket), self.service_ns()));
-            }
-            may_start?;
-            let (_, slot) = self.waiting.pop_front()?;
-            let Call { ticket, state, .. } = *self.calls.get(slot);
-            if state == State::Orphan {
-                self.server.on_done(ticket, Done::Cancelled, self.now);
-                self.calls.remove(slot);
-                self.after_server();
-                continue;
-            }
-            let verdict = self.server.on_start(ticket, self.now);
-            match verdict {
-                Verdict::Admit(ticket) => {
-                    self.window.started.0 += 1;
-                    self.window.started.1 += self.now.nanos_since(ticket.arrived);
-                    let Some(waits) = &mut self.waits else {
-                        return Some((Job::Call(slot, ticket), self.service_ns()));
+            let slot = match self.desk.poll_call(self.now)? {
+                Called::Start(slot) => slot,
+                Called::GoOn(slot) => {
+                    let AtServer::Woken(woken) = self.calls.take_from_server(slot) else {
+                        unreachable!("who goes on was woken")
                     };
-                    waits.push(slot, self.now, &mut self.service_rng);
-                    let call = self.calls.get(slot);
-                    (call.ticket, call.waits) = (self.server.on_wait(ticket, self.now), self.now);
+                    let running = self.desk.go_on(woken, self.now);
+                    return Some((Job::Call(slot, running), self.service_ns()));
                 }
-                Verdict::Shed(ticket, reason) => {
-                    self.end(slot, ticket, Some((Place::Start, reason)));
-                    // The grants that it made possible are messages, and messages come first.
-                    self.after_server();
-                    if let Some((at, message)) = self.messages.pop_front() {
-                        return Some((Job::Message(at, message), self.message_ns));
-                    }
-                }
+            };
+            if let Some(running) = self.start(slot) {
+                let Some(waits) = &mut self.waits else {
+                    return Some((Job::Call(slot, running), self.service_ns()));
+                };
+                waits.push(slot, self.now, &mut self.service_rng);
+                let paused = self.desk.pause(running, Pause::Else, self.now);
+                *self.calls.at_server(slot) = AtServer::Paused(paused);
+            } else if let Some((at, message)) = self.messages.pop_front() {
+                // The grants that a refusal made possible are messages, and messages come first.
+                return Some((Job::Message(at, message), self.message_ns));
+            }
+        }
+    }
+
+    /// A call leaves the line; `None` if it does not run.
+    fn start(&mut self, slot: u32) -> Option<Running> {
+        let AtServer::Waiting(waiting) = self.calls.take_from_server(slot) else {
+            unreachable!("who starts was waiting")
+        };
+        let arrived = waiting.arrived();
+        if self.calls.get(slot).state == State::Orphan {
+            self.desk.cancel(waiting, self.now);
+            self.calls.remove(slot);
+            self.after_server();
+            return None;
+        }
+        match self.desk.start(waiting, self.now) {
+            Ok(running) => {
+                self.window.started.0 += 1;
+                self.window.started.1 += self.now.nanos_since(arrived);
+                Some(running)
+            }
+            Err(refused) => {
+                self.refuse(slot, Place::Start, &refused);
+                self.after_server();
+                None
             }
         }
     }
@@ -96,8 +105,12 @@ impl<S: Server, C: Client> Plant<S, C> {
 
     /// A handler has what it waited for.
     pub(super) fn wait_ends(&mut self) {
-        let waits = self.waits.as_mut().and_then(|waits| waits.pop(self.now, &mut self.service_rng));
-        self.woken.extend(waits.map(|slot| (self.now, slot)));
+        let slot = self.waits.as_mut().and_then(|waits| waits.pop(self.now, &mut self.service_rng));
+        if let Some(slot) = slot
+            && let AtServer::Paused(paused) = self.calls.take_from_server(slot)
+        {
+            *self.calls.at_server(slot) = AtServer::Woken(self.desk.wake(paused, slot, self.now));
+        }
         self.employ();
     }
 
@@ -111,13 +124,13 @@ impl<S: Server, C: Client> Plant<S, C> {
             Some(Job::Message(_, Message::Demand(client, session, ask)))
                 if self.sessions[client as usize] == session =>
             {
-                self.server.on_demand(session, &ask, self.now);
+                self.desk.machine_mut().on_demand(session, &ask, self.now);
             }
             Some(Job::Message(_, Message::Grant(client, session, grant))) => {
                 let at = self.there_at();
                 self.to_clients.push(at, Delivery::Grant(client, session, grant));
             }
-            Some(Job::Call(slot, ticket)) => self.end(slot, ticket, None),
+            Some(Job::Call(slot, running)) => self.end(slot, running),
             // A demand whose connection has ended.
             Some(Job::Message(_, Message::Demand(..))) | None => {}
         }
@@ -132,25 +145,30 @@ impl<S: Server, C: Client> Plant<S, C> {
             return;
         }
         let session = self.sessions[client as usize];
-        let signal = self.signal();
-        match self.server.on_request(session, ask, signal, arrived, self.now) {
-            Verdict::Admit(ticket) => {
-                self.calls.get(slot).ticket = ticket;
-                self.waiting.push_back((self.now, slot));
-            }
-            Verdict::Shed(ticket, reason) => self.end(slot, ticket, Some((Place::Request, reason))),
+        let arrival = Arrival { session, ask, arrived, counted_from: self.now, unread: self.unread() };
+        match self.desk.on_request(&arrival, slot, self.now) {
+            Ok(waiting) => *self.calls.at_server(slot) = AtServer::Waiting(waiting),
+            Err(refused) => self.refuse(slot, Place::Request, &refused),
         }
     }
 
-    /// A call ends at the server, and its answer leaves.
-    fn end(&mut self, slot: u32, ticket: Ticket, shed: Option<(Place, ShedReason)>) {
-        let done = match (shed, self.calls.get(slot).state) {
-            (Some(_), _) => Done::Shed,
-            (None, State::Orphan) => Done::Cancelled,
-            (None, _) => Done::Served,
+    /// A call's handler has done its work.
+    fn end(&mut self, slot: u32, running: Running) {
+        let arrived = running.arrived();
+        let done = if self.calls.get(slot).state == State::Orphan { Done::Cancelled } else { Done::Served };
+        let Ended::Told(grant) = self.desk.end(running, done, self.now) else {
+            unreachable!("the machine is told of every call")
         };
-        let grant = self.server.on_done(ticket, done, self.now);
-        let answer = Answer { slot, shed, grant, server_ns: self.now.nanos_since(ticket.arrived) };
+        self.answer(slot, None, grant, arrived);
+    }
+
+    fn refuse(&mut self, slot: u32, place: Place, refused: &Refused) {
+        self.answer(slot, Some((place, refused.reason)), refused.grant, refused.arrived);
+    }
+
+    /// The answer of a call leaves.
+    fn answer(&mut self, slot: u32, shed: Option<(Place, ShedReason)>, grant: Grant, arrived: Instant) {
+        let answer = Answer { slot, shed, grant, server_ns: self.now.nanos_since(arrived) };
         let at = self.there_at();
         self.to_clients.push(at, Delivery::Answer(answer));
     }
@@ -158,19 +176,20 @@ impl<S: Server, C: Client> Plant<S, C> {
     /// Carries out what the server's machine wants after it was told something.
     #[inline]
     pub(super) fn after_server(&mut self) {
-        while let Some((session, grant)) = self.server.poll_output() {
+        while let Some((session, grant)) = self.desk.poll_grant() {
             self.window.extra_messages += 1;
             self.note(u64::from(session.0) << 2 | 1 << 40);
             let client = self.owners[session.0 as usize];
             self.messages.push_back((self.now, Message::Grant(client, session, grant)));
         }
-        self.server_at = self.server.next_timeout().unwrap_or(Instant::MAX);
+        // Nothing looks at the line while all cores are busy.
+        let next = if self.idle.is_empty() { self.desk.machine().next_timeout() } else { self.desk.next_timeout() };
+        self.server_at = next.unwrap_or(Instant::MAX);
     }
 
-    /// The server machine's time-out is due.
+    /// A time-out of the server's machine or of its line is due.
     pub(super) fn server_timer(&mut self) {
-        let signal = self.signal();
-        self.server.on_timeout(signal, self.now);
+        self.desk.on_timeout(self.unread(), self.now);
         self.after_server();
         self.employ();
         // A machine whose time-out is past even after it was told is asked again a nanosecond later, not for ever now.

@@ -207,7 +207,8 @@ impl<S: Server, V: Default> Desk<S, V> {
         self.is_unbounded = is_ignored;
     }
 
-    /// How long the oldest call in line has waited. A request that is just being looked at is not among them.
+    /// How long the oldest call in line has waited, to start or to go on. A request that is just being looked at is not among
+    /// them.
     #[must_use]
     #[inline]
     pub fn signal(&self, now: Instant) -> Signal {

@@ -254,10 +254,14 @@ impl<V: Default> Line<V> {
         self.turns = self.turns.saturating_sub(1);
     }
 
-    /// Since when the oldest call that waits to start has waited.
+    /// Since when the oldest call has waited, to start or to go on.
     #[inline]
     pub(super) fn oldest(&self) -> Option<Instant> {
-        self.starts.get(self.starts.first).map(|entry| entry.since)
+        let since = |queue: &Queue<V>| queue.get(queue.first).map(|entry| entry.since);
+        match (since(&self.starts), since(&self.woken)) {
+            (Some(start), Some(woken)) => Some(start.min(woken)),
+            (start, woken) => start.or(woken),
+        }
     }
 
     /// Calls that wait to start.

@@ -140,7 +140,8 @@ impl ShedReason {
 /// The server's delay as measured outside the machine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Signal {
-    /// How long the oldest request that no core has started has waited since its bytes were read.
+    /// How long the oldest request has waited that waits for a core: since its bytes were read if no core has started it,
+    /// else since its handler could go on.
     pub queueing_delay: Duration,
 }
 

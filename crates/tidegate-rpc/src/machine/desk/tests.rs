@@ -169,8 +169,16 @@ fn the_signal_is_the_age_of_the_oldest_in_line_and_what_the_driver_has_not_looke
     assert_eq!(desk.machine().signals, [0, 15, 23], "a timer that is not due is not told");
     desk.cancel(first, at(32));
     assert_eq!(desk.signal(at(32)).queueing_delay, Duration::from_nanos(20));
+    let third = request(&mut desk, 32, &ask).unwrap();
     let refused = desk.refuse(second, ShedReason::ServerFull, at(33));
-    assert_eq!((refused.reason, desk.waiting(), desk.machine().calls.len()), (ShedReason::ServerFull, 0, 0));
+    assert_eq!(refused.reason, ShedReason::ServerFull);
+    let running = start(&mut desk, third, 34);
+    let paused = desk.pause(running, Pause::Else, at(35));
+    assert_eq!(desk.signal(at(39)).queueing_delay, Duration::ZERO, "it waits for no core");
+    let woken = desk.wake(paused, 0, at(40));
+    assert_eq!(desk.signal(at(42)).queueing_delay, Duration::from_nanos(2), "one that could go on does");
+    desk.end(woken, Done::Cancelled, at(43));
+    assert_eq!((desk.waiting(), desk.machine().calls.len()), (0, 0));
 }
 
 #[test]
