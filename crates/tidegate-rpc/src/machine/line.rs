@@ -306,9 +306,10 @@ impl<V: Default> Line<V> {
         is_late.then(|| self.starts.pass(State::Expired))
     }
 
+    /// When the first call in line has waited for too long, if it waits for room and not for a thread.
     #[inline]
     fn expires_at(&self, room: u32) -> Option<Instant> {
-        if room == u32::MAX {
+        if self.starts.called < room {
             return None;
         }
         let start_by = self.starts.get(self.starts.next)?.start_by;
@@ -437,7 +438,7 @@ mod tests {
     fn a_call_that_waits_for_room_expires_after_its_last_worthwhile_instant() {
         let mut line = Line::new(1);
         let [first, second] = [7, 5].map(|by| line.join(at(1), at(by), by));
-        assert_eq!((line.next_timeout(FREE), line.expire(FREE, at(9))), (None, None), "nothing bounds it");
+        assert_eq!((line.next_timeout(1), line.expire(1, at(9))), (None, None), "there is room");
         assert_eq!((line.next_timeout(0), line.expire(0, at(7))), (Some(at(8)), None));
         assert_eq!((line.expire(0, at(8)), line.expire(0, at(8)), line.expire(0, at(8))), (Some(7), Some(5), None));
         assert_eq!(line.turn(first), Turn::Expired);
