@@ -28,7 +28,8 @@ use super::server::{Handler, ShardStats, SharedStats, micros};
 use super::waiting::{Call, Room, Waiting};
 use super::words::{ask_of, number_of, wire_grant};
 use crate::error::{RpcError, Violation};
-use crate::machine::{Done, Known, Server, SessionId, ShedReason, Signal, Tenant, Ticket, Verdict};
+use crate::machine::desk::{Arrival, Called, Desk, Ended, Refused};
+use crate::machine::{Done, Grant, Known, Server, SessionId, ShedReason, Tenant};
 
 const BELL: u64 = u64::MAX;
 const LISTENER: u64 = u64::MAX - 1;
@@ -50,7 +51,12 @@ pub(super) struct Parts<S, H> {
 
 pub(super) struct Shard<S, H> {
     config: ServerConfig,
-    parts: Parts<S, H>,
+    /// The machine, with the keys of the calls that wait.
+    desk: Desk<S, usize>,
+    handler: H,
+    listener: Listener,
+    bell: Arc<Bell>,
+    shared: Arc<SharedStats>,
     poller: Poller,
     connections: Slab<Connection>,
     /// Whom grants outside answers are for.
@@ -69,14 +75,22 @@ pub(super) struct Shard<S, H> {
 
 impl<S: Server, H: Handler> Shard<S, H> {
     pub(super) fn new(config: ServerConfig, parts: Parts<S, H>) -> Result<Self, RpcError> {
+        let Parts { machine, handler, listener, bell, stats: shared } = parts;
         let poller = Poller::new()?;
         let watch = RpcError::os("watch a listener");
-        poller.add(&*parts.bell, BELL, Interest::READ).map_err(&watch)?;
-        poller.add(&parts.listener, LISTENER, Interest::READ).map_err(&watch)?;
+        poller.add(&*bell, BELL, Interest::READ).map_err(&watch)?;
+        poller.add(&listener, LISTENER, Interest::READ).map_err(&watch)?;
+        let mut desk = Desk::new(machine, 1);
+        // One handler runs at a time, to its end: there is always room for the next.
+        desk.ignore_room(true);
         let room = Room { calls: config.waiting_max, bytes: config.waiting_bytes_max };
         Ok(Self {
             config,
-            parts,
+            desk,
+            handler,
+            listener,
+            bell,
+            shared,
             poller,
             connections: Slab::new(),
             sessions: HashMap::default(),
@@ -96,15 +110,15 @@ impl<S: Server, H: Handler> Shard<S, H> {
         exact_timers();
         loop {
             self.look()?;
-            if self.parts.bell.is_rung() {
+            if self.bell.is_rung() {
                 self.flush(Flush::All);
                 return Ok(());
             }
-            self.tick(clock::now());
+            self.desk.on_timeout(Duration::ZERO, clock::now());
             self.send_grants();
-            self.flush(if self.waiting.is_empty() { Flush::All } else { Flush::Ripe });
+            self.flush(if self.desk.waiting() == 0 { Flush::All } else { Flush::Ripe });
             self.work();
-            if self.waiting.is_empty() {
+            if self.desk.waiting() == 0 {
                 self.send_grants();
                 self.flush(Flush::All);
             }
@@ -139,7 +153,7 @@ impl<S: Server, H: Handler> Shard<S, H> {
 
     /// How long nothing but a socket needs this thread.
     fn patience(&mut self) -> Option<Duration> {
-        if !self.waiting.is_empty() {
+        if self.desk.waiting() > 0 {
             return Some(Duration::ZERO);
         }
         let now = clock::now();
@@ -148,24 +162,24 @@ impl<S: Server, H: Handler> Shard<S, H> {
         }
         if self.accept_again.is_some_and(|at| at <= now) {
             self.accept_again = None;
-            if self.poller.add(&self.parts.listener, LISTENER, Interest::READ).is_err() {
+            if self.poller.add(&self.listener, LISTENER, Interest::READ).is_err() {
                 self.accept_again = Some(now + ACCEPT_PAUSE);
             }
         }
-        let tick = self.parts.machine.next_timeout().map(|at| at.max(now + micros(self.config.idle_tick_us)));
+        let tick = self.desk.next_timeout().map(|at| at.max(now + micros(self.config.idle_tick_us)));
         let until = [tick, self.accept_again].into_iter().flatten().min();
         until.map(|until| until.since(now))
     }
 
     fn accept(&mut self) {
         for _ in 0..ACCEPTS {
-            match self.parts.listener.accept() {
+            match self.listener.accept() {
                 Ok(socket) => self.place(socket),
                 Err(error) => {
                     use std::io::ErrorKind::{ConnectionAborted, Interrupted, WouldBlock};
                     if !matches!(error.kind(), WouldBlock | Interrupted | ConnectionAborted) {
                         // Out of descriptors, most likely: those who are connected go on, the others wait.
-                        self.poller.remove(&self.parts.listener);
+                        self.poller.remove(&self.listener);
                         self.accept_again = Some(clock::now() + ACCEPT_PAUSE);
                     }
                     return;
@@ -179,7 +193,7 @@ impl<S: Server, H: Handler> Shard<S, H> {
             self.stats.refused += 1;
             return;
         }
-        if self.parts.listener.prepare(&socket).is_err() {
+        if self.listener.prepare(&socket).is_err() {
             return;
         }
         let connection = Connection::new(socket);
@@ -251,9 +265,9 @@ impl<S: Server, H: Handler> Shard<S, H> {
         let connection = &mut self.connections[slot];
         let session = match (frame, connection.session) {
             (Frame::Hello { tenant }, None) => {
-                let known = self.parts.handler.tenant(connection.peer());
+                let known = self.handler.tenant(connection.peer());
                 connection.tenant = self.config.claims.tenant(Tenant(*tenant), known);
-                let session = self.parts.machine.open(connection.tenant, arrived).map_err(|_| Violation::Full)?;
+                let session = self.desk.machine_mut().open(connection.tenant, arrived).map_err(|_| Violation::Full)?;
                 connection.session = Some(session);
                 self.sessions.insert(session, slot);
                 return Ok(());
@@ -269,7 +283,7 @@ impl<S: Server, H: Handler> Shard<S, H> {
             Frame::Demand(wish) => {
                 let known = Known { tenant: Some(connection.tenant), priority: None };
                 let ask = self.config.claims.judge(ask_of(wish, connection.tenant), known);
-                self.parts.machine.on_demand(session, &ask, arrived);
+                self.desk.machine_mut().on_demand(session, &ask, arrived);
                 Ok(())
             }
             Frame::Cancel { id } => {
@@ -289,44 +303,33 @@ impl<S: Server, H: Handler> Shard<S, H> {
             return Err(Violation::DuplicateId { id });
         }
         let tenant = self.connections[slot].tenant;
-        let known = Known { tenant: Some(tenant), priority: self.parts.handler.priority(payload) };
+        let known = Known { tenant: Some(tenant), priority: self.handler.priority(payload) };
         let ask = self.config.claims.judge(ask_of(wish, tenant), known);
-        let signal = self.signal(arrived);
-        match self.parts.machine.on_request(session, &ask, signal, arrived, arrived) {
-            Verdict::Admit(ticket) if self.waiting.has_room(payload) => {
-                self.waiting.push(slot, id, ticket, payload, &mut self.connections[slot].waiting);
+        let key = self.waiting.next_key();
+        let refused = match self.desk.on_request(&Arrival::new(session, &ask, arrived), key, arrived) {
+            Ok(waiting) if self.waiting.has_room(payload) => {
+                self.waiting.push(slot, id, waiting, payload, &mut self.connections[slot].waiting);
+                return Ok(());
             }
-            Verdict::Admit(ticket) => self.shed(slot, id, ticket, ShedReason::ServerFull, arrived),
-            Verdict::Shed(ticket, reason) => self.shed(slot, id, ticket, reason, arrived),
-        }
+            Ok(waiting) => self.desk.refuse(waiting, ShedReason::ServerFull, arrived),
+            Err(refused) => refused,
+        };
+        self.shed(slot, id, &refused, arrived);
         Ok(())
-    }
-
-    /// Told of what it could not be told when a timer was due.
-    fn tick(&mut self, now: Instant) {
-        if self.parts.machine.next_timeout().is_some_and(|at| at <= now) {
-            let signal = self.signal(now);
-            self.parts.machine.on_timeout(signal, now);
-        }
-    }
-
-    fn signal(&self, now: Instant) -> Signal {
-        Signal { queueing_delay: self.waiting.oldest().map_or(Duration::ZERO, |oldest| now.since(oldest)) }
     }
 
     // What is to be done.
 
     /// Runs waiting calls until there are none, or sockets have not been looked at for long enough.
     fn work(&mut self) {
-        if self.waiting.is_empty() {
+        if self.desk.waiting() == 0 {
             return;
         }
         let mut now = clock::now();
         let look_at = now + micros(self.config.poll_every_us);
-        while let Some(slot) = self.waiting.next_connection() {
-            let Some(call) = self.waiting.pop(&mut self.connections[slot].waiting) else { return };
-            now = self.start(call, now);
-            self.tick(now);
+        while let Some(Called::Start(key) | Called::GoOn(key)) = self.desk.poll_call(now) {
+            now = self.start(key, now);
+            self.desk.on_timeout(Duration::ZERO, now);
             if now >= look_at {
                 break;
             }
@@ -334,13 +337,15 @@ impl<S: Server, H: Handler> Shard<S, H> {
         self.active = now;
     }
 
-    /// Runs one call unless the machine forbids it; the time after it.
-    fn start(&mut self, call: Call, now: Instant) -> Instant {
-        let Call { connection: slot, id, ticket, payload } = call;
-        let ticket = match self.parts.machine.on_start(Ticket { started: now, ..ticket }, now) {
-            Verdict::Admit(ticket) => ticket,
-            Verdict::Shed(ticket, reason) => {
-                self.shed(slot, id, ticket, reason, now);
+    /// Runs the call whose turn it is unless the machine forbids it; the time after it.
+    fn start(&mut self, key: usize, now: Instant) -> Instant {
+        let slot = self.waiting.connection(key).expect("whose turn it is waits, and keys are of waiting calls");
+        let Some(call) = self.waiting.pop(key, &mut self.connections[slot].waiting) else { return now };
+        let Call { id, waiting, payload, .. } = call;
+        let running = match self.desk.start(waiting, now) {
+            Ok(running) => running,
+            Err(refused) => {
+                self.shed(slot, id, &refused, now);
                 self.waiting.recycle(payload);
                 return now;
             }
@@ -348,7 +353,7 @@ impl<S: Server, H: Handler> Shard<S, H> {
         let mut answer = std::mem::take(&mut self.answer);
         answer.clear();
         // The handler's state after a panic is its own affair; nothing of ours is under way in it.
-        let outcome = catch_unwind(AssertUnwindSafe(|| self.parts.handler.handle(&payload, &mut answer)));
+        let outcome = catch_unwind(AssertUnwindSafe(|| self.handler.handle(&payload, &mut answer)));
         self.waiting.recycle(payload);
         let now = clock::now();
         let is_served = matches!(outcome, Ok(Ok(()))) && answer.len() <= self.config.payload_bytes_max as usize;
@@ -360,47 +365,52 @@ impl<S: Server, H: Handler> Shard<S, H> {
             answer.truncate(self.config.payload_bytes_max as usize);
             Status::Failed
         };
-        self.respond(&Ended { slot, id, ticket, status, done: Done::Served }, &answer, now);
+        let arrived = running.arrived();
+        let Ended::Told(grant) = self.desk.end(running, Done::Served, now) else {
+            unreachable!("the machine is told of every call")
+        };
+        self.respond(&Respond { slot, id, status, grant, arrived }, &answer, now);
+        self.mark_dirty(slot, now);
         self.answer = answer;
         now
     }
 
-    fn shed(&mut self, slot: usize, id: u64, ticket: Ticket, reason: ShedReason, now: Instant) {
+    fn shed(&mut self, slot: usize, id: u64, refused: &Refused, now: Instant) {
         self.stats.shed += 1;
+        let Refused { reason, grant, arrived } = *refused;
         let status = Status::Shed { reason: number_of(reason) };
-        self.respond(&Ended { slot, id, ticket, status, done: Done::Shed }, &[], now);
+        self.respond(&Respond { slot, id, status, grant, arrived }, &[], now);
+        // A refusal leaves without delay.
+        self.mark_dirty(slot, Instant::ZERO);
     }
 
-    fn respond(&mut self, ended: &Ended, payload: &[u8], now: Instant) {
-        let grant = self.parts.machine.on_done(ended.ticket, ended.done, now);
+    fn respond(&mut self, respond: &Respond, payload: &[u8], now: Instant) {
         let response = Response {
-            id: ended.id,
-            status: ended.status,
-            server_time_ns: now.nanos_since(ended.ticket.arrived),
-            grant: Some(wire_grant(&grant)),
+            id: respond.id,
+            status: respond.status,
+            server_time_ns: now.nanos_since(respond.arrived),
+            grant: Some(wire_grant(&respond.grant)),
         };
-        server::put_response(self.connections[ended.slot].out(&mut self.buffers), &response, payload);
-        // Whoever is turned away is told without delay.
-        self.soil(ended.slot, if ended.done == Done::Shed { Instant::ZERO } else { now });
+        server::put_response(self.connections[respond.slot].out(&mut self.buffers), &response, payload);
     }
 
     fn cancel(&mut self, call: Call, now: Instant) {
         self.stats.cancelled += 1;
         // Its grant has no answer to travel in; the next one says the same.
-        let _ = self.parts.machine.on_done(call.ticket, Done::Cancelled, now);
+        let _ = self.desk.cancel(call.waiting, now);
         self.waiting.recycle(call.payload);
     }
 
     fn send_grants(&mut self) {
-        while let Some((session, grant)) = self.parts.machine.poll_output() {
+        while let Some((session, grant)) = self.desk.poll_grant() {
             let Some(&slot) = self.sessions.get(&session) else { continue };
             server::put_grant(self.connections[slot].out(&mut self.buffers), &wire_grant(&grant));
-            self.soil(slot, Instant::ZERO);
+            self.mark_dirty(slot, Instant::ZERO);
         }
     }
 
     /// The connection has something to write, which may be held for others from `since` on.
-    fn soil(&mut self, slot: usize, since: Instant) {
+    fn mark_dirty(&mut self, slot: usize, since: Instant) {
         let connection = &mut self.connections[slot];
         if connection.dirty.is_none() {
             self.dirty.push(slot);
@@ -469,15 +479,16 @@ impl<S: Server, H: Handler> Shard<S, H> {
         }
         if let Some(session) = connection.session {
             self.sessions.remove(&session);
-            self.parts.machine.close(session, now);
+            self.desk.machine_mut().close(session, now);
         }
     }
 
     fn publish(&mut self) {
         self.stats.connections = self.connections.len() as u64;
-        self.stats.waiting = self.waiting.len() as u64;
-        self.stats.queueing_delay_ns = self.waiting.oldest().map_or(0, |oldest| clock::now().nanos_since(oldest));
-        self.parts.stats.publish(&self.stats);
+        self.stats.waiting = self.desk.waiting() as u64;
+        self.stats.queueing_delay_ns =
+            if self.desk.waiting() > 0 { nanos(self.desk.signal(clock::now()).queueing_delay) } else { 0 };
+        self.shared.publish(&self.stats);
     }
 }
 
@@ -496,11 +507,11 @@ struct Named {
     id: u64,
 }
 
-/// A call and how it ended.
-struct Ended {
+/// The answer of a call that has ended.
+struct Respond {
     slot: usize,
     id: u64,
-    ticket: Ticket,
     status: Status,
-    done: Done,
+    grant: Grant,
+    arrived: Instant,
 }

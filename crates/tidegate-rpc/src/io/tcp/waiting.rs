@@ -1,11 +1,10 @@
-//! The admitted calls of a shard that wait for its thread: in order of arrival, and by connection.
+//! The admitted calls of a shard that wait for its thread, by name and by connection. Their order is the desk's.
 
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 use slab::Slab;
-use tidegate_core::Instant;
 
-use crate::machine::Ticket;
+use crate::machine::desk;
 
 /// No call.
 const NIL: usize = usize::MAX;
@@ -19,7 +18,7 @@ const SPARE_BYTES_MAX: usize = 64 << 10;
 pub(super) struct Call {
     pub(super) connection: usize,
     pub(super) id: u64,
-    pub(super) ticket: Ticket,
+    pub(super) waiting: desk::Waiting,
     pub(super) payload: Vec<u8>,
 }
 
@@ -34,13 +33,11 @@ pub(super) struct Room {
 #[derive(Debug)]
 struct Entry {
     call: Call,
-    before: usize,
-    after: usize,
     before_here: usize,
     after_here: usize,
 }
 
-/// Both ends of a list; what each connection has to keep for its own.
+/// Both ends of a list: what each connection keeps of its calls.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ends {
     first: usize,
@@ -64,7 +61,6 @@ impl Ends {
 pub(super) struct Waiting {
     room: Room,
     entries: Slab<Entry>,
-    order: Ends,
     /// By connection and id.
     names: HashMap<(usize, u64), usize, RandomState>,
     bytes: usize,
@@ -73,27 +69,7 @@ pub(super) struct Waiting {
 
 impl Waiting {
     pub(super) fn new(room: Room) -> Self {
-        Self {
-            room,
-            entries: Slab::new(),
-            order: Ends::default(),
-            names: HashMap::default(),
-            bytes: 0,
-            spare: Vec::new(),
-        }
-    }
-
-    pub(super) fn len(&self) -> usize {
-        self.entries.len()
-    }
-
-    pub(super) fn is_empty(&self) -> bool {
-        self.entries.is_empty()
-    }
-
-    /// When the bytes of the oldest were read.
-    pub(super) fn oldest(&self) -> Option<Instant> {
-        self.entries.get(self.order.first).map(|entry| entry.call.ticket.arrived)
+        Self { room, entries: Slab::new(), names: HashMap::default(), bytes: 0, spare: Vec::new() }
     }
 
     /// True if a call with this payload may be pushed.
@@ -105,34 +81,35 @@ impl Waiting {
         self.names.contains_key(&(connection, id))
     }
 
-    /// Adds a call at the end; `here` is its connection's list. Its name must be new.
-    pub(super) fn push(&mut self, connection: usize, id: u64, ticket: Ticket, payload: &[u8], here: &mut Ends) {
+    /// The key that the next call will have.
+    pub(super) fn next_key(&self) -> usize {
+        self.entries.vacant_key()
+    }
+
+    /// Adds a call; `here` is its connection's list. Its name must be new.
+    pub(super) fn push(&mut self, connection: usize, id: u64, waiting: desk::Waiting, payload: &[u8], here: &mut Ends) {
         let mut copy = self.spare.pop().unwrap_or_default();
         copy.extend_from_slice(payload);
         self.bytes += payload.len();
-        let call = Call { connection, id, ticket, payload: copy };
-        let (before, before_here) = (self.order.last, here.last);
-        let key = self.entries.insert(Entry { call, before, after: NIL, before_here, after_here: NIL });
-        match self.entries.get_mut(before) {
-            Some(entry) => entry.after = key,
-            None => self.order.first = key,
-        }
+        let call = Call { connection, id, waiting, payload: copy };
+        let before_here = here.last;
+        let key = self.entries.insert(Entry { call, before_here, after_here: NIL });
         match self.entries.get_mut(before_here) {
             Some(entry) => entry.after_here = key,
             None => here.first = key,
         }
-        (self.order.last, here.last) = (key, key);
+        here.last = key;
         self.names.insert((connection, id), key);
     }
 
-    /// The connection of the oldest call.
-    pub(super) fn next_connection(&self) -> Option<usize> {
-        self.entries.get(self.order.first).map(|entry| entry.call.connection)
+    /// The connection of a call.
+    pub(super) fn connection(&self, key: usize) -> Option<usize> {
+        self.entries.get(key).map(|entry| entry.call.connection)
     }
 
-    /// Takes the oldest call; `here` is the list of [`next_connection`](Self::next_connection).
-    pub(super) fn pop(&mut self, here: &mut Ends) -> Option<Call> {
-        self.remove(self.order.first, here)
+    /// Takes a call; `here` is the list of its [`connection`](Self::connection).
+    pub(super) fn pop(&mut self, key: usize, here: &mut Ends) -> Option<Call> {
+        self.remove(key, here)
     }
 
     /// Takes the named call, if it still waits.
@@ -155,15 +132,7 @@ impl Waiting {
     }
 
     fn remove(&mut self, key: usize, here: &mut Ends) -> Option<Call> {
-        let Entry { call, before, after, before_here, after_here } = self.entries.try_remove(key)?;
-        match self.entries.get_mut(before) {
-            Some(entry) => entry.after = after,
-            None => self.order.first = after,
-        }
-        match self.entries.get_mut(after) {
-            Some(entry) => entry.before = before,
-            None => self.order.last = before,
-        }
+        let Entry { call, before_here, after_here } = self.entries.try_remove(key)?;
         match self.entries.get_mut(before_here) {
             Some(entry) => entry.after_here = after_here,
             None => here.first = after_here,
@@ -181,60 +150,97 @@ impl Waiting {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::machine::{Ask, SessionId};
+    use crate::machine::desk::{Called, Desk};
+    use crate::machine::none::{Config, OpenServer};
+    use crate::machine::{Ask, Done, Server as _, SessionId, Tenant};
     use proptest::prelude::*;
+    use tidegate_core::Instant;
 
-    fn ticket(at: u64) -> Ticket {
-        Ticket::new(SessionId(0), &Ask::default(), Instant::from_nanos(at))
+    struct Shard {
+        desk: Desk<OpenServer, usize>,
+        session: SessionId,
+        waiting: Waiting,
+        ends: [Ends; 4],
+    }
+
+    impl Shard {
+        fn new(room: Room) -> Self {
+            let mut machine = OpenServer::new(Config::default());
+            let session = machine.open(Tenant(0), Instant::ZERO).unwrap();
+            let desk = Desk::new(machine, 1);
+            Self { desk, session, waiting: Waiting::new(room), ends: [Ends::default(); 4] }
+        }
+
+        fn push(&mut self, connection: usize, id: u64, payload: &[u8], now: Instant) {
+            let ask = Ask::default();
+            let arrival = desk::Arrival::new(self.session, &ask, now);
+            let waiting = self.desk.on_request(&arrival, self.waiting.next_key(), now).unwrap();
+            self.waiting.push(connection, id, waiting, payload, &mut self.ends[connection]);
+        }
+
+        /// Runs the call whose turn it is.
+        fn pop(&mut self, now: Instant) -> Option<(usize, u64)> {
+            let Called::Start(key) = self.desk.poll_call(now)? else { panic!("nothing goes on") };
+            let connection = self.waiting.connection(key).unwrap();
+            let Call { id, waiting, payload, .. } = self.waiting.pop(key, &mut self.ends[connection]).unwrap();
+            let running = self.desk.start(waiting, now).unwrap();
+            self.desk.end(running, Done::Served, now);
+            self.waiting.recycle(payload);
+            Some((connection, id))
+        }
+
+        fn cancel(&mut self, call: Call, now: Instant) -> (usize, u64) {
+            self.desk.cancel(call.waiting, now);
+            (call.connection, call.id)
+        }
     }
 
     #[test]
     fn room_is_counted_in_calls_and_in_bytes() {
-        let mut waiting = Waiting::new(Room { calls: 2, bytes: 5 });
-        let mut here = Ends::default();
-        assert!(waiting.has_room(b"12345") && !waiting.has_room(b"123456"));
-        waiting.push(0, 1, ticket(1), b"1234", &mut here);
-        assert!(waiting.has_room(b"1") && !waiting.has_room(b"12"));
-        waiting.push(0, 2, ticket(2), b"", &mut here);
-        assert!(!waiting.has_room(b""));
-        assert_eq!((waiting.oldest(), waiting.len()), (Some(Instant::from_nanos(1)), 2));
-        let call = waiting.pop(&mut here).unwrap();
-        waiting.recycle(call.payload);
-        assert!(waiting.has_room(b"12345"));
+        let now = Instant::from_nanos(1);
+        let mut shard = Shard::new(Room { calls: 2, bytes: 5 });
+        assert!(shard.waiting.has_room(b"12345") && !shard.waiting.has_room(b"123456"));
+        shard.push(0, 1, b"1234", now);
+        assert!(shard.waiting.has_room(b"1") && !shard.waiting.has_room(b"12"));
+        shard.push(0, 2, b"", now);
+        assert!(!shard.waiting.has_room(b""));
+        assert_eq!(shard.pop(now), Some((0, 1)));
+        assert!(shard.waiting.has_room(b"12345"));
     }
 
     proptest! {
         #[test]
         fn it_agrees_with_a_plain_list(steps in prop::collection::vec((0..5_u8, 0..4_usize, 0..6_u64), 0..200)) {
-            let mut waiting = Waiting::new(Room { calls: 1_000, bytes: 1_000 });
-            let mut ends = [Ends::default(); 4];
+            let mut shard = Shard::new(Room { calls: 1_000, bytes: 1_000 });
             let mut list: Vec<(usize, u64)> = Vec::new();
             for (now, (step, connection, id)) in (0_u64..).zip(steps) {
+                let now = Instant::from_nanos(now);
                 match step {
-                    0 | 1 if !waiting.contains(connection, id) => {
-                        waiting.push(connection, id, ticket(now), b"x", &mut ends[connection]);
+                    0 | 1 if !shard.waiting.contains(connection, id) => {
+                        shard.push(connection, id, b"x", now);
                         list.push((connection, id));
                     }
                     2 => {
-                        let found = waiting.next_connection().and_then(|of| waiting.pop(&mut ends[of]));
                         let expected = if list.is_empty() { None } else { Some(list.remove(0)) };
-                        prop_assert_eq!(found.map(|call| (call.connection, call.id)), expected);
+                        prop_assert_eq!(shard.pop(now), expected);
                     }
                     3 => {
                         let at = list.iter().position(|&name| name == (connection, id));
-                        let found = waiting.take(connection, id, &mut ends[connection]);
-                        prop_assert_eq!(found.map(|call| (call.connection, call.id)), at.map(|at| list.remove(at)));
+                        let found = shard.waiting.take(connection, id, &mut shard.ends[connection]);
+                        let found = found.map(|call| shard.cancel(call, now));
+                        prop_assert_eq!(found, at.map(|at| list.remove(at)));
                     }
                     4 => {
-                        while let Some(call) = waiting.take_first(&mut ends[connection]) {
-                            prop_assert_eq!(call.connection, connection);
-                            list.retain(|&name| name != (connection, call.id));
+                        while let Some(call) = shard.waiting.take_first(&mut shard.ends[connection]) {
+                            let name = shard.cancel(call, now);
+                            prop_assert_eq!(name.0, connection);
+                            list.retain(|&other| other != name);
                         }
                         prop_assert!(list.iter().all(|&(of, _)| of != connection));
                     }
                     _ => {}
                 }
-                prop_assert_eq!(waiting.len(), list.len());
+                prop_assert_eq!((shard.waiting.entries.len(), shard.desk.waiting()), (list.len(), list.len()));
             }
         }
     }
