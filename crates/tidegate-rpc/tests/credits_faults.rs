@@ -1,14 +1,17 @@
 //! Credits in a world where messages are late or lost, callers cancel, connections end and clients die.
+//!
+//! In a half of the worlds a session may have but twice its fair share, in a half some callers know nothing of the scheme,
+//! and in a half handlers wait for something before they compute.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
 
 use core::time::Duration;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 
 use tidegate_core::{Instant, Rng};
 use tidegate_rpc::machine::credits::{Config, CreditClient, CreditServer};
+use tidegate_rpc::machine::desk::{Arrival, Called, Desk, Ended, Pause, Paused, Running, Started, Waiting, Woken};
 use tidegate_rpc::machine::{
-    Ask, CallId, Client, Done, Grant, Outcome, Priority, Reply, Request, Server, SessionId, Signal, Step, Tenant,
-    Ticket, Verdict,
+    Ask, CallId, Client, Done, Grant, Outcome, Priority, Reply, Request, Server, SessionId, Step, Tenant,
 };
 
 /// Fewer where each costs ten times as much.
@@ -30,13 +33,16 @@ enum Event {
     Request(u64, u64, Ask),
     Answer(u64, Outcome, Grant),
     GiveUp(u64),
+    /// The handler of the call has what it waited for.
+    Wake(u64),
     Finish,
     Reset(usize),
     Close(SessionId),
 }
 
 struct Caller {
-    machine: CreditClient,
+    /// `None` if it knows nothing of the scheme.
+    machine: Option<CreditClient>,
     session: SessionId,
     /// Sessions are numbered anew when they end, connections are not.
     connection: u64,
@@ -53,6 +59,13 @@ struct Call {
     lease_until: Option<Instant>,
 }
 
+/// A call at the server that no core has.
+enum AtServer {
+    Waiting(Waiting),
+    Paused(Paused),
+    Woken(Woken),
+}
+
 #[derive(Default, Debug)]
 struct Ends {
     made: u64,
@@ -65,13 +78,16 @@ struct Ends {
 struct World {
     now: Instant,
     rng: Rng,
-    server: CreditServer,
+    desk: Desk<CreditServer, u64>,
+    /// How long handlers wait on average, if they do.
+    behind: Option<Duration>,
     callers: Vec<Caller>,
     events: BTreeMap<(Instant, u64), Event>,
     number: u64,
     calls: BTreeMap<u64, Call>,
-    waiting: VecDeque<(u64, u64, Ticket)>,
-    running: Option<(u64, u64, Ticket)>,
+    /// By name, with the number of the connection.
+    inside: BTreeMap<u64, (u64, AtServer)>,
+    running: Option<(u64, u64, Running)>,
     bad_until: Instant,
     gap: Duration,
     ends: Ends,
@@ -82,13 +98,16 @@ impl World {
     fn new(seed: u64) -> Self {
         let mut rng = Rng::new(seed);
         let now = Instant::from_nanos(1);
-        let config = Config { pool: Some(POOL), session_shares: 1e6, ..Config::default() };
+        let session_shares = if rng.chance(0.5) { Config::default().session_shares } else { 1e6 };
+        let config = Config { pool: Some(POOL), session_shares, ..Config::default() };
+        let unaware = if rng.chance(0.5) { 0.2 } else { 0.0 };
+        let behind = rng.chance(0.5).then_some(2 * SERVICE);
         let mut server = CreditServer::new(config, 1, now);
         let clients = 2 + usize::try_from(rng.below(19)).unwrap();
         let mut caller = || Caller {
             session: server.open(Tenant(0), now).unwrap(),
             connection: 0,
-            machine: CreditClient::new(Tenant(0), &mut rng),
+            machine: (!rng.chance(unaware)).then(|| CreditClient::new(Tenant(0), &mut rng)),
             connected: true,
             lease_until: Instant::ZERO,
             dead: false,
@@ -98,12 +117,13 @@ impl World {
         let mut world = Self {
             now,
             rng,
-            server,
+            desk: Desk::new(server, 1),
+            behind,
             callers,
             events: BTreeMap::new(),
             number: 0,
             calls: BTreeMap::new(),
-            waiting: VecDeque::new(),
+            inside: BTreeMap::new(),
             running: None,
             bad_until: now + BAD,
             gap,
@@ -145,13 +165,13 @@ impl World {
 
     fn run(&mut self, end: Instant) {
         while let Some((&(at, _), _)) = self.events.first_key_value() {
-            let due = self.server.next_timeout().unwrap_or(Instant::MAX);
+            let due = self.desk.next_timeout().unwrap_or(Instant::MAX);
             if at.min(due) > end {
                 break;
             }
             if due < at {
                 self.now = self.now.max(due);
-                self.server.on_timeout(Signal::default(), self.now);
+                self.timeout();
             } else {
                 let (_, event) = self.events.pop_first().unwrap();
                 self.now = at;
@@ -168,13 +188,17 @@ impl World {
             Event::Request(name, connection, ask) => self.request(name, connection, &ask),
             Event::Answer(name, outcome, grant) => self.answered(name, outcome, grant),
             Event::GiveUp(name) => self.give_up(name),
+            Event::Wake(name) => self.wake(name),
             Event::Finish => {
-                let (name, connection, ticket) = self.running.take().expect("one runs");
-                self.answer(name, connection, ticket, Done::Served);
+                let (name, connection, running) = self.running.take().expect("one runs");
+                let Ended::Told(grant) = self.desk.end(running, Done::Served, self.now) else {
+                    unreachable!("the machine is told of every call")
+                };
+                self.answer(name, connection, Outcome::Served, grant);
                 self.employ();
             }
             Event::Reset(who) => self.reset(who),
-            Event::Close(session) => self.server.close(session, self.now),
+            Event::Close(session) => self.desk.machine_mut().close(session, self.now),
         }
     }
 
@@ -192,7 +216,12 @@ impl World {
         let priority = if self.rng.chance(0.3) { Priority::CRITICAL } else { Priority::DEFAULT };
         let deadline = self.rng.chance(0.5).then(|| self.now + PATIENCE);
         let caller = &mut self.callers[who];
-        match caller.machine.on_call(&Request { id: CallId(name), priority, deadline }, self.now, &mut self.rng) {
+        let request = Request { id: CallId(name), priority, deadline };
+        let step = match &mut caller.machine {
+            Some(machine) => machine.on_call(&request, self.now, &mut self.rng),
+            None => Step::Send(Ask { priority, budget: deadline.map(|at| at.since(self.now)), ..Ask::default() }),
+        };
+        match step {
             Step::Send(ask) => {
                 let lease_until = ask.credited.then_some(caller.lease_until);
                 self.calls.insert(name, Call { who, sent: self.now, lease_until });
@@ -221,7 +250,7 @@ impl World {
         } else if self.rng.chance(0.005) && self.callers[who].connected {
             // The server closes first; the client hears of it later.
             self.callers[who].connected = false;
-            self.server.close(self.callers[who].session, self.now);
+            self.desk.machine_mut().close(self.callers[who].session, self.now);
             let notice = Duration::from_nanos(self.rng.below(200_000));
             self.after(notice, Event::Reset(who));
         } else if self.rng.chance(0.002) && who > 0 {
@@ -242,9 +271,11 @@ impl World {
         self.calls.retain(|_, call| call.who != who);
         self.ends.lost += u64::try_from(before - self.calls.len()).unwrap();
         let caller = &mut self.callers[who];
-        caller.machine.on_lost(self.now);
+        if let Some(machine) = &mut caller.machine {
+            machine.on_lost(self.now);
+        }
         let (old, connected) = (caller.session, caller.connected);
-        caller.session = self.server.open(Tenant(0), self.now).unwrap();
+        caller.session = self.desk.machine_mut().open(Tenant(0), self.now).unwrap();
         self.number += 1;
         caller.connection = self.number;
         caller.connected = true;
@@ -263,32 +294,68 @@ impl World {
 
     fn request(&mut self, name: u64, connection: u64, ask: &Ask) {
         let Some(session) = self.session(connection) else { return };
-        let oldest = self.waiting.front().map_or(self.now, |(_, _, ticket)| ticket.arrived);
-        let signal = Signal { queueing_delay: self.now.since(oldest) };
-        match self.server.on_request(session, ask, signal, self.now, self.now) {
-            Verdict::Admit(ticket) => self.waiting.push_back((name, connection, ticket)),
-            Verdict::Shed(ticket, _) => self.answer(name, connection, ticket, Done::Shed),
+        match self.desk.on_request(&Arrival::new(session, ask, self.now), name, self.now) {
+            Ok(waiting) => drop(self.inside.insert(name, (connection, AtServer::Waiting(waiting)))),
+            Err(refused) => self.answer(name, connection, Outcome::Shed, refused.grant),
         }
         self.employ();
     }
 
     fn employ(&mut self) {
-        while self.running.is_none() {
-            let Some((name, connection, ticket)) = self.waiting.pop_front() else { return };
-            match self.server.on_start(ticket, self.now) {
-                Verdict::Admit(ticket) => {
-                    self.running = Some((name, connection, ticket));
-                    let service = SERVICE.mul_f64(self.rng.exponential());
-                    self.after(service, Event::Finish);
+        while let Some(Called::Start(name) | Called::GoOn(name)) = self.desk.poll_call(self.now) {
+            let (connection, call) = self.inside.remove(&name).expect("it waits for its turn");
+            let running = match call {
+                AtServer::Waiting(waiting) => {
+                    let Some(running) = self.start(name, connection, waiting) else { continue };
+                    if let Some(behind) = self.behind {
+                        let paused = self.desk.pause(running, Pause::Else, self.now);
+                        self.inside.insert(name, (connection, AtServer::Paused(paused)));
+                        let span = behind.mul_f64(self.rng.exponential());
+                        self.after(span, Event::Wake(name));
+                        continue;
+                    }
+                    running
                 }
-                Verdict::Shed(ticket, _) => self.answer(name, connection, ticket, Done::Shed),
+                AtServer::Woken(woken) => self.desk.go_on(woken, self.now),
+                AtServer::Paused(_) => unreachable!("it waits for something else"),
+            };
+            assert!(self.running.is_none(), "there is one core");
+            self.running = Some((name, connection, running));
+            let service = SERVICE.mul_f64(self.rng.exponential());
+            self.after(service, Event::Finish);
+        }
+    }
+
+    fn start(&mut self, name: u64, connection: u64, waiting: Waiting) -> Option<Running> {
+        match self.desk.start(waiting, self.now) {
+            Ok(running) => Some(running),
+            Err(refused) => {
+                self.answer(name, connection, Outcome::Shed, refused.grant);
+                None
             }
         }
     }
 
-    fn answer(&mut self, name: u64, connection: u64, ticket: Ticket, done: Done) {
-        let grant = self.server.on_done(ticket, done, self.now);
-        let outcome = if done == Done::Served { Outcome::Served } else { Outcome::Shed };
+    fn timeout(&mut self) {
+        self.desk.on_timeout(Duration::ZERO, self.now);
+        while let Some(name) = self.desk.poll_expired(self.now) {
+            let Some((connection, AtServer::Waiting(waiting))) = self.inside.remove(&name) else {
+                unreachable!("it waits for room")
+            };
+            assert!(self.start(name, connection, waiting).is_none(), "what is too late is refused");
+        }
+        self.employ();
+    }
+
+    fn wake(&mut self, name: u64) {
+        let Some((connection, call)) = self.inside.remove(&name) else { return };
+        let AtServer::Paused(paused) = call else { unreachable!("a handler is woken once") };
+        let woken = self.desk.wake(paused, name, self.now);
+        self.inside.insert(name, (connection, AtServer::Woken(woken)));
+        self.employ();
+    }
+
+    fn answer(&mut self, name: u64, connection: u64, outcome: Outcome, grant: Grant) {
         let alive = self.session(connection).is_some();
         if let Some(trip) = self.trip().filter(|_| alive) {
             self.after(trip, Event::Answer(name, outcome, grant));
@@ -300,7 +367,9 @@ impl World {
         let response_time = self.now.since(call.sent);
         let reply = Reply { id: CallId(name), outcome, grant: Some(grant), response_time, server_time: Duration::ZERO };
         let caller = &mut self.callers[call.who];
-        caller.machine.on_reply(&reply, self.now);
+        if let Some(machine) = &mut caller.machine {
+            machine.on_reply(&reply, self.now);
+        }
         caller.lease_until = call.sent + grant.lease;
         match outcome {
             Outcome::Served => self.ends.served += 1,
@@ -311,22 +380,35 @@ impl World {
     fn give_up(&mut self, name: u64) {
         let Some(call) = self.calls.remove(&name) else { return };
         self.ends.given_up += 1;
-        self.callers[call.who].machine.on_cancel(CallId(name), self.now);
-        // The server hears of it at once or never.
-        if let Some(at) = self.waiting.iter().position(|(waiting, ..)| *waiting == name) {
-            let (_, _, ticket) = self.waiting.remove(at).unwrap();
-            self.server.on_done(ticket, Done::Cancelled, self.now);
+        if let Some(machine) = &mut self.callers[call.who].machine {
+            machine.on_cancel(CallId(name), self.now);
         }
+        // The server hears of it at once or, if a core has the call, never.
+        let Some((_, call)) = self.inside.remove(&name) else { return };
+        match call {
+            AtServer::Waiting(waiting) => drop(self.desk.cancel(waiting, self.now)),
+            AtServer::Paused(paused) => self.drop_started(paused.into()),
+            AtServer::Woken(woken) => self.drop_started(woken.into()),
+        }
+        self.employ();
+    }
+
+    fn drop_started(&mut self, started: Started) {
+        self.desk.end(started, Done::Cancelled, self.now);
     }
 
     fn check(&mut self) {
-        let gauges = self.server.gauges();
+        let gauges = self.desk.machine().gauges();
         assert!(gauges.credits <= POOL, "{gauges:?}");
         self.most_credits = self.most_credits.max(gauges.credits);
-        assert_eq!(gauges.waiting as usize, self.waiting.len());
-        assert_eq!(gauges.in_service, u32::from(self.running.is_some()));
+        let waiting = self.inside.values().filter(|(_, call)| matches!(call, AtServer::Waiting(_))).count();
+        let running = u32::from(self.running.is_some());
+        assert_eq!((gauges.waiting as usize, self.desk.waiting()), (waiting, waiting));
+        assert_eq!(gauges.in_service, running);
+        assert_eq!(gauges.in_flight as usize, self.inside.len() - waiting + running as usize);
         let connected = self.callers.iter().filter(|caller| caller.connected);
-        let free: u32 = connected.map(|caller| caller.machine.credits(self.now)).sum();
+        let aware = connected.filter_map(|caller| caller.machine.as_ref());
+        let free: u32 = aware.map(|machine| machine.credits(self.now)).sum();
         let credited =
             |call: &&Call| self.callers[call.who].connected && call.lease_until.is_some_and(|until| self.now < until);
         let used = free + u32::try_from(self.calls.values().filter(credited).count()).unwrap();
@@ -363,11 +445,11 @@ fn no_bad_world_breaks_the_ledger_or_leaves_a_call_hanging() {
             // All leave: nothing remains.
             world.callers.iter_mut().for_each(|caller| caller.dead = true);
             world.run(world.now + Duration::from_mins(1));
-            while let Some(due) = world.server.next_timeout() {
+            while let Some(due) = world.desk.next_timeout() {
                 world.now = due;
-                world.server.on_timeout(Signal::default(), due);
+                world.timeout();
             }
-            let gauges = world.server.gauges();
+            let gauges = world.desk.machine().gauges();
             assert_eq!((gauges.credits, gauges.waiting, gauges.in_service, world.calls.len()), (0, 0, 0, 0));
             (world.most_credits, recovered)
         });

@@ -1,14 +1,14 @@
 //! A small plant: clients, one server, and a wire between them, in simulated time.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tidegate_core::{Instant, Rng};
 use tidegate_rpc::config::Scheme;
 use tidegate_rpc::machine::any::{AnyClient, AnyServer};
+use tidegate_rpc::machine::desk::{Arrival, Called, Desk, Ended, Running, Waiting};
 use tidegate_rpc::machine::{
-    Ask, CallId, Client, ClientOutput, Done, Grant, Outcome, Priority, Reply, Request, Server, SessionId, Signal, Step,
-    Tenant, Ticket, Verdict,
+    Ask, CallId, Client, ClientOutput, Done, Grant, Outcome, Priority, Reply, Request, Server, SessionId, Step, Tenant,
 };
 
 const SERVICE: Duration = Duration::from_micros(10);
@@ -48,19 +48,18 @@ enum Frame {
     Grant(Grant),
 }
 
-#[derive(Clone, Copy)]
 enum Event {
     Call(usize),
     ToServer(usize, u32, Frame),
     ToClient(usize, u32, Frame),
-    Finish(Job),
+    Finish(Name, Running),
     ServerTimer,
     ClientTimer(usize),
 }
 
+/// A call at the server, by the connection that it came over and its caller's name for it.
 #[derive(Clone, Copy)]
-struct Job {
-    ticket: Ticket,
+struct Name {
     client: usize,
     epoch: u32,
     id: CallId,
@@ -78,10 +77,10 @@ struct Peer {
 pub(crate) struct Plant {
     scheme: Scheme,
     setup: Setup,
-    server: AnyServer,
+    desk: Desk<AnyServer, u64>,
     peers: Vec<Peer>,
-    queue: VecDeque<Job>,
-    busy: u32,
+    /// Calls in line at the server. Calls are numbered through, over all clients.
+    waiting: BTreeMap<u64, (Name, Waiting)>,
     events: BTreeMap<(Instant, u64), Event>,
     events_so_far: u64,
     server_timer: Option<Instant>,
@@ -105,10 +104,9 @@ impl Plant {
         Self {
             scheme,
             setup,
-            server,
+            desk: Desk::new(server, setup.cores),
             peers,
-            queue: VecDeque::new(),
-            busy: 0,
+            waiting: BTreeMap::new(),
             events: BTreeMap::new(),
             events_so_far: 0,
             server_timer: None,
@@ -151,11 +149,6 @@ impl Plant {
         }
     }
 
-    fn signal(&self) -> Signal {
-        let oldest = self.queue.front().map_or(self.now, |job| job.ticket.arrived);
-        Signal { queueing_delay: self.now.since(oldest) }
-    }
-
     fn play(&mut self, event: Event) {
         match event {
             Event::Call(client) => {
@@ -171,16 +164,16 @@ impl Plant {
                 self.after_client(client);
             }
             Event::ToServer(..) | Event::ToClient(..) => {}
-            Event::Finish(job) => {
-                self.busy -= 1;
-                self.answer(job, Done::Served);
-                self.start();
+            Event::Finish(name, running) => {
+                let Ended::Told(grant) = self.desk.end(running, Done::Served, self.now) else {
+                    unreachable!("the machine is told of every call")
+                };
+                self.answer(name, Outcome::Served, grant);
                 self.after_server();
             }
             Event::ServerTimer => {
                 self.server_timer = None;
-                let signal = self.signal();
-                self.server.on_timeout(signal, self.now);
+                self.desk.on_timeout(Duration::ZERO, self.now);
                 self.after_server();
             }
             Event::ClientTimer(client) => {
@@ -217,9 +210,9 @@ impl Plant {
 
     fn lose(&mut self, client: usize) {
         let peer = &mut self.peers[client];
-        self.server.close(peer.session, self.now);
+        self.desk.machine_mut().close(peer.session, self.now);
         peer.epoch += 1;
-        peer.session = self.server.open(Tenant(0), self.now).expect("there is room");
+        peer.session = self.desk.machine_mut().open(Tenant(0), self.now).expect("there is room");
         peer.machine.on_lost(self.now);
         self.after_client(client);
         let peer = &mut self.peers[client];
@@ -243,56 +236,55 @@ impl Plant {
         let Peer { session, epoch, .. } = self.peers[client];
         match frame {
             Frame::Request(id, ask) => {
-                let signal = self.signal();
-                match self.server.on_request(session, &ask, signal, self.now, self.now) {
-                    Verdict::Admit(ticket) => {
-                        self.queue.push_back(Job { ticket, client, epoch, id });
-                        self.start();
-                    }
-                    Verdict::Shed(ticket, _) => self.answer(Job { ticket, client, epoch, id }, Done::Shed),
+                let name = Name { client, epoch, id };
+                match self.desk.on_request(&Arrival::new(session, &ask, self.now), id.0, self.now) {
+                    Ok(waiting) => drop(self.waiting.insert(id.0, (name, waiting))),
+                    Err(refused) => self.answer(name, Outcome::Shed, refused.grant),
                 }
             }
-            Frame::Demand(ask) => self.server.on_demand(session, &ask, self.now),
+            Frame::Demand(ask) => self.desk.machine_mut().on_demand(session, &ask, self.now),
             Frame::Cancel(id) => {
-                let here = |job: &Job| job.client == client && job.epoch == epoch && job.id == id;
-                if let Some(place) = self.queue.iter().position(here) {
-                    let job = self.queue.remove(place).expect("found above");
-                    self.server.on_done(job.ticket, Done::Cancelled, self.now);
+                if let Some((_, waiting)) = self.waiting.remove(&id.0) {
+                    self.desk.cancel(waiting, self.now);
                 }
             }
             Frame::Answer(..) | Frame::Grant(_) => unreachable!("clients do not answer"),
         }
     }
 
+    /// Runs calls whose turn has come.
     fn start(&mut self) {
-        while self.busy < self.setup.cores
-            && let Some(job) = self.queue.pop_front()
-        {
-            match self.server.on_start(job.ticket, self.now) {
-                Verdict::Admit(ticket) => {
-                    self.busy += 1;
-                    self.plan(self.now + SERVICE, Event::Finish(Job { ticket, ..job }));
-                }
-                Verdict::Shed(ticket, _) => self.answer(Job { ticket, ..job }, Done::Shed),
-            }
+        while let Some(called) = self.desk.poll_call(self.now) {
+            let Called::Start(number) = called else { unreachable!("no handler waits") };
+            self.start_one(number);
+        }
+        while let Some(number) = self.desk.poll_expired(self.now) {
+            self.start_one(number);
         }
     }
 
-    fn answer(&mut self, job: Job, done: Done) {
-        let grant = self.server.on_done(job.ticket, done, self.now);
-        let outcome = if done == Done::Served { Outcome::Served } else { Outcome::Shed };
-        let frame = Frame::Answer(job.id, outcome, grant);
-        self.plan(self.now + ONE_WAY, Event::ToClient(job.client, job.epoch, frame));
+    fn start_one(&mut self, number: u64) {
+        let (name, waiting) = self.waiting.remove(&number).expect("it is in line");
+        match self.desk.start(waiting, self.now) {
+            Ok(running) => self.plan(self.now + SERVICE, Event::Finish(name, running)),
+            Err(refused) => self.answer(name, Outcome::Shed, refused.grant),
+        }
+    }
+
+    fn answer(&mut self, name: Name, outcome: Outcome, grant: Grant) {
+        let frame = Frame::Answer(name.id, outcome, grant);
+        self.plan(self.now + ONE_WAY, Event::ToClient(name.client, name.epoch, frame));
     }
 
     fn after_server(&mut self) {
-        while let Some((session, grant)) = self.server.poll_output() {
+        self.start();
+        while let Some((session, grant)) = self.desk.poll_grant() {
             self.totals.extra_messages += 1;
             let client = self.peers.iter().position(|peer| peer.session == session).expect("a session is someone's");
             let epoch = self.peers[client].epoch;
             self.plan(self.now + ONE_WAY, Event::ToClient(client, epoch, Frame::Grant(grant)));
         }
-        let Some(due) = self.server.next_timeout() else { return };
+        let Some(due) = self.desk.next_timeout() else { return };
         if self.server_timer.is_none_or(|planned| due < planned) {
             self.server_timer = Some(due);
             self.plan(due.max(self.now), Event::ServerTimer);
