@@ -9,8 +9,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, exit};
 use std::time::SystemTime;
 
-/// What the bundle is made of, relative to `web/`.
-const SOURCES: [&str; 4] = ["src", "build.mjs", "package.json", "package-lock.json"];
+/// What the bundle is made of, relative to `web/`. The page of RPC servers is the one that every service with the layer has:
+/// its source is shared, and no crate is linked.
+const SOURCES: [&str; 5] =
+    ["src", "build.mjs", "package.json", "package-lock.json", "../../tidegate-rpc/src/telemetry/page"];
 /// What the binary embeds, relative to `web/dist`.
 const BUNDLE: [&str; 4] = ["index.html", "app.js", "app.css", "favicon.svg"];
 

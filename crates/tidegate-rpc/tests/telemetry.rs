@@ -133,3 +133,17 @@ async fn a_dry_run_counts_what_it_serves_and_says_that_it_is_one() {
     assert!(telemetry.prometheus().contains("\ntidegate_rpc_dry_run_bool 1\n"));
     assert_eq!(figures.clients[0].served_total, 1);
 }
+
+#[tokio::test]
+async fn the_book_lists_every_metric_and_no_other() {
+    let layer = layer();
+    let telemetry = layer.telemetry();
+    // Quantiles are told once a call was measured.
+    call(&layer, 1, "").await;
+    let page = telemetry.prometheus();
+    let told: Vec<&str> = page.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next()).collect();
+    let book = include_str!("../../../docs/src/how-to/monitor-rpc.md");
+    let rows = book.lines().filter_map(|line| line.strip_prefix("| `tidegate_rpc_")?.split(['`', '{']).next());
+    let listed: Vec<String> = rows.map(|name| format!("tidegate_rpc_{name}")).collect();
+    assert_eq!(listed, told);
+}

@@ -161,7 +161,7 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<(), Failure> {
     } else {
         None
     };
-    let source = Source { scheme: chosen.name(), since: clock::now(), watches };
+    let source = Source { scheme: chosen.name(), watches };
     let (servers, shown) = runtime.block_on(show(wanted, source))?;
     json_line(&Started {
         address: controlled.address().clone(),
@@ -209,7 +209,8 @@ fn start_watched(
 ) -> Result<(RpcServer, Vec<Watch>), Failure> {
     let mut watches = Vec::new();
     let server = RpcServer::start(config, |shard| {
-        let (machine, watch) = Watched::new(scheme.server(1, clock::now()));
+        let now = clock::now();
+        let (machine, watch) = Watched::new(scheme.server(1, now), now);
         watches.push(watch);
         (machine, computing(args, shard, rounds))
     });

@@ -83,9 +83,13 @@ async function server() {
       await until("its scheme", `document.querySelector(".rpc-live").textContent.includes("Scheme tidegate")`);
       await until("goodput", `parseFloat([...document.querySelectorAll(".figures div")].find((each) => each.textContent.startsWith("Goodput")).querySelector(".value").textContent) > 0`, PATIENCE_MS);
     },
+    "it says that its cores are short": async () => {
+      await until("what is short", `document.querySelector(".short.cores, .short.both, .short.messages")`, PATIENCE_MS);
+      await until("it in a sentence", `/ % of the /.test(document.querySelector(".short").textContent)`);
+    },
     "sheds have a reason, calls a priority and clients a row": async () => {
       await until("a reason", `document.querySelector('[aria-label="Sheds by reason"] .number + .number')`, PATIENCE_MS);
-      await until("a priority", `document.querySelector('[aria-label="By priority"]').textContent.includes("128, default")`);
+      await until("a priority", `document.querySelector('[aria-label="By priority"]').textContent.includes("normal, 128")`);
       await until("a client", `document.querySelector('[aria-label="Clients"] tbody .number')`);
     },
     "a phone shows the server without scrolling sideways": narrow(() => started.console),

@@ -37,6 +37,7 @@ const HTML: &str = include_str!("page/index.html");
 const SCRIPT: &str = include_str!("page/page.js");
 const MODEL: &str = include_str!("page/model.js");
 const STYLE: &str = include_str!("page/page.css");
+const FIGURES_STYLE: &str = include_str!("page/figures.css");
 
 /// Everything from ourselves, nothing inline, no frames around us.
 const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src data:; \
@@ -114,6 +115,7 @@ impl Console {
             "/page.js" => Some(("text/javascript; charset=utf-8", SCRIPT.to_owned())),
             "/model.js" => Some(("text/javascript; charset=utf-8", MODEL.to_owned())),
             "/page.css" => Some(("text/css; charset=utf-8", STYLE.to_owned())),
+            "/figures.css" => Some(("text/css; charset=utf-8", FIGURES_STYLE.to_owned())),
             _ => None,
         };
         let denied = access.check(fixed.is_some(), telemetry, request);

@@ -11,26 +11,24 @@ use axum::http::header;
 use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use tidegate_core::Instant;
+use tidegate_rpc::telemetry::{Figures, prometheus};
 use tidegate_runtime::access::{Guard, Reach};
 use tidegate_runtime::{clock, http};
 
-use super::metrics;
-use super::snapshot::Snapshot;
 use super::watched::Watch;
 
 /// What is shown.
 pub(crate) struct Source {
     pub(crate) scheme: &'static str,
-    pub(crate) since: Instant,
     /// One for each shard.
     pub(crate) watches: Vec<Watch>,
 }
 
 impl Source {
-    fn snapshot(&self) -> Snapshot {
-        let seen: Vec<_> = self.watches.iter().map(Watch::look).collect();
-        Snapshot::of(self.scheme, self.since, &seen, clock::now())
+    fn figures(&self) -> Figures {
+        let now = clock::now();
+        let looks: Vec<_> = self.watches.iter().map(|watch| watch.look(now)).collect();
+        Figures::of(self.scheme, &looks, now)
     }
 }
 
@@ -38,17 +36,16 @@ impl Source {
 pub(super) fn router(source: Source) -> Router {
     let guard = Guard { token: None, reach: Reach::Loopback };
     Router::new()
-        .route("/api/v1/rpc", get(snapshot))
+        .route("/api/v1/rpc", get(figures))
         .route("/metrics", get(page))
         .layer(from_fn_with_state(Arc::new(guard), http::guard))
         .with_state(Arc::new(source))
 }
 
-async fn snapshot(State(source): State<Arc<Source>>) -> Json<Snapshot> {
-    Json(source.snapshot())
+async fn figures(State(source): State<Arc<Source>>) -> Json<Figures> {
+    Json(source.figures())
 }
 
 async fn page(State(source): State<Arc<Source>>) -> Response {
-    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], metrics::page(&source.snapshot()))
-        .into_response()
+    ([(header::CONTENT_TYPE, prometheus::CONTENT_TYPE)], prometheus::page(&source.figures())).into_response()
 }

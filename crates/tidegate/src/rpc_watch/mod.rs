@@ -3,17 +3,13 @@
 //! | module | its one job |
 //! |---|---|
 //! | `watched` | a server machine that is counted while it works |
-//! | `book` | what is counted |
-//! | `snapshot` | the books of all shards as one JSON document |
-//! | `metrics` | the same for Prometheus |
-//! | `admin` | the two over HTTP |
+//! | `clients` | its connected clients |
+//! | `admin` | the figures of all shards over HTTP |
 //! | `serve` | both, and a console in front of them, on loopback |
 
 mod admin;
-mod book;
-mod metrics;
+mod clients;
 mod serve;
-mod snapshot;
 mod watched;
 
 pub(crate) use self::admin::Source;

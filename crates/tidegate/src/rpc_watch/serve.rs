@@ -78,8 +78,8 @@ mod tests {
     use crate::rpc_watch::Watched;
 
     fn source() -> Source {
-        let (_, watch) = Watched::new(Scheme::default().server(1, Instant::ZERO));
-        Source { scheme: "tidegate", since: Instant::ZERO, watches: vec![watch] }
+        let (_, watch) = Watched::new(Scheme::default().server(1, Instant::ZERO), Instant::ZERO);
+        Source { scheme: "tidegate", watches: vec![watch] }
     }
 
     #[tokio::test]

@@ -1,19 +1,32 @@
 //! A server machine that is counted while it works.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tidegate_core::Instant;
+use tidegate_rpc::io::layer::Mode;
 use tidegate_rpc::machine::any::AnyServer;
-use tidegate_rpc::machine::credits::{Gauges, Level};
-use tidegate_rpc::machine::{Ask, Done, Full, Grant, Priority, Server, SessionId, Signal, Tenant, Ticket, Verdict};
+use tidegate_rpc::machine::{Ask, Done, Full, Grant, Server, SessionId, ShedReason, Signal, Tenant, Ticket, Verdict};
+use tidegate_rpc::telemetry::{Book, CallOf, Look, Serving};
 
-use super::book::{Book, gauges_of};
+use super::clients::Clients;
 
-/// The machine and its book, behind a lock that nobody else holds but while a snapshot is taken: some twenty nanoseconds
+/// Served calls after which the objective that the machine has learnt is looked up again.
+const OBJECTIVE_EVERY: u64 = 64;
+
+/// The machine and its books, behind a lock that nobody else holds but while a snapshot is taken: some twenty nanoseconds
 /// for each call, and only where somebody asked for the admin API.
 struct Inner {
     machine: AnyServer,
     book: Book,
+    clients: Clients,
+    /// What the shard last said of its line.
+    signal: Signal,
+    /// Calls in the shard, and those of them that were started.
+    in_server: u64,
+    running: u64,
+    /// Sheds that the machine decided and that have not ended.
+    decided: u64,
 }
 
 /// A server machine that is counted while it works.
@@ -23,17 +36,58 @@ pub(crate) struct Watched(Arc<Mutex<Inner>>);
 #[derive(Clone)]
 pub(crate) struct Watch(Arc<Mutex<Inner>>);
 
-/// One shard at one moment.
-pub(super) struct Seen {
-    pub(super) book: Book,
-    pub(super) gauges: Option<Gauges>,
-    /// The share of ordinary calls that clients are told to send.
-    pub(super) send_share: Option<f64>,
+impl Inner {
+    fn call_of(&self, ticket: &Ticket) -> CallOf {
+        CallOf { tenant: self.clients.tenant(ticket.session), priority: ticket.priority }
+    }
+
+    fn shed(&mut self, ticket: &Ticket, reason: ShedReason) {
+        self.decided += 1;
+        let call = self.call_of(ticket);
+        self.book.shed(call, reason);
+    }
+
+    fn started(&mut self, ticket: &Ticket, now: Instant) {
+        self.running += 1;
+        let call = self.call_of(ticket);
+        self.book.started(call, now.since(ticket.arrived), now);
+    }
+
+    fn ended(&mut self, ticket: &Ticket, done: Done, now: Instant) {
+        let call = self.call_of(ticket);
+        self.in_server = self.in_server.saturating_sub(1);
+        match done {
+            Done::Served => {
+                self.running = self.running.saturating_sub(1);
+                let in_all = now.since(ticket.arrived);
+                // A ticket has no deadline: it was met if the machine, which knows it, let the call start.
+                let serving = Serving { in_all, service: now.since(ticket.started), in_time: true };
+                self.book.served(call, serving, now);
+                self.learn(now);
+            }
+            // What the machine had admitted, the driver had no room for.
+            Done::Shed if self.decided == 0 => self.book.shed(call, ShedReason::ServerFull),
+            Done::Shed => self.decided -= 1,
+            Done::Cancelled => self.book.cancelled(),
+        }
+    }
+
+    /// Learns the objective now and then: it is a few divisions, and moves slowly.
+    fn learn(&mut self, now: Instant) {
+        if self.book.calls().served.is_multiple_of(OBJECTIVE_EVERY)
+            && let Some(view) = self.machine.view(self.signal, now)
+            && view.gauges.capacity_per_s > 0.0
+        {
+            self.book.set_objective(view.gauges.objective);
+        }
+    }
 }
 
 impl Watched {
-    pub(crate) fn new(machine: AnyServer) -> (Self, Watch) {
-        let inner = Arc::new(Mutex::new(Inner { machine, book: Book::new() }));
+    pub(crate) fn new(machine: AnyServer, now: Instant) -> (Self, Watch) {
+        let (book, clients, signal) = (Book::new(now), Clients::default(), Signal::default());
+        let inner = Inner { machine, book, clients, signal, in_server: 0, running: 0, decided: 0 };
+        let inner = Arc::new(Mutex::new(inner));
         (Self(Arc::clone(&inner)), Watch(inner))
     }
 
@@ -44,16 +98,21 @@ impl Watched {
 
 impl Watch {
     /// A copy, so that the shard waits for a copy of its book and not for text to be written.
-    pub(super) fn look(&self) -> Seen {
+    pub(super) fn look(&self, now: Instant) -> Look {
         let inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let send_share = match &inner.machine {
-            AnyServer::Tidegate(server) => {
-                let level: Level = server.level(Tenant::default());
-                Some(level.chance(Priority::DEFAULT))
-            }
-            _ => None,
-        };
-        Seen { book: inner.book.clone(), gauges: gauges_of(&inner.machine), send_share }
+        let clients: Vec<_> = inner.clients.rows().copied().collect();
+        Look {
+            book: inner.book.clone(),
+            view: inner.machine.view(inner.signal, now),
+            mode: Mode::Enforce,
+            would_have_shed: BTreeMap::new(),
+            exempt: 0,
+            in_server: inner.in_server,
+            waiting: inner.in_server.saturating_sub(inner.running),
+            demand: clients.iter().map(|client| u64::from(client.demand)).sum(),
+            sessions: clients.len(),
+            clients,
+        }
     }
 }
 
@@ -61,22 +120,26 @@ impl Server for Watched {
     fn open(&mut self, tenant: Tenant, now: Instant) -> Result<SessionId, Full> {
         let mut inner = self.inner();
         let session = inner.machine.open(tenant, now)?;
-        inner.book.opened(session, tenant);
+        inner.clients.opened(session, tenant);
         Ok(session)
     }
 
     fn close(&mut self, session: SessionId, now: Instant) {
         let mut inner = self.inner();
         inner.machine.close(session, now);
-        inner.book.closed(session);
+        inner.clients.closed(session);
     }
 
     fn on_request(&mut self, session: SessionId, ask: &Ask, signal: Signal, arrived: Instant, now: Instant) -> Verdict {
         let mut inner = self.inner();
-        inner.book.offered(session, ask);
+        let call = CallOf { tenant: inner.clients.tenant(session), priority: ask.priority };
+        inner.book.offered(call);
+        inner.clients.offered(session, ask);
+        inner.in_server += 1;
+        inner.signal = signal;
         let verdict = inner.machine.on_request(session, ask, signal, arrived, now);
-        if let Verdict::Shed(_, reason) = verdict {
-            inner.book.shed(reason);
+        if let Verdict::Shed(ticket, reason) = verdict {
+            inner.shed(&ticket, reason);
         }
         verdict
     }
@@ -85,8 +148,8 @@ impl Server for Watched {
         let mut inner = self.inner();
         let verdict = inner.machine.on_start(ticket, now);
         match verdict {
-            Verdict::Admit(ticket) => inner.book.started(&ticket, now),
-            Verdict::Shed(_, reason) => inner.book.shed(reason),
+            Verdict::Admit(ticket) => inner.started(&ticket, now),
+            Verdict::Shed(ticket, reason) => inner.shed(&ticket, reason),
         }
         verdict
     }
@@ -114,14 +177,14 @@ impl Server for Watched {
     fn on_done(&mut self, ticket: Ticket, done: Done, now: Instant) -> Grant {
         let inner = &mut *self.inner();
         let grant = inner.machine.on_done(ticket, done, now);
-        inner.book.ended(&ticket, done, &grant, now);
-        inner.book.learn(&inner.machine);
+        inner.ended(&ticket, done, now);
+        inner.clients.ended(ticket.session, done, grant.window);
         grant
     }
 
     fn on_demand(&mut self, session: SessionId, ask: &Ask, now: Instant) {
         let mut inner = self.inner();
-        inner.book.told(session, ask.demand);
+        inner.clients.told(session, ask.demand);
         inner.machine.on_demand(session, ask, now);
     }
 
@@ -141,7 +204,8 @@ impl Server for Watched {
 #[cfg(test)]
 mod tests {
     use tidegate_rpc::config::Scheme;
-    use tidegate_rpc::machine::ShedReason;
+    use tidegate_rpc::machine::Priority;
+    use tidegate_rpc::telemetry::{Class, Figures};
 
     use super::*;
 
@@ -151,7 +215,7 @@ mod tests {
 
     #[test]
     fn every_call_is_counted_once_by_priority_reason_and_client() {
-        let (mut machine, watch) = Watched::new(Scheme::default().server(1, at(0)));
+        let (mut machine, watch) = Watched::new(Scheme::default().server(1, at(0)), at(0));
         let session = machine.open(Tenant::default(), at(0)).unwrap();
         let ask = Ask { demand: 3, aware: true, priority: Priority::CRITICAL, ..Ask::default() };
         // Before it knows anything, the server takes the running call and a few that wait.
@@ -166,29 +230,32 @@ mod tests {
                 },
             }
         }
-        let seen = watch.look().book;
-        assert_eq!(seen.calls.offered, 20);
-        assert!(seen.calls.shed > 0 && seen.calls.served > 0);
-        assert_eq!(seen.calls.served + seen.calls.shed, 20);
-        assert_eq!(seen.by_reason.values().sum::<u64>(), seen.calls.shed);
-        assert_eq!(seen.by_priority[&Priority::CRITICAL], seen.calls);
-        let (_, client) = seen.clients().next().unwrap();
-        assert_eq!((client.calls, client.demand, client.in_server), (seen.calls, 3, 0));
-        assert_eq!(seen.delays.snapshot(at(30)).count(), seen.calls.served);
+        let seen = Figures::of("tidegate", &[watch.look(at(30))], at(30));
+        let calls = seen.calls;
+        assert_eq!((calls.offered_total, calls.served_total + calls.shed_total), (20, 20));
+        assert!(calls.shed_total > 0 && calls.served_total > 0);
+        assert_eq!(seen.sheds_by_reason.values().sum::<u64>(), calls.shed_total);
+        assert_eq!((seen.classes[0].class, seen.classes[0].calls), (Class::Critical, calls));
+        assert_eq!((seen.tenants.len(), seen.tenants[0].calls), (1, calls));
+        let client = seen.clients[0];
+        assert_eq!((client.offered_total, client.served_total), (20, calls.served_total));
+        assert_eq!((client.demand, client.in_server, seen.in_server), (3, 0, 0));
+        assert_eq!(seen.queueing_delay_us.count, calls.served_total);
         machine.close(session, at(40));
-        assert_eq!(watch.look().book.clients().count(), 0);
+        assert_eq!(watch.look(at(40)).sessions, 0);
     }
 
     #[test]
     fn a_call_that_the_driver_had_no_room_for_has_its_reason() {
-        let (mut machine, watch) = Watched::new(Scheme::named("none").unwrap().server(1, at(0)));
+        let (mut machine, watch) = Watched::new(Scheme::named("none").unwrap().server(1, at(0)), at(0));
         let session = machine.open(Tenant::default(), at(0)).unwrap();
         let Verdict::Admit(ticket) = machine.on_request(session, &Ask::default(), Signal::default(), at(1), at(1))
         else {
             panic!("this scheme admits everything");
         };
         let _ = machine.on_done(ticket, Done::Shed, at(1));
-        assert_eq!(watch.look().book.by_reason, [(ShedReason::ServerFull, 1)].into());
-        assert!(watch.look().gauges.is_none());
+        let look = watch.look(at(1));
+        assert_eq!(look.book.shed_for(ShedReason::ServerFull), 1);
+        assert!(look.view.is_none());
     }
 }
