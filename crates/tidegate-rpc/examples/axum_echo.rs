@@ -18,6 +18,7 @@ use tidegate_rpc::io::layer::{ClientConfig, ClientLayer, ConnectionInfo, ServerL
 use tidegate_rpc::io::signal;
 use tidegate_rpc::machine::Tenant;
 use tidegate_rpc::machine::credits::CreditClient;
+use tidegate_rpc::telemetry::console::Console;
 use tidegate_runtime::clock;
 use tokio::net::TcpListener;
 use tower::{Layer as _, ServiceExt as _};
@@ -30,10 +31,13 @@ async fn run() -> Result<(), Box<dyn std::error::Error>> {
     // The server: one layer around all routes, and a listener whose connections say when they were read, and who is at
     // the other end.
     let layer = ServerLayer::default();
+    // Beside it, outside of the layer, the page that shows what the server does; for this machine alone.
+    let console = Console::new(layer.telemetry());
     let router = Router::new()
         .route("/echo", post(|body: String| async { body }))
         .route("/healthz", get(|| async { "ok" }))
-        .layer(layer.clone());
+        .layer(layer.clone())
+        .nest_service(console.prefix(), console.clone());
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let address = listener.local_addr()?;
     let app = router.into_make_service_with_connect_info::<ConnectionInfo>();
@@ -51,6 +55,12 @@ async fn run() -> Result<(), Box<dyn std::error::Error>> {
         let body = answer.into_body().collect().await?.to_bytes();
         writeln!(out, "{status} {} with grant {grant:?}", String::from_utf8_lossy(&body))?;
     }
+    let page = format!("http://{address}{}", console.prefix());
+    let metrics = client.clone().oneshot(Request::get(format!("{page}/metrics")).body(Body::empty())?).await?;
+    let metrics = metrics.into_body().collect().await?.to_bytes();
+    let metrics = String::from_utf8_lossy(&metrics);
+    let count = metrics.lines().find(|line| line.starts_with("tidegate_rpc_served")).unwrap_or_default();
+    writeln!(out, "{page} shows it to a browser, {page}/metrics to Prometheus: {count}")?;
     writeln!(out, "client: {:?}", client_layer.snapshot())?;
     writeln!(out, "server: {:?}", layer.snapshot(1))?;
     server.abort();
