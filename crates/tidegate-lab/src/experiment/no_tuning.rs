@@ -195,7 +195,7 @@ fn found<'a>((cell, runs): (&Cell<'a>, &[Measured])) -> Found<'a> {
     Found { host: &cell.host.name, name: cell.name.clone(), goodput, p99: p99(own), best }
 }
 
-/// Of one host: what must be, and the cells where it is not.
+/// The bar on one host, and the cells that miss it.
 fn claims(host: &str, found: &[Found]) -> [Claim; 2] {
     let here: Vec<&Found> = found.iter().filter(|found| found.host == host).collect();
     let claim = |claim: String, misses: Vec<String>| Claim {

@@ -25,7 +25,7 @@ const QUICK: u32 = 10;
 pub struct RpcGraph {
     /// What is compared.
     pub schemes: Vec<Choice>,
-    /// Of these, by their names here, those in which services are not told the levels of those that they call.
+    /// Names of the schemes in which services are not told the levels of the services that they call.
     #[serde(default)]
     pub alone: Vec<String>,
     /// How often each load is run, each time with another seed.
@@ -43,7 +43,7 @@ pub struct RpcGraph {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Bar {
-    /// Of which scheme, by its name here.
+    /// Name of the scheme.
     pub scheme: String,
     /// The most of all work that may be thrown away.
     pub wasted_at_most: f64,

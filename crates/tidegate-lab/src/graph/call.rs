@@ -30,7 +30,7 @@ pub(super) enum Handler {
     Alone,
     /// It has.
     HasCalled,
-    /// And one of its calls failed.
+    /// One of the calls that its handler made failed.
     Fails,
 }
 
@@ -41,7 +41,7 @@ pub(super) struct Call {
     pub(super) link: u32,
     /// The call of the root that it is made for, which may be itself.
     pub(super) root: CallId,
-    /// Whose handler made it.
+    /// The call whose handler made this one.
     pub(super) parent: Option<CallId>,
     /// Whether the work for it counts.
     pub(super) is_measured: bool,

@@ -104,7 +104,7 @@ impl Graph {
         self.told(id, &call, answer == Answer::Good);
     }
 
-    /// Who made the call, which is over, learns whether it went well.
+    /// Tells the caller of a call that is over whether it succeeded.
     fn told(&mut self, id: CallId, call: &Call, is_good: bool) {
         let Some(parent) = call.parent else {
             let good_ns = (is_good && self.now <= call.deadline).then(|| self.now.nanos_since(call.made));
