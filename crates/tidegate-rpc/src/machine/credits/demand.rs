@@ -68,6 +68,9 @@ struct TenantState {
     /// others.
     most_sure_per_ns: f64,
     most_per_ns: f64,
+    /// The same in a stretch of calls, and what chance adds.
+    most_sure_calls: u16,
+    most_calls: u16,
     /// Credits that its sessions hold.
     credits: u32,
     /// What each session wants that was heard in this stretch of calls so far, and in the one before.
@@ -90,6 +93,8 @@ impl TenantState {
             share: f64::MAX,
             most_sure_per_ns: f64::MAX,
             most_per_ns: f64::MAX,
+            most_sure_calls: u16::MAX,
+            most_calls: u16::MAX,
             credits: 0,
             sizes: Box::new(Sizes::new()),
             sizes_before: Box::new(Sizes::new()),
@@ -102,16 +107,18 @@ impl TenantState {
         self.wanted.iter().map(|(_, wanted)| wanted.sum).sum()
     }
 
-    /// Computes what one session may have, `shares` times its max-min share of what is `served` of the tenant's part.
-    fn bound_sessions(&mut self, shares: f64, served: f64, supply: f64) {
+    /// Computes what one session may have, `shares` times its max-min share of what is `served` of the tenant's part; a
+    /// stretch of calls takes `stretch_ns`.
+    fn bound_sessions(&mut self, shares: f64, served: f64, supply: f64, stretch_ns: f64) {
         let part = served * self.share.min(supply) / 1e9;
-        if (part - self.bound_for).abs() <= SAME * part {
-            return;
+        if (part - self.bound_for).abs() > SAME * part {
+            self.bound_for = part;
+            let fair = self.sizes_before.water_level(part);
+            self.most_sure_per_ns = shares * fair;
+            self.most_per_ns = (1.0 + MARGINAL * (shares - 1.0)) * fair;
         }
-        self.bound_for = part;
-        let fair = self.sizes_before.water_level(part);
-        self.most_sure_per_ns = shares * fair;
-        self.most_per_ns = (1.0 + MARGINAL * (shares - 1.0)) * fair;
+        self.most_sure_calls = with_chance(self.most_sure_per_ns * stretch_ns);
+        self.most_calls = with_chance(self.most_per_ns * stretch_ns);
     }
 
     fn unbind_sessions(&mut self) {
@@ -373,11 +380,10 @@ impl Demand {
     }
 
     /// The same in a stretch of calls, and what chance adds.
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped to what fits")]
     #[inline]
     pub(super) fn most_calls(&self, place: u16, priority: Priority) -> u16 {
-        let most = self.most_per_ns(place, priority) * self.stretch_ns;
-        (most + CHANCE * (most.sqrt() + 1.0)).clamp(1.0, f64::from(u16::MAX)) as u16
+        let tenant = &self.tenants[usize::from(place)];
+        if tenant.level.is_sure(priority) { tenant.most_sure_calls } else { tenant.most_calls }
     }
 
     /// A call arrived that stands for `calls` wanted ones and is held back for its session's sake.
@@ -446,7 +452,8 @@ impl Demand {
             // Without those who are held back there is room for all others: as long as they are.
             self.throttled = demand + self.held / seconds > supply;
             if self.throttled {
-                self.tenants.iter_mut().for_each(|tenant| tenant.bound_sessions(self.session_shares, served, supply));
+                let (shares, stretch_ns) = (self.session_shares, self.stretch_ns);
+                self.tenants.iter_mut().for_each(|tenant| tenant.bound_sessions(shares, served, supply, stretch_ns));
             }
             return;
         }
@@ -457,7 +464,7 @@ impl Demand {
             let (level, sure) = level_for(&tenant.wanted, share * seconds);
             tenant.level = level;
             preferred += sure / seconds;
-            tenant.bound_sessions(self.session_shares, served, supply);
+            tenant.bound_sessions(self.session_shares, served, supply, self.stretch_ns);
         }
         self.preferred = preferred / supply;
         self.throttled = true;
@@ -509,6 +516,12 @@ impl Demand {
             wanted.tick_credited = 0.0;
         }
     }
+}
+
+/// So many calls on average, and what chance adds.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped to what fits")]
+fn with_chance(most: f64) -> u16 {
+    (most + CHANCE * (most.sqrt() + 1.0)).clamp(1.0, f64::from(u16::MAX)) as u16
 }
 
 /// Few priorities come for the first time.

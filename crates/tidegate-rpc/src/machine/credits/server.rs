@@ -440,11 +440,7 @@ impl CreditServer {
         } else {
             Heard { stands_for: wanted(told), held: false, far_over: false, refused_below: false, chance: told }
         };
-        // What those below would refuse is refused before any work, and by the chance that is missing.
-        let below = self.below.chance(ask.priority);
-        let is_over = !heard.held && below < heard.chance;
-        let refused_below = is_over && !session.passes(below / heard.chance);
-        let heard = Heard { refused_below, chance: if is_over { below } else { heard.chance }, ..heard };
+        let heard = if self.below == Level::OPEN { heard } else { hear_below(session, self.below, ask, heard) };
         if !heard.held {
             session.calls = session.calls.saturating_add(1);
             self.stretch_calls += 1;
@@ -773,6 +769,15 @@ fn hear_throttled(session: &mut Session, demand: &mut Demand, ask: &Ask, told: f
     let stands_for = if over { cap / chance } else { 1.0 };
     demand.on_held(1.0 - stands_for);
     Heard { stands_for, held, far_over: false, refused_below: false, chance: chance.min(cap).min(1.0) }
+}
+
+/// What those that the handlers call would refuse is refused before any work, and by the chance that is missing.
+fn hear_below(session: &mut Session, below: Level, ask: &Ask, heard: Heard) -> Heard {
+    let chance = below.chance(ask.priority);
+    if heard.held || chance >= heard.chance {
+        return heard;
+    }
+    Heard { refused_below: !session.passes(chance / heard.chance), chance, ..heard }
 }
 
 /// Whether a call of `priority` goes before others of its session, for it is let through for sure and the session has had
