@@ -77,7 +77,7 @@ impl ShortageNow {
 
     /// A tick ended at `now`.
     pub(super) fn on_tick(&mut self, shares: Shares, now: Instant) {
-        let weight = 1.0 - (-shares.elapsed_ns / MEMORY_NS).exp();
+        let weight = shares.elapsed_ns / (shares.elapsed_ns + MEMORY_NS);
         self.idle += weight * (shares.idle - self.idle);
         self.held += weight * (shares.held - self.held);
         self.refused += weight * (shares.refused - self.refused);
