@@ -2,7 +2,9 @@
 
 use core::time::Duration;
 use std::hash::{BuildHasher as _, RandomState};
-use std::sync::{Arc, MutexGuard};
+use std::sync::Arc;
+
+use parking_lot::MutexGuard;
 use std::task::Waker;
 
 use hashbrown::HashMap;

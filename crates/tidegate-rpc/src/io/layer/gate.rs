@@ -1,9 +1,10 @@
 //! The server's machine behind its lock, with the line and the sessions: each event of a call, told once.
 
 use core::time::Duration;
-use std::sync::{Arc, MutexGuard, Weak};
+use std::sync::{Arc, Weak};
 use std::task::Waker;
 
+use parking_lot::MutexGuard;
 use tidegate_core::{Instant, Rng};
 
 use super::alarm::{Alarm, Timed};

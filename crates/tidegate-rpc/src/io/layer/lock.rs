@@ -1,6 +1,6 @@
 //! A lock for work of a fraction of a microsecond, shared by a few threads.
 
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use parking_lot::{Mutex, MutexGuard};
 
 /// How often one that finds the lock taken steps back before it sleeps.
 const TRIES: u32 = 8;
@@ -11,7 +11,8 @@ const PAUSES: u32 = 8;
 ///
 /// The winner then goes on for a few turns with all that it touches in its own cache, instead of handing it to and fro
 /// with each turn, and nobody pays for being put to sleep and woken. Unfair for some microseconds, never for longer: in
-/// the end the mutex itself decides.
+/// the end the mutex itself decides. What a holder that panicked left behind is handed on: machines are consistent between
+/// calls.
 #[derive(Debug, Default)]
 pub struct BriefLock<T>(Mutex<T>);
 
@@ -21,14 +22,10 @@ impl<T> BriefLock<T> {
         Self(Mutex::new(value))
     }
 
-    /// Waits for the lock. What a holder that panicked left behind is handed on: machines are consistent between calls.
+    /// Waits for the lock.
     #[inline]
     pub fn lock(&self) -> MutexGuard<'_, T> {
-        match self.0.try_lock() {
-            Ok(guard) => guard,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => self.lock_later(),
-        }
+        self.0.try_lock().unwrap_or_else(|| self.lock_later())
     }
 
     #[cold]
@@ -37,13 +34,11 @@ impl<T> BriefLock<T> {
             for _ in 0..PAUSES << step {
                 core::hint::spin_loop();
             }
-            match self.0.try_lock() {
-                Ok(guard) => return guard,
-                Err(TryLockError::Poisoned(poisoned)) => return poisoned.into_inner(),
-                Err(TryLockError::WouldBlock) => {}
+            if let Some(guard) = self.0.try_lock() {
+                return guard;
             }
         }
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 
