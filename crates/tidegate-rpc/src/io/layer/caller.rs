@@ -3,12 +3,11 @@
 use core::time::Duration;
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
-
-use parking_lot::MutexGuard;
 use std::task::Waker;
 
 use hashbrown::HashMap;
 use http::HeaderValue;
+use parking_lot::MutexGuard;
 use tidegate_core::limit::RetryBudget;
 use tidegate_core::{Instant, Rng};
 
