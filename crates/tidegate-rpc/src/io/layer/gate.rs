@@ -14,11 +14,14 @@ use super::headers::GrantHeader;
 use super::lock::BriefLock;
 use super::methods::Methods;
 use super::sessions::{Key, Sessions};
+use super::stamp::last_read_here;
 use crate::machine::desk::{self, Called, Desk, Ended, Pause, Started, Turn, Waiting};
 use crate::machine::shadow::Shadow;
 use crate::machine::{Ask, Done, Grant, Server, SessionId, ShedReason, Signal};
 use crate::telemetry::{Book, CallOf, Change, Reporter, Serving};
 
+/// Times in a row that the sockets are looked at before a handler at most, while requests are read each time.
+const ROUNDS: u8 = 4;
 /// Served calls after which the objective that calls are counted by is looked up again.
 const OBJECTIVE_EVERY: u64 = 64;
 
@@ -94,6 +97,9 @@ pub(super) struct State<S> {
     rng: Rng,
     /// When the rest of the run queue last went before a handler, or bytes were last read.
     looked: Instant,
+    /// When a call whose turn has come last began to let the others go first, and when one last arrived.
+    round: Instant,
+    arrived: Instant,
     pub(super) mode: Mode,
     /// Listeners whose grant came and calls that waited for too long, to be woken without the lock. At most as many as there
     /// are sessions and waiting calls.
@@ -127,6 +133,8 @@ impl Wakes {
 pub(super) enum Step {
     /// Wait: its waker is called.
     Wait,
+    /// Let the executor look at its sockets and the rest of the run queue go first, then ask again.
+    Look,
     /// Let the rest of the run queue go first, then ask again.
     Yield,
     /// Start.
@@ -168,6 +176,8 @@ impl<S: Server + Send + 'static> Gate<S> {
             reporter: Reporter::new(),
             rng: Rng::new(seed),
             looked: Instant::ZERO,
+            round: Instant::ZERO,
+            arrived: Instant::ZERO,
             mode: config.mode,
             heard: Vec::new(),
             alarm,
@@ -401,8 +411,10 @@ impl<S: Server> State<S> {
         self.sessions.expire(self.desk.machine_mut(), now);
         let mut ask = Ask { group: self.methods.number(arrival.method), ..arrival.ask };
         let arrived = arrival.arrived.map_or(now, |arrived| arrived.min(now));
-        if arrival.arrived.is_some() {
-            // Its bytes were read then: the sockets were looked at.
+        self.arrived = now;
+        if arrival.arrived.is_some() && self.desk.signal(now).queueing_delay.is_zero() {
+            // Its bytes were read then: the sockets were looked at. While others wait, more that was read may be in the run
+            // queue, behind a call that had its turn by this one's arrival.
             self.looked = self.looked.max(arrived);
         }
         let room = self.desk.waiting() < config.waiting;
@@ -485,12 +497,24 @@ impl<S: Server> State<S> {
 
     /// What a call shall do whose turn it is.
     fn look(&mut self, yielded: u8, config: &ServerConfig, now: Instant) -> Step {
-        if yielded >= config.yields {
-            self.looked = now;
-        } else if yielded > 0 || now.since(self.looked) >= config.look_every {
-            return Step::Yield;
+        let goes = match yielded.checked_rem(config.yields) {
+            None => true,
+            Some(_) if yielded == 0 => now.since(self.looked) < config.look_every,
+            Some(0) => {
+                // What came meanwhile was not seen by the look before it, unless the executor looked again by itself: it
+                // shall not wait for a handler. Where several threads run handlers, another one looks.
+                let is_quiet = config.threads > 1 || last_read_here().max(self.arrived) <= self.round;
+                is_quiet || yielded >= config.yields.saturating_mul(ROUNDS)
+            }
+            Some(_) => return Step::Yield,
+        };
+        if goes {
+            self.looked = if yielded > 0 { now } else { self.looked };
+            return Step::Start;
         }
-        Step::Start
+        self.round = now;
+        // With several threads one that defers the task keeps it, however long it is at something else.
+        if config.threads == 1 { Step::Look } else { Step::Yield }
     }
 
     /// The machine refused a call.

@@ -28,11 +28,6 @@ impl<S: Server> Waiting<S> {
         self.call.as_ref().map_or(Step::Start, |call| self.gate.turn(call, yielded, waker))
     }
 
-    /// Threads of the executor.
-    pub(super) fn threads(&self) -> usize {
-        self.gate.config.threads
-    }
-
     /// It leaves the line. If it may run, it has its turn until its handler waits or it ends.
     pub(super) fn start(mut self) -> Result<Running<S>, Refused> {
         let call = self.call.take().expect("taken here only, and `self` ends here");
@@ -108,11 +103,6 @@ impl<S: Server> Running<S> {
         let (call, step) = self.gate.go_on(call, yielded, waker);
         self.call = Some(call);
         step
-    }
-
-    /// Threads of the executor.
-    pub(super) fn threads(&self) -> usize {
-        self.gate.config.threads
     }
 
     /// To be held while its handler is polled.

@@ -212,12 +212,11 @@ where
             match this.stage.as_mut().project() {
                 StageNow::InLine { waiting, .. } => {
                     match waiting.turn(*this.yielded, cx.waker()) {
-                        Step::Wait => return Poll::Pending,
-                        Step::Yield => {
-                            yield_once(this.yielded, waiting.threads(), cx);
+                        Step::Start => {}
+                        later => {
+                            step_back(later, this.yielded, cx);
                             return Poll::Pending;
                         }
-                        Step::Start => {}
                     }
                     let StageBefore::InLine { handler, request, waiting } =
                         this.stage.as_mut().project_replace(Stage::Over)
@@ -295,24 +294,22 @@ fn behind<S: Server, R>(running: Option<&Running<S>>, part: impl FnOnce() -> R) 
 /// Ready when the turn of a call that goes on has come.
 fn take_turn<S: Server>(running: &mut Running<S>, yielded: &mut u8, cx: &mut Context<'_>) -> Poll<()> {
     match running.go_on(*yielded, cx.waker()) {
-        Step::Wait => Poll::Pending,
-        Step::Yield => {
-            yield_once(yielded, running.threads(), cx);
+        Step::Start => Poll::Ready(()),
+        later => {
+            step_back(later, yielded, cx);
             Poll::Pending
         }
-        Step::Start => Poll::Ready(()),
     }
 }
 
-/// Lets the rest of the run queue go first, on an executor of so many threads.
-fn yield_once(yielded: &mut u8, threads: usize, cx: &mut Context<'_>) {
-    *yielded += 1;
-    // With several threads one that defers the task keeps it, however long it is at something else.
-    if *yielded == 1 && threads == 1 {
-        after_a_look(cx);
-    } else {
-        cx.waker().wake_by_ref();
+/// Has the task of a call that does not start yet polled when it shall ask again.
+fn step_back(step: Step, yielded: &mut u8, cx: &mut Context<'_>) {
+    match step {
+        Step::Wait | Step::Start => return,
+        Step::Look => after_a_look(cx),
+        Step::Yield => cx.waker().wake_by_ref(),
     }
+    *yielded = yielded.saturating_add(1);
 }
 
 /// Has the task woken when the executor has looked at its sockets, which it does at the latest when nothing else is left

@@ -1,5 +1,6 @@
 //! When a request's bytes were read, carried from the socket to the layer.
 
+use core::cell::Cell;
 use core::net::SocketAddr;
 use core::pin::Pin;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -115,6 +116,16 @@ pub(super) fn attach_peer(extensions: &mut Extensions) {
     }
 }
 
+thread_local! {
+    /// When a connection was last read on this thread.
+    static READ: Cell<Instant> = const { Cell::new(Instant::ZERO) };
+}
+
+/// When a stamped connection was last read on this thread.
+pub(super) fn last_read_here() -> Instant {
+    READ.get()
+}
+
 /// A connection that notes when it was last read.
 #[derive(Debug)]
 pub struct Stamped<T> {
@@ -154,7 +165,9 @@ impl<T: AsyncRead + Unpin> AsyncRead for Stamped<T> {
         let before = buf.filled().len();
         let polled = Pin::new(&mut self.inner).poll_read(cx, buf);
         if polled.is_ready() && buf.filled().len() > before {
-            self.info.last_read.store(clock::now().as_nanos(), Ordering::Relaxed);
+            let now = clock::now();
+            self.info.last_read.store(now.as_nanos(), Ordering::Relaxed);
+            READ.set(now);
         }
         polled
     }

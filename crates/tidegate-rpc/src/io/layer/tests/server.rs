@@ -465,6 +465,42 @@ fn a_call_whose_bytes_were_just_read_starts_at_once() {
     assert!(!call(read), "the sockets were not looked at since");
 }
 
+/// A layer on one thread, after a while without handlers, and the second of its calls is refused.
+fn on_one_thread() -> ServerLayer<Recorder> {
+    let mut config = config();
+    (config.yields, config.threads) = (2, 1);
+    pass_us(300);
+    ServerLayer::new(Recorder { verdicts: [None, Some(ShedReason::Share)].into(), ..Recorder::default() }, config)
+}
+
+#[test]
+fn what_is_read_while_others_go_first_is_answered_before_a_handler_starts() {
+    let layer = on_one_thread();
+    let mut service = layer.layer(at_once());
+    let mut call = Box::pin(service.call(request("/")));
+    assert!(poll(call.as_mut()).is_pending());
+    pass_us(1);
+    assert!(poll(pin!(service.call(request("/")))).is_ready(), "it is refused");
+    for pass in 1..=3 {
+        assert!(poll(call.as_mut()).is_pending(), "pass {pass}");
+    }
+    assert!(poll(call.as_mut()).is_ready(), "in the second round nothing came");
+}
+
+#[test]
+fn one_connection_that_was_read_while_calls_wait_says_nothing_of_the_others() {
+    let layer = on_one_thread();
+    let mut service = layer.layer(at_once());
+    let mut call = Box::pin(service.call(request("/")));
+    assert!(poll(call.as_mut()).is_pending());
+    pass_us(1);
+    let mut refused = request("/");
+    refused.extensions_mut().insert(Arrived(clock()));
+    assert!(poll(pin!(service.call(refused))).is_ready());
+    drop(call);
+    assert!(poll(pin!(service.call(request("/")))).is_pending(), "it lets the rest of what was read go first");
+}
+
 fn demand(client: u64) -> Request<Full<Bytes>> {
     let mut request = request(headers::DEMAND_PATH);
     request.headers_mut().insert(headers::CLIENT, headers::write_client(client));
