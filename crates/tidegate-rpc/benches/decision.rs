@@ -162,7 +162,9 @@ fn questions(c: &mut Criterion, name: &str, served: &BriefLock<Served>, are_held
         b.iter_custom(|times| {
             let bursts = times.div_ceil(BURST as u64);
             let span: Duration = (0..bursts).map(|_| reader.burst(served)).sum();
-            span.mul_f64(times as f64 / (bursts * BURST as u64) as f64)
+            let asked = u128::from(bursts) * BURST as u128;
+            let ns = span.as_nanos() * u128::from(times) / asked;
+            Duration::from_nanos(u64::try_from(ns).expect("it does not take centuries"))
         });
     });
     let supply_per_s = served.lock().machine.gauges().supply_per_s;

@@ -81,9 +81,11 @@ struct Slice {
     good: u64,
     failed: u64,
     met_gap: u64,
+    /// Calls that were served, those that met a gap too.
+    answered: u64,
     reports: u64,
     reports_served: u64,
-    /// From the first call to the end of the last good one.
+    /// From the first call to the end of the last that was served.
     span: Duration,
     served_us: Histogram<u64>,
     shed_here_us: Histogram<u64>,
@@ -98,6 +100,7 @@ impl Slice {
             good: 0,
             failed: 0,
             met_gap: 0,
+            answered: 0,
             reports: 0,
             reports_served: 0,
             span: Duration::ZERO,
@@ -107,18 +110,24 @@ impl Slice {
         }
     }
 
-    fn count(&mut self, end: &End, start: Instant, slo_us: u64) {
+    fn count(&mut self, end: &End, start: Instant, met_gap: bool, slo_us: u64) {
+        let is_served = end.outcome == Outcome::Served;
         if end.is_report {
-            self.reports_served += u64::from(end.outcome == Outcome::Served);
+            self.reports_served += u64::from(is_served && !met_gap);
+            return;
+        }
+        if is_served {
+            self.answered += 1;
+            self.span = self.span.max(end.at.since(start));
+        }
+        if met_gap {
+            self.met_gap += 1;
             return;
         }
         let us = micros(end.at, end.intended);
         match end.outcome {
             Outcome::Served => {
-                if us <= slo_us {
-                    self.good += 1;
-                    self.span = self.span.max(end.at.since(start));
-                }
+                self.good += u64::from(us <= slo_us);
                 self.served_us.saturating_record(us);
             }
             // From the entry into the layer: what the layer adds.
@@ -133,6 +142,7 @@ impl Slice {
         self.good += other.good;
         self.failed += other.failed;
         self.met_gap += other.met_gap;
+        self.answered += other.answered;
         self.reports += other.reports;
         self.reports_served += other.reports_served;
         self.span += other.span;
@@ -148,6 +158,12 @@ impl Slice {
 
     fn shed(&self) -> u64 {
         self.shed_here_us.len() + self.shed_there_us.len()
+    }
+
+    /// All answers, by the share of those in time among the ones that met no gap: answered calls take longer than refused
+    /// ones and meet more gaps.
+    fn goodput(&self) -> f64 {
+        to_f64(self.answered) * to_f64(self.good) / to_f64(self.served_us.len().max(1))
     }
 
     fn counts(&self) -> bool {
@@ -230,11 +246,8 @@ async fn slice(options: &Options, callers: &[Caller], mut rng: Rng) -> Slice {
         tokio::task::yield_now().await;
     }
     for end in ends.borrow().iter() {
-        if gaps.iter().any(|(from, to)| end.intended <= *to && end.at >= *from) {
-            slice.met_gap += u64::from(!end.is_report);
-        } else {
-            slice.count(end, start, options.callers.slo_us);
-        }
+        let met_gap = gaps.iter().any(|(from, to)| end.intended <= *to && end.at >= *from);
+        slice.count(end, start, met_gap, options.callers.slo_us);
     }
     slice
 }
@@ -255,7 +268,7 @@ fn pool(pairs: &[Vec<Slice>], which: usize) -> Slice {
 
 fn report(pairs: &[Vec<Slice>], dropped: u32) -> Value {
     let ratio = |pairs: &[Vec<Slice>], of: fn(&Slice) -> f64| of(&pool(pairs, 1)) / of(&pool(pairs, 0)).max(1e-9);
-    let goodput = |slice: &Slice| to_f64(slice.good) / to_f64((slice.offered - slice.met_gap).max(1));
+    let goodput = |slice: &Slice| slice.goodput() / to_f64(slice.offered.max(1));
     let p99 = |slice: &Slice| to_f64(slice.served_us.value_at_quantile(0.99));
     let p50 = |slice: &Slice| to_f64(slice.served_us.value_at_quantile(0.5));
     let parts = |of: fn(&Slice) -> f64| -> Vec<f64> {
@@ -270,7 +283,7 @@ fn report(pairs: &[Vec<Slice>], dropped: u32) -> Value {
             "shed_here": quantiles(&slice.shed_here_us), "shed_there": quantiles(&slice.shed_there_us),
             "reports": slice.reports, "reports_served": slice.reports_served,
             // What was begun in a slice ends after it: over the time in which it did.
-            "good_per_s": to_f64(slice.good) / slice.span.as_secs_f64().max(1e-9),
+            "good_per_s": slice.goodput() / slice.span.as_secs_f64().max(1e-9),
         })
     };
     json!({
