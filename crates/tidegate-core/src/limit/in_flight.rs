@@ -26,6 +26,8 @@ const LONGER_STRETCHES: u32 = 2;
 const HARDLY_LONGER: f64 = 1.5;
 /// Stays longer than this, in unloaded stays, lower the limit at once, as long as no throughputs were compared.
 const FAR_LONGER: f64 = 4.0;
+/// So many times at most after a limit was made.
+const CROWDS: u8 = 2;
 /// After so many unloaded stays without an end, one more call may begin if one waits: those in flight may hang.
 const HANGS: f64 = 8.0;
 /// By what share the limit swings to both sides: what that does to the throughput says whether it is too low.
@@ -98,6 +100,8 @@ pub struct InFlightLimit {
     quick_ns: f64,
     /// Stretches in a row in which calls stayed longer although there is no limit.
     longer_stretches: u32,
+    /// Stretches in which the limit was lowered at once, since it was made.
+    crowds: u8,
     stretch: Stretch,
     swing: Swing,
     /// The stretch at the lower swing that waits for its pair.
@@ -218,11 +222,18 @@ impl InFlightLimit {
             moved: now,
             quick_ns: 0.0,
             longer_stretches: 0,
+            crowds: 0,
             stretch: Stretch::new(0, false, now),
             swing: Swing::High,
             low: None,
             throughput: [Throughput::default(); 2],
         }
+    }
+
+    /// Forgets what was learnt, but not what is in flight, and learns by `config` from now on.
+    pub fn forget(&mut self, config: InFlightConfig, now: Instant) {
+        let (in_flight, is_held) = (self.in_flight, self.is_held);
+        *self = Self { in_flight, is_held, stretch: Stretch::new(in_flight, is_held, now), ..Self::new(config, now) };
     }
 
     /// Calls in flight.
@@ -377,10 +388,13 @@ impl InFlightLimit {
             if self.longer_stretches >= LONGER_STRETCHES {
                 self.limit = ROOM * needed;
                 self.longer_stretches = 0;
+                self.crowds = 0;
                 (self.low, self.throughput) = (None, [Throughput::default(); 2]);
             }
-        } else if longer > FAR_LONGER && self.throughput[0].told < TOLD {
-            // They gathered before there was a limit.
+        } else if longer > FAR_LONGER && self.throughput[0].told < TOLD && self.crowds < CROWDS {
+            // They gathered before there was a limit. Stays that are as long when that crowd is gone have become so for
+            // another reason, and how many may be in flight is found by comparing.
+            self.crowds += 1;
             self.limit = ROOM * needed;
             (self.low, self.swing) = (None, Swing::High);
         } else if stretch.held_ns >= BOUND * stretch.time_ns {
