@@ -125,6 +125,10 @@ impl Server for AnyServer {
         server!(self, machine => machine.on_level_below(level));
     }
 
+    fn on_paper(&mut self, is_on_paper: bool, now: Instant) {
+        server!(self, machine => machine.on_paper(is_on_paper, now));
+    }
+
     fn room(&self) -> u32 {
         server!(self, machine => machine.room())
     }
@@ -185,6 +189,14 @@ impl Client for AnyClient {
 
     fn on_lost(&mut self, now: Instant) {
         client!(self, machine => machine.on_lost(now));
+    }
+
+    fn on_elsewhere(&mut self, id: CallId, now: Instant) {
+        client!(self, machine => machine.on_elsewhere(id, now));
+    }
+
+    fn is_silent(&self, now: Instant) -> bool {
+        client!(self, machine => machine.is_silent(now))
     }
 
     fn next_timeout(&self) -> Option<Instant> {

@@ -6,6 +6,9 @@
 //! one, waits for as long as that one waited, and ends. Nobody hears its grants, so every caller counts as one without
 //! the layer.
 //!
+//! What is behind the handlers is not on paper: a call waits there for as long as a real one did beside all those that
+//! enforcing would have kept away. So a dry run tells of cores that are too few, and of nothing else.
+//!
 //! A handler that computes, waits and computes again is taken for one that does all its work first. O(log n) for each
 //! event of a call, for n calls in flight on paper.
 
@@ -204,6 +207,7 @@ impl Shadow {
             machine.on_done(ticket, Done::Cancelled, now);
         }
         self.busy = 0;
+        machine.on_paper(false, now);
     }
 
     fn start(&mut self, machine: &mut impl Server, now: Instant, shed: &mut impl FnMut(ShedReason, Priority)) {

@@ -277,6 +277,12 @@ pub trait Server {
         u32::MAX
     }
 
+    /// From now on it is told of a server on paper, or of a real one again ([`crate::machine::shadow`]): on paper nothing behind
+    /// the handlers is ever short, so nothing is learnt of that.
+    fn on_paper(&mut self, is_on_paper: bool, now: Instant) {
+        let _ = (is_on_paper, now);
+    }
+
     /// The handlers call others that let through what is within `level` and no more, as [`Client::level_below`] says: from now
     /// on the server refuses what these would refuse later, and tells its own clients.
     fn on_level_below(&mut self, level: u32) {
@@ -406,6 +412,17 @@ pub trait Client {
 
     /// A call that [`Client::another`] let through went to this one's server; [`Client::on_reply`] follows at once.
     fn adopt(&mut self) {}
+
+    /// A call that this one let through went to another server, which answered: no sign of what this one's does.
+    fn on_elsewhere(&mut self, id: CallId, now: Instant) {
+        self.on_cancel(id, now);
+    }
+
+    /// Whether the server has said nothing for so long that hardly a call is let through any more.
+    fn is_silent(&self, now: Instant) -> bool {
+        let _ = now;
+        false
+    }
 
     /// The chance of a call of `priority` to be sent, as far as the server told.
     fn chance(&self, priority: Priority, now: Instant) -> f64 {

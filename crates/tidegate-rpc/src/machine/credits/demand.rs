@@ -10,7 +10,7 @@ use crate::machine::credits::{Config, Level};
 use crate::machine::{Priority, Tenant};
 
 /// Calls after which rates and levels are computed anew.
-const TICK: u32 = 64;
+pub(super) const TICK: u32 = 64;
 /// Ticks over which rates are averaged: eight thousand calls tell a rate to about 1 %.
 const TICKS: f64 = 128.0;
 /// Calls that differ from the average by this factor, by so many deviations, and by so many times what the server has
@@ -320,6 +320,12 @@ impl Demand {
         self.places.get(&name).map_or(Level::OPEN, |place| self.level(*place))
     }
 
+    /// The lowest level of the tenants that want anything.
+    pub(super) fn least_level(&self) -> Level {
+        let wanting = self.tenants.iter().filter(|tenant| tenant.wanted.iter().any(|(_, wanted)| wanted.sum > 0.0));
+        wanting.map(|tenant| tenant.level).min().unwrap_or(Level::OPEN)
+    }
+
     /// The level of the tenant in `place`.
     #[inline]
     pub(super) fn level(&self, place: u16) -> Level {
@@ -408,6 +414,12 @@ impl Demand {
         self.squares += calls * calls;
         self.calls += 1;
         self.calls >= TICK || now >= self.due
+    }
+
+    /// Calls until the next tick.
+    #[cfg(test)]
+    pub(super) fn calls_left(&self) -> u32 {
+        TICK - self.calls
     }
 
     /// Time since the last tick.

@@ -22,6 +22,7 @@ mod client;
 mod config;
 mod demand;
 mod level;
+mod mark;
 mod server;
 mod service;
 mod session;

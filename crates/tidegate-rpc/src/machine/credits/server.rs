@@ -10,6 +10,7 @@ use tidegate_core::time::nanos;
 use crate::machine::credits::config::Config;
 use crate::machine::credits::demand::{CREDITED, Demand, STRETCH};
 use crate::machine::credits::level::Level;
+use crate::machine::credits::mark::{Generation, Mark, Stage};
 use crate::machine::credits::service::{Load, Service, Start};
 use crate::machine::credits::session::{Session, Sessions, float, span};
 use crate::machine::credits::shortage::{Believed, Shares, ShortageNow};
@@ -41,6 +42,8 @@ const FAR_OVER: f64 = 0.5;
 const SERVED_LEAST: f64 = 0.1;
 /// What a tick leaves of the counts of what happened: eight thousand calls count.
 const FADE: f64 = 127.0 / 128.0;
+/// Ticks after which a third of the calls is left that may be in flight besides since cores stood still.
+const EXTRA_FADES: u32 = 16;
 
 /// The server of Tidegate's credits. O(1) for each call, but for one in 64, which takes O(t log t) for t tenants.
 #[derive(Clone, Debug)]
@@ -59,6 +62,10 @@ pub struct CreditServer {
     in_flight: InFlightLimit,
     /// How many may be in flight so that none waits for a core longer than it may, whatever it waits for besides.
     core_limit: u32,
+    /// How many more, since cores stood still for all those; and core time without work, while calls were held back, since a
+    /// call last went on or started.
+    core_extra: u32,
+    still_ns: f64,
     /// Whether calls wait since enough are in flight, and whether they did since one last started.
     is_held: bool,
     was_held: bool,
@@ -144,17 +151,9 @@ struct Caller {
     place: u16,
     /// Whether it comes with a credit.
     credited: bool,
-    /// The lowest bits of its session's generation.
-    mark: u64,
+    generation: Generation,
 }
 
-/// Where a call is, in the lowest bits of its mark; above them come 22 bits of its session's generation and 40 of its
-/// predicted wait.
-const WAITING: u64 = 0;
-const RUNNING: u64 = 1;
-const SHED: u64 = 2;
-const PAUSED: u64 = 3;
-const STATE: u64 = 3;
 impl CreditServer {
     /// A server with `cores` that run handlers, and nobody connected.
     #[must_use]
@@ -172,6 +171,8 @@ impl CreditServer {
             in_service: 0,
             in_flight: InFlightLimit::new(config.in_flight.map_or(learnt, fixed), now),
             core_limit: u32::MAX,
+            core_extra: 0,
+            still_ns: 0.0,
             is_held: false,
             was_held: false,
             line: VecDeque::new(),
@@ -231,7 +232,14 @@ impl CreditServer {
             self.idle_ns += f64::from(self.cores - self.in_service) * float(now.nanos_since(self.counted));
         }
         if self.is_held && self.in_service < self.cores {
-            self.held_ns += f64::from(self.cores - self.in_service) * float(now.nanos_since(self.counted));
+            let idle = float(now.nanos_since(self.counted));
+            self.held_ns += f64::from(self.cores - self.in_service) * idle;
+            self.still_ns += idle;
+            if self.still_ns > self.service.each() {
+                // Those in flight wait for longer than such calls do, and cores have nothing to do: one more may start.
+                self.still_ns = 0.0;
+                self.core_extra = self.core_extra.saturating_add(1);
+            }
         }
         self.counted = self.counted.max(now);
     }
@@ -268,7 +276,8 @@ impl CreditServer {
             // Nothing is known that would bound them.
             return u32::MAX;
         }
-        self.in_flight.room().min(self.core_limit.saturating_sub(self.in_flight.in_flight()))
+        let for_cores = self.core_limit.saturating_add(self.core_extra);
+        self.in_flight.room().min(for_cores.saturating_sub(self.in_flight.in_flight()))
     }
 
     /// Waiting calls that will be started, and not be shed because they have waited too long already.
@@ -310,6 +319,7 @@ impl CreditServer {
         self.service.on_held(&self.load);
         if self.config.in_flight.is_none() {
             self.core_limit = self.service.core_limit(self.in_flight.quick_ns());
+            self.core_extra -= self.core_extra.div_ceil(EXTRA_FADES);
         }
         if self.service.known() {
             self.longest_wait = self.service.longest_wait();
@@ -404,7 +414,7 @@ impl CreditServer {
         };
     }
 
-    /// A call of `id` was read at `now`: what it stands for, and its session's tenant and mark; `None` if there is no such
+    /// A call of `id` was read at `now`: what it stands for, and whose it is; `None` if there is no such
     /// session. One look-up of the session: this runs for each call.
     #[inline]
     fn hear(&mut self, id: SessionId, ask: &Ask, now: Instant) -> Option<(Heard, Caller)> {
@@ -416,7 +426,7 @@ impl CreditServer {
         // A credit is for one call: beyond those that it has, a session's calls are not credited whatever they say.
         let credited = ask.credited && session.in_server < session.credits(now);
         session.in_server = session.in_server.saturating_add(1);
-        let caller = Caller { place: session.tenant, credited, mark: session.mark() };
+        let caller = Caller { place: session.tenant, credited, generation: session.generation() };
         let let_through_by = ask.claimed.unwrap_or(ask.priority);
         let told = if ask.aware && !credited { session.chance(let_through_by, now) } else { 1.0 };
         // One that was let through for another server's sake stands for fewer; for more it never does.
@@ -458,12 +468,12 @@ impl CreditServer {
         u32::try_from(whole(most)).unwrap_or(u32::MAX).saturating_sub(*self.demand.credits(place))
     }
 
-    /// A call ended of the session of that mark, if it is still there: what it is told, for as long as a few of its
+    /// A call ended of that session, if it is still there: what it is told, for as long as a few of its
     /// calls take to come.
     #[inline]
     fn grant(&mut self, ticket: &Ticket, now: Instant) -> Grant {
-        let (id, mark, priority) = (ticket.session, (ticket.mark >> 2) & Session::MARKS, ticket.priority);
-        let Some(session) = self.sessions.get(id).filter(|session| session.mark() == mark) else {
+        let (id, generation, priority) = (ticket.session, Mark::of(ticket).generation(), ticket.priority);
+        let Some(session) = self.sessions.get(id).filter(|session| session.generation() == generation) else {
             return Grant::default();
         };
         // Copied field by field: whole, it would be read before it is written.
@@ -563,13 +573,15 @@ impl Server for CreditServer {
         self.unread = !signal.queueing_delay.is_zero() && self.waiting == 0;
         self.reclaim(now);
         let Some((heard, caller)) = self.hear(id, ask, now) else {
-            let nobody = Ticket { start_by: now, mark: SHED, ..Ticket::new(id, ask, arrived) };
+            let mark = Mark::nobody().to_bits();
+            let nobody = Ticket { start_by: now, mark, ..Ticket::new(id, ask, arrived) };
             return Verdict::Shed(nobody, ShedReason::Lost);
         };
         if self.waiting == 0 {
             // A core spent it on reading this call, and it was counted as idle.
             self.idle_ns -= self.service.message();
         }
+        self.still_ns = (self.still_ns - self.service.message()).max(0.0);
         if self.demand.on_call(caller.place, ask.priority, heard.stands_for, caller.credited, now) {
             self.tick(now);
         }
@@ -580,15 +592,15 @@ impl Server for CreditServer {
             self.load.parallel += (f64::from(self.in_service) - self.load.parallel) / PARALLEL;
         }
         let predicted = self.service.predict(ahead, self.is_held);
-        let mark = caller.mark << 2 | whole(predicted) << 24;
+        let mark = Mark::new(caller.generation, whole(predicted));
         let start_by = self.start_by(ask, arrived);
         let chance = parts(heard.chance);
-        let ticket = Ticket { start_by, chance, mark: mark | WAITING, ..Ticket::new(id, ask, arrived) };
+        let ticket = Ticket { start_by, chance, mark: mark.to_bits(), ..Ticket::new(id, ask, arrived) };
         let below = heard.refused_below.then_some(ShedReason::Priority);
         let held = heard.held.then_some(ShedReason::Share).or(below);
         if let Some(reason) = held.or_else(|| self.decide(caller.place, ask, heard.far_over, signal, predicted)) {
             self.load.refused += 1.0;
-            return Verdict::Shed(Ticket { mark: mark | SHED, ..ticket }, reason);
+            return Verdict::Shed(at(Stage::Shed, ticket), reason);
         }
         self.waiting += 1;
         self.line.push_back(ticket.start_by);
@@ -600,30 +612,30 @@ impl Server for CreditServer {
     fn on_start(&mut self, ticket: Ticket, now: Instant) -> Verdict {
         self.count_idle(now);
         self.waiting = self.waiting.saturating_sub(1);
-        let (waited, predicted) = (now.nanos_since(ticket.arrived), ticket.mark >> 24);
+        let (waited, predicted) = (now.nanos_since(ticket.arrived), Mark::of(&ticket).predicted_ns());
         // A call that nothing holds up but its own haste is started: refusing it would help nobody.
         if now > ticket.start_by && waited > 0 {
-            let mark = ticket.mark & !STATE | SHED;
             if self.was_held {
                 self.service.on_outwaited(waited, predicted);
             }
             self.left_waiting();
             self.look_held(now);
             self.load.refused += 1.0;
-            return Verdict::Shed(Ticket { mark, ..ticket }, ShedReason::Deadline);
+            return Verdict::Shed(at(Stage::Shed, ticket), ShedReason::Deadline);
         }
         self.line.pop_front();
         let for_room = core::mem::take(&mut self.was_held);
         self.service.on_started(Start { waited, predicted, left: self.waiting, for_room }, now);
         self.in_service += 1;
+        self.still_ns = 0.0;
         self.load.started += 1.0;
         let began = Some(self.in_flight.on_begin(ticket.group, now));
         self.look_held(now);
-        Verdict::Admit(Ticket { mark: ticket.mark & !STATE | RUNNING, started: now, began, ..ticket })
+        Verdict::Admit(Ticket { started: now, began, ..at(Stage::Running, ticket) })
     }
 
     fn on_pause(&mut self, ticket: Ticket, now: Instant) -> Ticket {
-        if ticket.mark & STATE != RUNNING {
+        if Mark::of(&ticket).stage() != Stage::Running {
             return ticket;
         }
         self.count_idle(now);
@@ -632,11 +644,11 @@ impl Server for CreditServer {
             self.in_flight.on_gone(now);
             self.look_held(now);
         }
-        Ticket { mark: ticket.mark | PAUSED, began: None, ..ticket }
+        Ticket { began: None, ..at(Stage::Paused, ticket) }
     }
 
     fn on_resume(&mut self, ticket: Ticket, paused: Instant, now: Instant) -> Ticket {
-        if ticket.mark & STATE != PAUSED {
+        if Mark::of(&ticket).stage() != Stage::Paused {
             return ticket;
         }
         self.count_idle(now);
@@ -644,30 +656,31 @@ impl Server for CreditServer {
         // As if everything had happened that much later: a client that sends slowly is no slow service.
         let pause = now.nanos_since(paused);
         let later = |at: Instant| at.plus_nanos(pause);
-        let mark = ticket.mark & !STATE | RUNNING;
         let began = Some(self.in_flight.on_begin(ticket.group, now));
         self.look_held(now);
-        Ticket { mark, began, arrived: later(ticket.arrived), started: later(ticket.started), ..ticket }
+        let (arrived, started) = (later(ticket.arrived), later(ticket.started));
+        Ticket { arrived, started, began, ..at(Stage::Running, ticket) }
     }
 
     #[inline]
     fn on_wait(&mut self, ticket: Ticket, now: Instant) -> Ticket {
-        if ticket.mark & STATE != RUNNING {
+        if Mark::of(&ticket).stage() != Stage::Running {
             return ticket;
         }
         self.count_idle(now);
         self.in_service = self.in_service.saturating_sub(1);
-        Ticket { mark: ticket.mark | PAUSED, ..ticket }
+        at(Stage::Paused, ticket)
     }
 
     #[inline]
     fn on_wake(&mut self, ticket: Ticket, waits: Instant, now: Instant) -> Ticket {
-        if ticket.mark & STATE != PAUSED {
+        if Mark::of(&ticket).stage() != Stage::Paused {
             return ticket;
         }
         self.count_idle(now);
         self.in_service += 1;
-        Ticket { mark: ticket.mark & !STATE | RUNNING, waited: ticket.waited + now.since(waits), ..ticket }
+        self.still_ns = 0.0;
+        Ticket { waited: ticket.waited + now.since(waits), ..at(Stage::Running, ticket) }
     }
 
     #[inline]
@@ -680,16 +693,26 @@ impl Server for CreditServer {
         self.may_start()
     }
 
+    fn on_paper(&mut self, is_on_paper: bool, now: Instant) {
+        let least = if is_on_paper { u32::MAX } else { self.cores };
+        if self.config.in_flight.is_none() {
+            let learnt =
+                InFlightConfig { least, most: InFlightConfig::default().most.max(least), ..InFlightConfig::default() };
+            self.in_flight.forget(learnt, now);
+            (self.core_limit, self.core_extra) = (u32::MAX, 0);
+        }
+    }
+
     #[inline]
     fn on_done(&mut self, ticket: Ticket, done: Done, now: Instant) -> Grant {
         self.count_idle(now);
-        match ticket.mark & STATE {
-            WAITING => {
+        match Mark::of(&ticket).stage() {
+            Stage::Waiting => {
                 self.waiting = self.waiting.saturating_sub(1);
                 self.left_waiting();
             }
-            RUNNING => self.in_service = self.in_service.saturating_sub(1),
-            _ => {}
+            Stage::Running => self.in_service = self.in_service.saturating_sub(1),
+            Stage::Shed | Stage::Paused => {}
         }
         match ticket.began {
             Some(began) if done == Done::Served => self.in_flight.on_end(began, now.since(ticket.started), now),
@@ -712,12 +735,17 @@ impl Server for CreditServer {
 
     #[inline]
     fn on_timeout(&mut self, _: Signal, now: Instant) {
+        self.count_idle(now);
+        self.look_held(now);
         self.reclaim(now);
     }
 
     fn view(&self, signal: Signal, now: Instant) -> Option<View> {
         let gauges = self.gauges();
         let is_empty = self.waiting == 0 && gauges.in_flight == 0;
+        let is_over = is_empty && self.shortage.is_quiet(now);
+        // What was said last holds for nobody any more when no call has come for a while.
+        let gauges = if is_over { Gauges { supply_per_s: 0.0, idle: 1.0, ..gauges } } else { gauges };
         let Believed { what, since, idle, held, messages } = self.shortage.at(is_empty, now);
         let short = Short {
             what,
@@ -730,7 +758,7 @@ impl Server for CreditServer {
             in_flight: gauges.in_flight,
             limit: gauges.in_flight_limit,
         };
-        let send_share = self.level(Tenant::default()).chance(Priority::DEFAULT);
+        let send_share = if is_over { 1.0 } else { self.demand.least_level().chance(Priority::DEFAULT) };
         Some(View { gauges, send_share, short })
     }
 }
@@ -800,14 +828,22 @@ fn parts(chance: f64) -> u32 {
     (chance.clamp(0.0, 1.0) * f64::from(CERTAIN)) as u32
 }
 
-/// Nanoseconds in whole numbers; as much as a ticket's mark holds, nine minutes, at most.
+/// The ticket of a call that has come to another stage.
+#[inline]
+fn at(stage: Stage, ticket: Ticket) -> Ticket {
+    Ticket { mark: Mark::of(&ticket).at(stage).to_bits(), ..ticket }
+}
+
+/// Nanoseconds in whole numbers; as much as a ticket's mark holds, eighteen minutes, at most.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped to what fits")]
 #[inline]
 fn whole(ns: f64) -> u64 {
-    const MOST: i64 = (1 << 39) - 1;
+    const MOST: i64 = Mark::LONGEST_NS.cast_signed();
     // By way of a signed number, since processors convert to these.
     (ns as i64).clamp(0, MOST) as u64
 }
 
+#[cfg(test)]
+mod hangs;
 #[cfg(test)]
 mod model;

@@ -14,6 +14,9 @@ const SERVICES: u64 = 4096;
 const KNOWN: u64 = 8;
 /// Samples over which the pace of the queue and the error of the predicted waits are averaged.
 const MEMORY: f64 = 512.0;
+/// The longest time between two starts that counts, in times what is believed: a pause of the host is one of these, and as a
+/// pace it would leave no time to wait for anything.
+const PAUSED: f64 = 64.0;
 /// The service time that a call is assumed to need at worst, as a quantile: with the longest wait, one in a hundred is
 /// later than its objective, and most wait less.
 const WORST: f64 = 0.99;
@@ -275,6 +278,7 @@ impl Service {
                 self.room_paced += 1.0;
                 self.room_pace += (pace - self.room_pace) / self.room_paced.min(WAITS);
             } else {
+                let pace = if self.known() { pace.min(PAUSED * self.pace()) } else { pace };
                 let fade = 1.0 - 1.0 / MEMORY;
                 self.paced_ns = self.paced_ns * fade + pace;
                 self.paced = self.paced * fade + 1.0;
@@ -338,7 +342,7 @@ impl Service {
         if !self.known() || quick_ns <= 0.0 {
             return u32::MAX;
         }
-        let each = (self.mean + self.message).max(1.0);
+        let each = self.each();
         (self.cores * (quick_ns + self.core_wait().max(each)) / each).clamp(self.cores, f64::from(u32::MAX)) as u32
     }
 
@@ -375,6 +379,12 @@ impl Service {
     #[inline]
     pub(super) fn round_trip(&self) -> f64 {
         self.round_trip
+    }
+
+    /// What a call takes of a core in all.
+    #[inline]
+    pub(super) fn each(&self) -> f64 {
+        (self.mean + self.message).max(1.0)
     }
 
     /// How long a call may wait for its start.
@@ -424,6 +434,8 @@ impl Service {
     /// For how long cores had no work although calls waited, and how many started.
     pub(super) fn on_held(&mut self, load: &Load) {
         let gap = load.time_ns / self.cores / load.started.max(1.0);
+        // A quiet time before a rush lengthens that; what starts while others wait tells how soon the next one will.
+        let gap = if self.room_paced >= 8.0 { gap.min(self.room_pace) } else { gap };
         self.for_others = (STAYS * self.waited).min(LINE * gap);
         self.held = load.held_ns > HELD_LEAST * load.time_ns && load.held_ns > HELD * (load.time_ns - load.busy_ns);
         self.limited = load.held_ns > HELD_AT_TIMES * load.time_ns;

@@ -6,6 +6,7 @@ use tidegate_core::Instant;
 use tidegate_core::time::nanos;
 
 use crate::machine::credits::Level;
+use crate::machine::credits::mark::Generation;
 use crate::machine::{Full, SessionId};
 
 /// No neighbour in a list.
@@ -224,13 +225,10 @@ impl Sessions {
 }
 
 impl Session {
-    /// The bits of a mark.
-    pub(super) const MARKS: u64 = (1 << 22) - 1;
-
-    /// The lowest bits of its generation: with its id they name one client for as good as ever.
+    /// With its id it names one client for as good as ever.
     #[inline]
-    pub(super) fn mark(&self) -> u64 {
-        u64::from(self.generation) & Self::MARKS
+    pub(super) fn generation(&self) -> Generation {
+        Generation::of(self.generation)
     }
 
     /// Credits that it may use at `now`.

@@ -108,10 +108,15 @@ impl ShortageNow {
         }
     }
 
+    /// Whether no tick came for a while.
+    pub(super) fn is_quiet(&self, now: Instant) -> bool {
+        now.nanos_since(self.ticked) > QUIET_NS
+    }
+
     /// What is short at `now`; `is_empty` if no call waits or runs.
     pub(super) fn at(&self, is_empty: bool, now: Instant) -> Believed {
         let Self { idle, held, messages, what, since, .. } = *self;
-        if is_empty && now.nanos_since(self.ticked) > QUIET_NS {
+        if is_empty && self.is_quiet(now) {
             let since = if what == Shortage::Nothing { since } else { self.ticked };
             return Believed { what: Shortage::Nothing, since, idle: 1.0, held: 0.0, messages: 0.0 };
         }
