@@ -101,7 +101,7 @@ impl<C: Client> Instances<C> {
         let at = self.hear(number, Some(via), now);
         if self.known[at].via != via {
             if let Some(guessed) = self.of(via) {
-                guessed.on_cancel(reply.id, now);
+                guessed.on_elsewhere(reply.id, now);
             }
             self.known[at].machine.adopt();
         }
@@ -165,6 +165,10 @@ impl<C: Client> Instances<C> {
         self.known[at].number = number;
         self.known[at].heard = now;
         self.known[..=at].rotate_right(1);
+        // One that says nothing while others do has most likely gone, and a server that starts again has another number: no
+        // call shall be drawn to it and fail.
+        let mut is_heard = true;
+        self.known.retain(|one| core::mem::take(&mut is_heard) || !one.machine.is_silent(now));
         while self.known.len() > 1 && self.known.last().is_some_and(|last| now.since(last.heard) > SILENCE) {
             self.known.pop();
         }
@@ -311,6 +315,34 @@ mod tests {
         assert!(client.chance(Priority::DEFAULT, at(3_000)) > 0.95);
         client.on_grant(&open(1.0), 2, at(12_000));
         assert_eq!((client.count(), client.known[0].number), (1, 2));
+    }
+
+    #[test]
+    fn a_server_that_was_down_for_a_while_costs_no_call_when_it_is_back() {
+        let (mut client, mut rng) = client();
+        let (_, via) = client.on_call(&request(0), at(0), &mut rng);
+        client.on_reply(via, &answer(0, Outcome::Served, 1.0), 100, at(1));
+        // Three seconds without a word: one call a second is sent in the end.
+        let down = (1..300).map(|id| client.on_call(&request(id), at(id * 10), &mut rng));
+        let lost: Vec<Via> = down.filter(|(step, _)| matches!(step, Step::Send(_))).map(|(_, via)| via).collect();
+        assert!(lost.len() < 200, "{}", lost.len());
+        for via in lost {
+            client.on_cancel(via, CallId(0), at(3_000));
+        }
+        // The first that its successor answers is the last that any fails for.
+        let (mut failed, mut is_back) = (0, false);
+        for id in 300..1_300 {
+            let now = at(id * 10);
+            match client.on_call(&request(id), now, &mut rng) {
+                (Step::Send(_), via) => {
+                    client.on_reply(via, &answer(id, Outcome::Served, 1.0), 200, now);
+                    is_back = true;
+                }
+                _ if is_back => failed += 1,
+                _ => {}
+            }
+        }
+        assert!(is_back && failed == 0, "{failed} calls failed beside a server that serves");
     }
 
     #[test]

@@ -167,10 +167,10 @@ impl CreditClient {
     /// nothing is shut for good.
     fn holds_back(&mut self, now: Instant) -> bool {
         let quiet = now.since(self.quiet_since);
-        if self.aware && self.unheard >= UNANSWERED && quiet >= self.patience() {
+        let is_silent = self.is_silent(now);
+        if is_silent {
             self.unheard = UNHEARD_OF;
         }
-        let is_silent = self.aware && self.unheard >= UNHEARD_OF;
         if !is_silent && self.in_flight < self.limit.into() {
             return false;
         }
@@ -260,6 +260,16 @@ impl Client for CreditClient {
 
     fn on_cancel(&mut self, _: CallId, _: Instant) {
         self.in_flight = self.in_flight.saturating_sub(1);
+    }
+
+    fn on_elsewhere(&mut self, id: CallId, now: Instant) {
+        self.unheard = self.unheard.saturating_sub(1);
+        self.on_cancel(id, now);
+    }
+
+    fn is_silent(&self, now: Instant) -> bool {
+        let is_long_quiet = self.unheard >= UNANSWERED && now.since(self.quiet_since) >= self.patience();
+        self.aware && (self.unheard >= UNHEARD_OF || is_long_quiet)
     }
 
     fn another(&self) -> Option<Self> {
