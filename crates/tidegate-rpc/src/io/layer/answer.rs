@@ -15,11 +15,13 @@ use core::time::Duration;
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 
-use super::headers::{SHED, SHED_AT, reason_word};
+use super::headers::{GRANT, SHED, SHED_AT, reason_word};
 use crate::machine::ShedReason;
 
-const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
+pub(super) const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
+/// The status of methods that there are not.
+pub(super) const GRPC_UNIMPLEMENTED: &[u8] = b"12";
 pub(super) const GRPC_PUSHBACK: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");
 
 /// How a caller speaks.
@@ -43,6 +45,17 @@ impl Dialect {
 pub(super) enum Place {
     Client,
     Server,
+}
+
+/// Takes what other servers told this one's handler out of its answer: tonic hands the metadata of an error on that a handler
+/// passes up. Their refusals would be taken for one by this server, whose handler ran, and their grants for its own.
+pub(super) fn forget_others(headers: &mut HeaderMap) {
+    headers.remove(GRANT);
+    headers.remove(SHED_AT);
+    if headers.remove(SHED).is_some() {
+        headers.remove(GRPC_PUSHBACK);
+        headers.remove(RETRY_AFTER);
+    }
 }
 
 /// The refusal for a caller that speaks `dialect`; `pushback` is when to come back.
@@ -83,7 +96,9 @@ pub(super) fn refusal<B>(
         }
         Dialect::Http => {
             if let Some(pushback) = pushback {
-                headers.insert(RETRY_AFTER, HeaderValue::from(pushback.as_secs().max(1)));
+                // Rounded up, and so spread over whole seconds.
+                let seconds = pushback.as_secs() + u64::from(pushback.subsec_nanos() > 0);
+                headers.insert(RETRY_AFTER, HeaderValue::from(seconds.max(1)));
             }
         }
     }
@@ -125,7 +140,8 @@ mod tests {
         let overload = refused(Dialect::Http, ShedReason::Delay);
         assert_eq!(
             (overload.status(), &overload.headers()[RETRY_AFTER]),
-            (StatusCode::SERVICE_UNAVAILABLE, &HeaderValue::from_static("1"))
+            (StatusCode::SERVICE_UNAVAILABLE, &HeaderValue::from_static("2")),
+            "a second and a half, in whole seconds"
         );
     }
 }

@@ -6,6 +6,7 @@ use core::task::{Context, Poll};
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
+use super::answer::forget_others;
 use super::headers::{GRANT, write_grant};
 use super::running::Running;
 use crate::machine::{Done, Server};
@@ -41,11 +42,11 @@ impl<B: Body, S: Server> Body for CallBody<B, S> {
         match &mut polled {
             Poll::Pending => {}
             Poll::Ready(Some(Ok(frame))) => {
-                if let Some(trailers) = frame.trailers_mut()
-                    && let Some(running) = this.running.take()
-                    && let Some(grant) = running.end(Done::Served)
-                {
-                    trailers.insert(GRANT, write_grant(&grant));
+                if let Some(trailers) = frame.trailers_mut() {
+                    forget_others(trailers);
+                    if let Some(grant) = this.running.take().and_then(|running| running.end(Done::Served)) {
+                        trailers.insert(GRANT, write_grant(&grant));
+                    }
                 }
             }
             Poll::Ready(None | Some(Err(_))) => {

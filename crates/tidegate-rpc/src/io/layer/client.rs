@@ -19,7 +19,7 @@ use super::config::Seen;
 use super::counts::ClientSnapshot;
 use super::headers::{ASK, CLIENT, GRPC_TIMEOUT, read_grant, shed_reason, write_ask, write_grpc_timeout};
 use super::retry::{Paid, RetryLayer};
-use crate::machine::{Ask, Client, ShedReason};
+use crate::machine::{Ask, Client, ShedReason, Tenant};
 
 /// Makes services that ask the machine `C` before they send a call. All services of a layer, and their clones, share the
 /// machine: use one layer for each server.
@@ -157,7 +157,9 @@ where
 /// Adds what the server's layer reads, and the inherited deadline for servers that have no layer.
 fn sign<B, C: Client>(request: &mut Request<B>, ask: &Ask, sent: &Sent<C>, dialect: Dialect) {
     let budget = sent.left();
-    let ask = Ask { budget, tenant: sent.wishes.tenant, ..*ask };
+    // Who made the machine for a tenant and told the layer none means that one.
+    let tenant = if sent.wishes.tenant == Tenant::default() { ask.tenant } else { sent.wishes.tenant };
+    let ask = Ask { tenant, budget, ..*ask };
     let headers = request.headers_mut();
     headers.insert(CLIENT, sent.caller().name.clone());
     headers.insert(ASK, write_ask(&ask));

@@ -105,7 +105,8 @@ pub struct ServerConfig {
     pub sessions: usize,
     /// Admitted calls that no core has started, at most; beyond it calls are shed, whatever the machine would say.
     pub waiting: usize,
-    /// A session that has been silent for so long is closed, and what was granted to it is void.
+    /// A session that has been silent for so long, and for as long as the level holds that it was told, is closed, and what was
+    /// granted to it is void.
     pub lease: Duration,
     /// What shed callers without the layer are asked to wait before they try again; spread by half of it to both sides.
     pub pushback: Duration,
@@ -171,8 +172,10 @@ impl fmt::Debug for ServerConfig {
 }
 
 impl ServerConfig {
-    /// CPUs that handlers can have at a time.
-    pub(super) fn cores(&self) -> u32 {
+    /// CPUs that handlers can have at a time: as many as there are, and at most one for each of the `threads`. A machine that
+    /// is made for this layer wants this number.
+    #[must_use]
+    pub fn cores(&self) -> u32 {
         let cores = thread::available_parallelism().map_or(1, NonZero::get).min(self.threads);
         u32::try_from(cores).unwrap_or(u32::MAX)
     }

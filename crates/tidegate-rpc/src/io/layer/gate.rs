@@ -43,6 +43,8 @@ struct Call {
 pub(super) struct InLine {
     call: Call,
     waiting: Waiting,
+    /// Whether [`Gate::name_method`] is due once it was answered.
+    pub(super) is_unnamed: bool,
 }
 
 /// A call that has started.
@@ -165,6 +167,9 @@ impl<S: Server + Send + 'static> Gate<S> {
     pub(super) fn new(machine: S, config: ServerConfig) -> Arc<Self> {
         let seed = (config.clock)().as_nanos();
         let mut desk = Desk::new(machine, u32::try_from(config.threads).unwrap_or(u32::MAX));
+        if config.mode == Mode::DryRun {
+            desk.machine_mut().on_paper(true, (config.clock)());
+        }
         desk.ignore_room(config.mode == Mode::DryRun);
         let state = |alarm, config: &ServerConfig| State {
             desk,
@@ -209,6 +214,11 @@ impl<S: Server> Gate<S> {
         (self.config.clock)()
     }
 
+    /// A call of the method was answered as if there were such a method: from now on its calls are told apart from others.
+    pub(super) fn name_method(&self, name: &str) {
+        self.lock().methods.name(name);
+    }
+
     /// A request was read.
     pub(super) fn arrive(&self, arrival: &Arrival<'_>) -> Result<InLine, Refused> {
         self.tell(|state, now| state.arrive(arrival, &self.config, now))
@@ -238,7 +248,8 @@ impl<S: Server> Gate<S> {
     /// A client told its demand without a call. Its session; `None` if the table is full, or in a dry run.
     pub(super) fn demand(&self, arrival: &Arrival<'_>) -> Option<Key> {
         self.tell(|state, now| {
-            if state.mode == Mode::DryRun {
+            if state.mode == Mode::DryRun || !state.desk.machine().grants_before_calls() {
+                // Nothing would be granted but by answers.
                 return None;
             }
             state.open_first(arrival, now);
@@ -270,6 +281,10 @@ impl<S: Server> Gate<S> {
     /// [`Step::Start`].
     pub(super) fn turn(&self, in_line: &InLine, yielded: u8, waker: &Waker) -> Step {
         let mut state = self.lock();
+        if state.mode == Mode::DryRun {
+            // Nothing is held up: a handler that blocks its thread would hold up all others.
+            return Step::Start;
+        }
         match state.desk.turn(&in_line.waiting) {
             Turn::Later(known) => wait(known, waker),
             Turn::Expired => Step::Start,
@@ -283,7 +298,7 @@ impl<S: Server> Gate<S> {
     /// A call leaves the line, since its turn came or it has waited for too long. On `Ok` its handler may be polled, and after that
     /// [`Self::pause`] or [`Self::finish`] is due.
     pub(super) fn start(&self, in_line: InLine) -> Result<Begun, Refused> {
-        let InLine { call, waiting } = in_line;
+        let InLine { call, waiting, .. } = in_line;
         self.tell(|state, now| match state.desk.start(waiting, now) {
             Ok(running) => {
                 state.count_start(call, now);
@@ -325,6 +340,7 @@ impl<S: Server> Gate<S> {
                 Started::Running(running) => return (Begun { call, started: running.into() }, Step::Start),
             };
             let step = match state.desk.turn_again(&woken) {
+                _ if state.mode == Mode::DryRun => Step::Start,
                 Turn::Later(known) => wait(known, waker),
                 Turn::Mine | Turn::Expired => state.look(yielded, &self.config, now),
             };
@@ -348,7 +364,7 @@ impl<S: Server> Gate<S> {
 
     /// A call that was in line went away.
     pub(super) fn cancel(&self, in_line: InLine) {
-        let InLine { call, waiting } = in_line;
+        let InLine { call, waiting, .. } = in_line;
         self.tell(|state, now| {
             let grant = state.desk.cancel(waiting, now);
             state.count_cancelled();
@@ -372,6 +388,8 @@ impl<S: Server> Gate<S> {
             state.run_timers(now);
             if state.mode == Mode::DryRun && mode == Mode::Enforce {
                 state.shadow.end(state.desk.machine_mut(), now);
+            } else if state.mode == Mode::Enforce && mode == Mode::DryRun {
+                state.desk.machine_mut().on_paper(true, now);
             }
             state.desk.ignore_room(mode == Mode::DryRun);
             core::mem::replace(&mut state.mode, mode)
@@ -409,7 +427,8 @@ impl<S: Server> State<S> {
     fn arrive(&mut self, arrival: &Arrival<'_>, config: &ServerConfig, now: Instant) -> Result<InLine, Refused> {
         self.run_timers(now);
         self.sessions.expire(self.desk.machine_mut(), now);
-        let mut ask = Ask { group: self.methods.number(arrival.method), ..arrival.ask };
+        let number = self.methods.number(arrival.method);
+        let mut ask = Ask { group: number.unwrap_or_default(), ..arrival.ask };
         let arrived = arrival.arrived.map_or(now, |arrived| arrived.min(now));
         self.arrived = now;
         if arrival.arrived.is_some() && self.desk.signal(now).queueing_delay.is_zero() {
@@ -436,7 +455,8 @@ impl<S: Server> State<S> {
                 session.calls.offered += 1;
                 (key, session.id)
             });
-            return Ok(self.arrive_on_paper(entered, new, &ask, arrived, now));
+            let in_line = self.arrive_on_paper(entered, new, &ask, arrived, now);
+            return Ok(InLine { is_unnamed: number.is_none(), ..in_line });
         }
         let Some((key, session)) = entered.filter(|_| room) else {
             return Err(self.turn_away(of, ShedReason::ServerFull, None, config));
@@ -446,7 +466,7 @@ impl<S: Server> State<S> {
         match self.desk.on_request(&desk::Arrival::new(session.id, &ask, arrived), None, now) {
             Ok(waiting) => {
                 session.in_flight += 1;
-                Ok(self.admit(key, new, waiting, &ask))
+                Ok(self.admit(key, new, waiting, &ask, number.is_none()))
             }
             Err(refused) => {
                 session.grant = refused.grant;
@@ -484,15 +504,15 @@ impl<S: Server> State<S> {
         }
         let key = entered.map_or(Key::NOBODY, |(key, _)| key);
         let waiting = self.desk.join_untold(ask, arrived, None);
-        self.admit(key, new, waiting, ask)
+        self.admit(key, new, waiting, ask, false)
     }
 
-    fn admit(&mut self, key: Key, new: Option<Key>, waiting: Waiting, ask: &Ask) -> InLine {
+    fn admit(&mut self, key: Key, new: Option<Key>, waiting: Waiting, ask: &Ask, is_unnamed: bool) -> InLine {
         self.counts.in_flight += 1;
         let of = CallOf { tenant: ask.tenant, priority: ask.priority };
         let arrived = waiting.arrived();
         let call = Call { key, new, arrived, of, started: arrived, budget: ask.budget };
-        InLine { call, waiting }
+        InLine { call, waiting, is_unnamed }
     }
 
     /// What a call shall do whose turn it is.

@@ -97,6 +97,10 @@ impl Visited {
     }
 
     fn failed(&mut self, now: Instant) {
+        if now < self.rests_until {
+            // One lost connection is the end of all calls on it.
+            return;
+        }
         let rest = REST * 2_u32.saturating_pow(self.errors.min(10));
         self.errors = self.errors.saturating_add(1);
         self.rests_until = now + rest.min(REST_MOST);

@@ -105,6 +105,11 @@ impl<S: Server> Running<S> {
         step
     }
 
+    /// There is a method of the name that it came with.
+    pub(super) fn name_method(&self, name: &str) {
+        self.gate.name_method(name);
+    }
+
     /// To be held while its handler is polled.
     pub(super) fn polling(&self) -> Polling {
         Polling::begin(&self.gate, &self.context)

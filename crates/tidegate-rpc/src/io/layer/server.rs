@@ -4,14 +4,14 @@ use core::pin::Pin;
 use core::task::{Context, Poll, ready};
 use std::sync::Arc;
 
-use http::{Request, Response, StatusCode};
+use http::{HeaderValue, Request, Response, StatusCode};
 use http_body::Body;
 use pin_project_lite::pin_project;
 use tidegate_core::Instant;
 use tower_layer::Layer;
 use tower_service::Service;
 
-use super::answer::{Dialect, Place, refusal};
+use super::answer::{Dialect, GRPC_STATUS, GRPC_UNIMPLEMENTED, Place, forget_others, refusal};
 use super::body::CallBody;
 use super::clocked::{Sleep, sleep};
 use super::config::{Mode, Seen, ServerConfig, Until};
@@ -130,17 +130,24 @@ where
             let key = self.gate.demand(&arrival(&request, &self.gate.config));
             let until = self.gate.now() + DEMAND_PATIENCE;
             let stage = Stage::Listens { gate: Arc::clone(&self.gate), key, until, timer: None };
-            return ServerFuture { stage, yielded: 0, dialect };
+            return ServerFuture { stage, yielded: 0, dialect, unnamed: None };
         }
         let part_of_another = Polling::is_of(&self.gate);
         if part_of_another || (self.gate.config.exempt)(Seen::of(&request)) {
             self.gate.count_exempt();
             attach_peer(request.extensions_mut());
-            return ServerFuture { stage: Stage::Ready { handler, request, running: None }, yielded: 0, dialect };
+            return ServerFuture {
+                stage: Stage::Ready { handler, request, running: None },
+                yielded: 0,
+                dialect,
+                unnamed: None,
+            };
         }
         let arrival = arrival(&request, &self.gate.config);
+        let mut unnamed = None;
         let stage = match self.gate.arrive(&arrival) {
             Ok(call) => {
+                unnamed = arrival.method.filter(|_| call.is_unnamed).map(Into::into);
                 let context = CallContext::of(&arrival, self.gate.now());
                 attach_peer(request.extensions_mut());
                 request.extensions_mut().insert(context.clone());
@@ -149,7 +156,7 @@ where
             }
             Err(refused) => Stage::Refused { refused },
         };
-        ServerFuture { stage, yielded: 0, dialect }
+        ServerFuture { stage, yielded: 0, dialect, unnamed }
     }
 }
 
@@ -160,7 +167,7 @@ fn arrival<'a, B>(request: &'a Request<B>, config: &ServerConfig) -> Arrival<'a>
     // Whoever stands between may have shortened the one or the other.
     ask.budget = [ask.budget, read_grpc_timeout(seen.headers)].into_iter().flatten().min();
     let ask = config.claims.judge(ask, config.known(seen));
-    let peer = (config.peer)(seen).map(Who::Peer);
+    let peer = (config.peer)(seen).map(Who::at);
     let peer = peer.or_else(|| connection(seen.extensions).map(|connection| Who::Connection(connection.id())));
     let address = peer.unwrap_or(Who::Nobody);
     let name = read_client(seen.headers).map_or(address, Who::Client);
@@ -175,6 +182,8 @@ pin_project! {
         stage: Stage<S, H, B>,
         yielded: u8,
         dialect: Dialect,
+        // The name of its method, if calls of that are not told apart yet.
+        unnamed: Option<Box<str>>,
     }
 }
 
@@ -266,6 +275,11 @@ where
                     };
                     let running = running.take();
                     this.stage.set(Stage::Over);
+                    if let (Some(name), Some(running), Ok(answer)) = (this.unnamed.take(), &running, &answer)
+                        && is_of_a_method(answer)
+                    {
+                        running.name_method(&name);
+                    }
                     return Poll::Ready(answer.map(|answer| deliver(answer, running)));
                 }
                 StageNow::Refused { refused } => {
@@ -362,9 +376,16 @@ fn hear<R, S: Server>(grant: Option<Grant>, instance: u64) -> Response<CallBody<
     answer
 }
 
+/// Whether there is such a method as was asked for, as far as its answer tells.
+fn is_of_a_method<R>(answer: &Response<R>) -> bool {
+    let status = answer.headers().get(GRPC_STATUS).map(HeaderValue::as_bytes);
+    answer.status() != StatusCode::NOT_FOUND && status != Some(GRPC_UNIMPLEMENTED)
+}
+
 /// A handler answered: ends its call, or lets it run until its body ends.
 fn deliver<R: Body, S: Server>(answer: Response<R>, running: Option<Running<S>>) -> Response<CallBody<R, S>> {
     let (mut parts, body) = answer.into_parts();
+    forget_others(&mut parts.headers);
     let running = running.and_then(|mut running| {
         if running.until() == Until::Body && !body.is_end_stream() {
             // Its body is sent as fast as its client takes it: that takes no core for long.

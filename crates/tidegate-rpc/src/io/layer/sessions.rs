@@ -7,7 +7,7 @@
 //! A name costs nothing to invent. So it has a session of its own only once a call of it was served, and shares its
 //! address's until then: whoever invents a name for each call is one client, and whoever keeps his is soon himself.
 
-use core::net::IpAddr;
+use core::net::{IpAddr, Ipv6Addr};
 use core::time::Duration;
 use std::collections::VecDeque;
 use std::task::Waker;
@@ -18,6 +18,9 @@ use tidegate_core::Instant;
 use super::stamp::ConnectionId;
 use crate::machine::{Grant, Server, SessionId, Tenant};
 use crate::telemetry::Calls;
+
+/// What tells the networks of 64 bits apart.
+const NETWORK: u128 = u128::MAX << 64;
 
 /// Whose session a request belongs to. A client that works for several tenants has a session for each.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -41,6 +44,16 @@ pub(super) enum Who {
     Connection(ConnectionId),
     /// Nobody knows.
     Nobody,
+}
+
+impl Who {
+    /// The one at `address`. Who has one address of version 6 has all of its network of 64 bits.
+    pub(super) fn at(address: IpAddr) -> Self {
+        Self::Peer(match address.to_canonical() {
+            IpAddr::V6(six) => IpAddr::V6(Ipv6Addr::from_bits(six.to_bits() & NETWORK)),
+            four @ IpAddr::V4(_) => four,
+        })
+    }
 }
 
 /// One session.
@@ -154,7 +167,8 @@ impl Sessions {
         for _ in 0..2 {
             let Some((_, key)) = self.looks.pop_front_if(|(look, _)| *look <= now) else { return };
             let Some(session) = self.by_key.get(&key) else { continue };
-            let until = session.heard + self.lease;
+            // Who calls seldom is told a level that holds until his next calls: until then it is known what he was told.
+            let until = session.heard + self.lease.max(session.grant.lease);
             if session.in_flight == 0 && until <= now {
                 machine.close(session.id, now);
                 self.keys.remove(&session.id);
@@ -183,6 +197,15 @@ mod tests {
 
     fn peer(peer: IpAddr) -> Key {
         of(Who::Peer(peer))
+    }
+
+    #[test]
+    fn an_address_of_version_6_is_its_network() {
+        let at = |text: &str| Who::at(text.parse().unwrap());
+        assert_eq!(at("2001:db8:1:2:3::4"), at("2001:db8:1:2:ffff::"));
+        assert_ne!(at("2001:db8:1:2::1"), at("2001:db8:1:3::1"));
+        assert_eq!(at("::ffff:192.0.2.1"), at("192.0.2.1"));
+        assert_ne!(at("192.0.2.1"), at("192.0.2.2"));
     }
 
     fn at(ms: u64) -> Instant {

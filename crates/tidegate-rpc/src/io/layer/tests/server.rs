@@ -501,6 +501,48 @@ fn one_connection_that_was_read_while_calls_wait_says_nothing_of_the_others() {
     assert!(poll(pin!(service.call(request("/")))).is_pending(), "it lets the rest of what was read go first");
 }
 
+#[tokio::test]
+async fn what_another_server_said_does_not_travel_on_with_a_handlers_answer() {
+    let relayed = Handler::new(|_| {
+        let answer = Response::builder().header("tidegate-shed", "delay").header("tidegate-shed-at", "server");
+        let answer =
+            answer.header("grpc-retry-pushback-ms", "5").header("tidegate-grant", "x=1").header("of-its-own", "1");
+        ready(Ok(answer.body(Full::<Bytes>::default()).unwrap()))
+    });
+    let mut config = config();
+    config.mode = Mode::DryRun;
+    let answer = ServerLayer::new(Recorder::default(), config).layer(relayed).call(request("/")).await.unwrap();
+    let names: Vec<&str> = answer.headers().keys().map(http::HeaderName::as_str).collect();
+    assert_eq!(names, ["of-its-own"]);
+}
+
+#[tokio::test]
+async fn a_method_has_an_estimate_of_its_own_once_there_is_such_a_method() {
+    let there_is = Handler::new(|request: Request<Full<Bytes>>| {
+        let unknown = request.uri().path() == "/some.Service/Unknown";
+        let status = if unknown { "12" } else { "0" };
+        ready(Ok(Response::builder().header("grpc-status", status).body(Full::<Bytes>::default()).unwrap()))
+    });
+    let layer = layer(Recorder::default());
+    let mut service = layer.layer(there_is);
+    for path in ["Unknown", "Method", "Unknown", "Method"] {
+        let mut request = grpc_request();
+        *request.uri_mut() = format!("/some.Service/{path}").parse().unwrap();
+        service.call(request).await.unwrap();
+    }
+    let groups = layer.with_machine(|machine, _| machine.asks.iter().map(|ask| ask.group).collect::<Vec<_>>());
+    assert_eq!(groups, [0, 0, 0, 1]);
+}
+
+#[test]
+fn a_dry_run_holds_nobody_up() {
+    let mut config = ServerConfig::default();
+    (config.mode, config.threads) = (Mode::DryRun, 1);
+    let mut service = ServerLayer::new(Recorder::default(), config).layer(at_once());
+    let _held: Vec<_> = (0..3).map(|_| Box::pin(service.call(request("/")))).collect();
+    assert!(poll(pin!(service.call(request("/")))).is_ready(), "whoever is polled runs");
+}
+
 fn demand(client: u64) -> Request<Full<Bytes>> {
     let mut request = request(headers::DEMAND_PATH);
     request.headers_mut().insert(headers::CLIENT, headers::write_client(client));
@@ -528,7 +570,9 @@ async fn a_demand_without_a_call_hears_of_the_grant_that_is_meant_for_it() {
 
 #[tokio::test(start_paused = true)]
 async fn a_demand_that_nothing_comes_of_is_answered_after_its_patience() {
-    let layer = layer(Recorder::default());
+    let none = layer(Recorder::default()).layer(at_once()).call(demand(1)).await.unwrap();
+    assert_eq!(none.status().as_u16(), 204, "this machine grants by answers alone");
+    let layer = layer(Recorder { grants_first: true, ..Recorder::default() });
     let mut call = Box::pin(layer.layer(at_once()).call(demand(1)));
     assert!(poll(call.as_mut()).is_pending());
     pass_us(u64::try_from(headers::DEMAND_PATIENCE.as_micros()).unwrap());
