@@ -36,6 +36,9 @@ pub struct Answer {
 
 type Told = oneshot::Sender<Result<Answer, CallError>>;
 
+/// The least time that a connection is waited for, and that what was sent on it may stay without a word of the other kernel.
+const PATIENCE_LEAST: Duration = Duration::from_secs(3);
+
 /// A client of one server. Clones share its connection; it is closed when the last one is dropped.
 #[derive(Debug)]
 pub struct RpcClient<C>(Arc<Owner<C>>);
@@ -89,7 +92,8 @@ impl<C: Client + Send + 'static> RpcClient<C> {
     pub async fn connect(address: impl Into<Address>, machine: C, config: ClientConfig) -> Result<Self, RpcError> {
         config.check()?;
         let address = address.into();
-        let socket = match open(&address).await {
+        let patience = Duration::from_millis(config.timeout_ms);
+        let socket = match open(&address, patience).await {
             Ok(socket) => socket,
             Err(error) => {
                 let source = address.explain(error);
@@ -100,7 +104,7 @@ impl<C: Client + Send + 'static> RpcClient<C> {
         let mut link = Link::new(config, machine, clock::now());
         link.on_connected();
         let shared = Arc::new(Shared { link: Mutex::new(link), changed: Notify::new() });
-        let task = tokio::spawn(keep(address, socket, Arc::clone(&shared), pauses));
+        let task = tokio::spawn(keep(address, socket, Arc::clone(&shared), pauses, patience));
         Ok(Self(Arc::new(Owner { shared, task })))
     }
 
@@ -158,11 +162,16 @@ enum Socket {
     Unix(UnixStream),
 }
 
-async fn open(address: &Address) -> io::Result<Socket> {
+/// Connects. Calls have an answer within `patience`: a server that has vanished without a word, or whose words are lost on
+/// the way, is given up no later than a few of these, and not when the kernel does, after minutes.
+async fn open(address: &Address, patience: Duration) -> io::Result<Socket> {
+    let patience = patience.max(PATIENCE_LEAST);
     match address {
         Address::Tcp(address) => {
-            let socket = TcpStream::connect(address).await?;
+            let socket = tokio::time::timeout(patience, TcpStream::connect(address)).await??;
             socket.set_nodelay(true)?;
+            let ms = u32::try_from(patience.as_millis()).unwrap_or(u32::MAX);
+            rustix::net::sockopt::set_tcp_user_timeout(&socket, ms)?;
             Ok(Socket::Tcp(socket))
         }
         Address::Unix(path) => UnixStream::connect(path).await.map(Socket::Unix),
@@ -200,7 +209,13 @@ impl Socket {
 }
 
 /// Serves connection after connection.
-async fn keep<C: Client>(address: Address, mut socket: Socket, shared: Arc<Shared<C>>, mut pauses: Pauses) {
+async fn keep<C: Client>(
+    address: Address,
+    mut socket: Socket,
+    shared: Arc<Shared<C>>,
+    mut pauses: Pauses,
+    patience: Duration,
+) {
     loop {
         if serve(&socket, &shared).await == Heard::Something {
             pauses.reset();
@@ -209,7 +224,7 @@ async fn keep<C: Client>(address: Address, mut socket: Socket, shared: Arc<Share
         shared.link().on_lost(clock::now(), &mut tell);
         socket = loop {
             tokio::time::sleep(pauses.next()).await;
-            if let Ok(socket) = open(&address).await {
+            if let Ok(socket) = open(&address, patience).await {
                 break socket;
             }
         };

@@ -153,18 +153,19 @@ impl<S: Server, H: Handler> Shard<S, H> {
 
     /// How long nothing but a socket needs this thread.
     fn patience(&mut self) -> Option<Duration> {
-        if self.desk.waiting() > 0 {
+        if self.accept_again.is_none() && self.desk.waiting() > 0 {
             return Some(Duration::ZERO);
         }
         let now = clock::now();
-        if now < self.active + micros(self.config.busy_poll_us) {
-            return Some(Duration::ZERO);
-        }
+        // However much there is to do: under overload something always waits.
         if self.accept_again.is_some_and(|at| at <= now) {
             self.accept_again = None;
             if self.poller.add(&self.listener, LISTENER, Interest::READ).is_err() {
                 self.accept_again = Some(now + ACCEPT_PAUSE);
             }
+        }
+        if self.desk.waiting() > 0 || now < self.active + micros(self.config.busy_poll_us) {
+            return Some(Duration::ZERO);
         }
         let tick = self.desk.next_timeout().map(|at| at.max(now + micros(self.config.idle_tick_us)));
         let until = [tick, self.accept_again].into_iter().flatten().min();
