@@ -21,7 +21,6 @@ const targetsMost = 256
 
 // Client is the callers' side: one for a process is right, whatever number of targets it calls.
 type Client struct {
-	name    string
 	tenant  uint32
 	exempt  func(method string) bool
 	mu      sync.Mutex
@@ -30,6 +29,8 @@ type Client struct {
 
 // target is what a client knows of one target.
 type target struct {
+	// name is what its servers know this client by. They are told it, so other targets are told another.
+	name    string
 	mu      sync.Mutex
 	machine *credits.Client
 	counts  ClientCounts
@@ -56,7 +57,8 @@ type ClientCounts struct {
 // ClientOption sets something of a [Client].
 type ClientOption func(*Client)
 
-// ClientTenant says whom this client's calls belong to; the server may know better. Without it: tenant 0.
+// ClientTenant says whom this client's calls belong to; the server may know better. Without it: the tenant of the call
+// whose handler makes them, outside of handlers tenant 0.
 func ClientTenant(tenant uint32) ClientOption {
 	return func(c *Client) { c.tenant = tenant }
 }
@@ -67,9 +69,9 @@ func ClientExempt(rule func(method string) bool) ClientOption {
 	return func(c *Client) { c.exempt = rule }
 }
 
-// NewClient returns a client of its own, with a name of its own for the servers' fair shares.
+// NewClient returns a client of its own, with names of its own for the servers' fair shares: one for each target.
 func NewClient(options ...ClientOption) *Client {
-	client := &Client{name: credits.ClientValue(random()), exempt: isHealthCheck, targets: make(map[string]*target)}
+	client := &Client{exempt: isHealthCheck, targets: make(map[string]*target)}
 	for _, option := range options {
 		option(client)
 	}
@@ -86,11 +88,26 @@ func UnaryClientInterceptor() grpc.UnaryClientInterceptor { return defaultClient
 // StreamClientInterceptor returns the interceptor of this process's client, for [grpc.WithStreamInterceptor].
 func StreamClientInterceptor() grpc.StreamClientInterceptor { return defaultClient().Stream }
 
-type priorityKey struct{}
+type (
+	priorityKey struct{}
+	tenantKey   struct{}
+)
 
-// WithPriority says how much the calls made with the returned context matter: 0 most, 255 least, 128 without it.
+// WithPriority says how much the calls made with the returned context matter: 0 most, 255 least, 128 without it. The
+// context of a handler behind the server's interceptors has the priority and the tenant of its own call.
 func WithPriority(ctx context.Context, priority uint8) context.Context {
 	return context.WithValue(ctx, priorityKey{}, credits.Priority(priority))
+}
+
+// inherited is ctx for the calls that the handler of a call makes which said, or was given, ask.
+func inherited(ctx context.Context, ask *credits.Ask) context.Context {
+	if ask.Priority != credits.Default {
+		ctx = context.WithValue(ctx, priorityKey{}, ask.Priority)
+	}
+	if ask.Tenant != 0 {
+		ctx = context.WithValue(ctx, tenantKey{}, ask.Tenant)
+	}
+	return ctx
 }
 
 func priorityOf(ctx context.Context) credits.Priority {
@@ -117,7 +134,7 @@ func (c *Client) Unary(
 	// A panic of an inner interceptor must not leave the call in flight for ever.
 	defer away.cancel()
 	var back received
-	err := invoke(c.sign(ctx, &away.ask), method, request, answer, conn, back.options(opts)...)
+	err := invoke(c.sign(ctx, away), method, request, answer, conn, back.options(opts)...)
 	return away.end(&back, err)
 }
 
@@ -150,9 +167,20 @@ func (r *received) server() string {
 }
 
 // sign adds what the server's interceptor reads.
-func (c *Client) sign(ctx context.Context, ask *credits.Ask) context.Context {
+func (c *Client) sign(ctx context.Context, away *call) context.Context {
+	ask := &away.ask
 	ask.Tenant = c.tenant
-	return metadata.AppendToOutgoingContext(ctx, credits.ClientKey, c.name, credits.AskKey, ask.Value())
+	if inherited, known := ctx.Value(tenantKey{}).(uint32); known && c.tenant == 0 {
+		ask.Tenant = inherited
+	}
+	// In place of what may be there: a service that hands its callers' metadata on must not speak with their words.
+	md, known := metadata.FromOutgoingContext(ctx)
+	if !known {
+		md = make(metadata.MD, 2)
+	}
+	md.Set(credits.ClientKey, away.to.name)
+	md.Set(credits.AskKey, ask.Value())
+	return metadata.NewOutgoingContext(ctx, md)
 }
 
 // target returns what is known of the target of that name.
@@ -169,7 +197,7 @@ func (c *Client) target(name string) *target {
 			break
 		}
 	}
-	added := &target{machine: credits.NewClient(uint16(random()))}
+	added := &target{name: credits.ClientValue(random()), machine: credits.NewClient(uint16(random()))}
 	c.targets[name] = added
 	return added
 }

@@ -24,7 +24,7 @@ func (c *Client) Stream(
 		shed.mark(opts)
 		return nil, shed
 	}
-	inner, err := streamer(c.sign(ctx, &away.ask), desc, conn, method, opts...)
+	inner, err := streamer(c.sign(ctx, away), desc, conn, method, opts...)
 	if err != nil {
 		away.cancel()
 		return nil, err

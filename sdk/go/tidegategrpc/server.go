@@ -143,7 +143,7 @@ func (s *Server) Unary(
 		s.gate.countExempt()
 		return handler(ctx, request)
 	}
-	call, err := s.begin(ctx, info.FullMethod)
+	call, ctx, err := s.begin(ctx, info.FullMethod)
 	if err != nil {
 		return nil, err
 	}
@@ -170,15 +170,15 @@ func (s *Server) Unary(
 	return answer, err
 }
 
-// begin waits until the call may run. The error is the refusal.
-func (s *Server) begin(ctx context.Context, method string) (*running, error) {
+// begin waits until the call may run, and returns the context of its handler. The error is the refusal.
+func (s *Server) begin(ctx context.Context, method string) (*running, context.Context, error) {
 	arrival := s.arrival(ctx, method)
 	call, verdict, err := s.gate.enter(ctx, method, &arrival)
 	if err != nil {
-		return nil, err
+		return nil, ctx, err
 	}
 	if verdict.Start {
-		return call, nil
+		return call, inherited(ctx, &arrival.Ask), nil
 	}
 	pushback := time.Duration(float64(s.pushback) * (0.5 + s.gate.random()))
 	md := metadata.Pairs(
@@ -192,7 +192,7 @@ func (s *Server) begin(ctx context.Context, method string) (*running, error) {
 	_ = grpc.SetTrailer(ctx, md)
 	shed := refusal(verdict.Reason, AtServer)
 	shed.Pushback = pushback
-	return nil, shed
+	return nil, ctx, shed
 }
 
 // arrival reads what a request says of itself.

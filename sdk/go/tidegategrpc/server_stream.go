@@ -1,6 +1,7 @@
 package tidegategrpc
 
 import (
+	"context"
 	"sync"
 
 	"google.golang.org/grpc"
@@ -19,11 +20,11 @@ func (s *Server) Stream(
 		s.gate.countExempt()
 		return handler(service, stream)
 	}
-	call, err := s.begin(stream.Context(), info.FullMethod)
+	call, ctx, err := s.begin(stream.Context(), info.FullMethod)
 	if err != nil {
 		return err
 	}
-	wrapped := &serverStream{ServerStream: stream, gate: s.gate, call: call}
+	wrapped := &serverStream{ServerStream: stream, ctx: ctx, gate: s.gate, call: call}
 	answered := false
 	defer func() { wrapped.end(answered, stream.SetTrailer) }()
 	err = handler(service, wrapped)
@@ -34,12 +35,17 @@ func (s *Server) Stream(
 // serverStream ends its call with the first word of its handler.
 type serverStream struct {
 	grpc.ServerStream
+	// ctx is that of its handler.
+	ctx  context.Context
 	gate *gate
 	call *running
 	// mu guards over: handlers may send and receive at the same time.
 	mu   sync.Mutex
 	over bool
 }
+
+// Context returns the context of the handler.
+func (s *serverStream) Context() context.Context { return s.ctx }
 
 // end ends the call, unless it has ended.
 func (s *serverStream) end(answered bool, tell func(metadata.MD)) {
