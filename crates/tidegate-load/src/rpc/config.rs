@@ -1,6 +1,7 @@
 //! What a run of calls is.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 use tidegate_rpc::config::Scheme;
@@ -15,13 +16,20 @@ use crate::error::LoadError;
 pub struct RpcBenchConfig {
     /// The server's address: `127.0.0.1:4160`, or `unix:/run/work.sock`.
     pub address: Address,
-    /// The scheme whose client each connection has; the server must speak the same.
+    /// The method of a gRPC server that is called, `/package.Service/Method`, over HTTP/2 without TLS; empty calls a server
+    /// that speaks `tidegate-rpc`.
+    pub grpc: String,
+    /// With `grpc`: a file that holds the request's message as it is encoded; none sends the empty one, which every type of
+    /// message can be.
+    pub message: Option<PathBuf>,
+    /// The scheme whose client each connection has; the server must speak the same. With `grpc`, `none` is a caller without
+    /// the layer, and the server may be any.
     pub scheme: Scheme,
     /// Connections, each with a client of its own.
     pub connections: u32,
     /// Open or closed loop.
     pub pace: RpcPace,
-    /// Bytes of a request.
+    /// Bytes of a request, without `grpc`.
     pub payload_bytes: usize,
     /// How much the calls matter.
     pub priority: Priority,
@@ -75,6 +83,8 @@ impl Default for RpcBenchConfig {
     fn default() -> Self {
         Self {
             address: SocketAddr::from(([127, 0, 0, 1], 4160)).into(),
+            grpc: String::new(),
+            message: None,
             scheme: Scheme::default(),
             connections: 100,
             pace: RpcPace::Open { rate_per_s: 10_000.0 },
@@ -110,6 +120,9 @@ impl RpcBenchConfig {
         require(self.duration_ms > 0, "duration_ms", &0, "at least 1")?;
         require(self.timeout_ms > 0, "timeout_ms", &0, "at least 1")?;
         require(self.payload_bytes <= 16 << 20, "payload_bytes", &self.payload_bytes, "up to 16777216")?;
+        let is_path = self.grpc.starts_with('/') && self.grpc.bytes().filter(|byte| *byte == b'/').count() == 2;
+        require(self.grpc.is_empty() || is_path, "grpc", &self.grpc, "/package.Service/Method")?;
+        require(self.message.is_none() || !self.grpc.is_empty(), "message", &"a file", "`grpc` beside it")?;
         match self.pace {
             RpcPace::Open { rate_per_s } => {
                 require(rate_per_s.is_finite() && rate_per_s > 0.0, "rate_per_s", &rate_per_s, "a positive number")?;
@@ -146,6 +159,8 @@ mod tests {
             RpcBenchConfig { connections: 0, ..RpcBenchConfig::default() },
             RpcBenchConfig { pace: RpcPace::Open { rate_per_s: f64::NAN }, ..RpcBenchConfig::default() },
             RpcBenchConfig { pace: RpcPace::Closed { calls: 0 }, ..RpcBenchConfig::default() },
+            RpcBenchConfig { grpc: "package.Service.Method".into(), ..RpcBenchConfig::default() },
+            RpcBenchConfig { message: Some("hello.bin".into()), ..RpcBenchConfig::default() },
         ] {
             assert!(broken.check().is_err());
         }

@@ -63,7 +63,7 @@ pub struct RpcBenchReport {
 pub struct Sheds {
     /// How many.
     pub count: u64,
-    /// By reason.
+    /// By reason; of what other servers refuse none is known.
     pub reasons: BTreeMap<ShedReason, u64>,
     /// From the call to the notice.
     pub notice: LatencySummary,
@@ -168,6 +168,15 @@ impl Tally {
             Err(CallError::TimedOut) => self.timed_out += 1,
             Err(CallError::Failed) => self.failed += 1,
             Err(_) => self.lost += 1,
+        }
+    }
+
+    /// A call was refused by a server that says no more than that.
+    pub(super) fn on_refused(&mut self, tag: &Tag, now: Instant) {
+        self.freed.push(tag.line);
+        if tag.is_measured {
+            self.ended += 1;
+            self.remote.notice.record(tag.called, now);
         }
     }
 
