@@ -36,7 +36,7 @@ const STEP_BACK: f64 = 0.5;
 const STEER: f64 = 1.0;
 /// Calls over which the number of running calls is averaged.
 const PARALLEL: f64 = 256.0;
-/// One that may have less than this share of what it sends does not do as it was told.
+/// One that may have less than this share of what it sends, or of what others of its tenant may, is far over it.
 const FAR_OVER: f64 = 0.5;
 /// The least share of the capacity that is left for served calls, however much the refusals seem to take.
 const SERVED_LEAST: f64 = 0.1;
@@ -796,7 +796,9 @@ fn hear_throttled(session: &mut Session, demand: &mut Demand, ask: &Ask, told: f
     let held = !is_first(session, demand, ask.priority) && !session.passes(chance.min(cap));
     let stands_for = if over { cap / chance } else { 1.0 };
     demand.on_held(1.0 - stands_for);
-    Heard { stands_for, held, far_over: false, refused_below: false, chance: chance.min(cap).min(1.0) }
+    // What is let through beyond the capacity, so that no core idles, would all be theirs that want so much more.
+    let far_over = cap < FAR_OVER * chance && !level.is_sure(ask.priority);
+    Heard { stands_for, held, far_over, refused_below: false, chance: chance.min(cap).min(1.0) }
 }
 
 /// What those that the handlers call would refuse is refused before any work, and by the chance that is missing.
