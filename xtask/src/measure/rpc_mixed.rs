@@ -1,9 +1,6 @@
 //! Bars of the layer where calls or callers of very different kinds meet.
 
-use std::process::Stdio;
-use std::time::Duration;
-
-use miette::{IntoDiagnostic, Result};
+use miette::Result;
 use serde_json::json;
 
 use super::bench::{Bench, median, number, range};
@@ -11,7 +8,6 @@ use super::broker::pinned;
 use super::rpc_server::{self, load};
 use super::rpc_tonic::{build, program};
 use super::table::Figure;
-use crate::clock;
 
 /// Share of the calls that are reports, and the deadline of the others.
 const REPORTS: f64 = 0.1;
@@ -92,7 +88,7 @@ pub(super) fn invented(bench: &Bench) -> Result<Vec<Figure>> {
 
 fn beside(bench: &Bench, what: &str, control: &str, attacker: &str) -> Result<Figure> {
     let seconds = bench.size(4.0, 1.0);
-    let (mut shares, mut attacks) = (Vec::new(), Vec::new());
+    let mut shares = Vec::new();
     for seed in 1..=bench.size(ATTACKS, 1) {
         let mut command = pinned("0");
         command.arg(program(bench)).args(["serve", "--work-us", "1000", "--stock"]);
@@ -100,31 +96,23 @@ fn beside(bench: &Bench, what: &str, control: &str, attacker: &str) -> Result<Fi
         let bare = server.said("bare_addr")?;
         let closed = format!("load --addr {bare} --closed 8 --seconds 1 --warm-up 0.2 --slo-us 10000000");
         let capacity = number(&load(&program(bench), &closed)?, "/served_per_s")?;
-        let ask = |rate: f64, lasting: f64, more: &str| {
-            format!(
-                "load --addr {} --rate {rate:.0} --seconds {lasting} --warm-up 1 --slo-us {HONEST_SLO_US} --seed {seed} {more}",
-                server.said("addr").unwrap_or_default()
-            )
-        };
-        // It begins earlier and ends later than the others.
-        let mut attack = pinned("1");
-        attack.arg(program(bench));
-        attack.args(ask(capacity * ATTACK, seconds + 2.0, &format!("--invent --from {attacker}")).split_whitespace());
-        let attack = attack.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().into_diagnostic()?;
-        clock::rest(Duration::from_millis(500));
-        let honest = ask(capacity * HONEST, seconds, &format!("--control {control} --from 127.0.0.1"));
-        let honest = load(&program(bench), &honest)?;
-        let attack = attack.wait_with_output().into_diagnostic()?;
-        let attack: serde_json::Value = serde_json::from_slice(&attack.stdout).into_diagnostic()?;
+        // One generator for both: two that spin on one CPU would take it from each other for milliseconds.
+        let both = format!(
+            "load --addr {} --rate {:.0} --attack-rate {:.0} --attack-from {attacker} --control {control} --from 127.0.0.1 \
+             --seconds {seconds} --warm-up 1 --slo-us {HONEST_SLO_US} --seed {seed}",
+            server.said("addr")?,
+            capacity * HONEST,
+            capacity * ATTACK,
+        );
+        let honest = load(&program(bench), &both)?;
         server.stop()?;
         shares.push(number(&honest, "/goodput_per_s")? / number(&honest, "/offered_per_s")?);
-        attacks.push(number(&attack, "/offered_per_s")? / capacity);
     }
     Ok(Figure {
-        what: format!("{what} at {:.1}x", median(&attacks)),
+        what: format!("{what} at {ATTACK}x"),
         value: format!("{:.4} of the honest calls in time (bar {HONEST_LEAST})", median(&shares)),
         spread: format!("{} over {}; honest callers want {HONEST} of the capacity", range(&shares), shares.len()),
         passes: median(&shares) >= HONEST_LEAST,
-        runs: json!({ "shares": shares, "attacks": attacks }),
+        runs: json!({ "shares": shares }),
     })
 }

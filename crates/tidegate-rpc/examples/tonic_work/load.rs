@@ -42,6 +42,13 @@ pub(crate) struct Options {
     /// Seconds before them.
     #[arg(long, default_value_t = 1.0)]
     warm_up: f64,
+    /// Calls per second of attackers beside, who name another client, another tenant and the best priority in each call.
+    /// They are not among the calls that count.
+    #[arg(long, default_value_t = 0.0)]
+    attack_rate: f64,
+    /// Address from which they come.
+    #[arg(long)]
+    attack_from: Option<IpAddr>,
     /// Bytes of a request.
     #[arg(long, default_value_t = 32)]
     payload: usize,
@@ -67,9 +74,6 @@ pub(crate) struct Callers {
     /// Address from which the connections come.
     #[arg(long)]
     from: Option<IpAddr>,
-    /// Name another client, another tenant and the best priority in each call: an attacker's callers.
-    #[arg(long)]
-    invent: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -155,6 +159,7 @@ impl Tally {
 struct Run {
     options: Options,
     callers: Vec<Caller>,
+    attackers: Vec<Caller>,
     tally: Mutex<Tally>,
     payload: Bytes,
     /// Calls intended from here on count.
@@ -173,10 +178,14 @@ pub(crate) fn run(options: Options) -> Result<(), Error> {
     let runtime = runtime.expect("the system gives a runtime");
     runtime.block_on(async {
         let callers = connect_to(&options.addr, &options.callers, options.callers.control).await?;
+        let attackers = match options.attack_rate {
+            0.0 => Vec::new(),
+            _ => connect_attackers(&options).await?,
+        };
         let from = clock::now() + Duration::from_secs_f64(options.warm_up);
         let until = from + Duration::from_secs_f64(options.seconds);
         let payload = Bytes::from(vec![0; options.payload]);
-        let run = Arc::new(Run { options, callers, tally: Mutex::new(Tally::new()), payload, from, until });
+        let run = Arc::new(Run { options, callers, attackers, tally: Mutex::new(Tally::new()), payload, from, until });
         match run.options.closed {
             Some(in_flight) => closed(&run, in_flight).await,
             None => open(&run).await,
@@ -191,12 +200,9 @@ pub(crate) fn run(options: Options) -> Result<(), Error> {
 pub(crate) async fn connect_to(addr: &str, callers: &Callers, control: Control) -> Result<Vec<Caller>, Error> {
     let mut clients = Vec::new();
     let mut rng = Rng::stream(callers.seed, 1);
-    let calls = Arc::<AtomicU64>::default();
     for _ in 0..callers.connections.max(1) {
-        let endpoint = Endpoint::from_shared(format!("http://{addr}"))?.tcp_nodelay(true);
-        let channel = endpoint.local_address(callers.from).connect().await?;
+        let channel = connect(addr, callers.from).await?;
         clients.push(match control {
-            _ if callers.invent => Caller::Inventive(Grpc::new(channel), Arc::clone(&calls)),
             Control::None => Caller::Bare(Grpc::new(channel)),
             Control::Tidegate => {
                 let layer = ClientLayer::new(CreditClient::new(Tenant(0), &mut rng), ClientConfig::default());
@@ -207,21 +213,48 @@ pub(crate) async fn connect_to(addr: &str, callers: &Callers, control: Control) 
     Ok(clients)
 }
 
+async fn connect(addr: &str, from: Option<IpAddr>) -> Result<Channel, Error> {
+    let endpoint = Endpoint::from_shared(format!("http://{addr}"))?.tcp_nodelay(true);
+    endpoint.local_address(from).connect().await
+}
+
+/// As many connections as the others have, on which an attacker calls.
+async fn connect_attackers(options: &Options) -> Result<Vec<Caller>, Error> {
+    let calls = Arc::<AtomicU64>::default();
+    let mut attackers = Vec::new();
+    for _ in 0..options.callers.connections.max(1) {
+        let channel = connect(&options.addr, options.attack_from).await?;
+        attackers.push(Caller::Inventive(Grpc::new(channel), Arc::clone(&calls)));
+    }
+    Ok(attackers)
+}
+
 /// Calls in a row that a generator which is late may make before the connections are looked after.
 const BURST: u32 = 8;
 
 /// Calls at random times until the end, then waits a second for the last answers.
 async fn open(run: &Arc<Run>) {
     let mut rng = Rng::new(run.options.callers.seed);
+    let mut attack_rng = Rng::stream(run.options.callers.seed, 3);
     let mut intended = clock::now();
+    let mut attack = if run.attackers.is_empty() { Instant::MAX } else { intended };
     let mut behind = 0_u32;
     while intended < run.until {
+        let is_attack = attack < intended;
+        let due = intended.min(attack);
         // The generator has this core for itself: it spins, since tokio's timers tick in milliseconds.
-        while clock::now() < intended || behind >= BURST {
+        while clock::now() < due || behind >= BURST {
             behind = 0;
             tokio::task::yield_now().await;
         }
         behind += 1;
+        if is_attack {
+            let index = usize::try_from(attack_rng.below(run.attackers.len() as u64)).expect("below a usize");
+            let (mut caller, payload) = (run.attackers[index].clone(), run.payload.clone());
+            begin(async move { _ = caller.call(payload, Kind::default()).await });
+            attack += Duration::from_secs_f64(attack_rng.exponential() / run.options.attack_rate);
+            continue;
+        }
         let index = usize::try_from(rng.below(run.callers.len() as u64)).expect("below a usize");
         begin(one(Arc::clone(run), index, intended));
         intended += Duration::from_secs_f64(rng.exponential() / run.options.rate);
