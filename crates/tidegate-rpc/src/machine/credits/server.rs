@@ -42,6 +42,8 @@ const FAR_OVER: f64 = 0.5;
 const SERVED_LEAST: f64 = 0.1;
 /// What a tick leaves of the counts of what happened: eight thousand calls count.
 const FADE: f64 = 127.0 / 128.0;
+/// Calls of the first stretch in which somebody is held back.
+const FIRST_STRETCH: u32 = 128;
 /// Ticks after which a third of the calls is left that may be in flight besides since cores stood still.
 const EXTRA_FADES: u32 = 16;
 
@@ -344,8 +346,14 @@ impl CreditServer {
         let refused = (self.load.refused - self.refused_before) / (self.load.arrived - self.arrived_before).max(1.0);
         self.load.fade(FADE);
         (self.refused_before, self.arrived_before) = (self.load.refused, self.load.arrived);
+        let was_throttled = self.demand.throttled();
         self.demand.tick(supply.filter(|_| full), served, self.service.room(), now);
         let throttled = self.demand.throttled();
+        if throttled && !was_throttled {
+            // Nobody's share is known yet, and until it is, who wants most gets most: a short stretch comes first.
+            self.begin_stretch(now);
+            self.stretch_calls = STRETCH - FIRST_STRETCH;
+        }
         // Where no call is ever served, messages are all that is known to take time.
         let messages = if self.service.known() { messages.min(1.0) } else { 1.0 - idle };
         self.shortage.on_tick(Shares { elapsed_ns: elapsed, idle, held, messages, refused, throttled }, now);
