@@ -44,6 +44,8 @@ const SERVED_LEAST: f64 = 0.1;
 const FADE: f64 = 127.0 / 128.0;
 /// Calls of the first stretch in which somebody is held back.
 const FIRST_STRETCH: u32 = 128;
+/// That is one in which nobody was for so long.
+const FORGOTTEN_NS: u64 = 1_000_000_000;
 /// Ticks after which a third of the calls is left that may be in flight besides since cores stood still.
 const EXTRA_FADES: u32 = 16;
 
@@ -93,6 +95,8 @@ pub struct CreditServer {
     stretch: u16,
     stretch_calls: u32,
     stretch_ends: Instant,
+    /// When somebody was last held back.
+    held_back: Option<Instant>,
     /// When it began, and the shortest time that a call of the one before stands for.
     stretch_began: Instant,
     stretch_ns: f64,
@@ -190,6 +194,7 @@ impl CreditServer {
             stretch: 1,
             stretch_calls: 0,
             stretch_ends: Instant::MAX,
+            held_back: None,
             stretch_began: now,
             stretch_ns: f64::MAX,
             admitted_wait: f64::MAX,
@@ -346,13 +351,16 @@ impl CreditServer {
         let refused = (self.load.refused - self.refused_before) / (self.load.arrived - self.arrived_before).max(1.0);
         self.load.fade(FADE);
         (self.refused_before, self.arrived_before) = (self.load.refused, self.load.arrived);
-        let was_throttled = self.demand.throttled();
         self.demand.tick(supply.filter(|_| full), served, self.service.room(), now);
         let throttled = self.demand.throttled();
-        if throttled && !was_throttled {
-            // Nobody's share is known yet, and until it is, who wants most gets most: a short stretch comes first.
-            self.begin_stretch(now);
-            self.stretch_calls = STRETCH - FIRST_STRETCH;
+        if throttled {
+            let is_first = self.held_back.is_none_or(|last| now.nanos_since(last) > FORGOTTEN_NS);
+            self.held_back = Some(now);
+            if is_first {
+                // Nobody's share is known, and until it is, who wants most gets most: a short stretch comes first.
+                self.begin_stretch(now);
+                self.stretch_calls = STRETCH - FIRST_STRETCH;
+            }
         }
         // Where no call is ever served, messages are all that is known to take time.
         let messages = if self.service.known() { messages.min(1.0) } else { 1.0 - idle };

@@ -30,7 +30,7 @@ const SHARES: f64 = 6.0;
 const UNAWARE: usize = 0;
 const HEEDLESS: usize = 1;
 /// As the server begins: stretches of calls that it has counted sessions in, and calls of the present one.
-const STRETCHES: u16 = 3;
+const STRETCHES: u16 = 5;
 const STRETCH_CALLS: u32 = 900;
 
 /// What may happen in one history.
