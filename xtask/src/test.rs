@@ -9,7 +9,7 @@ use crate::peers::cargo;
 use crate::places::Places;
 use crate::steps::{self, Steps};
 use crate::suites::{self, Suite};
-use crate::{peers, sdk_go, setup};
+use crate::{clock, peers, sdk_go, setup};
 
 /// Compiling everything from nothing takes minutes on two cores.
 const BUILD_LIMIT: Duration = Duration::from_mins(40);
@@ -55,7 +55,13 @@ fn packages(places: &Places, steps: &mut Steps) {
     for name in ["tidegate-core", "tidegate-wire", "tidegate-runtime", "tidegate-rpc"] {
         package.args(["--package", name]);
     }
+    // Cargo believes that a package of a version never changes, and takes what it once built of ours for what it just
+    // packed: unless the folder is another one.
+    let folder = places.target.join(format!("packages-{}-{}", std::process::id(), clock::monotonic_ns()));
+    package.env("CARGO_TARGET_DIR", &folder);
     steps.command("packages of the RPC layers", &mut package, BUILD_LIMIT, steps::quiet);
+    // What is left of it is in nobody's way.
+    let _ = std::fs::remove_dir_all(&folder);
 }
 
 /// All interleavings of the core's one lock-free type. Another set of flags, so another target folder.

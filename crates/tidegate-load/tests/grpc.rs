@@ -81,8 +81,10 @@ fn calls_of_a_grpc_method_are_counted_once_each_with_the_layer_and_without() {
             "{scheme}"
         );
     }
+    // As many calls as there are threads to make them: the layer may well keep some back.
     let closed = bench(address, |config| config.pace = RpcPace::Closed { calls: 4 });
-    assert!(closed.served > 50 && closed.served == closed.offered, "{closed:?}");
+    let ended = closed.served + closed.shed_local.count + closed.shed_remote.count;
+    assert!(closed.served > 50 && ended == closed.offered, "{closed:?}");
     let unknown = bench(address, |config| config.grpc = "/tidegate.example.Work/Undo".into());
     assert_eq!((unknown.served, unknown.failed), (0, unknown.offered));
 }
