@@ -6,7 +6,6 @@
 use std::cell::RefCell;
 use std::fs;
 use std::io;
-use std::path::PathBuf;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
@@ -91,6 +90,8 @@ enum End {
 struct Run {
     config: RpcBenchConfig,
     callers: Vec<Caller>,
+    /// The connections under the callers, in the same order.
+    connections: Vec<Connection>,
     uri: Uri,
     body: Bytes,
     tally: RefCell<Tally>,
@@ -104,7 +105,7 @@ pub(super) fn run(config: &RpcBenchConfig) -> Result<RpcBenchReport, LoadError> 
     let runtime = builder.enable_all().event_interval(TASKS_BETWEEN_LOOKS).build();
     let runtime = runtime.map_err(|source| LoadError::Os { step: "start a runtime", source })?;
     LocalSet::new().block_on(&runtime, async {
-        let callers = connect(config).await?;
+        let (callers, connections) = connect(config).await?;
         let start = clock::now() + LEAD;
         let authority = config.address.tcp().map_or_else(|| "localhost".into(), |address| address.to_string());
         let uri = format!("http://{authority}{}", config.grpc).parse::<Uri>().map_err(|_| LoadError::Config {
@@ -115,6 +116,7 @@ pub(super) fn run(config: &RpcBenchConfig) -> Result<RpcBenchReport, LoadError> 
         let run = Rc::new(Run {
             config: config.clone(),
             callers,
+            connections,
             uri,
             body,
             tally: RefCell::new(Tally::new(Duration::from_micros(config.slo_us))),
@@ -125,16 +127,19 @@ pub(super) fn run(config: &RpcBenchConfig) -> Result<RpcBenchReport, LoadError> 
             RpcPace::Closed { calls } => closed(&run, calls).await?,
         }
         run.drain().await?;
-        let open = run.callers.len() as u64;
+        let open = run.connections.iter().filter(|connection| !connection.0.is_closed()).count() as u64;
         run.window.borrow().report(&run.tally.borrow(), config, open)
     })
 }
 
 /// The message that each request carries.
 fn message(config: &RpcBenchConfig) -> Result<Vec<u8>, LoadError> {
-    let read =
-        |path: &PathBuf| fs::read(path).map_err(|source| LoadError::Os { step: "read the file of `message`", source });
-    config.message.as_ref().map_or_else(|| Ok(Vec::new()), read)
+    let Some(path) = &config.message else { return Ok(Vec::new()) };
+    fs::read(path).map_err(|error| LoadError::Config {
+        key: "message",
+        value: format!("{} ({error})", path.display()),
+        expected: "a file that can be read",
+    })
 }
 
 /// A message as a body carries it, uncompressed.
@@ -146,13 +151,15 @@ fn frame(message: &[u8]) -> Bytes {
     body.freeze()
 }
 
-async fn connect(config: &RpcBenchConfig) -> Result<Vec<Caller>, LoadError> {
+async fn connect(config: &RpcBenchConfig) -> Result<(Vec<Caller>, Vec<Connection>), LoadError> {
     let mut rng = Rng::stream(config.seed, 1);
-    let mut callers = Vec::new();
+    let (mut callers, mut connections) = (Vec::new(), Vec::new());
     for _ in 0..config.connections {
-        let connection = dial(&config.address)
-            .await
-            .map_err(|source| LoadError::Os { step: "connect to the gRPC server of `address`", source })?;
+        let connection = dial(&config.address).await.map_err(|source| match config.address.tcp() {
+            Some(address) => LoadError::Connect { address, source },
+            None => LoadError::Os { step: "connect to the socket of `address`", source },
+        })?;
+        connections.push(connection.clone());
         callers.push(if let Scheme::None(_) = config.scheme {
             Caller::Bare(connection)
         } else {
@@ -162,7 +169,7 @@ async fn connect(config: &RpcBenchConfig) -> Result<Vec<Caller>, LoadError> {
             Caller::Layered(ClientLayer::new(machine, settings).layer(connection))
         });
     }
-    Ok(callers)
+    Ok((callers, connections))
 }
 
 async fn dial(address: &Address) -> io::Result<Connection> {
