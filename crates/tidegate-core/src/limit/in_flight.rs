@@ -26,7 +26,7 @@ const LONGER_STRETCHES: u32 = 2;
 const HARDLY_LONGER: f64 = 1.5;
 /// Stays longer than this, in unloaded stays, lower the limit at once, as long as no throughputs were compared.
 const FAR_LONGER: f64 = 4.0;
-/// So many times at most after a limit was made.
+/// Stretches after a limit was made that may lower it at once.
 const CROWDS: u8 = 2;
 /// After so many unloaded stays without an end, one more call may begin if one waits: those in flight may hang.
 const HANGS: f64 = 8.0;

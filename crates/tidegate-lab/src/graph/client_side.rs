@@ -125,14 +125,14 @@ impl Graph {
         self.wake(parent);
     }
 
-    /// Who made these calls no longer wants them.
+    /// The caller cancels these calls.
     pub(super) fn give_up_all(&mut self, calls: Vec<CallId>) {
         for id in calls {
             self.give_up(id);
         }
     }
 
-    /// Who made the call no longer wants it.
+    /// The caller cancels the call.
     pub(super) fn give_up(&mut self, id: CallId) {
         let Some(call) = self.calls.get_mut(&id) else { return };
         call.is_given_up = true;

@@ -17,7 +17,7 @@ impl Graph {
         let now = self.now;
         let Some(call) = self.calls.get_mut(&id) else { return };
         let Link { service, session, .. } = self.links[call.link as usize];
-        // Of the time that is left the way back is not the handler's.
+        // The handler has until the deadline, less the time that the answer takes to travel back.
         call.deadline_below = ask.budget.map_or(Instant::MAX, |left| now + left.saturating_sub(ask.round_trip));
         self.tell_level(service);
         match self.nodes[service as usize].desk.on_request(&Arrival::new(session, ask, now), Named(id), now) {

@@ -32,7 +32,7 @@ pub struct Figures {
     pub goodput: f64,
     /// Handlers' work for calls of the root that were not answered in time, as a share of all.
     pub wasted: f64,
-    /// Of the response times of calls that were answered in time, in microseconds.
+    /// The 99th percentile of the response times of calls that were answered in time, in microseconds.
     pub p99_us: f64,
     /// Calls that cost no work, as a share of those that were not answered in time; 1 if all were.
     pub refused_at_once: f64,

@@ -94,7 +94,7 @@ impl Tree {
         f64::from(self.cores) / (self.service.mean + self.after).as_secs_f64()
     }
 
-    /// What of it makes no sense, if anything: the setting, and what would be right.
+    /// The first invalid setting: its name, and which values are valid; `None` if all settings are valid.
     #[must_use]
     pub fn mistake(&self) -> Option<(&'static str, &'static str)> {
         let spans = [self.service.mean, self.deadline, self.duration];

@@ -751,8 +751,6 @@ impl Server for CreditServer {
 
     #[inline]
     fn on_timeout(&mut self, _: Signal, now: Instant) {
-        self.count_idle(now);
-        self.look_held(now);
         self.reclaim(now);
     }
 
