@@ -1,76 +1,92 @@
-//! Whose tasks run next on a thread that several tenants share.
-//!
-//! A thread runs its tasks in the order in which they became ready, and a tenant within its share can have hundreds that
-//! are, each for a moment: together they are milliseconds for which every other tenant waits. So who has had his part of
-//! the last moment takes turns with each further task, with a look at the sockets before it; others run as they come.
-//!
-//! Source: Shreedhar and Varghese, "Efficient Fair Queueing Using Deficit Round Robin" (1995), §3. Departure: what a task
-//! takes is known afterwards, so a tenant's queue begins when its quantum is used up.
+//! Tasks of a thread that wait for their tenants' turns, as [`turns`](crate::machine::turns) decides.
 
 use std::cell::RefCell;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll, ready};
-use std::time::Duration;
+use std::task::{Context, Poll, Waker};
 
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 use pin_project_lite::pin_project;
 use tidegate_core::Instant;
-use tokio::task::spawn_local;
+use tokio::sync::Notify;
+use tokio::task::{spawn_local, yield_now};
 
 use super::account::{Account, Work};
 use super::limiter::Tenant;
 use super::meter::{self, Metered};
-use super::starts::{Starts, Turn};
-
-/// In a moment of this length a tenant's tasks run as they come
-const MOMENT: Duration = Duration::from_millis(1);
-/// until they have taken so many nanoseconds.
-const FREE_NS: u64 = 100_000;
-/// After that, so many run between two looks at the sockets, of all who take turns.
-const AT_ONCE: usize = 1;
-/// Who has had a thread to himself for so long waits for nobody: turns cost a little.
-const ALONE: Duration = Duration::from_millis(100);
+use crate::machine::turns::{Ticket, Tuning, Turns};
 
 thread_local! {
-    static FAIR: RefCell<Option<Fair>> = const { RefCell::new(None) };
+    static FAIR: RefCell<Option<Rc<Fair>>> = const { RefCell::new(None) };
 }
 
-/// Who used how much of a thread.
+/// A thread's turns, and who waits for one.
 #[derive(Debug)]
 struct Fair {
-    turns: Rc<Starts>,
-    /// When the moment began.
-    began: Instant,
-    /// Nanoseconds in this moment.
-    used: HashMap<Tenant, u64, RandomState>,
-    /// Whose task ran last, and when he followed on another.
-    last: (Tenant, Instant),
+    turns: RefCell<Turns>,
+    /// `None` of one whose turn has come.
+    waiting: RefCell<HashMap<Ticket, Option<Waker>, RandomState>>,
+    somebody: Notify,
+}
+
+/// A task's place in a line; it leaves when this is dropped.
+#[derive(Debug)]
+struct Place {
+    fair: Rc<Fair>,
+    ticket: Ticket,
 }
 
 impl Fair {
-    fn new() -> Self {
-        let used = HashMap::default();
-        Self { turns: Starts::new(AT_ONCE), began: Instant::ZERO, used, last: (Tenant::OTHER, Instant::ZERO) }
+    fn new() -> Rc<Self> {
+        let turns = RefCell::new(Turns::new(Tuning::default()));
+        Rc::new(Self { turns, waiting: RefCell::default(), somebody: Notify::new() })
     }
 
-    fn is_over(&self, tenant: Tenant, now: Instant) -> bool {
-        now < self.began + MOMENT && self.used.get(&tenant).is_some_and(|used| *used >= FREE_NS)
+    /// A place for a task of the tenant, if it has to wait.
+    fn place(self: &Rc<Self>, tenant: Tenant, now: Instant, waker: &Waker) -> Option<Place> {
+        let mut turns = self.turns.borrow_mut();
+        if !turns.is_over(tenant, now) {
+            return None;
+        }
+        if turns.is_empty() {
+            self.somebody.notify_one();
+        }
+        let ticket = turns.wait(tenant);
+        self.waiting.borrow_mut().insert(ticket, Some(waker.clone()));
+        Some(Place { fair: Rc::clone(self), ticket })
     }
 
-    fn ran(&mut self, tenant: Tenant, ns: u64, now: Instant) {
-        if tenant != self.last.0 {
-            self.last = (tenant, now);
-        } else if now >= self.last.1 + ALONE {
-            return;
+    /// Wakes those whose turn has come, which are appended to `go` for a moment.
+    fn turn(&self, go: &mut Vec<Ticket>) {
+        self.turns.borrow_mut().turn(go, meter::now());
+        for ticket in go.drain(..) {
+            let waker = self.waiting.borrow_mut().get_mut(&ticket).and_then(Option::take);
+            if let Some(waker) = waker {
+                waker.wake();
+            }
         }
-        if now >= self.began + MOMENT {
-            self.used.clear();
-            self.began = now;
+    }
+}
+
+impl Place {
+    fn poll(&self, context: &Context<'_>) -> Poll<()> {
+        match self.fair.waiting.borrow_mut().get_mut(&self.ticket) {
+            Some(Some(waker)) => {
+                waker.clone_from(context.waker());
+                Poll::Pending
+            }
+            _ => Poll::Ready(()),
         }
-        *self.used.entry(tenant).or_insert(0) += ns;
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if self.fair.waiting.borrow_mut().remove(&self.ticket).is_some_and(|waker| waker.is_some()) {
+            self.fair.turns.borrow_mut().leave(self.ticket);
+        }
     }
 }
 
@@ -79,21 +95,26 @@ pub(crate) fn begin() {
     FAIR.set(Some(Fair::new()));
 }
 
-/// The turn for which a task of the tenant has to wait, if it has to.
-#[inline]
-fn turn(tenant: Tenant, now: Instant) -> Option<Turn> {
-    FAIR.with_borrow(|fair| {
-        let fair = fair.as_ref().filter(|fair| fair.is_over(tenant, now))?;
-        Some(Turn::ask(&fair.turns, tenant))
-    })
+/// Gives turns, after each look at the sockets as long as somebody waits. Never ends; nothing to do on a thread without turns.
+pub(crate) async fn drive() {
+    let Some(fair) = FAIR.with_borrow(Clone::clone) else { return };
+    let mut go = Vec::new();
+    loop {
+        if fair.turns.borrow().is_empty() {
+            fair.somebody.notified().await;
+        }
+        // What yields is woken after the next look.
+        yield_now().await;
+        fair.turn(&mut go);
+    }
 }
 
 /// A task of the tenant ran for so many nanoseconds, until `now`.
 #[inline]
 pub(crate) fn ran(tenant: Tenant, ns: u64, now: Instant) {
-    FAIR.with_borrow_mut(|fair| {
+    FAIR.with_borrow(|fair| {
         if let Some(fair) = fair {
-            fair.ran(tenant, ns, now);
+            fair.turns.borrow_mut().ran(tenant, ns, now);
         }
     });
 }
@@ -104,14 +125,14 @@ pin_project! {
         #[pin]
         task: F,
         account: Rc<Account>,
-        turn: Option<Turn>,
+        place: Option<Place>,
     }
 }
 
 /// Runs a connection's `task`, whose time is put on `account`.
 pub(crate) fn spawn(account: Rc<Account>, task: impl Future<Output = ()> + 'static) {
     let metered = Metered::new(Rc::clone(&account), task);
-    spawn_local(TakesTurns { task: metered, account, turn: None });
+    spawn_local(TakesTurns { task: metered, account, place: None });
 }
 
 impl<F: Future> Future for TakesTurns<F> {
@@ -119,18 +140,25 @@ impl<F: Future> Future for TakesTurns<F> {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
         let this = self.project();
-        // Handshakes have turns of their own, and others wait for the one whose turn it is.
-        if this.turn.is_none() && this.account.work() != Work::Handshake {
-            *this.turn = turn(this.account.tenant(), meter::now());
+        match this.place {
+            Some(place) => {
+                if place.poll(context).is_pending() {
+                    return Poll::Pending;
+                }
+                *this.place = None;
+            }
+            // Handshakes have turns of their own, and others wait for the one whose turn it is.
+            None if this.account.work() != Work::Handshake => {
+                let (tenant, now) = (this.account.tenant(), meter::now());
+                let place = |fair: &Option<Rc<Fair>>| fair.as_ref()?.place(tenant, now, context.waker());
+                *this.place = FAIR.with_borrow(place);
+                if this.place.is_some() {
+                    return Poll::Pending;
+                }
+            }
+            None => {}
         }
-        let start = match this.turn {
-            Some(turn) => Some(ready!(Pin::new(turn).poll(context))),
-            None => None,
-        };
-        *this.turn = None;
-        let output = this.task.poll(context);
-        drop(start);
-        output
+        this.task.poll(context)
     }
 }
 
@@ -145,59 +173,55 @@ mod tests {
     use super::*;
     use crate::io::limiter::{Limiter, NeighboursConfig};
 
-    fn at(us: u64) -> Instant {
-        Instant::from_nanos(1_000_000_000 + us * 1_000)
+    fn run(test: impl Future<Output = ()>) {
+        Builder::new_current_thread().build_local(LocalOptions::default()).unwrap().block_on(test);
     }
 
-    fn tenants() -> [Tenant; 2] {
-        let limiter = Arc::new(Limiter::new(NeighboursConfig::default(), Instant::ZERO));
-        ["noisy", "quiet"].map(|name| limiter.with(|limiter| limiter.tenant(name, Instant::ZERO)))
-    }
-
-    #[test]
-    fn who_has_had_his_part_of_a_moment_takes_turns_until_the_next() {
-        let ([noisy, quiet], mut fair) = (tenants(), Fair::new());
-        fair.ran(quiet, 10_000, at(0));
-        fair.ran(noisy, FREE_NS - 1, at(99));
-        assert!(!fair.is_over(noisy, at(99)));
-        fair.ran(noisy, 1, at(100));
-        assert!(fair.is_over(noisy, at(100)) && !fair.is_over(quiet, at(100)));
-        assert!(fair.is_over(noisy, at(999)) && !fair.is_over(noisy, at(1_000)));
-        fair.ran(noisy, 10_000, at(1_010));
-        assert!(!fair.is_over(noisy, at(1_010)), "it is another moment");
-    }
-
-    #[test]
-    fn who_is_alone_waits_for_nobody() {
-        let ([noisy, quiet], mut fair) = (tenants(), Fair::new());
-        fair.ran(quiet, 10_000, at(0));
-        fair.ran(noisy, 10_000, at(10));
-        fair.ran(noisy, 2 * FREE_NS, at(100_010));
-        assert!(!fair.is_over(noisy, at(100_010)));
-        fair.ran(quiet, 10_000, at(100_020));
-        fair.ran(noisy, 2 * FREE_NS, at(100_220));
-        assert!(fair.is_over(noisy, at(100_220)), "somebody came");
-    }
-
-    #[test]
-    fn who_has_had_his_part_takes_turns_but_for_handshakes() {
+    fn account() -> (Rc<Account>, Tenant) {
         let limiter = Arc::new(Limiter::new(NeighboursConfig::default(), Instant::ZERO));
         let [noisy, quiet] = ["noisy", "quiet"].map(|name| limiter.with(|limiter| limiter.tenant(name, Instant::ZERO)));
-        let account = Account::open(Arc::clone(&limiter), noisy);
-        let runtime = Builder::new_current_thread().build_local(LocalOptions::default()).unwrap();
-        runtime.block_on(poll_fn(|context| {
-            // The thread has not looked at its clock.
-            let at = meter::now();
+        (Account::open(limiter, noisy), quiet)
+    }
+
+    /// The account's tenant has had its part.
+    fn exhaust(account: &Account, quiet: Tenant) {
+        begin();
+        ran(quiet, 1, meter::now());
+        ran(account.tenant(), 1_000_000_000, meter::now());
+    }
+
+    #[test]
+    fn who_has_had_his_part_waits_but_for_handshakes() {
+        let (account, quiet) = account();
+        run(poll_fn(|context| {
             let mut is_ready = |work| {
-                begin();
-                ran(quiet, 1, at);
-                ran(noisy, 1_000_000_000, at);
+                exhaust(&account, quiet);
                 account.begin(work);
-                pin!(TakesTurns { task: ready(()), account: Rc::clone(&account), turn: None }).poll(context).is_ready()
+                let account = Rc::clone(&account);
+                pin!(TakesTurns { task: ready(()), account, place: None }).poll(context).is_ready()
             };
             assert!(is_ready(Work::Handshake));
             assert!(!is_ready(Work::Serving), "its turn comes after a look at the sockets");
             Poll::Ready(())
         }));
+    }
+
+    #[test]
+    fn who_waits_goes_on_when_its_turn_comes_and_who_has_gone_leaves_nothing_behind() {
+        let (account, quiet) = account();
+        exhaust(&account, quiet);
+        let fair = FAIR.with_borrow(|fair| Rc::clone(fair.as_ref().unwrap()));
+        run(async {
+            let task = |task| TakesTurns { task, account: Rc::clone(&account), place: None };
+            let goes = spawn_local(task(ready(())));
+            let leaves = spawn_local(task(ready(())));
+            yield_now().await;
+            assert_eq!(fair.waiting.borrow().len(), 2);
+            leaves.abort();
+            spawn_local(drive());
+            goes.await.unwrap();
+            assert!(leaves.await.is_err());
+        });
+        assert!(fair.waiting.borrow().is_empty() && fair.turns.borrow().is_empty());
     }
 }

@@ -169,6 +169,7 @@ async fn serve(start: Start) -> io::Result<()> {
         counts: RefCell::new(counts),
     });
     spawn_local(Common::new(upstreams.drive()));
+    spawn_local(Common::new(fair::drive()));
     if start.index == 0 {
         spawn_local(Common::new(gate::drive(Rc::clone(&thread))));
     }

@@ -8,6 +8,7 @@
 //! | [`rate_limit`] | Traffic Server's plugin of that name, option by option |
 //! | [`resource`] | what tenants use of a machine, and in which unit |
 //! | [`rtb`] | the prototype of overflow token buckets, as the baseline |
+//! | [`turns`] | whose task runs next on a thread |
 //! | [`upstream`] | which server gets a request, whether it is well, what may be tried again |
 
 pub mod neighbours;
@@ -16,6 +17,7 @@ pub mod places;
 pub mod rate_limit;
 pub mod resource;
 pub mod rtb;
+pub mod turns;
 pub mod upstream;
 
 pub use resource::{Kind, Resource};
