@@ -6,16 +6,50 @@ mod support;
 use std::io::{Read, Write};
 
 use support::{Running, Upstream, talk};
-use tidegate_proxy::machine::neighbours::Lane;
 
 fn get(host: &str) -> String {
     format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n")
 }
 
 #[test]
-fn a_tenant_over_its_share_is_told_when_to_come_back() {
+fn a_tenant_over_its_share_waits_for_what_is_left_over() {
     let upstream = Upstream::echo();
-    let proxy = Running::before(&upstream, "[proxy.limits.capacities]\nrequests = 50\n");
+    let proxy = Running::before(&upstream, "[proxy.limits.capacities]\nrequests = 200\n");
+    let mut clients: Vec<_> = (0..8).map(|_| proxy.connect()).collect();
+    // Eight ask at once, so that some wait behind others.
+    for _ in 0..50 {
+        for client in &mut clients {
+            client.write_all(get("noisy.example").as_bytes()).unwrap();
+        }
+        for client in &mut clients {
+            assert_eq!(support::read_answer(client).status, 200);
+        }
+    }
+    let seen = proxy.proxy().snapshot();
+    let noisy = seen.tenants.iter().find(|tenant| tenant.name == "noisy.example").unwrap();
+    assert_eq!(noisy.refused.request, 0);
+}
+
+#[test]
+fn a_client_that_goes_while_it_waits_leaves_its_place_to_others() {
+    let upstream = Upstream::echo();
+    let proxy =
+        Running::before(&upstream, "[proxy.limits]\npatience = \"1h\"\n[proxy.limits.capacities]\nrequests = 20\n");
+    let mut clients: Vec<_> = (0..200).map(|_| proxy.connect()).collect();
+    for client in &mut clients {
+        client.write_all(get("noisy.example").as_bytes()).unwrap();
+    }
+    let mut last = clients.pop().unwrap();
+    drop(clients);
+    assert_eq!(support::read_answer(&mut last).status, 200);
+    assert!(upstream.answered() < 150, "{} of 200 asked for", upstream.answered());
+}
+
+#[test]
+fn a_tenant_over_its_share_is_told_when_to_come_back_if_nobody_is_to_wait() {
+    let upstream = Upstream::echo();
+    let proxy =
+        Running::before(&upstream, "[proxy.limits]\npatience = \"0s\"\n[proxy.limits.capacities]\nrequests = 50\n");
     let mut client = proxy.connect();
     let answers: Vec<_> = (0..300).map(|_| talk(&mut client, &get("noisy.example"))).collect();
     let served = answers.iter().filter(|answer| answer.status == 200).count();
@@ -34,7 +68,8 @@ fn a_tenant_over_its_share_is_told_when_to_come_back() {
 #[test]
 fn requests_of_one_connection_are_charged_to_whom_they_say() {
     let upstream = Upstream::echo();
-    let tables = "[proxy.tenants]\nby = \"header:x-plan\"\n[proxy.limits.capacities]\nrequests = 50\n";
+    let tables = "[proxy.tenants]\nby = \"header:x-plan\"\n[proxy.limits]\npatience = \"0s\"\n[proxy.limits.capacities]\n\
+                  requests = 50\n";
     let proxy = Running::before(&upstream, tables);
     let mut client = proxy.connect();
     let mut refused = [0, 0];
@@ -59,30 +94,6 @@ fn without_limits_nothing_is_refused_and_connections_change_lanes_unseen() {
         assert_eq!(answer.status, 200, "turn {turn}");
         assert!(answer.text().starts_with("GET / HTTP/1.1\r\n"));
     }
-}
-
-#[test]
-fn new_connections_of_who_stands_back_begin_in_the_overflow_lane_and_those_of_others_do_not() {
-    let upstream = Upstream::echo();
-    let proxy = Running::before(&upstream, "[proxy.limits.capacities]\nevent_time = 0.01\n");
-    let ask = |host: &str| talk(&mut proxy.connect(), &get(host)).status;
-    let stands_back = |name: &str| {
-        let seen = proxy.proxy().snapshot();
-        seen.tenants.iter().any(|tenant| tenant.name == name && tenant.lane == Lane::Overflow)
-    };
-    while !stands_back("noisy.example") {
-        assert!(matches!(ask("noisy.example"), 200 | 429 | 503));
-    }
-    let changes = || proxy.proxy().source().live().lane_changes_total;
-    // Whether served or refused there: a connection that was refused where it was taken would change nothing.
-    let (before, mut asked) = (changes(), 0);
-    while changes() < before + 20 {
-        assert!(matches!(ask("noisy.example"), 200 | 429 | 503));
-        asked += 1;
-    }
-    assert!(asked >= 20 && stands_back("noisy.example"), "{asked} asked");
-    assert_eq!(ask("quiet.example"), 200);
-    assert!(!stands_back("quiet.example"));
 }
 
 #[test]

@@ -147,6 +147,7 @@ fn show(answer: &Explanation) -> Result<(), Failure> {
     let outcome = match answer.outcome.as_str() {
         "served_in_share" => "served at once, within the tenant's share",
         "served_from_overflow" => "served with what others leave, after everybody who is within his share",
+        "waits" => "waits for what others leave",
         "refused_mostly" => "mostly refused",
         "served" => "served",
         "no_route" => "refused: no route",

@@ -12,9 +12,6 @@ const ROOM: f64 = 2.0;
 const FEW: f64 = 0.5;
 /// Unloaded stays over which their mean is taken.
 const MEMORY: f64 = 32.0;
-/// Calls over which the unloaded stay of those that begin is averaged: where one in ten is a thousand times as long as the
-/// others, the mean of a few dozen would be anything.
-const MIX: f64 = 512.0;
 /// Stays of a group that must have ended before their mean counts as known.
 const KNOWN: u32 = 8;
 /// The most that a single stay counts, in unloaded stays: a few very long ones do not tell that calls are held up.
@@ -101,8 +98,6 @@ pub struct InFlightLimit {
     moved: Instant,
     /// Mean unloaded stay of the calls of the last stretch.
     quick_ns: f64,
-    /// And of those that began lately, as far as their groups' are known.
-    mix: Quick,
     /// Stretches in a row in which calls stayed longer although there is no limit.
     longer_stretches: u32,
     /// Stretches in which the limit was lowered at once, since it was made.
@@ -124,7 +119,7 @@ pub struct Began {
     pub beside: u16,
 }
 
-/// The unloaded stay of one group, or of several.
+/// The unloaded stay of one group.
 #[derive(Clone, Copy, Default, Debug)]
 struct Quick {
     mean_ns: f64,
@@ -167,15 +162,6 @@ struct Throughput {
     mean: f64,
     variance: f64,
     in_flight: f64,
-}
-
-impl Quick {
-    /// One more stay, in a mean of the last `memory`.
-    #[inline]
-    fn learn(&mut self, stay_ns: f64, memory: f64) {
-        self.told = self.told.saturating_add(1);
-        self.mean_ns += (stay_ns - self.mean_ns) / f64::from(self.told).min(memory);
-    }
 }
 
 impl Stretch {
@@ -235,7 +221,6 @@ impl InFlightLimit {
             is_held: false,
             moved: now,
             quick_ns: 0.0,
-            mix: Quick::default(),
             longer_stretches: 0,
             crowds: 0,
             stretch: Stretch::new(0, false, now),
@@ -278,11 +263,11 @@ impl InFlightLimit {
         (quick.told >= KNOWN).then(|| Duration::from_secs_f64(quick.mean_ns / 1e9))
     }
 
-    /// The mean unloaded stay of the calls that began lately, in nanoseconds; 0 while it is not known.
+    /// The mean unloaded stay of the calls that ended lately, in nanoseconds; 0 while it is not known.
     #[must_use]
     #[inline]
     pub fn quick_ns(&self) -> f64 {
-        self.mix.mean_ns
+        self.quick_ns
     }
 
     /// Whether somebody wants to begin and waits for room. To be told whenever it changes, and now and then while it does
@@ -305,9 +290,6 @@ impl InFlightLimit {
         let beside = u16::try_from(self.in_flight).unwrap_or(u16::MAX);
         self.in_flight = self.in_flight.saturating_add(1);
         self.stretch.was_reached |= self.in_flight >= self.at_most;
-        if let Some(quick) = self.groups.get(self.place(group)).filter(|quick| quick.told >= KNOWN) {
-            self.mix.learn(quick.mean_ns, MIX);
-        }
         Began { group, beside }
     }
 
@@ -366,7 +348,8 @@ impl InFlightLimit {
         let quick = &mut self.groups[place];
         // The first calls of a group are believed whatever is in flight, for nothing else is known of it.
         if quick.told < KNOWN || f64::from(began.beside) <= self.few {
-            quick.learn(stay_ns, MEMORY);
+            quick.told = quick.told.saturating_add(1);
+            quick.mean_ns += (stay_ns - quick.mean_ns) / f64::from(quick.told).min(MEMORY);
         }
         if quick.told >= KNOWN {
             self.stretch.compared += 1;
@@ -691,24 +674,5 @@ mod tests {
         assert_eq!((limit.room(), limit.in_flight()), (0, 2));
         limit.on_gone(Instant::from_nanos(1));
         assert_eq!((limit.room(), limit.quick(3)), (1, None));
-    }
-
-    #[test]
-    fn calls_of_a_moment_without_reports_are_no_other_mix() {
-        let (mut limit, mut now) = (InFlightLimit::new(InFlightConfig::default(), Instant::ZERO), Instant::ZERO);
-        let mut calls = |limit: &mut InFlightLimit, many: u32, one_in: u32| {
-            for number in 0..many {
-                let (group, ms) = if number % one_in == 1 { (1, 2_000) } else { (0, 1) };
-                let began = limit.on_begin(group, now);
-                now += Duration::from_millis(ms);
-                limit.on_end(began, Duration::from_millis(ms), now);
-            }
-        };
-        calls(&mut limit, 2_000, 10);
-        let before = limit.quick_ns();
-        assert!((150e6..250e6).contains(&before), "{before}");
-        // Two stretches.
-        calls(&mut limit, 2 * FIRST_STRETCH, u32::MAX);
-        assert!(limit.quick_ns() > 0.85 * before, "{} of {before}", limit.quick_ns());
     }
 }

@@ -294,6 +294,7 @@ fn limits(place: &Place<'_>, section: &LimitsSection) -> Result<Limits, ConfigEr
         reserve: place.number("reserve", section.reserve, 0.2, 0.0..=NeighboursConfig::RESERVE_MAX)?,
         newcomers: place.number("newcomers", section.newcomers, 0.05, 0.0..=NeighboursConfig::NEWCOMERS_MAX)?,
         tick,
+        patience: place.span("patience", section.patience, secs(1), Duration::ZERO)?,
         capacities: capacities(&place.below("capacities"), &section.capacities)?,
         refuse_hello: section.refuse_hello,
         rate_limit_headers: section.rate_limit_headers,

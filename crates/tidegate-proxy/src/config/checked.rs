@@ -283,6 +283,8 @@ pub struct Limits {
     pub newcomers: f64,
     /// How often shares follow demand.
     pub tick: Duration,
+    /// How long a request waits that is beyond its tenant's share before it is refused; zero if it does not wait.
+    pub patience: Duration,
     /// By [`Resource::index`].
     pub capacities: [Amount; Resource::COUNT],
     /// How a connection ends whose tenant is refused at its `ClientHello`.

@@ -172,6 +172,7 @@ pub(super) struct LimitsSection {
     pub(super) reserve: Option<f64>,
     pub(super) newcomers: Option<f64>,
     pub(super) tick: Option<Span>,
+    pub(super) patience: Option<Span>,
     pub(super) capacities: CapacitiesSection,
     pub(super) refuse_hello: RefuseHello,
     pub(super) rate_limit_headers: RateLimitHeaders,

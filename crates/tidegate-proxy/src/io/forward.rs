@@ -89,11 +89,9 @@ async fn send_in_turn(connection: &Connection, admission: &Admission, parts: &mu
     if !requests.has_room(admission.account.tenant()) && admission.account.is_restricted() {
         return too_late(connection, admission);
     }
-    // The connection's first one may have waited before it was looked at.
-    let before = if connection.requests.get() <= 1 { connection.waited } else { Duration::ZERO };
     let in_turn = async {
         // The mode may have changed since it came here.
-        if before + meter::now().since(admission.began) >= WAITED_MAX && admission.account.is_restricted() {
+        if meter::now().since(admission.began) >= WAITED_MAX && admission.account.is_restricted() {
             return too_late(connection, admission);
         }
         // Made when it begins: two thousand may wait.

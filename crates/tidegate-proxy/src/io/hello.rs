@@ -9,7 +9,6 @@ use std::mem;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
-use std::sync::atomic::Ordering;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -267,11 +266,22 @@ struct Leave {
     turn: Option<Turn>,
 }
 
+impl Leave {
+    /// For a connection of the tenant that goes on here.
+    fn at_once(thread: &Thread, tenant: Tenant) -> Self {
+        Self { tenant, handshake_ns: 0, lane: thread.lane, owed: true, turn: None }
+    }
+}
+
 /// Asks whether the connection may go on, and sends it on its way.
 fn decide(thread: &Rc<Thread>, socket: OwnedFd, known: Known, mut first: First<'_>, way: Way) {
     let Known { origin, header } = known;
     let waited = way.seat.is_some();
-    let leave = if origin.tls { ask(thread, &origin) } else { Some(glance(thread, &first.bytes()[header..])) };
+    let leave = if origin.tls {
+        ask(thread, &origin)
+    } else {
+        Some(Leave::at_once(thread, whose(thread, &first.bytes()[header..])))
+    };
     let Some(leave) = leave else {
         let refused = Refused { socket, unread: first.left, since: meter::now() };
         return dismiss(thread, origin.listener, refused, waited);
@@ -298,20 +308,14 @@ fn decide(thread: &Rc<Thread>, socket: OwnedFd, known: Known, mut first: First<'
     serve::begin(thread, fresh, way.seat);
 }
 
-/// Without TLS nothing is asked for before there is a request. But the connections of who has to stand back begin in the
-/// overflow lane: who makes new ones without end should not hold up the others by it.
-fn glance(thread: &Thread, bytes: &[u8]) -> Leave {
+/// Without TLS nothing is asked for before there is a request. But the host is glanced at: who has had more than his part of
+/// the thread waits before anything else is done for him.
+fn whose(thread: &Thread, bytes: &[u8]) -> Tenant {
     let settings = thread.settings();
     let host = http1::glance_host(bytes).and_then(|host| std::str::from_utf8(host).ok()).map(service::bare);
     let name = host.as_ref().and_then(|host| settings.tenancy.of_host(host));
-    let known = name.and_then(|name| {
-        thread.limiter.with(|limiter| limiter.find(&name).map(|tenant| (tenant, limiter.lane_of_requests(tenant))))
-    });
-    let (tenant, mut lane) = known.unwrap_or((Tenant::OTHER, thread.lane));
-    if thread.on_the_way.load(Ordering::Relaxed) >= thread.seats.most() / lane::PLACES_PER_PLAIN {
-        lane = thread.lane;
-    }
-    Leave { tenant, handshake_ns: 0, lane, owed: true, turn: None }
+    let known = name.and_then(|name| thread.limiter.with(|limiter| limiter.find(&name)));
+    known.unwrap_or(Tenant::OTHER)
 }
 
 /// Asks for a handshake, and for a place in the lane that it may have; `None` if it is refused.
@@ -351,7 +355,7 @@ fn ask(thread: &Thread, origin: &Origin) -> Option<Leave> {
 
 /// Sends a connection to the overflow lane; if too many are on their way, it comes back.
 fn hand_over(thread: &Thread, other: &mpsc::Sender<Handover>, mut fresh: Fresh) -> Option<Fresh> {
-    fresh.passage = Some(lane::Passage::begin(&thread.on_the_way, meter::now()));
+    fresh.passage = Some(lane::Passage::begin(&thread.on_the_way));
     match other.try_send(Handover::Fresh(Box::new(fresh))).map_err(mpsc::error::TrySendError::into_inner) {
         Err(Handover::Fresh(fresh)) => Some(Fresh { turn: None, passage: None, ..*fresh }),
         Err(Handover::Served(_)) | Ok(()) => None,

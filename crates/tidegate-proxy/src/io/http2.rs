@@ -196,13 +196,19 @@ async fn answer(
     let thread = &connection.thread;
     let mut line = Line::default();
     let mut total = None;
-    let judged = match headers::from_http2(&mut parts, thread.settings().config.http.max_headers) {
+    let mut judged = match headers::from_http2(&mut parts, thread.settings().config.http.max_headers) {
         Ok(()) => service::judge(connection, bill.stream(), &parts, None, false),
         Err(Unsound { status, detail }) => {
             thread.count(Total::Malformed);
             Judged::Answer(Box::new(refuse::plain(status, "http_request_error", detail)), None)
         }
     };
+    if let Judged::Wait(mut waiting) = judged {
+        judged = match poll_fn(|context| waiting.poll(context)).await {
+            Ok(charged) => service::judge(connection, bill.stream(), &parts, Some(charged), false),
+            Err(refusal) => service::refused(connection, refusal),
+        };
+    }
     let (response, pass) = match judged {
         Judged::Serve(admission) => {
             if connection.should_end(admission.lane, began) {
@@ -234,6 +240,7 @@ async fn answer(
             (*response, None)
         }
         Judged::Elsewhere(_) => unreachable!("a connection of HTTP/2 is not movable"),
+        Judged::Wait(_) => unreachable!("what was charged waits for nothing"),
     };
     thread.count_response(response.status());
     let (mut head, body) = response.into_parts();

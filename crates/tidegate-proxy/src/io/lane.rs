@@ -10,7 +10,6 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::BytesMut;
-use tidegate_core::Instant;
 use tokio::sync::mpsc;
 
 use super::gate::Pass;
@@ -55,28 +54,18 @@ impl Drop for Turn {
     }
 }
 
-/// Connections without TLS go to the overflow lane before they are looked at as long as fewer are on their way than one for
-/// so many places of the thread: they have files, and are nobody's yet.
-pub(crate) const PLACES_PER_PLAIN: usize = 8;
-
 /// A connection's way to the other lane, until its turn comes there.
 #[derive(Debug)]
 pub(crate) struct Passage {
     all: Arc<AtomicUsize>,
-    since: Instant,
 }
 
 impl Passage {
-    /// One of `all` that begins `now`.
-    pub(crate) fn begin(all: &Arc<AtomicUsize>, now: Instant) -> Self {
-        // A number to compare with bounds, and to see that nobody is left.
+    /// One of `all`.
+    pub(crate) fn begin(all: &Arc<AtomicUsize>) -> Self {
+        // A number to see that nobody is left.
         all.fetch_add(1, Ordering::Relaxed);
-        Self { all: Arc::clone(all), since: now }
-    }
-
-    /// How long it has taken.
-    pub(crate) fn lasts(&self, now: Instant) -> Duration {
-        now.since(self.since)
+        Self { all: Arc::clone(all) }
     }
 }
 

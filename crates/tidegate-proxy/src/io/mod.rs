@@ -6,6 +6,7 @@
 //! | `accept`, `hello`, `serve` | a connection: taken, judged by its first bytes, served |
 //! | `fair` | whose tasks run next, where several tenants have some |
 //! | `starts` | whose handshake, or request in the overflow lane, begins next |
+//! | `waits` | requests that wait until their tenants may have more |
 //! | `refused` | connections that are refused, until they are ended |
 //! | `seats` | who is ended when there is no room for one more |
 //! | `lane` | from the foreground to the overflow thread and back |
@@ -65,6 +66,7 @@ mod timers;
 mod tls;
 mod transport;
 mod upstream;
+mod waits;
 mod wakes;
 mod websocket;
 mod whose;

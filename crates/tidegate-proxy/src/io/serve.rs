@@ -6,14 +6,12 @@ use std::net::TcpStream;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
-use std::time::Duration;
 
 use bytes::BytesMut;
 
 use super::account::{Account, Unbegun, Work};
 use super::http1::server::{self, Served};
 use super::lane::{Fresh, Handover, Moved, Passage};
-use super::limiter::Lane;
 use super::seats::{Seat, Seated};
 use super::service::Charged;
 use super::starts::InTurn;
@@ -41,10 +39,8 @@ pub(crate) fn begin(thread: &Rc<Thread>, fresh: Fresh, seat: Option<Rc<Seat>>) {
     let Fresh { socket, origin, early, tenant, handshake_ns, taken_ns, pass, turn, passage } = fresh;
     let account = Account::open(Arc::clone(&thread.limiter), tenant);
     account.add_time(taken_ns);
-    // In the overflow lane what has no handshake waits for its turn before anything of it is looked at.
-    let waits = thread.lane == Lane::Overflow && !origin.tls;
     // In a flood connections wait long to be taken, and clients give up meanwhile: to serve them makes the others wait longer.
-    if !waits && !origin.tls && has_gone(&socket) {
+    if !origin.tls && has_gone(&socket) {
         return;
     }
     if origin.tls {
@@ -56,29 +52,19 @@ pub(crate) fn begin(thread: &Rc<Thread>, fresh: Fresh, seat: Option<Rc<Seat>>) {
     let source = origin.client.ip();
     // It is told by the end of its connection; the account gives back what was charged.
     let Some(seat) = seat.or_else(|| thread.seats.take(source)) else { return thread.count(Total::OutOfFiles) };
-    if waits {
-        // For the proxy, not for its client.
-        seat.works();
-    } else {
-        seat.comes_from(source);
-    }
-    let (handshakes, requests, tls) = (Rc::clone(&thread.starts), Rc::clone(&thread.requests), origin.tls);
+    seat.comes_from(source);
+    let (handshakes, tls) = (Rc::clone(&thread.starts), origin.tls);
     let thread = Rc::clone(thread);
     let (metered, seated) = (Rc::clone(&account), Rc::clone(&seat));
     let serving = async move {
-        if (waits || origin.tls) && has_gone(&socket) {
+        if origin.tls && has_gone(&socket) {
             return;
-        }
-        let mut waited = Duration::ZERO;
-        if waits {
-            seat.comes_from(source);
-            waited = passage.as_ref().map_or(waited, |passage| passage.lasts(meter::now()));
         }
         if let Some(unbegun) = unbegun {
             unbegun.begin();
         }
         drop(turn);
-        let connection = Connection::new(thread, waited, seat, Rc::clone(&account), origin, pass, Vec::new());
+        let connection = Connection::new(thread, seat, Rc::clone(&account), origin, pass, Vec::new());
         // From here on it is counted as a connection.
         drop(passage);
         if connection.origin.tls {
@@ -94,11 +80,8 @@ pub(crate) fn begin(thread: &Rc<Thread>, fresh: Fresh, seat: Option<Rc<Seat>>) {
             detect(&connection, transport, early).await;
         }
     };
-    let serving = match (tls, waits) {
-        (true, _) => InTurn::new(&handshakes, tenant, serving),
-        (false, true) => InTurn::new(&requests, tenant, serving),
-        (false, false) => InTurn::at_once(&requests, tenant, serving),
-    };
+    let serving =
+        if tls { InTurn::new(&handshakes, tenant, serving) } else { InTurn::at_once(&handshakes, tenant, serving) };
     fair::spawn(metered, Seated::new(seated, serving));
 }
 
@@ -109,17 +92,14 @@ fn go_on(thread: &Rc<Thread>, moved: Moved) {
     account.holds(1, if origin.tls { HELD_TLS } else { HELD_PLAIN });
     let Some(seat) = thread.seats.take(origin.client.ip()) else { return thread.count(Total::OutOfFiles) };
     seat.works();
-    let (starts, thread) = (Rc::clone(&thread.requests), Rc::clone(thread));
+    let thread = Rc::clone(thread);
     let (metered, seated) = (Rc::clone(&account), Rc::clone(&seat));
-    let waits = thread.lane == Lane::Overflow && charged.lane == Lane::Overflow;
     let serving = async move {
         let transport = Transport::assemble(parts, BytesMut::new(), Rc::clone(&account));
-        let waited = if waits { passage.lasts(meter::now()) } else { Duration::ZERO };
-        let connection = Connection::new(thread, waited, seat, account, origin, pass, tracked);
+        let connection = Connection::new(thread, seat, account, origin, pass, tracked);
         drop(passage);
         http1(&connection, transport, early, Some(charged)).await;
     };
-    let serving = if waits { InTurn::new(&starts, tenant, serving) } else { InTurn::at_once(&starts, tenant, serving) };
     fair::spawn(metered, Seated::new(seated, serving));
 }
 
@@ -216,7 +196,7 @@ async fn http1(connection: &Rc<Connection>, transport: Transport, early: BytesMu
         charged,
         pass: connection.pass.take(),
         tracked: connection.tracked.take(),
-        passage: Passage::begin(&connection.thread.on_the_way, meter::now()),
+        passage: Passage::begin(&connection.thread.on_the_way),
     };
     // What is held goes along: the other lane's account gives it back.
     connection.account.forget_held();

@@ -1,7 +1,10 @@
 //! Whose request it is, which route it takes, and whether it may.
 
 use std::borrow::Cow;
+use std::future::Future;
+use std::pin::Pin;
 use std::rc::Rc;
+use std::task::{Context, Poll};
 
 use http::header::{CONTENT_LENGTH, HOST, TRANSFER_ENCODING};
 use http::request::Parts;
@@ -10,13 +13,15 @@ use tidegate_core::Instant;
 
 use super::account::Account;
 use super::body::ResponseBody;
-use super::limiter::{Lane, Refusal, Stage, Tenant, Verdict};
+use super::limiter::{Lane, Refusal, Tenant};
 use super::settings::Settings;
 use super::thread::{Connection, InForce};
+use super::waits::{Asked, Wait};
 use super::{headers, meter, refuse};
 use crate::config::PlainPath;
 use crate::config::tenancy::Traits;
 use crate::machine::Resource;
+use crate::machine::admission::Costs;
 
 /// A request that may be served.
 #[derive(Debug)]
@@ -58,6 +63,31 @@ pub(crate) enum Judged {
     Answer(Box<Response<ResponseBody>>, Option<Refusal>),
     /// It belongs in the other lane, where it is paid for.
     Elsewhere(Charged),
+    /// It waits until its tenant may have more, and is judged again with what it was charged with then.
+    Wait(Waiting),
+}
+
+/// A request that waits.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    wait: Wait,
+    /// But for the lane.
+    charged: Charged,
+}
+
+impl Waiting {
+    /// What it was charged with, or why it is refused after all.
+    pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<Charged, Refusal>> {
+        let told = Pin::new(&mut self.wait).poll(context);
+        told.map_ok(|lane| Charged { lane, ..self.charged })
+    }
+}
+
+/// What the limiter says to a request.
+enum Said {
+    Yes(Charged),
+    No(Refusal),
+    Wait(Waiting),
 }
 
 /// Decides about a request by its head. `charged` if the other lane's thread has asked the limiter already;
@@ -82,20 +112,23 @@ pub(crate) fn judge(
     if charged.is_none() {
         thread.count_request(route);
     }
-    let (tenant, charged) = ask(connection, &settings, parts, &host, route, charged, now);
+    let (tenant, said) = ask(connection, &settings, parts, &host, route, charged, now);
     // Without TLS the first request tells whose connection it is, refused or not.
     if !connection.origin.tls && connection.requests.get() <= 1 {
         connection.account.become_of(tenant);
     }
-    let charged = match charged {
-        Ok(charged) => charged,
-        Err(refusal) => {
-            let answer = refuse::refused(&refusal, settings.config.limits.rate_limit_headers);
-            return Judged::Answer(Box::new(answer), Some(refusal));
+    let charged = match said {
+        Said::Yes(charged) => charged,
+        Said::No(refusal) => return refused(connection, refusal),
+        Said::Wait(waiting) => {
+            // It pays for what it costs until then, and for where it waits.
+            account.turn_to(tenant);
+            return Judged::Wait(waiting);
         }
     };
-    // Asked for every request, because it also notes when the tenant goes beyond its share.
-    let moves = connection.may_move(charged.lane, now);
+    // Asked for every request, because it also notes when the tenant goes beyond its share. What does waits, here, until it
+    // may go on: only who began in the overflow lane leaves it again.
+    let moves = connection.may_move(charged.lane, now) && thread.lane == Lane::Overflow;
     if moves && movable && charged.lane != thread.lane && thread.other.is_some() {
         // It pays from now on: who moves takes along what is held.
         connection.account.turn_to(tenant);
@@ -119,6 +152,12 @@ pub(crate) fn judge(
     Judged::Serve(Admission { account: Rc::clone(account), settings, route, began: now, lane: charged.lane })
 }
 
+/// The answer to a request for which there is not enough of something.
+pub(crate) fn refused(connection: &Connection, refusal: Refusal) -> Judged {
+    let headers = connection.thread.settings().config.limits.rate_limit_headers;
+    Judged::Answer(Box::new(refuse::refused(&refusal, headers)), Some(refusal))
+}
+
 fn no(status: StatusCode, error: &'static str, detail: &str) -> Judged {
     Judged::Answer(Box::new(refuse::plain(status, error, detail)), None)
 }
@@ -132,7 +171,7 @@ fn ask(
     route: usize,
     charged: Option<Charged>,
     now: Instant,
-) -> (Tenant, Result<Charged, Refusal>) {
+) -> (Tenant, Said) {
     let rule = &settings.config.routes[route];
     let header = settings.tenant_header.as_ref().and_then(|name| parts.headers.get(name)?.to_str().ok());
     let key = settings.tenancy.key(Traits {
@@ -144,31 +183,29 @@ fn ask(
     connection.thread.limiter.with(|limiter| {
         let tenant = connection.whose.tenant(settings, key, limiter, now);
         if let Some(charged) = charged {
-            return (tenant, Ok(charged));
+            return (tenant, Said::Yes(charged));
         }
         let event_ns = limiter.expected_cost(tenant, Resource::EventTime);
         let bytes = limiter.expected_cost(tenant, Resource::NetworkBytes);
         let disk = disk_bytes(connection, parts, || limiter.expected_cost(tenant, Resource::DiskBytes));
         // The first request of a connection without TLS asks for the connection too.
         let new = !connection.account.has_connection();
-        // Most requests ask for the first three only.
-        let mut costs = [(Resource::Requests, 1); 6];
-        costs[1] = (Resource::EventTime, event_ns);
-        costs[2] = (Resource::NetworkBytes, bytes);
-        let mut asked = 3;
         // A connection holds what one request at a time needs; each of HTTP/2's many has its own.
         let memory = if parts.version == Version::HTTP_2 { HELD_STREAM } else { 0 };
-        for more in [(Resource::Connections, u64::from(new)), (Resource::DiskBytes, disk), (Resource::Memory, memory)] {
-            if more.1 > 0 {
-                costs[asked] = more;
-                asked += 1;
-            }
-        }
-        let verdict = match limiter.try_take(tenant, Stage::Request, &costs[..asked], now) {
-            Verdict::Admit { lane, .. } => Ok(Charged { lane, event_ns, bytes, disk, connection: new, memory }),
-            Verdict::Refuse(refusal) => Err(refusal),
+        let costs = Costs::new()
+            .and(Resource::Requests, 1)
+            .and(Resource::EventTime, event_ns)
+            .and(Resource::NetworkBytes, bytes)
+            .and(Resource::Connections, u64::from(new))
+            .and(Resource::DiskBytes, disk)
+            .and(Resource::Memory, memory);
+        let charged = |lane| Charged { lane, event_ns, bytes, disk, connection: new, memory };
+        let said = match connection.thread.waits.ask(limiter, tenant, &costs) {
+            Asked::Admit(lane) => Said::Yes(charged(lane)),
+            Asked::Refuse(refusal) => Said::No(refusal),
+            Asked::Wait(wait) => Said::Wait(Waiting { wait, charged: charged(Lane::Overflow) }),
         };
-        (tenant, verdict)
+        (tenant, said)
     })
 }
 

@@ -22,6 +22,7 @@ use super::spool::Spool;
 use super::starts::Starts;
 use super::timers::Timers;
 use super::upstream::{UpstreamState, Upstreams};
+use super::waits::Waits;
 use super::whose::Whose;
 use super::{meter, refused};
 
@@ -133,6 +134,8 @@ pub(crate) struct Thread {
     pub(crate) starts: Rc<Starts>,
     /// Requests, and connections before their first, that begin in the overflow lane.
     pub(crate) requests: Rc<Starts>,
+    /// Requests that wait until their tenants may have more.
+    pub(crate) waits: Rc<Waits>,
     /// What it costs to take a connection and to refuse it, in nanoseconds, as far as is known.
     pub(crate) refusal_ns: Cell<u64>,
     /// What it costs to take a connection without TLS, in nanoseconds, as far as is known. It is known whose it is afterwards.
@@ -190,8 +193,6 @@ pub(crate) struct Connection {
     pub(crate) pass: RefCell<Option<super::gate::Pass>>,
     /// The gates of routes that count connections; left when the connection ends.
     pub(crate) tracked: super::gate::Tracked,
-    /// How long it waited for its turn in this lane, before anything of it was looked at.
-    pub(crate) waited: Duration,
     /// Requests on it so far.
     pub(crate) requests: Cell<u64>,
     /// When its tenant last went beyond its share.
@@ -224,10 +225,9 @@ pub(crate) struct Origin {
 }
 
 impl Connection {
-    /// `origin` on `thread`, for which it `waited`, in `seat`, paid for by `account`; inside the gates of `pass` and `tracked`.
+    /// `origin` on `thread`, in `seat`, paid for by `account`; inside the gates of `pass` and `tracked`.
     pub(crate) fn new(
         thread: Rc<Thread>,
-        waited: Duration,
         seat: Rc<Seat>,
         account: Rc<Account>,
         origin: Origin,
@@ -248,7 +248,6 @@ impl Connection {
             address,
             pass,
             tracked,
-            waited,
             requests: Cell::new(0),
             overflowed,
             misplaced: Misplaced::default(),
@@ -272,7 +271,8 @@ impl Connection {
     /// Whether a connection that cannot change its lane should end, now that a request for `lane` came. Its client makes
     /// another one, whose lane is chosen at its `ClientHello`; without TLS it would be the same again.
     pub(crate) fn should_end(&self, lane: Lane, now: Instant) -> bool {
-        let is_misplaced = self.origin.tls && self.thread.other.is_some() && lane != self.thread.lane;
+        let is_behind = self.thread.lane == Lane::Overflow && lane == Lane::Share;
+        let is_misplaced = is_behind && self.origin.tls && self.thread.other.is_some();
         self.misplaced.lasts(is_misplaced, now)
     }
 }

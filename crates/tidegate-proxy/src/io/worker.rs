@@ -26,6 +26,7 @@ use super::starts::Starts;
 use super::thread::{Counts, InForce, Shared, Thread};
 use super::timers::{TICK, Timers};
 use super::upstream::{self, Part, Upstreams, Verdicts};
+use super::waits::{self, Waits};
 use super::wakes::{self, Works};
 use super::{accept, fair, gate, hello, meter, refused};
 
@@ -107,6 +108,10 @@ fn runtime(lane: Lane, overflow_works: &Works) -> io::Result<LocalRuntime> {
         .event_interval(EVENT_INTERVAL)
         .on_thread_park(move || {
             meter::on_park();
+            // While the other lane works, the core is not idle when this one is.
+            if lane == Lane::Overflow || !before.load(Ordering::Relaxed) {
+                waits::on_park();
+            }
             match lane {
                 Lane::Share => wakes::moderate(&before),
                 Lane::Overflow => before.store(false, Ordering::Relaxed),
@@ -145,6 +150,7 @@ async fn serve(start: Start) -> io::Result<()> {
     let upstreams = Upstreams::new(upstream::Settings::of(&settings.config, start.part), start.verdicts, start.seed);
     let counts = Counts::new(&settings);
     let seats = Seats::new(connections_max(start.part, &settings));
+    let waits = Waits::new(Arc::clone(&start.limiter), settings.config.limits.patience);
     let thread = Rc::new(Thread {
         lane: start.lane,
         shared: Arc::clone(&start.shared),
@@ -161,6 +167,7 @@ async fn serve(start: Start) -> io::Result<()> {
         seats,
         starts: Starts::new(1),
         requests: Starts::new(REQUESTS_AT_ONCE),
+        waits: Rc::clone(&waits),
         refusal_ns: Cell::new(0),
         taking_ns: Cell::new(0),
         refused: refused::Waiting::default(),
@@ -169,6 +176,7 @@ async fn serve(start: Start) -> io::Result<()> {
         counts: RefCell::new(counts),
     });
     spawn_local(Common::new(upstreams.drive()));
+    spawn_local(Common::new(waits.drive()));
     spawn_local(Common::new(fair::drive()));
     if start.index == 0 {
         spawn_local(Common::new(gate::drive(Rc::clone(&thread))));
@@ -232,6 +240,7 @@ async fn obey(thread: &Rc<Thread>, control: &mut watch::Receiver<Control>, part:
             let neighbours = told.settings.neighbours();
             thread.limiter.with(|limiter| limiter.reconfigure(neighbours, meter::now()));
         }
+        thread.waits.set_patience(told.settings.config.limits.patience);
         thread.put_in_force(told.settings);
         // The gates' driver may have looked at those of before.
         thread.settings().gates_queued.notify_one();

@@ -160,9 +160,104 @@ impl Neighbours {
     /// Amounts are in the resource's units; of counters those of the estimate. A resource that occurs twice counts twice.
     #[inline]
     pub fn try_take(&mut self, tenant: Tenant, stage: Stage, costs: &[(Resource, u64)], now: Instant) -> Verdict {
+        match self.take(tenant, costs, now) {
+            Ok((lane, owed)) => Verdict::Admit { lane, owed },
+            Err(short) => self.refuse(&short, stage, now),
+        }
+    }
+
+    /// The same for work that can wait: `None` if it should, and [ask again](Self::try_again), since time brings what there is
+    /// not enough of. What somebody has to give back first is refused.
+    #[inline]
+    pub fn try_take_or_wait(
+        &mut self,
+        tenant: Tenant,
+        stage: Stage,
+        costs: &[(Resource, u64)],
+        now: Instant,
+    ) -> Option<Verdict> {
+        let short = match self.take(tenant, costs, now) {
+            Ok((lane, owed)) => return Some(Verdict::Admit { lane, owed }),
+            Err(short) => short,
+        };
+        if self.config.mode != Mode::Restrict || Resource::ALL[short.at].kind() == Kind::Gauge {
+            return Some(self.refuse(&short, stage, now));
+        }
+        self.await_all(tenant, costs, now);
+        // As far as it came, the question has counted it already.
+        for at in each(short.asked).take_while(|at| *at <= short.at) {
+            if Resource::ALL[at].kind() == Kind::Counter && !self.is_uncounted(at) {
+                let place = self.place(short.slot, at);
+                self.resources[at].unwant(place, short.wanted[at]);
+            }
+        }
+        None
+    }
+
+    /// Counts work that waits: as wanted, and as more than its tenant may have. To be told once in each [tick](Self::ticked)
+    /// in which it waits.
+    pub fn await_all(&mut self, tenant: Tenant, costs: &[(Resource, u64)], now: Instant) {
+        let (wanted, asked) = merged(costs);
+        let slot = self.table.index(tenant);
+        for at in each(asked).filter(|at| Resource::ALL[*at].kind() == Kind::Counter) {
+            let place = self.cell(slot, at, now);
+            self.resources[at].want(place, wanted[at]);
+            if is_muting(at) {
+                self.resources[at].defer(place, wanted[at]);
+            }
+        }
+    }
+
+    /// When the tick began that lasts.
+    #[must_use]
+    pub fn ticked(&self) -> Instant {
+        self.ticked
+    }
+
+    /// May work go on that waits, and was counted as wanted? If so it is charged; else the resource that it waits for. With
+    /// `spare` the core has nothing else to do: then as much of its time can be had as was learnt that there is, and nobody
+    /// is charged for it.
+    pub fn try_again(
+        &mut self,
+        tenant: Tenant,
+        costs: &[(Resource, u64)],
+        spare: bool,
+        now: Instant,
+    ) -> Result<Lane, Resource> {
         if self.config.mode == Mode::Off {
             self.hold_all(tenant, costs, now);
-            return Verdict::Admit { lane: Lane::Share, owed: true };
+            return Ok(Lane::Share);
+        }
+        let (wanted, asked) = merged(costs);
+        let slot = self.table.index(tenant);
+        let mut pays = [Pay::Own; Resource::COUNT];
+        let is_dry = self.config.mode == Mode::Stats;
+        for at in each(asked) {
+            if self.is_uncounted(at) {
+                continue;
+            }
+            let cell = self.cell(slot, at, now);
+            let answer = self.resources[at].ask(cell, wanted[at], now);
+            if Resource::ALL[at].kind() == Kind::Counter {
+                self.resources[at].unwant(cell, wanted[at]);
+            }
+            pays[at] = match answer {
+                Answer::Paid(pay) => pay,
+                Answer::Beyond if self.may_go_beyond(slot, at) => Pay::Pool,
+                _ if is_dry || (spare && self.is_learnt_time(at)) => Pay::Nobody,
+                Answer::Beyond | Answer::Short => return Err(Resource::ALL[at]),
+            };
+        }
+        self.charge(slot, (wanted, asked), pays, now);
+        Ok(if is_dry { Lane::Share } else { Lane::Overflow })
+    }
+
+    /// Whether all of `costs` can be had; if so it is charged. Says in which lane, and whether it is owed.
+    #[inline]
+    fn take(&mut self, tenant: Tenant, costs: &[(Resource, u64)], now: Instant) -> Result<(Lane, bool), Short> {
+        if self.config.mode == Mode::Off {
+            self.hold_all(tenant, costs, now);
+            return Ok((Lane::Share, true));
         }
         if now >= self.wake + LATE {
             self.advance(LATE_SLICE, now);
@@ -173,10 +268,7 @@ impl Neighbours {
         let slot = self.table.index(tenant);
         let mut pays = [Pay::Own; Resource::COUNT];
         let (mut lane, mut owed) = (Lane::Share, true);
-        let mut rest = asked;
-        while rest != 0 {
-            let at = rest.trailing_zeros() as usize;
-            rest &= rest - 1;
+        for at in each(asked) {
             let cell = self.cell(slot, at, now);
             if self.is_uncounted(at) {
                 continue;
@@ -184,9 +276,7 @@ impl Neighbours {
             match self.resources[at].ask(cell, wanted[at], now) {
                 Answer::Paid(pay) => pays[at] = pay,
                 Answer::Beyond if self.may_go_beyond(slot, at) => pays[at] = Pay::Pool,
-                Answer::Beyond | Answer::Short => {
-                    return self.refuse(slot, at, stage, (wanted, asked), now);
-                }
+                Answer::Beyond | Answer::Short => return Err(Short { slot, at, wanted, asked }),
             }
             let is_noisy = is_muting(at) && self.resources[at].is_noisy(cell);
             if is_noisy || (is_muting(at) && self.resources[at].stands_back(pays[at])) {
@@ -194,25 +284,39 @@ impl Neighbours {
             }
             owed &= !is_noisy && pays[at] != Pay::Pool;
         }
-        let mut rest = asked;
-        while rest != 0 {
-            let at = rest.trailing_zeros() as usize;
-            rest &= rest - 1;
+        self.charge(slot, (wanted, asked), pays, now);
+        match self.config.mode {
+            Mode::Restrict => Ok((lane, owed)),
+            Mode::Off | Mode::Stats => Ok((Lane::Share, true)),
+        }
+    }
+
+    /// Charges what can be had to who pays.
+    #[inline]
+    fn charge(
+        &mut self,
+        slot: usize,
+        (wanted, asked): ([u64; Resource::COUNT], u32),
+        pays: [Pay; Resource::COUNT],
+        now: Instant,
+    ) {
+        for at in each(asked) {
             if self.is_uncounted(at) {
                 let requests = &mut self.table.slot_mut(slot).requests;
                 *requests = requests.saturating_add(u32::try_from(wanted[at]).unwrap_or(u32::MAX));
                 continue;
             }
-            let place = self.place(slot, at);
+            let place = self.cell(slot, at, now);
             self.resources[at].commit(place, wanted[at], pays[at]);
         }
         if asked & EVENT_TIME != 0 {
             self.learner.on_charge(i64::try_from(wanted[Resource::EventTime.index()]).unwrap_or(i64::MAX));
         }
-        match self.config.mode {
-            Mode::Restrict => Verdict::Admit { lane, owed },
-            Mode::Off | Mode::Stats => Verdict::Admit { lane: Lane::Share, owed: true },
-        }
+    }
+
+    /// Whether it is time of the core, of which what there is was found out.
+    fn is_learnt_time(&self, at: usize) -> bool {
+        Resource::ALL[at].is_time() && self.config.capacities[at] == Capacity::Learnt
     }
 
     /// Corrects a charge, `estimated` being what was charged for one whole piece of work and `actual` what it took, and
@@ -432,23 +536,13 @@ impl Neighbours {
     /// True if a tenant's work has to stand back behind the others': it wanted more than its share of the core lately.
     #[must_use]
     pub fn lane(&self, tenant: Tenant) -> Lane {
-        self.lane_among(tenant, &Resource::ALL)
-    }
-
-    /// The same as far as it concerns a request on a connection without TLS.
-    #[must_use]
-    pub fn lane_of_requests(&self, tenant: Tenant) -> Lane {
-        self.lane_among(tenant, &[Resource::Requests, Resource::EventTime, Resource::NetworkBytes])
-    }
-
-    fn lane_among(&self, tenant: Tenant, resources: &[Resource]) -> Lane {
         let slot = self.table.index(tenant);
         let cells = self.table.slot(slot).cells;
         let noisy = |at: usize| {
             let counts = is_muting(at) && cells[at] != NONE && !self.is_uncounted(at);
             counts && self.resources[at].is_noisy(self.place(slot, at))
         };
-        let muted = self.config.mode == Mode::Restrict && resources.iter().any(|resource| noisy(resource.index()));
+        let muted = self.config.mode == Mode::Restrict && (0..Resource::COUNT).any(noisy);
         if muted { Lane::Overflow } else { Lane::Share }
     }
 
@@ -540,14 +634,8 @@ impl Neighbours {
 
     /// Says no; in a dry run, counts it and says yes.
     #[cold]
-    fn refuse(
-        &mut self,
-        slot: usize,
-        at: usize,
-        stage: Stage,
-        (wanted, asked): ([u64; Resource::COUNT], u32),
-        now: Instant,
-    ) -> Verdict {
+    fn refuse(&mut self, short: &Short, stage: Stage, now: Instant) -> Verdict {
+        let Short { slot, at, wanted, asked } = *short;
         if asked >> REQUESTS & 1 != 0 && self.is_uncounted(REQUESTS) {
             let place = self.cell(slot, REQUESTS, now);
             self.resources[REQUESTS].want(place, wanted[REQUESTS]);
@@ -611,6 +699,24 @@ impl Neighbours {
 const REQUESTS: usize = Resource::Requests.index();
 const EVENT_TIME: u32 = 1 << Resource::EventTime.index();
 const HANDSHAKE_TIME: u32 = 1 << Resource::HandshakeTime.index();
+
+/// What there was not enough of, and all that was asked for with it.
+struct Short {
+    slot: usize,
+    at: usize,
+    wanted: [u64; Resource::COUNT],
+    asked: u32,
+}
+
+/// The resources in a set.
+#[inline]
+fn each(mut asked: u32) -> impl Iterator<Item = usize> {
+    core::iter::from_fn(move || {
+        let at = (asked != 0).then(|| asked.trailing_zeros() as usize)?;
+        asked &= asked - 1;
+        Some(at)
+    })
+}
 
 /// Amounts by resource, and which there are. Time of handshakes is time of the core.
 #[inline]

@@ -4,6 +4,7 @@
 //! nothing: the request is not counted.
 
 use std::net::IpAddr;
+use std::time::Duration;
 
 use http::Method;
 use serde::{Deserialize, Serialize};
@@ -67,7 +68,9 @@ pub enum Outcome {
     ServedInShare,
     /// It is served with what others leave, at the lowest priority.
     ServedFromOverflow,
-    /// Its tenant is over its share and there is nothing left: most of its requests are refused.
+    /// Its tenant is over its share and there is nothing left: it waits until there is, and is refused if that takes long.
+    Waits,
+    /// Its tenant holds more than its share and there is nothing left, or is not to wait: most of its requests are refused.
     RefusedMostly,
     /// It is served, and nothing is limited.
     Served,
@@ -169,7 +172,7 @@ pub fn explain(
     let route = index.map(|index| route_taken(config, live, &request, index));
     let mut explanation =
         Explanation { outcome: Outcome::Served, status: None, why, request, route, tenant, resources, rate_limits };
-    decide(&mut explanation, snapshot);
+    decide(&mut explanation, snapshot, config.limits.patience);
     if climbs && explanation.outcome == Outcome::NoRoute {
         explanation.status = Some(400);
         explanation.why = vec!["its path leaves the root, or hides that it does".to_owned()];
@@ -297,13 +300,18 @@ fn standings(config: &Config, snapshot: &Snapshot, view: Option<&TenantView>) ->
 }
 
 /// Fills in what happens, and adds why. What is met first on the way decides.
-fn decide(explanation: &mut Explanation, snapshot: &Snapshot) {
+fn decide(explanation: &mut Explanation, snapshot: &Snapshot, patience: Duration) {
     let mut why = std::mem::take(&mut explanation.why);
-    (explanation.outcome, explanation.status) = outcome(explanation, snapshot, &mut why);
+    (explanation.outcome, explanation.status) = outcome(explanation, snapshot, patience, &mut why);
     explanation.why = why;
 }
 
-fn outcome(explanation: &Explanation, snapshot: &Snapshot, why: &mut Vec<String>) -> (Outcome, Option<u16>) {
+fn outcome(
+    explanation: &Explanation,
+    snapshot: &Snapshot,
+    patience: Duration,
+    why: &mut Vec<String>,
+) -> (Outcome, Option<u16>) {
     let refused_at = |scope: &str| {
         let limit = explanation.rate_limits.iter().find(|limit| limit.scope == scope);
         limit.and_then(LimitPassed::refusal)
@@ -318,7 +326,7 @@ fn outcome(explanation: &Explanation, snapshot: &Snapshot, why: &mut Vec<String>
         ));
         return (Outcome::NoRoute, Some(404));
     };
-    let by_share = judge(explanation, snapshot, why);
+    let by_share = judge(explanation, snapshot, patience, why);
     if by_share.0 == Outcome::RefusedMostly {
         return by_share;
     }
@@ -333,7 +341,12 @@ fn outcome(explanation: &Explanation, snapshot: &Snapshot, why: &mut Vec<String>
     by_share
 }
 
-fn judge(explanation: &Explanation, snapshot: &Snapshot, why: &mut Vec<String>) -> (Outcome, Option<u16>) {
+fn judge(
+    explanation: &Explanation,
+    snapshot: &Snapshot,
+    patience: Duration,
+    why: &mut Vec<String>,
+) -> (Outcome, Option<u16>) {
     let name = &explanation.tenant.name;
     if snapshot.mode == Mode::Off {
         why.push("the limits are off: nobody is held to anything".to_owned());
@@ -352,11 +365,14 @@ fn judge(explanation: &Explanation, snapshot: &Snapshot, why: &mut Vec<String>) 
         why.push(format!("{name} wants no more than its share of anything, and so waits for nobody"));
         return (Outcome::ServedInShare, None);
     }
-    let mut short = false;
+    // What is held is there again when somebody gives it back, and not by itself.
+    let (mut short, mut held) = (false, false);
+    let is_held = |name: &str| [Resource::Connections, Resource::Memory].iter().any(|one| one.name() == name);
     for one in &over {
         let Standing { name: resource, demand, share, used, used_by_all, capacity, .. } = one;
         let full = used_by_all >= &(0.98 * capacity);
         short |= full;
+        held |= full && is_held(resource);
         let rest = if full {
             "and all of it is in use".to_owned()
         } else {
@@ -375,7 +391,13 @@ fn judge(explanation: &Explanation, snapshot: &Snapshot, why: &mut Vec<String>) 
         why.push("the limits only count (mode stats): it is served all the same".to_owned());
         return (Outcome::ServedFromOverflow, None);
     }
-    (Outcome::RefusedMostly, Some(429))
+    if held || patience.is_zero() {
+        return (Outcome::RefusedMostly, Some(429));
+    }
+    why.push(format!(
+        "it waits for what the others leave, and is refused with 429 if that takes longer than {patience:?}"
+    ));
+    (Outcome::Waits, None)
 }
 
 /// An amount of `resource` in the unit that people think in: time of a core in cores, bytes in millions.
@@ -439,7 +461,7 @@ mod tests {
     fn ask(snapshot: &Snapshot, host: &str, path: &str) -> Explanation {
         let config = Config::from_document(&Document::new("t.toml", FILE), 1).unwrap();
         let question = Question { host: host.to_owned(), path: path.to_owned(), ..Question::default() };
-        explain(&config, &Routes::new(&config), &Tenancy::new(&config), snapshot, &Live::default(), &question)
+        explain(&config, &Routes::new(&config), &Tenancy::new(&config, []), snapshot, &Live::default(), &question)
     }
 
     #[test]
@@ -456,7 +478,7 @@ mod tests {
     fn beyond_its_share_it_depends_on_what_others_leave() {
         let ask = |all, mode| ask(&snapshot(150.0, all, mode), "a.example", "/api").outcome;
         assert_eq!(ask(500.0, Mode::Restrict), Outcome::ServedFromOverflow);
-        assert_eq!(ask(1_000.0, Mode::Restrict), Outcome::RefusedMostly);
+        assert_eq!(ask(1_000.0, Mode::Restrict), Outcome::Waits);
         assert_eq!(ask(1_000.0, Mode::Stats), Outcome::ServedFromOverflow);
         assert_eq!(ask(1_000.0, Mode::Off), Outcome::Served);
     }
@@ -485,8 +507,14 @@ mod tests {
     #[test]
     fn the_reasons_have_figures() {
         let answer = ask(&snapshot(150.0, 1_000.0, Mode::Restrict), "a.example", "/api");
-        assert_eq!(answer.status, Some(429));
-        assert_eq!(answer.why[1..], ["a.example wants 150 of requests, its share is 100, and all of it is in use"]);
+        assert_eq!((answer.outcome, answer.status), (Outcome::Waits, None));
+        assert_eq!(
+            answer.why[1..],
+            [
+                "a.example wants 150 of requests, its share is 100, and all of it is in use",
+                "it waits for what the others leave, and is refused with 429 if that takes longer than 1s"
+            ]
+        );
         assert_eq!(answer.resources[0].refused, 7);
     }
 
@@ -501,7 +529,7 @@ mod tests {
             LiveRateLimit { name: "route api".to_owned(), tag: "api".to_owned(), counts, outlook, ..other.clone() };
         let live = Live { rate_limits: vec![other, own], ..Live::default() };
         let snapshot = snapshot(90.0, 500.0, Mode::Restrict);
-        explain(&config, &Routes::new(&config), &Tenancy::new(&config), &snapshot, &live, &question)
+        explain(&config, &Routes::new(&config), &Tenancy::new(&config, []), &snapshot, &live, &question)
     }
 
     #[test]

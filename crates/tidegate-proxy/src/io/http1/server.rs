@@ -156,8 +156,25 @@ impl One<'_> {
         // A request that was sent here by the other lane stays: that lane may be out of reach.
         // So does one whose connection somebody else still has a hand on: an earlier body's reader.
         let movable = charged.is_none() && Rc::strong_count(self.wire) == 1;
-        let admission = match service::judge(self.connection, &self.connection.account, &parts, charged, movable) {
+        let mut judged = service::judge(self.connection, &self.connection.account, &parts, charged, movable);
+        if let Judged::Wait(waiting) = judged {
+            judged = match self.wait(waiting).await {
+                Some(Ok(charged)) => {
+                    let account = &self.connection.account;
+                    service::judge(self.connection, account, &parts, Some(charged), movable)
+                }
+                Some(Err(no)) => no,
+                None => {
+                    if let Some(record) = Record::begin(self.connection, &parts, began) {
+                        record.write(0);
+                    }
+                    return Then::Close;
+                }
+            };
+        }
+        let admission = match judged {
             Judged::Serve(admission) => admission,
+            Judged::Wait(_) => unreachable!("what was charged waits for nothing"),
             Judged::Elsewhere(charged) => return Then::Elsewhere(bytes, charged),
             Judged::Answer(response, refusal) => {
                 let record = Record::begin(self.connection, &parts, began);
@@ -198,6 +215,25 @@ impl One<'_> {
             record.write(bytes);
         }
         then
+    }
+
+    /// Waits until the request may go on, or is refused; `None` if the client goes away meanwhile. Its place may be given to
+    /// somebody else: nothing is under way yet.
+    async fn wait(&self, mut waiting: service::Waiting) -> Option<Result<Charged, Judged>> {
+        self.connection.seat.awaits_next(self.connection.account.tenant());
+        let told = poll_fn(|context| {
+            if let Poll::Ready(told) = waiting.poll(context) {
+                return Poll::Ready(Some(told.map_err(|refusal| service::refused(self.connection, refusal))));
+            }
+            if self.total.is_some_and(|timer| timer.poll(context).is_ready()) {
+                let answer = forward::out_of_time(self.connection).response;
+                return Poll::Ready(Some(Err(Judged::Answer(Box::new(answer), None))));
+            }
+            self.wire.poll_gone(context).map(|()| None)
+        });
+        let told = told.await;
+        self.connection.seat.works();
+        told
     }
 
     /// Sends the request and waits for the answer; `None` if the client goes away or time is up meanwhile.

@@ -86,7 +86,7 @@ pub(super) struct Past {
     pub(super) quiet: u16,
     /// Units of this tick that came from the pool.
     pub(super) overflowed: u32,
-    /// Units of this tick that were refused.
+    /// Units of this tick that were refused, or wait.
     pub(super) refused: u32,
     pub(super) demand: Demand,
     /// The rates of the ticks before, smoothed.

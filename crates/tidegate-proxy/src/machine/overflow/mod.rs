@@ -91,6 +91,8 @@ pub(crate) enum Pay {
     Newcomer,
     /// The pool.
     Pool,
+    /// Nobody: it would be lost otherwise.
+    Nobody,
 }
 
 /// The answer to a question.
@@ -315,7 +317,7 @@ impl Overflow {
         match pay {
             Pay::Own | Pay::Newcomer => false,
             Pay::Guaranteed => self.pool.filled() < SPARE,
-            Pay::Pool => true,
+            Pay::Pool | Pay::Nobody => true,
         }
     }
 
@@ -358,10 +360,15 @@ impl Overflow {
                 cell.allowance = (cell.allowance - rest).max(-self.mint.piece);
                 self.pool.level -= rest;
                 let units = rest.unsigned_abs().div_ceil(NANOS * self.grains);
-                let past = &mut self.pasts[place.past()];
-                past.overflowed = past.overflowed.saturating_add(u32::try_from(units).unwrap_or(u32::MAX));
+                self.count_overflow(place, units);
             }
+            Pay::Nobody => self.count_overflow(place, cost),
         }
+    }
+
+    fn count_overflow(&mut self, place: Place, units: u64) {
+        let past = &mut self.pasts[place.past()];
+        past.overflowed = past.overflowed.saturating_add(u32::try_from(units).unwrap_or(u32::MAX));
     }
 
     /// True if it is used up and there is any amount of it: then nothing is decided, and nothing of it needs to be known
@@ -375,6 +382,18 @@ impl Overflow {
     pub(crate) fn want(&mut self, place: Place, cost: u64) {
         let cell = &mut self.cells[place.cell()];
         cell.wanted = cell.wanted.saturating_add(cost);
+    }
+
+    /// Takes back that units were counted as wanted: they are counted once, however often they are asked for.
+    pub(crate) fn unwant(&mut self, place: Place, cost: u64) {
+        let cell = &mut self.cells[place.cell()];
+        cell.wanted = cell.wanted.saturating_sub(cost);
+    }
+
+    /// Counts units that wait: more than the tenant may have now.
+    pub(crate) fn defer(&mut self, place: Place, cost: u64) {
+        let past = &mut self.pasts[place.past()];
+        past.refused = past.refused.saturating_add(u32::try_from(cost).unwrap_or(u32::MAX));
     }
 
     /// Counts units that were admitted though they were not granted, in a dry run.

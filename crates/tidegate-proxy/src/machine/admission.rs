@@ -1,0 +1,370 @@
+//! Work that is beyond its tenant's share waits until there is something left over, and is told no only when it has waited
+//! too long.
+//!
+//! To say no costs nearly what a cheap answer costs, and whoever is told no at once asks again at once: a core that refuses
+//! has little left to serve with. Work that waits costs nothing, and its client feels it.
+//!
+//! Each tenant has a line, first come, first served; the lines take turns. Who comes to a line waits behind those in it. A
+//! line is asked for again [a thousand times a second](Tuning::every), and whenever the core has nothing else to do.
+//!
+//! Source: ours. The turns are those of round-robin fair queueing as in Nagle, "On packet switches with infinite storage"
+//! (RFC 970).
+
+use core::time::Duration;
+use std::collections::VecDeque;
+
+use foldhash::fast::RandomState;
+use hashbrown::HashMap;
+use tidegate_core::Instant;
+
+use super::Resource;
+use super::neighbours::{Lane, Neighbours, Refusal, Stage, Tenant, Verdict};
+
+/// What is not the operator's to say.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Tuning {
+    /// How often those who wait are asked for again while the core is busy. 1 ms: what comes together in it is some ten
+    /// requests, and one who keeps to his share waits so long at most when he is taken for one who does not.
+    pub every: Duration,
+    /// Most that wait. Each holds a request's head: with 16,384, some 64 MiB.
+    pub waiting_max: usize,
+    /// Lines that one turn looks at, and that it lets go on; the next turn goes on behind them.
+    pub looked_at: usize,
+    /// What one idle moment lets go on, in nanoseconds of the core: enough to keep it busy until the next look at the
+    /// sockets, and no more than somebody within his share can wait for.
+    pub spare_ns: u64,
+    /// Part of the core that is spent on saying no to those who have waited too long.
+    pub answers: f64,
+    /// What such an answer costs, in nanoseconds.
+    pub answer_ns: f64,
+}
+
+impl Default for Tuning {
+    fn default() -> Self {
+        Self {
+            every: Duration::from_millis(1),
+            waiting_max: 16_384,
+            looked_at: 256,
+            spare_ns: 100_000,
+            answers: 0.03,
+            answer_ns: 30_000.0,
+        }
+    }
+}
+
+/// What one piece of work asks for.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Costs {
+    list: [(Resource, u64); Self::MOST],
+    len: usize,
+}
+
+impl Costs {
+    /// Most resources that one piece of work asks for.
+    pub const MOST: usize = 6;
+
+    /// Nothing yet.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { list: [(Resource::Requests, 0); Self::MOST], len: 0 }
+    }
+
+    /// As well `amount` of `resource`; of none nothing is asked.
+    ///
+    /// # Panics
+    /// If there are more than [`MOST`](Self::MOST).
+    #[must_use]
+    pub fn and(mut self, resource: Resource, amount: u64) -> Self {
+        if amount > 0 {
+            self.list[self.len] = (resource, amount);
+            self.len += 1;
+        }
+        self
+    }
+
+    /// All of them.
+    #[must_use]
+    pub fn as_slice(&self) -> &[(Resource, u64)] {
+        &self.list[..self.len]
+    }
+}
+
+impl Default for Costs {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Tells one that waits apart from others.
+pub type Ticket = u64;
+
+/// The answer to work that comes.
+#[derive(Clone, Copy, PartialEq, Debug)]
+#[must_use]
+pub enum Arrival {
+    /// It was charged; do it.
+    Admit(Lane),
+    /// It waits; what becomes of it is an [`Output`].
+    Wait(Ticket),
+    /// Say no, and why.
+    Refuse(Refusal),
+}
+
+/// What became of one that waited.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Output {
+    /// It was charged; do it.
+    Go(Ticket, Lane),
+    /// It has waited too long: say no.
+    Refuse(Ticket, Refusal),
+}
+
+/// Those who wait on one thread.
+#[derive(Debug)]
+pub struct Admission {
+    tuning: Tuning,
+    patience: Duration,
+    lines: HashMap<Tenant, Line, RandomState>,
+    /// Tenants with a line, in the order of their turns.
+    order: VecDeque<Tenant>,
+    waiting: HashMap<Ticket, Waiting, RandomState>,
+    next: Ticket,
+    answers: Answers,
+    /// The tick in which those who wait were counted as wanting.
+    ticked: Instant,
+    outputs: VecDeque<Output>,
+}
+
+/// Those of one tenant, in the order in which they came; some may have gone.
+#[derive(Debug, Default)]
+struct Line {
+    tickets: VecDeque<Ticket>,
+    gone: usize,
+    /// What those who are there ask for together, by resource.
+    wanted: [u64; Resource::COUNT],
+}
+
+#[derive(Debug)]
+struct Waiting {
+    tenant: Tenant,
+    costs: Costs,
+    since: Instant,
+}
+
+/// A token bucket of the time that may go into saying no.
+#[derive(Debug)]
+struct Answers {
+    level_ns: f64,
+    at: Instant,
+}
+
+/// So much of that time comes together at most: a tenth of a second's.
+const ANSWERS_DEPTH_S: f64 = 0.1;
+
+impl Answers {
+    fn take(&mut self, tuning: &Tuning, now: Instant) -> bool {
+        let passed = now.since(self.at).as_secs_f64();
+        self.at = self.at.max(now);
+        self.level_ns = (self.level_ns + passed * tuning.answers * 1e9).min(ANSWERS_DEPTH_S * tuning.answers * 1e9);
+        let may = self.level_ns >= tuning.answer_ns;
+        if may {
+            self.level_ns -= tuning.answer_ns;
+        }
+        may
+    }
+}
+
+impl Admission {
+    /// Nobody waits; who does waits for `patience` before it is told no, and not at all if that is zero.
+    #[must_use]
+    pub fn new(tuning: Tuning, patience: Duration, now: Instant) -> Self {
+        Self {
+            tuning,
+            patience,
+            lines: HashMap::default(),
+            order: VecDeque::new(),
+            waiting: HashMap::default(),
+            next: 0,
+            answers: Answers { level_ns: 0.0, at: now },
+            ticked: now,
+            outputs: VecDeque::new(),
+        }
+    }
+
+    /// Another patience; for those who wait as well.
+    pub fn set_patience(&mut self, patience: Duration) {
+        self.patience = patience;
+    }
+
+    /// How many wait.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Whether nobody waits.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// Work of `tenant` comes.
+    pub fn arrive(&mut self, limiter: &mut Neighbours, tenant: Tenant, costs: &Costs, now: Instant) -> Arrival {
+        let stage = Stage::Request;
+        let is_behind = self.lines.get(&tenant).is_some_and(|line| line.tickets.len() > line.gone);
+        if self.patience.is_zero() || (!is_behind && !self.has_room(tenant)) {
+            return match limiter.try_take(tenant, stage, costs.as_slice(), now) {
+                Verdict::Admit { lane, .. } => Arrival::Admit(lane),
+                Verdict::Refuse(refusal) => Arrival::Refuse(refusal),
+            };
+        }
+        if is_behind {
+            if !self.has_room(tenant) {
+                let refusal = limiter.turn_away(tenant, stage, Resource::EventTime, &[], self.patience, now);
+                return Arrival::Refuse(refusal);
+            }
+            limiter.await_all(tenant, costs.as_slice(), now);
+            return Arrival::Wait(self.push(tenant, costs, now));
+        }
+        match limiter.try_take_or_wait(tenant, stage, costs.as_slice(), now) {
+            Some(Verdict::Admit { lane, .. }) => Arrival::Admit(lane),
+            Some(Verdict::Refuse(refusal)) => Arrival::Refuse(refusal),
+            None => Arrival::Wait(self.push(tenant, costs, now)),
+        }
+    }
+
+    /// Whether one more of the tenant may wait: its line is shorter than what room all lines leave. So one tenant's takes
+    /// half of the room at most, and others find some.
+    fn has_room(&self, tenant: Tenant) -> bool {
+        let own = self.lines.get(&tenant).map_or(0, |line| line.tickets.len() - line.gone);
+        own < self.tuning.waiting_max.saturating_sub(self.waiting.len())
+    }
+
+    fn push(&mut self, tenant: Tenant, costs: &Costs, now: Instant) -> Ticket {
+        let ticket = self.next;
+        self.next += 1;
+        let line = self.lines.entry(tenant).or_insert_with(|| {
+            self.order.push_back(tenant);
+            Line::default()
+        });
+        line.tickets.push_back(ticket);
+        line.count(costs, u64::saturating_add);
+        self.waiting.insert(ticket, Waiting { tenant, costs: *costs, since: now });
+        ticket
+    }
+
+    /// Whoever waits with `ticket` has gone.
+    pub fn leave(&mut self, ticket: Ticket) {
+        let Some(Waiting { tenant, costs, .. }) = self.waiting.remove(&ticket) else { return };
+        let Some(line) = self.lines.get_mut(&tenant) else { return };
+        line.count(&costs, u64::saturating_sub);
+        line.gone += 1;
+        // Who comes and goes without end leaves no more behind than who stays.
+        if line.gone > line.tickets.len() / 2 {
+            line.tickets.retain(|ticket| self.waiting.contains_key(ticket));
+            line.gone = 0;
+        }
+    }
+
+    /// When to [`turn`](Self::turn) next.
+    #[must_use]
+    pub fn next_timeout(&self, now: Instant) -> Option<Instant> {
+        (!self.is_empty()).then(|| now + self.tuning.every)
+    }
+
+    /// Lets go on what can, and tells those who have waited too long.
+    pub fn turn(&mut self, limiter: &mut Neighbours, now: Instant) {
+        if limiter.ticked() != self.ticked {
+            self.ticked = limiter.ticked();
+            for (&tenant, line) in &self.lines {
+                let all = Resource::ALL.into_iter().map(|resource| (resource, line.wanted[resource.index()]));
+                limiter.await_all(tenant, &all.filter(|(_, wanted)| *wanted > 0).collect::<Vec<_>>(), now);
+            }
+        }
+        // Lines in a row that could not go on.
+        let mut short = 0;
+        for _ in 0..self.tuning.looked_at {
+            let Some(&tenant) = self.order.front() else { return };
+            let Some((ticket, costs, since)) = self.head(tenant) else { continue };
+            let told = match limiter.try_again(tenant, costs.as_slice(), false, now) {
+                Ok(lane) => Output::Go(ticket, lane),
+                Err(resource) if now.since(since) >= self.patience && self.answers.take(&self.tuning, now) => {
+                    let stage = Stage::Request;
+                    Output::Refuse(ticket, limiter.turn_away(tenant, stage, resource, &[], self.patience, now))
+                }
+                Err(_) => {
+                    self.order.rotate_left(1);
+                    short += 1;
+                    if short >= self.order.len() {
+                        return;
+                    }
+                    continue;
+                }
+            };
+            short = 0;
+            self.order.rotate_left(1);
+            self.tell(tenant, ticket, told);
+        }
+    }
+
+    /// The core has nothing to do: lets go on what only its time was short for, a moment's work of it.
+    pub fn spare(&mut self, limiter: &mut Neighbours, now: Instant) {
+        let (mut left, mut short) = (self.tuning.spare_ns, 0);
+        while left > 0 && short < self.order.len().min(self.tuning.looked_at) {
+            let Some(&tenant) = self.order.front() else { return };
+            let Some((ticket, costs, _)) = self.head(tenant) else { continue };
+            self.order.rotate_left(1);
+            match limiter.try_again(tenant, costs.as_slice(), true, now) {
+                Ok(lane) => {
+                    self.tell(tenant, ticket, Output::Go(ticket, lane));
+                    let time = costs.as_slice().iter().find(|(resource, _)| *resource == Resource::EventTime);
+                    left = left.saturating_sub(time.map_or(0, |(_, ns)| *ns).max(1_000));
+                    short = 0;
+                }
+                Err(_) => short += 1,
+            }
+        }
+    }
+
+    /// What became of one that waited, if there is more to tell.
+    pub fn poll_output(&mut self) -> Option<Output> {
+        self.outputs.pop_front()
+    }
+
+    /// The first of the tenant's line who is there; a line without any is taken out of the order, of which it is the first.
+    fn head(&mut self, tenant: Tenant) -> Option<(Ticket, Costs, Instant)> {
+        let line = self.lines.get_mut(&tenant)?;
+        while let Some(&ticket) = line.tickets.front() {
+            if let Some(waiting) = self.waiting.get(&ticket) {
+                return Some((ticket, waiting.costs, waiting.since));
+            }
+            line.tickets.pop_front();
+            line.gone = line.gone.saturating_sub(1);
+        }
+        self.lines.remove(&tenant);
+        self.order.pop_front();
+        None
+    }
+
+    /// The first of the tenant's line is told something, and waits no more.
+    fn tell(&mut self, tenant: Tenant, ticket: Ticket, told: Output) {
+        let waited = self.waiting.remove(&ticket);
+        if let (Some(line), Some(waited)) = (self.lines.get_mut(&tenant), waited) {
+            line.tickets.pop_front();
+            line.count(&waited.costs, u64::saturating_sub);
+        }
+        self.outputs.push_back(told);
+    }
+}
+
+impl Line {
+    fn count(&mut self, costs: &Costs, change: fn(u64, u64) -> u64) {
+        for &(resource, amount) in costs.as_slice() {
+            let wanted = &mut self.wanted[resource.index()];
+            *wanted = change(*wanted, amount);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

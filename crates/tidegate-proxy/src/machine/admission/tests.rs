@@ -1,0 +1,220 @@
+use super::super::neighbours::{Capacity, NeighboursConfig};
+use super::*;
+
+const C: u64 = 1_000;
+
+/// A thread's limiter and those who wait there, with a clock.
+struct Desk {
+    limiter: Neighbours,
+    admission: Admission,
+    now: Instant,
+    costs: Costs,
+}
+
+impl Desk {
+    fn new(config: NeighboursConfig, patience_ms: u64, costs: Costs) -> Self {
+        let now = Instant::from_nanos(1_000_000_000);
+        let admission = Admission::new(Tuning::default(), Duration::from_millis(patience_ms), now);
+        Self { limiter: Neighbours::new(config, now), admission, now, costs }
+    }
+
+    fn requests(patience_ms: u64) -> Self {
+        let config = NeighboursConfig::default().with(Resource::Requests, Capacity::Fixed(C));
+        Self::new(config, patience_ms, Costs::new().and(Resource::Requests, 1))
+    }
+
+    fn tenant(&mut self, name: &str) -> Tenant {
+        self.limiter.tenant(name, self.now)
+    }
+
+    fn arrive(&mut self, tenant: Tenant) -> Arrival {
+        self.admission.arrive(&mut self.limiter, tenant, &self.costs, self.now)
+    }
+
+    fn waits(&mut self, tenant: Tenant) -> Ticket {
+        match self.arrive(tenant) {
+            Arrival::Wait(ticket) => ticket,
+            other => panic!("it should wait: {other:?}"),
+        }
+    }
+
+    /// Uses up what the tenant can have now; the ticket of the first that waits.
+    fn exhaust(&mut self, tenant: Tenant) -> Ticket {
+        loop {
+            if let Arrival::Wait(ticket) = self.arrive(tenant) {
+                return ticket;
+            }
+        }
+    }
+
+    /// A millisecond passes; who went on or was refused meanwhile.
+    fn pass(&mut self) -> Vec<Output> {
+        self.now += Duration::from_millis(1);
+        self.limiter.on_timeout(self.now);
+        self.admission.turn(&mut self.limiter, self.now);
+        self.told()
+    }
+
+    fn told(&mut self) -> Vec<Output> {
+        core::iter::from_fn(|| self.admission.poll_output()).collect()
+    }
+}
+
+fn went(told: &[Output]) -> Vec<Ticket> {
+    told.iter().filter_map(|told| if let Output::Go(ticket, _) = told { Some(*ticket) } else { None }).collect()
+}
+
+#[test]
+fn who_wants_more_than_its_share_gets_all_that_is_left_and_who_does_not_never_waits() {
+    let mut desk = Desk::requests(1_000);
+    let [quiet, noisy] = ["quiet", "noisy"].map(|name| desk.tenant(name));
+    let (mut served, mut waited) = ([0_u64; 2], 0);
+    for ms in 0..10_000 {
+        let counts = ms >= 5_000;
+        served[1] += u64::from(counts) * went(&desk.pass()).len() as u64;
+        if ms % 5 == 0 {
+            let admitted = matches!(desk.arrive(quiet), Arrival::Admit(_));
+            served[0] += u64::from(counts && admitted);
+            waited += u64::from(counts && !admitted);
+        }
+        // As with so many connections, each of which asks again when it is answered.
+        while desk.admission.len() < 50 {
+            if let Arrival::Admit(_) = desk.arrive(noisy) {
+                served[1] += u64::from(counts);
+            }
+        }
+    }
+    assert_eq!((served[0], waited), (1_000, 0), "200 a second for 5 seconds");
+    assert!((3_900..=4_050).contains(&served[1]), "{served:?}: all of the other 800 a second");
+}
+
+#[test]
+fn who_waits_is_no_refusal_and_is_wanted_in_each_tick() {
+    let mut desk = Desk::requests(60_000);
+    let noisy = desk.tenant("noisy");
+    desk.exhaust(noisy);
+    for _ in 0..4_999 {
+        desk.waits(noisy);
+    }
+    for _ in 0..500 {
+        desk.pass();
+    }
+    let shown = desk.limiter.snapshot(desk.now);
+    let resource = &shown.tenants[0].resources[0];
+    assert_eq!((resource.refused_share, resource.refused_full), (0, 0));
+    assert!(resource.demand >= 999.0, "as much as there is: {}", resource.demand);
+    assert_eq!(shown.tenants[0].lane, Lane::Overflow);
+}
+
+#[test]
+fn who_waited_too_long_is_told_so_by_a_small_part_of_the_core() {
+    let mut desk = Desk::requests(100);
+    let noisy = desk.tenant("noisy");
+    desk.exhaust(noisy);
+    for _ in 0..8_000 {
+        desk.waits(noisy);
+    }
+    let (mut refused, mut went_on) = (0, 0);
+    for ms in 0..2_000 {
+        let told = desk.pass();
+        went_on += went(&told).len();
+        let now = told.len() - went(&told).len();
+        assert!(ms >= 99 || now == 0, "{ms} ms are not too long");
+        refused += now;
+    }
+    // 3 % of 1.9 s, 30 us each, and what had come together before.
+    assert!((1_800..=2_010).contains(&refused), "{refused}");
+    assert!(went_on >= 1_900, "those who are still there are served: {went_on}");
+}
+
+#[test]
+fn with_no_patience_all_is_refused_at_once() {
+    let mut desk = Desk::requests(0);
+    let noisy = desk.tenant("noisy");
+    let refused = (0..2 * C).filter(|_| matches!(desk.arrive(noisy), Arrival::Refuse(_))).count();
+    assert!(refused > 0 && desk.admission.is_empty());
+}
+
+#[test]
+fn lines_take_turns_and_within_one_the_first_is_first() {
+    let mut desk = Desk::requests(60_000);
+    let [a, b] = ["a", "b"].map(|name| desk.tenant(name));
+    let first = desk.exhaust(a);
+    let mut tickets = [vec![first], Vec::new()];
+    tickets[0].extend((0..99).map(|_| desk.waits(a)).collect::<Vec<_>>());
+    let first = desk.exhaust(b);
+    tickets[1].push(first);
+    tickets[1].extend((0..99).map(|_| desk.waits(b)).collect::<Vec<_>>());
+    let mut went_on = Vec::new();
+    while went_on.len() < 100 {
+        went_on.extend(went(&desk.pass()));
+    }
+    for tickets in &tickets {
+        let own: Vec<_> = went_on.iter().filter(|ticket| tickets.contains(ticket)).collect();
+        assert!(own.len() >= 30, "{} of 100", own.len());
+        assert!(own.is_sorted());
+    }
+}
+
+#[test]
+fn who_has_gone_takes_no_turn_and_leaves_nothing_behind() {
+    let mut desk = Desk::requests(60_000);
+    let noisy = desk.tenant("noisy");
+    let first = desk.exhaust(noisy);
+    let stays = desk.waits(noisy);
+    desk.admission.leave(first);
+    for _ in 0..10_000 {
+        let ticket = desk.waits(noisy);
+        desk.admission.leave(ticket);
+    }
+    assert!(desk.admission.lines[&noisy].tickets.len() < 5);
+    assert_eq!(desk.admission.lines[&noisy].wanted[Resource::Requests.index()], 1);
+    let went_on: Vec<_> = (0..100).flat_map(|_| went(&desk.pass())).collect();
+    assert_eq!(went_on, [stays]);
+    assert!(desk.admission.is_empty());
+    desk.pass();
+    assert!(desk.admission.lines.is_empty() && desk.admission.order.is_empty());
+}
+
+#[test]
+fn one_tenants_line_has_half_of_the_room_at_most_and_others_find_some() {
+    let mut desk = Desk::requests(60_000);
+    let [a, b] = ["a", "b"].map(|name| desk.tenant(name));
+    let mut fill = |tenant| (0..20_000).filter(|_| matches!(desk.arrive(tenant), Arrival::Wait(_))).count();
+    let most = Tuning::default().waiting_max;
+    assert_eq!(fill(a), most / 2);
+    assert_eq!(fill(b), most / 4);
+    assert!(matches!(desk.arrive(a), Arrival::Refuse(_)));
+}
+
+#[test]
+fn a_core_that_is_idle_lets_go_on_what_only_its_time_was_short_for() {
+    let time = Costs::new().and(Resource::EventTime, 50_000);
+    let mut desk = Desk::new(NeighboursConfig::default(), 60_000, time);
+    let noisy = desk.tenant("noisy");
+    desk.exhaust(noisy);
+    desk.waits(noisy);
+    desk.waits(noisy);
+    desk.admission.spare(&mut desk.limiter, desk.now);
+    assert_eq!(desk.told().len(), 2, "a tenth of a millisecond");
+    let fixed = NeighboursConfig::default().with(Resource::EventTime, Capacity::Fixed(500_000_000));
+    let mut desk = Desk::new(fixed, 60_000, time);
+    let noisy = desk.tenant("noisy");
+    desk.exhaust(noisy);
+    desk.admission.spare(&mut desk.limiter, desk.now);
+    assert!(desk.told().is_empty(), "somebody said that there is no more");
+}
+
+#[test]
+fn without_limits_those_who_wait_go_on() {
+    for mode in [super::super::neighbours::Mode::Off, super::super::neighbours::Mode::Stats] {
+        let mut desk = Desk::requests(60_000);
+        let noisy = desk.tenant("noisy");
+        desk.exhaust(noisy);
+        for _ in 0..99 {
+            desk.waits(noisy);
+        }
+        desk.limiter.reconfigure(NeighboursConfig { mode, ..desk.limiter.config().clone() }, desk.now);
+        assert_eq!(went(&desk.pass()).len(), 100);
+    }
+}
