@@ -51,5 +51,5 @@ pub use section::Section;
 pub use tenancy::Tenancy;
 pub use words::{
     Balance, Cidr, Forwarded, LogFormat, Mode, ProxyProtocolIn, ProxyProtocolOut, RateLimitHeaders, RefuseHello,
-    TenantBy, UpstreamProtocol,
+    TenantBy, Unknown, UpstreamProtocol,
 };

@@ -280,7 +280,7 @@ fn tenants(place: &Place<'_>, section: &TenantsSection, named: Vec<TenantSection
         let found = format_args!("found {max_tracked}, but {} tenants have names", tenants.len());
         return Err(place.problem("tenants.max_tracked", found, "expected more than there are [[proxy.tenant]]"));
     }
-    Ok(Tenants { by: section.by.clone(), max_tracked, named: tenants })
+    Ok(Tenants { by: section.by.clone(), unknown: section.unknown, max_tracked, named: tenants })
 }
 
 fn limits(place: &Place<'_>, section: &LimitsSection) -> Result<Limits, ConfigError> {

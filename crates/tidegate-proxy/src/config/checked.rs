@@ -10,7 +10,7 @@ use tidegate_core::Rate;
 
 use super::words::{
     Balance, Cidr, Forwarded, LogFormat, Mode, ProxyProtocolIn, ProxyProtocolOut, RateLimitHeaders, RefuseHello,
-    TenantBy, UpstreamProtocol,
+    TenantBy, Unknown, UpstreamProtocol,
 };
 use crate::machine::Resource;
 
@@ -242,6 +242,9 @@ pub struct RateLimit {
 pub struct Tenants {
     /// What tells them apart.
     pub by: TenantBy,
+    /// Whose hosts are that no certificate, route, SNI rule or tenant names; if it is not said, one tenant's as soon as any
+    /// of these names one.
+    pub unknown: Option<Unknown>,
     /// How many are known at once; more share the place of the last.
     pub max_tracked: usize,
     /// Those with a name or a weight of their own.

@@ -9,7 +9,7 @@ use tidegate_runtime::config::units::{Bytes, Span};
 
 use super::words::{
     Balance, CapacityText, Cidr, Forwarded, LogFormat, Mode, ProxyProtocolIn, ProxyProtocolOut, RateLimitHeaders,
-    RefuseHello, TenantBy, UpstreamProtocol,
+    RefuseHello, TenantBy, Unknown, UpstreamProtocol,
 };
 
 /// `[proxy]`: every key may be left out.
@@ -153,6 +153,7 @@ pub(super) struct ListSection {
 #[serde(default, deny_unknown_fields)]
 pub(super) struct TenantsSection {
     pub(super) by: TenantBy,
+    pub(super) unknown: Option<Unknown>,
     pub(super) max_tracked: Option<usize>,
 }
 

@@ -2,15 +2,16 @@
 
 use std::borrow::Cow;
 
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 
 use super::checked::Config;
-use super::words::TenantBy;
+use super::words::{TenantBy, Unknown};
 
 /// Bytes of a tenant's name; what is longer is cut. A host name has 253 at most.
 pub const LONGEST_NAME: usize = 253;
 
-/// Tells tenants apart. Names that the file gives are found by what they match; every other is its own.
+/// Tells tenants apart. Names that the file gives are found by what they match; every other that something in it knows is its
+/// own, and those that nothing knows are one, unless the file says otherwise: names cost nothing to make up.
 #[derive(Clone, Debug)]
 pub struct Tenancy {
     by: TenantBy,
@@ -20,6 +21,37 @@ pub struct Tenancy {
     exact: HashMap<String, String, foldhash::fast::RandomState>,
     /// By what stands behind `*`, as in `.example.com`.
     suffix: HashMap<String, String, foldhash::fast::RandomState>,
+    /// Hosts that may have a tenant of their own; `None` if all may.
+    known: Option<Names>,
+}
+
+/// Hosts, and what stands behind the `*` of others.
+#[derive(Clone, Debug, Default)]
+struct Names {
+    exact: HashSet<String, foldhash::fast::RandomState>,
+    suffix: HashSet<String, foldhash::fast::RandomState>,
+}
+
+impl Names {
+    fn insert(&mut self, name: &str) {
+        match name.strip_prefix('*').filter(|rest| rest.starts_with('.')) {
+            Some(rest) => self.suffix.insert(rest.to_owned()),
+            None => self.exact.insert(name.to_owned()),
+        };
+    }
+
+    fn has(&self, name: &str) -> bool {
+        self.exact.contains(name) || suffixes(name).any(|suffix| self.suffix.contains(suffix))
+    }
+
+    fn is_empty(&self) -> bool {
+        self.exact.is_empty() && self.suffix.is_empty()
+    }
+}
+
+/// What may stand behind a `*`, the longest first.
+fn suffixes(name: &str) -> impl Iterator<Item = &str> {
+    name.match_indices('.').filter(|(at, _)| *at > 0).map(|(at, _)| &name[at..])
 }
 
 /// What is known of a request.
@@ -40,14 +72,26 @@ pub struct Traits<'a> {
 pub struct Key<'a> {
     /// A trait of the request, or the name itself.
     pub told: &'a str,
-    /// A route says the tenant's name.
-    pub is_name: bool,
+    /// What it is.
+    pub kind: KeyKind,
+}
+
+/// What a [`Key`] is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum KeyKind {
+    /// The tenant's name: a route says it.
+    Name,
+    /// A host, which a client can make up.
+    #[default]
+    Host,
+    /// A route's name, or a header's value.
+    Other,
 }
 
 impl Tenancy {
-    /// As `config` says.
+    /// As `config` says, whose certificates are for the names in `certified`, `*.example.com` among them.
     #[must_use]
-    pub fn new(config: &Config) -> Self {
+    pub fn new<'a>(config: &Config, certified: impl IntoIterator<Item = &'a str>) -> Self {
         let (mut exact, mut suffix) = (HashMap::default(), HashMap::default());
         for tenant in &config.tenants.named {
             for matched in &tenant.matches {
@@ -58,7 +102,8 @@ impl Tenancy {
             }
         }
         let by_route = config.routes.iter().any(|route| route.tenant.is_some());
-        Self { by: config.tenants.by.clone(), by_route, exact, suffix }
+        let known = known(config, certified);
+        Self { by: config.tenants.by.clone(), by_route, exact, suffix, known }
     }
 
     /// The header that tells tenants apart, in lower case.
@@ -74,7 +119,7 @@ impl Tenancy {
     /// on it may be others' if something else tells tenants apart.
     #[must_use]
     pub fn of_hello<'a>(&'a self, sni: Option<&'a str>) -> Cow<'a, str> {
-        self.named(sni.unwrap_or("-"))
+        self.named(sni.unwrap_or("-"), true)
     }
 
     /// Whose request it is if its host, in lower case, is all that tells: not so if routes or headers may.
@@ -94,37 +139,61 @@ impl Tenancy {
     #[must_use]
     pub fn key<'a>(&self, traits: Traits<'a>) -> Key<'a> {
         if let Some((_, Some(tenant))) = traits.route {
-            return Key { told: tenant, is_name: true };
+            return Key { told: tenant, kind: KeyKind::Name };
         }
         let host = if traits.host.is_empty() { "-" } else { traits.host };
-        let told = match self.by {
-            TenantBy::Sni => traits.sni.unwrap_or(host),
-            TenantBy::Host => host,
-            TenantBy::Route => traits.route.map_or(host, |(name, _)| name),
-            TenantBy::Header(_) => traits.header.filter(|value| !value.is_empty()).unwrap_or(host),
+        let other = match self.by {
+            TenantBy::Route => traits.route.map(|(name, _)| name),
+            TenantBy::Header(_) => traits.header.filter(|value| !value.is_empty()),
+            TenantBy::Sni | TenantBy::Host => None,
         };
-        Key { told, is_name: false }
+        if let Some(told) = other {
+            return Key { told, kind: KeyKind::Other };
+        }
+        let sni = traits.sni.filter(|_| self.by == TenantBy::Sni);
+        Key { told: sni.unwrap_or(host), kind: KeyKind::Host }
     }
 
     /// The name of the tenant whose key this is.
     #[must_use]
     pub fn name<'a>(&'a self, key: Key<'a>) -> Cow<'a, str> {
-        if key.is_name { Cow::Borrowed(key.told) } else { self.named(key.told) }
+        match key.kind {
+            KeyKind::Name => Cow::Borrowed(key.told),
+            kind => self.named(key.told, kind == KeyKind::Host),
+        }
     }
 
-    fn named<'a>(&'a self, key: &'a str) -> Cow<'a, str> {
+    fn named<'a>(&'a self, key: &'a str, is_host: bool) -> Cow<'a, str> {
         if let Some(name) = self.exact.get(key) {
             return Cow::Borrowed(name);
         }
-        if !self.suffix.is_empty() {
-            let mut suffixes = key.match_indices('.').filter(|(at, _)| *at > 0).map(|(at, _)| &key[at..]);
-            if let Some(name) = suffixes.find_map(|suffix| self.suffix.get(suffix)) {
-                return Cow::Borrowed(name);
-            }
+        if !self.suffix.is_empty()
+            && let Some(name) = suffixes(key).find_map(|suffix| self.suffix.get(suffix))
+        {
+            return Cow::Borrowed(name);
+        }
+        if is_host && key != "-" && self.known.as_ref().is_some_and(|known| !known.has(key)) {
+            // They share the place of those that there is no room for.
+            return Cow::Borrowed("");
         }
         // "other" is the place of those that there is no room for, and nobody's to claim.
         if key == "other" { Cow::Borrowed("other.") } else { Cow::Borrowed(bounded(key)) }
     }
+}
+
+/// The hosts that something in `config` knows; `None` if each may have a tenant of its own.
+fn known<'a>(config: &Config, certified: impl IntoIterator<Item = &'a str>) -> Option<Names> {
+    let mut names = Names::default();
+    certified.into_iter().for_each(|name| names.insert(name));
+    config.tenants.named.iter().flat_map(|tenant| &tenant.matches).for_each(|name| names.insert(name));
+    config.routes.iter().filter_map(|route| route.host.as_deref()).for_each(|name| names.insert(name));
+    let rules = config.sni.iter().flat_map(|rule| rule.names.iter().chain(&rule.aliases));
+    rules.for_each(|name| names.insert(name));
+    let together = match config.tenants.unknown {
+        Some(unknown) => unknown == Unknown::Together,
+        None => !names.is_empty(),
+    };
+    together.then_some(names)
 }
 
 fn bounded(key: &str) -> &str {
@@ -142,7 +211,11 @@ mod tests {
     use super::*;
 
     fn tenancy(text: &str) -> Tenancy {
-        Tenancy::new(&Config::from_document(&Document::new("t.toml", text), 1).unwrap())
+        certified(text, &[])
+    }
+
+    fn certified(text: &str, names: &[&'static str]) -> Tenancy {
+        Tenancy::new(&Config::from_document(&Document::new("t.toml", text), 1).unwrap(), names.iter().copied())
     }
 
     const REQUEST: Traits<'static> =
@@ -182,7 +255,8 @@ mod tests {
     #[test]
     fn a_tenant_may_be_known_by_many_names() {
         let tenancy = tenancy(
-            "[[proxy.tenant]]\nname = \"acme\"\nweight = 3\nmatch = [\"acme.example\", \"*.acme.example\"]\n\
+            "[proxy.tenants]\nunknown = \"apart\"\n\
+             [[proxy.tenant]]\nname = \"acme\"\nweight = 3\nmatch = [\"acme.example\", \"*.acme.example\"]\n\
              [[proxy.tenant]]\nname = \"b.example\"\n",
         );
         for sni in ["acme.example", "www.acme.example", "a.b.acme.example"] {
@@ -192,6 +266,33 @@ mod tests {
         assert_eq!(tenancy.of_hello(Some("notacme.example")), "notacme.example");
         assert_eq!(tenancy.of_hello(None), "-");
         assert_eq!(tenancy.of_hello(Some("other")), "other.", "nobody takes the place of those without a name");
+    }
+
+    #[test]
+    fn hosts_that_nothing_knows_are_one_tenant_if_anything_knows_some() {
+        let upstream = "[[proxy.upstream]]\nname = \"s\"\nservers = [\"127.0.0.1:1\"]\n";
+        let route = format!("{upstream}[[proxy.route]]\nupstream = \"s\"\nhost = \"*.shop.example\"\n");
+        let tenant = "[[proxy.tenant]]\nname = \"acme\"\nmatch = [\"acme.example\"]\n";
+        for (text, names, known) in [
+            (String::new(), &["a.example", "*.b.example"][..], &["a.example", "x.b.example"][..]),
+            (route.clone(), &[], &["a.shop.example"]),
+            (tenant.to_owned(), &[], &["acme.example"]),
+        ] {
+            let tenancy = certified(&text, names);
+            for name in known {
+                assert!(!tenancy.of_hello(Some(name)).is_empty(), "{name}");
+                assert!(!tenancy.of_request(Traits { host: name, sni: None, ..REQUEST }).is_empty(), "{name}");
+            }
+            for name in ["made-up-1.example", "b.example.made-up", "shop.example"] {
+                assert_eq!(tenancy.of_hello(Some(name)), "", "{name}");
+            }
+            assert_eq!(tenancy.of_hello(None), "-");
+            let apart = certified(&format!("[proxy.tenants]\nunknown = \"apart\"\n{text}"), names);
+            assert_eq!(apart.of_hello(Some("made-up-1.example")), "made-up-1.example");
+        }
+        assert_eq!(tenancy("").of_hello(Some("anybody.example")), "anybody.example", "nothing is known");
+        let plans = tenancy(&format!("[proxy.tenants]\nby = \"header:x-plan\"\n{tenant}"));
+        assert_eq!(plans.of_request(REQUEST), "gold", "that is no host");
     }
 
     #[test]

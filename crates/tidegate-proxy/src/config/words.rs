@@ -28,6 +28,16 @@ macro_rules! choice {
 }
 
 choice! {
+    /// Whose the hosts are that nothing in the configuration knows.
+    Unknown {
+        /// One tenant's: nobody gains by making names up.
+        Together = "together",
+        /// Each is a tenant.
+        Apart = "apart",
+    }
+}
+
+choice! {
     /// Which headers tell upstreams where a request came from.
     Forwarded {
         /// `X-Forwarded-For`, `-Proto`, `-Host`: what most services read.

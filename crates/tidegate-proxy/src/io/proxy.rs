@@ -23,6 +23,7 @@ use super::thread::{Counts, Shared, Total};
 use super::upstream::{self, Checks, Part, UpstreamState, Verdicts};
 use super::wakes::Works;
 use super::worker::{self, Control, Start};
+use crate::config::tenancy::Tenancy;
 use crate::config::{Config, Mode, RateLimit};
 use crate::error::ProxyError;
 use crate::machine::neighbours;
@@ -347,6 +348,10 @@ impl Side {
 impl Source for State {
     fn config(&self) -> Arc<Config> {
         Arc::new(self.control.borrow().settings.config.clone())
+    }
+
+    fn tenancy(&self) -> Tenancy {
+        self.control.borrow().settings.tenancy.clone()
     }
 
     fn neighbours(&self) -> Snapshot {

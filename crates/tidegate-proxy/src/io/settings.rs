@@ -66,7 +66,7 @@ impl Settings {
             body_bytes: config.http.max_body.unwrap_or(HttpLimits::default().body_bytes),
             ..HttpLimits::default()
         };
-        let tenancy = Tenancy::new(&config);
+        let tenancy = Tenancy::new(&config, certificates.names());
         let tenant_header = tenancy.header().and_then(|name| name.parse().ok());
         let gates = gates.all;
         for old in before.iter().flat_map(|before| &before.gates) {

@@ -20,6 +20,8 @@ pub(crate) struct Certificates {
     exact: HashMap<String, Arc<CertifiedKey>, RandomState>,
     /// By what stands behind `*`, as in `.example.com`; for one label below.
     below: HashMap<String, Arc<CertifiedKey>, RandomState>,
+    /// All names, as they are written.
+    names: Vec<String>,
     /// For clients that name no host, or one that nobody has.
     first: Option<Arc<CertifiedKey>>,
 }
@@ -27,11 +29,12 @@ pub(crate) struct Certificates {
 impl Certificates {
     /// Reads all files. A key that does not belong to its certificate is an error.
     pub(crate) fn load(all: &[Certificate]) -> Result<Arc<Self>, ProxyError> {
-        let mut this = Self { exact: HashMap::default(), below: HashMap::default(), first: None };
+        let mut this = Self { exact: HashMap::default(), below: HashMap::default(), names: Vec::new(), first: None };
         for certificate in all {
             let key = Arc::new(read(certificate)?);
             let names = if certificate.names.is_empty() { names_of(&key) } else { certificate.names.clone() };
             for name in names {
+                this.names.push(name.clone());
                 match name.strip_prefix('*') {
                     Some(rest) => this.below.entry(rest.to_owned()).or_insert_with(|| Arc::clone(&key)),
                     None => this.exact.entry(name).or_insert_with(|| Arc::clone(&key)),
@@ -40,6 +43,11 @@ impl Certificates {
             this.first.get_or_insert(key);
         }
         Ok(Arc::new(this))
+    }
+
+    /// The names that they are for, `*.example.com` among them.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        self.names.iter().map(String::as_str)
     }
 
     fn find(&self, name: &str) -> Option<&Arc<CertifiedKey>> {

@@ -7,7 +7,7 @@ use tidegate_core::Instant;
 
 use super::limiter::{Neighbours, Tenant};
 use super::thread::InForce;
-use crate::config::tenancy::{Key, LONGEST_NAME};
+use crate::config::tenancy::{Key, KeyKind, LONGEST_NAME};
 
 /// Whose the last request of a connection was.
 #[derive(Debug, Default)]
@@ -18,13 +18,13 @@ struct Last {
     /// Other settings may name others.
     settings: Weak<InForce>,
     told: String,
-    is_name: bool,
+    kind: KeyKind,
     tenant: Option<Tenant>,
 }
 
 impl Last {
     fn knows(&self, settings: &Rc<InForce>, key: Key<'_>) -> Option<Tenant> {
-        let same = self.is_name == key.is_name && self.told == key.told;
+        let same = self.kind == key.kind && self.told == key.told;
         self.tenant.filter(|_| same && std::ptr::eq(self.settings.as_ptr(), Rc::as_ptr(settings)))
     }
 
@@ -36,7 +36,7 @@ impl Last {
         if self.tenant.is_some() {
             self.settings = Rc::downgrade(settings);
             self.told.push_str(key.told);
-            self.is_name = key.is_name;
+            self.kind = key.kind;
         }
     }
 }
@@ -81,7 +81,7 @@ mod tests {
     }
 
     fn key(told: &str) -> Key<'_> {
-        Key { told, is_name: false }
+        Key { told, kind: KeyKind::Other }
     }
 
     #[test]
@@ -102,7 +102,7 @@ mod tests {
         let (gold, acme, again) = (told(&before), told(&after), told(&after));
         assert!(gold != acme && acme == again);
         assert_eq!(acme, limiter.tenant("acme", Instant::ZERO));
-        let fixed = whose.tenant(&after, Key { told: "gold", is_name: true }, &mut limiter, Instant::ZERO);
+        let fixed = whose.tenant(&after, Key { told: "gold", kind: KeyKind::Name }, &mut limiter, Instant::ZERO);
         assert_eq!(fixed, gold, "a route says the name itself");
     }
 

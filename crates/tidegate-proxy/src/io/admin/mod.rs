@@ -42,6 +42,8 @@ const MOST_BODY_BYTES: usize = 4 << 10;
 pub trait Source: Send + Sync + 'static {
     /// What it runs with.
     fn config(&self) -> Arc<Config>;
+    /// How it tells tenants apart.
+    fn tenancy(&self) -> Tenancy;
     /// Who shares it, over all its threads.
     fn neighbours(&self) -> Snapshot;
     /// What it counted.
@@ -105,7 +107,7 @@ async fn explain_request(
         ))
     })?;
     let config = source.config();
-    let (routes, tenancy) = (Routes::new(&config), Tenancy::new(&config));
+    let (routes, tenancy) = (Routes::new(&config), source.tenancy());
     let explained = explain(&config, &routes, &tenancy, &source.neighbours(), &source.live(), &question);
     Ok(Json(explained).into_response())
 }

@@ -31,6 +31,10 @@ impl Source for Fake {
         Arc::clone(&self.config)
     }
 
+    fn tenancy(&self) -> Tenancy {
+        Tenancy::new(&self.config(), [])
+    }
+
     fn neighbours(&self) -> Snapshot {
         Snapshot { at_ms: 7, ..Snapshot::default() }
     }
