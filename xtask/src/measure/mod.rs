@@ -14,6 +14,7 @@ mod lifetime_rows;
 mod limits;
 mod memory;
 mod proxy_attack;
+mod proxy_cheap;
 mod proxy_cost;
 mod proxy_load;
 mod proxy_noise;

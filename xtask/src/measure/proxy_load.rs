@@ -179,6 +179,11 @@ impl<'a> Phase<'a> {
         self.response("us_p99")
     }
 
+    /// The longest of the same.
+    pub(super) fn us_max(self) -> Result<f64> {
+        self.response("us_max")
+    }
+
     /// Median of the same.
     pub(super) fn us_p50(self) -> Result<f64> {
         self.response("us_p50")

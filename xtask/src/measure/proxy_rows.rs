@@ -1,7 +1,7 @@
 //! The bars of the proxy, one row each.
 
 use super::rows::Row;
-use super::{proxy_attack, proxy_cost, proxy_noise, proxy_spike};
+use super::{proxy_attack, proxy_cheap, proxy_cost, proxy_noise, proxy_spike};
 
 /// In the order of the table.
 pub(super) const ROWS: &[Row] = &[
@@ -58,5 +58,17 @@ pub(super) const ROWS: &[Row] = &[
         name: "proxy attacks",
         bar: "the other tenant's goodput 95 %, 99 % after; memory grows by at most 64 MiB",
         run: proxy_attack::attacks,
+    },
+    Row {
+        issue: 20,
+        name: "cheap answers",
+        bar: "under their share: 100 %, p99 1.5x nginx's or 2 ms; all goodput 0.9 of nginx's and of its own without limits",
+        run: proxy_cheap::beside,
+    },
+    Row {
+        issue: 20,
+        name: "one tenant alone",
+        bar: "0 refused, 0.98 of mode off, longest wait at most nginx's",
+        run: proxy_cheap::alone,
     },
 ];
