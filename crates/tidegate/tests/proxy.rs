@@ -190,7 +190,7 @@ fn a_proxy_serves_explains_changes_and_ends() {
     let (served, refused) = (of("a.example"), of("b.example"));
     assert!(lines.iter().any(|line| line["target"] == "/cart?x=1"), "{log}");
     assert_eq!((&served["status"], &served["tenant"]), (&200.into(), &"a.example".into()), "{log}");
-    assert_eq!((&refused["status"], &refused["tenant"]), (&404.into(), &"b.example".into()), "{log}");
+    assert_eq!((&refused["status"], &refused["tenant"]), (&404.into(), &"other".into()), "{log}: no route names it");
     assert_eq!(refused["refused"]["cause"], "no_route", "{log}");
     assert!(!folder.read("log").contains(folder.read("admin.token").trim()), "the token stays secret");
 }

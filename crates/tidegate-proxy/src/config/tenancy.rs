@@ -6,6 +6,7 @@ use hashbrown::{HashMap, HashSet};
 
 use super::checked::Config;
 use super::words::{TenantBy, Unknown};
+use crate::machine::neighbours::Tenant;
 
 /// Bytes of a tenant's name; what is longer is cut. A host name has 253 at most.
 pub const LONGEST_NAME: usize = 253;
@@ -174,10 +175,10 @@ impl Tenancy {
         }
         if is_host && key != "-" && self.known.as_ref().is_some_and(|known| !known.has(key)) {
             // They share the place of those that there is no room for.
-            return Cow::Borrowed("");
+            return Cow::Borrowed(Tenant::OTHER_NAME);
         }
         // "other" is the place of those that there is no room for, and nobody's to claim.
-        if key == "other" { Cow::Borrowed("other.") } else { Cow::Borrowed(bounded(key)) }
+        if key == Tenant::OTHER_NAME { Cow::Borrowed("other.") } else { Cow::Borrowed(bounded(key)) }
     }
 }
 
@@ -280,11 +281,11 @@ mod tests {
         ] {
             let tenancy = certified(&text, names);
             for name in known {
-                assert!(!tenancy.of_hello(Some(name)).is_empty(), "{name}");
-                assert!(!tenancy.of_request(Traits { host: name, sni: None, ..REQUEST }).is_empty(), "{name}");
+                assert_eq!(tenancy.of_hello(Some(name)), tenancy.named(name, false), "{name}");
+                assert_ne!(tenancy.of_request(Traits { host: name, sni: None, ..REQUEST }), "other", "{name}");
             }
             for name in ["made-up-1.example", "b.example.made-up", "shop.example"] {
-                assert_eq!(tenancy.of_hello(Some(name)), "", "{name}");
+                assert_eq!(tenancy.of_hello(Some(name)), "other", "{name}");
             }
             assert_eq!(tenancy.of_hello(None), "-");
             let apart = certified(&format!("[proxy.tenants]\nunknown = \"apart\"\n{text}"), names);

@@ -101,7 +101,7 @@ impl Table {
     pub(super) fn set_weight(&mut self, name: &str, weight: u32) -> Option<usize> {
         let tenant = self.resolve(name);
         let at = self.index(tenant);
-        if at == 0 && !name.is_empty() {
+        if at == 0 && !name.is_empty() && name != Tenant::OTHER_NAME {
             return None;
         }
         self.slots[at].kept = true;
@@ -157,6 +157,9 @@ impl Table {
     }
 
     fn find(&self, name: &str) -> Option<usize> {
+        if name == Tenant::OTHER_NAME {
+            return Some(0);
+        }
         let hash = self.hasher.hash_one(name);
         let found = self.names.find(hash, |at| *self.labels[*at as usize] == *name);
         found.map(|at| *at as usize)

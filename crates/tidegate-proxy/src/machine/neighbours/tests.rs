@@ -459,3 +459,14 @@ fn a_snapshot_in_many_looks_shows_those_who_use_most() {
     let most: Vec<_> = (2_000..3_000).rev().map(|name| format!("{name:04}")).collect();
     assert_eq!(names, most);
 }
+
+#[test]
+fn everybody_else_is_found_by_name_and_takes_no_place() {
+    let now = start();
+    let mut neighbours = Neighbours::new(NeighboursConfig::default(), now);
+    for name in [Tenant::OTHER_NAME, ""] {
+        assert_eq!(neighbours.tenant(name, now), Tenant::OTHER);
+        assert_eq!(neighbours.find(name), Some(Tenant::OTHER));
+    }
+    assert_eq!(neighbours.name_of(Tenant::OTHER), Tenant::OTHER_NAME);
+}

@@ -16,6 +16,8 @@ pub struct Tenant(pub(super) u32);
 impl Tenant {
     /// Everybody who has no name of his own, or for whom the table had no room: they share like one tenant.
     pub const OTHER: Self = Self(0);
+    /// What they are called.
+    pub const OTHER_NAME: &str = "other";
 
     /// A number that no other tenant has at the same time.
     #[must_use]

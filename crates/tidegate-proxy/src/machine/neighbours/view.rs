@@ -170,7 +170,7 @@ impl Neighbours {
     }
 
     pub(super) fn name(&self, at: usize) -> &str {
-        if at == 0 { "other" } else { self.table.name(at) }
+        if at == 0 { Tenant::OTHER_NAME } else { self.table.name(at) }
     }
 
     /// The capacity that is in force or was learnt, in units per second, of a gauge units; `None` if it is unknown.

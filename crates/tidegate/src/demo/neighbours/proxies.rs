@@ -49,7 +49,11 @@ pub(super) fn config(side: Side, plan: &Plan, service: SocketAddr) -> Result<Con
     let limits = match side {
         Side::Left => "mode = \"off\"".to_owned(),
         Side::Right => {
-            format!("mode = \"restrict\"\n[proxy.limits.capacities]\nrequests = \"{}/s\"", plan.admitted_per_s)
+            // What waits is not seen; the page shows who is told no.
+            format!(
+                "mode = \"restrict\"\npatience = \"0s\"\n[proxy.limits.capacities]\nrequests = \"{}/s\"",
+                plan.admitted_per_s
+            )
         }
     };
     // A request that the service refused is not sent again: both sides are asked the same.
