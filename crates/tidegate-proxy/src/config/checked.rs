@@ -242,8 +242,8 @@ pub struct RateLimit {
 pub struct Tenants {
     /// What tells them apart.
     pub by: TenantBy,
-    /// Whose hosts are that no certificate, route, SNI rule or tenant names; if it is not said, one tenant's as soon as any
-    /// of these names one.
+    /// The tenant of hosts that no certificate, route, SNI rule or tenant lists. Without a value: `Together` if any of these
+    /// lists a host, else `Apart`.
     pub unknown: Option<Unknown>,
     /// How many are known at once; more share the place of the last.
     pub max_tracked: usize,

@@ -28,11 +28,11 @@ macro_rules! choice {
 }
 
 choice! {
-    /// Whose the hosts are that nothing in the configuration knows.
+    /// The tenant of hosts that the configuration does not list.
     Unknown {
-        /// One tenant's: nobody gains by making names up.
+        /// They share one tenant: invented names win nothing.
         Together = "together",
-        /// Each is a tenant.
+        /// Each host is a tenant.
         Apart = "apart",
     }
 }

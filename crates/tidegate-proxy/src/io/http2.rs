@@ -204,7 +204,7 @@ async fn answer(
         }
     };
     if let Judged::Wait(mut waiting) = judged {
-        judged = match poll_fn(|context| waiting.poll(context)).await {
+        judged = match poll_fn(|context| waiting.poll(connection, bill.stream(), context)).await {
             Ok(charged) => service::judge(connection, bill.stream(), &parts, Some(charged), false),
             Err(refusal) => service::refused(connection, refusal),
         };

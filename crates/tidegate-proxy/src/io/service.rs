@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use http::header::{CONTENT_LENGTH, HOST, TRANSFER_ENCODING};
 use http::request::Parts;
@@ -71,15 +71,29 @@ pub(crate) enum Judged {
 #[derive(Debug)]
 pub(crate) struct Waiting {
     wait: Wait,
-    /// But for the lane.
+    /// What it is charged with when it is admitted; the lane is known then.
     charged: Charged,
 }
 
 impl Waiting {
-    /// What it was charged with, or why it is refused after all.
-    pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<Charged, Refusal>> {
-        let told = Pin::new(&mut self.wait).poll(context);
-        told.map_ok(|lane| Charged { lane, ..self.charged })
+    /// What it was charged with, or why it is refused after all. `account` is the one that it was judged with.
+    pub(crate) fn poll(
+        &mut self,
+        connection: &Connection,
+        account: &Account,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<Charged, Refusal>> {
+        let lane = match ready!(Pin::new(&mut self.wait).poll(context)) {
+            Ok(lane) => lane,
+            Err(refusal) => return Poll::Ready(Err(refusal)),
+        };
+        // The accounts release the gauges from here on. A reload may have removed the route, and then nothing else would.
+        if self.charged.connection {
+            connection.account.turn_to(account.tenant());
+            connection.account.take_connection();
+        }
+        account.take_memory(self.charged.memory);
+        Poll::Ready(Ok(Charged { lane, connection: false, memory: 0, ..self.charged }))
     }
 }
 

@@ -22,7 +22,7 @@ thread_local! {
     static IDLE: RefCell<Option<Rc<Waits>>> = const { RefCell::new(None) };
 }
 
-/// Those who wait on one thread.
+/// The waiting requests of one thread, and the tasks to wake when they are admitted or refused.
 #[derive(Debug)]
 pub(crate) struct Waits {
     limiter: Arc<Limiter>,

@@ -15,7 +15,8 @@ use std::collections::VecDeque;
 
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
-use tidegate_core::Instant;
+use tidegate_core::limit::{Limit, TokenBucket};
+use tidegate_core::{Instant, Rate};
 
 use super::Resource;
 use super::neighbours::{Lane, Neighbours, Refusal, Stage, Tenant, Verdict};
@@ -33,10 +34,8 @@ pub struct Tuning {
     /// What one idle moment lets go on, in nanoseconds of the core: enough to keep it busy until the next look at the
     /// sockets, and no more than somebody within his share can wait for.
     pub spare_ns: u64,
-    /// Part of the core that is spent on saying no to those who have waited too long.
-    pub answers: f64,
-    /// What such an answer costs, in nanoseconds.
-    pub answer_ns: f64,
+    /// Refusals of requests that waited too long: at 30 us each, 1,000 in a second take 3 % of the core.
+    pub answers: Limit,
 }
 
 impl Default for Tuning {
@@ -46,8 +45,7 @@ impl Default for Tuning {
             waiting_max: 16_384,
             looked_at: 256,
             spare_ns: 100_000,
-            answers: 0.03,
-            answer_ns: 30_000.0,
+            answers: Limit::new(Rate::per_s(1_000), 100),
         }
     }
 }
@@ -119,7 +117,7 @@ pub enum Output {
     Refuse(Ticket, Refusal),
 }
 
-/// Those who wait on one thread.
+/// The waiting requests of one thread: a FIFO queue for each tenant, the queues served round robin.
 #[derive(Debug)]
 pub struct Admission {
     tuning: Tuning,
@@ -129,13 +127,14 @@ pub struct Admission {
     order: VecDeque<Tenant>,
     waiting: HashMap<Ticket, Waiting, RandomState>,
     next: Ticket,
-    answers: Answers,
+    /// Refusals of those who waited too long.
+    answers: TokenBucket,
     /// The tick in which those who wait were counted as wanting.
     ticked: Instant,
     outputs: VecDeque<Output>,
 }
 
-/// Those of one tenant, in the order in which they came; some may have gone.
+/// The FIFO queue of one tenant. A cancelled request stays in it until it is the first, or half of the queue is cancelled.
 #[derive(Debug, Default)]
 struct Line {
     tickets: VecDeque<Ticket>,
@@ -151,29 +150,6 @@ struct Waiting {
     since: Instant,
 }
 
-/// A token bucket of the time that may go into saying no.
-#[derive(Debug)]
-struct Answers {
-    level_ns: f64,
-    at: Instant,
-}
-
-/// So much of that time comes together at most: a tenth of a second's.
-const ANSWERS_DEPTH_S: f64 = 0.1;
-
-impl Answers {
-    fn take(&mut self, tuning: &Tuning, now: Instant) -> bool {
-        let passed = now.since(self.at).as_secs_f64();
-        self.at = self.at.max(now);
-        self.level_ns = (self.level_ns + passed * tuning.answers * 1e9).min(ANSWERS_DEPTH_S * tuning.answers * 1e9);
-        let may = self.level_ns >= tuning.answer_ns;
-        if may {
-            self.level_ns -= tuning.answer_ns;
-        }
-        may
-    }
-}
-
 impl Admission {
     /// Nobody waits; who does waits for `patience` before it is told no, and not at all if that is zero.
     #[must_use]
@@ -185,7 +161,7 @@ impl Admission {
             order: VecDeque::new(),
             waiting: HashMap::default(),
             next: 0,
-            answers: Answers { level_ns: 0.0, at: now },
+            answers: TokenBucket::empty(tuning.answers, now),
             ticked: now,
             outputs: VecDeque::new(),
         }
@@ -288,7 +264,7 @@ impl Admission {
             let Some((ticket, costs, since)) = self.head(tenant) else { continue };
             let told = match limiter.try_again(tenant, costs.as_slice(), false, now) {
                 Ok(lane) => Output::Go(ticket, lane),
-                Err(resource) if now.since(since) >= self.patience && self.answers.take(&self.tuning, now) => {
+                Err(resource) if now.since(since) >= self.patience && self.answers.try_take(1, now).is_ok() => {
                     let stage = Stage::Request;
                     Output::Refuse(ticket, limiter.turn_away(tenant, stage, resource, &[], self.patience, now))
                 }

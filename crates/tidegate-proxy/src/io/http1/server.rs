@@ -222,7 +222,7 @@ impl One<'_> {
     async fn wait(&self, mut waiting: service::Waiting) -> Option<Result<Charged, Judged>> {
         self.connection.seat.awaits_next(self.connection.account.tenant());
         let told = poll_fn(|context| {
-            if let Poll::Ready(told) = waiting.poll(context) {
+            if let Poll::Ready(told) = waiting.poll(self.connection, &self.connection.account, context) {
                 return Poll::Ready(Some(told.map_err(|refusal| service::refused(self.connection, refusal))));
             }
             if self.total.is_some_and(|timer| timer.poll(context).is_ready()) {

@@ -122,7 +122,7 @@ fn who_waited_too_long_is_told_so_by_a_small_part_of_the_core() {
         assert!(ms >= 99 || now == 0, "{ms} ms are not too long");
         refused += now;
     }
-    // 3 % of 1.9 s, 30 us each, and what had come together before.
+    // 1,000 in a second for 1.9 s, and what had come together before.
     assert!((1_800..=2_010).contains(&refused), "{refused}");
     assert!(went_on >= 1_900, "those who are still there are served: {went_on}");
 }

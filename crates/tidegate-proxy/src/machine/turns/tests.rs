@@ -111,3 +111,27 @@ fn what_is_remembered_is_bounded() {
     }
     assert!(turns.tenants.len() <= Tuning::default().remembered + 1_001);
 }
+
+#[test]
+fn what_a_tenant_used_while_nobody_waited_is_not_held_against_it() {
+    let ([old, new], mut turns) = (tenants(["old", "new"]), Turns::new(Tuning::default()));
+    // For ten seconds it had a twentieth of the thread.
+    for ms in 0..10_000 {
+        turns.ran(old, 50_000, at(ms * 1_000));
+        turns.ran(Tenant::OTHER, 1_000, at(ms * 1_000 + 500));
+    }
+    turns.ran(new, FREE, at(10_000_000));
+    let mut whose: HashMap<Ticket, Tenant, RandomState> = HashMap::default();
+    for _ in 0..100 {
+        whose.extend([old, new].map(|tenant| (turns.wait(tenant), tenant)));
+    }
+    let mut served = [0, 0];
+    for look in 0..20 {
+        for ticket in go(&mut turns, at(10_000_000 + look)) {
+            let tenant = whose[&ticket];
+            served[usize::from(tenant == new)] += 1;
+            turns.ran(tenant, 50_000, at(10_000_000 + look));
+        }
+    }
+    assert!(served[0] >= 15 && served[1] >= 15, "{served:?}");
+}
