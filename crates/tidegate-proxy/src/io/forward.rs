@@ -7,13 +7,14 @@ use std::time::Duration;
 
 use http::header::TE;
 use http::request::Parts;
-use http::{HeaderValue, Response, StatusCode, Version};
+use http::{HeaderName, HeaderValue, Response, StatusCode, Version};
 
 use super::body::{RequestBody, ResponseBody};
 use super::gate::Pass;
 use super::http1::client::{ExchangeError, Outward, Patience};
 use super::limiter::{Lane, Refusal, Stage};
 use super::service::{self, Admission};
+use super::settings::Settings;
 use super::starts::InTurn;
 use super::thread::{Connection, Total};
 use super::upstream::{Announced, ConnectError, Outbound, SendError, Target};
@@ -135,10 +136,11 @@ async fn send(connection: &Connection, admission: &Admission, parts: &mut Parts,
         return Answer { response, pass, story };
     };
     let http1 = settings.config.upstreams[route.upstream].protocol == UpstreamProtocol::Http1;
-    if http1 && parts.version == Version::HTTP_2 {
+    if http1 || parts.version != Version::HTTP_2 {
         parts.headers.remove(TE); // Of trailers in chunks nothing goes on.
     }
     headers::add_forwarded(connection, settings, parts);
+    headers::drop_lookalikes(&mut parts.headers, own_names(settings, route));
     headers::edit(&mut parts.headers, &route.request_headers);
     headers::complete_host(&mut parts.headers, &settings.config.upstreams[route.upstream].servers);
     let body = match spool::request(connection, &admission.account, settings, body).await {
@@ -171,6 +173,13 @@ async fn send(connection: &Connection, admission: &Admission, parts: &mut Parts,
             Answer { response, pass, story }
         }
     }
+}
+
+/// Fields of requests that the configuration writes, takes away or tells tenants apart by.
+fn own_names<'a>(settings: &'a Settings, route: &'a Route) -> impl Iterator<Item = &'a HeaderName> {
+    let edits = &route.request_headers;
+    let waited = route.rate_limit.as_ref().and_then(|rule| rule.header.as_ref());
+    edits.set.iter().map(|(name, _)| name).chain(&edits.remove).chain(waited).chain(&settings.tenant_header)
 }
 
 /// The answer to a request for which time is up before there is one.

@@ -7,7 +7,7 @@ use http::StatusCode;
 use http::header::{CONNECTION, EXPECT, FORWARDED, HOST, HeaderMap, HeaderName, HeaderValue, UPGRADE};
 use http::request::Parts;
 use tidegate_wire::http1::hop::{self, Forward, Options};
-use tidegate_wire::http1::is_host;
+use tidegate_wire::http1::{is_host, is_target};
 
 use super::settings::Settings;
 use super::thread::Connection;
@@ -219,6 +219,18 @@ pub(crate) fn complete_host(headers: &mut HeaderMap, servers: &[Server]) {
     }
 }
 
+/// Removes what a gateway behind may take for one of `names`. O(1) without any; most configurations name none.
+pub(crate) fn drop_lookalikes<'a>(headers: &mut HeaderMap, names: impl Iterator<Item = &'a HeaderName>) {
+    for name in names {
+        let real = name.as_str().as_bytes();
+        let is_like = |other: &&HeaderName| *other != name && hop::reads_as(other.as_str().as_bytes(), real);
+        let gone: Vec<HeaderName> = headers.keys().filter(is_like).cloned().collect();
+        for name in gone {
+            headers.remove(name);
+        }
+    }
+}
+
 /// What the configuration changes.
 pub(crate) fn edit(headers: &mut HeaderMap, edits: &HeaderEdits) {
     for name in &edits.remove {
@@ -237,8 +249,8 @@ pub(crate) struct Unsound {
 }
 
 /// Of an HTTP/2 request, for an upstream that speaks HTTP/1: the host, and one field of cookies (RFC 9113, 8.2.3). It is
-/// held to what the guard holds requests of HTTP/1 to: one sound host, at most `fields` fields, and none that readers could
-/// take for one that says how long the content is.
+/// held to what the guard holds requests of HTTP/1 to: one sound host, a sound path, at most `fields` fields, and none that
+/// readers could take for one that says how long the content is.
 pub(crate) fn from_http2(parts: &mut Parts, fields: usize) -> Result<(), Unsound> {
     let bad = |detail| Err(Unsound { status: StatusCode::BAD_REQUEST, detail });
     if let Some(authority) = parts.uri.authority()
@@ -250,6 +262,11 @@ pub(crate) fn from_http2(parts: &mut Parts, fields: usize) -> Result<(), Unsound
     let one = (hosts.next(), hosts.next());
     if !matches!(one, (Some(host), None) if is_host(host.as_bytes())) {
         return bad("The request does not name one sound host.");
+    }
+    if let Some(target) = parts.uri.path_and_query()
+        && !is_target(parts.method.as_str().as_bytes(), target.as_str().as_bytes())
+    {
+        return bad("The path has what no path has, or a broken or NUL percent encoding.");
     }
     if LOOKALIKES.iter().any(|name| parts.headers.contains_key(name)) {
         return bad("A field looks like one that says how long the content is.");
@@ -387,6 +404,32 @@ mod tests {
                 assert_eq!(parts.headers.get(HOST).unwrap(), told);
             }
         }
+    }
+
+    #[test]
+    fn a_path_of_http2_is_held_to_what_one_of_http1_is() {
+        for (method, uri, sound) in [
+            ("GET", "https://a.example/a%20b?c=%", true),
+            ("GET", "https://a.example", true),
+            ("OPTIONS", "*", true),
+            ("GET", "https://a.example/a%00", false),
+            ("GET", "https://a.example/a%0", false),
+            ("GET", "https://a.example/a%zz", false),
+            ("GET", "https://a.example/a\"b", false),
+            ("GET", "https://a.example/\u{fc}", false),
+        ] {
+            let request = http::Request::builder().method(method).uri(uri).header(HOST, "a.example");
+            let (mut parts, ()) = request.body(()).unwrap().into_parts();
+            assert_eq!(from_http2(&mut parts, 8).is_ok(), sound, "{method} {uri}");
+        }
+    }
+
+    #[test]
+    fn what_looks_like_a_field_of_the_configuration_ends_here() {
+        let mut headers = map(&[("x_plan", "gold"), ("x-plan", "free"), ("x_other", "1")]);
+        let own = HeaderName::from_static("x-plan");
+        drop_lookalikes(&mut headers, [&own].into_iter());
+        assert_eq!(headers, map(&[("x-plan", "free"), ("x_other", "1")]));
     }
 
     #[test]

@@ -110,10 +110,12 @@ const STAYS: [&[u8]; 29] = [
     b"x-real-ip",
 ];
 
+/// How the fields begin in which proxies tell where a request came from.
+const FORWARDED: &[u8] = b"x-forwarded-";
+
 /// Whether Connection may take the field away.
 fn may_be_listed(name: &[u8]) -> bool {
-    let forwarded = b"x-forwarded-";
-    let is_forwarded = name.get(..forwarded.len()).is_some_and(|start| start.eq_ignore_ascii_case(forwarded));
+    let is_forwarded = name.get(..FORWARDED.len()).is_some_and(|start| start.eq_ignore_ascii_case(FORWARDED));
     !is_forwarded && !is_among(name, &STAYS)
 }
 
@@ -135,8 +137,27 @@ pub fn request(name: &[u8], value: &[u8], options: &Options<'_>) -> Forward {
         }
         6 if name.eq_ignore_ascii_case(b"expect") => Forward::Drop,
         7 if name.eq_ignore_ascii_case(b"upgrade") => upgrade(value, options),
+        _ if is_lookalike(name) => Forward::Drop,
         _ => any(name, options),
     }
+}
+
+/// Whether a gateway may take `name` for a field that ends here or that others decide by: `X_Forwarded_For`.
+///
+/// Gateways that turn fields into variables (CGI, FastCGI, WSGI, Rack) read an underscore as the hyphen, and which of two
+/// fields wins is not known. O(length) for names without an underscore, which are nearly all.
+#[must_use]
+pub fn is_lookalike(name: &[u8]) -> bool {
+    name.contains(&b'_')
+        && (name.get(..FORWARDED.len()).is_some_and(|start| reads_as(start, FORWARDED))
+            || ENDS_HERE.iter().chain(&STAYS).any(|real| reads_as(name, real)))
+}
+
+/// Whether the two are one name where underscores are read as hyphens, in any case.
+#[must_use]
+pub fn reads_as(name: &[u8], real: &[u8]) -> bool {
+    let plain = |byte: u8| if byte == b'_' { b'-' } else { byte.to_ascii_lowercase() };
+    name.len() == real.len() && name.iter().zip(real).all(|(&one, &other)| plain(one) == plain(other))
 }
 
 /// What becomes of a field of an answer; Upgrade goes on with 101 only.
@@ -194,6 +215,29 @@ mod tests {
         ] {
             assert_eq!(request(name.as_bytes(), b"x", &options), forward, "{name}");
         }
+    }
+
+    #[test]
+    fn names_that_a_gateway_reads_as_others_end_here() {
+        let none = options(&[]);
+        for (name, forward) in [
+            ("X_Forwarded_For", Forward::Drop),
+            ("x-forwarded_for", Forward::Drop),
+            ("X_Forwarded_Anything", Forward::Drop),
+            ("x_real-ip", Forward::Drop),
+            ("Content_Length", Forward::Drop),
+            ("transfer_encoding", Forward::Drop),
+            ("Proxy_Authorization", Forward::Drop),
+            ("keep_alive", Forward::Drop),
+            ("Content_Type", Forward::Drop),
+            ("X-Forwarded-For", Forward::Keep),
+            ("X_Custom", Forward::Keep),
+            ("x_forwarded", Forward::Keep),
+            ("_", Forward::Keep),
+        ] {
+            assert_eq!(request(name.as_bytes(), b"x", &none), forward, "{name}");
+        }
+        assert!(reads_as(b"X_Plan", b"x-plan") && !reads_as(b"X_Plan", b"x-plan2"));
     }
 
     #[test]

@@ -35,3 +35,11 @@ pub use limits::{Limits, Violation};
 pub fn is_host(value: &[u8]) -> bool {
     target::host(value).is_ok()
 }
+
+/// Whether `target` can be asked for with `method`: a sound path and query, `*` or an address, as the method wants.
+///
+/// What the guard asks of HTTP/1; for requests that came by another way.
+#[must_use]
+pub fn is_target(method: &[u8], target: &[u8]) -> bool {
+    target::form(target::Method::of(method), target).is_ok()
+}
