@@ -146,8 +146,8 @@ fn line(buffer: &[u8], most: usize) -> Result<Option<usize>, BadChunk> {
 /// The size that a chunk's line states. Extensions are skipped, as section 7.1.1 of RFC 9112 wants.
 fn size(line: &[u8]) -> Result<u64, BadChunk> {
     let digits = line.iter().position(|byte| !byte.is_ascii_hexdigit()).unwrap_or(line.len());
-    // 15 digits cannot overflow a u64 and are more than any body has.
-    if digits == 0 || digits > 15 {
+    // As for the guard: sixteen digits are 64 bits, and more zeros in front are nobody's need.
+    if digits == 0 || digits > 16 {
         return Err(BadChunk("size"));
     }
     let rest = &line[digits..];
@@ -157,6 +157,10 @@ fn size(line: &[u8]) -> Result<u64, BadChunk> {
     let size = line[..digits]
         .iter()
         .fold(0, |size, &digit| size << 4 | u64::from(char::from(digit).to_digit(16).unwrap_or(0)));
+    // Other readers have signed numbers.
+    if i64::try_from(size).is_err() {
+        return Err(BadChunk("size"));
+    }
     Ok(size)
 }
 
@@ -224,6 +228,18 @@ mod tests {
     }
 
     #[test]
+    fn a_size_is_padded_with_zeros_to_the_digits_of_a_number_and_no_further() {
+        for wire in [
+            &b"0000000000000005\r\nhello\r\n0000000000000000\r\n\r\n"[..],
+            // Bad whitespace before an extension is to be read and left out (RFC 9112, section 7.1.1).
+            b"5 ;a=b\r\nhello\r\n0\r\n\r\n",
+        ] {
+            let (body, rest) = decode(Framing::CHUNKED, wire, 64).unwrap();
+            assert_eq!((body.as_slice(), rest.len()), (&b"hello"[..], 0), "{}", wire.escape_ascii());
+        }
+    }
+
+    #[test]
     fn malformed_chunks_are_refused() {
         for wire in [
             &b"g\r\n"[..],
@@ -233,7 +249,11 @@ mod tests {
             b"-5\r\nhello\r\n",
             b"0x5\r\nhello\r\n",
             b"5 5\r\nhello\r\n",
-            b"1000000000000000\r\n",
+            b"00000000000000005\r\nhello\r\n0\r\n\r\n",
+            b"8000000000000000\r\n",
+            b" 5\r\nhello\r\n0\r\n\r\n",
+            b"5 \r\nhello\r\n0\r\n\r\n",
+            b"5\t\r\nhello\r\n0\r\n\r\n",
             b"5\r\rhello",
         ] {
             assert!(decode(Framing::CHUNKED, wire, 64).is_err(), "{}", wire.escape_ascii());

@@ -118,10 +118,7 @@ impl Wire {
             if inner.guard.heads() > inner.heads {
                 return Poll::Ready(match inner.take_head() {
                     Ok(head) => {
-                        let continues = head.parts.headers.get(EXPECT);
-                        let continues =
-                            continues.is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"100-continue"));
-                        self.expects.set(continues && !inner.framing.is_done());
+                        self.expects.set(expects_leave(&head.parts) && !inner.framing.is_done());
                         Next::Head(Box::new(head))
                     }
                     Err(violation) => Next::Violation(violation),
@@ -319,6 +316,12 @@ fn understand(parsed: &httparse::Request<'_, '_>, whole: &Bytes, start: usize) -
     parts.headers = headers;
     let framing = if framing == Framing::Length(0) { Framing::Done } else { framing };
     Some((parts, framing))
+}
+
+/// Whether the client wants to be told to go on. One of HTTP/1.0 does not know that answer (RFC 9110, section 10.1.1).
+fn expects_leave(parts: &Parts) -> bool {
+    let expects = || Some(parts.headers.get(EXPECT)?.as_bytes());
+    parts.version == Version::HTTP_11 && expects().is_some_and(|value| value.eq_ignore_ascii_case(b"100-continue"))
 }
 
 fn keeps(parts: &Parts) -> bool {
