@@ -385,7 +385,7 @@ fn timeouts(place: &Place<'_>, section: &TimeoutsSection) -> Result<Timeouts, Co
         upstream_connect: span("upstream_connect", section.upstream_connect, 3)?,
         upstream_first_byte: span("upstream_first_byte", section.upstream_first_byte, 60)?,
         upstream_idle: span("upstream_idle", section.upstream_idle, 60)?,
-        upstream_keep_alive: span("upstream_keep_alive", section.upstream_keep_alive, 60)?,
+        upstream_keep_alive: span("upstream_keep_alive", section.upstream_keep_alive, 4)?,
         total: match section.total {
             // Zero, as the default: a download may take a day, if its bytes move.
             None | Some(Span(Duration::ZERO)) => None,

@@ -313,7 +313,8 @@ pub struct Timeouts {
     pub upstream_first_byte: Duration,
     /// Between two reads of the upstream's answer, and between two writes of the request.
     pub upstream_idle: Duration,
-    /// For the next request on a connection to an upstream that is kept.
+    /// For the next request on a connection to an upstream that is kept. 4 s unless configured: Apache httpd, Node.js and
+    /// others close after 5 s, and a request that meets that may not be sent again.
     pub upstream_keep_alive: Duration,
     /// For a request from head to last byte; `None` for as long as bytes move.
     pub total: Option<Duration>,

@@ -29,7 +29,7 @@ use tokio::sync::{Notify, oneshot, watch};
 pub(crate) use checks::{Checks, Verdicts};
 pub(crate) use endpoint::{Announced, ConnectError};
 pub(crate) use http2::Leased;
-pub(crate) use idle::Keep;
+pub(crate) use idle::{Keep, Look};
 pub(crate) use lease::Lease;
 pub(crate) use send::{Outbound, SendError};
 pub(crate) use settings::{Part, Settings};
@@ -51,8 +51,9 @@ mod settings;
 #[cfg(test)]
 mod tests;
 
-/// How often connections that waited too long are closed. They may live so much longer than they should.
-const SWEEP: Duration = Duration::from_secs(5);
+/// How often connections that waited too long are closed. They are not used meanwhile, but should be closed before their
+/// servers do so: these leave at least a second more.
+const SWEEP: Duration = Duration::from_secs(1);
 
 /// All upstreams of one thread.
 #[derive(Debug)]

@@ -11,13 +11,16 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use bytes::{Buf, Bytes, BytesMut};
-use http::header::{CONNECTION, CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue, TRANSFER_ENCODING};
-use http::{Method, Response, StatusCode, Version};
+use bytes::{Bytes, BytesMut};
+use http::header::HeaderMap;
+use http::{Method, Response};
 use http_body::Body;
+use rustix::io::Errno;
+use rustix::net::RecvFlags;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
+use super::answer::{self, AnswerHead, Asked};
 use super::decode::{Decoded, Framing};
 use super::write::{self, Outgoing};
 use crate::io::account::Account;
@@ -32,12 +35,8 @@ const READ_MAX: usize = 16 * 1024;
 const READ_FIRST: usize = 4 * 1024;
 /// How many reads are the first: as many pieces wait for an HTTP/2 client that takes none.
 const READS_FIRST: u32 = 2;
-/// Most bytes of an answer's head.
-const HEAD_MAX: usize = 64 * 1024;
-/// Most fields of an answer.
-const FIELDS_MAX: usize = 128;
-/// Most interim answers (1xx) before the final one.
-const INTERIM_MAX: usize = 8;
+/// Reads of a head before others have their turn.
+const HEAD_READS_MAX: usize = 8;
 
 thread_local! {
     /// All connections to upstreams of a thread read into this buffer, so that an idle one owns none.
@@ -54,8 +53,15 @@ pub(crate) struct Link {
     timer: Timer,
     /// Of the present answer.
     reads: u32,
+    /// Interim answers to the present request.
+    interim: u8,
     /// Exchanges that ended on it.
     exchanges: u64,
+    /// How long the server keeps it behind the last answer, as far as it said so.
+    kept_for: Duration,
+    /// The last answer had no content whatever its head says, and a server that sends some all the same is not found out
+    /// before it comes.
+    is_doubtful: bool,
 }
 
 /// Where connections come from and go back to.
@@ -147,13 +153,41 @@ impl std::fmt::Debug for AnswerBody {
 impl Link {
     /// A connection that was just opened.
     pub(crate) fn new(stream: TcpStream, timer: Timer) -> Self {
-        Self { stream, buffer: BytesMut::new(), out: Vec::new(), sent: 0, timer, reads: 0, exchanges: 0 }
+        Self {
+            stream,
+            buffer: BytesMut::new(),
+            out: Vec::new(),
+            sent: 0,
+            timer,
+            reads: 0,
+            interim: 0,
+            exchanges: 0,
+            kept_for: Duration::MAX,
+            is_doubtful: false,
+        }
     }
 
-    /// True if the server closed it or said something unasked. Costs a system call only if something came.
+    /// True if the server closed it or said something unasked, when the thread last looked at its sockets. Costs a system
+    /// call only if something came.
     pub(crate) fn is_stale(&self) -> bool {
         let mut byte = [0];
         !matches!(self.stream.try_read(&mut byte), Err(error) if error.kind() == io::ErrorKind::WouldBlock)
+    }
+
+    /// The same as of now: one system call.
+    pub(crate) fn is_stale_now(&self) -> bool {
+        let came = rustix::net::recv(&self.stream, &mut [0_u8; 1], RecvFlags::PEEK | RecvFlags::DONTWAIT);
+        !matches!(came, Err(Errno::AGAIN))
+    }
+
+    /// How long the server keeps it while nothing is sent, as far as it said so.
+    pub(crate) fn kept_for(&self) -> Duration {
+        self.kept_for
+    }
+
+    /// True if more may come behind the last answer.
+    pub(crate) fn is_doubtful(&self) -> bool {
+        self.is_doubtful
     }
 
     /// True if it was used before: then the server may have closed it just now.
@@ -182,13 +216,14 @@ impl Link {
             slot: Some(Slot { home, ticket, link: None }),
         };
         if let Some(link) = answer.link.as_mut() {
-            link.reads = 0;
+            (link.reads, link.interim) = (0, 0);
             write::request_head(&mut link.out, request.method, request.target, request.headers, framing);
         }
         let head = poll_fn(|context| answer.poll_head(context, &request, patience)).await?;
         answer.framing = head.framing;
         answer.reusable = head.reusable;
-        if let Some(link) = &answer.link {
+        if let Some(link) = answer.link.as_mut() {
+            (link.kept_for, link.is_doubtful) = (head.kept_for, head.is_bare);
             link.timer.clear();
         }
         let mut response = Response::new(answer);
@@ -262,13 +297,6 @@ fn outgoing(method: &Method, body: &RequestBody) -> Outgoing {
     }
 }
 
-struct AnswerHead {
-    status: StatusCode,
-    headers: HeaderMap,
-    framing: Framing,
-    reusable: bool,
-}
-
 impl AnswerBody {
     fn poll_head(
         &mut self,
@@ -290,9 +318,9 @@ impl AnswerBody {
                 Poll::Pending => {}
             }
         }
-        for _ in 0..=INTERIM_MAX {
-            match parse(&mut link.buffer, request) {
-                Ok(Some(head)) if head.status.is_informational() && head.status != StatusCode::SWITCHING_PROTOCOLS => {}
+        let asked = Asked { method: request.method, upgrade: request.upgrade };
+        for _ in 0..HEAD_READS_MAX {
+            match answer::take_head(&mut link.buffer, asked, &mut link.interim) {
                 Ok(Some(head)) => return Poll::Ready(Ok(head)),
                 Ok(None) => match link.poll_fill(context) {
                     Poll::Ready(Ok(0)) if link.buffer.is_empty() => {
@@ -312,7 +340,7 @@ impl AnswerBody {
                 Err(malformed) => return Poll::Ready(Err(ExchangeError::Malformed(malformed))),
             }
         }
-        // More reads than interim answers: let others run.
+        // Let others run.
         context.waker().wake_by_ref();
         Poll::Pending
     }
@@ -397,126 +425,35 @@ impl AnswerBody {
     }
 }
 
-/// Takes the head of an answer off the front of `buffer`; `None` if it is not all there.
-fn parse(buffer: &mut BytesMut, request: &Outward<'_>) -> Result<Option<AnswerHead>, &'static str> {
-    if buffer.is_empty() {
-        return Ok(None);
-    }
-    let mut fields = [httparse::EMPTY_HEADER; FIELDS_MAX];
-    let mut parsed = httparse::Response::new(&mut fields);
-    let length = match parsed.parse(buffer) {
-        Ok(httparse::Status::Complete(length)) => length,
-        Ok(httparse::Status::Partial) if buffer.len() >= HEAD_MAX => return Err("its head is too long"),
-        Ok(httparse::Status::Partial) => return Ok(None),
-        Err(httparse::Error::TooManyHeaders) => return Err("it has too many fields"),
-        Err(_) => return Err("its head is not HTTP/1"),
-    };
-    let status = StatusCode::from_u16(parsed.code.unwrap_or(0)).map_err(|_| "its status")?;
-    let version = if parsed.version == Some(0) { Version::HTTP_10 } else { Version::HTTP_11 };
-    // One copy holds all values; each of them is a part of it.
-    let whole = Bytes::copy_from_slice(&buffer[..length]);
-    let start = buffer.as_ptr().addr();
-    let mut headers = HeaderMap::with_capacity(parsed.headers.len() + 4);
-    for field in parsed.headers.iter() {
-        let name = HeaderName::from_bytes(field.name.as_bytes()).map_err(|_| "the name of a field")?;
-        let at = field.value.as_ptr().addr() - start;
-        let value = if field.value.is_empty() { Bytes::new() } else { whole.slice(at..at + field.value.len()) };
-        let value = HeaderValue::from_maybe_shared(value).map_err(|_| "the value of a field")?;
-        headers.append(name, value);
-    }
-    buffer.advance(length);
-    let (framing, sound) = framing(request, status, &headers)?;
-    let reusable = sound && framing != Framing::UntilClose && keeps(version, &headers);
-    Ok(Some(AnswerHead { status, headers, framing, reusable }))
-}
-
-/// How the body of an answer is framed (RFC 9112, section 6.3), and whether the connection may be used again.
-fn framing(request: &Outward<'_>, status: StatusCode, headers: &HeaderMap) -> Result<(Framing, bool), &'static str> {
-    if status == StatusCode::SWITCHING_PROTOCOLS {
-        return if request.upgrade { Ok((Framing::Done, false)) } else { Err("it changes the protocol unasked") };
-    }
-    if !write::has_body(request.method, status) {
-        return Ok((Framing::Done, true));
-    }
-    let lengths = headers.contains_key(CONTENT_LENGTH);
-    let mut codings = headers.get_all(TRANSFER_ENCODING).iter();
-    if let Some(coding) = codings.next() {
-        if codings.next().is_some() || !coding.as_bytes().eq_ignore_ascii_case(b"chunked") {
-            return Err("its transfer coding");
-        }
-        // Both: the length means nothing, and who sends it may have been tricked.
-        return Ok((Framing::CHUNKED, !lengths));
-    }
-    let mut length = None;
-    for value in headers.get_all(CONTENT_LENGTH) {
-        let digits = value.to_str().ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
-        let number = digits.and_then(|text| text.parse::<u64>().ok()).ok_or("its length")?;
-        if length.replace(number).is_some_and(|other| other != number) {
-            return Err("its two lengths");
-        }
-    }
-    Ok((length.map_or(Framing::UntilClose, Framing::Length), true))
-}
-
-/// Whether the server keeps the connection.
-fn keeps(version: Version, headers: &HeaderMap) -> bool {
-    let says = |word: &str| {
-        let values = headers.get_all(CONNECTION).into_iter();
-        values
-            .filter_map(|value| value.to_str().ok())
-            .flat_map(|value| value.split(','))
-            .any(|option| option.trim().eq_ignore_ascii_case(word))
-    };
-    if version == Version::HTTP_11 { !says("close") } else { says("keep-alive") }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+
+    use rustix::event::{PollFd, PollFlags, poll};
+
     use super::*;
-
-    fn parse_for(method: &Method, text: &str) -> Result<Option<(Framing, bool)>, &'static str> {
-        let request = Outward { method, target: "/", headers: &HeaderMap::new(), upgrade: false };
-        let head = parse(&mut BytesMut::from(text), &request)?;
-        Ok(head.map(|head| (head.framing, head.reusable)))
-    }
+    use crate::io::timers::Timers;
 
     #[test]
-    fn an_answers_end_is_found_as_the_standard_says() {
-        for (method, text, framing, reusable) in [
-            (Method::GET, "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n", Framing::Length(5), true),
-            (Method::HEAD, "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n", Framing::Done, true),
-            (Method::GET, "HTTP/1.1 304 Not Modified\r\nContent-Length: 5\r\n\r\n", Framing::Done, true),
-            (Method::GET, "HTTP/1.1 200 OK\r\n\r\n", Framing::UntilClose, false),
-            (Method::GET, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", Framing::CHUNKED, true),
-            (
-                Method::GET,
-                "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n",
-                Framing::CHUNKED,
-                false,
-            ),
-            (
-                Method::GET,
-                "HTTP/1.1 200 OK\r\nContent-Length: 5\r\nConnection: x, Close\r\n\r\n",
-                Framing::Length(5),
-                false,
-            ),
-            (Method::GET, "HTTP/1.0 200 OK\r\nContent-Length: 5\r\n\r\n", Framing::Length(5), false),
-        ] {
-            assert_eq!(parse_for(&method, text), Ok(Some((framing, reusable))), "{text}");
-        }
-    }
-
-    #[test]
-    fn ambiguous_answers_are_refused() {
-        for text in [
-            "HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\n",
-            "HTTP/1.1 200 OK\r\nContent-Length: +5\r\n\r\n",
-            "HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n",
-            "HTTP/1.1 101 Switching Protocols\r\n\r\n",
-            "SSH-2.0-x\r\n\r\n",
-        ] {
-            assert!(parse_for(&Method::GET, text).is_err(), "{text}");
-        }
-        assert_eq!(parse_for(&Method::GET, "HTTP/1.1 200 OK\r\nConte"), Ok(None));
+    fn what_came_since_the_thread_looked_at_its_sockets_is_seen_on_the_socket() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let timers = Timers::new(tidegate_core::Instant::ZERO);
+            let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+            for late in [&b""[..], b"HTTP/1.1 200 OK\r\n\r\n"] {
+                let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+                let (mut server, _) = listener.accept().unwrap();
+                let link = Link::new(stream, timers.timer());
+                assert!(!link.is_stale() && !link.is_stale_now());
+                server.write_all(late).unwrap();
+                server.shutdown(std::net::Shutdown::Write).unwrap();
+                // The kernel has it; the runtime, which is not asked meanwhile, does not know.
+                poll(&mut [PollFd::new(&link.stream, PollFlags::IN)], None).unwrap();
+                assert!(!link.is_stale() && link.is_stale_now());
+                tokio::task::yield_now().await;
+                link.stream.readable().await.unwrap();
+                assert!(link.is_stale());
+            }
+        });
     }
 }

@@ -5,6 +5,7 @@
 //! | [`server`] | serves a client's connection: one request after another |
 //! | [`request`] | a client's request: its head, and its body as it comes |
 //! | [`client`] | a connection to an upstream: one exchange after another |
+//! | [`answer`] | the head of an answer |
 //! | [`decode`] | where a body ends |
 //! | [`mod@write`] | heads and bodies as bytes |
 //!
@@ -12,6 +13,7 @@
 //! thread between two requests, before the second one is worked on, and both sides of an exchange run in one task, so
 //! that its time is its tenant's and no channel stands between them.
 
+pub(crate) mod answer;
 pub(crate) mod client;
 pub(crate) mod decode;
 pub(crate) mod request;

@@ -7,7 +7,7 @@ use tidegate_runtime::clock;
 use tokio::net::TcpStream;
 
 use super::endpoint::{Announced, ConnectError};
-use super::{Keep, Upstream};
+use super::{Keep, Look, Upstream};
 use crate::config::{Server, UpstreamProtocol};
 use crate::machine::upstream::{Failure, Flow, Pool, Replay, Tried, may_retry};
 
@@ -53,8 +53,8 @@ impl<C: Keep> Lease<C> {
     }
 
     /// A connection that waited for this request, the newest first; `None` if there is none.
-    pub(crate) fn reuse(&self) -> Option<C> {
-        self.upstream.state.borrow_mut().idle.take(self.server, self.key(), clock::now())
+    pub(crate) fn reuse(&self, look: Look) -> Option<C> {
+        self.upstream.state.borrow_mut().idle.take(self.server, self.key(), look, clock::now())
     }
 
     /// A new connection; the PROXY header has been sent if there is one. In time, or not at all.

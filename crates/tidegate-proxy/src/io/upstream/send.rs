@@ -2,13 +2,14 @@
 
 use std::future::poll_fn;
 use std::rc::Rc;
+use std::time::Duration;
 
 use http::header::{CONNECTION, HOST, HeaderMap, HeaderName, TRANSFER_ENCODING, UPGRADE};
 use http::{Request, Response, Uri, Version};
 
 use super::endpoint::{Announced, ConnectError};
 use super::http2::{self, Clocked, Leased, Sender};
-use super::idle::Keep;
+use super::idle::{Keep, Look};
 use super::{Lease, Target, Upstream, Upstreams};
 use crate::config::UpstreamProtocol;
 use crate::io::account::Account;
@@ -81,8 +82,19 @@ enum Fresh {
 }
 
 impl Keep for Link {
-    fn is_open(&mut self) -> bool {
-        !self.is_stale()
+    fn is_open(&mut self, look: Look) -> bool {
+        !match look {
+            Look::Known => self.is_stale(),
+            Look::Now => self.is_stale_now(),
+        }
+    }
+
+    fn is_doubtful(&self) -> bool {
+        Self::is_doubtful(self)
+    }
+
+    fn kept_for(&self) -> Duration {
+        Self::kept_for(self)
     }
 }
 
@@ -155,7 +167,11 @@ async fn over_http1(
     body: RequestBody,
     fresh: Fresh,
 ) -> Result<Response<ResponseBody>, Failed> {
-    let kept = if fresh == Fresh::No { lease.reuse() } else { None };
+    let spare = body.again();
+    // What meets a server that closes just now goes out again on another connection, if it may.
+    let may_go_again = spare.is_some() && is_idempotent(outbound.head.method.as_str());
+    let look = if may_go_again { Look::Known } else { Look::Now };
+    let kept = if fresh == Fresh::No { lease.reuse(look) } else { None };
     let link = match kept {
         Some(link) => link,
         None => match lease.connect().await {
@@ -166,7 +182,6 @@ async fn over_http1(
             }
         },
     };
-    let spare = body.again();
     let used = link.is_used();
     let ticket = lease.hand_over();
     let home: Rc<dyn Home> = Rc::<Upstream<Link>>::clone(lease.upstream());

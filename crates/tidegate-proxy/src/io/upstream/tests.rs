@@ -12,7 +12,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::watch;
 
-use super::{Announced, Checks, Keep, Lease, Settings, Target, Upstreams, Verdicts};
+use super::{Announced, Checks, Keep, Lease, Look, Settings, Target, Upstreams, Verdicts};
 use crate::config::{ProxyProtocolOut, Server, UpstreamProtocol};
 use crate::machine::upstream::{
     ActiveConfig, Balance, Failure, Flow, PoolConfig, Refusal, Replay, ServerConfig, Tried,
@@ -26,7 +26,7 @@ const TARGET: Target<'_> = Target { index: 0, name: "shop" };
 struct Plain(TcpStream);
 
 impl Keep for Plain {
-    fn is_open(&mut self) -> bool {
+    fn is_open(&mut self, _: Look) -> bool {
         matches!(self.0.try_read(&mut [0]), Err(error) if error.kind() == io::ErrorKind::WouldBlock)
     }
 }
@@ -96,7 +96,7 @@ fn the_newest_kept_connection_is_used_first_and_a_closed_one_never() {
         keep(first, oldest);
         keep(second, newest);
         let third = lease(&upstreams).await;
-        let again = third.reuse().unwrap();
+        let again = third.reuse(Look::Known).unwrap();
         assert_eq!(again.0.local_addr().unwrap(), newest_at);
         // The server closes it; when that can be read, it is not open any more.
         peers.sort_by_key(|(_, from)| *from != newest_at);
@@ -105,8 +105,8 @@ fn the_newest_kept_connection_is_used_first_and_a_closed_one_never() {
         again.0.readable().await.unwrap();
         keep(third, again);
         let fourth = lease(&upstreams).await;
-        assert_eq!(fourth.reuse().unwrap().0.local_addr().unwrap(), oldest_at);
-        assert!(fourth.reuse().is_none());
+        assert_eq!(fourth.reuse(Look::Known).unwrap().0.local_addr().unwrap(), oldest_at);
+        assert!(fourth.reuse(Look::Known).is_none());
     });
 }
 
@@ -196,7 +196,7 @@ fn the_proxy_header_comes_before_everything_else() {
         keep(lease, Plain(stream));
         let other = Announced { source: ([192, 0, 2, 2], 4711).into(), ..announced };
         let lease = upstreams.acquire(TARGET, Flow::http1(0), Tried::default(), Some(Rc::new(other))).await.unwrap();
-        assert!(lease.reuse().is_none(), "that connection is another client's");
+        assert!(lease.reuse(Look::Known).is_none(), "that connection is another client's");
     });
 }
 
@@ -214,7 +214,7 @@ fn a_reload_keeps_health_and_connections_of_the_servers_that_stay() {
         upstreams.reload(vec![settings(&[address], 8, 0)], 2);
         drop(held); // Its slot is one of the pool that it came from.
         let lease = upstreams.acquire(TARGET, Flow::http1(0), Tried::default(), None).await.unwrap();
-        assert_eq!(lease.reuse().unwrap().0.local_addr().unwrap(), port);
+        assert_eq!(lease.reuse(Look::Known).unwrap().0.local_addr().unwrap(), port);
         upstreams.reload(Vec::new(), 3);
         assert_eq!(
             upstreams.acquire(TARGET, Flow::http1(0), Tried::default(), None).await.unwrap_err(),
