@@ -37,6 +37,8 @@ const UNSENT_MAX: u32 = 256 * 1024;
 const ENDS_FOR_ROOM: usize = 2 * BATCH;
 /// How long a thread waits before it tries again when it gets no file descriptor.
 const OUT_OF_FILES_PAUSE: Duration = Duration::from_millis(20);
+/// How often a port that drains waits so for room; then it closes all the same.
+const DRAIN_PAUSES_MAX: u32 = 50;
 
 /// A port, for one of several threads: the kernel spreads connections over them.
 pub(crate) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
@@ -66,7 +68,7 @@ struct DeferAccept;
 
 nix::setsockopt_impl!(DeferAccept, libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT, usize, SetUsize);
 
-/// Takes connections until the thread drains.
+/// Takes connections until the thread drains, and then those that the kernel has for it.
 pub(crate) async fn accept(thread: Rc<Thread>, listener: TcpListener, index: usize) -> io::Result<()> {
     let listening = listener.local_addr()?;
     #[expect(deprecated, reason = "the successor is unsafe for kinds of descriptors that this one is not of")]
@@ -105,7 +107,7 @@ pub(crate) async fn accept(thread: Rc<Thread>, listener: TcpListener, index: usi
             _ => tokio::task::yield_now().await,
         }
     }
-    Ok(())
+    port.take_rest(listener.get_ref()).await
 }
 
 /// A port's part of a thread.
@@ -162,6 +164,29 @@ impl Port {
             }
         }
         Ok(Took::Enough)
+    }
+
+    /// Takes those that the kernel holds when the thread drains: their clients have sent what they want, and a port that
+    /// closes resets them. No more than it may hold, so that those who come meanwhile do not keep the port open.
+    async fn take_rest(&mut self, listener: &TcpListener) -> io::Result<()> {
+        let mut left = BACKLOG.unsigned_abs();
+        let mut pauses = 0;
+        while left > 0 {
+            let took = self.take(listener)?;
+            left = left.saturating_sub(self.taken.max(1));
+            self.end_refused(took);
+            self.learn(meter::stamp());
+            match took {
+                Took::All => break,
+                Took::Enough => tokio::task::yield_now().await,
+                Took::Crowded | Took::Pause if pauses == DRAIN_PAUSES_MAX => break,
+                Took::Crowded | Took::Pause => {
+                    pauses += 1;
+                    tokio::time::sleep(OUT_OF_FILES_PAUSE).await;
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Learns what one connection costs from the `spent` nanoseconds in which some were taken, and others ended.

@@ -54,6 +54,7 @@ pub(crate) fn begin(thread: &Rc<Thread>, fresh: Fresh, seat: Option<Rc<Seat>>) {
     let Some(seat) = seat.or_else(|| thread.seats.take(source)) else { return thread.count(Total::OutOfFiles) };
     seat.comes_from(source);
     let (handshakes, tls) = (Rc::clone(&thread.starts), origin.tls);
+    let beginning = Rc::clone(&thread.beginning);
     let thread = Rc::clone(thread);
     let (metered, seated) = (Rc::clone(&account), Rc::clone(&seat));
     let serving = async move {
@@ -66,7 +67,7 @@ pub(crate) fn begin(thread: &Rc<Thread>, fresh: Fresh, seat: Option<Rc<Seat>>) {
         drop(turn);
         let connection = Connection::new(thread, seat, Rc::clone(&account), origin, pass, Vec::new());
         // From here on it is counted as a connection.
-        drop(passage);
+        drop((passage, beginning));
         if connection.origin.tls {
             // What lasts a moment, or concerns few, is in a box: a task has room for the largest thing it may come to,
             // for as long as its connection is open.

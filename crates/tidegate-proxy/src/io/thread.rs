@@ -129,6 +129,8 @@ pub(crate) struct Thread {
     pub(crate) spool: Option<Arc<Spool>>,
     pub(crate) lines: RefCell<Option<Lines>>,
     pub(crate) connections: Cell<usize>,
+    /// Held by each task that will be a connection and has not begun.
+    pub(crate) beginning: Rc<()>,
     pub(crate) seats: Rc<Seats>,
     /// Handshakes that begin.
     pub(crate) starts: Rc<Starts>,

@@ -164,6 +164,7 @@ async fn serve(start: Start) -> io::Result<()> {
         spool: start.spool,
         lines: RefCell::new(start.lines),
         connections: Cell::new(0),
+        beginning: Rc::default(),
         seats,
         starts: Starts::new(1),
         requests: Starts::new(REQUESTS_AT_ONCE),
@@ -198,8 +199,12 @@ async fn serve(start: Start) -> io::Result<()> {
     let ticking = spawn_local(ticker.run());
     let mut control = start.control;
     obey(&thread, &mut control, start.part, start.seed).await;
-    for task in accepting {
-        task.abort();
+    for mut task in accepting {
+        tokio::select! {
+            // It ends when it has taken what waited; an error of a port has been told.
+            _ended = &mut task => {}
+            () = stopped(&mut control) => task.abort(),
+        }
     }
     hello::end_refused(&thread, usize::MAX);
     finish(&thread, &mut control).await;
@@ -251,12 +256,19 @@ async fn obey(thread: &Rc<Thread>, control: &mut watch::Receiver<Control>, part:
     thread.timers.wake_all();
 }
 
+/// Waits until time is up.
+async fn stopped(control: &mut watch::Receiver<Control>) {
+    while !control.borrow_and_update().stop && control.changed().await.is_ok() {}
+}
+
 /// Waits until nothing is left, or time is up.
 async fn finish(thread: &Thread, control: &mut watch::Receiver<Control>) {
     loop {
         // Those that wait for their first turn are counted when it comes.
-        let is_empty =
-            thread.connections.get() == 0 && thread.starts.is_empty() && thread.on_the_way.load(Ordering::Relaxed) == 0;
+        let is_empty = thread.connections.get() == 0
+            && thread.starts.is_empty()
+            && Rc::strong_count(&thread.beginning) == 1
+            && thread.on_the_way.load(Ordering::Relaxed) == 0;
         if is_empty || control.borrow_and_update().stop {
             return;
         }

@@ -34,6 +34,9 @@ const TOGETHER_MAX: usize = 32 * 1024;
 
 /// How long a connection stays for a client that broke the rules, or did not end its request, to read its answer.
 const LINGER: Duration = Duration::from_secs(2);
+/// How long a connection that was taken while the proxy stops waits for its first request: some round trips behind a
+/// handshake.
+const LAST_REQUEST: Duration = Duration::from_secs(1);
 
 /// How serving a connection ended.
 #[derive(Debug)]
@@ -59,12 +62,15 @@ pub(crate) async fn serve(
     let wire = Rc::new(wire);
     let total = timeouts.total.map(|total| (thread.timers.timer(), total));
     let mut out = Vec::new();
-    // The first request is due sooner than the next ones: who connects has something to ask.
-    let mut patience = timeouts.header;
+    // The first request is due sooner than the next ones: who connects has something to ask. Where the proxy stops, the
+    // client of a connection that waited to be taken is still asked for it.
+    let is_last = thread.draining.get();
+    let mut patience = if is_last { timeouts.header.min(LAST_REQUEST) } else { timeouts.header };
     loop {
         wire.timer.set(meter::now() + patience);
         patience = timeouts.keep_alive;
-        let head = match poll_fn(|context| wait(connection, &wire, context, timeouts.header)).await {
+        let on_drain = if is_last && connection.requests.get() == 0 { OnDrain::Waits } else { OnDrain::Ends };
+        let head = match poll_fn(|context| wait(connection, &wire, context, timeouts.header, on_drain)).await {
             Next::Head(head) => head,
             Next::End if thread.draining.get() => return Box::pin(end(connection, &wire)).await,
             Next::End => return Served::Ended,
@@ -115,8 +121,21 @@ pub(crate) async fn serve(
     }
 }
 
+/// What a connection without a request does when the proxy stops.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum OnDrain {
+    Ends,
+    Waits,
+}
+
 /// The next head; or the end, if the proxy stops and none has begun.
-fn wait(connection: &Connection, wire: &Wire, context: &mut Context<'_>, header: Duration) -> Poll<Next> {
+fn wait(
+    connection: &Connection,
+    wire: &Wire,
+    context: &mut Context<'_>,
+    header: Duration,
+    on_drain: OnDrain,
+) -> Poll<Next> {
     let next = wire.poll_next(context, header);
     match &next {
         Poll::Ready(_) => connection.seat.works(),
@@ -125,7 +144,9 @@ fn wait(connection: &Connection, wire: &Wire, context: &mut Context<'_>, header:
         Poll::Pending => {}
     }
     match next {
-        Poll::Pending if connection.thread.draining.get() && wire.is_quiet() => Poll::Ready(Next::End),
+        Poll::Pending if connection.thread.draining.get() && on_drain == OnDrain::Ends && wire.is_quiet() => {
+            Poll::Ready(Next::End)
+        }
         next => next,
     }
 }
