@@ -86,7 +86,7 @@ fn fields_that_look_like_those_of_proxies_end_here() {
     let upstream = Upstream::echo();
     for trusted in ["", "[proxy]\ntrusted = [\"127.0.0.0/8\"]\n"] {
         let proxy = Running::before(&upstream, &format!("{WITH_PLAN}{trusted}"));
-        let fields: String = LOOKALIKES.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+        let fields = LOOKALIKES.map(|(name, value)| format!("{name}: {value}\r\n")).concat();
         let answer = talk(&mut proxy.connect(), &format!("GET / HTTP/1.1\r\nHost: shop.example\r\n{fields}\r\n"));
         assert_eq!(answer.status, 200);
         assert_lookalikes_are_gone(answer.text());
@@ -297,6 +297,30 @@ fn bytes_behind_an_answer_without_content_are_no_answer() {
             assert_eq!((answer.status, answer.text()), (200, "good"), "{method} {head}");
             assert_eq!(server.accepted(), 2);
         }
+    }
+}
+
+#[test]
+fn a_post_does_not_go_out_on_a_connection_that_its_server_has_closed() {
+    let (closed, is_closed) = mpsc::channel();
+    let server = Scripted::new(move |mut stream| {
+        let head = read_head(&mut stream);
+        if head.starts_with("POST") {
+            stream.read_exact(&mut [0; 5]).unwrap();
+        }
+        stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nonce").unwrap();
+        if head.starts_with("GET") {
+            stream.shutdown(std::net::Shutdown::Both).unwrap();
+            closed.send(()).unwrap();
+        }
+    });
+    let proxy = server.proxy("");
+    let mut client = proxy.connect();
+    for _ in 0..10 {
+        assert_eq!(talk(&mut client, GET).text(), "once");
+        is_closed.recv().unwrap();
+        let post = talk(&mut client, "POST / HTTP/1.1\r\nHost: shop.example\r\nContent-Length: 5\r\n\r\nhello");
+        assert_eq!((post.status, post.text()), (200, "once"));
     }
 }
 

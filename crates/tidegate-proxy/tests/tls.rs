@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
-use support::{Running, Upstream, talk};
+use support::{Running, Upstream, exactly, talk};
 
 /// Certificates on disk, and clients that trust them.
 struct Authority {
@@ -227,4 +227,51 @@ fn whoever_announces_nobody_may_take_his_time() {
     let mut liar = proxy.connect();
     support::send(&mut liar, &format!("PROXY TCP4 192.0.2.7 192.0.2.8 1000 80\r\n{}", get("a.example")));
     assert!(support::is_closed(&mut liar));
+}
+
+#[test]
+fn a_drain_serves_those_who_have_said_hello() {
+    const CLIENTS: usize = 40;
+    let upstream = Upstream::echo();
+    let mut authority = Authority::new("drain");
+    let certificate = authority.certificate("a.example");
+    let one = "[proxy]\nthreads = 1\noverflow_threads = 0\n[proxy.limits]\nmode = \"off\"\n";
+    let proxy = Running::start(&listening(&upstream, &format!("{certificate}{one}")));
+    let mut clients: Vec<_> =
+        (0..CLIENTS).map(|turn| authority.client(&proxy, "a.example", &[["http/1.1", "h2"][turn % 2]])).collect();
+    for client in &mut clients {
+        client.conn.write_tls(&mut client.sock).unwrap();
+    }
+    let talks: Vec<_> = clients
+        .into_iter()
+        .enumerate()
+        .map(|(turn, mut client)| {
+            std::thread::spawn(move || match turn % 2 {
+                0 => talk(&mut client, &get("a.example")).status,
+                _ => over_http2(&mut client),
+            })
+        })
+        .collect();
+    assert!(proxy.drain(), "in time");
+    for talk in talks {
+        assert_eq!(talk.join().unwrap(), 200);
+    }
+}
+
+/// Asks for `/` by HTTP/2, with fields of the static table but for the host; 200 if the answer says so.
+fn over_http2(client: &mut (impl Read + Write)) -> u16 {
+    let block = b"\x82\x87\x84\x41\x09a.example";
+    let head = [&[0, 0, 14, 1, 5, 0, 0, 0, 1][..], block].concat();
+    let settings = [0, 0, 0, 4, 0, 0, 0, 0, 0];
+    client.write_all(&[&b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"[..], &settings, &head].concat()).unwrap();
+    loop {
+        let header = exactly(client, 9);
+        let payload = exactly(client, usize::from(header[1]) << 8 | usize::from(header[2]));
+        match header[3] {
+            1 => return if payload[0] == 0x88 { 200 } else { 0 },
+            // A ping is to be answered before the connection may end.
+            6 if header[4] == 0 => client.write_all(&[&[0, 0, 8, 6, 1, 0, 0, 0, 0][..], &payload].concat()).unwrap(),
+            _ => {}
+        }
+    }
 }

@@ -5,12 +5,12 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::time::Duration;
 
-use http::header::TE;
 use http::request::Parts;
 use http::{HeaderName, HeaderValue, Response, StatusCode, Version};
 
 use super::body::{RequestBody, ResponseBody};
 use super::gate::Pass;
+use super::headers::Trailers;
 use super::http1::client::{ExchangeError, Outward, Patience};
 use super::limiter::{Lane, Refusal, Stage};
 use super::service::{self, Admission};
@@ -130,15 +130,13 @@ async fn send(connection: &Connection, admission: &Admission, parts: &mut Parts,
             return Answer { response: refuse::rejected(&rejection, rule, headers), pass: None, story };
         }
     };
-    let Ok(upgrade) = headers::strip_request(&mut parts.headers) else {
+    let http2 = settings.config.upstreams[route.upstream].protocol == UpstreamProtocol::H2c;
+    let trailers = if http2 && parts.version == Version::HTTP_2 { Trailers::GoOn } else { Trailers::EndHere };
+    let Ok(upgrade) = headers::strip_request(&mut parts.headers, trailers) else {
         let response =
             refuse::plain(StatusCode::BAD_REQUEST, "http_request_error", "Connection lists too many options.");
         return Answer { response, pass, story };
     };
-    let http1 = settings.config.upstreams[route.upstream].protocol == UpstreamProtocol::Http1;
-    if http1 || parts.version != Version::HTTP_2 {
-        parts.headers.remove(TE); // Of trailers in chunks nothing goes on.
-    }
     headers::add_forwarded(connection, settings, parts);
     headers::drop_lookalikes(&mut parts.headers, own_names(settings, route));
     headers::edit(&mut parts.headers, &route.request_headers);

@@ -27,13 +27,25 @@ const LOOKALIKES: [HeaderName; 2] =
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct BadConnection;
 
+/// Whether trailers of an answer reach the client: from HTTP/2 to HTTP/2.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Trailers {
+    /// And the request may ask for them.
+    GoOn,
+    /// Those in chunks are read and dropped, so the request does not ask for them.
+    EndHere,
+}
+
 /// Removes what ends at this hop. True if the request asks for `WebSocket`, which then still stands there.
-pub(crate) fn strip_request(headers: &mut HeaderMap) -> Result<bool, BadConnection> {
+pub(crate) fn strip_request(headers: &mut HeaderMap, trailers: Trailers) -> Result<bool, BadConnection> {
     let listed = take(headers);
     let options = read(&listed)?;
     let websocket = !listed.is_empty()
         && hop::asks_for_websocket(headers.get_all(UPGRADE).iter().map(HeaderValue::as_bytes), &options);
-    strip(headers, |name, value| hop::request(name, value, &options));
+    strip(headers, |name, value| match name {
+        b"te" if trailers == Trailers::EndHere => Forward::Drop,
+        _ => hop::request(name, value, &options),
+    });
     if websocket {
         headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
         headers.insert(UPGRADE, HeaderValue::from_static("websocket"));
@@ -300,17 +312,26 @@ mod tests {
     fn what_the_connection_lists_ends_here() {
         let mut headers =
             map(&[("connection", "x-secret, keep-alive"), ("x-secret", "1"), ("keep-alive", "5"), ("accept", "*/*")]);
-        assert_eq!(strip_request(&mut headers), Ok(false));
+        assert_eq!(strip_request(&mut headers, Trailers::EndHere), Ok(false));
         assert_eq!(headers, map(&[("accept", "*/*")]));
+    }
+
+    #[test]
+    fn trailers_are_asked_for_where_they_go_on() {
+        for (trailers, told) in [(Trailers::GoOn, &[("te", "trailers")][..]), (Trailers::EndHere, &[])] {
+            let mut headers = map(&[("te", "gzip, trailers"), ("connection", "te")]);
+            assert_eq!(strip_request(&mut headers, trailers), Ok(false));
+            assert_eq!(headers, map(told));
+        }
     }
 
     #[test]
     fn websocket_goes_on() {
         let mut headers = map(&[("connection", "Upgrade"), ("upgrade", "websocket"), ("sec-websocket-key", "k")]);
-        assert_eq!(strip_request(&mut headers), Ok(true));
+        assert_eq!(strip_request(&mut headers, Trailers::EndHere), Ok(true));
         assert_eq!(headers.get("upgrade").unwrap(), "websocket");
         let mut other = map(&[("connection", "Upgrade"), ("upgrade", "h2c")]);
-        assert_eq!(strip_request(&mut other), Ok(false));
+        assert_eq!(strip_request(&mut other, Trailers::EndHere), Ok(false));
         assert!(other.is_empty());
     }
 

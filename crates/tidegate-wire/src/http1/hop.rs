@@ -144,7 +144,7 @@ pub fn request(name: &[u8], value: &[u8], options: &Options<'_>) -> Forward {
 
 /// Whether a gateway may take `name` for a field that ends here or that others decide by: `X_Forwarded_For`.
 ///
-/// Gateways that turn fields into variables (CGI, FastCGI, WSGI, Rack) read an underscore as the hyphen, and which of two
+/// Gateways that turn fields into variables (CGI, WSGI, Rack) read an underscore as the hyphen, and which of two
 /// fields wins is not known. O(length) for names without an underscore, which are nearly all.
 #[must_use]
 pub fn is_lookalike(name: &[u8]) -> bool {
