@@ -21,6 +21,7 @@
 //! | `timers` | time-outs |
 //! | `log`, [`access_log`] | what is written about requests |
 //! | [`admin`] | the proxy's own API |
+//! | [`answers`] | what upstreams send, without sockets: for tests |
 //!
 //! ```no_run
 //! use tidegate_proxy::{config::Config, io::Proxy};
@@ -37,6 +38,7 @@ mod accept;
 pub mod access_log;
 mod account;
 pub mod admin;
+pub mod answers;
 mod body;
 mod date;
 mod fair;

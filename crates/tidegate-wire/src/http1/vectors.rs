@@ -1,7 +1,9 @@
 //! Reads the files of cases in `vectors/http1/`; their README says what they mean.
 //!
 //! The files are TOML, of which they use so little that a few lines read it: comments, `[[case]]`, literal strings in
-//! single quotes and whole numbers.
+//! single quotes and whole numbers. [`answers`] reads those in `vectors/http1_answers/`.
+
+pub mod answers;
 
 /// One case: what a client sends, and what a strict server makes of it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -50,8 +52,17 @@ pub struct BadVectors {
 /// # Errors
 /// The first line that is not as it should be.
 pub fn read(text: &str) -> Result<Vec<Case>, BadVectors> {
+    tables(text, Draft::set, Draft::finish)
+}
+
+/// The tables of a file, in order: `set` takes a key with its value, `finish` makes a case of what it took.
+fn tables<D: Default, C>(
+    text: &str,
+    set: impl Fn(&mut D, &str, &str) -> Result<(), &'static str>,
+    finish: impl Fn(D) -> Result<C, &'static str>,
+) -> Result<Vec<C>, BadVectors> {
     let mut cases = Vec::new();
-    let mut draft: Option<(usize, Draft)> = None;
+    let mut draft: Option<(usize, D)> = None;
     for (index, line) in text.lines().enumerate() {
         let (number, line) = (index + 1, line.trim());
         let wrong = |what| BadVectors { line: number, what };
@@ -59,17 +70,17 @@ pub fn read(text: &str) -> Result<Vec<Case>, BadVectors> {
             continue;
         }
         if line == "[[case]]" {
-            if let Some((at, done)) = draft.replace((number, Draft::default())) {
-                cases.push(done.finish().map_err(|what| BadVectors { line: at, what })?);
+            if let Some((at, done)) = draft.replace((number, D::default())) {
+                cases.push(finish(done).map_err(|what| BadVectors { line: at, what })?);
             }
             continue;
         }
         let (key, value) = line.split_once(" = ").ok_or_else(|| wrong("expected `key = value`"))?;
         let (_, draft) = draft.as_mut().ok_or_else(|| wrong("a key stands before the first [[case]]"))?;
-        draft.set(key, value).map_err(wrong)?;
+        set(draft, key, value).map_err(wrong)?;
     }
     if let Some((at, done)) = draft {
-        cases.push(done.finish().map_err(|what| BadVectors { line: at, what })?);
+        cases.push(finish(done).map_err(|what| BadVectors { line: at, what })?);
     }
     Ok(cases)
 }
