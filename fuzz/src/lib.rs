@@ -47,6 +47,7 @@ fn config() -> ShardConfig {
         line_bytes: 1 << 20,
         topics_wait_for_start: false,
         e2e_percentiles: Vec::new(),
+        e2e_window: Duration::from_mins(10),
         seed: 1,
     }
 }

@@ -38,6 +38,10 @@ fn main() -> io::Result<()> {
         // Where to cut stands before what is cut.
         write("http1_guard", &[&[&[5, 40, 90], &case[..]].concat()])?;
     }
+    for case in answers_of_upstreams()? {
+        // Before it what it answers, and where to cut.
+        write("http1_answer", &[&[&[case.to as u8, 9, 30, 60], &case.bytes[..]].concat()])?;
+    }
     write("tls_hello", &[&hello(200), &hello(1)])?;
     write("proxy_protocol", &[b"PROXY TCP4 192.0.2.1 198.51.100.7 4711 443\r\n", &proxied()])?;
     write("profile", &[&(0..64_u8).collect::<Vec<_>>()])
@@ -112,14 +116,33 @@ fn compressed(kind: u8, start: impl FnOnce(&mut transport::Transport)) -> Vec<u8
 /// The cases of `vectors/http1/` that are not long.
 fn requests() -> io::Result<Vec<Vec<u8>>> {
     let mut found = Vec::new();
-    for entry in fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("../vectors/http1"))? {
-        let path = entry?.path();
-        if path.extension().is_some_and(|extension| extension == "toml") {
-            let cases = vectors::read(&fs::read_to_string(&path)?).map_err(io::Error::other)?;
-            found.extend(cases.into_iter().map(|case| case.bytes).filter(|bytes| bytes.len() < 400));
-        }
+    for text in vector_files("http1")? {
+        let cases = vectors::read(&text).map_err(io::Error::other)?;
+        found.extend(cases.into_iter().map(|case| case.bytes).filter(|bytes| bytes.len() < 400));
     }
     Ok(found)
+}
+
+/// The cases of `vectors/http1_answers/` that are not long.
+fn answers_of_upstreams() -> io::Result<Vec<vectors::answers::Case>> {
+    let mut found = Vec::new();
+    for text in vector_files("http1_answers")? {
+        let cases = vectors::answers::read(&text).map_err(io::Error::other)?;
+        found.extend(cases.into_iter().filter(|case| case.bytes.len() < 400));
+    }
+    Ok(found)
+}
+
+/// The texts of a folder's files of cases.
+fn vector_files(folder: &str) -> io::Result<Vec<String>> {
+    let mut texts = Vec::new();
+    for entry in fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("../vectors").join(folder))? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|extension| extension == "toml") {
+            texts.push(fs::read_to_string(&path)?);
+        }
+    }
+    Ok(texts)
 }
 
 /// A `ClientHello` with a server name, protocols and versions, in records of `size` bytes.
