@@ -62,7 +62,7 @@ async fn many_requests_share_a_connection() {
 #[tokio::test]
 async fn streams_of_one_connection_are_charged_to_whom_they_say() {
     let upstream = Upstream::echo();
-    let tables = "[proxy.tenants]\nby = \"header:x-plan\"\n[proxy.limits]\npatience = \"0s\"\n[proxy.limits.capacities]\nrequests = 50\n";
+    let tables = "[proxy.tenants]\nby = \"header:x-plan\"\nheader_from = [\"127.0.0.1\"]\n[proxy.limits]\npatience = \"0s\"\n[proxy.limits.capacities]\nrequests = 50\n";
     let proxy = Running::before(&upstream, tables);
     let mut sender = connect(&proxy).await;
     let mut refused = [0, 0];

@@ -68,7 +68,7 @@ fn a_tenant_over_its_share_is_told_when_to_come_back_if_nobody_is_to_wait() {
 #[test]
 fn requests_of_one_connection_are_charged_to_whom_they_say() {
     let upstream = Upstream::echo();
-    let tables = "[proxy.tenants]\nby = \"header:x-plan\"\n[proxy.limits]\npatience = \"0s\"\n[proxy.limits.capacities]\n\
+    let tables = "[proxy.tenants]\nby = \"header:x-plan\"\nheader_from = [\"127.0.0.1\"]\n[proxy.limits]\npatience = \"0s\"\n[proxy.limits.capacities]\n\
                   requests = 50\n";
     let proxy = Running::before(&upstream, tables);
     let mut client = proxy.connect();
@@ -82,6 +82,20 @@ fn requests_of_one_connection_are_charged_to_whom_they_say() {
     let of = |name| seen.tenants.iter().find(|tenant| tenant.name == name).unwrap().refused.request;
     assert_eq!([of("gold"), of("free")], refused);
     assert!(refused.iter().all(|&refused| refused > 0), "{refused:?}");
+}
+
+#[test]
+fn a_header_that_says_whose_a_request_is_is_believed_from_listed_addresses_only() {
+    let upstream = Upstream::echo();
+    for (from, tenant) in [("127.0.0.0/8", "gold"), ("192.0.2.0/24", "a.example")] {
+        let tables = format!("[proxy.tenants]\nby = \"header:x-plan\"\nheader_from = [\"{from}\"]\n");
+        let proxy = Running::before(&upstream, &tables);
+        let request = "GET / HTTP/1.1\r\nHost: a.example\r\nX-Plan: gold\r\n\r\n";
+        assert_eq!(talk(&mut proxy.connect(), request).status, 200);
+        let names: Vec<_> = proxy.proxy().snapshot().tenants.into_iter().map(|tenant| tenant.name).collect();
+        assert!(names.iter().any(|name| name == tenant), "{from}: {names:?}");
+        assert_eq!(names.iter().any(|name| name == "gold"), tenant == "gold", "{from}: {names:?}");
+    }
 }
 
 #[test]

@@ -28,7 +28,13 @@ impl Authority {
 
     /// A table of the configuration.
     fn certificate(&mut self, name: &str) -> String {
-        let made = rcgen::generate_simple_self_signed([name.to_owned()]).unwrap();
+        self.certificate_for(name, &[name])
+    }
+
+    /// The same, of one certificate for several names; its files are called `name`.
+    fn certificate_for(&mut self, name: &str, names: &[&str]) -> String {
+        let names: Vec<_> = names.iter().map(|&name| name.to_owned()).collect();
+        let made = rcgen::generate_simple_self_signed(names).unwrap();
         self.roots.add(made.cert.der().clone()).unwrap();
         let (cert, key) = (self.directory.join(format!("{name}.pem")), self.directory.join(format!("{name}.key")));
         std::fs::write(&cert, made.cert.pem()).unwrap();
@@ -77,6 +83,24 @@ fn each_name_gets_its_certificate() {
         assert!(answer.text().contains("x-forwarded-proto: https\r\n"), "{}", answer.text());
         assert_eq!(client.conn.alpn_protocol(), Some(&b"http/1.1"[..]));
     }
+}
+
+#[test]
+fn a_request_for_a_host_that_its_connection_is_not_for_is_misdirected() {
+    let upstream = Upstream::echo();
+    let mut authority = Authority::new("misdirected");
+    let tables = authority.certificate_for("a", &["a.example", "*.a.example"]) + &authority.certificate("b.example");
+    let proxy = Running::start(&listening(&upstream, &tables));
+    let mut client = authority.client(&proxy, "a.example", &["http/1.1"]);
+    // The connection goes on, as one of many names of a certificate does.
+    for (host, status) in
+        [("a.example", 200), ("b.example", 421), ("www.a.example:8443", 200), ("nobody.example", 421), ("A.example", 200)]
+    {
+        assert_eq!(talk(&mut client, &get(host)).status, status, "{host}");
+    }
+    proxy.wait_until(|live| live.responses_total[4] == 2);
+    let names: Vec<_> = proxy.proxy().snapshot().tenants.into_iter().map(|tenant| tenant.name).collect();
+    assert!(names.iter().any(|name| name == "www.a.example"), "who is served is charged: {names:?}");
 }
 
 #[test]

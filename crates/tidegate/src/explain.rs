@@ -151,6 +151,7 @@ fn show(answer: &Explanation) -> Result<(), Failure> {
         "refused_mostly" => "mostly refused",
         "served" => "served",
         "no_route" => "refused: no route",
+        "misdirected" => "refused: its connection is for another host",
         "no_server" => "refused: no server",
         "rate_limited" => "refused by a rate limit",
         "denied" => "refused: a list denies the client",

@@ -250,6 +250,22 @@ pub(super) fn own_name(place: &Place<'_>, key: &str, name: &str) -> Result<(), C
 
 fn tenants(place: &Place<'_>, section: &TenantsSection, named: Vec<TenantSection>) -> Result<Tenants, ConfigError> {
     let max_tracked = place.below("tenants").number("max_tracked", section.max_tracked, 100_000, 16..=MOST_TENANTS)?;
+    match &section.by {
+        TenantBy::Header(name) if section.header_from.is_empty() => {
+            let remedy = format!(
+                "any client could send {name}: add header_from = [\"10.0.0.0/8\"], the addresses of whoever sets it, or \
+                 [\"0.0.0.0/0\", \"::/0\"] to believe everybody"
+            );
+            let found = format_args!("found \"header:{name}\" without header_from");
+            return Err(place.problem("tenants.by", found, remedy));
+        }
+        TenantBy::Header(_) => {}
+        by if !section.header_from.is_empty() => {
+            let remedy = "leave it out, or say by = \"header:NAME\": it lists who may send that header";
+            return Err(place.problem("tenants.header_from", format_args!("found it with by = \"{by}\""), remedy));
+        }
+        _ => {}
+    }
     let mut tenants: Vec<Tenant> = Vec::new();
     for (index, tenant) in named.into_iter().enumerate() {
         let place = place.below(format_args!("tenant[{index}]"));
@@ -280,7 +296,8 @@ fn tenants(place: &Place<'_>, section: &TenantsSection, named: Vec<TenantSection
         let found = format_args!("found {max_tracked}, but {} tenants have names", tenants.len());
         return Err(place.problem("tenants.max_tracked", found, "expected more than there are [[proxy.tenant]]"));
     }
-    Ok(Tenants { by: section.by.clone(), unknown: section.unknown, max_tracked, named: tenants })
+    let (by, header_from) = (section.by.clone(), section.header_from.clone());
+    Ok(Tenants { by, header_from, unknown: section.unknown, max_tracked, named: tenants })
 }
 
 fn limits(place: &Place<'_>, section: &LimitsSection) -> Result<Limits, ConfigError> {

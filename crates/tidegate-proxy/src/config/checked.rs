@@ -242,6 +242,9 @@ pub struct RateLimit {
 pub struct Tenants {
     /// What tells them apart.
     pub by: TenantBy,
+    /// Addresses whose header is believed, if one tells them apart: those of whoever puts it there. Others' requests are told
+    /// apart by host. Not empty then, and else empty.
+    pub header_from: Vec<Cidr>,
     /// The tenant of hosts that no certificate, route, SNI rule or tenant lists. Without a value: `Together` if any of these
     /// lists a host, else `Apart`.
     pub unknown: Option<Unknown>,

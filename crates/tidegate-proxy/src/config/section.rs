@@ -153,6 +153,7 @@ pub(super) struct ListSection {
 #[serde(default, deny_unknown_fields)]
 pub(super) struct TenantsSection {
     pub(super) by: TenantBy,
+    pub(super) header_from: Vec<Cidr>,
     pub(super) unknown: Option<Unknown>,
     pub(super) max_tracked: Option<usize>,
 }

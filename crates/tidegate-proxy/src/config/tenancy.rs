@@ -24,6 +24,40 @@ pub struct Tenancy {
     suffix: HashMap<String, String, foldhash::fast::RandomState>,
     /// Hosts that may have a tenant of their own; `None` if all may.
     known: Option<Names>,
+    /// The certificates, by their places, that are for a name.
+    certificates: Certified,
+}
+
+/// Which certificates are for which names.
+#[derive(Clone, Debug, Default)]
+struct Certified {
+    exact: HashMap<String, Vec<usize>, foldhash::fast::RandomState>,
+    /// By what stands behind `*`; for one label below.
+    below: HashMap<String, Vec<usize>, foldhash::fast::RandomState>,
+}
+
+impl Certified {
+    fn insert(&mut self, name: &str, certificate: usize) {
+        let all = match name.strip_prefix('*') {
+            Some(rest) => self.below.entry(rest.to_owned()).or_default(),
+            None => self.exact.entry(name.to_owned()).or_default(),
+        };
+        all.push(certificate);
+    }
+
+    /// Those for `name`, the one that is served first.
+    fn of(&self, name: &str) -> impl Iterator<Item = usize> {
+        let exact = self.exact.get(name);
+        let below = name.find('.').and_then(|dot| self.below.get(&name[dot..]));
+        exact.into_iter().chain(below).flatten().copied()
+    }
+
+    /// Whether the certificate that a client gets that asks for `sni` is for `host` too.
+    fn covers(&self, sni: &str, host: &str) -> bool {
+        // The first of all is for names that none is for.
+        let served = self.of(sni).next().unwrap_or(0);
+        self.of(host).any(|certificate| certificate == served)
+    }
 }
 
 /// Hosts, and what stands behind the `*` of others.
@@ -90,9 +124,16 @@ pub enum KeyKind {
 }
 
 impl Tenancy {
-    /// As `config` says, whose certificates are for the names in `certified`, `*.example.com` among them.
+    /// As `config` says, whose certificates are for the names in `certified`, `*.example.com` among them, each with the
+    /// place of its certificate.
     #[must_use]
-    pub fn new<'a>(config: &Config, certified: impl IntoIterator<Item = &'a str>) -> Self {
+    pub fn new<'a>(config: &Config, certified: impl IntoIterator<Item = (&'a str, usize)>) -> Self {
+        let mut certificates = Certified::default();
+        let mut names = Names::default();
+        for (name, certificate) in certified {
+            certificates.insert(name, certificate);
+            names.insert(name);
+        }
         let (mut exact, mut suffix) = (HashMap::default(), HashMap::default());
         for tenant in &config.tenants.named {
             for matched in &tenant.matches {
@@ -103,8 +144,8 @@ impl Tenancy {
             }
         }
         let by_route = config.routes.iter().any(|route| route.tenant.is_some());
-        let known = known(config, certified);
-        Self { by: config.tenants.by.clone(), by_route, exact, suffix, known }
+        let known = known(config, names);
+        Self { by: config.tenants.by.clone(), by_route, exact, suffix, known, certificates }
     }
 
     /// The header that tells tenants apart, in lower case.
@@ -121,6 +162,19 @@ impl Tenancy {
     #[must_use]
     pub fn of_hello<'a>(&'a self, sni: Option<&'a str>) -> Cow<'a, str> {
         self.named(sni.unwrap_or("-"), true)
+    }
+
+    /// Whether a request for `host` came to the wrong connection, both names in lower case: the certificate that was served for
+    /// `sni` is not for that host, and the two are not the same tenant's. Else the one would be charged for the connection, and
+    /// the other's service be used. Clients that share a connection among the names of one certificate may.
+    ///
+    /// Source: RFC 9110, sections 7.4 and 15.5.20.
+    #[must_use]
+    pub fn is_misdirected(&self, sni: &str, host: &str) -> bool {
+        !host.is_empty()
+            && sni != host
+            && !self.certificates.covers(sni, host)
+            && self.named(sni, true) != self.named(host, true)
     }
 
     /// Whose request it is if its host, in lower case, is all that tells: not so if routes or headers may.
@@ -142,7 +196,6 @@ impl Tenancy {
         if let Some((_, Some(tenant))) = traits.route {
             return Key { told: tenant, kind: KeyKind::Name };
         }
-        let host = if traits.host.is_empty() { "-" } else { traits.host };
         let other = match self.by {
             TenantBy::Route => traits.route.map(|(name, _)| name),
             TenantBy::Header(_) => traits.header.filter(|value| !value.is_empty()),
@@ -151,8 +204,9 @@ impl Tenancy {
         if let Some(told) = other {
             return Key { told, kind: KeyKind::Other };
         }
-        let sni = traits.sni.filter(|_| self.by == TenantBy::Sni);
-        Key { told: sni.unwrap_or(host), kind: KeyKind::Host }
+        // Of several names of one certificate the host says which is served.
+        let told = if traits.host.is_empty() { traits.sni.unwrap_or("-") } else { traits.host };
+        Key { told, kind: KeyKind::Host }
     }
 
     /// The name of the tenant whose key this is.
@@ -182,10 +236,8 @@ impl Tenancy {
     }
 }
 
-/// The hosts that something in `config` knows; `None` if each may have a tenant of its own.
-fn known<'a>(config: &Config, certified: impl IntoIterator<Item = &'a str>) -> Option<Names> {
-    let mut names = Names::default();
-    certified.into_iter().for_each(|name| names.insert(name));
+/// The hosts in `names` and those that something in `config` knows; `None` if each may have a tenant of its own.
+fn known(config: &Config, mut names: Names) -> Option<Names> {
     config.tenants.named.iter().flat_map(|tenant| &tenant.matches).for_each(|name| names.insert(name));
     config.routes.iter().filter_map(|route| route.host.as_deref()).for_each(|name| names.insert(name));
     let rules = config.sni.iter().flat_map(|rule| rule.names.iter().chain(&rule.aliases));
@@ -216,7 +268,13 @@ mod tests {
     }
 
     fn certified(text: &str, names: &[&'static str]) -> Tenancy {
-        Tenancy::new(&Config::from_document(&Document::new("t.toml", text), 1).unwrap(), names.iter().copied())
+        let names = names.iter().copied().zip(0..);
+        Tenancy::new(&Config::from_document(&Document::new("t.toml", text), 1).unwrap(), names)
+    }
+
+    fn told_apart(by: &str) -> String {
+        let from = if by.starts_with("header:") { "header_from = [\"127.0.0.0/8\"]\n" } else { "" };
+        format!("[proxy.tenants]\nby = \"{by}\"\n{from}")
     }
 
     const REQUEST: Traits<'static> =
@@ -224,8 +282,8 @@ mod tests {
 
     #[test]
     fn each_way_of_telling_them_apart_looks_at_its_own_trait() {
-        for (by, whose) in [("sni", "a.example"), ("host", "b.example"), ("route", "shop"), ("header:x-plan", "gold")] {
-            let tenancy = tenancy(&format!("[proxy.tenants]\nby = \"{by}\""));
+        for (by, whose) in [("sni", "b.example"), ("host", "b.example"), ("route", "shop"), ("header:x-plan", "gold")] {
+            let tenancy = tenancy(&told_apart(by));
             assert_eq!(tenancy.of_request(REQUEST), whose);
             let fixed = Traits { route: Some(("shop", Some("fixed"))), ..REQUEST };
             assert_eq!(tenancy.of_request(fixed), "fixed", "a route's own tenant comes first");
@@ -235,7 +293,7 @@ mod tests {
     #[test]
     fn the_host_alone_tells_unless_routes_or_headers_may() {
         for (by, tells) in [("sni", true), ("host", true), ("route", false), ("header:x-plan", false)] {
-            let tenancy = tenancy(&format!("[proxy.tenants]\nby = \"{by}\""));
+            let tenancy = tenancy(&told_apart(by));
             assert_eq!(tenancy.of_host("b.example").as_deref(), tells.then_some("b.example"), "{by}");
         }
         let upstream = "[[proxy.upstream]]\nname = \"s\"\nservers = [\"127.0.0.1:1\"]\n";
@@ -247,9 +305,10 @@ mod tests {
     fn what_is_missing_falls_back_to_the_host() {
         let bare = Traits { sni: None, host: "b.example", route: None, header: None };
         for by in ["sni", "host", "route", "header:x-plan"] {
-            let tenancy = tenancy(&format!("[proxy.tenants]\nby = \"{by}\""));
+            let tenancy = tenancy(&told_apart(by));
             assert_eq!(tenancy.of_request(bare), "b.example", "{by}");
             assert_eq!(tenancy.of_request(Traits { host: "", ..bare }), "-", "{by}");
+            assert_eq!(tenancy.of_request(Traits { host: "", sni: Some("a.example"), ..bare }), "a.example", "{by}");
         }
     }
 
@@ -292,13 +351,44 @@ mod tests {
             assert_eq!(apart.of_hello(Some("made-up-1.example")), "made-up-1.example");
         }
         assert_eq!(tenancy("").of_hello(Some("anybody.example")), "anybody.example", "nothing is known");
-        let plans = tenancy(&format!("[proxy.tenants]\nby = \"header:x-plan\"\n{tenant}"));
+        let plans = tenancy(&format!("{}{tenant}", told_apart("header:x-plan")));
         assert_eq!(plans.of_request(REQUEST), "gold", "that is no host");
     }
 
     #[test]
+    fn a_host_that_neither_the_certificate_nor_the_tenant_of_the_hello_covers_is_misdirected() {
+        let tenant = "[[proxy.tenant]]\nname = \"acme\"\nmatch = [\"acme.example\", \"acme.test\"]\n";
+        let config = Config::from_document(&Document::new("t.toml", tenant), 1).unwrap();
+        let names = [("a.example", 0), ("b.example", 0), ("*.c.example", 0), ("c.c.example", 1), ("acme.example", 2)];
+        let tenancy = Tenancy::new(&config, names);
+        for (sni, host) in [
+            ("a.example", "a.example"),
+            ("a.example", ""),
+            ("a.example", "b.example"),
+            ("b.example", "x.c.example"),
+            ("a.example", "c.c.example"),
+            ("acme.example", "acme.test"),
+            ("nobody.example", "a.example"),
+            ("nobody.example", "someone.example"),
+        ] {
+            assert!(!tenancy.is_misdirected(sni, host), "{sni} {host}");
+        }
+        for (sni, host) in [
+            ("a.example", "acme.example"),
+            ("c.c.example", "x.c.example"),
+            ("a.example", "x.y.c.example"),
+            ("acme.example", "a.example"),
+            ("a.example", "nobody.example"),
+        ] {
+            assert!(tenancy.is_misdirected(sni, host), "{sni} {host}");
+        }
+        let apart = Tenancy::new(&Config::from_document(&Document::new("t.toml", ""), 1).unwrap(), []);
+        assert!(apart.is_misdirected("a.example", "b.example"));
+    }
+
+    #[test]
     fn long_names_are_cut_between_letters() {
-        let tenancy = tenancy("[proxy.tenants]\nby = \"header:x-plan\"");
+        let tenancy = tenancy(&told_apart("header:x-plan"));
         let long = "é".repeat(200);
         let name = tenancy.of_request(Traits { header: Some(&long), ..REQUEST });
         assert_eq!(name.len(), 252);

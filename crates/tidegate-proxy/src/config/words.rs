@@ -132,15 +132,16 @@ choice! {
 /// What tells tenants apart.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub enum TenantBy {
-    /// The name that the client asks for in its `ClientHello`; without TLS, the host. A tenant is known, and can be
-    /// refused, before any cryptography.
+    /// The name that the client asks for in its `ClientHello`, and of its requests the host, which must be a name of the same
+    /// certificate or tenant. A tenant is known, and can be refused, before any cryptography.
     #[default]
     Sni,
-    /// The host of a request.
+    /// The same: it says what counts without TLS.
     Host,
     /// The route of a request.
     Route,
-    /// A header of a request, by its name in lower case; requests without it are told apart by host.
+    /// A header of a request, by its name in lower case; requests without it, or from others than those who may send it, are
+    /// told apart by host.
     Header(String),
 }
 

@@ -60,7 +60,7 @@ impl Record {
         let path = PlainPath::new(parts.uri.path());
         let route = path.ok().and_then(|path| settings.routes.find(&host, &path, &parts.method));
         let route = route.map(|route| &settings.config.routes[route]);
-        let header = settings.tenant_header.as_ref().and_then(|name| parts.headers.get(name)?.to_str().ok());
+        let header = settings.tenant_header(connection.origin.client.ip(), &parts.headers);
         let tenant = settings.tenancy.of_request(Traits {
             sni: connection.origin.sni.as_deref(),
             host: &host,
@@ -109,7 +109,11 @@ impl Record {
         self.refused = Some(if let Some(refusal) = refusal {
             of_limiter("request", &refusal)
         } else {
-            let cause = if status == StatusCode::NOT_FOUND { "no_route" } else { "malformed" };
+            let cause = match status {
+                StatusCode::NOT_FOUND => "no_route",
+                StatusCode::MISDIRECTED_REQUEST => "misdirected",
+                _ => "malformed",
+            };
             Refused { stage: "request", resource: "", cause, retry_after: None }
         });
         self

@@ -117,11 +117,9 @@ pub(crate) fn judge(
     let settings = thread.settings();
     let now = meter::now();
     let host = host_of(parts);
-    let Ok(path) = PlainPath::new(parts.uri.path()) else {
-        return no(StatusCode::BAD_REQUEST, "http_request_error", "The path leaves the root, or hides that it does.");
-    };
-    let Some(route) = settings.routes.find(&host, &path, &parts.method) else {
-        return no(StatusCode::NOT_FOUND, "destination_not_found", "No route takes this request.");
+    let route = match destination(connection, &settings, parts, &host) {
+        Ok(route) => route,
+        Err(Nowhere { status, error, detail }) => return no(status, error, detail),
     };
     if charged.is_none() {
         thread.count_request(route);
@@ -166,6 +164,32 @@ pub(crate) fn judge(
     Judged::Serve(Admission { account: Rc::clone(account), settings, route, began: now, lane: charged.lane })
 }
 
+/// Why a request goes nowhere.
+struct Nowhere {
+    status: StatusCode,
+    /// Its name in `Proxy-Status`.
+    error: &'static str,
+    detail: &'static str,
+}
+
+/// The route that a request for `host` takes.
+fn destination(connection: &Connection, settings: &InForce, parts: &Parts, host: &str) -> Result<usize, Nowhere> {
+    let no = |status, error, detail| Err(Nowhere { status, error, detail });
+    if let Some(sni) = connection.origin.sni.as_deref()
+        && settings.tenancy.is_misdirected(sni, host)
+    {
+        let detail = "This connection is for another host: its certificate does not cover this one.";
+        return no(StatusCode::MISDIRECTED_REQUEST, "http_request_error", detail);
+    }
+    let Ok(path) = PlainPath::new(parts.uri.path()) else {
+        return no(StatusCode::BAD_REQUEST, "http_request_error", "The path leaves the root, or hides that it does.");
+    };
+    let Some(route) = settings.routes.find(host, &path, &parts.method) else {
+        return no(StatusCode::NOT_FOUND, "destination_not_found", "No route takes this request.");
+    };
+    Ok(route)
+}
+
 /// The answer to a request for which there is not enough of something.
 pub(crate) fn refused(connection: &Connection, refusal: Refusal) -> Judged {
     let headers = connection.thread.settings().config.limits.rate_limit_headers;
@@ -187,7 +211,7 @@ fn ask(
     now: Instant,
 ) -> (Tenant, Said) {
     let rule = &settings.config.routes[route];
-    let header = settings.tenant_header.as_ref().and_then(|name| parts.headers.get(name)?.to_str().ok());
+    let header = settings.tenant_header(connection.origin.client.ip(), &parts.headers);
     let key = settings.tenancy.key(Traits {
         sni: connection.origin.sni.as_deref(),
         host,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use http::HeaderValue;
+use http::{HeaderMap, HeaderValue};
 use tidegate_core::Instant;
 use tidegate_runtime::process;
 use tidegate_wire::http1::Limits as HttpLimits;
@@ -25,7 +25,7 @@ pub(crate) struct Settings {
     pub(crate) routes: Routes,
     pub(crate) tenancy: Tenancy,
     /// The header that tells tenants apart.
-    pub(crate) tenant_header: Option<http::HeaderName>,
+    tenant_header: Option<http::HeaderName>,
     /// Of each route, the gate before its requests.
     pub(crate) route_gates: Vec<Option<Arc<Gate>>>,
     /// Names in the `ClientHello` that have a gate.
@@ -110,6 +110,13 @@ impl Settings {
             newcomers: limits.newcomers,
             ..NeighboursConfig::default()
         }
+    }
+
+    /// What a request says in the header that tells tenants apart, if it comes from whoever may say so.
+    pub(crate) fn tenant_header<'a>(&self, client: std::net::IpAddr, headers: &'a HeaderMap) -> Option<&'a str> {
+        let name = self.tenant_header.as_ref()?;
+        let is_believed = || self.config.tenants.header_from.iter().any(|range| range.contains(client));
+        headers.get(name).filter(|_| is_believed())?.to_str().ok()
     }
 
     /// Whether the headers of this peer about earlier hops are believed.

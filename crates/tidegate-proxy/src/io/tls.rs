@@ -20,8 +20,8 @@ pub(crate) struct Certificates {
     exact: HashMap<String, Arc<CertifiedKey>, RandomState>,
     /// By what stands behind `*`, as in `.example.com`; for one label below.
     below: HashMap<String, Arc<CertifiedKey>, RandomState>,
-    /// All names, as they are written.
-    names: Vec<String>,
+    /// All names, as they are written, each with the place of its certificate.
+    names: Vec<(String, usize)>,
     /// For clients that name no host, or one that nobody has.
     first: Option<Arc<CertifiedKey>>,
 }
@@ -30,11 +30,11 @@ impl Certificates {
     /// Reads all files. A key that does not belong to its certificate is an error.
     pub(crate) fn load(all: &[Certificate]) -> Result<Arc<Self>, ProxyError> {
         let mut this = Self { exact: HashMap::default(), below: HashMap::default(), names: Vec::new(), first: None };
-        for certificate in all {
+        for (place, certificate) in all.iter().enumerate() {
             let key = Arc::new(read(certificate)?);
             let names = if certificate.names.is_empty() { names_of(&key) } else { certificate.names.clone() };
             for name in names {
-                this.names.push(name.clone());
+                this.names.push((name.clone(), place));
                 match name.strip_prefix('*') {
                     Some(rest) => this.below.entry(rest.to_owned()).or_insert_with(|| Arc::clone(&key)),
                     None => this.exact.entry(name).or_insert_with(|| Arc::clone(&key)),
@@ -45,9 +45,9 @@ impl Certificates {
         Ok(Arc::new(this))
     }
 
-    /// The names that they are for, `*.example.com` among them.
-    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
-        self.names.iter().map(String::as_str)
+    /// The names that they are for, `*.example.com` among them, each with the place of its certificate.
+    pub(crate) fn names(&self) -> impl Iterator<Item = (&str, usize)> {
+        self.names.iter().map(|(name, place)| (name.as_str(), *place))
     }
 
     fn find(&self, name: &str) -> Option<&Arc<CertifiedKey>> {

@@ -71,7 +71,7 @@ mod tests {
     use crate::config::Config;
 
     fn settings(table: &str) -> Rc<InForce> {
-        let text = format!("[proxy.tenants]\nby = \"header:x-plan\"\n{table}");
+        let text = format!("[proxy.tenants]\nby = \"header:x-plan\"\nheader_from = [\"127.0.0.1\"]\n{table}");
         let config = Config::from_document(&Document::new("t.toml", text), 1).unwrap();
         Rc::new(InForce(Settings::new(config, None, Instant::ZERO).unwrap()))
     }

@@ -76,6 +76,8 @@ pub enum Outcome {
     Served,
     /// No route takes it.
     NoRoute,
+    /// Neither the certificate nor the tenant of its `ClientHello` is for its host.
+    Misdirected,
     /// No server of its upstream is up.
     NoServer,
     /// A rate limit of its SNI name or its route has no room for it.
@@ -173,7 +175,12 @@ pub fn explain(
     let mut explanation =
         Explanation { outcome: Outcome::Served, status: None, why, request, route, tenant, resources, rate_limits };
     decide(&mut explanation, snapshot, config.limits.patience);
-    if climbs && explanation.outcome == Outcome::NoRoute {
+    let misdirected =
+        explanation.request.sni.as_deref().is_some_and(|sni| tenancy.is_misdirected(sni, &explanation.request.host));
+    if misdirected && !matches!(explanation.outcome, Outcome::RateLimited | Outcome::Denied) {
+        (explanation.outcome, explanation.status) = (Outcome::Misdirected, Some(421));
+        explanation.why = vec!["neither the certificate nor the tenant of its ClientHello is for its host".to_owned()];
+    } else if climbs && explanation.outcome == Outcome::NoRoute {
         explanation.status = Some(400);
         explanation.why = vec!["its path leaves the root, or hides that it does".to_owned()];
     }
@@ -251,7 +258,6 @@ fn tenant_of(
         (None, None) => {
             let name = tenancy.of_request(traits).into_owned();
             let by = match &config.tenants.by {
-                TenantBy::Sni if request.sni.is_some() => "the name of its ClientHello".to_owned(),
                 TenantBy::Header(header) if question.header.is_some() => format!("its header {header}"),
                 TenantBy::Route if route.is_some() => "its route".to_owned(),
                 _ => "its host".to_owned(),
