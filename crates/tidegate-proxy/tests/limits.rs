@@ -5,7 +5,7 @@ mod support;
 
 use std::io::{Read, Write};
 
-use support::{Running, Upstream, talk};
+use support::{Running, Upstream, send, talk};
 
 fn get(host: &str) -> String {
     format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n")
@@ -96,6 +96,48 @@ fn a_header_that_says_whose_a_request_is_is_believed_from_listed_addresses_only(
         assert!(names.iter().any(|name| name == tenant), "{from}: {names:?}");
         assert_eq!(names.iter().any(|name| name == "gold"), tenant == "gold", "{from}: {names:?}");
     }
+}
+
+#[test]
+fn what_goes_nowhere_is_charged_and_limited_like_the_rest() {
+    const ASKED: u64 = 200;
+    let upstream = Upstream::echo();
+    let limits = "host = \"a.example\"\npath = \"/shop\"\n[proxy.limits]\npatience = \"0s\"\n[proxy.limits.capacities]\nrequests = 50\n";
+    for (path, status) in [("/nowhere", 404), ("/%2e%2e/x", 400)] {
+        let proxy = Running::before(&upstream, limits);
+        let mut client = proxy.connect();
+        let mut limited = 0;
+        for _ in 0..ASKED {
+            let answer = talk(&mut client, &format!("GET {path} HTTP/1.1\r\nHost: a.example\r\n\r\n"));
+            assert!([status, 429, 503].contains(&answer.status), "{path}: {}", answer.status);
+            limited += u64::from(answer.status != status);
+        }
+        assert!(limited > ASKED / 2, "{limited} of {path}");
+        let seen = proxy.proxy().snapshot();
+        let tenant = seen.tenants.iter().find(|tenant| tenant.name == "a.example").unwrap();
+        assert_eq!(tenant.refused.request, limited);
+        assert!(tenant.resources.iter().any(|one| one.name == "event_time"), "it is charged with time");
+    }
+}
+
+#[test]
+fn a_broken_request_beyond_a_share_is_closed_without_an_answer() {
+    const ASKED: usize = 200;
+    let upstream = Upstream::echo();
+    let proxy = Running::before(&upstream, "[proxy.limits.capacities]\nrequests = 50\n");
+    let answered = (0..ASKED).filter(|_| {
+        let mut client = proxy.connect();
+        send(&mut client, "GET / HTTP/1.1\r\nHost : a.example\r\n\r\n");
+        let mut came = [0; 12];
+        let whole = client.read_exact(&mut came).is_ok();
+        assert!(!whole || &came == b"HTTP/1.1 400");
+        whole
+    });
+    let answered = answered.count();
+    assert!((1..ASKED / 2).contains(&answered), "{answered}");
+    let seen = proxy.proxy().snapshot();
+    let refused: u64 = seen.tenants.iter().map(|tenant| tenant.refused.request).sum();
+    assert_eq!(refused, (ASKED - answered) as u64);
 }
 
 #[test]

@@ -23,13 +23,12 @@ use super::account::Bill;
 use super::body::{BodyError, Limited, RequestBody, ResponseBody, Timed};
 use super::forward::{self, Answer};
 use super::gate::Pass;
-use super::headers::{self, Unsound};
 use super::log::Record;
 use super::service::{self, Admission, Judged};
 use super::thread::{Connection, Total};
 use super::timers::Timer;
 use super::transport::Transport;
-use super::{meter, refuse};
+use super::{headers, meter};
 use crate::config::Http;
 
 /// Bytes of answers that wait in one stream for the client to make room.
@@ -196,16 +195,18 @@ async fn answer(
     let thread = &connection.thread;
     let mut line = Line::default();
     let mut total = None;
-    let mut judged = match headers::from_http2(&mut parts, thread.settings().config.http.max_headers) {
-        Ok(()) => service::judge(connection, bill.stream(), &parts, None, false),
-        Err(Unsound { status, detail }) => {
-            thread.count(Total::Malformed);
-            Judged::Answer(Box::new(refuse::plain(status, "http_request_error", detail)), None)
-        }
+    let sound = headers::from_http2(&mut parts, thread.settings().config.http.max_headers);
+    if sound.is_err() {
+        thread.count(Total::Malformed);
+    }
+    let judge = |parts: &Parts, charged| match &sound {
+        Ok(()) => service::judge(connection, bill.stream(), parts, charged, false),
+        Err(unsound) => service::judge_unsound(connection, bill.stream(), parts, unsound, charged),
     };
+    let mut judged = judge(&parts, None);
     if let Judged::Wait(mut waiting) = judged {
         judged = match poll_fn(|context| waiting.poll(connection, bill.stream(), context)).await {
-            Ok(charged) => service::judge(connection, bill.stream(), &parts, Some(charged), false),
+            Ok(charged) => judge(&parts, Some(charged)),
             Err(refusal) => service::refused(connection, refusal),
         };
     }

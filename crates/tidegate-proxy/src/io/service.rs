@@ -13,7 +13,8 @@ use tidegate_core::Instant;
 
 use super::account::Account;
 use super::body::ResponseBody;
-use super::limiter::{Lane, Refusal, Tenant};
+use super::headers::Unsound;
+use super::limiter::{Lane, Refusal, Stage, Tenant, Verdict};
 use super::settings::Settings;
 use super::thread::{Connection, InForce};
 use super::waits::{Asked, Wait};
@@ -115,16 +116,57 @@ pub(crate) fn judge(
 ) -> Judged {
     let thread = &connection.thread;
     let settings = thread.settings();
-    let now = meter::now();
     let host = host_of(parts);
-    let route = match destination(connection, &settings, parts, &host) {
-        Ok(route) => route,
-        Err(Nowhere { status, error, detail }) => return no(status, error, detail),
-    };
-    if charged.is_none() {
-        thread.count_request(route);
+    let found = destination(connection, &settings, parts, &host);
+    if let (Ok(route), None) = (&found, &charged) {
+        thread.count_request(*route);
     }
-    let (tenant, said) = ask(connection, &settings, parts, &host, route, charged, now);
+    decide(connection, account, (parts, &host), &settings, found, (charged, movable))
+}
+
+/// The same for a request whose head cannot be sent on. It is asked for and charged like any other, whose answer it is.
+pub(crate) fn judge_unsound(
+    connection: &Connection,
+    account: &Rc<Account>,
+    parts: &Parts,
+    unsound: &Unsound,
+    charged: Option<Charged>,
+) -> Judged {
+    let settings = connection.thread.settings();
+    let host = host_of(parts);
+    let nowhere = Nowhere { status: unsound.status, error: "http_request_error", detail: unsound.detail };
+    decide(connection, account, (parts, &host), &settings, Err(nowhere), (charged, false))
+}
+
+/// Whether there is core time for a last answer on a connection whose client broke the rules or was too slow. It is charged
+/// to who pays for the connection; without any the connection is closed, which costs least.
+pub(crate) fn may_answer(connection: &Connection) -> bool {
+    let account = &connection.account;
+    let tenant = account.tenant();
+    let (event_ns, verdict) = connection.thread.limiter.with(|limiter| {
+        let event_ns = limiter.expected_cost(tenant, Resource::EventTime);
+        let costs = [(Resource::Requests, 1), (Resource::EventTime, event_ns)];
+        (event_ns, limiter.try_take(tenant, Stage::Request, &costs, meter::now()))
+    });
+    let admitted = matches!(verdict, Verdict::Admit { .. });
+    if admitted {
+        account.estimated(Resource::EventTime, event_ns);
+    }
+    admitted
+}
+
+/// Asks for a request that goes to the route that was `found`, or is answered here.
+fn decide(
+    connection: &Connection,
+    account: &Rc<Account>,
+    (parts, host): (&Parts, &str),
+    settings: &Rc<InForce>,
+    found: Result<usize, Nowhere>,
+    (charged, movable): (Option<Charged>, bool),
+) -> Judged {
+    let thread = &connection.thread;
+    let now = meter::now();
+    let (tenant, said) = ask(connection, settings, (parts, host), found.as_ref().ok().copied(), charged, now);
     // Without TLS the first request tells whose connection it is, refused or not.
     if !connection.origin.tls && connection.requests.get() <= 1 {
         connection.account.become_of(tenant);
@@ -161,7 +203,13 @@ pub(crate) fn judge(
     account.estimated(Resource::EventTime, charged.event_ns);
     account.estimated(Resource::NetworkBytes, charged.bytes);
     account.estimated(Resource::DiskBytes, charged.disk);
-    Judged::Serve(Admission { account: Rc::clone(account), settings, route, began: now, lane: charged.lane })
+    match found {
+        Ok(route) => {
+            let (account, settings) = (Rc::clone(account), Rc::clone(settings));
+            Judged::Serve(Admission { account, settings, route, began: now, lane: charged.lane })
+        }
+        Err(Nowhere { status, error, detail }) => no(status, error, detail),
+    }
 }
 
 /// Why a request goes nowhere.
@@ -204,18 +252,17 @@ fn no(status: StatusCode, error: &'static str, detail: &str) -> Judged {
 fn ask(
     connection: &Connection,
     settings: &Rc<InForce>,
-    parts: &Parts,
-    host: &str,
-    route: usize,
+    (parts, host): (&Parts, &str),
+    route: Option<usize>,
     charged: Option<Charged>,
     now: Instant,
 ) -> (Tenant, Said) {
-    let rule = &settings.config.routes[route];
+    let rule = route.map(|route| &settings.config.routes[route]);
     let header = settings.tenant_header(connection.origin.client.ip(), &parts.headers);
     let key = settings.tenancy.key(Traits {
         sni: connection.origin.sni.as_deref(),
         host,
-        route: Some((&rule.name, rule.tenant.as_deref())),
+        route: rule.map(|rule| (rule.name.as_str(), rule.tenant.as_deref())),
         header,
     });
     connection.thread.limiter.with(|limiter| {
@@ -225,7 +272,9 @@ fn ask(
         }
         let event_ns = limiter.expected_cost(tenant, Resource::EventTime);
         let bytes = limiter.expected_cost(tenant, Resource::NetworkBytes);
-        let disk = disk_bytes(connection, parts, || limiter.expected_cost(tenant, Resource::DiskBytes));
+        // What is answered here brings nothing to the spool.
+        let usual = || limiter.expected_cost(tenant, Resource::DiskBytes);
+        let disk = rule.map_or(0, |_| disk_bytes(connection, parts, usual));
         // The first request of a connection without TLS asks for the connection too.
         let new = !connection.account.has_connection();
         // A connection holds what one request at a time needs; each of HTTP/2's many has its own.

@@ -76,6 +76,9 @@ pub(crate) async fn serve(
             Next::End => return Served::Ended,
             Next::Violation(violation) => {
                 thread.count(Total::Malformed);
+                if !service::may_answer(connection) {
+                    return Served::Ended;
+                }
                 let status = StatusCode::from_u16(violation.status).unwrap_or(StatusCode::BAD_REQUEST);
                 let answer = refuse::plain(status, "http_request_error", violation.reason);
                 return Box::pin(farewell(connection, &wire, answer)).await;
@@ -83,6 +86,9 @@ pub(crate) async fn serve(
             Next::TimedOut(begun) => {
                 if begun {
                     thread.count(Total::TimedOut);
+                    if !service::may_answer(connection) {
+                        return Served::Ended;
+                    }
                     let detail = "The request did not come in time.";
                     let answer = refuse::plain(StatusCode::REQUEST_TIMEOUT, "http_request_error", detail);
                     return Box::pin(farewell(connection, &wire, answer)).await;
