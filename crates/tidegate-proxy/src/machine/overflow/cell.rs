@@ -28,6 +28,8 @@ pub(crate) struct Place {
     pub(super) cell: u32,
     /// Its [`Past`].
     pub(super) past: u32,
+    /// The crowd that it is a member of, or [`NONE`].
+    pub(super) crowd: u32,
 }
 
 impl Place {
@@ -44,6 +46,11 @@ impl Place {
     #[inline]
     pub(super) const fn past(self) -> usize {
         self.past as usize
+    }
+
+    #[inline]
+    pub(super) const fn crowd(self) -> usize {
+        self.crowd as usize
     }
 }
 
@@ -98,6 +105,8 @@ pub(super) struct Past {
     pub(super) refused_full: u32,
     /// The tenant, or [`NONE`].
     pub(super) owner: u32,
+    /// The crowd that it is a member of, or [`NONE`].
+    pub(super) crowd: u32,
 }
 
 /// Units per second; of a gauge units.
@@ -129,7 +138,7 @@ impl Cell {
 }
 
 impl Past {
-    pub(super) fn new(owner: u32, now: Instant) -> Self {
+    pub(super) fn new(owner: u32, crowd: u32, now: Instant) -> Self {
         Self {
             promised: now,
             quiet: 0,
@@ -141,6 +150,7 @@ impl Past {
             refused_share: 0,
             refused_full: 0,
             owner,
+            crowd,
         }
     }
 }

@@ -7,7 +7,7 @@ use tidegate_core::Instant;
 
 use super::cell::Age;
 use super::number::{float, signed, whole};
-use super::{Answer, Overflow, Pay, Place};
+use super::{Answer, NONE, Overflow, Pay, Place};
 
 /// What is not even lent to a lone tenant: room for the first connections of the next one.
 const KEPT: f64 = 0.02;
@@ -25,11 +25,23 @@ impl Overflow {
         if asked <= share {
             return if fits { Answer::Paid(Pay::Own) } else { Answer::Short };
         }
-        if age == Age::Settled && asked <= self.mint.guaranteed(weight) && fits {
+        let mint = self.mint_of(place);
+        if age == Age::Settled && asked <= mint.guaranteed(weight) && fits {
             return Answer::Paid(Pay::Guaranteed);
         }
         let newcomers = whole(float(capacity) * self.terms.newcomers).max(1);
-        if age != Age::Settled && fits && asked <= newcomers {
+        if place.crowd != NONE {
+            // Members that come and go have together what one claimant has.
+            let crowd = &self.crowds[place.crowd()];
+            let (most, pay) = if crowd.settled {
+                (self.mint.guaranteed(super::crowd::WEIGHT), Pay::Guaranteed)
+            } else {
+                (newcomers, Pay::Newcomer)
+            };
+            if fits && crowd.held.saturating_add(cost) <= most {
+                return Answer::Paid(pay);
+            }
+        } else if age != Age::Settled && fits && asked <= newcomers {
             return Answer::Paid(Pay::Newcomer);
         }
         let beyond = asked - held.max(share);
@@ -37,7 +49,7 @@ impl Overflow {
             return Answer::Short;
         }
         let allowed =
-            self.mint.allowance.is_none_or(|most| asked - share <= most.saturating_mul(u64::from(weight)).max(1));
+            mint.allowance.is_none_or(|most| asked - share <= most.saturating_mul(u64::from(weight)).max(1));
         if allowed && fits { Answer::Paid(Pay::Pool) } else { Answer::Short }
     }
 
@@ -58,6 +70,10 @@ impl Overflow {
         cell.wanted = cell.wanted.max(cell.level.unsigned_abs());
         cell.taken = cell.taken.max(cell.level.unsigned_abs());
         self.held = self.held.saturating_add(units);
+        if let Some(crowd) = self.crowd_at(place) {
+            crowd.held += units;
+        }
+        let cell = &self.cells[place.cell()];
         self.over = (self.over + beyond(cell.level, cell.share)).saturating_sub(before);
         if pay == Pay::Pool {
             let past = &mut self.pasts[place.past()];
@@ -72,9 +88,13 @@ impl Overflow {
         let before = beyond(cell.level, cell.share);
         cell.level -= signed(units);
         self.held -= units;
+        let (level, share) = (cell.level, cell.share);
+        if let Some(crowd) = self.crowd_at(place) {
+            crowd.held -= units;
+        }
         self.released = self.released.saturating_add(units);
-        self.over = (self.over + beyond(cell.level, cell.share)).saturating_sub(before);
-        cell.level == 0
+        self.over = (self.over + beyond(level, share)).saturating_sub(before);
+        level == 0
     }
 
     /// Puts another share in force.

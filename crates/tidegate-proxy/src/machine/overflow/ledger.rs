@@ -52,7 +52,7 @@ impl Overflow {
         self.capacity.filter(|_| self.kind == Kind::Counter)?;
         let (mut all, mut surplus) = (0, 0);
         for (past, at) in self.pasts.iter().zip(0_u32..).filter(|(past, _)| past.owner != NONE) {
-            let cell = &self.cells[self.place(past.owner, at).cell()];
+            let cell = &self.cells[self.place(past.owner, at, past.crowd).cell()];
             let filled = i128::from(cell.level) + i128::from(level(cell.share, now.nanos_since(cell.at)));
             all += filled;
             surplus += (filled - i128::from(self.mint.depth(cell.share))).max(0);
@@ -68,17 +68,25 @@ impl Overflow {
 
     /// Counts everything anew: looks at all tenants.
     pub(crate) fn ledger(&self) -> Ledger {
-        let mut counted = Sums::default();
+        let (mut counted, mut crowds) = (Sums::default(), std::collections::BTreeMap::new());
         for (past, at) in self.pasts.iter().zip(0_u32..).filter(|(past, _)| past.owner != NONE) {
-            let place: Place = self.place(past.owner, at);
+            let place: Place = self.place(past.owner, at, past.crowd);
             let cell = &self.cells[place.cell()];
             counted.shares += cell.share;
-            counted.weights += u64::from(cell.weight);
+            if past.crowd == NONE {
+                counted.weights += u64::from(cell.weight);
+            } else {
+                let shares = crowds.entry(past.crowd).or_insert(0_u64);
+                *shares += cell.share;
+            }
             if self.kind == Kind::Gauge {
                 counted.held += cell.level.unsigned_abs();
                 counted.beyond += beyond(cell.level, cell.share);
             }
         }
+        // A crowd is one, and what it has is what its members have.
+        counted.weights += u64::from(super::crowd::WEIGHT) * crowds.len() as u64;
+        debug_assert!(crowds.iter().all(|(&at, shares)| self.crowds[at as usize].shares == *shares));
         let kept = Sums { shares: self.shares, weights: self.weights, held: self.held, beyond: self.over };
         Ledger { capacity: self.capacity, global: self.global(), kept, counted }
     }

@@ -19,6 +19,7 @@
 //! | module | its one job |
 //! |---|---|
 //! | `cell` | one tenant's state |
+//! | `crowd` | tenants that share like one |
 //! | `demand` | what a tenant is expected to want |
 //! | `fill` | max-min shares of very many claims |
 //! | `gauge` | decisions about what is held and given back |
@@ -34,6 +35,7 @@
 //! proportional shares, guarantees, newcomers, continuous refill, an ordered pool; a share of zero refuses.
 
 mod cell;
+mod crowd;
 mod demand;
 mod fill;
 mod gauge;
@@ -48,6 +50,7 @@ mod usage;
 use tidegate_core::Instant;
 
 use self::cell::{Age, Cell, Past};
+use self::crowd::Crowd;
 use self::fill::Level;
 use self::mint::Mint;
 use self::number::{float, signed};
@@ -87,6 +90,8 @@ pub(crate) enum Pay {
     Own,
     /// The pool, since it is guaranteed.
     Guaranteed,
+    /// The pool, since the crowd of a member that has no share yet is guaranteed it.
+    Fresh,
     /// The reserve of newcomers.
     Newcomer,
     /// The pool.
@@ -120,7 +125,11 @@ pub(crate) struct Overflow {
     by_owner: bool,
     pasts: Vec<Past>,
     free: Vec<u32>,
-    /// Sum of the weights of all tenants here.
+    /// By their numbers.
+    crowds: Vec<Crowd>,
+    /// Counts passes over the cells.
+    round: u32,
+    /// Sum of the weights of all tenants and crowds here.
     weights: u64,
     /// Sum of the shares T.
     shares: u64,
@@ -156,6 +165,8 @@ impl Overflow {
             by_owner: false,
             pasts: Vec::new(),
             free: Vec::new(),
+            crowds: Vec::new(),
+            round: 0,
             weights: 0,
             shares: 0,
             level: Level::All,
@@ -191,10 +202,10 @@ impl Overflow {
         }
     }
 
-    /// Where the state stands of which [`open`](Self::open) said `past`.
+    /// Where the state stands of which [`open`](Self::open) said `past`, of a member of `crowd`.
     #[inline]
-    pub(crate) fn place(&self, owner: u32, past: u32) -> Place {
-        Place { cell: if self.by_owner { owner } else { past }, past }
+    pub(crate) fn place(&self, owner: u32, past: u32, crowd: u32) -> Place {
+        Place { cell: if self.by_owner { owner } else { past }, past, crowd }
     }
 
     /// Puts another capacity in force: units per second, of a gauge units. Tg makes up the difference until shares are
@@ -228,13 +239,20 @@ impl Overflow {
         self.capacity.map(|capacity| float(capacity) / float(self.grains))
     }
 
-    /// A place for `owner`; it has no share until the next tick but one of newcomers'.
+    /// A place for `owner` by itself.
+    #[cfg(test)]
     pub(crate) fn open(&mut self, owner: u32, weight: u32, now: Instant) -> Place {
+        self.open_in(owner, NONE, weight, now)
+    }
+
+    /// A place for `owner`, a member of `crowd` if that is not [`NONE`]; it has no share until the next tick but one of
+    /// newcomers'.
+    pub(crate) fn open_in(&mut self, owner: u32, crowd: u32, weight: u32, now: Instant) -> Place {
         let weight = heft(weight);
-        self.weights += u64::from(weight);
+        self.join(crowd, weight, now);
         // At once: many newcomers together are guaranteed no more than one.
         self.set_guarantee();
-        let past = Past::new(owner, now);
+        let past = Past::new(owner, crowd, now);
         let at = if let Some(at) = self.free.pop() {
             self.pasts[at as usize] = past;
             at
@@ -242,7 +260,7 @@ impl Overflow {
             self.pasts.push(past);
             u32::try_from(self.pasts.len() - 1).expect("no more places than tenants, which are below 2^20")
         };
-        let place = self.place(owner, at);
+        let place = self.place(owner, at, crowd);
         if place.cell() >= self.cells.len() {
             self.cells.resize(place.cell() + 1, Cell::new(0, now));
         }
@@ -253,8 +271,10 @@ impl Overflow {
     pub(crate) fn set_weight(&mut self, place: Place, weight: u32) {
         let weight = heft(weight);
         let cell = &mut self.cells[place.cell()];
-        self.weights = self.weights - u64::from(cell.weight) + u64::from(weight);
-        cell.weight = weight;
+        let before = u64::from(core::mem::replace(&mut cell.weight, weight));
+        let weights =
+            if place.crowd == NONE { &mut self.weights } else { &mut self.crowds[place.crowd()].weights };
+        *weights = *weights - before + u64::from(weight);
         self.set_guarantee();
     }
 
@@ -289,34 +309,62 @@ impl Overflow {
 
     /// Whether somebody else pays, the tenant's own bucket being short.
     fn ask_others(&mut self, place: Place, amount: i64, now: Instant) -> Answer {
+        let mint = self.mint_of(place);
         let cell = &self.cells[place.cell()];
-        let guaranteed = self.mint.guaranteed_depth(cell.weight);
-        if cell.age == Age::Settled && cell.guaranteed >= amount.min(guaranteed) {
+        let (is_new, weight, mut taken) = (cell.age != Age::Settled, cell.weight, cell.taken);
+        if !is_new && cell.guaranteed >= amount.min(mint.guaranteed_depth(weight)) {
             return Answer::Paid(Pay::Guaranteed);
         }
         self.pool.refill(now);
-        // Until it has a share, a tenant can take a few pieces at most from the reserve.
-        let first = self.level_of(cell.taken).saturating_add(amount) <= amount.max(mint::DEEPEST * self.mint.piece);
-        if cell.age != Age::Settled && first && self.pool.newcomers >= amount.min(self.pool.newcomers_depth) {
+        // Until it has a share, a tenant can take a few pieces at most.
+        let most = amount.max(mint::DEEPEST * mint.piece);
+        let first = self.level_of(taken).saturating_add(amount) <= most;
+        let mut is_newcomer = is_new && first;
+        let fresh_depth = self.mint.guaranteed_depth(crowd::WEIGHT);
+        if is_new && place.crowd != NONE {
+            let crowd = &mut self.crowds[place.crowd()];
+            // The first of a crowd is a newcomer; others come out of what their crowd is guaranteed.
+            if crowd.settled {
+                crowd.refill(&self.mint, now);
+                is_newcomer = false;
+                if first && crowd.fresh >= amount.min(fresh_depth) {
+                    return Answer::Paid(Pay::Fresh);
+                }
+            }
+            taken = crowd.taken;
+            is_newcomer &= self.level_of(taken).saturating_add(amount) <= most;
+        }
+        if is_newcomer && self.pool.newcomers >= amount.min(self.pool.newcomers_depth) {
             return Answer::Paid(Pay::Newcomer);
         }
+        let cell = &self.cells[place.cell()];
         // Tokens in buckets too small for one piece are not idle.
         let rest = amount - cell.level.clamp(0, amount);
         if self.pool.level < rest.min(self.pool.depth) {
             return Answer::Short;
         }
-        let allowed =
-            self.mint.allowance.is_none_or(|_| cell.allowance >= rest.min(self.mint.allowance_depth(cell.weight)));
+        let mut allowed = mint.allowance.is_none_or(|_| cell.allowance >= rest.min(mint.allowance_depth(weight)));
+        if !allowed && place.crowd != NONE {
+            let crowd = &mut self.crowds[place.crowd()];
+            crowd.refill(&self.mint, now);
+            allowed = crowd.allowance >= rest.min(self.mint.allowance_depth(crowd::WEIGHT));
+        }
         if allowed { Answer::Paid(Pay::Pool) } else { Answer::Beyond }
     }
 
     /// True if work that is paid so stands back behind the others': it is more than the tenant's trend has earned. What is
     /// guaranteed does so only while others' spare time is being used up; until then it hurts nobody, and a tenant that
     /// wakes up need not wait for other programs.
-    pub(crate) fn stands_back(&self, pay: Pay) -> bool {
+    pub(crate) fn stands_back(&mut self, place: Place, pay: Pay, now: Instant) -> bool {
         match pay {
+            // Very many members may each have saved up a piece: what comes of them at once is what one claimant could have.
+            Pay::Own if place.crowd != NONE => {
+                let crowd = &mut self.crowds[place.crowd()];
+                crowd.refill(&self.mint, now);
+                crowd.ahead < 0
+            }
             Pay::Own | Pay::Newcomer => false,
-            Pay::Guaranteed => self.pool.filled() < SPARE,
+            Pay::Guaranteed | Pay::Fresh => self.pool.filled() < SPARE,
             Pay::Pool | Pay::Nobody => true,
         }
     }
@@ -346,12 +394,26 @@ impl Overflow {
             Pay::Own => {
                 cell.level -= amount;
                 cell.guaranteed -= amount;
+                if let Some(crowd) = self.crowd_at(place) {
+                    crowd.ahead -= amount;
+                }
             }
             Pay::Guaranteed => {
                 cell.guaranteed -= amount;
                 self.pool.level -= amount;
             }
-            Pay::Newcomer => self.pool.newcomers -= amount,
+            Pay::Fresh => {
+                self.pool.level -= amount;
+                if let Some(crowd) = self.crowd_at(place) {
+                    crowd.fresh -= amount;
+                }
+            }
+            Pay::Newcomer => {
+                self.pool.newcomers -= amount;
+                if let Some(crowd) = self.crowd_at(place) {
+                    crowd.taken = crowd.taken.saturating_add(cost);
+                }
+            }
             Pay::Pool => {
                 let rest = amount - cell.level.clamp(0, amount);
                 cell.level -= amount - rest;
@@ -359,6 +421,9 @@ impl Overflow {
                 // What is taken beyond the allowance is not owed to anybody.
                 cell.allowance = (cell.allowance - rest).max(-self.mint.piece);
                 self.pool.level -= rest;
+                if let Some(crowd) = self.crowd_at(place) {
+                    crowd.allowance -= rest;
+                }
                 let units = rest.unsigned_abs().div_ceil(NANOS * self.grains);
                 self.count_overflow(place, units);
             }
@@ -412,9 +477,13 @@ impl Overflow {
         self.cells[place.cell()].noisy > 0
     }
 
-    /// The part of the capacity that a tenant uses, 0 to about 1; 0 if it is not limited.
+    /// The part of the capacity that a tenant, or its crowd, uses, 0 to about 1; 0 if it is not limited.
     pub(crate) fn part(&self, place: Place) -> f64 {
-        self.capacity().map_or(0.0, |most| f64::from(self.pasts[place.past()].rates.used) / most)
+        let used = match self.crowds.get(place.crowd()) {
+            Some(crowd) if place.crowd != NONE => crowd.used_rate,
+            _ => self.pasts[place.past()].rates.used,
+        };
+        self.capacity().map_or(0.0, |most| f64::from(used) / most)
     }
 
     /// T of a tenant, in units per second, of a gauge units.
@@ -436,7 +505,11 @@ impl Overflow {
     /// Mints what the time since the last time gave, and passes on what does not fit.
     #[inline]
     fn refill(&mut self, place: Place, now: Instant) {
-        let surplus = self.mint.refill(&mut self.cells[place.cell()], now);
+        let surplus = if place.crowd == NONE {
+            self.mint.refill(&mut self.cells[place.cell()], now)
+        } else {
+            self.mint_of(place).refill(&mut self.cells[place.cell()], now)
+        };
         if surplus > 0 {
             self.pool.pour(surplus);
         }

@@ -36,8 +36,14 @@ pub(crate) struct Pass {
 enum Step {
     /// Taking in what was wanted, and setting shares as before. `short` as below.
     Observe { short: bool },
+    /// Taking in what crowds claim.
+    Claim { short: bool },
+    /// Saying what crowds get.
+    Grant { level: Level, changed: bool },
     /// Setting shares. `short` if one could not grow yet, since others had not shrunk.
     Share { level: Level, short: bool, again: bool },
+    /// Taking in what crowds want beyond their shares.
+    Need,
 }
 
 /// What is the same for all tenants of a pass.
@@ -80,6 +86,10 @@ impl Overflow {
         if matches!(pass.step, Step::Observe { .. }) && pass.next == 0 {
             fills.demands.clear();
             fills.needs.clear();
+            self.round = self.round.wrapping_add(1);
+        }
+        if !matches!(pass.step, Step::Observe { .. } | Step::Share { .. }) {
+            return self.go_through_crowds(pass, fills, budget);
         }
         let end = self.pasts.len().min(pass.next.saturating_add(*budget));
         *budget -= end - pass.next;
@@ -91,7 +101,8 @@ impl Overflow {
             if owner == NONE {
                 continue;
             }
-            let place = self.place(owner, u32::try_from(at).expect("places are counted in u32"));
+            let at32 = u32::try_from(at).expect("places are counted in u32");
+            let place = self.place(owner, at32, self.pasts[at].crowd);
             if matches!(pass.step, Step::Observe { .. }) {
                 let more = u64::from(uncounted(owner));
                 let cell = &mut self.cells[place.cell()];
@@ -117,6 +128,7 @@ impl Overflow {
                 Step::Share { level, ref mut short, .. } => {
                     *short |= self.set_share(place, level, &factors, &mut fills.needs, now);
                 }
+                Step::Claim { .. } | Step::Grant { .. } | Step::Need => {}
             }
         }
         pass.next = end;
@@ -126,30 +138,62 @@ impl Overflow {
         self.turn(pass, fills)
     }
 
-    /// The end of one pass over the tenants; true if it was the last.
+    /// A step over the crowds, of at most `budget` of them, which it lowers; true if it was the last one of the pass.
+    fn go_through_crowds(&mut self, pass: &mut Pass, fills: &mut Fills, budget: &mut usize) -> bool {
+        let end = self.crowds.len().min(pass.next.saturating_add(*budget));
+        *budget -= end - pass.next;
+        for crowd in self.crowds[pass.next..end].iter_mut().filter(|crowd| crowd.members > 0) {
+            let crowd = crowd.enter(self.round);
+            match &mut pass.step {
+                Step::Claim { .. } => fills.demands.add(crowd.claims(), u32::from(super::crowd::WEIGHT)),
+                Step::Grant { level, changed } => *changed |= crowd.grant(*level),
+                Step::Need => {
+                    if crowd.needs() > 0.0 {
+                        fills.needs.add(crowd.needs(), u32::from(super::crowd::WEIGHT));
+                    }
+                    crowd.end_tick();
+                }
+                Step::Observe { .. } | Step::Share { .. } => {}
+            }
+        }
+        pass.next = end;
+        if end < self.crowds.len() {
+            return false;
+        }
+        self.turn(pass, fills)
+    }
+
+    /// The end of one pass over the tenants or the crowds; true if it was the last.
     fn turn(&mut self, pass: &mut Pass, fills: &mut Fills) -> bool {
         pass.next = 0;
-        let (level, again) = match pass.step {
+        pass.step = match pass.step {
             Step::Observe { short } => {
                 self.used_rate += 0.5 * (pass.used - self.used_rate);
                 self.set_guarantee();
                 if self.capacity.is_none() || self.pasts.is_empty() {
                     return true;
                 }
+                Step::Claim { short }
+            }
+            Step::Claim { short } => {
                 let shared = 1.0 - self.terms.reserve - self.terms.newcomers;
                 let level = fills.demands.level(float(self.capacity.unwrap_or(0)) * shared);
                 let before = core::mem::replace(&mut self.level, level);
-                (level, (short || !level.is_near(before)).then_some(false))
+                Step::Grant { level, changed: short || !level.is_near(before) }
             }
-            Step::Share { level, short, again } => (level, (short && !again).then_some(true)),
+            Step::Grant { level, changed: true } => Step::Share { level, short: false, again: false },
+            Step::Share { level, short: true, again: false } => Step::Share { level, short: false, again: true },
+            Step::Grant { .. } | Step::Share { .. } => Step::Need,
+            Step::Need => {
+                self.set_allowance(pass.seconds, &mut fills.needs);
+                return true;
+            }
         };
-        if let Some(again) = again {
+        if matches!(pass.step, Step::Share { .. }) {
             fills.needs.clear();
-            pass.step = Step::Share { level, short: false, again };
-            return false;
+            self.round = self.round.wrapping_add(1);
         }
-        self.set_allowance(pass.seconds, &mut fills.needs);
-        true
+        false
     }
 
     fn factors(&self, pass: &Pass) -> Factors {
@@ -171,14 +215,23 @@ impl Overflow {
     /// a usual tick does for a tenant, in one go. What it used, in units per second, and whether its share had to stay
     /// smaller than it should be.
     fn observe_and_share(&mut self, place: Place, factors: &Factors, fills: &mut Fills, now: Instant) -> (f64, bool) {
+        let mint = (place.crowd != NONE).then(|| self.mint_of(place));
         let (cell, past) = (&mut self.cells[place.cell()], &mut self.pasts[place.past()]);
-        let mut surplus = self.mint.refill(cell, now);
+        let mut surplus = mint.as_ref().unwrap_or(&self.mint).refill(cell, now);
         let used = take_in(cell, past, factors, float(past.overflowed.into()) * factors.per, 0, true);
         cell.age = Age::Settled;
         let weight = u32::from(cell.weight);
         let claim = past.demand.expected(factors.most) * factors.headroom;
-        fills.demands.add(claim, weight);
-        let (before, wanted) = (cell.share, whole(self.level.share(claim, weight)));
+        let mut crowd = if place.crowd == NONE { None } else { self.crowds.get_mut(place.crowd()) };
+        let before = cell.share;
+        let wanted = if let Some(crowd) = &mut crowd {
+            let crowd = crowd.enter(self.round);
+            crowd.use_up(used);
+            crowd.claim(claim, cell.weight, before)
+        } else {
+            fills.demands.add(claim, weight);
+            whole(self.level.share(claim, weight))
+        };
         let mut share = before;
         if wanted != before {
             // Tg stays at least the newcomers' part while others have not shrunk yet.
@@ -188,13 +241,19 @@ impl Overflow {
             surplus += reshare(cell, share, &self.mint);
             self.shares = self.shares - before + share;
             self.pool.rate = factors.capacity - signed(self.shares);
+            if let Some(crowd) = &mut crowd {
+                crowd.shares = crowd.shares - before + share;
+            }
         }
         if surplus > 0 {
             self.pool.pour(surplus);
         }
         let still = f64::from(past.rates.wanted) * factors.grains - float(share);
         if still > 0.0 {
-            fills.needs.add(still * factors.headroom, weight);
+            match crowd {
+                Some(crowd) => crowd.need(still * factors.headroom, cell.weight),
+                None => fills.needs.add(still * factors.headroom, weight),
+            }
         }
         (used, share < wanted)
     }
@@ -206,7 +265,9 @@ impl Overflow {
         let overflow = float(super::gauge::beyond(cell.level, cell.share));
         let held = cell.level.unsigned_abs();
         let used = take_in(cell, past, factors, overflow, held, limited);
-        if limited {
+        if place.crowd != NONE {
+            self.crowds[place.crowd()].enter(self.round).use_up(used);
+        } else if limited {
             fill.add(past.demand.expected(factors.most) * factors.headroom, cell.weight.into());
         }
         if cell.age == Age::New {
@@ -238,26 +299,32 @@ impl Overflow {
         if cell.age == Age::New || self.capacity.is_none() {
             return false;
         }
-        let wanted = level.share(past.demand.expected(factors.most) * factors.headroom, cell.weight.into());
-        let before = cell.share;
+        let claim = past.demand.expected(factors.most) * factors.headroom;
+        let (before, weight) = (cell.share, cell.weight);
+        let round = self.round;
+        let wanted = match self.crowd_at(place) {
+            Some(crowd) => crowd.enter(round).claim(claim, weight, before),
+            None => whole(level.share(claim, weight.into())),
+        };
         // Tg stays at least the newcomers' part while others have not shrunk yet.
         let room = u64::try_from(self.global() - signed(factors.kept)).unwrap_or(0);
         let most = before.saturating_add(room);
-        let (share, short) = match whole(wanted) {
-            share if share > most => (most, true),
-            share => (share, false),
-        };
+        let (share, short) = (wanted.min(most), wanted > most);
         match self.kind {
             Kind::Counter => self.set_counter_share(place, share, now),
             Kind::Gauge => self.set_gauge_share(place, share),
         }
         self.shares = self.shares - before + share;
         self.pool.rate = self.global();
-        let (cell, past) = (&mut self.cells[place.cell()], &self.pasts[place.past()]);
-        cell.age = Age::Settled;
-        let still = f64::from(past.rates.wanted) * factors.grains - float(share);
-        if still > 0.0 {
-            fill.add(still * factors.headroom, cell.weight.into());
+        self.cells[place.cell()].age = Age::Settled;
+        let still = f64::from(self.pasts[place.past()].rates.wanted) * factors.grains - float(share);
+        if let Some(crowd) = self.crowd_at(place) {
+            crowd.shares = crowd.shares - before + share;
+            if still > 0.0 {
+                crowd.need(still * factors.headroom, weight);
+            }
+        } else if still > 0.0 {
+            fill.add(still * factors.headroom, weight.into());
         }
         short
     }
@@ -273,11 +340,14 @@ impl Overflow {
     /// Forgets the tenant, which holds nothing.
     pub(crate) fn close(&mut self, place: Place, now: Instant) {
         let cell = &mut self.cells[place.cell()];
-        self.weights -= u64::from(cell.weight);
-        self.shares -= cell.share;
+        let (left, weight) = (cell.level, cell.weight);
+        let share = core::mem::replace(&mut cell.share, 0);
+        self.shares -= share;
+        if let Some(crowd) = self.crowd_at(place) {
+            crowd.shares -= share;
+        }
+        self.leave(place.crowd, weight);
         self.pasts[place.past()].owner = NONE;
-        let left = cell.level;
-        cell.share = 0;
         if self.kind == Kind::Counter && self.capacity.is_some() {
             self.pool.refill(now);
             // Debts too: they do not go with the tenant.

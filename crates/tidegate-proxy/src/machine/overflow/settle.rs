@@ -42,8 +42,12 @@ impl Overflow {
         }
         self.refill(place, now);
         let missing = self.level_of(actual) - self.level_of(estimated);
+        let mint = self.mint_of(place);
+        if let Some(crowd) = self.crowd_at(place) {
+            crowd.ahead -= missing;
+        }
         let cell = &self.cells[place.cell()];
-        let (depth, guaranteed_depth) = (self.mint.depth(cell.share), self.mint.guaranteed_depth(cell.weight));
+        let (depth, guaranteed_depth) = (mint.depth(cell.share), mint.guaranteed_depth(cell.weight));
         let wanted = cell.level - missing;
         let cell = &mut self.cells[place.cell()];
         cell.level = wanted.clamp(-depth, depth);
@@ -96,7 +100,9 @@ impl Overflow {
         let cell = &self.cells[place.cell()];
         let over_share = match self.kind {
             Kind::Counter => cell.age == Age::Settled,
-            Kind::Gauge => cell.level.unsigned_abs().saturating_add(cost) > self.mint.guaranteed(cell.weight),
+            Kind::Gauge => {
+                cell.level.unsigned_abs().saturating_add(cost) > self.mint_of(place).guaranteed(cell.weight)
+            }
         };
         let retry_after = match self.kind {
             Kind::Counter => self.promise(place, cost, now, due),
@@ -136,12 +142,13 @@ impl Overflow {
     fn promise(&mut self, place: Place, cost: u64, now: Instant, due: Instant) -> Duration {
         let amount = self.level_of(cost);
         let cell = &self.cells[place.cell()];
-        let guaranteed = self.mint.guaranteed(cell.weight);
+        let mint = self.mint_of(place);
+        let guaranteed = mint.guaranteed(cell.weight);
         let depth = self.mint.depth(cell.share);
         let own = if amount.min(self.mint.piece) > depth { 0 } else { cell.share };
         let own = until(amount.min(depth) - cell.level, own);
         let own = own.saturating_mul(MARGIN_NUMERATOR) / MARGIN_DENOMINATOR;
-        let sure = until(amount.min(self.mint.guaranteed_depth(cell.weight)) - cell.guaranteed, guaranteed);
+        let sure = until(amount.min(mint.guaranteed_depth(cell.weight)) - cell.guaranteed, guaranteed);
         // A newcomer is guaranteed something from the next tick on.
         let sure = if cell.age == Age::Settled { sure } else { sure.saturating_add(2 * due.nanos_since(now)) };
         let rate = guaranteed.max(cell.share.saturating_mul(MARGIN_DENOMINATOR) / MARGIN_NUMERATOR);
