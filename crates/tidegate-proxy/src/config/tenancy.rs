@@ -1,7 +1,5 @@
 //! Whose connection or request it is.
 
-use std::borrow::Cow;
-
 use hashbrown::{HashMap, HashSet};
 
 use super::checked::Config;
@@ -22,8 +20,10 @@ pub struct Tenancy {
     exact: HashMap<String, String, foldhash::fast::RandomState>,
     /// By what stands behind `*`, as in `.example.com`.
     suffix: HashMap<String, String, foldhash::fast::RandomState>,
-    /// Hosts that may have a tenant of their own; `None` if all may.
-    known: Option<Names>,
+    /// Hosts that something names.
+    known: Names,
+    /// Whether those that nothing names are one tenant.
+    together: bool,
     /// The certificates, by their places, that are for a name.
     certificates: Certified,
 }
@@ -75,10 +75,6 @@ impl Names {
         };
     }
 
-    fn has(&self, name: &str) -> bool {
-        self.exact.contains(name) || suffixes(name).any(|suffix| self.suffix.contains(suffix))
-    }
-
     fn is_empty(&self) -> bool {
         self.exact.is_empty() && self.suffix.is_empty()
     }
@@ -123,6 +119,24 @@ pub enum KeyKind {
     Other,
 }
 
+/// A tenant as it is found, and how it shares.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Claimant<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// With whom it shares what it gets.
+    pub standing: Standing,
+}
+
+/// With whom a tenant shares.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Standing {
+    /// With nobody: the configuration, or a certificate, names it.
+    Own,
+    /// With all names that its source says, since anybody can make it up: it is below a wildcard, or unknown names are apart.
+    OfSource,
+}
+
 impl Tenancy {
     /// As `config` says, whose certificates are for the names in `certified`, `*.example.com` among them, each with the
     /// place of its certificate.
@@ -145,7 +159,11 @@ impl Tenancy {
         }
         let by_route = config.routes.iter().any(|route| route.tenant.is_some());
         let known = known(config, names);
-        Self { by: config.tenants.by.clone(), by_route, exact, suffix, known, certificates }
+        let together = match config.tenants.unknown {
+            Some(unknown) => unknown == Unknown::Together,
+            None => !known.is_empty(),
+        };
+        Self { by: config.tenants.by.clone(), by_route, exact, suffix, known, together, certificates }
     }
 
     /// The header that tells tenants apart, in lower case.
@@ -160,7 +178,7 @@ impl Tenancy {
     /// Whose connection it is, known before any cryptography: by the name of its `ClientHello`, in lower case. Requests
     /// on it may be others' if something else tells tenants apart.
     #[must_use]
-    pub fn of_hello<'a>(&'a self, sni: Option<&'a str>) -> Cow<'a, str> {
+    pub fn of_hello<'a>(&'a self, sni: Option<&'a str>) -> Claimant<'a> {
         self.named(sni.unwrap_or("-"), true)
     }
 
@@ -174,20 +192,20 @@ impl Tenancy {
         !host.is_empty()
             && sni != host
             && !self.certificates.covers(sni, host)
-            && self.named(sni, true) != self.named(host, true)
+            && self.named(sni, true).name != self.named(host, true).name
     }
 
     /// Whose request it is if its host, in lower case, is all that tells: not so if routes or headers may.
     #[must_use]
-    pub fn of_host<'a>(&'a self, host: &'a str) -> Option<Cow<'a, str>> {
+    pub fn of_host<'a>(&'a self, host: &'a str) -> Option<&'a str> {
         let tells = matches!(self.by, TenantBy::Sni | TenantBy::Host) && !self.by_route;
-        tells.then(|| self.of_request(Traits { sni: None, host, route: None, header: None }))
+        tells.then(|| self.of_request(Traits { sni: None, host, route: None, header: None }).name)
     }
 
     /// Whose request it is.
     #[must_use]
-    pub fn of_request<'a>(&'a self, traits: Traits<'a>) -> Cow<'a, str> {
-        self.name(self.key(traits))
+    pub fn of_request<'a>(&'a self, traits: Traits<'a>) -> Claimant<'a> {
+        self.claimant(self.key(traits))
     }
 
     /// What tells whose request it is. Equal keys are the same tenant's.
@@ -209,44 +227,44 @@ impl Tenancy {
         Key { told, kind: KeyKind::Host }
     }
 
-    /// The name of the tenant whose key this is.
+    /// The tenant whose key this is.
     #[must_use]
-    pub fn name<'a>(&'a self, key: Key<'a>) -> Cow<'a, str> {
+    pub fn claimant<'a>(&'a self, key: Key<'a>) -> Claimant<'a> {
         match key.kind {
-            KeyKind::Name => Cow::Borrowed(key.told),
+            KeyKind::Name => Claimant { name: key.told, standing: Standing::Own },
             kind => self.named(key.told, kind == KeyKind::Host),
         }
     }
 
-    fn named<'a>(&'a self, key: &'a str, is_host: bool) -> Cow<'a, str> {
+    fn named<'a>(&'a self, key: &'a str, is_host: bool) -> Claimant<'a> {
         if let Some(name) = self.exact.get(key) {
-            return Cow::Borrowed(name);
+            return Claimant { name, standing: Standing::Own };
         }
         if !self.suffix.is_empty()
             && let Some(name) = suffixes(key).find_map(|suffix| self.suffix.get(suffix))
         {
-            return Cow::Borrowed(name);
+            return Claimant { name, standing: Standing::Own };
         }
-        if is_host && key != "-" && self.known.as_ref().is_some_and(|known| !known.has(key)) {
-            // They share the place of those that there is no room for.
-            return Cow::Borrowed(Tenant::OTHER_NAME);
+        let mut standing = Standing::Own;
+        if is_host && key != "-" && !self.known.exact.contains(key) {
+            if self.together && !suffixes(key).any(|suffix| self.known.suffix.contains(suffix)) {
+                // They share the place of those that there is no room for.
+                return Claimant { name: Tenant::OTHER_NAME, standing };
+            }
+            standing = Standing::OfSource;
         }
         // "other" is the place of those that there is no room for, and nobody's to claim.
-        if key == Tenant::OTHER_NAME { Cow::Borrowed("other.") } else { Cow::Borrowed(bounded(key)) }
+        Claimant { name: if key == Tenant::OTHER_NAME { "other." } else { bounded(key) }, standing }
     }
 }
 
-/// The hosts in `names` and those that something in `config` knows; `None` if each may have a tenant of its own.
-fn known(config: &Config, mut names: Names) -> Option<Names> {
+/// The hosts in `names` and those that something in `config` names.
+fn known(config: &Config, mut names: Names) -> Names {
     config.tenants.named.iter().flat_map(|tenant| &tenant.matches).for_each(|name| names.insert(name));
     config.routes.iter().filter_map(|route| route.host.as_deref()).for_each(|name| names.insert(name));
     let rules = config.sni.iter().flat_map(|rule| rule.names.iter().chain(&rule.aliases));
     rules.for_each(|name| names.insert(name));
-    let together = match config.tenants.unknown {
-        Some(unknown) => unknown == Unknown::Together,
-        None => !names.is_empty(),
-    };
-    together.then_some(names)
+    names
 }
 
 fn bounded(key: &str) -> &str {
@@ -284,9 +302,9 @@ mod tests {
     fn each_way_of_telling_them_apart_looks_at_its_own_trait() {
         for (by, whose) in [("sni", "b.example"), ("host", "b.example"), ("route", "shop"), ("header:x-plan", "gold")] {
             let tenancy = tenancy(&told_apart(by));
-            assert_eq!(tenancy.of_request(REQUEST), whose);
+            assert_eq!(tenancy.of_request(REQUEST).name, whose);
             let fixed = Traits { route: Some(("shop", Some("fixed"))), ..REQUEST };
-            assert_eq!(tenancy.of_request(fixed), "fixed", "a route's own tenant comes first");
+            assert_eq!(tenancy.of_request(fixed).name, "fixed", "a route's own tenant comes first");
         }
     }
 
@@ -294,7 +312,7 @@ mod tests {
     fn the_host_alone_tells_unless_routes_or_headers_may() {
         for (by, tells) in [("sni", true), ("host", true), ("route", false), ("header:x-plan", false)] {
             let tenancy = tenancy(&told_apart(by));
-            assert_eq!(tenancy.of_host("b.example").as_deref(), tells.then_some("b.example"), "{by}");
+            assert_eq!(tenancy.of_host("b.example"), tells.then_some("b.example"), "{by}");
         }
         let upstream = "[[proxy.upstream]]\nname = \"s\"\nservers = [\"127.0.0.1:1\"]\n";
         let route = "[[proxy.route]]\nupstream = \"s\"\ntenant = \"acme\"\n";
@@ -306,9 +324,9 @@ mod tests {
         let bare = Traits { sni: None, host: "b.example", route: None, header: None };
         for by in ["sni", "host", "route", "header:x-plan"] {
             let tenancy = tenancy(&told_apart(by));
-            assert_eq!(tenancy.of_request(bare), "b.example", "{by}");
-            assert_eq!(tenancy.of_request(Traits { host: "", ..bare }), "-", "{by}");
-            assert_eq!(tenancy.of_request(Traits { host: "", sni: Some("a.example"), ..bare }), "a.example", "{by}");
+            assert_eq!(tenancy.of_request(bare).name, "b.example", "{by}");
+            assert_eq!(tenancy.of_request(Traits { host: "", ..bare }).name, "-", "{by}");
+            assert_eq!(tenancy.of_request(Traits { host: "", sni: Some("a.example"), ..bare }).name, "a.example", "{by}");
         }
     }
 
@@ -320,12 +338,12 @@ mod tests {
              [[proxy.tenant]]\nname = \"b.example\"\n",
         );
         for sni in ["acme.example", "www.acme.example", "a.b.acme.example"] {
-            assert_eq!(tenancy.of_hello(Some(sni)), "acme", "{sni}");
+            assert_eq!(tenancy.of_hello(Some(sni)).name, "acme", "{sni}");
         }
-        assert_eq!(tenancy.of_hello(Some("b.example")), "b.example");
-        assert_eq!(tenancy.of_hello(Some("notacme.example")), "notacme.example");
-        assert_eq!(tenancy.of_hello(None), "-");
-        assert_eq!(tenancy.of_hello(Some("other")), "other.", "nobody takes the place of those without a name");
+        assert_eq!(tenancy.of_hello(Some("b.example")).name, "b.example");
+        assert_eq!(tenancy.of_hello(Some("notacme.example")).name, "notacme.example");
+        assert_eq!(tenancy.of_hello(None).name, "-");
+        assert_eq!(tenancy.of_hello(Some("other")).name, "other.", "nobody takes the place of those without a name");
     }
 
     #[test]
@@ -340,19 +358,19 @@ mod tests {
         ] {
             let tenancy = certified(&text, names);
             for name in known {
-                assert_eq!(tenancy.of_hello(Some(name)), tenancy.named(name, false), "{name}");
-                assert_ne!(tenancy.of_request(Traits { host: name, sni: None, ..REQUEST }), "other", "{name}");
+                assert_eq!(tenancy.of_hello(Some(name)).name, tenancy.named(name, false).name, "{name}");
+                assert_ne!(tenancy.of_request(Traits { host: name, sni: None, ..REQUEST }).name, "other", "{name}");
             }
             for name in ["made-up-1.example", "b.example.made-up", "shop.example"] {
-                assert_eq!(tenancy.of_hello(Some(name)), "other", "{name}");
+                assert_eq!(tenancy.of_hello(Some(name)).name, "other", "{name}");
             }
-            assert_eq!(tenancy.of_hello(None), "-");
+            assert_eq!(tenancy.of_hello(None).name, "-");
             let apart = certified(&format!("[proxy.tenants]\nunknown = \"apart\"\n{text}"), names);
-            assert_eq!(apart.of_hello(Some("made-up-1.example")), "made-up-1.example");
+            assert_eq!(apart.of_hello(Some("made-up-1.example")).name, "made-up-1.example");
         }
-        assert_eq!(tenancy("").of_hello(Some("anybody.example")), "anybody.example", "nothing is known");
+        assert_eq!(tenancy("").of_hello(Some("anybody.example")).name, "anybody.example", "nothing is known");
         let plans = tenancy(&format!("{}{tenant}", told_apart("header:x-plan")));
-        assert_eq!(plans.of_request(REQUEST), "gold", "that is no host");
+        assert_eq!(plans.of_request(REQUEST).name, "gold", "that is no host");
     }
 
     #[test]
@@ -387,10 +405,32 @@ mod tests {
     }
 
     #[test]
+    fn names_that_anybody_can_make_up_share_what_their_source_gets() {
+        let upstream = "[[proxy.upstream]]\nname = \"s\"\nservers = [\"127.0.0.1:1\"]\n";
+        let route = "[[proxy.route]]\nupstream = \"s\"\nhost = \"shop.example\"\n";
+        let tenant = "[[proxy.tenant]]\nname = \"acme\"\nmatch = [\"*.acme.example\"]\n";
+        let tenancy = certified(&format!("{upstream}{route}{tenant}"), &["*.c.example", "d.example"]);
+        let standing = |sni| tenancy.of_hello(sni).standing;
+        for own in ["shop.example", "d.example", "x.acme.example", "nobody.example"] {
+            assert_eq!(standing(Some(own)), Standing::Own, "{own}");
+        }
+        assert_eq!(standing(None), Standing::Own);
+        assert_eq!(standing(Some("x.c.example")), Standing::OfSource);
+        let apart = tenancy_apart();
+        assert_eq!(apart.of_hello(Some("nobody.example")).standing, Standing::OfSource);
+        let plans = self::tenancy(&told_apart("header:x-plan"));
+        assert_eq!(plans.of_request(REQUEST).standing, Standing::Own, "whoever sets the header is listed");
+    }
+
+    fn tenancy_apart() -> Tenancy {
+        certified("[proxy.tenants]\nunknown = \"apart\"\n", &["d.example"])
+    }
+
+    #[test]
     fn long_names_are_cut_between_letters() {
         let tenancy = tenancy(&told_apart("header:x-plan"));
         let long = "é".repeat(200);
-        let name = tenancy.of_request(Traits { header: Some(&long), ..REQUEST });
+        let name = tenancy.of_request(Traits { header: Some(&long), ..REQUEST }).name;
         assert_eq!(name.len(), 252);
     }
 }

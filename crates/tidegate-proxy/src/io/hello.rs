@@ -20,12 +20,12 @@ use tokio::sync::mpsc;
 use super::account::Account;
 use super::gate::{Gate, Pass};
 use super::lane::{self, Fresh, Handover, Turn};
-use super::limiter::{Cause, Lane, Refusal, Stage, Tenant, Verdict};
+use super::limiter::{Cause, Lane, Refusal, Source, Stage, Tenant, Verdict};
 use super::meter;
 use super::refused::Refused;
 use super::seats::{Seat, Seated};
 use super::thread::{Origin, Thread, Total};
-use super::{fair, log, serve, service};
+use super::{fair, log, serve, service, whose};
 use crate::config::{ProxyProtocolIn, RefuseHello};
 use crate::machine::Resource;
 use crate::machine::rate_limit::Rejection;
@@ -314,7 +314,7 @@ fn whose(thread: &Thread, bytes: &[u8]) -> Tenant {
     let settings = thread.settings();
     let host = http1::glance_host(bytes).and_then(|host| std::str::from_utf8(host).ok()).map(service::bare);
     let name = host.as_ref().and_then(|host| settings.tenancy.of_host(host));
-    let known = name.and_then(|name| thread.limiter.with(|limiter| limiter.find(&name)));
+    let known = name.and_then(|name| thread.limiter.with(|limiter| limiter.find(name)));
     known.unwrap_or(Tenant::OTHER)
 }
 
@@ -322,9 +322,9 @@ fn whose(thread: &Thread, bytes: &[u8]) -> Tenant {
 fn ask(thread: &Thread, origin: &Origin) -> Option<Leave> {
     let settings = thread.settings();
     let now = meter::now();
-    let name = settings.tenancy.of_hello(origin.sni.as_deref());
+    let claimant = settings.tenancy.of_hello(origin.sni.as_deref());
     let (tenant, handshake_ns, verdict) = thread.limiter.with(|limiter| {
-        let tenant = limiter.tenant(&name, now);
+        let tenant = whose::resolve(limiter, claimant, Source::of(origin.client.ip()), now);
         let expected = limiter.expected_cost(tenant, Resource::HandshakeTime);
         let verdict = limiter.try_take(tenant, Stage::Hello, &costs(expected), now);
         if matches!(&verdict, Verdict::Refuse(refusal) if refusal.cause == Cause::OverShare) {
@@ -335,7 +335,7 @@ fn ask(thread: &Thread, origin: &Origin) -> Option<Leave> {
     let mut leave = match verdict {
         Verdict::Admit { lane, owed } => Leave { tenant, handshake_ns, lane, owed, turn: None },
         Verdict::Refuse(refusal) => {
-            report(thread, origin, &name, &refusal);
+            report(thread, origin, claimant.name, &refusal);
             return None;
         }
     };
@@ -396,9 +396,9 @@ fn reject(thread: &Thread, origin: &Origin, rejection: &Rejection) {
     thread.count(Total::RefusedAtHello);
     if rejection.is_of_a_limit() {
         let settings = thread.settings();
-        let name = settings.tenancy.of_hello(origin.sni.as_deref());
+        let claimant = settings.tenancy.of_hello(origin.sni.as_deref());
         thread.limiter.with(|limiter| {
-            let tenant = limiter.tenant(&name, meter::now());
+            let tenant = whose::resolve(limiter, claimant, Source::of(origin.client.ip()), meter::now());
             limiter.refused_elsewhere(tenant, Stage::Hello);
         });
     }

@@ -78,7 +78,7 @@ impl Record {
             version: parts.version,
             referer: text(&parts.headers, http::header::REFERER),
             user_agent: text(&parts.headers, http::header::USER_AGENT),
-            tenant: tenant.into_owned(),
+            tenant: tenant.name.to_owned(),
             lane: "",
             route: route.map_or_else(String::new, |route| route.name.clone()),
             upstream: route.map_or_else(String::new, |route| settings.config.upstreams[route.upstream].name.clone()),

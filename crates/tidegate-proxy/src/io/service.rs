@@ -14,7 +14,7 @@ use tidegate_core::Instant;
 use super::account::Account;
 use super::body::ResponseBody;
 use super::headers::Unsound;
-use super::limiter::{Lane, Refusal, Stage, Tenant, Verdict};
+use super::limiter::{Lane, Refusal, Source, Stage, Tenant, Verdict};
 use super::settings::Settings;
 use super::thread::{Connection, InForce};
 use super::waits::{Asked, Wait};
@@ -266,7 +266,8 @@ fn ask(
         header,
     });
     connection.thread.limiter.with(|limiter| {
-        let tenant = connection.whose.tenant(settings, key, limiter, now);
+        let source = Source::of(connection.origin.client.ip());
+        let tenant = connection.whose.tenant(settings, key, source, limiter, now);
         if let Some(charged) = charged {
             return (tenant, Said::Yes(charged));
         }

@@ -5,9 +5,9 @@ use std::rc::{Rc, Weak};
 
 use tidegate_core::Instant;
 
-use super::limiter::{Neighbours, Tenant};
+use super::limiter::{Neighbours, Source, Tenant};
 use super::thread::InForce;
-use crate::config::tenancy::{Key, KeyKind, LONGEST_NAME};
+use crate::config::tenancy::{Claimant, Key, KeyKind, LONGEST_NAME, Standing};
 
 /// Whose the last request of a connection was.
 #[derive(Debug, Default)]
@@ -42,22 +42,33 @@ impl Last {
 }
 
 impl Whose {
-    /// The tenant of a request with this key. It is looked up by its name if the last request had another key, if
+    /// The tenant of a request with this key, from `source`. It is looked up by its name if the last request had another key, if
     /// settings have changed, or if the tenant has lost its place in the table since.
     pub(crate) fn tenant(
         &self,
         settings: &Rc<InForce>,
         key: Key<'_>,
+        source: Source,
         limiter: &mut Neighbours,
         now: Instant,
     ) -> Tenant {
         let mut last = self.0.borrow_mut();
-        if let Some(tenant) = last.knows(settings, key).filter(|tenant| limiter.is_here(*tenant)) {
+        if let Some(tenant) =
+            last.knows(settings, key).filter(|tenant| limiter.is_here_from(*tenant, source, now))
+        {
             return tenant;
         }
-        let tenant = limiter.tenant(&settings.tenancy.name(key), now);
+        let tenant = resolve(limiter, settings.tenancy.claimant(key), source, now);
         last.remember(settings, key, tenant);
         tenant
+    }
+}
+
+/// The tenant of something that comes from `source`.
+pub(crate) fn resolve(limiter: &mut Neighbours, claimant: Claimant<'_>, source: Source, now: Instant) -> Tenant {
+    match claimant.standing {
+        Standing::Own => limiter.tenant(claimant.name, now),
+        Standing::OfSource => limiter.tenant_from(claimant.name, source, now),
     }
 }
 
@@ -80,6 +91,10 @@ mod tests {
         Neighbours::new(NeighboursConfig { tenants_max, ..NeighboursConfig::default() }, Instant::ZERO)
     }
 
+    fn source() -> Source {
+        Source::of([192, 0, 2, 1].into())
+    }
+
     fn key(told: &str) -> Key<'_> {
         Key { told, kind: KeyKind::Other }
     }
@@ -88,7 +103,7 @@ mod tests {
     fn another_key_is_another_tenant() {
         let (settings, mut limiter, whose) = (settings(""), limiter(10), Whose::default());
         for told in ["gold", "free", "free", "gold", "gold"] {
-            let tenant = whose.tenant(&settings, key(told), &mut limiter, Instant::ZERO);
+            let tenant = whose.tenant(&settings, key(told), source(), &mut limiter, Instant::ZERO);
             assert_eq!(tenant, limiter.tenant(told, Instant::ZERO));
         }
     }
@@ -98,21 +113,21 @@ mod tests {
         let mut limiter = limiter(10);
         let (before, after) = (settings(""), settings("[[proxy.tenant]]\nname = \"acme\"\nmatch = [\"gold\"]\n"));
         let whose = Whose::default();
-        let mut told = |settings| whose.tenant(settings, key("gold"), &mut limiter, Instant::ZERO);
+        let mut told = |settings| whose.tenant(settings, key("gold"), source(), &mut limiter, Instant::ZERO);
         let (gold, acme, again) = (told(&before), told(&after), told(&after));
         assert!(gold != acme && acme == again);
         assert_eq!(acme, limiter.tenant("acme", Instant::ZERO));
-        let fixed = whose.tenant(&after, Key { told: "gold", kind: KeyKind::Name }, &mut limiter, Instant::ZERO);
+        let fixed = whose.tenant(&after, Key { told: "gold", kind: KeyKind::Name }, source(), &mut limiter, Instant::ZERO);
         assert_eq!(fixed, gold, "a route says the name itself");
     }
 
     #[test]
     fn a_tenant_that_lost_its_place_is_looked_up_again() {
         let (settings, mut limiter, whose) = (settings(""), limiter(1), Whose::default());
-        let before = whose.tenant(&settings, key("gold"), &mut limiter, Instant::ZERO);
+        let before = whose.tenant(&settings, key("gold"), source(), &mut limiter, Instant::ZERO);
         let other = limiter.tenant("free", Instant::ZERO);
         assert!(!limiter.is_here(before), "there is one place only");
-        let after = whose.tenant(&settings, key("gold"), &mut limiter, Instant::ZERO);
+        let after = whose.tenant(&settings, key("gold"), source(), &mut limiter, Instant::ZERO);
         assert!(![before, other, Tenant::OTHER].contains(&after));
         assert_eq!(after, limiter.tenant("gold", Instant::ZERO));
     }
@@ -123,7 +138,7 @@ mod tests {
         let long = "x".repeat(LONGEST_NAME + 1);
         let name = &long[..LONGEST_NAME];
         for told in [name, &long, &long] {
-            let tenant = whose.tenant(&settings, key(told), &mut limiter, Instant::ZERO);
+            let tenant = whose.tenant(&settings, key(told), source(), &mut limiter, Instant::ZERO);
             assert_eq!(tenant, limiter.tenant(name, Instant::ZERO));
         }
         assert!(whose.0.borrow().told.is_empty() && whose.0.borrow().tenant.is_none());

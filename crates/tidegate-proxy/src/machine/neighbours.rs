@@ -13,6 +13,7 @@
 //! | `capacity` | how much time of its core a proxy can give |
 //! | `config` | settings |
 //! | `snapshot` | what is shown |
+//! | `sources` | where names come from that anybody can make up |
 //! | `table` | who the tenants are |
 //! | `verdict` | what is asked, what is answered |
 //! | `view` | from the state to what is shown |
@@ -22,6 +23,7 @@
 mod capacity;
 mod config;
 mod snapshot;
+mod sources;
 mod table;
 mod verdict;
 mod view;
@@ -31,6 +33,7 @@ use core::time::Duration;
 use tidegate_core::Instant;
 
 use self::capacity::Learner;
+use self::sources::Sources;
 use self::table::Table;
 use super::overflow::number;
 use super::overflow::{Answer, Fills, NONE, Overflow, Pass, Pay, Place, Terms};
@@ -40,6 +43,7 @@ pub use self::config::{Capacity, Mode, NeighboursConfig};
 pub use self::snapshot::{
     LoanView, RefusedView, ResourceView, SNAPSHOT_LOANS_MAX, SNAPSHOT_TENANTS_MAX, Snapshot, TenantView, UseView,
 };
+pub use self::sources::Source;
 pub use self::verdict::{Cause, Lane, Refusal, Stage, Tenant, Verdict};
 pub use self::view::Walk;
 pub use super::overflow::{Ledger, Sums, Tokens};
@@ -67,6 +71,7 @@ const LATEST: f64 = 1.0 / 32.0;
 pub struct Neighbours {
     config: NeighboursConfig,
     table: Table,
+    sources: Sources,
     resources: [Overflow; Resource::COUNT],
     /// Mean cost of a piece of work of all tenants, in units; 0 if none was seen.
     costs: [f64; Resource::COUNT],
@@ -99,6 +104,7 @@ impl Neighbours {
         });
         let mut made = Self {
             table: Table::new(config.tenants_max),
+            sources: Sources::default(),
             resources,
             costs: [0.0; Resource::COUNT],
             learner: Learner::new(),
@@ -134,8 +140,84 @@ impl Neighbours {
 
     /// The tenant called `name`, which is entered if it is new; [`Tenant::OTHER`] if the table is full of tenants that
     /// are not idle, or the name is empty or longer than 255 bytes.
-    pub fn tenant(&mut self, name: &str, _now: Instant) -> Tenant {
-        self.table.resolve(name)
+    pub fn tenant(&mut self, name: &str, now: Instant) -> Tenant {
+        let Self { table, sources, .. } = self;
+        let tenant = table.resolve(name, |crowd| sources.leave(crowd));
+        if self.crowd_of(tenant) != NONE {
+            // Nobody made it up after all.
+            self.stand_in(tenant, NONE, now);
+        }
+        tenant
+    }
+
+    /// The tenant called `name`, which anybody can make up, as said by `source`: all such names of one source share like one
+    /// tenant. Of two sources that say a name, the one with fewer has it. Where a source says more names than half of the
+    /// table has room for, the rest of them share one place.
+    pub fn tenant_from(&mut self, name: &str, source: Source, now: Instant) -> Tenant {
+        if let Some(tenant) = self.table.look_up(name) {
+            self.settle_source(tenant, source, now);
+            return tenant;
+        }
+        if !self.table.has_room_for(self.sources.names_of(source)) {
+            let rest = source.rest();
+            if rest != name {
+                return self.tenant_from_rest(&rest, source, now);
+            }
+        }
+        self.enter_from(name, source, now)
+    }
+
+    #[cold]
+    fn tenant_from_rest(&mut self, rest: &str, source: Source, now: Instant) -> Tenant {
+        self.table.look_up(rest).unwrap_or_else(|| self.enter_from(rest, source, now))
+    }
+
+    fn enter_from(&mut self, name: &str, source: Source, now: Instant) -> Tenant {
+        let Self { table, sources, .. } = self;
+        let tenant = table.resolve(name, |crowd| sources.leave(crowd));
+        if table.index(tenant) != 0 {
+            let crowd = self.sources.enter(source);
+            self.stand_in(tenant, crowd, now);
+        }
+        tenant
+    }
+
+    /// Puts a tenant that `source` speaks for where it belongs.
+    #[inline]
+    fn settle_source(&mut self, tenant: Tenant, source: Source, now: Instant) {
+        let crowd = self.crowd_of(tenant);
+        if crowd != NONE && !self.sources.is_of(crowd, source) {
+            self.compare_sources(tenant, crowd, source, now);
+        }
+    }
+
+    #[cold]
+    fn compare_sources(&mut self, tenant: Tenant, crowd: u32, source: Source, now: Instant) {
+        if self.sources.names_of(source) + 1 < self.sources.names_in(crowd) {
+            let to = self.sources.enter(source);
+            self.sources.leave(crowd);
+            self.stand_in(tenant, to, now);
+        }
+    }
+
+    #[inline]
+    fn crowd_of(&self, tenant: Tenant) -> u32 {
+        self.table.slot(self.table.index(tenant)).crowd
+    }
+
+    /// Moves a tenant to `crowd`, of whose names it is one already.
+    fn stand_in(&mut self, tenant: Tenant, crowd: u32, now: Instant) {
+        let slot = self.table.index(tenant);
+        for at in 0..Resource::COUNT {
+            if self.table.slot(slot).cells[at] != NONE {
+                let place = self.place(slot, at);
+                self.resources[at].move_to(place, crowd, now);
+            }
+        }
+        let before = core::mem::replace(&mut self.table.slot_mut(slot).crowd, crowd);
+        if crowd == NONE {
+            self.sources.leave(before);
+        }
     }
 
     /// The tenant called `name`, if it is there.
@@ -153,6 +235,17 @@ impl Neighbours {
     /// True if the tenant has its place still: then a lookup by its name would find the same. Like one, it keeps the place.
     pub fn is_here(&mut self, tenant: Tenant) -> bool {
         self.table.touch(tenant)
+    }
+
+    /// The same for a tenant that `source` speaks for; one with a name that anybody can make up stands, from then on, where
+    /// [`tenant_from`](Self::tenant_from) would put it.
+    #[inline]
+    pub fn is_here_from(&mut self, tenant: Tenant, source: Source, now: Instant) -> bool {
+        let is_here = self.table.touch(tenant);
+        if is_here {
+            self.settle_source(tenant, source, now);
+        }
+        is_here
     }
 
     /// May a tenant take all of `costs` now? If so it is charged, and gauges are held until [`release`](Self::release).
@@ -279,10 +372,10 @@ impl Neighbours {
                 Answer::Beyond | Answer::Short => return Err(Short { slot, at, wanted, asked }),
             }
             let is_noisy = is_muting(at) && self.resources[at].is_noisy(cell);
-            if is_noisy || (is_muting(at) && self.resources[at].stands_back(pays[at])) {
+            if is_noisy || (is_muting(at) && self.resources[at].stands_back(cell, pays[at], now)) {
                 lane = Lane::Overflow;
             }
-            owed &= !is_noisy && pays[at] != Pay::Pool;
+            owed &= !is_noisy && !matches!(pays[at], Pay::Pool | Pay::Fresh);
         }
         self.charge(slot, (wanted, asked), pays, now);
         match self.config.mode {
@@ -613,12 +706,14 @@ impl Neighbours {
     /// The same, if it is known that there is such a state.
     #[inline]
     fn place(&self, slot: usize, at: usize) -> Place {
-        self.resources[at].place(Table::number(slot), self.table.slot(slot).cells[at])
+        let known = self.table.slot(slot);
+        self.resources[at].place(Table::number(slot), known.cells[at], known.crowd)
     }
 
     #[cold]
     fn open(&mut self, slot: usize, at: usize, now: Instant) -> Place {
-        let place = self.resources[at].open(Table::number(slot), self.table.slot(slot).weight, now);
+        let (weight, crowd) = (self.table.slot(slot).weight, self.table.slot(slot).crowd);
+        let place = self.resources[at].open_in(Table::number(slot), crowd, weight, now);
         self.table.slot_mut(slot).cells[at] = place.number();
         place
     }
@@ -680,7 +775,8 @@ impl Neighbours {
     /// Gives the tenants of the settings their weights.
     fn set_weights(&mut self) {
         for (name, weight) in core::mem::take(&mut self.config.weights) {
-            if let Some(at) = self.table.set_weight(&name, weight.max(1)) {
+            let Self { table, sources, .. } = self;
+            if let Some(at) = table.set_weight(&name, weight.max(1), |crowd| sources.leave(crowd)) {
                 self.reweigh(at);
             }
             self.config.weights.push((name, weight));

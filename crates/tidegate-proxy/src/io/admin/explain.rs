@@ -256,7 +256,7 @@ fn tenant_of(
         (Some(tenant), _) => (tenant.clone(), "the question says so".to_owned()),
         (None, Some(tenant)) => (tenant.clone(), "its route says so".to_owned()),
         (None, None) => {
-            let name = tenancy.of_request(traits).into_owned();
+            let name = tenancy.of_request(traits).name.to_owned();
             let by = match &config.tenants.by {
                 TenantBy::Header(header) if question.header.is_some() => format!("its header {header}"),
                 TenantBy::Route if route.is_some() => "its route".to_owned(),

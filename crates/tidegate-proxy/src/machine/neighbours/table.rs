@@ -24,6 +24,8 @@ pub(super) struct Slot {
     /// Where its state stands at each resource, or [`NONE`].
     pub(super) cells: [u32; Resource::COUNT],
     pub(super) weight: u32,
+    /// The crowd of its source, if anybody can make its name up, or [`NONE`].
+    pub(super) crowd: u32,
     generation: u32,
     /// Used since they were last counted, while nothing limits them.
     pub(super) requests: u32,
@@ -66,20 +68,36 @@ impl Table {
         self.most = most(tenants_max);
     }
 
-    /// The tenant called `name`; [`Tenant::OTHER`] if there is no room.
-    pub(super) fn resolve(&mut self, name: &str) -> Tenant {
-        if let Some(at) = self.find(name) {
-            self.slots[at].seen = true;
-            return self.handle(at);
+    /// The tenant called `name`, in nobody's crowd; [`Tenant::OTHER`] if there is no room. `gone` is told the crowd of whoever
+    /// had its place before.
+    pub(super) fn resolve(&mut self, name: &str, gone: impl FnOnce(u32)) -> Tenant {
+        if let Some(tenant) = self.look_up(name) {
+            return tenant;
         }
         if name.len() > NAME_MAX {
             return Tenant::OTHER;
         }
         match self.room() {
-            Some(at) => self.reuse(at, name),
+            Some(at) => {
+                gone(core::mem::replace(&mut self.slots[at].crowd, NONE));
+                self.reuse(at, name)
+            }
             None if self.slots.len() <= self.most => self.add(name, 1, false),
             None => Tenant::OTHER,
         }
+    }
+
+    /// The tenant called `name`, if it has a place, which it keeps.
+    pub(super) fn look_up(&mut self, name: &str) -> Option<Tenant> {
+        let at = self.find(name)?;
+        self.slots[at].seen = true;
+        Some(self.handle(at))
+    }
+
+    /// Whether one source, of which there are `names` here, may have another. One takes half of the table at most, and others
+    /// find some.
+    pub(super) fn has_room_for(&self, names: u32) -> bool {
+        (names as usize) < self.most / 2
     }
 
     /// The tenant called `name`, if it has a place.
@@ -98,8 +116,8 @@ impl Table {
     }
 
     /// Gives the tenant a weight for good; false if there is no room for it.
-    pub(super) fn set_weight(&mut self, name: &str, weight: u32) -> Option<usize> {
-        let tenant = self.resolve(name);
+    pub(super) fn set_weight(&mut self, name: &str, weight: u32, gone: impl FnOnce(u32)) -> Option<usize> {
+        let tenant = self.resolve(name, gone);
         let at = self.index(tenant);
         if at == 0 && !name.is_empty() && name != Tenant::OTHER_NAME {
             return None;
@@ -179,6 +197,7 @@ impl Table {
         let slot = Slot {
             cells: [NONE; Resource::COUNT],
             weight,
+            crowd: NONE,
             generation: 0,
             requests: 0,
             refused: [0; super::Stage::COUNT],
@@ -255,19 +274,19 @@ mod tests {
     #[test]
     fn a_full_table_takes_the_place_of_idle_tenants_only() {
         let mut table = Table::new(3);
-        let [a, b, c] = ["a", "b", "c"].map(|name| table.resolve(name));
-        assert_eq!(table.resolve("a"), a, "found again");
+        let [a, b, c] = ["a", "b", "c"].map(|name| table.resolve(name, |_| {}));
+        assert_eq!(table.resolve("a", |_| {}), a, "found again");
         table.slot_mut(table.index(a)).cells[0] = 7;
-        table.set_weight("b", 5);
+        table.set_weight("b", 5, |_| {});
         // Only c is idle and has nothing of its own; it was seen, so the search passes it once.
-        let d = table.resolve("d");
+        let d = table.resolve("d", |_| {});
         assert!(table.touch(d) && !table.touch(c) && !table.touch(Tenant::OTHER));
         assert_eq!(table.index(c), 0, "its handle means everybody else now");
         assert!(table.index(d) != 0 && table.index(a) != 0 && table.index(b) != 0);
-        assert_eq!(table.resolve("d"), d);
+        assert_eq!(table.resolve("d", |_| {}), d);
         table.slot_mut(table.index(d)).cells[0] = 8;
-        assert_eq!(table.resolve("e"), Tenant::OTHER, "nobody is idle");
-        assert_eq!(table.resolve(&"x".repeat(256)), Tenant::OTHER);
-        assert_eq!(table.resolve(""), Tenant::OTHER);
+        assert_eq!(table.resolve("e", |_| {}), Tenant::OTHER, "nobody is idle");
+        assert_eq!(table.resolve(&"x".repeat(256), |_| {}), Tenant::OTHER);
+        assert_eq!(table.resolve("", |_| {}), Tenant::OTHER);
     }
 }
