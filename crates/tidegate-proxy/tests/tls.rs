@@ -86,6 +86,28 @@ fn each_name_gets_its_certificate() {
 }
 
 #[test]
+fn a_hello_for_a_name_that_no_certificate_is_for_is_refused_with_its_alert() {
+    let upstream = Upstream::echo();
+    for (key, is_served) in [("", false), ("strict_sni = true\n", false), ("strict_sni = false\n", true)] {
+        let mut authority = Authority::new("strict");
+        let tables = authority.certificate("a.example");
+        let proxy = Running::start(&format!("[proxy]\n{key}{}", listening(&upstream, &tables)));
+        assert_eq!(talk(&mut authority.client(&proxy, "a.example", &[]), &get("a.example")).status, 200);
+        let mut stranger = authority.client(&proxy, "b.example", &[]);
+        stranger.conn.write_tls(&mut stranger.sock).unwrap();
+        let mut came = [0; 7];
+        stranger.sock.read_exact(&mut came).unwrap();
+        assert_eq!(came == [21, 3, 3, 0, 2, 2, 112], !is_served, "{key}: {came:?}");
+        proxy.wait_until(|live| live.hellos_refused_total == u64::from(!is_served));
+        // A client that names nobody, as one that knows an address only, gets the first certificate.
+        let mut nameless = authority.client(&proxy, "127.0.0.1", &[]);
+        nameless.conn.write_tls(&mut nameless.sock).unwrap();
+        nameless.sock.read_exact(&mut came).unwrap();
+        assert_eq!(came[0], 22, "a handshake: {came:?}");
+    }
+}
+
+#[test]
 fn a_request_for_a_host_that_its_connection_is_not_for_is_misdirected() {
     let upstream = Upstream::echo();
     let mut authority = Authority::new("misdirected");

@@ -51,6 +51,16 @@ pub struct Case {
     pub resource: Resource,
     /// Units that a piece of work takes.
     pub units: u64,
+    /// Names that the noisy tenant makes up, if it is not one but an address that does.
+    #[serde(default = "one")]
+    pub made_up_names: u32,
+    /// What is asked for during the spike in this case, if not [`spike`](Neighbours::spike).
+    #[serde(default)]
+    pub spike: Option<u64>,
+}
+
+const fn one() -> u32 {
+    1
 }
 
 /// A claim: it must hold for every resource that it names.
@@ -123,10 +133,12 @@ impl Neighbours {
 
     fn trace(&self, case: &Case, seed: u64) -> Trace {
         let times = |work: u64, ticks: u32| std::iter::repeat_n(work, usize::try_from(ticks).unwrap_or(0));
-        let noisy = times(self.quiet, self.calm_ticks).chain(times(self.spike, self.spike_ticks)).chain([self.quiet]);
-        let tenant = |name: &str, work: Vec<u64>| TenantTrace {
+        let spike = times(case.spike.unwrap_or(self.spike), self.spike_ticks);
+        let noisy = times(self.quiet, self.calm_ticks).chain(spike).chain([self.quiet]);
+        let tenant = |name: &str, made_up_names, work: Vec<u64>| TenantTrace {
             name: name.to_owned(),
             weight: 1,
+            made_up_names,
             arrivals: self.arrivals,
             work,
             cost: [(case.resource, case.units)].into(),
@@ -139,7 +151,7 @@ impl Neighbours {
             mode: crate::neighbours::Mode::Restrict,
             seed,
             capacity: [(case.resource, self.limit.saturating_mul(case.units))].into(),
-            tenants: vec![tenant("a", vec![self.quiet]), tenant("b", noisy.collect())],
+            tenants: vec![tenant("a", 1, vec![self.quiet]), tenant("b", case.made_up_names, noisy.collect())],
         }
     }
 
@@ -271,6 +283,14 @@ mod tests {
         let settings = experiment.neighbours.unwrap();
         assert_eq!(settings.case.len(), Resource::COUNT, "every resource of the slides and ours");
         assert_eq!(outcome.table.rows.len(), settings.schemes.len());
+    }
+
+    #[test]
+    fn made_up_names_cost_the_quiet_tenant_nothing() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../lab");
+        let experiment = crate::experiment::read(&folder.join("neighbours_names.toml")).unwrap();
+        let outcome = experiment.run("names", Size::Full).unwrap();
+        assert!(outcome.holds(), "{outcome}");
     }
 
     #[test]

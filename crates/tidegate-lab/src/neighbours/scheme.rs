@@ -1,12 +1,13 @@
 //! The limiters that are compared, behind one face.
 
 use core::fmt;
+use core::net::Ipv4Addr;
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use tidegate_core::limit::Limit;
 use tidegate_core::{Instant, Rate};
-use tidegate_proxy::machine::neighbours::{Capacity, Neighbours, NeighboursConfig, Stage, Tenant, Verdict};
+use tidegate_proxy::machine::neighbours::{Capacity, Neighbours, NeighboursConfig, Source, Stage, Tenant, Verdict};
 use tidegate_proxy::machine::rate_limit::{Decision, RateLimit, RateLimitConfig};
 use tidegate_proxy::machine::resource::{Kind, Resource};
 use tidegate_proxy::machine::rtb::{Rtb, RtbConfig};
@@ -59,13 +60,28 @@ impl fmt::Display for Scheme {
 /// Units of each resource.
 pub(super) type Shares = BTreeMap<Resource, f64>;
 
+/// What a tenant of a trace is called: one name, or many that it makes up.
+pub(super) struct Names {
+    tenants: Vec<Tenant>,
+    next: usize,
+}
+
+impl Names {
+    /// Each in its turn.
+    fn take(&mut self) -> Tenant {
+        let tenant = self.tenants[self.next];
+        self.next = (self.next + 1) % self.tenants.len();
+        tenant
+    }
+}
+
 /// A limiter with the tenants of a trace.
 pub(super) enum Limiter {
     None,
     /// One for each tenant, and the number of the piece that came last.
     RateLimit(Vec<RateLimit>, u64),
     Rtb(BTreeMap<Resource, Rtb>),
-    Tidegate(Box<Neighbours>, Vec<Tenant>),
+    Tidegate(Box<Neighbours>, Vec<Names>),
 }
 
 impl Limiter {
@@ -91,7 +107,18 @@ impl Limiter {
                 let weighted = trace.tenants.iter().filter(|tenant| tenant.weight != 1);
                 config.weights = weighted.map(|tenant| (tenant.name.clone(), tenant.weight)).collect();
                 let mut neighbours = Neighbours::new(config, now);
-                let tenants = trace.tenants.iter().map(|tenant| neighbours.tenant(&tenant.name, now)).collect();
+                let tenants = trace.tenants.iter().zip(0_u32..).map(|(tenant, at)| {
+                    let mut name = |number: u32| match tenant.made_up_names {
+                        0 | 1 => neighbours.tenant(&tenant.name, now),
+                        _ => {
+                            let source = Source::of(Ipv4Addr::from_bits(at).into());
+                            neighbours.tenant_from(&format!("{}-{number}", tenant.name), source, now)
+                        }
+                    };
+                    let tenants = (0..tenant.made_up_names.max(1)).map(&mut name).collect();
+                    Names { tenants, next: 0 }
+                });
+                let tenants = tenants.collect();
                 Self::Tidegate(Box::new(neighbours), tenants)
             }
         }
@@ -107,7 +134,7 @@ impl Limiter {
             }
             Self::Rtb(limits) => ask_rtb(limits, at, costs),
             Self::Tidegate(neighbours, tenants) => {
-                let verdict = neighbours.try_take(tenants[at], Stage::Request, costs, now);
+                let verdict = neighbours.try_take(tenants[at].take(), Stage::Request, costs, now);
                 matches!(verdict, Verdict::Admit { .. })
             }
         }
@@ -134,7 +161,7 @@ impl Limiter {
                 }
             }
             Self::Tidegate(neighbours, tenants) => {
-                held.for_each(|(resource, cost)| neighbours.release(tenants[at], *resource, *cost, now));
+                held.for_each(|(resource, cost)| neighbours.release(tenants[at].tenants[0], *resource, *cost, now));
             }
         }
     }
@@ -165,10 +192,11 @@ impl Limiter {
                 (0..trace.tenants.len()).map(|at| of(at).collect()).collect()
             }
             Self::Tidegate(neighbours, tenants) => {
-                let of = |tenant: &Tenant| {
+                let of = |names: &Names| {
+                    let tenant = names.tenants[0];
                     let shares = trace.capacity.keys().filter_map(|resource| {
                         let per = if resource.kind() == Kind::Gauge { 1.0 } else { seconds };
-                        Some((*resource, neighbours.share(*tenant, *resource)? * per))
+                        Some((*resource, neighbours.share(tenant, *resource)? * per))
                     });
                     shares.collect()
                 };

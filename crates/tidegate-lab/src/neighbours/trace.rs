@@ -41,6 +41,10 @@ pub struct TenantTrace {
     /// What it counts beside others, for Tidegate.
     #[serde(default = "one")]
     pub weight: u32,
+    /// If there are several, it is not one tenant but an address that makes up so many names, for Tidegate, and says one after
+    /// the other; 100,000 at most.
+    #[serde(default = "one")]
+    pub made_up_names: u32,
     /// How its work is spread over a tick.
     #[serde(default)]
     pub arrivals: Arrivals,

@@ -126,6 +126,7 @@ impl Config {
             drain_timeout: place.span("drain_timeout", section.drain_timeout, secs(30), Duration::ZERO)?,
             trusted: section.trusted,
             forwarded: section.forwarded,
+            strict_sni: section.strict_sni,
             admin: admin(&place, section.admin_address.as_deref())?,
             listeners,
             certificates,

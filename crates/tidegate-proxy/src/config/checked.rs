@@ -28,6 +28,9 @@ pub struct Config {
     pub trusted: Vec<Cidr>,
     /// Which headers tell upstreams where a request came from.
     pub forwarded: Forwarded,
+    /// Whether a `ClientHello` with a name that no certificate is for is refused; one without a name never is. Without a value:
+    /// yes, if the certificates name any hosts.
+    pub strict_sni: Option<bool>,
     /// Where the admin API listens; `None` for no admin API.
     pub admin: Option<SocketAddr>,
     /// Where clients connect; one at least.

@@ -21,6 +21,7 @@ pub struct Section {
     pub(super) drain_timeout: Option<Span>,
     pub(super) trusted: Vec<Cidr>,
     pub(super) forwarded: Forwarded,
+    pub(super) strict_sni: Option<bool>,
     pub(super) admin_address: Option<String>,
     pub(super) listen: Vec<ListenSection>,
     pub(super) certificate: Vec<CertificateSection>,

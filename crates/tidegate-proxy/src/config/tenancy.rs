@@ -182,6 +182,14 @@ impl Tenancy {
         self.named(sni.unwrap_or("-"), true)
     }
 
+    /// Whether some certificate is for `sni`, in lower case; `None` if none names any host.
+    #[must_use]
+    pub fn is_certified(&self, sni: &str) -> Option<bool> {
+        let Certified { exact, below } = &self.certificates;
+        let names_any = !exact.is_empty() || !below.is_empty();
+        names_any.then(|| self.certificates.of(sni).next().is_some())
+    }
+
     /// Whether a request for `host` came to the wrong connection, both names in lower case: the certificate that was served for
     /// `sni` is not for that host, and the two are not the same tenant's. Else the one would be charged for the connection, and
     /// the other's service be used. Clients that share a connection among the names of one certificate may.

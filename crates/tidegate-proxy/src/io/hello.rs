@@ -32,6 +32,8 @@ use crate::machine::rate_limit::Rejection;
 
 /// A fatal alert, `internal_error`: what clients and other proxies know for "not now".
 const ALERT: [u8; 7] = [21, 3, 3, 0, 2, 2, 80];
+/// Another, `unrecognized_name` (RFC 6066, section 3): no certificate is for this name.
+const UNRECOGNIZED_NAME: [u8; 7] = [21, 3, 3, 0, 2, 2, 112];
 
 /// Most bytes that are looked at: a PROXY header and a hello.
 pub(crate) const FIRST_BYTES_MAX: usize = proxy_protocol::HEADER_BYTES_MAX + tls_hello::HELLO_BYTES_MAX;
@@ -277,6 +279,10 @@ impl Leave {
 fn decide(thread: &Rc<Thread>, socket: OwnedFd, known: Known, mut first: First<'_>, way: Way) {
     let Known { origin, header } = known;
     let waited = way.seat.is_some();
+    if origin.tls && thread.settings().is_strange(origin.sni.as_deref()) {
+        first.take(&socket);
+        return turn_stranger_away(thread, &socket, &origin);
+    }
     let leave = if origin.tls {
         ask(thread, &origin)
     } else {
@@ -351,6 +357,19 @@ fn ask(thread: &Thread, origin: &Origin) -> Option<Leave> {
         }
     }
     Some(leave)
+}
+
+/// Ends a connection for a name that no certificate is for, of which all was read: else its end would overtake the alert.
+/// Those without a tenant of their own pay for it.
+fn turn_stranger_away(thread: &Thread, socket: &OwnedFd, origin: &Origin) {
+    thread.count(Total::RefusedAtHello);
+    let ns = thread.refusal_ns.get();
+    thread.limiter.with(|limiter| limiter.charge_refusal(Tenant::OTHER, ns, meter::now()));
+    // It cannot fail in a way that matters: the connection ends here.
+    let _ = rustix::net::send(socket, &UNRECOGNIZED_NAME, rustix::net::SendFlags::DONTWAIT);
+    if let Some(lines) = thread.lines.borrow_mut().as_mut() {
+        log::unknown_name(lines, origin.client.ip(), origin.sni.as_deref().unwrap_or("-"));
+    }
 }
 
 /// Sends a connection to the overflow lane; if too many are on their way, it comes back.

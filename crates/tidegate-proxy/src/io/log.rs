@@ -192,6 +192,11 @@ pub(crate) fn rejected_hello(lines: &mut super::access_log::Lines, client: IpAdd
     hello(lines, client, sni, Refused { stage: "hello", resource, cause, retry_after });
 }
 
+/// A line about a connection for a name that no certificate is for.
+pub(crate) fn unknown_name(lines: &mut super::access_log::Lines, client: IpAddr, sni: &str) {
+    hello(lines, client, sni, Refused { stage: "hello", resource: "", cause: "unknown_name", retry_after: None });
+}
+
 fn hello(lines: &mut super::access_log::Lines, client: IpAddr, sni: &str, refused: Refused<'static>) {
     lines.write(&Entry {
         at_ns: clock::realtime_ns(),

@@ -112,6 +112,14 @@ impl Settings {
         }
     }
 
+    /// Whether a `ClientHello` with this name is refused, since no certificate is for it.
+    pub(crate) fn is_strange(&self, sni: Option<&str>) -> bool {
+        let is_certified = |sni| self.tenancy.is_certified(sni);
+        // Certificates for addresses alone are for every name, unless the file says otherwise.
+        let of_no_host = self.config.strict_sni != Some(true);
+        self.config.strict_sni != Some(false) && sni.is_some_and(|sni| !is_certified(sni).unwrap_or(of_no_host))
+    }
+
     /// What a request says in the header that tells tenants apart, if it comes from whoever may say so.
     pub(crate) fn tenant_header<'a>(&self, client: std::net::IpAddr, headers: &'a HeaderMap) -> Option<&'a str> {
         let name = self.tenant_header.as_ref()?;

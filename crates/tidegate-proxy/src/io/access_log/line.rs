@@ -16,7 +16,8 @@ pub struct Refused<'a> {
     pub stage: &'a str,
     /// What was short: a resource, or the limit that says no.
     pub resource: &'a str,
-    /// `over_share`, `system_full`, `rate_limit`, `no_route`, `misdirected` or `malformed`.
+    /// `over_share`, `system_full`, `rate_limit`, `no_route`, `misdirected`, `unknown_name` or
+    /// `malformed`.
     pub cause: &'a str,
     /// What the client was told.
     pub retry_after: Option<Duration>,
