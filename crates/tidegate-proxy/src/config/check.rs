@@ -19,7 +19,7 @@ use super::section::{
     AccessLogSection, CapacitiesSection, CertificateSection, HttpSection, LimitsSection, ListenSection, Section,
     SpoolSection, TenantSection, TenantsSection, TimeoutsSection,
 };
-use super::words::{CapacityText, Cidr, ProxyProtocolIn, TenantBy};
+use super::words::{ByteRate, CapacityText, Cidr, ProxyProtocolIn, TenantBy};
 use crate::machine::neighbours::NeighboursConfig;
 use crate::machine::{Kind, Resource};
 
@@ -291,7 +291,8 @@ fn tenants(place: &Place<'_>, section: &TenantsSection, named: Vec<TenantSection
             return Err(place.problem("match", found, "keep one of them"));
         }
         let weight = place.number("weight", tenant.weight, 1, 1..=1000)?;
-        tenants.push(Tenant { name: tenant.name, weight, matches });
+        let bandwidth = tenant.bandwidth.map(|ByteRate(bytes)| bytes);
+        tenants.push(Tenant { name: tenant.name, weight, bandwidth, matches });
     }
     if tenants.len() >= max_tracked {
         let found = format_args!("found {max_tracked}, but {} tenants have names", tenants.len());

@@ -264,6 +264,8 @@ pub struct Tenant {
     pub name: String,
     /// Its part of what there is, against the others' 1; 1 to 1000.
     pub weight: u32,
+    /// Most bytes per second of its bodies and tunnels, both directions and all threads together; `None` for any number.
+    pub bandwidth: Option<u64>,
     /// What it is known by: SNI names, hosts, routes or header values; `*.example.com` for any name below.
     pub matches: Vec<String>,
 }

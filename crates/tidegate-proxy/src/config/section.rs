@@ -8,8 +8,8 @@ use tidegate_core::Rate;
 use tidegate_runtime::config::units::{Bytes, Span};
 
 use super::words::{
-    Balance, CapacityText, Cidr, Forwarded, LogFormat, Mode, ProxyProtocolIn, ProxyProtocolOut, RateLimitHeaders,
-    RefuseHello, TenantBy, Unknown, UpstreamProtocol,
+    Balance, ByteRate, CapacityText, Cidr, Forwarded, LogFormat, Mode, ProxyProtocolIn, ProxyProtocolOut,
+    RateLimitHeaders, RefuseHello, TenantBy, Unknown, UpstreamProtocol,
 };
 
 /// `[proxy]`: every key may be left out.
@@ -164,6 +164,7 @@ pub(super) struct TenantsSection {
 pub(super) struct TenantSection {
     pub(super) name: String,
     pub(super) weight: Option<u32>,
+    pub(super) bandwidth: Option<ByteRate>,
     #[serde(default, rename = "match")]
     pub(super) matches: Vec<String>,
 }

@@ -9,6 +9,9 @@ use serde::{Deserialize, Serialize, Serializer};
 
 pub use crate::machine::neighbours::Mode;
 
+use tidegate_runtime::config::units::Bytes;
+
+use crate::machine::bandwidth::Bandwidth;
 use crate::machine::rate_limit::Prefix;
 
 /// Declares a choice as it is written in files, the default first.
@@ -279,6 +282,37 @@ impl Serialize for Cidr {
     }
 }
 
+/// Bytes per second, such as `100MB/s`; at least 1.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ByteRate(pub u64);
+
+impl ByteRate {
+    pub(super) const ACCEPTED: &'static str = "bytes per second such as \"100MB/s\" or \"512KiB/s\"";
+
+    /// What `text` says; `None` if it is no such rate.
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        let Bytes(bytes) = text.trim().strip_suffix("/s")?.parse().ok()?;
+        (1..=Bandwidth::RATE_MAX).contains(&bytes).then_some(Self(bytes))
+    }
+}
+
+impl<'de> Deserialize<'de> for ByteRate {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Reader;
+        impl Visitor<'_> for Reader {
+            type Value = ByteRate;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(ByteRate::ACCEPTED)
+            }
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<ByteRate, E> {
+                ByteRate::parse(text).ok_or_else(|| E::invalid_value(Unexpected::Str(text), &self))
+            }
+        }
+        // A bare number says neither bytes nor seconds.
+        from.deserialize_any(Reader)
+    }
+}
+
 /// How much of a resource there is, as written.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub(super) enum CapacityText {
@@ -336,6 +370,16 @@ mod tests {
         assert!(holds("::/0", "2001:db8::1") && holds("2001:db8::/33", "2001:db8:7fff::1"));
         assert!(!holds("2001:db8::/33", "2001:db8:8000::1"));
         assert!(holds("10.0.0.0/8", "::ffff:10.1.2.3"), "IPv4 in IPv6");
+    }
+
+    #[test]
+    fn bandwidth_is_bytes_per_second() {
+        for (text, bytes) in [("100MB/s", 100_000_000), ("1 KiB/s", 1_024), ("7/s", 7)] {
+            assert_eq!(ByteRate::parse(text), Some(ByteRate(bytes)), "{text}");
+        }
+        for text in ["", "100MB", "0/s", "100MB/m", "100Mbit/s", "-1/s", "2000TB/s"] {
+            assert_eq!(ByteRate::parse(text), None, "{text}");
+        }
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! | module | its one job |
 //! |---|---|
 //! | [`admission`] | who waits for what is left over, and whose turn comes |
+//! | [`bandwidth`] | bytes per second of a tenant, as a number |
 //! | [`neighbours`] | all tenants and all resources of one core: who is admitted, and in which lane |
 //! | `overflow` | one resource, shared among tenants by overflow token buckets |
 //! | [`places`] | who is ended when there is no room for one more connection |
@@ -13,6 +14,7 @@
 //! | [`upstream`] | which server gets a request, whether it is well, what may be tried again |
 
 pub mod admission;
+pub mod bandwidth;
 pub mod neighbours;
 mod overflow;
 pub mod places;
