@@ -108,6 +108,18 @@ pub enum Arrival {
     Refuse(Refusal),
 }
 
+/// The answer to work under way that asks for its next part: it can wait, but not be refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use]
+pub enum Onward {
+    /// It was charged; go on.
+    Go,
+    /// It waits; [`Output::Go`] follows, whatever the patience.
+    Wait(Ticket),
+    /// There is no room for one more that waits: ask again later.
+    Later,
+}
+
 /// What became of one that waited.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Output {
@@ -147,6 +159,7 @@ struct Line {
 struct Waiting {
     tenant: Tenant,
     costs: Costs,
+    /// [`Instant::MAX`] of one that never waits too long.
     since: Instant,
 }
 
@@ -207,6 +220,21 @@ impl Admission {
             Some(Verdict::Refuse(refusal)) => Arrival::Refuse(refusal),
             None => Arrival::Wait(self.push(tenant, costs, now)),
         }
+    }
+
+    /// Work of `tenant` that is under way asks for its next part. It waits as new work does and behind it, so that a long
+    /// body has no more than its tenant's share of what is wanted by others, and all that nobody wants.
+    pub fn go_on(&mut self, limiter: &mut Neighbours, tenant: Tenant, costs: &Costs, now: Instant) -> Onward {
+        if self.lines.get(&tenant).is_some_and(|line| line.tickets.len() > line.gone) {
+            limiter.await_all(tenant, costs.as_slice(), now);
+        } else {
+            match limiter.try_take_or_wait(tenant, Stage::Request, costs.as_slice(), now) {
+                Some(Verdict::Admit { .. }) => return Onward::Go,
+                Some(Verdict::Refuse(_)) => return Onward::Later,
+                None => {}
+            }
+        }
+        if self.has_room(tenant) { Onward::Wait(self.push(tenant, costs, Instant::MAX)) } else { Onward::Later }
     }
 
     /// Whether one more of the tenant may wait: its line is shorter than what room all lines leave. So one tenant's takes

@@ -218,3 +218,90 @@ fn without_limits_those_who_wait_go_on() {
         assert_eq!(went(&desk.pass()).len(), 100);
     }
 }
+
+/// A long body that asks for the next 256 KiB as soon as it has these, up to 1,000 times in a second.
+struct Body {
+    tenant: Tenant,
+    waits: Option<Ticket>,
+    parts: u64,
+}
+
+const PART: u64 = 256 << 10;
+
+impl Body {
+    fn new(tenant: Tenant) -> Self {
+        Self { tenant, waits: None, parts: 0 }
+    }
+
+    /// A millisecond of the body's.
+    fn step(&mut self, desk: &mut Desk) {
+        if self.waits.is_some() {
+            return;
+        }
+        let costs = Costs::new().and(Resource::EventTime, 100_000).and(Resource::NetworkBytes, PART);
+        match desk.admission.go_on(&mut desk.limiter, self.tenant, &costs, desk.now) {
+            Onward::Go => self.parts += 1,
+            Onward::Wait(ticket) => self.waits = Some(ticket),
+            Onward::Later => panic!("there is room"),
+        }
+    }
+
+    fn told(&mut self, told: &[Output]) {
+        if self.waits.is_some_and(|ticket| went(told).contains(&ticket)) {
+            self.waits = None;
+            self.parts += 1;
+        }
+    }
+}
+
+/// What a long body gets in five seconds of 100 MB/s beside a tenant that asks for so many answers of 100 kB each second; and
+/// how many of these waited.
+fn beside(answers_per_s: u64) -> (u64, u64) {
+    let config = NeighboursConfig::default().with(Resource::NetworkBytes, Capacity::Fixed(100_000_000));
+    let answer = Costs::new().and(Resource::Requests, 1).and(Resource::NetworkBytes, 100_000);
+    let mut desk = Desk::new(config, 1_000, answer);
+    let [quiet, noisy] = ["quiet", "noisy"].map(|name| desk.tenant(name));
+    let (mut body, mut waited, mut before) = (Body::new(noisy), 0, 0);
+    for ms in 0..10_000 {
+        if ms == 5_000 {
+            before = body.parts;
+        }
+        let told = desk.pass();
+        body.told(&told);
+        if answers_per_s > 0 && ms % (1_000 / answers_per_s) == 0 {
+            waited += u64::from(!matches!(desk.arrive(quiet), Arrival::Admit(_)) && ms >= 5_000);
+        }
+        body.step(&mut desk);
+    }
+    ((body.parts - before) * PART, waited)
+}
+
+#[test]
+fn a_long_body_has_what_the_others_leave_and_they_wait_for_nothing() {
+    let (moved, waited) = beside(200);
+    assert_eq!(waited, 0, "20 MB/s are less than the tenant's share");
+    assert!((380_000_000..=410_000_000).contains(&moved), "{moved} of 400 MB");
+}
+
+#[test]
+fn a_long_body_that_is_alone_has_all_there_is() {
+    let (moved, _) = beside(0);
+    assert!((480_000_000..=510_000_000).contains(&moved), "{moved} of 500 MB");
+}
+
+#[test]
+fn a_body_is_never_told_that_it_waited_too_long_and_takes_turns_with_its_tenants_requests() {
+    let mut desk = Desk::requests(10);
+    let noisy = desk.tenant("noisy");
+    let first = desk.exhaust(noisy);
+    let costs = Costs::new().and(Resource::Requests, 50);
+    let Onward::Wait(body) = desk.admission.go_on(&mut desk.limiter, noisy, &costs, desk.now) else {
+        panic!("it is behind a request")
+    };
+    desk.now += Duration::from_millis(20);
+    let mut all = Vec::new();
+    for _ in 0..200 {
+        all.extend(desk.pass());
+    }
+    assert!(matches!(all[..], [_, Output::Go(ticket, _)] if ticket == body), "{first} first: {all:?}");
+}
