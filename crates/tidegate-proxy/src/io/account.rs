@@ -8,6 +8,7 @@ use std::time::Duration;
 use super::limiter::{Limiter, Mode, Neighbours, Refusal, Stage, Tenant};
 use super::meter;
 use crate::machine::Resource;
+use crate::machine::admission::Costs;
 
 /// Bytes after which a transfer under way is charged.
 const SETTLE_BYTES: u64 = Resource::NetworkBytes.part_max();
@@ -40,6 +41,15 @@ pub(crate) struct Account {
     elsewhere: Cell<u64>,
     /// Connections and bytes held for the tenant.
     held: Cell<Held>,
+    /// What the last part of work under way used, if the next one is to be asked for.
+    part: Cell<Option<Part>>,
+}
+
+/// What a part of a long body used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Part {
+    bytes: u64,
+    event_ns: u64,
 }
 
 #[derive(Debug, Default)]
@@ -127,6 +137,7 @@ impl Account {
             handshake: Used::default(),
             elsewhere: Cell::new(0),
             held: Cell::default(),
+            part: Cell::new(None),
         })
     }
 
@@ -221,7 +232,7 @@ impl Account {
     /// So many bytes moved between the proxy and an upstream.
     pub(crate) fn add_bytes(&self, bytes: u64) {
         if self.bytes.add(bytes) >= SETTLE_BYTES {
-            self.charge(false);
+            self.end_part();
         }
     }
 
@@ -239,7 +250,36 @@ impl Account {
             Work::Serving => &self.event,
         };
         if used.add(ns) >= SETTLE_NS && self.work.get() == Work::Serving {
-            self.charge(false);
+            self.end_part();
+        }
+    }
+
+    /// Work that goes on used as much as is charged at once.
+    fn end_part(&self) {
+        let used = |used: &Used, most: u64| used.actual.get().clamp(1, most);
+        let part = Part { bytes: used(&self.bytes, SETTLE_BYTES), event_ns: used(&self.event, SETTLE_NS) };
+        self.charge(false);
+        self.part.set(Some(part));
+    }
+
+    /// Whether a body under way is to ask before it goes on.
+    pub(crate) fn needs_part(&self) -> bool {
+        self.part.get().is_some()
+    }
+
+    /// What the next part of a body under way is expected to use: what the last one did.
+    pub(crate) fn next_part(&self) -> Costs {
+        let part = self.part.get().unwrap_or(Part { bytes: 1, event_ns: 1 });
+        Costs::new().and(Resource::EventTime, part.event_ns).and(Resource::NetworkBytes, part.bytes)
+    }
+
+    /// The next part was charged with `costs`. It belongs to the piece of work that is under way.
+    pub(crate) fn begin_part(&self, costs: &Costs) {
+        self.part.set(None);
+        for &(resource, amount) in costs.as_slice() {
+            if let Some(used) = self.used(resource) {
+                used.estimated.set(used.estimated.get().saturating_add(amount));
+            }
         }
     }
 
@@ -315,6 +355,7 @@ impl Account {
 
     /// A piece of work has ended: charges what is not charged yet, gives back what was charged too much, and learns.
     pub(crate) fn settle(&self) {
+        self.part.set(None);
         self.charge(true);
     }
 

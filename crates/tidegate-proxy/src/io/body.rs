@@ -15,6 +15,7 @@ use super::http1::client::AnswerBody;
 use super::http1::request::ClientBody;
 use super::limiter::Cause;
 use super::meter;
+use super::pace::Paced;
 use super::spool::{InMemory, Spooled, Spooling};
 use super::timers::Timer;
 use super::upstream::Leased;
@@ -69,6 +70,8 @@ pub(crate) enum RequestBody {
     Http2(Box<Timed<Limited<Incoming>>>),
     /// Waiting on disk.
     Spooled(Box<Spooled>),
+    /// As it comes, but not faster than it may.
+    Paced(Box<Paced<RequestBody>>),
 }
 
 impl RequestBody {
@@ -78,7 +81,7 @@ impl RequestBody {
             Self::Empty => Some(Self::Empty),
             Self::Full(bytes, held) => Some(Self::Full(bytes.clone(), Rc::clone(held))),
             Self::Spooled(spooled) => Some(Self::Spooled(Box::new(spooled.again()))),
-            Self::Http1(_) | Self::Http2(_) => None,
+            Self::Http1(_) | Self::Http2(_) | Self::Paced(_) => None,
         }
     }
 }
@@ -95,6 +98,7 @@ impl Body for RequestBody {
             Self::Http1(body) => body.poll_piece(context).map(|piece| piece.map(|piece| piece.map(Frame::data))),
             Self::Http2(body) => Pin::new(body).poll_frame(context),
             Self::Spooled(body) => body.poll_piece(context),
+            Self::Paced(body) => Pin::new(body).poll_frame(context),
         }
     }
 
@@ -105,6 +109,7 @@ impl Body for RequestBody {
             Self::Http1(body) => body.is_done(),
             Self::Http2(body) => body.is_end_stream(),
             Self::Spooled(body) => body.is_done(),
+            Self::Paced(body) => body.is_end_stream(),
         }
     }
 
@@ -115,6 +120,7 @@ impl Body for RequestBody {
             Self::Http1(body) => body.left().map_or_else(SizeHint::default, SizeHint::with_exact),
             Self::Http2(body) => body.size_hint(),
             Self::Spooled(body) => SizeHint::with_exact(body.left()),
+            Self::Paced(body) => body.size_hint(),
         }
     }
 }

@@ -24,6 +24,7 @@ use super::body::{BodyError, Limited, RequestBody, ResponseBody, Timed};
 use super::forward::{self, Answer};
 use super::gate::Pass;
 use super::log::Record;
+use super::pace::Pace;
 use super::service::{self, Admission, Judged};
 use super::thread::{Connection, Total};
 use super::timers::Timer;
@@ -195,6 +196,7 @@ async fn answer(
     let thread = &connection.thread;
     let mut line = Line::default();
     let mut total = None;
+    let mut pace = Pace::default();
     let sound = headers::from_http2(&mut parts, thread.settings().config.http.max_headers);
     if sound.is_err() {
         thread.count(Total::Malformed);
@@ -224,7 +226,7 @@ async fn answer(
                 let timer = thread.timers.timer();
                 let idle = admission.settings.config.timeouts.body_idle;
                 let limited = Limited::new(body, http.max_body.unwrap_or(u64::MAX), bill.clone(), received);
-                RequestBody::Http2(Box::new(Timed::new(limited, timer, idle)))
+                admission.paced(RequestBody::Http2(Box::new(Timed::new(limited, timer, idle))))
             };
             total = admission.settings.config.timeouts.total.map(|span| {
                 let timer = thread.timers.timer();
@@ -232,6 +234,7 @@ async fn answer(
                 timer
             });
             let answer = work(connection, &admission, &mut parts, body, total.as_ref()).await;
+            pace = admission.pace();
             line.0 = line.0.take().map(|record| record.answered(&answer));
             (answer.response, answer.pass)
         }
@@ -246,7 +249,7 @@ async fn answer(
     thread.count_response(response.status());
     let (mut head, body) = response.into_parts();
     head.version = Version::HTTP_2;
-    Response::from_parts(head, Stream { body, running, total, _pass: pass, line, bill })
+    Response::from_parts(head, Stream { body, pace, running, total, _pass: pass, line, bill })
 }
 
 /// Sends the request and waits for the answer, until time is up.
@@ -273,6 +276,7 @@ fn is_over(total: Option<&Timer>, context: &Context<'_>) -> bool {
 /// An answer's body; what the request held is held until its last byte.
 struct Stream {
     body: ResponseBody,
+    pace: Pace,
     running: Running,
     total: Option<Timer>,
     _pass: Option<Pass>,
@@ -303,7 +307,8 @@ impl Body for Stream {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<http_body::Frame<bytes::Bytes>, Self::Error>>> {
         let this = self.get_mut();
-        let frame = Pin::new(&mut this.body).poll_frame(context);
+        let account = this.bill.stream();
+        let frame = this.pace.poll_frame(account, context, |context| Pin::new(&mut this.body).poll_frame(context));
         // Asked for more, so the piece before has left for the connection's buffers.
         this.running.set_unread(frame.is_ready());
         if frame.is_pending() && is_over(this.total.as_ref(), context) {
@@ -319,7 +324,7 @@ impl Body for Stream {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        !self.pace.is_waiting() && self.body.is_end_stream()
     }
 
     fn size_hint(&self) -> http_body::SizeHint {

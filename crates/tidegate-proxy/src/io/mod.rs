@@ -15,6 +15,7 @@
 //! | `http1`, `http2`, `websocket` | what is spoken |
 //! | `service`, `whose`, `forward` | a request: judged, its tenant, sent to its upstream, answered |
 //! | `headers`, `refuse`, `quota`, `date` | what the proxy adds to messages, and its own answers |
+//! | `pace` | bodies and tunnels that go on when they may |
 //! | `body`, `spool` | bodies on their way, and large ones on disk |
 //! | `upstream` | servers, connections to them, their health |
 //! | `limiter`, `gate`, `account`, `meter` | the machines at work; what a tenant uses |
@@ -52,6 +53,7 @@ mod lane;
 mod limiter;
 mod log;
 mod meter;
+mod pace;
 mod proxy;
 mod quota;
 mod refuse;

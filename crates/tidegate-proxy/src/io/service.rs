@@ -4,17 +4,20 @@ use std::borrow::Cow;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use http::header::{CONTENT_LENGTH, HOST, TRANSFER_ENCODING};
 use http::request::Parts;
 use http::{Method, Response, StatusCode, Version};
+use http_body::Body;
 use tidegate_core::Instant;
 
 use super::account::Account;
-use super::body::ResponseBody;
+use super::body::{RequestBody, ResponseBody};
 use super::headers::Unsound;
 use super::limiter::{Lane, Refusal, Source, Stage, Tenant, Verdict};
+use super::pace::{Pace, Paced, SharedBandwidth};
 use super::settings::Settings;
 use super::thread::{Connection, InForce};
 use super::waits::{Asked, Wait};
@@ -37,7 +40,28 @@ pub(crate) struct Admission {
     pub(crate) began: Instant,
     /// Where it is served.
     pub(crate) lane: Lane,
+    /// Of its tenant, if that has a number.
+    pub(crate) bandwidth: Option<Arc<SharedBandwidth>>,
 }
+
+impl Admission {
+    /// The pace of its request's body, or of its answer's.
+    pub(crate) fn pace(&self) -> Pace {
+        Pace::new(self.bandwidth.clone())
+    }
+
+    /// Its request's body with its pace, if that can matter.
+    pub(crate) fn paced(&self, body: RequestBody) -> RequestBody {
+        if self.bandwidth.is_none() && body.size_hint().exact().is_some_and(|length| length <= PART_MIN) {
+            return body;
+        }
+        RequestBody::Paced(Box::new(Paced::new(body, self.pace(), Rc::clone(&self.account))))
+    }
+}
+
+/// Bodies of no more bytes than these never come to the end of a part, of which each byte is one that comes and one that
+/// goes.
+const PART_MIN: u64 = Resource::NetworkBytes.part_max() / 4;
 
 /// What a request was charged with beforehand.
 #[derive(Clone, Copy, Debug)]
@@ -166,7 +190,7 @@ fn decide(
 ) -> Judged {
     let thread = &connection.thread;
     let now = meter::now();
-    let (tenant, said) = ask(connection, settings, (parts, host), found.as_ref().ok().copied(), charged, now);
+    let (tenant, said, bandwidth) = ask(connection, settings, (parts, host), found.as_ref().ok().copied(), charged, now);
     // Without TLS the first request tells whose connection it is, refused or not.
     if !connection.origin.tls && connection.requests.get() <= 1 {
         connection.account.become_of(tenant);
@@ -206,7 +230,7 @@ fn decide(
     match found {
         Ok(route) => {
             let (account, settings) = (Rc::clone(account), Rc::clone(settings));
-            Judged::Serve(Admission { account, settings, route, began: now, lane: charged.lane })
+            Judged::Serve(Admission { account, settings, route, began: now, lane: charged.lane, bandwidth })
         }
         Err(Nowhere { status, error, detail }) => no(status, error, detail),
     }
@@ -256,7 +280,7 @@ fn ask(
     route: Option<usize>,
     charged: Option<Charged>,
     now: Instant,
-) -> (Tenant, Said) {
+) -> (Tenant, Said, Option<Arc<SharedBandwidth>>) {
     let rule = route.map(|route| &settings.config.routes[route]);
     let header = settings.tenant_header(connection.origin.client.ip(), &parts.headers);
     let key = settings.tenancy.key(Traits {
@@ -265,7 +289,12 @@ fn ask(
         route: rule.map(|rule| (rule.name.as_str(), rule.tenant.as_deref())),
         header,
     });
-    connection.thread.limiter.with(|limiter| {
+    let bandwidth = if settings.bandwidths.is_empty() {
+        None
+    } else {
+        settings.bandwidths.get(settings.tenancy.claimant(key).name).map(Arc::clone)
+    };
+    let (tenant, said) = connection.thread.limiter.with(|limiter| {
         let source = Source::of(connection.origin.client.ip());
         let tenant = connection.whose.tenant(settings, key, source, limiter, now);
         if let Some(charged) = charged {
@@ -294,7 +323,8 @@ fn ask(
             Asked::Wait(wait) => Said::Wait(Waiting { wait, charged: charged(Lane::Overflow) }),
         };
         (tenant, said)
-    })
+    });
+    (tenant, said, bandwidth)
 }
 
 /// Bytes that a request's body will move between memory and disk: there and back, if it is long enough to go there. Of one

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use foldhash::fast::RandomState;
+use hashbrown::HashMap;
 use http::{HeaderMap, HeaderValue};
 use tidegate_core::Instant;
 use tidegate_runtime::process;
@@ -10,6 +12,7 @@ use tokio::sync::Notify;
 
 use super::gate::Gate;
 use super::limiter::NeighboursConfig;
+use super::pace::SharedBandwidth;
 use super::serve::HELD_TLS;
 use super::tls::{self, Certificates};
 use crate::config::{Amount, Cidr, Config, RateLimit, Routes, SniRule, Tenancy};
@@ -36,6 +39,8 @@ pub(crate) struct Settings {
     pub(crate) gates_queued: Arc<Notify>,
     /// All of them once, for metrics and timers.
     pub(crate) gates: Vec<Arc<Gate>>,
+    /// Bytes per second of the tenants that have a number, by name.
+    pub(crate) bandwidths: HashMap<String, Arc<SharedBandwidth>, RandomState>,
     /// For each listener with TLS.
     pub(crate) tls: Vec<Option<Arc<rustls::ServerConfig>>>,
     pub(crate) http: HttpLimits,
@@ -83,6 +88,7 @@ impl Settings {
             sni_gates,
             gates_queued,
             gates,
+            bandwidths: bandwidths(&config, before, now),
             tls,
             http,
             memory_places: memory_places(of_a_core(&config, Resource::Memory)),
@@ -131,6 +137,36 @@ impl Settings {
     pub(crate) fn trusts(&self, peer: std::net::IpAddr) -> bool {
         self.config.trusted.iter().any(|range| range.contains(peer))
     }
+}
+
+/// Those of tenants who had one before go on, and a tenant that has none any more is held up no longer.
+fn bandwidths(
+    config: &Config,
+    before: Option<&Settings>,
+    now: Instant,
+) -> HashMap<String, Arc<SharedBandwidth>, RandomState> {
+    let old = |name: &str| before.and_then(|before| before.bandwidths.get(name));
+    let mut made = HashMap::default();
+    for tenant in &config.tenants.named {
+        match (old(&tenant.name), tenant.bandwidth) {
+            (Some(old), rate) => {
+                old.set_rate(rate, now);
+                if rate.is_some() {
+                    made.insert(tenant.name.clone(), Arc::clone(old));
+                }
+            }
+            (None, Some(rate)) => {
+                made.insert(tenant.name.clone(), SharedBandwidth::new(rate, now));
+            }
+            (None, None) => {}
+        }
+    }
+    for (name, old) in before.iter().flat_map(|before| &before.bandwidths) {
+        if !made.contains_key(name) {
+            old.set_rate(None, now);
+        }
+    }
+    made
 }
 
 /// What one core has of `resource`, if that is known beforehand. Each has its part; a core that gets fewer connections than

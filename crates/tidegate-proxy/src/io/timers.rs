@@ -47,8 +47,18 @@ pub(crate) struct Timer {
 impl Timers {
     /// No timers.
     pub(crate) fn new(now: Instant) -> Rc<Self> {
-        let inner = Inner { wheel: TimerWheel::new(TICK, now), slots: Slab::new() };
+        Self::of_tick(TICK, now)
+    }
+
+    /// No timers; they fire up to `tick` late.
+    pub(crate) fn of_tick(tick: Duration, now: Instant) -> Rc<Self> {
+        let inner = Inner { wheel: TimerWheel::new(tick, now), slots: Slab::new() };
         Rc::new(Self { inner: RefCell::new(inner) })
+    }
+
+    /// When to [`turn`](Self::turn) next; `None` if nothing is set.
+    pub(crate) fn next_timeout(&self) -> Option<Instant> {
+        self.inner.borrow().wheel.next_timeout()
     }
 
     /// A timer that is not set.

@@ -15,7 +15,7 @@ use tokio::sync::{Notify, oneshot};
 use super::limiter::{Lane, Limiter, Neighbours, Refusal, Tenant};
 use super::meter;
 use crate::machine::Kind;
-use crate::machine::admission::{Admission, Arrival, Costs, Output, Ticket, Tuning};
+use crate::machine::admission::{self, Admission, Arrival, Costs, Output, Ticket, Tuning};
 
 thread_local! {
     /// The thread's own, for whoever looks when it is about to wait.
@@ -44,6 +44,17 @@ pub(crate) enum Asked {
     Wait(Wait),
     /// Say no.
     Refuse(Refusal),
+}
+
+/// What becomes of a body that asks for its next part.
+#[derive(Debug)]
+pub(crate) enum Onward {
+    /// It was charged; go on.
+    Go,
+    /// It waits.
+    Wait(Wait),
+    /// Ask again later.
+    Later,
 }
 
 /// One that waits; it leaves when it is dropped.
@@ -86,15 +97,17 @@ impl Waits {
         match self.machine.borrow_mut().arrive(limiter, tenant, costs, meter::now()) {
             Arrival::Admit(lane) => Asked::Admit(lane),
             Arrival::Refuse(refusal) => Asked::Refuse(refusal),
-            Arrival::Wait(ticket) => {
-                let (sender, told) = oneshot::channel();
-                self.wakers.borrow_mut().insert(ticket, sender);
-                if self.rests.take() {
-                    self.somebody.notify_one();
-                }
-                Asked::Wait(Wait { waits: Rc::clone(self), ticket, told, tenant, costs: *costs })
-            }
+            Arrival::Wait(ticket) => Asked::Wait(self.wait(ticket, tenant, costs)),
         }
+    }
+
+    fn wait(self: &Rc<Self>, ticket: Ticket, tenant: Tenant, costs: &Costs) -> Wait {
+        let (sender, told) = oneshot::channel();
+        self.wakers.borrow_mut().insert(ticket, sender);
+        if self.rests.take() {
+            self.somebody.notify_one();
+        }
+        Wait { waits: Rc::clone(self), ticket, told, tenant, costs: *costs }
     }
 
     fn turn(&self) {
@@ -132,6 +145,20 @@ impl Waits {
     }
 }
 
+/// A body of `tenant` that is under way on this thread asks for its next part.
+pub(crate) fn go_on(tenant: Tenant, costs: &Costs) -> Onward {
+    IDLE.with_borrow(|waits| {
+        // Threads without these have no limits either.
+        let Some(waits) = waits else { return Onward::Go };
+        let ask = |limiter: &mut Neighbours| waits.machine.borrow_mut().go_on(limiter, tenant, costs, meter::now());
+        match waits.limiter.with(ask) {
+            admission::Onward::Go => Onward::Go,
+            admission::Onward::Wait(ticket) => Onward::Wait(waits.wait(ticket, tenant, costs)),
+            admission::Onward::Later => Onward::Later,
+        }
+    })
+}
+
 /// To be called when the thread is about to wait for its sockets: who waits for the core alone need not any more.
 pub(crate) fn on_park() {
     IDLE.with_borrow(|waits| {
@@ -140,6 +167,13 @@ pub(crate) fn on_park() {
             waits.deliver();
         }
     });
+}
+
+impl Wait {
+    /// What it is charged with when it goes on.
+    pub(crate) const fn costs(&self) -> &Costs {
+        &self.costs
+    }
 }
 
 impl Future for Wait {

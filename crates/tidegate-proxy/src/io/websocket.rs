@@ -14,6 +14,7 @@ use tokio::net::TcpStream;
 
 use super::account::Account;
 use super::meter;
+use super::pace::Pace;
 use super::thread::Connection;
 use super::timers::Timer;
 use super::transport::Transport;
@@ -21,13 +22,14 @@ use super::transport::Transport;
 /// Bytes that are read at once, and so held in each direction.
 const PIECE_MAX: usize = 16 * 1024;
 
-/// Carries bytes between the client and `server`: first what was read early on either side.
+/// Carries bytes between the client and `server`: first what was read early on either side. Each direction has its pace.
 pub(crate) async fn tunnel(
     connection: &Connection,
     client: &RefCell<Transport>,
     to_server: BytesMut,
     server: TcpStream,
     to_client: Vec<u8>,
+    [up, down]: [Pace; 2],
     idle: Duration,
 ) {
     let timer = connection.thread.timers.timer();
@@ -36,8 +38,8 @@ pub(crate) async fn tunnel(
         client,
         server,
         account: Rc::clone(&connection.account),
-        up: Way { pending: to_server, ended: false, shut: false },
-        down: Way { pending: BytesMut::from(&to_client[..]), ended: false, shut: false },
+        up: Way { pending: to_server, pace: up, ended: false, shut: false },
+        down: Way { pending: BytesMut::from(&to_client[..]), pace: down, ended: false, shut: false },
         timer,
         idle,
     };
@@ -50,6 +52,8 @@ pub(crate) async fn tunnel(
 struct Way {
     /// Read and not written.
     pending: BytesMut,
+    /// When what was read may go on.
+    pace: Pace,
     /// The source ended.
     ended: bool,
     /// The sink was told so.
@@ -78,6 +82,10 @@ impl Tunnel<'_> {
         if up.is_ready() && down.is_ready() {
             return Poll::Ready(Ok(()));
         }
+        if self.up.pace.is_waiting() || self.down.pace.is_waiting() {
+            // It is the proxy that moves nothing.
+            self.moved();
+        }
         self.timer.poll(context).map(|()| Err(io::ErrorKind::TimedOut.into()))
     }
 
@@ -87,6 +95,7 @@ impl Tunnel<'_> {
 
     fn poll_up(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         loop {
+            ready!(self.up.pace.poll(&self.account, context));
             while !self.up.pending.is_empty() {
                 let written = ready!(Pin::new(&mut self.server).poll_write(context, &self.up.pending))?;
                 self.up.pending.advance(written);
@@ -102,11 +111,13 @@ impl Tunnel<'_> {
             }
             let read = ready!(self.client.borrow_mut().poll_fill(context, &mut self.up.pending))?;
             self.up.ended = read == 0;
+            self.up.pace.pass(read, &self.account);
         }
     }
 
     fn poll_down(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         loop {
+            ready!(self.down.pace.poll(&self.account, context));
             let mut client = self.client.borrow_mut();
             while !self.down.pending.is_empty() {
                 let slices = [IoSlice::new(&self.down.pending)];
@@ -122,6 +133,7 @@ impl Tunnel<'_> {
                 }
                 return Poll::Ready(Ok(()));
             }
+            ready!(meter::poll_turn(context));
             let mut piece = [std::mem::MaybeUninit::uninit(); PIECE_MAX];
             let mut buffer = ReadBuf::uninit(&mut piece);
             ready!(Pin::new(&mut self.server).poll_read(context, &mut buffer))?;
@@ -129,6 +141,7 @@ impl Tunnel<'_> {
             self.account.add_bytes(read.len() as u64);
             self.down.pending.extend_from_slice(read);
             self.down.ended = read.is_empty();
+            self.down.pace.pass(read.len(), &self.account);
         }
     }
 }

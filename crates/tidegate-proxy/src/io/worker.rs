@@ -28,7 +28,7 @@ use super::timers::{TICK, Timers};
 use super::upstream::{self, Part, Upstreams, Verdicts};
 use super::waits::{self, Waits};
 use super::wakes::{self, Works};
-use super::{accept, fair, gate, hello, meter, refused};
+use super::{accept, fair, gate, hello, meter, pace, refused};
 
 /// Tasks that run before the sockets are looked at again: some ten microseconds each, and one at most is a handshake.
 const EVENT_INTERVAL: u32 = 31;
@@ -92,6 +92,7 @@ pub(crate) fn run(start: Start) -> io::Result<()> {
         fair::begin();
     }
     meter::begin();
+    pace::begin();
     let runtime = runtime(start.lane, &start.overflow_works)?;
     let (lane, works) = (start.lane, Arc::clone(&start.overflow_works));
     let served = runtime.block_on(serve(start));
@@ -179,6 +180,7 @@ async fn serve(start: Start) -> io::Result<()> {
     spawn_local(Common::new(upstreams.drive()));
     spawn_local(Common::new(waits.drive()));
     spawn_local(Common::new(fair::drive()));
+    spawn_local(Common::new(pace::drive()));
     if start.index == 0 {
         spawn_local(Common::new(gate::drive(Rc::clone(&thread))));
     }

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 
 use super::status::{Health, Live, LiveServer};
 use crate::config::Config;
+use crate::machine::bandwidth;
 use crate::machine::neighbours::{Snapshot, TenantView, UseView};
 use crate::machine::rate_limit::{Counts, MetricName, Scope};
 
@@ -65,6 +66,7 @@ pub(super) fn page(config: &Config, snapshot: &Snapshot, live: &Live) -> String 
     traffic(&mut page, config, live);
     resources(&mut page, snapshot);
     tenants(&mut page, snapshot);
+    bandwidths(&mut page, config, live);
     upstreams(&mut page, config, live);
     rate_limits(&mut page, live);
     let (written, dropped) = live.access_log;
@@ -163,6 +165,26 @@ fn tenants(page: &mut Page, snapshot: &Snapshot) {
     for (at, (stage, _)) in stages(first).into_iter().enumerate() {
         let sum: u64 = others.iter().map(|tenant| stages(tenant)[at].1).sum();
         page.row("tenant_refused_total", &[("tenant", OTHER), ("stage", stage)], float(sum));
+    }
+}
+
+/// Only tenants with a number in the file are here, so they are bounded by it.
+fn bandwidths(page: &mut Page, config: &Config, live: &Live) {
+    page.head("tenant_bandwidth", "Bytes per second that a tenant's bodies and tunnels may move.", "gauge");
+    for tenant in &config.tenants.named {
+        if let Some(bytes) = tenant.bandwidth {
+            page.row("tenant_bandwidth", &[("tenant", &label(&tenant.name))], float(bytes));
+        }
+    }
+    let figures: [Figure<bandwidth::Counts>; 2] = [
+        ("tenant_paced_bytes_total", "Bytes of such a tenant's bodies and tunnels.", |counts| float(counts.bytes)),
+        ("tenant_paced_waits_total", "Pieces of them that had to wait.", |counts| float(counts.waits)),
+    ];
+    for (name, help, figure) in figures {
+        page.head(name, help, "counter");
+        for (tenant, counts) in &live.bandwidths {
+            page.row(name, &[("tenant", &label(tenant))], figure(counts));
+        }
     }
 }
 

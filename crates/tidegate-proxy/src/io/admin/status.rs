@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use serde::Serialize;
 
 use crate::config::{self, Balance, Config, ProxyProtocolIn, ProxyProtocolOut, UpstreamProtocol};
+use crate::machine::bandwidth;
 use crate::machine::rate_limit::{Counts, Outlook};
 
 /// What a proxy is doing as a whole.
@@ -55,6 +56,8 @@ pub struct Live {
     pub upstreams: Vec<LiveUpstream>,
     /// Rate limits: those of routes, then those of SNI names.
     pub rate_limits: Vec<LiveRateLimit>,
+    /// What was counted of tenants that have a bandwidth, by name.
+    pub bandwidths: Vec<(String, bandwidth::Counts)>,
     /// Lines of the access log that were written, and that were dropped.
     pub access_log: (u64, u64),
 }

@@ -20,6 +20,7 @@ use crate::io::body::{BodyError, RequestBody, ResponseBody};
 use crate::io::forward::{self, Answer};
 use crate::io::limiter::Lane;
 use crate::io::log::Record;
+use crate::io::pace::Pace;
 use crate::io::service::{self, Charged, Judged};
 use crate::io::thread::{Connection, Total};
 use crate::io::timers::Timer;
@@ -207,10 +208,11 @@ impl One<'_> {
                 let record = Record::begin(self.connection, &parts, began);
                 let status = response.status();
                 let answer = Answer { response: *response, pass: None, story: forward::Story::default() };
+                let pace = Pace::default();
                 // A connection too many does not stay.
                 let one_too_many = refusal.is_some_and(|refusal| refusal.resource == Resource::Connections);
                 let keep_alive = keep_alive && !one_too_many;
-                let then = self.respond(&parts.method, parts.version, keep_alive, answer).await;
+                let then = self.respond(&parts.method, parts.version, keep_alive, answer, pace).await;
                 if let Some(record) = record {
                     record.refused(status, refusal).write(then.1);
                 }
@@ -220,7 +222,8 @@ impl One<'_> {
         drop(bytes);
         let record = Record::begin(self.connection, &parts, began).map(|record| record.admitted(&admission));
         let received = record.as_ref().map(|record| record.received());
-        let body = ClientBody::of(self.wire, received).map_or(RequestBody::Empty, RequestBody::Http1);
+        let body = ClientBody::of(self.wire, received)
+            .map_or(RequestBody::Empty, |body| admission.paced(RequestBody::Http1(body)));
         let answer = self.work(&admission, &mut parts, body).await.filter(|answer| !answer.story.gone);
         let Some(answer) = answer else {
             // The client left: there is a line all the same, without a status.
@@ -231,13 +234,13 @@ impl One<'_> {
         };
         let record = record.map(|record| record.answered(&answer));
         if answer.response.status() == StatusCode::SWITCHING_PROTOCOLS {
-            Box::pin(self.upgrade(answer)).await;
+            Box::pin(self.upgrade(answer, &admission)).await;
             if let Some(record) = record {
                 record.write(0);
             }
             return Then::Close;
         }
-        let (then, bytes) = self.respond(&parts.method, parts.version, keep_alive, answer).await;
+        let (then, bytes) = self.respond(&parts.method, parts.version, keep_alive, answer, admission.pace()).await;
         if let Some(record) = record {
             record.write(bytes);
         }
@@ -284,7 +287,14 @@ impl One<'_> {
     }
 
     /// Writes the answer. Says what follows, and how many bytes its body had.
-    async fn respond(self, method: &Method, version: Version, keep_alive: bool, answer: Answer) -> (Then, u64) {
+    async fn respond(
+        self,
+        method: &Method,
+        version: Version,
+        keep_alive: bool,
+        answer: Answer,
+        pace: Pace,
+    ) -> (Then, u64) {
         let Answer { response, pass, .. } = answer;
         // Whoever asked for another protocol is answered in this one, by the upstream or by the proxy; so what comes
         // next is a request.
@@ -329,6 +339,7 @@ impl One<'_> {
             body: (outgoing != Outgoing::None).then_some(body),
             bytes: 0,
             behind_piece: false,
+            pace,
         };
         let written = poll_fn(|context| writing.poll(context)).await;
         let bytes = writing.bytes;
@@ -345,7 +356,7 @@ impl One<'_> {
     }
 
     /// The answer switched protocols: from here on, bytes go both ways.
-    async fn upgrade(&self, answer: Answer) {
+    async fn upgrade(&self, answer: Answer, admission: &service::Admission) {
         let (head, body) = answer.response.into_parts();
         let mut out = Vec::new();
         let mut headers = head.headers;
@@ -356,7 +367,8 @@ impl One<'_> {
         let early = self.wire.upgraded();
         out.extend_from_slice(&behind_head);
         let idle = self.connection.thread.settings().config.timeouts.upgraded_idle;
-        websocket::tunnel(self.connection, &self.wire.transport, early, server, out, idle).await;
+        let paces = [admission.pace(), admission.pace()];
+        websocket::tunnel(self.connection, &self.wire.transport, early, server, out, paces, idle).await;
         drop((lease, answer.pass));
     }
 }
@@ -400,6 +412,7 @@ struct Writing<'a> {
     /// `None` once it ended.
     body: Option<ResponseBody>,
     bytes: u64,
+    pace: Pace,
 }
 
 impl Writing<'_> {
@@ -435,7 +448,8 @@ impl Writing<'_> {
     fn gather(&mut self, context: &mut Context<'_>) -> Result<bool, BodyError> {
         while self.piece.is_empty() && self.out.len() < TOGETHER_MAX {
             let Some(body) = self.body.as_mut() else { return Ok(true) };
-            let frame = match Pin::new(body).poll_frame(context) {
+            let account = &self.connection.account;
+            let frame = match self.pace.poll_frame(account, context, |context| Pin::new(body).poll_frame(context)) {
                 Poll::Ready(Some(frame)) => frame?,
                 Poll::Ready(None) => {
                     write::end(&mut self.out, self.framing);
@@ -495,7 +509,8 @@ impl Writing<'_> {
 
     /// The client takes no more for now.
     fn stalled(&mut self, context: &mut Context<'_>) -> Poll<Result<(), BodyError>> {
-        if let Some(body) = self.body.as_mut() {
+        // What may not go on faster waits for no slow client either.
+        if let Some(body) = self.body.as_mut().filter(|_| self.pace.is_free()) {
             body.poll_ahead(context);
         }
         self.is_stalled = true;
