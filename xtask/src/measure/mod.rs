@@ -18,6 +18,7 @@ mod proxy_cheap;
 mod proxy_cost;
 mod proxy_load;
 mod proxy_noise;
+mod proxy_paced;
 mod proxy_rows;
 mod proxy_server;
 mod proxy_spike;

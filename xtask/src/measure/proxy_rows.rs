@@ -1,7 +1,7 @@
 //! The bars of the proxy, one row each.
 
 use super::rows::Row;
-use super::{proxy_attack, proxy_cheap, proxy_cost, proxy_noise, proxy_spike};
+use super::{proxy_attack, proxy_cheap, proxy_cost, proxy_noise, proxy_paced, proxy_spike};
 
 /// In the order of the table.
 pub(super) const ROWS: &[Row] = &[
@@ -70,5 +70,11 @@ pub(super) const ROWS: &[Row] = &[
         name: "one tenant alone",
         bar: "0 refused, 0.98 of mode off, longest wait at most nginx's",
         run: proxy_cheap::alone,
+    },
+    Row {
+        issue: 20,
+        name: "paced bytes",
+        bar: "endless answers and tunnels of B, held to 100 MB/s: B within 5 %, A's p99 1.5x alone",
+        run: proxy_paced::paced,
     },
 ];
