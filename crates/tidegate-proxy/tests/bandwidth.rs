@@ -263,3 +263,41 @@ fn a_tunnel_beyond_a_share_waits_as_well() {
         });
     });
 }
+
+#[test]
+fn an_upload_below_the_least_rate_is_given_up_though_it_never_pauses() {
+    let (address, _) = store();
+    let tables = "[proxy.timeouts]\nbody_idle = \"500ms\"\nbody_rate_min = \"10kB/s\"\n";
+    let proxy = Running::before_address(&address.to_string(), tables);
+    let mut client = proxy.connect();
+    send(&mut client, "POST /0 HTTP/1.1\r\nHost: b.example\r\nContent-Length: 1000\r\n\r\n");
+    client.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+    let mut first = [0; 12];
+    // A byte in 50 ms: all of them would take 50 seconds.
+    let came = (0..1_000).find(|_| {
+        let _closed = client.write_all(b"x");
+        client.read_exact(&mut first).is_ok()
+    });
+    assert!(came.is_some_and(|sent| sent < 900), "{came:?}");
+    assert_eq!(&first, b"HTTP/1.1 408");
+    assert_eq!(proxy.proxy().source().live().responses_total[2], 0);
+}
+
+#[test]
+fn a_client_that_takes_less_than_the_least_rate_is_given_up() {
+    let (address, _) = store();
+    let tables = "[proxy.timeouts]\nwrite_stall = \"2s\"\nwrite_rate_min = \"1GB/s\"\n";
+    let proxy = Running::before_address(&address.to_string(), tables);
+    let mut client = proxy.connect();
+    send(&mut client, &get("b.example", 200_000_000));
+    let (mut bytes, mut taken) = (vec![0; 64 << 10], 0);
+    // It takes some all the time; of a pause of two seconds it is far.
+    loop {
+        std::thread::park_timeout(Duration::from_millis(20));
+        match client.read(&mut bytes) {
+            Ok(read @ 1..) => taken += read,
+            Ok(0) | Err(_) => break,
+        }
+        assert!(taken < 100_000_000, "nobody minds");
+    }
+}

@@ -401,6 +401,7 @@ fn timeouts(place: &Place<'_>, section: &TimeoutsSection) -> Result<Timeouts, Co
         handshake: span("handshake", section.handshake, 10)?,
         header: span("header", section.header, 10)?,
         body_idle: span("body_idle", section.body_idle, 30)?,
+        body_rate_min: section.body_rate_min.map(|ByteRate(bytes)| bytes),
         upstream_connect: span("upstream_connect", section.upstream_connect, 3)?,
         upstream_first_byte: span("upstream_first_byte", section.upstream_first_byte, 60)?,
         upstream_idle: span("upstream_idle", section.upstream_idle, 60)?,
@@ -411,6 +412,7 @@ fn timeouts(place: &Place<'_>, section: &TimeoutsSection) -> Result<Timeouts, Co
             given => Some(span("total", given, 0)?),
         },
         write_stall: span("write_stall", section.write_stall, 30)?,
+        write_rate_min: section.write_rate_min.map(|ByteRate(bytes)| bytes),
         keep_alive: span("keep_alive", section.keep_alive, 60)?,
         upgraded_idle: span("upgraded_idle", section.upgraded_idle, 3_600)?,
     })

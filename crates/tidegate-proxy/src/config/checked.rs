@@ -13,6 +13,7 @@ use super::words::{
     TenantBy, Unknown, UpstreamProtocol,
 };
 use crate::machine::Resource;
+use crate::machine::patience::Patience;
 
 /// The proxy's configuration; its values are in bounds and consistent.
 #[derive(Clone, PartialEq, Debug)]
@@ -315,6 +316,8 @@ pub struct Timeouts {
     pub header: Duration,
     /// Between two reads of a request's body.
     pub body_idle: Duration,
+    /// Least bytes per second of a request's body, over [`body_idle`](Self::body_idle); `None` for any.
+    pub body_rate_min: Option<u64>,
     /// For a connection to an upstream.
     pub upstream_connect: Duration,
     /// From the request's end to the first byte of the upstream's answer.
@@ -328,10 +331,26 @@ pub struct Timeouts {
     pub total: Option<Duration>,
     /// For a client to take more bytes of an answer.
     pub write_stall: Duration,
+    /// Least bytes per second that a client takes of an answer, over [`write_stall`](Self::write_stall); `None` for any.
+    pub write_rate_min: Option<u64>,
     /// For the next request on a connection.
     pub keep_alive: Duration,
     /// Without a byte in either direction, after an upgrade such as to WebSocket.
     pub upgraded_idle: Duration,
+}
+
+impl Timeouts {
+    /// With a client that sends a body.
+    #[must_use]
+    pub const fn body_patience(&self) -> Patience {
+        Patience::new(self.body_idle, self.body_rate_min)
+    }
+
+    /// With a client that takes an answer.
+    #[must_use]
+    pub const fn write_patience(&self) -> Patience {
+        Patience::new(self.write_stall, self.write_rate_min)
+    }
 }
 
 /// Bounds on what a request may be.

@@ -19,6 +19,7 @@ use super::pace::Paced;
 use super::spool::{InMemory, Spooled, Spooling};
 use super::timers::Timer;
 use super::upstream::Leased;
+use crate::machine::patience::Patience;
 
 /// Why a body broke off.
 #[derive(Debug, thiserror::Error)]
@@ -186,13 +187,18 @@ where
 pub(crate) struct Timed<B> {
     body: B,
     timer: Timer,
-    idle: Duration,
+    patience: Patience,
 }
 
 impl<B> Timed<B> {
-    /// `body`, of which `idle` may pass between two pieces.
-    pub(crate) const fn new(body: B, timer: Timer, idle: Duration) -> Self {
-        Self { body, timer, idle }
+    /// `body`, whose pieces are waited for with `patience`.
+    pub(crate) const fn new(body: B, timer: Timer, patience: Patience) -> Self {
+        Self { body, timer, patience }
+    }
+
+    /// `body`, of which `idle` may pass between two pieces, however small.
+    pub(crate) const fn every(idle: Duration, body: B, timer: Timer) -> Self {
+        Self::new(body, timer, Patience::new(idle, None))
     }
 }
 
@@ -204,10 +210,12 @@ impl<B: Body<Data = Bytes, Error = BodyError> + Unpin> Body for Timed<B> {
         let this = self.get_mut();
         if let Poll::Ready(frame) = Pin::new(&mut this.body).poll_frame(context) {
             this.timer.clear();
+            let data = frame.as_ref().and_then(|frame| frame.as_ref().ok()?.data_ref());
+            this.patience.moved(data.map_or(0, |data| data.len() as u64), meter::now());
             return Poll::Ready(frame);
         }
         if !this.timer.is_set() {
-            this.timer.set(meter::now() + this.idle);
+            this.timer.set(this.patience.wait(meter::now()));
         }
         this.timer.poll(context).map(|()| Some(Err(BodyError::Stalled)))
     }

@@ -31,6 +31,7 @@ use super::timers::Timer;
 use super::transport::Transport;
 use super::{headers, meter};
 use crate::config::Http;
+use crate::machine::patience::Patience;
 
 /// Bytes of answers that wait in one stream for the client to make room.
 const SEND_BUFFER: usize = 64 * 1024;
@@ -40,7 +41,8 @@ pub(crate) async fn serve(connection: &Rc<Connection>, transport: Transport) {
     let settings = connection.thread.settings();
     let http = &settings.config.http;
     let queue = Owner::new(&connection.account);
-    let under_way = Rc::new(UnderWay::new());
+    let timeouts = &settings.config.timeouts;
+    let under_way = Rc::new(UnderWay::new(timeouts.write_patience()));
     let service = {
         let (connection, under_way, queue) = (Rc::clone(connection), Rc::clone(&under_way), Rc::clone(&queue));
         service_fn(move |request: http::Request<Incoming>| {
@@ -57,7 +59,7 @@ pub(crate) async fn serve(connection: &Rc<Connection>, transport: Transport) {
     };
     let mut served = pin!(builder(http, &queue).serve_connection(TokioIo::new(transport), service));
     let timer = connection.thread.timers.timer();
-    let (idle, stall) = (settings.config.timeouts.keep_alive, settings.config.timeouts.write_stall);
+    let idle = timeouts.keep_alive;
     let waiting_max = http.h2_max_concurrent_streams as usize;
     timer.set(meter::now() + idle);
     let (mut ending, mut is_idle) = (false, true);
@@ -80,11 +82,12 @@ pub(crate) async fn serve(connection: &Rc<Connection>, transport: Transport) {
         }
         let due = timer.poll(context).is_ready();
         if under_way.unread.get() > 0 {
-            if now >= under_way.moved.get() + stall {
+            let given_up = under_way.wait();
+            if now >= given_up {
                 connection.thread.count(Total::TimedOut);
                 return Poll::Ready(());
             }
-            timer.set(under_way.moved.get() + stall);
+            timer.set(given_up);
         } else if active > 0 {
             timer.set(now + idle);
         } else if due && ending {
@@ -125,14 +128,32 @@ struct UnderWay {
     unread: Cell<usize>,
     /// When it last took something, or there was something new to take.
     moved: Cell<Instant>,
+    patience: Cell<Patience>,
     /// What of that the connection's seat knows.
     told: Cell<Instant>,
 }
 
 impl UnderWay {
-    fn new() -> Self {
+    fn new(patience: Patience) -> Self {
         let (moved, told) = (Cell::new(meter::now()), Cell::new(Instant::ZERO));
-        Self { active: Cell::new(0), unread: Cell::new(0), moved, told }
+        Self { active: Cell::new(0), unread: Cell::new(0), moved, patience: Cell::new(patience), told }
+    }
+
+    /// The client took so many bytes, or there are so many more to take.
+    fn moved(&self, bytes: u64) {
+        let now = meter::now();
+        self.moved.set(now);
+        let mut patience = self.patience.get();
+        patience.moved(bytes, now);
+        self.patience.set(patience);
+    }
+
+    /// The client has something to take: when it is given up if it takes nothing until then.
+    fn wait(&self) -> Instant {
+        let mut patience = self.patience.get();
+        let given_up = patience.wait(self.moved.get());
+        self.patience.set(patience);
+        given_up
     }
 
     /// Whether the client or the proxy is to do something.
@@ -172,13 +193,13 @@ impl Running {
             (true, false) => unread.set(unread.get() - 1),
             _ => {}
         }
-        self.under_way.moved.set(meter::now());
     }
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
         self.set_unread(false);
+        self.under_way.moved(0);
         self.under_way.active.set(self.under_way.active.get() - 1);
     }
 }
@@ -224,9 +245,9 @@ async fn answer(
                 RequestBody::Empty
             } else {
                 let timer = thread.timers.timer();
-                let idle = admission.settings.config.timeouts.body_idle;
+                let patience = admission.settings.config.timeouts.body_patience();
                 let limited = Limited::new(body, http.max_body.unwrap_or(u64::MAX), bill.clone(), received);
-                admission.paced(RequestBody::Http2(Box::new(Timed::new(limited, timer, idle))))
+                admission.paced(RequestBody::Http2(Box::new(Timed::new(limited, timer, patience))))
             };
             total = admission.settings.config.timeouts.total.map(|span| {
                 let timer = thread.timers.timer();
@@ -311,12 +332,15 @@ impl Body for Stream {
         let frame = this.pace.poll_frame(account, context, |context| Pin::new(&mut this.body).poll_frame(context));
         // Asked for more, so the piece before has left for the connection's buffers.
         this.running.set_unread(frame.is_ready());
+        let data = match &frame {
+            Poll::Ready(Some(Ok(frame))) => frame.data_ref(),
+            _ => None,
+        };
+        this.running.under_way.moved(data.map_or(0, |data| data.len() as u64));
         if frame.is_pending() && is_over(this.total.as_ref(), context) {
             return Poll::Ready(Some(Err(BodyError::Stalled)));
         }
-        if let Poll::Ready(Some(Ok(frame))) = &frame
-            && let Some(data) = frame.data_ref()
-        {
+        if let Some(data) = data {
             this.line.1 += data.len() as u64;
             this.bill.add_written(data.len() as u64);
         }
@@ -338,7 +362,7 @@ mod tests {
 
     #[test]
     fn an_answer_is_unread_from_its_first_piece_until_more_is_asked_for() {
-        let under_way = Rc::new(UnderWay::new());
+        let under_way = Rc::new(UnderWay::new(Patience::new(Duration::from_secs(30), None)));
         let (mut one, two) = (Running::new(&under_way), Running::new(&under_way));
         one.set_unread(true);
         one.set_unread(true);

@@ -4,7 +4,8 @@
 //! kernel's buffers. What waits for nothing passes with a look at two numbers.
 
 use std::cell::{Cell, RefCell};
-use std::pin::{Pin, pin};
+use std::future::Future;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
@@ -209,23 +210,20 @@ impl Waiting {
             if !account.needs_part() {
                 return Poll::Ready(());
             }
-            let told = match self.part.as_mut() {
-                Some(part) => {
-                    let told = ready!(pin!(&mut *part).poll(context));
-                    let costs = *part.costs();
-                    self.part = None;
-                    told.map(|_| costs).ok()
-                }
-                None => {
-                    let costs = account.next_part();
-                    match waits::go_on(account.tenant(), &costs) {
-                        Onward::Go => Some(costs),
-                        Onward::Wait(wait) => {
-                            self.part = Some(wait);
-                            continue;
-                        }
-                        Onward::Later => None,
+            let told = if let Some(part) = self.part.as_mut() {
+                let told = ready!(Pin::new(&mut *part).poll(context));
+                let costs = *part.costs();
+                self.part = None;
+                told.map(|_| costs).ok()
+            } else {
+                let costs = account.next_part();
+                match waits::go_on(account.tenant(), &costs) {
+                    Onward::Go => Some(costs),
+                    Onward::Wait(wait) => {
+                        self.part = Some(wait);
+                        continue;
                     }
+                    Onward::Later => None,
                 }
             };
             match told {

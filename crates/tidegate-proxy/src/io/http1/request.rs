@@ -19,6 +19,7 @@ use crate::io::log::Received;
 use crate::io::meter;
 use crate::io::timers::Timer;
 use crate::io::transport::Transport;
+use crate::machine::patience::Patience;
 
 /// Most bytes that are read ahead of the request that is worked on.
 const AHEAD_MAX: usize = 64 * 1024;
@@ -33,7 +34,9 @@ pub(crate) struct Wire {
     inner: RefCell<Inner>,
     /// Stalls of the client: between requests, within heads and bodies, and while it is written to.
     pub(crate) timer: Timer,
-    body_idle: Duration,
+    /// With the body of the request under way; and with each at its beginning.
+    patience: Cell<Patience>,
+    whole_patience: Patience,
     /// The client waits for leave to send its body.
     expects: Cell<bool>,
 }
@@ -83,13 +86,7 @@ pub(crate) struct Head {
 
 impl Wire {
     /// A connection of which `early` has been read, behind any TLS.
-    pub(crate) fn new(
-        transport: Transport,
-        early: BytesMut,
-        limits: Limits,
-        timer: Timer,
-        body_idle: Duration,
-    ) -> Self {
+    pub(crate) fn new(transport: Transport, early: BytesMut, limits: Limits, timer: Timer, patience: Patience) -> Self {
         let inner = Inner {
             guard: Guard::new(limits),
             held: early,
@@ -104,7 +101,8 @@ impl Wire {
             transport: RefCell::new(transport),
             inner: RefCell::new(inner),
             timer,
-            body_idle,
+            patience: Cell::new(patience),
+            whole_patience: patience,
             expects: Cell::new(false),
         };
         wire.inner.borrow_mut().admit();
@@ -347,6 +345,7 @@ impl ClientBody {
     pub(crate) fn of(wire: &Rc<Wire>, received: Option<Received>) -> Option<Self> {
         let inner = wire.inner.borrow();
         let number = inner.body;
+        wire.patience.set(wire.whole_patience);
         (!inner.framing.is_done()).then(|| Self { wire: Rc::clone(wire), number, received })
     }
 
@@ -404,11 +403,18 @@ impl ClientBody {
             }
             match inner.poll_fill(&wire.transport, context) {
                 Poll::Ready(Ok(0)) => return Poll::Ready(Some(Err(BodyError::Cut))),
-                Poll::Ready(Ok(_)) => wire.timer.clear(),
+                Poll::Ready(Ok(read)) => {
+                    wire.timer.clear();
+                    let mut patience = wire.patience.get();
+                    patience.moved(read as u64, meter::now());
+                    wire.patience.set(patience);
+                }
                 Poll::Ready(Err(error)) => return Poll::Ready(Some(Err(error.into()))),
                 Poll::Pending => {
                     if !wire.timer.is_set() {
-                        wire.timer.set(meter::now() + wire.body_idle);
+                        let mut patience = wire.patience.get();
+                        wire.timer.set(patience.wait(meter::now()));
+                        wire.patience.set(patience);
                     }
                     inner.reader = Some(context.waker().clone());
                     ready!(wire.timer.poll(context));

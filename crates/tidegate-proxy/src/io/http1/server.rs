@@ -27,6 +27,7 @@ use crate::io::timers::Timer;
 use crate::io::transport::Transport;
 use crate::io::{meter, refuse, websocket};
 use crate::machine::Resource;
+use crate::machine::patience::Patience;
 
 /// Pieces of at least so many bytes are written from where they are; smaller ones are put together.
 const APART_MIN: usize = 4 * 1024;
@@ -59,7 +60,7 @@ pub(crate) async fn serve(
     let thread = &connection.thread;
     let settings = thread.settings();
     let timeouts = &settings.config.timeouts;
-    let wire = Wire::new(transport, early, settings.http, thread.timers.timer(), timeouts.body_idle);
+    let wire = Wire::new(transport, early, settings.http, thread.timers.timer(), timeouts.body_patience());
     let wire = Rc::new(wire);
     let total = timeouts.total.map(|total| (thread.timers.timer(), total));
     let mut out = Vec::new();
@@ -325,13 +326,13 @@ impl One<'_> {
         };
         let date = date.as_ref().map(|date| &date[..]);
         write::response_head(self.out, head.status, &head.headers, announced, word, date);
-        let stall = self.connection.thread.settings().config.timeouts.write_stall;
+        let patience = self.connection.thread.settings().config.timeouts.write_patience();
         let mut writing = Writing {
             wire: self.wire,
             connection: self.connection,
             is_stalled: false,
             total: self.total,
-            stall,
+            patience,
             out: std::mem::take(self.out),
             sent: 0,
             piece: Bytes::new(),
@@ -399,7 +400,7 @@ struct Writing<'a> {
     /// The socket was full when it was last written to.
     is_stalled: bool,
     total: Option<&'a Timer>,
-    stall: Duration,
+    patience: Patience,
     /// Small things, put together.
     out: Vec<u8>,
     /// How much of it is written.
@@ -497,6 +498,7 @@ impl Writing<'_> {
             let of_out = written.min(self.out.len() - self.sent);
             self.sent += of_out;
             drop(self.piece.split_to(written - of_out));
+            self.patience.moved(written as u64, meter::now());
             self.wire.timer.clear();
         }
         self.out.clear();
@@ -516,7 +518,7 @@ impl Writing<'_> {
         self.is_stalled = true;
         self.connection.seat.awaits_reading(self.connection.account.tenant());
         if !self.wire.timer.is_set() {
-            self.wire.timer.set(meter::now() + self.stall);
+            self.wire.timer.set(self.patience.wait(meter::now()));
         }
         if self.total.is_some_and(|timer| timer.poll(context).is_ready()) {
             return Poll::Ready(Err(BodyError::Stalled));

@@ -127,7 +127,7 @@ impl Upstreams<Link> {
                     Ok(answer) => {
                         lease.succeed();
                         let (timer, idle) = (outbound.timers.timer(), outbound.patience.idle);
-                        let in_time = |body| Timed::new(Leased::new(body, lease), timer, idle);
+                        let in_time = |body| Timed::every(idle, Leased::new(body, lease), timer);
                         return Ok(answer.map(|body| ResponseBody::Upstream2(Box::new(in_time(body)))));
                     }
                     Err(failed) => Err(failed),
