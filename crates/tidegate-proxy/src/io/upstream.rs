@@ -7,7 +7,7 @@
 //! | `idle` | connections that wait for the next request |
 //! | `endpoint` | where a server is, and connecting to it |
 //! | `checks` | asks servers how they are, for all threads |
-//! | `http2` | connections that many requests share |
+//! | `http2` | connections that many requests of a tenant share |
 //! | `settings` | what the configuration says, as the machines want it |
 //!
 //! Nothing here is shared between threads but the verdicts of the checks, so no request takes a lock.
@@ -189,6 +189,7 @@ impl<C: Keep> Upstreams<C> {
             if now >= sweep {
                 for upstream in &all {
                     upstream.state.borrow_mut().idle.sweep(now);
+                    upstream.http2.sweep(now);
                 }
                 sweep = now + SWEEP;
             }
@@ -245,7 +246,7 @@ impl<C: Keep> Upstream<C> {
             last_request: 0,
             exchanges: Slab::new(),
         };
-        let http2 = Shared::new(settings.servers.len());
+        let http2 = Shared::new(settings.servers.len(), settings.http2);
         let this = Rc::new(Self { settings, endpoints, state: RefCell::new(state), queued, line, http2 });
         this.line.replace(Rc::downgrade(&this));
         this

@@ -12,6 +12,7 @@ use hyper::body::Incoming;
 use hyper::client::conn::http2::{self, SendRequest};
 use hyper::rt::Executor;
 use hyper_util::rt::TokioIo;
+use tidegate_core::Instant;
 use tokio::net::TcpStream;
 use tokio::sync::Mutex;
 
@@ -20,47 +21,101 @@ use crate::io::body::{BodyError, RequestBody};
 use crate::io::http1::client::Patience;
 use crate::io::meter::{self, Common};
 use crate::io::timers::Timer;
+use crate::machine::upstream::{Begun, Connections, ConnectionsTuning};
 
 /// What requests are sent with.
 pub(super) type Sender = SendRequest<Clocked>;
 
-/// The connection to each server, if there is one.
+/// Bytes of an answer that may wait for its client. Half of it is asked for at a time, so a server 1 ms away may send 64 to
+/// 128 MB/s for one client.
+const STREAM_WINDOW: u32 = 128 * 1024;
+
+/// The connections to each server, as [`Connections`] says who shares them.
 #[derive(Debug)]
 pub(super) struct Shared {
-    servers: Vec<RefCell<Option<Sender>>>,
+    servers: Vec<RefCell<Open>>,
+    streams: u32,
+}
+
+#[derive(Debug)]
+struct Open {
+    machine: Connections,
+    /// By their places.
+    slots: Vec<Slot>,
+}
+
+#[derive(Default, Debug)]
+struct Slot {
+    sender: Option<Sender>,
     /// Who opens a connection; the others wait for it instead of opening their own.
-    opening: Vec<Rc<Mutex<()>>>,
+    opening: Rc<Mutex<()>>,
 }
 
 impl Shared {
-    pub(super) fn new(servers: usize) -> Self {
-        Self {
-            servers: (0..servers).map(|_| RefCell::new(None)).collect(),
-            opening: (0..servers).map(|_| Rc::default()).collect(),
+    /// No connection to any server.
+    pub(super) fn new(servers: usize, tuning: ConnectionsTuning) -> Self {
+        let open = || RefCell::new(Open { machine: Connections::new(tuning), slots: Vec::new() });
+        Self { servers: (0..servers).map(|_| open()).collect(), streams: tuning.streams.max(1) }
+    }
+
+    /// A request of `tenant` begins: the place of its connection to the server at this place of the list.
+    pub(super) fn begin(&self, server: usize, tenant: u32) -> usize {
+        let open = &mut *self.servers[server].borrow_mut();
+        let Begun { place, is_new } = open.machine.begin(tenant);
+        if open.slots.len() <= place {
+            open.slots.resize_with(place + 1, Slot::default);
+        }
+        if is_new {
+            // A connection that nobody holds any more ends by itself.
+            open.slots[place] = Slot::default();
+        }
+        place
+    }
+
+    /// It is over.
+    pub(super) fn end(&self, server: usize, place: usize, now: Instant) {
+        self.servers[server].borrow_mut().machine.on_end(place, now);
+    }
+
+    /// Closes connections that had no requests for too long.
+    pub(super) fn sweep(&self, now: Instant) {
+        for open in &self.servers {
+            let open = &mut *open.borrow_mut();
+            while let Some(place) = open.machine.expire(now) {
+                open.slots[place] = Slot::default();
+            }
         }
     }
 
-    /// The open connection to the server at this place; no clock says how long it is kept: its server does.
-    pub(super) fn open(&self, server: usize) -> Option<Sender> {
-        let mut kept = self.servers[server].borrow_mut();
+    /// The open connection at this place; its server may close it at any time.
+    pub(super) fn open(&self, server: usize, place: usize) -> Option<Sender> {
+        let kept = &mut self.servers[server].borrow_mut().slots[place].sender;
         if kept.as_ref().is_some_and(SendRequest::is_closed) {
             *kept = None;
         }
         kept.clone()
     }
 
-    pub(super) fn keep(&self, server: usize, connection: &Sender) {
-        *self.servers[server].borrow_mut() = Some(connection.clone());
+    pub(super) fn keep(&self, server: usize, place: usize, connection: &Sender) {
+        self.servers[server].borrow_mut().slots[place].sender = Some(connection.clone());
     }
 
-    pub(super) fn opening(&self, server: usize) -> Rc<Mutex<()>> {
-        Rc::clone(&self.opening[server])
+    pub(super) fn opening(&self, server: usize, place: usize) -> Rc<Mutex<()>> {
+        Rc::clone(&self.servers[server].borrow().slots[place].opening)
+    }
+
+    /// Speaks HTTP/2 over `stream`; the connection lives until it is closed and the last handle to it is gone.
+    pub(super) async fn handshake(&self, stream: TcpStream) -> hyper::Result<Sender> {
+        let window = STREAM_WINDOW.saturating_mul(self.streams);
+        handshake(stream, STREAM_WINDOW, window).await
     }
 }
 
-/// Speaks HTTP/2 over `stream`; the connection lives until it is closed and the last handle to it is gone.
-pub(super) async fn handshake(stream: TcpStream) -> hyper::Result<Sender> {
-    let (sender, connection) = http2::handshake(Local, TokioIo::new(stream)).await?;
+/// Windows in bytes: of a stream, and of all streams together.
+async fn handshake(stream: TcpStream, stream_window: u32, window: u32) -> hyper::Result<Sender> {
+    let mut builder = http2::Builder::new(Local);
+    builder.initial_stream_window_size(stream_window).initial_connection_window_size(window);
+    let (sender, connection) = builder.handshake(TokioIo::new(stream)).await?;
     // Its end shows in every handle to it. Requests of many share it, so its time is nobody's.
     drop(tokio::task::spawn_local(Common::new(async { drop(connection.await) })));
     Ok(sender)

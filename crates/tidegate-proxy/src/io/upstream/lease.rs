@@ -21,6 +21,8 @@ pub(crate) struct Lease<C: Keep> {
     announced: Option<Rc<Announced>>,
     /// The slot is somebody else's to give back.
     handed_over: bool,
+    /// The place of the connection of HTTP/2 that it shares.
+    shared: Option<usize>,
 }
 
 /// What is to be given back when an exchange ends.
@@ -39,7 +41,7 @@ impl<C: Keep> Lease<C> {
         tried: Tried,
         announced: Option<Rc<Announced>>,
     ) -> Self {
-        Self { upstream, server, flow, tried, announced, handed_over: false }
+        Self { upstream, server, flow, tried, announced, handed_over: false, shared: None }
     }
 
     /// The server, as configured.
@@ -117,6 +119,12 @@ impl<C: Keep> Lease<C> {
         self.server
     }
 
+    /// The place of the connection that it shares with others of its tenant, until the lease is dropped.
+    pub(super) fn share(&mut self) -> usize {
+        let begin = || self.upstream.http2.begin(self.server, self.flow.tenant);
+        *self.shared.get_or_insert_with(begin)
+    }
+
     /// True if the server is told about a client.
     pub(super) fn is_announced(&self) -> bool {
         self.announced.is_some()
@@ -143,6 +151,9 @@ impl<C: Keep> Lease<C> {
 
 impl<C: Keep> Drop for Lease<C> {
     fn drop(&mut self) {
+        if let Some(place) = self.shared {
+            self.upstream.http2.end(self.server, place, clock::now());
+        }
         if !self.handed_over {
             self.upstream.give_back(self.server, self.flow);
         }

@@ -123,7 +123,7 @@ impl Upstreams<Link> {
                 // In boxes, made when there is a server: every request's task has room for the largest thing that it may come
                 // to, and many wait for a server, or for their turn.
                 UpstreamProtocol::Http1 => Box::pin(over_http1(&mut lease, outbound, body, fresh)).await,
-                UpstreamProtocol::H2c => match Box::pin(over_http2(&lease, outbound, body)).await {
+                UpstreamProtocol::H2c => match Box::pin(over_http2(&mut lease, outbound, body)).await {
                     Ok(answer) => {
                         lease.succeed();
                         let (timer, idle) = (outbound.timers.timer(), outbound.patience.idle);
@@ -201,7 +201,7 @@ async fn over_http1(
 }
 
 async fn over_http2(
-    lease: &Lease<Link>,
+    lease: &mut Lease<Link>,
     outbound: &Outbound<'_>,
     body: RequestBody,
 ) -> Result<Response<hyper::body::Incoming>, Failed> {
@@ -245,23 +245,25 @@ async fn over_http2(
     }
 }
 
-/// The connection that requests to this server share, opened if there is none. One that is announced for a client is not
-/// shared: its server would take everybody for that client.
-async fn http2_connection(lease: &Lease<Link>) -> Result<Sender, SendError> {
-    let (shared, place) = (&lease.upstream().http2, lease.place());
+/// The connection that requests of this tenant to this server share, opened if there is none. One that is announced for a
+/// client is not shared: its server would take everybody for that client.
+async fn http2_connection(lease: &mut Lease<Link>) -> Result<Sender, SendError> {
+    let upstream = Rc::clone(lease.upstream());
+    let (shared, server) = (&upstream.http2, lease.place());
     if lease.is_announced() {
-        return Ok(http2::handshake(lease.connect().await?).await?);
+        return Ok(shared.handshake(lease.connect().await?).await?);
     }
-    if let Some(open) = shared.open(place) {
+    let place = lease.share();
+    if let Some(open) = shared.open(server, place) {
         return Ok(open);
     }
-    let opening = shared.opening(place);
+    let opening = shared.opening(server, place);
     let _turn = opening.lock().await;
-    if let Some(open) = shared.open(place) {
+    if let Some(open) = shared.open(server, place) {
         return Ok(open);
     }
-    let connection = http2::handshake(lease.connect().await?).await?;
-    shared.keep(place, &connection);
+    let connection = shared.handshake(lease.connect().await?).await?;
+    shared.keep(server, place, &connection);
     Ok(connection)
 }
 

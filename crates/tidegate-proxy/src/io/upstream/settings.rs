@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::config::{self, ProxyProtocolOut, Server, UpstreamProtocol};
-use crate::machine::upstream::{ActiveConfig, Balance, PoolConfig, RetryConfig, ServerConfig};
+use crate::machine::upstream::{ActiveConfig, Balance, ConnectionsTuning, PoolConfig, RetryConfig, ServerConfig};
 
 /// Connections that are each for one client are searched for his, one by one.
 const IDLE_SEARCHED: usize = 1_024;
@@ -29,6 +29,8 @@ pub(crate) struct Settings {
     pub(crate) max_idle: usize,
     /// How long one may wait.
     pub(crate) idle_timeout: Duration,
+    /// How connections of HTTP/2 are shared.
+    pub(crate) http2: ConnectionsTuning,
 }
 
 /// Which of how many threads.
@@ -60,6 +62,7 @@ impl Settings {
         let max_connections = part.share(upstream.max_connections);
         let servers = u32::try_from(upstream.servers.len()).unwrap_or(u32::MAX);
         let queue = if upstream.queue == 0 { 0 } else { part.share(upstream.queue).saturating_mul(servers) };
+        let http2 = ConnectionsTuning::default();
         let tries = u8::try_from(upstream.retries.attempts.saturating_add(1)).unwrap_or(u8::MAX);
         let pool = PoolConfig {
             servers: upstream.weights.iter().map(|&weight| ServerConfig { weight, max_connections }).collect(),
@@ -95,6 +98,11 @@ impl Settings {
                 ProxyProtocolOut::V1 | ProxyProtocolOut::V2 => (max_connections as usize).min(IDLE_SEARCHED),
             },
             idle_timeout: timeouts.upstream_keep_alive,
+            http2: ConnectionsTuning {
+                max: http2.max.min(max_connections as usize),
+                idle: timeouts.upstream_keep_alive,
+                ..http2
+            },
         }
     }
 }

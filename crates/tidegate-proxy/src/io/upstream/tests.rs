@@ -15,7 +15,7 @@ use tokio::sync::watch;
 use super::{Announced, Checks, Keep, Lease, Look, Settings, Target, Upstreams, Verdicts};
 use crate::config::{ProxyProtocolOut, Server, UpstreamProtocol};
 use crate::machine::upstream::{
-    ActiveConfig, Balance, Failure, Flow, PoolConfig, Refusal, Replay, ServerConfig, Tried,
+    ActiveConfig, Balance, ConnectionsTuning, Failure, Flow, PoolConfig, Refusal, Replay, ServerConfig, Tried,
 };
 
 /// Where requests of these tests go.
@@ -64,6 +64,7 @@ fn settings(servers: &[SocketAddr], max_connections: u32, max_pending: u32) -> S
         connect_timeout: Duration::from_mins(1),
         max_idle: 8,
         idle_timeout: Duration::from_mins(1),
+        http2: ConnectionsTuning::default(),
     }
 }
 

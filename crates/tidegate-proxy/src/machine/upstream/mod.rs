@@ -7,6 +7,7 @@
 //! | `balance` | round robin and least loaded, by weight |
 //! | [`passive`] | ejects a server whose requests fail |
 //! | [`active`] | asks a server how it is, and believes it after some answers |
+//! | [`connections`] | which connection of HTTP/2 a request shares |
 //! | `turns` | who waits for a server, and in which order they start |
 //! | [`retry`] | which failures may be tried again at all |
 //!
@@ -15,6 +16,7 @@
 pub mod active;
 mod balance;
 pub mod config;
+pub mod connections;
 pub mod passive;
 pub mod pool;
 pub mod retry;
@@ -22,6 +24,7 @@ mod turns;
 
 pub use active::{ActiveHealth, Change};
 pub use config::{ActiveConfig, Balance, PassiveConfig, PoolConfig, RetryConfig, ServerConfig};
+pub use connections::{Begun, Connections, ConnectionsTuning};
 pub use passive::Passive;
 pub use pool::{Acquire, Output, Pool, Refusal, ServerState, Tried};
 pub use retry::{Failure, Replay, is_idempotent, may_retry};
