@@ -28,7 +28,7 @@ pub(crate) struct Settings {
     pub(crate) routes: Routes,
     pub(crate) tenancy: Tenancy,
     /// The header that tells tenants apart.
-    tenant_header: Option<http::HeaderName>,
+    pub(crate) tenant_header: Option<http::HeaderName>,
     /// Of each route, the gate before its requests.
     pub(crate) route_gates: Vec<Option<Arc<Gate>>>,
     /// Names in the `ClientHello` that have a gate.

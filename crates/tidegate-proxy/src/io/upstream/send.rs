@@ -8,7 +8,7 @@ use http::header::{CONNECTION, HOST, HeaderMap, HeaderName, TRANSFER_ENCODING, U
 use http::{Request, Response, Uri, Version};
 
 use super::endpoint::{Announced, ConnectError};
-use super::http2::{self, Clocked, Leased, Sender};
+use super::http2::{Clocked, Leased, Sender};
 use super::idle::{Keep, Look};
 use super::{Lease, Target, Upstream, Upstreams};
 use crate::config::UpstreamProtocol;
