@@ -3,9 +3,8 @@
 use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
 
-use super::limiter::{Limiter, Mode, Neighbours, Refusal, Stage, Tenant};
+use super::limiter::{Limiter, Mode, Neighbours, Tenant};
 use super::meter;
 use crate::machine::Resource;
 use crate::machine::admission::Costs;
@@ -204,14 +203,6 @@ impl Account {
         });
     }
 
-    /// A request that was admitted is not served after all: there was no time for it. What it was charged with is given back
-    /// when the work is settled.
-    pub(crate) fn turn_away(&self, retry_after: Duration) -> Refusal {
-        let (stage, resource) = (Stage::Request, Resource::EventTime);
-        self.limiter
-            .with(|limiter| limiter.turn_away(self.tenant.get(), stage, resource, &[], retry_after, meter::now()))
-    }
-
     /// So many bytes were read for the tenant.
     pub(crate) fn add_read(&self, bytes: u64) {
         self.add_own(bytes);
@@ -346,11 +337,6 @@ impl Account {
     #[cfg(test)]
     pub(crate) fn held_memory(&self) -> u64 {
         self.held.get().memory
-    }
-
-    /// What is held is given back by somebody else.
-    pub(crate) fn forget_held(&self) {
-        self.held.take();
     }
 
     /// A piece of work has ended: charges what is not charged yet, gives back what was charged too much, and learns.

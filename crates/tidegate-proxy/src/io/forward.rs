@@ -12,20 +12,15 @@ use super::body::{RequestBody, ResponseBody};
 use super::gate::Pass;
 use super::headers::Trailers;
 use super::http1::client::{ExchangeError, Outward, Patience};
-use super::limiter::{Lane, Refusal, Stage};
+use super::limiter::{Refusal, Stage};
 use super::service::{self, Admission};
 use super::settings::Settings;
-use super::starts::InTurn;
 use super::thread::{Connection, Total};
 use super::upstream::{Announced, ConnectError, Outbound, SendError, Target};
 use super::{headers, meter, refuse, spool};
 use crate::config::{Config, ProxyProtocolOut, Route, UpstreamProtocol};
 use crate::machine::rate_limit::Rejection;
 use crate::machine::upstream;
-
-/// A request that waited so long for the overflow lane is refused: it would take the place of one that its client still
-/// waits for.
-const WAITED_MAX: Duration = Duration::from_millis(500);
 
 /// An answer on its way to the client.
 #[derive(Debug)]
@@ -61,9 +56,6 @@ pub(crate) async fn forward(
     parts: &mut Parts,
     body: RequestBody,
 ) -> Answer {
-    if is_in_turn(connection, admission) {
-        return Box::pin(send_in_turn(connection, admission, parts, body)).await;
-    }
     send(connection, admission, parts, body).await
 }
 
@@ -75,38 +67,7 @@ pub(crate) fn boxed<'a>(
     parts: &'a mut Parts,
     body: RequestBody,
 ) -> Pin<Box<dyn Future<Output = Answer> + 'a>> {
-    if is_in_turn(connection, admission) {
-        return Box::pin(send_in_turn(connection, admission, parts, body));
-    }
     Box::pin(send(connection, admission, parts, body))
-}
-
-fn is_in_turn(connection: &Connection, admission: &Admission) -> bool {
-    connection.thread.lane == Lane::Overflow && admission.lane == Lane::Overflow
-}
-
-async fn send_in_turn(connection: &Connection, admission: &Admission, parts: &mut Parts, body: RequestBody) -> Answer {
-    let requests = &connection.thread.requests;
-    if !requests.has_room(admission.account.tenant()) && admission.account.is_restricted() {
-        return too_late(connection, admission);
-    }
-    let in_turn = async {
-        // The mode may have changed since it came here.
-        if meter::now().since(admission.began) >= WAITED_MAX && admission.account.is_restricted() {
-            return too_late(connection, admission);
-        }
-        // Made when it begins: two thousand may wait.
-        Box::pin(send(connection, admission, parts, body)).await
-    };
-    InTurn::new(requests, admission.account.tenant(), in_turn).await
-}
-
-/// The answer to a request for which the core has no time in time. Its client may have given up; if it has not, it knows
-/// better what to do with an answer than without one.
-fn too_late(connection: &Connection, admission: &Admission) -> Answer {
-    let refusal = admission.account.turn_away(WAITED_MAX);
-    let response = refuse::refused(&refusal, connection.thread.settings().config.limits.rate_limit_headers);
-    Answer { response, pass: None, story: Story { refused: Some(refusal), ..Story::default() } }
 }
 
 async fn send(connection: &Connection, admission: &Admission, parts: &mut Parts, body: RequestBody) -> Answer {

@@ -228,15 +228,6 @@ pub(crate) struct Tracked(RefCell<Vec<(Arc<Gate>, Inside)>>);
 type Inside = Rc<OnceCell<Pass>>;
 
 impl Tracked {
-    /// What was taken along from another thread.
-    pub(crate) fn new(passes: Vec<Pass>) -> Self {
-        let inside = |pass: Pass| {
-            let gate = Arc::clone(&pass.gate.as_ref()?.0);
-            Some((gate, Rc::new(OnceCell::new_with(Some(pass)))))
-        };
-        Self(RefCell::new(passes.into_iter().filter_map(inside).collect()))
-    }
-
     /// Asks for leave if the connection is not inside yet, and waits for it; how long that took. Requests that come
     /// together wait for the same leave. The lists are about each request's `client`: behind a hop that is trusted one
     /// connection has those of many.
@@ -264,12 +255,6 @@ impl Tracked {
         };
         cell.get_or_try_init(|| enter).await?;
         Ok(waited)
-    }
-
-    /// What goes along to another thread; only while no request waits.
-    pub(crate) fn take(&self) -> Vec<Pass> {
-        let passes = self.0.take().into_iter();
-        passes.filter_map(|(_, cell)| Rc::try_unwrap(cell).ok().and_then(OnceCell::into_inner)).collect()
     }
 }
 

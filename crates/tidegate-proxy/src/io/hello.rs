@@ -15,16 +15,16 @@ use std::time::Duration;
 use rustix::net::RecvFlags;
 use tidegate_wire::{http1, proxy_protocol, tls_hello};
 use tokio::net::TcpStream;
-use tokio::sync::mpsc;
 
 use super::account::Account;
 use super::gate::{Gate, Pass};
-use super::lane::{self, Fresh, Handover, Turn};
 use super::limiter::{Cause, Lane, Refusal, Source, Stage, Tenant, Verdict};
 use super::meter;
 use super::refused::Refused;
 use super::seats::{Seat, Seated};
+use super::signer::Wait;
 use super::thread::{Origin, Thread, Total};
+use super::serve::Fresh;
 use super::{fair, log, serve, service, whose};
 use crate::config::{ProxyProtocolIn, RefuseHello};
 use crate::machine::Resource;
@@ -262,17 +262,8 @@ struct Leave {
     tenant: Tenant,
     /// Nanoseconds that were charged for its handshake.
     handshake_ns: u64,
-    lane: Lane,
-    /// It is guaranteed: if it cannot go on in that lane it does so here.
-    owed: bool,
-    turn: Option<Turn>,
-}
-
-impl Leave {
-    /// For a connection of the tenant that goes on here.
-    fn at_once(thread: &Thread, tenant: Tenant) -> Self {
-        Self { tenant, handshake_ns: 0, lane: thread.lane, owed: true, turn: None }
-    }
+    /// Of one whose handshake is beyond its tenant's share.
+    beyond: Option<Wait>,
 }
 
 /// Asks whether the connection may go on, and sends it on its way.
@@ -286,7 +277,7 @@ fn decide(thread: &Rc<Thread>, socket: OwnedFd, known: Known, mut first: First<'
     let leave = if origin.tls {
         ask(thread, &origin)
     } else {
-        Some(Leave::at_once(thread, whose(thread, &first.bytes()[header..])))
+        Some(Leave { tenant: whose(thread, &first.bytes()[header..]), handshake_ns: 0, beyond: None })
     };
     let Some(leave) = leave else {
         let refused = Refused { socket, unread: first.left, since: meter::now() };
@@ -294,23 +285,10 @@ fn decide(thread: &Rc<Thread>, socket: OwnedFd, known: Known, mut first: First<'
     };
     first.take(&socket);
     let early = first.bytes()[header..].to_vec();
-    let Leave { tenant, handshake_ns, lane, owed, turn } = leave;
+    let Leave { tenant, handshake_ns, beyond } = leave;
     let taken_ns = if origin.tls { 0 } else { thread.taking_ns.get() };
     let socket = socket.into();
-    let mut fresh =
-        Fresh { socket, origin, early, tenant, handshake_ns, taken_ns, pass: way.pass, turn, passage: None };
-    if let Some(other) = thread.other.as_ref().filter(|_| lane != thread.lane) {
-        match hand_over(thread, other, fresh) {
-            None => return,
-            Some(back) if !owed => {
-                turn_away(thread, &back.origin, (tenant, handshake_ns), lane::WAITING_MAX);
-                let port = back.origin.listener;
-                let refused = Refused { socket: back.socket.into(), unread: false, since: meter::now() };
-                return dismiss(thread, port, refused, waited);
-            }
-            Some(back) => fresh = back,
-        }
-    }
+    let fresh = Fresh { socket, origin, early, tenant, handshake_ns, taken_ns, pass: way.pass, beyond };
     serve::begin(thread, fresh, way.seat);
 }
 
@@ -324,7 +302,7 @@ fn whose(thread: &Thread, bytes: &[u8]) -> Tenant {
     known.unwrap_or(Tenant::OTHER)
 }
 
-/// Asks for a handshake, and for a place in the lane that it may have; `None` if it is refused.
+/// Asks for a handshake, and for a place among those that wait if it is beyond its tenant's share; `None` if it is refused.
 fn ask(thread: &Thread, origin: &Origin) -> Option<Leave> {
     let settings = thread.settings();
     let now = meter::now();
@@ -338,25 +316,22 @@ fn ask(thread: &Thread, origin: &Origin) -> Option<Leave> {
         }
         (tenant, expected, verdict)
     });
-    let mut leave = match verdict {
-        Verdict::Admit { lane, owed } => Leave { tenant, handshake_ns, lane, owed, turn: None },
+    let (lane, owed) = match verdict {
+        Verdict::Admit { lane, owed } => (lane, owed),
         Verdict::Refuse(refusal) => {
             report(thread, origin, claimant.name, &refusal);
             return None;
         }
     };
-    if leave.lane != thread.lane && thread.other.is_some() {
-        match Turn::take(&thread.waiting, handshake_ns) {
-            Ok(turn) => leave.turn = Some(turn),
-            Err(retry_after) if !leave.owed => {
-                turn_away(thread, origin, (tenant, handshake_ns), retry_after);
-                return None;
-            }
-            // It is guaranteed, so it goes on here: others' excess must not take its place.
-            Err(_) => leave.lane = thread.lane,
+    let beyond = match thread.signer.as_ref().filter(|_| lane == Lane::Overflow).map(|signer| signer.wait(handshake_ns)) {
+        Some(Err(retry_after)) if !owed => {
+            turn_away(thread, origin, (tenant, handshake_ns), retry_after);
+            return None;
         }
-    }
-    Some(leave)
+        // What is guaranteed and finds no place is computed here: others' excess must not take its place.
+        wait => wait.and_then(Result::ok),
+    };
+    Some(Leave { tenant, handshake_ns, beyond })
 }
 
 /// Ends a connection for a name that no certificate is for, of which all was read: else its end would overtake the alert.
@@ -372,16 +347,7 @@ fn turn_stranger_away(thread: &Thread, socket: &OwnedFd, origin: &Origin) {
     }
 }
 
-/// Sends a connection to the overflow lane; if too many are on their way, it comes back.
-fn hand_over(thread: &Thread, other: &mpsc::Sender<Handover>, mut fresh: Fresh) -> Option<Fresh> {
-    fresh.passage = Some(lane::Passage::begin(&thread.on_the_way));
-    match other.try_send(Handover::Fresh(Box::new(fresh))).map_err(mpsc::error::TrySendError::into_inner) {
-        Err(Handover::Fresh(fresh)) => Some(Fresh { turn: None, passage: None, ..*fresh }),
-        Err(Handover::Served(_)) | Ok(()) => None,
-    }
-}
-
-/// Takes back what was admitted, since the overflow lane has no room: the core has nothing left for it.
+/// Takes back what was admitted, since too many wait: the core has nothing left for it.
 fn turn_away(thread: &Thread, origin: &Origin, (tenant, handshake_ns): (Tenant, u64), retry_after: Duration) {
     let costs = costs(handshake_ns);
     let refusal = thread.limiter.with(|limiter| {

@@ -223,7 +223,7 @@ async fn answer(
         thread.count(Total::Malformed);
     }
     let judge = |parts: &Parts, charged| match &sound {
-        Ok(()) => service::judge(connection, bill.stream(), parts, charged, false),
+        Ok(()) => service::judge(connection, bill.stream(), parts, charged),
         Err(unsound) => service::judge_unsound(connection, bill.stream(), parts, unsound, charged),
     };
     let mut judged = judge(&parts, None);
@@ -235,9 +235,6 @@ async fn answer(
     }
     let (response, pass) = match judged {
         Judged::Serve(admission) => {
-            if connection.should_end(admission.lane, began) {
-                connection.ends.set(true);
-            }
             line.0 = Record::begin(connection, &parts, began).map(|record| record.admitted(&admission));
             let received = line.0.as_ref().map(|record| record.received());
             let http = &admission.settings.config.http;
@@ -264,7 +261,6 @@ async fn answer(
             line.0 = record.map(|record| record.refused(response.status(), refusal));
             (*response, None)
         }
-        Judged::Elsewhere(_) => unreachable!("a connection of HTTP/2 is not movable"),
         Judged::Wait(_) => unreachable!("what was charged waits for nothing"),
     };
     thread.count_response(response.status());

@@ -1,7 +1,6 @@
-//! One core's limiter, as its two threads share it.
+//! One core's limiter: its thread's own, but for those who look at it or reload.
 //!
-//! The foreground thread and the overflow thread of a core run on the same processor, so they meet here only when one
-//! was interrupted within the few dozen nanoseconds of a decision. A lock that nobody waits for is the cheapest form.
+//! They meet in few of the few dozen nanoseconds of a decision. A lock that nobody waits for is the cheapest form.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;

@@ -85,11 +85,6 @@ fn advance() -> u64 {
     now.nanos_since(STAMP.replace(now))
 }
 
-/// This thread is one of the overflow lane.
-pub(crate) fn count_processor_time() {
-    PREEMPTED.set(true);
-}
-
 /// The thread's first reading of its clocks.
 pub(crate) fn begin() {
     advance();

@@ -2,15 +2,14 @@
 //!
 //! | module | its one job |
 //! |---|---|
-//! | `worker` | the threads: one foreground and one overflow thread for each core |
+//! | `worker` | the threads: one for each core, and one beside it |
 //! | `accept`, `hello`, `serve` | a connection: taken, judged by its first bytes, served |
 //! | `fair` | whose tasks run next, where several tenants have some |
-//! | `starts` | whose handshake, or request in the overflow lane, begins next |
+//! | `starts` | whose handshake begins next |
+//! | `signer` | what the core's second thread computes: handshakes beyond their tenants' shares |
 //! | `waits` | requests that wait until their tenants may have more |
 //! | `refused` | connections that are refused, until they are ended |
 //! | `seats` | who is ended when there is no room for one more |
-//! | `lane` | from the foreground to the overflow thread and back |
-//! | `wakes` | how often the foreground wakes while the overflow thread works |
 //! | `tls`, `socket`, `transport` | certificates by name; a socket; with or without TLS |
 //! | `http1`, `http2`, `websocket` | what is spoken |
 //! | `service`, `whose`, `forward` | a request: judged, its tenant, sent to its upstream, answered |
@@ -49,7 +48,6 @@ mod headers;
 mod hello;
 mod http1;
 mod http2;
-mod lane;
 mod limiter;
 mod log;
 mod meter;
@@ -62,6 +60,7 @@ mod seats;
 mod serve;
 mod service;
 mod settings;
+mod signer;
 mod socket;
 mod spool;
 mod starts;
@@ -71,7 +70,6 @@ mod tls;
 mod transport;
 mod upstream;
 mod waits;
-mod wakes;
 mod websocket;
 mod whose;
 mod worker;

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -15,13 +15,12 @@ use super::accept;
 use super::access_log::AccessLog;
 use super::admin::Source;
 use super::admin::status::{Health, Live, LiveRateLimit, LiveServer, LiveUpstream, Phase};
-use super::lane::{ON_THE_WAY_MAX, Waiting};
-use super::limiter::{Lane, Limiter, Snapshot};
+use super::limiter::{Limiter, Snapshot};
 use super::settings::Settings;
+use super::signer;
 use super::spool::{self, Spool};
 use super::thread::{Counts, Shared, Total};
 use super::upstream::{self, Checks, Part, UpstreamState, Verdicts};
-use super::wakes::Works;
 use super::worker::{self, Control, Start};
 use crate::config::tenancy::Tenancy;
 use crate::config::{Config, Mode, RateLimit};
@@ -80,7 +79,7 @@ impl Proxy {
             None => None,
         };
         let limiters: Vec<_> = (0..cores).map(|_| Arc::new(Limiter::new(settings.neighbours(), now))).collect();
-        let shared = Arc::new(Shared { counts: (0..cores + overflow).map(|_| Mutex::default()).collect() });
+        let shared = Arc::new(Shared { counts: (0..cores).map(|_| Mutex::default()).collect() });
         let control = watch::Sender::new(Control { settings: Arc::clone(&settings), draining: false, stop: false });
         let state = Arc::new(State {
             control,
@@ -109,45 +108,31 @@ impl Proxy {
         verdicts: &watch::Sender<Verdicts>,
         spool: Option<&Arc<Spool>>,
     ) -> Result<(), ProxyError> {
-        let has_overflow = plan.core < plan.overflow;
-        let (to_overflow, at_overflow) = mpsc::channel(ON_THE_WAY_MAX);
-        let (to_share, at_share) = mpsc::channel(ON_THE_WAY_MAX);
-        let overflow_cpu = Arc::new(AtomicU64::new(0));
-        let waiting = Waiting::default();
-        let on_the_way = Arc::new(AtomicUsize::new(0));
-        let overflow_works = Works::default();
-        let threads = plan.cores + plan.overflow;
-        let start = |index: usize, lane| Start {
-            index,
-            lane,
-            part: Part { index: small(index), of: small(threads), foreground: small(plan.cores) },
-            listeners: Vec::new(),
+        let (core, processor) = (plan.core, plan.processor);
+        let mut desk = None;
+        if core < plan.overflow {
+            let (to_second, jobs) = signer::desk();
+            self.threads.push(spawn(format!("overflow-{core}"), move || {
+                worker::run_second(jobs, processor);
+                Ok(())
+            })?);
+            desk = Some(to_second);
+        }
+        let start = Start {
+            index: core,
+            part: Part { index: small(core), of: small(plan.cores) },
+            listeners,
             shared: Arc::clone(&self.state.shared),
-            limiter: Arc::clone(&self.state.limiters[plan.core]),
+            limiter: Arc::clone(&self.state.limiters[core]),
             control: self.state.control.subscribe(),
             verdicts: verdicts.subscribe(),
-            to_other: None,
-            from_other: None,
             spool: spool.cloned(),
             lines: self.state.access_log.as_ref().map(AccessLog::lines),
-            overflow_cpu: Arc::clone(&overflow_cpu),
-            waiting: Arc::clone(&waiting),
-            on_the_way: Arc::clone(&on_the_way),
-            overflow_works: Arc::clone(&overflow_works),
-            seed: clock::now().as_nanos() ^ (index as u64).rotate_left(32),
-            processor: plan.processor,
+            desk,
+            seed: clock::now().as_nanos() ^ (core as u64).rotate_left(32),
+            processor,
         };
-        let mut foreground = start(plan.core, Lane::Share);
-        foreground.listeners = listeners;
-        if has_overflow {
-            let mut overflow = start(plan.cores + plan.core, Lane::Overflow);
-            overflow.to_other = Some(to_share);
-            overflow.from_other = Some(at_overflow);
-            foreground.to_other = Some(to_overflow);
-            foreground.from_other = Some(at_share);
-            self.threads.push(spawn(format!("overflow-{}", plan.core), overflow)?);
-        }
-        self.threads.push(spawn(format!("proxy-{}", plan.core), foreground)?);
+        self.threads.push(spawn(format!("proxy-{core}"), move || worker::run(start))?);
         Ok(())
     }
 
@@ -252,9 +237,12 @@ fn small(number: usize) -> u32 {
     u32::try_from(number).expect("threads are at most 512")
 }
 
-fn spawn(name: String, start: Start) -> Result<JoinHandle<io::Result<()>>, ProxyError> {
+fn spawn(
+    name: String,
+    run: impl FnOnce() -> io::Result<()> + Send + 'static,
+) -> Result<JoinHandle<io::Result<()>>, ProxyError> {
     let builder = std::thread::Builder::new().name(name);
-    builder.spawn(move || worker::run(start)).map_err(|source| ProxyError::Thread { source })
+    builder.spawn(run).map_err(|source| ProxyError::Thread { source })
 }
 
 /// Opens each port once for each core. A port that the system picks is the same for all.
@@ -327,7 +315,7 @@ impl Side {
             runtime.block_on(async move {
                 let mut checks = Checks::new(verdicts, clock::now().as_nanos());
                 loop {
-                    checks.set(&upstream::Settings::of(&settings.config, Part { index: 0, of: 1, foreground: 1 }));
+                    checks.set(&upstream::Settings::of(&settings.config, Part { index: 0, of: 1 }));
                     match changes.recv().await {
                         Some(newer) => settings = newer,
                         None => return,
@@ -376,7 +364,7 @@ impl Source for State {
             handshakes_total: total(Total::Handshakes),
             handshakes_failed_total: total(Total::HandshakesFailed),
             hellos_refused_total: total(Total::RefusedAtHello),
-            lane_changes_total: total(Total::Moved),
+            handshakes_beyond_total: total(Total::Beyond),
             clients_timed_out_total: total(Total::TimedOut),
             out_of_files_total: total(Total::OutOfFiles),
             malformed_total: total(Total::Malformed),

@@ -10,13 +10,14 @@ use std::task::Poll;
 use bytes::BytesMut;
 
 use super::account::{Account, Unbegun, Work};
-use super::http1::server::{self, Served};
-use super::lane::{Fresh, Handover, Moved, Passage};
+use super::gate::Pass;
+use super::http1::server;
+use super::limiter::Tenant;
 use super::seats::{Seat, Seated};
-use super::service::Charged;
+use super::signer::Wait;
 use super::starts::InTurn;
-use super::thread::{Connection, Thread, Total};
-use super::transport::Transport;
+use super::thread::{Connection, Origin, Thread, Total};
+use super::transport::{Begun, Transport};
 use super::{fair, http2, meter};
 use crate::machine::Resource;
 
@@ -26,17 +27,27 @@ pub(crate) const HELD_TLS: u64 = 16 * 1024;
 /// What a connection of HTTP/2 without TLS begins with (RFC 9113, section 3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// Goes on with a connection that comes from another lane.
-pub(crate) fn take_up(thread: &Rc<Thread>, handover: Handover) {
-    match handover {
-        Handover::Fresh(fresh) => begin(thread, *fresh, None),
-        Handover::Served(moved) => go_on(thread, *moved),
-    }
+/// A connection before its first request.
+#[derive(Debug)]
+pub(crate) struct Fresh {
+    pub(crate) socket: TcpStream,
+    pub(crate) origin: Origin,
+    /// Read behind any PROXY header.
+    pub(crate) early: Vec<u8>,
+    /// Whom it is charged to, as the limiter calls him.
+    pub(crate) tenant: Tenant,
+    /// Nanoseconds that were charged for its handshake.
+    pub(crate) handshake_ns: u64,
+    /// Nanoseconds that it took to take it, which nobody was charged for.
+    pub(crate) taken_ns: u64,
+    pub(crate) pass: Option<Pass>,
+    /// Of one whose handshake is beyond its tenant's share.
+    pub(crate) beyond: Option<Wait>,
 }
 
 /// Serves a connection that was just accepted; `seat` if it has one already.
 pub(crate) fn begin(thread: &Rc<Thread>, fresh: Fresh, seat: Option<Rc<Seat>>) {
-    let Fresh { socket, origin, early, tenant, handshake_ns, taken_ns, pass, turn, passage } = fresh;
+    let Fresh { socket, origin, early, tenant, handshake_ns, taken_ns, pass, beyond } = fresh;
     let account = Account::open(Arc::clone(&thread.limiter), tenant);
     account.add_time(taken_ns);
     // In a flood connections wait long to be taken, and clients give up meanwhile: to serve them makes the others wait longer.
@@ -53,7 +64,7 @@ pub(crate) fn begin(thread: &Rc<Thread>, fresh: Fresh, seat: Option<Rc<Seat>>) {
     // It is told by the end of its connection; the account gives back what was charged.
     let Some(seat) = seat.or_else(|| thread.seats.take(source)) else { return thread.count(Total::OutOfFiles) };
     seat.comes_from(source);
-    let (handshakes, tls) = (Rc::clone(&thread.starts), origin.tls);
+    let (handshakes, is_here) = (Rc::clone(&thread.starts), origin.tls && beyond.is_none());
     let beginning = Rc::clone(&thread.beginning);
     let thread = Rc::clone(thread);
     let (metered, seated) = (Rc::clone(&account), Rc::clone(&seat));
@@ -64,14 +75,13 @@ pub(crate) fn begin(thread: &Rc<Thread>, fresh: Fresh, seat: Option<Rc<Seat>>) {
         if let Some(unbegun) = unbegun {
             unbegun.begin();
         }
-        drop(turn);
-        let connection = Connection::new(thread, seat, Rc::clone(&account), origin, pass, Vec::new());
+        let connection = Connection::new(thread, seat, Rc::clone(&account), origin, pass);
         // From here on it is counted as a connection.
-        drop((passage, beginning));
+        drop(beginning);
         if connection.origin.tls {
             // What lasts a moment, or concerns few, is in a box: a task has room for the largest thing it may come to,
             // for as long as its connection is open.
-            let Some(transport) = Box::pin(secure(&connection, socket, &early)).await else { return };
+            let Some(transport) = Box::pin(secure(&connection, socket, &early, beyond)).await else { return };
             drop(early);
             speak(&connection, transport).await;
         } else {
@@ -82,25 +92,7 @@ pub(crate) fn begin(thread: &Rc<Thread>, fresh: Fresh, seat: Option<Rc<Seat>>) {
         }
     };
     let serving =
-        if tls { InTurn::new(&handshakes, tenant, serving) } else { InTurn::at_once(&handshakes, tenant, serving) };
-    fair::spawn(metered, Seated::new(seated, serving));
-}
-
-/// Serves a connection that another lane served before.
-fn go_on(thread: &Rc<Thread>, moved: Moved) {
-    let Moved { parts, origin, early, tenant, charged, pass, tracked, passage } = moved;
-    let account = Account::open(Arc::clone(&thread.limiter), tenant);
-    account.holds(1, if origin.tls { HELD_TLS } else { HELD_PLAIN });
-    let Some(seat) = thread.seats.take(origin.client.ip()) else { return thread.count(Total::OutOfFiles) };
-    seat.works();
-    let thread = Rc::clone(thread);
-    let (metered, seated) = (Rc::clone(&account), Rc::clone(&seat));
-    let serving = async move {
-        let transport = Transport::assemble(parts, BytesMut::new(), Rc::clone(&account));
-        let connection = Connection::new(thread, seat, account, origin, pass, tracked);
-        drop(passage);
-        http1(&connection, transport, early, Some(charged)).await;
-    };
+        if is_here { InTurn::new(&handshakes, tenant, serving) } else { InTurn::at_once(&handshakes, tenant, serving) };
     fair::spawn(metered, Seated::new(seated, serving));
 }
 
@@ -113,14 +105,27 @@ fn has_gone(socket: &TcpStream) -> bool {
 }
 
 /// The TLS handshake; `None` if it fails.
-async fn secure(connection: &Rc<Connection>, socket: TcpStream, hello: &[u8]) -> Option<Transport> {
+async fn secure(
+    connection: &Rc<Connection>,
+    socket: TcpStream,
+    hello: &[u8],
+    beyond: Option<Wait>,
+) -> Option<Transport> {
     let thread = &connection.thread;
     let settings = thread.settings();
     let config = settings.tls.get(connection.origin.listener).cloned().flatten()?;
-    let session = rustls::ServerConnection::new(config).ok()?;
     let account = Rc::clone(&connection.account);
-    // The first flight is made in here: nearly all of the cryptography, and all that its turn is for.
-    let Ok(mut transport) = Transport::tls(socket, session, hello, account) else {
+    // The first flight is nearly all of the cryptography, and all that its turn is for.
+    let begun = match (&thread.signer, beyond) {
+        (Some(signer), Some(wait)) => {
+            thread.count(Total::Beyond);
+            let (begun, ns) = signer.begin(account.tenant(), wait, (config, hello), || has_gone(&socket)).await?;
+            account.add_time(ns);
+            begun
+        }
+        _ => Begun::new(config, hello).ok()?,
+    };
+    let Ok(mut transport) = Transport::tls(socket, begun, account) else {
         thread.count(Total::HandshakesFailed);
         return None;
     };
@@ -152,7 +157,7 @@ async fn speak(connection: &Rc<Connection>, transport: Transport) {
     if http2 {
         Box::pin(http2::serve(connection, transport)).await;
     } else if has_http1 {
-        http1(connection, transport, BytesMut::new(), None).await;
+        server::serve(connection, transport, BytesMut::new()).await;
     }
 }
 
@@ -180,31 +185,6 @@ async fn detect(connection: &Rc<Connection>, mut transport: Transport, mut early
         }
     }
     if listener.http1 {
-        http1(connection, transport, early, None).await;
-    }
-}
-
-async fn http1(connection: &Rc<Connection>, transport: Transport, early: BytesMut, charged: Option<Charged>) {
-    let Served::Elsewhere(moved) = server::serve(connection, transport, early, charged).await else { return };
-    let (transport, early, charged) = *moved;
-    let Ok((parts, before)) = transport.dismantle() else { return };
-    debug_assert!(before.is_empty(), "the wire has everything that was read");
-    let moved = Moved {
-        parts,
-        origin: connection.origin.clone(),
-        early,
-        tenant: connection.account.tenant(),
-        charged,
-        pass: connection.pass.take(),
-        tracked: connection.tracked.take(),
-        passage: Passage::begin(&connection.thread.on_the_way),
-    };
-    // What is held goes along: the other lane's account gives it back.
-    connection.account.forget_held();
-    if let Some(other) = &connection.thread.other
-        && let Err(full) = other.try_send(Handover::Served(Box::new(moved)))
-    {
-        // The other lane does not get to run at all; then this one has to.
-        take_up(&connection.thread, full.into_inner());
+        server::serve(connection, transport, early).await;
     }
 }

@@ -86,8 +86,6 @@ pub(crate) enum Judged {
     Serve(Admission),
     /// Answer it so, and go on.
     Answer(Box<Response<ResponseBody>>, Option<Refusal>),
-    /// It belongs in the other lane, where it is paid for.
-    Elsewhere(Charged),
     /// It waits until its tenant may have more, and is judged again with what it was charged with then.
     Wait(Waiting),
 }
@@ -129,14 +127,13 @@ enum Said {
     Wait(Waiting),
 }
 
-/// Decides about a request by its head. `charged` if the other lane's thread has asked the limiter already;
-/// `movable` if the connection can go there. It is put on `account`, the connection's own or that of one of its streams.
+/// Decides about a request by its head. `charged` if it has waited for that. It is put on `account`, the connection's own or that
+/// of one of its streams.
 pub(crate) fn judge(
     connection: &Connection,
     account: &Rc<Account>,
     parts: &Parts,
     charged: Option<Charged>,
-    movable: bool,
 ) -> Judged {
     let thread = &connection.thread;
     let settings = thread.settings();
@@ -145,7 +142,7 @@ pub(crate) fn judge(
     if let (Ok(route), None) = (&found, &charged) {
         thread.count_request(*route);
     }
-    decide(connection, account, (parts, &host), &settings, found, (charged, movable))
+    decide(connection, account, (parts, &host), &settings, found, charged)
 }
 
 /// The same for a request whose head cannot be sent on. It is asked for and charged like any other, whose answer it is.
@@ -159,7 +156,7 @@ pub(crate) fn judge_unsound(
     let settings = connection.thread.settings();
     let host = host_of(parts);
     let nowhere = Nowhere { status: unsound.status, error: "http_request_error", detail: unsound.detail };
-    decide(connection, account, (parts, &host), &settings, Err(nowhere), (charged, false))
+    decide(connection, account, (parts, &host), &settings, Err(nowhere), charged)
 }
 
 /// Whether there is core time for a last answer on a connection whose client broke the rules or was too slow. It is charged
@@ -186,9 +183,8 @@ fn decide(
     (parts, host): (&Parts, &str),
     settings: &Rc<InForce>,
     found: Result<usize, Nowhere>,
-    (charged, movable): (Option<Charged>, bool),
+    charged: Option<Charged>,
 ) -> Judged {
-    let thread = &connection.thread;
     let now = meter::now();
     let (tenant, said, bandwidth) = ask(connection, settings, (parts, host), found.as_ref().ok().copied(), charged, now);
     // Without TLS the first request tells whose connection it is, refused or not.
@@ -204,17 +200,6 @@ fn decide(
             return Judged::Wait(waiting);
         }
     };
-    // Asked for every request, because it also notes when the tenant goes beyond its share. What does waits, here, until it
-    // may go on: only who began in the overflow lane leaves it again.
-    let moves = connection.may_move(charged.lane, now) && thread.lane == Lane::Overflow;
-    if moves && movable && charged.lane != thread.lane && thread.other.is_some() {
-        // It pays from now on: who moves takes along what is held.
-        connection.account.turn_to(tenant);
-        if charged.connection {
-            connection.account.take_connection();
-        }
-        return Judged::Elsewhere(Charged { connection: false, ..charged });
-    }
     account.turn_to(tenant);
     // One that carries streams of several tenants stays with whom it was opened for.
     if charged.connection || connection.requests.get() <= 1 {

@@ -1,13 +1,9 @@
-//! Whose handshake, or request, begins next on a thread.
+//! Whose handshake begins next on a thread.
 //!
 //! A handshake is the longest task there is, and those that a tenant may begin at once, its share saved up for some ticks,
 //! take tens of milliseconds together. So they begin one at a time, with a look at the sockets before each, and tenants
 //! take turns: a tenant's next one waits for the one that is being made and for one of each other tenant, however many
 //! those ask for.
-//!
-//! In the overflow lane requests take turns too, and so do connections before they are looked at, some between two looks:
-//! answers that are there are sent on before the next requests, so that no more are under way than keeps the upstream busy,
-//! and who asks for little waits for little.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -23,11 +19,8 @@ use tokio::sync::oneshot;
 
 use super::limiter::Tenant;
 
-/// Requests that wait on one thread, each of which holds some kilobytes.
-const WAITING_MAX: usize = 2048;
-
-/// A thread's handshakes, or requests, that have not begun. A handshake waits on a connection's place, so there are no more
-/// than these, and those that have gone since the last turn; a request asks for [room](Self::has_room).
+/// A thread's handshakes that have not begun. Each waits on a connection's place, so there are no more than these, and those
+/// that have gone since the last turn.
 #[derive(Debug)]
 pub(crate) struct Starts {
     /// So many begin at once.
@@ -51,7 +44,11 @@ struct Waiting {
 
 /// Leave to begin; when it is dropped, the next one may.
 #[derive(Debug)]
-pub(crate) struct Start(Rc<Starts>);
+pub(crate) struct Start {
+    starts: Rc<Starts>,
+    /// It is one more than begin at once: nobody follows on it.
+    is_extra: bool,
+}
 
 impl Starts {
     /// Nobody waits; `at_once` may begin together.
@@ -64,20 +61,25 @@ impl Starts {
         self.waiting.borrow().begin == 0
     }
 
-    /// Whether one more of the tenant may wait: its queue is shorter than what room all queues leave. So one tenant's takes
-    /// half of the room at most, and others find some.
-    pub(crate) fn has_room(&self, tenant: Tenant) -> bool {
-        let waiting = self.waiting.borrow();
-        let queue = waiting.tenants.get(&tenant).map_or(0, VecDeque::len);
-        // Within a turn, nobody waits.
-        self.current.borrow().is_some() || queue < WAITING_MAX.saturating_sub(waiting.len)
+    /// Lets the next one begin though as many do as may at once.
+    pub(crate) fn one_more(self: &Rc<Self>) {
+        let next = {
+            let waiting = &mut *self.waiting.borrow_mut();
+            let next = waiting.next();
+            waiting.begin += usize::from(next.is_some());
+            next
+        };
+        if let Some(next) = next {
+            // It waits: it was not closed a moment ago, and only this thread closes it.
+            let _ = next.send(Start { starts: Rc::clone(self), is_extra: true });
+        }
     }
 
     fn ask(self: &Rc<Self>, tenant: Tenant) -> Result<Start, oneshot::Receiver<Start>> {
         let waiting = &mut *self.waiting.borrow_mut();
         if waiting.begin < self.at_once {
             waiting.begin += 1;
-            return Ok(Start(Rc::clone(self)));
+            return Ok(Start { starts: Rc::clone(self), is_extra: false });
         }
         let (sender, receiver) = oneshot::channel();
         let queue = waiting.tenants.entry(tenant).or_default();
@@ -210,14 +212,14 @@ impl Waiting {
 impl Drop for Start {
     fn drop(&mut self) {
         let next = {
-            let waiting = &mut *self.0.waiting.borrow_mut();
-            let next = waiting.next();
+            let waiting = &mut *self.starts.waiting.borrow_mut();
+            let next = if self.is_extra { None } else { waiting.next() };
             waiting.begin -= usize::from(next.is_none());
             next
         };
         if let Some(next) = next {
             // It waits: it was not closed a moment ago, and only this thread closes it.
-            let _ = next.send(Self(Rc::clone(&self.0)));
+            let _ = next.send(Self { starts: Rc::clone(&self.starts), is_extra: false });
         }
     }
 }
@@ -304,30 +306,6 @@ mod tests {
         assert_eq!(begun[..2], [(noisy, 1), (quiet, 1)], "the second began before the first was done");
         assert_eq!(begun[3].1, 0);
         assert!(starts.is_empty());
-    }
-
-    #[test]
-    fn one_tenants_queue_has_half_of_the_room_at_most_and_others_find_some() {
-        let starts = Starts::new(1);
-        let [noisy, quiet] = tenants();
-        let turn = starts.ask(noisy).unwrap();
-        let mut waits = Vec::new();
-        let mut fill = |tenant| {
-            let before = waits.len();
-            while starts.has_room(tenant) {
-                waits.push(starts.ask(tenant).unwrap_err());
-            }
-            waits.len() - before
-        };
-        assert_eq!(fill(noisy), WAITING_MAX / 2);
-        assert_eq!(fill(quiet), WAITING_MAX / 4);
-        assert!(!starts.has_room(noisy));
-        starts.current.replace(Some(turn));
-        assert!(starts.has_room(noisy), "it is its turn");
-        drop(waits);
-        starts.current.take();
-        assert!(starts.is_empty() && starts.waiting.borrow().len == 0);
-        assert!(starts.has_room(noisy));
     }
 
     #[test]

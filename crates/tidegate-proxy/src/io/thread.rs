@@ -3,28 +3,25 @@
 use std::cell::{Cell, RefCell};
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
-use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use http::{HeaderValue, StatusCode};
-use tidegate_core::Instant;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::Notify;
 
 use super::access_log::Lines;
 use super::account::Account;
 use super::http1::client::Link;
-use super::lane::{Handover, Waiting};
-use super::limiter::{Lane, Limiter};
+use super::limiter::Limiter;
 use super::seats::{Seat, Seats};
 use super::settings::Settings;
+use super::signer::Signer;
 use super::spool::Spool;
 use super::starts::Starts;
 use super::timers::Timers;
 use super::upstream::{UpstreamState, Upstreams};
 use super::waits::Waits;
 use super::whose::Whose;
-use super::{meter, refused};
+use super::refused;
 
 /// What all threads of the proxy share. Nothing in here is touched for a request.
 #[derive(Debug)]
@@ -62,8 +59,8 @@ pub(crate) enum Total {
     HandshakesFailed,
     /// Connections that were refused at their `ClientHello`.
     RefusedAtHello,
-    /// Connections that changed their lane.
-    Moved,
+    /// Handshakes beyond their tenants' shares.
+    Beyond,
     /// Clients that took too long.
     TimedOut,
     /// Times that there was no file descriptor left.
@@ -111,31 +108,24 @@ impl std::ops::Deref for InForce {
     }
 }
 
-/// One lane of one core.
+/// One core's.
 #[derive(Debug)]
 pub(crate) struct Thread {
-    pub(crate) lane: Lane,
     pub(crate) shared: Arc<Shared>,
     pub(crate) settings: RefCell<Rc<InForce>>,
     pub(crate) limiter: Arc<Limiter>,
     pub(crate) timers: Rc<Timers>,
     pub(crate) upstreams: Rc<Upstreams<Link>>,
-    /// The way to the other lane of this core, if there is one.
-    pub(crate) other: Option<mpsc::Sender<Handover>>,
-    /// What waits for the core's overflow lane.
-    pub(crate) waiting: Waiting,
-    /// Connections on their way between the core's lanes.
-    pub(crate) on_the_way: Arc<AtomicUsize>,
+    /// Where handshakes beyond their tenants' shares are computed, if not here.
+    pub(crate) signer: Option<Rc<Signer>>,
     pub(crate) spool: Option<Arc<Spool>>,
     pub(crate) lines: RefCell<Option<Lines>>,
     pub(crate) connections: Cell<usize>,
     /// Held by each task that will be a connection and has not begun.
     pub(crate) beginning: Rc<()>,
     pub(crate) seats: Rc<Seats>,
-    /// Handshakes that begin.
+    /// Handshakes that are computed here.
     pub(crate) starts: Rc<Starts>,
-    /// Requests, and connections before their first, that begin in the overflow lane.
-    pub(crate) requests: Rc<Starts>,
     /// Requests that wait until their tenants may have more.
     pub(crate) waits: Rc<Waits>,
     /// What it costs to take a connection and to refuse it, in nanoseconds, as far as is known.
@@ -192,26 +182,16 @@ pub(crate) struct Connection {
     pub(crate) address: HeaderValue,
     pub(crate) seat: Rc<Seat>,
     /// The gate of a rule for this name in the `ClientHello`; left when the connection ends.
-    pub(crate) pass: RefCell<Option<super::gate::Pass>>,
+    _pass: Option<super::gate::Pass>,
     /// The gates of routes that count connections; left when the connection ends.
     pub(crate) tracked: super::gate::Tracked,
     /// Requests on it so far.
     pub(crate) requests: Cell<u64>,
-    /// When its tenant last went beyond its share.
-    pub(crate) overflowed: Cell<Instant>,
-    /// Since when all its requests belong in the other lane.
-    misplaced: Misplaced,
     /// It takes no more requests.
     pub(crate) ends: Cell<bool>,
 }
 
-/// How long a connection stays in the overflow lane after its tenant last went beyond its share. Each way costs some ten
-/// microseconds, so it is not taken for every request of a tenant near its share.
-const BACK_AFTER: Duration = Duration::from_millis(250);
-/// How long all requests of a connection that cannot change its lane belong in the other one before it ends.
-const MISPLACED_MAX: Duration = Duration::from_secs(1);
-
-/// Where a connection came from; what of it goes along when it changes its thread.
+/// Where a connection came from.
 #[derive(Clone, Debug)]
 pub(crate) struct Origin {
     /// The client, as the PROXY protocol names it if it is believed.
@@ -227,20 +207,16 @@ pub(crate) struct Origin {
 }
 
 impl Connection {
-    /// `origin` on `thread`, in `seat`, paid for by `account`; inside the gates of `pass` and `tracked`.
+    /// `origin` on `thread`, in `seat`, paid for by `account`; inside the gate of `pass`.
     pub(crate) fn new(
         thread: Rc<Thread>,
         seat: Rc<Seat>,
         account: Rc<Account>,
         origin: Origin,
         pass: Option<super::gate::Pass>,
-        tracked: Vec<super::gate::Pass>,
     ) -> Rc<Self> {
         thread.connections.set(thread.connections.get() + 1);
         let address = address_value(origin.client.ip());
-        let overflowed = Cell::new(meter::now());
-        let pass = RefCell::new(pass);
-        let tracked = super::gate::Tracked::new(tracked);
         Rc::new(Self {
             thread,
             seat,
@@ -248,47 +224,11 @@ impl Connection {
             whose: Whose::default(),
             origin,
             address,
-            pass,
-            tracked,
+            _pass: pass,
+            tracked: super::gate::Tracked::default(),
             requests: Cell::new(0),
-            overflowed,
-            misplaced: Misplaced::default(),
             ends: Cell::new(false),
         })
-    }
-
-    /// Whether it should go to `lane`, where its tenant's work is now done.
-    pub(crate) fn may_move(&self, lane: Lane, now: Instant) -> bool {
-        match lane {
-            Lane::Overflow => {
-                self.overflowed.set(now);
-                true
-            }
-            Lane::Share => now.since(self.overflowed.get()) >= BACK_AFTER,
-        }
-    }
-}
-
-impl Connection {
-    /// Whether a connection that cannot change its lane should end, now that a request for `lane` came. Its client makes
-    /// another one, whose lane is chosen at its `ClientHello`; without TLS it would be the same again.
-    pub(crate) fn should_end(&self, lane: Lane, now: Instant) -> bool {
-        let is_behind = self.thread.lane == Lane::Overflow && lane == Lane::Share;
-        let is_misplaced = is_behind && self.origin.tls && self.thread.other.is_some();
-        self.misplaced.lasts(is_misplaced, now)
-    }
-}
-
-/// How long a connection is in the wrong lane.
-#[derive(Debug, Default)]
-struct Misplaced(Cell<Option<Instant>>);
-
-impl Misplaced {
-    /// True if it is, and all requests of the last while were: a handshake for every short excess would be dearer than it.
-    fn lasts(&self, is_misplaced: bool, now: Instant) -> bool {
-        let since = is_misplaced.then(|| self.0.get().unwrap_or(now));
-        self.0.set(since);
-        since.is_some_and(|since| now.since(since) >= MISPLACED_MAX)
     }
 }
 
@@ -304,19 +244,4 @@ impl Drop for Connection {
 
 fn address_value(address: IpAddr) -> HeaderValue {
     HeaderValue::try_from(address.to_canonical().to_string()).expect("addresses are digits, letters, dots and colons")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_connection_ends_when_it_is_in_the_wrong_lane_for_good_only() {
-        let (misplaced, at) = (Misplaced::default(), |ms: u64| Instant::from_nanos(ms * 1_000_000));
-        assert!(!misplaced.lasts(true, at(10_000)));
-        assert!(!misplaced.lasts(true, at(10_999)));
-        assert!(!misplaced.lasts(false, at(10_999)));
-        assert!(!misplaced.lasts(true, at(11_500)));
-        assert!(misplaced.lasts(true, at(12_500)));
-    }
 }

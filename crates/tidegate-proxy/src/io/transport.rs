@@ -1,18 +1,18 @@
 //! The client's side of a connection: a socket, with or without TLS over it.
 //!
-//! TLS is driven here and not by a ready-made stream, because a connection must be able to leave its thread in the
-//! middle of its life: [`Transport::dismantle`] gives back socket and session, [`Transport::assemble`] takes them up on
-//! another thread.
+//! TLS is driven here and not by a ready-made stream, because the first flight of a handshake may be computed on another
+//! thread: see [`Begun`].
 
 use std::cell::RefCell;
 use std::io::{self, BufRead, IoSlice, Read, Write};
 use std::net::TcpStream;
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, BytesMut};
-use rustls::ServerConnection;
+use rustls::{ServerConfig, ServerConnection};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::account::Account;
@@ -28,13 +28,28 @@ thread_local! {
     static SCRATCH: RefCell<Box<[u8]>> = RefCell::new(vec![0; READ_MAX].into_boxed_slice());
 }
 
-/// What is left of a connection when it leaves its thread.
+/// A handshake of which the first flight is there: nearly all of the cryptography.
 #[derive(Debug)]
-pub(crate) struct Dismantled {
-    /// The socket, which no runtime watches.
-    pub(crate) socket: TcpStream,
-    /// The TLS session over it.
-    pub(crate) session: Option<Box<ServerConnection>>,
+pub(crate) struct Begun {
+    session: Box<ServerConnection>,
+    /// Bytes of the hello.
+    read: usize,
+    /// The session has an alert for the client.
+    failed: Option<rustls::Error>,
+}
+
+impl Begun {
+    /// The answer to `hello`, which may be computed on any thread.
+    pub(crate) fn new(config: Arc<ServerConfig>, hello: &[u8]) -> Result<Self, rustls::Error> {
+        let mut session = Box::new(ServerConnection::new(config)?);
+        session.set_buffer_limit(Some(TLS_PENDING_MAX));
+        let (mut rest, mut failed) = (hello, None);
+        while !rest.is_empty() && failed.is_none() {
+            session.read_tls(&mut rest).map_err(|error| rustls::Error::General(error.to_string()))?;
+            failed = session.process_new_packets().err();
+        }
+        Ok(Self { session, read: hello.len(), failed })
+    }
 }
 
 /// A client's connection.
@@ -85,45 +100,19 @@ impl Transport {
         Self { socket: Socket::new(socket, account), session: None, early }
     }
 
-    /// A connection with TLS whose handshake begins with the bytes `hello`.
-    pub(crate) fn tls(
-        socket: TcpStream,
-        mut session: ServerConnection,
-        hello: &[u8],
-        account: Rc<Account>,
-    ) -> io::Result<Self> {
-        session.set_buffer_limit(Some(TLS_PENDING_MAX));
+    /// A connection with TLS whose handshake has begun.
+    pub(crate) fn tls(socket: TcpStream, begun: Begun, account: Rc<Account>) -> io::Result<Self> {
+        let Begun { session, read, failed } = begun;
         let mut transport =
-            Self { socket: Socket::new(socket, account), session: Some(Box::new(session)), early: BytesMut::new() };
-        transport.socket.read_before(hello.len());
-        transport.feed(hello)?;
-        Ok(transport)
-    }
-
-    /// Gives TLS bytes that were read elsewhere to the session; the key exchange and signature happen in here.
-    fn feed(&mut self, mut bytes: &[u8]) -> io::Result<()> {
-        let Some(session) = self.session.as_mut() else { return Ok(()) };
-        while !bytes.is_empty() {
-            session.read_tls(&mut bytes)?;
-            if let Err(error) = session.process_new_packets() {
-                // The alert is worth one try; nobody waits for it.
-                let mut context = Context::from_waker(std::task::Waker::noop());
-                let _ = session.write_tls(&mut Polled { socket: &mut self.socket, context: &mut context });
-                return Err(io::Error::new(io::ErrorKind::InvalidData, error));
-            }
+            Self { socket: Socket::new(socket, account), session: Some(session), early: BytesMut::new() };
+        transport.socket.read_before(read);
+        if let (Some(error), Some(session)) = (failed, &mut transport.session) {
+            // The alert is worth one try; nobody waits for it.
+            let mut context = Context::from_waker(std::task::Waker::noop());
+            let _ = session.write_tls(&mut Polled { socket: &mut transport.socket, context: &mut context });
+            return Err(io::Error::new(io::ErrorKind::InvalidData, error));
         }
-        Ok(())
-    }
-
-    /// Takes up a connection that another thread left, with the plain bytes it had read.
-    pub(crate) fn assemble(parts: Dismantled, early: BytesMut, account: Rc<Account>) -> Self {
-        Self { socket: Socket::new(parts.socket, account), session: parts.session, early }
-    }
-
-    /// Leaves the thread. Everything written must have been flushed.
-    pub(crate) fn dismantle(self) -> io::Result<(Dismantled, BytesMut)> {
-        let Self { socket, session, early } = self;
-        Ok((Dismantled { socket: socket.release()?, session }, early))
+        Ok(transport)
     }
 
     /// The TLS session.

@@ -1,41 +1,36 @@
-//! The threads of the proxy: one foreground and, beside it, one overflow thread for each core.
+//! The threads of the proxy: one for each core, and beside it one that computes handshakes beyond their tenants' shares.
 
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::net::TcpListener;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use tidegate_core::Instant;
-use tidegate_runtime::clock;
-use tokio::runtime::{Builder, LocalOptions, LocalRuntime};
-use tokio::sync::{Notify, mpsc, watch};
+use tokio::runtime::{Builder, LocalOptions};
+use tokio::sync::{Notify, watch};
 use tokio::task::spawn_local;
 
 use super::access_log::Lines;
-use super::lane::{self, Handover, Waiting};
-use super::limiter::{Lane, Limiter};
+use super::limiter::Limiter;
 use super::meter::Common;
 use super::seats::Seats;
 use super::settings::Settings;
+use super::signer::{self, Desk, Jobs, Signer};
 use super::spool::Spool;
 use super::starts::Starts;
 use super::thread::{Counts, InForce, Shared, Thread};
 use super::timers::{TICK, Timers};
 use super::upstream::{self, Part, Upstreams, Verdicts};
 use super::waits::{self, Waits};
-use super::wakes::{self, Works};
 use super::{accept, fair, gate, hello, meter, pace, refused};
 
 /// Tasks that run before the sockets are looked at again: some ten microseconds each, and one at most is a handshake.
 const EVENT_INTERVAL: u32 = 31;
-/// Requests that begin between two such looks in the overflow lane.
-const REQUESTS_AT_ONCE: usize = 8;
-/// Between two rounds of counting and learning: ticks enough that what the overflow lane tells of itself, one tick old, is
-/// most of it.
+/// Between two rounds of counting and learning: long enough that what the second thread tells of itself, some milliseconds
+/// old, is most of it.
 const ROUND: Duration = Duration::from_millis(60);
 
 /// What the threads are told while they run.
@@ -49,27 +44,18 @@ pub(crate) struct Control {
 
 /// All that a thread begins with.
 pub(crate) struct Start {
-    /// From 0; foreground threads first.
+    /// From 0.
     pub(crate) index: usize,
-    pub(crate) lane: Lane,
     pub(crate) part: Part,
     pub(crate) listeners: Vec<TcpListener>,
     pub(crate) shared: Arc<Shared>,
     pub(crate) limiter: Arc<Limiter>,
     pub(crate) control: watch::Receiver<Control>,
     pub(crate) verdicts: watch::Receiver<Verdicts>,
-    pub(crate) to_other: Option<mpsc::Sender<Handover>>,
-    pub(crate) from_other: Option<mpsc::Receiver<Handover>>,
     pub(crate) spool: Option<Arc<Spool>>,
     pub(crate) lines: Option<Lines>,
-    /// Processor time of the core's overflow thread, in nanoseconds.
-    pub(crate) overflow_cpu: Arc<AtomicU64>,
-    /// What waits for it.
-    pub(crate) waiting: Waiting,
-    /// Connections on their way to or from it.
-    pub(crate) on_the_way: Arc<AtomicUsize>,
-    /// Whether it has work.
-    pub(crate) overflow_works: Works,
+    /// The way to the core's second thread, if there is one.
+    pub(crate) desk: Option<Desk>,
     pub(crate) seed: u64,
     /// The processor to stay on, if there is one for each core's threads.
     pub(crate) processor: Option<usize>,
@@ -77,54 +63,37 @@ pub(crate) struct Start {
 
 /// Runs the thread until it is told to stop, or nothing is left after it was told to drain.
 pub(crate) fn run(start: Start) -> io::Result<()> {
-    if let Some(processor) = start.processor {
+    stay_on(start.processor);
+    fair::begin();
+    pace::begin();
+    meter::begin();
+    let runtime = Builder::new_current_thread()
+        .enable_all()
+        .event_interval(EVENT_INTERVAL)
+        .on_thread_park(|| {
+            meter::on_park();
+            waits::on_park();
+            signer::on_park();
+        })
+        .on_thread_unpark(meter::on_unpark)
+        .build_local(LocalOptions::default())?;
+    runtime.block_on(serve(start))
+}
+
+/// Runs a core's second thread until its first one has ended.
+pub(crate) fn run_second(jobs: Jobs, processor: Option<usize>) {
+    stay_on(processor);
+    stand_back();
+    jobs.run();
+}
+
+fn stay_on(processor: Option<usize>) {
+    if let Some(processor) = processor {
         let mut set = CpuSet::new();
         set.set(processor);
         // Without it the system places the threads, as well as it can.
         let _ = sched_setaffinity(None, &set);
     }
-    if start.lane == Lane::Overflow {
-        stand_back();
-        meter::count_processor_time();
-    }
-    if start.lane == Lane::Share {
-        // In the other lane requests take turns before they begin.
-        fair::begin();
-    }
-    meter::begin();
-    pace::begin();
-    let runtime = runtime(start.lane, &start.overflow_works)?;
-    let (lane, works) = (start.lane, Arc::clone(&start.overflow_works));
-    let served = runtime.block_on(serve(start));
-    if lane == Lane::Overflow {
-        works.store(false, Ordering::Relaxed);
-    }
-    served
-}
-
-fn runtime(lane: Lane, overflow_works: &Works) -> io::Result<LocalRuntime> {
-    let (before, after) = (Arc::clone(overflow_works), Arc::clone(overflow_works));
-    Builder::new_current_thread()
-        .enable_all()
-        .event_interval(EVENT_INTERVAL)
-        .on_thread_park(move || {
-            meter::on_park();
-            // While the other lane works, the core is not idle when this one is.
-            if lane == Lane::Overflow || !before.load(Ordering::Relaxed) {
-                waits::on_park();
-            }
-            match lane {
-                Lane::Share => wakes::moderate(&before),
-                Lane::Overflow => before.store(false, Ordering::Relaxed),
-            }
-        })
-        .on_thread_unpark(move || {
-            meter::on_unpark();
-            if lane == Lane::Overflow {
-                after.store(true, Ordering::Relaxed);
-            }
-        })
-        .build_local(LocalOptions::default())
 }
 
 /// From now on this thread gets the processor only when nobody else wants it.
@@ -153,22 +122,18 @@ async fn serve(start: Start) -> io::Result<()> {
     let seats = Seats::new(connections_max(start.part, &settings));
     let waits = Waits::new(Arc::clone(&start.limiter), settings.config.limits.patience);
     let thread = Rc::new(Thread {
-        lane: start.lane,
         shared: Arc::clone(&start.shared),
         settings: RefCell::new(Rc::new(InForce(settings))),
         limiter: start.limiter,
         timers: Timers::new(meter::now()),
         upstreams: Rc::clone(&upstreams),
-        other: start.to_other,
-        waiting: start.waiting,
-        on_the_way: start.on_the_way,
+        signer: start.desk.map(Signer::new),
         spool: start.spool,
         lines: RefCell::new(start.lines),
         connections: Cell::new(0),
         beginning: Rc::default(),
         seats,
         starts: Starts::new(1),
-        requests: Starts::new(REQUESTS_AT_ONCE),
         waits: Rc::clone(&waits),
         refusal_ns: Cell::new(0),
         taking_ns: Cell::new(0),
@@ -184,9 +149,6 @@ async fn serve(start: Start) -> io::Result<()> {
     if start.index == 0 {
         spawn_local(Common::new(gate::drive(Rc::clone(&thread))));
     }
-    if let Some(from) = start.from_other {
-        spawn_local(Common::new(lane::receive(Rc::clone(&thread), from)));
-    }
     let mut accepting = Vec::new();
     for (index, listener) in start.listeners.into_iter().enumerate() {
         let thread = Rc::clone(&thread);
@@ -196,8 +158,7 @@ async fn serve(start: Start) -> io::Result<()> {
             }
         }));
     }
-    let (index, part, overflow_cpu) = (start.index, start.part, start.overflow_cpu);
-    let ticker = Ticker { thread: Rc::clone(&thread), index, part, overflow_cpu };
+    let ticker = Ticker { thread: Rc::clone(&thread), index: start.index, part: start.part };
     let ticking = spawn_local(ticker.run());
     let mut control = start.control;
     obey(&thread, &mut control, start.part, start.seed).await;
@@ -222,13 +183,9 @@ fn connections_max(part: Part, settings: &Settings) -> usize {
     part_of_files(files, part).min(settings.memory_places)
 }
 
-/// Every connection begins at a foreground thread, so these have all places together: then a tenant runs into its share of
-/// the connections before it has taken those of others. The places of an overflow thread are for connections that a
-/// foreground thread took before.
 fn part_of_files(files: usize, part: Part) -> usize {
-    let threads = if part.index < part.foreground { part.foreground } else { part.of };
     // 64: ports, logs, files of the runtimes.
-    (files.saturating_sub(64) / 2 / threads.max(1) as usize).max(16)
+    (files.saturating_sub(64) / 2 / part.of.max(1) as usize).max(16)
 }
 
 /// Takes new settings until the thread is told to drain.
@@ -243,10 +200,8 @@ async fn obey(thread: &Rc<Thread>, control: &mut watch::Receiver<Control>, part:
             continue;
         }
         thread.upstreams.reload(upstream::Settings::of(&told.settings.config, part), seed);
-        if thread.lane == Lane::Share {
-            let neighbours = told.settings.neighbours();
-            thread.limiter.with(|limiter| limiter.reconfigure(neighbours, meter::now()));
-        }
+        let neighbours = told.settings.neighbours();
+        thread.limiter.with(|limiter| limiter.reconfigure(neighbours, meter::now()));
         thread.waits.set_patience(told.settings.config.limits.patience);
         thread.put_in_force(told.settings);
         // The gates' driver may have looked at those of before.
@@ -270,7 +225,7 @@ async fn finish(thread: &Thread, control: &mut watch::Receiver<Control>) {
         let is_empty = thread.connections.get() == 0
             && thread.starts.is_empty()
             && Rc::strong_count(&thread.beginning) == 1
-            && thread.on_the_way.load(Ordering::Relaxed) == 0;
+            && thread.signer.as_ref().is_none_or(|signer| signer.is_empty());
         if is_empty || control.borrow_and_update().stop {
             return;
         }
@@ -287,27 +242,19 @@ struct Ticker {
     thread: Rc<Thread>,
     index: usize,
     part: Part,
-    overflow_cpu: Arc<AtomicU64>,
 }
 
 impl Ticker {
     async fn run(self) {
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        let mut round = Round { at: meter::now(), idle_ns: meter::idle_ns(), overflow_ns: 0 };
+        let mut round = Round { at: meter::now(), idle_ns: meter::idle_ns(), second_ns: 0 };
         loop {
             ticks.tick().await;
             meter::stamp();
             let now = meter::now();
             self.thread.timers.turn(now);
-            match self.thread.lane {
-                // A number to subtract; a reading that is a tick old does no harm.
-                Lane::Overflow => self.overflow_cpu.store(clock::thread_cpu_ns(), Ordering::Relaxed),
-                Lane::Share => self.limits(now, &mut round).await,
-            }
-            if now >= round.at + ROUND || self.thread.lane == Lane::Overflow {
-                self.publish();
-            }
+            self.limits(now, &mut round).await;
             meter::stamp();
         }
     }
@@ -320,12 +267,12 @@ impl Ticker {
                 gate.turn(now);
             }
             let idle_ns = meter::idle_ns();
-            let overflow_ns = self.overflow_cpu.load(Ordering::Relaxed);
-            let parked = idle_ns.saturating_sub(round.idle_ns);
-            let used = overflow_ns.saturating_sub(round.overflow_ns);
-            let idle = Duration::from_nanos(parked.saturating_sub(used));
+            let second_ns = self.thread.signer.as_ref().map_or(0, |signer| signer.cpu_ns());
+            let slept = idle_ns.saturating_sub(round.idle_ns);
+            let used = second_ns.saturating_sub(round.second_ns);
+            let idle = Duration::from_nanos(slept.saturating_sub(used));
             self.thread.limiter.with(|limiter| limiter.on_idle(idle, now.since(round.at), now));
-            *round = Round { at: now, idle_ns, overflow_ns };
+            *round = Round { at: now, idle_ns, second_ns };
             self.publish();
         }
         while self.thread.limiter.turn(now) {
@@ -350,7 +297,7 @@ impl Ticker {
 struct Round {
     at: Instant,
     idle_ns: u64,
-    overflow_ns: u64,
+    second_ns: u64,
 }
 
 #[cfg(test)]
@@ -359,12 +306,10 @@ mod tests {
 
     #[test]
     fn a_tenant_meets_its_share_of_the_connections_before_a_thread_is_full() {
-        let part = |index| Part { index, of: 8, foreground: 4 };
+        let part = Part { index: 3, of: 4 };
         for files in [1_024, 65_536, 1 << 20] {
             let admitted = usize::try_from(super::super::settings::connections(files)).unwrap() / 4;
-            let files = usize::try_from(files).unwrap();
-            assert!(part_of_files(files, part(3)) > admitted, "{files}");
-            assert!(part_of_files(files, part(4)) < part_of_files(files, part(3)), "{files}");
+            assert!(part_of_files(usize::try_from(files).unwrap(), part) > admitted, "{files}");
         }
     }
 }

@@ -23,6 +23,7 @@ pub mod places;
 pub mod rate_limit;
 pub mod resource;
 pub mod rtb;
+pub mod signing;
 pub mod turns;
 pub mod upstream;
 

@@ -85,7 +85,7 @@ fn traffic(page: &mut Page, config: &Config, live: &Live) {
     let rare = [
         ("handshakes_failed_total", "TLS handshakes that did not end well.", live.handshakes_failed_total),
         ("hellos_refused_total", "Connections refused at their ClientHello.", live.hellos_refused_total),
-        ("lane_changes_total", "Connections that went to the other lane.", live.lane_changes_total),
+        ("handshakes_beyond_total", "Handshakes beyond their tenants' shares.", live.handshakes_beyond_total),
         ("clients_timed_out_total", "Clients that took too long.", live.clients_timed_out_total),
         ("out_of_files_total", "Times that there was no file left to open for a connection.", live.out_of_files_total),
         ("malformed_total", "Requests and first bytes that broke the rules.", live.malformed_total),

@@ -41,7 +41,7 @@ pub struct Live {
     /// Connections refused at their `ClientHello`, since the start.
     pub hellos_refused_total: u64,
     /// Connections that went to the other lane, since the start.
-    pub lane_changes_total: u64,
+    pub handshakes_beyond_total: u64,
     /// Clients that took too long, since the start.
     pub clients_timed_out_total: u64,
     /// Times that there was no file left to open for a connection, since the start.
@@ -131,7 +131,7 @@ pub struct Status {
     handshakes_total: u64,
     handshakes_failed_total: u64,
     hellos_refused_total: u64,
-    lane_changes_total: u64,
+    handshakes_beyond_total: u64,
     clients_timed_out_total: u64,
     out_of_files_total: u64,
     malformed_total: u64,
@@ -265,7 +265,7 @@ impl Status {
             handshakes_total: live.handshakes_total,
             handshakes_failed_total: live.handshakes_failed_total,
             hellos_refused_total: live.hellos_refused_total,
-            lane_changes_total: live.lane_changes_total,
+            handshakes_beyond_total: live.handshakes_beyond_total,
             clients_timed_out_total: live.clients_timed_out_total,
             out_of_files_total: live.out_of_files_total,
             malformed_total: live.malformed_total,

@@ -78,8 +78,6 @@ pub(crate) enum Next {
 pub(crate) struct Head {
     /// Understood, without a body.
     pub(crate) parts: Parts,
-    /// As it came.
-    pub(crate) bytes: Bytes,
     /// Whether the client wants the connection to stay open.
     pub(crate) keep_alive: bool,
 }
@@ -210,15 +208,6 @@ impl Wire {
         }
     }
 
-    /// Everything read that is not consumed; for a connection that leaves its thread before `head` is worked on.
-    pub(crate) fn unread(&self, head: &[u8]) -> BytesMut {
-        let mut inner = self.inner.borrow_mut();
-        let mut all = BytesMut::from(head);
-        all.extend_from_slice(&inner.passed.split());
-        all.extend_from_slice(&inner.held.split());
-        all
-    }
-
     /// True if no byte of another request has come.
     pub(crate) fn is_quiet(&self) -> bool {
         let inner = self.inner.borrow();
@@ -275,7 +264,7 @@ impl Inner {
         self.passed.advance(length);
         self.framing = framing;
         let keep_alive = keeps(&parts);
-        Ok(Head { parts, bytes: whole, keep_alive })
+        Ok(Head { parts, keep_alive })
     }
 }
 

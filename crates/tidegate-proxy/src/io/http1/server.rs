@@ -18,7 +18,6 @@ use super::request::{ClientBody, Head, Next, Wire};
 use super::write::{self, Outgoing};
 use crate::io::body::{BodyError, RequestBody, ResponseBody};
 use crate::io::forward::{self, Answer};
-use crate::io::limiter::Lane;
 use crate::io::log::Record;
 use crate::io::pace::Pace;
 use crate::io::service::{self, Charged, Judged};
@@ -40,23 +39,12 @@ const LINGER: Duration = Duration::from_secs(2);
 /// handshake.
 const LAST_REQUEST: Duration = Duration::from_secs(1);
 
-/// How serving a connection ended.
-#[derive(Debug)]
-pub(crate) enum Served {
-    /// It is closed, or to be closed.
-    Ended,
-    /// It goes on in the core's other lane, with these bytes read and this request paid for.
-    Elsewhere(Box<(Transport, BytesMut, Charged)>),
-}
-
-/// Serves requests until one side ends the connection. `early` was read already; its first request is paid for if
-/// `charged` says so.
+/// Serves requests until one side ends the connection. `early` was read already.
 pub(crate) async fn serve(
     connection: &Rc<Connection>,
     transport: Transport,
     early: BytesMut,
-    mut charged: Option<Charged>,
-) -> Served {
+) {
     let thread = &connection.thread;
     let settings = thread.settings();
     let timeouts = &settings.config.timeouts;
@@ -75,11 +63,11 @@ pub(crate) async fn serve(
         let head = match poll_fn(|context| wait(connection, &wire, context, timeouts.header, on_drain)).await {
             Next::Head(head) => head,
             Next::End if thread.draining.get() => return Box::pin(end(connection, &wire)).await,
-            Next::End => return Served::Ended,
+            Next::End => return,
             Next::Violation(violation) => {
                 thread.count(Total::Malformed);
                 if !service::may_answer(connection) {
-                    return Served::Ended;
+                    return;
                 }
                 let status = StatusCode::from_u16(violation.status).unwrap_or(StatusCode::BAD_REQUEST);
                 let answer = refuse::plain(status, "http_request_error", violation.reason);
@@ -89,7 +77,7 @@ pub(crate) async fn serve(
                 if begun {
                     thread.count(Total::TimedOut);
                     if !service::may_answer(connection) {
-                        return Served::Ended;
+                        return;
                     }
                     let detail = "The request did not come in time.";
                     let answer = refuse::plain(StatusCode::REQUEST_TIMEOUT, "http_request_error", detail);
@@ -105,23 +93,15 @@ pub(crate) async fn serve(
         connection.requests.set(connection.requests.get() + 1);
         let one = One { connection, wire: &wire, total: total.as_ref().map(|(timer, _)| timer), out: &mut out };
         // In a box: its state is some kilobytes, which a connection that waits for a request need not have.
-        match Box::pin(one.serve(*head, charged.take())).await {
+        match Box::pin(one.serve(*head)).await {
             Then::Next => {
                 // The truth about this request, before the next one is asked about.
                 connection.account.add_time(meter::stamp());
                 connection.account.settle();
             }
-            Then::Close => return Served::Ended,
+            Then::Close => return,
             Then::End => return Box::pin(end(connection, &wire)).await,
             Then::Linger => return Box::pin(linger(connection, &wire)).await,
-            Then::Elsewhere(head, charged) => {
-                let early = wire.unread(&head);
-                return match Rc::try_unwrap(wire) {
-                    Ok(wire) => Served::Elsewhere(Box::new((wire.transport.into_inner(), early, charged))),
-                    // Only one that nobody else holds is movable.
-                    Err(_) => Served::Ended,
-                };
-            }
         }
         if let Some((timer, _)) = &total {
             timer.clear();
@@ -167,7 +147,6 @@ enum Then {
     End,
     /// Close, but only after the client had a chance to read the answer.
     Linger,
-    Elsewhere(Bytes, Charged),
 }
 
 /// One request.
@@ -179,18 +158,15 @@ struct One<'a> {
 }
 
 impl One<'_> {
-    async fn serve(self, head: Head, charged: Option<Charged>) -> Then {
-        let Head { mut parts, bytes, keep_alive } = head;
+    async fn serve(self, head: Head) -> Then {
+        let Head { mut parts, keep_alive } = head;
         let began = meter::now();
-        // A request that was sent here by the other lane stays: that lane may be out of reach.
-        // So does one whose connection somebody else still has a hand on: an earlier body's reader.
-        let movable = charged.is_none() && Rc::strong_count(self.wire) == 1;
-        let mut judged = service::judge(self.connection, &self.connection.account, &parts, charged, movable);
+        let mut judged = service::judge(self.connection, &self.connection.account, &parts, None);
         if let Judged::Wait(waiting) = judged {
             judged = match self.wait(waiting).await {
                 Some(Ok(charged)) => {
                     let account = &self.connection.account;
-                    service::judge(self.connection, account, &parts, Some(charged), movable)
+                    service::judge(self.connection, account, &parts, Some(charged))
                 }
                 Some(Err(no)) => no,
                 None => {
@@ -204,7 +180,6 @@ impl One<'_> {
         let admission = match judged {
             Judged::Serve(admission) => admission,
             Judged::Wait(_) => unreachable!("what was charged waits for nothing"),
-            Judged::Elsewhere(charged) => return Then::Elsewhere(bytes, charged),
             Judged::Answer(response, refusal) => {
                 let record = Record::begin(self.connection, &parts, began);
                 let status = response.status();
@@ -220,7 +195,6 @@ impl One<'_> {
                 return then.0;
             }
         };
-        drop(bytes);
         let record = Record::begin(self.connection, &parts, began).map(|record| record.admitted(&admission));
         let received = record.as_ref().map(|record| record.received());
         let body = ClientBody::of(self.wire, received)
@@ -270,12 +244,7 @@ impl One<'_> {
     /// Sends the request and waits for the answer; `None` if the client goes away or time is up meanwhile.
     async fn work(&self, admission: &service::Admission, parts: &mut Parts, body: RequestBody) -> Option<Answer> {
         let mut work = pin!(forward::forward(self.connection, admission, parts, body));
-        let waits = self.connection.thread.lane == Lane::Overflow;
         poll_fn(|context| {
-            // Where it may have waited for its turn, the upstream is not asked for who has gone meanwhile.
-            if waits && self.wire.poll_gone(context).is_ready() {
-                return Poll::Ready(None);
-            }
             if let Poll::Ready(answer) = work.as_mut().poll(context) {
                 return Poll::Ready(Some(answer));
             }
@@ -528,7 +497,7 @@ impl Writing<'_> {
 }
 
 /// Writes a last answer and closes.
-async fn farewell(connection: &Connection, wire: &Rc<Wire>, response: Response<ResponseBody>) -> Served {
+async fn farewell(connection: &Connection, wire: &Rc<Wire>, response: Response<ResponseBody>) {
     let (head, body) = response.into_parts();
     let mut out = Vec::new();
     let length = body.size_hint().exact().unwrap_or(0);
@@ -551,13 +520,13 @@ async fn farewell(connection: &Connection, wire: &Rc<Wire>, response: Response<R
     });
     match written.await {
         Ok(()) => linger(connection, wire).await,
-        Err(_) => Served::Ended,
+        Err(_) => {}
     }
 }
 
 /// Closes behind a last answer, or for want of a request. In TLS that is said, else the client could not tell an end from
 /// a cut; and if the client has sent more, it gets time to read the answer.
-async fn end(connection: &Connection, wire: &Rc<Wire>) -> Served {
+async fn end(connection: &Connection, wire: &Rc<Wire>) {
     wire.timer.set(meter::now() + LINGER);
     let more = poll_fn(|context| {
         let mut transport = wire.transport.borrow_mut();
@@ -572,11 +541,13 @@ async fn end(connection: &Connection, wire: &Rc<Wire>) -> Served {
             || matches!(transport.poll_fill(context, &mut BytesMut::new()), Poll::Ready(Ok(1..)));
         Poll::Ready(came || !wire.is_quiet())
     });
-    if more.await { linger(connection, wire).await } else { Served::Ended }
+    if more.await {
+        linger(connection, wire).await;
+    }
 }
 
 /// Closes so that the client can read the answer: a socket with unread bytes would be reset. Bounded in time and bytes.
-async fn linger(connection: &Connection, wire: &Rc<Wire>) -> Served {
+async fn linger(connection: &Connection, wire: &Rc<Wire>) {
     const BYTES_MAX: usize = 256 * 1024;
     connection.seat.awaits_reading(connection.account.tenant());
     wire.timer.set(meter::now() + LINGER);
@@ -605,5 +576,4 @@ async fn linger(connection: &Connection, wire: &Rc<Wire>) -> Served {
         }
     })
     .await;
-    Served::Ended
 }

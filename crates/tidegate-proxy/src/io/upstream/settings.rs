@@ -40,8 +40,6 @@ pub(crate) struct Part {
     pub(crate) index: u32,
     /// All of them.
     pub(crate) of: u32,
-    /// Of these, the first so many are foreground threads.
-    pub(crate) foreground: u32,
 }
 
 impl Part {
@@ -113,7 +111,7 @@ mod tests {
 
     #[test]
     fn parts_sum_to_the_whole_while_each_has_one() {
-        let sum = |whole, of| (0..of).map(|index| Part { index, of, foreground: of }.share(whole)).sum::<u32>();
+        let sum = |whole, of| (0..of).map(|index| Part { index, of }.share(whole)).sum::<u32>();
         assert_eq!((sum(10, 3), sum(1_024, 7), sum(3, 3)), (10, 1_024, 3));
         assert_eq!(sum(2, 4), 4, "a thread without a slot could not work at all");
     }
