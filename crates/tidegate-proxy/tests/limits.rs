@@ -99,6 +99,36 @@ fn a_header_that_says_whose_a_request_is_is_believed_from_listed_addresses_only(
 }
 
 #[test]
+fn idle_connections_that_were_lent_are_given_back_when_others_come() {
+    let upstream = Upstream::echo();
+    let proxy = Running::before(&upstream, "[proxy.limits.capacities]\nconnections = 200\n");
+    let open = |host: &str| {
+        let mut client = proxy.connect();
+        (talk(&mut client, &get(host)).status == 200).then_some(client)
+    };
+    let alone: Vec<_> = (0..400).map_while(|_| open("a.example")).collect();
+    // It is new for a tick or two, and has all but a hundredth then.
+    let mut alone = alone;
+    while alone.len() < 195 {
+        alone.extend(open("a.example"));
+    }
+    // Of two tenants each is guaranteed three eighths: 75.
+    let mut others = Vec::new();
+    while others.len() < 70 {
+        others.extend(open("b.example"));
+    }
+    for client in &mut others {
+        assert_eq!(talk(client, &get("b.example")).status, 200, "who is within its share keeps what it has");
+    }
+    let is_closed = |client: &mut std::net::TcpStream| {
+        client.set_nonblocking(true).unwrap();
+        matches!(client.read(&mut [0]), Ok(0))
+    };
+    let closed = alone.iter_mut().filter_map(|client| is_closed(client).then_some(()));
+    assert!(closed.count() >= 60, "the others' connections had to come from somewhere");
+}
+
+#[test]
 fn what_goes_nowhere_is_charged_and_limited_like_the_rest() {
     const ASKED: u64 = 200;
     let upstream = Upstream::echo();

@@ -115,9 +115,13 @@ fn a_request_for_a_host_that_its_connection_is_not_for_is_misdirected() {
     let proxy = Running::start(&listening(&upstream, &tables));
     let mut client = authority.client(&proxy, "a.example", &["http/1.1"]);
     // The connection goes on, as one of many names of a certificate does.
-    for (host, status) in
-        [("a.example", 200), ("b.example", 421), ("www.a.example:8443", 200), ("nobody.example", 421), ("A.example", 200)]
-    {
+    for (host, status) in [
+        ("a.example", 200),
+        ("b.example", 421),
+        ("www.a.example:8443", 200),
+        ("nobody.example", 421),
+        ("A.example", 200),
+    ] {
         assert_eq!(talk(&mut client, &get(host)).status, status, "{host}");
     }
     proxy.wait_until(|live| live.responses_total[4] == 2);

@@ -334,7 +334,11 @@ mod tests {
             let tenancy = tenancy(&told_apart(by));
             assert_eq!(tenancy.of_request(bare).name, "b.example", "{by}");
             assert_eq!(tenancy.of_request(Traits { host: "", ..bare }).name, "-", "{by}");
-            assert_eq!(tenancy.of_request(Traits { host: "", sni: Some("a.example"), ..bare }).name, "a.example", "{by}");
+            assert_eq!(
+                tenancy.of_request(Traits { host: "", sni: Some("a.example"), ..bare }).name,
+                "a.example",
+                "{by}"
+            );
         }
     }
 

@@ -255,7 +255,10 @@ fn what_is_probably_not_meant_is_said() {
 fn a_header_that_tells_tenants_apart_says_whom_it_is_believed_from() {
     let error_of = |table: &str| error(&format!("[proxy.tenants]\n{table}\n"));
     let without = error_of("by = \"header:X-Plan\"");
-    assert!(without.starts_with("t.toml:2: proxy.tenants.by: found \"header:x-plan\" without header_from"), "{without}");
+    assert!(
+        without.starts_with("t.toml:2: proxy.tenants.by: found \"header:x-plan\" without header_from"),
+        "{without}"
+    );
     assert!(without.contains("header_from = [\"10.0.0.0/8\"]"), "{without}");
     let useless = error_of("by = \"host\"\nheader_from = [\"10.0.0.0/8\"]");
     assert!(useless.starts_with("t.toml:3: proxy.tenants.header_from"), "{useless}");

@@ -146,6 +146,20 @@ impl Seats {
         self.shed();
     }
 
+    /// Ends up to `most` connections that wait for another request, the oldest of whichever tenant has the most of them, while
+    /// that one `has_too_many`; says how many.
+    pub(crate) fn give_back(&self, most: usize, has_too_many: impl Fn(Tenant) -> bool) -> usize {
+        let next_of_most = || {
+            let inner = self.inner.borrow();
+            let number = inner.waiting[For::Next as usize].next()?;
+            match inner.taken[number].group {
+                Group::Tenant(tenant) if has_too_many(tenant) => Some(number),
+                _ => None,
+            }
+        };
+        (0..most).take_while(|_| next_of_most().is_some_and(|number| self.end(number, For::Next))).count()
+    }
+
     /// Ends connections until no more stay than there are places; false if none was ended.
     fn shed(&self) -> bool {
         let over = |inner: &Inner| (inner.taken.len() - inner.leaving).saturating_sub(self.most.get());
@@ -155,11 +169,21 @@ impl Seats {
 
     /// Ends a connection of whose client something is awaited: of what most are awaited for.
     fn end_one(&self) -> bool {
+        let found = {
+            let inner = self.inner.borrow();
+            let fullest = [For::First, For::Next, For::Reading]
+                .into_iter()
+                .max_by_key(|&what| inner.waiting[what as usize].len());
+            fullest.and_then(|what| Some((inner.waiting[what as usize].next()?, what)))
+        };
+        found.is_some_and(|(number, what)| self.end(number, what))
+    }
+
+    /// Ends the connection in place `number`, which waits for `what`.
+    fn end(&self, number: usize, what: For) -> bool {
         let waker = {
             let inner = &mut *self.inner.borrow_mut();
-            let Some(waiting) = inner.waiting.iter_mut().max_by_key(|waiting| waiting.len()) else { return false };
-            let Some(number) = waiting.next() else { return false };
-            waiting.remove(number);
+            inner.waiting[what as usize].remove(number);
             inner.leaving += 1;
             let taken = &mut inner.taken[number];
             (taken.waits, taken.loses) = (None, true);
@@ -332,6 +356,28 @@ mod tests {
         crowd[5].awaits_reading(Tenant::OTHER);
         let _newcomers = take(&seats, &[2, 2]);
         assert_eq!(lost(&crowd), [5, 6], "who took something in between is not the one that waits longest");
+    }
+
+    #[test]
+    fn who_has_too_many_that_wait_gives_some_back_and_nobody_else() {
+        let seats = Seats::new(64);
+        let crowd = take(&seats, &[1; 20]);
+        let tenants = {
+            let mut neighbours =
+                super::super::limiter::Neighbours::new(Default::default(), tidegate_core::Instant::ZERO);
+            ["a", "b"].map(|name| neighbours.tenant(name, tidegate_core::Instant::ZERO))
+        };
+        for (number, seat) in crowd.iter().enumerate() {
+            match number {
+                0..4 => seat.awaits_next(tenants[0]),
+                4..16 => seat.awaits_next(tenants[1]),
+                _ => seat.works(),
+            }
+        }
+        assert_eq!(seats.give_back(5, |tenant| tenant == tenants[0]), 0, "another has more");
+        assert_eq!(seats.give_back(5, |tenant| tenant == tenants[1]), 5);
+        assert_eq!(lost(&crowd), [4, 5, 6, 7, 8]);
+        assert_eq!(seats.give_back(64, |tenant| tenant == tenants[1]), 3, "until others have as many");
     }
 
     #[test]

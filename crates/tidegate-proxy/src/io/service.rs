@@ -142,7 +142,7 @@ pub(crate) fn judge(
     if let (Ok(route), None) = (&found, &charged) {
         thread.count_request(*route);
     }
-    decide(connection, account, (parts, &host), &settings, found, charged)
+    decide(connection, account, (parts, &host), &settings, &found, charged)
 }
 
 /// The same for a request whose head cannot be sent on. It is asked for and charged like any other, whose answer it is.
@@ -156,7 +156,7 @@ pub(crate) fn judge_unsound(
     let settings = connection.thread.settings();
     let host = host_of(parts);
     let nowhere = Nowhere { status: unsound.status, error: "http_request_error", detail: unsound.detail };
-    decide(connection, account, (parts, &host), &settings, Err(nowhere), charged)
+    decide(connection, account, (parts, &host), &settings, &Err(nowhere), charged)
 }
 
 /// Whether there is core time for a last answer on a connection whose client broke the rules or was too slow. It is charged
@@ -182,7 +182,7 @@ fn decide(
     account: &Rc<Account>,
     (parts, host): (&Parts, &str),
     settings: &Rc<InForce>,
-    found: Result<usize, Nowhere>,
+    found: &Result<usize, Nowhere>,
     charged: Option<Charged>,
 ) -> Judged {
     let now = meter::now();
@@ -212,7 +212,7 @@ fn decide(
     account.estimated(Resource::EventTime, charged.event_ns);
     account.estimated(Resource::NetworkBytes, charged.bytes);
     account.estimated(Resource::DiskBytes, charged.disk);
-    match found {
+    match *found {
         Ok(route) => {
             let (account, settings) = (Rc::clone(account), Rc::clone(settings));
             Judged::Serve(Admission { account, settings, route, began: now, lane: charged.lane, bandwidth })

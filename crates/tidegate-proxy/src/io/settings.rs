@@ -194,9 +194,8 @@ fn memory_places(memory: Option<u64>) -> usize {
     counted.and_then(|bytes| usize::try_from(bytes / HELD_TLS).ok()).unwrap_or(usize::MAX)
 }
 
-/// What the machine itself says there is. A client's connection may have one to an upstream beside it, and an eighth of
-/// all files stays for the rest: so who opens connections without end runs into its share before files run out. Of the
-/// memory a quarter is for what waits for clients and servers: the kernel's buffers of the same connections are not counted.
+/// What the machine itself says there is. A client's connection may have one to an upstream beside it, and few files stay for
+/// the rest: so who opens connections without end runs into its share before files run out. Of the memory a quarter is for what waits for clients and servers: the kernel's buffers of the same connections are not counted.
 fn found(resource: Resource) -> Option<u64> {
     match resource {
         Resource::Connections => Some(connections(process::open_files_limit())).filter(|most| *most < 1 << 32),
@@ -205,9 +204,10 @@ fn found(resource: Resource) -> Option<u64> {
     }
 }
 
-/// Connections of clients that so many files are enough for.
+/// Connections of clients that so many files are enough for, if each has one to an upstream: ports, logs, the runtimes'
+/// files and those of the spool take some.
 pub(crate) fn connections(files: u64) -> u64 {
-    files / 16 * 7
+    files.saturating_sub(64 + files / 64) / 2
 }
 
 struct Gates<'a> {

@@ -53,9 +53,7 @@ impl Whose {
         now: Instant,
     ) -> Tenant {
         let mut last = self.0.borrow_mut();
-        if let Some(tenant) =
-            last.knows(settings, key).filter(|tenant| limiter.is_here_from(*tenant, source, now))
-        {
+        if let Some(tenant) = last.knows(settings, key).filter(|tenant| limiter.is_here_from(*tenant, source, now)) {
             return tenant;
         }
         let tenant = resolve(limiter, settings.tenancy.claimant(key), source, now);
@@ -117,7 +115,8 @@ mod tests {
         let (gold, acme, again) = (told(&before), told(&after), told(&after));
         assert!(gold != acme && acme == again);
         assert_eq!(acme, limiter.tenant("acme", Instant::ZERO));
-        let fixed = whose.tenant(&after, Key { told: "gold", kind: KeyKind::Name }, source(), &mut limiter, Instant::ZERO);
+        let fixed =
+            whose.tenant(&after, Key { told: "gold", kind: KeyKind::Name }, source(), &mut limiter, Instant::ZERO);
         assert_eq!(fixed, gold, "a route says the name itself");
     }
 

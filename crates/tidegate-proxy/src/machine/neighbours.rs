@@ -100,7 +100,11 @@ impl Neighbours {
             let mut made = Overflow::new(resource.kind(), grains(resource), terms, capacity, now);
             made.set_piece(first_cost(resource));
             // Nearly every question is about it.
-            if resource == Resource::EventTime { made.by_owner() } else { made }
+            match resource {
+                Resource::EventTime => made.by_owner(),
+                Resource::Connections => made.recallable(),
+                _ => made,
+            }
         });
         let mut made = Self {
             table: Table::new(config.tenants_max),
@@ -540,6 +544,10 @@ impl Neighbours {
 
     /// Holds `amount` of a gauge for a tenant without asking; of a counter uses it.
     pub fn hold(&mut self, tenant: Tenant, resource: Resource, amount: u64, now: Instant) {
+        // Who holds nothing is not here: others are not to leave room for it.
+        if amount == 0 {
+            return;
+        }
         if resource.kind() == Kind::Counter {
             return self.correct(tenant, resource, 0, amount, now);
         }
@@ -568,7 +576,7 @@ impl Neighbours {
 
     /// Gives `amount` of a gauge back. More than the tenant holds is not given back.
     pub fn release(&mut self, tenant: Tenant, resource: Resource, amount: u64, now: Instant) {
-        if resource.kind() != Kind::Gauge {
+        if resource.kind() != Kind::Gauge || amount == 0 {
             return;
         }
         let (slot, at) = (self.table.index(tenant), resource.index());
@@ -579,6 +587,22 @@ impl Neighbours {
             self.resources[at].close(cell, now);
             self.table.slot_mut(slot).cells[at] = NONE;
         }
+    }
+
+    /// Connections that tenants over their shares have to give back, those on which nothing is under way first, so that
+    /// others find what they are guaranteed. To be asked once a tick.
+    #[must_use]
+    pub fn excess_connections(&self) -> u64 {
+        let restricts = self.config.mode == Mode::Restrict;
+        if restricts { self.resources[Resource::Connections.index()].excess() } else { 0 }
+    }
+
+    /// Whether a tenant holds more connections than its share, and than it is guaranteed.
+    #[must_use]
+    pub fn has_excess_connections(&self, tenant: Tenant) -> bool {
+        let (slot, at) = (self.table.index(tenant), Resource::Connections.index());
+        let known = self.table.slot(slot).cells[at] != NONE;
+        known && self.resources[at].is_over(self.place(slot, at))
     }
 
     /// What a piece of work of this tenant is expected to use, in the resource's units: the mean of what was settled,

@@ -72,16 +72,12 @@ impl Sources {
         let Self { by_source, list, free } = self;
         let number = *by_source.entry(source).or_insert_with(|| {
             let entry = Entry { source, names: 0 };
-            match free.pop() {
-                Some(number) => {
-                    list[number as usize] = entry;
-                    number
-                }
-                None => {
-                    list.push(entry);
-                    u32::try_from(list.len() - 1).expect("no more sources than names, which are below 2^20")
-                }
+            if let Some(number) = free.pop() {
+                list[number as usize] = entry;
+                return number;
             }
+            list.push(entry);
+            u32::try_from(list.len() - 1).expect("no more sources than names, which are below 2^20")
         });
         list[number as usize].names += 1;
         number

@@ -1,7 +1,9 @@
 //! What is held and given back: connections and memory.
 //!
-//! Held things cannot be called back. So the part of the pool that tenants here may need suddenly is not lent while there
-//! is more than one of them; a lone one may have all but a fiftieth.
+//! What is held cannot be called back in general. So the part of the pool that tenants here may need suddenly is not lent
+//! while there is more than one of them; a lone one may have all but a hundredth. What can be called back, as connections on
+//! which nothing is under way, is lent but for the newcomers' part, and [`excess`](Overflow::excess) says how much of it is
+//! to be given back when others come.
 
 use tidegate_core::Instant;
 
@@ -10,7 +12,7 @@ use super::number::{float, signed, whole};
 use super::{Answer, NONE, Overflow, Pay, Place};
 
 /// What is not even lent to a lone tenant: room for the first connections of the next one.
-const KEPT: f64 = 0.02;
+const KEPT: f64 = 0.01;
 
 impl Overflow {
     pub(super) fn ask_gauge(&mut self, place: Place, cost: u64, now: Instant) -> Answer {
@@ -48,18 +50,33 @@ impl Overflow {
         if self.over.saturating_add(beyond) > self.lendable() {
             return Answer::Short;
         }
-        let allowed =
-            mint.allowance.is_none_or(|most| asked - share <= most.saturating_mul(u64::from(weight)).max(1));
+        let allowed = mint.allowance.is_none_or(|most| asked - share <= most.saturating_mul(u64::from(weight)).max(1));
         if allowed && fits { Answer::Paid(Pay::Pool) } else { Answer::Short }
     }
 
     /// What of the pool can be held beyond shares.
     pub(super) fn lendable(&self) -> u64 {
         let alone = self.pasts.len() - self.free.len() == 1;
-        let kept = if alone { KEPT } else { self.terms.reserve + self.terms.newcomers };
+        let kept = match (alone, self.recallable) {
+            (true, _) => KEPT,
+            (false, true) => self.terms.newcomers.max(KEPT),
+            (false, false) => self.terms.reserve + self.terms.newcomers,
+        };
         let kept = whole(float(self.capacity.unwrap_or(0)) * kept);
         // All that is nobody's share, and what tenants do not hold of theirs is not in it: it must be there for them.
         u64::try_from(self.global()).unwrap_or(0).saturating_sub(kept)
+    }
+
+    /// What whoever holds more than a share has to give back, so that others find what they are guaranteed.
+    pub(crate) fn excess(&self) -> u64 {
+        let limited = self.recallable && self.capacity.is_some();
+        if limited { self.over.saturating_sub(self.lendable()) } else { 0 }
+    }
+
+    /// Whether more is held than the share, and than what is guaranteed.
+    pub(crate) fn is_over(&self, place: Place) -> bool {
+        let cell = &self.cells[place.cell()];
+        cell.level.unsigned_abs() > cell.share.max(self.mint_of(place).guaranteed(cell.weight))
     }
 
     /// Holds `units` more, whether there is room or not.

@@ -123,6 +123,8 @@ pub(crate) struct Overflow {
     /// What decisions need, one for each of `pasts`; where the owner's number says, or beside them.
     cells: Vec<Cell>,
     by_owner: bool,
+    /// Of a gauge, what is held can be called back.
+    recallable: bool,
     pasts: Vec<Past>,
     free: Vec<u32>,
     /// By their numbers.
@@ -163,6 +165,7 @@ impl Overflow {
             capacity: None,
             cells: Vec::new(),
             by_owner: false,
+            recallable: false,
             pasts: Vec::new(),
             free: Vec::new(),
             crowds: Vec::new(),
@@ -191,6 +194,11 @@ impl Overflow {
     /// else about the owner is known. Owners that are not here cost a cache line each.
     pub(crate) fn by_owner(self) -> Self {
         Self { by_owner: true, ..self }
+    }
+
+    /// Of a gauge: what is held can be called back within a tick or two.
+    pub(crate) fn recallable(self) -> Self {
+        Self { recallable: true, ..self }
     }
 
     /// Has what a decision about `owner` needs fetched from memory, if owners' numbers are places.
@@ -272,8 +280,7 @@ impl Overflow {
         let weight = heft(weight);
         let cell = &mut self.cells[place.cell()];
         let before = u64::from(core::mem::replace(&mut cell.weight, weight));
-        let weights =
-            if place.crowd == NONE { &mut self.weights } else { &mut self.crowds[place.crowd()].weights };
+        let weights = if place.crowd == NONE { &mut self.weights } else { &mut self.crowds[place.crowd()].weights };
         *weights = *weights - before + u64::from(weight);
         self.set_guarantee();
     }

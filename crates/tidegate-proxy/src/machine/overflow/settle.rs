@@ -100,9 +100,7 @@ impl Overflow {
         let cell = &self.cells[place.cell()];
         let over_share = match self.kind {
             Kind::Counter => cell.age == Age::Settled,
-            Kind::Gauge => {
-                cell.level.unsigned_abs().saturating_add(cost) > self.mint_of(place).guaranteed(cell.weight)
-            }
+            Kind::Gauge => cell.level.unsigned_abs().saturating_add(cost) > self.mint_of(place).guaranteed(cell.weight),
         };
         let retry_after = match self.kind {
             Kind::Counter => self.promise(place, cost, now, due),
