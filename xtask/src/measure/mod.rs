@@ -17,6 +17,7 @@ mod proxy_attack;
 mod proxy_cheap;
 mod proxy_cost;
 mod proxy_load;
+mod proxy_names;
 mod proxy_noise;
 mod proxy_paced;
 mod proxy_rows;

@@ -319,7 +319,8 @@ fn ats(values: &Values, command: &mut Command) -> Result<()> {
 fn make_certificate(folder: &Path, key: KeyKind) -> Result<()> {
     let mut command = Command::new("openssl");
     command.args(["req", "-x509", "-nodes", "-days", "30", "-subj", "/CN=a.example"]);
-    let names = ["a", "b", "c", "d", "e", "f", "quiet", "noisy", "*.made-up"].map(|name| format!("DNS:{name}.example,"));
+    let names =
+        ["a", "b", "c", "d", "e", "f", "quiet", "noisy", "*.made-up"].map(|name| format!("DNS:{name}.example,"));
     command.args(["-addext", &format!("subjectAltName={}DNS:localhost", names.concat())]);
     match key {
         KeyKind::Rsa => command.args(["-newkey", "rsa:2048"]),

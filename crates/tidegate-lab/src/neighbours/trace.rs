@@ -10,6 +10,7 @@ use tidegate_proxy::machine::resource::{Kind, Resource};
 const WORK_MAX: u64 = 20_000_000;
 const TICKS_MAX: u32 = 100_000;
 const TENANTS_MAX: usize = 10_000;
+const NAMES_MAX: u32 = 100_000;
 
 /// Tenants and what they ask for in each tick; read from TOML or JSON.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -96,7 +97,10 @@ pub enum TraceError {
         name: String,
     },
     /// A tenant makes no sense.
-    #[error("`{name}`: `work` has a number for at least one tick, `weight` is 1 to 10,000")]
+    #[error(
+        "`{name}`: `work` has a number for at least one tick, `weight` is 1 to 10,000, `made_up_names` 1 to 100,000, and 1 \
+         where something is held"
+    )]
     Tenant {
         /// Which.
         name: String,
@@ -153,7 +157,9 @@ impl Trace {
             return Err(TraceError::Twice { name: pair[0].to_owned() });
         }
         for tenant in &self.tenants {
-            if tenant.work.is_empty() || !(1..=10_000).contains(&tenant.weight) {
+            let names = if self.holds() { 1..=1 } else { 1..=NAMES_MAX };
+            let counts = (1..=10_000).contains(&tenant.weight) && names.contains(&tenant.made_up_names);
+            if tenant.work.is_empty() || !counts {
                 return Err(TraceError::Tenant { name: tenant.name.clone() });
             }
         }

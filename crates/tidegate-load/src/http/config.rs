@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use super::made_up::DIGITS;
 use crate::arrivals::Process;
 use crate::error::LoadError;
 
@@ -49,6 +50,9 @@ pub struct HttpBenchConfig {
 pub struct Source {
     /// The tenant: server name of the TLS handshake and `Host` of every request.
     pub name: String,
+    /// If it is not 0, `name` begins with six digits, and these count so many names up: another one in each request, or hello.
+    /// Of HTTP/1.1 without TLS, and of hellos.
+    pub made_up_names: u32,
     /// What is sent.
     pub kind: Kind,
     /// How arrivals follow each other.
@@ -151,6 +155,7 @@ impl Default for Source {
     fn default() -> Self {
         Self {
             name: "localhost".into(),
+            made_up_names: 0,
             kind: Kind::Request,
             process: Process::Poisson,
             rate_per_s: 100.0,
@@ -226,6 +231,15 @@ impl Source {
         require(self.body_bytes <= 64 << 20, "body_bytes", &self.body_bytes, "up to 67108864")?;
         let is_word = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic());
         require(is_word(&self.name), "name", &self.name, "a host name")?;
+        let begins = self.name.bytes().take_while(u8::is_ascii_digit).count() >= DIGITS;
+        let is_plain = matches!(self.kind, Kind::Hello) || (self.http == Http::H1 && !self.tls);
+        let makes_up = self.made_up_names <= 1_000_000 && begins && is_plain;
+        require(
+            self.made_up_names == 0 || makes_up,
+            "made_up_names",
+            &self.made_up_names,
+            "up to 1000000, of a name that begins with six digits, over HTTP/1.1 without TLS or of hellos",
+        )?;
         require(is_word(&self.method), "method", &self.method, "a method")?;
         require(is_word(&self.path), "path", &self.path, "a path without blanks")?;
         let is_field = |field: &String| field.contains(": ") && !field.contains(['\r', '\n']);

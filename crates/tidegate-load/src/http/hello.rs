@@ -9,6 +9,7 @@ use tidegate_runtime::clock;
 
 use super::config::{HttpBenchConfig, Source};
 use super::connection::{ending, is_later};
+use super::made_up::MadeUp;
 use super::schedule::Schedule;
 use super::socket::{Dialler, reset_on_close};
 use super::tally::{Ending, SourceReport, Tally};
@@ -37,6 +38,7 @@ pub(super) struct Flood<'a> {
     source: &'a Source,
     times: Times,
     hello: Vec<u8>,
+    made_up: MadeUp,
     dialler: Dialler,
     poller: Poller,
     schedule: Schedule,
@@ -53,10 +55,12 @@ impl<'a> Flood<'a> {
         let source = &config.sources[number];
         let mut schedule = Schedule::new(source, times.start, times.from, seed_of(config, number));
         let slots = source.connections as usize;
+        let hello = Tls::new(&source.name, source.http, None)?.hello()?;
         Ok(Self {
             source,
             times,
-            hello: Tls::new(&source.name, source.http, None)?.hello()?,
+            made_up: MadeUp::new(source, &hello),
+            hello,
             dialler: Dialler::new(config.address, number, config.local_addresses),
             poller: Poller::new()?,
             coming: schedule.next(),
@@ -131,6 +135,7 @@ impl<'a> Flood<'a> {
     fn send(&mut self, index: usize) {
         let slot = &mut self.slots[index];
         let Some(mut stream) = slot.stream.as_ref() else { return };
+        self.made_up.turn(&mut self.hello);
         match stream.write(&self.hello) {
             Ok(_) => slot.is_sent = true,
             Err(error) if is_later(&error) => {}

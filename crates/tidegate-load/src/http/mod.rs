@@ -12,6 +12,7 @@
 //! | `framing`, `answer`, `h2` | the bytes of requests and answers |
 //! | `connection` | one request after the other on one connection |
 //! | `engine`, `hello` | the loop of a source: requests; beginnings of handshakes |
+//! | `made_up` | names that are another one each time |
 //! | `tally` | what became of them |
 //! | [`live`] | a tenant whose rate changes while it is watched |
 //! | [`idle`] | what a connection costs that says nothing |
@@ -26,6 +27,7 @@ mod h2;
 mod hello;
 pub mod idle;
 pub mod live;
+mod made_up;
 mod schedule;
 mod slots;
 mod socket;

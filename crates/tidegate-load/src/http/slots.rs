@@ -9,6 +9,7 @@ use tidegate_core::Instant;
 use super::answer;
 use super::config::Source;
 use super::connection::{Connection, Progress, READ_BYTES};
+use super::made_up::MadeUp;
 use super::socket::Dialler;
 use super::tally::Ending;
 use super::tls::Tls;
@@ -47,6 +48,7 @@ pub(super) struct Ended {
 pub(super) struct Slots {
     source: Source,
     request: Vec<u8>,
+    made_up: MadeUp,
     tls: Option<Tls>,
     dialler: Dialler,
     poller: Poller,
@@ -58,8 +60,10 @@ pub(super) struct Slots {
 
 impl Slots {
     pub(super) fn new(source: &Source, dialler: Dialler, tls: Option<Tls>) -> Result<Self, LoadError> {
+        let request = answer::request(source);
         Ok(Self {
-            request: answer::request(source),
+            made_up: MadeUp::new(source, &request),
+            request,
             tls,
             dialler,
             poller: Poller::new()?,
@@ -113,6 +117,7 @@ impl Slots {
             slot.connection = Some(connection);
         }
         if let Some(connection) = &mut slot.connection {
+            self.made_up.turn(&mut self.request);
             connection.ask(&self.source, &self.request);
         }
         self.advance(index, false)
