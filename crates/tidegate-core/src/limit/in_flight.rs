@@ -5,9 +5,9 @@ use core::time::Duration;
 use crate::Instant;
 use crate::time::nanos;
 
-/// The stay that the limit allows for, in unloaded stays. A stay lasts from a call's begin to its end; it is unloaded if
-/// few others are in flight.
-const ROOM: f64 = 2.0;
+/// Stays longer than this, in unloaded stays, tell that calls are held up. A stay lasts from a call's begin to its end; it
+/// is unloaded if few others are in flight.
+const LONGER: f64 = 2.0;
 /// Calls in flight beside a call up to which its stay counts as unloaded, as a share of those that the throughput needs.
 const FEW: f64 = 0.5;
 /// Unloaded stays over which their mean is taken.
@@ -51,7 +51,7 @@ const DOWN: f64 = 0.05;
 const FORGET: f64 = 0.05;
 
 /// What an [`InFlightLimit`] may do.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(deny_unknown_fields, default))]
 pub struct InFlightConfig {
     /// The limit is never lower, in calls; at least 1.
@@ -60,12 +60,15 @@ pub struct InFlightConfig {
     pub most: u32,
     /// Groups of calls that are told apart at most, such as methods; further ones share the last place. At least 1.
     pub groups: u8,
+    /// The stay that the limit allows for, in unloaded stays; at least 1. At 2 as many calls wait behind the limit as are
+    /// worked on: nothing idles even if calls come in bunches. Less makes stays shorter.
+    pub room: f64,
 }
 
 impl Default for InFlightConfig {
     fn default() -> Self {
         // Far more than anything behind a service works on at a time, few enough to be held in memory.
-        Self { least: 1, most: 65_536, groups: 64 }
+        Self { least: 1, most: 65_536, groups: 64, room: 2.0 }
     }
 }
 
@@ -73,8 +76,8 @@ impl Default for InFlightConfig {
 /// another service, threads that share a core.
 ///
 /// There is no limit until calls stay longer than they do when few are in flight. From then on it is what Little's law
-/// says the throughput needs, with room for as many again. The unloaded stay is learnt from calls that find few others in
-/// flight, which happens by itself whenever the load is low: nothing is held back to measure it. While the
+/// says the throughput needs, with [room](InFlightConfig::room) for some more. The unloaded stay is learnt from calls that
+/// find few others in flight, which happens by itself whenever the load is low: nothing is held back to measure it. While the
 /// limit holds calls up for long, no call finds few others; then the throughput tells. The limit swings by a tenth to
 /// both sides, and if more calls in flight bring more throughput, what is behind has room, and calls take longer than
 /// they did for another reason; if they bring none, fewer do as well. A limit that is not reached is forgotten slowly.
@@ -210,7 +213,8 @@ impl InFlightLimit {
     #[must_use]
     pub fn new(config: InFlightConfig, now: Instant) -> Self {
         let least = config.least.max(1);
-        let config = InFlightConfig { least, most: config.most.max(least), groups: config.groups.max(1) };
+        let (most, groups) = (config.most.max(least), config.groups.max(1));
+        let config = InFlightConfig { least, most, groups, room: config.room.max(1.0) };
         Self {
             config,
             in_flight: 0,
@@ -384,9 +388,9 @@ impl InFlightLimit {
         let (longer, needed) = (stretch.longer(), stretch.needed());
         if self.limit.is_infinite() {
             let crowded = stretch.in_flight > f64::from(self.config.least) * f64::from(stretch.compared);
-            self.longer_stretches = if longer > ROOM && crowded { self.longer_stretches + 1 } else { 0 };
+            self.longer_stretches = if longer > LONGER && crowded { self.longer_stretches + 1 } else { 0 };
             if self.longer_stretches >= LONGER_STRETCHES {
-                self.limit = ROOM * needed;
+                self.limit = self.config.room * needed;
                 self.longer_stretches = 0;
                 self.crowds = 0;
                 (self.low, self.throughput) = (None, [Throughput::default(); 2]);
@@ -395,7 +399,7 @@ impl InFlightLimit {
             // They gathered before there was a limit. Stays that are as long when that crowd is gone have become so for
             // another reason, and how many may be in flight is found by comparing.
             self.crowds += 1;
-            self.limit = ROOM * needed;
+            self.limit = self.config.room * needed;
             (self.low, self.swing) = (None, Swing::High);
         } else if stretch.held_ns >= BOUND * stretch.time_ns {
             match self.swing {
@@ -415,8 +419,8 @@ impl InFlightLimit {
             (self.low, self.swing) = (None, Swing::High);
             if !stretch.was_reached || longer < HARDLY_LONGER {
                 self.limit *= 1.0 + FORGET;
-            } else if longer > ROOM {
-                self.limit = self.limit.min(ROOM * needed);
+            } else if longer > LONGER {
+                self.limit = self.limit.min(self.config.room * needed);
             }
         }
     }
@@ -431,7 +435,7 @@ impl InFlightLimit {
         let gain = (fast.mean - slow.mean) / growth;
         let error = ((slow.variance + fast.variance) / slow.told).sqrt() / growth;
         let longer = f64::midpoint(low.longer(), high.longer());
-        let wanted = ROOM * f64::midpoint(low.needed(), high.needed());
+        let wanted = self.config.room * f64::midpoint(low.needed(), high.needed());
         let before = self.limit;
         if slow.told < TOLD {
             // More at once; fewer only if it is known that it costs nothing.
