@@ -252,6 +252,12 @@ impl Neighbours {
         is_here
     }
 
+    /// The tenant's share beside those of others.
+    #[must_use]
+    pub fn weight(&self, tenant: Tenant) -> u32 {
+        self.table.slot(self.table.index(tenant)).weight
+    }
+
     /// May a tenant take all of `costs` now? If so it is charged, and gauges are held until [`release`](Self::release).
     ///
     /// Amounts are in the resource's units; of counters those of the estimate. A resource that occurs twice counts twice.

@@ -4,6 +4,8 @@ use core::time::Duration;
 
 use tidegate_core::limit::RetryTerms;
 
+use super::sharing::SharingTuning;
+
 /// Servers that answer the same requests.
 #[derive(Clone, PartialEq, Debug)]
 pub struct PoolConfig {
@@ -24,6 +26,8 @@ pub struct PoolConfig {
     pub passive: Option<PassiveConfig>,
     /// What may be tried again.
     pub retry: RetryConfig,
+    /// How it is learnt what the upstream can do at once; `None` if there are no bounds but those of the servers.
+    pub learnt: Option<SharingTuning>,
 }
 
 impl Default for PoolConfig {
@@ -37,6 +41,7 @@ impl Default for PoolConfig {
             slow_start: Duration::ZERO,
             passive: Some(PassiveConfig::default()),
             retry: RetryConfig::default(),
+            learnt: None,
         }
     }
 }

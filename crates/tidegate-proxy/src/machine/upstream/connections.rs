@@ -159,7 +159,7 @@ mod tests {
     }
 
     fn connections(max: usize, streams: u32) -> Connections {
-        Connections::new(ConnectionsTuning { max, streams, idle: Duration::from_secs(60) })
+        Connections::new(ConnectionsTuning { max, streams, idle: Duration::from_mins(1) })
     }
 
     fn new(place: usize) -> Begun {

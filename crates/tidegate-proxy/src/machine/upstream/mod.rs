@@ -8,6 +8,7 @@
 //! | [`passive`] | ejects a server whose requests fail |
 //! | [`active`] | asks a server how it is, and believes it after some answers |
 //! | [`connections`] | which connection of HTTP/2 a request shares |
+//! | [`sharing`] | what the upstream can do at once, learnt and shared by tenant |
 //! | `turns` | who waits for a server, and in which order they start |
 //! | [`retry`] | which failures may be tried again at all |
 //!
@@ -20,6 +21,7 @@ pub mod connections;
 pub mod passive;
 pub mod pool;
 pub mod retry;
+pub mod sharing;
 mod turns;
 
 pub use active::{ActiveHealth, Change};
@@ -28,4 +30,5 @@ pub use connections::{Begun, Connections, ConnectionsTuning};
 pub use passive::Passive;
 pub use pool::{Acquire, Output, Pool, Refusal, ServerState, Tried};
 pub use retry::{Failure, Replay, is_idempotent, may_retry};
-pub use turns::Flow;
+pub use sharing::{Call, SharingTuning, Stay};
+pub use turns::{Asker, Flow};

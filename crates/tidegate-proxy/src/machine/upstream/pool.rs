@@ -10,7 +10,8 @@ use tidegate_core::{Instant, Rng};
 use super::balance::{Balancer, Candidate};
 use super::config::{MAX_TRIES, PoolConfig, ServerConfig};
 use super::passive::Passive;
-use super::turns::{Flow, Turns, Waiting};
+use super::sharing::{Call, Sharing, Stay};
+use super::turns::{Asker, Flow, Turns, Waiting};
 
 /// Of all slots, the part that is kept for flows that hold less than their fair share: one in so many. A client that reads
 /// its answers slowly keeps slots for as long as it likes, and would else keep all of them.
@@ -31,6 +32,11 @@ const COLD: u64 = 50;
 /// hold less than their fair share, so that nobody waits for one who does not let go. Streams have a part of the slots, which
 /// is shared in the same way.
 ///
+/// How many requests may wait for the head of their answer at once is learnt, if the [settings](PoolConfig::learnt) say so,
+/// and shared by tenant and weight: those beyond a tenant's fair share wait here while the upstream has as many as it can
+/// work on. A tenant that is alone is refused nothing for that: what finds the queue full, or has waited for too long, goes
+/// to the upstream all the same.
+///
 /// Whatever started ends once, with [`on_end`](Self::on_end). After every event drain [`poll_output`](Self::poll_output).
 #[derive(Clone, Debug)]
 pub struct Pool {
@@ -39,6 +45,10 @@ pub struct Pool {
     balancer: Balancer,
     waiting: Turns,
     held: Holders,
+    /// What the upstream can do at once; `None` if nothing is learnt.
+    sharing: Option<Sharing>,
+    /// How the request that started last began.
+    call: Call,
     outputs: VecDeque<Output>,
     budget: RetryBudget,
     retries: u64,
@@ -129,6 +139,8 @@ pub enum Output {
         server: usize,
         /// From its arrival to now.
         waited: Duration,
+        /// For [`Pool::on_answer`] or [`Pool::on_gone`].
+        call: Call,
     },
     /// It gets none.
     Refused {
@@ -167,6 +179,8 @@ impl Pool {
             retries: 0,
             waiting: Turns::default(),
             held: Holders::default(),
+            sharing: config.learnt.map(|tuning| Sharing::new(tuning, now)),
+            call: Call::default(),
             outputs: VecDeque::new(),
             settled: now,
             config,
@@ -191,6 +205,18 @@ impl Pool {
         self.waiting.len()
     }
 
+    /// How many requests may wait for the heads of their answers; `None` if nothing limits them.
+    #[must_use]
+    pub fn limit(&self) -> Option<u32> {
+        self.sharing.as_ref()?.limit()
+    }
+
+    /// Requests that wait for the heads of their answers; 0 if nothing is learnt.
+    #[must_use]
+    pub fn in_flight(&self) -> u32 {
+        self.sharing.as_ref().map_or(0, Sharing::in_flight)
+    }
+
     /// Requests under way at the server at this place.
     #[must_use]
     pub fn active(&self, server: usize) -> u32 {
@@ -208,28 +234,68 @@ impl Pool {
         })
     }
 
-    /// `request` of `flow` wants a server that is none of `tried`, if possible. The first try of a request pays into the
-    /// budget.
-    pub fn acquire(&mut self, request: u64, flow: Flow, tried: Tried, rng: &mut Rng, now: Instant) -> Acquire {
+    /// `request` wants a server that is none of `tried`, if possible. The first try of a request pays into the budget.
+    /// `weight` is asked for if there is not room for all. What starts is begun as [`call`](Self::call) says.
+    pub fn acquire(
+        &mut self,
+        request: u64,
+        asker: Asker,
+        tried: Tried,
+        weight: impl FnOnce() -> u32,
+        rng: &mut Rng,
+        now: Instant,
+    ) -> Acquire {
+        let flow = asker.flow;
+        if let Some(sharing) = &mut self.sharing {
+            sharing.on_arrival(flow.tenant, now);
+        }
         self.settle(rng, now);
         if tried.is_empty() {
             self.budget.pay();
         }
+        let has_room = self.sharing.as_ref().is_none_or(Sharing::has_room);
+        let weight = if has_room { None } else { Some(weight()) };
+        let asker = Asker { weight, ..asker };
         // Nobody overtakes: whoever still waits could not start just now, and no later one of his flow can.
-        if self.shares().admit(flow, &self.held)
-            && let Some(server) = self.start(flow, tried, rng, now)
+        if may(asker, self.sharing.as_ref(), self.shares(), &self.held)
+            && let Some(server) = self.start(asker, tried, rng, now)
         {
             return Acquire::Start(server);
         }
         if !self.has_server() {
             return Acquire::Refused(Refusal::NoServer);
         }
-        if self.waiting.len() >= self.config.max_pending as usize {
+        if self.waiting.len() >= self.config.max_pending as usize && !self.relieve(flow, rng, now) {
             let Some(longest) = self.waiting.make_room(flow) else { return Acquire::Refused(Refusal::QueueFull) };
             self.outputs.push_back(Output::Refused { request: longest, refusal: Refusal::QueueFull });
         }
-        self.waiting.push(flow, request, tried, now);
+        self.waiting.push(asker, request, tried, now);
+        self.tell_held(now);
         Acquire::Queued
+    }
+
+    /// How the request began that [`acquire`](Self::acquire) started last.
+    #[must_use]
+    #[inline]
+    pub fn call(&self) -> Call {
+        self.call
+    }
+
+    /// The head of the answer to a request of `flow` came, `stay` after it began.
+    #[inline]
+    pub fn on_answer(&mut self, flow: Flow, call: Call, stay: Stay, rng: &mut Rng, now: Instant) {
+        let Some(sharing) = &mut self.sharing else { return };
+        sharing.on_answer(flow.tenant, call, stay, now);
+        if self.waiting.len() > 0 {
+            self.settle(rng, now);
+        }
+    }
+
+    /// A request of `flow` has no answer, or one that says nothing of the upstream.
+    pub fn on_gone(&mut self, flow: Flow, rng: &mut Rng, now: Instant) {
+        let Some(sharing) = &mut self.sharing else { return };
+        sharing.on_gone(flow.tenant, now);
+        self.settle(rng, now);
     }
 
     /// Takes one retry out of the budget, if there is one.
@@ -306,7 +372,8 @@ impl Pool {
     }
 
     /// Takes over from `old`, whose place it takes: what is known of the servers' health, what is under way, the budget
-    /// and the totals. `places[i]` is where the server at place `i` of `old` stands here; `None` if it is gone.
+    /// and the totals; how much the upstream can do at once is learnt anew. `places[i]` is where the server at place `i` of
+    /// `old` stands here; `None` if it is gone.
     ///
     /// What was started there ends there, and those who wait there start there: both are to be told here too, by
     /// [`on_inherited_start`](Self::on_inherited_start) and [`on_inherited_end`](Self::on_inherited_end).
@@ -349,28 +416,56 @@ impl Pool {
     /// Ends waits that are over, then starts those whose turn it is while there are slots.
     fn settle(&mut self, rng: &mut Rng, now: Instant) {
         self.settled = self.settled.max(now);
+        self.tell_held(now);
+        if self.waiting.len() == 0 {
+            return;
+        }
         while let Some((arrival, request)) = self.waiting.oldest() {
             if arrival + self.config.pending_timeout > now {
                 break;
             }
-            self.waiting.pop_oldest();
-            self.outputs.push_back(Output::Refused { request, refusal: Refusal::TimedOut });
+            let flow = self.waiting.oldest_flow().unwrap_or_default();
+            if !self.relieve(flow, rng, now) {
+                self.waiting.pop_oldest();
+                self.outputs.push_back(Output::Refused { request, refusal: Refusal::TimedOut });
+            }
         }
         loop {
-            let (shares, has_server) = (self.shares(), self.has_server());
-            let held = &self.held;
-            let may = |flow| !has_server || shares.admit(flow, held);
-            let Some((flow, Waiting { request, arrival, tried })) = self.waiting.next(may) else { return };
-            let output = if let Some(server) = self.start(flow, tried, rng, now) {
-                Output::Start { request, server, waited: now - arrival }
+            let (has_server, shares) = (self.has_server(), self.shares());
+            let (sharing, held) = (self.sharing.as_ref(), &self.held);
+            let next = self.waiting.next(|asker| !has_server || may(asker, sharing, shares, held));
+            let Some((asker, Waiting { request, arrival, tried, .. })) = next else { break };
+            let output = if let Some(server) = self.start(asker, tried, rng, now) {
+                Output::Start { request, server, waited: now - arrival, call: self.call }
             } else if has_server {
-                return;
+                break;
             } else {
                 Output::Refused { request, refusal: Refusal::NoServer }
             };
-            self.waiting.pop(flow);
+            self.waiting.pop(asker.flow);
             self.outputs.push_back(output);
         }
+        self.tell_held(now);
+    }
+
+    fn tell_held(&mut self, now: Instant) {
+        if let Some(sharing) = &mut self.sharing {
+            sharing.on_held(self.waiting.len() > 0 && !sharing.has_room(), now);
+        }
+    }
+
+    /// Starts the one of `flow` that waits longest, whatever is in flight, if its tenant is alone; false if it may not.
+    fn relieve(&mut self, flow: Flow, rng: &mut Rng, now: Instant) -> bool {
+        let is_alone = self.sharing.as_ref().is_some_and(|sharing| sharing.is_alone(flow.tenant, now));
+        if !is_alone || !self.shares().admit(flow, &self.held) {
+            return false;
+        }
+        let next = self.waiting.next(|other| other.flow == flow);
+        let Some((asker, Waiting { request, arrival, tried, .. })) = next else { return false };
+        let Some(server) = self.start(asker, tried, rng, now) else { return false };
+        self.waiting.pop(flow);
+        self.outputs.push_back(Output::Start { request, server, waited: now - arrival, call: self.call });
+        true
     }
 
     /// What there is to share now. O(servers).
@@ -384,7 +479,7 @@ impl Pool {
     }
 
     /// Takes a slot of a server that would do.
-    fn start(&mut self, flow: Flow, tried: Tried, rng: &mut Rng, now: Instant) -> Option<usize> {
+    fn start(&mut self, asker: Asker, tried: Tried, rng: &mut Rng, now: Instant) -> Option<usize> {
         let some_are_well = self.servers.iter().any(|server| server.is_well(now));
         let slow_start = nanos(self.config.slow_start);
         let mut fill = |candidates: &mut Vec<Candidate>, tried: Tried| {
@@ -402,9 +497,18 @@ impl Pool {
         let server = if tried.is_empty() { untried } else { untried.or_else(again) }?;
         self.servers[server].active += 1;
         self.servers[server].requests += 1;
-        self.held.take(flow);
+        self.held.take(asker.flow);
+        if let Some(sharing) = &mut self.sharing {
+            self.call = sharing.on_begin(asker.flow.tenant, asker.weight, asker.group, now);
+        }
         Some(server)
     }
+}
+
+/// Whether a request may begin, as far as its tenant is concerned.
+fn may(asker: Asker, sharing: Option<&Sharing>, shares: Shares, held: &Holders) -> bool {
+    let weight = asker.weight.unwrap_or(1);
+    sharing.is_none_or(|sharing| sharing.admit(asker.flow.tenant, weight)) && shares.admit(asker.flow, held)
 }
 
 /// Who holds slots.

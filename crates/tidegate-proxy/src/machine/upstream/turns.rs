@@ -23,30 +23,61 @@ impl Flow {
     }
 }
 
+/// A request that wants a server.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Asker {
+    /// Whose it is.
+    pub flow: Flow,
+    /// Its tenant's share beside those of others; `None` if it is not known, and then 1.
+    pub weight: Option<u32>,
+    /// Requests of one group take about as long as each other; 0 for those of which nothing is known.
+    pub group: u8,
+}
+
+impl From<Flow> for Asker {
+    fn from(flow: Flow) -> Self {
+        Self { flow, ..Self::default() }
+    }
+}
+
 /// A request that waits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Waiting {
     pub(super) request: u64,
     pub(super) arrival: Instant,
     pub(super) tried: Tried,
+    weight: Option<u32>,
+    group: u8,
 }
 
-/// Requests that wait: first come, first served within a flow, and the flows in turn. So however many requests one flow
-/// has here, another one's next request waits behind one of it at most.
+/// What a start costs a flow of weight 1, in its time.
+const STEP: u64 = 1 << 20;
+
+/// Requests that wait: first come, first served within a flow, and the flows in turn, by weight. So however many requests
+/// one flow has here, another one's next request waits behind one of it at most, if their weights are the same.
 ///
 /// When there is no room, the flow with the most requests loses its newest: a flow that has fewer than others is never
 /// refused for what they send.
-/// Source: round-robin fair queueing as in Nagle, "On packet switches with infinite storage" (RFC 970); dropping from the
-/// longest queue as in Suter et al., "Design considerations for supporting TCP with per-flow queueing" (1998).
+/// Source: Goyal, Vin and Cheng, "Start-time fair queuing" (SIGCOMM 1996), with a start as the unit of work; dropping from
+/// the longest queue as in Suter et al., "Design considerations for supporting TCP with per-flow queueing" (1998).
 #[derive(Clone, Debug, Default)]
 pub(super) struct Turns {
-    /// Every flow of the ring; an empty one leaves when its turn comes.
-    flows: BTreeMap<Flow, VecDeque<Waiting>>,
-    /// Each flow once, the next one first.
-    ring: VecDeque<Flow>,
+    /// Every flow of the order; an empty one leaves when its turn comes.
+    flows: BTreeMap<Flow, Line>,
+    /// Each flow once, by its time; of those at the same time the one that came to it first.
+    order: BTreeMap<(u64, u64), Flow>,
+    /// The time of the flow that was in turn last: who comes has had no less.
+    time: u64,
+    entered: u64,
     /// All of them by age.
     ages: BTreeMap<(Instant, u64), Flow>,
     latest: Instant,
+}
+
+#[derive(Clone, Debug)]
+struct Line {
+    place: (u64, u64),
+    queue: VecDeque<Waiting>,
 }
 
 impl Turns {
@@ -54,39 +85,51 @@ impl Turns {
         self.ages.len()
     }
 
-    /// A request of `flow` waits from `now` on. O(log n).
-    pub(super) fn push(&mut self, flow: Flow, request: u64, tried: Tried, now: Instant) {
+    /// A request waits from `now` on. O(log n).
+    pub(super) fn push(&mut self, asker: Asker, request: u64, tried: Tried, now: Instant) {
+        let Asker { flow, weight, group } = asker;
         // Time that steps back makes nobody older than the one ahead, so that the head of a flow is its oldest.
         self.latest = self.latest.max(now);
-        let waiting = Waiting { request, arrival: self.latest, tried };
+        let waiting = Waiting { request, arrival: self.latest, tried, weight, group };
         self.ages.insert((waiting.arrival, request), flow);
-        let ring = &mut self.ring;
-        let queue = self.flows.entry(flow).or_insert_with(|| {
-            ring.push_back(flow);
-            VecDeque::new()
+        let (order, entered, time) = (&mut self.order, &mut self.entered, self.time);
+        let line = self.flows.entry(flow).or_insert_with(|| {
+            *entered += 1;
+            let place = (time, *entered);
+            order.insert(place, flow);
+            Line { place, queue: VecDeque::new() }
         });
-        queue.push_back(waiting);
+        line.queue.push_back(waiting);
     }
 
-    /// The one whose turn it is, of flows that `may` start; with its flow. O(flows that may not).
-    pub(super) fn next(&mut self, may: impl Fn(Flow) -> bool) -> Option<(Flow, Waiting)> {
-        while let Some(flow) = self.ring.front()
-            && self.flows.get(flow).is_none_or(VecDeque::is_empty)
+    /// The one whose turn it is, of those that `may` start. O(flows that may not).
+    pub(super) fn next(&mut self, may: impl Fn(Asker) -> bool) -> Option<(Asker, Waiting)> {
+        while let Some((_, flow)) = self.order.first_key_value()
+            && self.flows.get(flow).is_none_or(|line| line.queue.is_empty())
         {
             self.flows.remove(flow);
-            self.ring.pop_front();
+            self.order.pop_first();
         }
-        let head = |flow: &Flow| self.flows.get(flow)?.front().filter(|_| may(*flow)).map(|head| (*flow, *head));
-        self.ring.iter().find_map(head)
+        self.order.values().find_map(|&flow| {
+            let head = *self.flows.get(&flow)?.queue.front()?;
+            let asker = Asker { flow, weight: head.weight, group: head.group };
+            may(asker).then_some((asker, head))
+        })
     }
 
     /// The next one of `flow` has started: the other flows have their turns.
     pub(super) fn pop(&mut self, flow: Flow) {
-        let Some(head) = self.flows.get_mut(&flow).and_then(VecDeque::pop_front) else { return };
+        let Some(line) = self.flows.get_mut(&flow) else { return };
+        let Some(head) = line.queue.pop_front() else { return };
         self.ages.remove(&(head.arrival, head.request));
         // An empty one keeps its place, and leaves there if nothing came by then.
-        self.ring.retain(|other| *other != flow);
-        self.ring.push_back(flow);
+        self.order.remove(&line.place);
+        // Who could not start for a while does not make up for it.
+        let start = line.place.0.max(self.time);
+        self.time = start;
+        self.entered += 1;
+        line.place = (start + STEP / u64::from(head.weight.unwrap_or(1).max(1)).min(STEP), self.entered);
+        self.order.insert(line.place, flow);
     }
 
     /// The one that waits longest.
@@ -94,19 +137,26 @@ impl Turns {
         self.ages.first_key_value().map(|(&age, _)| age)
     }
 
+    /// The flow of the one that waits longest.
+    pub(super) fn oldest_flow(&self) -> Option<Flow> {
+        self.ages.first_key_value().map(|(_, &flow)| flow)
+    }
+
     /// Takes out the one that waits longest.
     pub(super) fn pop_oldest(&mut self) {
-        if let Some((_, flow)) = self.ages.pop_first() {
+        if let Some((_, flow)) = self.ages.pop_first()
+            && let Some(line) = self.flows.get_mut(&flow)
+        {
             // The oldest of all is the oldest of its flow.
-            self.flows.entry(flow).or_default().pop_front();
+            line.queue.pop_front();
         }
     }
 
     /// Takes out the newest request of the longest flow, if that is longer than `flow` would be with one more.
     /// O(flows).
     pub(super) fn make_room(&mut self, flow: Flow) -> Option<u64> {
-        let mine = self.flows.get(&flow).map_or(0, VecDeque::len);
-        let (_, longest) = self.flows.iter_mut().max_by_key(|(_, queue)| queue.len())?;
+        let mine = self.flows.get(&flow).map_or(0, |line| line.queue.len());
+        let longest = &mut self.flows.values_mut().max_by_key(|line| line.queue.len())?.queue;
         if longest.len() <= mine + 1 {
             return None;
         }
@@ -120,7 +170,9 @@ impl Turns {
         let found = self.ages.iter().find(|((_, waiting), _)| *waiting == request);
         let Some((&age, &flow)) = found else { return false };
         self.ages.remove(&age);
-        self.flows.entry(flow).or_default().retain(|waiting| waiting.request != request);
+        if let Some(line) = self.flows.get_mut(&flow) {
+            line.queue.retain(|waiting| waiting.request != request);
+        }
         true
     }
 }
@@ -132,16 +184,16 @@ mod tests {
     fn turns(requests: &[(u32, u64)]) -> Turns {
         let mut turns = Turns::default();
         for &(flow, request) in requests {
-            turns.push(Flow::http1(flow), request, Tried::default(), Instant::from_nanos(request));
+            turns.push(Flow::http1(flow).into(), request, Tried::default(), Instant::from_nanos(request));
         }
         turns
     }
 
     fn drain(turns: &mut Turns) -> Vec<u64> {
         let mut order = Vec::new();
-        while let Some((flow, next)) = turns.next(|_| true) {
+        while let Some((asker, next)) = turns.next(|_| true) {
             order.push(next.request);
-            turns.pop(flow);
+            turns.pop(asker.flow);
         }
         order
     }
@@ -154,17 +206,30 @@ mod tests {
     }
 
     #[test]
+    fn a_flow_of_twice_the_weight_has_two_turns_for_one() {
+        let mut turns = Turns::default();
+        for request in 0..12 {
+            let flow = Flow::http1(u32::from(request >= 6));
+            let asker = Asker { weight: Some([1, 2][usize::from(request >= 6)]), ..flow.into() };
+            turns.push(asker, request, Tried::default(), Instant::from_nanos(request));
+        }
+        let order = drain(&mut turns);
+        let heavy = order[..9].iter().filter(|&&request| request >= 6).count();
+        assert_eq!(heavy, 6, "{order:?}");
+    }
+
+    #[test]
     fn a_flow_that_comes_back_does_not_jump_its_turn() {
         let mut turns = turns(&[(1, 1), (2, 2), (2, 3)]);
         turns.pop(Flow::http1(1));
-        turns.push(Flow::http1(1), 4, Tried::default(), Instant::from_nanos(4));
+        turns.push(Flow::http1(1).into(), 4, Tried::default(), Instant::from_nanos(4));
         assert_eq!(drain(&mut turns), [2, 4, 3]);
     }
 
     #[test]
     fn who_may_not_start_is_passed_over_and_keeps_its_turn() {
         let mut turns = turns(&[(1, 1), (2, 2), (1, 3), (2, 4)]);
-        let only_second = turns.next(|flow| flow == Flow::http1(2)).map(|(_, next)| next.request);
+        let only_second = turns.next(|asker| asker.flow == Flow::http1(2)).map(|(_, next)| next.request);
         assert_eq!(only_second, Some(2));
         turns.pop(Flow::http1(2));
         assert_eq!(turns.next(|_| false), None);

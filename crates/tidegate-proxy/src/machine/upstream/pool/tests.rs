@@ -36,7 +36,7 @@ impl Fixture {
     }
 
     fn ask_as(&mut self, flow: Flow, request: u64, ms: u64) -> Acquire {
-        self.pool.acquire(request, flow, Tried::default(), &mut self.rng, at(ms))
+        self.pool.acquire(request, flow.into(), Tried::default(), || 1, &mut self.rng, at(ms))
     }
 
     fn end(&mut self, server: usize, ms: u64) -> Vec<Output> {
@@ -68,7 +68,7 @@ fn a_slot_that_frees_anywhere_starts_the_one_that_waits_longest() {
     assert_eq!((fixture.ask(1, 0), fixture.ask(2, 0)), (Acquire::Start(0), Acquire::Start(1)));
     assert_eq!((fixture.ask(3, 1), fixture.ask(4, 2)), (Acquire::Queued, Acquire::Queued));
     assert_eq!(fixture.ask(5, 3), Acquire::Refused(Refusal::QueueFull));
-    let start = Output::Start { request: 3, server: 1, waited: Duration::from_millis(4) };
+    let start = Output::Start { request: 3, server: 1, waited: Duration::from_millis(4), call: Call::default() };
     assert_eq!(fixture.end(1, 5), [start]);
 }
 
@@ -112,11 +112,17 @@ fn a_retry_goes_where_it_has_not_been() {
     let mut fixture = Fixture::new(config(3, 9, 9));
     let tried = Tried::default().and(0).and(2);
     for _ in 0..5 {
-        assert_eq!(fixture.pool.acquire(1, Flow::http1(0), tried, &mut fixture.rng, at(0)), Acquire::Start(1));
+        assert_eq!(
+            fixture.pool.acquire(1, Flow::http1(0).into(), tried, || 1, &mut fixture.rng, at(0)),
+            Acquire::Start(1)
+        );
     }
     let tried = tried.and(1);
     assert!(
-        matches!(fixture.pool.acquire(1, Flow::http1(0), tried, &mut fixture.rng, at(0)), Acquire::Start(_)),
+        matches!(
+            fixture.pool.acquire(1, Flow::http1(0).into(), tried, || 1, &mut fixture.rng, at(0)),
+            Acquire::Start(_)
+        ),
         "rather twice than never"
     );
 }
@@ -239,7 +245,10 @@ fn who_does_not_let_go_leaves_an_eighth_to_others() {
     // A slot that the first one gives back is for those who have less.
     let Acquire::Start(server) = greedy[0] else { panic!("the first one started") };
     let started = fixture.end_as(Flow::http1(1), server, 1);
-    assert_eq!(started, [Output::Start { request: 22, server, waited: Duration::from_millis(1) }]);
+    assert_eq!(
+        started,
+        [Output::Start { request: 22, server, waited: Duration::from_millis(1), call: Call::default() }]
+    );
 }
 
 #[test]
@@ -259,7 +268,10 @@ fn streams_have_their_part_and_share_it() {
     }
     assert_eq!(fixture.end_as(Flow::http1(1), 0, 1), [], "not theirs");
     let started = fixture.end_as(stream(1), 0, 2);
-    assert_eq!(started, [Output::Start { request: 21, server: 0, waited: Duration::from_millis(2) }]);
+    assert_eq!(
+        started,
+        [Output::Start { request: 21, server: 0, waited: Duration::from_millis(2), call: Call::default() }]
+    );
 }
 
 proptest! {
