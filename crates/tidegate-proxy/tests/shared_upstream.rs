@@ -184,3 +184,68 @@ fn streams_that_a_server_allows_are_not_one_tenants() {
     under_way(&proxy, 5);
     quiet_is_served(&proxy);
 }
+
+/// A server with so many workers, each busy for 10 ms with a request.
+fn workers(count: usize) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let free = std::sync::Arc::new((std::sync::Mutex::new(count), std::sync::Condvar::new()));
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let (mut stream, free) = (stream.unwrap(), std::sync::Arc::clone(&free));
+            std::thread::spawn(move || {
+                let mut head = Vec::new();
+                while let Ok(1..) = read_byte(&mut stream, &mut head) {
+                    if !head.ends_with(b"\r\n\r\n") {
+                        continue;
+                    }
+                    head.clear();
+                    let (places, changed) = &*free;
+                    let mut places = changed.wait_while(places.lock().unwrap(), |places| *places == 0).unwrap();
+                    *places -= 1;
+                    drop(places);
+                    // Nobody unparks it.
+                    std::thread::park_timeout(std::time::Duration::from_millis(10));
+                    *free.0.lock().unwrap() += 1;
+                    free.1.notify_one();
+                    if stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\ndone").is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    address
+}
+
+/// Forty clients of one tenant ask a server of four workers, beside one of another tenant; whether a limit was learnt.
+fn learns(adaptive: bool) -> bool {
+    let more = format!("adaptive_concurrency = {adaptive}");
+    let address = workers(4);
+    let proxy = Running::start(&format!(
+        "[[proxy.listen]]\naddress = \"127.0.0.1:0\"\n[[proxy.upstream]]\nname = \"u\"\nservers = [\"{address}\"]\n\
+         {more}\n[[proxy.route]]\nupstream = \"u\"\n[proxy]\nthreads = 1\noverflow_threads = 0\n\
+         [proxy.tenants]\nby = \"host\"\n"
+    ));
+    let mut quiet = proxy.connect();
+    for _ in 0..40 {
+        assert_eq!(talk(&mut quiet, &get("/", "quiet")).status, 200);
+    }
+    let ask = |count: usize| {
+        let mut client = proxy.connect();
+        std::thread::spawn(move || (0..count).all(|_| talk(&mut client, &get("/", "loud")).status == 200))
+    };
+    let loud: Vec<_> = (0..40).map(|_| ask(20)).collect();
+    while !loud.iter().all(std::thread::JoinHandle::is_finished) {
+        assert_eq!(talk(&mut quiet, &get("/", "quiet")).status, 200, "it is refused nothing");
+    }
+    assert!(loud.into_iter().all(|loud| loud.join().unwrap()), "what waits is answered in the end");
+    proxy.wait_until(|live| live.upstreams[0].servers.first().is_some_and(|server| server.requests_total >= 840));
+    proxy.proxy().source().live().upstreams[0].limit.is_some()
+}
+
+#[test]
+fn what_an_upstream_can_do_at_once_is_learnt_unless_it_is_not_wanted() {
+    assert!(learns(true));
+    assert!(!learns(false));
+}

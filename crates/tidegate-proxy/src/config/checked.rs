@@ -99,6 +99,8 @@ pub struct Upstream {
     pub weights: Vec<u16>,
     /// Over which span a server that came back gets its full part.
     pub slow_start: Duration,
+    /// Whether it is learnt how many requests they can work on at once.
+    pub adaptive_concurrency: bool,
     /// How one is chosen.
     pub balance: Balance,
     /// What is spoken with them.

@@ -53,6 +53,8 @@ pub(super) fn upstreams(place: &Place<'_>, sections: Vec<UpstreamSection>) -> Re
             name: section.name,
             servers,
             weights,
+            // Tenants share what is behind the proxy as well as the proxy itself.
+            adaptive_concurrency: section.adaptive_concurrency.unwrap_or(true),
             balance: section.balance,
             protocol: section.protocol,
             proxy_protocol: section.proxy_protocol,

@@ -64,6 +64,7 @@ pub(super) struct UpstreamSection {
     #[serde(default)]
     pub(super) weights: BTreeMap<String, u16>,
     pub(super) slow_start: Option<Span>,
+    pub(super) adaptive_concurrency: Option<bool>,
     #[serde(default)]
     pub(super) balance: Balance,
     #[serde(default)]

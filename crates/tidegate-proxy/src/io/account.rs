@@ -145,6 +145,11 @@ impl Account {
         self.work.get()
     }
 
+    /// The share of who pays, beside those of others.
+    pub(crate) fn weight(&self) -> u32 {
+        self.limiter.with(|limiter| limiter.weight(self.tenant.get()))
+    }
+
     /// Who pays.
     pub(crate) fn tenant(&self) -> Tenant {
         self.tenant.get()

@@ -57,6 +57,9 @@ pub(crate) enum BodyError {
     Full(Cause),
 }
 
+/// A request's body up to this length comes with its head, or soon behind it.
+const SHORT: u64 = 64 * 1024;
+
 /// A request's body, as an upstream reads it. What is rare and large is in a box: a request's task has room for some of
 /// these.
 #[derive(Debug)]
@@ -84,6 +87,12 @@ impl RequestBody {
             Self::Spooled(spooled) => Some(Self::Spooled(Box::new(spooled.again()))),
             Self::Http1(_) | Self::Http2(_) | Self::Paced(_) => None,
         }
+    }
+
+    /// Whether its client may take long to send it: it is read as it comes, and not short.
+    pub(crate) fn is_sent_slowly(&self) -> bool {
+        let is_short = || self.size_hint().exact().is_some_and(|length| length <= SHORT);
+        matches!(self, Self::Http1(_) | Self::Http2(_)) && !is_short()
     }
 }
 

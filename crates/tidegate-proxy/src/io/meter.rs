@@ -31,6 +31,9 @@ const SLICE_NS: u64 = 100_000;
 /// Reads of a turn before the clock is looked at: most turns have no more.
 const READS_FREE: u32 = 2;
 
+/// A look at the sockets that took so long waited for something: one that finds something takes a few microseconds.
+const WAITED_NS: u64 = 20_000;
+
 thread_local! {
     /// Reads from sockets since the turn of the current task began.
     static READS: Cell<u32> = const { Cell::new(0) };
@@ -44,6 +47,8 @@ thread_local! {
     static TOO_MUCH: Cell<u64> = const { Cell::new(0) };
     /// Nanoseconds for which this thread had nothing to do.
     static IDLE: Cell<u64> = const { Cell::new(0) };
+    /// When this thread last looked at its sockets; and a look that did not find what is worked on now.
+    static LOOKS: Cell<(Instant, Instant)> = const { Cell::new((Instant::ZERO, Instant::ZERO)) };
     /// Whether other threads may take the processor away at any instant.
     static PREEMPTED: Cell<bool> = const { Cell::new(false) };
 }
@@ -96,6 +101,12 @@ pub(crate) fn idle_ns() -> u64 {
     IDLE.get()
 }
 
+/// Whatever is found on a socket now was not there at this instant, or had only just come. Where other threads may take the
+/// processor away nobody knows, and it is long ago.
+pub(crate) fn looked() -> Instant {
+    LOOKS.get().1
+}
+
 /// The thread is about to wait.
 pub(crate) fn on_park() {
     stamp();
@@ -103,7 +114,14 @@ pub(crate) fn on_park() {
 
 /// The thread waited, and now has something to do.
 pub(crate) fn on_unpark() {
-    IDLE.set(IDLE.get() + advance());
+    let waited = advance();
+    IDLE.set(IDLE.get() + waited);
+    if !PREEMPTED.get() {
+        let now = STAMP.get();
+        // What it waited for came at the end; what was there already came after the look before.
+        let found = if waited >= WAITED_NS { now } else { LOOKS.get().0 };
+        LOOKS.set((now, found));
+    }
 }
 
 /// To be asked before each read from a socket: pending, and the task is woken later, when its turn has lasted too long.

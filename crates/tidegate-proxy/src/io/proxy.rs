@@ -406,6 +406,10 @@ fn sum_of(name: &str, counts: &[Counts]) -> LiveUpstream {
     let all = counts.iter().flat_map(|counts| &counts.upstreams).filter(|state: &&UpstreamState| state.name == name);
     for state in all {
         sum.waiting += state.pending as u64;
+        sum.limit = match (sum.limit, state.limit) {
+            (sum, None) => sum,
+            (sum, Some(limit)) => Some(sum.unwrap_or(0) + u64::from(limit)),
+        };
         sum.retries_total += state.retries;
         sum.servers.resize(sum.servers.len().max(state.servers.len()), LiveServer::default());
         for (server, (_, more)) in sum.servers.iter_mut().zip(&state.servers) {

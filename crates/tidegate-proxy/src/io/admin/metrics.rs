@@ -215,6 +215,13 @@ fn upstreams(page: &mut Page, config: &Config, live: &Live) {
     for (upstream, live) in counted() {
         page.row("upstream_waiting", &[("upstream", &upstream.name)], float(live.waiting));
     }
+    let help = "Requests that may wait for the heads of their answers, where that is limited.";
+    page.head("upstream_concurrency_limit", help, "gauge");
+    for (upstream, live) in counted() {
+        if let Some(limit) = live.limit {
+            page.row("upstream_concurrency_limit", &[("upstream", &upstream.name)], float(limit));
+        }
+    }
     page.head("upstream_retries_total", "Tries after the first.", "counter");
     for (upstream, live) in counted() {
         page.row("upstream_retries_total", &[("upstream", &upstream.name)], float(live.retries_total));

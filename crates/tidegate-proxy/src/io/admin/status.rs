@@ -67,6 +67,9 @@ pub struct Live {
 pub struct LiveUpstream {
     /// Requests that wait for a connection.
     pub waiting: u64,
+    /// Requests that may wait for the heads of their answers, as learnt; `None` while nothing holds them up. Of the threads
+    /// that have such a limit.
+    pub limit: Option<u64>,
     /// Tries after the first.
     pub retries_total: u64,
     /// In the order of the configuration.
@@ -187,7 +190,9 @@ struct UpstreamJson {
     balance: Balance,
     proxy_protocol: ProxyProtocolOut,
     checked: bool,
+    adaptive_concurrency: bool,
     waiting: u64,
+    concurrency_limit: Option<u64>,
     retries_total: u64,
     servers: Vec<ServerJson>,
 }
@@ -308,7 +313,9 @@ fn upstream_json(upstream: &config::Upstream, live: Option<&LiveUpstream>) -> Up
         balance: upstream.balance,
         proxy_protocol: upstream.proxy_protocol,
         checked: upstream.health.is_some(),
+        adaptive_concurrency: upstream.adaptive_concurrency,
         waiting: live.map_or(0, |live| live.waiting),
+        concurrency_limit: live.and_then(|live| live.limit),
         retries_total: live.map_or(0, |live| live.retries_total),
         servers: servers.collect(),
     }

@@ -3,13 +3,14 @@
 use std::rc::Rc;
 use std::time::Duration;
 
+use tidegate_core::Instant;
 use tidegate_runtime::clock;
 use tokio::net::TcpStream;
 
 use super::endpoint::{Announced, ConnectError};
-use super::{Keep, Look, Upstream};
+use super::{Keep, Look, Started, Upstream};
 use crate::config::{Server, UpstreamProtocol};
-use crate::machine::upstream::{Failure, Flow, Pool, Replay, Tried, may_retry};
+use crate::machine::upstream::{Call, Failure, Flow, Pool, Replay, Tried, may_retry};
 
 /// A slot at a server. Dropping it gives the slot to the next in line, and says nothing about the server.
 #[derive(Debug)]
@@ -23,6 +24,8 @@ pub(crate) struct Lease<C: Keep> {
     handed_over: bool,
     /// The place of the connection of HTTP/2 that it shares.
     shared: Option<usize>,
+    /// How and when it began, until the head of its answer came.
+    call: Option<(Call, Instant)>,
 }
 
 /// What is to be given back when an exchange ends.
@@ -36,12 +39,14 @@ pub(super) struct HandedOver {
 impl<C: Keep> Lease<C> {
     pub(super) fn new(
         upstream: Rc<Upstream<C>>,
-        server: usize,
+        Started { server, call }: Started,
+        began: Instant,
         flow: Flow,
         tried: Tried,
         announced: Option<Rc<Announced>>,
     ) -> Self {
-        Self { upstream, server, flow, tried, announced, handed_over: false, shared: None }
+        let call = Some((call, began));
+        Self { upstream, server, flow, tried, announced, handed_over: false, shared: None, call }
     }
 
     /// The server, as configured.
@@ -83,9 +88,19 @@ impl<C: Keep> Lease<C> {
         ConnectError::TimedOut { server: self.server().clone(), timeout: self.connect_timeout() }
     }
 
-    /// The server answered.
-    pub(crate) fn succeed(&self) {
+    /// The server answered: the head is there.
+    pub(crate) fn succeed(&mut self) {
+        if let Some((call, began)) = self.call.take() {
+            self.upstream.answered(self.flow, call, began);
+        }
         self.upstream.report(self.server, Pool::on_success);
+    }
+
+    /// How long its answer takes is for its client to say, who still sends.
+    pub(super) fn is_its_clients(&mut self) {
+        if self.call.take().is_some() {
+            self.upstream.gone(self.flow);
+        }
     }
 
     /// The server broke off, or did not answer in time.
@@ -151,6 +166,7 @@ impl<C: Keep> Lease<C> {
 
 impl<C: Keep> Drop for Lease<C> {
     fn drop(&mut self) {
+        self.is_its_clients();
         if let Some(place) = self.shared {
             self.upstream.http2.end(self.server, place, clock::now());
         }

@@ -16,7 +16,7 @@ use crate::io::account::Account;
 use crate::io::body::{RequestBody, ResponseBody, Timed};
 use crate::io::http1::client::{ExchangeError, Home, Link, Outward, Patience};
 use crate::io::timers::Timers;
-use crate::machine::upstream::{Failure, Flow, Refusal, Replay, Tried, is_idempotent};
+use crate::machine::upstream::{Asker, Failure, Flow, Refusal, Replay, Tried, is_idempotent};
 
 /// A request on its way to an upstream.
 pub(crate) struct Outbound<'a> {
@@ -114,11 +114,18 @@ impl Upstreams<Link> {
         mut body: RequestBody,
     ) -> Result<Response<ResponseBody>, SendError> {
         let flow = Flow { tenant: outbound.account.tenant().number(), is_stream: outbound.is_stream };
+        let asker = Asker { flow, weight: None, group: self.group(flow.tenant, outbound.head.target) };
+        let is_sent_slowly = body.is_sent_slowly();
         let mut tried = Tried::default();
         let mut fresh = Fresh::No;
         loop {
             let announced = outbound.announced.clone();
-            let mut lease = self.acquire(upstream, flow, tried, announced).await.map_err(SendError::Refused)?;
+            let weight = || outbound.account.weight();
+            let acquired = self.acquire(upstream, asker, tried, announced, weight).await;
+            let mut lease = acquired.map_err(SendError::Refused)?;
+            if is_sent_slowly {
+                lease.is_its_clients();
+            }
             let answer = match lease.protocol() {
                 // In boxes, made when there is a server: every request's task has room for the largest thing that it may come
                 // to, and many wait for a server, or for their turn.

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use crate::config::{self, ProxyProtocolOut, Server, UpstreamProtocol};
-use crate::machine::upstream::{ActiveConfig, Balance, ConnectionsTuning, PoolConfig, RetryConfig, ServerConfig};
+use crate::machine::upstream::{
+    ActiveConfig, Balance, ConnectionsTuning, PoolConfig, RetryConfig, ServerConfig, SharingTuning,
+};
 
 /// Connections that are each for one client are searched for his, one by one.
 const IDLE_SEARCHED: usize = 1_024;
@@ -74,6 +76,7 @@ impl Settings {
             // Waiting for a connection is a part of connecting, as far as the client can tell.
             pending_timeout: timeouts.upstream_connect,
             retry: RetryConfig { tries, share: upstream.retries.budget, ..RetryConfig::default() },
+            learnt: upstream.adaptive_concurrency.then(SharingTuning::default),
             ..PoolConfig::default()
         };
         Self {

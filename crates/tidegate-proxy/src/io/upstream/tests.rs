@@ -82,7 +82,7 @@ fn keep(mut lease: Lease<Plain>, connection: Plain) {
 }
 
 async fn lease(upstreams: &Upstreams<Plain>) -> Lease<Plain> {
-    upstreams.acquire(TARGET, Flow::http1(0), Tried::default(), None).await.unwrap()
+    upstreams.acquire(TARGET, Flow::http1(0).into(), Tried::default(), None, || 1).await.unwrap()
 }
 
 #[test]
@@ -116,12 +116,12 @@ fn a_server_that_is_not_there_costs_a_try_and_another_one_is_asked() {
     run(async {
         let (_listener, address) = listener().await;
         let upstreams = upstreams(settings(&[nobody().await, address], 8, 0));
-        let lease = upstreams.acquire(TARGET, Flow::http1(0), Tried::default(), None).await.unwrap();
+        let lease = upstreams.acquire(TARGET, Flow::http1(0).into(), Tried::default(), None, || 1).await.unwrap();
         assert_ne!(lease.server().port, address.port(), "round robin begins with the first");
         lease.connect().await.unwrap_err();
         let tried = lease.retry("POST", Failure::Unsent, Replay::Whole).unwrap();
         drop(lease);
-        let lease = upstreams.acquire(TARGET, Flow::http1(0), tried, None).await.unwrap();
+        let lease = upstreams.acquire(TARGET, Flow::http1(0).into(), tried, None, || 1).await.unwrap();
         lease.connect().await.unwrap();
         assert_eq!(lease.server().port, address.port());
         let failures: Vec<_> = upstreams.states()[0].servers.iter().map(|(_, state)| state.failures).collect();
@@ -133,10 +133,10 @@ fn a_server_that_is_not_there_costs_a_try_and_another_one_is_asked() {
 fn a_slot_that_frees_goes_to_the_one_that_waits() {
     run(async {
         let upstreams = upstreams(settings(&[nobody().await], 1, 1));
-        let held = upstreams.acquire(TARGET, Flow::http1(0), Tried::default(), None).await.unwrap();
-        let mut waiting = Box::pin(upstreams.acquire(TARGET, Flow::http1(0), Tried::default(), None));
+        let held = upstreams.acquire(TARGET, Flow::http1(0).into(), Tried::default(), None, || 1).await.unwrap();
+        let mut waiting = Box::pin(upstreams.acquire(TARGET, Flow::http1(0).into(), Tried::default(), None, || 1));
         assert!(futures_poll(waiting.as_mut()).is_none());
-        let refused = upstreams.acquire(TARGET, Flow::http1(0), Tried::default(), None).await;
+        let refused = upstreams.acquire(TARGET, Flow::http1(0).into(), Tried::default(), None, || 1).await;
         assert_eq!(refused.unwrap_err(), Refusal::QueueFull);
         drop(held);
         waiting.await.unwrap();
@@ -148,9 +148,9 @@ fn a_slot_that_frees_goes_to_the_one_that_waits() {
 fn who_goes_away_while_he_waits_leaves_nothing_behind() {
     run(async {
         let upstreams = upstreams(settings(&[nobody().await], 1, 9));
-        let held = upstreams.acquire(TARGET, Flow::http1(0), Tried::default(), None).await.unwrap();
-        let mut gone = Box::pin(upstreams.acquire(TARGET, Flow::http1(0), Tried::default(), None));
-        let mut late = Box::pin(upstreams.acquire(TARGET, Flow::http1(0), Tried::default(), None));
+        let held = upstreams.acquire(TARGET, Flow::http1(0).into(), Tried::default(), None, || 1).await.unwrap();
+        let mut gone = Box::pin(upstreams.acquire(TARGET, Flow::http1(0).into(), Tried::default(), None, || 1));
+        let mut late = Box::pin(upstreams.acquire(TARGET, Flow::http1(0).into(), Tried::default(), None, || 1));
         assert!(futures_poll(gone.as_mut()).is_none() && futures_poll(late.as_mut()).is_none());
         drop(gone);
         assert_eq!(upstreams.states()[0].pending, 1);
@@ -167,8 +167,8 @@ fn nobody_waits_longer_than_the_configuration_says() {
         let mut settings = settings(&[nobody().await], 1, 9);
         settings.pool.pending_timeout = Duration::from_millis(20);
         let upstreams = upstreams(settings);
-        let _held = upstreams.acquire(TARGET, Flow::http1(0), Tried::default(), None).await.unwrap();
-        let refused = upstreams.acquire(TARGET, Flow::http1(0), Tried::default(), None).await;
+        let _held = upstreams.acquire(TARGET, Flow::http1(0).into(), Tried::default(), None, || 1).await.unwrap();
+        let refused = upstreams.acquire(TARGET, Flow::http1(0).into(), Tried::default(), None, || 1).await;
         assert_eq!(refused.unwrap_err(), Refusal::TimedOut);
     });
 }
@@ -185,7 +185,7 @@ fn the_proxy_header_comes_before_everything_else() {
             authority: None,
         };
         let lease = upstreams
-            .acquire(TARGET, Flow::http1(0), Tried::default(), Some(Rc::new(announced.clone())))
+            .acquire(TARGET, Flow::http1(0).into(), Tried::default(), Some(Rc::new(announced.clone())), || 1)
             .await
             .unwrap();
         let mut stream = lease.connect().await.unwrap();
@@ -196,7 +196,10 @@ fn the_proxy_header_comes_before_everything_else() {
         assert_eq!(read, b"PROXY TCP4 192.0.2.1 198.51.100.7 4711 443\r\n!");
         keep(lease, Plain(stream));
         let other = Announced { source: ([192, 0, 2, 2], 4711).into(), ..announced };
-        let lease = upstreams.acquire(TARGET, Flow::http1(0), Tried::default(), Some(Rc::new(other))).await.unwrap();
+        let lease = upstreams
+            .acquire(TARGET, Flow::http1(0).into(), Tried::default(), Some(Rc::new(other)), || 1)
+            .await
+            .unwrap();
         assert!(lease.reuse(Look::Known).is_none(), "that connection is another client's");
     });
 }
@@ -207,18 +210,19 @@ fn a_reload_keeps_health_and_connections_of_the_servers_that_stay() {
         let (_listener, address) = listener().await;
         let old = settings(&[nobody().await, address], 8, 0);
         let upstreams = upstreams(old.clone());
-        let lease = upstreams.acquire(TARGET, Flow::http1(0), Tried::default().and(0), None).await.unwrap();
+        let lease =
+            upstreams.acquire(TARGET, Flow::http1(0).into(), Tried::default().and(0), None, || 1).await.unwrap();
         let connection = Plain(lease.connect().await.unwrap());
         let port = connection.0.local_addr().unwrap();
         keep(lease, connection);
         let held = self::lease(&upstreams).await;
         upstreams.reload(vec![settings(&[address], 8, 0)], 2);
         drop(held); // Its slot is one of the pool that it came from.
-        let lease = upstreams.acquire(TARGET, Flow::http1(0), Tried::default(), None).await.unwrap();
+        let lease = upstreams.acquire(TARGET, Flow::http1(0).into(), Tried::default(), None, || 1).await.unwrap();
         assert_eq!(lease.reuse(Look::Known).unwrap().0.local_addr().unwrap(), port);
         upstreams.reload(Vec::new(), 3);
         assert_eq!(
-            upstreams.acquire(TARGET, Flow::http1(0), Tried::default(), None).await.unwrap_err(),
+            upstreams.acquire(TARGET, Flow::http1(0).into(), Tried::default(), None, || 1).await.unwrap_err(),
             Refusal::NoServer
         );
     });
@@ -242,7 +246,7 @@ fn who_waits_while_the_configuration_changes_waits_no_longer_than_before() {
         old.pool.pending_timeout = Duration::from_millis(20);
         let upstreams = upstreams(old);
         let _held = lease(&upstreams).await;
-        let mut waiting = Box::pin(upstreams.acquire(TARGET, Flow::http1(0), Tried::default(), None));
+        let mut waiting = Box::pin(upstreams.acquire(TARGET, Flow::http1(0).into(), Tried::default(), None, || 1));
         assert!(futures_poll(waiting.as_mut()).is_none());
         upstreams.reload(Vec::new(), 2);
         assert_eq!(waiting.await.unwrap_err(), Refusal::TimedOut);
@@ -258,7 +262,7 @@ fn what_is_under_way_when_the_configuration_changes_keeps_its_slots() {
         let mut changed = settings(&[other, address], 1, 9);
         changed.pool.servers[0].weight = 0;
         upstreams.reload(vec![changed], 2);
-        let mut waiting = Box::pin(upstreams.acquire(TARGET, Flow::http1(0), Tried::default(), None));
+        let mut waiting = Box::pin(upstreams.acquire(TARGET, Flow::http1(0).into(), Tried::default(), None, || 1));
         assert!(futures_poll(waiting.as_mut()).is_none(), "the only slot is taken");
         held.fail();
         let state = upstreams.states()[0].servers[1].1;
