@@ -4,7 +4,7 @@
 //! before it, `work_us=N` for time on the CPU before it. Its body is read and thrown away.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, VecDeque};
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
@@ -42,6 +42,8 @@ pub struct UpstreamConfig {
     pub delay_ms: u64,
     /// Time on the CPU before each answer.
     pub work_us: u64,
+    /// Requests that are delayed at once; the next ones wait in order. 0 for as many as come.
+    pub workers: u32,
     /// CPU to bind it to; none leaves it to the kernel.
     pub cpu: Option<u32>,
     /// Niceness of its thread, -20 to 19.
@@ -58,6 +60,7 @@ impl Default for UpstreamConfig {
             body_bytes: 128,
             delay_ms: 0,
             work_us: 0,
+            workers: 0,
             cpu: None,
             nice: 0,
             real_time: false,
@@ -156,6 +159,8 @@ struct Server {
     free: Vec<usize>,
     /// Answers that are delayed.
     timers: BinaryHeap<Reverse<(Instant, usize, u32)>>,
+    /// Requests that wait for a worker, each of another client.
+    line: VecDeque<(usize, u32)>,
     serial: u32,
     scratch: Vec<u8>,
     block: Vec<u8>,
@@ -176,6 +181,7 @@ impl Server {
             clients: Vec::new(),
             free: Vec::new(),
             timers: BinaryHeap::new(),
+            line: VecDeque::new(),
             serial: 0,
             scratch: vec![0; READ_BYTES],
             block: vec![b'x'; BLOCK_BYTES],
@@ -240,15 +246,16 @@ impl Server {
             }
             match client.next(&self.config) {
                 Ok(Some(asked)) if asked.delay_ms > 0 => {
-                    let at = clock::now() + Duration::from_millis(asked.delay_ms);
                     client.is_waiting = true;
-                    self.timers.push(Reverse((at, index, client.serial)));
+                    self.line.push_back((index, client.serial));
                 }
                 Ok(Some(asked)) => client.answer(asked, &self.block),
                 Ok(None) => break,
                 Err(BadMessage) => return false,
             }
         }
+        self.work(clock::now());
+        let Some(client) = self.clients[index].as_mut() else { return true };
         let wants_write = client.written < client.out.len() || client.left > 0;
         if wants_write != client.is_writing {
             client.is_writing = wants_write;
@@ -256,6 +263,20 @@ impl Server {
             return self.poller.modify(&client.stream, index as u64, interest).is_ok();
         }
         true
+    }
+
+    /// Requests that wait get the workers that are free. Those whose clients went keep theirs, as a service that does not
+    /// look would.
+    fn work(&mut self, now: Instant) {
+        let workers = if self.config.workers == 0 { usize::MAX } else { self.config.workers as usize };
+        while self.timers.len() < workers
+            && let Some((index, serial)) = self.line.pop_front()
+        {
+            let client = self.clients[index].as_ref().filter(|client| client.serial == serial);
+            if let Some(asked) = client.and_then(|client| client.asked) {
+                self.timers.push(Reverse((now + Duration::from_millis(asked.delay_ms), index, serial)));
+            }
+        }
     }
 
     fn on_timeout(&mut self, now: Instant) {
@@ -270,6 +291,7 @@ impl Server {
                 self.close(index);
             }
         }
+        self.work(now);
     }
 
     fn close(&mut self, index: usize) {
