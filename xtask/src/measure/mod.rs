@@ -22,6 +22,7 @@ mod proxy_noise;
 mod proxy_paced;
 mod proxy_rows;
 mod proxy_server;
+mod proxy_shared;
 mod proxy_spike;
 mod rows;
 mod rpc_cost;

@@ -32,6 +32,11 @@ pub(super) fn upstream_of_a(bench: &Bench) -> Result<Server> {
     upstream_with(bench, &format!("real_time={}", rustix::process::geteuid().is_root()))
 }
 
+/// One that delays so many requests at once; 0 for as many as come.
+pub(super) fn upstream_workers(bench: &Bench, workers: u32) -> Result<Server> {
+    upstream_with(bench, &format!("workers={workers}"))
+}
+
 fn upstream_with(bench: &Bench, key: &str) -> Result<Server> {
     let mut command = pinned("1");
     command.arg(bench.places.tidegate()).args(["bench", "upstream", key]);

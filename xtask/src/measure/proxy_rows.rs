@@ -1,7 +1,9 @@
 //! The bars of the proxy, one row each.
 
 use super::rows::Row;
-use super::{proxy_attack, proxy_cheap, proxy_cost, proxy_names, proxy_noise, proxy_paced, proxy_spike};
+use super::{
+    proxy_attack, proxy_cheap, proxy_cost, proxy_names, proxy_noise, proxy_paced, proxy_shared, proxy_spike,
+};
 
 /// In the order of the table.
 pub(super) const ROWS: &[Row] = &[
@@ -88,5 +90,17 @@ pub(super) const ROWS: &[Row] = &[
         name: "idle connections",
         bar: "one tenant alone: 0.95 of HAProxy's with the same limit of open files",
         run: proxy_names::idle,
+    },
+    Row {
+        issue: 20,
+        name: "shared upstream",
+        bar: "A and B behind one upstream, HTTP/1 and h2c: A's p99 1.5x alone, 0 refusals of A",
+        run: proxy_shared::flooded,
+    },
+    Row {
+        issue: 20,
+        name: "stalled readers",
+        bar: "1 to 1,000 of B, upstreams of HTTP/1 and h2c: A's p99 1.5x alone, 0 refusals of A",
+        run: proxy_shared::stalled,
     },
 ];

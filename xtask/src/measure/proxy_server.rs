@@ -117,12 +117,14 @@ pub(super) struct Setting<'a> {
     pub(super) of_a: Option<&'a str>,
     /// Tidegate: bodies beyond this size go through the disk.
     pub(super) spool: bool,
+    /// Tidegate: what it speaks with the server.
+    pub(super) protocol: &'a str,
 }
 
 impl<'a> Setting<'a> {
     /// All tenants share one server, and nothing goes through the disk.
     pub(super) const fn new(proxy: Proxy, limiting: Limiting, key: KeyKind, upstream: &'a str) -> Self {
-        Self { proxy, limiting, key, upstream, of_a: None, spool: false }
+        Self { proxy, limiting, key, upstream, of_a: None, spool: false, protocol: "http1" }
     }
 }
 
@@ -150,7 +152,11 @@ impl Running {
 
     /// Starts one; if it is Tidegate, `more` is appended to its configuration.
     pub(super) fn start_with(bench: &Bench, setting: &Setting, more: &str) -> Result<Self> {
-        let name = setting.proxy.name();
+        Self::start_named(bench, setting, setting.proxy.name(), more)
+    }
+
+    /// The same in a folder of this name, so that two of one kind can run.
+    pub(super) fn start_named(bench: &Bench, setting: &Setting, name: &str, more: &str) -> Result<Self> {
         let folder = bench.folder(&format!("proxy-{name}"))?;
         std::fs::create_dir_all(&folder).into_diagnostic()?;
         make_certificate(&folder, setting.key)?;
@@ -274,6 +280,8 @@ impl Values<'_> {
             ("{tls_port}", port(self.tls)),
             ("{admin}", self.admin.to_owned()),
             ("{upstream}", self.setting.upstream.to_owned()),
+            ("{protocol}", self.setting.protocol.to_owned()),
+            ("{adaptive}", is_on.to_string()),
             ("{of_a}", self.setting.of_a.unwrap_or_default().to_owned()),
             ("{apart}", apart.to_owned()),
             ("{certificate}", in_folder("server.crt")),
