@@ -1,7 +1,5 @@
 //! Names that anybody can make up: all that one source says share like one tenant, in virtual time.
 
-#![expect(clippy::unwrap_used, reason = "a test may panic")]
-
 use core::time::Duration;
 use std::collections::BTreeSet;
 
@@ -214,7 +212,7 @@ fn connections_of_made_up_names_leave_room_for_others() {
         let costs = [(Resource::Connections, 1)];
         matches!(world.neighbours.try_take(tenant, Stage::Hello, &costs, world.now), Verdict::Admit { .. })
     };
-    let mut held = Vec::new();
+    let mut taken = Vec::new();
     for turn in 0..20_000_u64 {
         world.move_to(Instant::from_nanos(turn * SECOND / 5_000));
         let a = world.neighbours.tenant("a.example", world.now);
@@ -223,17 +221,17 @@ fn connections_of_made_up_names_leave_room_for_others() {
         }
         let tenant = world.neighbours.tenant_from(&format!("n{turn}.example"), source(1), world.now);
         if hold(&mut world, tenant) {
-            held.push(tenant);
+            taken.push(tenant);
         }
     }
-    assert!((900..=950).contains(&held.len()), "all but what is for newcomers is lent: {}", held.len());
+    assert!((900..=950).contains(&taken.len()), "all but what is for newcomers is lent: {}", taken.len());
     let mut got = 0;
     for _ in 0..100 {
         let a = world.neighbours.tenant("a.example", world.now);
         got += (0..10).filter(|_| hold(&mut world, a)).count();
         // What idle connections are ended for: in half a tick.
         let excess = usize::try_from(world.neighbours.excess_connections()).unwrap();
-        for tenant in held.drain(..excess.min(held.len())) {
+        for tenant in taken.drain(..excess.min(taken.len())) {
             world.neighbours.release(tenant, Resource::Connections, 1, world.now);
         }
         world.move_to(world.now + Duration::from_millis(50));

@@ -1,9 +1,7 @@
 //! The bars of the proxy, one row each.
 
 use super::rows::Row;
-use super::{
-    proxy_attack, proxy_cheap, proxy_cost, proxy_names, proxy_noise, proxy_paced, proxy_shared, proxy_spike,
-};
+use super::{proxy_attack, proxy_cheap, proxy_cost, proxy_names, proxy_noise, proxy_paced, proxy_shared, proxy_spike};
 
 /// In the order of the table.
 pub(super) const ROWS: &[Row] = &[

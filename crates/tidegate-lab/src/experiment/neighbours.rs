@@ -54,7 +54,7 @@ pub struct Case {
     /// Names that the noisy tenant makes up, if it is not one but an address that does.
     #[serde(default = "one")]
     pub made_up_names: u32,
-    /// What is asked for during the spike in this case, if not [`spike`](Neighbours::spike).
+    /// What is asked for during the spike in this case, if not that of the experiment.
     #[serde(default)]
     pub spike: Option<u64>,
 }

@@ -22,9 +22,9 @@ use super::limiter::{Cause, Lane, Refusal, Source, Stage, Tenant, Verdict};
 use super::meter;
 use super::refused::Refused;
 use super::seats::{Seat, Seated};
+use super::serve::Fresh;
 use super::signer::Wait;
 use super::thread::{Origin, Thread, Total};
-use super::serve::Fresh;
 use super::{fair, log, serve, service, whose};
 use crate::config::{ProxyProtocolIn, RefuseHello};
 use crate::machine::Resource;
@@ -323,7 +323,8 @@ fn ask(thread: &Thread, origin: &Origin) -> Option<Leave> {
             return None;
         }
     };
-    let beyond = match thread.signer.as_ref().filter(|_| lane == Lane::Overflow).map(|signer| signer.wait(handshake_ns)) {
+    let beyond = match thread.signer.as_ref().filter(|_| lane == Lane::Overflow).map(|signer| signer.wait(handshake_ns))
+    {
         Some(Err(retry_after)) if !owed => {
             turn_away(thread, origin, (tenant, handshake_ns), retry_after);
             return None;

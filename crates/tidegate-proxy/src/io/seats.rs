@@ -363,8 +363,10 @@ mod tests {
         let seats = Seats::new(64);
         let crowd = take(&seats, &[1; 20]);
         let tenants = {
-            let mut neighbours =
-                super::super::limiter::Neighbours::new(Default::default(), tidegate_core::Instant::ZERO);
+            let mut neighbours = super::super::limiter::Neighbours::new(
+                super::super::limiter::NeighboursConfig::default(),
+                tidegate_core::Instant::ZERO,
+            );
             ["a", "b"].map(|name| neighbours.tenant(name, tidegate_core::Instant::ZERO))
         };
         for (number, seat) in crowd.iter().enumerate() {

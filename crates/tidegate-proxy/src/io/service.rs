@@ -129,12 +129,7 @@ enum Said {
 
 /// Decides about a request by its head. `charged` if it has waited for that. It is put on `account`, the connection's own or that
 /// of one of its streams.
-pub(crate) fn judge(
-    connection: &Connection,
-    account: &Rc<Account>,
-    parts: &Parts,
-    charged: Option<Charged>,
-) -> Judged {
+pub(crate) fn judge(connection: &Connection, account: &Rc<Account>, parts: &Parts, charged: Option<Charged>) -> Judged {
     let thread = &connection.thread;
     let settings = thread.settings();
     let host = host_of(parts);
@@ -186,7 +181,8 @@ fn decide(
     charged: Option<Charged>,
 ) -> Judged {
     let now = meter::now();
-    let (tenant, said, bandwidth) = ask(connection, settings, (parts, host), found.as_ref().ok().copied(), charged, now);
+    let (tenant, said, bandwidth) =
+        ask(connection, settings, (parts, host), found.as_ref().ok().copied(), charged, now);
     // Without TLS the first request tells whose connection it is, refused or not.
     if !connection.origin.tls && connection.requests.get() <= 1 {
         connection.account.become_of(tenant);

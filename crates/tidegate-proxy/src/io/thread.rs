@@ -12,6 +12,7 @@ use super::access_log::Lines;
 use super::account::Account;
 use super::http1::client::Link;
 use super::limiter::Limiter;
+use super::refused;
 use super::seats::{Seat, Seats};
 use super::settings::Settings;
 use super::signer::Signer;
@@ -21,7 +22,6 @@ use super::timers::Timers;
 use super::upstream::{UpstreamState, Upstreams};
 use super::waits::Waits;
 use super::whose::Whose;
-use super::refused;
 
 /// What all threads of the proxy share. Nothing in here is touched for a request.
 #[derive(Debug)]

@@ -40,11 +40,7 @@ const LINGER: Duration = Duration::from_secs(2);
 const LAST_REQUEST: Duration = Duration::from_secs(1);
 
 /// Serves requests until one side ends the connection. `early` was read already.
-pub(crate) async fn serve(
-    connection: &Rc<Connection>,
-    transport: Transport,
-    early: BytesMut,
-) {
+pub(crate) async fn serve(connection: &Rc<Connection>, transport: Transport, early: BytesMut) {
     let thread = &connection.thread;
     let settings = thread.settings();
     let timeouts = &settings.config.timeouts;
@@ -518,9 +514,8 @@ async fn farewell(connection: &Connection, wire: &Rc<Wire>, response: Response<R
         }
         Poll::Ready(Ok(()))
     });
-    match written.await {
-        Ok(()) => linger(connection, wire).await,
-        Err(_) => {}
+    if let Ok(()) = written.await {
+        linger(connection, wire).await;
     }
 }
 
