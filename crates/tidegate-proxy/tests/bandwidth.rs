@@ -9,13 +9,15 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::Request;
 use http_body_util::{BodyExt, Empty};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use support::{Running, Upstream, read_head, send, talk};
+use tidegate_core::Instant;
+use tidegate_runtime::clock;
 
 const RATE: u64 = 1_000_000;
 /// The depth of the bucket: 50 ms are less.
@@ -61,8 +63,8 @@ fn store() -> (SocketAddr, Arc<AtomicU64>) {
 
 /// Fails if more came since `began` than may.
 fn check(came: u64, began: Instant) {
-    let most = BURST + RATE * u64::try_from(began.elapsed().as_nanos()).unwrap() / 1_000_000_000;
-    assert!(came <= most, "{came} bytes in {:?}", began.elapsed());
+    let most = BURST + RATE * u64::try_from(clock::now().since(began).as_nanos()).unwrap() / 1_000_000_000;
+    assert!(came <= most, "{came} bytes in {:?}", clock::now().since(began));
 }
 
 /// Reads `length` bytes, adds them to `all` and checks after each piece.
@@ -85,7 +87,7 @@ fn get(host: &str, bytes: usize) -> String {
 fn downloads_of_a_tenant_have_its_number_together_and_others_are_not_held() {
     let (address, _) = store();
     let proxy = Running::before_address(&address.to_string(), TABLES);
-    let (began, all) = (Instant::now(), AtomicU64::new(0));
+    let (began, all) = (clock::now(), AtomicU64::new(0));
     std::thread::scope(|scope| {
         for _ in 0..5 {
             scope.spawn(|| {
@@ -111,7 +113,7 @@ fn downloads_of_a_tenant_have_its_number_together_and_others_are_not_held() {
 fn answers_that_end_with_their_first_piece_are_held_as_well() {
     let (address, _) = store();
     let proxy = Running::before_address(&address.to_string(), TABLES);
-    let (began, all) = (Instant::now(), AtomicU64::new(0));
+    let (began, all) = (clock::now(), AtomicU64::new(0));
     let mut client = proxy.connect();
     for _ in 0..100 {
         send(&mut client, &get("b.example", 3_000));
@@ -125,7 +127,7 @@ fn an_upload_is_read_no_faster_than_it_may() {
     let (address, taken) = store();
     let proxy = Running::before_address(&address.to_string(), TABLES);
     let mut client = proxy.connect();
-    let began = Instant::now();
+    let began = clock::now();
     std::thread::scope(|scope| {
         scope.spawn(|| {
             while taken.load(Ordering::SeqCst) < 1_000_000 {
@@ -146,7 +148,7 @@ fn a_tunnel_is_held_in_both_directions() {
     let upstream = Upstream::echo();
     let proxy = Running::before(&upstream, TABLES);
     let mut client = proxy.connect();
-    let began = Instant::now();
+    let began = clock::now();
     let head = "GET /socket HTTP/1.1\r\nHost: b.example\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
     assert_eq!(support::talk_head(&mut client, head).status, 101);
     let mut sends = client.try_clone().unwrap();
@@ -172,7 +174,7 @@ async fn streams_of_http2_are_held_and_each_has_its_turn() {
     let handshake = hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream));
     let (sender, connection) = handshake.await.unwrap();
     tokio::spawn(connection);
-    let (began, all) = (Instant::now(), Arc::<AtomicU64>::default());
+    let (began, all) = (clock::now(), Arc::<AtomicU64>::default());
     let mut tasks = Vec::new();
     for _ in 0..5 {
         let (mut sender, all) = (sender.clone(), Arc::clone(&all));
@@ -227,9 +229,9 @@ const SHORT: &str = "[proxy.limits.capacities]\nnetwork_bytes = \"4MB/s\"\n";
 const LONG: usize = 4_000_000;
 
 fn takes_its_time(work: impl FnOnce()) {
-    let began = Instant::now();
+    let began = clock::now();
     work();
-    assert!(began.elapsed() >= Duration::from_millis(700), "it took {:?}", began.elapsed());
+    assert!(clock::now().since(began) >= Duration::from_millis(700), "it took {:?}", clock::now().since(began));
 }
 
 #[test]
