@@ -288,8 +288,7 @@ impl Ticker {
         let Thread { limiter, seats, .. } = &*self.thread;
         let excess = limiter.with(|limiter| limiter.excess_connections());
         if excess > 0 {
-            // Each lane of the core gives back half of it, and half of the rest in the next round.
-            let most = usize::try_from(excess.div_ceil(2)).unwrap_or(usize::MAX).min(GIVEN_BACK_MAX);
+            let most = usize::try_from(excess).unwrap_or(usize::MAX).min(GIVEN_BACK_MAX);
             seats.give_back(most, |tenant| limiter.with(|limiter| limiter.has_excess_connections(tenant)));
         }
     }

@@ -40,7 +40,7 @@ pub struct Live {
     pub handshakes_failed_total: u64,
     /// Connections refused at their `ClientHello`, since the start.
     pub hellos_refused_total: u64,
-    /// Connections that went to the other lane, since the start.
+    /// Handshakes beyond their tenants' shares, since the start.
     pub handshakes_beyond_total: u64,
     /// Clients that took too long, since the start.
     pub clients_timed_out_total: u64,
