@@ -50,8 +50,8 @@ pub struct HttpBenchConfig {
 pub struct Source {
     /// The tenant: server name of the TLS handshake and `Host` of every request.
     pub name: String,
-    /// If it is not 0, `name` begins with six digits, and these count so many names up: another one in each request, or hello.
-    /// Of HTTP/1.1 without TLS, and of hellos.
+    /// If it is not 0, `name` begins with six digits, which count up through so many names: a new one for each hello, or, for
+    /// HTTP/1.1 without TLS, for each request.
     pub made_up_names: u32,
     /// What is sent.
     pub kind: Kind,

@@ -501,7 +501,7 @@ fn warnings(config: &Config) -> Vec<String> {
         if !config.routes.iter().any(|route| route.upstream == index) {
             warnings.push(format!("no route leads to upstream {}", upstream.name));
         }
-        let threads = config.threads + config.overflow_threads;
+        let threads = config.threads;
         let divided = [
             ("max_connections", upstream.max_connections),
             ("max_streams", upstream.max_streams),
@@ -511,7 +511,7 @@ fn warnings(config: &Config) -> Vec<String> {
             if most > 0 && (most as usize) < threads {
                 warnings.push(format!(
                     "{key} of upstream {} is {most}, but each of {threads} threads has one at least: in force is \
-                     {threads}; fewer need fewer proxy.threads and proxy.overflow_threads",
+                     {threads}; fewer need fewer proxy.threads",
                     upstream.name
                 ));
             }

@@ -45,7 +45,7 @@ impl Certified {
         all.push(certificate);
     }
 
-    /// Those for `name`, the one that is served first.
+    /// Certificates that cover `name`; the first one is served.
     fn of(&self, name: &str) -> impl Iterator<Item = usize> {
         let exact = self.exact.get(name);
         let below = name.find('.').and_then(|dot| self.below.get(&name[dot..]));
@@ -230,7 +230,7 @@ impl Tenancy {
         if let Some(told) = other {
             return Key { told, kind: KeyKind::Other };
         }
-        // Of several names of one certificate the host says which is served.
+        // A client may use one connection for several names of a certificate: the host of each request decides.
         let told = if traits.host.is_empty() { traits.sni.unwrap_or("-") } else { traits.host };
         Key { told, kind: KeyKind::Host }
     }

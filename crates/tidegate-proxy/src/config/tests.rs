@@ -208,12 +208,13 @@ fn every_key_is_in_the_book_and_in_the_example() {
 
 #[test]
 fn what_threads_cannot_divide_is_said() {
-    let base = BASE.replace("servers =", "max_connections = 3\nmax_streams = 2\nqueue = 4\nservers =");
+    let threads = format!("{BASE}[proxy]\nthreads = 4\n");
+    let base = threads.replace("servers =", "max_connections = 3\nmax_streams = 2\nqueue = 4\nservers =");
     let config = read(&base).unwrap();
     assert_eq!(config.warnings.len(), 2, "four threads have one each in the queue: {:?}", config.warnings);
     assert!(config.warnings[0].starts_with("max_connections of upstream shop is 3, but each of 4 threads has one"));
     assert!(config.warnings[1].starts_with("max_streams of upstream shop is 2, but each of 4 threads has one"));
-    let none = BASE.replace("servers =", "max_connections = 4\nqueue = 0\nservers =");
+    let none = threads.replace("servers =", "max_connections = 4\nqueue = 0\nservers =");
     assert!(read(&none).unwrap().warnings.is_empty());
 }
 

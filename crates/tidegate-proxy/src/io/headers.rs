@@ -30,9 +30,9 @@ pub(crate) struct BadConnection;
 /// Whether trailers of an answer reach the client: from HTTP/2 to HTTP/2.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Trailers {
-    /// And the request may ask for them.
+    /// They do; the request may ask for them with `TE: trailers`.
     GoOn,
-    /// Those in chunks are read and dropped, so the request does not ask for them.
+    /// They are read and dropped here, so `TE` is removed from the request.
     EndHere,
 }
 

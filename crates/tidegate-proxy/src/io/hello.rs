@@ -262,7 +262,7 @@ struct Leave {
     tenant: Tenant,
     /// Nanoseconds that were charged for its handshake.
     handshake_ns: u64,
-    /// Of one whose handshake is beyond its tenant's share.
+    /// If its handshake is beyond its tenant's share: its place in the queue.
     beyond: Option<Wait>,
 }
 

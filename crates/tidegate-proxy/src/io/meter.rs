@@ -21,10 +21,6 @@ use super::fair;
 /// Work of at least so many nanoseconds may have been interrupted by another program. Below it, looking would cost more
 /// than it tells.
 const LONG_NS: u64 = 200_000;
-/// The same where other threads may take the processor away at any instant, for as short as they need it.
-const LONG_PREEMPTED_NS: u64 = 50_000;
-/// There, short work is looked at together, so many pieces at once.
-const PIECES_UNCHECKED: u32 = 16;
 /// How long a task may go on reading before others have their turn. A request takes some tens of microseconds; a client
 /// that sends HTTP/2 frames without end would otherwise hold the thread for as long as it sends.
 const SLICE_NS: u64 = 100_000;
@@ -41,16 +37,12 @@ thread_local! {
     static STAMP: Cell<Instant> = const { Cell::new(Instant::ZERO) };
     /// The last reading of this thread's processor time.
     static CPU: Cell<u64> = const { Cell::new(0) };
-    /// Nanoseconds of work since that reading, by the monotonic clock; and how many pieces that were.
-    static UNCHECKED: Cell<(u64, u32)> = const { Cell::new((0, 0)) };
-    /// Of what was taken for work, so many nanoseconds were not, as was seen later: less of the next is taken for work.
-    static TOO_MUCH: Cell<u64> = const { Cell::new(0) };
+    /// Nanoseconds of work since that reading, by the monotonic clock.
+    static UNCHECKED: Cell<u64> = const { Cell::new(0) };
     /// Nanoseconds for which this thread had nothing to do.
     static IDLE: Cell<u64> = const { Cell::new(0) };
     /// When this thread last looked at its sockets; and a look that did not find what is worked on now.
     static LOOKS: Cell<(Instant, Instant)> = const { Cell::new((Instant::ZERO, Instant::ZERO)) };
-    /// Whether other threads may take the processor away at any instant.
-    static PREEMPTED: Cell<bool> = const { Cell::new(false) };
 }
 
 /// The instant of the last stamp: at most one poll of one task ago.
@@ -61,27 +53,18 @@ pub(crate) fn now() -> Instant {
 /// Reads the clock; returns the nanoseconds of work since the last reading.
 ///
 /// Time for which another program had the processor is nobody's work. It comes in pieces of milliseconds, so only long
-/// work is looked at twice. Where the core's other lane takes the processor for microseconds, some short pieces together
-/// are: then their sum is right, and each of them about.
+/// work is looked at twice.
 pub(crate) fn stamp() -> u64 {
     let wall = advance();
-    let (ns, pieces) = UNCHECKED.get();
-    let unchecked = (ns + wall, pieces + 1);
-    let is_due =
-        if PREEMPTED.get() { wall >= LONG_PREEMPTED_NS || unchecked.1 >= PIECES_UNCHECKED } else { wall >= LONG_NS };
-    if is_due {
-        UNCHECKED.set((0, 0));
-        let cpu = clock::thread_cpu_ns();
-        let used = cpu.saturating_sub(CPU.replace(cpu));
-        TOO_MUCH.set(TOO_MUCH.get() + unchecked.0.saturating_sub(used));
-    } else {
+    let unchecked = UNCHECKED.get() + wall;
+    if wall < LONG_NS {
         UNCHECKED.set(unchecked);
+        return wall;
     }
-    let too_much = TOO_MUCH.get();
-    // A look at a few pieces finds little, and what the last of them cannot make up for is left to the next. A look after many
-    // finds what long ago was others' time.
-    TOO_MUCH.set(if PREEMPTED.get() { too_much.saturating_sub(wall) } else { 0 });
-    wall.saturating_sub(too_much)
+    UNCHECKED.set(0);
+    let cpu = clock::thread_cpu_ns();
+    let used = cpu.saturating_sub(CPU.replace(cpu));
+    wall.saturating_sub(unchecked.saturating_sub(used))
 }
 
 /// Reads the clock; returns the nanoseconds since the last reading.
@@ -101,8 +84,7 @@ pub(crate) fn idle_ns() -> u64 {
     IDLE.get()
 }
 
-/// Whatever is found on a socket now was not there at this instant, or had only just come. Where other threads may take the
-/// processor away nobody knows, and it is long ago.
+/// Whatever is found on a socket now was not there at this instant, or had only just come.
 pub(crate) fn looked() -> Instant {
     LOOKS.get().1
 }
@@ -116,12 +98,10 @@ pub(crate) fn on_park() {
 pub(crate) fn on_unpark() {
     let waited = advance();
     IDLE.set(IDLE.get() + waited);
-    if !PREEMPTED.get() {
-        let now = STAMP.get();
-        // What it waited for came at the end; what was there already came after the look before.
-        let found = if waited >= WAITED_NS { now } else { LOOKS.get().0 };
-        LOOKS.set((now, found));
-    }
+    let now = STAMP.get();
+    // What it waited for came at the end; what was there already came after the look before.
+    let found = if waited >= WAITED_NS { now } else { LOOKS.get().0 };
+    LOOKS.set((now, found));
 }
 
 /// To be asked before each read from a socket: pending, and the task is woken later, when its turn has lasted too long.
@@ -221,18 +201,13 @@ mod tests {
     }
 
     #[test]
-    fn what_was_too_much_is_taken_off_what_comes_next() {
-        PREEMPTED.set(true);
+    fn time_that_another_program_had_is_nobodys_work() {
         begin();
-        // The thread had the processor for none of it.
-        UNCHECKED.set((1_000_000_000_000, PIECES_UNCHECKED - 1));
-        assert_eq!((stamp(), UNCHECKED.get()), (0, (0, 0)));
-        assert!(TOO_MUCH.get() > 900_000_000_000);
-        let left = TOO_MUCH.get();
-        assert_eq!(stamp(), 0);
-        assert!(TOO_MUCH.get() < left && UNCHECKED.get().1 == 1);
-        // Where it is seldom looked at, what was too much long ago makes no work of now free.
-        PREEMPTED.set(false);
-        assert_eq!((stamp(), TOO_MUCH.get()), (0, 0));
+        // So long ago by the clock, of which the thread had the processor for next to nothing.
+        UNCHECKED.set(0);
+        STAMP.set(Instant::ZERO);
+        let wall = clock::now().nanos_since(Instant::ZERO);
+        assert!(stamp() < wall / 2);
+        assert_eq!(UNCHECKED.get(), 0);
     }
 }

@@ -1,8 +1,9 @@
 //! A connection from its first byte to its last: TLS, then HTTP/1 or HTTP/2.
 
-use std::future::poll_fn;
+use std::future::{Future as _, poll_fn};
 use std::io;
 use std::net::TcpStream;
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
@@ -41,7 +42,7 @@ pub(crate) struct Fresh {
     /// Nanoseconds that it took to take it, which nobody was charged for.
     pub(crate) taken_ns: u64,
     pub(crate) pass: Option<Pass>,
-    /// Of one whose handshake is beyond its tenant's share.
+    /// If its handshake is beyond its tenant's share: its place in the queue.
     pub(crate) beyond: Option<Wait>,
 }
 
@@ -91,8 +92,7 @@ pub(crate) fn begin(thread: &Rc<Thread>, fresh: Fresh, seat: Option<Rc<Seat>>) {
             detect(&connection, transport, early).await;
         }
     };
-    let serving =
-        if is_here { InTurn::new(&handshakes, tenant, serving) } else { InTurn::at_once(&handshakes, tenant, serving) };
+    let serving = if is_here { InTurn::new(&handshakes, tenant, serving) } else { InTurn::at_once(serving) };
     fair::spawn(metered, Seated::new(seated, serving));
 }
 
@@ -115,11 +115,21 @@ async fn secure(
     let settings = thread.settings();
     let config = settings.tls.get(connection.origin.listener).cloned().flatten()?;
     let account = Rc::clone(&connection.account);
+    let timer = thread.timers.timer();
+    timer.set(meter::now() + settings.config.timeouts.handshake);
     // The first flight is nearly all of the cryptography, and all that its turn is for.
     let begun = match (&thread.signer, beyond) {
         (Some(signer), Some(wait)) => {
             thread.count(Total::Beyond);
-            let (begun, ns) = signer.begin(account.tenant(), wait, (config, hello), || has_gone(&socket)).await?;
+            let mut flight = pin!(signer.begin(account.tenant(), wait, (config, hello), || has_gone(&socket)));
+            let flight = poll_fn(|context| match flight.as_mut().poll(context) {
+                Poll::Pending => timer.poll(context).map(|()| None),
+                ready @ Poll::Ready(_) => ready,
+            });
+            let Some((begun, ns)) = flight.await else {
+                thread.count(Total::HandshakesFailed);
+                return None;
+            };
             account.add_time(ns);
             begun
         }
@@ -129,8 +139,6 @@ async fn secure(
         thread.count(Total::HandshakesFailed);
         return None;
     };
-    let timer = thread.timers.timer();
-    timer.set(meter::now() + settings.config.timeouts.handshake);
     let done = poll_fn(|context| match transport.poll_handshake(context) {
         Poll::Pending => timer.poll(context).map(|()| Err(io::ErrorKind::TimedOut.into())),
         ready @ Poll::Ready(_) => ready,

@@ -14,17 +14,16 @@ use std::time::Duration;
 use rustls::ServerConfig;
 use tidegate_runtime::clock;
 use tokio::sync::oneshot;
+use tokio::task::spawn_local;
 
 use super::limiter::Tenant;
-use super::meter;
+use super::meter::{self, Common};
 use super::starts::{Start, Starts, Turn};
 use super::transport::Begun;
 use crate::machine::signing::{Signing, Tuning};
 
 /// Flights that the thread is given: one that it computes and one behind it.
 const GIVEN: usize = 2;
-/// Of clients that have gone since, it may have so many more.
-const QUEUE: usize = 64;
 
 thread_local! {
     /// The first thread's own, for whoever looks when it is about to wait.
@@ -60,7 +59,7 @@ pub(crate) struct Desk {
 
 /// A second thread's two ends.
 pub(crate) fn desk() -> (Desk, Jobs) {
-    let (sender, jobs) = mpsc::sync_channel(QUEUE);
+    let (sender, jobs) = mpsc::sync_channel(GIVEN);
     let cpu_ns = Arc::new(AtomicU64::new(0));
     (Desk { jobs: sender, cpu_ns: Arc::clone(&cpu_ns) }, Jobs { jobs, cpu_ns })
 }
@@ -70,15 +69,12 @@ impl Jobs {
     pub(crate) fn run(self) {
         let mut before = clock::thread_cpu_ns();
         while let Ok(Job { config, hello, done }) = self.jobs.recv() {
-            if done.is_closed() {
-                continue;
-            }
             let begun = Begun::new(config, &hello);
             let now = clock::thread_cpu_ns();
             let ns = now.saturating_sub(std::mem::replace(&mut before, now));
             // A number to subtract, for whoever asks how idle the core was.
             self.cpu_ns.store(now, Ordering::Relaxed);
-            // If its client has gone meanwhile, nobody wants it.
+            // The first thread may be about to end.
             let _ = done.send(Done { begun, ns });
         }
     }
@@ -103,18 +99,6 @@ pub(crate) struct Wait {
 impl Drop for Wait {
     fn drop(&mut self) {
         self.signer.machine.borrow_mut().wait_ends(self.ns);
-    }
-}
-
-/// A flight that the second thread has.
-struct Given<'a> {
-    signer: &'a Signer,
-    took_ns: Option<u64>,
-}
-
-impl Drop for Given<'_> {
-    fn drop(&mut self) {
-        self.signer.machine.borrow_mut().take_back(self.took_ns, meter::idle_ns());
     }
 }
 
@@ -150,32 +134,43 @@ impl Signer {
     /// Has a first flight computed in the tenant's turn. `gone` says whether its client has closed meanwhile; then nothing
     /// is. Also returns what it took of the processor's time elsewhere, in nanoseconds.
     pub(crate) async fn begin(
-        &self,
+        self: &Rc<Self>,
         tenant: Tenant,
         wait: Wait,
         (config, hello): (Arc<ServerConfig>, &[u8]),
         gone: impl FnOnce() -> bool,
     ) -> Option<(Begun, u64)> {
-        let start: Start = Turn::ask(&self.starts, tenant).await;
+        let start = Turn::ask(&self.starts, tenant).await;
         drop(wait);
         if gone() {
             return None;
         }
-        if !self.is_starved() {
-            let (done, told) = oneshot::channel();
-            let job = Job { config: Arc::clone(&config), hello: hello.into(), done };
-            if self.desk.jobs.try_send(job).is_ok() {
-                self.machine.borrow_mut().give(meter::idle_ns());
-                let mut given = Given { signer: self, took_ns: None };
-                if let Ok(done) = told.await {
-                    given.took_ns = Some(done.ns);
-                    return Some((done.begun.ok()?, done.ns));
-                }
-            }
+        if start.is_extra() {
+            return Some((Begun::new(config, hello).ok()?, 0));
         }
-        let begun = Begun::new(config, hello);
-        drop(start);
-        Some((begun.ok()?, 0))
+        let Done { begun, ns } = self.give(start, config, hello)?.await.ok()?;
+        Some((begun.ok()?, ns))
+    }
+
+    /// Gives the second thread a flight; `None` if that thread has ended. Whether or not anybody waits for it, the next one is
+    /// given when it is done: so the thread never has more than begin at once, and none is computed here out of turn.
+    fn give(self: &Rc<Self>, start: Start, config: Arc<ServerConfig>, hello: &[u8]) -> Option<oneshot::Receiver<Done>> {
+        let (done, told) = oneshot::channel();
+        self.desk.jobs.try_send(Job { config, hello: hello.into(), done }).ok()?;
+        self.machine.borrow_mut().give(meter::idle_ns());
+        let (tell, answer) = oneshot::channel();
+        let signer = Rc::clone(self);
+        spawn_local(Common::new(async move {
+            let done = told.await;
+            let ns = done.as_ref().ok().map(|done| done.ns);
+            signer.machine.borrow_mut().take_back(ns, meter::idle_ns());
+            drop(start);
+            if let Ok(done) = done {
+                // Its client may have gone.
+                let _ = tell.send(done);
+            }
+        }));
+        Some(answer)
     }
 }
 
@@ -187,4 +182,88 @@ pub(crate) fn on_park() {
             signer.starts.one_more();
         }
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::time::Duration;
+
+    use rustls::server::{ClientHello, ResolvesServerCert};
+    use rustls::sign::CertifiedKey;
+    use tidegate_core::Instant;
+    use tokio::runtime::{Builder, LocalOptions};
+    use tokio::task::yield_now;
+
+    use super::*;
+    use crate::io::limiter::{Limiter, NeighboursConfig};
+
+    #[derive(Debug)]
+    struct NoCertificate;
+
+    impl ResolvesServerCert for NoCertificate {
+        fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+            None
+        }
+    }
+
+    fn config() -> Arc<ServerConfig> {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let builder = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+        Arc::new(builder.with_no_client_auth().with_cert_resolver(Arc::new(NoCertificate)))
+    }
+
+    fn flight(signer: &Rc<Signer>, tenant: Tenant, done: &Rc<Cell<usize>>) -> tokio::task::JoinHandle<()> {
+        let (signer, done) = (Rc::clone(signer), Rc::clone(done));
+        spawn_local(async move {
+            let wait = signer.wait(1_000).unwrap();
+            // An alert is a first flight too.
+            assert!(signer.begin(tenant, wait, (config(), b"no hello at all"), || false).await.is_some());
+            done.set(done.get() + 1);
+        })
+    }
+
+    async fn rounds() {
+        for _ in 0..20 {
+            yield_now().await;
+        }
+    }
+
+    #[test]
+    fn a_second_thread_that_does_not_run_is_stood_in_for_once_each_time_the_first_has_nothing_to_do() {
+        meter::begin();
+        let (desk, jobs) = desk();
+        let limiter = Limiter::new(NeighboursConfig::default(), Instant::ZERO);
+        let tenant = limiter.with(|limiter| limiter.tenant("noisy", Instant::ZERO));
+        Builder::new_current_thread().build_local(LocalOptions::default()).unwrap().block_on(async {
+            let (signer, done) = (Signer::new(desk), Rc::default());
+            let flights: Vec<_> = (0..5).map(|_| flight(&signer, tenant, &done)).collect();
+            rounds().await;
+            on_park();
+            rounds().await;
+            assert_eq!(done.get(), 0, "it has had no time yet");
+            std::thread::park_timeout(Duration::from_millis(20));
+            meter::on_unpark();
+            for stood_in in 1..=2 {
+                on_park();
+                rounds().await;
+                assert_eq!(done.get(), stood_in);
+            }
+            // A client that leaves lets nobody begin out of turn: what was given is still with that thread.
+            flights[0].abort();
+            rounds().await;
+            assert_eq!(done.get(), 2);
+            let second = std::thread::spawn(move || jobs.run());
+            while done.get() < 4 {
+                yield_now().await;
+            }
+            while !signer.is_empty() {
+                yield_now().await;
+            }
+            assert!(signer.cpu_ns() > 0 && !signer.is_starved());
+            IDLE.take();
+            drop(signer);
+            second.join().unwrap();
+        });
+    }
 }

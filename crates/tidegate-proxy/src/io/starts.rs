@@ -26,16 +26,12 @@ pub(crate) struct Starts {
     /// So many begin at once.
     at_once: usize,
     waiting: RefCell<Waiting>,
-    /// That of the task that runs now, if it runs in its turn.
-    current: RefCell<Option<Start>>,
 }
 
 #[derive(Debug, Default)]
 struct Waiting {
     /// So many begin now.
     begin: usize,
-    /// So many wait, or did and have gone since.
-    len: usize,
     /// Tenants for whom somebody waits, in the order of their turns.
     order: VecDeque<Tenant>,
     /// Of those, who waits; nobody's queue is empty.
@@ -50,10 +46,17 @@ pub(crate) struct Start {
     is_extra: bool,
 }
 
+impl Start {
+    /// Whether it is one more than begin at once.
+    pub(crate) fn is_extra(&self) -> bool {
+        self.is_extra
+    }
+}
+
 impl Starts {
     /// Nobody waits; `at_once` may begin together.
     pub(crate) fn new(at_once: usize) -> Rc<Self> {
-        Rc::new(Self { at_once, waiting: RefCell::default(), current: RefCell::default() })
+        Rc::new(Self { at_once, waiting: RefCell::default() })
     }
 
     /// Whether nobody waits, and none begins.
@@ -87,30 +90,18 @@ impl Starts {
             waiting.order.push_back(tenant);
         }
         queue.push_back(sender);
-        waiting.len += 1;
         Err(receiver)
     }
 }
 
 pin_project! {
     /// Work that begins in its tenant's turn, behind a look at the sockets in any case. The turn ends when the work waits for
-    /// something. Work within work has the same turn.
+    /// something.
     pub(crate) struct InTurn<W> {
-        starts: Rc<Starts>,
-        tenant: Tenant,
-        stage: Stage,
+        turn: Option<Turn>,
         #[pin]
         work: W,
     }
-}
-
-/// How far work is.
-#[derive(Debug)]
-enum Stage {
-    /// It asks for a turn, unless it is within one.
-    Asks,
-    Waits(Turn),
-    Begun,
 }
 
 /// The way to a turn.
@@ -154,12 +145,12 @@ impl Future for Turn {
 impl<W> InTurn<W> {
     /// `work` of the tenant, whose turn is one of `starts`.
     pub(crate) fn new(starts: &Rc<Starts>, tenant: Tenant, work: W) -> Self {
-        Self { starts: Rc::clone(starts), tenant, stage: Stage::Asks, work }
+        Self { turn: Some(Turn::ask(starts, tenant)), work }
     }
 
     /// The same if it need not wait for a turn.
-    pub(crate) fn at_once(starts: &Rc<Starts>, tenant: Tenant, work: W) -> Self {
-        Self { stage: Stage::Begun, ..Self::new(starts, tenant, work) }
+    pub(crate) fn at_once(work: W) -> Self {
+        Self { turn: None, work }
     }
 }
 
@@ -168,22 +159,11 @@ impl<W: Future> Future for InTurn<W> {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<W::Output> {
         let this = self.project();
-        if let Stage::Asks = this.stage
-            && this.starts.current.borrow().is_none()
-        {
-            *this.stage = Stage::Waits(Turn::ask(this.starts, *this.tenant));
-        }
-        match this.stage {
-            Stage::Asks => {}
-            Stage::Waits(turn) => {
-                let start = ready!(Pin::new(turn).poll(context));
-                this.starts.current.replace(Some(start));
-            }
-            Stage::Begun => return this.work.poll(context),
-        }
-        *this.stage = Stage::Begun;
+        let Some(turn) = this.turn else { return this.work.poll(context) };
+        let start = ready!(Pin::new(turn).poll(context));
+        *this.turn = None;
         let polled = this.work.poll(context);
-        this.starts.current.take();
+        drop(start);
         polled
     }
 }
@@ -194,9 +174,7 @@ impl Waiting {
         loop {
             let tenant = self.order.pop_front()?;
             let queue = self.tenants.get_mut(&tenant)?;
-            let before = queue.len();
             let next = std::iter::from_fn(|| queue.pop_front()).find(|next| !next.is_closed());
-            self.len -= before - queue.len();
             if queue.is_empty() {
                 self.tenants.remove(&tenant);
             } else {
@@ -281,21 +259,20 @@ mod tests {
     }
 
     #[test]
-    fn a_turn_lasts_until_its_work_waits_and_is_one_however_deep() {
+    fn a_turn_lasts_until_its_work_waits() {
         let (starts, begun) = (Starts::new(1), Rc::new(RefCell::new(Vec::new())));
         let [noisy, quiet] = tenants();
         run(async {
             let works = [noisy, quiet].map(|tenant| {
                 let (starts, begun) = (Rc::clone(&starts), Rc::clone(&begun));
                 spawn_local(async move {
-                    let inner = async {
+                    let work = async {
                         begun.borrow_mut().push((tenant, starts.waiting.borrow().begin));
                         yield_now().await;
                         yield_now().await;
                         begun.borrow_mut().push((tenant, starts.waiting.borrow().begin));
                     };
-                    let within = InTurn::new(&starts, tenant, inner);
-                    InTurn::new(&starts, tenant, within).await;
+                    InTurn::new(&starts, tenant, work).await;
                 })
             });
             for work in works {
@@ -305,6 +282,24 @@ mod tests {
         let begun = begun.borrow();
         assert_eq!(begun[..2], [(noisy, 1), (quiet, 1)], "the second began before the first was done");
         assert_eq!(begun[3].1, 0);
+        assert!(starts.is_empty());
+    }
+
+    #[test]
+    fn one_more_than_begin_at_once_is_followed_by_nobody() {
+        let starts = Starts::new(1);
+        let [noisy, quiet] = tenants();
+        starts.one_more();
+        assert!(starts.is_empty(), "nobody waits");
+        let first = starts.ask(noisy).unwrap();
+        let mut waits = [noisy, quiet].map(|tenant| starts.ask(tenant).unwrap_err());
+        starts.one_more();
+        let extra = waits[0].try_recv().unwrap();
+        assert!(extra.is_extra());
+        drop(extra);
+        assert!(waits[1].try_recv().is_err(), "as many as may begin do");
+        drop(first);
+        assert!(!waits[1].try_recv().unwrap().is_extra());
         assert!(starts.is_empty());
     }
 
