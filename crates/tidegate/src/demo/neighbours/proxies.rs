@@ -46,6 +46,8 @@ impl Proxies {
 /// One thread each, and one for what is admitted beyond a tenant's share: plenty for some thousand requests per second,
 /// and the rest of the machine is the browser's.
 pub(super) fn config(side: Side, plan: &Plan, service: SocketAddr) -> Result<Config, Failure> {
+    // Without limits is without those that the proxy would learn of the service itself.
+    let learns = matches!(side, Side::Right);
     let limits = match side {
         Side::Left => "mode = \"off\"".to_owned(),
         Side::Right => {
@@ -69,6 +71,7 @@ pub(super) fn config(side: Side, plan: &Plan, service: SocketAddr) -> Result<Con
         name = "service"
         servers = ["{service}"]
         max_connections = 1000
+        adaptive_concurrency = {learns}
         retries = {{ attempts = 0 }}
         [[proxy.route]]
         upstream = "service"
@@ -89,8 +92,10 @@ mod tests {
     #[test]
     fn both_configurations_are_good_and_differ_in_their_limits_alone() {
         let service = SocketAddr::from(([127, 0, 0, 1], 9_000));
-        let [left, right] = Side::BOTH.map(|side| config(side, &Plan::default(), service).unwrap());
+        let [mut left, right] = Side::BOTH.map(|side| config(side, &Plan::default(), service).unwrap());
         assert_ne!(left.limits, right.limits);
+        assert_eq!([&left, &right].map(|config| config.upstreams[0].adaptive_concurrency), [false, true]);
+        left.upstreams[0].adaptive_concurrency = true;
         assert_eq!(Config { limits: right.limits.clone(), ..left }, right);
     }
 }
