@@ -5,7 +5,6 @@
 //! | [`admission`] | who waits for what is left over, and whose turn comes |
 //! | [`bandwidth`] | bytes per second of a tenant, as a number |
 //! | [`neighbours`] | all tenants and all resources of one core: who is admitted, and in which lane |
-//! | `overflow` | one resource, shared among tenants by overflow token buckets |
 //! | [`patience`] | how long a slow client is waited for |
 //! | [`places`] | who is ended when there is no room for one more connection |
 //! | [`rate_limit`] | Traffic Server's plugin of that name, option by option |
@@ -17,7 +16,6 @@
 pub mod admission;
 pub mod bandwidth;
 pub mod neighbours;
-mod overflow;
 pub mod patience;
 pub mod places;
 pub mod rate_limit;
