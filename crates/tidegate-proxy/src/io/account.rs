@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use super::limiter::{Limiter, Mode, Neighbours, Tenant};
+use super::limiter::{Group, Limiter, Mode, Neighbours, Tenant};
 use super::meter;
 use crate::machine::Resource;
 use crate::machine::admission::Costs;
@@ -31,6 +31,7 @@ pub(crate) enum Work {
 pub(crate) struct Account {
     limiter: Arc<Limiter>,
     tenant: Cell<Tenant>,
+    group: Cell<Group>,
     work: Cell<Work>,
     bytes: Used,
     disk: Used,
@@ -126,9 +127,11 @@ struct Held {
 impl Account {
     /// An account of `tenant` on which nothing stands.
     pub(crate) fn open(limiter: Arc<Limiter>, tenant: Tenant) -> Rc<Self> {
+        let group = limiter.with(|limiter| limiter.group(tenant));
         Rc::new(Self {
             limiter,
             tenant: Cell::new(tenant),
+            group: Cell::new(group),
             work: Cell::new(Work::Serving),
             bytes: Used::default(),
             disk: Used::default(),
@@ -153,6 +156,11 @@ impl Account {
     /// Who pays.
     pub(crate) fn tenant(&self) -> Tenant {
         self.tenant.get()
+    }
+
+    /// With whom who pays takes turns.
+    pub(crate) fn group(&self) -> Group {
+        self.group.get()
     }
 
     /// What the tenant is called, on every core.
@@ -182,6 +190,7 @@ impl Account {
         let held = self.held.take();
         self.release(held);
         self.tenant.set(tenant);
+        self.group.set(self.limiter.with(|limiter| limiter.group(tenant)));
         self.hold(held.connections, held.memory);
     }
 

@@ -136,12 +136,12 @@ impl<F: Future> Future for Metered<F> {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
         let this = self.project();
-        let tenant = this.account.tenant();
+        let group = this.account.group();
         READS.set(0);
         let output = this.task.poll(context);
         let ns = stamp();
         this.account.add_time(ns);
-        fair::ran(tenant, ns, now());
+        fair::ran(group, ns, now());
         output
     }
 }

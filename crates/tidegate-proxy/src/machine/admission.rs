@@ -1,14 +1,15 @@
-//! Work that is beyond its tenant's share waits until there is something left over, and is told no only when it has waited
-//! too long.
+//! Work that is beyond its tenant's share waits until there is something left over, and is told no only when it has
+//! waited too long.
 //!
-//! To say no costs nearly what a cheap answer costs, and whoever is told no at once asks again at once: a core that refuses
-//! has little left to serve with. Work that waits costs nothing, and its client feels it.
+//! To say no costs nearly what a cheap answer costs, and whoever is told no at once asks again at once: a core that
+//! refuses has little left to serve with. Work that waits costs nothing, and its client feels it.
 //!
-//! Each tenant has a line, first come, first served; the lines take turns. Who comes to a line waits behind those in it. A
-//! line is asked for again [a thousand times a second](Tuning::every), and whenever the core has nothing else to do.
+//! Each tenant has a line, first come, first served; the lines take turns, those of one source's made-up names within
+//! the turns of their source. Who comes to a line waits behind those in it. A line is asked for again [a thousand times
+//! a second](Tuning::every), and whenever the core has nothing else to do.
 //!
-//! Source: ours. The turns are those of round-robin fair queueing as in Nagle, "On packet switches with infinite storage"
-//! (RFC 970).
+//! Source: ours. The turns are those of round-robin fair queueing as in Nagle, "On packet switches with infinite
+//! storage" (RFC 970).
 
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -19,7 +20,7 @@ use tidegate_core::limit::{Limit, TokenBucket};
 use tidegate_core::{Instant, Rate};
 
 use super::Resource;
-use super::neighbours::{Lane, Neighbours, Refusal, Stage, Tenant, Verdict};
+use super::neighbours::{Group, Lane, Neighbours, Refusal, Stage, Tenant, Verdict};
 
 /// What is not the operator's to say.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -129,14 +130,16 @@ pub enum Output {
     Refuse(Ticket, Refusal),
 }
 
-/// The waiting requests of one thread: a FIFO queue for each tenant, the queues served round robin.
+/// The waiting requests of one thread: a FIFO queue for each tenant, the groups of tenants served round robin, and so
+/// the queues of each.
 #[derive(Debug)]
 pub struct Admission {
     tuning: Tuning,
     patience: Duration,
     lines: HashMap<Tenant, Line, RandomState>,
-    /// Tenants with a line, in the order of their turns.
-    order: VecDeque<Tenant>,
+    /// Groups with a line, in the order of their turns.
+    order: VecDeque<Group>,
+    groups: HashMap<Group, Members, RandomState>,
     waiting: HashMap<Ticket, Waiting, RandomState>,
     next: Ticket,
     /// Refusals of those who waited too long.
@@ -146,13 +149,24 @@ pub struct Admission {
     outputs: VecDeque<Output>,
 }
 
-/// The FIFO queue of one tenant. A cancelled request stays in it until it is the first, or half of the queue is cancelled.
-#[derive(Debug, Default)]
+/// The FIFO queue of one tenant. A cancelled request stays in it until it is the first, or half of the queue is
+/// cancelled.
+#[derive(Debug)]
 struct Line {
+    group: Group,
     tickets: VecDeque<Ticket>,
     gone: usize,
     /// What those who are there ask for together, by resource.
     wanted: [u64; Resource::COUNT],
+}
+
+/// The lines of one group.
+#[derive(Debug, Default)]
+struct Members {
+    /// Their tenants, in the order of their turns.
+    order: VecDeque<Tenant>,
+    /// How many wait in them.
+    waiting: usize,
 }
 
 #[derive(Debug)]
@@ -172,6 +186,7 @@ impl Admission {
             patience,
             lines: HashMap::default(),
             order: VecDeque::new(),
+            groups: HashMap::default(),
             waiting: HashMap::default(),
             next: 0,
             answers: TokenBucket::empty(tuning.answers, now),
@@ -201,29 +216,29 @@ impl Admission {
     pub fn arrive(&mut self, limiter: &mut Neighbours, tenant: Tenant, costs: &Costs, now: Instant) -> Arrival {
         let stage = Stage::Request;
         let is_behind = self.lines.get(&tenant).is_some_and(|line| line.tickets.len() > line.gone);
-        if self.patience.is_zero() || (!is_behind && !self.has_room(tenant)) {
+        if self.patience.is_zero() || (!is_behind && !self.has_room(limiter.group(tenant))) {
             return match limiter.try_take(tenant, stage, costs.as_slice(), now) {
                 Verdict::Admit { lane, .. } => Arrival::Admit(lane),
                 Verdict::Refuse(refusal) => Arrival::Refuse(refusal),
             };
         }
         if is_behind {
-            if !self.has_room(tenant) {
+            if !self.has_room(limiter.group(tenant)) {
                 let refusal = limiter.turn_away(tenant, stage, Resource::EventTime, &[], self.patience, now);
                 return Arrival::Refuse(refusal);
             }
             limiter.await_all(tenant, costs.as_slice(), now);
-            return Arrival::Wait(self.push(tenant, costs, now));
+            return Arrival::Wait(self.push(limiter, tenant, costs, now));
         }
         match limiter.try_take_or_wait(tenant, stage, costs.as_slice(), now) {
             Some(Verdict::Admit { lane, .. }) => Arrival::Admit(lane),
             Some(Verdict::Refuse(refusal)) => Arrival::Refuse(refusal),
-            None => Arrival::Wait(self.push(tenant, costs, now)),
+            None => Arrival::Wait(self.push(limiter, tenant, costs, now)),
         }
     }
 
-    /// Work of `tenant` that is under way asks for its next part. It waits as new work does and behind it, so that a long
-    /// body has no more than its tenant's share of what is wanted by others, and all that nobody wants.
+    /// Work of `tenant` that is under way asks for its next part. It waits as new work does and behind it, so that a
+    /// long body has no more than its tenant's share of what is wanted by others, and all that nobody wants.
     pub fn go_on(&mut self, limiter: &mut Neighbours, tenant: Tenant, costs: &Costs, now: Instant) -> Onward {
         if self.lines.get(&tenant).is_some_and(|line| line.tickets.len() > line.gone) {
             limiter.await_all(tenant, costs.as_slice(), now);
@@ -234,25 +249,35 @@ impl Admission {
                 None => {}
             }
         }
-        if self.has_room(tenant) { Onward::Wait(self.push(tenant, costs, Instant::MAX)) } else { Onward::Later }
+        if !self.has_room(limiter.group(tenant)) {
+            return Onward::Later;
+        }
+        Onward::Wait(self.push(limiter, tenant, costs, Instant::MAX))
     }
 
-    /// Whether one more of the tenant may wait: its line is shorter than what room all lines leave. So one tenant's takes
-    /// half of the room at most, and others find some.
-    fn has_room(&self, tenant: Tenant) -> bool {
-        let own = self.lines.get(&tenant).map_or(0, |line| line.tickets.len() - line.gone);
+    /// Whether one more of the group may wait: fewer of it do than all lines leave room for. So one takes half of the
+    /// room at most, however many names it has, and others find some.
+    fn has_room(&self, group: Group) -> bool {
+        let own = self.groups.get(&group).map_or(0, |members| members.waiting);
         own < self.tuning.waiting_max.saturating_sub(self.waiting.len())
     }
 
-    fn push(&mut self, tenant: Tenant, costs: &Costs, now: Instant) -> Ticket {
+    fn push(&mut self, limiter: &Neighbours, tenant: Tenant, costs: &Costs, now: Instant) -> Ticket {
         let ticket = self.next;
         self.next += 1;
-        let line = self.lines.entry(tenant).or_insert_with(|| {
-            self.order.push_back(tenant);
-            Line::default()
+        let Self { lines, order, groups, .. } = self;
+        let line = lines.entry(tenant).or_insert_with(|| {
+            let group = limiter.group(tenant);
+            let members = groups.entry(group).or_insert_with(|| {
+                order.push_back(group);
+                Members::default()
+            });
+            members.order.push_back(tenant);
+            Line { group, tickets: VecDeque::new(), gone: 0, wanted: [0; Resource::COUNT] }
         });
         line.tickets.push_back(ticket);
         line.count(costs, u64::saturating_add);
+        groups.get_mut(&line.group).expect("a line's group has members").waiting += 1;
         self.waiting.insert(ticket, Waiting { tenant, costs: *costs, since: now });
         ticket
     }
@@ -263,6 +288,7 @@ impl Admission {
         let Some(line) = self.lines.get_mut(&tenant) else { return };
         line.count(&costs, u64::saturating_sub);
         line.gone += 1;
+        self.groups.get_mut(&line.group).expect("a line's group has members").waiting -= 1;
         // Who comes and goes without end leaves no more behind than who stays.
         if line.gone > line.tickets.len() / 2 {
             line.tickets.retain(|ticket| self.waiting.contains_key(ticket));
@@ -288,8 +314,9 @@ impl Admission {
         // Lines in a row that could not go on.
         let mut short = 0;
         for _ in 0..self.tuning.looked_at {
-            let Some(&tenant) = self.order.front() else { return };
+            let Some(tenant) = self.first() else { return };
             let Some((ticket, costs, since)) = self.head(tenant) else { continue };
+            self.next_turn();
             let told = match limiter.try_again(tenant, costs.as_slice(), false, now) {
                 Ok(lane) => Output::Go(ticket, lane),
                 Err(resource) if now.since(since) >= self.patience && self.answers.try_take(1, now).is_ok() => {
@@ -297,16 +324,14 @@ impl Admission {
                     Output::Refuse(ticket, limiter.turn_away(tenant, stage, resource, &[], self.patience, now))
                 }
                 Err(_) => {
-                    self.order.rotate_left(1);
                     short += 1;
-                    if short >= self.order.len() {
+                    if short >= self.lines.len() {
                         return;
                     }
                     continue;
                 }
             };
             short = 0;
-            self.order.rotate_left(1);
             self.tell(tenant, ticket, told);
         }
     }
@@ -314,10 +339,10 @@ impl Admission {
     /// The core has nothing to do: lets go on what only its time was short for, a moment's work of it.
     pub fn spare(&mut self, limiter: &mut Neighbours, now: Instant) {
         let (mut left, mut short) = (self.tuning.spare_ns, 0);
-        while left > 0 && short < self.order.len().min(self.tuning.looked_at) {
-            let Some(&tenant) = self.order.front() else { return };
+        while left > 0 && short < self.lines.len().min(self.tuning.looked_at) {
+            let Some(tenant) = self.first() else { return };
             let Some((ticket, costs, _)) = self.head(tenant) else { continue };
-            self.order.rotate_left(1);
+            self.next_turn();
             match limiter.try_again(tenant, costs.as_slice(), true, now) {
                 Ok(lane) => {
                     self.tell(tenant, ticket, Output::Go(ticket, lane));
@@ -335,7 +360,20 @@ impl Admission {
         self.outputs.pop_front()
     }
 
-    /// The first of the tenant's line who is there; a line without any is taken out of the order, of which it is the first.
+    /// The tenant whose turn it is.
+    fn first(&self) -> Option<Tenant> {
+        self.groups.get(self.order.front()?)?.order.front().copied()
+    }
+
+    /// Whose turn it was is the last one of its group from now on, and its group the last one.
+    fn next_turn(&mut self) {
+        let Some(members) = self.order.front().and_then(|group| self.groups.get_mut(group)) else { return };
+        members.order.rotate_left(1);
+        self.order.rotate_left(1);
+    }
+
+    /// The first of the tenant's line who is there; a line without any is taken out of the order, of which it is the
+    /// first.
     fn head(&mut self, tenant: Tenant) -> Option<(Ticket, Costs, Instant)> {
         let line = self.lines.get_mut(&tenant)?;
         while let Some(&ticket) = line.tickets.front() {
@@ -345,8 +383,13 @@ impl Admission {
             line.tickets.pop_front();
             line.gone = line.gone.saturating_sub(1);
         }
-        self.lines.remove(&tenant);
-        self.order.pop_front();
+        let group = self.lines.remove(&tenant)?.group;
+        let members = self.groups.get_mut(&group)?;
+        members.order.pop_front();
+        if members.order.is_empty() {
+            self.groups.remove(&group);
+            self.order.pop_front();
+        }
         None
     }
 
@@ -356,6 +399,7 @@ impl Admission {
         if let (Some(line), Some(waited)) = (self.lines.get_mut(&tenant), waited) {
             line.tickets.pop_front();
             line.count(&waited.costs, u64::saturating_sub);
+            self.groups.get_mut(&line.group).expect("a line's group has members").waiting -= 1;
         }
         self.outputs.push_back(told);
     }

@@ -30,13 +30,12 @@ mod view;
 
 use core::time::Duration;
 
-use tidegate_core::Instant;
+use tidegate_core::share::{Answer, Fills, NONE, Overflow, Pass, Pay, Place, Terms};
+use tidegate_core::{Instant, number};
 
 use self::capacity::Learner;
 use self::sources::Sources;
 use self::table::Table;
-use super::overflow::number;
-use super::overflow::{Answer, Fills, NONE, Overflow, Pass, Pay, Place, Terms};
 use super::resource::{Kind, Resource};
 
 pub use self::config::{Capacity, Mode, NeighboursConfig};
@@ -44,9 +43,9 @@ pub use self::snapshot::{
     LoanView, RefusedView, ResourceView, SNAPSHOT_LOANS_MAX, SNAPSHOT_TENANTS_MAX, Snapshot, TenantView, UseView,
 };
 pub use self::sources::Source;
-pub use self::verdict::{Cause, Lane, Refusal, Stage, Tenant, Verdict};
+pub use self::verdict::{Cause, Group, Lane, Refusal, Stage, Tenant, Verdict};
 pub use self::view::Walk;
-pub use super::overflow::{Ledger, Sums, Tokens};
+pub use tidegate_core::share::{Ledger, Sums, Tokens};
 
 /// Tenants whose shares are set in one call of `on_timeout`, some 100 us, before other work has its turn.
 const SLICE: usize = 1_024;
@@ -113,7 +112,7 @@ impl Neighbours {
             costs: [0.0; Resource::COUNT],
             learner: Learner::new(),
             pass: None,
-            fills: Fills::new(),
+            fills: Fills::default(),
             closed: Vec::new(),
             ticked: now,
             elapsed: config.tick,
@@ -201,6 +200,16 @@ impl Neighbours {
             let to = self.sources.enter(source);
             self.sources.leave(crowd);
             self.stand_in(tenant, to, now);
+        }
+    }
+
+    /// With whom a tenant takes turns: names that anybody can make up with those of their source.
+    #[must_use]
+    #[inline]
+    pub fn group(&self, tenant: Tenant) -> Group {
+        match self.crowd_of(tenant) {
+            NONE => Group::of(tenant),
+            crowd => Group::of_crowd(crowd),
         }
     }
 

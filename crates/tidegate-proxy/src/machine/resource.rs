@@ -1,16 +1,7 @@
 //! What tenants use of a machine.
 
 use serde::{Deserialize, Serialize};
-
-/// Whether an amount is used up or given back.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Kind {
-    /// Used up: so much for each second. Its capacity is a rate.
-    Counter,
-    /// Held and given back: so much at once. Its capacity is an amount.
-    Gauge,
-}
+pub use tidegate_core::share::Kind;
 
 /// Something of which a tenant can take so much that others feel it.
 ///

@@ -1,22 +1,23 @@
 //! Whose task runs next on a thread that several tenants share.
 //!
-//! A thread runs its tasks in the order in which they became ready, and a tenant within its share can have hundreds that
-//! are, each for a moment: together they are milliseconds for which every other tenant waits. So who has had his part of
-//! the last moment waits in a line with each further task; others run as they come. The lines get the thread by turns
-//! between two looks at the sockets, a [quantum](Tuning::quantum_ns) in all, and who has had the least of it comes first.
+//! A thread runs its tasks in the order in which they became ready, and a tenant within its share can have hundreds
+//! that are, each for a moment: together they are milliseconds for which every other tenant waits. So who has had his
+//! part of the last moment waits in a line with each further task; others run as they come. The lines get the thread by
+//! turns between two looks at the sockets, a [quantum](Tuning::quantum_ns) in all, and who has had the least of it
+//! comes first.
 //!
-//! Source: Goyal, Guo and Vin, "A Hierarchical CPU Scheduler for Multimedia Operating Systems" (OSDI 1996), §3: start-time
-//! fair queueing. Departures: what a task takes is known afterwards, so it is charged then; and a tenant's line begins when
-//! its part of a moment is used up.
+//! Source: Goyal, Guo and Vin, "A Hierarchical CPU Scheduler for Multimedia Operating Systems" (OSDI 1996), §3:
+//! start-time fair queueing. Departures: what a task takes is known afterwards, so it is charged then; and a tenant's
+//! line begins when its part of a moment is used up. Names that anybody can make up take the turns of their source.
 
 use core::time::Duration;
 use std::collections::{BTreeSet, VecDeque};
 
 use foldhash::fast::RandomState;
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 use tidegate_core::Instant;
 
-use super::neighbours::Tenant;
+use super::neighbours::{Group, Tenant};
 
 /// What is not the operator's to say.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -25,7 +26,8 @@ pub struct Tuning {
     pub moment: Duration,
     /// until they have taken so many nanoseconds. A tenth: ten such tenants fill the thread.
     pub free_ns: u64,
-    /// What the lines get between two looks at the sockets: a look costs some microseconds, and who comes waits so long.
+    /// What the lines get between two looks at the sockets: a look costs some microseconds, and who comes waits so
+    /// long.
     pub quantum_ns: u64,
     /// Who has had the thread to himself for so long waits for nobody: turns cost a little.
     pub alone: Duration,
@@ -51,24 +53,23 @@ const LEAST_NS: u64 = 1_000;
 /// Tells a task that waits apart from others.
 pub type Ticket = u64;
 
-/// The time that each tenant used of a thread, and the queues of tasks that wait for it.
+/// The time that each tenant, or source of made-up names, used of a thread, and the queues of tasks that wait for it.
 #[derive(Debug)]
 pub struct Turns {
     tuning: Tuning,
     /// When the moment began.
     began: Instant,
     moment: u64,
-    tenants: HashMap<Tenant, Part, RandomState>,
+    parts: HashMap<Group, Part, RandomState>,
     /// Those with a line, by what they had.
-    order: BTreeSet<(u64, u32)>,
-    /// By a tenant's number.
-    lines: HashMap<u32, Line, RandomState>,
+    order: BTreeSet<(u64, Group)>,
+    lines: HashMap<Group, VecDeque<Ticket>, RandomState>,
     /// What the one that was last in turn had had: who comes to a line has had no less.
     virtual_ns: u64,
-    waiting: HashMap<Ticket, Tenant, RandomState>,
+    waiting: HashSet<Ticket, RandomState>,
     next: Ticket,
     /// Whose task ran last, and when he followed on another.
-    last: (Tenant, Instant),
+    last: (Group, Instant),
 }
 
 /// What a tenant had.
@@ -84,12 +85,6 @@ struct Part {
     granted: u32,
 }
 
-#[derive(Debug)]
-struct Line {
-    tenant: Tenant,
-    tickets: VecDeque<Ticket>,
-}
-
 impl Turns {
     /// Nobody was here.
     #[must_use]
@@ -98,13 +93,13 @@ impl Turns {
             tuning,
             began: Instant::ZERO,
             moment: 0,
-            tenants: HashMap::default(),
+            parts: HashMap::default(),
             order: BTreeSet::new(),
             lines: HashMap::default(),
             virtual_ns: 0,
-            waiting: HashMap::default(),
+            waiting: HashSet::default(),
             next: 0,
-            last: (Tenant::OTHER, Instant::ZERO),
+            last: (Tenant::OTHER.into(), Instant::ZERO),
         }
     }
 
@@ -117,10 +112,11 @@ impl Turns {
     /// Whether a task of the tenant has to wait.
     #[must_use]
     #[inline]
-    pub fn is_over(&self, tenant: Tenant, now: Instant) -> bool {
+    pub fn is_over(&self, whose: impl Into<Group>, now: Instant) -> bool {
+        let whose = whose.into();
         now < self.began + self.tuning.moment
-            && self.tenants.get(&tenant).is_some_and(|part| self.used(part) >= self.tuning.free_ns)
-            && !self.is_alone(tenant, now)
+            && self.parts.get(&whose).is_some_and(|part| self.used(part) >= self.tuning.free_ns)
+            && !self.is_alone(whose, now)
     }
 
     #[inline]
@@ -129,24 +125,23 @@ impl Turns {
     }
 
     #[inline]
-    fn is_alone(&self, tenant: Tenant, now: Instant) -> bool {
-        tenant == self.last.0 && now >= self.last.1 + self.tuning.alone
+    fn is_alone(&self, whose: Group, now: Instant) -> bool {
+        whose == self.last.0 && now >= self.last.1 + self.tuning.alone
     }
 
     /// A task of the tenant waits from now on.
-    pub fn wait(&mut self, tenant: Tenant) -> Ticket {
-        let ticket = self.next;
+    pub fn wait(&mut self, whose: impl Into<Group>) -> Ticket {
+        let (whose, ticket) = (whose.into(), self.next);
         self.next += 1;
-        self.waiting.insert(ticket, tenant);
-        let number = tenant.number();
-        if let Some(line) = self.lines.get_mut(&number) {
-            line.tickets.push_back(ticket);
+        self.waiting.insert(ticket);
+        if let Some(line) = self.lines.get_mut(&whose) {
+            line.push_back(ticket);
             return ticket;
         }
-        let part = self.tenants.entry(tenant).or_default();
+        let part = self.parts.entry(whose).or_default();
         part.virtual_ns = part.virtual_ns.max(self.virtual_ns);
-        self.order.insert((part.virtual_ns, number));
-        self.lines.insert(number, Line { tenant, tickets: VecDeque::from([ticket]) });
+        self.order.insert((part.virtual_ns, whose));
+        self.lines.insert(whose, VecDeque::from([ticket]));
         ticket
     }
 
@@ -157,22 +152,23 @@ impl Turns {
 
     /// A task of the tenant ran for so many nanoseconds, until `now`.
     #[inline]
-    pub fn ran(&mut self, tenant: Tenant, ns: u64, now: Instant) {
-        if tenant != self.last.0 {
-            self.last = (tenant, now);
-        } else if self.waiting.is_empty() && self.is_alone(tenant, now) {
+    pub fn ran(&mut self, whose: impl Into<Group>, ns: u64, now: Instant) {
+        let whose = whose.into();
+        if whose != self.last.0 {
+            self.last = (whose, now);
+        } else if self.waiting.is_empty() && self.is_alone(whose, now) {
             return;
         }
         if now >= self.began + self.tuning.moment {
             self.began = now;
             self.moment += 1;
-            if self.tenants.len() > self.tuning.remembered {
+            if self.parts.len() > self.tuning.remembered {
                 let lines = &self.lines;
-                self.tenants.retain(|tenant, _| lines.contains_key(&tenant.number()));
+                self.parts.retain(|whose, _| lines.contains_key(whose));
             }
         }
         let moment = self.moment;
-        let part = self.tenants.entry(tenant).or_default();
+        let part = self.parts.entry(whose).or_default();
         if part.moment != moment {
             (part.moment, part.used_ns) = (moment, 0);
         }
@@ -189,16 +185,14 @@ impl Turns {
     pub fn turn(&mut self, go: &mut Vec<Ticket>, now: Instant) {
         let mut left = self.tuning.quantum_ns;
         while left > 0 {
-            let Some((virtual_ns, number)) = self.order.pop_first() else { return };
-            let Some(line) = self.lines.get_mut(&number) else { continue };
-            let tenant = line.tenant;
-            let next =
-                core::iter::from_fn(|| line.tickets.pop_front()).find(|next| self.waiting.remove(next).is_some());
-            let is_last = line.tickets.is_empty();
+            let Some((virtual_ns, whose)) = self.order.pop_first() else { return };
+            let Some(line) = self.lines.get_mut(&whose) else { continue };
+            let next = core::iter::from_fn(|| line.pop_front()).find(|next| self.waiting.remove(next));
+            let is_last = line.is_empty();
             if is_last {
-                self.lines.remove(&number);
+                self.lines.remove(&whose);
             }
-            let part = self.tenants.entry(tenant).or_default();
+            let part = self.parts.entry(whose).or_default();
             let mean_ns = part.mean_ns.max(LEAST_NS);
             part.granted += u32::from(next.is_some());
             let used_ns = part.virtual_ns;
@@ -206,14 +200,14 @@ impl Turns {
                 go.push(next);
                 self.virtual_ns = self.virtual_ns.max(virtual_ns);
                 // Nobody waits for who is alone.
-                if !self.is_alone(tenant, now) {
+                if !self.is_alone(whose, now) {
                     left = left.saturating_sub(mean_ns);
                 }
             }
             if !is_last {
                 // Until it has run it counts for what such a task usually takes: others come between.
                 let taken = if next.is_some() { mean_ns } else { 0 };
-                self.order.insert((used_ns.max(virtual_ns) + taken, number));
+                self.order.insert((used_ns.max(virtual_ns) + taken, whose));
             }
         }
     }

@@ -1,4 +1,4 @@
-use super::super::neighbours::{Capacity, NeighboursConfig};
+use super::super::neighbours::{Capacity, NeighboursConfig, Source};
 use super::*;
 
 const C: u64 = 1_000;
@@ -25,6 +25,12 @@ impl Desk {
 
     fn tenant(&mut self, name: &str) -> Tenant {
         self.limiter.tenant(name, self.now)
+    }
+
+    /// So many names that one source makes up.
+    fn made_up(&mut self, names: usize) -> Vec<Tenant> {
+        let source = Source::of("192.0.2.1".parse().unwrap());
+        (0..names).map(|at| self.limiter.tenant_from(&format!("made-up-{at}"), source, self.now)).collect()
     }
 
     fn arrive(&mut self, tenant: Tenant) -> Arrival {
@@ -188,6 +194,33 @@ fn one_tenants_line_has_half_of_the_room_at_most_and_others_find_some() {
 }
 
 #[test]
+fn made_up_names_have_the_room_and_the_turns_of_one_tenant() {
+    let time = Costs::new().and(Resource::EventTime, 50_000);
+    let mut desk = Desk::new(NeighboursConfig::default(), 60_000, time);
+    let (noisy, names) = (desk.tenant("noisy"), desk.made_up(100));
+    let own = desk.exhaust(noisy);
+    let mut tickets = vec![own];
+    for &name in &names {
+        desk.exhaust(name);
+    }
+    tickets.extend((0..99).map(|_| desk.waits(noisy)));
+    let mut told = Vec::new();
+    while told.len() < 100 {
+        desk.admission.spare(&mut desk.limiter, desk.now);
+        told.extend(went(&desk.told()));
+    }
+    let own = told.iter().filter(|ticket| tickets.contains(ticket)).count();
+    assert!((45..=55).contains(&own), "{own} of 100: every other one");
+
+    let mut desk = Desk::requests(60_000);
+    let names = desk.made_up(1_000);
+    for &name in names.iter().cycle().take(40_000) {
+        let _ = desk.arrive(name);
+    }
+    assert_eq!(desk.admission.len(), Tuning::default().waiting_max / 2);
+}
+
+#[test]
 fn a_core_that_is_idle_lets_go_on_what_only_its_time_was_short_for() {
     let time = Costs::new().and(Resource::EventTime, 50_000);
     let mut desk = Desk::new(NeighboursConfig::default(), 60_000, time);
@@ -254,8 +287,8 @@ impl Body {
     }
 }
 
-/// What a long body gets in five seconds of 100 MB/s beside a tenant that asks for so many answers of 100 kB each second; and
-/// how many of these waited.
+/// What a long body gets in five seconds of 100 MB/s beside a tenant that asks for so many answers of 100 kB each
+/// second; and how many of these waited.
 fn beside(answers_per_s: u64) -> (u64, u64) {
     let config = NeighboursConfig::default().with(Resource::NetworkBytes, Capacity::Fixed(100_000_000));
     let answer = Costs::new().and(Resource::Requests, 1).and(Resource::NetworkBytes, 100_000);

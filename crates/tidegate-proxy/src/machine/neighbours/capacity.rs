@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use crate::machine::overflow::number::{signed_float, whole};
+use tidegate_core::number::{signed_float, whole};
 
 /// A sample is taken over at least this span.
 const SAMPLE_NS: u64 = 50_000_000;

@@ -3,10 +3,10 @@
 use core::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use tidegate_core::share::CAPACITY_MAX;
 
 use super::grains;
 use crate::machine::Resource;
-use crate::machine::overflow::CAPACITY_MAX;
 
 /// What the limiter does with what it finds.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]

@@ -8,8 +8,7 @@ use std::net::IpAddr;
 
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
-
-use crate::machine::overflow::NONE;
+use tidegate_core::share::NONE;
 
 /// Where a connection comes from: an address of IPv4, or a network of 64 bits of IPv6, since a host has as many addresses
 /// there as it likes.

@@ -4,10 +4,10 @@ use core::hash::BuildHasher;
 
 use foldhash::fast::RandomState;
 use hashbrown::HashTable;
+use tidegate_core::share::NONE;
 
 use super::Tenant;
 use crate::machine::Resource;
-use crate::machine::overflow::NONE;
 
 /// Longest name in bytes; longer ones have no place of their own.
 const NAME_MAX: usize = 255;
@@ -258,7 +258,7 @@ fn most(tenants_max: u32) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::machine::overflow::Overflow;
+    use tidegate_core::share::Overflow;
 
     #[test]
     fn an_idle_tenant_costs_less_than_256_bytes_a_core() {

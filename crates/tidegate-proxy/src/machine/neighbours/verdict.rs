@@ -26,6 +26,28 @@ impl Tenant {
     }
 }
 
+/// Who takes turns: a tenant by itself, or all the names of one source that anybody can make up.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Group(u64);
+
+impl Group {
+    /// That of a tenant in no crowd.
+    pub(super) const fn of(tenant: Tenant) -> Self {
+        Self(tenant.0 as u64)
+    }
+
+    /// That of the crowd with this number.
+    pub(super) const fn of_crowd(number: u32) -> Self {
+        Self(1 << 32 | number as u64)
+    }
+}
+
+impl From<Tenant> for Group {
+    fn from(tenant: Tenant) -> Self {
+        Self::of(tenant)
+    }
+}
+
 /// How far the work had come when it was asked about.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -3,13 +3,13 @@
 use core::time::Duration;
 
 use tidegate_core::Instant;
+use tidegate_core::share::{NONE, Totals, Usage};
 
 use super::{
     Capacity, LoanView, Neighbours, RefusedView, ResourceView, SNAPSHOT_LOANS_MAX, SNAPSHOT_TENANTS_MAX, Snapshot,
     Stage, Tenant, TenantView, UseView,
 };
 use crate::machine::Resource;
-use crate::machine::overflow::{NONE, Totals, Usage};
 
 /// Of one resource, so many lenders and so many borrowers are shown with each other.
 const SIDES: usize = 10;

@@ -1,4 +1,4 @@
-use super::super::neighbours::{Neighbours, NeighboursConfig};
+use super::super::neighbours::{Neighbours, NeighboursConfig, Source};
 use super::*;
 
 const FREE: u64 = 100_000;
@@ -109,7 +109,7 @@ fn what_is_remembered_is_bounded() {
         let tenant = limiter.tenant(&number.to_string(), Instant::ZERO);
         turns.ran(tenant, 1_000, at(number));
     }
-    assert!(turns.tenants.len() <= Tuning::default().remembered + 1_001);
+    assert!(turns.parts.len() <= Tuning::default().remembered + 1_001);
 }
 
 #[test]
@@ -134,4 +134,20 @@ fn what_a_tenant_used_while_nobody_waited_is_not_held_against_it() {
         }
     }
     assert!(served[0] >= 15 && served[1] >= 15, "{served:?}");
+}
+
+#[test]
+fn made_up_names_take_the_turns_of_their_source() {
+    let mut limiter = Neighbours::new(NeighboursConfig::default(), Instant::ZERO);
+    let source = Source::of("192.0.2.1".parse().unwrap());
+    let a = limiter.tenant("a", Instant::ZERO);
+    let names: Vec<_> =
+        (0..50).map(|at| limiter.tenant_from(&format!("made-up-{at}"), source, Instant::ZERO)).collect();
+    let mut turns = Turns::new(Tuning::default());
+    turns.ran(a, 1, at(0));
+    for &name in &names {
+        turns.ran(limiter.group(name), FREE / 50, at(1));
+    }
+    assert!(names.iter().all(|name| turns.is_over(limiter.group(*name), at(2))), "together they had a part");
+    assert!(!turns.is_over(limiter.group(a), at(2)));
 }
