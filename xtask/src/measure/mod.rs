@@ -16,6 +16,7 @@ mod memory;
 mod proxy_attack;
 mod proxy_cheap;
 mod proxy_cost;
+mod proxy_hellos;
 mod proxy_load;
 mod proxy_names;
 mod proxy_noise;

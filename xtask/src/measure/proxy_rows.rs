@@ -1,7 +1,10 @@
 //! The bars of the proxy, one row each.
 
 use super::rows::Row;
-use super::{proxy_attack, proxy_cheap, proxy_cost, proxy_names, proxy_noise, proxy_paced, proxy_shared, proxy_spike};
+use super::{
+    proxy_attack, proxy_cheap, proxy_cost, proxy_hellos, proxy_names, proxy_noise, proxy_paced, proxy_shared,
+    proxy_spike,
+};
 
 /// In the order of the table.
 pub(super) const ROWS: &[Row] = &[
@@ -82,6 +85,12 @@ pub(super) const ROWS: &[Row] = &[
         name: "invented names",
         bar: "100,000 SNIs and Hosts, 2,000/s and all that can be sent: A 100 %, p99 1.5x alone",
         run: proxy_names::invented,
+    },
+    Row {
+        issue: 20,
+        name: "hellos held",
+        bar: "hellos/s of B up to which A's p99 is 2x alone: 3x HAProxy's with its limit by SNI",
+        run: proxy_hellos::held,
     },
     Row {
         issue: 20,
