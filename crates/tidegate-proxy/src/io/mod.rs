@@ -10,7 +10,8 @@
 //! | `waits` | requests that wait until their tenants may have more |
 //! | `refused` | connections that are refused, until they are ended |
 //! | `seats` | who is ended when there is no room for one more |
-//! | `tls`, `socket`, `transport` | certificates by name; a socket; with or without TLS |
+//! | `tls`, `socket`, `transport` | certificates by name; a client's socket; with or without TLS |
+//! | `server_stream` | a server's socket, with or without TLS |
 //! | `http1`, `http2`, `websocket` | what is spoken |
 //! | `service`, `whose`, `forward` | a request: judged, its tenant, sent to its upstream, answered |
 //! | `headers`, `refuse`, `quota`, `date` | what the proxy adds to messages, and its own answers |
@@ -58,6 +59,7 @@ mod refuse;
 mod refused;
 mod seats;
 mod serve;
+mod server_stream;
 mod service;
 mod settings;
 mod signer;

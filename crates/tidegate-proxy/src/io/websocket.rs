@@ -10,11 +10,11 @@ use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 
 use super::account::Account;
 use super::meter;
 use super::pace::Pace;
+use super::server_stream::ServerStream;
 use super::thread::Connection;
 use super::timers::Timer;
 use super::transport::Transport;
@@ -27,7 +27,7 @@ pub(crate) async fn tunnel(
     connection: &Connection,
     client: &RefCell<Transport>,
     to_server: BytesMut,
-    server: TcpStream,
+    server: ServerStream,
     to_client: Vec<u8>,
     [up, down]: [Pace; 2],
     idle: Duration,
@@ -62,7 +62,7 @@ struct Way {
 
 struct Tunnel<'a> {
     client: &'a RefCell<Transport>,
-    server: TcpStream,
+    server: ServerStream,
     account: Rc<Account>,
     up: Way,
     down: Way,
@@ -102,6 +102,8 @@ impl Tunnel<'_> {
                 self.account.add_bytes(written as u64);
                 self.moved();
             }
+            // TLS may hold some of it.
+            ready!(Pin::new(&mut self.server).poll_flush(context))?;
             if self.up.ended {
                 if !self.up.shut {
                     ready!(Pin::new(&mut self.server).poll_shutdown(context))?;

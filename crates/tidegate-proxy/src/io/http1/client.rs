@@ -15,10 +15,7 @@ use bytes::{Bytes, BytesMut};
 use http::header::HeaderMap;
 use http::{Method, Response};
 use http_body::Body;
-use rustix::io::Errno;
-use rustix::net::RecvFlags;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 
 use super::answer::{self, AnswerHead, Asked};
 use super::decode::{Decoded, Framing};
@@ -26,6 +23,7 @@ use super::write::{self, Outgoing};
 use crate::io::account::Account;
 use crate::io::body::{BodyError, RequestBody};
 use crate::io::meter;
+use crate::io::server_stream::ServerStream;
 use crate::io::timers::Timer;
 
 /// Most bytes that one read takes; of an answer that its HTTP/1 client does not read, as many are held.
@@ -46,7 +44,7 @@ thread_local! {
 /// An open connection on which no exchange is under way.
 #[derive(Debug)]
 pub(crate) struct Link {
-    stream: TcpStream,
+    stream: ServerStream,
     buffer: BytesMut,
     out: Vec<u8>,
     sent: usize,
@@ -152,9 +150,9 @@ impl std::fmt::Debug for AnswerBody {
 
 impl Link {
     /// A connection that was just opened.
-    pub(crate) fn new(stream: TcpStream, timer: Timer) -> Self {
+    pub(crate) fn new(stream: impl Into<ServerStream>, timer: Timer) -> Self {
         Self {
-            stream,
+            stream: stream.into(),
             buffer: BytesMut::new(),
             out: Vec::new(),
             sent: 0,
@@ -169,15 +167,13 @@ impl Link {
 
     /// True if the server closed it or said something unasked, when the thread last looked at its sockets. Costs a system
     /// call only if something came.
-    pub(crate) fn is_stale(&self) -> bool {
-        let mut byte = [0];
-        !matches!(self.stream.try_read(&mut byte), Err(error) if error.kind() == io::ErrorKind::WouldBlock)
+    pub(crate) fn is_stale(&mut self) -> bool {
+        self.stream.is_stale()
     }
 
-    /// The same as of now: one system call.
-    pub(crate) fn is_stale_now(&self) -> bool {
-        let came = rustix::net::recv(&self.stream, &mut [0_u8; 1], RecvFlags::PEEK | RecvFlags::DONTWAIT);
-        !matches!(came, Err(Errno::AGAIN))
+    /// The same as of now: one system call, and with TLS one more for what came.
+    pub(crate) fn is_stale_now(&mut self) -> bool {
+        self.stream.is_stale_now()
     }
 
     /// How long the server keeps it while nothing is sent, as far as it said so.
@@ -245,6 +241,16 @@ impl Link {
         })
     }
 
+    /// Gives all of `out` to the socket.
+    fn poll_out(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while self.sent < self.out.len() {
+            self.sent += ready!(Pin::new(&mut self.stream).poll_write(context, &self.out[self.sent..]))?;
+            self.timer.clear();
+        }
+        // TLS may hold some of it.
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
     /// Writes what waits; `Ready` once there is nothing more to send. A server that takes nothing has `idle` to change
     /// its mind; the timer is the caller's to look at.
     fn poll_send(
@@ -254,17 +260,13 @@ impl Link {
         idle: Duration,
     ) -> Poll<Result<(), SendError>> {
         loop {
-            while self.sent < self.out.len() {
-                let rest = &self.out[self.sent..];
-                let Poll::Ready(written) = Pin::new(&mut self.stream).poll_write(context, rest) else {
-                    if !self.timer.is_set() {
-                        self.timer.set(meter::now() + idle);
-                    }
-                    return Poll::Pending;
-                };
-                self.sent += written.map_err(SendError::Upstream)?;
-                self.timer.clear();
-            }
+            let Poll::Ready(written) = self.poll_out(context) else {
+                if !self.timer.is_set() {
+                    self.timer.set(meter::now() + idle);
+                }
+                return Poll::Pending;
+            };
+            written.map_err(SendError::Upstream)?;
             self.out.clear();
             self.sent = 0;
             if sending.done {
@@ -360,7 +362,7 @@ impl AnswerBody {
     }
 
     /// After an answer of 101: the socket and what was read behind the head.
-    pub(crate) fn into_socket(mut self) -> Option<(TcpStream, BytesMut, Option<Slot>)> {
+    pub(crate) fn into_socket(mut self) -> Option<(ServerStream, BytesMut, Option<Slot>)> {
         let link = self.link.take()?;
         Some((link.stream, link.buffer, self.slot.take()))
     }
@@ -430,6 +432,7 @@ mod tests {
     use std::io::Write;
 
     use rustix::event::{PollFd, PollFlags, poll};
+    use tokio::net::TcpStream;
 
     use super::*;
     use crate::io::timers::Timers;
@@ -443,15 +446,15 @@ mod tests {
             for late in [&b""[..], b"HTTP/1.1 200 OK\r\n\r\n"] {
                 let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
                 let (mut server, _) = listener.accept().unwrap();
-                let link = Link::new(stream, timers.timer());
+                let mut link = Link::new(stream, timers.timer());
                 assert!(!link.is_stale() && !link.is_stale_now());
                 server.write_all(late).unwrap();
                 server.shutdown(std::net::Shutdown::Write).unwrap();
                 // The kernel has it; the runtime, which is not asked meanwhile, does not know.
-                poll(&mut [PollFd::new(&link.stream, PollFlags::IN)], None).unwrap();
+                poll(&mut [PollFd::new(link.stream.socket(), PollFlags::IN)], None).unwrap();
                 assert!(!link.is_stale() && link.is_stale_now());
                 tokio::task::yield_now().await;
-                link.stream.readable().await.unwrap();
+                link.stream.socket().readable().await.unwrap();
                 assert!(link.is_stale());
             }
         });
