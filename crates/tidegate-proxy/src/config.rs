@@ -43,7 +43,7 @@ pub mod words;
 
 pub use checked::{
     AccessLog, Amount, Certificate, Config, HeaderEdits, Health, Http, Limits, Listener, LogTarget, RateLimit, Retries,
-    Route, Server, SniRule, Spool, Tenant, Tenants, Timeouts, Upstream,
+    Route, Server, SniRule, Spool, Tenant, Tenants, Timeouts, Trust, Upstream, UpstreamTls,
 };
 pub use paths::PlainPath;
 pub use routes::Routes;

@@ -35,6 +35,23 @@ pub enum ProxyError {
         #[source]
         source: rustls::Error,
     },
+    /// The system trusts no authority, or its certificates cannot be read.
+    #[error("the system has no certificates of authorities: install them, or name a file in proxy.upstream.tls.roots")]
+    SystemRoots {
+        /// What the system said, if anything.
+        #[source]
+        source: Option<rustls_native_certs::Error>,
+    },
+    /// A server's certificate cannot be for this name.
+    #[error(
+        "upstream {upstream} has the name {name} for TLS, which no certificate is for: give proxy.upstream.tls.name"
+    )]
+    ServerName {
+        /// The upstream.
+        upstream: String,
+        /// From its key `tls.name`, or of its server.
+        name: String,
+    },
     /// The access log cannot be opened.
     #[error("cannot open the access log {}", path.display())]
     AccessLog {

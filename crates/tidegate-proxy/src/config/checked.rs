@@ -107,6 +107,8 @@ pub struct Upstream {
     pub protocol: UpstreamProtocol,
     /// Whether they are told the client by the PROXY protocol.
     pub proxy_protocol: ProxyProtocolOut,
+    /// How TLS is spoken with them; `None` for no TLS.
+    pub tls: Option<UpstreamTls>,
     /// Most connections to one server, from all threads, each of which has its part, at least 1.
     pub max_connections: u32,
     /// Most requests of HTTP/2 under way, for each server that is up, from all threads, each of which has its part, at least 1. Over
@@ -139,6 +141,25 @@ impl std::fmt::Display for Server {
             write!(f, "{}:{}", self.host, self.port)
         }
     }
+}
+
+/// TLS to the servers of an upstream.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct UpstreamTls {
+    /// Whose certificates are accepted.
+    pub trust: Trust,
+    /// The name that every server's certificate must be for; `None` for the host of each server's own address, which then
+    /// is a name.
+    pub name: Option<String>,
+}
+
+/// Whose certificates are accepted of servers.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Trust {
+    /// Those of authorities that the system trusts.
+    System,
+    /// Those of the authorities in this PEM file.
+    File(PathBuf),
 }
 
 /// How servers are asked for their health.

@@ -58,6 +58,7 @@ pub(super) fn upstreams(place: &Place<'_>, sections: Vec<UpstreamSection>) -> Re
             balance: section.balance,
             protocol: section.protocol,
             proxy_protocol: section.proxy_protocol,
+            tls: None,
         });
     }
     Ok(upstreams)

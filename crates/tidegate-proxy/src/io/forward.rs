@@ -249,6 +249,14 @@ fn unreachable_answer(error: &ConnectError) -> Response<ResponseBody> {
         ConnectError::Refused { .. } => {
             (StatusCode::BAD_GATEWAY, "connection_refused", "The upstream accepts no connection.")
         }
+        ConnectError::Tls { source, .. } => {
+            let name = match source.get_ref().and_then(|inner| inner.downcast_ref()) {
+                Some(rustls::Error::InvalidCertificate(_)) => "tls_certificate_error",
+                Some(rustls::Error::AlertReceived(_)) => "tls_alert_received",
+                _ => "tls_protocol_error",
+            };
+            (StatusCode::BAD_GATEWAY, name, "There is no TLS with the upstream.")
+        }
     };
     refuse::plain(status, name, detail)
 }

@@ -315,7 +315,8 @@ impl Side {
             runtime.block_on(async move {
                 let mut checks = Checks::new(verdicts, clock::now().as_nanos());
                 loop {
-                    checks.set(&upstream::Settings::of(&settings.config, Part { index: 0, of: 1 }));
+                    let all = Part { index: 0, of: 1 };
+                    checks.set(&upstream::Settings::of(&settings.config, &settings.upstream_tls, all));
                     match changes.recv().await {
                         Some(newer) => settings = newer,
                         None => return,

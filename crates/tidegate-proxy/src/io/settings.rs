@@ -15,6 +15,7 @@ use super::limiter::NeighboursConfig;
 use super::pace::SharedBandwidth;
 use super::serve::HELD_TLS;
 use super::tls::{self, Certificates};
+use super::upstream::Tls;
 use crate::config::{Amount, Cidr, Config, RateLimit, Routes, SniRule, Tenancy};
 use crate::error::ProxyError;
 use crate::machine::Resource;
@@ -43,6 +44,8 @@ pub(crate) struct Settings {
     pub(crate) bandwidths: HashMap<String, Arc<SharedBandwidth>, RandomState>,
     /// For each listener with TLS.
     pub(crate) tls: Vec<Option<Arc<rustls::ServerConfig>>>,
+    /// For each upstream with TLS.
+    pub(crate) upstream_tls: Vec<Option<Tls>>,
     pub(crate) http: HttpLimits,
     /// Connections that one core's memory has room for, whatever is spoken on them.
     pub(crate) memory_places: usize,
@@ -55,6 +58,7 @@ impl Settings {
     pub(crate) fn new(config: Config, before: Option<&Self>, now: Instant) -> Result<Arc<Self>, ProxyError> {
         let certificates = Certificates::load(&config.certificates)?;
         let tls = tls::server_configs(&config, &certificates, before);
+        let upstream_tls = Tls::load(&config.upstreams, before.map_or(&[], |before| &before.upstream_tls))?;
         let gates_queued = before.map(|before| Arc::clone(&before.gates_queued)).unwrap_or_default();
         let mut gates = Gates { before, config: &config, all: Vec::new(), queued: &gates_queued, now };
         let route_gates: Vec<_> = config
@@ -90,6 +94,7 @@ impl Settings {
             gates,
             bandwidths: bandwidths(&config, before, now),
             tls,
+            upstream_tls,
             http,
             memory_places: memory_places(of_a_core(&config, Resource::Memory)),
             proto: [HeaderValue::from_static("http"), HeaderValue::from_static("https")],

@@ -6,6 +6,7 @@
 //! | `lease` | one request's slot at one server, and how it gets a connection there |
 //! | `idle` | connections that wait for the next request |
 //! | `endpoint` | where a server is, and connecting to it |
+//! | `tls` | how TLS is spoken with servers |
 //! | `checks` | asks servers how they are, for all threads |
 //! | `http2` | connections that many requests of a tenant share |
 //! | `settings` | what the configuration says, as the machines want it |
@@ -34,6 +35,7 @@ pub(crate) use idle::{Keep, Look};
 pub(crate) use lease::Lease;
 pub(crate) use send::{Outbound, SendError};
 pub(crate) use settings::{Part, Settings};
+pub(crate) use tls::Tls;
 
 use super::meter;
 use crate::config::Server;
@@ -52,6 +54,7 @@ mod send;
 mod settings;
 #[cfg(test)]
 mod tests;
+mod tls;
 
 /// How often connections that waited too long are closed. They are not used meanwhile, but should be closed before their
 /// servers do so: these leave at least a second more.
@@ -264,7 +267,8 @@ pub(crate) struct UpstreamState {
 impl<C: Keep> Upstream<C> {
     /// In force in its line from now on.
     fn new(settings: Settings, rng: Rng, queued: Rc<Notify>, line: Line<C>, now: Instant) -> Rc<Self> {
-        let endpoints = settings.servers.iter().cloned().map(Endpoint::new).collect();
+        let endpoints =
+            settings.servers.iter().map(|server| Endpoint::new(server.clone(), settings.tls.clone())).collect();
         let state = State {
             pool: Pool::new(settings.pool.clone(), now),
             rng,
@@ -406,8 +410,10 @@ impl<C: Keep> Upstream<C> {
         let (mine, theirs) = (&mut *self.state.borrow_mut(), &mut *old.state.borrow_mut());
         let places: Vec<_> = (0..old.endpoints.len()).map(|server| old.place_at(self, server)).collect();
         mine.pool.inherit(&theirs.pool, &places, now);
-        // Connections that were announced in another way, or speak another protocol, are not what they would be now.
-        if self.settings.protocol == old.settings.protocol && self.settings.announce == old.settings.announce {
+        // Connections that were announced in another way, or speak another protocol, are not what they would be now; nor
+        // are those whose servers showed certificates to other roots.
+        let is_same = self.settings.protocol == old.settings.protocol && self.settings.tls == old.settings.tls;
+        if is_same && self.settings.announce == old.settings.announce {
             for (same, place) in places.into_iter().enumerate() {
                 if let Some(place) = place {
                     mine.idle.inherit(place, &mut theirs.idle, same);

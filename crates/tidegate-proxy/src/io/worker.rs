@@ -120,7 +120,8 @@ pub(crate) fn processors() -> Vec<usize> {
 
 async fn serve(start: Start) -> io::Result<()> {
     let settings = Arc::clone(&start.control.borrow().settings);
-    let upstreams = Upstreams::new(upstream::Settings::of(&settings.config, start.part), start.verdicts, start.seed);
+    let of_upstreams = upstream::Settings::of(&settings.config, &settings.upstream_tls, start.part);
+    let upstreams = Upstreams::new(of_upstreams, start.verdicts, start.seed);
     let counts = Counts::new(&settings);
     let seats = Seats::new(connections_max(start.part, &settings));
     let waits = Waits::new(Arc::clone(&start.limiter), settings.config.limits.patience);
@@ -202,7 +203,8 @@ async fn obey(thread: &Rc<Thread>, control: &mut watch::Receiver<Control>, part:
         if Arc::ptr_eq(&told.settings, &thread.settings().0) {
             continue;
         }
-        thread.upstreams.reload(upstream::Settings::of(&told.settings.config, part), seed);
+        let upstreams = upstream::Settings::of(&told.settings.config, &told.settings.upstream_tls, part);
+        thread.upstreams.reload(upstreams, seed);
         let neighbours = told.settings.neighbours();
         thread.limiter.with(|limiter| limiter.reconfigure(neighbours, meter::now()));
         thread.waits.set_patience(told.settings.config.limits.patience);

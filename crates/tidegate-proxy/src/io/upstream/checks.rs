@@ -11,14 +11,15 @@ use hyper::client::conn::{http1, http2};
 use hyper_util::rt::TokioIo;
 use tidegate_core::Rng;
 use tidegate_runtime::clock;
-use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinSet};
 
 use super::Settings;
 use super::endpoint::{Endpoint, check_header};
 use super::http2::Local;
+use super::tls::Tls;
 use crate::config::{ProxyProtocolOut, Server, UpstreamProtocol};
+use crate::io::server_stream::ServerStream;
 use crate::machine::upstream::{ActiveConfig, ActiveHealth};
 
 /// What checks found, for every server that was checked at least once.
@@ -100,6 +101,7 @@ pub(super) struct Check {
     config: ActiveConfig,
     protocol: UpstreamProtocol,
     announce: ProxyProtocolOut,
+    tls: Option<Tls>,
 }
 
 impl Check {
@@ -111,6 +113,7 @@ impl Check {
                 config: config.clone(),
                 protocol: settings.protocol,
                 announce: settings.announce,
+                tls: settings.tls.clone(),
             })
         })
     }
@@ -123,7 +126,7 @@ impl Check {
         let known = verdicts.borrow().of(&self.upstream, &self.server);
         let now = clock::now();
         let mut health = known.map_or_else(|| ActiveHealth::new(now), |up| ActiveHealth::known(up, now));
-        let endpoint = Endpoint::new(self.server.clone());
+        let endpoint = Endpoint::new(self.server.clone(), self.tls.clone());
         loop {
             tokio::time::sleep(health.next_timeout() - clock::now()).await;
             health.on_check(&self.config, &mut rng, clock::now());
@@ -156,7 +159,7 @@ impl Check {
 /// The server did not answer, or not with a status of a server that is well. Which of it was is not told apart.
 struct Unwell;
 
-async fn ask_http1(stream: TcpStream, request: Request<Empty<Bytes>>) -> hyper::Result<StatusCode> {
+async fn ask_http1(stream: ServerStream, request: Request<Empty<Bytes>>) -> hyper::Result<StatusCode> {
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
     let mut driver = JoinSet::new();
     driver.spawn_local(async { drop(connection.await) });
@@ -164,7 +167,7 @@ async fn ask_http1(stream: TcpStream, request: Request<Empty<Bytes>>) -> hyper::
     Ok(sender.send_request(request).await?.status())
 }
 
-async fn ask_http2(stream: TcpStream, mut request: Request<Empty<Bytes>>) -> hyper::Result<StatusCode> {
+async fn ask_http2(stream: ServerStream, mut request: Request<Empty<Bytes>>) -> hyper::Result<StatusCode> {
     // HTTP/2 names the host in the target.
     if let Some(host) = request.headers_mut().remove(HOST)
         && let Ok(host) = host.to_str()

@@ -1,19 +1,25 @@
 //! Where a server is, and connecting to it.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::time::Duration;
 
+use tidegate_core::Instant;
+use tidegate_runtime::clock;
 use tidegate_wire::proxy_protocol::{self, Fields, Origin, Transport};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
+use super::tls::Tls;
 use crate::config::{ProxyProtocolOut, Server};
+use crate::io::server_stream::ServerStream;
 
 /// Addresses of one name that are tried; more add only delay.
 const MAX_ADDRESSES: usize = 4;
+/// At most as often it is said of a server that TLS with it fails: every request may find that out.
+const WARN_EVERY: Duration = Duration::from_secs(10);
 
 /// A server, and its addresses once they are known.
 #[derive(Debug)]
@@ -21,6 +27,8 @@ pub(super) struct Endpoint {
     server: Server,
     /// Asked for again when no connection comes about.
     addresses: RefCell<Rc<[SocketAddr]>>,
+    tls: Option<Tls>,
+    warned: Cell<Option<Instant>>,
 }
 
 /// Whom a server is told about by the PROXY protocol.
@@ -56,6 +64,15 @@ pub(crate) enum ConnectError {
         #[source]
         source: io::Error,
     },
+    /// There was a connection, and no TLS over it: a certificate that is not accepted, or no common protocol.
+    #[error("no TLS with {server}")]
+    Tls {
+        /// Where.
+        server: Server,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
     /// It took too long.
     #[error("no connection to {server} within {timeout:?}")]
     TimedOut {
@@ -66,20 +83,27 @@ pub(crate) enum ConnectError {
     },
 }
 
+/// Why one address gave no connection.
+enum Broken {
+    Socket(io::Error),
+    Tls(io::Error),
+}
+
 impl Endpoint {
-    pub(super) fn new(server: Server) -> Self {
+    /// With TLS if there is `tls`.
+    pub(super) fn new(server: Server, tls: Option<Tls>) -> Self {
         let fixed = server.host.parse::<IpAddr>().map(|address| SocketAddr::new(address, server.port));
         let addresses: Rc<[SocketAddr]> = fixed.into_iter().collect();
-        Self { server, addresses: RefCell::new(addresses) }
+        Self { server, addresses: RefCell::new(addresses), tls, warned: Cell::default() }
     }
 
     pub(super) fn server(&self) -> &Server {
         &self.server
     }
 
-    /// Connects and writes `preface`, to one address after another, all within `timeout`. An address that does not answer
-    /// takes its part of it only, so that the others have theirs.
-    pub(super) async fn connect(&self, preface: &[u8], timeout: Duration) -> Result<TcpStream, ConnectError> {
+    /// Connects, writes `preface` and speaks TLS if that is wanted, to one address after another, all within `timeout`. An
+    /// address that does not answer takes its part of it only, so that the others have theirs.
+    pub(super) async fn connect(&self, preface: &[u8], timeout: Duration) -> Result<ServerStream, ConnectError> {
         let connected = tokio::time::timeout(timeout, self.connect_to_any(preface, timeout)).await;
         let timed_out = |_| Err(ConnectError::TimedOut { server: self.server.clone(), timeout });
         let connected = connected.unwrap_or_else(timed_out);
@@ -90,21 +114,47 @@ impl Endpoint {
         connected
     }
 
-    async fn connect_to_any(&self, preface: &[u8], timeout: Duration) -> Result<TcpStream, ConnectError> {
+    async fn connect_to_any(&self, preface: &[u8], timeout: Duration) -> Result<ServerStream, ConnectError> {
         let mut last = None;
         let addresses = self.addresses().await?;
         let count = u32::try_from(addresses.len()).expect("addresses are few: `MAX_ADDRESSES`");
         for (&address, nth) in addresses.iter().zip(1..) {
             // The last one has all that is left.
             let part = if nth == count { Duration::MAX } else { timeout / count };
-            let connected = tokio::time::timeout(part, connect(address, preface)).await;
-            match connected.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
+            let connected = tokio::time::timeout(part, self.connect_to(address, preface)).await;
+            match connected.unwrap_or_else(|_| Err(Broken::Socket(io::ErrorKind::TimedOut.into()))) {
                 Ok(stream) => return Ok(stream),
                 Err(error) => last = Some(error),
             }
         }
-        let source = last.unwrap_or_else(|| io::ErrorKind::AddrNotAvailable.into());
-        Err(ConnectError::Refused { server: self.server.clone(), source })
+        let server = self.server.clone();
+        match last.unwrap_or_else(|| Broken::Socket(io::ErrorKind::AddrNotAvailable.into())) {
+            Broken::Socket(source) => Err(ConnectError::Refused { server, source }),
+            Broken::Tls(source) => Err(ConnectError::Tls { server, source }),
+        }
+    }
+
+    async fn connect_to(&self, address: SocketAddr, preface: &[u8]) -> Result<ServerStream, Broken> {
+        let stream = connect(address, preface).await.map_err(Broken::Socket)?;
+        match &self.tls {
+            None => Ok(stream.into()),
+            // In a box: requests without TLS need no room for it.
+            Some(tls) => Box::pin(self.handshake(tls, stream)).await.map_err(Broken::Tls),
+        }
+    }
+
+    async fn handshake(&self, tls: &Tls, stream: TcpStream) -> io::Result<ServerStream> {
+        let secured = tls.handshake(&self.server, stream).await;
+        secured.map(ServerStream::from).inspect_err(|error| self.warn(tls, error))
+    }
+
+    /// Says why TLS with the server fails, now and then.
+    fn warn(&self, tls: &Tls, reason: &io::Error) {
+        let now = clock::now();
+        if self.warned.get().is_none_or(|last| now.since(last) >= WARN_EVERY) {
+            self.warned.set(Some(now));
+            tracing::warn!(upstream = tls.upstream(), server = %self.server, %reason, "no TLS with a server");
+        }
     }
 
     async fn addresses(&self) -> Result<Rc<[SocketAddr]>, ConnectError> {
@@ -186,10 +236,10 @@ mod tests {
         let (_socket, _waits, mute) = mute();
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let well = listener.local_addr().unwrap();
-        let endpoint = Endpoint::new(Server { host: "shop.invalid".to_owned(), port: 80 });
+        let endpoint = Endpoint::new(Server { host: "shop.invalid".to_owned(), port: 80 }, None);
         *endpoint.addresses.borrow_mut() = Rc::new([mute, well]);
         let stream = endpoint.connect(b"", Duration::from_secs(1)).await.unwrap();
-        assert_eq!(stream.peer_addr().unwrap(), well);
+        assert_eq!(stream.socket().peer_addr().unwrap(), well);
         assert_eq!(endpoint.addresses.borrow().len(), 2);
         *endpoint.addresses.borrow_mut() = Rc::new([mute]);
         let timed_out = endpoint.connect(b"", Duration::from_millis(20)).await.unwrap_err();

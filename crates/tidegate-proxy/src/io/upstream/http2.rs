@@ -13,13 +13,13 @@ use hyper::client::conn::http2::{self, SendRequest};
 use hyper::rt::Executor;
 use hyper_util::rt::TokioIo;
 use tidegate_core::Instant;
-use tokio::net::TcpStream;
 use tokio::sync::Mutex;
 
 use super::{Keep, Lease};
 use crate::io::body::{BodyError, RequestBody};
 use crate::io::http1::client::Patience;
 use crate::io::meter::{self, Common};
+use crate::io::server_stream::ServerStream;
 use crate::io::timers::Timer;
 use crate::machine::upstream::{Begun, Connections, ConnectionsTuning};
 
@@ -105,14 +105,14 @@ impl Shared {
     }
 
     /// Speaks HTTP/2 over `stream`; the connection lives until it is closed and the last handle to it is gone.
-    pub(super) async fn handshake(&self, stream: TcpStream) -> hyper::Result<Sender> {
+    pub(super) async fn handshake(&self, stream: ServerStream) -> hyper::Result<Sender> {
         let window = STREAM_WINDOW.saturating_mul(self.streams);
         handshake(stream, STREAM_WINDOW, window).await
     }
 }
 
 /// Windows in bytes: of a stream, and of all streams together.
-async fn handshake(stream: TcpStream, stream_window: u32, window: u32) -> hyper::Result<Sender> {
+async fn handshake(stream: ServerStream, stream_window: u32, window: u32) -> hyper::Result<Sender> {
     let mut builder = http2::Builder::new(Local);
     builder.initial_stream_window_size(stream_window).initial_connection_window_size(window);
     let (sender, connection) = builder.handshake(TokioIo::new(stream)).await?;

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use tidegate_core::Instant;
 use tidegate_runtime::clock;
-use tokio::net::TcpStream;
 
 use super::endpoint::{Announced, ConnectError};
 use super::{Keep, Look, Started, Upstream};
 use crate::config::{Server, UpstreamProtocol};
+use crate::io::server_stream::ServerStream;
 use crate::machine::upstream::{Call, Failure, Flow, Pool, Replay, Tried, may_retry};
 
 /// A slot at a server. Dropping it gives the slot to the next in line, and says nothing about the server.
@@ -64,8 +64,9 @@ impl<C: Keep> Lease<C> {
         self.upstream.state.borrow_mut().idle.take(self.server, self.key(), look, clock::now())
     }
 
-    /// A new connection; the PROXY header has been sent if there is one. In time, or not at all.
-    pub(crate) async fn connect(&self) -> Result<TcpStream, ConnectError> {
+    /// A new connection; the PROXY header has been sent if there is one, and TLS is spoken if it is to be. In time, or not
+    /// at all.
+    pub(crate) async fn connect(&self) -> Result<ServerStream, ConnectError> {
         self.make_room();
         let settings = &self.upstream.settings;
         let endpoint = &self.upstream.endpoints[self.server];

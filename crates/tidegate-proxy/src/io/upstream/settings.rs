@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::tls::Tls;
 use crate::config::{self, ProxyProtocolOut, Server, UpstreamProtocol};
 use crate::machine::upstream::{
     ActiveConfig, Balance, ConnectionsTuning, PoolConfig, RetryConfig, ServerConfig, SharingTuning,
@@ -25,6 +26,8 @@ pub(crate) struct Settings {
     pub(crate) protocol: UpstreamProtocol,
     /// Whether they are told the client by the PROXY protocol.
     pub(crate) announce: ProxyProtocolOut,
+    /// How TLS is spoken with them; `None` for no TLS.
+    pub(crate) tls: Option<Tls>,
     /// For a connection.
     pub(crate) connect_timeout: Duration,
     /// Connections to one server that may wait for the next request.
@@ -53,12 +56,13 @@ impl Part {
 }
 
 impl Settings {
-    /// All upstreams of `config` for one of its threads.
-    pub(crate) fn of(config: &config::Config, part: Part) -> Vec<Self> {
-        config.upstreams.iter().map(|upstream| Self::one(upstream, &config.timeouts, part)).collect()
+    /// All upstreams of `config` for one of its threads; `tls` of each of them.
+    pub(crate) fn of(config: &config::Config, tls: &[Option<Tls>], part: Part) -> Vec<Self> {
+        let all = config.upstreams.iter().zip(tls);
+        all.map(|(upstream, tls)| Self::one(upstream, tls.clone(), &config.timeouts, part)).collect()
     }
 
-    fn one(upstream: &config::Upstream, timeouts: &config::Timeouts, part: Part) -> Self {
+    fn one(upstream: &config::Upstream, tls: Option<Tls>, timeouts: &config::Timeouts, part: Part) -> Self {
         let max_connections = part.share(upstream.max_connections);
         let servers = u32::try_from(upstream.servers.len()).unwrap_or(u32::MAX);
         let queue = if upstream.queue == 0 { 0 } else { part.share(upstream.queue).saturating_mul(servers) };
@@ -93,6 +97,7 @@ impl Settings {
             pool,
             protocol: upstream.protocol,
             announce: upstream.proxy_protocol,
+            tls,
             connect_timeout: timeouts.upstream_connect,
             max_idle: match upstream.proxy_protocol {
                 ProxyProtocolOut::Off => max_connections as usize,

@@ -14,6 +14,7 @@ use tokio::sync::watch;
 
 use super::{Announced, Checks, Keep, Lease, Look, Settings, Target, Upstreams, Verdicts};
 use crate::config::{ProxyProtocolOut, Server, UpstreamProtocol};
+use crate::io::server_stream::ServerStream;
 use crate::machine::upstream::{
     ActiveConfig, Balance, ConnectionsTuning, Failure, Flow, PoolConfig, Refusal, Replay, ServerConfig, Tried,
 };
@@ -24,6 +25,13 @@ const TARGET: Target<'_> = Target { index: 0, name: "shop" };
 /// A connection over which nothing but bytes go.
 #[derive(Debug)]
 struct Plain(TcpStream);
+
+impl From<ServerStream> for Plain {
+    fn from(stream: ServerStream) -> Self {
+        let ServerStream::Plain(stream) = stream else { panic!("nobody asked for TLS") };
+        Self(stream)
+    }
+}
 
 impl Keep for Plain {
     fn is_open(&mut self, _: Look) -> bool {
@@ -61,6 +69,7 @@ fn settings(servers: &[SocketAddr], max_connections: u32, max_pending: u32) -> S
         health: None,
         protocol: UpstreamProtocol::Http1,
         announce: ProxyProtocolOut::Off,
+        tls: None,
         connect_timeout: Duration::from_mins(1),
         max_idle: 8,
         idle_timeout: Duration::from_mins(1),
@@ -91,7 +100,8 @@ fn the_newest_kept_connection_is_used_first_and_a_closed_one_never() {
         let (listener, address) = listener().await;
         let upstreams = upstreams(settings(&[address], 8, 0));
         let (first, second) = (lease(&upstreams).await, lease(&upstreams).await);
-        let (oldest, newest) = (Plain(first.connect().await.unwrap()), Plain(second.connect().await.unwrap()));
+        let (oldest, newest) =
+            (Plain::from(first.connect().await.unwrap()), Plain::from(second.connect().await.unwrap()));
         let (oldest_at, newest_at) = (oldest.0.local_addr().unwrap(), newest.0.local_addr().unwrap());
         let mut peers = [listener.accept().await.unwrap(), listener.accept().await.unwrap()];
         keep(first, oldest);
@@ -194,7 +204,7 @@ fn the_proxy_header_comes_before_everything_else() {
         let mut read = vec![0; 45];
         peer.read_exact(&mut read).await.unwrap();
         assert_eq!(read, b"PROXY TCP4 192.0.2.1 198.51.100.7 4711 443\r\n!");
-        keep(lease, Plain(stream));
+        keep(lease, stream.into());
         let other = Announced { source: ([192, 0, 2, 2], 4711).into(), ..announced };
         let lease = upstreams
             .acquire(TARGET, Flow::http1(0).into(), Tried::default(), Some(Rc::new(other)), || 1)
@@ -212,7 +222,7 @@ fn a_reload_keeps_health_and_connections_of_the_servers_that_stay() {
         let upstreams = upstreams(old.clone());
         let lease =
             upstreams.acquire(TARGET, Flow::http1(0).into(), Tried::default().and(0), None, || 1).await.unwrap();
-        let connection = Plain(lease.connect().await.unwrap());
+        let connection = Plain::from(lease.connect().await.unwrap());
         let port = connection.0.local_addr().unwrap();
         keep(lease, connection);
         let held = self::lease(&upstreams).await;
