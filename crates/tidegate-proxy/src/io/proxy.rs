@@ -412,6 +412,9 @@ fn sum_of(name: &str, counts: &[Counts]) -> LiveUpstream {
             (sum, Some(limit)) => Some(sum.unwrap_or(0) + u64::from(limit)),
         };
         sum.retries_total += state.retries;
+        sum.handshakes.full += state.handshakes.full;
+        sum.handshakes.resumed += state.handshakes.resumed;
+        sum.handshakes.failed += state.handshakes.failed;
         sum.servers.resize(sum.servers.len().max(state.servers.len()), LiveServer::default());
         for (server, (_, more)) in sum.servers.iter_mut().zip(&state.servers) {
             server.active += u64::from(more.active);

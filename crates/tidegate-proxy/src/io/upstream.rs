@@ -29,7 +29,7 @@ use tidegate_runtime::clock;
 use tokio::sync::{Notify, oneshot, watch};
 
 pub(crate) use checks::{Checks, Verdicts};
-pub(crate) use endpoint::{Announced, ConnectError};
+pub(crate) use endpoint::{Announced, ConnectError, Handshakes};
 pub(crate) use http2::Leased;
 pub(crate) use idle::{Keep, Look};
 pub(crate) use lease::Lease;
@@ -262,6 +262,8 @@ pub(crate) struct UpstreamState {
     pub(crate) idle: usize,
     /// Tries after the first.
     pub(crate) retries: u64,
+    /// TLS handshakes with its servers.
+    pub(crate) handshakes: Handshakes,
 }
 
 impl<C: Keep> Upstream<C> {
@@ -410,6 +412,11 @@ impl<C: Keep> Upstream<C> {
         let (mine, theirs) = (&mut *self.state.borrow_mut(), &mut *old.state.borrow_mut());
         let places: Vec<_> = (0..old.endpoints.len()).map(|server| old.place_at(self, server)).collect();
         mine.pool.inherit(&theirs.pool, &places, now);
+        for (place, endpoint) in places.iter().zip(&old.endpoints) {
+            if let Some(place) = *place {
+                self.endpoints[place].handshakes.set(endpoint.handshakes.get());
+            }
+        }
         // Connections that were announced in another way, or speak another protocol, are not what they would be now; nor
         // are those whose servers showed certificates to other roots.
         let is_same = self.settings.protocol == old.settings.protocol && self.settings.tls == old.settings.tls;
@@ -432,6 +439,14 @@ impl<C: Keep> Upstream<C> {
             limit: state.pool.limit(),
             idle: state.idle.len(),
             retries: state.pool.retries(),
+            handshakes: self.endpoints.iter().map(|endpoint| endpoint.handshakes.get()).fold(
+                Handshakes::default(),
+                |sum, more| Handshakes {
+                    full: sum.full + more.full,
+                    resumed: sum.resumed + more.resumed,
+                    failed: sum.failed + more.failed,
+                },
+            ),
         }
     }
 }

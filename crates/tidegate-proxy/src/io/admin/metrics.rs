@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use super::status::{Health, Live, LiveServer};
+use super::status::{Health, Live, LiveHandshakes, LiveServer};
 use crate::config::Config;
 use crate::machine::bandwidth;
 use crate::machine::neighbours::{Snapshot, TenantView, UseView};
@@ -225,6 +225,14 @@ fn upstreams(page: &mut Page, config: &Config, live: &Live) {
     page.head("upstream_retries_total", "Tries after the first.", "counter");
     for (upstream, live) in counted() {
         page.row("upstream_retries_total", &[("upstream", &upstream.name)], float(live.retries_total));
+    }
+    page.head("upstream_handshakes_total", "TLS handshakes with its servers by how they ended.", "counter");
+    for (upstream, live) in counted().filter(|(upstream, _)| upstream.tls.is_some()) {
+        let LiveHandshakes { full, resumed, failed } = live.handshakes;
+        for (outcome, count) in [("full", full), ("resumed", resumed), ("failed", failed)] {
+            let labels = [("upstream", upstream.name.as_str()), ("outcome", outcome)];
+            page.row("upstream_handshakes_total", &labels, float(count));
+        }
     }
     let figures: [Figure<LiveServer>; 4] = [
         ("server_up", "1 while a server gets requests.", |server| f64::from(server.health == Health::Up)),

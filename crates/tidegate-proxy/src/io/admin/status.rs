@@ -72,8 +72,24 @@ pub struct LiveUpstream {
     pub limit: Option<u64>,
     /// Tries after the first.
     pub retries_total: u64,
+    /// TLS handshakes with its servers.
+    pub handshakes: LiveHandshakes,
     /// In the order of the configuration.
     pub servers: Vec<LiveServer>,
+}
+
+/// TLS handshakes with the servers of an upstream since the start, without those of health checks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+pub struct LiveHandshakes {
+    /// With certificates.
+    #[serde(rename = "full_total")]
+    pub full: u64,
+    /// That went on with an earlier session.
+    #[serde(rename = "resumed_total")]
+    pub resumed: u64,
+    /// That did not end well.
+    #[serde(rename = "failed_total")]
+    pub failed: u64,
 }
 
 /// Whether a server gets requests.
@@ -189,12 +205,18 @@ struct UpstreamJson {
     protocol: UpstreamProtocol,
     balance: Balance,
     proxy_protocol: ProxyProtocolOut,
+    tls: Option<UpstreamTlsJson>,
     checked: bool,
     adaptive_concurrency: bool,
     waiting: u64,
     concurrency_limit: Option<u64>,
     retries_total: u64,
     servers: Vec<ServerJson>,
+}
+
+#[derive(Clone, Copy, Debug, Serialize)]
+struct UpstreamTlsJson {
+    handshakes: LiveHandshakes,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -312,6 +334,10 @@ fn upstream_json(upstream: &config::Upstream, live: Option<&LiveUpstream>) -> Up
         protocol: upstream.protocol,
         balance: upstream.balance,
         proxy_protocol: upstream.proxy_protocol,
+        tls: upstream
+            .tls
+            .as_ref()
+            .map(|_| UpstreamTlsJson { handshakes: live.map(|live| live.handshakes).unwrap_or_default() }),
         checked: upstream.health.is_some(),
         adaptive_concurrency: upstream.adaptive_concurrency,
         waiting: live.map_or(0, |live| live.waiting),

@@ -6,6 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::time::Duration;
 
+use rustls::HandshakeKind;
 use tidegate_core::Instant;
 use tidegate_runtime::clock;
 use tidegate_wire::proxy_protocol::{self, Fields, Origin, Transport};
@@ -28,7 +29,19 @@ pub(super) struct Endpoint {
     /// Asked for again when no connection comes about.
     addresses: RefCell<Rc<[SocketAddr]>>,
     tls: Option<Tls>,
+    pub(super) handshakes: Cell<Handshakes>,
     warned: Cell<Option<Instant>>,
+}
+
+/// TLS handshakes with a server since the proxy began.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Handshakes {
+    /// With certificates.
+    pub(crate) full: u64,
+    /// That went on with an earlier session.
+    pub(crate) resumed: u64,
+    /// That did not end well.
+    pub(crate) failed: u64,
 }
 
 /// Whom a server is told about by the PROXY protocol.
@@ -94,7 +107,8 @@ impl Endpoint {
     pub(super) fn new(server: Server, tls: Option<Tls>) -> Self {
         let fixed = server.host.parse::<IpAddr>().map(|address| SocketAddr::new(address, server.port));
         let addresses: Rc<[SocketAddr]> = fixed.into_iter().collect();
-        Self { server, addresses: RefCell::new(addresses), tls, warned: Cell::default() }
+        let (handshakes, warned) = (Cell::default(), Cell::default());
+        Self { server, addresses: RefCell::new(addresses), tls, handshakes, warned }
     }
 
     pub(super) fn server(&self) -> &Server {
@@ -144,8 +158,17 @@ impl Endpoint {
     }
 
     async fn handshake(&self, tls: &Tls, stream: TcpStream) -> io::Result<ServerStream> {
-        let secured = tls.handshake(&self.server, stream).await;
-        secured.map(ServerStream::from).inspect_err(|error| self.warn(tls, error))
+        let mut outcome = Outcome { endpoint: self, kind: None };
+        match tls.handshake(&self.server, stream).await {
+            Ok(stream) => {
+                outcome.kind = stream.get_ref().1.handshake_kind();
+                Ok(stream.into())
+            }
+            Err(error) => {
+                self.warn(tls, &error);
+                Err(error)
+            }
+        }
     }
 
     /// Says why TLS with the server fails, now and then.
@@ -154,6 +177,15 @@ impl Endpoint {
         if self.warned.get().is_none_or(|last| now.since(last) >= WARN_EVERY) {
             self.warned.set(Some(now));
             tracing::warn!(upstream = tls.upstream(), server = %self.server, %reason, "no TLS with a server");
+        }
+    }
+
+    /// The server ended TLS when the handshake was over for the proxy: it does not accept the proxy's certificate, or
+    /// wants one.
+    pub(super) fn warn_if_alerted(&self, error: &io::Error) {
+        let of_tls: Option<&rustls::Error> = error.get_ref().and_then(|inner| inner.downcast_ref());
+        if let (Some(tls), Some(_)) = (&self.tls, of_tls) {
+            self.warn(tls, error);
         }
     }
 
@@ -173,6 +205,24 @@ impl Endpoint {
         }
         *self.addresses.borrow_mut() = Rc::clone(&found);
         Ok(found)
+    }
+}
+
+/// A handshake under way. One that is given up counts as one that failed.
+struct Outcome<'a> {
+    endpoint: &'a Endpoint,
+    kind: Option<HandshakeKind>,
+}
+
+impl Drop for Outcome<'_> {
+    fn drop(&mut self) {
+        let mut counts = self.endpoint.handshakes.get();
+        match self.kind {
+            None => counts.failed += 1,
+            Some(HandshakeKind::Resumed) => counts.resumed += 1,
+            Some(_) => counts.full += 1,
+        }
+        self.endpoint.handshakes.set(counts);
     }
 }
 

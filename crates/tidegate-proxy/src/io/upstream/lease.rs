@@ -79,6 +79,11 @@ impl<C: Keep> Lease<C> {
         connected
     }
 
+    /// The connection broke in an exchange: if TLS says why, so does the log.
+    pub(super) fn broke(&self, error: &std::io::Error) {
+        self.upstream.endpoints[self.server].warn_if_alerted(error);
+    }
+
     /// How long a connection may take.
     pub(super) fn connect_timeout(&self) -> Duration {
         self.upstream.settings.connect_timeout

@@ -196,6 +196,9 @@ async fn over_http1(
     match exchange.await {
         Ok(answer) => Ok(answer.map(|body| ResponseBody::Upstream(Box::new(body)))),
         Err(error) => {
+            if let ExchangeError::Io(source) = &error {
+                lease.broke(source);
+            }
             let failure = match error {
                 ExchangeError::Request(_) => None,
                 ExchangeError::TimedOut => Some(Failure::TimedOut),
