@@ -42,8 +42,8 @@ mod tests;
 pub mod words;
 
 pub use checked::{
-    AccessLog, Amount, Certificate, Config, HeaderEdits, Health, Http, Limits, Listener, LogTarget, RateLimit, Retries,
-    Route, Server, SniRule, Spool, Tenant, Tenants, Timeouts, Trust, Upstream, UpstreamTls,
+    AccessLog, Amount, Certificate, ClientCertificate, Config, HeaderEdits, Health, Http, Limits, Listener, LogTarget,
+    RateLimit, Retries, Route, Server, SniRule, Spool, Tenant, Tenants, Timeouts, Trust, Upstream, UpstreamTls,
 };
 pub use paths::PlainPath;
 pub use routes::Routes;

@@ -3,7 +3,7 @@
 use std::fs::File;
 
 use serde_json::json;
-use tidegate_proxy::config::Config;
+use tidegate_proxy::config::{Config, UpstreamTls};
 
 use crate::cli::Check;
 use crate::failure::Failure;
@@ -44,9 +44,14 @@ fn unreadable(proxy: &Config) -> impl Iterator<Item = String> {
     let files = proxy.certificates.iter().enumerate().flat_map(|(index, certificate)| {
         [("cert", &certificate.cert), ("key", &certificate.key)].map(|(key, file)| (index, key, file))
     });
-    files.filter_map(|(index, key, file)| {
+    let certificates = files.map(|(index, key, file)| (format!("certificate[{index}].{key}"), file.as_path()));
+    let upstreams = proxy.upstreams.iter().enumerate().flat_map(|(index, upstream)| {
+        let files = upstream.tls.iter().flat_map(UpstreamTls::files);
+        files.map(move |(key, file)| (format!("upstream[{index}].tls.{key}"), file))
+    });
+    certificates.chain(upstreams).filter_map(|(key, file)| {
         let error = File::open(file).err()?;
-        Some(format!("proxy.certificate[{index}].{key}: cannot read {}: {error}", file.display()))
+        Some(format!("proxy.{key}: cannot read {}: {error}", file.display()))
     })
 }
 

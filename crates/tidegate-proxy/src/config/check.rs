@@ -12,7 +12,7 @@ use tidegate_runtime::config::units::{Bytes, Span};
 use tidegate_runtime::config::{ConfigError, Document};
 
 use super::checked::{
-    AccessLog, Amount, Certificate, Config, Http, Limits, Listener, LogTarget, Spool, Tenant, Tenants, Timeouts,
+    AccessLog, Amount, Certificate, Config, Http, Limits, Listener, LogTarget, Spool, Tenant, Tenants, Timeouts, Trust,
 };
 use super::edges;
 use super::section::{
@@ -498,6 +498,12 @@ fn warnings(config: &Config) -> Vec<String> {
         warnings.push("proxy.trusted holds every address: any client can say that it is another".to_owned());
     }
     for (index, upstream) in config.upstreams.iter().enumerate() {
+        if upstream.tls.as_ref().is_some_and(|tls| tls.trust == Trust::Unverified) {
+            warnings.push(format!(
+                "tls.verify of upstream {} is false: whoever answers in the place of its servers gets its requests",
+                upstream.name
+            ));
+        }
         if !config.routes.iter().any(|route| route.upstream == index) {
             warnings.push(format!("no route leads to upstream {}", upstream.name));
         }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use http::{HeaderName, HeaderValue, Method, StatusCode};
@@ -107,7 +107,7 @@ pub struct Upstream {
     pub protocol: UpstreamProtocol,
     /// Whether they are told the client by the PROXY protocol.
     pub proxy_protocol: ProxyProtocolOut,
-    /// How TLS is spoken with them; `None` for no TLS.
+    /// How TLS is spoken with them; `None` for no TLS. Always there with [`UpstreamProtocol::Http2`].
     pub tls: Option<UpstreamTls>,
     /// Most connections to one server, from all threads, each of which has its part, at least 1.
     pub max_connections: u32,
@@ -149,8 +149,10 @@ pub struct UpstreamTls {
     /// Whose certificates are accepted.
     pub trust: Trust,
     /// The name that every server's certificate must be for; `None` for the host of each server's own address, which then
-    /// is a name.
+    /// is a name, unless certificates are not verified.
     pub name: Option<String>,
+    /// What servers are shown that ask for a certificate.
+    pub client: Option<ClientCertificate>,
 }
 
 /// Whose certificates are accepted of servers.
@@ -160,6 +162,30 @@ pub enum Trust {
     System,
     /// Those of the authorities in this PEM file.
     File(PathBuf),
+    /// Anybody's: for tests.
+    Unverified,
+}
+
+/// The proxy's own certificate and its key, read again whenever the files change.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ClientCertificate {
+    /// PEM file of the chain.
+    pub cert: PathBuf,
+    /// PEM file of the key.
+    pub key: PathBuf,
+}
+
+impl UpstreamTls {
+    /// The files that are read, each with its key in the configuration.
+    pub fn files(&self) -> impl Iterator<Item = (&'static str, &Path)> {
+        let roots = match &self.trust {
+            Trust::File(roots) => Some(("roots", roots.as_path())),
+            Trust::System | Trust::Unverified => None,
+        };
+        let client = self.client.iter();
+        let client = client.flat_map(|client| [("cert", client.cert.as_path()), ("key", client.key.as_path())]);
+        roots.into_iter().chain(client)
+    }
 }
 
 /// How servers are asked for their health.

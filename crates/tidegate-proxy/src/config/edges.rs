@@ -10,9 +10,14 @@ use tidegate_runtime::config::units::Span;
 use tidegate_runtime::config::{ConfigError, suggest};
 
 use super::check::{Lists, Place, host_name, own_name};
-use super::checked::{HeaderEdits, Health, RateLimit, Retries, Route, Server, SniRule, Upstream};
+use super::checked::{
+    ClientCertificate, HeaderEdits, Health, RateLimit, Retries, Route, Server, SniRule, Trust, Upstream, UpstreamTls,
+};
 use super::paths::{self, Climbs, PlainPath};
-use super::section::{HealthSection, RateLimitSection, RetriesSection, RouteSection, SniSection, UpstreamSection};
+use super::section::{
+    HealthSection, RateLimitSection, RetriesSection, RouteSection, SniSection, UpstreamSection, UpstreamTlsSection,
+};
+use super::words::UpstreamProtocol;
 
 /// They say how a message is framed on one connection, and are nobody's to edit.
 const FRAMING: [HeaderName; 6] = [CONNECTION, CONTENT_LENGTH, TE, TRAILER, TRANSFER_ENCODING, UPGRADE];
@@ -40,6 +45,8 @@ pub(super) fn upstreams(place: &Place<'_>, sections: Vec<UpstreamSection>) -> Re
             servers.push(server);
         }
         let weights = weights(&place, &section)?;
+        let tls = section.tls.map(|tls| upstream_tls(&place.below("tls"), tls, &servers)).transpose()?;
+        check_protocol(&place, section.protocol, tls.is_some())?;
         upstreams.push(Upstream {
             // What a server can do at once is not known here: a bound that slow answers reach refuses clients whom it would
             // have served. This one is what the ports of one address to another, 28,232 on Linux, permit in any case.
@@ -58,7 +65,7 @@ pub(super) fn upstreams(place: &Place<'_>, sections: Vec<UpstreamSection>) -> Re
             balance: section.balance,
             protocol: section.protocol,
             proxy_protocol: section.proxy_protocol,
-            tls: None,
+            tls,
         });
     }
     Ok(upstreams)
@@ -94,6 +101,69 @@ fn server(place: &Place<'_>, key: &str, text: &str) -> Result<Server, ConfigErro
         None => host_name(place, key, host).map_err(|_| wrong())?,
     };
     Ok(Server { host, port })
+}
+
+/// The names of two of the protocols say whether TLS is spoken.
+fn check_protocol(place: &Place<'_>, protocol: UpstreamProtocol, has_tls: bool) -> Result<(), ConfigError> {
+    match (protocol, has_tls) {
+        (UpstreamProtocol::Http2, false) => {
+            let remedy = "add tls = {}, or write \"h2c\" for HTTP/2 without TLS";
+            Err(place.problem("protocol", "found \"http2\" without tls", remedy))
+        }
+        (UpstreamProtocol::H2c, true) => {
+            let remedy = "write \"http2\" for HTTP/2 over TLS, or leave tls out";
+            Err(place.problem("protocol", "found \"h2c\" with tls", remedy))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn upstream_tls(
+    place: &Place<'_>,
+    section: UpstreamTlsSection,
+    servers: &[Server],
+) -> Result<UpstreamTls, ConfigError> {
+    let trust = match (section.verify, section.roots.as_deref()) {
+        (Some(false), None) => Trust::Unverified,
+        (Some(false), Some(_)) => {
+            let remedy = "leave one of them out: without verification no roots are needed";
+            return Err(place.problem("verify", "found false beside roots", remedy));
+        }
+        (_, None | Some("system")) => Trust::System,
+        (_, Some("")) => {
+            let remedy = "expected \"system\", or a PEM file of authorities such as \"/etc/tidegate/ca.pem\"";
+            return Err(place.problem("roots", "found \"\"", remedy));
+        }
+        (_, Some(file)) => Trust::File(file.into()),
+    };
+    let is_address = |text: &str| text.parse::<std::net::IpAddr>().is_ok();
+    let name = match section.name {
+        Some(name) if is_address(&name) => Some(name),
+        Some(name) if name.contains('*') => {
+            let remedy = "write out the one name that the servers' certificates must be for";
+            return Err(place.problem("name", format_args!("found {name:?}"), remedy));
+        }
+        Some(name) => Some(host_name(place, "name", &name)?),
+        None => None,
+    };
+    if name.is_none()
+        && trust != Trust::Unverified
+        && let Some(server) = servers.iter().find(|server| is_address(&server.host))
+    {
+        let found = format_args!("there is none, and {server} is an address");
+        let remedy = "add the name that the servers' certificates are for, such as name = \"service.internal\"";
+        return Err(place.problem("name", found, remedy));
+    }
+    let client = match (section.cert, section.key) {
+        (Some(cert), Some(key)) => Some(ClientCertificate { cert, key }),
+        (None, None) => None,
+        (cert, _) => {
+            let (there, missing) = if cert.is_some() { ("cert", "key") } else { ("key", "cert") };
+            let remedy = format!("add {missing}, the PEM file that goes with it");
+            return Err(place.problem(there, format_args!("found it without {missing}"), remedy));
+        }
+    };
+    Ok(UpstreamTls { trust, name, client })
 }
 
 fn health_of(place: &Place<'_>, section: HealthSection) -> Result<Health, ConfigError> {

@@ -71,12 +71,23 @@ pub(super) struct UpstreamSection {
     pub(super) protocol: UpstreamProtocol,
     #[serde(default)]
     pub(super) proxy_protocol: ProxyProtocolOut,
+    pub(super) tls: Option<UpstreamTlsSection>,
     pub(super) max_connections: Option<u32>,
     pub(super) max_streams: Option<u32>,
     pub(super) queue: Option<u32>,
     pub(super) health: Option<HealthSection>,
     #[serde(default)]
     pub(super) retries: RetriesSection,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct UpstreamTlsSection {
+    pub(super) roots: Option<String>,
+    pub(super) name: Option<String>,
+    pub(super) cert: Option<PathBuf>,
+    pub(super) key: Option<PathBuf>,
+    pub(super) verify: Option<bool>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]

@@ -113,6 +113,30 @@ const MISTAKES: &[(&str, &str)] = &[
         "t.toml:4: proxy.upstream[0].weights: there is no server \"a:2\"; did you mean \"a:1\"?",
     ),
     (
+        "[[proxy.upstream]]\nname = \"shop\"\nservers = [\"a:1\", \"10.0.0.1:1\"]\ntls = {}\n",
+        "t.toml:4: proxy.upstream[0].tls.name: there is none, and 10.0.0.1:1 is an address; add the name that the \
+             servers' certificates are for, such as name = \"service.internal\"",
+    ),
+    (
+        "[[proxy.upstream]]\nname = \"shop\"\nservers = [\"a:1\"]\ntls = { cert = \"c.pem\" }\n",
+        "t.toml:4: proxy.upstream[0].tls.cert: found it without key; add key, the PEM file that goes with it",
+    ),
+    (
+        "[[proxy.upstream]]\nname = \"shop\"\nservers = [\"a:1\"]\ntls = { roots = \"system\", verify = false }\n",
+        "t.toml:4: proxy.upstream[0].tls.verify: found false beside roots; leave one of them out: without verification \
+             no roots are needed",
+    ),
+    (
+        "[[proxy.upstream]]\nname = \"shop\"\nservers = [\"a:1\"]\nprotocol = \"http2\"\n",
+        "t.toml:4: proxy.upstream[0].protocol: found \"http2\" without tls; add tls = {}, or write \"h2c\" for HTTP/2 \
+             without TLS",
+    ),
+    (
+        "[[proxy.upstream]]\nname = \"shop\"\nservers = [\"a:1\"]\nprotocol = \"h2c\"\ntls = {}\n",
+        "t.toml:4: proxy.upstream[0].protocol: found \"h2c\" with tls; write \"http2\" for HTTP/2 over TLS, or leave \
+             tls out",
+    ),
+    (
         "[[proxy.upstream]]\nname = \"shop\"\nservers = [\"a:1\"]\n[[proxy.route]]\nupstream = \"shpo\"\n",
         "t.toml:5: proxy.route[0].upstream: there is no upstream \"shpo\"; did you mean \"shop\"?",
     ),
@@ -250,6 +274,9 @@ fn what_is_probably_not_meant_is_said() {
             .contains("proxy.trusted is")
     );
     assert!(warned("[[proxy.upstream]]\nname = \"idle\"\nservers = [\"a:1\"]\n").contains("no route leads to"));
+    let unverified =
+        warned("[[proxy.upstream]]\nname = \"any\"\nservers = [\"1.2.3.4:1\"]\ntls = { verify = false }\n");
+    assert!(unverified.contains("tls.verify of upstream any is false"), "{unverified}");
 }
 
 #[test]

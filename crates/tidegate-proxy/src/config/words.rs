@@ -95,6 +95,16 @@ choice! {
         Http1 = "http1",
         /// HTTP/2 without TLS, known beforehand to be spoken.
         H2c = "h2c",
+        /// HTTP/2 over TLS, agreed on by ALPN.
+        Http2 = "http2",
+    }
+}
+
+impl UpstreamProtocol {
+    /// Whether requests share connections as streams of HTTP/2.
+    #[must_use]
+    pub const fn is_http2(self) -> bool {
+        matches!(self, Self::H2c | Self::Http2)
     }
 }
 

@@ -18,7 +18,7 @@ use super::settings::Settings;
 use super::thread::{Connection, Total};
 use super::upstream::{Announced, ConnectError, Outbound, SendError, Target};
 use super::{headers, meter, refuse, spool};
-use crate::config::{Config, ProxyProtocolOut, Route, UpstreamProtocol};
+use crate::config::{Config, ProxyProtocolOut, Route};
 use crate::machine::rate_limit::Rejection;
 use crate::machine::upstream;
 
@@ -91,7 +91,7 @@ async fn send(connection: &Connection, admission: &Admission, parts: &mut Parts,
             return Answer { response: refuse::rejected(&rejection, rule, headers), pass: None, story };
         }
     };
-    let http2 = settings.config.upstreams[route.upstream].protocol == UpstreamProtocol::H2c;
+    let http2 = settings.config.upstreams[route.upstream].protocol.is_http2();
     let trailers = if http2 && parts.version == Version::HTTP_2 { Trailers::GoOn } else { Trailers::EndHere };
     let Ok(upgrade) = headers::strip_request(&mut parts.headers, trailers) else {
         let response =

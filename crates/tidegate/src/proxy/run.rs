@@ -205,6 +205,9 @@ fn enter_certificates(config: &Config, watched: &mut Watched) {
         watched.enter(&one.cert);
         watched.enter(&one.key);
     }
+    for tls in config.upstreams.iter().filter_map(|upstream| upstream.tls.as_ref()) {
+        tls.files().for_each(|(_, file)| watched.enter(file));
+    }
 }
 
 fn address(at: SocketAddr) -> Address {
@@ -217,10 +220,14 @@ fn not_started(error: ProxyError) -> Failure {
         ProxyError::Pem { .. } | ProxyError::Certificate { .. } => {
             "cert is a PEM file of the chain, the server's own certificate first; key is its PEM key"
         }
+        ProxyError::SystemRoots { .. } => "most systems have a package ca-certificates",
+        ProxyError::ServerName { .. } => "a name is letters, digits, `-` and `.`; an address is one without a port",
         _ => "the error below says what the system refused",
     };
     let failure = match error {
-        ProxyError::Pem { .. } | ProxyError::Certificate { .. } => Failure::config(&error),
+        ProxyError::Pem { .. } | ProxyError::Certificate { .. } | ProxyError::ServerName { .. } => {
+            Failure::config(&error)
+        }
         _ => Failure::new(&error),
     };
     failure.help(help).because(error)

@@ -216,6 +216,7 @@ struct UpstreamJson {
 
 #[derive(Clone, Copy, Debug, Serialize)]
 struct UpstreamTlsJson {
+    verified: bool,
     handshakes: LiveHandshakes,
 }
 
@@ -334,10 +335,10 @@ fn upstream_json(upstream: &config::Upstream, live: Option<&LiveUpstream>) -> Up
         protocol: upstream.protocol,
         balance: upstream.balance,
         proxy_protocol: upstream.proxy_protocol,
-        tls: upstream
-            .tls
-            .as_ref()
-            .map(|_| UpstreamTlsJson { handshakes: live.map(|live| live.handshakes).unwrap_or_default() }),
+        tls: upstream.tls.as_ref().map(|tls| UpstreamTlsJson {
+            verified: tls.trust != config::Trust::Unverified,
+            handshakes: live.map(|live| live.handshakes).unwrap_or_default(),
+        }),
         checked: upstream.health.is_some(),
         adaptive_concurrency: upstream.adaptive_concurrency,
         waiting: live.map_or(0, |live| live.waiting),

@@ -149,7 +149,10 @@ impl Check {
         let request = request.body(Empty::<Bytes>::new()).map_err(|_| Unwell)?;
         let status = match self.protocol {
             UpstreamProtocol::Http1 => ask_http1(stream, request).await,
-            UpstreamProtocol::H2c => ask_http2(stream, request).await,
+            UpstreamProtocol::H2c | UpstreamProtocol::Http2 => {
+                let scheme = if self.tls.is_some() { "https" } else { "http" };
+                ask_http2(stream, request, scheme).await
+            }
         };
         let well = self.config.statuses.contains(&status.map_err(|_| Unwell)?.as_u16());
         if well { Ok(()) } else { Err(Unwell) }
@@ -167,11 +170,15 @@ async fn ask_http1(stream: ServerStream, request: Request<Empty<Bytes>>) -> hype
     Ok(sender.send_request(request).await?.status())
 }
 
-async fn ask_http2(stream: ServerStream, mut request: Request<Empty<Bytes>>) -> hyper::Result<StatusCode> {
+async fn ask_http2(
+    stream: ServerStream,
+    mut request: Request<Empty<Bytes>>,
+    scheme: &str,
+) -> hyper::Result<StatusCode> {
     // HTTP/2 names the host in the target.
     if let Some(host) = request.headers_mut().remove(HOST)
         && let Ok(host) = host.to_str()
-        && let Ok(target) = format!("http://{host}{}", request.uri()).parse()
+        && let Ok(target) = format!("{scheme}://{host}{}", request.uri()).parse()
     {
         *request.uri_mut() = target;
     }

@@ -64,6 +64,11 @@ impl<C: Keep> Lease<C> {
         self.upstream.state.borrow_mut().idle.take(self.server, self.key(), look, clock::now())
     }
 
+    /// The scheme of requests to it.
+    pub(super) fn scheme(&self) -> &'static str {
+        if self.upstream.settings.tls.is_some() { "https" } else { "http" }
+    }
+
     /// A new connection; the PROXY header has been sent if there is one, and TLS is spoken if it is to be. In time, or not
     /// at all.
     pub(crate) async fn connect(&self) -> Result<ServerStream, ConnectError> {

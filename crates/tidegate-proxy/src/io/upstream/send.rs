@@ -130,15 +130,17 @@ impl Upstreams<Link> {
                 // In boxes, made when there is a server: every request's task has room for the largest thing that it may come
                 // to, and many wait for a server, or for their turn.
                 UpstreamProtocol::Http1 => Box::pin(over_http1(&mut lease, outbound, body, fresh)).await,
-                UpstreamProtocol::H2c => match Box::pin(over_http2(&mut lease, outbound, body)).await {
-                    Ok(answer) => {
-                        lease.succeed();
-                        let (timer, idle) = (outbound.timers.timer(), outbound.patience.idle);
-                        let in_time = |body| Timed::every(idle, Leased::new(body, lease), timer);
-                        return Ok(answer.map(|body| ResponseBody::Upstream2(Box::new(in_time(body)))));
+                UpstreamProtocol::H2c | UpstreamProtocol::Http2 => {
+                    match Box::pin(over_http2(&mut lease, outbound, body)).await {
+                        Ok(answer) => {
+                            lease.succeed();
+                            let (timer, idle) = (outbound.timers.timer(), outbound.patience.idle);
+                            let in_time = |body| Timed::every(idle, Leased::new(body, lease), timer);
+                            return Ok(answer.map(|body| ResponseBody::Upstream2(Box::new(in_time(body)))));
+                        }
+                        Err(failed) => Err(failed),
                     }
-                    Err(failed) => Err(failed),
-                },
+                }
             };
             let failed = match answer {
                 Ok(answer) => {
@@ -216,7 +218,7 @@ async fn over_http2(
     body: RequestBody,
 ) -> Result<Response<hyper::body::Incoming>, Failed> {
     let spare = body.again();
-    let head = match http2_request(&outbound.head) {
+    let head = match http2_request(&outbound.head, lease.scheme()) {
         Ok(head) => head,
         Err(error) => return Err(Failed { error: error.into(), failure: None, body: None, stale: false }),
     };
@@ -278,10 +280,10 @@ async fn http2_connection(lease: &mut Lease<Link>) -> Result<Sender, SendError> 
 }
 
 /// The head as HTTP/2 says it: the host in the target, and nothing about the connection.
-fn http2_request(head: &Outward<'_>) -> Result<Request<()>, http::uri::InvalidUri> {
+fn http2_request(head: &Outward<'_>, scheme: &str) -> Result<Request<()>, http::uri::InvalidUri> {
     let host = head.headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or("");
     let target = if head.target == "*" { "" } else { head.target };
-    let uri: Uri = format!("http://{host}{target}").parse()?;
+    let uri: Uri = format!("{scheme}://{host}{target}").parse()?;
     let mut headers: HeaderMap = head.headers.clone();
     for name in [HOST, CONNECTION, TRANSFER_ENCODING, UPGRADE, HeaderName::from_static("keep-alive")] {
         headers.remove(name);

@@ -1,14 +1,15 @@
-//! TLS to the servers of an upstream: whose certificates are accepted, and for which name.
+//! TLS to the servers of an upstream: whose certificates are accepted, for which name, and the proxy's own.
 
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
 use rustls::client::Resumption;
-use rustls::crypto::ring;
-use rustls::{ClientConfig, RootCertStore};
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
+use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
 use rustls_pki_types::pem::PemObject;
-use rustls_pki_types::{CertificateDer, ServerName};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, TrustAnchor, UnixTime};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
@@ -42,12 +43,17 @@ struct Read {
 
 #[derive(Debug)]
 struct Files {
-    roots: Arc<RootCertStore>,
+    /// `None` if nobody's certificate is verified.
+    roots: Option<Arc<RootCertStore>>,
+    own: Option<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>)>,
 }
 
 impl PartialEq for Files {
     fn eq(&self, other: &Self) -> bool {
-        self.roots.roots == other.roots.roots
+        fn anchors(files: &Files) -> Option<&[TrustAnchor<'static>]> {
+            files.roots.as_ref().map(|roots| &roots.roots[..])
+        }
+        anchors(self) == anchors(other) && self.own == other.own
     }
 }
 
@@ -79,13 +85,18 @@ impl Tls {
             }
         }
         let roots = match &settings.trust {
-            Trust::File(path) => Arc::new(roots_of(path)?),
-            Trust::System => match system {
+            Trust::Unverified => None,
+            Trust::File(path) => Some(Arc::new(roots_of(path)?)),
+            Trust::System => Some(match system {
                 Some(system) => Arc::clone(system),
                 None => Arc::clone(system.insert(Arc::new(system_roots()?))),
-            },
+            }),
         };
-        let files = Files { roots };
+        let own = match &settings.client {
+            Some(own) => Some((chain_of(&own.cert)?, key_of(&own.key)?)),
+            None => None,
+        };
+        let files = Files { roots, own };
         let same = |old: &&Self| {
             let old = &old.0;
             let is_same = old.upstream == upstream.name && old.protocol == upstream.protocol;
@@ -94,8 +105,8 @@ impl Tls {
         if let Some(same) = before.iter().flatten().find(same) {
             return Ok(same.clone());
         }
-        let mut client = client_config(&files);
-        let alpn: &[u8] = if upstream.protocol == UpstreamProtocol::H2c { b"h2" } else { b"http/1.1" };
+        let mut client = client_config(settings, &files)?;
+        let alpn: &[u8] = if upstream.protocol.is_http2() { b"h2" } else { b"http/1.1" };
         client.alpn_protocols = vec![alpn.to_vec()];
         client.resumption = Resumption::in_memory_sessions(SESSIONS * upstream.servers.len());
         let client = Arc::new(client);
@@ -114,7 +125,7 @@ impl Tls {
         let name = name.map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
         let stream = TlsConnector::from(Arc::clone(&self.0.client)).connect(name, stream).await?;
         // A server that answers to no ALPN speaks HTTP/1.1; another protocol than was offered, rustls refuses.
-        if self.0.protocol == UpstreamProtocol::H2c && stream.get_ref().1.alpn_protocol() != Some(b"h2") {
+        if self.0.protocol.is_http2() && stream.get_ref().1.alpn_protocol() != Some(b"h2") {
             return Err(io::Error::other("the server did not agree to HTTP/2 (ALPN h2)"));
         }
         Ok(stream)
@@ -126,12 +137,21 @@ fn name_of<'a>(settings: &'a UpstreamTls, server: &'a Server) -> &'a str {
     settings.name.as_deref().unwrap_or(&server.host)
 }
 
-fn client_config(files: &Files) -> ClientConfig {
-    ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+fn client_config(settings: &UpstreamTls, files: &Files) -> Result<ClientConfig, ProxyError> {
+    let provider = Arc::new(ring::default_provider());
+    let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
         .with_safe_default_protocol_versions()
-        .expect("ring has what TLS 1.2 and 1.3 need")
-        .with_root_certificates(Arc::clone(&files.roots))
-        .with_no_client_auth()
+        .expect("ring has what TLS 1.2 and 1.3 need");
+    let builder = match &files.roots {
+        Some(roots) => builder.with_root_certificates(Arc::clone(roots)),
+        None => builder.dangerous().with_custom_certificate_verifier(Arc::new(Unverified(provider))),
+    };
+    match (&files.own, &settings.client) {
+        (Some((chain, key)), Some(own)) => builder
+            .with_client_auth_cert(chain.clone(), key.clone_key())
+            .map_err(|source| ProxyError::Certificate { path: own.cert.clone(), source }),
+        _ => Ok(builder.with_no_client_auth()),
+    }
 }
 
 fn roots_of(path: &Path) -> Result<RootCertStore, ProxyError> {
@@ -159,4 +179,47 @@ fn chain_of(path: &Path) -> Result<Vec<CertificateDer<'static>>, ProxyError> {
     let unreadable = |source| ProxyError::Pem { path: path.to_owned(), source };
     let chain = read.map_err(unreadable)?;
     if chain.is_empty() { Err(unreadable(rustls_pki_types::pem::Error::NoItemsFound)) } else { Ok(chain) }
+}
+
+fn key_of(path: &Path) -> Result<PrivateKeyDer<'static>, ProxyError> {
+    PrivateKeyDer::from_pem_file(path).map_err(|source| ProxyError::Pem { path: path.to_owned(), source })
+}
+
+/// Accepts every certificate, for tests. Whoever shows one still proves that its key is there.
+#[derive(Debug)]
+struct Unverified(Arc<CryptoProvider>);
+
+impl ServerCertVerifier for Unverified {
+    fn verify_server_cert(
+        &self,
+        _end_entity: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _server_name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        _now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls12_signature(message, certificate, signed, &self.0.signature_verification_algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls13_signature(message, certificate, signed, &self.0.signature_verification_algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
 }
