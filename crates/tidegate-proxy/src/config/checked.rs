@@ -120,8 +120,18 @@ pub struct Upstream {
     pub queue: u32,
     /// Whether servers are asked for their health.
     pub health: Option<Health>,
+    /// Statuses of answers that speak against their server as if there were none; each from 500 to 599, once.
+    pub failure_statuses: Vec<u16>,
     /// What happens after a server failed.
     pub retries: Retries,
+}
+
+impl Upstream {
+    /// Whether it makes a difference there who sent a request.
+    #[must_use]
+    pub fn wants_client(&self) -> bool {
+        !self.failure_statuses.is_empty()
+    }
 }
 
 /// A server of an upstream.
@@ -203,13 +213,16 @@ pub struct Health {
     pub fall: u32,
 }
 
-/// Second tries of requests that no server has answered.
-#[derive(Clone, Copy, PartialEq, Debug)]
+/// Second tries of requests that no server has answered, or none well.
+#[derive(Clone, PartialEq, Debug)]
 pub struct Retries {
     /// Tries after the first, each on another server if there is one; 0 to 5.
     pub attempts: u32,
     /// Second tries as a part of first ones, 0 to 1: retries never add more load than that.
     pub budget: f64,
+    /// Statuses that are tried again as if there were no answer, of requests that may be repeated; each from 500 to 599,
+    /// once.
+    pub statuses: Vec<u16>,
 }
 
 /// Which requests go where.

@@ -55,6 +55,7 @@ pub(super) fn upstreams(place: &Place<'_>, sections: Vec<UpstreamSection>) -> Re
             max_streams: place.number("max_streams", section.max_streams, 512, 1..=1_000_000)?,
             queue: place.number("queue", section.queue, 1024, 0..=1_000_000)?,
             health: section.health.map(|health| health_of(&place.below("health"), health)).transpose()?,
+            failure_statuses: statuses(&place, "failure_statuses", &section.failure_statuses)?,
             retries: retries(&place.below("retries"), &section.retries)?,
             slow_start: section.slow_start.map(|Span(span)| span).unwrap_or_default(),
             name: section.name,
@@ -187,7 +188,24 @@ fn retries(place: &Place<'_>, section: &RetriesSection) -> Result<Retries, Confi
         attempts: place.number("attempts", section.attempts, 1, 0..=5)?,
         // A fifth: enough for a server that restarts, too little to make an overload worse.
         budget: place.number("budget", section.budget, 0.2, 0.0..=1.0)?,
+        statuses: statuses(place, "statuses", &section.statuses)?,
     })
+}
+
+/// Statuses by which a server says that it failed. Those below 500 say what the client did, and so do 501, 505 and 511.
+fn statuses(place: &Place<'_>, key: &str, given: &[u16]) -> Result<Vec<u16>, ConfigError> {
+    for (index, status) in given.iter().enumerate() {
+        let key = format!("{key}[{index}]");
+        if !(500..=599).contains(status) || [501, 505, 511].contains(status) {
+            let remedy = "expected statuses of a server that failed, such as [502, 503, 504]: from 500 to 599 without \
+                          501, 505 and 511, which are up to the request";
+            return Err(place.problem(&key, format_args!("found {status}"), remedy));
+        }
+        if given[..index].contains(status) {
+            return Err(place.problem(&key, format_args!("{status} is there twice"), "keep one of them"));
+        }
+    }
+    Ok(given.to_vec())
 }
 
 fn check_path(place: &Place<'_>, key: &str, path: &str) -> Result<(), ConfigError> {

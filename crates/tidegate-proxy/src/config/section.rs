@@ -77,6 +77,8 @@ pub(super) struct UpstreamSection {
     pub(super) queue: Option<u32>,
     pub(super) health: Option<HealthSection>,
     #[serde(default)]
+    pub(super) failure_statuses: Vec<u16>,
+    #[serde(default)]
     pub(super) retries: RetriesSection,
 }
 
@@ -105,6 +107,7 @@ pub(super) struct HealthSection {
 pub(super) struct RetriesSection {
     pub(super) attempts: Option<u32>,
     pub(super) budget: Option<f64>,
+    pub(super) statuses: Vec<u16>,
 }
 
 #[derive(Clone, Debug, Deserialize)]

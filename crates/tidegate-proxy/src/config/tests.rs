@@ -175,6 +175,15 @@ const MISTAKES: &[(&str, &str)] = &[
              \"10s\" or \"1m30s\"",
     ),
     (
+        "[[proxy.upstream]]\nname = \"u\"\nservers = [\"a:1\"]\nfailure_statuses = [503, 429]\n",
+        "t.toml:4: proxy.upstream[0].failure_statuses[1]: found 429; expected statuses of a server that failed, such as \
+         [502, 503, 504]: from 500 to 599 without 501, 505 and 511, which are up to the request",
+    ),
+    (
+        "[[proxy.upstream]]\nname = \"u\"\nservers = [\"a:1\"]\nretries = { statuses = [503, 503] }\n",
+        "t.toml:4: proxy.upstream[0].retries.statuses[1]: 503 is there twice; keep one of them",
+    ),
+    (
         "[[proxy.tenant]]\nname = \"a\"\n[[proxy.tenant]]\nname = \"a\"\n",
         "t.toml:4: proxy.tenant[1].name: a is there twice; keep one; `match` takes all names that it is known by",
     ),

@@ -91,6 +91,11 @@ async fn send(connection: &Connection, admission: &Admission, parts: &mut Parts,
             return Answer { response: refuse::rejected(&rejection, rule, headers), pass: None, story };
         }
     };
+    // Before the headers are changed that may tell.
+    let client = match settings.config.upstreams[route.upstream].wants_client() {
+        true => service::client_of(connection, settings, parts),
+        false => connection.origin.client.ip(),
+    };
     let http2 = settings.config.upstreams[route.upstream].protocol.is_http2();
     let trailers = if http2 && parts.version == Version::HTTP_2 { Trailers::GoOn } else { Trailers::EndHere };
     let Ok(upgrade) = headers::strip_request(&mut parts.headers, trailers) else {
@@ -113,6 +118,7 @@ async fn send(connection: &Connection, admission: &Admission, parts: &mut Parts,
         patience: Patience { first_byte: timeouts.upstream_first_byte, idle: timeouts.upstream_idle },
         account: &admission.account,
         is_stream: parts.version == Version::HTTP_2,
+        client,
         announced: announced(connection, admission, route.upstream),
         timers: &connection.thread.timers,
     };

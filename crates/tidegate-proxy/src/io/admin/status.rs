@@ -210,6 +210,8 @@ struct UpstreamJson {
     adaptive_concurrency: bool,
     waiting: u64,
     concurrency_limit: Option<u64>,
+    failure_statuses: Vec<u16>,
+    retry_statuses: Vec<u16>,
     retries_total: u64,
     servers: Vec<ServerJson>,
 }
@@ -343,6 +345,8 @@ fn upstream_json(upstream: &config::Upstream, live: Option<&LiveUpstream>) -> Up
         adaptive_concurrency: upstream.adaptive_concurrency,
         waiting: live.map_or(0, |live| live.waiting),
         concurrency_limit: live.and_then(|live| live.limit),
+        failure_statuses: upstream.failure_statuses.clone(),
+        retry_statuses: upstream.retries.statuses.clone(),
         retries_total: live.map_or(0, |live| live.retries_total),
         servers: servers.collect(),
     }

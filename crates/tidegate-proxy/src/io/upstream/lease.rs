@@ -3,6 +3,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
+use http::StatusCode;
 use tidegate_core::Instant;
 use tidegate_runtime::clock;
 
@@ -10,7 +11,7 @@ use super::endpoint::{Announced, ConnectError};
 use super::{Keep, Look, Started, Upstream};
 use crate::config::{Server, UpstreamProtocol};
 use crate::io::server_stream::ServerStream;
-use crate::machine::upstream::{Call, Failure, Flow, Pool, Replay, Tried, may_retry};
+use crate::machine::upstream::{Call, Client, Failure, Flow, Pool, Replay, Tried, may_retry};
 
 /// A slot at a server. Dropping it gives the slot to the next in line, and says nothing about the server.
 #[derive(Debug)]
@@ -99,12 +100,17 @@ impl<C: Keep> Lease<C> {
         ConnectError::TimedOut { server: self.server().clone(), timeout: self.connect_timeout() }
     }
 
-    /// The server answered: the head is there.
-    pub(crate) fn succeed(&mut self) {
+    /// The server answered `client`: the head is there.
+    pub(crate) fn answered(&mut self, status: StatusCode, client: Client) {
         if let Some((call, began)) = self.call.take() {
             self.upstream.answered(self.flow, call, began);
         }
-        self.upstream.report(self.server, Pool::on_success);
+        if self.upstream.settings.pool.failure_statuses.contains(&status.as_u16()) {
+            let now = clock::now();
+            self.upstream.report(self.server, |pool, server| pool.on_failure_status(server, client, now));
+        } else {
+            self.upstream.report(self.server, Pool::on_success);
+        }
     }
 
     /// How long its answer takes is for its client to say, who still sends.

@@ -1,11 +1,15 @@
 //! One request and its tries.
 
 use std::future::poll_fn;
+use std::net::IpAddr;
+use std::pin::Pin;
 use std::rc::Rc;
+use std::task::Poll;
 use std::time::Duration;
 
-use http::header::{CONNECTION, HOST, HeaderMap, HeaderName, TRANSFER_ENCODING, UPGRADE};
+use http::header::{CONNECTION, HOST, HeaderMap, HeaderName, RETRY_AFTER, TRANSFER_ENCODING, UPGRADE};
 use http::{Request, Response, Uri, Version};
+use http_body::Body;
 
 use super::endpoint::{Announced, ConnectError};
 use super::http2::{Clocked, Leased, Sender};
@@ -16,7 +20,7 @@ use crate::io::account::Account;
 use crate::io::body::{RequestBody, ResponseBody, Timed};
 use crate::io::http1::client::{ExchangeError, Home, Link, Outward, Patience};
 use crate::io::timers::Timers;
-use crate::machine::upstream::{Asker, Failure, Flow, Refusal, Replay, Tried, is_idempotent};
+use crate::machine::upstream::{Asker, Client, Failure, Flow, Refusal, Replay, Tried, is_idempotent};
 
 /// A request on its way to an upstream.
 pub(crate) struct Outbound<'a> {
@@ -28,6 +32,8 @@ pub(crate) struct Outbound<'a> {
     pub(crate) account: &'a Rc<Account>,
     /// It came over HTTP/2.
     pub(crate) is_stream: bool,
+    /// Who sent it, where the upstream wants to know.
+    pub(crate) client: IpAddr,
     /// Whom the server is told about, where the PROXY protocol is spoken with it.
     pub(crate) announced: Option<Rc<Announced>>,
     /// The thread's timers.
@@ -73,6 +79,12 @@ struct Failed {
     /// way, which is nobody's fault.
     stale: bool,
 }
+
+/// Pieces that are read of an answer which nobody gets, so that its connection can be used again.
+const PASSED_OVER: usize = 4;
+
+/// An answer, and the request's body if it is still whole.
+type Answered<B> = (Response<B>, Option<RequestBody>);
 
 /// Whether a connection must be a new one.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -132,8 +144,12 @@ impl Upstreams<Link> {
                 UpstreamProtocol::Http1 => Box::pin(over_http1(&mut lease, outbound, body, fresh)).await,
                 UpstreamProtocol::H2c | UpstreamProtocol::Http2 => {
                     match Box::pin(over_http2(&mut lease, outbound, body)).await {
-                        Ok(answer) => {
-                            lease.succeed();
+                        Ok((answer, spare)) => {
+                            lease.answered(answer.status(), Client::of(outbound.client));
+                            if let Some((next, whole)) = repeated(&lease, outbound, &answer, spare) {
+                                (tried, body) = (next, whole);
+                                continue;
+                            }
                             let (timer, idle) = (outbound.timers.timer(), outbound.patience.idle);
                             let in_time = |body| Timed::every(idle, Leased::new(body, lease), timer);
                             return Ok(answer.map(|body| ResponseBody::Upstream2(Box::new(in_time(body)))));
@@ -143,9 +159,12 @@ impl Upstreams<Link> {
                 }
             };
             let failed = match answer {
-                Ok(answer) => {
-                    lease.succeed();
-                    return Ok(answer);
+                Ok((answer, spare)) => {
+                    lease.answered(answer.status(), Client::of(outbound.client));
+                    let Some((next, whole)) = repeated(&lease, outbound, &answer, spare) else { return Ok(answer) };
+                    (tried, body) = (next, whole);
+                    Box::pin(pass_over(answer.into_body())).await;
+                    continue;
                 }
                 Err(failed) => failed,
             };
@@ -170,12 +189,39 @@ impl Upstreams<Link> {
     }
 }
 
+/// Which servers a second try avoids and what it sends, if the answer is a reason for one. Takes from the budget.
+fn repeated<B>(
+    lease: &Lease<Link>,
+    outbound: &Outbound<'_>,
+    answer: &Response<B>,
+    spare: Option<RequestBody>,
+) -> Option<(Tried, RequestBody)> {
+    let whole = spare?;
+    let says_when = answer.headers().contains_key(RETRY_AFTER);
+    let failure = Failure::Status { status: answer.status().as_u16(), says_when };
+    let tried = lease.retry(outbound.head.method.as_str(), failure, Replay::Whole)?;
+    Some((tried, whole))
+}
+
+/// Takes what has come of a body that nobody gets. If that is all of it, its connection is kept; else it is closed.
+async fn pass_over(mut body: ResponseBody) {
+    poll_fn(|context| {
+        for _ in 0..PASSED_OVER {
+            if !matches!(Pin::new(&mut body).poll_frame(context), Poll::Ready(Some(Ok(_)))) {
+                break;
+            }
+        }
+        Poll::Ready(())
+    })
+    .await;
+}
+
 async fn over_http1(
     lease: &mut Lease<Link>,
     outbound: &Outbound<'_>,
     body: RequestBody,
     fresh: Fresh,
-) -> Result<Response<ResponseBody>, Failed> {
+) -> Result<Answered<ResponseBody>, Failed> {
     let spare = body.again();
     // What meets a server that closes just now goes out again on another connection, if it may.
     let may_go_again = spare.is_some() && is_idempotent(outbound.head.method.as_str());
@@ -196,7 +242,7 @@ async fn over_http1(
     let home: Rc<dyn Home> = Rc::<Upstream<Link>>::clone(lease.upstream());
     let exchange = link.exchange(outbound.head(), body, outbound.patience, outbound.account, (home, ticket));
     match exchange.await {
-        Ok(answer) => Ok(answer.map(|body| ResponseBody::Upstream(Box::new(body)))),
+        Ok(answer) => Ok((answer.map(|body| ResponseBody::Upstream(Box::new(body))), spare)),
         Err(error) => {
             if let ExchangeError::Io(source) = &error {
                 lease.broke(source);
@@ -216,7 +262,7 @@ async fn over_http2(
     lease: &mut Lease<Link>,
     outbound: &Outbound<'_>,
     body: RequestBody,
-) -> Result<Response<hyper::body::Incoming>, Failed> {
+) -> Result<Answered<hyper::body::Incoming>, Failed> {
     let spare = body.again();
     let head = match http2_request(&outbound.head, lease.scheme()) {
         Ok(head) => head,
@@ -241,7 +287,7 @@ async fn over_http2(
         timer.poll(context).map(|()| None)
     });
     match answer.await {
-        Some(Ok(answer)) => Ok(answer),
+        Some(Ok(answer)) => Ok((answer, spare)),
         Some(Err(mut error)) => {
             // What comes back was never sent.
             let (unsent, failure) = match error.take_message() {

@@ -79,7 +79,13 @@ impl Settings {
             max_pending: queue,
             // Waiting for a connection is a part of connecting, as far as the client can tell.
             pending_timeout: timeouts.upstream_connect,
-            retry: RetryConfig { tries, share: upstream.retries.budget, ..RetryConfig::default() },
+            retry: RetryConfig {
+                tries,
+                share: upstream.retries.budget,
+                statuses: upstream.retries.statuses.clone(),
+                ..RetryConfig::default()
+            },
+            failure_statuses: upstream.failure_statuses.clone(),
             learnt: upstream.adaptive_concurrency.then(SharingTuning::default),
             ..PoolConfig::default()
         };

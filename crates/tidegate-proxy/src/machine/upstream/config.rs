@@ -24,6 +24,8 @@ pub struct PoolConfig {
     pub slow_start: Duration,
     /// Ejection of servers whose requests fail; `None` for never.
     pub passive: Option<PassiveConfig>,
+    /// Statuses of answers that count there as failures do.
+    pub failure_statuses: Vec<u16>,
     /// What may be tried again.
     pub retry: RetryConfig,
     /// How it is learnt what the upstream can do at once; `None` if there are no bounds but those of the servers.
@@ -40,6 +42,7 @@ impl Default for PoolConfig {
             pending_timeout: Duration::from_secs(5),
             slow_start: Duration::ZERO,
             passive: Some(PassiveConfig::default()),
+            failure_statuses: Vec::new(),
             retry: RetryConfig::default(),
             learnt: None,
         }

@@ -27,7 +27,7 @@ mod turns;
 pub use active::{ActiveHealth, Change};
 pub use config::{ActiveConfig, Balance, PassiveConfig, PoolConfig, RetryConfig, ServerConfig};
 pub use connections::{Begun, Connections, ConnectionsTuning};
-pub use passive::Passive;
+pub use passive::{Client, Passive};
 pub use pool::{Acquire, Output, Pool, Refusal, ServerState, Tried};
 pub use retry::{Failure, Replay, is_idempotent, may_retry};
 pub use sharing::{Call, SharingTuning, Stay};

@@ -1,5 +1,7 @@
 //! Ejects a server whose requests fail.
 
+use core::net::IpAddr;
+
 use tidegate_core::Instant;
 use tidegate_core::time::nanos;
 
@@ -8,18 +10,48 @@ use super::config::PassiveConfig;
 /// What one server's requests suffered, and until when it is therefore not asked.
 ///
 /// A server that comes back is on probation: the next failure ejects it again, and for longer. Whether it may be ejected
-/// at all is for the pool to say, which knows the others.
-/// Source: outlier detection as in Envoy. Departures: probation, and time instead of sweeps forgives.
+/// at all is for the pool to say, which knows the others. An answer counts as a failure where its status says so, but what
+/// was asked for may be the reason of it: answers to one client alone eject nobody, however many they are.
+/// Source: outlier detection as in Envoy. Departures: probation, time instead of sweeps forgives,
+/// and statuses need two clients.
 #[derive(Clone, Debug, Default)]
 pub struct Passive {
     /// Failures in a row.
     failures: u32,
+    /// Whom they befell.
+    befell: Befell,
     /// Ejections that are not forgiven yet.
     ejections: u32,
     /// End of the latest ejection.
     until: Option<Instant>,
     /// No success since the latest ejection.
     probation: bool,
+}
+
+/// A client as far as ejections are concerned: [`Client::of`] its address.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Client(u64);
+
+impl Client {
+    /// An address of IPv4, or of IPv6 the first half: a client has all of the rest.
+    #[must_use]
+    pub fn of(address: IpAddr) -> Self {
+        match address.to_canonical() {
+            IpAddr::V4(address) => Self(u64::from(address.to_bits())),
+            IpAddr::V6(address) => Self(u64::try_from(address.to_bits() >> 64).expect("half of 128 bits")),
+        }
+    }
+}
+
+/// Whom the failures in a row befell.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+enum Befell {
+    #[default]
+    Nobody,
+    /// They are all answers to this one.
+    One(Client),
+    /// Several clients, or whoever came: the server did not answer at all.
+    Anybody,
 }
 
 impl Passive {
@@ -38,13 +70,31 @@ impl Passive {
     /// A request was answered.
     pub fn on_success(&mut self) {
         self.failures = 0;
+        self.befell = Befell::Nobody;
         self.probation = false;
     }
 
-    /// A request failed; true if the server is due for an ejection.
+    /// A request had no answer; true if the server is due for an ejection.
     pub fn on_failure(&mut self, config: &PassiveConfig, now: Instant) -> bool {
+        self.befell = Befell::Anybody;
+        self.failed(config, now)
+    }
+
+    /// A request of `client` was answered with a status that counts as a failure; true if the server is due for an
+    /// ejection.
+    pub fn on_status(&mut self, client: Client, config: &PassiveConfig, now: Instant) -> bool {
+        self.befell = match self.befell {
+            Befell::Nobody => Befell::One(client),
+            Befell::One(other) if other == client => Befell::One(client),
+            Befell::One(_) | Befell::Anybody => Befell::Anybody,
+        };
+        self.failed(config, now)
+    }
+
+    fn failed(&mut self, config: &PassiveConfig, now: Instant) -> bool {
         self.failures = self.failures.saturating_add(1);
-        !self.is_ejected(now) && (self.probation || self.failures >= config.failures.max(1))
+        let is_many = self.probation || self.failures >= config.failures.max(1);
+        is_many && self.befell == Befell::Anybody && !self.is_ejected(now)
     }
 
     /// Ejects it from `now` on, the longer the more often that happened of late.
@@ -58,6 +108,7 @@ impl Passive {
         let span = config.ejection.saturating_mul(self.ejections).min(config.max_ejection);
         self.until = Some(now + span);
         self.failures = 0;
+        self.befell = Befell::Nobody;
         self.probation = true;
     }
 
@@ -105,6 +156,30 @@ mod tests {
         assert!(passive.clone().on_failure(&CONFIG, at(10)), "one failure is enough");
         passive.on_success();
         assert!(!passive.on_failure(&CONFIG, at(10)));
+    }
+
+    #[test]
+    fn answers_to_one_client_alone_eject_nobody() {
+        let [one, other] = ["192.0.2.1", "192.0.2.2"].map(|address| Client::of(address.parse().unwrap()));
+        let mut passive = Passive::default();
+        assert!((0..100).all(|_| !passive.on_status(one, &CONFIG, at(0))));
+        assert!(passive.clone().on_status(other, &CONFIG, at(0)), "the second client shows that it is the server");
+        assert!(passive.clone().on_failure(&CONFIG, at(0)), "and so does no answer at all");
+        passive.on_success();
+        assert!(!passive.on_status(other, &CONFIG, at(0)) && !passive.on_status(one, &CONFIG, at(0)));
+        assert!(passive.on_status(one, &CONFIG, at(0)), "the third in a row, to two clients");
+        let mut passive = ejected_at(0);
+        assert!((0..100).all(|_| !passive.on_status(one, &CONFIG, at(10))), "nor on probation");
+        assert!(passive.on_status(other, &CONFIG, at(10)));
+    }
+
+    #[test]
+    fn a_client_of_ipv6_is_one_whatever_address_of_its_network_it_takes() {
+        let of = |address: &str| Client::of(address.parse().unwrap());
+        assert_eq!(of("2001:db8:1:2::1"), of("2001:db8:1:2:ffff::9"));
+        assert_ne!(of("2001:db8:1:2::1"), of("2001:db8:1:3::1"));
+        assert_eq!(of("::ffff:192.0.2.1"), of("192.0.2.1"));
+        assert_ne!(of("192.0.2.1"), of("192.0.2.2"));
     }
 
     #[test]

@@ -8,8 +8,8 @@ use tidegate_core::time::nanos;
 use tidegate_core::{Instant, Rng};
 
 use super::balance::{Balancer, Candidate};
-use super::config::{MAX_TRIES, PoolConfig, ServerConfig};
-use super::passive::Passive;
+use super::config::{MAX_TRIES, PassiveConfig, PoolConfig, ServerConfig};
+use super::passive::{Client, Passive};
 use super::sharing::{Call, Sharing, Stay};
 use super::turns::{Asker, Flow, Turns, Waiting};
 
@@ -313,9 +313,19 @@ impl Pool {
     /// The server at this place could not be reached, did not answer, or broke off. A client that gave up or misbehaved
     /// says nothing about a server: then neither this nor [`on_success`](Self::on_success) is told.
     pub fn on_failure(&mut self, server: usize, now: Instant) {
+        self.failed(server, now, |passive, config| passive.on_failure(config, now));
+    }
+
+    /// The server at this place answered a request of `client` with a status that is one of the
+    /// [`failure_statuses`](PoolConfig::failure_statuses).
+    pub fn on_failure_status(&mut self, server: usize, client: Client, now: Instant) {
+        self.failed(server, now, |passive, config| passive.on_status(client, config, now));
+    }
+
+    fn failed(&mut self, server: usize, now: Instant, is_due: impl FnOnce(&mut Passive, &PassiveConfig) -> bool) {
         self.servers[server].failures += 1;
         let Some(config) = self.config.passive else { return };
-        if !self.servers[server].passive.on_failure(&config, now) {
+        if !is_due(&mut self.servers[server].passive, &config) {
             return;
         }
         let ejected = self.servers.iter().filter(|server| server.passive.is_ejected(now)).count();

@@ -9,8 +9,13 @@ pub enum Failure {
     Lost,
     /// The server did not answer in time; it may still be at work, and a second one would be set to the same.
     TimedOut,
-    /// The server answered with this status.
-    Status(u16),
+    /// The server answered so.
+    Status {
+        /// With this status.
+        status: u16,
+        /// And said when to come again (`Retry-After`): not before, and not to another server that is likely as busy.
+        says_when: bool,
+    },
 }
 
 /// Whether the request can be sent a second time.
@@ -34,7 +39,7 @@ pub fn is_idempotent(method: &str) -> bool {
 ///
 /// What was not sent always may, if it is whole. What was may only if its method is idempotent (RFC 9110, section 9.2.2,
 /// on automatic retries). A time-out never: it says that servers are slow, and a retry makes them slower. A status only if
-/// the operator named it.
+/// the operator named it, and its server did not say when to come again.
 #[must_use]
 pub fn may_retry(method: &str, failure: Failure, replay: Replay, statuses: &[u16]) -> bool {
     if replay == Replay::Spent {
@@ -44,7 +49,7 @@ pub fn may_retry(method: &str, failure: Failure, replay: Replay, statuses: &[u16
         Failure::Unsent => true,
         Failure::Lost => is_idempotent(method),
         Failure::TimedOut => false,
-        Failure::Status(status) => is_idempotent(method) && statuses.contains(&status),
+        Failure::Status { status, says_when } => !says_when && is_idempotent(method) && statuses.contains(&status),
     }
 }
 
@@ -75,8 +80,11 @@ mod tests {
 
     #[test]
     fn a_status_is_tried_again_only_where_the_operator_says_so() {
-        assert!(!may_retry("GET", Failure::Status(503), Replay::Whole, &[]));
-        assert!(may_retry("GET", Failure::Status(503), Replay::Whole, &[502, 503]));
-        assert!(!may_retry("POST", Failure::Status(503), Replay::Whole, &[503]));
+        let busy = Failure::Status { status: 503, says_when: false };
+        assert!(!may_retry("GET", busy, Replay::Whole, &[]));
+        assert!(may_retry("GET", busy, Replay::Whole, &[502, 503]));
+        assert!(!may_retry("POST", busy, Replay::Whole, &[503]) && !may_retry("GET", busy, Replay::Spent, &[503]));
+        let later = Failure::Status { status: 503, says_when: true };
+        assert!(!may_retry("GET", later, Replay::Whole, &[503]));
     }
 }
