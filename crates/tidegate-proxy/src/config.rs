@@ -50,6 +50,6 @@ pub use routes::Routes;
 pub use section::Section;
 pub use tenancy::Tenancy;
 pub use words::{
-    Balance, Cidr, Forwarded, LogFormat, Mode, ProxyProtocolIn, ProxyProtocolOut, RateLimitHeaders, RefuseHello,
-    TenantBy, Unknown, UpstreamProtocol,
+    Balance, Cidr, Forwarded, HashBy, LogFormat, Mode, ProxyProtocolIn, ProxyProtocolOut, RateLimitHeaders,
+    RefuseHello, TenantBy, Unknown, UpstreamProtocol,
 };

@@ -133,6 +133,37 @@ fn weights_are_parts_of_the_requests() {
 }
 
 #[test]
+fn requests_of_one_key_meet_one_server() {
+    let (a, b) = (named("a"), named("b"));
+    let upstream = "max_connections = 8\nbalance = \"hash\"\nhash_by = \"header:X-User\"";
+    let servers = [a.address, b.address].map(|server| format!("\"{server}\""));
+    let text = |servers: &[String]| {
+        format!(
+            "[[proxy.listen]]\naddress = \"127.0.0.1:0\"\n[[proxy.upstream]]\nname = \"u\"\nservers = [{}]\n{upstream}\n\
+             [[proxy.route]]\nupstream = \"u\"\n[proxy]\nthreads = 2\noverflow_threads = 0\n",
+            servers.join(", ")
+        )
+    };
+    let proxy = Running::start(&text(&servers));
+    let ask = |user: usize| {
+        let request = format!("GET / HTTP/1.1\r\nHost: a\r\nX-User: {user}\r\n\r\n");
+        talk(&mut proxy.connect(), &request).text().to_owned()
+    };
+    let home: Vec<_> = (0..20).map(ask).collect();
+    assert!(home.contains(&"a".to_owned()) && home.contains(&"b".to_owned()), "{home:?}");
+    for _ in 0..3 {
+        assert_eq!((0..20).map(ask).collect::<Vec<_>>(), home, "on every thread");
+    }
+    // Another server comes, in another place of the list: who moves, moves there.
+    let c = named("c");
+    proxy.reload(&text(&[format!("\"{}\"", c.address), servers[1].clone(), servers[0].clone()]));
+    let moved: Vec<_> = std::iter::repeat_with(|| (0..20).map(ask).collect::<Vec<_>>())
+        .find(|answers| answers.contains(&"c".to_owned()))
+        .unwrap();
+    assert!(moved.iter().zip(&home).all(|(now, old)| now == old || now == "c"), "{moved:?}");
+}
+
+#[test]
 fn a_tenant_that_floods_a_slow_server_does_not_shut_out_another() {
     let upstream = Upstream::echo();
     let by_host = "[proxy.tenants]\nby = \"host\"\n";

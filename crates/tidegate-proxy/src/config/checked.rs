@@ -9,8 +9,8 @@ use http::{HeaderName, HeaderValue, Method, StatusCode};
 use tidegate_core::Rate;
 
 use super::words::{
-    Balance, Cidr, Forwarded, LogFormat, Mode, ProxyProtocolIn, ProxyProtocolOut, RateLimitHeaders, RefuseHello,
-    TenantBy, Unknown, UpstreamProtocol,
+    Balance, Cidr, Forwarded, HashBy, LogFormat, Mode, ProxyProtocolIn, ProxyProtocolOut, RateLimitHeaders,
+    RefuseHello, TenantBy, Unknown, UpstreamProtocol,
 };
 use crate::machine::Resource;
 use crate::machine::patience::Patience;
@@ -103,6 +103,8 @@ pub struct Upstream {
     pub adaptive_concurrency: bool,
     /// How one is chosen.
     pub balance: Balance,
+    /// What decides, if a hash does.
+    pub hash_by: Option<HashBy>,
     /// What is spoken with them.
     pub protocol: UpstreamProtocol,
     /// Whether they are told the client by the PROXY protocol.
@@ -130,7 +132,7 @@ impl Upstream {
     /// Whether it makes a difference there who sent a request.
     #[must_use]
     pub fn wants_client(&self) -> bool {
-        !self.failure_statuses.is_empty()
+        !self.failure_statuses.is_empty() || self.hash_by == Some(HashBy::Source)
     }
 }
 

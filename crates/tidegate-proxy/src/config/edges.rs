@@ -17,7 +17,7 @@ use super::paths::{self, Climbs, PlainPath};
 use super::section::{
     HealthSection, RateLimitSection, RetriesSection, RouteSection, SniSection, UpstreamSection, UpstreamTlsSection,
 };
-use super::words::UpstreamProtocol;
+use super::words::{Balance, UpstreamProtocol};
 
 /// They say how a message is framed on one connection, and are nobody's to edit.
 const FRAMING: [HeaderName; 6] = [CONNECTION, CONTENT_LENGTH, TE, TRAILER, TRANSFER_ENCODING, UPGRADE];
@@ -47,6 +47,17 @@ pub(super) fn upstreams(place: &Place<'_>, sections: Vec<UpstreamSection>) -> Re
         let weights = weights(&place, &section)?;
         let tls = section.tls.map(|tls| upstream_tls(&place.below("tls"), tls, &servers)).transpose()?;
         check_protocol(&place, section.protocol, tls.is_some())?;
+        match (section.balance, &section.hash_by) {
+            (Balance::Hash, None) => {
+                let remedy = "add hash_by = \"source\", \"host\", \"path\" or \"header:NAME\"";
+                return Err(place.problem("balance", "found \"hash\" without hash_by", remedy));
+            }
+            (Balance::LeastLoaded | Balance::RoundRobin, Some(by)) => {
+                let found = format_args!("found \"{by}\" without balance = \"hash\"");
+                return Err(place.problem("hash_by", found, "add it, or leave hash_by out"));
+            }
+            _ => {}
+        }
         upstreams.push(Upstream {
             // What a server can do at once is not known here: a bound that slow answers reach refuses clients whom it would
             // have served. This one is what the ports of one address to another, 28,232 on Linux, permit in any case.
@@ -64,6 +75,7 @@ pub(super) fn upstreams(place: &Place<'_>, sections: Vec<UpstreamSection>) -> Re
             // Tenants share what is behind the proxy as well as the proxy itself.
             adaptive_concurrency: section.adaptive_concurrency.unwrap_or(true),
             balance: section.balance,
+            hash_by: section.hash_by,
             protocol: section.protocol,
             proxy_protocol: section.proxy_protocol,
             tls,

@@ -8,7 +8,7 @@ use tidegate_core::Rate;
 use tidegate_runtime::config::units::{Bytes, Span};
 
 use super::words::{
-    Balance, ByteRate, CapacityText, Cidr, Forwarded, LogFormat, Mode, ProxyProtocolIn, ProxyProtocolOut,
+    Balance, ByteRate, CapacityText, Cidr, Forwarded, HashBy, LogFormat, Mode, ProxyProtocolIn, ProxyProtocolOut,
     RateLimitHeaders, RefuseHello, TenantBy, Unknown, UpstreamProtocol,
 };
 
@@ -67,6 +67,7 @@ pub(super) struct UpstreamSection {
     pub(super) adaptive_concurrency: Option<bool>,
     #[serde(default)]
     pub(super) balance: Balance,
+    pub(super) hash_by: Option<HashBy>,
     #[serde(default)]
     pub(super) protocol: UpstreamProtocol,
     #[serde(default)]

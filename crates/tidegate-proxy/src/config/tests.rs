@@ -184,6 +184,15 @@ const MISTAKES: &[(&str, &str)] = &[
         "t.toml:4: proxy.upstream[0].retries.statuses[1]: 503 is there twice; keep one of them",
     ),
     (
+        "[[proxy.upstream]]\nname = \"u\"\nservers = [\"a:1\"]\nbalance = \"hash\"\n",
+        "t.toml:4: proxy.upstream[0].balance: found \"hash\" without hash_by; add hash_by = \"source\", \"host\", \
+         \"path\" or \"header:NAME\"",
+    ),
+    (
+        "[[proxy.upstream]]\nname = \"u\"\nservers = [\"a:1\"]\nhash_by = \"path\"\n",
+        "t.toml:4: proxy.upstream[0].hash_by: found \"path\" without balance = \"hash\"; add it, or leave hash_by out",
+    ),
+    (
         "[[proxy.tenant]]\nname = \"a\"\n[[proxy.tenant]]\nname = \"a\"\n",
         "t.toml:4: proxy.tenant[1].name: a is there twice; keep one; `match` takes all names that it is known by",
     ),

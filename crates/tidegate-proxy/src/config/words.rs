@@ -85,6 +85,8 @@ choice! {
         LeastLoaded = "least_loaded",
         /// One after another.
         RoundRobin = "round_robin",
+        /// The one that has the key of the request, while it is not overloaded.
+        Hash = "hash",
     }
 }
 
@@ -187,6 +189,52 @@ impl<'de> Deserialize<'de> for TenantBy {
                         Ok(TenantBy::Header(name.to_ascii_lowercase()))
                     }
                     _ => Err(E::invalid_value(Unexpected::Str(text), &self)),
+                }
+            }
+        }
+        from.deserialize_str(Reader)
+    }
+}
+
+/// What of a request decides which server it meets.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum HashBy {
+    /// The client's address.
+    Source,
+    /// The host that it asks for.
+    Host,
+    /// The path that the upstream gets, without the query.
+    Path,
+    /// A header that the upstream gets.
+    Header(http::HeaderName),
+}
+
+impl fmt::Display for HashBy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Source => f.write_str("source"),
+            Self::Host => f.write_str("host"),
+            Self::Path => f.write_str("path"),
+            Self::Header(name) => write!(f, "header:{name}"),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for HashBy {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Reader;
+        impl Visitor<'_> for Reader {
+            type Value = HashBy;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("\"source\", \"host\", \"path\" or \"header:\" with a header's name")
+            }
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<HashBy, E> {
+                let header = || text.strip_prefix("header:").and_then(|name| name.parse().ok());
+                match text {
+                    "source" => Ok(HashBy::Source),
+                    "host" => Ok(HashBy::Host),
+                    "path" => Ok(HashBy::Path),
+                    _ => header().map(HashBy::Header).ok_or_else(|| E::invalid_value(Unexpected::Str(text), &self)),
                 }
             }
         }

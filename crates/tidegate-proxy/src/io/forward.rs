@@ -16,7 +16,7 @@ use super::limiter::{Refusal, Stage};
 use super::service::{self, Admission};
 use super::settings::Settings;
 use super::thread::{Connection, Total};
-use super::upstream::{Announced, ConnectError, Outbound, SendError, Target};
+use super::upstream::{Announced, ConnectError, Outbound, SendError, Target, key_of};
 use super::{headers, meter, refuse, spool};
 use crate::config::{Config, ProxyProtocolOut, Route};
 use crate::machine::rate_limit::Rejection;
@@ -92,9 +92,10 @@ async fn send(connection: &Connection, admission: &Admission, parts: &mut Parts,
         }
     };
     // Before the headers are changed that may tell.
-    let client = match settings.config.upstreams[route.upstream].wants_client() {
-        true => service::client_of(connection, settings, parts),
-        false => connection.origin.client.ip(),
+    let client = if settings.config.upstreams[route.upstream].wants_client() {
+        service::client_of(connection, settings, parts)
+    } else {
+        connection.origin.client.ip()
     };
     let http2 = settings.config.upstreams[route.upstream].protocol.is_http2();
     let trailers = if http2 && parts.version == Version::HTTP_2 { Trailers::GoOn } else { Trailers::EndHere };
@@ -113,12 +114,14 @@ async fn send(connection: &Connection, admission: &Admission, parts: &mut Parts,
     };
     let target = target_of(route, parts);
     let timeouts = &settings.config.timeouts;
+    let by = settings.config.upstreams[route.upstream].hash_by.as_ref();
     let outbound = Outbound {
         head: Outward { method: &parts.method, target: &target, headers: &parts.headers, upgrade },
         patience: Patience { first_byte: timeouts.upstream_first_byte, idle: timeouts.upstream_idle },
         account: &admission.account,
         is_stream: parts.version == Version::HTTP_2,
         client,
+        key: by.and_then(|by| key_of(by, client, &target, parts)),
         announced: announced(connection, admission, route.upstream),
         timers: &connection.thread.timers,
     };

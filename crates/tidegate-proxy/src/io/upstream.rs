@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `send` | one request and its tries |
 //! | `lease` | one request's slot at one server, and how it gets a connection there |
+//! | `key` | what requests have in common that should meet the same server |
 //! | `idle` | connections that wait for the next request |
 //! | `endpoint` | where a server is, and connecting to it |
 //! | `tls` | how TLS is spoken with servers |
@@ -32,6 +33,7 @@ pub(crate) use checks::{Checks, Verdicts};
 pub(crate) use endpoint::{Announced, ConnectError, Handshakes};
 pub(crate) use http2::Leased;
 pub(crate) use idle::{Keep, Look};
+pub(crate) use key::key_of;
 pub(crate) use lease::Lease;
 pub(crate) use send::{Outbound, SendError};
 pub(crate) use settings::{Part, Settings};
@@ -49,6 +51,7 @@ mod checks;
 mod endpoint;
 mod http2;
 mod idle;
+mod key;
 mod lease;
 mod send;
 mod settings;

@@ -161,6 +161,10 @@ impl Running {
         self.proxy.reload(config(&before(address, more))).unwrap();
     }
 
+    pub(crate) fn reload(&self, text: &str) {
+        self.proxy.reload(config(text)).unwrap();
+    }
+
     pub(crate) fn proxy(&self) -> &Proxy {
         &self.proxy
     }

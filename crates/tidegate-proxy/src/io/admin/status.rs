@@ -204,6 +204,7 @@ struct UpstreamJson {
     name: String,
     protocol: UpstreamProtocol,
     balance: Balance,
+    hash_by: Option<String>,
     proxy_protocol: ProxyProtocolOut,
     tls: Option<UpstreamTlsJson>,
     checked: bool,
@@ -336,6 +337,7 @@ fn upstream_json(upstream: &config::Upstream, live: Option<&LiveUpstream>) -> Up
         name: upstream.name.clone(),
         protocol: upstream.protocol,
         balance: upstream.balance,
+        hash_by: upstream.hash_by.as_ref().map(ToString::to_string),
         proxy_protocol: upstream.proxy_protocol,
         tls: upstream.tls.as_ref().map(|tls| UpstreamTlsJson {
             verified: tls.trust != config::Trust::Unverified,

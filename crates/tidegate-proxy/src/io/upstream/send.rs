@@ -20,7 +20,7 @@ use crate::io::account::Account;
 use crate::io::body::{RequestBody, ResponseBody, Timed};
 use crate::io::http1::client::{ExchangeError, Home, Link, Outward, Patience};
 use crate::io::timers::Timers;
-use crate::machine::upstream::{Asker, Client, Failure, Flow, Refusal, Replay, Tried, is_idempotent};
+use crate::machine::upstream::{Asker, Client, Failure, Flow, Key, Refusal, Replay, Tried, is_idempotent};
 
 /// A request on its way to an upstream.
 pub(crate) struct Outbound<'a> {
@@ -34,6 +34,8 @@ pub(crate) struct Outbound<'a> {
     pub(crate) is_stream: bool,
     /// Who sent it, where the upstream wants to know.
     pub(crate) client: IpAddr,
+    /// What it has in common with those that should meet the same server.
+    pub(crate) key: Option<Key>,
     /// Whom the server is told about, where the PROXY protocol is spoken with it.
     pub(crate) announced: Option<Rc<Announced>>,
     /// The thread's timers.
@@ -126,7 +128,8 @@ impl Upstreams<Link> {
         mut body: RequestBody,
     ) -> Result<Response<ResponseBody>, SendError> {
         let flow = Flow { tenant: outbound.account.tenant().number(), is_stream: outbound.is_stream };
-        let asker = Asker { flow, weight: None, group: self.group(flow.tenant, outbound.head.target) };
+        let group = self.group(flow.tenant, outbound.head.target);
+        let asker = Asker { flow, weight: None, group, key: outbound.key };
         let is_sent_slowly = body.is_sent_slowly();
         let mut tried = Tried::default();
         let mut fresh = Fresh::No;
@@ -281,8 +284,8 @@ async fn over_http2(
     *request.version_mut() = Version::HTTP_2;
     let mut exchange = std::pin::pin!(connection.try_send_request(request));
     let answer = poll_fn(|context| {
-        if let std::task::Poll::Ready(answer) = exchange.as_mut().poll(context) {
-            return std::task::Poll::Ready(Some(answer));
+        if let Poll::Ready(answer) = exchange.as_mut().poll(context) {
+            return Poll::Ready(Some(answer));
         }
         timer.poll(context).map(|()| None)
     });

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::tls::Tls;
 use crate::config::{self, ProxyProtocolOut, Server, UpstreamProtocol};
 use crate::machine::upstream::{
-    ActiveConfig, Balance, ConnectionsTuning, PoolConfig, RetryConfig, ServerConfig, SharingTuning,
+    ActiveConfig, Balance, ConnectionsTuning, Key, PoolConfig, RetryConfig, ServerConfig, SharingTuning,
 };
 
 /// Connections that are each for one client are searched for his, one by one.
@@ -68,12 +68,17 @@ impl Settings {
         let queue = if upstream.queue == 0 { 0 } else { part.share(upstream.queue).saturating_mul(servers) };
         let http2 = ConnectionsTuning::default();
         let tries = u8::try_from(upstream.retries.attempts.saturating_add(1)).unwrap_or(u8::MAX);
+        let one = |(server, &weight): (&Server, &u16)| {
+            let id = Key::of(server.to_string().as_bytes()).number();
+            ServerConfig { id, weight, max_connections }
+        };
         let pool = PoolConfig {
-            servers: upstream.weights.iter().map(|&weight| ServerConfig { weight, max_connections }).collect(),
+            servers: upstream.servers.iter().zip(&upstream.weights).map(one).collect(),
             slow_start: upstream.slow_start,
             balance: match upstream.balance {
                 config::Balance::LeastLoaded => Balance::LeastLoaded,
                 config::Balance::RoundRobin => Balance::RoundRobin,
+                config::Balance::Hash => Balance::Hash,
             },
             max_streams: part.share(upstream.max_streams),
             max_pending: queue,

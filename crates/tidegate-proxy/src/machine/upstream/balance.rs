@@ -1,8 +1,9 @@
-//! Round robin and least loaded, by weight.
+//! Round robin, least loaded and by key, by weight.
 
 use tidegate_core::Rng;
 
-use super::config::Balance;
+use super::config::{Balance, ServerConfig};
+use super::ring::{Key, Ring};
 
 /// A server as a balancer sees it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -19,18 +20,25 @@ pub(super) struct Balancer {
     balance: Balance,
     /// Round robin: what each is ahead of its share (negative) or behind it, in weights.
     behind: Vec<i64>,
+    /// By key: where each is; empty else.
+    ring: Ring,
 }
 
 impl Balancer {
-    pub(super) fn new(balance: Balance, servers: usize) -> Self {
-        Self { balance, behind: vec![0; servers] }
+    pub(super) fn new(balance: Balance, servers: &[ServerConfig]) -> Self {
+        let ring = Ring::new(if balance == Balance::Hash { servers } else { &[] });
+        Self { balance, behind: vec![0; servers.len()], ring }
     }
 
     /// The place of the one to ask; `None` if all weights are 0. O(n), and n is the number of servers.
-    pub(super) fn pick(&mut self, candidates: &[Candidate], rng: &mut Rng) -> Option<usize> {
+    pub(super) fn pick(&mut self, candidates: &[Candidate], key: Option<Key>, rng: &mut Rng) -> Option<usize> {
         match self.balance {
             Balance::RoundRobin => self.next_in_turn(candidates),
             Balance::LeastLoaded => less_loaded_of_two(candidates, rng),
+            Balance::Hash => match key {
+                Some(key) => self.ring.pick(key, candidates),
+                None => less_loaded_of_two(candidates, rng),
+            },
         }
     }
 
@@ -97,20 +105,22 @@ mod tests {
 
     #[test]
     fn turns_are_spread_evenly() {
-        let mut balancer = Balancer::new(Balance::RoundRobin, 3);
+        let mut balancer = Balancer::new(Balance::RoundRobin, &[ServerConfig::default(); 3]);
         let candidates = idle(&[5, 1, 1]);
-        let picks: Vec<_> = (0..7).filter_map(|_| balancer.pick(&candidates, &mut Rng::new(0))).collect();
+        let picks: Vec<_> = (0..7).filter_map(|_| balancer.pick(&candidates, None, &mut Rng::new(0))).collect();
         assert_eq!(picks, [0, 0, 1, 0, 2, 0, 0]);
     }
 
     #[test]
     fn who_has_no_weight_is_never_asked() {
-        for balance in [Balance::RoundRobin, Balance::LeastLoaded] {
-            let mut balancer = Balancer::new(balance, 2);
+        for balance in [Balance::RoundRobin, Balance::LeastLoaded, Balance::Hash] {
+            let mut balancer = Balancer::new(balance, &[ServerConfig::default(); 2]);
             let mut rng = Rng::new(1);
-            assert!((0..100).all(|_| balancer.pick(&idle(&[0, 3]), &mut rng) == Some(1)));
-            assert_eq!(balancer.pick(&idle(&[0, 0]), &mut rng), None);
-            assert_eq!(balancer.pick(&[], &mut rng), None);
+            for key in [None, Some(Key::of(b"a"))] {
+                assert!((0..100).all(|_| balancer.pick(&idle(&[0, 3]), key, &mut rng) == Some(1)));
+                assert_eq!(balancer.pick(&idle(&[0, 0]), key, &mut rng), None);
+                assert_eq!(balancer.pick(&[], key, &mut rng), None);
+            }
         }
     }
 
@@ -146,10 +156,10 @@ mod tests {
     proptest! {
         #[test]
         fn a_whole_round_gives_everybody_its_weight(weights in proptest::collection::vec(0u32..20, 1..8)) {
-            let mut balancer = Balancer::new(Balance::RoundRobin, weights.len());
+            let mut balancer = Balancer::new(Balance::RoundRobin, &vec![ServerConfig::default(); weights.len()]);
             let mut picks = vec![0; weights.len()];
             for _ in 0..weights.iter().sum() {
-                picks[balancer.pick(&idle(&weights), &mut Rng::new(0)).unwrap()] += 1;
+                picks[balancer.pick(&idle(&weights), None, &mut Rng::new(0)).unwrap()] += 1;
             }
             prop_assert_eq!(picks, weights);
         }

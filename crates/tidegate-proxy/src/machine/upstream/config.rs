@@ -52,6 +52,8 @@ impl Default for PoolConfig {
 /// One server of a pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ServerConfig {
+    /// Tells it apart from the others where keys decide; the same wherever and whenever it is configured.
+    pub id: u64,
     /// Its share beside those of the others, 1 to 1,000; 0 takes it out without taking it down.
     pub weight: u16,
     /// Requests under way at it at once. Over HTTP/1 each of them holds a connection.
@@ -61,7 +63,7 @@ pub struct ServerConfig {
 impl Default for ServerConfig {
     fn default() -> Self {
         // Enough for answers of a second at 16,000 requests per second.
-        Self { weight: 1, max_connections: 16_384 }
+        Self { id: 0, weight: 1, max_connections: 16_384 }
     }
 }
 
@@ -73,6 +75,9 @@ pub enum Balance {
     /// The less loaded of two that are drawn by weight: nobody herds to the one idle server.
     #[default]
     LeastLoaded,
+    /// The one that the request's [`Key`](super::Key) belongs to, while it has no more than 1.25 times its part of the
+    /// requests under way; then the next one. Requests without a key as with [`LeastLoaded`](Self::LeastLoaded).
+    Hash,
 }
 
 /// When a server is ejected for what its requests suffered.

@@ -4,7 +4,8 @@
 //! |---|---|
 //! | [`config`] | the settings of a pool, with their defaults |
 //! | [`pool`] | the servers of one upstream: who is asked, who waits, who is refused |
-//! | `balance` | round robin and least loaded, by weight |
+//! | `balance` | round robin, least loaded and by key, by weight |
+//! | `ring` | consistent hashing with bounded loads |
 //! | [`passive`] | ejects a server whose requests fail |
 //! | [`active`] | asks a server how it is, and believes it after some answers |
 //! | [`connections`] | which connection of HTTP/2 a request shares |
@@ -21,6 +22,7 @@ pub mod connections;
 pub mod passive;
 pub mod pool;
 pub mod retry;
+mod ring;
 pub mod sharing;
 mod turns;
 
@@ -30,5 +32,6 @@ pub use connections::{Begun, Connections, ConnectionsTuning};
 pub use passive::{Client, Passive};
 pub use pool::{Acquire, Output, Pool, Refusal, ServerState, Tried};
 pub use retry::{Failure, Replay, is_idempotent, may_retry};
+pub use ring::Key;
 pub use sharing::{Call, SharingTuning, Stay};
 pub use turns::{Asker, Flow};

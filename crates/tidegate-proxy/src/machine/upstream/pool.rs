@@ -172,7 +172,7 @@ impl Pool {
     pub fn new(config: PoolConfig, now: Instant) -> Self {
         let servers: Vec<_> = config.servers.iter().map(|&config| Server::new(config)).collect();
         Self {
-            balancer: Balancer::new(config.balance, servers.len()),
+            balancer: Balancer::new(config.balance, &config.servers),
             candidates: Vec::with_capacity(servers.len()),
             budget: RetryBudget::new(config.retry.terms(), now),
             servers,
@@ -500,7 +500,7 @@ impl Pool {
                 let weight = if usable && free && !tried.contains(place) { server.weight(slow_start, now) } else { 0 };
                 Candidate { weight, active: server.active }
             }));
-            self.balancer.pick(candidates, rng)
+            self.balancer.pick(candidates, asker.key, rng)
         };
         let untried = fill(&mut self.candidates, tried);
         let again = || fill(&mut self.candidates, Tried::default());

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use tidegate_core::Instant;
 
 use super::pool::Tried;
+use super::ring::Key;
 
 /// Whose request it is, as far as turns and slots are concerned. A proxy's tenant is one, and another one with its streams.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
@@ -32,6 +33,8 @@ pub struct Asker {
     pub weight: Option<u32>,
     /// Requests of one group take about as long as each other; 0 for those of which nothing is known.
     pub group: u8,
+    /// Requests of one key meet the same server, where keys decide.
+    pub key: Option<Key>,
 }
 
 impl From<Flow> for Asker {
@@ -48,6 +51,7 @@ pub(super) struct Waiting {
     pub(super) tried: Tried,
     weight: Option<u32>,
     group: u8,
+    key: Option<Key>,
 }
 
 /// What a start costs a flow of weight 1, in its time.
@@ -87,10 +91,10 @@ impl Turns {
 
     /// A request waits from `now` on. O(log n).
     pub(super) fn push(&mut self, asker: Asker, request: u64, tried: Tried, now: Instant) {
-        let Asker { flow, weight, group } = asker;
+        let Asker { flow, weight, group, key } = asker;
         // Time that steps back makes nobody older than the one ahead, so that the head of a flow is its oldest.
         self.latest = self.latest.max(now);
-        let waiting = Waiting { request, arrival: self.latest, tried, weight, group };
+        let waiting = Waiting { request, arrival: self.latest, tried, weight, group, key };
         self.ages.insert((waiting.arrival, request), flow);
         let (order, entered, time) = (&mut self.order, &mut self.entered, self.time);
         let line = self.flows.entry(flow).or_insert_with(|| {
@@ -112,7 +116,7 @@ impl Turns {
         }
         self.order.values().find_map(|&flow| {
             let head = *self.flows.get(&flow)?.queue.front()?;
-            let asker = Asker { flow, weight: head.weight, group: head.group };
+            let asker = Asker { flow, weight: head.weight, group: head.group, key: head.key };
             may(asker).then_some((asker, head))
         })
     }

@@ -5,6 +5,7 @@ use proptest::prelude::*;
 use tidegate_core::Rng;
 
 use super::*;
+use crate::machine::upstream::Key;
 use crate::machine::upstream::config::{Balance, PassiveConfig};
 
 fn at(ms: u64) -> Instant {
@@ -13,7 +14,7 @@ fn at(ms: u64) -> Instant {
 
 fn config(servers: usize, max_connections: u32, max_pending: u32) -> PoolConfig {
     PoolConfig {
-        servers: vec![ServerConfig { weight: 1, max_connections }; servers],
+        servers: vec![ServerConfig { max_connections, ..ServerConfig::default() }; servers],
         balance: Balance::RoundRobin,
         max_pending,
         pending_timeout: Duration::from_millis(100),
@@ -125,6 +126,33 @@ fn a_retry_goes_where_it_has_not_been() {
         ),
         "rather twice than never"
     );
+}
+
+#[test]
+fn a_key_meets_its_server_and_the_next_one_when_that_is_full_down_or_tried() {
+    let servers = (1..4).map(|id| ServerConfig { id, max_connections: 2, ..ServerConfig::default() }).collect();
+    let mut fixture = Fixture::new(PoolConfig { servers, balance: Balance::Hash, ..config(3, 2, 9) });
+    let asker = |key: &str| Asker { key: Some(Key::of(key.as_bytes())), ..Flow::http1(0).into() };
+    let ask = |fixture: &mut Fixture, tried| {
+        let Acquire::Start(server) = fixture.pool.acquire(0, asker("a"), tried, || 1, &mut fixture.rng, at(0)) else {
+            panic!("a slot is free")
+        };
+        server
+    };
+    let home = ask(&mut fixture, Tried::default());
+    assert_eq!(ask(&mut fixture, Tried::default()), home);
+    let next = ask(&mut fixture, Tried::default());
+    assert_ne!(next, home, "it is full");
+    fixture.end(home, 0);
+    assert_eq!(ask(&mut fixture, Tried::default()), home);
+    fixture.end(home, 0);
+    assert_eq!(ask(&mut fixture, Tried::default().and(home)), next, "it was tried");
+    fixture.end(next, 0);
+    fixture.pool.set_up(home, false, &mut fixture.rng, at(0));
+    assert_eq!(ask(&mut fixture, Tried::default()), next, "it is down");
+    fixture.end(next, 0);
+    fixture.pool.set_up(home, true, &mut fixture.rng, at(0));
+    assert_eq!(ask(&mut fixture, Tried::default()), home);
 }
 
 #[test]

@@ -149,7 +149,7 @@ impl Scene {
         let flow = Flow::http1(u32::try_from(tenant).unwrap());
         self.requests.insert(request, Request { tenant, arrival: self.now, started: None });
         let (weight, now) = (self.tenants[tenant].weight, self.now);
-        let asker = crate::machine::upstream::Asker { flow, weight: None, group: 1 };
+        let asker = crate::machine::upstream::Asker { group: 1, ..flow.into() };
         match self.pool.acquire(request, asker, Tried::default(), || weight, &mut self.rng, now) {
             Acquire::Start(server) => self.start(request, server, self.pool.call()),
             Acquire::Queued => {}
