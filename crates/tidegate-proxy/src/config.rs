@@ -51,5 +51,5 @@ pub use section::Section;
 pub use tenancy::Tenancy;
 pub use words::{
     Balance, Cidr, Forwarded, HashBy, LogFormat, Mode, ProxyProtocolIn, ProxyProtocolOut, RateLimitHeaders,
-    RefuseHello, TenantBy, Unknown, UpstreamProtocol,
+    RefuseHello, Resolve, TenantBy, Unknown, UpstreamProtocol,
 };

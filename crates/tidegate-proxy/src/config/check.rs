@@ -26,6 +26,9 @@ use crate::machine::{Kind, Resource};
 /// Most tenants that can be known at once.
 const MOST_TENANTS: usize = NeighboursConfig::TENANTS_MAX as usize;
 
+/// Most name servers that are asked.
+const NAME_SERVERS_MAX: usize = 8;
+
 /// A section of the file, for errors in it.
 #[derive(Clone)]
 pub(super) struct Place<'a> {
@@ -128,6 +131,7 @@ impl Config {
             forwarded: section.forwarded,
             strict_sni: section.strict_sni,
             admin: admin(&place, section.admin_address.as_deref())?,
+            name_servers: name_servers(&place, &section.name_servers)?,
             listeners,
             certificates,
             upstreams,
@@ -166,6 +170,22 @@ fn admin(place: &Place<'_>, given: Option<&str>) -> Result<Option<SocketAddr>, C
     // The port after the one of the broker's admin API.
     let text = given.unwrap_or("127.0.0.1:4154");
     if text.is_empty() { Ok(None) } else { address(place, "admin_address", text).map(Some) }
+}
+
+/// Addresses, with port 53 unless they say another.
+fn name_servers(place: &Place<'_>, given: &[String]) -> Result<Vec<SocketAddr>, ConfigError> {
+    if given.len() > NAME_SERVERS_MAX {
+        let remedy = format!("expected at most {NAME_SERVERS_MAX}");
+        return Err(place.problem("name_servers", format_args!("found {}", given.len()), remedy));
+    }
+    let one = |(index, text): (usize, &String)| {
+        let bare = || text.parse().ok().map(|address| SocketAddr::new(address, 53));
+        text.parse().ok().or_else(bare).ok_or_else(|| {
+            let remedy = "expected an address such as \"10.0.0.2\", \"127.0.0.1:8600\" or \"[::1]:53\"";
+            place.problem(&format!("name_servers[{index}]"), format_args!("found {text:?}"), remedy)
+        })
+    };
+    given.iter().enumerate().map(one).collect()
 }
 
 fn listeners(

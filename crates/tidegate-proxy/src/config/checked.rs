@@ -1,7 +1,7 @@
 //! What the proxy runs with: every default applied, every bound checked.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use tidegate_core::Rate;
 
 use super::words::{
     Balance, Cidr, Forwarded, HashBy, LogFormat, Mode, ProxyProtocolIn, ProxyProtocolOut, RateLimitHeaders,
-    RefuseHello, TenantBy, Unknown, UpstreamProtocol,
+    RefuseHello, Resolve, TenantBy, Unknown, UpstreamProtocol,
 };
 use crate::machine::Resource;
 use crate::machine::patience::Patience;
@@ -34,6 +34,8 @@ pub struct Config {
     pub strict_sni: Option<bool>,
     /// Where the admin API listens; `None` for no admin API.
     pub admin: Option<SocketAddr>,
+    /// Who is asked for the names of servers, at most 8; none for whom the system asks.
+    pub name_servers: Vec<SocketAddr>,
     /// Where clients connect; one at least.
     pub listeners: Vec<Listener>,
     /// For listeners with TLS, the first for clients that name no host.
@@ -95,6 +97,8 @@ pub struct Upstream {
     pub name: String,
     /// One at least.
     pub servers: Vec<Server>,
+    /// When the names among them are asked for again.
+    pub resolve: Resolve,
     /// Of each of them, its part of the requests beside the others', 0 to 1,000; 0 for a server that gets none.
     pub weights: Vec<u16>,
     /// Over which span a server that came back gets its full part.
@@ -139,15 +143,27 @@ impl Upstream {
 /// A server of an upstream.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Server {
-    /// A name, resolved at the start and whenever connections fail, or an address; IPv6 without brackets.
+    /// A name or an address; IPv6 without brackets.
     pub host: String,
     /// Its port.
     pub port: u16,
+    /// One of its addresses, if it is a name that was found; `None` as it is configured.
+    pub address: Option<IpAddr>,
+}
+
+impl Server {
+    /// As it is configured, whatever its address.
+    #[must_use]
+    pub fn configured(&self) -> String {
+        Self { address: None, ..self.clone() }.to_string()
+    }
 }
 
 impl std::fmt::Display for Server {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        if self.host.contains(':') {
+        if let Some(address) = self.address {
+            write!(f, "{}", SocketAddr::new(address, self.port))
+        } else if self.host.contains(':') {
             write!(f, "[{}]:{}", self.host, self.port)
         } else {
             write!(f, "{}:{}", self.host, self.port)

@@ -71,6 +71,7 @@ pub(super) fn upstreams(place: &Place<'_>, sections: Vec<UpstreamSection>) -> Re
             slow_start: section.slow_start.map(|Span(span)| span).unwrap_or_default(),
             name: section.name,
             servers,
+            resolve: section.resolve,
             weights,
             // Tenants share what is behind the proxy as well as the proxy itself.
             adaptive_concurrency: section.adaptive_concurrency.unwrap_or(true),
@@ -113,7 +114,7 @@ fn server(place: &Place<'_>, key: &str, text: &str) -> Result<Server, ConfigErro
         None if host.contains([':', '*', '/']) => return Err(wrong()),
         None => host_name(place, key, host).map_err(|_| wrong())?,
     };
-    Ok(Server { host, port })
+    Ok(Server { host, port, address: None })
 }
 
 /// The names of two of the protocols say whether TLS is spoken.

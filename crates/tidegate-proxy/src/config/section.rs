@@ -9,7 +9,7 @@ use tidegate_runtime::config::units::{Bytes, Span};
 
 use super::words::{
     Balance, ByteRate, CapacityText, Cidr, Forwarded, HashBy, LogFormat, Mode, ProxyProtocolIn, ProxyProtocolOut,
-    RateLimitHeaders, RefuseHello, TenantBy, Unknown, UpstreamProtocol,
+    RateLimitHeaders, RefuseHello, Resolve, TenantBy, Unknown, UpstreamProtocol,
 };
 
 /// `[proxy]`: every key may be left out.
@@ -23,6 +23,7 @@ pub struct Section {
     pub(super) forwarded: Forwarded,
     pub(super) strict_sni: Option<bool>,
     pub(super) admin_address: Option<String>,
+    pub(super) name_servers: Vec<String>,
     pub(super) listen: Vec<ListenSection>,
     pub(super) certificate: Vec<CertificateSection>,
     pub(super) upstream: Vec<UpstreamSection>,
@@ -61,6 +62,8 @@ pub(super) struct CertificateSection {
 pub(super) struct UpstreamSection {
     pub(super) name: String,
     pub(super) servers: Vec<String>,
+    #[serde(default)]
+    pub(super) resolve: Resolve,
     #[serde(default)]
     pub(super) weights: BTreeMap<String, u16>,
     pub(super) slow_start: Option<Span>,

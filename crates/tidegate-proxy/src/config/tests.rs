@@ -184,6 +184,16 @@ const MISTAKES: &[(&str, &str)] = &[
         "t.toml:4: proxy.upstream[0].retries.statuses[1]: 503 is there twice; keep one of them",
     ),
     (
+        "[proxy]\nname_servers = [\"10.0.0.2\", \"dns\"]\n",
+        "t.toml:2: proxy.name_servers[1]: found \"dns\"; expected an address such as \"10.0.0.2\", \"127.0.0.1:8600\" or \
+         \"[::1]:53\"",
+    ),
+    (
+        "[[proxy.upstream]]\nname = \"u\"\nservers = [\"a:1\"]\nresolve = \"10m\"\n",
+        "t.toml:4: proxy.upstream[0].resolve: invalid value: string \"10m\"; expected \"ttl\", \"off\" or a duration from \
+         1s to 5m such as \"30s\"",
+    ),
+    (
         "[[proxy.upstream]]\nname = \"u\"\nservers = [\"a:1\"]\nbalance = \"hash\"\n",
         "t.toml:4: proxy.upstream[0].balance: found \"hash\" without hash_by; add hash_by = \"source\", \"host\", \
          \"path\" or \"header:NAME\"",

@@ -3,16 +3,18 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
+use std::time::Duration;
 
 use serde::de::{self, Deserializer, Unexpected, Visitor};
 use serde::{Deserialize, Serialize, Serializer};
 
 pub use crate::machine::neighbours::Mode;
 
-use tidegate_runtime::config::units::Bytes;
+use tidegate_runtime::config::units::{Bytes, Span};
 
 use crate::machine::bandwidth::Bandwidth;
 use crate::machine::rate_limit::Prefix;
+use crate::machine::upstream::names;
 
 /// Declares a choice as it is written in files, the default first.
 macro_rules! choice {
@@ -235,6 +237,50 @@ impl<'de> Deserialize<'de> for HashBy {
                     "host" => Ok(HashBy::Host),
                     "path" => Ok(HashBy::Path),
                     _ => header().map(HashBy::Header).ok_or_else(|| E::invalid_value(Unexpected::Str(text), &self)),
+                }
+            }
+        }
+        from.deserialize_str(Reader)
+    }
+}
+
+/// When the names of servers are asked for again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Resolve {
+    /// When their records end.
+    #[default]
+    Ttl,
+    /// So often, whatever their records say.
+    Every(Duration),
+    /// Not; the system is asked when there is no address, or none that answers.
+    Off,
+}
+
+impl fmt::Display for Resolve {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Ttl => f.write_str("ttl"),
+            Self::Every(span) => write!(f, "{span:?}"),
+            Self::Off => f.write_str("off"),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Resolve {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Reader;
+        impl Visitor<'_> for Reader {
+            type Value = Resolve;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("\"ttl\", \"off\" or a duration from 1s to 5m such as \"30s\"")
+            }
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Resolve, E> {
+                let bounds = names::AGAIN_MIN..=names::AGAIN_MAX;
+                match (text, text.parse()) {
+                    ("ttl", _) => Ok(Resolve::Ttl),
+                    ("off", _) => Ok(Resolve::Off),
+                    (_, Ok(Span(span))) if bounds.contains(&span) => Ok(Resolve::Every(span)),
+                    _ => Err(E::invalid_value(Unexpected::Str(text), &self)),
                 }
             }
         }

@@ -20,7 +20,7 @@ use super::settings::Settings;
 use super::signer;
 use super::spool::{self, Spool};
 use super::thread::{Counts, Shared, Total};
-use super::upstream::{self, Checks, Part, UpstreamState, Verdicts};
+use super::upstream::{self, Checks, Known, LookupCounts, Names, Part, UpstreamState, Verdicts};
 use super::worker::{self, Control, Start};
 use crate::config::tenancy::Tenancy;
 use crate::config::{Config, Mode, RateLimit};
@@ -43,13 +43,14 @@ struct State {
     shared: Arc<Shared>,
     addresses: Vec<SocketAddr>,
     access_log: Option<AccessLog>,
+    lookups: LookupCounts,
     started: Instant,
     reloads: AtomicU64,
     /// One change at a time. The mode that was set while it runs: it stays until the next start.
     changing: Mutex<Option<Mode>>,
 }
 
-/// The thread for what no request waits for: health checks. The operations of the spool have their own below it.
+/// The thread for what no request waits for: health checks and names. The operations of the spool have their own below it.
 #[derive(Debug)]
 struct Side {
     checks: mpsc::UnboundedSender<Arc<Settings>>,
@@ -70,7 +71,8 @@ impl Proxy {
             None => None,
         };
         let verdicts = Arc::new(watch::Sender::new(Verdicts::default()));
-        let (side, spool_threads) = Side::start(&settings, &verdicts)?;
+        let (names, known, lookups) = Names::new();
+        let (side, spool_threads) = Side::start(&settings, &verdicts, names)?;
         let spool = match &settings.config.spool {
             Some(spool) => Some(
                 Spool::open(spool, spool_threads)
@@ -87,6 +89,7 @@ impl Proxy {
             shared,
             addresses,
             access_log,
+            lookups,
             started: now,
             reloads: AtomicU64::new(0),
             changing: Mutex::new(None),
@@ -96,7 +99,7 @@ impl Proxy {
         for (core, listeners) in ports.into_iter().enumerate() {
             let processor = processors.get(core).copied().filter(|_| processors.len() == cores);
             let plan = Plan { core, cores, overflow, processor };
-            this.start_core(&plan, listeners, &verdicts, spool.as_ref())?;
+            this.start_core(&plan, listeners, &verdicts, &known, spool.as_ref())?;
         }
         Ok(this)
     }
@@ -106,6 +109,7 @@ impl Proxy {
         plan: &Plan,
         listeners: Vec<TcpListener>,
         verdicts: &watch::Sender<Verdicts>,
+        known: &Known,
         spool: Option<&Arc<Spool>>,
     ) -> Result<(), ProxyError> {
         let (core, processor) = (plan.core, plan.processor);
@@ -126,6 +130,7 @@ impl Proxy {
             limiter: Arc::clone(&self.state.limiters[core]),
             control: self.state.control.subscribe(),
             verdicts: verdicts.subscribe(),
+            known: known.clone(),
             spool: spool.cloned(),
             lines: self.state.access_log.as_ref().map(AccessLog::lines),
             desk,
@@ -290,6 +295,7 @@ impl Side {
     fn start(
         settings: &Arc<Settings>,
         verdicts: &Arc<watch::Sender<Verdicts>>,
+        mut names: Names,
     ) -> Result<(Self, tokio::runtime::Handle), ProxyError> {
         let (checks, mut changes) = mpsc::unbounded_channel::<Arc<Settings>>();
         let (tell, told) = std::sync::mpsc::sync_channel(1);
@@ -314,13 +320,21 @@ impl Side {
             let _ = tell.send(Ok(runtime.handle().clone()));
             runtime.block_on(async move {
                 let mut checks = Checks::new(verdicts, clock::now().as_nanos());
+                names.set(&settings.config);
                 loop {
                     let all = Part { index: 0, of: 1 };
-                    checks.set(&upstream::Settings::of(&settings.config, &settings.upstream_tls, all));
-                    match changes.recv().await {
-                        Some(newer) => settings = newer,
-                        None => return,
+                    let configured = upstream::Settings::of(&settings.config, &settings.upstream_tls, all);
+                    let addresses = names.addresses();
+                    let servers: Vec<_> = configured.iter().map(|one| one.resolved(&addresses)).collect();
+                    checks.set(&servers);
+                    tokio::select! {
+                        newer = changes.recv() => match newer {
+                            Some(newer) => settings = newer,
+                            None => return,
+                        },
+                        () = names.changed() => continue,
                     }
+                    names.set(&settings.config);
                 }
             });
         };
@@ -381,7 +395,8 @@ impl Source for State {
                 *sum += more;
             }
         }
-        live.upstreams = settings.config.upstreams.iter().map(|upstream| sum_of(&upstream.name, &counts)).collect();
+        live.upstreams =
+            settings.config.upstreams.iter().map(|upstream| sum_of(&upstream.name, &counts, &self.lookups)).collect();
         live.rate_limits = rate_limits(&settings, clock::now());
         let bandwidths = settings.bandwidths.iter().map(|(name, bandwidth)| (name.clone(), bandwidth.counts()));
         live.bandwidths = bandwidths.collect();
@@ -402,8 +417,10 @@ impl Source for State {
 }
 
 /// An upstream, over all threads.
-fn sum_of(name: &str, counts: &[Counts]) -> LiveUpstream {
-    let mut sum = LiveUpstream::default();
+fn sum_of(name: &str, counts: &[Counts], lookups: &LookupCounts) -> LiveUpstream {
+    let lookups = lookups.of(name);
+    let mut sum =
+        LiveUpstream { lookups_total: lookups.total, lookups_failed_total: lookups.failed, ..LiveUpstream::default() };
     let all = counts.iter().flat_map(|counts| &counts.upstreams).filter(|state: &&UpstreamState| state.name == name);
     for state in all {
         sum.waiting += state.pending as u64;
@@ -415,8 +432,14 @@ fn sum_of(name: &str, counts: &[Counts]) -> LiveUpstream {
         sum.handshakes.full += state.handshakes.full;
         sum.handshakes.resumed += state.handshakes.resumed;
         sum.handshakes.failed += state.handshakes.failed;
-        sum.servers.resize(sum.servers.len().max(state.servers.len()), LiveServer::default());
-        for (server, (_, more)) in sum.servers.iter_mut().zip(&state.servers) {
+        for (label, more) in &state.servers {
+            // Threads learn of other addresses one after the other.
+            let place = sum.labels.iter().position(|known| known == label).unwrap_or_else(|| {
+                sum.labels.push(label.clone());
+                sum.servers.push(LiveServer::default());
+                sum.servers.len() - 1
+            });
+            let server = &mut sum.servers[place];
             server.active += u64::from(more.active);
             server.requests_total += more.requests;
             server.failures_total += more.failures;

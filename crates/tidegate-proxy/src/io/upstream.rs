@@ -7,17 +7,18 @@
 //! | `key` | what requests have in common that should meet the same server |
 //! | `idle` | connections that wait for the next request |
 //! | `endpoint` | where a server is, and connecting to it |
+//! | `names` | asks for the addresses of servers that are written with a name, for all threads |
 //! | `tls` | how TLS is spoken with servers |
 //! | `checks` | asks servers how they are, for all threads |
 //! | `http2` | connections that many requests of a tenant share |
 //! | `settings` | what the configuration says, as the machines want it |
 //!
-//! Nothing here is shared between threads but the verdicts of the checks, so no request takes a lock.
+//! Nothing here is shared between threads but the verdicts of the checks and the addresses of names, so no request takes a lock.
 //!
 //! [`Upstreams::send`] does all of it for one request: it waits for a slot, takes the newest connection that is still
 //! open or opens one, exchanges, and tries again elsewhere what may be tried again.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::hash::BuildHasher;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
@@ -35,6 +36,7 @@ pub(crate) use http2::Leased;
 pub(crate) use idle::{Keep, Look};
 pub(crate) use key::key_of;
 pub(crate) use lease::Lease;
+pub(crate) use names::{Known, LookupCounts, Names};
 pub(crate) use send::{Outbound, SendError};
 pub(crate) use settings::{Part, Settings};
 pub(crate) use tls::Tls;
@@ -53,6 +55,7 @@ mod http2;
 mod idle;
 mod key;
 mod lease;
+mod names;
 mod send;
 mod settings;
 #[cfg(test)]
@@ -73,6 +76,10 @@ pub(crate) struct Upstreams<C> {
     /// Somebody began to wait, so there may be a new time-out.
     queued: Rc<Notify>,
     verdicts: watch::Receiver<Verdicts>,
+    /// What is configured, before its names have addresses.
+    configured: RefCell<Vec<Settings>>,
+    known: Known,
+    seed: Cell<u64>,
     groups: RandomState,
 }
 
@@ -90,6 +97,7 @@ pub(crate) struct Upstream<C> {
     endpoints: Vec<Endpoint>,
     state: RefCell<State<C>>,
     queued: Rc<Notify>,
+    known: Known,
     /// Shared by all of one name that took each other's place; the one in force.
     line: Line<C>,
     /// Used for HTTP/2 only.
@@ -125,21 +133,23 @@ struct Started {
 
 impl<C: Keep> Upstreams<C> {
     /// The upstreams of one thread; `seed` makes its draws differ from those of other threads.
-    pub(crate) fn new(settings: Vec<Settings>, verdicts: watch::Receiver<Verdicts>, seed: u64) -> Rc<Self> {
-        let queued = Rc::new(Notify::new());
-        let now = clock::now();
-        let one = |(stream, settings): (u64, Settings)| {
-            Upstream::new(settings, Rng::stream(seed, stream), Rc::clone(&queued), Line::default(), now)
-        };
-        let all = (0..).zip(settings).map(one).collect();
+    pub(crate) fn new(
+        settings: Vec<Settings>,
+        verdicts: watch::Receiver<Verdicts>,
+        known: Known,
+        seed: u64,
+    ) -> Rc<Self> {
         let this = Self {
-            all: RefCell::new(all),
+            all: RefCell::default(),
             replaced: RefCell::default(),
-            queued,
+            queued: Rc::new(Notify::new()),
             verdicts,
+            configured: RefCell::default(),
+            known,
+            seed: Cell::new(seed),
             groups: RandomState::default(),
         };
-        this.take_verdicts();
+        this.reload(settings, seed);
         Rc::new(this)
     }
 
@@ -175,6 +185,17 @@ impl<C: Keep> Upstreams<C> {
     /// Puts other settings in force. Requests under way end where they are. An upstream whose settings did not change
     /// keeps everything; else its servers keep their connections, what is known of their health, and what is under way.
     pub(crate) fn reload(&self, settings: Vec<Settings>, seed: u64) {
+        *self.configured.borrow_mut() = settings;
+        self.seed.set(seed);
+        self.put_in_force();
+    }
+
+    /// The same settings with the addresses that their names have now.
+    fn put_in_force(&self) {
+        let addresses = self.known.addresses.borrow().clone();
+        let settings: Vec<_> = self.configured.borrow().iter().map(|one| one.resolved(&addresses)).collect();
+        // Another one each time: no two pools draw alike.
+        let seed = self.seed.replace(self.seed.get().wrapping_add(1));
         let now = clock::now();
         let old = self.all.borrow().clone();
         let named = |name: &str| old.iter().find(|old| old.settings.name == name);
@@ -182,7 +203,8 @@ impl<C: Keep> Upstreams<C> {
             Some(same) if same.settings == settings => Rc::clone(same),
             changed => {
                 let line = changed.map(|changed| Rc::clone(&changed.line)).unwrap_or_default();
-                let new = Upstream::new(settings, Rng::stream(seed, stream), Rc::clone(&self.queued), line, now);
+                let rng = Rng::stream(seed, stream);
+                let new = Upstream::new(settings, rng, Rc::clone(&self.queued), self.known.clone(), line, now);
                 if let Some(changed) = changed {
                     new.inherit(changed, now);
                 }
@@ -200,7 +222,7 @@ impl<C: Keep> Upstreams<C> {
     /// Ends waits in time, closes connections that waited too long, and takes the checks' verdicts. Never ends; runs
     /// once beside the thread's other tasks.
     pub(crate) async fn drive(self: Rc<Self>) {
-        let mut verdicts = self.verdicts.clone();
+        let (mut verdicts, mut addresses) = (self.verdicts.clone(), self.known.addresses.clone());
         let mut sweep = clock::now() + SWEEP;
         loop {
             let now = clock::now();
@@ -210,6 +232,7 @@ impl<C: Keep> Upstreams<C> {
                 () = self.queued.notified() => continue,
                 // When the checks are gone for good, their last verdict stands.
                 Ok(()) = verdicts.changed() => self.take_verdicts(),
+                Ok(()) = addresses.changed() => self.put_in_force(),
             }
             let now = clock::now();
             let all = self.all.borrow().clone();
@@ -271,7 +294,7 @@ pub(crate) struct UpstreamState {
 
 impl<C: Keep> Upstream<C> {
     /// In force in its line from now on.
-    fn new(settings: Settings, rng: Rng, queued: Rc<Notify>, line: Line<C>, now: Instant) -> Rc<Self> {
+    fn new(settings: Settings, rng: Rng, queued: Rc<Notify>, known: Known, line: Line<C>, now: Instant) -> Rc<Self> {
         let endpoints =
             settings.servers.iter().map(|server| Endpoint::new(server.clone(), settings.tls.clone())).collect();
         let state = State {
@@ -283,7 +306,7 @@ impl<C: Keep> Upstream<C> {
             exchanges: Slab::new(),
         };
         let http2 = Shared::new(settings.servers.len(), settings.http2);
-        let this = Rc::new(Self { settings, endpoints, state: RefCell::new(state), queued, line, http2 });
+        let this = Rc::new(Self { settings, endpoints, state: RefCell::new(state), queued, known, line, http2 });
         this.line.replace(Rc::downgrade(&this));
         this
     }

@@ -23,7 +23,7 @@ use super::spool::Spool;
 use super::starts::Starts;
 use super::thread::{Counts, InForce, Shared, Thread};
 use super::timers::{TICK, Timers};
-use super::upstream::{self, Part, Upstreams, Verdicts};
+use super::upstream::{self, Known, Part, Upstreams, Verdicts};
 use super::waits::{self, Waits};
 use super::{accept, fair, gate, hello, meter, pace, refused};
 
@@ -55,6 +55,7 @@ pub(crate) struct Start {
     pub(crate) limiter: Arc<Limiter>,
     pub(crate) control: watch::Receiver<Control>,
     pub(crate) verdicts: watch::Receiver<Verdicts>,
+    pub(crate) known: Known,
     pub(crate) spool: Option<Arc<Spool>>,
     pub(crate) lines: Option<Lines>,
     /// The way to the core's second thread, if there is one.
@@ -120,8 +121,8 @@ pub(crate) fn processors() -> Vec<usize> {
 
 async fn serve(start: Start) -> io::Result<()> {
     let settings = Arc::clone(&start.control.borrow().settings);
-    let of_upstreams = upstream::Settings::of(&settings.config, &settings.upstream_tls, start.part);
-    let upstreams = Upstreams::new(of_upstreams, start.verdicts, start.seed);
+    let configured = upstream::Settings::of(&settings.config, &settings.upstream_tls, start.part);
+    let upstreams = Upstreams::new(configured, start.verdicts, start.known, start.seed);
     let counts = Counts::new(&settings);
     let seats = Seats::new(connections_max(start.part, &settings));
     let waits = Waits::new(Arc::clone(&start.limiter), settings.config.limits.patience);

@@ -9,9 +9,9 @@ use std::time::Duration;
 use http::Method;
 use serde::{Deserialize, Serialize};
 
-use super::status::{Health, Live};
+use super::status::{Health, Live, LiveUpstream};
 use crate::config::tenancy::Traits;
-use crate::config::{Config, PlainPath, Routes, Server, Tenancy, TenantBy};
+use crate::config::{Config, PlainPath, Routes, Tenancy, TenantBy};
 use crate::machine::Resource;
 use crate::machine::neighbours::{Lane, Mode, ResourceView, Snapshot, TenantView, UseView};
 
@@ -223,17 +223,14 @@ fn route_taken(config: &Config, live: &Live, request: &Request, index: usize) ->
         [] => String::new(),
         methods => format!(", for {}", methods.iter().map(Method::as_str).collect::<Vec<_>>().join(", ")),
     };
-    let health = |server: usize| {
-        let live = live.upstreams.get(route.upstream).and_then(|upstream| upstream.servers.get(server));
-        live.map_or(Health::Up, |server| server.health)
-    };
-    let named = |(index, server): (usize, &Server)| (server.to_string(), health(index));
+    let unknown = LiveUpstream::default();
+    let live = live.upstreams.get(route.upstream).unwrap_or(&unknown);
     RouteTaken {
         name: route.name.clone(),
         why: format!("{host}, its path {} is the longest that fits{methods}", route.path),
         upstream: upstream.name.clone(),
         upstream_path: route.rewritten(&request.path).unwrap_or_else(|| request.path.clone()),
-        servers: upstream.servers.iter().enumerate().map(named).collect(),
+        servers: live.servers_of(upstream).map(|(server, live)| (server, live.health)).collect(),
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use super::status::{Health, Live, LiveHandshakes, LiveServer};
+use super::status::{Health, Live, LiveHandshakes, LiveServer, LiveUpstream};
 use crate::config::Config;
 use crate::machine::bandwidth;
 use crate::machine::neighbours::{Snapshot, TenantView, UseView};
@@ -234,6 +234,16 @@ fn upstreams(page: &mut Page, config: &Config, live: &Live) {
             page.row("upstream_handshakes_total", &labels, float(count));
         }
     }
+    let lookups: [Figure<LiveUpstream>; 2] = [
+        ("upstream_lookups_total", "Lookups of its servers' names.", |live| float(live.lookups_total)),
+        ("upstream_lookups_failed_total", "Those without an address.", |live| float(live.lookups_failed_total)),
+    ];
+    for (name, help, figure) in lookups {
+        page.head(name, help, "counter");
+        for (upstream, live) in counted() {
+            page.row(name, &[("upstream", &upstream.name)], figure(live));
+        }
+    }
     let figures: [Figure<LiveServer>; 4] = [
         ("server_up", "1 while a server gets requests.", |server| f64::from(server.health == Health::Up)),
         ("server_active", "Its requests under way.", |server| float(server.active)),
@@ -243,9 +253,8 @@ fn upstreams(page: &mut Page, config: &Config, live: &Live) {
     for (name, help, figure) in figures {
         page.head(name, help, if name.ends_with("_total") { "counter" } else { "gauge" });
         for (upstream, live) in counted() {
-            for (server, live) in upstream.servers.iter().zip(&live.servers) {
-                let server = server.to_string();
-                page.row(name, &[("upstream", upstream.name.as_str()), ("server", server.as_str())], figure(live));
+            for (server, live) in live.servers_of(upstream) {
+                page.row(name, &[("upstream", upstream.name.as_str()), ("server", server.as_str())], figure(&live));
             }
         }
     }

@@ -74,8 +74,26 @@ pub struct LiveUpstream {
     pub retries_total: u64,
     /// TLS handshakes with its servers.
     pub handshakes: LiveHandshakes,
-    /// In the order of the configuration.
+    /// Lookups of the names of its servers that ended, since the start.
+    pub lookups_total: u64,
+    /// Of these, without an address.
+    pub lookups_failed_total: u64,
+    /// In the order of the configuration; a name whose addresses are known is as many servers.
     pub servers: Vec<LiveServer>,
+    /// What each of them is called; empty if that is what the configuration calls them.
+    pub labels: Vec<String>,
+}
+
+impl LiveUpstream {
+    /// The servers of `upstream`, with what was counted of them.
+    pub(super) fn servers_of<'a>(
+        &'a self,
+        upstream: &'a config::Upstream,
+    ) -> impl Iterator<Item = (String, LiveServer)> + 'a {
+        let of_file = upstream.servers.iter().map(ToString::to_string).filter(|_| self.labels.is_empty());
+        let labels = self.labels.iter().cloned().chain(of_file);
+        labels.enumerate().map(|(place, label)| (label, self.servers.get(place).copied().unwrap_or_default()))
+    }
 }
 
 /// TLS handshakes with the servers of an upstream since the start, without those of health checks.
@@ -211,6 +229,9 @@ struct UpstreamJson {
     adaptive_concurrency: bool,
     waiting: u64,
     concurrency_limit: Option<u64>,
+    resolve: String,
+    lookups_total: u64,
+    lookups_failed_total: u64,
     failure_statuses: Vec<u16>,
     retry_statuses: Vec<u16>,
     retries_total: u64,
@@ -323,15 +344,14 @@ impl Status {
 }
 
 fn upstream_json(upstream: &config::Upstream, live: Option<&LiveUpstream>) -> UpstreamJson {
-    let servers = upstream.servers.iter().enumerate().map(|(index, server)| {
-        let live = live.and_then(|live| live.servers.get(index)).copied().unwrap_or_default();
-        ServerJson {
-            address: server.to_string(),
-            health: live.health,
-            active: live.active,
-            requests_total: live.requests_total,
-            failures_total: live.failures_total,
-        }
+    let unknown = LiveUpstream::default();
+    let live = live.unwrap_or(&unknown);
+    let servers = live.servers_of(upstream).map(|(address, live)| ServerJson {
+        address,
+        health: live.health,
+        active: live.active,
+        requests_total: live.requests_total,
+        failures_total: live.failures_total,
     });
     UpstreamJson {
         name: upstream.name.clone(),
@@ -345,11 +365,14 @@ fn upstream_json(upstream: &config::Upstream, live: Option<&LiveUpstream>) -> Up
         }),
         checked: upstream.health.is_some(),
         adaptive_concurrency: upstream.adaptive_concurrency,
-        waiting: live.map_or(0, |live| live.waiting),
-        concurrency_limit: live.and_then(|live| live.limit),
+        waiting: live.waiting,
+        concurrency_limit: live.limit,
+        resolve: upstream.resolve.to_string(),
+        lookups_total: live.lookups_total,
+        lookups_failed_total: live.lookups_failed_total,
         failure_statuses: upstream.failure_statuses.clone(),
         retry_statuses: upstream.retries.statuses.clone(),
-        retries_total: live.map_or(0, |live| live.retries_total),
+        retries_total: live.retries_total,
         servers: servers.collect(),
     }
 }

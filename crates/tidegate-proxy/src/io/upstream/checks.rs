@@ -144,7 +144,7 @@ impl Check {
         let preface = check_header(self.announce);
         let stream = endpoint.connect(&preface, self.config.timeout).await.map_err(|_| Unwell)?;
         let Some(path) = &self.config.path else { return Ok(()) };
-        let host = self.config.host.clone().unwrap_or_else(|| self.server.to_string());
+        let host = self.config.host.clone().unwrap_or_else(|| self.server.configured());
         let request = Request::get(path.as_str()).header(HOST, host).header(USER_AGENT, "tidegate-check");
         let request = request.body(Empty::<Bytes>::new()).map_err(|_| Unwell)?;
         let status = match self.protocol {

@@ -26,6 +26,8 @@ const WARN_EVERY: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub(super) struct Endpoint {
     server: Server,
+    /// Its address is known for good.
+    is_fixed: bool,
     /// Asked for again when no connection comes about.
     addresses: RefCell<Rc<[SocketAddr]>>,
     tls: Option<Tls>,
@@ -105,10 +107,11 @@ enum Broken {
 impl Endpoint {
     /// With TLS if there is `tls`.
     pub(super) fn new(server: Server, tls: Option<Tls>) -> Self {
-        let fixed = server.host.parse::<IpAddr>().map(|address| SocketAddr::new(address, server.port));
-        let addresses: Rc<[SocketAddr]> = fixed.into_iter().collect();
+        let fixed = server.address.or_else(|| server.host.parse::<IpAddr>().ok());
+        let addresses: Rc<[SocketAddr]> =
+            fixed.map(|address| SocketAddr::new(address, server.port)).into_iter().collect();
         let (handshakes, warned) = (Cell::default(), Cell::default());
-        Self { server, addresses: RefCell::new(addresses), tls, handshakes, warned }
+        Self { server, is_fixed: fixed.is_some(), addresses: RefCell::new(addresses), tls, handshakes, warned }
     }
 
     pub(super) fn server(&self) -> &Server {
@@ -122,7 +125,7 @@ impl Endpoint {
         let timed_out = |_| Err(ConnectError::TimedOut { server: self.server.clone(), timeout });
         let connected = connected.unwrap_or_else(timed_out);
         // A name that answers nowhere may have moved.
-        if connected.is_err() && self.server.host.parse::<IpAddr>().is_err() {
+        if connected.is_err() && !self.is_fixed {
             *self.addresses.borrow_mut() = Rc::default();
         }
         connected
@@ -286,7 +289,8 @@ mod tests {
         let (_socket, _waits, mute) = mute();
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let well = listener.local_addr().unwrap();
-        let endpoint = Endpoint::new(Server { host: "shop.invalid".to_owned(), port: 80 }, None);
+        let server = Server { host: "shop.invalid".to_owned(), port: 80, address: None };
+        let endpoint = Endpoint::new(server, None);
         *endpoint.addresses.borrow_mut() = Rc::new([mute, well]);
         let stream = endpoint.connect(b"", Duration::from_secs(1)).await.unwrap();
         assert_eq!(stream.socket().peer_addr().unwrap(), well);

@@ -81,6 +81,7 @@ impl<C: Keep> Lease<C> {
         if let Err(error) = &connected {
             tracing::debug!(upstream = settings.name, server = %self.server(), %error, "no connection");
             self.fail();
+            self.upstream.known.unreachable(&settings.name, self.server());
         }
         connected
     }

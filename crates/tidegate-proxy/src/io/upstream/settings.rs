@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::names::Addresses;
 use super::tls::Tls;
 use crate::config::{self, ProxyProtocolOut, Server, UpstreamProtocol};
 use crate::machine::upstream::{
@@ -60,6 +61,30 @@ impl Settings {
     pub(crate) fn of(config: &config::Config, tls: &[Option<Tls>], part: Part) -> Vec<Self> {
         let all = config.upstreams.iter().zip(tls);
         all.map(|(upstream, tls)| Self::one(upstream, tls.clone(), &config.timeouts, part)).collect()
+    }
+
+    /// With each server that is a name as one server for each of its addresses, as far as they are known. A server that is
+    /// there already, by its address or by another name, is not there twice.
+    pub(crate) fn resolved(&self, addresses: &Addresses) -> Self {
+        let mut this = self.clone();
+        this.servers.clear();
+        this.pool.servers.clear();
+        for (server, config) in self.servers.iter().zip(&self.pool.servers) {
+            let found = addresses.of(&self.name, &server.host).unwrap_or_default();
+            let at = |&address| Server { address: Some(address), ..server.clone() };
+            let all = found.iter().map(at).chain(found.is_empty().then(|| server.clone()));
+            for server in all {
+                let label = server.to_string();
+                if this.servers.iter().all(|other: &Server| other.to_string() != label) {
+                    this.pool.servers.push(ServerConfig { id: Key::of(label.as_bytes()).number(), ..*config });
+                    this.servers.push(server);
+                }
+            }
+        }
+        let (before, now) = (self.servers.len().max(1) as u64, this.servers.len() as u64);
+        let queue = u64::from(self.pool.max_pending) * now / before;
+        this.pool.max_pending = u32::try_from(queue).unwrap_or(u32::MAX);
+        this
     }
 
     fn one(upstream: &config::Upstream, tls: Option<Tls>, timeouts: &config::Timeouts, part: Part) -> Self {

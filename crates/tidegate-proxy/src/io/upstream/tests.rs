@@ -12,7 +12,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::watch;
 
-use super::{Announced, Checks, Keep, Lease, Look, Settings, Target, Upstreams, Verdicts};
+use super::{Announced, Checks, Keep, Known, Lease, Look, Settings, Target, Upstreams, Verdicts};
 use crate::config::{ProxyProtocolOut, Server, UpstreamProtocol};
 use crate::io::server_stream::ServerStream;
 use crate::machine::upstream::{
@@ -58,7 +58,10 @@ fn settings(servers: &[SocketAddr], max_connections: u32, max_pending: u32) -> S
     let one = ServerConfig { max_connections, ..ServerConfig::default() };
     Settings {
         name: "shop".to_owned(),
-        servers: servers.iter().map(|at| Server { host: at.ip().to_string(), port: at.port() }).collect(),
+        servers: servers
+            .iter()
+            .map(|at| Server { host: at.ip().to_string(), port: at.port(), address: None })
+            .collect(),
         pool: PoolConfig {
             servers: vec![one; servers.len()],
             balance: Balance::RoundRobin,
@@ -79,7 +82,7 @@ fn settings(servers: &[SocketAddr], max_connections: u32, max_pending: u32) -> S
 
 fn upstreams(settings: Settings) -> Rc<Upstreams<Plain>> {
     let (_, verdicts) = watch::channel(Verdicts::default());
-    let upstreams = Upstreams::new(vec![settings], verdicts, 1);
+    let upstreams = Upstreams::new(vec![settings], verdicts, Known::nothing(), 1);
     tokio::task::spawn_local(Rc::clone(&upstreams).drive());
     upstreams
 }
@@ -301,7 +304,7 @@ fn checks_take_a_server_down_and_bring_it_back() {
         let (sender, mut verdicts) = watch::channel(Verdicts::default());
         let mut checks = Checks::new(Arc::new(sender), 1);
         checks.set(std::slice::from_ref(&settings));
-        let upstreams = Upstreams::<Plain>::new(vec![settings.clone()], verdicts.clone(), 1);
+        let upstreams = Upstreams::<Plain>::new(vec![settings.clone()], verdicts.clone(), Known::nothing(), 1);
         tokio::task::spawn_local(Rc::clone(&upstreams).drive());
         for (status, up) in [("204 No Content", true), ("500 Internal Server Error", false), ("200 OK", true)] {
             let mut asked = 0;

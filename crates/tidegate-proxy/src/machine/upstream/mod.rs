@@ -10,6 +10,7 @@
 //! | [`active`] | asks a server how it is, and believes it after some answers |
 //! | [`connections`] | which connection of HTTP/2 a request shares |
 //! | [`sharing`] | what the upstream can do at once, learnt and shared by tenant |
+//! | [`names`] | when a server's name is asked for again, and what has changed since |
 //! | `turns` | who waits for a server, and in which order they start |
 //! | [`retry`] | which failures may be tried again at all |
 //!
@@ -19,6 +20,7 @@ pub mod active;
 mod balance;
 pub mod config;
 pub mod connections;
+pub mod names;
 pub mod passive;
 pub mod pool;
 pub mod retry;

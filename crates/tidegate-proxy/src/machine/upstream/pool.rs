@@ -393,6 +393,13 @@ impl Pool {
             let config = self.servers[place].config;
             self.servers[place] = Server { config, inherited: theirs.active, ..theirs.clone() };
         }
+        // Who comes to servers that are warm starts slowly, as who comes back does.
+        let some_stay = places.iter().any(Option::is_some);
+        for (place, server) in self.servers.iter_mut().enumerate().filter(|_| some_stay) {
+            if !places.contains(&Some(place)) {
+                server.back = Some(now);
+            }
+        }
         self.held.clone_from(&old.held);
         self.budget.inherit(&old.budget, now);
         self.retries = old.retries;

@@ -228,6 +228,20 @@ fn a_server_that_comes_back_starts_slowly() {
 }
 
 #[test]
+fn a_server_that_comes_starts_slowly_beside_those_that_stay() {
+    let slow = |servers| PoolConfig { slow_start: Duration::from_secs(10), ..config(servers, 10_000, 0) };
+    let old = Fixture::new(slow(1));
+    let mut new = Fixture::new(slow(2));
+    new.pool.inherit(&old.pool, &[Some(0)], at(1_000));
+    let mut share = |ms| (0..1_000).filter(|_| new.ask(0, ms) == Acquire::Start(1)).count();
+    assert!((40..60).contains(&share(1_000)) && (495..505).contains(&share(11_000)));
+    let mut other = Fixture::new(slow(2));
+    other.pool.inherit(&old.pool, &[None], at(1_000));
+    let share = (0..1_000).filter(|_| other.ask(0, 1_000) == Acquire::Start(1)).count();
+    assert_eq!(share, 500, "where none stays, all are equal");
+}
+
+#[test]
 fn a_reload_keeps_what_is_known_of_a_server() {
     let mut old = Fixture::new(config(2, 9, 9));
     old.pool.set_up(1, false, &mut old.rng, at(0));
