@@ -1,9 +1,10 @@
-//! The outside world: clock, configuration, access, control store, telemetry, process.
+//! The outside world: clock, configuration, access, processors, control store, telemetry, process.
 //!
 //! | module | its one job |
 //! |---|---|
 //! | [`access`] | who may ask an admin API what |
 //! | [`clock`] | the only reader of clocks |
+//! | [`cpu`] | the processors and the quota that this process may use |
 //! | `config` | TOML files read into types, with errors that say what to write instead (feature `config`) |
 //! | `http` | what admin APIs answer alike: errors, and whom they let ask (feature `http`) |
 //! | [`process`] | this process, as its supervisor and its kernel see it |
@@ -26,6 +27,7 @@ pub mod access;
 pub mod clock;
 #[cfg(feature = "config")]
 pub mod config;
+pub mod cpu;
 #[cfg(feature = "http")]
 pub mod http;
 pub mod process;

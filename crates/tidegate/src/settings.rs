@@ -194,7 +194,7 @@ pub(crate) fn options_of(document: &Document) -> Result<Options, ConfigError> {
 /// This machine, as far as defaults depend on it.
 pub(crate) fn host() -> Host {
     let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    Host { name, cpus: std::thread::available_parallelism().map_or(1, usize::from) }
+    Host { name, cpus: tidegate_runtime::cpu::cores() }
 }
 
 /// Where `up` departs from nsqd's defaults: nothing beyond this machine can connect unless the file says so, and files

@@ -2,16 +2,14 @@
 
 use core::fmt;
 use core::net::{IpAddr, SocketAddr};
-use core::num::NonZero;
 use core::time::Duration;
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
-use std::thread;
 
 use http::{Extensions, HeaderMap, Uri};
 use serde::Serialize;
 use tidegate_core::Instant;
-use tidegate_runtime::clock;
+use tidegate_runtime::{clock, cpu};
 use tokio::runtime::Handle;
 
 use super::answer::Dialect;
@@ -127,10 +125,7 @@ impl Default for ServerConfig {
             mode: Mode::default(),
             until: Until::default(),
             claims: Claims::default(),
-            threads: Handle::try_current().map_or_else(
-                |_| thread::available_parallelism().map_or(1, NonZero::get),
-                |runtime| runtime.metrics().num_workers(),
-            ),
+            threads: Handle::try_current().map_or_else(|_| cpu::cores(), |runtime| runtime.metrics().num_workers()),
             yields: 3,
             look_every: Duration::from_micros(200),
             // 100,000 sessions are some 20 MB with the machine's state.
@@ -172,11 +167,11 @@ impl fmt::Debug for ServerConfig {
 }
 
 impl ServerConfig {
-    /// CPUs that handlers can have at a time: as many as there are, and at most one for each of the `threads`. A machine that
+    /// CPUs that handlers can have at a time: as many as this process may use, quotas of its control groups rounded up, and at most one for each of the `threads`. A machine that
     /// is made for this layer wants this number.
     #[must_use]
     pub fn cores(&self) -> u32 {
-        let cores = thread::available_parallelism().map_or(1, NonZero::get).min(self.threads);
+        let cores = cpu::cores().min(self.threads);
         u32::try_from(cores).unwrap_or(u32::MAX)
     }
 
