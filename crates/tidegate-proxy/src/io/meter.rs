@@ -41,6 +41,10 @@ thread_local! {
     static UNCHECKED: Cell<u64> = const { Cell::new(0) };
     /// Nanoseconds for which this thread had nothing to do.
     static IDLE: Cell<u64> = const { Cell::new(0) };
+    /// Of these, nanoseconds in which the second thread had something to do.
+    static SECONDS: Cell<u64> = const { Cell::new(0) };
+    /// Whether it had something to do when this thread began to wait.
+    static HAS_SECOND: Cell<bool> = const { Cell::new(false) };
     /// When this thread last looked at its sockets; and a look that did not find what is worked on now.
     static LOOKS: Cell<(Instant, Instant)> = const { Cell::new((Instant::ZERO, Instant::ZERO)) };
 }
@@ -84,6 +88,16 @@ pub(crate) fn idle_ns() -> u64 {
     IDLE.get()
 }
 
+/// Of these, nanoseconds in which the core's second thread had something to do, whether or not it got to run.
+pub(crate) fn second_ns() -> u64 {
+    SECONDS.get()
+}
+
+/// This thread is about to wait; says whether the second one has something to do meanwhile.
+pub(crate) fn leave_to_second(has_work: bool) {
+    HAS_SECOND.set(has_work);
+}
+
 /// Whatever is found on a socket now was not there at this instant, or had only just come.
 pub(crate) fn looked() -> Instant {
     LOOKS.get().1
@@ -98,6 +112,9 @@ pub(crate) fn on_park() {
 pub(crate) fn on_unpark() {
     let waited = advance();
     IDLE.set(IDLE.get() + waited);
+    if HAS_SECOND.get() {
+        SECONDS.set(SECONDS.get() + waited);
+    }
     let now = STAMP.get();
     // What it waited for came at the end; what was there already came after the look before.
     let found = if waited >= WAITED_NS { now } else { LOOKS.get().0 };

@@ -2,11 +2,12 @@
 //!
 //! | module | its one job |
 //! |---|---|
-//! | `worker` | the threads: one for each core, and one beside it |
+//! | `worker` | the threads: one for each core, and two beside it |
 //! | `accept`, `hello`, `serve` | a connection: taken, judged by its first bytes, served |
 //! | `fair` | whose tasks run next, where several tenants have some |
 //! | `starts` | whose handshake begins next |
-//! | `signer` | what the core's second thread computes: handshakes beyond their tenants' shares |
+//! | `signer` | what the core's other threads compute: handshakes beyond their tenants' shares |
+//! | `cpu` | a quota of processor time, and what is left of it |
 //! | `waits` | requests that wait until their tenants may have more |
 //! | `refused` | connections that are refused, until they are ended |
 //! | `seats` | who is ended when there is no room for one more |
@@ -41,6 +42,7 @@ mod account;
 pub mod admin;
 pub mod answers;
 mod body;
+mod cpu;
 mod date;
 mod fair;
 mod forward;

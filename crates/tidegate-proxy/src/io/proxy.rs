@@ -15,13 +15,14 @@ use super::accept;
 use super::access_log::AccessLog;
 use super::admin::Source;
 use super::admin::status::{Health, Live, LiveRateLimit, LiveServer, LiveUpstream, Phase};
+use super::cpu;
 use super::limiter::{Limiter, Snapshot};
 use super::settings::Settings;
 use super::signer;
 use super::spool::{self, Spool};
 use super::thread::{Counts, Shared, Total};
 use super::upstream::{self, Checks, Known, LookupCounts, Names, Part, UpstreamState, Verdicts};
-use super::worker::{self, Control, Start};
+use super::worker::{self, Class, Control, Start};
 use crate::config::tenancy::Tenancy;
 use crate::config::{Config, Mode, RateLimit};
 use crate::error::ProxyError;
@@ -50,7 +51,11 @@ struct State {
     changing: Mutex<Option<Mode>>,
 }
 
-/// The thread for what no request waits for: health checks and names. The operations of the spool have their own below it.
+/// From one look at the quota of processor time to the next.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// The thread for what no request waits for: health checks, names, and looks at quotas. The operations of the spool have
+/// their own below it.
 #[derive(Debug)]
 struct Side {
     checks: mpsc::UnboundedSender<Arc<Settings>>,
@@ -71,8 +76,10 @@ impl Proxy {
             None => None,
         };
         let verdicts = Arc::new(watch::Sender::new(Verdicts::default()));
+        let counts = (0..cores).map(|_| Mutex::default()).collect();
+        let shared = Arc::new(Shared { counts, cpu: cpu::Seen::new() });
         let (names, known, lookups) = Names::new();
-        let (side, spool_threads) = Side::start(&settings, &verdicts, names)?;
+        let (side, spool_threads) = Side::start(&settings, &verdicts, names, &shared)?;
         let spool = match &settings.config.spool {
             Some(spool) => Some(
                 Spool::open(spool, spool_threads)
@@ -81,7 +88,6 @@ impl Proxy {
             None => None,
         };
         let limiters: Vec<_> = (0..cores).map(|_| Arc::new(Limiter::new(settings.neighbours(), now))).collect();
-        let shared = Arc::new(Shared { counts: (0..cores).map(|_| Mutex::default()).collect() });
         let control = watch::Sender::new(Control { settings: Arc::clone(&settings), draining: false, stop: false });
         let state = Arc::new(State {
             control,
@@ -115,12 +121,15 @@ impl Proxy {
         let (core, processor) = (plan.core, plan.processor);
         let mut desk = None;
         if core < plan.overflow {
-            let (to_second, jobs) = signer::desk();
-            self.threads.push(spawn(format!("overflow-{core}"), move || {
-                worker::run_second(jobs, processor);
-                Ok(())
-            })?);
-            desk = Some(to_second);
+            let (to_others, jobs) = signer::desk();
+            for (jobs, (name, class)) in jobs.into_iter().zip([("overflow", Class::Idle), ("stand-in", Class::Normal)])
+            {
+                self.threads.push(spawn(format!("{name}-{core}"), move || {
+                    worker::run_other(jobs, class, processor);
+                    Ok(())
+                })?);
+            }
+            desk = Some(to_others);
         }
         let start = Start {
             index: core,
@@ -296,11 +305,12 @@ impl Side {
         settings: &Arc<Settings>,
         verdicts: &Arc<watch::Sender<Verdicts>>,
         mut names: Names,
+        shared: &Arc<Shared>,
     ) -> Result<(Self, tokio::runtime::Handle), ProxyError> {
         let (checks, mut changes) = mpsc::unbounded_channel::<Arc<Settings>>();
         let (tell, told) = std::sync::mpsc::sync_channel(1);
         let spool_threads = settings.config.spool.as_ref().map_or(1, |spool| spool.threads);
-        let (mut settings, verdicts) = (Arc::clone(settings), Arc::clone(verdicts));
+        let (mut settings, verdicts, shared) = (Arc::clone(settings), Arc::clone(verdicts), Arc::clone(shared));
         let run = move || {
             let runtime = tokio::runtime::Builder::new_current_thread()
                 .enable_all()
@@ -327,12 +337,17 @@ impl Side {
                     let addresses = names.addresses();
                     let servers: Vec<_> = configured.iter().map(|one| one.resolved(&addresses)).collect();
                     checks.set(&servers);
-                    tokio::select! {
-                        newer = changes.recv() => match newer {
-                            Some(newer) => settings = newer,
-                            None => return,
-                        },
-                        () = names.changed() => continue,
+                    let newer = loop {
+                        tokio::select! {
+                            newer = changes.recv() => break Some(newer),
+                            () = names.changed() => break None,
+                            () = tokio::time::sleep(LOOK) => shared.cpu.look(),
+                        }
+                    };
+                    match newer {
+                        Some(Some(newer)) => settings = newer,
+                        Some(None) => return,
+                        None => continue,
                     }
                     names.set(&settings.config);
                 }
@@ -385,6 +400,7 @@ impl Source for State {
             malformed_total: total(Total::Malformed),
             requests_total: vec![0; settings.config.routes.len()],
             access_log: self.access_log.as_ref().map_or((0, 0), AccessLog::counts),
+            cpu: Some(self.shared.cpu.limits()),
             ..Live::default()
         };
         for counts in &counts {

@@ -1,8 +1,8 @@
-//! The core's second thread, and who waits for it: first flights of handshakes beyond their tenants' shares, as
-//! [`signing`](crate::machine::signing) decides.
+//! The core's second thread, the third that stands in for it, and who waits for them: first flights of handshakes beyond
+//! their tenants' shares, as [`signing`](crate::machine::signing) decides.
 //!
-//! It is given the bytes of a hello and gives back a session. It has no socket and takes no lock, so nobody waits for it who
-//! has something better to do.
+//! They are given the bytes of a hello and give back a session. They have no socket and take no lock, so nobody waits for
+//! them who has something better to do.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -12,10 +12,12 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use rustls::ServerConfig;
+use tidegate_core::Instant;
 use tidegate_runtime::clock;
 use tokio::sync::oneshot;
 use tokio::task::spawn_local;
 
+use super::cpu::CpuBudget;
 use super::limiter::Tenant;
 use super::meter::{self, Common};
 use super::starts::{Start, Starts, Turn};
@@ -49,19 +51,28 @@ pub(crate) struct Jobs {
     cpu_ns: Arc<AtomicU64>,
 }
 
-/// The way to a core's second thread.
+/// The way to a core's second and third thread.
 #[derive(Debug)]
 pub(crate) struct Desk {
-    jobs: mpsc::SyncSender<Job>,
-    /// Processor time that it has used.
+    second: mpsc::SyncSender<Job>,
+    third: mpsc::SyncSender<Job>,
+    /// Processor time that they have used.
     cpu_ns: Arc<AtomicU64>,
 }
 
-/// A second thread's two ends.
-pub(crate) fn desk() -> (Desk, Jobs) {
-    let (sender, jobs) = mpsc::sync_channel(GIVEN);
+/// The first thread's end, that of the second thread and that of the third.
+pub(crate) fn desk() -> (Desk, [Jobs; 2]) {
     let cpu_ns = Arc::new(AtomicU64::new(0));
-    (Desk { jobs: sender, cpu_ns: Arc::clone(&cpu_ns) }, Jobs { jobs, cpu_ns })
+    let [(second, of_second), (third, of_third)] = [(); 2].map(|()| mpsc::sync_channel(GIVEN));
+    let jobs = [of_second, of_third].map(|jobs| Jobs { jobs, cpu_ns: Arc::clone(&cpu_ns) });
+    (Desk { second, third, cpu_ns }, jobs)
+}
+
+impl Desk {
+    /// Processor time that the other threads have used, in nanoseconds.
+    pub(crate) fn cpu_ns(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.cpu_ns)
+    }
 }
 
 impl Jobs {
@@ -72,8 +83,8 @@ impl Jobs {
             let begun = Begun::new(config, &hello);
             let now = clock::thread_cpu_ns();
             let ns = now.saturating_sub(std::mem::replace(&mut before, now));
-            // A number to subtract, for whoever asks how idle the core was.
-            self.cpu_ns.store(now, Ordering::Relaxed);
+            // A sum that nothing else depends on.
+            self.cpu_ns.fetch_add(ns, Ordering::Relaxed);
             // The first thread may be about to end.
             let _ = done.send(Done { begun, ns });
         }
@@ -87,6 +98,8 @@ pub(crate) struct Signer {
     /// Flights begin in turns of tenants.
     starts: Rc<Starts>,
     machine: RefCell<Signing>,
+    /// What is left of the core's part of a quota.
+    budget: Rc<CpuBudget>,
 }
 
 /// A flight's place among those that wait.
@@ -104,9 +117,9 @@ impl Drop for Wait {
 
 impl Signer {
     /// For the thread that calls it.
-    pub(crate) fn new(desk: Desk) -> Rc<Self> {
+    pub(crate) fn new(desk: Desk, budget: Rc<CpuBudget>) -> Rc<Self> {
         let machine = RefCell::new(Signing::new(Tuning::default()));
-        let made = Rc::new(Self { desk, starts: Starts::new(GIVEN), machine });
+        let made = Rc::new(Self { desk, starts: Starts::new(GIVEN), machine, budget });
         IDLE.set(Some(Rc::clone(&made)));
         made
     }
@@ -122,13 +135,15 @@ impl Signer {
         self.starts.is_empty()
     }
 
-    /// Processor time that the second thread has used, in nanoseconds.
-    pub(crate) fn cpu_ns(&self) -> u64 {
-        self.desk.cpu_ns.load(Ordering::Relaxed)
+    fn may_begin(&self) -> Result<(), Instant> {
+        self.budget.may_begin(self.machine.borrow().given_ns())
     }
 
-    fn is_starved(&self) -> bool {
-        self.machine.borrow().is_starved(meter::idle_ns())
+    /// Waits until the quota has something left for a flight.
+    async fn afford(&self) {
+        while let Err(at) = self.may_begin() {
+            tokio::time::sleep(at.since(clock::now())).await;
+        }
     }
 
     /// Has a first flight computed in the tenant's turn. `gone` says whether its client has closed meanwhile; then nothing
@@ -142,28 +157,38 @@ impl Signer {
     ) -> Option<(Begun, u64)> {
         let start = Turn::ask(&self.starts, tenant).await;
         drop(wait);
+        if !start.is_extra() {
+            self.afford().await;
+        }
         if gone() {
             return None;
-        }
-        if start.is_extra() {
-            return Some((Begun::new(config, hello).ok()?, 0));
         }
         let Done { begun, ns } = self.give(start, config, hello)?.await.ok()?;
         Some((begun.ok()?, ns))
     }
 
-    /// Gives the second thread a flight; `None` if that thread has ended. Whether or not anybody waits for it, the next one is
-    /// given when it is done: so the thread never has more than begin at once, and none is computed here out of turn.
+    /// Gives the second thread a flight, or the third if it is one more than begin; `None` if that thread has ended. Whether or
+    /// not anybody waits for it, the next one is given when it is done: so neither ever has more than two.
     fn give(self: &Rc<Self>, start: Start, config: Arc<ServerConfig>, hello: &[u8]) -> Option<oneshot::Receiver<Done>> {
         let (done, told) = oneshot::channel();
-        self.desk.jobs.try_send(Job { config, hello: hello.into(), done }).ok()?;
-        self.machine.borrow_mut().give(meter::idle_ns());
+        let is_extra = start.is_extra();
+        let to = if is_extra { &self.desk.third } else { &self.desk.second };
+        to.try_send(Job { config, hello: hello.into(), done }).ok()?;
+        if is_extra {
+            self.machine.borrow_mut().stand_in();
+        } else {
+            self.machine.borrow_mut().give(meter::idle_ns());
+        }
         let (tell, answer) = oneshot::channel();
         let signer = Rc::clone(self);
         spawn_local(Common::new(async move {
             let done = told.await;
             let ns = done.as_ref().ok().map(|done| done.ns);
-            signer.machine.borrow_mut().take_back(ns, meter::idle_ns());
+            if is_extra {
+                signer.machine.borrow_mut().stand_in_ends(ns, meter::idle_ns());
+            } else {
+                signer.machine.borrow_mut().take_back(ns, meter::idle_ns());
+            }
             drop(start);
             if let Ok(done) = done {
                 // Its client may have gone.
@@ -174,11 +199,17 @@ impl Signer {
     }
 }
 
-/// To be called when the first thread is about to wait for its sockets: if the second one gets nothing done, it computes one
-/// flight itself.
+/// To be called when the first thread is about to wait for its sockets: if the second one gets nothing done, the third is
+/// given a flight.
 pub(crate) fn on_park() {
     IDLE.with_borrow(|signer| {
-        if let Some(signer) = signer.as_ref().filter(|signer| !signer.is_empty() && signer.is_starved()) {
+        let Some(signer) = signer else { return };
+        let (is_given, wants_stand_in) = {
+            let machine = signer.machine.borrow();
+            (machine.is_given(), machine.wants_stand_in(meter::idle_ns()))
+        };
+        meter::leave_to_second(is_given);
+        if wants_stand_in && signer.may_begin().is_ok() {
             signer.starts.one_more();
         }
     });
@@ -191,12 +222,12 @@ mod tests {
 
     use rustls::server::{ClientHello, ResolvesServerCert};
     use rustls::sign::CertifiedKey;
-    use tidegate_core::Instant;
     use tokio::runtime::{Builder, LocalOptions};
     use tokio::task::yield_now;
 
     use super::*;
     use crate::io::limiter::{Limiter, NeighboursConfig};
+    use crate::machine::budget::Terms;
 
     #[derive(Debug)]
     struct NoCertificate;
@@ -230,13 +261,15 @@ mod tests {
     }
 
     #[test]
-    fn a_second_thread_that_does_not_run_is_stood_in_for_once_each_time_the_first_has_nothing_to_do() {
+    fn a_second_thread_that_does_not_run_is_stood_in_for_by_a_third_whenever_the_first_has_nothing_to_do() {
         meter::begin();
-        let (desk, jobs) = desk();
+        let (desk, [second, third]) = desk();
         let limiter = Limiter::new(NeighboursConfig::default(), Instant::ZERO);
         let tenant = limiter.with(|limiter| limiter.tenant("noisy", Instant::ZERO));
         Builder::new_current_thread().build_local(LocalOptions::default()).unwrap().block_on(async {
-            let (signer, done) = (Signer::new(desk), Rc::default());
+            let cpu_ns = desk.cpu_ns();
+            let (signer, done) = (Signer::new(desk, CpuBudget::new(Arc::clone(&cpu_ns))), Rc::default());
+            let third = std::thread::spawn(move || third.run());
             let flights: Vec<_> = (0..5).map(|_| flight(&signer, tenant, &done)).collect();
             rounds().await;
             on_park();
@@ -246,21 +279,59 @@ mod tests {
             meter::on_unpark();
             for stood_in in 1..=2 {
                 on_park();
+                while done.get() < stood_in {
+                    yield_now().await;
+                }
                 rounds().await;
-                assert_eq!(done.get(), stood_in);
+                assert_eq!(done.get(), stood_in, "one for each time");
             }
             // A client that leaves lets nobody begin out of turn: what was given is still with that thread.
             flights[0].abort();
             rounds().await;
             assert_eq!(done.get(), 2);
-            let second = std::thread::spawn(move || jobs.run());
+            let second = std::thread::spawn(move || second.run());
             while done.get() < 4 {
                 yield_now().await;
             }
             while !signer.is_empty() {
                 yield_now().await;
             }
-            assert!(signer.cpu_ns() > 0 && !signer.is_starved());
+            assert!(cpu_ns.load(Ordering::Relaxed) > 0 && !signer.machine.borrow().wants_stand_in(meter::idle_ns()));
+            IDLE.take();
+            drop(signer);
+            second.join().unwrap();
+            third.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn a_quota_that_is_used_up_holds_flights_back_until_it_has_something_left() {
+        meter::begin();
+        let (desk, [jobs, _third]) = desk();
+        let limiter = Limiter::new(NeighboursConfig::default(), Instant::ZERO);
+        let tenant = limiter.with(|limiter| limiter.tenant("noisy", Instant::ZERO));
+        Builder::new_current_thread().enable_time().build_local(LocalOptions::default()).unwrap().block_on(async {
+            let (cpu_ns, budget) = (desk.cpu_ns(), CpuBudget::new(desk.cpu_ns()));
+            let (signer, done) = (Signer::new(desk, Rc::clone(&budget)), Rc::default());
+            let second = std::thread::spawn(move || jobs.run());
+            // No time in an hour.
+            let none = Terms { time: Duration::from_nanos(1), period: Duration::from_hours(1) };
+            budget.set_for_test(Some(none));
+            let flights: Vec<_> = (0..3).map(|_| flight(&signer, tenant, &done)).collect();
+            rounds().await;
+            on_park();
+            rounds().await;
+            assert_eq!((done.get(), cpu_ns.load(Ordering::Relaxed)), (0, 0));
+            assert!(!signer.machine.borrow().is_given(), "the second thread's rest is not taken for starvation");
+            budget.set_for_test(None);
+            for flight in flights {
+                // Their next look is an hour away; a client that leaves frees its place.
+                flight.abort();
+            }
+            rounds().await;
+            let last = flight(&signer, tenant, &done);
+            last.await.unwrap();
+            assert_eq!(done.get(), 1);
             IDLE.take();
             drop(signer);
             second.join().unwrap();

@@ -10,6 +10,7 @@ use tokio::sync::Notify;
 
 use super::access_log::Lines;
 use super::account::Account;
+use super::cpu::{self, CpuBudget};
 use super::http1::client::Link;
 use super::limiter::Limiter;
 use super::refused;
@@ -28,6 +29,8 @@ use super::whose::Whose;
 pub(crate) struct Shared {
     /// What each thread counted, written by it now and then.
     pub(crate) counts: Vec<Mutex<Counts>>,
+    /// What the process may use of the processors, as last seen.
+    pub(crate) cpu: cpu::Seen,
 }
 
 /// What a thread counted since the proxy began.
@@ -118,6 +121,8 @@ pub(crate) struct Thread {
     pub(crate) upstreams: Rc<Upstreams<Link>>,
     /// Where handshakes beyond their tenants' shares are computed, if not here.
     pub(crate) signer: Option<Rc<Signer>>,
+    /// What is left of the core's part of a quota.
+    pub(crate) budget: Rc<CpuBudget>,
     pub(crate) spool: Option<Arc<Spool>>,
     pub(crate) lines: RefCell<Option<Lines>>,
     pub(crate) connections: Cell<usize>,

@@ -12,6 +12,7 @@ use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 use tokio::sync::{Notify, oneshot};
 
+use super::cpu::CpuBudget;
 use super::limiter::{Lane, Limiter, Neighbours, Refusal, Tenant};
 use super::meter;
 use crate::machine::Kind;
@@ -26,6 +27,8 @@ thread_local! {
 #[derive(Debug)]
 pub(crate) struct Waits {
     limiter: Arc<Limiter>,
+    /// What is left of the core's part of a quota.
+    budget: Rc<CpuBudget>,
     machine: RefCell<Admission>,
     wakers: RefCell<HashMap<Ticket, oneshot::Sender<Told>, RandomState>>,
     /// Whether the driver sleeps until somebody waits.
@@ -69,10 +72,11 @@ pub(crate) struct Wait {
 
 impl Waits {
     /// Nobody waits.
-    pub(crate) fn new(limiter: Arc<Limiter>, patience: Duration) -> Rc<Self> {
+    pub(crate) fn new(limiter: Arc<Limiter>, patience: Duration, budget: Rc<CpuBudget>) -> Rc<Self> {
         let machine = Admission::new(Tuning::default(), patience, meter::now());
         let made = Rc::new(Self {
             limiter,
+            budget,
             machine: RefCell::new(machine),
             wakers: RefCell::default(),
             rests: Cell::new(false),
@@ -159,10 +163,12 @@ pub(crate) fn go_on(tenant: Tenant, costs: &Costs) -> Onward {
     })
 }
 
-/// To be called when the thread is about to wait for its sockets: who waits for the core alone need not any more.
+/// To be called when the thread is about to wait for its sockets: who waits for the core alone need not any more, unless the
+/// rest of a quota is for others.
 pub(crate) fn on_park() {
     IDLE.with_borrow(|waits| {
-        if let Some(waits) = waits.as_ref().filter(|waits| !waits.is_empty()) {
+        let has_spare = |waits: &&Rc<Waits>| !waits.is_empty() && waits.budget.may_begin(0).is_ok();
+        if let Some(waits) = waits.as_ref().filter(has_spare) {
             waits.limiter.with(|limiter| waits.machine.borrow_mut().spare(limiter, meter::now()));
             waits.deliver();
         }

@@ -1,4 +1,4 @@
-//! The threads of the proxy: one for each core, and beside it one that computes handshakes beyond their tenants' shares.
+//! The threads of the proxy: one for each core, and beside it two that compute handshakes beyond their tenants' shares.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -7,13 +7,16 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use rustix::process::setpriority_process;
+use rustix::thread::{CpuSet, gettid, sched_getaffinity, sched_setaffinity};
 use tidegate_core::Instant;
+use tidegate_runtime::slice;
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::{Notify, watch};
 use tokio::task::spawn_local;
 
 use super::access_log::Lines;
+use super::cpu::CpuBudget;
 use super::limiter::Limiter;
 use super::meter::Common;
 use super::seats::Seats;
@@ -29,10 +32,12 @@ use super::{accept, fair, gate, hello, meter, pace, refused};
 
 /// Tasks that run before the sockets are looked at again: some ten microseconds each, and one at most is a handshake.
 const EVENT_INTERVAL: u32 = 31;
-/// Between two rounds of counting and learning: long enough that what the second thread tells of itself, some milliseconds
-/// old, is most of it.
+/// Between two rounds of counting and learning: long enough that what is under way at either end is little of it.
 const ROUND: Duration = Duration::from_millis(60);
 
+/// Niceness of the thread that stands in: four fifths of the part of the first one, and of another program. Together they
+/// have more of a core than one thread would.
+const STAND_IN_NICE: i32 = 1;
 /// Idle connections that are ended in one round for others to come: ending one takes some 20 us.
 const GIVEN_BACK_MAX: usize = 256;
 
@@ -68,6 +73,8 @@ pub(crate) struct Start {
 /// Runs the thread until it is told to stop, or nothing is left after it was told to drain.
 pub(crate) fn run(start: Start) -> io::Result<()> {
     stay_on(start.processor);
+    // What it does takes microseconds; beside other programs it would wait for milliseconds before each piece.
+    slice::run_when_woken();
     fair::begin();
     pace::begin();
     meter::begin();
@@ -84,10 +91,23 @@ pub(crate) fn run(start: Start) -> io::Result<()> {
     runtime.block_on(serve(start))
 }
 
-/// Runs a core's second thread until its first one has ended.
-pub(crate) fn run_second(jobs: Jobs, processor: Option<usize>) {
+/// When the system runs a thread that only computes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Class {
+    /// When nobody else wants the processor.
+    Idle,
+    /// In its turn, as other programs' threads.
+    Normal,
+}
+
+/// Runs a core's second or third thread until its first one has ended.
+pub(crate) fn run_other(jobs: Jobs, class: Class, processor: Option<usize>) {
     stay_on(processor);
-    stand_back();
+    match class {
+        Class::Idle => stand_back(),
+        // Linux keeps niceness for each thread, and takes a thread's id here. Without it the thread works all the same.
+        Class::Normal => drop(setpriority_process(Some(gettid()), STAND_IN_NICE)),
+    }
     jobs.run();
 }
 
@@ -125,14 +145,16 @@ async fn serve(start: Start) -> io::Result<()> {
     let upstreams = Upstreams::new(configured, start.verdicts, start.known, start.seed);
     let counts = Counts::new(&settings);
     let seats = Seats::new(connections_max(start.part, &settings));
-    let waits = Waits::new(Arc::clone(&start.limiter), settings.config.limits.patience);
+    let budget = CpuBudget::new(start.desk.as_ref().map(Desk::cpu_ns).unwrap_or_default());
+    let waits = Waits::new(Arc::clone(&start.limiter), settings.config.limits.patience, Rc::clone(&budget));
     let thread = Rc::new(Thread {
         shared: Arc::clone(&start.shared),
         settings: RefCell::new(Rc::new(InForce(settings))),
         limiter: start.limiter,
         timers: Timers::new(meter::now()),
         upstreams: Rc::clone(&upstreams),
-        signer: start.desk.map(Signer::new),
+        signer: start.desk.map(|desk| Signer::new(desk, Rc::clone(&budget))),
+        budget,
         spool: start.spool,
         lines: RefCell::new(start.lines),
         connections: Cell::new(0),
@@ -254,7 +276,8 @@ impl Ticker {
     async fn run(self) {
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        let mut round = Round { at: meter::now(), idle_ns: meter::idle_ns(), second_ns: 0 };
+        let mut round = Round { at: meter::now(), idle_ns: meter::idle_ns(), second_ns: meter::second_ns() };
+        self.look_at_quota();
         loop {
             ticks.tick().await;
             meter::stamp();
@@ -272,17 +295,26 @@ impl Ticker {
             for gate in &self.thread.settings().gates {
                 gate.turn(now);
             }
-            let idle_ns = meter::idle_ns();
-            let second_ns = self.thread.signer.as_ref().map_or(0, |signer| signer.cpu_ns());
+            let (idle_ns, second_ns) = (meter::idle_ns(), meter::second_ns());
             let slept = idle_ns.saturating_sub(round.idle_ns);
-            let used = second_ns.saturating_sub(round.second_ns);
-            let idle = Duration::from_nanos(slept.saturating_sub(used));
+            // With something to do for the second thread the core is not idle: what it does not get, other programs have.
+            let second = second_ns.saturating_sub(round.second_ns);
+            let idle = Duration::from_nanos(slept.saturating_sub(second));
             self.thread.limiter.with(|limiter| limiter.on_idle(idle, now.since(round.at), now));
             *round = Round { at: now, idle_ns, second_ns };
+            self.look_at_quota();
             self.publish();
         }
         while self.thread.limiter.turn(now) {
             tokio::task::yield_now().await;
+        }
+    }
+
+    /// Puts in force what was last seen of a quota.
+    fn look_at_quota(&self) {
+        let Thread { budget, shared, limiter, .. } = &*self.thread;
+        if let Some(ns_per_s) = budget.take_note(&shared.cpu, self.part.of) {
+            limiter.with(|limiter| limiter.set_core(ns_per_s, meter::now()));
         }
     }
 

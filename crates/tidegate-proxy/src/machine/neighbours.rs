@@ -60,6 +60,8 @@ const HANDSHAKE_NS: u64 = 1_000_000;
 const REQUEST_NS: u64 = 50_000;
 /// Bytes of one usual piece of work: a full TLS record there and back.
 const PIECE_BYTES: u64 = 32 << 10;
+/// A whole core, in nanoseconds of each second.
+const CORE_NS: u64 = 1_000_000_000;
 /// How much a new cost counts in the mean of all tenants.
 const LATEST: f64 = 1.0 / 32.0;
 
@@ -75,6 +77,8 @@ pub struct Neighbours {
     /// Mean cost of a piece of work of all tenants, in units; 0 if none was seen.
     costs: [f64; Resource::COUNT],
     learner: Learner,
+    /// Nanoseconds of processor time that the core's threads may use in each second.
+    core_ns: u64,
     /// The work of setting shares: which resource, and how far.
     pass: Option<(usize, Pass)>,
     fills: Fills,
@@ -95,7 +99,7 @@ impl Neighbours {
         let terms = terms(&config);
         let capacities = config.capacities;
         let resources = Resource::ALL.map(|resource| {
-            let capacity = limit_of(resource, capacities[resource.index()], None);
+            let capacity = limit_of(resource, capacities[resource.index()], CORE_NS);
             let mut made = Overflow::new(resource.kind(), grains(resource), terms, capacity, now);
             made.set_piece(first_cost(resource));
             // Nearly every question is about it.
@@ -111,6 +115,7 @@ impl Neighbours {
             resources,
             costs: [0.0; Resource::COUNT],
             learner: Learner::new(),
+            core_ns: CORE_NS,
             pass: None,
             fills: Fills::default(),
             closed: Vec::new(),
@@ -131,7 +136,7 @@ impl Neighbours {
         let terms = terms(&self.config);
         for resource in Resource::ALL {
             let at = resource.index();
-            let capacity = limit_of(resource, self.config.capacities[at], self.learner.capacity());
+            let capacity = limit_of(resource, self.config.capacities[at], self.time_ns());
             self.resources[at].set_terms(terms, now);
             self.resources[at].set_capacity(capacity, now);
         }
@@ -636,14 +641,32 @@ impl Neighbours {
     /// Of the last `span` nobody's work ran on the core for `idle`; neither that of this proxy nor of another program.
     /// To be called every 50 to 100 ms. From it the core's capacity is learnt, within a second.
     pub fn on_idle(&mut self, idle: Duration, span: Duration, now: Instant) {
-        if !self.learner.on_idle(idle, span) {
-            return;
+        if self.learner.on_idle(idle, span) {
+            self.set_time(now);
         }
+    }
+
+    /// The core's threads may use `ns_per_s` of processor time in each second: less than a second of it under a quota. From
+    /// now on no more than that is shared out, whatever is learnt.
+    pub fn set_core(&mut self, ns_per_s: u64, now: Instant) {
+        let ns_per_s = ns_per_s.clamp(1, CORE_NS);
+        if self.core_ns != ns_per_s {
+            self.core_ns = ns_per_s;
+            self.set_time(now);
+        }
+    }
+
+    fn set_time(&mut self, now: Instant) {
         for resource in [Resource::EventTime, Resource::HandshakeTime] {
             let at = resource.index();
-            let capacity = limit_of(resource, self.config.capacities[at], self.learner.capacity());
+            let capacity = limit_of(resource, self.config.capacities[at], self.time_ns());
             self.resources[at].set_capacity(capacity, now);
         }
+    }
+
+    /// Of each second of the core, what tenants' work can have as far as is known.
+    fn time_ns(&self) -> u64 {
+        self.learner.capacity(self.core_ns).unwrap_or(self.core_ns)
     }
 
     /// When to call [`on_timeout`](Self::on_timeout).
@@ -875,10 +898,10 @@ const fn is_muting(at: usize) -> bool {
 }
 
 /// The limit that is enforced. Of learnt ones that is the core's time alone, and for all kinds of work together.
-fn limit_of(resource: Resource, capacity: Capacity, learnt_ns: Option<u64>) -> Option<u64> {
+fn limit_of(resource: Resource, capacity: Capacity, time_ns: u64) -> Option<u64> {
     match (resource, capacity) {
         (_, Capacity::Fixed(units)) => Some(units),
-        (Resource::EventTime, Capacity::Learnt) => Some(learnt_ns.unwrap_or(1_000_000_000)),
+        (Resource::EventTime, Capacity::Learnt) => Some(time_ns),
         (_, Capacity::Learnt) => None,
     }
 }

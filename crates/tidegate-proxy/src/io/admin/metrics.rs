@@ -64,6 +64,7 @@ fn float(count: u64) -> f64 {
 pub(super) fn page(config: &Config, snapshot: &Snapshot, live: &Live) -> String {
     let mut page = Page(String::with_capacity(16 << 10));
     traffic(&mut page, config, live);
+    processors(&mut page, live);
     resources(&mut page, snapshot);
     tenants(&mut page, snapshot);
     bandwidths(&mut page, config, live);
@@ -100,6 +101,44 @@ fn traffic(page: &mut Page, config: &Config, live: &Live) {
     page.head("responses_total", "Requests by the class of their answer; none is without one.", "counter");
     for (class, count) in ["none", "1xx", "2xx", "3xx", "4xx", "5xx"].into_iter().zip(live.responses_total) {
         page.row("responses_total", &[("class", class)], float(count));
+    }
+}
+
+/// What the process may use of the processors; of a quota that there is not, nothing is told.
+fn processors(page: &mut Page, live: &Live) {
+    let quota = live.cpu.and_then(|cpu| cpu.quota);
+    let throttled = live.cpu.and_then(|cpu| cpu.throttled);
+    let rows = [
+        (
+            "processors",
+            "Processors that the process may run on.",
+            "gauge",
+            live.cpu.map(|cpu| float(cpu.processors as u64)),
+        ),
+        (
+            "cpu_quota_cores",
+            "Processor time of the least quota of its control groups, in cores.",
+            "gauge",
+            quota.map(|quota| quota.cores()),
+        ),
+        (
+            "cpu_throttled_periods_total",
+            "Periods in which that quota was used up.",
+            "counter",
+            throttled.map(|throttled| float(throttled.periods)),
+        ),
+        (
+            "cpu_throttled_seconds_total",
+            "Time for which it kept threads from running.",
+            "counter",
+            throttled.map(|throttled| throttled.time.as_secs_f64()),
+        ),
+    ];
+    for (name, help, kind, value) in rows {
+        page.head(name, help, kind);
+        if let Some(value) = value {
+            page.row(name, &[], value);
+        }
     }
 }
 
@@ -278,7 +317,10 @@ fn rate_limits(page: &mut Page, live: &Live) {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use tidegate_runtime::config::Document;
+    use tidegate_runtime::cpu::{CpuLimits, Quota, Throttled};
 
     use super::*;
     use crate::io::admin::status::LiveRateLimit;
@@ -345,6 +387,26 @@ mod tests {
         let tenants = vec![tenant("a\"} 1\nevil{x=\"", 1.0)];
         let page = page(&config(), &Snapshot { tenants, ..Snapshot::default() }, &Live::default());
         assert!(page.contains("{tenant=\"a\\\"} 1\\nevil{x=\\\"\",resource=\"requests\"} 1\n"), "{page}");
+    }
+
+    #[test]
+    fn a_quota_is_told_if_there_is_one() {
+        let quota = Quota { time: Duration::from_millis(150), period: Duration::from_millis(100) };
+        let throttled = Throttled { periods: 7, time: Duration::from_millis(350) };
+        let mut cpu = CpuLimits { processors: 4, quota: None, throttled: None };
+        let mut told = |quota, throttled| {
+            (cpu.quota, cpu.throttled) = (quota, throttled);
+            let page = page(&config(), &Snapshot::default(), &Live { cpu: Some(cpu), ..Live::default() });
+            page.lines()
+                .filter(|line| line.contains("y_cpu_") || line.contains("y_processors"))
+                .fold(String::new(), |all, line| if line.starts_with('#') { all } else { all + line + "\n" })
+        };
+        assert_eq!(told(None, None), "tidegate_proxy_processors 4\n");
+        assert_eq!(
+            told(Some(quota), Some(throttled)),
+            "tidegate_proxy_processors 4\ntidegate_proxy_cpu_quota_cores 1.5\n\
+             tidegate_proxy_cpu_throttled_periods_total 7\ntidegate_proxy_cpu_throttled_seconds_total 0.35\n"
+        );
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 
 use serde::Serialize;
+use tidegate_runtime::cpu::CpuLimits;
 
 use crate::config::{self, Balance, Config, ProxyProtocolIn, ProxyProtocolOut, UpstreamProtocol};
 use crate::machine::bandwidth;
@@ -60,6 +61,8 @@ pub struct Live {
     pub bandwidths: Vec<(String, bandwidth::Counts)>,
     /// Lines of the access log that were written, and that were dropped.
     pub access_log: (u64, u64),
+    /// What the process may use of the processors.
+    pub cpu: Option<CpuLimits>,
 }
 
 /// What was counted of an upstream.
@@ -162,6 +165,7 @@ pub struct Status {
     reloads: u64,
     threads: usize,
     overflow_threads: usize,
+    cpu: Option<CpuJson>,
     tenants_by: String,
     connections: u64,
     connections_total: u64,
@@ -180,6 +184,26 @@ pub struct Status {
     rate_limits: Vec<RateLimitJson>,
     access_log: Option<AccessLogJson>,
     warnings: Vec<String>,
+}
+
+#[derive(Clone, Copy, Debug, Serialize)]
+struct CpuJson {
+    processors: usize,
+    /// `null` without a quota; so are the two that follow.
+    quota_cores: Option<f64>,
+    throttled_periods_total: Option<u64>,
+    throttled_s_total: Option<f64>,
+}
+
+impl CpuJson {
+    fn of(limits: &CpuLimits) -> Self {
+        Self {
+            processors: limits.processors,
+            quota_cores: limits.quota.map(|quota| quota.cores()),
+            throttled_periods_total: limits.throttled.map(|throttled| throttled.periods),
+            throttled_s_total: limits.throttled.map(|throttled| throttled.time.as_secs_f64()),
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -311,6 +335,7 @@ impl Status {
             reloads: live.reloads,
             threads: config.threads,
             overflow_threads: config.overflow_threads,
+            cpu: live.cpu.as_ref().map(CpuJson::of),
             tenants_by: config.tenants.by.to_string(),
             connections: live.connections,
             connections_total: live.connections_total,

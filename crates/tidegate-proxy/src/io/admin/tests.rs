@@ -1,6 +1,7 @@
 //! The API, driven in process against a proxy that only answers.
 
 use std::sync::Mutex;
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::header::{AUTHORIZATION, HOST};
@@ -11,6 +12,7 @@ use hyper_util::service::TowerToHyperService;
 use serde_json::Value;
 use tidegate_runtime::access::{Reach, Token};
 use tidegate_runtime::config::Document;
+use tidegate_runtime::cpu::{CpuLimits, Quota, Throttled};
 
 use super::status::{Health, LiveRateLimit, LiveServer, LiveUpstream};
 use super::*;
@@ -69,6 +71,11 @@ fn fake(phase: Phase) -> Arc<Fake> {
         responses_total: [0, 0, 4, 0, 1, 0],
         upstreams: vec![LiveUpstream { servers, ..LiveUpstream::default() }],
         rate_limits: vec![limit],
+        cpu: Some(CpuLimits {
+            processors: 2,
+            quota: Some(Quota { time: Duration::from_millis(50), period: Duration::from_millis(100) }),
+            throttled: Some(Throttled { periods: 3, time: Duration::from_millis(20) }),
+        }),
         ..Live::default()
     };
     let config = Config::from_document(&Document::new("t.toml", FILE), 1).unwrap();
@@ -100,6 +107,10 @@ async fn the_proxy_shows_where_it_listens_and_how_its_servers_are() {
     assert_eq!(answer["routes"][0]["requests_total"], 5);
     assert_eq!(answer["upstreams"][0]["servers"][1]["health"], "down");
     assert_eq!(answer["responses_total"]["2xx"], 4);
+    let cpu = serde_json::json!({
+        "processors": 2, "quota_cores": 0.5, "throttled_periods_total": 3, "throttled_s_total": 0.02,
+    });
+    assert_eq!(answer["cpu"], cpu);
     assert_eq!((&answer["requests_total"], &answer["rate_limits"][0]["rejected_total"]), (&5.into(), &2.into()));
 }
 

@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use tidegate_core::number::{signed_float, whole};
+use tidegate_core::number::{float, signed_float, whole};
 
 /// A sample is taken over at least this span.
 const SAMPLE_NS: u64 = 50_000_000;
@@ -60,9 +60,11 @@ impl Learner {
         true
     }
 
-    /// Nanoseconds of each second that tenants' work can have; `None` if nothing was learnt yet.
-    pub(super) fn capacity(&self) -> Option<u64> {
-        (self.samples > 0).then(|| whole((1.0 - self.overhead).clamp(LEAST, 1.0) * 1e9))
+    /// Nanoseconds of each second that tenants' work can have, if the threads may use `core_ns` of each; `None` if nothing was
+    /// learnt yet. What nobody is charged for counts against a quota like the rest.
+    pub(super) fn capacity(&self, core_ns: u64) -> Option<u64> {
+        let core = float(core_ns);
+        (self.samples > 0).then(|| whole((core - self.overhead * 1e9).clamp(LEAST * core, core)))
     }
 }
 
@@ -91,7 +93,7 @@ mod tests {
             learner.on_charge(i64::try_from(whole(charged * 1e8)).unwrap());
             learner.on_idle(TENTH.mul_f64(idle), TENTH);
         }
-        signed_float(i64::try_from(learner.capacity().unwrap()).unwrap()) / 1e9
+        signed_float(i64::try_from(learner.capacity(1_000_000_000).unwrap()).unwrap()) / 1e9
     }
 
     #[test]
@@ -114,13 +116,23 @@ mod tests {
             learner.on_charge(40_000_000);
             learner.on_idle(TENTH.mul_f64(idle), TENTH);
         }
-        let steady = learner.capacity().unwrap();
+        let steady = learner.capacity(1_000_000_000).unwrap();
         assert!((890_000_000..=900_000_000).contains(&steady), "{steady}");
         for _ in 0..10 {
             learner.on_charge(40_000_000);
             learner.on_idle(Duration::ZERO, TENTH);
         }
-        let flooded = learner.capacity().unwrap();
+        let flooded = learner.capacity(1_000_000_000).unwrap();
         assert!((400_000_000..430_000_000).contains(&flooded), "{flooded}");
+    }
+
+    #[test]
+    fn of_a_part_of_a_core_the_same_overhead_leaves_less() {
+        let mut learner = Learner::new();
+        learner.on_charge(20_000_000);
+        // A tenth of the core is nobody's.
+        learner.on_idle(TENTH.mul_f64(0.7), TENTH);
+        let found = [1_000_000_000, 500_000_000, 50_000_000].map(|core_ns| learner.capacity(core_ns).unwrap());
+        assert!(found.iter().zip([900_000_000, 400_000_000, 2_500_000]).all(|(found, is)| found.abs_diff(is) <= 1));
     }
 }

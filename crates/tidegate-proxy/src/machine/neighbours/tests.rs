@@ -237,6 +237,44 @@ fn who_wants_too_much_stays_muted_though_it_is_turned_away_and_who_does_not_is_m
 }
 
 #[test]
+fn under_a_quota_no_more_than_it_is_shared_out_and_who_keeps_to_his_share_is_served() {
+    let mut now = start();
+    let mut neighbours = Neighbours::new(NeighboursConfig::default(), now);
+    neighbours.set_core(500_000_000, now);
+    let [a, b] = ["a", "b"].map(|name| neighbours.tenant(name, now));
+    let costs = [(Resource::Handshakes, 1), (Resource::HandshakeTime, 1_000_000)];
+    let (mut used_ms, mut looked_ms, mut refused_a) = (0, 0, 0);
+    for turn in 0..6_000_u64 {
+        pass(&mut neighbours, &mut now, ms(1));
+        if turn % 100 == 99 {
+            // A tenth of the core goes to refusing; what is not used, for the quota or otherwise, is idle.
+            let used = used_ms - core::mem::replace(&mut looked_ms, used_ms);
+            neighbours.on_idle(ms(90_u64.saturating_sub(used)), ms(100), now);
+        }
+        if turn == 2_000 {
+            (used_ms, looked_ms) = (0, 0);
+        }
+        for tenant in [a, b, b, b] {
+            if (tenant == a && turn % 10 > 0) || (tenant == b && turn < 500) {
+                continue;
+            }
+            match neighbours.try_take(tenant, Stage::Hello, &costs, now) {
+                Verdict::Admit { .. } => {
+                    neighbours.settle(tenant, Resource::HandshakeTime, 1_000_000, 1_000_000, now);
+                    used_ms += 1;
+                }
+                Verdict::Refuse(_) => refused_a += u64::from(tenant == a),
+            }
+        }
+    }
+    assert_eq!(refused_a, 0);
+    assert!((1_500..=2_050).contains(&used_ms), "{used_ms} ms of 4 s");
+    neighbours.set_core(1_000_000_000, now);
+    let learnt = neighbours.capacity(Resource::EventTime).unwrap();
+    assert!(learnt > 0.85e9, "a quota that is lifted holds nothing up: {learnt}");
+}
+
+#[test]
 fn a_flood_of_refusals_is_paid_for_by_who_is_refused_and_by_nobody_else() {
     let mut now = start();
     let mut neighbours = Neighbours::new(NeighboursConfig::default(), now);
