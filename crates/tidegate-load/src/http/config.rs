@@ -63,6 +63,9 @@ pub struct Source {
     pub steps: Vec<Step>,
     /// Closed loop instead, for capacities and for noise: all connections are busy while the rate is not 0, whatever it is.
     pub closed: bool,
+    /// A closed loop: a connection rests for so long after a refusal or a failure, and for twice as long after each further one
+    /// in a row, up to 64 times that; spread from half of it to one and a half. 0 asks again at once.
+    pub back_off_ms: u64,
     /// Connections: kept alive, exactly so many at most; else, how many may be under way at once.
     pub connections: u32,
     /// Requests that may wait until a connection is free; those beyond are not sent. With `new_connections` none waits.
@@ -161,6 +164,7 @@ impl Default for Source {
             rate_per_s: 100.0,
             steps: Vec::new(),
             closed: false,
+            back_off_ms: 0,
             connections: 16,
             waiting_max: WAITING_MAX,
             new_connections: false,
@@ -228,6 +232,8 @@ impl Source {
         )?;
         require((1..=200_000).contains(&self.connections), "connections", &self.connections, "1 to 200000")?;
         require(self.timeout_ms > 0, "timeout_ms", &0, "at least 1")?;
+        let may_rest = self.closed && self.back_off_ms <= 60_000;
+        require(self.back_off_ms == 0 || may_rest, "back_off_ms", &self.back_off_ms, "up to 60000, of a closed loop")?;
         require(self.body_bytes <= 64 << 20, "body_bytes", &self.body_bytes, "up to 67108864")?;
         let is_word = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic());
         require(is_word(&self.name), "name", &self.name, "a host name")?;
@@ -283,6 +289,7 @@ mod tests {
             with(Source { rate_per_s: f64::NAN, ..Source::default() }),
             with(Source { steps: vec![step(5), step(5)], ..Source::default() }),
             with(Source { connections: 0, ..Source::default() }),
+            with(Source { back_off_ms: 1, ..Source::default() }),
             with(Source { path: "/a b".into(), ..Source::default() }),
             with(Source { headers: vec!["a: b\r\nc: d".into()], ..Source::default() }),
         ] {

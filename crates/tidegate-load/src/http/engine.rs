@@ -1,8 +1,9 @@
 //! The loop of one source of requests.
 
-use std::collections::VecDeque;
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
 
-use tidegate_core::Instant;
+use tidegate_core::{Instant, Rng};
 use tidegate_runtime::clock;
 
 use super::config::{HttpBenchConfig, Source};
@@ -19,6 +20,8 @@ const MS_NS: u64 = 1_000_000;
 const BEGIN_MAX: usize = 16;
 /// How often a closed loop that rests looks whether it may go on.
 const GLANCE_NS: u64 = 5 * MS_NS;
+/// A pause doubles so often at most.
+const DOUBLED_MAX: u32 = 6;
 
 /// One thread's work.
 #[derive(Debug)]
@@ -30,6 +33,11 @@ pub(super) struct Engine<'a> {
     slots: Slots,
     /// Slots without a request, the one that rested longest first.
     idle: VecDeque<usize>,
+    /// Slots that rest after a refusal, by when they may ask again.
+    resting: BinaryHeap<Reverse<(Instant, usize)>>,
+    /// Of each slot, how often it was refused in a row.
+    refused: Vec<u32>,
+    rng: Rng,
     backlog: VecDeque<Instant>,
     tally: Tally,
 }
@@ -48,6 +56,10 @@ impl<'a> Engine<'a> {
             schedule,
             slots: Slots::new(source, dialler, source.tls.then(tls).transpose()?)?,
             idle: (0..source.connections as usize).collect(),
+            resting: BinaryHeap::new(),
+            refused: vec![0; source.connections as usize],
+            // Another sequence than that of the intended times.
+            rng: Rng::new(!seed_of(config, number)),
             backlog: VecDeque::new(),
             tally: Tally::new(config, source, times.from),
         })
@@ -85,11 +97,12 @@ impl<'a> Engine<'a> {
             (true, false) => Some(now.plus_nanos(GLANCE_NS)),
             (false, _) => None,
         };
+        let rested = self.resting.peek().map(|Reverse((at, _))| *at);
         let deadline = self.slots.next_deadline();
         let backlog = self.backlog.front().map(|intended| self.slots.deadline(*intended));
         // After the window nothing may be left to wait for but what is under way.
         let edge = if now < self.times.to { self.times.to } else { self.times.end };
-        [idle, self.coming, deadline, backlog, Some(edge)].into_iter().flatten().min().unwrap_or(edge)
+        [idle, rested, self.coming, deadline, backlog, Some(edge)].into_iter().flatten().min().unwrap_or(edge)
     }
 
     /// A closed loop, at a time when it has a rate.
@@ -122,6 +135,10 @@ impl<'a> Engine<'a> {
 
     /// A closed loop: every connection has a request.
     fn begin_all(&mut self) -> Result<(), LoadError> {
+        let now = clock::now();
+        while self.resting.peek().is_some_and(|Reverse((at, _))| *at <= now) {
+            self.idle.extend(self.resting.pop().map(|Reverse((_, slot))| slot));
+        }
         for _ in 0..self.idle.len() {
             let Some(slot) = self.idle.pop_front() else { break };
             let now = clock::now();
@@ -145,11 +162,25 @@ impl<'a> Engine<'a> {
             ended = if let Some(intended) = next {
                 self.slots.begin(slot, intended)?
             } else {
-                self.idle.push_back(slot);
+                self.rest(slot, ending);
                 None
             };
         }
         Ok(())
+    }
+
+    /// A slot is free; one whose client backs off is so later.
+    fn rest(&mut self, slot: usize, ending: Ending) {
+        if ending == Ending::Answered || self.source.back_off_ms == 0 {
+            self.refused[slot] = 0;
+            self.idle.push_back(slot);
+            return;
+        }
+        let ns = (self.source.back_off_ms * MS_NS) << self.refused[slot].min(DOUBLED_MAX);
+        self.refused[slot] += 1;
+        // Clients that are refused together do not come back together.
+        let at = clock::now().plus_nanos(ns / 2 + self.rng.below(ns));
+        self.resting.push(Reverse((at, slot)));
     }
 
     /// Ends what was waited for too long, and lets those who wait have free connections.
