@@ -6,6 +6,7 @@
 mod bench;
 mod broker;
 mod broker_sim;
+mod cgroup;
 mod cost;
 mod crowd;
 mod kills;
@@ -21,6 +22,8 @@ mod proxy_load;
 mod proxy_names;
 mod proxy_noise;
 mod proxy_paced;
+mod proxy_placed;
+mod proxy_reconnect;
 mod proxy_rows;
 mod proxy_server;
 mod proxy_shared;

@@ -2,8 +2,8 @@
 
 use super::rows::Row;
 use super::{
-    proxy_attack, proxy_cheap, proxy_cost, proxy_hellos, proxy_names, proxy_noise, proxy_paced, proxy_shared,
-    proxy_spike,
+    proxy_attack, proxy_cheap, proxy_cost, proxy_hellos, proxy_names, proxy_noise, proxy_paced, proxy_placed,
+    proxy_reconnect, proxy_shared, proxy_spike,
 };
 
 /// In the order of the table.
@@ -79,6 +79,30 @@ pub(super) const ROWS: &[Row] = &[
         name: "paced bytes",
         bar: "endless answers and tunnels of B, held to 100 MB/s: B within 5 %, A's p99 1.5x alone",
         run: proxy_paced::paced,
+    },
+    Row {
+        issue: 20,
+        name: "spike beside a busy program",
+        bar: "A: 100 %, p99 1.25x alone there; B 80 % of the rest; learnt in 1 s",
+        run: proxy_placed::beside_a_busy_program,
+    },
+    Row {
+        issue: 20,
+        name: "spike under a quota",
+        bar: "50 ms of every 100; A: 100 %, p99 1.25x alone there; B 80 % of the rest; learnt in 1 s",
+        run: proxy_placed::under_a_quota,
+    },
+    Row {
+        issue: 20,
+        name: "spike beside busy groups",
+        bar: "two of them; A: 100 %, p99 1.25x alone there; B 80 % of the rest; learnt in 1 s",
+        run: proxy_placed::beside_busy_groups,
+    },
+    Row {
+        issue: 20,
+        name: "refused clients",
+        bar: "that reconnect at once: goodput 0.6 of the capacity; that back off: 0.95; A 100 %",
+        run: proxy_reconnect::reconnect,
     },
     Row {
         issue: 20,

@@ -10,7 +10,8 @@ use std::time::Duration;
 use miette::{IntoDiagnostic, Result};
 
 use super::bench::Bench;
-use super::broker::{free_address, pinned};
+use super::broker::free_address;
+use super::cgroup::placed;
 use crate::process::{self, Group};
 use crate::{clock, setup};
 
@@ -119,12 +120,14 @@ pub(super) struct Setting<'a> {
     pub(super) spool: bool,
     /// Tidegate: what it speaks with the server.
     pub(super) protocol: &'a str,
+    /// The control group that it runs in, if it has one of its own.
+    pub(super) group: Option<&'a Path>,
 }
 
 impl<'a> Setting<'a> {
     /// All tenants share one server, and nothing goes through the disk.
     pub(super) const fn new(proxy: Proxy, limiting: Limiting, key: KeyKind, upstream: &'a str) -> Self {
-        Self { proxy, limiting, key, upstream, of_a: None, spool: false, protocol: "http1" }
+        Self { proxy, limiting, key, upstream, of_a: None, spool: false, protocol: "http1", group: None }
     }
 }
 
@@ -162,7 +165,7 @@ impl Running {
         make_certificate(&folder, setting.key)?;
         let (plain, tls, admin) = (free_address()?, free_address()?, free_address()?);
         let values = Values { folder: &folder, plain: &plain, tls: &tls, admin: &admin, setting };
-        let mut command = pinned("0");
+        let mut command = placed(setting.group);
         command.args(with_all_files());
         match setting.proxy {
             Proxy::Tidegate => {

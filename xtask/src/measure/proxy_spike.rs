@@ -8,7 +8,6 @@ use serde_json::{Value, json};
 use super::bench::{Bench, median, number, range};
 use super::proxy_load::{A, B, Load, Phase, capacity, cpu_s, new_tls, source, upstream};
 use super::proxy_server::{KeyKind, Limiting, Proxy, Running, Setting, ensure};
-use super::rpc_server::Server;
 use super::table::Figure;
 use crate::clock::{self, Stopwatch};
 use crate::http;
@@ -88,14 +87,14 @@ impl Parts {
 
 /// What one run of the experiment showed.
 #[derive(Clone, Copy, Debug)]
-struct Shown {
-    answered: f64,
+pub(super) struct Shown {
+    pub(super) answered: f64,
     us_p50: f64,
-    us_p99: f64,
-    ratio: f64,
+    pub(super) us_p99: f64,
+    pub(super) ratio: f64,
     /// B's answers in a second, and as a share of what A leaves of the core.
-    noisy_per_s: f64,
-    noisy_share: f64,
+    pub(super) noisy_per_s: f64,
+    pub(super) noisy_share: f64,
     /// From the spike's beginning to the last request of A that it harmed.
     mute_ms: f64,
     /// From the spike's end to the last request of B that was refused or slow because of it.
@@ -113,14 +112,14 @@ pub(super) fn spike(bench: &Bench) -> Result<Vec<Figure>> {
             if index > 0 && repetition >= RIVAL_REPETITIONS {
                 continue;
             }
-            let run = one(bench, proxy, is_limited, service);
+            let run = one(bench, &Setting::new(proxy, Limiting::Off, KeyKind::Rsa, service), is_limited);
             let run = run.wrap_err_with(|| format!("{} with limits: {is_limited}", proxy.name()))?;
             println!("proxy spike: round {}, {}, limited {is_limited}: {run:?}", repetition + 1, proxy.name());
             shown[index].push(run);
         }
     }
     let mut figures = bars(&shown[0]);
-    figures.push(learnt(bench, &upstream)?);
+    figures.push(learnt(bench, &Setting::new(Proxy::Tidegate, Limiting::On, KeyKind::Rsa, service))?);
     figures.extend(
         VARIANTS.iter().zip(&shown).skip(1).map(|((proxy, is_limited), runs)| rival(*proxy, *is_limited, runs)),
     );
@@ -128,11 +127,12 @@ pub(super) fn spike(bench: &Bench) -> Result<Vec<Figure>> {
     Ok(figures)
 }
 
-fn one(bench: &Bench, proxy: Proxy, is_limited: bool, service: &str) -> Result<Shown> {
-    let bare = Setting::new(proxy, Limiting::Off, KeyKind::Rsa, service);
-    let capacity = capacity(bench, &bare, true)?;
+/// One run on a proxy that is set up like `bare`, and limited if it is to be.
+pub(super) fn one(bench: &Bench, bare: &Setting, is_limited: bool) -> Result<Shown> {
+    let proxy = bare.proxy;
+    let capacity = capacity(bench, bare, true)?;
     let parts = Parts::of(bench, proxy);
-    let setting = Setting { limiting: limiting(proxy, is_limited, capacity), ..bare };
+    let setting = Setting { limiting: limiting(proxy, is_limited, capacity), ..*bare };
     let proxy = Running::start(bench, &setting)?;
     let report = parts.load(setting.proxy).run(bench, &proxy)?;
     proxy.stop()?;
@@ -233,7 +233,7 @@ fn bars(runs: &[Shown]) -> Vec<Figure> {
 }
 
 /// What stands beside the bars; it has none itself.
-fn rival(proxy: Proxy, is_limited: bool, runs: &[Shown]) -> Figure {
+pub(super) fn rival(proxy: Proxy, is_limited: bool, runs: &[Shown]) -> Figure {
     let of = |pick: fn(&Shown) -> f64| median(&runs.iter().map(pick).collect::<Vec<f64>>());
     let how = match (proxy, is_limited) {
         (Proxy::Tidegate, _) => "mode off",
@@ -266,13 +266,11 @@ fn turns(count: usize) -> String {
 }
 
 /// How soon the capacity that Tidegate finds stays near what the core could do just before, with nothing limited.
-fn learnt(bench: &Bench, upstream: &Server) -> Result<Figure> {
-    let service = upstream.said("address")?;
-    let setting = Setting::new(Proxy::Tidegate, Limiting::On, KeyKind::Rsa, service);
+pub(super) fn learnt(bench: &Bench, setting: &Setting) -> Result<Figure> {
     let (mut times, mut nears, mut runs) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..bench.size(REPETITIONS, 1) {
-        let capacity = capacity(bench, &setting, true)?;
-        let seen = learn(bench, &setting)?;
+        let capacity = capacity(bench, setting, true)?;
+        let seen = learn(bench, setting)?;
         let ms = settled_ms(&seen, capacity);
         let last = seen.last().map_or(f64::NAN, |(_, found)| *found);
         println!("proxy spike: {last:.0} learnt of {capacity:.0} handshakes a second, after {ms:.0} ms");
