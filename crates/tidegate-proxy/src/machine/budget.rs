@@ -22,9 +22,10 @@ pub struct Tuning {
     pub most: f64,
     /// and at least, however often it is used up.
     pub least: f64,
-    /// After a look that finds that it was used up, such a part of it stays in use,
+    /// After a second look in a row that finds that it was used up, such a part of it stays in use: work within shares that
+    /// comes all at once may use it up once. After each further one as well;
     pub cut: f64,
-    /// and after any other so much more than before.
+    /// and after any that does not, so much more than before.
     pub step: f64,
     /// Depth of the bucket, as a part of what a period has.
     pub depth: f64,
@@ -70,6 +71,8 @@ pub struct Budget {
     part: f64,
     /// Times that the quota was found used up, of which is known.
     throttled: u64,
+    /// Whether the last look found that it had been used up.
+    was_throttled: bool,
     /// In nanoseconds of processor time times the nanoseconds of a second, so that nothing is lost in rounding.
     tokens: i128,
     at: Instant,
@@ -83,7 +86,16 @@ impl Budget {
     /// No quota yet.
     #[must_use]
     pub fn new(tuning: Tuning, now: Instant) -> Self {
-        Self { tuning, terms: None, part: tuning.most, throttled: 0, tokens: 0, at: now, used_ns: 0 }
+        Self {
+            tuning,
+            terms: None,
+            part: tuning.most,
+            throttled: 0,
+            was_throttled: false,
+            tokens: 0,
+            at: now,
+            used_ns: 0,
+        }
     }
 
     /// Whether there is a quota.
@@ -103,11 +115,13 @@ impl Budget {
     pub fn on_look(&mut self, terms: Option<Terms>, throttled: u64, used_ns: u64, now: Instant) {
         self.refill(used_ns, now);
         let is_known = self.terms.is_some() && terms == self.terms;
-        if is_known && throttled > self.throttled {
+        let is_throttled = is_known && throttled > self.throttled;
+        let was_throttled = core::mem::replace(&mut self.was_throttled, is_throttled);
+        if is_throttled && was_throttled {
             self.part = (self.part * self.tuning.cut).max(self.tuning.least);
-        } else if is_known {
+        } else if is_known && !is_throttled {
             self.part = (self.part + self.tuning.step).min(self.tuning.most);
-        } else {
+        } else if !is_known {
             // What was learnt of another quota says nothing about this one.
             (self.terms, self.part, self.tokens) = (terms, self.tuning.most, 0);
         }
@@ -222,10 +236,11 @@ mod tests {
             budget.on_look(Some(HALF), throttled, 0, Instant::from_nanos(second * SECOND_NS));
             budget.ns_per_s()
         };
-        assert!((436_400_000..436_600_000).contains(&look(1, 3)));
-        assert!(look(2, 3) > 436_600_000);
-        (3..20).for_each(|second| _ = look(second, 3));
-        assert_eq!(look(20, 3), 485_000_000);
+        assert_eq!(look(1, 3), 485_000_000, "once is no sign");
+        assert!((436_400_000..436_600_000).contains(&look(2, 4)));
+        assert!(look(3, 4) > 436_600_000);
+        (4..20).for_each(|second| _ = look(second, 4));
+        assert_eq!(look(20, 4), 485_000_000);
         (21..60).for_each(|second| _ = look(second, second));
         assert_eq!(look(60, 60), 250_000_000, "others of the group use it up, whatever is done here");
     }
