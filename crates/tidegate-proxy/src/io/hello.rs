@@ -307,10 +307,11 @@ fn ask(thread: &Thread, origin: &Origin) -> Option<Leave> {
     let settings = thread.settings();
     let now = meter::now();
     let claimant = settings.tenancy.of_hello(origin.sni.as_deref());
+    let spare = thread.signer.as_ref().is_some_and(|signer| signer.has_spare());
     let (tenant, handshake_ns, verdict) = thread.limiter.with(|limiter| {
         let tenant = whose::resolve(limiter, claimant, Source::of(origin.client.ip()), now);
         let expected = limiter.expected_cost(tenant, Resource::HandshakeTime);
-        let verdict = limiter.try_take(tenant, Stage::Hello, &costs(expected), now);
+        let verdict = limiter.try_take_or_spare(tenant, Stage::Hello, &costs(expected), spare, now);
         if matches!(&verdict, Verdict::Refuse(refusal) if refusal.cause == Cause::OverShare) {
             limiter.charge_refusal(tenant, thread.refusal_ns.get(), now);
         }

@@ -130,6 +130,11 @@ impl Signer {
         Ok(Wait { signer: Rc::clone(self), ns })
     }
 
+    /// Whether the second thread may soon have nothing to do.
+    pub(crate) fn has_spare(&self) -> bool {
+        self.machine.borrow().has_spare()
+    }
+
     /// Whether nobody waits for a flight.
     pub(crate) fn is_empty(&self) -> bool {
         self.starts.is_empty()

@@ -369,6 +369,28 @@ impl Neighbours {
         Ok(if is_dry { Lane::Share } else { Lane::Overflow })
     }
 
+    /// The same for work that would be done in time that nobody else uses: with `spare` there is such, and then nothing that
+    /// lacks the core's time alone is refused, nor charged to anybody.
+    pub fn try_take_or_spare(
+        &mut self,
+        tenant: Tenant,
+        stage: Stage,
+        costs: &[(Resource, u64)],
+        spare: bool,
+        now: Instant,
+    ) -> Verdict {
+        let short = match self.take(tenant, costs, now) {
+            Ok((lane, owed)) => return Verdict::Admit { lane, owed },
+            Err(short) => short,
+        };
+        // What the question has counted as wanted stays counted; the second one counts nothing.
+        let is_idle_time = spare && self.config.mode == Mode::Restrict && self.is_learnt_time(short.at);
+        match is_idle_time.then(|| self.try_again(tenant, costs, true, now)) {
+            Some(Ok(lane)) => Verdict::Admit { lane, owed: false },
+            Some(Err(_)) | None => self.refuse(&short, stage, now),
+        }
+    }
+
     /// Whether all of `costs` can be had; if so it is charged. Says in which lane, and whether it is owed.
     #[inline]
     fn take(&mut self, tenant: Tenant, costs: &[(Resource, u64)], now: Instant) -> Result<(Lane, bool), Short> {

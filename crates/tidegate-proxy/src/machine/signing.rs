@@ -17,6 +17,9 @@ pub struct Tuning {
     /// Flights that wait may take so long together; more are refused, but for those that are owed. What waits longer is no
     /// use to its client, and its turn would come before that of who asks now.
     pub waiting: Duration,
+    /// While those that wait take less than so long together, the second thread may soon have nothing to do: then more may
+    /// come than there were tokens for. A few flights; a look at the sockets is never so far away.
+    pub spare: Duration,
     /// The second thread gets nothing done while the first one sleeps for so many times of what a flight takes,
     pub starved_times: u64,
     /// and so long at least: then others have the processor.
@@ -29,6 +32,7 @@ impl Default for Tuning {
     fn default() -> Self {
         Self {
             waiting: Duration::from_millis(100),
+            spare: Duration::from_millis(2),
             starved_times: 4,
             starved_least: Duration::from_millis(5),
             stand_ins: 2,
@@ -70,6 +74,12 @@ impl Signing {
         }
         self.waiting_ns += ns;
         Ok(())
+    }
+
+    /// Whether the second thread may soon have nothing to do.
+    #[must_use]
+    pub fn has_spare(&self) -> bool {
+        Duration::from_nanos(self.waiting_ns) < self.tuning.spare
     }
 
     /// One that was expected to take `ns` waits no longer.
@@ -156,6 +166,17 @@ mod tests {
         assert_eq!(signing.wait(1).unwrap_err(), Duration::from_millis(100));
         signing.wait_ends(20 * MS);
         signing.wait(1).unwrap();
+    }
+
+    #[test]
+    fn there_is_spare_time_while_few_wait() {
+        let mut signing = Signing::new(Tuning::default());
+        signing.wait(MS).unwrap();
+        assert!(signing.has_spare());
+        signing.wait(MS).unwrap();
+        assert!(!signing.has_spare());
+        signing.wait_ends(MS);
+        assert!(signing.has_spare());
     }
 
     #[test]

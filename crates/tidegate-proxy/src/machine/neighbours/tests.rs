@@ -275,6 +275,31 @@ fn under_a_quota_no_more_than_it_is_shared_out_and_who_keeps_to_his_share_is_ser
 }
 
 #[test]
+fn what_lacks_time_alone_goes_on_while_there_is_spare_time_and_is_counted_once() {
+    let mut now = start();
+    let ask = |spare: bool, now: &mut Instant| {
+        let mut neighbours = Neighbours::new(NeighboursConfig::default(), *now);
+        let b = neighbours.tenant("b", *now);
+        let costs = [(Resource::Handshakes, 1), (Resource::HandshakeTime, 1_000_000), (Resource::Connections, 1)];
+        let mut counts = (0, 0);
+        for _ in 0..1_000 {
+            pass(&mut neighbours, now, ms(1));
+            for _ in 0..3 {
+                match neighbours.try_take_or_spare(b, Stage::Hello, &costs, spare, *now) {
+                    Verdict::Admit { .. } => counts.0 += 1,
+                    Verdict::Refuse(_) => counts.1 += 1,
+                }
+            }
+        }
+        let seen = &neighbours.snapshot(*now).tenants[0];
+        (counts, seen.refused.hello, seen.lane)
+    };
+    assert_eq!(ask(true, &mut now), ((3_000, 0), 0, Lane::Overflow));
+    let ((served, refused), counted, _) = ask(false, &mut now);
+    assert!(served + refused == 3_000 && refused > 1_000 && refused == counted, "{served} {refused} {counted}");
+}
+
+#[test]
 fn a_flood_of_refusals_is_paid_for_by_who_is_refused_and_by_nobody_else() {
     let mut now = start();
     let mut neighbours = Neighbours::new(NeighboursConfig::default(), now);
