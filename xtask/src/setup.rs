@@ -44,8 +44,8 @@ impl Tool {
     }
 }
 
-/// ring compiles a small C tree.
-const C_COMPILER: Tool = Tool::new("cc", &["gcc", "libc6-dev"], "compiling ring's C and assembly");
+/// AWS-LC, which the TLS stands on, is C and assembly.
+const C_COMPILER: Tool = Tool::new("cc", &["gcc", "libc6-dev"], "compiling AWS-LC");
 /// Debian 12's own Node is 18; the console's bundler and both npm suites run on it.
 const NODE: Tool = Tool::new("node", &["nodejs"], "building the console").at_least(&["--version"], (18, 0), 12);
 const NPM: Tool = Tool::new("npm", &["npm"], "the console's libraries");

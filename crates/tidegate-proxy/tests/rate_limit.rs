@@ -225,7 +225,7 @@ impl Secured {
     }
 
     fn client(&self, name: &str) -> StreamOwned<ClientConnection, TcpStream> {
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
         let config = builder.with_root_certificates(self.roots.clone()).with_no_client_auth();
         let name = ServerName::try_from(name.to_owned()).unwrap();

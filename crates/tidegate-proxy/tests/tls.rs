@@ -43,7 +43,7 @@ impl Authority {
     }
 
     fn client(&self, proxy: &Running, name: &str, alpn: &[&str]) -> StreamOwned<ClientConnection, TcpStream> {
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
         let mut config = builder.with_root_certificates(self.roots.clone()).with_no_client_auth();
         config.alpn_protocols = alpn.iter().map(|name| name.as_bytes().to_vec()).collect();

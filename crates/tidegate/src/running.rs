@@ -243,7 +243,7 @@ fn http_client(config: &Config) -> Result<HttpClient, Failure> {
         None => Some(rustls::RootCertStore::empty()),
     };
     let trust = roots.map_or(Trust::System, |roots| {
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let client = rustls::ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .expect("the provider has suites for both versions")

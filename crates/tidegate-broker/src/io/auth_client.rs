@@ -149,7 +149,7 @@ mod tests {
     fn client(servers: &[String]) -> AuthClient {
         // Nothing here is https, so the system's authorities need not be there.
         let roots = rustls::RootCertStore::empty();
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let tls = rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
         let tls = Box::new(tls.with_root_certificates(roots).with_no_client_auth());
         let patience = Duration::from_secs(10);

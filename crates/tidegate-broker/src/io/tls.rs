@@ -122,7 +122,7 @@ fn versions(floor: TlsVersion) -> &'static [&'static SupportedProtocolVersion] {
 
 /// Named instead of installed for the process: a library has no business with process-wide state.
 fn provider() -> Arc<CryptoProvider> {
-    Arc::new(rustls::crypto::ring::default_provider())
+    Arc::new(rustls::crypto::aws_lc_rs::default_provider())
 }
 
 fn certificates(key: &'static str, path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {

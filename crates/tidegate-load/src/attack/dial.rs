@@ -187,7 +187,7 @@ fn is_ours(error: &io::Error) -> bool {
 
 /// A client that offers `protocol` alone.
 fn client(protocol: &[u8]) -> Result<Arc<ClientConfig>, LoadError> {
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
     let mut config =
         builder.dangerous().with_custom_certificate_verifier(Arc::new(AnyCertificate)).with_no_client_auth();
@@ -232,7 +232,7 @@ impl ServerCertVerifier for AnyCertificate {
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        rustls::crypto::ring::default_provider().signature_verification_algorithms.supported_schemes()
+        rustls::crypto::aws_lc_rs::default_provider().signature_verification_algorithms.supported_schemes()
     }
 }
 

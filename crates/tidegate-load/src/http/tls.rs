@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use rustls::client::Resumption;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{CryptoProvider, ring, verify_tls13_signature};
+use rustls::crypto::{CryptoProvider, aws_lc_rs, verify_tls13_signature};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{
@@ -28,13 +28,13 @@ impl Tls {
         let certificate = certificate.map(read).transpose()?;
         let provider = CryptoProvider {
             // One of each: every server is asked for the same cryptography.
-            kx_groups: vec![ring::kx_group::X25519],
-            cipher_suites: ring::DEFAULT_CIPHER_SUITES
+            kx_groups: vec![aws_lc_rs::kx_group::X25519],
+            cipher_suites: aws_lc_rs::DEFAULT_CIPHER_SUITES
                 .iter()
                 .copied()
                 .filter(|suite| suite.suite() == CipherSuite::TLS13_AES_128_GCM_SHA256)
                 .collect(),
-            ..ring::default_provider()
+            ..aws_lc_rs::default_provider()
         };
         let provider = Arc::new(provider);
         let verifier = Arc::new(Pinned { certificate, provider: Arc::clone(&provider) });

@@ -29,7 +29,7 @@ impl TlsServer {
         let certificate = std::env::temp_dir().join(format!("tidegate-load-{name}-{}.pem", std::process::id()));
         std::fs::write(&certificate, made.cert.pem()).unwrap();
         let key = PrivateKeyDer::Pkcs8(made.signing_key.serialize_der().into());
-        let config = ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+        let config = ServerConfig::builder_with_provider(Arc::new(rustls::crypto::aws_lc_rs::default_provider()))
             .with_safe_default_protocol_versions()
             .unwrap()
             .with_no_client_auth()

@@ -244,7 +244,7 @@ mod tests {
     }
 
     fn config() -> Arc<ServerConfig> {
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let builder = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
         Arc::new(builder.with_no_client_auth().with_cert_resolver(Arc::new(NoCertificate)))
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
-use rustls::crypto::ring;
+use rustls::crypto::aws_lc_rs;
 use rustls::server::{ClientHello, NoServerSessionStorage, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use rustls_pki_types::pem::PemObject;
@@ -71,7 +71,7 @@ fn read(certificate: &Certificate) -> Result<CertifiedKey, ProxyError> {
         .and_then(Iterator::collect::<Result<Vec<_>, _>>)
         .map_err(|source| unreadable(&certificate.cert, source))?;
     let key = PrivateKeyDer::from_pem_file(&certificate.key).map_err(|source| unreadable(&certificate.key, source))?;
-    CertifiedKey::from_der(chain, key, &ring::default_provider())
+    CertifiedKey::from_der(chain, key, &aws_lc_rs::default_provider())
         .map_err(|source| ProxyError::Certificate { path: certificate.cert.clone(), source })
 }
 
@@ -130,12 +130,12 @@ pub(crate) fn server_configs(
     before: Option<&Settings>,
 ) -> Vec<Option<Arc<rustls::ServerConfig>>> {
     let old = before.and_then(|before| before.tls.iter().flatten().next());
-    let ticketer = old.map(|old| Arc::clone(&old.ticketer)).or_else(|| ring::Ticketer::new().ok());
+    let ticketer = old.map(|old| Arc::clone(&old.ticketer)).or_else(|| aws_lc_rs::Ticketer::new().ok());
     let one = |listener: &crate::config::Listener| {
-        let builder = rustls::ServerConfig::builder_with_provider(Arc::new(ring::default_provider()));
+        let builder = rustls::ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()));
         let mut server = builder
             .with_safe_default_protocol_versions()
-            .expect("ring has what TLS 1.2 and 1.3 need")
+            .expect("the provider has what TLS 1.2 and 1.3 need")
             .with_no_client_auth()
             .with_cert_resolver(Arc::clone(certificates) as Arc<dyn ResolvesServerCert>);
         if listener.http2 {

@@ -25,7 +25,7 @@ impl Folder {
         let config = crate::io::http::tests::config(&format!(
             "data_path = '{folder}'\ntcp_address = '127.0.0.1:0'\nshards = {shards}\nmem_queue_size = {size}"
         ));
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let tls = rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
         let tls = tls.with_root_certificates(rustls::RootCertStore::empty()).with_no_client_auth();
         let second = Duration::from_secs(1);

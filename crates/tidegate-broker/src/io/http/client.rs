@@ -85,7 +85,7 @@ impl HttpClient {
         http.enforce_http(false);
         let builder = HttpsConnectorBuilder::new();
         let builder = match trust {
-            Trust::System => builder.with_provider_and_native_roots(rustls::crypto::ring::default_provider())?,
+            Trust::System => builder.with_provider_and_native_roots(rustls::crypto::aws_lc_rs::default_provider())?,
             Trust::Configured(config) => builder.with_tls_config(*config),
         };
         let https = builder.https_or_http().enable_http1().wrap_connector(http);
@@ -143,7 +143,7 @@ mod tests {
     async fn a_bad_address_is_named_without_its_query_and_within_a_bound() {
         let patience = Duration::from_secs(10);
         let roots = rustls::RootCertStore::empty();
-        let provider = std::sync::Arc::new(rustls::crypto::ring::default_provider());
+        let provider = std::sync::Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let tls = rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
         let tls = Box::new(tls.with_root_certificates(roots).with_no_client_auth());
         let client = HttpClient::new(patience, patience, Trust::Configured(tls)).unwrap();

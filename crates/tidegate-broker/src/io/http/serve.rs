@@ -442,7 +442,7 @@ mod tests {
         let issued = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
         let key = rustls_pki_types::PrivateKeyDer::try_from(issued.signing_key.serialize_der()).unwrap();
         let certificate = issued.cert.der().clone();
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let tls = rustls::ServerConfig::builder_with_provider(Arc::clone(&provider));
         let tls = tls.with_safe_default_protocol_versions().unwrap().with_no_client_auth();
         let tls = Arc::new(tls.with_single_cert(vec![certificate.clone()], key).unwrap());

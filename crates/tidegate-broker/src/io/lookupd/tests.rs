@@ -105,7 +105,7 @@ fn broker(addresses: &[String], patience: Patience) -> Broker {
         sender.send(format!("{request:?}")).ok();
         Some(crate::machine::admin::AdminReply::Done)
     });
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let tls = rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
     let tls = tls.with_root_certificates(rustls::RootCertStore::empty()).with_no_client_auth();
     let http = HttpClient::new(patience.answer, patience.answer, Trust::Configured(Box::new(tls))).unwrap();

@@ -77,7 +77,7 @@ impl Pki {
         let config = match identity {
             None => builder.with_no_client_auth(),
             Some((certificate, key)) => {
-                let key = rustls::crypto::ring::sign::any_supported_type(&PrivateKeyDer::from(key)).unwrap();
+                let key = rustls::crypto::aws_lc_rs::sign::any_supported_type(&PrivateKeyDer::from(key)).unwrap();
                 // Not checked, as rustls would: a client may show a certificate that is not its own.
                 builder.with_client_cert_resolver(Arc::new(Shows(Arc::new(CertifiedKey::new(vec![certificate], key)))))
             }

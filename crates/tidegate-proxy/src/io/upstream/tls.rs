@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use rustls::client::Resumption;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
+use rustls::crypto::{CryptoProvider, aws_lc_rs, verify_tls12_signature, verify_tls13_signature};
 use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, TrustAnchor, UnixTime};
@@ -138,10 +138,10 @@ fn name_of<'a>(settings: &'a UpstreamTls, server: &'a Server) -> &'a str {
 }
 
 fn client_config(settings: &UpstreamTls, files: &Files) -> Result<ClientConfig, ProxyError> {
-    let provider = Arc::new(ring::default_provider());
+    let provider = Arc::new(aws_lc_rs::default_provider());
     let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
         .with_safe_default_protocol_versions()
-        .expect("ring has what TLS 1.2 and 1.3 need");
+        .expect("the provider has what TLS 1.2 and 1.3 need");
     let builder = match &files.roots {
         Some(roots) => builder.with_root_certificates(Arc::clone(roots)),
         None => builder.dangerous().with_custom_certificate_verifier(Arc::new(Unverified(provider))),
