@@ -9,6 +9,7 @@
 //! | [`paths`] | the form of a path that routes are found by |
 //! | [`routes`] | which route a request takes |
 //! | [`tenancy`] | whose request it is |
+//! | `tls` | what of TLS a listener speaks |
 //!
 //! A file with an address, an upstream and a route is enough, and nothing in it is tuned:
 //!
@@ -39,6 +40,7 @@ mod section;
 pub mod tenancy;
 #[cfg(test)]
 mod tests;
+mod tls;
 pub mod words;
 
 pub use checked::{
@@ -49,7 +51,8 @@ pub use paths::PlainPath;
 pub use routes::Routes;
 pub use section::Section;
 pub use tenancy::Tenancy;
+pub use tls::TlsPolicy;
 pub use words::{
     Balance, Cidr, Forwarded, HashBy, LogFormat, Mode, ProxyProtocolIn, ProxyProtocolOut, RateLimitHeaders,
-    RefuseHello, Resolve, TenantBy, Unknown, UpstreamProtocol,
+    RefuseHello, Resolve, TenantBy, TlsVersion, Unknown, UpstreamProtocol,
 };

@@ -14,12 +14,12 @@ use tidegate_runtime::config::{ConfigError, Document};
 use super::checked::{
     AccessLog, Amount, Certificate, Config, Http, Limits, Listener, LogTarget, Spool, Tenant, Tenants, Timeouts, Trust,
 };
-use super::edges;
 use super::section::{
     AccessLogSection, CapacitiesSection, CertificateSection, HttpSection, LimitsSection, ListenSection, Section,
     SpoolSection, TenantSection, TenantsSection, TimeoutsSection,
 };
 use super::words::{ByteRate, CapacityText, Cidr, ProxyProtocolIn, TenantBy};
+use super::{edges, tls};
 use crate::machine::neighbours::NeighboursConfig;
 use crate::machine::{Kind, Resource};
 
@@ -204,6 +204,7 @@ fn listeners(
             let remedy = "add [[proxy.certificate]] with cert and key, or leave tls out";
             return Err(place.problem("tls", "TLS without a certificate", remedy));
         }
+        let tls_policy = tls::policy(&place, &section)?;
         let alpn = section.alpn.unwrap_or_else(|| vec!["h2".to_owned(), "http/1.1".to_owned()]);
         if let Some(unknown) = alpn.iter().find(|name| !matches!(name.as_str(), "h2" | "http/1.1")) {
             let remedy = "expected \"h2\", \"http/1.1\" or both";
@@ -219,6 +220,7 @@ fn listeners(
         listeners.push(Listener {
             address,
             tls: section.tls,
+            tls_policy,
             http2: speaks("h2"),
             http1: speaks("http/1.1"),
             proxy_protocol: section.proxy_protocol,

@@ -8,6 +8,7 @@ use std::time::Duration;
 use http::{HeaderName, HeaderValue, Method, StatusCode};
 use tidegate_core::Rate;
 
+use super::tls::TlsPolicy;
 use super::words::{
     Balance, Cidr, Forwarded, HashBy, LogFormat, Mode, ProxyProtocolIn, ProxyProtocolOut, RateLimitHeaders,
     RefuseHello, Resolve, TenantBy, Unknown, UpstreamProtocol,
@@ -71,6 +72,8 @@ pub struct Listener {
     pub address: SocketAddr,
     /// Whether TLS is spoken; then there is a certificate.
     pub tls: bool,
+    /// What of it.
+    pub tls_policy: TlsPolicy,
     /// Whether HTTP/2 is spoken: by ALPN over TLS, else by prior knowledge (h2c).
     pub http2: bool,
     /// Whether HTTP/1.1 is spoken. One of the two is.

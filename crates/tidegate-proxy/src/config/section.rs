@@ -9,7 +9,7 @@ use tidegate_runtime::config::units::{Bytes, Span};
 
 use super::words::{
     Balance, ByteRate, CapacityText, Cidr, Forwarded, HashBy, LogFormat, Mode, ProxyProtocolIn, ProxyProtocolOut,
-    RateLimitHeaders, RefuseHello, Resolve, TenantBy, Unknown, UpstreamProtocol,
+    RateLimitHeaders, RefuseHello, Resolve, TenantBy, TlsVersion, Unknown, UpstreamProtocol,
 };
 
 /// `[proxy]`: every key may be left out.
@@ -44,6 +44,9 @@ pub struct Section {
 pub(super) struct ListenSection {
     pub(super) address: Option<String>,
     pub(super) tls: bool,
+    pub(super) tls_version_min: Option<TlsVersion>,
+    pub(super) ciphers: Option<Vec<String>>,
+    pub(super) key_exchange: Option<Vec<String>>,
     pub(super) alpn: Option<Vec<String>>,
     pub(super) proxy_protocol: ProxyProtocolIn,
 }

@@ -320,3 +320,36 @@ fn a_header_that_tells_tenants_apart_says_whom_it_is_believed_from() {
     assert!(useless.starts_with("t.toml:3: proxy.tenants.header_from"), "{useless}");
     assert!(read("[proxy.tenants]\nby = \"header:x-plan\"\nheader_from = [\"::/0\"]\n").is_ok());
 }
+
+#[test]
+fn what_of_tls_is_spoken_has_names_that_the_provider_knows() {
+    let listen = |keys: &str| {
+        format!("[[proxy.certificate]]\ncert = \"c\"\nkey = \"k\"\n[[proxy.listen]]\ntls = true\n{keys}\n")
+    };
+    let policy = |keys: &str| read(&listen(keys)).unwrap().listeners[0].tls_policy.clone();
+    assert_eq!(policy(""), TlsPolicy::default());
+    assert_eq!(policy("tls_version_min = \"1.3\"").versions(), [&rustls::version::TLS13]);
+    let both = "ciphers = [\"tls_aes_128_gcm_sha256\", \"TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256\"]";
+    let spoken: Vec<_> =
+        policy(both).provider().cipher_suites.iter().map(rustls::SupportedCipherSuite::suite).collect();
+    let wanted =
+        [rustls::CipherSuite::TLS13_AES_128_GCM_SHA256, rustls::CipherSuite::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256];
+    assert_eq!(spoken, wanted);
+    let groups = policy("key_exchange = [\"x25519\", \"X25519MLKEM768\"]").provider().kx_groups;
+    assert_eq!(groups.len(), 2);
+    for (keys, problem) in [
+        ("tls_version_min = \"1.1\"", "`1.1`"),
+        ("ciphers = [\"TLS_RSA_WITH_AES_128_CBC_SHA\"]", "expected some of TLS_AES_256_GCM_SHA384, "),
+        ("ciphers = []", "the list is empty"),
+        ("ciphers = [\"TLS_AES_128_GCM_SHA256\"]", "found none for TLS 1.2"),
+        (&format!("tls_version_min = \"1.3\"\n{both}"), "is of TLS 1.2, which is not spoken"),
+        ("key_exchange = [\"ffdhe2048\"]", "expected some of X25519, secp256r1, secp384r1, X25519MLKEM768"),
+        ("key_exchange = [\"X25519MLKEM768\"]", "found none for TLS 1.2"),
+        ("key_exchange = [\"X25519\", \"x25519\"]", "X25519 is there twice"),
+    ] {
+        let error = error(&listen(keys));
+        assert!(error.contains(problem), "{keys}: {error}");
+    }
+    let plain = error("[[proxy.listen]]\ntls_version_min = \"1.3\"\n");
+    assert!(plain.contains("found it without TLS"), "{plain}");
+}

@@ -113,6 +113,16 @@ impl UpstreamProtocol {
 }
 
 choice! {
+    /// A version of TLS.
+    TlsVersion {
+        /// Of 2008, with the suites that are not broken.
+        Tls12 = "1.2",
+        /// Of 2018.
+        Tls13 = "1.3",
+    }
+}
+
+choice! {
     /// How a connection ends whose tenant is refused at its `ClientHello`.
     RefuseHello {
         /// With a TCP reset: the least work, and nothing to send.

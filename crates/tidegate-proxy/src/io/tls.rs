@@ -132,10 +132,11 @@ pub(crate) fn server_configs(
     let old = before.and_then(|before| before.tls.iter().flatten().next());
     let ticketer = old.map(|old| Arc::clone(&old.ticketer)).or_else(|| aws_lc_rs::Ticketer::new().ok());
     let one = |listener: &crate::config::Listener| {
-        let builder = rustls::ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()));
+        let policy = &listener.tls_policy;
+        let builder = rustls::ServerConfig::builder_with_provider(Arc::new(policy.provider()));
         let mut server = builder
-            .with_safe_default_protocol_versions()
-            .expect("the provider has what TLS 1.2 and 1.3 need")
+            .with_protocol_versions(policy.versions())
+            .expect("the configuration has a suite and a group for each version")
             .with_no_client_auth()
             .with_cert_resolver(Arc::clone(certificates) as Arc<dyn ResolvesServerCert>);
         if listener.http2 {

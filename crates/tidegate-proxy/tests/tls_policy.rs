@@ -1,0 +1,170 @@
+//! What of TLS is spoken.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+#[expect(dead_code, reason = "each test file uses its own part")]
+mod support;
+
+use std::io::Write as _;
+use std::net::TcpStream;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{CryptoProvider, SupportedKxGroup, aws_lc_rs};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::{
+    CipherSuite, ClientConfig, ClientConnection, DigitallySignedStruct, Error, HandshakeKind, NamedGroup,
+    ProtocolVersion, SignatureScheme, StreamOwned, SupportedProtocolVersion, version,
+};
+use support::{Running, Upstream, talk};
+
+const NAME: &str = "a.example";
+const GET: &str = "GET /x HTTP/1.1\r\nHost: a.example\r\n\r\n";
+
+type Client = StreamOwned<ClientConnection, TcpStream>;
+
+/// A folder with a certificate for [`NAME`].
+struct Folder {
+    path: PathBuf,
+}
+
+impl Folder {
+    fn new(test: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("tidegate-proxy-policy-{test}-{}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        let made = rcgen::generate_simple_self_signed([NAME.to_owned()]).unwrap();
+        std::fs::write(path.join("cert.pem"), made.cert.pem()).unwrap();
+        std::fs::write(path.join("key.pem"), made.signing_key.serialize_pem()).unwrap();
+        Self { path }
+    }
+
+    /// A configuration with `proxy`, `listen` and `certificate` in its tables of these names, and `more` behind them.
+    fn text(&self, upstream: &Upstream, [proxy, listen, certificate, more]: [&str; 4]) -> String {
+        let (cert, key) = (self.path.join("cert.pem"), self.path.join("key.pem"));
+        format!(
+            "[proxy]\nthreads = 1\n{proxy}[[proxy.listen]]\naddress = \"127.0.0.1:0\"\ntls = true\n{listen}\
+             [[proxy.certificate]]\ncert = \"{}\"\nkey = \"{}\"\n{certificate}[[proxy.upstream]]\nname = \"u\"\n\
+             servers = [\"{}\"]\n[[proxy.route]]\nupstream = \"u\"\n{more}",
+            cert.display(),
+            key.display(),
+            upstream.address()
+        )
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        drop(std::fs::remove_dir_all(&self.path));
+    }
+}
+
+/// Takes any certificate, and remembers what was stapled to it.
+#[derive(Debug)]
+struct Looks {
+    provider: Arc<CryptoProvider>,
+    stapled: Mutex<Vec<u8>>,
+}
+
+impl ServerCertVerifier for Looks {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        stapled: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        *self.stapled.lock().unwrap() = stapled.to_vec();
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.provider.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+/// A client with a memory for sessions, of `versions`, that likes `groups` in this order.
+fn client(
+    versions: &[&'static SupportedProtocolVersion],
+    groups: &[&'static dyn SupportedKxGroup],
+) -> (Arc<ClientConfig>, Arc<Looks>) {
+    let provider = Arc::new(CryptoProvider { kx_groups: groups.to_vec(), ..aws_lc_rs::default_provider() });
+    let looks = Arc::new(Looks { provider: Arc::clone(&provider), stapled: Mutex::default() });
+    let builder = ClientConfig::builder_with_provider(provider).with_protocol_versions(versions).unwrap();
+    let verifier = Arc::clone(&looks) as Arc<dyn ServerCertVerifier>;
+    let config = builder.dangerous().with_custom_certificate_verifier(verifier).with_no_client_auth();
+    (Arc::new(config), looks)
+}
+
+/// What browsers send: keys of a post-quantum exchange first, and of a classic one beside them.
+fn browser() -> Arc<ClientConfig> {
+    client(rustls::ALL_VERSIONS, &[aws_lc_rs::kx_group::X25519MLKEM768, aws_lc_rs::kx_group::X25519]).0
+}
+
+fn connect(proxy: &Running, config: &Arc<ClientConfig>) -> Client {
+    let name = ServerName::try_from(NAME).unwrap();
+    StreamOwned::new(ClientConnection::new(Arc::clone(config), name).unwrap(), proxy.connect())
+}
+
+#[test]
+fn a_listener_speaks_what_it_is_told_to_and_no_more() {
+    let (upstream, folder) = (Upstream::echo(), Folder::new("spoken"));
+    let all = aws_lc_rs::DEFAULT_KX_GROUPS;
+    let (v12, v13) = (version::TLS12.version, version::TLS13.version);
+    let chacha = "ciphers = [\"TLS_CHACHA20_POLY1305_SHA256\", \"tls_ecdhe_ecdsa_with_aes_256_gcm_sha384\"]\n";
+    let p256 = "key_exchange = [\"secp256r1\"]\n";
+    for (listen, versions, version, suite, group) in [
+        ("", &[&version::TLS13][..], Some(v13), None, Some(NamedGroup::X25519)),
+        ("", &[&version::TLS12], Some(v12), None, None),
+        ("tls_version_min = \"1.3\"\n", &[&version::TLS13], Some(v13), None, None),
+        ("tls_version_min = \"1.3\"\n", &[&version::TLS12], None, None, None),
+        (chacha, &[&version::TLS13], Some(v13), Some(CipherSuite::TLS13_CHACHA20_POLY1305_SHA256), None),
+        (chacha, &[&version::TLS12], Some(v12), Some(CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384), None),
+        (p256, &[&version::TLS13], Some(v13), None, Some(NamedGroup::secp256r1)),
+    ] {
+        let proxy = Running::start(&folder.text(&upstream, ["", listen, "", ""]));
+        let mut client = connect(&proxy, &client(versions, all).0);
+        let Some(version) = version else {
+            assert!(client.write_all(GET.as_bytes()).is_err(), "{listen}");
+            proxy.wait_until(|live| live.handshakes_failed_total == 1);
+            continue;
+        };
+        assert_eq!(talk(&mut client, GET).status, 200, "{listen}");
+        let spoken: Option<ProtocolVersion> = client.conn.protocol_version();
+        assert_eq!(spoken, Some(version), "{listen}");
+        if let Some(suite) = suite {
+            assert_eq!(client.conn.negotiated_cipher_suite().unwrap().suite(), suite);
+        }
+        if let Some(group) = group {
+            assert_eq!(client.conn.negotiated_key_exchange_group().unwrap().name(), group);
+        }
+    }
+}
+
+#[test]
+fn who_likes_a_post_quantum_exchange_best_gets_it() {
+    let (upstream, folder) = (Upstream::echo(), Folder::new("quantum"));
+    let proxy = Running::start(&folder.text(&upstream, [""; 4]));
+    let mut client = connect(&proxy, &browser());
+    assert_eq!(talk(&mut client, GET).status, 200);
+    assert_eq!(client.conn.negotiated_key_exchange_group().unwrap().name(), NamedGroup::X25519MLKEM768);
+    assert_eq!(client.conn.handshake_kind(), Some(HandshakeKind::Full), "and no second hello");
+}
