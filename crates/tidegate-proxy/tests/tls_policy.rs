@@ -1,4 +1,4 @@
-//! What of TLS is spoken.
+//! What of TLS is spoken, and hellos that come in pieces.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 #[expect(dead_code, reason = "each test file uses its own part")]
@@ -8,6 +8,7 @@ use std::io::Write as _;
 use std::net::TcpStream;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, SupportedKxGroup, aws_lc_rs};
@@ -167,4 +168,50 @@ fn who_likes_a_post_quantum_exchange_best_gets_it() {
     assert_eq!(talk(&mut client, GET).status, 200);
     assert_eq!(client.conn.negotiated_key_exchange_group().unwrap().name(), NamedGroup::X25519MLKEM768);
     assert_eq!(client.conn.handshake_kind(), Some(HandshakeKind::Full), "and no second hello");
+}
+
+#[test]
+fn a_hello_in_pieces_is_served_as_one_that_came_whole() {
+    let (upstream, folder) = (Upstream::echo(), Folder::new("pieces"));
+    let rules = "[[proxy.sni]]\nnames = [\"a.example\"]\nrate_limit = { limit = 5 }\n";
+    for more in ["", rules] {
+        let proxy = Running::start(&folder.text(&upstream, ["", "", "", more]));
+        // In two, as an MTU of 1500 bytes cuts it; behind a head, so that its length is not known at first; and in bytes.
+        for pieces in [&[1_200][..], &[3, 600, 600], &[1; 2_000]] {
+            let mut client = connect(&proxy, &browser());
+            let mut hello = Vec::new();
+            client.conn.write_tls(&mut hello).unwrap();
+            assert!(hello.len() > 1_250, "{}", hello.len());
+            let mut rest = &hello[..];
+            for &piece in pieces {
+                let (now, later) = rest.split_at(rest.len().min(piece));
+                client.sock.write_all(now).unwrap();
+                rest = later;
+                if piece > 1 {
+                    std::thread::park_timeout(Duration::from_millis(10));
+                }
+            }
+            client.sock.write_all(rest).unwrap();
+            assert_eq!(talk(&mut client, GET).status, 200);
+            assert_eq!(talk(&mut client, GET).status, 200, "it goes on as any other");
+        }
+        let seen = proxy.proxy().snapshot().tenants;
+        assert!(seen.iter().any(|tenant| tenant.name == NAME));
+    }
+}
+
+#[test]
+fn who_sends_half_a_hello_is_closed_in_time() {
+    let (upstream, folder) = (Upstream::echo(), Folder::new("half"));
+    let more = "[proxy.timeouts]\nclient_hello = \"100ms\"\n";
+    let proxy = Running::start(&folder.text(&upstream, ["", "", "", more]));
+    let mut hello = Vec::new();
+    connect(&proxy, &browser()).conn.write_tls(&mut hello).unwrap();
+    let mut client = proxy.connect();
+    for piece in [&hello[..700], &hello[700..710], &hello[710..711]] {
+        client.write_all(piece).unwrap();
+        std::thread::park_timeout(Duration::from_millis(5));
+    }
+    assert!(support::is_closed(&mut client));
+    proxy.wait_until(|live| live.clients_timed_out_total == 1);
 }

@@ -12,11 +12,14 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
+use nix::libc;
+use nix::sys::socket::SetSockOpt as _;
+use nix::sys::socket::sockopt::SetUsize;
 use rustix::net::RecvFlags;
 use tidegate_wire::{http1, proxy_protocol, tls_hello};
 use tokio::net::TcpStream;
 
-use super::account::Account;
+use super::account::{Account, Work};
 use super::gate::{Gate, Pass};
 use super::limiter::{Cause, Lane, Refusal, Source, Stage, Tenant, Verdict};
 use super::meter;
@@ -38,6 +41,9 @@ const UNRECOGNIZED_NAME: [u8; 7] = [21, 3, 3, 0, 2, 2, 112];
 /// Most bytes that are looked at: a PROXY header and a hello.
 pub(crate) const FIRST_BYTES_MAX: usize = proxy_protocol::HEADER_BYTES_MAX + tls_hello::HELLO_BYTES_MAX;
 
+/// Bytes of a usual hello, with post-quantum keys.
+const HELLO_ROOM: usize = 2048;
+
 /// A connection that was just accepted.
 #[derive(Debug)]
 pub(crate) struct Accepted {
@@ -55,8 +61,8 @@ pub(crate) struct Place {
 
 /// What the first bytes say.
 enum Look {
-    /// More are needed.
-    More,
+    /// It cannot be known before there are so many bytes; always more than there are.
+    More(usize),
     /// Close it without a word.
     Bad,
     /// Enough. The PROXY header, if there is one, has so many bytes.
@@ -136,14 +142,21 @@ fn gate_of(thread: &Thread, origin: &Origin) -> Option<std::sync::Arc<Gate>> {
 /// Waits for the rest of the first bytes, and then at the gate for that name if there is one.
 fn wait(thread: &Rc<Thread>, accepted: Accepted, bytes: Vec<u8>) {
     let Some(seat) = thread.seats.take(accepted.place.peer.ip()) else { return thread.count(Total::OutOfFiles) };
+    // Nobody knows yet whose it is, but in a flood of those who name nobody a hello that came in two segments, as
+    // those with post-quantum keys do, is looked at as soon as one that came in a single one. What comes in more waits
+    // for its turn.
     let account = Account::open(std::sync::Arc::clone(&thread.limiter), Tenant::OTHER);
+    account.begin(Work::Handshake);
     let thread = Rc::clone(thread);
+    let who = Rc::clone(&account);
     let seated = Rc::clone(&seat);
     let waiting = async move {
         let Accepted { socket, place } = accepted;
         let Ok(stream) = TcpStream::from_std(socket.into()) else { return };
         let mut bytes = bytes;
-        let Some(known) = rest(&thread, &stream, place, &mut bytes).await else { return };
+        let known = rest(&thread, &stream, place, &mut bytes, &who).await;
+        who.begin(Work::Serving);
+        let Some(known) = known else { return };
         let mut pass = None;
         if let Some(gate) = gate_of(&thread, &known.origin) {
             seat.works();
@@ -162,24 +175,48 @@ fn wait(thread: &Rc<Thread>, accepted: Accepted, bytes: Vec<u8>) {
         let Ok(socket) = stream.into_std() else { return };
         let read = bytes.len();
         let first = First { room: &mut bytes, read, left: false };
-        decide(&thread, socket.into(), known, first, Way { pass, seat: Some(seat) });
+        decide(&thread, socket.into(), known, first, Way { pass, seat: Some(seat), waited: Some(who) });
     };
     fair::spawn(account, Seated::new(seated, waiting));
 }
 
-/// Reads until the first bytes are whole; `None` if they are bad, or do not come in time.
-async fn rest(thread: &Rc<Thread>, stream: &TcpStream, place: Place, bytes: &mut Vec<u8>) -> Option<Known> {
+/// Reads until the first bytes are whole; `None` if they are bad, or do not come in time. Those that come one by one are
+/// looked at no more often than [`tls_hello::peek`] needs, and wake the thread no more often than that.
+async fn rest(
+    thread: &Rc<Thread>,
+    stream: &TcpStream,
+    place: Place,
+    bytes: &mut Vec<u8>,
+    account: &Account,
+) -> Option<Known> {
     let timer = thread.timers.timer();
     timer.set(meter::now() + thread.settings().config.timeouts.client_hello);
+    let (mut needed, mut wakes, mut low_water) = (0, 0_u32, 1);
     loop {
-        match look(thread, place, bytes) {
-            Look::Known(known) => return Some(known),
-            Look::More if bytes.len() < FIRST_BYTES_MAX => {}
-            Look::More | Look::Bad => {
-                thread.count(Total::Malformed);
-                return None;
+        if bytes.len() >= needed {
+            needed = match look(thread, place, bytes) {
+                Look::Known(known) if low_water == 1 => return Some(known),
+                Look::Known(known) => return set_low_water(stream, 1).then_some(known),
+                Look::More(needed) if bytes.len() < FIRST_BYTES_MAX => needed.min(FIRST_BYTES_MAX),
+                Look::More(_) | Look::Bad => {
+                    thread.count(Total::Malformed);
+                    return None;
+                }
+            };
+        }
+        let missing = needed.saturating_sub(bytes.len()).max(1);
+        if wakes > 0 {
+            account.begin(Work::Serving);
+            // Twice is no accident of segments: from here on the kernel wakes nobody in vain.
+            if missing != low_water {
+                if !set_low_water(stream, missing) {
+                    return None;
+                }
+                low_water = missing;
             }
         }
+        // What a length announces may never come, so no more room is made than for what came, or a usual hello.
+        bytes.reserve(missing.min(HELLO_ROOM));
         let readable = poll_fn(|context| match stream.poll_read_ready(context) {
             Poll::Pending => timer.poll(context).map(|()| None),
             Poll::Ready(ready) => Poll::Ready(Some(ready)),
@@ -195,10 +232,22 @@ async fn rest(thread: &Rc<Thread>, stream: &TcpStream, place: Place, bytes: &mut
         match stream.try_read_buf(bytes) {
             Ok(0) => return None,
             Err(error) if error.kind() != io::ErrorKind::WouldBlock => return None,
-            _ => {}
+            Ok(_) => wakes += 1,
+            Err(_) => {}
         }
     }
 }
+
+/// From how many bytes on the kernel says that a socket can be read; its end it always says. False if it does not do so.
+fn set_low_water(stream: &TcpStream, bytes: usize) -> bool {
+    LowWater.set(stream, &bytes).is_ok()
+}
+
+/// `SO_RCVLOWAT` of socket(7), in bytes.
+#[derive(Clone, Copy, Debug)]
+struct LowWater;
+
+nix::setsockopt_impl!(LowWater, libc::SOL_SOCKET, libc::SO_RCVLOWAT, usize, SetUsize);
 
 /// Ends when the client has closed: then it need not wait any longer.
 async fn gone(stream: &TcpStream, bytes: &mut Vec<u8>) {
@@ -226,7 +275,7 @@ fn look(thread: &Thread, place: Place, bytes: &[u8]) -> Look {
         let required = listener.proxy_protocol == ProxyProtocolIn::Require;
         match proxy_protocol::peek(bytes) {
             // Who need not announce anybody may have sent nothing yet, or bytes that only begin like a header.
-            proxy_protocol::Peek::Incomplete { .. } if trusted || !required => return Look::More,
+            proxy_protocol::Peek::Incomplete { needed } if trusted || !required => return Look::More(needed),
             proxy_protocol::Peek::Header(found) if trusted => {
                 header = found.bytes;
                 if let proxy_protocol::Origin::Client { source, destination, .. } = found.origin {
@@ -241,7 +290,7 @@ fn look(thread: &Thread, place: Place, bytes: &[u8]) -> Look {
     if listener.tls {
         match tls_hello::peek(&bytes[header..]) {
             tls_hello::Peek::Hello(hello) => origin.sni = hello.server_name,
-            tls_hello::Peek::Incomplete { .. } => return Look::More,
+            tls_hello::Peek::Incomplete { needed } => return Look::More(header + needed),
             tls_hello::Peek::NotTls | tls_hello::Peek::Malformed(_) => return Look::Bad,
         }
     }
@@ -255,6 +304,8 @@ struct Way {
     pass: Option<Pass>,
     /// If it had to wait.
     seat: Option<Rc<Seat>>,
+    /// Who pays for that wait.
+    waited: Option<Rc<Account>>,
 }
 
 /// Leave for a connection to go on.
@@ -275,7 +326,7 @@ fn decide(thread: &Rc<Thread>, socket: OwnedFd, known: Known, mut first: First<'
         return turn_stranger_away(thread, &socket, &origin);
     }
     let leave = if origin.tls {
-        ask(thread, &origin)
+        ask(thread, &origin, way.waited.as_deref())
     } else {
         Some(Leave { tenant: whose(thread, &first.bytes()[header..]), handshake_ns: 0, beyond: None })
     };
@@ -303,7 +354,7 @@ fn whose(thread: &Thread, bytes: &[u8]) -> Tenant {
 }
 
 /// Asks for a handshake, and for a place among those that wait if it is beyond its tenant's share; `None` if it is refused.
-fn ask(thread: &Thread, origin: &Origin) -> Option<Leave> {
+fn ask(thread: &Thread, origin: &Origin, waited: Option<&Account>) -> Option<Leave> {
     let settings = thread.settings();
     let now = meter::now();
     let claimant = settings.tenancy.of_hello(origin.sni.as_deref());
@@ -317,6 +368,9 @@ fn ask(thread: &Thread, origin: &Origin) -> Option<Leave> {
         }
         (tenant, expected, verdict)
     });
+    if let Some(account) = waited {
+        account.become_of(tenant);
+    }
     let (lane, owed) = match verdict {
         Verdict::Admit { lane, owed } => (lane, owed),
         Verdict::Refuse(refusal) => {
