@@ -52,6 +52,15 @@ pub enum ProxyError {
         /// From its key `tls.name`, or of its server.
         name: String,
     },
+    /// An OCSP response cannot be stapled.
+    #[error("cannot staple the OCSP response {}", path.display())]
+    Ocsp {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: OcspProblem,
+    },
     /// The access log cannot be opened.
     #[error("cannot open the access log {}", path.display())]
     AccessLog {
@@ -83,4 +92,31 @@ pub enum ProxyError {
         /// The key in the file.
         key: &'static str,
     },
+}
+
+/// Why an OCSP response cannot be stapled.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OcspProblem {
+    /// The file cannot be read.
+    #[error("it cannot be read")]
+    Unreadable(#[source] io::Error),
+    /// The file is larger than any.
+    #[error("it is larger than {most} bytes")]
+    TooLarge {
+        /// Most bytes.
+        most: usize,
+    },
+    /// The file is something else.
+    #[error("it is no OCSP response in DER, as `openssl ocsp -respout` writes it")]
+    Malformed,
+    /// The authority did not answer the question.
+    #[error("the authority answered with the error {status}: ask it again")]
+    Failed {
+        /// `responseStatus` of RFC 6960, section 4.2.1.
+        status: u8,
+    },
+    /// The answer is about others.
+    #[error("it is about another certificate")]
+    OtherCertificate,
 }

@@ -1,4 +1,4 @@
-//! What of TLS is spoken, and hellos that come in pieces.
+//! What of TLS is spoken, staples, and hellos that come in pieces.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 #[expect(dead_code, reason = "each test file uses its own part")]
@@ -6,7 +6,7 @@ mod support;
 
 use std::io::Write as _;
 use std::net::TcpStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -18,6 +18,8 @@ use rustls::{
     ProtocolVersion, SignatureScheme, StreamOwned, SupportedProtocolVersion, version,
 };
 use support::{Running, Upstream, talk};
+use tidegate_proxy::config::Config;
+use tidegate_runtime::config::Document;
 
 const NAME: &str = "a.example";
 const GET: &str = "GET /x HTTP/1.1\r\nHost: a.example\r\n\r\n";
@@ -27,6 +29,7 @@ type Client = StreamOwned<ClientConnection, TcpStream>;
 /// A folder with a certificate for [`NAME`].
 struct Folder {
     path: PathBuf,
+    certificate: CertificateDer<'static>,
 }
 
 impl Folder {
@@ -36,7 +39,13 @@ impl Folder {
         let made = rcgen::generate_simple_self_signed([NAME.to_owned()]).unwrap();
         std::fs::write(path.join("cert.pem"), made.cert.pem()).unwrap();
         std::fs::write(path.join("key.pem"), made.signing_key.serialize_pem()).unwrap();
-        Self { path }
+        Self { path, certificate: made.cert.der().clone() }
+    }
+
+    fn file(&self, name: &str, content: &[u8]) -> PathBuf {
+        let path = self.path.join(name);
+        std::fs::write(&path, content).unwrap();
+        path
     }
 
     /// A configuration with `proxy`, `listen` and `certificate` in its tables of these names, and `more` behind them.
@@ -57,6 +66,10 @@ impl Drop for Folder {
     fn drop(&mut self) {
         drop(std::fs::remove_dir_all(&self.path));
     }
+}
+
+fn config(text: &str) -> Config {
+    Config::from_document(&Document::new("tidegate.toml", text), 1).unwrap()
 }
 
 /// Takes any certificate, and remembers what was stapled to it.
@@ -123,6 +136,25 @@ fn browser() -> Arc<ClientConfig> {
 fn connect(proxy: &Running, config: &Arc<ClientConfig>) -> Client {
     let name = ServerName::try_from(NAME).unwrap();
     StreamOwned::new(ClientConnection::new(Arc::clone(config), name).unwrap(), proxy.connect())
+}
+
+/// Status of an answer, and how the session began.
+fn ask(proxy: &Running, config: &Arc<ClientConfig>) -> (u16, Option<HandshakeKind>) {
+    let mut client = connect(proxy, config);
+    let status = talk(&mut client, GET).status;
+    (status, client.conn.handshake_kind())
+}
+
+/// Puts `text` in force, and waits until it is: it gives answers another header.
+fn reload(proxy: &Running, text: &str) {
+    let marked = format!("{text}set_response_headers = {{ x-config = \"{}\" }}\n", text.len());
+    proxy.proxy().reload(config(&marked)).unwrap();
+    let (config, mark) = (browser(), text.len().to_string());
+    let is_there = || talk(&mut connect(proxy, &config), GET).header("x-config") == Some(mark.as_str());
+    assert!((0..1_000).any(|_| {
+        std::thread::park_timeout(Duration::from_millis(1));
+        is_there()
+    }));
 }
 
 #[test]
@@ -214,4 +246,61 @@ fn who_sends_half_a_hello_is_closed_in_time() {
     }
     assert!(support::is_closed(&mut client));
     proxy.wait_until(|live| live.clients_timed_out_total == 1);
+}
+
+/// An element of DER.
+fn der(tag: u8, parts: &[&[u8]]) -> Vec<u8> {
+    let content = parts.concat();
+    let length = u16::try_from(content.len()).unwrap().to_be_bytes();
+    [&[tag, 0x82][..], &length, &content].concat()
+}
+
+/// An answer about the certificate with this serial number, signed by nobody; `filling` tells two of them apart.
+fn ocsp(serial: &[u8], filling: u8) -> Vec<u8> {
+    let time = der(0x18, &[b"20260101000000Z"]);
+    let id = der(0x30, &[&der(0x30, &[]), &der(4, &[&[filling; 20]]), &der(4, &[&[0; 20]]), &der(2, &[serial])]);
+    let answers = der(0x30, &[&der(0x30, &[&id, &[0x80, 0], &time])]);
+    let signed = der(0x30, &[&der(0xa2, &[&der(4, &[&[0; 20]])]), &time, &answers]);
+    let basic = der(0x30, &[&signed, &der(0x30, &[]), &der(3, &[&[0]])]);
+    let kind = [6, 9, 0x2b, 6, 1, 5, 5, 7, 0x30, 1, 1];
+    der(0x30, &[&[0x0a, 1, 0], &der(0xa0, &[&der(0x30, &[&kind, &der(4, &[&basic])])])])
+}
+
+/// The serial number of a certificate of rcgen's, which is of version 3: behind two heads of four bytes and the version.
+fn serial(certificate: &[u8]) -> &[u8] {
+    let at = certificate.windows(5).position(|bytes| bytes == [0xa0, 3, 2, 1, 2]).unwrap() + 5;
+    let length = usize::from(certificate[at + 1]);
+    &certificate[at + 2..at + 2 + length]
+}
+
+#[test]
+fn what_the_authority_says_is_stapled_and_read_again() {
+    let (upstream, folder) = (Upstream::echo(), Folder::new("staple"));
+    let good = ocsp(serial(&folder.certificate), 1);
+    let path: &Path = &folder.file("staple.der", &good);
+    let text = folder.text(&upstream, ["", "", &format!("ocsp = \"{}\"\n", path.display()), ""]);
+    let proxy = Running::start(&text);
+    let stapled = || {
+        let (config, looks) = client(rustls::ALL_VERSIONS, aws_lc_rs::DEFAULT_KX_GROUPS);
+        assert_eq!(ask(&proxy, &config).0, 200);
+        looks.stapled.lock().unwrap().clone()
+    };
+    assert_eq!(stapled(), good);
+    let fresh = ocsp(serial(&folder.certificate), 2);
+    folder.file("staple.der", &fresh);
+    reload(&proxy, &text);
+    assert_eq!(stapled(), fresh);
+    let cut = &good[..good.len() - 1];
+    for (nonsense, problem) in [
+        (&b"-----BEGIN OCSP RESPONSE-----"[..], "no OCSP response"),
+        (cut, "no OCSP response"),
+        (&[0x30, 3, 0x0a, 1, 3], "the error 3"),
+        (&ocsp(&[1, 2, 3], 1), "another certificate"),
+    ] {
+        folder.file("staple.der", nonsense);
+        let error = proxy.proxy().reload(config(&text)).unwrap_err();
+        let source = std::error::Error::source(&error).unwrap().to_string();
+        assert!(source.contains(problem), "{source}");
+        assert_eq!(stapled(), fresh, "what was is still in force");
+    }
 }

@@ -241,7 +241,7 @@ fn certificates(place: &Place<'_>, sections: Vec<CertificateSection>) -> Result<
             }
             names.push(name);
         }
-        certificates.push(Certificate { names, cert: section.cert, key: section.key });
+        certificates.push(Certificate { names, cert: section.cert, key: section.key, ocsp: section.ocsp });
     }
     Ok(certificates)
 }

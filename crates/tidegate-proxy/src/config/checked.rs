@@ -91,6 +91,8 @@ pub struct Certificate {
     pub cert: PathBuf,
     /// PEM file of the key.
     pub key: PathBuf,
+    /// DER file of the OCSP response that is stapled to it.
+    pub ocsp: Option<PathBuf>,
 }
 
 /// Servers that do the same work.

@@ -58,6 +58,7 @@ pub(super) struct CertificateSection {
     pub(super) names: Vec<String>,
     pub(super) cert: PathBuf,
     pub(super) key: PathBuf,
+    pub(super) ocsp: Option<PathBuf>,
 }
 
 #[derive(Clone, Debug, Deserialize)]

@@ -13,6 +13,7 @@
 //! | `seats` | who is ended when there is no room for one more |
 //! | `tls`, `socket`, `transport` | certificates by name; a client's socket; with or without TLS |
 //! | `server_stream` | a server's socket, with or without TLS |
+//! | `ocsp` | what is stapled to a certificate |
 //! | `http1`, `http2`, `websocket` | what is spoken |
 //! | `service`, `whose`, `forward` | a request: judged, its tenant, sent to its upstream, answered |
 //! | `headers`, `refuse`, `quota`, `date` | what the proxy adds to messages, and its own answers |
@@ -54,6 +55,7 @@ mod http2;
 mod limiter;
 mod log;
 mod meter;
+mod ocsp;
 mod pace;
 mod proxy;
 mod quota;

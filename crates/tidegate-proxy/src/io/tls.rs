@@ -10,6 +10,7 @@ use rustls::sign::CertifiedKey;
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 
+use super::ocsp;
 use super::settings::Settings;
 use crate::config::{Certificate, Config};
 use crate::error::ProxyError;
@@ -71,8 +72,13 @@ fn read(certificate: &Certificate) -> Result<CertifiedKey, ProxyError> {
         .and_then(Iterator::collect::<Result<Vec<_>, _>>)
         .map_err(|source| unreadable(&certificate.cert, source))?;
     let key = PrivateKeyDer::from_pem_file(&certificate.key).map_err(|source| unreadable(&certificate.key, source))?;
-    CertifiedKey::from_der(chain, key, &aws_lc_rs::default_provider())
-        .map_err(|source| ProxyError::Certificate { path: certificate.cert.clone(), source })
+    let mut certified = CertifiedKey::from_der(chain, key, &aws_lc_rs::default_provider())
+        .map_err(|source| ProxyError::Certificate { path: certificate.cert.clone(), source })?;
+    if let (Some(path), Some(end)) = (&certificate.ocsp, certified.cert.first()) {
+        let response = ocsp::read(path, end).map_err(|source| ProxyError::Ocsp { path: path.clone(), source })?;
+        certified.ocsp = Some(response);
+    }
+    Ok(certified)
 }
 
 /// The DNS names in a certificate.
@@ -109,7 +115,7 @@ fn subject_alternative_names(der: &[u8]) -> Vec<String> {
 }
 
 /// Tag and content of the first element, and what stands behind it.
-fn element(der: &[u8]) -> Option<(u8, &[u8], &[u8])> {
+pub(super) fn element(der: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     let (&tag, rest) = der.split_first()?;
     let (&first, rest) = rest.split_first()?;
     let (length, rest) = if first < 0x80 {

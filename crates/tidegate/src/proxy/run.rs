@@ -204,6 +204,7 @@ fn enter_certificates(config: &Config, watched: &mut Watched) {
     for one in &config.certificates {
         watched.enter(&one.cert);
         watched.enter(&one.key);
+        one.ocsp.iter().for_each(|ocsp| watched.enter(ocsp));
     }
     for tls in config.upstreams.iter().filter_map(|upstream| upstream.tls.as_ref()) {
         tls.files().for_each(|(_, file)| watched.enter(file));
@@ -222,12 +223,16 @@ fn not_started(error: ProxyError) -> Failure {
         }
         ProxyError::SystemRoots { .. } => "most systems have a package ca-certificates",
         ProxyError::ServerName { .. } => "a name is letters, digits, `-` and `.`; an address is one without a port",
+        ProxyError::Ocsp { .. } => {
+            "ocsp is a DER file of the authority's answer about cert; leave it out to staple nothing"
+        }
         _ => "the error below says what the system refused",
     };
     let failure = match error {
-        ProxyError::Pem { .. } | ProxyError::Certificate { .. } | ProxyError::ServerName { .. } => {
-            Failure::config(&error)
-        }
+        ProxyError::Pem { .. }
+        | ProxyError::Certificate { .. }
+        | ProxyError::ServerName { .. }
+        | ProxyError::Ocsp { .. } => Failure::config(&error),
         _ => Failure::new(&error),
     };
     failure.help(help).because(error)

@@ -1,0 +1,91 @@
+//! What an authority says of a certificate, to be stapled to it.
+//!
+//! Clients verify it. Here it is only made sure that the file is such an answer, and one about this certificate: else
+//! each handshake would fail at clients that look at it. Structures are those of RFC 6960 §4.2.1.
+
+use std::fs;
+use std::path::Path;
+
+use super::tls::element;
+use crate::error::OcspProblem;
+
+/// Answers with the certificates of those who sign have some kilobytes.
+const BYTES_MAX: usize = 64 << 10;
+
+const SEQUENCE: u8 = 0x30;
+const INTEGER: u8 = 0x02;
+const OCTETS: u8 = 0x04;
+const OBJECT: u8 = 0x06;
+const ENUMERATED: u8 = 0x0a;
+/// Context-specific and constructed, number 0.
+const FIRST: u8 = 0xa0;
+/// `id-pkix-ocsp-basic`, 1.3.6.1.5.5.7.48.1.1.
+const BASIC: &[u8] = &[0x2b, 0x06, 0x01, 0x05, 0x05, 0x07, 0x30, 0x01, 0x01];
+
+/// Reads the answer about `certificate`, both in DER.
+pub(super) fn read(path: &Path, certificate: &[u8]) -> Result<Vec<u8>, OcspProblem> {
+    let response = fs::read(path).map_err(OcspProblem::Unreadable)?;
+    if response.len() > BYTES_MAX {
+        return Err(OcspProblem::TooLarge { most: BYTES_MAX });
+    }
+    match status(&response).ok_or(OcspProblem::Malformed)? {
+        0 => {}
+        status => return Err(OcspProblem::Failed { status }),
+    }
+    let serials = serials(&response).ok_or(OcspProblem::Malformed)?;
+    // rustls has parsed it.
+    let own = serial(certificate).ok_or(OcspProblem::OtherCertificate)?;
+    if serials.contains(&own) { Ok(response) } else { Err(OcspProblem::OtherCertificate) }
+}
+
+/// The content of the next element, which is of the kind `tag`; `rest` goes on behind it.
+fn next<'a>(rest: &mut &'a [u8], tag: u8) -> Option<&'a [u8]> {
+    let (found, content, behind) = element(rest)?;
+    *rest = behind;
+    (found == tag).then_some(content)
+}
+
+/// What the authority says of its answer: 0 if there is one.
+fn status(mut response: &[u8]) -> Option<u8> {
+    let mut content = next(&mut response, SEQUENCE)?;
+    match next(&mut content, ENUMERATED)? {
+        [status] if response.is_empty() => Some(*status),
+        _ => None,
+    }
+}
+
+/// The serial numbers of the certificates that an answer is about.
+fn serials(mut response: &[u8]) -> Option<Vec<&[u8]>> {
+    let mut content = next(&mut response, SEQUENCE)?;
+    next(&mut content, ENUMERATED)?;
+    let mut bytes = next(&mut next(&mut content, FIRST)?, SEQUENCE)?;
+    if next(&mut bytes, OBJECT)? != BASIC {
+        return None;
+    }
+    let mut signed = next(&mut next(&mut next(&mut bytes, OCTETS)?, SEQUENCE)?, SEQUENCE)?;
+    // A version, if there is one, the responder, and when this was made.
+    if signed.first() == Some(&FIRST) {
+        next(&mut signed, FIRST)?;
+    }
+    let (_, _, mut signed) = element(signed)?;
+    next(&mut signed, 0x18)?;
+    let mut answers = next(&mut signed, SEQUENCE)?;
+    let mut serials = Vec::new();
+    while !answers.is_empty() {
+        let mut id = next(&mut next(&mut answers, SEQUENCE)?, SEQUENCE)?;
+        next(&mut id, SEQUENCE)?;
+        next(&mut id, OCTETS)?;
+        next(&mut id, OCTETS)?;
+        serials.push(next(&mut id, INTEGER)?);
+    }
+    Some(serials)
+}
+
+/// The serial number of a certificate (RFC 5280, section 4.1).
+fn serial(mut certificate: &[u8]) -> Option<&[u8]> {
+    let mut signed = next(&mut next(&mut certificate, SEQUENCE)?, SEQUENCE)?;
+    if signed.first() == Some(&FIRST) {
+        next(&mut signed, FIRST)?;
+    }
+    next(&mut signed, INTEGER)
+}
