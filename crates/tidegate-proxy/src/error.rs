@@ -61,6 +61,15 @@ pub enum ProxyError {
         #[source]
         source: OcspProblem,
     },
+    /// A key of session tickets cannot be used.
+    #[error("cannot use the ticket key {}", path.display())]
+    TicketKey {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: TicketKeyProblem,
+    },
     /// The access log cannot be opened.
     #[error("cannot open the access log {}", path.display())]
     AccessLog {
@@ -119,4 +128,22 @@ pub enum OcspProblem {
     /// The answer is about others.
     #[error("it is about another certificate")]
     OtherCertificate,
+}
+
+/// Why a key of session tickets cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TicketKeyProblem {
+    /// The file cannot be read.
+    #[error("it cannot be read")]
+    Unreadable(#[source] io::Error),
+    /// The file has another length.
+    #[error("it has {bytes} bytes: expected 80 or 48, as `openssl rand 80` writes them")]
+    Length {
+        /// Of the file.
+        bytes: usize,
+    },
+    /// Another file begins with the same name.
+    #[error("its first 16 bytes, its name, are those of an earlier one: keep one of them")]
+    Twice,
 }

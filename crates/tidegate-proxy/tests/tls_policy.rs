@@ -1,4 +1,4 @@
-//! What of TLS is spoken, staples, and hellos that come in pieces.
+//! What of TLS is spoken, sessions that several nodes resume, staples, and hellos that come in pieces.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 #[expect(dead_code, reason = "each test file uses its own part")]
@@ -246,6 +246,40 @@ fn who_sends_half_a_hello_is_closed_in_time() {
     }
     assert!(support::is_closed(&mut client));
     proxy.wait_until(|live| live.clients_timed_out_total == 1);
+}
+
+#[test]
+fn a_session_of_one_node_is_resumed_by_another_that_has_its_key() {
+    let (upstream, folder) = (Upstream::echo(), Folder::new("tickets"));
+    let key = |name: &str, fill: u8, bytes: usize| {
+        let path = folder.file(name, &vec![fill; bytes]);
+        format!("\"{}\"", path.display())
+    };
+    let (old, new) = (key("old", 1, 80), key("new", 2, 48));
+    let with = |keys: &str| folder.text(&upstream, [&format!("ticket_keys = [{keys}]\n"), "", "", ""]);
+    for version in [&version::TLS13, &version::TLS12] {
+        let [first, second] = [(); 2].map(|()| Running::start(&with(&old)));
+        let config = client(&[version], aws_lc_rs::DEFAULT_KX_GROUPS).0;
+        assert_eq!(ask(&first, &config), (200, Some(HandshakeKind::Full)));
+        assert_eq!(ask(&second, &config), (200, Some(HandshakeKind::Resumed)), "{version:?}");
+        // The keys change: old tickets are taken as long as their key is there, and new ones come with the new key.
+        reload(&second, &with(&format!("{new}, {old}")));
+        assert_eq!(ask(&second, &config), (200, Some(HandshakeKind::Resumed)), "{version:?}");
+        reload(&first, &with(&new));
+        assert_eq!(ask(&first, &config), (200, Some(HandshakeKind::Resumed)), "{version:?}");
+        let stranger = Running::start(&folder.text(&upstream, [""; 4]));
+        assert_eq!(ask(&stranger, &config), (200, Some(HandshakeKind::Full)), "{version:?}");
+    }
+    let proxy = Running::start(&with(&old));
+    for (keys, problem) in [
+        (key("short", 3, 79), "it has 79 bytes: expected 80 or 48"),
+        (format!("{old}, {}", key("same", 1, 48)), "keep one of them"),
+        ("\"nowhere\"".to_owned(), "it cannot be read"),
+    ] {
+        let error = proxy.proxy().reload(config(&with(&keys))).unwrap_err();
+        let source = std::error::Error::source(&error).unwrap().to_string();
+        assert!(source.contains(problem), "{source}");
+    }
 }
 
 /// An element of DER.

@@ -41,15 +41,18 @@ fn warnings(settings: &Settings) -> Vec<String> {
 
 /// Files that the proxy would not start without. They may be another machine's, or another user's, so it is no error.
 fn unreadable(proxy: &Config) -> impl Iterator<Item = String> {
-    let files = proxy.certificates.iter().enumerate().flat_map(|(index, certificate)| {
-        [("cert", &certificate.cert), ("key", &certificate.key)].map(|(key, file)| (index, key, file))
+    let certificates = proxy.certificates.iter().enumerate().flat_map(|(index, certificate)| {
+        let files =
+            [("cert", Some(&certificate.cert)), ("key", Some(&certificate.key)), ("ocsp", certificate.ocsp.as_ref())];
+        files.into_iter().filter_map(move |(key, file)| Some((format!("certificate[{index}].{key}"), file?)))
     });
     let certificates = files.map(|(index, key, file)| (format!("certificate[{index}].{key}"), file.as_path()));
+    let keys = proxy.ticket_keys.iter().enumerate().map(|(index, file)| (format!("ticket_keys[{index}]"), file));
     let upstreams = proxy.upstreams.iter().enumerate().flat_map(|(index, upstream)| {
         let files = upstream.tls.iter().flat_map(UpstreamTls::files);
         files.map(move |(key, file)| (format!("upstream[{index}].tls.{key}"), file))
     });
-    certificates.chain(upstreams).filter_map(|(key, file)| {
+    certificates.chain(keys).chain(upstreams).filter_map(|(key, file)| {
         let error = File::open(file).err()?;
         Some(format!("proxy.{key}: cannot read {}: {error}", file.display()))
     })

@@ -3,7 +3,7 @@
 use std::fmt::{self, Display};
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::Deserialize;
@@ -130,6 +130,7 @@ impl Config {
             trusted: section.trusted,
             forwarded: section.forwarded,
             strict_sni: section.strict_sni,
+            ticket_keys: ticket_keys(&place, section.ticket_keys)?,
             admin: admin(&place, section.admin_address.as_deref())?,
             name_servers: name_servers(&place, &section.name_servers)?,
             listeners,
@@ -244,6 +245,16 @@ fn certificates(place: &Place<'_>, sections: Vec<CertificateSection>) -> Result<
         certificates.push(Certificate { names, cert: section.cert, key: section.key, ocsp: section.ocsp });
     }
     Ok(certificates)
+}
+
+fn ticket_keys(place: &Place<'_>, files: Vec<PathBuf>) -> Result<Vec<PathBuf>, ConfigError> {
+    /// Each is looked at for every ticket of a key that is gone.
+    const MOST: usize = 16;
+    if files.len() <= MOST {
+        return Ok(files);
+    }
+    let remedy = "expected 16 at most: a key for each half of a day is enough";
+    Err(place.problem("ticket_keys", format_args!("found {}", files.len()), remedy))
 }
 
 /// A host name, perhaps with `*.` before it, in lower case.

@@ -33,6 +33,8 @@ pub struct Config {
     /// Whether a `ClientHello` with a name that no certificate is for is refused; one without a name never is. Without a value:
     /// yes, if the certificates name any hosts.
     pub strict_sni: Option<bool>,
+    /// Files of keys for session tickets, at most 16. The first encrypts, all decrypt; without one each process has its own.
+    pub ticket_keys: Vec<PathBuf>,
     /// Where the admin API listens; `None` for no admin API.
     pub admin: Option<SocketAddr>,
     /// Who is asked for the names of servers, at most 8; none for whom the system asks.

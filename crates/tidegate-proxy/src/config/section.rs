@@ -22,6 +22,7 @@ pub struct Section {
     pub(super) trusted: Vec<Cidr>,
     pub(super) forwarded: Forwarded,
     pub(super) strict_sni: Option<bool>,
+    pub(super) ticket_keys: Vec<PathBuf>,
     pub(super) admin_address: Option<String>,
     pub(super) name_servers: Vec<String>,
     pub(super) listen: Vec<ListenSection>,

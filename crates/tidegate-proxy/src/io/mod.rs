@@ -13,7 +13,7 @@
 //! | `seats` | who is ended when there is no room for one more |
 //! | `tls`, `socket`, `transport` | certificates by name; a client's socket; with or without TLS |
 //! | `server_stream` | a server's socket, with or without TLS |
-//! | `ocsp` | what is stapled to a certificate |
+//! | `ocsp`, `tickets` | what is stapled to a certificate; sessions that several nodes resume |
 //! | `http1`, `http2`, `websocket` | what is spoken |
 //! | `service`, `whose`, `forward` | a request: judged, its tenant, sent to its upstream, answered |
 //! | `headers`, `refuse`, `quota`, `date` | what the proxy adds to messages, and its own answers |
@@ -71,6 +71,7 @@ mod socket;
 mod spool;
 mod starts;
 mod thread;
+mod tickets;
 mod timers;
 mod tls;
 mod transport;

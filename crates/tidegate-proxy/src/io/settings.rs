@@ -57,7 +57,7 @@ impl Settings {
     /// `config` compiled. What `before` has and this one keeps, such as who is inside which gate, stays.
     pub(crate) fn new(config: Config, before: Option<&Self>, now: Instant) -> Result<Arc<Self>, ProxyError> {
         let certificates = Certificates::load(&config.certificates)?;
-        let tls = tls::server_configs(&config, &certificates, before);
+        let tls = tls::server_configs(&config, &certificates, before)?;
         let upstream_tls = Tls::load(&config.upstreams, before.map_or(&[], |before| &before.upstream_tls))?;
         let gates_queued = before.map(|before| Arc::clone(&before.gates_queued)).unwrap_or_default();
         let mut gates = Gates { before, config: &config, all: Vec::new(), queued: &gates_queued, now };

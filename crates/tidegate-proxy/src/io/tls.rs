@@ -5,13 +5,14 @@ use std::sync::Arc;
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 use rustls::crypto::aws_lc_rs;
-use rustls::server::{ClientHello, NoServerSessionStorage, ResolvesServerCert};
+use rustls::server::{ClientHello, NoServerSessionStorage, ProducesTickets, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 
 use super::ocsp;
 use super::settings::Settings;
+use super::tickets::SharedTickets;
 use crate::config::{Certificate, Config};
 use crate::error::ProxyError;
 
@@ -129,14 +130,20 @@ pub(super) fn element(der: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     Some((tag, content, behind))
 }
 
-/// For each listener what is spoken there, if TLS is. Session tickets outlive a reload.
+/// For each listener what is spoken there, if TLS is. Session tickets outlive a reload,
+/// as long as their keys are in the files that it names, if it names any.
 pub(crate) fn server_configs(
     config: &Config,
     certificates: &Arc<Certificates>,
     before: Option<&Settings>,
-) -> Vec<Option<Arc<rustls::ServerConfig>>> {
-    let old = before.and_then(|before| before.tls.iter().flatten().next());
-    let ticketer = old.map(|old| Arc::clone(&old.ticketer)).or_else(|| aws_lc_rs::Ticketer::new().ok());
+) -> Result<Vec<Option<Arc<rustls::ServerConfig>>>, ProxyError> {
+    let ticketer: Option<Arc<dyn ProducesTickets>> = if config.ticket_keys.is_empty() {
+        let own = before.filter(|before| before.config.ticket_keys.is_empty());
+        let old = own.and_then(|before| before.tls.iter().flatten().next());
+        old.map(|old| Arc::clone(&old.ticketer)).or_else(|| aws_lc_rs::Ticketer::new().ok())
+    } else {
+        Some(SharedTickets::load(&config.ticket_keys)?)
+    };
     let one = |listener: &crate::config::Listener| {
         let policy = &listener.tls_policy;
         let builder = rustls::ServerConfig::builder_with_provider(Arc::new(policy.provider()));
@@ -160,7 +167,7 @@ pub(crate) fn server_configs(
         server.max_early_data_size = 0;
         Arc::new(server)
     };
-    config.listeners.iter().map(|listener| listener.tls.then(|| one(listener))).collect()
+    Ok(config.listeners.iter().map(|listener| listener.tls.then(|| one(listener))).collect())
 }
 
 #[cfg(test)]

@@ -206,6 +206,7 @@ fn enter_certificates(config: &Config, watched: &mut Watched) {
         watched.enter(&one.key);
         one.ocsp.iter().for_each(|ocsp| watched.enter(ocsp));
     }
+    config.ticket_keys.iter().for_each(|key| watched.enter(key));
     for tls in config.upstreams.iter().filter_map(|upstream| upstream.tls.as_ref()) {
         tls.files().for_each(|(_, file)| watched.enter(file));
     }
@@ -226,13 +227,17 @@ fn not_started(error: ProxyError) -> Failure {
         ProxyError::Ocsp { .. } => {
             "ocsp is a DER file of the authority's answer about cert; leave it out to staple nothing"
         }
+        ProxyError::TicketKey { .. } => {
+            "each of proxy.ticket_keys is a file of 80 random bytes, as `openssl rand 80` writes"
+        }
         _ => "the error below says what the system refused",
     };
     let failure = match error {
         ProxyError::Pem { .. }
         | ProxyError::Certificate { .. }
         | ProxyError::ServerName { .. }
-        | ProxyError::Ocsp { .. } => Failure::config(&error),
+        | ProxyError::Ocsp { .. }
+        | ProxyError::TicketKey { .. } => Failure::config(&error),
         _ => Failure::new(&error),
     };
     failure.help(help).because(error)
