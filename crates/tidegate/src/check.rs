@@ -44,10 +44,10 @@ fn unreadable(proxy: &Config) -> impl Iterator<Item = String> {
     let certificates = proxy.certificates.iter().enumerate().flat_map(|(index, certificate)| {
         let files =
             [("cert", Some(&certificate.cert)), ("key", Some(&certificate.key)), ("ocsp", certificate.ocsp.as_ref())];
-        files.into_iter().filter_map(move |(key, file)| Some((format!("certificate[{index}].{key}"), file?)))
+        files.into_iter().filter_map(move |(key, file)| Some((format!("certificate[{index}].{key}"), file?.as_path())))
     });
-    let certificates = files.map(|(index, key, file)| (format!("certificate[{index}].{key}"), file.as_path()));
-    let keys = proxy.ticket_keys.iter().enumerate().map(|(index, file)| (format!("ticket_keys[{index}]"), file));
+    let keys =
+        proxy.ticket_keys.iter().enumerate().map(|(index, file)| (format!("ticket_keys[{index}]"), file.as_path()));
     let upstreams = proxy.upstreams.iter().enumerate().flat_map(|(index, upstream)| {
         let files = upstream.tls.iter().flat_map(UpstreamTls::files);
         files.map(move |(key, file)| (format!("upstream[{index}].tls.{key}"), file))
