@@ -8,6 +8,7 @@ use std::net::TcpListener;
 
 use support::{Answer, Running, Upstream, read_answer, talk};
 use tidegate_proxy::config::Mode;
+use tidegate_proxy::machine::response_times::Histogram;
 
 fn get(path: &str) -> String {
     format!("GET {path} HTTP/1.1\r\nHost: shop.example\r\n\r\n")
@@ -315,4 +316,40 @@ fn a_mode_that_was_set_while_it_runs_outlives_a_reload() {
     source.set_mode(Mode::Stats);
     proxy.reload_before(&upstream.address());
     assert_eq!((source.config().limits.mode, source.neighbours().mode), (Mode::Stats, Mode::Stats));
+}
+
+#[test]
+fn every_admitted_request_is_in_the_response_times_once_and_a_refused_one_is_not() {
+    let upstream = Upstream::echo();
+    let more = "[[proxy.route]]\nname = \"shut\"\nupstream = \"u\"\npath = \"/shut\"\n\
+                rate_limit = { limit = 1, deny = [\"here\"] }\n[proxy.lists.here]\ncidr = [\"127.0.0.0/8\"]\n";
+    let proxy = Running::before(&upstream, more);
+    let mut client = proxy.connect();
+    for path in ["/", "/chunked", "/204", "/shut"] {
+        talk(&mut client, &get(path));
+    }
+    // A tunnel counts from its beginning on, and not when it ends.
+    let mut tunnel = proxy.connect();
+    let upgrade = "GET /socket HTTP/1.1\r\nHost: shop.example\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n";
+    assert_eq!(talk(&mut tunnel, upgrade).status, 101);
+    let source = proxy.proxy().source();
+    let counts = || {
+        let times = source.times();
+        let of = |times: &[Histogram]| times.iter().map(Histogram::count).collect::<Vec<_>>();
+        let tenants: Vec<u64> = times.tenants.values().map(Histogram::count).collect();
+        (of(&times.routes), of(&times.upstreams), tenants, times.other.count())
+    };
+    while counts() != (vec![4, 0], vec![4], vec![4], 0) {
+        std::thread::yield_now();
+    }
+    // Who leaves before the answer is counted too.
+    let mut impatient = proxy.connect();
+    support::send(&mut impatient, &get("/held"));
+    upstream.wait_for_held();
+    drop(impatient);
+    while counts() != (vec![5, 0], vec![4], vec![5], 0) {
+        std::thread::yield_now();
+    }
+    let times = source.times();
+    assert_eq!(Some(times.routes[0].sum()), times.tenants.values().next().map(Histogram::sum));
 }

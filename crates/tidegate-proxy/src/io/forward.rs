@@ -44,8 +44,17 @@ pub(crate) struct Story {
     pub(crate) rejected: Option<Rejection>,
     /// There was no time for it.
     pub(crate) refused: Option<Refusal>,
+    /// The upstream had no server, or no room, for it.
+    pub(crate) shed: bool,
     /// The client's body broke off, and no answer would be read.
     pub(crate) gone: bool,
+}
+
+impl Story {
+    /// A limit said no, or there was no room.
+    pub(crate) const fn is_refused(&self) -> bool {
+        self.rejected.is_some() || self.refused.is_some() || self.shed
+    }
 }
 
 /// Sends an admitted request to its upstream; one beyond its tenant's share when it is the tenant's turn in the overflow
@@ -126,14 +135,20 @@ async fn send(connection: &Connection, admission: &Admission, parts: &mut Parts,
         timers: &connection.thread.timers,
     };
     let upstream = Target { index: route.upstream, name: &settings.config.upstreams[route.upstream].name };
+    let asked = meter::now();
     match connection.thread.upstreams.send(upstream, &outbound, body).await {
         Ok(answer) => {
-            story.first_byte = meter::now().since(admission.began);
+            let now = meter::now();
+            story.first_byte = now.since(admission.began);
+            connection.thread.times.borrow_mut().add_head(route.upstream, upstream.name, now.since(asked));
             answered(connection, admission, answer, pass, story)
         }
         Err(SendError::Exchange(error)) => failed(&error, pass, story),
         Err(SendError::Connect(error)) => Answer { response: unreachable_answer(&error), pass, story },
-        Err(SendError::Refused(refusal)) => Answer { response: no_slot(refusal, &settings.config, route), pass, story },
+        Err(SendError::Refused(refusal)) => {
+            story.shed = true;
+            Answer { response: no_slot(refusal, &settings.config, route), pass, story }
+        }
         Err(SendError::Http2(_)) => failed(&ExchangeError::Closed, pass, story),
         Err(SendError::Target(_)) => {
             let detail = "The upstream cannot be asked for this target.";

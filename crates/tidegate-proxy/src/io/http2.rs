@@ -24,6 +24,7 @@ use super::body::{BodyError, Limited, RequestBody, ResponseBody, Timed};
 use super::forward::{self, Answer};
 use super::gate::Pass;
 use super::log::Record;
+use super::measured::Measured;
 use super::pace::Pace;
 use super::service::{self, Admission, Judged};
 use super::thread::{Connection, Total};
@@ -218,6 +219,7 @@ async fn answer(
     let mut line = Line::default();
     let mut total = None;
     let mut pace = Pace::default();
+    let mut measured = None;
     let sound = headers::from_http2(&mut parts, thread.settings().config.http.max_headers);
     if sound.is_err() {
         thread.count(Total::Malformed);
@@ -251,7 +253,9 @@ async fn answer(
                 timer.set(began + span);
                 timer
             });
+            let measured = measured.insert(Measured::new(connection, &admission, began));
             let answer = work(connection, &admission, &mut parts, body, total.as_ref()).await;
+            measured.answered(&answer.story);
             pace = admission.pace();
             line.0 = line.0.take().map(|record| record.answered(&answer));
             (answer.response, answer.pass)
@@ -266,7 +270,7 @@ async fn answer(
     thread.count_response(response.status());
     let (mut head, body) = response.into_parts();
     head.version = Version::HTTP_2;
-    Response::from_parts(head, Stream { body, pace, running, total, _pass: pass, line, bill })
+    Response::from_parts(head, Stream { body, pace, running, total, _pass: pass, _measured: measured, line, bill })
 }
 
 /// Sends the request and waits for the answer, until time is up.
@@ -297,6 +301,8 @@ struct Stream {
     running: Running,
     total: Option<Timer>,
     _pass: Option<Pass>,
+    /// Counted when the stream ends, if it was admitted.
+    _measured: Option<Measured>,
     line: Line,
     /// Closed with the stream: then what it used is charged.
     bill: Bill,

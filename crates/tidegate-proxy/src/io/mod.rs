@@ -21,6 +21,7 @@
 //! | `body`, `spool` | bodies on their way, and large ones on disk |
 //! | `upstream` | servers, connections to them, their health |
 //! | `limiter`, `gate`, `account`, `meter` | the machines at work; what a tenant uses |
+//! | `measured`, `times` | response times, for metrics |
 //! | `timers` | time-outs |
 //! | `log`, [`access_log`] | what is written about requests |
 //! | [`admin`] | the proxy's own API |
@@ -54,6 +55,7 @@ mod http1;
 mod http2;
 mod limiter;
 mod log;
+mod measured;
 mod meter;
 mod ocsp;
 mod pace;
@@ -73,6 +75,7 @@ mod starts;
 mod thread;
 mod tickets;
 mod timers;
+mod times;
 mod tls;
 mod transport;
 mod upstream;

@@ -21,6 +21,7 @@ use super::settings::Settings;
 use super::signer;
 use super::spool::{self, Spool};
 use super::thread::{Counts, Shared, Total};
+use super::times::{Published, ResponseTimes};
 use super::upstream::{self, Checks, Known, LookupCounts, Names, Part, UpstreamState, Verdicts};
 use super::worker::{self, Class, Control, Start};
 use crate::config::tenancy::Tenancy;
@@ -77,7 +78,8 @@ impl Proxy {
         };
         let verdicts = Arc::new(watch::Sender::new(Verdicts::default()));
         let counts = (0..cores).map(|_| Mutex::default()).collect();
-        let shared = Arc::new(Shared { counts, cpu: cpu::Seen::new() });
+        let times = (0..cores).map(|_| Mutex::default()).collect();
+        let shared = Arc::new(Shared { counts, times, cpu: cpu::Seen::new() });
         let (names, known, lookups) = Names::new();
         let (side, spool_threads) = Side::start(&settings, &verdicts, names, &shared)?;
         let spool = match &settings.config.spool {
@@ -418,6 +420,11 @@ impl Source for State {
         live.bandwidths = bandwidths.collect();
         live.bandwidths.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
         live
+    }
+
+    fn times(&self) -> ResponseTimes {
+        let threads: Vec<Published> = self.shared.times.iter().map(|times| lock(times).clone()).collect();
+        ResponseTimes::sum(&self.control.borrow().settings.config, &threads)
     }
 
     fn set_mode(&self, mode: Mode) {

@@ -20,6 +20,7 @@ use super::signer::Signer;
 use super::spool::Spool;
 use super::starts::Starts;
 use super::timers::Timers;
+use super::times::{Published, Times};
 use super::upstream::{UpstreamState, Upstreams};
 use super::waits::Waits;
 use super::whose::Whose;
@@ -29,6 +30,8 @@ use super::whose::Whose;
 pub(crate) struct Shared {
     /// What each thread counted, written by it now and then.
     pub(crate) counts: Vec<Mutex<Counts>>,
+    /// The response times that each thread counted, likewise.
+    pub(crate) times: Vec<Mutex<Published>>,
     /// What the process may use of the processors, as last seen.
     pub(crate) cpu: cpu::Seen,
 }
@@ -144,6 +147,8 @@ pub(crate) struct Thread {
     pub(crate) draining: Cell<bool>,
     /// Copied to the shared ones now and then.
     pub(crate) counts: RefCell<Counts>,
+    /// Likewise.
+    pub(crate) times: RefCell<Times>,
 }
 
 impl Thread {
@@ -160,6 +165,7 @@ impl Thread {
     /// Puts `settings` in force. Routes keep their counts by their names.
     pub(crate) fn put_in_force(&self, settings: Arc<Settings>) {
         self.counts.borrow_mut().set_routes(&settings);
+        self.times.borrow_mut().set_names(&settings);
         *self.settings.borrow_mut() = Rc::new(InForce(settings));
     }
 

@@ -26,6 +26,7 @@ use super::spool::Spool;
 use super::starts::Starts;
 use super::thread::{Counts, InForce, Shared, Thread};
 use super::timers::{TICK, Timers};
+use super::times::Times;
 use super::upstream::{self, Known, Part, Upstreams, Verdicts};
 use super::waits::{self, Waits};
 use super::{accept, fair, gate, hello, meter, pace, refused};
@@ -143,7 +144,7 @@ async fn serve(start: Start) -> io::Result<()> {
     let settings = Arc::clone(&start.control.borrow().settings);
     let configured = upstream::Settings::of(&settings.config, &settings.upstream_tls, start.part);
     let upstreams = Upstreams::new(configured, start.verdicts, start.known, start.seed);
-    let counts = Counts::new(&settings);
+    let (counts, times) = (Counts::new(&settings), Times::new(&settings));
     let seats = Seats::new(connections_max(start.part, &settings));
     let budget = CpuBudget::new(start.desk.as_ref().map(Desk::cpu_ns).unwrap_or_default());
     let waits = Waits::new(Arc::clone(&start.limiter), settings.config.limits.patience, Rc::clone(&budget));
@@ -168,6 +169,7 @@ async fn serve(start: Start) -> io::Result<()> {
         changed: Rc::new(Notify::new()),
         draining: Cell::new(false),
         counts: RefCell::new(counts),
+        times: RefCell::new(times),
     });
     spawn_local(Common::new(upstreams.drive()));
     spawn_local(Common::new(waits.drive()));
@@ -338,6 +340,10 @@ impl Ticker {
         counts.upstreams = thread.upstreams.states();
         if let Some(shared) = thread.shared.counts.get(self.index) {
             shared.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone_from(&counts);
+        }
+        if let Some(shared) = thread.shared.times.get(self.index) {
+            let shared = &mut *shared.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            thread.times.borrow_mut().publish(shared);
         }
     }
 }

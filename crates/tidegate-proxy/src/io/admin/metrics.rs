@@ -8,6 +8,7 @@ use crate::config::Config;
 use crate::machine::bandwidth;
 use crate::machine::neighbours::{Snapshot, TenantView, UseView};
 use crate::machine::rate_limit::{Counts, MetricName, Scope};
+use crate::machine::response_times::Histogram;
 
 /// Tenants with series of their own: those that use most. The others are summed up as `other`.
 const MOST_TENANTS: usize = 32;
@@ -50,6 +51,22 @@ impl Page {
         self.row(name, &[], value);
     }
 
+    /// All series of `times`, which have one label; none if nothing was counted.
+    fn histogram(&mut self, name: &str, (key, text): (&str, &str), times: &Histogram) {
+        let count = times.count();
+        if count == 0 {
+            return;
+        }
+        let bucket = format!("{name}_bucket");
+        for (bound_us, count) in times.cumulative() {
+            let bound = (float(bound_us) / 1e6).to_string();
+            self.row(&bucket, &[(key, text), ("le", &bound)], float(count));
+        }
+        self.row(&bucket, &[(key, text), ("le", "+Inf")], float(count));
+        self.row(&format!("{name}_sum"), &[(key, text)], times.sum().as_secs_f64());
+        self.row(&format!("{name}_count"), &[(key, text)], float(count));
+    }
+
     fn put(&mut self, text: std::fmt::Arguments<'_>) {
         self.0.write_fmt(text).expect("writing to a string does not fail");
     }
@@ -67,6 +84,7 @@ pub(super) fn page(config: &Config, snapshot: &Snapshot, live: &Live) -> String 
     processors(&mut page, live);
     resources(&mut page, snapshot);
     tenants(&mut page, snapshot);
+    response_times(&mut page, config, snapshot, live);
     bandwidths(&mut page, config, live);
     upstreams(&mut page, config, live);
     rate_limits(&mut page, live);
@@ -204,6 +222,32 @@ fn tenants(page: &mut Page, snapshot: &Snapshot) {
     for (at, (stage, _)) in stages(first).into_iter().enumerate() {
         let sum: u64 = others.iter().map(|tenant| stages(tenant)[at].1).sum();
         page.row("tenant_refused_total", &[("tenant", OTHER), ("stage", stage)], float(sum));
+    }
+}
+
+/// Of the tenants those that have series of their own, as above; the others are one.
+fn response_times(page: &mut Page, config: &Config, snapshot: &Snapshot, live: &Live) {
+    let (name, help) = ("route_response_time_seconds", "From a request's head to the end of its answer, by route.");
+    page.head(name, help, "histogram");
+    for (route, times) in config.routes.iter().zip(&live.times.routes) {
+        page.histogram(name, ("route", &route.name), times);
+    }
+    let (name, help) = ("tenant_response_time_seconds", "The same by tenant.");
+    page.head(name, help, "histogram");
+    let own = &snapshot.tenants[..snapshot.tenants.len().min(MOST_TENANTS)];
+    let mut other = live.times.other;
+    for (tenant, times) in &live.times.tenants {
+        if own.iter().any(|own| *own.name == **tenant) {
+            page.histogram(name, ("tenant", &label(tenant)), times);
+        } else {
+            other.merge(times);
+        }
+    }
+    page.histogram(name, ("tenant", OTHER), &other);
+    let (name, help) = ("upstream_head_time_seconds", "From asking an upstream to the head of its answer.");
+    page.head(name, help, "histogram");
+    for (upstream, times) in config.upstreams.iter().zip(&live.times.upstreams) {
+        page.histogram(name, ("upstream", &upstream.name), times);
     }
 }
 
@@ -380,6 +424,30 @@ mod tests {
         series.sort_unstable();
         series.dedup();
         assert_eq!(series.len(), all);
+    }
+
+    #[test]
+    fn response_times_are_prometheus_histograms_and_tenants_without_series_are_one() {
+        let mut times = Histogram::default();
+        for ms in [1, 40_000] {
+            times.add(Duration::from_millis(ms));
+        }
+        let names = (0..100).map(|n| format!("t{n}"));
+        let mut live = Live::default();
+        live.times.routes = vec![times];
+        live.times.tenants = names.clone().map(|name| (name.into(), times)).collect();
+        live.times.other = times;
+        let snapshot = Snapshot { tenants: names.map(|name| tenant(&name, 1.0)).collect(), ..Snapshot::default() };
+        let page = page(&config(), &snapshot, &live);
+        let route = |series: &str| page.contains(&format!("tidegate_proxy_route_response_time_seconds_{series}\n"));
+        for (bound, count) in [("0.0005", 0), ("0.001", 1), ("30", 1), ("+Inf", 2)] {
+            assert!(route(&format!("bucket{{route=\"*/\",le=\"{bound}\"}} {count}")), "{bound}: {page}");
+        }
+        assert!(route("sum{route=\"*/\"} 40.001") && route("count{route=\"*/\"} 2"), "{page}");
+        let tenants = "tidegate_proxy_tenant_response_time_seconds_count{";
+        assert_eq!(page.matches(tenants).count(), MOST_TENANTS + 1);
+        assert!(page.contains(&format!("{tenants}tenant=\"other\"}} 138\n")), "68 tenants, and what had no place");
+        assert!(!page.contains("upstream_head_time_seconds_count"), "nothing was counted");
     }
 
     #[test]

@@ -32,6 +32,7 @@ use tidegate_runtime::http::{self, Problem};
 
 use self::explain::{Question, explain};
 use self::status::{Live, Phase, Status};
+use super::times::ResponseTimes;
 use crate::config::{Config, Mode, Routes, Tenancy};
 use crate::machine::neighbours::Snapshot;
 
@@ -48,6 +49,8 @@ pub trait Source: Send + Sync + 'static {
     fn neighbours(&self) -> Snapshot;
     /// What it counted.
     fn live(&self) -> Live;
+    /// How long answers took, over all its threads.
+    fn times(&self) -> ResponseTimes;
     /// From now on the limits do this.
     fn set_mode(&self, mode: Mode);
 }
@@ -121,6 +124,7 @@ async fn ready(State(source): Shared) -> Result<Response, Problem> {
 }
 
 async fn page_of_metrics(State(source): Shared) -> Response {
-    let page = metrics::page(&source.config(), &source.neighbours(), &source.live());
+    let live = Live { times: source.times(), ..source.live() };
+    let page = metrics::page(&source.config(), &source.neighbours(), &live);
     ([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], page).into_response()
 }

@@ -6,6 +6,7 @@ use serde::Serialize;
 use tidegate_runtime::cpu::CpuLimits;
 
 use crate::config::{self, Balance, Config, ProxyProtocolIn, ProxyProtocolOut, UpstreamProtocol};
+pub use crate::io::times::ResponseTimes;
 use crate::machine::bandwidth;
 use crate::machine::rate_limit::{Counts, Outlook};
 
@@ -63,6 +64,8 @@ pub struct Live {
     pub access_log: (u64, u64),
     /// What the process may use of the processors.
     pub cpu: Option<CpuLimits>,
+    /// How long answers took; only for metrics, and else empty.
+    pub times: ResponseTimes,
 }
 
 /// What was counted of an upstream.

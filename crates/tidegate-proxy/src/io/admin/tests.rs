@@ -45,6 +45,10 @@ impl Source for Fake {
         self.live.clone()
     }
 
+    fn times(&self) -> ResponseTimes {
+        self.live.times.clone()
+    }
+
     fn set_mode(&self, mode: Mode) {
         *self.mode.lock().unwrap() = Some(mode);
     }

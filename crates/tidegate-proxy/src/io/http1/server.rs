@@ -19,6 +19,7 @@ use super::write::{self, Outgoing};
 use crate::io::body::{BodyError, RequestBody, ResponseBody};
 use crate::io::forward::{self, Answer};
 use crate::io::log::Record;
+use crate::io::measured::Measured;
 use crate::io::pace::Pace;
 use crate::io::service::{self, Charged, Judged};
 use crate::io::thread::{Connection, Total};
@@ -192,6 +193,7 @@ impl One<'_> {
             }
         };
         let record = Record::begin(self.connection, &parts, began).map(|record| record.admitted(&admission));
+        let mut measured = Measured::new(self.connection, &admission, began);
         let received = record.as_ref().map(|record| record.received());
         let body = ClientBody::of(self.wire, received)
             .map_or(RequestBody::Empty, |body| admission.paced(RequestBody::Http1(body)));
@@ -203,8 +205,11 @@ impl One<'_> {
             }
             return Then::Close;
         };
+        measured.answered(&answer.story);
         let record = record.map(|record| record.answered(&answer));
         if answer.response.status() == StatusCode::SWITCHING_PROTOCOLS {
+            // How long a tunnel is open says nothing about how fast it was there.
+            measured.end();
             Box::pin(self.upgrade(answer, &admission)).await;
             if let Some(record) = record {
                 record.write(0);
