@@ -53,6 +53,6 @@ pub use section::Section;
 pub use tenancy::Tenancy;
 pub use tls::TlsPolicy;
 pub use words::{
-    Balance, Cidr, Forwarded, HashBy, LogFormat, Mode, ProxyProtocolIn, ProxyProtocolOut, RateLimitHeaders,
-    RefuseHello, Resolve, TenantBy, TlsVersion, Unknown, UpstreamProtocol,
+    Balance, Cidr, Forwarded, HashBy, LogAlways, LogFormat, Mode, ProxyProtocolIn, ProxyProtocolOut, RateLimitHeaders,
+    RefuseHello, Resolve, TenantBy, TlsVersion, Trace, Unknown, UpstreamProtocol,
 };

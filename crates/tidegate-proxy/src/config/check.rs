@@ -18,9 +18,10 @@ use super::section::{
     AccessLogSection, CapacitiesSection, CertificateSection, HttpSection, LimitsSection, ListenSection, Section,
     SpoolSection, TenantSection, TenantsSection, TimeoutsSection,
 };
-use super::words::{ByteRate, CapacityText, Cidr, ProxyProtocolIn, TenantBy};
+use super::words::{ByteRate, CapacityText, Cidr, LogAlways, ProxyProtocolIn, TenantBy};
 use super::{edges, tls};
 use crate::machine::neighbours::NeighboursConfig;
+use crate::machine::sampling::{Always, Sampling};
 use crate::machine::{Kind, Resource};
 
 /// Most tenants that can be known at once.
@@ -129,6 +130,7 @@ impl Config {
             drain_timeout: place.span("drain_timeout", section.drain_timeout, secs(30), Duration::ZERO)?,
             trusted: section.trusted,
             forwarded: section.forwarded,
+            trace: section.trace,
             strict_sni: section.strict_sni,
             ticket_keys: ticket_keys(&place, section.ticket_keys)?,
             admin: admin(&place, section.admin_address.as_deref())?,
@@ -496,7 +498,15 @@ fn access_log(place: &Place<'_>, section: AccessLogSection) -> Result<AccessLog,
         }
         path => LogTarget::File(path),
     };
-    Ok(AccessLog { to, format: section.format })
+    let always = section.always.unwrap_or_else(|| vec![LogAlways::ServerErrors, LogAlways::Traced]);
+    let is_always = |what| always.contains(&what);
+    let always = Always {
+        server_errors: is_always(LogAlways::ServerErrors),
+        refused: is_always(LogAlways::Refused),
+        traced: is_always(LogAlways::Traced),
+    };
+    let sampling = Sampling { sample: place.number("sample", section.sample, 1.0, 0.0..=1.0)?, always };
+    Ok(AccessLog { to, format: section.format, sampling })
 }
 
 fn warnings(config: &Config) -> Vec<String> {

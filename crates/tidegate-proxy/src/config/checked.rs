@@ -11,10 +11,11 @@ use tidegate_core::Rate;
 use super::tls::TlsPolicy;
 use super::words::{
     Balance, Cidr, Forwarded, HashBy, LogFormat, Mode, ProxyProtocolIn, ProxyProtocolOut, RateLimitHeaders,
-    RefuseHello, Resolve, TenantBy, Unknown, UpstreamProtocol,
+    RefuseHello, Resolve, TenantBy, Trace, Unknown, UpstreamProtocol,
 };
 use crate::machine::Resource;
 use crate::machine::patience::Patience;
+use crate::machine::sampling::Sampling;
 
 /// The proxy's configuration; its values are in bounds and consistent.
 #[derive(Clone, PartialEq, Debug)]
@@ -30,6 +31,8 @@ pub struct Config {
     pub trusted: Vec<Cidr>,
     /// Which headers tell upstreams where a request came from.
     pub forwarded: Forwarded,
+    /// What it does with W3C Trace Context.
+    pub trace: Trace,
     /// Whether a `ClientHello` with a name that no certificate is for is refused; one without a name never is. Without a value:
     /// yes, if the certificates name any hosts.
     pub strict_sni: Option<bool>,
@@ -481,12 +484,14 @@ pub struct Spool {
 }
 
 /// What is written about each request.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Debug)]
 pub struct AccessLog {
     /// Where to.
     pub to: LogTarget,
     /// In which form.
     pub format: LogFormat,
+    /// Of which requests.
+    pub sampling: Sampling,
 }
 
 /// Where lines go.

@@ -8,8 +8,8 @@ use tidegate_core::Rate;
 use tidegate_runtime::config::units::{Bytes, Span};
 
 use super::words::{
-    Balance, ByteRate, CapacityText, Cidr, Forwarded, HashBy, LogFormat, Mode, ProxyProtocolIn, ProxyProtocolOut,
-    RateLimitHeaders, RefuseHello, Resolve, TenantBy, TlsVersion, Unknown, UpstreamProtocol,
+    Balance, ByteRate, CapacityText, Cidr, Forwarded, HashBy, LogAlways, LogFormat, Mode, ProxyProtocolIn,
+    ProxyProtocolOut, RateLimitHeaders, RefuseHello, Resolve, TenantBy, TlsVersion, Trace, Unknown, UpstreamProtocol,
 };
 
 /// `[proxy]`: every key may be left out.
@@ -21,6 +21,7 @@ pub struct Section {
     pub(super) drain_timeout: Option<Span>,
     pub(super) trusted: Vec<Cidr>,
     pub(super) forwarded: Forwarded,
+    pub(super) trace: Trace,
     pub(super) strict_sni: Option<bool>,
     pub(super) ticket_keys: Vec<PathBuf>,
     pub(super) admin_address: Option<String>,
@@ -266,4 +267,6 @@ pub(super) struct AccessLogSection {
     pub(super) path: PathBuf,
     #[serde(default)]
     pub(super) format: LogFormat,
+    pub(super) sample: Option<f64>,
+    pub(super) always: Option<Vec<LogAlways>>,
 }

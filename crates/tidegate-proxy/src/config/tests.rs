@@ -4,6 +4,7 @@ use tidegate_runtime::config::{ConfigError, Document};
 
 use super::*;
 use crate::machine::Resource;
+use crate::machine::sampling::Always;
 
 const BASE: &str = "[[proxy.listen]]\naddress = \"127.0.0.1:8080\"\n[[proxy.upstream]]\nname = \"shop\"\nservers = \
                     [\"127.0.0.1:9000\"]\n[[proxy.route]]\nupstream = \"shop\"\n";
@@ -268,6 +269,26 @@ fn what_threads_cannot_divide_is_said() {
     assert!(config.warnings[1].starts_with("max_streams of upstream shop is 2, but each of 4 threads has one"));
     let none = threads.replace("servers =", "max_connections = 4\nqueue = 0\nservers =");
     assert!(read(&none).unwrap().warnings.is_empty());
+}
+
+#[test]
+fn what_has_a_line_in_the_access_log_is_chosen() {
+    let sampling = |table: &str| {
+        let config = read(&format!("{BASE}[proxy.access_log]\npath = \"stdout\"\n{table}\n")).unwrap();
+        config.access_log.unwrap().sampling
+    };
+    let usual = sampling("");
+    assert!(usual.sample >= 1.0 && usual.always.server_errors && usual.always.traced && !usual.always.refused);
+    let few = sampling("sample = 0.01\nalways = [\"refused\"]");
+    assert!((few.sample - 0.01).abs() < 1e-12 && few.always.refused && !few.always.server_errors);
+    assert_eq!(sampling("always = []").always, Always::default());
+    for wrong in ["sample = 1.5", "sample = -0.1", "sample = nan"] {
+        let error = error(&format!("[proxy.access_log]\npath = \"stdout\"\n{wrong}\n"));
+        assert!(error.starts_with("t.toml:3: proxy.access_log.sample: found "), "{error}");
+        assert!(error.ends_with("expected a number from 0 to 1"), "{error}");
+    }
+    let unknown = error("[proxy.access_log]\npath = \"stdout\"\nalways = [\"4xx\"]\n");
+    assert!(unknown.contains("unknown variant `4xx`; expected one of `5xx`, `refused`, `traced`"), "{unknown}");
 }
 
 #[test]

@@ -156,6 +156,28 @@ choice! {
     }
 }
 
+choice! {
+    /// What has a line in the access log in any case.
+    LogAlways {
+        /// Answers of 500 and above that are no refusals.
+        ServerErrors = "5xx",
+        /// What a limit refused, or had no room.
+        Refused = "refused",
+        /// Requests whose `traceparent` has the sampled flag.
+        Traced = "traced",
+    }
+}
+
+choice! {
+    /// What the proxy does with W3C Trace Context.
+    Trace {
+        /// Nothing: `traceparent` and `tracestate` pass as they are.
+        Pass = "pass",
+        /// It is a span of each trace, and begins one where there is none.
+        Add = "add",
+    }
+}
+
 /// What tells tenants apart.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub enum TenantBy {

@@ -115,6 +115,9 @@ async fn send(connection: &Connection, admission: &Admission, parts: &mut Parts,
     };
     headers::add_forwarded(connection, settings, parts);
     headers::drop_lookalikes(&mut parts.headers, own_names(settings, route));
+    if let Some(hop) = &admission.hop {
+        hop.tell(&mut parts.headers);
+    }
     headers::edit(&mut parts.headers, &route.request_headers);
     headers::complete_host(&mut parts.headers, &settings.config.upstreams[route.upstream].servers);
     let body = match spool::request(connection, &admission.account, settings, body).await {

@@ -398,9 +398,7 @@ fn turn_stranger_away(thread: &Thread, socket: &OwnedFd, origin: &Origin) {
     thread.limiter.with(|limiter| limiter.charge_refusal(Tenant::OTHER, ns, meter::now()));
     // It cannot fail in a way that matters: the connection ends here.
     let _ = rustix::net::send(socket, &UNRECOGNIZED_NAME, rustix::net::SendFlags::DONTWAIT);
-    if let Some(lines) = thread.lines.borrow_mut().as_mut() {
-        log::unknown_name(lines, origin.client.ip(), origin.sni.as_deref().unwrap_or("-"));
-    }
+    log::unknown_name(thread, origin.client.ip(), origin.sni.as_deref().unwrap_or("-"));
 }
 
 /// Takes back what was admitted, since too many wait: the core has nothing left for it.
@@ -427,9 +425,7 @@ fn costs(ns: u64) -> [(Resource, u64); 4] {
 
 fn report(thread: &Thread, origin: &Origin, name: &str, refusal: &Refusal) {
     thread.count(Total::RefusedAtHello);
-    if let Some(lines) = thread.lines.borrow_mut().as_mut() {
-        log::refused_hello(lines, origin.client.ip(), name, refusal);
-    }
+    log::refused_hello(thread, origin.client.ip(), name, refusal);
 }
 
 /// Tells of a connection that the rule for its name refuses.
@@ -443,9 +439,7 @@ fn reject(thread: &Thread, origin: &Origin, rejection: &Rejection) {
             limiter.refused_elsewhere(tenant, Stage::Hello);
         });
     }
-    if let Some(lines) = thread.lines.borrow_mut().as_mut() {
-        log::rejected_hello(lines, origin.client.ip(), origin.sni.as_deref().unwrap_or("-"), rejection);
-    }
+    log::rejected_hello(thread, origin.client.ip(), origin.sni.as_deref().unwrap_or("-"), rejection);
 }
 
 /// Has a connection that came by `port` ended by whoever takes the next ones off it; of one that waited on its own, nobody

@@ -237,7 +237,7 @@ async fn answer(
     }
     let (response, pass) = match judged {
         Judged::Serve(admission) => {
-            line.0 = Record::begin(connection, &parts, began).map(|record| record.admitted(&admission));
+            line.0 = Record::admitted(connection, &parts, began, &admission);
             let received = line.0.as_ref().map(|record| record.received());
             let http = &admission.settings.config.http;
             let body = if body.is_end_stream() {

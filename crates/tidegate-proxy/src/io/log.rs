@@ -9,16 +9,20 @@ use http::request::Parts;
 use http::{HeaderMap, HeaderName, StatusCode, Version};
 use tidegate_core::Instant;
 use tidegate_runtime::clock;
+use tidegate_wire::trace_context::{SpanId, TraceId, TraceParent};
 
 use super::access_log::{Entry, Refused};
 use super::forward::{Answer, Story};
 use super::limiter::{Cause, Lane, Refusal};
 use super::meter;
 use super::service::{self, Admission};
-use super::thread::Connection;
+use super::settings::Settings;
+use super::thread::{Connection, Thread, Total};
+use super::trace::{self, Hop};
 use crate::config::PlainPath;
 use crate::config::tenancy::Traits;
 use crate::machine::rate_limit::Rejection;
+use crate::machine::sampling::{Draw, End, Sampling};
 
 /// A line in the making.
 #[derive(Debug)]
@@ -43,16 +47,68 @@ pub(crate) struct Record {
     status: Option<StatusCode>,
     refused: Option<Refused<'static>>,
     story: Story,
+    sampling: Sampling,
+    draw: Draw,
+    ids: Ids,
+}
+
+/// The trace that a request belongs to.
+#[derive(Clone, Copy, Default, Debug)]
+struct Ids {
+    trace: Option<TraceId>,
+    /// The proxy's.
+    span: Option<SpanId>,
+    /// The client's.
+    parent: Option<SpanId>,
+}
+
+impl Ids {
+    fn of(caller: Option<TraceParent>, hop: Option<&Hop>) -> Self {
+        let told = hop.map(|hop| hop.told);
+        Self {
+            trace: told.or(caller).map(|parent| parent.trace_id),
+            span: told.map(|told| told.span_id),
+            parent: caller.map(|caller| caller.span_id),
+        }
+    }
 }
 
 /// How much of a body came, counted by whoever reads it.
 pub(crate) type Received = Rc<Cell<u64>>;
 
 impl Record {
-    /// The beginning of a line; `None` if there is no log.
+    /// The beginning of the line of a request that is answered here; `None` if it has none.
     pub(crate) fn begin(connection: &Rc<Connection>, parts: &Parts, began: Instant) -> Option<Box<Self>> {
-        connection.thread.lines.borrow().as_ref()?;
-        let settings = connection.thread.settings();
+        Self::of(connection, parts, began, None)
+    }
+
+    /// The same of one that was admitted.
+    pub(crate) fn admitted(
+        connection: &Rc<Connection>,
+        parts: &Parts,
+        began: Instant,
+        admission: &Admission,
+    ) -> Option<Box<Self>> {
+        let mut record = Self::of(connection, parts, began, admission.hop.as_ref())?;
+        record.lane = match admission.lane {
+            Lane::Share => "share",
+            Lane::Overflow => "overflow",
+        };
+        Some(record)
+    }
+
+    fn of(connection: &Rc<Connection>, parts: &Parts, began: Instant, hop: Option<&Hop>) -> Option<Box<Self>> {
+        let thread = &connection.thread;
+        thread.lines.borrow().as_ref()?;
+        let settings = thread.settings();
+        let sampling = sampling_of(&settings);
+        let caller = hop.map_or_else(|| trace::caller(&parts.headers), |hop| hop.caller);
+        let chance = hop.and_then(|hop| hop.chance).unwrap_or_else(|| sampling.choose(&mut thread.rng.borrow_mut()));
+        let draw = sampling.draw(chance, caller);
+        if !sampling.may_be_written(draw) {
+            thread.count(Total::Unlogged);
+            return None;
+        }
         let text = |headers: &HeaderMap, name: HeaderName| {
             headers.get(name).map_or_else(String::new, |value| String::from_utf8_lossy(value.as_bytes()).into_owned())
         };
@@ -86,21 +142,15 @@ impl Record {
             status: None,
             refused: None,
             story: Story::default(),
+            sampling,
+            draw,
+            ids: Ids::of(caller, hop),
         }))
     }
 
     /// Where to count the bytes of the request's body.
     pub(crate) fn received(&self) -> Received {
         Rc::clone(&self.received)
-    }
-
-    /// It was admitted.
-    pub(crate) fn admitted(mut self: Box<Self>, admission: &Admission) -> Box<Self> {
-        self.lane = match admission.lane {
-            Lane::Share => "share",
-            Lane::Overflow => "overflow",
-        };
-        self
     }
 
     /// The limiter, or a rule of the proxy, refused it with `status`.
@@ -135,8 +185,23 @@ impl Record {
         self
     }
 
+    /// How it ended.
+    fn end(&self) -> End {
+        // What no route takes, or is malformed, is for want of nothing.
+        let is_limited = self.refused.is_some_and(|refused| !refused.resource.is_empty());
+        match self.status {
+            _ if is_limited || self.story.is_refused() => End::Refused,
+            Some(status) if status.is_server_error() => End::ServerError,
+            _ => End::Other,
+        }
+    }
+
     /// It has ended; `bytes` of the answer's body were sent.
     pub(crate) fn write(self: Box<Self>, bytes: u64) {
+        let thread = &self.connection.thread;
+        let Some(sample) = self.sampling.probability(self.draw, self.end()) else {
+            return thread.count(Total::Unlogged);
+        };
         let entry = Entry {
             at_ns: self.at_ns,
             client: self.client,
@@ -157,11 +222,20 @@ impl Record {
             first_byte: self.story.first_byte,
             referer: &self.referer,
             user_agent: &self.user_agent,
+            trace_id: self.ids.trace,
+            span_id: self.ids.span,
+            parent_id: self.ids.parent,
+            sample,
         };
-        if let Some(lines) = self.connection.thread.lines.borrow_mut().as_mut() {
+        if let Some(lines) = thread.lines.borrow_mut().as_mut() {
             lines.write(&entry);
         }
     }
+}
+
+/// The rule in force. A log is there from the start or not at all; but settings are read again.
+fn sampling_of(settings: &Settings) -> Sampling {
+    settings.config.access_log.as_ref().map_or(Sampling::ALL, |log| log.sampling)
 }
 
 /// What the limiter refused, and where.
@@ -182,22 +256,27 @@ fn name(version: Version) -> &'static str {
 }
 
 /// A line about a connection that was refused before its first request.
-pub(crate) fn refused_hello(lines: &mut super::access_log::Lines, client: IpAddr, sni: &str, refusal: &Refusal) {
-    hello(lines, client, sni, of_limiter("hello", refusal));
+pub(crate) fn refused_hello(thread: &Thread, client: IpAddr, sni: &str, refusal: &Refusal) {
+    hello(thread, client, sni, of_limiter("hello", refusal));
 }
 
 /// A line about a connection that a rule for its name refused.
-pub(crate) fn rejected_hello(lines: &mut super::access_log::Lines, client: IpAddr, sni: &str, rejection: &Rejection) {
+pub(crate) fn rejected_hello(thread: &Thread, client: IpAddr, sni: &str, rejection: &Rejection) {
     let (resource, cause, retry_after) = ("rate_limit", "rate_limit", rejection.retry_after);
-    hello(lines, client, sni, Refused { stage: "hello", resource, cause, retry_after });
+    hello(thread, client, sni, Refused { stage: "hello", resource, cause, retry_after });
 }
 
 /// A line about a connection for a name that no certificate is for.
-pub(crate) fn unknown_name(lines: &mut super::access_log::Lines, client: IpAddr, sni: &str) {
-    hello(lines, client, sni, Refused { stage: "hello", resource: "", cause: "unknown_name", retry_after: None });
+pub(crate) fn unknown_name(thread: &Thread, client: IpAddr, sni: &str) {
+    hello(thread, client, sni, Refused { stage: "hello", resource: "", cause: "unknown_name", retry_after: None });
 }
 
-fn hello(lines: &mut super::access_log::Lines, client: IpAddr, sni: &str, refused: Refused<'static>) {
+fn hello(thread: &Thread, client: IpAddr, sni: &str, refused: Refused<'static>) {
+    let mut lines = thread.lines.borrow_mut();
+    let Some(lines) = lines.as_mut() else { return };
+    let sampling = sampling_of(&thread.settings());
+    let draw = sampling.draw(sampling.choose(&mut thread.rng.borrow_mut()), None);
+    let Some(sample) = sampling.probability(draw, End::Refused) else { return thread.count(Total::Unlogged) };
     lines.write(&Entry {
         at_ns: clock::realtime_ns(),
         client,
@@ -205,6 +284,7 @@ fn hello(lines: &mut super::access_log::Lines, client: IpAddr, sni: &str, refuse
         tenant: sni,
         refused: Some(refused),
         total: Duration::ZERO,
+        sample,
         ..Entry::default()
     });
 }

@@ -24,6 +24,7 @@
 //! | `measured`, `times` | response times, for metrics |
 //! | `timers` | time-outs |
 //! | `log`, [`access_log`] | what is written about requests |
+//! | `trace` | the trace that a request belongs to |
 //! | [`admin`] | the proxy's own API |
 //! | [`answers`] | what upstreams send, without sockets: for tests |
 //!
@@ -77,6 +78,7 @@ mod tickets;
 mod timers;
 mod times;
 mod tls;
+mod trace;
 mod transport;
 mod upstream;
 mod waits;

@@ -25,7 +25,7 @@ use super::times::{Published, ResponseTimes};
 use super::upstream::{self, Checks, Known, LookupCounts, Names, Part, UpstreamState, Verdicts};
 use super::worker::{self, Class, Control, Start};
 use crate::config::tenancy::Tenancy;
-use crate::config::{Config, Mode, RateLimit};
+use crate::config::{self, Config, LogFormat, LogTarget, Mode, RateLimit};
 use crate::error::ProxyError;
 use crate::machine::neighbours;
 
@@ -286,7 +286,7 @@ fn needs_restart(old: &Config, new: &Config) -> Result<(), ProxyError> {
         ("proxy.admin_address", old.admin != new.admin),
         ("proxy.listen", old.listeners != new.listeners),
         ("proxy.spool", old.spool != new.spool),
-        ("proxy.access_log", old.access_log != new.access_log),
+        ("proxy.access_log", written(old.access_log.as_ref()) != written(new.access_log.as_ref())),
     ];
     match changed.into_iter().find(|(_, changed)| *changed) {
         Some((key, _)) => Err(ProxyError::NeedsRestart { key }),
@@ -294,10 +294,15 @@ fn needs_restart(old: &Config, new: &Config) -> Result<(), ProxyError> {
     }
 }
 
-fn path_of(log: &crate::config::AccessLog) -> std::path::PathBuf {
+/// What of the access log cannot change: which requests it has can.
+fn written(log: Option<&config::AccessLog>) -> Option<(&LogTarget, LogFormat)> {
+    log.map(|log| (&log.to, log.format))
+}
+
+fn path_of(log: &config::AccessLog) -> std::path::PathBuf {
     match &log.to {
-        crate::config::LogTarget::File(path) => path.clone(),
-        crate::config::LogTarget::Stdout => "standard output".into(),
+        LogTarget::File(path) => path.clone(),
+        LogTarget::Stdout => "standard output".into(),
     }
 }
 
@@ -400,6 +405,7 @@ impl Source for State {
             clients_timed_out_total: total(Total::TimedOut),
             out_of_files_total: total(Total::OutOfFiles),
             malformed_total: total(Total::Malformed),
+            unlogged_total: total(Total::Unlogged),
             requests_total: vec![0; settings.config.routes.len()],
             access_log: self.access_log.as_ref().map_or((0, 0), AccessLog::counts),
             cpu: Some(self.shared.cpu.limits()),
@@ -482,8 +488,7 @@ fn rate_limits(settings: &Settings, now: Instant) -> Vec<LiveRateLimit> {
             return settings.config.routes.iter().find(|other| other.name == route)?.rate_limit.as_ref();
         }
         let sni = name.strip_prefix("sni ")?;
-        let fits =
-            |rule: &&crate::config::SniRule| rule.names.iter().any(|name| name == sni) || (sni == "*" && rule.default);
+        let fits = |rule: &&config::SniRule| rule.names.iter().any(|name| name == sni) || (sni == "*" && rule.default);
         settings.config.sni.iter().find(fits).map(|rule| &rule.rate_limit)
     };
     let one = |gate: &Arc<super::gate::Gate>| {

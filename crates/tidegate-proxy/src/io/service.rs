@@ -20,6 +20,7 @@ use super::limiter::{Lane, Refusal, Source, Stage, Tenant, Verdict};
 use super::pace::{Pace, Paced, SharedBandwidth};
 use super::settings::Settings;
 use super::thread::{Connection, InForce};
+use super::trace::Hop;
 use super::waits::{Asked, Wait};
 use super::{headers, meter, refuse};
 use crate::config::PlainPath;
@@ -42,6 +43,8 @@ pub(crate) struct Admission {
     pub(crate) lane: Lane,
     /// Of its tenant, if that has a number.
     pub(crate) bandwidth: Option<Arc<SharedBandwidth>>,
+    /// Where the proxy is a span of its trace.
+    pub(crate) hop: Option<Hop>,
 }
 
 impl Admission {
@@ -210,8 +213,9 @@ fn decide(
     account.estimated(Resource::DiskBytes, charged.disk);
     match *found {
         Ok(route) => {
+            let hop = Hop::begin(&connection.thread, settings, &parts.headers);
             let (account, settings) = (Rc::clone(account), Rc::clone(settings));
-            Judged::Serve(Admission { account, settings, route, began: now, lane: charged.lane, bandwidth })
+            Judged::Serve(Admission { account, settings, route, began: now, lane: charged.lane, bandwidth, hop })
         }
         Err(Nowhere { status, error, detail }) => no(status, error, detail),
     }

@@ -6,6 +6,7 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 
 use http::{HeaderValue, StatusCode};
+use tidegate_core::Rng;
 use tokio::sync::Notify;
 
 use super::access_log::Lines;
@@ -73,6 +74,8 @@ pub(crate) enum Total {
     OutOfFiles,
     /// Requests that broke the rules.
     Malformed,
+    /// Lines that the access log leaves out, as it is told to.
+    Unlogged,
 }
 
 impl Counts {
@@ -99,7 +102,7 @@ impl Counts {
 
 impl Total {
     /// How many there are.
-    pub(crate) const COUNT: usize = 8;
+    pub(crate) const COUNT: usize = 9;
 }
 
 /// Settings, counted by each thread for itself: a request that holds them touches no other thread's memory.
@@ -149,6 +152,8 @@ pub(crate) struct Thread {
     pub(crate) counts: RefCell<Counts>,
     /// Likewise.
     pub(crate) times: RefCell<Times>,
+    /// For ids of traces, and for which requests have a line in the access log.
+    pub(crate) rng: RefCell<Rng>,
 }
 
 impl Thread {

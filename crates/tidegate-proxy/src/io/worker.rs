@@ -29,7 +29,7 @@ use super::timers::{TICK, Timers};
 use super::times::Times;
 use super::upstream::{self, Known, Part, Upstreams, Verdicts};
 use super::waits::{self, Waits};
-use super::{accept, fair, gate, hello, meter, pace, refused};
+use super::{accept, fair, gate, hello, meter, pace, refused, trace};
 
 /// Tasks that run before the sockets are looked at again: some ten microseconds each, and one at most is a handshake.
 const EVENT_INTERVAL: u32 = 31;
@@ -170,6 +170,7 @@ async fn serve(start: Start) -> io::Result<()> {
         draining: Cell::new(false),
         counts: RefCell::new(counts),
         times: RefCell::new(times),
+        rng: RefCell::new(trace::rng(start.seed)),
     });
     spawn_local(Common::new(upstreams.drive()));
     spawn_local(Common::new(waits.drive()));

@@ -12,6 +12,7 @@
 //! | [`response_times`] | how long answers take, by fixed bounds |
 //! | [`resource`] | what tenants use of a machine, and in which unit |
 //! | [`rtb`] | the prototype of overflow token buckets, as the baseline |
+//! | [`sampling`] | which requests have a line in the access log |
 //! | [`turns`] | whose task runs next on a thread |
 //! | [`upstream`] | which server gets a request, whether it is well, what may be tried again |
 
@@ -25,6 +26,7 @@ pub mod rate_limit;
 pub mod resource;
 pub mod response_times;
 pub mod rtb;
+pub mod sampling;
 pub mod signing;
 pub mod turns;
 pub mod upstream;

@@ -4,6 +4,8 @@ use std::io::Write as _;
 use std::net::IpAddr;
 use std::time::Duration;
 
+use tidegate_wire::trace_context::{SpanId, TraceId};
+
 use crate::config::LogFormat;
 
 /// Bytes of a text from a client that a line shows; the rest is cut.
@@ -64,6 +66,14 @@ pub struct Entry<'a> {
     pub referer: &'a str,
     /// The header.
     pub user_agent: &'a str,
+    /// The trace that it belongs to.
+    pub trace_id: Option<TraceId>,
+    /// The proxy's own span of that trace.
+    pub span_id: Option<SpanId>,
+    /// The span that it came from.
+    pub parent_id: Option<SpanId>,
+    /// The probability with which it was to be written.
+    pub sample: f64,
 }
 
 impl Default for Entry<'_> {
@@ -88,6 +98,10 @@ impl Default for Entry<'_> {
             first_byte: Duration::ZERO,
             referer: "",
             user_agent: "",
+            trace_id: None,
+            span_id: None,
+            parent_id: None,
+            sample: 1.0,
         }
     }
 }
@@ -136,6 +150,17 @@ fn json(line: &mut Vec<u8>, entry: &Entry<'_>) {
         if !span.is_zero() {
             put(line, format_args!(",\"{key}\":{}", span.as_micros()));
         }
+    }
+    if let Some(id) = entry.trace_id {
+        put(line, format_args!(",\"trace_id\":\"{id}\""));
+    }
+    for (key, id) in [("span_id", entry.span_id), ("parent_id", entry.parent_id)] {
+        if let Some(id) = id {
+            put(line, format_args!(",\"{key}\":\"{id}\""));
+        }
+    }
+    if entry.sample < 1.0 {
+        put(line, format_args!(",\"sample\":{}", entry.sample));
     }
     if let Some(Refused { stage, resource, cause, retry_after }) = entry.refused {
         put(
@@ -299,6 +324,21 @@ mod tests {
         );
         assert_eq!((&value["status"], &value["total_us"], &value["lane"]), (&429.into(), &87.into(), &().into()));
         assert!(line.ends_with("}\n"));
+    }
+
+    #[test]
+    fn a_json_line_says_which_trace_it_belongs_to_and_what_part_of_all_lines_it_is_of() {
+        let entry = Entry {
+            trace_id: Some(TraceId::of_random(0xab)),
+            span_id: Some(SpanId::of_random(1)),
+            sample: 0.01,
+            ..Entry::default()
+        };
+        let value: serde_json::Value = serde_json::from_str(&text(LogFormat::Json, &entry)).unwrap();
+        assert_eq!(value["trace_id"], "000000000000000000000000000000ab");
+        assert_eq!((&value["span_id"], &value["parent_id"]), (&"0000000000000001".into(), &().into()));
+        assert_eq!(value["sample"], 0.01);
+        assert!(!text(LogFormat::Json, &Entry::default()).contains("sample"), "it is 1 where nothing is left out");
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::sync::atomic::AtomicU32;
 
 use super::*;
 use crate::config::LogTarget;
+use crate::machine::sampling::Sampling;
 
 /// A folder that goes away with its test.
 struct Folder(PathBuf);
@@ -18,7 +19,11 @@ impl Folder {
     }
 
     fn config(&self) -> config::AccessLog {
-        config::AccessLog { to: LogTarget::File(self.0.join("access.log")), format: LogFormat::Common }
+        config::AccessLog {
+            to: LogTarget::File(self.0.join("access.log")),
+            format: LogFormat::Common,
+            sampling: Sampling::ALL,
+        }
     }
 
     fn read(&self, name: &str) -> String {
@@ -78,7 +83,7 @@ fn a_log_that_was_moved_away_begins_anew() {
 fn a_file_that_cannot_be_opened_is_said_at_the_start() {
     let folder = Folder::new();
     let to = LogTarget::File(folder.0.join("no/such/folder/access.log"));
-    assert!(AccessLog::start(&config::AccessLog { to, format: LogFormat::Json }).is_err());
+    assert!(AccessLog::start(&config::AccessLog { to, format: LogFormat::Json, sampling: Sampling::ALL }).is_err());
 }
 
 #[test]

@@ -92,6 +92,7 @@ pub(super) fn page(config: &Config, snapshot: &Snapshot, live: &Live) -> String 
     page.head("access_log_lines_total", "Lines of the access log by what became of them.", "counter");
     page.row("access_log_lines_total", &[("outcome", "written")], float(written));
     page.row("access_log_lines_total", &[("outcome", "dropped")], float(dropped));
+    page.row("access_log_lines_total", &[("outcome", "left_out")], float(live.unlogged_total));
     page.single("reloads_total", "Times that the configuration was replaced.", "counter", float(live.reloads));
     page.single("uptime_seconds", "Time since the start.", "gauge", live.uptime_s);
     page.0

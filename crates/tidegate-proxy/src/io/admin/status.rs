@@ -64,6 +64,8 @@ pub struct Live {
     pub access_log: (u64, u64),
     /// What the process may use of the processors.
     pub cpu: Option<CpuLimits>,
+    /// Lines that the access log left out, as it is told to.
+    pub unlogged_total: u64,
     /// How long answers took; only for metrics, and else empty.
     pub times: ResponseTimes,
 }
@@ -297,6 +299,8 @@ struct RateLimitJson {
 struct AccessLogJson {
     written_total: u64,
     dropped_total: u64,
+    left_out_total: u64,
+    sample: f64,
 }
 
 impl Status {
@@ -362,9 +366,10 @@ impl Status {
             routes: routes.collect(),
             upstreams: upstreams.collect(),
             rate_limits: live.rate_limits.iter().map(rate_limit_json).collect(),
-            access_log: config.access_log.as_ref().map(|_| {
+            access_log: config.access_log.as_ref().map(|log| {
                 let (written_total, dropped_total) = live.access_log;
-                AccessLogJson { written_total, dropped_total }
+                let (left_out_total, sample) = (live.unlogged_total, log.sampling.sample);
+                AccessLogJson { written_total, dropped_total, left_out_total, sample }
             }),
             warnings: config.warnings.clone(),
         }

@@ -192,7 +192,7 @@ impl One<'_> {
                 return then.0;
             }
         };
-        let record = Record::begin(self.connection, &parts, began).map(|record| record.admitted(&admission));
+        let record = Record::admitted(self.connection, &parts, began, &admission);
         let mut measured = Measured::new(self.connection, &admission, began);
         let received = record.as_ref().map(|record| record.received());
         let body = ClientBody::of(self.wire, received)
