@@ -325,3 +325,24 @@ fn over_http2(client: &mut (impl Read + Write)) -> u16 {
         }
     }
 }
+
+#[test]
+fn a_port_that_begins_to_speak_tls_goes_on_with_those_who_came_before() {
+    let upstream = Upstream::echo();
+    let mut authority = Authority::new("begins");
+    let tables = authority.certificate("a.example");
+    let plain = listening(&upstream, &tables).replace("tls = true\n", "");
+    let proxy = Running::start(&plain);
+    let mut before = proxy.connect();
+    assert_eq!(talk(&mut before, &get("a.example")).status, 200);
+    proxy.proxy().reload(support::config(&listening(&upstream, &tables))).unwrap();
+    // Until its thread knows about it, the port speaks as before, and takes a hello for a bad request.
+    loop {
+        let mut client = authority.client(&proxy, "a.example", &["http/1.1"]);
+        if client.write_all(get("a.example").as_bytes()).is_ok() {
+            assert_eq!(support::read_answer(&mut client).status, 200);
+            break;
+        }
+    }
+    assert_eq!(talk(&mut before, &get("a.example")).status, 200);
+}

@@ -4,6 +4,7 @@ use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use nix::libc;
@@ -18,6 +19,7 @@ use tokio::io::unix::AsyncFd;
 
 use super::hello::{self, Accepted, FIRST_BYTES_MAX, Place};
 use super::meter;
+use super::ports::Entrance;
 use super::thread::{Thread, Total};
 
 /// Connections that are taken before other tasks get their turn,
@@ -37,7 +39,7 @@ const UNSENT_MAX: u32 = 256 * 1024;
 const ENDS_FOR_ROOM: usize = 2 * BATCH;
 /// How long a thread waits before it tries again when it gets no file descriptor.
 const OUT_OF_FILES_PAUSE: Duration = Duration::from_millis(20);
-/// How often a port that drains waits so for room; then it closes all the same.
+/// How often a port that closes waits so for room; then it closes all the same.
 const DRAIN_PAUSES_MAX: u32 = 50;
 
 /// A port, for one of several threads: the kernel spreads connections over them.
@@ -68,30 +70,30 @@ struct DeferAccept;
 
 nix::setsockopt_impl!(DeferAccept, libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT, usize, SetUsize);
 
-/// Takes connections until the thread drains, and then those that the kernel has for it.
-pub(crate) async fn accept(thread: Rc<Thread>, listener: TcpListener, index: usize) -> io::Result<()> {
+/// Takes connections until the port closes or the thread drains, and then those that the kernel has for it.
+pub(crate) async fn accept(thread: Rc<Thread>, listener: Arc<TcpListener>, entrance: Rc<Entrance>) -> io::Result<()> {
     let listening = listener.local_addr()?;
     #[expect(deprecated, reason = "the successor is unsafe for kinds of descriptors that this one is not of")]
     let listener = AsyncFd::with_interest(listener, Interest::READABLE)?;
     let scratch = vec![0; FIRST_BYTES_MAX];
-    let mut port = Port { thread: Rc::clone(&thread), listening, index, scratch, taken: 0, spare: spare() };
-    while !thread.draining.get() {
+    let mut port = Port { thread: Rc::clone(&thread), listening, entrance, scratch, taken: 0, spare: spare() };
+    while port.is_open() {
         let mut ready = None;
         // Otherwise there is work to do, whether or not somebody comes.
-        if thread.refused.is_empty_at(index) {
+        if thread.refused.is_empty_at(port.entrance.slot()) {
             tokio::select! {
                 guard = listener.readable() => ready = Some(guard?),
                 () = thread.changed.notified() => continue,
             }
         }
-        if thread.draining.get() {
+        if !port.is_open() {
             break;
         }
         let took = match port.take(listener.get_ref()) {
             Ok(took) => took,
             Err(error) => {
                 // Nobody comes back for them.
-                hello::end_refused_at(&thread, index, usize::MAX);
+                hello::end_refused_at(&thread, port.entrance.slot(), usize::MAX);
                 return Err(error);
             }
         };
@@ -107,14 +109,16 @@ pub(crate) async fn accept(thread: Rc<Thread>, listener: TcpListener, index: usi
             _ => tokio::task::yield_now().await,
         }
     }
-    port.take_rest(listener.get_ref()).await
+    let rest = port.take_rest(listener.get_ref()).await;
+    hello::end_refused_at(&thread, port.entrance.slot(), usize::MAX);
+    rest
 }
 
 /// A port's part of a thread.
 struct Port {
     thread: Rc<Thread>,
     listening: SocketAddr,
-    index: usize,
+    entrance: Rc<Entrance>,
     scratch: Vec<u8>,
     /// Connections that were taken since the clock was last read.
     taken: u32,
@@ -136,9 +140,13 @@ enum Took {
 }
 
 impl Port {
+    fn is_open(&self) -> bool {
+        !self.thread.draining.get() && !self.entrance.is_closed()
+    }
+
     /// Takes connections that wait; an error if the port is none any more.
     fn take(&mut self, listener: &TcpListener) -> io::Result<Took> {
-        let began = clock::now();
+        let (began, door) = (clock::now(), self.entrance.door());
         for taken in 0..BATCH {
             if taken > 0 && clock::now().nanos_since(began) >= BATCH_NS {
                 break;
@@ -151,7 +159,8 @@ impl Port {
                     let Some(peer) = peer.and_then(|peer| SocketAddr::try_from(peer).ok()) else { continue };
                     self.thread.count(Total::Accepted);
                     self.taken += 1;
-                    let place = Place { peer, local: local_of(&socket, self.listening), listener: self.index };
+                    let (local, door) = (local_of(&socket, self.listening), Rc::clone(&door));
+                    let place = Place { peer, local, door };
                     hello::meet(&self.thread, Accepted { socket, place }, &mut self.scratch);
                 }
                 Err(Errno::AGAIN) => return Ok(Took::All),
@@ -166,7 +175,7 @@ impl Port {
         Ok(Took::Enough)
     }
 
-    /// Takes those that the kernel holds when the thread drains: their clients have sent what they want, and a port that
+    /// Takes those that the kernel holds when the port closes: their clients have sent what they want, and a port that
     /// closes resets them. No more than it may hold, so that those who come meanwhile do not keep the port open.
     async fn take_rest(&mut self, listener: &TcpListener) -> io::Result<()> {
         let mut left = BACKLOG.unsigned_abs();
@@ -192,8 +201,7 @@ impl Port {
     /// Learns what one connection costs from the `spent` nanoseconds in which some were taken, and others ended.
     fn learn(&mut self, spent: u64) {
         let taken = std::mem::take(&mut self.taken);
-        let settings = self.thread.settings();
-        let tls = settings.config.listeners.get(self.index).is_some_and(|listener| listener.tls);
+        let tls = self.entrance.door().listener.tls;
         let (cost, least) = if tls { (&self.thread.refusal_ns, LEARNT_FROM) } else { (&self.thread.taking_ns, 1) };
         if taken >= least {
             let (known, one) = (cost.get(), spent / u64::from(taken));
@@ -217,9 +225,9 @@ impl Port {
 
     /// Ends those of this port that were refused whose time has come.
     fn end_refused(&self, took: Took) {
-        let Self { thread, index, .. } = self;
-        let due = thread.refused.due(*index, took != Took::Enough, thread.seats.most(), meter::now());
-        hello::end_refused_at(thread, *index, due);
+        let (thread, slot) = (&self.thread, self.entrance.slot());
+        let due = thread.refused.due(slot, took != Took::Enough, thread.seats.most(), meter::now());
+        hello::end_refused_at(thread, slot, due);
     }
 }
 

@@ -23,6 +23,7 @@ use super::account::{Account, Work};
 use super::gate::{Gate, Pass};
 use super::limiter::{Cause, Lane, Refusal, Source, Stage, Tenant, Verdict};
 use super::meter;
+use super::ports::Door;
 use super::refused::Refused;
 use super::seats::{Seat, Seated};
 use super::serve::Fresh;
@@ -52,11 +53,11 @@ pub(crate) struct Accepted {
 }
 
 /// Where a connection was accepted.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Place {
     pub(crate) peer: SocketAddr,
     pub(crate) local: SocketAddr,
-    pub(crate) listener: usize,
+    pub(crate) door: Rc<Door>,
 }
 
 /// What the first bytes say.
@@ -101,7 +102,7 @@ impl First<'_> {
 
 /// Looks at what came with the connection, and goes on with it, refuses it, or waits for more. `scratch` is for reading.
 pub(crate) fn meet(thread: &Rc<Thread>, accepted: Accepted, scratch: &mut [u8]) {
-    let left = may_stay_unread(thread, accepted.place.listener);
+    let left = may_stay_unread(thread, &accepted.place.door);
     let flags = if left { RecvFlags::DONTWAIT | RecvFlags::PEEK } else { RecvFlags::DONTWAIT };
     let read = match rustix::net::recv(accepted.socket.as_fd(), &mut *scratch, flags) {
         Ok((0, _)) => return,
@@ -110,7 +111,7 @@ pub(crate) fn meet(thread: &Rc<Thread>, accepted: Accepted, scratch: &mut [u8]) 
         Err(_) => return,
     };
     let mut first = First { room: scratch, read, left };
-    match look(thread, accepted.place, first.bytes()) {
+    match look(thread, &accepted.place, first.bytes()) {
         Look::Bad => {
             first.take(&accepted.socket);
             thread.count(Total::Malformed);
@@ -128,10 +129,8 @@ pub(crate) fn meet(thread: &Rc<Thread>, accepted: Accepted, scratch: &mut [u8]) 
 
 /// Whether the first bytes may be left unread until it is known who goes on: closing a socket that has some resets it, and
 /// so a connection that is refused costs neither taking them nor asking for a reset.
-fn may_stay_unread(thread: &Thread, listener: usize) -> bool {
-    let settings = thread.settings();
-    let tls = settings.config.listeners.get(listener).is_some_and(|listener| listener.tls);
-    tls && settings.config.limits.refuse_hello == RefuseHello::Reset
+fn may_stay_unread(thread: &Thread, door: &Door) -> bool {
+    door.listener.tls && thread.settings().config.limits.refuse_hello == RefuseHello::Reset
 }
 
 /// The gate before connections like this one, if there is one. Without TLS there is no name to have a rule for.
@@ -154,7 +153,7 @@ fn wait(thread: &Rc<Thread>, accepted: Accepted, bytes: Vec<u8>) {
         let Accepted { socket, place } = accepted;
         let Ok(stream) = TcpStream::from_std(socket.into()) else { return };
         let mut bytes = bytes;
-        let known = rest(&thread, &stream, place, &mut bytes, &who).await;
+        let known = rest(&thread, &stream, &place, &mut bytes, &who).await;
         who.begin(Work::Serving);
         let Some(known) = known else { return };
         let mut pass = None;
@@ -185,7 +184,7 @@ fn wait(thread: &Rc<Thread>, accepted: Accepted, bytes: Vec<u8>) {
 async fn rest(
     thread: &Rc<Thread>,
     stream: &TcpStream,
-    place: Place,
+    place: &Place,
     bytes: &mut Vec<u8>,
     account: &Account,
 ) -> Option<Known> {
@@ -266,12 +265,11 @@ async fn gone(stream: &TcpStream, bytes: &mut Vec<u8>) {
 }
 
 /// What the first bytes at `place` say.
-fn look(thread: &Thread, place: Place, bytes: &[u8]) -> Look {
-    let settings = thread.settings();
-    let Some(listener) = settings.config.listeners.get(place.listener) else { return Look::Bad };
+fn look(thread: &Thread, place: &Place, bytes: &[u8]) -> Look {
+    let listener = &place.door.listener;
     let (mut client, mut local, mut header) = (place.peer, place.local, 0);
     if listener.proxy_protocol != ProxyProtocolIn::Off {
-        let trusted = settings.trusts(place.peer.ip());
+        let trusted = thread.settings().trusts(place.peer.ip());
         let required = listener.proxy_protocol == ProxyProtocolIn::Require;
         match proxy_protocol::peek(bytes) {
             // Who need not announce anybody may have sent nothing yet, or bytes that only begin like a header.
@@ -286,7 +284,7 @@ fn look(thread: &Thread, place: Place, bytes: &[u8]) -> Look {
             _ => return Look::Bad,
         }
     }
-    let mut origin = Origin { client, local, listener: place.listener, sni: None, tls: listener.tls };
+    let mut origin = Origin { client, local, door: Rc::clone(&place.door), sni: None, tls: listener.tls };
     if listener.tls {
         match tls_hello::peek(&bytes[header..]) {
             tls_hello::Peek::Hello(hello) => origin.sni = hello.server_name,
@@ -332,7 +330,7 @@ fn decide(thread: &Rc<Thread>, socket: OwnedFd, known: Known, mut first: First<'
     };
     let Some(leave) = leave else {
         let refused = Refused { socket, unread: first.left, since: meter::now() };
-        return dismiss(thread, origin.listener, refused, waited);
+        return dismiss(thread, origin.door.slot, refused, waited);
     };
     first.take(&socket);
     let early = first.bytes()[header..].to_vec();

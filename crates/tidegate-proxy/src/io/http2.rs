@@ -94,7 +94,7 @@ pub(crate) async fn serve(connection: &Rc<Connection>, transport: Transport) {
         } else if due && ending {
             return Poll::Ready(());
         }
-        if !ending && (connection.thread.draining.get() || connection.ends.get() || (due && active == 0)) {
+        if !ending && (connection.is_last() || connection.ends.get() || (due && active == 0)) {
             ending = true;
             served.as_mut().graceful_shutdown();
             timer.set(now + Duration::from_secs(5));

@@ -3,6 +3,7 @@
 //! | module | its one job |
 //! |---|---|
 //! | `worker` | the threads: one for each core, and two beside it |
+//! | `ports` | ports of all threads, and what holds for who comes by one |
 //! | `accept`, `hello`, `serve` | a connection: taken, judged by its first bytes, served |
 //! | `fair` | whose tasks run next, where several tenants have some |
 //! | `starts` | whose handshake begins next |
@@ -60,6 +61,7 @@ mod measured;
 mod meter;
 mod ocsp;
 mod pace;
+mod ports;
 mod proxy;
 mod quota;
 mod refuse;

@@ -1,7 +1,7 @@
 //! A proxy that runs.
 
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -11,12 +11,12 @@ use tidegate_core::Instant;
 use tidegate_runtime::clock;
 use tokio::sync::{mpsc, watch};
 
-use super::accept;
 use super::access_log::AccessLog;
 use super::admin::Source;
 use super::admin::status::{Health, Live, LiveRateLimit, LiveServer, LiveUpstream, Phase};
 use super::cpu;
 use super::limiter::{Limiter, Snapshot};
+use super::ports::{self, Slots};
 use super::settings::Settings;
 use super::signer;
 use super::spool::{self, Spool};
@@ -43,13 +43,20 @@ struct State {
     control: watch::Sender<Control>,
     limiters: Vec<Arc<Limiter>>,
     shared: Arc<Shared>,
-    addresses: Vec<SocketAddr>,
     access_log: Option<AccessLog>,
     lookups: LookupCounts,
     started: Instant,
     reloads: AtomicU64,
-    /// One change at a time. The mode that was set while it runs: it stays until the next start.
-    changing: Mutex<Option<Mode>>,
+    /// One change at a time.
+    changing: Mutex<Changing>,
+}
+
+/// What one change leaves for the next.
+#[derive(Default, Debug)]
+struct Changing {
+    /// Set while it runs: it stays until the next start.
+    mode: Option<Mode>,
+    slots: Slots,
 }
 
 /// From one look at the quota of processor time to the next.
@@ -69,7 +76,8 @@ impl Proxy {
         let now = clock::now();
         let (cores, overflow) = (config.threads.max(1), config.overflow_threads.min(config.threads.max(1)));
         let settings = Settings::new(config, None, now)?;
-        let (addresses, ports) = bind(&settings.config, cores)?;
+        let mut changing = Changing::default();
+        let ports = ports::open(&settings.config.listeners, cores, &[], &mut changing.slots)?;
         let access_log = match &settings.config.access_log {
             Some(log) => {
                 Some(AccessLog::start(log).map_err(|source| ProxyError::AccessLog { path: path_of(log), source })?)
@@ -90,24 +98,24 @@ impl Proxy {
             None => None,
         };
         let limiters: Vec<_> = (0..cores).map(|_| Arc::new(Limiter::new(settings.neighbours(), now))).collect();
-        let control = watch::Sender::new(Control { settings: Arc::clone(&settings), draining: false, stop: false });
+        let control =
+            watch::Sender::new(Control { settings: Arc::clone(&settings), ports, draining: false, stop: false });
         let state = Arc::new(State {
             control,
             limiters,
             shared,
-            addresses,
             access_log,
             lookups,
             started: now,
             reloads: AtomicU64::new(0),
-            changing: Mutex::new(None),
+            changing: Mutex::new(changing),
         });
         let mut this = Self { state, threads: Vec::new(), side: Some(side) };
         let processors = worker::processors();
-        for (core, listeners) in ports.into_iter().enumerate() {
+        for core in 0..cores {
             let processor = processors.get(core).copied().filter(|_| processors.len() == cores);
             let plan = Plan { core, cores, overflow, processor };
-            this.start_core(&plan, listeners, &verdicts, &known, spool.as_ref())?;
+            this.start_core(&plan, &verdicts, &known, spool.as_ref())?;
         }
         Ok(this)
     }
@@ -115,7 +123,6 @@ impl Proxy {
     fn start_core(
         &mut self,
         plan: &Plan,
-        listeners: Vec<TcpListener>,
         verdicts: &watch::Sender<Verdicts>,
         known: &Known,
         spool: Option<&Arc<Spool>>,
@@ -136,7 +143,6 @@ impl Proxy {
         let start = Start {
             index: core,
             part: Part { index: small(core), of: small(plan.cores) },
-            listeners,
             shared: Arc::clone(&self.state.shared),
             limiter: Arc::clone(&self.state.limiters[core]),
             control: self.state.control.subscribe(),
@@ -154,26 +160,31 @@ impl Proxy {
 
     /// Where it listens, in the order of the configuration.
     #[must_use]
-    pub fn addresses(&self) -> &[SocketAddr] {
-        &self.state.addresses
+    pub fn addresses(&self) -> Vec<SocketAddr> {
+        self.state.addresses()
     }
 
     /// Puts another configuration in force. No connection ends, and what is known of tenants stays; so does a mode that
     /// was set by the API.
     ///
     /// # Errors
-    /// If certificates cannot be read, or a key changed that cannot change while the proxy runs; then nothing changes.
+    /// If certificates cannot be read, a new port cannot be had, or a key changed that cannot change while the proxy runs;
+    /// then nothing changes.
     pub fn reload(&self, mut config: Config) -> Result<(), ProxyError> {
-        let mode = lock(&self.state.changing);
-        config.limits.mode = mode.unwrap_or(config.limits.mode);
-        let old = Arc::clone(&self.state.control.borrow().settings);
+        let mut changing = lock(&self.state.changing);
+        config.limits.mode = changing.mode.unwrap_or(config.limits.mode);
+        let Control { settings: old, ports, .. } = self.state.control.borrow().clone();
         needs_restart(&old.config, &config)?;
+        let ports = ports::open(&config.listeners, old.config.threads.max(1), &ports, &mut changing.slots)?;
         let settings = Settings::new(config, Some(&old), clock::now())?;
         if let Some(side) = &self.side {
             // A side thread that is gone has nothing to check.
             let _ = side.checks.send(Arc::clone(&settings));
         }
-        self.state.control.send_modify(|control| control.settings = settings);
+        self.state.control.send_modify(|control| {
+            control.settings = settings;
+            control.ports = ports;
+        });
         self.state.reloads.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
@@ -196,7 +207,11 @@ impl Proxy {
     /// The same with this patience.
     #[must_use]
     pub fn drain_within(mut self, patience: Duration) -> bool {
-        self.state.control.send_modify(|control| control.draining = true);
+        self.state.control.send_modify(|control| {
+            control.draining = true;
+            // Each thread closes its own when it has taken what waits there.
+            control.ports = [].into();
+        });
         let deadline = clock::now() + patience;
         let ended = |threads: &[JoinHandle<_>]| threads.iter().all(JoinHandle::is_finished);
         while !ended(&self.threads) && clock::now() < deadline {
@@ -261,30 +276,12 @@ fn spawn(
     builder.spawn(run).map_err(|source| ProxyError::Thread { source })
 }
 
-/// Opens each port once for each core. A port that the system picks is the same for all.
-fn bind(config: &Config, cores: usize) -> Result<(Vec<SocketAddr>, Vec<Vec<TcpListener>>), ProxyError> {
-    let mut addresses = Vec::new();
-    let mut ports: Vec<Vec<TcpListener>> = (0..cores).map(|_| Vec::new()).collect();
-    for listener in &config.listeners {
-        let mut address = listener.address;
-        for port in &mut ports {
-            let failed = |source| ProxyError::Listen { address, source };
-            let opened = accept::listen(address).map_err(failed)?;
-            address = opened.local_addr().map_err(failed)?;
-            port.push(opened);
-        }
-        addresses.push(address);
-    }
-    Ok((addresses, ports))
-}
-
-/// What threads and ports are made from stays as it was at the start.
+/// What threads are made from stays as it was at the start.
 fn needs_restart(old: &Config, new: &Config) -> Result<(), ProxyError> {
     let changed = [
         ("proxy.threads", old.threads != new.threads),
         ("proxy.overflow_threads", old.overflow_threads != new.overflow_threads),
         ("proxy.admin_address", old.admin != new.admin),
-        ("proxy.listen", old.listeners != new.listeners),
         ("proxy.spool", old.spool != new.spool),
         ("proxy.access_log", written(old.access_log.as_ref()) != written(new.access_log.as_ref())),
     ];
@@ -370,6 +367,12 @@ impl Side {
     }
 }
 
+impl State {
+    fn addresses(&self) -> Vec<SocketAddr> {
+        self.control.borrow().ports.iter().map(|port| port.address).collect()
+    }
+}
+
 impl Source for State {
     fn config(&self) -> Arc<Config> {
         Arc::new(self.control.borrow().settings.config.clone())
@@ -395,7 +398,7 @@ impl Source for State {
             phase: if self.control.borrow().draining { Phase::Draining } else { Phase::Serving },
             uptime_s: clock::now().since(self.started).as_secs_f64(),
             reloads: self.reloads.load(Ordering::Relaxed),
-            addresses: self.addresses.clone(),
+            addresses: self.addresses(),
             connections: counts.iter().map(|counts| counts.connections).sum(),
             connections_total: total(Total::Accepted),
             handshakes_total: total(Total::Handshakes),
@@ -435,7 +438,7 @@ impl Source for State {
 
     fn set_mode(&self, mode: Mode) {
         let mut set = lock(&self.changing);
-        *set = Some(mode);
+        set.mode = Some(mode);
         for limiter in &self.limiters {
             limiter.with(|limiter| {
                 let config = neighbours::NeighboursConfig { mode, ..limiter.config().clone() };

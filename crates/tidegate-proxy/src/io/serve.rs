@@ -113,7 +113,7 @@ async fn secure(
 ) -> Option<Transport> {
     let thread = &connection.thread;
     let settings = thread.settings();
-    let config = settings.tls.get(connection.origin.listener).cloned().flatten()?;
+    let config = connection.origin.door.tls.clone()?;
     let account = Rc::clone(&connection.account);
     let timer = thread.timers.timer();
     timer.set(meter::now() + settings.config.timeouts.handshake);
@@ -158,13 +158,9 @@ async fn secure(
 /// What was agreed on in the handshake. A client that named nothing speaks HTTP/1; where that is not spoken, it is closed.
 async fn speak(connection: &Rc<Connection>, transport: Transport) {
     let http2 = transport.session().and_then(|session| session.alpn_protocol()) == Some(b"h2");
-    let settings = connection.thread.settings();
-    let listener = settings.config.listeners.get(connection.origin.listener);
-    let has_http1 = listener.is_some_and(|listener| listener.http1);
-    drop(settings);
     if http2 {
         Box::pin(http2::serve(connection, transport)).await;
-    } else if has_http1 {
+    } else if connection.origin.door.listener.http1 {
         server::serve(connection, transport, BytesMut::new()).await;
     }
 }
@@ -173,11 +169,10 @@ async fn speak(connection: &Rc<Connection>, transport: Transport) {
 async fn detect(connection: &Rc<Connection>, mut transport: Transport, mut early: BytesMut) {
     // Its tenant is known with the first request, which asks for the connection too.
     connection.account.hold(0, HELD_PLAIN);
-    let settings = connection.thread.settings();
-    let listener = &settings.config.listeners[connection.origin.listener.min(settings.config.listeners.len() - 1)];
+    let listener = &connection.origin.door.listener;
     if listener.http2 {
         let timer = connection.thread.timers.timer();
-        timer.set(meter::now() + settings.config.timeouts.header);
+        timer.set(meter::now() + connection.thread.settings().config.timeouts.header);
         while early.len() < PREFACE.len() && PREFACE.starts_with(&early) {
             let read = poll_fn(|context| match transport.poll_fill(context, &mut early) {
                 Poll::Pending => timer.poll(context).map(|()| Ok(0)),

@@ -14,6 +14,7 @@ use super::account::Account;
 use super::cpu::{self, CpuBudget};
 use super::http1::client::Link;
 use super::limiter::Limiter;
+use super::ports::Door;
 use super::refused;
 use super::seats::{Seat, Seats};
 use super::settings::Settings;
@@ -214,8 +215,8 @@ pub(crate) struct Origin {
     pub(crate) client: SocketAddr,
     /// Where it connected to.
     pub(crate) local: SocketAddr,
-    /// Index of the listener.
-    pub(crate) listener: usize,
+    /// What held where it came in.
+    pub(crate) door: Rc<Door>,
     /// The name in the `ClientHello`, in lower case.
     pub(crate) sni: Option<Box<str>>,
     /// Whether TLS is spoken.
@@ -245,6 +246,11 @@ impl Connection {
             requests: Cell::new(0),
             ends: Cell::new(false),
         })
+    }
+
+    /// Whether it takes one request more at most: the proxy stops, or its port is closed.
+    pub(crate) fn is_last(&self) -> bool {
+        self.thread.draining.get() || self.origin.door.is_closed()
     }
 }
 

@@ -2,7 +2,6 @@
 
 use std::cell::{Cell, RefCell};
 use std::io;
-use std::net::TcpListener;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,12 +12,13 @@ use tidegate_core::Instant;
 use tidegate_runtime::slice;
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::{Notify, watch};
-use tokio::task::spawn_local;
+use tokio::task::{JoinHandle, spawn_local};
 
 use super::access_log::Lines;
 use super::cpu::CpuBudget;
 use super::limiter::Limiter;
 use super::meter::Common;
+use super::ports::{Entrance, Port};
 use super::seats::Seats;
 use super::settings::Settings;
 use super::signer::{self, Desk, Jobs, Signer};
@@ -46,6 +46,8 @@ const GIVEN_BACK_MAX: usize = 256;
 #[derive(Clone, Debug)]
 pub(crate) struct Control {
     pub(crate) settings: Arc<Settings>,
+    /// Of its listeners, in their order; none once the proxy drains.
+    pub(crate) ports: Arc<[Arc<Port>]>,
     pub(crate) draining: bool,
     /// Time is up: end even what is under way.
     pub(crate) stop: bool,
@@ -56,7 +58,6 @@ pub(crate) struct Start {
     /// From 0.
     pub(crate) index: usize,
     pub(crate) part: Part,
-    pub(crate) listeners: Vec<TcpListener>,
     pub(crate) shared: Arc<Shared>,
     pub(crate) limiter: Arc<Limiter>,
     pub(crate) control: watch::Receiver<Control>,
@@ -141,7 +142,8 @@ pub(crate) fn processors() -> Vec<usize> {
 }
 
 async fn serve(start: Start) -> io::Result<()> {
-    let settings = Arc::clone(&start.control.borrow().settings);
+    let first = start.control.borrow().clone();
+    let settings = Arc::clone(&first.settings);
     let configured = upstream::Settings::of(&settings.config, &settings.upstream_tls, start.part);
     let upstreams = Upstreams::new(configured, start.verdicts, start.known, start.seed);
     let (counts, times) = (Counts::new(&settings), Times::new(&settings));
@@ -179,20 +181,15 @@ async fn serve(start: Start) -> io::Result<()> {
     if start.index == 0 {
         spawn_local(Common::new(gate::drive(Rc::clone(&thread))));
     }
-    let mut accepting = Vec::new();
-    for (index, listener) in start.listeners.into_iter().enumerate() {
-        let thread = Rc::clone(&thread);
-        accepting.push(spawn_local(async move {
-            if let Err(error) = accept::accept(thread, listener, index).await {
-                tracing::error!(%error, listener = index, "a port takes no more connections on this thread");
-            }
-        }));
-    }
+    let mut entrances = Entrances { core: start.index, open: Vec::new(), accepting: Vec::new() };
+    entrances.set(&thread, &first);
+    // Whoever holds it keeps ports open.
+    drop(first);
     let ticker = Ticker { thread: Rc::clone(&thread), index: start.index, part: start.part };
     let ticking = spawn_local(ticker.run());
     let mut control = start.control;
-    obey(&thread, &mut control, start.part, start.seed).await;
-    for mut task in accepting {
+    obey(&thread, &mut control, &mut entrances, (start.part, start.seed)).await;
+    for mut task in entrances.accepting {
         tokio::select! {
             // It ends when it has taken what waited; an error of a port has been told.
             _ended = &mut task => {}
@@ -219,7 +216,12 @@ fn part_of_files(files: usize, part: Part) -> usize {
 }
 
 /// Takes new settings until the thread is told to drain.
-async fn obey(thread: &Rc<Thread>, control: &mut watch::Receiver<Control>, part: Part, seed: u64) {
+async fn obey(
+    thread: &Rc<Thread>,
+    control: &mut watch::Receiver<Control>,
+    entrances: &mut Entrances,
+    (part, seed): (Part, u64),
+) {
     // The sender is gone when the proxy is dropped; that too means to stop.
     while control.changed().await.is_ok() {
         let told = control.borrow_and_update().clone();
@@ -227,6 +229,7 @@ async fn obey(thread: &Rc<Thread>, control: &mut watch::Receiver<Control>, part:
             break;
         }
         if Arc::ptr_eq(&told.settings, &thread.settings().0) {
+            entrances.set(thread, &told);
             continue;
         }
         let upstreams = upstream::Settings::of(&told.settings.config, &told.settings.upstream_tls, part);
@@ -234,7 +237,8 @@ async fn obey(thread: &Rc<Thread>, control: &mut watch::Receiver<Control>, part:
         let neighbours = told.settings.neighbours();
         thread.limiter.with(|limiter| limiter.reconfigure(neighbours, meter::now()));
         thread.waits.set_patience(told.settings.config.limits.patience);
-        thread.put_in_force(told.settings);
+        thread.put_in_force(Arc::clone(&told.settings));
+        entrances.set(thread, &told);
         // The gates' driver may have looked at those of before.
         thread.settings().gates_queued.notify_one();
     }
@@ -242,6 +246,52 @@ async fn obey(thread: &Rc<Thread>, control: &mut watch::Receiver<Control>, part:
     thread.changed.notify_waiters();
     // Idle connections wait for their clients or their time-outs, and end when they look at it.
     thread.timers.wake_all();
+}
+
+/// A thread's ports.
+struct Entrances {
+    core: usize,
+    open: Vec<Rc<Entrance>>,
+    /// Those too that are closed, until they have taken what waited there.
+    accepting: Vec<JoinHandle<()>>,
+}
+
+impl Entrances {
+    /// Opens and closes what is to be opened and closed, and changes what holds for those who come.
+    fn set(&mut self, thread: &Rc<Thread>, told: &Control) {
+        self.accepting.retain(|task| !task.is_finished());
+        let before = std::mem::take(&mut self.open);
+        for (place, port) in told.ports.iter().enumerate() {
+            let entrance = match before.iter().find(|entrance| entrance.is_of(port)) {
+                Some(entrance) => {
+                    entrance.change(&told.settings, place);
+                    Rc::clone(entrance)
+                }
+                None => self.enter(thread, port, Entrance::new(port, &told.settings, place)),
+            };
+            self.open.push(entrance);
+        }
+        let mut closed = before.iter().filter(|old| !self.open.iter().any(|open| Rc::ptr_eq(open, old))).peekable();
+        if closed.peek().is_some() {
+            closed.for_each(|entrance| entrance.close());
+            thread.changed.notify_waiters();
+            // Connections that came by these look at it.
+            thread.timers.wake_all();
+        }
+    }
+
+    fn enter(&mut self, thread: &Rc<Thread>, port: &Port, entrance: Rc<Entrance>) -> Rc<Entrance> {
+        let address = port.address;
+        for socket in port.of_core(self.core) {
+            let accepting = accept::accept(Rc::clone(thread), Arc::clone(socket), Rc::clone(&entrance));
+            self.accepting.push(spawn_local(async move {
+                if let Err(error) = accepting.await {
+                    tracing::error!(%error, %address, "a port takes no more connections on this thread");
+                }
+            }));
+        }
+        entrance
+    }
 }
 
 /// Waits until time is up.

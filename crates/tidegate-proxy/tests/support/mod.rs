@@ -3,7 +3,7 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
@@ -127,7 +127,7 @@ pub(crate) struct Running {
     proxy: Proxy,
 }
 
-fn config(text: &str) -> Config {
+pub(crate) fn config(text: &str) -> Config {
     Config::from_document(&Document::new("tidegate.toml", text), 1).unwrap()
 }
 
@@ -182,15 +182,64 @@ impl Running {
     }
 
     pub(crate) fn connect(&self) -> TcpStream {
-        let stream = TcpStream::connect(self.address()).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        stream.set_nodelay(true).unwrap();
-        stream
+        connect(self.address())
     }
 
     pub(crate) fn drain(self) -> bool {
         self.proxy.drain()
     }
+}
+
+/// Clients who ask all the time, of which every request has to be served: one on new connections, one on a kept one.
+pub(crate) struct Load {
+    stop: Arc<AtomicBool>,
+    asked: Arc<AtomicUsize>,
+    clients: Vec<std::thread::JoinHandle<()>>,
+}
+
+impl Load {
+    /// `request` is asked for at `address`.
+    pub(crate) fn start(address: SocketAddr, request: &str) -> Self {
+        let (stop, asked) = (Arc::<AtomicBool>::default(), Arc::<AtomicUsize>::default());
+        let client = |kept: bool| {
+            let (stop, asked, request) = (Arc::clone(&stop), Arc::clone(&asked), request.to_owned());
+            std::thread::spawn(move || {
+                let mut open = None;
+                while !stop.load(Ordering::SeqCst) {
+                    let mut stream = open.take().unwrap_or_else(|| connect(address));
+                    let answer = talk(&mut stream, &request);
+                    assert_eq!(answer.status, 200, "{}", answer.head);
+                    open = Some(stream).filter(|_| kept && answer.header("connection") != Some("close"));
+                    asked.fetch_add(1, Ordering::SeqCst);
+                }
+            })
+        };
+        let clients = [false, true].map(client).into();
+        Self { stop, asked, clients }
+    }
+
+    /// Until so many requests more were served.
+    pub(crate) fn goes_on(&self, requests: usize) {
+        let enough = self.asked.load(Ordering::SeqCst) + requests;
+        while self.asked.load(Ordering::SeqCst) < enough {
+            assert!(!self.clients.iter().any(std::thread::JoinHandle::is_finished), "a request failed");
+            std::thread::yield_now();
+        }
+    }
+
+    /// How many requests were served, which are all.
+    pub(crate) fn stop(self) -> usize {
+        self.stop.store(true, Ordering::SeqCst);
+        self.clients.into_iter().for_each(|client| client.join().unwrap());
+        self.asked.load(Ordering::SeqCst)
+    }
+}
+
+pub(crate) fn connect(address: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_nodelay(true).unwrap();
+    stream
 }
 
 /// What came back.

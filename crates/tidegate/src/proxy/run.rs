@@ -77,7 +77,7 @@ impl ProxyRunning {
     }
 
     /// Where it listens, in the order of the configuration.
-    pub(crate) fn addresses(&self) -> &[SocketAddr] {
+    pub(crate) fn addresses(&self) -> Vec<SocketAddr> {
         self.proxy.addresses()
     }
 
@@ -113,7 +113,7 @@ impl ProxyRunning {
     pub(crate) fn introduce(&self, token: Option<(&Token, &Path)>) -> Result<(), Failure> {
         let config = self.source.config();
         let admin = self.admin.as_ref().map(ToString::to_string);
-        let lines = screen::lines(&config, self.addresses(), admin.as_deref());
+        let lines = screen::lines(&config, &self.addresses(), admin.as_deref());
         lines.into_iter().try_for_each(output::line)?;
         self.console.iter().try_for_each(|authority| output::console(authority, token))
     }

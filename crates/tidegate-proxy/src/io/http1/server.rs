@@ -278,7 +278,7 @@ impl One<'_> {
             ResponseBody::Upstream(_) | ResponseBody::Upstream2(_) | ResponseBody::Spooling(_)
         );
         let drained = if wanted { self.wire.is_body_done() } else { self.wire.drain() };
-        let keep = keep_alive && drained && !self.connection.thread.draining.get();
+        let keep = keep_alive && drained && !self.connection.is_last();
         let (head, body) = response.into_parts();
         let outgoing = outgoing(method, version, &head, &body);
         let keep = keep && outgoing != Outgoing::UntilClose;

@@ -1,0 +1,95 @@
+//! What a reload changes while clients go on asking.
+
+#[expect(dead_code, reason = "each test file uses its own part")]
+mod support;
+
+use std::net::{SocketAddr, TcpListener, TcpStream};
+
+use support::{Load, Running, Upstream, config, connect, is_closed, talk};
+
+const GET: &str = "GET / HTTP/1.1\r\nHost: shop.example\r\n\r\n";
+
+/// A proxy of two threads with these tables of listeners.
+fn listening(upstream: &Upstream, listeners: &str) -> String {
+    format!(
+        "[proxy]\nthreads = 2\ntrusted = [\"127.0.0.0/8\"]\n{listeners}[[proxy.upstream]]\nname = \"u\"\n\
+         servers = [\"{}\"]\n[[proxy.route]]\nupstream = \"u\"\n",
+        upstream.address()
+    )
+}
+
+fn listener(address: impl std::fmt::Display) -> String {
+    format!("[[proxy.listen]]\naddress = \"{address}\"\n")
+}
+
+#[test]
+fn ports_come_and_go_and_every_request_is_served() {
+    let upstream = Upstream::echo();
+    let any = listener("127.0.0.1:0");
+    let proxy = Running::start(&listening(&upstream, &any));
+    let reload = |listeners: &str| proxy.proxy().reload(config(&listening(&upstream, listeners)));
+    let load = Load::start(proxy.address(), GET);
+    load.goes_on(20);
+
+    reload(&any.repeat(2)).unwrap();
+    let all = proxy.proxy().addresses();
+    assert_eq!((all.len(), all[0]), (2, proxy.address()));
+    let mut kept = connect(all[1]);
+    assert_eq!(talk(&mut kept, GET).status, 200);
+    load.goes_on(20);
+
+    // One that cannot be had leaves everything as it is.
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap();
+    let error = reload(&format!("{any}{}{}", listener("[::1]:0"), listener(address))).unwrap_err();
+    assert_eq!(error.to_string(), format!("cannot listen on {address}"));
+    assert_eq!(proxy.proxy().addresses(), all);
+    assert_eq!(talk(&mut kept, GET).header("connection"), None);
+
+    // Who asked before one closes is served, and so is one request on each connection that came by it.
+    let mut asked: Vec<TcpStream> = (0..8).map(|_| connect(all[1])).collect();
+    for client in &mut asked {
+        support::send(client, GET);
+    }
+    reload(&any).unwrap();
+    assert_eq!(proxy.proxy().addresses(), all[..1]);
+    for client in &mut asked {
+        assert_eq!(support::read_answer(client).status, 200);
+    }
+    while TcpStream::connect(all[1]).is_ok() {
+        std::thread::yield_now();
+    }
+    let last = talk(&mut kept, GET);
+    assert_eq!((last.status, last.header("connection")), (200, Some("close")));
+    assert!(is_closed(&mut kept));
+    load.goes_on(20);
+    load.stop();
+}
+
+#[test]
+fn what_a_port_asks_of_clients_changes_for_those_who_come() {
+    let upstream = Upstream::echo();
+    let any = listener("127.0.0.1:0");
+    let proxy = Running::start(&listening(&upstream, &any));
+    let mut before = proxy.connect();
+    assert_eq!(talk(&mut before, GET).status, 200);
+    let required = format!("{any}proxy_protocol = \"require\"\n");
+    proxy.proxy().reload(config(&listening(&upstream, &required))).unwrap();
+    // Until its thread knows about it, the port takes the header for a bad request.
+    let header = "PROXY TCP4 192.0.2.7 192.0.2.8 1024 80\r\n";
+    let announced = || {
+        let answer = talk(&mut connect(proxy.address()), &format!("{header}{GET}"));
+        answer.status == 200 && answer.text().contains("x-forwarded-for: 192.0.2.7\r\n")
+    };
+    while !announced() {}
+    assert_eq!(talk(&mut before, GET).status, 200);
+}
+
+#[test]
+fn a_proxy_that_stops_closes_its_ports() {
+    let upstream = Upstream::echo();
+    let proxy = Running::start(&listening(&upstream, &listener("127.0.0.1:0").repeat(2)));
+    let all: Vec<SocketAddr> = proxy.proxy().addresses();
+    assert!(proxy.drain());
+    assert!(all.into_iter().all(|address| TcpStream::connect(address).is_err()));
+}
