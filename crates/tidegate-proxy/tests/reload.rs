@@ -4,6 +4,7 @@
 mod support;
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::PathBuf;
 
 use support::{Load, Running, Upstream, config, connect, is_closed, talk};
 
@@ -92,4 +93,52 @@ fn a_proxy_that_stops_closes_its_ports() {
     let all: Vec<SocketAddr> = proxy.proxy().addresses();
     assert!(proxy.drain());
     assert!(all.into_iter().all(|address| TcpStream::connect(address).is_err()));
+}
+
+/// A folder that goes away with its test.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(test: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("tidegate-reload-{test}-{}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        drop(std::fs::remove_dir_all(&self.0));
+    }
+}
+
+#[test]
+fn an_access_log_moves_and_every_request_has_its_line() {
+    let upstream = Upstream::echo();
+    let folder = Folder::new("log");
+    let any = listener("127.0.0.1:0");
+    let log = |name: &str, format: &str| {
+        let path = folder.0.join(name);
+        format!("[proxy.access_log]\npath = \"{}\"\nformat = \"{format}\"\n", path.display())
+    };
+    let text = |log: &str| listening(&upstream, &any) + log;
+    let proxy = Running::start(&text(&log("one", "common")));
+    let reload = |log: &str| proxy.proxy().reload(config(&text(log)));
+    let load = Load::start(proxy.address(), GET);
+    load.goes_on(50);
+    reload(&log("two", "json")).unwrap();
+    load.goes_on(50);
+    let error = reload(&log("no/such/folder/log", "json")).unwrap_err();
+    assert!(error.to_string().starts_with("cannot open the access log"), "{error}");
+    load.goes_on(50);
+    reload(&log("one", "common")).unwrap();
+    load.goes_on(50);
+    let all = load.stop();
+    drop(proxy);
+    let read = |name: &str| std::fs::read_to_string(folder.0.join(name)).unwrap();
+    let (one, two) = (read("one"), read("two"));
+    assert!(one.lines().all(|line| line.contains("\"GET / HTTP/1.1\" 200")), "{one}");
+    assert!(two.lines().all(|line| line.starts_with('{') && line.ends_with('}')), "{two}");
+    assert!(two.lines().count() >= 50);
+    assert_eq!(one.lines().count() + two.lines().count(), all);
 }

@@ -3,7 +3,8 @@
 //! A serving thread adds its lines to a buffer of its own, and one writer thread empties all of them several times a
 //! second: so a thread of the overflow lane, which may lose the processor at any instant, holds up no other. The buffers
 //! are bounded together: when the disk does not keep up, lines are dropped and counted, and nobody waits. A file is opened
-//! again when it was moved away, as log rotation does, and on [`AccessLog::reopen`].
+//! again when it was moved away, as log rotation does, and on [`AccessLog::reopen`]. A log that another takes the place of
+//! goes on until each thread has taken the other.
 
 mod line;
 mod writer;
@@ -38,9 +39,19 @@ struct Shared {
     asleep: AtomicBool,
     told: Mutex<Told>,
     changed: Condvar,
+    totals: Arc<Totals>,
+}
+
+/// Lines of a log, and of those whose place it took.
+#[derive(Default, Debug)]
+pub(crate) struct Totals {
     written: AtomicU64,
     dropped: AtomicU64,
 }
+
+/// The way to a log, for threads that will write to it.
+#[derive(Clone, Debug)]
+pub(crate) struct Way(Arc<Shared>);
 
 /// Lines of one thread.
 #[derive(Debug, Default)]
@@ -54,7 +65,18 @@ struct Buffer {
 struct Told {
     filled: bool,
     reopen: bool,
-    closed: bool,
+    end: End,
+}
+
+/// Whether the writer ends.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+enum End {
+    #[default]
+    No,
+    /// When nobody has a way to the log any more.
+    Retired,
+    /// Now.
+    Closed,
 }
 
 /// One thread's way to the log.
@@ -69,7 +91,12 @@ pub struct Lines {
 impl AccessLog {
     /// Opens what `config` names and starts the writer.
     pub fn start(config: &config::AccessLog) -> io::Result<Self> {
-        let shared = Arc::new(Shared::new(config.format));
+        Self::start_counting(config, Arc::default())
+    }
+
+    /// The same, and adds its lines to `totals`.
+    pub(crate) fn start_counting(config: &config::AccessLog, totals: Arc<Totals>) -> io::Result<Self> {
+        let shared = Arc::new(Shared::new(config.format, totals));
         let mut sink = writer::Sink::open(&config.to)?;
         let writing = Arc::clone(&shared);
         let writer = std::thread::Builder::new()
@@ -84,6 +111,21 @@ impl AccessLog {
         Lines::new(&self.shared)
     }
 
+    /// The way to it, which is followed by [`Way::lines`].
+    pub(crate) fn way(&self) -> Way {
+        Way(Arc::clone(&self.shared))
+    }
+
+    /// Ends when nobody has a way to it any more, and all lines are written.
+    pub(crate) fn retire(&self) {
+        self.shared.tell(|told| told.end = End::Retired);
+    }
+
+    /// Whether it has ended.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.writer.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
     /// Opens the file again: what was moved away is left alone.
     pub fn reopen(&self) {
         self.shared.tell(|told| told.reopen = true);
@@ -92,14 +134,36 @@ impl AccessLog {
     /// Lines written, and lines that were dropped because the writer could not keep up or the disk was full.
     #[must_use]
     pub fn counts(&self) -> (u64, u64) {
+        self.shared.totals.get()
+    }
+}
+
+impl Totals {
+    /// Written, and dropped.
+    pub(crate) fn get(&self) -> (u64, u64) {
         // Counters of their own; nothing else is ordered by them.
-        (self.shared.written.load(Ordering::Relaxed), self.shared.dropped.load(Ordering::Relaxed))
+        (self.written.load(Ordering::Relaxed), self.dropped.load(Ordering::Relaxed))
+    }
+}
+
+impl Way {
+    /// One thread's.
+    pub(crate) fn lines(&self) -> Lines {
+        Lines::new(&self.0)
+    }
+
+    /// Whether both lead to the same log, or to none.
+    pub(crate) fn is_same(one: Option<&Self>, other: Option<&Self>) -> bool {
+        match (one, other) {
+            (Some(one), Some(other)) => Arc::ptr_eq(&one.0, &other.0),
+            (one, other) => one.is_none() && other.is_none(),
+        }
     }
 }
 
 impl Drop for AccessLog {
     fn drop(&mut self) {
-        self.shared.tell(|told| told.closed = true);
+        self.shared.tell(|told| told.end = End::Closed);
         if let Some(writer) = self.writer.take() {
             // It has nothing to say but that it ended.
             let _ = writer.join();
@@ -108,7 +172,7 @@ impl Drop for AccessLog {
 }
 
 impl Shared {
-    fn new(format: LogFormat) -> Self {
+    fn new(format: LogFormat, totals: Arc<Totals>) -> Self {
         Self {
             format,
             buffers: Mutex::default(),
@@ -116,8 +180,7 @@ impl Shared {
             asleep: AtomicBool::new(false),
             told: Mutex::default(),
             changed: Condvar::new(),
-            written: AtomicU64::new(0),
-            dropped: AtomicU64::new(0),
+            totals,
         }
     }
 
@@ -147,7 +210,7 @@ impl Lines {
         let waiting = self.shared.waiting.fetch_add(self.line.len(), Ordering::Relaxed);
         if waiting + self.line.len() > MOST_WAITING {
             self.shared.waiting.fetch_sub(self.line.len(), Ordering::Relaxed);
-            self.shared.dropped.fetch_add(1, Ordering::Relaxed);
+            self.shared.totals.dropped.fetch_add(1, Ordering::Relaxed);
             return;
         }
         let mut buffer = lock(&self.buffer);

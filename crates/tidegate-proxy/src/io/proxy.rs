@@ -11,7 +11,7 @@ use tidegate_core::Instant;
 use tidegate_runtime::clock;
 use tokio::sync::{mpsc, watch};
 
-use super::access_log::AccessLog;
+use super::access_log::{AccessLog, Totals};
 use super::admin::Source;
 use super::admin::status::{Health, Live, LiveRateLimit, LiveServer, LiveUpstream, Phase};
 use super::cpu;
@@ -43,7 +43,8 @@ struct State {
     control: watch::Sender<Control>,
     limiters: Vec<Arc<Limiter>>,
     shared: Arc<Shared>,
-    access_log: Option<AccessLog>,
+    /// Lines of all access logs that there were.
+    log_lines: Arc<Totals>,
     lookups: LookupCounts,
     started: Instant,
     reloads: AtomicU64,
@@ -57,6 +58,9 @@ struct Changing {
     /// Set while it runs: it stays until the next start.
     mode: Option<Mode>,
     slots: Slots,
+    log: Option<AccessLog>,
+    /// Those whose place others took, until their last lines are written.
+    retired_logs: Vec<AccessLog>,
 }
 
 /// From one look at the quota of processor time to the next.
@@ -78,12 +82,9 @@ impl Proxy {
         let settings = Settings::new(config, None, now)?;
         let mut changing = Changing::default();
         let ports = ports::open(&settings.config.listeners, cores, &[], &mut changing.slots)?;
-        let access_log = match &settings.config.access_log {
-            Some(log) => {
-                Some(AccessLog::start(log).map_err(|source| ProxyError::AccessLog { path: path_of(log), source })?)
-            }
-            None => None,
-        };
+        let log_lines = Arc::<Totals>::default();
+        changing.log = start_log(&settings.config, &log_lines)?;
+        let log = changing.log.as_ref().map(AccessLog::way);
         let verdicts = Arc::new(watch::Sender::new(Verdicts::default()));
         let counts = (0..cores).map(|_| Mutex::default()).collect();
         let times = (0..cores).map(|_| Mutex::default()).collect();
@@ -99,12 +100,12 @@ impl Proxy {
         };
         let limiters: Vec<_> = (0..cores).map(|_| Arc::new(Limiter::new(settings.neighbours(), now))).collect();
         let control =
-            watch::Sender::new(Control { settings: Arc::clone(&settings), ports, draining: false, stop: false });
+            watch::Sender::new(Control { settings: Arc::clone(&settings), ports, log, draining: false, stop: false });
         let state = Arc::new(State {
             control,
             limiters,
             shared,
-            access_log,
+            log_lines,
             lookups,
             started: now,
             reloads: AtomicU64::new(0),
@@ -149,7 +150,6 @@ impl Proxy {
             verdicts: verdicts.subscribe(),
             known: known.clone(),
             spool: spool.cloned(),
-            lines: self.state.access_log.as_ref().map(AccessLog::lines),
             desk,
             seed: clock::now().as_nanos() ^ (core as u64).rotate_left(32),
             processor,
@@ -176,22 +176,33 @@ impl Proxy {
         let Control { settings: old, ports, .. } = self.state.control.borrow().clone();
         needs_restart(&old.config, &config)?;
         let ports = ports::open(&config.listeners, old.config.threads.max(1), &ports, &mut changing.slots)?;
+        let is_other_log = old.config.access_log != config.access_log;
+        let mut log = if is_other_log { start_log(&config, &self.state.log_lines)? } else { None };
         let settings = Settings::new(config, Some(&old), clock::now())?;
         if let Some(side) = &self.side {
             // A side thread that is gone has nothing to check.
             let _ = side.checks.send(Arc::clone(&settings));
         }
+        if is_other_log {
+            std::mem::swap(&mut changing.log, &mut log);
+        }
         self.state.control.send_modify(|control| {
             control.settings = settings;
             control.ports = ports;
+            control.log = changing.log.as_ref().map(AccessLog::way);
         });
+        changing.retired_logs.retain(|log| !log.has_ended());
+        if let Some(before) = log {
+            before.retire();
+            changing.retired_logs.push(before);
+        }
         self.state.reloads.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
 
     /// Opens the access log again, after it was moved away.
     pub fn reopen_log(&self) {
-        if let Some(log) = &self.state.access_log {
+        if let Some(log) = &lock(&self.state.changing).log {
             log.reopen();
         }
     }
@@ -283,7 +294,6 @@ fn needs_restart(old: &Config, new: &Config) -> Result<(), ProxyError> {
         ("proxy.overflow_threads", old.overflow_threads != new.overflow_threads),
         ("proxy.admin_address", old.admin != new.admin),
         ("proxy.spool", old.spool != new.spool),
-        ("proxy.access_log", written(old.access_log.as_ref()) != written(new.access_log.as_ref())),
     ];
     match changed.into_iter().find(|(_, changed)| *changed) {
         Some((key, _)) => Err(ProxyError::NeedsRestart { key }),
@@ -291,9 +301,11 @@ fn needs_restart(old: &Config, new: &Config) -> Result<(), ProxyError> {
     }
 }
 
-/// What of the access log cannot change: which requests it has can.
-fn written(log: Option<&config::AccessLog>) -> Option<(&LogTarget, LogFormat)> {
-    log.map(|log| (&log.to, log.format))
+/// Starts the log that `config` names, if it names one.
+fn start_log(config: &Config, totals: &Arc<Totals>) -> Result<Option<AccessLog>, ProxyError> {
+    let Some(log) = &config.access_log else { return Ok(None) };
+    let started = AccessLog::start_counting(log, Arc::clone(totals));
+    started.map(Some).map_err(|source| ProxyError::AccessLog { path: path_of(log), source })
 }
 
 fn path_of(log: &config::AccessLog) -> std::path::PathBuf {
@@ -410,7 +422,7 @@ impl Source for State {
             malformed_total: total(Total::Malformed),
             unlogged_total: total(Total::Unlogged),
             requests_total: vec![0; settings.config.routes.len()],
-            access_log: self.access_log.as_ref().map_or((0, 0), AccessLog::counts),
+            access_log: self.log_lines.get(),
             cpu: Some(self.shared.cpu.limits()),
             ..Live::default()
         };

@@ -14,7 +14,7 @@ use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::{Notify, watch};
 use tokio::task::{JoinHandle, spawn_local};
 
-use super::access_log::Lines;
+use super::access_log::Way;
 use super::cpu::CpuBudget;
 use super::limiter::Limiter;
 use super::meter::Common;
@@ -48,6 +48,8 @@ pub(crate) struct Control {
     pub(crate) settings: Arc<Settings>,
     /// Of its listeners, in their order; none once the proxy drains.
     pub(crate) ports: Arc<[Arc<Port>]>,
+    /// To the access log, if there is one.
+    pub(crate) log: Option<Way>,
     pub(crate) draining: bool,
     /// Time is up: end even what is under way.
     pub(crate) stop: bool,
@@ -64,7 +66,6 @@ pub(crate) struct Start {
     pub(crate) verdicts: watch::Receiver<Verdicts>,
     pub(crate) known: Known,
     pub(crate) spool: Option<Arc<Spool>>,
-    pub(crate) lines: Option<Lines>,
     /// The way to the core's second thread, if there is one.
     pub(crate) desk: Option<Desk>,
     pub(crate) seed: u64,
@@ -159,7 +160,7 @@ async fn serve(start: Start) -> io::Result<()> {
         signer: start.desk.map(|desk| Signer::new(desk, Rc::clone(&budget))),
         budget,
         spool: start.spool,
-        lines: RefCell::new(start.lines),
+        lines: RefCell::new(first.log.as_ref().map(Way::lines)),
         connections: Cell::new(0),
         beginning: Rc::default(),
         seats,
@@ -181,6 +182,7 @@ async fn serve(start: Start) -> io::Result<()> {
     if start.index == 0 {
         spawn_local(Common::new(gate::drive(Rc::clone(&thread))));
     }
+    let mut log = first.log.clone();
     let mut entrances = Entrances { core: start.index, open: Vec::new(), accepting: Vec::new() };
     entrances.set(&thread, &first);
     // Whoever holds it keeps ports open.
@@ -188,7 +190,7 @@ async fn serve(start: Start) -> io::Result<()> {
     let ticker = Ticker { thread: Rc::clone(&thread), index: start.index, part: start.part };
     let ticking = spawn_local(ticker.run());
     let mut control = start.control;
-    obey(&thread, &mut control, &mut entrances, (start.part, start.seed)).await;
+    obey(&thread, &mut control, (&mut entrances, &mut log), (start.part, start.seed)).await;
     for mut task in entrances.accepting {
         tokio::select! {
             // It ends when it has taken what waited; an error of a port has been told.
@@ -219,7 +221,7 @@ fn part_of_files(files: usize, part: Part) -> usize {
 async fn obey(
     thread: &Rc<Thread>,
     control: &mut watch::Receiver<Control>,
-    entrances: &mut Entrances,
+    (entrances, log): (&mut Entrances, &mut Option<Way>),
     (part, seed): (Part, u64),
 ) {
     // The sender is gone when the proxy is dropped; that too means to stop.
@@ -227,6 +229,10 @@ async fn obey(
         let told = control.borrow_and_update().clone();
         if told.draining || told.stop {
             break;
+        }
+        if !Way::is_same(log.as_ref(), told.log.as_ref()) {
+            *thread.lines.borrow_mut() = told.log.as_ref().map(Way::lines);
+            log.clone_from(&told.log);
         }
         if Arc::ptr_eq(&told.settings, &thread.settings().0) {
             entrances.set(thread, &told);

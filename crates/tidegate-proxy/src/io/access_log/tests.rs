@@ -89,7 +89,7 @@ fn a_file_that_cannot_be_opened_is_said_at_the_start() {
 #[test]
 fn lines_beyond_the_bound_are_counted_and_nobody_waits() {
     // Without a writer, as if the disk stood still.
-    let shared = Arc::new(Shared::new(LogFormat::Common));
+    let shared = Arc::new(Shared::new(LogFormat::Common, Arc::default()));
     let (mut lines, mut others) = (Lines::new(&shared), Lines::new(&shared));
     let long = "x".repeat(1_900);
     for _ in 0..2_500 {
@@ -99,15 +99,35 @@ fn lines_beyond_the_bound_are_counted_and_nobody_waits() {
     let sum = |of: fn(&Buffer) -> u64| lock(&shared.buffers).iter().map(|buffer| of(&lock(buffer))).sum::<u64>();
     let kept = sum(|buffer| buffer.count);
     assert!(sum(|buffer| buffer.lines.len() as u64) <= MOST_WAITING as u64);
-    assert_eq!(kept + shared.dropped.load(Ordering::Relaxed), 5_000);
+    assert_eq!(kept + shared.totals.get().1, 5_000);
     assert!(kept < 5_000);
 }
 
 #[test]
 fn a_thread_that_stops_in_the_middle_of_a_line_holds_up_no_other() {
-    let shared = Arc::new(Shared::new(LogFormat::Common));
+    let shared = Arc::new(Shared::new(LogFormat::Common, Arc::default()));
     let (stopped, mut lines) = (Lines::new(&shared), Lines::new(&shared));
     let _middle = lock(&stopped.buffer);
     lines.write(&entry("/"));
     assert_eq!(lock(&lines.buffer).count, 1);
+}
+
+#[test]
+fn a_retired_log_has_the_lines_of_those_who_still_write_to_it() {
+    let folder = Folder::new();
+    let log = AccessLog::start(&folder.config()).unwrap();
+    let (way, mut lines) = (log.way(), log.lines());
+    lines.write(&entry("/before"));
+    log.retire();
+    lines.write(&entry("/after"));
+    let mut late = way.lines();
+    drop((way, lines));
+    late.write(&entry("/late"));
+    assert!(!log.has_ended());
+    drop(late);
+    while !log.has_ended() {
+        std::thread::yield_now();
+    }
+    let text = folder.read("access.log");
+    assert!(["/before", "/after", "/late"].iter().all(|target| text.contains(target)), "{text}");
 }

@@ -4,11 +4,11 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{Ordering, fence};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use super::{Shared, Told, lock};
+use super::{End, Shared, Told, lock};
 use crate::config::LogTarget;
 
 /// Between two writes while lines come: a reader who follows the file sees them soon, and each write is of many lines.
@@ -61,17 +61,21 @@ fn append(path: &Path) -> io::Result<File> {
     OpenOptions::new().append(true).create(true).open(path)
 }
 
+/// The log itself, and its writer.
+const OWNERS: usize = 2;
+
 /// Writes what comes until the log is closed and empty.
-pub(super) fn run(shared: &Shared, sink: &mut Sink) {
+pub(super) fn run(shared: &Arc<Shared>, sink: &mut Sink) {
     let mut lines = Vec::new();
     let mut failing = false;
     loop {
         let (reopen, closed) = wait(shared);
+        let closed = closed || has_no_ways(shared);
         lines.clear();
         let count = take(shared, &mut lines);
         let opened = if reopen || sink.is_stale() { sink.reopen() } else { Ok(()) };
         let outcome = opened.and_then(|()| sink.write(&lines));
-        let counter = if outcome.is_ok() { &shared.written } else { &shared.dropped };
+        let counter = if outcome.is_ok() { &shared.totals.written } else { &shared.totals.dropped };
         counter.fetch_add(count, Ordering::Relaxed);
         match outcome {
             // Once for each failure, however many lines it takes with it.
@@ -88,21 +92,29 @@ pub(super) fn run(shared: &Shared, sink: &mut Sink) {
     }
 }
 
+/// Whether it is retired and nobody writes to it any more: what is in the buffers now is all.
+fn has_no_ways(shared: &Arc<Shared>) -> bool {
+    let is_last = lock(&shared.told).end == End::Retired && Arc::strong_count(shared) <= OWNERS;
+    // What was written before a way was given up is seen behind it.
+    fence(Ordering::Acquire);
+    is_last
+}
+
 /// Waits until there is something to do: whether the file is to be opened again, and whether this is the end.
 fn wait(shared: &Shared) -> (bool, bool) {
     shared.asleep.store(true, Ordering::Relaxed);
     let is_empty = lock(&shared.buffers).iter().all(|buffer| lock(buffer).lines.is_empty());
     let mut told = lock(&shared.told);
     if is_empty {
-        let nothing = |told: &mut Told| !told.filled && !told.reopen && !told.closed;
+        let nothing = |told: &mut Told| !told.filled && !told.reopen && told.end == End::No;
         told = shared.changed.wait_while(told, nothing).unwrap_or_else(PoisonError::into_inner);
     }
     shared.asleep.store(false, Ordering::Relaxed);
     // More come with the first; they need not wake anybody.
-    let pause = shared.changed.wait_timeout_while(told, PAUSE, |told| !told.closed && !told.reopen);
+    let pause = shared.changed.wait_timeout_while(told, PAUSE, |told| told.end != End::Closed && !told.reopen);
     let mut told = pause.unwrap_or_else(PoisonError::into_inner).0;
     told.filled = false;
-    (std::mem::take(&mut told.reopen), told.closed)
+    (std::mem::take(&mut told.reopen), told.end == End::Closed)
 }
 
 /// Takes all lines there are; how many.
