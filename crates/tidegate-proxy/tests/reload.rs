@@ -1,10 +1,13 @@
 //! What a reload changes while clients go on asking.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 #[expect(dead_code, reason = "each test file uses its own part")]
 mod support;
 
+use std::io::Read;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use support::{Load, Running, Upstream, config, connect, is_closed, talk};
 
@@ -141,4 +144,52 @@ fn an_access_log_moves_and_every_request_has_its_line() {
     assert!(two.lines().all(|line| line.starts_with('{') && line.ends_with('}')), "{two}");
     assert!(two.lines().count() >= 50);
     assert_eq!(one.lines().count() + two.lines().count(), all);
+}
+
+#[test]
+fn the_spool_moves_and_what_is_in_the_old_one_ends_there() {
+    let upstream = Upstream::echo();
+    let folder = Folder::new("spool");
+    let any = listener("127.0.0.1:0");
+    let spool = |name: &str, more: &str| {
+        format!("[proxy.spool]\nabove = \"64KiB\"\ndirectory = \"{}\"\n{more}", folder.0.join(name).display())
+    };
+    let text = |spool: &str| listening(&upstream, &any) + spool;
+    let proxy = Running::start(&text(&spool("one", "")));
+    let reload = |spool: &str| proxy.proxy().reload(config(&text(spool)));
+    let body = "0123456789".repeat(30_000);
+    let request = format!("POST / HTTP/1.1\r\nHost: shop.example\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+    let load = Load::start(proxy.address(), &request);
+    load.goes_on(5);
+    // Half of it is in the folder that is left, whatever the other half is written to.
+    let mut slow = proxy.connect();
+    let (half, rest) = request.split_at(200_000);
+    support::send(&mut slow, half);
+    load.goes_on(5);
+    reload(&spool("two", "threads = 3\n")).unwrap();
+    load.goes_on(5);
+    std::fs::write(folder.0.join("file"), "").unwrap();
+    let error = reload(&spool("file", "")).unwrap_err();
+    assert!(error.to_string().starts_with("cannot use the spool directory"), "{error}");
+    reload(&spool("two", "max_bytes = \"8MiB\"\n")).unwrap();
+    load.goes_on(5);
+    reload("").unwrap();
+    load.goes_on(5);
+    reload(&spool("one", "")).unwrap();
+    load.goes_on(5);
+    let answer = talk(&mut slow, rest);
+    assert!(answer.status == 200 && answer.text().ends_with(&body), "{}", answer.head);
+    load.stop();
+
+    // Its bounds hold from then on: no body may be longer than half of it.
+    reload(&spool("one", "max_bytes = \"1MiB\"\n")).unwrap();
+    let is_too_long = || {
+        let mut client = proxy.connect();
+        // Until its thread knows about it, the proxy waits for the body.
+        client.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+        support::send(&mut client, "POST / HTTP/1.1\r\nHost: shop.example\r\nContent-Length: 600000\r\n\r\n");
+        let mut status = [0; 12];
+        client.read_exact(&mut status).is_ok() && status == *b"HTTP/1.1 413"
+    };
+    while !is_too_long() {}
 }

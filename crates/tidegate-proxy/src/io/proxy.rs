@@ -19,7 +19,7 @@ use super::limiter::{Limiter, Snapshot};
 use super::ports::{self, Slots};
 use super::settings::Settings;
 use super::signer;
-use super::spool::{self, Spool};
+use super::spool::Spool;
 use super::thread::{Counts, Shared, Total};
 use super::times::{Published, ResponseTimes};
 use super::upstream::{self, Checks, Known, LookupCounts, Names, Part, UpstreamState, Verdicts};
@@ -66,8 +66,7 @@ struct Changing {
 /// From one look at the quota of processor time to the next.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// The thread for what no request waits for: health checks, names, and looks at quotas. The operations of the spool have
-/// their own below it.
+/// The thread for what no request waits for: health checks, names, and looks at quotas.
 #[derive(Debug)]
 struct Side {
     checks: mpsc::UnboundedSender<Arc<Settings>>,
@@ -90,17 +89,17 @@ impl Proxy {
         let times = (0..cores).map(|_| Mutex::default()).collect();
         let shared = Arc::new(Shared { counts, times, cpu: cpu::Seen::new() });
         let (names, known, lookups) = Names::new();
-        let (side, spool_threads) = Side::start(&settings, &verdicts, names, &shared)?;
-        let spool = match &settings.config.spool {
-            Some(spool) => Some(
-                Spool::open(spool, spool_threads)
-                    .map_err(|source| ProxyError::Spool { path: spool.directory.clone(), source })?,
-            ),
-            None => None,
-        };
+        let side = Side::start(&settings, &verdicts, names, &shared)?;
+        let spool = open_spool(&settings.config, None)?;
         let limiters: Vec<_> = (0..cores).map(|_| Arc::new(Limiter::new(settings.neighbours(), now))).collect();
-        let control =
-            watch::Sender::new(Control { settings: Arc::clone(&settings), ports, log, draining: false, stop: false });
+        let control = watch::Sender::new(Control {
+            settings: Arc::clone(&settings),
+            ports,
+            log,
+            spool,
+            draining: false,
+            stop: false,
+        });
         let state = Arc::new(State {
             control,
             limiters,
@@ -116,18 +115,12 @@ impl Proxy {
         for core in 0..cores {
             let processor = processors.get(core).copied().filter(|_| processors.len() == cores);
             let plan = Plan { core, cores, overflow, processor };
-            this.start_core(&plan, &verdicts, &known, spool.as_ref())?;
+            this.start_core(&plan, &verdicts, &known)?;
         }
         Ok(this)
     }
 
-    fn start_core(
-        &mut self,
-        plan: &Plan,
-        verdicts: &watch::Sender<Verdicts>,
-        known: &Known,
-        spool: Option<&Arc<Spool>>,
-    ) -> Result<(), ProxyError> {
+    fn start_core(&mut self, plan: &Plan, verdicts: &watch::Sender<Verdicts>, known: &Known) -> Result<(), ProxyError> {
         let (core, processor) = (plan.core, plan.processor);
         let mut desk = None;
         if core < plan.overflow {
@@ -149,7 +142,6 @@ impl Proxy {
             control: self.state.control.subscribe(),
             verdicts: verdicts.subscribe(),
             known: known.clone(),
-            spool: spool.cloned(),
             desk,
             seed: clock::now().as_nanos() ^ (core as u64).rotate_left(32),
             processor,
@@ -173,11 +165,12 @@ impl Proxy {
     pub fn reload(&self, mut config: Config) -> Result<(), ProxyError> {
         let mut changing = lock(&self.state.changing);
         config.limits.mode = changing.mode.unwrap_or(config.limits.mode);
-        let Control { settings: old, ports, .. } = self.state.control.borrow().clone();
+        let Control { settings: old, ports, spool, .. } = self.state.control.borrow().clone();
         needs_restart(&old.config, &config)?;
         let ports = ports::open(&config.listeners, old.config.threads.max(1), &ports, &mut changing.slots)?;
         let is_other_log = old.config.access_log != config.access_log;
         let mut log = if is_other_log { start_log(&config, &self.state.log_lines)? } else { None };
+        let spool = if old.config.spool == config.spool { spool } else { open_spool(&config, spool.as_deref())? };
         let settings = Settings::new(config, Some(&old), clock::now())?;
         if let Some(side) = &self.side {
             // A side thread that is gone has nothing to check.
@@ -189,6 +182,7 @@ impl Proxy {
         self.state.control.send_modify(|control| {
             control.settings = settings;
             control.ports = ports;
+            control.spool = spool;
             control.log = changing.log.as_ref().map(AccessLog::way);
         });
         changing.retired_logs.retain(|log| !log.has_ended());
@@ -293,12 +287,18 @@ fn needs_restart(old: &Config, new: &Config) -> Result<(), ProxyError> {
         ("proxy.threads", old.threads != new.threads),
         ("proxy.overflow_threads", old.overflow_threads != new.overflow_threads),
         ("proxy.admin_address", old.admin != new.admin),
-        ("proxy.spool", old.spool != new.spool),
     ];
     match changed.into_iter().find(|(_, changed)| *changed) {
         Some((key, _)) => Err(ProxyError::NeedsRestart { key }),
         None => Ok(()),
     }
+}
+
+/// The spool that `config` names, if it names one.
+fn open_spool(config: &Config, before: Option<&Spool>) -> Result<Option<Arc<Spool>>, ProxyError> {
+    let Some(spool) = &config.spool else { return Ok(None) };
+    let opened = Spool::open(spool, before);
+    opened.map(Some).map_err(|source| ProxyError::Spool { path: spool.directory.clone(), source })
 }
 
 /// Starts the log that `config` names, if it names one.
@@ -316,34 +316,28 @@ fn path_of(log: &config::AccessLog) -> std::path::PathBuf {
 }
 
 impl Side {
-    /// Starts the thread. Also says where the spool's operations run.
     fn start(
         settings: &Arc<Settings>,
         verdicts: &Arc<watch::Sender<Verdicts>>,
         mut names: Names,
         shared: &Arc<Shared>,
-    ) -> Result<(Self, tokio::runtime::Handle), ProxyError> {
+    ) -> Result<Self, ProxyError> {
         let (checks, mut changes) = mpsc::unbounded_channel::<Arc<Settings>>();
         let (tell, told) = std::sync::mpsc::sync_channel(1);
-        let spool_threads = settings.config.spool.as_ref().map_or(1, |spool| spool.threads);
         let (mut settings, verdicts, shared) = (Arc::clone(settings), Arc::clone(verdicts), Arc::clone(shared));
         let run = move || {
             let runtime = tokio::runtime::Builder::new_current_thread()
                 .enable_all()
-                .max_blocking_threads(spool_threads)
-                .thread_keep_alive(spool::KEPT)
-                // A large body takes the disk and the processor for milliseconds, and nobody waits for it as for an answer.
+                // Names of servers are looked up there.
+                .max_blocking_threads(1)
                 .on_thread_start(worker::stand_back)
                 .build_local(tokio::runtime::LocalOptions::default());
             let runtime = match runtime {
                 Ok(runtime) => runtime,
                 Err(error) => return drop(tell.send(Err(error))),
             };
-            if settings.config.spool.is_some() {
-                spool::start_threads(runtime.handle(), spool_threads);
-            }
             // Whoever started this thread waits for the answer.
-            let _ = tell.send(Ok(runtime.handle().clone()));
+            let _ = tell.send(Ok(()));
             runtime.block_on(async move {
                 let mut checks = Checks::new(verdicts, clock::now().as_nanos());
                 names.set(&settings.config);
@@ -372,7 +366,7 @@ impl Side {
         let builder = std::thread::Builder::new().name("proxy-side".to_owned());
         let thread = builder.spawn(run).map_err(|source| ProxyError::Thread { source })?;
         match told.recv() {
-            Ok(Ok(handle)) => Ok((Self { checks, thread }, handle)),
+            Ok(Ok(())) => Ok(Self { checks, thread }),
             Ok(Err(source)) => Err(ProxyError::Thread { source }),
             Err(_) => Err(ProxyError::Thread { source: io::ErrorKind::BrokenPipe.into() }),
         }

@@ -315,7 +315,8 @@ fn ask(
 /// Bytes that a request's body will move between memory and disk: there and back, if it is long enough to go there. Of one
 /// whose length is not known, what the tenant's usually do.
 fn disk_bytes(connection: &Connection, parts: &Parts, usual: impl FnOnce() -> u64) -> u64 {
-    let Some(spool) = &connection.thread.spool else { return 0 };
+    let spool = connection.thread.spool.borrow();
+    let Some(spool) = &*spool else { return 0 };
     match length_of(parts) {
         Length::None => 0,
         Length::Known(length) if length <= spool.above() => 0,

@@ -27,9 +27,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::runtime::Handle;
+use tokio::runtime::{Builder, Handle, Runtime};
 
 use self::room::Room;
+use super::worker;
 use crate::config;
 
 pub(crate) use self::answer::{Spooling, response};
@@ -54,21 +55,39 @@ pub(crate) struct Spool {
     /// Locked for a few dozen nanoseconds before an operation on the disk, and after it.
     room: Mutex<Room>,
     threads: Handle,
-    names: AtomicU64,
+    pool: Arc<Pool>,
 }
 
+/// Threads that read and write. A spool that takes the place of another one has the same, if it is to have as many.
+#[derive(Debug)]
+struct Pool {
+    /// `None` when it is dropped.
+    runtime: Option<Runtime>,
+    threads: usize,
+}
+
+/// For all spools of this process: while one takes the place of another, both may be in one folder.
+static NAMES: AtomicU64 = AtomicU64::new(0);
+
 impl Spool {
-    /// The folder that `config` names, made if it is not there. Operations run on `threads`.
-    pub(crate) fn open(config: &config::Spool, threads: Handle) -> io::Result<Arc<Self>> {
+    /// The folder that `config` names, made if it is not there. What is in the spool that was there `before` ends there.
+    pub(crate) fn open(config: &config::Spool, before: Option<&Self>) -> io::Result<Arc<Self>> {
         std::fs::create_dir_all(&config.directory)?;
-        Ok(Arc::new(Self {
+        let pool = match before.filter(|before| before.pool.threads == config.threads) {
+            Some(before) => Arc::clone(&before.pool),
+            None => Pool::start(config.threads)?,
+        };
+        let this = Self {
             directory: config.directory.clone(),
             above: config.above,
             max_bytes: config.max_bytes,
             room: Mutex::new(Room::new(config.max_bytes)),
-            threads,
-            names: AtomicU64::new(0),
-        }))
+            threads: pool.handle(),
+            pool,
+        };
+        // A folder that takes no files is told of now, and not with the first large body.
+        this.create()?;
+        Ok(Arc::new(this))
     }
 
     /// Bytes of a body that stay in memory.
@@ -82,7 +101,7 @@ impl Spool {
 
     /// A file that is gone with its last handle.
     fn create(&self) -> io::Result<File> {
-        let name = format!("{}-{}", std::process::id(), self.names.fetch_add(1, Ordering::Relaxed));
+        let name = format!("{}-{}", std::process::id(), NAMES.fetch_add(1, Ordering::Relaxed));
         let path = self.directory.join(name);
         let file = File::options().read(true).write(true).create_new(true).mode(0o600).open(&path)?;
         std::fs::remove_file(&path)?;
@@ -90,12 +109,38 @@ impl Spool {
     }
 }
 
-/// How long a thread of the pool stays when it has nothing to do: as long as the proxy.
-pub(crate) const KEPT: Duration = Duration::from_hours(24 * 365 * 100);
+impl Pool {
+    fn start(threads: usize) -> io::Result<Arc<Self>> {
+        let runtime = Builder::new_current_thread()
+            .max_blocking_threads(threads)
+            .thread_keep_alive(KEPT)
+            // A large body takes the disk and the processor for milliseconds, and nobody waits for it as for an answer.
+            .on_thread_start(worker::stand_back)
+            .build()?;
+        start_threads(runtime.handle(), threads);
+        Ok(Arc::new(Self { runtime: Some(runtime), threads }))
+    }
+
+    fn handle(&self) -> Handle {
+        self.runtime.as_ref().expect("it is there until the pool is dropped").handle().clone()
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            // Perhaps on one of its own threads, or on one that serves: it waits for nobody.
+            runtime.shutdown_background();
+        }
+    }
+}
+
+/// How long a thread of the pool stays when it has nothing to do: as long as the pool.
+const KEPT: Duration = Duration::from_hours(24 * 365 * 100);
 
 /// Starts all `count` threads of a pool. A thread begins with the priority and the processors of the thread that starts
 /// it: begun by the first large body, it would do everybody's work on that body's processor.
-pub(crate) fn start_threads(pool: &Handle, count: usize) {
+fn start_threads(pool: &Handle, count: usize) {
     let arrived = Arc::new((Mutex::new(0), Condvar::new()));
     for _ in 0..count {
         let arrived = Arc::clone(&arrived);
@@ -125,7 +170,6 @@ mod tests {
 
     use bytes::Bytes;
     use tidegate_core::Instant;
-    use tokio::runtime::{Builder, Runtime};
 
     use super::*;
     use crate::io::account::Account;
@@ -143,9 +187,9 @@ mod tests {
         pub(super) fn new(name: &str, max_bytes: u64) -> Self {
             let name = format!("tidegate-spool-{name}-{}", std::process::id());
             let directory = std::env::temp_dir().join(name);
-            let runtime = Builder::new_current_thread().max_blocking_threads(1).build().unwrap();
+            let runtime = Builder::new_current_thread().build().unwrap();
             let config = config::Spool { above: 1 << 20, directory, max_bytes, threads: 1 };
-            Self { spool: Spool::open(&config, runtime.handle().clone()).unwrap(), runtime }
+            Self { spool: Spool::open(&config, None).unwrap(), runtime }
         }
 
         pub(super) fn wait<T>(&self, operation: tokio::task::JoinHandle<T>) -> T {

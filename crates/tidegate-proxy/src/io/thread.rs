@@ -130,7 +130,7 @@ pub(crate) struct Thread {
     pub(crate) signer: Option<Rc<Signer>>,
     /// What is left of the core's part of a quota.
     pub(crate) budget: Rc<CpuBudget>,
-    pub(crate) spool: Option<Arc<Spool>>,
+    pub(crate) spool: RefCell<Option<Arc<Spool>>>,
     pub(crate) lines: RefCell<Option<Lines>>,
     pub(crate) connections: Cell<usize>,
     /// Held by each task that will be a connection and has not begun.

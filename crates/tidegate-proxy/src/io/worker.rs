@@ -50,6 +50,8 @@ pub(crate) struct Control {
     pub(crate) ports: Arc<[Arc<Port>]>,
     /// To the access log, if there is one.
     pub(crate) log: Option<Way>,
+    /// Where large bodies wait, if they do.
+    pub(crate) spool: Option<Arc<Spool>>,
     pub(crate) draining: bool,
     /// Time is up: end even what is under way.
     pub(crate) stop: bool,
@@ -65,7 +67,6 @@ pub(crate) struct Start {
     pub(crate) control: watch::Receiver<Control>,
     pub(crate) verdicts: watch::Receiver<Verdicts>,
     pub(crate) known: Known,
-    pub(crate) spool: Option<Arc<Spool>>,
     /// The way to the core's second thread, if there is one.
     pub(crate) desk: Option<Desk>,
     pub(crate) seed: u64,
@@ -159,7 +160,7 @@ async fn serve(start: Start) -> io::Result<()> {
         upstreams: Rc::clone(&upstreams),
         signer: start.desk.map(|desk| Signer::new(desk, Rc::clone(&budget))),
         budget,
-        spool: start.spool,
+        spool: RefCell::new(first.spool.clone()),
         lines: RefCell::new(first.log.as_ref().map(Way::lines)),
         connections: Cell::new(0),
         beginning: Rc::default(),
@@ -234,6 +235,7 @@ async fn obey(
             *thread.lines.borrow_mut() = told.log.as_ref().map(Way::lines);
             log.clone_from(&told.log);
         }
+        thread.spool.borrow_mut().clone_from(&told.spool);
         if Arc::ptr_eq(&told.settings, &thread.settings().0) {
             entrances.set(thread, &told);
             continue;

@@ -56,7 +56,8 @@ enum Operation {
 
 /// Lets `body` wait where its client does not hold up the upstream, if there is a spool and it can be long.
 pub(crate) fn response(connection: &Connection, account: &Rc<Account>, body: ResponseBody) -> ResponseBody {
-    let Some(spool) = &connection.thread.spool else { return body };
+    let spool = connection.thread.spool.borrow();
+    let Some(spool) = &*spool else { return body };
     if body.size_hint().exact().is_some_and(|length| length <= spool.above) {
         return body;
     }

@@ -40,11 +40,15 @@ pub(crate) async fn request(
     settings: &Settings,
     body: RequestBody,
 ) -> Result<RequestBody, BodyError> {
-    let (Some(spool), false) = (&connection.thread.spool, body.is_end_stream()) else { return Ok(body) };
-    if settings.config.spool.is_none() || body.size_hint().exact().is_some_and(|length| length <= spool.above) {
-        return Ok(body);
-    }
-    let kept = Box::pin(keep(Stored::new(spool, account), account, body)).await;
+    let stored = match &*connection.thread.spool.borrow() {
+        Some(spool) if settings.config.spool.is_some() && !body.is_end_stream() => {
+            let is_short = body.size_hint().exact().is_some_and(|length| length <= spool.above);
+            (!is_short).then(|| Stored::new(spool, account))
+        }
+        _ => None,
+    };
+    let Some(stored) = stored else { return Ok(body) };
+    let kept = Box::pin(keep(stored, account, body)).await;
     if let Err(BodyError::Full(_)) = kept {
         connection.thread.limiter.with(|limiter| limiter.refused_elsewhere(account.tenant(), Stage::Request));
     }
