@@ -128,23 +128,31 @@ pub enum Phase {
 
 /// Tells systemd, if it started us and asked (`Type=notify`). Without it, does nothing.
 pub fn notify_supervisor(phase: Phase) -> io::Result<()> {
+    tell_supervisor(match phase {
+        Phase::Ready => "READY=1",
+        Phase::Stopping => "STOPPING=1",
+    })
+}
+
+/// Tells systemd which process is the service from now on: one that took over from this one, which may end then.
+pub fn notify_main_process(pid: u32) -> io::Result<()> {
+    tell_supervisor(&format!("MAINPID={pid}"))
+}
+
+fn tell_supervisor(message: &str) -> io::Result<()> {
     match std::env::var_os("NOTIFY_SOCKET") {
-        Some(path) => notify(path.as_encoded_bytes(), phase),
+        Some(path) => notify(path.as_encoded_bytes(), message),
         None => Ok(()),
     }
 }
 
-fn notify(path: &[u8], phase: Phase) -> io::Result<()> {
+fn notify(path: &[u8], message: &str) -> io::Result<()> {
     let address = match path {
         // systemd writes the zero byte that begins an abstract name as `@`.
         [b'@', name @ ..] => SocketAddr::from_abstract_name(name)?,
         path => SocketAddr::from_pathname(String::from_utf8_lossy(path).as_ref())?,
     };
-    let message: &[u8] = match phase {
-        Phase::Ready => b"READY=1",
-        Phase::Stopping => b"STOPPING=1",
-    };
-    UnixDatagram::unbound()?.send_to_addr(message, &address).map(drop)
+    UnixDatagram::unbound()?.send_to_addr(message.as_bytes(), &address).map(drop)
 }
 
 #[cfg(test)]
@@ -196,10 +204,10 @@ mod tests {
     fn a_supervisor_hears_that_we_are_ready() {
         let name = format!("tidegate-test-notify-{}", std::process::id());
         let supervisor = UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(name.as_bytes()).unwrap()).unwrap();
-        notify(format!("@{name}").as_bytes(), Phase::Ready).unwrap();
-        notify(format!("@{name}").as_bytes(), Phase::Stopping).unwrap();
+        notify(format!("@{name}").as_bytes(), "READY=1").unwrap();
+        notify(format!("@{name}").as_bytes(), "MAINPID=7").unwrap();
         let mut heard = [0; 64];
-        for expected in [&b"READY=1"[..], b"STOPPING=1"] {
+        for expected in [&b"READY=1"[..], b"MAINPID=7"] {
             let length = supervisor.recv(&mut heard).unwrap();
             assert_eq!(&heard[..length], expected);
         }

@@ -135,6 +135,7 @@ impl Config {
             ticket_keys: ticket_keys(&place, section.ticket_keys)?,
             admin: admin(&place, section.admin_address.as_deref())?,
             name_servers: name_servers(&place, &section.name_servers)?,
+            upgrade_socket: section.upgrade_socket.map(|path| upgrade_socket(&place, path)).transpose()?,
             listeners,
             certificates,
             upstreams,
@@ -189,6 +190,17 @@ fn name_servers(place: &Place<'_>, given: &[String]) -> Result<Vec<SocketAddr>, 
         })
     };
     given.iter().enumerate().map(one).collect()
+}
+
+fn upgrade_socket(place: &Place<'_>, path: PathBuf) -> Result<PathBuf, ConfigError> {
+    // What the kernel takes, less a dot and the number of a process, under which the socket is made.
+    const BYTES_MAX: usize = 107 - 11;
+    let bytes = path.as_os_str().len();
+    if bytes == 0 || bytes > BYTES_MAX {
+        let found = format_args!("found a path of {bytes} bytes");
+        return Err(place.problem("upgrade_socket", found, "expected 1 to 96, such as \"/run/tidegate/upgrade.sock\""));
+    }
+    Ok(path)
 }
 
 fn listeners(

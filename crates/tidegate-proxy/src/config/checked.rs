@@ -42,6 +42,8 @@ pub struct Config {
     pub admin: Option<SocketAddr>,
     /// Who is asked for the names of servers, at most 8; none for whom the system asks.
     pub name_servers: Vec<SocketAddr>,
+    /// Where a successor takes the ports over; `None` for nowhere.
+    pub upgrade_socket: Option<PathBuf>,
     /// Where clients connect; one at least.
     pub listeners: Vec<Listener>,
     /// For listeners with TLS, the first for clients that name no host.

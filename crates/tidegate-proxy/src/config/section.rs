@@ -26,6 +26,7 @@ pub struct Section {
     pub(super) ticket_keys: Vec<PathBuf>,
     pub(super) admin_address: Option<String>,
     pub(super) name_servers: Vec<String>,
+    pub(super) upgrade_socket: Option<PathBuf>,
     pub(super) listen: Vec<ListenSection>,
     pub(super) certificate: Vec<CertificateSection>,
     pub(super) upstream: Vec<UpstreamSection>,

@@ -88,4 +88,5 @@ mod websocket;
 mod whose;
 mod worker;
 
-pub use proxy::Proxy;
+pub use ports::Passed;
+pub use proxy::{Ports, Proxy};

@@ -21,6 +21,15 @@ pub(crate) struct Port {
     sockets: Vec<Vec<Arc<TcpListener>>>,
 }
 
+/// A port of the process that this one takes over from.
+#[derive(Debug)]
+pub struct Passed {
+    /// As the file had it.
+    pub configured: SocketAddr,
+    /// Of its threads, in their order.
+    pub sockets: Vec<TcpListener>,
+}
+
 /// A small number for each port that is open, or of which some connection waits to be ended. It tells ports apart.
 #[derive(Debug)]
 struct Slot(usize);
@@ -43,12 +52,13 @@ impl Slots {
     }
 }
 
-/// The ports of `listeners`, in their order, for so many cores: those that are open `before` stay, the others are opened.
-/// If one cannot be had, none is opened.
+/// The ports of `listeners`, in their order, for so many cores: those that are open `before` stay, those of `passed` are
+/// taken out of it, the others are opened. If one cannot be had, none is opened.
 pub(crate) fn open(
     listeners: &[Listener],
     cores: usize,
     before: &[Arc<Port>],
+    passed: &mut Vec<Passed>,
     slots: &mut Slots,
 ) -> Result<Arc<[Arc<Port>]>, ProxyError> {
     let mut before: Vec<_> = before.iter().collect();
@@ -57,7 +67,11 @@ pub(crate) fn open(
         if let Some(place) = before.iter().position(|port| port.configured == address) {
             return Ok(Arc::clone(before.remove(place)));
         }
-        let port = Port::open(address, cores, slots.take());
+        let given = passed.iter().position(|passed| passed.configured == address).map(|place| passed.remove(place));
+        let port = match given {
+            Some(given) => Port::take(given, cores, slots.take()),
+            None => Port::open(address, cores, slots.take()),
+        };
         port.map(Arc::new).map_err(|source| ProxyError::Listen { address, source })
     };
     listeners.iter().map(one).collect()
@@ -74,6 +88,28 @@ impl Port {
             sockets.push(vec![Arc::new(socket)]);
         }
         Ok(Self { configured, address, slot, sockets })
+    }
+
+    /// Takes all sockets of one that is open: each has connections that wait in it. Where there are fewer cores than
+    /// sockets, they share them out; where there are more, the others get new ones beside these.
+    fn take(passed: Passed, cores: usize, slot: Arc<Slot>) -> io::Result<Self> {
+        let Passed { configured, sockets: given } = passed;
+        let first = given.first().ok_or(io::ErrorKind::InvalidInput)?;
+        let address = first.local_addr()?;
+        let mut sockets: Vec<Vec<_>> = (0..cores).map(|_| Vec::new()).collect();
+        for (place, socket) in given.into_iter().enumerate() {
+            socket.set_nonblocking(true)?;
+            sockets[place % cores].push(Arc::new(socket));
+        }
+        for without in sockets.iter_mut().filter(|sockets| sockets.is_empty()) {
+            without.push(Arc::new(accept::listen(address)?));
+        }
+        Ok(Self { configured, address, slot, sockets })
+    }
+
+    /// As a successor gets it: its address in the file, and its sockets.
+    pub(crate) fn to_pass(&self) -> (SocketAddr, Vec<Arc<TcpListener>>) {
+        (self.configured, self.sockets.iter().flatten().cloned().collect())
     }
 
     /// The sockets that this core takes connections from.
@@ -165,18 +201,35 @@ mod tests {
     fn a_port_that_stays_keeps_its_sockets_and_one_that_cannot_be_had_opens_none() {
         let any = listener(([127, 0, 0, 1], 0).into());
         let mut slots = Slots::default();
-        let before = open(&[any.clone(), any.clone()], 2, &[], &mut slots).unwrap();
+        let before = open(&[any.clone(), any.clone()], 2, &[], &mut Vec::new(), &mut slots).unwrap();
         assert_eq!(before.iter().map(|port| port.slot.0).collect::<Vec<_>>(), [0, 1]);
-        let after = open(std::slice::from_ref(&any), 2, &before, &mut slots).unwrap();
+        let after = open(std::slice::from_ref(&any), 2, &before, &mut Vec::new(), &mut slots).unwrap();
         assert!(Arc::ptr_eq(&after[0], &before[0]));
 
         let taken = TcpListener::bind("127.0.0.1:0").unwrap();
         let taken = taken.local_addr().map(|address| (taken, address)).unwrap();
-        let error = open(&[any.clone(), any.clone(), any.clone(), listener(taken.1)], 2, &after, &mut slots);
+        let error =
+            open(&[any.clone(), any.clone(), any.clone(), listener(taken.1)], 2, &after, &mut Vec::new(), &mut slots);
         assert!(error.unwrap_err().to_string().contains(&taken.1.to_string()));
 
         drop(before);
-        let again = open(&[any.clone(), any], 2, &after, &mut slots).unwrap();
+        let again = open(&[any.clone(), any], 2, &after, &mut Vec::new(), &mut slots).unwrap();
         assert_eq!(again[1].slot.0, 1, "the place of one that is gone is free");
+    }
+
+    #[test]
+    fn every_socket_of_a_port_that_is_taken_over_has_a_thread() {
+        let any = listener(([127, 0, 0, 1], 0).into());
+        let mut slots = Slots::default();
+        let before = open(std::slice::from_ref(&any), 3, &[], &mut Vec::new(), &mut slots).unwrap();
+        for (cores, wanted) in [(1, [3].as_slice()), (2, &[2, 1]), (3, &[1, 1, 1]), (4, &[1, 1, 1, 1])] {
+            let (configured, sockets) = before[0].to_pass();
+            let sockets = sockets.iter().map(|socket| socket.try_clone().unwrap()).collect();
+            let mut passed = vec![Passed { configured, sockets }];
+            let after = open(std::slice::from_ref(&any), cores, &[], &mut passed, &mut slots).unwrap();
+            assert_eq!((after[0].address, passed.len()), (before[0].address, 0));
+            let of_each: Vec<_> = (0..cores).map(|core| after[0].of_core(core).count()).collect();
+            assert_eq!(of_each, wanted);
+        }
     }
 }

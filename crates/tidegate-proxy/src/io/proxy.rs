@@ -1,7 +1,7 @@
 //! A proxy that runs.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -16,7 +16,7 @@ use super::admin::Source;
 use super::admin::status::{Health, Live, LiveRateLimit, LiveServer, LiveUpstream, Phase};
 use super::cpu;
 use super::limiter::{Limiter, Snapshot};
-use super::ports::{self, Slots};
+use super::ports::{self, Passed, Slots};
 use super::settings::Settings;
 use super::signer;
 use super::spool::Spool;
@@ -63,6 +63,18 @@ struct Changing {
     retired_logs: Vec<AccessLog>,
 }
 
+/// The ports of a proxy that runs.
+#[derive(Clone, Debug)]
+pub struct Ports(Arc<State>);
+
+impl Ports {
+    /// Those that are open now: of each its address in the file, and the sockets of all threads.
+    #[must_use]
+    pub fn open(&self) -> Vec<(SocketAddr, Vec<Arc<TcpListener>>)> {
+        self.0.control.borrow().ports.iter().map(|port| port.to_pass()).collect()
+    }
+}
+
 /// From one look at the quota of processor time to the next.
 const LOOK: Duration = Duration::from_secs(1);
 
@@ -76,11 +88,19 @@ struct Side {
 impl Proxy {
     /// Opens every port and starts every thread.
     pub fn start(config: Config) -> Result<Self, ProxyError> {
+        let this = Self::prepare(config, Vec::new())?;
+        this.accept();
+        Ok(this)
+    }
+
+    /// The same, with the ports of `config` that another process has `passed`. It takes no connections before
+    /// [`accept`](Self::accept): until then the other process can go on as if nothing had been.
+    pub fn prepare(config: Config, mut passed: Vec<Passed>) -> Result<Self, ProxyError> {
         let now = clock::now();
         let (cores, overflow) = (config.threads.max(1), config.overflow_threads.min(config.threads.max(1)));
         let settings = Settings::new(config, None, now)?;
         let mut changing = Changing::default();
-        let ports = ports::open(&settings.config.listeners, cores, &[], &mut changing.slots)?;
+        let ports = ports::open(&settings.config.listeners, cores, &[], &mut passed, &mut changing.slots)?;
         let log_lines = Arc::<Totals>::default();
         changing.log = start_log(&settings.config, &log_lines)?;
         let log = changing.log.as_ref().map(AccessLog::way);
@@ -95,6 +115,7 @@ impl Proxy {
         let control = watch::Sender::new(Control {
             settings: Arc::clone(&settings),
             ports,
+            accepting: false,
             log,
             spool,
             draining: false,
@@ -167,7 +188,8 @@ impl Proxy {
         config.limits.mode = changing.mode.unwrap_or(config.limits.mode);
         let Control { settings: old, ports, spool, .. } = self.state.control.borrow().clone();
         needs_restart(&old.config, &config)?;
-        let ports = ports::open(&config.listeners, old.config.threads.max(1), &ports, &mut changing.slots)?;
+        let cores = old.config.threads.max(1);
+        let ports = ports::open(&config.listeners, cores, &ports, &mut Vec::new(), &mut changing.slots)?;
         let is_other_log = old.config.access_log != config.access_log;
         let mut log = if is_other_log { start_log(&config, &self.state.log_lines)? } else { None };
         let spool = if old.config.spool == config.spool { spool } else { open_spool(&config, spool.as_deref())? };
@@ -199,6 +221,33 @@ impl Proxy {
         if let Some(log) = &lock(&self.state.changing).log {
             log.reopen();
         }
+    }
+
+    /// Takes connections from now on.
+    pub fn accept(&self) {
+        self.state.control.send_modify(|control| control.accepting = true);
+    }
+
+    /// Its ports, for a successor.
+    #[must_use]
+    pub fn ports(&self) -> Ports {
+        Ports(Arc::clone(&self.state))
+    }
+
+    /// Leaves the ports to a successor that has them, and drains: each connection is served one request more, or waits half
+    /// of `drain_timeout` for it, so that no client finds its connection closed while it asks. Returns as
+    /// [`drain`](Self::drain) does.
+    #[must_use]
+    pub fn hand_over(self) -> bool {
+        let patience = self.state.control.borrow().settings.config.drain_timeout;
+        let began = clock::now();
+        self.state.control.send_modify(|control| control.ports = [].into());
+        // What threads counted before they knew about it is no end.
+        let (first, last) = (began + worker::ROUND * 3, began + patience / 2);
+        while clock::now() < last && (clock::now() < first || self.state.live().connections > 0) {
+            std::thread::park_timeout(Duration::from_millis(5));
+        }
+        self.drain_within(patience.saturating_sub(clock::now().since(began)))
     }
 
     /// Takes no more connections, lets requests under way end for as long as the configuration says, and stops. Returns
@@ -287,6 +336,7 @@ fn needs_restart(old: &Config, new: &Config) -> Result<(), ProxyError> {
         ("proxy.threads", old.threads != new.threads),
         ("proxy.overflow_threads", old.overflow_threads != new.overflow_threads),
         ("proxy.admin_address", old.admin != new.admin),
+        ("proxy.upgrade_socket", old.upgrade_socket != new.upgrade_socket),
     ];
     match changed.into_iter().find(|(_, changed)| *changed) {
         Some((key, _)) => Err(ProxyError::NeedsRestart { key }),

@@ -34,7 +34,7 @@ use super::{accept, fair, gate, hello, meter, pace, refused, trace};
 /// Tasks that run before the sockets are looked at again: some ten microseconds each, and one at most is a handshake.
 const EVENT_INTERVAL: u32 = 31;
 /// Between two rounds of counting and learning: long enough that what is under way at either end is little of it.
-const ROUND: Duration = Duration::from_millis(60);
+pub(crate) const ROUND: Duration = Duration::from_millis(60);
 
 /// Niceness of the thread that stands in: four fifths of the part of the first one, and of another program. Together they
 /// have more of a core than one thread would.
@@ -48,6 +48,8 @@ pub(crate) struct Control {
     pub(crate) settings: Arc<Settings>,
     /// Of its listeners, in their order; none once the proxy drains.
     pub(crate) ports: Arc<[Arc<Port>]>,
+    /// Connections are taken from them.
+    pub(crate) accepting: bool,
     /// To the access log, if there is one.
     pub(crate) log: Option<Way>,
     /// Where large bodies wait, if they do.
@@ -269,7 +271,7 @@ impl Entrances {
     fn set(&mut self, thread: &Rc<Thread>, told: &Control) {
         self.accepting.retain(|task| !task.is_finished());
         let before = std::mem::take(&mut self.open);
-        for (place, port) in told.ports.iter().enumerate() {
+        for (place, port) in told.ports.iter().enumerate().filter(|_| told.accepting) {
             let entrance = match before.iter().find(|entrance| entrance.is_of(port)) {
                 Some(entrance) => {
                     entrance.change(&told.settings, place);
