@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
 
 use axum::Router;
@@ -37,6 +38,23 @@ impl Bound {
                 }
                 .because(error))
             }
+        }
+    }
+
+    /// The socket of another process that listened at `address`, as the file has it.
+    pub(crate) fn taken(socket: OwnedFd, address: &Address) -> io::Result<Self> {
+        let socket = std::net::TcpListener::from(socket);
+        socket.set_nonblocking(true)?;
+        let listening = Listening::Port(socket.local_addr()?.port());
+        let listener = Listener::Tcp(tokio::net::TcpListener::from_std(socket)?);
+        Ok(Self { listener, listening, address: with_port(address, listening) })
+    }
+
+    /// The same socket once more, for a successor; `None` for a unix socket.
+    pub(crate) fn socket(&self) -> io::Result<Option<std::net::TcpListener>> {
+        match &self.listener {
+            Listener::Tcp(listener) => listener.as_fd().try_clone_to_owned().map(|socket| Some(socket.into())),
+            Listener::Unix(_) => Ok(None),
         }
     }
 

@@ -26,6 +26,11 @@ impl Signals {
     }
 }
 
+/// SIGUSR2, from now on: a successor is to be started.
+pub(crate) fn upgrades() -> Result<Signal, Failure> {
+    signal(SignalKind::user_defined2()).map_err(|error| Failure::new("cannot listen for signals").because(error))
+}
+
 /// SIGHUP, from now on: the configuration is to be read again.
 pub(crate) struct Hangups(Signal);
 

@@ -6,6 +6,8 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 struct Folder(PathBuf);
 
@@ -255,4 +257,128 @@ fn what_cannot_run_says_what_to_do() {
     folder.write(tls);
     let (code, said) = run(&[]);
     assert!(code == Some(3) && said.contains("cannot read the certificate file none.pem"), "{said}");
+}
+
+/// Clients who ask all the time: some on new connections, some on kept ones. Every request has to be served.
+struct Load {
+    stop: Arc<AtomicBool>,
+    served: Arc<AtomicUsize>,
+    clients: Vec<std::thread::JoinHandle<()>>,
+}
+
+impl Load {
+    fn start(address: &str) -> Self {
+        let (stop, served) = (Arc::<AtomicBool>::default(), Arc::<AtomicUsize>::default());
+        let client = |is_kept: bool| {
+            let (stop, served, address) = (Arc::clone(&stop), Arc::clone(&served), address.to_owned());
+            std::thread::spawn(move || {
+                let mut kept = None;
+                while !stop.load(Ordering::SeqCst) {
+                    let mut stream = kept.take().unwrap_or_else(|| TcpStream::connect(&address).unwrap());
+                    let stays = serves(&mut stream) && is_kept;
+                    kept = Some(stream).filter(|_| stays);
+                    served.fetch_add(1, Ordering::SeqCst);
+                }
+            })
+        };
+        let clients = [true, false, true, false].map(client).into();
+        Self { stop, served, clients }
+    }
+
+    /// Until so many requests more were served.
+    fn goes_on(&self, requests: usize) {
+        let enough = self.served.load(Ordering::SeqCst) + requests;
+        until(|| {
+            assert!(!self.clients.iter().any(std::thread::JoinHandle::is_finished), "a request failed");
+            self.served.load(Ordering::SeqCst) >= enough
+        });
+    }
+
+    fn stop(self) {
+        self.stop.store(true, Ordering::SeqCst);
+        self.clients.into_iter().for_each(|client| client.join().unwrap());
+    }
+}
+
+/// Asks once and reads the whole answer. Whether the connection stays.
+fn serves(stream: &mut TcpStream) -> bool {
+    stream.write_all(b"GET / HTTP/1.1\r\nHost: a.example\r\n\r\n").unwrap();
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        stream.read_exact(&mut byte).unwrap();
+        head.push(byte[0]);
+    }
+    let head = String::from_utf8(head).unwrap().to_lowercase();
+    assert!(head.starts_with("http/1.1 200 "), "{head}");
+    let length = head.lines().find_map(|line| line.strip_prefix("content-length: ")?.parse().ok()).unwrap();
+    stream.read_exact(&mut vec![0; length]).unwrap();
+    !head.contains("connection: close\r\n")
+}
+
+/// A process that is nobody's child here; ended by force if a test gives up on it.
+struct Grandchild(rustix::process::Pid);
+
+impl Drop for Grandchild {
+    fn drop(&mut self) {
+        let _ = rustix::process::kill_process(self.0, rustix::process::Signal::KILL);
+    }
+}
+
+#[test]
+fn no_request_is_lost_by_an_upgrade_nor_by_one_that_fails() {
+    let folder = Folder::new("upgrade");
+    let config = |threads: usize, more: &str| {
+        let keys =
+            format!("[proxy]\nthreads = {threads}\ndrain_timeout = \"20s\"\nupgrade_socket = \"upgrade.sock\"\n{more}");
+        config(&upstream(), "").replace("[proxy]\n", &keys)
+    };
+    folder.write(&config(2, ""));
+    let mut old = Proxy::start(&folder, &[]);
+    let load = Load::start(&old.address);
+    load.goes_on(50);
+
+    // Who cannot start says why; so does who has another configuration than he can have.
+    folder.write(&config(2, "threds = 2\n"));
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let take_over = |config: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+        command.args(["proxy", "-c", config, "--take-over", "upgrade.sock"]).current_dir(&folder.0);
+        command.output().unwrap().status.code()
+    };
+    assert_eq!(take_over("tidegate.toml"), Some(3));
+    until(|| folder.read("log").contains("a successor does not start"));
+    assert!(folder.read("log").contains("threds"), "{}", folder.read("log"));
+    let beside = format!("[[proxy.listen]]\naddress = \"{}\"\n[[proxy.listen]]", taken.local_addr().unwrap());
+    fs::write(folder.0.join("beside.toml"), config(2, "").replacen("[[proxy.listen]]", &beside, 1)).unwrap();
+    assert_eq!(take_over("beside.toml"), Some(1));
+    until(|| folder.read("log").contains("cannot listen on"));
+    load.goes_on(50);
+
+    // The next one has fewer threads, and all sockets of those before.
+    let mut idle = TcpStream::connect(&old.address).unwrap();
+    assert!(serves(&mut idle));
+    folder.write(&config(1, ""));
+    let mut new = Proxy::start(&folder, &["--take-over", "upgrade.sock"]);
+    assert_eq!((&new.address, &new.admin), (&old.address, &old.admin));
+    load.goes_on(50);
+    assert!(!serves(&mut idle), "a connection of before is served once more");
+    drop(idle);
+    assert_eq!(old.child.wait().unwrap().code(), Some(0));
+    assert_eq!(ask(&new.admin, "GET /readyz", &format!("Host: {}\r\n", new.admin), "").0, 200);
+    load.goes_on(50);
+
+    // And the one after that more; it is started by the one before it.
+    folder.write(&config(3, ""));
+    new.signal(rustix::process::Signal::USR2);
+    assert_eq!(new.child.wait().unwrap().code(), Some(0));
+    let log = folder.read("log");
+    let (_, line) = log.rsplit_once("a successor serves").unwrap();
+    let digits: String = line.chars().skip_while(|c| !c.is_ascii_digit()).take_while(char::is_ascii_digit).collect();
+    let last = Grandchild(rustix::process::Pid::from_raw(digits.parse().unwrap()).unwrap());
+    load.goes_on(50);
+    load.stop();
+    rustix::process::kill_process(last.0, rustix::process::Signal::TERM).unwrap();
+    until(|| TcpStream::connect(&new.address).is_err() && !folder.0.join("upgrade.sock").exists());
+    std::mem::forget(last);
 }

@@ -3,15 +3,19 @@
 //! | module | its one job |
 //! |---|---|
 //! | `figures` | a running proxy in a few tables |
+//! | `handover` | listening sockets that go from one process to its successor |
 //! | `quick` | a configuration from a few flags, for a first try |
 //! | `run` | a proxy that runs: started, reloaded, drained, with its admin API |
 //! | `screen` | what is said about it at the start |
+//! | `upgrade` | a successor: started, given the sockets, waited for |
 //! | `watch` | notices that its files changed |
 
 mod figures;
+mod handover;
 mod quick;
 mod run;
 mod screen;
+mod upgrade;
 mod watch;
 
 use std::path::{Path, PathBuf};
@@ -27,8 +31,11 @@ use crate::signals::{Hangups, Signals};
 use crate::token::Token;
 use crate::up;
 
+use self::upgrade::Upgrades;
+
 pub(crate) use self::figures::{Figures, quantity};
 pub(crate) use self::run::ProxyRunning;
+pub(crate) use self::upgrade::Taken;
 pub(crate) use self::watch::Watched;
 
 /// Looked for where it is started without a file.
@@ -58,12 +65,27 @@ pub(crate) struct ProxyArgs {
     /// Also serve a console that shows the proxy
     #[arg(long, value_name = "ADDRESS:PORT")]
     console: Option<String>,
+    /// Take the ports over from the proxy whose `upgrade_socket` this is; it drains and ends
+    #[arg(long, value_name = "SOCKET", value_hint = ValueHint::FilePath)]
+    take_over: Option<PathBuf>,
     /// What is logged, such as `debug` or `info,tidegate_proxy=debug`
     #[arg(long, value_name = "FILTER", default_value = "info")]
     log: String,
 }
 
 pub(crate) fn run(args: &ProxyArgs) -> Result<(), Failure> {
+    let mut inherited = match &args.take_over {
+        Some(socket) => Taken::from(socket)?,
+        None => Taken::default(),
+    };
+    let ended = serve(args, &mut inherited);
+    if let Err(failure) = &ended {
+        inherited.give_up(failure);
+    }
+    ended
+}
+
+fn serve(args: &ProxyArgs, inherited: &mut Taken) -> Result<(), Failure> {
     let file = file_of(args)?;
     let watched = file.as_deref().map(Watched::new);
     let document = match &file {
@@ -91,24 +113,59 @@ pub(crate) fn run(args: &ProxyArgs) -> Result<(), Failure> {
     let ended = runtime.block_on(async {
         let mut signals = Signals::listen()?;
         let mut hangups = Hangups::listen()?;
-        let mut running = ProxyRunning::start(config, watched, token.as_ref()).await?;
+        let socket = config.upgrade_socket.clone();
+        let mut upgrades = Upgrades::new()?;
+        if !inherited.is_from_another() {
+            upgrades.open(socket.as_deref(), false)?;
+        }
+        let mut running = ProxyRunning::start(config, watched, token.as_ref(), inherited).await?;
         if let Some(console) = &args.console {
-            running.show(console, token.as_ref()).await?;
+            running.show(console, token.as_ref(), inherited).await?;
         }
         running.introduce(token.as_ref().map(|token| (token, settings.token_file.as_path())))?;
+        if inherited.is_from_another() {
+            inherited.serve_instead()?;
+            running.accept();
+            if let Err(error) = upgrades.open(socket.as_deref(), true) {
+                tracing::error!(%error, "it serves, and there can be no upgrade until it is started again");
+            }
+        }
         up::tell_supervisor(Phase::Ready);
-        running.serve_until(&mut hangups, None, signals.wait()).await;
-        tracing::info!("stopping: requests under way are finished; a second signal ends them");
-        up::tell_supervisor(Phase::Stopping);
-        tokio::select! {
-            () = running.stop() => {}
-            () = signals.wait() => tracing::warn!("ended with requests under way"),
+        let given = running.given();
+        let end = async {
+            tokio::select! {
+                () = signals.wait() => End::Asked,
+                () = upgrades.wait(&given) => End::HandedOver,
+            }
+        };
+        let end = running.serve_until(&mut hangups, None, end).await;
+        drop(given);
+        match end {
+            End::Asked => {
+                tracing::info!("stopping: requests under way are finished; a second signal ends them");
+                up::tell_supervisor(Phase::Stopping);
+                tokio::select! {
+                    () = running.stop() => {}
+                    () = signals.wait() => tracing::warn!("ended with requests under way"),
+                }
+            }
+            // The supervisor's signal at the end of the service reaches this process as well as its successor.
+            End::HandedOver => tokio::select! {
+                () = running.hand_over() => {}
+                () = async { signals.wait().await; signals.wait().await } => tracing::warn!("ended with requests under way"),
+            },
         }
         Ok(())
     });
     // What a second signal cut short is not waited for.
     runtime.shutdown_background();
     ended
+}
+
+/// Why a proxy ends.
+enum End {
+    Asked,
+    HandedOver,
 }
 
 fn file_of(args: &ProxyArgs) -> Result<Option<PathBuf>, Failure> {

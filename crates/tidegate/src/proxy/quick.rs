@@ -51,6 +51,7 @@ mod tests {
 
     fn args(upstream: &[&str]) -> ProxyArgs {
         ProxyArgs {
+            take_over: None,
             config: None,
             listen: vec!["127.0.0.1:0".to_owned()],
             upstream: upstream.iter().map(|&text| text.to_owned()).collect(),

@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate_broker::config::Address;
 use tidegate_console::{ConsoleConfig, ProxySource};
 use tidegate_proxy::config::Config;
 use tidegate_proxy::error::ProxyError;
@@ -17,6 +16,7 @@ use tidegate_runtime::config::Document;
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::screen;
+use super::upgrade::{Given, Taken};
 use super::watch::{Follower, Watched};
 use crate::failure::Failure;
 use crate::output;
@@ -41,29 +41,44 @@ pub(crate) struct ProxyRunning {
     pub(crate) admin: Option<AdminAt>,
     /// Where its own console is, as `host:port`.
     console: Option<String>,
+    /// What a successor gets.
+    given: Given,
 }
 
 impl ProxyRunning {
-    /// Starts everything, or nothing. If `config` comes from a file, that was entered in `file` before it was read.
-    pub(crate) async fn start(config: Config, file: Option<Watched>, token: Option<&Token>) -> Result<Self, Failure> {
+    /// Starts everything, or nothing. If `config` comes from a file, that was entered in `file` before it was read. What is
+    /// `inherited` is not opened again, and then no connections are taken before [`Self::accept`].
+    pub(crate) async fn start(
+        config: Config,
+        file: Option<Watched>,
+        token: Option<&Token>,
+        inherited: &mut Taken,
+    ) -> Result<Self, Failure> {
         for warning in &config.warnings {
             tracing::warn!("{warning}");
         }
         // Ports are taken before threads start.
         let bound = match config.admin {
-            Some(at) => Some((Bound::bind(&address(at)).await?, Reach::of_host(&at.ip().to_string()))),
+            Some(at) => Some((inherited.bind("admin", at).await?, Reach::of_host(&at.ip().to_string()))),
             None => None,
         };
         let path = file.as_ref().and_then(Watched::first);
         let mut watched = file.unwrap_or_default();
         enter_certificates(&config, &mut watched);
-        let proxy = tokio::task::spawn_blocking(|| Proxy::start(config)).await.expect("it returns its errors");
+        let (passed, passes_on) = (inherited.ports(), config.upgrade_socket.is_some());
+        let proxy = tokio::task::spawn_blocking(|| Proxy::prepare(config, passed));
+        let proxy = proxy.await.expect("it returns its errors");
         let proxy = proxy.map_err(not_started)?;
         let source = proxy.source();
         let follower = Follower::new(watched);
-        let mut this =
-            Self { proxy, source, servers: Servers::new(), file: path, follower, admin: None, console: None };
+        let given = Given::new(proxy.ports(), passes_on);
+        let servers = Servers::new();
+        let mut this = Self { proxy, source, servers, file: path, follower, admin: None, console: None, given };
+        if !inherited.is_from_another() {
+            this.accept();
+        }
         if let Some((bound, reach)) = bound {
+            this.given.add("admin", this.source.config().admin, &bound)?;
             this.serve_admin_api(bound, reach, token).await?;
         }
         Ok(this)
@@ -74,6 +89,11 @@ impl ProxyRunning {
         let router = |reach| admin::router(Arc::clone(&self.source), Guard { token: token.clone(), reach });
         self.admin = self.servers.serve_admin(bound, reach, router).await?;
         Ok(())
+    }
+
+    /// Takes connections from now on.
+    pub(crate) fn accept(&self) {
+        self.proxy.accept();
     }
 
     /// Where it listens, in the order of the configuration.
@@ -89,14 +109,20 @@ impl ProxyRunning {
     }
 
     /// Serves a console of its own at `address`.
-    pub(crate) async fn show(&mut self, address: &str, token: Option<&Token>) -> Result<(), Failure> {
+    pub(crate) async fn show(
+        &mut self,
+        address: &str,
+        token: Option<&Token>,
+        inherited: &mut Taken,
+    ) -> Result<(), Failure> {
         let Some(source) = self.console_source(token) else {
             return Err(Failure::usage("a console needs the proxy's admin API").help("give proxy.admin_address"));
         };
         let at: SocketAddr = address.parse().map_err(|error| {
             Failure::usage(format!("{address:?} is no address")).help("such as 127.0.0.1:7070").because(error)
         })?;
-        let bound = Bound::bind(&self::address(at)).await?;
+        let bound = inherited.bind("console", at).await?;
+        self.given.add("console", Some(at), &bound)?;
         let authority = bound.local_authority().unwrap_or_default();
         self.console = Some(authority);
         let config = ConsoleConfig {
@@ -119,24 +145,24 @@ impl ProxyRunning {
     }
 
     /// Follows its files and SIGHUP until `end`; at a SIGHUP the broker beside it, if there is one, reads its file too.
-    pub(crate) async fn serve_until(
+    pub(crate) async fn serve_until<T>(
         &mut self,
         hangups: &mut Hangups,
         mut broker: Option<&mut Reload>,
-        end: impl Future<Output = ()>,
-    ) {
+        end: impl Future<Output = T>,
+    ) -> T {
         let mut end = std::pin::pin!(end);
         let mut looks = interval(LOOK);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let asked = tokio::select! {
-                () = &mut end => return,
+                ended = &mut end => return ended,
                 () = hangups.wait() => true,
                 _ = looks.tick(), if self.file.is_some() => false,
             };
             if let Some(broker) = broker.as_mut().filter(|_| asked) {
                 tokio::select! {
-                    () = &mut end => return,
+                    ended = &mut end => return ended,
                     () = broker.hangup() => {}
                 }
             }
@@ -149,15 +175,33 @@ impl ProxyRunning {
 
     /// Takes no more connections, lets requests end for as long as the configuration permits, and ends.
     pub(crate) async fn stop(self) {
-        let Self { proxy, servers, .. } = self;
+        let Self { proxy, servers, given, .. } = self;
+        drop(given);
         // Until then supervisors are told that it is not ready.
-        let drained = tokio::task::spawn_blocking(move || proxy.drain()).await;
-        match drained {
-            Ok(true) => tracing::info!("every request has ended"),
-            Ok(false) => tracing::warn!("time is up: requests under way were cut off"),
-            Err(error) => tracing::error!(%error, "the proxy did not end well"),
-        }
+        tell(tokio::task::spawn_blocking(move || proxy.drain()).await);
         servers.stop().await;
+    }
+
+    /// What a successor gets.
+    pub(crate) fn given(&self) -> Given {
+        self.given.clone()
+    }
+
+    /// The same, where a successor serves: it answers for the proxy at once.
+    pub(crate) async fn hand_over(self) {
+        let Self { proxy, servers, given, .. } = self;
+        drop(given);
+        let drained = tokio::task::spawn_blocking(move || proxy.hand_over());
+        servers.stop().await;
+        tell(drained.await);
+    }
+}
+
+fn tell(drained: Result<bool, tokio::task::JoinError>) {
+    match drained {
+        Ok(true) => tracing::info!("every request has ended"),
+        Ok(false) => tracing::warn!("time is up: requests under way were cut off"),
+        Err(error) => tracing::error!(%error, "the proxy did not end well"),
     }
 }
 
@@ -210,10 +254,6 @@ fn enter_certificates(config: &Config, watched: &mut Watched) {
     for tls in config.upstreams.iter().filter_map(|upstream| upstream.tls.as_ref()) {
         tls.files().for_each(|(_, file)| watched.enter(file));
     }
-}
-
-fn address(at: SocketAddr) -> Address {
-    Address::Tcp { host: at.ip().to_string(), port: at.port() }
 }
 
 fn not_started(error: ProxyError) -> Failure {

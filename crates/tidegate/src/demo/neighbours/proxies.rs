@@ -7,7 +7,7 @@ use tidegate_runtime::config::Document;
 
 use super::plan::{Plan, Side};
 use crate::failure::Failure;
-use crate::proxy::ProxyRunning;
+use crate::proxy::{ProxyRunning, Taken};
 use crate::token::Token;
 
 /// Both of them, in the order of [`Side::BOTH`].
@@ -23,8 +23,10 @@ impl Proxies {
     /// Starts each in front of its service.
     pub(super) async fn start(plan: &Plan, services: [SocketAddr; 2], token: &Token) -> Result<Self, Failure> {
         let [left, right] = services;
-        let left = ProxyRunning::start(config(Side::Left, plan, left)?, None, Some(token)).await?;
-        let right = ProxyRunning::start(config(Side::Right, plan, right)?, None, Some(token)).await?;
+        let left =
+            ProxyRunning::start(config(Side::Left, plan, left)?, None, Some(token), &mut Taken::default()).await?;
+        let right =
+            ProxyRunning::start(config(Side::Right, plan, right)?, None, Some(token), &mut Taken::default()).await?;
         let running = [left, right];
         let addresses = running.each_ref().map(|proxy| proxy.addresses()[0]);
         let admin = running
