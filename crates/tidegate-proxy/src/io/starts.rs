@@ -1,12 +1,6 @@
-//! Whose handshake begins next on a thread.
-//!
-//! A handshake is the longest task there is, and those that a tenant may begin at once, its share saved up for some ticks,
-//! take tens of milliseconds together. So they begin one at a time, with a look at the sockets before each, and tenants
-//! take turns: a tenant's next one waits for the one that is being made and for one of each other tenant, however many
-//! those ask for.
+//! Handshakes of a thread that wait for their turns, as [`starts`](crate::machine::starts) decides.
 
 use std::cell::RefCell;
-use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
@@ -18,79 +12,85 @@ use pin_project_lite::pin_project;
 use tokio::sync::oneshot;
 
 use super::limiter::Tenant;
+use crate::machine::starts::{Follow, Starts as Machine, Ticket};
 
-/// A thread's handshakes that have not begun. Each waits on a connection's place, so there are no more than these, and those
-/// that have gone since the last turn.
+/// A thread's turns, and who waits for one.
 #[derive(Debug)]
 pub(crate) struct Starts {
-    /// So many begin at once.
-    at_once: usize,
-    waiting: RefCell<Waiting>,
-}
-
-#[derive(Debug, Default)]
-struct Waiting {
-    /// So many begin now.
-    begin: usize,
-    /// Tenants for whom somebody waits, in the order of their turns.
-    order: VecDeque<Tenant>,
-    /// Of those, who waits; nobody's queue is empty.
-    tenants: HashMap<Tenant, VecDeque<oneshot::Sender<Start>>, RandomState>,
+    machine: RefCell<Machine>,
+    waiting: RefCell<HashMap<Ticket, oneshot::Sender<Start>, RandomState>>,
 }
 
 /// Leave to begin; when it is dropped, the next one may.
 #[derive(Debug)]
 pub(crate) struct Start {
     starts: Rc<Starts>,
-    /// It is one more than begin at once: nobody follows on it.
-    is_extra: bool,
+    follow: Follow,
+}
+
+/// One that waits; it leaves when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Place {
+    starts: Rc<Starts>,
+    ticket: Ticket,
+    told: oneshot::Receiver<Start>,
 }
 
 impl Start {
     /// Whether it is one more than begin at once.
     pub(crate) fn is_extra(&self) -> bool {
-        self.is_extra
+        self.follow == Follow::Nobody
     }
 }
 
 impl Starts {
     /// Nobody waits; `at_once` may begin together.
     pub(crate) fn new(at_once: usize) -> Rc<Self> {
-        Rc::new(Self { at_once, waiting: RefCell::default() })
+        Rc::new(Self { machine: RefCell::new(Machine::new(at_once)), waiting: RefCell::default() })
     }
 
     /// Whether nobody waits, and none begins.
     pub(crate) fn is_empty(&self) -> bool {
-        self.waiting.borrow().begin == 0
+        self.machine.borrow().is_empty()
     }
 
     /// Lets the next one begin though as many do as may at once.
     pub(crate) fn one_more(self: &Rc<Self>) {
-        let next = {
-            let waiting = &mut *self.waiting.borrow_mut();
-            let next = waiting.next();
-            waiting.begin += usize::from(next.is_some());
-            next
-        };
-        if let Some(next) = next {
-            // It waits: it was not closed a moment ago, and only this thread closes it.
-            let _ = next.send(Start { starts: Rc::clone(self), is_extra: true });
-        }
+        let next = self.machine.borrow_mut().one_more();
+        self.tell(next, Follow::Nobody);
     }
 
-    fn ask(self: &Rc<Self>, tenant: Tenant) -> Result<Start, oneshot::Receiver<Start>> {
-        let waiting = &mut *self.waiting.borrow_mut();
-        if waiting.begin < self.at_once {
-            waiting.begin += 1;
-            return Ok(Start { starts: Rc::clone(self), is_extra: false });
+    fn ask(self: &Rc<Self>, tenant: Tenant) -> Result<Start, Place> {
+        let starts = Rc::clone(self);
+        let Some(ticket) = self.machine.borrow_mut().ask(tenant) else {
+            return Ok(Start { starts, follow: Follow::Next });
+        };
+        let (sender, told) = oneshot::channel();
+        self.waiting.borrow_mut().insert(ticket, sender);
+        Err(Place { starts, ticket, told })
+    }
+
+    /// It is the turn of `next`, if there is one.
+    fn tell(self: &Rc<Self>, next: Option<Ticket>, follow: Follow) {
+        let sender = next.and_then(|next| self.waiting.borrow_mut().remove(&next));
+        if let Some(sender) = sender {
+            // It waits: whoever goes takes its sender along.
+            let _ = sender.send(Start { starts: Rc::clone(self), follow });
         }
-        let (sender, receiver) = oneshot::channel();
-        let queue = waiting.tenants.entry(tenant).or_default();
-        if queue.is_empty() {
-            waiting.order.push_back(tenant);
-        }
-        queue.push_back(sender);
-        Err(receiver)
+    }
+}
+
+impl Drop for Start {
+    fn drop(&mut self) {
+        let next = self.starts.machine.borrow_mut().end(self.follow);
+        self.starts.tell(next, self.follow);
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.starts.machine.borrow_mut().leave(self.ticket);
+        self.starts.waiting.borrow_mut().remove(&self.ticket);
     }
 }
 
@@ -108,7 +108,7 @@ pin_project! {
 #[derive(Debug)]
 pub(crate) enum Turn {
     /// Others' come first.
-    Waits(oneshot::Receiver<Start>),
+    Waits(Place),
     /// It is its turn, after a look at the sockets.
     Granted(Option<Start>),
     Looked(Option<Start>),
@@ -119,7 +119,7 @@ impl Turn {
     pub(crate) fn ask(starts: &Rc<Starts>, tenant: Tenant) -> Self {
         match starts.ask(tenant) {
             Ok(start) => Self::Granted(Some(start)),
-            Err(turn) => Self::Waits(turn),
+            Err(place) => Self::Waits(place),
         }
     }
 }
@@ -131,9 +131,9 @@ impl Future for Turn {
         let start = match &mut *self {
             Self::Looked(start) => return Poll::Ready(start.take().expect("nobody asks a turn that has begun")),
             Self::Granted(start) => start.take(),
-            Self::Waits(turn) => Some(
-                ready!(Pin::new(turn).poll(context))
-                    .expect("a queue that is awaited is there, and nobody leaves it without a start"),
+            Self::Waits(place) => Some(
+                ready!(Pin::new(&mut place.told).poll(context))
+                    .expect("a place that is awaited has its sender, which is dropped when it has told"),
             ),
         };
         *self = Self::Looked(start);
@@ -165,40 +165,6 @@ impl<W: Future> Future for InTurn<W> {
         let polled = this.work.poll(context);
         drop(start);
         polled
-    }
-}
-
-impl Waiting {
-    /// Takes the next one in turn off its queue. Who has gone takes no turn, and costs its tenant none.
-    fn next(&mut self) -> Option<oneshot::Sender<Start>> {
-        loop {
-            let tenant = self.order.pop_front()?;
-            let queue = self.tenants.get_mut(&tenant)?;
-            let next = std::iter::from_fn(|| queue.pop_front()).find(|next| !next.is_closed());
-            if queue.is_empty() {
-                self.tenants.remove(&tenant);
-            } else {
-                self.order.push_back(tenant);
-            }
-            if next.is_some() {
-                return next;
-            }
-        }
-    }
-}
-
-impl Drop for Start {
-    fn drop(&mut self) {
-        let next = {
-            let waiting = &mut *self.starts.waiting.borrow_mut();
-            let next = if self.is_extra { None } else { waiting.next() };
-            waiting.begin -= usize::from(next.is_none());
-            next
-        };
-        if let Some(next) = next {
-            // It waits: it was not closed a moment ago, and only this thread closes it.
-            let _ = next.send(Self { starts: Rc::clone(&self.starts), is_extra: false });
-        }
     }
 }
 
@@ -239,7 +205,7 @@ mod tests {
             }
         });
         assert_eq!(*begun.borrow(), [noisy, noisy, quiet, noisy, noisy]);
-        assert!(starts.is_empty() && starts.waiting.borrow().tenants.is_empty());
+        assert!(starts.is_empty() && starts.waiting.borrow().is_empty());
     }
 
     #[test]
@@ -252,9 +218,9 @@ mod tests {
         let mut last = starts.ask(quiet).unwrap_err();
         drop(gone);
         drop(first);
-        assert!(last.try_recv().is_err(), "another one's turn comes first");
+        assert!(last.told.try_recv().is_err(), "another one's turn comes first");
         drop(goes);
-        drop(last.try_recv().unwrap());
+        drop(last.told.try_recv().unwrap());
         assert!(starts.is_empty() && starts.ask(noisy).is_ok());
     }
 
@@ -267,10 +233,10 @@ mod tests {
                 let (starts, begun) = (Rc::clone(&starts), Rc::clone(&begun));
                 spawn_local(async move {
                     let work = async {
-                        begun.borrow_mut().push((tenant, starts.waiting.borrow().begin));
+                        begun.borrow_mut().push((tenant, starts.machine.borrow().begin()));
                         yield_now().await;
                         yield_now().await;
-                        begun.borrow_mut().push((tenant, starts.waiting.borrow().begin));
+                        begun.borrow_mut().push((tenant, starts.machine.borrow().begin()));
                     };
                     InTurn::new(&starts, tenant, work).await;
                 })
@@ -294,12 +260,12 @@ mod tests {
         let first = starts.ask(noisy).unwrap();
         let mut waits = [noisy, quiet].map(|tenant| starts.ask(tenant).unwrap_err());
         starts.one_more();
-        let extra = waits[0].try_recv().unwrap();
+        let extra = waits[0].told.try_recv().unwrap();
         assert!(extra.is_extra());
         drop(extra);
-        assert!(waits[1].try_recv().is_err(), "as many as may begin do");
+        assert!(waits[1].told.try_recv().is_err(), "as many as may begin do");
         drop(first);
-        assert!(!waits[1].try_recv().unwrap().is_extra());
+        assert!(!waits[1].told.try_recv().unwrap().is_extra());
         assert!(starts.is_empty());
     }
 
@@ -309,7 +275,7 @@ mod tests {
         let [noisy, quiet] = tenants();
         let begun: Vec<_> = (0..2).map(|_| starts.ask(noisy).unwrap()).collect();
         let mut waits = [noisy, quiet].map(|tenant| starts.ask(tenant).unwrap_err());
-        let came = |waits: &mut [oneshot::Receiver<Start>; 2]| waits.each_mut().map(|wait| wait.try_recv().ok());
+        let came = |waits: &mut [Place; 2]| waits.each_mut().map(|wait| wait.told.try_recv().ok());
         assert!(came(&mut waits).iter().all(Option::is_none));
         drop(begun);
         let starts_now = came(&mut waits);

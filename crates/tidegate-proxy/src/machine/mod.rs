@@ -13,6 +13,8 @@
 //! | [`resource`] | what tenants use of a machine, and in which unit |
 //! | [`rtb`] | the prototype of overflow token buckets, as the baseline |
 //! | [`sampling`] | which requests have a line in the access log |
+//! | [`signing`] | where handshakes beyond a share are computed |
+//! | [`starts`] | whose handshake begins next |
 //! | [`turns`] | whose task runs next on a thread |
 //! | [`upstream`] | which server gets a request, whether it is well, what may be tried again |
 
@@ -28,6 +30,7 @@ pub mod response_times;
 pub mod rtb;
 pub mod sampling;
 pub mod signing;
+pub mod starts;
 pub mod turns;
 pub mod upstream;
 
