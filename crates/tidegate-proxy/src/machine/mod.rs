@@ -13,6 +13,7 @@
 //! | [`resource`] | what tenants use of a machine, and in which unit |
 //! | [`rtb`] | the prototype of overflow token buckets, as the baseline |
 //! | [`sampling`] | which requests have a line in the access log |
+//! | [`seats`] | who has a place for a connection, and who gives up his |
 //! | [`signing`] | where handshakes beyond a share are computed |
 //! | [`starts`] | whose handshake begins next |
 //! | [`turns`] | whose task runs next on a thread |
@@ -29,6 +30,7 @@ pub mod resource;
 pub mod response_times;
 pub mod rtb;
 pub mod sampling;
+pub mod seats;
 pub mod signing;
 pub mod starts;
 pub mod turns;
