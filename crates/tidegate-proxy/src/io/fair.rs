@@ -168,6 +168,7 @@ mod tests {
     use std::pin::pin;
     use std::sync::Arc;
 
+    use tidegate_runtime::clock;
     use tokio::runtime::{Builder, LocalOptions};
 
     use super::*;
@@ -202,6 +203,28 @@ mod tests {
             };
             assert!(is_ready(Work::Handshake));
             assert!(!is_ready(Work::Serving), "its turn comes after a look at the sockets");
+            Poll::Ready(())
+        }));
+    }
+
+    #[test]
+    fn time_that_a_task_has_put_on_its_account_is_of_its_turn_too() {
+        let (account, quiet) = account();
+        begin();
+        ran(quiet, 1, meter::now());
+        run(poll_fn(|context| {
+            let works = async {
+                let begun = clock::thread_cpu_ns();
+                while clock::thread_cpu_ns() < begun + 1_000_000 {}
+                // As behind each answer.
+                account.add_time(meter::stamp());
+            };
+            assert!(pin!(Metered::new(Rc::clone(&account), works)).poll(context).is_ready());
+            let is_over = |fair: &Option<Rc<Fair>>| {
+                let turns = fair.as_ref().unwrap().turns.borrow();
+                turns.is_over(account.tenant(), meter::now())
+            };
+            assert!(FAIR.with_borrow(is_over), "a millisecond is more than its part of a moment");
             Poll::Ready(())
         }));
     }

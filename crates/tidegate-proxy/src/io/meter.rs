@@ -39,6 +39,8 @@ thread_local! {
     static CPU: Cell<u64> = const { Cell::new(0) };
     /// Nanoseconds of work since that reading, by the monotonic clock.
     static UNCHECKED: Cell<u64> = const { Cell::new(0) };
+    /// Nanoseconds of work since the turn of the current task began.
+    static TURN: Cell<u64> = const { Cell::new(0) };
     /// Nanoseconds for which this thread had nothing to do.
     static IDLE: Cell<u64> = const { Cell::new(0) };
     /// Of these, nanoseconds in which the second thread had something to do.
@@ -61,14 +63,17 @@ pub(crate) fn now() -> Instant {
 pub(crate) fn stamp() -> u64 {
     let wall = advance();
     let unchecked = UNCHECKED.get() + wall;
-    if wall < LONG_NS {
+    let ns = if wall < LONG_NS {
         UNCHECKED.set(unchecked);
-        return wall;
-    }
-    UNCHECKED.set(0);
-    let cpu = clock::thread_cpu_ns();
-    let used = cpu.saturating_sub(CPU.replace(cpu));
-    wall.saturating_sub(unchecked.saturating_sub(used))
+        wall
+    } else {
+        UNCHECKED.set(0);
+        let cpu = clock::thread_cpu_ns();
+        let used = cpu.saturating_sub(CPU.replace(cpu));
+        wall.saturating_sub(unchecked.saturating_sub(used))
+    };
+    TURN.set(TURN.get().saturating_add(ns));
+    ns
 }
 
 /// Reads the clock; returns the nanoseconds since the last reading.
@@ -155,10 +160,11 @@ impl<F: Future> Future for Metered<F> {
         let this = self.project();
         let group = this.account.group();
         READS.set(0);
+        TURN.set(0);
         let output = this.task.poll(context);
-        let ns = stamp();
-        this.account.add_time(ns);
-        fair::ran(group, ns, now());
+        this.account.add_time(stamp());
+        // The task may have put most of its time on its account already, where a request ended.
+        fair::ran(group, TURN.get(), now());
         output
     }
 }
