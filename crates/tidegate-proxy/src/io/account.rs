@@ -359,7 +359,8 @@ impl Account {
         self.charge(true);
     }
 
-    fn charge(&self, ends: bool) {
+    /// Charges what was used so far; if a piece of work `ends`, learns what it cost.
+    pub(crate) fn charge(&self, ends: bool) {
         let all = self.all();
         if all.iter().all(|(_, used)| used.is_settled()) {
             return;

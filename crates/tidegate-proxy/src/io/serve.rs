@@ -135,6 +135,9 @@ async fn secure(
         }
         _ => Begun::new(config, hello).ok()?,
     };
+    // The limiter knows it before the client answers, which may take long.
+    account.add_time(meter::stamp());
+    account.charge(false);
     let Ok(mut transport) = Transport::tls(socket, begun, account) else {
         thread.count(Total::HandshakesFailed);
         return None;

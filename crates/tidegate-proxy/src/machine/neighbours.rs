@@ -448,9 +448,6 @@ impl Neighbours {
             let place = self.cell(slot, at, now);
             self.resources[at].commit(place, wanted[at], pays[at]);
         }
-        if asked & EVENT_TIME != 0 {
-            self.learner.on_charge(i64::try_from(wanted[Resource::EventTime.index()]).unwrap_or(i64::MAX));
-        }
     }
 
     /// Whether it is time of the core, of which what there is was found out.
@@ -554,8 +551,8 @@ impl Neighbours {
             self.resources[time].settle(cell, estimated, actual, now);
         }
         if resource.is_time() {
-            let more = i64::try_from(actual).unwrap_or(i64::MAX) - i64::try_from(estimated).unwrap_or(i64::MAX);
-            self.learner.on_charge(more);
+            // What was only charged may wait for long, and would look like time that there was.
+            self.learner.on_work(actual);
         }
     }
 
@@ -573,7 +570,7 @@ impl Neighbours {
             let cell = self.cell(slot, resource.index(), now);
             self.resources[resource.index()].fine(cell, ns, keep, now)
         });
-        self.learner.on_charge(i64::try_from(charged[1]).unwrap_or(i64::MAX));
+        self.learner.on_work(charged[1]);
         charged
     }
 
@@ -829,9 +826,6 @@ impl Neighbours {
             for at in (0..Resource::COUNT).filter(|at| asked >> at & 1 != 0) {
                 let cell = self.cell(slot, at, now);
                 self.resources[at].note(cell, wanted[at]);
-            }
-            if asked & EVENT_TIME != 0 {
-                self.learner.on_charge(i64::try_from(wanted[Resource::EventTime.index()]).unwrap_or(i64::MAX));
             }
             return Verdict::Admit { lane: Lane::Share, owed: true };
         }

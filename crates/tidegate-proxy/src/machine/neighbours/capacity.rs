@@ -16,12 +16,13 @@ const LEAST: f64 = 0.05;
 /// Learns what is left of a second of the core when the work that nobody is charged for is done: accepting, refusing,
 /// other programs.
 ///
-/// It is the core's time minus its idle time minus what was charged, so that it can be learnt at any load. Source: ours.
+/// It is the core's time minus its idle time minus what tenants' work took, so that it can be learnt at any load. Source:
+/// ours.
 #[derive(Clone, Debug)]
 pub(super) struct Learner {
     idle_ns: u64,
     span_ns: u64,
-    charged_ns: i64,
+    worked_ns: u64,
     recent: [f64; SAMPLES],
     samples: usize,
     /// Part of the time that is not charged to anybody, 0 to 1.
@@ -30,13 +31,13 @@ pub(super) struct Learner {
 
 impl Learner {
     pub(super) fn new() -> Self {
-        Self { idle_ns: 0, span_ns: 0, charged_ns: 0, recent: [0.0; SAMPLES], samples: 0, overhead: 0.0 }
+        Self { idle_ns: 0, span_ns: 0, worked_ns: 0, recent: [0.0; SAMPLES], samples: 0, overhead: 0.0 }
     }
 
-    /// Notes time charged to a tenant, or with a negative sign time that was charged and not used.
+    /// Notes time that a tenant's work took.
     #[inline]
-    pub(super) fn on_charge(&mut self, ns: i64) {
-        self.charged_ns = self.charged_ns.saturating_add(ns);
+    pub(super) fn on_work(&mut self, ns: u64) {
+        self.worked_ns = self.worked_ns.saturating_add(ns);
     }
 
     /// Of the last `span` the core was idle for `idle`; true if something was learnt.
@@ -49,14 +50,15 @@ impl Learner {
         }
         let span = signed_float(i64::try_from(self.span_ns).unwrap_or(i64::MAX));
         let idle = signed_float(i64::try_from(self.idle_ns).unwrap_or(i64::MAX));
-        // Work charged in one sample and done in the next makes one too low and the other too high.
-        let sample = ((span - idle - signed_float(self.charged_ns)) / span).clamp(-1.0, 1.0);
+        let worked = signed_float(i64::try_from(self.worked_ns).unwrap_or(i64::MAX));
+        // Work done in one sample and told of in the next makes one too high and the other too low.
+        let sample = ((span - idle - worked) / span).clamp(-1.0, 1.0);
         self.recent[self.samples % SAMPLES] = sample;
         self.samples += 1;
         let sample = median(&self.recent[..self.samples.min(SAMPLES)]);
         let weight = if self.samples == 1 { 1.0 } else { LATEST };
         self.overhead += weight * (sample - self.overhead);
-        (self.idle_ns, self.span_ns, self.charged_ns) = (0, 0, 0);
+        (self.idle_ns, self.span_ns, self.worked_ns) = (0, 0, 0);
         true
     }
 
@@ -90,7 +92,7 @@ mod tests {
         for _ in 0..10 {
             let charged = (0.8 * load + noise * rng.normal()).max(0.0);
             let idle = (0.8 - 0.8 * load + noise * rng.normal()).clamp(0.0, 1.0);
-            learner.on_charge(i64::try_from(whole(charged * 1e8)).unwrap());
+            learner.on_work(whole(charged * 1e8));
             learner.on_idle(TENTH.mul_f64(idle), TENTH);
         }
         signed_float(i64::try_from(learner.capacity(1_000_000_000).unwrap()).unwrap()) / 1e9
@@ -113,13 +115,13 @@ mod tests {
         for tick in 0..30 {
             // A pause of the machine in the twentieth tick.
             let idle = if tick == 20 { 0.0 } else { 0.5 };
-            learner.on_charge(40_000_000);
+            learner.on_work(40_000_000);
             learner.on_idle(TENTH.mul_f64(idle), TENTH);
         }
         let steady = learner.capacity(1_000_000_000).unwrap();
         assert!((890_000_000..=900_000_000).contains(&steady), "{steady}");
         for _ in 0..10 {
-            learner.on_charge(40_000_000);
+            learner.on_work(40_000_000);
             learner.on_idle(Duration::ZERO, TENTH);
         }
         let flooded = learner.capacity(1_000_000_000).unwrap();
@@ -129,7 +131,7 @@ mod tests {
     #[test]
     fn of_a_part_of_a_core_the_same_overhead_leaves_less() {
         let mut learner = Learner::new();
-        learner.on_charge(20_000_000);
+        learner.on_work(20_000_000);
         // A tenth of the core is nobody's.
         learner.on_idle(TENTH.mul_f64(0.7), TENTH);
         let found = [1_000_000_000, 500_000_000, 50_000_000].map(|core_ns| learner.capacity(core_ns).unwrap());

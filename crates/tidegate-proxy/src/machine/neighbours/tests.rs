@@ -300,6 +300,33 @@ fn what_lacks_time_alone_goes_on_while_there_is_spare_time_and_is_counted_once()
 }
 
 #[test]
+fn work_that_was_charged_and_waits_is_no_time_that_there_was() {
+    let mut now = start();
+    let mut neighbours = Neighbours::new(NeighboursConfig::default(), now);
+    let b = neighbours.tenant("b", now);
+    let costs = [(Resource::Handshakes, 1), (Resource::HandshakeTime, 1_000_000)];
+    let (mut waiting, mut most) = (0_u64, 0);
+    for turn in 0..3_000_u64 {
+        pass(&mut neighbours, &mut now, ms(1));
+        for _ in 0..2 {
+            waiting += u64::from(matches!(neighbours.try_take(b, Stage::Hello, &costs, now), Verdict::Admit { .. }));
+        }
+        // Another program has the processor half of the time: one is done in two milliseconds.
+        if turn % 2 == 0 && waiting > 0 {
+            waiting -= 1;
+            neighbours.settle(b, Resource::HandshakeTime, 1_000_000, 1_000_000, now);
+        }
+        if turn % 100 == 99 {
+            neighbours.on_idle(Duration::ZERO, ms(100), now);
+        }
+        most = most.max(if turn >= 1_500 { waiting } else { 0 });
+    }
+    let capacity = neighbours.capacity(Resource::HandshakeTime).unwrap();
+    assert!((capacity / 5e8 - 1.0).abs() < 0.05, "{capacity}");
+    assert!(most < 500, "{most} wait");
+}
+
+#[test]
 fn a_flood_of_refusals_is_paid_for_by_who_is_refused_and_by_nobody_else() {
     let mut now = start();
     let mut neighbours = Neighbours::new(NeighboursConfig::default(), now);
@@ -321,11 +348,12 @@ fn a_flood_of_refusals_is_paid_for_by_who_is_refused_and_by_nobody_else() {
         let hellos = if (1_000..3_000).contains(&turn) { 25 } else { turn % 2 };
         for _ in 0..hellos {
             match neighbours.try_take(b, Stage::Hello, &costs, now) {
-                Verdict::Admit { lane: Lane::Share, .. } => {
-                    served += u64::from(turn >= 5_000);
-                    flooded += u64::from((1_200..3_000).contains(&turn));
+                Verdict::Admit { lane, .. } => {
+                    neighbours.settle(b, Resource::HandshakeTime, 1_000_000, 1_000_000, now);
+                    let is_served = lane == Lane::Share;
+                    served += u64::from(is_served && turn >= 5_000);
+                    flooded += u64::from(is_served && (1_200..3_000).contains(&turn));
                 }
-                Verdict::Admit { .. } => {}
                 Verdict::Refuse(_) => {
                     neighbours.charge_refusal(b, 40_000, now);
                 }
