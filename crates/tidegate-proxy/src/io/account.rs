@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use super::limiter::{Group, Limiter, Mode, Neighbours, Tenant};
+use super::limiter::{Claimant, Limiter, Mode, Neighbours, Tenant};
 use super::meter;
 use crate::machine::Resource;
 use crate::machine::admission::Costs;
@@ -31,7 +31,8 @@ pub(crate) enum Work {
 pub(crate) struct Account {
     limiter: Arc<Limiter>,
     tenant: Cell<Tenant>,
-    group: Cell<Group>,
+    /// Who takes turns for the tenant, as it was when it was turned to.
+    claimant: Cell<Claimant>,
     work: Cell<Work>,
     bytes: Used,
     disk: Used,
@@ -127,11 +128,16 @@ struct Held {
 impl Account {
     /// An account of `tenant` on which nothing stands.
     pub(crate) fn open(limiter: Arc<Limiter>, tenant: Tenant) -> Rc<Self> {
-        let group = limiter.with(|limiter| limiter.group(tenant));
+        let claimant =
+            if tenant == Tenant::OTHER { Claimant::OTHER } else { limiter.with(|limiter| limiter.claimant(tenant)) };
+        Self::open_for(limiter, tenant, claimant)
+    }
+
+    fn open_for(limiter: Arc<Limiter>, tenant: Tenant, claimant: Claimant) -> Rc<Self> {
         Rc::new(Self {
             limiter,
             tenant: Cell::new(tenant),
-            group: Cell::new(group),
+            claimant: Cell::new(claimant),
             work: Cell::new(Work::Serving),
             bytes: Used::default(),
             disk: Used::default(),
@@ -158,9 +164,9 @@ impl Account {
         self.tenant.get()
     }
 
-    /// With whom who pays takes turns.
-    pub(crate) fn group(&self) -> Group {
-        self.group.get()
+    /// Who takes turns for who pays.
+    pub(crate) fn claimant(&self) -> Claimant {
+        self.claimant.get()
     }
 
     /// What the tenant is called, on every core.
@@ -190,7 +196,7 @@ impl Account {
         let held = self.held.take();
         self.release(held);
         self.tenant.set(tenant);
-        self.group.set(self.limiter.with(|limiter| limiter.group(tenant)));
+        self.claimant.set(self.limiter.with(|limiter| limiter.claimant(tenant)));
         self.hold(held.connections, held.memory);
     }
 
@@ -412,7 +418,8 @@ pub(crate) struct Bill {
 impl Bill {
     /// A new stream's on `connection`. Until it is known whose it is, the connection's tenant pays.
     pub(crate) fn open(connection: &Rc<Account>) -> Self {
-        let stream = Account::open(Arc::clone(&connection.limiter), connection.tenant());
+        let limiter = Arc::clone(&connection.limiter);
+        let stream = Account::open_for(limiter, connection.tenant(), connection.claimant());
         Self { stream, connection: Rc::clone(connection) }
     }
 

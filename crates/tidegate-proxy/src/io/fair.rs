@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 use tokio::task::{spawn_local, yield_now};
 
 use super::account::{Account, Work};
-use super::limiter::Group;
+use super::limiter::Claimant;
 use super::meter::{self, Metered};
 use crate::machine::turns::{Ticket, Tuning, Turns};
 
@@ -44,16 +44,16 @@ impl Fair {
         Rc::new(Self { turns, waiting: RefCell::default(), somebody: Notify::new() })
     }
 
-    /// A place for a task, if it has to wait.
-    fn place(self: &Rc<Self>, group: Group, now: Instant, waker: &Waker) -> Option<Place> {
+    /// A place for a task of the tenant, if it has to wait.
+    fn place(self: &Rc<Self>, tenant: Claimant, now: Instant, waker: &Waker) -> Option<Place> {
         let mut turns = self.turns.borrow_mut();
-        if !turns.is_over(group, now) {
+        if !turns.is_over(tenant, now) {
             return None;
         }
         if turns.is_empty() {
             self.somebody.notify_one();
         }
-        let ticket = turns.wait(group);
+        let ticket = turns.wait(tenant);
         self.waiting.borrow_mut().insert(ticket, Some(waker.clone()));
         Some(Place { fair: Rc::clone(self), ticket })
     }
@@ -109,12 +109,12 @@ pub(crate) async fn drive() {
     }
 }
 
-/// A task ran for so many nanoseconds, until `now`.
+/// A task of the tenant ran for so many nanoseconds, until `now`.
 #[inline]
-pub(crate) fn ran(group: Group, ns: u64, now: Instant) {
+pub(crate) fn ran(tenant: Claimant, ns: u64, now: Instant) {
     FAIR.with_borrow(|fair| {
         if let Some(fair) = fair {
-            fair.turns.borrow_mut().ran(group, ns, now);
+            fair.turns.borrow_mut().ran(tenant, ns, now);
         }
     });
 }
@@ -149,8 +149,8 @@ impl<F: Future> Future for TakesTurns<F> {
             }
             // Handshakes have turns of their own, and others wait for the one whose turn it is.
             None if this.account.work() != Work::Handshake => {
-                let (group, now) = (this.account.group(), meter::now());
-                let place = |fair: &Option<Rc<Fair>>| fair.as_ref()?.place(group, now, context.waker());
+                let (tenant, now) = (this.account.claimant(), meter::now());
+                let place = |fair: &Option<Rc<Fair>>| fair.as_ref()?.place(tenant, now, context.waker());
                 *this.place = FAIR.with_borrow(place);
                 if this.place.is_some() {
                     return Poll::Pending;
@@ -178,17 +178,17 @@ mod tests {
         Builder::new_current_thread().build_local(LocalOptions::default()).unwrap().block_on(test);
     }
 
-    fn account() -> (Rc<Account>, Group) {
+    fn account() -> (Rc<Account>, Claimant) {
         let limiter = Arc::new(Limiter::new(NeighboursConfig::default(), Instant::ZERO));
         let [noisy, quiet] = ["noisy", "quiet"].map(|name| limiter.with(|limiter| limiter.tenant(name, Instant::ZERO)));
-        (Account::open(limiter, noisy), quiet.into())
+        (Account::open(limiter, noisy), Claimant::Tenant(quiet))
     }
 
     /// The account's tenant has had its part.
-    fn exhaust(account: &Account, quiet: Group) {
+    fn exhaust(account: &Account, quiet: Claimant) {
         begin();
         ran(quiet, 1, meter::now());
-        ran(account.group(), 1_000_000_000, meter::now());
+        ran(account.claimant(), 1_000_000_000, meter::now());
     }
 
     #[test]
@@ -222,7 +222,7 @@ mod tests {
             assert!(pin!(Metered::new(Rc::clone(&account), works)).poll(context).is_ready());
             let is_over = |fair: &Option<Rc<Fair>>| {
                 let turns = fair.as_ref().unwrap().turns.borrow();
-                turns.is_over(account.tenant(), meter::now())
+                turns.is_over(account.claimant(), meter::now())
             };
             assert!(FAIR.with_borrow(is_over), "a millisecond is more than its part of a moment");
             Poll::Ready(())

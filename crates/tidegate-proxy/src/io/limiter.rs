@@ -8,7 +8,7 @@ use std::time::Duration;
 use tidegate_core::Instant;
 
 pub(crate) use crate::machine::neighbours::{
-    Cause, Group, Lane, Mode, Neighbours, NeighboursConfig, Refusal, Snapshot, Source, Stage, Tenant, Verdict,
+    Cause, Claimant, Lane, Mode, Neighbours, NeighboursConfig, Refusal, Snapshot, Source, Stage, Tenant, Verdict,
 };
 
 /// Between two pieces of a snapshot.

@@ -158,13 +158,13 @@ impl<F: Future> Future for Metered<F> {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
         let this = self.project();
-        let group = this.account.group();
+        let claimant = this.account.claimant();
         READS.set(0);
         TURN.set(0);
         let output = this.task.poll(context);
         this.account.add_time(stamp());
         // The task may have put most of its time on its account already, where a request ended.
-        fair::ran(group, TURN.get(), now());
+        fair::ran(claimant, TURN.get(), now());
         output
     }
 }

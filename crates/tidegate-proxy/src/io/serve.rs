@@ -92,7 +92,8 @@ pub(crate) fn begin(thread: &Rc<Thread>, fresh: Fresh, seat: Option<Rc<Seat>>) {
             detect(&connection, transport, early).await;
         }
     };
-    let serving = if is_here { InTurn::new(&handshakes, tenant, serving) } else { InTurn::at_once(serving) };
+    let serving =
+        if is_here { InTurn::new(&handshakes, metered.claimant(), serving) } else { InTurn::at_once(serving) };
     fair::spawn(metered, Seated::new(seated, serving));
 }
 
@@ -121,7 +122,7 @@ async fn secure(
     let begun = match (&thread.signer, beyond) {
         (Some(signer), Some(wait)) => {
             thread.count(Total::Beyond);
-            let mut flight = pin!(signer.begin(account.tenant(), wait, (config, hello), || has_gone(&socket)));
+            let mut flight = pin!(signer.begin(account.claimant(), wait, (config, hello), || has_gone(&socket)));
             let flight = poll_fn(|context| match flight.as_mut().poll(context) {
                 Poll::Pending => timer.poll(context).map(|()| None),
                 ready @ Poll::Ready(_) => ready,

@@ -18,7 +18,7 @@ use tokio::sync::oneshot;
 use tokio::task::spawn_local;
 
 use super::cpu::CpuBudget;
-use super::limiter::Tenant;
+use super::limiter::Claimant;
 use super::meter::{self, Common};
 use super::starts::{Start, Starts, Turn};
 use super::transport::Begun;
@@ -155,7 +155,7 @@ impl Signer {
     /// is. Also returns what it took of the processor's time elsewhere, in nanoseconds.
     pub(crate) async fn begin(
         self: &Rc<Self>,
-        tenant: Tenant,
+        tenant: Claimant,
         wait: Wait,
         (config, hello): (Arc<ServerConfig>, &[u8]),
         gone: impl FnOnce() -> bool,
@@ -249,7 +249,7 @@ mod tests {
         Arc::new(builder.with_no_client_auth().with_cert_resolver(Arc::new(NoCertificate)))
     }
 
-    fn flight(signer: &Rc<Signer>, tenant: Tenant, done: &Rc<Cell<usize>>) -> tokio::task::JoinHandle<()> {
+    fn flight(signer: &Rc<Signer>, tenant: Claimant, done: &Rc<Cell<usize>>) -> tokio::task::JoinHandle<()> {
         let (signer, done) = (Rc::clone(signer), Rc::clone(done));
         spawn_local(async move {
             let wait = signer.wait(1_000).unwrap();
@@ -270,7 +270,7 @@ mod tests {
         meter::begin();
         let (desk, [second, third]) = desk();
         let limiter = Limiter::new(NeighboursConfig::default(), Instant::ZERO);
-        let tenant = limiter.with(|limiter| limiter.tenant("noisy", Instant::ZERO));
+        let tenant = Claimant::Tenant(limiter.with(|limiter| limiter.tenant("noisy", Instant::ZERO)));
         Builder::new_current_thread().build_local(LocalOptions::default()).unwrap().block_on(async {
             let cpu_ns = desk.cpu_ns();
             let (signer, done) = (Signer::new(desk, CpuBudget::new(Arc::clone(&cpu_ns))), Rc::default());

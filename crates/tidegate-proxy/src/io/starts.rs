@@ -11,7 +11,7 @@ use hashbrown::HashMap;
 use pin_project_lite::pin_project;
 use tokio::sync::oneshot;
 
-use super::limiter::Tenant;
+use super::limiter::Claimant;
 use crate::machine::starts::{Follow, Starts as Machine, Ticket};
 
 /// A thread's turns, and who waits for one.
@@ -60,7 +60,7 @@ impl Starts {
         self.tell(next, Follow::Nobody);
     }
 
-    fn ask(self: &Rc<Self>, tenant: Tenant) -> Result<Start, Place> {
+    fn ask(self: &Rc<Self>, tenant: Claimant) -> Result<Start, Place> {
         let starts = Rc::clone(self);
         let Some(ticket) = self.machine.borrow_mut().ask(tenant) else {
             return Ok(Start { starts, follow: Follow::Next });
@@ -116,7 +116,7 @@ pub(crate) enum Turn {
 
 impl Turn {
     /// The tenant's next one.
-    pub(crate) fn ask(starts: &Rc<Starts>, tenant: Tenant) -> Self {
+    pub(crate) fn ask(starts: &Rc<Starts>, tenant: Claimant) -> Self {
         match starts.ask(tenant) {
             Ok(start) => Self::Granted(Some(start)),
             Err(place) => Self::Waits(place),
@@ -144,7 +144,7 @@ impl Future for Turn {
 
 impl<W> InTurn<W> {
     /// `work` of the tenant, whose turn is one of `starts`.
-    pub(crate) fn new(starts: &Rc<Starts>, tenant: Tenant, work: W) -> Self {
+    pub(crate) fn new(starts: &Rc<Starts>, tenant: Claimant, work: W) -> Self {
         Self { turn: Some(Turn::ask(starts, tenant)), work }
     }
 
@@ -179,9 +179,9 @@ mod tests {
     use super::*;
     use crate::io::limiter::{Limiter, NeighboursConfig};
 
-    fn tenants() -> [Tenant; 2] {
+    fn tenants() -> [Claimant; 2] {
         let limiter = Arc::new(Limiter::new(NeighboursConfig::default(), Instant::ZERO));
-        ["noisy", "quiet"].map(|name| limiter.with(|limiter| limiter.tenant(name, Instant::ZERO)))
+        ["noisy", "quiet"].map(|name| Claimant::Tenant(limiter.with(|limiter| limiter.tenant(name, Instant::ZERO))))
     }
 
     fn run(test: impl Future<Output = ()>) {

@@ -20,7 +20,7 @@ use tidegate_core::limit::{Limit, TokenBucket};
 use tidegate_core::{Instant, Rate};
 
 use super::Resource;
-use super::neighbours::{Group, Lane, Neighbours, Refusal, Stage, Tenant, Verdict};
+use super::neighbours::{Claimant, Lane, Neighbours, Refusal, Stage, Tenant, Verdict};
 
 /// What is not the operator's to say.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -130,16 +130,16 @@ pub enum Output {
     Refuse(Ticket, Refusal),
 }
 
-/// The waiting requests of one thread: a FIFO queue for each tenant, the groups of tenants served round robin, and so
+/// The waiting requests of one thread: a FIFO queue for each tenant, the claimants served round robin, and so
 /// the queues of each.
 #[derive(Debug)]
 pub struct Admission {
     tuning: Tuning,
     patience: Duration,
     lines: HashMap<Tenant, Line, RandomState>,
-    /// Groups with a line, in the order of their turns.
-    order: VecDeque<Group>,
-    groups: HashMap<Group, Members, RandomState>,
+    /// Claimants with a line, in the order of their turns.
+    order: VecDeque<Claimant>,
+    claimants: HashMap<Claimant, Members, RandomState>,
     waiting: HashMap<Ticket, Waiting, RandomState>,
     next: Ticket,
     /// Refusals of those who waited too long.
@@ -153,14 +153,14 @@ pub struct Admission {
 /// cancelled.
 #[derive(Debug)]
 struct Line {
-    group: Group,
+    claimant: Claimant,
     tickets: VecDeque<Ticket>,
     gone: usize,
     /// What those who are there ask for together, by resource.
     wanted: [u64; Resource::COUNT],
 }
 
-/// The lines of one group.
+/// The lines of one claimant.
 #[derive(Debug, Default)]
 struct Members {
     /// Their tenants, in the order of their turns.
@@ -186,7 +186,7 @@ impl Admission {
             patience,
             lines: HashMap::default(),
             order: VecDeque::new(),
-            groups: HashMap::default(),
+            claimants: HashMap::default(),
             waiting: HashMap::default(),
             next: 0,
             answers: TokenBucket::empty(tuning.answers, now),
@@ -216,14 +216,14 @@ impl Admission {
     pub fn arrive(&mut self, limiter: &mut Neighbours, tenant: Tenant, costs: &Costs, now: Instant) -> Arrival {
         let stage = Stage::Request;
         let is_behind = self.lines.get(&tenant).is_some_and(|line| line.tickets.len() > line.gone);
-        if self.patience.is_zero() || (!is_behind && !self.has_room(limiter.group(tenant))) {
+        if self.patience.is_zero() || (!is_behind && !self.has_room(limiter.claimant(tenant))) {
             return match limiter.try_take(tenant, stage, costs.as_slice(), now) {
                 Verdict::Admit { lane, .. } => Arrival::Admit(lane),
                 Verdict::Refuse(refusal) => Arrival::Refuse(refusal),
             };
         }
         if is_behind {
-            if !self.has_room(limiter.group(tenant)) {
+            if !self.has_room(limiter.claimant(tenant)) {
                 let refusal = limiter.turn_away(tenant, stage, Resource::EventTime, &[], self.patience, now);
                 return Arrival::Refuse(refusal);
             }
@@ -249,35 +249,35 @@ impl Admission {
                 None => {}
             }
         }
-        if !self.has_room(limiter.group(tenant)) {
+        if !self.has_room(limiter.claimant(tenant)) {
             return Onward::Later;
         }
         Onward::Wait(self.push(limiter, tenant, costs, Instant::MAX))
     }
 
-    /// Whether one more of the group may wait: fewer of it do than all lines leave room for. So one takes half of the
-    /// room at most, however many names it has, and others find some.
-    fn has_room(&self, group: Group) -> bool {
-        let own = self.groups.get(&group).map_or(0, |members| members.waiting);
+    /// Whether one more of the claimant may wait: fewer of it do than all lines leave room for. So one takes half of
+    /// the room at most, however many names it has, and others find some.
+    fn has_room(&self, claimant: Claimant) -> bool {
+        let own = self.claimants.get(&claimant).map_or(0, |members| members.waiting);
         own < self.tuning.waiting_max.saturating_sub(self.waiting.len())
     }
 
     fn push(&mut self, limiter: &Neighbours, tenant: Tenant, costs: &Costs, now: Instant) -> Ticket {
         let ticket = self.next;
         self.next += 1;
-        let Self { lines, order, groups, .. } = self;
+        let Self { lines, order, claimants, .. } = self;
         let line = lines.entry(tenant).or_insert_with(|| {
-            let group = limiter.group(tenant);
-            let members = groups.entry(group).or_insert_with(|| {
-                order.push_back(group);
+            let claimant = limiter.claimant(tenant);
+            let members = claimants.entry(claimant).or_insert_with(|| {
+                order.push_back(claimant);
                 Members::default()
             });
             members.order.push_back(tenant);
-            Line { group, tickets: VecDeque::new(), gone: 0, wanted: [0; Resource::COUNT] }
+            Line { claimant, tickets: VecDeque::new(), gone: 0, wanted: [0; Resource::COUNT] }
         });
         line.tickets.push_back(ticket);
         line.count(costs, u64::saturating_add);
-        groups.get_mut(&line.group).expect("a line's group has members").waiting += 1;
+        claimants.get_mut(&line.claimant).expect("a line's claimant has members").waiting += 1;
         self.waiting.insert(ticket, Waiting { tenant, costs: *costs, since: now });
         ticket
     }
@@ -288,7 +288,7 @@ impl Admission {
         let Some(line) = self.lines.get_mut(&tenant) else { return };
         line.count(&costs, u64::saturating_sub);
         line.gone += 1;
-        self.groups.get_mut(&line.group).expect("a line's group has members").waiting -= 1;
+        self.claimants.get_mut(&line.claimant).expect("a line's claimant has members").waiting -= 1;
         // Who comes and goes without end leaves no more behind than who stays.
         if line.gone > line.tickets.len() / 2 {
             line.tickets.retain(|ticket| self.waiting.contains_key(ticket));
@@ -362,12 +362,12 @@ impl Admission {
 
     /// The tenant whose turn it is.
     fn first(&self) -> Option<Tenant> {
-        self.groups.get(self.order.front()?)?.order.front().copied()
+        self.claimants.get(self.order.front()?)?.order.front().copied()
     }
 
-    /// Whose turn it was is the last one of its group from now on, and its group the last one.
+    /// Whose turn it was is the last one of its claimant from now on, and its claimant the last one.
     fn next_turn(&mut self) {
-        let Some(members) = self.order.front().and_then(|group| self.groups.get_mut(group)) else { return };
+        let Some(members) = self.order.front().and_then(|claimant| self.claimants.get_mut(claimant)) else { return };
         members.order.rotate_left(1);
         self.order.rotate_left(1);
     }
@@ -383,11 +383,11 @@ impl Admission {
             line.tickets.pop_front();
             line.gone = line.gone.saturating_sub(1);
         }
-        let group = self.lines.remove(&tenant)?.group;
-        let members = self.groups.get_mut(&group)?;
+        let claimant = self.lines.remove(&tenant)?.claimant;
+        let members = self.claimants.get_mut(&claimant)?;
         members.order.pop_front();
         if members.order.is_empty() {
-            self.groups.remove(&group);
+            self.claimants.remove(&claimant);
             self.order.pop_front();
         }
         None
@@ -399,7 +399,7 @@ impl Admission {
         if let (Some(line), Some(waited)) = (self.lines.get_mut(&tenant), waited) {
             line.tickets.pop_front();
             line.count(&waited.costs, u64::saturating_sub);
-            self.groups.get_mut(&line.group).expect("a line's group has members").waiting -= 1;
+            self.claimants.get_mut(&line.claimant).expect("a line's claimant has members").waiting -= 1;
         }
         self.outputs.push_back(told);
     }

@@ -43,7 +43,7 @@ pub use self::snapshot::{
     LoanView, RefusedView, ResourceView, SNAPSHOT_LOANS_MAX, SNAPSHOT_TENANTS_MAX, Snapshot, TenantView, UseView,
 };
 pub use self::sources::Source;
-pub use self::verdict::{Cause, Group, Lane, Refusal, Stage, Tenant, Verdict};
+pub use self::verdict::{Cause, Claimant, Lane, Refusal, Stage, Tenant, Verdict};
 pub use self::view::Walk;
 pub use tidegate_core::share::{Ledger, Sums, Tokens};
 
@@ -208,19 +208,19 @@ impl Neighbours {
         }
     }
 
-    /// With whom a tenant takes turns: names that anybody can make up with those of their source.
-    #[must_use]
-    #[inline]
-    pub fn group(&self, tenant: Tenant) -> Group {
-        match self.crowd_of(tenant) {
-            NONE => Group::of(tenant),
-            crowd => Group::of_crowd(crowd),
-        }
-    }
-
     #[inline]
     fn crowd_of(&self, tenant: Tenant) -> u32 {
         self.table.slot(self.table.index(tenant)).crowd
+    }
+
+    /// Who takes turns for a tenant: itself, or its source if that makes its name up.
+    #[must_use]
+    #[inline]
+    pub fn claimant(&self, tenant: Tenant) -> Claimant {
+        match self.crowd_of(tenant) {
+            NONE => Claimant::Tenant(tenant),
+            crowd => Claimant::Source(crowd),
+        }
     }
 
     /// Moves a tenant to `crowd`, of whose names it is one already.

@@ -3,14 +3,14 @@
 //! A handshake is the longest task there is, and those that a tenant may begin at once, its share saved up for some ticks,
 //! take tens of milliseconds together. So they begin one at a time, with a look at the sockets before each, and tenants
 //! take turns: a tenant's next one waits for the one that is being made and for one of each other tenant, however many
-//! those ask for.
+//! those ask for. All names that one source makes up are one tenant here.
 
 use std::collections::VecDeque;
 
 use foldhash::fast::RandomState;
 use hashbrown::{HashMap, HashSet};
 
-use super::neighbours::Tenant;
+use super::neighbours::Claimant;
 
 /// Tells a handshake that waits apart from others.
 pub type Ticket = u64;
@@ -33,9 +33,9 @@ pub struct Starts {
     /// So many begin now.
     begin: usize,
     /// Tenants for whom somebody waits, in the order of their turns.
-    order: VecDeque<Tenant>,
+    order: VecDeque<Claimant>,
     /// Of those, who waits; nobody's queue is empty.
-    tenants: HashMap<Tenant, VecDeque<Ticket>, RandomState>,
+    tenants: HashMap<Claimant, VecDeque<Ticket>, RandomState>,
     /// Those who have not gone.
     waiting: HashSet<Ticket, RandomState>,
     next: Ticket,
@@ -68,7 +68,7 @@ impl Starts {
     }
 
     /// One more of `tenant`: `None` if it begins at once, else it waits.
-    pub fn ask(&mut self, tenant: Tenant) -> Option<Ticket> {
+    pub fn ask(&mut self, tenant: Claimant) -> Option<Ticket> {
         if self.begin < self.at_once {
             self.begin += 1;
             return None;
@@ -133,9 +133,9 @@ mod tests {
     use super::super::neighbours::{Neighbours, NeighboursConfig};
     use super::*;
 
-    fn tenants() -> [Tenant; 2] {
+    fn tenants() -> [Claimant; 2] {
         let mut limiter = Neighbours::new(NeighboursConfig::default(), Instant::ZERO);
-        ["noisy", "quiet"].map(|name| limiter.tenant(name, Instant::ZERO))
+        ["noisy", "quiet"].map(|name| Claimant::Tenant(limiter.tenant(name, Instant::ZERO)))
     }
 
     /// Whose turns come, one behind another.

@@ -327,6 +327,18 @@ fn work_that_was_charged_and_waits_is_no_time_that_there_was() {
 }
 
 #[test]
+fn made_up_names_of_a_source_take_turns_as_one() {
+    let mut neighbours = Neighbours::new(NeighboursConfig::default(), start());
+    let source = |last: u8| Source::of(std::net::IpAddr::from([192, 0, 2, last]));
+    let of = |neighbours: &Neighbours, tenant| neighbours.claimant(tenant);
+    let [x, y] = ["x", "y"].map(|name| neighbours.tenant_from(name, source(1), start()));
+    let z = neighbours.tenant_from("z", source(2), start());
+    assert!(of(&neighbours, x) == of(&neighbours, y) && of(&neighbours, x) != of(&neighbours, z));
+    let known = neighbours.tenant("y", start());
+    assert_eq!(of(&neighbours, known), Claimant::Tenant(known), "nobody made it up after all");
+}
+
+#[test]
 fn a_flood_of_refusals_is_paid_for_by_who_is_refused_and_by_nobody_else() {
     let mut now = start();
     let mut neighbours = Neighbours::new(NeighboursConfig::default(), now);

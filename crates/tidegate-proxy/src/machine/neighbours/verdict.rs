@@ -10,7 +10,7 @@ use crate::machine::Resource;
 ///
 /// A handle whose tenant was idle so long that another took its place means [`OTHER`](Self::OTHER). A tenant that holds
 /// something is never idle.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Tenant(pub(super) u32);
 
 impl Tenant {
@@ -26,26 +26,18 @@ impl Tenant {
     }
 }
 
-/// Who takes turns: a tenant by itself, or all the names of one source that anybody can make up.
+/// Who takes turns with others: a tenant, or all names together that one source makes up.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Group(u64);
-
-impl Group {
-    /// That of a tenant in no crowd.
-    pub(super) const fn of(tenant: Tenant) -> Self {
-        Self(tenant.0 as u64)
-    }
-
-    /// That of the crowd with this number.
-    pub(super) const fn of_crowd(number: u32) -> Self {
-        Self(1 << 32 | number as u64)
-    }
+pub enum Claimant {
+    /// For itself.
+    Tenant(Tenant),
+    /// By the source's number.
+    Source(u32),
 }
 
-impl From<Tenant> for Group {
-    fn from(tenant: Tenant) -> Self {
-        Self::of(tenant)
-    }
+impl Claimant {
+    /// Everybody who has no name of his own.
+    pub const OTHER: Self = Self::Tenant(Tenant::OTHER);
 }
 
 /// How far the work had come when it was asked about.

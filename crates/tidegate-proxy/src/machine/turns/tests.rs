@@ -1,4 +1,4 @@
-use super::super::neighbours::{Neighbours, NeighboursConfig, Source};
+use super::super::neighbours::{Neighbours, NeighboursConfig};
 use super::*;
 
 const FREE: u64 = 100_000;
@@ -7,9 +7,9 @@ fn at(us: u64) -> Instant {
     Instant::from_nanos(1_000_000_000 + us * 1_000)
 }
 
-fn tenants<const N: usize>(names: [&str; N]) -> [Tenant; N] {
+fn tenants<const N: usize>(names: [&str; N]) -> [Claimant; N] {
     let mut limiter = Neighbours::new(NeighboursConfig::default(), Instant::ZERO);
-    names.map(|name| limiter.tenant(name, Instant::ZERO))
+    names.map(|name| Claimant::Tenant(limiter.tenant(name, Instant::ZERO)))
 }
 
 fn go(turns: &mut Turns, now: Instant) -> Vec<Ticket> {
@@ -93,7 +93,7 @@ fn a_line_of_its_own_comes_before_those_that_had_more() {
 #[test]
 fn who_has_gone_takes_no_turn() {
     let ([noisy], mut turns) = (tenants(["noisy"]), Turns::new(Tuning::default()));
-    turns.ran(Tenant::OTHER, 1, at(0));
+    turns.ran(Claimant::OTHER, 1, at(0));
     turns.ran(noisy, 2 * FREE, at(1));
     let tickets: Vec<_> = (0..1_000).map(|_| turns.wait(noisy)).collect();
     tickets[..999].iter().for_each(|&ticket| turns.leave(ticket));
@@ -106,10 +106,10 @@ fn what_is_remembered_is_bounded() {
     let mut limiter = Neighbours::new(NeighboursConfig::default(), Instant::ZERO);
     let mut turns = Turns::new(Tuning::default());
     for number in 0..20_000_u64 {
-        let tenant = limiter.tenant(&number.to_string(), Instant::ZERO);
+        let tenant = Claimant::Tenant(limiter.tenant(&number.to_string(), Instant::ZERO));
         turns.ran(tenant, 1_000, at(number));
     }
-    assert!(turns.parts.len() <= Tuning::default().remembered + 1_001);
+    assert!(turns.tenants.len() <= Tuning::default().remembered + 1_001);
 }
 
 #[test]
@@ -118,10 +118,10 @@ fn what_a_tenant_used_while_nobody_waited_is_not_held_against_it() {
     // For ten seconds it had a twentieth of the thread.
     for ms in 0..10_000 {
         turns.ran(old, 50_000, at(ms * 1_000));
-        turns.ran(Tenant::OTHER, 1_000, at(ms * 1_000 + 500));
+        turns.ran(Claimant::OTHER, 1_000, at(ms * 1_000 + 500));
     }
     turns.ran(new, FREE, at(10_000_000));
-    let mut whose: HashMap<Ticket, Tenant, RandomState> = HashMap::default();
+    let mut whose: HashMap<Ticket, Claimant, RandomState> = HashMap::default();
     for _ in 0..100 {
         whose.extend([old, new].map(|tenant| (turns.wait(tenant), tenant)));
     }
@@ -134,20 +134,4 @@ fn what_a_tenant_used_while_nobody_waited_is_not_held_against_it() {
         }
     }
     assert!(served[0] >= 15 && served[1] >= 15, "{served:?}");
-}
-
-#[test]
-fn made_up_names_take_the_turns_of_their_source() {
-    let mut limiter = Neighbours::new(NeighboursConfig::default(), Instant::ZERO);
-    let source = Source::of("192.0.2.1".parse().unwrap());
-    let a = limiter.tenant("a", Instant::ZERO);
-    let names: Vec<_> =
-        (0..50).map(|at| limiter.tenant_from(&format!("made-up-{at}"), source, Instant::ZERO)).collect();
-    let mut turns = Turns::new(Tuning::default());
-    turns.ran(a, 1, at(0));
-    for &name in &names {
-        turns.ran(limiter.group(name), FREE / 50, at(1));
-    }
-    assert!(names.iter().all(|name| turns.is_over(limiter.group(*name), at(2))), "together they had a part");
-    assert!(!turns.is_over(limiter.group(a), at(2)));
 }
