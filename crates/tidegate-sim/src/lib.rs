@@ -12,6 +12,7 @@
 //! | [`lane`] | things that happen later, mostly in the order of putting in |
 //! | [`mod@line`] | arrivals through a production gate, as fast as it goes |
 //! | [`host`] | cores that serve one queue |
+//! | [`processor`] | a processor that others have at times |
 //! | [`network`] | links that delay and keep order |
 //! | [`fault`] | what goes wrong, and when |
 //! | [`replay`] | many seeds, and the command that repeats the one that failed |
@@ -44,6 +45,7 @@ pub mod kernel;
 pub mod lane;
 pub mod line;
 pub mod network;
+pub mod processor;
 pub mod replay;
 pub mod trace;
 pub mod workload;
