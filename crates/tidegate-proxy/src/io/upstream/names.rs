@@ -33,6 +33,12 @@ type Key = (String, String);
 pub(crate) struct Addresses(Arc<BTreeMap<Key, Vec<IpAddr>>>);
 
 impl Addresses {
+    /// Of one upstream's one name.
+    #[cfg(test)]
+    pub(super) fn one(upstream: &str, host: &str, addresses: &[IpAddr]) -> Self {
+        Self(Arc::new(BTreeMap::from([((upstream.to_owned(), host.to_owned()), addresses.to_vec())])))
+    }
+
     /// Of this name; `None` if it has not been found yet, or is not asked for.
     pub(crate) fn of(&self, upstream: &str, host: &str) -> Option<&[IpAddr]> {
         // Names are few, and looked up when one of them changes.

@@ -151,7 +151,26 @@ impl Settings {
 
 #[cfg(test)]
 mod tests {
+    use tidegate_runtime::config::Document;
+
     use super::*;
+
+    #[test]
+    fn a_name_is_as_many_servers_as_it_has_addresses_and_none_is_there_twice() {
+        let text = "[[proxy.upstream]]\nname = \"u\"\nservers = [\"a.example:80\", \"192.0.2.2:80\", \"b.example:80\"]\n\
+                    weights = { \"a.example:80\" = 3 }\nqueue = 30\n";
+        let config = config::Config::from_document(&Document::new("t.toml", text), 1).unwrap();
+        let configured = Settings::of(&config, Part { index: 0, of: 1 }).remove(0);
+        let nothing = configured.resolved(&Addresses::default());
+        assert_eq!(nothing, configured, "before the first answer names are what they are");
+        let found = [1, 2, 3].map(|last| [192, 0, 2, last].into());
+        let settings = configured.resolved(&Addresses::one("u", "a.example", &found));
+        let servers: Vec<_> = settings.servers.iter().map(ToString::to_string).collect();
+        assert_eq!(servers, ["192.0.2.1:80", "192.0.2.2:80", "192.0.2.3:80", "b.example:80"]);
+        let weights: Vec<_> = settings.pool.servers.iter().map(|server| server.weight).collect();
+        assert_eq!((weights, settings.pool.max_pending), (vec![3, 3, 3, 1], 120));
+        assert_eq!(settings.servers[0].configured(), "a.example:80");
+    }
 
     #[test]
     fn parts_sum_to_the_whole_while_each_has_one() {
