@@ -100,6 +100,8 @@ pub(crate) struct Upstream<C> {
     known: Known,
     /// Shared by all of one name that took each other's place; the one in force.
     line: Line<C>,
+    /// TLS handshakes with servers that are gone.
+    gone: Cell<Handshakes>,
     /// Used for HTTP/2 only.
     http2: Shared,
 }
@@ -306,7 +308,16 @@ impl<C: Keep> Upstream<C> {
             exchanges: Slab::new(),
         };
         let http2 = Shared::new(settings.servers.len(), settings.http2);
-        let this = Rc::new(Self { settings, endpoints, state: RefCell::new(state), queued, known, line, http2 });
+        let this = Rc::new(Self {
+            settings,
+            endpoints,
+            state: RefCell::new(state),
+            queued,
+            known,
+            line,
+            gone: Cell::default(),
+            http2,
+        });
         this.line.replace(Rc::downgrade(&this));
         this
     }
@@ -438,9 +449,11 @@ impl<C: Keep> Upstream<C> {
         let (mine, theirs) = (&mut *self.state.borrow_mut(), &mut *old.state.borrow_mut());
         let places: Vec<_> = (0..old.endpoints.len()).map(|server| old.place_at(self, server)).collect();
         mine.pool.inherit(&theirs.pool, &places, now);
+        self.gone.set(old.gone.get());
         for (place, endpoint) in places.iter().zip(&old.endpoints) {
-            if let Some(place) = *place {
-                self.endpoints[place].handshakes.set(endpoint.handshakes.get());
+            match *place {
+                Some(place) => self.endpoints[place].handshakes.set(endpoint.handshakes.get()),
+                None => self.gone.set(self.gone.get().plus(endpoint.handshakes.get())),
             }
         }
         // Connections that were announced in another way, or speak another protocol, are not what they would be now; nor
@@ -465,14 +478,10 @@ impl<C: Keep> Upstream<C> {
             limit: state.pool.limit(),
             idle: state.idle.len(),
             retries: state.pool.retries(),
-            handshakes: self.endpoints.iter().map(|endpoint| endpoint.handshakes.get()).fold(
-                Handshakes::default(),
-                |sum, more| Handshakes {
-                    full: sum.full + more.full,
-                    resumed: sum.resumed + more.resumed,
-                    failed: sum.failed + more.failed,
-                },
-            ),
+            handshakes: self
+                .endpoints
+                .iter()
+                .fold(self.gone.get(), |sum, endpoint| sum.plus(endpoint.handshakes.get())),
         }
     }
 }

@@ -46,6 +46,14 @@ pub(crate) struct Handshakes {
     pub(crate) failed: u64,
 }
 
+impl Handshakes {
+    /// These and `more`.
+    pub(super) fn plus(self, more: Self) -> Self {
+        let Self { full, resumed, failed } = more;
+        Self { full: self.full + full, resumed: self.resumed + resumed, failed: self.failed + failed }
+    }
+}
+
 /// Whom a server is told about by the PROXY protocol.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Announced {

@@ -160,7 +160,7 @@ mod tests {
         let text = "[[proxy.upstream]]\nname = \"u\"\nservers = [\"a.example:80\", \"192.0.2.2:80\", \"b.example:80\"]\n\
                     weights = { \"a.example:80\" = 3 }\nqueue = 30\n";
         let config = config::Config::from_document(&Document::new("t.toml", text), 1).unwrap();
-        let configured = Settings::of(&config, Part { index: 0, of: 1 }).remove(0);
+        let configured = Settings::of(&config, &[None], Part { index: 0, of: 1 }).remove(0);
         let nothing = configured.resolved(&Addresses::default());
         assert_eq!(nothing, configured, "before the first answer names are what they are");
         let found = [1, 2, 3].map(|last| [192, 0, 2, last].into());
