@@ -25,7 +25,7 @@ use super::times::{Published, ResponseTimes};
 use super::upstream::{self, Checks, Known, LookupCounts, Names, Part, UpstreamState, Verdicts};
 use super::worker::{self, Class, Control, Start};
 use crate::config::tenancy::Tenancy;
-use crate::config::{self, Config, LogFormat, LogTarget, Mode, RateLimit};
+use crate::config::{self, Config, LogTarget, Mode, RateLimit};
 use crate::error::ProxyError;
 use crate::machine::neighbours;
 

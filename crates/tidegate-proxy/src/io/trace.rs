@@ -1,7 +1,7 @@
 //! The trace that a request belongs to, and what of it the upstream is told.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
-use rustls::crypto::ring;
+use rustls::crypto::aws_lc_rs;
 use tidegate_core::Rng;
 use tidegate_wire::trace_context::{Incoming, SpanId, TraceId, TraceParent};
 
@@ -62,7 +62,7 @@ pub(crate) fn caller(headers: &HeaderMap) -> Option<TraceParent> {
 /// Random numbers for ids and for chance, other ones on each thread of each proxy; by `seed` if the system has none.
 pub(crate) fn rng(seed: u64) -> Rng {
     let mut bytes = [0; 8];
-    match ring::default_provider().secure_random.fill(&mut bytes) {
+    match aws_lc_rs::default_provider().secure_random.fill(&mut bytes) {
         Ok(()) => Rng::new(u64::from_ne_bytes(bytes)),
         Err(_) => Rng::stream(seed, 1),
     }

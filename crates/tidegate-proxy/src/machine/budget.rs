@@ -11,9 +11,8 @@
 use core::time::Duration;
 
 use tidegate_core::Instant;
+use tidegate_core::number::{float, whole};
 use tidegate_core::time::nanos;
-
-use super::overflow::number::{float, whole};
 
 /// What is not the operator's to say.
 #[derive(Clone, Copy, PartialEq, Debug)]

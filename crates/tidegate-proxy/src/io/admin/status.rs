@@ -394,7 +394,7 @@ fn upstream_json(upstream: &config::Upstream, live: Option<&LiveUpstream>) -> Up
         proxy_protocol: upstream.proxy_protocol,
         tls: upstream.tls.as_ref().map(|tls| UpstreamTlsJson {
             verified: tls.trust != config::Trust::Unverified,
-            handshakes: live.map(|live| live.handshakes).unwrap_or_default(),
+            handshakes: live.handshakes,
         }),
         checked: upstream.health.is_some(),
         adaptive_concurrency: upstream.adaptive_concurrency,
