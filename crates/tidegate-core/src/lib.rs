@@ -11,8 +11,10 @@
 //! | [`profile`] | the contract that a recorded trace asks for |
 //! | [`theory`] | what can be computed: the exact M/D/1 delays of a bucket |
 //! | [`allocate`] | how a scarce supply is shared out |
+//! | [`share`] | one resource, shared among claimants by overflow token buckets |
 //! | [`estimate`] | what measures: histograms of delays |
 //! | [`timer_wheel`] | many timers, each cheap |
+//! | [`number`] | between whole numbers and fractions |
 //! | [`rng`] | seeded random numbers |
 //!
 //! ```
@@ -30,9 +32,11 @@
 pub mod allocate;
 pub mod estimate;
 pub mod limit;
+pub mod number;
 pub mod profile;
 pub mod rate;
 pub mod rng;
+pub mod share;
 pub mod theory;
 pub mod time;
 pub mod timer_wheel;

@@ -1,6 +1,7 @@
 //! `cargo xtask check`: the gate. Everything of the style that a program can test.
 
 mod arrows;
+mod circles;
 mod external;
 mod references;
 mod text;
@@ -34,6 +35,7 @@ pub(crate) fn run(places: &Places) -> Result<()> {
     steps.step("references in documents", || references::check(places));
     steps.step("ratchet", || ratchet(places));
     steps.step("arrows between rooms", || arrows::check(places));
+    steps.step("circles of imports", || circles::check(places));
     steps.step("typos", || external::typos(places));
     rooms_alone(places, &mut steps);
     let mut clippy = cargo(places);

@@ -1,16 +1,16 @@
-//! One tenant's state at one resource: what a decision needs, and apart from it what the setting of shares needs.
+//! One claimant's state at one resource: what a decision needs, and apart from it what the setting of shares needs.
 
-use tidegate_core::Instant;
+use crate::Instant;
 
 use super::demand::Demand;
 
 /// Nobody.
-pub(crate) const NONE: u32 = u32::MAX;
+pub const NONE: u32 = u32::MAX;
 
-/// Ticks for which a tenant that wanted more than its share stays behind the others.
+/// Ticks for which a claimant that wanted more than its share stays behind the others.
 pub(super) const NOISY_TICKS: u8 = 10;
 
-/// Since when a tenant is here.
+/// Since when a claimant is here.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Age {
     /// It came during this tick: it has no share yet.
@@ -21,9 +21,9 @@ pub(super) enum Age {
     Settled,
 }
 
-/// Where a tenant's state at a resource stands.
+/// Where a claimant's state at a resource stands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Place {
+pub struct Place {
     /// Its [`Cell`].
     pub(super) cell: u32,
     /// Its [`Past`].
@@ -34,7 +34,8 @@ pub(crate) struct Place {
 
 impl Place {
     /// By which [`place`](super::Overflow::place) finds it again.
-    pub(crate) const fn number(self) -> u32 {
+    #[must_use]
+    pub const fn number(self) -> u32 {
         self.past
     }
 
@@ -54,14 +55,14 @@ impl Place {
     }
 }
 
-/// What a decision needs of one tenant: a cache line.
+/// What a decision needs of one claimant: a cache line.
 ///
-/// Levels of counters are in grains times 10^-9, so that one nanosecond mints exactly as many as the share counts grains
-/// per second: integers without remainder. Of a gauge `level` is what is held, in units.
+/// Levels of counters are in grains times 10^-9, so that one nanosecond mints exactly as many as the share counts
+/// grains per second: integers without remainder. Of a gauge `level` is what is held, in units.
 #[derive(Clone, Debug)]
 #[repr(C, align(64))]
 pub(super) struct Cell {
-    /// The tenant's own bucket; below zero, as deep as the bucket, if work turned out dearer than it was charged.
+    /// The claimant's own bucket; below zero, as deep as the bucket, if work turned out dearer than it was charged.
     pub(super) level: i64,
     /// What it may still take of what it is guaranteed whatever the others do.
     pub(super) guaranteed: i64,
@@ -83,7 +84,7 @@ pub(super) struct Cell {
     pub(super) noisy: u8,
 }
 
-/// The rest of one tenant's state: what is added up, smoothed and shown.
+/// The rest of one claimant's state: what is added up, smoothed and shown.
 #[derive(Clone, Debug)]
 #[repr(align(64))]
 pub(super) struct Past {
@@ -103,7 +104,7 @@ pub(super) struct Past {
     /// Refusals since the cell was opened.
     pub(super) refused_share: u32,
     pub(super) refused_full: u32,
-    /// The tenant, or [`NONE`].
+    /// The claimant, or [`NONE`].
     pub(super) owner: u32,
     /// The crowd that it is a member of, or [`NONE`].
     pub(super) crowd: u32,

@@ -1,25 +1,26 @@
 //! Claimants that share like one: the second level of max-min.
 //!
-//! Names cost nothing to make up, addresses do. So claimants that anybody can invent stand in a crowd, by where they come
-//! from; at the first level a crowd is one claimant of weight 1, whatever number of members it has, and its members divide
-//! what it gets by max-min again. What a member takes never comes out of another crowd's share.
+//! Names cost nothing to make up, addresses do. So claimants that anybody can invent stand in a crowd, by where they
+//! come from; at the first level a crowd is one claimant of weight 1, whatever number of members it has, and its
+//! members divide what it gets by max-min again. What a member takes never comes out of another crowd's share.
 //!
-//! The level to which a crowd meets its members' claims is found by one step of water-filling in each pass over the cells:
-//! from below it rises to the exact level within a few ticks, and what is granted never exceeds the crowd's share.
+//! The level to which a crowd meets its members' claims is found by one step of water-filling in each pass over the
+//! cells: from below it rises to the exact level within a few ticks, and what is granted never exceeds the crowd's
+//! share.
 
-use tidegate_core::Instant;
+use crate::Instant;
 
+use super::Kind;
 use super::cell::NONE;
 use super::fill::Level;
 use super::mint::Mint;
-use super::number::{float, short, whole};
 use super::{Overflow, Place, level};
-use crate::machine::resource::Kind;
+use crate::number::{float, short, whole};
 
 /// The weight of a crowd at the first level.
 pub(super) const WEIGHT: u16 = 1;
-/// The part of a crowd's guarantee that is for members without a share yet. What all are guaranteed together stays within the
-/// capacity: a quarter more than three quarters of it.
+/// The part of a crowd's guarantee that is for members without a share yet. What all are guaranteed together stays
+/// within the capacity: a quarter more than three quarters of it.
 const FRESH_PART: u64 = 4;
 /// How much further its members may get ahead of their shares together than one claimant with all of them.
 const AHEAD: i64 = 2;
@@ -34,8 +35,8 @@ pub(super) struct Crowd {
     pub(super) settled: bool,
     /// What members without a share may take of the crowd's guarantee.
     pub(super) fresh: i64,
-    /// What any member may take of the overflow when its own part of that is used up: names that are said once want nothing
-    /// in the ticks in which they have a part.
+    /// What any member may take of the overflow when its own part of that is used up: names that are said once want
+    /// nothing in the ticks in which they have a part.
     pub(super) allowance: i64,
     /// What members may take of their shares before they stand back.
     pub(super) ahead: i64,
@@ -205,7 +206,8 @@ impl Overflow {
         if place.crowd == NONE { None } else { self.crowds.get_mut(place.crowd()) }
     }
 
-    /// One more member of weight `weight`, which has no share and holds nothing; of nobody's crowd its weight counts alone.
+    /// One more member of weight `weight`, which has no share and holds nothing; of nobody's crowd its weight counts
+    /// alone.
     pub(super) fn join(&mut self, crowd: u32, weight: u16, now: Instant) {
         if crowd == NONE {
             self.weights += u64::from(weight);
@@ -238,9 +240,9 @@ impl Overflow {
         }
     }
 
-    /// The claimant at `place` stands in another crowd from now on, or in none. Its share and what it holds go along; where
-    /// that is more than the crowd gets, it shrinks with the next shares.
-    pub(crate) fn move_to(&mut self, place: Place, crowd: u32, now: Instant) {
+    /// The claimant at `place` stands in another crowd from now on, or in none. Its share and what it holds go along;
+    /// where that is more than the crowd gets, it shrinks with the next shares.
+    pub fn move_to(&mut self, place: Place, crowd: u32, now: Instant) {
         let cell = &self.cells[place.cell()];
         let (weight, share) = (cell.weight, cell.share);
         let held = if self.kind == Kind::Gauge { cell.level.unsigned_abs() } else { 0 };

@@ -1,17 +1,17 @@
-//! What a tenant is expected to want next.
+//! What a claimant is expected to want next.
 
 use core::time::Duration;
 
-use super::number::short;
+use crate::number::short;
 
-/// How much of a rise is believed at once. A share must be there when it is needed: a tenant within its part of the
+/// How much of a rise is believed at once. A share must be there when it is needed: a claimant within its part of the
 /// capacity is not refused in the meantime, but every refusal of others that lasts longer costs them.
 const RISE: f64 = 0.7;
 /// How fast the trend follows the level.
 const TREND: f64 = 0.3;
 /// What a fall of the demand leaves of itself in [`HALF_LIFE`].
 const FALL: f64 = 0.5;
-/// A share is given up slowly, since giving it up too early costs a tenant refusals and keeping it costs nobody
+/// A share is given up slowly, since giving it up too early costs a claimant refusals and keeping it costs nobody
 /// anything: what it does not use is lent.
 const HALF_LIFE: Duration = Duration::from_secs(10);
 
@@ -20,20 +20,20 @@ const HALF_LIFE: Duration = Duration::from_secs(10);
 /// Source: Holt, "Forecasting seasonals and trends by exponentially weighted moving averages" (1957). Departures: a
 /// rise is followed faster than a fall, and a falling trend is not extrapolated.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
-pub(crate) struct Demand {
+pub(super) struct Demand {
     level: f32,
     trend: f32,
 }
 
-/// The factors of one tick, the same for all tenants.
+/// The factors of one tick, the same for all claimants.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Smoothing {
+pub(super) struct Smoothing {
     fall: f64,
 }
 
 impl Smoothing {
     /// For a tick of `elapsed`.
-    pub(crate) fn over(elapsed: Duration) -> Self {
+    pub(super) fn over(elapsed: Duration) -> Self {
         Self { fall: 1.0 - FALL.powf(elapsed.as_secs_f64() / HALF_LIFE.as_secs_f64()) }
     }
 }
@@ -41,7 +41,7 @@ impl Smoothing {
 impl Demand {
     /// Takes in what was wanted during a tick; more than `most` is nobody's demand.
     #[inline]
-    pub(crate) fn observe(&mut self, wanted: f64, smoothing: Smoothing, most: f64) {
+    pub(super) fn observe(&mut self, wanted: f64, smoothing: Smoothing, most: f64) {
         let (level, trend) = (f64::from(self.level), f64::from(self.trend));
         let wanted = wanted.min(most);
         let expected = level + trend.max(0.0);
@@ -60,7 +60,7 @@ impl Demand {
 
     /// What is expected for the next tick, 0 to `most`.
     #[inline]
-    pub(crate) fn expected(self, most: f64) -> f64 {
+    pub(super) fn expected(self, most: f64) -> f64 {
         (f64::from(self.level) + f64::from(self.trend).max(0.0)).clamp(0.0, most)
     }
 }

@@ -1,6 +1,6 @@
 //! Weighted max-min shares of any number of claims, in one pass over them and little memory.
 
-use tidegate_core::allocate::{Claim, weighted_max_min};
+use crate::allocate::{Claim, weighted_max_min};
 
 /// Steps for each doubling of a claim's size. Within a step a share may fall short of the exact one by a sixteenth.
 const STEPS_LOG2: u32 = 4;
@@ -13,7 +13,7 @@ const LEAST_LOG2: u64 = 1023 - 20;
 /// The level found is never too high: the shares never exceed the supply. Adding is O(1); [`level`](Self::level) is
 /// O(1) as well, some ten thousand operations.
 #[derive(Clone, Debug)]
-pub(crate) struct Fill {
+pub(super) struct Fill {
     steps: Vec<Claim>,
     claims: Vec<Claim>,
     order: Vec<usize>,
@@ -22,22 +22,22 @@ pub(crate) struct Fill {
 
 /// The two that a setting of shares needs.
 #[derive(Clone, Debug)]
-pub(crate) struct Fills {
+pub struct Fills {
     /// What is expected to be wanted.
     pub(super) demands: Fill,
     /// What of the last tick is beyond the new shares.
     pub(super) needs: Fill,
 }
 
-impl Fills {
-    pub(crate) fn new() -> Self {
+impl Default for Fills {
+    fn default() -> Self {
         Self { demands: Fill::new(), needs: Fill::new() }
     }
 }
 
 /// How far claims are met.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub(crate) enum Level {
+pub(super) enum Level {
     /// Everybody gets what it claims.
     All,
     /// Nobody gets more than this for each unit of its weight.
@@ -46,7 +46,7 @@ pub(crate) enum Level {
 
 impl Level {
     /// True if shares at one level are those at the other, to a hundredth.
-    pub(crate) fn is_near(self, other: Self) -> bool {
+    pub(super) fn is_near(self, other: Self) -> bool {
         match (self, other) {
             (Self::All, Self::All) => true,
             (Self::PerWeight(mine), Self::PerWeight(theirs)) => (mine - theirs).abs() <= 0.01 * theirs,
@@ -56,7 +56,7 @@ impl Level {
 
     /// The share of a claim of `wanted`.
     #[inline]
-    pub(crate) fn share(self, wanted: f64, weight: u32) -> f64 {
+    pub(super) fn share(self, wanted: f64, weight: u32) -> f64 {
         match self {
             Self::All => wanted,
             Self::PerWeight(most) => wanted.min(most * f64::from(weight)),
@@ -65,19 +65,19 @@ impl Level {
 }
 
 impl Fill {
-    pub(crate) fn new() -> Self {
+    pub(super) fn new() -> Self {
         let count = usize::try_from(DOUBLINGS << STEPS_LOG2).expect("about a thousand");
         Self { steps: vec![NOTHING; count], claims: Vec::new(), order: Vec::new(), shares: Vec::new() }
     }
 
     /// Forgets all claims.
-    pub(crate) fn clear(&mut self) {
+    pub(super) fn clear(&mut self) {
         self.steps.fill(NOTHING);
     }
 
     /// Adds a claim of `wanted`, at least 0, with `weight`, at least 1.
     #[inline]
-    pub(crate) fn add(&mut self, wanted: f64, weight: u32) {
+    pub(super) fn add(&mut self, wanted: f64, weight: u32) {
         // Nearly all weigh 1, and a division takes as long as the rest.
         let size = if weight == 1 { wanted } else { wanted / f64::from(weight) };
         let step = &mut self.steps[step(size)];
@@ -86,7 +86,7 @@ impl Fill {
     }
 
     /// How far `supply` goes.
-    pub(crate) fn level(&mut self, supply: f64) -> Level {
+    pub(super) fn level(&mut self, supply: f64) -> Level {
         self.claims.clear();
         self.claims.extend(self.steps.iter().filter(|step| step.weight > 0.0));
         weighted_max_min(supply, &self.claims, &mut self.order, &mut self.shares);

@@ -1,17 +1,17 @@
 //! What is held and given back: connections and memory.
 //!
-//! What is held cannot be called back in general. So the part of the pool that tenants here may need suddenly is not lent
-//! while there is more than one of them; a lone one may have all but a hundredth. What can be called back, as connections on
-//! which nothing is under way, is lent but for the newcomers' part, and [`excess`](Overflow::excess) says how much of it is
-//! to be given back when others come.
+//! What is held cannot be called back in general. So the part of the pool that claimants here may need suddenly is not
+//! lent while there is more than one of them; a lone one may have all but a hundredth. What can be called back, as
+//! connections on which nothing is under way, is lent but for the newcomers' part, and [`excess`](Overflow::excess)
+//! says how much of it is to be given back when others come.
 
-use tidegate_core::Instant;
+use crate::Instant;
 
 use super::cell::Age;
-use super::number::{float, signed, whole};
 use super::{Answer, NONE, Overflow, Pay, Place};
+use crate::number::{float, signed, whole};
 
-/// What is not even lent to a lone tenant: room for the first connections of the next one.
+/// What is not even lent to a lone claimant: room for the first connections of the next one.
 const KEPT: f64 = 0.01;
 
 impl Overflow {
@@ -63,24 +63,26 @@ impl Overflow {
             (false, false) => self.terms.reserve + self.terms.newcomers,
         };
         let kept = whole(float(self.capacity.unwrap_or(0)) * kept);
-        // All that is nobody's share, and what tenants do not hold of theirs is not in it: it must be there for them.
+        // All that is nobody's share, and what claimants do not hold of theirs is not in it: it must be there for them.
         u64::try_from(self.global()).unwrap_or(0).saturating_sub(kept)
     }
 
     /// What whoever holds more than a share has to give back, so that others find what they are guaranteed.
-    pub(crate) fn excess(&self) -> u64 {
+    #[must_use]
+    pub fn excess(&self) -> u64 {
         let limited = self.recallable && self.capacity.is_some();
         if limited { self.over.saturating_sub(self.lendable()) } else { 0 }
     }
 
     /// Whether more is held than the share, and than what is guaranteed.
-    pub(crate) fn is_over(&self, place: Place) -> bool {
+    #[must_use]
+    pub fn is_over(&self, place: Place) -> bool {
         let cell = &self.cells[place.cell()];
         cell.level.unsigned_abs() > cell.share.max(self.mint_of(place).guaranteed(cell.weight))
     }
 
     /// Holds `units` more, whether there is room or not.
-    pub(crate) fn hold(&mut self, place: Place, units: u64, pay: Pay) {
+    pub fn hold(&mut self, place: Place, units: u64, pay: Pay) {
         let cell = &mut self.cells[place.cell()];
         let before = beyond(cell.level, cell.share);
         cell.level = cell.level.saturating_add(signed(units));
@@ -99,7 +101,7 @@ impl Overflow {
     }
 
     /// Gives `units` back; more than is held is not given back. True if nothing is held any more.
-    pub(crate) fn release(&mut self, place: Place, units: u64) -> bool {
+    pub fn release(&mut self, place: Place, units: u64) -> bool {
         let cell = &mut self.cells[place.cell()];
         let units = units.min(cell.level.unsigned_abs());
         let before = beyond(cell.level, cell.share);

@@ -1,14 +1,14 @@
 //! The books of a resource: sums that are kept as things happen, and the same counted anew.
 
-use tidegate_core::Instant;
+use crate::Instant;
 
+use super::Kind;
 use super::cell::NONE;
 use super::gauge::beyond;
 use super::pool::Pool;
 use super::{NANOS, Overflow, Place, level};
-use crate::machine::resource::Kind;
 
-/// What all tenants here have together.
+/// What all claimants here have together.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Sums {
     /// Their shares T, in grains.
@@ -31,7 +31,7 @@ pub struct Ledger {
     pub global: i64,
     /// The sums as decisions use them.
     pub kept: Sums,
-    /// The sums over the tenants.
+    /// The sums over the claimants.
     pub counted: Sums,
 }
 
@@ -47,8 +47,9 @@ pub struct Tokens {
 }
 
 impl Overflow {
-    /// `None` of a gauge, and without a capacity. Looks at all tenants.
-    pub(crate) fn tokens(&self, now: Instant) -> Option<Tokens> {
+    /// `None` of a gauge, and without a capacity. Looks at all claimants.
+    #[must_use]
+    pub fn tokens(&self, now: Instant) -> Option<Tokens> {
         self.capacity.filter(|_| self.kind == Kind::Counter)?;
         let (mut all, mut surplus) = (0, 0);
         for (past, at) in self.pasts.iter().zip(0_u32..).filter(|(past, _)| past.owner != NONE) {
@@ -66,8 +67,9 @@ impl Overflow {
         Some(Tokens { all, room, unit })
     }
 
-    /// Counts everything anew: looks at all tenants.
-    pub(crate) fn ledger(&self) -> Ledger {
+    /// Counts everything anew: looks at all claimants.
+    #[must_use]
+    pub fn ledger(&self) -> Ledger {
         let (mut counted, mut crowds) = (Sums::default(), std::collections::BTreeMap::new());
         for (past, at) in self.pasts.iter().zip(0_u32..).filter(|(past, _)| past.owner != NONE) {
             let place: Place = self.place(past.owner, at, past.crowd);

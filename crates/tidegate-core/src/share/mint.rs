@@ -1,6 +1,6 @@
-//! What time brings to one tenant: its share, what it is guaranteed, what it may take of the overflow.
+//! What time brings to one claimant: its share, what it is guaranteed, what it may take of the overflow.
 
-use tidegate_core::Instant;
+use crate::Instant;
 
 use super::cell::Cell;
 use super::{Terms, level};
@@ -12,12 +12,12 @@ pub(super) const DEEPEST: i64 = 8;
 /// Levels of which what is lent is counted, as a power of two: about a grain.
 pub(super) const LENT_LOG2: u32 = 30;
 
-/// The rates and depths that are the same for all tenants of a resource.
+/// The rates and depths that are the same for all claimants of a resource.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Mint {
     burst_ns: u64,
     tick_ns: u64,
-    /// What a tenant is guaranteed for each unit of weight: grains per second, of a gauge units.
+    /// What a claimant is guaranteed for each unit of weight: grains per second, of a gauge units.
     pub(super) guarantee: u64,
     /// What it may take of the pool for each unit of weight before it stands back; without it anything.
     pub(super) allowance: Option<u64>,
@@ -53,7 +53,7 @@ impl Mint {
         self.allowance_depth = self.allowance_depth_of(1);
     }
 
-    /// Mints for a tenant what the time since the last time gave; what its bucket could not hold of it, or 0.
+    /// Mints for a claimant what the time since the last time gave; what its bucket could not hold of it, or 0.
     #[inline]
     pub(super) fn refill(&self, cell: &mut Cell, now: Instant) -> i64 {
         let span = now.nanos_since(cell.at);

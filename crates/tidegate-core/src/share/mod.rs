@@ -1,14 +1,15 @@
-//! One resource, shared among tenants by overflow token buckets.
+//! One resource, shared among claimants by overflow token buckets.
 //!
-//! Every tenant has a bucket of its own, filled at its share T; what is nobody's share, Tg, fills a pool. At every moment
-//! the shares and Tg sum to the capacity, exactly. Work is paid from
+//! Every claimant has a bucket of its own, filled at its share T; what is nobody's share, Tg, fills a pool. At every
+//! moment the shares and Tg sum to the capacity, exactly. Work is paid from
 //!
-//! 1. the tenant's own bucket;
-//! 2. what it is guaranteed: its part of the capacity among all tenants here, by weight, whatever it wanted before. The
-//!    pool pays, and may go below zero for it, so that a tenant within its part is never refused on account of others;
+//! 1. the claimant's own bucket;
+//! 2. what it is guaranteed: its part of the capacity among all claimants here, by weight, whatever it wanted before.
+//!    The pool pays, and may go below zero for it, so that a claimant within its part is never refused on account of
+//!    others;
 //! 3. the reserve of newcomers, if it has no share yet;
-//! 4. its own bucket as far as that goes and the pool for the rest: everybody who overflows has an equal allowance of it,
-//!    by weight, and what is left beyond that goes to those that use the smallest part of any resource.
+//! 4. its own bucket as far as that goes and the pool for the rest: everybody who overflows has an equal allowance of
+//!    it, by weight, and what is left beyond that goes to those that use the smallest part of any resource.
 //!
 //! What a bucket cannot hold goes to the pool: unused share is lent within a tick. Every tick shares are
 //! set anew by weighted max-min over expected demands ([`rebalance`]).
@@ -18,21 +19,21 @@
 //!
 //! | module | its one job |
 //! |---|---|
-//! | `cell` | one tenant's state |
-//! | `crowd` | tenants that share like one |
-//! | `demand` | what a tenant is expected to want |
+//! | `cell` | one claimant's state |
+//! | `crowd` | claimants that share like one |
+//! | `demand` | what a claimant is expected to want |
 //! | `fill` | max-min shares of very many claims |
 //! | `gauge` | decisions about what is held and given back |
 //! | `ledger` | what must add up |
-//! | `mint` | what time brings to a tenant |
+//! | `mint` | what time brings to a claimant |
 //! | `pool` | what is nobody's share |
 //! | `rebalance` | shares set anew, in slices |
 //! | `settle` | true costs, and when to come back |
 //! | `usage` | what is shown |
 //!
-//! Source: Koshiba, "Resource Constraints: Can you mute noisy neighbors?" (ATS Summit 2021), "Overflow Token Bucket" and
-//! "Strategy of dividing an apple-pie"; the prototype is [`rtb`](crate::machine::rtb). Departures: max-min instead of
-//! proportional shares, guarantees, newcomers, continuous refill, an ordered pool; a share of zero refuses.
+//! Source: Koshiba, "Resource Constraints: Can you mute noisy neighbors?" (ATS Summit 2021), "Overflow Token Bucket"
+//! and "Strategy of dividing an apple-pie". Departures: max-min instead of proportional shares, guarantees, newcomers,
+//! continuous refill, an ordered pool; a share of zero refuses.
 
 mod cell;
 mod crowd;
@@ -41,52 +42,66 @@ mod fill;
 mod gauge;
 mod ledger;
 mod mint;
-pub(crate) mod number;
 mod pool;
 mod rebalance;
 mod settle;
 mod usage;
 
-use tidegate_core::Instant;
+use crate::Instant;
+use crate::number::{float, signed, whole};
 
 use self::cell::{Age, Cell, Past};
 use self::crowd::Crowd;
 use self::fill::Level;
 use self::mint::Mint;
-use self::number::{float, signed};
 use self::pool::Pool;
-use super::resource::Kind;
 
-pub(crate) use self::cell::{NONE, Place};
-pub(crate) use self::fill::Fills;
+pub use self::cell::{NONE, Place};
+pub use self::fill::Fills;
 pub use self::ledger::{Ledger, Sums, Tokens};
-pub(crate) use self::rebalance::Pass;
-pub(crate) use self::usage::{Totals, Usage};
+pub use self::rebalance::Pass;
+pub use self::settle::Shortage;
+pub use self::usage::{Totals, Usage};
 
 /// Grains per second that a capacity may have at most: buckets of it stay far below 2^63.
-pub(crate) const CAPACITY_MAX: u64 = 8_000_000_000;
+pub const CAPACITY_MAX: u64 = 8_000_000_000;
 const NANOS: u64 = 1_000_000_000;
 /// While the pool is so full, nobody's excess is in anybody's way.
 const SPARE: f64 = 0.9;
 /// The most that one question can cost: a quarter of what a level can hold.
 const COST_MAX: i64 = i64::MAX / 4;
 
+/// Whether an amount is used up or given back.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "snake_case"))]
+pub enum Kind {
+    /// Used up: so much for each second. Its capacity is a rate.
+    Counter,
+    /// Held and given back: so much at once. Its capacity is an amount.
+    Gauge,
+}
+
 /// What all resources have in common.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Terms {
-    pub(crate) tick_ns: u64,
-    pub(crate) burst_ns: u64,
-    /// Ticks after which a tenant that asked for nothing is forgotten.
-    pub(crate) idle_ticks: u16,
-    pub(crate) reserve: f64,
-    pub(crate) newcomers: f64,
-    pub(crate) headroom: f64,
+pub struct Terms {
+    /// From one setting of shares to the next, in nanoseconds.
+    pub tick_ns: u64,
+    /// How much of its share a bucket holds, in nanoseconds of it.
+    pub burst_ns: u64,
+    /// Ticks after which a claimant that asked for nothing is forgotten.
+    pub idle_ticks: u16,
+    /// The part of the capacity that is never anybody's share, 0 to 1.
+    pub reserve: f64,
+    /// The part of the capacity that is kept for claimants without a share, 0 to 1.
+    pub newcomers: f64,
+    /// How far a share goes beyond what is expected to be wanted, as a part of it.
+    pub headroom: f64,
 }
 
 /// Who pays.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Pay {
-    /// The tenant's own bucket; or nobody, the resource being unlimited.
+pub enum Pay {
+    /// The claimant's own bucket; or nobody, the resource being unlimited.
     Own,
     /// The pool, since it is guaranteed.
     Guaranteed,
@@ -102,18 +117,18 @@ pub(crate) enum Pay {
 
 /// The answer to a question.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Answer {
+pub enum Answer {
     /// This would pay.
     Paid(Pay),
-    /// The pool has enough, but the tenant used up its allowance: it depends on who else is there.
+    /// The pool has enough, but the claimant used up its allowance: it depends on who else is there.
     Beyond,
     /// There is not enough.
     Short,
 }
 
-/// One resource and its tenants.
+/// One resource and its claimants.
 #[derive(Clone, Debug)]
-pub(crate) struct Overflow {
+pub struct Overflow {
     kind: Kind,
     /// Grains in a unit: 1,000 where units are few, so that shares below one per second can be; else 1.
     grains: u64,
@@ -131,7 +146,7 @@ pub(crate) struct Overflow {
     crowds: Vec<Crowd>,
     /// Counts passes over the cells.
     round: u32,
-    /// Sum of the weights of all tenants and crowds here.
+    /// Sum of the weights of all claimants and crowds here.
     weights: u64,
     /// Sum of the shares T.
     shares: u64,
@@ -153,10 +168,12 @@ pub(crate) struct Overflow {
 
 impl Overflow {
     /// What an owner costs that is not here, if owners' numbers are places.
-    #[cfg(test)]
-    pub(crate) const OWNER_BYTES: usize = size_of::<Cell>();
+    pub const OWNER_BYTES: usize = size_of::<Cell>();
 
-    pub(crate) fn new(kind: Kind, grains: u64, terms: Terms, capacity: Option<u64>, now: Instant) -> Self {
+    /// Nobody is here yet. `grains` are the parts of a unit in which shares are counted, 1 to 1,000; `capacity` is in units
+    /// per second, of a gauge in units.
+    #[must_use]
+    pub fn new(kind: Kind, grains: u64, terms: Terms, capacity: Option<u64>, now: Instant) -> Self {
         let grains = if kind == Kind::Gauge { 1 } else { grains };
         let mut made = Self {
             kind,
@@ -192,18 +209,20 @@ impl Overflow {
 
     /// Keeps what decisions need where the owner's number says: it is found, and fetched from memory, before anything
     /// else about the owner is known. Owners that are not here cost a cache line each.
-    pub(crate) fn by_owner(self) -> Self {
+    #[must_use]
+    pub fn by_owner(self) -> Self {
         Self { by_owner: true, ..self }
     }
 
     /// Of a gauge: what is held can be called back within a tick or two.
-    pub(crate) fn recallable(self) -> Self {
+    #[must_use]
+    pub fn recallable(self) -> Self {
         Self { recallable: true, ..self }
     }
 
     /// Has what a decision about `owner` needs fetched from memory, if owners' numbers are places.
     #[inline]
-    pub(crate) fn fetch(&self, owner: u32) {
+    pub fn fetch(&self, owner: u32) {
         if let Some(cell) = self.cells.get(owner as usize) {
             // A load that nothing waits for.
             core::hint::black_box(cell.wanted);
@@ -212,13 +231,14 @@ impl Overflow {
 
     /// Where the state stands of which [`open`](Self::open) said `past`, of a member of `crowd`.
     #[inline]
-    pub(crate) fn place(&self, owner: u32, past: u32, crowd: u32) -> Place {
+    #[must_use]
+    pub fn place(&self, owner: u32, past: u32, crowd: u32) -> Place {
         Place { cell: if self.by_owner { owner } else { past }, past, crowd }
     }
 
     /// Puts another capacity in force: units per second, of a gauge units. Tg makes up the difference until shares are
     /// set anew, and may be below zero until then.
-    pub(crate) fn set_capacity(&mut self, capacity: Option<u64>, now: Instant) {
+    pub fn set_capacity(&mut self, capacity: Option<u64>, now: Instant) {
         let capacity = capacity.map(|units| units.saturating_mul(self.grains).clamp(1, CAPACITY_MAX));
         if capacity != self.capacity {
             self.pool.refill(now);
@@ -228,7 +248,8 @@ impl Overflow {
         }
     }
 
-    pub(crate) fn set_terms(&mut self, terms: Terms, now: Instant) {
+    /// Puts other terms in force.
+    pub fn set_terms(&mut self, terms: Terms, now: Instant) {
         self.pool.refill(now);
         self.terms = terms;
         self.mint.set_terms(terms);
@@ -237,25 +258,25 @@ impl Overflow {
     }
 
     /// Says what a usual piece of work costs, in units.
-    pub(crate) fn set_piece(&mut self, units: u64) {
+    pub fn set_piece(&mut self, units: u64) {
         self.mint.piece = self.level_of(units.max(1));
         self.mint.set_depths();
     }
 
     /// C in units per second, of a gauge units.
-    pub(crate) fn capacity(&self) -> Option<f64> {
+    #[must_use]
+    pub fn capacity(&self) -> Option<f64> {
         self.capacity.map(|capacity| float(capacity) / float(self.grains))
     }
 
     /// A place for `owner` by itself.
-    #[cfg(test)]
-    pub(crate) fn open(&mut self, owner: u32, weight: u32, now: Instant) -> Place {
+    pub fn open(&mut self, owner: u32, weight: u32, now: Instant) -> Place {
         self.open_in(owner, NONE, weight, now)
     }
 
     /// A place for `owner`, a member of `crowd` if that is not [`NONE`]; it has no share until the next tick but one of
     /// newcomers'.
-    pub(crate) fn open_in(&mut self, owner: u32, crowd: u32, weight: u32, now: Instant) -> Place {
+    pub fn open_in(&mut self, owner: u32, crowd: u32, weight: u32, now: Instant) -> Place {
         let weight = heft(weight);
         self.join(crowd, weight, now);
         // At once: many newcomers together are guaranteed no more than one.
@@ -266,7 +287,7 @@ impl Overflow {
             at
         } else {
             self.pasts.push(past);
-            u32::try_from(self.pasts.len() - 1).expect("no more places than tenants, which are below 2^20")
+            u32::try_from(self.pasts.len() - 1).expect("no more places than claimants, which are below 2^20")
         };
         let place = self.place(owner, at, crowd);
         if place.cell() >= self.cells.len() {
@@ -276,7 +297,8 @@ impl Overflow {
         place
     }
 
-    pub(crate) fn set_weight(&mut self, place: Place, weight: u32) {
+    /// Puts another weight of the claimant at `place` in force.
+    pub fn set_weight(&mut self, place: Place, weight: u32) {
         let weight = heft(weight);
         let cell = &mut self.cells[place.cell()];
         let before = u64::from(core::mem::replace(&mut cell.weight, weight));
@@ -287,7 +309,7 @@ impl Overflow {
 
     /// Whether `cost` units can be had, and who would pay. It is counted as wanted.
     #[inline]
-    pub(crate) fn ask(&mut self, place: Place, cost: u64, now: Instant) -> Answer {
+    pub fn ask(&mut self, place: Place, cost: u64, now: Instant) -> Answer {
         if self.kind == Kind::Gauge {
             return self.ask_gauge(place, cost, now);
         }
@@ -304,7 +326,7 @@ impl Overflow {
         self.ask_all(place, amount, now)
     }
 
-    /// Whether the tenant's own bucket pays after all, or somebody else.
+    /// Whether the claimant's own bucket pays after all, or somebody else.
     fn ask_all(&mut self, place: Place, amount: i64, now: Instant) -> Answer {
         self.refill(place, now);
         let cell = &self.cells[place.cell()];
@@ -314,7 +336,7 @@ impl Overflow {
         self.ask_others(place, amount, now)
     }
 
-    /// Whether somebody else pays, the tenant's own bucket being short.
+    /// Whether somebody else pays, the claimant's own bucket being short.
     fn ask_others(&mut self, place: Place, amount: i64, now: Instant) -> Answer {
         let mint = self.mint_of(place);
         let cell = &self.cells[place.cell()];
@@ -323,7 +345,7 @@ impl Overflow {
             return Answer::Paid(Pay::Guaranteed);
         }
         self.pool.refill(now);
-        // Until it has a share, a tenant can take a few pieces at most.
+        // Until it has a share, a claimant can take a few pieces at most.
         let most = amount.max(mint::DEEPEST * mint.piece);
         let first = self.level_of(taken).saturating_add(amount) <= most;
         let mut is_newcomer = is_new && first;
@@ -359,12 +381,13 @@ impl Overflow {
         if allowed { Answer::Paid(Pay::Pool) } else { Answer::Beyond }
     }
 
-    /// True if work that is paid so stands back behind the others': it is more than the tenant's trend has earned. What is
-    /// guaranteed does so only while others' spare time is being used up; until then it hurts nobody, and a tenant that
-    /// wakes up need not wait for other programs.
-    pub(crate) fn stands_back(&mut self, place: Place, pay: Pay, now: Instant) -> bool {
+    /// True if work that is paid so stands back behind the others': it is more than the claimant's trend has earned.
+    /// What is guaranteed does so only while others' spare time is being used up; until then it hurts nobody, and a
+    /// claimant that wakes up need not wait for other programs.
+    pub fn stands_back(&mut self, place: Place, pay: Pay, now: Instant) -> bool {
         match pay {
-            // Very many members may each have saved up a piece: what comes of them at once is what one claimant could have.
+            // Very many members may each have saved up a piece: what comes of them at once is what one claimant could
+            // have.
             Pay::Own if place.crowd != NONE => {
                 let crowd = &mut self.crowds[place.crowd()];
                 crowd.refill(&self.mint, now);
@@ -376,17 +399,18 @@ impl Overflow {
         }
     }
 
-    /// Whether a tenant may go beyond its allowance whose largest part of any resource, for its weight, is `dominant`,
-    /// 0 to 1: as the pool is drained, those that use most stand back first.
+    /// Whether a claimant may go beyond its allowance whose largest part of any resource, for its weight, is
+    /// `dominant`, 0 to 1: as the pool is drained, those that use most stand back first.
     ///
     /// Source: Ghodsi et al., "Dominant Resource Fairness" (NSDI 2011), §4: the order of shares.
-    pub(crate) fn may_go_beyond(&self, dominant: f64) -> bool {
+    #[must_use]
+    pub fn may_go_beyond(&self, dominant: f64) -> bool {
         self.pool.filled() >= 0.3 + 0.6 * dominant.clamp(0.0, 1.0)
     }
 
     /// Charges what [`ask`](Self::ask) granted.
     #[inline]
-    pub(crate) fn commit(&mut self, place: Place, cost: u64, pay: Pay) {
+    pub fn commit(&mut self, place: Place, cost: u64, pay: Pay) {
         if self.kind == Kind::Gauge {
             self.hold(place, cost, pay);
             return;
@@ -443,33 +467,34 @@ impl Overflow {
         past.overflowed = past.overflowed.saturating_add(u32::try_from(units).unwrap_or(u32::MAX));
     }
 
-    /// True if it is used up and there is any amount of it: then nothing is decided, and nothing of it needs to be known
-    /// before the tick ends.
+    /// True if it is used up and there is any amount of it: then nothing is decided, and nothing of it needs to be
+    /// known before the tick ends.
     #[inline]
-    pub(crate) fn is_free(&self) -> bool {
+    #[must_use]
+    pub fn is_free(&self) -> bool {
         self.capacity.is_none() && self.kind == Kind::Counter
     }
 
     /// Counts units that were wanted and not admitted, for other reasons than this resource.
-    pub(crate) fn want(&mut self, place: Place, cost: u64) {
+    pub fn want(&mut self, place: Place, cost: u64) {
         let cell = &mut self.cells[place.cell()];
         cell.wanted = cell.wanted.saturating_add(cost);
     }
 
     /// Takes back that units were counted as wanted: they are counted once, however often they are asked for.
-    pub(crate) fn unwant(&mut self, place: Place, cost: u64) {
+    pub fn unwant(&mut self, place: Place, cost: u64) {
         let cell = &mut self.cells[place.cell()];
         cell.wanted = cell.wanted.saturating_sub(cost);
     }
 
-    /// Counts units that wait: more than the tenant may have now.
-    pub(crate) fn defer(&mut self, place: Place, cost: u64) {
+    /// Counts units that wait: more than the claimant may have now.
+    pub fn defer(&mut self, place: Place, cost: u64) {
         let past = &mut self.pasts[place.past()];
         past.refused = past.refused.saturating_add(u32::try_from(cost).unwrap_or(u32::MAX));
     }
 
     /// Counts units that were admitted though they were not granted, in a dry run.
-    pub(crate) fn note(&mut self, place: Place, cost: u64) {
+    pub fn note(&mut self, place: Place, cost: u64) {
         if self.kind == Kind::Gauge {
             self.hold(place, cost, Pay::Pool);
         } else {
@@ -478,14 +503,16 @@ impl Overflow {
         }
     }
 
-    /// True if the tenant wanted more than its share lately.
+    /// True if the claimant wanted more than its share lately.
     #[inline]
-    pub(crate) fn is_noisy(&self, place: Place) -> bool {
+    #[must_use]
+    pub fn is_noisy(&self, place: Place) -> bool {
         self.cells[place.cell()].noisy > 0
     }
 
-    /// The part of the capacity that a tenant, or its crowd, uses, 0 to about 1; 0 if it is not limited.
-    pub(crate) fn part(&self, place: Place) -> f64 {
+    /// The part of the capacity that a claimant, or its crowd, uses, 0 to about 1; 0 if it is not limited.
+    #[must_use]
+    pub fn part(&self, place: Place) -> f64 {
         let used = match self.crowds.get(place.crowd()) {
             Some(crowd) if place.crowd != NONE => crowd.used_rate,
             _ => self.pasts[place.past()].rates.used,
@@ -493,8 +520,9 @@ impl Overflow {
         self.capacity().map_or(0.0, |most| f64::from(used) / most)
     }
 
-    /// T of a tenant, in units per second, of a gauge units.
-    pub(crate) fn share(&self, place: Place) -> u64 {
+    /// T of a claimant, in units per second, of a gauge units.
+    #[must_use]
+    pub fn share(&self, place: Place) -> u64 {
         self.cells[place.cell()].share / self.grains
     }
 
@@ -531,7 +559,7 @@ impl Overflow {
 
     fn set_guarantee(&mut self) {
         let capacity = float(self.capacity.unwrap_or(0));
-        let shared = number::whole(capacity * (1.0 - self.terms.reserve - self.terms.newcomers));
+        let shared = whole(capacity * (1.0 - self.terms.reserve - self.terms.newcomers));
         self.mint.guarantee = shared / self.weights.max(1);
         self.mint.set_depths();
     }

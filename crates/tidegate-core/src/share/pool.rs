@@ -1,9 +1,9 @@
 //! What is nobody's share.
 
-use tidegate_core::Instant;
+use crate::Instant;
 
-use super::number::{float, signed_float, whole};
 use super::{Terms, level};
+use crate::number::{float, signed_float, whole};
 
 /// Unused shares arrive in lumps, once a tick; a pool of so many ticks of the whole capacity loses none of them.
 const TICKS: f64 = 2.5;
@@ -15,7 +15,7 @@ const KEPT: f64 = 0.2;
 /// Levels are in grains times 10^-9.
 #[derive(Clone, Debug)]
 pub(super) struct Pool {
-    /// Below zero if tenants were given what they are guaranteed and others had taken it.
+    /// Below zero if claimants were given what they are guaranteed and others had taken it.
     pub(super) level: i64,
     pub(super) depth: i64,
     /// What only newcomers may take.
@@ -64,7 +64,7 @@ impl Pool {
         self.pour(minted - kept);
     }
 
-    /// Takes in what a tenant's bucket could not hold; what the pool cannot hold is lost.
+    /// Takes in what a claimant's bucket could not hold; what the pool cannot hold is lost.
     #[inline]
     pub(super) fn pour(&mut self, amount: i64) {
         self.income = self.income.saturating_add(amount);

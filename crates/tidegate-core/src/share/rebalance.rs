@@ -1,30 +1,30 @@
 //! Shares set anew, in slices.
 //!
-//! A pass over the tenants takes in what they wanted during the tick, sorts it, and sets shares by the level to which the
-//! capacity met demands in the tick before. Then the level of this tick is found. Mostly it is the same; if not, a second
-//! pass sets shares by it. What is wanted beyond shares is sorted as well, and the pool is shared by that. Cells of one
-//! resource stand side by side, so a pass reads memory in order.
+//! A pass over the claimants takes in what they wanted during the tick, sorts it, and sets shares by the level to which
+//! the capacity met demands in the tick before. Then the level of this tick is found. Mostly it is the same; if not, a
+//! second pass sets shares by it. What is wanted beyond shares is sorted as well, and the pool is shared by that. Cells
+//! of one resource stand side by side, so a pass reads memory in order.
 
 use core::time::Duration;
 
-use tidegate_core::Instant;
+use crate::Instant;
 
+use super::Kind;
 use super::cell::{Age, Cell, NOISY_TICKS, NONE, Past, Rates};
 use super::demand::Smoothing;
 use super::fill::{Fill, Fills, Level};
 use super::mint::{LENT_LOG2, Mint};
-use super::number::{float, short, signed, whole};
 use super::{Overflow, Place};
-use crate::machine::resource::Kind;
+use crate::number::{float, short, signed, whole};
 
 /// How much the last tick counts in the rates that are shown.
 const LATEST: f32 = 0.5;
-/// A tenant wanted more than its share if more than one in so many of its pieces was beyond it.
+/// A claimant wanted more than its share if more than one in so many of its pieces was beyond it.
 const NOISE: u64 = 8;
 
 /// Where the setting of shares stands.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Pass {
+pub struct Pass {
     step: Step,
     next: usize,
     smoothing: Smoothing,
@@ -46,7 +46,7 @@ enum Step {
     Need,
 }
 
-/// What is the same for all tenants of a pass.
+/// What is the same for all claimants of a pass.
 #[derive(Clone, Copy, Debug)]
 struct Factors {
     smoothing: Smoothing,
@@ -65,16 +65,17 @@ struct Factors {
 
 impl Pass {
     /// From the beginning; the tick lasted `elapsed`.
-    pub(crate) fn new(elapsed: Duration) -> Self {
+    #[must_use]
+    pub fn new(elapsed: Duration) -> Self {
         let seconds = elapsed.as_secs_f64().max(1e-6);
         Self { step: Step::Observe { short: false }, next: 0, smoothing: Smoothing::over(elapsed), seconds, used: 0.0 }
     }
 }
 
 impl Overflow {
-    /// Goes on with `pass` for at most `budget` tenants, which it lowers; true if it is done. Who is gone is appended to
-    /// `closed`. `uncounted` gives, once, what an owner used of a [free](Self::is_free) resource.
-    pub(crate) fn rebalance(
+    /// Goes on with `pass` for at most `budget` claimants, which it lowers; true if it is done. Who is gone is appended
+    /// to `closed`. `uncounted` gives, once, what an owner used of a [free](Self::is_free) resource.
+    pub fn rebalance(
         &mut self,
         pass: &mut Pass,
         fills: &mut Fills,
@@ -163,7 +164,7 @@ impl Overflow {
         self.turn(pass, fills)
     }
 
-    /// The end of one pass over the tenants or the crowds; true if it was the last.
+    /// The end of one pass over the claimants or the crowds; true if it was the last.
     fn turn(&mut self, pass: &mut Pass, fills: &mut Fills) -> bool {
         pass.next = 0;
         pass.step = match pass.step {
@@ -211,9 +212,9 @@ impl Overflow {
         }
     }
 
-    /// Takes in what the tenant wanted, begins its next tick and sets its share by the level of the tick before: all that
-    /// a usual tick does for a tenant, in one go. What it used, in units per second, and whether its share had to stay
-    /// smaller than it should be.
+    /// Takes in what the claimant wanted, begins its next tick and sets its share by the level of the tick before: all
+    /// that a usual tick does for a claimant, in one go. What it used, in units per second, and whether its share had
+    /// to stay smaller than it should be.
     fn observe_and_share(&mut self, place: Place, factors: &Factors, fills: &mut Fills, now: Instant) -> (f64, bool) {
         let mint = (place.crowd != NONE).then(|| self.mint_of(place));
         let (cell, past) = (&mut self.cells[place.cell()], &mut self.pasts[place.past()]);
@@ -258,7 +259,7 @@ impl Overflow {
         (used, share < wanted)
     }
 
-    /// Takes in what the tenant held and wanted to hold, and begins its next tick; what it held.
+    /// Takes in what the claimant held and wanted to hold, and begins its next tick; what it held.
     fn observe_gauge(&mut self, place: Place, factors: &Factors, fill: &mut Fill) -> f64 {
         let limited = self.capacity.is_some();
         let (cell, past) = (&mut self.cells[place.cell()], &mut self.pasts[place.past()]);
@@ -276,7 +277,8 @@ impl Overflow {
         used
     }
 
-    /// The same for a resource that has no limit: nothing is shared, so what the tenant uses is all that there is to know.
+    /// The same for a resource that has no limit: nothing is shared, so what the claimant uses is all that there is to
+    /// know.
     fn observe_free(&mut self, place: Place, factors: &Factors) -> f64 {
         let (cell, past) = (&mut self.cells[place.cell()], &mut self.pasts[place.past()]);
         let wanted = float(cell.wanted) * factors.per;
@@ -293,7 +295,7 @@ impl Overflow {
         used
     }
 
-    /// Sets the tenant's share; true if it had to stay smaller than it should be.
+    /// Sets the claimant's share; true if it had to stay smaller than it should be.
     fn set_share(&mut self, place: Place, level: Level, factors: &Factors, fill: &mut Fill, now: Instant) -> bool {
         let (cell, past) = (&self.cells[place.cell()], &self.pasts[place.past()]);
         if cell.age == Age::New || self.capacity.is_none() {
@@ -337,8 +339,8 @@ impl Overflow {
         }
     }
 
-    /// Forgets the tenant, which holds nothing.
-    pub(crate) fn close(&mut self, place: Place, now: Instant) {
+    /// Forgets the claimant, which holds nothing.
+    pub fn close(&mut self, place: Place, now: Instant) {
         let cell = &mut self.cells[place.cell()];
         let (left, weight) = (cell.level, cell.weight);
         let share = core::mem::replace(&mut cell.share, 0);
@@ -350,7 +352,7 @@ impl Overflow {
         self.pasts[place.past()].owner = NONE;
         if self.kind == Kind::Counter && self.capacity.is_some() {
             self.pool.refill(now);
-            // Debts too: they do not go with the tenant.
+            // Debts too: they do not go with the claimant.
             self.pool.pour(left);
         }
         self.pool.rate = self.global();
@@ -383,7 +385,7 @@ fn reshare(cell: &mut Cell, share: u64, mint: &Mint) -> i64 {
     surplus
 }
 
-/// Adds a tick to what is known of a tenant, and begins the next one with what it holds; what it used.
+/// Adds a tick to what is known of a claimant, and begins the next one with what it holds; what it used.
 #[inline]
 fn take_in(cell: &mut Cell, past: &mut Past, factors: &Factors, overflow: f64, held: u64, limited: bool) -> f64 {
     let wanted = float(cell.wanted) * factors.per;

@@ -2,17 +2,17 @@
 
 use core::time::Duration;
 
-use tidegate_core::Instant;
+use crate::Instant;
 
+use super::Kind;
 use super::cell::Age;
-use super::number::{float, short, signed, whole};
 use super::{NANOS, Overflow, Place, level};
-use crate::machine::resource::Kind;
+use crate::number::{float, short, signed, whole};
 
 /// How much a new cost counts in the mean.
 const LATEST: f64 = 1.0 / 8.0;
-/// Nobody is told to come back later than this. When so much is promised, the round of promises begins again: if all who
-/// were refused came back there would not be enough for them in any case, and so they come spread over time.
+/// Nobody is told to come back later than this. When so much is promised, the round of promises begins again: if all
+/// who were refused came back there would not be enough for them in any case, and so they come spread over time.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// A share follows the demand while it is waited for: what is promised of it is promised an eighth later.
 const MARGIN_NUMERATOR: u64 = 9;
@@ -22,18 +22,19 @@ const UNKNOWN: Duration = Duration::from_secs(1);
 
 /// A refusal at one resource.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Shortage {
-    /// True if the tenant used up what it could expect.
-    pub(crate) over_share: bool,
-    pub(crate) retry_after: Duration,
+pub struct Shortage {
+    /// True if the claimant used up what it could expect.
+    pub over_share: bool,
+    /// When it is worth while to come back.
+    pub retry_after: Duration,
 }
 
 impl Overflow {
     /// Corrects a charge of `estimated` units, the true cost being `actual`.
     ///
-    /// The tenant's own bucket pays the difference down to minus its depth, beyond that the pool does: nothing that was
-    /// used is forgotten.
-    pub(crate) fn settle(&mut self, place: Place, estimated: u64, actual: u64, now: Instant) {
+    /// The claimant's own bucket pays the difference down to minus its depth, beyond that the pool does: nothing that
+    /// was used is forgotten.
+    pub fn settle(&mut self, place: Place, estimated: u64, actual: u64, now: Instant) {
         let cell = &mut self.cells[place.cell()];
         cell.wanted = cell.wanted.saturating_add(actual).saturating_sub(estimated);
         cell.taken = cell.taken.saturating_add(actual).saturating_sub(estimated);
@@ -59,9 +60,10 @@ impl Overflow {
         }
     }
 
-    /// Charges `cost` units of work that a tenant was the cause of and had nothing from, down to what its own buckets hold
-    /// beyond `keep` units: what it costs to refuse it comes first out of what it could have had. Returns what was charged.
-    pub(crate) fn fine(&mut self, place: Place, cost: u64, keep: u64, now: Instant) -> u64 {
+    /// Charges `cost` units of work that a claimant was the cause of and had nothing from, down to what its own buckets
+    /// hold beyond `keep` units: what it costs to refuse it comes first out of what it could have had. Returns what was
+    /// charged.
+    pub fn fine(&mut self, place: Place, cost: u64, keep: u64, now: Instant) -> u64 {
         if self.kind == Kind::Gauge || self.capacity.is_none() {
             return 0;
         }
@@ -78,15 +80,16 @@ impl Overflow {
     }
 
     /// Notes what a piece of work cost.
-    pub(crate) fn learn_cost(&mut self, place: Place, units: u64) {
+    pub fn learn_cost(&mut self, place: Place, units: u64) {
         let past = &mut self.pasts[place.past()];
         let cost = float(units);
         let known = f64::from(past.cost);
         past.cost = short(if known > 0.0 { known + LATEST * (cost - known) } else { cost });
     }
 
-    /// The mean of what the tenant's work cost, in units; `None` if none was seen.
-    pub(crate) fn cost(&self, place: Place) -> Option<u64> {
+    /// The mean of what the claimant's work cost, in units; `None` if none was seen.
+    #[must_use]
+    pub fn cost(&self, place: Place) -> Option<u64> {
         let cost = self.pasts[place.past()].cost;
         (cost > 0.0).then(|| whole(f64::from(cost).round()))
     }
@@ -94,7 +97,7 @@ impl Overflow {
     /// Counts a refusal of `cost` units, and says when they are there; `due` is when shares are set anew.
     ///
     /// Who is refused together comes back one after the other: each is promised its own tokens.
-    pub(crate) fn refuse(&mut self, place: Place, cost: u64, now: Instant, due: Instant) -> Shortage {
+    pub fn refuse(&mut self, place: Place, cost: u64, now: Instant, due: Instant) -> Shortage {
         let past = &mut self.pasts[place.past()];
         past.refused = past.refused.saturating_add(u32::try_from(cost).unwrap_or(u32::MAX));
         let cell = &self.cells[place.cell()];
@@ -110,10 +113,10 @@ impl Overflow {
         Shortage { over_share, retry_after }
     }
 
-    /// Counts `cost` units that were given back since there was no room to use them: they were wanted all the same. Only what
-    /// a tenant wants beyond its share makes it noisy: one that is muted, and keeps to its share from now on, is not kept so
-    /// by others who take the room. The tick began at `began`: a late one has brought more.
-    pub(crate) fn miss(&mut self, place: Place, cost: u64, began: Instant, now: Instant) {
+    /// Counts `cost` units that were given back since there was no room to use them: they were wanted all the same.
+    /// Only what a claimant wants beyond its share makes it noisy: one that is muted, and keeps to its share from now
+    /// on, is not kept so by others who take the room. The tick began at `began`: a late one has brought more.
+    pub fn miss(&mut self, place: Place, cost: u64, began: Instant, now: Instant) {
         let cell = &mut self.cells[place.cell()];
         cell.wanted = cell.wanted.saturating_add(cost);
         let (wanted, share) = (cell.wanted, cell.share);
@@ -126,7 +129,7 @@ impl Overflow {
     }
 
     /// Counts a refusal since the start.
-    pub(crate) fn count_refused(&mut self, place: Place, over_share: bool) {
+    pub fn count_refused(&mut self, place: Place, over_share: bool) {
         let past = &mut self.pasts[place.past()];
         if over_share {
             past.refused_share = past.refused_share.saturating_add(1);

@@ -22,7 +22,7 @@ impl World {
     fn new(kind: Kind) -> Self {
         let now = Instant::from_nanos(1_000_000_000);
         let limiter = Overflow::new(kind, 1_000, TERMS, Some(1_000), now);
-        Self { limiter, fills: Fills::new(), now, closed: Vec::new() }
+        Self { limiter, fills: Fills::default(), now, closed: Vec::new() }
     }
 
     fn take(&mut self, place: Place, cost: u64) -> Option<Pay> {
@@ -56,7 +56,7 @@ impl World {
     fn rebalance(&mut self) {
         let mut pass = Pass::new(core::time::Duration::from_nanos(TERMS.tick_ns));
         for _ in 0..1_000_000 {
-            // Slices of a single tenant: no order of events may matter.
+            // Slices of a single claimant: no order of events may matter.
             let mut budget = 1;
             if self.limiter.rebalance(&mut pass, &mut self.fills, &mut budget, &mut self.closed, |_| 0, self.now) {
                 let Ledger { capacity, global, kept, counted } = self.limiter.ledger();
@@ -202,7 +202,7 @@ fn a_gauge_keeps_room_for_those_who_are_within_their_part() {
 }
 
 #[test]
-fn a_lone_tenant_may_hold_nearly_all() {
+fn a_lone_claimant_may_hold_nearly_all() {
     let mut world = World::new(Kind::Gauge);
     let a = world.limiter.open(1, 1, world.now);
     for _ in 0..20 {
@@ -213,7 +213,7 @@ fn a_lone_tenant_may_hold_nearly_all() {
 }
 
 #[test]
-fn an_idle_tenant_gives_its_place_back_and_one_that_holds_something_does_not() {
+fn an_idle_claimant_gives_its_place_back_and_one_that_holds_something_does_not() {
     let mut world = World::new(Kind::Counter);
     let a = world.limiter.open(7, 3, world.now);
     world.take(a, 1);

@@ -1,31 +1,44 @@
-//! What is shown of a resource and of a tenant's use of it.
+//! What is shown of a resource and of a claimant's use of it.
 
-use super::number::{float, signed_float};
 use super::{Overflow, Place};
+use crate::number::{float, signed_float};
 
-/// One tenant: units per second, of a gauge units; refusals since it came.
+/// One claimant: units per second, of a gauge units; refusals since it came.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub(crate) struct Usage {
-    pub(crate) demand: f64,
-    pub(crate) share: f64,
-    pub(crate) used: f64,
-    pub(crate) overflow: f64,
-    pub(crate) lent: f64,
-    pub(crate) refused_share: u64,
-    pub(crate) refused_full: u64,
+pub struct Usage {
+    /// What it is expected to want.
+    pub demand: f64,
+    /// T.
+    pub share: f64,
+    /// What it was admitted with.
+    pub used: f64,
+    /// What of that is beyond its share.
+    pub overflow: f64,
+    /// What of its share it left to others.
+    pub lent: f64,
+    /// Units refused since it had used up what it could expect.
+    pub refused_share: u64,
+    /// Units refused since there was nothing left.
+    pub refused_full: u64,
 }
 
-/// All tenants: units per second, of a gauge units; refusals since the start.
+/// All claimants: units per second, of a gauge units; refusals since the start.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub(crate) struct Totals {
-    pub(crate) global: f64,
-    pub(crate) used: f64,
-    pub(crate) refused_share: u64,
-    pub(crate) refused_full: u64,
+pub struct Totals {
+    /// Tg, what is nobody's share.
+    pub global: f64,
+    /// What was admitted.
+    pub used: f64,
+    /// Units refused to claimants that had used up what they could expect.
+    pub refused_share: u64,
+    /// Units refused since there was nothing left.
+    pub refused_full: u64,
 }
 
 impl Overflow {
-    pub(crate) fn usage(&self, place: Place) -> Usage {
+    /// What is shown of the claimant at `place`.
+    #[must_use]
+    pub fn usage(&self, place: Place) -> Usage {
         let (cell, past) = (&self.cells[place.cell()], &self.pasts[place.past()]);
         let grains = float(self.grains);
         Usage {
@@ -39,7 +52,9 @@ impl Overflow {
         }
     }
 
-    pub(crate) fn totals(&self) -> Totals {
+    /// What is shown of all.
+    #[must_use]
+    pub fn totals(&self) -> Totals {
         Totals {
             global: signed_float(self.global().max(0)) / float(self.grains),
             used: self.used_rate,
