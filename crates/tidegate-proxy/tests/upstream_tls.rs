@@ -57,7 +57,7 @@ impl Made {
 
     /// A server that shows this certificate, asks for that of `client`, and chooses among `alpn`.
     fn server_config(&self, client: Option<&Made>, alpn: &[&str]) -> Arc<ServerConfig> {
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let builder = ServerConfig::builder_with_provider(Arc::clone(&provider));
         let builder = builder.with_safe_default_protocol_versions().unwrap();
         let builder = match client {

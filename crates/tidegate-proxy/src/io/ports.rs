@@ -191,10 +191,17 @@ impl Door {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::ProxyProtocolIn;
+    use crate::config::{ProxyProtocolIn, TlsPolicy};
 
     fn listener(address: SocketAddr) -> Listener {
-        Listener { address, tls: false, http2: true, http1: true, proxy_protocol: ProxyProtocolIn::Off }
+        Listener {
+            address,
+            tls: false,
+            tls_policy: TlsPolicy::default(),
+            http2: true,
+            http1: true,
+            proxy_protocol: ProxyProtocolIn::Off,
+        }
     }
 
     #[test]

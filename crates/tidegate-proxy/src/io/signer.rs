@@ -314,7 +314,7 @@ mod tests {
         meter::begin();
         let (desk, [jobs, _third]) = desk();
         let limiter = Limiter::new(NeighboursConfig::default(), Instant::ZERO);
-        let tenant = limiter.with(|limiter| limiter.tenant("noisy", Instant::ZERO));
+        let tenant = Claimant::Tenant(limiter.with(|limiter| limiter.tenant("noisy", Instant::ZERO)));
         Builder::new_current_thread().enable_time().build_local(LocalOptions::default()).unwrap().block_on(async {
             let (cpu_ns, budget) = (desk.cpu_ns(), CpuBudget::new(desk.cpu_ns()));
             let (signer, done) = (Signer::new(desk, Rc::clone(&budget)), Rc::default());
