@@ -57,6 +57,12 @@ async fn many_requests_share_a_connection() {
     for answer in answers {
         answer.await.unwrap();
     }
+    // Each stream is counted once, when it has ended.
+    let source = proxy.proxy().source();
+    while source.times().routes[0].count() < 20 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!((source.times().routes[0].count(), source.times().upstreams[0].count()), (20, 20));
 }
 
 #[tokio::test]

@@ -20,7 +20,7 @@ use support::{Answer, Running, Upstream, talk};
 use tokio::net::{TcpListener, TcpStream};
 
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
-const SPAN: &str = "00f067aa0ba902b7";
+const SPAN: &str = "00f067aa0b1902b7";
 const ADD: &str = "[proxy]\ntrace = \"add\"\n";
 
 fn get(path: &str, fields: &str) -> String {

@@ -6,9 +6,9 @@
 //! ```
 //! use tidegate_wire::trace_context::TraceParent;
 //!
-//! let text = b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+//! let text = b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0b1902b7-01";
 //! let parent = TraceParent::parse(text)?;
-//! assert_eq!((parent.span_id.to_string().as_str(), parent.is_sampled()), ("00f067aa0ba902b7", true));
+//! assert_eq!((parent.span_id.to_string().as_str(), parent.is_sampled()), ("00f067aa0b1902b7", true));
 //! assert_eq!(&parent.to_bytes(), text);
 //! # Ok::<(), tidegate_wire::trace_context::Malformed>(())
 //! ```
@@ -213,7 +213,7 @@ mod tests {
     use super::*;
 
     const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
-    const SPAN: &str = "00f067aa0ba902b7";
+    const SPAN: &str = "00f067aa0b1902b7";
 
     fn parse(text: &str) -> Result<TraceParent, Malformed> {
         TraceParent::parse(text.as_bytes())

@@ -43,7 +43,7 @@ fn main() -> io::Result<()> {
         write("http1_answer", &[&[&[case.to as u8, 9, 30, 60], &case.bytes[..]].concat()])?;
     }
     write("tls_hello", &[&hello(200), &hello(1)])?;
-    write("trace_context", &[b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"])?;
+    write("trace_context", &[b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0b1902b7-01"])?;
     write("proxy_protocol", &[b"PROXY TCP4 192.0.2.1 198.51.100.7 4711 443\r\n", &proxied()])?;
     write("profile", &[&(0..64_u8).collect::<Vec<_>>()])
 }

@@ -17,7 +17,7 @@ use super::service::{self, Admission};
 use super::settings::Settings;
 use super::thread::{Connection, Total};
 use super::upstream::{Announced, ConnectError, Outbound, SendError, Target, key_of};
-use super::{headers, meter, refuse, spool};
+use super::{headers, meter, refuse, spool, trace};
 use crate::config::{Config, ProxyProtocolOut, Route};
 use crate::machine::rate_limit::Rejection;
 use crate::machine::upstream;
@@ -115,9 +115,7 @@ async fn send(connection: &Connection, admission: &Admission, parts: &mut Parts,
     };
     headers::add_forwarded(connection, settings, parts);
     headers::drop_lookalikes(&mut parts.headers, own_names(settings, route));
-    if let Some(hop) = &admission.hop {
-        hop.tell(&mut parts.headers);
-    }
+    trace::tell(admission.hop.as_ref(), &mut parts.headers);
     headers::edit(&mut parts.headers, &route.request_headers);
     headers::complete_host(&mut parts.headers, &settings.config.upstreams[route.upstream].servers);
     let body = match spool::request(connection, &admission.account, settings, body).await {
@@ -141,17 +139,14 @@ async fn send(connection: &Connection, admission: &Admission, parts: &mut Parts,
     let asked = meter::now();
     match connection.thread.upstreams.send(upstream, &outbound, body).await {
         Ok(answer) => {
-            let now = meter::now();
-            story.first_byte = now.since(admission.began);
-            connection.thread.times.borrow_mut().add_head(route.upstream, upstream.name, now.since(asked));
+            story.first_byte = meter::now().since(admission.began);
+            let head_time = meter::now().since(asked);
+            connection.thread.times.borrow_mut().add_head(route.upstream, upstream.name, head_time);
             answered(connection, admission, answer, pass, story)
         }
         Err(SendError::Exchange(error)) => failed(&error, pass, story),
         Err(SendError::Connect(error)) => Answer { response: unreachable_answer(&error), pass, story },
-        Err(SendError::Refused(refusal)) => {
-            story.shed = true;
-            Answer { response: no_slot(refusal, &settings.config, route), pass, story }
-        }
+        Err(SendError::Refused(refusal)) => shed(refusal, (&settings.config, route), pass, story),
         Err(SendError::Http2(_)) => failed(&ExchangeError::Closed, pass, story),
         Err(SendError::Target(_)) => {
             let detail = "The upstream cannot be asked for this target.";
@@ -286,6 +281,17 @@ fn unreachable_answer(error: &ConnectError) -> Response<ResponseBody> {
         }
     };
     refuse::plain(status, name, detail)
+}
+
+/// No server of the upstream has room.
+fn shed(
+    refusal: upstream::Refusal,
+    (config, route): (&Config, &Route),
+    pass: Option<Pass>,
+    mut story: Story,
+) -> Answer {
+    story.shed = true;
+    Answer { response: no_slot(refusal, config, route), pass, story }
 }
 
 fn no_slot(refusal: upstream::Refusal, config: &Config, route: &Route) -> Response<ResponseBody> {

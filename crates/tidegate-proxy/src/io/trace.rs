@@ -43,14 +43,15 @@ impl Hop {
         let told = TraceParent::root(trace, span, chance == Some(Chance::Chosen));
         Some(Self { told, caller: None, chance })
     }
+}
 
-    /// Tells the upstream. What a vendor wrote about a trace that ended here is not passed on.
-    pub(crate) fn tell(&self, headers: &mut HeaderMap) {
-        let value = HeaderValue::from_bytes(&self.told.to_bytes()).expect("it is of hexadecimal digits and hyphens");
-        headers.insert(TRACEPARENT, value);
-        if self.caller.is_none() {
-            headers.remove(TRACESTATE);
-        }
+/// Tells the upstream about `hop`, if there is one. What a vendor wrote about a trace that ended here is not passed on.
+pub(crate) fn tell(hop: Option<&Hop>, headers: &mut HeaderMap) {
+    let Some(Hop { told, caller, .. }) = hop else { return };
+    let value = HeaderValue::from_bytes(&told.to_bytes()).expect("it is of hexadecimal digits and hyphens");
+    headers.insert(TRACEPARENT, value);
+    if caller.is_none() {
+        headers.remove(TRACESTATE);
     }
 }
 
