@@ -65,6 +65,29 @@ async fn many_requests_share_a_connection() {
     assert_eq!((source.times().routes[0].count(), source.times().upstreams[0].count()), (20, 20));
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_came_by_a_port_that_closes_is_served_and_then_told_to_leave() {
+    let upstream = Upstream::echo();
+    let proxy = Running::before(&upstream, "");
+    let stream = TcpStream::connect(proxy.address()).await.unwrap();
+    let (mut sender, connection) = handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
+    let connection = tokio::spawn(connection);
+    let held = tokio::spawn(sender.send_request(request("/held", "")));
+    upstream.wait_for_held();
+    let elsewhere = format!(
+        "[[proxy.listen]]\naddress = \"127.0.0.2:0\"\n[[proxy.upstream]]\nname = \"u\"\nservers = [\"{}\"]\n\
+         [[proxy.route]]\nupstream = \"u\"\n",
+        upstream.address()
+    );
+    proxy.proxy().reload(support::config(&elsewhere)).unwrap();
+    upstream.release_held();
+    let answer = held.await.unwrap().unwrap();
+    assert_eq!(answer.status(), StatusCode::OK);
+    assert_eq!(answer.into_body().collect().await.unwrap().to_bytes(), "done");
+    connection.await.unwrap().unwrap();
+    assert!(sender.send_request(request("/", "")).await.is_err());
+}
+
 #[tokio::test]
 async fn streams_of_one_connection_are_charged_to_whom_they_say() {
     let upstream = Upstream::echo();

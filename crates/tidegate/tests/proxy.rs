@@ -4,6 +4,7 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -65,6 +66,9 @@ fn answer_all(mut stream: TcpStream) {
     }
 }
 
+/// Where a test listens that is told what systemd would be.
+const SUPERVISOR: &str = "supervisor.sock";
+
 /// A running `tidegate proxy`; ended by force if a test gives up on it.
 struct Proxy {
     child: Child,
@@ -77,6 +81,10 @@ impl Proxy {
         let log = fs::File::options().create(true).append(true).open(folder.0.join("log")).unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
         command.arg("proxy").args(args).current_dir(&folder.0).stdout(Stdio::piped()).stderr(log);
+        let supervisor = folder.0.join(SUPERVISOR);
+        if supervisor.exists() {
+            command.env("NOTIFY_SOCKET", supervisor);
+        }
         let mut child = command.spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let mut line = |name: &str| {
@@ -334,7 +342,14 @@ fn no_request_is_lost_by_an_upgrade_nor_by_one_that_fails() {
         config(&upstream(), "").replace("[proxy]\n", &keys)
     };
     folder.write(&config(2, ""));
+    let supervisor = UnixDatagram::bind(folder.0.join(SUPERVISOR)).unwrap();
+    let told = || {
+        let mut message = [0; 64];
+        let bytes = supervisor.recv(&mut message).unwrap();
+        String::from_utf8_lossy(&message[..bytes]).into_owned()
+    };
     let mut old = Proxy::start(&folder, &[]);
+    assert_eq!(told(), "READY=1");
     let load = Load::start(&old.address);
     load.goes_on(50);
 
@@ -361,8 +376,10 @@ fn no_request_is_lost_by_an_upgrade_nor_by_one_that_fails() {
     folder.write(&config(1, ""));
     let mut new = Proxy::start(&folder, &["--take-over", "upgrade.sock"]);
     assert_eq!((&new.address, &new.admin), (&old.address, &old.admin));
+    assert_eq!((told(), told()), (format!("MAINPID={}", new.child.id()), "READY=1".to_owned()));
     load.goes_on(50);
-    assert!(!serves(&mut idle), "a connection of before is served once more");
+    // A connection of before is served until it is told that it ends.
+    while serves(&mut idle) {}
     drop(idle);
     assert_eq!(old.child.wait().unwrap().code(), Some(0));
     assert_eq!(ask(&new.admin, "GET /readyz", &format!("Host: {}\r\n", new.admin), "").0, 200);
@@ -372,13 +389,14 @@ fn no_request_is_lost_by_an_upgrade_nor_by_one_that_fails() {
     folder.write(&config(3, ""));
     new.signal(rustix::process::Signal::USR2);
     assert_eq!(new.child.wait().unwrap().code(), Some(0));
-    let log = folder.read("log");
-    let (_, line) = log.rsplit_once("a successor serves").unwrap();
-    let digits: String = line.chars().skip_while(|c| !c.is_ascii_digit()).take_while(char::is_ascii_digit).collect();
-    let last = Grandchild(rustix::process::Pid::from_raw(digits.parse().unwrap()).unwrap());
+    let pid = told().strip_prefix("MAINPID=").and_then(|pid| pid.parse().ok()).unwrap();
+    let last = Grandchild(rustix::process::Pid::from_raw(pid).unwrap());
+    assert_eq!(told(), "READY=1");
     load.goes_on(50);
     load.stop();
     rustix::process::kill_process(last.0, rustix::process::Signal::TERM).unwrap();
+    assert_eq!(told(), "STOPPING=1");
     until(|| TcpStream::connect(&new.address).is_err() && !folder.0.join("upgrade.sock").exists());
+    // Its number may be another process's from now on.
     std::mem::forget(last);
 }

@@ -75,7 +75,11 @@ pub(crate) struct ProxyArgs {
 
 pub(crate) fn run(args: &ProxyArgs) -> Result<(), Failure> {
     let mut inherited = match &args.take_over {
-        Some(socket) => Taken::from(socket)?,
+        Some(socket) => {
+            // Each socket that is taken is a file.
+            let _ = process::raise_open_files_limit();
+            Taken::from(socket)?
+        }
         None => Taken::default(),
     };
     let ended = serve(args, &mut inherited);
