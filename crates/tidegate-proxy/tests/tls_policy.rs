@@ -262,6 +262,7 @@ fn a_session_of_one_node_is_resumed_by_another_that_has_its_key() {
         let config = client(&[version], aws_lc_rs::DEFAULT_KX_GROUPS).0;
         assert_eq!(ask(&first, &config), (200, Some(HandshakeKind::Full)));
         assert_eq!(ask(&second, &config), (200, Some(HandshakeKind::Resumed)), "{version:?}");
+        second.wait_until(|live| (live.handshakes_total, live.handshakes_resumed_total) == (1, 1));
         // The keys change: old tickets are taken as long as their key is there, and new ones come with the new key.
         reload(&second, &with(&format!("{new}, {old}")));
         assert_eq!(ask(&second, &config), (200, Some(HandshakeKind::Resumed)), "{version:?}");

@@ -459,6 +459,7 @@ impl Source for State {
             connections_total: total(Total::Accepted),
             handshakes_total: total(Total::Handshakes),
             handshakes_failed_total: total(Total::HandshakesFailed),
+            handshakes_resumed_total: total(Total::Resumed),
             hellos_refused_total: total(Total::RefusedAtHello),
             handshakes_beyond_total: total(Total::Beyond),
             clients_timed_out_total: total(Total::TimedOut),

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use bytes::BytesMut;
+use rustls::HandshakeKind;
 
 use super::account::{Account, Unbegun, Work};
 use super::gate::Pass;
@@ -155,6 +156,9 @@ async fn secure(
         return None;
     }
     thread.count(Total::Handshakes);
+    if transport.session().and_then(|session| session.handshake_kind()) == Some(HandshakeKind::Resumed) {
+        thread.count(Total::Resumed);
+    }
     connection.account.settle();
     Some(transport)
 }

@@ -65,6 +65,8 @@ pub(crate) enum Total {
     Handshakes,
     /// Handshakes that did not.
     HandshakesFailed,
+    /// Handshakes that resumed a session, of those that ended well.
+    Resumed,
     /// Connections that were refused at their `ClientHello`.
     RefusedAtHello,
     /// Handshakes beyond their tenants' shares.

@@ -104,6 +104,7 @@ fn traffic(page: &mut Page, config: &Config, live: &Live) {
     page.single("handshakes_total", "TLS handshakes that ended well.", "counter", float(live.handshakes_total));
     let rare = [
         ("handshakes_failed_total", "TLS handshakes that did not end well.", live.handshakes_failed_total),
+        ("handshakes_resumed_total", "TLS handshakes that resumed a session.", live.handshakes_resumed_total),
         ("hellos_refused_total", "Connections refused at their ClientHello.", live.hellos_refused_total),
         ("handshakes_beyond_total", "Handshakes beyond their tenants' shares.", live.handshakes_beyond_total),
         ("clients_timed_out_total", "Clients that took too long.", live.clients_timed_out_total),

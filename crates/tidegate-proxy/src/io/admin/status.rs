@@ -40,6 +40,8 @@ pub struct Live {
     pub handshakes_total: u64,
     /// TLS handshakes that did not end well, since the start.
     pub handshakes_failed_total: u64,
+    /// TLS handshakes that resumed a session, of those that ended well, since the start.
+    pub handshakes_resumed_total: u64,
     /// Connections refused at their `ClientHello`, since the start.
     pub hellos_refused_total: u64,
     /// Handshakes beyond their tenants' shares, since the start.
@@ -176,6 +178,7 @@ pub struct Status {
     connections_total: u64,
     handshakes_total: u64,
     handshakes_failed_total: u64,
+    handshakes_resumed_total: u64,
     hellos_refused_total: u64,
     handshakes_beyond_total: u64,
     clients_timed_out_total: u64,
@@ -348,6 +351,7 @@ impl Status {
             connections_total: live.connections_total,
             handshakes_total: live.handshakes_total,
             handshakes_failed_total: live.handshakes_failed_total,
+            handshakes_resumed_total: live.handshakes_resumed_total,
             hellos_refused_total: live.hellos_refused_total,
             handshakes_beyond_total: live.handshakes_beyond_total,
             clients_timed_out_total: live.clients_timed_out_total,
