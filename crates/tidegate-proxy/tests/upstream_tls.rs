@@ -8,9 +8,9 @@ use std::convert::Infallible;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use http::{Request, Response};
@@ -98,7 +98,10 @@ impl Server {
         std::thread::spawn(move || {
             for stream in listener.incoming() {
                 let (serve, number) = (Arc::clone(&serve), count.fetch_add(1, Ordering::SeqCst));
-                std::thread::spawn(move || serve(number, stream.unwrap()));
+                let stream = stream.unwrap();
+                // What a session says at its end is there at once, whatever the proxy has yet to acknowledge.
+                stream.set_nodelay(true).unwrap();
+                std::thread::spawn(move || serve(number, stream));
             }
         });
         Self { address, accepted }
@@ -235,13 +238,16 @@ fn what_does_not_fit_the_sockets_goes_through_whole() {
 #[test]
 fn a_kept_connection_whose_session_ended_gets_no_post() {
     let made = Made::new("ended", "service.internal");
+    let (end, is_time) = channel();
+    let is_time = Mutex::new(is_time);
     let (ended, is_ended) = channel();
     let (heard, is_heard): (_, Receiver<usize>) = channel();
     let server = Server::new(made.server_config(None, &[]), move |number, mut stream| {
         read_head(&mut stream).unwrap();
         answer(&mut stream, "answered");
         if number == 0 {
-            // The session ends, and the socket does not.
+            // When the connection is kept, the session ends, and the socket does not.
+            is_time.lock().unwrap().recv().unwrap();
             stream.conn.send_close_notify();
             stream.conn.write_tls(&mut stream.sock).unwrap();
             ended.send(()).unwrap();
@@ -253,6 +259,7 @@ fn a_kept_connection_whose_session_ended_gets_no_post() {
     let proxy = server.behind("verify = false", "", "");
     let mut client = proxy.connect();
     assert_eq!(talk(&mut client, &request("POST")).text(), "answered");
+    end.send(()).unwrap();
     is_ended.recv().unwrap();
     assert_eq!(talk(&mut client, &request("POST")).text(), "answered");
     assert_eq!((server.accepted(), is_heard.recv().unwrap()), (2, 0), "the second one took another connection");
@@ -261,7 +268,7 @@ fn a_kept_connection_whose_session_ended_gets_no_post() {
 #[test]
 fn a_time_out_of_connecting_covers_the_handshake() {
     // It keeps its connections and says nothing.
-    let kept = std::sync::Mutex::new(Vec::new());
+    let kept = Mutex::new(Vec::new());
     let mute = Server::raw(move |_, stream| kept.lock().unwrap().push(stream));
     let proxy = mute.behind("verify = false", "", "[proxy.timeouts]\nupstream_connect = \"50ms\"\n");
     assert_eq!(outcome(&proxy), (504, "tidegate; error=connection_timeout".to_owned()));

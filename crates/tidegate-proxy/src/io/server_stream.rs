@@ -184,3 +184,70 @@ impl AsyncWrite for ServerStream {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+    use std::sync::Arc;
+
+    use rustix::event::{PollFd, PollFlags, poll};
+    use rustls::crypto::ring;
+    use rustls::pki_types::{PrivateKeyDer, ServerName};
+    use rustls::{ClientConfig, RootCertStore, ServerConfig, ServerConnection, StreamOwned};
+    use tokio_rustls::TlsConnector;
+
+    use super::*;
+
+    /// What is spoken by both sides.
+    fn configs() -> (Arc<ClientConfig>, Arc<ServerConfig>) {
+        let made = rcgen::generate_simple_self_signed(["a.example".to_owned()]).unwrap();
+        let (cert, provider) = (made.cert.der().clone(), Arc::new(ring::default_provider()));
+        let mut roots = RootCertStore::empty();
+        roots.add(cert.clone()).unwrap();
+        let client = ClientConfig::builder_with_provider(Arc::clone(&provider));
+        let client = client.with_safe_default_protocol_versions().unwrap();
+        let server = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+        let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
+        let server = server.with_no_client_auth().with_single_cert(vec![cert], key).unwrap();
+        (Arc::new(client.with_root_certificates(roots).with_no_client_auth()), Arc::new(server))
+    }
+
+    #[test]
+    fn tickets_leave_a_kept_session_as_it_is_and_its_end_or_data_make_it_stale() {
+        let (client, server) = configs();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            for ends in [true, false] {
+                let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+                let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+                let (socket, _) = listener.accept().unwrap();
+                let session = ServerConnection::new(Arc::clone(&server)).unwrap();
+                // The end of the handshake sends the tickets.
+                let accepting = std::thread::spawn(move || {
+                    let mut peer = StreamOwned::new(session, socket);
+                    peer.conn.complete_io(&mut peer.sock).unwrap();
+                    peer
+                });
+                let connector = TlsConnector::from(Arc::clone(&client));
+                let stream = connector.connect(ServerName::try_from("a.example").unwrap(), stream).await.unwrap();
+                let mut stream = ServerStream::from(stream);
+                let mut peer = accepting.join().unwrap();
+                let arrived = |stream: &ServerStream| {
+                    poll(&mut [PollFd::new(stream.socket(), PollFlags::IN)], None).unwrap();
+                };
+                arrived(&stream);
+                assert!(!stream.is_stale_now(), "that was tickets");
+                if ends {
+                    peer.conn.send_close_notify();
+                    peer.conn.write_tls(&mut peer.sock).unwrap();
+                } else {
+                    peer.write_all(b"HTTP/1.1 408 Request Timeout\r\n\r\n").unwrap();
+                }
+                // The kernel has it; the runtime, which is not asked meanwhile, may not know.
+                arrived(&stream);
+                assert!(stream.is_stale_now());
+                assert!(stream.is_stale(), "what was taken is known");
+            }
+        });
+    }
+}
