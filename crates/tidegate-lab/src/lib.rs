@@ -10,6 +10,7 @@
 //! | [`graph`] | services that call each other, one of them short |
 //! | [`release_law`] | messages through the broker's machine, every window of releases checked |
 //! | [`neighbours`] | tenants at one proxy, and the limiters between them |
+//! | [`proxy`] | one core of the proxy, its loop and its machines |
 //! | [`rpc`] | a server, its clients and a scheme of overload control between them |
 //! | [`figure`] | figures as SVG |
 //! | [`table`] | tables for people |
@@ -20,6 +21,7 @@ pub mod experiment;
 pub mod figure;
 pub mod graph;
 pub mod neighbours;
+pub mod proxy;
 pub mod release_law;
 pub mod rpc;
 pub mod statistics;
