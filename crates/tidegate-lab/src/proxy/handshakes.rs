@@ -256,17 +256,14 @@ impl Thread<'_> {
     /// Its turn has come.
     fn go_beyond(&mut self, key: Key, waiting_ns: u64, follow: Follow, gone: bool) {
         self.second.signing.wait_ends(waiting_ns);
-        if gone {
-            self.close(key);
-        } else if follow == Follow::Nobody {
-            self.compute(key);
-        } else {
-            self.give(key);
+        if !gone {
+            self.give(key, follow);
             if let Some(connection) = self.connection(key) {
                 connection.stage = Stage::Second { done_ns: None };
             }
             return;
         }
+        self.close(key);
         let next = self.second.starts.end(follow);
         self.grant_second(next, follow);
     }

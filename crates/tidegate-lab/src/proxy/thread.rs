@@ -58,6 +58,13 @@ pub(super) enum Event {
     GiveUp(Key),
 }
 
+/// Who computes flights beside the first thread.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Other {
+    Second,
+    Third,
+}
+
 /// What the runtime runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Task {
@@ -68,8 +75,8 @@ pub(super) enum Task {
     /// The driver of turns.
     Fair,
     Ticker,
-    /// Takes a flight back from the second thread, which took so many nanoseconds.
-    Back(Key, u64),
+    /// Takes a flight back from another thread, which took so many nanoseconds.
+    Back(Other, Key, u64),
 }
 
 /// How far a connection has come.
@@ -141,14 +148,16 @@ enum Driver {
     Sleeps(Instant),
 }
 
-/// The second thread, and the first one's side of it.
+/// The second thread and the third, and the first one's side of them.
 #[derive(Debug)]
 pub(super) struct Second {
     pub(super) signing: Signing,
     pub(super) starts: Starts,
     pub(super) waiting: BTreeMap<u64, Key>,
-    /// Whose flights it has, and what is left to do of each.
+    /// Whose flights the second thread has, and what is left to do of each.
     jobs: VecDeque<(Key, u64)>,
+    /// Likewise of the third.
+    stand_ins: VecDeque<(Key, u64)>,
     cpu_ns: u64,
 }
 
@@ -203,6 +212,7 @@ impl<'a> Thread<'a> {
             starts: Starts::new(GIVEN),
             waiting: BTreeMap::new(),
             jobs: VecDeque::new(),
+            stand_ins: VecDeque::new(),
             cpu_ns: 0,
         };
         Self {
@@ -304,7 +314,7 @@ impl<'a> Thread<'a> {
             Task::Waits => self.drive_waits(),
             Task::Fair => self.drive_turns(),
             Task::Ticker => self.tick(),
-            Task::Back(key, ns) => self.take_back(key, ns),
+            Task::Back(from, key, ns) => self.take_back(from, key, ns),
         }
         // What is not put on an account is nobody's.
         self.stamp();
@@ -316,28 +326,31 @@ impl<'a> Thread<'a> {
             self.admission.spare(&mut self.limiter, self.now);
             self.deliver();
         }
-        if !self.second.starts.is_empty() && self.second.signing.is_starved(self.idle_ns) {
+        if self.second.signing.wants_stand_in(self.idle_ns) {
             let next = self.second.starts.one_more();
             self.grant_second(next, Follow::Nobody);
         }
     }
 
-    /// Waits until something happens; the second thread has the processor meanwhile.
+    /// Waits until something happens; the other threads have the processor meanwhile.
     fn park(&mut self) {
         let begin = self.now;
         let next = self.world.peek().map_or(Instant::MAX, |event| event.0.0).min(self.next_timer()).max(begin);
         let (mut wake, mut second_ns) = (next, 0);
-        // It runs when nobody else wants the processor; another process that always wants it leaves it nothing.
+        // The second one runs when nobody else wants the processor; another process that always wants it leaves it nothing.
         let may_run = !matches!(self.scenario.supply, Supply::Slices { .. });
-        if let Some((key, left)) = self.second.jobs.front_mut().filter(|_| may_run) {
+        let is_third = !self.second.stand_ins.is_empty();
+        let (other, jobs) =
+            if is_third { (Other::Third, &mut self.second.stand_ins) } else { (Other::Second, &mut self.second.jobs) };
+        if let Some((key, left)) = jobs.front_mut().filter(|_| is_third || may_run) {
             let given = self.processor.give(begin, next, *left);
             self.second.cpu_ns += given.ns;
             second_ns = given.ns;
             *left -= given.ns;
             if *left == 0 {
                 wake = given.end;
-                let task = Task::Back(*key, nanos(self.costs.handshake_us));
-                self.second.jobs.pop_front();
+                let task = Task::Back(other, *key, nanos(self.costs.handshake_us));
+                jobs.pop_front();
                 self.ready.push_back(task);
             }
         }
@@ -669,17 +682,35 @@ impl<'a> Thread<'a> {
         self.spent.books_wrong += u64::from(!is_capacity || ledger.kept != ledger.counted);
     }
 
-    /// Gives the second thread a flight.
-    pub(super) fn give(&mut self, key: Key) {
-        self.second.jobs.push_back((key, nanos(self.costs.handshake_us)));
-        self.second.signing.give(self.idle_ns);
+    /// Gives another thread a flight: the third, if nobody follows on it.
+    pub(super) fn give(&mut self, key: Key, follow: Follow) {
+        let job = (key, nanos(self.costs.handshake_us));
+        match follow {
+            Follow::Next => {
+                self.second.jobs.push_back(job);
+                self.second.signing.give(self.idle_ns);
+            }
+            Follow::Nobody => {
+                self.second.stand_ins.push_back(job);
+                self.second.signing.stand_in();
+            }
+        }
     }
 
-    fn take_back(&mut self, key: Key, ns: u64) {
+    fn take_back(&mut self, from: Other, key: Key, ns: u64) {
         self.spend(self.costs.poll_us);
-        self.second.signing.take_back(Some(ns), self.idle_ns);
-        let next = self.second.starts.end(Follow::Next);
-        self.grant_second(next, Follow::Next);
+        let follow = match from {
+            Other::Second => {
+                self.second.signing.take_back(Some(ns), self.idle_ns);
+                Follow::Next
+            }
+            Other::Third => {
+                self.second.signing.stand_in_ends(Some(ns), self.idle_ns);
+                Follow::Nobody
+            }
+        };
+        let next = self.second.starts.end(follow);
+        self.grant_second(next, follow);
         if let Some(connection) = self.connection(key) {
             connection.stage = Stage::Second { done_ns: Some(ns) };
             self.wake(key);

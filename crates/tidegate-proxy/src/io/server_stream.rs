@@ -191,7 +191,7 @@ mod tests {
     use std::sync::Arc;
 
     use rustix::event::{PollFd, PollFlags, poll};
-    use rustls::crypto::ring;
+    use rustls::crypto::aws_lc_rs;
     use rustls::pki_types::{PrivateKeyDer, ServerName};
     use rustls::{ClientConfig, RootCertStore, ServerConfig, ServerConnection, StreamOwned};
     use tokio_rustls::TlsConnector;
@@ -201,7 +201,7 @@ mod tests {
     /// What is spoken by both sides.
     fn configs() -> (Arc<ClientConfig>, Arc<ServerConfig>) {
         let made = rcgen::generate_simple_self_signed(["a.example".to_owned()]).unwrap();
-        let (cert, provider) = (made.cert.der().clone(), Arc::new(ring::default_provider()));
+        let (cert, provider) = (made.cert.der().clone(), Arc::new(aws_lc_rs::default_provider()));
         let mut roots = RootCertStore::empty();
         roots.add(cert.clone()).unwrap();
         let client = ClientConfig::builder_with_provider(Arc::clone(&provider));
