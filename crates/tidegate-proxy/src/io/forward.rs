@@ -88,17 +88,7 @@ async fn send(connection: &Connection, admission: &Admission, parts: &mut Parts,
             story.queued = waited;
             pass
         }
-        Err(rejection) => {
-            story.rejected = Some(rejection);
-            if rejection.is_of_a_limit() {
-                let tenant = admission.account.tenant();
-                connection.thread.limiter.with(|limiter| limiter.refused_elsewhere(tenant, Stage::Queue));
-            }
-            let headers = settings.config.limits.rate_limit_headers;
-            // Only a gate rejects, and only a route with a rule has one.
-            let rule = route.rate_limit.as_ref().expect("a route whose gate rejected has a rule");
-            return Answer { response: refuse::rejected(&rejection, rule, headers), pass: None, story };
-        }
+        Err(rejection) => return rejected(connection, admission, route, rejection),
     };
     // Before the headers are changed that may tell.
     let client = if settings.config.upstreams[route.upstream].wants_client() {
@@ -113,11 +103,7 @@ async fn send(connection: &Connection, admission: &Admission, parts: &mut Parts,
             refuse::plain(StatusCode::BAD_REQUEST, "http_request_error", "Connection lists too many options.");
         return Answer { response, pass, story };
     };
-    headers::add_forwarded(connection, settings, parts);
-    headers::drop_lookalikes(&mut parts.headers, own_names(settings, route));
-    trace::tell(admission.hop.as_ref(), &mut parts.headers);
-    headers::edit(&mut parts.headers, &route.request_headers);
-    headers::complete_host(&mut parts.headers, &settings.config.upstreams[route.upstream].servers);
+    tell_upstream(connection, admission, route, parts);
     let body = match spool::request(connection, &admission.account, settings, body).await {
         Ok(body) => body,
         Err(error) => return failed(&ExchangeError::Request(error), pass, story),
@@ -154,6 +140,31 @@ async fn send(connection: &Connection, admission: &Admission, parts: &mut Parts,
             Answer { response, pass, story }
         }
     }
+}
+
+/// The answer to a request that the gate of its `route` does not let in.
+fn rejected(connection: &Connection, admission: &Admission, route: &Route, rejection: Rejection) -> Answer {
+    if rejection.is_of_a_limit() {
+        let tenant = admission.account.tenant();
+        connection.thread.limiter.with(|limiter| limiter.refused_elsewhere(tenant, Stage::Queue));
+    }
+    let headers = admission.settings.config.limits.rate_limit_headers;
+    // Only a gate rejects, and only a route with a rule has one.
+    let rule = route.rate_limit.as_ref().expect("a route whose gate rejected has a rule");
+    let story = Story { rejected: Some(rejection), ..Story::default() };
+    Answer { response: refuse::rejected(&rejection, rule, headers), pass: None, story }
+}
+
+/// Tells the upstream where the request came from and which trace it belongs to, and changes what the `route` says.
+fn tell_upstream(connection: &Connection, admission: &Admission, route: &Route, parts: &mut Parts) {
+    let settings = &admission.settings;
+    headers::add_forwarded(connection, settings, parts);
+    headers::drop_lookalikes(&mut parts.headers, own_names(settings, route));
+    if let Some(hop) = &admission.hop {
+        hop.tell(&mut parts.headers);
+    }
+    headers::edit(&mut parts.headers, &route.request_headers);
+    headers::complete_host(&mut parts.headers, &settings.config.upstreams[route.upstream].servers);
 }
 
 /// Fields of requests that the configuration writes, takes away or tells tenants apart by.
