@@ -105,7 +105,7 @@ impl Counts {
 
 impl Total {
     /// How many there are.
-    pub(crate) const COUNT: usize = 9;
+    pub(crate) const COUNT: usize = Self::Unlogged as usize + 1;
 }
 
 /// Settings, counted by each thread for itself: a request that holds them touches no other thread's memory.
