@@ -160,9 +160,7 @@ fn tell_upstream(connection: &Connection, admission: &Admission, route: &Route, 
     let settings = &admission.settings;
     headers::add_forwarded(connection, settings, parts);
     headers::drop_lookalikes(&mut parts.headers, own_names(settings, route));
-    if let Some(hop) = &admission.hop {
-        hop.tell(&mut parts.headers);
-    }
+    trace::tell(admission.hop.as_ref(), &mut parts.headers);
     headers::edit(&mut parts.headers, &route.request_headers);
     headers::complete_host(&mut parts.headers, &settings.config.upstreams[route.upstream].servers);
 }
