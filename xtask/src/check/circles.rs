@@ -19,10 +19,10 @@ const FILES_MAX: usize = 3;
 const LARGER: &[(&str, usize)] = &[
     ("tidegate", 9),
     ("tidegate-broker", 10),
-    ("tidegate-core", 8),
+    ("tidegate-core", 9),
     ("tidegate-lab", 8),
     ("tidegate-load", 11),
-    ("tidegate-proxy", 30),
+    ("tidegate-proxy", 37),
     ("tidegate-rpc", 10),
     ("tidegate-sim", 5),
 ];

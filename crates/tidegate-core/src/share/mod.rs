@@ -12,7 +12,7 @@
 //!    it, by weight, and what is left beyond that goes to those that use the smallest part of any resource.
 //!
 //! What a bucket cannot hold goes to the pool: unused share is lent within a tick. Every tick shares are
-//! set anew by weighted max-min over expected demands ([`rebalance`]).
+//! set anew by weighted max-min over expected demands (`rebalance`).
 //!
 //! In any span t no more is admitted than C·t plus the buckets' depths, and what the pool owes: at most a tick of
 //! everybody's guarantees.
