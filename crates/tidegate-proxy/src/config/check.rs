@@ -489,6 +489,7 @@ fn http(place: &Place<'_>, section: &HttpSection) -> Result<Http, ConfigError> {
         h2_max_resets: place.number("h2_max_resets", section.h2_max_resets, 20, 1..=10_000)?,
         h2_stream_window: place.bytes("h2_stream_window", section.h2_stream_window, 65_535, WINDOW)?,
         h2_connection_window: place.bytes("h2_connection_window", section.h2_connection_window, 1 << 20, WINDOW)?,
+        h2_websocket: section.h2_websocket.unwrap_or(true),
     })
 }
 

@@ -464,6 +464,8 @@ pub struct Http {
     pub h2_stream_window: u32,
     /// Bytes that a client may send on a connection before they are read.
     pub h2_connection_window: u32,
+    /// Whether a stream of HTTP/2 may become a WebSocket (RFC 8441).
+    pub h2_websocket: bool,
 }
 
 impl Http {

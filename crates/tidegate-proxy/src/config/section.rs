@@ -251,6 +251,7 @@ pub(super) struct HttpSection {
     pub(super) h2_max_resets: Option<usize>,
     pub(super) h2_stream_window: Option<Bytes>,
     pub(super) h2_connection_window: Option<Bytes>,
+    pub(super) h2_websocket: Option<bool>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]

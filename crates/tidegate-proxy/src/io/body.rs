@@ -19,6 +19,7 @@ use super::pace::Paced;
 use super::spool::{InMemory, Spooled, Spooling};
 use super::timers::Timer;
 use super::upstream::Leased;
+use super::websocket::Opened;
 use crate::machine::patience::Patience;
 
 /// Why a body broke off.
@@ -251,6 +252,8 @@ pub(crate) enum ResponseBody {
     Upstream2(Box<Timed<Leased<super::http1::client::Link>>>),
     /// Waiting for a slow client, in memory and on disk.
     Spooling(Rc<RefCell<Spooling>>),
+    /// No body: an upstream that speaks HTTP/2 opened a tunnel.
+    Tunnel(Box<Opened>),
 }
 
 impl ResponseBody {
@@ -268,7 +271,7 @@ impl Body for ResponseBody {
 
     fn poll_frame(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         match self.get_mut() {
-            Self::Empty => Poll::Ready(None),
+            Self::Empty | Self::Tunnel(_) => Poll::Ready(None),
             full @ Self::Full(_) => Poll::Ready(match std::mem::replace(full, Self::Empty) {
                 Self::Full(bytes) if !bytes.is_empty() => Some(Ok(Frame::data(bytes))),
                 _ => None,
@@ -281,7 +284,7 @@ impl Body for ResponseBody {
 
     fn is_end_stream(&self) -> bool {
         match self {
-            Self::Empty => true,
+            Self::Empty | Self::Tunnel(_) => true,
             Self::Full(bytes) => bytes.is_empty(),
             Self::Upstream(body) => body.is_done(),
             Self::Upstream2(body) => body.is_end_stream(),
@@ -291,7 +294,7 @@ impl Body for ResponseBody {
 
     fn size_hint(&self) -> SizeHint {
         match self {
-            Self::Empty => SizeHint::with_exact(0),
+            Self::Empty | Self::Tunnel(_) => SizeHint::with_exact(0),
             Self::Full(bytes) => SizeHint::with_exact(bytes.len() as u64),
             Self::Upstream(body) => body.left().map_or_else(SizeHint::default, SizeHint::with_exact),
             Self::Upstream2(body) => body.size_hint(),

@@ -17,7 +17,7 @@ use super::service::{self, Admission};
 use super::settings::Settings;
 use super::thread::{Connection, Total};
 use super::upstream::{Announced, ConnectError, Outbound, SendError, Target, key_of};
-use super::{headers, meter, refuse, spool, trace};
+use super::{grpc, headers, meter, refuse, spool, trace};
 use crate::config::{Config, ProxyProtocolOut, Route};
 use crate::machine::rate_limit::Rejection;
 use crate::machine::upstream;
@@ -104,9 +104,14 @@ async fn send(connection: &Connection, admission: &Admission, parts: &mut Parts,
         return Answer { response, pass, story };
     };
     tell_upstream(connection, admission, route, parts);
-    let body = match spool::request(connection, &admission.account, settings, body).await {
-        Ok(body) => body,
-        Err(error) => return failed(&ExchangeError::Request(error), pass, story),
+    // A call may be answered before its end, and its client may wait for that before it goes on.
+    let body = if settings.config.spool.is_none() || grpc::is_call(&parts.headers) {
+        body
+    } else {
+        match spool::request(connection, &admission.account, settings, body).await {
+            Ok(body) => body,
+            Err(error) => return failed(&ExchangeError::Request(error), pass, story),
+        }
     };
     let target = target_of(route, parts);
     let timeouts = &settings.config.timeouts;
@@ -134,6 +139,11 @@ async fn send(connection: &Connection, admission: &Admission, parts: &mut Parts,
         Err(SendError::Connect(error)) => Answer { response: unreachable_answer(&error), pass, story },
         Err(SendError::Refused(refusal)) => shed(refusal, (&settings.config, route), pass, story),
         Err(SendError::Http2(_)) => failed(&ExchangeError::Closed, pass, story),
+        Err(SendError::NoWebSocket) => {
+            let detail = "The upstream speaks HTTP/2 and opens no WebSocket over it.";
+            let response = refuse::plain(StatusCode::BAD_GATEWAY, "http_upgrade_failed", detail);
+            Answer { response, pass, story }
+        }
         Err(SendError::Target(_)) => {
             let detail = "The upstream cannot be asked for this target.";
             let response = refuse::plain(StatusCode::BAD_REQUEST, "http_request_error", detail);

@@ -1,6 +1,7 @@
 //! Serves a client's connection by HTTP/2; hyper does the protocol.
 
 mod queue;
+mod tunnel;
 
 use std::cell::Cell;
 use std::convert::Infallible;
@@ -10,8 +11,9 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use http::header::SEC_WEBSOCKET_VERSION;
 use http::request::Parts;
-use http::{Response, Version};
+use http::{Method, Response, Version};
 use http_body::Body;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
@@ -19,10 +21,12 @@ use hyper_util::rt::TokioIo;
 use tidegate_core::Instant;
 
 use self::queue::{Owner, Queue, Streams};
+use self::tunnel::Asked;
 use super::account::Bill;
 use super::body::{BodyError, Limited, RequestBody, ResponseBody, Timed};
 use super::forward::{self, Answer};
 use super::gate::Pass;
+use super::headers::Unsound;
 use super::log::Record;
 use super::measured::Measured;
 use super::pace::Pace;
@@ -30,7 +34,7 @@ use super::service::{self, Admission, Judged};
 use super::thread::{Connection, Total};
 use super::timers::Timer;
 use super::transport::Transport;
-use super::{headers, meter};
+use super::{grpc, headers, meter, websocket};
 use crate::config::Http;
 use crate::machine::patience::Patience;
 
@@ -51,11 +55,12 @@ pub(crate) async fn serve(connection: &Rc<Connection>, transport: Transport) {
             let connection = Rc::clone(&connection);
             let bill = Bill::open(&connection.account);
             queue.open(bill.stream());
+            let queue = Rc::clone(&queue);
             let (parts, body) = request.into_parts();
             // What takes arguments by value has room for each of them twice.
             let parts = Box::new(parts);
             // In a box, made when it begins and gone with the answer's head: many streams wait before and behind that.
-            async move { Ok::<_, Infallible>(Box::pin(answer(&connection, bill, parts, body, running)).await) }
+            async move { Ok::<_, Infallible>(Box::pin(answer(&connection, &queue, bill, parts, body, running)).await) }
         })
     };
     let mut served = pin!(builder(http, &queue).serve_connection(TokioIo::new(transport), service));
@@ -119,6 +124,9 @@ fn builder(http: &Http, queue: &Rc<Queue>) -> hyper::server::conn::http2::Builde
         .initial_connection_window_size(http.h2_connection_window)
         .max_send_buf_size(SEND_BUFFER)
         .auto_date_header(true);
+    if http.h2_websocket {
+        builder.enable_connect_protocol();
+    }
     builder
 }
 
@@ -208,6 +216,7 @@ impl Drop for Running {
 /// One request.
 async fn answer(
     connection: &Rc<Connection>,
+    queue: &Queue,
     bill: Bill,
     mut parts: Box<Parts>,
     body: Incoming,
@@ -220,12 +229,14 @@ async fn answer(
     let mut total = None;
     let mut pace = Pace::default();
     let mut measured = None;
-    let sound = headers::from_http2(&mut parts, thread.settings().config.http.max_headers);
-    if sound.is_err() {
-        thread.count(Total::Malformed);
+    let sound = soundness(&mut parts, thread.settings().config.http.max_headers);
+    match &sound {
+        Ok(Some(asked)) => asked.add_fields(&mut parts),
+        Ok(None) => {}
+        Err(_) => thread.count(Total::Malformed),
     }
     let judge = |parts: &Parts, charged| match &sound {
-        Ok(()) => service::judge(connection, bill.stream(), parts, charged),
+        Ok(_) => service::judge(connection, bill.stream(), parts, charged),
         Err(unsound) => service::judge_unsound(connection, bill.stream(), parts, unsound, charged),
     };
     let mut judged = judge(&parts, None);
@@ -235,7 +246,7 @@ async fn answer(
             Err(refusal) => service::refused(connection, refusal),
         };
     }
-    let (response, pass) = match judged {
+    let (mut response, pass) = match judged {
         Judged::Serve(admission) => {
             line.0 = Record::admitted(connection, &parts, began, &admission);
             let received = line.0.as_ref().map(|record| record.received());
@@ -254,13 +265,29 @@ async fn answer(
                 timer
             });
             let measured = measured.insert(Measured::new(connection, &admission, began));
-            let answer = work(connection, &admission, &mut parts, body, total.as_ref()).await;
+            let mut answer = work(connection, &admission, &mut parts, body, total.as_ref()).await;
             measured.answered(&answer.story);
             pace = admission.pace();
+            if let Ok(Some(asked)) = sound {
+                let (answered, open) = asked.answered(answer, bill.stream());
+                answer = answered;
+                if let Some(open) = open {
+                    // How long a tunnel is open says nothing about how fast it was there.
+                    measured.end();
+                    line.0 = line.0.take().map(|record| record.answered(&answer));
+                    let stream = Stream::bare(&running, &bill);
+                    let held = (running, answer.pass, line);
+                    tunnel::carry(connection, queue, &bill, open, [pace, admission.pace()], held);
+                    return answer.response.map(|_none| stream);
+                }
+            }
             line.0 = line.0.take().map(|record| record.answered(&answer));
             (answer.response, answer.pass)
         }
-        Judged::Answer(response, refusal) => {
+        Judged::Answer(mut response, refusal) => {
+            if sound.is_err_and(|unsound| unsound == tunnel::OTHER_VERSION) {
+                response.headers_mut().insert(SEC_WEBSOCKET_VERSION, websocket::VERSION);
+            }
             let record = Record::begin(connection, &parts, began);
             line.0 = record.map(|record| record.refused(response.status(), refusal));
             (*response, None)
@@ -268,9 +295,19 @@ async fn answer(
         Judged::Wait(_) => unreachable!("what was charged waits for nothing"),
     };
     thread.count_response(response.status());
+    if grpc::is_own(&response) && grpc::is_call(&parts.headers) {
+        response = grpc::refusal(response);
+    }
     let (mut head, body) = response.into_parts();
     head.version = Version::HTTP_2;
     Response::from_parts(head, Stream { body, pace, running, total, _pass: pass, _measured: measured, line, bill })
+}
+
+/// Whether a head can be sent on, and the WebSocket that it asks for.
+fn soundness(parts: &mut Parts, fields: usize) -> Result<Option<Asked>, Unsound> {
+    let asked = (parts.method == Method::CONNECT).then(|| tunnel::ask(parts)).transpose();
+    let sound = headers::from_http2(parts, fields);
+    asked.and_then(|asked| sound.map(|()| asked))
 }
 
 /// Sends the request and waits for the answer, until time is up.
@@ -306,6 +343,23 @@ struct Stream {
     line: Line,
     /// Closed with the stream: then what it used is charged.
     bill: Bill,
+}
+
+impl Stream {
+    /// The body that an answer has which opens a tunnel: none.
+    fn bare(running: &Running, bill: &Bill) -> Self {
+        let (body, pace, running) = (ResponseBody::Empty, Pace::default(), Running::new(&running.under_way));
+        Self {
+            body,
+            pace,
+            running,
+            total: None,
+            _pass: None,
+            _measured: None,
+            line: Line::default(),
+            bill: bill.clone(),
+        }
+    }
 }
 
 /// The line about a request in the access log, and the bytes of its answer that were taken so far. Written when the answer

@@ -17,7 +17,7 @@
 //! | `ocsp`, `tickets` | what is stapled to a certificate; sessions that several nodes resume |
 //! | `http1`, `http2`, `websocket` | what is spoken |
 //! | `service`, `whose`, `forward` | a request: judged, its tenant, sent to its upstream, answered |
-//! | `headers`, `refuse`, `quota`, `date` | what the proxy adds to messages, and its own answers |
+//! | `headers`, `refuse`, `grpc`, `quota`, `date` | what the proxy adds to messages, and its own answers |
 //! | `pace` | bodies and tunnels that go on when they may |
 //! | `body`, `spool` | bodies on their way, and large ones on disk |
 //! | `upstream` | servers, connections to them, their health |
@@ -51,6 +51,7 @@ mod date;
 mod fair;
 mod forward;
 mod gate;
+mod grpc;
 mod headers;
 mod hello;
 mod http1;

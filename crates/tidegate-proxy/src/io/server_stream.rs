@@ -65,8 +65,7 @@ impl ServerStream {
         }
     }
 
-    /// The socket below TLS.
-    #[cfg(test)]
+    /// The socket, below TLS if there is any.
     pub(crate) fn socket(&self) -> &TcpStream {
         match self {
             Self::Plain(stream) => stream,

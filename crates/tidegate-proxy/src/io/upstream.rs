@@ -11,6 +11,7 @@
 //! | `tls` | how TLS is spoken with servers |
 //! | `checks` | asks servers how they are, for all threads |
 //! | `http2` | connections that many requests of a tenant share |
+//! | `peer` | what a server of HTTP/2 says that it takes |
 //! | `settings` | what the configuration says, as the machines want it |
 //!
 //! Nothing here is shared between threads but the verdicts of the checks and the addresses of names, so no request takes a lock.
@@ -56,6 +57,7 @@ mod idle;
 mod key;
 mod lease;
 mod names;
+mod peer;
 mod send;
 mod settings;
 #[cfg(test)]

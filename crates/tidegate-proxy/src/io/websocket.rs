@@ -1,50 +1,52 @@
 //! After an upgrade: bytes both ways, until one side ends or nothing moves for too long.
+//!
+//! | module | its one job |
+//! |---|---|
+//! | `handshake` | the fields by which a client and a server agree (RFC 6455), where the proxy is one of them |
+//! | `side` | the two ends of a tunnel: a socket, or a stream of HTTP/2 |
 
-use std::cell::RefCell;
+mod handshake;
+mod side;
+
 use std::future::poll_fn;
-use std::io::{self, IoSlice};
-use std::pin::Pin;
+use std::io;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::account::Account;
 use super::meter;
 use super::pace::Pace;
-use super::server_stream::ServerStream;
 use super::thread::Connection;
 use super::timers::Timer;
-use super::transport::Transport;
 
-/// Bytes that are read at once, and so held in each direction.
-const PIECE_MAX: usize = 16 * 1024;
+pub(crate) use handshake::{VERSION, connect, is_accepted, key, opened};
+pub(crate) use side::{Far, Opened, Sending, Side, Stream};
 
-/// Carries bytes between the client and `server`: first what was read early on either side. Each direction has its pace.
+/// Carries bytes between a client and a server, each with what was read early for it. Each direction has its pace, and
+/// `account` pays. An error if one side broke off, or nothing moved for `idle`.
 pub(crate) async fn tunnel(
     connection: &Connection,
-    client: &RefCell<Transport>,
-    to_server: BytesMut,
-    server: ServerStream,
-    to_client: Vec<u8>,
+    account: &Rc<Account>,
+    (client, to_client): (&mut impl Side, BytesMut),
+    (server, to_server): (&mut impl Side, BytesMut),
     [up, down]: [Pace; 2],
     idle: Duration,
-) {
+) -> io::Result<()> {
     let timer = connection.thread.timers.timer();
     timer.set(meter::now() + idle);
     let mut tunnel = Tunnel {
         client,
         server,
-        account: Rc::clone(&connection.account),
         up: Way { pending: to_server, pace: up, ended: false, shut: false },
-        down: Way { pending: BytesMut::from(&to_client[..]), pace: down, ended: false, shut: false },
+        down: Way { pending: to_client, pace: down, ended: false, shut: false },
+        account,
         timer,
         idle,
     };
-    // However it ends, both sides are closed; there is nobody to tell why.
-    let _ = poll_fn(|context| tunnel.poll(context)).await;
+    poll_fn(|context| tunnel.poll(context)).await
 }
 
 /// One direction.
@@ -56,94 +58,88 @@ struct Way {
     pace: Pace,
     /// The source ended.
     ended: bool,
-    /// The sink was told so.
+    /// The sink was told so, or takes no more.
     shut: bool,
 }
 
-struct Tunnel<'a> {
-    client: &'a RefCell<Transport>,
-    server: ServerStream,
-    account: Rc<Account>,
+/// Which side of a direction broke off.
+#[derive(Debug)]
+enum Broken {
+    Source(io::Error),
+    Sink(io::Error),
+}
+
+impl From<Broken> for io::Error {
+    fn from(broken: Broken) -> Self {
+        match broken {
+            Broken::Source(error) | Broken::Sink(error) => error,
+        }
+    }
+}
+
+struct Tunnel<'a, C, S> {
+    client: &'a mut C,
+    server: &'a mut S,
     up: Way,
     down: Way,
+    account: &'a Account,
     timer: Timer,
     idle: Duration,
 }
 
-impl Tunnel<'_> {
+impl<C: Side, S: Side> Tunnel<'_, C, S> {
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let up = self.poll_up(context);
-        let down = self.poll_down(context);
-        for way in [&up, &down] {
-            if let Poll::Ready(Err(_)) = way {
-                return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
-            }
+        let moved = || self.timer.set(meter::now() + self.idle);
+        let mut up = self.up.poll((&mut *self.client, &mut *self.server), self.account, moved, context);
+        if let Poll::Ready(Err(Broken::Sink(_))) = up {
+            // A server that closed behind its last message is one that takes no more. The message is not to be lost.
+            self.up.shut = true;
+            up = Poll::Ready(Ok(()));
         }
-        if up.is_ready() && down.is_ready() {
-            return Poll::Ready(Ok(()));
+        let down = self.down.poll((&mut *self.server, &mut *self.client), self.account, moved, context);
+        match (up, down) {
+            (Poll::Ready(Err(broken)), _) | (_, Poll::Ready(Err(broken))) => return Poll::Ready(Err(broken.into())),
+            (Poll::Ready(Ok(())), Poll::Ready(Ok(()))) => return Poll::Ready(Ok(())),
+            _ => {}
+        }
+        if self.client.poll_broken(context).is_ready() {
+            return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()));
         }
         if self.up.pace.is_waiting() || self.down.pace.is_waiting() {
             // It is the proxy that moves nothing.
-            self.moved();
+            self.timer.set(meter::now() + self.idle);
         }
         self.timer.poll(context).map(|()| Err(io::ErrorKind::TimedOut.into()))
     }
+}
 
-    fn moved(&self) {
-        self.timer.set(meter::now() + self.idle);
-    }
-
-    fn poll_up(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+impl Way {
+    fn poll(
+        &mut self,
+        (source, sink): (&mut impl Side, &mut impl Side),
+        account: &Account,
+        moved: impl Fn(),
+        context: &mut Context<'_>,
+    ) -> Poll<Result<(), Broken>> {
         loop {
-            ready!(self.up.pace.poll(&self.account, context));
-            while !self.up.pending.is_empty() {
-                let written = ready!(Pin::new(&mut self.server).poll_write(context, &self.up.pending))?;
-                self.up.pending.advance(written);
-                self.account.add_bytes(written as u64);
-                self.moved();
-            }
-            // TLS may hold some of it.
-            ready!(Pin::new(&mut self.server).poll_flush(context))?;
-            if self.up.ended {
-                if !self.up.shut {
-                    ready!(Pin::new(&mut self.server).poll_shutdown(context))?;
-                    self.up.shut = true;
-                }
+            if self.shut {
                 return Poll::Ready(Ok(()));
             }
-            let read = ready!(self.client.borrow_mut().poll_fill(context, &mut self.up.pending))?;
-            self.up.ended = read == 0;
-            self.up.pace.pass(read, &self.account);
-        }
-    }
-
-    fn poll_down(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        loop {
-            ready!(self.down.pace.poll(&self.account, context));
-            let mut client = self.client.borrow_mut();
-            while !self.down.pending.is_empty() {
-                let slices = [IoSlice::new(&self.down.pending)];
-                let written = ready!(client.poll_push(context, &slices))?;
-                self.down.pending.advance(written);
-                self.timer.set(meter::now() + self.idle);
+            ready!(self.pace.poll(account, context));
+            while !self.pending.is_empty() {
+                let written = ready!(sink.poll_push(context, &self.pending)).map_err(Broken::Sink)?;
+                self.pending.advance(written);
+                moved();
             }
-            ready!(client.poll_flushed(context))?;
-            if self.down.ended {
-                if !self.down.shut {
-                    ready!(Pin::new(&mut *client).poll_shutdown(context))?;
-                    self.down.shut = true;
-                }
-                return Poll::Ready(Ok(()));
+            ready!(sink.poll_flushed(context)).map_err(Broken::Sink)?;
+            if self.ended {
+                ready!(sink.poll_end(context)).map_err(Broken::Sink)?;
+                self.shut = true;
+                continue;
             }
-            ready!(meter::poll_turn(context));
-            let mut piece = [std::mem::MaybeUninit::uninit(); PIECE_MAX];
-            let mut buffer = ReadBuf::uninit(&mut piece);
-            ready!(Pin::new(&mut self.server).poll_read(context, &mut buffer))?;
-            let read = buffer.filled();
-            self.account.add_bytes(read.len() as u64);
-            self.down.pending.extend_from_slice(read);
-            self.down.ended = read.is_empty();
-            self.down.pace.pass(read.len(), &self.account);
+            let read = ready!(source.poll_fill(context, &mut self.pending)).map_err(Broken::Source)?;
+            self.ended = read == 0;
+            self.pace.pass(read, account);
         }
     }
 }

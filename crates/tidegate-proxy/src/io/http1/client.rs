@@ -75,6 +75,12 @@ pub(crate) struct Slot {
     link: Option<Link>,
 }
 
+impl std::fmt::Debug for Slot {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Slot").field("ticket", &self.ticket).finish_non_exhaustive()
+    }
+}
+
 impl Drop for Slot {
     fn drop(&mut self) {
         self.home.ended(self.ticket, self.link.take());

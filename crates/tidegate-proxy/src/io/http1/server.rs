@@ -25,6 +25,7 @@ use crate::io::service::{self, Charged, Judged};
 use crate::io::thread::{Connection, Total};
 use crate::io::timers::Timer;
 use crate::io::transport::Transport;
+use crate::io::websocket::Far;
 use crate::io::{meter, refuse, websocket};
 use crate::machine::Resource;
 use crate::machine::patience::Patience;
@@ -333,14 +334,16 @@ impl One<'_> {
         let mut headers = head.headers;
         headers.remove(http::header::CONNECTION);
         write::response_head(&mut out, head.status, &headers, Outgoing::None, Some("upgrade"), None);
-        let ResponseBody::Upstream(body) = body else { return };
-        let Some((server, behind_head, lease)) = body.into_socket() else { return };
+        let Some((mut server, behind_head)) = Far::of(body, &self.connection.account) else { return };
         let early = self.wire.upgraded();
         out.extend_from_slice(&behind_head);
         let idle = self.connection.thread.settings().config.timeouts.upgraded_idle;
         let paces = [admission.pace(), admission.pace()];
-        websocket::tunnel(self.connection, &self.wire.transport, early, server, out, paces, idle).await;
-        drop((lease, answer.pass));
+        let (mut client, account) = (&self.wire.transport, &self.connection.account);
+        let (to, from) = ((&mut client, BytesMut::from(&out[..])), (&mut server, early));
+        // However it ends, both sides are closed; there is nobody to tell why.
+        let _ = websocket::tunnel(self.connection, account, to, from, paces, idle).await;
+        drop((server, answer.pass));
     }
 }
 

@@ -4,12 +4,13 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 
 use tokio::task::spawn_local;
 
 use crate::io::account::Account;
 use crate::io::meter::Metered;
+use crate::io::websocket::Sending;
 
 /// Streams of one connection that begin in one turn of it. A client opens a hundred with one packet, and some hundred
 /// clients fill the thread's queue with seconds of work; so others have their turns in between.
@@ -24,7 +25,10 @@ impl<F: Future<Output = ()> + 'static> hyper::rt::Executor<F> for Streams {
         let queue = &self.0;
         // No turn of the connection follows on what a stream itself begins.
         let Some(account) = queue.opened.take() else {
-            return queue.begin(Metered::new(Rc::clone(&queue.connection), stream));
+            return match queue.expected.take().upgrade() {
+                Some(sending) => sending.begin(stream),
+                None => queue.begin(Metered::new(Rc::clone(&queue.connection), stream)),
+            };
         };
         if queue.begun.get() < BEGIN_MAX && queue.waiting.borrow().is_empty() {
             queue.begin(Metered::new(account, stream));
@@ -42,6 +46,8 @@ pub(super) struct Queue {
     connection: Rc<Account>,
     /// Of the stream that was just opened: it is given over in the same step.
     opened: Cell<Option<Rc<Account>>>,
+    /// Of the stream that has just become a tunnel: its half that sends is given over in the same step.
+    expected: Cell<Weak<Sending>>,
     /// In the present turn.
     begun: Cell<usize>,
     waiting: RefCell<VecDeque<Metered<Waiting>>>,
@@ -49,12 +55,18 @@ pub(super) struct Queue {
 
 impl Queue {
     fn new(connection: Rc<Account>) -> Rc<Self> {
-        Rc::new(Self { connection, opened: Cell::default(), begun: Cell::new(0), waiting: RefCell::default() })
+        let (opened, expected) = (Cell::default(), Cell::default());
+        Rc::new(Self { connection, opened, expected, begun: Cell::new(0), waiting: RefCell::default() })
     }
 
     /// The stream that is given over next is on `account`.
     pub(super) fn open(&self, account: &Rc<Account>) {
         self.opened.set(Some(Rc::clone(account)));
+    }
+
+    /// What a stream itself begins next is `sending`.
+    pub(super) fn expect(&self, sending: &Rc<Sending>) {
+        self.expected.set(Rc::downgrade(sending));
     }
 
     fn begin(&self, stream: Metered<impl Future<Output = ()> + 'static>) {

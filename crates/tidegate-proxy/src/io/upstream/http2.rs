@@ -15,6 +15,7 @@ use hyper_util::rt::TokioIo;
 use tidegate_core::Instant;
 use tokio::sync::Mutex;
 
+use super::peer::{Heard, Peer};
 use super::{Keep, Lease};
 use crate::io::body::{BodyError, RequestBody};
 use crate::io::http1::client::Patience;
@@ -24,7 +25,11 @@ use crate::io::timers::Timer;
 use crate::machine::upstream::{Begun, Connections, ConnectionsTuning};
 
 /// What requests are sent with.
-pub(super) type Sender = SendRequest<Clocked>;
+#[derive(Clone, Debug)]
+pub(super) struct Sender {
+    pub(super) requests: SendRequest<Clocked>,
+    pub(super) peer: Rc<Peer>,
+}
 
 /// Bytes of an answer that may wait for its client. Half of it is asked for at a time, so a server 1 ms away may send 64 to
 /// 128 MB/s for one client.
@@ -90,7 +95,7 @@ impl Shared {
     /// The open connection at this place; its server may close it at any time.
     pub(super) fn open(&self, server: usize, place: usize) -> Option<Sender> {
         let kept = &mut self.servers[server].borrow_mut().slots[place].sender;
-        if kept.as_ref().is_some_and(SendRequest::is_closed) {
+        if kept.as_ref().is_some_and(|kept| kept.requests.is_closed()) {
             *kept = None;
         }
         kept.clone()
@@ -115,10 +120,11 @@ impl Shared {
 async fn handshake(stream: ServerStream, stream_window: u32, window: u32) -> hyper::Result<Sender> {
     let mut builder = http2::Builder::new(Local);
     builder.initial_stream_window_size(stream_window).initial_connection_window_size(window);
-    let (sender, connection) = builder.handshake(TokioIo::new(stream)).await?;
+    let (stream, peer) = Heard::new(stream);
+    let (requests, connection) = builder.handshake(TokioIo::new(stream)).await?;
     // Its end shows in every handle to it. Requests of many share it, so its time is nobody's.
     drop(tokio::task::spawn_local(Common::new(async { drop(connection.await) })));
-    Ok(sender)
+    Ok(Sender { requests, peer })
 }
 
 /// Runs what HTTP/2 connections spawn on the thread that has them.

@@ -8,8 +8,10 @@ use std::task::Poll;
 use std::time::Duration;
 
 use http::header::{CONNECTION, HOST, HeaderMap, HeaderName, RETRY_AFTER, TRANSFER_ENCODING, UPGRADE};
-use http::{Request, Response, Uri, Version};
+use http::{Method, Request, Response, Uri, Version};
 use http_body::Body;
+use hyper::body::Incoming;
+use hyper::upgrade::Upgraded;
 
 use super::endpoint::{Announced, ConnectError};
 use super::http2::{Clocked, Leased, Sender};
@@ -20,6 +22,7 @@ use crate::io::account::Account;
 use crate::io::body::{RequestBody, ResponseBody, Timed};
 use crate::io::http1::client::{ExchangeError, Home, Link, Outward, Patience};
 use crate::io::timers::Timers;
+use crate::io::websocket::{self, Opened};
 use crate::machine::upstream::{Asker, Client, Failure, Flow, Key, Refusal, Replay, Tried, is_idempotent};
 
 /// A request on its way to an upstream.
@@ -65,6 +68,9 @@ pub(crate) enum SendError {
     /// Over HTTP/2.
     #[error("the upstream broke off: {0}")]
     Http2(#[from] hyper::Error),
+    /// A client of HTTP/2 asked for a WebSocket, and the server opens none over HTTP/2.
+    #[error("the upstream opens no WebSocket")]
+    NoWebSocket,
     /// The target or host is none that HTTP/2 can say.
     #[error("the request cannot be said in HTTP/2")]
     Target(#[from] http::uri::InvalidUri),
@@ -147,7 +153,12 @@ impl Upstreams<Link> {
                 UpstreamProtocol::Http1 => Box::pin(over_http1(&mut lease, outbound, body, fresh)).await,
                 UpstreamProtocol::H2c | UpstreamProtocol::Http2 => {
                     match Box::pin(over_http2(&mut lease, outbound, body)).await {
-                        Ok((answer, spare)) => {
+                        Ok(Http2Answer::Opened(head, upgraded)) => {
+                            lease.answered(head.status(), Client::of(outbound.client));
+                            let opened = Box::new(Opened { upgraded, lease });
+                            return Ok(head.map(|()| ResponseBody::Tunnel(opened)));
+                        }
+                        Ok(Http2Answer::Body((answer, spare))) => {
                             lease.answered(answer.status(), Client::of(outbound.client));
                             if let Some((next, whole)) = repeated(&lease, outbound, &answer, spare) {
                                 (tried, body) = (next, whole);
@@ -261,13 +272,21 @@ async fn over_http1(
     }
 }
 
+/// What a server of HTTP/2 answered.
+enum Http2Answer {
+    /// With a body, or none.
+    Body(Answered<Incoming>),
+    /// It opened the tunnel that it was asked for; the head is what a server of HTTP/1 says then.
+    Opened(Response<()>, Upgraded),
+}
+
 async fn over_http2(
     lease: &mut Lease<Link>,
     outbound: &Outbound<'_>,
     body: RequestBody,
-) -> Result<Answered<hyper::body::Incoming>, Failed> {
+) -> Result<Http2Answer, Failed> {
     let spare = body.again();
-    let head = match http2_request(&outbound.head, lease.scheme()) {
+    let mut head = match http2_request(&outbound.head, lease.scheme()) {
         Ok(head) => head,
         Err(error) => return Err(Failed { error: error.into(), failure: None, body: None, stale: false }),
     };
@@ -279,10 +298,21 @@ async fn over_http2(
             return Err(Failed { error, failure: Some(Failure::Unsent), body: Some(body), stale: false });
         }
     };
+    let mut opens = false;
+    if outbound.head.upgrade && head.method() == Method::GET && body.is_end_stream() {
+        // What it takes is the first thing that a server says.
+        let takes = tokio::time::timeout(lease.connect_timeout(), connection.peer.takes_connect()).await;
+        opens = takes.unwrap_or(false);
+        if opens {
+            websocket::connect(&mut head);
+        } else if outbound.is_stream {
+            return Err(Failed { error: SendError::NoWebSocket, failure: None, body: None, stale: false });
+        }
+    }
     let timer = Rc::new(outbound.timers.timer());
     let mut request = head.map(|()| Clocked::new(body, Rc::clone(&timer), outbound.patience));
     *request.version_mut() = Version::HTTP_2;
-    let mut exchange = std::pin::pin!(connection.try_send_request(request));
+    let mut exchange = std::pin::pin!(connection.requests.try_send_request(request));
     let answer = poll_fn(|context| {
         if let Poll::Ready(answer) = exchange.as_mut().poll(context) {
             return Poll::Ready(Some(answer));
@@ -290,7 +320,14 @@ async fn over_http2(
         timer.poll(context).map(|()| None)
     });
     match answer.await {
-        Some(Ok(answer)) => Ok((answer, spare)),
+        Some(Ok(answer)) if opens && answer.status().is_success() => {
+            let opened = websocket::opened(answer, outbound.head.headers).await;
+            opened.map(|(head, upgraded)| Http2Answer::Opened(head, upgraded)).map_err(|malformed| {
+                let (error, failure) = (ExchangeError::Malformed(malformed).into(), Some(Failure::Lost));
+                Failed { error, failure, body: None, stale: false }
+            })
+        }
+        Some(Ok(answer)) => Ok(Http2Answer::Body((answer, spare))),
         Some(Err(mut error)) => {
             // What comes back was never sent.
             let (unsent, failure) = match error.take_message() {
