@@ -46,7 +46,7 @@ cargo xtask COMMAND
   suite NAME [BROKER] run one compatibility suite against nsqd and against BROKER
                       (protocol, go-nsq, nsqjs, tools; BROKER: a program that acts as nsqd
                       when it is called so, by default the release binary)
-  suite sdk-go        run the grpc-go interceptors against the Rust layers, both ways
+  suite sdk-go        run the grpc-go interceptors against the Rust layers, both ways, and through the proxy
 ";
 
 fn main() -> Result<()> {

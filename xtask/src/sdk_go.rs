@@ -1,15 +1,19 @@
 //! The grpc-go interceptors of `sdk/go`: their own tests, and their examples with the Rust example `tonic_work` at the
-//! other end. What is asserted here holds at any speed: the services are given far more calls than they can serve.
+//! other end; and grpc-go on both sides of the proxy. What is asserted here holds at any speed: the services are given far more calls than they can serve.
 
-use std::path::PathBuf;
-use std::process::Command;
+use std::fs::File;
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use miette::{IntoDiagnostic, Result, WrapErr as _};
 use serde_json::Value;
 
+use crate::clock;
 use crate::peers::{cargo, go};
 use crate::places::Places;
+use crate::process::Group;
 use crate::server::Server;
 use crate::steps::{self, Steps};
 
@@ -17,11 +21,17 @@ use crate::steps::{self, Steps};
 const BUILD_LIMIT: Duration = Duration::from_mins(30);
 /// Loads end by themselves after seconds.
 const LOAD_LIMIT: Duration = Duration::from_mins(2);
+/// Starting the proxy takes milliseconds; a debug build on a busy machine takes longer.
+const START_LIMIT: Duration = Duration::from_mins(1);
 
 /// Far more than what a service of 5 ms of work can serve, whatever the machine.
 const OVERLOAD: &str = "rate 4000 seconds 2 warm-up 0.5 slo-us 10000000 connections 4 control tidegate";
 /// Enough calls after the first answer to count those that are sent against the level.
 const CLOSED_OUT: &str = "rate 4000 seconds 2 warm-up 0 slo-us 10000000 connections 1 control tidegate";
+/// What a proxy serves without being short of anything.
+const THROUGH_PROXY: &str = "rate 400 seconds 1 warm-up 0 slo-us 10000000 connections 4 control none";
+/// And what makes it refuse some of these calls.
+const SHORT: &str = "[proxy.limits]\npatience = \"0s\"\n[proxy.limits.capacities]\nrequests = \"100/s\"\n";
 /// Calls of a client that was never answered, at most: so many may be under way when the level comes.
 const UNHEARD: u64 = 256;
 /// Of the calls that a level keeps back, one in so many is sent all the same, so that the demand stays known.
@@ -34,6 +44,7 @@ pub(crate) fn run(places: &Places, steps: &mut Steps<'_>) {
         steps.step("grpc-go interceptors: Go calls Rust", || go_calls_rust(places));
         steps.step("grpc-go interceptors: Rust calls Go", || rust_calls_go(places));
         steps.step("grpc-go interceptors: a level of 0 is obeyed", || level_is_obeyed(places));
+        steps.step("grpc-go through the proxy", || go_through_the_proxy(places));
     }
 }
 
@@ -63,12 +74,19 @@ pub(crate) fn build_examples(places: &Places) -> Result<()> {
     go(places, "sdk go build", &module(places), &["build", "-trimpath", "-o", &to, "./example/..."])
 }
 
+fn tidegate(places: &Places) -> PathBuf {
+    places.target.join("debug/tidegate")
+}
+
 fn build(places: &Places) -> Result<()> {
     build_examples(places)?;
-    let mut command = cargo(places);
-    command.args(["build", "--locked", "--package", "tidegate-rpc", "--example", "tonic_work"]);
-    let done = steps::run(places, "build tonic_work for sdk go", &mut command, BUILD_LIMIT, steps::quiet)?;
-    steps::finish(&command, &done)
+    for package in [&["tidegate-rpc", "--example", "tonic_work"][..], &["tidegate"]] {
+        let mut command = cargo(places);
+        command.args(["build", "--locked", "--package"]).args(package);
+        let done = steps::run(places, "build for sdk go", &mut command, BUILD_LIMIT, steps::quiet)?;
+        steps::finish(&command, &done)?;
+    }
+    Ok(())
 }
 
 /// The Rust server tells levels, the Go client obeys them.
@@ -130,6 +148,58 @@ fn level_is_obeyed(places: &Places) -> Result<String> {
         notes.push(format!("{name} sent {sent} of {}", sent + kept));
     }
     Ok(notes.join(", "))
+}
+
+/// grpc-go calls grpc-go through `tidegate proxy`: every call is served; and with fewer requests than there are calls the
+/// client understands what the proxy says to the others.
+fn go_through_the_proxy(places: &Places) -> Result<String> {
+    let mut notes = Vec::new();
+    for (limits, is_short) in [("", false), (SHORT, true)] {
+        let mut command = Command::new(programs(places).join("server"));
+        command.args(["-work-us", "0"]);
+        let folder = places.scratch("sdk-go-proxy")?;
+        let server = Server::start(&folder.path, "proxied", &mut command)?;
+        let proxy = Proxy::start(places, &folder.path, server.said("bare_addr")?, limits)?;
+        let report = go_load(places, &proxy.address, THROUGH_PROXY)?;
+        drop(proxy);
+        holds("every call was served or refused as gRPC has it", &report, "/failed", |failed| failed == 0)?;
+        holds("calls were served", &report, "/served_us/calls", |calls| calls > 0)?;
+        holds("only a proxy that is short of requests refuses", &report, "/shed_remote_us/calls", |calls| {
+            (calls > 0) == is_short
+        })?;
+        notes.push(format!("{} served, {} refused", report["served_us"]["calls"], report["shed_remote_us"]["calls"]));
+    }
+    Ok(notes.join("; "))
+}
+
+/// `tidegate proxy`. Dropping it ends it.
+struct Proxy {
+    _group: Group,
+    address: String,
+}
+
+impl Proxy {
+    /// Before the server of HTTP/2 at `upstream`.
+    fn start(places: &Places, folder: &Path, upstream: &str, limits: &str) -> Result<Self> {
+        let address =
+            TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).into_diagnostic()?.to_string();
+        let config = format!(
+            "[proxy]\nadmin_address = \"\"\n[[proxy.listen]]\naddress = \"{address}\"\n[[proxy.upstream]]\nname = \"go\"\n\
+             protocol = \"h2c\"\nservers = [\"{upstream}\"]\n[[proxy.route]]\nupstream = \"go\"\n{limits}"
+        );
+        let file = folder.join("tidegate.toml");
+        std::fs::write(&file, config).into_diagnostic()?;
+        let log = File::create(folder.join("proxy")).into_diagnostic()?;
+        let mut command = Command::new(tidegate(places));
+        command.args(["proxy", "-c"]).arg(&file).current_dir(folder);
+        command.stdin(Stdio::null()).stdout(log.try_clone().into_diagnostic()?).stderr(log);
+        let group = Group::spawn(&mut command)?;
+        if clock::poll(START_LIMIT, || TcpStream::connect(&address).ok()).is_none() {
+            let said = std::fs::read_to_string(folder.join("proxy")).unwrap_or_default();
+            miette::bail!("no proxy at {address}; it said:\n{said}");
+        }
+        Ok(Self { _group: group, address })
+    }
 }
 
 fn go_load(places: &Places, addr: &str, options: &str) -> Result<Value> {
