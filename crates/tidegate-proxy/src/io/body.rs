@@ -18,8 +18,7 @@ use super::meter;
 use super::pace::Paced;
 use super::spool::{InMemory, Spooled, Spooling};
 use super::timers::Timer;
-use super::upstream::Leased;
-use super::websocket::Opened;
+use super::upstream::{Leased, Opened};
 use crate::machine::patience::Patience;
 
 /// Why a body broke off.
@@ -253,7 +252,7 @@ pub(crate) enum ResponseBody {
     /// Waiting for a slow client, in memory and on disk.
     Spooling(Rc<RefCell<Spooling>>),
     /// No body: an upstream that speaks HTTP/2 opened a tunnel.
-    Tunnel(Box<Opened>),
+    Tunnel(Box<Opened<super::http1::client::Link>>),
 }
 
 impl ResponseBody {

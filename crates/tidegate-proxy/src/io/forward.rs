@@ -6,9 +6,9 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use http::request::Parts;
-use http::{HeaderName, HeaderValue, Response, StatusCode, Version};
+use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, Version};
 
-use super::body::{RequestBody, ResponseBody};
+use super::body::{BodyError, RequestBody, ResponseBody};
 use super::gate::Pass;
 use super::headers::Trailers;
 use super::http1::client::{ExchangeError, Outward, Patience};
@@ -104,14 +104,9 @@ async fn send(connection: &Connection, admission: &Admission, parts: &mut Parts,
         return Answer { response, pass, story };
     };
     tell_upstream(connection, admission, route, parts);
-    // A call may be answered before its end, and its client may wait for that before it goes on.
-    let body = if settings.config.spool.is_none() || grpc::is_call(&parts.headers) {
-        body
-    } else {
-        match spool::request(connection, &admission.account, settings, body).await {
-            Ok(body) => body,
-            Err(error) => return failed(&ExchangeError::Request(error), pass, story),
-        }
+    let body = match kept(connection, admission, &parts.headers, body).await {
+        Ok(body) => body,
+        Err(error) => return failed(&ExchangeError::Request(error), pass, story),
     };
     let target = target_of(route, parts);
     let timeouts = &settings.config.timeouts;
@@ -139,11 +134,7 @@ async fn send(connection: &Connection, admission: &Admission, parts: &mut Parts,
         Err(SendError::Connect(error)) => Answer { response: unreachable_answer(&error), pass, story },
         Err(SendError::Refused(refusal)) => shed(refusal, (&settings.config, route), pass, story),
         Err(SendError::Http2(_)) => failed(&ExchangeError::Closed, pass, story),
-        Err(SendError::NoWebSocket) => {
-            let detail = "The upstream speaks HTTP/2 and opens no WebSocket over it.";
-            let response = refuse::plain(StatusCode::BAD_GATEWAY, "http_upgrade_failed", detail);
-            Answer { response, pass, story }
-        }
+        Err(SendError::NoWebSocket) => Answer { response: no_websocket(), pass, story },
         Err(SendError::Target(_)) => {
             let detail = "The upstream cannot be asked for this target.";
             let response = refuse::plain(StatusCode::BAD_REQUEST, "http_request_error", detail);
@@ -163,6 +154,20 @@ fn rejected(connection: &Connection, admission: &Admission, route: &Route, rejec
     let rule = route.rate_limit.as_ref().expect("a route whose gate rejected has a rule");
     let story = Story { rejected: Some(rejection), ..Story::default() };
     Answer { response: refuse::rejected(&rejection, rule, headers), pass: None, story }
+}
+
+/// The body, kept in the spool if it is large. A call of gRPC may be answered before its end, and its client may wait for
+/// that before it goes on.
+async fn kept(
+    connection: &Connection,
+    admission: &Admission,
+    headers: &HeaderMap,
+    body: RequestBody,
+) -> Result<RequestBody, BodyError> {
+    if admission.settings.config.spool.is_none() || grpc::is_call(headers) {
+        return Ok(body);
+    }
+    spool::request(connection, &admission.account, &admission.settings, body).await
 }
 
 /// Tells the upstream where the request came from and which trace it belongs to, and changes what the `route` says.
@@ -279,6 +284,11 @@ fn failed(error: &ExchangeError, pass: Option<Pass>, mut story: Story) -> Answer
         }
     };
     Answer { response, pass, story }
+}
+
+fn no_websocket() -> Response<ResponseBody> {
+    let detail = "The upstream speaks HTTP/2 and opens no WebSocket over it.";
+    refuse::plain(StatusCode::BAD_GATEWAY, "http_upgrade_failed", detail)
 }
 
 fn unreachable_answer(error: &ConnectError) -> Response<ResponseBody> {

@@ -58,8 +58,13 @@ pub(crate) fn is_call(headers: &HeaderMap) -> bool {
     is_like && matches!(kind.get(KIND.len()), None | Some(b'+' | b';' | b' ' | b'\t'))
 }
 
+/// The answer to a request with the fields `asked`: to a call, an error of the proxy's own is as its client understands it.
+pub(crate) fn understood(response: Response<ResponseBody>, asked: &HeaderMap) -> Response<ResponseBody> {
+    if is_own(&response) && is_call(asked) { refusal(response) } else { response }
+}
+
 /// Whether an answer is the proxy's own, and no success.
-pub(crate) fn is_own(response: &Response<ResponseBody>) -> bool {
+fn is_own(response: &Response<ResponseBody>) -> bool {
     // An upstream's answers come as they are read.
     matches!(response.body(), ResponseBody::Full(_)) && response.status().as_u16() >= 400
 }
@@ -72,7 +77,7 @@ struct Problem<'a> {
 }
 
 /// The same answer as a client of gRPC understands it.
-pub(crate) fn refusal(response: Response<ResponseBody>) -> Response<ResponseBody> {
+fn refusal(response: Response<ResponseBody>) -> Response<ResponseBody> {
     let (mut head, body) = response.into_parts();
     let code = Code::of(head.status) as u8;
     let told = match &body {

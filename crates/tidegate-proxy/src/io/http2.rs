@@ -11,7 +11,6 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use http::header::SEC_WEBSOCKET_VERSION;
 use http::request::Parts;
 use http::{Method, Response, Version};
 use http_body::Body;
@@ -27,14 +26,14 @@ use super::body::{BodyError, Limited, RequestBody, ResponseBody, Timed};
 use super::forward::{self, Answer};
 use super::gate::Pass;
 use super::headers::Unsound;
-use super::log::Record;
+use super::log::{Received, Record};
 use super::measured::Measured;
 use super::pace::Pace;
 use super::service::{self, Admission, Judged};
-use super::thread::{Connection, Total};
+use super::thread::{Connection, Thread, Total};
 use super::timers::Timer;
 use super::transport::Transport;
-use super::{grpc, headers, meter, websocket};
+use super::{grpc, headers, meter};
 use crate::config::Http;
 use crate::machine::patience::Patience;
 
@@ -229,12 +228,7 @@ async fn answer(
     let mut total = None;
     let mut pace = Pace::default();
     let mut measured = None;
-    let sound = soundness(&mut parts, thread.settings().config.http.max_headers);
-    match &sound {
-        Ok(Some(asked)) => asked.add_fields(&mut parts),
-        Ok(None) => {}
-        Err(_) => thread.count(Total::Malformed),
-    }
+    let sound = soundness(thread, &mut parts);
     let judge = |parts: &Parts, charged| match &sound {
         Ok(_) => service::judge(connection, bill.stream(), parts, charged),
         Err(unsound) => service::judge_unsound(connection, bill.stream(), parts, unsound, charged),
@@ -246,48 +240,37 @@ async fn answer(
             Err(refusal) => service::refused(connection, refusal),
         };
     }
-    let (mut response, pass) = match judged {
+    let (response, pass) = match judged {
         Judged::Serve(admission) => {
             line.0 = Record::admitted(connection, &parts, began, &admission);
             let received = line.0.as_ref().map(|record| record.received());
-            let http = &admission.settings.config.http;
-            let body = if body.is_end_stream() {
-                RequestBody::Empty
-            } else {
-                let timer = thread.timers.timer();
-                let patience = admission.settings.config.timeouts.body_patience();
-                let limited = Limited::new(body, http.max_body.unwrap_or(u64::MAX), bill.clone(), received);
-                admission.paced(RequestBody::Http2(Box::new(Timed::new(limited, timer, patience))))
-            };
+            let body = content(thread, &admission, body, &bill, received);
             total = admission.settings.config.timeouts.total.map(|span| {
                 let timer = thread.timers.timer();
                 timer.set(began + span);
                 timer
             });
             let measured = measured.insert(Measured::new(connection, &admission, began));
-            let mut answer = work(connection, &admission, &mut parts, body, total.as_ref()).await;
+            let answer = work(connection, &admission, &mut parts, body, total.as_ref()).await;
             measured.answered(&answer.story);
             pace = admission.pace();
-            if let Ok(Some(asked)) = sound {
-                let (answered, open) = asked.answered(answer, bill.stream());
-                answer = answered;
-                if let Some(open) = open {
-                    // How long a tunnel is open says nothing about how fast it was there.
-                    measured.end();
-                    line.0 = line.0.take().map(|record| record.answered(&answer));
-                    let stream = Stream::bare(&running, &bill);
-                    let held = (running, answer.pass, line);
-                    tunnel::carry(connection, queue, &bill, open, [pace, admission.pace()], held);
-                    return answer.response.map(|_none| stream);
-                }
-            }
+            let (answer, open) = match sound {
+                Ok(Some(asked)) => asked.answered(answer, bill.stream()),
+                _ => (answer, None),
+            };
             line.0 = line.0.take().map(|record| record.answered(&answer));
+            if let Some(open) = open {
+                // How long a tunnel is open says nothing about how fast it was there.
+                measured.end();
+                let stream = Stream::bare(&running, &bill);
+                let held = (running, answer.pass, line);
+                tunnel::carry(connection, queue, &bill, open, [pace, admission.pace()], held);
+                return answer.response.map(|_none| stream);
+            }
             (answer.response, answer.pass)
         }
         Judged::Answer(mut response, refusal) => {
-            if sound.is_err_and(|unsound| unsound == tunnel::OTHER_VERSION) {
-                response.headers_mut().insert(SEC_WEBSOCKET_VERSION, websocket::VERSION);
-            }
+            tunnel::tell_version(sound.err(), response.headers_mut());
             let record = Record::begin(connection, &parts, began);
             line.0 = record.map(|record| record.refused(response.status(), refusal));
             (*response, None)
@@ -295,19 +278,39 @@ async fn answer(
         Judged::Wait(_) => unreachable!("what was charged waits for nothing"),
     };
     thread.count_response(response.status());
-    if grpc::is_own(&response) && grpc::is_call(&parts.headers) {
-        response = grpc::refusal(response);
-    }
-    let (mut head, body) = response.into_parts();
+    let (mut head, body) = grpc::understood(response, &parts.headers).into_parts();
     head.version = Version::HTTP_2;
     Response::from_parts(head, Stream { body, pace, running, total, _pass: pass, _measured: measured, line, bill })
 }
 
-/// Whether a head can be sent on, and the WebSocket that it asks for.
-fn soundness(parts: &mut Parts, fields: usize) -> Result<Option<Asked>, Unsound> {
+/// Whether a head can be sent on, and the WebSocket that it asks for: then it is as HTTP/1 has it.
+fn soundness(thread: &Thread, parts: &mut Parts) -> Result<Option<Asked>, Unsound> {
     let asked = (parts.method == Method::CONNECT).then(|| tunnel::ask(parts)).transpose();
-    let sound = headers::from_http2(parts, fields);
-    asked.and_then(|asked| sound.map(|()| asked))
+    let sound = headers::from_http2(parts, thread.settings().config.http.max_headers);
+    let sound = asked.and_then(|asked| sound.map(|()| asked));
+    match &sound {
+        Ok(Some(asked)) => asked.add_fields(parts),
+        Ok(None) => {}
+        Err(_) => thread.count(Total::Malformed),
+    }
+    sound
+}
+
+/// A request's body within its bounds, at its pace.
+fn content(
+    thread: &Thread,
+    admission: &Admission,
+    body: Incoming,
+    bill: &Bill,
+    received: Option<Received>,
+) -> RequestBody {
+    if body.is_end_stream() {
+        return RequestBody::Empty;
+    }
+    let config = &admission.settings.config;
+    let limited = Limited::new(body, config.http.max_body.unwrap_or(u64::MAX), bill.clone(), received);
+    let timed = Timed::new(limited, thread.timers.timer(), config.timeouts.body_patience());
+    admission.paced(RequestBody::Http2(Box::new(timed)))
 }
 
 /// Sends the request and waits for the answer, until time is up.

@@ -33,7 +33,7 @@ use tokio::sync::{Notify, oneshot, watch};
 
 pub(crate) use checks::{Checks, Verdicts};
 pub(crate) use endpoint::{Announced, ConnectError, Handshakes};
-pub(crate) use http2::Leased;
+pub(crate) use http2::{Leased, Opened};
 pub(crate) use idle::{Keep, Look};
 pub(crate) use key::key_of;
 pub(crate) use lease::Lease;

@@ -22,8 +22,8 @@ use super::pace::Pace;
 use super::thread::Connection;
 use super::timers::Timer;
 
-pub(crate) use handshake::{VERSION, connect, is_accepted, key, opened};
-pub(crate) use side::{Far, Opened, Sending, Side, Stream};
+pub(crate) use handshake::{VERSION, is_accepted, key, make_connect, opened_tunnel};
+pub(crate) use side::{Far, Sending, Side, Stream};
 
 /// Carries bytes between a client and a server, each with what was read early for it. Each direction has its pace, and
 /// `account` pays. An error if one side broke off, or nothing moved for `idle`.

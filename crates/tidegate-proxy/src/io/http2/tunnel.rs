@@ -4,7 +4,7 @@ use std::io;
 use std::rc::Rc;
 
 use bytes::BytesMut;
-use http::header::{CONNECTION, CONTENT_LENGTH, HeaderValue, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY};
+use http::header::{CONNECTION, CONTENT_LENGTH, HeaderMap, HeaderValue, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY};
 use http::header::{SEC_WEBSOCKET_VERSION, TRANSFER_ENCODING, UPGRADE};
 use http::request::Parts;
 use http::{Method, Response, StatusCode};
@@ -24,7 +24,7 @@ use crate::io::thread::Connection;
 use crate::io::websocket::{self, Far, Sending, Stream};
 
 /// Another version of WebSocket. RFC 6455 would answer 426, which HTTP/2 cannot: that needs `Upgrade`.
-pub(super) const OTHER_VERSION: Unsound =
+const OTHER_VERSION: Unsound =
     Unsound { status: StatusCode::BAD_REQUEST, detail: "WebSocket is spoken here in version 13 only." };
 /// What else CONNECT may ask for.
 const OTHER_PROTOCOL: Unsound =
@@ -56,6 +56,13 @@ pub(super) fn ask(parts: &mut Parts) -> Result<Asked, Unsound> {
     }
     parts.method = Method::GET;
     Ok(Asked { stream, key: websocket::key() })
+}
+
+/// Says which version is spoken, in the answer to a request for another one.
+pub(super) fn tell_version(unsound: Option<Unsound>, headers: &mut HeaderMap) {
+    if unsound == Some(OTHER_VERSION) {
+        headers.insert(SEC_WEBSOCKET_VERSION, websocket::VERSION);
+    }
 }
 
 impl Asked {

@@ -11,6 +11,7 @@ use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use hyper::client::conn::http2::{self, SendRequest};
 use hyper::rt::Executor;
+use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;
 use tidegate_core::Instant;
 use tokio::sync::Mutex;
@@ -189,6 +190,13 @@ impl Drop for Clocked {
         // The connection has all of it, or wants no more.
         self.timer.set(meter::now() + self.patience.first_byte);
     }
+}
+
+/// A tunnel that a server opened, and its slot, held as long.
+#[derive(Debug)]
+pub(crate) struct Opened<C: Keep> {
+    pub(crate) upgraded: Upgraded,
+    pub(crate) lease: Lease<C>,
 }
 
 /// The body of an answer that holds a slot of its server until it ends or is dropped.

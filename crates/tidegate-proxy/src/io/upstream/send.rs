@@ -14,7 +14,7 @@ use hyper::body::Incoming;
 use hyper::upgrade::Upgraded;
 
 use super::endpoint::{Announced, ConnectError};
-use super::http2::{Clocked, Leased, Sender};
+use super::http2::{Clocked, Leased, Opened, Sender};
 use super::idle::{Keep, Look};
 use super::{Lease, Target, Upstream, Upstreams};
 use crate::config::UpstreamProtocol;
@@ -22,7 +22,7 @@ use crate::io::account::Account;
 use crate::io::body::{RequestBody, ResponseBody, Timed};
 use crate::io::http1::client::{ExchangeError, Home, Link, Outward, Patience};
 use crate::io::timers::Timers;
-use crate::io::websocket::{self, Opened};
+use crate::io::websocket::{make_connect, opened_tunnel};
 use crate::machine::upstream::{Asker, Client, Failure, Flow, Key, Refusal, Replay, Tried, is_idempotent};
 
 /// A request on its way to an upstream.
@@ -153,11 +153,7 @@ impl Upstreams<Link> {
                 UpstreamProtocol::Http1 => Box::pin(over_http1(&mut lease, outbound, body, fresh)).await,
                 UpstreamProtocol::H2c | UpstreamProtocol::Http2 => {
                     match Box::pin(over_http2(&mut lease, outbound, body)).await {
-                        Ok(Http2Answer::Opened(head, upgraded)) => {
-                            lease.answered(head.status(), Client::of(outbound.client));
-                            let opened = Box::new(Opened { upgraded, lease });
-                            return Ok(head.map(|()| ResponseBody::Tunnel(opened)));
-                        }
+                        Ok(Http2Answer::Opened(head, upgraded)) => return Ok(tunnel(lease, outbound, head, upgraded)),
                         Ok(Http2Answer::Body((answer, spare))) => {
                             lease.answered(answer.status(), Client::of(outbound.client));
                             if let Some((next, whole)) = repeated(&lease, outbound, &answer, spare) {
@@ -201,6 +197,18 @@ impl Upstreams<Link> {
             }
         }
     }
+}
+
+/// The answer of a server that opened a tunnel, which holds its slot.
+fn tunnel(
+    mut lease: Lease<Link>,
+    outbound: &Outbound<'_>,
+    head: Response<()>,
+    upgraded: Upgraded,
+) -> Response<ResponseBody> {
+    lease.answered(head.status(), Client::of(outbound.client));
+    let opened = Box::new(Opened { upgraded, lease });
+    head.map(|()| ResponseBody::Tunnel(opened))
 }
 
 /// Which servers a second try avoids and what it sends, if the answer is a reason for one. Takes from the budget.
@@ -304,7 +312,7 @@ async fn over_http2(
         let takes = tokio::time::timeout(lease.connect_timeout(), connection.peer.takes_connect()).await;
         opens = takes.unwrap_or(false);
         if opens {
-            websocket::connect(&mut head);
+            make_connect(&mut head);
         } else if outbound.is_stream {
             return Err(Failed { error: SendError::NoWebSocket, failure: None, body: None, stale: false });
         }
@@ -321,7 +329,7 @@ async fn over_http2(
     });
     match answer.await {
         Some(Ok(answer)) if opens && answer.status().is_success() => {
-            let opened = websocket::opened(answer, outbound.head.headers).await;
+            let opened = opened_tunnel(answer, outbound.head.headers).await;
             opened.map(|(head, upgraded)| Http2Answer::Opened(head, upgraded)).map_err(|malformed| {
                 let (error, failure) = (ExchangeError::Malformed(malformed).into(), Some(Failure::Lost));
                 Failed { error, failure, body: None, stale: false }

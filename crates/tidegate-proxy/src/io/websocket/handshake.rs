@@ -38,7 +38,7 @@ pub(crate) fn is_accepted(headers: &HeaderMap, key: &HeaderValue) -> bool {
 }
 
 /// Turns the head of a GET that asks for a WebSocket, without what only HTTP/1 says, into an extended CONNECT.
-pub(crate) fn connect(head: &mut Request<()>) {
+pub(crate) fn make_connect(head: &mut Request<()>) {
     *head.method_mut() = Method::CONNECT;
     head.headers_mut().remove(SEC_WEBSOCKET_KEY);
     head.extensions_mut().insert(Protocol::from_static("websocket"));
@@ -46,7 +46,7 @@ pub(crate) fn connect(head: &mut Request<()>) {
 
 /// The tunnel that a 2xx to an extended CONNECT opened, and its head as a server of HTTP/1 would say it to `asked`, the
 /// fields of the request. An error says what is wrong with it.
-pub(crate) async fn opened(
+pub(crate) async fn opened_tunnel(
     mut answer: Response<Incoming>,
     asked: &HeaderMap,
 ) -> Result<(Response<()>, Upgraded), &'static str> {

@@ -22,7 +22,7 @@ use crate::io::http1::client::{Link, Slot};
 use crate::io::meter::{self, Metered};
 use crate::io::server_stream::ServerStream;
 use crate::io::transport::Transport;
-use crate::io::upstream::Lease;
+use crate::io::upstream::{Lease, Opened};
 
 /// Bytes that are read at once, and so held in each direction.
 const PIECE_MAX: usize = 16 * 1024;
@@ -69,13 +69,6 @@ pub(crate) enum Far {
     Socket { stream: ServerStream, account: Rc<Account>, slot: Option<Slot> },
     /// Of HTTP/2.
     Stream { stream: Box<Stream>, lease: Lease<Link> },
-}
-
-/// A tunnel that a server of HTTP/2 opened.
-#[derive(Debug)]
-pub(crate) struct Opened {
-    pub(crate) upgraded: Upgraded,
-    pub(crate) lease: Lease<Link>,
 }
 
 impl Far {
