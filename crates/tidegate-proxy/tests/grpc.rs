@@ -6,6 +6,7 @@ mod support;
 
 use std::convert::Infallible;
 use std::future::{pending, poll_fn, ready};
+use std::io::{Read, Write};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::pin::Pin;
@@ -604,5 +605,50 @@ async fn either_side_may_ask_whether_the_proxy_is_there() {
     let _driven = tokio::spawn(connection);
     for _ in 0..20 {
         tokio::time::timeout(PATIENCE, pings.ping(h2::Ping::opaque())).await.unwrap().unwrap();
+    }
+}
+
+/// A frame of HTTP/2 on a stream.
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let mut frame = vec![0, 0, u8::try_from(payload.len()).unwrap(), kind, flags];
+    frame.extend_from_slice(&stream.to_be_bytes());
+    frame.extend_from_slice(payload);
+    frame
+}
+
+#[test]
+fn messages_that_cross_the_refusals_of_their_calls_do_not_end_the_connection() {
+    let proxy = start(([127, 0, 0, 1], 1).into(), "");
+    let mut client = proxy.connect();
+    client.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").unwrap();
+    client.write_all(&frame(4, 0, 0, &[])).unwrap();
+    let mut block = Vec::new();
+    for text in [
+        [":method", "POST"],
+        [":scheme", "http"],
+        [":authority", "a.example"],
+        [":path", "/elsewhere.Service/Method"],
+        ["content-type", "application/grpc"],
+    ] {
+        block.push(0);
+        for text in text {
+            block.push(u8::try_from(text.len()).unwrap());
+            block.extend_from_slice(text.as_bytes());
+        }
+    }
+    // More than the library remembers of streams that it has reset, and than the errors that it takes.
+    for stream in (1..400).step_by(2) {
+        client.write_all(&frame(1, 4, stream, &block)).unwrap();
+        loop {
+            let mut head = [0; 9];
+            client.read_exact(&mut head).unwrap();
+            let mut payload = vec![0; usize::from(head[2])];
+            client.read_exact(&mut payload).unwrap();
+            assert_ne!(head[3], 7, "GOAWAY at {stream}: {}", String::from_utf8_lossy(&payload));
+            if head[3] == 1 && head[5..] == stream.to_be_bytes() {
+                break;
+            }
+        }
+        client.write_all(&frame(0, 1, stream, b"\0\0\0\0\0")).unwrap();
     }
 }

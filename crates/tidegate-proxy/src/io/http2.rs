@@ -1,6 +1,7 @@
 //! Serves a client's connection by HTTP/2; hyper does the protocol.
 
 mod queue;
+mod rest;
 mod tunnel;
 
 use std::cell::Cell;
@@ -271,6 +272,7 @@ async fn answer(
         }
         Judged::Answer(mut response, refusal) => {
             tunnel::tell_version(sound.err(), response.headers_mut());
+            rest::take(body, &bill, &thread.timers);
             let record = Record::begin(connection, &parts, began);
             line.0 = record.map(|record| record.refused(response.status(), refusal));
             (*response, None)
