@@ -12,9 +12,9 @@ pub struct Usage {
     pub share: f64,
     /// What it was admitted with.
     pub used: f64,
-    /// What of that is beyond its share.
+    /// The part of `used` that is beyond its share.
     pub overflow: f64,
-    /// What of its share it left to others.
+    /// The part of its share that others may use.
     pub lent: f64,
     /// Units refused since it had used up what it could expect.
     pub refused_share: u64,

@@ -9,33 +9,33 @@ use crate::proxy::{Client, Costs, Mode, Report, Row, Scenario, Supply, play};
 use crate::statistics::float;
 use crate::table::{Table, number};
 
-/// Of a quick run no more is measured.
+/// A quick run measures at most this long.
 const QUICK_MS: u64 = 500;
 
 /// Settings of the kind `proxy`.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Proxy {
-    /// What the limiter does, one after the other.
+    /// Modes of the limiter; each case runs in each.
     #[serde(default = "restrict")]
     pub modes: Vec<Mode>,
-    /// Time before what is measured.
+    /// Time before the measurement begins.
     pub warmup_ms: u64,
     /// Time that is measured.
     pub measured_ms: u64,
-    /// How long clients wait.
+    /// Time-out of clients.
     pub timeout_ms: u64,
     /// What work costs.
     #[serde(default)]
     pub costs: Costs,
-    /// One after the other.
+    /// Cases, run one after the other.
     pub case: Vec<Case>,
-    /// What should be seen.
+    /// Claims, checked after the runs.
     #[serde(default)]
     pub claim: Vec<Bar>,
 }
 
-/// Who asks, at which core.
+/// Clients, and the core that they ask.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Case {
@@ -44,7 +44,7 @@ pub struct Case {
     /// How much of its processor the core gets.
     #[serde(default)]
     pub supply: Supply,
-    /// Who asks.
+    /// The clients that send requests.
     pub clients: Vec<Client>,
 }
 
@@ -52,18 +52,18 @@ pub struct Case {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Bar {
-    /// In which case; in all if absent.
+    /// The case that the claim is about; all if absent.
     pub case: Option<String>,
-    /// In which mode.
+    /// The limiter's mode.
     #[serde(default)]
     pub mode: Mode,
-    /// Of which clients; of all if absent.
+    /// The clients that the claim is about; all if absent.
     pub client: Option<String>,
-    /// What.
+    /// The number that is compared.
     pub what: Metric,
-    /// It is not less.
+    /// Its lower bound.
     pub at_least: Option<f64>,
-    /// It is not more.
+    /// Its upper bound.
     pub at_most: Option<f64>,
 }
 
@@ -75,7 +75,7 @@ pub enum Metric {
     Answered,
     /// The part that was refused.
     Refused,
-    /// In so many milliseconds 99 % of its answers came.
+    /// The 99th percentile of its response times, in milliseconds.
     P99Ms,
     /// Its answers per second.
     GoodputPerS,

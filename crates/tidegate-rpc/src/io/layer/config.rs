@@ -39,7 +39,8 @@ impl<'a> Seen<'a> {
         stamp::peer(self.extensions)
     }
 
-    /// The tenant that it claims to belong to, for a rule that believes some callers; `None` from callers without the layer.
+    /// The tenant that it claims to belong to, for a rule that believes some callers; `None` from callers without the
+    /// layer.
     #[must_use]
     pub fn claimed_tenant(&self) -> Option<Tenant> {
         read_ask(self.headers).map(|ask| ask.tenant)
@@ -59,8 +60,8 @@ pub enum Until {
     /// hour of service; the answer of a unary call is complete when its head is.
     #[default]
     Head,
-    /// Until the last byte of its body: for handlers that do their work while they stream. The grant then travels in the
-    /// trailers, if the answer has any.
+    /// Until the last byte of its body: for handlers that do their work while they stream. The grant then travels in
+    /// the trailers, if the answer has any.
     Body,
 }
 
@@ -90,11 +91,11 @@ pub struct ServerConfig {
     /// How far callers are trusted that claim a tenant or a priority. By default no further than strangers:
     /// [`Claims::Untrusted`].
     pub claims: Claims,
-    /// Threads of the executor that runs the handlers, at least 1: so many handlers are polled at a time. By default those of the
-    /// tokio runtime in which the configuration is made; outside of any, as many as there are CPUs.
+    /// Threads of the executor that runs the handlers, at least 1: so many handlers are polled at a time. By default
+    /// those of the tokio runtime in which the configuration is made; outside of any, as many as there are CPUs.
     pub threads: usize,
-    /// How many times a call whose turn has come lets the rest of the run queue go first. Between two handlers, requests
-    /// must be read (1), looked at (2) and refusals written (3).
+    /// How many times a call whose turn has come lets the rest of the run queue go first. Between two handlers,
+    /// requests must be read (1), looked at (2) and refusals written (3).
     pub yields: u8,
     /// After so much time of handlers the run queue goes first again; sooner would cost more system calls than handlers
     /// of a few microseconds are worth, later would delay refusals.
@@ -103,13 +104,13 @@ pub struct ServerConfig {
     pub sessions: usize,
     /// Admitted calls that no core has started, at most; beyond it calls are shed, whatever the machine would say.
     pub waiting: usize,
-    /// A session that has been silent for so long, and for as long as the level holds that it was told, is closed, and what was
-    /// granted to it is void.
+    /// A session that has been silent for so long, and for as long as the level holds that it was told, is closed, and
+    /// what was granted to it is void.
     pub lease: Duration,
     /// What shed callers without the layer are asked to wait before they try again; spread by half of it to both sides.
     pub pushback: Duration,
-    /// The number by which callers know this server among others that answer in its place, behind a balancer for example:
-    /// from 1 to 2^53 - 1, or 0 for none. By default a random one.
+    /// The number by which callers know this server among others that answer in its place, behind a balancer for
+    /// example: from 1 to 2^53 - 1, or 0 for none. By default a random one.
     pub instance: u64,
     pub(super) exempt: Rule<bool>,
     pub(super) tenant: Option<Rule<Tenant>>,
@@ -167,8 +168,8 @@ impl fmt::Debug for ServerConfig {
 }
 
 impl ServerConfig {
-    /// CPUs that handlers can have at a time: as many as this process may use, quotas of its control groups rounded up, and at most one for each of the `threads`. A machine that
-    /// is made for this layer wants this number.
+    /// CPUs that handlers can have at a time: as many as this process may use, quotas of its control groups rounded up,
+    /// and at most one for each of the `threads`. A machine that is made for this layer wants this number.
     #[must_use]
     pub fn cores(&self) -> u32 {
         let cores = cpu::cores().min(self.threads);
@@ -191,8 +192,8 @@ impl ServerConfig {
         }
     }
 
-    /// Whom a request belongs to, whatever its client claims: by its [`Seen::peer`], by the client's certificate where the
-    /// server attaches it to its extensions, or by anything else in it that the server can check.
+    /// Whom a request belongs to, whatever its client claims: by its [`Seen::peer`], by the client's certificate where
+    /// the server attaches it to its extensions, or by anything else in it that the server can check.
     #[must_use]
     pub fn tenant(mut self, rule: impl Fn(Seen<'_>) -> Tenant + Send + Sync + 'static) -> Self {
         self.tenant = Some(Arc::new(rule));
@@ -200,10 +201,11 @@ impl ServerConfig {
     }
 
     /// How much a request matters, whatever its client claims, with the layer or without; `None` leaves it to
-    /// [`ServerConfig::claims`]. By its method, for example: `|seen| (seen.uri.path() == "/reports").then_some(Priority::BATCH)`.
+    /// [`ServerConfig::claims`]. By its method, for example: `|seen| (seen.uri.path() ==
+    /// "/reports").then_some(Priority::BATCH)`.
     ///
-    /// A client with the layer does not know of it and lets its calls through by its own priority; what the server's differs
-    /// from that it makes good itself, by refusals.
+    /// A client with the layer does not know of it and lets its calls through by its own priority; what the server's
+    /// differs from that it makes good itself, by refusals.
     #[must_use]
     pub fn priority(mut self, rule: impl Fn(Seen<'_>) -> Option<Priority> + Send + Sync + 'static) -> Self {
         self.priority = Some(Arc::new(rule));
