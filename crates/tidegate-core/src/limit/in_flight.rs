@@ -47,6 +47,14 @@ const UP: f64 = 0.5;
 const UP_MOST: f64 = 1.0;
 /// And downwards, when it shows none.
 const DOWN: f64 = 0.05;
+/// What a trial lets be in flight, in calls that the throughput is thought to need. Little more than half, so that the
+/// throughput stays if half is enough.
+const TRIAL: f64 = 0.625;
+/// Growth of the throughput over growth of the calls in flight, from which on a trial says that so few are not enough. The
+/// trial is so far from the limit that one stretch tells.
+const TRIAL_FAILS: f64 = 0.35;
+/// Unloaded stays after a trial that did not fail, in those before.
+const TRIAL_CUT: f64 = 0.5;
 /// By what share a limit grows in a stretch that never reached it.
 const FORGET: f64 = 0.05;
 
@@ -63,12 +71,16 @@ pub struct InFlightConfig {
     /// The stay that the limit allows for, in unloaded stays; at least 1. At 2 as many calls wait behind the limit as are
     /// worked on: nothing idles even if calls come in bunches. Less makes stays shorter.
     pub room: f64,
+    /// Whether a limit, when it is made, is tried at half, again and again until the throughput falls. Calls of a group that
+    /// come in a crowd and are the first of it teach an unloaded stay that is too long; without trials the limit comes down
+    /// by a twentieth at a time. Each costs a stretch of less throughput.
+    pub tries: bool,
 }
 
 impl Default for InFlightConfig {
     fn default() -> Self {
         // Far more than anything behind a service works on at a time, few enough to be held in memory.
-        Self { least: 1, most: 65_536, groups: 64, room: 2.0 }
+        Self { least: 1, most: 65_536, groups: 64, room: 2.0, tries: false }
     }
 }
 
@@ -107,6 +119,7 @@ pub struct InFlightLimit {
     crowds: u8,
     stretch: Stretch,
     swing: Swing,
+    trial: Trial,
     /// The stretch at the lower swing that waits for its pair.
     low: Option<Stretch>,
     /// Stretches at the lower and at the higher swing.
@@ -157,6 +170,16 @@ enum Swing {
     High,
 }
 
+/// Whether half of a new limit is enough.
+#[derive(Clone, Copy, Debug)]
+enum Trial {
+    Done,
+    /// The next stretch says what the throughput is at the limit.
+    Waits,
+    /// This one was at the limit; the next one is not.
+    Runs(Stretch),
+}
+
 /// Stretches of one swing.
 #[derive(Clone, Copy, Default, Debug)]
 struct Throughput {
@@ -190,6 +213,13 @@ impl Stretch {
         self.stays_ns / self.quick_ns.max(1.0)
     }
 
+    /// Growth of the throughput from `less` to this one over that of the calls in flight, as logarithms.
+    fn gain(&self, less: &Self) -> f64 {
+        let throughput = |stretch: &Self| f64::from(stretch.ended) / stretch.time_ns;
+        let in_flight = |stretch: &Self| (stretch.in_flight_ns / stretch.time_ns).max(1.0);
+        (throughput(self) / throughput(less)).ln() / (in_flight(self) / in_flight(less)).ln().max(SWING)
+    }
+
     /// Calls that would be in flight at the same throughput if every stay were unloaded.
     fn needed(&self) -> f64 {
         self.in_flight / f64::from(self.compared.max(1)) / self.longer()
@@ -214,7 +244,7 @@ impl InFlightLimit {
     pub fn new(config: InFlightConfig, now: Instant) -> Self {
         let least = config.least.max(1);
         let (most, groups) = (config.most.max(least), config.groups.max(1));
-        let config = InFlightConfig { least, most, groups, room: config.room.max(1.0) };
+        let config = InFlightConfig { least, most, groups, room: config.room.max(1.0), tries: config.tries };
         Self {
             config,
             in_flight: 0,
@@ -229,6 +259,7 @@ impl InFlightLimit {
             crowds: 0,
             stretch: Stretch::new(0, false, now),
             swing: Swing::High,
+            trial: Trial::Done,
             low: None,
             throughput: [Throughput::default(); 2],
         }
@@ -375,9 +406,10 @@ impl InFlightLimit {
         let (least, most) = (f64::from(self.config.least), f64::from(self.config.most));
         self.limit = if self.limit > most { f64::INFINITY } else { self.limit.max(least) };
         // Away from the limit, so that both differ even if it is a single call.
-        let swung = match self.swing {
-            Swing::Low => (self.limit * (1.0 - SWING)).floor(),
-            Swing::High => (self.limit * (1.0 + SWING)).ceil(),
+        let swung = match (self.trial, self.swing) {
+            (Trial::Runs(_), _) => (self.limit * TRIAL / self.config.room).floor(),
+            (_, Swing::Low) => (self.limit * (1.0 - SWING)).floor(),
+            (_, Swing::High) => (self.limit * (1.0 + SWING)).ceil(),
         };
         self.at_most = whole(swung.clamp(least, most));
         let settling = if self.limit.is_finite() { self.in_flight } else { 0 };
@@ -393,6 +425,7 @@ impl InFlightLimit {
                 self.limit = self.config.room * needed;
                 self.longer_stretches = 0;
                 self.crowds = 0;
+                self.trial = if self.config.tries { Trial::Waits } else { Trial::Done };
                 (self.low, self.throughput) = (None, [Throughput::default(); 2]);
             }
         } else if longer > FAR_LONGER && self.throughput[0].told < TOLD && self.crowds < CROWDS {
@@ -401,6 +434,8 @@ impl InFlightLimit {
             self.crowds += 1;
             self.limit = self.config.room * needed;
             (self.low, self.swing) = (None, Swing::High);
+        } else if !matches!(self.trial, Trial::Done) {
+            self.on_trial(stretch);
         } else if stretch.held_ns >= BOUND * stretch.time_ns {
             match self.swing {
                 Swing::Low => {
@@ -423,6 +458,25 @@ impl InFlightLimit {
                 self.limit = self.limit.min(self.config.room * needed);
             }
         }
+    }
+
+    /// After a stretch at a new limit, or at a part of it.
+    fn on_trial(&mut self, stretch: &Stretch) {
+        // Where the limit did not hold calls up, their number made the throughput, and a trial says nothing.
+        let is_bound = stretch.held_ns >= BOUND * stretch.time_ns;
+        self.trial = match self.trial {
+            _ if !is_bound => Trial::Done,
+            Trial::Runs(before) if before.gain(stretch) >= TRIAL_FAILS => Trial::Done,
+            Trial::Runs(_) => {
+                self.correct(TRIAL_CUT);
+                Trial::Runs(*stretch)
+            }
+            Trial::Waits | Trial::Done => Trial::Runs(*stretch),
+        };
+        if self.limit <= f64::from(self.config.least) {
+            self.trial = Trial::Done;
+        }
+        (self.low, self.swing) = (None, Swing::High);
     }
 
     /// After two stretches whose throughputs were those of their limits.
@@ -510,9 +564,13 @@ mod tests {
 
     impl Scene {
         fn new(places: u32, service: Duration, constant: bool) -> Self {
+            Self::with(InFlightConfig::default(), places, service, constant)
+        }
+
+        fn with(config: InFlightConfig, places: u32, service: Duration, constant: bool) -> Self {
             let behind = Behind { places, service, constant, waiting: VecDeque::new(), taken: 0 };
             Self {
-                limit: InFlightLimit::new(InFlightConfig::default(), Instant::ZERO),
+                limit: InFlightLimit::new(config, Instant::ZERO),
                 behind,
                 rng: Rng::new(7),
                 now: Instant::ZERO,
@@ -609,6 +667,35 @@ mod tests {
             let p50 = Duration::from_nanos(scene.stays.quantile(0.5)).as_secs_f64() / 0.020;
             let limit = scene.limit.limit();
             assert!(served > 0.9 && p50 < 3.0, "{places} {constant}: {served} of it, {p50} times, {limit:?}");
+        }
+    }
+
+    #[test]
+    fn an_unloaded_stay_that_was_learnt_in_a_crowd_is_corrected_at_once() {
+        for (constant, room) in [(true, 1.25), (false, 1.25), (true, 2.0), (false, 2.0)] {
+            let config = InFlightConfig { least: 2, room, tries: true, ..InFlightConfig::default() };
+            let mut scene = Scene::with(config, 16, ms(5), constant);
+            // Nothing is known of these calls, and the first that end took four times as long as they will.
+            scene.behind.service = ms(20);
+            scene.play(100_000.0, ms(4));
+            scene.play(4_000.0, ms(18));
+            scene.behind.service = ms(5);
+            scene.play(4_000.0, ms(600));
+            let served = scene.play(4_000.0, s(1)) / 3_200.0;
+            let limit = scene.limit.limit();
+            assert!(limit.is_some_and(|limit| limit <= 45), "{constant} {room}: {limit:?}");
+            assert!(served > 0.85, "{constant} {room}: {served} of it, {limit:?}");
+        }
+    }
+
+    #[test]
+    fn a_trial_of_half_is_given_up_where_all_are_needed() {
+        for room in [1.25, 2.0] {
+            let config = InFlightConfig { least: 2, room, tries: true, ..InFlightConfig::default() };
+            let mut scene = Scene::with(config, 100, ms(20), true);
+            scene.play(1_500.0, s(10));
+            let served = scene.play(10_000.0, s(5)) / 5_000.0;
+            assert!(served > 0.9, "{room}: {served} of it, {:?}", scene.limit.limit());
         }
     }
 
