@@ -2,6 +2,7 @@
 
 use std::io::Write as _;
 use std::net::TcpStream;
+use std::time::Duration;
 
 use miette::{IntoDiagnostic as _, Result, WrapErr as _};
 use serde_json::{Value, json};
@@ -25,6 +26,9 @@ const FLOOD: usize = 256;
 const STALLED: [usize; 4] = [1, 3, 50, 1_000];
 const UNREAD: &str = "/?bytes=16777216";
 const READ: &str = "/?bytes=100000";
+/// Until the buffers on the way are full. 1,000 of them take gigabytes from the server, which has one thread and does
+/// nothing else for a second or two: asked without a proxy it is as slow.
+const FILL: Duration = Duration::from_secs(4);
 const PROTOCOLS: [&str; 2] = ["http1", "h2c"];
 
 /// A alone and beside B, on one proxy.
@@ -119,6 +123,7 @@ pub(super) fn stalled(bench: &Bench) -> Result<Vec<Figure>> {
             let found = rounds(bench, protocol, 0, &format!("{readers} stalled readers"), |proxy| {
                 let before = quiet(bench, proxy)?;
                 let unread = unread(proxy, readers)?;
+                std::thread::sleep(FILL);
                 let beside = quiet(bench, proxy)?;
                 drop(unread);
                 Ok(Heard {
