@@ -5,9 +5,10 @@ use std::collections::BTreeSet;
 
 use tidegate_core::{Instant, Rng};
 use tidegate_proxy::machine::neighbours::{
-    Capacity, Lane, Neighbours, NeighboursConfig, Source, Stage, Tenant, Verdict,
+    Capacity, Claimant, Lane, Neighbours, NeighboursConfig, Source, Stage, Tenant, Verdict,
 };
 use tidegate_proxy::machine::resource::Resource;
+use tidegate_proxy::machine::seats::{For, Group, Seats};
 
 const RESOURCE: Resource = Resource::Handshakes;
 const CAPACITY: u64 = 1_000;
@@ -237,4 +238,83 @@ fn connections_of_made_up_names_leave_room_for_others() {
         world.move_to(world.now + Duration::from_millis(50));
     }
     assert!(got >= 370, "A is guaranteed 375: {got}");
+}
+
+/// Idle connections of one thread, as it ends them when others need some.
+struct Idle {
+    seats: Seats,
+    holders: std::collections::BTreeMap<usize, Tenant>,
+}
+
+impl Idle {
+    fn new(most: usize) -> Self {
+        Self { seats: Seats::new(most), holders: std::collections::BTreeMap::new() }
+    }
+
+    /// A connection of `tenant` that has had its answer; false if it may have none more.
+    fn open(&mut self, world: &mut World, tenant: Tenant, from: u8) -> bool {
+        let costs = [(Resource::Connections, 1)];
+        let verdict = world.neighbours.try_take(tenant, Stage::Hello, &costs, world.now);
+        if !matches!(verdict, Verdict::Admit { .. }) {
+            return false;
+        }
+        let address = std::net::IpAddr::from([198, 51, 100, from]);
+        let Some(number) = self.seats.take(address.into()) else { return false };
+        self.seats.awaits(number, For::Next, Group::Claimant(world.neighbours.claimant(tenant)));
+        self.holders.insert(number, tenant);
+        self.end_lost(world);
+        true
+    }
+
+    /// What a thread does in each round.
+    fn round(&mut self, world: &mut World) {
+        let excess = usize::try_from(world.neighbours.excess_connections()).unwrap();
+        if excess > 0 {
+            self.seats.give_back(excess.min(256), |claimant| world.neighbours.excess_connections_of(claimant));
+        }
+        self.end_lost(world);
+        world.move_to(world.now + Duration::from_millis(60));
+    }
+
+    fn end_lost(&mut self, world: &mut World) {
+        while let Some(number) = self.seats.poll_ended() {
+            let tenant = self.holders.remove(&number).unwrap();
+            self.seats.leave(number);
+            world.neighbours.release(tenant, Resource::Connections, 1, world.now);
+        }
+    }
+
+    fn of(&self, claimant: Claimant, world: &World) -> usize {
+        self.holders.values().filter(|tenant| world.neighbours.claimant(**tenant) == claimant).count()
+    }
+}
+
+#[test]
+fn idle_connections_of_one_for_each_made_up_name_are_given_back_and_nobody_elses() {
+    let mut world = World::new(Resource::Connections, 1_000);
+    let mut idle = Idle::new(2_000);
+    let name = |world: &mut World, name: &str| world.neighbours.tenant(name, world.now);
+    let (a, shield) = (name(&mut world, "a.example"), name(&mut world, "heavy.example"));
+    // A has two, and another within its share has more than any name that is made up.
+    (0..2).for_each(|_| assert!(idle.open(&mut world, a, 1)));
+    for _ in 0..40 {
+        idle.open(&mut world, shield, 2);
+        idle.round(&mut world);
+    }
+    let mut held = 0;
+    for turn in 0..20_000_u64 {
+        let tenant = world.neighbours.tenant_from(&format!("n{turn}.example"), source(3), world.now);
+        held += u64::from(idle.open(&mut world, tenant, 3));
+        if turn % 500 == 0 {
+            idle.round(&mut world);
+        }
+    }
+    assert!(held >= 800, "what nobody else has is lent: {held}");
+    // It is guaranteed 250.
+    for _ in 0..100 {
+        while idle.of(Claimant::Tenant(a), &world) < 230 && idle.open(&mut world, a, 1) {}
+        idle.round(&mut world);
+    }
+    assert_eq!(idle.of(Claimant::Tenant(a), &world), 230);
+    assert_eq!(idle.of(Claimant::Tenant(shield), &world), 40, "who keeps to its share loses nothing");
 }

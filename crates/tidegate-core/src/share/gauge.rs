@@ -8,6 +8,7 @@
 use crate::Instant;
 
 use super::cell::Age;
+use super::crowd::Crowd;
 use super::{Answer, NONE, Overflow, Pay, Place};
 use crate::number::{float, signed, whole};
 
@@ -74,11 +75,19 @@ impl Overflow {
         if limited { self.over.saturating_sub(self.lendable()) } else { 0 }
     }
 
-    /// Whether more is held than the share, and than what is guaranteed.
+    /// What is held beyond the share, and beyond what is guaranteed.
     #[must_use]
-    pub fn is_over(&self, place: Place) -> bool {
+    pub fn excess_of(&self, place: Place) -> u64 {
         let cell = &self.cells[place.cell()];
-        cell.level.unsigned_abs() > cell.share.max(self.mint_of(place).guaranteed(cell.weight))
+        beyond(cell.level, cell.share.max(self.mint_of(place).guaranteed(cell.weight)))
+    }
+
+    /// The same of all members of a crowd together.
+    #[must_use]
+    pub fn excess_of_crowd(&self, crowd: u32) -> u64 {
+        let most = |crowd: &Crowd| crowd.shares.max(self.mint.guaranteed(super::crowd::WEIGHT));
+        let crowd = self.crowds.get(crowd as usize).filter(|crowd| crowd.members > 0);
+        crowd.map_or(0, |crowd| crowd.held.saturating_sub(most(crowd)))
     }
 
     /// Holds `units` more, whether there is room or not.

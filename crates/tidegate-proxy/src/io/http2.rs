@@ -169,13 +169,13 @@ impl UnderWay {
     fn tell(&self, connection: &Connection) {
         let seat = &connection.seat;
         match self.active.get() {
-            0 if connection.requests.get() > 0 => seat.awaits_next(connection.account.tenant()),
+            0 if connection.requests.get() > 0 => seat.awaits_next(connection.account.claimant()),
             0 => {}
             active if active == self.unread.get() => {
                 if self.told.replace(self.moved.get()) != self.moved.get() {
                     seat.works();
                 }
-                seat.awaits_reading(connection.account.tenant());
+                seat.awaits_reading(connection.account.claimant());
             }
             _ => seat.works(),
         }

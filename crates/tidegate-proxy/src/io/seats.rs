@@ -10,7 +10,7 @@ use std::task::{Context, Poll, Waker};
 
 use pin_project_lite::pin_project;
 
-use super::limiter::Tenant;
+use super::limiter::Claimant;
 use crate::machine::seats::{For, Group, Seats as Machine};
 
 /// The places of one thread.
@@ -61,10 +61,9 @@ impl Seats {
         self.tell(|machine| machine.adjust(most));
     }
 
-    /// Ends up to `most` connections that wait for another request, the oldest of whichever tenant has the most of them, while
-    /// that one `has_too_many`; says how many.
-    pub(crate) fn give_back(&self, most: usize, has_too_many: impl Fn(Tenant) -> bool) -> usize {
-        self.tell(|machine| machine.give_back(most, has_too_many))
+    /// Ends up to `most` connections that wait for another request, of claimants that have `too_many`; says how many.
+    pub(crate) fn give_back(&self, most: usize, too_many: impl Fn(Claimant) -> u64) -> usize {
+        self.tell(|machine| machine.give_back(most, too_many))
     }
 
     /// Tells the machine something, and wakes those that are to end.
@@ -90,14 +89,14 @@ impl Seat {
         self.seats.machine.borrow_mut().works(self.number);
     }
 
-    /// The next request is awaited, of a connection that `tenant` pays for.
-    pub(crate) fn awaits_next(&self, tenant: Tenant) {
-        self.awaits(For::Next, Group::Tenant(tenant));
+    /// The next request is awaited, of a connection that `claimant` pays for.
+    pub(crate) fn awaits_next(&self, claimant: Claimant) {
+        self.awaits(For::Next, Group::Claimant(claimant));
     }
 
     /// The client takes nothing of its answer for now.
-    pub(crate) fn awaits_reading(&self, tenant: Tenant) {
-        self.awaits(For::Reading, Group::Tenant(tenant));
+    pub(crate) fn awaits_reading(&self, claimant: Claimant) {
+        self.awaits(For::Reading, Group::Claimant(claimant));
     }
 
     fn awaits(&self, what: For, group: Group) {

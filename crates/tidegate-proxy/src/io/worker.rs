@@ -381,13 +381,13 @@ impl Ticker {
         }
     }
 
-    /// Ends idle connections of tenants that hold more than their share when others need some: they were lent.
+    /// Ends idle connections of claimants that hold more than their share when others need some: they were lent.
     fn give_back(&self) {
         let Thread { limiter, seats, .. } = &*self.thread;
         let excess = limiter.with(|limiter| limiter.excess_connections());
         if excess > 0 {
             let most = usize::try_from(excess).unwrap_or(usize::MAX).min(GIVEN_BACK_MAX);
-            seats.give_back(most, |tenant| limiter.with(|limiter| limiter.has_excess_connections(tenant)));
+            seats.give_back(most, |claimant| limiter.with(|limiter| limiter.excess_connections_of(claimant)));
         }
     }
 

@@ -636,12 +636,18 @@ impl Neighbours {
         if restricts { self.resources[Resource::Connections.index()].excess() } else { 0 }
     }
 
-    /// Whether a tenant holds more connections than its share, and than it is guaranteed.
+    /// Connections that a claimant holds beyond its share, and beyond what it is guaranteed.
     #[must_use]
-    pub fn has_excess_connections(&self, tenant: Tenant) -> bool {
-        let (slot, at) = (self.table.index(tenant), Resource::Connections.index());
-        let known = self.table.slot(slot).cells[at] != NONE;
-        known && self.resources[at].is_over(self.place(slot, at))
+    pub fn excess_connections_of(&self, claimant: Claimant) -> u64 {
+        let (at, connections) = (Resource::Connections.index(), &self.resources[Resource::Connections.index()]);
+        match claimant {
+            Claimant::Source(crowd) => connections.excess_of_crowd(crowd),
+            Claimant::Tenant(tenant) => {
+                let slot = self.table.index(tenant);
+                let known = self.table.slot(slot).cells[at] != NONE;
+                if known { connections.excess_of(self.place(slot, at)) } else { 0 }
+            }
+        }
     }
 
     /// What a piece of work of this tenant is expected to use, in the resource's units: the mean of what was settled,

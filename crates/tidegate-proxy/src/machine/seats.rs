@@ -9,8 +9,8 @@ use std::net::IpAddr;
 
 use slab::Slab;
 
-use super::neighbours::{Source, Tenant};
-use super::places::Waiting;
+use super::neighbours::{Claimant, Source};
+use super::places::{Hand, Waiting};
 
 /// A thread has so many places at least.
 pub const LEAST: usize = 16;
@@ -18,6 +18,8 @@ pub const LEAST: usize = 16;
 const LEAVING_PART: usize = 8;
 /// When files run out, one place in so many is given up.
 const SHRINK_PART: usize = 8;
+/// Claimants that are looked at in one search for those that have too many: some 20 us.
+pub const LOOKED_AT: usize = 256;
 /// Each time that files may have become free, one in so many is added.
 const GROW_PART: usize = 64;
 
@@ -41,8 +43,8 @@ impl For {
 pub enum Group {
     /// Where it comes from.
     Source(Source),
-    /// Who pays for it.
-    Tenant(Tenant),
+    /// Who pays for it: all names that a source makes up are one.
+    Claimant(Claimant),
 }
 
 impl From<IpAddr> for Group {
@@ -59,6 +61,8 @@ pub struct Seats {
     /// Those that lost their places and are not gone yet.
     leaving: usize,
     waiting: [Waiting<Group>; For::COUNT],
+    /// Where the search for those that have too many goes on.
+    hand: Hand,
     ended: VecDeque<usize>,
 }
 
@@ -78,6 +82,7 @@ impl Seats {
             taken: Slab::new(),
             leaving: 0,
             waiting: <[Waiting<Group>; For::COUNT]>::default(),
+            hand: Hand::default(),
             ended: VecDeque::new(),
         }
     }
@@ -131,19 +136,19 @@ impl Seats {
         self.shed();
     }
 
-    /// Ends up to `most` connections that wait for another request, the oldest of whichever tenant has the most of them, while
-    /// that one `has_too_many`; says how many.
-    pub fn give_back(&mut self, most: usize, has_too_many: impl Fn(Tenant) -> bool) -> usize {
-        for count in 0..most {
-            let next = self.waiting[For::Next as usize].next();
-            let over = next.filter(|&number| match self.taken[number].group {
-                Group::Tenant(tenant) => has_too_many(tenant),
-                Group::Source(_) => false,
-            });
-            let Some(number) = over else { return count };
+    /// Ends up to `most` connections that wait for another request, of claimants that have `too_many`, and of each no more
+    /// than those: the oldest of whichever of them has the most that wait. Says how many. So many claimants are asked for at
+    /// most as [`LOOKED_AT`] says; the next time it goes on behind them.
+    pub fn give_back(&mut self, most: usize, too_many: impl Fn(Claimant) -> u64) -> usize {
+        let of = |group| match group {
+            Group::Claimant(claimant) => too_many(claimant),
+            Group::Source(_) => 0,
+        };
+        let found = self.waiting[For::Next as usize].too_many(most, LOOKED_AT, &mut self.hand, of);
+        for &number in &found {
             self.end(number, For::Next);
         }
-        most
+        found.len()
     }
 
     /// Something is under way on the connection in place `number`.
@@ -210,7 +215,7 @@ mod tests {
     use super::super::neighbours::{Neighbours, NeighboursConfig};
     use super::*;
 
-    const OTHER: Group = Group::Tenant(Tenant::OTHER);
+    const OTHER: Group = Group::Claimant(Claimant::OTHER);
 
     fn source(last: u8) -> Group {
         IpAddr::from([192, 0, 2, last]).into()
@@ -265,18 +270,19 @@ mod tests {
     }
 
     #[test]
-    fn who_has_too_many_that_wait_gives_some_back_and_nobody_else() {
+    fn who_has_too_many_that_wait_gives_those_back_and_nobody_else_any() {
         let mut seats = Seats::new(64);
-        take(&mut seats, &[1; 20]);
+        take(&mut seats, &[1; 30]);
         let mut limiter = Neighbours::new(NeighboursConfig::default(), Instant::ZERO);
-        let [a, b] = ["a", "b"].map(|name| limiter.tenant(name, Instant::ZERO));
-        (0..4).for_each(|number| seats.awaits(number, For::Next, Group::Tenant(a)));
-        (4..16).for_each(|number| seats.awaits(number, For::Next, Group::Tenant(b)));
+        let [a, b] = ["a", "b"].map(|name| Claimant::Tenant(limiter.tenant(name, Instant::ZERO)));
+        (0..4).for_each(|number| seats.awaits(number, For::Next, Group::Claimant(a)));
+        (4..16).for_each(|number| seats.awaits(number, For::Next, Group::Claimant(b)));
         (16..20).for_each(|number| seats.works(number));
-        assert_eq!(seats.give_back(5, |tenant| tenant == a), 0, "another has more");
-        assert_eq!(seats.give_back(5, |tenant| tenant == b), 5);
-        assert_eq!(lost(&mut seats), [4, 5, 6, 7, 8]);
-        assert_eq!(seats.give_back(64, |tenant| tenant == b), 3, "until others have as many");
+        let of = |who: Claimant, many: u64| move |claimant| if claimant == who { many } else { 0 };
+        assert_eq!(seats.give_back(5, of(a, 2)), 2, "though another has more");
+        assert_eq!(seats.give_back(5, of(b, 64)), 5);
+        assert_eq!(lost(&mut seats), [0, 1, 4, 5, 6, 7, 8]);
+        assert_eq!(seats.give_back(64, of(b, 64)), 7, "of those that have a request under way, none");
     }
 
     #[test]

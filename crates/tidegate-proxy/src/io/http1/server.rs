@@ -126,7 +126,7 @@ fn wait(
     match &next {
         Poll::Ready(_) => connection.seat.works(),
         // Who has asked for nothing yet waits on where he did when he came.
-        Poll::Pending if connection.requests.get() > 0 => connection.seat.awaits_next(connection.account.tenant()),
+        Poll::Pending if connection.requests.get() > 0 => connection.seat.awaits_next(connection.account.claimant()),
         Poll::Pending => {}
     }
     match next {
@@ -227,7 +227,7 @@ impl One<'_> {
     /// Waits until the request may go on, or is refused; `None` if the client goes away meanwhile. Its place may be given to
     /// somebody else: nothing is under way yet.
     async fn wait(&self, mut waiting: service::Waiting) -> Option<Result<Charged, Judged>> {
-        self.connection.seat.awaits_next(self.connection.account.tenant());
+        self.connection.seat.awaits_next(self.connection.account.claimant());
         let told = poll_fn(|context| {
             if let Poll::Ready(told) = waiting.poll(self.connection, &self.connection.account, context) {
                 return Poll::Ready(Some(told.map_err(|refusal| service::refused(self.connection, refusal))));
@@ -489,7 +489,7 @@ impl Writing<'_> {
             body.poll_ahead(context);
         }
         self.is_stalled = true;
-        self.connection.seat.awaits_reading(self.connection.account.tenant());
+        self.connection.seat.awaits_reading(self.connection.account.claimant());
         if !self.wire.timer.is_set() {
             self.wire.timer.set(self.patience.wait(meter::now()));
         }
@@ -552,7 +552,7 @@ async fn end(connection: &Connection, wire: &Rc<Wire>) {
 /// Closes so that the client can read the answer: a socket with unread bytes would be reset. Bounded in time and bytes.
 async fn linger(connection: &Connection, wire: &Rc<Wire>) {
     const BYTES_MAX: usize = 256 * 1024;
-    connection.seat.awaits_reading(connection.account.tenant());
+    connection.seat.awaits_reading(connection.account.claimant());
     wire.timer.set(meter::now() + LINGER);
     let mut left = BYTES_MAX;
     let mut dropped = BytesMut::new();
