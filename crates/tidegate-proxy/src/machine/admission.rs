@@ -144,8 +144,12 @@ pub struct Admission {
     next: Ticket,
     /// Refusals of those who waited too long.
     answers: TokenBucket,
-    /// The tick in which those who wait were counted as wanting.
+    /// All tenants with a line, in no order, for counting what they want once in each tick.
+    all: Vec<Tenant>,
+    /// The tick in which they are counted, how many of them are left, and behind which the count goes on.
     ticked: Instant,
+    uncounted: usize,
+    hand: usize,
     outputs: VecDeque<Output>,
 }
 
@@ -154,6 +158,9 @@ pub struct Admission {
 #[derive(Debug)]
 struct Line {
     claimant: Claimant,
+    /// Its place among all of them, and the tick in which it was last counted as wanting.
+    place: usize,
+    ticked: Instant,
     tickets: VecDeque<Ticket>,
     gone: usize,
     /// What those who are there ask for together, by resource.
@@ -190,7 +197,10 @@ impl Admission {
             waiting: HashMap::default(),
             next: 0,
             answers: TokenBucket::empty(tuning.answers, now),
+            all: Vec::new(),
             ticked: now,
+            uncounted: 0,
+            hand: 0,
             outputs: VecDeque::new(),
         }
     }
@@ -228,12 +238,12 @@ impl Admission {
                 return Arrival::Refuse(refusal);
             }
             limiter.await_all(tenant, costs.as_slice(), now);
-            return Arrival::Wait(self.push(limiter, tenant, costs, now));
+            return Arrival::Wait(self.push(limiter, tenant, costs, now, now));
         }
         match limiter.try_take_or_wait(tenant, stage, costs.as_slice(), now) {
             Some(Verdict::Admit { lane, .. }) => Arrival::Admit(lane),
             Some(Verdict::Refuse(refusal)) => Arrival::Refuse(refusal),
-            None => Arrival::Wait(self.push(limiter, tenant, costs, now)),
+            None => Arrival::Wait(self.push(limiter, tenant, costs, now, now)),
         }
     }
 
@@ -252,7 +262,7 @@ impl Admission {
         if !self.has_room(limiter.claimant(tenant)) {
             return Onward::Later;
         }
-        Onward::Wait(self.push(limiter, tenant, costs, Instant::MAX))
+        Onward::Wait(self.push(limiter, tenant, costs, Instant::MAX, now))
     }
 
     /// Whether one more of the claimant may wait: fewer of it do than all lines leave room for. So one takes half of
@@ -262,10 +272,19 @@ impl Admission {
         own < self.tuning.waiting_max.saturating_sub(self.waiting.len())
     }
 
-    fn push(&mut self, limiter: &Neighbours, tenant: Tenant, costs: &Costs, now: Instant) -> Ticket {
+    /// One more waits, which was counted as wanting.
+    fn push(
+        &mut self,
+        limiter: &mut Neighbours,
+        tenant: Tenant,
+        costs: &Costs,
+        since: Instant,
+        now: Instant,
+    ) -> Ticket {
         let ticket = self.next;
         self.next += 1;
-        let Self { lines, order, claimants, .. } = self;
+        self.count(limiter, tenant, now);
+        let Self { lines, order, claimants, all, .. } = self;
         let line = lines.entry(tenant).or_insert_with(|| {
             let claimant = limiter.claimant(tenant);
             let members = claimants.entry(claimant).or_insert_with(|| {
@@ -273,12 +292,14 @@ impl Admission {
                 Members::default()
             });
             members.order.push_back(tenant);
-            Line { claimant, tickets: VecDeque::new(), gone: 0, wanted: [0; Resource::COUNT] }
+            all.push(tenant);
+            let (place, ticked) = (all.len() - 1, limiter.ticked());
+            Line { claimant, place, ticked, tickets: VecDeque::new(), gone: 0, wanted: [0; Resource::COUNT] }
         });
         line.tickets.push_back(ticket);
         line.count(costs, u64::saturating_add);
         claimants.get_mut(&line.claimant).expect("a line's claimant has members").waiting += 1;
-        self.waiting.insert(ticket, Waiting { tenant, costs: *costs, since: now });
+        self.waiting.insert(ticket, Waiting { tenant, costs: *costs, since });
         ticket
     }
 
@@ -302,20 +323,40 @@ impl Admission {
         (!self.is_empty()).then(|| now + self.tuning.every)
     }
 
+    /// Goes on with counting, in each tick, what all lines want.
+    fn count_some(&mut self, limiter: &mut Neighbours, now: Instant) {
+        if limiter.ticked() != self.ticked {
+            (self.ticked, self.uncounted) = (limiter.ticked(), self.all.len());
+        }
+        for _ in 0..self.uncounted.min(self.tuning.looked_at) {
+            self.uncounted -= 1;
+            self.hand = self.hand.checked_sub(1).unwrap_or(self.all.len().saturating_sub(1));
+            let Some(&tenant) = self.all.get(self.hand) else { continue };
+            self.count(limiter, tenant, now);
+        }
+    }
+
+    /// Counts what a line wants, once in each tick: at the latest when it is looked at.
+    fn count(&mut self, limiter: &mut Neighbours, tenant: Tenant, now: Instant) {
+        let Some(line) = self.lines.get_mut(&tenant).filter(|line| line.ticked != limiter.ticked()) else { return };
+        line.ticked = limiter.ticked();
+        let (mut wanted, mut kinds) = ([(Resource::Requests, 0); Resource::COUNT], 0);
+        for (resource, &amount) in Resource::ALL.into_iter().zip(&line.wanted).filter(|(_, amount)| **amount > 0) {
+            wanted[kinds] = (resource, amount);
+            kinds += 1;
+        }
+        limiter.await_all(tenant, &wanted[..kinds], now);
+    }
+
     /// Lets go on what can, and tells those who have waited too long.
     pub fn turn(&mut self, limiter: &mut Neighbours, now: Instant) {
-        if limiter.ticked() != self.ticked {
-            self.ticked = limiter.ticked();
-            for (&tenant, line) in &self.lines {
-                let all = Resource::ALL.into_iter().map(|resource| (resource, line.wanted[resource.index()]));
-                limiter.await_all(tenant, &all.filter(|(_, wanted)| *wanted > 0).collect::<Vec<_>>(), now);
-            }
-        }
+        self.count_some(limiter, now);
         // Lines in a row that could not go on.
         let mut short = 0;
         for _ in 0..self.tuning.looked_at {
             let Some(tenant) = self.first() else { return };
             let Some((ticket, costs, since)) = self.head(tenant) else { continue };
+            self.count(limiter, tenant, now);
             self.next_turn();
             let told = match limiter.try_again(tenant, costs.as_slice(), false, now) {
                 Ok(lane) => Output::Go(ticket, lane),
@@ -342,6 +383,7 @@ impl Admission {
         while left > 0 && short < self.lines.len().min(self.tuning.looked_at) {
             let Some(tenant) = self.first() else { return };
             let Some((ticket, costs, _)) = self.head(tenant) else { continue };
+            self.count(limiter, tenant, now);
             self.next_turn();
             match limiter.try_again(tenant, costs.as_slice(), true, now) {
                 Ok(lane) => {
@@ -383,7 +425,11 @@ impl Admission {
             line.tickets.pop_front();
             line.gone = line.gone.saturating_sub(1);
         }
-        let claimant = self.lines.remove(&tenant)?.claimant;
+        let Line { claimant, place, .. } = self.lines.remove(&tenant)?;
+        self.all.swap_remove(place);
+        if let Some(moved) = self.all.get(place).and_then(|moved| self.lines.get_mut(moved)) {
+            moved.place = place;
+        }
         let members = self.claimants.get_mut(&claimant)?;
         members.order.pop_front();
         if members.order.is_empty() {

@@ -113,6 +113,64 @@ fn who_waits_is_no_refusal_and_is_wanted_in_each_tick() {
 }
 
 #[test]
+fn what_very_many_lines_want_is_counted_in_each_tick_a_few_lines_at_a_time() {
+    let mut desk = Desk::requests(60_000);
+    let names = desk.made_up(5_000);
+    for &name in &names {
+        while !matches!(desk.arrive(name), Arrival::Wait(_)) {}
+    }
+    let most = Tuning::default().looked_at;
+    let counted = |desk: &Desk| {
+        let ticked = desk.limiter.ticked();
+        desk.admission.lines.values().filter(|line| line.ticked == ticked).count()
+    };
+    for _ in 0..20 {
+        let ticked = desk.limiter.ticked();
+        while desk.limiter.ticked() == ticked {
+            desk.pass();
+        }
+        let mut before = counted(&desk);
+        assert!(before <= 2 * most, "those whose count goes on, and those whose turn it is: {before}");
+        // A tick has turns enough for all.
+        for _ in 0..5_000 / most + 1 {
+            desk.pass();
+            let now = counted(&desk);
+            assert!(now <= before + 2 * most);
+            before = now;
+        }
+        assert_eq!(before, desk.admission.lines.len());
+    }
+    let demand = |desk: &Desk| desk.limiter.snapshot(desk.now).tenants.iter().map(|one| one.resources[0].demand).sum();
+    let demand: f64 = demand(&desk);
+    // A tick that is longer for one than for another looks like a rise, and a rise is followed faster than a fall.
+    assert!((9_000.0..14_000.0).contains(&demand), "1,000 that are shown want 10 a second each: {demand}");
+}
+
+#[test]
+fn lines_come_and_go_while_they_are_counted() {
+    let mut desk = Desk::requests(60_000);
+    let names = desk.made_up(3_000);
+    let mut rng = tidegate_core::Rng::new(5);
+    let mut waiting = Vec::new();
+    for _ in 0..500 {
+        for _ in 0..100 {
+            let name = names[usize::try_from(rng.below(3_000)).unwrap()];
+            if let Arrival::Wait(ticket) = desk.arrive(name) {
+                waiting.push(ticket);
+            }
+        }
+        for _ in 0..60.min(waiting.len()) {
+            let at = usize::try_from(rng.below(waiting.len() as u64)).unwrap();
+            desk.admission.leave(waiting.swap_remove(at));
+        }
+        desk.pass();
+        let Admission { all, lines, .. } = &desk.admission;
+        assert_eq!(all.len(), lines.len());
+        assert!(all.iter().enumerate().all(|(place, tenant)| lines[tenant].place == place));
+    }
+}
+
+#[test]
 fn who_waited_too_long_is_told_so_by_a_small_part_of_the_core() {
     let mut desk = Desk::requests(100);
     let noisy = desk.tenant("noisy");
