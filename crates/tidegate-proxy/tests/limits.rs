@@ -129,6 +129,33 @@ fn idle_connections_that_were_lent_are_given_back_when_others_come() {
 }
 
 #[test]
+fn what_is_read_ahead_of_a_request_is_its_tenants_memory() {
+    let upstream = Upstream::echo();
+    let memory = |proxy: &Running| {
+        let seen = proxy.proxy().snapshot();
+        let tenant = seen.tenants.iter().find(|tenant| tenant.name == "a.example");
+        let held = tenant.and_then(|tenant| tenant.resources.iter().find(|one| one.name == "memory"));
+        held.map_or(0.0, |memory| memory.used)
+    };
+    let proxy = Running::before(&upstream, "[proxy.limits.capacities]\nmemory = \"64MiB\"\n");
+    let mut client = proxy.connect();
+    send(&mut client, "GET /held HTTP/1.1\r\nHost: a.example\r\n\r\n");
+    upstream.wait_for_held();
+    send(&mut client, &get("a.example").repeat(1_500));
+    while memory(&proxy) < 50_000.0 {
+        std::thread::yield_now();
+    }
+    assert!(memory(&proxy) < 90_000.0, "and no more is read than that");
+    upstream.release_held();
+    for _ in 0..1_501 {
+        assert_eq!(support::read_answer(&mut client).status, 200);
+    }
+    while memory(&proxy) > 5_000.0 {
+        std::thread::yield_now();
+    }
+}
+
+#[test]
 fn what_goes_nowhere_is_charged_and_limited_like_the_rest() {
     const ASKED: u64 = 200;
     let upstream = Upstream::echo();

@@ -228,7 +228,17 @@ impl Transport {
 
     /// Appends what can be read to `buffer`; 0 at the end of the connection.
     pub(crate) fn poll_fill(&mut self, context: &mut Context<'_>, buffer: &mut BytesMut) -> Poll<io::Result<usize>> {
-        self.poll_take(context, READ_MAX, |bytes| buffer.extend_from_slice(bytes))
+        self.poll_fill_up_to(context, buffer, READ_MAX)
+    }
+
+    /// The same for at most so many bytes.
+    pub(crate) fn poll_fill_up_to(
+        &mut self,
+        context: &mut Context<'_>,
+        buffer: &mut BytesMut,
+        most: usize,
+    ) -> Poll<io::Result<usize>> {
+        self.poll_take(context, most.min(READ_MAX), |bytes| buffer.extend_from_slice(bytes))
     }
 
     /// Writes some of `slices`, of which one is not empty.

@@ -2,6 +2,7 @@
 //!
 //! | module | its one job |
 //! |---|---|
+//! | `ahead` | what of a client's connection is in memory beyond what is counted for every connection |
 //! | [`server`] | serves a client's connection: one request after another |
 //! | [`request`] | a client's request: its head, and its body as it comes |
 //! | [`client`] | a connection to an upstream: one exchange after another |
@@ -13,6 +14,7 @@
 //! thread between two requests, before the second one is worked on, and both sides of an exchange run in one task, so
 //! that its time is its tenant's and no channel stands between them.
 
+mod ahead;
 pub(crate) mod answer;
 pub(crate) mod client;
 pub(crate) mod decode;

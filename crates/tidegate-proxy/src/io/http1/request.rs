@@ -12,8 +12,10 @@ use http::request::Parts;
 use http::{Method, Request, Uri, Version};
 use tidegate_wire::http1::{Guard, Limits, Phase, Violation};
 
+use super::ahead::Ahead;
 use super::decode::{Decoded, Framing};
 use crate::config::Http;
+use crate::io::account::Account;
 use crate::io::body::BodyError;
 use crate::io::log::Received;
 use crate::io::meter;
@@ -21,7 +23,7 @@ use crate::io::timers::Timer;
 use crate::io::transport::Transport;
 use crate::machine::patience::Patience;
 
-/// Most bytes that are read ahead of the request that is worked on.
+/// Most bytes that are read ahead of the request that is worked on; less if its tenant may not have the memory.
 const AHEAD_MAX: usize = 64 * 1024;
 /// Bytes of a body after which nothing is read ahead of its reader: many requests may wait, and a client that goes away
 /// behind so many is found when its body is read.
@@ -49,6 +51,8 @@ struct Inner {
     held: BytesMut,
     /// Passed, and not consumed.
     passed: BytesMut,
+    /// Both of them, as their tenant's.
+    ahead: Ahead,
     /// Heads that were taken off `passed`.
     heads: u64,
     /// What is left of the body of the request under way.
@@ -83,12 +87,20 @@ pub(crate) struct Head {
 }
 
 impl Wire {
-    /// A connection of which `early` has been read, behind any TLS.
-    pub(crate) fn new(transport: Transport, early: BytesMut, limits: Limits, timer: Timer, patience: Patience) -> Self {
+    /// A connection of which `early` has been read, behind any TLS. What is in memory of it is held on `account`.
+    pub(crate) fn new(
+        transport: Transport,
+        early: BytesMut,
+        account: &Rc<Account>,
+        limits: Limits,
+        timer: Timer,
+        patience: Patience,
+    ) -> Self {
         let inner = Inner {
             guard: Guard::new(limits),
             held: early,
             passed: BytesMut::new(),
+            ahead: Ahead::new(account),
             heads: 0,
             framing: Framing::Done,
             body: 0,
@@ -111,6 +123,7 @@ impl Wire {
     pub(crate) fn poll_next(&self, context: &mut Context<'_>, header: Duration) -> Poll<Next> {
         loop {
             let mut inner = self.inner.borrow_mut();
+            inner.count();
             if inner.guard.heads() > inner.heads {
                 return Poll::Ready(match inner.take_head() {
                     Ok(head) => {
@@ -151,10 +164,16 @@ impl Wire {
             if inner.ended {
                 return Poll::Ready(());
             }
-            if inner.held.len() + inner.passed.len() >= most || inner.guard.violation().is_some() {
+            let length = inner.len();
+            if length >= most || inner.guard.violation().is_some() {
                 return Poll::Pending;
             }
-            if ready!(inner.poll_fill(&self.transport, context)).is_err() {
+            // Whose client sends more than it may have in memory is found gone when that is worked on.
+            let room = inner.ahead.room(length);
+            if room == 0 {
+                return Poll::Pending;
+            }
+            if ready!(inner.poll_read(room, &self.transport, context)).is_err() {
                 return Poll::Ready(());
             }
         }
@@ -216,9 +235,32 @@ impl Wire {
 }
 
 impl Inner {
+    /// Bytes that came and are not consumed.
+    fn len(&self) -> usize {
+        self.held.len() + self.passed.len()
+    }
+
+    /// Tells how much is in memory. After much of it, what it was in is let go.
+    fn count(&mut self) {
+        let length = self.len();
+        if self.ahead.set(length) && length == 0 {
+            (self.held, self.passed) = (BytesMut::new(), BytesMut::new());
+        }
+    }
+
     /// One read. What it brings is shown to the guard.
     fn poll_fill(&mut self, transport: &RefCell<Transport>, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
-        let read = ready!(transport.borrow_mut().poll_fill(context, &mut self.held))?;
+        self.poll_read(usize::MAX, transport, context)
+    }
+
+    /// One read of at most so many bytes.
+    fn poll_read(
+        &mut self,
+        most: usize,
+        transport: &RefCell<Transport>,
+        context: &mut Context<'_>,
+    ) -> Poll<io::Result<usize>> {
+        let read = ready!(transport.borrow_mut().poll_fill_up_to(context, &mut self.held, most))?;
         self.ended |= read == 0;
         self.admit();
         Poll::Ready(Ok(read))

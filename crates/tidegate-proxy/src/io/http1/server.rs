@@ -46,8 +46,8 @@ pub(crate) async fn serve(connection: &Rc<Connection>, transport: Transport, ear
     let thread = &connection.thread;
     let settings = thread.settings();
     let timeouts = &settings.config.timeouts;
-    let wire = Wire::new(transport, early, settings.http, thread.timers.timer(), timeouts.body_patience());
-    let wire = Rc::new(wire);
+    let (account, timer) = (&connection.account, thread.timers.timer());
+    let wire = Rc::new(Wire::new(transport, early, account, settings.http, timer, timeouts.body_patience()));
     let total = timeouts.total.map(|total| (thread.timers.timer(), total));
     let mut out = Vec::new();
     // The first request is due sooner than the next ones: who connects has something to ask. Where the proxy stops, the
