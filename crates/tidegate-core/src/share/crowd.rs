@@ -214,9 +214,7 @@ impl Overflow {
             return;
         }
         let at = crowd as usize;
-        if at >= self.crowds.len() {
-            self.crowds.resize_with(at + 1, || Crowd::new(now));
-        }
+        self.crowds.reach(at + 1, || Crowd::new(now));
         let crowd = &mut self.crowds[at];
         if crowd.members == 0 {
             *crowd = Crowd::new(now);

@@ -19,6 +19,7 @@
 //!
 //! | module | its one job |
 //! |---|---|
+//! | `blocks` | a list that grows without moving what is in it |
 //! | `cell` | one claimant's state |
 //! | `crowd` | claimants that share like one |
 //! | `demand` | what a claimant is expected to want |
@@ -35,6 +36,7 @@
 //! and "Strategy of dividing an apple-pie". Departures: max-min instead of proportional shares, guarantees, newcomers,
 //! continuous refill, an ordered pool; a share of zero refuses.
 
+mod blocks;
 mod cell;
 mod crowd;
 mod demand;
@@ -56,6 +58,7 @@ use self::fill::Level;
 use self::mint::Mint;
 use self::pool::Pool;
 
+pub use self::blocks::Blocks;
 pub use self::cell::{NONE, Place};
 pub use self::fill::Fills;
 pub use self::ledger::{Ledger, Sums, Tokens};
@@ -136,14 +139,14 @@ pub struct Overflow {
     /// C: grains per second, of a gauge units. Without it nothing is refused.
     capacity: Option<u64>,
     /// What decisions need, one for each of `pasts`; where the owner's number says, or beside them.
-    cells: Vec<Cell>,
+    cells: Blocks<Cell>,
     by_owner: bool,
     /// Of a gauge, what is held can be called back.
     recallable: bool,
-    pasts: Vec<Past>,
+    pasts: Blocks<Past>,
     free: Vec<u32>,
     /// By their numbers.
-    crowds: Vec<Crowd>,
+    crowds: Blocks<Crowd>,
     /// Counts passes over the cells.
     round: u32,
     /// Sum of the weights of all claimants and crowds here.
@@ -180,12 +183,12 @@ impl Overflow {
             grains,
             terms,
             capacity: None,
-            cells: Vec::new(),
+            cells: Blocks::default(),
             by_owner: false,
             recallable: false,
-            pasts: Vec::new(),
+            pasts: Blocks::default(),
             free: Vec::new(),
-            crowds: Vec::new(),
+            crowds: Blocks::default(),
             round: 0,
             weights: 0,
             shares: 0,
@@ -290,9 +293,7 @@ impl Overflow {
             u32::try_from(self.pasts.len() - 1).expect("no more places than claimants, which are below 2^20")
         };
         let place = self.place(owner, at, crowd);
-        if place.cell() >= self.cells.len() {
-            self.cells.resize(place.cell() + 1, Cell::new(0, now));
-        }
+        self.cells.reach(place.cell() + 1, || Cell::new(0, now));
         self.cells[place.cell()] = Cell::new(weight, now);
         place
     }

@@ -143,7 +143,11 @@ impl Overflow {
     fn go_through_crowds(&mut self, pass: &mut Pass, fills: &mut Fills, budget: &mut usize) -> bool {
         let end = self.crowds.len().min(pass.next.saturating_add(*budget));
         *budget -= end - pass.next;
-        for crowd in self.crowds[pass.next..end].iter_mut().filter(|crowd| crowd.members > 0) {
+        for at in pass.next..end {
+            let crowd = &mut self.crowds[at];
+            if crowd.members == 0 {
+                continue;
+            }
             let crowd = crowd.enter(self.round);
             match &mut pass.step {
                 Step::Claim { .. } => fills.demands.add(crowd.claims(), u32::from(super::crowd::WEIGHT)),
