@@ -90,7 +90,7 @@ pub(super) struct Cell {
 pub(super) struct Past {
     /// When the last one that was told to come back comes back.
     pub(super) promised: Instant,
-    /// Ticks without a question.
+    /// Ticks without a question, in time.
     pub(super) quiet: u16,
     /// Units of this tick that came from the pool.
     pub(super) overflowed: u32,

@@ -149,6 +149,8 @@ pub struct Overflow {
     crowds: Blocks<Crowd>,
     /// Counts passes over the cells.
     round: u32,
+    /// What the ticks so far were longer than whole ones.
+    rest_ns: u64,
     /// Sum of the weights of all claimants and crowds here.
     weights: u64,
     /// Sum of the shares T.
@@ -190,6 +192,7 @@ impl Overflow {
             free: Vec::new(),
             crowds: Blocks::default(),
             round: 0,
+            rest_ns: 0,
             weights: 0,
             shares: 0,
             level: Level::All,

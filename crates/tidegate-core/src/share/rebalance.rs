@@ -29,6 +29,8 @@ pub struct Pass {
     next: usize,
     smoothing: Smoothing,
     seconds: f64,
+    /// How many ticks it was, as whole ones are counted: 1 unless it was late.
+    ticks: u16,
     used: f64,
 }
 
@@ -50,6 +52,7 @@ enum Step {
 #[derive(Clone, Copy, Debug)]
 struct Factors {
     smoothing: Smoothing,
+    ticks: u16,
     /// From amounts of a tick to rates.
     per: f64,
     /// From what is lent, as it is counted, to units per second.
@@ -63,12 +66,20 @@ struct Factors {
     kept: u64,
 }
 
+impl Factors {
+    /// Ticks for which a claimant stays behind the others that has not wanted too much.
+    fn quieter(&self, noisy: u8) -> u8 {
+        noisy.saturating_sub(u8::try_from(self.ticks).unwrap_or(u8::MAX))
+    }
+}
+
 impl Pass {
     /// From the beginning; the tick lasted `elapsed`.
     #[must_use]
     pub fn new(elapsed: Duration) -> Self {
         let seconds = elapsed.as_secs_f64().max(1e-6);
-        Self { step: Step::Observe { short: false }, next: 0, smoothing: Smoothing::over(elapsed), seconds, used: 0.0 }
+        let (step, smoothing) = (Step::Observe { short: false }, Smoothing::over(elapsed));
+        Self { step, next: 0, smoothing, seconds, ticks: 1, used: 0.0 }
     }
 }
 
@@ -88,6 +99,7 @@ impl Overflow {
             fills.demands.clear();
             fills.needs.clear();
             self.round = self.round.wrapping_add(1);
+            pass.ticks = self.whole_ticks(pass.seconds);
         }
         if !matches!(pass.step, Step::Observe { .. } | Step::Share { .. }) {
             return self.go_through_crowds(pass, fills, budget);
@@ -201,10 +213,19 @@ impl Overflow {
         false
     }
 
+    /// How many whole ticks have passed, with what was left of those before: what lasts is counted in time, not in
+    /// passes, of which there are few while there is much to do.
+    fn whole_ticks(&mut self, seconds: f64) -> u16 {
+        let all_ns = self.rest_ns.saturating_add(whole((seconds * 1e9).round()));
+        self.rest_ns = all_ns % self.terms.tick_ns;
+        u16::try_from(all_ns / self.terms.tick_ns).unwrap_or(u16::MAX)
+    }
+
     fn factors(&self, pass: &Pass) -> Factors {
         let grains = float(self.grains);
         Factors {
             smoothing: pass.smoothing,
+            ticks: pass.ticks,
             // Of a gauge the amounts count, not their rates.
             per: if self.kind == Kind::Gauge { 1.0 } else { 1.0 / pass.seconds },
             lent: float(1 << LENT_LOG2) / (1e9 * pass.seconds * grains),
@@ -289,10 +310,10 @@ impl Overflow {
         let used = float(cell.taken) * factors.per;
         past.rates = Rates { wanted: short(wanted), used: mix(past.rates.used, used), overflow: 0.0, lent: 0.0 };
         past.demand.observe(wanted * factors.grains, factors.smoothing, factors.most);
-        past.quiet = if cell.wanted > 0 { 0 } else { past.quiet.saturating_add(1) };
+        past.quiet = if cell.wanted > 0 { 0 } else { past.quiet.saturating_add(factors.ticks) };
         past.refused = 0;
         (cell.wanted, cell.taken) = (0, 0);
-        cell.noisy = cell.noisy.saturating_sub(1);
+        cell.noisy = factors.quieter(cell.noisy);
         if cell.age == Age::New {
             cell.age = Age::Seen;
         }
@@ -404,8 +425,8 @@ fn take_in(cell: &mut Cell, past: &mut Past, factors: &Factors, overflow: f64, h
     let beyond = u64::from(past.overflowed) + u64::from(past.refused);
     // Who has no share cannot exceed it.
     let noisy = limited && cell.age == Age::Settled && beyond > 0 && beyond.saturating_mul(NOISE) > cell.wanted;
-    cell.noisy = if noisy { NOISY_TICKS } else { cell.noisy.saturating_sub(1) };
-    past.quiet = if cell.wanted > 0 { 0 } else { past.quiet.saturating_add(1) };
+    cell.noisy = if noisy { NOISY_TICKS } else { factors.quieter(cell.noisy) };
+    past.quiet = if cell.wanted > 0 { 0 } else { past.quiet.saturating_add(factors.ticks) };
     (cell.wanted, cell.taken, cell.lent) = (held, held, 0);
     (past.overflowed, past.refused) = (0, 0);
     used
