@@ -29,7 +29,7 @@ impl Overflow {
             return if fits { Answer::Paid(Pay::Own) } else { Answer::Short };
         }
         let mint = self.mint_of(place);
-        if age == Age::Settled && asked <= mint.guaranteed(weight) && fits {
+        if (age == Age::Settled || place.crowd == NONE) && asked <= mint.guaranteed(weight) && fits {
             return Answer::Paid(Pay::Guaranteed);
         }
         let newcomers = whole(float(capacity) * self.terms.newcomers).max(1);

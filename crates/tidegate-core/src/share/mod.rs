@@ -4,10 +4,10 @@
 //! moment the shares and Tg sum to the capacity, exactly. Work is paid from
 //!
 //! 1. the claimant's own bucket;
-//! 2. what it is guaranteed: its part of the capacity among all claimants here, by weight, whatever it wanted before.
-//!    The pool pays, and may go below zero for it, so that a claimant within its part is never refused on account of
-//!    others;
-//! 3. the reserve of newcomers, if it has no share yet;
+//! 2. what it is guaranteed: its part of the capacity among all claimants here, by weight, whatever it wanted before,
+//!    from when it came. The pool pays, and may go below zero for it, so that a claimant within its part is never
+//!    refused on account of others;
+//! 3. the reserve of newcomers, if it has no share yet: what is guaranteed has only begun to come in;
 //! 4. its own bucket as far as that goes and the pool for the rest: everybody who overflows has an equal allowance of
 //!    it, by weight, and what is left beyond that goes to those that use the smallest part of any resource.
 //!
@@ -280,8 +280,8 @@ impl Overflow {
         self.open_in(owner, NONE, weight, now)
     }
 
-    /// A place for `owner`, a member of `crowd` if that is not [`NONE`]; it has no share until the next tick but one of
-    /// newcomers'.
+    /// A place for `owner`, a member of `crowd` if that is not [`NONE`]; it has no share until the next tick, but what
+    /// it is guaranteed comes in from now on, and there is the reserve of newcomers.
     pub fn open_in(&mut self, owner: u32, crowd: u32, weight: u32, now: Instant) -> Place {
         let weight = heft(weight);
         self.join(crowd, weight, now);
@@ -345,7 +345,9 @@ impl Overflow {
         let mint = self.mint_of(place);
         let cell = &self.cells[place.cell()];
         let (is_new, weight, mut taken) = (cell.age != Age::Settled, cell.weight, cell.taken);
-        if !is_new && cell.guaranteed >= amount.min(mint.guaranteed_depth(weight)) {
+        // New members of a crowd have theirs together.
+        let is_guaranteed = !is_new || place.crowd == NONE;
+        if is_guaranteed && cell.guaranteed >= amount.min(mint.guaranteed_depth(weight)) {
             return Answer::Paid(Pay::Guaranteed);
         }
         self.pool.refill(now);
@@ -357,12 +359,10 @@ impl Overflow {
         if is_new && place.crowd != NONE {
             let crowd = &mut self.crowds[place.crowd()];
             // The first of a crowd is a newcomer; others come out of what their crowd is guaranteed.
-            if crowd.settled {
-                crowd.refill(&self.mint, now);
-                is_newcomer = false;
-                if first && crowd.fresh >= amount.min(fresh_depth) {
-                    return Answer::Paid(Pay::Fresh);
-                }
+            is_newcomer &= !crowd.settled;
+            crowd.refill(&self.mint, now);
+            if first && crowd.fresh >= amount.min(fresh_depth) {
+                return Answer::Paid(Pay::Fresh);
             }
             taken = crowd.taken;
             is_newcomer &= self.level_of(taken).saturating_add(amount) <= most;

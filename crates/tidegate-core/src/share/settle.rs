@@ -5,7 +5,7 @@ use core::time::Duration;
 use crate::Instant;
 
 use super::Kind;
-use super::cell::Age;
+use super::cell::{Age, NONE};
 use super::{NANOS, Overflow, Place, level};
 use crate::number::{float, short, signed, whole};
 
@@ -150,8 +150,12 @@ impl Overflow {
         let own = until(amount.min(depth) - cell.level, own);
         let own = own.saturating_mul(MARGIN_NUMERATOR) / MARGIN_DENOMINATOR;
         let sure = until(amount.min(mint.guaranteed_depth(cell.weight)) - cell.guaranteed, guaranteed);
-        // A newcomer is guaranteed something from the next tick on.
-        let sure = if cell.age == Age::Settled { sure } else { sure.saturating_add(2 * due.nanos_since(now)) };
+        // A new member of a crowd is guaranteed something from the next tick on.
+        let sure = if cell.age == Age::Settled || place.crowd == NONE {
+            sure
+        } else {
+            sure.saturating_add(2 * due.nanos_since(now))
+        };
         let rate = guaranteed.max(cell.share.saturating_mul(MARGIN_DENOMINATOR) / MARGIN_NUMERATOR);
         let latest = now + PATIENCE;
         let first = now.plus_nanos(own.min(sure).max(1)).min(latest);

@@ -54,7 +54,12 @@ impl World {
     }
 
     fn rebalance(&mut self) {
-        let mut pass = Pass::new(core::time::Duration::from_nanos(TERMS.tick_ns));
+        self.rebalance_after(100);
+    }
+
+    /// Sets shares after a tick of so many milliseconds.
+    fn rebalance_after(&mut self, ms: u64) {
+        let mut pass = Pass::new(core::time::Duration::from_millis(ms));
         for _ in 0..1_000_000 {
             // Slices of a single claimant: no order of events may matter.
             let mut budget = 1;
@@ -80,6 +85,56 @@ fn a_newcomer_draws_on_the_reserve_and_has_a_share_from_the_next_tick_on() {
     assert!(world.limiter.share(a) > 0);
     world.pass_ms(100);
     assert_eq!(world.take(a, 1), Some(Pay::Own));
+}
+
+#[test]
+fn a_newcomer_beside_a_flood_has_what_it_is_guaranteed_though_shares_are_not_set_for_long() {
+    let mut world = World::new(Kind::Counter);
+    let flood = world.limiter.open(1, 1, world.now);
+    for _ in 0..20 {
+        world.take_many(flood, 1_000);
+        world.tick();
+    }
+    // Others that came before have taken the newcomers' part.
+    world.limiter.pool.newcomers = 0;
+    let a = world.limiter.open(2, 1, world.now);
+    let mut got = 0;
+    for _ in 0..300 {
+        world.pass_ms(10);
+        world.take_many(flood, 30);
+        got += world.take_many(a, 3);
+    }
+    assert!(got >= 890, "it asked for 300 a second and is guaranteed 375: {got} of 900");
+
+    let mut world = World::new(Kind::Gauge);
+    let flood = world.limiter.open(1, 1, world.now);
+    for _ in 0..20 {
+        world.take_many(flood, 600);
+        world.limiter.release(flood, 100);
+        world.tick();
+    }
+    world.limiter.release(flood, 400);
+    let a = world.limiter.open(2, 1, world.now);
+    assert!(world.take_many(a, 400) >= 375, "there is room, and it is its own");
+}
+
+#[test]
+fn who_is_quiet_is_forgotten_after_so_much_time_however_few_passes_there_were() {
+    let mut world = World::new(Kind::Counter);
+    let a = world.limiter.open(7, 1, world.now);
+    world.take_many(a, 2_000);
+    world.tick();
+    world.take_many(a, 2_000);
+    world.tick();
+    assert!(world.limiter.is_noisy(a));
+    let mut passed = 0;
+    while world.closed.is_empty() {
+        world.pass_ms(2_550);
+        world.rebalance_after(2_550);
+        assert!(!world.limiter.is_noisy(a), "it is more than a second ago");
+        passed += 2_550;
+    }
+    assert!((30_000..36_000).contains(&passed), "{passed} ms");
 }
 
 #[test]
