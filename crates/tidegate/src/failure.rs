@@ -84,6 +84,18 @@ fn lacks_descriptors(error: &(dyn Error + 'static)) -> bool {
     })
 }
 
+/// What `error` says, and behind it each cause that says more.
+pub(crate) fn with_causes(error: &dyn Error) -> String {
+    let mut said = error.to_string();
+    for cause in std::iter::successors(error.source(), |&cause| cause.source()) {
+        let cause = cause.to_string();
+        if !said.ends_with(&cause) {
+            said = format!("{said}: {cause}");
+        }
+    }
+    said
+}
+
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)
@@ -171,6 +183,18 @@ mod tests {
     #[derive(Debug, thiserror::Error)]
     #[error("cannot read a.toml")]
     struct Unreadable(#[source] std::io::Error);
+
+    #[test]
+    fn causes_are_said_once_each() {
+        let cause = || Unreadable(std::io::Error::other("it is locked"));
+        assert_eq!(with_causes(&cause()), "cannot read a.toml: it is locked");
+        assert_eq!(
+            with_causes(&Failure::new("no start").because(cause())),
+            "no start: cannot read a.toml: it is locked"
+        );
+        let twice = Failure::new("no start: cannot read a.toml").because(cause());
+        assert_eq!(with_causes(&twice), "no start: cannot read a.toml: it is locked");
+    }
 
     #[test]
     fn nothing_is_said_twice() {

@@ -29,6 +29,16 @@ impl Folder {
     fn read(&self, name: &str) -> String {
         fs::read_to_string(self.0.join(name)).unwrap_or_default()
     }
+
+    /// Whether the first reload went well; `None` before it.
+    fn reloaded(&self) -> Option<bool> {
+        let log = self.read("log");
+        let mut lines = log.lines().filter_map(|line| {
+            let is_in_force = line.contains("the new configuration is in force");
+            (is_in_force || line.contains("the proxy stays as it is")).then_some(is_in_force)
+        });
+        lines.next()
+    }
 }
 
 impl Drop for Folder {
@@ -203,6 +213,35 @@ fn a_proxy_serves_explains_changes_and_ends() {
     assert_eq!((&refused["status"], &refused["tenant"]), (&404.into(), &"other".into()), "{log}: no route names it");
     assert_eq!(refused["refused"]["cause"], "no_route", "{log}");
     assert!(!folder.read("log").contains(folder.read("admin.token").trim()), "the token stays secret");
+}
+
+#[test]
+fn a_reload_that_fails_says_why_and_is_counted() {
+    let folder = Folder::new("why");
+    let upstream = upstream();
+    folder.write(&config(&upstream, ""));
+    let proxy = Proxy::start(&folder, &[]);
+    let figure = |name: &str| {
+        let (_, page) = ask(&proxy.admin, "GET /metrics", &format!("Host: {}\r\n", proxy.admin), "");
+        let line = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse::<u64>().ok());
+        line.unwrap_or_else(|| panic!("{name} in {page}"))
+    };
+    assert_eq!(figure("tidegate_proxy_last_reload_successful"), 1);
+    let tls = "[[proxy.listen]]\naddress = \"127.0.0.1:0\"\ntls = true\n[[proxy.certificate]]\ncert = \"none.pem\"\n\
+               key = \"none.key\"\n[[proxy.upstream]]";
+    folder.write(&config(&upstream, "").replace("[[proxy.upstream]]", tls));
+    until(|| folder.reloaded().is_some());
+    let log = folder.read("log");
+    assert!(log.contains("cannot read the certificate file none.pem: ") && log.contains("No such file"), "{log}");
+    assert!(figure("tidegate_proxy_reloads_failed_total") >= 1);
+    assert_eq!(figure("tidegate_proxy_last_reload_successful"), 0);
+    folder.write("[proxy");
+    let failed = figure("tidegate_proxy_reloads_failed_total");
+    until(|| figure("tidegate_proxy_reloads_failed_total") > failed);
+    folder.write(&config(&upstream, ""));
+    until(|| figure("tidegate_proxy_last_reload_successful") == 1);
+    assert_eq!(figure("tidegate_proxy_reloads_total"), 1);
+    assert_eq!(proxy.stop(), Some(0));
 }
 
 /// Waits for what is certain to come; the test's own time-out ends a wait for what does not.

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -47,9 +47,27 @@ struct State {
     log_lines: Arc<Totals>,
     lookups: LookupCounts,
     started: Instant,
-    reloads: AtomicU64,
+    reloads: Reloads,
     /// One change at a time.
     changing: Mutex<Changing>,
+}
+
+/// How readings of the configuration ended.
+#[derive(Default, Debug)]
+struct Reloads {
+    in_force: AtomicU64,
+    failed: AtomicU64,
+    /// The last one did.
+    last_failed: AtomicBool,
+}
+
+impl Reloads {
+    fn count(&self, is_in_force: bool) {
+        // Figures of their own; nothing else is ordered by them.
+        let counter = if is_in_force { &self.in_force } else { &self.failed };
+        counter.fetch_add(1, Ordering::Relaxed);
+        self.last_failed.store(!is_in_force, Ordering::Relaxed);
+    }
 }
 
 /// What one change leaves for the next.
@@ -128,7 +146,7 @@ impl Proxy {
             log_lines,
             lookups,
             started: now,
-            reloads: AtomicU64::new(0),
+            reloads: Reloads::default(),
             changing: Mutex::new(changing),
         });
         let mut this = Self { state, threads: Vec::new(), side: Some(side) };
@@ -183,7 +201,18 @@ impl Proxy {
     /// # Errors
     /// If certificates cannot be read, a new port cannot be had, or a key changed that cannot change while the proxy runs;
     /// then nothing changes.
-    pub fn reload(&self, mut config: Config) -> Result<(), ProxyError> {
+    pub fn reload(&self, config: Config) -> Result<(), ProxyError> {
+        let outcome = self.put_in_force(config);
+        self.state.reloads.count(outcome.is_ok());
+        outcome
+    }
+
+    /// Counts a reload that failed before there was a configuration.
+    pub fn reload_failed(&self) {
+        self.state.reloads.count(false);
+    }
+
+    fn put_in_force(&self, mut config: Config) -> Result<(), ProxyError> {
         let mut changing = lock(&self.state.changing);
         config.limits.mode = changing.mode.unwrap_or(config.limits.mode);
         let Control { settings: old, ports, spool, .. } = self.state.control.borrow().clone();
@@ -212,7 +241,6 @@ impl Proxy {
             before.retire();
             changing.retired_logs.push(before);
         }
-        self.state.reloads.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
 
@@ -453,7 +481,9 @@ impl Source for State {
         let mut live = Live {
             phase: if self.control.borrow().draining { Phase::Draining } else { Phase::Serving },
             uptime_s: clock::now().since(self.started).as_secs_f64(),
-            reloads: self.reloads.load(Ordering::Relaxed),
+            reloads: self.reloads.in_force.load(Ordering::Relaxed),
+            reloads_failed: self.reloads.failed.load(Ordering::Relaxed),
+            last_reload_failed: self.reloads.last_failed.load(Ordering::Relaxed),
             addresses: self.addresses(),
             connections: counts.iter().map(|counts| counts.connections).sum(),
             connections_total: total(Total::Accepted),

@@ -18,7 +18,7 @@ use tokio::time::{MissedTickBehavior, interval};
 use super::screen;
 use super::upgrade::{Given, Taken};
 use super::watch::{Follower, Watched};
-use crate::failure::Failure;
+use crate::failure::{Failure, with_causes};
 use crate::output;
 use crate::reload::Reload;
 use crate::servers::{AdminAt, Bound, Servers};
@@ -220,6 +220,7 @@ fn reload(proxy: &Proxy, source: &dyn Source, file: Option<&Path>, watched: &mut
     let config = match read {
         Ok(config) => config,
         Err(error) => {
+            proxy.reload_failed();
             tracing::error!(%error, "the proxy stays as it is");
             return false;
         }
@@ -227,7 +228,7 @@ fn reload(proxy: &Proxy, source: &dyn Source, file: Option<&Path>, watched: &mut
     enter_certificates(&config, watched);
     let warnings = config.warnings.clone();
     if let Err(error) = proxy.reload(config) {
-        tracing::error!(%error, "the proxy stays as it is");
+        tracing::error!(error = %with_causes(&error), "the proxy stays as it is");
         return false;
     }
     for warning in &warnings {
@@ -239,8 +240,8 @@ fn reload(proxy: &Proxy, source: &dyn Source, file: Option<&Path>, watched: &mut
 
 /// What the file says of the proxy.
 fn read(file: &Path) -> Result<Config, String> {
-    let document = Document::read(file).map_err(|error| error.to_string())?;
-    let settings = Settings::from_document(&document, &settings::host()).map_err(|error| error.to_string())?;
+    let document = Document::read(file).map_err(|error| with_causes(&error))?;
+    let settings = Settings::from_document(&document, &settings::host()).map_err(|error| with_causes(&error))?;
     settings.proxy.ok_or_else(|| "the file has no [proxy] any more".to_owned())
 }
 

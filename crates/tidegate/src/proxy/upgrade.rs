@@ -17,7 +17,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::signal::unix::Signal;
 
 use super::handover::{Named, Offer, Outcome, Peer};
-use crate::failure::Failure;
+use crate::failure::{Failure, with_causes};
 use crate::servers::Bound;
 use crate::signals;
 
@@ -119,8 +119,7 @@ impl Taken {
     /// Tells the other process why this one does not start.
     pub(super) fn give_up(&mut self, failure: &Failure) {
         if let Some(peer) = self.from.take() {
-            let causes = std::iter::successors(Some(failure as &dyn std::error::Error), |error| error.source());
-            peer.failed(&causes.map(ToString::to_string).collect::<Vec<_>>().join(": "));
+            peer.failed(&with_causes(failure));
         }
     }
 }

@@ -94,6 +94,10 @@ pub(super) fn page(config: &Config, snapshot: &Snapshot, live: &Live) -> String 
     page.row("access_log_lines_total", &[("outcome", "dropped")], float(dropped));
     page.row("access_log_lines_total", &[("outcome", "left_out")], float(live.unlogged_total));
     page.single("reloads_total", "Times that the configuration was replaced.", "counter", float(live.reloads));
+    let help = "Times that another configuration could not be read or used.";
+    page.single("reloads_failed_total", help, "counter", float(live.reloads_failed));
+    let help = "0 if the last reload failed: what is in force is not what the file says.";
+    page.single("last_reload_successful", help, "gauge", f64::from(!live.last_reload_failed));
     page.single("uptime_seconds", "Time since the start.", "gauge", live.uptime_s);
     page.0
 }

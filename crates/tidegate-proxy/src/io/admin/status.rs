@@ -30,6 +30,10 @@ pub struct Live {
     pub uptime_s: f64,
     /// Times that another configuration took the place of the one before.
     pub reloads: u64,
+    /// Times that it stayed, since the other one could not be read or used.
+    pub reloads_failed: u64,
+    /// The last reload failed: what is in force is not what the file says.
+    pub last_reload_failed: bool,
     /// Where it listens, with the ports that the system picked; in the order of the configuration.
     pub addresses: Vec<SocketAddr>,
     /// Client connections that are open.
@@ -170,6 +174,8 @@ pub struct Status {
     phase: Phase,
     uptime_s: f64,
     reloads: u64,
+    reloads_failed: u64,
+    last_reload_failed: bool,
     threads: usize,
     overflow_threads: usize,
     cpu: Option<CpuJson>,
@@ -343,6 +349,8 @@ impl Status {
             phase: live.phase,
             uptime_s: live.uptime_s,
             reloads: live.reloads,
+            reloads_failed: live.reloads_failed,
+            last_reload_failed: live.last_reload_failed,
             threads: config.threads,
             overflow_threads: config.overflow_threads,
             cpu: live.cpu.as_ref().map(CpuJson::of),
