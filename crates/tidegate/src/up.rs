@@ -15,7 +15,7 @@ use crate::cli::Up;
 use crate::failure::{Failure, enough_descriptors};
 use crate::limit_book::LimitBook;
 use crate::output;
-use crate::proxy::{ProxyRunning, Taken, Watched};
+use crate::proxy::{ProxyRunning, Watched};
 use crate::reload::{LogLevelFrom, Reading, Reload, Source};
 use crate::running::{Running, Setup};
 use crate::servers::{Bound, Servers};
@@ -101,15 +101,7 @@ async fn serve(
     };
     let running = Running::start(setup).await?;
     let mut proxy = match settings.proxy {
-        Some(config) => {
-            if config.upgrade_socket.is_some() {
-                tracing::warn!(
-                    "proxy.upgrade_socket is for `tidegate proxy` alone: the broker beside it cannot hand over"
-                );
-            }
-            let config = tidegate_proxy::config::Config { upgrade_socket: None, ..config };
-            Some(ProxyRunning::start(config, file, Some(&token), &mut Taken::default()).await?)
-        }
+        Some(config) => Some(ProxyRunning::start_beside_broker(config, file, Some(&token)).await?),
         None => None,
     };
     let log_level_from = if log.is_some() { LogLevelFrom::File } else { LogLevelFrom::CommandLine };

@@ -108,6 +108,18 @@ impl Proxy {
         Self { child, address, admin }
     }
 
+    /// The proxy of a `tidegate up`.
+    fn start_up(folder: &Folder) -> Self {
+        let log = fs::File::create(folder.0.join("log")).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+        let mut child = command.arg("up").current_dir(&folder.0).stdout(Stdio::piped()).stderr(log).spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+        let address = lines.find_map(|line| Some(line.strip_prefix("proxy    http://")?.split(' ').next()?.to_owned()));
+        let address = address.unwrap_or_else(|| panic!("{}", folder.read("log")));
+        std::thread::spawn(move || lines.for_each(drop));
+        Self { child, address, admin: String::new() }
+    }
+
     fn signal(&self, signal: rustix::process::Signal) {
         let pid = rustix::process::Pid::from_child(&self.child);
         rustix::process::kill_process(pid, signal).unwrap();
@@ -251,23 +263,61 @@ fn until(came: impl Fn() -> bool) {
     }
 }
 
+/// The file of a broker and this proxy.
+fn config_of_up(upstream: &str, more: &str) -> String {
+    let broker = "[broker]\ntcp_address = \"127.0.0.1:0\"\nhttp_address = \"127.0.0.1:0\"\ndata_path = \"data\"\n\
+                  [console]\naddress = \"\"\n";
+    let proxy = config(upstream, more).replace("[admin]\n", "[admin]\naddress = \"127.0.0.1:0\"\n");
+    format!("{broker}{proxy}")
+}
+
 #[test]
 fn up_runs_the_proxy_of_its_file_too() {
     let folder = Folder::new("up");
-    let broker = "[broker]\ntcp_address = \"127.0.0.1:0\"\nhttp_address = \"127.0.0.1:0\"\ndata_path = \"data\"\n\
-                  [console]\naddress = \"\"\n";
-    let proxy = config(&upstream(), "").replace("[admin]\n", "[admin]\naddress = \"127.0.0.1:0\"\n");
-    folder.write(&format!("{broker}{proxy}"));
-    let log = fs::File::create(folder.0.join("log")).unwrap();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
-    let mut child = command.arg("up").current_dir(&folder.0).stdout(Stdio::piped()).stderr(log).spawn().unwrap();
-    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
-    let address = lines.find_map(|line| Some(line.strip_prefix("proxy    http://")?.split(' ').next()?.to_owned()));
-    let address = address.unwrap_or_else(|| panic!("{}", folder.read("log")));
-    std::thread::spawn(move || lines.for_each(drop));
-    assert_eq!(ask(&address, "GET /", "Host: a.example\r\n", "").0, 200);
-    rustix::process::kill_process(rustix::process::Pid::from_child(&child), rustix::process::Signal::TERM).unwrap();
-    assert_eq!(child.wait().unwrap().code(), Some(0));
+    folder.write(&config_of_up(&upstream(), ""));
+    let proxy = Proxy::start_up(&folder);
+    assert_eq!(proxy.get("a.example", "/").0, 200);
+    assert_eq!(proxy.stop(), Some(0));
+}
+
+#[test]
+fn up_reads_a_file_with_an_upgrade_socket_again() {
+    let folder = Folder::new("up-upgrade");
+    let (upstream, socket) = (upstream(), "[proxy]\nupgrade_socket = \"upgrade.sock\"\n");
+    let file = |more: &str| config_of_up(&upstream, more).replace("[proxy]\n", socket);
+    folder.write(&file(""));
+    let proxy = Proxy::start_up(&folder);
+    folder.write(&file("set_response_headers = { X-Shop = \"new\" }"));
+    until(|| folder.reloaded().is_some());
+    assert_eq!(folder.reloaded(), Some(true), "{}", folder.read("log"));
+    until(|| proxy.get("a.example", "/").1.to_lowercase().contains("x-shop: new"));
+    assert_eq!(folder.read("log").matches("proxy.upgrade_socket is for `tidegate proxy` alone").count(), 2);
+    assert_eq!(proxy.stop(), Some(0));
+}
+
+#[test]
+fn threads_stay_as_they_are_when_the_processors_are_others() {
+    let folder = Folder::new("processors");
+    let upstream = upstream();
+    folder.write(&config(&upstream, ""));
+    let proxy = Proxy::start(&folder, &[]);
+    let threads = || {
+        let (_, status) = proxy.tidegate(&folder, &["status"], "--proxy");
+        status["proxy"]["status"]["threads"].clone()
+    };
+    let before = threads();
+    // Where there is one processor only, nothing can be taken away.
+    let pid = rustix::process::Pid::from_child(&proxy.child);
+    let all = rustix::thread::sched_getaffinity(Some(pid)).unwrap();
+    let first = (0..rustix::thread::CpuSet::MAX_CPU).find(|&processor| all.is_set(processor)).unwrap();
+    let mut one = rustix::thread::CpuSet::new();
+    one.set(first);
+    rustix::thread::sched_setaffinity(Some(pid), &one).unwrap();
+    folder.write(&config(&upstream, "set_response_headers = { X-Shop = \"new\" }"));
+    until(|| folder.reloaded().is_some());
+    assert_eq!(folder.reloaded(), Some(true), "{}", folder.read("log"));
+    assert_eq!(threads(), before);
+    assert_eq!(proxy.stop(), Some(0));
 }
 
 #[test]

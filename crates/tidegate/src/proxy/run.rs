@@ -6,12 +6,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use tidegate_broker::config::Host;
 use tidegate_console::{ConsoleConfig, ProxySource};
 use tidegate_proxy::config::Config;
 use tidegate_proxy::error::ProxyError;
 use tidegate_proxy::io::Proxy;
 use tidegate_proxy::io::admin::{self, Source};
 use tidegate_runtime::access::{self, Guard, Reach};
+
 use tidegate_runtime::config::Document;
 use tokio::time::{MissedTickBehavior, interval};
 
@@ -34,8 +36,7 @@ pub(crate) struct ProxyRunning {
     proxy: Proxy,
     source: Arc<dyn Source>,
     servers: Servers,
-    /// Where its configuration comes from, if from a file.
-    file: Option<PathBuf>,
+    origin: Origin,
     follower: Follower,
     /// Where its admin API is.
     pub(crate) admin: Option<AdminAt>,
@@ -73,7 +74,8 @@ impl ProxyRunning {
         let follower = Follower::new(watched);
         let given = Given::new(proxy.ports(), passes_on);
         let servers = Servers::new();
-        let mut this = Self { proxy, source, servers, file: path, follower, admin: None, console: None, given };
+        let origin = Origin { file: path, beside_broker: false };
+        let mut this = Self { proxy, source, servers, origin, follower, admin: None, console: None, given };
         if !inherited.is_from_another() {
             this.accept();
         }
@@ -81,6 +83,17 @@ impl ProxyRunning {
             this.given.add("admin", this.source.config().admin, &bound)?;
             this.serve_admin_api(bound, reach, token).await?;
         }
+        Ok(this)
+    }
+
+    /// The same beside a broker, which cannot hand over.
+    pub(crate) async fn start_beside_broker(
+        config: Config,
+        file: Option<Watched>,
+        token: Option<&Token>,
+    ) -> Result<Self, Failure> {
+        let mut this = Self::start(beside_broker(config), file, token, &mut Taken::default()).await?;
+        this.origin.beside_broker = true;
         Ok(this)
     }
 
@@ -158,7 +171,7 @@ impl ProxyRunning {
             let asked = tokio::select! {
                 ended = &mut end => return ended,
                 () = hangups.wait() => true,
-                _ = looks.tick(), if self.file.is_some() => false,
+                _ = looks.tick(), if self.origin.file.is_some() => false,
             };
             if let Some(broker) = broker.as_mut().filter(|_| asked) {
                 tokio::select! {
@@ -167,8 +180,8 @@ impl ProxyRunning {
                 }
             }
             if self.follower.look() || asked {
-                let (proxy, source, file) = (&self.proxy, &self.source, self.file.as_deref());
-                self.follower.read(|watched| reload(proxy, source.as_ref(), file, watched));
+                let (proxy, source, origin) = (&self.proxy, &self.source, &self.origin);
+                self.follower.read(|watched| reload(proxy, source.as_ref(), origin, watched));
             }
         }
     }
@@ -207,17 +220,9 @@ fn tell(drained: Result<bool, tokio::task::JoinError>) {
 
 /// Puts what the file says now in the place of what it said; if that is wrong, nothing changes. True if it is in force.
 /// Every file is entered in `watched` before it is read.
-fn reload(proxy: &Proxy, source: &dyn Source, file: Option<&Path>, watched: &mut Watched) -> bool {
+fn reload(proxy: &Proxy, source: &dyn Source, origin: &Origin, watched: &mut Watched) -> bool {
     proxy.reopen_log();
-    let read = match file {
-        Some(file) => {
-            watched.enter(file);
-            read(file)
-        }
-        // Without a file, certificates and the access log are opened again.
-        None => Ok((*source.config()).clone()),
-    };
-    let config = match read {
+    let config = match origin.read(&source.config(), watched) {
         Ok(config) => config,
         Err(error) => {
             proxy.reload_failed();
@@ -238,11 +243,35 @@ fn reload(proxy: &Proxy, source: &dyn Source, file: Option<&Path>, watched: &mut
     true
 }
 
-/// What the file says of the proxy.
-fn read(file: &Path) -> Result<Config, String> {
-    let document = Document::read(file).map_err(|error| with_causes(&error))?;
-    let settings = Settings::from_document(&document, &settings::host()).map_err(|error| with_causes(&error))?;
-    settings.proxy.ok_or_else(|| "the file has no [proxy] any more".to_owned())
+/// Where the configuration of a proxy comes from.
+struct Origin {
+    /// If from a file.
+    file: Option<PathBuf>,
+    beside_broker: bool,
+}
+
+impl Origin {
+    /// What it says now, where `config` is in force. If the file leaves `threads` to the default, those that run stay: the
+    /// processors, or the quota, may be others by now.
+    fn read(&self, config: &Config, watched: &mut Watched) -> Result<Config, String> {
+        // Without a file, certificates and the access log are opened again.
+        let Some(file) = &self.file else { return Ok(config.clone()) };
+        watched.enter(file);
+        let host = Host { cpus: config.threads, ..settings::host() };
+        let settings = Document::read(file).and_then(|document| Settings::from_document(&document, &host));
+        let proxy = settings.map_err(|error| with_causes(&error))?.proxy;
+        let config = proxy.ok_or_else(|| "the file has no [proxy] any more".to_owned())?;
+        Ok(if self.beside_broker { beside_broker(config) } else { config })
+    }
+}
+
+/// `config` without what only a proxy can do that is alone in its process.
+fn beside_broker(mut config: Config) -> Config {
+    if config.upgrade_socket.take().is_some() {
+        let warning = "proxy.upgrade_socket is for `tidegate proxy` alone: the broker beside it cannot hand over";
+        config.warnings.push(warning.to_owned());
+    }
+    config
 }
 
 fn enter_certificates(config: &Config, watched: &mut Watched) {
