@@ -19,7 +19,7 @@ use super::limiter::{Limiter, Snapshot};
 use super::ports::{self, Passed, Slots};
 use super::settings::Settings;
 use super::signer;
-use super::spool::Spool;
+use super::spool::{self, Spool};
 use super::thread::{Counts, Shared, Total};
 use super::times::{Published, ResponseTimes};
 use super::upstream::{self, Checks, Known, LookupCounts, Names, Part, UpstreamState, Verdicts};
@@ -45,6 +45,8 @@ struct State {
     shared: Arc<Shared>,
     /// Lines of all access logs that there were.
     log_lines: Arc<Totals>,
+    /// Of all spools that there were.
+    spool_failures: Arc<spool::Failures>,
     lookups: LookupCounts,
     started: Instant,
     reloads: Reloads,
@@ -128,7 +130,8 @@ impl Proxy {
         let shared = Arc::new(Shared { counts, times, cpu: cpu::Seen::new() });
         let (names, known, lookups) = Names::new();
         let side = Side::start(&settings, &verdicts, names, &shared)?;
-        let spool = open_spool(&settings.config, None)?;
+        let spool_failures = Arc::default();
+        let spool = open_spool(&settings.config, None, &spool_failures)?;
         let limiters: Vec<_> = (0..cores).map(|_| Arc::new(Limiter::new(settings.neighbours(), now))).collect();
         let control = watch::Sender::new(Control {
             settings: Arc::clone(&settings),
@@ -144,6 +147,7 @@ impl Proxy {
             limiters,
             shared,
             log_lines,
+            spool_failures,
             lookups,
             started: now,
             reloads: Reloads::default(),
@@ -221,7 +225,11 @@ impl Proxy {
         let ports = ports::open(&config.listeners, cores, &ports, &mut Vec::new(), &mut changing.slots)?;
         let is_other_log = old.config.access_log != config.access_log;
         let mut log = if is_other_log { start_log(&config, &self.state.log_lines)? } else { None };
-        let spool = if old.config.spool == config.spool { spool } else { open_spool(&config, spool.as_deref())? };
+        let spool = if old.config.spool == config.spool {
+            spool
+        } else {
+            open_spool(&config, spool.as_deref(), &self.state.spool_failures)?
+        };
         let settings = Settings::new(config, Some(&old), clock::now())?;
         if let Some(side) = &self.side {
             // A side thread that is gone has nothing to check.
@@ -373,9 +381,13 @@ fn needs_restart(old: &Config, new: &Config) -> Result<(), ProxyError> {
 }
 
 /// The spool that `config` names, if it names one.
-fn open_spool(config: &Config, before: Option<&Spool>) -> Result<Option<Arc<Spool>>, ProxyError> {
+fn open_spool(
+    config: &Config,
+    before: Option<&Spool>,
+    failures: &Arc<spool::Failures>,
+) -> Result<Option<Arc<Spool>>, ProxyError> {
     let Some(spool) = &config.spool else { return Ok(None) };
-    let opened = Spool::open(spool, before);
+    let opened = Spool::open(spool, before, failures);
     opened.map(Some).map_err(|source| ProxyError::Spool { path: spool.directory.clone(), source })
 }
 
@@ -498,6 +510,7 @@ impl Source for State {
             unlogged_total: total(Total::Unlogged),
             requests_total: vec![0; settings.config.routes.len()],
             access_log: self.log_lines.get(),
+            spool: self.spool_failures.figures(self.control.borrow().spool.as_deref()),
             cpu: Some(self.shared.cpu.limits()),
             ..Live::default()
         };

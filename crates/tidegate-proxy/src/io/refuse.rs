@@ -137,11 +137,16 @@ pub(crate) fn broken_body(error: &BodyError) -> Option<Response<ResponseBody>> {
         BodyError::Full(cause) => return Some(no_room(*cause)),
         BodyError::Io(_) | BodyError::Cut | BodyError::Http2(_) => return None,
     };
-    Some(answer(Problem { status, kind: None, detail, error: "http_request_error", retry_after: None }))
+    // What the disk did not give back once is sent anew.
+    let retry_after = matches!(error, BodyError::Spool).then_some(SPOOL_RETRY);
+    Some(answer(Problem { status, kind: None, detail, error: "http_request_error", retry_after }))
 }
 
-/// The answer to a request whose body has no room in the spool. Room comes back with the end of each body in it, and nobody
-/// knows when that is: a second is long for most of them.
+/// Room in the spool comes back with the end of each body in it, and nobody knows when that is: a second is long for most
+/// of them. So long nothing is tried either after the disk did not take something.
+const SPOOL_RETRY: Duration = Duration::from_secs(1);
+
+/// The answer to a request whose body has no room in the spool.
 fn no_room(cause: Cause) -> Response<ResponseBody> {
     let (status, kind, detail) = match cause {
         Cause::OverShare => (
@@ -155,8 +160,7 @@ fn no_room(cause: Cause) -> Response<ResponseBody> {
             "There is not enough room in the spool for everybody at the moment.",
         ),
     };
-    let retry_after = Some(Duration::from_secs(1));
-    answer(Problem { status, kind: Some(kind), detail, error: "http_request_denied", retry_after })
+    answer(Problem { status, kind: Some(kind), detail, error: "http_request_denied", retry_after: Some(SPOOL_RETRY) })
 }
 
 /// A short answer with a phrase.
@@ -197,6 +201,8 @@ mod tests {
             assert_eq!(answer.status().as_u16(), status);
             assert_eq!(answer.headers().get("retry-after").unwrap(), "1");
         }
+        let lost = broken_body(&BodyError::Spool).unwrap();
+        assert_eq!((lost.status().as_u16(), lost.headers().get("retry-after").unwrap().to_str().unwrap()), (503, "1"));
     }
 
     #[test]

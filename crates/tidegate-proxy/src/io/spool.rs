@@ -27,9 +27,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use tidegate_runtime::clock;
 use tokio::runtime::{Builder, Handle, Runtime};
 
 use self::room::Room;
+use super::admin::status::LiveSpool;
 use super::worker;
 use crate::config;
 
@@ -56,6 +58,23 @@ pub(crate) struct Spool {
     room: Mutex<Room>,
     threads: Handle,
     pool: Arc<Pool>,
+    failures: Arc<Failures>,
+}
+
+/// Operations that the disk failed, of a spool and of those whose place it took.
+#[derive(Default, Debug)]
+pub(crate) struct Failures {
+    writes: AtomicU64,
+    reads: AtomicU64,
+}
+
+impl Failures {
+    /// Of the spool that there is, if there is one.
+    pub(crate) fn figures(&self, spool: Option<&Spool>) -> LiveSpool {
+        // Counters of their own; nothing else is ordered by them.
+        let (failed_writes, failed_reads) = (self.writes.load(Ordering::Relaxed), self.reads.load(Ordering::Relaxed));
+        LiveSpool { bytes: spool.map_or(0, |spool| spool.room().used()), failed_writes, failed_reads }
+    }
 }
 
 /// Threads that read and write. A spool that takes the place of another one has the same, if it is to have as many.
@@ -71,7 +90,12 @@ static NAMES: AtomicU64 = AtomicU64::new(0);
 
 impl Spool {
     /// The folder that `config` names, made if it is not there. What is in the spool that was there `before` ends there.
-    pub(crate) fn open(config: &config::Spool, before: Option<&Self>) -> io::Result<Arc<Self>> {
+    /// What the disk fails is counted in `failures`.
+    pub(crate) fn open(
+        config: &config::Spool,
+        before: Option<&Self>,
+        failures: &Arc<Failures>,
+    ) -> io::Result<Arc<Self>> {
         std::fs::create_dir_all(&config.directory)?;
         let pool = match before.filter(|before| before.pool.threads == config.threads) {
             Some(before) => Arc::clone(&before.pool),
@@ -84,6 +108,7 @@ impl Spool {
             room: Mutex::new(Room::new(config.max_bytes)),
             threads: pool.handle(),
             pool,
+            failures: Arc::clone(failures),
         };
         // A folder that takes no files is told of now, and not with the first large body.
         this.create()?;
@@ -93,6 +118,35 @@ impl Spool {
     /// Bytes of a body that stay in memory.
     pub(crate) fn above(&self) -> u64 {
         self.above
+    }
+
+    /// How it stands.
+    #[cfg(test)]
+    fn figures(&self) -> LiveSpool {
+        self.failures.figures(Some(self))
+    }
+
+    /// The disk did not take something: there is no room for a while.
+    fn failed_to_write(&self, error: &io::Error) {
+        self.failures.writes.fetch_add(1, Ordering::Relaxed);
+        let now = clock::now();
+        let mut room = self.room();
+        room.close(now);
+        let says = room.says(now);
+        drop(room);
+        if says {
+            let directory = self.directory.display();
+            tracing::warn!(%error, %directory, "the spool takes nothing: until it does, bodies find it full");
+        }
+    }
+
+    /// The disk did not give back what it took: a body ends there.
+    fn failed_to_read(&self, error: &io::Error) {
+        self.failures.reads.fetch_add(1, Ordering::Relaxed);
+        if self.room().says(clock::now()) {
+            let directory = self.directory.display();
+            tracing::warn!(%error, %directory, "the spool does not give back what is in it: bodies are cut off");
+        }
     }
 
     fn room(&self) -> MutexGuard<'_, Room> {
@@ -189,7 +243,7 @@ mod tests {
             let directory = std::env::temp_dir().join(name);
             let runtime = Builder::new_current_thread().build().unwrap();
             let config = config::Spool { above: 1 << 20, directory, max_bytes, threads: 1 };
-            Self { spool: Spool::open(&config, None).unwrap(), runtime }
+            Self { spool: Spool::open(&config, None, &Arc::default()).unwrap(), runtime }
         }
 
         pub(super) fn wait<T>(&self, operation: tokio::task::JoinHandle<T>) -> T {
@@ -206,6 +260,11 @@ mod tests {
             // Nothing is in it: files have no name.
             std::fs::remove_dir(&self.spool.directory).unwrap();
         }
+    }
+
+    /// A file that takes nothing.
+    pub(super) fn disk_that_is_full() -> File {
+        File::options().read(true).write(true).open("/dev/full").unwrap()
     }
 
     /// Of which the tenants of [`account`] have their memory.

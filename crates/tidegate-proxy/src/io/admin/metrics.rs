@@ -93,6 +93,10 @@ pub(super) fn page(config: &Config, snapshot: &Snapshot, live: &Live) -> String 
     page.row("access_log_lines_total", &[("outcome", "written")], float(written));
     page.row("access_log_lines_total", &[("outcome", "dropped")], float(dropped));
     page.row("access_log_lines_total", &[("outcome", "left_out")], float(live.unlogged_total));
+    page.single("spool_bytes", "Bytes that bodies hold in the spool.", "gauge", float(live.spool.bytes));
+    page.head("spool_failures_total", "Pieces of bodies that the spool's disk did not take, or give back.", "counter");
+    page.row("spool_failures_total", &[("operation", "write")], float(live.spool.failed_writes));
+    page.row("spool_failures_total", &[("operation", "read")], float(live.spool.failed_reads));
     page.single("reloads_total", "Times that the configuration was replaced.", "counter", float(live.reloads));
     let help = "Times that another configuration could not be read or used.";
     page.single("reloads_failed_total", help, "counter", float(live.reloads_failed));

@@ -68,12 +68,25 @@ pub struct Live {
     pub bandwidths: Vec<(String, bandwidth::Counts)>,
     /// Lines of the access log that were written, and that were dropped.
     pub access_log: (u64, u64),
+    /// Where large bodies wait.
+    pub spool: LiveSpool,
     /// What the process may use of the processors.
     pub cpu: Option<CpuLimits>,
     /// Lines that the access log left out, as it is told to.
     pub unlogged_total: u64,
     /// How long answers took; only for metrics, and else empty.
     pub times: ResponseTimes,
+}
+
+/// How the spool stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct LiveSpool {
+    /// Bytes of the bodies in it.
+    pub bytes: u64,
+    /// Pieces that the disk did not take, since the start.
+    pub failed_writes: u64,
+    /// Pieces that it did not give back, since the start.
+    pub failed_reads: u64,
 }
 
 /// What was counted of an upstream.
@@ -197,6 +210,7 @@ pub struct Status {
     upstreams: Vec<UpstreamJson>,
     rate_limits: Vec<RateLimitJson>,
     access_log: Option<AccessLogJson>,
+    spool: Option<SpoolJson>,
     warnings: Vec<String>,
 }
 
@@ -312,6 +326,14 @@ struct AccessLogJson {
     sample: f64,
 }
 
+#[derive(Clone, Copy, Debug, Serialize)]
+struct SpoolJson {
+    bytes: u64,
+    max_bytes: u64,
+    failed_writes_total: u64,
+    failed_reads_total: u64,
+}
+
 impl Status {
     /// What `config` says, with what `live` counted.
     #[must_use]
@@ -382,6 +404,11 @@ impl Status {
                 let (written_total, dropped_total) = live.access_log;
                 let (left_out_total, sample) = (live.unlogged_total, log.sampling.sample);
                 AccessLogJson { written_total, dropped_total, left_out_total, sample }
+            }),
+            spool: config.spool.as_ref().map(|spool| {
+                let LiveSpool { bytes, failed_writes, failed_reads } = live.spool;
+                let (failed_writes_total, failed_reads_total) = (failed_writes, failed_reads);
+                SpoolJson { bytes, max_bytes: spool.max_bytes, failed_writes_total, failed_reads_total }
             }),
             warnings: config.warnings.clone(),
         }

@@ -13,7 +13,7 @@ use http_body::{Body, Frame};
 use tokio::task::JoinHandle;
 
 use super::memory::InMemory;
-use super::stored::Stored;
+use super::stored::{Stored, Unwritten};
 use super::{PIECE, READ};
 use crate::io::account::Account;
 use crate::io::body::{BodyError, ResponseBody};
@@ -50,7 +50,7 @@ pub(crate) struct Spooling {
 /// The one operation that a body has under way.
 #[derive(Debug)]
 enum Operation {
-    Append(JoinHandle<io::Result<Stored>>),
+    Append(JoinHandle<Result<Stored, Unwritten>>),
     Take(JoinHandle<io::Result<(Stored, Bytes)>>),
 }
 
@@ -98,9 +98,15 @@ impl Spooling {
             if let Some(Operation::Append(append)) = self.operation.as_mut() {
                 let Poll::Ready(appended) = Pin::new(append).poll(context) else { return };
                 (self.operation, self.moving) = (None, 0);
-                match appended.ok().and_then(Result::ok) {
-                    Some(stored) => self.stored = Some(stored),
-                    None => return self.broke(BodyError::Spool),
+                match appended {
+                    Ok(Ok(stored)) => self.stored = Some(stored),
+                    Ok(Err(Unwritten { stored, bytes })) => {
+                        // They wait here again, behind what is on disk, as where there was no room.
+                        let mut buffer = BytesMut::from(bytes);
+                        buffer.extend_from_slice(&self.buffer);
+                        (self.stored, self.buffer) = (Some(stored), buffer);
+                    }
+                    Err(_gone) => return self.broke(BodyError::Spool),
                 }
             }
             if self.buffer.len() as u64 > self.kept
@@ -253,6 +259,42 @@ mod tests {
         assert_eq!(account.held_memory(), 5 * 64 * 1024, "and its memory is its tenant's");
         assert!(rest(&disk, &mut answer) == body);
         assert_eq!(account.held_memory(), 0);
+    }
+
+    #[test]
+    fn an_answer_that_the_disk_does_not_take_waits_for_its_client_and_comes_whole() {
+        let disk = Disk::new("answer-full", 1 << 20);
+        let account = account("a");
+        let (mut answer, body) = spooling(&disk, &account, 300_000);
+        answer.stored.as_mut().unwrap().fill();
+        disk.wait_for(|context| {
+            answer.poll_ahead(context);
+            if answer.operation.is_some() { Poll::Pending } else { Poll::Ready(()) }
+        });
+        assert!(answer.broken.is_none() && answer.buffer == body, "it waits");
+        let figures = disk.spool.figures();
+        assert_eq!((figures.bytes, figures.failed_writes), (0, 1));
+        assert_eq!(account.held_memory(), 5 * 64 * 1024, "and its memory is its tenant's");
+        assert!(rest(&disk, &mut answer) == body);
+        assert_eq!(account.held_memory(), 0);
+    }
+
+    #[test]
+    fn an_answer_of_which_the_disk_takes_a_part_comes_whole() {
+        let disk = Disk::new("answer-part", 1 << 20);
+        let account = account("a");
+        let mut stored = Stored::new(&disk.spool, &account);
+        stored.reserve(100_000).unwrap();
+        let body = pattern(300_000);
+        let stored = disk.wait(stored.append(body.slice(..100_000))).unwrap();
+        let mut answer = Spooling::new(ResponseBody::Full(body.slice(100_000..)), stored, &account);
+        let whole = answer.stored.as_mut().unwrap().fill();
+        disk.wait_for(|context| {
+            answer.poll_ahead(context);
+            if answer.operation.is_some() { Poll::Pending } else { Poll::Ready(()) }
+        });
+        answer.stored.as_mut().unwrap().set_file(whole);
+        assert!(rest(&disk, &mut answer) == body);
     }
 
     #[test]

@@ -17,7 +17,7 @@ use super::memory::InMemory;
 use super::stored::Stored;
 use crate::io::account::Account;
 use crate::io::body::{BodyError, RequestBody};
-use crate::io::limiter::Stage;
+use crate::io::limiter::{Cause, Stage};
 use crate::io::settings::Settings;
 use crate::io::thread::Connection;
 
@@ -98,7 +98,12 @@ async fn append(account: &Account, mut stored: Stored, bytes: Bytes) -> Result<S
     let len = bytes.len() as u64;
     stored.reserve(len).map_err(BodyError::Full)?;
     account.add_disk(len);
-    stored.append(bytes).await.ok().and_then(Result::ok).ok_or(BodyError::Spool)
+    match stored.append(bytes).await {
+        Ok(Ok(stored)) => Ok(stored),
+        // The same as no room, whatever there should be.
+        Ok(Err(_unwritten)) => Err(BodyError::Full(Cause::SystemFull)),
+        Err(_gone) => Err(BodyError::Spool),
+    }
 }
 
 impl Spooled {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use rustix::fs::FallocateFlags;
+use tidegate_runtime::clock;
 use tokio::task::JoinHandle;
 
 use super::{READ, Spool};
@@ -35,6 +36,13 @@ pub(super) struct Stored {
     freed: u64,
 }
 
+/// Bytes that the disk did not take. What was put in before is whole.
+#[derive(Debug)]
+pub(super) struct Unwritten {
+    pub(super) stored: Stored,
+    pub(super) bytes: Bytes,
+}
+
 impl Stored {
     /// An empty one of the tenant that pays on `account`.
     pub(super) fn new(spool: &Arc<Spool>, account: &Account) -> Self {
@@ -60,7 +68,7 @@ impl Stored {
 
     /// Takes room for `bytes` more; it is given back as they are taken out, or with the body.
     pub(super) fn reserve(&mut self, bytes: u64) -> Result<(), Cause> {
-        self.spool.room().take(&self.tenant, bytes, self.shares)?;
+        self.spool.room().take(&self.tenant, bytes, self.shares, clock::now())?;
         self.reserved += bytes;
         Ok(())
     }
@@ -71,24 +79,40 @@ impl Stored {
         self.spool.room().give_back(&self.tenant, bytes);
     }
 
-    /// Writes `bytes`, which have room, to the end, on a thread of the pool.
-    pub(super) fn append(mut self, bytes: Bytes) -> JoinHandle<io::Result<Self>> {
+    /// Writes `bytes`, which have room, to the end, on a thread of the pool. If the disk does not take them, their room is
+    /// given back, and for a while there is none.
+    pub(super) fn append(mut self, bytes: Bytes) -> JoinHandle<Result<Self, Unwritten>> {
         let threads = self.spool.threads.clone();
-        threads.spawn_blocking(move || {
-            let file = match self.file.take() {
-                Some(file) => file,
-                None => self.spool.create()?,
-            };
-            let written = file.write_all_at(&bytes, self.end);
-            self.file = Some(file);
-            written?;
-            self.end += bytes.len() as u64;
-            Ok(self)
+        threads.spawn_blocking(move || match self.write(&bytes) {
+            Ok(()) => Ok(self),
+            Err(error) => {
+                self.give_back(bytes.len() as u64);
+                self.spool.failed_to_write(&error);
+                Err(Unwritten { stored: self, bytes })
+            }
         })
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let file = match &mut self.file {
+            Some(file) => file,
+            none => none.insert(self.spool.create()?),
+        };
+        if let Err(error) = file.write_all_at(bytes, self.end) {
+            // What the disk did take of them.
+            let _ = file.set_len(self.end);
+            return Err(error);
+        }
+        self.end += bytes.len() as u64;
+        Ok(())
     }
 
     /// Up to a piece from `at`.
     pub(super) fn read(&self, at: u64) -> io::Result<Bytes> {
+        self.read_piece(at).inspect_err(|error| self.spool.failed_to_read(error))
+    }
+
+    fn read_piece(&self, at: u64) -> io::Result<Bytes> {
         let len = usize::try_from(self.end - at).map_or(READ, |left| left.min(READ));
         let mut piece = vec![0; len];
         if let Some(file) = &self.file {
@@ -143,6 +167,18 @@ impl Drop for Stored {
 }
 
 #[cfg(test)]
+impl Stored {
+    /// From now on the disk is full. The file of before is what holds its bytes.
+    pub(super) fn fill(&mut self) -> Option<File> {
+        self.file.replace(super::tests::disk_that_is_full())
+    }
+
+    pub(super) fn set_file(&mut self, file: Option<File>) {
+        self.file = file;
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use std::os::unix::fs::MetadataExt;
 
@@ -168,6 +204,34 @@ mod tests {
             }
             assert!(read == written.repeat(round), "it comes back as it was");
         }
+    }
+
+    #[test]
+    fn what_the_disk_does_not_take_comes_back_with_what_it_took() {
+        let disk = Disk::new("full", 1 << 20);
+        let mut stored = Stored::new(&disk.spool, &account("a"));
+        stored.reserve(100_000).unwrap();
+        stored = disk.wait(stored.append(pattern(100_000))).unwrap();
+        let whole = stored.fill();
+        stored.reserve(50_000).unwrap();
+        let Unwritten { mut stored, bytes } = disk.wait(stored.append(pattern(50_000))).unwrap_err();
+        assert!(bytes == pattern(50_000));
+        assert_eq!((stored.len(), disk.spool.room().used()), (100_000, 100_000));
+        assert_eq!(stored.reserve(1), Err(Cause::SystemFull), "for a while");
+        assert_eq!(disk.spool.figures().failed_writes, 1);
+        stored.file = whole;
+        assert!(stored.read(0).unwrap() == pattern(100_000)[..READ]);
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_made_leaves_the_bytes() {
+        let disk = Disk::new("no-file", 1 << 20);
+        let mut stored = Stored::new(&disk.spool, &account("a"));
+        std::fs::remove_dir(&disk.spool.directory).unwrap();
+        stored.reserve(10).unwrap();
+        let unwritten = disk.wait(stored.append(pattern(10))).unwrap_err();
+        std::fs::create_dir(&disk.spool.directory).unwrap();
+        assert_eq!((unwritten.bytes.len(), disk.spool.room().used()), (10, 0));
     }
 
     #[test]
