@@ -321,6 +321,26 @@ fn threads_stay_as_they_are_when_the_processors_are_others() {
 }
 
 #[test]
+fn a_reader_of_the_access_log_that_sleeps_holds_up_no_end() {
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
+    let folder = Folder::new("pipe");
+    let pipe = folder.0.join("access.log");
+    mknodat(CWD, &pipe, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+    let reader = fs::File::options().read(true).write(true).open(&pipe).unwrap();
+    folder.write(&config(&upstream(), ""));
+    let proxy = Proxy::start(&folder, &[]);
+    // More lines than a pipe takes.
+    let long = format!("/{}", "x".repeat(1_900));
+    for _ in 0..60 {
+        assert_eq!(proxy.get("a.example", &long).0, 200);
+    }
+    assert_eq!(proxy.stop(), Some(0));
+    let log = folder.read("log");
+    assert!(log.contains("every request has ended") && log.contains("its last lines are lost"), "{log}");
+    drop(reader);
+}
+
+#[test]
 fn flags_are_enough_for_a_first_try() {
     let folder = Folder::new("quick");
     let proxy =

@@ -4,7 +4,8 @@
 //! second: so a thread of the overflow lane, which may lose the processor at any instant, holds up no other. The buffers
 //! are bounded together: when the disk does not keep up, lines are dropped and counted, and nobody waits. A file is opened
 //! again when it was moved away, as log rotation does, and on [`AccessLog::reopen`]. A log that another takes the place of
-//! goes on until each thread has taken the other.
+//! goes on until each thread has taken the other. At the end the writer has a second for what is left: it may wait for a
+//! reader that takes nothing.
 
 mod line;
 mod writer;
@@ -13,6 +14,10 @@ use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
+
+use tidegate_core::Instant;
+use tidegate_runtime::clock;
 
 use crate::config::{self, LogFormat};
 
@@ -21,7 +26,10 @@ pub use self::line::{Entry, Refused};
 /// Bytes of lines that wait for the writer. Ten thousand requests are about 5 MB.
 const MOST_WAITING: usize = 8 << 20;
 
-/// A log that is being written. Dropping it writes what is left.
+/// How long the end waits for what is left to be written. Two buffers' worth take a tenth of it where the disk keeps up.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// A log that is being written. Dropping it writes what is left, or gives that up after a second.
 #[derive(Debug)]
 pub struct AccessLog {
     shared: Arc<Shared>,
@@ -39,6 +47,10 @@ struct Shared {
     asleep: AtomicBool,
     told: Mutex<Told>,
     changed: Condvar,
+    /// The writer has ended.
+    over: Condvar,
+    /// Lines that the writer took, and of which it is not known yet what became of them.
+    in_hand: AtomicU64,
     totals: Arc<Totals>,
 }
 
@@ -66,6 +78,7 @@ struct Told {
     filled: bool,
     reopen: bool,
     end: End,
+    is_over: bool,
 }
 
 /// Whether the writer ends.
@@ -99,9 +112,10 @@ impl AccessLog {
         let shared = Arc::new(Shared::new(config.format, totals));
         let mut sink = writer::Sink::open(&config.to)?;
         let writing = Arc::clone(&shared);
-        let writer = std::thread::Builder::new()
-            .name("access-log".to_owned())
-            .spawn(move || writer::run(&writing, &mut sink))?;
+        let writer = std::thread::Builder::new().name("access-log".to_owned()).spawn(move || {
+            let _over = Over(&writing);
+            writer::run(&writing, &mut sink);
+        })?;
         Ok(Self { shared, writer: Some(writer) })
     }
 
@@ -129,6 +143,30 @@ impl AccessLog {
     /// Opens the file again: what was moved away is left alone.
     pub fn reopen(&self) {
         self.shared.tell(|told| told.reopen = true);
+    }
+
+    /// Ends `logs`, as dropping them does, and waits no longer than for one.
+    pub(crate) fn close(mut logs: Vec<Self>) {
+        let deadline = clock::now() + PATIENCE;
+        for log in &logs {
+            log.shared.tell(|told| told.end = End::Closed);
+        }
+        logs.iter_mut().for_each(|log| log.end_by(deadline));
+    }
+
+    /// Waits until the writer has written everything, or leaves it with what it has. The process ends with it or without.
+    fn end_by(&mut self, deadline: Instant) {
+        let Some(writer) = self.writer.take() else { return };
+        let left = deadline.since(clock::now());
+        let told = self.shared.over.wait_timeout_while(lock(&self.shared.told), left, |told| !told.is_over);
+        let is_over = told.unwrap_or_else(PoisonError::into_inner).0.is_over;
+        if is_over {
+            // It has nothing to say but that it ended.
+            let _ = writer.join();
+            return;
+        }
+        let lines = self.shared.give_up();
+        tracing::warn!(lines, "the access log takes nothing: its last lines are lost");
     }
 
     /// Lines written, and lines that were dropped because the writer could not keep up or the disk was full.
@@ -164,10 +202,17 @@ impl Way {
 impl Drop for AccessLog {
     fn drop(&mut self) {
         self.shared.tell(|told| told.end = End::Closed);
-        if let Some(writer) = self.writer.take() {
-            // It has nothing to say but that it ended.
-            let _ = writer.join();
-        }
+        self.end_by(clock::now() + PATIENCE);
+    }
+}
+
+/// Tells that the writer has ended, however it did.
+struct Over<'a>(&'a Shared);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        lock(&self.0.told).is_over = true;
+        self.0.over.notify_all();
     }
 }
 
@@ -180,8 +225,31 @@ impl Shared {
             asleep: AtomicBool::new(false),
             told: Mutex::default(),
             changed: Condvar::new(),
+            over: Condvar::new(),
+            in_hand: AtomicU64::new(0),
             totals,
         }
+    }
+
+    /// Counts `lines` of those in hand as written. Who gave them up has counted them before.
+    fn wrote(&self, lines: u64) {
+        let take = |held: u64| Some(held.saturating_sub(lines));
+        // Counters of their own; nothing else is ordered by them.
+        let held = self.in_hand.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).unwrap_or_default();
+        self.totals.written.fetch_add(lines.min(held), Ordering::Relaxed);
+    }
+
+    /// Counts the rest of those in hand as dropped.
+    fn lost(&self) -> u64 {
+        let lines = self.in_hand.swap(0, Ordering::Relaxed);
+        self.totals.dropped.fetch_add(lines, Ordering::Relaxed);
+        lines
+    }
+
+    /// Counts as dropped what nobody has written so far, and how many lines these are.
+    fn give_up(&self) -> u64 {
+        writer::take(self, &mut Vec::new());
+        self.lost()
     }
 
     fn tell(&self, tell: impl FnOnce(&mut Told)) {

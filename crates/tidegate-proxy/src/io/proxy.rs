@@ -337,6 +337,11 @@ impl Proxy {
             drop(checks);
             let _ = thread.join();
         }
+        // Here, where a caller waits for the end in any case: whoever is the last to look at the state waits for no disk.
+        let mut changing = lock(&self.state.changing);
+        let logs = changing.log.take().into_iter().chain(changing.retired_logs.drain(..)).collect();
+        drop(changing);
+        AccessLog::close(logs);
     }
 }
 

@@ -62,6 +62,39 @@ fn every_line_is_there_when_the_log_is_closed() {
 }
 
 #[test]
+fn a_reader_that_takes_nothing_holds_up_no_end() {
+    let folder = Folder::new();
+    let path = folder.0.join("access.log");
+    rustix::fs::mknodat(
+        rustix::fs::CWD,
+        &path,
+        rustix::fs::FileType::Fifo,
+        rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR,
+        0,
+    )
+    .unwrap();
+    let reader = fs::File::options().read(true).write(true).open(&path).unwrap();
+    let log = AccessLog::start(&folder.config()).unwrap();
+    let totals = Arc::clone(&log.shared.totals);
+    let long = "x".repeat(1_900);
+    // More than a pipe takes, and more than the writer has in hand at once.
+    for _ in 0..3 {
+        for _ in 0..100 {
+            log.lines().write(&entry(&long));
+        }
+        // It has taken some: those that follow wait behind it.
+        while log.shared.in_hand.load(Ordering::Relaxed) == 0 {
+            std::thread::yield_now();
+        }
+    }
+    drop(log);
+    let (written, dropped) = totals.get();
+    assert_eq!(written + dropped, 300);
+    assert!(dropped >= 200, "{dropped}");
+    drop(reader);
+}
+
+#[test]
 fn a_log_that_was_moved_away_begins_anew() {
     let folder = Folder::new();
     let log = AccessLog::start(&folder.config()).unwrap();

@@ -1,7 +1,8 @@
 //! The thread that writes lines.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, Write};
+use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{Ordering, fence};
@@ -15,46 +16,68 @@ use crate::config::LogTarget;
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// Where lines go.
-pub(super) enum Sink {
-    Stdout,
-    File { path: PathBuf, file: File },
+pub(super) struct Sink {
+    /// `None` for standard output.
+    path: Option<PathBuf>,
+    file: File,
+    /// What was written last ends in the middle of a line.
+    torn: bool,
 }
 
 impl Sink {
     pub(super) fn open(to: &LogTarget) -> io::Result<Self> {
-        match to {
-            LogTarget::Stdout => Ok(Self::Stdout),
-            LogTarget::File(path) => Ok(Self::File { file: append(path)?, path: path.clone() }),
-        }
+        let (path, file) = match to {
+            // Not by way of the library's lock: who holds it while nobody reads stops all who print something.
+            LogTarget::Stdout => (None, File::from(io::stdout().as_fd().try_clone_to_owned()?)),
+            LogTarget::File(path) => (Some(path.clone()), append(path)?),
+        };
+        Ok(Self { path, file, torn: false })
     }
 
-    /// The file of this name now, which another took the place of.
+    /// The file of this name now, which perhaps another took the place of.
     fn reopen(&mut self) -> io::Result<()> {
-        if let Self::File { path, file } = self {
-            *file = append(path)?;
+        if let Some(path) = &self.path {
+            let file = append(path)?;
+            self.torn &= is_same(&file.metadata()?, &self.file.metadata()?);
+            self.file = file;
         }
         Ok(())
     }
 
     /// Whether what we write is no longer what the path names.
     fn is_stale(&self) -> bool {
-        let Self::File { path, file } = self else { return false };
-        let same = |a: &std::fs::Metadata, b: &std::fs::Metadata| (a.dev(), a.ino()) == (b.dev(), b.ino());
-        match (std::fs::metadata(path), file.metadata()) {
-            (Ok(named), Ok(ours)) => !same(&named, &ours),
+        let Some(path) = &self.path else { return false };
+        match (std::fs::metadata(path), self.file.metadata()) {
+            (Ok(named), Ok(ours)) => !is_same(&named, &ours),
             _ => true,
         }
     }
+}
 
-    fn write(&mut self, lines: &[u8]) -> io::Result<()> {
-        match self {
-            Self::Stdout => {
-                let mut out = io::stdout().lock();
-                out.write_all(lines).and_then(|()| out.flush())
-            }
-            Self::File { file, .. } => file.write_all(lines),
-        }
+fn is_same(one: &Metadata, other: &Metadata) -> bool {
+    (one.dev(), one.ino()) == (other.dev(), other.ino())
+}
+
+/// Writes `lines` and tells `wrote` how many of them are whole, piece by piece. Where it fails, the middle of a line may be
+/// the last that there is of it: then it is `torn`, and the next one begins on a line of its own.
+fn write(out: &mut impl Write, torn: &mut bool, mut lines: &[u8], mut wrote: impl FnMut(u64)) -> io::Result<()> {
+    if *torn && !lines.is_empty() {
+        out.write_all(b"\n")?;
+        *torn = false;
     }
+    while !lines.is_empty() {
+        let written = match out.write(lines) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(written) => written,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(error),
+        };
+        let (piece, rest) = lines.split_at(written);
+        *torn = piece.last() != Some(&b'\n');
+        wrote(piece.iter().filter(|&&byte| byte == b'\n').count() as u64);
+        lines = rest;
+    }
+    Ok(())
 }
 
 fn append(path: &Path) -> io::Result<File> {
@@ -72,11 +95,11 @@ pub(super) fn run(shared: &Arc<Shared>, sink: &mut Sink) {
         let (reopen, closed) = wait(shared);
         let closed = closed || has_no_ways(shared);
         lines.clear();
-        let count = take(shared, &mut lines);
+        take(shared, &mut lines);
         let opened = if reopen || sink.is_stale() { sink.reopen() } else { Ok(()) };
-        let outcome = opened.and_then(|()| sink.write(&lines));
-        let counter = if outcome.is_ok() { &shared.totals.written } else { &shared.totals.dropped };
-        counter.fetch_add(count, Ordering::Relaxed);
+        let outcome =
+            opened.and_then(|()| write(&mut sink.file, &mut sink.torn, &lines, |written| shared.wrote(written)));
+        shared.lost();
         match outcome {
             // Once for each failure, however many lines it takes with it.
             Err(error) if !failing => {
@@ -117,8 +140,8 @@ fn wait(shared: &Shared) -> (bool, bool) {
     (std::mem::take(&mut told.reopen), told.end == End::Closed)
 }
 
-/// Takes all lines there are; how many.
-fn take(shared: &Shared, lines: &mut Vec<u8>) -> u64 {
+/// Takes all lines there are in hand.
+pub(super) fn take(shared: &Shared, lines: &mut Vec<u8>) {
     let mut count = 0;
     // A way to the log that is gone leaves its buffer when that is empty.
     lock(&shared.buffers).retain(|buffer| {
@@ -128,7 +151,55 @@ fn take(shared: &Shared, lines: &mut Vec<u8>) -> u64 {
         lines.append(&mut buffer.lines);
         is_used
     });
-    // A number to compare: nothing else depends on it.
+    // Numbers to compare and to add: nothing else depends on them.
+    shared.in_hand.fetch_add(count, Ordering::Relaxed);
     shared.waiting.fetch_sub(lines.len(), Ordering::Relaxed);
-    count
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A disk with room for so many bytes.
+    struct Disk {
+        taken: Vec<u8>,
+        room: usize,
+    }
+
+    impl Write for Disk {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let taken = bytes.len().min(self.room);
+            if taken == 0 {
+                return Err(io::ErrorKind::StorageFull.into());
+            }
+            self.taken.extend_from_slice(&bytes[..taken]);
+            self.room -= taken;
+            Ok(taken)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_line_behind_half_a_line_is_one_of_its_own_and_whole_lines_are_counted() {
+        let mut disk = Disk { taken: Vec::new(), room: 6 };
+        let (mut torn, mut count) = (false, 0);
+        let mut put = |disk: &mut Disk, lines: &str| {
+            write(disk, &mut torn, lines.as_bytes(), |written| count += written).map(|()| count).map_err(|_| count)
+        };
+        assert_eq!(put(&mut disk, "one\ntwo\nthree\n"), Err(1));
+        assert_eq!(put(&mut disk, "four\n"), Err(1));
+        disk.room = 100;
+        assert_eq!(put(&mut disk, "five\n"), Ok(2));
+        assert_eq!(put(&mut disk, "six\n"), Ok(3));
+        assert_eq!(disk.taken, b"one\ntw\nfive\nsix\n");
+        // At the end of a line nothing is torn.
+        disk.room = 6;
+        assert_eq!(put(&mut disk, "seven\neight\n"), Err(4));
+        disk.room = 100;
+        assert_eq!(put(&mut disk, "nine\n"), Ok(5));
+        assert_eq!(disk.taken, b"one\ntw\nfive\nsix\nseven\nnine\n");
+    }
 }
