@@ -433,7 +433,7 @@ impl Side {
             };
             // Whoever started this thread waits for the answer.
             let _ = tell.send(Ok(()));
-            runtime.block_on(async move {
+            worker::run_to_end(runtime, async move {
                 let mut checks = Checks::new(verdicts, clock::now().as_nanos());
                 names.set(&settings.config);
                 loop {

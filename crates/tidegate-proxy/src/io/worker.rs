@@ -10,7 +10,7 @@ use rustix::process::setpriority_process;
 use rustix::thread::{CpuSet, gettid, sched_getaffinity, sched_setaffinity};
 use tidegate_core::Instant;
 use tidegate_runtime::slice;
-use tokio::runtime::{Builder, LocalOptions};
+use tokio::runtime::{Builder, LocalOptions, LocalRuntime};
 use tokio::sync::{Notify, watch};
 use tokio::task::{JoinHandle, spawn_local};
 
@@ -94,7 +94,15 @@ pub(crate) fn run(start: Start) -> io::Result<()> {
         })
         .on_thread_unpark(meter::on_unpark)
         .build_local(LocalOptions::default())?;
-    runtime.block_on(serve(start))
+    run_to_end(runtime, serve(start))
+}
+
+/// Runs `future` to its end, and waits for nothing else: the system's lookup of a name may take half a minute where no name
+/// server answers, and it cannot be stopped.
+pub(crate) fn run_to_end<T>(runtime: LocalRuntime, future: impl Future<Output = T>) -> T {
+    let ended = runtime.block_on(future);
+    runtime.shutdown_background();
+    ended
 }
 
 /// When the system runs a thread that only computes.
@@ -419,6 +427,17 @@ struct Round {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_thread_ends_though_the_system_still_looks_for_a_name() {
+        let (found, answer) = std::sync::mpsc::channel::<()>();
+        let (ended, end) = std::sync::mpsc::channel();
+        let lookup = move || ended.send(answer.recv().is_ok());
+        let runtime = Builder::new_current_thread().build_local(LocalOptions::default()).unwrap();
+        run_to_end(runtime, async { drop(tokio::task::spawn_blocking(lookup)) });
+        found.send(()).unwrap();
+        assert_eq!(end.recv(), Ok(true), "it was not waited for");
+    }
 
     #[test]
     fn a_tenant_meets_its_share_of_the_connections_before_a_thread_is_full() {
