@@ -4,15 +4,26 @@ use std::fs::File;
 
 use serde_json::json;
 use tidegate_proxy::config::{Config, UpstreamTls};
+use tidegate_proxy::error::ProxyError;
+use tidegate_proxy::io::{FileProblem, check_files};
+use tidegate_runtime::config::Document;
 
 use crate::cli::Check;
-use crate::failure::Failure;
+use crate::failure::{Failure, with_causes};
 use crate::output::{self, Style};
+use crate::proxy::remedy;
 use crate::settings::{self, Settings};
 use crate::words::{DisciplineWord, ModeWord, RateText, UnitWord};
 
 pub(crate) fn run(args: &Check) -> Result<(), Failure> {
-    let settings = Settings::read(&args.file, &settings::host())?;
+    let document = Document::read(&args.file)?;
+    let settings = Settings::from_document(&document, &settings::host())?;
+    for FileProblem { key, error } in settings.proxy.iter().flat_map(check_files) {
+        // Which authorities a system trusts is its own matter: the file may be another machine's.
+        if !matches!(error, ProxyError::SystemRoots { .. }) {
+            return Err(document.problem(&key, with_causes(&error), remedy(&error)).into());
+        }
+    }
     match Style::of(args.json) {
         Style::Json => output::json(&report(&settings)),
         Style::Table => {
@@ -39,7 +50,7 @@ fn warnings(settings: &Settings) -> Vec<String> {
     settings.warnings.iter().cloned().chain(proxy).collect()
 }
 
-/// Files that the proxy would not start without. They may be another machine's, or another user's, so it is no error.
+/// Files that the proxy would not start without, and that cannot be opened. They may be another machine's, or another user's, so it is no error.
 fn unreadable(proxy: &Config) -> impl Iterator<Item = String> {
     let certificates = proxy.certificates.iter().enumerate().flat_map(|(index, certificate)| {
         let files =

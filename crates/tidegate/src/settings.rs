@@ -4,7 +4,7 @@
 //! file works; `tidegate.example.toml` lists them all with their reasons.
 
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::Deserialize;
@@ -139,11 +139,7 @@ pub(crate) struct Console {
 }
 
 impl Settings {
-    /// Reads `file`; a file that leaves everything out gives the defaults.
-    pub(crate) fn read(file: &Path, host: &Host) -> Result<Self, ConfigError> {
-        Self::from_document(&Document::read(file)?, host)
-    }
-
+    /// What `document` says; one that leaves everything out gives the defaults.
     pub(crate) fn from_document(document: &Document, host: &Host) -> Result<Self, ConfigError> {
         let File { broker, admin, console, store, log, topic, proxy } = document.parse()?;
         if broker.admin_address.is_some() {
@@ -356,6 +352,8 @@ pub(crate) fn is_loopback(address: &Address) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use tidegate_core::Rate;
 
     use super::*;

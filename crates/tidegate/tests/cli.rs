@@ -117,6 +117,29 @@ fn a_good_file_is_said_to_be_good_also_to_programs() {
 }
 
 #[test]
+fn files_that_a_proxy_would_not_start_with_are_found_by_check_too() {
+    let folder = Folder::new("files");
+    let file = "[proxy]\nticket_keys = [\"tickets\"]\n[[proxy.certificate]]\ncert = \"a.pem\"\nkey = \"a.key\"\n";
+    // They may be another machine's.
+    assert_eq!(folder.check(file), (0, String::new()));
+    let said = text(&folder.tidegate(&["check", "tidegate.toml"]).stdout);
+    assert!(said.contains("warning: proxy.certificate[0].cert: cannot read a.pem: No such file"), "{said}");
+    fs::write(folder.0.join("a.pem"), "nonsense").expect("the folder is writable");
+    fs::write(folder.0.join("a.key"), "nonsense").expect("the folder is writable");
+    let (code, said) = folder.check(file);
+    assert_eq!(code, 3, "{said}");
+    assert!(
+        said.contains("tidegate.toml:5: proxy.certificate[0].key: cannot read the certificate file a.key"),
+        "{said}"
+    );
+    let without = "[proxy]\nticket_keys = [\"tickets\"]\n";
+    fs::write(folder.0.join("tickets"), "short").expect("the folder is writable");
+    let (code, said) = folder.check(without);
+    assert_eq!(code, 3, "{said}");
+    assert!(said.contains("proxy.ticket_keys[0]: cannot use the ticket key tickets: it has 5 bytes"), "{said}");
+}
+
+#[test]
 fn wrong_usage_is_exit_code_2_with_a_suggestion() {
     let folder = Folder::new("usage");
     for (args, said) in [

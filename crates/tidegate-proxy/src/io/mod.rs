@@ -15,6 +15,7 @@
 //! | `tls`, `socket`, `transport` | certificates by name; a client's socket; with or without TLS |
 //! | `server_stream` | a server's socket, with or without TLS |
 //! | `ocsp`, `tickets` | what is stapled to a certificate; sessions that several nodes resume |
+//! | `files` | what is wrong with the files that a configuration names |
 //! | `http1`, `http2`, `websocket` | what is spoken |
 //! | `service`, `whose`, `forward` | a request: judged, its tenant, sent to its upstream, answered |
 //! | `headers`, `refuse`, `grpc`, `quota`, `date` | what the proxy adds to messages, and its own answers |
@@ -49,6 +50,7 @@ mod body;
 mod cpu;
 mod date;
 mod fair;
+mod files;
 mod forward;
 mod gate;
 mod grpc;
@@ -89,5 +91,6 @@ mod websocket;
 mod whose;
 mod worker;
 
+pub use files::{FileProblem, check_files};
 pub use ports::Passed;
 pub use proxy::{Ports, Proxy};

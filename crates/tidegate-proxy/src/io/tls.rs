@@ -67,7 +67,8 @@ impl ResolvesServerCert for Certificates {
     }
 }
 
-fn read(certificate: &Certificate) -> Result<CertifiedKey, ProxyError> {
+/// Reads the files of one.
+pub(super) fn read(certificate: &Certificate) -> Result<CertifiedKey, ProxyError> {
     let unreadable = |path: &std::path::Path, source| ProxyError::Pem { path: path.to_owned(), source };
     let chain = CertificateDer::pem_file_iter(&certificate.cert)
         .and_then(Iterator::collect::<Result<Vec<_>, _>>)

@@ -34,7 +34,7 @@ use crate::up;
 use self::upgrade::Upgrades;
 
 pub(crate) use self::figures::{Figures, quantity};
-pub(crate) use self::run::ProxyRunning;
+pub(crate) use self::run::{ProxyRunning, remedy};
 pub(crate) use self::upgrade::Taken;
 pub(crate) use self::watch::Watched;
 

@@ -286,8 +286,9 @@ fn enter_certificates(config: &Config, watched: &mut Watched) {
     }
 }
 
-fn not_started(error: ProxyError) -> Failure {
-    let help = match &error {
+/// What to do about it.
+pub(crate) fn remedy(error: &ProxyError) -> &'static str {
+    match error {
         ProxyError::Listen { .. } => "something listens there already, or the address is another machine's",
         ProxyError::Pem { .. } | ProxyError::Certificate { .. } => {
             "cert is a PEM file of the chain, the server's own certificate first; key is its PEM key"
@@ -301,7 +302,11 @@ fn not_started(error: ProxyError) -> Failure {
             "each of proxy.ticket_keys is a file of 80 random bytes, as `openssl rand 80` writes"
         }
         _ => "the error below says what the system refused",
-    };
+    }
+}
+
+fn not_started(error: ProxyError) -> Failure {
+    let help = remedy(&error);
     let failure = match error {
         ProxyError::Pem { .. }
         | ProxyError::Certificate { .. }
