@@ -296,6 +296,9 @@ fn unreachable_answer(error: &ConnectError) -> Response<ResponseBody> {
         ConnectError::TimedOut { .. } => {
             (StatusCode::GATEWAY_TIMEOUT, "connection_timeout", "There is no connection to the upstream in time.")
         }
+        ConnectError::Resolve { source, .. } if source.kind() == std::io::ErrorKind::TimedOut => {
+            (StatusCode::GATEWAY_TIMEOUT, "dns_timeout", "The upstream's name is not looked up in time.")
+        }
         ConnectError::Resolve { .. } => (StatusCode::BAD_GATEWAY, "dns_error", "The upstream's name has no address."),
         ConnectError::Refused { .. } => {
             (StatusCode::BAD_GATEWAY, "connection_refused", "The upstream accepts no connection.")

@@ -22,7 +22,7 @@ use super::signer;
 use super::spool::{self, Spool};
 use super::thread::{Counts, Shared, Total};
 use super::times::{Published, ResponseTimes};
-use super::upstream::{self, Checks, Known, LookupCounts, Names, Part, UpstreamState, Verdicts};
+use super::upstream::{self, Checks, Known, LookupCounts, Names, Part, System, UpstreamState, Verdicts};
 use super::worker::{self, Class, Control, Start};
 use crate::config::tenancy::Tenancy;
 use crate::config::{self, Config, LogTarget, Mode, RateLimit};
@@ -129,7 +129,7 @@ impl Proxy {
         let times = (0..cores).map(|_| Mutex::default()).collect();
         let shared = Arc::new(Shared { counts, times, cpu: cpu::Seen::new() });
         let (names, known, lookups) = Names::new();
-        let side = Side::start(&settings, &verdicts, names, &shared)?;
+        let side = Side::start(&settings, &verdicts, (names, known.system.clone()), &shared)?;
         let spool_failures = Arc::default();
         let spool = open_spool(&settings.config, None, &spool_failures)?;
         let limiters: Vec<_> = (0..cores).map(|_| Arc::new(Limiter::new(settings.neighbours(), now))).collect();
@@ -414,7 +414,7 @@ impl Side {
     fn start(
         settings: &Arc<Settings>,
         verdicts: &Arc<watch::Sender<Verdicts>>,
-        mut names: Names,
+        (mut names, system): (Names, System),
         shared: &Arc<Shared>,
     ) -> Result<Self, ProxyError> {
         let (checks, mut changes) = mpsc::unbounded_channel::<Arc<Settings>>();
@@ -423,9 +423,6 @@ impl Side {
         let run = move || {
             let runtime = tokio::runtime::Builder::new_current_thread()
                 .enable_all()
-                // Names of servers are looked up there.
-                .max_blocking_threads(1)
-                .on_thread_start(worker::stand_back)
                 .build_local(tokio::runtime::LocalOptions::default());
             let runtime = match runtime {
                 Ok(runtime) => runtime,
@@ -434,7 +431,7 @@ impl Side {
             // Whoever started this thread waits for the answer.
             let _ = tell.send(Ok(()));
             worker::run_to_end(runtime, async move {
-                let mut checks = Checks::new(verdicts, clock::now().as_nanos());
+                let mut checks = Checks::new(verdicts, system, clock::now().as_nanos());
                 names.set(&settings.config);
                 loop {
                     let all = Part { index: 0, of: 1 };

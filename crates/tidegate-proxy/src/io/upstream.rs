@@ -8,6 +8,7 @@
 //! | `idle` | connections that wait for the next request |
 //! | `endpoint` | where a server is, and connecting to it |
 //! | `names` | asks for the addresses of servers that are written with a name, for all threads |
+//! | `system` | asks the system for those that `names` does not follow, for all threads |
 //! | `tls` | how TLS is spoken with servers |
 //! | `checks` | asks servers how they are, for all threads |
 //! | `http2` | connections that many requests of a tenant share |
@@ -40,6 +41,7 @@ pub(crate) use lease::Lease;
 pub(crate) use names::{Known, LookupCounts, Names};
 pub(crate) use send::{Outbound, SendError};
 pub(crate) use settings::{Part, Settings};
+pub(crate) use system::System;
 pub(crate) use tls::Tls;
 
 use super::meter;
@@ -60,6 +62,7 @@ mod names;
 mod peer;
 mod send;
 mod settings;
+mod system;
 #[cfg(test)]
 mod tests;
 mod tls;
@@ -299,8 +302,11 @@ pub(crate) struct UpstreamState {
 impl<C: Keep> Upstream<C> {
     /// In force in its line from now on.
     fn new(settings: Settings, rng: Rng, queued: Rc<Notify>, known: Known, line: Line<C>, now: Instant) -> Rc<Self> {
-        let endpoints =
-            settings.servers.iter().map(|server| Endpoint::new(server.clone(), settings.tls.clone())).collect();
+        let endpoints = settings
+            .servers
+            .iter()
+            .map(|server| Endpoint::new(server.clone(), settings.tls.clone(), known.system.clone()));
+        let endpoints = endpoints.collect();
         let state = State {
             pool: Pool::new(settings.pool.clone(), now),
             rng,

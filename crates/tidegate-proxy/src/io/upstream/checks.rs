@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{HOST, USER_AGENT};
@@ -15,8 +16,9 @@ use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinSet};
 
 use super::Settings;
-use super::endpoint::{Endpoint, check_header};
+use super::endpoint::{ConnectError, Endpoint, check_header};
 use super::http2::Local;
+use super::system::System;
 use super::tls::Tls;
 use crate::config::{ProxyProtocolOut, Server, UpstreamProtocol};
 use crate::io::server_stream::ServerStream;
@@ -46,6 +48,7 @@ impl Verdicts {
 #[derive(Debug)]
 pub(crate) struct Checks {
     verdicts: Arc<watch::Sender<Verdicts>>,
+    system: System,
     rng: Rng,
     /// Of every server that is checked.
     pub(super) running: Vec<(Check, AbortHandle)>,
@@ -55,8 +58,8 @@ pub(crate) struct Checks {
 
 impl Checks {
     /// Asks nobody yet.
-    pub(crate) fn new(verdicts: Arc<watch::Sender<Verdicts>>, seed: u64) -> Self {
-        Self { verdicts, rng: Rng::new(seed), running: Vec::new(), tasks: JoinSet::new() }
+    pub(crate) fn new(verdicts: Arc<watch::Sender<Verdicts>>, system: System, seed: u64) -> Self {
+        Self { verdicts, system, rng: Rng::new(seed), running: Vec::new(), tasks: JoinSet::new() }
     }
 
     /// From now on asks the servers of every upstream that wants it. Needs a runtime that takes local tasks.
@@ -85,7 +88,7 @@ impl Checks {
             if self.running.iter().any(|(running, _)| *running == check) {
                 continue;
             }
-            let task = check.clone().run(Arc::clone(&self.verdicts), self.rng.split());
+            let task = check.clone().run(Arc::clone(&self.verdicts), self.system.clone(), self.rng.split());
             self.running.push((check, self.tasks.spawn_local(task)));
         }
         // What was ended leaves nothing behind.
@@ -122,31 +125,43 @@ impl Check {
         self.upstream == upstream && self.server == *server
     }
 
-    async fn run(self, verdicts: Arc<watch::Sender<Verdicts>>, mut rng: Rng) {
+    async fn run(self, verdicts: Arc<watch::Sender<Verdicts>>, system: System, mut rng: Rng) {
         let known = verdicts.borrow().of(&self.upstream, &self.server);
         let now = clock::now();
         let mut health = known.map_or_else(|| ActiveHealth::new(now), |up| ActiveHealth::known(up, now));
-        let endpoint = Endpoint::new(self.server.clone(), self.tls.clone());
+        let endpoint = Endpoint::new(self.server.clone(), self.tls.clone(), system);
         loop {
             tokio::time::sleep(health.next_timeout() - clock::now()).await;
             health.on_check(&self.config, &mut rng, clock::now());
-            let answer = tokio::time::timeout(self.config.timeout, self.ask(&endpoint)).await;
-            let well = matches!(answer, Ok(Ok(())));
-            let change = health.on_result(well, &self.config);
-            if let Some(change) = change {
-                tracing::info!(upstream = self.upstream, server = %self.server, ?change, "a server changed its health");
+            let unwell = self.ask(&endpoint).await.err();
+            let change = health.on_result(unwell.is_none(), &self.config);
+            let (upstream, server) = (&self.upstream, &self.server);
+            match (change, unwell) {
+                (Some(change), None) => tracing::info!(upstream, %server, ?change, "a server changed its health"),
+                (Some(change), Some(reason)) => {
+                    tracing::info!(upstream, %server, ?change, %reason, "a server changed its health");
+                }
+                (None, Some(reason)) => tracing::debug!(upstream, %server, %reason, "a check of a server failed"),
+                (None, None) => {}
             }
             verdicts.send_if_modified(|verdicts| verdicts.note(&self.upstream, &self.server, health.is_up()));
         }
     }
 
     async fn ask(&self, endpoint: &Endpoint) -> Result<(), Unwell> {
+        let (began, timeout) = (clock::now(), self.config.timeout);
         let preface = check_header(self.announce);
-        let stream = endpoint.connect(&preface, self.config.timeout).await.map_err(|_| Unwell)?;
+        let stream = endpoint.connect(&preface, timeout).await?;
         let Some(path) = &self.config.path else { return Ok(()) };
+        let left = timeout.saturating_sub(clock::now().since(began));
+        let answered = tokio::time::timeout(left, self.exchange(path, stream)).await;
+        answered.unwrap_or(Err(Unwell::TimedOut(timeout)))
+    }
+
+    async fn exchange(&self, path: &str, stream: ServerStream) -> Result<(), Unwell> {
         let host = self.config.host.clone().unwrap_or_else(|| self.server.configured());
-        let request = Request::get(path.as_str()).header(HOST, host).header(USER_AGENT, "tidegate-check");
-        let request = request.body(Empty::<Bytes>::new()).map_err(|_| Unwell)?;
+        let request = Request::get(path).header(HOST, host).header(USER_AGENT, "tidegate-check");
+        let request = request.body(Empty::<Bytes>::new())?;
         let status = match self.protocol {
             UpstreamProtocol::Http1 => ask_http1(stream, request).await,
             UpstreamProtocol::H2c | UpstreamProtocol::Http2 => {
@@ -154,13 +169,36 @@ impl Check {
                 ask_http2(stream, request, scheme).await
             }
         };
-        let well = self.config.statuses.contains(&status.map_err(|_| Unwell)?.as_u16());
-        if well { Ok(()) } else { Err(Unwell) }
+        let status = status?;
+        if self.config.statuses.contains(&status.as_u16()) { Ok(()) } else { Err(Unwell::Status(status)) }
     }
 }
 
-/// The server did not answer, or not with a status of a server that is well. Which of it was is not told apart.
-struct Unwell;
+/// Why a server is not well.
+#[derive(Debug, thiserror::Error)]
+enum Unwell {
+    /// Its name has no address, or nothing answers there.
+    #[error("{source}{because}", because = because(.source))]
+    Connect {
+        #[from]
+        source: ConnectError,
+    },
+    /// Nobody can ask so.
+    #[error("the check cannot be asked: {0}")]
+    Request(#[from] http::Error),
+    #[error("no answer: {0}")]
+    Broken(#[from] hyper::Error),
+    #[error("no answer within {0:?}")]
+    TimedOut(Duration),
+    #[error("it answered {0}")]
+    Status(StatusCode),
+}
+
+/// What lies behind an error, for the log.
+fn because(error: &ConnectError) -> String {
+    let causes = std::iter::successors(std::error::Error::source(error), |cause| cause.source());
+    causes.fold(String::new(), |text, cause| format!("{text}: {cause}"))
+}
 
 async fn ask_http1(stream: ServerStream, request: Request<Empty<Bytes>>) -> hyper::Result<StatusCode> {
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;

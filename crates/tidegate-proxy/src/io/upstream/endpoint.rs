@@ -2,7 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -13,12 +13,11 @@ use tidegate_wire::proxy_protocol::{self, Fields, Origin, Transport};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
+use super::system::System;
 use super::tls::Tls;
 use crate::config::{ProxyProtocolOut, Server};
 use crate::io::server_stream::ServerStream;
 
-/// Addresses of one name that are tried; more add only delay.
-const MAX_ADDRESSES: usize = 4;
 /// At most as often it is said of a server that TLS with it fails: every request may find that out.
 const WARN_EVERY: Duration = Duration::from_secs(10);
 
@@ -26,10 +25,12 @@ const WARN_EVERY: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub(super) struct Endpoint {
     server: Server,
-    /// Its address is known for good.
+    /// Its addresses are known for good.
     is_fixed: bool,
-    /// Asked for again when no connection comes about.
     addresses: RefCell<Rc<[SocketAddr]>>,
+    /// Since when no connection to them comes about: they are asked for again.
+    spoilt: Cell<Option<Instant>>,
+    system: System,
     tls: Option<Tls>,
     pub(super) handshakes: Cell<Handshakes>,
     warned: Cell<Option<Instant>>,
@@ -76,7 +77,7 @@ pub(crate) enum ConnectError {
         host: String,
         /// Why.
         #[source]
-        source: Option<io::Error>,
+        source: io::Error,
     },
     /// The server refused, or cannot be reached.
     #[error("cannot connect to {server}")]
@@ -113,13 +114,18 @@ enum Broken {
 }
 
 impl Endpoint {
-    /// With TLS if there is `tls`.
-    pub(super) fn new(server: Server, tls: Option<Tls>) -> Self {
-        let fixed = server.address.or_else(|| server.host.parse::<IpAddr>().ok());
-        let addresses: Rc<[SocketAddr]> =
-            fixed.map(|address| SocketAddr::new(address, server.port)).into_iter().collect();
-        let (handshakes, warned) = (Cell::default(), Cell::default());
-        Self { server, is_fixed: fixed.is_some(), addresses: RefCell::new(addresses), tls, handshakes, warned }
+    /// With TLS if there is `tls`. A name whose address is not known is asked of the `system`.
+    pub(super) fn new(server: Server, tls: Option<Tls>, system: System) -> Self {
+        let fixed: Vec<IpAddr> = match server.address.or_else(|| server.host.parse().ok()) {
+            Some(address) => vec![address],
+            // This machine, whatever name servers say of it (RFC 6761, section 6.3).
+            None if server.host == "localhost" => vec![Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()],
+            None => Vec::new(),
+        };
+        let addresses = fixed.iter().map(|&address| SocketAddr::new(address, server.port)).collect();
+        let (spoilt, handshakes, warned) = (Cell::default(), Cell::default(), Cell::default());
+        let (is_fixed, addresses) = (!fixed.is_empty(), RefCell::new(addresses));
+        Self { server, is_fixed, addresses, spoilt, system, tls, handshakes, warned }
     }
 
     pub(super) fn server(&self) -> &Server {
@@ -129,20 +135,25 @@ impl Endpoint {
     /// Connects, writes `preface` and speaks TLS if that is wanted, to one address after another, all within `timeout`. An
     /// address that does not answer takes its part of it only, so that the others have theirs.
     pub(super) async fn connect(&self, preface: &[u8], timeout: Duration) -> Result<ServerStream, ConnectError> {
-        let connected = tokio::time::timeout(timeout, self.connect_to_any(preface, timeout)).await;
+        let began = clock::now();
+        let addresses = self.addresses(timeout).await?;
         let timed_out = |_| Err(ConnectError::TimedOut { server: self.server.clone(), timeout });
+        let left = timeout.saturating_sub(clock::now().since(began));
+        let connected = tokio::time::timeout(left, self.connect_to_any(&addresses, preface, left)).await;
         let connected = connected.unwrap_or_else(timed_out);
         // A name that answers nowhere may have moved.
-        if connected.is_err() && !self.is_fixed {
-            *self.addresses.borrow_mut() = Rc::default();
-        }
+        self.spoilt.set(connected.is_err().then(clock::now));
         connected
     }
 
-    async fn connect_to_any(&self, preface: &[u8], timeout: Duration) -> Result<ServerStream, ConnectError> {
+    async fn connect_to_any(
+        &self,
+        addresses: &[SocketAddr],
+        preface: &[u8],
+        timeout: Duration,
+    ) -> Result<ServerStream, ConnectError> {
         let mut last = None;
-        let addresses = self.addresses().await?;
-        let count = u32::try_from(addresses.len()).expect("addresses are few: `MAX_ADDRESSES`");
+        let count = u32::try_from(addresses.len()).expect("addresses are few: `lookups::ADDRESSES_MAX`");
         for (&address, nth) in addresses.iter().zip(1..) {
             // The last one has all that is left.
             let part = if nth == count { Duration::MAX } else { timeout / count };
@@ -200,22 +211,28 @@ impl Endpoint {
         }
     }
 
-    async fn addresses(&self) -> Result<Rc<[SocketAddr]>, ConnectError> {
-        let known = Rc::clone(&self.addresses.borrow());
-        if !known.is_empty() {
+    /// Within `timeout`. What is known stays if no more is found in half of it: the server may be back.
+    async fn addresses(&self, timeout: Duration) -> Result<Rc<[SocketAddr]>, ConnectError> {
+        let (known, spoilt) = (Rc::clone(&self.addresses.borrow()), self.spoilt.get());
+        if self.is_fixed || (!known.is_empty() && spoilt.is_none()) {
             return Ok(known);
         }
-        let host = || self.server.host.clone();
-        let found = tokio::net::lookup_host((self.server.host.as_str(), self.server.port)).await;
-        let found: Rc<[SocketAddr]> = match found {
-            Ok(found) => found.take(MAX_ADDRESSES).collect(),
-            Err(error) => return Err(ConnectError::Resolve { host: host(), source: Some(error) }),
+        let patience = if known.is_empty() { timeout } else { timeout / 2 };
+        let lookup = self.system.addresses(&self.server.host, spoilt);
+        let reason = match tokio::time::timeout(patience, lookup).await {
+            Ok(Ok(found)) => {
+                let found: Rc<[SocketAddr]> =
+                    found.into_iter().map(|address| SocketAddr::new(address, self.server.port)).collect();
+                *self.addresses.borrow_mut() = Rc::clone(&found);
+                return Ok(found);
+            }
+            Ok(Err(reason)) => io::Error::other(reason),
+            Err(_) => io::Error::new(io::ErrorKind::TimedOut, format!("no answer within {patience:?}")),
         };
-        if found.is_empty() {
-            return Err(ConnectError::Resolve { host: host(), source: None });
+        if known.is_empty() {
+            return Err(ConnectError::Resolve { host: self.server.host.clone(), source: reason });
         }
-        *self.addresses.borrow_mut() = Rc::clone(&found);
-        Ok(found)
+        Ok(known)
     }
 }
 
@@ -298,7 +315,7 @@ mod tests {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let well = listener.local_addr().unwrap();
         let server = Server { host: "shop.invalid".to_owned(), port: 80, address: None };
-        let endpoint = Endpoint::new(server, None);
+        let endpoint = Endpoint::new(server, None, System::with(|_| Err(io::ErrorKind::NotFound.into())));
         *endpoint.addresses.borrow_mut() = Rc::new([mute, well]);
         let stream = endpoint.connect(b"", Duration::from_secs(1)).await.unwrap();
         assert_eq!(stream.socket().peer_addr().unwrap(), well);
@@ -306,7 +323,35 @@ mod tests {
         *endpoint.addresses.borrow_mut() = Rc::new([mute]);
         let timed_out = endpoint.connect(b"", Duration::from_millis(20)).await.unwrap_err();
         assert!(matches!(timed_out, ConnectError::TimedOut { .. }), "{timed_out}");
-        assert!(endpoint.addresses.borrow().is_empty(), "the name is asked for next time");
+        assert!(endpoint.spoilt.get().is_some(), "the name is asked for next time");
+        // And as it is not found, what was known is tried.
+        *endpoint.addresses.borrow_mut() = Rc::new([well]);
+        endpoint.connect(b"", Duration::from_secs(1)).await.unwrap();
+        assert!(endpoint.spoilt.get().is_none());
+    }
+
+    #[tokio::test]
+    async fn this_machine_needs_no_lookup_and_a_lookup_without_end_is_told_as_one() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let server = |host: &str| Server { host: host.to_owned(), port, address: None };
+        let (release, hold) = std::sync::mpsc::channel::<()>();
+        let hold = std::sync::Mutex::new(hold);
+        let system = System::with(move |name| match name {
+            "dead.invalid" => {
+                let _ = hold.lock().unwrap().recv();
+                Err(io::ErrorKind::TimedOut.into())
+            }
+            name => panic!("{name} needs no lookup"),
+        });
+        let second = Duration::from_secs(1);
+        let stream = Endpoint::new(server("localhost"), None, system.clone()).connect(b"", second).await.unwrap();
+        assert_eq!(stream.socket().peer_addr().unwrap().port(), port);
+        let dead = Endpoint::new(server("dead.invalid"), None, system);
+        let error = dead.connect(b"", Duration::from_millis(20)).await.unwrap_err();
+        let ConnectError::Resolve { host, source } = error else { panic!("{error}") };
+        assert_eq!((host.as_str(), source.kind()), ("dead.invalid", io::ErrorKind::TimedOut));
+        drop(release);
     }
 
     #[test]

@@ -15,6 +15,7 @@ use tidegate_runtime::clock;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
+use super::system::System;
 use crate::config::{Config, Resolve, Server};
 use crate::machine::upstream::names::{Changed, Name};
 
@@ -76,6 +77,8 @@ impl LookupCounts {
 #[derive(Clone, Debug)]
 pub(crate) struct Known {
     pub(crate) addresses: watch::Receiver<Addresses>,
+    /// For names that are not followed.
+    pub(crate) system: System,
     unreachable: mpsc::Sender<Key>,
 }
 
@@ -84,7 +87,7 @@ impl Known {
     #[cfg(test)]
     pub(super) fn nothing() -> Self {
         let (addresses, (unreachable, _)) = (watch::channel(Addresses::default()).1, mpsc::channel(1));
-        Self { addresses, unreachable }
+        Self { addresses, system: System::new(), unreachable }
     }
 
     /// Nothing answers at this server: if its address is one of a name, that may have moved.
@@ -132,7 +135,7 @@ impl Names {
             resolver: None,
             lookups: JoinSet::new(),
         };
-        (this, Known { addresses, unreachable: report }, counts)
+        (this, Known { addresses, system: System::new(), unreachable: report }, counts)
     }
 
     /// What is known now.
@@ -263,7 +266,7 @@ impl Names {
     }
 }
 
-/// Names of this machine are left to the system, which knows whether they are of IPv4 or IPv6.
+/// Names of this machine are none of the name servers' business.
 fn is_asked_for(resolve: Resolve, server: &Server) -> bool {
     let is_local = server.host == "localhost" || server.host.ends_with(".localhost");
     resolve != Resolve::Off && !is_local && server.host.parse::<IpAddr>().is_err()

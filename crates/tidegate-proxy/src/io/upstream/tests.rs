@@ -12,7 +12,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::watch;
 
-use super::{Announced, Checks, Keep, Known, Lease, Look, Settings, Target, Upstreams, Verdicts};
+use super::{Announced, Checks, Keep, Known, Lease, Look, Settings, System, Target, Upstreams, Verdicts};
 use crate::config::{ProxyProtocolOut, Server, UpstreamProtocol};
 use crate::io::server_stream::ServerStream;
 use crate::machine::upstream::{
@@ -302,7 +302,7 @@ fn checks_take_a_server_down_and_bring_it_back() {
         };
         let settings = Settings { health: Some(health), ..settings(&[address], 8, 0) };
         let (sender, mut verdicts) = watch::channel(Verdicts::default());
-        let mut checks = Checks::new(Arc::new(sender), 1);
+        let mut checks = Checks::new(Arc::new(sender), System::new(), 1);
         checks.set(std::slice::from_ref(&settings));
         let upstreams = Upstreams::<Plain>::new(vec![settings.clone()], verdicts.clone(), Known::nothing(), 1);
         tokio::task::spawn_local(Rc::clone(&upstreams).drive());
@@ -344,7 +344,7 @@ fn a_changed_check_starts_from_what_is_known_and_an_unchanged_one_goes_on() {
         };
         let (seldom, often) = (checked(Duration::from_hours(1)), checked(Duration::from_millis(5)));
         let (sender, mut verdicts) = watch::channel(Verdicts::default());
-        let mut checks = Checks::new(Arc::new(sender), 1);
+        let mut checks = Checks::new(Arc::new(sender), System::new(), 1);
         checks.set(&seldom);
         answer(listener.accept().await.unwrap().0, "200 OK").await;
         verdicts.changed().await.unwrap();
@@ -363,6 +363,56 @@ fn a_changed_check_starts_from_what_is_known_and_an_unchanged_one_goes_on() {
         assert_eq!(verdicts.borrow().of("shop", &often[0].servers[0]), Some(false));
         checks.set(&[]);
         assert_eq!(verdicts.borrow().of("shop", &often[0].servers[0]), None);
+    });
+}
+
+#[test]
+fn a_name_whose_lookup_does_not_end_is_looked_up_once_at_a_time_and_delays_no_check_of_another() {
+    run(async {
+        let (listener, address) = listener().await;
+        let health = ActiveConfig {
+            interval: Duration::from_millis(5),
+            timeout: Duration::from_millis(20),
+            path: Some("/healthy".to_owned()),
+            rise: 1,
+            fall: 1,
+            ..ActiveConfig::default()
+        };
+        let mut settings = Settings { health: Some(health), ..settings(&[address; 2], 8, 0) };
+        for (server, host) in settings.servers.iter_mut().zip(["dead.invalid", "well.invalid"]) {
+            host.clone_into(&mut server.host);
+        }
+        let (began, mut asked) = tokio::sync::mpsc::unbounded_channel();
+        let (release, hold) = std::sync::mpsc::channel::<()>();
+        let hold = std::sync::Mutex::new(hold);
+        let system = System::with(move |name| {
+            let _ = began.send(name.to_owned());
+            if name == "dead.invalid" {
+                let _ = hold.lock().unwrap().recv();
+            }
+            Ok(vec![[127, 0, 0, 1].into()])
+        });
+        let (sender, mut verdicts) = watch::channel(Verdicts::default());
+        let mut checks = Checks::new(Arc::new(sender), system, 1);
+        checks.set(std::slice::from_ref(&settings));
+        // Many checks of the one give up while the other one is well.
+        let mut answered = 0;
+        while answered < 20 || verdicts.borrow().of("shop", &settings.servers[0]) != Some(false) {
+            answer(listener.accept().await.unwrap().0, "200 OK").await;
+            answered += 1;
+        }
+        assert_eq!(verdicts.borrow().of("shop", &settings.servers[1]), Some(true));
+        let lookups: Vec<_> = std::iter::from_fn(|| asked.try_recv().ok()).collect();
+        assert_eq!(lookups.iter().filter(|name| *name == "dead.invalid").count(), 1, "{lookups:?}");
+        // The lookup ends after all: what it found is for the next check.
+        release.send(()).unwrap();
+        while verdicts.borrow().of("shop", &settings.servers[0]) != Some(true) {
+            tokio::select! {
+                changed = verdicts.changed() => changed.unwrap(),
+                accepted = listener.accept() => answer(accepted.unwrap().0, "200 OK").await,
+            }
+        }
+        drop(checks);
     });
 }
 

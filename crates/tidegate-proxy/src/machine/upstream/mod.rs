@@ -11,6 +11,7 @@
 //! | [`connections`] | which connection of HTTP/2 a request shares |
 //! | [`sharing`] | what the upstream can do at once, learnt and shared by tenant |
 //! | [`names`] | when a server's name is asked for again, and what has changed since |
+//! | [`lookups`] | which names the system is asked for, and what it said of them last |
 //! | `turns` | who waits for a server, and in which order they start |
 //! | [`retry`] | which failures may be tried again at all |
 //!
@@ -20,6 +21,7 @@ pub mod active;
 mod balance;
 pub mod config;
 pub mod connections;
+pub mod lookups;
 pub mod names;
 pub mod passive;
 pub mod pool;
