@@ -25,6 +25,8 @@ use crate::signals;
 const OPTION: &str = "--take-over";
 /// What ports are called, each with its number and its address in the file.
 const LISTEN: &str = "listen ";
+/// After an error: one that stays, as when there are no files left, is not to be met at once again.
+const PAUSE: Duration = Duration::from_millis(100);
 /// How often it is looked whether a successor that was started has ended.
 const LOOK: Duration = Duration::from_millis(200);
 
@@ -179,7 +181,10 @@ impl Upgrades {
                 Ok((pid, Outcome::Failed(why))) => {
                     tracing::error!(pid, why, "a successor does not start; this process keeps serving");
                 }
-                Err(error) => tracing::error!(%error, "nobody took over; this process keeps serving"),
+                Err(error) => {
+                    tracing::error!(%error, "nobody took over; this process keeps serving");
+                    tokio::time::sleep(PAUSE).await;
+                }
             }
         }
     }
