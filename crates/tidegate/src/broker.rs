@@ -76,7 +76,7 @@ async fn serve(config: Config, log: LogControl, source: Source, reading: Reading
         }
     }
     tracing::info!(version = version(), "starting");
-    enough_descriptors(config.shards)?;
+    enough_descriptors(config.shards, 0, 0)?;
     // Limits that are set live outlast the process here too, if somebody can set them.
     let (store, token): (Arc<dyn LimitStore>, _) = match config.admin_address {
         Some(_) => {

@@ -125,16 +125,20 @@ impl Diagnostic for Failure {
     }
 }
 
-/// Raises the limit of open files as far as the system lets us, for a process with `shards` shards.
+/// Raises the limit of open files as far as the system lets us, for a process with `shards` shards and a proxy of `threads`
+/// threads with `listeners` ports, if there are such.
 ///
 /// # Errors
 /// If the limit is too low to start with.
-pub(crate) fn enough_descriptors(shards: usize) -> Result<(), Failure> {
+pub(crate) fn enough_descriptors(shards: usize, threads: usize, listeners: usize) -> Result<(), Failure> {
     let limit = tidegate_runtime::process::raise_open_files_limit();
-    let needed = DESCRIPTORS + DESCRIPTORS_OF_SHARD * shards as u64;
+    let of_threads = (DESCRIPTORS_OF_THREAD + DESCRIPTORS_OF_PORT * listeners as u64) * threads as u64;
+    let needed = DESCRIPTORS + DESCRIPTORS_OF_SHARD * shards as u64 + of_threads;
     if limit < needed {
-        let found =
-            format!("at most {limit} files may be open at once, and a broker with {shards} shards needs {needed}");
+        let broker = (shards > 0).then(|| format!("a broker with {shards} shards"));
+        let proxy = (threads > 0).then(|| format!("a proxy with {threads} threads and {listeners} ports"));
+        let who = broker.into_iter().chain(proxy).collect::<Vec<_>>().join(" and ");
+        let found = format!("at most {limit} files may be open at once, and {who} needs {needed}");
         return Err(Failure::new(found).help(MORE_DESCRIPTORS));
     }
     tracing::debug!(limit, "connections are bounded by open files");
@@ -145,6 +149,10 @@ pub(crate) fn enough_descriptors(shards: usize) -> Result<(), Failure> {
 const DESCRIPTORS: u64 = 40;
 /// A shard waits with three; the fourth is for its queues.
 const DESCRIPTORS_OF_SHARD: u64 = 4;
+/// A thread of the proxy waits with three; two connections more are the least that it is good for.
+const DESCRIPTORS_OF_THREAD: u64 = 5;
+/// Of each port a thread has a socket, a place where it waits for it, and a file to spare when there are no more.
+const DESCRIPTORS_OF_PORT: u64 = 3;
 
 impl From<ConfigError> for Failure {
     fn from(error: ConfigError) -> Self {

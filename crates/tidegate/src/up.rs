@@ -81,7 +81,8 @@ async fn serve(
     log: Option<LogControl>,
     (source, reading): (Source, Reading),
 ) -> Result<(), Failure> {
-    enough_descriptors(settings.broker.shards)?;
+    let (threads, listeners) = settings.proxy.as_ref().map_or((0, 0), |proxy| (proxy.threads, proxy.listeners.len()));
+    enough_descriptors(settings.broker.shards, threads, listeners)?;
     let (mut signals, mut hangups) = (Signals::listen()?, Hangups::listen()?);
     // The console's port too is taken before anything starts.
     let console = match settings.console {

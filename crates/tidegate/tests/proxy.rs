@@ -369,6 +369,12 @@ fn what_cannot_run_says_what_to_do() {
     let address = taken.local_addr().unwrap().to_string();
     let (code, said) = run(&["--listen", &address, "--upstream", "127.0.0.1:9", "--admin", ""]);
     assert!(code == Some(1) && said.contains(&format!("cannot listen on {address}")), "{said}");
+    // Without files for its threads it would take connections that nobody serves.
+    folder.write(&config("127.0.0.1:9", "").replace("[proxy]\n", "[proxy]\nthreads = 32\n"));
+    let few = format!("ulimit -n 120; exec {} proxy", env!("CARGO_BIN_EXE_tidegate"));
+    let output = Command::new("sh").args(["-c", &few]).current_dir(&folder.0).env("NO_COLOR", "1").output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(1) && said.contains("a proxy with 32 threads and 1 ports needs"), "{said}");
     let tls = "[proxy]\nadmin_address = \"\"\n[[proxy.listen]]\naddress = \"127.0.0.1:0\"\ntls = true\n\
                [[proxy.certificate]]\ncert = \"none.pem\"\nkey = \"none.key\"\n";
     folder.write(tls);

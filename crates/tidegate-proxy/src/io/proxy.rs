@@ -189,8 +189,9 @@ impl Proxy {
             seed: clock::now().as_nanos() ^ (core as u64).rotate_left(32),
             processor,
         };
-        self.threads.push(spawn(format!("proxy-{core}"), move || worker::run(start))?);
-        Ok(())
+        let (tell, told) = std::sync::mpsc::sync_channel(1);
+        self.threads.push(spawn(format!("proxy-{core}"), move || worker::run(start, &tell))?);
+        has_started(&told)
     }
 
     /// Where it listens, in the order of the configuration.
@@ -371,6 +372,14 @@ fn spawn(
     builder.spawn(run).map_err(|source| ProxyError::Thread { source })
 }
 
+/// Waits for a thread to say that it runs. One that cannot must not be noticed by its clients, which would wait at its
+/// sockets for good.
+fn has_started(told: &std::sync::mpsc::Receiver<io::Result<()>>) -> Result<(), ProxyError> {
+    // One that says nothing has panicked.
+    let said = told.recv().unwrap_or_else(|_| Err(io::ErrorKind::BrokenPipe.into()));
+    said.map_err(|source| ProxyError::Thread { source })
+}
+
 /// What threads are made from stays as it was at the start.
 fn needs_restart(old: &Config, new: &Config) -> Result<(), ProxyError> {
     let changed = [
@@ -457,11 +466,8 @@ impl Side {
         };
         let builder = std::thread::Builder::new().name("proxy-side".to_owned());
         let thread = builder.spawn(run).map_err(|source| ProxyError::Thread { source })?;
-        match told.recv() {
-            Ok(Ok(())) => Ok(Self { checks, thread }),
-            Ok(Err(source)) => Err(ProxyError::Thread { source }),
-            Err(_) => Err(ProxyError::Thread { source: io::ErrorKind::BrokenPipe.into() }),
-        }
+        has_started(&told)?;
+        Ok(Self { checks, thread })
     }
 }
 

@@ -3,7 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use rustix::process::setpriority_process;
@@ -76,8 +76,9 @@ pub(crate) struct Start {
     pub(crate) processor: Option<usize>,
 }
 
-/// Runs the thread until it is told to stop, or nothing is left after it was told to drain.
-pub(crate) fn run(start: Start) -> io::Result<()> {
+/// Runs the thread until it is told to stop, or nothing is left after it was told to drain. Whoever started it is told that
+/// it runs, or why not.
+pub(crate) fn run(start: Start, tell: &mpsc::SyncSender<io::Result<()>>) -> io::Result<()> {
     stay_on(start.processor);
     // What it does takes microseconds; beside other programs it would wait for milliseconds before each piece.
     slice::run_when_woken();
@@ -93,7 +94,15 @@ pub(crate) fn run(start: Start) -> io::Result<()> {
             signer::on_park();
         })
         .on_thread_unpark(meter::on_unpark)
-        .build_local(LocalOptions::default())?;
+        .build_local(LocalOptions::default());
+    let runtime = match runtime {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            let _ = tell.send(Err(error));
+            return Ok(());
+        }
+    };
+    let _ = tell.send(Ok(()));
     run_to_end(runtime, serve(start))
 }
 

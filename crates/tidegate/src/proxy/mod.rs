@@ -25,7 +25,7 @@ use tidegate_runtime::config::Document;
 use tidegate_runtime::process::{self, Phase};
 use tidegate_runtime::telemetry::{self, Format};
 
-use crate::failure::Failure;
+use crate::failure::{Failure, enough_descriptors};
 use crate::settings::{self, Settings};
 use crate::signals::{Hangups, Signals};
 use crate::token::Token;
@@ -109,8 +109,7 @@ fn serve(args: &ProxyArgs, inherited: &mut Taken) -> Result<(), Failure> {
         })?),
         None => None,
     };
-    let open_files = process::raise_open_files_limit();
-    tracing::debug!(open_files, "connections are bounded by open files");
+    enough_descriptors(0, config.threads, config.listeners.len())?;
     // The proxy's threads are its own; this one only waits for signals and answers the admin API.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Failure::new("cannot start").because(error))?;
