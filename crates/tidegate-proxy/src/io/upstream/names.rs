@@ -1,15 +1,18 @@
 //! Asks for the addresses of servers that are written with a name, for all threads.
 
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::future::pending;
 use std::net::{IpAddr, SocketAddr};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
-use hickory_resolver::TokioResolver;
 use hickory_resolver::config::{LookupIpStrategy, NameServerConfig, ResolverConfig};
 use hickory_resolver::net::NetError;
 use hickory_resolver::net::runtime::TokioRuntimeProvider;
+use hickory_resolver::{Hosts, TokioResolver};
 use tidegate_core::Instant;
 use tidegate_runtime::clock;
 use tokio::sync::{mpsc, watch};
@@ -23,6 +26,10 @@ use crate::machine::upstream::names::{Changed, Name};
 const LOOKUP: Duration = Duration::from_secs(5);
 /// Lookups at once; others wait for one to end.
 const LOOKUPS_MAX: usize = 16;
+/// Names that need no name server.
+const HOSTS: &str = "/etc/hosts";
+/// Where the system's name servers are.
+const RESOLV_CONF: &str = "/etc/resolv.conf";
 /// Reports of servers that do not answer, between two looks at them; more say nothing new.
 const REPORTS_MAX: usize = 64;
 
@@ -106,8 +113,9 @@ pub(crate) struct Names {
     counts: LookupCounts,
     all: BTreeMap<Key, Asked>,
     name_servers: Vec<SocketAddr>,
-    /// Made when the first name is there; of its own cache nothing is used.
+    /// Made when the first name is there, and anew when what it is made from changes; of its own cache nothing is used.
     resolver: Option<TokioResolver>,
+    files: Files,
     lookups: JoinSet<(Key, Found)>,
 }
 
@@ -133,6 +141,7 @@ impl Names {
             all: BTreeMap::new(),
             name_servers: Vec::new(),
             resolver: None,
+            files: Files::default(),
             lookups: JoinSet::new(),
         };
         (this, Known { addresses, system: System::new(), unreachable: report }, counts)
@@ -156,10 +165,9 @@ impl Names {
                 self.all.entry(key).or_insert_with(|| known.unwrap_or_else(new));
             }
         }
-        if self.name_servers != config.name_servers {
-            self.name_servers.clone_from(&config.name_servers);
-            self.resolver = None;
-        }
+        self.name_servers.clone_from(&config.name_servers);
+        // Whoever reloads wants all of it to be read again.
+        self.resolver = None;
         self.publish();
     }
 
@@ -202,9 +210,14 @@ impl Names {
                 continue;
             }
             asked.machine.on_asked(now);
+            if self.files.have_changed(now) {
+                self.resolver = None;
+            }
             let resolver = match &self.resolver {
                 Some(resolver) => Ok(resolver.clone()),
-                None => resolver(&self.name_servers).inspect(|new| self.resolver = Some(new.clone())),
+                None => {
+                    resolver(&self.name_servers, &self.files.hosts).inspect(|new| self.resolver = Some(new.clone()))
+                }
             };
             let key = key.clone();
             self.lookups.spawn_local(async move {
@@ -272,8 +285,42 @@ fn is_asked_for(resolve: Resolve, server: &Server) -> bool {
     resolve != Resolve::Off && !is_local && server.host.parse::<IpAddr>().is_err()
 }
 
-/// Asks these servers, or those of the system if there are none.
-fn resolver(name_servers: &[SocketAddr]) -> Result<TokioResolver, NetError> {
+/// The system's files that a resolver is made from.
+#[derive(Debug)]
+struct Files {
+    hosts: PathBuf,
+    resolv_conf: PathBuf,
+    seen: [Option<Print>; 2],
+    looked: Option<Instant>,
+}
+
+/// What is different when a file was written or replaced.
+type Print = (u64, u64, Option<SystemTime>);
+
+impl Default for Files {
+    fn default() -> Self {
+        Self { hosts: HOSTS.into(), resolv_conf: RESOLV_CONF.into(), seen: [None; 2], looked: None }
+    }
+}
+
+impl Files {
+    /// Whether one of them is another than at the last look. They are looked at once a second at most.
+    fn have_changed(&mut self, now: Instant) -> bool {
+        if self.looked.is_some_and(|looked| now.since(looked) < AGAIN_MIN) {
+            return false;
+        }
+        self.looked = Some(now);
+        let print = |path: &PathBuf| {
+            let found = std::fs::metadata(path).ok()?;
+            Some((found.ino(), found.len(), found.modified().ok()))
+        };
+        let now = [&self.hosts, &self.resolv_conf].map(print);
+        std::mem::replace(&mut self.seen, now) != now
+    }
+}
+
+/// Asks these servers, or those of the system if there are none; for what is not in the file `hosts`.
+fn resolver(name_servers: &[SocketAddr], hosts: &Path) -> Result<TokioResolver, NetError> {
     let mut builder = if name_servers.is_empty() {
         TokioResolver::builder_tokio()?
     } else {
@@ -289,7 +336,12 @@ fn resolver(name_servers: &[SocketAddr]) -> Result<TokioResolver, NetError> {
     // Addresses of a family that the machine has no way to would be servers that fail.
     options.ip_strategy = LookupIpStrategy::Ipv4thenIpv6;
     options.timeout = LOOKUP / 4;
-    builder.build()
+    let mut resolver = builder.build()?;
+    let mut known = Hosts::default();
+    if File::open(hosts).and_then(|file| known.read_hosts_conf(file)).is_ok() {
+        resolver.set_hosts(Arc::new(known));
+    }
+    Ok(resolver)
 }
 
 async fn look_up(resolver: &TokioResolver, host: &str) -> Found {
@@ -421,6 +473,34 @@ mod tests {
             known.unreachable("shop", &server);
             names.changed().await;
             assert_eq!(known.addresses.borrow().of("shop", "shop.internal"), Some(&[[127, 0, 0, 3].into()][..]));
+        });
+    }
+
+    #[test]
+    fn the_hosts_file_is_read_again_when_it_changed() {
+        run(async {
+            let dns = Dns::new(0).await;
+            let (mut names, known, _) = Names::new();
+            let hosts = std::env::temp_dir().join(format!("tidegate-hosts-{}", std::process::id()));
+            let is_at =
+                |last: u8| known.addresses.borrow().of("shop", "shop.internal") == Some(&[[127, 0, 0, last].into()]);
+            let write = |last: u8| {
+                std::fs::write(&hosts, format!("# {}\n127.0.0.{last} shop.internal\n", "-".repeat(last.into())))
+                    .unwrap();
+            };
+            names.files.hosts.clone_from(&hosts);
+            write(2);
+            names.set(&config(dns.address, "1s"));
+            names.changed().await;
+            assert!(is_at(2));
+            // Without a reload, at the next lookup.
+            write(3);
+            names.changed().await;
+            assert!(is_at(3));
+            std::fs::remove_file(&hosts).unwrap();
+            dns.zone.send_replace(vec![[127, 0, 0, 4].into()]);
+            names.changed().await;
+            assert!(is_at(4), "without the file the name servers are asked");
         });
     }
 
