@@ -48,6 +48,7 @@ struct State {
     /// Of all spools that there were.
     spool_failures: Arc<spool::Failures>,
     lookups: LookupCounts,
+    known: Known,
     started: Instant,
     reloads: Reloads,
     /// One change at a time.
@@ -149,6 +150,7 @@ impl Proxy {
             log_lines,
             spool_failures,
             lookups,
+            known: known.clone(),
             started: now,
             reloads: Reloads::default(),
             changing: Mutex::new(changing),
@@ -263,6 +265,13 @@ impl Proxy {
     /// Takes connections from now on.
     pub fn accept(&self) {
         self.state.control.send_modify(|control| control.accepting = true);
+    }
+
+    /// Waits until the name of each server has an address, for `most` at most. Those that have none then, each with its
+    /// upstream: `(upstream, name)`.
+    pub fn names_missing(&self, most: Duration) -> impl Future<Output = Vec<(String, String)>> + Send + 'static {
+        let (known, config) = (self.state.known.clone(), self.state.control.borrow().settings.config.clone());
+        async move { known.missing(&config, most).await }
     }
 
     /// Its ports, for a successor.

@@ -35,7 +35,7 @@ const PACKETS_MAX: usize = 4096;
 const PACKET_MAX: usize = 1024;
 /// How long either waits for what the other does at once.
 const AT_ONCE: Duration = Duration::from_secs(10);
-/// How long a successor may take to start. Certificates are read, names looked up.
+/// How long a successor may take to start. Certificates are read, and names looked up, for which it waits 5 s at most.
 const START_MAX: Duration = Duration::from_mins(1);
 
 /// Sockets of one name, in their order.

@@ -127,6 +127,7 @@ fn serve(args: &ProxyArgs, inherited: &mut Taken) -> Result<(), Failure> {
         }
         running.introduce(token.as_ref().map(|token| (token, settings.token_file.as_path())))?;
         if inherited.is_from_another() {
+            running.has_names().await?;
             inherited.serve_instead()?;
             running.accept();
             if let Err(error) = upgrades.open(socket.as_deref(), true) {

@@ -30,6 +30,8 @@ use crate::token::Token;
 
 /// How often files are looked at.
 const LOOK: Duration = Duration::from_secs(1);
+/// How long a successor waits for the addresses of names.
+const NAMES_MAX: Duration = Duration::from_secs(5);
 
 /// A proxy that runs. [`Self::stop`] lets requests end; dropping it does not.
 pub(crate) struct ProxyRunning {
@@ -102,6 +104,19 @@ impl ProxyRunning {
         let router = |reach| admin::router(Arc::clone(&self.source), Guard { token: token.clone(), reach });
         self.admin = self.servers.serve_admin(bound, reach, router).await?;
         Ok(())
+    }
+
+    /// Waits until the names of all servers have addresses, so that a process before this one is not replaced by one that
+    /// reaches nobody.
+    pub(crate) async fn has_names(&self) -> Result<(), Failure> {
+        let missing = self.proxy.names_missing(NAMES_MAX).await;
+        if missing.is_empty() {
+            return Ok(());
+        }
+        let all = missing.iter().map(|(upstream, name)| format!("{name} of upstream {upstream}"));
+        let all = all.collect::<Vec<_>>().join(", ");
+        Err(Failure::new(format!("no address was found within {NAMES_MAX:?} for {all}"))
+            .help("try again when the name servers answer, or take the name out of the file: what runs goes on"))
     }
 
     /// Takes connections from now on.

@@ -1,6 +1,6 @@
 //! Asks for the addresses of servers that are written with a name, for all threads.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::future::pending;
 use std::net::{IpAddr, SocketAddr};
@@ -20,7 +20,7 @@ use tokio::task::JoinSet;
 
 use super::system::System;
 use crate::config::{Config, Resolve, Server};
-use crate::machine::upstream::names::{Changed, Name};
+use crate::machine::upstream::names::{AGAIN_MIN, Changed, Name};
 
 /// How long one lookup may take, whatever it asks.
 const LOOKUP: Duration = Duration::from_secs(5);
@@ -34,7 +34,7 @@ const RESOLV_CONF: &str = "/etc/resolv.conf";
 const REPORTS_MAX: usize = 64;
 
 /// An upstream, and the name of one or more of its servers.
-type Key = (String, String);
+pub(crate) type Key = (String, String);
 
 /// The addresses of every name that was found, in order.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -95,6 +95,45 @@ impl Known {
     pub(super) fn nothing() -> Self {
         let (addresses, (unreachable, _)) = (watch::channel(Addresses::default()).1, mpsc::channel(1));
         Self { addresses, system: System::new(), unreachable }
+    }
+
+    /// The names of servers that have no address after `most`, each with its upstream. Until then it is waited for them.
+    pub(crate) async fn missing(&self, config: &Config, most: Duration) -> Vec<Key> {
+        let deadline = tokio::time::Instant::now() + most;
+        let mut asked = JoinSet::new();
+        let mut missing = BTreeSet::new();
+        for upstream in &config.upstreams {
+            for server in upstream.servers.iter().filter(|server| is_name(server)) {
+                let key = (upstream.name.clone(), server.host.clone());
+                let (this, is_followed) = (self.clone(), is_asked_for(upstream.resolve, server));
+                let of = key.clone();
+                if missing.insert(key) {
+                    asked.spawn(async move {
+                        let found = this.found(&of, is_followed);
+                        tokio::time::timeout_at(deadline, found).await.is_ok().then_some(of)
+                    });
+                }
+            }
+        }
+        while let Some(ended) = asked.join_next().await {
+            // None of them panics; a name of one that did is missing.
+            if let Ok(Some(found)) = ended {
+                missing.remove(&found);
+            }
+        }
+        missing.into_iter().collect()
+    }
+
+    /// Waits until a name has an address, for as long as it is polled.
+    async fn found(self, (upstream, host): &Key, is_followed: bool) {
+        let mut addresses = self.addresses;
+        if is_followed && addresses.wait_for(|known| known.of(upstream, host).is_some()).await.is_ok() {
+            return;
+        }
+        while self.system.addresses(host, None).await.is_err() {
+            // It takes a result for as long.
+            tokio::time::sleep(AGAIN_MIN).await;
+        }
     }
 
     /// Nothing answers at this server: if its address is one of a name, that may have moved.
@@ -281,8 +320,12 @@ impl Names {
 
 /// Names of this machine are none of the name servers' business.
 fn is_asked_for(resolve: Resolve, server: &Server) -> bool {
-    let is_local = server.host == "localhost" || server.host.ends_with(".localhost");
-    resolve != Resolve::Off && !is_local && server.host.parse::<IpAddr>().is_err()
+    resolve != Resolve::Off && is_name(server) && !server.host.ends_with(".localhost")
+}
+
+/// One that somebody has to be asked for.
+fn is_name(server: &Server) -> bool {
+    server.host != "localhost" && server.host.parse::<IpAddr>().is_err()
 }
 
 /// The system's files that a resolver is made from.
@@ -501,6 +544,33 @@ mod tests {
             dns.zone.send_replace(vec![[127, 0, 0, 4].into()]);
             names.changed().await;
             assert!(is_at(4), "without the file the name servers are asked");
+        });
+    }
+
+    #[test]
+    fn it_is_waited_for_names_that_have_no_address_yet() {
+        run(async {
+            let dns = Dns::new(0).await;
+            let (mut names, known, _) = Names::new();
+            let config = config(dns.address, "1s");
+            names.set(&config);
+            let missing = known.missing(&config, Duration::from_millis(10));
+            let key = ("shop".to_owned(), "shop.internal".to_owned());
+            tokio::select! {
+                missing = missing => assert_eq!(missing, [key]),
+                () = names.changed() => panic!("it has none"),
+            }
+            dns.zone.send_replace(vec![[127, 0, 0, 2].into()]);
+            let missing = known.missing(&config, Duration::from_mins(1));
+            let follow = async {
+                loop {
+                    names.changed().await;
+                }
+            };
+            tokio::select! {
+                missing = missing => assert!(missing.is_empty(), "{missing:?}"),
+                () = follow => {}
+            }
         });
     }
 
