@@ -19,6 +19,7 @@ use rustls::{
 };
 use support::{Running, Upstream, talk};
 use tidegate_proxy::config::Config;
+use tidegate_proxy::io::certificate_warnings;
 use tidegate_runtime::config::Document;
 
 const NAME: &str = "a.example";
@@ -292,9 +293,14 @@ fn der(tag: u8, parts: &[&[u8]]) -> Vec<u8> {
 
 /// An answer about the certificate with this serial number, signed by nobody; `filling` tells two of them apart.
 fn ocsp(serial: &[u8], filling: u8) -> Vec<u8> {
+    ocsp_until(serial, filling, b"29991231235959Z")
+}
+
+fn ocsp_until(serial: &[u8], filling: u8, until: &[u8]) -> Vec<u8> {
+    let until = der(0xa0, &[&der(0x18, &[until])]);
     let time = der(0x18, &[b"20260101000000Z"]);
     let id = der(0x30, &[&der(0x30, &[]), &der(4, &[&[filling; 20]]), &der(4, &[&[0; 20]]), &der(2, &[serial])]);
-    let answers = der(0x30, &[&der(0x30, &[&id, &[0x80, 0], &time])]);
+    let answers = der(0x30, &[&der(0x30, &[&id, &[0x80, 0], &time, &until])]);
     let signed = der(0x30, &[&der(0xa2, &[&der(4, &[&[0; 20]])]), &time, &answers]);
     let basic = der(0x30, &[&signed, &der(0x30, &[]), &der(3, &[&[0]])]);
     let kind = [6, 9, 0x2b, 6, 1, 5, 5, 7, 0x30, 1, 1];
@@ -330,7 +336,6 @@ fn what_the_authority_says_is_stapled_and_read_again() {
         (&b"-----BEGIN OCSP RESPONSE-----"[..], "no OCSP response"),
         (cut, "no OCSP response"),
         (&[0x30, 3, 0x0a, 1, 3], "the error 3"),
-        (&ocsp(&[1, 2, 3], 1), "another certificate"),
     ] {
         folder.file("staple.der", nonsense);
         let error = proxy.proxy().reload(config(&text)).unwrap_err();
@@ -338,4 +343,35 @@ fn what_the_authority_says_is_stapled_and_read_again() {
         assert!(source.contains(problem), "{source}");
         assert_eq!(stapled(), fresh, "what was is still in force");
     }
+    // After a renewal the response of the certificate before is left for a while; and who renews it may be late.
+    let past = ocsp_until(serial(&folder.certificate), 3, b"20260102000000Z");
+    for (useless, why) in [(ocsp(&[1, 2, 3], 1), "is about another certificate"), (past, "ended on Fri, 02 Jan 2026")] {
+        folder.file("staple.der", &fresh);
+        reload(&proxy, &text);
+        assert_eq!(stapled(), fresh);
+        folder.file("staple.der", &useless);
+        reload(&proxy, &text);
+        assert_eq!(stapled(), b"", "{why}");
+        let started = Running::start(&text);
+        assert_eq!(ask(&started, &client(rustls::ALL_VERSIONS, aws_lc_rs::DEFAULT_KX_GROUPS).0).0, 200, "{why}");
+        let warnings = certificate_warnings(&config(&text));
+        assert!(warnings.len() == 1 && warnings[0].contains(why), "{warnings:?}");
+    }
+}
+
+#[test]
+fn the_end_of_a_certificate_is_told() {
+    let (upstream, folder) = (Upstream::echo(), Folder::new("expiry"));
+    let mut params = rcgen::CertificateParams::new([NAME.to_owned()]).unwrap();
+    params.not_after = rcgen::date_time_ymd(2020, 2, 3);
+    let key = rcgen::KeyPair::generate().unwrap();
+    folder.file("cert.pem", params.self_signed(&key).unwrap().pem().as_bytes());
+    folder.file("key.pem", key.serialize_pem().as_bytes());
+    let text = folder.text(&upstream, [""; 4]);
+    let warnings = certificate_warnings(&config(&text));
+    assert!(warnings.len() == 1 && warnings[0].contains("ended on Mon, 03 Feb 2020"), "{warnings:?}");
+    let proxy = Running::start(&text);
+    let told = proxy.proxy().source().live().certificates;
+    assert_eq!((told.len(), told[0].certificate, told[0].staple), (1, Some(1_580_688_000), None));
+    assert!(told[0].file.ends_with("cert.pem"));
 }

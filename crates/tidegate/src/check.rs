@@ -5,7 +5,7 @@ use std::fs::File;
 use serde_json::json;
 use tidegate_proxy::config::{Config, UpstreamTls};
 use tidegate_proxy::error::ProxyError;
-use tidegate_proxy::io::{FileProblem, check_files};
+use tidegate_proxy::io::{FileProblem, certificate_warnings, check_files};
 use tidegate_runtime::config::Document;
 
 use crate::cli::Check;
@@ -46,7 +46,10 @@ fn counted(number: usize, noun: &str) -> String {
 
 /// Of the whole file.
 fn warnings(settings: &Settings) -> Vec<String> {
-    let proxy = settings.proxy.iter().flat_map(|proxy| proxy.warnings.iter().cloned().chain(unreadable(proxy)));
+    let proxy = settings
+        .proxy
+        .iter()
+        .flat_map(|proxy| proxy.warnings.iter().cloned().chain(unreadable(proxy)).chain(certificate_warnings(proxy)));
     settings.warnings.iter().cloned().chain(proxy).collect()
 }
 

@@ -15,9 +15,14 @@ thread_local! {
     static CACHED: Cell<(u64, Date)> = const { Cell::new((u64::MAX, [0; 29])) };
 }
 
+/// Seconds since the beginning of 1970.
+pub(crate) fn seconds() -> u64 {
+    u64::try_from(clock::realtime_ns() / 1_000_000_000).unwrap_or(0)
+}
+
 /// The date now.
 pub(crate) fn now() -> Date {
-    let seconds = u64::try_from(clock::realtime_ns() / 1_000_000_000).unwrap_or(0);
+    let seconds = seconds();
     let (cached, date) = CACHED.get();
     if cached == seconds {
         return date;
@@ -25,6 +30,11 @@ pub(crate) fn now() -> Date {
     let date = format(seconds);
     CACHED.set((seconds, date));
     date
+}
+
+/// The date `seconds` after the beginning of 1970, as text.
+pub(crate) fn text(seconds: u64) -> String {
+    String::from_utf8_lossy(&format(seconds)).into_owned()
 }
 
 /// The date `seconds` after the beginning of 1970.
@@ -60,6 +70,13 @@ fn civil(days: u64) -> (u64, u64, u64) {
     let day = day_of_year - (153 * from_march + 2) / 5 + 1;
     let month = if from_march < 10 { from_march + 3 } else { from_march - 9 };
     (era * 400 + year_of_era + u64::from(month <= 2), month, day)
+}
+
+/// Days from 1970-01-01 to this one, which is no earlier.
+pub(crate) fn days(year: u64, month: u64, day: u64) -> u64 {
+    // As above: from 0000-03-01, years begin in March.
+    let (year, from_march) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
+    year * 365 + year / 4 - year / 100 + year / 400 + (153 * from_march + 2) / 5 + day - 1 - 719_468
 }
 
 #[cfg(test)]

@@ -37,7 +37,7 @@ fn certificate(at: usize, given: &Certificate) -> Option<FileProblem> {
         return None;
     }
     let ocsp = given.ocsp.clone().filter(|file| opens(file));
-    let error = tls::read(&Certificate { ocsp, ..given.clone() }).err()?;
+    let error = tls::read(&Certificate { ocsp, ..given.clone() }, &mut Vec::new()).err()?;
     let key = match &error {
         ProxyError::Pem { path, .. } if *path == given.key => "key",
         ProxyError::Ocsp { .. } => "ocsp",

@@ -1,12 +1,13 @@
 //! What an authority says of a certificate, to be stapled to it.
 //!
-//! Clients verify it. Here it is only made sure that the file is such an answer, and one about this certificate: else
-//! each handshake would fail at clients that look at it. Structures are those of RFC 6960 §4.2.1.
+//! Clients verify it. Here it is only made sure that the file is such an answer, one about this certificate, and until when
+//! it is valid: else each handshake would fail at clients that look at it. Structures are those of RFC 6960 §4.2.1.
 
 use std::fs;
 use std::path::Path;
 
 use super::tls::element;
+use super::validity::{self, next};
 use crate::error::OcspProblem;
 
 /// Answers with the certificates of those who sign have some kilobytes.
@@ -22,8 +23,15 @@ const FIRST: u8 = 0xa0;
 /// `id-pkix-ocsp-basic`, 1.3.6.1.5.5.7.48.1.1.
 const BASIC: &[u8] = &[0x2b, 0x06, 0x01, 0x05, 0x05, 0x07, 0x30, 0x01, 0x01];
 
+/// An answer, and until when it is valid; for good if it does not say.
+#[derive(Debug)]
+pub(super) struct Staple {
+    pub(super) response: Vec<u8>,
+    pub(super) until: Option<u64>,
+}
+
 /// Reads the answer about `certificate`, both in DER.
-pub(super) fn read(path: &Path, certificate: &[u8]) -> Result<Vec<u8>, OcspProblem> {
+pub(super) fn read(path: &Path, certificate: &[u8]) -> Result<Staple, OcspProblem> {
     let response = fs::read(path).map_err(OcspProblem::Unreadable)?;
     if response.len() > BYTES_MAX {
         return Err(OcspProblem::TooLarge { most: BYTES_MAX });
@@ -32,17 +40,10 @@ pub(super) fn read(path: &Path, certificate: &[u8]) -> Result<Vec<u8>, OcspProbl
         0 => {}
         status => return Err(OcspProblem::Failed { status }),
     }
-    let serials = serials(&response).ok_or(OcspProblem::Malformed)?;
-    // rustls has parsed it.
-    let own = serial(certificate).ok_or(OcspProblem::OtherCertificate)?;
-    if serials.contains(&own) { Ok(response) } else { Err(OcspProblem::OtherCertificate) }
-}
-
-/// The content of the next element, which is of the kind `tag`; `rest` goes on behind it.
-fn next<'a>(rest: &mut &'a [u8], tag: u8) -> Option<&'a [u8]> {
-    let (found, content, behind) = element(rest)?;
-    *rest = behind;
-    (found == tag).then_some(content)
+    let answers = answers(&response).ok_or(OcspProblem::Malformed)?;
+    let own = validity::signed(certificate).and_then(|mut signed| next(&mut signed, INTEGER));
+    let found = answers.iter().find(|(serial, _)| Some(*serial) == own).map(|(_, until)| *until);
+    found.map(|until| Staple { response, until }).ok_or(OcspProblem::OtherCertificate)
 }
 
 /// What the authority says of its answer: 0 if there is one.
@@ -54,8 +55,8 @@ fn status(mut response: &[u8]) -> Option<u8> {
     }
 }
 
-/// The serial numbers of the certificates that an answer is about.
-fn serials(mut response: &[u8]) -> Option<Vec<&[u8]>> {
+/// The serial numbers of the certificates that an answer is about, and until when it is valid for each.
+fn answers(mut response: &[u8]) -> Option<Vec<(&[u8], Option<u64>)>> {
     let mut content = next(&mut response, SEQUENCE)?;
     next(&mut content, ENUMERATED)?;
     let mut bytes = next(&mut next(&mut content, FIRST)?, SEQUENCE)?;
@@ -69,23 +70,22 @@ fn serials(mut response: &[u8]) -> Option<Vec<&[u8]>> {
     }
     let (_, _, mut signed) = element(signed)?;
     next(&mut signed, 0x18)?;
-    let mut answers = next(&mut signed, SEQUENCE)?;
-    let mut serials = Vec::new();
-    while !answers.is_empty() {
-        let mut id = next(&mut next(&mut answers, SEQUENCE)?, SEQUENCE)?;
+    let mut rest = next(&mut signed, SEQUENCE)?;
+    let mut answers = Vec::new();
+    while !rest.is_empty() {
+        let mut answer = next(&mut rest, SEQUENCE)?;
+        let mut id = next(&mut answer, SEQUENCE)?;
         next(&mut id, SEQUENCE)?;
         next(&mut id, OCTETS)?;
         next(&mut id, OCTETS)?;
-        serials.push(next(&mut id, INTEGER)?);
+        // What it says, since when, and, if there is to be a newer one, until when.
+        let (_, _, mut times) = element(answer)?;
+        next(&mut times, 0x18)?;
+        let until = match times.first() {
+            Some(&FIRST) => Some(validity::time(next(&mut times, FIRST)?)?),
+            _ => None,
+        };
+        answers.push((next(&mut id, INTEGER)?, until));
     }
-    Some(serials)
-}
-
-/// The serial number of a certificate (RFC 5280, section 4.1).
-fn serial(mut certificate: &[u8]) -> Option<&[u8]> {
-    let mut signed = next(&mut next(&mut certificate, SEQUENCE)?, SEQUENCE)?;
-    if signed.first() == Some(&FIRST) {
-        next(&mut signed, FIRST)?;
-    }
-    next(&mut signed, INTEGER)
+    Some(answers)
 }

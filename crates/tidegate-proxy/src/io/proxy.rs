@@ -542,6 +542,7 @@ impl Source for State {
         live.upstreams =
             settings.config.upstreams.iter().map(|upstream| sum_of(&upstream.name, &counts, &self.lookups)).collect();
         live.rate_limits = rate_limits(&settings, clock::now());
+        live.certificates = settings.certificates.expiries().to_vec();
         let bandwidths = settings.bandwidths.iter().map(|(name, bandwidth)| (name.clone(), bandwidth.counts()));
         live.bandwidths = bandwidths.collect();
         live.bandwidths.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));

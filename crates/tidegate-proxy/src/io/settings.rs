@@ -44,6 +44,8 @@ pub(crate) struct Settings {
     pub(crate) bandwidths: HashMap<String, Arc<SharedBandwidth>, RandomState>,
     /// For each listener with TLS.
     pub(crate) tls: Vec<Option<Arc<rustls::ServerConfig>>>,
+    /// What is spoken with.
+    pub(crate) certificates: Arc<Certificates>,
     /// For each upstream with TLS.
     pub(crate) upstream_tls: Vec<Option<Tls>>,
     pub(crate) http: HttpLimits,
@@ -94,6 +96,7 @@ impl Settings {
             gates,
             bandwidths: bandwidths(&config, before, now),
             tls,
+            certificates,
             upstream_tls,
             http,
             memory_places: memory_places(of_a_core(&config, Resource::Memory)),

@@ -10,31 +10,69 @@ use rustls::sign::CertifiedKey;
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 
-use super::ocsp;
+use super::date;
+use super::ocsp::{self, Staple};
 use super::settings::Settings;
 use super::tickets::SharedTickets;
+use super::validity;
 use crate::config::{Certificate, Config};
-use crate::error::ProxyError;
+use crate::error::{OcspProblem, ProxyError};
 
 /// Every certificate, found by the name that a client asks for.
 #[derive(Debug)]
 pub(crate) struct Certificates {
-    exact: HashMap<String, Arc<CertifiedKey>, RandomState>,
+    exact: HashMap<String, Arc<Served>, RandomState>,
     /// By what stands behind `*`, as in `.example.com`; for one label below.
-    below: HashMap<String, Arc<CertifiedKey>, RandomState>,
+    below: HashMap<String, Arc<Served>, RandomState>,
     /// All names, as they are written, each with the place of its certificate.
     names: Vec<(String, usize)>,
     /// For clients that name no host, or one that nobody has.
-    first: Option<Arc<CertifiedKey>>,
+    first: Option<Arc<Served>>,
+    expiries: Vec<Expiry>,
+}
+
+/// When a certificate ends, in seconds since 1970.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Expiry {
+    /// The file of its chain.
+    pub file: String,
+    /// Its own end.
+    pub certificate: Option<u64>,
+    /// That of the OCSP response that is stapled to it, if one is, and if it has one.
+    pub staple: Option<u64>,
+}
+
+/// A certificate as clients get it.
+#[derive(Debug)]
+struct Served {
+    plain: Arc<CertifiedKey>,
+    /// With its OCSP response, until that is out of date.
+    stapled: Option<(Arc<CertifiedKey>, Option<u64>)>,
+}
+
+impl Served {
+    fn at(&self, now: u64) -> &Arc<CertifiedKey> {
+        let stapled = self.stapled.as_ref().filter(|(_, until)| until.is_none_or(|until| now < until));
+        stapled.map_or(&self.plain, |(stapled, _)| stapled)
+    }
 }
 
 impl Certificates {
-    /// Reads all files. A key that does not belong to its certificate is an error.
+    /// Reads all files. A key that does not belong to its certificate is an error; what is out of date is served, and told
+    /// in the log.
     pub(crate) fn load(all: &[Certificate]) -> Result<Arc<Self>, ProxyError> {
-        let mut this = Self { exact: HashMap::default(), below: HashMap::default(), names: Vec::new(), first: None };
+        let (exact, below) = (HashMap::default(), HashMap::default());
+        let mut this = Self { exact, below, names: Vec::new(), first: None, expiries: Vec::new() };
+        let mut warnings = Vec::new();
         for (place, certificate) in all.iter().enumerate() {
-            let key = Arc::new(read(certificate)?);
-            let names = if certificate.names.is_empty() { names_of(&key) } else { certificate.names.clone() };
+            let key = read(certificate, &mut warnings)?;
+            this.expiries.push(Expiry {
+                file: certificate.cert.display().to_string(),
+                certificate: key.plain.cert.first().and_then(|end| validity::end_of(end)),
+                staple: key.stapled.as_ref().and_then(|(_, until)| *until),
+            });
+            let names = if certificate.names.is_empty() { names_of(&key.plain) } else { certificate.names.clone() };
+            let key = Arc::new(key);
             for name in names {
                 this.names.push((name.clone(), place));
                 match name.strip_prefix('*') {
@@ -44,7 +82,15 @@ impl Certificates {
             }
             this.first.get_or_insert(key);
         }
+        for warning in warnings {
+            tracing::warn!("{warning}");
+        }
         Ok(Arc::new(this))
+    }
+
+    /// When they end, in the order of the configuration.
+    pub(crate) fn expiries(&self) -> &[Expiry] {
+        &self.expiries
     }
 
     /// The names that they are for, `*.example.com` among them, each with the place of its certificate.
@@ -52,7 +98,7 @@ impl Certificates {
         self.names.iter().map(|(name, place)| (name.as_str(), *place))
     }
 
-    fn find(&self, name: &str) -> Option<&Arc<CertifiedKey>> {
+    fn find(&self, name: &str) -> Option<&Arc<Served>> {
         self.exact.get(name).or_else(|| name.find('.').and_then(|dot| self.below.get(&name[dot..])))
     }
 }
@@ -63,24 +109,64 @@ impl ResolvesServerCert for Certificates {
             let has_upper = name.bytes().any(|byte| byte.is_ascii_uppercase());
             if has_upper { self.find(&name.to_ascii_lowercase()) } else { self.find(name) }
         });
-        named.or(self.first.as_ref()).cloned()
+        named.or(self.first.as_ref()).map(|served| Arc::clone(served.at(date::seconds())))
     }
 }
 
+/// What is out of date in the files of `config`, as far as they can be read, and does not keep a proxy from starting.
+#[must_use]
+pub fn certificate_warnings(config: &Config) -> Vec<String> {
+    let mut warnings = Vec::new();
+    for certificate in &config.certificates {
+        let chain = CertificateDer::pem_file_iter(&certificate.cert);
+        if let Some(Ok(end)) = chain.ok().and_then(|mut chain| chain.next()) {
+            // What keeps it from starting is not told here.
+            drop(staple(certificate, &end, &mut warnings));
+        }
+    }
+    warnings
+}
+
+/// What is to be stapled to a certificate; and warnings about both.
+fn staple(
+    Certificate { cert, ocsp, .. }: &Certificate,
+    end: &CertificateDer<'_>,
+    warnings: &mut Vec<String>,
+) -> Result<Option<Staple>, OcspProblem> {
+    let now = date::seconds();
+    if let Some(until) = validity::end_of(end).filter(|until| *until <= now) {
+        let (cert, until) = (cert.display(), date::text(until));
+        warnings.push(format!("the certificate {cert} ended on {until}: clients refuse it"));
+    }
+    let Some(path) = ocsp else { return Ok(None) };
+    let why = match ocsp::read(path, end) {
+        Ok(Staple { until: Some(until), .. }) if until <= now => format!("ended on {}", date::text(until)),
+        Ok(staple) => return Ok(Some(staple)),
+        // It comes after its certificate.
+        Err(OcspProblem::OtherCertificate) => "is about another certificate".to_owned(),
+        Err(problem) => return Err(problem),
+    };
+    warnings.push(format!("the OCSP response {} {why}: nothing is stapled to {}", path.display(), cert.display()));
+    Ok(None)
+}
+
 /// Reads the files of one.
-pub(super) fn read(certificate: &Certificate) -> Result<CertifiedKey, ProxyError> {
+pub(super) fn read(certificate: &Certificate, warnings: &mut Vec<String>) -> Result<Served, ProxyError> {
     let unreadable = |path: &std::path::Path, source| ProxyError::Pem { path: path.to_owned(), source };
     let chain = CertificateDer::pem_file_iter(&certificate.cert)
         .and_then(Iterator::collect::<Result<Vec<_>, _>>)
         .map_err(|source| unreadable(&certificate.cert, source))?;
     let key = PrivateKeyDer::from_pem_file(&certificate.key).map_err(|source| unreadable(&certificate.key, source))?;
-    let mut certified = CertifiedKey::from_der(chain, key, &aws_lc_rs::default_provider())
+    let plain = CertifiedKey::from_der(chain, key, &aws_lc_rs::default_provider())
         .map_err(|source| ProxyError::Certificate { path: certificate.cert.clone(), source })?;
-    if let (Some(path), Some(end)) = (&certificate.ocsp, certified.cert.first()) {
-        let response = ocsp::read(path, end).map_err(|source| ProxyError::Ocsp { path: path.clone(), source })?;
-        certified.ocsp = Some(response);
-    }
-    Ok(certified)
+    let found = plain.cert.first().map(|end| staple(certificate, end, warnings)).transpose();
+    let found =
+        found.map_err(|source| ProxyError::Ocsp { path: certificate.ocsp.clone().unwrap_or_default(), source })?;
+    let stapled = found.flatten().map(|Staple { response, until }| {
+        let (cert, key) = (plain.cert.clone(), Arc::clone(&plain.key));
+        (Arc::new(CertifiedKey { cert, key, ocsp: Some(response) }), until)
+    });
+    Ok(Served { plain: Arc::new(plain), stapled })
 }
 
 /// The DNS names in a certificate.
@@ -174,6 +260,21 @@ pub(crate) fn server_configs(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_staple_that_goes_out_of_date_while_it_is_served_is_left_out() {
+        let made = rcgen::generate_simple_self_signed(["a.example".to_owned()]).unwrap();
+        let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
+        let chain = vec![made.cert.der().clone()];
+        let plain = CertifiedKey::from_der(chain, key, &aws_lc_rs::default_provider()).unwrap();
+        let stapled = CertifiedKey { cert: plain.cert.clone(), key: Arc::clone(&plain.key), ocsp: Some(vec![1]) };
+        let mut served = Served { plain: Arc::new(plain), stapled: Some((Arc::new(stapled), Some(100))) };
+        assert!(served.at(99).ocsp.is_some() && served.at(100).ocsp.is_none());
+        if let Some((_, until)) = &mut served.stapled {
+            *until = None;
+        }
+        assert!(served.at(u64::MAX).ocsp.is_some(), "it does not say until when");
+    }
 
     #[test]
     fn names_are_read_from_certificates() {

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 
 use super::status::{Health, Live, LiveHandshakes, LiveServer, LiveUpstream};
 use crate::config::Config;
+use crate::io::tls::Expiry;
 use crate::machine::bandwidth;
 use crate::machine::neighbours::{Snapshot, TenantView, UseView};
 use crate::machine::rate_limit::{Counts, MetricName, Scope};
@@ -88,6 +89,7 @@ pub(super) fn page(config: &Config, snapshot: &Snapshot, live: &Live) -> String 
     bandwidths(&mut page, config, live);
     upstreams(&mut page, config, live);
     rate_limits(&mut page, live);
+    certificates(&mut page, live);
     let (written, dropped) = live.access_log;
     page.head("access_log_lines_total", "Lines of the access log by what became of them.", "counter");
     page.row("access_log_lines_total", &[("outcome", "written")], float(written));
@@ -192,6 +194,22 @@ fn resources(page: &mut Page, snapshot: &Snapshot) {
         let labels = |cause| [("resource", resource.name.as_str()), ("cause", cause)];
         page.row("refused_total", &labels("over_share"), float(resource.refused_share));
         page.row("refused_total", &labels("system_full"), float(resource.refused_full));
+    }
+}
+
+/// Seconds since 1970, as other figures of Prometheus; each file once, though several may name it.
+fn certificates(page: &mut Page, live: &Live) {
+    type End = fn(&Expiry) -> Option<u64>;
+    let ends: [(&str, &str, End); 2] = [
+        ("certificate_expiry_timestamp_seconds", "When a certificate ends.", |one| one.certificate),
+        ("ocsp_expiry_timestamp_seconds", "When the OCSP response ends that is stapled to it.", |one| one.staple),
+    ];
+    for (name, help, end) in ends {
+        page.head(name, help, "gauge");
+        let all: BTreeMap<_, _> = live.certificates.iter().filter_map(|one| Some((&one.file, end(one)?))).collect();
+        for (file, end) in all {
+            page.row(name, &[("certificate", file)], float(end));
+        }
     }
 }
 

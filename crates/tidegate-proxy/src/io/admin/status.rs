@@ -7,6 +7,7 @@ use tidegate_runtime::cpu::CpuLimits;
 
 use crate::config::{self, Balance, Config, ProxyProtocolIn, ProxyProtocolOut, UpstreamProtocol};
 pub use crate::io::times::ResponseTimes;
+use crate::io::tls::Expiry;
 use crate::machine::bandwidth;
 use crate::machine::rate_limit::{Counts, Outlook};
 
@@ -66,6 +67,8 @@ pub struct Live {
     pub rate_limits: Vec<LiveRateLimit>,
     /// What was counted of tenants that have a bandwidth, by name.
     pub bandwidths: Vec<(String, bandwidth::Counts)>,
+    /// When certificates end, in the order of the configuration.
+    pub certificates: Vec<Expiry>,
     /// Lines of the access log that were written, and that were dropped.
     pub access_log: (u64, u64),
     /// Where large bodies wait.
