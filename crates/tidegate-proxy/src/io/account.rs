@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::limiter::{Claimant, Limiter, Mode, Neighbours, Tenant};
 use super::meter;
+use super::spool::Holder;
 use crate::machine::Resource;
 use crate::machine::admission::Costs;
 
@@ -169,9 +170,10 @@ impl Account {
         self.claimant.get()
     }
 
-    /// What the tenant is called, on every core.
-    pub(crate) fn tenant_name(&self) -> Arc<str> {
-        self.limiter.with(|limiter| limiter.name_of(self.tenant.get()).into())
+    /// Whose the room is that it takes in the spool, which all cores share.
+    pub(crate) fn spool_holder(&self) -> Holder {
+        let tenant = self.tenant.get();
+        self.limiter.with(|limiter| Holder { name: limiter.name_of(tenant).into(), source: limiter.source_of(tenant) })
     }
 
     /// Whether tenants are held to their shares.

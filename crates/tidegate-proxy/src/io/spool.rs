@@ -38,6 +38,7 @@ use crate::config;
 pub(crate) use self::answer::{Spooling, response};
 pub(crate) use self::memory::InMemory;
 pub(crate) use self::request::{Spooled, request};
+pub(crate) use self::room::Holder;
 
 /// Bytes that one operation writes, if nothing larger waits.
 const PIECE: usize = 128 * 1024;

@@ -223,6 +223,12 @@ impl Neighbours {
         }
     }
 
+    /// The source that makes a tenant's name up, if one does.
+    #[must_use]
+    pub fn source_of(&self, tenant: Tenant) -> Option<Source> {
+        self.sources.source(self.crowd_of(tenant))
+    }
+
     /// Moves a tenant to `crowd`, of whose names it is one already.
     fn stand_in(&mut self, tenant: Tenant, crowd: u32, now: Instant) {
         let slot = self.table.index(tenant);

@@ -10,6 +10,7 @@ use rustix::fs::FallocateFlags;
 use tidegate_runtime::clock;
 use tokio::task::JoinHandle;
 
+use super::room::Holder;
 use super::{READ, Spool};
 use crate::io::account::Account;
 use crate::io::limiter::Cause;
@@ -23,8 +24,8 @@ pub(super) struct Stored {
     /// Made with the first bytes.
     file: Option<File>,
     spool: Arc<Spool>,
-    /// Whose room it takes, by name: the spool is shared by all cores, and each has its own numbers.
-    tenant: Arc<str>,
+    /// Whose room it takes.
+    holder: Holder,
     /// The room is shared out among tenants; else it is anybody's.
     shares: bool,
     reserved: u64,
@@ -46,8 +47,8 @@ pub(super) struct Unwritten {
 impl Stored {
     /// An empty one of the tenant that pays on `account`.
     pub(super) fn new(spool: &Arc<Spool>, account: &Account) -> Self {
-        let (spool, tenant, shares) = (Arc::clone(spool), account.tenant_name(), account.is_restricted());
-        Self { file: None, spool, tenant, shares, reserved: 0, end: 0, taken: 0, freed: 0 }
+        let (spool, holder, shares) = (Arc::clone(spool), account.spool_holder(), account.is_restricted());
+        Self { file: None, spool, holder, shares, reserved: 0, end: 0, taken: 0, freed: 0 }
     }
 
     /// Bytes that were put in and not taken out.
@@ -68,7 +69,7 @@ impl Stored {
 
     /// Takes room for `bytes` more; it is given back as they are taken out, or with the body.
     pub(super) fn reserve(&mut self, bytes: u64) -> Result<(), Cause> {
-        self.spool.room().take(&self.tenant, bytes, self.shares, clock::now())?;
+        self.spool.room().take(&self.holder, bytes, self.shares, clock::now())?;
         self.reserved += bytes;
         Ok(())
     }
@@ -76,7 +77,7 @@ impl Stored {
     fn give_back(&mut self, bytes: u64) {
         let bytes = bytes.min(self.reserved);
         self.reserved -= bytes;
-        self.spool.room().give_back(&self.tenant, bytes);
+        self.spool.room().give_back(&self.holder, bytes);
     }
 
     /// Writes `bytes`, which have room, to the end, on a thread of the pool. If the disk does not take them, their room is
@@ -156,11 +157,11 @@ impl Stored {
 impl Drop for Stored {
     fn drop(&mut self) {
         let Some(file) = self.file.take() else { return self.give_back(self.reserved) };
-        let (spool, tenant, reserved) = (Arc::clone(&self.spool), Arc::clone(&self.tenant), self.reserved);
+        let (spool, holder, reserved) = (Arc::clone(&self.spool), self.holder.clone(), self.reserved);
         // It has no name, so this frees its blocks: a millisecond and more for some megabytes.
         let end = move || {
             drop(file);
-            spool.room().give_back(&tenant, reserved);
+            spool.room().give_back(&holder, reserved);
         };
         drop(self.spool.threads.spawn_blocking(end));
     }

@@ -56,6 +56,11 @@ impl Sources {
         self.list.get(number as usize).is_some_and(|entry| entry.source == source)
     }
 
+    /// That of crowd `number`.
+    pub(super) fn source(&self, number: u32) -> Option<Source> {
+        Some(self.list.get(number as usize)?.source)
+    }
+
     /// Names of `source`.
     pub(super) fn names_of(&self, source: Source) -> u32 {
         self.by_source.get(&source).map_or(0, |&number| self.list[number as usize].names)
