@@ -174,6 +174,18 @@ fn a_body_that_the_upstream_does_not_read_holds_up_no_other_tenant() {
 }
 
 #[test]
+fn names_that_one_address_makes_up_leave_connections_to_others() {
+    let (_runtime, address) = h2c(Some(1));
+    let proxy = before(address, "h2c", "unknown = \"apart\"\n[[proxy.tenant]]\nname = \"quiet\"\n");
+    let mut loud: Vec<_> = (0..64).map(|_| proxy.connect()).collect();
+    for (number, client) in loud.iter_mut().enumerate() {
+        send(client, &get("/deaf", &format!("l{number}")));
+        under_way(&proxy, number as u64 + 1);
+    }
+    quiet_is_served(&proxy);
+}
+
+#[test]
 fn streams_that_a_server_allows_are_not_one_tenants() {
     let (_runtime, address) = h2c(Some(1));
     let proxy = before(address, "h2c", "");

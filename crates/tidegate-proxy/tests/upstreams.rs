@@ -193,6 +193,30 @@ fn a_tenant_that_floods_a_slow_server_does_not_shut_out_another() {
 }
 
 #[test]
+fn names_that_one_address_makes_up_shut_out_no_tenant() {
+    let upstream = Upstream::echo();
+    let tenants = "[proxy.tenants]\nby = \"host\"\nunknown = \"apart\"\n[[proxy.tenant]]\nname = \"quiet\"\n";
+    let proxy = before(&[upstream.address().parse().unwrap()], "max_connections = 1\nqueue = 2", tenants);
+    let ask = |host: &str| {
+        let (mut client, request) = (proxy.connect(), format!("GET /{host} HTTP/1.1\r\nHost: {host}\r\n\r\n"));
+        std::thread::spawn(move || talk(&mut client, &request).status)
+    };
+    let waiting = |count| proxy.wait_until(|live| live.upstreams[0].waiting == count);
+    let mut held = proxy.connect();
+    send(&mut held, "GET /held HTTP/1.1\r\nHost: l1\r\n\r\n");
+    upstream.wait_for_held();
+    let first = ask("l2");
+    waiting(1);
+    let second = ask("l3");
+    waiting(2);
+    let quiet = ask("quiet");
+    assert_eq!(second.join().unwrap(), 503, "the newest of the made-up names makes room");
+    upstream.release_held();
+    assert_eq!((first.join().unwrap(), quiet.join().unwrap()), (200, 200));
+    assert_eq!(read_answer(&mut held).status, 200);
+}
+
+#[test]
 fn a_server_that_cannot_be_reached_costs_the_client_nothing() {
     let well = named("well");
     let proxy = before(&[nobody(), well.address], "", "");

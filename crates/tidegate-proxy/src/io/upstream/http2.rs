@@ -23,7 +23,7 @@ use crate::io::http1::client::Patience;
 use crate::io::meter::{self, Common};
 use crate::io::server_stream::ServerStream;
 use crate::io::timers::Timer;
-use crate::machine::upstream::{Begun, Connections, ConnectionsTuning};
+use crate::machine::upstream::{Begun, Connections, ConnectionsTuning, Flow};
 
 /// What requests are sent with.
 #[derive(Clone, Debug)]
@@ -64,10 +64,10 @@ impl Shared {
         Self { servers: (0..servers).map(|_| open()).collect(), streams: tuning.streams.max(1) }
     }
 
-    /// A request of `tenant` begins: the place of its connection to the server at this place of the list.
-    pub(super) fn begin(&self, server: usize, tenant: u32) -> usize {
+    /// A request of `flow` begins: the place of its connection to the server at this place of the list.
+    pub(super) fn begin(&self, server: usize, flow: Flow) -> usize {
         let open = &mut *self.servers[server].borrow_mut();
-        let Begun { place, is_new } = open.machine.begin(tenant);
+        let Begun { place, is_new } = open.machine.begin(flow.claimant, flow.tenant);
         if open.slots.len() <= place {
             open.slots.resize_with(place + 1, Slot::default);
         }

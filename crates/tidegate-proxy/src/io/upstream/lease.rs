@@ -154,7 +154,7 @@ impl<C: Keep> Lease<C> {
 
     /// The place of the connection that it shares with others of its tenant, until the lease is dropped.
     pub(super) fn share(&mut self) -> usize {
-        let begin = || self.upstream.http2.begin(self.server, self.flow.tenant);
+        let begin = || self.upstream.http2.begin(self.server, self.flow);
         *self.shared.get_or_insert_with(begin)
     }
 

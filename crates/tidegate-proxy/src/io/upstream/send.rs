@@ -133,7 +133,8 @@ impl Upstreams<Link> {
         outbound: &Outbound<'_>,
         mut body: RequestBody,
     ) -> Result<Response<ResponseBody>, SendError> {
-        let flow = Flow { tenant: outbound.account.tenant().number(), is_stream: outbound.is_stream };
+        let Outbound { account, is_stream, .. } = *outbound;
+        let flow = Flow { claimant: account.claimant(), tenant: account.tenant().number(), is_stream };
         let group = self.group(flow.tenant, outbound.head.target);
         let asker = Asker { flow, weight: None, group, key: outbound.key };
         let is_sent_slowly = body.is_sent_slowly();

@@ -38,6 +38,18 @@ pub enum Claimant {
 impl Claimant {
     /// Everybody who has no name of his own.
     pub const OTHER: Self = Self::Tenant(Tenant::OTHER);
+
+    /// A tenant by a number that the test gives it.
+    #[cfg(test)]
+    pub(crate) const fn numbered(tenant: u32) -> Self {
+        Self::Tenant(Tenant(tenant))
+    }
+}
+
+impl Default for Claimant {
+    fn default() -> Self {
+        Self::OTHER
+    }
 }
 
 /// How far the work had come when it was asked about.

@@ -12,6 +12,8 @@
 //! | [`sharing`] | what the upstream can do at once, learnt and shared by tenant |
 //! | [`names`] | when a server's name is asked for again, and what has changed since |
 //! | [`lookups`] | which names the system is asked for, and what it said of them last |
+//! | `slots` | who holds the servers' slots, and who may have one more |
+//! | `company` | whether somebody is alone |
 //! | `turns` | who waits for a server, and in which order they start |
 //! | [`retry`] | which failures may be tried again at all |
 //!
@@ -19,6 +21,7 @@
 
 pub mod active;
 mod balance;
+mod company;
 pub mod config;
 pub mod connections;
 pub mod lookups;
@@ -28,6 +31,7 @@ pub mod pool;
 pub mod retry;
 mod ring;
 pub mod sharing;
+mod slots;
 mod turns;
 
 pub use active::{ActiveHealth, Change};

@@ -1,7 +1,7 @@
 //! The servers of one upstream: who is asked, who waits, who is refused.
 
 use core::time::Duration;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 
 use tidegate_core::limit::RetryBudget;
 use tidegate_core::time::nanos;
@@ -11,11 +11,8 @@ use super::balance::{Balancer, Candidate};
 use super::config::{MAX_TRIES, PassiveConfig, PoolConfig, ServerConfig};
 use super::passive::{Client, Passive};
 use super::sharing::{Call, Sharing, Stay};
-use super::turns::{Asker, Flow, Turns, Waiting};
-
-/// Of all slots, the part that is kept for flows that hold less than their fair share: one in so many. A client that reads
-/// its answers slowly keeps slots for as long as it likes, and would else keep all of them.
-const KEPT_PART: u64 = 8;
+use super::slots::{Holders, Shares};
+use super::turns::{Asker, Flow, May, Turns, Waiting};
 
 /// Weights are scaled so that a server's slow start has steps: its full share is 1,000 times its weight.
 const FULL: u64 = 1_000;
@@ -256,8 +253,9 @@ impl Pool {
         let has_room = self.sharing.as_ref().is_none_or(Sharing::has_room);
         let weight = if has_room { None } else { Some(weight()) };
         let asker = Asker { weight, ..asker };
-        // Nobody overtakes: whoever still waits could not start just now, and no later one of his flow can.
-        if may(asker, self.sharing.as_ref(), self.shares(), &self.held)
+        // Nobody overtakes one of its own name that waits.
+        if !self.waiting.has(flow)
+            && may(asker, self.sharing.as_ref(), self.shares(), &self.held) == May::Start
             && let Some(server) = self.start(asker, tried, rng, now)
         {
             return Acquire::Start(server);
@@ -285,7 +283,7 @@ impl Pool {
     #[inline]
     pub fn on_answer(&mut self, flow: Flow, call: Call, stay: Stay, rng: &mut Rng, now: Instant) {
         let Some(sharing) = &mut self.sharing else { return };
-        sharing.on_answer(flow.tenant, call, stay, now);
+        sharing.on_answer(flow.claimant, call, stay, now);
         if self.waiting.len() > 0 {
             self.settle(rng, now);
         }
@@ -294,7 +292,7 @@ impl Pool {
     /// A request of `flow` has no answer, or one that says nothing of the upstream.
     pub fn on_gone(&mut self, flow: Flow, rng: &mut Rng, now: Instant) {
         let Some(sharing) = &mut self.sharing else { return };
-        sharing.on_gone(flow.tenant, now);
+        sharing.on_gone(flow.claimant, now);
         self.settle(rng, now);
     }
 
@@ -450,7 +448,11 @@ impl Pool {
         loop {
             let (has_server, shares) = (self.has_server(), self.shares());
             let (sharing, held) = (self.sharing.as_ref(), &self.held);
-            let next = self.waiting.next(|asker| !has_server || may(asker, sharing, shares, held));
+            if has_server && (shares.is_used_up() || sharing.is_some_and(Sharing::is_full)) {
+                break;
+            }
+            let may = |asker| if has_server { may(asker, sharing, shares, held) } else { May::Start };
+            let next = self.waiting.next(may);
             let Some((asker, Waiting { request, arrival, tried, .. })) = next else { break };
             let output = if let Some(server) = self.start(asker, tried, rng, now) {
                 Output::Start { request, server, waited: now - arrival, call: self.call }
@@ -471,14 +473,14 @@ impl Pool {
         }
     }
 
-    /// Starts the one of `flow` that waits longest, whatever is in flight, if its tenant is alone; false if it may not.
+    /// Starts the one of `flow`'s name that waits longest, whatever is in flight, if its tenant is alone; false if it may not.
     fn relieve(&mut self, flow: Flow, rng: &mut Rng, now: Instant) -> bool {
         let is_alone = self.sharing.as_ref().is_some_and(|sharing| sharing.is_alone(flow.tenant, now));
-        if !is_alone || !self.shares().admit(flow, &self.held) {
+        if !is_alone || self.shares().admit(flow, &self.held) != May::Start {
             return false;
         }
-        let next = self.waiting.next(|other| other.flow == flow);
-        let Some((asker, Waiting { request, arrival, tried, .. })) = next else { return false };
+        let first = self.waiting.first(flow);
+        let Some((asker, Waiting { request, arrival, tried, .. })) = first else { return false };
         let Some(server) = self.start(asker, tried, rng, now) else { return false };
         self.waiting.pop(flow);
         self.outputs.push_back(Output::Start { request, server, waited: now - arrival, call: self.call });
@@ -516,86 +518,19 @@ impl Pool {
         self.servers[server].requests += 1;
         self.held.take(asker.flow);
         if let Some(sharing) = &mut self.sharing {
-            self.call = sharing.on_begin(asker.flow.tenant, asker.weight, asker.group, now);
+            self.call = sharing.on_begin(asker.flow.claimant, asker.weight, asker.group, now);
         }
         Some(server)
     }
 }
 
 /// Whether a request may begin, as far as its tenant is concerned.
-fn may(asker: Asker, sharing: Option<&Sharing>, shares: Shares, held: &Holders) -> bool {
-    let weight = asker.weight.unwrap_or(1);
-    sharing.is_none_or(|sharing| sharing.admit(asker.flow.tenant, weight)) && shares.admit(asker.flow, held)
-}
-
-/// Who holds slots.
-#[derive(Clone, Debug, Default)]
-struct Holders {
-    all: Held,
-    /// Streams alone.
-    streams: Held,
-}
-
-impl Holders {
-    fn take(&mut self, flow: Flow) {
-        self.all.take(flow.tenant);
-        if flow.is_stream {
-            self.streams.take(flow.tenant);
-        }
-    }
-
-    fn let_go(&mut self, flow: Flow) {
-        self.all.let_go(flow.tenant);
-        if flow.is_stream {
-            self.streams.let_go(flow.tenant);
-        }
-    }
-}
-
-/// Slots of each tenant; those with none are not in it.
-#[derive(Clone, Debug, Default)]
-struct Held {
-    tenants: BTreeMap<u32, u32>,
-    sum: u64,
-}
-
-impl Held {
-    fn take(&mut self, tenant: u32) {
-        *self.tenants.entry(tenant).or_default() += 1;
-        self.sum += 1;
-    }
-
-    fn let_go(&mut self, tenant: u32) {
-        let Some(held) = self.tenants.get_mut(&tenant) else { return };
-        *held -= 1;
-        if *held == 0 {
-            self.tenants.remove(&tenant);
-        }
-        self.sum -= 1;
-    }
-
-    /// Whether a tenant may have one more of `slots`, of which `active` are taken: anybody while more than the kept part is
-    /// free, else, if there is one, who holds less than all would have with one more of them.
-    fn admit(&self, tenant: u32, slots: u64, active: u64) -> bool {
-        let free = slots.saturating_sub(active);
-        let held = u64::from(self.tenants.get(&tenant).copied().unwrap_or(0));
-        free > slots / KEPT_PART || (free > 0 && held * (self.tenants.len() as u64 + 1) < slots)
-    }
-}
-
-/// Slots of all servers that are up, those that are taken, and how many of them streams may have.
-#[derive(Clone, Copy, Debug, Default)]
-struct Shares {
-    slots: u64,
-    active: u64,
-    streams: u64,
-}
-
-impl Shares {
-    /// Whether a flow may have one more.
-    fn admit(self, flow: Flow, held: &Holders) -> bool {
-        held.all.admit(flow.tenant, self.slots, self.active)
-            && (!flow.is_stream || held.streams.admit(flow.tenant, self.streams, held.streams.sum))
+fn may(asker: Asker, sharing: Option<&Sharing>, shares: Shares, held: &Holders) -> May {
+    let (flow, weight) = (asker.flow, asker.weight.unwrap_or(1));
+    if sharing.is_none_or(|sharing| sharing.admit(flow.claimant, weight)) {
+        shares.admit(flow, held)
+    } else {
+        May::NotItsFlow
     }
 }
 

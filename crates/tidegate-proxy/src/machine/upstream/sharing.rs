@@ -1,10 +1,13 @@
-//! What an upstream can do at once, learnt and shared by tenant.
+//! What an upstream can do at once, learnt and shared by tenant; all names that one source makes up share like one.
 
 use core::time::Duration;
 
 use tidegate_core::Instant;
 use tidegate_core::limit::{Began, InFlightConfig, InFlightLimit};
 use tidegate_core::time::nanos;
+
+use super::company::Company;
+use crate::machine::neighbours::Claimant;
 
 /// What is not the operator's to say.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -42,23 +45,23 @@ pub struct Stay {
 
 /// The calls in flight to one upstream, from their begin to the head of their answer, and how many may be.
 ///
-/// A tenant within its fair share of the limit, by weight, begins at once, whatever others have in flight; so there may be
+/// A claimant within its fair share of the limit, by weight, begins at once, whatever others have in flight; so there may be
 /// twice as many as the limit says, until those beyond their shares have fewer. All others wait until there is room.
 #[derive(Clone, Debug)]
 pub(super) struct Sharing {
     tuning: SharingTuning,
     limit: InFlightLimit,
-    /// Tenants with calls in flight, by their numbers. A vector keeps its memory: most requests come and go alone.
-    tenants: Vec<Held>,
+    /// Claimants with calls in flight, in their order. A vector keeps its memory: most requests come and go alone.
+    claimants: Vec<Held>,
     weights: u64,
-    /// The tenant that came last, and the last one before it that was another.
-    recent: [(u32, Option<Instant>); 2],
+    /// The tenants that came last.
+    recent: Company<u32>,
     is_held: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Held {
-    tenant: u32,
+    claimant: Claimant,
     calls: u32,
     /// That of its last call that met the limit; 1 before.
     weight: u32,
@@ -67,7 +70,7 @@ struct Held {
 impl Sharing {
     pub(super) fn new(tuning: SharingTuning, now: Instant) -> Self {
         let limit = InFlightLimit::new(tuning.limit, now);
-        Self { tuning, limit, tenants: Vec::new(), weights: 0, recent: [(0, None); 2], is_held: false }
+        Self { tuning, limit, claimants: Vec::new(), weights: 0, recent: Company::default(), is_held: false }
     }
 
     /// How many calls may be in flight; `None` while nothing holds them up.
@@ -82,17 +85,12 @@ impl Sharing {
     /// A request of `tenant` came.
     #[inline]
     pub(super) fn on_arrival(&mut self, tenant: u32, now: Instant) {
-        if self.recent[0].0 != tenant {
-            self.recent.swap(0, 1);
-        }
-        self.recent[0] = (tenant, Some(now));
+        self.recent.on_arrival(tenant, now);
     }
 
     /// Whether no other tenant has come of late.
     pub(super) fn is_alone(&self, tenant: u32, now: Instant) -> bool {
-        let [last, before] = self.recent;
-        let other = if last.0 == tenant { before } else { last };
-        other.1.is_none_or(|at| now.since(at) >= self.tuning.alone)
+        self.recent.is_alone(tenant, self.tuning.alone, now)
     }
 
     /// Whether a call may begin that asks for no more than that there is room.
@@ -101,32 +99,43 @@ impl Sharing {
         self.limit.room() > 0
     }
 
-    /// Whether a call of `tenant`, which has this weight, may begin.
+    /// Whether a call of `claimant`, which has this weight, may begin.
     #[inline]
-    pub(super) fn admit(&self, tenant: u32, weight: u32) -> bool {
-        self.has_room() || self.is_within(tenant, weight)
+    pub(super) fn admit(&self, claimant: Claimant, weight: u32) -> bool {
+        self.has_room() || self.is_within(claimant, weight)
     }
 
-    fn is_within(&self, tenant: u32, weight: u32) -> bool {
-        let limit = u64::from(self.limit.in_flight().saturating_add(self.limit.room()));
-        let limit = self.limit.limit().map_or(limit, u64::from);
+    /// Whether nothing may begin, whoever asks.
+    #[inline]
+    pub(super) fn is_full(&self) -> bool {
+        !self.has_room() && u64::from(self.limit.in_flight()) >= 2 * self.most()
+    }
+
+    /// Calls that may be in flight: what is not limited may have those that are, and what there is room for.
+    fn most(&self) -> u64 {
+        let most = || self.limit.in_flight().saturating_add(self.limit.room());
+        u64::from(self.limit.limit().unwrap_or_else(most))
+    }
+
+    fn is_within(&self, claimant: Claimant, weight: u32) -> bool {
+        let limit = self.most();
         let weight = u64::from(weight.max(1));
-        let (calls, others) = match self.place(tenant) {
-            Ok(place) => (self.tenants[place].calls, self.weights - u64::from(self.tenants[place].weight)),
+        let (calls, others) = match self.place(claimant) {
+            Ok(place) => (self.claimants[place].calls, self.weights - u64::from(self.claimants[place].weight)),
             Err(_) => (0, self.weights),
         };
         u64::from(self.limit.in_flight()) < 2 * limit && u64::from(calls) * (others + weight) < limit * weight
     }
 
-    /// A call of `tenant` begins. `weight` is known if it met the limit.
+    /// A call of `claimant` begins. `weight` is known if it met the limit.
     #[inline]
-    pub(super) fn on_begin(&mut self, tenant: u32, weight: Option<u32>, group: u8, now: Instant) -> Call {
-        let place = self.place(tenant).unwrap_or_else(|place| {
-            self.tenants.insert(place, Held { tenant, calls: 0, weight: 1 });
+    pub(super) fn on_begin(&mut self, claimant: Claimant, weight: Option<u32>, group: u8, now: Instant) -> Call {
+        let place = self.place(claimant).unwrap_or_else(|place| {
+            self.claimants.insert(place, Held { claimant, calls: 0, weight: 1 });
             self.weights += 1;
             place
         });
-        let held = &mut self.tenants[place];
+        let held = &mut self.claimants[place];
         held.calls += 1;
         if let Some(weight) = weight.map(|weight| weight.max(1)) {
             self.weights = self.weights - u64::from(held.weight) + u64::from(weight);
@@ -137,8 +146,8 @@ impl Sharing {
 
     /// The head of its answer came.
     #[inline]
-    pub(super) fn on_answer(&mut self, tenant: u32, call: Call, stay: Stay, now: Instant) {
-        self.let_go(tenant);
+    pub(super) fn on_answer(&mut self, claimant: Claimant, call: Call, stay: Stay, now: Instant) {
+        self.let_go(claimant);
         // What the bounds leave open is taken as usual: nothing is learnt from it.
         let stay = match self.limit.quick(call.0.group) {
             Some(quick) => quick.max(stay.least).min(stay.most),
@@ -148,8 +157,8 @@ impl Sharing {
     }
 
     /// It ended in a way that says nothing of the upstream.
-    pub(super) fn on_gone(&mut self, tenant: u32, now: Instant) {
-        self.let_go(tenant);
+    pub(super) fn on_gone(&mut self, claimant: Claimant, now: Instant) {
+        self.let_go(claimant);
         self.limit.on_gone(now);
     }
 
@@ -162,19 +171,19 @@ impl Sharing {
         }
     }
 
-    fn let_go(&mut self, tenant: u32) {
-        let Ok(place) = self.place(tenant) else { return };
-        let held = &mut self.tenants[place];
+    fn let_go(&mut self, claimant: Claimant) {
+        let Ok(place) = self.place(claimant) else { return };
+        let held = &mut self.claimants[place];
         held.calls -= 1;
         if held.calls == 0 {
             self.weights -= u64::from(held.weight);
-            self.tenants.remove(place);
+            self.claimants.remove(place);
         }
     }
 
     #[inline]
-    fn place(&self, tenant: u32) -> Result<usize, usize> {
-        self.tenants.binary_search_by_key(&tenant, |held| held.tenant)
+    fn place(&self, claimant: Claimant) -> Result<usize, usize> {
+        self.claimants.binary_search_by_key(&claimant, |held| held.claimant)
     }
 }
 

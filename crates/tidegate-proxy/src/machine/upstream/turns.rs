@@ -1,26 +1,41 @@
 //! Who waits for a server, and in which order they start.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Bound;
 
 use tidegate_core::Instant;
 
 use super::pool::Tried;
 use super::ring::Key;
+use crate::machine::neighbours::Claimant;
 
-/// Whose request it is, as far as turns and slots are concerned. A proxy's tenant is one, and another one with its streams.
+/// Whose request it is, as far as turns and slots are concerned. A claimant is one, and another one with its streams.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Flow {
     /// Whose slots it takes.
+    pub claimant: Claimant,
+    /// The number of its tenant: of a source that makes up names, one of these.
     pub tenant: u32,
     /// It shares its client's connection with others, as requests of HTTP/2 do.
     pub is_stream: bool,
+}
+
+impl Flow {
+    fn line(self) -> LineKey {
+        (self.claimant, self.is_stream)
+    }
 }
 
 #[cfg(test)]
 impl Flow {
     /// What a tenant asks over HTTP/1.
     pub(crate) const fn http1(tenant: u32) -> Self {
-        Self { tenant, is_stream: false }
+        Self { claimant: Claimant::numbered(tenant), tenant, is_stream: false }
+    }
+
+    /// What a name asks over HTTP/1 that this source makes up.
+    pub(crate) const fn made_up(source: u32, tenant: u32) -> Self {
+        Self { claimant: Claimant::Source(source), tenant, is_stream: false }
     }
 }
 
@@ -43,6 +58,16 @@ impl From<Flow> for Asker {
     }
 }
 
+/// Whether a request may start.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum May {
+    Start,
+    /// Another name of its claimant perhaps may.
+    NotItsName,
+    /// None of its flow may.
+    NotItsFlow,
+}
+
 /// A request that waits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Waiting {
@@ -57,36 +82,142 @@ pub(super) struct Waiting {
 /// What a start costs a flow of weight 1, in its time.
 const STEP: u64 = 1 << 20;
 
-/// Requests that wait: first come, first served within a flow, and the flows in turn, by weight. So however many requests
-/// one flow has here, another one's next request waits behind one of it at most, if their weights are the same.
+/// How many flows are asked in one search for the next, and how many names of one of them. A search costs a microsecond
+/// or two at most, however many wait; the next one goes on where it ended.
+const ASKED: usize = 32;
+
+/// Requests that wait: first come, first served for each name, the names of a flow in turn, and the flows in turn, by
+/// weight. So however many requests one flow has here, or names, another one's next request waits behind one of it at most,
+/// if their weights are the same.
 ///
-/// When there is no room, the flow with the most requests loses its newest: a flow that has fewer than others is never
-/// refused for what they send.
+/// When there is no room, the flow with the most requests loses the newest of its name with the most: a flow that has fewer
+/// than others is never refused for what they send.
 /// Source: Goyal, Vin and Cheng, "Start-time fair queuing" (SIGCOMM 1996), with a start as the unit of work; dropping from
 /// the longest queue as in Suter et al., "Design considerations for supporting TCP with per-flow queueing" (1998).
+/// Departure: of more flows than are asked in one search, one further behind may start before one ahead that could not
+/// start when it was asked.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Turns {
-    /// Every flow of the order; an empty one leaves when its turn comes.
-    flows: BTreeMap<Flow, Line>,
-    /// Each flow once, by its time; of those at the same time the one that came to it first.
-    order: BTreeMap<(u64, u64), Flow>,
-    /// The time of the flow that was in turn last: who comes has had no less.
-    time: u64,
-    entered: u64,
+    lines: Order<LineKey, Line>,
     /// All of them by age.
     ages: BTreeMap<(Instant, u64), Flow>,
     latest: Instant,
 }
 
-#[derive(Clone, Debug)]
+type LineKey = (Claimant, bool);
+
+/// Those of one flow.
+#[derive(Clone, Debug, Default)]
 struct Line {
-    place: (u64, u64),
-    queue: VecDeque<Waiting>,
+    len: usize,
+    names: Order<u32, VecDeque<Waiting>>,
+}
+
+/// Keys in turn, each with what waits there. One where nothing waits is not in turn, and remembers what it has had.
+#[derive(Clone, Debug)]
+struct Order<K, V> {
+    entries: BTreeMap<K, (Place, V)>,
+    /// Those in turn, by their times; of those at the same time the one that came to it first.
+    order: BTreeMap<Place, K>,
+    /// The time of the key that was in turn last: who comes has had no less.
+    time: u64,
+    entered: u64,
+    /// Where the next search begins: behind the last one that was asked in vain, if that was not the last of all.
+    asked: Option<Place>,
+}
+
+type Place = (u64, u64);
+
+impl<K, V> Default for Order<K, V> {
+    fn default() -> Self {
+        Self { entries: BTreeMap::new(), order: BTreeMap::new(), time: 0, entered: 0, asked: None }
+    }
+}
+
+impl<K: Copy + Ord, V: Default> Order<K, V> {
+    fn get_mut(&mut self, key: K) -> Option<&mut V> {
+        self.entries.get_mut(&key).map(|(_, value)| value)
+    }
+
+    fn get(&self, key: K) -> Option<&V> {
+        self.entries.get(&key).map(|(_, value)| value)
+    }
+
+    /// The entry of `key`, for something that waits there from now on. If nothing did, it comes last of those that have had
+    /// as much. If there are more entries than `room`, those that are not in turn are forgotten, and begin anew.
+    fn enter(&mut self, key: K, room: usize) -> &mut V {
+        let Self { entries, order, .. } = self;
+        if entries.len() > room && !entries.contains_key(&key) {
+            entries.retain(|_, (place, _)| order.contains_key(place));
+        }
+        let (place, value) = entries.entry(key).or_default();
+        if !order.contains_key(place) {
+            self.entered += 1;
+            *place = (place.0.max(self.time), self.entered);
+            order.insert(*place, key);
+        }
+        value
+    }
+
+    /// Nothing waits at `key` any more.
+    fn leave(&mut self, key: K) {
+        if let Some((place, _)) = self.entries.get(&key) {
+            self.order.remove(place);
+        }
+    }
+
+    /// The first one of [`ASKED`] that `find` finds something at. Of more than these the next search asks those behind.
+    fn find<T>(&mut self, mut find: impl FnMut(K, &mut V) -> Option<T>) -> Option<T> {
+        let Self { entries, order, asked, .. } = self;
+        let from = asked.take();
+        let behind = from.map_or(Bound::Unbounded, Bound::Excluded);
+        let ahead = order.range(..=from.unwrap_or_default());
+        for (at, (place, &key)) in order.range((behind, Bound::Unbounded)).chain(ahead).enumerate() {
+            let found = entries.get_mut(&key).and_then(|(_, value)| find(key, value));
+            if found.is_some() {
+                *asked = from;
+                return found;
+            }
+            if at + 1 == ASKED {
+                *asked = (order.len() > ASKED).then_some(*place);
+                break;
+            }
+        }
+        None
+    }
+
+    /// One of `key`, which is in turn, has started, which costs so much of its time.
+    fn pass(&mut self, key: K, cost: u64) {
+        let Some((place, _)) = self.entries.get_mut(&key) else { return };
+        self.order.remove(place);
+        // Who could not start for a while does not make up for it.
+        let start = place.0.max(self.time);
+        self.time = start;
+        self.entered += 1;
+        *place = (start + cost, self.entered);
+        self.order.insert(*place, key);
+    }
+}
+
+impl Line {
+    fn longest(&self) -> Option<(u32, usize)> {
+        let lens = self.names.entries.iter().map(|(&name, (_, queue))| (name, queue.len()));
+        lens.max_by_key(|(_, len)| *len)
+    }
+
+    fn len_of(&self, name: u32) -> usize {
+        self.names.get(name).map_or(0, VecDeque::len)
+    }
 }
 
 impl Turns {
     pub(super) fn len(&self) -> usize {
         self.ages.len()
+    }
+
+    /// Whether one of `flow` waits.
+    pub(super) fn has(&self, flow: Flow) -> bool {
+        self.lines.get(flow.line()).is_some_and(|line| line.len_of(flow.tenant) > 0)
     }
 
     /// A request waits from `now` on. O(log n).
@@ -96,44 +227,44 @@ impl Turns {
         self.latest = self.latest.max(now);
         let waiting = Waiting { request, arrival: self.latest, tried, weight, group, key };
         self.ages.insert((waiting.arrival, request), flow);
-        let (order, entered, time) = (&mut self.order, &mut self.entered, self.time);
-        let line = self.flows.entry(flow).or_insert_with(|| {
-            *entered += 1;
-            let place = (time, *entered);
-            order.insert(place, flow);
-            Line { place, queue: VecDeque::new() }
-        });
-        line.queue.push_back(waiting);
+        // Those that are not in turn are no more than others, and some.
+        let line = self.lines.enter(flow.line(), 2 * self.ages.len() + ASKED);
+        line.len += 1;
+        line.names.enter(flow.tenant, 2 * line.len + ASKED).push_back(waiting);
     }
 
-    /// The one whose turn it is, of those that `may` start. O(flows that may not).
-    pub(super) fn next(&mut self, may: impl Fn(Asker) -> bool) -> Option<(Asker, Waiting)> {
-        while let Some((_, flow)) = self.order.first_key_value()
-            && self.flows.get(flow).is_none_or(|line| line.queue.is_empty())
-        {
-            self.flows.remove(flow);
-            self.order.pop_first();
-        }
-        self.order.values().find_map(|&flow| {
-            let head = *self.flows.get(&flow)?.queue.front()?;
-            let asker = Asker { flow, weight: head.weight, group: head.group, key: head.key };
-            may(asker).then_some((asker, head))
+    /// The one whose turn it is, of those that `may` start.
+    pub(super) fn next(&mut self, may: impl Fn(Asker) -> May) -> Option<(Asker, Waiting)> {
+        self.lines.find(|(claimant, is_stream), line| {
+            // When none of the flow may start, one answer is enough.
+            let answer = line.names.find(|tenant, queue| {
+                let head = *queue.front()?;
+                let asker = asker(Flow { claimant, tenant, is_stream }, head);
+                match may(asker) {
+                    May::Start => Some(Some((asker, head))),
+                    May::NotItsName => None,
+                    May::NotItsFlow => Some(None),
+                }
+            });
+            answer.flatten()
         })
     }
 
-    /// The next one of `flow` has started: the other flows have their turns.
+    /// The first one of `flow`.
+    pub(super) fn first(&self, flow: Flow) -> Option<(Asker, Waiting)> {
+        let head = *self.lines.get(flow.line())?.names.get(flow.tenant)?.front()?;
+        Some((asker(flow, head), head))
+    }
+
+    /// The first one of `flow` has started: the others have their turns.
     pub(super) fn pop(&mut self, flow: Flow) {
-        let Some(line) = self.flows.get_mut(&flow) else { return };
-        let Some(head) = line.queue.pop_front() else { return };
+        let Some(line) = self.lines.get_mut(flow.line()) else { return };
+        let Some(head) = line.names.get(flow.tenant).and_then(VecDeque::front).copied() else { return };
+        line.names.pass(flow.tenant, STEP);
+        let cost = STEP / u64::from(head.weight.unwrap_or(1).max(1)).min(STEP);
+        self.lines.pass(flow.line(), cost);
         self.ages.remove(&(head.arrival, head.request));
-        // An empty one keeps its place, and leaves there if nothing came by then.
-        self.order.remove(&line.place);
-        // Who could not start for a while does not make up for it.
-        let start = line.place.0.max(self.time);
-        self.time = start;
-        self.entered += 1;
-        line.place = (start + STEP / u64::from(head.weight.unwrap_or(1).max(1)).min(STEP), self.entered);
-        self.order.insert(line.place, flow);
+        self.take_out(flow, VecDeque::pop_front);
     }
 
     /// The one that waits longest.
@@ -148,23 +279,24 @@ impl Turns {
 
     /// Takes out the one that waits longest.
     pub(super) fn pop_oldest(&mut self) {
-        if let Some((_, flow)) = self.ages.pop_first()
-            && let Some(line) = self.flows.get_mut(&flow)
-        {
-            // The oldest of all is the oldest of its flow.
-            line.queue.pop_front();
+        if let Some((_, flow)) = self.ages.pop_first() {
+            // The oldest of all is the oldest of its name.
+            self.take_out(flow, VecDeque::pop_front);
         }
     }
 
-    /// Takes out the newest request of the longest flow, if that is longer than `flow` would be with one more.
-    /// O(flows).
+    /// Takes out the newest request of the longest flow, if that is longer than `flow` would be with one more; else that
+    /// of the longest name of `flow`, in the same way. O(flows + names of one).
     pub(super) fn make_room(&mut self, flow: Flow) -> Option<u64> {
-        let mine = self.flows.get(&flow).map_or(0, |line| line.queue.len());
-        let longest = &mut self.flows.values_mut().max_by_key(|line| line.queue.len())?.queue;
-        if longest.len() <= mine + 1 {
-            return None;
-        }
-        let newest = longest.pop_back()?;
+        let mine = self.lines.get(flow.line());
+        let (len, own) = mine.map_or((0, 0), |line| (line.len, line.len_of(flow.tenant)));
+        let longest = self.lines.entries.iter().max_by_key(|(_, (_, line))| line.len);
+        let (key, name) = match longest.map(|(&key, (_, line))| (key, line)) {
+            Some((key, line)) if line.len > len + 1 => (key, line.longest()?.0),
+            _ => (flow.line(), mine?.longest().filter(|(_, longest)| *longest > own + 1)?.0),
+        };
+        let (claimant, is_stream) = key;
+        let newest = self.take_out(Flow { claimant, tenant: name, is_stream }, VecDeque::pop_back)?;
         self.ages.remove(&(newest.arrival, newest.request));
         Some(newest.request)
     }
@@ -174,11 +306,35 @@ impl Turns {
         let found = self.ages.iter().find(|((_, waiting), _)| *waiting == request);
         let Some((&age, &flow)) = found else { return false };
         self.ages.remove(&age);
-        if let Some(line) = self.flows.get_mut(&flow) {
-            line.queue.retain(|waiting| waiting.request != request);
-        }
+        self.take_out(flow, |queue| {
+            let at = queue.iter().position(|waiting| waiting.request == request)?;
+            queue.remove(at)
+        });
         true
     }
+
+    /// Takes one of `flow` out of its queue.
+    fn take_out(
+        &mut self,
+        flow: Flow,
+        take: impl FnOnce(&mut VecDeque<Waiting>) -> Option<Waiting>,
+    ) -> Option<Waiting> {
+        let line = self.lines.get_mut(flow.line())?;
+        let queue = line.names.get_mut(flow.tenant)?;
+        let taken = take(queue)?;
+        if queue.is_empty() {
+            line.names.leave(flow.tenant);
+        }
+        line.len -= 1;
+        if line.len == 0 {
+            self.lines.leave(flow.line());
+        }
+        Some(taken)
+    }
+}
+
+fn asker(flow: Flow, head: Waiting) -> Asker {
+    Asker { flow, weight: head.weight, group: head.group, key: head.key }
 }
 
 #[cfg(test)]
@@ -195,7 +351,7 @@ mod tests {
 
     fn drain(turns: &mut Turns) -> Vec<u64> {
         let mut order = Vec::new();
-        while let Some((asker, next)) = turns.next(|_| true) {
+        while let Some((asker, next)) = turns.next(|_| May::Start) {
             order.push(next.request);
             turns.pop(asker.flow);
         }
@@ -233,10 +389,11 @@ mod tests {
     #[test]
     fn who_may_not_start_is_passed_over_and_keeps_its_turn() {
         let mut turns = turns(&[(1, 1), (2, 2), (1, 3), (2, 4)]);
-        let only_second = turns.next(|asker| asker.flow == Flow::http1(2)).map(|(_, next)| next.request);
+        let only = |asker: Asker| if asker.flow == Flow::http1(2) { May::Start } else { May::NotItsFlow };
+        let only_second = turns.next(only).map(|(_, next)| next.request);
         assert_eq!(only_second, Some(2));
         turns.pop(Flow::http1(2));
-        assert_eq!(turns.next(|_| false), None);
+        assert_eq!(turns.next(|_| May::NotItsFlow), None);
         assert_eq!(drain(&mut turns), [1, 4, 3]);
     }
 
@@ -248,6 +405,81 @@ mod tests {
         assert_eq!(turns.make_room(Flow::http1(2)), None, "one more would make it the longest");
         assert_eq!(turns.make_room(Flow::http1(3)), Some(2));
         assert_eq!(turns.make_room(Flow::http1(3)), None);
+    }
+
+    /// Request `number` of a name of source 1 for each of these.
+    fn made_up(names: impl IntoIterator<Item = u32>) -> Turns {
+        let mut turns = Turns::default();
+        for (request, name) in (1..).zip(names) {
+            turns.push(Flow::made_up(1, name).into(), request, Tried::default(), Instant::from_nanos(request));
+        }
+        turns
+    }
+
+    #[test]
+    fn names_of_one_source_have_its_turns_and_take_turns_in_these() {
+        let mut turns = made_up([1, 1, 1, 2, 3]);
+        for request in [6, 7] {
+            turns.push(Flow::http1(9).into(), request, Tried::default(), Instant::from_nanos(request));
+        }
+        assert_eq!(drain(&mut turns), [1, 6, 4, 7, 5, 2, 3]);
+    }
+
+    #[test]
+    fn names_of_one_source_make_room_as_one_and_among_each_other() {
+        let mut turns = made_up([1, 1, 2]);
+        assert_eq!(turns.make_room(Flow::http1(9)), Some(2), "the newest of the name with the most");
+        assert!(
+            [turns.make_room(Flow::made_up(1, 3)), turns.make_room(Flow::made_up(1, 1))].iter().all(Option::is_none)
+        );
+        let mut turns = made_up([1, 1, 2]);
+        assert_eq!(turns.make_room(Flow::made_up(1, 3)), Some(2), "a name of its own that has more");
+        assert_eq!(turns.make_room(Flow::http1(9)), Some(3));
+        assert_eq!((turns.make_room(Flow::http1(9)), turns.len()), (None, 1));
+    }
+
+    #[test]
+    fn a_name_that_may_not_start_lets_the_next_of_its_source() {
+        let mut turns = made_up([1, 2]);
+        let not_first = |asker: Asker| if asker.flow.tenant == 1 { May::NotItsName } else { May::Start };
+        assert_eq!(turns.next(not_first).map(|(_, next)| next.request), Some(2));
+        assert_eq!(turns.next(|_| May::NotItsFlow), None);
+    }
+
+    #[test]
+    fn a_search_asks_a_few_and_the_next_one_goes_on_behind_them() {
+        let flows = 3 * u32::try_from(ASKED).unwrap();
+        let mut turns = turns(&(1..=flows).map(|flow| (flow, flow.into())).collect::<Vec<_>>());
+        let asked = std::cell::Cell::new(0);
+        let only_last = |asker: Asker| {
+            asked.set(asked.get() + 1);
+            if asker.flow == Flow::http1(flows) { May::Start } else { May::NotItsFlow }
+        };
+        let found: Vec<_> = (0..3).map(|_| turns.next(only_last).map(|(_, next)| next.request)).collect();
+        assert_eq!(found, [None, None, Some(flows.into())]);
+        assert_eq!(asked.get(), 3 * ASKED);
+        // All of them have their turns.
+        turns.pop(Flow::http1(flows));
+        let mut left: Vec<_> = drain(&mut turns);
+        left.sort_unstable();
+        assert_eq!(left, (1..u64::from(flows)).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn names_that_come_and_go_are_forgotten() {
+        let mut turns = turns(&[(1, 1)]);
+        for request in 2..10_000 {
+            let (flow, now) = (Flow::made_up(1, u32::try_from(request).unwrap()), Instant::from_nanos(request));
+            turns.push(flow.into(), request, Tried::default(), now);
+            assert!(turns.cancel(request));
+            let other = Flow::http1(u32::try_from(request).unwrap());
+            turns.push(other.into(), request, Tried::default(), now);
+            assert!(turns.cancel(request));
+        }
+        let names = turns.lines.get((Claimant::Source(1), false)).map_or(0, |line| line.names.entries.len());
+        assert!(names <= ASKED + 2 && turns.lines.entries.len() <= ASKED + 4, "{names} {}", turns.lines.entries.len());
+        assert_eq!(turns.lines.order.len(), 1);
+        assert_eq!(drain(&mut turns), [1]);
     }
 
     #[test]

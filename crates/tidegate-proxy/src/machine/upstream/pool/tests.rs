@@ -294,10 +294,42 @@ fn who_does_not_let_go_leaves_an_eighth_to_others() {
 }
 
 #[test]
+fn names_that_one_source_makes_up_have_the_slots_of_one_tenant() {
+    let mut fixture = Fixture::new(config(2, 8, 100));
+    let started = |answers: Vec<Acquire>| answers.iter().filter(|answer| matches!(answer, Acquire::Start(_))).count();
+    let loud = (0..20).map(|request| fixture.ask_as(Flow::made_up(1, 1), request, 0)).collect();
+    assert_eq!(started(loud), 12, "an eighth is for other names, and one for other claimants");
+    let others = (20..40).map(|request| fixture.ask_as(Flow::made_up(1, 2 + request as u32), request, 0)).collect();
+    assert_eq!(started(others), 2);
+    assert!(matches!(fixture.ask_as(Flow::http1(2), 40, 0), Acquire::Start(_)));
+    // They have one turn together.
+    fixture.ask_as(Flow::http1(2), 41, 0);
+    fixture.ask_as(Flow::http1(2), 42, 0);
+    let Some(Output::Start { request: first, .. }) = fixture.end_as(Flow::made_up(1, 1), 0, 1).pop() else {
+        panic!("a slot is free")
+    };
+    assert_eq!(first, 42, "and hold more than their part");
+}
+
+#[test]
+fn names_that_one_source_makes_up_fill_no_queue() {
+    let mut fixture = Fixture::new(config(1, 1, 4));
+    for request in 0..5 {
+        fixture.ask_as(Flow::made_up(1, request as u32), request, 0);
+    }
+    assert_eq!(fixture.ask_as(Flow::made_up(1, 5), 5, 1), Acquire::Refused(Refusal::QueueFull));
+    assert_eq!(fixture.ask_as(Flow::http1(2), 6, 1), Acquire::Queued, "one of theirs makes room");
+    let evicted = fixture.pool.poll_output();
+    assert!(matches!(evicted, Some(Output::Refused { refusal: Refusal::QueueFull, .. })), "{evicted:?}");
+    assert!(matches!(fixture.end_as(Flow::made_up(1, 0), 0, 2)[..], [Output::Start { request: 1, .. }]));
+    assert!(matches!(fixture.end_as(Flow::made_up(1, 1), 0, 3)[..], [Output::Start { request: 6, .. }]));
+}
+
+#[test]
 fn streams_have_their_part_and_share_it() {
     let settings = PoolConfig { max_streams: 8, ..config(1, 32, 100) };
     let mut fixture = Fixture::new(settings);
-    let stream = |tenant| Flow { tenant, is_stream: true };
+    let stream = |tenant| Flow { is_stream: true, ..Flow::http1(tenant) };
     let greedy: Vec<_> = (0..20).map(|request| fixture.ask_as(stream(1), request, 0)).collect();
     assert_eq!(greedy.iter().filter(|answer| matches!(answer, Acquire::Start(_))).count(), 7);
     assert!(matches!(fixture.ask_as(stream(2), 20, 0), Acquire::Start(_)), "the eighth is kept for it");

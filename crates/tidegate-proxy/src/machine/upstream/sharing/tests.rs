@@ -30,6 +30,8 @@ enum Load {
 
 struct Tenant {
     load: Load,
+    /// So many names that one source makes up, one for each request in turn; none of a tenant for itself.
+    names: u64,
     weight: u32,
     stays: Histogram,
     answered: u64,
@@ -82,7 +84,15 @@ impl Scene {
     }
 
     fn tenant(&mut self, load: Load, weight: u32) -> usize {
-        self.tenants.push(Tenant { load, weight, stays: Histogram::new(), answered: 0, refused: 0, asking: 0 });
+        self.tenants.push(Tenant {
+            load,
+            names: 0,
+            weight,
+            stays: Histogram::new(),
+            answered: 0,
+            refused: 0,
+            asking: 0,
+        });
         let tenant = self.tenants.len() - 1;
         self.begin(tenant);
         tenant
@@ -145,8 +155,16 @@ impl Scene {
         }
     }
 
+    fn flow(&self, request: u64, tenant: usize) -> Flow {
+        let number = u32::try_from(tenant).unwrap();
+        match self.tenants[tenant].names {
+            0 => Flow::http1(number),
+            names => Flow::made_up(number, 1_000 + u32::try_from(request % names).unwrap()),
+        }
+    }
+
     fn arrive(&mut self, request: u64, tenant: usize) {
-        let flow = Flow::http1(u32::try_from(tenant).unwrap());
+        let flow = self.flow(request, tenant);
         self.requests.insert(request, Request { tenant, arrival: self.now, started: None });
         let (weight, now) = (self.tenants[tenant].weight, self.now);
         let asker = crate::machine::upstream::Asker { group: 1, ..flow.into() };
@@ -184,7 +202,7 @@ impl Scene {
         self.serve();
         let most = self.now.since(started);
         let stay = Stay { least: most.saturating_sub(self.seen_late), most };
-        let flow = Flow::http1(u32::try_from(tenant).unwrap());
+        let flow = self.flow(request, tenant);
         self.pool.on_answer(flow, call, stay, &mut self.rng, self.now);
         self.pool.on_end(server, flow, &mut self.rng, self.now);
         let of = &mut self.tenants[tenant];
@@ -244,17 +262,20 @@ fn a_pure_delay_is_not_limited_and_demand_may_grow() {
 
 #[test]
 fn a_quiet_tenant_feels_little_of_one_that_floods_the_same_workers() {
-    for (workers, constant, seconds) in [(10, true, 20), (10, false, 20), (100, true, 5), (100, false, 5)] {
+    for (workers, constant, seconds, names) in
+        [(10, true, 20, 0), (10, false, 20, 0), (10, false, 20, 1_000), (100, true, 5, 0), (100, false, 5, 0)]
+    {
         let mut scene = Scene::new(workers, ms(20), constant);
         let capacity = float(workers as u64) / 0.020;
         let quiet = scene.tenant(Load::Open(capacity * 0.1), 1);
         scene.play(seconds);
         let alone = scene.p99_ms(quiet);
         let loud = scene.tenant(Load::Closed(u32::try_from(workers).unwrap() * 20), 1);
+        scene.tenants[loud].names = names;
         scene.play(seconds);
         scene.play(seconds);
         let (beside, served) = (scene.p99_ms(quiet), float(scene.answered()) / (float(seconds) * capacity));
-        let told = format!("{workers} {constant}: {alone} to {beside} ms, {served}, {:?}", scene.pool.limit());
+        let told = format!("{workers} {constant} {names}: {alone} to {beside} ms, {served}, {:?}", scene.pool.limit());
         // Of constant service times even the 99th percentile alone holds no wait at all.
         assert!(beside <= if constant { 2.0 } else { 1.5 } * alone, "{told}");
         assert!(served > 0.9, "{told}");
