@@ -6,6 +6,10 @@ use crate::{Instant, Rate};
 /// A retry costs this many parts; each payment is a share of them.
 const PARTS: u64 = 1_000_000;
 
+/// Of what is saved, and of the free retries of a second, the part that [`RetryBudget::try_retry_beside`] leaves: one in so
+/// many.
+const KEPT_PART: u64 = 8;
+
 /// What a [`RetryBudget`] allows.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct RetryTerms {
@@ -30,6 +34,8 @@ pub struct RetryBudget {
     most: u64,
     earned: u64,
     floor: TokenBucket,
+    /// Free retries of a second that are left to others, at least 1.
+    kept: u64,
 }
 
 impl RetryBudget {
@@ -44,7 +50,7 @@ impl RetryBudget {
             reason = "float casts saturate, and NaN gives 0; a share is at most 1000"
         )]
         let share = (terms.share.clamp(0.0, 1e3) * 1e6).round() as u64;
-        Self { share, most: u64::from(terms.saved) * PARTS, earned: 0, floor }
+        Self { share, most: u64::from(terms.saved) * PARTS, earned: 0, floor, kept: (free / KEPT_PART).max(1) }
     }
 
     /// Goes on with what is left in `old`, under the terms of this one: new terms grant no retries.
@@ -69,6 +75,16 @@ impl RetryBudget {
             return true;
         }
         self.floor.try_take(1, now).is_ok()
+    }
+
+    /// Takes one retry if an eighth is left for others that share the budget, of what may be saved or of the free retries
+    /// of a second.
+    pub fn try_retry_beside(&mut self, now: Instant) -> bool {
+        if self.earned >= PARTS + self.most / KEPT_PART {
+            self.earned -= PARTS;
+            return true;
+        }
+        self.floor.ready_at(1 + self.kept, now) == Some(now) && self.floor.try_take(1, now).is_ok()
     }
 }
 
@@ -106,6 +122,16 @@ mod tests {
         let mut budget = budget(1.0, 100, 0);
         (0..100_000).for_each(|_| budget.pay());
         assert_eq!((0..1_000).filter(|_| budget.try_retry(at(0))).count(), 100);
+    }
+
+    #[test]
+    fn who_retries_beside_others_leaves_an_eighth() {
+        let mut both = budget(1.0, 16, 8);
+        (0..50).for_each(|_| both.pay());
+        assert_eq!((0..100).filter(|_| both.try_retry_beside(at(0))).count(), 14 + 7);
+        assert_eq!((0..100).filter(|_| both.try_retry(at(0))).count(), 2 + 1);
+        let mut floor = budget(0.0, 0, 1);
+        assert_eq!([floor.try_retry_beside(at(0)), floor.try_retry(at(0))], [false, true]);
     }
 
     #[test]
