@@ -426,10 +426,10 @@ impl<C: Keep> Upstream<C> {
         }
     }
 
-    /// Takes one retry out of the budget in force.
-    fn try_retry(&self) -> bool {
+    /// Takes one retry of `flow` out of the budget in force.
+    fn try_retry(&self, flow: Flow) -> bool {
         let heir = self.heir();
-        heir.as_deref().unwrap_or(self).state.borrow_mut().pool.try_retry(clock::now())
+        heir.as_deref().unwrap_or(self).state.borrow_mut().pool.try_retry(flow, clock::now())
     }
 
     /// Which took the place of this one in a reload.

@@ -140,7 +140,7 @@ impl<C: Keep> Lease<C> {
         let tried = self.tried.and(self.server);
         let allowed = tried.len() < usize::from(settings.tries)
             && may_retry(method, failure, replay, &settings.statuses)
-            && self.upstream.try_retry();
+            && self.upstream.try_retry(self.flow);
         allowed.then_some(tried)
     }
 

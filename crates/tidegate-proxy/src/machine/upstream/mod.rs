@@ -15,6 +15,7 @@
 //! | `slots` | who holds the servers' slots, and who may have one more |
 //! | `company` | whether somebody is alone |
 //! | `turns` | who waits for a server, and in which order they start |
+//! | `retries` | who may take a retry out of the budget |
 //! | [`retry`] | which failures may be tried again at all |
 //!
 //! A pool belongs to one thread. Its requests are named by the caller and its servers by their place in the list.
@@ -28,6 +29,7 @@ pub mod lookups;
 pub mod names;
 pub mod passive;
 pub mod pool;
+mod retries;
 pub mod retry;
 mod ring;
 pub mod sharing;

@@ -3,13 +3,13 @@
 use core::time::Duration;
 use std::collections::VecDeque;
 
-use tidegate_core::limit::RetryBudget;
 use tidegate_core::time::nanos;
 use tidegate_core::{Instant, Rng};
 
 use super::balance::{Balancer, Candidate};
 use super::config::{MAX_TRIES, PassiveConfig, PoolConfig, ServerConfig};
 use super::passive::{Client, Passive};
+use super::retries::Retries;
 use super::sharing::{Call, Sharing, Stay};
 use super::slots::{Holders, Shares};
 use super::turns::{Asker, Flow, May, Turns, Waiting};
@@ -47,8 +47,7 @@ pub struct Pool {
     /// How the request that started last began.
     call: Call,
     outputs: VecDeque<Output>,
-    budget: RetryBudget,
-    retries: u64,
+    retries: Retries,
     /// What the balancer chooses among, kept for its memory.
     candidates: Vec<Candidate>,
     /// When slots were last offered to those who wait; ejections that ended before were seen to end.
@@ -171,9 +170,8 @@ impl Pool {
         Self {
             balancer: Balancer::new(config.balance, &config.servers),
             candidates: Vec::with_capacity(servers.len()),
-            budget: RetryBudget::new(config.retry.terms(), now),
+            retries: Retries::new(config.retry.terms(), now),
             servers,
-            retries: 0,
             waiting: Turns::default(),
             held: Holders::default(),
             sharing: config.learnt.map(|tuning| Sharing::new(tuning, now)),
@@ -193,7 +191,7 @@ impl Pool {
     /// Retries since the first of the pools that inherited from each other began.
     #[must_use]
     pub fn retries(&self) -> u64 {
-        self.retries
+        self.retries.total()
     }
 
     /// Requests that wait.
@@ -248,7 +246,7 @@ impl Pool {
         }
         self.settle(rng, now);
         if tried.is_empty() {
-            self.budget.pay();
+            self.retries.pay(flow.claimant, now);
         }
         let has_room = self.sharing.as_ref().is_none_or(Sharing::has_room);
         let weight = if has_room { None } else { Some(weight()) };
@@ -296,11 +294,9 @@ impl Pool {
         self.settle(rng, now);
     }
 
-    /// Takes one retry out of the budget, if there is one.
-    pub fn try_retry(&mut self, now: Instant) -> bool {
-        let granted = self.budget.try_retry(now);
-        self.retries += u64::from(granted);
-        granted
+    /// Takes one retry out of the budget for a request of `flow`, if there is one for it.
+    pub fn try_retry(&mut self, flow: Flow, now: Instant) -> bool {
+        self.retries.try_take(flow.claimant, now)
     }
 
     /// The server at this place answered a request.
@@ -399,8 +395,7 @@ impl Pool {
             }
         }
         self.held.clone_from(&old.held);
-        self.budget.inherit(&old.budget, now);
-        self.retries = old.retries;
+        self.retries.inherit(&old.retries, now);
     }
 
     /// A request of `flow` that waited at the pool before this one was started there, at the server at this place here.

@@ -254,10 +254,10 @@ fn a_reload_keeps_what_is_known_of_a_server() {
 fn a_reload_forgets_neither_what_is_under_way_nor_totals_nor_spent_retries() {
     let mut old = Fixture::new(config(1, 2, 9));
     assert_eq!((old.ask(1, 0), old.ask(2, 0), old.ask(3, 0)), (Acquire::Start(0), Acquire::Start(0), Acquire::Queued));
-    while old.pool.try_retry(at(0)) {}
+    while old.pool.try_retry(Flow::http1(0), at(0)) {}
     let mut new = Fixture::new(config(2, 2, 9));
     new.pool.inherit(&old.pool, &[Some(1)], at(0));
-    assert!(!new.pool.try_retry(at(0)) && new.pool.retries() == old.pool.retries());
+    assert!(!new.pool.try_retry(Flow::http1(0), at(0)) && new.pool.retries() == old.pool.retries());
     let figures =
         |new: &Fixture| new.pool.servers(at(0)).map(|server| (server.active, server.requests)).collect::<Vec<_>>();
     assert_eq!(figures(&new), [(0, 0), (2, 2)]);
