@@ -80,8 +80,7 @@ impl<C: Keep> Lease<C> {
         let connected = endpoint.connect(&preface, settings.connect_timeout).await;
         if let Err(error) = &connected {
             tracing::debug!(upstream = settings.name, server = %self.server(), %error, "no connection");
-            self.fail();
-            self.upstream.known.unreachable(&settings.name, self.server());
+            self.unreachable();
         }
         connected
     }
@@ -107,8 +106,8 @@ impl<C: Keep> Lease<C> {
             self.upstream.answered(self.flow, call, began);
         }
         if self.upstream.settings.pool.failure_statuses.contains(&status.as_u16()) {
-            let now = clock::now();
-            self.upstream.report(self.server, |pool, server| pool.on_failure_status(server, client, now));
+            let (flow, now) = (self.flow, clock::now());
+            self.upstream.report(self.server, |pool, server| pool.on_failure_status(server, flow, client, now));
         } else {
             self.upstream.report(self.server, Pool::on_success);
         }
@@ -123,8 +122,15 @@ impl<C: Keep> Lease<C> {
 
     /// The server broke off, or did not answer in time.
     pub(crate) fn fail(&self) {
+        let (flow, now) = (self.flow, clock::now());
+        self.upstream.report(self.server, |pool, server| pool.on_no_answer(server, flow, now));
+    }
+
+    /// The server could not be reached.
+    fn unreachable(&self) {
         let now = clock::now();
         self.upstream.report(self.server, |pool, server| pool.on_failure(server, now));
+        self.upstream.known.unreachable(&self.upstream.settings.name, self.server());
     }
 
     /// The slot ends with an exchange: `Home::ended` of the upstream, with this ticket, gives it back.

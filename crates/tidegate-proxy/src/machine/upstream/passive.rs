@@ -1,19 +1,27 @@
 //! Ejects a server whose requests fail.
 
 use core::net::IpAddr;
+use core::time::Duration;
 
 use tidegate_core::Instant;
 use tidegate_core::time::nanos;
 
+use super::company::Company;
 use super::config::PassiveConfig;
+use crate::machine::neighbours::Claimant;
+
+/// A claimant whose requests a server had is there for so long.
+const LATELY: Duration = Duration::from_secs(10);
 
 /// What one server's requests suffered, and until when it is therefore not asked.
 ///
 /// A server that comes back is on probation: the next failure ejects it again, and for longer. Whether it may be ejected
 /// at all is for the pool to say, which knows the others. An answer counts as a failure where its status says so, but what
-/// was asked for may be the reason of it: answers to one client alone eject nobody, however many they are.
+/// was asked for may be the reason of it: answers to one client alone eject nobody, however many they are. In the same way
+/// what befalls one claimant's requests ejects nobody while the server has another's, unless it cannot be reached: so no
+/// tenant's requests take a server from another tenant.
 /// Source: outlier detection as in Envoy. Departures: probation, time instead of sweeps forgives,
-/// and statuses need two clients.
+/// statuses need two clients, and where there are two claimants two of these.
 #[derive(Clone, Debug, Default)]
 pub struct Passive {
     /// Failures in a row.
@@ -26,6 +34,8 @@ pub struct Passive {
     until: Option<Instant>,
     /// No success since the latest ejection.
     probation: bool,
+    /// Whose requests it had last.
+    company: Company<Claimant>,
 }
 
 /// A client as far as ejections are concerned: [`Client::of`] its address.
@@ -48,9 +58,11 @@ impl Client {
 enum Befell {
     #[default]
     Nobody,
-    /// They are all answers to this one.
-    One(Client),
-    /// Several clients, or whoever came: the server did not answer at all.
+    /// They are all answers to this client of a claimant.
+    Client(Claimant, Client),
+    /// Several clients of this claimant, or requests of it without an answer.
+    Claimant(Claimant),
+    /// Several claimants, or whoever came: the server cannot be reached.
     Anybody,
 }
 
@@ -74,27 +86,38 @@ impl Passive {
         self.probation = false;
     }
 
-    /// A request had no answer; true if the server is due for an ejection.
+    /// A request of `claimant` goes there.
+    #[inline]
+    pub fn on_request(&mut self, claimant: Claimant, now: Instant) {
+        self.company.on_arrival(claimant, now);
+    }
+
+    /// It cannot be reached; true if the server is due for an ejection.
     pub fn on_failure(&mut self, config: &PassiveConfig, now: Instant) -> bool {
-        self.befell = Befell::Anybody;
-        self.failed(config, now)
+        self.failed(Befell::Anybody, config, now)
     }
 
-    /// A request of `client` was answered with a status that counts as a failure; true if the server is due for an
-    /// ejection.
-    pub fn on_status(&mut self, client: Client, config: &PassiveConfig, now: Instant) -> bool {
-        self.befell = match self.befell {
-            Befell::Nobody => Befell::One(client),
-            Befell::One(other) if other == client => Befell::One(client),
-            Befell::One(_) | Befell::Anybody => Befell::Anybody,
-        };
-        self.failed(config, now)
+    /// A request of `claimant` had no answer, or not all of it; true if the server is due for an ejection.
+    pub fn on_no_answer(&mut self, claimant: Claimant, config: &PassiveConfig, now: Instant) -> bool {
+        self.failed(Befell::Claimant(claimant), config, now)
     }
 
-    fn failed(&mut self, config: &PassiveConfig, now: Instant) -> bool {
+    /// A request of `claimant`'s `client` was answered with a status that counts as a failure; true if the server is due
+    /// for an ejection.
+    pub fn on_status(&mut self, claimant: Claimant, client: Client, config: &PassiveConfig, now: Instant) -> bool {
+        self.failed(Befell::Client(claimant, client), config, now)
+    }
+
+    fn failed(&mut self, befell: Befell, config: &PassiveConfig, now: Instant) -> bool {
+        self.befell = self.befell.and(befell);
         self.failures = self.failures.saturating_add(1);
         let is_many = self.probation || self.failures >= config.failures.max(1);
-        is_many && self.befell == Befell::Anybody && !self.is_ejected(now)
+        let is_the_server = match self.befell {
+            Befell::Anybody => true,
+            Befell::Claimant(claimant) => self.company.is_alone(claimant, LATELY, now),
+            Befell::Nobody | Befell::Client(..) => false,
+        };
+        is_many && is_the_server && !self.is_ejected(now)
     }
 
     /// Ejects it from `now` on, the longer the more often that happened of late.
@@ -112,16 +135,30 @@ impl Passive {
         self.probation = true;
     }
 
-    /// Forgets everything: whoever asked it found it well.
+    /// Forgets everything that it suffered: whoever asked it found it well.
     pub fn reset(&mut self) {
-        *self = Self::default();
+        *self = Self { company: self.company, ..Self::default() };
+    }
+}
+
+impl Befell {
+    /// These and one more.
+    fn and(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::Nobody, other) => other,
+            (before, other) if before == other => before,
+            (
+                Self::Client(before, _) | Self::Claimant(before),
+                Self::Client(claimant, _) | Self::Claimant(claimant),
+            ) if before == claimant => Self::Claimant(claimant),
+            _ => Self::Anybody,
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use core::time::Duration;
 
     const CONFIG: PassiveConfig = PassiveConfig {
         failures: 3,
@@ -129,6 +166,9 @@ mod tests {
         max_ejection: Duration::from_secs(25),
         max_ejected: 1.0,
     };
+
+    const ONE: Claimant = Claimant::numbered(1);
+    const OTHER: Claimant = Claimant::numbered(2);
 
     fn at(s: u64) -> Instant {
         Instant::from_nanos(s * 1_000_000_000)
@@ -162,15 +202,39 @@ mod tests {
     fn answers_to_one_client_alone_eject_nobody() {
         let [one, other] = ["192.0.2.1", "192.0.2.2"].map(|address| Client::of(address.parse().unwrap()));
         let mut passive = Passive::default();
-        assert!((0..100).all(|_| !passive.on_status(one, &CONFIG, at(0))));
-        assert!(passive.clone().on_status(other, &CONFIG, at(0)), "the second client shows that it is the server");
+        assert!((0..100).all(|_| !passive.on_status(ONE, one, &CONFIG, at(0))));
+        assert!(passive.clone().on_status(ONE, other, &CONFIG, at(0)), "the second client shows that it is the server");
         assert!(passive.clone().on_failure(&CONFIG, at(0)), "and so does no answer at all");
         passive.on_success();
-        assert!(!passive.on_status(other, &CONFIG, at(0)) && !passive.on_status(one, &CONFIG, at(0)));
-        assert!(passive.on_status(one, &CONFIG, at(0)), "the third in a row, to two clients");
+        assert!(!passive.on_status(ONE, other, &CONFIG, at(0)) && !passive.on_status(ONE, one, &CONFIG, at(0)));
+        assert!(passive.on_status(ONE, one, &CONFIG, at(0)), "the third in a row, to two clients");
         let mut passive = ejected_at(0);
-        assert!((0..100).all(|_| !passive.on_status(one, &CONFIG, at(10))), "nor on probation");
-        assert!(passive.on_status(other, &CONFIG, at(10)));
+        assert!((0..100).all(|_| !passive.on_status(ONE, one, &CONFIG, at(10))), "nor on probation");
+        assert!(passive.on_status(ONE, other, &CONFIG, at(10)));
+    }
+
+    #[test]
+    fn what_befalls_one_claimant_alone_takes_no_server_from_another() {
+        let clients = ["192.0.2.1", "192.0.2.2"].map(|address| Client::of(address.parse().unwrap()));
+        for statuses in [true, false] {
+            let mut passive = Passive::default();
+            let mut fails = |passive: &mut Passive, claimant, s| {
+                passive.on_request(claimant, at(s));
+                let ejects = clients.map(|client| match statuses {
+                    true => passive.on_status(claimant, client, &CONFIG, at(s)),
+                    false => passive.on_no_answer(claimant, &CONFIG, at(s)),
+                });
+                ejects.contains(&true)
+            };
+            passive.on_request(OTHER, at(0));
+            assert!((0..100).all(|_| !fails(&mut passive, ONE, 9)), "{statuses}");
+            assert!(fails(&mut passive.clone(), ONE, 10), "it has the server for itself");
+            assert!(fails(&mut passive.clone(), OTHER, 9), "the second claimant shows that it is the server");
+            assert!(passive.clone().on_failure(&CONFIG, at(9)), "and so does that it cannot be reached");
+            passive.eject(&CONFIG, at(9));
+            passive.on_request(OTHER, at(19));
+            assert!(!fails(&mut passive, ONE, 19) && fails(&mut passive, OTHER, 19), "on probation too");
+        }
     }
 
     #[test]

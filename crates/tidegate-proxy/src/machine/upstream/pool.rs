@@ -304,16 +304,21 @@ impl Pool {
         self.servers[server].passive.on_success();
     }
 
-    /// The server at this place could not be reached, did not answer, or broke off. A client that gave up or misbehaved
-    /// says nothing about a server: then neither this nor [`on_success`](Self::on_success) is told.
+    /// The server at this place could not be reached. A client that gave up or misbehaved says nothing about a server: then
+    /// neither this nor any of these is told.
     pub fn on_failure(&mut self, server: usize, now: Instant) {
         self.failed(server, now, |passive, config| passive.on_failure(config, now));
     }
 
-    /// The server at this place answered a request of `client` with a status that is one of the
+    /// The server at this place did not answer a request of `flow`, or broke off.
+    pub fn on_no_answer(&mut self, server: usize, flow: Flow, now: Instant) {
+        self.failed(server, now, |passive, config| passive.on_no_answer(flow.claimant, config, now));
+    }
+
+    /// The server at this place answered a request of `flow`, from `client`, with a status that is one of the
     /// [`failure_statuses`](PoolConfig::failure_statuses).
-    pub fn on_failure_status(&mut self, server: usize, client: Client, now: Instant) {
-        self.failed(server, now, |passive, config| passive.on_status(client, config, now));
+    pub fn on_failure_status(&mut self, server: usize, flow: Flow, client: Client, now: Instant) {
+        self.failed(server, now, |passive, config| passive.on_status(flow.claimant, client, config, now));
     }
 
     fn failed(&mut self, server: usize, now: Instant, is_due: impl FnOnce(&mut Passive, &PassiveConfig) -> bool) {
@@ -511,6 +516,7 @@ impl Pool {
         let server = if tried.is_empty() { untried } else { untried.or_else(again) }?;
         self.servers[server].active += 1;
         self.servers[server].requests += 1;
+        self.servers[server].passive.on_request(asker.flow.claimant, now);
         self.held.take(asker.flow);
         if let Some(sharing) = &mut self.sharing {
             self.call = sharing.on_begin(asker.flow.claimant, asker.weight, asker.group, now);
