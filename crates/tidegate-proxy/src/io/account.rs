@@ -150,6 +150,11 @@ impl Account {
         })
     }
 
+    /// Another account of the same tenant, on which nothing stands.
+    pub(crate) fn beside(&self) -> Rc<Self> {
+        Self::open_for(Arc::clone(&self.limiter), self.tenant(), self.claimant())
+    }
+
     /// What its work is.
     pub(crate) fn work(&self) -> Work {
         self.work.get()
@@ -361,6 +366,12 @@ impl Account {
         self.held.get().memory
     }
 
+    /// Time that was put on it since the last piece of work ended.
+    #[cfg(test)]
+    pub(crate) fn used_ns(&self) -> u64 {
+        self.event.actual.get() + self.event.charged.get()
+    }
+
     /// A piece of work has ended: charges what is not charged yet, gives back what was charged too much, and learns.
     pub(crate) fn settle(&self) {
         self.part.set(None);
@@ -420,9 +431,7 @@ pub(crate) struct Bill {
 impl Bill {
     /// A new stream's on `connection`. Until it is known whose it is, the connection's tenant pays.
     pub(crate) fn open(connection: &Rc<Account>) -> Self {
-        let limiter = Arc::clone(&connection.limiter);
-        let stream = Account::open_for(limiter, connection.tenant(), connection.claimant());
-        Self { stream, connection: Rc::clone(connection) }
+        Self { stream: connection.beside(), connection: Rc::clone(connection) }
     }
 
     /// The stream's own account.

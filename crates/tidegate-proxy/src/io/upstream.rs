@@ -13,6 +13,7 @@
 //! | `checks` | asks servers how they are, for all threads |
 //! | `http2` | connections that many requests of a tenant share |
 //! | `peer` | what a server of HTTP/2 says that it takes |
+//! | `tasks` | what runs beside requests of HTTP/2, and who pays for it |
 //! | `settings` | what the configuration says, as the machines want it |
 //!
 //! Nothing here is shared between threads but the verdicts of the checks and the addresses of names, so no request takes a lock.
@@ -63,6 +64,7 @@ mod peer;
 mod send;
 mod settings;
 mod system;
+mod tasks;
 #[cfg(test)]
 mod tests;
 mod tls;

@@ -17,8 +17,8 @@ use tokio::task::{AbortHandle, JoinSet};
 
 use super::Settings;
 use super::endpoint::{ConnectError, Endpoint, check_header};
-use super::http2::Local;
 use super::system::System;
+use super::tasks::Tasks;
 use super::tls::Tls;
 use crate::config::{ProxyProtocolOut, Server, UpstreamProtocol};
 use crate::io::server_stream::ServerStream;
@@ -220,7 +220,7 @@ async fn ask_http2(
     {
         *request.uri_mut() = target;
     }
-    let (mut sender, connection) = http2::handshake(Local, TokioIo::new(stream)).await?;
+    let (mut sender, connection) = http2::handshake(Tasks::new(None), TokioIo::new(stream)).await?;
     let mut driver = JoinSet::new();
     driver.spawn_local(async { drop(connection.await) });
     Ok(sender.send_request(request).await?.status())

@@ -1,7 +1,6 @@
 //! Connections that many requests share.
 
 use std::cell::RefCell;
-use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
@@ -10,17 +9,19 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use hyper::client::conn::http2::{self, SendRequest};
-use hyper::rt::Executor;
+use hyper::rt::Executor as _;
 use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;
 use tidegate_core::Instant;
 use tokio::sync::Mutex;
 
 use super::peer::{Heard, Peer};
+use super::tasks::{Payer, Tasks};
 use super::{Keep, Lease};
+use crate::io::account::Account;
 use crate::io::body::{BodyError, RequestBody};
 use crate::io::http1::client::Patience;
-use crate::io::meter::{self, Common};
+use crate::io::meter;
 use crate::io::server_stream::ServerStream;
 use crate::io::timers::Timer;
 use crate::machine::upstream::{Begun, Connections, ConnectionsTuning, Flow};
@@ -30,6 +31,7 @@ use crate::machine::upstream::{Begun, Connections, ConnectionsTuning, Flow};
 pub(super) struct Sender {
     pub(super) requests: SendRequest<Clocked>,
     pub(super) peer: Rc<Peer>,
+    pub(super) tasks: Tasks,
 }
 
 /// Bytes of an answer that may wait for its client. Half of it is asked for at a time, so a server 1 ms away may send 64 to
@@ -110,33 +112,28 @@ impl Shared {
         Rc::clone(&self.servers[server].borrow().slots[place].opening)
     }
 
-    /// Speaks HTTP/2 over `stream`; the connection lives until it is closed and the last handle to it is gone.
-    pub(super) async fn handshake(&self, stream: ServerStream) -> hyper::Result<Sender> {
+    /// Whether requests of several tenants may share the connection at this place.
+    pub(super) fn is_common(&self, server: usize, place: usize) -> bool {
+        self.servers[server].borrow().machine.is_common(place)
+    }
+
+    /// Speaks HTTP/2 over `stream`; the connection lives until it is closed and the last handle to it is gone. `owner` pays
+    /// for it, if it is one tenant's.
+    pub(super) async fn handshake(&self, stream: ServerStream, owner: Option<Rc<Account>>) -> hyper::Result<Sender> {
         let window = STREAM_WINDOW.saturating_mul(self.streams);
-        handshake(stream, STREAM_WINDOW, window).await
+        handshake(stream, (STREAM_WINDOW, window), Tasks::new(owner)).await
     }
 }
 
 /// Windows in bytes: of a stream, and of all streams together.
-async fn handshake(stream: ServerStream, stream_window: u32, window: u32) -> hyper::Result<Sender> {
-    let mut builder = http2::Builder::new(Local);
-    builder.initial_stream_window_size(stream_window).initial_connection_window_size(window);
+async fn handshake(stream: ServerStream, (of_stream, of_all): (u32, u32), tasks: Tasks) -> hyper::Result<Sender> {
+    let mut builder = http2::Builder::new(tasks.clone());
+    builder.initial_stream_window_size(of_stream).initial_connection_window_size(of_all);
     let (stream, peer) = Heard::new(stream);
     let (requests, connection) = builder.handshake(TokioIo::new(stream)).await?;
-    // Its end shows in every handle to it. Requests of many share it, so its time is nobody's.
-    drop(tokio::task::spawn_local(Common::new(async { drop(connection.await) })));
-    Ok(Sender { requests, peer })
-}
-
-/// Runs what HTTP/2 connections spawn on the thread that has them.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Local;
-
-impl<F: Future<Output = ()> + 'static> Executor<F> for Local {
-    fn execute(&self, task: F) {
-        // The task ends with its connection.
-        drop(tokio::task::spawn_local(Common::new(task)));
-    }
+    // Its end shows in every handle to it.
+    tasks.execute(async { drop(connection.await) });
+    Ok(Sender { requests, peer, tasks })
 }
 
 /// A request's body on its way to a server: tells the request's timer for whom it waits.
@@ -145,15 +142,17 @@ pub(super) struct Clocked {
     body: RequestBody,
     timer: Rc<Timer>,
     patience: Patience,
+    /// Until the connection has begun with it.
+    payer: Option<Payer>,
 }
 
 impl Clocked {
     /// `timer` is this request's only: it fires when the server takes nothing of `body` for too long, or does not answer
     /// in time when it has all of it. Who sends the body has time-outs of his own.
-    pub(super) fn new(body: RequestBody, timer: Rc<Timer>, patience: Patience) -> Self {
+    pub(super) fn new(body: RequestBody, timer: Rc<Timer>, patience: Patience, payer: Payer) -> Self {
         let span = if body.is_end_stream() { patience.first_byte } else { patience.idle };
         timer.set(meter::now() + span);
-        Self { body, timer, patience }
+        Self { body, timer, patience, payer: Some(payer) }
     }
 
     /// The body again, which was not sent.
@@ -168,6 +167,9 @@ impl Body for Clocked {
 
     fn poll_frame(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let this = self.get_mut();
+        if let Some(payer) = this.payer.take() {
+            payer.announce();
+        }
         let polled = Pin::new(&mut this.body).poll_frame(context);
         match &polled {
             Poll::Pending => this.timer.clear(),
@@ -177,6 +179,9 @@ impl Body for Clocked {
     }
 
     fn is_end_stream(&self) -> bool {
+        if let Some(payer) = &self.payer {
+            payer.announce();
+        }
         self.body.is_end_stream()
     }
 

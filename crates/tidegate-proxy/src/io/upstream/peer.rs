@@ -10,6 +10,8 @@ use tidegate_wire::http2::FirstSettings;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::Notify;
 
+use crate::io::meter;
+
 /// What the server at the other end of a connection said.
 #[derive(Debug, Default)]
 pub(super) struct Peer {
@@ -53,6 +55,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Heard<S> {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        ready!(meter::poll_turn(context));
         let before = buffer.filled().len();
         ready!(Pin::new(&mut self.stream).poll_read(context, buffer))?;
         if let Some((first, peer)) = &mut self.first

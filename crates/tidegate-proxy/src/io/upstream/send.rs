@@ -300,7 +300,7 @@ async fn over_http2(
         Err(error) => return Err(Failed { error: error.into(), failure: None, body: None, stale: false }),
     };
     // Who waits for another's attempt has no more patience than who makes it.
-    let connected = tokio::time::timeout(lease.connect_timeout(), http2_connection(lease)).await;
+    let connected = tokio::time::timeout(lease.connect_timeout(), http2_connection(lease, outbound.account)).await;
     let mut connection = match connected.unwrap_or_else(|_| Err(lease.timed_out().into())) {
         Ok(connection) => connection,
         Err(error) => {
@@ -319,7 +319,8 @@ async fn over_http2(
         }
     }
     let timer = Rc::new(outbound.timers.timer());
-    let mut request = head.map(|()| Clocked::new(body, Rc::clone(&timer), outbound.patience));
+    let payer = connection.tasks.payer(outbound.account);
+    let mut request = head.map(|()| Clocked::new(body, Rc::clone(&timer), outbound.patience, payer));
     *request.version_mut() = Version::HTTP_2;
     let mut exchange = std::pin::pin!(connection.requests.try_send_request(request));
     let answer = poll_fn(|context| {
@@ -353,12 +354,12 @@ async fn over_http2(
 }
 
 /// The connection that requests of this tenant to this server share, opened if there is none. One that is announced for a
-/// client is not shared: its server would take everybody for that client.
-async fn http2_connection(lease: &mut Lease<Link>) -> Result<Sender, SendError> {
+/// client is not shared: its server would take everybody for that client. Its tenant pays for it.
+async fn http2_connection(lease: &mut Lease<Link>, account: &Account) -> Result<Sender, SendError> {
     let upstream = Rc::clone(lease.upstream());
     let (shared, server) = (&upstream.http2, lease.place());
     if lease.is_announced() {
-        return Ok(shared.handshake(lease.connect().await?).await?);
+        return Ok(shared.handshake(lease.connect().await?, Some(account.beside())).await?);
     }
     let place = lease.share();
     if let Some(open) = shared.open(server, place) {
@@ -369,7 +370,8 @@ async fn http2_connection(lease: &mut Lease<Link>) -> Result<Sender, SendError> 
     if let Some(open) = shared.open(server, place) {
         return Ok(open);
     }
-    let connection = shared.handshake(lease.connect().await?).await?;
+    let owner = (!shared.is_common(server, place)).then(|| account.beside());
+    let connection = shared.handshake(lease.connect().await?, owner).await?;
     shared.keep(server, place, &connection);
     Ok(connection)
 }

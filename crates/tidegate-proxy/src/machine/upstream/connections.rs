@@ -99,6 +99,12 @@ impl Connections {
         begun
     }
 
+    /// Whether requests of several tenants may share the connection at this place.
+    #[must_use]
+    pub fn is_common(&self, place: usize) -> bool {
+        place + 1 >= self.tuning.max
+    }
+
     /// A request that began at this place is over.
     ///
     /// # Panics
@@ -235,6 +241,7 @@ mod tests {
     #[test]
     fn one_place_is_everybodys() {
         let mut connections = connections(1, 1);
+        assert!(connections.is_common(0));
         assert_eq!([1, 2, 1].map(|tenant| begin(&mut connections, tenant)), [new(0), same(0), same(0)]);
     }
 
@@ -270,7 +277,7 @@ mod tests {
                 while let Some(place) = connections.expire(at(now)) {
                     prop_assert!(running.iter().all(|(_, other)| *other != place));
                 }
-                for (tenant, place) in running.iter().filter(|(_, place)| *place < max - 1) {
+                for (tenant, place) in running.iter().filter(|(_, place)| !connections.is_common(*place)) {
                     prop_assert!(running.iter().all(|(other, at)| at != place || other == tenant));
                 }
             }
