@@ -19,7 +19,7 @@ use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use support::{Running, Upstream, read_answer, send, talk};
-use tidegate_proxy::io::admin::status::{Health, LiveServer};
+use tidegate_proxy::io::admin::status::{Health, Live, LiveServer};
 
 /// A server that does with each connection what the test says. It lives as long as the test's process.
 struct Scripted {
@@ -370,8 +370,9 @@ fn h2c() -> (tokio::runtime::Runtime, SocketAddr, Arc<AtomicUsize>) {
                 if head.uri.path() == "/early" {
                     return Ok::<_, Infallible>(Response::new(Counting(Some(body), 0).boxed()));
                 }
-                let body = body.collect().await.unwrap().to_bytes();
-                let text = format!("{} {} {:?} {}", head.method, head.uri, head.version, body.len());
+                // One that breaks off has nobody to answer.
+                let length = body.collect().await.map_or(0, |body| body.to_bytes().len());
+                let text = format!("{} {} {:?} {length}", head.method, head.uri, head.version);
                 Ok(Response::new(Full::new(Bytes::from(text)).map_err(|never| match never {}).boxed()))
             });
             let server = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
@@ -452,6 +453,45 @@ fn a_server_of_http2_that_answers_early_still_gets_the_rest() {
         let answer = answer.join().unwrap();
         assert_eq!(answer.text(), (100 * 0x1000).to_string());
     }
+}
+
+#[test]
+fn a_client_that_breaks_off_what_it_sends_is_no_failure_of_a_server_of_http2() {
+    let servers = [h2c(), h2c()];
+    let proxy = before(&servers.each_ref().map(|server| server.1), "protocol = \"h2c\"", "");
+    // Before the answer, and while it comes. Five failures in a row eject a server.
+    for request in (1..=20).map(|request| ("/p", request)).chain((21..=40).map(|request| ("/early", request))) {
+        let mut client = proxy.connect();
+        send(&mut client, &format!("POST {} HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\n1", request.0));
+        if request.0 == "/early" {
+            read_head(&mut client).unwrap();
+        }
+        let sums = |live: &Live| {
+            let servers = &live.upstreams[0].servers;
+            servers.iter().fold((0, 0), |sum, one| (sum.0 + one.requests_total, sum.1 + one.active))
+        };
+        proxy.wait_until(|live| sums(live) == (request.1, 1));
+        drop(client);
+        proxy.wait_until(|live| sums(live) == (request.1, 0));
+    }
+    let live = proxy.proxy().source().live().upstreams.remove(0);
+    let states: Vec<_> = live.servers.iter().map(|server| (server.health, server.failures_total)).collect();
+    assert_eq!(states, [(Health::Up, 0); 2]);
+}
+
+#[test]
+fn a_client_is_told_what_was_wrong_with_its_body_before_a_server_of_http2_too() {
+    let (_runtime, address, _) = h2c();
+    let proxy = before(
+        &[address],
+        "protocol = \"h2c\"",
+        "[proxy.http]\nmax_body = 4\n[proxy.timeouts]\nbody_idle = \"100ms\"\n",
+    );
+    let post = "POST /p HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n";
+    for (chunks, status) in [("5\r\n12345\r\n", 413), ("5x\r\n", 400), ("3\r\n123\r\n", 408)] {
+        assert_eq!(talk(&mut proxy.connect(), &format!("{post}{chunks}")).status, status);
+    }
+    assert_eq!(until(&proxy, |server| server.requests_total == 3 && server.active == 0).failures_total, 0);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Connections that many requests share.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
@@ -117,8 +117,8 @@ impl Shared {
         self.servers[server].borrow().machine.is_common(place)
     }
 
-    /// Speaks HTTP/2 over `stream`; the connection lives until it is closed and the last handle to it is gone. `owner` pays
-    /// for it, if it is one tenant's.
+    /// Speaks HTTP/2 over `stream`; the connection lives until it is closed and the last handle to it is gone. `owner`
+    /// pays for it, if it is one tenant's.
     pub(super) async fn handshake(&self, stream: ServerStream, owner: Option<Rc<Account>>) -> hyper::Result<Sender> {
         let window = STREAM_WINDOW.saturating_mul(self.streams);
         handshake(stream, (STREAM_WINDOW, window), Tasks::new(owner)).await
@@ -136,12 +136,31 @@ async fn handshake(stream: ServerStream, (of_stream, of_all): (u32, u32), tasks:
     Ok(Sender { requests, peer, tasks })
 }
 
+/// Why a request's body broke off, for those who wait for its answer: the protocol tells them only that the stream ended,
+/// and the server is not to blame for that.
+#[derive(Clone, Default)]
+pub(super) struct Broken(Rc<Cell<Option<BodyError>>>);
+
+impl Broken {
+    /// The reason, once.
+    pub(super) fn take(&self) -> Option<BodyError> {
+        self.0.take()
+    }
+}
+
+impl std::fmt::Debug for Broken {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Broken").finish_non_exhaustive()
+    }
+}
+
 /// A request's body on its way to a server: tells the request's timer for whom it waits.
 #[derive(Debug)]
 pub(super) struct Clocked {
     body: RequestBody,
     timer: Rc<Timer>,
     patience: Patience,
+    broken: Broken,
     /// Until the connection has begun with it.
     payer: Option<Payer>,
 }
@@ -152,7 +171,12 @@ impl Clocked {
     pub(super) fn new(body: RequestBody, timer: Rc<Timer>, patience: Patience, payer: Payer) -> Self {
         let span = if body.is_end_stream() { patience.first_byte } else { patience.idle };
         timer.set(meter::now() + span);
-        Self { body, timer, patience, payer: Some(payer) }
+        Self { body, timer, patience, broken: Broken::default(), payer: Some(payer) }
+    }
+
+    /// What will be known if it breaks off.
+    pub(super) fn broken(&self) -> Broken {
+        self.broken.clone()
     }
 
     /// The body again, which was not sent.
@@ -175,7 +199,9 @@ impl Body for Clocked {
             Poll::Pending => this.timer.clear(),
             Poll::Ready(_) => this.timer.set(meter::now() + this.patience.idle),
         }
-        polled
+        let Poll::Ready(Some(Err(error))) = polled else { return polled };
+        this.broken.0.set(Some(error));
+        Poll::Ready(Some(Err(BodyError::Cut)))
     }
 
     fn is_end_stream(&self) -> bool {
@@ -209,12 +235,14 @@ pub(crate) struct Opened<C: Keep> {
 pub(crate) struct Leased<C: Keep> {
     body: Incoming,
     lease: Option<Lease<C>>,
+    /// Of the request's body, which may still be sent.
+    broken: Broken,
 }
 
 impl<C: Keep> Leased<C> {
-    pub(super) fn new(body: Incoming, lease: Lease<C>) -> Self {
+    pub(super) fn new(body: Incoming, lease: Lease<C>, broken: Broken) -> Self {
         let lease = if body.is_end_stream() { None } else { Some(lease) };
-        Self { body, lease }
+        Self { body, lease, broken }
     }
 }
 
@@ -234,7 +262,9 @@ where
             match (frame, &self.lease) {
                 (Some(Ok(_)), _) => {}
                 (Some(Err(_)), Some(lease)) => {
-                    lease.fail();
+                    if self.broken.take().is_none() {
+                        lease.fail();
+                    }
                     self.lease = None;
                 }
                 _ => self.lease = None,

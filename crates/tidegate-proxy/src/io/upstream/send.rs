@@ -14,7 +14,7 @@ use hyper::body::Incoming;
 use hyper::upgrade::Upgraded;
 
 use super::endpoint::{Announced, ConnectError};
-use super::http2::{Clocked, Leased, Opened, Sender};
+use super::http2::{Broken, Clocked, Leased, Opened, Sender};
 use super::idle::{Keep, Look};
 use super::{Lease, Target, Upstream, Upstreams};
 use crate::config::UpstreamProtocol;
@@ -155,14 +155,14 @@ impl Upstreams<Link> {
                 UpstreamProtocol::H2c | UpstreamProtocol::Http2 => {
                     match Box::pin(over_http2(&mut lease, outbound, body)).await {
                         Ok(Http2Answer::Opened(head, upgraded)) => return Ok(tunnel(lease, outbound, head, upgraded)),
-                        Ok(Http2Answer::Body((answer, spare))) => {
+                        Ok(Http2Answer::Body((answer, spare), broken)) => {
                             lease.answered(answer.status(), Client::of(outbound.client));
                             if let Some((next, whole)) = repeated(&lease, outbound, &answer, spare) {
                                 (tried, body) = (next, whole);
                                 continue;
                             }
                             let (timer, idle) = (outbound.timers.timer(), outbound.patience.idle);
-                            let in_time = |body| Timed::every(idle, Leased::new(body, lease), timer);
+                            let in_time = |body| Timed::every(idle, Leased::new(body, lease, broken), timer);
                             return Ok(answer.map(|body| ResponseBody::Upstream2(Box::new(in_time(body)))));
                         }
                         Err(failed) => Err(failed),
@@ -283,8 +283,8 @@ async fn over_http1(
 
 /// What a server of HTTP/2 answered.
 enum Http2Answer {
-    /// With a body, or none.
-    Body(Answered<Incoming>),
+    /// With a body, or none; the request's own may still be sent, and break.
+    Body(Answered<Incoming>, Broken),
     /// It opened the tunnel that it was asked for; the head is what a server of HTTP/1 says then.
     Opened(Response<()>, Upgraded),
 }
@@ -320,7 +320,9 @@ async fn over_http2(
     }
     let timer = Rc::new(outbound.timers.timer());
     let payer = connection.tasks.payer(outbound.account);
-    let mut request = head.map(|()| Clocked::new(body, Rc::clone(&timer), outbound.patience, payer));
+    let clocked = Clocked::new(body, Rc::clone(&timer), outbound.patience, payer);
+    let broken = clocked.broken();
+    let mut request = head.map(|()| clocked);
     *request.version_mut() = Version::HTTP_2;
     let mut exchange = std::pin::pin!(connection.requests.try_send_request(request));
     let answer = poll_fn(|context| {
@@ -337,8 +339,12 @@ async fn over_http2(
                 Failed { error, failure, body: None, stale: false }
             })
         }
-        Some(Ok(answer)) => Ok(Http2Answer::Body((answer, spare))),
+        Some(Ok(answer)) => Ok(Http2Answer::Body((answer, spare), broken)),
         Some(Err(mut error)) => {
+            if let Some(error) = broken.take() {
+                let error = ExchangeError::Request(error).into();
+                return Err(Failed { error, failure: None, body: None, stale: false });
+            }
             // What comes back was never sent.
             let (unsent, failure) = match error.take_message() {
                 Some(request) => (Some(request.into_body().into_inner()), Failure::Unsent),
