@@ -14,7 +14,7 @@ use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use support::{Running, read_head, send, talk};
+use support::{Running, Upstream, read_answer, read_head, send, talk};
 
 /// More than all buffers on the way to a client that reads nothing have room for.
 const BIG: usize = 8 << 20;
@@ -260,4 +260,34 @@ fn learns(adaptive: bool) -> bool {
 fn what_an_upstream_can_do_at_once_is_learnt_unless_it_is_not_wanted() {
     assert!(learns(true));
     assert!(!learns(false));
+}
+
+/// One of a known length and one without.
+#[test]
+fn an_upload_counts_for_what_an_upstream_can_do_from_its_last_byte() {
+    let upstream = Upstream::echo();
+    let proxy = before(upstream.address().parse().unwrap(), "http1", "");
+    let piece = format!("{:x}\r\n{}\r\n", SMALL / 2, "x".repeat(SMALL / 2));
+    let length = 2 * piece.len();
+    let uploads = [(format!("Content-Length: {length}"), ""), ("Transfer-Encoding: chunked".to_owned(), "0\r\n\r\n")];
+    let mut uploads = uploads.map(|(framing, end)| {
+        let mut client = proxy.connect();
+        send(&mut client, &format!("POST /held HTTP/1.1\r\nHost: slow\r\n{framing}\r\n\r\n{piece}"));
+        (client, end)
+    });
+    let in_flight = std::cell::Cell::new(0);
+    proxy.wait_until(|live| {
+        in_flight.set(live.upstreams[0].in_flight);
+        live.upstreams[0].servers.first().is_some_and(|server| server.active == 2)
+    });
+    assert_eq!(in_flight.get(), 0, "their clients still send");
+    for (client, end) in &mut uploads {
+        send(client, &format!("{piece}{end}"));
+    }
+    proxy.wait_until(|live| live.upstreams[0].in_flight == 2);
+    upstream.release_held();
+    for (client, _) in &mut uploads {
+        assert_eq!(read_answer(client).status, 200);
+    }
+    proxy.wait_until(|live| live.upstreams[0].in_flight == 0);
 }

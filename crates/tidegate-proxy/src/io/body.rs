@@ -15,7 +15,7 @@ use super::http1::client::AnswerBody;
 use super::http1::request::ClientBody;
 use super::limiter::Cause;
 use super::meter;
-use super::pace::Paced;
+use super::pace::{Paced, Sent};
 use super::spool::{InMemory, Spooled, Spooling};
 use super::timers::Timer;
 use super::upstream::{Leased, Opened};
@@ -89,10 +89,17 @@ impl RequestBody {
         }
     }
 
-    /// Whether its client may take long to send it: it is read as it comes, and not short.
-    pub(crate) fn is_sent_slowly(&self) -> bool {
-        let is_short = || self.size_hint().exact().is_some_and(|length| length <= SHORT);
-        matches!(self, Self::Http1(_) | Self::Http2(_)) && !is_short()
+    /// If its client may take long to send it, since it is read as it comes and not short: what `sent` gives is told when
+    /// the end has come.
+    pub(crate) fn count_when_sent(&mut self, sent: impl FnOnce() -> Rc<dyn Sent>) {
+        let is_short = |length| length <= SHORT;
+        // What is not short has a pace.
+        if let Self::Paced(body) = self
+            && !body.is_end_stream()
+            && !body.size_hint().exact().is_some_and(is_short)
+        {
+            body.tell(sent());
+        }
     }
 }
 

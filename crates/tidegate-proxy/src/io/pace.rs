@@ -237,18 +237,36 @@ impl Waiting {
     }
 }
 
+/// Wants to know when a client has sent all of a body.
+pub(crate) trait Sent {
+    /// The end has come.
+    fn sent(&self);
+}
+
+impl std::fmt::Debug for dyn Sent {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str("Sent")
+    }
+}
+
 /// A body with its pace. `B` is read when the piece before has gone on.
 #[derive(Debug)]
 pub(crate) struct Paced<B> {
     body: B,
     pace: Pace,
     account: Rc<Account>,
+    sent: Option<Rc<dyn Sent>>,
 }
 
 impl<B> Paced<B> {
     /// `body`, for which `account` pays.
     pub(crate) const fn new(body: B, pace: Pace, account: Rc<Account>) -> Self {
-        Self { body, pace, account }
+        Self { body, pace, account, sent: None }
+    }
+
+    /// `sent` is told of its end.
+    pub(crate) fn tell(&mut self, sent: Rc<dyn Sent>) {
+        self.sent = Some(sent);
     }
 }
 
@@ -258,7 +276,16 @@ impl<B: http_body::Body<Data = Bytes, Error = BodyError> + Unpin> http_body::Bod
 
     fn poll_frame(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let this = self.get_mut();
-        this.pace.poll_frame(&this.account, context, |context| Pin::new(&mut this.body).poll_frame(context))
+        let frame = ready!(
+            this.pace.poll_frame(&this.account, context, |context| Pin::new(&mut this.body).poll_frame(context))
+        );
+        // Who knows from the last piece that it is that one does not ask for another.
+        if (frame.is_none() || this.is_end_stream())
+            && let Some(sent) = this.sent.take()
+        {
+            sent.sent();
+        }
+        Poll::Ready(frame)
     }
 
     fn is_end_stream(&self) -> bool {

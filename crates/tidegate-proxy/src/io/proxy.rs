@@ -578,6 +578,7 @@ fn sum_of(name: &str, counts: &[Counts], lookups: &LookupCounts) -> LiveUpstream
             (sum, None) => sum,
             (sum, Some(limit)) => Some(sum.unwrap_or(0) + u64::from(limit)),
         };
+        sum.in_flight += u64::from(state.in_flight);
         sum.retries_total += state.retries;
         sum.handshakes.full += state.handshakes.full;
         sum.handshakes.resumed += state.handshakes.resumed;

@@ -293,6 +293,8 @@ pub(crate) struct UpstreamState {
     pub(crate) pending: usize,
     /// Requests that may wait for the head of their answer, as learnt; `None` if there is no such limit.
     pub(crate) limit: Option<u32>,
+    /// Requests that wait for the heads of their answers; 0 if nothing is learnt.
+    pub(crate) in_flight: u32,
     /// Connections that wait.
     pub(crate) idle: usize,
     /// Tries after the first.
@@ -412,6 +414,12 @@ impl<C: Keep> Upstream<C> {
         self.with_pool(|pool, rng| pool.on_answer(flow, call, stay, rng, now));
     }
 
+    /// All of a request has come that was its client's to send.
+    fn sent(&self, flow: Flow, group: u8) -> (Call, Instant) {
+        let now = meter::now();
+        (self.state.borrow_mut().pool.on_sent(flow, group, now), now)
+    }
+
     /// A request ended that says nothing of how long its server takes.
     fn gone(&self, flow: Flow) {
         let now = clock::now();
@@ -486,6 +494,7 @@ impl<C: Keep> Upstream<C> {
             servers: servers.collect(),
             pending: state.pool.pending(),
             limit: state.pool.limit(),
+            in_flight: state.pool.in_flight(),
             idle: state.idle.len(),
             retries: state.pool.retries(),
             handshakes: self

@@ -100,6 +100,8 @@ pub struct LiveUpstream {
     /// Requests that may wait for the heads of their answers, as learnt; `None` while nothing holds them up. Of the threads
     /// that have such a limit.
     pub limit: Option<u64>,
+    /// Requests that wait for the heads of their answers; 0 if nothing is learnt.
+    pub in_flight: u64,
     /// Tries after the first.
     pub retries_total: u64,
     /// TLS handshakes with its servers.

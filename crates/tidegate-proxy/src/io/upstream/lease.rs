@@ -1,5 +1,6 @@
 //! One request's slot at one server.
 
+use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -10,6 +11,7 @@ use tidegate_runtime::clock;
 use super::endpoint::{Announced, ConnectError};
 use super::{Keep, Look, Started, Upstream};
 use crate::config::{Server, UpstreamProtocol};
+use crate::io::pace::Sent;
 use crate::io::server_stream::ServerStream;
 use crate::machine::upstream::{Call, Client, Failure, Flow, Pool, Replay, Tried, may_retry};
 
@@ -27,6 +29,35 @@ pub(crate) struct Lease<C: Keep> {
     shared: Option<usize>,
     /// How and when it began, until the head of its answer came.
     call: Option<(Call, Instant)>,
+    /// If it does not count as such yet: its client still sends it.
+    sending: Option<Rc<Sending<C>>>,
+}
+
+/// A request that its client still sends.
+#[derive(Debug)]
+struct Sending<C: Keep> {
+    upstream: Rc<Upstream<C>>,
+    flow: Flow,
+    group: u8,
+    is_over: Cell<bool>,
+    call: Cell<Option<(Call, Instant)>>,
+}
+
+impl<C: Keep> Sending<C> {
+    /// How and when it began to count, if it did. It does not any more.
+    fn end(&self) -> Option<(Call, Instant)> {
+        self.is_over.set(true);
+        self.call.take()
+    }
+}
+
+impl<C: Keep> Sent for Sending<C> {
+    fn sent(&self) {
+        // An answer may come before the last byte of the request.
+        if !self.is_over.replace(true) {
+            self.call.set(Some(self.upstream.sent(self.flow, self.group)));
+        }
+    }
 }
 
 /// What is to be given back when an exchange ends.
@@ -47,7 +78,7 @@ impl<C: Keep> Lease<C> {
         announced: Option<Rc<Announced>>,
     ) -> Self {
         let call = Some((call, began));
-        Self { upstream, server, flow, tried, announced, handed_over: false, shared: None, call }
+        Self { upstream, server, flow, tried, announced, handed_over: false, shared: None, call, sending: None }
     }
 
     /// The server, as configured.
@@ -102,7 +133,7 @@ impl<C: Keep> Lease<C> {
 
     /// The server answered `client`: the head is there.
     pub(crate) fn answered(&mut self, status: StatusCode, client: Client) {
-        if let Some((call, began)) = self.call.take() {
+        if let Some((call, began)) = self.take_call() {
             self.upstream.answered(self.flow, call, began);
         }
         if self.upstream.settings.pool.failure_statuses.contains(&status.as_u16()) {
@@ -113,11 +144,15 @@ impl<C: Keep> Lease<C> {
         }
     }
 
-    /// How long its answer takes is for its client to say, who still sends.
-    pub(super) fn is_its_clients(&mut self) {
-        if self.call.take().is_some() {
+    /// It ends without an answer.
+    fn end_call(&mut self) {
+        if self.take_call().is_some() {
             self.upstream.gone(self.flow);
         }
+    }
+
+    fn take_call(&mut self) -> Option<(Call, Instant)> {
+        self.call.take().or_else(|| self.sending.take()?.end())
     }
 
     /// The server broke off, or did not answer in time.
@@ -188,9 +223,20 @@ impl<C: Keep> Lease<C> {
     }
 }
 
+impl<C: Keep + 'static> Lease<C> {
+    /// How long its answer takes is for its client to say, who still sends, until what is returned hears of the end of
+    /// that.
+    pub(super) fn is_its_clients(&mut self, group: u8) -> Rc<dyn Sent> {
+        self.end_call();
+        let (upstream, flow) = (Rc::clone(&self.upstream), self.flow);
+        let sending = Sending { upstream, flow, group, is_over: Cell::default(), call: Cell::default() };
+        Rc::clone(self.sending.insert(Rc::new(sending))) as Rc<dyn Sent>
+    }
+}
+
 impl<C: Keep> Drop for Lease<C> {
     fn drop(&mut self) {
-        self.is_its_clients();
+        self.end_call();
         if let Some(place) = self.shared {
             self.upstream.http2.end(self.server, place, clock::now());
         }

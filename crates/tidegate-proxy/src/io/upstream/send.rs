@@ -137,7 +137,6 @@ impl Upstreams<Link> {
         let flow = Flow { claimant: account.claimant(), tenant: account.tenant().number(), is_stream };
         let group = self.group(flow.tenant, outbound.head.target);
         let asker = Asker { flow, weight: None, group, key: outbound.key };
-        let is_sent_slowly = body.is_sent_slowly();
         let mut tried = Tried::default();
         let mut fresh = Fresh::No;
         loop {
@@ -145,9 +144,7 @@ impl Upstreams<Link> {
             let weight = || outbound.account.weight();
             let acquired = self.acquire(upstream, asker, tried, announced, weight).await;
             let mut lease = acquired.map_err(SendError::Refused)?;
-            if is_sent_slowly {
-                lease.is_its_clients();
-            }
+            body.count_when_sent(|| lease.is_its_clients(group));
             let answer = match lease.protocol() {
                 // In boxes, made when there is a server: every request's task has room for the largest thing that it may come
                 // to, and many wait for a server, or for their turn.

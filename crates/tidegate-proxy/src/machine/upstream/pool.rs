@@ -287,6 +287,13 @@ impl Pool {
         }
     }
 
+    /// All of a request has come that began while its client still sent it, for which [`on_gone`](Self::on_gone) was told
+    /// then. From now on it counts, whatever room there is.
+    pub fn on_sent(&mut self, flow: Flow, group: u8, now: Instant) -> Call {
+        let begin = |sharing: &mut Sharing| sharing.on_begin(flow.tenant, None, group, now);
+        self.sharing.as_mut().map(begin).unwrap_or_default()
+    }
+
     /// A request of `flow` has no answer, or one that says nothing of the upstream.
     pub fn on_gone(&mut self, flow: Flow, rng: &mut Rng, now: Instant) {
         let Some(sharing) = &mut self.sharing else { return };
