@@ -271,6 +271,27 @@ fn a_tenants_bodies_leave_room_in_the_spool_for_the_next_tenant() {
     std::fs::remove_dir_all(&directory).unwrap();
 }
 
+/// More than all buffers on the way have room for.
+#[test]
+fn who_reads_no_answer_before_all_is_sent_gets_that_of_a_refused_upload() {
+    let upstream = Upstream::echo();
+    let routes = format!(
+        "[[proxy.upstream]]\nname = \"u\"\nservers = [\"{}\"]\n[[proxy.route]]\nupstream = \"u\"\nhost = \"a.example\"\n",
+        upstream.address()
+    );
+    let more = "[proxy.http]\nmax_body = \"17MiB\"\n";
+    let proxy = Running::start(&format!("[[proxy.listen]]\naddress = \"127.0.0.1:0\"\n{routes}{more}"));
+    let body = vec![b'x'; 18 << 20];
+    for (host, length, status) in [("nowhere.example", 16 << 20, 404), ("a.example", 18 << 20, 413)] {
+        let mut client = proxy.connect();
+        send(&mut client, &format!("POST / HTTP/1.1\r\nHost: {host}\r\nContent-Length: {length}\r\n\r\n"));
+        client.write_all(&body[..length]).unwrap();
+        let answer = support::read_answer(&mut client);
+        assert_eq!((answer.status, answer.header("connection")), (status, Some("close")));
+        assert!(support::is_closed(&mut client));
+    }
+}
+
 #[test]
 fn a_client_that_takes_nothing_is_given_up() {
     let upstream = Upstream::echo();

@@ -130,6 +130,13 @@ enum Said {
     Wait(Waiting),
 }
 
+/// The pace of what is read for the tenant of `connection` and goes nowhere.
+pub(crate) fn pace_of(connection: &Connection) -> Pace {
+    let settings = connection.thread.settings();
+    let bandwidth = || settings.bandwidths.get(&*connection.account.tenant_name()).map(Arc::clone);
+    Pace::new(if settings.bandwidths.is_empty() { None } else { bandwidth() })
+}
+
 /// Decides about a request by its head. `charged` if it has waited for that. It is put on `account`, the connection's own or that
 /// of one of its streams.
 pub(crate) fn judge(connection: &Connection, account: &Rc<Account>, parts: &Parts, charged: Option<Charged>) -> Judged {

@@ -12,6 +12,7 @@ use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 use tokio::sync::{Notify, oneshot};
 
+use super::account::Account;
 use super::cpu::CpuBudget;
 use super::limiter::{Lane, Limiter, Neighbours, Refusal, Tenant};
 use super::meter;
@@ -161,6 +162,19 @@ pub(crate) fn go_on(tenant: Tenant, costs: &Costs) -> Onward {
             admission::Onward::Later => Onward::Later,
         }
     })
+}
+
+/// Whether what `account` pays for may go on at once. If so, its next part is charged.
+pub(crate) fn goes_on_at_once(account: &Account) -> bool {
+    if !account.needs_part() {
+        return true;
+    }
+    let costs = account.next_part();
+    let goes_on = matches!(go_on(account.tenant(), &costs), Onward::Go);
+    if goes_on {
+        account.begin_part(&costs);
+    }
+    goes_on
 }
 
 /// To be called when the thread is about to wait for its sockets: who waits for the core alone need not any more, unless the

@@ -9,6 +9,7 @@
 //! | [`patience`] | how long a slow client is waited for |
 //! | [`places`] | who is ended when there is no room for one more connection |
 //! | [`rate_limit`] | Traffic Server's plugin of that name, option by option |
+//! | [`rest`] | what is still read of a client that has its last answer |
 //! | [`response_times`] | how long answers take, by fixed bounds |
 //! | [`resource`] | what tenants use of a machine, and in which unit |
 //! | [`rtb`] | the prototype of overflow token buckets, as the baseline |
@@ -28,6 +29,7 @@ pub mod places;
 pub mod rate_limit;
 pub mod resource;
 pub mod response_times;
+pub mod rest;
 pub mod rtb;
 pub mod sampling;
 pub mod seats;

@@ -26,16 +26,17 @@ use crate::io::thread::{Connection, Total};
 use crate::io::timers::Timer;
 use crate::io::transport::Transport;
 use crate::io::websocket::Far;
-use crate::io::{meter, refuse, websocket};
+use crate::io::{meter, refuse, waits, websocket};
 use crate::machine::Resource;
 use crate::machine::patience::Patience;
+use crate::machine::rest::Rest;
 
 /// Pieces of at least so many bytes are written from where they are; smaller ones are put together.
 const APART_MIN: usize = 4 * 1024;
 /// Bytes that are put together before they are written.
 const TOGETHER_MAX: usize = 32 * 1024;
 
-/// How long a connection stays for a client that broke the rules, or did not end its request, to read its answer.
+/// How long a last answer may take to go out.
 const LINGER: Duration = Duration::from_secs(2);
 /// How long a connection that was taken while the proxy stops waits for its first request: some round trips behind a
 /// handshake.
@@ -99,7 +100,10 @@ pub(crate) async fn serve(connection: &Rc<Connection>, transport: Transport, ear
             }
             Then::Close => return,
             Then::End => return Box::pin(end(connection, &wire)).await,
-            Then::Linger => return Box::pin(linger(connection, &wire)).await,
+            Then::Linger => {
+                let rest = Rest::of_upload(meter::now());
+                return Box::pin(linger(connection, &wire, rest)).await;
+            }
         }
         if let Some((timer, _)) = &total {
             timer.clear();
@@ -523,7 +527,8 @@ async fn farewell(connection: &Connection, wire: &Rc<Wire>, response: Response<R
         Poll::Ready(Ok(()))
     });
     if let Ok(()) = written.await {
-        linger(connection, wire).await;
+        let rest = if head.status == StatusCode::PAYLOAD_TOO_LARGE { Rest::of_upload } else { Rest::of_offender };
+        linger(connection, wire, rest(meter::now())).await;
     }
 }
 
@@ -545,37 +550,47 @@ async fn end(connection: &Connection, wire: &Rc<Wire>) {
         Poll::Ready(came || !wire.is_quiet())
     });
     if more.await {
-        linger(connection, wire).await;
+        linger(connection, wire, Rest::of_offender(meter::now())).await;
     }
 }
 
-/// Closes so that the client can read the answer: a socket with unread bytes would be reset. Bounded in time and bytes.
-async fn linger(connection: &Connection, wire: &Rc<Wire>) {
-    const BYTES_MAX: usize = 256 * 1024;
+/// Closes so that the client can read the answer: a socket with unread bytes would be reset.
+async fn linger(connection: &Connection, wire: &Rc<Wire>, mut rest: Rest) {
     connection.seat.awaits_reading(connection.account.claimant());
-    wire.timer.set(meter::now() + LINGER);
-    let mut left = BYTES_MAX;
+    wire.timer.clear();
+    let mut pace = service::pace_of(connection);
     let mut dropped = BytesMut::new();
     let shut = poll_fn(|context| Pin::new(&mut *wire.transport.borrow_mut()).poll_shutdown(context));
     let mut shut = pin!(shut);
     let mut is_shut = false;
     poll_fn(|context| {
-        if wire.timer.poll(context).is_ready() {
-            return Poll::Ready(());
-        }
-        if !is_shut {
-            match shut.as_mut().poll(context) {
-                Poll::Ready(Ok(())) => is_shut = true,
-                Poll::Ready(Err(_)) => return Poll::Ready(()),
-                Poll::Pending => return Poll::Pending,
-            }
-        }
         loop {
-            match ready!(wire.transport.borrow_mut().poll_fill(context, &mut dropped)) {
-                Ok(read) if read > 0 && read <= left => left -= read,
-                _ => return Poll::Ready(()),
+            if !wire.timer.is_set() {
+                wire.timer.set(rest.wait(meter::now()));
             }
+            if wire.timer.poll(context).is_ready() {
+                return Poll::Ready(());
+            }
+            if !is_shut {
+                match shut.as_mut().poll(context) {
+                    Poll::Ready(Ok(())) => is_shut = true,
+                    Poll::Ready(Err(_)) => return Poll::Ready(()),
+                    Poll::Pending => return Poll::Pending,
+                }
+            }
+            ready!(pace.poll(&connection.account, context));
+            let read = match ready!(wire.transport.borrow_mut().poll_fill(context, &mut dropped)) {
+                Ok(read) if read > 0 => read,
+                _ => return Poll::Ready(()),
+            };
             dropped.clear();
+            wire.timer.clear();
+            if !rest.came(read as u64, meter::now(), || waits::goes_on_at_once(&connection.account)) {
+                return Poll::Ready(());
+            }
+            if !connection.account.needs_part() {
+                pace.pass(read, &connection.account);
+            }
         }
     })
     .await;
