@@ -9,8 +9,10 @@ use std::net::TcpStream;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use rustls::pki_types::ServerName;
-use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::version::{TLS12, TLS13};
+use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, RootCertStore, SignatureScheme, StreamOwned};
 use support::{Running, Upstream, exactly, talk};
 
 /// Certificates on disk, and clients that trust them.
@@ -40,6 +42,18 @@ impl Authority {
         std::fs::write(&cert, made.cert.pem()).unwrap();
         std::fs::write(&key, made.signing_key.serialize_pem()).unwrap();
         format!("[[proxy.certificate]]\ncert = \"{}\"\nkey = \"{}\"\n", cert.display(), key.display())
+    }
+
+    /// The same with a key of this kind. Clients are not told to trust it. In DER too.
+    fn certificate_of(&self, kind: &'static rcgen::SignatureAlgorithm, name: &str) -> (Vec<u8>, String) {
+        let key = rcgen::KeyPair::generate_for(kind).unwrap();
+        let made = rcgen::CertificateParams::new([name.to_owned()]).unwrap().self_signed(&key).unwrap();
+        let file = |end: &str| self.directory.join(format!("{name}-{kind:?}.{end}"));
+        std::fs::write(file("pem"), made.pem()).unwrap();
+        std::fs::write(file("key"), key.serialize_pem()).unwrap();
+        let (cert, key) = (file("pem"), file("key"));
+        let table = format!("[[proxy.certificate]]\ncert = \"{}\"\nkey = \"{}\"\n", cert.display(), key.display());
+        (made.der().to_vec(), table)
     }
 
     fn client(&self, proxy: &Running, name: &str, alpn: &[&str]) -> StreamOwned<ClientConnection, TcpStream> {
@@ -82,6 +96,76 @@ fn each_name_gets_its_certificate() {
         assert_eq!(answer.status, 200);
         assert!(answer.text().contains("x-forwarded-proto: https\r\n"), "{}", answer.text());
         assert_eq!(client.conn.alpn_protocol(), Some(&b"http/1.1"[..]));
+    }
+}
+
+/// Takes every certificate whose key makes one of these signatures.
+#[derive(Debug)]
+struct Takes(Vec<SignatureScheme>);
+
+impl ServerCertVerifier for Takes {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.clone()
+    }
+}
+
+#[test]
+fn of_two_kinds_of_keys_for_a_name_a_client_gets_the_one_that_it_can_check() {
+    let upstream = Upstream::echo();
+    let authority = Authority::new("kinds");
+    let (rsa, table) = authority.certificate_of(&rcgen::PKCS_RSA_SHA256, "a.example");
+    let (ecdsa, second) = authority.certificate_of(&rcgen::PKCS_ECDSA_P256_SHA256, "a.example");
+    let (_, unused) = authority.certificate_of(&rcgen::PKCS_ECDSA_P384_SHA384, "a.example");
+    // The names that the file gives may be the same too.
+    let named = |table: &str| format!("{table}names = [\"a.example\"]\n");
+    for tables in [table.clone() + &second + &unused, named(&table) + &named(&second)] {
+        let proxy = Running::start(&listening(&upstream, &format!("{tables}[proxy]\nstrict_sni = false\n")));
+        for (takes, served) in [
+            (vec![SignatureScheme::RSA_PSS_SHA256, SignatureScheme::ECDSA_NISTP256_SHA256], &ecdsa),
+            (vec![SignatureScheme::RSA_PSS_SHA256, SignatureScheme::RSA_PKCS1_SHA256], &rsa),
+        ] {
+            for (version, name) in [(&TLS12, "a.example"), (&TLS13, "A.example"), (&TLS13, "127.0.0.1")] {
+                let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+                let builder = ClientConfig::builder_with_provider(provider).with_protocol_versions(&[version]).unwrap();
+                let verifier = Arc::new(Takes(takes.clone()));
+                let config = builder.dangerous().with_custom_certificate_verifier(verifier).with_no_client_auth();
+                let name = ServerName::try_from(name).unwrap();
+                let client = ClientConnection::new(Arc::new(config), name).unwrap();
+                let mut client = StreamOwned::new(client, proxy.connect());
+                assert_eq!(talk(&mut client, &get("a.example")).status, 200);
+                let came = client.conn.peer_certificates().unwrap();
+                assert!(came[0].as_ref() == served, "{version:?} {takes:?}");
+            }
+        }
     }
 }
 

@@ -250,11 +250,7 @@ fn certificates(place: &Place<'_>, sections: Vec<CertificateSection>) -> Result<
         let place = place.below(format_args!("certificate[{index}]"));
         let mut names = Vec::new();
         for name in &section.names {
-            let name = host_name(&place, "names", name)?;
-            if certificates.iter().any(|other| other.names.contains(&name)) {
-                return Err(place.problem("names", format_args!("{name} has two certificates"), "keep one of them"));
-            }
-            names.push(name);
+            names.push(host_name(&place, "names", name)?);
         }
         certificates.push(Certificate { names, cert: section.cert, key: section.key, ocsp: section.ocsp });
     }

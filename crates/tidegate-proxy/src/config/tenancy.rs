@@ -45,18 +45,23 @@ impl Certified {
         all.push(certificate);
     }
 
-    /// Certificates that cover `name`; the first one is served.
-    fn of(&self, name: &str) -> impl Iterator<Item = usize> {
+    /// Certificates that cover `name`: those for just this name, and those for all below another one.
+    fn lists(&self, name: &str) -> impl Iterator<Item = &Vec<usize>> {
         let exact = self.exact.get(name);
         let below = name.find('.').and_then(|dot| self.below.get(&name[dot..]));
-        exact.into_iter().chain(below).flatten().copied()
+        exact.into_iter().chain(below)
     }
 
-    /// Whether the certificate that a client gets that asks for `sni` is for `host` too.
+    fn of(&self, name: &str) -> impl Iterator<Item = usize> {
+        self.lists(name).flatten().copied()
+    }
+
+    /// Whether a certificate that a client gets that asks for `sni` is for `host` too. Of those with different kinds of
+    /// keys it gets the one that it can check; which, is not asked here.
     fn covers(&self, sni: &str, host: &str) -> bool {
         // The first of all is for names that none is for.
-        let served = self.of(sni).next().unwrap_or(0);
-        self.of(host).any(|certificate| certificate == served)
+        let served = self.lists(sni).next().map_or(&[0][..], Vec::as_slice);
+        self.of(host).any(|certificate| served.contains(&certificate))
     }
 }
 
@@ -389,7 +394,10 @@ mod tests {
     fn a_host_that_neither_the_certificate_nor_the_tenant_of_the_hello_covers_is_misdirected() {
         let tenant = "[[proxy.tenant]]\nname = \"acme\"\nmatch = [\"acme.example\", \"acme.test\"]\n";
         let config = Config::from_document(&Document::new("t.toml", tenant), 1).unwrap();
-        let names = [("a.example", 0), ("b.example", 0), ("*.c.example", 0), ("c.c.example", 1), ("acme.example", 2)];
+        let mut names =
+            vec![("a.example", 0), ("b.example", 0), ("*.c.example", 0), ("c.c.example", 1), ("acme.example", 2)];
+        // Two kinds of keys, of which the second is for more names.
+        names.extend([("d.example", 3), ("d.example", 4), ("e.example", 4)]);
         let tenancy = Tenancy::new(&config, names);
         for (sni, host) in [
             ("a.example", "a.example"),
@@ -400,6 +408,7 @@ mod tests {
             ("acme.example", "acme.test"),
             ("nobody.example", "a.example"),
             ("nobody.example", "someone.example"),
+            ("d.example", "e.example"),
         ] {
             assert!(!tenancy.is_misdirected(sni, host), "{sni} {host}");
         }

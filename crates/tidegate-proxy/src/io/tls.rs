@@ -1,12 +1,14 @@
 //! Certificates by name, and what is spoken with clients.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use foldhash::fast::RandomState;
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 use rustls::crypto::aws_lc_rs;
 use rustls::server::{ClientHello, NoServerSessionStorage, ProducesTickets, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
+use rustls::{SignatureAlgorithm, SignatureScheme};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 
@@ -21,13 +23,13 @@ use crate::error::{OcspProblem, ProxyError};
 /// Every certificate, found by the name that a client asks for.
 #[derive(Debug)]
 pub(crate) struct Certificates {
-    exact: HashMap<String, Arc<Served>, RandomState>,
+    exact: HashMap<String, OfName, RandomState>,
     /// By what stands behind `*`, as in `.example.com`; for one label below.
-    below: HashMap<String, Arc<Served>, RandomState>,
+    below: HashMap<String, OfName, RandomState>,
     /// All names, as they are written, each with the place of its certificate.
     names: Vec<(String, usize)>,
-    /// For clients that name no host, or one that nobody has.
-    first: Option<Arc<Served>>,
+    /// For clients that name no host, or one that nobody has: the first, and those with the same names.
+    first: OfName,
     expiries: Vec<Expiry>,
 }
 
@@ -50,7 +52,43 @@ struct Served {
     stapled: Option<(Arc<CertifiedKey>, Option<u64>)>,
 }
 
+/// The certificates that are for one name: of each kind of key the first, those before others that cost less to sign with.
+#[derive(Debug, Default)]
+struct OfName(Vec<Arc<Served>>);
+
+impl OfName {
+    /// False if there is one with this kind of key.
+    fn add(&mut self, served: &Arc<Served>) -> bool {
+        let is_first = !self.0.iter().any(|other| other.algorithm() == served.algorithm());
+        if is_first {
+            self.0.push(Arc::clone(served));
+            self.0.sort_by_key(|served| rank(served.algorithm()));
+        }
+        is_first
+    }
+
+    /// The one that a client can check which takes these signatures.
+    fn choose(&self, schemes: &[SignatureScheme]) -> Option<&Arc<Served>> {
+        match &self.0[..] {
+            [one] => Some(one),
+            all => all.iter().find(|served| served.plain.key.choose_scheme(schemes).is_some()),
+        }
+    }
+}
+
+fn rank(algorithm: SignatureAlgorithm) -> u8 {
+    match algorithm {
+        SignatureAlgorithm::ECDSA => 0,
+        SignatureAlgorithm::ED25519 => 1,
+        _ => 2,
+    }
+}
+
 impl Served {
+    fn algorithm(&self) -> SignatureAlgorithm {
+        self.plain.key.algorithm()
+    }
+
     fn at(&self, now: u64) -> &Arc<CertifiedKey> {
         let stapled = self.stapled.as_ref().filter(|(_, until)| until.is_none_or(|until| now < until));
         stapled.map_or(&self.plain, |(stapled, _)| stapled)
@@ -62,8 +100,8 @@ impl Certificates {
     /// in the log.
     pub(crate) fn load(all: &[Certificate]) -> Result<Arc<Self>, ProxyError> {
         let (exact, below) = (HashMap::default(), HashMap::default());
-        let mut this = Self { exact, below, names: Vec::new(), first: None, expiries: Vec::new() };
-        let mut warnings = Vec::new();
+        let mut this = Self { exact, below, names: Vec::new(), first: OfName::default(), expiries: Vec::new() };
+        let (mut warnings, mut names_of_first) = (Vec::new(), None);
         for (place, certificate) in all.iter().enumerate() {
             let key = read(certificate, &mut warnings)?;
             this.expiries.push(Expiry {
@@ -73,14 +111,21 @@ impl Certificates {
             });
             let names = if certificate.names.is_empty() { names_of(&key.plain) } else { certificate.names.clone() };
             let key = Arc::new(key);
-            for name in names {
-                this.names.push((name.clone(), place));
-                match name.strip_prefix('*') {
-                    Some(rest) => this.below.entry(rest.to_owned()).or_insert_with(|| Arc::clone(&key)),
-                    None => this.exact.entry(name).or_insert_with(|| Arc::clone(&key)),
+            let all: HashSet<_, RandomState> = names.iter().cloned().collect();
+            for name in &all {
+                let of_name = match name.strip_prefix('*') {
+                    Some(rest) => this.below.entry(rest.to_owned()).or_default(),
+                    None => this.exact.entry(name.clone()).or_default(),
                 };
+                if !of_name.add(&key) {
+                    let cert = certificate.cert.display();
+                    tracing::warn!(%cert, name, "not used: an earlier certificate is for this name, with a key of this kind");
+                }
             }
-            this.first.get_or_insert(key);
+            this.names.extend(names.into_iter().map(|name| (name, place)));
+            if *names_of_first.get_or_insert_with(|| all.clone()) == all {
+                this.first.add(&key);
+            }
         }
         for warning in warnings {
             tracing::warn!("{warning}");
@@ -98,8 +143,12 @@ impl Certificates {
         self.names.iter().map(|(name, place)| (name.as_str(), *place))
     }
 
-    fn find(&self, name: &str) -> Option<&Arc<Served>> {
-        self.exact.get(name).or_else(|| name.find('.').and_then(|dot| self.below.get(&name[dot..])))
+    /// A certificate for `name`, if there is one: if none is such that the client can check its signature, the client is
+    /// told so.
+    fn find(&self, name: &str, schemes: &[SignatureScheme]) -> Option<&Arc<Served>> {
+        let below = || self.below.get(name.find('.').map(|dot| &name[dot..])?);
+        let all = || self.exact.get(name).into_iter().chain(below());
+        all().find_map(|of_name| of_name.choose(schemes)).or_else(|| all().next()?.0.first())
     }
 }
 
@@ -107,9 +156,11 @@ impl ResolvesServerCert for Certificates {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         let named = hello.server_name().and_then(|name| {
             let has_upper = name.bytes().any(|byte| byte.is_ascii_uppercase());
-            if has_upper { self.find(&name.to_ascii_lowercase()) } else { self.find(name) }
+            let lower = if has_upper { Cow::Owned(name.to_ascii_lowercase()) } else { Cow::Borrowed(name) };
+            self.find(&lower, hello.signature_schemes())
         });
-        named.or(self.first.as_ref()).map(|served| Arc::clone(served.at(date::seconds())))
+        let first = || self.first.choose(hello.signature_schemes()).or(self.first.0.first());
+        named.or_else(first).map(|served| Arc::clone(served.at(date::seconds())))
     }
 }
 
