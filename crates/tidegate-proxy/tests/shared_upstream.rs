@@ -19,6 +19,8 @@ use support::{Running, Upstream, read_answer, read_head, send, talk};
 /// More than all buffers on the way to a client that reads nothing have room for.
 const BIG: usize = 8 << 20;
 const SMALL: usize = 100_000;
+/// As much as the head of an answer may have, less some room.
+const LONG: usize = 60 << 10;
 
 /// What `/big` and `/small` are answered with: one allocation for all.
 fn body_of(path: &str) -> Bytes {
@@ -47,7 +49,11 @@ async fn answer(request: Request<Incoming>) -> Result<Response<BoxBody<Bytes, In
         std::future::pending::<()>().await;
     }
     drop(request.into_body().collect().await);
-    Ok(Response::new(Full::new(body_of(&path)).boxed()))
+    let mut answer = Response::new(Full::new(body_of(&path)).boxed());
+    if path == "/long-head" {
+        answer.headers_mut().insert("x-long", "x".repeat(LONG).parse().unwrap());
+    }
+    Ok(answer)
 }
 
 /// The same over HTTP/1.
@@ -133,6 +139,14 @@ fn readers_of_one_tenant_that_stop_do_not_hold_up_another() {
         }
     }
     std::fs::remove_dir_all(&directory).unwrap();
+}
+
+#[test]
+fn an_answer_over_http2_may_have_as_long_a_head_as_one_over_http1() {
+    let (_runtime, address) = h2c(None);
+    let proxy = before(address, "h2c", "");
+    let answer = talk(&mut proxy.connect(), &get("/long-head", "quiet"));
+    assert_eq!((answer.status, answer.header("x-long").map(str::len)), (200, Some(LONG)));
 }
 
 #[test]

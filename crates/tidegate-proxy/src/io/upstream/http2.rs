@@ -38,6 +38,9 @@ pub(super) struct Sender {
 /// 128 MB/s for one client.
 const STREAM_WINDOW: u32 = 128 * 1024;
 
+/// Bytes of the head of an answer, decoded; as many as over HTTP/1.
+const HEAD_MAX: u32 = 64 * 1024;
+
 /// The connections to each server, as [`Connections`] says who shares them.
 #[derive(Debug)]
 pub(super) struct Shared {
@@ -129,6 +132,7 @@ impl Shared {
 async fn handshake(stream: ServerStream, (of_stream, of_all): (u32, u32), tasks: Tasks) -> hyper::Result<Sender> {
     let mut builder = http2::Builder::new(tasks.clone());
     builder.initial_stream_window_size(of_stream).initial_connection_window_size(of_all);
+    builder.max_header_list_size(HEAD_MAX);
     let (stream, peer) = Heard::new(stream);
     let (requests, connection) = builder.handshake(TokioIo::new(stream)).await?;
     // Its end shows in every handle to it.
