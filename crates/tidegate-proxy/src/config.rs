@@ -54,5 +54,5 @@ pub use tenancy::Tenancy;
 pub use tls::TlsPolicy;
 pub use words::{
     Balance, Cidr, Forwarded, HashBy, LogAlways, LogFormat, Mode, ProxyProtocolIn, ProxyProtocolOut, RateLimitHeaders,
-    RefuseHello, Resolve, TenantBy, TlsVersion, Trace, Unknown, UpstreamProtocol,
+    RefuseHello, Resolve, Statuses, TenantBy, TlsVersion, Trace, Unknown, UpstreamProtocol,
 };

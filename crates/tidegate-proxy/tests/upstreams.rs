@@ -339,6 +339,35 @@ fn checks_take_a_server_out_and_bring_it_back() {
 }
 
 #[test]
+fn a_check_asks_as_whom_and_takes_which_statuses_the_file_says() {
+    let picky = || {
+        Scripted::new(|_, mut stream| {
+            while let Some(head) = read_head(&mut stream) {
+                let knows = head.to_ascii_lowercase().contains("host: shop.example:80\r\n");
+                let status = if knows { "401 Unauthorized" } else { "404 Not Found" };
+                write!(stream, "HTTP/1.1 {status}\r\nContent-Length: 0\r\n\r\n").unwrap();
+            }
+        })
+    };
+    let host = "host = \"shop.example:80\"";
+    for (more, health) in [
+        (String::new(), Health::Down),
+        (host.to_owned(), Health::Down),
+        ("statuses = [401]".to_owned(), Health::Down),
+        (format!("{host}, statuses = [204, \"400-403\"]"), Health::Up),
+    ] {
+        let server = picky();
+        let upstream = format!("health = {{ interval = \"50ms\", rise = 1, fall = 1, {more} }}");
+        let proxy = before(&[server.address], upstream.replace(", }", " }").as_str(), "");
+        // The second check begins when the first has had its answer, and that one alone decides.
+        while server.accepted() < 2 {
+            std::thread::yield_now();
+        }
+        until(&proxy, |server| server.health == health);
+    }
+}
+
+#[test]
 fn a_server_that_takes_no_more_of_a_request_is_given_up() {
     // It keeps its connections and reads nothing.
     let kept = std::sync::Mutex::new(Vec::new());

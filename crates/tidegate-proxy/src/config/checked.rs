@@ -11,7 +11,7 @@ use tidegate_core::Rate;
 use super::tls::TlsPolicy;
 use super::words::{
     Balance, Cidr, Forwarded, HashBy, LogFormat, Mode, ProxyProtocolIn, ProxyProtocolOut, RateLimitHeaders,
-    RefuseHello, Resolve, TenantBy, Trace, Unknown, UpstreamProtocol,
+    RefuseHello, Resolve, Statuses, TenantBy, Trace, Unknown, UpstreamProtocol,
 };
 use crate::machine::Resource;
 use crate::machine::patience::Patience;
@@ -231,8 +231,12 @@ impl UpstreamTls {
 /// How servers are asked for their health.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Health {
-    /// `GET` of it must answer with 2xx or 3xx.
+    /// What is asked for, with `GET`.
     pub path: String,
+    /// The Host of the question; the server's own if `None`.
+    pub host: Option<String>,
+    /// Statuses of a server that is well.
+    pub statuses: Vec<Statuses>,
     /// Between two questions.
     pub interval: Duration,
     /// For one answer; shorter than the interval.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use http::header::{CONNECTION, CONTENT_LENGTH, TE, TRAILER, TRANSFER_ENCODING, UPGRADE};
+use http::uri::Authority;
 use http::{HeaderName, HeaderValue, Method, StatusCode};
 use tidegate_core::Rate;
 use tidegate_runtime::config::units::Span;
@@ -17,7 +18,7 @@ use super::paths::{self, Climbs, PlainPath};
 use super::section::{
     HealthSection, RateLimitSection, RetriesSection, RouteSection, SniSection, UpstreamSection, UpstreamTlsSection,
 };
-use super::words::{Balance, UpstreamProtocol};
+use super::words::{Balance, Statuses, UpstreamProtocol};
 
 /// They say how a message is framed on one connection, and are nobody's to edit.
 const FRAMING: [HeaderName; 6] = [CONNECTION, CONTENT_LENGTH, TE, TRAILER, TRANSFER_ENCODING, UPGRADE];
@@ -182,8 +183,21 @@ fn upstream_tls(
 
 fn health_of(place: &Place<'_>, section: HealthSection) -> Result<Health, ConfigError> {
     const LEAST: Duration = Duration::from_millis(10);
+    const STATUSES_MAX: usize = 16;
     let path = section.path.unwrap_or_else(|| "/".to_owned());
     check_path(place, "path", &path)?;
+    if let Some(host) = &section.host {
+        let is_host = host.parse::<Authority>().is_ok_and(|host| !host.as_str().contains('@'));
+        if !is_host {
+            let remedy = "expected a host, with a port if the servers want one: \"shop.example.com\"";
+            return Err(place.problem("host", format_args!("found {host:?}"), remedy));
+        }
+    }
+    let statuses = section.statuses.unwrap_or_else(|| vec![Statuses { first: 200, last: 399 }]);
+    if statuses.is_empty() || statuses.len() > STATUSES_MAX {
+        let found = format_args!("found {}", statuses.len());
+        return Err(place.problem("statuses", found, format_args!("expected 1 to {STATUSES_MAX} of them")));
+    }
     let interval = place.span("interval", section.interval, Duration::from_secs(2), LEAST)?;
     let default = interval.min(Duration::from_secs(1));
     let timeout = place.span("timeout", section.timeout, default, LEAST)?;
@@ -193,7 +207,7 @@ fn health_of(place: &Place<'_>, section: HealthSection) -> Result<Health, Config
     }
     let rise = place.number("rise", section.rise, 2, 1..=100)?;
     let fall = place.number("fall", section.fall, 3, 1..=100)?;
-    Ok(Health { path, interval, timeout, rise, fall })
+    Ok(Health { path, host: section.host, statuses, interval, timeout, rise, fall })
 }
 
 fn retries(place: &Place<'_>, section: &RetriesSection) -> Result<Retries, ConfigError> {

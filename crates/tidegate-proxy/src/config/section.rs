@@ -9,7 +9,8 @@ use tidegate_runtime::config::units::{Bytes, Span};
 
 use super::words::{
     Balance, ByteRate, CapacityText, Cidr, Forwarded, HashBy, LogAlways, LogFormat, Mode, ProxyProtocolIn,
-    ProxyProtocolOut, RateLimitHeaders, RefuseHello, Resolve, TenantBy, TlsVersion, Trace, Unknown, UpstreamProtocol,
+    ProxyProtocolOut, RateLimitHeaders, RefuseHello, Resolve, Statuses, TenantBy, TlsVersion, Trace, Unknown,
+    UpstreamProtocol,
 };
 
 /// `[proxy]`: every key may be left out.
@@ -107,6 +108,8 @@ pub(super) struct UpstreamTlsSection {
 #[serde(default, deny_unknown_fields)]
 pub(super) struct HealthSection {
     pub(super) path: Option<String>,
+    pub(super) host: Option<String>,
+    pub(super) statuses: Option<Vec<Statuses>>,
     pub(super) interval: Option<Span>,
     pub(super) timeout: Option<Span>,
     pub(super) rise: Option<u32>,

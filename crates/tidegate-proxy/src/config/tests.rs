@@ -181,6 +181,16 @@ const MISTAKES: &[(&str, &str)] = &[
          [502, 503, 504]: from 500 to 599 without 501, 505 and 511, which are up to the request",
     ),
     (
+        "[[proxy.upstream]]\nname = \"u\"\nservers = [\"a:1\"]\nhealth = { statuses = [\"200-99\"] }\n",
+        "t.toml:4: proxy.upstream[0].health.statuses[0]: invalid value: string \"200-99\"; expected a status from 200 to \
+         599 such as 204, or a range of them such as \"200-399\"",
+    ),
+    (
+        "[[proxy.upstream]]\nname = \"u\"\nservers = [\"a:1\"]\nhealth = { host = \"https://shop.example\" }\n",
+        "t.toml:4: proxy.upstream[0].health.host: found \"https://shop.example\"; expected a host, with a port if the \
+         servers want one: \"shop.example.com\"",
+    ),
+    (
         "[[proxy.upstream]]\nname = \"u\"\nservers = [\"a:1\"]\nretries = { statuses = [503, 503] }\n",
         "t.toml:4: proxy.upstream[0].retries.statuses[1]: 503 is there twice; keep one of them",
     ),

@@ -320,6 +320,49 @@ impl<'de> Deserialize<'de> for Resolve {
     }
 }
 
+/// Statuses of a server that is well: one, or from one to another.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Statuses {
+    /// The first.
+    pub first: u16,
+    /// The last.
+    pub last: u16,
+}
+
+impl Statuses {
+    /// Those of answers; others may come before one.
+    const ALL: std::ops::RangeInclusive<u16> = 200..=599;
+
+    fn new(first: u16, last: u16) -> Option<Self> {
+        let fits = Self::ALL.contains(&first) && Self::ALL.contains(&last) && first <= last;
+        fits.then_some(Self { first, last })
+    }
+}
+
+impl<'de> Deserialize<'de> for Statuses {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Reader;
+        impl Visitor<'_> for Reader {
+            type Value = Statuses;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a status from 200 to 599 such as 204, or a range of them such as \"200-399\"")
+            }
+            fn visit_i64<E: de::Error>(self, number: i64) -> Result<Statuses, E> {
+                let status = u16::try_from(number).ok();
+                let one = status.and_then(|status| Statuses::new(status, status));
+                one.ok_or_else(|| E::invalid_value(Unexpected::Signed(number), &self))
+            }
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Statuses, E> {
+                let (first, last) = text.split_once('-').unwrap_or((text, text));
+                let both = first.parse().ok().zip(last.parse().ok());
+                let range = both.and_then(|(first, last)| Statuses::new(first, last));
+                range.ok_or_else(|| E::invalid_value(Unexpected::Str(text), &self))
+            }
+        }
+        from.deserialize_any(Reader)
+    }
+}
+
 /// A range of addresses, such as `10.0.0.0/8`, `2001:db8::/32` or `192.0.2.7`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Cidr {

@@ -160,7 +160,7 @@ impl Check {
 
     async fn exchange(&self, path: &str, stream: ServerStream) -> Result<(), Unwell> {
         let host = self.config.host.clone().unwrap_or_else(|| self.server.configured());
-        let request = Request::get(path).header(HOST, host).header(USER_AGENT, "tidegate-check");
+        let request = Request::get(path).header(HOST, &host).header(USER_AGENT, "tidegate-check");
         let request = request.body(Empty::<Bytes>::new())?;
         let status = match self.protocol {
             UpstreamProtocol::Http1 => ask_http1(stream, request).await,
@@ -170,7 +170,12 @@ impl Check {
             }
         };
         let status = status?;
-        if self.config.statuses.contains(&status.as_u16()) { Ok(()) } else { Err(Unwell::Status(status)) }
+        let is_well = self.config.statuses.iter().any(|statuses| statuses.contains(&status.as_u16()));
+        match (is_well, status.is_client_error() && self.config.host.is_none()) {
+            (true, _) => Ok(()),
+            (false, false) => Err(Unwell::Status(status)),
+            (false, true) => Err(Unwell::AsStranger { status, host }),
+        }
     }
 }
 
@@ -192,6 +197,9 @@ enum Unwell {
     TimedOut(Duration),
     #[error("it answered {0}")]
     Status(StatusCode),
+    /// Perhaps for the name alone, which nobody has set.
+    #[error("it answered {status}, asked as {host}; if it knows other names, set health.host")]
+    AsStranger { status: StatusCode, host: String },
 }
 
 /// What lies behind an error, for the log.

@@ -126,9 +126,10 @@ impl Settings {
                 interval: health.interval,
                 timeout: health.timeout,
                 path: Some(health.path.clone()),
+                host: health.host.clone(),
+                statuses: health.statuses.iter().map(|statuses| statuses.first..=statuses.last).collect(),
                 rise: health.rise,
                 fall: health.fall,
-                ..ActiveConfig::default()
             }),
             pool,
             protocol: upstream.protocol,

@@ -111,7 +111,7 @@ pub struct ActiveConfig {
     /// The Host header of the check; the server's address if `None`.
     pub host: Option<String>,
     /// Statuses of a server that is well.
-    pub statuses: core::ops::RangeInclusive<u16>,
+    pub statuses: Vec<core::ops::RangeInclusive<u16>>,
     /// Good checks in a row that bring it back, at least 1.
     pub rise: u32,
     /// Failed checks in a row that take it down, at least 1.
@@ -126,7 +126,7 @@ impl Default for ActiveConfig {
             timeout: Duration::from_secs(1),
             path: Some("/".to_owned()),
             host: None,
-            statuses: 200..=399,
+            statuses: vec![200..=399],
             rise: 2,
             fall: 3,
         }
