@@ -110,6 +110,18 @@ fn malformed_requests_are_refused_and_the_connection_ends() {
 }
 
 #[test]
+fn a_target_may_be_as_long_as_a_head() {
+    let upstream = Upstream::echo();
+    for (more, fits, too_long) in [("", 30, 33), ("[proxy.http]\nmax_head = \"128KiB\"\n", 63, 65)] {
+        let proxy = Running::before(&upstream, more);
+        for (length, status) in [(fits, 200), (too_long, 414)] {
+            let target = format!("/?q={}", "x".repeat(length << 10));
+            assert_eq!(talk(&mut proxy.connect(), &get(&target)).status, status, "{length} KiB, {more}");
+        }
+    }
+}
+
+#[test]
 fn what_has_no_route_is_told_so() {
     let upstream = Upstream::echo();
     let proxy = Running::start(&format!(

@@ -55,6 +55,9 @@ pub(crate) struct Settings {
     pub(crate) proto: [HeaderValue; 2],
 }
 
+/// Longer targets cannot be held.
+const TARGET_MAX: usize = u16::MAX as usize - 1;
+
 impl Settings {
     /// `config` compiled. What `before` has and this one keeps, such as who is inside which gate, stays.
     pub(crate) fn new(config: Config, before: Option<&Self>, now: Instant) -> Result<Arc<Self>, ProxyError> {
@@ -71,7 +74,7 @@ impl Settings {
         let (selectors, sni_gates) = config.sni.iter().flat_map(|rule| gates.sni(rule)).unzip();
         let http = HttpLimits {
             head_bytes: config.http.max_head,
-            request_line_bytes: config.http.max_head.min(16 * 1024),
+            request_line_bytes: config.http.max_head.min(TARGET_MAX),
             field_bytes: config.http.max_head,
             fields: config.http.max_headers,
             body_bytes: config.http.max_body.unwrap_or(HttpLimits::default().body_bytes),
