@@ -209,6 +209,31 @@ fn a_client_that_stalls_in_its_head_is_told_so() {
 }
 
 #[test]
+fn a_connection_may_be_opened_long_before_its_first_request() {
+    let upstream = Upstream::echo();
+    for alpn in ["", "alpn = [\"http/1.1\"]\n"] {
+        let proxy = Running::start(&format!(
+            "[proxy]\nthreads = 1\noverflow_threads = 0\n[proxy.timeouts]\nheader = \"100ms\"\n\
+             [[proxy.upstream]]\nname = \"u\"\nservers = [\"{}\"]\n[[proxy.route]]\nupstream = \"u\"\n\
+             [[proxy.listen]]\naddress = \"127.0.0.1:0\"\n{alpn}",
+            upstream.address()
+        ));
+        let mut silent = proxy.connect();
+        proxy.wait_until(|live| live.connections == 1);
+        // They begin later, and their time is over sooner: one that may yet be of HTTP/2, and one that is not.
+        for (begun, says) in [("P", !alpn.is_empty()), ("GET / HTTP/1.1\r\n", true)] {
+            let mut client = proxy.connect();
+            support::send(&mut client, begun);
+            if says {
+                assert_eq!(support::read_answer(&mut client).status, 408, "{begun}");
+            }
+            assert!(support::is_closed(&mut client));
+        }
+        assert_eq!(talk(&mut silent, &get("/")).status, 200, "{alpn}");
+    }
+}
+
+#[test]
 fn websockets_carry_bytes_both_ways() {
     let upstream = Upstream::echo();
     let proxy = Running::before(&upstream, "");

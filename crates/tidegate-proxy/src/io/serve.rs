@@ -180,14 +180,20 @@ async fn detect(connection: &Rc<Connection>, mut transport: Transport, mut early
     let listener = &connection.origin.door.listener;
     if listener.http2 {
         let timer = connection.thread.timers.timer();
-        timer.set(meter::now() + connection.thread.settings().config.timeouts.header);
+        let settings = connection.thread.settings();
+        let timeouts = &settings.config.timeouts;
+        timer.set(meter::now() + if early.is_empty() { timeouts.keep_alive } else { timeouts.header });
         while early.len() < PREFACE.len() && PREFACE.starts_with(&early) {
+            let is_first = early.is_empty();
             let read = poll_fn(|context| match transport.poll_fill(context, &mut early) {
                 Poll::Pending => timer.poll(context).map(|()| Ok(0)),
                 ready @ Poll::Ready(_) => ready,
             });
             if !matches!(read.await, Ok(1..)) {
                 return;
+            }
+            if is_first {
+                timer.set(meter::now() + timeouts.header);
             }
         }
         if early.starts_with(PREFACE) {

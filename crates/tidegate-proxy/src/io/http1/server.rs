@@ -51,10 +51,11 @@ pub(crate) async fn serve(connection: &Rc<Connection>, transport: Transport, ear
     let wire = Rc::new(Wire::new(transport, early, account, settings.http, timer, timeouts.body_patience()));
     let total = timeouts.total.map(|total| (thread.timers.timer(), total));
     let mut out = Vec::new();
-    // The first request is due sooner than the next ones: who connects has something to ask. Where the proxy stops, the
-    // client of a connection that waited to be taken is still asked for it.
+    // A connection may be opened ahead of its first request, as pools do: a head is timed from its first byte. Where the
+    // proxy stops, the client of a connection that waited to be taken is still asked for a request.
     let is_last = thread.draining.get();
-    let mut patience = if is_last { timeouts.header.min(LAST_REQUEST) } else { timeouts.header };
+    let first = if wire.is_quiet() { timeouts.keep_alive } else { timeouts.header };
+    let mut patience = if is_last { first.min(LAST_REQUEST) } else { first };
     loop {
         wire.timer.set(meter::now() + patience);
         patience = timeouts.keep_alive;
