@@ -225,7 +225,7 @@ fn a_connection_may_be_opened_long_before_its_first_request() {
             let mut client = proxy.connect();
             support::send(&mut client, begun);
             if says {
-                assert_eq!(support::read_answer(&mut client).status, 408, "{begun}");
+                assert_eq!(read_answer(&mut client).status, 408, "{begun}");
             }
             assert!(support::is_closed(&mut client));
         }

@@ -175,6 +175,11 @@ impl Account {
         self.claimant.get()
     }
 
+    /// What the tenant is called, on every core.
+    pub(crate) fn tenant_name(&self) -> Arc<str> {
+        self.limiter.with(|limiter| limiter.name_of(self.tenant.get()).into())
+    }
+
     /// Whose the room is that it takes in the spool, which all cores share.
     pub(crate) fn spool_holder(&self) -> Holder {
         let tenant = self.tenant.get();

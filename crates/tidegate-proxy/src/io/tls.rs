@@ -46,7 +46,7 @@ pub struct Expiry {
 
 /// A certificate as clients get it.
 #[derive(Debug)]
-struct Served {
+pub(super) struct Served {
     plain: Arc<CertifiedKey>,
     /// With its OCSP response, until that is out of date.
     stapled: Option<(Arc<CertifiedKey>, Option<u64>)>,

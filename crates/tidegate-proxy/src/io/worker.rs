@@ -439,8 +439,8 @@ mod tests {
 
     #[test]
     fn a_thread_ends_though_the_system_still_looks_for_a_name() {
-        let (found, answer) = std::sync::mpsc::channel::<()>();
-        let (ended, end) = std::sync::mpsc::channel();
+        let (found, answer) = mpsc::channel::<()>();
+        let (ended, end) = mpsc::channel();
         let lookup = move || ended.send(answer.recv().is_ok());
         let runtime = Builder::new_current_thread().build_local(LocalOptions::default()).unwrap();
         run_to_end(runtime, async { drop(tokio::task::spawn_blocking(lookup)) });

@@ -172,7 +172,11 @@ mod tests {
         assert_eq!(fill(&mut room, &named("a")), 200, "half of what is left");
         assert_eq!(fill(&mut room, &made_up(0, 2)), 100, "and of another source's");
         assert_eq!(room.take(&made_up(0, 1), 1, true, Instant::ZERO), Err(Cause::OverShare));
-        assert_eq!(room.take(&made_up(60, 1), 1, true, Instant::ZERO), Err(Cause::SystemFull), "it has less than its part");
+        assert_eq!(
+            room.take(&made_up(60, 1), 1, true, Instant::ZERO),
+            Err(Cause::SystemFull),
+            "it has less than its part"
+        );
         for (name, source) in (0..50).map(|name| (name, 1)).chain([(0, 2)]) {
             room.give_back(&made_up(name, source), 1_000);
         }

@@ -218,7 +218,7 @@ mod tests {
         let clients = ["192.0.2.1", "192.0.2.2"].map(|address| Client::of(address.parse().unwrap()));
         for statuses in [true, false] {
             let mut passive = Passive::default();
-            let mut fails = |passive: &mut Passive, claimant, s| {
+            let fails = |passive: &mut Passive, claimant, s| {
                 passive.on_request(claimant, at(s));
                 let ejects = clients.map(|client| match statuses {
                     true => passive.on_status(claimant, client, &CONFIG, at(s)),

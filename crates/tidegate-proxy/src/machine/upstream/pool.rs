@@ -290,7 +290,7 @@ impl Pool {
     /// All of a request has come that began while its client still sent it, for which [`on_gone`](Self::on_gone) was told
     /// then. From now on it counts, whatever room there is.
     pub fn on_sent(&mut self, flow: Flow, group: u8, now: Instant) -> Call {
-        let begin = |sharing: &mut Sharing| sharing.on_begin(flow.tenant, None, group, now);
+        let begin = |sharing: &mut Sharing| sharing.on_begin(flow.claimant, None, group, now);
         self.sharing.as_mut().map(begin).unwrap_or_default()
     }
 
