@@ -327,6 +327,28 @@ fn an_upstream_that_answers_early_still_gets_the_rest() {
     assert_eq!(server.join().unwrap(), body);
 }
 
+/// It leaves most of the request unread, so its kernel resets the connection.
+#[test]
+fn an_upstream_that_answers_early_and_closes_is_heard() {
+    const ROUNDS: usize = 50;
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let proxy = Running::before_address(&listener.local_addr().unwrap().to_string(), "");
+    let server = std::thread::spawn(move || {
+        for _ in 0..ROUNDS {
+            let (mut stream, _) = listener.accept().unwrap();
+            stream.read_exact(&mut [0; 8192]).unwrap();
+            support::send(&mut stream, "HTTP/1.1 401 Unauthorized\r\nContent-Length: 2\r\n\r\nno");
+        }
+    });
+    let body = "0123456789".repeat(200_000);
+    for round in 0..ROUNDS {
+        let post = format!("POST / HTTP/1.1\r\nHost: shop.example\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+        let answer = talk(&mut proxy.connect(), &post);
+        assert_eq!((answer.status, answer.text()), (401, "no"), "{round}");
+    }
+    server.join().unwrap();
+}
+
 #[test]
 fn routes_keep_their_counts_when_others_are_put_before_them() {
     let upstream = Upstream::echo();

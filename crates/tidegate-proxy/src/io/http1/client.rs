@@ -33,6 +33,8 @@ const READ_MAX: usize = 16 * 1024;
 const READ_FIRST: usize = 4 * 1024;
 /// How many reads are the first: as many pieces wait for an HTTP/2 client that takes none.
 const READS_FIRST: u32 = 2;
+/// How long a server that takes no more of a request is listened to: what it said before is on its way.
+const LAST_WORD: Duration = Duration::from_secs(1);
 /// Reads of a head before others have their turn.
 const HEAD_READS_MAX: usize = 8;
 
@@ -143,6 +145,8 @@ pub(crate) struct AnswerBody {
     sending: Option<Sending>,
     framing: Framing,
     reusable: bool,
+    /// Why no more of the request can be sent, until the head of the answer is there.
+    broken: Option<io::Error>,
     idle: Duration,
     account: Rc<Account>,
     slot: Option<Slot>,
@@ -213,6 +217,7 @@ impl Link {
             sending: Some(Sending { done: body.is_end_stream(), body, framing }),
             framing: Framing::Done,
             reusable: false,
+            broken: None,
             idle: patience.idle,
             account: Rc::clone(account),
             slot: Some(Slot { home, ticket, link: None }),
@@ -223,7 +228,7 @@ impl Link {
         }
         let head = poll_fn(|context| answer.poll_head(context, &request, patience)).await?;
         answer.framing = head.framing;
-        answer.reusable = head.reusable;
+        answer.reusable = head.reusable && answer.broken.is_none();
         if let Some(link) = answer.link.as_mut() {
             (link.kept_for, link.is_doubtful) = (head.kept_for, head.is_bare);
             link.timer.clear();
@@ -313,16 +318,19 @@ impl AnswerBody {
         patience: Patience,
     ) -> Poll<Result<AnswerHead, ExchangeError>> {
         let Some(link) = self.link.as_mut() else { return Poll::Ready(Err(ExchangeError::Closed)) };
-        let mut send_error = None;
-        if let Some(sending) = self.sending.as_mut() {
+        if let Some(sending) = self.sending.as_mut().filter(|_| self.broken.is_none()) {
             match link.poll_send(context, sending, self.idle) {
                 Poll::Ready(Ok(())) => {
                     self.sending = None;
                     link.timer.set(meter::now() + patience.first_byte);
                 }
                 Poll::Ready(Err(SendError::Client(error))) => return Poll::Ready(Err(ExchangeError::Request(error))),
-                // The server may have answered before it stopped to read; so look.
-                Poll::Ready(Err(SendError::Upstream(error))) => send_error = Some(error),
+                // The server may have answered before it stopped to read. The runtime may know that, and the end, a round
+                // later only.
+                Poll::Ready(Err(SendError::Upstream(error))) => {
+                    self.broken = Some(error);
+                    link.timer.set(meter::now() + LAST_WORD);
+                }
                 Poll::Pending => {}
             }
         }
@@ -332,17 +340,14 @@ impl AnswerBody {
                 Ok(Some(head)) => return Poll::Ready(Ok(head)),
                 Ok(None) => match link.poll_fill(context) {
                     Poll::Ready(Ok(0)) if link.buffer.is_empty() => {
-                        return Poll::Ready(Err(send_error.map_or(ExchangeError::Closed, ExchangeError::Io)));
+                        return Poll::Ready(Err(self.broken.take().map_or(ExchangeError::Closed, ExchangeError::Io)));
                     }
                     Poll::Ready(Ok(0)) => return Poll::Ready(Err(ExchangeError::Malformed("its head is cut"))),
                     Poll::Ready(Ok(read)) => self.account.add_bytes(read as u64),
                     Poll::Ready(Err(error)) => return Poll::Ready(Err(ExchangeError::Io(error))),
                     Poll::Pending => {
-                        if let Some(error) = send_error {
-                            return Poll::Ready(Err(ExchangeError::Io(error)));
-                        }
                         ready!(link.timer.poll(context));
-                        return Poll::Ready(Err(ExchangeError::TimedOut));
+                        return Poll::Ready(Err(self.broken.take().map_or(ExchangeError::TimedOut, ExchangeError::Io)));
                     }
                 },
                 Err(malformed) => return Poll::Ready(Err(ExchangeError::Malformed(malformed))),
