@@ -49,14 +49,28 @@ impl<T> Blocks<T> {
 
     /// One entry more, at the end.
     pub fn push(&mut self, entry: T) {
-        match self.blocks.last_mut().filter(|last| last.len() < BLOCK) {
-            Some(last) => last.push(entry),
-            None => {
-                let mut block = Vec::with_capacity(BLOCK);
-                block.push(entry);
-                self.blocks.push(block);
+        if self.blocks.last().is_none_or(|last| last.len() == BLOCK) {
+            self.blocks.push(Vec::with_capacity(BLOCK));
+        }
+        if let Some(last) = self.blocks.last_mut() {
+            last.push(entry);
+        }
+    }
+
+    /// Drops the last entry, if there is one.
+    pub fn shorten(&mut self) {
+        if let Some(last) = self.blocks.last_mut() {
+            last.pop();
+            if last.is_empty() {
+                self.blocks.pop();
             }
         }
+    }
+
+    /// The last entry, if there is one.
+    #[must_use]
+    pub fn last(&self) -> Option<&T> {
+        self.blocks.last()?.last()
     }
 
     /// So many entries at least, `make` giving those that are missing.
@@ -115,5 +129,11 @@ mod tests {
         list.reach(10_300, || 1);
         list.reach(10, || 2);
         assert_eq!((list[0], list[9_999], list[10_299], list.len()), (5, 7, 1, 10_300));
+        for len in (0..10_300_usize).rev() {
+            list.shorten();
+            assert_eq!((list.len(), list.last()), (len, len.checked_sub(1).map(|at| &list[at])));
+        }
+        list.shorten();
+        assert!(list.is_empty());
     }
 }

@@ -57,7 +57,7 @@ impl Overflow {
 
     /// What of the pool can be held beyond shares.
     pub(super) fn lendable(&self) -> u64 {
-        let alone = self.pasts.len() - self.free.len() == 1;
+        let alone = self.here == 1;
         let kept = match (alone, self.recallable) {
             (true, _) => KEPT,
             (false, true) => self.terms.newcomers.max(KEPT),

@@ -49,6 +49,9 @@ mod rebalance;
 mod settle;
 mod usage;
 
+use core::cmp::Reverse;
+use std::collections::BinaryHeap;
+
 use crate::Instant;
 use crate::number::{float, signed, whole};
 
@@ -144,7 +147,10 @@ pub struct Overflow {
     /// Of a gauge, what is held can be called back.
     recallable: bool,
     pasts: Blocks<Past>,
-    free: Vec<u32>,
+    /// Places among `pasts` of nobody, the first ones first; those beyond its end are of no use.
+    free: BinaryHeap<Reverse<u32>>,
+    /// How many claimants are here.
+    here: usize,
     /// By their numbers.
     crowds: Blocks<Crowd>,
     /// Counts passes over the cells.
@@ -189,7 +195,8 @@ impl Overflow {
             by_owner: false,
             recallable: false,
             pasts: Blocks::default(),
-            free: Vec::new(),
+            free: BinaryHeap::new(),
+            here: 0,
             crowds: Blocks::default(),
             round: 0,
             rest_ns: 0,
@@ -288,10 +295,13 @@ impl Overflow {
         // At once: many newcomers together are guaranteed no more than one.
         self.set_guarantee();
         let past = Past::new(owner, crowd, now);
-        let at = if let Some(at) = self.free.pop() {
+        self.here += 1;
+        let at = if let Some(Reverse(at)) = self.free.pop().filter(|at| (at.0 as usize) < self.pasts.len()) {
             self.pasts[at as usize] = past;
             at
         } else {
+            // If any is left, it is beyond the end.
+            self.free.clear();
             self.pasts.push(past);
             u32::try_from(self.pasts.len() - 1).expect("no more places than claimants, which are below 2^20")
         };

@@ -5,6 +5,7 @@
 //! second pass sets shares by it. What is wanted beyond shares is sorted as well, and the pool is shared by that. Cells
 //! of one resource stand side by side, so a pass reads memory in order.
 
+use core::cmp::Reverse;
 use core::time::Duration;
 
 use crate::Instant;
@@ -19,6 +20,10 @@ use crate::number::{float, short, signed, whole};
 
 /// How much the last tick counts in the rates that are shown.
 const LATEST: f32 = 0.5;
+/// To pass a place of nobody takes so small a part of what a claimant takes.
+const NOBODY_PART: usize = 16;
+/// Places of nobody that are let go at the end of a pass: some 50 us.
+const SHORTENED: usize = 16_384;
 /// A claimant wanted more than its share if more than one in so many of its pieces was beyond it.
 const NOISE: u64 = 8;
 
@@ -104,16 +109,20 @@ impl Overflow {
         if !matches!(pass.step, Step::Observe { .. } | Step::Share { .. }) {
             return self.go_through_crowds(pass, fills, budget);
         }
-        let end = self.pasts.len().min(pass.next.saturating_add(*budget));
-        *budget -= end - pass.next;
+        let mut left = budget.saturating_mul(NOBODY_PART);
         self.pool.refill(now);
         let factors = self.factors(pass);
         let limited_counter = self.kind == Kind::Counter && self.capacity.is_some();
-        for at in pass.next..end {
+        let end = self.pasts.len();
+        while pass.next < end && left > 0 {
+            let at = pass.next;
+            pass.next += 1;
             let owner = self.pasts[at].owner;
             if owner == NONE {
+                left -= 1;
                 continue;
             }
+            left = left.saturating_sub(NOBODY_PART);
             let at32 = u32::try_from(at).expect("places are counted in u32");
             let place = self.place(owner, at32, self.pasts[at].crowd);
             if matches!(pass.step, Step::Observe { .. }) {
@@ -144,22 +153,36 @@ impl Overflow {
                 Step::Claim { .. } | Step::Grant { .. } | Step::Need => {}
             }
         }
-        pass.next = end;
-        if end < self.pasts.len() {
+        *budget = left / NOBODY_PART;
+        if pass.next < end {
             return false;
         }
+        self.shorten();
         self.turn(pass, fills)
+    }
+
+    /// Lets go what of the list is nobody's at its end: who came last with many others goes with them.
+    fn shorten(&mut self) {
+        for _ in 0..SHORTENED {
+            if self.pasts.last().is_none_or(|past| past.owner != NONE) {
+                return;
+            }
+            self.pasts.shorten();
+        }
     }
 
     /// A step over the crowds, of at most `budget` of them, which it lowers; true if it was the last one of the pass.
     fn go_through_crowds(&mut self, pass: &mut Pass, fills: &mut Fills, budget: &mut usize) -> bool {
-        let end = self.crowds.len().min(pass.next.saturating_add(*budget));
-        *budget -= end - pass.next;
-        for at in pass.next..end {
-            let crowd = &mut self.crowds[at];
+        let mut left = budget.saturating_mul(NOBODY_PART);
+        let end = self.crowds.len();
+        while pass.next < end && left > 0 {
+            let crowd = &mut self.crowds[pass.next];
+            pass.next += 1;
             if crowd.members == 0 {
+                left -= 1;
                 continue;
             }
+            left = left.saturating_sub(NOBODY_PART);
             let crowd = crowd.enter(self.round);
             match &mut pass.step {
                 Step::Claim { .. } => fills.demands.add(crowd.claims(), u32::from(super::crowd::WEIGHT)),
@@ -173,8 +196,8 @@ impl Overflow {
                 Step::Observe { .. } | Step::Share { .. } => {}
             }
         }
-        pass.next = end;
-        if end < self.crowds.len() {
+        *budget = left / NOBODY_PART;
+        if pass.next < end {
             return false;
         }
         self.turn(pass, fills)
@@ -381,7 +404,8 @@ impl Overflow {
             self.pool.pour(left);
         }
         self.pool.rate = self.global();
-        self.free.push(place.past);
+        self.here -= 1;
+        self.free.push(Reverse(place.past));
     }
 
     /// Shares the pool among those who still want something.

@@ -308,6 +308,30 @@ fn who_comes_back_just_before_its_place_would_be_given_back_keeps_it() {
 }
 
 #[test]
+fn what_a_crowd_leaves_behind_when_it_goes_is_no_longer_gone_through() {
+    let mut world = World::new(Kind::Counter);
+    let a = world.limiter.open(0, 1, world.now);
+    for owner in 1..3_000 {
+        let place = world.limiter.open(owner, 1, world.now);
+        world.take(place, 1);
+    }
+    for _ in 0..=TERMS.idle_ticks + 1 {
+        world.take(a, 1);
+        world.tick();
+    }
+    assert_eq!((world.closed.len(), world.limiter.here, world.limiter.pasts.len()), (2_999, 1, 1));
+    // The first places are the first to be used again, and none twice.
+    let mut places: Vec<_> = (1..2_000).map(|owner| world.limiter.open(owner, 1, world.now).number()).collect();
+    assert!(places.iter().copied().eq(1..2_000));
+    for at in [1_500, 7, 1_998] {
+        let place = world.limiter.place(at, at, NONE);
+        world.limiter.close(place, world.now);
+    }
+    places = (0..4).map(|owner| world.limiter.open(5_000 + owner, 1, world.now).number()).collect();
+    assert_eq!(places, [7, 1_500, 1_998, 2_000]);
+}
+
+#[test]
 fn who_was_noisy_stands_back_for_a_second() {
     let mut world = World::new(Kind::Counter);
     let a = world.limiter.open(1, 1, world.now);
