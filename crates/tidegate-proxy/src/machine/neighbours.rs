@@ -158,9 +158,9 @@ impl Neighbours {
         tenant
     }
 
-    /// The tenant called `name`, which anybody can make up, as said by `source`: all such names of one source share like one
-    /// tenant. Of two sources that say a name, the one with fewer has it. Where a source says more names than half of the
-    /// table has room for, the rest of them share one place.
+    /// The tenant called `name`, which anybody can make up, as said by `source`: all such names of one source share like
+    /// one tenant. Of two sources that say a name, the one with fewer has it. Where a source says more names than an
+    /// eighth of the table has room for, the rest of them share one place.
     pub fn tenant_from(&mut self, name: &str, source: Source, now: Instant) -> Tenant {
         if let Some(tenant) = self.table.look_up(name) {
             self.settle_source(tenant, source, now);

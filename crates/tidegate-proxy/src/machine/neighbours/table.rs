@@ -13,6 +13,10 @@ use crate::machine::Resource;
 const NAME_MAX: usize = 255;
 /// Slots that are looked at for an idle tenant when the table is full.
 const LOOKED_AT: usize = 16;
+/// One source has the room of one name in so many at most.
+const SOURCE_PART: usize = 8;
+/// Tables of names, as a power of two: one that grows hashes all its names anew, so each has few.
+const NAMES_LOG2: u32 = 8;
 /// A handle's lower bits are the slot, the others count who had it before.
 const SLOT_BITS: u32 = 20;
 const GENERATIONS: u32 = 1 << (32 - SLOT_BITS);
@@ -94,10 +98,9 @@ impl Table {
         Some(self.handle(at))
     }
 
-    /// Whether one source, of which there are `names` here, may have another. One takes half of the table at most, and others
-    /// find some.
+    /// Whether one source, of which there are `names` here, may have another: one takes an eighth of the table at most.
     pub(super) fn has_room_for(&self, names: u32) -> bool {
-        (names as usize) < self.most / 2
+        (names as usize) < self.most.div_ceil(SOURCE_PART)
     }
 
     /// The tenant called `name`, if it has a place.
