@@ -4,7 +4,7 @@ use core::hash::BuildHasher;
 
 use foldhash::fast::RandomState;
 use hashbrown::HashTable;
-use tidegate_core::share::NONE;
+use tidegate_core::share::{Blocks, NONE};
 
 use super::Tenant;
 use crate::machine::Resource;
@@ -44,10 +44,11 @@ pub(super) struct Slot {
 /// All tenants by name; the first is everybody else.
 #[derive(Clone, Debug)]
 pub(super) struct Table {
-    slots: Vec<Slot>,
+    slots: Blocks<Slot>,
     /// Apart from the slots: a decision needs no name.
-    labels: Vec<Box<str>>,
-    names: HashTable<u32>,
+    labels: Blocks<Box<str>>,
+    /// By the first bits of the names' hashes.
+    names: Vec<HashTable<u32>>,
     hasher: RandomState,
     most: usize,
     /// Where the search for an idle tenant goes on.
@@ -57,9 +58,9 @@ pub(super) struct Table {
 impl Table {
     pub(super) fn new(tenants_max: u32) -> Self {
         let mut table = Self {
-            slots: Vec::new(),
-            labels: Vec::new(),
-            names: HashTable::new(),
+            slots: Blocks::default(),
+            labels: Blocks::default(),
+            names: vec![HashTable::new(); 1 << NAMES_LOG2],
             hasher: RandomState::default(),
             most: most(tenants_max),
             hand: 0,
@@ -169,8 +170,9 @@ impl Table {
         &mut self.slots[at]
     }
 
-    pub(super) fn slots(&self) -> &[Slot] {
-        &self.slots
+    /// How many slots there are.
+    pub(super) fn len(&self) -> usize {
+        self.slots.len()
     }
 
     pub(super) fn name(&self, at: usize) -> &str {
@@ -182,7 +184,7 @@ impl Table {
             return Some(0);
         }
         let hash = self.hasher.hash_one(name);
-        let found = self.names.find(hash, |at| *self.labels[*at as usize] == *name);
+        let found = self.names[part(hash)].find(hash, |at| *self.labels[*at as usize] == *name);
         found.map(|at| *at as usize)
     }
 
@@ -232,7 +234,7 @@ impl Table {
 
     fn reuse(&mut self, at: usize, name: &str) -> Tenant {
         let hash = self.hasher.hash_one(&*self.labels[at]);
-        if let Ok(entry) = self.names.find_entry(hash, |other| *other as usize == at) {
+        if let Ok(entry) = self.names[part(hash)].find_entry(hash, |other| *other as usize == at) {
             entry.remove();
         }
         self.labels[at] = name.into();
@@ -250,8 +252,14 @@ impl Table {
         let Self { labels, names, hasher, .. } = self;
         let hash = hasher.hash_one(&*labels[at]);
         let entry = Self::number(at);
-        names.insert_unique(hash, entry, |other| hasher.hash_one(&*labels[*other as usize]));
+        names[part(hash)].insert_unique(hash, entry, |other| hasher.hash_one(&*labels[*other as usize]));
     }
+}
+
+/// The table that a name of this hash is in. A table itself goes by other bits.
+fn part(hash: u64) -> usize {
+    // Within a table an entry is found by the last bits of its hash, and told apart by the first ones.
+    ((hash >> 40) & ((1 << NAMES_LOG2) - 1)) as usize
 }
 
 fn most(tenants_max: u32) -> usize {
@@ -272,6 +280,17 @@ mod tests {
         let name = size_of::<Box<str>>() + 64 + 16;
         assert_eq!(size_of::<Slot>(), 64, "one cache line");
         assert!(size_of::<Slot>() + Overflow::OWNER_BYTES + entry + name <= 256);
+    }
+
+    #[test]
+    fn one_name_more_hashes_few_names_anew() {
+        let mut table = Table::new(200_000);
+        for name in 0..100_000 {
+            table.resolve(&name.to_string(), |_| {});
+        }
+        let largest = table.names.iter().map(HashTable::len).max().unwrap();
+        assert!(largest < 600, "{largest} of 100,000 names are in one of the tables");
+        assert!((0..100_000).all(|name| table.handle_of(&name.to_string()).is_some()));
     }
 
     #[test]

@@ -83,7 +83,7 @@ impl Neighbours {
             lending: Vec::new(),
         };
         let sides = core::array::from_fn(|_| Sides::default());
-        let end = self.table.slots().len();
+        let end = self.table.len();
         Walk { shown, whole, end, counted: 0, largest: Vec::new(), described: 0, sides }
     }
 
