@@ -118,7 +118,7 @@ fn a_hundred_thousand_names_said_once_each_cost_a_tenant_nothing_and_have_an_eig
     let (world, out) = beside_names(10_000, |said, _| format!("n{said}.example"));
     assert_eq!(out.answered, out.asked);
     assert!(out.names_answered <= out.seconds * CAPACITY * 11 / 10 + CAPACITY);
-    assert!(world.neighbours.find("n99999.example").is_some(), "there is room for half a million of one source");
+    assert!(world.neighbours.find("n99999.example").is_some(), "there is room for 131,072 of one source");
 
     let config = NeighboursConfig { tenants_max: 1_000, ..NeighboursConfig::default() };
     let mut small = Neighbours::new(config.with(RESOURCE, Capacity::Fixed(CAPACITY)), Instant::ZERO);
@@ -268,7 +268,7 @@ impl Idle {
 
     /// What a thread does in each round.
     fn round(&mut self, world: &mut World) {
-        let excess = usize::try_from(world.neighbours.excess_connections()).unwrap();
+        let excess = usize::try_from(world.neighbours.excess_connections()).expect("it is below 1,000");
         if excess > 0 {
             self.seats.give_back(excess.min(256), |claimant| world.neighbours.excess_connections_of(claimant));
         }
@@ -278,7 +278,7 @@ impl Idle {
 
     fn end_lost(&mut self, world: &mut World) {
         while let Some(number) = self.seats.poll_ended() {
-            let tenant = self.holders.remove(&number).unwrap();
+            let tenant = self.holders.remove(&number).expect("somebody had the place");
             self.seats.leave(number);
             world.neighbours.release(tenant, Resource::Connections, 1, world.now);
         }

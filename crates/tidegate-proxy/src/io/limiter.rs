@@ -43,14 +43,14 @@ impl Limiter {
         walk.end()
     }
 
-    /// Does a slice of what is due; true if more is.
+    /// Does a slice of what is due. True if it did.
     pub(crate) fn turn(&self, now: Instant) -> bool {
         self.with(|neighbours| {
-            let is_due = |neighbours: &Neighbours| neighbours.next_timeout().is_some_and(|at| at <= now);
-            if is_due(neighbours) {
+            let is_due = neighbours.next_timeout().is_some_and(|at| at <= now);
+            if is_due {
                 neighbours.on_timeout(now);
             }
-            is_due(neighbours)
+            is_due
         })
     }
 }

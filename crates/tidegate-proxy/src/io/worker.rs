@@ -385,8 +385,19 @@ impl Ticker {
             self.look_at_quota();
             self.publish();
         }
-        while self.thread.limiter.turn(now) {
-            tokio::task::yield_now().await;
+        self.set_shares(now + TICK).await;
+    }
+
+    /// Goes on with the setting of shares until the next tick is due at `until`, in slices between which requests run.
+    async fn set_shares(&self, until: Instant) {
+        let limiter = &self.thread.limiter;
+        meter::stamp();
+        while limiter.turn(meter::now()) {
+            let took = Duration::from_nanos(meter::stamp());
+            let next = limiter.with(|limiter| limiter.on_slice(took, meter::now()));
+            let Some(next) = next.filter(|next| *next < until) else { return };
+            tokio::time::sleep(next - meter::now()).await;
+            meter::stamp();
         }
     }
 

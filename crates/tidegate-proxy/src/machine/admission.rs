@@ -293,8 +293,9 @@ impl Admission {
             });
             members.order.push_back(tenant);
             all.push(tenant);
-            let (place, ticked) = (all.len() - 1, limiter.ticked());
-            Line { claimant, place, ticked, tickets: VecDeque::new(), gone: 0, wanted: [0; Resource::COUNT] }
+            let place = all.len() - 1;
+            let wanted = [0; Resource::COUNT];
+            Line { claimant, place, ticked: limiter.ticked(), tickets: VecDeque::new(), gone: 0, wanted }
         });
         line.tickets.push_back(ticket);
         line.count(costs, u64::saturating_add);

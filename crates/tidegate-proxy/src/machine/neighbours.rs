@@ -49,8 +49,12 @@ pub use tidegate_core::share::{Ledger, Sums, Tokens};
 
 /// Tenants whose shares are set in one call of `on_timeout`, some 100 us, before other work has its turn.
 const SLICE: usize = 1_024;
-/// From slice to slice.
-const SLICE_GAP: Duration = Duration::from_micros(100);
+/// From slice to slice: they take a twentieth of the core.
+const SLICE_GAP: Duration = Duration::from_millis(2);
+/// The same as a number of times that a slice took; on a slow core it counts.
+const GAP_TIMES: u32 = 20;
+/// A slice that took very long, since it was interrupted, does not hold up the next for longer.
+const SLICE_GAP_MAX: Duration = Duration::from_millis(20);
 /// If the timer is so late, questions do its work, so many tenants each.
 const LATE: Duration = Duration::from_millis(25);
 const LATE_SLICE: usize = 64;
@@ -711,6 +715,14 @@ impl Neighbours {
         if now >= self.wake {
             self.advance(SLICE, now);
         }
+    }
+
+    /// The slice that was done until `now` took so long. When the next is to be done, if shares are not all set.
+    pub fn on_slice(&mut self, took: Duration, now: Instant) -> Option<Instant> {
+        self.pass?;
+        let gap = (took * GAP_TIMES).clamp(SLICE_GAP, SLICE_GAP_MAX);
+        self.wake = self.wake.max(now + gap);
+        Some(self.wake)
     }
 
     /// The settings in force.

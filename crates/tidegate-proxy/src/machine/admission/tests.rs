@@ -132,7 +132,7 @@ fn what_very_many_lines_want_is_counted_in_each_tick_a_few_lines_at_a_time() {
         let mut before = counted(&desk);
         assert!(before <= 2 * most, "those whose count goes on, and those whose turn it is: {before}");
         // A tick has turns enough for all.
-        for _ in 0..5_000 / most + 1 {
+        for _ in 0..=5_000 / most {
             desk.pass();
             let now = counted(&desk);
             assert!(now <= before + 2 * most);
