@@ -22,6 +22,9 @@ const FIRST_STRETCH: u32 = 32;
 const STRETCH: u32 = 64;
 /// Stretches in a row in which calls stayed longer, before there is a limit.
 const LONGER_STRETCHES: u32 = 2;
+/// Stretches are up to half as long again, each by another sixteenth: what works in step with them, such as a pool whose
+/// calls all take as long, would seem to be faster in every second one.
+const UNEVEN: u32 = 8;
 /// A limit that is not always reached grows while stays are shorter than this, in unloaded stays.
 const HARDLY_LONGER: f64 = 1.5;
 /// Stays longer than this, in unloaded stays, lower the limit at once, as long as no throughputs were compared.
@@ -50,9 +53,11 @@ const DOWN: f64 = 0.05;
 /// What a trial lets be in flight, in calls that the throughput is thought to need. Little more than half, so that the
 /// throughput stays if half is enough.
 const TRIAL: f64 = 0.625;
-/// Growth of the throughput over growth of the calls in flight, from which on a trial says that so few are not enough. The
-/// trial is so far from the limit that one stretch tells.
+/// Loss of throughput in a trial from which on it says that so few are not enough, as a share of what is lost if the limit
+/// allows for what is needed. The trial is so far from the limit that one stretch tells, if it is long.
 const TRIAL_FAILS: f64 = 0.35;
+/// Calls that must have ended before a trial tells anything.
+const TRIAL_STRETCH: u32 = 128;
 /// Unloaded stays after a trial that did not fail, in those before.
 const TRIAL_CUT: f64 = 0.5;
 /// By what share a limit grows in a stretch that never reached it.
@@ -118,6 +123,8 @@ pub struct InFlightLimit {
     /// Stretches in which the limit was lowered at once, since it was made.
     crowds: u8,
     stretch: Stretch,
+    /// How many there were, modulo [`UNEVEN`].
+    stretches: u32,
     swing: Swing,
     trial: Trial,
     /// The stretch at the lower swing that waits for its pair.
@@ -156,6 +163,8 @@ struct Stretch {
     stays_ns: f64,
     quick_ns: f64,
     in_flight: f64,
+    /// The latter, each cut by as much as its stay is.
+    crowd: f64,
     /// How long it was, once it is over.
     time_ns: f64,
     /// Time for which somebody was held up, and calls in flight summed over time.
@@ -201,6 +210,7 @@ impl Stretch {
             stays_ns: 0.0,
             quick_ns: 0.0,
             in_flight: 0.0,
+            crowd: 0.0,
             time_ns: 0.0,
             held_ns: 0.0,
             in_flight_ns: 0.0,
@@ -213,16 +223,14 @@ impl Stretch {
         self.stays_ns / self.quick_ns.max(1.0)
     }
 
-    /// Growth of the throughput from `less` to this one over that of the calls in flight, as logarithms.
-    fn gain(&self, less: &Self) -> f64 {
-        let throughput = |stretch: &Self| f64::from(stretch.ended) / stretch.time_ns;
-        let in_flight = |stretch: &Self| (stretch.in_flight_ns / stretch.time_ns).max(1.0);
-        (throughput(self) / throughput(less)).ln() / (in_flight(self) / in_flight(less)).ln().max(SWING)
-    }
-
     /// Calls that would be in flight at the same throughput if every stay were unloaded.
     fn needed(&self) -> f64 {
         self.in_flight / f64::from(self.compared.max(1)) / self.longer()
+    }
+
+    /// The same of a crowd in which most stays are cut: the calls in flight are cut as they are, so the quotient is true.
+    fn needed_of_crowd(&self) -> f64 {
+        self.crowd / f64::from(self.compared.max(1)) / self.longer()
     }
 }
 
@@ -258,6 +266,7 @@ impl InFlightLimit {
             longer_stretches: 0,
             crowds: 0,
             stretch: Stretch::new(0, false, now),
+            stretches: 0,
             swing: Swing::High,
             trial: Trial::Done,
             low: None,
@@ -338,7 +347,12 @@ impl InFlightLimit {
             return;
         }
         self.stretch.ended += 1;
-        let enough = if self.limit.is_finite() { STRETCH.max(self.in_flight) } else { FIRST_STRETCH };
+        let enough = match self.trial {
+            _ if self.limit.is_infinite() => FIRST_STRETCH,
+            Trial::Done => STRETCH.max(self.in_flight),
+            _ => TRIAL_STRETCH.max(self.in_flight),
+        };
+        let enough = enough + enough / (2 * UNEVEN) * (self.stretches * 3 % UNEVEN);
         if self.stretch.ended >= enough {
             self.end_stretch(now);
         }
@@ -388,9 +402,11 @@ impl InFlightLimit {
         }
         if quick.told >= KNOWN {
             self.stretch.compared += 1;
-            self.stretch.stays_ns += stay_ns.min(LONGEST * quick.mean_ns);
+            let (in_flight, counted_ns) = (f64::from(began.beside) + 1.0, stay_ns.min(LONGEST * quick.mean_ns));
+            self.stretch.stays_ns += counted_ns;
             self.stretch.quick_ns += quick.mean_ns;
-            self.stretch.in_flight += f64::from(began.beside) + 1.0;
+            self.stretch.in_flight += in_flight;
+            self.stretch.crowd += in_flight * counted_ns / stay_ns;
         }
     }
 
@@ -414,6 +430,7 @@ impl InFlightLimit {
         self.at_most = whole(swung.clamp(least, most));
         let settling = if self.limit.is_finite() { self.in_flight } else { 0 };
         self.stretch = Stretch::new(settling, self.is_held, now);
+        self.stretches = (self.stretches + 1) % UNEVEN;
     }
 
     fn adapt(&mut self, stretch: &Stretch) {
@@ -422,7 +439,7 @@ impl InFlightLimit {
             let crowded = stretch.in_flight > f64::from(self.config.least) * f64::from(stretch.compared);
             self.longer_stretches = if longer > LONGER && crowded { self.longer_stretches + 1 } else { 0 };
             if self.longer_stretches >= LONGER_STRETCHES {
-                self.limit = self.config.room * needed;
+                self.limit = self.config.room * stretch.needed_of_crowd();
                 self.longer_stretches = 0;
                 self.crowds = 0;
                 self.trial = if self.config.tries { Trial::Waits } else { Trial::Done };
@@ -432,7 +449,7 @@ impl InFlightLimit {
             // They gathered before there was a limit. Stays that are as long when that crowd is gone have become so for
             // another reason, and how many may be in flight is found by comparing.
             self.crowds += 1;
-            self.limit = self.config.room * needed;
+            self.limit = self.config.room * stretch.needed_of_crowd();
             (self.low, self.swing) = (None, Swing::High);
         } else if !matches!(self.trial, Trial::Done) {
             self.on_trial(stretch);
@@ -466,7 +483,7 @@ impl InFlightLimit {
         let is_bound = stretch.held_ns >= BOUND * stretch.time_ns;
         self.trial = match self.trial {
             _ if !is_bound => Trial::Done,
-            Trial::Runs(before) if before.gain(stretch) >= TRIAL_FAILS => Trial::Done,
+            Trial::Runs(before) if !self.is_enough(&before, stretch) => Trial::Done,
             Trial::Runs(_) => {
                 self.correct(TRIAL_CUT);
                 Trial::Runs(*stretch)
@@ -477,6 +494,15 @@ impl InFlightLimit {
             self.trial = Trial::Done;
         }
         (self.low, self.swing) = (None, Swing::High);
+    }
+
+    /// Whether `less`, a trial, had nearly the throughput of `before`, at the limit.
+    fn is_enough(&self, before: &Stretch, less: &Stretch) -> bool {
+        let throughput = |stretch: &Stretch| f64::from(stretch.ended) / stretch.time_ns;
+        let kept = throughput(less) / throughput(before);
+        let needed = self.limit / self.config.room;
+        let would_be = (less.in_flight_ns / less.time_ns / needed.max(1.0)).min(1.0);
+        1.0 - kept < TRIAL_FAILS * (1.0 - would_be)
     }
 
     /// After two stretches whose throughputs were those of their limits.
