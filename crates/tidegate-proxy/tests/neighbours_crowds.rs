@@ -30,6 +30,13 @@ impl World {
         Self { neighbours: Neighbours::new(config, Instant::ZERO), now: Instant::ZERO, ticked: Instant::ZERO }
     }
 
+    /// With room for so many tenants.
+    fn small(tenants_max: u32) -> Self {
+        let config = NeighboursConfig { tenants_max, ..NeighboursConfig::default() };
+        let config = config.with(RESOURCE, Capacity::Fixed(CAPACITY));
+        Self { neighbours: Neighbours::new(config, Instant::ZERO), ..Self::new(RESOURCE, CAPACITY) }
+    }
+
     fn move_to(&mut self, now: Instant) {
         while let Some(at) = self.neighbours.next_timeout().filter(|at| *at <= now) {
             self.neighbours.on_timeout(at);
@@ -132,6 +139,38 @@ fn a_hundred_thousand_names_said_once_each_cost_a_tenant_nothing_and_have_an_eig
     assert_eq!(all.len(), 126, "an eighth of the table, and a place for the rest");
     let other = small.tenant_from("b.example", source(2), Instant::ZERO);
     assert_eq!(small.name_of(other), "b.example");
+}
+
+#[test]
+fn a_source_that_has_said_very_many_names_has_places_for_those_that_it_says_now() {
+    let mut world = World::small(1_000);
+    for number in 0..2_000 {
+        let tenant = world.neighbours.tenant_from(&format!("n{number}.example"), source(1), world.now);
+        world.ask(tenant);
+    }
+    assert_eq!(world.neighbours.find("n1999.example"), None);
+    world.move_to(Instant::from_nanos(35 * SECOND));
+    for number in 0..500 {
+        let name = format!("new{number}.example");
+        world.neighbours.tenant_from(&name, source(1), world.now);
+    }
+    let own = (0..500).filter(|number| world.neighbours.find(&format!("new{number}.example")).is_some()).count();
+    assert!((100..=125).contains(&own), "the last ones have the places of those that are idle: {own}");
+}
+
+#[test]
+fn made_up_names_of_very_many_sources_leave_room_for_names_that_nobody_makes_up() {
+    let mut world = World::small(1_000);
+    for number in 0..20_000_u32 {
+        let tenant = world.neighbours.tenant_from(&format!("n{number}.example"), source(number % 5_000), world.now);
+        world.ask(tenant);
+    }
+    for number in 0..60 {
+        let name = format!("known{number}.example");
+        let tenant = world.neighbours.tenant(&name, world.now);
+        assert_eq!(world.neighbours.name_of(tenant), name);
+    }
+    world.check();
 }
 
 #[test]

@@ -164,24 +164,35 @@ impl Neighbours {
 
     /// The tenant called `name`, which anybody can make up, as said by `source`: all such names of one source share like
     /// one tenant. Of two sources that say a name, the one with fewer has it. Where a source says more names than an
-    /// eighth of the table has room for, the rest of them share one place.
+    /// eighth of the table has room for, or all sources together more than seven eighths, idle ones lose their places;
+    /// without such ones the rest of a source's names share one place.
     pub fn tenant_from(&mut self, name: &str, source: Source, now: Instant) -> Tenant {
         if let Some(tenant) = self.table.look_up(name) {
             self.settle_source(tenant, source, now);
             return tenant;
         }
-        if !self.table.has_room_for(self.sources.names_of(source)) {
-            let rest = source.rest();
-            if rest != name {
-                return self.tenant_from_rest(&rest, source, now);
-            }
+        let may_have_more = self.table.has_room_for(self.sources.names_of(source));
+        if may_have_more && self.table.has_room_for_made_up(self.sources.names()) {
+            return self.enter_from(name, source, now);
         }
-        self.enter_from(name, source, now)
+        let own = self.sources.crowd_of(source);
+        let these = |crowd| if may_have_more { crowd != NONE } else { crowd == own };
+        if let Some((tenant, before)) = self.table.take_over(name, these) {
+            self.sources.leave(before);
+            let crowd = self.sources.enter(source);
+            self.stand_in(tenant, crowd, now);
+            return tenant;
+        }
+        self.tenant_from_rest(&source.rest(), source, now)
     }
 
     #[cold]
     fn tenant_from_rest(&mut self, rest: &str, source: Source, now: Instant) -> Tenant {
-        self.table.look_up(rest).unwrap_or_else(|| self.enter_from(rest, source, now))
+        if let Some(tenant) = self.table.look_up(rest) {
+            return tenant;
+        }
+        let has_room = self.table.has_room_for_rest(self.sources.names());
+        if has_room { self.enter_from(rest, source, now) } else { Tenant::OTHER }
     }
 
     fn enter_from(&mut self, name: &str, source: Source, now: Instant) -> Tenant {

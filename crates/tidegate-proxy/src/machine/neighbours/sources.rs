@@ -41,6 +41,8 @@ pub(super) struct Sources {
     by_source: HashMap<Source, u32, RandomState>,
     list: Vec<Entry>,
     free: Vec<u32>,
+    /// Names of all of them.
+    names: u32,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -61,9 +63,19 @@ impl Sources {
         Some(self.list.get(number as usize)?.source)
     }
 
+    /// The crowd of `source`, or [`NONE`] if it has no names.
+    pub(super) fn crowd_of(&self, source: Source) -> u32 {
+        self.by_source.get(&source).copied().unwrap_or(NONE)
+    }
+
     /// Names of `source`.
     pub(super) fn names_of(&self, source: Source) -> u32 {
-        self.by_source.get(&source).map_or(0, |&number| self.list[number as usize].names)
+        self.names_in(self.crowd_of(source))
+    }
+
+    /// Names of all sources.
+    pub(super) fn names(&self) -> u32 {
+        self.names
     }
 
     /// Names of crowd `number`.
@@ -73,7 +85,8 @@ impl Sources {
 
     /// One name more of `source`; the number of its crowd.
     pub(super) fn enter(&mut self, source: Source) -> u32 {
-        let Self { by_source, list, free } = self;
+        let Self { by_source, list, free, names } = self;
+        *names += 1;
         let number = *by_source.entry(source).or_insert_with(|| {
             let entry = Entry { source, names: 0 };
             if let Some(number) = free.pop() {
@@ -92,6 +105,7 @@ impl Sources {
         if number == NONE {
             return;
         }
+        self.names -= 1;
         let entry = &mut self.list[number as usize];
         entry.names -= 1;
         if entry.names == 0 {
@@ -125,7 +139,7 @@ mod tests {
         let a = sources.enter(source("192.0.2.1"));
         assert_eq!(sources.enter(source("192.0.2.1")), a);
         let b = sources.enter(source("192.0.2.2"));
-        assert_eq!((sources.names_in(a), sources.names_in(b)), (2, 1));
+        assert_eq!((sources.names_in(a), sources.names_in(b), sources.names()), (2, 1, 3));
         sources.leave(a);
         sources.leave(a);
         assert_eq!(sources.names_of(source("192.0.2.1")), 0);

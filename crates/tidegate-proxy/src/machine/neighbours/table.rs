@@ -15,6 +15,9 @@ const NAME_MAX: usize = 255;
 const LOOKED_AT: usize = 16;
 /// One source has the room of one name in so many at most.
 const SOURCE_PART: usize = 8;
+/// Of so many names one at least is left for names that nobody makes up, and of twice as many one when sources have a place
+/// for the rest of theirs.
+const KEPT_PART: usize = 8;
 /// Tables of names, as a power of two: one that grows hashes all its names anew, so each has few.
 const NAMES_LOG2: u32 = 8;
 /// A handle's lower bits are the slot, the others count who had it before.
@@ -102,6 +105,24 @@ impl Table {
     /// Whether one source, of which there are `names` here, may have another: one takes an eighth of the table at most.
     pub(super) fn has_room_for(&self, names: u32) -> bool {
         (names as usize) < self.most.div_ceil(SOURCE_PART)
+    }
+
+    /// Whether there may be another name that somebody makes up, with `names` here: they leave an eighth of the table.
+    pub(super) fn has_room_for_made_up(&self, names: u32) -> bool {
+        (names as usize) < self.most - self.most / KEPT_PART
+    }
+
+    /// Whether there may be another place for the rest of a source's names.
+    pub(super) fn has_room_for_rest(&self, names: u32) -> bool {
+        (names as usize) < self.most - self.most / KEPT_PART / 2
+    }
+
+    /// Gives the place of an idle tenant whose crowd is one of `these` to the tenant called `name`, which is new; the crowd
+    /// of the one before is returned as well.
+    pub(super) fn take_over(&mut self, name: &str, these: impl Fn(u32) -> bool) -> Option<(Tenant, u32)> {
+        let at = self.look_for(these).filter(|_| name.len() <= NAME_MAX)?;
+        let before = core::mem::replace(&mut self.slots[at].crowd, NONE);
+        Some((self.reuse(at, name), before))
     }
 
     /// The tenant called `name`, if it has a place.
@@ -218,13 +239,15 @@ impl Table {
 
     /// An idle tenant's slot, if the table is full and one is near.
     fn room(&mut self) -> Option<usize> {
-        if self.slots.len() <= self.most {
-            return None;
-        }
+        if self.slots.len() <= self.most { None } else { self.look_for(|_| true) }
+    }
+
+    /// The slot of an idle tenant whose crowd is one of `these`, if one is near.
+    fn look_for(&mut self, these: impl Fn(u32) -> bool) -> Option<usize> {
         for _ in 0..LOOKED_AT {
             self.hand = (self.hand + 1) % self.slots.len();
             let slot = &mut self.slots[self.hand];
-            let idle = !slot.kept && slot.cells.iter().all(|cell| *cell == NONE);
+            let idle = !slot.kept && these(slot.crowd) && slot.cells.iter().all(|cell| *cell == NONE);
             if idle && !core::mem::replace(&mut slot.seen, false) {
                 return Some(self.hand);
             }
