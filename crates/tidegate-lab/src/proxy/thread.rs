@@ -657,10 +657,9 @@ impl<'a> Thread<'a> {
             self.limiter.on_idle(Duration::from_nanos(idle), self.now.since(round_at), self.now);
             self.round = (self.now, self.idle_ns, self.second.cpu_ns);
         }
-        // As the proxy's ticker does, whose `now` stays that of its beginning.
-        let now = self.now;
-        if self.limiter.next_timeout().is_some_and(|due| due <= now) {
-            self.limiter.on_timeout(now);
+        let mut next = None;
+        if self.limiter.next_timeout().is_some_and(|due| due <= self.now) {
+            self.limiter.on_timeout(self.now);
             #[expect(clippy::cast_precision_loss, reason = "some thousand at most")]
             let names = self.names.min(1_024) as f64;
             self.spend(self.costs.share_us * names);
@@ -668,12 +667,11 @@ impl<'a> Thread<'a> {
             if self.is_measured() {
                 self.spent.sharing += ns;
             }
-            if self.limiter.next_timeout().is_some_and(|due| due <= now) {
-                return self.defer(Task::Ticker);
-            }
+            next = self.limiter.on_slice(Duration::from_nanos(ns), self.now);
             self.check_books();
         }
-        self.tick_at = self.now + TICK;
+        let usual = self.now + TICK;
+        self.tick_at = next.map_or(usual, |next| next.min(usual));
     }
 
     /// Notes whether shares and what is nobody's are the capacity.
