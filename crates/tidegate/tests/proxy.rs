@@ -330,9 +330,9 @@ fn a_reader_of_the_access_log_that_sleeps_holds_up_no_end() {
     folder.write(&config(&upstream(), ""));
     let proxy = Proxy::start(&folder, &[]);
     // More lines than a pipe takes.
-    let long = format!("/{}", "x".repeat(1_900));
+    let path = format!("/{}", "x".repeat(1_900));
     for _ in 0..60 {
-        assert_eq!(proxy.get("a.example", &long).0, 200);
+        assert_eq!(proxy.get("a.example", &path).0, 200);
     }
     assert_eq!(proxy.stop(), Some(0));
     let log = folder.read("log");

@@ -151,7 +151,9 @@ impl AccessLog {
         for log in &logs {
             log.shared.tell(|told| told.end = End::Closed);
         }
-        logs.iter_mut().for_each(|log| log.end_by(deadline));
+        for log in &mut logs {
+            log.end_by(deadline);
+        }
     }
 
     /// Waits until the writer has written everything, or leaves it with what it has. The process ends with it or without.

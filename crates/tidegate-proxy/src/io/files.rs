@@ -117,14 +117,14 @@ mod tests {
         let found = |certificates: &[[&str; 2]], tickets: &[&str], own: [&str; 2]| {
             let path = |name: &str| folder.0.join(name).display().to_string();
             let tickets: Vec<_> = tickets.iter().map(|name| path(name)).collect();
-            let mut text = format!("[proxy]\nticket_keys = {tickets:?}\n");
-            for [cert, key] in certificates {
-                text += &format!("[[proxy.certificate]]\ncert = \"{}\"\nkey = \"{}\"\n", path(cert), path(key));
-            }
-            text +=
-                "[[proxy.upstream]]\nname = \"u\"\nservers = [\"a.example:1\"]\n[proxy.upstream.tls]\nverify = false\n";
-            text += &format!("cert = \"{}\"\nkey = \"{}\"\n", path(own[0]), path(own[1]));
-            text += "[[proxy.route]]\nupstream = \"u\"\n";
+            let pair = |[cert, key]: &[&str; 2]| format!("cert = \"{}\"\nkey = \"{}\"\n", path(cert), path(key));
+            let certificates: Vec<_> = certificates.iter().map(pair).collect();
+            let certificates = certificates.join("[[proxy.certificate]]\n");
+            let text = format!(
+                "[proxy]\nticket_keys = {tickets:?}\n[[proxy.certificate]]\n{certificates}[[proxy.upstream]]\nname = \"u\"\n\
+                 servers = [\"a.example:1\"]\n[proxy.upstream.tls]\nverify = false\n{}[[proxy.route]]\nupstream = \"u\"\n",
+                pair(&own)
+            );
             let config = Config::from_document(&Document::new("t.toml", text), 1).unwrap();
             check_files(&config).into_iter().map(|problem| problem.key).collect::<Vec<_>>()
         };

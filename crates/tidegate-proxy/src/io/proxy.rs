@@ -13,7 +13,7 @@ use tokio::sync::{mpsc, watch};
 
 use super::access_log::{AccessLog, Totals};
 use super::admin::Source;
-use super::admin::status::{Health, Live, LiveRateLimit, LiveServer, LiveUpstream, Phase};
+use super::admin::status::{Health, Live, LiveRateLimit, LiveServer, LiveSpool, LiveUpstream, Phase};
 use super::cpu;
 use super::limiter::{Limiter, Snapshot};
 use super::ports::{self, Passed, Slots};
@@ -481,6 +481,12 @@ impl Side {
 }
 
 impl State {
+    fn spool(&self) -> LiveSpool {
+        let bytes = self.control.borrow().spool.as_ref().map_or(0, |spool| spool.bytes());
+        let (failed_writes, failed_reads) = self.spool_failures.counts();
+        LiveSpool { bytes, failed_writes, failed_reads }
+    }
+
     fn addresses(&self) -> Vec<SocketAddr> {
         self.control.borrow().ports.iter().map(|port| port.address).collect()
     }
@@ -527,7 +533,7 @@ impl Source for State {
             unlogged_total: total(Total::Unlogged),
             requests_total: vec![0; settings.config.routes.len()],
             access_log: self.log_lines.get(),
-            spool: self.spool_failures.figures(self.control.borrow().spool.as_deref()),
+            spool: self.spool(),
             cpu: Some(self.shared.cpu.limits()),
             ..Live::default()
         };

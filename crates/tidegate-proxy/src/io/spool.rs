@@ -31,7 +31,6 @@ use tidegate_runtime::clock;
 use tokio::runtime::{Builder, Handle, Runtime};
 
 use self::room::Room;
-use super::admin::status::LiveSpool;
 use super::worker;
 use crate::config;
 
@@ -70,11 +69,10 @@ pub(crate) struct Failures {
 }
 
 impl Failures {
-    /// Of the spool that there is, if there is one.
-    pub(crate) fn figures(&self, spool: Option<&Spool>) -> LiveSpool {
+    /// Of writes, and of reads.
+    pub(crate) fn counts(&self) -> (u64, u64) {
         // Counters of their own; nothing else is ordered by them.
-        let (failed_writes, failed_reads) = (self.writes.load(Ordering::Relaxed), self.reads.load(Ordering::Relaxed));
-        LiveSpool { bytes: spool.map_or(0, |spool| spool.room().used()), failed_writes, failed_reads }
+        (self.writes.load(Ordering::Relaxed), self.reads.load(Ordering::Relaxed))
     }
 }
 
@@ -121,10 +119,9 @@ impl Spool {
         self.above
     }
 
-    /// How it stands.
-    #[cfg(test)]
-    fn figures(&self) -> LiveSpool {
-        self.failures.figures(Some(self))
+    /// Bytes of the bodies in it.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.room().used()
     }
 
     /// The disk did not take something: there is no room for a while.

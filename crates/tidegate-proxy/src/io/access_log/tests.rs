@@ -76,11 +76,11 @@ fn a_reader_that_takes_nothing_holds_up_no_end() {
     let reader = fs::File::options().read(true).write(true).open(&path).unwrap();
     let log = AccessLog::start(&folder.config()).unwrap();
     let totals = Arc::clone(&log.shared.totals);
-    let long = "x".repeat(1_900);
+    let target = "x".repeat(1_900);
     // More than a pipe takes, and more than the writer has in hand at once.
     for _ in 0..3 {
         for _ in 0..100 {
-            log.lines().write(&entry(&long));
+            log.lines().write(&entry(&target));
         }
         // It has taken some: those that follow wait behind it.
         while log.shared.in_hand.load(Ordering::Relaxed) == 0 {

@@ -74,7 +74,7 @@ fn write(out: &mut impl Write, torn: &mut bool, mut lines: &[u8], mut wrote: imp
         };
         let (piece, rest) = lines.split_at(written);
         *torn = piece.last() != Some(&b'\n');
-        wrote(piece.iter().filter(|&&byte| byte == b'\n').count() as u64);
+        wrote(piece.split(|&byte| byte == b'\n').count() as u64 - 1);
         lines = rest;
     }
     Ok(())

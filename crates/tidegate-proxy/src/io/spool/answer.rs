@@ -272,8 +272,7 @@ mod tests {
             if answer.operation.is_some() { Poll::Pending } else { Poll::Ready(()) }
         });
         assert!(answer.broken.is_none() && answer.buffer == body, "it waits");
-        let figures = disk.spool.figures();
-        assert_eq!((figures.bytes, figures.failed_writes), (0, 1));
+        assert_eq!((disk.spool.bytes(), disk.spool.failures.counts()), (0, (1, 0)));
         assert_eq!(account.held_memory(), 5 * 64 * 1024, "and its memory is its tenant's");
         assert!(rest(&disk, &mut answer) == body);
         assert_eq!(account.held_memory(), 0);

@@ -68,7 +68,7 @@ impl Holder {
 const CLOSED: Duration = Duration::from_secs(1);
 
 /// From one line of the log about the disk to the next.
-const SAID: Duration = Duration::from_secs(60);
+const SAID: Duration = Duration::from_mins(1);
 
 impl Room {
     /// Room for `max` bytes, and nobody in it.

@@ -219,7 +219,7 @@ mod tests {
         assert!(bytes == pattern(50_000));
         assert_eq!((stored.len(), disk.spool.room().used()), (100_000, 100_000));
         assert_eq!(stored.reserve(1), Err(Cause::SystemFull), "for a while");
-        assert_eq!(disk.spool.figures().failed_writes, 1);
+        assert_eq!(disk.spool.failures.counts(), (1, 0));
         stored.file = whole;
         assert!(stored.read(0).unwrap() == pattern(100_000)[..READ]);
     }
