@@ -10,10 +10,16 @@ use crate::time::nanos;
 const LONGER: f64 = 2.0;
 /// Calls in flight beside a call up to which its stay counts as unloaded, as a share of those that the throughput needs.
 const FEW: f64 = 0.5;
+/// By how much that number grows in a stretch at most: who comes as a flood is not few because many have come before.
+const FEW_GROWTH: f64 = 1.25;
 /// Unloaded stays over which their mean is taken.
 const MEMORY: f64 = 32.0;
-/// Stays of a group that must have ended before their mean counts as known.
+/// Stays of a group that must have ended before their mean counts as known; and unloaded ones before it is sure.
 const KNOWN: u32 = 8;
+/// Calls of sure groups that must have ended in a crowd before they tell how long the others' unloaded stays are, and
+/// stretches within which they must have.
+const HELD_UP: u32 = 8;
+const HELD_UP_STRETCHES: u32 = 128;
 /// The most that a single stay counts, in unloaded stays: a few very long ones do not tell that calls are held up.
 const LONGEST: f64 = 8.0;
 /// Calls that must have ended before a stretch tells anything: while there is no limit, and with one. With one, those
@@ -100,8 +106,11 @@ impl Default for InFlightConfig {
 /// they did for another reason; if they bring none, fewer do as well. A limit that is not reached is forgotten slowly.
 ///
 /// Groups of calls have stays of their own, so that a report of two seconds is not taken for a ping that was held up.
+/// The first calls of a group are believed, for nothing else is known of it. If they come as a flood, their stays are
+/// not unloaded. So while calls of groups that are known from quieter times are held up, the others count as held up by
+/// as much.
 ///
-/// Every step is O(1); the one that ends a stretch may take O(groups). 16 bytes for each group.
+/// Every step is O(1); the one that ends a stretch may take O(groups). 32 bytes for each group.
 #[derive(Clone, Debug)]
 pub struct InFlightLimit {
     config: InFlightConfig,
@@ -113,6 +122,7 @@ pub struct InFlightLimit {
     /// Others in flight up to which a stay is unloaded.
     few: f64,
     groups: Vec<Quick>,
+    held_up: HeldUp,
     is_held: bool,
     /// When a call last ended, or one more was let begin since none did.
     moved: Instant,
@@ -147,6 +157,21 @@ pub struct Began {
 struct Quick {
     mean_ns: f64,
     told: u32,
+    /// Of these, how many were unloaded; if enough, the group is sure.
+    unloaded: u32,
+    /// Of one that is not: calls that ended beside those that were [`HeldUp`], and their stays summed.
+    beside: u32,
+    beside_ns: f64,
+}
+
+/// Calls of sure groups that ended in a crowd, since it was last looked what they tell.
+#[derive(Clone, Copy, Default, Debug)]
+struct HeldUp {
+    calls: u32,
+    /// How much longer than unloaded they stayed, and their unloaded stays, summed.
+    excess_ns: f64,
+    quick_ns: f64,
+    stretches: u32,
 }
 
 /// What happened since the limit was last looked at.
@@ -260,6 +285,7 @@ impl InFlightLimit {
             at_most: config.most,
             few: 0.0,
             groups: Vec::new(),
+            held_up: HeldUp::default(),
             is_held: false,
             moved: now,
             quick_ns: 0.0,
@@ -395,10 +421,21 @@ impl InFlightLimit {
             self.groups.resize(place + 1, Quick::default());
         }
         let quick = &mut self.groups[place];
+        let is_unloaded = f64::from(began.beside) <= self.few;
         // The first calls of a group are believed whatever is in flight, for nothing else is known of it.
-        if quick.told < KNOWN || f64::from(began.beside) <= self.few {
+        if quick.told < KNOWN || is_unloaded {
             quick.told = quick.told.saturating_add(1);
+            quick.unloaded = quick.unloaded.saturating_add(u32::from(is_unloaded));
             quick.mean_ns += (stay_ns - quick.mean_ns) / f64::from(quick.told).min(MEMORY);
+        } else if self.stretch.settling == 0 {
+            if quick.unloaded >= KNOWN {
+                self.held_up.calls += 1;
+                self.held_up.excess_ns += stay_ns - quick.mean_ns;
+                self.held_up.quick_ns += quick.mean_ns;
+            } else {
+                quick.beside += 1;
+                quick.beside_ns += stay_ns;
+            }
         }
         if quick.told >= KNOWN {
             self.stretch.compared += 1;
@@ -414,9 +451,13 @@ impl InFlightLimit {
     #[inline(never)]
     fn end_stretch(&mut self, now: Instant) {
         let stretch = Stretch { time_ns: float(now.nanos_since(self.stretch.since)).max(1.0), ..self.stretch };
+        self.held_up.stretches += 1;
+        if self.held_up.calls >= HELD_UP || self.held_up.stretches >= HELD_UP_STRETCHES {
+            self.take_held_up();
+        }
         if stretch.compared > 0 {
             self.quick_ns = stretch.quick_ns / f64::from(stretch.compared);
-            self.few = FEW * stretch.needed();
+            self.few = (FEW * stretch.needed()).min((FEW_GROWTH * self.few).max(1.0));
             self.adapt(&stretch);
         }
         let (least, most) = (f64::from(self.config.least), f64::from(self.config.most));
@@ -431,6 +472,24 @@ impl InFlightLimit {
         let settling = if self.limit.is_finite() { self.in_flight } else { 0 };
         self.stretch = Stretch::new(settling, self.is_held, now);
         self.stretches = (self.stretches + 1) % UNEVEN;
+    }
+
+    /// If calls of sure groups were held up, those of the others were by as much: the rest of their stays is unloaded.
+    fn take_held_up(&mut self) {
+        let held_up = core::mem::take(&mut self.held_up);
+        let is_long = held_up.calls >= HELD_UP && held_up.excess_ns > (LONGER - 1.0) * held_up.quick_ns;
+        let excess_ns = held_up.excess_ns / f64::from(held_up.calls.max(1));
+        for quick in &mut self.groups {
+            let (calls, stays_ns) = (core::mem::take(&mut quick.beside), core::mem::take(&mut quick.beside_ns));
+            if !is_long || calls < KNOWN || quick.unloaded >= KNOWN {
+                continue;
+            }
+            let stay_ns = stays_ns / f64::from(calls);
+            let unloaded_ns = (stay_ns - excess_ns).max(stay_ns / LONGEST);
+            // What is far off was believed of a flood.
+            let is_far = quick.mean_ns > LONGER * unloaded_ns;
+            quick.mean_ns = if is_far { unloaded_ns } else { f64::midpoint(quick.mean_ns, unloaded_ns) };
+        }
     }
 
     fn adapt(&mut self, stretch: &Stretch) {
@@ -780,6 +839,68 @@ mod tests {
         }
         assert_eq!(limit.limit(), None);
         assert_eq!((limit.quick(0), limit.quick(1)), (Some(Duration::from_millis(1)), Some(s(2))));
+    }
+
+    /// Calls of a quiet group, at random, which need no room. Then another group comes, of which as many calls are
+    /// always under way or waiting; the observer is so busy with its coming that it sees no end for `late`. Returns the
+    /// limit when all is settled, and what a quiet call stays from then on, in what it takes.
+    fn flooded(seed: u64, constant: bool, late: Duration) -> (Option<u32>, f64) {
+        const SERVICE: Duration = Duration::from_millis(5);
+        const CALLERS: usize = 256;
+        let mut scene = Scene { rng: Rng::new(seed), ..Scene::new(16, SERVICE, constant) };
+        scene.limit = InFlightLimit::new(InFlightConfig { room: 1.25, ..InFlightConfig::default() }, Instant::ZERO);
+        let [flood, settled, until] = [5, 6, 10].map(|seconds| Instant::ZERO + s(seconds));
+        let (mut quiet, mut waiting, mut has_come) = (Instant::ZERO, 0, false);
+        let (mut groups, mut ended, mut stays) = (Vec::new(), BTreeSet::new(), Histogram::new());
+        while scene.now < until {
+            let first = |ends: &BTreeSet<(Instant, usize)>| ends.first().map_or(Instant::MAX, |(at, _)| *at);
+            let (end, seen) = (first(&scene.ends), first(&ended));
+            let comes = if has_come { Instant::MAX } else { flood };
+            scene.now = quiet.min(end).min(seen).min(comes);
+            let mut begins = Vec::new();
+            if scene.now == end {
+                let (_, call) = scene.ends.pop_first().expect("it was looked at");
+                scene.behind.taken -= 1;
+                let seen = if (flood..flood + late).contains(&end) { flood + late } else { end };
+                ended.insert((seen, call));
+            } else if scene.now == seen {
+                let (_, call) = ended.pop_first().expect("it was looked at");
+                let (began, at) = scene.calls[call];
+                let stay = scene.now.since(at);
+                // What was seen late teaches nothing of a group that is known.
+                let known = scene.limit.quick(began.group).filter(|_| scene.now == flood + late);
+                scene.limit.on_end(began, known.map_or(stay, |quick| quick.min(stay)), scene.now);
+                waiting += usize::from(groups[call] == 1);
+                if groups[call] == 0 && at > settled {
+                    stays.record(nanos(stay));
+                }
+            } else if scene.now == quiet {
+                begins.push(0);
+                quiet = scene.now + scene.gap(100.0);
+            } else {
+                (has_come, waiting) = (true, CALLERS);
+            }
+            while let Some(group) = begins.pop().or_else(|| (waiting > 0 && scene.limit.room() > 0).then_some(1)) {
+                waiting -= usize::from(group == 1);
+                scene.calls.push((scene.limit.on_begin(group, scene.now), scene.now));
+                scene.behind.waiting.push_back(groups.len());
+                groups.push(group);
+            }
+            scene.limit.on_held(waiting > 0, scene.now);
+            scene.serve();
+        }
+        let stay = Duration::from_nanos(stays.quantile(0.5)).as_secs_f64() / SERVICE.as_secs_f64();
+        (scene.limit.limit(), stay)
+    }
+
+    #[test]
+    fn a_flood_whose_first_calls_are_seen_late_is_not_taken_for_calls_that_are_long() {
+        let all = [0, 10, 20, 40, 60, 100].into_iter().flat_map(|late| (0..8).map(move |seed| (ms(late), seed)));
+        let all = all.flat_map(|(late, seed)| [(late, seed, true), (late, seed, false)]);
+        let told: Vec<_> = all.map(|(late, seed, constant)| (late, constant, flooded(seed, constant, late))).collect();
+        let bad: Vec<_> =
+            told.iter().filter(|(.., (limit, stay))| limit.is_none_or(|limit| limit > 32) || *stay > 2.0).collect();
+        assert!(bad.is_empty(), "{} of {}: {bad:?}", bad.len(), told.len());
     }
 
     #[test]
