@@ -306,6 +306,21 @@ impl InFlightLimit {
         *self = Self { in_flight, is_held, stretch: Stretch::new(in_flight, is_held, now), ..Self::new(config, now) };
     }
 
+    /// Goes on with what `old` learnt, where there is `part` times as much behind it. What is in flight there ends
+    /// there.
+    pub fn inherit(&mut self, old: &Self, part: f64, now: Instant) {
+        let part = if part.is_finite() && part > 0.0 { part } else { 1.0 };
+        let (least, most) = (f64::from(self.config.least), f64::from(self.config.most));
+        let limit = old.limit * part;
+        self.limit = if limit > most { f64::INFINITY } else { limit.max(least) };
+        self.at_most = whole((self.limit * (1.0 + SWING)).ceil().clamp(least, most));
+        self.few = old.few * part;
+        self.quick_ns = old.quick_ns;
+        self.groups.clone_from(&old.groups);
+        self.groups.truncate(usize::from(self.config.groups));
+        self.stretch = Stretch::new(self.in_flight, self.is_held, now);
+    }
+
     /// Calls in flight.
     #[must_use]
     #[inline]

@@ -388,8 +388,9 @@ impl Pool {
     }
 
     /// Takes over from `old`, whose place it takes: what is known of the servers' health, what is under way, the budget
-    /// and the totals; how much the upstream can do at once is learnt anew. `places[i]` is where the server at place `i` of
-    /// `old` stands here; `None` if it is gone.
+    /// and the totals; and, if a server stays, how much the upstream can do at once, as a part of it that is as large
+    /// as the servers' weights are now. `places[i]` is where the server at place `i` of `old` stands here; `None` if it
+    /// is gone.
     ///
     /// What was started there ends there, and those who wait there start there: both are to be told here too, by
     /// [`on_inherited_start`](Self::on_inherited_start) and [`on_inherited_end`](Self::on_inherited_end).
@@ -405,6 +406,10 @@ impl Pool {
             if !places.contains(&Some(place)) {
                 server.back = Some(now);
             }
+        }
+        if let (Some(mine), Some(theirs), true) = (&mut self.sharing, &old.sharing, some_stay) {
+            let weight = |servers: &[Server]| servers.iter().map(|server| f64::from(server.config.weight)).sum::<f64>();
+            mine.inherit(theirs, weight(&self.servers) / weight(&old.servers), now);
         }
         self.held.clone_from(&old.held);
         self.retries.inherit(&old.retries, now);

@@ -73,6 +73,12 @@ impl Sharing {
         Self { tuning, limit, claimants: Vec::new(), weights: 0, recent: Company::default(), is_held: false }
     }
 
+    /// Goes on with what `old` learnt, where there are `part` times as many servers.
+    pub(super) fn inherit(&mut self, old: &Self, part: f64, now: Instant) {
+        self.limit.inherit(&old.limit, part, now);
+        self.recent.clone_from(&old.recent);
+    }
+
     /// How many calls may be in flight; `None` while nothing holds them up.
     pub(super) fn limit(&self) -> Option<u32> {
         self.limit.limit()

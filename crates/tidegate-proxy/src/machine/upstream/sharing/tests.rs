@@ -338,3 +338,36 @@ fn what_the_proxy_sees_late_is_not_taken_for_the_upstreams_delay() {
     scene.play(10);
     assert_eq!(scene.pool.limit(), None);
 }
+
+#[test]
+fn what_was_learnt_outlives_a_change_of_addresses() {
+    let mut scene = Scene::new(40, Duration::from_millis(10), true);
+    scene.tenant(Load::Closed(100), 1);
+    scene.tenant(Load::Closed(100), 1);
+    scene.play(5);
+    let learnt = f64::from(scene.pool.limit().unwrap());
+    let after = |servers, places: &[Option<usize>]| {
+        let servers = vec![ServerConfig::default(); servers];
+        let mut pool = Pool::new(PoolConfig { servers, ..scene.pool.config().clone() }, scene.now);
+        pool.inherit(&scene.pool, places, scene.now);
+        pool.limit()
+    };
+    // It swings by a tenth to both sides.
+    let is_about = |limit: Option<u32>, part: f64| {
+        limit.is_some_and(|limit| (0.75..1.35).contains(&(f64::from(limit) / learnt / part)))
+    };
+    assert!(is_about(after(1, &[Some(0)]), 1.0), "{learnt} {:?}", after(1, &[Some(0)]));
+    assert!(is_about(after(3, &[Some(2)]), 3.0), "{learnt} {:?}", after(3, &[Some(2)]));
+    assert_eq!(after(1, &[None]), None, "of other servers nothing is known");
+    // And those who ask go on as they did.
+    let mut pool = Pool::new(scene.pool.config().clone(), scene.now);
+    pool.inherit(&scene.pool, &[Some(0)], scene.now);
+    let answered: u64 = scene.tenants.iter().map(|tenant| tenant.answered).sum();
+    let mut fresh = Scene { pool, ..Scene::new(40, Duration::from_millis(10), true) };
+    fresh.now = scene.now;
+    fresh.tenant(Load::Closed(100), 1);
+    fresh.tenant(Load::Closed(100), 1);
+    fresh.play(5);
+    let again: u64 = fresh.tenants.iter().map(|tenant| tenant.answered).sum();
+    assert!(again * 10 > answered * 9, "{again} after {answered}");
+}
