@@ -125,8 +125,8 @@ impl Diagnostic for Failure {
     }
 }
 
-/// Raises the limit of open files as far as the system lets us, for a process with `shards` shards and a proxy of `threads`
-/// threads with `listeners` ports, if there are such.
+/// Raises the limit of open files as far as the system lets us, for a process with `shards` shards and a proxy of
+/// `threads` threads with `listeners` ports, if there are such.
 ///
 /// # Errors
 /// If the limit is too low to start with.

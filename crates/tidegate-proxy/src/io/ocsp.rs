@@ -1,7 +1,8 @@
 //! What an authority says of a certificate, to be stapled to it.
 //!
-//! Clients verify it. Here it is only made sure that the file is such an answer, one about this certificate, and until when
-//! it is valid: else each handshake would fail at clients that look at it. Structures are those of RFC 6960 §4.2.1.
+//! Clients verify it. Here it is only made sure that the file is such an answer, one about this certificate, and until
+//! when it is valid: else each handshake would fail at clients that look at it. Structures are those of RFC 6960
+//! §4.2.1.
 
 use std::fs;
 use std::path::Path;

@@ -96,8 +96,8 @@ impl Served {
 }
 
 impl Certificates {
-    /// Reads all files. A key that does not belong to its certificate is an error; what is out of date is served, and told
-    /// in the log.
+    /// Reads all files. A key that does not belong to its certificate is an error; what is out of date is served, and
+    /// told in the log.
     pub(crate) fn load(all: &[Certificate]) -> Result<Arc<Self>, ProxyError> {
         let (exact, below) = (HashMap::default(), HashMap::default());
         let mut this = Self { exact, below, names: Vec::new(), first: OfName::default(), expiries: Vec::new() };

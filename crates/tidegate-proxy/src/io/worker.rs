@@ -76,8 +76,8 @@ pub(crate) struct Start {
     pub(crate) processor: Option<usize>,
 }
 
-/// Runs the thread until it is told to stop, or nothing is left after it was told to drain. Whoever started it is told that
-/// it runs, or why not.
+/// Runs the thread until it is told to stop, or nothing is left after it was told to drain. Whoever started it is told
+/// that it runs, or why not.
 pub(crate) fn run(start: Start, tell: &mpsc::SyncSender<io::Result<()>>) -> io::Result<()> {
     stay_on(start.processor);
     // What it does takes microseconds; beside other programs it would wait for milliseconds before each piece.

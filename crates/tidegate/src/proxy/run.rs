@@ -106,8 +106,8 @@ impl ProxyRunning {
         Ok(())
     }
 
-    /// Waits until the names of all servers have addresses, so that a process before this one is not replaced by one that
-    /// reaches nobody.
+    /// Waits until the names of all servers have addresses, so that a process before this one is not replaced by one
+    /// that reaches nobody.
     pub(crate) async fn has_names(&self) -> Result<(), Failure> {
         let missing = self.proxy.names_missing(NAMES_MAX).await;
         if missing.is_empty() {

@@ -97,7 +97,8 @@ impl Known {
         Self { addresses, system: System::new(), unreachable }
     }
 
-    /// The names of servers that have no address after `most`, each with its upstream. Until then it is waited for them.
+    /// The names of servers that have no address after `most`, each with its upstream. Until then it is waited for
+    /// them.
     pub(crate) async fn missing(&self, config: &Config, most: Duration) -> Vec<Key> {
         let deadline = tokio::time::Instant::now() + most;
         let mut asked = JoinSet::new();

@@ -16,7 +16,8 @@ type LookUp = dyn Fn(&str) -> io::Result<Vec<IpAddr>> + Send + Sync;
 
 /// The system's lookups, shared by all threads of a proxy.
 ///
-/// Each has a thread of its own, which ends with it: nothing waits for one that does not end, not even the end of the proxy.
+/// Each has a thread of its own, which ends with it: nothing waits for one that does not end, not even the end of the
+/// proxy.
 #[derive(Clone)]
 pub(crate) struct System(Arc<Inner>);
 
@@ -39,8 +40,8 @@ impl System {
         Self(Arc::new(Inner { lookups, ended, look_up: Box::new(look_up) }))
     }
 
-    /// The addresses of a name. Those found before `spoilt` are known to be no good. Can be dropped at any time; the lookup
-    /// goes on, for the next one that asks.
+    /// The addresses of a name. Those found before `spoilt` are known to be no good. Can be dropped at any time; the
+    /// lookup goes on, for the next one that asks.
     pub(super) async fn addresses(&self, name: &str, spoilt: Option<Instant>) -> Found {
         let mut ended = self.0.ended.subscribe();
         let question = Question { began: clock::now(), spoilt };

@@ -1,7 +1,7 @@
 //! Which names the system is asked for, and what it said of them last.
 //!
-//! The system's lookup can neither be ended nor be told how long it may take. So each name is looked up once at a time, by
-//! one of a few threads, and the result is for all that asked meanwhile.
+//! The system's lookup can neither be ended nor be told how long it may take. So each name is looked up once at a time,
+//! by one of a few threads, and the result is for all that asked meanwhile.
 
 use core::net::IpAddr;
 use core::time::Duration;
