@@ -385,14 +385,14 @@ fn what_cannot_run_says_what_to_do() {
 /// Answers questions for names with 127.0.0.1 while it knows that (RFC 1035, section 4), else with a failure.
 fn name_server() -> (String, Arc<AtomicBool>) {
     let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
-    let (address, knows) = (socket.local_addr().unwrap().to_string(), Arc::new(AtomicBool::new(true)));
-    let known = Arc::clone(&knows);
+    let (address, answers) = (socket.local_addr().unwrap().to_string(), Arc::new(AtomicBool::new(true)));
+    let told = Arc::clone(&answers);
     std::thread::spawn(move || {
         let mut query = [0; 512];
         while let Ok((_, from)) = socket.recv_from(&mut query) {
             let name = query[12..].iter().position(|&byte| byte == 0).unwrap();
             let (mut answer, is_of_ipv4) = (query[..12 + name + 5].to_vec(), query[12 + name + 2] == 1);
-            let count = u8::from(is_of_ipv4 && known.load(Ordering::SeqCst));
+            let count = u8::from(is_of_ipv4 && told.load(Ordering::SeqCst));
             answer[2..12].copy_from_slice(&[0x81, 0x82 * (1 - count) + 0x80 * count, 0, 1, 0, count, 0, 0, 0, 0]);
             if count > 0 {
                 answer.extend_from_slice(&[0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 0, 0, 4, 127, 0, 0, 1]);
@@ -400,26 +400,26 @@ fn name_server() -> (String, Arc<AtomicBool>) {
             socket.send_to(&answer, from).unwrap();
         }
     });
-    (address, knows)
+    (address, answers)
 }
 
 #[test]
 fn a_successor_that_knows_no_address_does_not_take_over() {
     let folder = Folder::new("names");
-    let (dns, knows) = name_server();
+    let (dns, answers) = name_server();
     let port = upstream().rsplit_once(':').unwrap().1.to_owned();
     let keys = format!("[proxy]\nname_servers = [\"{dns}\"]\nupgrade_socket = \"upgrade.sock\"\n");
     folder.write(&config(&format!("shop.internal:{port}"), "").replace("[proxy]\n", &keys));
     let mut old = Proxy::start(&folder, &[]);
     until(|| old.get("a.example", "/").0 == 200);
-    knows.store(false, Ordering::SeqCst);
+    answers.store(false, Ordering::SeqCst);
     let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
     let take_over = command.args(["proxy", "--take-over", "upgrade.sock"]).current_dir(&folder.0).output().unwrap();
     assert_eq!(take_over.status.code(), Some(1));
     let why = "no address was found within 5s for shop.internal of upstream shop";
     until(|| folder.read("log").contains(why));
-    assert_eq!(old.get("a.example", "/").0, 200, "the old one goes on with what it knows");
-    knows.store(true, Ordering::SeqCst);
+    assert_eq!(old.get("a.example", "/").0, 200, "the old one goes on with what it answers");
+    answers.store(true, Ordering::SeqCst);
     let new = Proxy::start(&folder, &["--take-over", "upgrade.sock"]);
     assert_eq!(old.child.wait().unwrap().code(), Some(0));
     assert_eq!(new.get("a.example", "/").0, 200);
