@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
-use hyper::body::Incoming;
 
 use super::account::Bill;
 use super::http1::client::AnswerBody;
 use super::http1::request::ClientBody;
+use super::http2::rest::Lent;
 use super::limiter::Cause;
 use super::meter;
 use super::pace::{Paced, Sent};
@@ -71,7 +71,7 @@ pub(crate) enum RequestBody {
     /// Read from an HTTP/1 client as it comes.
     Http1(ClientBody),
     /// Read from an HTTP/2 client as it comes.
-    Http2(Box<Timed<Limited<Incoming>>>),
+    Http2(Box<Timed<Limited<Lent>>>),
     /// Waiting on disk.
     Spooled(Box<Spooled>),
     /// As it comes, but not faster than it may.

@@ -1,7 +1,7 @@
 //! Serves a client's connection by HTTP/2; hyper does the protocol.
 
 mod queue;
-mod rest;
+pub(crate) mod rest;
 mod tunnel;
 
 use std::cell::Cell;
@@ -245,7 +245,7 @@ async fn answer(
         Judged::Serve(admission) => {
             line.0 = Record::admitted(connection, &parts, began, &admission);
             let received = line.0.as_ref().map(|record| record.received());
-            let body = content(thread, &admission, body, &bill, received);
+            let (body, home) = content(thread, &admission, body, &bill, received);
             total = admission.settings.config.timeouts.total.map(|span| {
                 let timer = thread.timers.timer();
                 timer.set(began + span);
@@ -253,6 +253,9 @@ async fn answer(
             });
             let measured = measured.insert(Measured::new(connection, &admission, began));
             let answer = work(connection, &admission, &mut parts, body, total.as_ref()).await;
+            if let Some(home) = home {
+                home.take(&bill, &thread.timers);
+            }
             measured.answered(&answer.story);
             pace = admission.pace();
             let (answer, open) = match sound {
@@ -298,21 +301,22 @@ fn soundness(thread: &Thread, parts: &mut Parts) -> Result<Option<Asked>, Unsoun
     sound
 }
 
-/// A request's body within its bounds, at its pace.
+/// A request's body within its bounds, at its pace; and where what is not read of it goes.
 fn content(
     thread: &Thread,
     admission: &Admission,
     body: Incoming,
     bill: &Bill,
     received: Option<Received>,
-) -> RequestBody {
+) -> (RequestBody, Option<rest::Home>) {
     if body.is_end_stream() {
-        return RequestBody::Empty;
+        return (RequestBody::Empty, None);
     }
+    let (body, home) = rest::lend(body);
     let config = &admission.settings.config;
     let limited = Limited::new(body, config.http.max_body.unwrap_or(u64::MAX), bill.clone(), received);
     let timed = Timed::new(limited, thread.timers.timer(), config.timeouts.body_patience());
-    admission.paced(RequestBody::Http2(Box::new(timed)))
+    (admission.paced(RequestBody::Http2(Box::new(timed))), Some(home))
 }
 
 /// Sends the request and waits for the answer, until time is up.
