@@ -28,9 +28,6 @@ const FIRST_STRETCH: u32 = 32;
 const STRETCH: u32 = 64;
 /// Stretches in a row in which calls stayed longer, before there is a limit.
 const LONGER_STRETCHES: u32 = 2;
-/// Stretches are up to half as long again, each by another sixteenth: what works in step with them, such as a pool whose
-/// calls all take as long, would seem to be faster in every second one.
-const UNEVEN: u32 = 8;
 /// A limit that is not always reached grows while stays are shorter than this, in unloaded stays.
 const HARDLY_LONGER: f64 = 1.5;
 /// Stays longer than this, in unloaded stays, lower the limit at once, as long as no throughputs were compared.
@@ -56,16 +53,6 @@ const UP: f64 = 0.5;
 const UP_MOST: f64 = 1.0;
 /// And downwards, when it shows none.
 const DOWN: f64 = 0.05;
-/// What a trial lets be in flight, in calls that the throughput is thought to need. Little more than half, so that the
-/// throughput stays if half is enough.
-const TRIAL: f64 = 0.625;
-/// Loss of throughput in a trial from which on it says that so few are not enough, as a share of what is lost if the limit
-/// allows for what is needed. The trial is so far from the limit that one stretch tells, if it is long.
-const TRIAL_FAILS: f64 = 0.35;
-/// Calls that must have ended before a trial tells anything.
-const TRIAL_STRETCH: u32 = 128;
-/// Unloaded stays after a trial that did not fail, in those before.
-const TRIAL_CUT: f64 = 0.5;
 /// By what share a limit grows in a stretch that never reached it.
 const FORGET: f64 = 0.05;
 
@@ -82,16 +69,12 @@ pub struct InFlightConfig {
     /// The stay that the limit allows for, in unloaded stays; at least 1. At 2 as many calls wait behind the limit as are
     /// worked on: nothing idles even if calls come in bunches. Less makes stays shorter.
     pub room: f64,
-    /// Whether a limit, when it is made, is tried at half, again and again until the throughput falls. Calls of a group that
-    /// come in a crowd and are the first of it teach an unloaded stay that is too long; without trials the limit comes down
-    /// by a twentieth at a time. Each costs a stretch of less throughput.
-    pub tries: bool,
 }
 
 impl Default for InFlightConfig {
     fn default() -> Self {
         // Far more than anything behind a service works on at a time, few enough to be held in memory.
-        Self { least: 1, most: 65_536, groups: 64, room: 2.0, tries: false }
+        Self { least: 1, most: 65_536, groups: 64, room: 2.0 }
     }
 }
 
@@ -133,10 +116,7 @@ pub struct InFlightLimit {
     /// Stretches in which the limit was lowered at once, since it was made.
     crowds: u8,
     stretch: Stretch,
-    /// How many there were, modulo [`UNEVEN`].
-    stretches: u32,
     swing: Swing,
-    trial: Trial,
     /// The stretch at the lower swing that waits for its pair.
     low: Option<Stretch>,
     /// Stretches at the lower and at the higher swing.
@@ -188,8 +168,6 @@ struct Stretch {
     stays_ns: f64,
     quick_ns: f64,
     in_flight: f64,
-    /// The latter, each cut by as much as its stay is.
-    crowd: f64,
     /// How long it was, once it is over.
     time_ns: f64,
     /// Time for which somebody was held up, and calls in flight summed over time.
@@ -202,16 +180,6 @@ struct Stretch {
 enum Swing {
     Low,
     High,
-}
-
-/// Whether half of a new limit is enough.
-#[derive(Clone, Copy, Debug)]
-enum Trial {
-    Done,
-    /// The next stretch says what the throughput is at the limit.
-    Waits,
-    /// This one was at the limit; the next one is not.
-    Runs(Stretch),
 }
 
 /// Stretches of one swing.
@@ -235,7 +203,6 @@ impl Stretch {
             stays_ns: 0.0,
             quick_ns: 0.0,
             in_flight: 0.0,
-            crowd: 0.0,
             time_ns: 0.0,
             held_ns: 0.0,
             in_flight_ns: 0.0,
@@ -251,11 +218,6 @@ impl Stretch {
     /// Calls that would be in flight at the same throughput if every stay were unloaded.
     fn needed(&self) -> f64 {
         self.in_flight / f64::from(self.compared.max(1)) / self.longer()
-    }
-
-    /// The same of a crowd in which most stays are cut: the calls in flight are cut as they are, so the quotient is true.
-    fn needed_of_crowd(&self) -> f64 {
-        self.crowd / f64::from(self.compared.max(1)) / self.longer()
     }
 }
 
@@ -277,7 +239,7 @@ impl InFlightLimit {
     pub fn new(config: InFlightConfig, now: Instant) -> Self {
         let least = config.least.max(1);
         let (most, groups) = (config.most.max(least), config.groups.max(1));
-        let config = InFlightConfig { least, most, groups, room: config.room.max(1.0), tries: config.tries };
+        let config = InFlightConfig { least, most, groups, room: config.room.max(1.0) };
         Self {
             config,
             in_flight: 0,
@@ -292,9 +254,7 @@ impl InFlightLimit {
             longer_stretches: 0,
             crowds: 0,
             stretch: Stretch::new(0, false, now),
-            stretches: 0,
             swing: Swing::High,
-            trial: Trial::Done,
             low: None,
             throughput: [Throughput::default(); 2],
         }
@@ -304,21 +264,6 @@ impl InFlightLimit {
     pub fn forget(&mut self, config: InFlightConfig, now: Instant) {
         let (in_flight, is_held) = (self.in_flight, self.is_held);
         *self = Self { in_flight, is_held, stretch: Stretch::new(in_flight, is_held, now), ..Self::new(config, now) };
-    }
-
-    /// Goes on with what `old` learnt, where there is `part` times as much behind it. What is in flight there ends
-    /// there.
-    pub fn inherit(&mut self, old: &Self, part: f64, now: Instant) {
-        let part = if part.is_finite() && part > 0.0 { part } else { 1.0 };
-        let (least, most) = (f64::from(self.config.least), f64::from(self.config.most));
-        let limit = old.limit * part;
-        self.limit = if limit > most { f64::INFINITY } else { limit.max(least) };
-        self.at_most = whole((self.limit * (1.0 + SWING)).ceil().clamp(least, most));
-        self.few = old.few * part;
-        self.quick_ns = old.quick_ns;
-        self.groups.clone_from(&old.groups);
-        self.groups.truncate(usize::from(self.config.groups));
-        self.stretch = Stretch::new(self.in_flight, self.is_held, now);
     }
 
     /// Calls in flight.
@@ -388,12 +333,7 @@ impl InFlightLimit {
             return;
         }
         self.stretch.ended += 1;
-        let enough = match self.trial {
-            _ if self.limit.is_infinite() => FIRST_STRETCH,
-            Trial::Done => STRETCH.max(self.in_flight),
-            _ => TRIAL_STRETCH.max(self.in_flight),
-        };
-        let enough = enough + enough / (2 * UNEVEN) * (self.stretches * 3 % UNEVEN);
+        let enough = if self.limit.is_finite() { STRETCH.max(self.in_flight) } else { FIRST_STRETCH };
         if self.stretch.ended >= enough {
             self.end_stretch(now);
         }
@@ -454,11 +394,9 @@ impl InFlightLimit {
         }
         if quick.told >= KNOWN {
             self.stretch.compared += 1;
-            let (in_flight, counted_ns) = (f64::from(began.beside) + 1.0, stay_ns.min(LONGEST * quick.mean_ns));
-            self.stretch.stays_ns += counted_ns;
+            self.stretch.stays_ns += stay_ns.min(LONGEST * quick.mean_ns);
             self.stretch.quick_ns += quick.mean_ns;
-            self.stretch.in_flight += in_flight;
-            self.stretch.crowd += in_flight * counted_ns / stay_ns;
+            self.stretch.in_flight += f64::from(began.beside) + 1.0;
         }
     }
 
@@ -478,15 +416,13 @@ impl InFlightLimit {
         let (least, most) = (f64::from(self.config.least), f64::from(self.config.most));
         self.limit = if self.limit > most { f64::INFINITY } else { self.limit.max(least) };
         // Away from the limit, so that both differ even if it is a single call.
-        let swung = match (self.trial, self.swing) {
-            (Trial::Runs(_), _) => (self.limit * TRIAL / self.config.room).floor(),
-            (_, Swing::Low) => (self.limit * (1.0 - SWING)).floor(),
-            (_, Swing::High) => (self.limit * (1.0 + SWING)).ceil(),
+        let swung = match self.swing {
+            Swing::Low => (self.limit * (1.0 - SWING)).floor(),
+            Swing::High => (self.limit * (1.0 + SWING)).ceil(),
         };
         self.at_most = whole(swung.clamp(least, most));
         let settling = if self.limit.is_finite() { self.in_flight } else { 0 };
         self.stretch = Stretch::new(settling, self.is_held, now);
-        self.stretches = (self.stretches + 1) % UNEVEN;
     }
 
     /// If calls of sure groups were held up, those of the others were by as much: the rest of their stays is unloaded.
@@ -513,20 +449,17 @@ impl InFlightLimit {
             let crowded = stretch.in_flight > f64::from(self.config.least) * f64::from(stretch.compared);
             self.longer_stretches = if longer > LONGER && crowded { self.longer_stretches + 1 } else { 0 };
             if self.longer_stretches >= LONGER_STRETCHES {
-                self.limit = self.config.room * stretch.needed_of_crowd();
+                self.limit = self.config.room * needed;
                 self.longer_stretches = 0;
                 self.crowds = 0;
-                self.trial = if self.config.tries { Trial::Waits } else { Trial::Done };
                 (self.low, self.throughput) = (None, [Throughput::default(); 2]);
             }
         } else if longer > FAR_LONGER && self.throughput[0].told < TOLD && self.crowds < CROWDS {
             // They gathered before there was a limit. Stays that are as long when that crowd is gone have become so for
             // another reason, and how many may be in flight is found by comparing.
             self.crowds += 1;
-            self.limit = self.config.room * stretch.needed_of_crowd();
+            self.limit = self.config.room * needed;
             (self.low, self.swing) = (None, Swing::High);
-        } else if !matches!(self.trial, Trial::Done) {
-            self.on_trial(stretch);
         } else if stretch.held_ns >= BOUND * stretch.time_ns {
             match self.swing {
                 Swing::Low => {
@@ -549,34 +482,6 @@ impl InFlightLimit {
                 self.limit = self.limit.min(self.config.room * needed);
             }
         }
-    }
-
-    /// After a stretch at a new limit, or at a part of it.
-    fn on_trial(&mut self, stretch: &Stretch) {
-        // Where the limit did not hold calls up, their number made the throughput, and a trial says nothing.
-        let is_bound = stretch.held_ns >= BOUND * stretch.time_ns;
-        self.trial = match self.trial {
-            _ if !is_bound => Trial::Done,
-            Trial::Runs(before) if !self.is_enough(&before, stretch) => Trial::Done,
-            Trial::Runs(_) => {
-                self.correct(TRIAL_CUT);
-                Trial::Runs(*stretch)
-            }
-            Trial::Waits | Trial::Done => Trial::Runs(*stretch),
-        };
-        if self.limit <= f64::from(self.config.least) {
-            self.trial = Trial::Done;
-        }
-        (self.low, self.swing) = (None, Swing::High);
-    }
-
-    /// Whether `less`, a trial, had nearly the throughput of `before`, at the limit.
-    fn is_enough(&self, before: &Stretch, less: &Stretch) -> bool {
-        let throughput = |stretch: &Stretch| f64::from(stretch.ended) / stretch.time_ns;
-        let kept = throughput(less) / throughput(before);
-        let needed = self.limit / self.config.room;
-        let would_be = (less.in_flight_ns / less.time_ns / needed.max(1.0)).min(1.0);
-        1.0 - kept < TRIAL_FAILS * (1.0 - would_be)
     }
 
     /// After two stretches whose throughputs were those of their limits.
@@ -664,13 +569,9 @@ mod tests {
 
     impl Scene {
         fn new(places: u32, service: Duration, constant: bool) -> Self {
-            Self::with(InFlightConfig::default(), places, service, constant)
-        }
-
-        fn with(config: InFlightConfig, places: u32, service: Duration, constant: bool) -> Self {
             let behind = Behind { places, service, constant, waiting: VecDeque::new(), taken: 0 };
             Self {
-                limit: InFlightLimit::new(config, Instant::ZERO),
+                limit: InFlightLimit::new(InFlightConfig::default(), Instant::ZERO),
                 behind,
                 rng: Rng::new(7),
                 now: Instant::ZERO,
@@ -767,35 +668,6 @@ mod tests {
             let p50 = Duration::from_nanos(scene.stays.quantile(0.5)).as_secs_f64() / 0.020;
             let limit = scene.limit.limit();
             assert!(served > 0.9 && p50 < 3.0, "{places} {constant}: {served} of it, {p50} times, {limit:?}");
-        }
-    }
-
-    #[test]
-    fn an_unloaded_stay_that_was_learnt_in_a_crowd_is_corrected_at_once() {
-        for (constant, room) in [(true, 1.25), (false, 1.25), (true, 2.0), (false, 2.0)] {
-            let config = InFlightConfig { least: 2, room, tries: true, ..InFlightConfig::default() };
-            let mut scene = Scene::with(config, 16, ms(5), constant);
-            // Nothing is known of these calls, and the first that end took four times as long as they will.
-            scene.behind.service = ms(20);
-            scene.play(100_000.0, ms(4));
-            scene.play(4_000.0, ms(18));
-            scene.behind.service = ms(5);
-            scene.play(4_000.0, ms(600));
-            let served = scene.play(4_000.0, s(1)) / 3_200.0;
-            let limit = scene.limit.limit();
-            assert!(limit.is_some_and(|limit| limit <= 45), "{constant} {room}: {limit:?}");
-            assert!(served > 0.85, "{constant} {room}: {served} of it, {limit:?}");
-        }
-    }
-
-    #[test]
-    fn a_trial_of_half_is_given_up_where_all_are_needed() {
-        for room in [1.25, 2.0] {
-            let config = InFlightConfig { least: 2, room, tries: true, ..InFlightConfig::default() };
-            let mut scene = Scene::with(config, 100, ms(20), true);
-            scene.play(1_500.0, s(10));
-            let served = scene.play(10_000.0, s(5)) / 5_000.0;
-            assert!(served > 0.9, "{room}: {served} of it, {:?}", scene.limit.limit());
         }
     }
 

@@ -23,7 +23,7 @@ pub struct SharingTuning {
 impl Default for SharingTuning {
     fn default() -> Self {
         Self {
-            limit: InFlightConfig { least: 2, room: 1.25, tries: true, ..InFlightConfig::default() },
+            limit: InFlightConfig { least: 2, room: 1.25, ..InFlightConfig::default() },
             alone: Duration::from_secs(10),
         }
     }
