@@ -6,8 +6,8 @@ use crate::{Instant, Rate};
 /// A retry costs this many parts; each payment is a share of them.
 const PARTS: u64 = 1_000_000;
 
-/// Of what is saved, and of the free retries of a second, the part that [`RetryBudget::try_retry_beside`] leaves: one in so
-/// many.
+/// Of what is saved, and of the free retries of a second, the part that [`RetryBudget::try_retry_beside`] leaves: one
+/// in so many.
 const KEPT_PART: u64 = 8;
 
 /// What a [`RetryBudget`] allows.
@@ -77,8 +77,8 @@ impl RetryBudget {
         self.floor.try_take(1, now).is_ok()
     }
 
-    /// Takes one retry if an eighth is left for others that share the budget, of what may be saved or of the free retries
-    /// of a second.
+    /// Takes one retry if an eighth is left for others that share the budget, of what may be saved or of the free
+    /// retries of a second.
     pub fn try_retry_beside(&mut self, now: Instant) -> bool {
         if self.earned >= PARTS + self.most / KEPT_PART {
             self.earned -= PARTS;

@@ -8,8 +8,8 @@ use tidegate_core::Instant;
 
 use crate::io::limiter::{Cause, Source};
 
-/// A source with all names that it makes up may hold so many times what is left: the more, the more its names find beside
-/// each other, and the less one finds who comes.
+/// A source with all names that it makes up may hold so many times what is left: the more, the more its names find
+/// beside each other, and the less one finds who comes.
 const OF_SOURCE: u64 = 3;
 
 /// Who holds room, on every core: each has its own numbers.
@@ -24,8 +24,8 @@ pub(crate) struct Holder {
 /// The room, and what each tenant with bodies in it holds.
 ///
 /// A tenant may hold as much as is left for everybody else: alone half of the room, of two that want all a third each. So
-/// there is always some for one who comes, and nobody has to know how many will. Names that one source makes up may do so
-/// too, and hold three times what is left together: alone three quarters of the room, however many they are.
+/// there is always some for one who comes, and nobody has to know how many will. Names that one source makes up may do
+/// so too, and hold three times what is left together: alone three quarters of the room, however many they are.
 ///
 /// Source: Choudhury and Hahne, "Dynamic Queue Length Thresholds for Shared-Memory Packet Switches" (1998), with a factor
 /// of 1, and of 3 for a source.

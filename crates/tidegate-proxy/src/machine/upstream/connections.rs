@@ -30,10 +30,10 @@ impl Default for ConnectionsTuning {
 ///
 /// What a client does not read fills the windows of the connection it comes over, in both directions. So a connection
 /// is shared by requests of one tenant only, and a tenant opens another one when all it has carry
-/// [`streams`](ConnectionsTuning::streams). A claimant, with all names that it makes up, opens no more than it leaves to
-/// others: alone it has half of the places, and there are some for one who comes. Beyond that its requests share those
-/// that it has. When no place is left, a claimant without a connection takes that of the one that has been idle longest; if
-/// none is idle, it shares one common connection with others that came too late.
+/// [`streams`](ConnectionsTuning::streams). A claimant, with all names that it makes up, opens no more than it leaves
+/// to others: alone it has half of the places, and there are some for one who comes. Beyond that its requests share
+/// those that it has. When no place is left, a claimant without a connection takes that of the one that has been idle
+/// longest; if none is idle, it shares one common connection with others that came too late.
 ///
 /// Whatever began ends once, with [`on_end`](Self::on_end).
 /// Source: the threshold is that of Choudhury and Hahne, "Dynamic Queue Length Thresholds for Shared-Memory Packet
@@ -74,8 +74,8 @@ impl Connections {
         Self { tuning, places: Vec::new(), claimants: BTreeMap::new(), free: Vec::new() }
     }
 
-    /// A request of a tenant begins, which this claimant stands for. O(connections of the claimant); O(`max`) when no place
-    /// is left.
+    /// A request of a tenant begins, which this claimant stands for. O(connections of the claimant); O(`max`) when no
+    /// place is left.
     pub fn begin(&mut self, claimant: Claimant, tenant: u32) -> Begun {
         let own = self.claimants.get(&claimant).map_or(&[][..], Vec::as_slice);
         let streams = |place: &usize| self.places[*place].streams;

@@ -17,9 +17,9 @@ const LATELY: Duration = Duration::from_secs(10);
 ///
 /// A server that comes back is on probation: the next failure ejects it again, and for longer. Whether it may be ejected
 /// at all is for the pool to say, which knows the others. An answer counts as a failure where its status says so, but what
-/// was asked for may be the reason of it: answers to one client alone eject nobody, however many they are. In the same way
-/// what befalls one claimant's requests ejects nobody while the server has another's, unless it cannot be reached: so no
-/// tenant's requests take a server from another tenant.
+/// was asked for may be the reason of it: answers to one client alone eject nobody, however many they are. In the same
+/// way what befalls one claimant's requests ejects nobody while the server has another's, unless it cannot be reached:
+/// so no tenant's requests take a server from another tenant.
 /// Source: outlier detection as in Envoy. Departures: probation, time instead of sweeps forgives,
 /// statuses need two clients, and where there are two claimants two of these.
 #[derive(Clone, Debug, Default)]
@@ -102,8 +102,8 @@ impl Passive {
         self.failed(Befell::Claimant(claimant), config, now)
     }
 
-    /// A request of `claimant`'s `client` was answered with a status that counts as a failure; true if the server is due
-    /// for an ejection.
+    /// A request of `claimant`'s `client` was answered with a status that counts as a failure; true if the server is
+    /// due for an ejection.
     pub fn on_status(&mut self, claimant: Claimant, client: Client, config: &PassiveConfig, now: Instant) -> bool {
         self.failed(Befell::Client(claimant, client), config, now)
     }

@@ -311,8 +311,8 @@ impl Pool {
         self.servers[server].passive.on_success();
     }
 
-    /// The server at this place could not be reached. A client that gave up or misbehaved says nothing about a server: then
-    /// neither this nor any of these is told.
+    /// The server at this place could not be reached. A client that gave up or misbehaved says nothing about a server:
+    /// then neither this nor any of these is told.
     pub fn on_failure(&mut self, server: usize, now: Instant) {
         self.failed(server, now, |passive, config| passive.on_failure(config, now));
     }
@@ -485,7 +485,8 @@ impl Pool {
         }
     }
 
-    /// Starts the one of `flow`'s name that waits longest, whatever is in flight, if its tenant is alone; false if it may not.
+    /// Starts the one of `flow`'s name that waits longest, whatever is in flight, if its tenant is alone; false if it
+    /// may not.
     fn relieve(&mut self, flow: Flow, rng: &mut Rng, now: Instant) -> bool {
         let is_alone = self.sharing.as_ref().is_some_and(|sharing| sharing.is_alone(flow.tenant, now));
         if !is_alone || self.shares().admit(flow, &self.held) != May::Start {

@@ -15,8 +15,8 @@ const COUNTED: usize = 64;
 
 /// The budget of an upstream's retries, which its claimants share.
 ///
-/// Everybody pays into it and takes from it. Beside others, the last eighth is for claimants that took less than their fair
-/// part of late: one whose every request fails, and is retried, leaves something for another's.
+/// Everybody pays into it and takes from it. Beside others, the last eighth is for claimants that took less than their
+/// fair part of late: one whose every request fails, and is retried, leaves something for another's.
 #[derive(Clone, Debug)]
 pub(super) struct Retries {
     budget: RetryBudget,

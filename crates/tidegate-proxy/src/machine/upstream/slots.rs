@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use super::turns::{Flow, May};
 use crate::machine::neighbours::Claimant;
 
-/// Of all slots, the part that is kept for claimants that hold less than their fair share: one in so many. A client that
-/// reads its answers slowly keeps slots for as long as it likes, and would else keep all of them. As many beside these are
-/// kept for names of one source that hold less than others of the same.
+/// Of all slots, the part that is kept for claimants that hold less than their fair share: one in so many. A client
+/// that reads its answers slowly keeps slots for as long as it likes, and would else keep all of them. As many beside
+/// these are kept for names of one source that hold less than others of the same.
 const KEPT_PART: u64 = 8;
 
 /// Who holds slots.
@@ -80,9 +80,9 @@ impl Held {
         }
     }
 
-    /// Whether a claimant may have one more of `slots`, of which `active` are taken: anybody while more than the kept part
-    /// is free, else, if there is one, who holds less than all would have with one more of them. Of what a source may have
-    /// up to there, its names share the last in the same way.
+    /// Whether a claimant may have one more of `slots`, of which `active` are taken: anybody while more than the kept
+    /// part is free, else, if there is one, who holds less than all would have with one more of them. Of what a source
+    /// may have up to there, its names share the last in the same way.
     fn admit(&self, flow: Flow, slots: u64, active: u64) -> May {
         let (free, kept) = (slots.saturating_sub(active), slots / KEPT_PART);
         let Part { slots: held, names } = self.claimants.get(&flow.claimant).copied().unwrap_or_default();

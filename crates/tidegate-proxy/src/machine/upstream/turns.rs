@@ -87,11 +87,11 @@ const STEP: u64 = 1 << 20;
 const ASKED: usize = 32;
 
 /// Requests that wait: first come, first served for each name, the names of a flow in turn, and the flows in turn, by
-/// weight. So however many requests one flow has here, or names, another one's next request waits behind one of it at most,
-/// if their weights are the same.
+/// weight. So however many requests one flow has here, or names, another one's next request waits behind one of it at
+/// most, if their weights are the same.
 ///
-/// When there is no room, the flow with the most requests loses the newest of its name with the most: a flow that has fewer
-/// than others is never refused for what they send.
+/// When there is no room, the flow with the most requests loses the newest of its name with the most: a flow that has
+/// fewer than others is never refused for what they send.
 /// Source: Goyal, Vin and Cheng, "Start-time fair queuing" (SIGCOMM 1996), with a start as the unit of work; dropping from
 /// the longest queue as in Suter et al., "Design considerations for supporting TCP with per-flow queueing" (1998).
 /// Departure: of more flows than are asked in one search, one further behind may start before one ahead that could not
@@ -143,8 +143,8 @@ impl<K: Copy + Ord, V: Default> Order<K, V> {
         self.entries.get(&key).map(|(_, value)| value)
     }
 
-    /// The entry of `key`, for something that waits there from now on. If nothing did, it comes last of those that have had
-    /// as much. If there are more entries than `room`, those that are not in turn are forgotten, and begin anew.
+    /// The entry of `key`, for something that waits there from now on. If nothing did, it comes last of those that have
+    /// had as much. If there are more entries than `room`, those that are not in turn are forgotten, and begin anew.
     fn enter(&mut self, key: K, room: usize) -> &mut V {
         let Self { entries, order, .. } = self;
         if entries.len() > room && !entries.contains_key(&key) {
@@ -285,8 +285,8 @@ impl Turns {
         }
     }
 
-    /// Takes out the newest request of the longest flow, if that is longer than `flow` would be with one more; else that
-    /// of the longest name of `flow`, in the same way. O(flows + names of one).
+    /// Takes out the newest request of the longest flow, if that is longer than `flow` would be with one more; else
+    /// that of the longest name of `flow`, in the same way. O(flows + names of one).
     pub(super) fn make_room(&mut self, flow: Flow) -> Option<u64> {
         let mine = self.lines.get(flow.line());
         let (len, own) = mine.map_or((0, 0), |line| (line.len, line.len_of(flow.tenant)));
