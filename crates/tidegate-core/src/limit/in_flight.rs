@@ -53,6 +53,10 @@ const UP: f64 = 0.5;
 const UP_MOST: f64 = 1.0;
 /// And downwards, when it shows none.
 const DOWN: f64 = 0.05;
+/// Parties that are told apart; further ones share their places.
+const PARTIES: u8 = 8;
+/// Calls of a stretch that all parties but one must have had, to be heard beside that one.
+const HEARD: u32 = 4;
 /// By what share a limit grows in a stretch that never reached it.
 const FORGET: f64 = 0.05;
 
@@ -92,6 +96,7 @@ impl Default for InFlightConfig {
 /// The first calls of a group are believed, for nothing else is known of it. If they come as a flood, their stays are
 /// not unloaded. So while calls of groups that are known from quieter times are held up, the others count as held up by
 /// as much.
+/// Parties that do not trust each other are told apart too: what only one of them feels may be its own doing.
 ///
 /// Every step is O(1); the one that ends a stretch may take O(groups). 32 bytes for each group.
 #[derive(Clone, Debug)]
@@ -128,6 +133,8 @@ pub struct InFlightLimit {
 pub struct Began {
     /// Its group, 0 for those of none.
     pub group: u8,
+    /// Whose it is, of a few that are told apart.
+    pub party: u8,
     /// Others that were in flight, 65,535 if more.
     pub beside: u16,
 }
@@ -162,11 +169,11 @@ struct Stretch {
     since: Instant,
     counted: Instant,
     ended: u32,
-    /// Calls that ended and whose group is known; sums of their stays, of their groups' unloaded stays, and of the calls in
-    /// flight when they began, themselves included.
-    compared: u32,
-    stays_ns: f64,
-    quick_ns: f64,
+    /// Calls that ended and whose group is known,
+    all: Compared,
+    /// those of each party,
+    parties: [Compared; PARTIES as usize],
+    /// and the sum of the calls in flight when they began, themselves included.
     in_flight: f64,
     /// How long it was, once it is over.
     time_ns: f64,
@@ -192,6 +199,39 @@ struct Throughput {
     in_flight: f64,
 }
 
+/// Calls that ended and whose group is known; sums of their stays, and of their groups' unloaded stays.
+#[derive(Clone, Copy, Default, Debug)]
+struct Compared {
+    calls: u32,
+    stays_ns: f64,
+    quick_ns: f64,
+}
+
+impl Compared {
+    #[inline]
+    fn add(&mut self, stay_ns: f64, quick_ns: f64) {
+        self.calls += 1;
+        self.stays_ns += stay_ns;
+        self.quick_ns += quick_ns;
+    }
+
+    fn without(&self, part: &Self) -> Self {
+        Self {
+            calls: self.calls - part.calls,
+            stays_ns: self.stays_ns - part.stays_ns,
+            quick_ns: self.quick_ns - part.quick_ns,
+        }
+    }
+
+    fn excess_ns(&self) -> f64 {
+        self.stays_ns - self.quick_ns
+    }
+
+    fn longer(&self) -> f64 {
+        self.stays_ns / self.quick_ns.max(1.0)
+    }
+}
+
 impl Stretch {
     fn new(settling: u32, is_held: bool, now: Instant) -> Self {
         Self {
@@ -199,9 +239,8 @@ impl Stretch {
             since: now,
             counted: now,
             ended: 0,
-            compared: 0,
-            stays_ns: 0.0,
-            quick_ns: 0.0,
+            all: Compared::default(),
+            parties: [Compared::default(); PARTIES as usize],
             in_flight: 0.0,
             time_ns: 0.0,
             held_ns: 0.0,
@@ -212,12 +251,20 @@ impl Stretch {
 
     /// The mean stay in unloaded stays.
     fn longer(&self) -> f64 {
-        self.stays_ns / self.quick_ns.max(1.0)
+        self.all.longer()
     }
 
-    /// Calls that would be in flight at the same throughput if every stay were unloaded.
-    fn needed(&self) -> f64 {
-        self.in_flight / f64::from(self.compared.max(1)) / self.longer()
+    /// The same, or that of all but the party whose calls stayed longest, if that is less: one alone does not tell that
+    /// calls are held up, for it may ask for something else than before.
+    fn longer_for_others(&self) -> f64 {
+        let longest = self.parties.iter().max_by(|one, other| one.excess_ns().total_cmp(&other.excess_ns()));
+        let others = longest.map(|longest| self.all.without(longest)).filter(|others| others.calls >= HEARD);
+        others.map_or(self.longer(), |others| others.longer().min(self.longer()))
+    }
+
+    /// Calls that would be in flight at the same throughput if every stay were unloaded and not so much longer.
+    fn needed(&self, longer: f64) -> f64 {
+        self.in_flight / f64::from(self.all.calls.max(1)) / longer
     }
 }
 
@@ -316,11 +363,17 @@ impl InFlightLimit {
     /// A call of `group` begins. It is let in even where there is no room: whoever asks has looked.
     #[inline]
     pub fn on_begin(&mut self, group: u8, now: Instant) -> Began {
+        self.on_begin_of(0, group, now)
+    }
+
+    /// The same of one of several parties that do not trust each other.
+    #[inline]
+    pub fn on_begin_of(&mut self, party: u8, group: u8, now: Instant) -> Began {
         self.count(now);
         let beside = u16::try_from(self.in_flight).unwrap_or(u16::MAX);
         self.in_flight = self.in_flight.saturating_add(1);
         self.stretch.was_reached |= self.in_flight >= self.at_most;
-        Began { group, beside }
+        Began { group, party: party % PARTIES, beside }
     }
 
     /// A call that began so ended after `stay`.
@@ -393,9 +446,9 @@ impl InFlightLimit {
             }
         }
         if quick.told >= KNOWN {
-            self.stretch.compared += 1;
-            self.stretch.stays_ns += stay_ns.min(LONGEST * quick.mean_ns);
-            self.stretch.quick_ns += quick.mean_ns;
+            let stay_ns = stay_ns.min(LONGEST * quick.mean_ns);
+            self.stretch.all.add(stay_ns, quick.mean_ns);
+            self.stretch.parties[usize::from(began.party)].add(stay_ns, quick.mean_ns);
             self.stretch.in_flight += f64::from(began.beside) + 1.0;
         }
     }
@@ -408,9 +461,9 @@ impl InFlightLimit {
         if self.held_up.calls >= HELD_UP || self.held_up.stretches >= HELD_UP_STRETCHES {
             self.take_held_up();
         }
-        if stretch.compared > 0 {
-            self.quick_ns = stretch.quick_ns / f64::from(stretch.compared);
-            self.few = (FEW * stretch.needed()).min((FEW_GROWTH * self.few).max(1.0));
+        if stretch.all.calls > 0 {
+            self.quick_ns = stretch.all.quick_ns / f64::from(stretch.all.calls);
+            self.few = (FEW * stretch.needed(stretch.longer())).min((FEW_GROWTH * self.few).max(1.0));
             self.adapt(&stretch);
         }
         let (least, most) = (f64::from(self.config.least), f64::from(self.config.most));
@@ -444,9 +497,11 @@ impl InFlightLimit {
     }
 
     fn adapt(&mut self, stretch: &Stretch) {
-        let (longer, needed) = (stretch.longer(), stretch.needed());
+        // Where no throughputs are compared, one party alone lowers nothing.
+        let longer = stretch.longer_for_others();
+        let needed = stretch.needed(longer);
         if self.limit.is_infinite() {
-            let crowded = stretch.in_flight > f64::from(self.config.least) * f64::from(stretch.compared);
+            let crowded = stretch.in_flight > f64::from(self.config.least) * f64::from(stretch.all.calls);
             self.longer_stretches = if longer > LONGER && crowded { self.longer_stretches + 1 } else { 0 };
             if self.longer_stretches >= LONGER_STRETCHES {
                 self.limit = self.config.room * needed;
@@ -494,7 +549,7 @@ impl InFlightLimit {
         let gain = (fast.mean - slow.mean) / growth;
         let error = ((slow.variance + fast.variance) / slow.told).sqrt() / growth;
         let longer = f64::midpoint(low.longer(), high.longer());
-        let wanted = self.config.room * f64::midpoint(low.needed(), high.needed());
+        let wanted = self.config.room * f64::midpoint(low.needed(low.longer()), high.needed(high.longer()));
         let before = self.limit;
         if slow.told < TOLD {
             // More at once; fewer only if it is known that it costs nothing.
@@ -788,6 +843,42 @@ mod tests {
         let bad: Vec<_> =
             told.iter().filter(|(.., (limit, stay))| limit.is_none_or(|limit| limit > 32) || *stay > 2.0).collect();
         assert!(bad.is_empty(), "{} of {}: {bad:?}", bad.len(), told.len());
+    }
+
+    /// Two parties ask something that holds nobody up, each 200 times a second: one always for 5 ms, the other at first
+    /// for a moment, and then for long.
+    fn after_one_party_changes(parties: [u8; 2]) -> Option<u32> {
+        let mut limit = InFlightLimit::new(InFlightConfig::default(), Instant::ZERO);
+        let mut ends: BTreeSet<(Instant, usize)> = BTreeSet::new();
+        let mut calls = Vec::new();
+        for number in 0_usize..8_000 {
+            let now = Instant::ZERO.plus_nanos(number as u64 * 5 * MS / 2);
+            while let Some((at, call)) = ends.first().copied().filter(|(at, _)| *at <= now) {
+                let (began, from) = calls[call];
+                ends.pop_first();
+                limit.on_end(began, at.since(from), at);
+            }
+            let is_changing = number % 2 == 1;
+            let stay = if !is_changing {
+                5
+            } else if number < 2_000 {
+                1
+            } else {
+                100
+            };
+            calls.push((limit.on_begin_of(parties[number % 2], u8::from(is_changing), now), now));
+            ends.insert((now.plus_nanos(stay * MS), number));
+            if number >= 2_000 && limit.limit().is_some() {
+                return limit.limit();
+            }
+        }
+        None
+    }
+
+    #[test]
+    fn one_partys_longer_calls_beside_anothers_hold_nobody_up() {
+        assert_eq!(after_one_party_changes([1, 2]), None);
+        assert!(after_one_party_changes([1, 1]).is_some(), "of one party it cannot be told");
     }
 
     #[test]

@@ -45,8 +45,9 @@ pub struct Stay {
 
 /// The calls in flight to one upstream, from their begin to the head of their answer, and how many may be.
 ///
-/// A claimant within its fair share of the limit, by weight, begins at once, whatever others have in flight; so there may be
-/// twice as many as the limit says, until those beyond their shares have fewer. All others wait until there is room.
+/// A claimant within its fair share of the limit, by weight, begins at once, whatever others have in flight; so there
+/// may be twice as many as the limit says, until those beyond their shares have fewer. All others wait until there is
+/// room.
 #[derive(Clone, Debug)]
 pub(super) struct Sharing {
     tuning: SharingTuning,
@@ -147,7 +148,11 @@ impl Sharing {
             self.weights = self.weights - u64::from(held.weight) + u64::from(weight);
             held.weight = weight;
         }
-        Call(self.limit.on_begin(group, now))
+        let number = match claimant {
+            Claimant::Tenant(tenant) => tenant.number(),
+            Claimant::Source(source) => source,
+        };
+        Call(self.limit.on_begin_of(number.to_le_bytes()[0], group, now))
     }
 
     /// The head of its answer came.
