@@ -220,9 +220,12 @@ mod tests {
             let mut passive = Passive::default();
             let fails = |passive: &mut Passive, claimant, s| {
                 passive.on_request(claimant, at(s));
-                let ejects = clients.map(|client| match statuses {
-                    true => passive.on_status(claimant, client, &CONFIG, at(s)),
-                    false => passive.on_no_answer(claimant, &CONFIG, at(s)),
+                let ejects = clients.map(|client| {
+                    if statuses {
+                        passive.on_status(claimant, client, &CONFIG, at(s))
+                    } else {
+                        passive.on_no_answer(claimant, &CONFIG, at(s))
+                    }
                 });
                 ejects.contains(&true)
             };

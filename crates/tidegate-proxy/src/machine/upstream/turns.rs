@@ -118,7 +118,7 @@ struct Line {
 struct Order<K, V> {
     entries: BTreeMap<K, (Place, V)>,
     /// Those in turn, by their times; of those at the same time the one that came to it first.
-    order: BTreeMap<Place, K>,
+    by_time: BTreeMap<Place, K>,
     /// The time of the key that was in turn last: who comes has had no less.
     time: u64,
     entered: u64,
@@ -130,7 +130,7 @@ type Place = (u64, u64);
 
 impl<K, V> Default for Order<K, V> {
     fn default() -> Self {
-        Self { entries: BTreeMap::new(), order: BTreeMap::new(), time: 0, entered: 0, asked: None }
+        Self { entries: BTreeMap::new(), by_time: BTreeMap::new(), time: 0, entered: 0, asked: None }
     }
 }
 
@@ -146,15 +146,15 @@ impl<K: Copy + Ord, V: Default> Order<K, V> {
     /// The entry of `key`, for something that waits there from now on. If nothing did, it comes last of those that have
     /// had as much. If there are more entries than `room`, those that are not in turn are forgotten, and begin anew.
     fn enter(&mut self, key: K, room: usize) -> &mut V {
-        let Self { entries, order, .. } = self;
+        let Self { entries, by_time, .. } = self;
         if entries.len() > room && !entries.contains_key(&key) {
-            entries.retain(|_, (place, _)| order.contains_key(place));
+            entries.retain(|_, (place, _)| by_time.contains_key(place));
         }
         let (place, value) = entries.entry(key).or_default();
-        if !order.contains_key(place) {
+        if !by_time.contains_key(place) {
             self.entered += 1;
             *place = (place.0.max(self.time), self.entered);
-            order.insert(*place, key);
+            by_time.insert(*place, key);
         }
         value
     }
@@ -162,24 +162,24 @@ impl<K: Copy + Ord, V: Default> Order<K, V> {
     /// Nothing waits at `key` any more.
     fn leave(&mut self, key: K) {
         if let Some((place, _)) = self.entries.get(&key) {
-            self.order.remove(place);
+            self.by_time.remove(place);
         }
     }
 
     /// The first one of [`ASKED`] that `find` finds something at. Of more than these the next search asks those behind.
     fn find<T>(&mut self, mut find: impl FnMut(K, &mut V) -> Option<T>) -> Option<T> {
-        let Self { entries, order, asked, .. } = self;
+        let Self { entries, by_time, asked, .. } = self;
         let from = asked.take();
         let behind = from.map_or(Bound::Unbounded, Bound::Excluded);
-        let ahead = order.range(..=from.unwrap_or_default());
-        for (at, (place, &key)) in order.range((behind, Bound::Unbounded)).chain(ahead).enumerate() {
+        let ahead = by_time.range(..=from.unwrap_or_default());
+        for (at, (place, &key)) in by_time.range((behind, Bound::Unbounded)).chain(ahead).enumerate() {
             let found = entries.get_mut(&key).and_then(|(_, value)| find(key, value));
             if found.is_some() {
                 *asked = from;
                 return found;
             }
             if at + 1 == ASKED {
-                *asked = (order.len() > ASKED).then_some(*place);
+                *asked = (by_time.len() > ASKED).then_some(*place);
                 break;
             }
         }
@@ -189,13 +189,13 @@ impl<K: Copy + Ord, V: Default> Order<K, V> {
     /// One of `key`, which is in turn, has started, which costs so much of its time.
     fn pass(&mut self, key: K, cost: u64) {
         let Some((place, _)) = self.entries.get_mut(&key) else { return };
-        self.order.remove(place);
+        self.by_time.remove(place);
         // Who could not start for a while does not make up for it.
         let start = place.0.max(self.time);
         self.time = start;
         self.entered += 1;
         *place = (start + cost, self.entered);
-        self.order.insert(*place, key);
+        self.by_time.insert(*place, key);
     }
 }
 
@@ -478,7 +478,7 @@ mod tests {
         }
         let names = turns.lines.get((Claimant::Source(1), false)).map_or(0, |line| line.names.entries.len());
         assert!(names <= ASKED + 2 && turns.lines.entries.len() <= ASKED + 4, "{names} {}", turns.lines.entries.len());
-        assert_eq!(turns.lines.order.len(), 1);
+        assert_eq!(turns.lines.by_time.len(), 1);
         assert_eq!(drain(&mut turns), [1]);
     }
 

@@ -299,7 +299,7 @@ fn names_that_one_source_makes_up_have_the_slots_of_one_tenant() {
     let started = |answers: Vec<Acquire>| answers.iter().filter(|answer| matches!(answer, Acquire::Start(_))).count();
     let loud = (0..20).map(|request| fixture.ask_as(Flow::made_up(1, 1), request, 0)).collect();
     assert_eq!(started(loud), 12, "an eighth is for other names, and one for other claimants");
-    let others = (20..40).map(|request| fixture.ask_as(Flow::made_up(1, 2 + request as u32), request, 0)).collect();
+    let others = (20_u32..40).map(|name| fixture.ask_as(Flow::made_up(1, name), name.into(), 0)).collect();
     assert_eq!(started(others), 2);
     assert!(matches!(fixture.ask_as(Flow::http1(2), 40, 0), Acquire::Start(_)));
     // They have one turn together.
@@ -314,8 +314,8 @@ fn names_that_one_source_makes_up_have_the_slots_of_one_tenant() {
 #[test]
 fn names_that_one_source_makes_up_fill_no_queue() {
     let mut fixture = Fixture::new(config(1, 1, 4));
-    for request in 0..5 {
-        fixture.ask_as(Flow::made_up(1, request as u32), request, 0);
+    for name in 0..5 {
+        fixture.ask_as(Flow::made_up(1, name), name.into(), 0);
     }
     assert_eq!(fixture.ask_as(Flow::made_up(1, 5), 5, 1), Acquire::Refused(Refusal::QueueFull));
     assert_eq!(fixture.ask_as(Flow::http1(2), 6, 1), Acquire::Queued, "one of theirs makes room");
