@@ -166,7 +166,8 @@ impl<K: Copy + Ord, V: Default> Order<K, V> {
         }
     }
 
-    /// The first one of [`ASKED`] that `find` finds something at. Of more than these the next search asks those behind.
+    /// The first one of [`ASKED`] that `find` finds something at. If it finds nothing, and there are more, the next
+    /// search asks those behind; after one that was found it begins with the first.
     fn find<T>(&mut self, mut find: impl FnMut(K, &mut V) -> Option<T>) -> Option<T> {
         let Self { entries, by_time, asked, .. } = self;
         let from = asked.take();
@@ -175,7 +176,6 @@ impl<K: Copy + Ord, V: Default> Order<K, V> {
         for (at, (place, &key)) in by_time.range((behind, Bound::Unbounded)).chain(ahead).enumerate() {
             let found = entries.get_mut(&key).and_then(|(_, value)| find(key, value));
             if found.is_some() {
-                *asked = from;
                 return found;
             }
             if at + 1 == ASKED {
@@ -458,8 +458,13 @@ mod tests {
         let found: Vec<_> = (0..3).map(|_| turns.next(only_last).map(|(_, next)| next.request)).collect();
         assert_eq!(found, [None, None, Some(flows.into())]);
         assert_eq!(asked.get(), 3 * ASKED);
-        // All of them have their turns.
         turns.pop(Flow::http1(flows));
+        assert_eq!(
+            turns.next(|_| May::Start).map(|(_, next)| next.request),
+            Some(1),
+            "then the first one is asked again"
+        );
+        // All of them have their turns.
         let mut left: Vec<_> = drain(&mut turns);
         left.sort_unstable();
         assert_eq!(left, (1..u64::from(flows)).collect::<Vec<_>>());
