@@ -313,6 +313,21 @@ impl InFlightLimit {
         *self = Self { in_flight, is_held, stretch: Stretch::new(in_flight, is_held, now), ..Self::new(config, now) };
     }
 
+    /// Goes on with what `old` learnt, where there is `part` times as much behind it. What is in flight there ends
+    /// there.
+    pub fn inherit(&mut self, old: &Self, part: f64, now: Instant) {
+        let part = if part.is_finite() && part > 0.0 { part } else { 1.0 };
+        let (least, most) = (f64::from(self.config.least), f64::from(self.config.most));
+        let limit = old.limit * part;
+        self.limit = if limit > most { f64::INFINITY } else { limit.max(least) };
+        self.at_most = whole((self.limit * (1.0 + SWING)).ceil().clamp(least, most));
+        self.few = old.few * part;
+        self.quick_ns = old.quick_ns;
+        self.groups.clone_from(&old.groups);
+        self.groups.truncate(usize::from(self.config.groups));
+        self.stretch = Stretch::new(self.in_flight, self.is_held, now);
+    }
+
     /// Calls in flight.
     #[must_use]
     #[inline]
@@ -484,11 +499,11 @@ impl InFlightLimit {
         let is_long = held_up.calls >= HELD_UP && held_up.excess_ns > (LONGER - 1.0) * held_up.quick_ns;
         let excess_ns = held_up.excess_ns / f64::from(held_up.calls.max(1));
         for quick in &mut self.groups {
-            let (calls, stays_ns) = (core::mem::take(&mut quick.beside), core::mem::take(&mut quick.beside_ns));
+            let (calls, sum_ns) = (core::mem::take(&mut quick.beside), core::mem::take(&mut quick.beside_ns));
             if !is_long || calls < KNOWN || quick.unloaded >= KNOWN {
                 continue;
             }
-            let stay_ns = stays_ns / f64::from(calls);
+            let stay_ns = sum_ns / f64::from(calls);
             let unloaded_ns = (stay_ns - excess_ns).max(stay_ns / LONGEST);
             // What is far off was believed of a flood.
             let is_far = quick.mean_ns > LONGER * unloaded_ns;
@@ -786,10 +801,10 @@ mod tests {
     /// Calls of a quiet group, at random, which need no room. Then another group comes, of which as many calls are
     /// always under way or waiting; the observer is so busy with its coming that it sees no end for `late`. Returns the
     /// limit when all is settled, and what a quiet call stays from then on, in what it takes.
-    fn flooded(seed: u64, constant: bool, late: Duration) -> (Option<u32>, f64) {
+    fn flooded(run: u64, constant: bool, late: Duration) -> (Option<u32>, f64) {
         const SERVICE: Duration = Duration::from_millis(5);
         const CALLERS: usize = 256;
-        let mut scene = Scene { rng: Rng::new(seed), ..Scene::new(16, SERVICE, constant) };
+        let mut scene = Scene { rng: Rng::new(run), ..Scene::new(16, SERVICE, constant) };
         scene.limit = InFlightLimit::new(InFlightConfig { room: 1.25, ..InFlightConfig::default() }, Instant::ZERO);
         let [flood, settled, until] = [5, 6, 10].map(|seconds| Instant::ZERO + s(seconds));
         let (mut quiet, mut waiting, mut has_come) = (Instant::ZERO, 0, false);
@@ -837,9 +852,9 @@ mod tests {
 
     #[test]
     fn a_flood_whose_first_calls_are_seen_late_is_not_taken_for_calls_that_are_long() {
-        let all = [0, 10, 20, 40, 60, 100].into_iter().flat_map(|late| (0..8).map(move |seed| (ms(late), seed)));
-        let all = all.flat_map(|(late, seed)| [(late, seed, true), (late, seed, false)]);
-        let told: Vec<_> = all.map(|(late, seed, constant)| (late, constant, flooded(seed, constant, late))).collect();
+        let all = [0, 10, 20, 40, 60, 100].into_iter().flat_map(|late| (0..8).map(move |run| (ms(late), run)));
+        let all = all.flat_map(|(late, run)| [(late, run, true), (late, run, false)]);
+        let told: Vec<_> = all.map(|(late, run, constant)| (late, constant, flooded(run, constant, late))).collect();
         let bad: Vec<_> =
             told.iter().filter(|(.., (limit, stay))| limit.is_none_or(|limit| limit > 32) || *stay > 2.0).collect();
         assert!(bad.is_empty(), "{} of {}: {bad:?}", bad.len(), told.len());

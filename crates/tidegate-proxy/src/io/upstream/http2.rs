@@ -140,8 +140,8 @@ async fn handshake(stream: ServerStream, (of_stream, of_all): (u32, u32), tasks:
     Ok(Sender { requests, peer, tasks })
 }
 
-/// Why a request's body broke off, for those who wait for its answer: the protocol tells them only that the stream ended,
-/// and the server is not to blame for that.
+/// Why a request's body broke off, for those who wait for its answer. The protocol tells them only that the stream
+/// ended, and the server is not to blame.
 #[derive(Clone, Default)]
 pub(super) struct Broken(Rc<Cell<Option<BodyError>>>);
 
