@@ -891,7 +891,7 @@ mod tests {
     }
 
     #[test]
-    fn one_partys_longer_calls_beside_anothers_hold_nobody_up() {
+    fn longer_calls_of_one_party_hold_no_other_one_up() {
         assert_eq!(after_one_party_changes([1, 2]), None);
         assert!(after_one_party_changes([1, 1]).is_some(), "of one party it cannot be told");
     }
