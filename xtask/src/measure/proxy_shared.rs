@@ -7,6 +7,8 @@ use std::time::Duration;
 use miette::{IntoDiagnostic as _, Result, WrapErr as _};
 use serde_json::{Value, json};
 
+use crate::clock;
+
 use super::bench::{Bench, median, range};
 use super::proxy_load::{A, B, Load, Phase, source, upstream_workers};
 use super::proxy_server::{KeyKind, Limiting, Proxy, Running, Setting, ensure};
@@ -123,7 +125,7 @@ pub(super) fn stalled(bench: &Bench) -> Result<Vec<Figure>> {
             let found = rounds(bench, protocol, 0, &format!("{readers} stalled readers"), |proxy| {
                 let before = quiet(bench, proxy)?;
                 let unread = unread(proxy, readers)?;
-                std::thread::sleep(FILL);
+                clock::rest(FILL);
                 let beside = quiet(bench, proxy)?;
                 drop(unread);
                 Ok(Heard {
