@@ -450,10 +450,12 @@ fn ask(thread: &Thread, origin: &Origin, held: usize, waited: Option<&Account>) 
 /// # Errors
 /// If it needs one and there is none: how long what is in the queue will take.
 fn place(thread: &Thread, leave: hellos::Leave) -> Result<Option<Wait>, Duration> {
-    let signer = thread.signer.as_ref().filter(|_| leave.lane == Lane::Overflow);
+    // As long as hellos wait, what is in the queue is only the first of it.
+    let is_crowded = leave.owed && !thread.hellos.is_empty();
+    let signer = thread.signer.as_ref().filter(|_| leave.lane == Lane::Overflow && !is_crowded);
     match signer.map(|signer| signer.wait(leave.ns)) {
         Some(Err(retry_after)) if !leave.owed => Err(retry_after),
-        // What is guaranteed and finds no place is computed here: others' excess must not take its place.
+        // What is guaranteed and finds no place is computed here: others' excess must not come before it.
         wait => Ok(wait.and_then(Result::ok)),
     }
 }

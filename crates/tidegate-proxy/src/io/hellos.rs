@@ -25,6 +25,8 @@ use crate::machine::neighbours::Second;
 /// Most bytes that one that waits has in memory: more than any usual hello with post-quantum keys has. Those that are still
 /// the socket's do not count.
 const HELD_MAX: usize = 4 * 1024;
+/// So many go on before the sockets are looked at again: each is a task that begins, some tens of microseconds.
+const AT_ONCE: usize = 4;
 
 thread_local! {
     /// The thread's own, for whoever looks when it is about to wait.
@@ -136,12 +138,12 @@ pub(crate) async fn drive(thread: Rc<Thread>) {
             None => hellos.look.notified().await,
         }
         meter::stamp();
-        turn(&thread, &mut scratch);
+        turn(&thread, &mut scratch).await;
     }
 }
 
 /// One turn of those that wait.
-fn turn(thread: &Rc<Thread>, scratch: &mut [u8]) {
+async fn turn(thread: &Rc<Thread>, scratch: &mut [u8]) {
     let hellos = &thread.hellos;
     let mut turn = {
         let mut machine = hellos.machine.borrow_mut();
@@ -149,7 +151,7 @@ fn turn(thread: &Rc<Thread>, scratch: &mut [u8]) {
         hellos.limiter.with(|limiter| machine.turn(limiter, meter::now()))
     };
     let mut is_futile = hellos.second().has_spare;
-    loop {
+    for told in 1.. {
         let (second, now) = (hellos.second(), meter::now());
         let next = {
             let mut machine = hellos.machine.borrow_mut();
@@ -166,6 +168,9 @@ fn turn(thread: &Rc<Thread>, scratch: &mut [u8]) {
                 hello::refuse_waiting(thread, waiting, tenant, &refusal);
             }
             None => break,
+        }
+        if told % AT_ONCE == 0 {
+            tokio::task::yield_now().await;
         }
     }
     hellos.futile.set(is_futile);
