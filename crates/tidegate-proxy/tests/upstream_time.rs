@@ -76,7 +76,7 @@ fn what_uploads_to_a_server_of_http2_take_of_the_thread_is_their_tenants() {
     let proxy = Running::start(&format!(
         "[[proxy.listen]]\naddress = \"127.0.0.1:0\"\n[[proxy.upstream]]\nname = \"u\"\nservers = [\"{address}\"]\n\
          protocol = \"h2c\"\n[[proxy.route]]\nupstream = \"u\"\n[proxy]\nthreads = 1\noverflow_threads = 0\n\
-         [proxy.tenants]\nby = \"host\"\n"
+         [proxy.tenants]\nby = \"host\"\n[[proxy.tenant]]\nname = \"loud\"\n[[proxy.tenant]]\nname = \"quiet\"\n"
     ));
     let mut quiet = proxy.connect();
     let ask = |quiet: &mut TcpStream| {
