@@ -17,9 +17,18 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     ("tidegate-rpc", &["tidegate-core", "tidegate-wire", "tidegate-runtime"]),
     ("tidegate-proxy", &["tidegate-core", "tidegate-wire", "tidegate-runtime"]),
     ("tidegate-load", &["tidegate-core", "tidegate-wire", "tidegate-runtime", "tidegate-rpc"]),
+    ("tidegate-control", &["tidegate-core"]),
     (
         "tidegate-lab",
-        &["tidegate-core", "tidegate-wire", "tidegate-sim", "tidegate-broker", "tidegate-rpc", "tidegate-proxy"],
+        &[
+            "tidegate-core",
+            "tidegate-wire",
+            "tidegate-sim",
+            "tidegate-broker",
+            "tidegate-control",
+            "tidegate-rpc",
+            "tidegate-proxy",
+        ],
     ),
     ("tidegate-console", &["tidegate-core", "tidegate-runtime"]),
     ("grpc-pool", &["tidegate-core", "tidegate-rpc"]),
@@ -31,13 +40,14 @@ const OUTSIDE_WORLD: [&str; 9] =
     ["tokio", "mio", "rustix", "nix", "socket2", "rustls", "hyper", "axum", "tidegate-runtime"];
 
 /// Rooms that must be free of it, each built alone and without default features.
-const PURE: [&str; 7] = [
+const PURE: [&str; 8] = [
     "tidegate-core",
     "tidegate-wire",
     "tidegate-sim",
     "tidegate-broker",
     "tidegate-rpc",
     "tidegate-proxy",
+    "tidegate-control",
     "tidegate-lab",
 ];
 

@@ -56,6 +56,7 @@ fn rooms_alone(places: &Places, steps: &mut Steps) {
         "tidegate-broker",
         "tidegate-rpc",
         "tidegate-proxy",
+        "tidegate-control",
     ] {
         let mut command = cargo(places);
         command.args(["check", "--locked", "--no-default-features", "--package", room]);
