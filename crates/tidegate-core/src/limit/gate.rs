@@ -74,6 +74,11 @@ impl<T> Gate<T> {
         self.pacer.set_limit(limit, now);
     }
 
+    /// The tokens, for those who lend them. Call [`Gate::pop`] until it returns `None` first.
+    pub fn bucket_mut(&mut self) -> &mut TokenBucket {
+        self.pacer.bucket_mut()
+    }
+
     /// Tokens in the bucket at `now`.
     #[must_use]
     pub fn tokens(&self, now: Instant) -> f64 {

@@ -32,6 +32,11 @@ impl Pacer {
         &self.bucket
     }
 
+    /// The tokens, for those who lend them. Take what was due before now first: it is due from what there was.
+    pub fn bucket_mut(&mut self) -> &mut TokenBucket {
+        &mut self.bucket
+    }
+
     /// The contract in force.
     #[must_use]
     pub fn limit(&self) -> Limit {

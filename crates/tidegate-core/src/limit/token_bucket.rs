@@ -189,6 +189,49 @@ impl TokenBucket {
         self.limit = limit;
     }
 
+    /// Gives away at most `most` whole tokens that are there at `now`, and as much depth with them, so that the bucket
+    /// cannot mint them anew. Returns how many.
+    ///
+    /// The depth stays at `keep` or more. Fractions of a token stay here: they are of the size of this bucket's unit.
+    /// Nothing is given by a bucket whose tokens are taken ahead of `now`.
+    pub fn give(&mut self, most: u64, keep: u64, now: Instant) -> u64 {
+        self.refill(now);
+        if self.at > now {
+            return 0;
+        }
+        let there = u64::try_from(self.level / u128::from(self.limit.rate.period_ns())).unwrap_or(u64::MAX);
+        let given = most.min(there).min(self.limit.burst.saturating_sub(keep));
+        self.level -= units(self.limit, given);
+        self.limit.burst -= given;
+        self.full = units(self.limit, self.limit.burst);
+        given
+    }
+
+    /// Takes in `tokens` that another bucket [gave](Self::give), and as much depth. Returns how many: fewer if the depth
+    /// would not fit 64 bits, and then the rest is lost.
+    pub fn receive(&mut self, tokens: u64, now: Instant) -> u64 {
+        // What time brought is cut to the old depth first.
+        self.refill(now);
+        let received = tokens.min(u64::MAX - self.limit.burst);
+        self.level += units(self.limit, received);
+        self.limit.burst += received;
+        self.full = units(self.limit, self.limit.burst);
+        received
+    }
+
+    /// Takes away at most `by` tokens of depth from `now` on, down to `keep`; the tokens that no longer fit are lost.
+    /// Returns by how much the bucket is shallower.
+    pub fn cut(&mut self, by: u64, keep: u64, now: Instant) -> u64 {
+        let less = by.min(self.limit.burst.saturating_sub(keep));
+        self.set_limit(Limit::new(self.limit.rate, self.limit.burst - less), now);
+        less
+    }
+
+    /// Adds `by` tokens of depth from `now` on, and no token.
+    pub fn deepen(&mut self, by: u64, now: Instant) {
+        self.set_limit(Limit::new(self.limit.rate, self.limit.burst.saturating_add(by)), now);
+    }
+
     #[inline]
     fn refill(&mut self, now: Instant) {
         if now > self.at {
@@ -319,6 +362,41 @@ mod tests {
         assert_eq!(bucket.level(at(200_000_000)), 0);
         bucket.forget_future(at(50_000_000));
         assert_eq!(bucket.ready_at(1, at(50_000_000)), Some(at(150_000_000)));
+    }
+
+    #[test]
+    fn what_is_given_takes_its_depth_along() {
+        let mut giver = TokenBucket::new(Limit::new(Rate::per_s(10), 5), at(0));
+        let mut taker = TokenBucket::new(Limit::new(Rate::per_s(3), 2), at(0));
+        taker.try_take(2, at(0)).unwrap();
+        assert_eq!(giver.give(9, 2, at(0)), 3);
+        assert_eq!(taker.receive(3, at(0)), 3);
+        assert_eq!((giver.limit().burst, taker.limit().burst), (2, 5));
+        assert_eq!(taker.try_take(3, at(0)), Ok(()));
+        // The giver is full: time brings nothing more than to its depth.
+        assert_eq!(giver.try_take(3, at(1_000_000_000)), Err(Throttled::Never));
+        assert_eq!(giver.give(9, 2, at(1_000_000_000)), 0);
+    }
+
+    #[test]
+    fn a_bucket_gives_whole_tokens_that_are_there() {
+        let mut bucket = TokenBucket::empty(Limit::new(Rate::per_s(10), 5), at(0));
+        assert_eq!(bucket.give(5, 0, at(150_000_000)), 1);
+        assert!((bucket.tokens(at(150_000_000)) - 0.5).abs() < 1e-12);
+        let release = bucket.ready_in_line(4, at(150_000_000)).unwrap();
+        bucket.take_in_line(4, release);
+        assert_eq!(bucket.give(5, 0, at(200_000_000)), 0, "its tokens are taken ahead");
+    }
+
+    #[test]
+    fn depth_without_tokens_neither_mints_nor_leaves_any() {
+        let mut bucket = TokenBucket::new(Limit::new(Rate::per_s(10), 5), at(0));
+        assert_eq!(bucket.cut(9, 2, at(0)), 3);
+        bucket.deepen(3, at(0));
+        assert_eq!(bucket.limit().burst, 5);
+        assert!((bucket.tokens(at(0)) - 2.0).abs() < 1e-12);
+        bucket.deepen(u64::MAX, at(0));
+        assert_eq!(bucket.receive(1, at(0)), 0, "what does not fit is lost");
     }
 
     #[test]
