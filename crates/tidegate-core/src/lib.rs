@@ -8,6 +8,7 @@
 //! | [`time`] | instants as plain numbers |
 //! | [`rate`] | exact rates |
 //! | [`limit`] | what enforces: token bucket, the gate that waits for it, and their kin |
+//! | [`lend`] | parts of one limit that lend each other tokens |
 //! | [`profile`] | the contract that a recorded trace asks for |
 //! | [`theory`] | what can be computed: the exact M/D/1 delays of a bucket |
 //! | [`allocate`] | how a scarce supply is shared out |
@@ -31,6 +32,7 @@
 
 pub mod allocate;
 pub mod estimate;
+pub mod lend;
 pub mod limit;
 pub mod number;
 pub mod profile;

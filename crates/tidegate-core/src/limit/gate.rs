@@ -74,6 +74,12 @@ impl<T> Gate<T> {
         self.pacer.set_limit(limit, now);
     }
 
+    /// The tokens.
+    #[must_use]
+    pub fn bucket(&self) -> &TokenBucket {
+        self.pacer.bucket()
+    }
+
     /// The tokens, for those who lend them. Call [`Gate::pop`] until it returns `None` first.
     pub fn bucket_mut(&mut self) -> &mut TokenBucket {
         self.pacer.bucket_mut()

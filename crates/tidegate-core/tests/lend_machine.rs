@@ -1,0 +1,216 @@
+//! Two members that lend, frame by frame.
+
+use std::time::Duration;
+
+use tidegate_core::lend::{
+    Circle, Frame, LendConfig, Lending, Member, Memory, OpenError, PEERS_MAX, Position, Purse, Purses,
+};
+use tidegate_core::limit::{Limit, TokenBucket};
+use tidegate_core::{Instant, Rate};
+
+const CIRCLE: Circle = Circle(7);
+const MEMBERS: [Member; 2] = [Member(0), Member(1)];
+
+fn at(ms: u64) -> Instant {
+    Instant::from_nanos(ms * 1_000_000)
+}
+
+struct One(TokenBucket);
+
+impl Purses for One {
+    fn purse(&mut self, circle: Circle) -> Option<&mut dyn Purse> {
+        let bucket = &mut self.0;
+        (circle == CIRCLE).then_some(bucket)
+    }
+}
+
+/// A member with a share of ten tokens that mints none.
+struct Node {
+    lending: Lending,
+    purse: One,
+}
+
+impl Node {
+    fn new(own: usize, memory: Memory, now: Instant) -> Self {
+        let config = LendConfig { lease: Duration::from_millis(100), ..LendConfig::new(MEMBERS[own]) };
+        let limit = Limit::new(Rate::per_s(1), 10);
+        let bucket = match memory {
+            Memory::Fresh => TokenBucket::new(limit, now),
+            Memory::Unknown => TokenBucket::empty(limit, now),
+        };
+        let boot = u32::try_from(now.as_nanos() / 1_000_000).expect("a few milliseconds");
+        let mut node = Self { lending: Lending::new(config, boot, now), purse: One(bucket) };
+        node.lending.open(CIRCLE, &MEMBERS, (10, 1), memory, &mut node.purse.0, now).expect("within the bounds");
+        node
+    }
+
+    fn tokens(&self, now: Instant) -> u64 {
+        Purse::tokens(&self.purse.0, now)
+    }
+
+    fn depth(&self) -> u64 {
+        let depth = self.purse.0.limit().burst;
+        assert_eq!(self.lending.account(CIRCLE).map(|position| position.depth()), Some(depth));
+        depth
+    }
+
+    fn hear(&mut self, frame: &Frame, now: Instant) {
+        self.lending.on_frame(frame, &mut self.purse, now);
+    }
+
+    fn due(&mut self, now: Instant) {
+        self.lending.on_timeout(&mut self.purse, now);
+    }
+}
+
+/// Hands all frames over at once, until nothing is said any more.
+fn talk(nodes: &mut [Node; 2], now: Instant) {
+    for from in [0, 1, 0, 1, 0, 1] {
+        while let Some(frame) = nodes[from].lending.poll_output() {
+            nodes[1 - from].hear(&frame, now);
+        }
+    }
+}
+
+/// Two members that know each other, the first without tokens and with somebody in line.
+fn pair() -> [Node; 2] {
+    let mut nodes = [0, 1].map(|own| Node::new(own, Memory::Fresh, at(0)));
+    for node in &mut nodes {
+        node.due(at(0));
+    }
+    talk(&mut nodes, at(0));
+    nodes[0].purse.0.try_take(10, at(0)).expect("it is full");
+    let Node { lending, purse } = &mut nodes[0];
+    lending.look(CIRCLE, 2, purse, at(0));
+    nodes
+}
+
+/// The first has asked and has got.
+fn lent() -> [Node; 2] {
+    let mut nodes = pair();
+    nodes[0].due(at(1));
+    talk(&mut nodes, at(1));
+    nodes
+}
+
+#[test]
+fn half_of_the_difference_is_lent_with_its_depth() {
+    let nodes = lent();
+    // Ten, and two in line at the other.
+    assert_eq!([nodes[0].tokens(at(1)), nodes[1].tokens(at(1))], [6, 4]);
+    assert_eq!(nodes[0].depth() + nodes[1].depth(), 20);
+    assert!(nodes[0].depth() >= 6);
+}
+
+#[test]
+fn a_loan_ends_at_the_borrower_first_and_comes_back_empty() {
+    let mut nodes = lent();
+    let depths = [nodes[0].depth(), nodes[1].depth()];
+    for (ms, sum) in [(100, 20), (101, 20)] {
+        for node in &mut nodes {
+            node.lending.settle(&mut node.purse, at(ms));
+        }
+        assert!(nodes[0].depth() + nodes[1].depth() <= sum, "{ms}");
+    }
+    let tokens = nodes[1].tokens(at(102));
+    for node in &mut nodes {
+        node.lending.settle(&mut node.purse, at(103));
+    }
+    assert_eq!([nodes[0].depth(), nodes[1].depth()], [10, 10], "{depths:?} before");
+    assert_eq!(nodes[1].tokens(at(103)), tokens, "no token comes with the depth");
+}
+
+#[test]
+fn keep_alive_frames_keep_a_loan_in_force() {
+    let mut nodes = lent();
+    let depths = [nodes[0].depth(), nodes[1].depth()];
+    for ms in (10..1_000).step_by(10) {
+        for node in &mut nodes {
+            node.due(at(ms));
+        }
+        // Nobody waits any more.
+        let Node { lending, purse } = &mut nodes[0];
+        lending.look(CIRCLE, 0, purse, at(ms));
+        talk(&mut nodes, at(ms));
+    }
+    assert_eq!([nodes[0].depth(), nodes[1].depth()], depths);
+}
+
+#[test]
+fn frames_that_are_lost_doubled_or_late_mint_nothing() {
+    let mut nodes = pair();
+    nodes[0].due(at(1));
+    let request = nodes[0].lending.poll_output().unwrap();
+    nodes[1].hear(&request, at(1));
+    let first = nodes[1].lending.poll_output().unwrap();
+    // The first answer is lost; the same request comes again, and what was given is said again.
+    nodes[1].hear(&request, at(2));
+    let second = nodes[1].lending.poll_output().unwrap();
+    let given = |frame: &Frame| frame.entries[0].given;
+    assert!(given(&second) >= given(&first) && given(&first) > 0);
+    for frame in [&second, &second, &first] {
+        nodes[0].hear(frame, at(3));
+    }
+    assert_eq!(nodes[0].tokens(at(3)), given(&second));
+    assert_eq!(nodes[0].depth() + nodes[1].depth(), 20);
+}
+
+#[test]
+fn one_that_forgot_what_it_lent_has_its_share_when_all_loans_are_over() {
+    let mut node = Node::new(1, Memory::Unknown, at(5));
+    assert_eq!((node.depth(), node.tokens(at(5))), (1, 0));
+    assert_eq!(node.lending.account(CIRCLE), Some(Position { base: 10, withheld: 9, ..Position::default() }));
+    node.lending.settle(&mut node.purse, at(106));
+    assert_eq!(node.depth(), 1, "a lease is 100 ms, and 1.1 ms more at the lender");
+    node.lending.settle(&mut node.purse, at(107));
+    assert_eq!((node.depth(), node.tokens(at(107))), (10, 0));
+}
+
+#[test]
+fn a_peer_that_restarts_ends_the_session() {
+    let mut nodes = lent();
+    nodes[1] = Node::new(1, Memory::Unknown, at(10));
+    nodes[1].due(at(10));
+    talk(&mut nodes, at(10));
+    assert!(nodes[0].depth() <= 10, "what was borrowed is gone at once");
+    // The new session begins when the old one is over at the lender's end.
+    for ms in 10..300 {
+        for node in &mut nodes {
+            node.due(at(ms));
+        }
+        talk(&mut nodes, at(ms));
+    }
+    assert_eq!(nodes[0].depth() + nodes[1].depth(), 20);
+}
+
+#[test]
+fn a_sleep_ends_what_is_borrowed() {
+    let mut nodes = lent();
+    let Node { lending, purse } = &mut nodes[0];
+    lending.on_slept(purse, at(2));
+    assert!(nodes[0].depth() <= 10);
+}
+
+#[test]
+fn a_share_shrinks_by_what_is_not_lent_and_grows_without_tokens() {
+    let mut nodes = lent();
+    let Node { lending, purse } = &mut nodes[1];
+    let lent = lending.account(CIRCLE).unwrap().lent;
+    assert_eq!(lending.set_base(CIRCLE, 1, purse, at(2)), 1 + lent);
+    let tokens = nodes[1].tokens(at(2));
+    let Node { lending, purse } = &mut nodes[1];
+    assert_eq!(lending.set_base(CIRCLE, 10, purse, at(2)), 10);
+    assert_eq!(nodes[1].tokens(at(2)), tokens);
+    assert_eq!(nodes[0].depth() + nodes[1].depth(), 20);
+}
+
+#[test]
+fn what_does_not_fit_is_not_opened() {
+    let mut node = Node::new(0, Memory::Fresh, at(0));
+    let bucket = &mut node.purse.0;
+    let many: Vec<Member> = (0..=u16::try_from(PEERS_MAX).unwrap() + 1).map(Member).collect();
+    let open = node.lending.open(CIRCLE, &MEMBERS, (10, 1), Memory::Fresh, bucket, at(0));
+    assert_eq!(open, Err(OpenError::Open));
+    let open = node.lending.open(Circle(8), &many, (10, 1), Memory::Fresh, bucket, at(0));
+    assert_eq!(open, Err(OpenError::TooManyPeers));
+}
