@@ -1,7 +1,7 @@
 //! Members that lend each other tokens over a network that loses datagrams.
 //!
-//! The core's [`Lending`] and a [`Gate`] for every part of every limit, driven as a production driver does: told of each
-//! arrival in time, never asked ahead. Every release of every limit is checked against the law of the whole.
+//! The core's [`Lending`] and a [`Gate`] for every part of every limit, driven as a production driver does: told of
+//! each arrival in time, never asked ahead. Every release of every limit is checked against the law of the whole.
 
 use std::time::Duration;
 
@@ -163,8 +163,6 @@ struct Part {
     mistake: Option<Mistake>,
     /// The member's share of the burst.
     base: u64,
-    /// Released since the last look.
-    taken: u64,
 }
 
 impl Part {
@@ -407,7 +405,6 @@ impl<'a> Run<'a> {
         let state = &mut self.nodes[index(node)];
         for (part, releases) in state.parts.0.iter_mut().zip(&mut self.releases) {
             while let Some(released) = part.gate.pop(now) {
-                part.taken += 1;
                 releases.push(state.clock.when(released.release));
                 self.delays_ns.push(released.release.nanos_since(released.item));
             }
@@ -425,12 +422,14 @@ impl<'a> Run<'a> {
         let Some(lending) = &mut state.lending else { return };
         for circle in 0..state.parts.0.len() {
             let part = &mut state.parts.0[circle];
-            let (taken, waiting) = (std::mem::take(&mut part.taken), part.gate.waiting_cost());
-            lending.look(Circle(circle as u64), taken, waiting, &mut state.parts, now);
+            let waiting = part.gate.waiting_cost();
+            lending.look(Circle(circle as u64), waiting, &mut state.parts, now);
             if self.config.mistake == Some(Mistake::LendBorrowed) && node == 0 {
                 let depth = state.parts.0[circle].limit().burst;
                 if lending.account(Circle(circle as u64)).is_some_and(|position| position.base < depth) {
+                    state.parts.0[circle].mistake = self.config.mistake;
                     lending.set_base(Circle(circle as u64), depth, &mut state.parts, now);
+                    state.parts.0[circle].mistake = None;
                 }
             }
         }
@@ -489,7 +488,9 @@ impl<'a> Run<'a> {
     fn check(&mut self, now: Instant) {
         for circle in 0..self.releases.len() {
             let depth: u64 = self.nodes.iter().filter(|node| !node.down).map(|node| node.depth(circle)).sum();
-            self.conserved &= depth <= self.config.limit.burst;
+            // One that stands still cuts off what it borrowed before it takes anything again.
+            let still = self.nodes.iter().any(|node| node.paused.is_some());
+            self.conserved &= still || depth <= self.config.limit.burst;
             if self.config.mistake.is_some() {
                 continue;
             }
@@ -516,7 +517,9 @@ impl<'a> Run<'a> {
         for releases in &mut self.releases {
             releases.sort_unstable();
             let mut windows = Windows::new(Limit::new(rate, limit.burst), slack);
-            releases.iter().for_each(|&at| windows.observe(at));
+            for &at in releases.iter() {
+                windows.observe(at);
+            }
             violations += windows.violations();
             excess_max = excess_max.max(windows.excess_max());
         }
@@ -552,9 +555,8 @@ impl Node {
         let now = clock.at(Instant::ZERO);
         let part = |_| Part {
             gate: Gate::new(share, u64::MAX, now),
-            mistake: config.mistake.filter(|&mistake| mistake != Mistake::LendBorrowed || number == 0),
+            mistake: config.mistake.filter(|&mistake| mistake != Mistake::LendBorrowed),
             base: share.burst,
-            taken: 0,
         };
         let mut node = Self {
             clock,

@@ -6,8 +6,8 @@ use tidegate_core::limit::Limit;
 use tidegate_core::time::nanos;
 use tidegate_core::{Instant, Rate};
 
-/// Follows `n_i - rate * e_i` over the releases `e_1 <= e_2 <= ...`: a window from release j to release i is too full if that
-/// difference has grown by more than burst - 1 between them. Integers, O(1) for each.
+/// Follows `n_i - rate * e_i` over the releases `e_1 <= e_2 <= ...`: a window from release j to release i is too full
+/// if that difference has grown by more than burst - 1 between them. Integers, O(1) for each.
 #[derive(Clone, Debug)]
 pub struct Windows {
     rate: Rate,

@@ -14,6 +14,9 @@
 //! | [`host`] | cores that serve one queue |
 //! | [`processor`] | a processor that others have at times |
 //! | [`network`] | links that delay and keep order |
+//! | [`datagrams`] | links that lose, double and reorder what they carry |
+//! | [`circle`] | members that lend each other tokens over such links |
+//! | [`law`] | what no limiter may release more of |
 //! | [`fault`] | what goes wrong, and when |
 //! | [`replay`] | many seeds, and the command that repeats the one that failed |
 //!
@@ -38,11 +41,14 @@
 //! assert_eq!(ticks, 5);
 //! ```
 
+pub mod circle;
+pub mod datagrams;
 pub mod distribution;
 pub mod fault;
 pub mod host;
 pub mod kernel;
 pub mod lane;
+pub mod law;
 pub mod line;
 pub mod network;
 pub mod processor;
