@@ -2,7 +2,7 @@
 //!
 //! A limit (r, b) is [split](crate::limit::split) among members: each has a bucket of its own, the purse, with a rate
 //! of its own and a share of the burst, its base. Alone, each part delays more than the whole would: one is empty while
-//! another is full. So a member that will soon be empty asks another for tokens, by frames that may be lost, doubled,
+//! another is full. So a member at which somebody waits asks another for tokens, by frames that may be lost, doubled,
 //! late and out of order, and a member may crash, stand still or be cut off at any time.
 //!
 //! | module | its one job |
