@@ -228,7 +228,7 @@ pub enum PlanEvent {
 pub struct Part {
     /// The node.
     pub node: NodeNo,
-    /// Its sub-bucket. The parts of one order sum to the whole contract exactly.
+    /// Its sub-bucket.
     pub limit: Limit,
     /// Its publishers.
     pub publishers: Vec<PublisherNo>,
@@ -241,7 +241,8 @@ pub enum PlanOrder {
     Assign {
         /// Grows with each order.
         revision: u64,
-        /// Nodes that are not named get nothing.
+        /// Nodes that are not named get nothing. The parts sum to the whole contract but for what is held back for
+        /// publishers that are on no node.
         parts: Vec<Part>,
     },
     /// Measures, all nodes at the same time, after the parts are in force.
@@ -269,7 +270,7 @@ pub enum PlanOrder {
 pub struct Plan {
     /// In order of the nodes' numbers.
     pub parts: Vec<Part>,
-    /// Rounds of each iteration, of the node that took most.
+    /// Measurements of each iteration.
     pub rounds: Vec<u32>,
     /// From the first event to the last order.
     pub elapsed: Duration,
@@ -315,6 +316,8 @@ pub enum Cause {
     },
     /// There is no node.
     NoNode,
+    /// More than [`NODES_MAX`] nodes or [`PUBLISHERS_MAX`] publishers.
+    TooMany,
     /// The burst has no whole token for each part.
     BurstTooSmall {
         /// The burst.
