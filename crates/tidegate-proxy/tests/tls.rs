@@ -297,9 +297,7 @@ fn hellos_beyond_a_share_are_ended_as_configured_and_who_is_there_goes_on() {
     for (word, alert) in [("reset", &b""[..]), ("alert", &[21, 3, 3, 0, 2, 2, 80])] {
         let mut authority = Authority::new(word);
         let tables = authority.certificate("a.example") + &authority.certificate("b.example");
-        let limits = format!(
-            "[proxy.limits]\nrefuse_hello = \"{word}\"\npatience = \"0s\"\n[proxy.limits.capacities]\nhandshakes = 20\n"
-        );
+        let limits = format!("[proxy.limits]\nrefuse_hello = \"{word}\"\n[proxy.limits.capacities]\nhandshakes = 20\n");
         let proxy = Running::start(&listening(&upstream, &(tables + &limits)));
         let mut other = authority.client(&proxy, "a.example", &[]);
         assert_eq!(talk(&mut other, &get("a.example")).status, 200, "{word}");

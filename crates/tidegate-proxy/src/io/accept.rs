@@ -18,9 +18,9 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 use super::hello::{self, Accepted, FIRST_BYTES_MAX, Place};
+use super::meter;
 use super::ports::Entrance;
 use super::thread::{Thread, Total};
-use super::{hellos, meter};
 
 /// Connections that are taken before other tasks get their turn,
 pub(crate) const BATCH: usize = 32;
@@ -35,8 +35,7 @@ const BACKLOG: i32 = 4096;
 /// Bytes that the kernel takes of an answer before it can send them. Left to itself it takes megabytes for each client that
 /// does not read; a fast one keeps more than this on its way, which is not counted.
 const UNSENT_MAX: u32 = 256 * 1024;
-/// Of those that are refused, or wait at their hellos, so many are ended when files run out: more than are taken until the
-/// next look at that.
+/// Of those that are refused, so many are ended when files run out: more than are taken until the next look at that.
 const ENDS_FOR_ROOM: usize = 2 * BATCH;
 /// How long a thread waits before it tries again when it gets no file descriptor.
 const OUT_OF_FILES_PAUSE: Duration = Duration::from_millis(20);
@@ -210,15 +209,14 @@ impl Port {
         }
     }
 
-    /// Files or memory ran out: those go first that are refused, then hellos that wait, then those of whom something is
-    /// awaited.
+    /// Files or memory ran out: those go first that are refused, then those of whom something is awaited.
     fn make_room(&mut self, listener: &TcpListener) -> Took {
         self.thread.count(Total::OutOfFiles);
         if !self.thread.refused.is_empty() {
             hello::end_refused(&self.thread, ENDS_FOR_ROOM);
             return Took::Enough;
         }
-        if hellos::give_up(&self.thread, ENDS_FOR_ROOM) || self.thread.seats.shrink() {
+        if self.thread.seats.shrink() {
             return Took::Enough;
         }
         self.spare = end_one(listener, self.spare.take());

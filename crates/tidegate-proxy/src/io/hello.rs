@@ -21,8 +21,7 @@ use tokio::net::TcpStream;
 
 use super::account::{Account, Work};
 use super::gate::{Gate, Pass};
-use super::hellos::Waiting;
-use super::limiter::{Cause, Lane, Refusal, Source, Stage, Tenant};
+use super::limiter::{Cause, Lane, Refusal, Source, Stage, Tenant, Verdict};
 use super::meter;
 use super::ports::Door;
 use super::refused::Refused;
@@ -33,7 +32,6 @@ use super::thread::{Origin, Thread, Total};
 use super::{fair, log, serve, service, whose};
 use crate::config::{ProxyProtocolIn, RefuseHello};
 use crate::machine::Resource;
-use crate::machine::hellos::{self, Arrival};
 use crate::machine::rate_limit::Rejection;
 
 /// A fatal alert, `internal_error`: what clients and other proxies know for "not now".
@@ -317,15 +315,6 @@ struct Leave {
     beyond: Option<Wait>,
 }
 
-/// What becomes of a connection.
-enum Asked {
-    Go(Leave),
-    /// It waits, for the tenant.
-    Wait(Tenant),
-    /// It is refused, and all was told.
-    Refused,
-}
-
 /// Asks whether the connection may go on, and sends it on its way.
 fn decide(thread: &Rc<Thread>, socket: OwnedFd, known: Known, mut first: First<'_>, way: Way) {
     let Known { origin, header } = known;
@@ -334,74 +323,22 @@ fn decide(thread: &Rc<Thread>, socket: OwnedFd, known: Known, mut first: First<'
         first.take(&socket);
         return turn_stranger_away(thread, &socket, &origin);
     }
-    let asked = if origin.tls {
-        let held = if first.left { 0 } else { first.read };
-        ask(thread, &origin, held, way.waited.as_deref())
+    let leave = if origin.tls {
+        ask(thread, &origin, way.waited.as_deref())
     } else {
-        Asked::Go(Leave { tenant: whose(thread, &first.bytes()[header..]), handshake_ns: 0, beyond: None })
+        Some(Leave { tenant: whose(thread, &first.bytes()[header..]), handshake_ns: 0, beyond: None })
     };
-    match asked {
-        Asked::Go(leave) => {
-            first.take(&socket);
-            begin(thread, (socket, origin), first.bytes().get(header..), leave, way);
-        }
-        Asked::Wait(tenant) => {
-            // Its seat is for others until it goes on.
-            let bytes = (!first.left).then(|| first.bytes().to_vec());
-            thread.hellos.push(tenant, Waiting { socket, origin, header, bytes, pass: way.pass });
-        }
-        Asked::Refused => {
-            let refused = Refused { socket, unread: first.left, since: meter::now() };
-            dismiss(thread, origin.door.slot, refused, waited);
-        }
-    }
-}
-
-/// Serves a connection whose first bytes behind any PROXY header are `early`. Without any its client has gone, which shows.
-fn begin(
-    thread: &Rc<Thread>,
-    (socket, origin): (OwnedFd, Origin),
-    early: Option<&[u8]>,
-    Leave { tenant, handshake_ns, beyond }: Leave,
-    Way { pass, seat, .. }: Way,
-) {
-    let early = early.unwrap_or_default().to_vec();
-    let taken_ns = if origin.tls { 0 } else { thread.taking_ns.get() };
-    let fresh = Fresh { socket: socket.into(), origin, early, tenant, handshake_ns, taken_ns, pass, beyond };
-    serve::begin(thread, fresh, seat);
-}
-
-/// One that waited goes on. `scratch` is for reading.
-pub(crate) fn go_on(
-    thread: &Rc<Thread>,
-    waiting: Waiting,
-    (tenant, leave): (Tenant, hellos::Leave),
-    scratch: &mut [u8],
-) {
-    let Waiting { socket, origin, header, bytes, pass } = waiting;
-    let handshake_ns = leave.ns;
-    // One that is owed and finds no place is computed here; others were let go on since there is one.
-    let beyond = place(thread, leave).unwrap_or_default();
-    let (leave, way) = (Leave { tenant, handshake_ns, beyond }, Way { pass, ..Way::default() });
-    if let Some(bytes) = bytes {
-        return begin(thread, (socket, origin), bytes.get(header..), leave, way);
-    }
-    let mut first = First { room: scratch, read: 0, left: true };
+    let Some(leave) = leave else {
+        let refused = Refused { socket, unread: first.left, since: meter::now() };
+        return dismiss(thread, origin.door.slot, refused, waited);
+    };
     first.take(&socket);
-    begin(thread, (socket, origin), first.bytes().get(header..), leave, way);
-}
-
-/// One that waited is refused.
-pub(crate) fn refuse_waiting(thread: &Thread, waiting: Waiting, tenant: Tenant, refusal: &Refusal) {
-    charge(thread, tenant);
-    report(thread, &waiting.origin, waiting.origin.sni.as_deref().unwrap_or("-"), refusal);
-    end(thread, &Refused { socket: waiting.socket, unread: waiting.bytes.is_none(), since: meter::now() });
-}
-
-/// Charges a tenant with what it took to take a connection that comes to nothing.
-pub(crate) fn charge(thread: &Thread, tenant: Tenant) {
-    let ns = thread.refusal_ns.get();
-    thread.limiter.with(|limiter| limiter.charge_refusal(tenant, ns, meter::now()));
+    let early = first.bytes()[header..].to_vec();
+    let Leave { tenant, handshake_ns, beyond } = leave;
+    let taken_ns = if origin.tls { 0 } else { thread.taking_ns.get() };
+    let socket = socket.into();
+    let fresh = Fresh { socket, origin, early, tenant, handshake_ns, taken_ns, pass: way.pass, beyond };
+    serve::begin(thread, fresh, way.seat);
 }
 
 /// Without TLS nothing is asked for before there is a request. But the host is glanced at: who has had more than his part of
@@ -414,50 +351,41 @@ fn whose(thread: &Thread, bytes: &[u8]) -> Tenant {
     known.unwrap_or(Tenant::OTHER)
 }
 
-/// Asks for a handshake, and for a place in the queue if it is beyond its tenant's share. So many bytes of the hello are
-/// `held`.
-fn ask(thread: &Thread, origin: &Origin, held: usize, waited: Option<&Account>) -> Asked {
+/// Asks for a handshake, and for a place among those that wait if it is beyond its tenant's share; `None` if it is refused.
+fn ask(thread: &Thread, origin: &Origin, waited: Option<&Account>) -> Option<Leave> {
     let settings = thread.settings();
+    let now = meter::now();
     let claimant = settings.tenancy.of_hello(origin.sni.as_deref());
-    let source = Source::of(origin.client.ip());
-    let tenant = thread.limiter.with(|limiter| whose::resolve(limiter, claimant, source, meter::now()));
-    let arrival = thread.hellos.ask(tenant, held);
+    let spare = thread.signer.as_ref().is_some_and(|signer| signer.has_spare());
+    let (tenant, handshake_ns, verdict) = thread.limiter.with(|limiter| {
+        let tenant = whose::resolve(limiter, claimant, Source::of(origin.client.ip()), now);
+        let expected = limiter.expected_cost(tenant, Resource::HandshakeTime);
+        let verdict = limiter.try_take_or_spare(tenant, Stage::Hello, &costs(expected), spare, now);
+        if matches!(&verdict, Verdict::Refuse(refusal) if refusal.cause == Cause::OverShare) {
+            limiter.charge_refusal(tenant, thread.refusal_ns.get(), now);
+        }
+        (tenant, expected, verdict)
+    });
     if let Some(account) = waited {
         account.become_of(tenant);
     }
-    let leave = match arrival {
-        Arrival::Admit(leave) => leave,
-        Arrival::Wait => return Asked::Wait(tenant),
-        Arrival::Refuse(refusal) => {
-            if refusal.cause == Cause::OverShare {
-                charge(thread, tenant);
-            }
+    let (lane, owed) = match verdict {
+        Verdict::Admit { lane, owed } => (lane, owed),
+        Verdict::Refuse(refusal) => {
             report(thread, origin, claimant.name, &refusal);
-            return Asked::Refused;
+            return None;
         }
     };
-    match place(thread, leave) {
-        Ok(beyond) => Asked::Go(Leave { tenant, handshake_ns: leave.ns, beyond }),
-        Err(retry_after) => {
-            turn_away(thread, origin, (tenant, leave.ns), retry_after);
-            Asked::Refused
+    let beyond = match thread.signer.as_ref().filter(|_| lane == Lane::Overflow).map(|signer| signer.wait(handshake_ns))
+    {
+        Some(Err(retry_after)) if !owed => {
+            turn_away(thread, origin, (tenant, handshake_ns), retry_after);
+            return None;
         }
-    }
-}
-
-/// The place in the queue of one that was admitted, if it needs one.
-///
-/// # Errors
-/// If it needs one and there is none: how long what is in the queue will take.
-fn place(thread: &Thread, leave: hellos::Leave) -> Result<Option<Wait>, Duration> {
-    // As long as hellos wait, what is in the queue is only the first of it.
-    let is_crowded = leave.owed && !thread.hellos.is_empty();
-    let signer = thread.signer.as_ref().filter(|_| leave.lane == Lane::Overflow && !is_crowded);
-    match signer.map(|signer| signer.wait(leave.ns)) {
-        Some(Err(retry_after)) if !leave.owed => Err(retry_after),
-        // What is guaranteed and finds no place is computed here: others' excess must not come before it.
-        wait => Ok(wait.and_then(Result::ok)),
-    }
+        // What is guaranteed and finds no place is computed here: others' excess must not take its place.
+        wait => wait.and_then(Result::ok),
+    };
+    Some(Leave { tenant, handshake_ns, beyond })
 }
 
 /// Ends a connection for a name that no certificate is for, of which all was read: else its end would overtake the alert.
@@ -473,7 +401,7 @@ fn turn_stranger_away(thread: &Thread, socket: &OwnedFd, origin: &Origin) {
 
 /// Takes back what was admitted, since too many wait: the core has nothing left for it.
 fn turn_away(thread: &Thread, origin: &Origin, (tenant, handshake_ns): (Tenant, u64), retry_after: Duration) {
-    let costs = hellos::costs(handshake_ns, serve::HELD_TLS);
+    let costs = costs(handshake_ns);
     let refusal = thread.limiter.with(|limiter| {
         let (resource, now) = (Resource::HandshakeTime, meter::now());
         let refusal = limiter.turn_away(tenant, Stage::Hello, resource, &costs, retry_after, now);
@@ -481,6 +409,16 @@ fn turn_away(thread: &Thread, origin: &Origin, (tenant, handshake_ns): (Tenant, 
         refusal
     });
     report(thread, origin, origin.sni.as_deref().unwrap_or("-"), &refusal);
+}
+
+/// What is asked for a handshake that is expected to take `ns`.
+fn costs(ns: u64) -> [(Resource, u64); 4] {
+    [
+        (Resource::Handshakes, 1),
+        (Resource::HandshakeTime, ns),
+        (Resource::Connections, 1),
+        (Resource::Memory, serve::HELD_TLS),
+    ]
 }
 
 fn report(thread: &Thread, origin: &Origin, name: &str, refusal: &Refusal) {

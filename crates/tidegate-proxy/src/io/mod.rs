@@ -10,7 +10,6 @@
 //! | `signer` | what the core's other threads compute: handshakes beyond their tenants' shares |
 //! | `cpu` | a quota of processor time, and what is left of it |
 //! | `waits` | requests that wait until their tenants may have more |
-//! | `hellos` | connections that wait for that at their hellos |
 //! | `refused` | connections that are refused, until they are ended |
 //! | `seats` | who is ended when there is no room for one more |
 //! | `tls`, `socket`, `transport` | certificates by name; a client's socket; with or without TLS |
@@ -57,7 +56,6 @@ mod gate;
 mod grpc;
 mod headers;
 mod hello;
-mod hellos;
 mod http1;
 mod http2;
 mod limiter;

@@ -521,7 +521,6 @@ impl Source for State {
             last_reload_failed: self.reloads.last_failed.load(Ordering::Relaxed),
             addresses: self.addresses(),
             connections: counts.iter().map(|counts| counts.connections).sum(),
-            hellos_waiting: counts.iter().map(|counts| counts.hellos_waiting).sum(),
             connections_total: total(Total::Accepted),
             handshakes_total: total(Total::Handshakes),
             handshakes_failed_total: total(Total::HandshakesFailed),

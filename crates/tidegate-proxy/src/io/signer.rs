@@ -22,7 +22,6 @@ use super::limiter::Claimant;
 use super::meter::{self, Common};
 use super::starts::{Start, Starts, Turn};
 use super::transport::Begun;
-use crate::machine::neighbours::Second;
 use crate::machine::signing::{Signing, Tuning};
 
 /// Flights that the thread is given: one that it computes and one behind it.
@@ -131,10 +130,9 @@ impl Signer {
         Ok(Wait { signer: Rc::clone(self), ns })
     }
 
-    /// What room there is for flights.
-    pub(crate) fn room(&self) -> Second {
-        let machine = self.machine.borrow();
-        Second { has_spare: machine.has_spare(), is_full: machine.is_full() }
+    /// Whether the second thread may soon have nothing to do.
+    pub(crate) fn has_spare(&self) -> bool {
+        self.machine.borrow().has_spare()
     }
 
     /// Whether nobody waits for a flight.

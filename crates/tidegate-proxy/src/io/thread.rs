@@ -12,7 +12,6 @@ use tokio::sync::Notify;
 use super::access_log::Lines;
 use super::account::Account;
 use super::cpu::{self, CpuBudget};
-use super::hellos::Hellos;
 use super::http1::client::Link;
 use super::limiter::Limiter;
 use super::ports::Door;
@@ -44,8 +43,6 @@ pub(crate) struct Shared {
 pub(crate) struct Counts {
     /// Open now.
     pub(crate) connections: u64,
-    /// Beside these, those that wait at their hellos.
-    pub(crate) hellos_waiting: u64,
     /// By [`Total`].
     pub(crate) totals: [u64; Total::COUNT],
     /// By route; of those in force when it was written.
@@ -145,8 +142,6 @@ pub(crate) struct Thread {
     pub(crate) starts: Rc<Starts>,
     /// Requests that wait until their tenants may have more.
     pub(crate) waits: Rc<Waits>,
-    /// Connections that wait for that at their hellos.
-    pub(crate) hellos: Rc<Hellos>,
     /// What it costs to take a connection and to refuse it, in nanoseconds, as far as is known.
     pub(crate) refusal_ns: Cell<u64>,
     /// What it costs to take a connection without TLS, in nanoseconds, as far as is known. It is known whose it is afterwards.

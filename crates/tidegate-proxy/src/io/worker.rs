@@ -16,7 +16,6 @@ use tokio::task::{JoinHandle, spawn_local};
 
 use super::access_log::Way;
 use super::cpu::CpuBudget;
-use super::hellos::Hellos;
 use super::limiter::Limiter;
 use super::meter::Common;
 use super::ports::{Entrance, Port};
@@ -30,7 +29,7 @@ use super::timers::{TICK, Timers};
 use super::times::Times;
 use super::upstream::{self, Known, Part, Upstreams, Verdicts};
 use super::waits::{self, Waits};
-use super::{accept, fair, gate, hello, hellos, meter, pace, refused, trace};
+use super::{accept, fair, gate, hello, meter, pace, refused, trace};
 
 /// Tasks that run before the sockets are looked at again: some ten microseconds each, and one at most is a handshake.
 const EVENT_INTERVAL: u32 = 31;
@@ -92,7 +91,6 @@ pub(crate) fn run(start: Start, tell: &mpsc::SyncSender<io::Result<()>>) -> io::
         .on_thread_park(|| {
             meter::on_park();
             waits::on_park();
-            hellos::on_park();
             signer::on_park();
         })
         .on_thread_unpark(meter::on_unpark)
@@ -172,17 +170,14 @@ async fn serve(start: Start) -> io::Result<()> {
     let (counts, times) = (Counts::new(&settings), Times::new(&settings));
     let seats = Seats::new(connections_max(start.part, &settings));
     let budget = CpuBudget::new(start.desk.as_ref().map(Desk::cpu_ns).unwrap_or_default());
-    let patience = settings.config.limits.patience;
-    let waits = Waits::new(Arc::clone(&start.limiter), patience, Rc::clone(&budget));
-    let signer = start.desk.map(|desk| Signer::new(desk, Rc::clone(&budget)));
-    let hellos = Hellos::new(Arc::clone(&start.limiter), signer.clone(), patience, seats.most());
+    let waits = Waits::new(Arc::clone(&start.limiter), settings.config.limits.patience, Rc::clone(&budget));
     let thread = Rc::new(Thread {
         shared: Arc::clone(&start.shared),
         settings: RefCell::new(Rc::new(InForce(settings))),
         limiter: start.limiter,
         timers: Timers::new(meter::now()),
         upstreams: Rc::clone(&upstreams),
-        signer,
+        signer: start.desk.map(|desk| Signer::new(desk, Rc::clone(&budget))),
         budget,
         spool: RefCell::new(first.spool.clone()),
         lines: RefCell::new(first.log.as_ref().map(Way::lines)),
@@ -191,7 +186,6 @@ async fn serve(start: Start) -> io::Result<()> {
         seats,
         starts: Starts::new(1),
         waits: Rc::clone(&waits),
-        hellos,
         refusal_ns: Cell::new(0),
         taking_ns: Cell::new(0),
         refused: refused::Waiting::default(),
@@ -203,7 +197,6 @@ async fn serve(start: Start) -> io::Result<()> {
     });
     spawn_local(Common::new(upstreams.drive()));
     spawn_local(Common::new(waits.drive()));
-    spawn_local(Common::new(hellos::drive(Rc::clone(&thread))));
     spawn_local(Common::new(fair::drive()));
     spawn_local(Common::new(pace::drive()));
     if start.index == 0 {
@@ -271,7 +264,6 @@ async fn obey(
         let neighbours = told.settings.neighbours();
         thread.limiter.with(|limiter| limiter.reconfigure(neighbours, meter::now()));
         thread.waits.set_patience(told.settings.config.limits.patience);
-        thread.hellos.set_patience(told.settings.config.limits.patience);
         thread.put_in_force(Arc::clone(&told.settings));
         entrances.set(thread, &told);
         // The gates' driver may have looked at those of before.
@@ -340,7 +332,6 @@ async fn finish(thread: &Thread, control: &mut watch::Receiver<Control>) {
         // Those that wait for their first turn are counted when it comes.
         let is_empty = thread.connections.get() == 0
             && thread.starts.is_empty()
-            && thread.hellos.is_empty()
             && Rc::strong_count(&thread.beginning) == 1
             && thread.signer.as_ref().is_none_or(|signer| signer.is_empty());
         if is_empty || control.borrow_and_update().stop {
@@ -435,7 +426,6 @@ impl Ticker {
         self.give_back();
         let mut counts = thread.counts.borrow_mut();
         counts.connections = thread.connections.get() as u64;
-        counts.hellos_waiting = thread.hellos.len() as u64;
         counts.upstreams = thread.upstreams.states();
         if let Some(shared) = thread.shared.counts.get(self.index) {
             shared.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone_from(&counts);

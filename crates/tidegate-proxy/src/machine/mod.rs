@@ -5,7 +5,6 @@
 //! | [`admission`] | who waits for what is left over, and whose turn comes |
 //! | [`bandwidth`] | bytes per second of a tenant, as a number |
 //! | [`budget`] | what is left of a quota of processor time |
-//! | [`hellos`] | hellos that wait for what is left over, and whose turn comes |
 //! | [`neighbours`] | all tenants and all resources of one core: who is admitted, and in which lane |
 //! | [`patience`] | how long a slow client is waited for |
 //! | [`places`] | who is ended when there is no room for one more connection |
@@ -24,7 +23,6 @@
 pub mod admission;
 pub mod bandwidth;
 pub mod budget;
-pub mod hellos;
 pub mod neighbours;
 pub mod patience;
 pub mod places;

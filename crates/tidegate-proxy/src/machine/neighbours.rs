@@ -17,7 +17,6 @@
 //! | `table` | who the tenants are |
 //! | `verdict` | what is asked, what is answered |
 //! | `view` | from the state to what is shown |
-//! | `waiting` | hellos that wait until their tenants may have more |
 //!
 //! Capacities are those of one core; several cores, or several proxies, do not share them.
 
@@ -28,7 +27,6 @@ mod sources;
 mod table;
 mod verdict;
 mod view;
-mod waiting;
 
 use core::time::Duration;
 
@@ -47,7 +45,6 @@ pub use self::snapshot::{
 pub use self::sources::Source;
 pub use self::verdict::{Cause, Claimant, Lane, Refusal, Stage, Tenant, Verdict};
 pub use self::view::Walk;
-pub use self::waiting::Second;
 pub use tidegate_core::share::{Ledger, Sums, Tokens};
 
 /// Tenants whose shares are set in one call of `on_timeout`, some 100 us, before other work has its turn.
@@ -321,34 +318,18 @@ impl Neighbours {
             Ok((lane, owed)) => return Some(Verdict::Admit { lane, owed }),
             Err(short) => short,
         };
-        self.refuse_or_wait(tenant, stage, costs, &short, now)
-    }
-
-    /// `None` if work that could not be had should wait, as which it is counted then.
-    fn refuse_or_wait(
-        &mut self,
-        tenant: Tenant,
-        stage: Stage,
-        costs: &[(Resource, u64)],
-        short: &Short,
-        now: Instant,
-    ) -> Option<Verdict> {
         if self.config.mode != Mode::Restrict || Resource::ALL[short.at].kind() == Kind::Gauge {
-            return Some(self.refuse(short, stage, now));
+            return Some(self.refuse(&short, stage, now));
         }
         self.await_all(tenant, costs, now);
-        self.uncount(short);
-        None
-    }
-
-    /// Takes back that a question counted work as wanted, as far as it came.
-    fn uncount(&mut self, short: &Short) {
+        // As far as it came, the question has counted it already.
         for at in each(short.asked).take_while(|at| *at <= short.at) {
             if Resource::ALL[at].kind() == Kind::Counter && !self.is_uncounted(at) {
                 let place = self.place(short.slot, at);
                 self.resources[at].unwant(place, short.wanted[at]);
             }
         }
+        None
     }
 
     /// Counts work that waits: as wanted, and as more than its tenant may have. To be told once in each [tick](Self::ticked)
@@ -424,27 +405,16 @@ impl Neighbours {
             Err(short) => short,
         };
         // What the question has counted as wanted stays counted; the second one counts nothing.
-        match self.spare(tenant, costs, spare, &short, now) {
-            Some(lane) => Verdict::Admit { lane, owed: false },
-            None => self.refuse(&short, stage, now),
+        let is_idle_time = spare && self.config.mode == Mode::Restrict && self.is_learnt_time(short.at);
+        match is_idle_time.then(|| self.try_again(tenant, costs, true, now)) {
+            Some(Ok(lane)) => Verdict::Admit { lane, owed: false },
+            Some(Err(_)) | None => self.refuse(&short, stage, now),
         }
     }
 
     /// Whether all of `costs` can be had; if so it is charged. Says in which lane, and whether it is owed.
     #[inline]
     fn take(&mut self, tenant: Tenant, costs: &[(Resource, u64)], now: Instant) -> Result<(Lane, bool), Short> {
-        self.take_if(tenant, costs, |_, _| true, now)
-    }
-
-    /// The same if `has_room` says that there is room for it, in that lane and whether it is owed. Without limits there is.
-    #[inline]
-    fn take_if(
-        &mut self,
-        tenant: Tenant,
-        costs: &[(Resource, u64)],
-        has_room: impl FnOnce(Lane, bool) -> bool,
-        now: Instant,
-    ) -> Result<(Lane, bool), Short> {
         if self.config.mode == Mode::Off {
             self.hold_all(tenant, costs, now);
             return Ok((Lane::Share, true));
@@ -474,15 +444,11 @@ impl Neighbours {
             }
             owed &= !is_noisy && !matches!(pays[at], Pay::Pool | Pay::Fresh);
         }
-        if self.config.mode != Mode::Restrict {
-            (lane, owed) = (Lane::Share, true);
-        } else if !has_room(lane, owed) {
-            // Of what was asked for, the last is what there is no room for.
-            let at = (u32::BITS - 1).saturating_sub(asked.leading_zeros()) as usize;
-            return Err(Short { slot, at, wanted, asked });
-        }
         self.charge(slot, (wanted, asked), pays, now);
-        Ok((lane, owed))
+        match self.config.mode {
+            Mode::Restrict => Ok((lane, owed)),
+            Mode::Off | Mode::Stats => Ok((Lane::Share, true)),
+        }
     }
 
     /// Charges what can be had to who pays.

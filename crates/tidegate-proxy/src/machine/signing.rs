@@ -14,8 +14,8 @@ use core::time::Duration;
 /// What is not the operator's to say.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Tuning {
-    /// Flights that wait may take so long together; for more there is no room, but for those that are owed. Their hellos
-    /// wait, which costs less.
+    /// Flights that wait may take so long together; more are refused, but for those that are owed. What waits longer is no
+    /// use to its client, and its turn would come before that of who asks now.
     pub waiting: Duration,
     /// While those that wait take less than so long together, the second thread may soon have nothing to do: then more may
     /// come than there were tokens for. A few flights; a look at the sockets is never so far away.
@@ -68,17 +68,12 @@ impl Signing {
     /// # Errors
     /// If too many do: how long these will take.
     pub fn wait(&mut self, ns: u64) -> Result<(), Duration> {
-        if self.is_full() {
-            return Err(Duration::from_nanos(self.waiting_ns));
+        let before = Duration::from_nanos(self.waiting_ns);
+        if before >= self.tuning.waiting {
+            return Err(before);
         }
         self.waiting_ns += ns;
         Ok(())
-    }
-
-    /// Whether so many wait that no more may.
-    #[must_use]
-    pub fn is_full(&self) -> bool {
-        Duration::from_nanos(self.waiting_ns) >= self.tuning.waiting
     }
 
     /// Whether the second thread may soon have nothing to do.

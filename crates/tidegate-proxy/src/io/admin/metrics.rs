@@ -110,12 +110,6 @@ pub(super) fn page(config: &Config, snapshot: &Snapshot, live: &Live) -> String 
 
 fn traffic(page: &mut Page, config: &Config, live: &Live) {
     page.single("connections", "Client connections that are open.", "gauge", float(live.connections));
-    page.single(
-        "hellos_waiting",
-        "Connections that wait at their ClientHello for what is left over.",
-        "gauge",
-        float(live.hellos_waiting),
-    );
     page.single("connections_total", "Client connections.", "counter", float(live.connections_total));
     page.single("handshakes_total", "TLS handshakes that ended well.", "counter", float(live.handshakes_total));
     let rare = [

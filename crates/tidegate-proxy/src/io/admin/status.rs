@@ -39,8 +39,6 @@ pub struct Live {
     pub addresses: Vec<SocketAddr>,
     /// Client connections that are open.
     pub connections: u64,
-    /// Beside these, connections that wait at their `ClientHello` for what is left over.
-    pub hellos_waiting: u64,
     /// Client connections since the start.
     pub connections_total: u64,
     /// TLS handshakes that ended well, since the start.
@@ -201,7 +199,6 @@ pub struct Status {
     cpu: Option<CpuJson>,
     tenants_by: String,
     connections: u64,
-    hellos_waiting: u64,
     connections_total: u64,
     handshakes_total: u64,
     handshakes_failed_total: u64,
@@ -386,7 +383,6 @@ impl Status {
             cpu: live.cpu.as_ref().map(CpuJson::of),
             tenants_by: config.tenants.by.to_string(),
             connections: live.connections,
-            hellos_waiting: live.hellos_waiting,
             connections_total: live.connections_total,
             handshakes_total: live.handshakes_total,
             handshakes_failed_total: live.handshakes_failed_total,
