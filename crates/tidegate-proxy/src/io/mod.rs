@@ -47,6 +47,7 @@ mod account;
 pub mod admin;
 pub mod answers;
 mod body;
+mod conn;
 mod cpu;
 mod date;
 mod fair;

@@ -7,9 +7,9 @@
 use std::fs;
 use std::path::Path;
 
-use super::tls::element;
 use super::validity::{self, next};
 use crate::error::OcspProblem;
+use crate::io::conn::der::element;
 
 /// Answers with the certificates of those who sign have some kilobytes.
 const BYTES_MAX: usize = 64 << 10;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 use http::{HeaderMap, HeaderValue};
+use rustls::server::ProducesTickets;
 use tidegate_core::Instant;
 use tidegate_runtime::process;
 use tidegate_wire::http1::Limits as HttpLimits;
@@ -62,7 +63,7 @@ impl Settings {
     /// `config` compiled. What `before` has and this one keeps, such as who is inside which gate, stays.
     pub(crate) fn new(config: Config, before: Option<&Self>, now: Instant) -> Result<Arc<Self>, ProxyError> {
         let certificates = Certificates::load(&config.certificates)?;
-        let tls = tls::server_configs(&config, &certificates, before)?;
+        let tls = tls::server_configs(&config, &certificates, before.and_then(own_tickets))?;
         let upstream_tls = Tls::load(&config.upstreams, before.map_or(&[], |before| &before.upstream_tls))?;
         let gates_queued = before.map(|before| Arc::clone(&before.gates_queued)).unwrap_or_default();
         let mut gates = Gates { before, config: &config, all: Vec::new(), queued: &gates_queued, now };
@@ -148,6 +149,12 @@ impl Settings {
     pub(crate) fn trusts(&self, peer: std::net::IpAddr) -> bool {
         self.config.trusted.iter().any(|range| range.contains(peer))
     }
+}
+
+/// Session tickets with keys of the proxy's own, if there are any: they outlive a reload.
+fn own_tickets(before: &Settings) -> Option<Arc<dyn ProducesTickets>> {
+    let any = before.tls.iter().flatten().next().filter(|_| before.config.ticket_keys.is_empty());
+    any.map(|any| Arc::clone(&any.ticketer))
 }
 
 /// Those of tenants who had one before go on, and a tenant that has none any more is held up no longer.

@@ -12,13 +12,12 @@ use rustls::{SignatureAlgorithm, SignatureScheme};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 
-use super::date;
 use super::ocsp::{self, Staple};
-use super::settings::Settings;
 use super::tickets::SharedTickets;
-use super::validity;
+use super::{date, validity};
 use crate::config::{Certificate, Config};
 use crate::error::{OcspProblem, ProxyError};
+use crate::io::conn::der::element;
 
 /// Every certificate, found by the name that a client asks for.
 #[derive(Debug)]
@@ -253,32 +252,15 @@ fn subject_alternative_names(der: &[u8]) -> Vec<String> {
     found
 }
 
-/// Tag and content of the first element, and what stands behind it.
-pub(super) fn element(der: &[u8]) -> Option<(u8, &[u8], &[u8])> {
-    let (&tag, rest) = der.split_first()?;
-    let (&first, rest) = rest.split_first()?;
-    let (length, rest) = if first < 0x80 {
-        (usize::from(first), rest)
-    } else {
-        let (bytes, rest) = rest.split_at_checked(usize::from(first & 0x7f))?;
-        let fits = bytes.len() <= 4;
-        (fits.then(|| bytes.iter().fold(0, |length, &byte| length << 8 | usize::from(byte)))?, rest)
-    };
-    let (content, behind) = rest.split_at_checked(length)?;
-    Some((tag, content, behind))
-}
-
-/// For each listener what is spoken there, if TLS is. Session tickets outlive a reload,
-/// as long as their keys are in the files that it names, if it names any.
+/// For each listener what is spoken there, if TLS is. Without files of keys, session tickets are those that are `kept`, or
+/// new ones.
 pub(crate) fn server_configs(
     config: &Config,
     certificates: &Arc<Certificates>,
-    before: Option<&Settings>,
+    kept: Option<Arc<dyn ProducesTickets>>,
 ) -> Result<Vec<Option<Arc<rustls::ServerConfig>>>, ProxyError> {
     let ticketer: Option<Arc<dyn ProducesTickets>> = if config.ticket_keys.is_empty() {
-        let own = before.filter(|before| before.config.ticket_keys.is_empty());
-        let old = own.and_then(|before| before.tls.iter().flatten().next());
-        old.map(|old| Arc::clone(&old.ticketer)).or_else(|| aws_lc_rs::Ticketer::new().ok())
+        kept.or_else(|| aws_lc_rs::Ticketer::new().ok())
     } else {
         Some(SharedTickets::load(&config.ticket_keys)?)
     };

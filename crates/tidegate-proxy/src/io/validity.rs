@@ -5,7 +5,7 @@
 use std::str;
 
 use super::date;
-use super::tls::element;
+use crate::io::conn::der::element;
 
 const INTEGER: u8 = 0x02;
 const UTC_TIME: u8 = 0x17;
