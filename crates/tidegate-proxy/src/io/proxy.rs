@@ -26,6 +26,7 @@ use super::{cpu, signer};
 use crate::config::tenancy::Tenancy;
 use crate::config::{self, Config, LogTarget, Mode, RateLimit};
 use crate::error::ProxyError;
+use crate::io::conn::processor;
 use crate::machine::neighbours;
 
 /// A proxy that runs. Dropping it stops it at once; [`drain`](Self::drain) lets requests end first.
@@ -155,7 +156,7 @@ impl Proxy {
             changing: Mutex::new(changing),
         });
         let mut this = Self { state, threads: Vec::new(), side: Some(side) };
-        let processors = worker::processors();
+        let processors = processor::processors();
         for core in 0..cores {
             let processor = processors.get(core).copied().filter(|_| processors.len() == cores);
             let plan = Plan { core, cores, overflow, processor };

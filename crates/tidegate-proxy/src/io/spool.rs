@@ -31,8 +31,8 @@ use tidegate_runtime::clock;
 use tokio::runtime::{Builder, Handle, Runtime};
 
 use self::room::Room;
-use super::worker;
 use crate::config;
+use crate::io::conn::processor;
 
 pub(crate) use self::answer::{Spooling, response};
 pub(crate) use self::memory::InMemory;
@@ -167,7 +167,7 @@ impl Pool {
             .max_blocking_threads(threads)
             .thread_keep_alive(KEPT)
             // A large body takes the disk and the processor for milliseconds, and nobody waits for it as for an answer.
-            .on_thread_start(worker::stand_back)
+            .on_thread_start(processor::stand_back)
             .build()?;
         start_threads(runtime.handle(), threads);
         Ok(Arc::new(Self { runtime: Some(runtime), threads }))

@@ -7,7 +7,7 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use rustix::process::setpriority_process;
-use rustix::thread::{CpuSet, gettid, sched_getaffinity, sched_setaffinity};
+use rustix::thread::gettid;
 use tidegate_core::Instant;
 use tidegate_runtime::slice;
 use tokio::runtime::{Builder, LocalOptions, LocalRuntime};
@@ -30,6 +30,7 @@ use super::times::Times;
 use super::upstream::{self, Known, Part, Upstreams, Verdicts};
 use super::waits::{self, Waits};
 use super::{accept, fair, gate, hello, meter, pace, refused, trace};
+use crate::io::conn::processor::{stand_back, stay_on};
 
 /// Tasks that run before the sockets are looked at again: some ten microseconds each, and one at most is a handshake.
 const EVENT_INTERVAL: u32 = 31;
@@ -132,34 +133,6 @@ pub(crate) fn run_other(jobs: Jobs, class: Class, processor: Option<usize>) {
         Class::Normal => drop(setpriority_process(Some(gettid()), STAND_IN_NICE)),
     }
     jobs.run();
-}
-
-fn stay_on(processor: Option<usize>) {
-    if let Some(processor) = processor {
-        let mut set = CpuSet::new();
-        set.set(processor);
-        // Without it the system places the threads, as well as it can.
-        let _ = sched_setaffinity(None, &set);
-    }
-}
-
-/// From now on this thread gets the processor only when nobody else wants it.
-pub(crate) fn stand_back() {
-    use thread_priority::unix::{
-        NormalThreadSchedulePolicy, ThreadSchedulePolicy, set_thread_priority_and_policy, thread_native_id,
-    };
-    let policy = ThreadSchedulePolicy::Normal(NormalThreadSchedulePolicy::Idle);
-    let id = thread_native_id();
-    if let Err(error) = set_thread_priority_and_policy(id, thread_priority::ThreadPriority::Min, policy) {
-        let name = std::thread::current().name().unwrap_or_default().to_owned();
-        tracing::warn!(?error, name, "a thread runs like the others that should not: what it does may delay them");
-    }
-}
-
-/// The processors that this process may use.
-pub(crate) fn processors() -> Vec<usize> {
-    let Ok(set) = sched_getaffinity(None) else { return Vec::new() };
-    (0..CpuSet::MAX_CPU).filter(|&processor| set.is_set(processor)).collect()
 }
 
 async fn serve(start: Start) -> io::Result<()> {
