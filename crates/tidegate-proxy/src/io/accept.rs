@@ -7,12 +7,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use nix::libc;
-use nix::sys::socket::SetSockOpt as _;
-use nix::sys::socket::sockopt::SetUsize;
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, acceptfrom_with};
-use socket2::{Domain, Protocol, Socket, Type};
 use tidegate_runtime::clock;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -21,54 +17,18 @@ use super::hello::{self, Accepted, FIRST_BYTES_MAX, Place};
 use super::meter;
 use super::ports::Entrance;
 use super::thread::{Thread, Total};
+use crate::io::listen::bind::BACKLOG;
+use crate::io::listen::tuning::{BATCH, BATCH_NS};
 
-/// Connections that are taken before other tasks get their turn,
-pub(crate) const BATCH: usize = 32;
-/// and how long that may take: those under way wait so long at each of their steps.
-const BATCH_NS: u64 = 100_000;
 /// What it costs to refuse one at its hello is learnt from so many at once at least: nearly all of these are refused.
 const LEARNT_FROM: u32 = 6;
-/// Seconds for which the kernel keeps a connection to itself until its client has said something.
-const SILENCE_S: usize = 1;
-/// Connections that the kernel keeps until they are taken.
-const BACKLOG: i32 = 4096;
-/// Bytes that the kernel takes of an answer before it can send them. Left to itself it takes megabytes for each client that
-/// does not read; a fast one keeps more than this on its way, which is not counted.
-const UNSENT_MAX: u32 = 256 * 1024;
+
 /// Of those that are refused, so many are ended when files run out: more than are taken until the next look at that.
 const ENDS_FOR_ROOM: usize = 2 * BATCH;
 /// How long a thread waits before it tries again when it gets no file descriptor.
 const OUT_OF_FILES_PAUSE: Duration = Duration::from_millis(20);
 /// How often a port that closes waits so for room; then it closes all the same.
 const DRAIN_PAUSES_MAX: u32 = 50;
-
-/// A port, for one of several threads: the kernel spreads connections over them.
-pub(crate) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
-    let socket = Socket::new(Domain::for_address(address), Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
-    if address.is_ipv6() {
-        // Each address of the configuration is its own; `[::]` does not also mean all of IPv4.
-        socket.set_only_v6(true)?;
-    }
-    socket.set_reuse_address(true)?;
-    socket.set_reuse_port(true)?;
-    // The connections inherit both. Answers are written whole: waiting for more would only add delay.
-    socket.set_tcp_nodelay(true)?;
-    socket.set_tcp_notsent_lowat(UNSENT_MAX)?;
-    socket.bind(&address.into())?;
-    socket.listen(BACKLOG)?;
-    // Clients speak first in all that is spoken here. Taken earlier, a connection would wake the thread twice, and the first
-    // time nobody knows whose it is. Where it cannot be had, that is how it is.
-    if let Err(error) = DeferAccept.set(&socket, &SILENCE_S) {
-        tracing::debug!(%error, %address, "connections are taken before their clients have said anything");
-    }
-    Ok(socket.into())
-}
-
-/// `TCP_DEFER_ACCEPT` of tcp(7), in seconds.
-#[derive(Clone, Copy, Debug)]
-struct DeferAccept;
-
-nix::setsockopt_impl!(DeferAccept, libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT, usize, SetUsize);
 
 /// Takes connections until the port closes or the thread drains, and then those that the kernel has for it.
 pub(crate) async fn accept(thread: Rc<Thread>, listener: Arc<TcpListener>, entrance: Rc<Entrance>) -> io::Result<()> {
@@ -288,6 +248,7 @@ mod tests {
     use std::io::Write;
 
     use super::*;
+    use crate::io::listen::bind::listen;
 
     #[test]
     fn only_what_is_no_port_ends_one() {
@@ -313,16 +274,5 @@ mod tests {
         drop(client);
         let other: SocketAddr = "192.0.2.1:80".parse().unwrap();
         assert_eq!(local_of(&OwnedFd::from(everywhere), other), other);
-    }
-
-    #[test]
-    fn what_the_kernel_holds_for_a_client_is_bounded_and_sent_at_once() {
-        let listener = listen(([127, 0, 0, 1], 0).into()).unwrap();
-        let mut client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        client.write_all(b"GET").unwrap();
-        listener.set_nonblocking(false).unwrap();
-        let (socket, _) = listener.accept().unwrap();
-        let socket = Socket::from(socket);
-        assert_eq!((socket.tcp_notsent_lowat().unwrap(), socket.tcp_nodelay().unwrap()), (UNSENT_MAX, true));
     }
 }

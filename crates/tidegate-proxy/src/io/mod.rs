@@ -60,6 +60,7 @@ mod hello;
 mod http1;
 mod http2;
 mod limiter;
+mod listen;
 mod log;
 mod measured;
 mod meter;

@@ -6,10 +6,10 @@ use std::net::{SocketAddr, TcpListener};
 use std::rc::Rc;
 use std::sync::{Arc, Weak};
 
-use super::accept;
 use super::settings::Settings;
 use crate::config::Listener;
 use crate::error::ProxyError;
+use crate::io::listen::bind;
 
 /// A port that is open, with a socket of its own for each core: the kernel spreads connections over them.
 #[derive(Debug)]
@@ -83,7 +83,7 @@ impl Port {
         let mut address = configured;
         let mut sockets = Vec::with_capacity(cores);
         for _ in 0..cores {
-            let socket = accept::listen(address)?;
+            let socket = bind::listen(address)?;
             address = socket.local_addr()?;
             sockets.push(vec![Arc::new(socket)]);
         }
@@ -102,7 +102,7 @@ impl Port {
             sockets[place % cores].push(Arc::new(socket));
         }
         for without in sockets.iter_mut().filter(|sockets| sockets.is_empty()) {
-            without.push(Arc::new(accept::listen(address)?));
+            without.push(Arc::new(bind::listen(address)?));
         }
         Ok(Self { configured, address, slot, sockets })
     }

@@ -15,7 +15,7 @@ const ENDS: usize = 16;
 /// How long one waits for its end. Then it is ended whoever waits to be taken.
 const LONGEST: Duration = Duration::from_millis(100);
 /// Of those that waited so long, so many are ended before other work has its turn: as many as are taken meanwhile.
-const LATE_MAX: usize = super::accept::BATCH;
+const LATE_MAX: usize = crate::io::listen::tuning::BATCH;
 /// How many wait at most; of the places of a thread one in so many. Each has a file, and those are for who is served.
 const MOST: usize = 1024;
 const PART: usize = 32;
