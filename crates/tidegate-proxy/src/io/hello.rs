@@ -30,6 +30,7 @@ use super::signer::Wait;
 use super::thread::{Origin, Thread, Total};
 use super::{fair, log, meter, serve, service, whose};
 use crate::config::{ProxyProtocolIn, RefuseHello};
+use crate::io::conn::held;
 use crate::machine::Resource;
 use crate::machine::rate_limit::Rejection;
 
@@ -416,7 +417,7 @@ fn costs(ns: u64) -> [(Resource, u64); 4] {
         (Resource::Handshakes, 1),
         (Resource::HandshakeTime, ns),
         (Resource::Connections, 1),
-        (Resource::Memory, serve::HELD_TLS),
+        (Resource::Memory, held::HELD_TLS),
     ]
 }
 

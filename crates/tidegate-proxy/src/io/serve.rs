@@ -21,11 +21,9 @@ use super::starts::InTurn;
 use super::thread::{Connection, Origin, Thread, Total};
 use super::transport::{Begun, Transport};
 use super::{fair, http2, meter};
+use crate::io::conn::held::{HELD_PLAIN, HELD_TLS};
 use crate::machine::Resource;
 
-/// Bytes that a connection holds while it is open, by what is spoken: buffers, session and task.
-const HELD_PLAIN: u64 = 4 * 1024;
-pub(crate) const HELD_TLS: u64 = 16 * 1024;
 /// What a connection of HTTP/2 without TLS begins with (RFC 9113, section 3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 

@@ -25,6 +25,7 @@ use super::waits::{Asked, Wait};
 use super::{headers, meter, refuse};
 use crate::config::PlainPath;
 use crate::config::tenancy::Traits;
+use crate::io::conn::held::HELD_STREAM;
 use crate::machine::Resource;
 use crate::machine::admission::Costs;
 
@@ -78,9 +79,6 @@ pub(crate) struct Charged {
     /// Bytes that it holds until it ends.
     pub(crate) memory: u64,
 }
-
-/// Bytes that a request of HTTP/2 holds: its task and state, and the two pieces of its answer that wait for the client.
-const HELD_STREAM: u64 = 24 * 1024;
 
 /// What becomes of a request.
 #[derive(Debug)]

@@ -3,7 +3,9 @@
 //! | module | its one job |
 //! |---|---|
 //! | `der` | until when a certificate is valid; elements of DER |
+//! | `held` | what connections and streams hold in memory |
 //! | `processor` | on which processor a thread runs, and before which others |
 
 pub(crate) mod der;
+pub(crate) mod held;
 pub(crate) mod processor;
