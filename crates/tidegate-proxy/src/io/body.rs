@@ -3,23 +3,19 @@
 use std::cell::RefCell;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll, ready};
-use std::time::Duration;
+use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 
-use super::account::Bill;
 use super::http1::client::AnswerBody;
 use super::http1::request::ClientBody;
 use super::http2::rest::Lent;
 use super::limiter::Cause;
-use super::meter;
 use super::pace::{Paced, Sent};
 use super::spool::{InMemory, Spooled, Spooling};
-use super::timers::Timer;
 use super::upstream::{Leased, Opened};
-use crate::machine::patience::Patience;
+use crate::io::request::bounds::{Limited, Timed};
 
 /// Why a body broke off.
 #[derive(Debug, thiserror::Error)]
@@ -144,105 +140,6 @@ impl Body for RequestBody {
 
 fn whole(bytes: Bytes) -> Option<Result<Frame<Bytes>, BodyError>> {
     (!bytes.is_empty()).then(|| Ok(Frame::data(bytes)))
-}
-
-/// A stream's body of at most so many bytes.
-#[derive(Debug)]
-pub(crate) struct Limited<B> {
-    body: B,
-    bill: Bill,
-    left: u64,
-    limit: u64,
-    /// If somebody wants to know how much came.
-    received: Option<super::log::Received>,
-}
-
-impl<B> Limited<B> {
-    /// `body`, of which more than `limit` bytes are an error, and which is put on `bill`.
-    pub(crate) const fn new(body: B, limit: u64, bill: Bill, received: Option<super::log::Received>) -> Self {
-        Self { body, bill, left: limit, limit, received }
-    }
-}
-
-impl<B> Body for Limited<B>
-where
-    B: Body<Data = Bytes> + Unpin,
-    BodyError: From<B::Error>,
-{
-    type Data = Bytes;
-    type Error = BodyError;
-
-    fn poll_frame(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        let this = self.get_mut();
-        let Some(frame) = ready!(Pin::new(&mut this.body).poll_frame(context)) else { return Poll::Ready(None) };
-        let frame = frame?;
-        if let Some(data) = frame.data_ref() {
-            this.bill.add_read(data.len() as u64);
-            let Some(left) = this.left.checked_sub(data.len() as u64) else {
-                return Poll::Ready(Some(Err(BodyError::TooLong { limit: this.limit })));
-            };
-            this.left = left;
-            if let Some(received) = &this.received {
-                received.set(received.get() + data.len() as u64);
-            }
-        }
-        Poll::Ready(Some(Ok(frame)))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
-}
-
-/// A body whose pieces come in time.
-#[derive(Debug)]
-pub(crate) struct Timed<B> {
-    body: B,
-    timer: Timer,
-    patience: Patience,
-}
-
-impl<B> Timed<B> {
-    /// `body`, whose pieces are waited for with `patience`.
-    pub(crate) const fn new(body: B, timer: Timer, patience: Patience) -> Self {
-        Self { body, timer, patience }
-    }
-
-    /// `body`, of which `idle` may pass between two pieces, however small.
-    pub(crate) const fn every(idle: Duration, body: B, timer: Timer) -> Self {
-        Self::new(body, timer, Patience::new(idle, None))
-    }
-}
-
-impl<B: Body<Data = Bytes, Error = BodyError> + Unpin> Body for Timed<B> {
-    type Data = Bytes;
-    type Error = BodyError;
-
-    fn poll_frame(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        let this = self.get_mut();
-        if let Poll::Ready(frame) = Pin::new(&mut this.body).poll_frame(context) {
-            this.timer.clear();
-            let data = frame.as_ref().and_then(|frame| frame.as_ref().ok()?.data_ref());
-            this.patience.moved(data.map_or(0, |data| data.len() as u64), meter::now());
-            return Poll::Ready(frame);
-        }
-        if !this.timer.is_set() {
-            this.timer.set(this.patience.wait(meter::now()));
-        }
-        this.timer.poll(context).map(|()| Some(Err(BodyError::Stalled)))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
 }
 
 /// A response's body, as the client gets it.

@@ -23,11 +23,11 @@ use tidegate_core::Instant;
 use self::queue::{Owner, Queue, Streams};
 use self::tunnel::Asked;
 use super::account::Bill;
-use super::body::{BodyError, Limited, RequestBody, ResponseBody, Timed};
+use super::body::{BodyError, RequestBody, ResponseBody};
 use super::forward::{self, Answer};
 use super::gate::Pass;
 use super::headers::Unsound;
-use super::log::{Received, Record};
+use super::log::Record;
 use super::measured::Measured;
 use super::pace::Pace;
 use super::service::{self, Admission, Judged};
@@ -36,6 +36,7 @@ use super::timers::Timer;
 use super::transport::Transport;
 use super::{grpc, headers, meter};
 use crate::config::Http;
+use crate::io::request::bounds::{Limited, Received, Timed};
 use crate::machine::patience::Patience;
 
 /// Bytes of answers that wait in one stream for the client to make room.

@@ -1,6 +1,5 @@
 //! What the access log says about a request, gathered while it is served. Without a log nothing is gathered.
 
-use std::cell::Cell;
 use std::net::IpAddr;
 use std::rc::Rc;
 use std::time::Duration;
@@ -21,6 +20,7 @@ use super::thread::{Connection, Thread, Total};
 use super::trace::{self, Hop};
 use crate::config::PlainPath;
 use crate::config::tenancy::Traits;
+use crate::io::request::bounds::Received;
 use crate::machine::rate_limit::Rejection;
 use crate::machine::sampling::{Draw, End, Sampling};
 
@@ -72,9 +72,6 @@ impl Ids {
         }
     }
 }
-
-/// How much of a body came, counted by whoever reads it.
-pub(crate) type Received = Rc<Cell<u64>>;
 
 impl Record {
     /// The beginning of the line of a request that is answered here; `None` if it has none.

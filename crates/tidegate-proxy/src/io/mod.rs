@@ -71,6 +71,7 @@ mod proxy;
 mod quota;
 mod refuse;
 mod refused;
+mod request;
 mod seats;
 mod serve;
 mod server_stream;
