@@ -28,9 +28,10 @@ use super::seats::{Seat, Seated};
 use super::serve::Fresh;
 use super::signer::Wait;
 use super::thread::{Origin, Thread, Total};
-use super::{fair, log, meter, serve, service, whose};
+use super::{fair, log, meter, serve, whose};
 use crate::config::{ProxyProtocolIn, RefuseHello};
 use crate::io::conn::held;
+use crate::io::request::host::bare;
 use crate::machine::Resource;
 use crate::machine::rate_limit::Rejection;
 
@@ -345,7 +346,7 @@ fn decide(thread: &Rc<Thread>, socket: OwnedFd, known: Known, mut first: First<'
 /// the thread waits before anything else is done for him.
 fn whose(thread: &Thread, bytes: &[u8]) -> Tenant {
     let settings = thread.settings();
-    let host = http1::glance_host(bytes).and_then(|host| std::str::from_utf8(host).ok()).map(service::bare);
+    let host = http1::glance_host(bytes).and_then(|host| std::str::from_utf8(host).ok()).map(bare);
     let name = host.as_ref().and_then(|host| settings.tenancy.of_host(host));
     let known = name.and_then(|name| thread.limiter.with(|limiter| limiter.find(name)));
     known.unwrap_or(Tenant::OTHER)

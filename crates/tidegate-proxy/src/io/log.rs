@@ -21,6 +21,7 @@ use super::trace::{self, Hop};
 use crate::config::PlainPath;
 use crate::config::tenancy::Traits;
 use crate::io::request::bounds::Received;
+use crate::io::request::host::host_of;
 use crate::machine::rate_limit::Rejection;
 use crate::machine::sampling::{Draw, End, Sampling};
 
@@ -109,7 +110,7 @@ impl Record {
         let text = |headers: &HeaderMap, name: HeaderName| {
             headers.get(name).map_or_else(String::new, |value| String::from_utf8_lossy(value.as_bytes()).into_owned())
         };
-        let host = service::host_of(parts).into_owned();
+        let host = host_of(parts).into_owned();
         let path = PlainPath::new(parts.uri.path());
         let route = path.ok().and_then(|path| settings.routes.find(&host, &path, &parts.method));
         let route = route.map(|route| &settings.config.routes[route]);

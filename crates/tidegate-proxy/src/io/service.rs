@@ -1,13 +1,12 @@
 //! Whose request it is, which route it takes, and whether it may.
 
-use std::borrow::Cow;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use http::header::{CONTENT_LENGTH, HOST, TRANSFER_ENCODING};
+use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
 use http::request::Parts;
 use http::{Method, Response, StatusCode, Version};
 use http_body::Body;
@@ -26,6 +25,7 @@ use super::{headers, meter, refuse};
 use crate::config::PlainPath;
 use crate::config::tenancy::Traits;
 use crate::io::conn::held::HELD_STREAM;
+use crate::io::request::host::host_of;
 use crate::machine::Resource;
 use crate::machine::admission::Costs;
 
@@ -347,26 +347,6 @@ fn length_of(parts: &Parts) -> Length {
     if in_stream || parts.headers.contains_key(TRANSFER_ENCODING) { Length::Unknown } else { Length::None }
 }
 
-/// The host that a request is for, in lower case, without port and trailing dot; empty if it names none.
-pub(crate) fn host_of(parts: &Parts) -> Cow<'_, str> {
-    let named = parts.uri.authority().map(http::uri::Authority::as_str);
-    bare(named.or_else(|| parts.headers.get(HOST).and_then(|host| host.to_str().ok())).unwrap_or(""))
-}
-
-/// A host in lower case, without port and trailing dot.
-pub(crate) fn bare(named: &str) -> Cow<'_, str> {
-    let end = match named.rfind(']') {
-        Some(bracket) => bracket + 1,
-        None => named.find(':').unwrap_or(named.len()),
-    };
-    let host = named[..end].strip_suffix('.').unwrap_or(&named[..end]);
-    if host.bytes().any(|byte| byte.is_ascii_uppercase()) {
-        Cow::Owned(host.to_ascii_lowercase())
-    } else {
-        Cow::Borrowed(host)
-    }
-}
-
 /// The address that lists of the configuration are about.
 pub(crate) fn client_of(connection: &Connection, settings: &Settings, parts: &Parts) -> std::net::IpAddr {
     headers::client_of(connection, settings, &parts.headers)
@@ -375,23 +355,6 @@ pub(crate) fn client_of(connection: &Connection, settings: &Settings, parts: &Pa
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn host(uri: &str, host: Option<&str>) -> String {
-        let mut request = http::Request::builder().uri(uri);
-        if let Some(host) = host {
-            request = request.header(HOST, host);
-        }
-        host_of(&request.body(()).unwrap().into_parts().0).into_owned()
-    }
-
-    #[test]
-    fn hosts_lose_port_case_and_dot() {
-        assert_eq!(host("/", Some("Shop.Example:8443")), "shop.example");
-        assert_eq!(host("/", Some("shop.example.")), "shop.example");
-        assert_eq!(host("/", Some("[2001:DB8::1]:80")), "[2001:db8::1]");
-        assert_eq!(host("http://a.example:1/x", Some("a.example:1")), "a.example");
-        assert_eq!(host("/", None), "");
-    }
 
     #[test]
     fn a_head_says_whether_there_is_a_body_and_how_long_it_is() {

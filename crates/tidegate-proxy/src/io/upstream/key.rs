@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use http::request::Parts;
 
 use crate::config::HashBy;
-use crate::io::service;
+use crate::io::request::host::host_of;
 use crate::machine::upstream::Key;
 
 /// The key of a request to be asked for as `target`; `None` if it has not got what tells.
@@ -15,7 +15,7 @@ pub(crate) fn key_of(by: &HashBy, client: IpAddr, target: &str, parts: &Parts) -
             IpAddr::V4(address) => Key::of(&address.octets()),
             IpAddr::V6(address) => Key::of(&address.octets()),
         }),
-        HashBy::Host => Some(Key::of(service::host_of(parts).as_bytes())),
+        HashBy::Host => Some(Key::of(host_of(parts).as_bytes())),
         HashBy::Path => Some(Key::of(target.split_once('?').map_or(target, |(path, _)| path).as_bytes())),
         HashBy::Header(name) => parts.headers.get(name).map(|value| Key::of(value.as_bytes())),
     }
