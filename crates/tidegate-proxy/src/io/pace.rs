@@ -17,10 +17,10 @@ use tidegate_core::Instant;
 use tokio::sync::Notify;
 
 use super::account::Account;
-use super::body::BodyError;
 use super::meter;
 use super::timers::{Timer, Timers};
 use super::waits::{self, Onward, Wait};
+use crate::io::request::error::BodyError;
 use crate::machine::bandwidth::{Bandwidth, Counts, Tuning};
 
 /// Fineness of pacing: what the runtime's own timers have.

@@ -21,8 +21,9 @@ use super::answer::{self, AnswerHead, Asked};
 use super::decode::{Decoded, Framing};
 use super::write::{self, Outgoing};
 use crate::io::account::Account;
-use crate::io::body::{BodyError, RequestBody};
+use crate::io::body::RequestBody;
 use crate::io::meter;
+use crate::io::request::error::BodyError;
 use crate::io::server_stream::ServerStream;
 use crate::io::timers::Timer;
 

@@ -10,8 +10,8 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 
 use crate::io::account::Bill;
-use crate::io::body::BodyError;
 use crate::io::meter;
+use crate::io::request::error::BodyError;
 use crate::io::timers::Timer;
 use crate::machine::patience::Patience;
 

@@ -3,7 +3,8 @@
 //! | module | its one job |
 //! |---|---|
 //! | `host` | the host that it is for |
-//! | `bounds` | their bounds, and why they broke off |
+//! | `bounds`, `error` | their bounds, and why they broke off |
 
 pub(crate) mod bounds;
+pub(crate) mod error;
 pub(crate) mod host;

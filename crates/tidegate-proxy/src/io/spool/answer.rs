@@ -16,7 +16,8 @@ use super::memory::InMemory;
 use super::stored::{Stored, Unwritten};
 use super::{PIECE, READ};
 use crate::io::account::Account;
-use crate::io::body::{BodyError, ResponseBody};
+use crate::io::body::ResponseBody;
+use crate::io::request::error::BodyError;
 use crate::io::thread::Connection;
 
 /// Bytes that may wait in memory behind a client that stalls, if a smaller answer would not stay there anyway.

@@ -16,8 +16,9 @@ use super::PIECE;
 use super::memory::InMemory;
 use super::stored::Stored;
 use crate::io::account::Account;
-use crate::io::body::{BodyError, RequestBody};
+use crate::io::body::RequestBody;
 use crate::io::limiter::{Cause, Stage};
+use crate::io::request::error::BodyError;
 use crate::io::settings::Settings;
 use crate::io::thread::Connection;
 
