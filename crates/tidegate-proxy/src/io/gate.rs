@@ -17,7 +17,6 @@ use tidegate_core::limit::Limit;
 use tidegate_runtime::clock;
 use tokio::sync::{Notify, OnceCell, oneshot};
 
-use super::thread::Thread;
 use crate::config::RateLimit as Rule;
 use crate::machine::rate_limit::{
     Access, Cause, Counts, Decision, Lists, Outlook, Output, RateLimit, RateLimitConfig, Rejection,
@@ -96,7 +95,7 @@ impl Gate {
     }
 
     /// When to [`turn`](Self::turn) next; whoever asks must do so then.
-    fn next_timeout(&self) -> Option<Instant> {
+    pub(crate) fn next_timeout(&self) -> Option<Instant> {
         let mut state = self.lock();
         state.armed = state.machine.next_timeout();
         state.armed
@@ -200,23 +199,6 @@ impl Drop for Pass {
         state.machine.on_end(id, clock::now());
         state.waiting.remove(&id);
         gate.tell(&mut state);
-    }
-}
-
-/// Turns the gates of a thread's settings when the time of somebody who waits has come. Never ends; one in the whole
-/// proxy is enough.
-pub(crate) async fn drive(thread: Rc<Thread>) {
-    // Nobody waits: until somebody does, there is nothing to look at.
-    const NEVER: Duration = Duration::from_hours(1);
-    loop {
-        let settings = thread.settings();
-        let next = settings.gates.iter().filter_map(|gate| gate.next_timeout()).min();
-        tokio::select! {
-            () = tokio::time::sleep(next.map_or(NEVER, |next| next - clock::now())) => {}
-            () = settings.gates_queued.notified() => continue,
-        }
-        let now = clock::now();
-        settings.gates.iter().for_each(|gate| gate.turn(now));
     }
 }
 

@@ -29,8 +29,9 @@ use super::timers::{TICK, Timers};
 use super::times::Times;
 use super::upstream::{self, Known, Part, Upstreams, Verdicts};
 use super::waits::{self, Waits};
-use super::{accept, fair, gate, hello, meter, pace, refused, trace};
+use super::{accept, fair, hello, meter, pace, refused, trace};
 use crate::io::conn::processor::{stand_back, stay_on};
+use crate::io::listen::gates;
 
 /// Tasks that run before the sockets are looked at again: some ten microseconds each, and one at most is a handshake.
 const EVENT_INTERVAL: u32 = 31;
@@ -173,7 +174,7 @@ async fn serve(start: Start) -> io::Result<()> {
     spawn_local(Common::new(fair::drive()));
     spawn_local(Common::new(pace::drive()));
     if start.index == 0 {
-        spawn_local(Common::new(gate::drive(Rc::clone(&thread))));
+        spawn_local(Common::new(gates::drive(Rc::clone(&thread))));
     }
     let mut log = first.log.clone();
     let mut entrances = Entrances { core: start.index, open: Vec::new(), accepting: Vec::new() };
