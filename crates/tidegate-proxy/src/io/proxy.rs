@@ -17,7 +17,6 @@ use super::admin::status::{Health, Live, LiveRateLimit, LiveServer, LiveSpool, L
 use super::limiter::{Limiter, Snapshot};
 use super::ports::{self, Passed, Slots};
 use super::settings::Settings;
-use super::spool::{self, Spool};
 use super::thread::{Counts, Shared, Total};
 use super::times::{Published, ResponseTimes};
 use super::upstream::{self, Checks, Known, LookupCounts, Names, Part, System, UpstreamState, Verdicts};
@@ -27,6 +26,7 @@ use crate::config::tenancy::Tenancy;
 use crate::config::{self, Config, LogTarget, Mode, RateLimit};
 use crate::error::ProxyError;
 use crate::io::conn::processor;
+use crate::io::spool::folder::{self, Spool};
 use crate::machine::neighbours;
 
 /// A proxy that runs. Dropping it stops it at once; [`drain`](Self::drain) lets requests end first.
@@ -46,7 +46,7 @@ struct State {
     /// Lines of all access logs that there were.
     log_lines: Arc<Totals>,
     /// Of all spools that there were.
-    spool_failures: Arc<spool::Failures>,
+    spool_failures: Arc<folder::Failures>,
     lookups: LookupCounts,
     known: Known,
     started: Instant,
@@ -407,7 +407,7 @@ fn needs_restart(old: &Config, new: &Config) -> Result<(), ProxyError> {
 fn open_spool(
     config: &Config,
     before: Option<&Spool>,
-    failures: &Arc<spool::Failures>,
+    failures: &Arc<folder::Failures>,
 ) -> Result<Option<Arc<Spool>>, ProxyError> {
     let Some(spool) = &config.spool else { return Ok(None) };
     let opened = Spool::open(spool, before, failures);

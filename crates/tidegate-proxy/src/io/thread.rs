@@ -19,13 +19,13 @@ use super::refused;
 use super::seats::{Seat, Seats};
 use super::settings::Settings;
 use super::signer::Signer;
-use super::spool::Spool;
 use super::starts::Starts;
 use super::timers::Timers;
 use super::times::{Published, Times};
 use super::upstream::{UpstreamState, Upstreams};
 use super::waits::Waits;
 use super::whose::Whose;
+use crate::io::spool::folder::Spool;
 
 /// What all threads of the proxy share. Nothing in here is touched for a request.
 #[derive(Debug)]

@@ -22,7 +22,6 @@ use super::ports::{Entrance, Port};
 use super::seats::Seats;
 use super::settings::Settings;
 use super::signer::{self, Desk, Jobs, Signer};
-use super::spool::Spool;
 use super::starts::Starts;
 use super::thread::{Counts, InForce, Shared, Thread};
 use super::timers::{TICK, Timers};
@@ -32,6 +31,7 @@ use super::waits::{self, Waits};
 use super::{accept, fair, hello, meter, pace, refused, trace};
 use crate::io::conn::processor::{stand_back, stay_on};
 use crate::io::listen::gates;
+use crate::io::spool::folder::Spool;
 
 /// Tasks that run before the sockets are looked at again: some ten microseconds each, and one at most is a handshake.
 const EVENT_INTERVAL: u32 = 31;

@@ -14,10 +14,10 @@ use tokio::task::JoinHandle;
 
 use super::memory::InMemory;
 use super::stored::{Stored, Unwritten};
-use super::{PIECE, READ};
 use crate::io::account::Account;
 use crate::io::body::ResponseBody;
 use crate::io::request::error::BodyError;
+use crate::io::spool::folder::{PIECE, READ};
 use crate::io::thread::Connection;
 
 /// Bytes that may wait in memory behind a client that stalls, if a smaller answer would not stay there anyway.
@@ -229,8 +229,8 @@ mod tests {
     use std::sync::Arc;
     use std::task::Waker;
 
-    use super::super::tests::{Disk, account, pattern};
     use super::*;
+    use crate::io::spool::folder::tests::{Disk, account, pattern};
 
     fn spooling(disk: &Disk, account: &Rc<Account>, len: usize) -> (Spooling, Bytes) {
         let body = pattern(len);

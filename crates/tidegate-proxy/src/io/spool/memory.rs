@@ -54,8 +54,8 @@ impl Drop for InMemory {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::account;
     use super::*;
+    use crate::io::spool::folder::tests::account;
 
     #[test]
     fn what_is_in_memory_is_held_in_steps_and_given_back() {
@@ -74,10 +74,10 @@ mod tests {
         let account = account("a");
         let mut memory = InMemory::new(&account);
         // More than there is for all.
-        account.hold_memory(super::super::tests::MEMORY);
+        account.hold_memory(crate::io::spool::folder::tests::MEMORY);
         assert!(memory.try_set(60_000), "one step is for everybody");
         assert!(!memory.try_set(70_000));
-        account.give_back_memory(super::super::tests::MEMORY);
+        account.give_back_memory(crate::io::spool::folder::tests::MEMORY);
         assert!(memory.try_set(70_000));
         assert_eq!(account.held_memory(), 2 * STEP);
     }

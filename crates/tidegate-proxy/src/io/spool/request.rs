@@ -12,7 +12,6 @@ use http::HeaderMap;
 use http_body::{Body, Frame};
 use tokio::task::JoinHandle;
 
-use super::PIECE;
 use super::memory::InMemory;
 use super::stored::Stored;
 use crate::io::account::Account;
@@ -20,6 +19,7 @@ use crate::io::body::RequestBody;
 use crate::io::limiter::{Cause, Stage};
 use crate::io::request::error::BodyError;
 use crate::io::settings::Settings;
+use crate::io::spool::folder::PIECE;
 use crate::io::thread::Connection;
 
 /// A body on disk, read from its beginning. Its room is given back with it: a second try reads it again.

@@ -11,9 +11,9 @@ use tidegate_runtime::clock;
 use tokio::task::JoinHandle;
 
 use super::room::Holder;
-use super::{READ, Spool};
 use crate::io::account::Account;
 use crate::io::limiter::Cause;
+use crate::io::spool::folder::{READ, Spool};
 
 /// Where holes begin: the kernel gives whole blocks back only, and those of most file systems are as long.
 const BLOCK: u64 = 4 * 1024;
@@ -171,7 +171,7 @@ impl Drop for Stored {
 impl Stored {
     /// From now on the disk is full. The file of before is what holds its bytes.
     pub(super) fn fill(&mut self) -> Option<File> {
-        self.file.replace(super::tests::disk_that_is_full())
+        self.file.replace(crate::io::spool::folder::tests::disk_that_is_full())
     }
 
     pub(super) fn set_file(&mut self, file: Option<File>) {
@@ -183,8 +183,8 @@ impl Stored {
 mod tests {
     use std::os::unix::fs::MetadataExt;
 
-    use super::super::tests::{Disk, account, pattern};
     use super::*;
+    use crate::io::spool::folder::tests::{Disk, account, pattern};
 
     #[test]
     fn room_is_given_back_as_it_is_read() {
