@@ -8,7 +8,8 @@ use super::forward::Story;
 use super::limiter::Tenant;
 use super::meter;
 use super::service::Admission;
-use super::thread::{Connection, InForce, Thread};
+use super::thread::{Connection, Thread};
+use crate::io::settings::InForce;
 
 /// A request that was admitted and is not answered to its end. Dropped, it is counted: with the time until its answer ended,
 /// or broke off, or until its client left.

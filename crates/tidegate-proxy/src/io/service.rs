@@ -18,7 +18,7 @@ use super::headers::Unsound;
 use super::limiter::{Lane, Refusal, Source, Stage, Tenant, Verdict};
 use super::pace::{Pace, Paced, SharedBandwidth};
 use super::settings::Settings;
-use super::thread::{Connection, InForce};
+use super::thread::Connection;
 use super::trace::Hop;
 use super::waits::{Asked, Wait};
 use super::{headers, meter, refuse};
@@ -26,6 +26,7 @@ use crate::config::PlainPath;
 use crate::config::tenancy::Traits;
 use crate::io::conn::held::HELD_STREAM;
 use crate::io::request::host::host_of;
+use crate::io::settings::InForce;
 use crate::machine::Resource;
 use crate::machine::admission::Costs;
 

@@ -271,6 +271,18 @@ impl Gates<'_> {
     }
 }
 
+/// Settings, counted by each thread for itself: a request that holds them touches no other thread's memory.
+#[derive(Debug)]
+pub(crate) struct InForce(pub(crate) Arc<Settings>);
+
+impl std::ops::Deref for InForce {
+    type Target = Settings;
+
+    fn deref(&self) -> &Settings {
+        &self.0
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use tidegate_runtime::config::Document;

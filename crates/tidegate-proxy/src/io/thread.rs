@@ -25,6 +25,7 @@ use super::times::{Published, Times};
 use super::upstream::{UpstreamState, Upstreams};
 use super::waits::Waits;
 use super::whose::Whose;
+use crate::io::settings::InForce;
 use crate::io::spool::folder::Spool;
 
 /// What all threads of the proxy share. Nothing in here is touched for a request.
@@ -106,18 +107,6 @@ impl Counts {
 impl Total {
     /// How many there are.
     pub(crate) const COUNT: usize = Self::Unlogged as usize + 1;
-}
-
-/// Settings, counted by each thread for itself: a request that holds them touches no other thread's memory.
-#[derive(Debug)]
-pub(crate) struct InForce(pub(crate) Arc<Settings>);
-
-impl std::ops::Deref for InForce {
-    type Target = Settings;
-
-    fn deref(&self) -> &Settings {
-        &self.0
-    }
 }
 
 /// One core's.

@@ -6,8 +6,8 @@ use std::rc::{Rc, Weak};
 use tidegate_core::Instant;
 
 use super::limiter::{Neighbours, Source, Tenant};
-use super::thread::InForce;
 use crate::config::tenancy::{Claimant, Key, KeyKind, LONGEST_NAME, Standing};
+use crate::io::settings::InForce;
 
 /// Whose the last request of a connection was.
 #[derive(Debug, Default)]

@@ -23,7 +23,7 @@ use super::seats::Seats;
 use super::settings::Settings;
 use super::signer::{self, Desk, Jobs, Signer};
 use super::starts::Starts;
-use super::thread::{Counts, InForce, Shared, Thread};
+use super::thread::{Counts, Shared, Thread};
 use super::timers::{TICK, Timers};
 use super::times::Times;
 use super::upstream::{self, Known, Part, Upstreams, Verdicts};
@@ -31,6 +31,7 @@ use super::waits::{self, Waits};
 use super::{accept, fair, hello, meter, pace, refused, trace};
 use crate::io::conn::processor::{stand_back, stay_on};
 use crate::io::listen::gates;
+use crate::io::settings::InForce;
 use crate::io::spool::folder::Spool;
 
 /// Tasks that run before the sockets are looked at again: some ten microseconds each, and one at most is a handshake.
