@@ -12,6 +12,7 @@
 //! | `memory` | what they hold in memory, counted as their tenant's |
 //! | `request` | a request's body, read to its end |
 //! | `room` | who holds how much |
+//! | `spooled` | a body on disk, as it is read back |
 //! | `stored` | the file of one body |
 
 mod answer;
@@ -19,9 +20,11 @@ pub(crate) mod folder;
 mod memory;
 mod request;
 mod room;
+mod spooled;
 mod stored;
 
 pub(crate) use self::answer::{Spooling, response};
 pub(crate) use self::memory::InMemory;
-pub(crate) use self::request::{Spooled, request};
+pub(crate) use self::request::request;
 pub(crate) use self::room::Holder;
+pub(crate) use self::spooled::Spooled;

@@ -1,16 +1,12 @@
 //! A request's body, read to its end before an upstream is asked.
 
-use std::future::{Future, poll_fn};
-use std::io;
+use std::future::poll_fn;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
 
 use bytes::{Bytes, BytesMut};
-use http::HeaderMap;
 use http_body::{Body, Frame};
-use tokio::task::JoinHandle;
 
 use super::memory::InMemory;
 use super::stored::Stored;
@@ -20,18 +16,8 @@ use crate::io::limiter::{Cause, Stage};
 use crate::io::request::error::BodyError;
 use crate::io::settings::Settings;
 use crate::io::spool::folder::PIECE;
+use crate::io::spool::spooled::Spooled;
 use crate::io::thread::Connection;
-
-/// A body on disk, read from its beginning. Its room is given back with it: a second try reads it again.
-#[derive(Debug)]
-pub(crate) struct Spooled {
-    file: Arc<Stored>,
-    at: u64,
-    reading: Option<JoinHandle<io::Result<Bytes>>>,
-    /// Behind the last byte.
-    trailers: Option<HeaderMap>,
-    account: Rc<Account>,
-}
 
 /// Reads `body` to its end if it is large, and puts it on disk. Small ones, and all if there is no spool, go on as they
 /// are.
@@ -104,42 +90,5 @@ async fn append(account: &Account, mut stored: Stored, bytes: Bytes) -> Result<S
         // The same as no room, whatever there should be.
         Ok(Err(_unwritten)) => Err(BodyError::Full(Cause::SystemFull)),
         Err(_gone) => Err(BodyError::Spool),
-    }
-}
-
-impl Spooled {
-    /// The same body from its beginning.
-    pub(crate) fn again(&self) -> Self {
-        let (file, trailers) = (Arc::clone(&self.file), self.trailers.clone());
-        Self { file, at: 0, reading: None, trailers, account: Rc::clone(&self.account) }
-    }
-
-    /// True if nothing more comes.
-    pub(crate) fn is_done(&self) -> bool {
-        self.left() == 0 && self.trailers.is_none()
-    }
-
-    /// Bytes that are still to come.
-    pub(crate) fn left(&self) -> u64 {
-        self.file.len() - self.at
-    }
-
-    /// The next piece, and behind the last one the trailers.
-    pub(crate) fn poll_piece(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        if self.left() == 0 {
-            return Poll::Ready(self.trailers.take().map(|trailers| Ok(Frame::trailers(trailers))));
-        }
-        let (file, at) = (&self.file, self.at);
-        let reading = self.reading.get_or_insert_with(|| {
-            let file = Arc::clone(file);
-            let threads = file.spool().threads.clone();
-            threads.spawn_blocking(move || file.read(at))
-        });
-        let read = ready!(Pin::new(reading).poll(context));
-        self.reading = None;
-        let Some(piece) = read.ok().and_then(Result::ok) else { return Poll::Ready(Some(Err(BodyError::Spool))) };
-        self.at += piece.len() as u64;
-        self.account.add_disk(piece.len() as u64);
-        Poll::Ready(Some(Ok(Frame::data(piece))))
     }
 }
