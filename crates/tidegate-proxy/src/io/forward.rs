@@ -8,7 +8,6 @@ use std::time::Duration;
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, Version};
 
-use super::body::{RequestBody, ResponseBody};
 use super::gate::Pass;
 use super::headers::Trailers;
 use super::http1::client::{ExchangeError, Outward, Patience};
@@ -19,7 +18,9 @@ use super::thread::{Connection, Total};
 use super::upstream::{Announced, ConnectError, Outbound, SendError, Target, key_of};
 use super::{grpc, headers, meter, refuse, spool, trace};
 use crate::config::{Config, ProxyProtocolOut, Route};
+use crate::io::request::body::RequestBody;
 use crate::io::request::error::BodyError;
+use crate::io::request::response::ResponseBody;
 use crate::machine::rate_limit::Rejection;
 use crate::machine::upstream;
 

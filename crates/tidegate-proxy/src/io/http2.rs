@@ -23,7 +23,6 @@ use tidegate_core::Instant;
 use self::queue::{Owner, Queue, Streams};
 use self::tunnel::Asked;
 use super::account::Bill;
-use super::body::{RequestBody, ResponseBody};
 use super::forward::{self, Answer};
 use super::gate::Pass;
 use super::headers::Unsound;
@@ -36,8 +35,10 @@ use super::timers::Timer;
 use super::transport::Transport;
 use super::{grpc, headers, meter};
 use crate::config::Http;
+use crate::io::request::body::RequestBody;
 use crate::io::request::bounds::{Limited, Received, Timed};
 use crate::io::request::error::BodyError;
+use crate::io::request::response::ResponseBody;
 use crate::machine::patience::Patience;
 
 /// Bytes of answers that wait in one stream for the client to make room.

@@ -20,7 +20,7 @@
 //! | `service`, `whose`, `forward` | a request: judged, its tenant, sent to its upstream, answered |
 //! | `headers`, `refuse`, `grpc`, `quota`, `date` | what the proxy adds to messages, and its own answers |
 //! | `pace` | bodies and tunnels that go on when they may |
-//! | `body`, `spool` | bodies on their way, and large ones on disk |
+//! | `request`, `spool` | bodies on their way, and large ones on disk |
 //! | `upstream` | servers, connections to them, their health |
 //! | `limiter`, `gate`, `account`, `meter` | the machines at work; what a tenant uses |
 //! | `measured`, `times` | response times, for metrics |
@@ -46,7 +46,6 @@ pub mod access_log;
 mod account;
 pub mod admin;
 pub mod answers;
-mod body;
 mod conn;
 mod cpu;
 mod date;

@@ -12,11 +12,11 @@ use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
 use http::{Response, StatusCode};
 
-use super::body::ResponseBody;
 use super::limiter::{Cause, Refusal};
 use super::quota::{self, whole_seconds};
 use crate::config::{RateLimit, RateLimitHeaders};
 use crate::io::request::error::BodyError;
+use crate::io::request::response::ResponseBody;
 use crate::machine::rate_limit::{Cause as GateCause, Rejection};
 
 const PROXY_STATUS: HeaderName = HeaderName::from_static("proxy-status");

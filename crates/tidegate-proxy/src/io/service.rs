@@ -13,7 +13,6 @@ use http_body::Body;
 use tidegate_core::Instant;
 
 use super::account::Account;
-use super::body::{RequestBody, ResponseBody};
 use super::headers::Unsound;
 use super::limiter::{Lane, Refusal, Source, Stage, Tenant, Verdict};
 use super::pace::{Pace, Paced, SharedBandwidth};
@@ -25,7 +24,9 @@ use super::{headers, meter, refuse};
 use crate::config::PlainPath;
 use crate::config::tenancy::Traits;
 use crate::io::conn::held::HELD_STREAM;
+use crate::io::request::body::RequestBody;
 use crate::io::request::host::host_of;
+use crate::io::request::response::ResponseBody;
 use crate::io::settings::InForce;
 use crate::machine::Resource;
 use crate::machine::admission::Costs;

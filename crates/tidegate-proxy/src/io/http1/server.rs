@@ -16,12 +16,13 @@ use tokio::io::AsyncWrite;
 
 use super::request::{ClientBody, Head, Next, Wire};
 use super::write::{self, Outgoing};
-use crate::io::body::{RequestBody, ResponseBody};
 use crate::io::forward::{self, Answer};
 use crate::io::log::Record;
 use crate::io::measured::Measured;
 use crate::io::pace::Pace;
+use crate::io::request::body::RequestBody;
 use crate::io::request::error::BodyError;
+use crate::io::request::response::ResponseBody;
 use crate::io::service::{self, Charged, Judged};
 use crate::io::thread::{Connection, Total};
 use crate::io::timers::Timer;

@@ -14,12 +14,12 @@ use tokio::task::spawn_local;
 
 use super::queue::Queue;
 use crate::io::account::{Account, Bill};
-use crate::io::body::ResponseBody;
 use crate::io::forward::Answer;
 use crate::io::headers::Unsound;
 use crate::io::meter::Metered;
 use crate::io::pace::Pace;
 use crate::io::refuse;
+use crate::io::request::response::ResponseBody;
 use crate::io::thread::Connection;
 use crate::io::websocket::{self, Far, Sending, Stream};
 

@@ -15,8 +15,8 @@ use tokio::task::JoinHandle;
 use super::memory::InMemory;
 use super::stored::{Stored, Unwritten};
 use crate::io::account::Account;
-use crate::io::body::ResponseBody;
 use crate::io::request::error::BodyError;
+use crate::io::request::response::ResponseBody;
 use crate::io::spool::folder::{PIECE, READ};
 use crate::io::thread::Connection;
 

@@ -17,9 +17,9 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::task::{JoinHandle, spawn_local};
 
 use crate::io::account::{Account, Bill};
-use crate::io::body::ResponseBody;
 use crate::io::http1::client::{Link, Slot};
 use crate::io::meter::{self, Metered};
+use crate::io::request::response::ResponseBody;
 use crate::io::server_stream::ServerStream;
 use crate::io::transport::Transport;
 use crate::io::upstream::{Lease, Opened};
