@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `send` | one request and its tries |
 //! | `lease` | one request's slot at one server, and how it gets a connection there |
+//! | `leased`, `broken` | answers that hold their slots until they end; why their requests' bodies broke off |
 //! | `key` | what requests have in common that should meet the same server |
 //! | `idle` | connections that wait for the next request |
 //! | `endpoint` | where a server is, and connecting to it |
@@ -35,10 +36,10 @@ use tokio::sync::{Notify, oneshot, watch};
 
 pub(crate) use checks::{Checks, Verdicts};
 pub(crate) use endpoint::{Announced, ConnectError, Handshakes};
-pub(crate) use http2::{Leased, Opened};
 pub(crate) use idle::{Keep, Look};
 pub(crate) use key::key_of;
 pub(crate) use lease::Lease;
+pub(crate) use leased::{Leased, Opened};
 pub(crate) use names::{Known, LookupCounts, Names};
 pub(crate) use settings::{Part, Settings};
 pub(crate) use system::System;
@@ -52,12 +53,14 @@ use http2::Shared;
 use idle::Idle;
 use lease::HandedOver;
 
+mod broken;
 mod checks;
 mod endpoint;
 mod http2;
 mod idle;
 mod key;
 mod lease;
+mod leased;
 mod names;
 mod peer;
 pub(crate) mod send;

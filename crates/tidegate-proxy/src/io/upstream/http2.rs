@@ -1,23 +1,20 @@
 //! Connections that many requests share.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
-use hyper::body::Incoming;
 use hyper::client::conn::http2::{self, SendRequest};
 use hyper::rt::Executor as _;
-use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;
 use tidegate_core::Instant;
 use tokio::sync::Mutex;
 
 use super::peer::{Heard, Peer};
 use super::tasks::{Payer, Tasks};
-use super::{Keep, Lease};
 use crate::io::account::Account;
 use crate::io::http1::client::Patience;
 use crate::io::meter;
@@ -25,6 +22,7 @@ use crate::io::request::body::RequestBody;
 use crate::io::request::error::BodyError;
 use crate::io::server_stream::ServerStream;
 use crate::io::timers::Timer;
+use crate::io::upstream::broken::Broken;
 use crate::machine::upstream::{Begun, Connections, ConnectionsTuning, Flow};
 
 /// What requests are sent with.
@@ -141,24 +139,6 @@ async fn handshake(stream: ServerStream, (of_stream, of_all): (u32, u32), tasks:
     Ok(Sender { requests, peer, tasks })
 }
 
-/// Why a request's body broke off, for those who wait for its answer. The protocol tells them only that the stream
-/// ended, and the server is not to blame.
-#[derive(Clone, Default)]
-pub(super) struct Broken(Rc<Cell<Option<BodyError>>>);
-
-impl Broken {
-    /// The reason, once.
-    pub(super) fn take(&self) -> Option<BodyError> {
-        self.0.take()
-    }
-}
-
-impl std::fmt::Debug for Broken {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Broken").finish_non_exhaustive()
-    }
-}
-
 /// A request's body on its way to a server: tells the request's timer for whom it waits.
 #[derive(Debug)]
 pub(super) struct Clocked {
@@ -225,64 +205,5 @@ impl Drop for Clocked {
     fn drop(&mut self) {
         // The connection has all of it, or wants no more.
         self.timer.set(meter::now() + self.patience.first_byte);
-    }
-}
-
-/// A tunnel that a server opened, and its slot, held as long.
-#[derive(Debug)]
-pub(crate) struct Opened<C: Keep> {
-    pub(crate) upgraded: Upgraded,
-    pub(crate) lease: Lease<C>,
-}
-
-/// The body of an answer that holds a slot of its server until it ends or is dropped.
-#[derive(Debug)]
-pub(crate) struct Leased<C: Keep> {
-    body: Incoming,
-    lease: Option<Lease<C>>,
-    /// Of the request's body, which may still be sent.
-    broken: Broken,
-}
-
-impl<C: Keep> Leased<C> {
-    pub(super) fn new(body: Incoming, lease: Lease<C>, broken: Broken) -> Self {
-        let lease = if body.is_end_stream() { None } else { Some(lease) };
-        Self { body, lease, broken }
-    }
-}
-
-impl<C: Keep> Body for Leased<C>
-where
-    Self: Unpin,
-{
-    type Data = Bytes;
-    type Error = BodyError;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        let frame = Pin::new(&mut self.body).poll_frame(context);
-        if let Poll::Ready(frame) = &frame {
-            match (frame, &self.lease) {
-                (Some(Ok(_)), _) => {}
-                (Some(Err(_)), Some(lease)) => {
-                    if self.broken.take().is_none() {
-                        lease.fail();
-                    }
-                    self.lease = None;
-                }
-                _ => self.lease = None,
-            }
-        }
-        frame.map(|frame| frame.map(|frame| frame.map_err(BodyError::from)))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
     }
 }

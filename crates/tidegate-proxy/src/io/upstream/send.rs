@@ -14,7 +14,7 @@ use hyper::body::Incoming;
 use hyper::upgrade::Upgraded;
 
 use super::endpoint::{Announced, ConnectError};
-use super::http2::{Broken, Clocked, Leased, Opened, Sender};
+use super::http2::{Clocked, Sender};
 use super::idle::{Keep, Look};
 use super::{Lease, Target, Upstream, Upstreams};
 use crate::config::UpstreamProtocol;
@@ -24,6 +24,8 @@ use crate::io::request::body::RequestBody;
 use crate::io::request::bounds::Timed;
 use crate::io::request::response::ResponseBody;
 use crate::io::timers::Timers;
+use crate::io::upstream::broken::Broken;
+use crate::io::upstream::leased::{Leased, Opened};
 use crate::io::websocket::{make_connect, opened_tunnel};
 use crate::machine::upstream::{Asker, Client, Failure, Flow, Key, Refusal, Replay, Tried, is_idempotent};
 
