@@ -37,6 +37,7 @@ use self::capacity::Learner;
 use self::sources::Sources;
 use self::table::Table;
 use super::resource::{Kind, Resource};
+use crate::machine::resource::grains;
 
 pub use self::config::{Capacity, Mode, NeighboursConfig};
 pub use self::snapshot::{
@@ -954,14 +955,6 @@ fn limit_of(resource: Resource, capacity: Capacity, time_ns: u64) -> Option<u64>
         (_, Capacity::Fixed(units)) => Some(units),
         (Resource::EventTime, Capacity::Learnt) => Some(time_ns),
         (_, Capacity::Learnt) => None,
-    }
-}
-
-/// Parts of a unit in which shares are counted: where units are few, shares below one per second must be possible.
-fn grains(resource: Resource) -> u64 {
-    match resource {
-        Resource::Handshakes | Resource::Requests => 1_000,
-        _ => 1,
     }
 }
 

@@ -99,6 +99,14 @@ impl Resource {
     }
 }
 
+/// Parts of a unit in which shares are counted: where units are few, shares below one per second must be possible.
+pub(super) fn grains(resource: Resource) -> u64 {
+    match resource {
+        Resource::Handshakes | Resource::Requests => 1_000,
+        _ => 1,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -5,8 +5,8 @@ use core::time::Duration;
 use serde::{Deserialize, Serialize};
 use tidegate_core::share::CAPACITY_MAX;
 
-use super::grains;
 use crate::machine::Resource;
+use crate::machine::resource::grains;
 
 /// What the limiter does with what it finds.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
