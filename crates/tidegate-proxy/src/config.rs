@@ -5,6 +5,7 @@
 //! | [`words`] | the words and small values of the section |
 //! | `section` | the section as it is written, every key optional |
 //! | `check`, `edges` | from one to the other, with errors that name file, line, key, value and remedy |
+//! | `place` | a section of the file, for errors in it |
 //! | [`checked`] | [`Config`]: every default applied, every bound checked |
 //! | [`paths`] | the form of a path that routes are found by |
 //! | [`routes`] | which route a request takes |
@@ -35,6 +36,7 @@ mod check;
 pub mod checked;
 mod edges;
 pub mod paths;
+mod place;
 pub mod routes;
 mod section;
 pub mod tenancy;

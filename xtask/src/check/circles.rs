@@ -22,7 +22,6 @@ const LARGER: &[(&str, usize)] = &[
     ("tidegate-core", 9),
     ("tidegate-lab", 8),
     ("tidegate-load", 11),
-    ("tidegate-proxy", 4),
     ("tidegate-rpc", 10),
     ("tidegate-sim", 5),
 ];

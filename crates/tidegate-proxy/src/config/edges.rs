@@ -10,7 +10,6 @@ use tidegate_core::Rate;
 use tidegate_runtime::config::units::Span;
 use tidegate_runtime::config::{ConfigError, suggest};
 
-use super::check::{Lists, Place, host_name, own_name};
 use super::checked::{
     ClientCertificate, HeaderEdits, Health, RateLimit, Retries, Route, Server, SniRule, Trust, Upstream, UpstreamTls,
 };
@@ -19,6 +18,7 @@ use super::section::{
     HealthSection, RateLimitSection, RetriesSection, RouteSection, SniSection, UpstreamSection, UpstreamTlsSection,
 };
 use super::words::{Balance, Statuses, UpstreamProtocol};
+use crate::config::place::{Lists, Place, host_name, own_name};
 
 /// They say how a message is framed on one connection, and are nobody's to edit.
 const FRAMING: [HeaderName; 6] = [CONNECTION, CONTENT_LENGTH, TE, TRAILER, TRANSFER_ENCODING, UPGRADE];

@@ -4,9 +4,9 @@ use rustls::crypto::{CryptoProvider, SupportedKxGroup, aws_lc_rs};
 use rustls::{NamedGroup, SupportedCipherSuite, SupportedProtocolVersion};
 use tidegate_runtime::config::ConfigError;
 
-use super::check::Place;
 use super::section::ListenSection;
 use super::words::TlsVersion;
+use crate::config::place::Place;
 
 /// What of TLS is spoken; without lists, all that the provider has but what is broken.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
