@@ -20,7 +20,6 @@ use tidegate_wire::{http1, proxy_protocol, tls_hello};
 use tokio::net::TcpStream;
 
 use super::account::{Account, Work};
-use super::gate::{Gate, Pass};
 use super::limiter::{Cause, Lane, Refusal, Source, Stage, Tenant, Verdict};
 use super::ports::Door;
 use super::refused::Refused;
@@ -28,10 +27,12 @@ use super::seats::{Seat, Seated};
 use super::serve::Fresh;
 use super::signer::Wait;
 use super::thread::{Origin, Thread, Total};
-use super::{fair, log, meter, serve, whose};
+use super::{fair, meter, serve};
 use crate::config::{ProxyProtocolIn, RefuseHello};
 use crate::io::conn::held;
+use crate::io::request::gate::{Gate, Pass};
 use crate::io::request::host::bare;
+use crate::io::request::{log, whose};
 use crate::machine::Resource;
 use crate::machine::rate_limit::Rejection;
 

@@ -2,6 +2,7 @@
 //!
 //! | module | its one job |
 //! |---|---|
+//! | `request` | a request: judged, sent to its upstream, answered, logged |
 //! | `worker` | the threads: one for each core, and two beside it |
 //! | `ports` | ports of all threads, and what holds for who comes by one |
 //! | `accept`, `hello`, `serve` | a connection: taken, judged by its first bytes, served |
@@ -17,16 +18,11 @@
 //! | `ocsp`, `tickets` | what is stapled to a certificate; sessions that several nodes resume |
 //! | `files` | what is wrong with the files that a configuration names |
 //! | `http1`, `http2`, `websocket` | what is spoken |
-//! | `service`, `whose`, `forward` | a request: judged, its tenant, sent to its upstream, answered |
-//! | `headers`, `refuse`, `grpc`, `quota`, `date` | what the proxy adds to messages, and its own answers |
 //! | `pace` | bodies and tunnels that go on when they may |
-//! | `request`, `spool` | bodies on their way, and large ones on disk |
+//! | `spool` | large bodies on disk |
 //! | `upstream` | servers, connections to them, their health |
-//! | `limiter`, `gate`, `account`, `meter` | the machines at work; what a tenant uses |
-//! | `measured`, `times` | response times, for metrics |
+//! | `limiter`, `account`, `meter` | the machines at work; what a tenant uses |
 //! | `timers` | time-outs |
-//! | `log`, [`access_log`] | what is written about requests |
-//! | `trace` | the trace that a request belongs to |
 //! | [`admin`] | the proxy's own API |
 //! | [`answers`] | what upstreams send, without sockets: for tests |
 //!
@@ -42,39 +38,28 @@
 //! ```
 
 mod accept;
-pub mod access_log;
 mod account;
 pub mod admin;
 pub mod answers;
 mod conn;
 mod cpu;
-mod date;
 mod fair;
 mod files;
-mod forward;
-mod gate;
-mod grpc;
-mod headers;
 mod hello;
 mod http1;
 mod http2;
 mod limiter;
 mod listen;
-mod log;
-mod measured;
 mod meter;
 mod ocsp;
 mod pace;
 mod ports;
 mod proxy;
-mod quota;
-mod refuse;
 mod refused;
 mod request;
 mod seats;
 mod serve;
 mod server_stream;
-mod service;
 mod settings;
 mod signer;
 mod socket;
@@ -83,18 +68,16 @@ mod starts;
 mod thread;
 mod tickets;
 mod timers;
-mod times;
 mod tls;
-mod trace;
 mod transport;
 mod upstream;
 mod validity;
 mod waits;
 mod websocket;
-mod whose;
 mod worker;
 
 pub use files::{FileProblem, check_files};
 pub use ports::Passed;
 pub use proxy::{Ports, Proxy};
+pub use request::access_log;
 pub use tls::certificate_warnings;

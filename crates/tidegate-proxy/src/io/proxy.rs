@@ -11,14 +11,12 @@ use tidegate_core::Instant;
 use tidegate_runtime::clock;
 use tokio::sync::{mpsc, watch};
 
-use super::access_log::{AccessLog, Totals};
 use super::admin::Source;
 use super::admin::status::{Health, Live, LiveRateLimit, LiveServer, LiveSpool, LiveUpstream, Phase};
 use super::limiter::{Limiter, Snapshot};
 use super::ports::{self, Passed, Slots};
 use super::settings::Settings;
 use super::thread::{Counts, Shared, Total};
-use super::times::{Published, ResponseTimes};
 use super::upstream::{self, Checks, Known, LookupCounts, Names, Part, System, UpstreamState, Verdicts};
 use super::worker::{self, Class, Control, Start};
 use super::{cpu, signer};
@@ -26,6 +24,8 @@ use crate::config::tenancy::Tenancy;
 use crate::config::{self, Config, LogTarget, Mode, RateLimit};
 use crate::error::ProxyError;
 use crate::io::conn::processor;
+use crate::io::request::access_log::{AccessLog, Totals};
+use crate::io::request::times::{Published, ResponseTimes};
 use crate::io::spool::folder::{self, Spool};
 use crate::machine::neighbours;
 
@@ -619,7 +619,7 @@ fn rate_limits(settings: &Settings, now: Instant) -> Vec<LiveRateLimit> {
         let fits = |rule: &&config::SniRule| rule.names.iter().any(|name| name == sni) || (sni == "*" && rule.default);
         settings.config.sni.iter().find(fits).map(|rule| &rule.rate_limit)
     };
-    let one = |gate: &Arc<super::gate::Gate>| {
+    let one = |gate: &Arc<crate::io::request::gate::Gate>| {
         let rule = rule_of(&gate.name);
         let (kind, of) = gate.name.split_once(' ').unwrap_or(("", &gate.name));
         LiveRateLimit {

@@ -12,7 +12,6 @@ use bytes::BytesMut;
 use rustls::HandshakeKind;
 
 use super::account::{Account, Unbegun, Work};
-use super::gate::Pass;
 use super::http1::server;
 use super::limiter::Tenant;
 use super::seats::{Seat, Seated};
@@ -22,6 +21,7 @@ use super::thread::{Connection, Origin, Thread, Total};
 use super::transport::{Begun, Transport};
 use super::{fair, http2, meter};
 use crate::io::conn::held::{HELD_PLAIN, HELD_TLS};
+use crate::io::request::gate::Pass;
 use crate::machine::Resource;
 
 /// What a connection of HTTP/2 without TLS begins with (RFC 9113, section 3.4).

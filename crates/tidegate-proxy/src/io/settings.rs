@@ -11,7 +11,6 @@ use tidegate_runtime::process;
 use tidegate_wire::http1::Limits as HttpLimits;
 use tokio::sync::Notify;
 
-use super::gate::Gate;
 use super::limiter::NeighboursConfig;
 use super::pace::SharedBandwidth;
 use super::tls::{self, Certificates};
@@ -19,6 +18,7 @@ use super::upstream::Tls;
 use crate::config::{Amount, Cidr, Config, RateLimit, Routes, SniRule, Tenancy};
 use crate::error::ProxyError;
 use crate::io::conn::held::HELD_TLS;
+use crate::io::request::gate::Gate;
 use crate::machine::Resource;
 use crate::machine::neighbours::Capacity;
 use crate::machine::rate_limit::{Lists, PrefixSet, Selector, Selectors};

@@ -9,7 +9,6 @@ use http::{HeaderValue, StatusCode};
 use tidegate_core::Rng;
 use tokio::sync::Notify;
 
-use super::access_log::Lines;
 use super::account::Account;
 use super::cpu::{self, CpuBudget};
 use super::http1::client::Link;
@@ -21,10 +20,11 @@ use super::settings::Settings;
 use super::signer::Signer;
 use super::starts::Starts;
 use super::timers::Timers;
-use super::times::{Published, Times};
 use super::upstream::{UpstreamState, Upstreams};
 use super::waits::Waits;
-use super::whose::Whose;
+use crate::io::request::access_log::Lines;
+use crate::io::request::times::{Published, Times};
+use crate::io::request::whose::Whose;
 use crate::io::settings::InForce;
 use crate::io::spool::folder::Spool;
 
@@ -190,9 +190,9 @@ pub(crate) struct Connection {
     pub(crate) address: HeaderValue,
     pub(crate) seat: Rc<Seat>,
     /// The gate of a rule for this name in the `ClientHello`; left when the connection ends.
-    _pass: Option<super::gate::Pass>,
+    _pass: Option<crate::io::request::gate::Pass>,
     /// The gates of routes that count connections; left when the connection ends.
-    pub(crate) tracked: super::gate::Tracked,
+    pub(crate) tracked: crate::io::request::gate::Tracked,
     /// Requests on it so far.
     pub(crate) requests: Cell<u64>,
     /// It takes no more requests.
@@ -221,7 +221,7 @@ impl Connection {
         seat: Rc<Seat>,
         account: Rc<Account>,
         origin: Origin,
-        pass: Option<super::gate::Pass>,
+        pass: Option<crate::io::request::gate::Pass>,
     ) -> Rc<Self> {
         thread.connections.set(thread.connections.get() + 1);
         let address = address_value(origin.client.ip());
@@ -233,7 +233,7 @@ impl Connection {
             origin,
             address,
             _pass: pass,
-            tracked: super::gate::Tracked::default(),
+            tracked: crate::io::request::gate::Tracked::default(),
             requests: Cell::new(0),
             ends: Cell::new(false),
         })

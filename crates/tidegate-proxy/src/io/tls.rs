@@ -14,10 +14,11 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 
 use super::ocsp::{self, Staple};
 use super::tickets::SharedTickets;
-use super::{date, validity};
+use super::validity;
 use crate::config::{Certificate, Config};
 use crate::error::{OcspProblem, ProxyError};
 use crate::io::conn::der::element;
+use crate::io::request::date;
 
 /// Every certificate, found by the name that a client asks for.
 #[derive(Debug)]

@@ -4,8 +4,8 @@
 
 use std::str;
 
-use super::date;
 use crate::io::conn::der::element;
+use crate::io::request::date;
 
 const INTEGER: u8 = 0x02;
 const UTC_TIME: u8 = 0x17;

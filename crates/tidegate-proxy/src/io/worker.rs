@@ -14,7 +14,6 @@ use tokio::runtime::{Builder, LocalOptions, LocalRuntime};
 use tokio::sync::{Notify, watch};
 use tokio::task::{JoinHandle, spawn_local};
 
-use super::access_log::Way;
 use super::cpu::CpuBudget;
 use super::limiter::Limiter;
 use super::meter::Common;
@@ -25,12 +24,14 @@ use super::signer::{self, Desk, Jobs, Signer};
 use super::starts::Starts;
 use super::thread::{Counts, Shared, Thread};
 use super::timers::{TICK, Timers};
-use super::times::Times;
 use super::upstream::{self, Known, Part, Upstreams, Verdicts};
 use super::waits::{self, Waits};
-use super::{accept, fair, hello, meter, pace, refused, trace};
+use super::{accept, fair, hello, meter, pace, refused};
 use crate::io::conn::processor::{stand_back, stay_on};
 use crate::io::listen::gates;
+use crate::io::request::access_log::Way;
+use crate::io::request::times::Times;
+use crate::io::request::trace;
 use crate::io::settings::InForce;
 use crate::io::spool::folder::Spool;
 

@@ -32,8 +32,8 @@ use tidegate_runtime::http::{self, Problem};
 
 use self::explain::{Question, explain};
 use self::status::{Live, Phase, Status};
-use super::times::ResponseTimes;
 use crate::config::{Config, Mode, Routes, Tenancy};
+use crate::io::request::times::ResponseTimes;
 use crate::machine::neighbours::Snapshot;
 
 /// Largest body of a request. A mode takes twenty bytes.

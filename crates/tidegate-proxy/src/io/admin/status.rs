@@ -6,7 +6,7 @@ use serde::Serialize;
 use tidegate_runtime::cpu::CpuLimits;
 
 use crate::config::{self, Balance, Config, ProxyProtocolIn, ProxyProtocolOut, UpstreamProtocol};
-pub use crate::io::times::ResponseTimes;
+pub use crate::io::request::times::ResponseTimes;
 use crate::io::tls::Expiry;
 use crate::machine::bandwidth;
 use crate::machine::rate_limit::{Counts, Outlook};

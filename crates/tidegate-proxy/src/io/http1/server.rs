@@ -16,19 +16,20 @@ use tokio::io::AsyncWrite;
 
 use super::request::{ClientBody, Head, Next, Wire};
 use super::write::{self, Outgoing};
-use crate::io::forward::{self, Answer};
-use crate::io::log::Record;
-use crate::io::measured::Measured;
 use crate::io::pace::Pace;
 use crate::io::request::body::RequestBody;
 use crate::io::request::error::BodyError;
+use crate::io::request::forward::{self, Answer};
+use crate::io::request::log::Record;
+use crate::io::request::measured::Measured;
+use crate::io::request::refuse;
 use crate::io::request::response::ResponseBody;
-use crate::io::service::{self, Charged, Judged};
+use crate::io::request::service::{self, Charged, Judged};
 use crate::io::thread::{Connection, Total};
 use crate::io::timers::Timer;
 use crate::io::transport::Transport;
 use crate::io::websocket::Far;
-use crate::io::{meter, refuse, waits, websocket};
+use crate::io::{meter, waits, websocket};
 use crate::machine::Resource;
 use crate::machine::patience::Patience;
 use crate::machine::rest::Rest;
@@ -296,7 +297,7 @@ impl One<'_> {
             (true, _) => None,
         };
         self.out.clear();
-        let date = (!head.headers.contains_key(http::header::DATE)).then(crate::io::date::now);
+        let date = (!head.headers.contains_key(http::header::DATE)).then(crate::io::request::date::now);
         let announced = match outgoing {
             // The length of what a GET would bring, as the upstream says.
             Outgoing::None => announced_length(method, &head.headers).map_or(Outgoing::None, Outgoing::Length),
@@ -512,7 +513,7 @@ async fn farewell(connection: &Connection, wire: &Rc<Wire>, response: Response<R
     let (head, body) = response.into_parts();
     let mut out = Vec::new();
     let length = body.size_hint().exact().unwrap_or(0);
-    let date = crate::io::date::now();
+    let date = crate::io::request::date::now();
     write::response_head(&mut out, head.status, &head.headers, Outgoing::Length(length), Some("close"), Some(&date));
     if let ResponseBody::Full(bytes) = body {
         out.extend_from_slice(&bytes);

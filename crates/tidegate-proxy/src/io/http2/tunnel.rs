@@ -14,11 +14,11 @@ use tokio::task::spawn_local;
 
 use super::queue::Queue;
 use crate::io::account::{Account, Bill};
-use crate::io::forward::Answer;
-use crate::io::headers::Unsound;
 use crate::io::meter::Metered;
 use crate::io::pace::Pace;
-use crate::io::refuse;
+use crate::io::request::forward::Answer;
+use crate::io::request::headers::Unsound;
+use crate::io::request::refuse;
 use crate::io::request::response::ResponseBody;
 use crate::io::thread::Connection;
 use crate::io::websocket::{self, Far, Sending, Stream};

@@ -10,18 +10,19 @@ use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, Version};
 
 use super::gate::Pass;
 use super::headers::Trailers;
-use super::http1::client::{ExchangeError, Outward, Patience};
-use super::limiter::{Refusal, Stage};
 use super::service::{self, Admission};
-use super::settings::Settings;
-use super::thread::{Connection, Total};
-use super::upstream::send::{Outbound, SendError};
-use super::upstream::{Announced, ConnectError, Target, key_of};
-use super::{grpc, headers, meter, refuse, spool, trace};
+use super::{grpc, headers, refuse, trace};
 use crate::config::{Config, ProxyProtocolOut, Route};
+use crate::io::http1::client::{ExchangeError, Outward, Patience};
+use crate::io::limiter::{Refusal, Stage};
 use crate::io::request::body::RequestBody;
 use crate::io::request::error::BodyError;
 use crate::io::request::response::ResponseBody;
+use crate::io::settings::Settings;
+use crate::io::thread::{Connection, Total};
+use crate::io::upstream::send::{Outbound, SendError};
+use crate::io::upstream::{Announced, ConnectError, Target, key_of};
+use crate::io::{meter, spool};
 use crate::machine::rate_limit::Rejection;
 use crate::machine::upstream;
 

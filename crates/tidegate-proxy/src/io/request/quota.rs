@@ -9,8 +9,8 @@ use std::time::Duration;
 use http::HeaderMap;
 use http::header::{HeaderName, HeaderValue};
 
-use super::limiter::Refusal;
 use crate::config::{RateLimit, RateLimitHeaders};
+use crate::io::limiter::Refusal;
 use crate::machine::Resource;
 use crate::machine::rate_limit::{Cause, Rejection};
 

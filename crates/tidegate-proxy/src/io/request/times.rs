@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::limiter::Tenant;
-use super::settings::Settings;
 use crate::config::Config;
+use crate::io::limiter::Tenant;
+use crate::io::settings::Settings;
 use crate::machine::response_times::{Histogram, Published as PublishedTenants, TenantTimes};
 
 /// What one thread counted.

@@ -116,7 +116,8 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::io::refuse::{self, Problem as Told};
+    use crate::io::request::refuse;
+    use crate::io::request::refuse::Problem as Told;
 
     #[test]
     fn calls_are_told_by_their_content() {

@@ -9,9 +9,9 @@ use http::request::Parts;
 use tidegate_wire::http1::hop::{self, Forward, Options};
 use tidegate_wire::http1::{is_host, is_target};
 
-use super::settings::Settings;
-use super::thread::Connection;
 use crate::config::{Forwarded, HeaderEdits, Server};
+use crate::io::settings::Settings;
+use crate::io::thread::Connection;
 
 const FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");

@@ -12,16 +12,16 @@ use tidegate_wire::trace_context::{SpanId, TraceId, TraceParent};
 
 use super::access_log::{Entry, Refused};
 use super::forward::{Answer, Story};
-use super::limiter::{Cause, Lane, Refusal};
-use super::meter;
 use super::service::{self, Admission};
-use super::settings::Settings;
-use super::thread::{Connection, Thread, Total};
 use super::trace::{self, Hop};
 use crate::config::PlainPath;
 use crate::config::tenancy::Traits;
+use crate::io::limiter::{Cause, Lane, Refusal};
+use crate::io::meter;
 use crate::io::request::bounds::Received;
 use crate::io::request::host::host_of;
+use crate::io::settings::Settings;
+use crate::io::thread::{Connection, Thread, Total};
 use crate::machine::rate_limit::Rejection;
 use crate::machine::sampling::{Draw, End, Sampling};
 

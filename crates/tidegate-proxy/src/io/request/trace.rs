@@ -5,9 +5,9 @@ use rustls::crypto::aws_lc_rs;
 use tidegate_core::Rng;
 use tidegate_wire::trace_context::{Incoming, SpanId, TraceId, TraceParent};
 
-use super::settings::Settings;
-use super::thread::Thread;
 use crate::config::Trace;
+use crate::io::settings::Settings;
+use crate::io::thread::Thread;
 use crate::machine::sampling::Chance;
 
 const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");

@@ -5,11 +5,11 @@ use std::rc::Rc;
 use tidegate_core::Instant;
 
 use super::forward::Story;
-use super::limiter::Tenant;
-use super::meter;
 use super::service::Admission;
-use super::thread::{Connection, Thread};
+use crate::io::limiter::Tenant;
+use crate::io::meter;
 use crate::io::settings::InForce;
+use crate::io::thread::{Connection, Thread};
 
 /// A request that was admitted and is not answered to its end. Dropped, it is counted: with the time until its answer ended,
 /// or broke off, or until its client left.

@@ -5,8 +5,8 @@ use std::rc::{Rc, Weak};
 
 use tidegate_core::Instant;
 
-use super::limiter::{Neighbours, Source, Tenant};
 use crate::config::tenancy::{Claimant, Key, KeyKind, LONGEST_NAME, Standing};
+use crate::io::limiter::{Neighbours, Source, Tenant};
 use crate::io::settings::InForce;
 
 /// Whose the last request of a connection was.
@@ -74,10 +74,10 @@ pub(crate) fn resolve(limiter: &mut Neighbours, claimant: Claimant<'_>, source: 
 mod tests {
     use tidegate_runtime::config::Document;
 
-    use super::super::limiter::NeighboursConfig;
-    use super::super::settings::Settings;
     use super::*;
     use crate::config::Config;
+    use crate::io::limiter::NeighboursConfig;
+    use crate::io::settings::Settings;
 
     fn settings(table: &str) -> Rc<InForce> {
         let text = format!("[proxy.tenants]\nby = \"header:x-plan\"\nheader_from = [\"127.0.0.1\"]\n{table}");

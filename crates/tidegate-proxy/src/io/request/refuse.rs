@@ -12,9 +12,9 @@ use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
 use http::{Response, StatusCode};
 
-use super::limiter::{Cause, Refusal};
 use super::quota::{self, whole_seconds};
 use crate::config::{RateLimit, RateLimitHeaders};
+use crate::io::limiter::{Cause, Refusal};
 use crate::io::request::error::BodyError;
 use crate::io::request::response::ResponseBody;
 use crate::machine::rate_limit::{Cause as GateCause, Rejection};
