@@ -14,9 +14,9 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 use super::hello::{self, Accepted, FIRST_BYTES_MAX, Place};
-use super::meter;
 use super::ports::Entrance;
 use super::thread::{Thread, Total};
+use crate::io::conn::meter;
 use crate::io::listen::bind::BACKLOG;
 use crate::io::listen::tuning::{BATCH, BATCH_NS};
 

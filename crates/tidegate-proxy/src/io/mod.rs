@@ -2,27 +2,20 @@
 //!
 //! | module | its one job |
 //! |---|---|
+//! | `conn` | a connection: its bytes, its time, and its account |
 //! | `request` | a request: judged, sent to its upstream, answered, logged |
 //! | `worker` | the threads: one for each core, and two beside it |
 //! | `ports` | ports of all threads, and what holds for who comes by one |
-//! | `accept`, `hello`, `serve` | a connection: taken, judged by its first bytes, served |
-//! | `fair` | whose tasks run next, where several tenants have some |
+//! | `accept`, `hello` | a connection: taken, judged by its first bytes, served |
 //! | `starts` | whose handshake begins next |
 //! | `signer` | what the core's other threads compute: handshakes beyond their tenants' shares |
 //! | `cpu` | a quota of processor time, and what is left of it |
-//! | `waits` | requests that wait until their tenants may have more |
 //! | `refused` | connections that are refused, until they are ended |
 //! | `seats` | who is ended when there is no room for one more |
-//! | `tls`, `socket`, `transport` | certificates by name; a client's socket; with or without TLS |
-//! | `server_stream` | a server's socket, with or without TLS |
-//! | `ocsp`, `tickets` | what is stapled to a certificate; sessions that several nodes resume |
 //! | `files` | what is wrong with the files that a configuration names |
-//! | `http1`, `http2`, `websocket` | what is spoken |
-//! | `pace` | bodies and tunnels that go on when they may |
+//! | `http1`, `http2` | what is spoken |
 //! | `spool` | large bodies on disk |
 //! | `upstream` | servers, connections to them, their health |
-//! | `limiter`, `account`, `meter` | the machines at work; what a tenant uses |
-//! | `timers` | time-outs |
 //! | [`admin`] | the proxy's own API |
 //! | [`answers`] | what upstreams send, without sockets: for tests |
 //!
@@ -38,46 +31,30 @@
 //! ```
 
 mod accept;
-mod account;
 pub mod admin;
 pub mod answers;
 mod conn;
 mod cpu;
-mod fair;
 mod files;
 mod hello;
 mod http1;
 mod http2;
-mod limiter;
 mod listen;
-mod meter;
-mod ocsp;
-mod pace;
 mod ports;
 mod proxy;
 mod refused;
 mod request;
 mod seats;
-mod serve;
-mod server_stream;
 mod settings;
 mod signer;
-mod socket;
 mod spool;
 mod starts;
 mod thread;
-mod tickets;
-mod timers;
-mod tls;
-mod transport;
 mod upstream;
-mod validity;
-mod waits;
-mod websocket;
 mod worker;
 
+pub use conn::tls::certificate_warnings;
 pub use files::{FileProblem, check_files};
 pub use ports::Passed;
 pub use proxy::{Ports, Proxy};
 pub use request::access_log;
-pub use tls::certificate_warnings;

@@ -13,7 +13,6 @@ use tokio::sync::{mpsc, watch};
 
 use super::admin::Source;
 use super::admin::status::{Health, Live, LiveRateLimit, LiveServer, LiveSpool, LiveUpstream, Phase};
-use super::limiter::{Limiter, Snapshot};
 use super::ports::{self, Passed, Slots};
 use super::settings::Settings;
 use super::thread::{Counts, Shared, Total};
@@ -23,6 +22,7 @@ use super::{cpu, signer};
 use crate::config::tenancy::Tenancy;
 use crate::config::{self, Config, LogTarget, Mode, RateLimit};
 use crate::error::ProxyError;
+use crate::io::conn::limiter::{Limiter, Snapshot};
 use crate::io::conn::processor;
 use crate::io::request::access_log::{AccessLog, Totals};
 use crate::io::request::times::{Published, ResponseTimes};

@@ -10,7 +10,7 @@ use std::task::{Context, Poll, Waker};
 
 use pin_project_lite::pin_project;
 
-use super::limiter::Claimant;
+use crate::io::conn::limiter::Claimant;
 use crate::machine::seats::{For, Group, Seats as Machine};
 
 /// The places of one thread.

@@ -11,13 +11,13 @@ use tidegate_runtime::process;
 use tidegate_wire::http1::Limits as HttpLimits;
 use tokio::sync::Notify;
 
-use super::limiter::NeighboursConfig;
-use super::pace::SharedBandwidth;
-use super::tls::{self, Certificates};
 use super::upstream::Tls;
 use crate::config::{Amount, Cidr, Config, RateLimit, Routes, SniRule, Tenancy};
 use crate::error::ProxyError;
 use crate::io::conn::held::HELD_TLS;
+use crate::io::conn::limiter::NeighboursConfig;
+use crate::io::conn::pace::SharedBandwidth;
+use crate::io::conn::tls::{self, Certificates};
 use crate::io::request::gate::Gate;
 use crate::machine::Resource;
 use crate::machine::neighbours::Capacity;

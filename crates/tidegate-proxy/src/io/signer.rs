@@ -18,10 +18,10 @@ use tokio::sync::oneshot;
 use tokio::task::spawn_local;
 
 use super::cpu::CpuBudget;
-use super::limiter::Claimant;
-use super::meter::{self, Common};
 use super::starts::{Start, Starts, Turn};
-use super::transport::Begun;
+use crate::io::conn::limiter::Claimant;
+use crate::io::conn::meter::{self, Common};
+use crate::io::conn::transport::Begun;
 use crate::machine::signing::{Signing, Tuning};
 
 /// Flights that the thread is given: one that it computes and one behind it.
@@ -231,7 +231,7 @@ mod tests {
     use tokio::task::yield_now;
 
     use super::*;
-    use crate::io::limiter::{Limiter, NeighboursConfig};
+    use crate::io::conn::limiter::{Limiter, NeighboursConfig};
     use crate::machine::budget::Terms;
 
     #[derive(Debug)]

@@ -11,7 +11,7 @@ use hashbrown::HashMap;
 use pin_project_lite::pin_project;
 use tokio::sync::oneshot;
 
-use super::limiter::Claimant;
+use crate::io::conn::limiter::Claimant;
 use crate::machine::starts::{Follow, Starts as Machine, Ticket};
 
 /// A thread's turns, and who waits for one.
@@ -177,7 +177,7 @@ mod tests {
     use tokio::task::{spawn_local, yield_now};
 
     use super::*;
-    use crate::io::limiter::{Limiter, NeighboursConfig};
+    use crate::io::conn::limiter::{Limiter, NeighboursConfig};
 
     fn tenants() -> [Claimant; 2] {
         let limiter = Arc::new(Limiter::new(NeighboursConfig::default(), Instant::ZERO));

@@ -45,8 +45,8 @@ pub(crate) use settings::{Part, Settings};
 pub(crate) use system::System;
 pub(crate) use tls::Tls;
 
-use super::meter;
 use crate::config::Server;
+use crate::io::conn::meter;
 use crate::machine::upstream::{Acquire, Asker, Call, Flow, Output, Pool, Refusal, ServerState, Stay, Tried};
 use endpoint::Endpoint;
 use http2::Shared;

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use super::status::{Health, Live, LiveHandshakes, LiveServer, LiveUpstream};
 use crate::config::Config;
-use crate::io::tls::Expiry;
+use crate::io::conn::tls::Expiry;
 use crate::machine::bandwidth;
 use crate::machine::neighbours::{Snapshot, TenantView, UseView};
 use crate::machine::rate_limit::{Counts, MetricName, Scope};

@@ -6,8 +6,8 @@ use serde::Serialize;
 use tidegate_runtime::cpu::CpuLimits;
 
 use crate::config::{self, Balance, Config, ProxyProtocolIn, ProxyProtocolOut, UpstreamProtocol};
+use crate::io::conn::tls::Expiry;
 pub use crate::io::request::times::ResponseTimes;
-use crate::io::tls::Expiry;
 use crate::machine::bandwidth;
 use crate::machine::rate_limit::{Counts, Outlook};
 

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use crate::io::account::Account;
+use crate::io::conn::account::Account;
 
 /// Bytes that are counted with each connection.
 const COUNTED: usize = 4 * 1024;
@@ -60,7 +60,7 @@ mod tests {
     use tidegate_core::Instant;
 
     use super::*;
-    use crate::io::limiter::{Limiter, NeighboursConfig};
+    use crate::io::conn::limiter::{Limiter, NeighboursConfig};
     use crate::machine::Resource;
     use crate::machine::neighbours::Capacity;
 

@@ -20,12 +20,12 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use super::answer::{self, AnswerHead, Asked};
 use super::decode::{Decoded, Framing};
 use super::write::{self, Outgoing};
-use crate::io::account::Account;
-use crate::io::meter;
+use crate::io::conn::account::Account;
+use crate::io::conn::meter;
+use crate::io::conn::server_stream::ServerStream;
+use crate::io::conn::timers::Timer;
 use crate::io::request::body::RequestBody;
 use crate::io::request::error::BodyError;
-use crate::io::server_stream::ServerStream;
-use crate::io::timers::Timer;
 
 /// Most bytes that one read takes; of an answer that its HTTP/1 client does not read, as many are held.
 const READ_MAX: usize = 16 * 1024;
@@ -447,7 +447,7 @@ mod tests {
     use tokio::net::TcpStream;
 
     use super::*;
-    use crate::io::timers::Timers;
+    use crate::io::conn::timers::Timers;
 
     #[test]
     fn what_came_since_the_thread_looked_at_its_sockets_is_seen_on_the_socket() {

@@ -15,12 +15,12 @@ use tidegate_wire::http1::{Guard, Limits, Phase, Violation};
 use super::ahead::Ahead;
 use super::decode::{Decoded, Framing};
 use crate::config::Http;
-use crate::io::account::Account;
-use crate::io::meter;
+use crate::io::conn::account::Account;
+use crate::io::conn::meter;
+use crate::io::conn::timers::Timer;
+use crate::io::conn::transport::Transport;
 use crate::io::request::bounds::Received;
 use crate::io::request::error::BodyError;
-use crate::io::timers::Timer;
-use crate::io::transport::Transport;
 use crate::machine::patience::Patience;
 
 /// Most bytes that are read ahead of the request that is worked on; less if its tenant may not have the memory.

@@ -8,9 +8,9 @@ use std::rc::{Rc, Weak};
 
 use tokio::task::spawn_local;
 
-use crate::io::account::Account;
-use crate::io::meter::Metered;
-use crate::io::websocket::Sending;
+use crate::io::conn::account::Account;
+use crate::io::conn::meter::Metered;
+use crate::io::conn::websocket::Sending;
 
 /// Streams of one connection that begin in one turn of it. A client opens a hundred with one packet, and some hundred
 /// clients fill the thread's queue with seconds of work; so others have their turns in between.
@@ -123,7 +123,7 @@ mod tests {
     use tokio::runtime::{Builder, LocalOptions};
 
     use super::*;
-    use crate::io::limiter::{Limiter, NeighboursConfig, Tenant};
+    use crate::io::conn::limiter::{Limiter, NeighboursConfig, Tenant};
 
     fn owner() -> Owner {
         let limiter = Arc::new(Limiter::new(NeighboursConfig::default(), Instant::ZERO));

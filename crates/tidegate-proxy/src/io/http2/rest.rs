@@ -11,9 +11,9 @@ use hyper::body::Incoming;
 use tokio::sync::oneshot;
 use tokio::task::spawn_local;
 
-use crate::io::account::Bill;
-use crate::io::meter::{self, Metered};
-use crate::io::timers::Timers;
+use crate::io::conn::account::Bill;
+use crate::io::conn::meter::{self, Metered};
+use crate::io::conn::timers::Timers;
 
 /// How long the rest of a request is waited for: its client learns within a round trip that it has its answer.
 const WAIT: Duration = Duration::from_secs(1);

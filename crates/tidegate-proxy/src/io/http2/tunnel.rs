@@ -13,15 +13,15 @@ use hyper::upgrade::OnUpgrade;
 use tokio::task::spawn_local;
 
 use super::queue::Queue;
-use crate::io::account::{Account, Bill};
-use crate::io::meter::Metered;
-use crate::io::pace::Pace;
+use crate::io::conn::account::{Account, Bill};
+use crate::io::conn::meter::Metered;
+use crate::io::conn::pace::Pace;
+use crate::io::conn::websocket::{self, Far, Sending, Stream};
 use crate::io::request::forward::Answer;
 use crate::io::request::headers::Unsound;
 use crate::io::request::refuse;
 use crate::io::request::response::ResponseBody;
 use crate::io::thread::Connection;
-use crate::io::websocket::{self, Far, Sending, Stream};
 
 /// Another version of WebSocket. RFC 6455 would answer 426, which HTTP/2 cannot: that needs `Upgrade`.
 const OTHER_VERSION: Unsound =

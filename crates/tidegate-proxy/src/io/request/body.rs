@@ -7,9 +7,9 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 
+use crate::io::conn::pace::{Paced, Sent};
 use crate::io::http1::request::ClientBody;
 use crate::io::http2::rest::Lent;
-use crate::io::pace::{Paced, Sent};
 use crate::io::request::bounds::{Limited, Timed};
 use crate::io::request::error::BodyError;
 use crate::io::spool::{InMemory, Spooled};

@@ -9,10 +9,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 
-use crate::io::account::Bill;
-use crate::io::meter;
+use crate::io::conn::account::Bill;
+use crate::io::conn::meter;
+use crate::io::conn::timers::Timer;
 use crate::io::request::error::BodyError;
-use crate::io::timers::Timer;
 use crate::machine::patience::Patience;
 
 /// A stream's body of at most so many bytes.

@@ -1,6 +1,6 @@
 //! Why a body broke off.
 
-use crate::io::limiter::Cause;
+use crate::io::conn::limiter::Cause;
 
 /// Why a body broke off.
 #[derive(Debug, thiserror::Error)]

@@ -6,8 +6,8 @@ use tidegate_core::Instant;
 
 use super::forward::Story;
 use super::service::Admission;
-use crate::io::limiter::Tenant;
-use crate::io::meter;
+use crate::io::conn::limiter::Tenant;
+use crate::io::conn::meter;
 use crate::io::settings::InForce;
 use crate::io::thread::{Connection, Thread};
 

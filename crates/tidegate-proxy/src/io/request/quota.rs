@@ -10,7 +10,7 @@ use http::HeaderMap;
 use http::header::{HeaderName, HeaderValue};
 
 use crate::config::{RateLimit, RateLimitHeaders};
-use crate::io::limiter::Refusal;
+use crate::io::conn::limiter::Refusal;
 use crate::machine::Resource;
 use crate::machine::rate_limit::{Cause, Rejection};
 

@@ -14,7 +14,7 @@ use http::{Response, StatusCode};
 
 use super::quota::{self, whole_seconds};
 use crate::config::{RateLimit, RateLimitHeaders};
-use crate::io::limiter::{Cause, Refusal};
+use crate::io::conn::limiter::{Cause, Refusal};
 use crate::io::request::error::BodyError;
 use crate::io::request::response::ResponseBody;
 use crate::machine::rate_limit::{Cause as GateCause, Rejection};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::config::Config;
-use crate::io::limiter::Tenant;
+use crate::io::conn::limiter::Tenant;
 use crate::io::settings::Settings;
 use crate::machine::response_times::{Histogram, Published as PublishedTenants, TenantTimes};
 

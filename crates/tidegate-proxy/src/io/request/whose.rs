@@ -6,7 +6,7 @@ use std::rc::{Rc, Weak};
 use tidegate_core::Instant;
 
 use crate::config::tenancy::{Claimant, Key, KeyKind, LONGEST_NAME, Standing};
-use crate::io::limiter::{Neighbours, Source, Tenant};
+use crate::io::conn::limiter::{Neighbours, Source, Tenant};
 use crate::io::settings::InForce;
 
 /// Whose the last request of a connection was.
@@ -76,7 +76,7 @@ mod tests {
 
     use super::*;
     use crate::config::Config;
-    use crate::io::limiter::NeighboursConfig;
+    use crate::io::conn::limiter::NeighboursConfig;
     use crate::io::settings::Settings;
 
     fn settings(table: &str) -> Rc<InForce> {

@@ -14,7 +14,7 @@ use tokio::task::JoinHandle;
 
 use super::memory::InMemory;
 use super::stored::{Stored, Unwritten};
-use crate::io::account::Account;
+use crate::io::conn::account::Account;
 use crate::io::request::error::BodyError;
 use crate::io::request::response::ResponseBody;
 use crate::io::spool::folder::{PIECE, READ};

@@ -200,8 +200,8 @@ pub(super) mod tests {
     use tidegate_core::Instant;
 
     use super::*;
-    use crate::io::account::Account;
-    use crate::io::limiter::{Limiter, NeighboursConfig};
+    use crate::io::conn::account::Account;
+    use crate::io::conn::limiter::{Limiter, NeighboursConfig};
     use crate::machine::Resource;
     use crate::machine::neighbours::Capacity;
 

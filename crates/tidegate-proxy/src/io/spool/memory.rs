@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use crate::io::account::Account;
+use crate::io::conn::account::Account;
 
 /// Bytes that are held at once: the limiter is told now and then, not for every piece.
 const STEP: u64 = 64 * 1024;

@@ -10,8 +10,8 @@ use http_body::{Body, Frame};
 
 use super::memory::InMemory;
 use super::stored::Stored;
-use crate::io::account::Account;
-use crate::io::limiter::{Cause, Stage};
+use crate::io::conn::account::Account;
+use crate::io::conn::limiter::{Cause, Stage};
 use crate::io::request::body::RequestBody;
 use crate::io::request::error::BodyError;
 use crate::io::settings::Settings;

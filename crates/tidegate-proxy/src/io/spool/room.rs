@@ -6,7 +6,7 @@ use std::time::Duration;
 use hashbrown::HashMap;
 use tidegate_core::Instant;
 
-use crate::io::limiter::{Cause, Source};
+use crate::io::conn::limiter::{Cause, Source};
 
 /// A source with all names that it makes up may hold so many times what is left: the more, the more its names find
 /// beside each other, and the less one finds who comes.

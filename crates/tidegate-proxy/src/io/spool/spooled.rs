@@ -12,7 +12,7 @@ use http::HeaderMap;
 use http_body::Frame;
 use tokio::task::JoinHandle;
 
-use crate::io::account::Account;
+use crate::io::conn::account::Account;
 use crate::io::request::error::BodyError;
 use crate::io::spool::stored::Stored;
 

@@ -11,8 +11,8 @@ use tidegate_runtime::clock;
 use tokio::task::JoinHandle;
 
 use super::room::Holder;
-use crate::io::account::Account;
-use crate::io::limiter::Cause;
+use crate::io::conn::account::Account;
+use crate::io::conn::limiter::Cause;
 use crate::io::spool::folder::{READ, Spool};
 
 /// Where holes begin: the kernel gives whole blocks back only, and those of most file systems are as long.

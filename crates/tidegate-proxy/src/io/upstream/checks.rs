@@ -21,7 +21,7 @@ use super::system::System;
 use super::tasks::Tasks;
 use super::tls::Tls;
 use crate::config::{ProxyProtocolOut, Server, UpstreamProtocol};
-use crate::io::server_stream::ServerStream;
+use crate::io::conn::server_stream::ServerStream;
 use crate::machine::upstream::{ActiveConfig, ActiveHealth};
 
 /// What checks found, for every server that was checked at least once.

@@ -16,7 +16,7 @@ use tokio::net::TcpStream;
 use super::system::System;
 use super::tls::Tls;
 use crate::config::{ProxyProtocolOut, Server};
-use crate::io::server_stream::ServerStream;
+use crate::io::conn::server_stream::ServerStream;
 
 /// At most as often it is said of a server that TLS with it fails: every request may find that out.
 const WARN_EVERY: Duration = Duration::from_secs(10);

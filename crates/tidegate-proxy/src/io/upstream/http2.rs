@@ -15,13 +15,13 @@ use tokio::sync::Mutex;
 
 use super::peer::{Heard, Peer};
 use super::tasks::{Payer, Tasks};
-use crate::io::account::Account;
+use crate::io::conn::account::Account;
+use crate::io::conn::meter;
+use crate::io::conn::server_stream::ServerStream;
+use crate::io::conn::timers::Timer;
 use crate::io::http1::client::Patience;
-use crate::io::meter;
 use crate::io::request::body::RequestBody;
 use crate::io::request::error::BodyError;
-use crate::io::server_stream::ServerStream;
-use crate::io::timers::Timer;
 use crate::io::upstream::broken::Broken;
 use crate::machine::upstream::{Begun, Connections, ConnectionsTuning, Flow};
 

@@ -11,8 +11,8 @@ use tidegate_runtime::clock;
 use super::endpoint::{Announced, ConnectError};
 use super::{Keep, Look, Started, Upstream};
 use crate::config::{Server, UpstreamProtocol};
-use crate::io::pace::Sent;
-use crate::io::server_stream::ServerStream;
+use crate::io::conn::pace::Sent;
+use crate::io::conn::server_stream::ServerStream;
 use crate::machine::upstream::{Call, Client, Failure, Flow, Pool, Replay, Tried, may_retry};
 
 /// A slot at a server. Dropping it gives the slot to the next in line, and says nothing about the server.

@@ -10,7 +10,7 @@ use tidegate_wire::http2::FirstSettings;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::Notify;
 
-use crate::io::meter;
+use crate::io::conn::meter;
 
 /// What the server at the other end of a connection said.
 #[derive(Debug, Default)]

@@ -18,15 +18,15 @@ use super::http2::{Clocked, Sender};
 use super::idle::{Keep, Look};
 use super::{Lease, Target, Upstream, Upstreams};
 use crate::config::UpstreamProtocol;
-use crate::io::account::Account;
+use crate::io::conn::account::Account;
+use crate::io::conn::timers::Timers;
+use crate::io::conn::websocket::{make_connect, opened_tunnel};
 use crate::io::http1::client::{ExchangeError, Home, Link, Outward, Patience};
 use crate::io::request::body::RequestBody;
 use crate::io::request::bounds::Timed;
 use crate::io::request::response::ResponseBody;
-use crate::io::timers::Timers;
 use crate::io::upstream::broken::Broken;
 use crate::io::upstream::leased::{Leased, Opened};
-use crate::io::websocket::{make_connect, opened_tunnel};
 use crate::machine::upstream::{Asker, Client, Failure, Flow, Key, Refusal, Replay, Tried, is_idempotent};
 
 /// A request on its way to an upstream.

@@ -10,9 +10,9 @@ use hyper::rt::Executor;
 use pin_project_lite::pin_project;
 use tokio::task::spawn_local;
 
-use crate::io::account::Account;
-use crate::io::fair;
-use crate::io::meter::Common;
+use crate::io::conn::account::Account;
+use crate::io::conn::fair;
+use crate::io::conn::meter::Common;
 
 /// Runs the tasks of one connection on the thread that has it.
 ///
@@ -102,8 +102,8 @@ mod tests {
     use tokio::task::yield_now;
 
     use super::*;
-    use crate::io::limiter::{Limiter, NeighboursConfig};
-    use crate::io::meter;
+    use crate::io::conn::limiter::{Limiter, NeighboursConfig};
+    use crate::io::conn::meter;
 
     const WORK_NS: u64 = 1_000_000;
 

@@ -14,7 +14,7 @@ use tokio::sync::watch;
 
 use super::{Announced, Checks, Keep, Known, Lease, Look, Settings, System, Target, Upstreams, Verdicts};
 use crate::config::{ProxyProtocolOut, Server, UpstreamProtocol};
-use crate::io::server_stream::ServerStream;
+use crate::io::conn::server_stream::ServerStream;
 use crate::machine::upstream::{
     ActiveConfig, Balance, ConnectionsTuning, Failure, Flow, PoolConfig, Refusal, Replay, ServerConfig, Tried,
 };

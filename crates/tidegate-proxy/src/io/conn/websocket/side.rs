@@ -16,12 +16,12 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::task::{JoinHandle, spawn_local};
 
-use crate::io::account::{Account, Bill};
+use crate::io::conn::account::{Account, Bill};
+use crate::io::conn::meter::{self, Metered};
+use crate::io::conn::server_stream::ServerStream;
+use crate::io::conn::transport::Transport;
 use crate::io::http1::client::{Link, Slot};
-use crate::io::meter::{self, Metered};
 use crate::io::request::response::ResponseBody;
-use crate::io::server_stream::ServerStream;
-use crate::io::transport::Transport;
 use crate::io::upstream::{Lease, Opened};
 
 /// Bytes that are read at once, and so held in each direction.

@@ -22,7 +22,7 @@ const LIFETIME_S: u32 = 12 * 60 * 60;
 const SALT: &[u8] = b"tidegate session tickets";
 
 /// Tickets of all nodes that have the same files.
-pub(super) struct SharedTickets {
+pub(crate) struct SharedTickets {
     /// The first encrypts.
     keys: Vec<Key>,
 }
@@ -36,7 +36,7 @@ struct Key {
 
 impl SharedTickets {
     /// Reads `files`, of which there is one at least.
-    pub(super) fn load(files: &[PathBuf]) -> Result<Arc<Self>, ProxyError> {
+    pub(crate) fn load(files: &[PathBuf]) -> Result<Arc<Self>, ProxyError> {
         let mut keys: Vec<Key> = Vec::new();
         for path in files {
             let key = Key::read(path).and_then(|key| {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::limiter::{Claimant, Limiter, Mode, Neighbours, Tenant};
 use super::meter;
-use super::spool::Holder;
+use crate::io::spool::Holder;
 use crate::machine::Resource;
 use crate::machine::admission::Costs;
 

@@ -46,7 +46,7 @@ pub struct Expiry {
 
 /// A certificate as clients get it.
 #[derive(Debug)]
-pub(super) struct Served {
+pub(crate) struct Served {
     plain: Arc<CertifiedKey>,
     /// With its OCSP response, until that is out of date.
     stapled: Option<(Arc<CertifiedKey>, Option<u64>)>,
@@ -202,7 +202,7 @@ fn staple(
 }
 
 /// Reads the files of one.
-pub(super) fn read(certificate: &Certificate, warnings: &mut Vec<String>) -> Result<Served, ProxyError> {
+pub(crate) fn read(certificate: &Certificate, warnings: &mut Vec<String>) -> Result<Served, ProxyError> {
     let unreadable = |path: &std::path::Path, source| ProxyError::Pem { path: path.to_owned(), source };
     let chain = CertificateDer::pem_file_iter(&certificate.cert)
         .and_then(Iterator::collect::<Result<Vec<_>, _>>)

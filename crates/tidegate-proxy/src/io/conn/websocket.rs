@@ -19,8 +19,8 @@ use bytes::{Buf, BytesMut};
 use super::account::Account;
 use super::meter;
 use super::pace::Pace;
-use super::thread::Connection;
 use super::timers::Timer;
+use crate::io::thread::Connection;
 
 pub(crate) use handshake::{VERSION, is_accepted, key, make_connect, opened_tunnel};
 pub(crate) use side::{Far, Sending, Side, Stream};

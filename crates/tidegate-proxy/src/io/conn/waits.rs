@@ -13,9 +13,9 @@ use hashbrown::HashMap;
 use tokio::sync::{Notify, oneshot};
 
 use super::account::Account;
-use super::cpu::CpuBudget;
 use super::limiter::{Lane, Limiter, Neighbours, Refusal, Tenant};
 use super::meter;
+use crate::io::cpu::CpuBudget;
 use crate::machine::Kind;
 use crate::machine::admission::{self, Admission, Arrival, Costs, Output, Ticket, Tuning};
 

@@ -15,14 +15,14 @@ const SEQUENCE: u8 = 0x30;
 const FIRST: u8 = 0xa0;
 
 /// The content of the next element, which is of the kind `tag`; `rest` goes on behind it.
-pub(super) fn next<'a>(rest: &mut &'a [u8], tag: u8) -> Option<&'a [u8]> {
+pub(crate) fn next<'a>(rest: &mut &'a [u8], tag: u8) -> Option<&'a [u8]> {
     let (found, content, behind) = element(rest)?;
     *rest = behind;
     (found == tag).then_some(content)
 }
 
 /// What a certificate's signature is for, from the serial number on (RFC 5280, section 4.1).
-pub(super) fn signed(mut certificate: &[u8]) -> Option<&[u8]> {
+pub(crate) fn signed(mut certificate: &[u8]) -> Option<&[u8]> {
     let mut signed = next(&mut next(&mut certificate, SEQUENCE)?, SEQUENCE)?;
     if signed.first() == Some(&FIRST) {
         next(&mut signed, FIRST)?;
@@ -31,7 +31,7 @@ pub(super) fn signed(mut certificate: &[u8]) -> Option<&[u8]> {
 }
 
 /// When a certificate ends.
-pub(super) fn end_of(certificate: &[u8]) -> Option<u64> {
+pub(crate) fn end_of(certificate: &[u8]) -> Option<u64> {
     let mut signed = signed(certificate)?;
     next(&mut signed, INTEGER)?;
     // The kind of the signature, and the issuer.
@@ -42,7 +42,7 @@ pub(super) fn end_of(certificate: &[u8]) -> Option<u64> {
 }
 
 /// A time of DER: the first element is one, and is in UTC to the second (RFC 5280, section 4.1.2.5).
-pub(super) fn time(der: &[u8]) -> Option<u64> {
+pub(crate) fn time(der: &[u8]) -> Option<u64> {
     let (tag, content, _) = element(der)?;
     let digits = str::from_utf8(content).ok()?.strip_suffix('Z')?;
     let (year, rest) = match tag {

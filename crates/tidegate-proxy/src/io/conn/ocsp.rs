@@ -26,13 +26,13 @@ const BASIC: &[u8] = &[0x2b, 0x06, 0x01, 0x05, 0x05, 0x07, 0x30, 0x01, 0x01];
 
 /// An answer, and until when it is valid; for good if it does not say.
 #[derive(Debug)]
-pub(super) struct Staple {
-    pub(super) response: Vec<u8>,
-    pub(super) until: Option<u64>,
+pub(crate) struct Staple {
+    pub(crate) response: Vec<u8>,
+    pub(crate) until: Option<u64>,
 }
 
 /// Reads the answer about `certificate`, both in DER.
-pub(super) fn read(path: &Path, certificate: &[u8]) -> Result<Staple, OcspProblem> {
+pub(crate) fn read(path: &Path, certificate: &[u8]) -> Result<Staple, OcspProblem> {
     let response = fs::read(path).map_err(OcspProblem::Unreadable)?;
     if response.len() > BYTES_MAX {
         return Err(OcspProblem::TooLarge { most: BYTES_MAX });

@@ -12,16 +12,17 @@ use bytes::BytesMut;
 use rustls::HandshakeKind;
 
 use super::account::{Account, Unbegun, Work};
-use super::http1::server;
 use super::limiter::Tenant;
-use super::seats::{Seat, Seated};
-use super::signer::Wait;
-use super::starts::InTurn;
-use super::thread::{Connection, Origin, Thread, Total};
 use super::transport::{Begun, Transport};
-use super::{fair, http2, meter};
+use super::{fair, meter};
 use crate::io::conn::held::{HELD_PLAIN, HELD_TLS};
+use crate::io::http1::server;
+use crate::io::http2;
 use crate::io::request::gate::Pass;
+use crate::io::seats::{Seat, Seated};
+use crate::io::signer::Wait;
+use crate::io::starts::InTurn;
+use crate::io::thread::{Connection, Origin, Thread, Total};
 use crate::machine::Resource;
 
 /// What a connection of HTTP/2 without TLS begins with (RFC 9113, section 3.4).

@@ -172,7 +172,7 @@ mod tests {
     use tokio::runtime::{Builder, LocalOptions};
 
     use super::*;
-    use crate::io::limiter::{Limiter, NeighboursConfig};
+    use crate::io::conn::limiter::{Limiter, NeighboursConfig};
 
     fn run(test: impl Future<Output = ()>) {
         Builder::new_current_thread().build_local(LocalOptions::default()).unwrap().block_on(test);
