@@ -22,13 +22,13 @@ use tidegate_core::Instant;
 
 use self::queue::{Owner, Queue, Streams};
 use self::tunnel::Asked;
-use super::thread::{Connection, Thread, Total};
 use crate::config::Http;
 use crate::io::conn::account::Bill;
 use crate::io::conn::meter;
 use crate::io::conn::pace::Pace;
 use crate::io::conn::timers::Timer;
 use crate::io::conn::transport::Transport;
+use crate::io::listen::thread::{Connection, Thread, Total};
 use crate::io::request::body::RequestBody;
 use crate::io::request::bounds::{Limited, Received, Timed};
 use crate::io::request::error::BodyError;

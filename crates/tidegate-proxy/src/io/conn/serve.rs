@@ -18,11 +18,11 @@ use super::{fair, meter};
 use crate::io::conn::held::{HELD_PLAIN, HELD_TLS};
 use crate::io::http1::server;
 use crate::io::http2;
+use crate::io::listen::seats::{Seat, Seated};
+use crate::io::listen::signer::Wait;
+use crate::io::listen::starts::InTurn;
+use crate::io::listen::thread::{Connection, Origin, Thread, Total};
 use crate::io::request::gate::Pass;
-use crate::io::seats::{Seat, Seated};
-use crate::io::signer::Wait;
-use crate::io::starts::InTurn;
-use crate::io::thread::{Connection, Origin, Thread, Total};
 use crate::machine::Resource;
 
 /// What a connection of HTTP/2 without TLS begins with (RFC 9113, section 3.4).

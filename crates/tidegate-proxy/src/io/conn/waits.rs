@@ -15,7 +15,7 @@ use tokio::sync::{Notify, oneshot};
 use super::account::Account;
 use super::limiter::{Lane, Limiter, Neighbours, Refusal, Tenant};
 use super::meter;
-use crate::io::cpu::CpuBudget;
+use crate::io::listen::cpu::CpuBudget;
 use crate::machine::Kind;
 use crate::machine::admission::{self, Admission, Arrival, Costs, Output, Ticket, Tuning};
 

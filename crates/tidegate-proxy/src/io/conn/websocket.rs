@@ -20,7 +20,7 @@ use super::account::Account;
 use super::meter;
 use super::pace::Pace;
 use super::timers::Timer;
-use crate::io::thread::Connection;
+use crate::io::listen::thread::Connection;
 
 pub(crate) use handshake::{VERSION, is_accepted, key, make_connect, opened_tunnel};
 pub(crate) use side::{Far, Sending, Side, Stream};

@@ -17,11 +17,11 @@ use crate::io::conn::account::{Account, Bill};
 use crate::io::conn::meter::Metered;
 use crate::io::conn::pace::Pace;
 use crate::io::conn::websocket::{self, Far, Sending, Stream};
+use crate::io::listen::thread::Connection;
 use crate::io::request::forward::Answer;
 use crate::io::request::headers::Unsound;
 use crate::io::request::refuse;
 use crate::io::request::response::ResponseBody;
-use crate::io::thread::Connection;
 
 /// Another version of WebSocket. RFC 6455 would answer 426, which HTTP/2 cannot: that needs `Upgrade`.
 const OTHER_VERSION: Unsound =

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tidegate_runtime::clock;
 
-use crate::io::thread::Thread;
+use crate::io::listen::thread::Thread;
 
 /// Turns the gates of a thread's settings when the time of somebody who waits has come. Never ends; one in the whole
 /// proxy is enough.

@@ -10,8 +10,8 @@ use tidegate_wire::http1::hop::{self, Forward, Options};
 use tidegate_wire::http1::{is_host, is_target};
 
 use crate::config::{Forwarded, HeaderEdits, Server};
-use crate::io::settings::Settings;
-use crate::io::thread::Connection;
+use crate::io::listen::settings::Settings;
+use crate::io::listen::thread::Connection;
 
 const FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");

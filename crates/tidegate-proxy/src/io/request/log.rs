@@ -18,10 +18,10 @@ use crate::config::PlainPath;
 use crate::config::tenancy::Traits;
 use crate::io::conn::limiter::{Cause, Lane, Refusal};
 use crate::io::conn::meter;
+use crate::io::listen::settings::Settings;
+use crate::io::listen::thread::{Connection, Thread, Total};
 use crate::io::request::bounds::Received;
 use crate::io::request::host::host_of;
-use crate::io::settings::Settings;
-use crate::io::thread::{Connection, Thread, Total};
 use crate::machine::rate_limit::Rejection;
 use crate::machine::sampling::{Draw, End, Sampling};
 

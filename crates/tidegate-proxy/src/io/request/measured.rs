@@ -8,8 +8,8 @@ use super::forward::Story;
 use super::service::Admission;
 use crate::io::conn::limiter::Tenant;
 use crate::io::conn::meter;
-use crate::io::settings::InForce;
-use crate::io::thread::{Connection, Thread};
+use crate::io::listen::settings::InForce;
+use crate::io::listen::thread::{Connection, Thread};
 
 /// A request that was admitted and is not answered to its end. Dropped, it is counted: with the time until its answer ended,
 /// or broke off, or until its client left.

@@ -23,11 +23,11 @@ use crate::io::conn::limiter::{Lane, Refusal, Source, Stage, Tenant, Verdict};
 use crate::io::conn::meter;
 use crate::io::conn::pace::{Pace, Paced, SharedBandwidth};
 use crate::io::conn::waits::{Asked, Wait};
+use crate::io::listen::settings::{InForce, Settings};
+use crate::io::listen::thread::Connection;
 use crate::io::request::body::RequestBody;
 use crate::io::request::host::host_of;
 use crate::io::request::response::ResponseBody;
-use crate::io::settings::{InForce, Settings};
-use crate::io::thread::Connection;
 use crate::machine::Resource;
 use crate::machine::admission::Costs;
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::config::Config;
 use crate::io::conn::limiter::Tenant;
-use crate::io::settings::Settings;
+use crate::io::listen::settings::Settings;
 use crate::machine::response_times::{Histogram, Published as PublishedTenants, TenantTimes};
 
 /// What one thread counted.

@@ -6,8 +6,8 @@ use tidegate_core::Rng;
 use tidegate_wire::trace_context::{Incoming, SpanId, TraceId, TraceParent};
 
 use crate::config::Trace;
-use crate::io::settings::Settings;
-use crate::io::thread::Thread;
+use crate::io::listen::settings::Settings;
+use crate::io::listen::thread::Thread;
 use crate::machine::sampling::Chance;
 
 const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");

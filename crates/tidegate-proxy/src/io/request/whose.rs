@@ -7,7 +7,7 @@ use tidegate_core::Instant;
 
 use crate::config::tenancy::{Claimant, Key, KeyKind, LONGEST_NAME, Standing};
 use crate::io::conn::limiter::{Neighbours, Source, Tenant};
-use crate::io::settings::InForce;
+use crate::io::listen::settings::InForce;
 
 /// Whose the last request of a connection was.
 #[derive(Debug, Default)]
@@ -77,7 +77,7 @@ mod tests {
     use super::*;
     use crate::config::Config;
     use crate::io::conn::limiter::NeighboursConfig;
-    use crate::io::settings::Settings;
+    use crate::io::listen::settings::Settings;
 
     fn settings(table: &str) -> Rc<InForce> {
         let text = format!("[proxy.tenants]\nby = \"header:x-plan\"\nheader_from = [\"127.0.0.1\"]\n{table}");

@@ -15,10 +15,10 @@ use tokio::task::JoinHandle;
 use super::memory::InMemory;
 use super::stored::{Stored, Unwritten};
 use crate::io::conn::account::Account;
+use crate::io::listen::thread::Connection;
 use crate::io::request::error::BodyError;
 use crate::io::request::response::ResponseBody;
 use crate::io::spool::folder::{PIECE, READ};
-use crate::io::thread::Connection;
 
 /// Bytes that may wait in memory behind a client that stalls, if a smaller answer would not stay there anyway.
 const KEPT: u64 = 64 * 1024;

@@ -12,12 +12,12 @@ use super::memory::InMemory;
 use super::stored::Stored;
 use crate::io::conn::account::Account;
 use crate::io::conn::limiter::{Cause, Stage};
+use crate::io::listen::settings::Settings;
+use crate::io::listen::thread::Connection;
 use crate::io::request::body::RequestBody;
 use crate::io::request::error::BodyError;
-use crate::io::settings::Settings;
 use crate::io::spool::folder::PIECE;
 use crate::io::spool::spooled::Spooled;
-use crate::io::thread::Connection;
 
 /// Reads `body` to its end if it is large, and puts it on disk. Small ones, and all if there is no spool, go on as they
 /// are.

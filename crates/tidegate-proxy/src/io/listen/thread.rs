@@ -10,23 +10,23 @@ use tidegate_core::Rng;
 use tokio::sync::Notify;
 
 use super::cpu::{self, CpuBudget};
-use super::http1::client::Link;
 use super::ports::Door;
 use super::refused;
 use super::seats::{Seat, Seats};
 use super::settings::Settings;
 use super::signer::Signer;
 use super::starts::Starts;
-use super::upstream::{UpstreamState, Upstreams};
 use crate::io::conn::account::Account;
 use crate::io::conn::limiter::Limiter;
 use crate::io::conn::timers::Timers;
 use crate::io::conn::waits::Waits;
+use crate::io::http1::client::Link;
+use crate::io::listen::settings::InForce;
 use crate::io::request::access_log::Lines;
 use crate::io::request::times::{Published, Times};
 use crate::io::request::whose::Whose;
-use crate::io::settings::InForce;
 use crate::io::spool::folder::Spool;
+use crate::io::upstream::{UpstreamState, Upstreams};
 
 /// What all threads of the proxy share. Nothing in here is touched for a request.
 #[derive(Debug)]

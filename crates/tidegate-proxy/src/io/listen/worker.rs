@@ -21,7 +21,6 @@ use super::settings::Settings;
 use super::signer::{self, Desk, Jobs, Signer};
 use super::starts::Starts;
 use super::thread::{Counts, Shared, Thread};
-use super::upstream::{self, Known, Part, Upstreams, Verdicts};
 use super::{accept, hello, refused};
 use crate::io::conn::limiter::Limiter;
 use crate::io::conn::meter::Common;
@@ -30,11 +29,12 @@ use crate::io::conn::timers::{TICK, Timers};
 use crate::io::conn::waits::{self, Waits};
 use crate::io::conn::{fair, meter, pace};
 use crate::io::listen::gates;
+use crate::io::listen::settings::InForce;
 use crate::io::request::access_log::Way;
 use crate::io::request::times::Times;
 use crate::io::request::trace;
-use crate::io::settings::InForce;
 use crate::io::spool::folder::Spool;
+use crate::io::upstream::{self, Known, Part, Upstreams, Verdicts};
 
 /// Tasks that run before the sockets are looked at again: some ten microseconds each, and one at most is a handshake.
 const EVENT_INTERVAL: u32 = 31;

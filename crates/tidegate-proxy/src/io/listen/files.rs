@@ -3,11 +3,11 @@
 use std::fs::File;
 use std::path::Path;
 
-use super::upstream::Tls;
 use crate::config::{Certificate, Config, Upstream};
 use crate::error::ProxyError;
 use crate::io::conn::tickets::SharedTickets;
 use crate::io::conn::tls;
+use crate::io::upstream::Tls;
 
 /// A file that a proxy would not start with.
 #[derive(Debug)]

@@ -11,22 +11,22 @@ use tidegate_core::Instant;
 use tidegate_runtime::clock;
 use tokio::sync::{mpsc, watch};
 
-use super::admin::Source;
-use super::admin::status::{Health, Live, LiveRateLimit, LiveServer, LiveSpool, LiveUpstream, Phase};
 use super::ports::{self, Passed, Slots};
 use super::settings::Settings;
 use super::thread::{Counts, Shared, Total};
-use super::upstream::{self, Checks, Known, LookupCounts, Names, Part, System, UpstreamState, Verdicts};
 use super::worker::{self, Class, Control, Start};
 use super::{cpu, signer};
 use crate::config::tenancy::Tenancy;
 use crate::config::{self, Config, LogTarget, Mode, RateLimit};
 use crate::error::ProxyError;
+use crate::io::admin::Source;
+use crate::io::admin::status::{Health, Live, LiveRateLimit, LiveServer, LiveSpool, LiveUpstream, Phase};
 use crate::io::conn::limiter::{Limiter, Snapshot};
 use crate::io::conn::processor;
 use crate::io::request::access_log::{AccessLog, Totals};
 use crate::io::request::times::{Published, ResponseTimes};
 use crate::io::spool::folder::{self, Spool};
+use crate::io::upstream::{self, Checks, Known, LookupCounts, Names, Part, System, UpstreamState, Verdicts};
 use crate::machine::neighbours;
 
 /// A proxy that runs. Dropping it stops it at once; [`drain`](Self::drain) lets requests end first.

@@ -11,7 +11,6 @@ use tidegate_runtime::process;
 use tidegate_wire::http1::Limits as HttpLimits;
 use tokio::sync::Notify;
 
-use super::upstream::Tls;
 use crate::config::{Amount, Cidr, Config, RateLimit, Routes, SniRule, Tenancy};
 use crate::error::ProxyError;
 use crate::io::conn::held::HELD_TLS;
@@ -19,6 +18,7 @@ use crate::io::conn::limiter::NeighboursConfig;
 use crate::io::conn::pace::SharedBandwidth;
 use crate::io::conn::tls::{self, Certificates};
 use crate::io::request::gate::Gate;
+use crate::io::upstream::Tls;
 use crate::machine::Resource;
 use crate::machine::neighbours::Capacity;
 use crate::machine::rate_limit::{Lists, PrefixSet, Selector, Selectors};
