@@ -10,6 +10,7 @@
 //! | [`limit`] | what enforces: token bucket, the gate that waits for it, and their kin |
 //! | [`lend`] | parts of one limit that lend each other tokens |
 //! | [`profile`] | the contract that a recorded trace asks for |
+//! | [`replay`] | what a broker with a limit does to arrivals |
 //! | [`theory`] | what can be computed: the exact M/D/1 delays of a bucket |
 //! | [`allocate`] | how a scarce supply is shared out |
 //! | [`share`] | one resource, shared among claimants by overflow token buckets |
@@ -37,6 +38,7 @@ pub mod limit;
 pub mod number;
 pub mod profile;
 pub mod rate;
+pub mod replay;
 pub mod rng;
 pub mod share;
 pub mod theory;
