@@ -10,6 +10,7 @@
 //! | [`graph`] | services that call each other, one of them short |
 //! | [`release_law`] | messages through the broker's machine, every window of releases checked |
 //! | [`neighbours`] | tenants at one proxy, and the limiters between them |
+//! | [`placement`] | a topic that a planner places on brokers |
 //! | [`proxy`] | one core of the proxy, its loop and its machines |
 //! | [`rpc`] | a server, its clients and a scheme of overload control between them |
 //! | [`figure`] | figures as SVG |
@@ -21,6 +22,7 @@ pub mod experiment;
 pub mod figure;
 pub mod graph;
 pub mod neighbours;
+pub mod placement;
 pub mod proxy;
 pub mod release_law;
 pub mod rpc;

@@ -1,0 +1,420 @@
+//! Carries out a planner's orders.
+
+use std::collections::BTreeMap;
+use std::iter::Peekable;
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+use serde::Serialize;
+use tidegate_control::machine::distributor::Distributor;
+use tidegate_control::machine::types::{
+    Cause, Measured, NodeNo, Part, Plan, PlanEvent, PlanOrder, Planner, PublisherNo, Recorded, Shortfall,
+};
+use tidegate_core::limit::Limit;
+use tidegate_core::replay::{BrokerReplay, Passed};
+use tidegate_core::time::nanos;
+use tidegate_core::{Instant, Rng};
+use tidegate_sim::workload::{Poisson, Publishers};
+
+use super::scenario::{QUANTILE, Scenario, ScenarioError};
+use crate::statistics::float;
+
+/// Orders that are carried out at most; a planner that goes on is stopped.
+const ORDERS_MAX: u32 = 10_000;
+/// Streams of random numbers of measurements begin here: one for the publishers, one for the brokers of each.
+const MEASUREMENTS: u64 = 16;
+
+/// What a placement came to.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Played {
+    /// The topic's whole limit.
+    pub limit: Limit,
+    /// Where everybody is, and why; of a planner that found no plan, how far it came.
+    pub plan: Plan,
+    /// Why there is no plan.
+    pub cause: Option<Cause>,
+    /// The rate that is on no broker.
+    pub missing_per_s: f64,
+    /// What each broker of the plan showed, measured once more.
+    pub brokers: Vec<BrokerFigures>,
+    /// Measurements in all.
+    pub rounds: u32,
+    /// From the topic's arrival to the end, in seconds of virtual time.
+    pub seconds: f64,
+    /// The middle of all messages, from arrival to the end of processing.
+    pub us_p50: f64,
+    /// The p99 of all messages.
+    pub us_p99: f64,
+    /// The p99 of waiting for tokens alone.
+    pub access_us_p99: f64,
+    /// True if all publishers have a broker and the topic's p99 is within the objective.
+    pub meets_slo: bool,
+    /// Seconds of each measurement that were simulated.
+    pub simulated_s: f64,
+}
+
+/// A broker of a plan.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct BrokerFigures {
+    /// Which, from 0.
+    pub broker: u32,
+    /// Of the topic.
+    pub publishers: u32,
+    /// Its part of the limit.
+    pub limit: Limit,
+    /// Messages per second of other topics.
+    pub preload_per_s: f64,
+    /// Messages of the topic that were measured.
+    pub messages: u64,
+    /// From arrival to the end of processing.
+    pub us_p99: f64,
+    /// Waiting for tokens alone.
+    pub access_us_p99: f64,
+    /// Of its messages, those beyond the objective.
+    pub share_over: f64,
+}
+
+/// Places the topic by the Load Distributor.
+///
+/// # Errors
+/// If the scenario cannot be.
+pub fn place(scenario: &Scenario) -> Result<Played, ScenarioError> {
+    scenario.check()?;
+    let limit = scenario.limit()?;
+    Ok(play(scenario, limit, &mut Distributor::new(scenario.demand(limit))))
+}
+
+/// Carries out the orders of `planner`, which was asked for this scenario's topic, until the last one.
+pub fn play(scenario: &Scenario, limit: Limit, planner: &mut dyn Planner) -> Played {
+    let mut plant = Plant { scenario, now: Instant::ZERO, parts: Vec::new(), assigned: 0, measured: 0 };
+    let shortfall = plant.run(planner);
+    plant.figures(limit, shortfall)
+}
+
+struct Plant<'a> {
+    scenario: &'a Scenario,
+    now: Instant,
+    parts: Vec<Part>,
+    assigned: u32,
+    measured: u64,
+}
+
+impl Plant<'_> {
+    /// What the planner ends with: a plan that stands is one of which nothing is missing.
+    fn run(&mut self, planner: &mut dyn Planner) -> Result<Plan, Shortfall> {
+        planner.on_event(PlanEvent::Begin { nodes: self.scenario.nodes() }, self.now);
+        for _ in 0..ORDERS_MAX {
+            let event = match planner.poll_output() {
+                Some(PlanOrder::Assign { revision, parts }) => {
+                    let fit = &self.scenario.fit;
+                    self.pass(if self.assigned == 0 { fit.place } else { fit.settle });
+                    self.parts = parts;
+                    self.assigned += 1;
+                    PlanEvent::Assigned { revision }
+                }
+                Some(PlanOrder::Measure { round, nodes, span }) => {
+                    let results = self.measure(&nodes, span).iter().map(Tally::measured).collect();
+                    self.pass(span);
+                    PlanEvent::Measured { round, results }
+                }
+                Some(PlanOrder::Record { span }) => {
+                    let arrivals = self.record(span);
+                    self.pass(span);
+                    PlanEvent::Recorded { arrivals }
+                }
+                Some(PlanOrder::Done(plan)) => return Ok(*plan),
+                Some(PlanOrder::OutOfNodes(shortfall)) => return Err(*shortfall),
+                None => {
+                    let Some(at) = planner.next_timeout() else { break };
+                    self.now = self.now.max(at);
+                    planner.on_timeout(self.now);
+                    continue;
+                }
+            };
+            planner.on_event(event, self.now);
+        }
+        let best = Plan { parts: self.parts.clone(), ..Plan::default() };
+        Err(Shortfall { missing_per_s: 0.0, cause: Cause::TooManyRounds, best })
+    }
+
+    fn pass(&mut self, span: Duration) {
+        self.now = self.now.plus_nanos(nanos(span));
+    }
+
+    /// How much of a measurement is simulated.
+    fn simulated(&self, span: Duration) -> Duration {
+        span.min(Duration::from_secs(self.scenario.simulated_s_max.into()))
+    }
+
+    /// The number of the next measurement's stream of publishers; that of its brokers follows.
+    fn next_stream(&mut self) -> u64 {
+        self.measured += 1;
+        MEASUREMENTS + 2 * self.measured
+    }
+
+    /// What these brokers show, each with the part that is in force.
+    fn measure(&mut self, nodes: &[NodeNo], span: Duration) -> Vec<Tally> {
+        let stream = self.next_stream();
+        let end = Instant::ZERO.plus_nanos(nanos(self.simulated(span)));
+        let mut rng = Rng::stream(self.scenario.seed, stream + 1);
+        let mut lanes: Vec<Lane> = Vec::new();
+        let mut owner: BTreeMap<u32, usize> = BTreeMap::new();
+        for part in self.parts.iter().filter(|part| nodes.contains(&part.node)) {
+            owner.extend(part.publishers.iter().map(|publisher| (publisher.0, lanes.len())));
+            lanes.push(Lane::new(self.scenario, part, &mut rng));
+        }
+        let owner: Vec<Option<usize>> = (0..self.scenario.publishers).map(|at| owner.get(&at).copied()).collect();
+        for arrival in self.scenario.traffic(stream).take_while(|arrival| arrival.at < end) {
+            if let Some(Some(lane)) = owner.get(arrival.publisher as usize) {
+                lanes[*lane].arrive(arrival.at, arrival.messages);
+            }
+        }
+        lanes.into_iter().map(|lane| lane.finish(end)).collect()
+    }
+
+    /// The batches of all publishers that are on a broker.
+    fn record(&mut self, span: Duration) -> Vec<Recorded> {
+        let stream = self.next_stream();
+        let mut is_on = vec![false; self.scenario.publishers as usize];
+        for publisher in self.parts.iter().flat_map(|part| &part.publishers) {
+            if let Some(is_on) = is_on.get_mut(publisher.0 as usize) {
+                *is_on = true;
+            }
+        }
+        let traffic = self.scenario.traffic(stream).take_while(|arrival| arrival.at.as_nanos() < nanos(span));
+        traffic
+            .filter(|arrival| is_on.get(arrival.publisher as usize).is_some_and(|is_on| *is_on))
+            .map(|arrival| Recorded {
+                at: self.now.plus_nanos(arrival.at.as_nanos()),
+                publisher: PublisherNo(arrival.publisher),
+                messages: arrival.messages,
+            })
+            .collect()
+    }
+
+    /// Measures the plan once more, which takes no time of it.
+    fn figures(&mut self, limit: Limit, ended: Result<Plan, Shortfall>) -> Played {
+        let (plan, cause, missing_per_s) = match ended {
+            Ok(plan) => (plan, None, 0.0),
+            Err(Shortfall { missing_per_s, cause, best }) => (best, Some(cause), missing_per_s),
+        };
+        self.parts.clone_from(&plan.parts);
+        let nodes: Vec<NodeNo> = self.parts.iter().map(|part| part.node).collect();
+        let tallies = self.measure(&nodes, self.scenario.fit.round);
+        let mut whole = Tally::new(NodeNo(0), self.scenario);
+        for tally in &tallies {
+            whole.add(tally);
+        }
+        let figures = |(part, tally): (&Part, &Tally)| {
+            let measured = tally.measured();
+            BrokerFigures {
+                broker: part.node.0,
+                publishers: u32::try_from(part.publishers.len()).unwrap_or(u32::MAX),
+                limit: part.limit,
+                preload_per_s: self.scenario.preload_of(part.node.0 as usize).as_per_s(),
+                messages: measured.messages,
+                us_p99: measured.delay_us_p99,
+                access_us_p99: measured.access_us_p99,
+                share_over: float(measured.over_slo) / float(measured.messages.max(1)),
+            }
+        };
+        let measured = whole.measured();
+        Played {
+            limit,
+            cause,
+            missing_per_s,
+            brokers: self.parts.iter().zip(&tallies).map(figures).collect(),
+            rounds: plan.rounds.iter().sum(),
+            seconds: self.now.since(Instant::ZERO).as_secs_f64(),
+            us_p50: float(whole.total_ns.value_at_quantile(0.5)) / 1e3,
+            us_p99: measured.delay_us_p99,
+            access_us_p99: measured.access_us_p99,
+            meets_slo: cause.is_none() && measured.delay_us_p99 <= self.scenario.slo_us,
+            simulated_s: self.simulated(self.scenario.fit.round).as_secs_f64(),
+            plan,
+        }
+    }
+}
+
+/// A broker that is measured.
+struct Lane {
+    replay: BrokerReplay,
+    /// Other topics.
+    beside: Option<Peekable<Poisson>>,
+    rng: Rng,
+    tally: Tally,
+}
+
+impl Lane {
+    fn new(scenario: &Scenario, part: &Part, rng: &mut Rng) -> Self {
+        let rate = scenario.preload_of(part.node.0 as usize);
+        let (traffic, own) = (rng.split(), rng.split());
+        let beside = (!rate.is_zero()).then(|| {
+            let publishers = Publishers { count: 1, rate, batch: scenario.preload_batch };
+            Poisson::new(publishers, Instant::ZERO, traffic).peekable()
+        });
+        Self {
+            replay: BrokerReplay::new(part.limit, scenario.service, Instant::ZERO),
+            beside,
+            rng: own,
+            tally: Tally::new(part.node, scenario),
+        }
+    }
+
+    fn arrive(&mut self, at: Instant, messages: u32) {
+        self.others_until(at);
+        self.replay.arrive(at, messages, &mut self.rng, |passed| self.tally.count(passed));
+    }
+
+    /// Batches of other topics that come up to `at`.
+    fn others_until(&mut self, at: Instant) {
+        let Some(beside) = &mut self.beside else { return };
+        while let Some(batch) = beside.next_if(|batch| batch.at <= at) {
+            self.replay.arrive_beside(batch.at, batch.messages, &mut self.rng, |passed| self.tally.count(passed));
+        }
+    }
+
+    fn finish(mut self, end: Instant) -> Tally {
+        self.others_until(end);
+        self.replay.finish(&mut self.rng, |passed| self.tally.count(passed));
+        // Who was turned away is late in any case.
+        self.tally.messages += self.replay.refused();
+        self.tally.over_slo += self.replay.refused();
+        self.tally
+    }
+}
+
+/// What a broker showed.
+struct Tally {
+    node: NodeNo,
+    slo_ns: u64,
+    messages: u64,
+    over_slo: u64,
+    total_ns: Histogram<u64>,
+    access_ns: Histogram<u64>,
+}
+
+impl Tally {
+    fn new(node: NodeNo, scenario: &Scenario) -> Self {
+        let histogram = || Histogram::<u64>::new(3).expect("three digits are within its range");
+        let slo_ns = tidegate_core::number::whole(scenario.slo_us * 1e3);
+        Self { node, slo_ns, messages: 0, over_slo: 0, total_ns: histogram(), access_ns: histogram() }
+    }
+
+    fn count(&mut self, passed: Passed) {
+        self.messages += 1;
+        self.over_slo += u64::from(passed.total_ns > self.slo_ns);
+        self.total_ns.record(passed.total_ns).expect("the histogram grows");
+        self.access_ns.record(passed.access_ns).expect("the histogram grows");
+    }
+
+    fn add(&mut self, other: &Self) {
+        self.messages += other.messages;
+        self.over_slo += other.over_slo;
+        self.total_ns.add(&other.total_ns).expect("the histogram grows");
+        self.access_ns.add(&other.access_ns).expect("the histogram grows");
+    }
+
+    fn measured(&self) -> Measured {
+        let us = |histogram: &Histogram<u64>| float(histogram.value_at_quantile(QUANTILE)) / 1e3;
+        Measured {
+            node: self.node,
+            messages: self.messages,
+            over_slo: self.over_slo,
+            delay_us_p99: us(&self.total_ns),
+            access_us_p99: us(&self.access_ns),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tidegate_core::Rate;
+
+    use super::super::scenario::{ArrivalLaw, Policy};
+    use super::*;
+
+    fn short(scenario: Scenario) -> Scenario {
+        Scenario { simulated_s_max: 3, ..scenario }
+    }
+
+    #[test]
+    fn a_topic_that_fits_is_on_one_broker_after_one_round() {
+        let played = place(&short(Scenario::default())).unwrap();
+        assert!(played.meets_slo, "{played:?}");
+        assert_eq!((played.brokers.len(), played.plan.rounds.clone()), (1, vec![1]));
+        // 1.9 s to place, 60 s to measure, 2.1 s to put in force.
+        assert!((played.seconds - 64.0).abs() < 1e-9, "{}", played.seconds);
+        assert_eq!(played.brokers[0].limit, played.limit);
+        assert_eq!(played.brokers[0].publishers, 1_000);
+    }
+
+    #[test]
+    fn groups_take_more_brokers_and_their_parts_sum_to_the_limit() {
+        let scenario = short(Scenario { group: 20, ..Scenario::default() });
+        let played = place(&scenario).unwrap();
+        assert!(played.brokers.len() > 1 && played.rounds > 2, "{played:?}");
+        assert_eq!(played, place(&scenario).unwrap(), "same seed, same answer");
+        let bursts: u64 = played.brokers.iter().map(|broker| broker.limit.burst).sum();
+        assert_eq!(bursts, played.limit.burst);
+        assert_eq!(played.brokers.iter().map(|broker| broker.publishers).sum::<u32>(), 1_000);
+    }
+
+    #[test]
+    fn load_balancing_pays_for_the_split() {
+        let lb = place(&short(Scenario { policy: Policy::Lb, ..Scenario::default() })).unwrap();
+        let conc = place(&short(Scenario { policy: Policy::Conc, ..Scenario::default() })).unwrap();
+        assert_eq!((lb.brokers.len(), conc.brokers.len()), (6, 1));
+        assert!(!lb.meets_slo && conc.meets_slo && lb.us_p99 > 3.0 * conc.us_p99, "{} {}", lb.us_p99, conc.us_p99);
+        assert!(lb.access_us_p99 > lb.us_p99 / 2.0, "it is the wait for tokens");
+    }
+
+    #[test]
+    fn what_is_on_a_broker_already_takes_its_cores() {
+        let preload = vec![Rate::per_s(60_000); 6];
+        let busy = place(&short(Scenario { preload, mcap: Rate::per_s(80_000), ..Scenario::default() })).unwrap();
+        let idle = place(&short(Scenario::default())).unwrap();
+        assert!(busy.us_p50 > idle.us_p50, "{} {}", busy.us_p50, idle.us_p50);
+        let full = Scenario { preload: vec![Rate::per_s(62_000); 6], ..Scenario::default() };
+        let played = place(&short(full)).unwrap();
+        assert_eq!((played.cause, played.meets_slo), (Some(Cause::Capacity), false));
+        assert!((played.missing_per_s - 10_000.0).abs() < 1e-6);
+    }
+
+    #[test]
+    fn periodic_publishers_are_the_same_ones_in_every_round() {
+        let scenario = Scenario { arrivals: ArrivalLaw::Periodic, group: 10, ..Scenario::default() };
+        let first: Vec<_> = scenario.traffic(1).take(100).collect();
+        assert_eq!(first, scenario.traffic(2).take(100).collect::<Vec<_>>());
+        let scenario = Scenario { arrivals: ArrivalLaw::Poisson, ..scenario };
+        assert_ne!(scenario.traffic(1).next(), scenario.traffic(2).next());
+    }
+
+    #[test]
+    fn a_planner_without_an_end_is_stopped() {
+        struct Idle;
+        impl Planner for Idle {
+            fn on_event(&mut self, _: PlanEvent, _: Instant) {}
+            fn next_timeout(&self) -> Option<Instant> {
+                None
+            }
+            fn on_timeout(&mut self, _: Instant) {}
+            fn poll_output(&mut self) -> Option<PlanOrder> {
+                None
+            }
+        }
+        let played = play(&Scenario::default(), Limit::new(Rate::per_s(1), 1), &mut Idle);
+        assert_eq!((played.cause, played.brokers.len()), (Some(Cause::TooManyRounds), 0));
+    }
+
+    #[test]
+    fn what_cannot_be_is_named() {
+        let wrong = |scenario: Scenario| place(&scenario).unwrap_err().to_string();
+        let preload = vec![Rate::per_s(1); 7];
+        assert_eq!(
+            wrong(Scenario { preload, ..Scenario::default() }),
+            "the loads of 7 brokers are given, and there are 6"
+        );
+        assert_eq!(wrong(Scenario { group: 0, ..Scenario::default() }), "group: 0 is not from 1 to 1000");
+    }
+}
