@@ -7,9 +7,11 @@
 //! | [`select`] | which publishers go to which node |
 //! | `search` | how many publishers a node takes within its objective |
 //! | [`distributor`] | SRTM's Load Distributor |
+//! | `words` | decisions in words |
 
 pub mod capacity;
 pub mod distributor;
 mod search;
 pub mod select;
 pub mod types;
+mod words;
