@@ -9,6 +9,7 @@ use tidegate_core::Rate;
 
 use crate::admin_client::authority;
 use crate::sim_neighbours::SimNeighboursArgs;
+use crate::sim_placement::SimPlacementArgs;
 use crate::sim_rpc::SimRpcArgs;
 use crate::words::{BurstText, DisciplineWord, ModeWord, UnitWord};
 
@@ -296,6 +297,8 @@ pub(crate) enum Sim {
     Rpc(SimRpcArgs),
     /// Limiters for noisy neighbours: one machine, its tenants, any trace of what they ask for
     Neighbours(SimNeighboursArgs),
+    /// A topic placed on brokers: which publishers go where, how long it takes, and what its p99 is then
+    Placement(SimPlacementArgs),
 }
 
 /// Which arrivals.

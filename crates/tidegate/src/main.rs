@@ -43,6 +43,7 @@ mod servers;
 mod settings;
 mod signals;
 mod sim_neighbours;
+mod sim_placement;
 mod sim_rpc;
 mod status;
 mod token;
@@ -100,6 +101,7 @@ fn run(args: Vec<OsString>) -> Result<(), Failure> {
         Verb::Sim(Sim::Bucket(args)) => bucket::simulate(&args),
         Verb::Sim(Sim::Rpc(args)) => sim_rpc::simulate(&args),
         Verb::Sim(Sim::Neighbours(args)) => sim_neighbours::simulate(&args),
+        Verb::Sim(Sim::Placement(args)) => sim_placement::simulate(&args),
         Verb::Lab(Lab::Run(args)) => lab::run(&args),
         Verb::Lab(Lab::List(args)) => lab::list(&args),
         Verb::Attack(args) => attack::run(&args),

@@ -63,6 +63,7 @@ fn each_verb_explains_itself() {
         &["theory", "bucket"],
         &["sim", "bucket"],
         &["sim", "rpc"],
+        &["sim", "placement"],
         &["lab", "run"],
     ] {
         let args: Vec<&str> = verb.iter().copied().chain(["--help"]).collect();
@@ -182,6 +183,31 @@ fn schemes_of_overload_control_are_simulated_side_by_side() {
     let wrong = ask(&["--scheme", "hope"]);
     assert_eq!(wrong.status.code(), Some(2));
     assert!(text(&wrong.stderr).contains("tidegate, breakwater"), "{}", text(&wrong.stderr));
+}
+
+#[test]
+fn a_topic_is_placed_in_virtual_time() {
+    let folder = Folder::new("sim-placement");
+    let ask = |more: &[&str]| folder.tidegate(&[&["sim", "placement", "--simulate", "1"], more].concat());
+    let output = ask(&["--json"]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let answer: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&answer["meets_slo"], &answer["rounds"]), (&true.into(), &serde_json::json!([1])), "{answer}");
+    assert_eq!(answer["assignment"][0]["publishers"], 1_000);
+    assert_eq!(answer["seconds"], 64.0);
+    assert_eq!(ask(&["--json"]).stdout, output.stdout);
+
+    let missed = ask(&["--policy", "lb"]);
+    assert_eq!(missed.status.code(), Some(4), "{}", text(&missed.stderr));
+    let shown = text(&missed.stdout);
+    assert!(shown.contains("broker 6 takes 167 publishers") || shown.contains("broker 6 takes 166"), "{shown}");
+    assert!(text(&missed.stderr).contains("beyond its objective"), "{}", text(&missed.stderr));
+    let full = ask(&["--preload", "60k/s", "--brokers", "1"]);
+    assert_eq!(full.status.code(), Some(4));
+    assert!(text(&full.stdout).contains("too little capacity left"), "{}", text(&full.stdout));
+    let wrong = ask(&["--policy", "hope"]);
+    assert_eq!(wrong.status.code(), Some(2));
+    assert!(text(&wrong.stderr).contains("max-min"), "{}", text(&wrong.stderr));
 }
 
 #[test]

@@ -12,4 +12,6 @@ mod plant;
 mod scenario;
 
 pub use plant::{BrokerFigures, Played, place, play};
+pub use tidegate_control::machine::types::FitConfig;
+
 pub use scenario::{ArrivalLaw, PAPER, Policy, Scenario, ScenarioError};

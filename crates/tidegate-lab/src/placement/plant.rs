@@ -21,6 +21,8 @@ use crate::statistics::float;
 
 /// Orders that are carried out at most; a planner that goes on is stopped.
 const ORDERS_MAX: u32 = 10_000;
+/// What nodes are called here.
+const KIND: &str = "broker";
 /// Streams of random numbers of measurements begin here: one for the publishers, one for the brokers of each.
 const MEASUREMENTS: u64 = 16;
 
@@ -29,16 +31,14 @@ const MEASUREMENTS: u64 = 16;
 pub struct Played {
     /// The topic's whole limit.
     pub limit: Limit,
-    /// Where everybody is, and why; of a planner that found no plan, how far it came.
-    pub plan: Plan,
+    /// What each broker of the plan showed, measured once more; of a planner that found no plan, how far it came.
+    pub assignment: Vec<BrokerFigures>,
     /// Why there is no plan.
     pub cause: Option<Cause>,
     /// The rate that is on no broker.
     pub missing_per_s: f64,
-    /// What each broker of the plan showed, measured once more.
-    pub brokers: Vec<BrokerFigures>,
-    /// Measurements in all.
-    pub rounds: u32,
+    /// Measurements of each iteration.
+    pub rounds: Vec<u32>,
     /// From the topic's arrival to the end, in seconds of virtual time.
     pub seconds: f64,
     /// The middle of all messages, from arrival to the end of processing.
@@ -51,16 +51,19 @@ pub struct Played {
     pub meets_slo: bool,
     /// Seconds of each measurement that were simulated.
     pub simulated_s: f64,
+    /// The decisions in their order, and the cause.
+    pub why: Vec<String>,
 }
 
 /// A broker of a plan.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct BrokerFigures {
-    /// Which, from 0.
+    /// Which, from 1.
     pub broker: u32,
     /// Of the topic.
     pub publishers: u32,
     /// Its part of the limit.
+    #[serde(flatten)]
     pub limit: Limit,
     /// Messages per second of other topics.
     pub preload_per_s: f64,
@@ -208,7 +211,7 @@ impl Plant<'_> {
         let figures = |(part, tally): (&Part, &Tally)| {
             let measured = tally.measured();
             BrokerFigures {
-                broker: part.node.0,
+                broker: part.node.0 + 1,
                 publishers: u32::try_from(part.publishers.len()).unwrap_or(u32::MAX),
                 limit: part.limit,
                 preload_per_s: self.scenario.preload_of(part.node.0 as usize).as_per_s(),
@@ -219,19 +222,21 @@ impl Plant<'_> {
             }
         };
         let measured = whole.measured();
+        let decisions = plan.why.iter().map(|reason| reason.in_words(KIND, |node| format!("{KIND} {}", node.0 + 1)));
+        let why = decisions.chain(cause.map(|cause| cause.in_words(KIND))).collect();
         Played {
             limit,
             cause,
             missing_per_s,
-            brokers: self.parts.iter().zip(&tallies).map(figures).collect(),
-            rounds: plan.rounds.iter().sum(),
+            assignment: self.parts.iter().zip(&tallies).map(figures).collect(),
+            rounds: plan.rounds,
             seconds: self.now.since(Instant::ZERO).as_secs_f64(),
             us_p50: float(whole.total_ns.value_at_quantile(0.5)) / 1e3,
             us_p99: measured.delay_us_p99,
             access_us_p99: measured.access_us_p99,
             meets_slo: cause.is_none() && measured.delay_us_p99 <= self.scenario.slo_us,
             simulated_s: self.simulated(self.scenario.fit.round).as_secs_f64(),
-            plan,
+            why,
         }
     }
 }
@@ -335,36 +340,36 @@ mod tests {
     use super::*;
 
     fn short(scenario: Scenario) -> Scenario {
-        Scenario { simulated_s_max: 3, ..scenario }
+        Scenario { simulated_s_max: 3, profile_messages: 300_000, ..scenario }
     }
 
     #[test]
     fn a_topic_that_fits_is_on_one_broker_after_one_round() {
         let played = place(&short(Scenario::default())).unwrap();
         assert!(played.meets_slo, "{played:?}");
-        assert_eq!((played.brokers.len(), played.plan.rounds.clone()), (1, vec![1]));
+        assert_eq!((played.assignment.len(), &played.rounds), (1, &vec![1]));
         // 1.9 s to place, 60 s to measure, 2.1 s to put in force.
         assert!((played.seconds - 64.0).abs() < 1e-9, "{}", played.seconds);
-        assert_eq!(played.brokers[0].limit, played.limit);
-        assert_eq!(played.brokers[0].publishers, 1_000);
+        assert_eq!(played.assignment[0].limit, played.limit);
+        assert_eq!(played.assignment[0].publishers, 1_000);
     }
 
     #[test]
     fn groups_take_more_brokers_and_their_parts_sum_to_the_limit() {
         let scenario = short(Scenario { group: 20, ..Scenario::default() });
         let played = place(&scenario).unwrap();
-        assert!(played.brokers.len() > 1 && played.rounds > 2, "{played:?}");
+        assert!(played.assignment.len() > 1 && played.rounds.len() > 1, "{played:?}");
         assert_eq!(played, place(&scenario).unwrap(), "same seed, same answer");
-        let bursts: u64 = played.brokers.iter().map(|broker| broker.limit.burst).sum();
+        let bursts: u64 = played.assignment.iter().map(|broker| broker.limit.burst).sum();
         assert_eq!(bursts, played.limit.burst);
-        assert_eq!(played.brokers.iter().map(|broker| broker.publishers).sum::<u32>(), 1_000);
+        assert_eq!(played.assignment.iter().map(|broker| broker.publishers).sum::<u32>(), 1_000);
     }
 
     #[test]
     fn load_balancing_pays_for_the_split() {
         let lb = place(&short(Scenario { policy: Policy::Lb, ..Scenario::default() })).unwrap();
         let conc = place(&short(Scenario { policy: Policy::Conc, ..Scenario::default() })).unwrap();
-        assert_eq!((lb.brokers.len(), conc.brokers.len()), (6, 1));
+        assert_eq!((lb.assignment.len(), conc.assignment.len()), (6, 1));
         assert!(!lb.meets_slo && conc.meets_slo && lb.us_p99 > 3.0 * conc.us_p99, "{} {}", lb.us_p99, conc.us_p99);
         assert!(lb.access_us_p99 > lb.us_p99 / 2.0, "it is the wait for tokens");
     }
@@ -404,7 +409,7 @@ mod tests {
             }
         }
         let played = play(&Scenario::default(), Limit::new(Rate::per_s(1), 1), &mut Idle);
-        assert_eq!((played.cause, played.brokers.len()), (Some(Cause::TooManyRounds), 0));
+        assert_eq!((played.cause, played.assignment.len()), (Some(Cause::TooManyRounds), 0));
     }
 
     #[test]

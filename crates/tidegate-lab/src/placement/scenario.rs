@@ -14,8 +14,6 @@ use tidegate_sim::workload::{Arrival, GroupConfig, Groups, Periodic, Poisson, Pu
 
 use crate::statistics::count;
 
-/// Messages of the trace from which the topic's limit is derived.
-const PROFILE_MESSAGES: u32 = 3_000_000;
 /// Streams of random numbers: phases of periodic publishers, the profile's trace; those of measurements follow.
 const PHASES: u64 = 0;
 const PROFILE: u64 = 1;
@@ -124,6 +122,8 @@ pub struct Scenario {
     pub margin: f64,
     /// The share of messages that the whole bucket lets pass undelayed: it gives the burst.
     pub undelayed: f64,
+    /// Messages of the trace that gives it.
+    pub profile_messages: u32,
     /// How measurements are made.
     pub fit: FitConfig,
     /// Of a longer measurement only so many seconds are simulated. It counts with its whole length.
@@ -152,6 +152,7 @@ impl Default for Scenario {
             force_brokers: None,
             margin: 1.1,
             undelayed: 0.999,
+            profile_messages: 3_000_000,
             fit: FitConfig::default(),
             simulated_s_max: 60,
             seed: 1,
@@ -208,6 +209,7 @@ impl Scenario {
             ("objective", self.slo_us, 1.0, 1e9),
             ("margin", self.margin, 1.001, 1e3),
             ("undelayed", self.undelayed, 0.0, 1.0),
+            ("messages profiled", f64::from(self.profile_messages), 1e3, 1e8),
             ("seconds simulated", f64::from(self.simulated_s_max), 1.0, 3_600.0),
             ("brokers forced", f64::from(self.force_brokers.unwrap_or(1)), 1.0, f64::from(self.brokers)),
         ];
@@ -227,7 +229,7 @@ impl Scenario {
     /// # Errors
     /// If such a trace has no rate.
     pub fn limit(&self) -> Result<Limit, ScenarioError> {
-        let batches = (PROFILE_MESSAGES / self.batch.max(1)) as usize;
+        let batches = (self.profile_messages / self.batch.max(1)) as usize;
         let single = |arrival: Arrival| {
             let message = profile::Arrival { at: arrival.at, cost: 1 };
             std::iter::repeat_n(message, arrival.messages as usize)
