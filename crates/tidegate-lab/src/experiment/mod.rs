@@ -7,6 +7,7 @@
 //! | [`drl_penalty`] | end-to-end latency of a topic whose bucket is split over 1 to n brokers |
 //! | [`neighbours`] | a quiet tenant and a noisy one, limiters side by side |
 //! | [`no_tuning`] | one configuration for every service and host, beside Breakwater's best tuning for each |
+//! | [`placement`] | a topic placed on brokers by several policies |
 //! | [`proxy`] | one core of the proxy, asked for more than it can do |
 //! | [`release_law`](crate::release_law) | every window of releases of the broker's machine |
 //! | [`rpc`] | schemes of overload control side by side |
@@ -21,6 +22,7 @@ mod file;
 pub mod neighbours;
 pub mod no_tuning;
 mod outcome;
+pub mod placement;
 pub mod proxy;
 mod release_law;
 pub mod rpc;
@@ -53,6 +55,8 @@ pub struct Experiment {
     pub neighbours: Option<neighbours::Neighbours>,
     /// If it is of this kind, its settings.
     pub no_tuning: Option<no_tuning::NoTuning>,
+    /// If it is of this kind, its settings.
+    pub placement: Option<placement::Placement>,
     /// If it is of this kind, its settings.
     pub proxy: Option<proxy::Proxy>,
     /// If it is of this kind, its settings.
@@ -90,6 +94,9 @@ pub enum RunError {
     /// A bucket cannot be.
     #[error(transparent)]
     Bucket(#[from] BucketError),
+    /// A scenario of a placement cannot be.
+    #[error(transparent)]
+    Placement(#[from] crate::placement::ScenarioError),
     /// A scenario of the proxy cannot be.
     #[error(transparent)]
     Proxy(#[from] crate::proxy::ScenarioError),
@@ -113,11 +120,23 @@ impl Experiment {
     /// # Errors
     /// The first thing that makes no sense.
     pub fn check(&self) -> Result<(), Complaint> {
-        let Self { drl_penalty, neighbours, no_tuning, proxy, release_law, rpc, rpc_graph, theory_check, .. } = self;
+        let Self {
+            drl_penalty,
+            neighbours,
+            no_tuning,
+            placement,
+            proxy,
+            release_law,
+            rpc,
+            rpc_graph,
+            theory_check,
+            ..
+        } = self;
         let kinds = [
             drl_penalty.is_some(),
             neighbours.is_some(),
             no_tuning.is_some(),
+            placement.is_some(),
             proxy.is_some(),
             release_law.is_some(),
             rpc.is_some(),
@@ -126,12 +145,13 @@ impl Experiment {
         ];
         let kinds = kinds.into_iter().filter(|is_there| *is_there).count();
         let message = format!(
-            "{kinds} kinds: write one of [drl_penalty], [neighbours], [no_tuning], [proxy], [release_law], [rpc], [rpc_graph] and [theory_check]"
+            "{kinds} kinds: write one of [drl_penalty], [neighbours], [no_tuning], [placement], [proxy], [release_law], [rpc], [rpc_graph] and [theory_check]"
         );
         Complaint::unless(kinds == 1, "", message)?;
         drl_penalty.iter().try_for_each(drl_penalty::DrlPenalty::check)?;
         neighbours.iter().try_for_each(neighbours::Neighbours::check)?;
         no_tuning.iter().try_for_each(no_tuning::NoTuning::check)?;
+        placement.iter().try_for_each(placement::Placement::check)?;
         proxy.iter().try_for_each(proxy::Proxy::check)?;
         release_law.iter().try_for_each(release_law::check)?;
         rpc.iter().try_for_each(rpc::Rpc::check)?;
@@ -152,6 +172,8 @@ impl Experiment {
             neighbours.run(self, size)?
         } else if let Some(no_tuning) = &self.no_tuning {
             no_tuning.run(self, size)?
+        } else if let Some(placement) = &self.placement {
+            placement.run(self, size)?
         } else if let Some(proxy) = &self.proxy {
             proxy.run(self, size)?
         } else if let Some(law) = &self.release_law {
