@@ -62,10 +62,10 @@ pub(crate) struct SimPlacementArgs {
     #[arg(long, value_name = "N", default_value_t = PAPER.cores)]
     cores: u16,
     /// What a core spends on a batch, with its first message, on average
-    #[arg(long, value_name = "SPAN", default_value = "11700ns")]
+    #[arg(long, value_name = "SPAN", default_value = "16us")]
     batch_cost: Span,
     /// What a core spends on each message, on average
-    #[arg(long, value_name = "SPAN", default_value = "22300ns")]
+    #[arg(long, value_name = "SPAN", default_value = "18us")]
     message_cost: Span,
     /// The rest of a message's way
     #[arg(long, value_name = "SPAN", default_value = "100us")]

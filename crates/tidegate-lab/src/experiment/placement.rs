@@ -80,6 +80,8 @@ pub enum Metric {
     Brokers,
     /// The topic's p99 from arrival to the end of processing, in milliseconds; the mean.
     P99Ms,
+    /// The p99 of the broker with the longest, in milliseconds; the mean.
+    WorstP99Ms,
     /// The p99 of waiting for tokens, in milliseconds; the mean.
     AccessP99Ms,
     /// The part of the repeats in which the objective was met.
@@ -93,6 +95,7 @@ impl Metric {
             Self::Rounds => "rounds",
             Self::Brokers => "brokers",
             Self::P99Ms => "p99, ms",
+            Self::WorstP99Ms => "p99 of the worst broker, ms",
             Self::AccessP99Ms => "p99 of the access delay, ms",
             Self::Met => "objective met",
         }
@@ -149,6 +152,7 @@ impl Point {
             Metric::Rounds => f64::from(run.placed.rounds.iter().sum::<u32>()),
             Metric::Brokers => count(run.shown().assignment.len()),
             Metric::P99Ms => run.shown().us_p99 / 1e3,
+            Metric::WorstP99Ms => run.shown().assignment.iter().map(|broker| broker.us_p99).fold(0.0, f64::max) / 1e3,
             Metric::AccessP99Ms => run.shown().access_us_p99 / 1e3,
             Metric::Met => f64::from(u8::from(run.shown().meets_slo)),
         };
@@ -159,7 +163,9 @@ impl Point {
         let values = self.values(what);
         match what {
             Metric::Seconds | Metric::Rounds | Metric::Brokers => median(values),
-            Metric::P99Ms | Metric::AccessP99Ms | Metric::Met => values.iter().sum::<f64>() / count(values.len()),
+            Metric::P99Ms | Metric::WorstP99Ms | Metric::AccessP99Ms | Metric::Met => {
+                values.iter().sum::<f64>() / count(values.len())
+            }
         }
     }
 
@@ -267,6 +273,7 @@ impl Placement {
                 "burst": point.runs.iter().map(|run| run.placed.limit.burst).collect::<Vec<_>>(),
                 "brokers": point.values(Metric::Brokers),
                 "p99_ms": point.values(Metric::P99Ms),
+                "worst_p99_ms": point.values(Metric::WorstP99Ms),
                 "access_p99_ms": point.values(Metric::AccessP99Ms),
                 "met": point.values(Metric::Met),
             })
@@ -313,8 +320,20 @@ impl Placement {
     }
 
     fn table(&self, points: &[Point]) -> Table {
-        let header =
-            ["", "policy", "brokers", "rounds", "seconds", "paper", "p99 ms", "sd", "access p99 ms", "met", "burst"];
+        let header = [
+            "",
+            "policy",
+            "brokers",
+            "rounds",
+            "seconds",
+            "paper",
+            "p99 ms",
+            "sd",
+            "worst broker",
+            "access p99 ms",
+            "met",
+            "burst",
+        ];
         let mut table = Table::new(header);
         table.header[0] = self.axis.title().to_owned();
         if self.show != Metric::Seconds {
@@ -332,6 +351,7 @@ impl Placement {
                 paper.map_or("-".to_owned(), |(_, stated)| number(*stated)),
                 number(point.value(Metric::P99Ms)),
                 number(point.deviation(Metric::P99Ms)),
+                number(point.value(Metric::WorstP99Ms)),
                 number(point.value(Metric::AccessP99Ms)),
                 format!("{:.0}%", 100.0 * point.value(Metric::Met)),
                 number(median(bursts)),
