@@ -279,7 +279,7 @@ impl Placement {
             })
         });
         Ok(Results {
-            claims: self.claim.iter().map(|bar| self.judge(bar, &points)).collect(),
+            claims: self.claim.iter().map(|bar| Self::judge(bar, &points)).collect(),
             numbers: json!({ "axis": self.axis, "points": numbers.collect::<Vec<_>>() }),
             table: self.table(&points),
             figure: Some(self.figure(&points)),
@@ -287,7 +287,7 @@ impl Placement {
         })
     }
 
-    fn judge(&self, bar: &Bar, points: &[Point]) -> Claim {
+    fn judge(bar: &Bar, points: &[Point]) -> Claim {
         let concerned = |policy: Policy| {
             let is =
                 move |point: &&Point| point.policy == policy && (bar.at.is_empty() || bar.at.contains(&point.value));
@@ -320,13 +320,17 @@ impl Placement {
     }
 
     fn table(&self, points: &[Point]) -> Table {
+        let paper = match self.show {
+            Metric::Seconds => "paper".to_owned(),
+            show => format!("paper: {}", show.title()),
+        };
         let header = [
-            "",
+            self.axis.title(),
             "policy",
             "brokers",
             "rounds",
             "seconds",
-            "paper",
+            &paper,
             "p99 ms",
             "sd",
             "worst broker",
@@ -335,10 +339,6 @@ impl Placement {
             "burst",
         ];
         let mut table = Table::new(header);
-        table.header[0] = self.axis.title().to_owned();
-        if self.show != Metric::Seconds {
-            table.header[5] = format!("paper: {}", self.show.title());
-        }
         for point in points {
             let paper = self.values.iter().zip(&self.paper).find(|(value, _)| value.total_cmp(&point.value).is_eq());
             let bursts = point.runs.iter().map(|run| float(run.placed.limit.burst)).collect();

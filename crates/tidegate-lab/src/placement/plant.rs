@@ -104,7 +104,7 @@ struct Plant<'a> {
 
 impl Plant<'_> {
     /// What the planner ends with: a plan that stands is one of which nothing is missing.
-    fn run(&mut self, planner: &mut dyn Planner) -> Result<Plan, Shortfall> {
+    fn run(&mut self, planner: &mut dyn Planner) -> Result<Plan, Box<Shortfall>> {
         planner.on_event(PlanEvent::Begin { nodes: self.scenario.nodes() }, self.now);
         for _ in 0..ORDERS_MAX {
             let event = match planner.poll_output() {
@@ -126,7 +126,7 @@ impl Plant<'_> {
                     PlanEvent::Recorded { arrivals }
                 }
                 Some(PlanOrder::Done(plan)) => return Ok(*plan),
-                Some(PlanOrder::OutOfNodes(shortfall)) => return Err(*shortfall),
+                Some(PlanOrder::OutOfNodes(shortfall)) => return Err(shortfall),
                 None => {
                     let Some(at) = planner.next_timeout() else { break };
                     self.now = self.now.max(at);
@@ -137,7 +137,7 @@ impl Plant<'_> {
             planner.on_event(event, self.now);
         }
         let best = Plan { parts: self.parts.clone(), ..Plan::default() };
-        Err(Shortfall { missing_per_s: 0.0, cause: Cause::TooManyRounds, best })
+        Err(Box::new(Shortfall { missing_per_s: 0.0, cause: Cause::TooManyRounds, best }))
     }
 
     fn pass(&mut self, span: Duration) {
@@ -196,10 +196,10 @@ impl Plant<'_> {
     }
 
     /// Measures the plan once more, which takes no time of it.
-    fn figures(&mut self, limit: Limit, ended: Result<Plan, Shortfall>) -> Played {
+    fn figures(&mut self, limit: Limit, ended: Result<Plan, Box<Shortfall>>) -> Played {
         let (plan, cause, missing_per_s) = match ended {
             Ok(plan) => (plan, None, 0.0),
-            Err(Shortfall { missing_per_s, cause, best }) => (best, Some(cause), missing_per_s),
+            Err(shortfall) => (shortfall.best, Some(shortfall.cause), shortfall.missing_per_s),
         };
         self.parts.clone_from(&plan.parts);
         let nodes: Vec<NodeNo> = self.parts.iter().map(|part| part.node).collect();
