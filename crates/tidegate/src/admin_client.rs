@@ -1,8 +1,9 @@
 //! Requests to an admin API, for the verbs that read and change a running broker or proxy.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use clap::{Args, ValueHint};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Bytes;
 use hyper::{Method, Request, StatusCode};
@@ -12,7 +13,6 @@ use serde_json::Value;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::cli::ReadToken;
 use crate::failure::Failure;
 use crate::token::{Token, TokenError};
 
@@ -36,6 +36,14 @@ pub(crate) struct AdminClient {
 pub(crate) enum Of {
     Broker,
     Proxy,
+}
+
+/// What lets us read from another machine.
+#[derive(Debug, Args)]
+pub(crate) struct ReadToken {
+    /// The file with the token, which an admin API on a network address wants for reads as well
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) token_file: Option<PathBuf>,
 }
 
 impl ReadToken {

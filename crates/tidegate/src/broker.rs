@@ -50,8 +50,8 @@ pub(crate) fn run(name: Name, args: &[OsString]) -> Result<(), Failure> {
         // Only a file's own mistake has a place in it: what flags override is not read.
         let in_file = Config::from_options(file, &settings::host()).is_err();
         match &document {
-            Some(document) if in_file => document.problem(error.key(), &error, HELP).into(),
-            _ => Failure::usage(&error).help(HELP),
+            Some(document) if in_file => document.problem(error.key(), &error, settings::OPTIONS_HELP).into(),
+            _ => Failure::usage(&error).help(settings::OPTIONS_HELP),
         }
     })?;
     let log = telemetry::init_with_prefix(Format::Human, up::log_filter(config.log_level), &config.log_prefix)
@@ -111,15 +111,13 @@ async fn serve(config: Config, log: LogControl, source: Source, reading: Reading
     up::ended_well(ended, stopped)
 }
 
-pub(crate) const HELP: &str = "`tidegate broker -help` lists every option with its default";
-
 fn usage(error: &FlagError) -> Failure {
     let help = match error {
         FlagError::Unknown { name } => match suggest(name, FLAGS.iter().map(|flag| flag.name)) {
-            Some(meant) => format!("did you mean -{meant}? {HELP}"),
-            None => HELP.to_owned(),
+            Some(meant) => format!("did you mean -{meant}? {}", settings::OPTIONS_HELP),
+            None => settings::OPTIONS_HELP.to_owned(),
         },
-        _ => HELP.to_owned(),
+        _ => settings::OPTIONS_HELP.to_owned(),
     };
     Failure::usage(error).help(help)
 }

@@ -7,9 +7,10 @@ use std::path::Path;
 use tidegate_core::theory::md1::TheoryError;
 use tidegate_lab::bucket::{self, Arrivals, Assignment, BucketAnswer, BucketError, BucketQuestion, Split, parse_list};
 
-use crate::cli::{ArrivalsWord, AssignmentWord, BucketArgs, SimBucketArgs};
+use crate::cli::{AssignmentWord, BucketArgs, SimBucketArgs};
 use crate::failure::Failure;
 use crate::output::{self, Style};
+use crate::words::ArrivalsWord;
 
 /// A list of a million instants is 20 MB.
 const MAX_LIST_BYTES: u64 = 64 << 20;

@@ -7,11 +7,11 @@ use tidegate_broker::config::{FLAGS, Takes};
 use tidegate_broker::io::admin::Target;
 use tidegate_core::Rate;
 
-use crate::admin_client::authority;
+use crate::admin_client::{ReadToken, authority};
 use crate::sim_neighbours::SimNeighboursArgs;
 use crate::sim_placement::SimPlacementArgs;
 use crate::sim_rpc::SimRpcArgs;
-use crate::words::{BurstText, DisciplineWord, ModeWord, UnitWord};
+use crate::words::{ArrivalsWord, BurstText, DisciplineWord, ModeWord, UnitWord};
 
 const ABOUT: &str =
     "A message broker for NSQ clients, overload control for RPC, and a reverse proxy that mutes noisy neighbours";
@@ -233,14 +233,6 @@ pub(crate) struct SetLimit {
     pub(crate) writing: Writing,
 }
 
-/// What lets us read from another machine.
-#[derive(Debug, Args)]
-pub(crate) struct ReadToken {
-    /// The file with the token, which an admin API on a network address wants for reads as well
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
-    pub(crate) token_file: Option<PathBuf>,
-}
-
 /// Where the running broker is, and what lets us read from another machine.
 #[derive(Debug, Args)]
 pub(crate) struct Reading {
@@ -299,15 +291,6 @@ pub(crate) enum Sim {
     Neighbours(SimNeighboursArgs),
     /// A topic placed on brokers: which publishers go where, how long it takes, and what its p99 is then
     Placement(SimPlacementArgs),
-}
-
-/// Which arrivals.
-#[derive(Clone, Copy, Debug, clap::ValueEnum)]
-pub(crate) enum ArrivalsWord {
-    /// At random
-    Poisson,
-    /// Strictly periodic publishers with random phases
-    Periodic,
 }
 
 /// Which message goes to which part of a split bucket.

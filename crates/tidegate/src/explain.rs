@@ -7,8 +7,7 @@ use clap::Args;
 use hyper::Method;
 use serde::Deserialize;
 
-use crate::admin_client::{AdminClient, Of, authority};
-use crate::cli::ReadToken;
+use crate::admin_client::{AdminClient, Of, ReadToken, authority};
 use crate::failure::Failure;
 use crate::output::{self, Style, Table};
 use crate::proxy::quantity;

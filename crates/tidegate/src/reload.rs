@@ -139,7 +139,7 @@ impl Reload {
                 let document = Document::read(file)?;
                 let options = (**flags).clone().over(document.parse()?);
                 let config = Config::from_options(options.clone(), &settings::host())
-                    .map_err(|error| document.problem(error.key(), &error, crate::broker::HELP))?;
+                    .map_err(|error| document.problem(error.key(), &error, settings::OPTIONS_HELP))?;
                 Ok(Some(Reading::broker(options, config)))
             }
         }

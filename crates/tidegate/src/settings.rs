@@ -20,6 +20,9 @@ use tidegate_wire::nsq::{ChannelName, TopicName};
 
 use crate::words::{self, RateText};
 
+/// Where to look when an option is wrong.
+pub(crate) const OPTIONS_HELP: &str = "`tidegate broker -help` lists every option with its default";
+
 /// The file, as written.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]

@@ -9,9 +9,9 @@ use tidegate_core::replay::{ServiceModel, Spread};
 use tidegate_lab::placement::{ArrivalLaw, PAPER, Played, Policy, Scenario, place};
 use tidegate_runtime::config::units::Span;
 
-use crate::cli::ArrivalsWord;
 use crate::failure::Failure;
 use crate::output::{self, Style, Table, figure};
+use crate::words::ArrivalsWord;
 
 /// `tidegate sim placement`.
 #[derive(Debug, Args)]

@@ -1,4 +1,4 @@
-//! The words of a limit, as they stand in files, on the command line and in the control store.
+//! Words as they stand in files, on the command line and in the control store: those of a limit above all.
 
 use std::str::FromStr;
 
@@ -7,6 +7,15 @@ use serde::{Deserialize as DeriveDeserialize, Serialize, Serializer};
 use tidegate_broker::machine::limiter::{Discipline, Mode, Unit};
 use tidegate_core::Rate;
 use tidegate_runtime::config::units::{Bytes, NotAQuantity};
+
+/// Which arrivals.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub(crate) enum ArrivalsWord {
+    /// At random
+    Poisson,
+    /// Strictly periodic publishers with random phases
+    Periodic,
+}
 
 /// Declares the words for a machine's choice of two, the default first; the machine itself knows no words.
 macro_rules! words {

@@ -17,7 +17,6 @@ const FILES_MAX: usize = 3;
 /// Rooms with larger circles, and the largest of each. A number may be lowered, and a line deleted; there is no reason for
 /// a new one.
 const LARGER: &[(&str, usize)] = &[
-    ("tidegate", 9),
     ("tidegate-broker", 10),
     ("tidegate-core", 9),
     ("tidegate-lab", 8),
