@@ -15,6 +15,7 @@ use tidegate_broker::machine::shard::{OutputBuffer, QueuePolicy, Shard, ShardCon
 use tidegate_core::limit::Limit;
 use tidegate_core::time::nanos;
 use tidegate_core::{Instant, Rate, Rng};
+use tidegate_sim::law::Windows;
 use tidegate_sim::workload::{Arrival, GroupConfig, Groups, Publishers};
 use tidegate_wire::nsq::TopicName;
 use tidegate_wire::nsq::client::{self, Frame};
@@ -93,7 +94,7 @@ pub fn release_law(law: &ReleaseLaw) -> ReleaseReport {
     let rounds_max = ROUNDS_SPARE * nanos(Duration::from_secs_f64(expected_s)) / nanos(ROUND) + 1_000;
     let mut unread: Vec<Arrival> = Vec::new();
     for _ in 0..rounds_max {
-        if run.releases.messages >= law.messages {
+        if run.releases.messages() >= law.messages {
             break;
         }
         run.now += if rng.chance(PAUSE_CHANCE) { pause } else { ROUND };
@@ -107,50 +108,6 @@ pub fn release_law(law: &ReleaseLaw) -> ReleaseReport {
         unread = late;
     }
     run.report()
-}
-
-/// Follows `n_i - rate * e_i` over the releases `e_1 <= e_2 <= ...`: a window from release j to release i is too full if that
-/// difference has grown by more than burst - 1 between them. Integers, O(1) for each.
-#[derive(Clone, Debug)]
-struct Windows {
-    rate: Rate,
-    /// How much it may grow, in units of `1 / period_ns` message.
-    growth_allowed: i128,
-    least: i128,
-    growth_max: i128,
-    messages: u64,
-    violations: u64,
-}
-
-impl Windows {
-    fn new(limit: Limit, slack: Duration) -> Self {
-        let (token, per_ns) = (i128::from(limit.rate.period_ns()), i128::from(limit.rate.tokens()));
-        Self {
-            rate: limit.rate,
-            growth_allowed: (i128::from(limit.burst) - 1) * token + i128::from(nanos(slack)) * per_ns,
-            least: i128::MAX,
-            growth_max: i128::MIN,
-            messages: 0,
-            violations: 0,
-        }
-    }
-
-    fn observe(&mut self, at: Instant) {
-        let sent = i128::from(self.messages) * i128::from(self.rate.period_ns());
-        let level = sent - i128::from(at.as_nanos()) * i128::from(self.rate.tokens());
-        self.least = self.least.min(level);
-        let growth = level - self.least;
-        self.growth_max = self.growth_max.max(growth);
-        self.messages += 1;
-        self.violations += u64::from(growth > self.growth_allowed);
-    }
-
-    /// The fullest window, in messages above what is allowed.
-    fn excess_max(&self) -> f64 {
-        #[expect(clippy::cast_precision_loss, reason = "for people; the verdict is the count")]
-        let (above, token) = ((self.growth_max - self.growth_allowed) as f64, self.rate.period_ns() as f64);
-        above / token
-    }
 }
 
 /// A broker's shard with its connections.
@@ -275,12 +232,12 @@ impl Run {
 
     fn report(self) -> ReleaseReport {
         ReleaseReport {
-            messages: self.releases.messages,
+            messages: self.releases.messages(),
             delivered: self.delivered,
-            violations: self.releases.violations,
+            violations: self.releases.violations(),
             excess_max: self.releases.excess_max(),
-            passage_violations: self.passages.violations,
-            share_delayed: float(self.delayed) / float(self.releases.messages.max(1)),
+            passage_violations: self.passages.violations(),
+            share_delayed: float(self.delayed) / float(self.releases.messages().max(1)),
         }
     }
 }
@@ -327,7 +284,6 @@ fn shard_config(seed: u64) -> ShardConfig {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
 
     #[test]
     fn the_broker_keeps_the_law_whatever_its_reader_does() {
@@ -338,32 +294,5 @@ mod tests {
         // The check is as sharp as can be: some window was full, to less than a message.
         assert!(report.share_delayed > 0.1 && report.excess_max > -1.0, "{report:?}");
         assert_eq!(report, release_law(&law));
-    }
-
-    /// The law as it is stated, over all windows.
-    fn violations(times: &[u64], limit: Limit) -> u64 {
-        let breaks = |last: usize| {
-            (0..=last).any(|first| {
-                let window = u128::from(times[last] - times[first]);
-                let messages = (last - first + 1) as u128 * u128::from(limit.rate.period_ns());
-                messages
-                    > u128::from(limit.burst) * u128::from(limit.rate.period_ns())
-                        + u128::from(limit.rate.tokens()) * window
-            })
-        };
-        (0..times.len()).filter(|&last| breaks(last)).count() as u64
-    }
-
-    proptest! {
-        #[test]
-        fn every_window_is_checked(gaps in proptest::collection::vec(0..4_000_000_u64, 1..60), burst in 1..5_u64) {
-            let times: Vec<u64> = gaps.iter().scan(0, |at, gap| { *at += gap; Some(*at) }).collect();
-            let limit = Limit::new(Rate::per_s(700), burst);
-            let mut windows = Windows::new(limit, Duration::ZERO);
-            for &at in &times {
-                windows.observe(Instant::from_nanos(at));
-            }
-            prop_assert_eq!(windows.violations, violations(&times, limit));
-        }
     }
 }

@@ -9,10 +9,10 @@ use std::net::TcpStream;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::pki_types::ServerName;
 use rustls::version::{TLS12, TLS13};
-use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, RootCertStore, SignatureScheme, StreamOwned};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, SignatureScheme, StreamOwned};
+use support::verifier::Takes;
 use support::{Running, Upstream, exactly, talk};
 
 /// Certificates on disk, and clients that trust them.
@@ -99,45 +99,6 @@ fn each_name_gets_its_certificate() {
     }
 }
 
-/// Takes every certificate whose key makes one of these signatures.
-#[derive(Debug)]
-struct Takes(Vec<SignatureScheme>);
-
-impl ServerCertVerifier for Takes {
-    fn verify_server_cert(
-        &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        _: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        _: &[u8],
-        _: &CertificateDer<'_>,
-        _: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        Ok(HandshakeSignatureValid::assertion())
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        _: &[u8],
-        _: &CertificateDer<'_>,
-        _: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        Ok(HandshakeSignatureValid::assertion())
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.clone()
-    }
-}
-
 #[test]
 fn of_two_kinds_of_keys_for_a_name_a_client_gets_the_one_that_it_can_check() {
     let upstream = Upstream::echo();
@@ -156,7 +117,7 @@ fn of_two_kinds_of_keys_for_a_name_a_client_gets_the_one_that_it_can_check() {
             for (version, name) in [(&TLS12, "a.example"), (&TLS13, "A.example"), (&TLS13, "127.0.0.1")] {
                 let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
                 let builder = ClientConfig::builder_with_provider(provider).with_protocol_versions(&[version]).unwrap();
-                let verifier = Arc::new(Takes(takes.clone()));
+                let verifier = Arc::new(Takes::new(takes.clone()));
                 let config = builder.dangerous().with_custom_certificate_verifier(verifier).with_no_client_auth();
                 let name = ServerName::try_from(name).unwrap();
                 let client = ClientConnection::new(Arc::new(config), name).unwrap();

@@ -7,16 +7,17 @@ mod support;
 use std::io::Write as _;
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::danger::ServerCertVerifier;
 use rustls::crypto::{CryptoProvider, SupportedKxGroup, aws_lc_rs};
-use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{
-    CipherSuite, ClientConfig, ClientConnection, DigitallySignedStruct, Error, HandshakeKind, NamedGroup,
-    ProtocolVersion, SignatureScheme, StreamOwned, SupportedProtocolVersion, version,
+    CipherSuite, ClientConfig, ClientConnection, HandshakeKind, NamedGroup, ProtocolVersion, StreamOwned,
+    SupportedProtocolVersion, version,
 };
+use support::verifier::Takes;
 use support::{Running, Upstream, talk};
 use tidegate_proxy::config::Config;
 use tidegate_proxy::io::certificate_warnings;
@@ -73,56 +74,14 @@ fn config(text: &str) -> Config {
     Config::from_document(&Document::new("tidegate.toml", text), 1).unwrap()
 }
 
-/// Takes any certificate, and remembers what was stapled to it.
-#[derive(Debug)]
-struct Looks {
-    provider: Arc<CryptoProvider>,
-    stapled: Mutex<Vec<u8>>,
-}
-
-impl ServerCertVerifier for Looks {
-    fn verify_server_cert(
-        &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        stapled: &[u8],
-        _: UnixTime,
-    ) -> Result<ServerCertVerified, Error> {
-        *self.stapled.lock().unwrap() = stapled.to_vec();
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        _: &[u8],
-        _: &CertificateDer<'_>,
-        _: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        Ok(HandshakeSignatureValid::assertion())
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        _: &[u8],
-        _: &CertificateDer<'_>,
-        _: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        Ok(HandshakeSignatureValid::assertion())
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.provider.signature_verification_algorithms.supported_schemes()
-    }
-}
-
 /// A client with a memory for sessions, of `versions`, that likes `groups` in this order.
 fn client(
     versions: &[&'static SupportedProtocolVersion],
     groups: &[&'static dyn SupportedKxGroup],
-) -> (Arc<ClientConfig>, Arc<Looks>) {
+) -> (Arc<ClientConfig>, Arc<Takes>) {
     let provider = Arc::new(CryptoProvider { kx_groups: groups.to_vec(), ..aws_lc_rs::default_provider() });
-    let looks = Arc::new(Looks { provider: Arc::clone(&provider), stapled: Mutex::default() });
+    let schemes = provider.signature_verification_algorithms.supported_schemes();
+    let looks = Arc::new(Takes::new(schemes));
     let builder = ClientConfig::builder_with_provider(provider).with_protocol_versions(versions).unwrap();
     let verifier = Arc::clone(&looks) as Arc<dyn ServerCertVerifier>;
     let config = builder.dangerous().with_custom_certificate_verifier(verifier).with_no_client_auth();

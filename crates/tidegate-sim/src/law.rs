@@ -45,6 +45,12 @@ impl Windows {
         self.violations += u64::from(growth > self.growth_allowed);
     }
 
+    /// Releases so far.
+    #[must_use]
+    pub fn messages(&self) -> u64 {
+        self.messages
+    }
+
     /// Releases that completed a window that was too full.
     #[must_use]
     pub fn violations(&self) -> u64 {

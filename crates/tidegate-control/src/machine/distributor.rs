@@ -31,7 +31,7 @@ pub struct Distributor {
     demand: Demand,
     rng: Rng,
     nodes: Vec<Node>,
-    /// Publishers that are on no node.
+    /// Publishers without a node.
     left: Vec<PublisherNo>,
     waits: Waits,
     revision: u64,
@@ -46,9 +46,9 @@ pub struct Distributor {
 struct Node {
     load: NodeLoad,
     state: State,
-    /// Those that stay.
+    /// Publishers that were measured there and stay.
     kept: Vec<PublisherNo>,
-    /// Those that this iteration brought, of which `on` are there now.
+    /// Publishers that this iteration assigned to it. The first `on` of them are placed on it now.
     fresh: Vec<PublisherNo>,
     on: usize,
     search: Option<Search>,
@@ -97,7 +97,7 @@ impl Node {
         self.kept.iter().chain(&self.fresh[..self.on]).copied()
     }
 
-    /// All that this iteration brought stay.
+    /// All publishers that this iteration left to it stay.
     fn keep(&mut self) {
         self.kept.append(&mut self.fresh);
         (self.on, self.search) = (0, None);
@@ -243,7 +243,7 @@ impl Distributor {
         Ok(has_some.into_iter().zip(limits).map(part).collect())
     }
 
-    /// Those that a node has given up for the moment wait on the next one that is open, as long as it searches.
+    /// While a node searches, the publishers that it does not try are placed on the next open node.
     fn lend_room(&self, publishers: &mut [Vec<PublisherNo>]) {
         let many = self.nodes.len();
         for (at, node) in self.nodes.iter().enumerate() {

@@ -5,9 +5,9 @@ use super::types::{FitConfig, Slo};
 /// What a measurement says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Step {
-    /// Try another number.
+    /// Another number of publishers is to be measured.
     Goes,
-    /// So many.
+    /// The search is over; the node keeps so many publishers.
     Ended(usize),
 }
 

@@ -24,7 +24,7 @@ impl PartialOrd for Lack {
 
 impl Ord for Lack {
     fn cmp(&self, other: &Self) -> Ordering {
-        // Of equal ones the lowest number is first.
+        // Of two nodes that lack the same rate the one with the lower number comes first.
         self.rate_per_s.total_cmp(&other.rate_per_s).then(other.node.cmp(&self.node))
     }
 }
@@ -47,7 +47,7 @@ pub fn deal(
     if quotas.is_empty() {
         return dealt.into_iter().map(spread).collect();
     }
-    // Those that send nothing are divided evenly.
+    // Publishers without a rate are divided evenly.
     let even = vec![1.0; quotas.len()];
     let quotas = if quotas.iter().sum::<f64>() > 0.0 { quotas } else { &even };
     let whole: f64 = quotas.iter().sum();

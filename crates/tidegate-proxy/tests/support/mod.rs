@@ -1,6 +1,8 @@
 //! A proxy, an upstream and clients on this machine.
 #![expect(clippy::unwrap_used, reason = "what fails here fails the test")]
 
+pub(crate) mod verifier;
+
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
