@@ -211,7 +211,7 @@ impl Scenario {
             ("batch", f64::from(self.batch), 1.0, 1e3),
             ("group", f64::from(self.group), 1.0, f64::from(self.publishers)),
             ("spread", self.spread_us, 0.0, 1e9),
-            ("objective", self.slo_us, 1.0, 1e9),
+            ("slo, in microseconds", self.slo_us, 1.0, 1e9),
             ("margin", self.margin, 1.001, 1e3),
             ("undelayed", self.undelayed, 0.0, 0.999_999),
             ("messages profiled", f64::from(self.profile_messages), 1e3, 1e8),
