@@ -12,7 +12,7 @@ use crate::statistics::{Spread, count, float, spread_of};
 use crate::table::{Table, number};
 
 /// A quick run simulates so many seconds of each measurement. It has all repeats: claims are about their medians.
-const QUICK_S: u32 = 3;
+const QUICK_S: u32 = 10;
 /// By so much a value may fall and still be said to rise: the mean of two has a last digit.
 const ROUNDING: f64 = 1e-9;
 /// Messages of the trace that a quick run profiles.
