@@ -6,6 +6,7 @@
 //! | `socket`, `transport` | a client's socket, with or without TLS |
 //! | `server_stream` | a server's socket, with or without TLS |
 //! | `tls` | certificates by name |
+//! | `keys` | private keys, for each kind of thread its own |
 //! | `ocsp`, `tickets` | what is stapled to a certificate; sessions that several nodes resume |
 //! | `validity`, `der` | until when a certificate is valid; elements of DER |
 //! | `websocket` | what goes both ways after an upgrade |
@@ -21,6 +22,7 @@ pub(crate) mod account;
 pub(crate) mod der;
 pub(crate) mod fair;
 pub(crate) mod held;
+pub(crate) mod keys;
 pub(crate) mod limiter;
 pub(crate) mod meter;
 pub(crate) mod ocsp;

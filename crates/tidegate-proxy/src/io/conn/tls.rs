@@ -12,6 +12,7 @@ use rustls::{SignatureAlgorithm, SignatureScheme};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 
+use super::keys;
 use super::ocsp::{self, Staple};
 use super::tickets::SharedTickets;
 use super::validity;
@@ -208,7 +209,10 @@ pub(crate) fn read(certificate: &Certificate, warnings: &mut Vec<String>) -> Res
         .and_then(Iterator::collect::<Result<Vec<_>, _>>)
         .map_err(|source| unreadable(&certificate.cert, source))?;
     let key = PrivateKeyDer::from_pem_file(&certificate.key).map_err(|source| unreadable(&certificate.key, source))?;
-    let plain = CertifiedKey::from_der(chain, key, &aws_lc_rs::default_provider())
+    let provider = aws_lc_rs::default_provider();
+    // This also says whether they belong together.
+    let plain = CertifiedKey::from_der(chain, key.clone_key(), &provider)
+        .and_then(|shared| Ok(CertifiedKey::new(shared.cert, keys::load(&key, &provider)?)))
         .map_err(|source| ProxyError::Certificate { path: certificate.cert.clone(), source })?;
     let found = plain.cert.first().map(|end| staple(certificate, end, warnings)).transpose();
     let found =

@@ -1,8 +1,8 @@
 //! The core's second thread, the third that stands in for it, and who waits for them: first flights of handshakes beyond
 //! their tenants' shares, as [`signing`](crate::machine::signing) decides.
 //!
-//! They are given the bytes of a hello and give back a session. They have no socket and take no lock, so nobody waits for
-//! them who has something better to do.
+//! They are given the bytes of a hello and give back a session. They have no socket, take no lock and share no key, so
+//! nobody waits for them who has something better to do.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -19,6 +19,7 @@ use tokio::task::spawn_local;
 
 use super::cpu::CpuBudget;
 use super::starts::{Start, Starts, Turn};
+use crate::io::conn::keys::{ThreadKind, set_thread_kind};
 use crate::io::conn::limiter::Claimant;
 use crate::io::conn::meter::{self, Common};
 use crate::io::conn::transport::Begun;
@@ -47,7 +48,8 @@ struct Done {
 
 /// The thread's side that jobs come from.
 pub(crate) struct Jobs {
-    jobs: mpsc::Receiver<Job>,
+    kind: ThreadKind,
+    given: mpsc::Receiver<Job>,
     cpu_ns: Arc<AtomicU64>,
 }
 
@@ -64,7 +66,11 @@ pub(crate) struct Desk {
 pub(crate) fn desk() -> (Desk, [Jobs; 2]) {
     let cpu_ns = Arc::new(AtomicU64::new(0));
     let [(second, of_second), (third, of_third)] = [(); 2].map(|()| mpsc::sync_channel(GIVEN));
-    let jobs = [of_second, of_third].map(|jobs| Jobs { jobs, cpu_ns: Arc::clone(&cpu_ns) });
+    let jobs = [(ThreadKind::Second, of_second), (ThreadKind::Third, of_third)].map(|(kind, given)| Jobs {
+        kind,
+        given,
+        cpu_ns: Arc::clone(&cpu_ns),
+    });
     (Desk { second, third, cpu_ns }, jobs)
 }
 
@@ -78,8 +84,9 @@ impl Desk {
 impl Jobs {
     /// Computes what comes until nobody is left who could send something.
     pub(crate) fn run(self) {
+        set_thread_kind(self.kind);
         let mut before = clock::thread_cpu_ns();
-        while let Ok(Job { config, hello, done }) = self.jobs.recv() {
+        while let Ok(Job { config, hello, done }) = self.given.recv() {
             let begun = Begun::new(config, &hello);
             let now = clock::thread_cpu_ns();
             let ns = now.saturating_sub(std::mem::replace(&mut before, now));
