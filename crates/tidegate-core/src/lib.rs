@@ -8,6 +8,7 @@
 //! | [`time`] | instants as plain numbers |
 //! | [`rate`] | exact rates |
 //! | [`limit`] | what enforces: token bucket, the gate that waits for it, and their kin |
+//! | [`lease`] | what is granted until a time, at either end |
 //! | [`lend`] | parts of one limit that lend each other tokens |
 //! | [`profile`] | the contract that a recorded trace asks for |
 //! | [`replay`] | what a broker with a limit does to arrivals |
@@ -33,6 +34,7 @@
 
 pub mod allocate;
 pub mod estimate;
+pub mod lease;
 pub mod lend;
 pub mod limit;
 pub mod number;

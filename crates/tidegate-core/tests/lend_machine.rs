@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use tidegate_core::lend::{
-    Circle, Frame, LendConfig, Lending, Member, Memory, OpenError, PEERS_MAX, Position, Purse, Purses,
+    CIRCLES_MAX, Circle, Frame, Leave, LendConfig, Lending, Member, Memory, OpenError, PEERS_MAX, Position, Purse,
+    Purses,
 };
 use tidegate_core::limit::{Limit, TokenBucket};
 use tidegate_core::{Instant, Rate};
@@ -52,6 +53,10 @@ impl Node {
         let depth = self.purse.0.limit().burst;
         assert_eq!(self.lending.account(CIRCLE).map(|position| position.depth()), Some(depth));
         depth
+    }
+
+    fn leave(&mut self, now: Instant) -> Leave {
+        self.lending.close(CIRCLE, &mut self.purse, now)
     }
 
     fn hear(&mut self, frame: &Frame, now: Instant) {
@@ -202,6 +207,128 @@ fn a_share_shrinks_by_what_is_not_lent_and_grows_without_tokens() {
     assert_eq!(lending.set_base(CIRCLE, 10, purse, at(2)), 10);
     assert_eq!(nodes[1].tokens(at(2)), tokens);
     assert_eq!(nodes[0].depth() + nodes[1].depth(), 20);
+}
+
+/// What the buckets say, whether their members lend or not.
+fn depths(nodes: &[Node; 2]) -> [u64; 2] {
+    [0, 1].map(|own: usize| nodes[own].purse.0.limit().burst)
+}
+
+#[test]
+fn a_borrower_that_leaves_gives_back_at_once_and_is_over_when_that_is_known() {
+    let mut nodes = lent();
+    let tokens = nodes[0].tokens(at(2)) + nodes[1].tokens(at(2));
+    assert!(matches!(nodes[0].leave(at(2)), Leave::Waits { until } if until > at(2)));
+    assert_eq!((nodes[0].depth(), nodes[0].tokens(at(2))), (10, 0));
+    assert_eq!(nodes[0].lending.next_timeout(), Some(at(2)));
+    nodes[0].due(at(2));
+    talk(&mut nodes, at(2));
+    assert_eq!((nodes[0].leave(at(2)), nodes[0].lending.account(CIRCLE)), (Leave::Over, None));
+    assert_eq!((depths(&nodes), nodes[1].tokens(at(2))), ([10, 10], tokens));
+    assert_eq!(nodes[1].lending.account(CIRCLE).map(|position| position.lent), Some(0));
+}
+
+#[test]
+fn a_lender_that_leaves_waits_for_what_it_lent() {
+    let mut nodes = lent();
+    assert!(matches!(nodes[1].leave(at(2)), Leave::Waits { .. }));
+    let lent = nodes[1].lending.account(CIRCLE).map(|position| position.lent);
+    assert_eq!((lent, depths(&nodes)), (Some(6), [16, 4]));
+    nodes[1].due(at(2));
+    talk(&mut nodes, at(2));
+    assert_eq!((nodes[1].leave(at(2)), depths(&nodes)), (Leave::Over, [10, 10]));
+    assert_eq!((nodes[0].tokens(at(2)), nodes[1].tokens(at(2))), (0, 10), "the tokens come back, too");
+    // Whoever has left is neither asked nor given anything.
+    let Node { lending, purse } = &mut nodes[0];
+    lending.look(CIRCLE, 2, purse, at(3));
+    lending.on_timeout(purse, at(3));
+    assert_eq!(lending.poll_output(), None);
+}
+
+#[test]
+fn a_farewell_that_is_lost_is_said_again() {
+    let mut nodes = lent();
+    nodes[0].leave(at(2));
+    nodes[0].due(at(2));
+    assert_eq!(nodes[0].lending.poll_output().map(|frame| frame.entries.iter().all(|entry| entry.over)), Some(true));
+    let again = nodes[0].lending.next_timeout().expect("it waits for an answer");
+    assert!(again > at(2) && again < at(30));
+    nodes[0].due(again);
+    // The answer is lost, and what was said comes again.
+    let farewell = nodes[0].lending.poll_output().expect("it says so again");
+    nodes[1].hear(&farewell, again);
+    assert_eq!(depths(&nodes), [10, 10]);
+    assert!(nodes[1].lending.poll_output().is_some());
+    let last = nodes[0].lending.next_timeout().expect("it waits for an answer");
+    nodes[0].due(last);
+    talk(&mut nodes, last);
+    assert_eq!((nodes[0].leave(last), depths(&nodes)), (Leave::Over, [10, 10]));
+}
+
+#[test]
+fn one_that_leaves_a_dead_peer_is_over_when_its_loan_is() {
+    let mut nodes = lent();
+    let Leave::Waits { until } = nodes[1].leave(at(2)) else { panic!("something is lent") };
+    nodes[1].due(until);
+    assert_eq!((nodes[1].leave(until), depths(&nodes)[1]), (Leave::Over, 10));
+}
+
+#[test]
+fn what_is_under_way_when_one_leaves_is_not_booked() {
+    let mut nodes = lent();
+    nodes[0].purse.0.try_take(6, at(2)).expect("it has borrowed six");
+    let Node { lending, purse } = &mut nodes[0];
+    lending.look(CIRCLE, 1, purse, at(2));
+    nodes[0].due(at(4));
+    let request = nodes[0].lending.poll_output().expect("somebody waits");
+    nodes[1].hear(&request, at(4));
+    let grant = nodes[1].lending.poll_output().expect("it has four");
+    nodes[0].leave(at(4));
+    nodes[0].hear(&grant, at(5));
+    assert!(depths(&nodes)[0] <= 10);
+    nodes[0].due(at(5));
+    talk(&mut nodes, at(5));
+    assert_eq!((nodes[0].leave(at(5)), depths(&nodes)), (Leave::Over, [10, 10]));
+    nodes[0].hear(&grant, at(6));
+    assert_eq!(depths(&nodes), [10, 10]);
+}
+
+#[test]
+fn two_that_leave_at_once_part_even() {
+    let mut nodes = lent();
+    for node in &mut nodes {
+        node.leave(at(2));
+        node.due(at(2));
+    }
+    talk(&mut nodes, at(2));
+    for node in &mut nodes {
+        assert_eq!(node.leave(at(2)), Leave::Over);
+    }
+    assert_eq!(depths(&nodes), [10, 10]);
+}
+
+#[test]
+fn one_that_forgot_what_it_lent_leaves_when_all_loans_are_over() {
+    let mut node = Node::new(1, Memory::Unknown, at(5));
+    let Leave::Waits { until } = node.leave(at(5)) else { panic!("something may be lent") };
+    assert_eq!(node.leave(until), Leave::Over);
+    assert_eq!(node.purse.0.limit().burst, 10);
+}
+
+#[test]
+fn a_member_has_room_for_so_many_circles() {
+    let mut node = Node::new(0, Memory::Fresh, at(0));
+    let bucket = &mut node.purse.0;
+    let mut open = |lending: &mut Lending, circle: u64| {
+        lending.open(Circle(circle), &MEMBERS, (10, 1), Memory::Fresh, bucket, at(0))
+    };
+    for circle in 1..CIRCLES_MAX as u64 {
+        assert_eq!(open(&mut node.lending, 100 + circle), Ok(()));
+    }
+    assert_eq!(open(&mut node.lending, 99), Err(OpenError::TooManyCircles));
+    assert_eq!(node.leave(at(0)), Leave::Over);
+    let bucket = &mut node.purse.0;
+    assert_eq!(node.lending.open(Circle(99), &MEMBERS, (10, 1), Memory::Fresh, bucket, at(0)), Ok(()));
 }
 
 #[test]

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use tidegate_core::lend::{Circle, Frame, LendConfig, Lending, Member, Memory, Purse, Purses};
+use tidegate_core::lend::{Circle, Frame, Leave, LendConfig, Lending, Member, Memory, Purse, Purses};
 use tidegate_core::limit::{Gate, Limit, TokenBucket, split};
 use tidegate_core::time::nanos;
 use tidegate_core::{Instant, Rate, Rng};
@@ -50,8 +50,10 @@ pub enum Mistake {
 /// What is run.
 #[derive(Clone, PartialEq, Debug)]
 pub struct CircleConfig {
-    /// The limit of every circle, split evenly among all members.
+    /// The limit of every circle in messages, split evenly among all members.
     pub limit: Limit,
+    /// Tokens of a message, at least 1: members lend whole tokens, and so parts of a message if it costs several.
+    pub grain: u64,
     /// Members; at least 1.
     pub members: u32,
     /// Circles; every member is in all of them.
@@ -68,8 +70,10 @@ pub struct CircleConfig {
     pub links: LinkFaults,
     /// How often, on the average, one way between two members is cut off, and for how long.
     pub partitions: Option<(Duration, Duration)>,
-    /// How often, on the average, a token of depth is moved from one member's share to another's.
+    /// How often, on the average, a message's depth is moved from one member's share to another's.
     pub moves: Option<Duration>,
+    /// How often, on the average, a member leaves a circle for good, or until it restarts.
+    pub leaves: Option<Duration>,
     /// Whether parts lend.
     pub lending: Lend,
     /// Clocks of members run fast or slow by at most half of this, in parts in a million.
@@ -80,6 +84,15 @@ pub struct CircleConfig {
     pub seed: u64,
     /// What is done wrong on purpose.
     pub mistake: Option<Mistake>,
+}
+
+impl CircleConfig {
+    fn in_tokens(&self) -> Limit {
+        let Limit { rate, burst } = self.limit;
+        let tokens = u128::from(rate.tokens()) * u128::from(self.grain);
+        let rate = Rate::from_fraction(tokens, rate.period_ns().into()).expect("a rate of a few digits");
+        Limit::new(rate, burst * self.grain)
+    }
 }
 
 /// What was seen.
@@ -128,6 +141,7 @@ enum Event {
     Wake(u32),
     Datagram(Frame),
     Move { circle: u32, from: u32, to: u32 },
+    Leave { circle: u32, node: u32 },
 }
 
 /// A clock that runs from the start at a speed of its own.
@@ -157,6 +171,7 @@ impl Clock {
 }
 
 /// A member's part of one limit, with the mistakes of its owner.
+#[derive(Clone)]
 struct Part {
     /// Items are the instants of arrival.
     gate: Gate<Instant>,
@@ -208,8 +223,13 @@ impl Purse for Part {
     fn limit(&self) -> Limit {
         self.gate.limit()
     }
+
+    fn wait_ns(&self, cost: u64, now: Instant) -> u64 {
+        Purse::wait_ns(self.gate.bucket(), cost, now)
+    }
 }
 
+#[derive(Clone)]
 struct Parts(Vec<Part>);
 
 impl Purses for Parts {
@@ -220,6 +240,7 @@ impl Purses for Parts {
 }
 
 /// One member.
+#[derive(Clone)]
 struct Node {
     clock: Clock,
     lending: Option<Lending>,
@@ -255,9 +276,6 @@ const LINKS: u64 = 1;
 const CLOCKS: u64 = 2;
 const SOURCES: u64 = 10;
 
-/// The depth that no member ever lends.
-const KEEP: u64 = 1;
-
 impl<'a> Run<'a> {
     fn new(config: &'a CircleConfig) -> Self {
         let mut clocks = Rng::stream(config.seed, CLOCKS);
@@ -268,7 +286,7 @@ impl<'a> Run<'a> {
             Poisson::new(publishers, Instant::ZERO, rng)
         };
         let members = usize::try_from(config.members).expect("a few");
-        let shares = split::evenly(config.limit, members).expect("a token of burst for each member");
+        let shares = split::evenly(config.in_tokens(), members).expect("a token of burst for each member");
         let nodes = shares.iter().zip(0..).map(|(share, number)| Node::new(config, number, *share, &mut clocks));
         let mut partitions = Vec::new();
         let mut rng = Rng::stream(config.seed, FAULTS);
@@ -308,6 +326,14 @@ impl<'a> Run<'a> {
                 at += every.mul_f64(rng.exponential());
             }
         }
+        if let Some(every) = self.config.leaves {
+            let mut at = Instant::ZERO + every.mul_f64(rng.exponential());
+            while at < end {
+                let (circle, node) = (below(self.config.circles, &mut rng), below(self.config.members, &mut rng));
+                simulation.at(at, Event::Leave { circle, node });
+                at += every.mul_f64(rng.exponential());
+            }
+        }
         for circle in 0..self.config.circles {
             self.arrive_next(circle, simulation);
         }
@@ -341,6 +367,7 @@ impl<'a> Run<'a> {
                 }
             }
             Event::Move { circle, from, to } => self.move_share(circle, from, to, now),
+            Event::Leave { circle, node } => self.leave(circle, node, simulation),
             Event::Fault(fault) => self.fault(fault, simulation),
         }
         self.check(now);
@@ -391,7 +418,8 @@ impl<'a> Run<'a> {
         for (circle, arrival) in state.arrivals.drain(..) {
             let stamp = state.clock.at(arrival.at);
             let gate = &mut state.parts.0[index(circle)].gate;
-            (0..arrival.messages).for_each(|_| gate.push(stamp, 1, stamp).expect("the line has room"));
+            let cost = self.config.grain;
+            (0..arrival.messages).for_each(|_| gate.push(stamp, cost, stamp).expect("the line has room"));
         }
         self.release(node, now);
         self.lend(node, now);
@@ -464,43 +492,70 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Moves a token of depth from one share to another, first away and then there.
+    /// Moves a message's depth from one share to another, first away and then there.
     fn move_share(&mut self, circle: u32, from: u32, to: u32, now: Instant) {
-        let free = |node: &Node| !node.down && node.paused.is_none();
-        if ![from, to].iter().all(|&node| free(&self.nodes[index(node)])) {
-            return;
+        for node in [from, to] {
+            let state = &mut self.nodes[index(node)];
+            let at = state.clock.at(now);
+            if state.down || state.paused.is_some() {
+                return;
+            }
+            let Some(lending) = &mut state.lending else { return };
+            lending.settle(&mut state.parts, at);
+            if lending.account(Circle(circle.into())).is_none() {
+                return;
+            }
         }
         let mut moved = 0;
         for (node, up) in [(from, false), (to, true)] {
             let state = &mut self.nodes[index(node)];
             let Some(lending) = &mut state.lending else { return };
             let now = state.clock.at(now);
-            lending.settle(&mut state.parts, now);
             let base = state.parts.0[index(circle)].base;
-            let wanted = if up { base + moved } else { base.saturating_sub(1).max(KEEP) };
+            let grain = self.config.grain;
+            let wanted = if up { base + moved } else { base.saturating_sub(grain).max(grain) };
             let reached = lending.set_base(Circle(circle.into()), wanted, &mut state.parts, now);
             state.parts.0[index(circle)].base = reached;
             moved = base.saturating_sub(reached);
         }
     }
 
+    /// A member leaves a circle, and keeps its share.
+    fn leave(&mut self, circle: u32, node: u32, simulation: &mut Simulation<Event>) {
+        let state = &mut self.nodes[index(node)];
+        if state.down || state.paused.is_some() {
+            return;
+        }
+        let now = state.clock.at(simulation.now());
+        if let Some(lending) = &mut state.lending {
+            lending.settle(&mut state.parts, now);
+        }
+        self.release(node, now);
+        let state = &mut self.nodes[index(node)];
+        if let Some(lending) = &mut state.lending {
+            let leave = lending.close(Circle(circle.into()), &mut state.parts, now);
+            assert_eq!(leave == Leave::Over, lending.account(Circle(circle.into())).is_none(), "{leave:?}");
+        }
+        self.say(node, simulation);
+        self.wake(node, simulation);
+    }
+
     /// All depths together are at most the burst, and each is what the books say.
     fn check(&mut self, now: Instant) {
         for circle in 0..self.releases.len() {
-            let depth: u64 = self.nodes.iter().filter(|node| !node.down).map(|node| node.depth(circle)).sum();
-            // One that stands still cuts off what it borrowed before it takes anything again.
-            let still = self.nodes.iter().any(|node| node.paused.is_some());
-            self.conserved &= still || depth <= self.config.limit.burst;
+            let depth: u64 = self.nodes.iter().map(|node| node.depth(circle)).sum();
+            let burst = self.config.in_tokens().burst;
+            // One that stands still may hold what has ended: it cuts that off before it takes anything.
+            let in_force = || self.nodes.iter().map(|node| node.depth_in_force(self.config, circle, now)).sum::<u64>();
+            self.conserved &= depth <= burst || in_force() <= burst;
             if self.config.mistake.is_some() {
                 continue;
             }
-            for node in &self.nodes {
-                let books = node.lending.as_ref().and_then(|lending| lending.account(Circle(circle as u64)));
-                assert!(
-                    books.is_none_or(|books| books.depth() == node.depth(circle)),
-                    "{books:?} and {} at {now:?}",
-                    node.depth(circle)
-                );
+            for node in self.nodes.iter().filter(|node| !node.down) {
+                let Some(lending) = &node.lending else { continue };
+                let (part, books) = (&node.parts.0[circle], lending.account(Circle(circle as u64)));
+                let depth = books.map_or(part.base, |books| books.depth());
+                assert_eq!(depth, node.depth(circle), "{books:?} at {now:?}");
             }
         }
     }
@@ -582,7 +637,7 @@ impl Node {
         self.boot += 1;
         let mut lending = Lending::new(LendConfig { own: member(number), lease, ..terms }, self.boot, now);
         for (part, circle) in self.parts.0.iter_mut().zip(0..) {
-            let share = (part.base, KEEP);
+            let share = (part.base, config.grain);
             lending.open(Circle(circle), &members, share, memory, part, now).expect("within the bounds");
         }
         self.lending = Some(lending);
@@ -630,8 +685,21 @@ impl Node {
         }
     }
 
+    /// Of the purse; nothing while it is down.
     fn depth(&self, circle: usize) -> u64 {
-        self.parts.0[circle].limit().burst
+        if self.down { 0 } else { self.parts.0[circle].limit().burst }
+    }
+
+    /// What it would have if it went on at `true_now`.
+    fn depth_in_force(&self, config: &CircleConfig, circle: usize, true_now: Instant) -> u64 {
+        let Some((_, sleeps)) = self.paused else { return self.depth(circle) };
+        let mut awake = self.clone();
+        awake.resume(config, true_now, sleeps);
+        let now = awake.clock.at(true_now);
+        if let Some(lending) = &mut awake.lending {
+            lending.settle(&mut awake.parts, now);
+        }
+        awake.depth(circle)
     }
 }
 

@@ -16,6 +16,7 @@ use tidegate_sim::replay::SimulationTest;
 fn paper(way_us: f64, members: u32, lending: Lend) -> CircleConfig {
     CircleConfig {
         limit: Limit::new(Rate::per_s(11_000), 26),
+        grain: 1,
         members,
         circles: 1,
         rate_per_s: 10_000.0,
@@ -25,6 +26,7 @@ fn paper(way_us: f64, members: u32, lending: Lend) -> CircleConfig {
         links: LinkFaults::NONE,
         partitions: None,
         moves: None,
+        leaves: None,
         lending,
         clock_drift_ppm: 0,
         length: Duration::from_secs(20),
@@ -52,7 +54,7 @@ const SEEDS: u64 = 500;
 
 /// Some parts of some limit over bad links, with faults of all kinds.
 fn storm(seed: u64, mistake: Option<Mistake>) -> CircleConfig {
-    let mut rng = Rng::stream(seed, 99);
+    let (mut rng, mut more) = (Rng::stream(seed, 99), Rng::stream(seed, 98));
     let between = |rng: &mut Rng, from: u64, to: u64| rng.range(from..to + 1);
     let few = |rng: &mut Rng, from, to| u32::try_from(between(rng, from, to)).expect("a few");
     let members = few(&mut rng, 2, 6);
@@ -64,6 +66,7 @@ fn storm(seed: u64, mistake: Option<Mistake>) -> CircleConfig {
     let every = |rng: &mut Rng, from, to| rng.chance(0.6).then(|| ms(between(rng, from, to)));
     CircleConfig {
         limit: Limit::new(Rate::per_s(rate), between(&mut rng, u64::from(members), 60)),
+        grain: [1, 16][usize::from(more.chance(0.5))],
         members,
         circles: few(&mut rng, 1, 2),
         // Often more than the limit: then the windows are full.
@@ -78,6 +81,7 @@ fn storm(seed: u64, mistake: Option<Mistake>) -> CircleConfig {
         links: LinkFaults { loss: rng.f64() * 0.3, duplicate: rng.f64() * 0.2, reorder: rng.f64() * 0.2 },
         partitions: every(&mut rng, 200, 2_000).map(|every| (every, lease.mul_f64(2.0 * rng.f64()))),
         moves: every(&mut rng, 50, 500),
+        leaves: every(&mut more, 300, 3_000),
         lending: Lend::On(terms),
         clock_drift_ppm: if rng.chance(0.5) { 1_000 } else { 0 },
         length: ms(1_200),

@@ -69,8 +69,18 @@ pub struct Entry {
     pub given: u64,
     /// Depth without tokens that it has given, likewise.
     pub room: u64,
-    /// Tokens that the sender could give the receiver now.
-    pub spare: u32,
-    /// Tokens that the sender would like to get.
+    /// Tokens that the sender has, less those that its line waits for.
+    pub level: i32,
+    /// Tokens that the sender would like to get at most; 0 if it asks for none.
     pub want: u32,
+    /// One of the two has left the circle: the sender has nothing of the receiver's any more, and takes nothing but
+    /// what is its own.
+    pub over: bool,
+}
+
+impl Entry {
+    /// What a member that has left says when it has forgotten the circle.
+    pub(super) fn left(circle: Circle) -> Self {
+        Self { circle, given: 0, room: 0, level: 0, want: 0, over: true }
+    }
 }

@@ -1,31 +1,9 @@
 //! A session with one peer, and until when it is in force at either end.
 
-use core::time::Duration;
-
 use crate::Instant;
+use crate::lease::Terms;
 use crate::lend::frame::{Asks, Frame, Member, Stamp};
 use crate::number::{float, whole};
-use crate::time::nanos;
-
-/// How long loans last.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Terms {
-    /// From a stamp's reading at the borrower.
-    pub(super) borrower_ns: u64,
-    /// From a stamp's receipt at the lender.
-    pub(super) lender_ns: u64,
-}
-
-impl Terms {
-    /// A lease of `lease` with clocks that differ by at most `drift_ppm` parts in a million, and a millisecond for
-    /// whatever rounds.
-    pub(super) fn new(lease: Duration, drift_ppm: u32) -> Self {
-        let lease_ns = nanos(lease);
-        let drift_ns = u128::from(lease_ns) * u128::from(drift_ppm) / 1_000_000;
-        let drift_ns = u64::try_from(drift_ns).unwrap_or(u64::MAX);
-        Self { borrower_ns: lease_ns, lender_ns: lease_ns.saturating_add(drift_ns).saturating_add(1_000_000) }
-    }
-}
 
 /// How far a session has come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -78,6 +56,8 @@ pub(super) struct Link {
     pub(super) loans: usize,
     /// When to say hello; `None` while nobody needs the link.
     pub(super) hello_at: Option<Instant>,
+    /// When to say in which circles this member has left; `None` if the peer knows.
+    pub(super) part_at: Option<Instant>,
     /// When an answer was last asked for.
     asked: Option<Instant>,
     /// Mean time from question to answer; 0 until the first.
@@ -97,6 +77,7 @@ impl Link {
             lender_end: Instant::ZERO,
             loans: 0,
             hello_at: Some(now),
+            part_at: None,
             asked: None,
             round_trip_ns: 0.0,
         }
@@ -117,9 +98,19 @@ impl Link {
         if self.phase != Phase::Bound || self.loans == 0 {
             return None;
         }
-        let lease_ns = self.terms.borrower_ns;
+        let lease_ns = self.terms.lease_ns();
         let again = self.asked.map_or(Instant::ZERO, |asked| asked.plus_nanos(lease_ns / 6));
         Some(self.borrower_end.minus_nanos(lease_ns - lease_ns / 3).max(again))
+    }
+
+    /// Until when the peer may have something of ours, as far as is known.
+    pub(super) fn lender_end(&self) -> Instant {
+        self.lender_end
+    }
+
+    /// When to say again what the peer has not said that it knows.
+    pub(super) fn say_again_at(&self, now: Instant) -> Instant {
+        now.plus_nanos(self.terms.lease_ns() / 6)
     }
 
     /// How long an answer may take before it counts as lost.
@@ -135,6 +126,7 @@ impl Link {
     /// Ends the session but for what is lent.
     pub(super) fn close(&mut self) {
         self.phase = Phase::Closed;
+        self.part_at = None;
     }
 
     /// Begins the next session. Everything that was lent in the last one is back.
@@ -174,7 +166,7 @@ impl Link {
             let hello = self.phase == Phase::Unbound || frame.yours == 0;
             return if hello { Meaning::Hello } else { Meaning::Nothing };
         }
-        let end = |stamp: Stamp| stamp.instant().plus_nanos(self.terms.borrower_ns);
+        let end = |stamp: Stamp| self.terms.holder_end(stamp.instant());
         let Some(echo) = frame.echo.filter(|&echo| echo.instant() <= now && now < end(echo)) else {
             return if self.phase == Phase::Bound { Meaning::Session { fresh: false } } else { Meaning::Nothing };
         };
@@ -194,7 +186,7 @@ impl Link {
     /// A frame to the peer, without entries. What it echoes keeps our loans in force at the peer for another lease.
     pub(super) fn frame(&mut self, own: Member, asks: Asks, now: Instant) -> Frame {
         if let Some(latest) = self.latest {
-            self.lender_end = self.lender_end.max(latest.receipt.plus_nanos(self.terms.lender_ns));
+            self.lender_end = self.lender_end.max(self.terms.granter_end(latest.receipt));
         }
         self.asked = if asks == Asks::Answer { Some(now) } else { self.asked };
         Frame {
@@ -212,13 +204,15 @@ impl Link {
     /// A frame to a peer of which nothing is known.
     pub(super) fn hello(&mut self, own: Member, now: Instant) -> Frame {
         self.latest = None;
-        self.hello_at = Some(now.plus_nanos(self.terms.borrower_ns));
+        self.hello_at = Some(self.terms.holder_end(now));
         self.frame(own, Asks::Answer, now)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use core::time::Duration;
+
     use super::*;
 
     const MS: u64 = 1_000_000;

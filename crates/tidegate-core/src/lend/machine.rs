@@ -5,23 +5,18 @@ use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::Instant;
-use crate::lend::account::{Account, Position, Sent};
+use crate::lease::Terms;
+use crate::lend::account::{Account, Parting, Position};
 use crate::lend::frame::{Asks, Circle, Entry, Frame, Member};
-use crate::lend::link::{Link, Meaning, Phase, Terms};
+use crate::lend::link::{Link, Meaning, Phase};
 use crate::lend::purse::{Purse, Purses};
-use crate::number::{float, whole};
-use crate::time::nanos;
 
 /// Entries of one frame at most: with them it is below the size of any packet. Circles beyond are in a later frame.
-pub const ENTRIES_MAX: usize = 44;
-/// Circles of one member at most.
+pub const ENTRIES_MAX: usize = 32;
+/// Circles of one member at most, with those that it is leaving.
 pub const CIRCLES_MAX: usize = 4_096;
 /// Other members that one member knows at most.
 pub const PEERS_MAX: usize = 63;
-/// Tokens that a member that asks would like to have in the end.
-const TARGET: u64 = 4;
-/// Circles that are looked through for company in one frame.
-const COMPANY_LOOKS: usize = 4 * ENTRIES_MAX;
 
 /// How a member lends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -61,7 +56,7 @@ pub enum OpenError {
     TooManyCircles,
     /// There are more than [`PEERS_MAX`] others.
     TooManyPeers,
-    /// It is open.
+    /// It is open, or left but not over yet.
     Open,
 }
 
@@ -83,23 +78,25 @@ impl core::error::Error for OpenError {}
 /// [`look`](Self::look) at what was taken; carry out [`poll_output`](Self::poll_output) after each call.
 #[derive(Clone, Debug)]
 pub struct Lending {
-    config: LendConfig,
+    pub(super) config: LendConfig,
     terms: Terms,
     /// The part of all session numbers that other processes of this member do not use.
     boot: u64,
     /// When nobody holds a loan any more of what an earlier process of this member lent.
-    trusted_at: Instant,
-    links: Vec<Link>,
-    circles: BTreeMap<Circle, Account>,
+    pub(super) trusted_at: Instant,
+    pub(super) links: Vec<Link>,
+    pub(super) circles: BTreeMap<Circle, Account>,
     /// Circles by the instant at which to ask for tokens.
-    asks: BTreeSet<(Instant, Circle)>,
+    pub(super) asks: BTreeSet<(Instant, Circle)>,
     /// Where the search for company goes on.
-    company_from: Circle,
+    pub(super) company_from: Circle,
+    /// Circles that this member is leaving.
+    pub(super) closing: BTreeSet<Circle>,
     /// Some circle waits for `trusted_at`.
     withholding: bool,
     /// No loan ends before.
     deadline: Instant,
-    outputs: VecDeque<Frame>,
+    pub(super) outputs: VecDeque<Frame>,
 }
 
 impl Lending {
@@ -111,11 +108,12 @@ impl Lending {
             config,
             terms,
             boot: u64::from(boot) << 32,
-            trusted_at: now.plus_nanos(terms.lender_ns),
+            trusted_at: terms.granter_end(now),
             links: Vec::new(),
             circles: BTreeMap::new(),
             asks: BTreeSet::new(),
             company_from: Circle(0),
+            closing: BTreeSet::new(),
             withholding: false,
             deadline: Instant::MAX,
             outputs: VecDeque::new(),
@@ -123,7 +121,8 @@ impl Lending {
     }
 
     /// Joins `circle` with `members`, of which it may be one itself, and `base` as its own share of the burst, of which
-    /// `keep` is never lent: 1, or the dearest item that is admitted at once.
+    /// `keep` is never lent: 1, or the dearest item that is admitted at once. A circle that this process has left is
+    /// not joined again: frames of its past may be under way.
     ///
     /// `purse` has a depth of `base`. With [`Memory::Unknown`] it must be empty: it is cut to `keep` until whatever was
     /// lent before has ended.
@@ -194,12 +193,9 @@ impl Lending {
     /// Items in line wait for `waiting` more tokens of `circle`, now that whatever has its tokens is gone.
     pub fn look(&mut self, circle: Circle, waiting: u64, purses: &mut impl Purses, now: Instant) {
         self.settle(purses, now);
-        let Some(account) = self.circles.get_mut(&circle) else { return };
-        if account.waiting == 0 && waiting > 0 && account.asked.is_none() {
-            account.wait_until = now + self.config.hold;
-        }
+        let Some(account) = self.circles.get_mut(&circle).filter(|account| !account.closing) else { return };
         account.waiting = waiting;
-        self.consider(circle);
+        self.consider(circle, purses, now);
     }
 
     /// A frame came.
@@ -224,13 +220,15 @@ impl Lending {
             }
             Meaning::Session { fresh } => self.on_session(link, frame, fresh, purses, now),
         }
+        self.sweep();
         self.set_deadline();
     }
 
     /// When to call [`on_timeout`](Self::on_timeout) at the latest.
     #[must_use]
     pub fn next_timeout(&self) -> Option<Instant> {
-        let links = self.links.iter().flat_map(|link| [link.hello_at, link.keep_alive_at()]).flatten().min();
+        let of_link = |link: &Link| [link.hello_at, link.keep_alive_at(), link.part_at];
+        let links = self.links.iter().flat_map(of_link).flatten().min();
         let asks = self.asks.first().map(|(at, _)| *at);
         let ends = Some(self.deadline).filter(|&at| at < Instant::MAX);
         [links, asks, ends].into_iter().flatten().min()
@@ -249,9 +247,12 @@ impl Lending {
             self.ask(circle, purses, now);
         }
         for link in 0..self.links.len() {
+            if self.links[link].part_at.is_some_and(|at| at <= now) {
+                self.say_left(link, purses, now);
+            }
             if self.links[link].keep_alive_at().is_some_and(|at| at <= now) {
                 let mut frame = self.links[link].frame(self.config.own, Asks::Answer, now);
-                frame.entries = self.open_standings(link, &[]);
+                frame.entries = self.open_standings(link, &[], purses, now);
                 self.outputs.push_back(frame);
             }
         }
@@ -304,6 +305,7 @@ impl Lending {
                 }
             }
         }
+        self.sweep();
         self.set_deadline();
     }
 
@@ -315,16 +317,19 @@ impl Lending {
         self.links[link].close();
         for (&circle, account) in &mut self.circles {
             let keep = account.keep;
-            if account.asked == Some(link) {
+            if account.asked.is_some_and(|asked| asked.link == link) {
                 account.asked = None;
             }
             let Some(standing) = account.standing(link) else { continue };
+            if standing.parting == Parting::Said {
+                standing.parting = Parting::Over;
+            }
             let borrowed = standing.borrowed();
             if borrowed > 0 {
                 if let Some(purse) = purses.purse(circle) {
                     purse.cut(borrowed, keep, now);
                 }
-                (standing.given, standing.received) = (Sent::default(), Sent::default());
+                standing.renew(standing.parting);
             }
         }
     }
@@ -332,13 +337,12 @@ impl Lending {
     /// The peer on `link` has nothing of ours any more: depth comes back, without tokens.
     fn restore(&mut self, link: usize, purses: &mut impl Purses, now: Instant) {
         for (&circle, account) in &mut self.circles {
+            let parting = if account.closing { Parting::Over } else { Parting::No };
             let Some(standing) = account.standing(link) else { continue };
-            let lent = standing.lent();
-            (standing.given, standing.received) = (Sent::default(), Sent::default());
-            standing.spare = u32::MAX;
-            if let Some(purse) = purses.purse(circle).filter(|_| lent > 0) {
-                purse.deepen(lent, now);
+            if let Some(purse) = purses.purse(circle) {
+                standing.take_back(purse, now);
             }
+            standing.renew(parting);
         }
         let quiet = self.links[link].loans == 0;
         self.links[link].reset((!quiet).then_some(now));
@@ -347,7 +351,7 @@ impl Lending {
     fn on_session(&mut self, link: usize, frame: &Frame, fresh: bool, purses: &mut impl Purses, now: Instant) {
         if fresh {
             for entry in &frame.entries {
-                self.book(link, entry, purses, now);
+                self.book(link, entry, frame.echo, purses, now);
             }
         }
         if frame.asks == Asks::Answer {
@@ -356,176 +360,18 @@ impl Lending {
                 answer.entries.extend(self.grant(link, entry, purses, now));
             }
             // What was lost on the way comes again with whatever is said.
-            let rest = self.open_standings(link, &answer.entries);
+            let rest = self.open_standings(link, &answer.entries, purses, now);
             answer.entries.extend(rest);
             self.outputs.push_back(answer);
         }
     }
 
     /// What was given in circles that are not among `entries`, said once more without giving anything.
-    fn open_standings(&self, link: usize, entries: &[Entry]) -> Vec<Entry> {
+    fn open_standings(&self, link: usize, entries: &[Entry], purses: &mut impl Purses, now: Instant) -> Vec<Entry> {
         let said = |circle: Circle| entries.iter().any(|entry| entry.circle == circle);
-        let open = self.circles.iter().filter_map(|(&circle, account)| {
-            let standing = account.standings.iter().find(|standing| standing.link == link)?;
-            (!standing.is_even() && !said(circle)).then_some(Entry {
-                circle,
-                given: standing.given.tokens,
-                room: standing.given.room,
-                spare: 0,
-                want: 0,
-            })
-        });
-        open.take(ENTRIES_MAX - entries.len().min(ENTRIES_MAX)).collect()
-    }
-
-    /// Books what the peer has given and is not booked yet: never less than before, so that an old frame takes nothing.
-    fn book(&mut self, link: usize, entry: &Entry, purses: &mut impl Purses, now: Instant) {
-        let Some((account, purse)) = self.circles.get_mut(&entry.circle).zip(purses.purse(entry.circle)) else {
-            return;
-        };
-        if account.asked == Some(link) && entry.want == 0 {
-            // Somebody else may have more.
-            account.asked = None;
-            if account.ask_at.is_some() {
-                account.wait_until = now + self.config.hold;
-                self.asks.remove(&(account.ask_at.unwrap_or_default(), entry.circle));
-                account.ask_at = Some(account.wait_until);
-                self.asks.insert((account.wait_until, entry.circle));
-            }
-        }
-        let Some(standing) = account.standing(link) else { return };
-        let had = !standing.is_even();
-        let room = entry.room.saturating_sub(standing.received.room);
-        purse.deepen(room, now);
-        standing.received.room += room;
-        standing.received.tokens += purse.receive(entry.given.saturating_sub(standing.received.tokens), now);
-        (standing.spare, standing.heard) = (entry.spare, now);
-        self.links[link].on_standing(had, !standing.is_even());
-    }
-
-    /// Gives what is asked for as far as it is there, and half of what this member has above the peer at most.
-    fn grant(&mut self, link: usize, asked: &Entry, purses: &mut impl Purses, now: Instant) -> Option<Entry> {
-        let (account, purse) = self.circles.get_mut(&asked.circle).zip(purses.purse(asked.circle))?;
-        let (givable, keep) = (account.givable(link), account.keep);
-        let standing = account.standing(link)?;
-        let tokens = purse.tokens(now);
-        // The peer is `want` below its target, which is about ours.
-        let half = (tokens + u64::from(asked.want)).saturating_sub(TARGET) / 2;
-        if asked.want > 0 {
-            let had = !standing.is_even();
-            standing.given.tokens += purse.give(half.min(asked.want.into()).min(givable), keep, now);
-            self.links[link].on_standing(had, !standing.is_even());
-        }
-        self.entry(asked.circle, link, 0, purses, now)
-    }
-
-    /// What to say of `circle` to the peer on `link`. Depth without tokens goes along: a bucket without room loses what
-    /// it mints. One that asks has room to spare and sends it all; one that answers sends half of what it then has.
-    fn entry(
-        &mut self,
-        circle: Circle,
-        link: usize,
-        want: u64,
-        purses: &mut impl Purses,
-        now: Instant,
-    ) -> Option<Entry> {
-        let (account, purse) = self.circles.get_mut(&circle).zip(purses.purse(circle))?;
-        let (givable, keep) = (account.givable(link), account.keep);
-        let standing = account.standing(link)?;
-        let tokens = purse.tokens(now);
-        // The fraction of a token that there may be needs depth, too.
-        let room = purse.limit().burst.saturating_sub(tokens + 1);
-        let room = if want > 0 { room } else { room.saturating_sub(1) / 2 };
-        let had = !standing.is_even();
-        standing.given.room += purse.cut(room.min(givable), keep, now);
-        self.links[link].on_standing(had, !standing.is_even());
-        let Sent { tokens: given, room } = standing.given;
-        let short = |tokens: u64| u32::try_from(tokens).unwrap_or(u32::MAX);
-        Some(Entry { circle, given, room, spare: short(tokens.min(account.givable(link))), want: short(want) })
-    }
-
-    /// Asks soon if somebody waits for tokens.
-    fn consider(&mut self, circle: Circle) {
-        let Some(account) = self.circles.get(&circle) else { return };
-        if account.waiting == 0 || account.standings.is_empty() {
-            return self.schedule(circle, None);
-        }
-        if account.ask_at.is_none() {
-            self.schedule(circle, Some(account.wait_until));
-        }
-    }
-
-    /// Sets the instant at which `circle` asks.
-    fn schedule(&mut self, circle: Circle, at: Option<Instant>) {
-        let Some(account) = self.circles.get_mut(&circle) else { return };
-        if let Some(before) = core::mem::replace(&mut account.ask_at, at) {
-            self.asks.remove(&(before, circle));
-        }
-        self.asks.extend(at.map(|at| (at, circle)));
-    }
-
-    /// Asks the peer that has the most to spare, as far as is known.
-    fn ask(&mut self, circle: Circle, purses: &mut impl Purses, now: Instant) {
-        let (Some(account), Some(purse)) = (self.circles.get_mut(&circle), purses.purse(circle)) else { return };
-        if account.waiting == 0 {
-            return;
-        }
-        let per_ns = purse.limit().rate.as_per_s() / 1e9;
-        let mut best: Option<(f64, usize)> = None;
-        for standing in &account.standings {
-            let link = &mut self.links[standing.link];
-            if link.phase == Phase::Unbound && link.hello_at.is_none() {
-                link.hello_at = Some(now);
-            }
-            let minted = per_ns * float(now.nanos_since(standing.heard));
-            let spare = (f64::from(standing.spare) + minted).min(float(account.base));
-            if link.phase == Phase::Bound && best.is_none_or(|(most, _)| spare > most) {
-                best = Some((spare, standing.link));
-            }
-        }
-        let own_mint_ns = whole((1.0 / per_ns).min(float(nanos(self.config.lease)))).max(1);
-        let Some((_, link)) = best.filter(|(spare, _)| *spare >= 1.0) else {
-            return self.schedule(circle, Some(now.plus_nanos(own_mint_ns)));
-        };
-        let mut frame = self.links[link].frame(self.config.own, Asks::Answer, now);
-        frame.entries.extend(self.request(circle, link, purses, now));
-        self.company(&mut frame, link, purses, now);
-        self.outputs.push_back(frame);
-    }
-
-    /// The entry that asks for tokens, and notes that it was asked.
-    fn request(&mut self, circle: Circle, link: usize, purses: &mut impl Purses, now: Instant) -> Option<Entry> {
-        let tokens = purses.purse(circle)?.tokens(now);
-        let want = (TARGET + self.circles.get(&circle)?.waiting).saturating_sub(tokens).max(1);
-        let entry = self.entry(circle, link, want, purses, now)?;
-        let again = now.plus_nanos(self.links[link].patience_ns());
-        let account = self.circles.get_mut(&circle)?;
-        account.asked = Some(link);
-        account.wait_until = again;
-        let standing = account.standing(link)?;
-        // What it has to spare it will give.
-        (standing.spare, standing.heard) = (0, now);
-        self.schedule(circle, Some(again));
-        Some(entry)
-    }
-
-    /// Adds other circles in which somebody waits to a request.
-    fn company(&mut self, frame: &mut Frame, link: usize, purses: &mut impl Purses, now: Instant) {
-        if self.circles.len() == 1 {
-            return;
-        }
-        let after = self.circles.range(self.company_from..).chain(self.circles.range(..self.company_from));
-        let others: Vec<Circle> = after.map(|(&circle, _)| circle).take(COMPANY_LOOKS).collect();
-        for circle in others {
-            self.company_from = circle;
-            if frame.entries.len() >= ENTRIES_MAX {
-                return;
-            }
-            let Some(account) = self.circles.get(&circle) else { continue };
-            let free = account.asked.is_none() && account.standings.iter().any(|standing| standing.link == link);
-            if free && account.waiting > 0 {
-                frame.entries.extend(self.request(circle, link, purses, now));
-            }
-        }
+        let is_open = |account: &Account| account.standings.iter().any(|it| it.link == link && it.is_open());
+        let open = self.circles.iter().filter(|&(&circle, account)| is_open(account) && !said(circle));
+        let again = open.filter_map(|(&circle, account)| account.said(circle, link, purses.purse(circle)?, now));
+        again.take(ENTRIES_MAX - entries.len().min(ENTRIES_MAX)).collect()
     }
 }

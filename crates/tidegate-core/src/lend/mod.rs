@@ -11,7 +11,9 @@
 //! | `purse` | where a member keeps its tokens |
 //! | `account` | who has lent what to whom in one circle |
 //! | `link` | a session with one peer, and until when it is in force at either end |
-//! | `machine` | what one member says, gives, asks for and takes back |
+//! | `machine` | what one member has, and what it does when something comes or is due |
+//! | `trade` | when it asks whom for tokens, and what it gives whoever asks |
+//! | `leave` | how it leaves a circle |
 //!
 //! # Rules
 //!
@@ -30,12 +32,16 @@
 //!    tokens.
 //! 6. A member that has forgotten what it lent begins with an empty purse of depth `keep`, and has its base when a
 //!    lease of its lender's length is over.
-//! 7. A member asks when somebody waits for a token: it asks the one that has the most to spare as far as is known, and
-//!    gets half of what that has above it. Depth without tokens moves as well: whoever asks has room to spare, and
-//!    sends it along; of what the other then has, half comes back. So the two share tokens and room, and neither loses
-//!    what it mints for want of room.
-//! 8. Circles in which somebody waits share a frame.
+//! 7. A member asks when somebody would wait longer for its own tokens than for an answer: it asks the one that has
+//!    the most as far as is known, and gets half of what that has above it. Depth without tokens moves as well: whoever
+//!    asks has room to spare, and sends it along; of what the other then has, half comes back. So the two share tokens
+//!    and room, and neither loses what it mints for want of room.
+//! 8. Circles that run low share a frame.
 //! 9. While something is lent, a link says something every third of a lease; else it is silent.
+//! 10. A member that leaves a circle gives back what it has of the others and says so until they answer. From then on
+//!     neither end books more than its own, and what else was under way falls back to whoever sent it, without tokens.
+//!     A member gives nothing to a peer of which it has heard nothing in the session: it may not have joined yet, and
+//!     would not know that it has left.
 //!
 //! # Why the whole is never exceeded
 //!
@@ -55,11 +61,14 @@
 
 mod account;
 mod frame;
+mod leave;
 mod link;
 mod machine;
 mod purse;
+mod trade;
 
 pub use account::Position;
 pub use frame::{Asks, Circle, Entry, Frame, Member, Stamp};
+pub use leave::Leave;
 pub use machine::{CIRCLES_MAX, ENTRIES_MAX, LendConfig, Lending, Memory, OpenError, PEERS_MAX};
 pub use purse::{Purse, Purses};

@@ -18,6 +18,17 @@ pub trait Purse {
     fn tokens(&self, now: Instant) -> u64;
     /// The contract in force: the rate of this part, and the depth that it has just now.
     fn limit(&self) -> Limit;
+    /// Nanoseconds after `now` until `cost` tokens are there if none is taken or lent; `u64::MAX` if they never are. Or
+    /// longer, if fractions of a token are not known.
+    fn wait_ns(&self, cost: u64, now: Instant) -> u64 {
+        let (missing, rate) = (cost.saturating_sub(self.tokens(now)), self.limit().rate);
+        let wait = match u128::from(rate.tokens()) {
+            _ if missing == 0 => 0,
+            0 => u128::MAX,
+            per_ns => (u128::from(missing) * u128::from(rate.period_ns())).div_ceil(per_ns),
+        };
+        u64::try_from(wait).unwrap_or(u64::MAX)
+    }
 }
 
 impl Purse for TokenBucket {
@@ -43,6 +54,10 @@ impl Purse for TokenBucket {
 
     fn limit(&self) -> Limit {
         TokenBucket::limit(self)
+    }
+
+    fn wait_ns(&self, cost: u64, now: Instant) -> u64 {
+        TokenBucket::wait_ns(self, cost, now)
     }
 }
 

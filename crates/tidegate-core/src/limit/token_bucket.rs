@@ -99,6 +99,19 @@ impl TokenBucket {
         u64::try_from(ahead.div_ceil(u128::from(self.limit.rate.period_ns()))).unwrap_or(u64::MAX)
     }
 
+    /// Nanoseconds after `now` until `cost` tokens are there if none is taken, in a bucket that is as deep as that;
+    /// `u64::MAX` if its rate is zero and they are not there.
+    #[must_use]
+    pub fn wait_ns(&self, cost: u64, now: Instant) -> u64 {
+        let missing = units(self.limit, cost).saturating_sub(self.level(now));
+        let wait = match u128::from(self.limit.rate.tokens()) {
+            _ if missing == 0 => return 0,
+            0 => return u64::MAX,
+            per_ns => u64::try_from(missing.div_ceil(per_ns)).unwrap_or(u64::MAX),
+        };
+        wait.saturating_add(self.at.nanos_since(now))
+    }
+
     /// Gives back what was taken ahead of `now`; what was taken until `now` stays taken.
     pub fn forget_future(&mut self, now: Instant) {
         if self.at > now {
@@ -349,6 +362,19 @@ mod tests {
         assert_eq!(TokenBucket::with_level(limit, u128::MAX, at(0)), TokenBucket::new(limit, at(0)));
         assert_eq!(TokenBucket::empty(limit, at(0)).level(at(0)), 0);
         assert_eq!(TokenBucket::empty(Limit::new(Rate::ZERO, 1), at(0)).full_at(), None);
+    }
+
+    #[test]
+    fn a_wait_is_as_long_as_a_line_s() {
+        let mut bucket = TokenBucket::new(Limit::new(Rate::per_s(3), 2), at(0));
+        assert_eq!([0, 2, 3].map(|cost| bucket.wait_ns(cost, at(5))), [0, 0, 333_333_334]);
+        bucket.try_take(2, at(5)).unwrap();
+        assert_eq!([1, 4].map(|cost| bucket.wait_ns(cost, at(100_000_005))), [233_333_334, 1_233_333_334]);
+        let release = bucket.ready_in_line(1, at(5)).unwrap();
+        bucket.take_in_line(1, release);
+        assert!(bucket.wait_ns(1, at(5)) > 600_000_000, "what is taken ahead is waited for, too");
+        let never = TokenBucket::empty(Limit::new(Rate::ZERO, 1), at(0));
+        assert_eq!([0, 1].map(|cost| never.wait_ns(cost, at(9))), [0, u64::MAX]);
     }
 
     #[test]

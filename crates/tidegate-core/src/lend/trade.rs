@@ -1,0 +1,260 @@
+//! When to ask whom for tokens, and what to give whoever asks.
+
+use crate::Instant;
+use crate::lend::account::{Account, Asked, Heard, Parting};
+use crate::lend::frame::{Asks, Circle, Entry, Frame, Stamp};
+use crate::lend::link::Phase;
+use crate::lend::machine::{ENTRIES_MAX, Lending};
+use crate::lend::purse::Purses;
+use crate::number::{float, signed, whole};
+use crate::time::nanos;
+
+/// Circles that are looked through for company in one frame.
+const COMPANY_LOOKS: usize = 4 * ENTRIES_MAX;
+/// Whoever would wait longer than so many round trips for this member's own tokens asks another.
+const URGENCY: f64 = 1.0;
+/// What a peer of which nothing is known has, as a part of the base.
+const USUAL: f64 = 0.6;
+/// Levels wander by the square root of the items that pass: they are forgotten after the time in which so many times
+/// the square of the base pass, both in items.
+const FADE: f64 = 0.2;
+/// A circle goes along with another's request if its level is below this part of its base.
+const LOW: f64 = 0.3;
+/// A peer that has not answered is not asked again for so many times as long as that took.
+const REST: u64 = 4;
+
+impl Lending {
+    /// Books what the peer has given and is not booked yet: never less than before, so that an old frame takes nothing.
+    pub(super) fn book(
+        &mut self,
+        link: usize,
+        entry: &Entry,
+        echo: Option<Stamp>,
+        purses: &mut impl Purses,
+        now: Instant,
+    ) {
+        let Some((account, purse)) = self.circles.get_mut(&entry.circle).zip(purses.purse(entry.circle)) else {
+            return;
+        };
+        let keep = account.keep;
+        // An answer that comes twice is no answer to what was asked since.
+        let is_of = |asked: Asked| asked.link == link && echo.is_some_and(|echo| echo.instant() >= asked.at);
+        let answered = entry.want == 0 && account.asked.is_some_and(is_of);
+        let Some(standing) = account.standing(link) else { return };
+        let had = standing.is_open();
+        let mut tokens = entry.given.saturating_sub(standing.received.tokens);
+        let mut room = entry.room.saturating_sub(standing.received.room);
+        if standing.parting != Parting::No {
+            // Nothing is borrowed any more, and what is given beyond is taken back where it came from.
+            tokens = tokens.min(standing.lent());
+            room = room.min(standing.lent() - tokens);
+        }
+        purse.deepen(room, now);
+        standing.received.room += room;
+        standing.received.tokens += purse.receive(tokens, now);
+        standing.heard = Some(Heard { level: entry.level, at: now });
+        standing.rests_until = now;
+        if entry.over {
+            standing.take_back(purse, now);
+            standing.give_back(purse, keep, now);
+            standing.parting = Parting::Over;
+        }
+        self.links[link].on_standing(had, standing.is_open());
+        if answered {
+            // Somebody else may have more.
+            account.asked = None;
+            account.wait_until = now;
+            let circle = entry.circle;
+            self.schedule(circle, None);
+            self.consider(circle, purses, now);
+        }
+    }
+
+    /// Gives what is asked for as far as it is there, and half of what this member has above the peer at most.
+    pub(super) fn grant(
+        &mut self,
+        link: usize,
+        asked: &Entry,
+        purses: &mut impl Purses,
+        now: Instant,
+    ) -> Option<Entry> {
+        let Some(account) = self.circles.get_mut(&asked.circle) else {
+            return asked.over.then(|| Entry::left(asked.circle));
+        };
+        let purse = purses.purse(asked.circle)?;
+        let (givable, keep) = (account.givable(link), account.keep);
+        let standing = account.standing(link)?;
+        if asked.want == 0 {
+            standing.spoke = true;
+            return account.said(asked.circle, link, purse, now);
+        }
+        let above = signed(purse.tokens(now)).saturating_sub(asked.level.into());
+        let half = u64::try_from(above / 2).unwrap_or(0);
+        let had = standing.is_open();
+        let given = purse.give(half.min(asked.want.into()).min(givable), keep, now);
+        standing.given.tokens += given;
+        if let Some(heard) = &mut standing.heard {
+            heard.level = heard.level.saturating_add(i32::try_from(given).unwrap_or(i32::MAX));
+        }
+        self.links[link].on_standing(had, standing.is_open());
+        self.entry(asked.circle, link, 0, purses, now)
+    }
+
+    /// What to say of `circle` to the peer on `link`. Depth without tokens goes along: a bucket without room loses what
+    /// it mints. One that asks has room to spare and sends it all; one that answers sends half of what it then has.
+    /// A peer that has said nothing yet may not have joined, and gets none.
+    fn entry(
+        &mut self,
+        circle: Circle,
+        link: usize,
+        want: u64,
+        purses: &mut impl Purses,
+        now: Instant,
+    ) -> Option<Entry> {
+        let (account, purse) = self.circles.get_mut(&circle).zip(purses.purse(circle))?;
+        let (givable, keep) = (account.givable(link), account.keep);
+        let standing = account.standing(link)?;
+        let tokens = purse.tokens(now);
+        // The fraction of a token that there may be needs depth, too.
+        let room = purse.limit().burst.saturating_sub(tokens + 1);
+        let room = match standing.heard {
+            None => 0,
+            Some(_) if want > 0 => room,
+            Some(_) => room.saturating_sub(1) / 2,
+        };
+        let had = standing.is_open();
+        standing.given.room += purse.cut(room.min(givable), keep, now);
+        standing.spoke = true;
+        self.links[link].on_standing(had, standing.is_open());
+        let want = u32::try_from(want).unwrap_or(u32::MAX);
+        account.said(circle, link, purse, now).map(|entry| Entry { want, ..entry })
+    }
+
+    /// Asks soon if those in line would wait longer for this member's own tokens than for an answer.
+    pub(super) fn consider(&mut self, circle: Circle, purses: &mut impl Purses, now: Instant) {
+        let at = self.ask_when(circle, purses, now);
+        self.schedule(circle, at);
+    }
+
+    fn ask_when(&self, circle: Circle, purses: &mut impl Purses, now: Instant) -> Option<Instant> {
+        let account = self.circles.get(&circle).filter(|account| account.waiting > 0)?;
+        if account.asked.is_some() {
+            return Some(account.wait_until);
+        }
+        let wait_ns = purses.purse(circle)?.wait_ns(account.waiting, now);
+        if account.standings.is_empty() || wait_ns <= self.worth_ns(account) {
+            return None;
+        }
+        // Alone, a circle waits for nobody's company.
+        let hold = if self.circles.len() > 1 { nanos(self.config.hold) } else { 0 };
+        Some(account.ask_at.unwrap_or_else(|| account.wait_until.max(now.plus_nanos(hold))))
+    }
+
+    /// How long a wait must be for a frame to be worth it.
+    fn worth_ns(&self, account: &Account) -> u64 {
+        let trips = account.standings.iter().map(|standing| self.links[standing.link].round_trip_ns);
+        let shortest = trips.filter(|&ns| ns > 0.0).fold(f64::INFINITY, f64::min);
+        if shortest.is_finite() { whole(shortest * URGENCY) } else { 0 }
+    }
+
+    /// Sets the instant at which `circle` asks.
+    pub(super) fn schedule(&mut self, circle: Circle, at: Option<Instant>) {
+        let Some(account) = self.circles.get_mut(&circle).filter(|account| account.ask_at != at) else { return };
+        if let Some(before) = core::mem::replace(&mut account.ask_at, at) {
+            self.asks.remove(&(before, circle));
+        }
+        self.asks.extend(at.map(|at| (at, circle)));
+    }
+
+    /// Asks the peer that has the most, as far as is known.
+    pub(super) fn ask(&mut self, circle: Circle, purses: &mut impl Purses, now: Instant) {
+        let Some(account) = self.circles.get_mut(&circle) else { return };
+        if let Some(asked) = account.asked.take() {
+            let rest_ns = now.nanos_since(asked.at).saturating_mul(REST);
+            if let Some(standing) = account.standing(asked.link) {
+                standing.rests_until = now.plus_nanos(rest_ns);
+            }
+        }
+        if self.ask_when(circle, purses, now).is_none() {
+            return;
+        }
+        let Some(link) = self.best(circle, purses, now) else {
+            let own = purses.purse(circle).map_or(u64::MAX, |purse| purse.wait_ns(purse.tokens(now) + 1, now));
+            return self.schedule(circle, Some(now.plus_nanos(own.clamp(1, nanos(self.config.lease)))));
+        };
+        let mut frame = self.links[link].frame(self.config.own, Asks::Answer, now);
+        frame.entries.extend(self.request(circle, link, purses, now));
+        self.company(&mut frame, link, purses, now);
+        self.outputs.push_back(frame);
+    }
+
+    /// The link with the peer that has the most to give, for an item or more; equals in turn. Links that are not bound are
+    /// woken.
+    fn best(&mut self, circle: Circle, purses: &mut impl Purses, now: Instant) -> Option<usize> {
+        let (account, purse) = self.circles.get_mut(&circle).zip(purses.purse(circle))?;
+        // What is never lent is what an item costs.
+        let (base, item) = (float(account.base), float(account.keep.max(1)));
+        let fade_ns = (FADE * base * base / item * 1e9 / purse.limit().rate.as_per_s()).min(1e9);
+        let mut best: Option<(f64, usize)> = None;
+        let peers = account.standings.len();
+        for place in (account.turn..peers).chain(0..account.turn.min(peers)) {
+            let standing = &account.standings[place];
+            let link = &mut self.links[standing.link];
+            if link.phase == Phase::Unbound && link.hello_at.is_none() {
+                link.hello_at = Some(now);
+            }
+            if link.phase != Phase::Bound || standing.parting != Parting::No || standing.rests_until > now {
+                continue;
+            }
+            let expected = standing.expected((USUAL * base).max(item), fade_ns, now);
+            if expected >= item && best.is_none_or(|(most, _)| expected > most) {
+                best = Some((expected, place));
+            }
+        }
+        let (_, place) = best?;
+        account.turn = place + 1;
+        Some(account.standings[place].link)
+    }
+
+    /// The entry that asks for tokens, and notes that it was asked.
+    fn request(&mut self, circle: Circle, link: usize, purses: &mut impl Purses, now: Instant) -> Option<Entry> {
+        let tokens = purses.purse(circle)?.tokens(now);
+        let account = self.circles.get(&circle)?;
+        let want = (account.base + account.waiting).saturating_sub(tokens).max(1);
+        let entry = self.entry(circle, link, want, purses, now)?;
+        let again = now.plus_nanos(self.links[link].patience_ns());
+        let account = self.circles.get_mut(&circle)?;
+        account.asked = Some(Asked { link, at: now });
+        account.wait_until = again;
+        let at = (account.waiting > 0).then_some(again);
+        self.schedule(circle, at);
+        Some(entry)
+    }
+
+    /// Adds other circles that run low to a request.
+    fn company(&mut self, frame: &mut Frame, link: usize, purses: &mut impl Purses, now: Instant) {
+        if self.circles.len() == 1 {
+            return;
+        }
+        let after = self.circles.range(self.company_from..).chain(self.circles.range(..self.company_from));
+        let others: Vec<Circle> = after.map(|(&circle, _)| circle).take(COMPANY_LOOKS).collect();
+        for circle in others {
+            self.company_from = circle;
+            if frame.entries.len() >= ENTRIES_MAX {
+                return;
+            }
+            if self.runs_low(circle, link, purses, now) {
+                frame.entries.extend(self.request(circle, link, purses, now));
+            }
+        }
+    }
+
+    /// True if `circle` may ask on `link`, and is better asked for now than on its own later.
+    fn runs_low(&self, circle: Circle, link: usize, purses: &mut impl Purses, now: Instant) -> bool {
+        let Some((account, purse)) = self.circles.get(&circle).zip(purses.purse(circle)) else { return false };
+        let mut standings = account.standings.iter();
+        let trades = standings.any(|standing| standing.link == link && standing.parting == Parting::No);
+        let asks = trades && !account.closing && account.asked.is_none_or(|_| account.wait_until <= now);
+        asks && float(purse.tokens(now)) - float(account.waiting) < LOW * float(account.base)
+    }
+}
