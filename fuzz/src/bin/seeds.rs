@@ -6,11 +6,12 @@ use std::path::Path;
 use std::{fs, io};
 
 use tidegate_broker::io::transport;
+use tidegate_core::lend::{Asks, Circle, Entry, Frame, Member, Stamp};
 use tidegate_wire::http1::vectors;
 use tidegate_wire::nsq::client;
 use tidegate_wire::nsq::frame::{self, Header, hex_id};
 use tidegate_wire::proxy_protocol::{Fields, Origin, Tls, Transport, put_v2};
-use tidegate_wire::rpc;
+use tidegate_wire::{lend, rpc};
 
 fn main() -> io::Result<()> {
     let session = session();
@@ -30,6 +31,7 @@ fn main() -> io::Result<()> {
         &[&compressed(0, transport::Transport::start_snappy), &compressed(1, |transport| transport.start_deflate(6))],
     )?;
     write("rpc_frame", &[&calls(), &answers()])?;
+    write("lend_datagram", &[&lending(0), &lending(3)])?;
     write("config_toml", &[include_bytes!("../../../tidegate.example.toml"), b"mem_queue_size = 0\nid = 7\n"])?;
     let answer = br#"{"ttl":60,"identity":"ada","identity_url":"","authorizations":[
         {"topic":"^t.*$","channels":[".*","c[0-9]"],"permissions":["publish","subscribe"]}]}"#;
@@ -83,6 +85,24 @@ fn frames() -> Vec<u8> {
     frame::put_error(&mut bytes, b"E_BAD_TOPIC x");
     frame::put_message(&mut bytes, &Header { timestamp: 1, attempts: 2, id: hex_id(3) }, b"body");
     bytes
+}
+
+/// A frame of a member that lends, signed as the target reads it.
+fn lending(circles: u64) -> Vec<u8> {
+    let entry = |circle| Entry { circle: Circle(circle), given: 9, room: 4, level: -1, want: 5, over: circle == 1 };
+    let frame = Frame {
+        from: Member(1),
+        to: Member(2),
+        mine: 3,
+        yours: 4,
+        sent: Stamp(5),
+        echo: (circles > 0).then_some(Stamp(6)),
+        asks: Asks::Answer,
+        entries: (0..circles).map(entry).collect(),
+    };
+    let mut out = Vec::new();
+    lend::put(&mut out, &frame, lend::Key::new([1; 16]));
+    out
 }
 
 fn calls() -> Vec<u8> {
