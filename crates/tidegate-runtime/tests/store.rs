@@ -1,14 +1,18 @@
-//! What users of the control store rely on.
+//! The embedded store: the suite of all stores, and what is special about a file.
 
-use std::cell::Cell;
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking, also in its helpers")]
+
+mod conformance;
+
 use std::fs;
 use std::path::PathBuf;
-use std::thread;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tidegate_core::Instant;
 use tidegate_runtime::store::{
-    ControlStore, EmbeddedStore, Expect, Options, Outcome, Revision, StoreError, Transaction, Write,
+    ControlStore, EmbeddedStore, Expect, Options, Outcome, Revision, StoreError, Transaction, Write, list,
 };
 
 /// A folder of this test's own, gone when it ends.
@@ -37,114 +41,107 @@ impl Drop for Folder {
     }
 }
 
-const SOON: Duration = Duration::from_secs(20);
+/// As many transactions as a part of the suite makes before it watches, and more.
+const HISTORY: u64 = 100;
 
-#[test]
-fn entries_revisions_and_history_survive_a_restart() {
+struct Files {
+    folder: Folder,
+    made: AtomicU64,
+}
+
+impl conformance::Factory for Files {
+    async fn fresh(&self) -> Arc<dyn ControlStore> {
+        let file = self.folder.0.join(format!("{}.redb", self.made.fetch_add(1, Ordering::Relaxed)));
+        Arc::new(EmbeddedStore::open(file, Options { history: HISTORY, ..Options::default() }).unwrap())
+    }
+
+    async fn forget(&self, store: &Arc<dyn ControlStore>, revision: Revision) {
+        let mut newest = revision;
+        while newest.0 < revision.0 + HISTORY {
+            let outcome = store.put_if("forget", Vec::new(), Expect::Anything).await.unwrap();
+            let Outcome::Committed(at) = outcome else { panic!("nobody else writes: {outcome:?}") };
+            newest = at;
+        }
+    }
+}
+
+#[tokio::test]
+async fn it_conforms() {
+    let files = Files { folder: Folder::new("conformance"), made: AtomicU64::new(0) };
+    conformance::conformance(&files).await;
+}
+
+#[tokio::test]
+async fn entries_revisions_and_history_survive_a_restart() {
     let folder = Folder::new("restart");
     let store = folder.store();
-    assert_eq!(store.put_if("a", b"1".to_vec(), Expect::Absent).unwrap(), Outcome::Committed(Revision(1)));
-    store.put_if("a", b"2".to_vec(), Expect::Unchanged(Revision(1))).unwrap();
-    store.put_if("b", b"3".to_vec(), Expect::Absent).unwrap();
+    assert_eq!(store.put_if("a", b"1".to_vec(), Expect::Absent).await.unwrap(), Outcome::Committed(Revision(1)));
+    store.put_if("a", b"2".to_vec(), Expect::Unchanged(Revision(1))).await.unwrap();
+    store.put_if("b", b"3".to_vec(), Expect::Absent).await.unwrap();
     drop(store);
 
     let store = folder.store();
-    let a = store.get("a").unwrap().unwrap();
+    let a = store.get("a").await.unwrap().unwrap();
     assert_eq!((a.value.as_slice(), a.created, a.modified), (&b"2"[..], Revision(1), Revision(2)));
-    let events = store.watch_from("a", Revision(0)).unwrap().next(Duration::ZERO).unwrap();
+    let events = store.watch_from("a", Revision(0)).await.unwrap().next().await.unwrap();
     let values: Vec<_> = events.iter().map(|event| (event.revision.0, event.value.as_deref())).collect();
     assert_eq!(values, [(1, Some(&b"1"[..])), (2, Some(&b"2"[..]))]);
-    assert_eq!(store.put_if("c", vec![], Expect::Anything).unwrap(), Outcome::Committed(Revision(4)));
+    assert_eq!(store.put_if("c", vec![], Expect::Anything).await.unwrap(), Outcome::Committed(Revision(4)));
 }
 
-#[test]
-fn a_writer_with_a_stale_revision_changes_nothing() {
-    let folder = Folder::new("stale");
-    let store = folder.store();
-    store.put_if("a", b"1".to_vec(), Expect::Anything).unwrap();
-    let transaction = Transaction {
-        expect: vec![("b".into(), Expect::Absent), ("a".into(), Expect::Unchanged(Revision(9)))],
-        writes: vec![Write::put("b", "x"), Write::delete("a")],
-    };
-    let Outcome::Conflict { key, found } = store.txn(transaction).unwrap() else { panic!("revision 9 never was") };
-    assert_eq!((key.as_str(), found.unwrap().modified), ("a", Revision(1)));
-    let (entries, revision) = store.range("", 10).unwrap();
-    assert_eq!((entries.len(), revision), (1, Revision(1)));
-}
-
-#[test]
-fn ranges_hold_their_prefix_in_order_up_to_a_limit() {
-    let folder = Folder::new("range");
-    let store = folder.store();
-    for key in ["limit/b", "limit/a", "limit/c", "limits", "kimit"] {
-        store.put_if(key, vec![], Expect::Absent).unwrap();
-    }
-    let keys =
-        |limit| -> Vec<String> { store.range("limit/", limit).unwrap().0.into_iter().map(|entry| entry.key).collect() };
-    assert_eq!(keys(9), ["limit/a", "limit/b", "limit/c"]);
-    assert_eq!(keys(2), ["limit/a", "limit/b"]);
-}
-
-#[test]
-fn a_watch_wakes_up_for_a_commit_and_misses_none() {
-    let folder = Folder::new("watch");
-    let store = folder.store();
-    let mut watch = store.watch_from("limit/", Revision(0)).unwrap();
-    thread::scope(|scope| {
-        scope.spawn(|| {
-            for n in 0..20_u8 {
-                store.put_if(if n % 2 == 0 { "limit/x" } else { "other" }, vec![n], Expect::Anything).unwrap();
-            }
-        });
-        let mut seen = Vec::new();
-        while seen.len() < 10 {
-            let events = watch.next(SOON).unwrap();
-            seen.extend(events.into_iter().map(|event| event.value.unwrap()[0]));
-        }
-        assert_eq!(seen, [0, 2, 4, 6, 8, 10, 12, 14, 16, 18]);
-    });
-}
-
-#[test]
-fn history_is_bounded_and_a_watch_behind_it_is_told() {
+#[tokio::test]
+async fn history_is_bounded_and_a_watch_behind_it_is_told() {
     let folder = Folder::new("history");
     let store = EmbeddedStore::open(folder.file(), Options { history: 3, ..Options::default() }).unwrap();
-    let mut slow = store.watch_from("", Revision(0)).unwrap();
+    let mut slow = store.watch_from("", Revision(0)).await.unwrap();
     for n in 1..=5_u8 {
-        store.put_if("a", vec![n], Expect::Anything).unwrap();
+        store.put_if("a", vec![n], Expect::Anything).await.unwrap();
     }
-    let error = slow.next(Duration::ZERO).unwrap_err();
+    let error = slow.next().await.unwrap_err();
     assert!(matches!(error, StoreError::Compacted { seen: Revision(0), oldest: Revision(2) }), "{error}");
-    let mut kept = store.watch_from("", Revision(2)).unwrap();
-    assert_eq!(kept.next(Duration::ZERO).unwrap().len(), 3);
+    let mut kept = store.watch_from("", Revision(2)).await.unwrap();
+    assert_eq!(kept.next().await.unwrap().len(), 3);
 }
 
-thread_local! {
-    static TIME: Cell<u64> = const { Cell::new(1) };
+#[tokio::test]
+async fn a_watch_ends_with_its_store() {
+    let folder = Folder::new("closed");
+    let store = folder.store();
+    let mut watch = store.watch_from("", Revision(0)).await.unwrap();
+    drop(store);
+    let error = watch.next().await.unwrap_err();
+    assert!(matches!(error, StoreError::Unavailable { .. }), "{error}");
+    folder.store();
 }
 
-#[test]
-fn keys_end_with_their_lease_and_with_the_process() {
+static TIME: AtomicU64 = AtomicU64::new(1);
+
+fn time() -> Instant {
+    Instant::from_nanos(TIME.load(Ordering::SeqCst))
+}
+
+#[tokio::test]
+async fn keys_end_with_their_lease_to_the_nanosecond_and_with_the_process() {
     let folder = Folder::new("lease");
-    let options = Options { clock: || Instant::from_nanos(TIME.get()), ..Options::default() };
+    let options = Options { clock: time, ..Options::default() };
     let store = EmbeddedStore::open(folder.file(), options).unwrap();
-    let lease = store.lease_grant(Duration::from_nanos(10)).unwrap();
-    let put = |lease| Write::Put { key: "owner".into(), value: b"me".to_vec(), lease: Some(lease) };
-    store.txn(Transaction { expect: vec![], writes: vec![put(lease)] }).unwrap();
-    TIME.set(10);
-    store.lease_keepalive(lease).unwrap();
-    TIME.set(19);
-    assert_eq!(store.get("owner").unwrap().unwrap().lease, Some(lease));
-    TIME.set(20);
-    assert_eq!(store.get("owner").unwrap(), None);
-    assert!(matches!(store.lease_keepalive(lease), Err(StoreError::LeaseEnded { .. })));
-    assert!(store.txn(Transaction { expect: vec![], writes: vec![put(lease)] }).is_err());
+    let lease = store.lease_grant(Duration::from_nanos(10)).await.unwrap();
+    let put = |lease| Transaction::of([Write::leased("owner", "me", lease)]);
+    store.txn(put(lease)).await.unwrap();
+    TIME.store(10, Ordering::SeqCst);
+    store.lease_keepalive(lease).await.unwrap();
+    TIME.store(19, Ordering::SeqCst);
+    assert_eq!(store.get("owner").await.unwrap().unwrap().lease, Some(lease));
+    TIME.store(20, Ordering::SeqCst);
+    assert_eq!(store.get("owner").await.unwrap(), None);
+    assert!(matches!(store.lease_keepalive(lease).await, Err(StoreError::LeaseEnded { .. })));
+    assert!(store.txn(put(lease)).await.is_err());
 
-    let lease = store.lease_grant(Duration::from_mins(1)).unwrap();
-    store.txn(Transaction { expect: vec![], writes: vec![put(lease)] }).unwrap();
+    let lease = store.lease_grant(Duration::from_mins(1)).await.unwrap();
+    store.txn(put(lease)).await.unwrap();
     drop(store);
     let store = EmbeddedStore::open(folder.file(), options).unwrap();
-    assert_eq!(store.get("owner").unwrap(), None);
+    assert_eq!(store.get("owner").await.unwrap(), None);
 }
 
 #[test]
@@ -166,12 +163,12 @@ fn any_other_file_is_refused_and_left_alone() {
     assert_eq!(fs::read(folder.file()).unwrap(), text);
 }
 
-#[test]
-fn a_file_cut_short_opens_whole_or_says_that_it_is_damaged() {
+#[tokio::test]
+async fn a_file_cut_short_opens_whole_or_says_that_it_is_damaged() {
     let folder = Folder::new("torn");
     let store = folder.store();
     for n in 0..50_u8 {
-        store.put_if(&format!("key/{n}"), vec![n; 1_000], Expect::Absent).unwrap();
+        store.put_if(&format!("key/{n}"), vec![n; 1_000], Expect::Absent).await.unwrap();
     }
     drop(store);
     let whole = fs::read(folder.file()).unwrap();
@@ -180,7 +177,10 @@ fn a_file_cut_short_opens_whole_or_says_that_it_is_damaged() {
         fs::write(folder.file(), &whole[..whole.len() * part / 16]).unwrap();
         match EmbeddedStore::open(folder.file(), Options::default()) {
             // Either nothing was there yet, or what is there is all of it.
-            Ok(store) => assert!(matches!(store.range("key/", 99).unwrap().0.len(), 0 | 50), "cut at {part}/16"),
+            Ok(store) => {
+                let found = list(&store, "key/", 99).await.unwrap().0.len();
+                assert!(matches!(found, 0 | 50), "cut at {part}/16");
+            }
             Err(StoreError::Damaged { path, .. }) => {
                 assert_eq!(path, folder.file());
                 refused += 1;
