@@ -1,0 +1,141 @@
+//! How a shard puts parts of limits in force, and what happens when they lapse.
+
+use tidegate_core::Instant;
+use tidegate_core::limit::Limit;
+use tidegate_wire::nsq::TopicName;
+
+use super::admin::AdminReply;
+use super::contracts::LimitKey;
+use super::home_shard;
+use super::limiter::{PartRule, Source, Terms, lesser};
+use super::parts::{PartGrant, PartOrder, PartRefused, PartStatus, PartStep};
+use super::shard::Shard;
+
+impl Shard {
+    /// Carries out a step of `order` for the topics of this shard.
+    pub(super) fn put_parts(&mut self, order: &PartOrder, now: Instant) -> AdminReply {
+        let (shard, shards) = (self.config.shard, self.config.shards);
+        let own: Vec<_> =
+            order.parts.iter().filter(|grant| home_shard(grant.topic.as_str(), shards) == shard).collect();
+        let Some(ends) = order.ends(now) else { return AdminReply::PartsRefused(PartRefused::Late) };
+        if let Err(why) = self.check_parts(order, &own) {
+            return AdminReply::PartsRefused(why);
+        }
+        match order.step {
+            PartStep::Check => {}
+            PartStep::Shrink => self.shrink_parts(order, &own, ends, now),
+            PartStep::All => {
+                // Once more, of what has come since.
+                self.shrink_parts(order, &own, ends, now);
+                for grant in &own {
+                    self.put_part(order, grant, grant.limit, ends, now);
+                }
+            }
+        }
+        AdminReply::Parts(own.iter().filter_map(|grant| self.part_status(&grant.topic, now)).collect())
+    }
+
+    fn check_parts(&self, order: &PartOrder, own: &[&PartGrant]) -> Result<(), PartRefused> {
+        let parts = &self.contracts.parts;
+        parts.check_room(own.iter().copied())?;
+        for grant in own {
+            parts.check(order, grant)?;
+            let contract = self.contracts.contract(&LimitKey::topic(&grant.topic));
+            if contract.is_some_and(|contract| contract.unit != grant.unit) {
+                return Err(PartRefused::OtherUnit { topic: grant.topic.clone(), unit: grant.unit });
+            }
+        }
+        Ok(())
+    }
+
+    /// What of the parts is less than what is in force.
+    fn shrink_parts(&mut self, order: &PartOrder, own: &[&PartGrant], ends: Instant, now: Instant) {
+        for grant in own {
+            let terms = self.contracts.terms(&LimitKey::topic(&grant.topic));
+            let taken = match terms {
+                // Whatever opens a part that holds everything lets more pass.
+                Some(Terms { part: Some(PartRule::Closed(_)), .. }) => continue,
+                Some(terms) => lesser(terms.limit(), grant.limit),
+                None => grant.limit,
+            };
+            if terms.is_none_or(|terms| terms.limit() != taken) {
+                self.put_part(order, grant, taken, ends, now);
+            }
+        }
+    }
+
+    fn put_part(&mut self, order: &PartOrder, grant: &PartGrant, taken: Limit, ends: Instant, now: Instant) {
+        let key = LimitKey::topic(&grant.topic);
+        let before = self.contracts.terms(&key);
+        self.contracts.parts.put(order, grant, taken, ends);
+        self.put_in_force(&grant.topic, before, now, now);
+    }
+
+    /// Takes a part away: the contract alone holds again.
+    pub(super) fn remove_part(&mut self, topic: &TopicName, revision: u64, now: Instant) -> AdminReply {
+        let status = self.part_status(topic, now);
+        let before = self.contracts.terms(&LimitKey::topic(topic));
+        match self.contracts.parts.remove(topic, revision) {
+            Ok(()) => {
+                self.put_in_force(topic, before, now, now);
+                AdminReply::Parts(status.into_iter().collect())
+            }
+            Err(why) => AdminReply::PartsRefused(why),
+        }
+    }
+
+    /// All parts of this shard, in order of their topics.
+    pub(super) fn part_statuses(&self, now: Instant) -> Vec<PartStatus> {
+        self.contracts.parts.iter().filter_map(|(topic, _)| self.part_status(topic, now)).collect()
+    }
+
+    /// The part of `topic`, if it has one and it is not what an earlier run left beside a contract.
+    pub(super) fn part_status(&self, topic: &TopicName, now: Instant) -> Option<PartStatus> {
+        let part = self.contracts.parts.get(topic)?;
+        let terms = self.contracts.terms(&LimitKey::topic(topic));
+        if part.is_of_earlier_run() && terms.is_some_and(|terms| terms.source != Source::Part) {
+            return None;
+        }
+        Some(part.status(topic, terms.map(|terms| terms.limit()), now))
+    }
+
+    /// Puts in force what holds after the leases that have ended until `now`: from their ends on, however late that is
+    /// found out.
+    pub(super) fn lapse_parts(&mut self, now: Instant) {
+        while let Some((ends, topic)) = self.contracts.parts.pop_ended(now) {
+            let before = self.contracts.terms(&LimitKey::topic(&topic));
+            self.contracts.parts.lapse(&topic);
+            self.put_in_force(&topic, before, ends, now);
+        }
+    }
+
+    /// Puts in force on the topic called `name`, from `at` on, what stands for it now, where `before` stood until then.
+    /// What was due until `at` goes as it was due.
+    pub(super) fn put_in_force(&mut self, name: &TopicName, before: Option<Terms>, at: Instant, now: Instant) {
+        let limit = LimitKey::topic(name);
+        let after = self.contracts.terms(&limit);
+        let key = self.topics_by_name.get(name).copied();
+        if let (Some(before), Some(after)) = (before, after)
+            && after.rules_as(&before)
+        {
+            if let Some(limiter) = key.and_then(|key| self.topics[key].limiter.as_mut()) {
+                limiter.part_ends = after.part_ends; // Its lease may have been renewed.
+            }
+            return;
+        }
+        if let Some(key) = key {
+            self.drain_topic(key, now);
+        }
+        let is_at_work = key.is_some_and(|key| self.topics[key].limiter.is_some());
+        let parted = |terms: Option<Terms>| terms.is_some_and(|terms| terms.part.is_some());
+        if let Some(after) = after
+            && !is_at_work
+            && (parted(before) || parted(Some(after)))
+        {
+            self.contracts.carry_over(&limit, before, after, at);
+        }
+        if let Some(key) = key {
+            self.rule_topic(key, &limit, after, at);
+        }
+    }
+}
