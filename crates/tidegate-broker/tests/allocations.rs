@@ -183,7 +183,7 @@ struct Across {
 }
 
 impl Across {
-    fn new() -> Self {
+    fn new(contract: Option<Contract>) -> Self {
         let now = harness::START;
         let topic = |shard| {
             let mut names = (0..100).map(|number| format!("t{number}"));
@@ -192,6 +192,10 @@ impl Across {
         let shard =
             |shard| Shard::new(ShardConfig { shard, shards: 2, ..harness::config() }, now, harness::START_UNIX_NS);
         let mut shards = [shard(0), shard(1)];
+        if let Some(contract) = contract {
+            let topic = harness::topic_name(&topic(1));
+            shards[1].on_admin(AdminRequest::SetTopicLimit(topic, Some((contract, Source::File))), now);
+        }
         let mut connect = |shard: usize, said: &str| {
             let conn = shards[shard].on_connect("10.0.0.1:1".to_owned(), now);
             assert_eq!(shards[shard].on_bytes(conn, said.as_bytes(), now, now), said.len());
@@ -214,6 +218,7 @@ impl Across {
 
     fn round(&mut self) {
         self.now += Duration::from_micros(100);
+        self.shards[1].on_timeout(self.now);
         let used = self.shards[0].on_bytes(self.publisher, &self.publish, self.now, self.now);
         assert_eq!(used, self.publish.len());
         self.settle();
@@ -239,7 +244,7 @@ impl Across {
             self.shards[number].end_batch(self.now);
             while let Some(output) = self.shards[number].poll_output() {
                 match output {
-                    Output::Log(_) | Output::Notice(_) => {}
+                    Output::Log(_) | Output::Notice(_) | Output::Stamp(_) => {}
                     Output::Peer { shard, message } => self.shards[shard].on_peer(message, self.now),
                     other => panic!("nothing else is to happen: {other:?}"),
                 }
@@ -256,7 +261,16 @@ impl Across {
 
 #[test]
 fn publishing_to_another_shard_allocates_nothing() {
-    let mut across = Across::new();
+    steady_across(Across::new(None));
+}
+
+#[test]
+fn publishing_to_a_contract_of_another_shard_allocates_nothing() {
+    steady_across(Across::new(Some(harness::wait(200_000, 26))));
+}
+
+#[track_caller]
+fn steady_across(mut across: Across) {
     let run = |across: &mut Across, rounds: u32| (0..rounds).for_each(|_| across.round());
     run(&mut across, 3_000);
     let before = across.delivered;

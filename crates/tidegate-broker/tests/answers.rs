@@ -5,7 +5,9 @@
 #[expect(dead_code, reason = "each binary of tests uses a part")]
 mod harness;
 
-use harness::{Broker, Client, Reply, SECOND, ms, numbered, put, put_deferred, put_many, req, topic_name, wait};
+use harness::{
+    Broker, Client, Reply, SECOND, ms, numbered, over_http, put, put_deferred, put_many, req, topic_name, wait,
+};
 use tidegate_broker::machine::admin::{AdminRequest, Pause};
 use tidegate_broker::machine::home_shard;
 use tidegate_broker::machine::shard::QueuePolicy;
@@ -77,7 +79,7 @@ fn http_publishes_wait_for_the_log_too() {
     let mut broker = Broker::with(|config| config.mem_queue_size = 0);
     broker.disk.delay = ms(10);
     let start = broker.now;
-    broker.order(AdminRequest::Publish { topic: topic_name("t"), bodies: vec![b"x".to_vec()], defer: None });
+    broker.order(over_http("t", &["x"], None));
     assert!(broker.now >= start + ms(10));
     assert_eq!(broker.disk.depth("t"), 1);
 }

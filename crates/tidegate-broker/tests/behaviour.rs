@@ -8,8 +8,8 @@ mod harness;
 use std::time::Duration;
 
 use harness::{
-    Broker, Client, Message, Reply, SECOND, START_UNIX_NS, channel_name, fin, ms, numbered, put, put_deferred,
-    put_many, req, sized, topic_name, touch,
+    Broker, Client, Message, Reply, SECOND, START_UNIX_NS, channel_name, fin, ms, numbered, over_http, put,
+    put_deferred, put_many, req, sized, topic_name, touch,
 };
 use tidegate_broker::machine::admin::{AdminReply, AdminRequest, Pause};
 use tidegate_broker::machine::output::{Layers, Notice};
@@ -568,8 +568,7 @@ fn a_new_topic_can_wait_for_its_channels() {
 fn http_publishes_pass_the_same_way() {
     let mut broker = Broker::default();
     let consumer = broker.subscribe("t", "c", 10);
-    let publish =
-        |defer| AdminRequest::Publish { topic: topic_name("t"), bodies: vec![b"a".to_vec(), b"b".to_vec()], defer };
+    let publish = |defer| over_http("t", &["a", "b"], defer);
     broker.order(publish(None));
     assert_eq!(broker.bodies(consumer), ["a", "b"]);
     broker.order(publish(Some(ms(40))));

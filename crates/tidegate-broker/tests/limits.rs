@@ -7,7 +7,9 @@ mod harness;
 
 use std::time::Duration;
 
-use harness::{Broker, Client, Reply, SECOND, ms, numbered, put, put_deferred, put_many, refuse, topic_name, wait};
+use harness::{
+    Broker, Client, Reply, SECOND, ms, numbered, over_http, put, put_deferred, put_many, refuse, topic_name, wait,
+};
 use tidegate_broker::machine::Passage;
 use tidegate_broker::machine::admin::{AdminReply, AdminRequest, Pause, PublishRefused, Recording};
 use tidegate_broker::machine::limiter::{Contract, Mode, Unit};
@@ -142,9 +144,7 @@ fn a_refusal_names_a_time_that_comes_true() {
     broker.send(publisher, put("t", "2"));
     assert_eq!(broker.error(publisher), "E_PUB_FAILED PUB failed rate limit of topic exceeded, retry in 333.334 ms");
     assert!(!broker.is_closed(publisher));
-    let publish = |broker: &mut Broker| {
-        broker.admin(AdminRequest::Publish { topic: topic_name("t"), bodies: vec![b"2".to_vec()], defer: None })
-    };
+    let publish = |broker: &mut Broker| broker.admin(over_http("t", &["2"], None));
     let AdminReply::Refused(PublishRefused::Throttled { retry_after }) = publish(&mut broker) else {
         panic!("there is no token");
     };

@@ -8,7 +8,7 @@ mod harness;
 use std::time::Duration;
 
 use harness::{
-    Broker, Client, Reply, SECOND, channel_name, ms, numbered, put, put_deferred, put_many, req, topic_name,
+    Broker, Client, Reply, SECOND, channel_name, ms, numbered, over_http, put, put_deferred, put_many, req, topic_name,
 };
 use tidegate_broker::machine::admin::{AdminReply, AdminRequest, Pause, PublishRefused};
 use tidegate_broker::machine::shard::QueuePolicy;
@@ -385,7 +385,7 @@ fn the_policy_refuse_answers_with_an_error() {
     assert!(!broker.is_closed(publisher));
     broker.send(publisher, put_many("t", &["2"]));
     assert_eq!(broker.error(publisher), "E_MPUB_FAILED MPUB failed queue is full");
-    let publish = AdminRequest::Publish { topic: topic_name("t"), bodies: vec![b"2".to_vec()], defer: None };
+    let publish = over_http("t", &["2"], None);
     assert!(matches!(broker.admin(publish), AdminReply::Refused(PublishRefused::QueueFull)));
     let consumer = broker.subscribe("t", "c", 5);
     assert_eq!(finish_all(&mut broker, consumer), numbered(2));
@@ -513,7 +513,7 @@ fn a_stopping_broker_takes_nothing_and_closes_its_connections() {
     broker.publish(publisher, "t", "m");
     broker.drain();
     assert!(broker.is_closed(consumer) && broker.is_closed(publisher));
-    let publish = AdminRequest::Publish { topic: topic_name("new"), bodies: vec![b"m".to_vec()], defer: None };
+    let publish = over_http("new", &["m"], None);
     assert!(matches!(broker.admin(publish), AdminReply::Refused(PublishRefused::Exiting)));
     assert!(matches!(
         broker.admin(AdminRequest::CreateTopic(topic_name("new"))),

@@ -30,10 +30,11 @@ use super::trace::TraceWriter;
 use crate::config::{self, Address, Config};
 use crate::machine::admin::AdminRequest;
 use crate::machine::contracts::KeptBucket;
+use crate::machine::host_of;
 use crate::machine::limiter::{Contract, Source};
 use crate::machine::log::{LogCommand, LogEvent};
 use crate::machine::shard::{OutputBuffer, QueuePolicy, Shard, ShardConfig};
-use crate::machine::{Passage, host_of};
+use crate::machine::trace::Traced;
 
 /// Half of nsqd's client time-out, which has no flag.
 const HEARTBEAT: Duration = Duration::from_secs(30);
@@ -442,8 +443,8 @@ impl Surroundings for ThreadSurroundings {
         let _ = self.notices.send(notice);
     }
 
-    fn trace(&self, topic: TopicName, passages: Vec<Passage>) {
-        self.trace.send(topic, passages);
+    fn trace(&self, topic: TopicName, traced: Traced) {
+        self.trace.send(topic, traced);
     }
 
     fn keep(&self, kept: Kept) {

@@ -23,11 +23,11 @@ use super::handshake::{Deadline, Deadlines, HandshakeThread, Stepped};
 use super::listener::Listener;
 use super::mailbox::{Inbound, ShardMailbox};
 use super::socket::Socket;
-use crate::machine::Passage;
 use crate::machine::admin::{AdminReply, Answered};
 use crate::machine::log::{LogCommand, LogEvent, QueueId};
 use crate::machine::output::{ConnId, Layers, Notice, Output};
 use crate::machine::shard::Shard;
+use crate::machine::trace::Traced;
 
 const BELL: u64 = u64::MAX;
 const LISTENER: u64 = u64::MAX - 1;
@@ -54,7 +54,7 @@ const DRAIN_MAX: Duration = Duration::from_mins(1);
 pub(super) trait Surroundings: Send {
     fn log(&self, shard: usize, command: LogCommand);
     fn notice(&self, shard: usize, notice: Notice);
-    fn trace(&self, topic: TopicName, passages: Vec<Passage>);
+    fn trace(&self, topic: TopicName, traced: Traced);
     fn authenticate(&self, asked: Authentication);
     /// What is left of the tokens, once the shard has drained.
     fn keep(&self, kept: Kept);
@@ -586,7 +586,7 @@ impl<S: Surroundings> Worker<S> {
                 }
                 self.parts.surroundings.log(self.parts.number, command);
             }
-            Output::Trace(topic, passages) => self.parts.surroundings.trace(topic, passages),
+            Output::Trace(topic, traced) => self.parts.surroundings.trace(topic, traced),
             Output::Notice(notice) => self.parts.surroundings.notice(self.parts.number, notice),
             Output::AdminReply(number, reply) => {
                 if let Some(answer) = self.asked.remove(&number) {

@@ -1,11 +1,15 @@
 //! What the HTTP APIs may ask of a shard, and its answers.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_wire::nsq::{ChannelName, TopicName};
 
 use super::limiter::{Contract, Source};
+use super::parts::{PartOrder, PartRefused, PartStatus};
+use super::publishers::HttpPublisher;
 use super::snapshot::ShardSnapshot;
+use super::watch::PublishersReport;
 
 /// A request from outside the NSQ protocol. Requests that name a topic go to the shard that owns it.
 #[derive(Clone, Debug)]
@@ -18,6 +22,8 @@ pub enum AdminRequest {
         bodies: Vec<Vec<u8>>,
         /// Deliver not before this span is over.
         defer: Option<Duration>,
+        /// Who publishes.
+        by: HttpPublisher,
     },
     /// Creates the topic if it does not exist.
     CreateTopic(TopicName),
@@ -35,7 +41,8 @@ pub enum AdminRequest {
     EmptyChannel(TopicName, ChannelName),
     /// Stops (or resumes) the flow from the channel to its clients.
     PauseChannel(TopicName, ChannelName, Pause),
-    /// Puts a contract in force on the topic, or removes it; it also holds for a topic that does not exist yet.
+    /// Puts a contract in force on the topic, or removes it; it also holds for a topic that does not exist yet. Answered
+    /// with the node's part of it, if there is one, which goes on to rule the bucket.
     SetTopicLimit(TopicName, Option<(Contract, Source)>),
     /// The same for a channel.
     SetChannelLimit(TopicName, ChannelName, Option<(Contract, Source)>),
@@ -46,8 +53,60 @@ pub enum AdminRequest {
     Record(TopicName, Recording),
     /// Reads the shard's state.
     Snapshot(SnapshotScope),
+    /// Lists who publishes to a topic.
+    Publishers(PublishersScope),
     /// Ensures these channels exist and lets the topic flow: the answer to a new topic's question to nsqlookupd.
     StartTopic(TopicName, Vec<ChannelName>),
+    /// Carries out a step of an order for parts of limits, of the topics that the shard owns.
+    PutParts(PartOrder),
+    /// Takes the topic's part away, by an order of this revision.
+    RemovePart {
+        /// The topic.
+        topic: TopicName,
+        /// An older one than the part's is refused.
+        revision: u64,
+    },
+    /// Lists the parts of the shard's topics.
+    Parts,
+    /// Asks whether each of these channels, or of all that the topic has if none is named, has a consumer here.
+    Prepare {
+        /// The topic.
+        topic: TopicName,
+        /// The channels that are asked for.
+        channels: Vec<ChannelName>,
+        /// What becomes of those that do not exist.
+        creation: Creation,
+    },
+    /// Closes the connections of this shard that publish to the topic under one of these identities, each when all that
+    /// the shard has taken from it is answered.
+    Disconnect {
+        /// The topic.
+        topic: TopicName,
+        /// The publishers' identities.
+        identities: Arc<[String]>,
+    },
+    /// Takes connections that have not published yet as publishers, or refuses them.
+    SetNewcomers(Newcomers),
+}
+
+/// Whether what is asked for is made if it does not exist.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Creation {
+    /// It is.
+    IfMissing,
+    /// It is not.
+    Never,
+}
+
+/// What a shard does with connections that have not published yet.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum Newcomers {
+    /// They may publish.
+    #[default]
+    Welcome,
+    /// Their first publish is refused, and their connection closed. HTTP has no connections that count: each publish is
+    /// refused.
+    Refused,
 }
 
 /// The two directions of pausing.
@@ -81,6 +140,17 @@ pub struct SnapshotScope {
     pub delays: Delays,
 }
 
+/// What a list of publishers is about.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PublishersScope {
+    /// The topic.
+    pub topic: TopicName,
+    /// Whole seconds that are looked back, 1 to 60.
+    pub seconds: u64,
+    /// Delays above it are counted, from the first time on that it is asked for.
+    pub slo_ns: Option<u64>,
+}
+
 /// Whether quantiles of delays are computed for a snapshot, which is most of its cost. Those of nsqd's end-to-end latency
 /// are there in any case, if the configuration asks for some.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -97,8 +167,8 @@ pub enum Delays {
 pub enum Answered {
     /// Now.
     Now(AdminReply),
-    /// With [`super::output::Output::AdminReply`] of this number: what was published is not in the log yet, or a
-    /// snapshot is of many topics.
+    /// With [`super::output::Output::AdminReply`] of this number: what was published is not in the log yet, a snapshot is
+    /// of many topics, or a list of many publishers.
     Later(u64),
 }
 
@@ -115,6 +185,25 @@ pub enum AdminReply {
     Refused(PublishRefused),
     /// The state asked for.
     Snapshot(Box<ShardSnapshot>),
+    /// The list asked for.
+    Publishers(Box<PublishersReport>),
+    /// The parts that were ordered, as they stand; all of them; or the one that was removed, as it stood.
+    Parts(Vec<PartStatus>),
+    /// The order for parts changed nothing on this shard.
+    PartsRefused(PartRefused),
+    /// Whether the topic can take publishers.
+    Readiness(Readiness),
+    /// The identities whose connections are being closed, each once, in order.
+    Disconnected(Vec<String>),
+}
+
+/// Whether a topic can take publishers here.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Readiness {
+    /// False until nsqlookupd has said which channels the topic has elsewhere.
+    pub started: bool,
+    /// Channels without a consumer, in order of their names.
+    pub missing: Vec<ChannelName>,
 }
 
 /// Why a publish was refused.
@@ -150,6 +239,9 @@ pub enum PublishRefused {
         /// What the system said.
         error: String,
     },
+    /// The node takes no new publishers.
+    #[error("draining: this node takes no new publishers")]
+    Draining,
     /// The broker is shutting down.
     #[error("exiting")]
     Exiting,

@@ -51,6 +51,7 @@ impl Shard {
             counts: TopicCounts::default(),
             access_delay: WindowedHistogram::new(WindowConfig::default()),
             recording: None,
+            watch: None,
             dirty: false,
         });
         self.topics_by_name.insert(name.clone(), key);

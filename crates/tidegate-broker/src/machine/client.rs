@@ -1,5 +1,8 @@
 //! A connection, as its shard sees it.
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 use tidegate_core::Instant;
@@ -10,8 +13,10 @@ use super::acks::Answers;
 use super::auth::AuthState;
 use super::channel::ChannelKey;
 use super::messages::MessageKey;
+use super::publishers::{Label, PublisherRef};
 use super::snapshot::ClientSnapshot;
 use super::topic::TopicKey;
+use super::who::Who;
 
 /// Output waiting for a socket above which its client gets no more messages.
 pub(super) const OUTPUT_BYTES_HIGH: usize = 256 * 1024;
@@ -68,8 +73,8 @@ pub(super) struct InFlight {
 /// The topic that a connection published to last.
 #[derive(Clone, Debug)]
 pub(super) enum LastPub {
-    /// On this shard.
-    Here(TopicKey),
+    /// On this shard; and who the connection is there, if the topic was watched then.
+    Here(TopicKey, PublisherRef),
     /// On another one.
     Elsewhere(TopicName),
 }
@@ -92,6 +97,8 @@ pub(super) struct Client {
     pub(super) dirty: bool,
     /// It stands in its channel's list of clients that may get a message.
     pub(super) listed_ready: bool,
+    /// It is closed once all that was taken from it is answered; nothing more is taken.
+    pub(super) leaving: bool,
     /// Arrival stamps have been asked for.
     pub(super) stamped: bool,
     pub(super) tls: bool,
@@ -120,6 +127,16 @@ pub(super) struct About {
     pub(super) hostname: String,
     pub(super) user_agent: String,
     pub(super) connected_unix_s: i64,
+    pub(super) connected: Instant,
+    /// The name that it gave itself as a publisher.
+    pub(super) publisher: Option<Label>,
+    pub(super) correlation: Option<Label>,
+    /// As topics see it, once one has asked.
+    pub(super) who: Option<Arc<Who>>,
+    /// Topics of this shard in which it has a place as a publisher.
+    pub(super) topics: BTreeSet<TopicKey>,
+    /// Other shards that know it as a publisher.
+    pub(super) introduced: Vec<usize>,
     pub(super) auth: Option<AuthState>,
     pub(super) secret: Vec<u8>,
     pub(super) snappy: bool,
@@ -151,6 +168,12 @@ impl Client {
         } else if counts.len() < PUB_COUNTS_MAX {
             counts.push((topic.clone(), count));
         }
+    }
+
+    /// Whether it has published to `topic`, as far as is known: beyond so many topics it counts as a publisher of each.
+    pub(super) fn publishes_to(&self, topic: &TopicName) -> bool {
+        let counts = &self.about.pub_counts;
+        counts.len() >= PUB_COUNTS_MAX || counts.iter().any(|(name, _)| name == topic)
     }
 
     pub(super) fn snapshot(&self) -> ClientSnapshot {

@@ -6,7 +6,8 @@ use tidegate_core::Instant;
 use tidegate_core::limit::{Limit, SpentBuckets, TokenBucket};
 use tidegate_wire::nsq::{ChannelName, TopicName};
 
-use super::limiter::{Contract, Limiter, Source};
+use super::limiter::{Contract, Discipline, Limiter, Mode, Source, Terms};
+use super::parts::{KeptPart, Parts};
 
 /// Buckets that are remembered after their topic, channel or contract went, for each shard. At this bound a new bucket
 /// begins empty.
@@ -40,18 +41,22 @@ pub struct KeptBucket {
     pub limit: Limit,
     /// What it held, in the unit of [`TokenBucket::level`].
     pub level: u128,
+    /// Where nobody set a contract: the part that made one.
+    pub part: Option<KeptPart>,
 }
 
-/// Contracts for topics and channels that are there or come to be later, and the buckets of those that went.
+/// Contracts for topics and channels that are there or come to be later, the node's parts of those of topics, and the
+/// buckets of those that went.
 #[derive(Debug)]
 pub(super) struct Contracts {
     by_key: BTreeMap<LimitKey, (Contract, Source)>,
+    pub(super) parts: Parts,
     spent: SpentBuckets<LimitKey>,
 }
 
 impl Default for Contracts {
     fn default() -> Self {
-        Self { by_key: BTreeMap::new(), spent: SpentBuckets::new(SPENT_BUCKETS_MAX) }
+        Self { by_key: BTreeMap::new(), parts: Parts::default(), spent: SpentBuckets::new(SPENT_BUCKETS_MAX) }
     }
 }
 
@@ -64,24 +69,56 @@ impl Contracts {
         };
     }
 
-    /// A limiter for `key`, which came to be now, if it has a contract.
-    pub(super) fn limiter(&mut self, key: &LimitKey, now: Instant) -> Option<Limiter> {
-        if self.by_key.is_empty() {
-            return None;
-        }
-        let (contract, source) = *self.by_key.get(key)?;
-        Some(self.limiter_under(key, (contract, source), 0, now))
+    /// What a person or the file set for `key`.
+    pub(super) fn contract(&self, key: &LimitKey) -> Option<Contract> {
+        self.by_key.get(key).map(|(contract, _)| *contract)
     }
 
-    /// A limiter for `key` under `contract`, with the tokens that are left of an earlier one; `line_cost` waits already.
-    pub(super) fn limiter_under(
-        &mut self,
-        key: &LimitKey,
-        (contract, source): (Contract, Source),
-        line_cost: u64,
-        now: Instant,
-    ) -> Limiter {
-        Limiter::new(contract, source, self.spent.recall(key, contract.limit, now), line_cost, now)
+    /// What stands for `key` now.
+    pub(super) fn terms(&self, key: &LimitKey) -> Option<Terms> {
+        if self.by_key.is_empty() && self.parts.is_empty() {
+            return None;
+        }
+        let set = self.by_key.get(key).copied();
+        let part = if key.channel.is_none() { self.parts.get(&key.topic) } else { None };
+        // One that is left of an earlier run stands in for a contract, and not beside one.
+        let part = part.filter(|part| set.is_none() || !part.is_of_earlier_run());
+        let rule = part.and_then(|part| Some((part, part.rule()?)));
+        match (set, rule) {
+            (set, None) => set.map(Terms::of),
+            (Some(set), Some((part, rule))) => {
+                Some(Terms { part: Some(rule), part_ends: part.ends(), ..Terms::of(set) })
+            }
+            (None, Some((part, rule))) => {
+                let (limit, unit) = (part.limit(), part.unit());
+                let contract = Contract { limit, unit, discipline: Discipline::Wait, mode: Mode::Enforce };
+                Some(Terms { part: Some(rule), part_ends: part.ends(), ..Terms::of((contract, Source::Part)) })
+            }
+        }
+    }
+
+    /// A limiter for `key`, which came to be now, if something stands for it.
+    pub(super) fn limiter(&mut self, key: &LimitKey, now: Instant) -> Option<Limiter> {
+        let terms = self.terms(key)?;
+        Some(self.limiter_under(key, terms, 0, now))
+    }
+
+    /// A limiter for `key` under `terms`, with the tokens that are left of an earlier one; `line_cost` waits already.
+    pub(super) fn limiter_under(&mut self, key: &LimitKey, terms: Terms, line_cost: u64, now: Instant) -> Limiter {
+        Limiter::new(terms, self.spent.recall(key, terms.limit(), now), line_cost, now)
+    }
+
+    /// A part of `key`, which has no limiter at work, comes, changes or goes: what stands is `after` and was `before`.
+    /// Tokens stay what they were, as if one had been at work. Where nothing stood and nothing is remembered there are
+    /// none: what there is of the whole is on other nodes.
+    pub(super) fn carry_over(&mut self, key: &LimitKey, before: Option<Terms>, after: Terms, now: Instant) {
+        let limit = after.limit();
+        let before = before.map_or(Limit::new(limit.rate, 0), |before| before.limit());
+        let mut bucket = self.spent.recall(key, before, now);
+        // As deep as it was, so that it is not taken for full before it would have been.
+        let depth = bucket.limit().burst.max(limit.burst);
+        bucket.set_limit(Limit::new(limit.rate, depth), now);
+        self.spent.remember(key.clone(), bucket, now);
     }
 
     /// The limiter of `key` goes; its tokens are remembered.
@@ -101,6 +138,9 @@ impl Contracts {
 
     /// Remembers a bucket of an earlier run, which held its level at `at`.
     pub(super) fn restore(&mut self, kept: KeptBucket, at: Instant, now: Instant) {
+        if let Some(part) = kept.part {
+            self.parts.restore(&kept.key.topic, part);
+        }
         self.spent.remember(kept.key, TokenBucket::with_level(kept.limit, kept.level, at), now);
     }
 
@@ -110,6 +150,18 @@ impl Contracts {
             key: key.clone(),
             limit: bucket.limit(),
             level: bucket.level(now),
+            part: None,
+        })
+    }
+
+    /// Full buckets for the parts that made a contract, by topic.
+    pub(super) fn kept_parts(&self, now: Instant) -> impl Iterator<Item = (&TopicName, KeptBucket)> {
+        self.parts.iter().filter_map(move |(topic, part)| {
+            let key = LimitKey::topic(topic);
+            let terms = self.terms(&key).filter(|terms| terms.source == Source::Part)?;
+            let limit = terms.limit();
+            let level = TokenBucket::new(limit, now).level(now);
+            Some((topic, KeptBucket { key, limit, level, part: Some(part.kept(limit)) }))
         })
     }
 }

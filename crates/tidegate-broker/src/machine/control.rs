@@ -1,5 +1,6 @@
 //! What the HTTP APIs do to a shard: administration, contracts, draining.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tidegate_core::Instant;
@@ -7,18 +8,20 @@ use tidegate_core::time::nanos;
 use tidegate_wire::nsq::{ChannelName, TopicName};
 
 use super::acks::Origin;
-use super::admin::{AdminReply, AdminRequest, Answered, Pause, PublishRefused, Recording};
+use super::admin::{AdminReply, AdminRequest, Answered, Newcomers, Pause, PublishRefused, Recording};
 use super::channel::ChannelKey;
 use super::contracts::{KeptBucket, LimitKey};
 use super::flow::write_all;
-use super::limiter::{Contract, Discipline, Mode, Source, Unit};
+use super::limiter::{Contract, Discipline, Mode, Source, Terms, Unit};
 use super::log::LogCommand;
 use super::output::{Notice, Output};
 use super::publish::{Publish, Published};
+use super::publishers::HttpPublisher;
 use super::queue::{Item, Queue, Queued};
 use super::queue_log::QueueLog;
 use super::shard::Shard;
 use super::topic::{Pending, TopicKey};
+use super::trace::{self, Traced};
 
 impl Shard {
     /// Carries out a request from outside the NSQ protocol.
@@ -27,9 +30,10 @@ impl Shard {
             // Nothing may open a queue, or change one that is closed.
             return Answered::Now(AdminReply::Refused(PublishRefused::Exiting));
         }
+        self.lapse_parts(now);
         Answered::Now(match request {
-            AdminRequest::Publish { topic, bodies, defer } => {
-                return self.publish_for_admin(&topic, &bodies, defer, now);
+            AdminRequest::Publish { topic, bodies, defer, by } => {
+                return self.publish_for_admin(&topic, &bodies, (defer, &by), now);
             }
             AdminRequest::CreateTopic(topic) => {
                 self.topic(&topic, now);
@@ -65,7 +69,7 @@ impl Shard {
             }),
             AdminRequest::SetTopicLimit(topic, contract) => {
                 self.set_topic_limit(&topic, contract, now);
-                AdminReply::Done
+                self.part_status(&topic, now).map_or(AdminReply::Done, |part| AdminReply::Parts(vec![part]))
             }
             AdminRequest::SetChannelLimit(topic, channel, contract) => {
                 self.set_channel_limit(&topic, &channel, contract, now);
@@ -73,13 +77,22 @@ impl Shard {
             }
             AdminRequest::ReleaseLine(topic) => self.with_topic(&topic, Self::release_line),
             AdminRequest::Record(topic, recording) => {
-                let key = self.topic(&topic, now);
-                let topic = &mut self.topics[key];
-                let left = std::mem::replace(&mut topic.recording, (recording == Recording::On).then(Vec::new));
-                self.outputs.push_back(Output::Trace(topic.name.clone(), left.unwrap_or_default()));
+                self.record(&topic, recording, now);
                 AdminReply::Done
             }
             AdminRequest::Snapshot(scope) => return self.snapshot(scope, now),
+            AdminRequest::Publishers(scope) => return self.list_publishers(scope, now),
+            AdminRequest::PutParts(order) => self.put_parts(&order, now),
+            AdminRequest::RemovePart { topic, revision } => self.remove_part(&topic, revision, now),
+            AdminRequest::Parts => AdminReply::Parts(self.part_statuses(now)),
+            AdminRequest::Prepare { topic, channels, creation } => self.prepare(&topic, &channels, creation, now),
+            AdminRequest::Disconnect { topic, identities } => {
+                AdminReply::Disconnected(self.disconnect_publishers(&topic, &identities))
+            }
+            AdminRequest::SetNewcomers(newcomers) => {
+                self.newcomers = newcomers;
+                AdminReply::Done
+            }
         })
     }
 
@@ -87,10 +100,14 @@ impl Shard {
         &mut self,
         topic: &TopicName,
         bodies: &[Vec<u8>],
-        defer: Option<Duration>,
+        (defer, by): (Option<Duration>, &HttpPublisher),
         now: Instant,
     ) -> Answered {
+        if self.newcomers == Newcomers::Refused {
+            return Answered::Now(AdminReply::Refused(PublishRefused::Draining));
+        }
         let key = self.topic(topic, now);
+        let publisher = self.publisher_over_http(by, key, now);
         let publish = Publish {
             count: bodies.len(),
             bytes: bodies.iter().map(Vec::len).sum(),
@@ -98,6 +115,7 @@ impl Shard {
             defer_ns: defer.map_or(0, nanos),
             arrival: now,
             read: now,
+            publisher,
         };
         Answered::Now(match self.publish(key, publish, now) {
             Published::Done => AdminReply::Done,
@@ -109,6 +127,15 @@ impl Shard {
             Published::Blocked => AdminReply::Refused(PublishRefused::QueueFull),
             Published::Refused(why) => AdminReply::Refused(why),
         })
+    }
+
+    fn record(&mut self, topic: &TopicName, recording: Recording, now: Instant) {
+        let key = self.topic(topic, now);
+        self.numbers.recordings = self.numbers.recordings.wrapping_add(1).max(1);
+        let begun = (recording == Recording::On).then(|| trace::Recording::new(self.numbers.recordings));
+        let ended = std::mem::replace(&mut self.topics[key].recording, begun);
+        let left = ended.map_or_else(Traced::default, trace::Recording::finish);
+        self.outputs.push_back(Output::Trace(topic.clone(), left));
     }
 
     fn with_topic(&mut self, topic: &TopicName, act: impl FnOnce(&mut Self, TopicKey)) -> AdminReply {
@@ -133,33 +160,39 @@ impl Shard {
 
     fn set_topic_limit(&mut self, name: &TopicName, contract: Option<(Contract, Source)>, now: Instant) {
         let limit = LimitKey::topic(name);
-        if let Some(key) = self.topics_by_name.get(name).copied() {
-            // What is due until now is due under the old contract.
-            self.drain_topic(key, now);
-            let topic = &mut self.topics[key];
-            let line = topic.depth();
-            let line_cost = |unit| match unit {
-                Unit::Messages => line,
-                // Records in the log count with their headers, which errs on the side of the contract.
-                Unit::Bytes => topic.queue.body_bytes(&self.messages) + topic.queue.log().map_or(0, QueueLog::bytes),
-            };
-            match (contract, topic.limiter.as_mut()) {
-                (Some((contract, source)), Some(limiter)) => {
-                    let pays = limiter.pays(line);
-                    limiter.rule(contract, source, line_cost(contract.unit), now);
-                    // What was accepted under a contract that acted goes at its pace.
-                    limiter.pace(if contract.mode == Mode::Shadow { pays } else { 0 });
-                }
-                (Some(contract), None) => {
-                    let line_cost = line_cost(contract.0.unit);
-                    topic.limiter = Some(self.contracts.limiter_under(&limit, contract, line_cost, now));
-                }
-                (None, Some(limiter)) => limiter.retire(limiter.pays(line)),
-                (None, None) => {}
-            }
-            self.mark_topic(key);
-        }
+        let before = self.contracts.terms(&limit);
         self.contracts.set(limit, contract);
+        self.put_in_force(name, before, now, now);
+    }
+
+    /// Puts `terms` in force on the topic at `key`, from `at` on; what was due until then has gone.
+    pub(super) fn rule_topic(&mut self, key: TopicKey, limit: &LimitKey, terms: Option<Terms>, at: Instant) {
+        let Self { topics, contracts, messages, .. } = self;
+        let topic = &mut topics[key];
+        let line = topic.depth();
+        let line_cost = |unit| match unit {
+            Unit::Messages => line,
+            // Records in the log count with their headers, which errs on the side of the contract.
+            Unit::Bytes => topic.queue.body_bytes(messages) + topic.queue.log().map_or(0, QueueLog::bytes),
+        };
+        match (terms, topic.limiter.as_mut()) {
+            (Some(terms), Some(limiter)) => {
+                let pays = limiter.pays(line);
+                limiter.rule(terms, line_cost(terms.contract.unit), at);
+                // What was accepted under a contract that acted goes at its pace.
+                limiter.pace(if terms.contract.mode == Mode::Shadow { pays } else { 0 });
+            }
+            (Some(terms), None) => {
+                let line_cost = line_cost(terms.contract.unit);
+                topic.limiter = Some(contracts.limiter_under(limit, terms, line_cost, at));
+            }
+            (None, Some(limiter)) => {
+                let pays = limiter.pays(line);
+                limiter.retire(pays, at);
+            }
+            (None, None) => {}
+        }
+        self.mark_topic(key);
     }
 
     fn set_channel_limit(
@@ -179,8 +212,8 @@ impl Shard {
             let Self { channels, contracts, .. } = self;
             let slot = &mut channels[key].limiter;
             match (contract, slot.as_mut()) {
-                (Some((contract, source)), Some(limiter)) => limiter.rule(contract, source, 0, now),
-                (Some(contract), None) => *slot = Some(contracts.limiter_under(&limit, contract, 0, now)),
+                (Some(contract), Some(limiter)) => limiter.rule(Terms::of(contract), 0, now),
+                (Some(contract), None) => *slot = Some(contracts.limiter_under(&limit, Terms::of(contract), 0, now)),
                 (None, _) => {
                     if let Some(limiter) = slot.take() {
                         contracts.retire(limit.clone(), limiter, now);
@@ -202,7 +235,8 @@ impl Shard {
 
     // Tokens that outlive the process.
 
-    /// Every bucket that is not full, as it is at `now`: to be given to [`Shard::restore_buckets`] of the next run.
+    /// Every bucket that is not full, as it is at `now`, and those of parts that are the only limit of their topics: to be
+    /// given to [`Shard::restore_buckets`] of the next run.
     #[must_use]
     pub fn kept_buckets(&self, now: Instant) -> Vec<KeptBucket> {
         let topics =
@@ -212,7 +246,13 @@ impl Shard {
             Some((LimitKey::channel(topic, &channel.name), channel.limiter.as_ref()?))
         });
         let at_work = topics.chain(channels).map(|(key, limiter)| limiter.kept(key, now));
-        at_work.chain(self.contracts.kept(now)).collect()
+        let mut kept: Vec<_> = at_work.chain(self.contracts.kept(now)).collect();
+        let mut parts: BTreeMap<&TopicName, KeptBucket> = self.contracts.kept_parts(now).collect();
+        for bucket in kept.iter_mut().filter(|bucket| bucket.key.channel.is_none()) {
+            bucket.part = parts.remove(&bucket.key.topic).and_then(|bucket| bucket.part);
+        }
+        kept.extend(parts.into_values());
+        kept
     }
 
     /// When it was last not known what had been taken: buckets that are not kept held nothing then. `None` if all is known.
@@ -250,6 +290,7 @@ impl Shard {
         }
         self.end_batch(now);
         self.end_surveys(now);
+        self.end_listings(now);
         self.draining = true;
         // Channels first: what left a topic's log is in theirs before it is advanced over there.
         let channels: Vec<ChannelKey> = self.channels.iter().map(|(key, _)| key).collect();

@@ -15,14 +15,13 @@ use super::limiter::Pass;
 use super::messages::{MessageKey, Messages};
 use super::output::{ConnId, Output};
 use super::publish::is_full;
+use super::publishers::PublisherNo;
 use super::queue::{Head, Item, Next, Queue, Queued};
 use super::queue_log::QueueLog;
 use super::shard::{QueuePolicy, Shard, ShardConfig};
 use super::timers::{Gated, Timer};
-use super::topic::{Passage, Pending, Staged, Topic, TopicKey};
-
-/// Messages of a trace handed over in one go.
-const TRACE_BATCH: usize = 1024;
+use super::topic::{Mark, Pending, Staged, Topic, TopicKey};
+use super::trace::Passage;
 
 impl Shard {
     pub(super) fn stage(&mut self, topic: TopicKey, staged: Staged) {
@@ -97,19 +96,22 @@ impl Shard {
         let entry = &mut self.topics[topic];
         entry.counts.admitted += 1;
         entry.counts.admitted_bytes += bytes as u64;
-        if let Some(passages) = &mut entry.recording {
+        if let Some(recording) = &mut entry.recording {
             let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
-            passages.push(Passage { arrival, read: pending.read, release, passed: now, bytes });
-            if passages.len() >= TRACE_BATCH {
-                let passages = std::mem::take(passages);
-                self.outputs.push_back(Output::Trace(entry.name.clone(), passages));
+            let publisher = entry
+                .watch
+                .as_mut()
+                .map_or(0, |watch| watch.publishers_mut().trace_number(pending.mark.publisher(), recording));
+            let passage = Passage { arrival, read: pending.read, release, passed: now, bytes, publisher };
+            if let Some(traced) = recording.push(passage) {
+                self.outputs.push_back(Output::Trace(entry.name.clone(), traced));
             }
         }
     }
 
     /// The message leaves the topic, whose contract let it go at `release`: every channel gets it.
     fn leave_topic(&mut self, topic: TopicKey, pending: Pending, release: Instant, ack: Option<AckKey>, now: Instant) {
-        if !pending.admitted {
+        if !pending.mark.is_admitted() {
             self.admit(topic, pending, release, now);
         }
         let entry = &self.topics[topic];
@@ -201,6 +203,7 @@ impl Shard {
         self.enter_staged(key, now);
         let Self { topics, channels, contracts, outputs, .. } = self;
         let topic = &mut topics[key];
+        topic.note_backlog(now);
         if topic.queue.bytes() < self.config.line_bytes || !flows {
             // What gathers in a pause may be more than a line; it leaves at its pace, and so much may come in.
             topic.line_bytes_max = self.config.line_bytes.max(topic.queue.bytes());
@@ -270,8 +273,11 @@ impl Shard {
                     let arrival = arrival_of(&header, now, *wall_offset);
                     let message = messages.insert(header.id, header.timestamp, arrival, body);
                     // Without a contract it counted when it came.
-                    let admitted = topics[key].limiter.is_none();
-                    Pending { message, due: Instant::ZERO, read: now, admitted }
+                    let mark = match &topics[key].limiter {
+                        None => Mark::admitted(PublisherNo::UNKNOWN),
+                        Some(_) => Mark::in_line(PublisherNo::UNKNOWN),
+                    };
+                    Pending { message, due: Instant::ZERO, read: now, mark }
                 }
             };
             self.leave_topic(key, pending, release, None, now);

@@ -3,15 +3,20 @@
 //! The token gates what leaves: a message that leaves a topic, once; a delivery of a channel, each time. When the message
 //! came does not matter, nor what held it up.
 
-use tidegate_core::Instant;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
 use tidegate_core::estimate::WindowedHistogram;
 use tidegate_core::estimate::window::WindowConfig;
 use tidegate_core::limit::{Limit, Pacer, Throttled, TokenBucket};
+use tidegate_core::number::float;
+use tidegate_core::{Instant, Rate};
 
 use super::contracts::{KeptBucket, LimitKey};
 
 /// What one token buys.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Unit {
     /// One message.
     #[default]
@@ -60,6 +65,61 @@ pub enum Source {
     File,
     /// The admin API or the console.
     Admin,
+    /// Nobody set one: a node's part of a topic's limit makes it.
+    Part,
+}
+
+/// After this span a publisher comes back that no token is minted for: its part may have moved by then. The period in
+/// which parts are fitted by default.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// What a node's part does to a topic's bucket.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum PartRule {
+    /// Its rate and burst rule, up to those of the contract.
+    Limit(Limit),
+    /// Nothing passes and nothing is minted; what is there of tokens stays, up to the burst of this last part.
+    Closed(Limit),
+}
+
+/// What stands for a topic or channel.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Terms {
+    /// What a person set, or what a part makes where nobody did.
+    pub(super) contract: Contract,
+    pub(super) source: Source,
+    /// What the node's part does to the bucket, if there is one.
+    pub(super) part: Option<PartRule>,
+    /// From then on the part does something else, whether that has been put in force or not. [`Instant::MAX`] without
+    /// such an end.
+    pub(super) part_ends: Instant,
+}
+
+impl Terms {
+    /// A contract, and no part of it.
+    pub(super) fn of((contract, source): (Contract, Source)) -> Self {
+        Self { contract, source, part: None, part_ends: Instant::MAX }
+    }
+
+    /// The rate and burst that rule the bucket: never more than the contract's.
+    pub(super) fn limit(&self) -> Limit {
+        let whole = self.contract.limit;
+        match self.part {
+            None => whole,
+            Some(PartRule::Limit(part)) => lesser(part, whole),
+            Some(PartRule::Closed(last)) => Limit::new(Rate::ZERO, last.burst.min(whole.burst)),
+        }
+    }
+
+    /// Whether `other` rules in the same way, if perhaps until another time.
+    pub(super) fn rules_as(&self, other: &Self) -> bool {
+        *self == Self { part_ends: self.part_ends, ..*other }
+    }
+}
+
+/// The lesser rate and the lesser burst.
+pub(super) fn lesser(one: Limit, other: Limit) -> Limit {
+    Limit::new(one.rate.min(other.rate), one.burst.min(other.burst))
 }
 
 /// A contract at work, and its tokens.
@@ -67,6 +127,9 @@ pub enum Source {
 pub(super) struct Limiter {
     pub(super) contract: Contract,
     pub(super) source: Source,
+    part: Option<PartRule>,
+    /// See [`Terms::part_ends`]: nothing takes a token from then on before the limiter is told what holds.
+    pub(super) part_ends: Instant,
     /// Of what leaves. In shadow mode it reckons with a line that does not form.
     pacer: Pacer,
     /// In discipline `refuse`: of what is accepted. As long as nothing is held up it keeps step with `pacer`, so that
@@ -102,10 +165,12 @@ pub(super) enum Pass {
 impl Limiter {
     /// `bucket` is what there is of tokens: full, or what an earlier limiter of the same name left. `line_cost` is what
     /// waits already.
-    pub(super) fn new(contract: Contract, source: Source, bucket: TokenBucket, line_cost: u64, now: Instant) -> Self {
+    pub(super) fn new(terms: Terms, bucket: TokenBucket, line_cost: u64, now: Instant) -> Self {
         let mut limiter = Self {
-            contract,
-            source,
+            contract: terms.contract,
+            source: terms.source,
+            part: terms.part,
+            part_ends: terms.part_ends,
             pacer: Pacer::new(bucket),
             entry: None,
             paced: 0,
@@ -114,9 +179,19 @@ impl Limiter {
             waiting_until: None,
             shadow_delay: WindowedHistogram::new(WindowConfig::default()),
         };
-        limiter.set_limit(contract.limit, now);
+        limiter.set_limit(terms.limit(), now);
         limiter.open_entry(line_cost);
         limiter
+    }
+
+    /// The rate and burst in force: the part's, or the contract's.
+    pub(super) fn limit(&self) -> Limit {
+        self.pacer.limit()
+    }
+
+    /// The lapsed part lets nothing pass.
+    fn is_closed(&self) -> bool {
+        matches!(self.part, Some(PartRule::Closed(_)))
     }
 
     /// Tokens are kept, up to the new depth.
@@ -172,9 +247,13 @@ impl Limiter {
     /// Whether a publish of `cost` is accepted.
     ///
     /// # Errors
-    /// In discipline `refuse`, when to come back.
-    pub(super) fn accept(&mut self, cost: u64, arrival: Instant) -> Result<(), Throttled> {
-        self.entry.as_mut().map_or(Ok(()), |bucket| bucket.try_take(cost, arrival))
+    /// In discipline `refuse`, when to come back. A part that mints nothing may mint again: that is no "never".
+    pub(super) fn accept(&mut self, cost: u64, arrival: Instant, now: Instant) -> Result<(), Throttled> {
+        let closed = self.is_closed();
+        let mints_none = self.part.is_some() && self.limit().rate.is_zero();
+        let Some(entry) = &mut self.entry else { return Ok(()) };
+        let decided = if closed { Err(Throttled::Never) } else { entry.try_take(cost, arrival) };
+        decided.map_err(|why| if mints_none { Throttled::Until(now + RETRY) } else { why })
     }
 
     /// Something other than tokens holds the line up: a pause, no reader, a read from disk.
@@ -188,15 +267,20 @@ impl Limiter {
         let cost = self.cost(bytes);
         self.pacer.resume(now);
         let since = self.pacer.since(arrival);
-        let release = self.pacer.release_of(cost, arrival);
-        if self.acts() {
+        let acts = self.acts();
+        if acts && since >= self.part_ends {
+            // The bucket must not mint at the part's rate until then.
+            return Pass::Until(self.part_ends);
+        }
+        let release = if self.is_closed() { None } else { self.pacer.release_of(cost, arrival) };
+        if acts {
             return match release {
-                Some(release) if release <= now => {
+                Some(release) if release <= now && release < self.part_ends => {
                     self.take(cost, release);
                     self.paced = self.paced.saturating_sub(1);
                     Pass::Released { since, release }
                 }
-                Some(release) => Pass::Until(release),
+                Some(release) => Pass::Until(release.min(self.part_ends)),
                 None => Pass::Never,
             };
         }
@@ -214,17 +298,19 @@ impl Limiter {
         Pass::Free { shadow_delay_ns }
     }
 
-    /// Puts `contract` in force; tokens are kept. `line_cost` is what waits for them, at this contract's cost.
-    pub(super) fn rule(&mut self, contract: Contract, source: Source, line_cost: u64, now: Instant) {
+    /// Puts `terms` in force; tokens are kept. `line_cost` is what waits for them, at the cost of these terms.
+    pub(super) fn rule(&mut self, terms: Terms, line_cost: u64, now: Instant) {
         if self.contract.mode == Mode::Shadow {
             self.forget_future(now);
         }
-        self.set_limit(contract.limit, now);
+        let limit = terms.limit();
+        self.set_limit(limit, now);
         let refused_before = self.contract.discipline == Discipline::Refuse;
-        (self.contract, self.source, self.waiting_until, self.retiring) = (contract, source, None, false);
+        (self.contract, self.source, self.waiting_until, self.retiring) = (terms.contract, terms.source, None, false);
+        (self.part, self.part_ends) = (terms.part, terms.part_ends);
         match &mut self.entry {
-            Some(entry) if refused_before && contract.discipline == Discipline::Refuse => {
-                entry.set_limit(contract.limit, now);
+            Some(entry) if refused_before && terms.contract.discipline == Discipline::Refuse => {
+                entry.set_limit(limit, now);
             }
             _ => self.open_entry(line_cost),
         }
@@ -253,11 +339,16 @@ impl Limiter {
         self.paced = count;
     }
 
-    /// The contract is taken away; the `line` messages that wait under it go at its pace.
-    pub(super) fn retire(&mut self, line: u64) {
+    /// The contract is taken away; the `line` messages that wait under it go at its pace, or at once if it has none: then
+    /// they would stay for ever.
+    pub(super) fn retire(&mut self, line: u64, now: Instant) {
+        if let Some(PartRule::Closed(last)) = self.part.take() {
+            self.set_limit(last, now);
+        }
         self.contract.mode = Mode::Shadow;
         self.entry = None;
-        (self.paced, self.retiring) = (line, true);
+        (self.part_ends, self.retiring) = (Instant::MAX, true);
+        self.paced = if self.limit().rate.is_zero() { 0 } else { line };
     }
 
     /// The contract was taken away.
@@ -273,6 +364,12 @@ impl Limiter {
     /// Tokens now.
     pub(super) fn tokens(&self, now: Instant) -> f64 {
         self.pacer.tokens(now)
+    }
+
+    /// Tokens that are missing from a full bucket, those included that a line in shadow mode has taken ahead.
+    pub(super) fn missing(&self, now: Instant) -> f64 {
+        let bucket = self.pacer.bucket();
+        float(bucket.limit().burst) - bucket.tokens(now) + float(bucket.taken_ahead(now))
     }
 
     /// In shadow mode: tokens' worth of messages that would be in line now.
@@ -291,7 +388,7 @@ impl Limiter {
     /// The same of a limiter that goes on, of `key`.
     pub(super) fn kept(&self, key: LimitKey, now: Instant) -> KeptBucket {
         let bucket = self.remembered(now);
-        KeptBucket { key, limit: bucket.limit(), level: bucket.level(now) }
+        KeptBucket { key, limit: bucket.limit(), level: bucket.level(now), part: None }
     }
 
     /// The bucket, so deep that it is not full before the one that it was cut from: a contract that is made shallow,
@@ -303,6 +400,8 @@ impl Limiter {
             let Limit { rate, burst } = bucket.limit();
             bucket.set_limit(Limit::new(rate, u64::MAX), now);
             let depth = bucket.level(full_at).div_ceil(u128::from(rate.period_ns()));
+            // Without a rate neither of the two is ever full.
+            let depth = depth + u128::from(rate.is_zero());
             bucket.set_limit(Limit::new(rate, burst.max(u64::try_from(depth).unwrap_or(u64::MAX))), now);
         }
         bucket

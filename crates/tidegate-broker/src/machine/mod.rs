@@ -11,13 +11,20 @@
 //! | [`limiter`] | the contract of a topic or channel |
 //! | [`log`] | the seam to the message log: commands out, events in |
 //! | [`output`] | what a shard tells its driver to do |
+//! | [`parts`] | the node's parts of topics' limits |
+//! | [`publishers`] | the publishers of a topic, and how much each of them sent |
+//! | [`seconds`] | what a topic saw in each of the last seconds |
 //! | [`shard`] | connections, topics and channels of one thread, and their timers |
 //! | [`snapshot`] | a shard's state as plain numbers |
+//! | [`trace`] | recordings of topics |
+//! | [`watch`] | what is counted of a topic for planners |
 //!
 //! Behind the shard: `protocol` reads commands, `publish` takes messages in, `flow` moves them, `catalog` makes and deletes topics and channels,
-//! `logging` hears of the log, `peers` carries publishes from shard to shard, `control` serves the HTTP APIs. State is in
+//! `logging` hears of the log, `peers` carries publishes from shard to shard, `control` serves the HTTP APIs, with
+//! `part_orders` for parts of limits and `steering` for what moves publishers from node to node
+//! State is in
 //! `client`, `topic`, `channel`, `messages` (with `store` for bodies), `queue` (with `queue_log` for its part on disk),
-//! `deferred` and `acks`; `arena` gives places and keys.
+//! `deferred`, `acks` and `part_lease`; `arena` gives places and keys.
 
 mod acks;
 pub mod admin;
@@ -35,21 +42,31 @@ pub mod log;
 mod logging;
 mod messages;
 pub mod output;
+mod part_lease;
+mod part_orders;
+pub mod parts;
 mod peers;
 mod protocol;
 mod publish;
+pub mod publishers;
 mod queue;
 mod queue_log;
+pub mod seconds;
 pub mod shard;
 pub mod snapshot;
+mod steering;
 mod store;
 mod survey;
 mod timers;
 mod topic;
+pub mod trace;
+pub mod watch;
+mod watching;
+mod who;
 
 #[cfg(feature = "io")]
 pub(crate) use client::host_of;
-pub use topic::Passage;
+pub use trace::Passage;
 
 /// The shard of `shards` that owns the topic called `name`: the same for every connection and every run.
 #[must_use]

@@ -6,7 +6,7 @@ use super::admin::{AdminReply, Pause};
 use super::client::Client;
 use super::log::LogCommand;
 pub use super::peers::{PeerAnswers, PeerBatch};
-use super::topic::Passage;
+use super::trace::Traced;
 
 /// A connection's place in its shard; reused after it is closed.
 pub type ConnId = usize;
@@ -36,7 +36,7 @@ pub enum Output {
     /// For the message log.
     Log(LogCommand),
     /// Of a topic that is being recorded.
-    Trace(TopicName, Vec<Passage>),
+    Trace(TopicName, Traced),
     /// For whoever keeps track of topics and channels.
     Notice(Notice),
     /// Hand the connection to the shard that owns its topic.

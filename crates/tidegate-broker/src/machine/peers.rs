@@ -5,12 +5,15 @@
 //! keeps its arrival stamp, and those of one connection their order.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use tidegate_core::Instant;
 
 use super::acks::{Origin, Publisher};
 use super::admin::PublishRefused;
 use super::output::{Output, PeerMessage};
+use super::publishers::PublisherRef;
+use super::who::Who;
 
 /// Buffers kept for the next batches.
 const SPARE_MAX: usize = 4;
@@ -22,9 +25,20 @@ const SPARE_BYTES_MAX: usize = 1024 * 1024;
 pub struct PeerBatch {
     pub(super) from_shard: usize,
     pub(super) entries: Vec<PeerEntry>,
+    /// Each comes before the entry of this number.
+    pub(super) notes: VecDeque<(usize, Note)>,
     bytes: Vec<u8>,
     /// An empty list for the answers, which comes back with them.
     answers: Vec<PeerAnswer>,
+}
+
+/// What a shard is told of the connections of another that publish to its topics, by their serials there.
+#[derive(Debug)]
+pub(super) enum Note {
+    /// This one is about to.
+    Introduction(u64, Arc<Who>),
+    /// It is gone, or comes back under another name.
+    Goodbye(u64),
 }
 
 /// One publish of a batch.
@@ -45,6 +59,8 @@ pub(super) struct Parcel {
     pub(super) defer_ns: u64,
     pub(super) arrival: Instant,
     pub(super) read: Instant,
+    /// In the topic's own shard: who it is there.
+    pub(super) publisher: PublisherRef,
 }
 
 impl PeerBatch {
@@ -55,6 +71,15 @@ impl PeerBatch {
         put_bodies(&mut self.bytes, bodies);
         let (topic, bodies) = ((from, middle), (middle, self.bytes.len()));
         self.entries.push(PeerEntry { publisher, parcel, topic, bodies });
+    }
+
+    fn is_empty(&self) -> bool {
+        self.entries.is_empty() && self.notes.is_empty()
+    }
+
+    /// The note that comes before the entry of this number, if there is one left.
+    pub(super) fn note_before(&mut self, entry: usize) -> Option<Note> {
+        self.notes.pop_front_if(|(before, _)| *before <= entry).map(|(_, note)| note)
     }
 
     /// The topic of `entry`, which was valid when it was published.
@@ -192,8 +217,18 @@ impl Peers {
         publisher: Publisher,
         parcel: Parcel,
     ) {
+        self.batch_to(shard).push(topic, bodies, publisher, parcel);
+    }
+
+    /// A word on a publisher goes to `shard` with this wake-up, behind what it has published.
+    pub(super) fn note(&mut self, shard: usize, note: Note) {
+        let batch = self.batch_to(shard);
+        batch.notes.push_back((batch.entries.len(), note));
+    }
+
+    fn batch_to(&mut self, shard: usize) -> &mut PeerBatch {
         let batch = &mut self.out[shard].0;
-        if batch.entries.is_empty()
+        if batch.is_empty()
             && let Some(spare) = self.spare.pop()
         {
             *batch = spare;
@@ -204,7 +239,7 @@ impl Peers {
             batch.answers = spare;
         }
         batch.from_shard = self.own;
-        batch.push(topic, bodies, publisher, parcel);
+        batch
     }
 
     /// An answer goes to `shard` with this wake-up.
@@ -247,7 +282,7 @@ impl Peers {
     /// The messages of this wake-up.
     pub(super) fn flush(&mut self, mut out: impl FnMut(Output)) {
         for (shard, (batch, answers)) in self.out.iter_mut().enumerate() {
-            if !batch.entries.is_empty() {
+            if !batch.is_empty() {
                 out(Output::Peer { shard, message: PeerMessage::Publish(std::mem::take(batch)) });
             }
             if !answers.answers.is_empty() || answers.spare.is_some() {

@@ -10,12 +10,13 @@ use tidegate_wire::nsq::command::{self, BadBatch, Batch, Line, Verb};
 use tidegate_wire::nsq::{ChannelName, TopicName, frame};
 
 use super::acks::{Origin, Publisher};
-use super::admin::PublishRefused;
+use super::admin::{Newcomers, PublishRefused};
 use super::auth::AuthState;
 use super::client::{Hold, LastPub, State};
 use super::output::{ConnId, Layers, Output, PeerMessage};
-use super::peers::{Parcel, Parked, PeerAnswer, PeerBatch, PeerEntry};
+use super::peers::{Note, Parcel, Parked, PeerAnswer, PeerBatch, PeerEntry};
 use super::publish::{Publish, Published};
+use super::publishers::{Label, Link, PublisherRef};
 use super::queue::Queued;
 use super::shard::Shard;
 use super::timers::Timer;
@@ -69,6 +70,11 @@ struct Identify {
     sample_rate: i64,
     #[serde(deserialize_with = "null_is_default")]
     msg_timeout: i64,
+    // Tidegate's own.
+    #[serde(deserialize_with = "null_is_default")]
+    tidegate_publisher: String,
+    #[serde(deserialize_with = "null_is_default")]
+    tidegate_correlation: String,
 }
 
 fn null_is_default<'de, D: serde::Deserializer<'de>, T: Deserialize<'de> + Default>(field: D) -> Result<T, D::Error> {
@@ -97,6 +103,7 @@ impl Shard {
     /// Bytes arrived on a connection: all that were not taken before, and new ones. Takes whole commands and answers how
     /// many bytes they were; the rest is to be given again with more behind it. `arrival` is when the newest came.
     pub fn on_bytes(&mut self, conn: ConnId, input: &[u8], arrival: Instant, now: Instant) -> usize {
+        self.lapse_parts(now);
         let Some(client) = self.clients.get_mut(conn) else { return input.len() };
         client.last_heard = now;
         let mut used = 0;
@@ -275,12 +282,17 @@ impl Shard {
             ms if in_ms(ms, Duration::from_secs(1), self.config.max_msg_timeout) => ms.unsigned_abs() * 1_000_000,
             ms => return Err(format!("msg timeout ({ms}) is invalid")),
         };
+        let publisher = label("tidegate_publisher", &asked.tidegate_publisher)?;
+        let correlation = label("tidegate_correlation", &asked.tidegate_correlation)?;
         let client = &mut self.clients[conn];
+        let places = client.take_places();
+        (client.about.publisher, client.about.correlation) = (publisher, correlation);
         client.about.client_id.clone_from(&asked.client_id);
         client.about.hostname.clone_from(&asked.hostname);
         client.about.user_agent.clone_from(&asked.user_agent);
         client.sample_rate = sample_rate;
         client.msg_timeout_ns = msg_timeout;
+        self.vacate(places);
         if let Some(interval_ns) = heartbeat {
             self.set_heartbeat(conn, interval_ns, now);
         }
@@ -504,10 +516,13 @@ impl Shard {
         let channel = &mut self.channels[channel];
         channel.in_flight -= 1;
         channel.counts.finished += 1;
-        let arrival = self.messages.get(held.message).arrival;
-        channel.end_to_end.record(now.nanos_since(arrival), now);
+        let delay_ns = now.nanos_since(self.messages.get(held.message).arrival);
+        channel.end_to_end.record(delay_ns, now);
         if let Some(e2e) = &mut channel.e2e {
-            e2e.record(now.nanos_since(arrival), now);
+            e2e.record(delay_ns, now);
+        }
+        if let Some(watch) = &mut self.topics[channel.topic].watch {
+            watch.record_delay(delay_ns, now);
         }
         self.messages.release(held.message);
         self.list_if_ready(conn);
@@ -578,8 +593,8 @@ impl Shard {
             Ok(body) => body,
             Err(step) => return step,
         };
-        let publish =
-            Publish { bodies: std::iter::once(body), count: 1, bytes: body.len(), defer_ns: 0, arrival, read: now };
+        let (bodies, bytes, publisher) = (std::iter::once(body), body.len(), PublisherRef::default());
+        let publish = Publish { bodies, count: 1, bytes, defer_ns: 0, arrival, read: now, publisher };
         self.publish_for(conn, target, publish, ("PUB", 4 + body.len()), now)
     }
 
@@ -603,8 +618,8 @@ impl Shard {
             Ok(body) => body,
             Err(step) => return step,
         };
-        let (bodies, bytes) = (std::iter::once(body), body.len());
-        let publish = Publish { bodies, count: 1, bytes, defer_ns: nanos(delay), arrival, read: now };
+        let (bodies, bytes, publisher) = (std::iter::once(body), body.len(), PublisherRef::default());
+        let publish = Publish { bodies, count: 1, bytes, defer_ns: nanos(delay), arrival, read: now, publisher };
         self.publish_for(conn, target, publish, ("DPUB", 4 + bytes), now)
     }
 
@@ -628,8 +643,8 @@ impl Shard {
             Err(BadBatch::Count(count)) => return fatal(format!("E_BAD_BODY MPUB invalid message count {count}")),
             Err(bad) => return fatal(format!("E_BAD_MESSAGE MPUB {bad}")),
         };
-        let (count, bytes) = (batch.message_count(), batch.body_bytes());
-        let publish = Publish { bodies: batch, count, bytes, defer_ns: 0, arrival, read: now };
+        let (count, bytes, publisher) = (batch.message_count(), batch.body_bytes(), PublisherRef::default());
+        let publish = Publish { bodies: batch, count, bytes, defer_ns: 0, arrival, read: now, publisher };
         self.publish_for(conn, target, publish, ("MPUB", 4 + body.len()), now)
     }
 
@@ -637,7 +652,7 @@ impl Shard {
     fn target(&self, conn: ConnId, name: &[u8], verb: &str) -> Result<Target, String> {
         // Most connections publish to one topic for ever.
         match &self.clients[conn].last_pub {
-            Some(LastPub::Here(key))
+            Some(LastPub::Here(key, _))
                 if self.topics.get(*key).is_some_and(|topic| topic.name.as_str().as_bytes() == name) =>
             {
                 return Ok(Target::Here(*key));
@@ -658,6 +673,9 @@ impl Shard {
         (verb, used): (&'static str, usize),
         now: Instant,
     ) -> Step {
+        if self.newcomers == Newcomers::Refused && self.clients[conn].about.pub_counts.is_empty() {
+            return refused(verb, used, &PublishRefused::Draining);
+        }
         let name = match target {
             Target::Here(key) if !self.config.auth => return self.publish_here(conn, key, publish, (verb, used), now),
             Target::Here(key) => self.topics[key].name.clone(),
@@ -672,7 +690,7 @@ impl Shard {
             return self.publish_elsewhere(conn, home, &name, publish, (verb, used));
         }
         let key = self.topic(&name, now);
-        self.clients[conn].last_pub = Some(LastPub::Here(key));
+        self.clients[conn].last_pub = Some(LastPub::Here(key, PublisherRef::default()));
         self.publish_here(conn, key, publish, (verb, used), now)
     }
 
@@ -686,6 +704,7 @@ impl Shard {
         now: Instant,
     ) -> Step {
         let count = publish.count as u64;
+        let publish = Publish { publisher: self.publisher_of(conn, key, now), ..publish };
         let client = &self.clients[conn];
         // One publish of a subscriber may wait for room while its answers to messages are read.
         let parks = client.channel.is_some() && !client.parked && self.parks_more(key);
@@ -749,9 +768,14 @@ impl Shard {
             client.answers.has_room()
         };
         let held = client.hold == Hold::Answers;
+        let leaving = client.leaving;
         self.mark_client(conn);
         if exiting {
             self.kill(conn);
+        }
+        if leaving {
+            self.leave_if_answered(conn);
+            return;
         }
         if held && goes_on {
             self.resume(conn);
@@ -774,6 +798,10 @@ impl Shard {
             return Step::Held;
         }
         client.count_publishes(topic, publish.count as u64);
+        if !client.about.introduced.contains(&shard) {
+            client.about.introduced.push(shard);
+            self.peers.note(shard, Note::Introduction(client.serial, client.who()));
+        }
         let publisher = self.await_answer(conn, verb, publish.bytes);
         let (bodies, parcel) = parcel_of(publish);
         self.peers.publish(shard, topic.as_str(), bodies, publisher, parcel);
@@ -782,12 +810,15 @@ impl Shard {
 
     /// Another shard spoke.
     pub fn on_peer(&mut self, message: PeerMessage, now: Instant) {
+        self.lapse_parts(now);
         match message {
             PeerMessage::Publish(mut batch) => {
                 self.peers.received(&mut batch);
-                for entry in &batch.entries {
-                    self.publish_for_peer(&batch, entry, now);
+                for number in 0..batch.entries.len() {
+                    self.read_notes(&mut batch, number);
+                    self.publish_for_peer(&batch, &batch.entries[number], now);
                 }
+                self.read_notes(&mut batch, usize::MAX);
                 self.peers.carried_out(batch);
             }
             PeerMessage::Answers(mut answers) => {
@@ -807,6 +838,13 @@ impl Shard {
         }
     }
 
+    /// Reads what comes before the entry of this number.
+    fn read_notes(&mut self, batch: &mut PeerBatch, entry: usize) {
+        while let Some(note) = batch.note_before(entry) {
+            self.on_note(batch.from_shard, note);
+        }
+    }
+
     /// Publishes for another shard's client. At a full line or queue it waits, and the client goes on.
     fn publish_for_peer(&mut self, batch: &PeerBatch, entry: &PeerEntry, now: Instant) {
         let origin = Origin::Peer(batch.from_shard, entry.publisher);
@@ -820,7 +858,9 @@ impl Shard {
             None => self.topic(&TopicName::new(name).expect("it was valid when it was published"), now),
         };
         let stamp = self.topics[key].needs_stamps();
-        let result = match self.publish(key, publish_of(batch.bodies(entry), entry.parcel), now) {
+        let link = Link { shard: batch.from_shard, serial: entry.publisher.serial };
+        let parcel = Parcel { publisher: self.publisher_of_guest(link, key, now), ..entry.parcel };
+        let result = match self.publish(key, publish_of(batch.bodies(entry), parcel), now) {
             Published::Done => Ok(()),
             Published::Refused(why) => Err(why),
             Published::Later(ack) => {
@@ -829,7 +869,7 @@ impl Shard {
             }
             Published::Blocked if !self.parks_more(key) => Err(PublishRefused::QueueFull),
             Published::Blocked => {
-                self.park(key, Parked::new(origin, entry.parcel, batch.bodies(entry)));
+                self.park(key, Parked::new(origin, parcel, batch.bodies(entry)));
                 return;
             }
         };
@@ -870,13 +910,21 @@ enum Target {
 }
 
 fn parcel_of<B>(publish: Publish<B>) -> (B, Parcel) {
-    let Publish { bodies, count, bytes, defer_ns, arrival, read } = publish;
-    (bodies, Parcel { count, bytes, defer_ns, arrival, read })
+    let Publish { bodies, count, bytes, defer_ns, arrival, read, publisher } = publish;
+    (bodies, Parcel { count, bytes, defer_ns, arrival, read, publisher })
 }
 
 fn publish_of<B>(bodies: B, parcel: Parcel) -> Publish<B> {
-    let Parcel { count, bytes, defer_ns, arrival, read } = parcel;
-    Publish { bodies, count, bytes, defer_ns, arrival, read }
+    let Parcel { count, bytes, defer_ns, arrival, read, publisher } = parcel;
+    Publish { bodies, count, bytes, defer_ns, arrival, read, publisher }
+}
+
+/// One of Tidegate's fields of IDENTIFY; an empty text counts as absent.
+fn label(field: &str, text: &str) -> Result<Option<Label>, String> {
+    if text.is_empty() {
+        return Ok(None);
+    }
+    Label::new(text).map(Some).map_err(|_| format!("{field} ({} bytes) is invalid", text.len()))
 }
 
 fn topic_name(name: &[u8], verb: &str) -> Result<TopicName, String> {
@@ -889,9 +937,11 @@ fn not_in_flight(verb: &str, id: [u8; 16]) -> Step {
     Step::Failed { used: 0, fatal: false, text: format!("E_{verb}_FAILED {verb} {id} failed ID not in flight") }
 }
 
-/// A publish that was refused: the connection stays, since the client did nothing wrong by the protocol.
+/// A publish that was refused: the connection stays, since the client did nothing wrong by the protocol, unless it should
+/// go to another node.
 fn refused(verb: &str, used: usize, why: &PublishRefused) -> Step {
-    Step::Failed { used, fatal: matches!(why, PublishRefused::Exiting), text: refusal_text(verb, why) }
+    let fatal = matches!(why, PublishRefused::Exiting | PublishRefused::Draining);
+    Step::Failed { used, fatal, text: refusal_text(verb, why) }
 }
 
 fn refusal_text(verb: &str, why: &PublishRefused) -> String {

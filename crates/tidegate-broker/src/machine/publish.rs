@@ -12,10 +12,11 @@ use super::client::Hold;
 use super::limiter::{Limiter, Mode};
 use super::output::{ConnId, Output};
 use super::peers::{Parked, PeerAnswer};
+use super::publishers::PublisherRef;
 use super::queue::{Item, Queue};
 use super::queue_log::QueueLog;
 use super::shard::{QueuePolicy, Shard, ShardConfig};
-use super::topic::{Pending, Staged, TopicKey};
+use super::topic::{Mark, Pending, Staged, TopicKey};
 
 /// What became of a publish.
 pub(super) enum Published {
@@ -36,6 +37,8 @@ pub(super) struct Publish<B> {
     /// As the contract charges it.
     pub(super) arrival: Instant,
     pub(super) read: Instant,
+    /// The default if the topic is not watched.
+    pub(super) publisher: PublisherRef,
 }
 
 /// Whether a queue takes more.
@@ -86,6 +89,7 @@ impl Shard {
             Room::Wait => return Published::Blocked,
             Room::Refuse(why) => return Published::Refused(why),
         };
+        self.count_sent(topic, publish.publisher, load.count as u64, load.bytes as u64, now);
         let refused = self.refusal(topic, load, publish.defer_ns > 0, publish.arrival, now);
         if let Some(why) = refused {
             if let Some(ack) = ack {
@@ -100,7 +104,9 @@ impl Shard {
             let id = self.next_id();
             let message = self.messages.insert(id, timestamp, publish.arrival, body);
             let admitted = self.topics[topic].limiter.is_none();
-            let pending = Pending { message, due, read: publish.read, admitted };
+            let publisher = publish.publisher.no();
+            let mark = if admitted { Mark::admitted(publisher) } else { Mark::in_line(publisher) };
+            let pending = Pending { message, due, read: publish.read, mark };
             if admitted {
                 self.admit(topic, pending, publish.arrival, now);
             }
@@ -112,6 +118,7 @@ impl Shard {
                 self.enter_topic(topic, pending, ack, now);
             }
         }
+        self.note_backlog(topic, now);
         match ack {
             Some(ack) if !self.settle_ack(ack, None) => Published::Later(ack),
             _ => Published::Done,
@@ -148,13 +155,13 @@ impl Shard {
         }
         let limiter = entry.limiter.as_mut()?;
         let cost = limiter.cost_of_all(count, bytes);
-        let why = limiter.accept(cost, arrival).err()?;
+        let why = limiter.accept(cost, arrival, now).err()?;
         if limiter.contract.mode == Mode::Shadow {
             entry.counts.shadow += count;
             return None;
         }
         entry.counts.refused += count;
-        let burst = limiter.contract.limit.burst;
+        let burst = limiter.limit().burst;
         Some(match why {
             Throttled::Until(at) => {
                 PublishRefused::Throttled { retry_after: at.since(now).max(Duration::from_micros(1)) }
@@ -320,6 +327,7 @@ impl Shard {
             // Room held it up until now, and not tokens.
             arrival: now,
             read: now,
+            publisher: parcel.publisher,
         };
         let origin = parked.origin;
         match self.publish_in_turn(topic, publish, now) {

@@ -18,6 +18,7 @@ use tidegate_core::timer_wheel::TimerWheel;
 use tidegate_wire::nsq::TopicName;
 
 use super::acks::{Ack, Answers};
+use super::admin::Newcomers;
 use super::arena::Arena;
 use super::channel::{Channel, ChannelKey};
 use super::client::{About, Client, Hold, InFlightMap, State, host_of};
@@ -26,9 +27,11 @@ use super::logging::Queues;
 use super::messages::Messages;
 use super::output::{ConnId, Migrant, Output};
 use super::peers::Peers;
+use super::publishers::Link;
 use super::survey::Survey;
 use super::timers::{Gated, Timer};
 use super::topic::{Topic, TopicKey};
+use super::watching::{Guest, Listing};
 
 /// Timers are exact to this.
 const TICK: Duration = Duration::from_millis(1);
@@ -141,6 +144,9 @@ pub(super) struct Numbers {
     pub(super) serials: u64,
     pub(super) message_id: u64,
     pub(super) requests: u64,
+    /// Tables of publishers.
+    pub(super) watches: u32,
+    pub(super) recordings: u32,
 }
 
 /// A shard. See the [module](self).
@@ -154,6 +160,10 @@ pub struct Shard {
     pub(super) queues: Queues,
     /// Snapshots under way, the next to be answered first.
     pub(super) surveys: VecDeque<Survey>,
+    /// Lists of publishers under way, the first one being made.
+    pub(super) listings: VecDeque<Listing>,
+    /// Connections of other shards that publish here.
+    pub(super) guests: HashMap<Link, Guest, RandomState>,
     pub(super) contracts: Contracts,
     pub(super) acks: Arena<Ack>,
     pub(super) peers: Peers,
@@ -167,6 +177,7 @@ pub struct Shard {
     /// Unix time minus the driver's clock, ns.
     pub(super) wall_offset: i64,
     pub(super) draining: bool,
+    pub(super) newcomers: Newcomers,
 }
 
 impl Shard {
@@ -190,6 +201,8 @@ impl Shard {
             messages: Messages::default(),
             queues: Queues::default(),
             surveys: VecDeque::new(),
+            listings: VecDeque::new(),
+            guests: HashMap::default(),
             contracts: Contracts::default(),
             acks: Arena::default(),
             peers,
@@ -197,9 +210,10 @@ impl Shard {
             releases: BinaryHeap::new(),
             changed: Changed::default(),
             outputs: VecDeque::new(),
-            numbers: Numbers { serials: 0, message_id, requests: 0 },
+            numbers: Numbers { serials: 0, message_id, requests: 0, watches: 0, recordings: 0 },
             wall_offset: 0,
             draining: false,
+            newcomers: Newcomers::default(),
         };
         shard.set_wall_clock(now, unix_ns);
         shard
@@ -229,6 +243,7 @@ impl Shard {
             out: Vec::new(),
             answers: Answers::default(),
             parked: false,
+            leaving: false,
             dirty: false,
             listed_ready: false,
             stamped: false,
@@ -251,6 +266,7 @@ impl Shard {
                 client_id: host.clone(),
                 hostname: host,
                 connected_unix_s,
+                connected: now,
                 ..About::default()
             }),
         });
@@ -261,7 +277,8 @@ impl Shard {
     /// The connection is gone, whoever closed it. What it had in flight goes back to its channel at once.
     pub fn on_disconnect(&mut self, conn: ConnId, now: Instant) {
         self.leave_channel(conn, now);
-        let Some(client) = self.clients.try_remove(conn) else { return };
+        let Some(mut client) = self.clients.try_remove(conn) else { return };
+        self.vacate(client.take_places());
         // Its number may be taken again before the driver comes to them.
         self.outputs.retain(|output| output.connection() != Some(conn));
         if let Some(key) = client.heartbeat {
@@ -280,6 +297,7 @@ impl Shard {
     /// Takes a connection out of this shard without closing it; its driver hands it to [`Shard::adopt`] of another.
     pub fn take(&mut self, conn: ConnId) -> Migrant {
         let mut client = self.clients.remove(conn);
+        self.vacate(client.take_places());
         if let Some(key) = client.heartbeat.take() {
             self.timers.cancel(key);
         }
@@ -287,7 +305,6 @@ impl Shard {
             self.changed.clients.retain(|dirty| *dirty != conn);
             client.dirty = false;
         }
-        client.last_pub = None;
         client.stamped = false;
         Migrant(Box::new(client))
     }
@@ -299,7 +316,11 @@ impl Shard {
         client.serial = self.numbers.serials;
         client.hold = Hold::Free;
         let has_output = !client.out.is_empty();
+        let leaving = client.leaving;
         let conn = self.clients.insert(client);
+        if leaving {
+            self.kill(conn);
+        }
         if has_output {
             self.mark_client(conn);
         }
@@ -327,7 +348,8 @@ impl Shard {
     /// True if the connection's bytes are wanted; if not, [`Output::Resume`] says when.
     #[must_use]
     pub fn wants_bytes(&self, conn: ConnId) -> bool {
-        self.clients.get(conn).is_some_and(|client| client.hold == Hold::Free && client.state != State::Dead)
+        let wanted = |client: &Client| client.hold == Hold::Free && client.state != State::Dead && !client.leaving;
+        self.clients.get(conn).is_some_and(wanted)
     }
 
     /// Tells one connection from another that had the same number.
@@ -418,14 +440,12 @@ impl Shard {
     #[must_use]
     pub fn next_timeout(&self) -> Option<Instant> {
         let release = self.releases.peek().map(|Reverse((at, _))| *at);
-        match (self.timers.next_timeout(), release) {
-            (Some(timer), Some(release)) => Some(timer.min(release)),
-            (timer, release) => timer.or(release),
-        }
+        [self.timers.next_timeout(), release, self.contracts.parts.next_end()].into_iter().flatten().min()
     }
 
-    /// A moment came: messages time out, deferred ones are due, tokens are there.
+    /// A moment came: messages time out, deferred ones are due, tokens are there, leases of parts end.
     pub fn on_timeout(&mut self, now: Instant) {
+        self.lapse_parts(now);
         while let Some((_, _, timer)) = self.timers.pop(now) {
             match timer {
                 Timer::Message { conn, id } => self.on_message_timeout(conn, id, now),
@@ -434,6 +454,7 @@ impl Shard {
                 Timer::Heartbeat(conn) => self.on_heartbeat(conn, now),
                 Timer::LogRetry(queue) => self.retry_log(queue),
                 Timer::Survey => self.on_survey_due(now),
+                Timer::Listing => self.on_listing_due(now),
             }
         }
         while let Some(Reverse((at, gated))) = self.releases.peek().copied() {
@@ -484,7 +505,9 @@ impl Shard {
     pub(super) fn resume(&mut self, conn: ConnId) {
         let client = &mut self.clients[conn];
         client.hold = Hold::Free;
-        if client.state != State::Dead {
+        if client.leaving {
+            self.leave_if_answered(conn);
+        } else if client.state != State::Dead {
             self.outputs.push_back(Output::Resume(conn));
         }
     }
@@ -527,6 +550,7 @@ impl Shard {
             assert_eq!(channel.in_flight, in_flight as u64, "a channel counts what its clients hold");
             held += in_flight as u64;
         }
+        self.assert_watches();
         assert_eq!(held, self.messages.holders(), "every use of a message is known");
         assert!(self.messages.len() as u64 <= held, "no message is kept for nobody");
         self.topics.len() + self.channels.len() + self.clients.len() + self.messages.len()

@@ -126,12 +126,29 @@ pub struct LimitSnapshot {
     pub discipline: &'static str,
     /// `enforce` or `shadow`.
     pub mode: &'static str,
-    /// `file` or `admin`.
+    /// `file`, `admin`, or `part` where nobody set one and the part makes it.
     pub source: &'static str,
     /// Tokens in the bucket now.
     pub tokens: f64,
     /// In mode `shadow`: what discipline `wait` would do to messages.
     pub shadow: Option<ShadowSnapshot>,
+    /// The node's part of it, which rules the bucket.
+    pub part: Option<PartSnapshot>,
+}
+
+/// A node's part of a topic's limit.
+#[derive(Clone, Copy, Default, Debug, Serialize)]
+pub struct PartSnapshot {
+    /// Tokens per second in force.
+    pub rate_per_s: f64,
+    /// Depth in force.
+    pub burst: u64,
+    /// Of the order that it came with.
+    pub revision: u64,
+    /// Until its lease ends, rounded down; `None` if it has ended.
+    pub lapses_in_ms: Option<u64>,
+    /// What holds then: `local`, `open` or `closed`.
+    pub on_lapse: &'static str,
 }
 
 /// The line that a contract in shadow mode would form.

@@ -12,15 +12,18 @@ use super::channel::ChannelKey;
 use super::client::Client;
 use super::limiter::{Discipline, Limiter, Mode, Source, Unit};
 use super::output::Output;
+use super::parts::PartStatus;
 use super::shard::Shard;
-use super::snapshot::{ChannelSnapshot, DelaySnapshot, LimitSnapshot, ShadowSnapshot, ShardSnapshot, TopicSnapshot};
+use super::snapshot::{
+    ChannelSnapshot, DelaySnapshot, LimitSnapshot, PartSnapshot, ShadowSnapshot, ShardSnapshot, TopicSnapshot,
+};
 use super::timers::Timer;
 use super::topic::TopicKey;
 
 /// Topics that are looked at together.
 const SLICE: usize = 16;
 /// From slice to slice: 10,000 topics take 160 ms.
-const PAUSE: Duration = Duration::from_micros(250);
+pub(super) const PAUSE: Duration = Duration::from_micros(250);
 
 /// A snapshot under way. It shows each topic as it was when its turn came.
 #[derive(Debug)]
@@ -102,12 +105,13 @@ impl Shard {
     }
 
     fn topic_snapshot(&mut self, key: TopicKey, scope: &SnapshotScope, now: Instant) -> TopicSnapshot {
+        let part = self.part_status(&self.topics[key].name, now).map(|part| part_snapshot(&part));
         let topic = &mut self.topics[key];
         let limit = topic
             .limiter
             .as_mut()
             .filter(|limiter| !limiter.is_retiring())
-            .map(|limiter| limit_snapshot(limiter, scope.delays, now));
+            .map(|limiter| LimitSnapshot { part, ..limit_snapshot(limiter, scope.delays, now) });
         let waiting = topic.waiting();
         let waiting_bytes = if waiting > 0 { topic.line_bytes() } else { 0 };
         let counts = &topic.counts;
@@ -228,11 +232,24 @@ fn limit_snapshot(limiter: &mut Limiter, wanted: Delays, now: Instant) -> LimitS
         source: match source {
             Source::File => "file",
             Source::Admin => "admin",
+            Source::Part => "part",
         },
         tokens: (limiter.tokens(now) * 100.0).round() / 100.0,
         shadow: (contract.mode == Mode::Shadow).then(|| ShadowSnapshot {
             delay_us: delays(&mut limiter.shadow_delay, wanted, now),
             line: limiter.shadow_line(now),
         }),
+        part: None,
+    }
+}
+
+fn part_snapshot(part: &PartStatus) -> PartSnapshot {
+    let in_force = part.in_force.unwrap_or(part.limit);
+    PartSnapshot {
+        rate_per_s: in_force.rate.as_per_s(),
+        burst: in_force.burst,
+        revision: part.revision,
+        lapses_in_ms: part.lapses_in_ms(),
+        on_lapse: part.on_lapse.as_str(),
     }
 }

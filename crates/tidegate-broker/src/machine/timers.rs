@@ -22,6 +22,8 @@ pub(super) enum Timer {
     LogRetry(QueueId),
     /// The next slice of a snapshot.
     Survey,
+    /// The next slice of a list of publishers.
+    Listing,
 }
 
 /// A topic or a channel: what has a contract, a queue and deferred messages.

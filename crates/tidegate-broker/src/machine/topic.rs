@@ -14,7 +14,10 @@ use super::limiter::Limiter;
 use super::messages::MessageKey;
 use super::output::ConnId;
 use super::peers::ParkedLine;
+use super::publishers::PublisherNo;
 use super::queue::{Item, Queue};
+use super::trace::Recording;
+use super::watch::Watch;
 
 /// A topic's place in its shard.
 pub(super) type TopicKey = Key<Topic>;
@@ -46,25 +49,11 @@ pub(super) struct Topic {
     pub(super) moving: Vec<(ChannelKey, u64)>,
     pub(super) counts: TopicCounts,
     pub(super) access_delay: WindowedHistogram,
-    /// While it is recorded: what has been admitted since the last hand-over.
-    pub(super) recording: Option<Vec<Passage>>,
+    pub(super) recording: Option<Recording>,
+    /// What is counted for planners.
+    pub(super) watch: Option<Box<Watch>>,
     /// It stands in the shard's list of topics with work to do at the end of a batch.
     pub(super) dirty: bool,
-}
-
-/// One message's way through its topic's contract, for traces.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Passage {
-    /// When it arrived, as the contract charged it: after a pause of the reader, at the earliest possible.
-    pub arrival: Instant,
-    /// When the broker had read it. What the contract released before then, the reader delayed and not the contract.
-    pub read: Instant,
-    /// When the contract let it go, by its own reckoning.
-    pub release: Instant,
-    /// When it really went.
-    pub passed: Instant,
-    /// Bytes of its body.
-    pub bytes: u32,
 }
 
 impl Topic {
@@ -109,8 +98,32 @@ pub(super) struct Pending {
     pub(super) due: Instant,
     /// When it was read, for traces.
     pub(super) read: Instant,
-    /// It counts as admitted, since no contract was there when it came.
-    pub(super) admitted: bool,
+    pub(super) mark: Mark,
+}
+
+/// Who published a message, and whether it counts as admitted since no contract was there when it came. In four
+/// bytes: every message in line has one.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Mark(u32);
+
+impl Mark {
+    const ADMITTED: u32 = 1 << 31;
+
+    pub(super) fn admitted(publisher: PublisherNo) -> Self {
+        Self(publisher.bits() | Self::ADMITTED)
+    }
+
+    pub(super) fn in_line(publisher: PublisherNo) -> Self {
+        Self(publisher.bits())
+    }
+
+    pub(super) fn is_admitted(self) -> bool {
+        self.0 & Self::ADMITTED != 0
+    }
+
+    pub(super) fn publisher(self) -> PublisherNo {
+        PublisherNo::from_bits(self.0 & !Self::ADMITTED)
+    }
 }
 
 impl Pending {

@@ -8,8 +8,10 @@ use tidegate_broker::machine::auth::AuthState;
 use tidegate_broker::machine::contracts::KeptBucket;
 use tidegate_broker::machine::limiter::{Contract, Discipline, Mode, Source, Unit};
 use tidegate_broker::machine::output::{ConnId, Layers, Notice, Output, PeerMessage};
+use tidegate_broker::machine::publishers::HttpPublisher;
 use tidegate_broker::machine::shard::{OutputBuffer, QueuePolicy, Shard, ShardConfig};
 use tidegate_broker::machine::snapshot::{ChannelSnapshot, TopicSnapshot};
+use tidegate_broker::machine::trace::TracedPublisher;
 use tidegate_broker::machine::{Passage, home_shard};
 use tidegate_core::limit::Limit;
 use tidegate_core::{Instant, Rate};
@@ -111,6 +113,8 @@ pub(crate) struct Broker {
     pub(crate) notices: Vec<Notice>,
     pub(crate) auth_questions: Vec<AuthQuestion>,
     pub(crate) passages: Vec<Passage>,
+    /// Who they are of, by their numbers.
+    pub(crate) traced: Vec<TracedPublisher>,
     /// Messages between shards are not handed over while this is set.
     pub(crate) hold_peers: bool,
     /// Names of new topics and channels do not become durable while this is set.
@@ -179,6 +183,12 @@ pub(crate) fn channel_name(name: &str) -> ChannelName {
     ChannelName::new(name).unwrap()
 }
 
+/// A publish over HTTP, by a client of a unix socket.
+pub(crate) fn over_http(topic: &str, bodies: &[&str], defer: Option<Duration>) -> AdminRequest {
+    let bodies = bodies.iter().map(|body| body.as_bytes().to_vec()).collect();
+    AdminRequest::Publish { topic: topic_name(topic), bodies, defer, by: HttpPublisher::default() }
+}
+
 /// `rate` messages a second with a bucket of `burst`, waiting, enforced.
 pub(crate) fn wait(rate: u64, burst: u64) -> Contract {
     Contract {
@@ -222,6 +232,7 @@ impl Broker {
             notices: Vec::new(),
             auth_questions: Vec::new(),
             passages: Vec::new(),
+            traced: Vec::new(),
             hold_peers: false,
             hold_names: false,
             noticed: vec![0; shards.len()],
@@ -479,7 +490,14 @@ impl Broker {
             | AdminRequest::SetChannelLimit(topic, ..)
             | AdminRequest::ReleaseLine(topic)
             | AdminRequest::Record(topic, _)
+            | AdminRequest::RemovePart { topic, .. }
+            | AdminRequest::Prepare { topic, .. }
             | AdminRequest::StartTopic(topic, _) => topic.as_str().to_owned(),
+            AdminRequest::Publishers(scope) => scope.topic.as_str().to_owned(),
+            AdminRequest::PutParts(_)
+            | AdminRequest::Parts
+            | AdminRequest::Disconnect { .. }
+            | AdminRequest::SetNewcomers(_) => panic!("{request:?} is for all shards: ask_all"),
             AdminRequest::Snapshot(scope) => scope.topic.as_ref().map_or("", TopicName::as_str).to_owned(),
         };
         let home = home_shard(&name, self.shards.len());
@@ -515,7 +533,20 @@ impl Broker {
     /// A request that must succeed.
     pub(crate) fn order(&mut self, request: AdminRequest) {
         let reply = self.admin(request);
-        assert!(matches!(reply, AdminReply::Done), "{reply:?}");
+        assert!(matches!(reply, AdminReply::Done | AdminReply::Parts(_)), "{reply:?}");
+    }
+
+    /// The answers of all shards to a request that each of them answers at once.
+    pub(crate) fn ask_all(&mut self, request: &AdminRequest) -> Vec<AdminReply> {
+        let mut replies = Vec::new();
+        for shard in &mut self.shards {
+            match shard.on_admin(request.clone(), self.now) {
+                Answered::Now(reply) => replies.push(reply),
+                Answered::Later(_) => panic!("{request:?} is answered at once"),
+            }
+        }
+        self.settle();
+        replies
     }
 
     pub(crate) fn limit(&mut self, topic: &str, contract: impl Into<Option<Contract>>) {
@@ -690,7 +721,10 @@ impl Broker {
                 }
             }
             Output::Log(command) => self.disk.send(shard, command, self.now),
-            Output::Trace(_, passages) => self.passages.extend(passages),
+            Output::Trace(_, traced) => {
+                self.traced.extend(traced.publishers);
+                self.passages.extend(traced.passages);
+            }
             Output::Notice(notice) => {
                 self.notices.push(notice);
                 self.noticed[shard] += 1;

@@ -6,6 +6,7 @@ use std::time::Duration;
 use tidegate_broker::machine::admin::{AdminRequest, Pause};
 use tidegate_broker::machine::home_shard;
 use tidegate_broker::machine::limiter::{Contract, Discipline, Mode, Source, Unit};
+use tidegate_broker::machine::publishers::HttpPublisher;
 use tidegate_core::limit::Limit;
 use tidegate_core::{Instant, Rate};
 use tidegate_sim::network::NodeId;
@@ -409,7 +410,12 @@ impl World {
             }
             _ => {
                 let (number, body) = self.body(topic, false);
-                let publish = AdminRequest::Publish { topic: name, bodies: vec![body.into_bytes()], defer: None };
+                let publish = AdminRequest::Publish {
+                    topic: name,
+                    bodies: vec![body.into_bytes()],
+                    defer: None,
+                    by: HttpPublisher::default(),
+                };
                 let home = home_shard(TOPICS[topic], self.shards);
                 self.tell(home, Inbound::Admin(publish, vec![number]));
             }

@@ -592,9 +592,9 @@ impl World {
                 }
             }
             Output::Log(command) => self.ask_disk(number, command),
-            Output::Trace(topic, passages) => {
+            Output::Trace(topic, traced) => {
                 let law = &mut self.release_laws[key_of(&topic)];
-                for passage in passages {
+                for passage in traced.passages {
                     if self.talks {
                         eprintln!("{now:?} {topic} {passage:?}");
                     }

@@ -1,9 +1,14 @@
 //! Acting on topics and channels.
 
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 use tidegate_wire::nsq::{BadName, ChannelName, TopicName};
 
@@ -126,4 +131,35 @@ pub(super) async fn record(
 pub(super) async fn stop_recording(State(shared): State<Shared>, Path(name): Path<String>) -> Done {
     let topic = topic_name(&name)?;
     shared.tell(&topic, &name, AdminRequest::Record(topic.clone(), Recording::Off)).await
+}
+
+/// Largest trace that is handed out: four million messages.
+const TRACE_BYTES_MAX: u64 = 256 << 20;
+
+/// The topic's last trace, as far as it is written.
+pub(super) async fn trace(State(shared): State<Shared>, Path(name): Path<String>) -> Result<Response, Problem> {
+    let topic = topic_name(&name)?;
+    let path = shared.admin.config.data_path.join(format!("{topic}.trace"));
+    let read = tokio::task::spawn_blocking(move || read_trace(path)).await.expect("it returns its errors");
+    match read {
+        Ok(Some(text)) => Ok(([(CONTENT_TYPE, "text/csv")], text).into_response()),
+        Ok(None) => {
+            let detail = format!("the trace of `{topic}` is larger than {TRACE_BYTES_MAX} bytes; record for less time");
+            Err(Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "trace", "The trace is too large", detail))
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            Err(Problem::not_found(format!("`{topic}` has no trace; POST to this path begins one")))
+        }
+        Err(error) => {
+            let detail = format!("the trace of `{topic}` cannot be read: {error}");
+            Err(Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "trace", "The trace cannot be read", detail))
+        }
+    }
+}
+
+/// `None` if it is too large.
+fn read_trace(path: PathBuf) -> io::Result<Option<Vec<u8>>> {
+    let mut text = Vec::new();
+    File::open(path)?.take(TRACE_BYTES_MAX + 1).read_to_end(&mut text)?;
+    Ok((text.len() as u64 <= TRACE_BYTES_MAX).then_some(text))
 }

@@ -49,7 +49,7 @@ pub fn in_words(contract: Option<Contract>) -> String {
 const UNITS: [(&str, Unit); 2] = [("messages", Unit::Messages), ("bytes", Unit::Bytes)];
 const DISCIPLINES: [(&str, Discipline); 2] = [("wait", Discipline::Wait), ("refuse", Discipline::Refuse)];
 const MODES: [(&str, Mode); 2] = [("enforce", Mode::Enforce), ("shadow", Mode::Shadow)];
-const SOURCES: [(&str, Source); 2] = [("file", Source::File), ("admin", Source::Admin)];
+const SOURCES: [(&str, Source); 3] = [("file", Source::File), ("admin", Source::Admin), ("part", Source::Part)];
 const KEYS: [&str; 5] = ["rate", "burst", "unit", "discipline", "mode"];
 
 fn word_of<T: PartialEq + Copy>(words: &[(&'static str, T)], meant: T) -> &'static str {

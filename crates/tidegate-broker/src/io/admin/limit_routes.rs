@@ -10,11 +10,13 @@ use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 
 use tidegate_runtime::http::Problem;
+use tidegate_runtime::store::StoreError;
 
 use super::actions::{channel_name, topic_name};
 use super::contract::{self, ContractJson};
 use super::limits::{Applied, LimitError, Target};
 use super::outcome::exiting;
+use super::part_routes::PartJson;
 use super::store::{Action, Cause, Change, LimitStoreError};
 use super::{MOST_BODY_BYTES, Shared};
 use crate::machine::limiter::{Contract, Discipline, Source};
@@ -34,6 +36,9 @@ pub(super) struct AppliedJson {
     limit: Option<ContractJson>,
     previous: Option<ContractJson>,
     revision: u64,
+    /// The node's part of the limit, which goes on to rule the bucket until it is moved.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    part: Option<PartJson>,
     /// After an undo: the change that was taken back.
     #[serde(skip_serializing_if = "Option::is_none")]
     undone: Option<ChangeJson>,
@@ -312,6 +317,7 @@ impl From<Applied> for AppliedJson {
             limit: applied.after.map(Into::into),
             previous: applied.before.map(Into::into),
             revision: applied.revision,
+            part: applied.part.as_ref().map(PartJson::from),
             undone: None,
             redone: None,
         }
@@ -334,6 +340,18 @@ impl From<LimitError> for Problem {
                 "contended",
                 "Others change this limit",
                 "nothing has changed; try again",
+            ),
+            LimitError::Store(LimitStoreError::Store(error @ StoreError::OutcomeUnknown { .. })) => Self::new(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "outcome-unknown",
+                "Whether the change is stored is not known",
+                format!("{error}; if it was, it is in /api/v1/limits/history, and in force within a second"),
+            ),
+            LimitError::Store(LimitStoreError::Store(error @ StoreError::Unavailable { .. })) => Self::new(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "store-unavailable",
+                "The control store cannot be reached",
+                format!("{error}; nothing has changed, and the limits that are in force stay; try again"),
             ),
             LimitError::Store(error) => {
                 tracing::error!(%error, "a limit cannot be stored");

@@ -7,16 +7,19 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tidegate_runtime::clock;
 use tidegate_wire::nsq::{BadName, ChannelName, TopicName};
 use tokio::sync::{mpsc, oneshot, watch};
-use tokio::task::{JoinHandle, spawn_blocking};
+use tokio::task::JoinHandle;
+use tokio::time::sleep;
 
-use super::store::{Action, Change, Edit, LimitStore, LimitStoreError};
+use super::store::{Action, Change, Edit, LimitFeed, LimitStore, LimitStoreError};
 use crate::io::handle::BrokerHandle;
 use crate::machine::admin::{AdminReply, AdminRequest};
 use crate::machine::limiter::{Contract, Source};
+use crate::machine::parts::PartStatus;
 
 /// What a limit holds for.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -58,6 +61,8 @@ pub(super) struct Applied {
     pub(super) revision: u64,
     /// The earlier change that was taken back or made again.
     pub(super) earlier: Option<Change>,
+    /// The node's part of the limit, which goes on to rule the bucket.
+    pub(super) part: Option<PartStatus>,
 }
 
 /// Why a change was not made.
@@ -118,6 +123,9 @@ pub struct Limits {
 /// Changes that wait for their turn. People make them.
 const WAITING_ORDERS: usize = 64;
 
+/// Wait after the store could not say what others changed.
+const RETRY: Duration = Duration::from_secs(1);
+
 impl Limits {
     /// Puts every stored limit in force, and those of the `file` that nothing outranks; then makes changes as they are
     /// asked for, until the last handle is dropped, which ends the task.
@@ -131,7 +139,9 @@ impl Limits {
     ) -> Result<(Self, JoinHandle<()>), LimitStoreError> {
         let file: BTreeMap<_, _> = file.into_iter().collect();
         let mut in_force: InForce = file.iter().map(|(target, c)| (target.clone(), (*c, Source::File))).collect();
-        let stored = blocking(&store, LimitStore::limits).await?;
+        // Followed from before it is read, so that nothing falls in between.
+        let feed = store.follow().await?;
+        let stored = store.limits().await?;
         in_force.extend(stored.into_iter().map(|(target, contract)| (target, (contract, Source::Admin))));
         for (target, contract) in &in_force {
             // A broker that is gone so early reports it elsewhere.
@@ -141,7 +151,7 @@ impl Limits {
         let (orders, waiting) = mpsc::channel(WAITING_ORDERS);
         let (file_sender, file) = watch::channel(Arc::new(file));
         let keeper = Keeper { broker, store: Arc::clone(&store), file: file_sender, in_force: sender };
-        let task = tokio::spawn(keeper.run(waiting));
+        let task = tokio::spawn(keeper.run(waiting, feed));
         Ok((Self { orders, in_force: receiver, store, file }, task))
     }
 
@@ -182,7 +192,7 @@ impl Limits {
 
     /// The latest changes, newest first.
     pub(super) async fn history(&self) -> Result<Vec<Change>, LimitStoreError> {
-        blocking(&self.store, LimitStore::history).await
+        self.store.history().await
     }
 
     /// What holds for `target` where the store has `stored`.
@@ -205,11 +215,54 @@ struct Keeper {
 }
 
 impl Keeper {
-    async fn run(self, mut orders: mpsc::Receiver<(Order, Answer)>) {
-        while let Some((order, answer)) = orders.recv().await {
-            let result = self.carry_out(order).await;
-            // Whoever asked may have gone away; the change stays.
-            answer.send(result).ok();
+    async fn run(self, mut orders: mpsc::Receiver<(Order, Answer)>, mut feed: Option<Box<dyn LimitFeed>>) {
+        // Others have changed these, and what they are now is not read yet: at most all limits that the store holds.
+        let mut stale = BTreeSet::new();
+        let mut wait = Duration::ZERO;
+        loop {
+            tokio::select! {
+                order = orders.recv() => {
+                    let Some((order, answer)) = order else { return };
+                    let result = self.carry_out(order).await;
+                    // Whoever asked may have gone away; the change stays.
+                    answer.send(result).ok();
+                }
+                changed = changed_by_others(feed.as_mut(), wait) => match changed {
+                    Ok(targets) => {
+                        wait = Duration::ZERO;
+                        stale.extend(targets);
+                    }
+                    Err(error) => {
+                        wait = RETRY;
+                        tracing::warn!(%error, "limits that others change are not in force here");
+                    }
+                },
+                () = sleep(RETRY), if !stale.is_empty() => {}
+            }
+            self.catch_up(&mut stale).await;
+        }
+    }
+
+    /// Puts in force what the store has for the targets in `stale`, and leaves those that it could not say.
+    async fn catch_up(&self, stale: &mut BTreeSet<Target>) {
+        while let Some(target) = stale.first().cloned() {
+            let stored = match self.store.limit(&target).await {
+                Ok(stored) => stored,
+                Err(error) => {
+                    tracing::warn!(%target, %error, "a limit that another changed is not in force here");
+                    return;
+                }
+            };
+            stale.remove(&target);
+            let after = resolve(&self.file.borrow(), &target, stored);
+            if self.in_force.borrow().get(&target).copied() == after {
+                continue;
+            }
+            tracing::info!(%target, "a limit was changed by another node");
+            if self.put_in_force(&target, after).await.is_err() {
+                // The broker is shutting down.
+                return;
+            }
         }
     }
 
@@ -225,19 +278,19 @@ impl Keeper {
     async fn change(&self, action: Action, by: String) -> Result<Applied, LimitError> {
         if let Action::Set(target, None) = &action {
             match self.in_force.borrow().get(target).map(|(_, source)| *source) {
-                None => return Err(LimitError::Nothing),
+                // What a part makes is none of these.
+                None | Some(Source::Part) => return Err(LimitError::Nothing),
                 Some(Source::File) => return Err(LimitError::FromFile),
                 Some(Source::Admin) => {}
             }
         }
         let edit = Edit { action, at_ms: clock::realtime_ns() / 1_000_000, by };
-        let changed = blocking(&self.store, move |store| store.change(&edit)).await?;
-        let (change, earlier) = changed.ok_or(LimitError::Nothing)?;
+        let (change, earlier) = self.store.change(&edit).await?.ok_or(LimitError::Nothing)?;
         let target = change.target;
         let before = self.in_force.borrow().get(&target).copied();
         let after = resolve(&self.file.borrow(), &target, change.after);
-        self.put_in_force(&target, after).await?;
-        Ok(Applied { target, before, after, revision: change.revision, earlier })
+        let part = self.put_in_force(&target, after).await?;
+        Ok(Applied { target, before, after, revision: change.revision, earlier, part })
     }
 
     async fn set_file(&self, file: BTreeMap<Target, Contract>) -> Result<Vec<FileChange>, LimitError> {
@@ -259,7 +312,12 @@ impl Keeper {
         Ok(changes)
     }
 
-    async fn put_in_force(&self, target: &Target, limit: Option<(Contract, Source)>) -> Result<(), LimitError> {
+    /// Answers the node's part of it, if it has one.
+    async fn put_in_force(
+        &self,
+        target: &Target,
+        limit: Option<(Contract, Source)>,
+    ) -> Result<Option<PartStatus>, LimitError> {
         let done = apply(&self.broker, target, limit).await;
         self.in_force.send_modify(|in_force| {
             let in_force = Arc::make_mut(in_force);
@@ -268,8 +326,23 @@ impl Keeper {
                 None => in_force.remove(target),
             };
         });
-        done.map(drop).ok_or(LimitError::Exiting)
+        match done.ok_or(LimitError::Exiting)? {
+            AdminReply::Parts(parts) => Ok(parts.into_iter().next()),
+            _ => Ok(None),
+        }
     }
+}
+
+/// What the `feed` says next, after `wait`; nothing ever without one.
+async fn changed_by_others(
+    feed: Option<&mut Box<dyn LimitFeed>>,
+    wait: Duration,
+) -> Result<Vec<Target>, LimitStoreError> {
+    let Some(feed) = feed else { return std::future::pending().await };
+    if !wait.is_zero() {
+        sleep(wait).await;
+    }
+    feed.next().await
 }
 
 async fn apply(broker: &BrokerHandle, target: &Target, contract: Option<(Contract, Source)>) -> Option<AdminReply> {
@@ -279,13 +352,4 @@ async fn apply(broker: &BrokerHandle, target: &Target, contract: Option<(Contrac
         Some(channel) => AdminRequest::SetChannelLimit(topic, channel, contract),
     };
     broker.ask_topic(&target.topic, request).await
-}
-
-/// Runs `work`, which may wait for a disk, where waiting holds nobody up.
-async fn blocking<T: Send + 'static>(
-    store: &Arc<dyn LimitStore>,
-    work: impl FnOnce(&dyn LimitStore) -> Result<T, LimitStoreError> + Send + 'static,
-) -> Result<T, LimitStoreError> {
-    let store = Arc::clone(store);
-    spawn_blocking(move || work(&*store)).await.expect("a store returns its errors")
 }

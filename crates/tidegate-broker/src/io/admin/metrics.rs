@@ -1,7 +1,7 @@
 //! `/metrics`: the broker's numbers for Prometheus.
 
 use super::exposition::{Exposition, Kind, Labels};
-use crate::machine::snapshot::{ChannelSnapshot, DelaySnapshot, LimitSnapshot, TopicSnapshot};
+use crate::machine::snapshot::{ChannelSnapshot, DelaySnapshot, LimitSnapshot, PartSnapshot, TopicSnapshot};
 
 /// What a page is made from.
 pub(super) struct Metrics<'a> {
@@ -14,6 +14,8 @@ pub(super) struct Metrics<'a> {
     pub(super) uptime_s: f64,
     /// Series joined under `other` on earlier pages.
     pub(super) dropped_before: u64,
+    /// The node takes no new publishers.
+    pub(super) draining: bool,
 }
 
 /// A metric: its name, its help, its kind and its value.
@@ -106,12 +108,15 @@ impl Metrics<'_> {
         page.single("tidegate_broker_memory_bytes", "The process in memory.", Kind::Gauge, bytes);
         let connections = number(self.connections);
         page.single("tidegate_broker_connections", "Open NSQ connections.", Kind::Gauge, connections);
+        let draining = number(self.draining.into());
+        page.single("tidegate_broker_draining_bool", "1 while new publishers are refused.", Kind::Gauge, draining);
         let help = "Shards whose message log cannot be written.";
         page.single("tidegate_broker_broken_logs", help, Kind::Gauge, number(self.broken_logs));
     }
 
     fn limits(&self, page: &mut Exposition) {
         type Value = fn(&LimitSnapshot) -> f64;
+        type PartValue = fn(&PartSnapshot) -> Option<f64>;
         let metrics: [(&str, &str, Value); 3] = [
             ("tidegate_broker_tokens_available", "Tokens in the bucket.", |limit| limit.tokens),
             ("tidegate_broker_limit_tokens_per_second", "The limit's rate.", |limit| limit.rate_per_s),
@@ -120,6 +125,17 @@ impl Metrics<'_> {
         for (name, help, value) in metrics {
             let limited = self.limited().map(|(labels, limit)| (labels, value(limit)));
             page.metric(name, help, Kind::Gauge, limited);
+        }
+        let metrics: [(&str, &str, PartValue); 3] = [
+            ("tidegate_broker_part_tokens_per_second", "The rate of the node's part.", |part| Some(part.rate_per_s)),
+            ("tidegate_broker_part_burst_tokens", "Its burst.", |part| Some(number(part.burst))),
+            ("tidegate_broker_part_lease_seconds", "Until its lease ends.", |part| {
+                Some(number(part.lapses_in_ms?) / 1e3)
+            }),
+        ];
+        for (name, help, value) in metrics {
+            let parted = self.limited().filter_map(|(labels, limit)| Some((labels, value(limit.part.as_ref()?)?)));
+            page.metric(name, help, Kind::Gauge, parted);
         }
         let line = |(labels, limit): (_, &LimitSnapshot)| Some((labels, number(limit.shadow.as_ref()?.line)));
         let help = "The line that a shadow limit would form.";

@@ -7,8 +7,13 @@
 //! | `PUT`, `DELETE /api/v1/limits/{topic}[/{channel}]` | sets or removes a limit, live |
 //! | `POST /api/v1/limits/undo`, `POST /api/v1/limits/redo` | takes the newest change back; makes it again |
 //! | `POST /api/v1/topics/{topic}[/channels/{channel}]/{pause,unpause,empty}` | acts on a topic or channel |
-//! | `POST /api/v1/record/{topic}[?seconds=60]`, `DELETE` | writes `TOPIC.trace` into the data folder; ends it |
+//! | `PUT`, `GET /api/v1/parts`, `DELETE /api/v1/parts/{topic}?revision=..` | the node's parts of topics' limits |
+//! | `POST`, `GET /api/v1/topics/{topic}/prepare` | whether the topic can take publishers here |
+//! | `POST /api/v1/publishers/{topic}/disconnect` | lets publishers go |
+//! | `POST /api/v1/drain`, `GET /api/v1/node` | refuses new publishers; what node this is |
+//! | `POST /api/v1/record/{topic}[?seconds=60]`, `DELETE`, `GET` | writes `TOPIC.trace` into the data folder; ends it; reads it |
 //! | `DELETE /api/v1/topics/{topic}[/channels/{channel}]` | deletes it |
+//! | `GET /api/v1/publishers/{topic}[?seconds=10][&slo_us=..]` | who publishes, seconds, delays |
 //! | `GET /healthz`, `GET /readyz`, `GET /metrics` | for supervisors and Prometheus |
 //!
 //! Writes need the token. Errors are `application/problem+json`.
@@ -20,8 +25,11 @@ mod limit_routes;
 mod limits;
 mod metrics;
 mod outcome;
+mod part_routes;
+mod publishers;
 mod reach;
 mod state;
+mod steering;
 mod store;
 #[cfg(test)]
 mod tests;
@@ -41,7 +49,8 @@ pub use self::contract::in_words;
 pub use self::limits::{FileChange, InForce, LimitError, Limits, Target};
 pub use self::reach::reach_of;
 pub use self::store::{
-    Action, Cause, Change, Edit, HISTORY, KEPT_CHANGES, LimitStore, LimitStoreError, Plan, Transient,
+    Action, Cause, Change, Edit, HISTORY, KEPT_CHANGES, LimitFeed, LimitStore, LimitStoreError, LimitStorePending,
+    Plan, Transient,
 };
 pub use tidegate_runtime::access::{Reach, Token};
 
@@ -49,7 +58,7 @@ use super::handle::BrokerHandle;
 use super::http::{Live, Node};
 use crate::config::Config;
 
-/// Largest body of a request. A limit takes a hundred bytes.
+/// Largest body of a request, but of those that list parts or publishers. A limit takes a hundred bytes.
 const MOST_BODY_BYTES: usize = 16 << 10;
 
 /// What the broker is doing as a whole.
@@ -113,7 +122,10 @@ pub fn router(state: AdminState, access: Access) -> Router {
             "/api/v1/limits/{topic}/{channel}",
             get(limit_routes::one_of_channel).put(limit_routes::set_channel).delete(limit_routes::remove_channel),
         )
-        .route("/api/v1/record/{topic}", post(actions::record).delete(actions::stop_recording))
+        .route("/api/v1/publishers/{topic}", get(publishers::list))
+        .merge(part_routes::routes())
+        .merge(steering::routes())
+        .route("/api/v1/record/{topic}", post(actions::record).delete(actions::stop_recording).get(actions::trace))
         .route("/api/v1/topics/{topic}", delete(actions::delete_topic))
         .route("/api/v1/topics/{topic}/{action}", post(actions::act_on_topic))
         .route("/api/v1/topics/{topic}/channels/{channel}", delete(actions::delete_channel))

@@ -21,6 +21,6 @@ pub(super) fn outcome(reply: Option<AdminReply>, what: &str) -> Result<(), Probl
         Some(AdminReply::Refused(refused)) => {
             Err(Problem::new(StatusCode::CONFLICT, "refused", "The broker refuses", format!("`{what}`: {refused}")))
         }
-        Some(AdminReply::Snapshot(_)) | None => Err(exiting()),
+        _ => Err(exiting()),
     }
 }

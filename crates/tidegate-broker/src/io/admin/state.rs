@@ -113,7 +113,9 @@ pub(super) async fn health(State(shared): State<Shared>) -> Result<Response, Pro
 
 /// `GET /readyz`: 200 while the broker wants connections.
 pub(super) async fn ready(State(shared): State<Shared>) -> Result<Response, Problem> {
+    let drained = *shared.admin.live.draining.borrow();
     let detail = match *shared.admin.phase.borrow() {
+        Phase::Serving if drained => "draining: this node takes no new publishers, as POST /api/v1/drain asked",
         Phase::Serving => return Ok(Json(serde_json::json!({ "status": "ready" })).into_response()),
         Phase::Starting => "the broker is still reading its data folder",
         Phase::Draining => "draining: the broker is shutting down, and its messages are being saved",
@@ -134,20 +136,26 @@ pub(super) async fn metrics(State(shared): State<Shared>) -> Result<Response, Pr
         uptime_s: shared.uptime_s(),
         // A counter of its own; nothing else is ordered by it.
         dropped_before: shared.series_dropped.load(Ordering::Relaxed),
+        draining: *shared.admin.live.draining.borrow(),
     };
     let (page, dropped) = metrics.page();
     shared.series_dropped.fetch_add(dropped, Ordering::Relaxed);
     Ok(([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], page).into_response())
 }
 
+/// What shards answer, if they do so in time.
+pub(super) async fn patiently<T>(answer: impl Future<Output = T>) -> Result<T, Problem> {
+    tokio::time::timeout(PATIENCE, answer).await.map_err(|_| {
+        let detail = format!("no answer from every shard within {PATIENCE:?}; the broker is stuck or overloaded");
+        Problem::new(StatusCode::SERVICE_UNAVAILABLE, "stuck", "The broker does not answer", detail)
+    })
+}
+
 impl Shared {
     /// Every shard's snapshot, in their order.
     async fn ask(&self, scope: SnapshotScope) -> Result<Vec<ShardSnapshot>, Problem> {
         let request = AdminRequest::Snapshot(scope);
-        let replies = tokio::time::timeout(PATIENCE, self.admin.broker.ask_all(&request)).await.map_err(|_| {
-            let detail = format!("no answer from every shard within {PATIENCE:?}; the broker is stuck or overloaded");
-            Problem::new(StatusCode::SERVICE_UNAVAILABLE, "stuck", "The broker does not answer", detail)
-        })?;
+        let replies = patiently(self.admin.broker.ask_all(&request)).await?;
         let snapshot = |reply| if let AdminReply::Snapshot(snapshot) = reply { Some(*snapshot) } else { None };
         let snapshots: Vec<_> = replies.into_iter().filter_map(snapshot).collect();
         if snapshots.is_empty() { Err(exiting()) } else { Ok(snapshots) }
@@ -167,6 +175,9 @@ impl Shared {
                  admits n times its rate."
                     .to_owned(),
             );
+        }
+        if *admin.live.draining.borrow() {
+            warnings.push("The node is draining: it takes no new publishers.".to_owned());
         }
         if *admin.phase.borrow() == Phase::Draining {
             warnings.push("The broker is shutting down: its messages are being saved.".to_owned());

@@ -1,6 +1,8 @@
 //! Where limits that were set live outlast the process.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::future::ready;
+use std::pin::Pin;
 use std::sync::{Mutex, PoisonError};
 
 use tidegate_runtime::store::StoreError;
@@ -78,7 +80,16 @@ pub struct Plan {
     pub forgotten: Vec<u64>,
 }
 
+/// What an [`Edit`] is about: the target, what is set live there since, why, and the earlier record with its new mark.
+type Intent = (Target, Option<Contract>, Cause, Option<Change>);
+
 impl Plan {
+    /// The target of `edit` after the changes in `journal`. `None` if there is nothing to undo or redo.
+    #[must_use]
+    pub fn target_of(journal: &[Change], edit: &Edit) -> Option<Target> {
+        intent(journal, edit).map(|(target, ..)| target)
+    }
+
     /// What `edit` does after the changes in `journal`, which are in order of revision, where `current` tells the limit
     /// that is set live. `None` if there is nothing to undo or redo.
     pub fn of<E>(
@@ -86,29 +97,35 @@ impl Plan {
         edit: &Edit,
         current: impl FnOnce(&Target) -> Result<Option<Contract>, E>,
     ) -> Result<Option<Self>, E> {
-        let revision = journal.last().map_or(0, |newest| newest.revision) + 1;
-        let (target, after, cause, marked) = match &edit.action {
-            Action::Set(target, after) => (target.clone(), *after, Cause::Set, None),
-            Action::Undo(only) => {
-                let Some(change) = undoable(journal).find(|change| wanted(only.as_ref(), change)) else {
-                    return Ok(None);
-                };
-                let marked = Change { undone_by: Some(revision), ..change.clone() };
-                (change.target.clone(), change.before, Cause::Undo(change.revision), Some(marked))
-            }
-            Action::Redo(only) => {
-                // The last undone is the first to be made again.
-                let undone = redoable(journal).filter(|change| wanted(only.as_ref(), change));
-                let Some(change) = undone.max_by_key(|change| change.undone_by) else { return Ok(None) };
-                let marked = Change { undone_by: None, ..change.clone() };
-                (change.target.clone(), change.after, Cause::Redo(change.revision), Some(marked))
-            }
-        };
+        let Some((target, after, cause, marked)) = intent(journal, edit) else { return Ok(None) };
+        let revision = next_revision(journal);
         let before = current(&target)?;
         let Edit { at_ms, ref by, .. } = *edit;
         let change = Change { revision, at_ms, by: by.clone(), target, before, after, cause, undone_by: None };
         let forgotten = forgotten(journal, &change, marked.as_ref());
         Ok(Some(Self { change, marked, forgotten }))
+    }
+}
+
+fn next_revision(journal: &[Change]) -> u64 {
+    journal.last().map_or(0, |newest| newest.revision) + 1
+}
+
+fn intent(journal: &[Change], edit: &Edit) -> Option<Intent> {
+    match &edit.action {
+        Action::Set(target, after) => Some((target.clone(), *after, Cause::Set, None)),
+        Action::Undo(only) => {
+            let change = undoable(journal).find(|change| wanted(only.as_ref(), change))?;
+            let marked = Change { undone_by: Some(next_revision(journal)), ..change.clone() };
+            Some((change.target.clone(), change.before, Cause::Undo(change.revision), Some(marked)))
+        }
+        Action::Redo(only) => {
+            // The last undone is the first to be made again.
+            let undone = redoable(journal).filter(|change| wanted(only.as_ref(), change));
+            let change = undone.max_by_key(|change| change.undone_by)?;
+            let marked = Change { undone_by: None, ..change.clone() };
+            Some((change.target.clone(), change.after, Cause::Redo(change.revision), Some(marked)))
+        }
     }
 }
 
@@ -161,17 +178,36 @@ pub enum LimitStoreError {
     Contended,
 }
 
-/// Keeps limits and their history. Calls may wait for a disk; they come one at a time, but for reads.
+/// A call under way.
+pub type LimitStorePending<'a, T> = Pin<Box<dyn Future<Output = Result<T, LimitStoreError>> + Send + 'a>>;
+
+/// Keeps limits and their history. Calls may wait for a disk or a network; they come one at a time, but for reads.
 pub trait LimitStore: Send + Sync + 'static {
     /// Every limit that was set and not removed.
-    fn limits(&self) -> Result<Vec<(Target, Contract)>, LimitStoreError>;
+    fn limits(&self) -> LimitStorePending<'_, Vec<(Target, Contract)>>;
+
+    /// The limit of `target`, if one was set and not removed.
+    fn limit<'a>(&'a self, target: &'a Target) -> LimitStorePending<'a, Option<Contract>>;
 
     /// Changes a limit and records the change, together; durable when it returns. With [`Cause::Undo`] and
     /// [`Cause::Redo`] the record that it names is the second one. `None` if there is nothing to undo or redo.
-    fn change(&self, edit: &Edit) -> Result<Option<(Change, Option<Change>)>, LimitStoreError>;
+    fn change<'a>(&'a self, edit: &'a Edit) -> LimitStorePending<'a, Option<(Change, Option<Change>)>>;
 
     /// The changes that are kept, newest first: the latest [`HISTORY`], and those that can be undone or redone.
-    fn history(&self) -> Result<Vec<Change>, LimitStoreError>;
+    fn history(&self) -> LimitStorePending<'_, Vec<Change>>;
+
+    /// Follows the changes of limits from now on, those of this process among them. `None` if nobody else writes to the
+    /// store.
+    fn follow(&self) -> LimitStorePending<'_, Option<Box<dyn LimitFeed>>> {
+        Box::pin(ready(Ok(None)))
+    }
+}
+
+/// Tells which limits change in a store that others write to as well.
+pub trait LimitFeed: Send {
+    /// The targets with limits that have changed since the last call, at least one; what they are now, the store knows.
+    /// May be dropped and called again without losing any, also after an error.
+    fn next(&mut self) -> LimitStorePending<'_, Vec<Target>>;
 }
 
 /// Keeps limits as long as the process lives, for brokers without a store.
@@ -185,13 +221,13 @@ struct Kept {
     journal: Vec<Change>,
 }
 
-impl LimitStore for Transient {
-    fn limits(&self) -> Result<Vec<(Target, Contract)>, LimitStoreError> {
+impl Transient {
+    fn limits_now(&self) -> Vec<(Target, Contract)> {
         let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        Ok(kept.limits.iter().map(|(target, contract)| (target.clone(), *contract)).collect())
+        kept.limits.iter().map(|(target, contract)| (target.clone(), *contract)).collect()
     }
 
-    fn change(&self, edit: &Edit) -> Result<Option<(Change, Option<Change>)>, LimitStoreError> {
+    fn change_now(&self, edit: &Edit) -> Result<Option<(Change, Option<Change>)>, LimitStoreError> {
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let Kept { limits, journal } = &mut *kept;
         let current = |target: &Target| Ok::<_, LimitStoreError>(limits.get(target).copied());
@@ -210,9 +246,28 @@ impl LimitStore for Transient {
         Ok(Some((change, marked)))
     }
 
-    fn history(&self) -> Result<Vec<Change>, LimitStoreError> {
+    fn history_now(&self) -> Vec<Change> {
         let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        Ok(kept.journal.iter().rev().cloned().collect())
+        kept.journal.iter().rev().cloned().collect()
+    }
+}
+
+impl LimitStore for Transient {
+    fn limits(&self) -> LimitStorePending<'_, Vec<(Target, Contract)>> {
+        Box::pin(ready(Ok(self.limits_now())))
+    }
+
+    fn limit<'a>(&'a self, target: &'a Target) -> LimitStorePending<'a, Option<Contract>> {
+        let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        Box::pin(ready(Ok(kept.limits.get(target).copied())))
+    }
+
+    fn change<'a>(&'a self, edit: &'a Edit) -> LimitStorePending<'a, Option<(Change, Option<Change>)>> {
+        Box::pin(ready(self.change_now(edit)))
+    }
+
+    fn history(&self) -> LimitStorePending<'_, Vec<Change>> {
+        Box::pin(ready(Ok(self.history_now())))
     }
 }
 
@@ -231,7 +286,7 @@ mod tests {
     }
 
     fn edit(store: &Transient, action: Action) -> Option<Change> {
-        store.change(&Edit { action, at_ms: 0, by: String::new() }).unwrap().map(|(change, _)| change)
+        store.change_now(&Edit { action, at_ms: 0, by: String::new() }).unwrap().map(|(change, _)| change)
     }
 
     fn set(store: &Transient, target: &str, per_s: u64) {
@@ -239,7 +294,7 @@ mod tests {
     }
 
     fn rate(store: &Transient) -> Option<Contract> {
-        store.limits().unwrap().first().map(|(_, contract)| *contract)
+        store.limits_now().first().map(|(_, contract)| *contract)
     }
 
     #[test]
@@ -279,7 +334,7 @@ mod tests {
         assert_eq!(edit(&store, Action::Undo(only())), None);
         assert_eq!(edit(&store, Action::Redo(only())).unwrap().after, Some(contract(1)));
         assert_eq!(edit(&store, Action::Undo(None)).unwrap().cause, Cause::Undo(3));
-        let left = store.limits().unwrap();
+        let left = store.limits_now();
         assert_eq!(left, [("t".parse().unwrap(), contract(1))]);
     }
 
@@ -296,7 +351,7 @@ mod tests {
             assert_eq!(rate(&store), Some(contract(150)));
         }
         assert!(store.0.lock().unwrap().journal.len() <= KEPT_CHANGES);
-        assert!(store.history().unwrap().len() >= HISTORY);
+        assert!(store.history_now().len() >= HISTORY);
     }
 
     proptest! {
@@ -337,7 +392,7 @@ mod tests {
                         undone.clear();
                     }
                 }
-                let found: BTreeMap<_, _> = store.limits().unwrap().into_iter().collect();
+                let found: BTreeMap<_, _> = store.limits_now().into_iter().collect();
                 prop_assert_eq!(&found, &limits);
                 prop_assert!(store.0.lock().unwrap().journal.len() <= KEPT_CHANGES);
             }

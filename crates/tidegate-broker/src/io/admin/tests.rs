@@ -1,6 +1,9 @@
-//! The API, driven in process against a shard that only answers.
+//! The API, driven in process against a shard that only answers; in `real` against a broker.
 
-use std::sync::Arc;
+mod real;
+
+use std::future::ready;
+use std::sync::{Arc, Mutex};
 
 use axum::Router;
 use axum::body::Body;
@@ -10,14 +13,20 @@ use serde_json::{Value, json};
 use tidegate_core::Instant;
 use tidegate_core::Rate;
 use tidegate_core::limit::Limit;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 
 use super::*;
+use crate::io::handle::BrokerHandle;
 use crate::io::http::Listening;
 use crate::io::http::tests::{FakeShard, config, send};
 use crate::machine::admin::{AdminReply, AdminRequest};
 use crate::machine::limiter::{Contract, Discipline, Mode, Source, Unit};
-use crate::machine::snapshot::{ChannelSnapshot, DelaySnapshot, LimitSnapshot, ShardSnapshot, TopicSnapshot};
+use crate::machine::publishers::{OthersReport, PublisherReport};
+use crate::machine::seconds::SecondReport;
+use crate::machine::snapshot::{
+    ChannelSnapshot, DelaySnapshot, LimitSnapshot, PartSnapshot, ShardSnapshot, TopicSnapshot,
+};
+use crate::machine::watch::{DelayReport, PublishersReport};
 
 struct Api {
     router: Router,
@@ -26,9 +35,12 @@ struct Api {
 
 impl Api {
     async fn new(shard: &Arc<FakeShard>, store: Arc<dyn LimitStore>, options: &str) -> Self {
+        Self::on(shard.handle(), store, config(options)).await
+    }
+
+    async fn on(broker: BrokerHandle, store: Arc<dyn LimitStore>, config: Arc<Config>) -> Self {
         let file = [("filed".parse().unwrap(), contract(5))];
-        let (limits, _) = Limits::start(shard.handle(), store, file).await.unwrap();
-        let config = config(options);
+        let (limits, _) = Limits::start(broker.clone(), store, file).await.unwrap();
         let node = Node {
             hostname: "box".to_owned(),
             tcp: Listening::Port(4150),
@@ -38,7 +50,7 @@ impl Api {
         };
         let phase = watch::Sender::new(Phase::Starting);
         let state = AdminState {
-            broker: shard.handle(),
+            broker,
             limits,
             live: Live::new(&config),
             config,
@@ -189,18 +201,85 @@ async fn limits_are_in_force_again_after_a_restart() {
 struct Broken;
 
 impl LimitStore for Broken {
-    fn limits(&self) -> Result<Vec<(Target, Contract)>, LimitStoreError> {
-        Ok(Vec::new())
+    fn limits(&self) -> LimitStorePending<'_, Vec<(Target, Contract)>> {
+        Box::pin(ready(Ok(Vec::new())))
     }
-    fn change(&self, edit: &Edit) -> Result<Option<(Change, Option<Change>)>, LimitStoreError> {
-        match edit.action {
+    fn limit<'a>(&'a self, _: &'a Target) -> LimitStorePending<'a, Option<Contract>> {
+        Box::pin(ready(Ok(None)))
+    }
+    fn change<'a>(&'a self, edit: &'a Edit) -> LimitStorePending<'a, Option<(Change, Option<Change>)>> {
+        Box::pin(ready(match edit.action {
             Action::Set(..) => Err(LimitStoreError::BadRow { key: "limit/x".to_owned() }),
             Action::Undo(_) | Action::Redo(_) => Ok(None),
+        }))
+    }
+    fn history(&self) -> LimitStorePending<'_, Vec<Change>> {
+        Box::pin(ready(Ok(Vec::new())))
+    }
+}
+
+/// A store that another node writes to: the test sends which targets that node changed.
+struct SharedStore {
+    kept: Arc<Transient>,
+    changed: Mutex<Option<mpsc::Receiver<Vec<Target>>>>,
+}
+
+struct Feed(mpsc::Receiver<Vec<Target>>);
+
+impl LimitFeed for Feed {
+    fn next(&mut self) -> LimitStorePending<'_, Vec<Target>> {
+        Box::pin(async {
+            match self.0.recv().await {
+                Some(targets) => Ok(targets),
+                None => std::future::pending().await,
+            }
+        })
+    }
+}
+
+impl LimitStore for SharedStore {
+    fn limits(&self) -> LimitStorePending<'_, Vec<(Target, Contract)>> {
+        self.kept.limits()
+    }
+    fn limit<'a>(&'a self, target: &'a Target) -> LimitStorePending<'a, Option<Contract>> {
+        self.kept.limit(target)
+    }
+    fn change<'a>(&'a self, edit: &'a Edit) -> LimitStorePending<'a, Option<(Change, Option<Change>)>> {
+        self.kept.change(edit)
+    }
+    fn history(&self) -> LimitStorePending<'_, Vec<Change>> {
+        self.kept.history()
+    }
+    fn follow(&self) -> LimitStorePending<'_, Option<Box<dyn LimitFeed>>> {
+        let receiver = self.changed.lock().unwrap().take().expect("it is followed once");
+        let feed: Box<dyn LimitFeed> = Box::new(Feed(receiver));
+        Box::pin(ready(Ok(Some(feed))))
+    }
+}
+
+#[tokio::test]
+async fn what_another_node_changes_is_in_force_here_too() {
+    let (changed, receiver) = mpsc::channel(4);
+    let kept = Arc::new(Transient::default());
+    let store = SharedStore { kept: Arc::clone(&kept), changed: Mutex::new(Some(receiver)) };
+    let shard = FakeShard::agreeable();
+    let (limits, _) = Limits::start(shard.handle(), Arc::new(store), []).await.unwrap();
+    let target: Target = "orders".parse().unwrap();
+    let set = |after| Edit { action: Action::Set("orders".parse().unwrap(), after), at_ms: 0, by: "other".to_owned() };
+    for after in [Some(contract(7)), Some(contract(9)), None] {
+        kept.change(&set(after)).await.unwrap();
+        changed.send(vec![target.clone()]).await.unwrap();
+        let expected = after.map(|contract| (contract, Source::Admin));
+        // The task has nothing to wait for, so it is done after some turns.
+        for _ in 0..1_000 {
+            if limits.in_force().get(&target).copied() == expected {
+                break;
+            }
+            tokio::task::yield_now().await;
         }
+        assert_eq!(limits.in_force().get(&target).copied(), expected);
     }
-    fn history(&self) -> Result<Vec<Change>, LimitStoreError> {
-        Ok(Vec::new())
-    }
+    assert!(shard.asked().iter().any(|asked| asked.starts_with(r#"SetTopicLimit("orders", Some("#)));
 }
 
 #[tokio::test]
@@ -225,6 +304,11 @@ async fn problems_say_what_to_do() {
         ("PUT /api/v1/limits/t/c", r#"{"rate":1,"burst":1,"discipline":"refuse"}"#, 400, r#"give "wait""#),
         ("POST /api/v1/topics/t/rename", "", 404, "there are pause, unpause, empty and release"),
         ("GET /api/v1/snapshot?clients=maybe", "", 400, "the parameters are"),
+        ("GET /api/v1/publishers/t?seconds=0", "", 400, "the last 1 to 60 whole seconds"),
+        ("GET /api/v1/publishers/t?seconds=61", "", 400, "`seconds` is 61"),
+        ("GET /api/v1/publishers/t?slo_us=0", "", 400, "`slo_us` is 0; give 1 to 3600000000"),
+        ("GET /api/v1/publishers/t?slo=1", "", 400, "the parameters are seconds and slo_us"),
+        ("GET /api/v1/publishers/t%20t", "", 400, "`t t` is no topic's name"),
         ("POST /api/v1/snapshot", "", 405, "not for this method"),
         ("GET /nowhere", "", 404, "leads nowhere"),
     ] {
@@ -242,9 +326,17 @@ async fn without_the_token_nothing_changes() {
     let shard = FakeShard::agreeable();
     let api = Api::of(&shard).await;
     shard.asked();
-    for (method, path) in
-        [("PUT", "limits/t"), ("DELETE", "topics/t"), ("POST", "topics/t/pause"), ("POST", "limits/undo")]
-    {
+    for (method, path) in [
+        ("PUT", "limits/t"),
+        ("DELETE", "topics/t"),
+        ("POST", "topics/t/pause"),
+        ("POST", "limits/undo"),
+        ("PUT", "parts"),
+        ("DELETE", "parts/t?revision=1"),
+        ("POST", "topics/t/prepare"),
+        ("POST", "publishers/t/disconnect"),
+        ("POST", "drain"),
+    ] {
         let request = Request::builder().method(method).uri(format!("/api/v1/{path}")).header(HOST, "localhost");
         let (head, _) = send(&api.router, request.body(r#"{"rate": 1, "burst": 1}"#.into()).unwrap()).await;
         assert_eq!((head.status().as_u16(), &head.headers()["www-authenticate"]), (401, &"Bearer".parse().unwrap()));
@@ -278,8 +370,62 @@ async fn actions_become_requests() {
     assert_eq!((status, problem["detail"].as_str().unwrap().contains("`t/c`")), (404, true));
 }
 
+#[tokio::test]
+async fn publishers_are_listed_as_the_shard_has_them() {
+    let shard = FakeShard::new(|request| match request {
+        AdminRequest::Publishers(scope) if scope.topic.as_str() == "t" => {
+            let second = SecondReport { start_us: 7_000_000, messages: 3, bytes: 30, backlog_max: 3 };
+            let publisher = PublisherReport {
+                identity: "c@h#2".to_owned(),
+                messages: 3,
+                batches: 1,
+                rate_per_s: 3.0,
+                ..PublisherReport::default()
+            };
+            let report = PublishersReport {
+                topic: "t".to_owned(),
+                now_us: 8_000_001,
+                seconds: vec![second],
+                publishers: vec![publisher],
+                others: OthersReport { publishers: 1, messages: 4 },
+                delay: DelayReport {
+                    count: 9,
+                    over_slo: scope.slo_ns.unwrap_or(0),
+                    e2e_p99_us: 1.5,
+                    access_p99_us: 0.0,
+                },
+            };
+            Some(AdminReply::Publishers(Box::new(report)))
+        }
+        AdminRequest::Publishers(_) => Some(AdminReply::TopicNotFound),
+        _ => Some(AdminReply::Done),
+    });
+    let api = Api::of(&shard).await;
+    shard.asked();
+    let expected = json!({
+        "topic": "t",
+        "now_us": 8_000_001,
+        "seconds": [{"start_us": 7_000_000, "messages": 3, "bytes": 30, "backlog_max": 3}],
+        "publishers": [{"identity": "c@h#2", "correlation": null, "remote": "", "client_id": "", "hostname": "",
+            "messages": 3, "batches": 1, "rate_per_s": 3.0, "connected_s": 0}],
+        "others": {"publishers": 1, "messages": 4},
+        "delay": {"count": 9, "over_slo": 250_000, "e2e_p99_us": 1.5, "access_p99_us": 0.0},
+    });
+    assert_eq!(api.call("GET /api/v1/publishers/t?seconds=60&slo_us=250", "").await, (200, expected));
+    let whole = api.call("GET /api/v1/publishers/t", "").await.1;
+    assert_eq!(whole["delay"]["over_slo"], 0);
+    let scope =
+        |seconds, slo| format!(r#"Publishers(PublishersScope {{ topic: "t", seconds: {seconds}, slo_ns: {slo} }})"#);
+    assert_eq!(shard.asked(), [scope(60, "Some(250000)"), scope(10, "None")]);
+    let (status, problem) = api.call("GET /api/v1/publishers/u", "").await;
+    assert_eq!((status, problem["detail"].as_str().unwrap().contains("`u` does not exist")), (404, true));
+    assert_eq!(Api::of(&FakeShard::new(|_| None)).await.call("GET /api/v1/publishers/t", "").await.0, 503);
+}
+
 fn busy() -> ShardSnapshot {
-    let limit = LimitSnapshot { rate_per_s: 11_000.0, burst: 26, tokens: 3.5, ..LimitSnapshot::default() };
+    let part = PartSnapshot { rate_per_s: 3_000.0, burst: 8, lapses_in_ms: Some(2_500), ..PartSnapshot::default() };
+    let part = Some(part);
+    let limit = LimitSnapshot { rate_per_s: 11_000.0, burst: 26, tokens: 3.5, part, ..LimitSnapshot::default() };
     let delay = DelaySnapshot { count: 1, p99: 1_500.0, max: 2_000.0, ..DelaySnapshot::default() };
     let channel =
         ChannelSnapshot { name: "c".to_owned(), depth: 4, end_to_end_us: delay, ..ChannelSnapshot::default() };
@@ -365,6 +511,10 @@ async fn metrics_tell_each_topic_and_channel() {
         "tidegate_broker_decisions_total{topic=\"b\",decision=\"delay\"} 3",
         "tidegate_broker_decisions_total{topic=\"b\",decision=\"refuse\"} 2",
         "tidegate_broker_tokens_available{topic=\"b\"} 3.5",
+        "tidegate_broker_part_tokens_per_second{topic=\"b\"} 3000",
+        "tidegate_broker_part_burst_tokens{topic=\"b\"} 8",
+        "tidegate_broker_part_lease_seconds{topic=\"b\"} 2.5",
+        "tidegate_broker_draining_bool 0",
         "tidegate_broker_end_to_end_delay_seconds{topic=\"b\",channel=\"c\",quantile=\"0.99\"} 0.0015",
         "tidegate_broker_connections 7",
         "tidegate_broker_broken_logs 0",
@@ -393,4 +543,19 @@ async fn the_dropped_series_are_counted_over_pages() {
     let first = dropped().await;
     assert!(first > 0);
     assert_eq!(dropped().await, 2 * first);
+}
+
+#[tokio::test]
+async fn the_last_trace_is_handed_out() {
+    let folder = std::env::temp_dir().join(format!("tidegate-admin-trace-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    std::fs::write(folder.join("t.trace"), "a,b\n1,2\n").unwrap();
+    let options = format!("data_path = {:?}", folder.display().to_string());
+    let api = Api::new(&FakeShard::agreeable(), Arc::new(Transient::default()), &options).await;
+    let (status, headers, text) = api.raw("GET /api/v1/record/t", "").await;
+    assert_eq!((status, headers["content-type"].to_str().unwrap(), text.as_str()), (200, "text/csv", "a,b\n1,2\n"));
+    let (status, problem) = api.call("GET /api/v1/record/other", "").await;
+    assert_eq!((status, &problem["detail"]), (404, &json!("`other` has no trace; POST to this path begins one")));
+    assert_eq!(api.call("GET /api/v1/record/a%2Fb", "").await.0, 400);
+    std::fs::remove_dir_all(folder).unwrap();
 }

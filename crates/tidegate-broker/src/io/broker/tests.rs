@@ -2,10 +2,23 @@
 
 use std::fs;
 
+use axum::Router;
+use axum::body::Body;
+use axum::http::Request;
+use axum::http::header::HOST;
+use serde_json::Value;
+use tidegate_wire::nsq::client;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
 use super::*;
+use crate::io::admin::{Access, AdminState, Limits, Phase, Reach, Transient, router};
 use crate::io::http::client::Trust;
-use crate::machine::admin::{AdminReply, Pause, SnapshotScope};
+use crate::io::http::tests::send;
+use crate::io::http::{Listening, Live, Node};
+use crate::machine::admin::{AdminReply, Pause, Recording, SnapshotScope};
 use crate::machine::home_shard;
+use crate::machine::publishers::HttpPublisher;
 
 /// Where the next file of names is written first: a folder there makes writing fail, for any user.
 const DRAFT: &str = "nsqd.dat.tmp";
@@ -47,7 +60,8 @@ fn topic(number: usize) -> TopicName {
 }
 
 async fn publish(broker: &Broker, topic: &TopicName) {
-    let request = AdminRequest::Publish { topic: topic.clone(), bodies: vec![b"hello".to_vec()], defer: None };
+    let (topic_name, bodies, by) = (topic.clone(), vec![b"hello".to_vec()], HttpPublisher::default());
+    let request = AdminRequest::Publish { topic: topic_name, bodies, defer: None, by };
     let reply = broker.handle().ask_topic(topic, request).await;
     assert!(matches!(reply, Some(AdminReply::Done)), "{reply:?}");
 }
@@ -153,6 +167,106 @@ async fn names_and_pauses_outlast_the_process() {
 /// A topic that lives on `shard` of two.
 fn topic_of(shard: usize) -> TopicName {
     (0..100).map(topic).find(|name| home_shard(name.as_str(), 2) == shard).unwrap()
+}
+
+/// The admin API of `broker`.
+async fn api(broker: &Broker) -> Router {
+    let config = crate::io::http::tests::config("");
+    let (limits, _) = Limits::start(broker.handle(), Arc::new(Transient::default()), std::iter::empty()).await.unwrap();
+    let node = Node {
+        hostname: "box".to_owned(),
+        tcp: Listening::Nowhere,
+        http: Listening::Nowhere,
+        started: clock::now(),
+        start_time_s: 0,
+    };
+    let state = AdminState {
+        broker: broker.handle(),
+        limits,
+        live: Live::new(&config),
+        config,
+        node: Arc::new(node),
+        phase: watch::Sender::new(Phase::Serving).subscribe(),
+    };
+    router(state, Access { token: None, reach: Reach::Loopback })
+}
+
+async fn publishers(api: &Router, topic: &TopicName) -> (u16, Value) {
+    let path = format!("/api/v1/publishers/{topic}?slo_us=1");
+    let request = Request::builder().uri(path).header(HOST, "localhost").body(Body::empty()).unwrap();
+    let (head, body) = send(api, request).await;
+    (head.status().as_u16(), serde_json::from_str(&body).unwrap())
+}
+
+/// A publisher that has introduced itself and published to `topic` once, so that it stays on that topic's shard.
+async fn publisher(broker: &Broker, topic: &TopicName) -> TcpStream {
+    let mut stream = TcpStream::connect(broker.tcp_address().to_string()).await.unwrap();
+    let mut said = client::MAGIC.to_vec();
+    let identity = br#"{"client_id": "c", "hostname": "h", "tidegate_correlation": "k"}"#;
+    client::put_identify(&mut said, identity);
+    client::put_pub(&mut said, topic.as_str(), b"m");
+    stream.write_all(&said).await.unwrap();
+    expect_ok(&mut stream).await;
+    expect_ok(&mut stream).await;
+    stream
+}
+
+async fn expect_ok(stream: &mut TcpStream) {
+    let mut answer = [0; 10];
+    stream.read_exact(&mut answer).await.unwrap();
+    assert_eq!(answer, *b"\0\0\0\x06\0\0\0\0OK");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_admin_api_lists_publishers_and_traces_name_them() {
+    let folder = Folder::new("publishers");
+    let broker = folder.start(2, 10).await;
+    let api = api(&broker).await;
+    let topic = topic_of(1);
+    assert_eq!(publishers(&api, &topic).await.0, 404);
+    let handle = broker.handle();
+    let record = |recording| handle.ask_topic(&topic, AdminRequest::Record(topic.clone(), recording));
+    let [mut here, mut there] = [publisher(&broker, &topic).await, publisher(&broker, &topic_of(0)).await];
+    assert_eq!(publishers(&api, &topic).await.1["seconds"], serde_json::json!([]), "the list has begun");
+    record(Recording::On).await;
+    let mut publish = Vec::new();
+    client::put_pub(&mut publish, topic.as_str(), b"m");
+    let told = loop {
+        for stream in [&mut here, &mut there] {
+            stream.write_all(&publish).await.unwrap();
+            expect_ok(stream).await;
+        }
+        let (status, told) = publishers(&api, &topic).await;
+        assert_eq!(status, 200, "{told}");
+        // A whole second passes before anything is told.
+        if told["seconds"].as_array().is_some_and(|seconds| !seconds.is_empty()) {
+            break told;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    };
+    let mut identities = Vec::new();
+    for publisher in told["publishers"].as_array().unwrap() {
+        identities.push(publisher["identity"].as_str().unwrap());
+        assert!(publisher["messages"].as_u64().unwrap() > 0, "{told}");
+        assert_eq!((&publisher["client_id"], &publisher["correlation"]), (&"c".into(), &"k".into()));
+        assert!(publisher["remote"].as_str().unwrap().starts_with("127.0.0.1:"), "{told}");
+    }
+    identities.sort_unstable();
+    assert_eq!(identities, ["c@h", "c@h#2"]);
+    assert!(told["seconds"][0]["messages"].as_u64().unwrap() > 0, "{told}");
+    assert_eq!(told["others"], serde_json::json!({"publishers": 0, "messages": 0}));
+    assert_eq!(told["delay"]["over_slo"], 0);
+    record(Recording::Off).await;
+    broker.stop().await.unwrap();
+    let trace = fs::read_to_string(folder.0.join(format!("{topic}.trace"))).unwrap();
+    let named = trace.lines().filter_map(|line| line.strip_prefix('@'));
+    let named: Vec<Value> = named.map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!((named.len(), &named[0]["publisher"], &named[1]["publisher"]), (2, &1.into(), &2.into()), "{trace}");
+    let mut identities: Vec<_> = named.iter().map(|named| named["identity"].as_str().unwrap()).collect();
+    identities.sort_unstable();
+    assert_eq!(identities, ["c@h", "c@h#2"]);
+    let numbers = |at: usize| trace.lines().filter(|line| line.split(',').nth(4) == Some(["1", "2"][at])).count();
+    assert!(numbers(0) > 0 && numbers(0) == numbers(1), "{trace}");
 }
 
 fn names_in(folder: &Folder) -> Vec<TopicName> {

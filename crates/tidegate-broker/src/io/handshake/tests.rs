@@ -17,10 +17,10 @@ use crate::io::listener::Listener;
 use crate::io::shard_thread::{self, Authentication, End, Parts, Surroundings, Waiting};
 use crate::io::tls::fixture::{Identity, Pki};
 use crate::io::tls::server_config;
-use crate::machine::Passage;
 use crate::machine::log::LogCommand;
 use crate::machine::output::Notice;
 use crate::machine::shard::Shard;
+use crate::machine::trace::Traced;
 
 struct Nowhere;
 
@@ -28,7 +28,7 @@ impl Surroundings for Nowhere {
     fn log(&self, _: usize, _: LogCommand) {}
     fn notice(&self, _: usize, _: Notice) {}
     fn keep(&self, _: crate::io::buckets::Kept) {}
-    fn trace(&self, _: TopicName, _: Vec<Passage>) {}
+    fn trace(&self, _: TopicName, _: Traced) {}
     fn authenticate(&self, _: Authentication) {}
 }
 

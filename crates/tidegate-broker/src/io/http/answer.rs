@@ -89,9 +89,10 @@ impl From<PublishRefused> for Refusal {
             PublishRefused::Exiting => return Self::EXITING,
             PublishRefused::Throttled { retry_after } => (StatusCode::TOO_MANY_REQUESTS, Some(*retry_after)),
             PublishRefused::ExceedsBurst { .. } => (StatusCode::PAYLOAD_TOO_LARGE, None),
-            PublishRefused::QueueFull | PublishRefused::DeferredFull { .. } | PublishRefused::LogFailed { .. } => {
-                (StatusCode::SERVICE_UNAVAILABLE, None)
-            }
+            PublishRefused::QueueFull
+            | PublishRefused::DeferredFull { .. }
+            | PublishRefused::LogFailed { .. }
+            | PublishRefused::Draining => (StatusCode::SERVICE_UNAVAILABLE, None),
         };
         Self { status, message: refused.to_string().into(), retry_after }
     }
@@ -117,7 +118,7 @@ pub(super) fn outcome(reply: Option<AdminReply>) -> Result<(), Refusal> {
         Some(AdminReply::TopicNotFound) => Err(Refusal::TOPIC_NOT_FOUND),
         Some(AdminReply::ChannelNotFound) => Err(Refusal::new(StatusCode::NOT_FOUND, "CHANNEL_NOT_FOUND")),
         Some(AdminReply::Refused(refused)) => Err(refused.into()),
-        Some(AdminReply::Snapshot(_)) => Err(Refusal::INTERNAL),
+        Some(_) => Err(Refusal::INTERNAL),
         None => Err(Refusal::EXITING),
     }
 }

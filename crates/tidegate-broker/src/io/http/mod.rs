@@ -90,13 +90,15 @@ pub struct Node {
     pub start_time_s: i64,
 }
 
-/// What `PUT /config/{option}` changes; whoever follows a value holds a receiver of it.
+/// What `PUT /config/{option}` and the admin API change; whoever follows a value holds a receiver of it.
 #[derive(Clone, Debug)]
 pub struct Live {
     /// `host:port` of each nsqlookupd.
     pub lookupd_addresses: watch::Sender<Vec<String>>,
     /// Least severity that is logged.
     pub log_level: watch::Sender<LogLevel>,
+    /// Whether new publishers are refused, as the admin API says.
+    pub draining: watch::Sender<bool>,
 }
 
 impl Live {
@@ -106,6 +108,7 @@ impl Live {
         Self {
             lookupd_addresses: watch::Sender::new(config.lookupd_tcp_addresses.clone()),
             log_level: watch::Sender::new(config.log_level),
+            draining: watch::Sender::new(false),
         }
     }
 }

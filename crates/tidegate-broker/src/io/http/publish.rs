@@ -3,13 +3,19 @@
 use std::time::Duration;
 
 use axum::extract::Request;
+use axum::http::request::Parts;
 
 use super::answer::{Answer, Refusal, outcome};
+use super::serve::ClientAddress;
 use super::{ApiState, query::Query};
 use crate::machine::admin::AdminRequest;
+use crate::machine::publishers::{HttpPublisher, Label};
+
+/// What a publish is correlated with, as the publisher says.
+const CORRELATION: &str = "tidegate-correlation";
 
 impl ApiState {
-    /// `POST /pub?topic=..[&defer=ms]`: the body is one message.
+    /// `POST /pub?topic=..[&defer=ms][&correlation=..]`: the body is one message.
     pub(super) async fn publish(&self, request: Request) -> Result<Answer, Refusal> {
         let (head, body) = request.into_parts();
         let too_big = Refusal::too_big("MSG_TOO_BIG");
@@ -20,8 +26,9 @@ impl ApiState {
         let query = Query::of(&head.uri)?;
         let topic = query.topic(Refusal::bad("INVALID_TOPIC"))?;
         let defer = query.first("defer").map(|ms| self.defer(ms)).transpose()?;
+        let by = publisher(&head, &query)?;
         let bodies = vec![std::mem::take(&mut taken.bytes)];
-        let request = AdminRequest::Publish { topic: topic.clone(), bodies, defer };
+        let request = AdminRequest::Publish { topic: topic.clone(), bodies, defer, by };
         outcome(self.broker.ask_topic(&topic, request).await)?;
         Ok(Answer::OK)
     }
@@ -31,11 +38,12 @@ impl ApiState {
         span.filter(|span| *span <= self.config.max_req_timeout).ok_or(Refusal::bad("INVALID_DEFER"))
     }
 
-    /// `POST /mpub?topic=..[&binary=true]`: the body is a message a line, or as the command MPUB has it.
+    /// `POST /mpub?topic=..[&binary=true][&correlation=..]`: the body is a message a line, or as the command MPUB has it.
     pub(super) async fn publish_many(&self, request: Request) -> Result<Answer, Refusal> {
         let (head, body) = request.into_parts();
         let query = Query::of(&head.uri)?;
         let topic = query.topic(Refusal::bad("INVALID_TOPIC"))?;
+        let by = publisher(&head, &query)?;
         // Anything but these four words means binary, as it did before there was a text form to choose.
         let binary = query.first("binary").is_some() && query.switch("binary").unwrap_or(true);
         let too_big = Refusal::too_big("BODY_TOO_BIG");
@@ -45,7 +53,7 @@ impl ApiState {
             // Empty lines are no messages, but the topic exists from now on.
             AdminRequest::CreateTopic(topic.clone())
         } else {
-            AdminRequest::Publish { topic: topic.clone(), bodies, defer: None }
+            AdminRequest::Publish { topic: topic.clone(), bodies, defer: None, by }
         };
         outcome(self.broker.ask_topic(&topic, request).await)?;
         Ok(Answer::OK)
@@ -76,6 +84,18 @@ impl ApiState {
         };
         (0..count).map(|_| message().ok_or(Refusal::too_big("BAD_MESSAGE"))).collect()
     }
+}
+
+/// Who asks. The header goes before the parameter.
+fn publisher(head: &Parts, query: &Query) -> Result<HttpPublisher, Refusal> {
+    let invalid = Refusal::bad("INVALID_CORRELATION");
+    let said = match head.headers.get(CORRELATION) {
+        Some(value) => Some(std::str::from_utf8(value.as_bytes()).map_err(|_| invalid.clone())?),
+        None => query.first("correlation"),
+    };
+    let correlation = said.filter(|said| !said.is_empty()).map(Label::new).transpose().map_err(|_| invalid)?;
+    let address = head.extensions.get::<ClientAddress>().and_then(|client| client.0);
+    Ok(HttpPublisher { address, correlation })
 }
 
 /// A length in front of `bytes`; negative ones count as too large.

@@ -1,6 +1,7 @@
 //! A listener in front of a router, within bounds that hold whatever clients do.
 
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::Arc;
@@ -21,7 +22,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 use tokio_rustls::TlsAcceptor;
 
-use self::places::{Full, Group, Places, group_of};
+use self::places::{Full, Places, group_of};
 use self::talk::{Answered, Asked, Heard, Talk, within};
 use super::Listening;
 use crate::config::Address;
@@ -128,6 +129,10 @@ impl Default for Bounds {
     }
 }
 
+/// The address of a request's client, among the request's extensions; `None` over a unix socket.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ClientAddress(pub Option<IpAddr>);
+
 /// How long accepting rests after an error, such as having no file descriptor left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How often it is looked whether a client is awaited, while clients are worked for in all places.
@@ -159,7 +164,7 @@ pub async fn serve(
             Some(_) = open.join_next() => continue,
             accepted = accept(&listener) => accepted,
         };
-        let (stream, group) = match accepted {
+        let (stream, client) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
                 tracing::warn!(%error, "cannot accept an HTTP connection");
@@ -168,6 +173,7 @@ pub async fn serve(
             }
         };
         let talk = Arc::new(Talk::new(Instant::now()));
+        let group = client.0.map(group_of);
         let place = loop {
             match places.take(group, Arc::clone(&talk)) {
                 Ok(place) => break Some(place),
@@ -189,8 +195,8 @@ pub async fn serve(
             let talk = Arc::clone(&place.talk);
             let connection = async {
                 match stream {
-                    Stream::Tcp(stream) => connection(stream, tls, router, &talk, bounds, stopping).await,
-                    Stream::Unix(stream) => connection(stream, tls, router, &talk, bounds, stopping).await,
+                    Stream::Tcp(stream) => connection(stream, tls, router, (client, &talk), bounds, stopping).await,
+                    Stream::Unix(stream) => connection(stream, tls, router, (client, &talk), bounds, stopping).await,
                 }
             };
             tokio::select! {
@@ -208,13 +214,13 @@ pub async fn serve(
     }
 }
 
-async fn accept(listener: &Listener) -> io::Result<(Stream, Group)> {
-    let (stream, group) = match listener {
+async fn accept(listener: &Listener) -> io::Result<(Stream, ClientAddress)> {
+    let (stream, client) = match listener {
         Listener::Tcp(listener) => {
             let (stream, peer) = listener.accept().await?;
             // The peer may have gone again; reading will say so.
             let _ = stream.set_nodelay(true);
-            (Stream::Tcp(stream), Some(group_of(peer.ip())))
+            (Stream::Tcp(stream), Some(peer.ip().to_canonical()))
         }
         Listener::Unix(listener) => (Stream::Unix(listener.accept().await?.0), None),
     };
@@ -226,20 +232,20 @@ async fn accept(listener: &Listener) -> io::Result<(Stream, Group)> {
         // The last descriptors are for the files that messages are saved in.
         return Err(rustix::io::Errno::MFILE.into());
     }
-    Ok((stream, group))
+    Ok((stream, ClientAddress(client)))
 }
 
 async fn connection<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     stream: S,
     tls: Option<TlsAcceptor>,
     router: Router,
-    talk: &Arc<Talk>,
+    client: (ClientAddress, &Arc<Talk>),
     bounds: Bounds,
     stopping: watch::Receiver<()>,
 ) {
-    let Some(tls) = tls else { return requests(stream, router, talk, bounds, stopping).await };
+    let Some(tls) = tls else { return requests(stream, router, client, bounds, stopping).await };
     match timeout(bounds.handshake, tls.accept(stream)).await {
-        Ok(Ok(stream)) => requests(stream, router, talk, bounds, stopping).await,
+        Ok(Ok(stream)) => requests(stream, router, client, bounds, stopping).await,
         Ok(Err(error)) => tracing::debug!(%error, "TLS handshake failed"),
         Err(_) => tracing::debug!("TLS handshake took too long"),
     }
@@ -248,13 +254,14 @@ async fn connection<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
 async fn requests<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     stream: S,
     router: Router,
-    talk: &Arc<Talk>,
+    (client, talk): (ClientAddress, &Arc<Talk>),
     bounds: Bounds,
     mut stopping: watch::Receiver<()>,
 ) {
     let router = TowerToHyperService::new(router);
-    let service = service_fn(|request: Request<Incoming>| {
+    let service = service_fn(|mut request: Request<Incoming>| {
         talk.begin_request(Instant::now());
+        request.extensions_mut().insert(client);
         let answer = router.call(request.map(|body| Asked { body, talk: Arc::clone(talk) }));
         async { answer.await.map(|answer| answer.map(|body| Answered::new(body, Arc::clone(talk)))) }
     });
@@ -350,6 +357,22 @@ mod tests {
         let socket = TcpSocket::new_v4().unwrap();
         socket.bind(([127, 0, 0, last], 0).into()).unwrap();
         socket.connect(to.parse().unwrap()).await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_request_knows_its_clients_address() {
+        let (listener, address) = tcp().await;
+        let shown = |request: axum::extract::Request| async move {
+            let client = request.extensions().get::<ClientAddress>().copied();
+            format!("{client:?}, done")
+        };
+        let (server, stop) = start(listener, Router::new().fallback(shown), Bounds::default());
+        let mut stream = connect_from(7, &address).await;
+        ask(&mut stream, "/").await;
+        let answer = read_until(&mut stream, "done").await;
+        assert!(answer.contains("Some(ClientAddress(Some(127.0.0.7)))"), "{answer}");
+        drop(stop);
+        server.await.unwrap();
     }
 
     async fn stall(stream: &mut TcpStream) {

@@ -100,18 +100,54 @@ async fn call(router: &Router, line: &str, body: impl Into<Body>) -> (u16, Strin
     (head.status().as_u16(), body)
 }
 
+/// What a shard is asked for a publish to `t`.
+fn published(bodies_and_defer: &str) -> String {
+    let by = "HttpPublisher { address: None, correlation: None }";
+    format!(r#"Publish {{ topic: "t", bodies: {bodies_and_defer}, by: {by} }}"#)
+}
+
+#[tokio::test]
+async fn a_publish_says_who_publishes() {
+    let shard = FakeShard::agreeable();
+    let api = api(&shard, "");
+    let publish = async |path: &str, header: Option<&str>| {
+        let mut request = Request::builder().method("POST").uri(path);
+        if let Some(key) = header {
+            request = request.header("Tidegate-Correlation", key);
+        }
+        let mut request = request.body(Body::from("x")).unwrap();
+        request.extensions_mut().insert(serve::ClientAddress("10.0.0.7".parse().ok()));
+        let (head, body) = send(&api, request).await;
+        let by = shard.asked().first().map(|asked| asked.split_once("by: ").unwrap().1.to_owned());
+        (head.status().as_u16(), body, by)
+    };
+    let by = |key: &str| Some(format!("HttpPublisher {{ address: Some(10.0.0.7), correlation: {key} }} }}"));
+    for (path, header, key) in [
+        ("/pub?topic=t", None, "None"),
+        ("/pub?topic=t&correlation=", None, "None"),
+        ("/pub?topic=t&correlation=a%20b", None, r#"Some(Label("a b"))"#),
+        ("/mpub?topic=t&correlation=a", Some("h"), r#"Some(Label("h"))"#),
+    ] {
+        assert_eq!(publish(path, header).await, (200, "OK".to_owned(), by(key)), "{path}");
+    }
+    for (path, header) in [("/pub?topic=t&correlation=%0A", None), ("/mpub?topic=t", Some("x".repeat(129)))] {
+        let (status, body, asked) = publish(path, header.as_deref()).await;
+        assert_eq!((status, body.contains("INVALID_CORRELATION"), asked), (400, true, None), "{path}");
+    }
+}
+
 #[tokio::test]
 async fn a_publish_reaches_the_shard_whole() {
     let shard = FakeShard::agreeable();
     let api = api(&shard, "");
     assert_eq!(call(&api, "POST /pub?topic=t&defer=1500", "abc").await, (200, "OK".to_owned()));
-    assert_eq!(shard.asked(), [r#"Publish { topic: "t", bodies: [[97, 98, 99]], defer: Some(1.5s) }"#]);
+    assert_eq!(shard.asked(), [published("[[97, 98, 99]], defer: Some(1.5s)")]);
     assert_eq!(call(&api, "POST /mpub?topic=t", "a\n\nb\r\nc").await.0, 200);
-    assert_eq!(shard.asked(), [r#"Publish { topic: "t", bodies: [[97], [98, 13], [99]], defer: None }"#]);
+    assert_eq!(shard.asked(), [published("[[97], [98, 13], [99]], defer: None")]);
     let binary = b"\0\0\0\x02\0\0\0\x01a\0\0\0\x02bc".to_vec();
     for word in ["true", "1", "yes", ""] {
         assert_eq!(call(&api, &format!("POST /mpub?topic=t&binary={word}"), binary.clone()).await.0, 200, "{word}");
-        assert_eq!(shard.asked(), [r#"Publish { topic: "t", bodies: [[97], [98, 99]], defer: None }"#]);
+        assert_eq!(shard.asked(), [published("[[97], [98, 99]], defer: None")]);
     }
     assert_eq!(call(&api, "POST /mpub?topic=t&binary=0", "\n\n").await.0, 200);
     assert_eq!(shard.asked(), [r#"CreateTopic("t")"#]);
