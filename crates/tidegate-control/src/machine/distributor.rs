@@ -11,19 +11,15 @@
 use core::mem;
 
 use tidegate_core::limit::Limit;
-use tidegate_core::limit::split::{self, SplitError};
 use tidegate_core::{Instant, Rng};
 
-use super::capacity::{least_nodes, quotas};
+use super::capacity::{least_nodes, limits, quotas};
 use super::search::{Search, Step};
 use super::select::deal;
 use super::types::{
     Cause, Demand, Excess, Measured, NODES_MAX, NodeLoad, NodeNo, PUBLISHERS_MAX, Part, Plan, PlanEvent, PlanOrder,
     Planner, PublisherNo, Reason, Shortfall,
 };
-
-/// A weight of one message a second in the division of the limit.
-const WEIGHT_PER_RATE: f64 = 1e3;
 
 /// The planner of the paper.
 #[derive(Debug)]
@@ -221,22 +217,13 @@ impl Distributor {
             self.lend_room(&mut publishers);
         }
         let has_some: Vec<usize> = (0..publishers.len()).filter(|&at| !publishers[at].is_empty()).collect();
-        let weight =
-            |rate_per_s: f64| -> u64 { tidegate_core::number::whole((rate_per_s * WEIGHT_PER_RATE).round()).max(1) };
-        let rates: Vec<f64> = has_some.iter().map(|&at| self.rate_of(publishers[at].iter().copied())).collect();
-        let mut weights: Vec<u64> = rates.iter().map(|&rate| weight(rate)).collect();
+        let mut rates: Vec<f64> = has_some.iter().map(|&at| self.rate_of(publishers[at].iter().copied())).collect();
         let placed: usize = publishers.iter().map(Vec::len).sum();
         if placed < self.demand.publishers.len() {
             let whole = self.rate_of((0..).map(PublisherNo).take(self.demand.publishers.len()));
-            weights.push(weight((whole - rates.iter().sum::<f64>()).max(0.0)));
+            rates.push((whole - rates.iter().sum::<f64>()).max(0.0));
         }
-        let limits: Vec<Limit> = match split::by_weights(self.demand.limit, &weights) {
-            Ok(limits) => limits,
-            Err(SplitError::BurstTooSmall { burst, parts }) => {
-                return Err(Cause::BurstTooSmall { burst, parts: u32::try_from(parts).unwrap_or(u32::MAX) });
-            }
-            Err(_) => return Err(Cause::NoNode),
-        };
+        let limits: Vec<Limit> = limits(self.demand.limit, &rates)?;
         let number = |at: usize| NodeNo(u32::try_from(at).unwrap_or(u32::MAX));
         let part =
             |(at, limit): (usize, Limit)| Part { node: number(at), limit, publishers: mem::take(&mut publishers[at]) };
@@ -275,6 +262,14 @@ impl Distributor {
 
     fn on_measured(&mut self, results: &[Measured], now: Instant) {
         let is_fitted = self.demand.principles.concentrate && self.demand.force_nodes.is_none();
+        // What did not answer is not counted on.
+        for at in 0..self.nodes.len() {
+            let node = &self.nodes[at];
+            let is_asked = node.state == State::Open && !node.fresh.is_empty();
+            if is_asked && !results.iter().any(|result| result.node.0 as usize == at) {
+                self.empty(at, State::Full);
+            }
+        }
         for &result in results {
             let Some(node) = self.nodes.get_mut(result.node.0 as usize) else { continue };
             node.seen = Some(result);
@@ -333,7 +328,8 @@ impl Distributor {
     fn fail(&mut self, cause: Cause, missing_per_s: f64, now: Instant) {
         self.finish(now);
         let best = mem::take(&mut self.plan);
-        self.order = Some(PlanOrder::OutOfNodes(Box::new(Shortfall { missing_per_s, cause, best })));
+        self.order =
+            Some(PlanOrder::OutOfNodes(Box::new(Shortfall { missing_per_s: missing_per_s.abs(), cause, best })));
     }
 
     fn finish(&mut self, now: Instant) {

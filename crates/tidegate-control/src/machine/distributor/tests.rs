@@ -227,6 +227,18 @@ fn a_node_that_is_twice_not_ready_is_left_out() {
 }
 
 #[test]
+fn a_node_without_a_result_keeps_nobody() {
+    let mut planner = Distributor::new(demand(100));
+    planner.on_event(PlanEvent::Begin { nodes: idle(2) }, Instant::ZERO);
+    assert!(matches!(planner.poll_output(), Some(PlanOrder::Assign { revision: 1, .. })));
+    planner.on_event(PlanEvent::Assigned { revision: 1 }, Instant::ZERO);
+    assert!(matches!(planner.poll_output(), Some(PlanOrder::Measure { round: 1, .. })));
+    planner.on_event(PlanEvent::Measured { round: 1, results: Vec::new() }, Instant::ZERO);
+    let Some(PlanOrder::Assign { parts, .. }) = planner.poll_output() else { panic!("it assigns") };
+    assert_eq!((parts[0].node, parts[0].publishers.len()), (NodeNo(1), 100));
+}
+
+#[test]
 fn what_belongs_to_a_replaced_order_says_nothing() {
     let mut planner = Distributor::new(demand(100));
     planner.on_event(PlanEvent::Begin { nodes: idle(2) }, Instant::ZERO);
