@@ -2,10 +2,19 @@
 //!
 //! | module | its one job |
 //! |---|---|
-//! | [`machine`] | planners: told what was measured, they order what to do next |
+//! | [`machine`] | planners and what carries them out: told what happened, they order what to do next; the hop; pure |
+//! | `config` | `[control]` of `tidegate.toml`, checked once (feature `io`) |
+//! | `error` | why a node does not answer, and why the store does not (feature `io`) |
+//! | `io` | control itself, and the hop that producers dial (feature `io`) |
 //!
-//! It does not know what a topic or a broker is: a claim has a limit, publishers and an objective, and nodes have
-//! capacities. Source, where an item names a section: Li, Liu,
+//! The machines do not know what a topic or a broker is: a claim has a limit, publishers and an objective, and nodes have
+//! capacities. The hop knows NSQ. Source, where an item names a section: Li, Liu,
 //! Lu, Guerin, Gill, "Impact of Distributed Rate Limiting on Load Distribution in a Latency-sensitive Messaging Service".
 
+#[cfg(feature = "io")]
+pub mod config;
+#[cfg(feature = "io")]
+pub mod error;
+#[cfg(feature = "io")]
+pub mod io;
 pub mod machine;

@@ -1,8 +1,14 @@
 //! How many nodes a rate needs, and how it is divided among them.
 
 use tidegate_core::allocate::{Claim, weighted_max_min};
+use tidegate_core::limit::Limit;
+use tidegate_core::limit::split::{self, SplitError};
+use tidegate_core::number::whole;
 
-use super::types::{NodeLoad, ShareRule};
+use super::types::{Cause, NodeLoad, ShareRule};
+
+/// A weight of one message a second in the division of a limit.
+const WEIGHT_PER_RATE: f64 = 1e3;
 
 /// Halvings of the level in [`even_total`]: beyond them a 64-bit fraction has no further digits.
 const HALVINGS: u32 = 100;
@@ -41,6 +47,20 @@ pub fn quotas(rule: ShareRule, rate_per_s: f64, nodes: &[NodeLoad]) -> Vec<f64> 
             shares
         }
     }
+}
+
+/// A limit in parts, in proportion to the rates, each at least a thousandth; `result[i]` belongs to `rates[i]`.
+///
+/// # Errors
+/// [`Cause::NoNode`] without a rate, [`Cause::BurstTooSmall`] if there is no token for each part.
+pub fn limits(limit: Limit, rates: &[f64]) -> Result<Vec<Limit>, Cause> {
+    let weights: Vec<u64> = rates.iter().map(|rate| whole((rate * WEIGHT_PER_RATE).round()).max(1)).collect();
+    split::by_weights(limit, &weights).map_err(|error| match error {
+        SplitError::BurstTooSmall { burst, parts } => {
+            Cause::BurstTooSmall { burst, parts: u32::try_from(parts).unwrap_or(u32::MAX) }
+        }
+        _ => Cause::NoNode,
+    })
 }
 
 /// So that all that get something have the same total rate, as far as their capacities go.

@@ -212,6 +212,13 @@ pub enum PlanEvent {
         /// One for each node that was asked for.
         results: Vec<Measured>,
     },
+    /// A measurement that is watched goes on.
+    Watched {
+        /// Its number.
+        round: u64,
+        /// All that was seen since it began; one for each node that was asked for.
+        results: Vec<Measured>,
+    },
     /// A recording ended; in order of time.
     Recorded {
         /// What came.
@@ -253,6 +260,17 @@ pub enum PlanOrder {
         nodes: Vec<NodeNo>,
         /// How long.
         span: Duration,
+    },
+    /// Measures as well, and tells every so often what was seen so far. It ends with `span`, or with the next order.
+    Watch {
+        /// Grows with each measurement.
+        round: u64,
+        /// Which.
+        nodes: Vec<NodeNo>,
+        /// How long at most.
+        span: Duration,
+        /// How often it is told.
+        every: Duration,
     },
     /// Records the arrivals of all publishers where they are now.
     Record {
