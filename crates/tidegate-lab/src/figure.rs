@@ -2,6 +2,7 @@
 
 use plotters::coord::Shift;
 use plotters::coord::ranged1d::{AsRangedCoord, ValueFormatter};
+use plotters::coord::types::RangedCoordf64;
 use plotters::element::DashedPathElement;
 use plotters::prelude::*;
 use serde::Serialize;
@@ -18,6 +19,9 @@ const COLOURS: [RGBColor; 6] = [
     RGBColor(86, 180, 233),
     RGBColor(90, 90, 90),
 ];
+
+/// Of what is written beside points.
+const NOTES: RGBColor = RGBColor(60, 60, 60);
 
 /// Lines over common axes.
 #[derive(Clone, PartialEq, Debug, Serialize)]
@@ -49,7 +53,7 @@ pub enum Scale {
 pub struct Series {
     /// In the legend.
     pub name: String,
-    /// x, y and, above and below y, its standard deviation or zero.
+    /// x, y and, above and below y, its standard deviation or zero; of notes, what is written there.
     pub points: Vec<[f64; 3]>,
     /// How it looks.
     pub stroke: Stroke,
@@ -63,6 +67,10 @@ pub enum Stroke {
     Solid,
     /// What it is compared with.
     Dashed,
+    /// Single points that are compared with: a cross at each.
+    Marks,
+    /// No line: the third number of each point is written beside it.
+    Notes,
 }
 
 /// A figure could not be drawn.
@@ -128,27 +136,7 @@ impl Figure {
             .y_label_formatter(&|y| number(*y))
             .draw()?;
         for (series, colour) in self.series.iter().zip(COLOURS.iter().cycle()) {
-            let style = colour.stroke_width(2);
-            let drawn = series.points.iter().filter(|point| self.shows(point));
-            let line = drawn.clone().map(|&[x, y, _]| (x, y));
-            match series.stroke {
-                Stroke::Solid => chart
-                    .draw_series(LineSeries::new(line.clone(), style))?
-                    .label(&series.name)
-                    .legend(move |(x, y)| PathElement::new([(x, y), (x + 22, y)], style)),
-                Stroke::Dashed => chart
-                    .draw_series(DashedLineSeries::new(line.clone(), 7, 5, style))?
-                    .label(&series.name)
-                    .legend(move |(x, y)| DashedPathElement::new(vec![(x, y), (x + 22, y)], 5, 3, style)),
-            };
-            if series.stroke == Stroke::Solid {
-                chart.draw_series(line.map(|at| Circle::new(at, 4, colour.filled())))?;
-                let bars = drawn.filter(|point| point[2] > 0.0).map(|&[x, y, deviation]| {
-                    let low = if self.y_scale == Scale::Log { (y - deviation).max(y / 10.0) } else { y - deviation };
-                    PathElement::new([(x, low), (x, y + deviation)], style)
-                });
-                chart.draw_series(bars)?;
-            }
+            self.draw_one(&mut chart, series, *colour)?;
         }
         chart
             .configure_series_labels()
@@ -157,6 +145,47 @@ impl Figure {
             .background_style(WHITE.mix(0.85))
             .border_style(RGBColor(200, 200, 200))
             .draw()
+    }
+
+    fn draw_one<Y: Ranged<ValueType = f64>>(
+        &self,
+        chart: &mut ChartContext<'_, SVGBackend<'_>, Cartesian2d<RangedCoordf64, Y>>,
+        series: &Series,
+        colour: RGBColor,
+    ) -> Result<(), DrawingAreaErrorKind<std::io::Error>> {
+        let style = colour.stroke_width(2);
+        let drawn = series.points.iter().filter(|point| self.shows(point));
+        let line = drawn.clone().map(|&[x, y, _]| (x, y));
+        match series.stroke {
+            Stroke::Solid => chart
+                .draw_series(LineSeries::new(line.clone(), style))?
+                .label(&series.name)
+                .legend(move |(x, y)| PathElement::new([(x, y), (x + 22, y)], style)),
+            Stroke::Dashed => chart
+                .draw_series(DashedLineSeries::new(line.clone(), 7, 5, style))?
+                .label(&series.name)
+                .legend(move |(x, y)| DashedPathElement::new(vec![(x, y), (x + 22, y)], 5, 3, style)),
+            Stroke::Marks => chart
+                .draw_series(line.clone().map(|at| Cross::new(at, 6, style)))?
+                .label(&series.name)
+                .legend(move |(x, y)| Cross::new((x + 11, y), 5, style)),
+            Stroke::Notes => {
+                let text = ("sans-serif", 13).into_font().color(&NOTES);
+                let note = |&[x, y, there]: &[f64; 3]| {
+                    EmptyElement::at((x, y)) + Text::new(number(there), (6, -15), text.clone())
+                };
+                chart.draw_series(drawn.clone().map(note))?
+            }
+        };
+        if series.stroke == Stroke::Solid {
+            chart.draw_series(line.map(|at| Circle::new(at, 4, colour.filled())))?;
+            let bars = drawn.filter(|point| point[2] > 0.0).map(|&[x, y, deviation]| {
+                let low = if self.y_scale == Scale::Log { (y - deviation).max(y / 10.0) } else { y - deviation };
+                PathElement::new([(x, low), (x, y + deviation)], style)
+            });
+            chart.draw_series(bars)?;
+        }
+        Ok(())
     }
 
     /// Labels on the x axis: one for each whole number if x counts a few things.
@@ -224,6 +253,17 @@ mod tests {
             }
             assert_eq!(svg.matches("<circle").count(), 3);
         }
+    }
+
+    #[test]
+    fn single_points_have_crosses_and_notes_are_written_beside_them() {
+        let mut marked = figure(Scale::Linear, &[[1.0, 0.2, 0.0], [2.0, 14.7, 0.0]]);
+        let points = vec![[1.0, 0.2, 41.0], [2.0, 14.7, 42.0]];
+        marked.series.push(Series { name: "stated".to_owned(), points: vec![[2.0, 3.0, 0.0]], stroke: Stroke::Marks });
+        marked.series.push(Series { name: "beside".to_owned(), points, stroke: Stroke::Notes });
+        let svg = marked.to_svg().unwrap();
+        assert!(svg.contains("stated") && !svg.contains("beside"));
+        assert!(svg.contains("41") && svg.contains("42"));
     }
 
     #[test]

@@ -204,8 +204,8 @@ impl Run {
 
     fn carry_out(&mut self, output: Output) {
         match output {
-            Output::Trace(_, passages) => {
-                for passage in passages {
+            Output::Trace(_, traced) => {
+                for passage in traced.passages {
                     self.releases.observe(passage.release);
                     self.passages.observe(passage.passed);
                     self.delayed += u64::from(passage.release > passage.arrival);

@@ -6,6 +6,7 @@ use serde_json::Value;
 use tidegate_core::{Instant, Rate, Rng};
 use tidegate_lab::bucket::{self, Arrivals, Assignment, BucketQuestion, Split};
 use tidegate_lab::experiment::{self, Experiment, Outcome, Size};
+use tidegate_lab::placement::Calibration;
 use tidegate_sim::host::Host;
 use tidegate_sim::workload::{Poisson, Publishers};
 
@@ -138,6 +139,49 @@ fn the_broker_keeps_the_law_of_its_limit() {
     let outcome = quick("release_law.toml");
     assert!(outcome.holds(), "{outcome}");
     assert!(outcome.results["messages"].as_u64() >= Some(100_000));
+}
+
+/// §6.2 to §6.5: each figure has its file, whose claims are the paper's statements; those that are not expected have a reason.
+#[test]
+fn every_figure_of_the_paper_has_its_file_and_its_claims() {
+    let figures =
+        ["7a", "7b", "7c", "7d", "8a", "8b", "8c", "8d", "9", "10", "11"].map(|figure| format!("fig{figure}.toml"));
+    for file in figures.iter().map(String::as_str).chain(["table1.toml"]) {
+        let placement = experiment(file).placement.expect("it is about placements");
+        let stated = placement.claim.iter().filter(|claim| claim.stated.is_some()).count();
+        let expected = placement.claim.iter().filter(|claim| claim.not_reproduced.is_none()).count();
+        assert!(stated >= 3 && expected >= 3, "{file}: {stated} stated, {expected} expected");
+        assert!(placement.repeats == 10 && placement.own.is_some(), "{file}");
+    }
+}
+
+/// `tidegate lab list` shows each file of the folder.
+#[test]
+fn every_file_of_the_folder_is_an_experiment_or_the_calibration() {
+    let files: Vec<PathBuf> = std::fs::read_dir(lab(".")).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let files = files.iter().filter(|file| file.extension().is_some_and(|extension| extension == "toml"));
+    let others: Vec<_> = files.filter(|file| experiment::read(file).is_err()).collect();
+    assert!(others.len() == 1 && others[0].ends_with("calibration.toml"), "{others:?}");
+    assert!(Calibration::parse(&std::fs::read_to_string(others[0]).unwrap()).is_ok());
+}
+
+/// §6.4.1, at a tenth of Fig. 9's repeats and seconds: who knows the groups needs no more than the objective at 30.
+#[test]
+fn fig_9_knowing_the_groups_meets_the_objective() {
+    let mut file = experiment("fig9.toml");
+    let placement = file.placement.as_mut().unwrap();
+    placement.values = vec![30.0];
+    placement.series.retain(|series| series.name.ends_with(", Poisson"));
+    (placement.repeats, placement.scenario.simulated_s_max, placement.own) = (2, 10, None);
+    placement.claim.retain(|claim| {
+        let is_asked = claim.at.is_empty() || claim.at.contains(&30.0);
+        claim.series == "srtm, Poisson" && is_asked && !claim.rises
+    });
+    for claim in &mut placement.claim {
+        claim.at.clear();
+    }
+    let outcome = file.run("quick", Size::Quick).unwrap();
+    assert!(outcome.claims.len() == 2 && outcome.holds(), "{outcome}");
 }
 
 #[test]

@@ -59,10 +59,10 @@ pub fn read(file: &Path) -> Result<Experiment, ExperimentError> {
     parse(file, &fs::read_to_string(file).map_err(unreadable)?)
 }
 
-/// Reads the experiment in `text`, which stands in `file`.
+/// Reads the experiment in `text`, which stands in `file`; files that it names are read from the same folder.
 ///
 /// # Errors
-/// If it is no experiment.
+/// If it is no experiment, or a file that it names cannot be read.
 pub fn parse(file: &Path, text: &str) -> Result<Experiment, ExperimentError> {
     let invalid = |key: String, message: String, span: Range<usize>| ExperimentError::Invalid {
         file: file.to_owned(),
@@ -71,11 +71,13 @@ pub fn parse(file: &Path, text: &str) -> Result<Experiment, ExperimentError> {
         message,
         span,
     };
-    let experiment: Experiment = toml::from_str(text).map_err(|error| {
+    let mut experiment: Experiment = toml::from_str(text).map_err(|error| {
         let span = error.span().unwrap_or(0..0);
         invalid(key_at(text, span.start), error.message().replace('\n', "; "), span)
     })?;
-    experiment.check().map_err(|Complaint { key, message }| {
+    let folder = file.parent().unwrap_or_else(|| Path::new(""));
+    let loaded = experiment.placement.iter_mut().try_for_each(|placement| placement.load(folder));
+    loaded.and_then(|()| experiment.check()).map_err(|Complaint { key, message }| {
         let span = span_of(text, &key);
         invalid(key, message, span)
     })?;

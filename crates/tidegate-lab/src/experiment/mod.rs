@@ -12,7 +12,7 @@
 //! | [`release_law`](crate::release_law) | every window of releases of the broker's machine |
 //! | [`rpc`] | schemes of overload control side by side |
 //! | [`rpc_graph`] | services that call each other, one of them short: whose work is thrown away |
-//! | [`theory_check`] | the simulated bucket against the exact M/D/1 values |
+//! | [`theory_check`] | the simulated bucket, whole or in parts, against the exact M/D/1 values |
 //!
 //! [`read`] reads and checks it, [`Experiment::run`] runs it, [`Outcome::write`] leaves a text, a JSON file and a figure
 //! in a folder. Same file, same results.

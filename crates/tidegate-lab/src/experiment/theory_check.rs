@@ -1,4 +1,4 @@
-//! The simulated bucket against the exact M/D/1 values.
+//! The simulated bucket, whole or in parts, against the exact M/D/1 values.
 
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -6,7 +6,7 @@ use tidegate_core::Rate;
 
 use super::outcome::Results;
 use super::{Claim, Complaint, Experiment, Size};
-use crate::bucket::{self, Arrivals, BucketError, BucketQuestion};
+use crate::bucket::{self, Arrivals, BucketError, BucketQuestion, PARTS_MAX, Split};
 use crate::figure::{Figure, Scale, Series, Stroke};
 use crate::statistics::{Interval, float};
 use crate::table::{Table, number};
@@ -24,9 +24,12 @@ pub struct TheoryCheck {
     pub rate: Rate,
     /// Sizes of the batches in which messages arrive, as Poisson processes.
     pub batches: Vec<u32>,
+    /// Into how many equal parts the bucket is split, each batch going to one of them at random; by default it is whole.
+    #[serde(default = "whole")]
+    pub splits: Vec<u32>,
     /// How likely each interval holds the exact value.
     pub confidence: f64,
-    /// The loads to try, each with every batch size.
+    /// The loads to try, each with every batch size and every number of parts.
     pub load: Vec<Load>,
 }
 
@@ -38,8 +41,12 @@ pub struct Load {
     pub load: f64,
     /// Depth in batches: high enough to matter, low enough that messages are delayed often enough to count.
     pub burst: u64,
-    /// Messages counted for each batch size; a twentieth more comes first and is not counted.
+    /// Messages counted for each batch size and number of parts; a twentieth more comes first and is not counted.
     pub messages: u64,
+}
+
+fn whole() -> Vec<u32> {
+    vec![1]
 }
 
 /// One exact value, and where the simulation sees it.
@@ -56,10 +63,18 @@ struct Comparison {
 #[derive(Clone, PartialEq, Debug, Serialize)]
 struct Run {
     load: f64,
+    parts: u32,
     batch: u32,
     burst: u64,
     messages: u64,
     comparisons: Vec<Comparison>,
+}
+
+impl Run {
+    /// The mean delay, which is always compared.
+    fn mean(&self) -> Option<&Comparison> {
+        self.comparisons.first()
+    }
 }
 
 impl TheoryCheck {
@@ -69,6 +84,9 @@ impl TheoryCheck {
         Complaint::unless(within(self.confidence), "theory_check.confidence", format!("{} {range}", self.confidence))?;
         let some = !self.batches.is_empty() && self.batches.iter().all(|batch| (1..=1_000).contains(batch));
         Complaint::unless(some, "theory_check.batches", "not a list of numbers from 1 to 1000")?;
+        let parts_max = u32::try_from(PARTS_MAX).unwrap_or(u32::MAX);
+        let some = !self.splits.is_empty() && self.splits.iter().all(|parts| (1..=parts_max).contains(parts));
+        Complaint::unless(some, "theory_check.splits", format!("not a list of numbers from 1 to {parts_max}"))?;
         Complaint::unless(!self.rate.is_zero(), "theory_check.rate", "no tokens: a rate is above zero")?;
         Complaint::unless(
             !self.load.is_empty(),
@@ -89,9 +107,11 @@ impl TheoryCheck {
         let mut runs = Vec::new();
         for load in self.load.iter().filter(|load| size == Size::Full || load.load <= QUICK_LOAD_MAX) {
             for &batch in &self.batches {
-                // Each run has random numbers of its own.
-                let seed = experiment.seed.wrapping_add(runs.len() as u64);
-                runs.push(self.run_one(load, batch, seed, size)?);
+                for &parts in &self.splits {
+                    // Each run has random numbers of its own.
+                    let seed = experiment.seed.wrapping_add(runs.len() as u64);
+                    runs.push(self.run_one(load, (batch, parts), seed, size)?);
+                }
             }
         }
         let comparisons = || runs.iter().flat_map(|run| &run.comparisons);
@@ -104,7 +124,7 @@ impl TheoryCheck {
             seen: format!("{within} of {all}, over {messages} messages"),
         };
         Ok(Results {
-            claims: vec![claim],
+            claims: std::iter::once(claim).chain(self.costs(&runs)).collect(),
             numbers: json!({ "messages": messages, "runs": runs }),
             table: table(&runs),
             figure: Some(self.figure(&runs)),
@@ -112,13 +132,32 @@ impl TheoryCheck {
         })
     }
 
-    fn run_one(&self, load: &Load, batch: u32, seed: u64, size: Size) -> Result<Run, BucketError> {
+    /// That each further part costs, if the bucket is split: the simulated mean delay of each load and batch size.
+    fn costs(&self, runs: &[Run]) -> Option<Claim> {
+        (self.splits.len() > 1).then(|| {
+            let rises = |runs: &[Run]| {
+                let means = runs.iter().filter_map(Run::mean);
+                means.map(|mean| mean.simulated).is_sorted_by(|less, more| less < more)
+            };
+            // The runs of one load and batch size stand together.
+            let groups = || runs.chunks(self.splits.len());
+            let held = groups().filter(|runs| rises(runs)).count();
+            Claim {
+                claim: "the mean delay grows with each number of parts".to_owned(),
+                held: held == groups().count(),
+                seen: format!("in {held} of {} series", groups().count()),
+            }
+        })
+    }
+
+    fn run_one(&self, load: &Load, (batch, parts): (u32, u32), seed: u64, size: Size) -> Result<Run, BucketError> {
         let messages = if size == Size::Quick { load.messages / QUICK } else { load.messages };
         let arrivals = Arrivals::Poisson { rate: Rate::from_per_s_f64(self.rate.as_per_s() * load.load) };
         let question = BucketQuestion {
             batch,
             messages,
             warm_up: messages / 20,
+            split: Split::Even(parts),
             seed,
             ..BucketQuestion::new(arrivals, self.rate, load.burst * u64::from(batch))
         };
@@ -145,37 +184,49 @@ impl TheoryCheck {
                 comparisons.push(compare(name, exact.share_longer(float(thresholds_ns[i]) / 1e9), longer));
             }
         }
-        Ok(Run { load: load.load, batch, burst: question.burst, messages: observed.messages(), comparisons })
+        Ok(Run { load: load.load, parts, batch, burst: question.burst, messages: observed.messages(), comparisons })
     }
 
+    /// The mean delay along the loads, or along the parts if there are several numbers of them.
     fn figure(&self, runs: &[Run]) -> Figure {
+        let along_parts = self.splits.len() > 1;
+        let mut lines: Vec<(String, Vec<&Run>)> = Vec::new();
+        for run in runs {
+            let of_batch = format!("batches of {}", run.batch);
+            let name = if along_parts { format!("load {}, {of_batch}", number(run.load)) } else { of_batch };
+            match lines.iter_mut().find(|(other, _)| *other == name) {
+                Some((_, runs)) => runs.push(run),
+                None => lines.push((name, vec![run])),
+            }
+        }
         let mut series = Vec::new();
-        for &batch in &self.batches {
-            let of_batch = || runs.iter().filter(|run| run.batch == batch);
-            let points = |y: fn(&Comparison) -> [f64; 2]| {
-                of_batch()
-                    .filter_map(|run| {
-                        run.comparisons.first().map(|mean| {
-                            let [y, d] = y(mean);
-                            [run.load, y, d]
-                        })
-                    })
-                    .collect()
+        for (name, runs) in lines {
+            let points = |y: fn(&Comparison) -> [f64; 2]| -> Vec<[f64; 3]> {
+                let point = |run: &&Run| {
+                    let [y, deviation] = y(run.mean()?);
+                    Some([if along_parts { f64::from(run.parts) } else { run.load }, y, deviation])
+                };
+                runs.iter().filter_map(point).collect()
             };
             series.push(Series {
-                name: format!("simulated, batches of {batch}"),
+                name: format!("simulated, {name}"),
                 points: points(|mean| [mean.simulated, mean.half_width]),
                 stroke: Stroke::Solid,
             });
             series.push(Series {
-                name: format!("exact, batches of {batch}"),
+                name: format!("exact, {name}"),
                 points: points(|mean| [mean.exact, 0.0]),
                 stroke: Stroke::Dashed,
             });
         }
+        let x_label = if along_parts {
+            "equal parts of the bucket"
+        } else {
+            "load, messages for each token (bursts differ, see the table)"
+        };
         Figure {
             title: format!("Mean access delay, {} tokens", self.rate),
-            x_label: "load, messages for each token (bursts differ, see the table)".to_owned(),
+            x_label: x_label.to_owned(),
             y_label: "mean delay, us".to_owned(),
             y_scale: Scale::Log,
             series,
@@ -184,14 +235,26 @@ impl TheoryCheck {
 }
 
 fn table(runs: &[Run]) -> Table {
-    let mut table =
-        Table::new(["load", "batch", "burst", "messages", "quantity", "exact", "simulated", "±", "off by", ""]);
+    let mut table = Table::new([
+        "load",
+        "parts",
+        "batch",
+        "burst",
+        "messages",
+        "quantity",
+        "exact",
+        "simulated",
+        "±",
+        "off by",
+        "",
+    ]);
     for run in runs {
         for comparison in &run.comparisons {
             // How far off, in half widths: what a reader wants to see at a glance.
             let off = (comparison.simulated - comparison.exact) / comparison.half_width;
             table.push([
                 number(run.load),
+                run.parts.to_string(),
                 run.batch.to_string(),
                 run.burst.to_string(),
                 run.messages.to_string(),
@@ -215,4 +278,47 @@ fn whole_ns(seconds: f64) -> u64 {
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "float casts saturate")]
     let ns = (seconds * 1e9).round() as u64;
     ns
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    const TEXT: &str = r#"
+title = "t"
+seed = 1
+[theory_check]
+rate = "11k/s"
+batches = [1, 10]
+splits = [1, 3]
+confidence = 0.9999
+[[theory_check.load]]
+load = 0.5
+burst = 3
+messages = 10_000_000
+"#;
+
+    #[test]
+    fn parts_of_a_bucket_have_their_exact_delays() {
+        let experiment = crate::experiment::parse(Path::new("a.toml"), TEXT).unwrap();
+        let outcome = experiment.run("split", Size::Quick).unwrap();
+        assert!(outcome.holds() && outcome.claims.len() == 2, "{outcome}");
+        let runs = outcome.results["runs"].as_array().unwrap();
+        let of = |run: usize, key: &str| runs[run][key].as_u64().unwrap();
+        assert_eq!(
+            (0..4).map(|run| (of(run, "batch"), of(run, "parts"))).collect::<Vec<_>>(),
+            [(1, 1), (1, 3), (10, 1), (10, 3)]
+        );
+        let figure = outcome.figure.unwrap();
+        assert_eq!((figure.series.len(), figure.series[0].points.len()), (4, 2));
+    }
+
+    #[test]
+    fn no_part_is_no_split() {
+        let wrong = TEXT.replacen("[1, 3]", "[0]", 1);
+        let error = crate::experiment::parse(Path::new("a.toml"), &wrong).unwrap_err().to_string();
+        assert_eq!(error, "a.toml:7: theory_check.splits: not a list of numbers from 1 to 10000");
+    }
 }

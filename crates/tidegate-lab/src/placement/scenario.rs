@@ -3,29 +3,27 @@
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
+use tidegate_control::machine::modelled::ModelConfig;
 use tidegate_control::machine::types::{
     Demand, FitConfig, GroupNo, NodeLoad, PUBLISHERS_MAX, Principles, Publisher, Slo,
 };
 use tidegate_core::limit::Limit;
 use tidegate_core::profile::{self, Profile, ProfileConfig, ProfileError};
-use tidegate_core::replay::{ServiceModel, Spread};
+use tidegate_core::replay::ServiceModel;
 use tidegate_core::theory::md1::{self, TheoryError, Traffic};
 use tidegate_core::{Instant, Rate, Rng};
 use tidegate_sim::workload::{Arrival, GroupConfig, Groups, Periodic, Poisson, Publishers};
 
+use super::model::{PAPER, PAPER_MCAP};
 use crate::statistics::count;
 
 /// Streams of random numbers: phases of periodic publishers, the profile's trace; those of measurements follow.
 const PHASES: u64 = 0;
 const PROFILE: u64 = 1;
+/// Periods of periodic publishers that are profiled: the first of them begins with an empty bucket's work.
+const PERIODS_PROFILED: u32 = 60;
 /// The quantile of the objective, as the paper's.
 pub(super) const QUANTILE: f64 = 0.99;
-
-/// Constants that stand for the paper's brokers. Single messages take 34 us: 60,000 a second overload two cores, as in
-/// Fig. 6b. The division between a batch and its messages is the one of 16, 18, 20 and 22.3 us for a message with which
-/// Table 1's groups of five stay on one broker, and groups of ten take two after three rounds.
-pub const PAPER: ServiceModel =
-    ServiceModel { cores: 2, batch_ns: 16_000, message_ns: 18_000, way_ns: 100_000, spread: Spread::Exponential };
 
 /// By which principles publishers are placed. Source: §6 of the paper
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -75,6 +73,36 @@ impl Policy {
 impl fmt::Display for Policy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
+    }
+}
+
+/// Who plans.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PlannerName {
+    /// The paper's, by rounds of measurements.
+    Paper,
+    /// One that asks a model of the brokers, and confirms by one measurement.
+    Model,
+}
+
+impl PlannerName {
+    /// All of them.
+    pub const ALL: [Self; 2] = [Self::Paper, Self::Model];
+
+    /// As it is written.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Paper => "paper",
+            Self::Model => "model",
+        }
+    }
+
+    /// The planner that is written so.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|planner| planner.name() == name)
     }
 }
 
@@ -128,6 +156,10 @@ pub struct Scenario {
     pub profile_messages: u32,
     /// How measurements are made.
     pub fit: FitConfig,
+    /// Who plans.
+    pub planner: PlannerName,
+    /// A core's times in the planner's model over those of the brokers: 1, if the model is right.
+    pub model_off: f64,
     /// Of a longer measurement only so many seconds are simulated. It counts with its whole length.
     pub simulated_s_max: u32,
     /// Same seed, same answer.
@@ -139,7 +171,7 @@ impl Default for Scenario {
     fn default() -> Self {
         Self {
             brokers: 6,
-            mcap: Rate::per_s(62_000),
+            mcap: PAPER_MCAP,
             preload: Vec::new(),
             preload_batch: 10,
             service: PAPER,
@@ -156,6 +188,8 @@ impl Default for Scenario {
             undelayed: 0.999,
             profile_messages: 3_000_000,
             fit: FitConfig::default(),
+            planner: PlannerName::Paper,
+            model_off: 1.0,
             simulated_s_max: 60,
             seed: 1,
         }
@@ -216,6 +250,7 @@ impl Scenario {
             ("undelayed", self.undelayed, 0.0, 0.999_999),
             ("messages profiled", f64::from(self.profile_messages), 1e3, 1e8),
             ("seconds simulated", f64::from(self.simulated_s_max), 1.0, 3_600.0),
+            ("model_off", self.model_off, 0.1, 10.0),
             ("brokers forced", f64::from(self.force_brokers.unwrap_or(1)), 1.0, f64::from(self.brokers)),
         ];
         for (name, found, least, most) in ranges {
@@ -243,7 +278,7 @@ impl Scenario {
             let traffic = Traffic { rate_per_s: mean_per_s, batch: self.batch.saturating_mul(self.group) };
             return Ok(Limit::new(rate, md1::smallest_burst(traffic, rate.as_per_s(), self.undelayed)?));
         }
-        let batches = (self.profile_messages / self.batch.max(1)) as usize;
+        let batches = self.profiled_batches() as usize;
         let single = |arrival: Arrival| {
             let message = profile::Arrival { at: arrival.at, cost: 1 };
             std::iter::repeat_n(message, arrival.messages as usize)
@@ -252,6 +287,15 @@ impl Scenario {
         let config = ProfileConfig { margin: self.margin, undelayed: self.undelayed };
         let burst = Profile::of(&trace, config)?.limit().burst;
         Ok(Limit::new(rate, burst))
+    }
+
+    /// How many batches of the publishers are profiled. Of periodic ones a few periods tell all: they repeat themselves.
+    fn profiled_batches(&self) -> u32 {
+        let batches = self.profile_messages / self.batch.max(1);
+        match self.arrivals {
+            ArrivalLaw::Poisson => batches,
+            ArrivalLaw::Periodic => batches.min(self.publishers.saturating_mul(PERIODS_PROFILED)),
+        }
     }
 
     /// What a planner is asked.
@@ -269,6 +313,19 @@ impl Scenario {
             force_nodes: self.force_brokers,
             seed: self.seed,
         }
+    }
+
+    /// What a planner with a model knows of the brokers.
+    #[must_use]
+    pub fn model(&self) -> ModelConfig {
+        let off = |ns: u32| {
+            let ns = tidegate_core::number::whole((f64::from(ns) * self.model_off).round());
+            u32::try_from(ns).unwrap_or(u32::MAX)
+        };
+        let ServiceModel { batch_ns, message_ns, .. } = self.service;
+        let service = ServiceModel { batch_ns: off(batch_ns), message_ns: off(message_ns), ..self.service };
+        // Nobody sends before there is a broker for it.
+        ModelConfig { service, beside_batch: self.preload_batch, place_first: true, ..ModelConfig::default() }
     }
 
     /// The brokers as a planner knows them.
