@@ -1,4 +1,4 @@
-//! Requests to an admin API, for the verbs that read and change a running broker or proxy.
+//! Requests to an admin API, for the verbs that read and change a running broker, proxy or control.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -21,7 +21,7 @@ const MAX_ANSWER_BYTES: usize = 64 << 20;
 /// The broker answers from memory; what takes longer is not coming.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The admin API of a running broker or proxy.
+/// The admin API of a running broker, proxy or control.
 pub(crate) struct AdminClient {
     /// Whose it is.
     pub(crate) of: Of,
@@ -36,6 +36,7 @@ pub(crate) struct AdminClient {
 pub(crate) enum Of {
     Broker,
     Proxy,
+    Control,
 }
 
 /// What lets us read from another machine.
@@ -78,6 +79,7 @@ impl Of {
         match self {
             Self::Broker => "broker",
             Self::Proxy => "proxy",
+            Self::Control => "control",
         }
     }
 }
@@ -181,6 +183,9 @@ impl AdminClient {
                 "is `tidegate up` running? --admin names another address, as the key admin.address of its file does"
             }
             Of::Proxy => "is `tidegate proxy` running? its admin API is the key proxy.admin_address of its file",
+            Of::Control => {
+                "is `tidegate control` running? --control names another address, as the key control.listen does"
+            }
         })
     }
 }

@@ -11,7 +11,7 @@ use tidegate_runtime::store::{self, EmbeddedStore};
 use tidegate_runtime::telemetry::{self, Format, LogControl};
 
 use crate::failure::{Failure, enough_descriptors};
-use crate::limit_book::LimitBook;
+use crate::limit_book::{LimitBook, Writers};
 use crate::reload::{LogLevelFrom, Reading, Reload, Source};
 use crate::running::{Running, Setup};
 use crate::signals::{Hangups, Signals};
@@ -85,7 +85,7 @@ async fn serve(config: Config, log: LogControl, source: Source, reading: Reading
                 let help = error.remedy();
                 Failure::new(&error).help(help).because(error)
             })?;
-            (Arc::new(LimitBook::new(Box::new(store))), Some(token))
+            (Arc::new(LimitBook::new(Arc::new(store), Writers::One)), Some(token))
         }
         None => (Arc::new(Transient::default()), None),
     };

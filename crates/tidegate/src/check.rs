@@ -13,6 +13,7 @@ use crate::failure::{Failure, with_causes};
 use crate::output::{self, Style};
 use crate::proxy::remedy;
 use crate::settings::{self, Settings};
+use crate::steer;
 use crate::words::{DisciplineWord, ModeWord, RateText, UnitWord};
 
 pub(crate) fn run(args: &Check) -> Result<(), Failure> {
@@ -24,6 +25,9 @@ pub(crate) fn run(args: &Check) -> Result<(), Failure> {
             return Err(document.problem(&key, with_causes(&error), remedy(&error)).into());
         }
     }
+    if let Some(config) = &settings.steer {
+        steer::check_placements(config, &document)?;
+    }
     match Style::of(args.json) {
         Style::Json => output::json(&report(&settings)),
         Style::Table => {
@@ -34,8 +38,19 @@ pub(crate) fn run(args: &Check) -> Result<(), Failure> {
                 Some(proxy) => format!(", {}", counted(proxy.routes.len(), "route")),
                 None => String::new(),
             };
+            let steer = match &settings.steer {
+                Some(steer) => format!(", steers to {}", counted(steer.nodes.len(), "broker")),
+                None => String::new(),
+            };
+            let control = match &settings.control {
+                Some(control) => {
+                    let (nodes, topics) = (control.nodes.len(), control.topics.len());
+                    format!(", {} to place on {}", counted(topics, "topic"), counted(nodes, "broker"))
+                }
+                None => String::new(),
+            };
             let limits = counted(settings.limits.len(), "limit");
-            output::line(format_args!("{}: ok, {limits}{proxy}", args.file.display()))
+            output::line(format_args!("{}: ok, {limits}{proxy}{control}{steer}", args.file.display()))
         }
     }
 }
@@ -50,7 +65,9 @@ fn warnings(settings: &Settings) -> Vec<String> {
         .proxy
         .iter()
         .flat_map(|proxy| proxy.warnings.iter().cloned().chain(unreadable(proxy)).chain(certificate_warnings(proxy)));
-    settings.warnings.iter().cloned().chain(proxy).collect()
+    let steer = settings.steer.iter().flat_map(steer::unreadable);
+    let control = settings.control.iter().flat_map(|control| control.warnings.iter().cloned());
+    settings.warnings.iter().cloned().chain(proxy).chain(steer).chain(control).collect()
 }
 
 /// Files that the proxy would not start without, and that cannot be opened. They may be another machine's, or another user's, so it is no error.
@@ -99,6 +116,28 @@ fn report(settings: &Settings) -> serde_json::Value {
             "tenants_by": proxy.tenants.by.to_string(),
             "tenants": tenants,
         });
+    }
+    if let Some(steer) = &settings.steer {
+        let brokers: Vec<_> = steer.nodes.iter().map(|node| &node.name).collect();
+        report["steer"] = json!({ "listen": steer.listen, "brokers": brokers });
+    }
+    if let Some(control) = &settings.control {
+        let nodes: Vec<_> = control.nodes.iter().map(|node| &node.name).collect();
+        let topics: Vec<_> = control
+            .topics
+            .iter()
+            .map(|topic| {
+                json!({
+                    "name": topic.name,
+                    "rate": RateText(topic.limit.rate),
+                    "burst": topic.limit.burst,
+                    "slo": topic.slo,
+                    "planner": topic.planner,
+                    "principles": topic.policy,
+                })
+            })
+            .collect();
+        report["control"] = json!({ "listen": control.listen.to_string(), "nodes": nodes, "topics": topics });
     }
     report
 }

@@ -25,6 +25,7 @@ First steps:
   tidegate proxy -c FILE                in front of your services: no tenant can hurt another
   tidegate broker -data-path=DIR        in the place of nsqd: its flags, files and ports
   tidegate limits set TOPIC 500/s 50    limits a topic of the running broker, live
+  tidegate control -c FILE              places topics on the fewest brokers that keep their promise
   tidegate check tidegate.toml          finds what is wrong, and what to write instead
 
 Exit codes: 0 done, 1 failed, 2 usage, 3 configuration invalid, 4 objective missed.";
@@ -41,12 +42,14 @@ pub(crate) struct Cli {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
     /// Run broker, admin API and console on this machine
-    Up(Up),
+    Up(crate::up::UpArgs),
     /// Run a reverse proxy in which no tenant can hurt another
     Proxy(crate::proxy::ProxyArgs),
     /// Run the broker alone, with nsqd's flags, files and ports
     #[command(disable_help_flag = true)]
     Broker,
+    /// Steer unmodified NSQ producers to the brokers that their topics are placed on
+    Steer(crate::steer::SteerArgs),
     /// Show the same overload without a limit and with one, side by side
     Demo(Demo),
     /// Check a configuration file without starting anything
@@ -56,7 +59,11 @@ pub(crate) enum Verb {
     Limits(Limits),
     /// Show the topics of a running broker, and the tenants of a running proxy
     Status(Status),
-    /// Say what a running proxy would do with a request now, and why
+    /// Place topics on brokers, divide their limits, and keep both fitted
+    Control(crate::control::ControlArgs),
+    /// Find the brokers for a topic anew, or say what a new plan would be
+    Place(crate::place::PlaceArgs),
+    /// Say where a placed topic is, or what a running proxy would do with a request, and why
     Explain(crate::explain::ExplainArgs),
     /// Derive a limit from a recorded trace of arrivals
     Profile(Profile),
@@ -82,16 +89,6 @@ pub(crate) enum Verb {
         /// The shell.
         shell: clap_complete::Shell,
     },
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct Up {
-    /// The configuration; by default `tidegate.toml` in this folder if there is one, else the defaults
-    #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
-    pub(crate) config: Option<PathBuf>,
-    /// What is logged, such as `debug` or `info,tidegate_broker=debug`; by default as `broker.log_level` says
-    #[arg(long, value_name = "FILTER")]
-    pub(crate) log: Option<String>,
 }
 
 #[derive(Debug, Args)]

@@ -1,4 +1,4 @@
-//! `tidegate explain`: what would happen to a request now, and why.
+//! `tidegate explain`: where a placed topic is and why, or what would happen to a request now.
 
 use std::fmt::Write as _;
 use std::net::IpAddr;
@@ -10,12 +10,14 @@ use serde::Deserialize;
 use crate::admin_client::{AdminClient, Of, ReadToken, authority};
 use crate::failure::Failure;
 use crate::output::{self, Style, Table};
+use crate::placed::{self, CONTROL};
 use crate::proxy::quantity;
 
 /// `tidegate explain`.
 #[derive(Debug, Args)]
 pub(crate) struct ExplainArgs {
-    /// The host of the request, perhaps with a path behind it, such as `shop.example/cart`
+    /// A topic that `tidegate control` places; or the host of a request to a proxy, perhaps with a path behind it, such as
+    /// `shop.example/cart`
     request: String,
     /// The method
     #[arg(short = 'X', long, default_value = "GET")]
@@ -32,9 +34,12 @@ pub(crate) struct ExplainArgs {
     /// The client's address, for lists of addresses
     #[arg(long, value_name = "ADDRESS")]
     client: Option<IpAddr>,
-    /// The proxy's admin API
-    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:4154", value_parser = authority)]
-    admin: String,
+    /// The proxy's admin API; without any address 127.0.0.1:4154
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = authority, conflicts_with = "control")]
+    admin: Option<String>,
+    /// Control's admin API; without any address 127.0.0.1:4190
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = authority)]
+    control: Option<String>,
     #[command(flatten)]
     token: ReadToken,
     /// Print JSON
@@ -96,8 +101,34 @@ struct Limit {
     error: Option<u16>,
 }
 
+/// Where the proxy is looked for if nothing is said.
+const PROXY: &str = "127.0.0.1:4154";
+
 pub(crate) fn run(args: &ExplainArgs) -> Result<(), Failure> {
-    let client = AdminClient { of: Of::Proxy, address: args.admin.clone(), token: args.token.load(Of::Proxy)? };
+    match &args.control {
+        Some(address) if explain_topic(args, address)? => Ok(()),
+        Some(address) => Err(Failure::new(format!("control at {address} does not place {:?}", args.request))
+            .help("its topics are the [[control.topic]] of its file")),
+        // A bare name may be either; control, if there is one here, knows its topics.
+        None if args.may_be_topic() && explain_topic(args, CONTROL).unwrap_or(false) => Ok(()),
+        None => explain_request(args),
+    }
+}
+
+/// Explains a topic, if control places it.
+fn explain_topic(args: &ExplainArgs, address: &str) -> Result<bool, Failure> {
+    let client = AdminClient { of: Of::Control, address: address.to_owned(), token: args.token.load(Of::Control)? };
+    let Some((value, placed)) = placed::ask(&client, &args.request)? else { return Ok(false) };
+    match Style::of(args.json) {
+        Style::Json => output::json(&value)?,
+        Style::Table => placed.show()?,
+    }
+    Ok(true)
+}
+
+fn explain_request(args: &ExplainArgs) -> Result<(), Failure> {
+    let address = args.admin.clone().unwrap_or_else(|| PROXY.to_owned());
+    let client = AdminClient { of: Of::Proxy, address, token: args.token.load(Of::Proxy)? };
     let answer = client.ask(Method::GET, &path(args)?, None)?;
     match Style::of(args.json) {
         Style::Json => output::json(&answer),
@@ -107,6 +138,17 @@ pub(crate) fn run(args: &ExplainArgs) -> Result<(), Failure> {
             })?;
             show(&explanation)
         }
+    }
+}
+
+impl ExplainArgs {
+    /// Whether nothing says that a request is meant.
+    fn may_be_topic(&self) -> bool {
+        let of_proxy = [&self.admin, &self.sni, &self.header, &self.tenant];
+        of_proxy.into_iter().all(Option::is_none)
+            && self.client.is_none()
+            && self.method == "GET"
+            && tidegate_wire::nsq::TopicName::new(&self.request).is_ok()
     }
 }
 
@@ -222,7 +264,8 @@ mod tests {
             header: None,
             tenant: None,
             client: None,
-            admin: String::new(),
+            admin: None,
+            control: None,
             token: ReadToken { token_file: None },
             json: false,
         }
@@ -239,6 +282,14 @@ mod tests {
         assert_eq!(path(&header).unwrap(), "/api/v1/explain?host=a&path=/b&method=GET&header=gold%2B%C3%A9");
         let client = ExplainArgs { client: Some("::1".parse().unwrap()), ..args("a/b") };
         assert_eq!(path(&client).unwrap(), "/api/v1/explain?host=a&path=/b&method=GET&client=::1");
+    }
+
+    #[test]
+    fn a_bare_name_may_be_a_topic() {
+        assert!(args("orders").may_be_topic() && args("a.example").may_be_topic());
+        assert!(!args("a.example/cart").may_be_topic() && !args("a.example:80").may_be_topic());
+        assert!(!ExplainArgs { admin: Some("127.0.0.1:4154".to_owned()), ..args("orders") }.may_be_topic());
+        assert!(!ExplainArgs { tenant: Some("gold".to_owned()), ..args("orders") }.may_be_topic());
     }
 
     #[test]

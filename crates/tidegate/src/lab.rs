@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::json;
 use tidegate_lab::experiment::{self, ExperimentError, Size};
+use tidegate_lab::placement::Calibration;
 use tidegate_runtime::config::Document;
 
 use crate::cli::{LabList, LabRun};
@@ -54,7 +55,7 @@ pub(crate) fn list(args: &LabList) -> Result<(), Failure> {
     // One that is broken does not hide the others.
     let title_of = |file: &Path| match read(file) {
         Ok(experiment) => experiment.title,
-        Err(failure) => format!("broken: {failure}"),
+        Err(failure) => calibration_title(file).unwrap_or_else(|| format!("broken: {failure}")),
     };
     let found: Vec<(PathBuf, String)> = files.into_iter().map(|file| (file.clone(), title_of(&file))).collect();
     match Style::of(args.json) {
@@ -70,6 +71,12 @@ pub(crate) fn list(args: &LabList) -> Result<(), Failure> {
             table.print()
         }
     }
+}
+
+/// The title of a file that is no experiment but says what our own broker takes.
+fn calibration_title(file: &Path) -> Option<String> {
+    let text = fs::read_to_string(file).ok()?;
+    Calibration::parse(&text).ok().map(|calibration| calibration.title)
 }
 
 fn read(file: &Path) -> Result<experiment::Experiment, Failure> {

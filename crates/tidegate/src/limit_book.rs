@@ -6,13 +6,21 @@
 //! | `limit-change/{number}` | one change; the latest hundred are kept, those that can be undone, and those that can be redone |
 //!
 //! A change and its record are one transaction, so that neither can be there without the other. Two writers cannot
-//! both change the same limit from the same state: the slower one tries again on what the faster one left.
+//! both change the same limit from the same state: the slower one tries again on what the faster one left. Where the
+//! answer to a change is lost, its record tells whether it was made: of two transactions with the same number, one is
+//! committed at most.
+
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use tidegate_broker::io::admin::{Cause, Change, Edit, KEPT_CHANGES, LimitStore, LimitStoreError, Plan, Target};
+use tidegate_broker::io::admin::{
+    Cause, Change, Edit, KEPT_CHANGES, LimitFeed, LimitStore, LimitStoreError, LimitStorePending, Plan, Target,
+};
 use tidegate_broker::machine::limiter::Contract;
 use tidegate_core::limit::Limit;
-use tidegate_runtime::store::{ControlStore, Entry, Expect, MAX_WRITES, Outcome, Transaction, Write};
+use tidegate_runtime::store::{
+    ControlStore, Entry, Expect, Follower, MAX_WRITES, Outcome, StoreError, Transaction, Write, list,
+};
 
 use crate::words::{DisciplineWord, ModeWord, RateText, UnitWord};
 
@@ -25,10 +33,38 @@ const MOST_CHANGES: usize = 2 * KEPT_CHANGES;
 /// Each try loses only to a writer that got through.
 const TRIES: usize = 16;
 
-/// The book of limits. Its calls block for a disk write.
+/// The book of limits.
 pub(crate) struct LimitBook {
-    store: Box<dyn ControlStore>,
+    store: Arc<dyn ControlStore>,
+    writers: Writers,
 }
+
+/// Who writes to a store.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Writers {
+    /// This process alone.
+    One,
+    /// Several.
+    Many,
+}
+
+/// A change whose answer was lost.
+struct Doubt {
+    change: Change,
+    marked: Option<Change>,
+    lost: StoreError,
+}
+
+/// How a try to make a change ended.
+enum Try {
+    /// The change is made, or there is nothing to undo or redo.
+    Ended(Option<Box<Changed>>),
+    /// Another writer was faster, or the answer is lost.
+    InVain,
+}
+
+/// A change, and the earlier one that it took back or made again.
+type Changed = (Change, Option<Change>);
 
 /// A contract as it is stored. The text of a rate is exact.
 #[derive(Clone, Copy, Serialize, Deserialize)]
@@ -58,57 +94,140 @@ struct StoredChange {
 }
 
 impl LimitBook {
-    pub(crate) fn new(store: Box<dyn ControlStore>) -> Self {
-        Self { store }
+    pub(crate) fn new(store: Arc<dyn ControlStore>, writers: Writers) -> Self {
+        Self { store, writers }
     }
-}
 
-impl LimitStore for LimitBook {
-    fn limits(&self) -> Result<Vec<(Target, Contract)>, LimitStoreError> {
-        let (entries, _) = self.store.range(LIMIT, MOST_LIMITS)?;
+    async fn read_limits(&self) -> Result<Vec<(Target, Contract)>, LimitStoreError> {
+        let (entries, _) = list(&*self.store, LIMIT, MOST_LIMITS).await?;
         entries.iter().map(|entry| Ok((target_of(entry)?, contract_of(entry)?))).collect()
     }
 
-    fn change(&self, edit: &Edit) -> Result<Option<(Change, Option<Change>)>, LimitStoreError> {
-        for _ in 0..TRIES {
-            let (entries, _) = self.store.range(CHANGE, MOST_CHANGES)?;
-            let journal = entries.iter().map(change_of).collect::<Result<Vec<_>, _>>()?;
-            let mut found = None;
-            let plan = Plan::of(&journal, edit, |target| {
-                found = self.store.get(&key_of(target))?;
-                found.as_ref().map(contract_of).transpose()
-            });
-            let Some(Plan { change, marked, forgotten }) = plan? else { return Ok(None) };
-
-            let key = key_of(&change.target);
-            let record = record_of(change.revision);
-            let mut writes = vec![Write::put(&record, json(&StoredChange::from(&change)))];
-            writes.push(match change.after {
-                Some(contract) => Write::put(&key, json(&StoredContract::from(contract))),
-                None => Write::delete(&key),
-            });
-            let unchanged = found.as_ref().map_or(Expect::Absent, |entry| Expect::Unchanged(entry.modified));
-            let mut expect = vec![(key, unchanged), (record, Expect::Absent)];
-            if let Some(marked) = &marked {
-                let record = record_of(marked.revision);
-                let as_read = entries.iter().find(|entry| entry.key == record);
-                let unchanged = as_read.map_or(Expect::Absent, |entry| Expect::Unchanged(entry.modified));
-                expect.push((record.clone(), unchanged));
-                writes.push(Write::put(record, json(&StoredChange::from(marked))));
-            }
-            // What does not fit is forgotten with the next change.
-            let room = MAX_WRITES - writes.len();
-            writes.extend(forgotten.iter().take(room).map(|revision| Write::delete(record_of(*revision))));
-            if let Outcome::Committed(_) = self.store.txn(Transaction { expect, writes })? {
-                return Ok(Some((change, marked)));
-            }
-        }
-        Err(LimitStoreError::Contended)
+    async fn read_limit(&self, target: &Target) -> Result<Option<Contract>, LimitStoreError> {
+        self.store.get(&key_of(target)).await?.as_ref().map(contract_of).transpose()
     }
 
-    fn history(&self) -> Result<Vec<Change>, LimitStoreError> {
-        let (entries, _) = self.store.range(CHANGE, MOST_CHANGES)?;
+    async fn read_history(&self) -> Result<Vec<Change>, LimitStoreError> {
+        let (entries, _) = list(&*self.store, CHANGE, MOST_CHANGES).await?;
         entries.iter().rev().map(change_of).collect()
+    }
+
+    async fn make(&self, edit: &Edit) -> Result<Option<Changed>, LimitStoreError> {
+        let mut doubt = None;
+        for _ in 0..TRIES {
+            match self.try_to_make(edit, &mut doubt).await {
+                Ok(Try::Ended(changed)) => return Ok(changed.map(|changed| *changed)),
+                Ok(Try::InVain) => {}
+                // While an earlier try may have been committed, that is what there is to say.
+                Err(error) => return Err(doubt.map_or(error, |doubt| doubt.lost.into())),
+            }
+        }
+        Err(doubt.map_or(LimitStoreError::Contended, |doubt| doubt.lost.into()))
+    }
+
+    /// One try, from what the store holds now. If its answer is lost, `doubt` tells the next try.
+    async fn try_to_make(&self, edit: &Edit, doubt: &mut Option<Doubt>) -> Result<Try, LimitStoreError> {
+        let (entries, _) = list(&*self.store, CHANGE, MOST_CHANGES).await?;
+        let journal = entries.iter().map(change_of).collect::<Result<Vec<_>, _>>()?;
+        if let Some(made) = doubt.take_if(|doubt| journal.iter().any(|change| is_same(change, &doubt.change))) {
+            return Ok(Try::Ended(Some(Box::new((made.change, made.marked)))));
+        }
+        let Some(target) = Plan::target_of(&journal, edit) else { return Ok(Try::Ended(None)) };
+        let found = self.store.get(&key_of(&target)).await?;
+        let before = found.as_ref().map(contract_of).transpose()?;
+        let Some(plan) = Plan::of(&journal, edit, |_| Ok::<_, LimitStoreError>(before))? else {
+            return Ok(Try::Ended(None));
+        };
+        match self.store.txn(transaction_of(&plan, found.as_ref(), &entries)).await {
+            Ok(Outcome::Committed(_)) => Ok(Try::Ended(Some(Box::new((plan.change, plan.marked))))),
+            Ok(Outcome::Conflict { .. }) => Ok(Try::InVain),
+            Err(lost @ StoreError::OutcomeUnknown { .. }) => {
+                *doubt = Some(Doubt { change: plan.change, marked: plan.marked, lost });
+                Ok(Try::InVain)
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// Writes `plan` where the limit was `found` and the journal `entries`.
+fn transaction_of(plan: &Plan, found: Option<&Entry>, entries: &[Entry]) -> Transaction {
+    let Plan { change, marked, forgotten } = plan;
+    let (key, record) = (key_of(&change.target), record_of(change.revision));
+    let as_read = |entry: Option<&Entry>| entry.map_or(Expect::Absent, |entry| Expect::Unchanged(entry.modified));
+    let mut writes = vec![Write::put(&record, json(&StoredChange::from(change)))];
+    writes.push(match change.after {
+        Some(contract) => Write::put(&key, json(&StoredContract::from(contract))),
+        None => Write::delete(&key),
+    });
+    let mut expect = vec![(key, as_read(found)), (record, Expect::Absent)];
+    if let Some(marked) = marked {
+        let record = record_of(marked.revision);
+        expect.push((record.clone(), as_read(entries.iter().find(|entry| entry.key == record))));
+        writes.push(Write::put(record, json(&StoredChange::from(marked))));
+    }
+    // What does not fit is forgotten with the next change, and so is what is marked now: a key is written once.
+    let marked = marked.as_ref().map(|marked| marked.revision);
+    let unneeded = forgotten.iter().filter(|revision| Some(**revision) != marked);
+    let room = MAX_WRITES - writes.len();
+    writes.extend(unneeded.take(room).map(|revision| Write::delete(record_of(*revision))));
+    Transaction { expect, writes, marker: None }
+}
+
+/// Whether a record is that of a change that was sent; others may have taken it back by now.
+fn is_same(found: &Change, sent: &Change) -> bool {
+    let plain = |change: &Change| Change { undone_by: None, ..change.clone() };
+    plain(found) == plain(sent)
+}
+
+impl LimitStore for LimitBook {
+    fn limits(&self) -> LimitStorePending<'_, Vec<(Target, Contract)>> {
+        Box::pin(self.read_limits())
+    }
+
+    fn limit<'a>(&'a self, target: &'a Target) -> LimitStorePending<'a, Option<Contract>> {
+        Box::pin(self.read_limit(target))
+    }
+
+    fn change<'a>(&'a self, edit: &'a Edit) -> LimitStorePending<'a, Option<Changed>> {
+        Box::pin(self.make(edit))
+    }
+
+    fn history(&self) -> LimitStorePending<'_, Vec<Change>> {
+        Box::pin(self.read_history())
+    }
+
+    fn follow(&self) -> LimitStorePending<'_, Option<Box<dyn LimitFeed>>> {
+        Box::pin(async move {
+            if self.writers == Writers::One {
+                return Ok(None);
+            }
+            let (_, follower) = Follower::start(Arc::clone(&self.store), LIMIT, MOST_LIMITS).await?;
+            let feed: Box<dyn LimitFeed> = Box::new(BookFeed { follower });
+            Ok(Some(feed))
+        })
+    }
+}
+
+/// What happens in the book.
+struct BookFeed {
+    follower: Follower,
+}
+
+impl LimitFeed for BookFeed {
+    fn next(&mut self) -> LimitStorePending<'_, Vec<Target>> {
+        Box::pin(async move {
+            loop {
+                let events = self.follower.next().await?;
+                let parsed =
+                    events.iter().map(|event| event.key.strip_prefix(LIMIT).and_then(|target| target.parse().ok()));
+                // What is no limit is none for the reader of all limits either, which says so.
+                let targets: Vec<Target> = parsed.flatten().collect();
+                if !targets.is_empty() {
+                    return Ok(targets);
+                }
+            }
+        })
     }
 }
 
@@ -206,8 +325,9 @@ impl From<Contract> for StoredContract {
 mod tests {
     use tidegate_broker::machine::limiter::{Discipline, Mode, Unit};
     use tidegate_core::Rate;
-    use tidegate_runtime::store::{EmbeddedStore, Options};
+    use tidegate_runtime::store::{EmbeddedStore, LeaseId, NodeHealth, Options, Page, Pending, Revision, Scan, Watch};
 
+    use std::sync::Mutex;
     use std::time::Duration;
 
     use tidegate_broker::io::admin::{Action, HISTORY};
@@ -217,12 +337,12 @@ mod tests {
 
     fn book(folder: &Folder) -> LimitBook {
         let store = EmbeddedStore::open(folder.path().join("control.redb"), Options::default()).unwrap();
-        LimitBook::new(Box::new(store))
+        LimitBook::new(Arc::new(store), Writers::Many)
     }
 
-    fn set(book: &LimitBook, target: &Target, after: Option<Contract>, at_ms: i64) -> Change {
+    async fn set(book: &LimitBook, target: &Target, after: Option<Contract>, at_ms: i64) -> Change {
         let edit = Edit { action: Action::Set(target.clone(), after), at_ms, by: "test".to_owned() };
-        book.change(&edit).unwrap().unwrap().0
+        book.change(&edit).await.unwrap().unwrap().0
     }
 
     fn contract(rate: Rate, burst: u64) -> Contract {
@@ -234,19 +354,19 @@ mod tests {
         }
     }
 
-    #[test]
-    fn limits_survive_a_restart_exactly() {
+    #[tokio::test]
+    async fn limits_survive_a_restart_exactly() {
         let folder = Folder::new("book-restart").unwrap();
         let third = contract(Rate::per(1, Duration::from_secs(3)), 7);
         let (topic, channel) = ("orders".parse().unwrap(), "orders/archive".parse().unwrap());
         let first = book(&folder);
-        set(&first, &topic, Some(third), 1);
-        set(&first, &channel, Some(contract(Rate::per_s(5), 1)), 2);
-        set(&first, &channel, None, 3);
+        set(&first, &topic, Some(third), 1).await;
+        set(&first, &channel, Some(contract(Rate::per_s(5), 1)), 2).await;
+        set(&first, &channel, None, 3).await;
         drop(first);
         let second = book(&folder);
-        assert_eq!(second.limits().unwrap(), [(topic.clone(), third)]);
-        let history = second.history().unwrap();
+        assert_eq!(second.limits().await.unwrap(), [(topic.clone(), third)]);
+        let history = second.history().await.unwrap();
         let told: Vec<_> = history.iter().map(|change| (change.at_ms, change.target.to_string())).collect();
         assert_eq!(
             told,
@@ -255,84 +375,179 @@ mod tests {
         assert_eq!((history[2].before, history[2].after), (None, Some(third)));
     }
 
-    #[test]
-    fn history_keeps_the_latest_hundred() {
+    #[tokio::test]
+    async fn history_keeps_the_latest_hundred() {
         let folder = Folder::new("book-history").unwrap();
         let book = book(&folder);
         let target: Target = "orders".parse().unwrap();
         for n in 1..=103 {
-            set(&book, &target, Some(contract(Rate::per_s(1), 1)), n);
+            set(&book, &target, Some(contract(Rate::per_s(1), 1)), n).await;
         }
-        let history = book.history().unwrap();
+        let history = book.history().await.unwrap();
         assert_eq!(history.len(), HISTORY);
         assert_eq!((history[0].at_ms, history[99].at_ms), (103, 4));
     }
 
-    #[test]
-    fn a_hundred_changes_are_undone_and_redone_over_restarts() {
+    #[tokio::test]
+    async fn a_hundred_changes_are_undone_and_redone_over_restarts() {
         let folder = Folder::new("book-undo").unwrap();
         let target: Target = "orders".parse().unwrap();
         let first = book(&folder);
         for n in 1..=105 {
-            set(&first, &target, Some(contract(Rate::per_s(n), 1)), 0);
+            set(&first, &target, Some(contract(Rate::per_s(n), 1)), 0).await;
         }
         drop(first);
-        let act = |book: &LimitBook, action: Action| {
+        let act = async |book: &LimitBook, action: Action| {
             let edit = Edit { action, at_ms: 7, by: "test".to_owned() };
-            book.change(&edit).unwrap().map(|(change, _)| change.after.unwrap().limit.rate)
+            book.change(&edit).await.unwrap().map(|(change, _)| change.after.unwrap().limit.rate)
         };
         let second = book(&folder);
-        let undone: Vec<_> = std::iter::from_fn(|| act(&second, Action::Undo(None))).collect();
+        let mut undone = Vec::new();
+        while let Some(rate) = act(&second, Action::Undo(None)).await {
+            undone.push(rate);
+        }
         assert_eq!((undone.len(), undone[99]), (100, Rate::per_s(5)));
-        assert_eq!(act(&second, Action::Redo(None)), Some(Rate::per_s(6)));
-        assert_eq!(act(&second, Action::Undo(None)), Some(Rate::per_s(5)));
+        assert_eq!(act(&second, Action::Redo(None)).await, Some(Rate::per_s(6)));
+        assert_eq!(act(&second, Action::Undo(None)).await, Some(Rate::per_s(5)));
         drop(second);
         let third = book(&folder);
-        assert_eq!(act(&third, Action::Redo(None)), Some(Rate::per_s(6)));
-        act(&third, Action::Undo(None)).unwrap();
+        assert_eq!(act(&third, Action::Redo(None)).await, Some(Rate::per_s(6)));
+        act(&third, Action::Undo(None)).await.unwrap();
         // A hundred changes are forgotten at once with this one.
-        set(&third, &target, None, 8);
-        assert_eq!(act(&third, Action::Redo(None)), None);
-        assert_eq!(act(&third, Action::Undo(None)), Some(Rate::per_s(5)));
-        assert!(third.history().unwrap().len() <= 2 * HISTORY);
+        set(&third, &target, None, 8).await;
+        assert_eq!(act(&third, Action::Redo(None)).await, None);
+        assert_eq!(act(&third, Action::Undo(None)).await, Some(Rate::per_s(5)));
+        assert!(third.history().await.unwrap().len() <= 2 * HISTORY);
     }
 
-    #[test]
-    fn a_store_of_an_earlier_version_opens_and_is_undone() {
+    #[tokio::test]
+    async fn a_store_of_an_earlier_version_opens_and_is_undone() {
         let folder = Folder::new("book-old").unwrap();
         let old = book(&folder);
         let limit = r#"{"rate":"2/s","burst":1,"unit":"messages","discipline":"wait","mode":"enforce"}"#;
         let change = format!(r#"{{"at_ms":5,"target":"orders","before":null,"after":{limit}}}"#);
         let writes = vec![Write::put("limit/orders", limit), Write::put(record_of(1), change)];
-        old.store.txn(Transaction { expect: Vec::new(), writes }).unwrap();
-        let history = old.history().unwrap();
+        old.store.txn(Transaction::of(writes)).await.unwrap();
+        let history = old.history().await.unwrap();
         assert_eq!((history[0].cause, history[0].undone_by, history[0].by.as_str()), (Cause::Set, None, ""));
         let edit = Edit { action: Action::Undo(None), at_ms: 6, by: String::new() };
-        let (change, undone) = old.change(&edit).unwrap().unwrap();
+        let (change, undone) = old.change(&edit).await.unwrap().unwrap();
         assert_eq!((change.after, change.cause, undone.unwrap().undone_by), (None, Cause::Undo(1), Some(2)));
-        assert!(old.limits().unwrap().is_empty());
+        assert!(old.limits().await.unwrap().is_empty());
     }
 
-    #[test]
-    fn changes_at_the_same_time_are_all_recorded() {
+    #[tokio::test]
+    async fn changes_at_the_same_time_are_all_recorded() {
         let folder = Folder::new("book-race").unwrap();
         let book = book(&folder);
         let target: Target = "orders".parse().unwrap();
-        std::thread::scope(|scope| {
-            for thread in 0..4 {
-                let (book, target) = (&book, &target);
-                scope.spawn(move || {
-                    for n in 1..=5 {
-                        set(book, target, Some(contract(Rate::per_s(n), thread + 1)), 0);
-                    }
-                });
-            }
-        });
-        let history = book.history().unwrap();
+        let book = Arc::new(book);
+        let mut writers = tokio::task::JoinSet::new();
+        for writer in 0..4 {
+            let (book, target) = (Arc::clone(&book), target.clone());
+            writers.spawn(async move {
+                for n in 1..=5 {
+                    set(&book, &target, Some(contract(Rate::per_s(n), writer + 1)), 0).await;
+                }
+            });
+        }
+        writers.join_all().await;
+        let history = book.history().await.unwrap();
         assert_eq!(history.len(), 20);
         // Each change began where the one before it ended.
         for pair in history.windows(2) {
             assert_eq!(pair[0].before, pair[1].after);
         }
+    }
+
+    /// What becomes of a transaction whose answer is lost.
+    #[derive(Clone, Copy, Debug)]
+    enum Lost {
+        Written,
+        NotWritten,
+    }
+
+    /// Loses the answer of the next transaction, if it is told how.
+    struct Lossy {
+        store: EmbeddedStore,
+        loses: Mutex<Option<Lost>>,
+    }
+
+    impl ControlStore for Lossy {
+        fn txn(&self, transaction: Transaction) -> Pending<'_, Outcome> {
+            let lost = self.loses.lock().unwrap().take();
+            Box::pin(async move {
+                match lost {
+                    None => return self.store.txn(transaction).await,
+                    Some(Lost::Written) => drop(self.store.txn(transaction).await?),
+                    Some(Lost::NotWritten) => {}
+                }
+                Err(StoreError::OutcomeUnknown { store: "test".to_owned(), found: "lost".to_owned() })
+            })
+        }
+        fn get<'a>(&'a self, key: &'a str) -> Pending<'a, Option<Entry>> {
+            self.store.get(key)
+        }
+        fn range<'a>(&'a self, scan: Scan<'a>) -> Pending<'a, Page> {
+            self.store.range(scan)
+        }
+        fn watch_from<'a>(&'a self, prefix: &'a str, seen: Revision) -> Pending<'a, Box<dyn Watch>> {
+            self.store.watch_from(prefix, seen)
+        }
+        fn lease_grant(&self, ttl: Duration) -> Pending<'_, LeaseId> {
+            self.store.lease_grant(ttl)
+        }
+        fn lease_keepalive(&self, lease: LeaseId) -> Pending<'_, ()> {
+            self.store.lease_keepalive(lease)
+        }
+        fn lease_revoke(&self, lease: LeaseId) -> Pending<'_, ()> {
+            self.store.lease_revoke(lease)
+        }
+        fn nodes(&self) -> Pending<'_, Vec<NodeHealth>> {
+            self.store.nodes()
+        }
+    }
+
+    #[tokio::test]
+    async fn a_change_whose_answer_is_lost_is_made_once() {
+        for lost in [Lost::Written, Lost::NotWritten] {
+            let folder = Folder::new("book-lost").unwrap();
+            let store = EmbeddedStore::open(folder.path().join("control.redb"), Options::default()).unwrap();
+            let store = Arc::new(Lossy { store, loses: Mutex::new(None) });
+            let book = LimitBook::new(Arc::clone(&store) as Arc<dyn ControlStore>, Writers::Many);
+            let target: Target = "orders".parse().unwrap();
+            set(&book, &target, Some(contract(Rate::per_s(1), 1)), 1).await;
+            *store.loses.lock().unwrap() = Some(lost);
+            let change = set(&book, &target, Some(contract(Rate::per_s(2), 1)), 2).await;
+            let history = book.history().await.unwrap();
+            assert_eq!((history.len(), &history[0]), (2, &change), "{lost:?}");
+            assert_eq!(book.limit(&target).await.unwrap(), Some(contract(Rate::per_s(2), 1)));
+
+            // An undo too is made once.
+            *store.loses.lock().unwrap() = Some(lost);
+            let edit = Edit { action: Action::Undo(None), at_ms: 3, by: "test".to_owned() };
+            let (undo, undone) = book.change(&edit).await.unwrap().unwrap();
+            assert_eq!((undo.revision, undone.unwrap().revision), (3, 2), "{lost:?}");
+            assert_eq!(book.history().await.unwrap().len(), 3);
+            assert_eq!(book.limit(&target).await.unwrap(), Some(contract(Rate::per_s(1), 1)));
+        }
+    }
+
+    #[tokio::test]
+    async fn one_book_tells_what_another_changes() {
+        let folder = Folder::new("book-follow").unwrap();
+        let store = EmbeddedStore::open(folder.path().join("control.redb"), Options::default()).unwrap();
+        let store: Arc<dyn ControlStore> = Arc::new(store);
+        let first = LimitBook::new(Arc::clone(&store), Writers::Many);
+        let second = LimitBook::new(Arc::clone(&store), Writers::Many);
+        let (topic, channel): (Target, Target) = ("orders".parse().unwrap(), "orders/archive".parse().unwrap());
+        set(&first, &topic, Some(contract(Rate::per_s(1), 1)), 1).await;
+        let mut feed = second.follow().await.unwrap().unwrap();
+        set(&first, &channel, Some(contract(Rate::per_s(2), 1)), 2).await;
+        assert_eq!(feed.next().await.unwrap(), [channel]);
+        set(&first, &topic, None, 3).await;
+        assert_eq!(feed.next().await.unwrap(), std::slice::from_ref(&topic));
+        assert_eq!(second.limit(&topic).await.unwrap(), None);
+        assert!(LimitBook::new(store, Writers::One).follow().await.unwrap().is_none());
     }
 }

@@ -4,9 +4,9 @@
 //! |---|---|
 //! | `cli` | the command line |
 //! | `settings` | `tidegate.toml`, checked once |
-//! | `up`, `broker`, `proxy` | what runs until it is told to stop |
+//! | `up`, `broker`, `proxy`, `control`, `steer` | what runs until it is told to stop |
 //! | `demo` | the same overload twice, side by side |
-//! | `check`, `status`, `explain`, `limits`, `profile`, `bucket`, `lab` | the verbs that answer and leave |
+//! | `check`, `status`, `explain`, `limits`, `place`, `profile`, `bucket`, `lab` | the verbs that answer and leave |
 //! | `attack` | abuse scripts against a proxy on this machine |
 //! | `rpc` | a server of short calls that computes |
 //! | `rpc_watch` | what that server shows of itself: admin API, metrics, console |
@@ -25,6 +25,7 @@ mod broker;
 mod bucket;
 mod check;
 mod cli;
+mod control;
 mod demo;
 mod explain;
 mod failure;
@@ -32,6 +33,8 @@ mod lab;
 mod limit_book;
 mod limits;
 mod output;
+mod place;
+mod placed;
 mod profile;
 mod proxy;
 mod reload;
@@ -46,6 +49,8 @@ mod sim_neighbours;
 mod sim_placement;
 mod sim_rpc;
 mod status;
+mod steer;
+mod store_section;
 mod token;
 mod up;
 mod words;
@@ -90,6 +95,9 @@ fn run(args: Vec<OsString>) -> Result<(), Failure> {
     match Cli::parse_from(args).verb {
         Verb::Up(args) => up::run(&args),
         Verb::Proxy(args) => proxy::run(&args),
+        Verb::Steer(args) => steer::run(&args),
+        Verb::Control(args) => control::run(&args),
+        Verb::Place(args) => place::run(&args),
         Verb::Explain(args) => explain::run(&args),
         Verb::Demo(args) => demo::run(&args),
         Verb::Broker => broker::run(broker::Name::Tidegate, &[]),

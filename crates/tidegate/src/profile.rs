@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 
 use serde_json::json;
-use tidegate_broker::io::trace::HEADER;
+use tidegate_broker::io::trace::{HEADER, HEADER_V1, PUBLISHER_MARK};
 use tidegate_core::Instant;
 use tidegate_core::profile::{Arrival, Profile, ProfileConfig};
 
@@ -58,7 +58,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     }
 }
 
-/// A trace as a broker records it, or any list whose first column is a time in ns and whose last one is bytes.
+/// A trace as a broker records it, of either version, or any list whose first column is a time in ns and whose last one
+/// is bytes. Who published does not matter here.
 fn read(path: &Path, unit: UnitWord) -> Result<Vec<Arrival>, Failure> {
     let shown = path.display();
     let unreadable = |error| Failure::config(format!("cannot read {shown}")).because(error);
@@ -70,7 +71,8 @@ fn read(path: &Path, unit: UnitWord) -> Result<Vec<Arrival>, Failure> {
     for (number, line) in (1..).zip(BufReader::new(File::open(path).map_err(unreadable)?).lines()) {
         let line = line.map_err(unreadable)?;
         // A broker whose disk was too slow says in a comment how many rows it left out.
-        if line.is_empty() || line.starts_with('#') || (number == 1 && line == HEADER) {
+        let is_beside = line.is_empty() || line.starts_with(['#', PUBLISHER_MARK]);
+        if is_beside || (number == 1 && [HEADER, HEADER_V1].contains(&line.as_str())) {
             continue;
         }
         let arrival = row(&line, unit).ok_or_else(|| bad(number, &line))?;
@@ -108,24 +110,27 @@ mod tests {
     fn a_brokers_trace_is_read_in_order_of_time() {
         let folder = Folder::new("profile").unwrap();
         let file = folder.path().join("orders.trace");
-        fs::write(
-            &file,
-            format!("{HEADER}\n300,305,300,310,7\n# 4 messages left out: the disk was too slow\n100,105,200,210,5\n"),
-        )
-        .unwrap();
-        let costs = |unit| -> Vec<(u64, u64)> {
-            read(&file, unit).unwrap().iter().map(|arrival| (arrival.at.as_nanos(), arrival.cost)).collect()
-        };
-        assert_eq!(costs(UnitWord::Messages), [(100, 1), (300, 1)]);
-        assert_eq!(costs(UnitWord::Bytes), [(100, 5), (300, 7)]);
+        let left_out = "# 4 messages left out: the disk was too slow";
+        let publisher = r#"@{"publisher":1,"identity":"100,1,1","correlation":null}"#;
+        for text in [
+            format!("{HEADER_V1}\n300,305,300,310,7\n{left_out}\n100,105,200,210,5\n"),
+            format!("{HEADER}\n{publisher}\n300,305,300,310,1,7\n{left_out}\n100,105,200,210,0,5\n"),
+        ] {
+            fs::write(&file, text).unwrap();
+            let costs = |unit| -> Vec<(u64, u64)> {
+                read(&file, unit).unwrap().iter().map(|arrival| (arrival.at.as_nanos(), arrival.cost)).collect()
+            };
+            assert_eq!(costs(UnitWord::Messages), [(100, 1), (300, 1)]);
+            assert_eq!(costs(UnitWord::Bytes), [(100, 5), (300, 7)]);
+        }
     }
 
     #[test]
     fn rows_that_are_none_are_named_with_their_line() {
         let folder = Folder::new("profile-bad").unwrap();
         let file = folder.path().join("orders.trace");
-        fs::write(&file, format!("{HEADER}\n100,105,200,210,5\nsoon,105,200,210,5\n")).unwrap();
+        fs::write(&file, format!("{HEADER}\n100,105,200,210,0,5\nsoon,105,200,210,0,5\n")).unwrap();
         let error = read(&file, UnitWord::Messages).unwrap_err().to_string();
-        assert!(error.ends_with("orders.trace:3: `soon,105,200,210,5` is no row of a trace"), "{error}");
+        assert!(error.ends_with("orders.trace:3: `soon,105,200,210,0,5` is no row of a trace"), "{error}");
     }
 }

@@ -43,7 +43,7 @@ impl Reading {
                 ("console.address", console.map_or(String::new(), |console| console.address.to_string())),
                 ("console.allowed_hosts", format!("{:?}", console.map(|console| &console.allowed_hosts))),
                 ("console.poll_interval", format!("{:?}", console.map(|console| console.poll_interval))),
-                ("store.path", settings.store.display().to_string()),
+                ("store", settings.store.to_string()),
                 ("log.format", format!("{:?}", settings.log_format)),
                 ("proxy", if settings.proxy.is_some() { "present".to_owned() } else { "absent".to_owned() }),
             ],

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use tidegate_broker::config::{Address, Config, TlsRequired};
-use tidegate_broker::io::admin::{self, Access, AdminState, LimitStore, Limits, Phase, Target};
+use tidegate_broker::io::admin::{self, Access, AdminState, LimitStore, LimitStoreError, Limits, Phase, Target};
 use tidegate_broker::io::broker::{Broker, Extras, StartError, StartingLimit};
 use tidegate_broker::io::handle::{BrokerHandle, Notice};
 use tidegate_broker::io::http::client::{HttpClient, Trust};
@@ -72,12 +72,8 @@ impl Running {
         };
 
         // In force before the first client connects.
-        let stored = blocking({
-            let store = Arc::clone(&store);
-            move || store.limits()
-        })
-        .await
-        .map_err(|error| Failure::new("cannot read the limits that were set live").because(error))?;
+        let unread = |error: LimitStoreError| Failure::new("cannot read the limits that were set live").because(error);
+        let stored = store.limits().await.map_err(unread)?;
         let of = |source| move |(target, contract)| starting_limit(target, contract, source);
         let limits_at_start =
             limits.iter().cloned().map(of(Source::File)).chain(stored.into_iter().map(of(Source::Admin))).collect();
@@ -92,9 +88,7 @@ impl Running {
         let mut broker = blocking(move || Broker::start(&starting, extras)).await.map_err(not_started)?;
         let notices = broker.take_notices();
         let broker = Arc::new(broker);
-        let (limits, _) = Limits::start(broker.handle(), store, limits)
-            .await
-            .map_err(|error| Failure::new("cannot read the limits that were set live").because(error))?;
+        let (limits, _) = Limits::start(broker.handle(), store, limits).await.map_err(unread)?;
 
         let tcp = broker.tcp_address().clone();
         let node = Node {

@@ -11,6 +11,8 @@ use serde::Deserialize;
 use tidegate_broker::config::{Address, Config, Host, Options, TlsVersion};
 use tidegate_broker::io::admin::{Reach, Target, reach_of};
 use tidegate_broker::machine::limiter::{Contract, Discipline, Mode, Unit};
+use tidegate_control::config as control;
+use tidegate_control::io::hop::config as steer;
 use tidegate_core::limit::Limit;
 use tidegate_proxy::config as proxy;
 use tidegate_runtime::config::units::{Bytes, Span};
@@ -18,6 +20,7 @@ use tidegate_runtime::config::{ConfigError, Document};
 use tidegate_runtime::telemetry::Format;
 use tidegate_wire::nsq::{ChannelName, TopicName};
 
+use crate::store_section::{StorePlace, StoreSection};
 use crate::words::{self, RateText};
 
 /// Where to look when an option is wrong.
@@ -34,6 +37,8 @@ struct File {
     log: LogSection,
     topic: Vec<TopicSection>,
     proxy: Option<proxy::Section>,
+    steer: Option<steer::Section>,
+    control: Option<control::Section>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -64,12 +69,6 @@ impl Default for ConsoleSection {
         let poll_interval = Span(Duration::from_millis(250));
         Self { address: "127.0.0.1:7070".to_owned(), allowed_hosts: Vec::new(), poll_interval }
     }
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-struct StoreSection {
-    path: Option<PathBuf>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -125,10 +124,14 @@ pub(crate) struct Settings {
     pub(crate) token_file: PathBuf,
     /// `None` if its address is empty.
     pub(crate) console: Option<Console>,
-    pub(crate) store: PathBuf,
+    pub(crate) store: StorePlace,
     pub(crate) log_format: Format,
     /// If there is such a section.
     pub(crate) proxy: Option<proxy::Config>,
+    /// If there is such a section.
+    pub(crate) steer: Option<steer::Config>,
+    /// If there is such a section.
+    pub(crate) control: Option<control::Config>,
     /// What works, and is probably not meant.
     pub(crate) warnings: Vec<String>,
 }
@@ -144,7 +147,7 @@ pub(crate) struct Console {
 impl Settings {
     /// What `document` says; one that leaves everything out gives the defaults.
     pub(crate) fn from_document(document: &Document, host: &Host) -> Result<Self, ConfigError> {
-        let File { broker, admin, console, store, log, topic, proxy } = document.parse()?;
+        let File { broker, admin, console, store, log, topic, proxy, steer, control } = document.parse()?;
         if broker.admin_address.is_some() {
             let remedy = "here the address is admin.address; the option is for `tidegate broker`";
             return Err(document.problem("broker.admin_address", "set in the wrong section", remedy));
@@ -163,15 +166,18 @@ impl Settings {
             return Err(document.problem("broker.log_prefix", found, remedy));
         }
         let console = console.check(document, &broker)?;
+        let store = store.check(document, &broker.data_path)?;
         let mut limits = Vec::new();
         for (index, topic) in topic.into_iter().enumerate() {
             topic.check(&Place { document, key: format!("topic[{index}]") }, &mut limits)?;
         }
         let proxy = proxy.map(|section| proxy::Config::from_section(section, document, host.cpus)).transpose()?;
+        let steer = steer.map(|section| steer::Config::from_section(section, document, host.cpus)).transpose()?;
+        let control = control.map(|section| control::Config::from_section(section, document)).transpose()?;
         Ok(Self {
-            warnings: warnings(&broker, console.as_ref(), &limits),
+            warnings: warnings(&broker, console.as_ref(), &limits).into_iter().chain(store.warning()).collect(),
             token_file: admin.token_file.unwrap_or_else(|| broker.data_path.join("admin.token")),
-            store: store.path.unwrap_or_else(|| broker.data_path.join("control.redb")),
+            store,
             log_format: match log.format {
                 LogFormat::Human => Format::Human,
                 LogFormat::Json => Format::Json,
@@ -180,6 +186,8 @@ impl Settings {
             limits,
             broker,
             proxy,
+            steer,
+            control,
         })
     }
 }
@@ -382,7 +390,7 @@ mod tests {
         }
         assert!(is_loopback(&settings.console.unwrap().address));
         assert!(settings.broker.http_allowed_hosts.is_empty(), "writes by an unknown Host are refused");
-        assert_eq!(settings.store, Path::new("tidegate-data/control.redb"));
+        assert_eq!(settings.store, StorePlace::Embedded("tidegate-data/control.redb".into()));
         assert_eq!(settings.token_file, Path::new("tidegate-data/admin.token"));
         assert!(settings.warnings.is_empty());
     }
@@ -403,6 +411,10 @@ mod tests {
         let named = "[[proxy.upstream]]\nname = \"shop\"\nservers = [\"127.0.0.1:9000\"]\n[[proxy.route]]\nupstream = \
                      \"shop\"\n";
         assert_eq!(read(&keys).unwrap().proxy, read(named).unwrap().proxy);
+        let one = "[steer]\nnodes = [ { name = \"a\", nsq = \"10.0.0.1:4150\" } ]\n";
+        assert_eq!(read(&keys).unwrap().steer, read(one).unwrap().steer);
+        // And those of control.
+        assert_eq!(read(&keys).unwrap().control, read("[control]\n").unwrap().control);
         // The commented [[topic]] blocks are real ones.
         let uncommented: String = text
             .lines()

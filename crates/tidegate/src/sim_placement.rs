@@ -6,7 +6,7 @@ use clap::Args;
 use serde::Serialize;
 use tidegate_core::Rate;
 use tidegate_core::replay::{ServiceModel, Spread};
-use tidegate_lab::placement::{ArrivalLaw, PAPER, Played, Policy, Scenario, place};
+use tidegate_lab::placement::{ArrivalLaw, PAPER, PlannerName, Played, Policy, Scenario, place};
 use tidegate_runtime::config::units::Span;
 
 use crate::failure::Failure;
@@ -49,6 +49,12 @@ pub(crate) struct SimPlacementArgs {
     /// By which principles: lb, conc, max-min or srtm
     #[arg(long, value_name = "NAME", default_value = "srtm", value_parser = policy)]
     policy: Policy,
+    /// Who plans: paper, by rounds of measurements, or model, which is asked first and confirmed by one measurement
+    #[arg(long, value_name = "NAME", default_value = "paper", value_parser = planner)]
+    planner: PlannerName,
+    /// A core's times in the planner's model over those of the brokers; 1: the model is right
+    #[arg(long, value_name = "X", default_value_t = 1.0)]
+    model_off: f64,
     /// Exactly so many brokers, measured once and not fitted
     #[arg(long, value_name = "N")]
     force_brokers: Option<u32>,
@@ -89,6 +95,10 @@ pub(crate) struct SimPlacementArgs {
 
 fn policy(name: &str) -> Result<Policy, String> {
     Policy::named(name).ok_or_else(|| format!("one of {}", Policy::ALL.map(Policy::name).join(", ")))
+}
+
+fn planner(name: &str) -> Result<PlannerName, String> {
+    PlannerName::named(name).ok_or_else(|| format!("one of {}", PlannerName::ALL.map(PlannerName::name).join(", ")))
 }
 
 #[derive(Serialize)]
@@ -145,6 +155,8 @@ fn scenario(args: &SimPlacementArgs) -> Result<Scenario, Failure> {
         },
         slo_us: args.slo.0.as_secs_f64() * 1e6,
         policy: args.policy,
+        planner: args.planner,
+        model_off: args.model_off,
         force_brokers: args.force_brokers,
         margin: args.margin,
         undelayed: args.undelayed,
@@ -198,7 +210,12 @@ fn print(scenario: &Scenario, played: &Played) -> Result<(), Failure> {
         figure(played.us_p99),
         figure(scenario.slo_us),
     ))?;
-    output::line(format!("rounds {}, {} s until it stood", rounds.join("+"), figure(played.seconds)))?;
+    output::line(format!(
+        "rounds {}, in force after {} s, {} s until it stood",
+        rounds.join("+"),
+        figure(played.placed_s),
+        figure(played.seconds),
+    ))?;
     let simulated = Duration::from_secs_f64(played.simulated_s);
     if simulated < scenario.fit.round {
         output::line(format!(

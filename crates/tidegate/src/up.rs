@@ -1,19 +1,19 @@
 //! `tidegate up`: broker, admin API, console and, if the file has one, proxy on one machine.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use clap::{Args, ValueHint};
 use tidegate_broker::config::LogLevel;
 use tidegate_console::{BrokerSource, ConsoleConfig};
 use tidegate_runtime::config::Document;
 use tidegate_runtime::process::{self, Phase};
-use tidegate_runtime::store::{self, EmbeddedStore};
+use tidegate_runtime::store::{self, ControlStore, EmbeddedStore, EtcdOptions};
 use tidegate_runtime::telemetry::{self, LogControl};
 use tokio::sync::watch;
 
-use crate::cli::Up;
 use crate::failure::{Failure, enough_descriptors};
-use crate::limit_book::LimitBook;
+use crate::limit_book::{LimitBook, Writers};
 use crate::output;
 use crate::proxy::{ProxyRunning, Watched};
 use crate::reload::{LogLevelFrom, Reading, Reload, Source};
@@ -21,12 +21,23 @@ use crate::running::{Running, Setup};
 use crate::servers::{Bound, Servers};
 use crate::settings::{Console, Settings};
 use crate::signals::{Hangups, Signals};
+use crate::store_section::StorePlace;
 use crate::token::Token;
 
 /// Looked for where `up` is started without a file.
 const USUAL_FILE: &str = "tidegate.toml";
 
-pub(crate) fn run(args: &Up) -> Result<(), Failure> {
+#[derive(Debug, Args)]
+pub(crate) struct UpArgs {
+    /// The configuration; by default `tidegate.toml` in this folder if there is one, else the defaults
+    #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) config: Option<PathBuf>,
+    /// What is logged, such as `debug` or `info,tidegate_broker=debug`; by default as `broker.log_level` says
+    #[arg(long, value_name = "FILTER")]
+    pub(crate) log: Option<String>,
+}
+
+pub(crate) fn run(args: &UpArgs) -> Result<(), Failure> {
     let usual = Path::new(USUAL_FILE);
     let file = args.config.as_deref().or_else(|| usual.exists().then_some(usual));
     let watched = file.map(Watched::new);
@@ -93,11 +104,11 @@ async fn serve(
         let help = error.remedy();
         Failure::new(&error).help(help).because(error)
     })?;
-    let store = EmbeddedStore::open(&settings.store, store::Options::default())?;
+    let store = open_store(&settings.store).await?;
     let setup = Setup {
         config: Arc::new(settings.broker),
         limits: settings.limits,
-        store: Arc::new(LimitBook::new(Box::new(store))),
+        store: Arc::new(store),
         token: Some(token.clone()),
     };
     let running = Running::start(setup).await?;
@@ -151,6 +162,33 @@ async fn serve(
         follower.abort();
     }
     ended_well(ended, stopped)
+}
+
+/// The limits that are set live, in the store that the file names.
+async fn open_store(place: &StorePlace) -> Result<LimitBook, Failure> {
+    match place {
+        StorePlace::Embedded(path) => {
+            let store = EmbeddedStore::open(path, store::Options::default())?;
+            Ok(LimitBook::new(Arc::new(store), Writers::One))
+        }
+        StorePlace::Etcd(options) => Ok(LimitBook::new(etcd(options).await?, Writers::Many)),
+    }
+}
+
+/// The etcd of `options`.
+#[cfg(feature = "etcd")]
+pub(crate) async fn etcd(options: &EtcdOptions) -> Result<Arc<dyn ControlStore>, Failure> {
+    let store = store::EtcdStore::connect(options).await?;
+    tracing::info!(endpoints = ?options.endpoints(), prefix = options.key_prefix(), "limits are kept in an etcd");
+    Ok(Arc::new(store))
+}
+
+/// Reading the file has said so before.
+#[cfg(not(feature = "etcd"))]
+#[expect(clippy::unused_async, reason = "as with the feature")]
+pub(crate) async fn etcd(_: &EtcdOptions) -> Result<Arc<dyn ControlStore>, Failure> {
+    use crate::store_section::{WITH_ETCD, WITHOUT_ETCD};
+    Err(Failure::config(WITHOUT_ETCD).help(WITH_ETCD))
 }
 
 /// A process in which a shard ended by itself fails, also if everything else was saved.

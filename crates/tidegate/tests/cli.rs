@@ -57,6 +57,7 @@ fn each_verb_explains_itself() {
         &["limits", "set"],
         &["status"],
         &["proxy"],
+        &["steer"],
         &["explain"],
         &["completions"],
         &["profile"],
