@@ -2,7 +2,7 @@
 //!
 //! | request | answer |
 //! |---|---|
-//! | `GET /`, `/demo`, `/rpc`, `/neighbours`, `/assets/{name}` | the page |
+//! | `GET /`, `/demo`, `/rpc`, `/neighbours`, `/placement`, `/assets/{name}` | the page |
 //! | `GET /api/v1/events` | the live stream: events `full` and `delta` |
 //! | `GET /api/v1/series` | the last minute of every row's rates |
 //! | `GET /api/v1/series/{broker}/{topic}[/{channel}]` | one row's last five minutes |
@@ -13,6 +13,9 @@
 //! | `POST /api/v1/brokers/{broker}/topics/{topic}[/channels/{channel}]/{action}` | `pause`, `unpause`, `empty` |
 //! | `GET /api/v1/rpc` | the figures of an RPC server |
 //! | `POST /api/v1/proxies/{proxy}/mode` | what a proxy does to noisy neighbours, such as `{"mode":"stats"}` |
+//! | `GET /api/v1/placement` | where control has placed topics, and why |
+//! | `GET /api/v1/placement/{topic}/k?k=2[&b=26]` | what if a topic were on k brokers |
+//! | `POST /api/v1/placement/{topic}/place[?dry_run=true]` | a new plan, or what it would be |
 //! | `GET /api/v1/demo/state`, `POST /api/v1/demo/{load,spike}` | the demo's state and its two controls |
 //!
 //! What a broker or the demo answers to a write is passed on as it is. Errors are `application/problem+json`.
@@ -55,6 +58,7 @@ struct Console {
     proxies: BTreeMap<String, AdminClient>,
     demo: Option<AdminClient>,
     rpc: Option<AdminClient>,
+    control: Option<AdminClient>,
 }
 
 type Shared = State<Arc<Console>>;
@@ -64,7 +68,8 @@ type Shared = State<Arc<Console>>;
 /// A `config` that [`check`](ConsoleConfig::check) refuses works as far as it can: the broker with the bad address is
 /// shown as down.
 pub fn router(config: ConsoleConfig) -> Router {
-    let ConsoleConfig { brokers, proxies, write_token, demo, rpc, allowed_hosts, poll_interval, stop } = config;
+    let ConsoleConfig { brokers, proxies, write_token, demo, rpc, control, allowed_hosts, poll_interval, stop } =
+        config;
     // Reads carry the token too: who listens on the network wants it for those as well.
     let client = |name: String, url: &str, token: Option<&str>| (name, AdminClient::new(url, token));
     let brokers: Vec<(String, AdminClient)> =
@@ -75,7 +80,7 @@ pub fn router(config: ConsoleConfig) -> Router {
     let feed = FeedConfig {
         sources: brokers.iter().map(source).collect(),
         proxies: proxies.iter().map(source).collect(),
-        extras: Extras { has_demo: demo.is_some(), has_rpc: rpc.is_some() },
+        extras: Extras { has_demo: demo.is_some(), has_rpc: rpc.is_some(), has_placement: control.is_some() },
         poll_interval,
         stop,
     };
@@ -85,6 +90,7 @@ pub fn router(config: ConsoleConfig) -> Router {
         proxies: proxies.into_iter().collect(),
         demo: demo.map(|url| AdminClient::new(&url, None)),
         rpc: rpc.map(|url| AdminClient::new(&url, None)),
+        control: control.map(|control| AdminClient::new(&control.admin_url, control.token.as_deref())),
     });
     routes(console).layer(from_fn_with_state(Arc::new(Guard { write_token, allowed_hosts }), guard))
 }
@@ -104,6 +110,7 @@ fn routes(console: Arc<Console>) -> Router {
         .route("/demo", get(assets::page))
         .route("/rpc", get(assets::page))
         .route("/neighbours", get(assets::page))
+        .route("/placement", get(assets::page))
         .route("/assets/{name}", get(assets::asset))
         .route("/api/v1/events", get(events))
         .route("/api/v1/series", get(overview))
@@ -112,6 +119,9 @@ fn routes(console: Arc<Console>) -> Router {
         .nest("/api/v1/brokers/{broker}", broker)
         .route("/api/v1/proxies/{proxy}/mode", post(write_mode))
         .route("/api/v1/rpc", get(rpc))
+        .route("/api/v1/placement", get(placement))
+        .route("/api/v1/placement/{topic}/k", get(what_if))
+        .route("/api/v1/placement/{topic}/place", post(place))
         .route("/api/v1/demo/state", get(demo_state))
         .route("/api/v1/demo/{control}", post(demo_control))
         .fallback(async || Problem::untyped(StatusCode::NOT_FOUND, "Not found", "the console's page is at /"))
@@ -266,6 +276,34 @@ async fn rpc(State(console): Shared) -> Result<Response, Problem> {
     let none =
         || Problem::untyped(StatusCode::NOT_FOUND, "No RPC server", "start one with `tidegate rpc serve --console`");
     forward(console.rpc.as_ref().ok_or_else(none)?, Method::GET, "/api/v1/rpc", Bytes::new()).await
+}
+
+async fn placement(State(console): Shared) -> Result<Response, Problem> {
+    forward(control(&console)?, Method::GET, "/api/v1/control", Bytes::new()).await
+}
+
+async fn what_if(
+    State(console): Shared,
+    Path(topic): Path<String>,
+    RawQuery(query): RawQuery,
+) -> Result<Response, Problem> {
+    let path = format!("/api/v1/topics/{}/k?{}", segment(&topic)?, query.unwrap_or_default());
+    forward(control(&console)?, Method::GET, &path, Bytes::new()).await
+}
+
+async fn place(
+    State(console): Shared,
+    Path(topic): Path<String>,
+    RawQuery(query): RawQuery,
+) -> Result<Response, Problem> {
+    let path = format!("/api/v1/place/{}?{}", segment(&topic)?, query.unwrap_or_default());
+    forward(control(&console)?, Method::POST, &path, Bytes::new()).await
+}
+
+fn control(console: &Console) -> Result<&AdminClient, Problem> {
+    let none =
+        || Problem::untyped(StatusCode::NOT_FOUND, "No control", "start one with `tidegate control --console ADDRESS`");
+    console.control.as_ref().ok_or_else(none)
 }
 
 async fn demo_state(State(console): Shared) -> Result<Response, Problem> {

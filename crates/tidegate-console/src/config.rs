@@ -18,6 +18,8 @@ pub struct ConsoleConfig {
     pub demo: Option<String>,
     /// Base address of the admin API of a `tidegate rpc serve`, `http://host:port`. `None`: there is none to show.
     pub rpc: Option<String>,
+    /// The control whose placements to show. `None`: there is none.
+    pub control: Option<ControlSource>,
     /// Names under which the console may be addressed, besides `localhost` and the loopback addresses. A page that was
     /// lured to resolve its own name to 127.0.0.1 sends another name and is refused.
     pub allowed_hosts: Vec<String>,
@@ -46,6 +48,15 @@ pub struct ProxySource {
     /// `http://host:port`, without a path.
     pub admin_url: String,
     /// What the proxy wants as `Authorization: Bearer ...`.
+    pub token: Option<String>,
+}
+
+/// A control's admin API.
+#[derive(Clone, Debug)]
+pub struct ControlSource {
+    /// `http://host:port`, without a path.
+    pub admin_url: String,
+    /// What control wants as `Authorization: Bearer ...`.
     pub token: Option<String>,
 }
 
@@ -81,6 +92,7 @@ impl Default for ConsoleConfig {
             write_token: String::new(),
             demo: None,
             rpc: None,
+            control: None,
             allowed_hosts: Vec::new(),
             // Four times a second: the eye follows it, and an edited limit is seen in force well within a second.
             poll_interval: Duration::from_millis(250),
@@ -94,7 +106,9 @@ impl ConsoleConfig {
     pub fn check(&self) -> Result<(), ConfigError> {
         check_sources(self.brokers.iter().map(|broker| (broker.name.as_str(), broker.admin_url.as_str())))?;
         check_sources(self.proxies.iter().map(|proxy| (proxy.name.as_str(), proxy.admin_url.as_str())))?;
-        [&self.demo, &self.rpc].into_iter().flatten().try_for_each(|url| base_address(url).map(drop))
+        let control = self.control.as_ref().map(|control| &control.admin_url);
+        let others = [self.demo.as_ref(), self.rpc.as_ref(), control];
+        others.into_iter().flatten().try_for_each(|url| base_address(url).map(drop))
     }
 }
 

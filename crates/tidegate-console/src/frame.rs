@@ -57,6 +57,7 @@ pub(crate) struct Found {
 pub(crate) struct Extras {
     pub(crate) has_demo: bool,
     pub(crate) has_rpc: bool,
+    pub(crate) has_placement: bool,
 }
 
 #[derive(Serialize)]

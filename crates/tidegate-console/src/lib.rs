@@ -3,7 +3,7 @@
 //! The console knows brokers and proxies only by their admin API, which it reads over HTTP. While somebody watches, one
 //! poller asks each of them for its snapshot four times a second, derives rates from differences of counters, and streams
 //! the result to at most [`MAX_WATCHERS`] pages. Writes (limits, pause, empty, undo, a proxy's mode, the demo's load) are
-//! passed on after the console's own token was checked.
+//! passed on after the console's own token was checked. A control is asked for its placements when a page asks.
 //!
 //! | module | job |
 //! |---|---|
@@ -55,5 +55,5 @@ mod snapshot;
 mod view;
 
 pub use api::router;
-pub use config::{BrokerSource, ConfigError, ConsoleConfig, ProxySource};
+pub use config::{BrokerSource, ConfigError, ConsoleConfig, ControlSource, ProxySource};
 pub use feed::MAX_WATCHERS;

@@ -5,6 +5,7 @@ mod fake;
 
 use axum::http::{Method, StatusCode};
 use fake::{Answer, Broker, Console, json};
+use tidegate_console::ControlSource;
 
 const TOKEN: (&str, &str) = ("authorization", "Bearer page-token");
 
@@ -201,5 +202,32 @@ async fn the_pages_stay_small() {
     for name in ["app.js", "app.css", "favicon.svg", "index.html"] {
         bytes += console.send(Method::GET, &format!("/assets/{name}"), &[], "").await.body.len();
     }
-    assert!((50_000..170_000).contains(&bytes), "{bytes} bytes");
+    assert!((50_000..180_000).contains(&bytes), "{bytes} bytes");
+}
+
+#[tokio::test]
+async fn placements_are_asked_of_control_with_its_own_token() {
+    let control = echo();
+    let source = ControlSource { admin_url: control.url(), token: Some("control-token".to_owned()) };
+    let console = Console::with(|config| config.control = Some(source));
+    for (method, path, forwarded) in [
+        (Method::GET, "placement", "/api/v1/control"),
+        (Method::GET, "placement/orders/k?k=2&b=26", "/api/v1/topics/orders/k?k=2&b=26"),
+        (
+            Method::POST,
+            "placement/orders%23ephemeral/place?dry_run=true",
+            "/api/v1/place/orders%23ephemeral?dry_run=true",
+        ),
+    ] {
+        let answer = console.send(method, &format!("/api/v1/{path}"), &[TOKEN], "").await;
+        assert_eq!((answer.status, answer.json()["path"].as_str()), (StatusCode::OK, Some(forwarded)));
+        assert_eq!(control.last().authorization, "Bearer control-token");
+    }
+    // A new plan is a write.
+    let answer = console.send(Method::POST, "/api/v1/placement/orders/place", &[], "").await;
+    assert_eq!(answer.status, StatusCode::UNAUTHORIZED);
+    let seen = console.watch(None).await.next().await.data;
+    assert_eq!((&seen["has_placement"], &seen["has_rpc"]), (&true.into(), &false.into()));
+    let answer = Console::with(|_| {}).send(Method::GET, "/api/v1/placement", &[], "").await;
+    assert_eq!(answer.status, StatusCode::NOT_FOUND);
 }

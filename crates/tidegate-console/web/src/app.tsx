@@ -4,6 +4,7 @@ import { useEffect, useRef, useState } from "preact/hooks";
 import { Demo } from "./demo";
 import { Live } from "./live";
 import { warningsOf } from "./model";
+import { PlacementLive } from "./placement";
 import { RowView } from "./row";
 import { ProxyLive } from "./proxy_live";
 import { useRoute } from "./route";
@@ -16,12 +17,13 @@ export function App() {
   const { state, connection } = useLive();
   const warnings = warningsOf(state);
   const showDemo = state.has_demo || route.view === "demo";
-  // The demos of RPC and of neighbours, an RPC server and a proxy have no brokers.
+  // The demos of RPC and of neighbours, an RPC server, a proxy and a control have no brokers.
   const elsewhere = route.view !== "live" && route.view !== "row";
   const showTopics = state.brokers.length > 0 || !elsewhere;
   const showRpc = state.has_rpc || route.view === "rpc";
   const showNeighbours = state.proxies.length > 0 || route.view === "neighbours";
-  const titles = { demo: "Demo", rpc: "RPC", neighbours: "Neighbours", live: "Topics" };
+  const showPlacement = state.has_placement || route.view === "placement";
+  const titles = { demo: "Demo", rpc: "RPC", neighbours: "Neighbours", placement: "Placement", live: "Topics" };
   const title = route.view === "row" ? route.id.channel ?? route.id.topic : titles[route.view];
   useEffect(() => {
     document.title = `${title} – Tidegate`;
@@ -40,6 +42,7 @@ export function App() {
           {showTopics && tab("/", "Topics", !elsewhere)}
           {showRpc && tab("/rpc", "RPC", route.view === "rpc")}
           {showNeighbours && tab("/neighbours", "Neighbours", route.view === "neighbours")}
+          {showPlacement && tab("/placement", "Placement", route.view === "placement")}
           {showDemo && tab("/demo", "Demo", route.view === "demo")}
         </nav>
         <Token />
@@ -57,6 +60,7 @@ export function App() {
         {route.view === "demo" ? <Demo />
           : route.view === "rpc" ? <RpcLive />
           : route.view === "neighbours" ? <ProxyLive />
+          : route.view === "placement" ? <PlacementLive />
           : route.view === "row" ? <RowView key={`${route.id.broker}/${route.id.topic}/${route.id.channel}`} id={route.id} />
             : <Live />}
       </main>

@@ -70,6 +70,7 @@ export interface Update {
   proxies?: Proxy[];
   has_demo: boolean;
   has_rpc: boolean;
+  has_placement: boolean;
 }
 
 export interface State {
@@ -79,9 +80,10 @@ export interface State {
   proxies: Proxy[];
   has_demo: boolean;
   has_rpc: boolean;
+  has_placement: boolean;
 }
 
-export const nothing: State = { brokers: [], rows: new Map(), left_out: 0, proxies: [], has_demo: false, has_rpc: false };
+export const nothing: State = { brokers: [], rows: new Map(), left_out: 0, proxies: [], has_demo: false, has_rpc: false, has_placement: false };
 
 /** A key for maps. No name holds a slash. */
 export function keyOf(id: RowId): string {
@@ -93,8 +95,8 @@ export function apply(state: State, kind: "full" | "delta", update: Update): Sta
   const rows = new Map(kind === "full" ? [] : state.rows);
   for (const id of update.gone) rows.delete(keyOf(id));
   for (const row of update.rows) rows.set(keyOf(row), row);
-  const { brokers, left_out, proxies = state.proxies, has_demo, has_rpc } = update;
-  return { brokers, rows, left_out, proxies, has_demo, has_rpc };
+  const { brokers, left_out, proxies = state.proxies, has_demo, has_rpc, has_placement } = update;
+  return { brokers, rows, left_out, proxies, has_demo, has_rpc, has_placement };
 }
 
 /** Everything an operator should see: unreachable brokers first, then what brokers warn of. */
