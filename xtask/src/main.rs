@@ -44,7 +44,7 @@ cargo xtask COMMAND
                       change the code at PATH in some hundred places: is there a test that fails?
   peers               build the real nsqd, its tools and the client libraries' tests
   suite NAME [BROKER] run one compatibility suite against nsqd and against BROKER
-                      (protocol, go-nsq, nsqjs, tools; BROKER: a program that acts as nsqd
+                      (protocol, go-nsq, nsqjs, tools, steer; BROKER: a program that acts as nsqd
                       when it is called so, by default the release binary)
   suite sdk-go        run the grpc-go interceptors against the Rust layers, both ways, and through the proxy
 ";

@@ -25,6 +25,8 @@ pub(crate) fn build_go(places: &Places) -> Result<String> {
         &module,
         &["build", "-trimpath", "-o", &format!("{}/", bin.display()), "github.com/nsqio/nsq/apps/..."],
     )?;
+    let producer = producer_go(places).display().to_string();
+    go(places, "peers go-nsq producer", &module, &["build", "-trimpath", "-o", &producer, "./producer"])?;
     let test = go_nsq_tests(places);
     go(places, "peers go-nsq", &module, &["test", "-c", "-o", &test.display().to_string(), "github.com/nsqio/go-nsq"])?;
     Ok(bin.display().to_string())
@@ -33,6 +35,16 @@ pub(crate) fn build_go(places: &Places) -> Result<String> {
 /// go-nsq's own tests as one program.
 pub(crate) fn go_nsq_tests(places: &Places) -> PathBuf {
     places.peers().join("go-nsq.test")
+}
+
+/// A producer of go-nsq that numbers what it publishes.
+pub(crate) fn producer_go(places: &Places) -> PathBuf {
+    places.peers().join("go-nsq-producer")
+}
+
+/// A producer of nsqjs that does the same, beside the library.
+pub(crate) fn producer_nsqjs(places: &Places) -> PathBuf {
+    nsqjs(places).join("producer.js")
 }
 
 /// A gRPC service behind failsafe-go's limiter; beside it stand the bars of RPC.
@@ -83,7 +95,7 @@ pub(crate) fn nsqjs(places: &Places) -> PathBuf {
 pub(crate) fn install_nsqjs(places: &Places) -> Result<String> {
     let (from, to) = (places.root.join("peers/nsqjs"), nsqjs(places));
     fs::create_dir_all(&to).into_diagnostic()?;
-    for file in ["package.json", "package-lock.json", ".npmrc"] {
+    for file in ["package.json", "package-lock.json", ".npmrc", "producer.js"] {
         fs::copy(from.join(file), to.join(file)).into_diagnostic().wrap_err_with(|| format!("cannot copy {file}"))?;
     }
     npm_ci(places, "peers nsqjs", &to)?;

@@ -67,12 +67,15 @@ const TRAFFIC_SERVER: Tool = Tool::new(
     &["trafficserver", "trafficserver-experimental-plugins"],
     "what stands beside the proxy, with the plugin that it continues",
 );
+/// Debian 11's is 3.3; watches of that version cannot be asked whether they live.
+const ETCD: Tool =
+    Tool::new("etcd", &["etcd-server"], "the control store of several nodes").at_least(&["--version"], (3, 4), 12);
 const PIP: Tool = Tool::new("pip3", &["python3-pip"], "installing the typos checker");
 
 /// What `cargo xtask demo` needs.
 pub(crate) const DEMO: &[Tool] = &[C_COMPILER, NODE, NPM];
 /// What `cargo xtask test` needs.
-pub(crate) const TEST: &[Tool] = &[C_COMPILER, NODE, NPM, GO, GO_SDK, CHROMIUM, OPENSSL, IP, UNSHARE];
+pub(crate) const TEST: &[Tool] = &[C_COMPILER, NODE, NPM, GO, GO_SDK, CHROMIUM, OPENSSL, IP, UNSHARE, ETCD];
 /// What the suite of `sdk/go` needs.
 pub(crate) const SDK_GO: &[Tool] = &[C_COMPILER, GO_SDK];
 /// What `cargo xtask check` needs.
@@ -177,6 +180,10 @@ mod tests {
     fn versions_are_found_in_what_programs_print() {
         assert_eq!(version_in("go version go1.19.8 linux/amd64"), Some((1, 19)));
         assert_eq!(version_in("v18.20.4\n"), Some((18, 20)));
+        assert_eq!(
+            version_in("etcd Version: 3.4.23\nGit SHA: Not provided (use ./build instead of go build)\n"),
+            Some((3, 4))
+        );
         assert_eq!(version_in("no version"), None);
     }
 

@@ -40,11 +40,31 @@ fn rust(places: &Places, steps: &mut Steps) {
         test.args(["test", "--workspace", "--locked", "--no-fail-fast"]);
         steps.command("workspace tests", &mut test, RUN_LIMIT, test_lines());
     }
+    etcd(places, steps);
     let mut pure = cargo(places);
     pure.args(["check", "--locked", "--package", "tidegate-broker", "--no-default-features"]);
     steps.command("the broker's machine without its io", &mut pure, BUILD_LIMIT, steps::quiet);
     steps.step("interleavings (loom)", || loom(places));
     packages(places, steps);
+}
+
+/// What the feature `etcd` adds, against real servers. Without `etcd` its tests fail.
+fn etcd(places: &Places, steps: &mut Steps) {
+    let of = |package: &str, targets: &[&str], more: &str| {
+        let mut test = cargo(places);
+        test.args(["test", "--locked", "--features", "etcd", "--package", package, more]).args(targets);
+        test
+    };
+    for (package, targets) in [
+        ("tidegate-runtime", &["--lib", "--test", "etcd"][..]),
+        ("tidegate", &["--bins", "--test", "shared_store"][..]),
+    ] {
+        let name = format!("{package} with etcd");
+        let build = format!("build the tests of {name}");
+        if steps.command(&build, &mut of(package, targets, "--no-run"), BUILD_LIMIT, steps::quiet) {
+            steps.command(&name, &mut of(package, targets, "--no-fail-fast"), RUN_LIMIT, test_lines());
+        }
+    }
 }
 
 /// The RPC layers as their users get them: packed, unpacked, and built from that alone with their normal dependencies.

@@ -17,7 +17,7 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     ("tidegate-rpc", &["tidegate-core", "tidegate-wire", "tidegate-runtime"]),
     ("tidegate-proxy", &["tidegate-core", "tidegate-wire", "tidegate-runtime"]),
     ("tidegate-load", &["tidegate-core", "tidegate-wire", "tidegate-runtime", "tidegate-rpc"]),
-    ("tidegate-control", &["tidegate-core"]),
+    ("tidegate-control", &["tidegate-core", "tidegate-wire", "tidegate-runtime"]),
     (
         "tidegate-lab",
         &[

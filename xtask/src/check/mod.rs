@@ -41,6 +41,11 @@ pub(crate) fn run(places: &Places) -> Result<()> {
     let mut clippy = cargo(places);
     clippy.args(["clippy", "--workspace", "--all-targets", "--locked", "--keep-going", "--", "-D", "warnings"]);
     steps.command("lints", &mut clippy, LIMIT, steps::quiet);
+    for package in ["tidegate-runtime", "tidegate"] {
+        let mut etcd = cargo(places);
+        etcd.args(["clippy", "--package", package, "--features", "etcd", "--all-targets", "--locked", "--"]);
+        steps.command(&format!("lints of {package} with etcd"), etcd.args(["-D", "warnings"]), LIMIT, steps::quiet);
+    }
     steps.command("documentation", &mut documentation(places), LIMIT, steps::quiet);
     steps.step("licences, bans, sources", || external::deny(places));
     steps.close()

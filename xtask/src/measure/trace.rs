@@ -30,6 +30,10 @@ pub(super) fn read(file: &Path, mut each: impl FnMut(Passage)) -> Result<u64> {
     let mut count = 0;
     for (at, line) in BufReader::new(open).lines().enumerate() {
         let line = line.into_diagnostic()?;
+        // Who a number of the column of publishers is.
+        if at > 0 && line.starts_with('@') {
+            continue;
+        }
         // A header, and a note when the broker had to leave messages out.
         if !line.starts_with(|c: char| c.is_ascii_digit()) {
             if at > 0 {
@@ -147,7 +151,8 @@ mod tests {
     #[test]
     fn a_trace_is_read_and_a_gap_in_it_is_an_error() {
         let file = std::env::temp_dir().join(format!("xtask-trace-{}", std::process::id()));
-        std::fs::write(&file, "arrival_ns,read_ns,release_ns,passed_ns,bytes\n1,2,3,4,5\n").unwrap();
+        let text = "arrival_ns,read_ns,release_ns,passed_ns,publisher,bytes\n@{\"publisher\":1}\n1,2,3,4,1,5\n";
+        std::fs::write(&file, text).unwrap();
         let mut seen = Vec::new();
         assert_eq!(read(&file, |passage| seen.push(passage)).unwrap(), 1);
         assert_eq!(seen, [Passage { arrival_ns: 1, read_ns: 2, release_ns: 3, passed_ns: 4 }]);

@@ -9,6 +9,7 @@ mod nsqjs;
 mod protocol;
 mod sandbox;
 mod server;
+mod steer;
 mod tools;
 
 use std::collections::BTreeMap;
@@ -42,11 +43,13 @@ pub(crate) enum Suite {
     Tools,
     /// Bytes on the TCP port and requests on the HTTP port, answer for answer.
     Protocol,
+    /// Producers of go-nsq and nsqjs through `tidegate steer`.
+    Steer,
 }
 
 impl Suite {
     /// All of them, in the order of a test run.
-    pub(crate) const ALL: [Self; 4] = [Self::Protocol, Self::GoNsq, Self::Nsqjs, Self::Tools];
+    pub(crate) const ALL: [Self; 5] = [Self::Protocol, Self::GoNsq, Self::Nsqjs, Self::Tools, Self::Steer];
 
     /// Its name on the command line.
     pub(crate) fn name(self) -> &'static str {
@@ -55,6 +58,7 @@ impl Suite {
             Self::Nsqjs => "nsqjs",
             Self::Tools => "tools",
             Self::Protocol => "protocol",
+            Self::Steer => "steer",
         }
     }
 
@@ -113,6 +117,7 @@ pub(crate) fn run_inside(places: &Places, suite: Suite, broker: &Path, scratch: 
         Suite::Nsqjs => nsqjs::run(places, &subject)?,
         Suite::Tools => tools::run(places, &subject)?,
         Suite::Protocol => protocol::run(&subject)?,
+        Suite::Steer => steer::run(places, &subject)?,
     };
     std::fs::write(results, encode(&found)).into_diagnostic()
 }
