@@ -127,7 +127,7 @@ fn a_part_lapses_at_the_stated_instant_into_what_it_says() {
         let expected: Vec<_> = before.into_iter().chain(after).map(ms).collect();
         assert_eq!(times(&mut broker, consumer, start), expected, "{on_lapse:?}");
         let part = broker.topic("t").limit.unwrap().part.unwrap();
-        assert_eq!((part.lapses_in_ms, part.on_lapse), (None, on_lapse.as_str()));
+        assert_eq!((part.lapses_in_ms, part.on_lapse), (None, on_lapse.name()));
     }
 }
 

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
+pub use tidegate_core::lease::OnLapse;
 use tidegate_core::limit::Limit;
 use tidegate_core::time::nanos;
 use tidegate_core::{Instant, Rate};
@@ -21,31 +21,6 @@ use super::part_lease::PartLease;
 /// Parts of a shard, and as many revisions of parts that were removed. At this bound a new part is refused, and of the
 /// removed ones it is only known that no order of an older revision than theirs is taken.
 pub const PARTS_MAX: usize = 65_536;
-
-/// What a part does when its lease ends.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum OnLapse {
-    /// It rules on.
-    #[default]
-    Local,
-    /// The contract's whole limit holds; without a contract, none.
-    Open,
-    /// Nothing passes.
-    Closed,
-}
-
-impl OnLapse {
-    /// `local`, `open` or `closed`.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Local => "local",
-            Self::Open => "open",
-            Self::Closed => "closed",
-        }
-    }
-}
 
 /// The part of one topic.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -250,6 +250,6 @@ fn part_snapshot(part: &PartStatus) -> PartSnapshot {
         burst: in_force.burst,
         revision: part.revision,
         lapses_in_ms: part.lapses_in_ms(),
-        on_lapse: part.on_lapse.as_str(),
+        on_lapse: part.on_lapse.name(),
     }
 }
