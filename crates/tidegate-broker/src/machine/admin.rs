@@ -22,7 +22,7 @@ pub enum AdminRequest {
         bodies: Vec<Vec<u8>>,
         /// Deliver not before this span is over.
         defer: Option<Duration>,
-        /// Who publishes.
+        /// The publisher: its address and correlation key.
         by: HttpPublisher,
     },
     /// Creates the topic if it does not exist.

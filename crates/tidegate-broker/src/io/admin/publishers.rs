@@ -1,4 +1,4 @@
-//! Who publishes to a topic.
+//! `GET /api/v1/publishers/{topic}`: the publishers of a topic, its seconds and delays.
 
 use axum::Json;
 use axum::extract::rejection::QueryRejection;

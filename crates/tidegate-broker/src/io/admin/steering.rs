@@ -21,7 +21,7 @@ use crate::machine::admin::{AdminReply, AdminRequest, Creation, Newcomers, Readi
 
 /// Most publishers of one request.
 const IDENTITIES_MAX: usize = 1_000;
-/// So many identities of 128 bytes, each escaped at worst.
+/// Bytes of a body: the most identities, of 128 bytes each, with every byte escaped.
 const BODY_BYTES_MAX: usize = 1 << 20;
 
 /// The routes.
@@ -64,7 +64,7 @@ struct Identities {
 struct DisconnectedJson {
     /// Publishers whose connections are being closed.
     disconnected: Vec<String>,
-    /// Those that were asked for and have no connection here.
+    /// Identities of the request that have no connection to this broker.
     unknown: Vec<String>,
 }
 

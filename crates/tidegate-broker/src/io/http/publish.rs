@@ -86,7 +86,7 @@ impl ApiState {
     }
 }
 
-/// Who asks. The header goes before the parameter.
+/// The publisher of a request over HTTP. The header's correlation key outranks the parameter's.
 fn publisher(head: &Parts, query: &Query) -> Result<HttpPublisher, Refusal> {
     let invalid = Refusal::bad("INVALID_CORRELATION");
     let said = match head.headers.get(CORRELATION) {

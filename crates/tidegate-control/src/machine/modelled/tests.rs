@@ -159,6 +159,7 @@ fn a_topic_is_recorded_placed_and_confirmed() {
     let plan = done(world.run(&mut planner));
     assert_eq!(world.orders, ["record", "assign", "watch"]);
     assert!(world.placed_at <= Instant::ZERO + Duration::from_secs(10), "{:?}", world.placed_at);
+    // In virtual time.
     assert!(plan.elapsed <= Duration::from_mins(1), "{:?}", plan.elapsed);
     assert_eq!(plan.parts.iter().map(|part| part.publishers.len()).sum::<usize>(), 200);
     assert_eq!((plan.predicted.len(), plan.measured.len()), (plan.parts.len(), plan.parts.len()));
