@@ -196,6 +196,19 @@ impl<'a, V> InForce<'a, V> {
     }
 }
 
+/// A grant as the books have it, whether it is over or not.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Entry<'a, V> {
+    /// What was granted.
+    pub value: &'a V,
+    /// Its revision.
+    pub revision: u64,
+    /// When it lapses; `None` once it has.
+    pub until: Option<Instant>,
+    /// What then holds.
+    pub on_lapse: OnLapse,
+}
+
 /// A grant that has lapsed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Lapse<K> {
@@ -224,6 +237,15 @@ struct Record<V> {
 }
 
 impl<V> Record<V> {
+    fn entry(&self) -> Option<Entry<'_, V>> {
+        let until = match self.state {
+            State::GivenBack => return None,
+            State::Lapsed => None,
+            State::Held { until } => Some(until),
+        };
+        Some(Entry { value: &self.value, revision: self.revision, until, on_lapse: self.on_lapse })
+    }
+
     fn in_force(&self, now: Instant) -> Option<InForce<'_, V>> {
         match self.state {
             State::GivenBack => None,
@@ -264,29 +286,36 @@ impl<K: Ord + Clone, V: PartialEq> Leases<K, V> {
     /// [`Refused`]; then nothing is changed.
     pub fn grant(&mut self, key: K, grant: Grant<V>, now: Instant) -> Result<Granted, Refused> {
         self.on_timeout(now);
-        if grant.until <= now {
-            return Err(Refused::Over);
-        }
+        let granted = self.check(&key, &grant, now)?;
         let Grant { value, revision, mut until, on_lapse } = grant;
-        let granted = match self.records.get(&key) {
-            None if self.records.len() >= self.capacity => return Err(Refused::Full { capacity: self.capacity }),
-            None => Granted::First,
-            Some(record) if revision > record.revision => Granted::Replaced,
-            Some(record) if revision < record.revision || record.state == State::GivenBack => {
-                return Err(Refused::Fenced { known: record.revision });
-            }
-            Some(record) if record.value != value || record.on_lapse != on_lapse => return Err(Refused::Differs),
-            Some(Record { state: State::Held { until: before }, .. }) => {
-                until = until.max(*before);
-                Granted::Renewed
-            }
-            Some(_) => Granted::Renewed,
-        };
+        if granted == Granted::Renewed {
+            until = self.until(&key).map_or(until, |before| until.max(before));
+        }
         self.end(&key);
         self.unsaid.remove(&key);
         self.ends.insert((until, key.clone()));
         self.records.insert(key, Record { value, revision, on_lapse, state: State::Held { until } });
         Ok(granted)
+    }
+
+    /// What [`grant`](Self::grant) would do, without doing it.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn check(&self, key: &K, grant: &Grant<V>, now: Instant) -> Result<Granted, Refused> {
+        if grant.until <= now {
+            return Err(Refused::Over);
+        }
+        match self.records.get(key) {
+            None if self.records.len() >= self.capacity => Err(Refused::Full { capacity: self.capacity }),
+            None => Ok(Granted::First),
+            Some(record) if grant.revision > record.revision => Ok(Granted::Replaced),
+            Some(record) if grant.revision < record.revision || record.state == State::GivenBack => {
+                Err(Refused::Fenced { known: record.revision })
+            }
+            Some(record) if record.value != grant.value || record.on_lapse != grant.on_lapse => Err(Refused::Differs),
+            Some(_) => Ok(Granted::Renewed),
+        }
     }
 
     /// Makes what `revision` granted under `key` last until `until`, as [`grant`](Self::grant) of the same value does.
@@ -360,6 +389,17 @@ impl<K: Ord + Clone, V: PartialEq> Leases<K, V> {
         }
     }
 
+    /// What was granted last under `key`; `None` if nothing was or it was given back.
+    #[must_use]
+    pub fn entry(&self, key: &K) -> Option<Entry<'_, V>> {
+        self.records.get(key)?.entry()
+    }
+
+    /// All of them, in the order of keys.
+    pub fn entries(&self) -> impl Iterator<Item = (&K, Entry<'_, V>)> {
+        self.records.iter().filter_map(|(key, record)| Some((key, record.entry()?)))
+    }
+
     /// Everything that holds at `now`, in the order of keys.
     pub fn iter(&self, now: Instant) -> impl Iterator<Item = (&K, u64, InForce<'_, V>)> {
         self.records.iter().filter_map(move |(key, record)| Some((key, record.revision, record.in_force(now)?)))
@@ -383,6 +423,12 @@ impl<K: Ord + Clone, V: PartialEq> Leases<K, V> {
         self.ends.first().map(|(at, _)| *at)
     }
 
+    /// The grant that lapses next, with that moment.
+    #[must_use]
+    pub fn next_end(&self) -> Option<(Instant, &K)> {
+        self.ends.first().map(|(at, key)| (*at, key))
+    }
+
     /// Ends what is over. What holds does not depend on it: [`in_force`](Self::in_force) looks at the time itself.
     pub fn on_timeout(&mut self, now: Instant) {
         while let Some((_, key)) = self.ends.first().filter(|(at, _)| *at <= now).cloned() {
@@ -404,7 +450,9 @@ impl<K: Ord + Clone, V: PartialEq> Leases<K, V> {
         Some(Lapse { key, revision: record.revision, on_lapse: record.on_lapse })
     }
 
-    fn lapse(&mut self, key: &K) {
+    /// Ends the grant under `key` as if its time had come. For a holder that must know what held until then: it looks at
+    /// [`next_end`](Self::next_end), and then lets that one lapse.
+    pub fn lapse(&mut self, key: &K) {
         self.end(key);
         if let Some(record) = self.records.get_mut(key) {
             record.state = State::Lapsed;
@@ -528,6 +576,26 @@ mod tests {
         assert_eq!(leases.grant("b", grant(2, 2, 100), at(0)), Ok(Granted::Replaced));
         let all: Vec<_> = leases.iter(at(0)).map(|(&key, revision, held)| (key, revision, held.value())).collect();
         assert_eq!((all, leases.len()), (vec![("a", 3, Some(&7)), ("b", 2, Some(&2))], 2));
+    }
+
+    #[test]
+    fn a_look_changes_nothing_and_says_what_a_grant_would_do() {
+        let mut leases = leases();
+        for (revision, value, expected) in [
+            (2, 7, Err(Refused::Fenced { known: 3 })),
+            (3, 9, Err(Refused::Differs)),
+            (3, 7, Ok(Granted::Renewed)),
+            (4, 9, Ok(Granted::Replaced)),
+        ] {
+            assert_eq!(leases.check(&"a", &grant(value, revision, 50), at(1)), expected);
+        }
+        let entry = Entry { value: &7, revision: 3, until: Some(at(100)), on_lapse: OnLapse::Local };
+        assert_eq!((leases.entry(&"a"), leases.next_end()), (Some(entry), Some((at(100), &"a"))));
+        leases.lapse(&"a");
+        assert_eq!(leases.entry(&"a"), Some(Entry { until: None, ..entry }), "what lapsed is still told");
+        assert_eq!((leases.next_end(), leases.entries().count()), (None, 1));
+        leases.give_back(&"a", 4, at(1)).unwrap();
+        assert_eq!((leases.entry(&"a"), leases.entries().count()), (None, 0));
     }
 
     #[test]
