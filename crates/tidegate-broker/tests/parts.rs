@@ -22,7 +22,7 @@ fn grant(topic: &str, rate: u64, burst: u64) -> PartGrant {
 }
 
 fn order(revision: u64, on_lapse: OnLapse, lease: Duration, parts: &[PartGrant]) -> PartOrder {
-    PartOrder { revision, lease, until: None, on_lapse, parts: parts.into(), step: PartStep::Check }
+    PartOrder { revision, lease, until: Instant::MAX, on_lapse, parts: parts.into(), step: PartStep::Check }
 }
 
 /// Carries out one step on all shards.
@@ -324,7 +324,7 @@ fn what_shrinks_of_an_order_does_so_in_the_first_step_and_the_rest_in_the_last()
 #[test]
 fn an_order_that_comes_after_the_end_of_its_lease_changes_nothing() {
     let (mut broker, ..) = ready();
-    let until = Some(broker.now + ms(100));
+    let until = broker.now + ms(100);
     let late = PartOrder { until, ..order(1, OnLapse::Local, SECOND, &[grant("t", 100, 1)]) };
     broker.advance(ms(40));
     assert_eq!(put(&mut broker, &late).unwrap()[0].lapses_in, Some(ms(60)));
@@ -333,45 +333,66 @@ fn an_order_that_comes_after_the_end_of_its_lease_changes_nothing() {
 }
 
 #[test]
-fn after_a_restart_parts_are_gone_where_a_contract_stands() {
-    let mut broker = Broker::default();
-    broker.create_channel("t", "c");
-    broker.limit("t", wait(1_000, 10));
-    put_part(&mut broker, 5, 100, 2);
-    let mut broker = broker.restart();
-    let limit = broker.topic("t").limit.unwrap();
-    assert!(limit.part.is_none() && (limit.rate_per_s - 1_000.0).abs() < 1e-9);
-    put_part(&mut broker, 1, 50, 2);
-    assert_eq!(broker.topic("t").limit.unwrap().part.unwrap().revision, 1);
+fn over_a_restart_and_a_crash_a_part_rules_until_its_lease_ends_and_then_does_as_it_says() {
+    let lease = SECOND * 2;
+    for crashes in [false, true] {
+        for (on_lapse, after) in [(OnLapse::Local, 10), (OnLapse::Open, 1_000), (OnLapse::Closed, 0)] {
+            let mut broker = Broker::default();
+            broker.create_channel("t", "c");
+            broker.limit("t", wait(1_000, 10));
+            put(&mut broker, &order(5, on_lapse, lease, &[grant("t", 10, 2)])).unwrap();
+            broker.advance(ms(500));
+            broker.crashed = crashes;
+            // A second goes by meanwhile.
+            let mut broker = broker.restart();
+            let part = broker.topic("t").limit.unwrap().part.unwrap();
+            assert_eq!((part.revision, part.burst, part.lapses_in_ms), (5, 2, Some(500)), "{on_lapse:?}");
+            let older = put(&mut broker, &order(4, on_lapse, lease, &[grant("t", 900, 9)]));
+            assert!(matches!(older, Err(PartRefused::Stale { holds: 5, .. })));
+            broker.advance(ms(500));
+            let consumer = broker.subscribe("t", "c", 2500);
+            let publisher = broker.connect();
+            broker.send(publisher, put_many("t", &numbered(12_000)));
+            broker.advance(ms(50));
+            broker.messages(consumer);
+            broker.advance(SECOND);
+            assert_eq!(broker.messages(consumer).len(), after, "{on_lapse:?}, crashed: {crashes}");
+        }
+    }
 }
 
 #[test]
-fn after_a_restart_a_part_that_was_the_only_limit_rules_until_a_newer_one_comes() {
+fn a_topic_that_exists_only_by_its_part_is_never_without_a_limit_after_a_crash() {
     let mut broker = Broker::default();
     broker.create_channel("t", "c");
-    put(&mut broker, &order(5, OnLapse::Open, SECOND * 60, &[grant("t", 10, 1), grant("absent", 10, 3)])).unwrap();
-    let publisher = broker.connect();
-    broker.send(publisher, put_many("t", &numbered(4)));
-    broker.advance(ms(150)); // The first has gone, and half a token is there.
+    put(&mut broker, &order(5, OnLapse::Local, ms(100), &[grant("t", 10, 1), grant("absent", 10, 3)])).unwrap();
+    broker.crashed = true;
     let mut broker = broker.restart();
     let consumer = broker.subscribe("t", "c", 2500);
+    let publisher = broker.connect();
     let start = broker.now;
-    broker.advance(ms(250));
-    // 0 was in the channel; the second of downtime has filled the bucket.
-    assert_eq!(times(&mut broker, consumer, start), [0, 0, 100, 200].map(ms));
+    broker.send(publisher, put_many("t", &numbered(4)));
+    broker.advance(SECOND);
+    // Its tokens are not known, so there are none.
+    assert_eq!(times(&mut broker, consumer, start), [100, 200, 300, 400].map(ms));
     let limit = broker.topic("t").limit.unwrap();
-    let part = limit.part.unwrap();
-    assert_eq!((limit.source, part.revision, part.lapses_in_ms, part.on_lapse), ("part", 5, None, "local"));
-    let stale = put(&mut broker, &order(4, OnLapse::Local, SECOND, &[grant("t", 1_000, 1)]));
-    assert!(matches!(stale, Err(PartRefused::Stale { holds: 5, .. })));
+    assert_eq!((limit.source, limit.part.unwrap().lapses_in_ms), ("part", None));
     broker.create_channel("absent", "c");
     assert_eq!(broker.topic("absent").limit.unwrap().burst, 3);
-    put(&mut broker, &order(5, OnLapse::Local, SECOND, &[grant("t", 1_000, 1)])).unwrap();
-    assert_eq!(broker.topic("t").limit.unwrap().part.unwrap().lapses_in_ms, Some(1_000));
-    // What a person sets holds alone beside what an earlier run left.
-    broker.limit("absent", wait(77, 7));
-    let limit = broker.topic("absent").limit.unwrap();
-    assert!(limit.part.is_none() && (limit.rate_per_s - 77.0).abs() < 1e-9);
+}
+
+#[test]
+fn a_lease_that_ends_while_the_broker_is_down_ends_then() {
+    let mut broker = Broker::default();
+    broker.create_channel("t", "c");
+    broker.limit("t", wait(1_000, 10));
+    put(&mut broker, &order(5, OnLapse::Closed, ms(100), &[grant("t", 10, 5)])).unwrap();
+    let publisher = broker.connect();
+    broker.send(publisher, put_many("t", &numbered(5)));
+    let mut broker = broker.restart();
+    put(&mut broker, &order(6, OnLapse::Closed, SECOND, &[grant("t", 10, 5)])).unwrap();
+    let left = tokens(&mut broker);
+    assert!((left - 1.0).abs() < 1e-9, "a token in the tenth of a second until its end, none in the rest: {left}");
 }
 
 /// What happens to a topic.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use rustls::ServerConfig;
 use tidegate_core::Instant;
-use tidegate_runtime::clock;
+use tidegate_runtime::{clock, process};
 use tidegate_wire::nsq::{ChannelName, TopicName};
 use tokio::runtime;
 use tokio::sync::{mpsc, watch};
@@ -21,6 +21,7 @@ use super::disk_thread::{DiskHandle, DiskThread, DiskThreadOptions};
 use super::handle::{BrokerHandle, Notice};
 use super::http::NSQD_VERSION;
 use super::http::client::HttpClient;
+use super::kept_parts::{self, PartsKeeper};
 use super::listener::Listener;
 use super::mailbox::{Inbound, ShardMailbox};
 use super::metadata::{DataLock, Metadata, MetadataError};
@@ -33,6 +34,7 @@ use crate::machine::contracts::KeptBucket;
 use crate::machine::host_of;
 use crate::machine::limiter::{Contract, Source};
 use crate::machine::log::{LogCommand, LogEvent};
+use crate::machine::parts::KeptPart;
 use crate::machine::shard::{OutputBuffer, QueuePolicy, Shard, ShardConfig};
 use crate::machine::trace::Traced;
 
@@ -156,6 +158,13 @@ impl Broker {
         if let Err(error) = noted {
             tracing::error!(%error, "cannot write tidegate.buckets: after a crash limits may give out a burst too many");
         }
+        let boot_id = process::boot_id().unwrap_or_default();
+        let parts = kept_parts::read(&SystemFiles, &config.data_path, &boot_id, clock::now());
+        let parts = parts.unwrap_or_else(|error| {
+            tracing::error!(%error, "cannot read tidegate.parts: topics have their whole limits until control speaks");
+            Vec::new()
+        });
+        let parts_keeper = PartsKeeper::new(&config.data_path, boot_id, &parts);
         let tcp_address = listener.local_address();
 
         let (boxes, inboxes): (Vec<_>, Vec<_>) =
@@ -180,7 +189,8 @@ impl Broker {
         let kept: Arc<Mutex<Kept>> = Arc::default();
         let (opened, openings) = std::sync::mpsc::channel();
         for (number, inbox) in inboxes.into_iter().enumerate() {
-            let shard = new_shard(config, number, &limits, &found.metadata, &tokens);
+            let left = Left { limits: &limits, names: &found.metadata, tokens: &tokens, parts: &parts };
+            let shard = new_shard(config, number, left);
             let surroundings = ThreadSurroundings {
                 disk: disk.handle(),
                 names: names.handle(),
@@ -192,7 +202,7 @@ impl Broker {
                 runtime: runtime.clone(),
             };
             let waiting = Waiting::new(number, &mailboxes[number], tls.is_some())?;
-            let parts = Parts {
+            let of_shard = Parts {
                 number,
                 shard,
                 mailboxes: mailboxes.clone(),
@@ -205,7 +215,7 @@ impl Broker {
             let alive = Alive { number, ended: ended_sender.clone(), drained: false };
             let thread = std::thread::Builder::new()
                 .name(format!("shard-{number}"))
-                .spawn(move || alive.run(|| shard_thread::run(parts, waiting)))?;
+                .spawn(move || alive.run(|| shard_thread::run(of_shard, waiting)))?;
             shards.push(thread);
         }
         drop(opened);
@@ -213,6 +223,7 @@ impl Broker {
         while openings.recv().is_ok() {}
         mailboxes[0].send(Inbound::Listen(listener));
         let handle = BrokerHandle::new(mailboxes.iter().map(|mailbox| mailbox.clone() as _).collect());
+        let handle = handle.keeping(parts_keeper);
         let notices = Some(notices);
         let data_path = config.data_path.clone();
         Ok(Self {
@@ -324,28 +335,29 @@ impl Drop for Alive {
     }
 }
 
-fn new_shard(
-    config: &Config,
-    number: usize,
-    limits: &[StartingLimit],
-    metadata: &Metadata,
-    tokens: &buckets::Found,
-) -> Shard {
+fn new_shard(config: &Config, number: usize, left: Left<'_>) -> Shard {
     let now = clock::now();
     let mut shard = Shard::new(shard_config(config, number), now, clock::realtime_ns());
-    bring_back(&mut shard, (number, config.shards), limits, metadata, tokens, now);
+    bring_back(&mut shard, (number, config.shards), left, now);
     shard
 }
 
+/// What an earlier run left, and the contracts in force from the start.
+#[derive(Clone, Copy)]
+pub struct Left<'a> {
+    /// The contracts.
+    pub limits: &'a [StartingLimit],
+    /// Topics and channels.
+    pub names: &'a Metadata,
+    /// What is left of the tokens.
+    pub tokens: &'a buckets::Found,
+    /// The node's parts of limits.
+    pub parts: &'a [KeptPart],
+}
+
 /// Gives a new shard, the first number of so many, its part of what an earlier run left.
-pub fn bring_back(
-    shard: &mut Shard,
-    (number, shards): (usize, usize),
-    limits: &[StartingLimit],
-    metadata: &Metadata,
-    tokens: &buckets::Found,
-    now: Instant,
-) {
+pub fn bring_back(shard: &mut Shard, (number, shards): (usize, usize), left: Left<'_>, now: Instant) {
+    let Left { limits, names: metadata, tokens, parts } = left;
     match tokens {
         buckets::Found::Nothing => {}
         buckets::Found::Unknown => shard.forget_buckets(now),
@@ -355,9 +367,11 @@ pub fn bring_back(
             if let Some(unknown_for) = kept.unknown_for {
                 shard.forget_buckets(stopped.minus_nanos(tidegate_core::time::nanos(unknown_for)));
             }
-            shard.restore_buckets(kept.buckets.iter().filter(home).cloned().collect(), stopped, now);
+            shard.restore_buckets(kept.buckets.iter().filter(home).cloned().collect(), stopped);
         }
     }
+    let home = |part: &&KeptPart| crate::machine::home_shard(part.topic.as_str(), shards) == number;
+    shard.restore_parts(parts.iter().filter(home).cloned(), now);
     for limit in limits {
         let contract = Some((limit.contract, limit.source));
         let request = match &limit.channel {

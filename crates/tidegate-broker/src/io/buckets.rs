@@ -18,8 +18,6 @@ use tidegate_wire::nsq::{ChannelName, TopicName};
 
 use super::disk_queue::{Files, read_whole, replace};
 use crate::machine::contracts::{KeptBucket, LimitKey};
-use crate::machine::limiter::Unit;
-use crate::machine::parts::KeptPart;
 use crate::machine::shard::Shard;
 
 const FILE: &str = "tidegate.buckets";
@@ -38,7 +36,7 @@ pub enum Found {
 /// What is known of tokens at a clean stop.
 #[derive(Clone, PartialEq, Default, Debug)]
 pub struct Kept {
-    /// Buckets that are not full, and those of parts that are the only limit of their topics.
+    /// Buckets that are not full.
     pub buckets: Vec<KeptBucket>,
     /// How long before the stop an earlier crash left the others empty, as far as is known; `None` if none did.
     pub unknown_for: Option<Duration>,
@@ -107,31 +105,6 @@ struct StoredBucket {
     burst: u64,
     /// In parts of a token of which there are `period_ns`. A text, since it can be above what JSON's readers keep exact.
     level: String,
-    /// Where nobody set a limit: the node's part of it, which makes one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    part: Option<StoredPart>,
-}
-
-#[derive(Serialize, Deserialize)]
-struct StoredPart {
-    tokens: u64,
-    period_ns: u64,
-    burst: u64,
-    unit: Unit,
-    revision: u64,
-}
-
-impl StoredPart {
-    fn new(kept: KeptPart) -> Self {
-        let KeptPart { limit, unit, revision } = kept;
-        let (tokens, period_ns) = (limit.rate.tokens(), limit.rate.period_ns());
-        Self { tokens, period_ns, burst: limit.burst, unit, revision }
-    }
-
-    fn read(&self) -> Option<KeptPart> {
-        let rate = Rate::from_fraction(self.tokens.into(), self.period_ns.into())?;
-        Some(KeptPart { limit: Limit::new(rate, self.burst), unit: self.unit, revision: self.revision })
-    }
 }
 
 impl StoredBucket {
@@ -143,17 +116,12 @@ impl StoredBucket {
             period_ns: kept.limit.rate.period_ns(),
             burst: kept.limit.burst,
             level: kept.level.to_string(),
-            part: kept.part.map(StoredPart::new),
         }
     }
 
     fn read(&self) -> Option<KeptBucket> {
         let channel = match &self.channel {
             Some(name) => Some(ChannelName::new(name).ok()?),
-            None => None,
-        };
-        let part = match &self.part {
-            Some(part) => Some(part.read()?),
             None => None,
         };
         let rate = Rate::from_fraction(self.tokens.into(), self.period_ns.into())?;
@@ -165,7 +133,6 @@ impl StoredBucket {
             key: LimitKey { topic: TopicName::new(&self.topic).ok()?, channel },
             limit: Limit::new(rate, self.burst),
             level: self.level.parse().ok()?,
-            part,
         })
     }
 }
@@ -204,7 +171,7 @@ fn write<F: Files>(files: &F, folder: &Path, stored: &Stored) -> io::Result<()> 
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::fs;
 
     use super::super::disk_queue::SystemFiles;
@@ -218,15 +185,14 @@ mod tests {
             },
             limit: Limit::new(Rate::per_s(3), 7),
             level,
-            part: None,
         }
     }
 
     /// A folder of this test's own, gone at its end.
-    struct Folder(std::path::PathBuf);
+    pub(crate) struct Folder(pub(crate) std::path::PathBuf);
 
     impl Folder {
-        fn new(name: &str) -> Self {
+        pub(crate) fn new(name: &str) -> Self {
             let path = std::env::temp_dir().join(format!("tidegate-buckets-{}-{name}", std::process::id()));
             fs::create_dir_all(&path).unwrap();
             Self(path)
@@ -248,10 +214,7 @@ mod tests {
             Found::Unknown,
             "the first run did not stop"
         );
-        let limit = Limit::new(Rate::per(1, Duration::from_secs(3)), 2);
-        let part = Some(KeptPart { limit, unit: Unit::Bytes, revision: 12 });
-        let of_part = KeptBucket { part, ..bucket("u", None, 5) };
-        let buckets = vec![bucket("t", None, 1), bucket("t", Some("c#ephemeral"), u128::MAX), of_part];
+        let buckets = vec![bucket("t", None, 1), bucket("t", Some("c#ephemeral"), u128::MAX)];
         let kept = Kept { buckets, unknown_for: Some(Duration::from_secs(3)) };
         keep(&SystemFiles, &folder.0, &kept, BootTime::now()).unwrap();
         let Found::Kept(found, downtime) = take(&SystemFiles, &folder.0, true, &BootTime::now()).0 else {
@@ -290,9 +253,5 @@ mod tests {
         }
         let sound = bad_level.replace("-1", "1");
         assert!(matches!(parse(sound.as_bytes(), &now), Found::Kept(..)));
-        let part = r#""level":"1","part":{"tokens":1,"period_ns":0,"burst":1,"unit":"bytes","revision":1}"#;
-        let bad_part = sound.replace(r#""level":"1""#, part);
-        assert_ne!(bad_part, sound);
-        assert_eq!(parse(bad_part.as_bytes(), &now), Found::Unknown);
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use tidegate_wire::nsq::TopicName;
 use tokio::sync::oneshot;
 
+use super::kept_parts::PartsKeeper;
 use crate::machine::admin::{AdminReply, AdminRequest};
 use crate::machine::home_shard;
 pub use crate::machine::output::Notice;
@@ -19,13 +20,26 @@ pub trait Mailbox: Send + Sync {
 #[derive(Clone)]
 pub struct BrokerHandle {
     shards: Arc<[Arc<dyn Mailbox>]>,
+    parts: Option<PartsKeeper>,
 }
 
 impl BrokerHandle {
     /// A handle on these shards, in order of their numbers.
     #[must_use]
     pub fn new(shards: Vec<Arc<dyn Mailbox>>) -> Self {
-        Self { shards: shards.into() }
+        Self { shards: shards.into(), parts: None }
+    }
+
+    /// The same, with parts of limits that outlive the process.
+    #[must_use]
+    pub fn keeping(self, parts: PartsKeeper) -> Self {
+        Self { parts: Some(parts), ..self }
+    }
+
+    /// What keeps parts of limits, if anything does.
+    #[must_use]
+    pub fn parts(&self) -> Option<&PartsKeeper> {
+        self.parts.as_ref()
     }
 
     /// Asks the shard that owns `topic`. `None` when the broker is shutting down.

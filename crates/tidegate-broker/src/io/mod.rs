@@ -9,7 +9,7 @@
 //! | [`transport`], [`tls`] | the layers between a socket's bytes and the protocol's |
 //! | [`disk_thread`], [`disk_queue`], [`metadata`] | the data folder, in nsqd's files |
 //! | [`names`], [`adoption`] | the names of topics and channels, kept up to date and found again |
-//! | [`buckets`] | what is left of the tokens, over a restart |
+//! | [`buckets`], [`kept_parts`] | what is left of the tokens, and of parts of limits, over a restart |
 //! | [`trace`] | traces of a topic's messages |
 //! | [`http`], [`admin`] | nsqd's HTTP API, and Tidegate's own |
 //! | [`lookupd`], [`auth_client`], [`statsd`] | nsqlookupds, AUTH servers, a statsd server |
@@ -27,6 +27,7 @@ pub mod disk_thread;
 pub mod handle;
 mod handshake;
 pub mod http;
+pub mod kept_parts;
 mod listener;
 pub mod lookupd;
 mod mailbox;

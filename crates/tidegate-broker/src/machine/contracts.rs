@@ -7,7 +7,7 @@ use tidegate_core::limit::{Limit, SpentBuckets, TokenBucket};
 use tidegate_wire::nsq::{ChannelName, TopicName};
 
 use super::limiter::{Contract, Discipline, Limiter, Mode, Source, Terms};
-use super::parts::{KeptPart, Parts};
+use super::parts::Parts;
 
 /// Buckets that are remembered after their topic, channel or contract went, for each shard. At this bound a new bucket
 /// begins empty.
@@ -41,8 +41,6 @@ pub struct KeptBucket {
     pub limit: Limit,
     /// What it held, in the unit of [`TokenBucket::level`].
     pub level: u128,
-    /// Where nobody set a contract: the part that made one.
-    pub part: Option<KeptPart>,
 }
 
 /// Contracts for topics and channels that are there or come to be later, the node's parts of those of topics, and the
@@ -81,8 +79,6 @@ impl Contracts {
         }
         let set = self.by_key.get(key).copied();
         let part = if key.channel.is_none() { self.parts.get(&key.topic) } else { None };
-        // One that is left of an earlier run stands in for a contract, and not beside one.
-        let part = part.filter(|part| set.is_none() || !part.is_of_earlier_run());
         let rule = part.and_then(|part| Some((part, part.rule()?)));
         match (set, rule) {
             (set, None) => set.map(Terms::of),
@@ -136,12 +132,10 @@ impl Contracts {
         self.spent.forget_before(now);
     }
 
-    /// Remembers a bucket of an earlier run, which held its level at `at`.
-    pub(super) fn restore(&mut self, kept: KeptBucket, at: Instant, now: Instant) {
-        if let Some(part) = kept.part {
-            self.parts.restore(&kept.key.topic, part);
-        }
-        self.spent.remember(kept.key, TokenBucket::with_level(kept.limit, kept.level, at), now);
+    /// Remembers a bucket of an earlier run, which held its level at `at`. It may be full by now; but its limit may have
+    /// changed meanwhile, when the lease of a part ended.
+    pub(super) fn restore(&mut self, kept: KeptBucket, at: Instant) {
+        self.spent.remember(kept.key, TokenBucket::with_level(kept.limit, kept.level, at), at);
     }
 
     /// The buckets that are remembered, as they are at `now`.
@@ -150,18 +144,6 @@ impl Contracts {
             key: key.clone(),
             limit: bucket.limit(),
             level: bucket.level(now),
-            part: None,
-        })
-    }
-
-    /// Full buckets for the parts that made a contract, by topic.
-    pub(super) fn kept_parts(&self, now: Instant) -> impl Iterator<Item = (&TopicName, KeptBucket)> {
-        self.parts.iter().filter_map(move |(topic, part)| {
-            let key = LimitKey::topic(topic);
-            let terms = self.terms(&key).filter(|terms| terms.source == Source::Part)?;
-            let limit = terms.limit();
-            let level = TokenBucket::new(limit, now).level(now);
-            Some((topic, KeptBucket { key, limit, level, part: Some(part.kept(limit)) }))
         })
     }
 }

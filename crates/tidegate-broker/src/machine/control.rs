@@ -1,6 +1,5 @@
 //! What the HTTP APIs do to a shard: administration, contracts, draining.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tidegate_core::Instant;
@@ -235,8 +234,7 @@ impl Shard {
 
     // Tokens that outlive the process.
 
-    /// Every bucket that is not full, as it is at `now`, and those of parts that are the only limit of their topics: to be
-    /// given to [`Shard::restore_buckets`] of the next run.
+    /// Every bucket that is not full, as it is at `now`: to be given to [`Shard::restore_buckets`] of the next run.
     #[must_use]
     pub fn kept_buckets(&self, now: Instant) -> Vec<KeptBucket> {
         let topics =
@@ -246,13 +244,7 @@ impl Shard {
             Some((LimitKey::channel(topic, &channel.name), channel.limiter.as_ref()?))
         });
         let at_work = topics.chain(channels).map(|(key, limiter)| limiter.kept(key, now));
-        let mut kept: Vec<_> = at_work.chain(self.contracts.kept(now)).collect();
-        let mut parts: BTreeMap<&TopicName, KeptBucket> = self.contracts.kept_parts(now).collect();
-        for bucket in kept.iter_mut().filter(|bucket| bucket.key.channel.is_none()) {
-            bucket.part = parts.remove(&bucket.key.topic).and_then(|bucket| bucket.part);
-        }
-        kept.extend(parts.into_values());
-        kept
+        at_work.chain(self.contracts.kept(now)).collect()
     }
 
     /// When it was last not known what had been taken: buckets that are not kept held nothing then. `None` if all is known.
@@ -262,9 +254,9 @@ impl Shard {
     }
 
     /// Buckets as an earlier run left them, which held their levels at `at`; before contracts and topics are restored.
-    pub fn restore_buckets(&mut self, kept: Vec<KeptBucket>, at: Instant, now: Instant) {
+    pub fn restore_buckets(&mut self, kept: Vec<KeptBucket>, at: Instant) {
         for kept in kept {
-            self.contracts.restore(kept, at, now);
+            self.contracts.restore(kept, at);
         }
     }
 

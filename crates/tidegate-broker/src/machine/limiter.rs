@@ -388,7 +388,7 @@ impl Limiter {
     /// The same of a limiter that goes on, of `key`.
     pub(super) fn kept(&self, key: LimitKey, now: Instant) -> KeptBucket {
         let bucket = self.remembered(now);
-        KeptBucket { key, limit: bucket.limit(), level: bucket.level(now), part: None }
+        KeptBucket { key, limit: bucket.limit(), level: bucket.level(now) }
     }
 
     /// The bucket, so deep that it is not full before the one that it was cut from: a contract that is made shallow,

@@ -24,7 +24,7 @@
 //! `part_orders` for parts of limits and `steering` for what moves publishers from node to node
 //! State is in
 //! `client`, `topic`, `channel`, `messages` (with `store` for bodies), `queue` (with `queue_log` for its part on disk),
-//! `deferred`, `acks` and `part_lease`; `arena` gives places and keys.
+//! `deferred` and `acks`; `arena` gives places and keys.
 
 mod acks;
 pub mod admin;
@@ -42,7 +42,6 @@ pub mod log;
 mod logging;
 mod messages;
 pub mod output;
-mod part_lease;
 mod part_orders;
 pub mod parts;
 mod peers;

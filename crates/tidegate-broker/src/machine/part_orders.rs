@@ -7,8 +7,8 @@ use tidegate_wire::nsq::TopicName;
 use super::admin::AdminReply;
 use super::contracts::LimitKey;
 use super::home_shard;
-use super::limiter::{PartRule, Source, Terms, lesser};
-use super::parts::{PartGrant, PartOrder, PartRefused, PartStatus, PartStep};
+use super::limiter::{PartRule, Terms, lesser};
+use super::parts::{KeptPart, PartGrant, PartOrder, PartRefused, PartStatus, PartStep};
 use super::shard::Shard;
 
 impl Shard {
@@ -17,29 +17,31 @@ impl Shard {
         let (shard, shards) = (self.config.shard, self.config.shards);
         let own: Vec<_> =
             order.parts.iter().filter(|grant| home_shard(grant.topic.as_str(), shards) == shard).collect();
-        let Some(ends) = order.ends(now) else { return AdminReply::PartsRefused(PartRefused::Late) };
-        if let Err(why) = self.check_parts(order, &own) {
+        if order.ends(now).is_none() {
+            return AdminReply::PartsRefused(PartRefused::Late);
+        }
+        if let Err(why) = self.check_parts(order, &own, now) {
             return AdminReply::PartsRefused(why);
         }
         match order.step {
             PartStep::Check => {}
-            PartStep::Shrink => self.shrink_parts(order, &own, ends, now),
+            PartStep::Shrink => self.shrink_parts(order, &own, now),
             PartStep::All => {
                 // Once more, of what has come since.
-                self.shrink_parts(order, &own, ends, now);
+                self.shrink_parts(order, &own, now);
                 for grant in &own {
-                    self.put_part(order, grant, grant.limit, ends, now);
+                    self.put_part(order, grant, grant.limit, now);
                 }
             }
         }
         AdminReply::Parts(own.iter().filter_map(|grant| self.part_status(&grant.topic, now)).collect())
     }
 
-    fn check_parts(&self, order: &PartOrder, own: &[&PartGrant]) -> Result<(), PartRefused> {
+    fn check_parts(&self, order: &PartOrder, own: &[&PartGrant], now: Instant) -> Result<(), PartRefused> {
         let parts = &self.contracts.parts;
         parts.check_room(own.iter().copied())?;
         for grant in own {
-            parts.check(order, grant)?;
+            parts.check(order, grant, now)?;
             let contract = self.contracts.contract(&LimitKey::topic(&grant.topic));
             if contract.is_some_and(|contract| contract.unit != grant.unit) {
                 return Err(PartRefused::OtherUnit { topic: grant.topic.clone(), unit: grant.unit });
@@ -49,7 +51,7 @@ impl Shard {
     }
 
     /// What of the parts is less than what is in force.
-    fn shrink_parts(&mut self, order: &PartOrder, own: &[&PartGrant], ends: Instant, now: Instant) {
+    fn shrink_parts(&mut self, order: &PartOrder, own: &[&PartGrant], now: Instant) {
         for grant in own {
             let terms = self.contracts.terms(&LimitKey::topic(&grant.topic));
             let taken = match terms {
@@ -59,15 +61,15 @@ impl Shard {
                 None => grant.limit,
             };
             if terms.is_none_or(|terms| terms.limit() != taken) {
-                self.put_part(order, grant, taken, ends, now);
+                self.put_part(order, grant, taken, now);
             }
         }
     }
 
-    fn put_part(&mut self, order: &PartOrder, grant: &PartGrant, taken: Limit, ends: Instant, now: Instant) {
+    fn put_part(&mut self, order: &PartOrder, grant: &PartGrant, taken: Limit, now: Instant) {
         let key = LimitKey::topic(&grant.topic);
         let before = self.contracts.terms(&key);
-        self.contracts.parts.put(order, grant, taken, ends);
+        self.contracts.parts.put(order, grant, taken, now);
         self.put_in_force(&grant.topic, before, now, now);
     }
 
@@ -75,7 +77,7 @@ impl Shard {
     pub(super) fn remove_part(&mut self, topic: &TopicName, revision: u64, now: Instant) -> AdminReply {
         let status = self.part_status(topic, now);
         let before = self.contracts.terms(&LimitKey::topic(topic));
-        match self.contracts.parts.remove(topic, revision) {
+        match self.contracts.parts.remove(topic, revision, now) {
             Ok(()) => {
                 self.put_in_force(topic, before, now, now);
                 AdminReply::Parts(status.into_iter().collect())
@@ -86,23 +88,29 @@ impl Shard {
 
     /// All parts of this shard, in order of their topics.
     pub(super) fn part_statuses(&self, now: Instant) -> Vec<PartStatus> {
-        self.contracts.parts.iter().filter_map(|(topic, _)| self.part_status(topic, now)).collect()
+        self.contracts.parts.topics().filter_map(|topic| self.part_status(topic, now)).collect()
     }
 
-    /// The part of `topic`, if it has one and it is not what an earlier run left beside a contract.
+    /// The part of `topic`, if it has one.
     pub(super) fn part_status(&self, topic: &TopicName, now: Instant) -> Option<PartStatus> {
         let part = self.contracts.parts.get(topic)?;
         let terms = self.contracts.terms(&LimitKey::topic(topic));
-        if part.is_of_earlier_run() && terms.is_some_and(|terms| terms.source != Source::Part) {
-            return None;
-        }
         Some(part.status(topic, terms.map(|terms| terms.limit()), now))
+    }
+
+    /// Parts as an earlier run left them, after its buckets and before contracts and topics. A lease that has ended since
+    /// has ended then.
+    pub fn restore_parts(&mut self, kept: impl IntoIterator<Item = KeptPart>, now: Instant) {
+        for part in kept {
+            self.contracts.parts.restore(part);
+        }
+        self.lapse_parts(now);
     }
 
     /// Puts in force what holds after the leases that have ended until `now`: from their ends on, however late that is
     /// found out.
     pub(super) fn lapse_parts(&mut self, now: Instant) {
-        while let Some((ends, topic)) = self.contracts.parts.pop_ended(now) {
+        while let Some((ends, topic)) = self.contracts.parts.next_ended(now) {
             let before = self.contracts.terms(&LimitKey::topic(&topic));
             self.contracts.parts.lapse(&topic);
             self.put_in_force(&topic, before, ends, now);

@@ -1,22 +1,22 @@
 //! A node's parts of topics' limits.
 //!
 //! Where a topic's publishers are on several nodes, its limit is divided among them: each has a part, a rate and a burst
-//! of its own, and the sum over the nodes is the whole. A part is volatile: it is leased, it stands beside the contract
-//! that a person set, and it goes with the process.
+//! of its own, and the sum over the nodes is the whole. A part is leased and fenced by the core's [`Leases`], and stands
+//! beside the contract that a person set. It outlives the process as [`KeptPart`], for as long as its lease says.
 //! Source: SRTM, §4.2 step 3 and §5.3. Departure: parts are leased and fenced.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use tidegate_core::Instant;
 pub use tidegate_core::lease::OnLapse;
+use tidegate_core::lease::{Entry, Grant, Leases, Refused};
 use tidegate_core::limit::Limit;
 use tidegate_core::time::nanos;
-use tidegate_core::{Instant, Rate};
 use tidegate_wire::nsq::TopicName;
 
 use super::limiter::{PartRule, Unit};
-use super::part_lease::PartLease;
 
 /// Parts of a shard, and as many revisions of parts that were removed. At this bound a new part is refused, and of the
 /// removed ones it is only known that no order of an older revision than theirs is taken.
@@ -51,8 +51,9 @@ pub struct PartOrder {
     pub revision: u64,
     /// How long the parts hold, from when the shard is told.
     pub lease: Duration,
-    /// They hold no longer than until then, on the shard's clock; and nothing is put in force after it.
-    pub until: Option<Instant>,
+    /// They hold no longer than until then, on the shard's clock; and nothing is put in force after it. So an order that
+    /// was held up on its way never holds for longer than its sender believes.
+    pub until: Instant,
     /// What holds after that.
     pub on_lapse: OnLapse,
     /// At most one for each topic. A shard looks at those of its own topics.
@@ -64,8 +65,16 @@ pub struct PartOrder {
 impl PartOrder {
     /// When the leases end; `None` if they have.
     pub(super) fn ends(&self, now: Instant) -> Option<Instant> {
-        let ends = now + self.lease;
-        Some(self.until.map_or(ends, |until| ends.min(until))).filter(|ends| *ends > now)
+        Some((now + self.lease).min(self.until)).filter(|ends| *ends > now)
+    }
+
+    /// The parts as they are to outlive the process, of an order that comes at `now`; none if it is late.
+    pub fn kept(&self, now: Instant) -> impl Iterator<Item = KeptPart> {
+        let ends = self.ends(now);
+        self.parts.iter().filter_map(move |grant| {
+            let PartGrant { topic, limit, unit } = grant.clone();
+            Some(KeptPart { topic, limit, unit, revision: self.revision, until: ends?, on_lapse: self.on_lapse })
+        })
     }
 }
 
@@ -149,51 +158,63 @@ fn word_of(unit: Unit) -> &'static str {
     }
 }
 
-/// A part that made a contract, as it outlives the process.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// A part as it outlives the process.
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct KeptPart {
-    /// What was in force.
+    /// Its topic.
+    pub topic: TopicName,
+    /// Its rate and burst.
     pub limit: Limit,
     /// What one token buys.
     pub unit: Unit,
     /// The revision of its order.
     pub revision: u64,
+    /// When its lease ends, or has ended.
+    pub until: Instant,
+    /// What holds then.
+    pub on_lapse: OnLapse,
+}
+
+impl KeptPart {
+    /// The part of `status`, which was told at `now`.
+    #[must_use]
+    pub fn of(status: &PartStatus, now: Instant) -> Self {
+        let PartStatus { topic, limit, unit, revision, lapses_in, on_lapse, .. } = status.clone();
+        Self { topic, limit, unit, revision, until: now + lapses_in.unwrap_or_default(), on_lapse }
+    }
 }
 
 /// A part of a topic.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Part {
-    lease: PartLease,
-    /// As ordered.
-    limit: Limit,
+    given: Given,
+    revision: u64,
+    /// `None` once its lease has ended.
+    until: Option<Instant>,
+    on_lapse: OnLapse,
     /// As far as the order was carried out.
     taken: Limit,
+}
+
+/// What a lease is about.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Given {
+    limit: Limit,
     unit: Unit,
-    on_lapse: OnLapse,
-    of_earlier_run: bool,
 }
 
 impl Part {
     pub(super) fn limit(&self) -> Limit {
-        self.limit
+        self.given.limit
     }
 
     pub(super) fn unit(&self) -> Unit {
-        self.unit
-    }
-
-    pub(super) fn revision(&self) -> u64 {
-        self.lease.revision()
-    }
-
-    /// It is what an earlier run left of the only limit of its topic.
-    pub(super) fn is_of_earlier_run(&self) -> bool {
-        self.of_earlier_run
+        self.given.unit
     }
 
     /// What it does to the bucket; `None` if nothing.
     pub(super) fn rule(&self) -> Option<PartRule> {
-        match (self.lease.ends(), self.on_lapse) {
+        match (self.until, self.on_lapse) {
             (Some(_), _) | (None, OnLapse::Local) => Some(PartRule::Limit(self.taken)),
             (None, OnLapse::Open) => None,
             (None, OnLapse::Closed) => Some(PartRule::Closed(self.taken)),
@@ -202,38 +223,30 @@ impl Part {
 
     /// From when on it does something else; [`Instant::MAX`] if it does not.
     pub(super) fn ends(&self) -> Instant {
-        let ends = self.lease.ends().filter(|_| self.on_lapse != OnLapse::Local);
-        ends.unwrap_or(Instant::MAX)
+        self.until.filter(|_| self.on_lapse != OnLapse::Local).unwrap_or(Instant::MAX)
     }
 
     pub(super) fn status(&self, topic: &TopicName, in_force: Option<Limit>, now: Instant) -> PartStatus {
         PartStatus {
             topic: topic.clone(),
             in_force,
-            limit: self.limit,
-            unit: self.unit,
-            revision: self.revision(),
-            lapses_in: self.lease.ends().map(|ends| ends.since(now)),
+            limit: self.limit(),
+            unit: self.unit(),
+            revision: self.revision,
+            lapses_in: self.until.map(|ends| ends.since(now)),
             on_lapse: self.on_lapse,
         }
-    }
-
-    /// To be remembered, where `in_force` holds. One that lets nothing pass lets nothing pass then either.
-    pub(super) fn kept(&self, in_force: Limit) -> KeptPart {
-        let limit = match self.rule() {
-            Some(PartRule::Closed(_)) => Limit::new(Rate::ZERO, 0),
-            _ => in_force,
-        };
-        KeptPart { limit, unit: self.unit, revision: self.revision() }
     }
 }
 
 /// The parts of a shard's topics, by topic, and the revisions of those that were removed.
 #[derive(Debug)]
 pub(super) struct Parts {
-    by_topic: BTreeMap<TopicName, Part>,
-    by_end: BTreeSet<(Instant, TopicName)>,
-    removed: BTreeMap<TopicName, u64>,
+    leases: Leases<TopicName, Given>,
+    /// What is in force of parts whose order is not carried out to its end.
+    taken: BTreeMap<TopicName, Limit>,
+    /// Known of the leases, and given back.
+    removed: BTreeSet<TopicName>,
     /// The newest revision that was forgotten.
     forgotten: u64,
     capacity: usize,
@@ -241,146 +254,160 @@ pub(super) struct Parts {
 
 impl Default for Parts {
     fn default() -> Self {
-        Self {
-            by_topic: BTreeMap::new(),
-            by_end: BTreeSet::new(),
-            removed: BTreeMap::new(),
-            forgotten: 0,
-            capacity: PARTS_MAX,
-        }
+        Self::new(PARTS_MAX)
     }
 }
 
 impl Parts {
+    fn new(capacity: usize) -> Self {
+        Self {
+            leases: Leases::new(2 * capacity),
+            taken: BTreeMap::new(),
+            removed: BTreeSet::new(),
+            forgotten: 0,
+            capacity,
+        }
+    }
+
+    fn len(&self) -> usize {
+        self.leases.len() - self.removed.len()
+    }
+
     pub(super) fn is_empty(&self) -> bool {
-        self.by_topic.is_empty()
+        self.len() == 0
     }
 
-    pub(super) fn get(&self, topic: &TopicName) -> Option<&Part> {
-        self.by_topic.get(topic)
+    pub(super) fn get(&self, topic: &TopicName) -> Option<Part> {
+        self.leases.entry(topic).map(|entry| self.part(topic, entry))
     }
 
-    /// In order of their topics.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (&TopicName, &Part)> {
-        self.by_topic.iter()
+    /// The topics that have one, in order.
+    pub(super) fn topics(&self) -> impl Iterator<Item = &TopicName> {
+        self.leases.entries().map(|(topic, _)| topic)
+    }
+
+    fn part(&self, topic: &TopicName, entry: Entry<'_, Given>) -> Part {
+        let Entry { value: given, revision, until, on_lapse } = entry;
+        let taken = self.taken.get(topic).copied().unwrap_or(given.limit);
+        Part { given: *given, revision, until, on_lapse, taken }
     }
 
     /// Whether `order` may put `grant` in force.
-    pub(super) fn check(&self, order: &PartOrder, grant: &PartGrant) -> Result<(), PartRefused> {
-        let PartGrant { topic, limit, unit } = grant;
-        let Some(part) = self.by_topic.get(topic) else {
-            return self.check_unheld(topic, order.revision);
-        };
-        if part.lease.fences(order.revision) {
-            return Err(PartRefused::Stale { topic: topic.clone(), holds: part.revision() });
+    pub(super) fn check(&self, order: &PartOrder, grant: &PartGrant, now: Instant) -> Result<(), PartRefused> {
+        let topic = &grant.topic;
+        if order.revision < self.forgotten && self.leases.revision(topic).is_none() {
+            return Err(PartRefused::Stale { topic: topic.clone(), holds: self.forgotten });
         }
-        let same = (part.limit, part.unit, part.on_lapse) == (*limit, *unit, order.on_lapse);
-        if part.revision() == order.revision && !same && !part.of_earlier_run {
-            return Err(PartRefused::OtherContent { topic: topic.clone(), revision: order.revision });
+        let ends = order.ends(now).ok_or(PartRefused::Late)?;
+        match self.leases.check(topic, &lease_of(order, grant, ends), now) {
+            Ok(_) => Ok(()),
+            Err(why) => Err(self.refused(why, topic, order.revision)),
         }
-        Ok(())
     }
 
-    /// The same of a topic without a part.
-    fn check_unheld(&self, topic: &TopicName, revision: u64) -> Result<(), PartRefused> {
-        match self.removed.get(topic).copied().unwrap_or(self.forgotten) {
-            holds if revision < holds => Err(PartRefused::Stale { topic: topic.clone(), holds }),
-            _ => Ok(()),
+    fn refused(&self, why: Refused, topic: &TopicName, revision: u64) -> PartRefused {
+        let topic = topic.clone();
+        match why {
+            Refused::Fenced { known: holds } => PartRefused::Stale { topic, holds },
+            Refused::Differs => PartRefused::OtherContent { topic, revision },
+            Refused::Full { .. } => PartRefused::Full { bound: self.capacity },
+            Refused::Unknown => PartRefused::Nothing { topic },
+            _ => PartRefused::Late,
         }
     }
 
     /// Whether so many of the parts of `grants` that are new fit.
     pub(super) fn check_room<'a>(&self, grants: impl Iterator<Item = &'a PartGrant>) -> Result<(), PartRefused> {
-        let new = grants.filter(|grant| !self.by_topic.contains_key(&grant.topic)).count();
-        let fits = self.by_topic.len() + new <= self.capacity;
+        let new = grants.filter(|grant| self.leases.entry(&grant.topic).is_none()).count();
+        let fits = self.len() + new <= self.capacity;
         if fits { Ok(()) } else { Err(PartRefused::Full { bound: self.capacity }) }
     }
 
-    /// Puts `grant` down as `order` says, which was checked; `taken` of it is in force now, until `ends`.
-    pub(super) fn put(&mut self, order: &PartOrder, grant: &PartGrant, taken: Limit, ends: Instant) {
-        let topic = &grant.topic;
-        let earlier = self.by_topic.get(topic).copied();
-        if let Some(until) = earlier.and_then(|part| part.lease.ends()) {
-            self.by_end.remove(&(until, topic.clone()));
+    /// Puts `grant` down as `order` says, which was checked; `taken` of it is in force now. What was over until `now` has
+    /// been told to have lapsed.
+    pub(super) fn put(&mut self, order: &PartOrder, grant: &PartGrant, taken: Limit, now: Instant) {
+        debug_assert!(self.leases.next_timeout().is_none_or(|ends| ends > now), "a lapse was not put in force");
+        let Some(ends) = order.ends(now) else { return };
+        if self.leases.grant(grant.topic.clone(), lease_of(order, grant, ends), now).is_ok() {
+            self.removed.remove(&grant.topic);
+            self.take(&grant.topic, grant.limit, taken);
         }
-        let renewed = earlier.filter(|part| part.revision() == order.revision);
-        let mut lease = renewed.map_or(PartLease::granted(order.revision, ends), |part| part.lease);
-        lease.renew(ends);
-        if let Some(ends) = lease.ends() {
-            self.by_end.insert((ends, topic.clone()));
+    }
+
+    fn take(&mut self, topic: &TopicName, limit: Limit, taken: Limit) {
+        if taken == limit {
+            self.taken.remove(topic);
+        } else {
+            self.taken.insert(topic.clone(), taken);
         }
-        let part = Part {
-            lease,
-            limit: grant.limit,
-            taken,
-            unit: grant.unit,
-            on_lapse: order.on_lapse,
-            of_earlier_run: false,
-        };
-        self.by_topic.insert(topic.clone(), part);
-        self.removed.remove(topic);
     }
 
     /// Takes the part of `topic` away, by an order of `revision`.
     ///
     /// # Errors
     /// If it is newer, or if there is none.
-    pub(super) fn remove(&mut self, topic: &TopicName, revision: u64) -> Result<(), PartRefused> {
-        let Some(part) = self.by_topic.get(topic).copied() else {
-            self.check_unheld(topic, revision)?;
-            return Err(PartRefused::Nothing { topic: topic.clone() });
-        };
-        if part.lease.fences(revision) {
-            return Err(PartRefused::Stale { topic: topic.clone(), holds: part.revision() });
+    pub(super) fn remove(&mut self, topic: &TopicName, revision: u64, now: Instant) -> Result<(), PartRefused> {
+        let is_there = self.leases.entry(topic).is_some();
+        if !is_there {
+            let holds = self.leases.revision(topic).unwrap_or(self.forgotten);
+            let topic = topic.clone();
+            return Err(if revision < holds {
+                PartRefused::Stale { topic, holds }
+            } else {
+                PartRefused::Nothing { topic }
+            });
         }
-        self.by_topic.remove(topic);
-        if let Some(ends) = part.lease.ends() {
-            self.by_end.remove(&(ends, topic.clone()));
-        }
+        self.leases.give_back(topic, revision, now).map_err(|why| self.refused(why, topic, revision))?;
+        self.taken.remove(topic);
         if self.removed.len() >= self.capacity
-            && let Some((_, revision)) = self.removed.pop_first()
+            && let Some(oldest) = self.removed.pop_first()
         {
-            self.forgotten = self.forgotten.max(revision);
+            self.forgotten = self.forgotten.max(self.leases.revision(&oldest).unwrap_or(0));
+            self.leases.forget(&oldest);
         }
-        self.removed.insert(topic.clone(), revision);
+        self.removed.insert(topic.clone());
         Ok(())
     }
 
-    /// Brings back what an earlier run left of the only limit of `topic`.
-    pub(super) fn restore(&mut self, topic: &TopicName, kept: KeptPart) {
-        if self.by_topic.len() >= self.capacity {
-            return;
+    /// Brings back what an earlier run left. If its lease has ended it lapses at the next look, from that end on.
+    pub(super) fn restore(&mut self, kept: KeptPart) {
+        let KeptPart { topic, limit, unit, revision, until, on_lapse } = kept;
+        let given = Given { limit, unit };
+        let until = until.max(Instant::from_nanos(1));
+        if self.len() < self.capacity {
+            // One that an earlier one of the same topic fences stays away.
+            let _ = self.leases.grant(topic, Grant { value: given, revision, until, on_lapse }, Instant::ZERO);
         }
-        let KeptPart { limit, unit, revision } = kept;
-        let lease = PartLease::lapsed(revision);
-        let part = Part { lease, limit, taken: limit, unit, on_lapse: OnLapse::Local, of_earlier_run: true };
-        self.by_topic.insert(topic.clone(), part);
     }
 
     /// When the next lease ends.
     pub(super) fn next_end(&self) -> Option<Instant> {
-        self.by_end.first().map(|(ends, _)| *ends)
+        self.leases.next_timeout()
     }
 
-    /// The next topic with a part that has not been said to be at its end, with that end; call until `None`. It has not
-    /// lapsed before [`lapse`](Self::lapse).
-    pub(super) fn pop_ended(&mut self, now: Instant) -> Option<(Instant, TopicName)> {
-        if self.by_end.first().is_none_or(|(ends, _)| *ends > now) {
-            return None;
-        }
-        self.by_end.pop_first()
+    /// The next topic with a part that is at its end, with that end. It lapses with [`lapse`](Self::lapse).
+    pub(super) fn next_ended(&self, now: Instant) -> Option<(Instant, TopicName)> {
+        let (ends, topic) = self.leases.next_end()?;
+        (ends <= now).then(|| (ends, topic.clone()))
     }
 
     /// The lease of the part of `topic` has ended.
     pub(super) fn lapse(&mut self, topic: &TopicName) {
-        if let Some(part) = self.by_topic.get_mut(topic) {
-            part.lease.lapse();
-        }
+        self.leases.lapse(topic);
+        // It is known already.
+        while self.leases.poll_output().is_some() {}
     }
+}
+
+fn lease_of(order: &PartOrder, grant: &PartGrant, until: Instant) -> Grant<Given> {
+    let value = Given { limit: grant.limit, unit: grant.unit };
+    Grant { value, revision: order.revision, until, on_lapse: order.on_lapse }
 }
 
 #[cfg(test)]
 mod tests {
+    use tidegate_core::Rate;
+
     use super::*;
 
     fn at(ms: u64) -> Instant {
@@ -394,12 +421,12 @@ mod tests {
 
     fn order(revision: u64, on_lapse: OnLapse) -> PartOrder {
         let lease = Duration::from_millis(100);
-        PartOrder { revision, lease, until: None, on_lapse, parts: Arc::new([]), step: PartStep::All }
+        PartOrder { revision, lease, until: Instant::MAX, on_lapse, parts: Arc::new([]), step: PartStep::All }
     }
 
     fn put(parts: &mut Parts, order: &PartOrder, grant: &PartGrant, now: Instant) -> Result<(), PartRefused> {
-        parts.check(order, grant)?;
-        parts.put(order, grant, grant.limit, order.ends(now).unwrap());
+        parts.check(order, grant, now)?;
+        parts.put(order, grant, grant.limit, now);
         Ok(())
     }
 
@@ -413,11 +440,13 @@ mod tests {
         let other = PartRefused::OtherContent { topic: first.topic.clone(), revision: 5 };
         assert_eq!(put(&mut parts, &order(5, OnLapse::Local), &second, at(0)), Err(other.clone()));
         assert_eq!(put(&mut parts, &order(5, OnLapse::Open), &first, at(0)), Err(other));
-        assert_eq!(parts.remove(&first.topic, 4), Err(stale));
-        parts.remove(&first.topic, 6).unwrap();
-        let stale = PartRefused::Stale { topic: first.topic.clone(), holds: 6 };
-        assert_eq!(put(&mut parts, &order(5, OnLapse::Local), &first, at(0)), Err(stale));
-        put(&mut parts, &order(6, OnLapse::Local), &second, at(0)).unwrap();
+        assert_eq!(parts.remove(&first.topic, 4, at(0)), Err(stale));
+        parts.remove(&first.topic, 6, at(0)).unwrap();
+        for late in [5, 6] {
+            let stale = PartRefused::Stale { topic: first.topic.clone(), holds: 6 };
+            assert_eq!(put(&mut parts, &order(late, OnLapse::Local), &first, at(0)), Err(stale));
+        }
+        put(&mut parts, &order(7, OnLapse::Local), &second, at(0)).unwrap();
     }
 
     #[test]
@@ -427,26 +456,26 @@ mod tests {
         put(&mut parts, &order(1, OnLapse::Closed), &part, at(0)).unwrap();
         put(&mut parts, &order(1, OnLapse::Closed), &part, at(50)).unwrap();
         assert_eq!(parts.next_end(), Some(at(150)));
-        assert_eq!(parts.pop_ended(at(149)), None);
-        assert_eq!(parts.pop_ended(at(150)), Some((at(150), part.topic.clone())));
+        assert_eq!(parts.next_ended(at(149)), None);
+        assert_eq!(parts.next_ended(at(150)), Some((at(150), part.topic.clone())));
         assert_eq!(parts.get(&part.topic).unwrap().rule(), Some(PartRule::Limit(part.limit)));
         parts.lapse(&part.topic);
         assert_eq!(parts.get(&part.topic).unwrap().rule(), Some(PartRule::Closed(part.limit)));
-        assert_eq!((parts.pop_ended(at(200)), parts.next_end()), (None, None));
+        assert_eq!((parts.next_ended(at(200)), parts.next_end()), (None, None));
         put(&mut parts, &order(1, OnLapse::Closed), &part, at(300)).unwrap();
         assert_eq!(parts.get(&part.topic).unwrap().rule(), Some(PartRule::Limit(part.limit)), "it is renewed");
     }
 
     #[test]
     fn an_order_ends_when_it_says_at_the_latest() {
-        let order = PartOrder { until: Some(at(70)), ..order(1, OnLapse::Local) };
+        let order = PartOrder { until: at(70), ..order(1, OnLapse::Local) };
         assert_eq!([at(0), at(69), at(70)].map(|now| order.ends(now)), [Some(at(70)), Some(at(70)), None]);
-        assert_eq!(PartOrder { until: Some(at(500)), ..order }.ends(at(0)), Some(at(100)));
+        assert_eq!(PartOrder { until: at(500), ..order }.ends(at(0)), Some(at(100)));
     }
 
     #[test]
     fn at_the_bound_parts_are_refused_and_old_orders_still_are() {
-        let mut parts = Parts { capacity: 2, ..Parts::default() };
+        let mut parts = Parts::new(2);
         let grants = ["a", "b", "c", "d"].map(|topic| grant(topic, 1));
         for grant in &grants[..2] {
             put(&mut parts, &order(3, OnLapse::Local), grant, at(0)).unwrap();
@@ -454,10 +483,10 @@ mod tests {
         assert_eq!(parts.check_room(grants[..2].iter()), Ok(()));
         assert_eq!(parts.check_room(grants[1..3].iter()), Err(PartRefused::Full { bound: 2 }));
         for grant in &grants[..2] {
-            parts.remove(&grant.topic, 4).unwrap();
+            parts.remove(&grant.topic, 4, at(0)).unwrap();
         }
         put(&mut parts, &order(5, OnLapse::Local), &grants[2], at(0)).unwrap();
-        parts.remove(&grants[2].topic, 6).unwrap();
+        parts.remove(&grants[2].topic, 6, at(0)).unwrap();
         // What was known of `a` is forgotten, and of `d` nothing ever was: both count as of the newest that is forgotten.
         for topic in [&grants[0], &grants[3]] {
             let stale = PartRefused::Stale { topic: topic.topic.clone(), holds: 4 };
@@ -471,14 +500,18 @@ mod tests {
     }
 
     #[test]
-    fn a_part_of_an_earlier_run_is_replaced_by_any_newer_order() {
+    fn a_part_of_an_earlier_run_holds_until_its_lease_ends_and_is_fenced() {
         let mut parts = Parts::default();
-        let kept = KeptPart { limit: grant("t", 9).limit, unit: Unit::Messages, revision: 7 };
-        let topic = TopicName::new("t").unwrap();
-        parts.restore(&topic, kept);
-        assert_eq!(parts.get(&topic).unwrap().rule(), Some(PartRule::Limit(kept.limit)));
-        assert!(put(&mut parts, &order(6, OnLapse::Local), &grant("t", 1), at(0)).is_err());
-        put(&mut parts, &order(7, OnLapse::Local), &grant("t", 1), at(0)).unwrap();
-        assert!(!parts.get(&topic).unwrap().is_of_earlier_run());
+        let grant = grant("t", 9);
+        let PartGrant { topic, limit, unit } = grant.clone();
+        let kept = KeptPart { topic, limit, unit, revision: 7, until: at(50), on_lapse: OnLapse::Closed };
+        parts.restore(kept);
+        let rule = |parts: &Parts| parts.get(&grant.topic).unwrap().rule();
+        assert_eq!((rule(&parts), parts.next_end()), (Some(PartRule::Limit(limit)), Some(at(50))));
+        assert!(put(&mut parts, &order(6, OnLapse::Closed), &grant, at(0)).is_err());
+        put(&mut parts, &order(7, OnLapse::Closed), &grant, at(0)).unwrap();
+        assert_eq!(parts.next_end(), Some(at(100)), "it is renewed");
+        parts.lapse(&grant.topic);
+        assert_eq!(rule(&parts), Some(PartRule::Closed(limit)));
     }
 }

@@ -8,6 +8,7 @@ use tidegate_broker::machine::auth::AuthState;
 use tidegate_broker::machine::contracts::KeptBucket;
 use tidegate_broker::machine::limiter::{Contract, Discipline, Mode, Source, Unit};
 use tidegate_broker::machine::output::{ConnId, Layers, Notice, Output, PeerMessage};
+use tidegate_broker::machine::parts::KeptPart;
 use tidegate_broker::machine::publishers::HttpPublisher;
 use tidegate_broker::machine::shard::{OutputBuffer, QueuePolicy, Shard, ShardConfig};
 use tidegate_broker::machine::snapshot::{ChannelSnapshot, TopicSnapshot};
@@ -250,10 +251,11 @@ impl Broker {
         }
     }
 
-    /// SIGTERM, and a new run on the same log that knows the topics and channels of the old one, its contracts, and, if it
-    /// has not crashed, what was left of its tokens.
+    /// SIGTERM, and a new run on the same log that knows the topics and channels of the old one, its contracts and parts,
+    /// and, if it has not crashed, what was left of its tokens.
     pub(crate) fn restart(mut self) -> Self {
         let topics = self.topics();
+        let parts = self.kept_parts();
         self.drain();
         let stopped = self.now;
         let kept: Vec<_> = self.shards.iter().flat_map(|shard| shard.kept_buckets(stopped)).collect();
@@ -268,8 +270,10 @@ impl Broker {
                 if let Some(unknown) = unknown {
                     shard.forget_buckets(unknown);
                 }
-                shard.restore_buckets(kept.iter().filter(home).cloned().collect(), stopped, now);
+                shard.restore_buckets(kept.iter().filter(home).cloned().collect(), stopped);
             }
+            let home = |part: &&KeptPart| home_shard(part.topic.as_str(), shards) == number;
+            shard.restore_parts(parts.iter().filter(home).cloned(), now);
         }
         for request in self.contracts.into_values() {
             next.order(request);
@@ -285,6 +289,14 @@ impl Broker {
         }
         next.settle();
         next
+    }
+
+    /// As they stand in the file.
+    fn kept_parts(&mut self) -> Vec<KeptPart> {
+        let now = self.now;
+        let replies = self.ask_all(&AdminRequest::Parts);
+        let parts = |reply| if let AdminReply::Parts(parts) = reply { parts } else { panic!("{reply:?}") };
+        replies.into_iter().flat_map(parts).map(|part| KeptPart::of(&part, now)).collect()
     }
 
     /// [`Broker::restart`] after a clean stop, with these limits of channels.

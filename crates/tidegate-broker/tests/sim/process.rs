@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use tidegate_broker::io::adoption::adopt;
-use tidegate_broker::io::broker::{StartingLimit, bring_back};
+use tidegate_broker::io::broker::{Left, StartingLimit, bring_back};
 use tidegate_broker::io::buckets::{self, BootTime, Found, Kept};
 use tidegate_broker::io::disk_queue::{DiskQueueOptions, Listing, RecordLen};
 use tidegate_broker::io::disk_thread::{DiskThreadOptions, Queues};
@@ -149,7 +149,8 @@ impl World {
         let unix_ns = self.unix_ns() - self.wall_step_ns + self.furthest_step_ns;
         let hosts = (0..self.shards).map(|number| {
             let mut shard = Shard::new(ShardConfig { shard: number, ..config.clone() }, now, unix_ns);
-            bring_back(&mut shard, (number, config.shards), &limits, &found, &tokens, now);
+            let left = Left { limits: &limits, names: &found, tokens: &tokens, parts: &[] };
+            bring_back(&mut shard, (number, config.shards), left, now);
             Host {
                 shard,
                 inbox: VecDeque::new(),

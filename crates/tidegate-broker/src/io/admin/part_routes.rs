@@ -42,8 +42,8 @@ pub(super) fn routes() -> Router<Shared> {
 struct OrderBody {
     revision: u64,
     lease_ms: u64,
-    /// On the clock that answers tell as `now_us`.
-    #[serde(default)]
+    /// On the clock that answers tell as `now_us`. Without it there is no order: one that was held up on its way would hold
+    /// for longer than its sender believes, and a repeated one would bring back what has lapsed.
     until_us: Option<u64>,
     #[serde(default)]
     on_lapse: OnLapse,
@@ -127,11 +127,15 @@ async fn put(State(shared): State<Shared>, body: Result<Bytes, BytesRejection>) 
         Problem::new(rejection.status(), "body", "The body cannot be read", detail)
     })?;
     let order = parse(&body)?;
-    let mut in_force = Vec::new();
-    // Each step is acknowledged by all shards before the next one: what grows does so when everything has shrunk.
-    for step in [PartStep::Check, PartStep::Shrink, PartStep::All] {
-        in_force = shared.ask_parts(&AdminRequest::PutParts(PartOrder { step, ..order.clone() })).await?;
+    let step = async |step| shared.ask_parts(&AdminRequest::PutParts(PartOrder { step, ..order.clone() })).await;
+    // Each step is acknowledged by all shards before the next one: what grows does so when everything has shrunk, and when
+    // a crash would not bring back more than what is answered.
+    step(PartStep::Check).await?;
+    step(PartStep::Shrink).await?;
+    if let Some(keeper) = shared.admin.broker.parts() {
+        keeper.put(order.kept(clock::now())).await;
     }
+    let in_force = step(PartStep::All).await?;
     tracing::debug!(revision = order.revision, parts = order.parts.len(), "parts put in force");
     Ok(Json(PutJson { revision: order.revision, now_us: now_us(), in_force: shown(&in_force) }))
 }
@@ -147,6 +151,9 @@ async fn remove(
     let topic = topic_name(&topic)?;
     let request = AdminRequest::RemovePart { topic: topic.clone(), revision };
     let removed = parts_in(shared.admin.broker.ask_topic(&topic, request).await.ok_or_else(exiting)?)?;
+    if let Some(keeper) = shared.admin.broker.parts() {
+        keeper.remove(&topic, revision).await;
+    }
     tracing::debug!(%topic, revision, "part removed");
     Ok(Json(RemovedJson { revision, removed: removed.first().map(PartJson::from) }))
 }
@@ -187,13 +194,19 @@ fn now_us() -> u64 {
 fn parse(body: &[u8]) -> Result<PartOrder, Problem> {
     let order: OrderBody = serde_json::from_slice(body).map_err(|error| {
         Problem::bad_request(format!(
-            "the body is no order for parts ({error}); send {{\"revision\": 7, \"lease_ms\": 10000, \"on_lapse\": \
-             \"local\", \"parts\": [{{\"topic\": \"orders\", \"rate_per_s\": \"3k/s\", \"burst\": 8}}]}}"
+            "the body is no order for parts ({error}); send {{\"revision\": 7, \"lease_ms\": 10000, \"until_us\": \
+             81230000000, \"on_lapse\": \"local\", \"parts\": [{{\"topic\": \"orders\", \"rate_per_s\": \"3k/s\", \"burst\": 8}}]}}"
         ))
     })?;
     if order.revision == 0 {
         return Err(Problem::bad_request("`revision` is 0; give a whole number from 1"));
     }
+    let Some(until_us) = order.until_us else {
+        return Err(Problem::bad_request(
+            "`until_us` is missing, so a late order would hold for too long; give `now_us` of GET /api/v1/parts plus the \
+             lease in microseconds",
+        ));
+    };
     if !LEASE_MS.contains(&order.lease_ms) {
         let (least, most) = (LEASE_MS.start(), LEASE_MS.end());
         let detail = format!("`lease_ms` is {}; a lease lasts {least} to {most} ms", order.lease_ms);
@@ -211,7 +224,7 @@ fn parse(body: &[u8]) -> Result<PartOrder, Problem> {
     Ok(PartOrder {
         revision: order.revision,
         lease: Duration::from_millis(order.lease_ms),
-        until: order.until_us.map(|us| Instant::from_nanos(us.saturating_mul(1_000))),
+        until: Instant::from_nanos(until_us.saturating_mul(1_000)),
         on_lapse: order.on_lapse,
         parts,
         step: PartStep::Check,
@@ -272,12 +285,16 @@ mod tests {
     fn complaints_name_key_value_and_remedy() {
         let part = r#"{"topic": "t", "rate_per_s": 3, "burst": 1}"#;
         let order = |fields: &str, parts: &str| format!(r#"{{{fields}, "parts": [{parts}]}}"#);
-        let sound = r#""revision": 7, "lease_ms": 1000"#;
+        let sound = r#""revision": 7, "lease_ms": 1000, "until_us": 9"#;
         for (body, said) in [
             ("[]".to_owned(), "the body is no order for parts"),
             (order(r#""lease_ms": 1000"#, part), "missing field `revision`"),
             (order(r#""revision": 0, "lease_ms": 1000"#, part), "`revision` is 0"),
-            (order(r#""revision": 1, "lease_ms": 99"#, part), "`lease_ms` is 99; a lease lasts 100 to 3600000 ms"),
+            (order(r#""revision": 1, "lease_ms": 1000"#, part), "`until_us` is missing, so a late order"),
+            (
+                order(r#""revision": 1, "lease_ms": 99, "until_us": 9"#, part),
+                "`lease_ms` is 99; a lease lasts 100 to 3600000 ms",
+            ),
             (order(sound, ""), "`parts` has 0 parts; an order has 1 to 4096"),
             (order(sound, &format!("{part}, {part}")), "`t` stands twice"),
             (order(sound, &part.replace("\"t\"", "\"t t\"")), "`t t` is no topic's name"),
@@ -300,6 +317,6 @@ mod tests {
         let limit = Limit::new(Rate::from_fraction(11, 7_000_000_000).unwrap(), 3);
         assert_eq!((order.parts[0].limit, order.parts[0].unit), (limit, Unit::Bytes));
         assert_eq!((order.parts[1].limit, order.parts[1].unit), (Limit::new(Rate::ZERO, 0), Unit::Messages));
-        assert_eq!((order.until, order.on_lapse), (Some(Instant::from_nanos(5_000)), OnLapse::Closed));
+        assert_eq!((order.until, order.on_lapse), (Instant::from_nanos(5_000), OnLapse::Closed));
     }
 }

@@ -102,12 +102,16 @@ impl Nsq {
     }
 }
 
+/// Whatever is asked for with it is in time.
+const UNTIL_US: u64 = u64::MAX / 1_000;
+
 fn order(revision: u64, lease_ms: u64, rate: &str, burst: u64) -> String {
     let parts = json!([
         {"topic": "orders", "rate_per_s": rate, "burst": burst},
         {"topic": "clicks", "rate_per_s": 10, "burst": 1},
     ]);
-    json!({"revision": revision, "lease_ms": lease_ms, "on_lapse": "closed", "parts": parts}).to_string()
+    json!({"revision": revision, "lease_ms": lease_ms, "until_us": UNTIL_US, "on_lapse": "closed", "parts": parts})
+        .to_string()
 }
 
 #[tokio::test(flavor = "multi_thread")]
