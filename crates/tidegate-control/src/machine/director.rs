@@ -106,6 +106,8 @@ pub struct Director {
     /// Nodes have taken publishers since it leads.
     opened: bool,
     led_since: Instant,
+    /// From then on it does not lead, unless it is told a later moment before.
+    leads_until: Instant,
     placement: u64,
     /// The nodes that those who steer were told, and their weights.
     told: (Vec<NodeNo>, Vec<f64>),
@@ -145,6 +147,7 @@ impl Director {
             standing: Standing::default(),
             opened: false,
             led_since: now,
+            leads_until: Instant::MAX,
             placement: 0,
             told: (Vec::new(), Vec::new()),
             told_at: now,
@@ -166,6 +169,10 @@ impl Director {
 
     /// Something happened. With a model as planner the end of a recording takes seconds of computing here.
     pub fn on_event(&mut self, event: Event, now: Instant) {
+        if let Event::LeadsUntil(until) = event {
+            self.leads_until = until;
+        }
+        self.end_term(now);
         match event {
             Event::Node { node, state, load } => self.on_node(node, state, load, now),
             Event::Sensed { order, reading } => self.on_sensed(order, &reading, now),
@@ -203,7 +210,9 @@ impl Director {
                 self.running = None;
                 self.plan_at = Some(now);
             }
+            Event::Configured { config, reissues } => self.on_configured(*config, reissues, now),
             Event::Lead { leads, above, quiet } => self.on_lead(leads, above, quiet, now),
+            Event::LeadsUntil(_) => {}
             Event::End => self.on_end(now),
         }
         self.advance(now);
@@ -214,10 +223,11 @@ impl Director {
     pub fn next_timeout(&self) -> Option<Instant> {
         let steps = self.steps.as_ref()?;
         let answers = self.waiting.values().map(|waiting| waiting.until).min();
+        let term = Some(self.leads_until).filter(|until| *until < Instant::MAX);
         let adapts = (self.running.is_none() && self.opened).then(|| self.adaptor.due());
         let running = self.running.as_ref().and_then(Running::next_timeout);
         // What is overdue waits for something else, which each reading of the sensors looks after.
-        [answers, adapts, running, self.plan_at, steps.next_timeout(), Some(self.sense_at)]
+        [answers, term, adapts, running, self.plan_at, steps.next_timeout(), Some(self.sense_at)]
             .into_iter()
             .flatten()
             .filter(|&at| at > self.now)
@@ -287,6 +297,7 @@ impl Director {
     fn advance(&mut self, now: Instant) {
         self.now = self.now.max(now);
         let now = self.now;
+        self.end_term(now);
         let late: Vec<u64> =
             self.waiting.iter().filter(|(_, waiting)| waiting.until <= now).map(|(&order, _)| order).collect();
         for order in late {
@@ -709,6 +720,46 @@ impl Director {
         }
     }
 
+    /// Another configuration, from now on.
+    fn on_configured(&mut self, config: DirectorConfig, reissues: bool, now: Instant) {
+        let limit = config.limit;
+        let before = core::mem::replace(&mut self.config, config);
+        let of_plan = |config: &DirectorConfig| (config.slo, config.principles, config.fit, config.planner);
+        let plans = of_plan(&before) != of_plan(&self.config);
+        if self.config.adapt != before.adapt {
+            self.adaptor = Adaptor::new(self.config.adapt, now);
+        }
+        if limit != before.limit {
+            self.on_limit(limit, now);
+        }
+        // Its channels may be others.
+        for node in &mut self.nodes {
+            (node.prepared, node.missing) = (false, Vec::new());
+        }
+        if let Some(steps) = &mut self.steps {
+            if reissues {
+                steps.reissue();
+            }
+            if plans && self.crowd.len() > 0 {
+                self.running = None;
+                self.plan_at = Some(now);
+            }
+        }
+    }
+
+    /// A term that was not renewed in time is over, also if nobody says so: this process may have stood still.
+    fn end_term(&mut self, now: Instant) {
+        if self.steps.is_some() && now >= self.leads_until {
+            self.stop_leading();
+        }
+    }
+
+    fn stop_leading(&mut self) {
+        (self.steps, self.phase, self.running) = (None, Phase::Follows, None);
+        self.orders.clear();
+        self.waiting.clear();
+    }
+
     fn on_lead(&mut self, leads: bool, above: u64, quiet: Duration, now: Instant) {
         if self.phase == Phase::Ended {
             return;
@@ -716,10 +767,9 @@ impl Director {
         self.waiting.clear();
         self.running = None;
         self.opened = false;
+        self.leads_until = Instant::MAX;
         if !leads {
-            (self.steps, self.phase) = (None, Phase::Follows);
-            self.orders.clear();
-            return;
+            return self.stop_leading();
         }
         let config = StepsConfig {
             lease: self.config.lease,

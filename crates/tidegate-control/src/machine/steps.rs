@@ -86,7 +86,7 @@ struct Holder {
     /// By revision; at most [`POSSIBLE_MAX`].
     may_hold: Vec<Possible>,
     acknowledged: Option<u64>,
-    /// It holds a part of this revision that is not ours.
+    /// It holds a part of this revision that is not ours, or of ours that is not to be renewed.
     fenced: u64,
     unanswered: Option<Sent>,
     renew_at: Instant,
@@ -129,6 +129,13 @@ impl<K: Ord + Clone> Steps<K> {
         let before = core::mem::replace(&mut self.contract, contract);
         for possible in self.nodes.values_mut().flat_map(|holder| &mut holder.may_hold) {
             possible.portion = possible.portion.under(contract, before);
+        }
+    }
+
+    /// Something of parts changed that is not their limit: what is sent from now on has new revisions.
+    pub fn reissue(&mut self) {
+        for holder in self.nodes.values_mut() {
+            holder.fenced = holder.fenced.max(self.revision);
         }
     }
 

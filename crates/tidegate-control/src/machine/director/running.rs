@@ -11,7 +11,7 @@ use super::super::distributor::Distributor;
 use super::super::modelled::Modelled;
 use super::super::roster::NodeState;
 use super::super::types::{
-    Demand, Excess, FitConfig, Measured, NODES_MAX, NodeLoad, NodeNo, Part, Plan, PlanEvent, PlanOrder, Planner,
+    Cause, Demand, Excess, FitConfig, Measured, NODES_MAX, NodeLoad, NodeNo, Part, Plan, PlanEvent, PlanOrder, Planner,
     Publisher, PublisherNo, Recorded, Shortfall,
 };
 use super::types::{Ask, Delays, Phase, PlannerKind, Recording, Report};
@@ -497,7 +497,16 @@ impl Director {
         let nodes = self.names(&running.nodes);
         let name = |node: NodeNo| nodes.get(node.0 as usize).map_or_else(String::new, ToString::to_string);
         let decisions = shortfall.best.why.iter().map(|reason| reason.in_words(KIND, name));
-        let words = decisions.chain([shortfall.cause.in_words(KIND)]).collect();
+        let large = match shortfall.cause {
+            Cause::PublisherTooLarge { publisher, .. } => {
+                running.publishers.get(publisher.0 as usize).copied().flatten()
+            }
+            _ => None,
+        };
+        let large = large.and_then(|publisher| self.crowd.get(publisher)).map(|known| {
+            format!("publisher {} can be no part of a plan: let it send over several connections", known.identity)
+        });
+        let words = [shortfall.cause.in_words(KIND)].into_iter().chain(large).chain(decisions).collect();
         let report = Report::OutOfNodes { missing_per_s: shortfall.missing_per_s, words };
         self.phase = Phase::Short;
         self.plan_at = Some(now + self.config.retry_after);

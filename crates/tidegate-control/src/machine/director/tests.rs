@@ -1,3 +1,5 @@
+mod laws;
+
 use core::fmt::Write as _;
 
 use tidegate_core::number::{float, whole};
@@ -446,7 +448,7 @@ fn out_of_nodes_is_told_with_what_is_missing_and_ends_with_another_node() {
     world.run(30_000);
     let short = world.reports.iter().find(|report| matches!(report, Report::OutOfNodes { .. }));
     let Some(Report::OutOfNodes { missing_per_s, words }) = short else { panic!("{:?}", world.reports) };
-    assert!((missing_per_s - 200.0).abs() < 1.0 && words.last().unwrap().contains("too little capacity"), "{words:?}");
+    assert!((missing_per_s - 200.0).abs() < 1.0 && words[0].contains("too little capacity"), "{words:?}");
     assert_eq!((world.phase(), world.on()), (Phase::Short, vec![100]));
     world.add_node("b");
     world.run(100_000);
@@ -495,6 +497,109 @@ fn who_does_not_lead_orders_nothing() {
     assert!(world.placement.revision > 900 && world.placement.publishers.len() == 10);
     world.run(92_000);
     assert!(world.nodes.iter().any(|node| node.newest > 900));
+}
+
+#[test]
+fn an_edit_that_is_undone_while_parts_move_leaves_the_contract_as_it_was() {
+    let mut world = World::new(config(), &["a", "b"], 100, 0.05, 1);
+    world.run(90_000);
+    for publisher in &mut world.publishers {
+        publisher.rate_per_s = if publisher.on == Some(0) { 15.0 } else { 5.0 };
+    }
+    // The edit comes while the adaptor moves parts each second, and again and again before what it wants is in force.
+    for edit in 0..20 {
+        world.run(95_000 + 700 * edit);
+        world.set_limit(if edit % 2 == 0 { Limit::new(Rate::per_s(300), 20) } else { LIMIT });
+    }
+    world.loss = 0.0;
+    world.run(140_000);
+    let view = world.director.view(world.now);
+    assert_eq!((view.limit, view.phase, world.planned()), (LIMIT, Phase::Stands, 1), "no plan follows an edit");
+    world.assert_whole();
+    let bursts: Vec<u64> = view.nodes.iter().map(|node| node.wanted.burst).collect();
+    assert_eq!(bursts, [45, 15], "parts follow the traffic as before");
+}
+
+#[test]
+fn an_objective_that_no_placement_meets_is_said_and_everybody_stays_served() {
+    let mut config = config();
+    // One publisher alone shows 17 us.
+    config.slo.within = Duration::from_micros(5);
+    config.retry_after = Duration::from_mins(10);
+    let mut world = World::new(config, &["a", "b"], 10, 0.0, 1);
+    world.run(200_000);
+    let short = world.reports.iter().find(|report| matches!(report, Report::OutOfNodes { .. }));
+    let Some(Report::OutOfNodes { words, .. }) = short else { panic!("{:?}", world.reports) };
+    assert!(words[0].starts_with("no number of brokers meets the objective; the best p99 was"), "{words:?}");
+    assert_eq!((world.phase(), world.planned()), (Phase::Short, 0));
+    assert_eq!((world.on().iter().sum::<usize>(), world.placement.publishers.len()), (10, 10));
+    world.assert_whole();
+}
+
+#[test]
+fn a_publisher_larger_than_any_node_is_said_and_stays_served() {
+    let mut world = World::new(config(), &["a", "b"], 10, 0.0, 1);
+    world.run(60_000);
+    assert_eq!(world.phase(), Phase::Stands);
+    // A node takes 800.
+    world.add_publisher(10, 900.0);
+    world.run(70_000);
+    world.tell(Event::Replan);
+    world.run(100_000);
+    let short = world.reports.iter().rev().find(|report| matches!(report, Report::OutOfNodes { .. }));
+    let Some(Report::OutOfNodes { words, .. }) = short else { panic!("{:?}", world.reports) };
+    assert!(words[0].ends_with("sends 900 messages/s, and no broker takes more than 800"), "{words:?}");
+    assert!(words[1].starts_with("publisher publisher-10 can be no part of a plan"), "{words:?}");
+    assert_eq!((world.phase(), world.on().iter().sum::<usize>()), (Phase::Short, 11));
+    world.assert_whole();
+}
+
+#[test]
+fn a_term_that_is_not_renewed_ends_by_itself() {
+    let mut world = World::new(config(), &["a", "b"], 10, 0.0, 1);
+    world.run(50_000);
+    world.tell(Event::LeadsUntil(at(60_000)));
+    world.run(55_000);
+    world.tell(Event::LeadsUntil(at(65_000)));
+    world.run(64_999);
+    assert_eq!(world.phase(), Phase::Stands);
+    let before = world.log.len();
+    world.run(80_000);
+    assert!(!world.log[before..].contains("Put {"), "{}", &world.log[before..]);
+    assert_eq!((world.phase(), world.director.next_timeout()), (Phase::Follows, None));
+    // Also where what happens first after it is something else.
+    world.tell(Event::Lead { leads: true, above: 900, quiet: Duration::ZERO });
+    world.tell(Event::LeadsUntil(at(81_000)));
+    world.run(81_000);
+    world.tell(Event::Limit(Limit::new(Rate::per_s(1), 1)));
+    assert_eq!((world.phase(), world.director.poll_order()), (Phase::Follows, None));
+}
+
+#[test]
+fn another_configuration_moves_nobody_and_plans_only_what_it_must() {
+    let mut world = World::new(config(), &["a", "b"], 100, 0.0, 1);
+    world.run(90_000);
+    let (on, newest) = (world.on(), world.nodes[0].newest);
+    let configured = |config: DirectorConfig, reissues| Event::Configured { config: Box::new(config), reissues };
+    let slower = AdaptorConfig { period: Duration::from_secs(5), ..config().adapt };
+    world.tell(configured(DirectorConfig { adapt: slower, ..config() }, false));
+    world.run(94_000);
+    assert_eq!((world.phase(), world.on(), world.nodes[0].newest), (Phase::Stands, on.clone(), newest));
+    // What a lapsed part does is another thing: the same parts go out again, under newer revisions.
+    world.tell(configured(config(), true));
+    world.run(96_000);
+    assert!(world.nodes.iter().all(|node| node.newest > newest));
+    world.assert_whole();
+    world.contracts.push((Instant::MAX, Limit::new(Rate::per_s(1_300), 70)));
+    world.tell(configured(DirectorConfig { limit: Limit::new(Rate::per_s(1_300), 70), ..config() }, false));
+    world.run(105_000);
+    assert_eq!((world.phase(), world.on(), world.planned()), (Phase::Stands, on, 1));
+    world.assert_whole();
+    let slo = Slo { quantile: 0.99, within: Duration::from_micros(900) };
+    world.tell(configured(DirectorConfig { slo, limit: Limit::new(Rate::per_s(1_300), 70), ..config() }, false));
+    assert_eq!(world.phase(), Phase::Plans);
+    world.run(200_000);
+    assert_eq!((world.phase(), world.planned()), (Phase::Stands, 2));
 }
 
 #[test]

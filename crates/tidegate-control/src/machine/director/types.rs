@@ -7,6 +7,7 @@ use core::time::Duration;
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use tidegate_core::Instant;
 use tidegate_core::limit::Limit;
 
 pub use super::super::adaptor::{AdaptorConfig, Second};
@@ -224,6 +225,17 @@ pub enum Event {
         /// anything; zero if there was none. Until then no parts are put. The first [`PlacementChange`] of a leader is from
         /// none.
         quiet: Duration,
+    },
+    /// It leads until then, unless it is told a later moment before: this comes with [`Event::Lead`] and with each renewal of
+    /// leadership. From then on it orders nothing, whether it hears that it does not lead or not: a process that stood still
+    /// must not act on what it believed before. Without it the term has no end.
+    LeadsUntil(Instant),
+    /// What is declared of the claim changed. Publishers stay; a new plan follows if what plans are made by is different.
+    Configured {
+        /// From now on. The lease is as before.
+        config: Box<DirectorConfig>,
+        /// What else belongs to parts changed: they are sent again, under new revisions.
+        reissues: bool,
     },
     /// The claim ends: parts are taken back, and nothing more is ordered.
     End,

@@ -112,6 +112,18 @@ fn a_fenced_part_gets_a_newer_revision() {
 }
 
 #[test]
+fn what_is_reissued_has_a_new_revision_and_the_same_part() {
+    let mut steps = steps();
+    steps.want(&parts(&[(0, 50, 13), (1, 50, 13)]));
+    settle(&mut steps, ms(0));
+    let before = steps.revision();
+    steps.reissue();
+    assert_eq!(settle(&mut steps, ms(1)), [(0, 50, 13), (1, 50, 13)]);
+    assert_eq!((steps.revision(), steps.is_settled()), (before + 2, true));
+    assert_eq!(settle(&mut steps, ms(2)), [], "once");
+}
+
+#[test]
 fn nothing_is_sent_while_a_former_leaders_leases_last() {
     let mut steps = Steps::new(StepsConfig::default(), CONTRACT, ms(10_000), 41);
     steps.on_clock(&0, 0, ms(0));
