@@ -157,8 +157,12 @@ impl Distributor {
         }
         let mut open: Vec<usize> = (0..self.nodes.len()).filter(|&at| self.nodes[at].state == State::Open).collect();
         if open.is_empty() {
-            let cause = if self.nodes.is_empty() { Cause::NoNode } else { Cause::Capacity };
-            return self.fail(cause, self.rate_of(self.left.iter().copied()), now);
+            return match self.best_of_none_us() {
+                // More nodes like these help nothing.
+                Some(best_us_p99) => self.fail(Cause::SloUnmet { best_us_p99 }, 0.0, now),
+                None if self.nodes.is_empty() => self.fail(Cause::NoNode, self.left_per_s(), now),
+                None => self.fail(Cause::Capacity, self.left_per_s(), now),
+            };
         }
         let rate_per_s = self.rate_of(self.left.iter().copied());
         let mut rooms: Vec<f64> = self.nodes.iter().map(|node| self.rcap_per_s(node)).collect();
@@ -196,6 +200,17 @@ impl Distributor {
         }
         self.plan.rounds.push(0);
         self.assign(false, now);
+    }
+
+    fn left_per_s(&self) -> f64 {
+        self.rate_of(self.left.iter().copied())
+    }
+
+    /// The best p99 that was measured, if every node was and none kept the objective with anybody.
+    fn best_of_none_us(&self) -> Option<f64> {
+        let is_of_none = self.nodes.iter().all(|node| node.kept.is_empty() && node.seen.is_some());
+        let seen = self.nodes.iter().filter_map(|node| node.seen).map(|seen| seen.delay_us_p99);
+        seen.min_by(f64::total_cmp).filter(|_| is_of_none)
     }
 
     fn assign(&mut self, is_last: bool, now: Instant) {
@@ -249,7 +264,7 @@ impl Distributor {
             return self.iterate(now);
         }
         if self.rounds_in_all >= self.demand.fit.rounds_max {
-            return self.fail(Cause::TooManyRounds, self.rate_of(self.left.iter().copied()), now);
+            return self.fail(Cause::TooManyRounds, self.left_per_s(), now);
         }
         self.round += 1;
         self.rounds_in_all += 1;
