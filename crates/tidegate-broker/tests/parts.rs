@@ -28,7 +28,8 @@ fn order(revision: u64, on_lapse: OnLapse, lease: Duration, parts: &[PartGrant])
 /// Carries out one step on all shards.
 fn step(broker: &mut Broker, order: &PartOrder, step: PartStep) -> Result<Vec<PartStatus>, PartRefused> {
     let mut parts = Vec::new();
-    for reply in broker.ask_all(&AdminRequest::PutParts(PartOrder { step, ..order.clone() })) {
+    let until = order.until.min(broker.now + order.lease);
+    for reply in broker.ask_all(&AdminRequest::PutParts(PartOrder { step, until, ..order.clone() })) {
         match reply {
             AdminReply::Parts(statuses) => parts.extend(statuses),
             AdminReply::PartsRefused(why) => return Err(why),
@@ -128,6 +129,21 @@ fn a_part_lapses_at_the_stated_instant_into_what_it_says() {
         assert_eq!(times(&mut broker, consumer, start), expected, "{on_lapse:?}");
         let part = broker.topic("t").limit.unwrap().part.unwrap();
         assert_eq!((part.lapses_in_ms, part.on_lapse), (None, on_lapse.name()));
+    }
+}
+
+#[test]
+fn a_wall_clock_that_steps_by_an_hour_moves_no_lease_and_mints_nothing() {
+    for hour in [-3_600, 3_600] {
+        let (mut broker, publisher, consumer) = ready();
+        broker.limit("t", wait(1_000, 1));
+        put(&mut broker, &order(1, OnLapse::Closed, ms(50), &[grant("t", 100, 1)])).unwrap();
+        let start = broker.now;
+        broker.send(publisher, put_many("t", &numbered(10)));
+        broker.advance(ms(25));
+        broker.step_wall_clock(hour);
+        broker.advance(SECOND);
+        assert_eq!(times(&mut broker, consumer, start), [0, 10, 20, 30, 40].map(ms), "{hour}");
     }
 }
 
@@ -319,6 +335,18 @@ fn what_shrinks_of_an_order_does_so_in_the_first_step_and_the_rest_in_the_last()
     let stale = put(&mut broker, &order(1, OnLapse::Local, SECOND, &parts([(1, 1), (1, 1)])));
     assert!(matches!(stale, Err(PartRefused::Stale { holds: 2, .. })));
     assert_eq!(limits(all(&mut broker)), of((200, 5), (300, 30)), "a late order changes nothing");
+}
+
+#[test]
+fn an_order_of_another_clock_changes_nothing() {
+    let (mut broker, ..) = ready();
+    let mut order = order(1, OnLapse::Local, SECOND, &[grant("t", 100, 1)]);
+    for (ahead, refused) in [(ms(1_000), false), (ms(1_100), false), (ms(1_101), true), (SECOND * 3_600, true)] {
+        (order.revision, order.until) = (order.revision + 1, broker.now + ahead);
+        let replies = broker.ask_all(&AdminRequest::PutParts(order.clone()));
+        let is = replies.iter().any(|reply| matches!(reply, AdminReply::PartsRefused(PartRefused::OtherClock)));
+        assert_eq!(is, refused, "{ahead:?}");
+    }
 }
 
 #[test]

@@ -20,6 +20,9 @@ impl Shard {
         if order.ends(now).is_none() {
             return AdminReply::PartsRefused(PartRefused::Late);
         }
+        if order.is_of_another_clock(now) {
+            return AdminReply::PartsRefused(PartRefused::OtherClock);
+        }
         if let Err(why) = self.check_parts(order, &own, now) {
             return AdminReply::PartsRefused(why);
         }

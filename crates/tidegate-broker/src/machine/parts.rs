@@ -68,6 +68,12 @@ impl PartOrder {
         Some((now + self.lease).min(self.until)).filter(|ends| *ends > now)
     }
 
+    /// Its end is later than the lease allows, by more than clocks of different speeds explain: it is stated on the clock of
+    /// another boot of this machine, or of another machine that had this address. When it ends on this one is not known.
+    pub(super) fn is_of_another_clock(&self, now: Instant) -> bool {
+        self.until > now + self.lease + self.lease / 10
+    }
+
     /// The parts as they are to outlive the process, of an order that comes at `now`; none if it is late.
     pub fn kept(&self, now: Instant) -> impl Iterator<Item = KeptPart> {
         let ends = self.ends(now);
@@ -137,6 +143,9 @@ pub enum PartRefused {
     /// It came after the end of its lease.
     #[error("the order came after the end of its lease")]
     Late,
+    /// The end of its lease is not on this clock.
+    #[error("the order ends later than its lease: it knows another clock than this one")]
+    OtherClock,
     /// The table of parts is full.
     #[error("a shard holds {bound} parts at most")]
     Full {

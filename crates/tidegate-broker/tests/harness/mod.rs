@@ -291,6 +291,14 @@ impl Broker {
         next
     }
 
+    /// The wall clock steps by so many seconds, in either direction.
+    pub(crate) fn step_wall_clock(&mut self, seconds: i64) {
+        let unix_ns = START_UNIX_NS + self.now.nanos_since(START).cast_signed() + 1_000_000_000 * seconds;
+        for shard in &mut self.shards {
+            shard.set_wall_clock(self.now, unix_ns);
+        }
+    }
+
     /// As they stand in the file.
     fn kept_parts(&mut self) -> Vec<KeptPart> {
         let now = self.now;

@@ -271,6 +271,11 @@ impl From<PartRefused> for Problem {
                 ("other-unit", "The limit counts something else", "/api/v1/limits says what the limit counts")
             }
             PartRefused::Late => ("late", "The order is late", "send it with a later `until_us`"),
+            PartRefused::OtherClock => (
+                "other-clock",
+                "The order is of another clock",
+                "read `now_us` of GET /api/v1/parts, and add the lease",
+            ),
             PartRefused::Full { .. } => ("full", "No more parts fit", "remove parts that nobody needs"),
         };
         Self::new(StatusCode::CONFLICT, kind, title, format!("{why}; {remedy}"))

@@ -102,15 +102,13 @@ impl Nsq {
     }
 }
 
-/// Whatever is asked for with it is in time.
-const UNTIL_US: u64 = u64::MAX / 1_000;
-
 fn order(revision: u64, lease_ms: u64, rate: &str, burst: u64) -> String {
     let parts = json!([
         {"topic": "orders", "rate_per_s": rate, "burst": burst},
         {"topic": "clicks", "rate_per_s": 10, "burst": 1},
     ]);
-    json!({"revision": revision, "lease_ms": lease_ms, "until_us": UNTIL_US, "on_lapse": "closed", "parts": parts})
+    let until_us = tidegate_runtime::clock::now().as_nanos() / 1_000 + 1_000 * lease_ms;
+    json!({"revision": revision, "lease_ms": lease_ms, "until_us": until_us, "on_lapse": "closed", "parts": parts})
         .to_string()
 }
 
@@ -163,6 +161,31 @@ async fn parts_rule_beside_limits_that_people_set() {
     assert_eq!((status, &removed["removed"]["revision"]), (200, &json!(7)));
     assert_eq!(api.call("GET /api/v1/parts", "").await.1["parts"].as_array().unwrap().len(), 1);
     drop(publisher);
+    real.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_edit_and_its_undo_are_the_persons_alone_while_parts_move() {
+    let real = Real::start("edited").await;
+    let api = &real.api;
+    api.call("PUT /api/v1/limits/orders", r#"{"rate": "1k/s", "burst": 26}"#).await;
+    let _publisher = real.publisher("ada", "orders").await;
+    let mut in_force = Vec::new();
+    for revision in 1..=30 {
+        // A part that moves each second, with an edit and its undo in between.
+        let moved = api.call("PUT /api/v1/parts", order(revision, 60_000, "2.5/s", 4 + revision % 3)).await;
+        assert_eq!(moved.0, 200, "{}", moved.1);
+        in_force.push(moved.1["in_force"][1]["burst"].as_u64().unwrap());
+        match revision {
+            10 => assert_eq!(api.call("PUT /api/v1/limits/orders", r#"{"rate": "1k/s", "burst": 3}"#).await.0, 200),
+            20 => assert_eq!(api.call("POST /api/v1/limits/undo", "").await.1["limit"]["burst"], 26),
+            _ => {}
+        }
+    }
+    let expected = (1..=30).map(|revision| if (11..=20).contains(&revision) { 3 } else { 4 + revision % 3 });
+    assert_eq!(in_force, expected.collect::<Vec<u64>>(), "the lesser rules at once");
+    let history = api.call("GET /api/v1/limits/history", "").await.1;
+    assert_eq!(history.as_array().unwrap().len(), 3, "no part is in it: {history}");
     real.stop().await;
 }
 
