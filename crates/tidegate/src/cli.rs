@@ -395,6 +395,8 @@ pub(crate) enum Bench {
         #[arg(trailing_var_arg = true, required = true)]
         args: Vec<String>,
     },
+    /// Find the messages per second that a broker takes within an objective: its `mcap` for control
+    Mcap(crate::bench_mcap::McapArgs),
     /// `KEY=VALUE..` sends HTTP load, `idle KEY=VALUE..` holds connections open; prints JSON
     Http {
         /// The keys that differ from the defaults, such as `address=127.0.0.1:8080` or `sources=@FILE`

@@ -7,6 +7,7 @@
 //! | `up`, `broker`, `proxy`, `control`, `steer` | what runs until it is told to stop |
 //! | `demo` | the same overload twice, side by side |
 //! | `check`, `status`, `explain`, `limits`, `place`, `profile`, `bucket`, `lab` | the verbs that answer and leave |
+//! | `bench_mcap` | what a broker takes within an objective |
 //! | `attack` | abuse scripts against a proxy on this machine |
 //! | `rpc` | a server of short calls that computes |
 //! | `rpc_watch` | what that server shows of itself: admin API, metrics, console |
@@ -21,6 +22,7 @@
 
 mod admin_client;
 mod attack;
+mod bench_mcap;
 mod broker;
 mod bucket;
 mod check;
@@ -114,6 +116,7 @@ fn run(args: Vec<OsString>) -> Result<(), Failure> {
         Verb::Lab(Lab::List(args)) => lab::list(&args),
         Verb::Attack(args) => attack::run(&args),
         Verb::Bench(Bench::Nsq { args }) => bench(tidegate_load::cli::execute(&args)),
+        Verb::Bench(Bench::Mcap(args)) => bench_mcap::run(&args),
         Verb::Bench(Bench::Http { args }) => bench(tidegate_load::cli::execute_http(&args)),
         Verb::Bench(Bench::Upstream { args }) => bench_upstream(&args),
         Verb::Bench(Bench::Rpc { args }) => bench(tidegate_load::cli::execute_rpc(&args)),

@@ -3,6 +3,7 @@
 //! | module | its one job |
 //! |---|---|
 //! | [`types`] | what a planner is told and what it orders |
+//! | [`benchmark`] | what a node takes within an objective |
 //! | [`capacity`] | how many nodes a rate needs, and how it is divided among them |
 //! | [`select`] | which publishers go to which node |
 //! | `search` | how many publishers a node takes within its objective |
@@ -22,6 +23,7 @@
 //! | `words` | decisions in words |
 
 pub mod adaptor;
+pub mod benchmark;
 pub mod capacity;
 pub mod confirm;
 pub mod director;
