@@ -6,6 +6,7 @@
 //! | [`pattern`] | correlation keys by the names of publishers |
 //! | `section` | the section as it is written |
 //! | `check` | from one to the other, with errors that name file, line, key, value and remedy |
+//! | [`reread`] | what of it can change while control runs |
 //!
 //! ```
 //! use tidegate_control::config::Config;
@@ -29,9 +30,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use tidegate_core::limit::Limit;
+use tidegate_core::replay::ServiceModel;
 
 mod check;
 pub mod pattern;
+pub mod reread;
 mod section;
 pub mod words;
 
@@ -103,6 +106,8 @@ pub struct Topic {
     pub channels: Vec<String>,
     /// How the placement is found.
     pub planner: Planner,
+    /// How the model is asked, where it plans.
+    pub model: Model,
     /// By which principles.
     pub policy: Policy,
     /// Keys of publishers that send none; at most [`CORRELATIONS_MAX`].
@@ -124,6 +129,19 @@ pub struct Adapt {
     pub period: Duration,
     /// Over how long the load is looked at; whole seconds, at most 60.
     pub window: Duration,
+}
+
+/// How a model plans, and when it is given up.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Model {
+    /// Arrivals are recorded for so long.
+    pub record: Duration,
+    /// A measurement is watched at least for so long.
+    pub confirm: Duration,
+    /// Model and measurement disagree if one p99 is above the other by more than this share.
+    pub margin: f64,
+    /// What a broker does with a message.
+    pub service: ServiceModel,
 }
 
 /// What is called with the shortfall as JSON.

@@ -14,7 +14,7 @@ use fake::{Broker, ask, read, serve};
 use serde_json::Value;
 use tidegate_control::config::Config;
 use tidegate_control::io::kept::Leader;
-use tidegate_control::io::{Control, Setup, admin};
+use tidegate_control::io::{Changes, Control, Setup, admin};
 use tidegate_core::Rate;
 use tidegate_runtime::access::{Guard, Reach, Token};
 use tidegate_runtime::config::Document;
@@ -25,8 +25,18 @@ const TOKEN: &str = "control-token";
 const PATIENCE: Duration = Duration::from_mins(1);
 
 fn config(brokers: &[&Broker]) -> Arc<Config> {
-    let node = |(number, broker): (usize, &&Broker)| {
-        let name = ["a", "b", "c"][number];
+    let named: Vec<(&str, &Broker)> = ["a", "b", "c"].into_iter().zip(brokers.iter().copied()).collect();
+    config_of(&named, "orders", ROUNDS)
+}
+
+const ROUNDS: &str = "planner = \"paper\"";
+/// The default planner, soon done: cores that spend 200 us on a message.
+const MODEL: &str =
+    "model = { record = \"1s\", confirm = \"2s\", cores = 1, batch = \"100us\", message = \"100us\", way = \"0s\" }";
+
+/// Over brokers by their names, of this topic.
+fn config_of(brokers: &[(&str, &Broker)], topic: &str, planner: &str) -> Arc<Config> {
+    let node = |(number, (name, broker)): (usize, &(&str, &Broker))| {
         format!(
             "{{ name = \"{name}\", admin = \"http://{}\", nsq = \"h:{}\", mcap = \"1k/s\" }}",
             broker.address,
@@ -40,12 +50,12 @@ fn config(brokers: &[&Broker]) -> Arc<Config> {
         lease = "2s"
         nodes = [ {} ]
         [[control.topic]]
-        name = "orders"
+        name = "{topic}"
         rate = "2000/s"
         burst = 40
         slo = "p99 <= 50ms"
         channels = ["billing"]
-        planner = "paper"
+        {planner}
         round = "1s"
         adapt = {{ period = "1s", window = "3s" }}
         "#,
@@ -88,6 +98,11 @@ impl Running {
         let guard = Guard { token: Some(Token::new(TOKEN)), reach: Reach::Loopback };
         let address = serve(admin::router(control.shared(), guard)).await;
         Self { control, address }
+    }
+
+    async fn reload(&mut self, config: Arc<Config>) -> Changes {
+        let tokens = vec![Some("broker-token".to_owned()); config.nodes.len()];
+        self.control.reload(Arc::unwrap_or_clone(config), tokens).await
     }
 
     async fn state(&self) -> Value {
@@ -205,6 +220,80 @@ async fn a_broker_that_is_gone_gives_its_part_to_the_others() {
     let placement = read(&control.address, "/api/v1/placement/orders").await;
     assert_eq!(placement["nodes"].as_array().unwrap().len(), 1, "{placement:#}");
     control.control.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broker_is_added_under_load_another_taken_out_and_a_topic_ends_without_a_restart() {
+    let (a, b, c) = (Broker::start().await, Broker::start().await, Broker::start().await);
+    a.publish("p", 75, 10.0);
+    b.publish("q", 75, 10.0);
+    let folder = Folder::new("reload");
+    let mut control = Running::start("one", &config(&[&a, &b]), folder.store()).await;
+    control.until_stands().await;
+    until_held(&[&a, &b], is_whole).await;
+    let changes = control.reload(config_of(&[("b", &b), ("c", &c)], "orders", ROUNDS)).await;
+    assert_eq!((changes.nodes.added, changes.nodes.removed), (vec!["c".to_owned()], vec!["a".to_owned()]));
+    assert!(changes.topics.is_empty());
+    // The publishers of `a` belong to `b` at once, beyond its room until there is a new plan, which takes `c`.
+    a.with(|inside| inside.publishers.clear());
+    c.publish("p", 75, 10.0);
+    let takes = |part: &Value| part["node"] == "c" && part["publishers"] != 0;
+    let on_c = |topic: &Value| topic["parts"].as_array().is_some_and(|parts| parts.iter().any(takes));
+    let stands = |state: &Value| state["topics"][0]["phase"] == "stands" && on_c(&state["topics"][0]);
+    control.until("a plan on b and c", stands).await;
+    until_held(&[&b, &c], is_whole).await;
+    let placement = read(&control.address, "/api/v1/placement/orders").await;
+    let names: Vec<&str> =
+        placement["nodes"].as_array().unwrap().iter().map(|node| node["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["b", "c"]);
+    assert_eq!(placement["publishers"].as_object().unwrap().len(), 150, "everybody has a place");
+
+    let changes = control.reload(config_of(&[("b", &b), ("c", &c)], "others", ROUNDS)).await;
+    assert_eq!((changes.topics.added, changes.topics.removed), (vec!["others".to_owned()], vec!["orders".to_owned()]));
+    let gone = async {
+        while b.part("orders").is_some() || c.part("orders").is_some() {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, gone).await.expect("parts are given back");
+    assert_eq!(ask(&control.address, "GET /api/v1/placement/orders", None).await.0, 404);
+    control.until("the other topic", |state| state["topics"][0]["name"] == "others").await;
+    control.control.stop().await;
+}
+
+/// The words of a plan by the model, where brokers show this p99.
+async fn planned_with(name: &str, delay_us: f64) -> Vec<String> {
+    let (a, b) = (Broker::start().await, Broker::start().await);
+    a.publish("p", 150, 10.0);
+    for broker in [&a, &b] {
+        broker.with(|inside| inside.delay_us = delay_us);
+    }
+    let folder = Folder::new(name);
+    let config = config_of(&[("a", &a), ("b", &b)], "orders", MODEL);
+    let control = Running::start("one", &config, folder.store()).await;
+    let state = control.until_stands().await;
+    until_held(&[&a, &b], is_whole).await;
+    let topic = &state["topics"][0];
+    assert_eq!((&topic["planner"], a.with(|inside| inside.recorded)), (&"model".into(), 1), "{topic:#}");
+    assert!(topic["headline"].as_str().unwrap().starts_with("two brokers, because"), "{topic:#}");
+    control.control.stop().await;
+    topic["words"].as_array().unwrap().iter().map(|word| word.as_str().unwrap().to_owned()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_model_that_is_close_enough_is_fitted_and_its_placement_stands() {
+    // The model says about a millisecond.
+    let words = planned_with("fitted", 1_500.0).await;
+    let has = |text: &str| words.iter().any(|word| word.contains(text));
+    assert!(has("the model expects a p99 of") && !has("given up"), "{words:#?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_model_that_measurements_contradict_is_given_up_for_rounds() {
+    let words = planned_with("given-up", 40_000.0).await;
+    let has = |text: &str| words.iter().any(|word| word.contains(text));
+    assert!(has("and 40.00 ms was measured") && has("the model is given up for measurements in rounds"), "{words:#?}");
+    assert!(words.last().unwrap().contains("publishers: p99 40.00 ms"), "the rounds found it: {words:#?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

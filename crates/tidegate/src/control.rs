@@ -15,14 +15,17 @@ use tidegate_runtime::process::{self, Phase};
 use tidegate_runtime::store::{self, ControlStore, EmbeddedStore};
 use tidegate_runtime::telemetry;
 
+use self::reload::Reload;
 use crate::failure::Failure;
 use crate::output;
 use crate::servers::{AdminAt, Bound, Servers};
 use crate::settings::{self, Settings};
-use crate::signals::Signals;
+use crate::signals::{Hangups, Signals};
 use crate::store_section::StorePlace;
 use crate::token::{Token, TokenError};
 use crate::up;
+
+mod reload;
 
 /// Looked for where it is started without a file.
 const USUAL_FILE: &str = "tidegate.toml";
@@ -61,11 +64,11 @@ pub(crate) fn run(args: &ControlArgs) -> Result<(), Failure> {
     telemetry::init(settings.log_format, &args.log).map_err(|error| Failure::usage(&error).because(error))?;
     // Each node takes up to eight connections.
     let _ = process::raise_open_files_limit();
-    up::runtime()?.block_on(serve(args, settings, config))
+    up::runtime()?.block_on(serve(args, file, settings, config))
 }
 
-async fn serve(args: &ControlArgs, settings: Settings, config: Config) -> Result<(), Failure> {
-    let mut signals = Signals::listen()?;
+async fn serve(args: &ControlArgs, file: PathBuf, settings: Settings, config: Config) -> Result<(), Failure> {
+    let (mut signals, mut hangups) = (Signals::listen()?, Hangups::listen()?);
     for warning in &config.warnings {
         tracing::warn!("{warning}");
     }
@@ -77,11 +80,7 @@ async fn serve(args: &ControlArgs, settings: Settings, config: Config) -> Result
     };
     let token_file = config.token_file.clone().unwrap_or_else(|| settings.token_file.clone());
     let token = Token::load_or_create(&token_file).map_err(token_failure)?;
-    let tokens = config.nodes.iter().map(|node| match &node.token_file {
-        Some(file) => Token::load(file).map_err(token_failure),
-        None => Ok(token.clone()),
-    });
-    let tokens = tokens.collect::<Result<Vec<_>, _>>()?;
+    let tokens = tokens_of(&config, &token).map_err(token_failure)?;
     let (store, kept_at) = open_store(&config, &settings).await?;
     let reach = Reach::of_host(&config.listen.ip().to_string());
     let authority = bound.local_authority().unwrap_or_default();
@@ -90,12 +89,7 @@ async fn serve(args: &ControlArgs, settings: Settings, config: Config) -> Result
         name: config.name.clone().unwrap_or_else(|| format!("{}:{}", settings::host().name, port_of(&authority))),
         admin: authority,
     };
-    let control = Control::start(Setup {
-        config: Arc::clone(&config),
-        store,
-        tokens: tokens.iter().map(|token| Some(token.reveal().to_owned())).collect(),
-        me,
-    });
+    let mut control = Control::start(Setup { config: Arc::clone(&config), store, tokens, me });
     let mut servers = Servers::new();
     let guard = |reach| Guard { token: Some(access::Token::new(token.reveal())), reach };
     let at = servers.serve_admin(bound, reach, |reach| admin::router(control.shared(), guard(reach))).await?;
@@ -113,7 +107,8 @@ async fn serve(args: &ControlArgs, settings: Settings, config: Config) -> Result
         output::console(&format!("{address}/placement"), Some((&token, &token_file)))?;
     }
     up::tell_supervisor(Phase::Ready);
-    signals.wait().await;
+    let mut reload = Reload::new(file, &settings, Arc::unwrap_or_clone(config), token);
+    reload.serve_until(&mut control, &mut hangups, signals.wait()).await;
     tracing::info!("stopping: brokers keep their parts until the leases end");
     up::tell_supervisor(Phase::Stopping);
     // Requests that wait for a change of a placement are answered when control ends.
@@ -129,6 +124,15 @@ async fn open_store(config: &Config, settings: &Settings) -> Result<(Arc<dyn Con
     let path = config.store.clone().unwrap_or_else(|| settings.broker.data_path.join("placement.redb"));
     let store = EmbeddedStore::open(&path, store::Options::default())?;
     Ok((Arc::new(store), path.display().to_string()))
+}
+
+/// What each broker is shown.
+fn tokens_of(config: &Config, token: &Token) -> Result<Vec<Option<String>>, TokenError> {
+    let of = |file: &Option<PathBuf>| match file {
+        Some(file) => Token::load(file).map(|token| Some(token.reveal().to_owned())),
+        None => Ok(Some(token.reveal().to_owned())),
+    };
+    config.nodes.iter().map(|node| of(&node.token_file)).collect()
 }
 
 async fn bind(address: &str) -> Result<Bound, Failure> {

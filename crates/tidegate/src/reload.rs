@@ -33,20 +33,11 @@ impl Reading {
     /// Of `tidegate.toml`.
     pub(crate) fn up(document: &Document) -> Result<(Settings, Self), ConfigError> {
         let settings = Settings::from_document(document, &settings::host())?;
-        let console = settings.console.as_ref();
         let reading = Self {
             options: settings::options_of(document)?,
             config: settings.broker.clone(),
             limits: settings.limits.clone(),
-            others: vec![
-                ("admin.token_file", settings.token_file.display().to_string()),
-                ("console.address", console.map_or(String::new(), |console| console.address.to_string())),
-                ("console.allowed_hosts", format!("{:?}", console.map(|console| &console.allowed_hosts))),
-                ("console.poll_interval", format!("{:?}", console.map(|console| console.poll_interval))),
-                ("store", settings.store.to_string()),
-                ("log.format", format!("{:?}", settings.log_format)),
-                ("proxy", if settings.proxy.is_some() { "present".to_owned() } else { "absent".to_owned() }),
-            ],
+            others: others_of(&settings),
             warnings: settings.warnings.clone(),
         };
         Ok((settings, reading))
@@ -57,6 +48,20 @@ impl Reading {
         let warnings = config.warnings.iter().map(ToString::to_string).collect();
         Self { options, config, limits: Vec::new(), others: Vec::new(), warnings }
     }
+}
+
+/// Keys outside of the broker's options that hold from the start, each with its value.
+pub(crate) fn others_of(settings: &Settings) -> Vec<(&'static str, String)> {
+    let console = settings.console.as_ref();
+    vec![
+        ("admin.token_file", settings.token_file.display().to_string()),
+        ("console.address", console.map_or(String::new(), |console| console.address.to_string())),
+        ("console.allowed_hosts", format!("{:?}", console.map(|console| &console.allowed_hosts))),
+        ("console.poll_interval", format!("{:?}", console.map(|console| console.poll_interval))),
+        ("store", settings.store.to_string()),
+        ("log.format", format!("{:?}", settings.log_format)),
+        ("proxy", if settings.proxy.is_some() { "present".to_owned() } else { "absent".to_owned() }),
+    ]
 }
 
 /// Where the configuration comes from.

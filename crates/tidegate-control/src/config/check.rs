@@ -7,20 +7,26 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use tidegate_core::limit::Limit;
+use tidegate_core::replay::{ServiceModel, Spread};
 use tidegate_runtime::config::units::{Bytes, Span};
 use tidegate_runtime::config::{ConfigError, Document};
 use tidegate_wire::nsq::{ChannelName, TopicName};
 
-use super::section::{AdaptSection, CorrelationSection, HookSection, NodeSection, Section, TopicSection};
+use crate::machine::modelled::ModelConfig;
+
+use super::section::{AdaptSection, CorrelationSection, HookSection, ModelSection, NodeSection, Section, TopicSection};
 use super::{
-    Adapt, CHANNELS_MAX, CORRELATIONS_MAX, Config, Correlation, Hook, Lend, NODES_MAX, Node, OnStoreLoss, Pattern,
-    TOPICS_MAX, Topic,
+    Adapt, CHANNELS_MAX, CORRELATIONS_MAX, Config, Correlation, Hook, Lend, Model, NODES_MAX, Node, OnStoreLoss,
+    Pattern, TOPICS_MAX, Topic,
 };
 
 /// The port after the ones of broker and proxy would be 4155; control is no part of a broker's block.
 const LISTEN: &str = "127.0.0.1:4190";
 const LEASE: Duration = Duration::from_secs(10);
 const READY: Duration = Duration::from_secs(30);
+/// Tidegate's broker as `lab/calibration.toml` has it, where the numbers are explained.
+const SERVICE: ServiceModel =
+    ServiceModel { cores: 2, batch_ns: 8_500, message_ns: 6_400, way_ns: 60_000, spread: Spread::Exponential };
 const ROUND: Duration = Duration::from_mins(1);
 /// Longest name of a publisher, and longest correlation key, in bytes.
 const KEY_BYTES_MAX: usize = 128;
@@ -220,6 +226,7 @@ fn topic(place: &Place<'_>, section: TopicSection) -> Result<Topic, ConfigError>
         slo: slo.unwrap_or_default(),
         channels,
         planner,
+        model: model(&place.below("model"), &section.model)?,
         policy: principles,
         correlation: correlation(place, section.correlation)?,
         adapt: adapt(&place.below("adapt"), &section.adapt)?,
@@ -263,6 +270,39 @@ fn adapt(place: &Place<'_>, section: &AdaptSection) -> Result<Adapt, ConfigError
         return Err(place.problem("window", format_args!("found {window:?}"), remedy));
     }
     Ok(Adapt { period, window })
+}
+
+fn model(place: &Place<'_>, section: &ModelSection) -> Result<Model, ConfigError> {
+    let default = ModelConfig::default();
+    let second = Duration::from_secs(1);
+    let margin = section.margin.unwrap_or(default.margin);
+    if !(0.01..=10.0).contains(&margin) {
+        return Err(place.problem("margin", format_args!("found {margin}"), "expected a share from 0.01 to 10"));
+    }
+    let cores = section.cores.unwrap_or(SERVICE.cores);
+    if cores == 0 {
+        return Err(place.problem("cores", "found 0", "expected 1 or more: those that serve a broker's messages"));
+    }
+    let step = |key: &str, given: Option<Span>, default_ns: u32| {
+        let default = Duration::from_nanos(default_ns.into());
+        let span = place.span(key, given, default, (Duration::ZERO, second))?;
+        Ok(u32::try_from(span.as_nanos()).expect("it is at most a second"))
+    };
+    let service = ServiceModel {
+        cores,
+        batch_ns: step("batch", section.batch, SERVICE.batch_ns)?,
+        message_ns: step("message", section.message, SERVICE.message_ns)?,
+        way_ns: step("way", section.way, SERVICE.way_ns)?,
+        spread: SERVICE.spread,
+    };
+    // A broker is watched for no longer than one measurement lasts.
+    let longest = default.confirm.span;
+    Ok(Model {
+        record: place.span("record", section.record, default.record, (second, Duration::from_mins(1)))?,
+        confirm: place.span("confirm", section.confirm, default.confirm.least, (second, longest))?,
+        margin,
+        service,
+    })
 }
 
 fn hook_of(place: &Place<'_>, section: HookSection) -> Result<Hook, ConfigError> {
@@ -351,6 +391,7 @@ mod tests {
         assert_eq!((topic.unit, topic.planner, topic.policy), (Unit::Messages, Planner::Model, Policy::Srtm));
         assert_eq!(topic.adapt, Adapt { period: Duration::from_secs(1), window: Duration::from_secs(10) });
         assert_eq!(topic.round, ROUND);
+        assert_eq!((topic.model.record, topic.model.service), (Duration::from_secs(5), SERVICE));
         assert_eq!((topic.lend, topic.on_store_loss), (Lend::Off, OnStoreLoss::Local));
         assert_eq!(config.nodes[0].mcap_per_s, None);
         assert_eq!(config.warnings.len(), 1, "without channels: {:?}", config.warnings);
@@ -437,6 +478,9 @@ mod tests {
         );
         let topic = |more: &str| format!("{NODE}[[control.topic]]\nname = \"a\"\nrate = \"1/s\"\nburst = 1\n{more}\n");
         assert!(error(&topic("adapt = { window = \"1500ms\" }")).contains("expected whole seconds"));
+        assert!(error(&topic("model = { margin = 0.0 }")).contains("control.topic[0].model.margin: found 0"));
+        assert!(error(&topic("model = { confirm = \"2m\" }")).contains("control.topic[0].model.confirm: found 120s"));
+        assert!(error(&topic("model = { batch = \"2s\" }")).contains("control.topic[0].model.batch: found 2s"));
         assert!(error(&topic("channels = [\"a b\"]")).contains("control.topic[0].channels[0]: found \"a b\""));
         assert!(error(&topic("correlation = [ { key = \"k\" } ]")).contains("add client or host"));
         let again = "[[control.topic]]\nname = \"a\"\nrate = 1\nburst = 1\n";

@@ -54,6 +54,8 @@ pub(super) struct TopicSection {
     #[serde(default)]
     pub(super) planner: Planner,
     #[serde(default)]
+    pub(super) model: ModelSection,
+    #[serde(default)]
     pub(super) principles: Policy,
     #[serde(default)]
     pub(super) correlation: Vec<CorrelationSection>,
@@ -72,6 +74,18 @@ pub(super) struct CorrelationSection {
     pub(super) client: Option<String>,
     pub(super) host: Option<String>,
     pub(super) key: String,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct ModelSection {
+    pub(super) record: Option<Span>,
+    pub(super) confirm: Option<Span>,
+    pub(super) margin: Option<f64>,
+    pub(super) cores: Option<u16>,
+    pub(super) batch: Option<Span>,
+    pub(super) message: Option<Span>,
+    pub(super) way: Option<Span>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]

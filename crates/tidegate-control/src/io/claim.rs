@@ -21,8 +21,9 @@ use super::nodes::{Members, Nodes};
 use super::orders::{Carried, carry_out};
 use super::predict::{Offered, Prediction, predict};
 use super::sensed::{offered_of, publishers_of};
-use crate::config::{Config, Planner, Topic, Unit};
+use crate::config::{Config, Model, Planner, Topic, Unit};
 use crate::error::{KeptError, with_causes};
+use crate::machine::confirm::ConfirmConfig;
 use crate::machine::director::{
     AdaptorConfig, Ask, Director, DirectorConfig, Event, Inherited, Phase, Placement, PlannerKind, Report, View,
 };
@@ -55,6 +56,10 @@ pub(super) enum Command {
     Replan,
     /// Who publishes now.
     Publishers(oneshot::Sender<Publishers>),
+    /// The file says this from now on.
+    Configure { topic: Arc<Topic>, config: Arc<Config> },
+    /// The topic is not in the file any more.
+    End,
 }
 
 /// Who publishes to a topic now.
@@ -114,7 +119,7 @@ enum Done {
 pub(super) struct ClaimSetup {
     pub(super) topic: Arc<Topic>,
     pub(super) config: Arc<Config>,
-    pub(super) members: Members,
+    pub(super) members: watch::Receiver<Members>,
     pub(super) kept: Arc<Kept>,
     pub(super) loads: Arc<Loads>,
     pub(super) nodes: watch::Receiver<Nodes>,
@@ -142,8 +147,12 @@ pub(super) struct Claim {
     prediction: Option<Prediction>,
     predicted: Option<Instant>,
     predicting: bool,
-    /// Under which the director leads.
+    /// Under which the director leads,
     term: Option<Term>,
+    /// and until when, as it was told.
+    leads_until: Option<Instant>,
+    /// The topic is not in the file any more.
+    ends: bool,
     loading: bool,
     loaded: Option<Instant>,
     keeping: bool,
@@ -167,7 +176,7 @@ pub(super) fn director_config(topic: &Topic, config: &Config) -> DirectorConfig 
         principles: topic.policy.into(),
         planner: match topic.planner {
             Planner::Paper => PlannerKind::Paper,
-            Planner::Model => PlannerKind::Model(ModelConfig::default()),
+            Planner::Model => PlannerKind::Model(model_config(topic)),
         },
         fit: FitConfig { round: topic.round, excess: Excess::NextNode, ..FitConfig::default() },
         adapt: AdaptorConfig { period: topic.adapt.period, window: topic.adapt.window, ..AdaptorConfig::default() },
@@ -176,6 +185,12 @@ pub(super) fn director_config(topic: &Topic, config: &Config) -> DirectorConfig 
         ready_within: config.ready_timeout,
         ..DirectorConfig::new(topic.limit, slo)
     }
+}
+
+fn model_config(topic: &Topic) -> ModelConfig {
+    let Model { record, confirm: least, margin, service } = topic.model;
+    let default = ModelConfig::default();
+    ModelConfig { record, margin, service, confirm: ConfirmConfig { least, ..default.confirm }, ..default }
 }
 
 /// What nodes are to have.
@@ -202,6 +217,8 @@ impl Claim {
             predicted: None,
             predicting: false,
             term: None,
+            leads_until: None,
+            ends: false,
             loading: false,
             loaded: None,
             keeping: false,
@@ -218,6 +235,9 @@ impl Claim {
         self.on_nodes();
         loop {
             self.give_orders();
+            if self.ends && self.tasks.is_empty() {
+                break;
+            }
             let due = self.director.next_timeout().map_or(REFRESH, |at| at.since(clock::now()));
             tokio::select! {
                 () = stopped(&mut self.setup.stop) => break,
@@ -226,12 +246,36 @@ impl Claim {
                 Ok(()) = self.setup.nodes.changed() => self.on_nodes(),
                 Ok(()) = self.setup.standing.changed() => self.on_standing(),
                 Some(command) = self.setup.commands.recv() => self.on_command(command),
-                () = sleep(due) => self.director.on_timeout(clock::now()),
+                () = sleep(due) => self.on_due(),
                 _ = refresh.tick() => self.refresh(),
             }
         }
         self.tasks.shutdown().await;
+        if self.ends {
+            while self.hooks.join_next().await.is_some() {}
+        }
         self.hooks.shutdown().await;
+    }
+
+    /// Every event of the director comes this way: it knows before until when this process leads.
+    fn tell(&mut self, event: Event) {
+        self.tell_term();
+        self.director.on_event(event, clock::now());
+    }
+
+    fn on_due(&mut self) {
+        self.tell_term();
+        self.director.on_timeout(clock::now());
+    }
+
+    fn tell_term(&mut self) {
+        let until = self.setup.standing.borrow().until().filter(|_| self.term.is_some());
+        if until != self.leads_until {
+            self.leads_until = until;
+            if let Some(until) = until {
+                self.director.on_event(Event::LeadsUntil(until), clock::now());
+            }
+        }
     }
 
     /// Whether this process leads, as the director is to know it. It is told when what the last leader kept is here.
@@ -259,13 +303,16 @@ impl Claim {
 
     fn follow(&mut self) {
         self.term = None;
-        self.director.on_event(Event::Lead { leads: false, above: 0, quiet: Duration::ZERO }, clock::now());
+        self.tell(Event::Lead { leads: false, above: 0, quiet: Duration::ZERO });
         self.note("this process leads no longer".to_owned());
     }
 
     fn lead(&mut self, term: Term) {
         let quiet = if term.is_first { Duration::ZERO } else { self.setup.config.lease };
-        self.director.on_event(Event::Lead { leads: true, above: term.above(), quiet }, clock::now());
+        self.tell(Event::Lead { leads: true, above: term.above(), quiet });
+        // The term that it knew of was another one.
+        self.leads_until = None;
+        self.tell_term();
     }
 
     /// Reads what is kept of the topic; nothing if its placement is that of revision `known`.
@@ -317,7 +364,13 @@ impl Claim {
     /// Tells the director of nodes that changed.
     fn on_nodes(&mut self) {
         let nodes = Arc::clone(&self.setup.nodes.borrow_and_update());
-        let now = clock::now();
+        let gone: Vec<Name> = self.told.keys().filter(|name| !nodes.contains_key(*name)).cloned().collect();
+        for name in gone {
+            self.sensed.remove(&name);
+            if let Some((_, load)) = self.told.remove(&name) {
+                self.tell(Event::Node { node: name, state: NodeState::Gone, load });
+            }
+        }
         for (name, node) in nodes.iter() {
             let allocated_per_s = self.setup.loads.of_others(&self.setup.topic.name, name.as_str());
             let load = NodeLoad { mcap_per_s: node.mcap_per_s, allocated_per_s };
@@ -335,7 +388,7 @@ impl Claim {
             if node.state == NodeState::Gone {
                 self.sensed.remove(name);
             }
-            self.director.on_event(Event::Node { node: name.clone(), state: node.state, load }, now);
+            self.tell(Event::Node { node: name.clone(), state: node.state, load });
         }
     }
 
@@ -343,7 +396,19 @@ impl Claim {
         match command {
             Command::Replan => {
                 self.note("a person asked for a new plan".to_owned());
-                self.director.on_event(Event::Replan, clock::now());
+                self.tell(Event::Replan);
+            }
+            Command::Configure { topic, config } => self.configure(topic, config),
+            Command::End => {
+                self.note("the topic is not in the file any more".to_owned());
+                self.ends = true;
+                self.tell(Event::End);
+                self.setup.loads.set(&self.setup.topic.name, BTreeMap::new());
+                if let Some(term) = self.term.take() {
+                    let (kept, topic) = (Arc::clone(&self.setup.kept), Arc::clone(&self.setup.topic));
+                    // What stays there is read by nobody until the topic is declared again.
+                    self.hooks.spawn(async move { drop(kept.remove(term, &topic.name).await) });
+                }
             }
             Command::Publishers(reply) => {
                 let (names, known) = publishers_of(&self.setup.topic, self.sensed.values());
@@ -351,6 +416,20 @@ impl Claim {
                 // Who asked may be gone.
                 let _ = reply.send(Publishers { names, known, offered });
             }
+        }
+    }
+
+    /// The file was read again.
+    fn configure(&mut self, topic: Arc<Topic>, config: Arc<Config>) {
+        let director = director_config(&topic, &config);
+        let is_same = director == director_config(&self.setup.topic, &self.setup.config)
+            && topic.channels == self.setup.topic.channels
+            && topic.on_store_loss == self.setup.topic.on_store_loss;
+        let reissues = topic.on_store_loss != self.setup.topic.on_store_loss;
+        (self.setup.topic, self.setup.config) = (topic, config);
+        if !is_same {
+            self.note("the file was read again".to_owned());
+            self.tell(Event::Configured { config: Box::new(director), reissues });
         }
     }
 
@@ -363,8 +442,8 @@ impl Claim {
                 }
                 Ask::Report(report) => self.on_report(report),
                 what => {
-                    let carried =
-                        carry_out(Arc::clone(&self.setup.topic), Arc::clone(&self.setup.members), order.no, what);
+                    let members = Arc::clone(&self.setup.members.borrow());
+                    let carried = carry_out(Arc::clone(&self.setup.topic), members, order.no, what);
                     self.tasks.spawn(async move { Done::Carried(Box::new(carried.await)) });
                 }
             }
@@ -462,15 +541,16 @@ impl Claim {
         }
         match event {
             // A model computes for seconds then; other tasks go on.
-            Some(event @ Event::Recorded { .. }) => {
-                tokio::task::block_in_place(|| self.director.on_event(event, clock::now()));
-            }
-            Some(event) => self.director.on_event(event, clock::now()),
+            Some(event @ Event::Recorded { .. }) => tokio::task::block_in_place(|| self.tell(event)),
+            Some(event) => self.tell(event),
             None => {}
         }
     }
 
     fn refresh(&mut self) {
+        if self.ends {
+            return;
+        }
         let now = clock::now();
         let view = self.director.view(now);
         let rates = |view: &View| -> BTreeMap<Name, f64> {

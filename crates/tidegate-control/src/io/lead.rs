@@ -1,7 +1,8 @@
 //! Which process leads: the one whose name stands at `control/leader` of the store, for as long as it renews its lease.
 //!
-//! A leader that cannot renew stops to order before the lease ends at the store. What it ordered before is fenced: the next
-//! leader's revisions are higher, and nodes refuse older ones.
+//! A leader that cannot renew stops to order before the lease ends at the store; so do its claims by themselves, which know
+//! until when it leads: a process that stood still may not hear in time that it does not lead any more. What it ordered
+//! before is fenced: the next leader's revisions are higher, and nodes refuse older ones.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,6 +35,8 @@ pub enum Standing {
         term: Term,
         /// When it became the leader.
         since: Instant,
+        /// It leads until then, or longer if it renews its lease before.
+        until: Instant,
     },
 }
 
@@ -43,6 +46,15 @@ impl Standing {
     pub const fn term(&self) -> Option<Term> {
         match self {
             Self::Leads { term, .. } => Some(*term),
+            Self::Follows { .. } => None,
+        }
+    }
+
+    /// Until when it leads if nothing happens, if this process does.
+    #[must_use]
+    pub const fn until(&self) -> Option<Instant> {
+        match self {
+            Self::Leads { until, .. } => Some(*until),
             Self::Follows { .. } => None,
         }
     }
@@ -112,7 +124,7 @@ impl Candidate {
             return;
         }
         let since = clock::now();
-        self.standing.send_replace(Standing::Leads { term, since });
+        self.standing.send_replace(Standing::Leads { term, since, until });
         let mut pause = self.lease / 3;
         let mut raises = 0;
         loop {
@@ -121,7 +133,10 @@ impl Candidate {
                 () = sleep(pause.min(left)) => {
                     let sent = clock::now();
                     match timeout(until.since(sent), self.kept.keep_alive(term)).await {
-                        Ok(Ok(())) => (until, pause) = (self.until(sent), self.lease / 3),
+                        Ok(Ok(())) => {
+                            (until, pause) = (self.until(sent), self.lease / 3);
+                            self.standing.send_replace(Standing::Leads { term, since, until });
+                        }
                         Ok(Err(KeptError::NotLeading)) | Err(_) => break,
                         Ok(Err(error)) => {
                             tracing::warn!(error = with_causes(&error), "leadership could not be renewed");
@@ -149,7 +164,7 @@ impl Candidate {
                         Ok(fence) => {
                             tracing::warn!(holds, fence, "a node holds a newer revision: the fence is raised above it");
                             (term.fence, term.is_first) = (fence, false);
-                            self.standing.send_replace(Standing::Leads { term, since });
+                            self.standing.send_replace(Standing::Leads { term, since, until });
                         }
                         Err(KeptError::NotLeading) => break,
                         Err(error) => tracing::warn!(error = with_causes(&error), "the fence cannot be raised"),

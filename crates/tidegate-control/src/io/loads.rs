@@ -28,7 +28,9 @@ impl Loads {
         for (node, rate) in &rates {
             *totals.entry(node.clone()).or_default() += rate;
         }
-        claims.insert(topic.to_owned(), rates);
+        if !rates.is_empty() {
+            claims.insert(topic.to_owned(), rates);
+        }
     }
 
     /// What claims but that of `topic` have of `node`.

@@ -14,6 +14,7 @@
 //! | [`loads`] | what claims have of nodes |
 //! | [`nodes`] | which nodes there are |
 //! | [`predict`] | what the exact theory says of a split |
+//! | `reload` | another configuration while it runs |
 //! | [`hop`] | `tidegate steer`: the address that unmodified NSQ producers dial |
 //! | [`hook`] | who is told that brokers are missing |
 //! | [`view`] | the state for people and programs |
@@ -30,6 +31,7 @@ pub mod loads;
 pub mod nodes;
 mod orders;
 pub mod predict;
+mod reload;
 mod sensed;
 mod trace;
 pub mod view;
@@ -45,15 +47,14 @@ use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
 
-use self::claim::{COMMANDS_MAX, Claim, ClaimSetup, ClaimState, Command};
-use self::client::NodeClient;
+use self::claim::{ClaimState, Command};
 use self::kept::{Kept, Leader};
 use self::lead::{Candidate, Standing, stopped};
 use self::loads::Loads;
-use self::nodes::{Contacts, Member, Members, Nodes, Watch};
+use self::nodes::{Contacts, Members, Nodes, Watch};
+pub use self::reload::{Changes, Named};
 use crate::config::{Config, Topic};
-use crate::machine::director::{Director, Placement};
-use crate::machine::name::Name;
+use crate::machine::director::Placement;
 
 /// Answers of `GET /api/v1/placement/{topic}` that wait for a change at a time; further ones are answered 503.
 pub const WAITERS_MAX: usize = 10_000;
@@ -77,7 +78,7 @@ pub struct Setup {
 }
 
 /// A claim, as the admin API reaches it.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct ClaimHandle {
     /// As in the file.
     pub topic: Arc<Topic>,
@@ -88,28 +89,43 @@ pub struct ClaimHandle {
     commands: mpsc::Sender<Command>,
 }
 
+/// What the file declares.
+#[derive(Debug)]
+struct Declared {
+    config: Arc<Config>,
+    members: Members,
+    claims: BTreeMap<String, ClaimHandle>,
+}
+
 /// What all tasks and the admin API share.
 #[derive(Debug)]
 pub struct Shared {
-    config: Arc<Config>,
     me: Leader,
-    members: Members,
+    declared: watch::Receiver<Arc<Declared>>,
     contacts: Arc<Contacts>,
     kept: Arc<Kept>,
     loads: Arc<Loads>,
     nodes: watch::Receiver<Nodes>,
     standing: watch::Receiver<Standing>,
-    claims: BTreeMap<String, ClaimHandle>,
     waiters: Arc<Semaphore>,
     computing: Arc<Semaphore>,
     stop: watch::Receiver<bool>,
     started: Instant,
 }
 
+impl Shared {
+    fn declared(&self) -> Arc<Declared> {
+        Arc::clone(&self.declared.borrow())
+    }
+}
+
 /// Control that runs. [`Self::stop`] ends it; parts stay in force at nodes until their leases end.
 #[derive(Debug)]
 pub struct Control {
     shared: Arc<Shared>,
+    declared: watch::Sender<Arc<Declared>>,
+    members: watch::Sender<Members>,
+    fenced: mpsc::Sender<u64>,
     stop: watch::Sender<bool>,
     tasks: JoinSet<()>,
 }
@@ -120,44 +136,14 @@ impl Control {
     pub fn start(setup: Setup) -> Self {
         let Setup { config, store, tokens, me } = setup;
         let (stop, stopping) = watch::channel(false);
-        let tokens = tokens.into_iter().chain(std::iter::repeat(None));
-        let member = |(node, token): (&crate::config::Node, Option<String>)| {
-            let client = NodeClient::new(&node.admin, token.as_deref());
-            (Name::from(node.name.as_str()), Member { node: node.clone(), client })
-        };
-        let members: Members = Arc::new(config.nodes.iter().zip(tokens).map(member).collect());
+        let (members, members_now) = watch::channel(reload::members_of(&config, tokens));
         let (kept, contacts, loads) = (Arc::new(Kept::new(store)), Arc::<Contacts>::default(), Arc::<Loads>::default());
         let (nodes_sender, nodes) = watch::channel(Nodes::default());
         let (standing_sender, standing) = watch::channel(Standing::Follows { leader: None });
         let (fenced, fenced_receiver) = mpsc::channel(FENCED_MAX);
         let mut tasks = JoinSet::new();
-        let mut claims = BTreeMap::new();
-        for topic in &config.topics {
-            let topic = Arc::new(topic.clone());
-            let (commands, commanded) = mpsc::channel(COMMANDS_MAX);
-            let director = Director::new(claim::director_config(&topic, &config), clock::now());
-            let (state_sender, state) = watch::channel(Arc::new(ClaimState::new(director.view(clock::now()))));
-            let (placement_sender, placement) = watch::channel(Arc::<Placement>::default());
-            let handle = ClaimHandle { topic: Arc::clone(&topic), state, placement, commands };
-            claims.insert(topic.name.clone(), handle);
-            let setup = ClaimSetup {
-                topic,
-                config: Arc::clone(&config),
-                members: Arc::clone(&members),
-                kept: Arc::clone(&kept),
-                loads: Arc::clone(&loads),
-                nodes: nodes.clone(),
-                standing: standing.clone(),
-                fenced: fenced.clone(),
-                commands: commanded,
-                state: state_sender,
-                placement: placement_sender,
-                stop: stopping.clone(),
-            };
-            tasks.spawn(Claim::new(setup, director).run());
-        }
         let watch = Watch {
-            members: Arc::clone(&members),
+            members: members_now,
             contacts: Arc::clone(&contacts),
             nodes: nodes_sender,
             silence: config.lease.min(Duration::from_secs(3)),
@@ -175,22 +161,27 @@ impl Control {
         };
         tasks.spawn(candidate.run());
         tasks.spawn(look(Arc::clone(&kept), stopping.clone()));
+        let nothing = Declared { config: Arc::clone(&config), members: Members::default(), claims: BTreeMap::new() };
+        let (declared, declared_now) = watch::channel(Arc::new(nothing));
         let shared = Shared {
-            config,
             me,
-            members,
+            declared: declared_now,
             contacts,
             kept,
             loads,
             nodes,
             standing,
-            claims,
             waiters: Arc::new(Semaphore::new(WAITERS_MAX)),
             computing: Arc::new(Semaphore::new(COMPUTING_MAX)),
             stop: stopping,
             started: clock::now(),
         };
-        Self { shared: Arc::new(shared), stop, tasks }
+        let mut this = Self { shared: Arc::new(shared), declared, members, fenced, stop, tasks };
+        let claims =
+            config.topics.iter().map(|topic| (topic.name.clone(), this.claim(Arc::new(topic.clone()), &config)));
+        let claims = claims.collect();
+        this.declare(config, claims);
+        this
     }
 
     /// What the admin API stands on.

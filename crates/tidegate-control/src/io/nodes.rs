@@ -78,6 +78,10 @@ impl Contacts {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).get(node).cloned().unwrap_or_default()
     }
 
+    fn forget(&self, node: &Name) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(node);
+    }
+
     fn note(&self, node: &Name, answer: &Result<NodeAnswer, String>, now: Instant) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let contact = all.entry(node.clone()).or_default();
@@ -106,7 +110,7 @@ type Heard = (Name, Result<NodeAnswer, String>);
 
 /// What asks all nodes.
 pub(super) struct Watch {
-    pub(super) members: Members,
+    pub(super) members: watch::Receiver<Members>,
     pub(super) contacts: Arc<Contacts>,
     pub(super) nodes: watch::Sender<Nodes>,
     /// After how long without an answer a node is gone.
@@ -118,26 +122,39 @@ impl Watch {
     /// Asks until it is told to stop.
     pub(super) async fn run(mut self) {
         let (answers, mut heard) = mpsc::channel::<Heard>(ANSWERS);
-        let mut tasks = JoinSet::new();
         let mut roster = Roster::new(RosterConfig { silence: self.silence });
-        for (name, member) in self.members.iter() {
-            // The configuration has no more nodes than the roster.
-            if roster.add(name, clock::now()).is_ok() {
-                tasks.spawn(ask(name.clone(), member.client.clone(), answers.clone()));
-            }
-        }
-        drop(answers);
+        let mut tasks = self.enter(&mut roster, &answers);
         self.publish(&mut roster);
         loop {
             let pause = roster.next_timeout().map_or(EVERY, |at| at.since(clock::now()));
             tokio::select! {
                 () = stopped(&mut self.stop) => break,
                 Some((node, answer)) = heard.recv() => self.on_answer(&mut roster, &node, &answer),
+                Ok(()) = self.members.changed() => tasks = self.enter(&mut roster, &answers),
                 () = sleep(pause) => roster.on_timeout(clock::now()),
             }
             self.publish(&mut roster);
         }
         tasks.shutdown().await;
+    }
+
+    /// Asks the nodes that there are from now on, and no others.
+    fn enter(&mut self, roster: &mut Roster, answers: &mpsc::Sender<Heard>) -> JoinSet<()> {
+        let members = Arc::clone(&self.members.borrow_and_update());
+        let gone: Vec<Name> =
+            roster.nodes().map(|(name, _)| name.clone()).filter(|at| !members.contains_key(at)).collect();
+        for name in gone {
+            roster.remove(name.as_str());
+            self.contacts.forget(&name);
+        }
+        let mut tasks = JoinSet::new();
+        for (name, member) in members.iter() {
+            // The configuration has no more nodes than the roster.
+            if roster.add(name, clock::now()).is_ok() {
+                tasks.spawn(ask(name.clone(), member.client.clone(), answers.clone()));
+            }
+        }
+        tasks
     }
 
     fn on_answer(&self, roster: &mut Roster, node: &Name, answer: &Result<NodeAnswer, String>) {
@@ -158,8 +175,9 @@ impl Watch {
                 state => tracing::info!(node = %change.node, ?state, "a node's state changed"),
             }
         }
+        let members = Arc::clone(&self.members.borrow());
         let now = |(name, state): (&Name, NodeState)| {
-            let member = self.members.get(name.as_str())?;
+            let member = members.get(name.as_str())?;
             let said = self.contacts.of(name.as_str()).said;
             Some((name.clone(), now_of(&member.node, &said, state)))
         };
@@ -247,7 +265,7 @@ mod tests {
         let (sender, mut nodes) = watch::channel(Nodes::default());
         let (stop, stopping) = watch::channel(false);
         let watch = Watch {
-            members: Arc::new([(Name::from("a"), member)].into()),
+            members: watch::channel(Arc::new([(Name::from("a"), member)].into())).1,
             contacts: Arc::default(),
             nodes: sender,
             silence: Duration::from_millis(1_500),

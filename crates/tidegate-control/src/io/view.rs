@@ -11,7 +11,7 @@ use tidegate_runtime::store::NodeState as StoreNode;
 use super::Shared;
 use super::claim::ClaimState;
 use super::lead::Standing;
-use super::nodes::McapFrom;
+use super::nodes::{McapFrom, Members};
 use super::predict::Access;
 use crate::config::Topic;
 use crate::machine::director::{Phase, Report, View};
@@ -252,6 +252,7 @@ impl ControlView {
     #[must_use]
     pub fn of(shared: &Shared) -> Self {
         let now = clock::now();
+        let declared = shared.declared();
         Self {
             name: shared.me.name.clone(),
             version: env!("CARGO_PKG_VERSION"),
@@ -259,16 +260,16 @@ impl ControlView {
             uptime_s: now.since(shared.started).as_secs_f64(),
             leader: leader(shared, now),
             store: store(shared, now),
-            nodes: nodes(shared, now),
-            topics: shared.claims.values().map(|claim| topic(&claim.topic, &claim.state.borrow())).collect(),
-            warnings: shared.config.warnings.clone(),
+            nodes: nodes(shared, &declared.members, now),
+            topics: declared.claims.values().map(|claim| topic(&claim.topic, &claim.state.borrow())).collect(),
+            warnings: declared.config.warnings.clone(),
         }
     }
 }
 
 fn leader(shared: &Shared, now: Instant) -> LeaderView {
     match &*shared.standing.borrow() {
-        Standing::Leads { term, since } => LeaderView {
+        Standing::Leads { term, since, .. } => LeaderView {
             leads: true,
             name: Some(shared.me.name.clone()),
             admin: Some(shared.me.admin.clone()),
@@ -307,7 +308,7 @@ fn store(shared: &Shared, now: Instant) -> StoreView {
     }
 }
 
-fn nodes(shared: &Shared, now: Instant) -> Vec<NodeView> {
+fn nodes(shared: &Shared, members: &Members, now: Instant) -> Vec<NodeView> {
     let known = shared.nodes.borrow().clone();
     let view = |(name, member): (&Name, &super::nodes::Member)| {
         let contact = shared.contacts.of(name.as_str());
@@ -325,7 +326,7 @@ fn nodes(shared: &Shared, now: Instant) -> Vec<NodeView> {
             shards: node.map_or(0, |node| node.shards),
         }
     };
-    shared.members.iter().map(view).collect()
+    members.iter().map(view).collect()
 }
 
 fn measured(delays: &crate::machine::director::Delays) -> MeasuredView {
@@ -431,6 +432,9 @@ fn headline(view: &View, missing: &BTreeMap<Name, Vec<String>>, failed: &BTreeMa
         (Phase::Plans, _) => waits.unwrap_or_else(|| "a plan is being made".to_owned()),
         (Phase::Short, Some(Report::OutOfNodes { missing_per_s, words })) => {
             let because = words.first().map(|words| format!(", because {words}")).unwrap_or_default();
+            if *missing_per_s < 0.5 {
+                return format!("there is no placement{because}");
+            }
             format!("brokers are missing for {missing_per_s:.0} messages/s{because}")
         }
         (Phase::Watches, _) if view.publishers == 0 => match failed.iter().next() {

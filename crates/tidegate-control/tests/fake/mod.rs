@@ -33,6 +33,10 @@ pub(crate) struct Inside {
     /// Requests without the token.
     pub(crate) strangers: u64,
     pub(crate) draining: bool,
+    /// The p99 from arrival to the end of processing, microseconds.
+    pub(crate) delay_us: f64,
+    /// Traces that were asked for.
+    pub(crate) recorded: u64,
 }
 
 /// A broker.
@@ -50,13 +54,14 @@ fn now_us() -> u64 {
 
 impl Broker {
     pub(crate) async fn start() -> Self {
-        let inside = Arc::new(Mutex::new(Inside::default()));
+        let inside = Arc::new(Mutex::new(Inside { delay_us: 400.0, ..Inside::default() }));
         let router = Router::new()
             .route("/api/v1/node", get(node))
             .route("/api/v1/publishers/{topic}", get(publishers))
             .route("/api/v1/parts", get(clock).put(put_parts))
             .route("/api/v1/parts/{topic}", delete(delete_part))
             .route("/api/v1/topics/{topic}/prepare", post(prepare))
+            .route("/api/v1/record/{topic}", get(trace).post(record))
             .with_state(Arc::clone(&inside));
         Self { address: serve(router).await, inside }
     }
@@ -113,8 +118,30 @@ async fn publishers(
         "seconds": (1..=seconds).rev().map(second).collect::<Vec<_>>(),
         "publishers": inside.publishers.iter().map(publisher).collect::<Vec<_>>(),
         "others": { "publishers": 0, "messages": 0 },
-        "delay": { "count": whole(10.0 * rate), "over_slo": 0, "e2e_p99_us": 400.0, "access_p99_us": 100.0 },
+        "delay": {
+            "count": whole(rate) * seconds, "over_slo": 0, "e2e_p99_us": inside.delay_us, "access_p99_us": 100.0,
+        },
     }))
+}
+
+async fn record(State(inside): Shared) -> Json<Value> {
+    inside.lock().unwrap().recorded += 1;
+    Json(json!({ "recording": true }))
+}
+
+/// The last second, in which each publisher sent at its rate, one after the other.
+async fn trace(State(inside): Shared) -> String {
+    let inside = inside.lock().unwrap();
+    let (mut text, from_us) =
+        ("arrival_ns,read_ns,release_ns,passed_ns,publisher,bytes\n".to_owned(), now_us() - 1_000_000);
+    for (number, (identity, rate)) in (1_u64..).zip(&inside.publishers) {
+        text += &format!("@{{\"publisher\":{number},\"identity\":\"{identity}\"}}\n");
+        for message in 0..whole(*rate) {
+            let at_ns = 1_000 * (from_us + 7_919 * number % 100_000 + message * 1_000_000 / whole(*rate));
+            text += &format!("{at_ns},{at_ns},{at_ns},{at_ns},{number},9\n");
+        }
+    }
+    text
 }
 
 async fn clock() -> Json<Value> {

@@ -77,8 +77,8 @@ async fn page_of_metrics(State(shared): Asked) -> Response {
 }
 
 impl Shared {
-    fn claim(&self, topic: &str) -> Result<&ClaimHandle, Problem> {
-        self.claims.get(topic).ok_or_else(|| {
+    fn claim(&self, topic: &str) -> Result<ClaimHandle, Problem> {
+        self.declared().claims.get(topic).cloned().ok_or_else(|| {
             let shown: String = topic.chars().take(80).collect();
             Problem::not_found(format!("`{shown}` is not declared; add a [[control.topic]] of that name to the file"))
         })

@@ -82,7 +82,7 @@ pub(super) async fn post(
     let claim = shared.claim(&topic)?;
     shared.must_lead()?;
     if dry_run {
-        return rehearse(&shared, claim).await.map(|answer| Json(answer).into_response());
+        return rehearse(&shared, &claim).await.map(|answer| Json(answer).into_response());
     }
     claim.command(Command::Replan)?;
     tracing::info!(topic, "a person asked for a new plan");

@@ -75,7 +75,7 @@ pub(super) async fn get(
     if wait_ms > WAIT_MS_MAX {
         return Err(Problem::bad_request(format!("`wait_ms` is {wait_ms}; give at most {WAIT_MS_MAX}")));
     }
-    let mut placement = shared.claim(&topic)?.placement.clone();
+    let mut placement = shared.claim(&topic)?.placement;
     let is_newer = |placement: &std::sync::Arc<Placement>| after.is_none_or(|after| placement.revision != after);
     if wait_ms > 0 && !is_newer(&placement.borrow()) {
         let Ok(_place) = shared.waiters.clone().try_acquire_owned() else {
@@ -90,5 +90,5 @@ pub(super) async fn get(
         }
     }
     let placement = shared.claim(&topic)?.placement.borrow().clone();
-    Ok(Json(PlacementAnswer::of(&topic, &placement, &shared.members)))
+    Ok(Json(PlacementAnswer::of(&topic, &placement, &shared.declared().members)))
 }

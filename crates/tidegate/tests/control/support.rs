@@ -1,6 +1,4 @@
-//! `tidegate control` over three real brokers, with publishers and consumers on sockets: a topic is placed, its parts are the
-//! contract, they follow the load, a broker that is killed gives its part to the others, and nothing changes when control is
-//! started again.
+//! Real brokers and a real control, with publishers and consumers on sockets.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -17,15 +15,15 @@ use tidegate_core::{Instant, Rate};
 use tidegate_runtime::clock;
 
 /// For everything that takes some seconds; far more than it needs on a machine with other work.
-const PATIENCE: Duration = Duration::from_secs(90);
-const CONTRACT: (u64, u64) = (1_000, 60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(90);
+pub(crate) const CONTRACT: (u64, u64) = (1_000, 60);
 
-fn wait(ms: u64) {
+pub(crate) fn wait(ms: u64) {
     // A thread that only waits.
     std::thread::park_timeout(Duration::from_millis(ms));
 }
 
-fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+pub(crate) fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let began: Instant = clock::now();
     loop {
         if let Some(found) = look() {
@@ -36,10 +34,10 @@ fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-struct Folder(PathBuf);
+pub(crate) struct Folder(pub(crate) PathBuf);
 
 impl Folder {
-    fn new(name: &str) -> Self {
+    pub(crate) fn new(name: &str) -> Self {
         let folder = Self(std::env::temp_dir().join(format!("tidegate-control-{name}-{}", std::process::id())));
         let _ = fs::remove_dir_all(&folder.0);
         fs::create_dir_all(&folder.0).expect("a folder for temporary files");
@@ -54,13 +52,13 @@ impl Drop for Folder {
 }
 
 /// A process that says on its first lines where it listens.
-struct Process {
-    child: Child,
-    lines: Vec<String>,
+pub(crate) struct Process {
+    pub(crate) child: Child,
+    pub(crate) lines: Vec<String>,
 }
 
 impl Process {
-    fn start(folder: &Path, args: &[&str], count: usize) -> Self {
+    pub(crate) fn start(folder: &Path, args: &[&str], count: usize) -> Self {
         let log = fs::File::options().create(true).append(true).open(folder.join("log")).expect("a log file");
         let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
         command.args(args).current_dir(folder).stdout(Stdio::piped()).stderr(log);
@@ -73,15 +71,21 @@ impl Process {
     }
 
     /// What stands behind `name` on its line.
-    fn address(&self, name: &str) -> String {
+    pub(crate) fn address(&self, name: &str) -> String {
         let line =
             self.lines.iter().find_map(|line| line.strip_prefix(name)).unwrap_or_else(|| panic!("{:?}", self.lines));
         line.trim().trim_start_matches("http://").to_owned()
     }
 
-    fn signal(mut self, signal: rustix::process::Signal) -> Option<i32> {
-        rustix::process::kill_process(rustix::process::Pid::from_child(&self.child), signal).expect("it runs");
+    /// Sends `signal`, after which it is to end.
+    pub(crate) fn signal(mut self, signal: rustix::process::Signal) -> Option<i32> {
+        self.kick(signal);
         self.child.wait().expect("it ends").code()
+    }
+
+    /// Sends `signal`, after which it runs on.
+    pub(crate) fn kick(&self, signal: rustix::process::Signal) {
+        rustix::process::kill_process(rustix::process::Pid::from_child(&self.child), signal).expect("it runs");
     }
 }
 
@@ -93,31 +97,34 @@ impl Drop for Process {
 }
 
 /// The status and the body of the answer to one request.
-fn ask(address: &str, request: &str, token: &str) -> (u16, String) {
+pub(crate) fn ask(address: &str, request: &str, token: &str, body: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(address).expect("it listens");
-    let token = format!("Authorization: Bearer {token}\r\n");
-    write!(stream, "{request} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n{token}Content-Length: 0\r\n\r\n")
-        .expect("it reads");
+    let length = body.len();
+    let head = format!(
+        "{request} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\nAuthorization: Bearer {token}\r\n\
+         Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
+    );
+    stream.write_all(head.as_bytes()).expect("it reads");
     let mut answer = String::new();
     stream.read_to_string(&mut answer).expect("it answers in text");
     let status = answer.split(' ').nth(1).and_then(|status| status.parse().ok()).expect("a status line");
     (status, answer.split_once("\r\n\r\n").map_or_else(String::new, |(_, body)| body.to_owned()))
 }
 
-fn read(address: &str, path: &str) -> Value {
-    let (status, body) = ask(address, &format!("GET {path}"), "-");
+pub(crate) fn read(address: &str, path: &str) -> Value {
+    let (status, body) = ask(address, &format!("GET {path}"), "-", "");
     assert_eq!(status, 200, "{path}: {body}");
     serde_json::from_str(&body).unwrap_or_else(|error| panic!("{path}: {error}: {body}"))
 }
 
-struct Broker {
-    process: Process,
-    nsq: String,
-    admin: String,
+pub(crate) struct Broker {
+    pub(crate) process: Process,
+    pub(crate) nsq: String,
+    pub(crate) admin: String,
 }
 
 impl Broker {
-    fn start(folder: &Path) -> Self {
+    pub(crate) fn start(folder: &Path) -> Self {
         fs::create_dir_all(folder).expect("the folder is ours");
         let config = "[broker]\ntcp_address = \"127.0.0.1:0\"\nhttp_address = \"\"\ndata_path = \"data\"\nshards = 1\n\
                       [admin]\naddress = \"127.0.0.1:0\"\n[console]\naddress = \"\"\n";
@@ -128,7 +135,7 @@ impl Broker {
     }
 
     /// Its part of the topic: revision, rate and burst.
-    fn part(&self) -> Option<(u64, Rate, u64)> {
+    pub(crate) fn part(&self) -> Option<(u64, Rate, u64)> {
         let parts = read(&self.admin, "/api/v1/parts");
         let part = parts["parts"].as_array()?.iter().find(|part| part["topic"] == "orders")?;
         let rate = part["rate"].as_str()?.parse().expect("a rate");
@@ -136,13 +143,13 @@ impl Broker {
     }
 }
 
-fn sum(brokers: &[&Broker]) -> (f64, u64) {
+pub(crate) fn sum(brokers: &[&Broker]) -> (f64, u64) {
     let parts: Vec<_> = brokers.iter().filter_map(|broker| broker.part()).collect();
     (parts.iter().map(|(_, rate, _)| rate.as_per_s()).sum(), parts.iter().map(|(.., burst)| burst).sum())
 }
 
 /// The whole contract, but for billionths of the rate.
-fn until_whole(brokers: &[&Broker]) {
+pub(crate) fn until_whole(brokers: &[&Broker]) {
     until("the whole contract", || {
         let (rate, burst) = sum(brokers);
         (burst == CONTRACT.1 && (rate - 1_000.0).abs() < 0.001).then_some(())
@@ -150,7 +157,7 @@ fn until_whole(brokers: &[&Broker]) {
 }
 
 /// A connection of NSQ with a thread of its own, ended when dropped.
-struct Client {
+pub(crate) struct Client {
     stop: Arc<AtomicBool>,
     socket: TcpStream,
     thread: Option<JoinHandle<()>>,
@@ -158,7 +165,7 @@ struct Client {
 
 impl Client {
     /// Publishes `rate` messages a second.
-    fn publish(broker: &str, name: &str, rate: u32) -> Self {
+    pub(crate) fn publish(broker: &str, name: &str, rate: u32) -> Self {
         Self::spawn(connect(broker, name), move |stream, stop| {
             let began = clock::now();
             for number in 1_u32.. {
@@ -176,7 +183,7 @@ impl Client {
     }
 
     /// Consumes a channel and finishes everything at once.
-    fn consume(broker: &str) -> Self {
+    pub(crate) fn consume(broker: &str) -> Self {
         Self::spawn(connect(broker, "consumer"), |stream, stop| {
             stream.write_all(b"SUB orders billing\nRDY 100\n").expect("it reads");
             while !stop.load(Ordering::Relaxed) {
@@ -193,7 +200,10 @@ impl Client {
         })
     }
 
-    fn spawn(mut stream: TcpStream, work: impl FnOnce(&mut TcpStream, &AtomicBool) + Send + 'static) -> Self {
+    pub(crate) fn spawn(
+        mut stream: TcpStream,
+        work: impl FnOnce(&mut TcpStream, &AtomicBool) + Send + 'static,
+    ) -> Self {
         let socket = stream.try_clone().expect("a file to spare");
         let stop = Arc::new(AtomicBool::new(false));
         let seen = Arc::clone(&stop);
@@ -213,7 +223,7 @@ impl Drop for Client {
     }
 }
 
-fn connect(broker: &str, name: &str) -> TcpStream {
+pub(crate) fn connect(broker: &str, name: &str) -> TcpStream {
     let mut stream = TcpStream::connect(broker).expect("it listens");
     let identify = format!("{{\"client_id\":\"{name}\",\"hostname\":\"h\",\"heartbeat_interval\":60000}}");
     let length = u32::try_from(identify.len()).expect("short").to_be_bytes();
@@ -223,7 +233,7 @@ fn connect(broker: &str, name: &str) -> TcpStream {
 }
 
 /// The next frame, its kind and its data; `None` if the connection has ended.
-fn next_frame(stream: &mut TcpStream) -> Option<(u32, Vec<u8>)> {
+pub(crate) fn next_frame(stream: &mut TcpStream) -> Option<(u32, Vec<u8>)> {
     let mut head = [0; 8];
     stream.read_exact(&mut head).ok()?;
     let number = |at: usize| u32::from_be_bytes(head[at..at + 4].try_into().expect("four bytes"));
@@ -232,131 +242,57 @@ fn next_frame(stream: &mut TcpStream) -> Option<(u32, Vec<u8>)> {
     Some((number(4), body))
 }
 
-/// The configuration of control, and where each broker's token is.
-fn configure(folder: &Path, brokers: &[&Broker]) {
-    let node = |(number, broker): (usize, &&Broker)| {
-        let name = ["a", "b", "c"][number];
+/// The configuration of control over brokers by their names: `head` is more of its own keys, `topic` of the topic's.
+pub(crate) fn configure(folder: &Path, brokers: &[(&str, &Broker)], head: &str, topic: &str) {
+    let node = |(name, broker): &(&str, &Broker)| {
         format!(
             "{{ name = \"{name}\", admin = \"http://{}\", nsq = \"{}\", mcap = \"500/s\", token_file = \"{name}/data/admin.token\" }}",
             broker.admin, broker.nsq
         )
     };
-    let nodes: Vec<String> = brokers.iter().enumerate().map(node).collect();
+    let nodes: Vec<String> = brokers.iter().map(node).collect();
     let config = format!(
         "[control]\nlisten = \"127.0.0.1:0\"\nlease = \"3s\"\nstore = \"placement.redb\"\ntoken_file = \"control.token\"\n\
-         nodes = [ {} ]\n[[control.topic]]\nname = \"orders\"\nrate = \"1000/s\"\nburst = 60\nslo = \"p99 <= 2s\"\n\
-         channels = [\"billing\"]\nplanner = \"paper\"\nround = \"2s\"\nadapt = {{ period = \"1s\", window = \"3s\" }}\n",
+         {head}\nnodes = [ {} ]\n[[control.topic]]\nname = \"orders\"\nrate = \"1000/s\"\nburst = 60\nslo = \"p99 <= 2s\"\n\
+         channels = [\"billing\"]\nadapt = {{ period = \"1s\", window = \"3s\" }}\n{topic}\n",
         nodes.join(", ")
     );
     fs::write(folder.join("tidegate.toml"), config).expect("the folder is ours");
 }
 
-struct Control {
-    process: Process,
-    address: String,
+/// Rounds of two seconds, as the paper plans.
+pub(crate) const ROUNDS: &str = "planner = \"paper\"\nround = \"2s\"";
+
+pub(crate) struct Control {
+    pub(crate) process: Process,
+    pub(crate) address: String,
 }
 
 impl Control {
-    fn start(folder: &Path) -> Self {
-        let process = Process::start(folder, &["control"], 6);
+    pub(crate) fn start(folder: &Path) -> Self {
+        Self::start_with(folder, 3)
+    }
+
+    /// Over so many brokers.
+    pub(crate) fn start_with(folder: &Path, brokers: usize) -> Self {
+        let process = Process::start(folder, &["control"], 3 + brokers);
         let address = process.address("control");
         Self { process, address }
     }
 
-    fn topic(&self) -> Value {
+    pub(crate) fn topic(&self) -> Value {
         read(&self.address, "/api/v1/control")["topics"][0].clone()
     }
 
-    fn until_stands(&self) -> Value {
+    pub(crate) fn until_stands(&self) -> Value {
         until("a plan that stands", || Some(self.topic()).filter(|topic| topic["phase"] == "stands"))
     }
 
-    fn tidegate(&self, folder: &Path, args: &[&str]) -> (Option<i32>, String) {
+    pub(crate) fn tidegate(&self, folder: &Path, args: &[&str]) -> (Option<i32>, String) {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
         command.args(args).args(["--control", &self.address]).current_dir(folder);
         let output = command.output().expect("the binary starts");
         let said = [output.stdout, output.stderr].concat();
         (output.status.code(), String::from_utf8_lossy(&said).into_owned())
     }
-}
-
-#[test]
-fn a_topic_is_placed_fitted_and_kept_through_a_killed_broker_and_a_restart() {
-    let folder = Folder::new("life");
-    let at = |name: &str| folder.0.join(name);
-    let (a, b, c) = (Broker::start(&at("a")), Broker::start(&at("b")), Broker::start(&at("c")));
-    let _consumers: Vec<Client> = [&a, &b, &c].iter().map(|broker| Client::consume(&broker.nsq)).collect();
-    configure(&folder.0, &[&a, &b, &c]);
-    let mut on_a: Vec<Client> = (0..6).map(|at| Client::publish(&a.nsq, &format!("p{at}"), 50)).collect();
-    let _on_b: Vec<Client> = (0..6).map(|at| Client::publish(&b.nsq, &format!("q{at}"), 50)).collect();
-
-    // 600 messages a second have no room on one broker.
-    let control = Control::start(&folder.0);
-    let topic = control.until_stands();
-    assert_eq!(topic["publishers"], 12, "{topic:#}");
-    assert!(topic["headline"].as_str().unwrap().starts_with("two brokers, because"), "{topic:#}");
-    until_whole(&[&a, &b, &c]);
-    let (code, said) = control.tidegate(&folder.0, &["explain", "orders"]);
-    assert!(code == Some(0) && said.starts_with("orders: two brokers, because"), "{said}");
-    let dry_run = ["place", "orders", "--dry-run", "--token-file", "control.token"];
-    let (code, said) = control.tidegate(&folder.0, &dry_run);
-    assert!(code == Some(0) && said.contains("nothing was changed"), "{said}");
-
-    // The parts follow the load: most of it is on `b` when publishers of `a` leave.
-    on_a.truncate(1);
-    until("more for b than for a", || {
-        let ((_, fewer, _), (_, more, _)) = (a.part()?, b.part()?);
-        (more.as_per_s() > 2.0 * fewer.as_per_s()).then_some(())
-    });
-    until_whole(&[&a, &b, &c]);
-
-    // Control ends and comes again: publishers belong where they belonged.
-    let before = read(&control.address, "/api/v1/placement/orders");
-    wait(2_000);
-    assert_eq!(control.process.signal(rustix::process::Signal::TERM), Some(0));
-    let control = Control::start(&folder.0);
-    let topic = control.until_stands();
-    assert!(topic["headline"].as_str().unwrap().contains("as it was before"), "{topic:#}");
-    let after = read(&control.address, "/api/v1/placement/orders");
-    let named = |placement: &Value| -> Vec<(String, Value)> {
-        let publishers = placement["publishers"].as_object().unwrap();
-        let node = |at: &Value| placement["nodes"][usize::try_from(at.as_u64().unwrap()).unwrap()]["name"].clone();
-        publishers.iter().map(|(name, at)| (name.clone(), node(at))).collect()
-    };
-    let before = named(&before);
-    // Those that left meanwhile are named no more.
-    assert!(named(&after).iter().all(|one| before.contains(one)), "{after:#}");
-    until_whole(&[&a, &b, &c]);
-
-    // A broker is killed: its part goes to the others when its lease has ended.
-    assert_eq!(b.process.signal(rustix::process::Signal::KILL), None);
-    until_whole(&[&a, &c]);
-    let topic = until("a placement without b", || {
-        let placement = read(&control.address, "/api/v1/placement/orders");
-        let is_without = placement["nodes"].as_array()?.iter().all(|node| node["name"] != "b");
-        is_without.then(|| control.topic())
-    });
-    assert_eq!(topic["missing_per_s"], 0.0, "{topic:#}");
-    assert_eq!(control.process.signal(rustix::process::Signal::TERM), Some(0));
-}
-
-#[test]
-fn what_is_missing_is_said_with_its_remedy() {
-    let folder = Folder::new("missing");
-    let run = |args: &[&str]| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
-        let output =
-            command.args(args).current_dir(&folder.0).env("NO_COLOR", "1").output().expect("the binary starts");
-        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
-    };
-    let (code, said) = run(&["control"]);
-    assert!(code == Some(2) && said.contains("give -c FILE with a section [control]"), "{said}");
-    fs::write(folder.0.join("tidegate.toml"), "[log]\n").unwrap();
-    let (code, said) = run(&["control"]);
-    assert!(code == Some(3) && said.contains("tidegate.toml has no section [control]"), "{said}");
-    let (code, said) = run(&["explain", "orders", "--control", "127.0.0.1:1"]);
-    assert!(code == Some(1) && said.contains("no control answers at 127.0.0.1:1"), "{said}");
-    fs::write(folder.0.join("tidegate.toml"), "[control]\nlease = \"1ms\"\n").unwrap();
-    let (code, said) = run(&["check", "tidegate.toml"]);
-    assert!(code == Some(3) && said.contains("tidegate.toml:2: control.lease: found 1ms"), "{said}");
 }
