@@ -1,7 +1,7 @@
 //! A running broker: its threads, and how it is started and stopped.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -158,13 +158,7 @@ impl Broker {
         if let Err(error) = noted {
             tracing::error!(%error, "cannot write tidegate.buckets: after a crash limits may give out a burst too many");
         }
-        let boot_id = process::boot_id().unwrap_or_default();
-        let parts = kept_parts::read(&SystemFiles, &config.data_path, &boot_id, clock::now());
-        let parts = parts.unwrap_or_else(|error| {
-            tracing::error!(%error, "cannot read tidegate.parts: topics have their whole limits until control speaks");
-            Vec::new()
-        });
-        let parts_keeper = PartsKeeper::new(&config.data_path, boot_id, &parts);
+        let (parts, parts_keeper) = parts_of_earlier_run(&config.data_path);
         let tcp_address = listener.local_address();
 
         let (boxes, inboxes): (Vec<_>, Vec<_>) =
@@ -333,6 +327,17 @@ impl Drop for Alive {
             self.ended.send_modify(|first| *first = first.or(Some(number)));
         }
     }
+}
+
+/// The node's parts of limits as an earlier run left them, and what keeps them from now on.
+fn parts_of_earlier_run(folder: &Path) -> (Vec<KeptPart>, PartsKeeper) {
+    let boot_id = process::boot_id().unwrap_or_default();
+    let parts = kept_parts::read(&SystemFiles, folder, &boot_id, clock::now()).unwrap_or_else(|error| {
+        tracing::error!(%error, "cannot read tidegate.parts: topics have their whole limits until control speaks");
+        Vec::new()
+    });
+    let keeper = PartsKeeper::new(folder, boot_id, &parts);
+    (parts, keeper)
 }
 
 fn new_shard(config: &Config, number: usize, left: Left<'_>) -> Shard {
