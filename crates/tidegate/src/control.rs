@@ -55,8 +55,10 @@ pub(crate) fn run(args: &ControlArgs) -> Result<(), Failure> {
     let document = Document::read(&file)?;
     let settings = Settings::from_document(&document, &settings::host())?;
     let Some(config) = settings.control.clone() else {
-        return Err(Failure::config(format!("{} has no section [control]", file.display()))
-            .help("add [control] with nodes, and [[control.topic]] with name, rate and burst"));
+        return Err(Failure::config(format!("{} has no section [control]", file.display())).help(
+            "add [control] with nodes and [[control.topic]] with name, rate and burst; or with proxies and \
+                 [[control.limit]] with route, rate and burst",
+        ));
     };
     telemetry::init(settings.log_format, &args.log).map_err(|error| Failure::usage(&error).because(error))?;
     // Each node takes up to eight connections.
@@ -77,7 +79,9 @@ async fn serve(args: &ControlArgs, settings: Settings, config: Config) -> Result
     };
     let token_file = config.token_file.clone().unwrap_or_else(|| settings.token_file.clone());
     let token = Token::load_or_create(&token_file).map_err(token_failure)?;
-    let tokens = config.nodes.iter().map(|node| match &node.token_file {
+    let files = config.nodes.iter().map(|node| &node.token_file);
+    let files = files.chain(config.proxies.iter().map(|proxy| &proxy.token_file));
+    let tokens = files.map(|file| match file {
         Some(file) => Token::load(file).map_err(token_failure),
         None => Ok(token.clone()),
     });
@@ -167,7 +171,15 @@ fn introduce(config: &Config, kept_at: &str, at: Option<&AdminAt>) -> Result<(),
             topic.policy.word()
         ))?;
     }
-    more(config.topics.len(), "topics")
+    more(config.topics.len(), "topics")?;
+    for proxy in config.proxies.iter().take(SHOWN) {
+        output::line(format_args!("proxy    {}: admin http://{}", proxy.name, proxy.admin))?;
+    }
+    more(config.proxies.len(), "proxies")?;
+    for limit in config.limits.iter().take(SHOWN) {
+        output::line(format_args!("limit    {}: {} burst {}", limit.name, limit.limit.rate, limit.limit.burst))?;
+    }
+    more(config.limits.len(), "limits")
 }
 
 fn more(number: usize, what: &str) -> Result<(), Failure> {

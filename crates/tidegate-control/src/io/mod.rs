@@ -4,8 +4,10 @@
 //! |---|---|
 //! | [`admin`] | the admin API: state, placements, new plans, what-if, metrics |
 //! | [`broker_api`] | a broker's admin API, as far as control uses it |
+//! | [`proxy_api`] | a proxy's, and its requests |
 //! | [`client`] | requests to a node, bounded in time, size and number |
 //! | `claim` | a task for each topic around its director |
+//! | [`division`] | a task for each limit that proxies divide, around its divider |
 //! | `orders` | how an order of a director is carried out |
 //! | `sensed` | what sensors say, as directors want to know it |
 //! | `trace` | a broker's trace, as planners want to know it |
@@ -22,6 +24,7 @@ pub mod admin;
 pub mod broker_api;
 mod claim;
 pub mod client;
+pub mod division;
 pub mod hook;
 pub mod hop;
 pub mod kept;
@@ -30,6 +33,7 @@ pub mod loads;
 pub mod nodes;
 mod orders;
 pub mod predict;
+pub mod proxy_api;
 mod sensed;
 mod trace;
 pub mod view;
@@ -47,6 +51,7 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use self::claim::{COMMANDS_MAX, Claim, ClaimSetup, ClaimState, Command};
 use self::client::NodeClient;
+use self::division::{Division, DivisionHandle, DivisionSetup, DivisionState, Proxies};
 use self::kept::{Kept, Leader};
 use self::lead::{Candidate, Standing, stopped};
 use self::loads::Loads;
@@ -70,7 +75,8 @@ pub struct Setup {
     pub config: Arc<Config>,
     /// Where everything is kept that outlives it.
     pub store: Arc<dyn ControlStore>,
-    /// What nodes want as `Authorization: Bearer ...`: one for each node, in the order of the configuration.
+    /// What nodes want as `Authorization: Bearer ...`: one for each node, in the order of the configuration, and then one
+    /// for each proxy.
     pub tokens: Vec<Option<String>>,
     /// How this process is called, and where it is asked.
     pub me: Leader,
@@ -100,10 +106,19 @@ pub struct Shared {
     nodes: watch::Receiver<Nodes>,
     standing: watch::Receiver<Standing>,
     claims: BTreeMap<String, ClaimHandle>,
+    divisions: Vec<DivisionHandle>,
     waiters: Arc<Semaphore>,
     computing: Arc<Semaphore>,
     stop: watch::Receiver<bool>,
     started: Instant,
+}
+
+impl Shared {
+    /// The limits that proxies divide, in the order of the configuration.
+    #[must_use]
+    pub fn divisions(&self) -> &[DivisionHandle] {
+        &self.divisions
+    }
 }
 
 /// Control that runs. [`Self::stop`] ends it; parts stay in force at nodes until their leases end.
@@ -120,12 +135,16 @@ impl Control {
     pub fn start(setup: Setup) -> Self {
         let Setup { config, store, tokens, me } = setup;
         let (stop, stopping) = watch::channel(false);
-        let tokens = tokens.into_iter().chain(std::iter::repeat(None));
+        let mut tokens = tokens.into_iter().chain(std::iter::repeat(None));
         let member = |(node, token): (&crate::config::Node, Option<String>)| {
             let client = NodeClient::new(&node.admin, token.as_deref());
             (Name::from(node.name.as_str()), Member { node: node.clone(), client })
         };
-        let members: Members = Arc::new(config.nodes.iter().zip(tokens).map(member).collect());
+        let members: Members = Arc::new(config.nodes.iter().zip(&mut tokens).map(member).collect());
+        let proxy = |(proxy, token): (&crate::config::Proxy, Option<String>)| {
+            (Name::from(proxy.name.as_str()), NodeClient::new(&proxy.admin, token.as_deref()))
+        };
+        let proxies: Proxies = Arc::new(config.proxies.iter().zip(tokens).map(proxy).collect());
         let (kept, contacts, loads) = (Arc::new(Kept::new(store)), Arc::<Contacts>::default(), Arc::<Loads>::default());
         let (nodes_sender, nodes) = watch::channel(Nodes::default());
         let (standing_sender, standing) = watch::channel(Standing::Follows { leader: None });
@@ -156,6 +175,26 @@ impl Control {
             };
             tasks.spawn(Claim::new(setup, director).run());
         }
+        let mut divisions = Vec::new();
+        for (number, limit) in config.limits.iter().enumerate() {
+            let limit = Arc::new(limit.clone());
+            let divider = division::divider(&limit, &config);
+            let first = DivisionState { view: divider.view(clock::now()), failed: BTreeMap::new() };
+            let (state_sender, state) = watch::channel(Arc::new(first));
+            divisions.push(DivisionHandle { limit: Arc::clone(&limit), state });
+            let setup = DivisionSetup {
+                limit,
+                number,
+                config: Arc::clone(&config),
+                proxies: Arc::clone(&proxies),
+                kept: Arc::clone(&kept),
+                standing: standing.clone(),
+                fenced: fenced.clone(),
+                state: state_sender,
+                stop: stopping.clone(),
+            };
+            tasks.spawn(Division::new(setup, divider).run());
+        }
         let watch = Watch {
             members: Arc::clone(&members),
             contacts: Arc::clone(&contacts),
@@ -185,6 +224,7 @@ impl Control {
             nodes,
             standing,
             claims,
+            divisions,
             waiters: Arc::new(Semaphore::new(WAITERS_MAX)),
             computing: Arc::new(Semaphore::new(COMPUTING_MAX)),
             stop: stopping,
