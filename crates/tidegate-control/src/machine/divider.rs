@@ -34,7 +34,9 @@ pub struct DividerConfig {
     pub sense_every: Duration,
     /// A node that has not answered for so long is gone.
     pub silence: Duration,
-    /// Nodes lend each other tokens: their bursts stay even, as loans move depth within milliseconds.
+    /// Nodes lend each other tokens: their bursts stay even, as loans move depth within milliseconds, and so does half of
+    /// the rate. Else all that is minted where the demand was, and a node's depth of it at most, would have to be
+    /// borrowed by the one to which it moves.
     pub lends: bool,
 }
 
@@ -415,9 +417,13 @@ impl Divider {
 
     fn set_parts(&mut self, mut parts: BTreeMap<Name, Portion>) {
         if self.config.lends {
-            let bursts = divide(self.config.limit.burst, &vec![1; parts.len()], 1);
-            for (part, burst) in parts.values_mut().zip(bursts) {
-                part.burst = burst;
+            let many = parts.len().max(1);
+            let bursts = divide(self.config.limit.burst, &vec![1; many], 1);
+            let even = WHOLE / many as u64;
+            let weights: Vec<u64> = parts.values().map(|part| part.rate_shares + even).collect();
+            let rates = divide(WHOLE, &weights, 1);
+            for (part, (rate_shares, burst)) in parts.values_mut().zip(rates.into_iter().zip(bursts)) {
+                *part = Portion { rate_shares, burst };
             }
         }
         self.parts = parts;

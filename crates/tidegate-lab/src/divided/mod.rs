@@ -72,6 +72,9 @@ pub struct Scenario {
     pub busy: f64,
     /// After so long the next proxy is the busy one.
     pub shift_s: u32,
+    /// At the end of that, nobody asks for so long, and all buckets fill.
+    #[serde(default)]
+    pub quiet_s: u32,
     /// How long a datagram between proxies is on its way.
     pub way_us: u32,
     /// How long a message between control and a proxy is on its way.

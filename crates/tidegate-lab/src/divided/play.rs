@@ -7,8 +7,8 @@ use tidegate_control::machine::divider::{Divider, DividerAsk, DividerConfig, Div
 use tidegate_control::machine::name::Name;
 use tidegate_control::machine::steps::StepsConfig;
 use tidegate_core::lend::Frame;
-use tidegate_core::limit::{TokenBucket, split};
-use tidegate_core::{Instant, Rng};
+use tidegate_core::limit::{Limit, TokenBucket, split};
+use tidegate_core::{Instant, Rate, Rng};
 use tidegate_sim::datagrams::{Datagrams, LinkFaults};
 use tidegate_sim::distribution::Distribution;
 use tidegate_sim::kernel::{Bounds, Simulation};
@@ -100,7 +100,7 @@ impl<'a> Run<'a> {
             orders: Vec::new(),
             steps,
             undivided: TokenBucket::empty(scenario.limit, Instant::ZERO),
-            windows: Windows::new(scenario.limit, Duration::ZERO),
+            windows: Windows::new(by_the_fastest_clock(scenario), Duration::ZERO),
             datagrams: Datagrams::new(way, faults, Vec::new()),
             arrivals: Rng::stream(seed, ARRIVALS),
             links: Rng::stream(seed, LINKS),
@@ -193,7 +193,13 @@ impl<'a> Run<'a> {
     fn arrive_next(&mut self, simulation: &mut Simulation<Event>) {
         let per_s = self.scenario.load * self.scenario.limit.rate.as_per_s() / f64::from(self.scenario.batch);
         let gap = Duration::from_secs_f64(self.arrivals.exponential() / per_s);
-        simulation.after(gap, Event::Arrive);
+        let second = 1_000_000_000;
+        let (shift, quiet) =
+            (u64::from(self.scenario.shift_s.max(1)) * second, u64::from(self.scenario.quiet_s) * second);
+        let at = simulation.now() + gap;
+        let phase = at.as_nanos() % shift;
+        let waits = if phase + quiet >= shift { shift - phase } else { 0 };
+        simulation.at(at.plus_nanos(waits), Event::Arrive);
     }
 
     /// A batch comes to one proxy.
@@ -307,6 +313,14 @@ impl<'a> Run<'a> {
         self.report.trace = trace;
         self.report
     }
+}
+
+/// What the law allows where clocks run fast: the rate by the fastest of them.
+fn by_the_fastest_clock(scenario: &Scenario) -> Limit {
+    let Limit { rate, burst } = scenario.limit;
+    let tokens = u128::from(rate.tokens()) * u128::from(1_000_000 + scenario.drift_ppm.div_ceil(2));
+    let rate = Rate::from_fraction(tokens, u128::from(rate.period_ns()) * 1_000_000);
+    Limit::new(rate.expect("a rate of a few digits"), burst)
 }
 
 fn index(number: u32) -> usize {
