@@ -1,8 +1,10 @@
 //! One limit over real proxies, which control divides by demand: the whole holds, whatever happens to one of them.
 
 #[path = "../examples/divided_limit/load.rs"]
+#[expect(dead_code, reason = "what the example shows beside")]
 mod load;
 #[path = "../examples/divided_limit/world.rs"]
+#[expect(dead_code, reason = "what the example splits evenly")]
 mod world;
 
 use std::time::Duration;

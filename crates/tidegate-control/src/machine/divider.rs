@@ -406,8 +406,9 @@ impl Divider {
                 known.clear();
             }
         }
-        let even =
-            Portion { rate_shares: WHOLE / here.len().max(1) as u64, burst: contract.burst / here.len().max(1) as u64 };
+        // As much as one of the others has on the mean: then its share is an even one.
+        let stay = here.iter().filter(|node| known.contains_key(*node)).count().max(1) as u64;
+        let even = Portion { rate_shares: WHOLE / stay, burst: (contract.burst / stay).max(1) };
         let weights: Vec<Portion> = here.iter().map(|node| known.get(node).copied().unwrap_or(even)).collect();
         let rates = divide(WHOLE, &weights.iter().map(|weight| weight.rate_shares).collect::<Vec<_>>(), 1);
         let bursts = divide(contract.burst, &weights.iter().map(|weight| weight.burst).collect::<Vec<_>>(), 1);

@@ -16,7 +16,7 @@ fn scenario() -> Scenario {
         loss: 0.0,
         crash_s: 0,
         drift_ppm: 0,
-        length_s: 90,
+        length_s: 60,
         warm_up_s: 10,
         window_s: 10,
     }
@@ -46,14 +46,14 @@ fn whatever_is_lost_or_killed_the_whole_limit_holds() {
         shift_s: 5,
         quiet_s: 1,
         busy: 0.2,
-        length_s: 60,
+        length_s: 20,
         ..scenario()
     };
     for scheme in Scheme::ALL {
         let report = play(&harsh, scheme, 2);
         assert_eq!(report.violations, 0, "{report:?}");
-        assert_eq!(report, play(&harsh, scheme, 2), "same seed, same run");
     }
+    assert_eq!(play(&harsh, Scheme::Both, 4), play(&harsh, Scheme::Both, 4), "same seed, same run");
     // Where nobody is killed the fullest window is full but for fractions of tokens: the check is no idle one.
     let full = Scenario { crash_s: 0, loss: 0.0, ..harsh };
     for scheme in Scheme::ALL {

@@ -9,8 +9,8 @@ use crate::divided::{Report, Scenario, Scheme, play};
 use crate::table::{Table, number};
 
 /// A quick run is no longer than this.
-const QUICK_S: u32 = 60;
-const QUICK_WARM_UP_S: u32 = 10;
+const QUICK_S: u32 = 35;
+const QUICK_WARM_UP_S: u32 = 5;
 
 /// Settings of the kind `divided_limit`.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -96,7 +96,7 @@ impl DividedLimit {
             if size == Size::Quick {
                 scenario.length_s = scenario.length_s.min(QUICK_S);
                 scenario.warm_up_s = scenario.warm_up_s.min(QUICK_WARM_UP_S);
-                repeats = repeats.min(2);
+                repeats = 1;
             }
             for scheme in Scheme::ALL {
                 let runs: Vec<Report> =

@@ -17,33 +17,33 @@ const CONNECTIONS: usize = 32;
 
 /// What is sent.
 #[derive(Clone, Copy, Debug)]
-pub struct Load {
+pub(crate) struct Load {
     /// Requests per second at all proxies together.
-    pub per_s: f64,
+    pub(crate) per_s: f64,
     /// The share of them that comes to the busy proxy.
-    pub busy: f64,
+    pub(crate) busy: f64,
     /// After so long the next proxy is the busy one.
-    pub shift: Duration,
-    pub length: Duration,
-    pub seed: u64,
+    pub(crate) shift: Duration,
+    pub(crate) length: Duration,
+    pub(crate) seed: u64,
 }
 
 /// A request that was answered.
 #[derive(Clone, Copy, Debug)]
-pub struct Asked {
-    pub proxy: usize,
+pub(crate) struct Asked {
+    pub(crate) proxy: usize,
     /// When it was to be sent.
-    pub due: Instant,
+    pub(crate) due: Instant,
     /// Its first byte was not sent before,
-    pub sent: Instant,
+    pub(crate) sent: Instant,
     /// and its answer came then or before.
-    pub answered: Instant,
+    pub(crate) answered: Instant,
     /// 200, or 429 for a refusal; 0 without an answer.
-    pub status: u16,
+    pub(crate) status: u16,
 }
 
 /// Sends `load` to the proxies at `addresses`, each request at its instant however the others fare.
-pub async fn send(addresses: &[SocketAddr], load: Load) -> Vec<Asked> {
+pub(crate) async fn send(addresses: &[SocketAddr], load: Load) -> Vec<Asked> {
     let mut rng = Rng::new(load.seed);
     let mut schedule: Vec<Vec<Duration>> = vec![Vec::new(); addresses.len()];
     let proxies = addresses.len() as u64;
@@ -124,25 +124,25 @@ fn head_of(answer: &[u8]) -> Option<(u16, usize, bool)> {
 
 /// What the requests of a run say.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Verdict {
-    pub requests: u64,
-    pub admitted: u64,
+pub(crate) struct Verdict {
+    pub(crate) requests: u64,
+    pub(crate) admitted: u64,
     /// Refused while an undivided bucket had a token for it.
-    pub refused_with_tokens: u64,
+    pub(crate) refused_with_tokens: u64,
     /// Refused by the undivided bucket.
-    pub refused_undivided: u64,
+    pub(crate) refused_undivided: u64,
     /// Without an answer, or with one that is neither 200 nor 429.
-    pub failed: u64,
+    pub(crate) failed: u64,
     /// Windows in which certainly more than burst + rate * t were admitted.
-    pub violations: u64,
+    pub(crate) violations: u64,
     /// The fullest window, in requests above that; below 0 if the law holds.
-    pub excess_max: f64,
+    pub(crate) excess_max: f64,
     /// The largest share of the requests that one proxy got.
-    pub busiest: f64,
+    pub(crate) busiest: f64,
 }
 
 /// Judges requests that were answered, in the order in which they were sent, those before `from` only by the law.
-pub fn judge(asked: &[Asked], limit: Limit, from: Instant) -> Verdict {
+pub(crate) fn judge(asked: &[Asked], limit: Limit, from: Instant) -> Verdict {
     let mut verdict = Verdict { excess_max: f64::NEG_INFINITY, ..Verdict::default() };
     let Some(first) = asked.first() else { return verdict };
     let mut undivided = TokenBucket::empty(limit, first.sent);

@@ -22,28 +22,28 @@ use tokio::runtime::Runtime;
 const TOKEN: &str = "proxy-token";
 
 /// A proxy that runs, and its admin API.
-pub struct Node {
+pub(crate) struct Node {
     /// With what its admin API runs on; `None` once it was killed.
     running: Option<(Proxy, Runtime)>,
     /// Where clients reach it.
-    pub address: SocketAddr,
+    pub(crate) address: SocketAddr,
     /// `host:port` of its admin API.
-    pub admin: String,
+    pub(crate) admin: String,
     /// Where other proxies' datagrams reach it.
-    pub lend: String,
+    pub(crate) lend: String,
 }
 
 /// Proxies of one limit.
-pub struct World {
-    pub nodes: Vec<Node>,
-    pub limit: Limit,
+pub(crate) struct World {
+    pub(crate) nodes: Vec<Node>,
+    pub(crate) limit: Limit,
     control: Option<Control>,
     folder: PathBuf,
 }
 
 impl World {
     /// So many proxies with the same file, in which `limit` is divided. Nothing passes yet.
-    pub async fn start(proxies: usize, limit: Limit, name: &str) -> Self {
+    pub(crate) async fn start(proxies: usize, limit: Limit, name: &str) -> Self {
         let upstream = upstream();
         let mut nodes = Vec::new();
         for _ in 0..proxies {
@@ -55,7 +55,7 @@ impl World {
     }
 
     /// An even part for each proxy, for an hour.
-    pub async fn split_evenly(&self) {
+    pub(crate) async fn split_evenly(&self) {
         let parts = split::evenly(self.limit, self.nodes.len()).expect("a token of depth for each");
         for (node, part) in self.nodes.iter().zip(parts) {
             let part = json!({ "limit": "route shop", "rate_per_s": part.rate.to_string(), "burst": part.burst });
@@ -66,7 +66,7 @@ impl World {
     }
 
     /// Control that divides the limit by demand, over a window of so many seconds; with `lend` proxies lend each other tokens.
-    pub fn divide(&mut self, window_s: u32, lend: Lend) {
+    pub(crate) fn divide(&mut self, window_s: u32, lend: Lend) {
         let node = |(number, node): (usize, &Node)| {
             format!("{{ name = \"p{number}\", admin = \"http://{}\", lend = \"{}\" }}", node.admin, node.lend)
         };
@@ -91,12 +91,12 @@ impl World {
     }
 
     /// What control says of the limit.
-    pub fn view(&self) -> Option<tidegate_control::io::division::DivisionView> {
+    pub(crate) fn view(&self) -> Option<tidegate_control::io::division::DivisionView> {
         self.control.as_ref()?.shared().divisions().first().map(|division| division.view())
     }
 
     /// A proxy dies with everything that it knows, its admin API first.
-    pub async fn kill(&mut self, number: usize) {
+    pub(crate) async fn kill(&mut self, number: usize) {
         if let Some((proxy, runtime)) = self.nodes[number].running.take() {
             runtime.shutdown_background();
             // It waits for its threads.
@@ -105,7 +105,7 @@ impl World {
     }
 
     /// Ends everything.
-    pub async fn stop(mut self) {
+    pub(crate) async fn stop(mut self) {
         if let Some(control) = self.control.take() {
             control.stop().await;
         }
@@ -143,7 +143,7 @@ async fn node(upstream: &SocketAddr, limit: Limit) -> Node {
 }
 
 /// The status of the answer to one request, and its body.
-pub async fn ask(address: &str, line: &str, body: &str) -> (u16, Value) {
+pub(crate) async fn ask(address: &str, line: &str, body: &str) -> (u16, Value) {
     let mut stream = TcpStream::connect(address).await.expect("it listens");
     let request = format!(
         "{line} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\nAuthorization: Bearer {TOKEN}\r\nContent-Type: \
