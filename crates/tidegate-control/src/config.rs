@@ -5,6 +5,7 @@
 //! | [`words`] | the words and small values of the section |
 //! | [`pattern`] | correlation keys by the names of publishers |
 //! | `section` | the section as it is written |
+//! | `divided` | the limits that proxies divide, checked |
 //! | `check` | from one to the other, with errors that name file, line, key, value and remedy |
 //! | [`reread`] | what of it can change while control runs |
 //!
@@ -33,6 +34,7 @@ use tidegate_core::limit::Limit;
 use tidegate_core::replay::ServiceModel;
 
 mod check;
+mod divided;
 pub mod pattern;
 pub mod reread;
 mod section;
@@ -46,6 +48,10 @@ pub use self::words::{Lend, OnStoreLoss, Planner, Policy, SloText, Unit};
 pub const NODES_MAX: usize = crate::machine::types::NODES_MAX;
 /// Topics at most.
 pub const TOPICS_MAX: usize = 1_000;
+/// Limits that proxies divide at most.
+pub const LIMITS_MAX: usize = 1_000;
+/// Proxies that lend each other tokens at most.
+pub const LENDERS_MAX: usize = tidegate_core::lend::PEERS_MAX + 1;
 /// Channels of a topic at most.
 pub const CHANNELS_MAX: usize = 100;
 /// Patterns of a topic at most.
@@ -72,6 +78,10 @@ pub struct Config {
     pub nodes: Vec<Node>,
     /// At most [`TOPICS_MAX`].
     pub topics: Vec<Topic>,
+    /// At most [`NODES_MAX`].
+    pub proxies: Vec<Proxy>,
+    /// At most [`LIMITS_MAX`].
+    pub limits: Vec<DividedLimit>,
     /// What works, and is probably not meant.
     pub warnings: Vec<String>,
 }
@@ -89,6 +99,34 @@ pub struct Node {
     pub mcap_per_s: Option<f64>,
     /// Its token.
     pub token_file: Option<PathBuf>,
+}
+
+/// A proxy that has a part of each limit in [`Config::limits`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Proxy {
+    /// Unique.
+    pub name: String,
+    /// Its admin API, as `host:port`.
+    pub admin: String,
+    /// Where other proxies' datagrams reach it.
+    pub lend: Option<SocketAddr>,
+    /// Its token.
+    pub token_file: Option<PathBuf>,
+}
+
+/// A limit of requests that all proxies keep together.
+#[derive(Clone, PartialEq, Debug)]
+pub struct DividedLimit {
+    /// As proxies call it: `route NAME` or `sni NAME`. Unique.
+    pub name: String,
+    /// The whole limit.
+    pub limit: Limit,
+    /// How the parts follow the demand.
+    pub adapt: Adapt,
+    /// Whether proxies lend each other tokens.
+    pub lend: Lend,
+    /// What a part becomes whose lease has ended.
+    pub on_store_loss: OnStoreLoss,
 }
 
 /// A topic that is placed.

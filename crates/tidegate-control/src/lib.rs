@@ -8,7 +8,7 @@
 //! | `io` | control itself, and the hop that producers dial (feature `io`) |
 //!
 //! The machines do not know what a topic or a broker is: a claim has a limit, publishers and an objective, and nodes have
-//! capacities. The hop knows NSQ. Source, where an item names a section: Li, Liu,
+//! capacities; a limit that is divided has nodes, and what they are asked for. The hop knows NSQ. Source, where an item names a section: Li, Liu,
 //! Lu, Guerin, Gill, "Impact of Distributed Rate Limiting on Load Distribution in a Latency-sensitive Messaging Service".
 
 #[cfg(feature = "io")]

@@ -55,6 +55,14 @@ impl Terms {
     }
 }
 
+/// A grant of `lease` that is to end at `until` ends later than the lease allows, by more than clocks of different speeds
+/// explain: `until` is on the clock of another boot of this machine, or of another machine that had this address. When
+/// the grant ends on this one, at `now`, is not known.
+#[must_use]
+pub fn ends_on_another_clock(until: Instant, lease: Duration, now: Instant) -> bool {
+    until > now + lease + lease / 10
+}
+
 /// What a holder does when its grant has lapsed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "lowercase"))]

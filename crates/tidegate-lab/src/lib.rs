@@ -6,6 +6,7 @@
 //! | module | its one job |
 //! |---|---|
 //! | [`bucket`] | what a token bucket does to arrivals: exact, and simulated |
+//! | [`divided`] | one limit over several proxies |
 //! | [`experiment`] | experiment files, their kinds and their results |
 //! | [`graph`] | services that call each other, one of them short |
 //! | [`release_law`] | messages through the broker's machine, every window of releases checked |
@@ -18,6 +19,7 @@
 //! | [`statistics`] | how sure a simulated number is |
 
 pub mod bucket;
+pub mod divided;
 pub mod experiment;
 pub mod figure;
 pub mod graph;

@@ -7,7 +7,7 @@
 //! | `io` | the proxy itself: sockets, TLS, HTTP and time around the machines (feature `io`) |
 //! | [`machine`] | who may use how much of what: the limiters as state machines; pure |
 //!
-//! Limits hold for one proxy; several proxies do not share them.
+//! Shares hold for one proxy. A `rate_limit` may be one of several proxies, of which each is granted a part.
 
 #[cfg(feature = "io")]
 pub mod config;

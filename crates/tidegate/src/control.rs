@@ -58,8 +58,10 @@ pub(crate) fn run(args: &ControlArgs) -> Result<(), Failure> {
     let document = Document::read(&file)?;
     let settings = Settings::from_document(&document, &settings::host())?;
     let Some(config) = settings.control.clone() else {
-        return Err(Failure::config(format!("{} has no section [control]", file.display()))
-            .help("add [control] with nodes, and [[control.topic]] with name, rate and burst"));
+        return Err(Failure::config(format!("{} has no section [control]", file.display())).help(
+            "add [control] with nodes and [[control.topic]] with name, rate and burst; or with proxies and \
+                 [[control.limit]] with route, rate and burst",
+        ));
     };
     telemetry::init(settings.log_format, &args.log).map_err(|error| Failure::usage(&error).because(error))?;
     // Each node takes up to eight connections.
@@ -126,13 +128,14 @@ async fn open_store(config: &Config, settings: &Settings) -> Result<(Arc<dyn Con
     Ok((Arc::new(store), path.display().to_string()))
 }
 
-/// What each broker is shown.
+/// What each broker is shown, and then each proxy.
 fn tokens_of(config: &Config, token: &Token) -> Result<Vec<Option<String>>, TokenError> {
     let of = |file: &Option<PathBuf>| match file {
         Some(file) => Token::load(file).map(|token| Some(token.reveal().to_owned())),
         None => Ok(Some(token.reveal().to_owned())),
     };
-    config.nodes.iter().map(|node| of(&node.token_file)).collect()
+    let files = config.nodes.iter().map(|node| &node.token_file);
+    files.chain(config.proxies.iter().map(|proxy| &proxy.token_file)).map(of).collect()
 }
 
 async fn bind(address: &str) -> Result<Bound, Failure> {
@@ -171,7 +174,15 @@ fn introduce(config: &Config, kept_at: &str, at: Option<&AdminAt>) -> Result<(),
             topic.policy.word()
         ))?;
     }
-    more(config.topics.len(), "topics")
+    more(config.topics.len(), "topics")?;
+    for proxy in config.proxies.iter().take(SHOWN) {
+        output::line(format_args!("proxy    {}: admin http://{}", proxy.name, proxy.admin))?;
+    }
+    more(config.proxies.len(), "proxies")?;
+    for limit in config.limits.iter().take(SHOWN) {
+        output::line(format_args!("limit    {}: {} burst {}", limit.name, limit.limit.rate, limit.limit.burst))?;
+    }
+    more(config.limits.len(), "limits")
 }
 
 fn more(number: usize, what: &str) -> Result<(), Failure> {

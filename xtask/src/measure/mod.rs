@@ -14,6 +14,7 @@ mod law;
 mod lifetime_rows;
 mod limits;
 mod memory;
+mod one_limit;
 mod proxy_attack;
 mod proxy_cheap;
 mod proxy_cost;

@@ -10,7 +10,7 @@ use super::bench::{Bench, Better, Pairing, median, number, range};
 use super::broker::{Broker, IN_MEMORY, Kind, SHARDS, shards_in_words};
 use super::limits;
 use super::table::Figure;
-use super::{broker_sim, rpc_cost, rpc_sim, rpc_tcp, rpc_tonic};
+use super::{broker_sim, one_limit, rpc_cost, rpc_sim, rpc_tcp, rpc_tonic};
 use crate::peers::cargo;
 use crate::process::Group;
 use crate::suites::{self, Suite};
@@ -177,6 +177,12 @@ pub(super) const ROWS: &[Row] = &[
         name: "broker simulation",
         bar: "100,000 seeds: 0 violations, 0 lost, the same trace again",
         run: broker_sim::simulation,
+    },
+    Row {
+        issue: 21,
+        name: "one limit over proxies",
+        bar: "3 real, 6 simulated: admitted <= b + r t; refused while the undivided limit had tokens <= 1 %",
+        run: one_limit::run,
     },
 ];
 

@@ -106,7 +106,7 @@ impl Terms {
         let whole = self.contract.limit;
         match self.part {
             None => whole,
-            Some(PartRule::Limit(part)) => lesser(part, whole),
+            Some(PartRule::Limit(part)) => part.lesser(whole),
             Some(PartRule::Closed(last)) => Limit::new(Rate::ZERO, last.burst.min(whole.burst)),
         }
     }
@@ -115,11 +115,6 @@ impl Terms {
     pub(super) fn rules_as(&self, other: &Self) -> bool {
         *self == Self { part_ends: self.part_ends, ..*other }
     }
-}
-
-/// The lesser rate and the lesser burst.
-pub(super) fn lesser(one: Limit, other: Limit) -> Limit {
-    Limit::new(one.rate.min(other.rate), one.burst.min(other.burst))
 }
 
 /// A contract at work, and its tokens.

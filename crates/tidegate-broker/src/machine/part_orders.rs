@@ -7,7 +7,7 @@ use tidegate_wire::nsq::TopicName;
 use super::admin::AdminReply;
 use super::contracts::LimitKey;
 use super::home_shard;
-use super::limiter::{PartRule, Terms, lesser};
+use super::limiter::{PartRule, Terms};
 use super::parts::{KeptPart, PartGrant, PartOrder, PartRefused, PartStatus, PartStep};
 use super::shard::Shard;
 
@@ -60,7 +60,7 @@ impl Shard {
             let taken = match terms {
                 // Whatever opens a part that holds everything lets more pass.
                 Some(Terms { part: Some(PartRule::Closed(_)), .. }) => continue,
-                Some(terms) => lesser(terms.limit(), grant.limit),
+                Some(terms) => terms.limit().lesser(grant.limit),
                 None => grant.limit,
             };
             if terms.is_none_or(|terms| terms.limit() != taken) {

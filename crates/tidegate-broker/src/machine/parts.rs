@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use tidegate_core::Instant;
 pub use tidegate_core::lease::OnLapse;
-use tidegate_core::lease::{Entry, Grant, Leases, Refused};
+use tidegate_core::lease::{Entry, Grant, Leases, Refused, ends_on_another_clock};
 use tidegate_core::limit::Limit;
 use tidegate_core::time::nanos;
 use tidegate_wire::nsq::TopicName;
@@ -68,10 +68,9 @@ impl PartOrder {
         Some((now + self.lease).min(self.until)).filter(|ends| *ends > now)
     }
 
-    /// Its end is later than the lease allows, by more than clocks of different speeds explain: it is stated on the clock of
-    /// another boot of this machine, or of another machine that had this address. When it ends on this one is not known.
+    /// See [`ends_on_another_clock`].
     pub(super) fn is_of_another_clock(&self, now: Instant) -> bool {
-        self.until > now + self.lease + self.lease / 10
+        ends_on_another_clock(self.until, self.lease, now)
     }
 
     /// The parts as they are to outlive the process, of an order that comes at `now`; none if it is late.

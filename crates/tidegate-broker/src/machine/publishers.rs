@@ -14,9 +14,9 @@ use hashbrown::HashMap;
 use serde::Serialize;
 use slab::Slab;
 use tidegate_core::Instant;
+use tidegate_core::estimate::seconds::{Ring, SECONDS_MAX, Window, second_of};
 use tidegate_core::number::float;
 
-use super::seconds::{Ring, SECONDS_MAX, Window, second_of};
 use super::trace::{Recording, TracedPublisher};
 use super::who::Who;
 pub use super::who::{BadLabel, HttpPublisher, LABEL_BYTES_MAX, Label};

@@ -1,103 +1,14 @@
 //! What a topic saw in each of the last whole seconds. Seconds are those of the driver's clock: number `n` begins `n`
 //! seconds after its origin.
 
-use std::ops::Range;
-
 use serde::Serialize;
 use tidegate_core::Instant;
+pub use tidegate_core::estimate::seconds::SECONDS_MAX;
+use tidegate_core::estimate::seconds::{Ring, Window, second_of};
 use tidegate_core::number::whole;
 
-/// Whole seconds that are kept.
-pub const SECONDS_MAX: u64 = 60;
 /// Objectives for which delays are counted at a time; a new one takes the place of the one asked for longest ago.
 pub const OBJECTIVES_MAX: usize = 4;
-
-/// The whole seconds, the running one, and one to spare, as a list of many publishers takes a while to make.
-const SLOTS: u64 = SECONDS_MAX + 2;
-const SECOND_NS: u64 = 1_000_000_000;
-
-/// The number of the second that `now` is in.
-pub(super) fn second_of(now: Instant) -> u64 {
-    now.as_nanos() / SECOND_NS
-}
-
-fn slot_of(second: u64) -> usize {
-    usize::try_from(second % SLOTS).expect("a ring has few slots")
-}
-
-/// A value for each of the last seconds.
-#[derive(Debug)]
-pub(super) struct Ring<T> {
-    slots: Box<[T]>,
-    /// The last second that has a value.
-    newest: u64,
-}
-
-impl<T: Copy + Default> Ring<T> {
-    /// All values are the default until they are changed.
-    pub(super) fn new(now: Instant) -> Self {
-        Self { slots: (0..SLOTS).map(|_| T::default()).collect(), newest: second_of(now) }
-    }
-
-    /// The value of the second that `now` is in, or of the newest one if time stepped back. O(1), but for the first
-    /// call in a second, which forgets at most all values.
-    #[inline]
-    pub(super) fn at(&mut self, now: Instant) -> &mut T {
-        let second = second_of(now);
-        if second > self.newest {
-            self.advance(second);
-        }
-        &mut self.slots[slot_of(self.newest)]
-    }
-
-    fn advance(&mut self, second: u64) {
-        let first = (self.newest + 1).max((second + 1).saturating_sub(SLOTS));
-        for passed in first..=second {
-            self.slots[slot_of(passed)] = T::default();
-        }
-        self.newest = second;
-    }
-
-    /// The value of `second`; the default if it is not kept.
-    pub(super) fn get(&self, second: u64) -> T {
-        let kept = second <= self.newest && self.newest - second < SLOTS;
-        if kept { self.slots[slot_of(second)] } else { T::default() }
-    }
-
-    /// The last second in which a value was changed, or the one in which the ring was made.
-    pub(super) fn newest(&self) -> u64 {
-        self.newest
-    }
-}
-
-/// Whole seconds on end that have passed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Window {
-    first: u64,
-    end: u64,
-}
-
-impl Window {
-    /// The last `seconds` whole seconds before `now`, at most [`SECONDS_MAX`], and none before the second `since`.
-    pub(super) fn before(now: Instant, seconds: u64, since: u64) -> Self {
-        let end = second_of(now);
-        let first = end.saturating_sub(seconds.min(SECONDS_MAX)).max(since).min(end);
-        Self { first, end }
-    }
-
-    pub(super) fn seconds(self) -> Range<u64> {
-        self.first..self.end
-    }
-
-    /// How many seconds it is long.
-    pub(super) fn length(self) -> u64 {
-        self.end - self.first
-    }
-
-    fn sum(self, counts: &Ring<u32>) -> u64 {
-        self.seconds().map(|second| u64::from(counts.get(second))).sum()
-    }
-}
 
 #[derive(Clone, Copy, Default, Debug)]
 struct Second {
@@ -244,7 +155,6 @@ impl DelayCounts {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
 
     fn at(ms: u64) -> Instant {
         Instant::from_nanos(ms * 1_000_000)
@@ -272,14 +182,6 @@ mod tests {
     }
 
     #[test]
-    fn time_that_steps_back_counts_in_the_newest_second() {
-        let mut ring = Ring::<u32>::new(at(0));
-        *ring.at(at(5_000)) += 1;
-        *ring.at(at(1_000)) += 1;
-        assert_eq!((ring.get(5), ring.get(1), ring.newest()), (2, 0, 5));
-    }
-
-    #[test]
     fn an_objective_is_counted_from_when_it_is_asked_for() {
         let mut delays = DelayCounts::new(at(0));
         delays.record(500, at(1_500));
@@ -303,21 +205,5 @@ mod tests {
         let over = |delays: &mut DelayCounts, limit_ns| delays.ask(10, Some(limit_ns), at(2_000)).over;
         assert_eq!([1, 3, 4, 5].map(|limit_ns| over(&mut delays, limit_ns)), [1; 4]);
         assert_eq!(over(&mut delays, 2), 0, "it is new again");
-    }
-
-    proptest! {
-        #[test]
-        fn a_ring_holds_exactly_the_last_seconds(steps in proptest::collection::vec(0u64..90_000, 1..60)) {
-            let mut ring = Ring::<u32>::new(at(0));
-            let (mut ms, mut log) = (0, Vec::new());
-            for step in steps {
-                ms += step;
-                *ring.at(at(ms)) += 1;
-                log.push(ms / 1_000);
-                let window = Window::before(at(ms), SECONDS_MAX, 0);
-                let expected = log.iter().filter(|second| window.seconds().contains(*second)).count();
-                prop_assert_eq!(window.sum(&ring), expected as u64);
-            }
-        }
     }
 }

@@ -4,9 +4,10 @@
 
 use serde::Serialize;
 use tidegate_core::Instant;
+use tidegate_core::estimate::seconds::{SECONDS_MAX, second_of};
 
 use super::publishers::{OthersReport, PublisherReport, Publishers};
-use super::seconds::{DelayCounts, SECONDS_MAX, SecondReport, Seconds, second_of};
+use super::seconds::{DelayCounts, SecondReport, Seconds};
 
 /// Publishers without a connection that are looked at in a second, whether they can be forgotten.
 const SWEPT_IN_A_SECOND: usize = 256;

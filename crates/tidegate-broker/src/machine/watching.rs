@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use tidegate_core::Instant;
 use tidegate_core::estimate::Histogram;
+use tidegate_core::estimate::seconds::Window;
 use tidegate_core::number::float;
 
 use super::admin::{AdminReply, Answered, PublishersScope};
@@ -16,7 +17,7 @@ use super::limiter::{Limiter, Unit};
 use super::output::{ConnId, Output};
 use super::peers::Note;
 use super::publishers::{HttpPublisher, Link, PublisherNo, PublisherRef};
-use super::seconds::{DelayCounts, Window};
+use super::seconds::DelayCounts;
 use super::shard::Shard;
 use super::survey::PAUSE;
 use super::timers::Timer;

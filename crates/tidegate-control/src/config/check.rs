@@ -14,6 +14,7 @@ use tidegate_wire::nsq::{ChannelName, TopicName};
 
 use crate::machine::modelled::ModelConfig;
 
+use super::divided::{limits, proxies};
 use super::section::{AdaptSection, CorrelationSection, HookSection, ModelSection, NodeSection, Section, TopicSection};
 use super::{
     Adapt, CHANNELS_MAX, CORRELATIONS_MAX, Config, Correlation, Hook, Lend, Model, NODES_MAX, Node, OnStoreLoss,
@@ -41,17 +42,17 @@ struct File {
 }
 
 /// A section of the file, for errors in it.
-struct Place<'a> {
+pub(super) struct Place<'a> {
     document: &'a Document,
     key: String,
 }
 
 impl<'a> Place<'a> {
-    fn below(&self, key: impl Display) -> Place<'a> {
+    pub(super) fn below(&self, key: impl Display) -> Place<'a> {
         Place { document: self.document, key: format!("{}.{key}", self.key) }
     }
 
-    fn problem(&self, key: &str, found: impl Display, remedy: impl Display) -> ConfigError {
+    pub(super) fn problem(&self, key: &str, found: impl Display, remedy: impl Display) -> ConfigError {
         self.document.problem(&format!("{}.{key}", self.key), found, remedy)
     }
 
@@ -71,7 +72,7 @@ impl<'a> Place<'a> {
         Ok(span)
     }
 
-    fn at_most(&self, key: &str, found: usize, most: usize) -> Result<(), ConfigError> {
+    pub(super) fn at_most(&self, key: &str, found: usize, most: usize) -> Result<(), ConfigError> {
         if found > most {
             return Err(self.problem(key, format_args!("found {found} entries"), format!("expected at most {most}")));
         }
@@ -79,7 +80,7 @@ impl<'a> Place<'a> {
     }
 
     /// A name of our own: what fits a log line, a metric and a path.
-    fn name(&self, key: &str, name: &str) -> Result<(), ConfigError> {
+    pub(super) fn name(&self, key: &str, name: &str) -> Result<(), ConfigError> {
         let plain = |c: u8| c.is_ascii_alphanumeric() || b"._-:".contains(&c);
         if !name.is_empty() && name.len() <= 64 && name.bytes().all(plain) {
             return Ok(());
@@ -97,7 +98,7 @@ impl<'a> Place<'a> {
     }
 
     /// `host:port` of `http://host:port`.
-    fn base(&self, key: &str, text: &str) -> Result<String, ConfigError> {
+    pub(super) fn base(&self, key: &str, text: &str) -> Result<String, ConfigError> {
         let authority = text.strip_prefix("http://").map(|rest| rest.strip_suffix('/').unwrap_or(rest));
         authority.filter(|authority| is_authority(authority)).map(str::to_owned).ok_or_else(|| {
             let remedy = "expected http://host:port such as \"http://127.0.0.1:4153\", without a path";
@@ -136,6 +137,8 @@ impl Config {
         let lease_bounds = (Duration::from_secs(1), Duration::from_mins(10));
         let nodes = nodes(&place, section.nodes)?;
         let topics = topics(&place, section.topic)?;
+        let proxies = proxies(&place, section.proxies)?;
+        let limits = limits(&place, section.limit, &proxies)?;
         let mut config = Self {
             listen: listen(&place, section.listen.as_deref().unwrap_or(LISTEN))?,
             name: section.name,
@@ -146,6 +149,8 @@ impl Config {
             on_out_of_brokers: section.on_out_of_brokers.map(|hook| hook_of(&place, hook)).transpose()?,
             nodes,
             topics,
+            proxies,
+            limits,
             warnings: Vec::new(),
         };
         config.warnings = warnings(&config);
@@ -261,7 +266,7 @@ fn correlation(place: &Place<'_>, sections: Vec<CorrelationSection>) -> Result<V
     sections.into_iter().enumerate().map(one).collect()
 }
 
-fn adapt(place: &Place<'_>, section: &AdaptSection) -> Result<Adapt, ConfigError> {
+pub(super) fn adapt(place: &Place<'_>, section: &AdaptSection) -> Result<Adapt, ConfigError> {
     let second = Duration::from_secs(1);
     let period = place.span("period", section.period, second, (second, Duration::from_mins(1)))?;
     let window = place.span("window", section.window, 10 * second, (second, Duration::from_mins(1)))?;
@@ -335,7 +340,7 @@ fn hook_of(place: &Place<'_>, section: HookSection) -> Result<Hook, ConfigError>
 
 fn warnings(config: &Config) -> Vec<String> {
     let mut warnings = Vec::new();
-    if config.nodes.is_empty() {
+    if config.nodes.is_empty() && config.limits.is_empty() {
         warnings.push("control.nodes is empty: no topic can be placed".to_owned());
     }
     if !config.listen.ip().is_loopback() {

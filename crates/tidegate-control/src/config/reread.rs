@@ -11,7 +11,7 @@ pub const RESTART: &str = "it holds from the next start: change it back, or star
 
 impl Config {
     /// What `document` says now, to be put in the place of `self`, which is in force: brokers, topics and all of a topic
-    /// but its unit may be others, and `ready_timeout` and `on_out_of_brokers`.
+    /// but its unit may be others, and `ready_timeout` and `on_out_of_brokers`. Proxies and their limits hold from the start.
     ///
     /// # Errors
     /// What is wrong, or cannot change, with file, line, key, value and remedy. Then nothing changes.
@@ -35,6 +35,8 @@ impl Config {
         same("token_file", &self.token_file, &new.token_file)?;
         same("store", &self.store, &new.store)?;
         same("lease", &self.lease, &new.lease)?;
+        same("proxies", &self.proxies, &new.proxies)?;
+        same("limit", &self.limits, &new.limits)?;
         for (index, topic) in new.topics.iter().enumerate() {
             let has_other_unit = |before: &&Topic| before.name == topic.name && before.unit != topic.unit;
             if let Some(before) = self.topics.iter().find(has_other_unit) {

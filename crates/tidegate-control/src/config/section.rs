@@ -21,6 +21,8 @@ pub struct Section {
     pub(super) on_out_of_brokers: Option<HookSection>,
     pub(super) nodes: Vec<NodeSection>,
     pub(super) topic: Vec<TopicSection>,
+    pub(super) proxies: Vec<ProxySection>,
+    pub(super) limit: Vec<LimitSection>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -31,6 +33,30 @@ pub(super) struct NodeSection {
     pub(super) nsq: String,
     pub(super) mcap: Option<Rate>,
     pub(super) token_file: Option<PathBuf>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ProxySection {
+    pub(super) name: String,
+    pub(super) admin: String,
+    pub(super) lend: Option<String>,
+    pub(super) token_file: Option<PathBuf>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct LimitSection {
+    pub(super) route: Option<String>,
+    pub(super) sni: Option<String>,
+    pub(super) rate: Rate,
+    pub(super) burst: u64,
+    #[serde(default)]
+    pub(super) adapt: AdaptSection,
+    #[serde(default)]
+    pub(super) lend: Lend,
+    #[serde(default)]
+    pub(super) on_store_loss: OnStoreLoss,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]

@@ -104,9 +104,9 @@ pub struct DelayAnswer {
     pub access_p99_us: f64,
 }
 
-/// `PUT /api/v1/parts`.
+/// `PUT /api/v1/parts`; `P` is a part.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
-pub struct PartsBody<'a> {
+pub struct PartsBody<P> {
     /// Fences older parts.
     pub revision: u64,
     /// How long they hold from their arrival.
@@ -116,7 +116,7 @@ pub struct PartsBody<'a> {
     /// `local`, `open` or `closed`.
     pub on_lapse: &'static str,
     /// The parts.
-    pub parts: Vec<PartBody<'a>>,
+    pub parts: Vec<P>,
 }
 
 /// A node's part of a topic's limit.

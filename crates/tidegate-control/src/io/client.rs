@@ -81,7 +81,7 @@ impl NodeClient {
     }
 
     /// Puts parts in force, or renews their lease.
-    pub async fn put_parts(&self, body: &PartsBody<'_>) -> Result<(), NodeError> {
+    pub async fn put_parts(&self, body: &PartsBody<impl Serialize>) -> Result<(), NodeError> {
         self.send(Method::PUT, "/api/v1/parts", Some(body), WITHIN, ANSWER_BYTES_MAX).await.map(drop)
     }
 
@@ -116,7 +116,7 @@ impl NodeClient {
         self.send(Method::POST, &path, Some(&body), WITHIN, ANSWER_BYTES_MAX).await.map(drop)
     }
 
-    async fn read<T: DeserializeOwned>(
+    pub(super) async fn read<T: DeserializeOwned>(
         &self,
         method: Method,
         path: &str,
@@ -196,9 +196,18 @@ fn revision_in(detail: &str) -> u64 {
     digits.parse().unwrap_or(0)
 }
 
-/// A topic's name in a path: of NSQ's alphabet the `#` of `#ephemeral` alone means something else there.
-fn escaped(topic: &str) -> String {
-    topic.replace('#', "%23")
+/// A name in a path. Of a topic's the `#` of `#ephemeral` alone means something else there.
+pub(super) fn escaped(name: &str) -> String {
+    let mut path = String::with_capacity(name.len());
+    for byte in name.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
+            path.push(char::from(byte));
+        } else {
+            let hex = |digit: u8| char::from(b"0123456789ABCDEF"[usize::from(digit)]);
+            path.extend(['%', hex(byte >> 4), hex(byte & 15)]);
+        }
+    }
+    path
 }
 
 #[cfg(test)]
@@ -239,7 +248,7 @@ mod tests {
         let router = Router::new().route("/api/v1/parts", put(conflict)).route("/api/v1/parts/t", delete(late));
         let address = node(router).await;
         let client = NodeClient::new(&address, None);
-        let body = PartsBody { revision: 3, lease_ms: 1, until_us: 0, on_lapse: "local", parts: Vec::new() };
+        let body = PartsBody { revision: 3, lease_ms: 1, until_us: 0, on_lapse: "local", parts: Vec::<()>::new() };
         let error = client.put_parts(&body).await.unwrap_err();
         assert_eq!((error.fenced_by(), error.is_not_found()), (Some(9), false));
         let error = client.delete_part("t", 3).await.unwrap_err();

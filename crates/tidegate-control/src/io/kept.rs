@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `control/leader` | who leads, as JSON; it ends with its lease |
 //! | `control/fence` | a number that every leader has raised; revisions of orders begin with it |
+//! | `control/lend-key` | the secret of nodes that lend each other tokens |
 //! | `control/topic/TOPIC` | placement and parts, as JSON, without the publishers |
 //! | `control/topic/TOPIC/REVISION/N` | the publishers of that placement, in pieces |
 //!
@@ -41,6 +42,7 @@ const PIECES_MAX: usize = 1_000;
 
 const LEADER: &str = "control/leader";
 const FENCE: &str = "control/fence";
+const LEND_KEY: &str = "control/lend-key";
 
 /// Bits of an order's revision that count within one fence. 16 million parts are a day of a hundred nodes; then the fence
 /// is raised.
@@ -231,6 +233,17 @@ impl Kept {
     pub async fn resign(&self, term: Term) -> Result<(), KeptError> {
         self.write(term, Write::delete(LEADER)).await?;
         self.call(|store| store.lease_revoke(term.lease)).await
+    }
+
+    /// The secret of nodes that lend, which the first leader drew: `drawn`, if there is none yet.
+    pub async fn lend_key(&self, term: Term, drawn: [u8; 16]) -> Result<[u8; 16], KeptError> {
+        let read = |entry: &Entry| <[u8; 16]>::try_from(&entry.value[..]).ok();
+        if let Some(known) = self.get(LEND_KEY).await?.as_ref().and_then(read) {
+            return Ok(known);
+        }
+        self.write(term, Write::put(LEND_KEY, drawn)).await?;
+        // Only one leads, and only it writes.
+        Ok(drawn)
     }
 
     /// Looks at the processes that keep the store.

@@ -4,8 +4,10 @@
 //! |---|---|
 //! | [`admin`] | the admin API: state, placements, new plans, what-if, metrics |
 //! | [`broker_api`] | a broker's admin API, as far as control uses it |
+//! | [`proxy_api`] | a proxy's, and its requests |
 //! | [`client`] | requests to a node, bounded in time, size and number |
 //! | `claim` | a task for each topic around its director |
+//! | [`division`] | a task for each limit that proxies divide, around its divider |
 //! | `orders` | how an order of a director is carried out |
 //! | `sensed` | what sensors say, as directors want to know it |
 //! | `trace` | a broker's trace, as planners want to know it |
@@ -23,6 +25,7 @@ pub mod admin;
 pub mod broker_api;
 mod claim;
 pub mod client;
+pub mod division;
 pub mod hook;
 pub mod hop;
 pub mod kept;
@@ -31,6 +34,7 @@ pub mod loads;
 pub mod nodes;
 mod orders;
 pub mod predict;
+pub mod proxy_api;
 mod reload;
 mod sensed;
 mod trace;
@@ -48,6 +52,7 @@ use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
 
 use self::claim::{ClaimState, Command};
+use self::division::{Division, DivisionHandle, DivisionSetup, DivisionState};
 use self::kept::{Kept, Leader};
 use self::lead::{Candidate, Standing, stopped};
 use self::loads::Loads;
@@ -71,7 +76,8 @@ pub struct Setup {
     pub config: Arc<Config>,
     /// Where everything is kept that outlives it.
     pub store: Arc<dyn ControlStore>,
-    /// What nodes want as `Authorization: Bearer ...`: one for each node, in the order of the configuration.
+    /// What nodes want as `Authorization: Bearer ...`: one for each node, in the order of the configuration, and then one
+    /// for each proxy.
     pub tokens: Vec<Option<String>>,
     /// How this process is called, and where it is asked.
     pub me: Leader,
@@ -107,6 +113,7 @@ pub struct Shared {
     loads: Arc<Loads>,
     nodes: watch::Receiver<Nodes>,
     standing: watch::Receiver<Standing>,
+    divisions: Vec<DivisionHandle>,
     waiters: Arc<Semaphore>,
     computing: Arc<Semaphore>,
     stop: watch::Receiver<bool>,
@@ -116,6 +123,12 @@ pub struct Shared {
 impl Shared {
     fn declared(&self) -> Arc<Declared> {
         Arc::clone(&self.declared.borrow())
+    }
+
+    /// The limits that proxies divide, in the order of the configuration.
+    #[must_use]
+    pub fn divisions(&self) -> &[DivisionHandle] {
+        &self.divisions
     }
 }
 
@@ -136,12 +149,35 @@ impl Control {
     pub fn start(setup: Setup) -> Self {
         let Setup { config, store, tokens, me } = setup;
         let (stop, stopping) = watch::channel(false);
+        let mut tokens = tokens;
+        let of_proxies = tokens.split_off(config.nodes.len().min(tokens.len()));
         let (members, members_now) = watch::channel(reload::members_of(&config, tokens));
+        let proxies = division::proxies_of(&config, of_proxies);
         let (kept, contacts, loads) = (Arc::new(Kept::new(store)), Arc::<Contacts>::default(), Arc::<Loads>::default());
         let (nodes_sender, nodes) = watch::channel(Nodes::default());
         let (standing_sender, standing) = watch::channel(Standing::Follows { leader: None });
         let (fenced, fenced_receiver) = mpsc::channel(FENCED_MAX);
         let mut tasks = JoinSet::new();
+        let mut divisions = Vec::new();
+        for (number, limit) in config.limits.iter().enumerate() {
+            let limit = Arc::new(limit.clone());
+            let divider = division::divider(&limit, &config);
+            let first = DivisionState { view: divider.view(clock::now()), failed: BTreeMap::new() };
+            let (state_sender, state) = watch::channel(Arc::new(first));
+            divisions.push(DivisionHandle { limit: Arc::clone(&limit), state });
+            let setup = DivisionSetup {
+                limit,
+                number,
+                config: Arc::clone(&config),
+                proxies: Arc::clone(&proxies),
+                kept: Arc::clone(&kept),
+                standing: standing.clone(),
+                fenced: fenced.clone(),
+                state: state_sender,
+                stop: stopping.clone(),
+            };
+            tasks.spawn(Division::new(setup, divider).run());
+        }
         let watch = Watch {
             members: members_now,
             contacts: Arc::clone(&contacts),
@@ -171,6 +207,7 @@ impl Control {
             loads,
             nodes,
             standing,
+            divisions,
             waiters: Arc::new(Semaphore::new(WAITERS_MAX)),
             computing: Arc::new(Semaphore::new(COMPUTING_MAX)),
             stop: stopping,

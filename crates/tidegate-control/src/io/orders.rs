@@ -107,7 +107,7 @@ fn refused(order: u64, node: Name, error: &NodeError) -> Carried {
 }
 
 /// The request that puts a part in force.
-fn parts_of(topic: &Topic, grant: Grant) -> PartsBody<'_> {
+fn parts_of(topic: &Topic, grant: Grant) -> PartsBody<PartBody<'_>> {
     PartsBody {
         revision: grant.revision,
         lease_ms: u64::try_from(grant.lease.as_millis()).unwrap_or(u64::MAX),

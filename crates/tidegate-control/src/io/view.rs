@@ -10,6 +10,7 @@ use tidegate_runtime::store::NodeState as StoreNode;
 
 use super::Shared;
 use super::claim::ClaimState;
+use super::division::{DivisionHandle, DivisionView};
 use super::lead::Standing;
 use super::nodes::{McapFrom, Members};
 use super::predict::Access;
@@ -41,6 +42,8 @@ pub struct ControlView {
     pub nodes: Vec<NodeView>,
     /// By name.
     pub topics: Vec<TopicView>,
+    /// Limits that proxies divide, in the order of the configuration.
+    pub limits: Vec<DivisionView>,
     /// What works, and is probably not meant.
     pub warnings: Vec<String>,
 }
@@ -262,6 +265,7 @@ impl ControlView {
             store: store(shared, now),
             nodes: nodes(shared, &declared.members, now),
             topics: declared.claims.values().map(|claim| topic(&claim.topic, &claim.state.borrow())).collect(),
+            limits: shared.divisions.iter().map(DivisionHandle::view).collect(),
             warnings: declared.config.warnings.clone(),
         }
     }

@@ -17,6 +17,7 @@
 //! | [`steps`] | from one division of a contract to the next |
 //! | [`roster`] | which nodes there are |
 //! | [`director`] | the life of one claim |
+//! | [`divider`] | the life of a limit that is divided among nodes which take whoever comes |
 //! | [`rehearsal`] | a planner played in virtual time, without touching anything |
 //! | [`name`] | names that are cheap to copy |
 //! | [`hop`] | between one NSQ producer and the brokers that its topics are placed on |
@@ -28,6 +29,7 @@ pub mod capacity;
 pub mod confirm;
 pub mod director;
 pub mod distributor;
+pub mod divider;
 pub mod hop;
 pub mod model;
 pub mod modelled;

@@ -35,6 +35,9 @@ pub struct StepsConfig {
     pub renew_every: Duration,
     /// An order without an answer is sent again after this.
     pub answer_within: Duration,
+    /// What a node lent to others is in force there for so long after its own lease: the longest loan, or 0.
+    #[serde(default)]
+    pub linger: Duration,
 }
 
 impl Default for StepsConfig {
@@ -43,6 +46,7 @@ impl Default for StepsConfig {
             lease: Duration::from_secs(10),
             renew_every: Duration::from_secs(3),
             answer_within: Duration::from_secs(2),
+            linger: Duration::ZERO,
         }
     }
 }
@@ -359,7 +363,8 @@ impl Holder {
         }
         // From the reading of the node's clock to the end of the lease.
         let span_ns = now.nanos_since(read_at).saturating_add(nanos(config.lease));
-        let until = read_at.plus_nanos(span_ns.saturating_add(span_ns.div_ceil(DRIFT)));
+        let counted_ns = span_ns.saturating_add(nanos(config.linger));
+        let until = read_at.plus_nanos(counted_ns.saturating_add(counted_ns.div_ceil(DRIFT)));
         let sent = if let Some(same) = same {
             same.until = same.until.max(until);
             *same

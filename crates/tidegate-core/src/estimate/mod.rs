@@ -1,6 +1,7 @@
-//! What measures: histograms of delays, whole and over a sliding window.
+//! What measures: histograms of delays, whole and over a sliding window, and values by whole seconds.
 
 pub mod histogram;
+pub mod seconds;
 pub mod window;
 
 pub use histogram::Histogram;

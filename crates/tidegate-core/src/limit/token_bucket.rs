@@ -18,6 +18,12 @@ impl Limit {
     pub const fn new(rate: Rate, burst: u64) -> Self {
         Self { rate, burst }
     }
+
+    /// The lesser rate and the lesser burst of two.
+    #[must_use]
+    pub fn lesser(self, other: Self) -> Self {
+        Self::new(self.rate.min(other.rate), self.burst.min(other.burst))
+    }
 }
 
 /// Why a request for tokens was refused.

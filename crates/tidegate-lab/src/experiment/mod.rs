@@ -4,6 +4,7 @@
 //!
 //! | kind | what it does |
 //! |---|---|
+//! | [`divided_limit`] | one limit over several proxies, by demand and by lending |
 //! | [`drl_penalty`] | end-to-end latency of a topic whose bucket is split over 1 to n brokers |
 //! | [`neighbours`] | a quiet tenant and a noisy one, limiters side by side |
 //! | [`no_tuning`] | one configuration for every service and host, beside Breakwater's best tuning for each |
@@ -17,6 +18,7 @@
 //! [`read`] reads and checks it, [`Experiment::run`] runs it, [`Outcome::write`] leaves a text, a JSON file and a figure
 //! in a folder. Same file, same results.
 
+pub mod divided_limit;
 pub mod drl_penalty;
 mod file;
 pub mod neighbours;
@@ -49,6 +51,8 @@ pub struct Experiment {
     pub title: String,
     /// Same seed, same results.
     pub seed: u64,
+    /// If it is of this kind, its settings.
+    pub divided_limit: Option<divided_limit::DividedLimit>,
     /// If it is of this kind, its settings.
     pub drl_penalty: Option<drl_penalty::DrlPenalty>,
     /// If it is of this kind, its settings.
@@ -121,6 +125,7 @@ impl Experiment {
     /// The first thing that makes no sense.
     pub fn check(&self) -> Result<(), Complaint> {
         let Self {
+            divided_limit,
             drl_penalty,
             neighbours,
             no_tuning,
@@ -133,6 +138,7 @@ impl Experiment {
             ..
         } = self;
         let kinds = [
+            divided_limit.is_some(),
             drl_penalty.is_some(),
             neighbours.is_some(),
             no_tuning.is_some(),
@@ -145,9 +151,10 @@ impl Experiment {
         ];
         let kinds = kinds.into_iter().filter(|is_there| *is_there).count();
         let message = format!(
-            "{kinds} kinds: write one of [drl_penalty], [neighbours], [no_tuning], [placement], [proxy], [release_law], [rpc], [rpc_graph] and [theory_check]"
+            "{kinds} kinds: write one of [divided_limit], [drl_penalty], [neighbours], [no_tuning], [placement], [proxy], [release_law], [rpc], [rpc_graph] and [theory_check]"
         );
         Complaint::unless(kinds == 1, "", message)?;
+        divided_limit.iter().try_for_each(divided_limit::DividedLimit::check)?;
         drl_penalty.iter().try_for_each(drl_penalty::DrlPenalty::check)?;
         neighbours.iter().try_for_each(neighbours::Neighbours::check)?;
         no_tuning.iter().try_for_each(no_tuning::NoTuning::check)?;
@@ -164,7 +171,9 @@ impl Experiment {
     /// # Errors
     /// If a bucket or a scenario of it cannot be as the settings say; [`check`](Self::check) does not try them all.
     pub fn run(&self, name: &str, size: Size) -> Result<Outcome, RunError> {
-        let results = if let Some(drl_penalty) = &self.drl_penalty {
+        let results = if let Some(divided_limit) = &self.divided_limit {
+            divided_limit.run(self, size)
+        } else if let Some(drl_penalty) = &self.drl_penalty {
             drl_penalty.run(self, size)?
         } else if let Some(theory_check) = &self.theory_check {
             theory_check.run(self, size)?

@@ -74,6 +74,7 @@ impl Config {
             strict_sni: section.strict_sni,
             ticket_keys: ticket_keys(&place, section.ticket_keys)?,
             admin: admin(&place, section.admin_address.as_deref())?,
+            lend: section.lend_address.as_deref().map(|text| address(&place, "lend_address", text)).transpose()?,
             name_servers: name_servers(&place, &section.name_servers)?,
             upgrade_socket: section.upgrade_socket.map(|path| upgrade_socket(&place, path)).transpose()?,
             listeners,

@@ -40,6 +40,8 @@ pub struct Config {
     pub ticket_keys: Vec<PathBuf>,
     /// Where the admin API listens; `None` for no admin API.
     pub admin: Option<SocketAddr>,
+    /// Where datagrams of other proxies come with which it lends tokens of a limit that they divide; `None` to lend nothing.
+    pub lend: Option<SocketAddr>,
     /// Who is asked for the names of servers, at most 8; none for whom the system asks.
     pub name_servers: Vec<SocketAddr>,
     /// Where a successor takes the ports over; `None` for nowhere.
@@ -315,6 +317,9 @@ pub struct RateLimit {
     pub rate: Option<Rate>,
     /// Most that begin at once when none began for a while; at least 1. By default what `rate` admits in a second.
     pub burst: u64,
+    /// Whether `rate` and `burst` are those of several proxies together, of which `tidegate control` gives each a part:
+    /// before its first part nothing begins here. By default each proxy has all of them.
+    pub divided: bool,
     /// Most that wait, first come first served, when the limit is reached; 0 to refuse at once.
     pub queue: u32,
     /// How long one may wait; `None` for as long as it takes.

@@ -433,6 +433,9 @@ fn rate_limit(place: &Place<'_>, section: RateLimitSection, lists: &Lists) -> Re
     if section.burst.is_some() && rate.is_none() {
         return Err(place.problem("burst", "a burst without a rate", "add rate, such as \"1000/s\""));
     }
+    if section.divided && rate.is_none() {
+        return Err(place.problem("divided", "there is no rate to divide", "add rate, such as \"1000/s\""));
+    }
     let per_second = rate.map_or(1.0, |rate| rate.as_per_s().ceil().clamp(1.0, 1e15));
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is clamped")]
     let burst = place.number("burst", section.burst, per_second as u64, 1..=1_000_000_000_000_000)?;
@@ -451,6 +454,7 @@ fn rate_limit(place: &Place<'_>, section: RateLimitSection, lists: &Lists) -> Re
         limit: section.limit,
         rate,
         burst,
+        divided: section.divided,
         queue,
         max_age: section.max_age.map(|Span(span)| span).filter(|span| !span.is_zero()),
         error: StatusCode::from_u16(error).expect("it is from 400 to 599"),

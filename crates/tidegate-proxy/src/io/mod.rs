@@ -27,6 +27,7 @@ pub mod answers;
 mod conn;
 mod http1;
 mod http2;
+mod lend;
 mod listen;
 mod request;
 mod spool;

@@ -2,52 +2,33 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::body::Bytes;
 use axum::extract::rejection::{BytesRejection, QueryRejection};
-use axum::extract::{DefaultBodyLimit, Path, Query, State};
-use axum::http::StatusCode;
+use axum::extract::{Path, Query, State};
 use axum::routing::{delete, get};
 use axum::{Json, Router};
 use serde::{Deserialize, Serialize};
-use tidegate_core::limit::Limit;
-use tidegate_core::{Instant, Rate};
+use tidegate_core::Rate;
 use tidegate_runtime::clock;
 use tidegate_runtime::http::Problem;
+use tidegate_runtime::http::parts::{self, PartState, PartTerms, Refusal, Removal, now_us};
 
 use super::Shared;
 use super::actions::topic_name;
 use super::outcome::exiting;
 use crate::machine::admin::{AdminReply, AdminRequest};
 use crate::machine::limiter::Unit;
-use crate::machine::parts::{OnLapse, PartGrant, PartOrder, PartRefused, PartStatus, PartStep};
+use crate::machine::parts::{PartGrant, PartOrder, PartRefused, PartStatus, PartStep};
 
-/// Most parts of one order. Control sends those of a topic together, and may send those of many.
-const PARTS_MAX: usize = 4_096;
-/// An order of that many, each with a long name.
-const BODY_BYTES_MAX: usize = 1 << 20;
-/// Shortest and longest lease, ms.
-const LEASE_MS: std::ops::RangeInclusive<u64> = 100..=3_600_000;
+/// A part, for complaints.
+const EXAMPLE: &str = r#"{"topic": "orders", "rate_per_s": "3k/s", "burst": 8}"#;
 
 /// The routes.
 pub(super) fn routes() -> Router<Shared> {
     Router::new()
-        .route("/api/v1/parts", get(all).put(put).layer(DefaultBodyLimit::max(BODY_BYTES_MAX)))
+        .route("/api/v1/parts", get(all).put(put).layer(parts::body_limit()))
         .route("/api/v1/parts/{topic}", delete(remove))
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct OrderBody {
-    revision: u64,
-    lease_ms: u64,
-    /// On the clock that answers tell as `now_us`. Without it there is no order: one that was held up on its way would hold
-    /// for longer than its sender believes, and a repeated one would bring back what has lapsed.
-    until_us: Option<u64>,
-    #[serde(default)]
-    on_lapse: OnLapse,
-    parts: Vec<GrantBody>,
 }
 
 #[derive(Deserialize)]
@@ -65,27 +46,9 @@ struct GrantBody {
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub(super) struct PartJson {
     topic: String,
-    /// In force, exact. Absent, like the next two, if nothing is.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    rate: Option<String>,
-    /// The same, rounded to the nearest number.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    rate_per_s: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    burst: Option<u64>,
     unit: Unit,
-    revision: u64,
-    lapses_in_ms: Option<u64>,
-    on_lapse: OnLapse,
-    /// The part as it was ordered, where that is not what is in force.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    ordered: Option<LimitJson>,
-}
-
-#[derive(Clone, PartialEq, Debug, Serialize)]
-struct LimitJson {
-    rate: String,
-    burst: u64,
+    #[serde(flatten)]
+    state: PartState,
 }
 
 #[derive(Serialize)]
@@ -107,13 +70,6 @@ struct RemovedJson {
     removed: Option<PartJson>,
 }
 
-/// What a removal is about.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Removal {
-    revision: u64,
-}
-
 /// `GET /api/v1/parts`.
 async fn all(State(shared): State<Shared>) -> Result<Json<AllJson>, Problem> {
     let parts = shared.ask_parts(&AdminRequest::Parts).await?;
@@ -122,11 +78,7 @@ async fn all(State(shared): State<Shared>) -> Result<Json<AllJson>, Problem> {
 
 /// `PUT /api/v1/parts`.
 async fn put(State(shared): State<Shared>, body: Result<Bytes, BytesRejection>) -> Result<Json<PutJson>, Problem> {
-    let body = body.map_err(|rejection| {
-        let detail = format!("the body could not be read ({rejection}); it may have {BODY_BYTES_MAX} bytes");
-        Problem::new(rejection.status(), "body", "The body cannot be read", detail)
-    })?;
-    let order = parse(&body)?;
+    let order = order_of(parts::order_of(body, EXAMPLE)?)?;
     let step = async |step| shared.ask_parts(&AdminRequest::PutParts(PartOrder { step, ..order.clone() })).await;
     // Each step is acknowledged by all shards before the next one: what grows does so when everything has shrunk, and when
     // a crash would not bring back more than what is answered.
@@ -146,8 +98,7 @@ async fn remove(
     Path(topic): Path<String>,
     removal: Result<Query<Removal>, QueryRejection>,
 ) -> Result<Json<RemovedJson>, Problem> {
-    let Query(Removal { revision }) =
-        removal.map_err(|rejection| Problem::bad_request(format!("{rejection}; the parameter is revision=NUMBER")))?;
+    let revision = parts::revision_of(removal)?;
     let topic = topic_name(&topic)?;
     let request = AdminRequest::RemovePart { topic: topic.clone(), revision };
     let removed = parts_in(shared.admin.broker.ask_topic(&topic, request).await.ok_or_else(exiting)?)?;
@@ -186,128 +137,72 @@ fn shown(parts: &[PartStatus]) -> Vec<PartJson> {
     parts.iter().map(PartJson::from).collect()
 }
 
-fn now_us() -> u64 {
-    clock::now().as_nanos() / 1_000
-}
-
-/// The order that `body` gives.
-fn parse(body: &[u8]) -> Result<PartOrder, Problem> {
-    let order: OrderBody = serde_json::from_slice(body).map_err(|error| {
-        Problem::bad_request(format!(
-            "the body is no order for parts ({error}); send {{\"revision\": 7, \"lease_ms\": 10000, \"until_us\": \
-             81230000000, \"on_lapse\": \"local\", \"parts\": [{{\"topic\": \"orders\", \"rate_per_s\": \"3k/s\", \"burst\": 8}}]}}"
-        ))
-    })?;
-    if order.revision == 0 {
-        return Err(Problem::bad_request("`revision` is 0; give a whole number from 1"));
-    }
-    let Some(until_us) = order.until_us else {
-        return Err(Problem::bad_request(
-            "`until_us` is missing, so a late order would hold for too long; give `now_us` of GET /api/v1/parts plus the \
-             lease in microseconds",
-        ));
-    };
-    if !LEASE_MS.contains(&order.lease_ms) {
-        let (least, most) = (LEASE_MS.start(), LEASE_MS.end());
-        let detail = format!("`lease_ms` is {}; a lease lasts {least} to {most} ms", order.lease_ms);
-        return Err(Problem::bad_request(detail));
-    }
-    if !(1..=PARTS_MAX).contains(&order.parts.len()) {
-        let detail = format!("`parts` has {} parts; an order has 1 to {PARTS_MAX}", order.parts.len());
-        return Err(Problem::bad_request(detail));
-    }
-    let parts = order.parts.iter().map(grant).collect::<Result<Arc<[_]>, _>>()?;
+/// The order of these terms and parts.
+fn order_of((terms, parts): (PartTerms, Vec<GrantBody>)) -> Result<PartOrder, Problem> {
+    let parts = parts.iter().map(grant).collect::<Result<Arc<[_]>, _>>()?;
     let mut topics = BTreeSet::new();
     if let Some(twice) = parts.iter().find(|part| !topics.insert(&part.topic)) {
-        return Err(Problem::bad_request(format!("`{}` stands twice in `parts`", twice.topic)));
+        return Err(parts::twice(&twice.topic));
     }
-    Ok(PartOrder {
-        revision: order.revision,
-        lease: Duration::from_millis(order.lease_ms),
-        until: Instant::from_nanos(until_us.saturating_mul(1_000)),
-        on_lapse: order.on_lapse,
-        parts,
-        step: PartStep::Check,
-    })
+    let PartTerms { revision, lease, until, on_lapse } = terms;
+    Ok(PartOrder { revision, lease, until, on_lapse, parts, step: PartStep::Check })
 }
 
 fn grant(body: &GrantBody) -> Result<PartGrant, Problem> {
     let topic = topic_name(&body.topic)?;
-    if body.burst == 0 && !body.rate_per_s.is_zero() {
-        let detail = format!("`burst` of `{topic}` is 0; give 1 or more, or a `rate_per_s` of 0 to hold everything");
-        return Err(Problem::bad_request(detail));
-    }
-    Ok(PartGrant { topic, limit: Limit::new(body.rate_per_s, body.burst), unit: body.unit })
+    let limit = parts::limit_of(&topic, body.rate_per_s, body.burst)?;
+    Ok(PartGrant { topic, limit, unit: body.unit })
 }
 
 impl From<&PartStatus> for PartJson {
     fn from(part: &PartStatus) -> Self {
-        let ordered = LimitJson { rate: part.limit.rate.to_string(), burst: part.limit.burst };
-        Self {
-            topic: part.topic.to_string(),
-            rate: part.in_force.map(|limit| limit.rate.to_string()),
-            rate_per_s: part.in_force.map(|limit| limit.rate.as_per_s()),
-            burst: part.in_force.map(|limit| limit.burst),
-            unit: part.unit,
-            revision: part.revision,
-            lapses_in_ms: part.lapses_in_ms(),
-            on_lapse: part.on_lapse,
-            ordered: (part.in_force != Some(part.limit)).then_some(ordered),
-        }
+        let PartStatus { topic, in_force, limit, unit, revision, on_lapse, .. } = part;
+        let lapses_in_ms = part.lapses_in_ms();
+        let state = PartState::new((*in_force, *limit), *revision, lapses_in_ms, *on_lapse);
+        Self { topic: topic.to_string(), unit: *unit, state }
     }
 }
 
 impl From<PartRefused> for Problem {
     fn from(why: PartRefused) -> Self {
-        let (kind, title, remedy) = match &why {
+        let refusal = match &why {
             PartRefused::Nothing { .. } => {
                 return Self::not_found(format!("{why}; /api/v1/parts lists what has one"));
             }
-            PartRefused::Stale { .. } => ("stale-revision", "A newer order holds", "ask who leads now"),
-            PartRefused::OtherContent { .. } => {
-                ("other-content", "The revision is taken", "send the change with a newer revision")
-            }
-            PartRefused::OtherUnit { .. } => {
-                ("other-unit", "The limit counts something else", "/api/v1/limits says what the limit counts")
-            }
-            PartRefused::Late => ("late", "The order is late", "send it with a later `until_us`"),
-            PartRefused::OtherClock => (
-                "other-clock",
-                "The order is of another clock",
-                "read `now_us` of GET /api/v1/parts, and add the lease",
-            ),
-            PartRefused::Full { .. } => ("full", "No more parts fit", "remove parts that nobody needs"),
+            PartRefused::Stale { .. } => Refusal::Stale,
+            PartRefused::OtherContent { .. } => Refusal::OtherContent,
+            PartRefused::OtherUnit { .. } => Refusal::OtherUnit,
+            PartRefused::Late => Refusal::Late,
+            PartRefused::OtherClock => Refusal::OtherClock,
+            PartRefused::Full { .. } => Refusal::Full,
         };
-        Self::new(StatusCode::CONFLICT, kind, title, format!("{why}; {remedy}"))
+        refusal.problem(&why)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use tidegate_core::Instant;
+    use tidegate_core::limit::Limit;
+
     use super::*;
+    use crate::machine::parts::OnLapse;
+
+    fn parse(body: &[u8]) -> Result<PartOrder, Problem> {
+        order_of(parts::parse(body, EXAMPLE)?)
+    }
 
     #[test]
     fn complaints_name_key_value_and_remedy() {
         let part = r#"{"topic": "t", "rate_per_s": 3, "burst": 1}"#;
-        let order = |fields: &str, parts: &str| format!(r#"{{{fields}, "parts": [{parts}]}}"#);
-        let sound = r#""revision": 7, "lease_ms": 1000, "until_us": 9"#;
-        for (body, said) in [
-            ("[]".to_owned(), "the body is no order for parts"),
-            (order(r#""lease_ms": 1000"#, part), "missing field `revision`"),
-            (order(r#""revision": 0, "lease_ms": 1000"#, part), "`revision` is 0"),
-            (order(r#""revision": 1, "lease_ms": 1000"#, part), "`until_us` is missing, so a late order"),
-            (
-                order(r#""revision": 1, "lease_ms": 99, "until_us": 9"#, part),
-                "`lease_ms` is 99; a lease lasts 100 to 3600000 ms",
-            ),
-            (order(sound, ""), "`parts` has 0 parts; an order has 1 to 4096"),
-            (order(sound, &format!("{part}, {part}")), "`t` stands twice"),
-            (order(sound, &part.replace("\"t\"", "\"t t\"")), "`t t` is no topic's name"),
-            (order(sound, &part.replace("\"burst\": 1", "\"burst\": 0")), "`burst` of `t` is 0"),
-            (order(sound, &part.replace('3', "\"fast\"")), "is no decimal number"),
-            (order(sound, &part.replace("burst", "bursts")), "unknown field `bursts`"),
-            (order(&format!(r#"{sound}, "on_lapse": "shut""#), part), "unknown variant `shut`"),
+        for (parts, said) in [
+            (format!("{part}, {part}"), "`t` stands twice"),
+            (part.replace("\"t\"", "\"t t\""), "`t t` is no topic's name"),
+            (part.replace("\"burst\": 1", "\"burst\": 0"), "`burst` of `t` is 0"),
+            (part.replace('3', "\"fast\""), "is no decimal number"),
+            (part.replace("burst", "bursts"), "unknown field `bursts`"),
         ] {
+            let body = format!(r#"{{"revision": 7, "lease_ms": 1000, "until_us": 9, "parts": [{parts}]}}"#);
             let detail = parse(body.as_bytes()).unwrap_err().detail;
             assert!(detail.contains(said), "{body}: {detail}");
         }

@@ -67,6 +67,7 @@ impl Director {
             lease: self.config.lease,
             renew_every: self.config.renew_every,
             answer_within: self.config.answer_within,
+            linger: Duration::ZERO,
         };
         let quiet_until = if quiet.is_zero() { Instant::ZERO } else { now + quiet + quiet / 1_000 };
         let mut steps = Steps::new(config, self.config.limit, quiet_until, above);

@@ -6,12 +6,16 @@
 //! | `POST /api/v1/neighbours/mode` | `{"mode":"restrict"}`, `stats` or `off`, until the next start |
 //! | `GET /api/v1/proxy` | listeners, routes, upstreams and their health, rate limits |
 //! | `GET /api/v1/explain?host=..&path=..` | which route and tenant a request has, and what would happen to it |
+//! | `GET /api/v1/node` | that it is a proxy, whether it ends, and the limits that parts are granted of |
+//! | `GET`, `PUT /api/v1/parts`, `DELETE /api/v1/parts/LIMIT?revision=N` | its parts of rates that several proxies divide |
+//! | `GET /api/v1/demand/LIMIT?seconds=N` | requests, refusals and the largest backlog of each second |
 //! | `GET /healthz`, `GET /readyz`, `GET /metrics` | for supervisors and Prometheus |
 //!
 //! Writes need the token. Errors are `application/problem+json`.
 
 pub mod explain;
 mod metrics;
+pub mod parts;
 pub mod status;
 #[cfg(test)]
 mod tests;
@@ -31,6 +35,7 @@ use tidegate_runtime::access::Guard;
 use tidegate_runtime::http::{self, Problem};
 
 use self::explain::{Question, explain};
+use self::parts::Limits;
 use self::status::{Live, Phase, Status};
 use crate::config::{Config, Mode, Routes, Tenancy};
 use crate::io::request::times::ResponseTimes;
@@ -51,6 +56,8 @@ pub trait Source: Send + Sync + 'static {
     fn live(&self) -> Live;
     /// How long answers took, over all its threads.
     fn times(&self) -> ResponseTimes;
+    /// Its limits by hand, as parts of them are granted.
+    fn limits(&self) -> Limits;
     /// From now on the limits do this.
     fn set_mode(&self, mode: Mode);
 }
@@ -67,6 +74,7 @@ pub fn router(source: Arc<dyn Source>, guard: Guard) -> Router {
         .route("/healthz", get(|| async { Json(json!({ "status": "ok" })) }))
         .route("/readyz", get(ready))
         .route("/metrics", get(page_of_metrics))
+        .merge(parts::routes())
         .fallback(|| async { Problem::not_found("this path leads nowhere; see the book's page on the proxy") })
         .method_not_allowed_fallback(|| async {
             let detail = "the path exists, but not for this method; see the book's page on the proxy";

@@ -37,6 +37,8 @@ pub struct Live {
     pub last_reload_failed: bool,
     /// Where it listens, with the ports that the system picked; in the order of the configuration.
     pub addresses: Vec<SocketAddr>,
+    /// Where it takes datagrams of proxies that lend tokens, if it does.
+    pub lend_address: Option<SocketAddr>,
     /// Client connections that are open.
     pub connections: u64,
     /// Client connections since the start.

@@ -11,12 +11,14 @@ use hyper::service::Service;
 use hyper_util::service::TowerToHyperService;
 use serde_json::Value;
 use tidegate_runtime::access::{Reach, Token};
+use tidegate_runtime::clock;
 use tidegate_runtime::config::Document;
 use tidegate_runtime::cpu::{CpuLimits, Quota, Throttled};
 
 use super::status::{Health, LiveRateLimit, LiveServer, LiveUpstream};
 use super::*;
-use crate::machine::rate_limit::{Cause, Counts, Outlook};
+use crate::io::request::gate::Gate;
+use crate::machine::rate_limit::{Cause, Counts, Lists, Outlook};
 
 const FILE: &str = "[[proxy.listen]]\naddress = \"127.0.0.1:0\"\n[[proxy.upstream]]\nname = \"shop\"\nservers = \
                     [\"127.0.0.1:1\", \"127.0.0.1:2\"]\n[[proxy.route]]\nname = \"shop\"\nhost = \"a.example\"\n\
@@ -25,6 +27,7 @@ const FILE: &str = "[[proxy.listen]]\naddress = \"127.0.0.1:0\"\n[[proxy.upstrea
 struct Fake {
     config: Arc<Config>,
     live: Live,
+    limits: Limits,
     mode: Mutex<Option<Mode>>,
 }
 
@@ -47,6 +50,10 @@ impl Source for Fake {
 
     fn times(&self) -> ResponseTimes {
         self.live.times.clone()
+    }
+
+    fn limits(&self) -> Limits {
+        self.limits.clone()
     }
 
     fn set_mode(&self, mode: Mode) {
@@ -83,7 +90,9 @@ fn fake(phase: Phase) -> Arc<Fake> {
         ..Live::default()
     };
     let config = Config::from_document(&Document::new("t.toml", FILE), 1).unwrap();
-    Arc::new(Fake { config: Arc::new(config), live, mode: Mutex::new(None) })
+    let rule = config.routes[0].rate_limit.clone().unwrap();
+    let gate = Gate::new("route shop".to_owned(), rule, Lists::default(), Arc::default(), clock::now());
+    Arc::new(Fake { config: Arc::new(config), live, limits: Limits::new(vec![gate]), mode: Mutex::new(None) })
 }
 
 async fn raw(fake: &Arc<Fake>, line: &str, token: &str, body: &'static str) -> (u16, HeaderMap, String) {
@@ -173,4 +182,50 @@ async fn metrics_are_prometheus_text() {
     assert!(page.contains("tidegate_proxy_server_up{upstream=\"shop\",server=\"127.0.0.1:2\"} 0\n"));
     assert!(page.contains("tidegate_proxy_rate_limit{name=\"p.remap.shop.rejected\"} 2\n"), "{page}");
     assert!(page.contains("tidegate_proxy_responses_total{class=\"2xx\"} 4\n"));
+}
+
+#[tokio::test]
+async fn a_part_is_granted_renewed_fenced_and_taken_away() {
+    let fake = fake(Phase::Serving);
+    let (_, node) = call(&fake, "GET /api/v1/node", "").await;
+    assert_eq!(
+        node,
+        serde_json::json!({ "role": "proxy", "draining": false, "lend_address": null, "limits": ["route shop"] })
+    );
+    let order = r#"{"revision": 7, "lease_ms": 60000, "on_lapse": "closed",
+        "parts": [{"limit": "route shop", "rate_per_s": "11/7s", "burst": 3}]}"#;
+    let (status, put) = call(&fake, "PUT /api/v1/parts", order).await;
+    let part = &put["in_force"][0];
+    assert_eq!((status, &part["limit"]), (200, &"route shop".into()), "{put}");
+    assert!((part["rate_per_s"].as_f64().unwrap() - 11.0 / 7.0).abs() < 1e-9);
+    assert_eq!((&part["burst"], &part["revision"], &part["on_lapse"]), (&3.into(), &7.into(), &"closed".into()));
+    assert!(part["lapses_in_ms"].as_u64().unwrap() > 50_000 && put["now_us"].as_u64().unwrap() > 0);
+    assert_eq!(call(&fake, "PUT /api/v1/parts", order).await.0, 200, "it is renewed");
+    let other =
+        r#"{"revision": 7, "lease_ms": 60000, "parts": [{"limit": "route shop", "rate_per_s": 1, "burst": 3}]}"#;
+    let older =
+        r#"{"revision": 6, "lease_ms": 60000, "parts": [{"limit": "route shop", "rate_per_s": 1, "burst": 3}]}"#;
+    let late = r#"{"revision": 8, "lease_ms": 60000, "until_us": 1,
+        "parts": [{"limit": "route shop", "rate_per_s": 1, "burst": 3}]}"#;
+    for (body, kind, said) in [
+        (other, "other-content", "another part"),
+        (older, "stale-revision", "is of revision 7, which is newer"),
+        (late, "late", "after the end"),
+    ] {
+        let (status, problem) = call(&fake, "PUT /api/v1/parts", body).await;
+        assert_eq!((status, &problem["type"]), (409, &format!("urn:tidegate:problem:{kind}").into()));
+        assert!(problem["detail"].as_str().unwrap().contains(said), "{problem}");
+    }
+    let (_, all) = call(&fake, "GET /api/v1/parts", "").await;
+    assert_eq!(all["parts"].as_array().unwrap().len(), 1);
+    let (status, demand) = call(&fake, "GET /api/v1/demand/route%20shop?seconds=5", "").await;
+    assert_eq!((status, demand["seconds"].as_array().unwrap().len()), (200, 0), "no second is whole yet");
+    let (status, removed) = call(&fake, "DELETE /api/v1/parts/route%20shop?revision=8", "").await;
+    assert_eq!((status, &removed["removed"]["revision"]), (200, &7.into()));
+    assert_eq!(call(&fake, "DELETE /api/v1/parts/route%20shop?revision=9", "").await.0, 404);
+    assert_eq!(call(&fake, "PUT /api/v1/parts", order).await.0, 409, "it was taken away under a newer revision");
+    assert_eq!(call(&fake, "GET /api/v1/demand/route%20other", "").await.0, 404);
+    let nowhere = r#"{"revision": 9, "lease_ms": 1000, "parts": [{"limit": "shop", "rate_per_s": 1, "burst": 1}]}"#;
+    let (status, problem) = call(&fake, "PUT /api/v1/parts", nowhere).await;
+    assert!(status == 404 && problem["detail"].as_str().unwrap().contains("`route NAME`"), "{problem}");
 }

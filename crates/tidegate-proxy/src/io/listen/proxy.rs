@@ -20,9 +20,11 @@ use crate::config::tenancy::Tenancy;
 use crate::config::{self, Config, LogTarget, Mode, RateLimit};
 use crate::error::ProxyError;
 use crate::io::admin::Source;
+use crate::io::admin::parts::Limits;
 use crate::io::admin::status::{Health, Live, LiveRateLimit, LiveServer, LiveSpool, LiveUpstream, Phase};
 use crate::io::conn::limiter::{Limiter, Snapshot};
 use crate::io::conn::processor;
+use crate::io::lend;
 use crate::io::request::access_log::{AccessLog, Totals};
 use crate::io::request::times::{Published, ResponseTimes};
 use crate::io::spool::folder::{self, Spool};
@@ -35,6 +37,8 @@ pub struct Proxy {
     state: Arc<State>,
     threads: Vec<JoinHandle<io::Result<()>>>,
     side: Option<Side>,
+    /// Reads what other proxies say that lend.
+    lend: Option<JoinHandle<io::Result<()>>>,
 }
 
 /// What the API looks at.
@@ -49,6 +53,7 @@ struct State {
     spool_failures: Arc<folder::Failures>,
     lookups: LookupCounts,
     known: Known,
+    lend_address: Option<SocketAddr>,
     started: Instant,
     reloads: Reloads,
     /// One change at a time.
@@ -133,6 +138,11 @@ impl Proxy {
         let side = Side::start(&settings, &verdicts, (names, known.system.clone()), &shared)?;
         let spool_failures = Arc::default();
         let spool = open_spool(&settings.config, None, &spool_failures)?;
+        let lend = settings
+            .config
+            .lend
+            .map(|address| lend::listen(address).map_err(|source| ProxyError::Listen { address, source }));
+        let (lend, lend_address) = lend.transpose()?.unzip();
         let limiters: Vec<_> = (0..cores).map(|_| Arc::new(Limiter::new(settings.neighbours(), now))).collect();
         let control = watch::Sender::new(Control {
             settings: Arc::clone(&settings),
@@ -151,11 +161,20 @@ impl Proxy {
             spool_failures,
             lookups,
             known: known.clone(),
+            lend_address,
             started: now,
             reloads: Reloads::default(),
             changing: Mutex::new(changing),
         });
-        let mut this = Self { state, threads: Vec::new(), side: Some(side) };
+        let lend = lend.map(|socket| {
+            let control = state.control.subscribe();
+            spawn("proxy-lend".to_owned(), move || {
+                lend::run(&socket, &control);
+                Ok(())
+            })
+        });
+        let lend = lend.transpose()?;
+        let mut this = Self { state, threads: Vec::new(), side: Some(side), lend };
         let processors = processor::processors();
         for core in 0..cores {
             let processor = processors.get(core).copied().filter(|_| processors.len() == cores);
@@ -336,7 +355,7 @@ impl Proxy {
 
     fn stop(&mut self) {
         self.state.control.send_modify(|control| control.stop = true);
-        for thread in self.threads.drain(..) {
+        for thread in self.threads.drain(..).chain(self.lend.take()) {
             match thread.join() {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => tracing::error!(%error, "a thread of the proxy ended early"),
@@ -395,6 +414,7 @@ fn needs_restart(old: &Config, new: &Config) -> Result<(), ProxyError> {
         ("proxy.threads", old.threads != new.threads),
         ("proxy.overflow_threads", old.overflow_threads != new.overflow_threads),
         ("proxy.admin_address", old.admin != new.admin),
+        ("proxy.lend_address", old.lend != new.lend),
         ("proxy.upgrade_socket", old.upgrade_socket != new.upgrade_socket),
     ];
     match changed.into_iter().find(|(_, changed)| *changed) {
@@ -520,6 +540,7 @@ impl Source for State {
             reloads_failed: self.reloads.failed.load(Ordering::Relaxed),
             last_reload_failed: self.reloads.last_failed.load(Ordering::Relaxed),
             addresses: self.addresses(),
+            lend_address: self.lend_address,
             connections: counts.iter().map(|counts| counts.connections).sum(),
             connections_total: total(Total::Accepted),
             handshakes_total: total(Total::Handshakes),
@@ -558,6 +579,10 @@ impl Source for State {
     fn times(&self) -> ResponseTimes {
         let threads: Vec<Published> = self.shared.times.iter().map(|times| lock(times).clone()).collect();
         ResponseTimes::sum(&self.control.borrow().settings.config, &threads)
+    }
+
+    fn limits(&self) -> Limits {
+        Limits::new(self.control.borrow().settings.gates.clone())
     }
 
     fn set_mode(&self, mode: Mode) {

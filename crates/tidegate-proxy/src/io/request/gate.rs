@@ -13,13 +13,18 @@ use std::time::Duration;
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 use tidegate_core::Instant;
+use tidegate_core::lease::{Grant, Refused};
+use tidegate_core::lend::{Frame, Member};
 use tidegate_core::limit::Limit;
 use tidegate_runtime::clock;
+use tidegate_wire::lend::Key;
 use tokio::sync::{Notify, OnceCell, oneshot};
 
 use crate::config::RateLimit as Rule;
+use crate::io::lend::Peers;
 use crate::machine::rate_limit::{
-    Access, Cause, Counts, Decision, Lists, Outlook, Output, RateLimit, RateLimitConfig, Rejection,
+    Access, Cause, Counts, Decision, DemandSecond, LendTerms, Lists, NotGranted, Outlook, Output, PartStatus,
+    RateLimitConfig, Rejection, SharedLimit,
 };
 
 /// See the module.
@@ -37,10 +42,12 @@ pub(crate) struct Gate {
 struct State {
     rule: Rule,
     lists: Lists,
-    machine: RateLimit,
+    machine: SharedLimit,
     waiting: HashMap<u64, oneshot::Sender<Result<Duration, Rejection>>, RandomState>,
     /// When the driver will look.
     armed: Option<Instant>,
+    /// Those that it lends to and borrows from.
+    peers: Option<Peers>,
 }
 
 /// Leave to be inside; dropping it leaves.
@@ -54,8 +61,8 @@ pub(crate) struct Pass {
 impl Gate {
     /// A gate where nobody is inside.
     pub(crate) fn new(name: String, rule: Rule, lists: Lists, queued: Arc<Notify>, now: Instant) -> Arc<Self> {
-        let machine = RateLimit::new(machine_config(&rule), now);
-        let state = State { rule, lists, machine, waiting: HashMap::default(), armed: None };
+        let machine = SharedLimit::new(machine_config(&rule), boot_number(), now);
+        let state = State { rule, lists, machine, waiting: HashMap::default(), armed: None, peers: None };
         Arc::new(Self { state: Mutex::new(state), next: AtomicU64::new(1), name, queued })
     }
 
@@ -71,24 +78,76 @@ impl Gate {
     /// There is no limit any more: those who wait go on.
     pub(crate) fn lift(&self, now: Instant) {
         let mut state = self.lock();
-        state.machine.set_config(RateLimitConfig::default(), now);
+        state.machine.lift(now);
         self.tell(&mut state);
+    }
+
+    /// Puts a part of its rate in force, or renews it.
+    pub(crate) fn grant_part(
+        &self,
+        grant: Grant<Limit>,
+        lends: Option<(LendTerms, Peers)>,
+        now: Instant,
+    ) -> Result<(), NotGranted> {
+        let mut state = self.lock();
+        let (terms, peers) = lends.unzip();
+        let granted = state.machine.grant(grant, terms.as_ref(), now);
+        if !matches!(granted, Err(NotGranted::Refused(_))) {
+            state.peers = peers;
+        }
+        self.tell(&mut state);
+        granted
+    }
+
+    /// Takes its part away.
+    pub(crate) fn remove_part(&self, revision: u64, now: Instant) -> Result<(), Refused> {
+        let mut state = self.lock();
+        let removed = state.machine.remove(revision, now);
+        self.tell(&mut state);
+        removed
+    }
+
+    /// A datagram of another proxy came.
+    pub(crate) fn on_frame(&self, frame: &Frame, now: Instant) {
+        let mut state = self.lock();
+        state.machine.on_frame(frame, now);
+        self.tell(&mut state);
+    }
+
+    /// Who it is among those that lend to each other.
+    pub(crate) fn member(&self) -> Option<Member> {
+        self.lock().machine.member()
+    }
+
+    /// The key of its datagrams.
+    pub(crate) fn lend_key(&self) -> Option<Key> {
+        self.lock().peers.as_ref().map(Peers::key)
+    }
+
+    /// Its part, if it has one.
+    pub(crate) fn part(&self, now: Instant) -> Option<PartStatus> {
+        self.lock().machine.limiter().part(now)
+    }
+
+    /// What was asked for in each of the last `seconds` whole seconds.
+    pub(crate) fn demand(&self, seconds: u64, now: Instant) -> Vec<DemandSecond> {
+        self.lock().machine.limiter().demand(seconds, now)
     }
 
     /// How often it said what.
     pub(crate) fn counts(&self) -> Counts {
-        self.lock().machine.counts()
+        self.lock().machine.limiter().counts()
     }
 
     /// What it would say to the next one now, if no list is about him.
     pub(crate) fn outlook(&self, now: Instant) -> Outlook {
-        self.lock().machine.outlook(now)
+        self.lock().machine.limiter().outlook(now)
     }
 
     /// Lets those in or go whose time came.
     pub(crate) fn turn(&self, now: Instant) {
         let mut state = self.lock();
-        if !state.waiting.is_empty() {
+        if !state.waiting.is_empty() || state.peers.is_some() {
             state.machine.on_timeout(now);
             state.deliver();
         }
@@ -177,8 +236,13 @@ impl State {
         }
     }
 
-    /// Tells those who waited what became of them.
+    /// Tells those who waited what became of them, and other proxies what there is to say.
     fn deliver(&mut self) {
+        while let Some(frame) = self.machine.poll_frame() {
+            if let Some(peers) = &mut self.peers {
+                peers.send(&frame);
+            }
+        }
         while let Some(output) = self.machine.poll_output() {
             let (id, answer) = match output {
                 Output::Resume { id, waited } => (id, Ok(waited)),
@@ -244,9 +308,16 @@ fn machine_config(rule: &Rule) -> RateLimitConfig {
     RateLimitConfig {
         limit: rule.limit,
         rate: rule.rate.map(|rate| Limit { rate, burst: rule.burst }),
+        divided: rule.divided,
         queue: rule.queue,
         max_age: rule.max_age,
         error: rule.error.as_u16(),
         retry: rule.retry,
     }
+}
+
+/// A number that no start of this machine's proxies had before, unless its clock was set back.
+fn boot_number() -> u32 {
+    let ms = clock::realtime_ns().unsigned_abs() / 1_000_000;
+    u32::try_from(ms % (1 << 32)).expect("it is below 2^32")
 }

@@ -6,10 +6,13 @@ use std::collections::VecDeque;
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use tidegate_core::Instant;
+use tidegate_core::lease::{Grant, Refused};
 use tidegate_core::limit::concurrency::{self, Admission, ConcurrencyConfig, Ticket};
 use tidegate_core::limit::{ConcurrencyLimit, Limit, TokenBucket};
 
+use super::lending::Forecast;
 use super::metrics::Counts;
+use super::part::{DemandSecond, NOTHING, Part, PartStatus};
 
 /// Tokens that are promised one after the other to those who are refused.
 const PROMISES_MAX: u64 = 64;
@@ -21,6 +24,8 @@ pub struct RateLimitConfig {
     pub limit: Option<u32>,
     /// How many may begin, as a rate and what may begin at once after a pause; `None` for any number.
     pub rate: Option<Limit>,
+    /// Whether that is the rate of several proxies: then nothing begins here before a part of it is granted.
+    pub divided: bool,
     /// How many may wait, first come first served; 0 to refuse at once.
     pub queue: u32,
     /// How long one may wait; `None` for as long as it takes.
@@ -33,7 +38,7 @@ pub struct RateLimitConfig {
 
 impl Default for RateLimitConfig {
     fn default() -> Self {
-        Self { limit: None, rate: None, queue: 0, max_age: None, error: 429, retry: None }
+        Self { limit: None, rate: None, divided: false, queue: 0, max_age: None, error: 429, retry: None }
     }
 }
 
@@ -50,7 +55,13 @@ impl Default for RateLimitConfig {
 pub struct RateLimit {
     config: RateLimitConfig,
     slots: ConcurrencyLimit<u64>,
-    bucket: Option<TokenBucket>,
+    pub(super) bucket: Option<TokenBucket>,
+    /// Others borrow and lend its tokens: the depth of the bucket is theirs to change.
+    pub(super) lends: bool,
+    /// Nothing passes, whatever is in the bucket.
+    pub(super) shut: bool,
+    /// For whoever lends: how many come.
+    pub(super) forecast: Forecast,
     /// Since when a slot is free, if one is.
     free_since: Instant,
     /// Those that run or wait; no one else ever iterates over it, so its order reaches nothing.
@@ -59,6 +70,7 @@ pub struct RateLimit {
     counts: Counts,
     /// When the last one that was told to come back comes back.
     promised: Instant,
+    part: Part,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -156,14 +168,20 @@ impl RateLimit {
     /// All slots are free, nobody waits, and the bucket is full: the first request is no burst.
     #[must_use]
     pub fn new(config: RateLimitConfig, now: Instant) -> Self {
+        let part = Part::new(now);
+        let terms = part.terms(config.rate, config.divided, now);
         Self {
             slots: ConcurrencyLimit::new(config.concurrency()),
-            bucket: config.rate.map(|limit| TokenBucket::new(limit, now)),
+            shut: terms == Some(NOTHING),
+            bucket: terms.map(|limit| TokenBucket::new(limit, now)),
+            lends: false,
+            forecast: Forecast::default(),
             free_since: now,
             visits: HashMap::with_hasher(FixedState::default()),
             outputs: VecDeque::new(),
             counts: Counts::default(),
             promised: now,
+            part,
             config,
         }
     }
@@ -178,14 +196,75 @@ impl RateLimit {
     /// token is minted; a rate where there was none starts with a full bucket.
     pub fn set_config(&mut self, config: RateLimitConfig, now: Instant) {
         self.settle(now);
-        self.free_since = now;
         self.slots.set_config(config.concurrency());
-        match (&mut self.bucket, config.rate) {
-            (Some(bucket), Some(limit)) => bucket.set_limit(limit, now),
-            (bucket, rate) => *bucket = rate.map(|limit| TokenBucket::new(limit, now)),
-        }
         self.config = config;
+        self.rule(now);
         self.settle(now);
+    }
+
+    /// Puts a part of the rate in force, or renews it: then it has the same revision. A part that grows brings no tokens.
+    ///
+    /// # Errors
+    /// [`Refused`]; then nothing is changed.
+    pub fn grant_part(&mut self, grant: Grant<Limit>, now: Instant) -> Result<(), Refused> {
+        self.settle(now);
+        self.part.grant(grant, now)?;
+        self.rule(now);
+        self.settle(now);
+        Ok(())
+    }
+
+    /// Takes the part away: what the configuration states holds, or nothing passes if that is divided.
+    ///
+    /// # Errors
+    /// [`Refused`]; then nothing is changed.
+    pub fn remove_part(&mut self, revision: u64, now: Instant) -> Result<(), Refused> {
+        self.settle(now);
+        self.part.give_back(revision, now)?;
+        self.rule(now);
+        self.settle(now);
+        Ok(())
+    }
+
+    /// The part that was granted; `None` without one.
+    #[must_use]
+    pub fn part(&self, now: Instant) -> Option<PartStatus> {
+        self.part.status(self.terms(now), now)
+    }
+
+    /// What was asked for in each of the last `seconds` whole seconds, the oldest first.
+    #[must_use]
+    pub fn demand(&self, seconds: u64, now: Instant) -> Vec<DemandSecond> {
+        self.part.demand(seconds, now)
+    }
+
+    /// The rate and burst that hold at `now`.
+    pub(super) fn terms(&self, now: Instant) -> Option<Limit> {
+        self.part.terms(self.config.rate, self.config.divided, now)
+    }
+
+    /// There is no limit any more, and no part of one: whoever waits goes on.
+    pub fn lift(&mut self, now: Instant) {
+        self.settle(now);
+        self.part = Part::new(now);
+        self.set_config(RateLimitConfig::default(), now);
+    }
+
+    /// Puts the terms in force that hold from `at` on. No token is minted; a rate that is stated where there was none
+    /// starts with a full bucket, a part with an empty one.
+    pub(super) fn rule(&mut self, at: Instant) {
+        // Whoever waits could not use what holds from now on any sooner.
+        self.free_since = at;
+        let terms = self.part.terms(self.config.rate, self.config.divided, at);
+        self.shut = terms == Some(NOTHING);
+        match (&mut self.bucket, terms) {
+            (Some(bucket), Some(limit)) => {
+                let depth = if self.lends { bucket.limit().burst } else { limit.burst };
+                bucket.set_limit(Limit { burst: depth, ..limit }, at);
+            }
+            (bucket, Some(limit)) if self.part.is_there(at) => *bucket = Some(TokenBucket::empty(limit, at)),
+            (bucket, rate) => *bucket = rate.map(|limit| TokenBucket::new(limit, at)),
+        }
     }
 
     /// What was counted, and who runs and waits now.
@@ -197,7 +276,14 @@ impl RateLimit {
     /// What a new visit would be told at `now`; nothing is taken for it.
     #[must_use]
     pub fn outlook(&self, now: Instant) -> Outlook {
-        let has_token = || self.bucket.clone().is_none_or(|mut bucket| bucket.try_take(1, now).is_ok());
+        let has_token = || {
+            let (mut bucket, terms) = (self.bucket.clone(), self.terms(now));
+            bucket.as_mut().zip(terms).is_none_or(|(bucket, limit)| {
+                let depth = if self.lends { bucket.limit().burst } else { limit.burst };
+                bucket.set_limit(Limit { burst: depth, ..limit }, now);
+                limit != NOTHING && bucket.try_take(1, now).is_ok()
+            })
+        };
         let cause = if self.has_slot() { Cause::Rate } else { Cause::Limit };
         if self.slots.queued() == 0 && self.has_slot() && has_token() {
             Outlook::Admit
@@ -216,8 +302,13 @@ impl RateLimit {
             Some(Visit::Waiting(_)) => return Decision::Queue,
             None => {}
         }
+        if self.lends {
+            self.forecast.on_arrival(now);
+        }
         let starts = self.slots.queued() == 0 && self.has_slot() && self.take_token(now);
         let admission = if starts { self.slots.on_arrival(id, now) } else { self.slots.on_arrival_in_line(id, now) };
+        let refused = matches!(admission, Admission::Shed(_)) && self.has_slot();
+        self.part.count(self.bucket.as_ref(), self.slots.queued() as u64, refused, now);
         match admission {
             Admission::Start(_) => {
                 self.visits.insert(id, Visit::Active);
@@ -261,7 +352,8 @@ impl RateLimit {
     pub fn next_timeout(&mut self) -> Option<Instant> {
         let expiry = self.slots.next_timeout()?;
         let start = self.head_start().unwrap_or(Instant::MAX);
-        Some(start.min(expiry)).filter(|&at| at < Instant::MAX)
+        let part_ends = self.part.ends().unwrap_or(Instant::MAX);
+        Some(start.min(expiry).min(part_ends)).filter(|&at| at < Instant::MAX)
     }
 
     /// That moment came, perhaps late.
@@ -274,8 +366,18 @@ impl RateLimit {
         self.outputs.pop_front()
     }
 
-    /// Turns away who has waited too long, then starts those at the head while there are slots and tokens.
+    /// What was due until the part lapsed goes as it was due, and the rest by what holds since.
     fn settle(&mut self, now: Instant) {
+        while let Some(ends) = self.part.ends().filter(|ends| *ends <= now) {
+            self.serve(ends);
+            self.part.lapse(ends);
+            self.rule(ends);
+        }
+        self.serve(now);
+    }
+
+    /// Turns away who has waited too long, then starts those at the head while there are slots and tokens.
+    fn serve(&mut self, now: Instant) {
         while let Some(expiry) = self.slots.next_timeout() {
             if expiry > now {
                 match self.head_start() {
@@ -309,7 +411,7 @@ impl RateLimit {
     /// Its token is counted from the instant at which it was first able to use one, not from when somebody looked: a
     /// late timer delays the head, but takes nothing off the rate of those behind.
     fn head_start(&mut self) -> Option<Instant> {
-        let able = self.slots.head_arrival().filter(|_| self.has_slot())?.max(self.free_since);
+        let able = self.slots.head_arrival().filter(|_| self.has_slot() && !self.shut)?.max(self.free_since);
         self.bucket.as_mut().map_or(Some(able), |bucket| bucket.ready_in_line(1, able))
     }
 
@@ -320,7 +422,7 @@ impl RateLimit {
     }
 
     fn take_token(&mut self, now: Instant) -> bool {
-        self.bucket.as_mut().is_none_or(|bucket| bucket.try_take(1, now).is_ok())
+        !self.shut && self.bucket.as_mut().is_none_or(|bucket| bucket.try_take(1, now).is_ok())
     }
 
     fn rejection(&mut self, cause: Cause, now: Instant) -> Rejection {

@@ -339,6 +339,97 @@ mod not_as_in_the_plugin {
     }
 }
 
+mod parts {
+    use tidegate_core::lease::{Grant, OnLapse, Refused};
+
+    use super::*;
+
+    fn grant(revision: u64, (per_s, burst): (u64, u64), until_ms: u64, on_lapse: OnLapse) -> Grant<Limit> {
+        Grant { value: Limit::new(Rate::per_s(per_s), burst), revision, until: at(until_ms), on_lapse }
+    }
+
+    fn divided(per_s: u64, burst: u64) -> RateLimit {
+        limiter(RateLimitConfig { divided: true, ..rate(per_s, burst, 0) })
+    }
+
+    #[test]
+    fn what_is_divided_begins_closed_and_with_an_empty_bucket() {
+        let mut limiter = divided(1_000, 10);
+        assert_eq!(admitted(&mut limiter, 0..5, at(0)), 0);
+        limiter.grant_part(grant(1, (1_000, 10), 1_000, OnLapse::Closed), at(5)).unwrap();
+        assert_eq!(admitted(&mut limiter, 5..10, at(5)), 0, "a part that grows brings no tokens");
+        assert_eq!(admitted(&mut limiter, 10..30, at(8)), 3);
+        limiter.remove_part(2, at(8)).unwrap();
+        assert_eq!(admitted(&mut limiter, 30..40, at(100)), 0, "others may have all of it");
+    }
+
+    #[test]
+    fn a_part_rules_no_more_than_what_is_stated() {
+        let mut limiter = limiter(rate(100, 5, 0));
+        limiter.grant_part(grant(1, (1_000, 2), 10_000, OnLapse::Local), at(0)).unwrap();
+        let status = limiter.part(at(0)).unwrap();
+        assert_eq!(status.in_force, Some(Limit::new(Rate::per_s(100), 2)));
+        assert_eq!((status.limit, status.revision), (Limit::new(Rate::per_s(1_000), 2), 1));
+        assert_eq!(admitted(&mut limiter, 0..9, at(0)), 2);
+        assert_eq!(
+            limiter.grant_part(grant(0, (1, 1), 10_000, OnLapse::Local), at(0)),
+            Err(Refused::Fenced { known: 1 })
+        );
+    }
+
+    #[test]
+    fn a_part_lapses_at_its_instant_however_late_that_is_seen() {
+        for (on_lapse, after) in [(OnLapse::Local, 10), (OnLapse::Open, 100), (OnLapse::Closed, 1)] {
+            let mut limiter = limiter(rate(1_000, 1_000, 0));
+            limiter.grant_part(grant(1, (100, 100), 10, on_lapse), at(0)).unwrap();
+            assert_eq!(admitted(&mut limiter, 0..1_000, at(0)), 100, "what is earned stays, up to the new depth");
+            // Until 10 ms one token is minted; what a closed part has is gone with its depth.
+            let later = admitted(&mut limiter, 1_000..3_000, at(100));
+            let expected = match on_lapse {
+                OnLapse::Closed => 0,
+                OnLapse::Open => 1 + 90,
+                OnLapse::Local => after,
+            };
+            assert_eq!(later, expected, "{on_lapse}");
+            let lapsed = limiter.part(at(100)).unwrap();
+            assert_eq!((lapsed.lapses_in, lapsed.on_lapse), (None, on_lapse));
+            limiter.grant_part(grant(1, (100, 100), 200, on_lapse), at(100)).unwrap();
+            assert_eq!(admitted(&mut limiter, 3_000..4_000, at(150)), 5, "it is in force again");
+        }
+    }
+
+    #[test]
+    fn who_waits_when_a_part_opens_goes_at_that_instant() {
+        let mut limiter = limiter(rate(1_000, 1, 9));
+        limiter.grant_part(grant(1, (1, 1), 50, OnLapse::Open), at(0)).unwrap();
+        assert_eq!(limiter.on_arrival(0, at(0)), Decision::Admit);
+        assert_eq!(limiter.on_arrival(1, at(1)), Decision::Queue);
+        assert_eq!(limiter.next_timeout(), Some(at(50)));
+        limiter.on_timeout(at(60));
+        assert_eq!(outputs(&mut limiter).len(), 1);
+    }
+
+    #[test]
+    fn demand_counts_whoever_came_and_the_backlog_those_who_were_refused() {
+        let mut limiter = limiter(rate(1, 4, 0));
+        admitted(&mut limiter, 0..3, at(1_000));
+        admitted(&mut limiter, 3..9, at(2_000));
+        let told = limiter.demand(10, at(3_500));
+        let shown: Vec<_> = told.iter().map(|second| (second.second, second.arrived, second.refused)).collect();
+        assert_eq!(shown, [(1, 3, 0), (2, 6, 4)]);
+        assert_eq!((told[0].backlog_max, told[1].backlog_max), (3, 4 + 4));
+        assert_eq!(limiter.demand(1, at(3_500)).len(), 1);
+    }
+
+    #[test]
+    fn a_limit_that_is_lifted_has_no_part() {
+        let mut limiter = divided(1, 1);
+        limiter.grant_part(grant(1, (1, 1), 1_000, OnLapse::Closed), at(0)).unwrap();
+        limiter.lift(at(1));
+        assert_eq!((limiter.part(at(1)), admitted(&mut limiter, 0..100, at(1))), (None, 100));
+    }
+}
+
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Arrive,
