@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, also in its helpers")]
 
 mod conformance;
+#[expect(dead_code, reason = "the tests of brokers that share an etcd use more of it")]
 mod etcd_nodes;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,12 +18,11 @@ use tidegate_runtime::store::{
     ControlStore, EtcdOptions, EtcdStore, Expect, NodeState, Outcome, Revision, StoreError, Transaction, Watch, Write,
     commit, list,
 };
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use self::etcd_nodes::EtcdNodes;
+use self::etcd_nodes::relay::Relay;
 
 /// Longer than any of this takes.
 const SOON: Duration = Duration::from_mins(1);
@@ -35,7 +35,9 @@ struct Prefixes {
 impl conformance::Factory for Prefixes {
     async fn fresh(&self) -> Arc<dyn ControlStore> {
         let prefix = format!("/conformance/{}/", self.made.fetch_add(1, Ordering::Relaxed));
-        Arc::new(EtcdStore::connect(&self.etcd.options().prefix(prefix).unwrap()).await.unwrap())
+        // What the suite is about is no time: a busy disk may take its own.
+        let options = self.etcd.options().answer_within(Duration::from_secs(10)).unwrap();
+        Arc::new(EtcdStore::connect(&options.prefix(prefix).unwrap()).await.unwrap())
     }
 
     async fn forget(&self, _: &Arc<dyn ControlStore>, revision: Revision) {
@@ -229,67 +231,6 @@ async fn without_any_node_calls_end_in_time_and_with_them_a_watch_goes_on() {
     assert_eq!(values, [Some(&b"3"[..])]);
 }
 
-/// Forwards connections to a port, until it is told to lose the next answer: then the connection ends instead.
-struct Relay {
-    port: u16,
-    loses: Arc<AtomicBool>,
-    _task: JoinSet<()>,
-}
-
-impl Relay {
-    async fn to(port: u16) -> Self {
-        let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
-        let own = listener.local_addr().unwrap().port();
-        let loses = Arc::new(AtomicBool::new(false));
-        let mut task = JoinSet::new();
-        let lose = Arc::clone(&loses);
-        task.spawn(async move {
-            let mut connections = JoinSet::new();
-            while let Ok((client, _)) = listener.accept().await {
-                let server = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
-                connections.spawn(relay(client, server, Arc::clone(&lose)));
-            }
-        });
-        Self { port: own, loses, _task: task }
-    }
-}
-
-async fn relay(client: TcpStream, server: TcpStream, loses: Arc<AtomicBool>) {
-    let (mut from_client, mut to_client) = client.into_split();
-    let (mut from_server, mut to_server) = server.into_split();
-    let there = tokio::io::copy(&mut from_client, &mut to_server);
-    let back = async {
-        let (mut bytes, mut read) = (Vec::new(), vec![0; 1 << 16]);
-        loop {
-            let count = from_server.read(&mut read).await?;
-            bytes.extend_from_slice(&read[..count]);
-            while let Some(length) = frame_length(&bytes) {
-                // An answer begins with a frame of headers; others only say that bytes were read, or that it lives.
-                if bytes[3] == HEADERS && loses.swap(false, Ordering::SeqCst) {
-                    return Ok(());
-                }
-                let frame: Vec<u8> = bytes.drain(..length).collect();
-                to_client.write_all(&frame).await?;
-            }
-            if count == 0 {
-                return Ok::<(), std::io::Error>(());
-            }
-        }
-    };
-    // A connection that breaks on one side ends on both.
-    tokio::select! { _ = there => {}, _ = back => {} }
-}
-
-/// The type of a frame of headers in HTTP/2.
-const HEADERS: u8 = 1;
-
-/// The length of the frame that `bytes` begin with, if all of it is there: nine bytes of header, and what the first three
-/// say.
-fn frame_length(bytes: &[u8]) -> Option<usize> {
-    let payload = usize::from(*bytes.first()?) << 16 | usize::from(*bytes.get(1)?) << 8 | usize::from(*bytes.get(2)?);
-    Some(payload + 9).filter(|length| bytes.len() >= *length)
-}
-
 #[tokio::test]
 async fn a_lost_answer_is_said_to_be_lost_and_found_again() {
     let etcd = EtcdNodes::start("lost", 1).await;
@@ -301,28 +242,28 @@ async fn a_lost_answer_is_said_to_be_lost_and_found_again() {
         marker: Some(key.to_owned()),
     };
 
-    relay.loses.store(true, Ordering::SeqCst);
+    relay.lose_next();
     let error = store.txn(marked("a")).await.unwrap_err();
     assert!(matches!(error, StoreError::OutcomeUnknown { .. }), "{error}");
-    assert!(!relay.loses.load(Ordering::SeqCst), "an answer was lost");
+    assert!(relay.has_lost(), "an answer was lost");
     let written = store.get("a").await.unwrap().expect("the answer was lost, not the write");
 
-    relay.loses.store(true, Ordering::SeqCst);
+    relay.lose_next();
     let outcome = commit(&*store, marked("b")).await.unwrap();
-    assert!(!relay.loses.load(Ordering::SeqCst), "an answer was lost");
+    assert!(relay.has_lost(), "an answer was lost");
     let entry = store.get("b").await.unwrap().unwrap();
     assert_eq!(outcome, Outcome::Committed(entry.modified));
     assert!(entry.modified > written.modified);
 
     // Without a marker nobody decides, and nothing is sent twice.
-    relay.loses.store(true, Ordering::SeqCst);
+    relay.lose_next();
     let error = commit(&*store, Transaction::of([Write::put("c", "me")])).await.unwrap_err();
     assert!(matches!(error, StoreError::OutcomeUnknown { .. }), "{error}");
 
     // A read whose answer is lost is asked again.
-    relay.loses.store(true, Ordering::SeqCst);
+    relay.lose_next();
     assert!(store.get("a").await.unwrap().is_some());
-    assert!(!relay.loses.load(Ordering::SeqCst), "an answer was lost");
+    assert!(relay.has_lost(), "an answer was lost");
 }
 
 #[tokio::test]
@@ -333,4 +274,51 @@ async fn a_prefix_is_cut_off_and_put_back() {
     let inner = connect(&etcd.options().prefix("/tidegate/inner/").unwrap()).await;
     assert_eq!(list(&*inner, "", 9).await.unwrap().0[0].key, "ours");
     assert_eq!(list(&*outer, "inner/", 9).await.unwrap().0[0].key, "inner/ours");
+}
+
+#[tokio::test]
+async fn an_etcd_with_tls_and_users_is_used_through_lost_tokens() {
+    let mut etcd = EtcdNodes::start_secured("secured").await;
+    etcd.admit_users();
+    // Nobody, a stranger, and one whose authority is unknown.
+    let error = EtcdStore::connect(&etcd.options()).await.err().expect("it has users");
+    assert!(matches!(error, StoreError::Refused { .. }), "{error}");
+    let error = EtcdStore::connect(&etcd.options_of_user("of-nobody")).await.err().expect("it is another password");
+    assert!(matches!(error, StoreError::Refused { .. }) && !format!("{error:?}").contains("of-nobody"), "{error}");
+    let unvouched = EtcdOptions::new(etcd.options().endpoints().to_vec()).unwrap();
+    let error = EtcdStore::connect(&unvouched.answer_within(Duration::from_millis(100)).unwrap()).await.err().unwrap();
+    assert!(matches!(error, StoreError::Unavailable { .. }), "{error}");
+
+    let store = connect(&etcd.options_of_tidegate()).await;
+    let put = async |key: &str| {
+        let marked = Transaction {
+            expect: vec![(key.to_owned(), Expect::Absent)],
+            writes: vec![Write::put(key, "me")],
+            marker: Some(key.to_owned()),
+        };
+        timeout(SOON, commit(&*store, marked)).await.unwrap()
+    };
+    let Ok(Outcome::Committed(seen)) = put("a").await else { panic!("nobody else writes") };
+    let mut watch = store.watch_from("", seen).await.unwrap();
+    // Tokens of before are not taken any more.
+    etcd.change_a_role();
+    assert!(matches!(put("b").await, Ok(Outcome::Committed(_))));
+    assert_eq!(timeout(SOON, watch.next()).await.unwrap().unwrap()[0].key, "b");
+    // A server that was started again knows no token of before.
+    etcd.kill(0);
+    etcd.spawn(0);
+    let written = timeout(SOON, async {
+        loop {
+            match put("c").await {
+                Ok(outcome) => return outcome,
+                Err(error) => assert!(error.may_pass(), "{error}"),
+            }
+        }
+    });
+    written.await.unwrap();
+    assert_eq!(timeout(SOON, watch.next()).await.unwrap().unwrap()[0].key, "c");
+    // Its role ends where its prefix does.
+    let elsewhere = etcd.options_of_tidegate().prefix("/elsewhere/").unwrap();
+    let error = EtcdStore::connect(&elsewhere).await.err().expect("it has no permission there");
+    assert!(error.to_string().contains("permission denied"), "{error}");
 }

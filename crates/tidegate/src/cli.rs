@@ -57,6 +57,9 @@ pub(crate) enum Verb {
     /// Read and change the limits of a running broker
     #[command(subcommand)]
     Limits(Limits),
+    /// Move what a control store holds
+    #[command(subcommand)]
+    Store(crate::store_copy::Store),
     /// Show the topics of a running broker, and the tenants of a running proxy
     Status(Status),
     /// Place topics on brokers, divide their limits, and keep both fitted

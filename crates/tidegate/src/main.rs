@@ -52,6 +52,7 @@ mod sim_placement;
 mod sim_rpc;
 mod status;
 mod steer;
+mod store_copy;
 mod store_section;
 mod token;
 mod up;
@@ -106,6 +107,7 @@ fn run(args: Vec<OsString>) -> Result<(), Failure> {
         Verb::Check(args) => check::run(&args),
         Verb::Status(args) => status::run(&args),
         Verb::Limits(verb) => limits::run(verb),
+        Verb::Store(verb) => store_copy::run(&verb),
         Verb::Profile(args) => profile::run(&args),
         Verb::Theory(Theory::Bucket(args)) => bucket::theory(&args),
         Verb::Sim(Sim::Bucket(args)) => bucket::simulate(&args),

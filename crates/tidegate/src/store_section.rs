@@ -6,12 +6,15 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use tidegate_runtime::config::units::Span;
 use tidegate_runtime::config::{ConfigError, Document};
-use tidegate_runtime::store::{EtcdOptions, EtcdOptionsError};
+use tidegate_runtime::store::{EtcdOptions, EtcdOptionsError, EtcdTls, EtcdUser};
 
 /// What a binary without the feature says of an etcd.
 pub(crate) const WITHOUT_ETCD: &str = "found \"etcd\", and this tidegate is built without it";
 /// What to do about it.
 pub(crate) const WITH_ETCD: &str = "build it with `cargo build --release --features etcd`, or set store.kind to \"embedded\", which serves one process";
+
+/// What to do about half of a pair.
+const PAIR: &str = "a certificate and its key are given together";
 
 /// The section, as written.
 #[derive(Debug, Default, Deserialize)]
@@ -22,6 +25,11 @@ pub(crate) struct StoreSection {
     endpoints: Option<Vec<String>>,
     prefix: Option<String>,
     answer_within: Option<Span>,
+    ca_file: Option<PathBuf>,
+    cert_file: Option<PathBuf>,
+    key_file: Option<PathBuf>,
+    user: Option<String>,
+    password_file: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
@@ -50,6 +58,11 @@ impl StoreSection {
                     ("store.endpoints", self.endpoints.is_some()),
                     ("store.prefix", self.prefix.is_some()),
                     ("store.answer_within", self.answer_within.is_some()),
+                    ("store.ca_file", self.ca_file.is_some()),
+                    ("store.cert_file", self.cert_file.is_some()),
+                    ("store.key_file", self.key_file.is_some()),
+                    ("store.user", self.user.is_some()),
+                    ("store.password_file", self.password_file.is_some()),
                 ];
                 if let Some((key, _)) = of_etcd.into_iter().find(|(_, given)| *given) {
                     let remedy = "add kind = \"etcd\" to [store], or remove the key";
@@ -67,8 +80,28 @@ impl StoreSection {
             let remedy = "remove the key, or set store.kind to \"embedded\"";
             return Err(document.problem("store.path", "an etcd has its own files", remedy));
         }
+        let tls_key = [
+            ("store.ca_file", self.ca_file.is_some()),
+            ("store.cert_file", self.cert_file.is_some()),
+            ("store.key_file", self.key_file.is_some()),
+        ];
+        let tls_key = tls_key.into_iter().find_map(|(key, given)| given.then_some(key)).unwrap_or("store.endpoints");
+        let identity = match (self.cert_file, self.key_file) {
+            (Some(certificate), Some(key)) => Some((certificate, key)),
+            (None, None) => None,
+            (Some(_), None) => return Err(document.problem("store.cert_file", "key_file is missing", PAIR)),
+            (None, Some(_)) => return Err(document.problem("store.key_file", "cert_file is missing", PAIR)),
+        };
+        if self.password_file.is_some() && self.user.is_none() {
+            let remedy = "name the user with store.user, or remove the key";
+            return Err(document.problem("store.password_file", "there is no user", remedy));
+        }
         let read = || {
-            let mut options = EtcdOptions::new(self.endpoints.unwrap_or_default())?;
+            let options = EtcdOptions::new(self.endpoints.unwrap_or_default())?;
+            let mut options = options.tls(EtcdTls { authorities: self.ca_file, identity })?;
+            if let Some(name) = self.user {
+                options = options.user(EtcdUser { name, password_file: self.password_file });
+            }
             if let Some(prefix) = self.prefix {
                 options = options.prefix(prefix)?;
             }
@@ -82,6 +115,7 @@ impl StoreSection {
                 EtcdOptionsError::BadEndpoint { index, .. } => format!("store.endpoints[{index}]"),
                 EtcdOptionsError::BadPrefix { .. } => "store.prefix".to_owned(),
                 EtcdOptionsError::BadTime { .. } => "store.answer_within".to_owned(),
+                EtcdOptionsError::NoTls => tls_key.to_owned(),
                 _ => "store.endpoints".to_owned(),
             };
             document.problem(&key, &error, error.remedy())
@@ -94,11 +128,14 @@ impl StorePlace {
     /// What works, and is probably not meant.
     pub(crate) fn warning(&self) -> Option<String> {
         let Self::Etcd(options) = self else { return None };
-        let near = ["http://127.", "http://localhost:", "http://[::1]:"];
+        let near = ["https://", "http://127.", "http://localhost:", "http://[::1]:"];
         let far = options.endpoints().iter().find(|endpoint| !near.iter().any(|start| endpoint.starts_with(start)))?;
+        let more = match options.as_user() {
+            Some(_) => "and so does the password of store.user",
+            None => "and whoever reaches it can change them",
+        };
         Some(format!(
-            "store.endpoints has {far}, which other machines may reach: limits travel there unencrypted, and whoever \
-             reaches it can change them"
+            "store.endpoints has {far}, which other machines may reach: limits travel there unencrypted, {more}"
         ))
     }
 }
@@ -181,6 +218,11 @@ mod tests {
     #[test]
     fn what_is_wrong_with_an_etcd_is_said_at_its_key() {
         let error = |rest: &str| read(&format!("kind = \"etcd\"\n{rest}")).unwrap_err();
+        let tls = "endpoints = [\"https://a:1\"]";
+        assert!(error(&format!("{tls}\ncert_file = \"a.pem\"")).contains("store.cert_file: key_file is missing"));
+        assert!(error(&format!("{tls}\npassword_file = \"p\"")).contains("store.password_file: there is no user"));
+        let plain = "endpoints = [\"http://a:1\"]\nca_file = \"ca.pem\"";
+        assert!(error(plain).contains("tidegate.toml:4: store.ca_file: no endpoint is https"), "{}", error(plain));
         let ok = "endpoints = [\"http://a:1\"]";
         assert!(error("").contains("store.endpoints: there is no endpoint; name the nodes of the etcd"));
         let second = error("endpoints = [\n\"http://a:1\",\n\"https://b:2\"]");

@@ -194,14 +194,23 @@ impl Kept {
         }
         match outcome? {
             Outcome::Committed(revision) => {
-                let is_first = reach == 0 && self.get(FENCE).await?.is_none();
-                let term = Term { revision, lease: id, fence: 0, is_first };
-                let fence = self.raise(term, reach).await?;
-                Ok(Acquired::Leads(Term { fence, ..term }))
+                let term = self.fenced(Term { revision, lease: id, fence: 0, is_first: false }, reach).await;
+                if term.is_err() {
+                    // Without a fence it does not lead, and nobody else could until the lease ends by itself.
+                    let _ = self.call(|store| store.lease_revoke(id)).await;
+                }
+                term.map(Acquired::Leads)
             }
             Outcome::Conflict { found: Some(entry), .. } => Ok(Acquired::Other(leader_of(&entry)?)),
             Outcome::Conflict { found: None, .. } => Err(KeptError::NotLeading),
         }
+    }
+
+    /// The term with its first fence.
+    async fn fenced(&self, term: Term, reach: u64) -> Result<Term, KeptError> {
+        let is_first = reach == 0 && self.get(FENCE).await?.is_none();
+        let fence = self.raise(term, reach).await?;
+        Ok(Term { fence, is_first, ..term })
     }
 
     /// Raises the fence above that of every leader before, and above `reach`; returns it.

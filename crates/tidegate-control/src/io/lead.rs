@@ -17,6 +17,8 @@ use crate::error::{KeptError, with_causes};
 
 /// Pause after a failed attempt to lead, and between two attempts to renew.
 const RETRY: Duration = Duration::from_millis(500);
+/// How often one that follows looks whether nobody leads any more, with leases of 2 s or more: one small read.
+const LOOK: Duration = Duration::from_millis(500);
 /// Times that a leader raises its fence above what a node holds, within one term. Nodes that always hold more have another
 /// control with another store; two would raise for ever.
 const RAISES_MAX: u32 = 8;
@@ -86,7 +88,7 @@ impl Candidate {
                 }
                 Ok(Acquired::Other(leader)) => {
                     self.follow(Some(leader));
-                    self.lease / 4
+                    LOOK.min(self.lease / 4)
                 }
                 Err(error) => {
                     tracing::warn!(error = with_causes(&error), "cannot lead: the store does not do it");

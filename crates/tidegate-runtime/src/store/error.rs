@@ -95,6 +95,15 @@ pub enum StoreError {
         /// Its words.
         found: String,
     },
+    /// A certificate, a key or a password for the store is not to be used.
+    #[error("the control store needs {place}, which cannot be used")]
+    Credentials {
+        /// The file, or the environment's variable.
+        place: String,
+        /// What is wrong with it.
+        #[source]
+        source: std::io::Error,
+    },
     /// Another program's key is where only keys of ours are.
     #[error("the control store holds a key that is none of Tidegate's: {key}")]
     Foreign {
@@ -118,6 +127,7 @@ impl StoreError {
                 Some("check that most of the nodes in store.endpoints run, and can be reached from here")
             }
             Self::OutcomeUnknown { .. } => Some("look at what holds now before doing it again"),
+            Self::Credentials { .. } => Some("check ca_file, cert_file, key_file and password_file in [store]"),
             Self::Foreign { .. } => Some("give Tidegate a prefix of its own with store.prefix"),
             _ => None,
         }

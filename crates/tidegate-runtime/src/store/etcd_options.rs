@@ -1,5 +1,6 @@
 //! Where an etcd is, and how long it is waited for. Plain values, which every build can read from a configuration.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// Most endpoints. An etcd of more than seven nodes is slower, not safer.
@@ -7,12 +8,35 @@ pub const MAX_ENDPOINTS: usize = 16;
 /// Longest prefix: as much as requests have room for beside their keys.
 const MAX_PREFIX_BYTES: usize = 128;
 
+/// Where a user's password is if no file is named.
+pub const PASSWORD_VARIABLE: &str = "TIDEGATE_ETCD_PASSWORD";
+
+/// Files for TLS to `https` endpoints. They are read when the store is connected.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct EtcdTls {
+    /// Authorities that vouch for the nodes, as PEM; the system's if there is none.
+    pub authorities: Option<PathBuf>,
+    /// The certificate that this client shows, and its key, as PEM.
+    pub identity: Option<(PathBuf, PathBuf)>,
+}
+
+/// Who this client is to an etcd that has users. The password is read whenever it is needed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct EtcdUser {
+    /// The user.
+    pub name: String,
+    /// The password, in a file that only its owner can read; else it is in [`PASSWORD_VARIABLE`].
+    pub password_file: Option<PathBuf>,
+}
+
 /// Where an etcd is.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct EtcdOptions {
     endpoints: Vec<String>,
     prefix: String,
     answer_within: Duration,
+    tls: EtcdTls,
+    user: Option<EtcdUser>,
 }
 
 /// What is wrong with such options.
@@ -28,7 +52,7 @@ pub enum EtcdOptionsError {
         /// How many.
         found: usize,
     },
-    /// One is not `http://HOST:PORT`.
+    /// One is neither `http://HOST:PORT` nor `https://HOST:PORT`.
     #[error("found {found:?}")]
     BadEndpoint {
         /// Its place in the list.
@@ -36,6 +60,9 @@ pub enum EtcdOptionsError {
         /// Its text.
         found: String,
     },
+    /// There are files for TLS, and no endpoint is `https`.
+    #[error("no endpoint is https")]
+    NoTls,
     /// The prefix does not end with a slash, or is too long.
     #[error("found {found:?}")]
     BadPrefix {
@@ -57,10 +84,8 @@ impl EtcdOptionsError {
         match self {
             Self::NoEndpoint => "name the nodes of the etcd, such as [\"http://10.0.0.1:2379\"]",
             Self::TooManyEndpoints { .. } => "name 16 at most: a client needs only some of the nodes",
-            Self::BadEndpoint { .. } => {
-                "expected http://HOST:PORT: TLS and passwords of an etcd are not supported, so keep it where only \
-                 Tidegate's nodes reach it"
-            }
+            Self::BadEndpoint { .. } => "expected https://HOST:PORT or http://HOST:PORT, without a user or a path",
+            Self::NoTls => "write the endpoints as https://HOST:PORT, or remove the key",
             Self::BadPrefix { .. } => "expected a text that ends with a slash, of 128 bytes at most",
             Self::BadTime { .. } => "expected 50ms to 10s",
         }
@@ -77,7 +102,7 @@ impl EtcdOptions {
     /// The nodes at `endpoints`, in the order in which they are tried.
     ///
     /// # Errors
-    /// If there is none, more than [`MAX_ENDPOINTS`], or one that is not `http://HOST:PORT`.
+    /// If there is none, more than [`MAX_ENDPOINTS`], or one that is neither `http://HOST:PORT` nor `https://HOST:PORT`.
     pub fn new(endpoints: impl IntoIterator<Item = impl Into<String>>) -> Result<Self, EtcdOptionsError> {
         let endpoints: Vec<String> = endpoints.into_iter().map(Into::into).collect();
         if endpoints.is_empty() {
@@ -89,7 +114,31 @@ impl EtcdOptions {
         if let Some(index) = endpoints.iter().position(|endpoint| !is_endpoint(endpoint)) {
             return Err(EtcdOptionsError::BadEndpoint { index, found: endpoints[index].clone() });
         }
-        Ok(Self { endpoints, prefix: Self::PREFIX.to_owned(), answer_within: Self::ANSWER_WITHIN })
+        Ok(Self {
+            endpoints,
+            prefix: Self::PREFIX.to_owned(),
+            answer_within: Self::ANSWER_WITHIN,
+            tls: EtcdTls::default(),
+            user: None,
+        })
+    }
+
+    /// With these files for its `https` endpoints.
+    ///
+    /// # Errors
+    /// If there is a file, and no such endpoint.
+    pub fn tls(self, tls: EtcdTls) -> Result<Self, EtcdOptionsError> {
+        let is_https = |endpoint: &String| endpoint.starts_with(HTTPS);
+        if tls != EtcdTls::default() && !self.endpoints.iter().any(is_https) {
+            return Err(EtcdOptionsError::NoTls);
+        }
+        Ok(Self { tls, ..self })
+    }
+
+    /// As this user of the etcd.
+    #[must_use]
+    pub fn user(self, user: EtcdUser) -> Self {
+        Self { user: Some(user), ..self }
     }
 
     /// Everything is under keys that begin with `prefix`.
@@ -121,6 +170,18 @@ impl EtcdOptions {
         &self.endpoints
     }
 
+    /// The files for TLS.
+    #[must_use]
+    pub const fn tls_files(&self) -> &EtcdTls {
+        &self.tls
+    }
+
+    /// The user, if the etcd has users.
+    #[must_use]
+    pub const fn as_user(&self) -> Option<&EtcdUser> {
+        self.user.as_ref()
+    }
+
     /// What all keys begin with.
     #[must_use]
     pub fn key_prefix(&self) -> &str {
@@ -134,9 +195,13 @@ impl EtcdOptions {
     }
 }
 
-/// Whether it is `http://HOST:PORT`.
+/// What endpoints with TLS begin with.
+const HTTPS: &str = "https://";
+
+/// Whether it is `http://HOST:PORT` or `https://HOST:PORT`.
 fn is_endpoint(text: &str) -> bool {
-    let Some((host, port)) = text.strip_prefix("http://").and_then(|rest| rest.rsplit_once(':')) else { return false };
+    let rest = text.strip_prefix(HTTPS).or_else(|| text.strip_prefix("http://"));
+    let Some((host, port)) = rest.and_then(|rest| rest.rsplit_once(':')) else { return false };
     let bracketed = host.starts_with('[') && host.ends_with(']');
     let named = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
     let hosts = if bracketed {
@@ -152,14 +217,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_endpoint_is_a_host_and_a_port_over_plain_http() {
-        for endpoint in ["http://127.0.0.1:2379", "http://etcd-1.internal:2379", "http://[::1]:2379"] {
+    fn an_endpoint_is_a_host_and_a_port_over_http_or_https() {
+        for endpoint in [
+            "http://127.0.0.1:2379",
+            "http://etcd-1.internal:2379",
+            "http://[::1]:2379",
+            "https://etcd-1.internal:2379",
+        ] {
             assert!(is_endpoint(endpoint), "{endpoint}");
         }
         for endpoint in [
             "",
             "127.0.0.1:2379",
-            "https://127.0.0.1:2379",
+            "ftp://127.0.0.1:2379",
+            "https://etcd/2379",
             "http://127.0.0.1",
             "http://127.0.0.1:0",
             "http://127.0.0.1:2379/",
@@ -179,6 +250,9 @@ mod tests {
         let options = EtcdOptions::new(["http://a:1"]).unwrap();
         assert_eq!((options.key_prefix(), options.time_of_answer()), ("/tidegate/", Duration::from_millis(500)));
         assert!(options.clone().prefix("tidegate").is_err());
+        let tls = EtcdTls { authorities: Some("ca.pem".into()), identity: None };
+        assert_eq!(options.clone().tls(tls.clone()), Err(EtcdOptionsError::NoTls));
+        assert!(EtcdOptions::new(["https://a:1"]).unwrap().tls(tls).is_ok());
         assert!(options.answer_within(Duration::from_millis(1)).is_err());
     }
 }

@@ -36,7 +36,7 @@ pub use entry::{Entry, Event, LeaseId, MAX_PAGE, NodeHealth, NodeState, Page, Re
 pub use error::StoreError;
 #[cfg(feature = "etcd")]
 pub use etcd::EtcdStore;
-pub use etcd_options::{EtcdOptions, EtcdOptionsError, MAX_ENDPOINTS};
+pub use etcd_options::{EtcdOptions, EtcdOptionsError, EtcdTls, EtcdUser, MAX_ENDPOINTS, PASSWORD_VARIABLE};
 pub use follow::Follower;
 pub use kept_lease::KeptLease;
 pub use list::list;

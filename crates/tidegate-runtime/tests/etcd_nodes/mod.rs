@@ -1,5 +1,8 @@
 //! Real etcd servers on loopback ports that nobody else has, gone when dropped.
 
+pub(crate) mod relay;
+pub(crate) mod secured;
+
 use std::fs::{self, File};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -9,6 +12,8 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 use tidegate_runtime::store::{ControlStore, EtcdOptions, EtcdStore, NodeState};
 use tokio::time::{sleep, timeout};
+
+use self::secured::Certificates;
 
 /// How long nodes have for their first election, on a machine with other things to do.
 const START: Duration = Duration::from_mins(1);
@@ -21,6 +26,7 @@ const TRIES: u32 = 5;
 pub(crate) struct EtcdNodes {
     folder: PathBuf,
     nodes: Vec<Node>,
+    certificates: Option<Certificates>,
 }
 
 struct Node {
@@ -33,8 +39,12 @@ struct Node {
 impl EtcdNodes {
     /// `count` nodes that have elected a leader.
     pub(crate) async fn start(test: &str, count: usize) -> Self {
+        Self::start_with(test, count, None).await
+    }
+
+    async fn start_with(test: &str, count: usize, certificates: Option<Certificates>) -> Self {
         for _ in 0..TRIES {
-            let mut nodes = Self::spawned(test, count);
+            let mut nodes = Self::spawned(test, count, certificates.clone());
             if nodes.are_up().await {
                 return nodes;
             }
@@ -42,7 +52,7 @@ impl EtcdNodes {
         panic!("etcd does not start; what it said last is above");
     }
 
-    fn spawned(test: &str, count: usize) -> Self {
+    fn spawned(test: &str, count: usize, certificates: Option<Certificates>) -> Self {
         let folder = std::env::temp_dir().join(format!("tidegate-etcd-{test}-{}", std::process::id()));
         let _ = fs::remove_dir_all(&folder);
         fs::create_dir_all(&folder).expect("the temporary folder is writable");
@@ -54,7 +64,7 @@ impl EtcdNodes {
             process: None,
         };
         let nodes = ports.chunks(2).enumerate().map(node).collect();
-        let mut started = Self { folder, nodes };
+        let mut started = Self { folder, nodes, certificates };
         for n in 0..count {
             started.spawn(n);
         }
@@ -65,9 +75,9 @@ impl EtcdNodes {
     pub(crate) fn spawn(&mut self, n: usize) {
         let peers: Vec<String> =
             self.nodes.iter().map(|node| format!("{}=http://127.0.0.1:{}", node.name, node.peer_port)).collect();
+        let client = self.endpoint(n);
         let node = &mut self.nodes[n];
-        let (client, peer) =
-            (format!("http://127.0.0.1:{}", node.client_port), format!("http://127.0.0.1:{}", node.peer_port));
+        let peer = format!("http://127.0.0.1:{}", node.peer_port);
         let log = File::options().create(true).append(true).open(self.folder.join(format!("{}.log", node.name)));
         let log = log.expect("the folder is writable");
         let mut command = Command::new("etcd");
@@ -76,6 +86,9 @@ impl EtcdNodes {
         command.args(["--listen-client-urls", &client, "--advertise-client-urls", &client]);
         command.args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer]);
         command.args(["--initial-cluster", &peers.join(","), "--initial-cluster-token", "tidegate-test"]);
+        if let Some(certificates) = &self.certificates {
+            certificates.demand(&mut command);
+        }
         if cfg!(target_arch = "aarch64") {
             // etcd 3.4 refuses processors that its authors do not test on, unless it is told.
             command.env("ETCD_UNSUPPORTED_ARCH", "arm64");
@@ -113,8 +126,16 @@ impl EtcdNodes {
 
     /// Options for all nodes, in order.
     pub(crate) fn options(&self) -> EtcdOptions {
-        let endpoints = self.nodes.iter().map(|node| format!("http://127.0.0.1:{}", node.client_port));
-        EtcdOptions::new(endpoints).expect("they are addresses")
+        let options = EtcdOptions::new((0..self.count()).map(|n| self.endpoint(n))).expect("they are addresses");
+        match &self.certificates {
+            Some(certificates) => options.tls(certificates.of_client()).expect("they are https"),
+            None => options,
+        }
+    }
+
+    fn endpoint(&self, n: usize) -> String {
+        let scheme = if self.certificates.is_some() { "https" } else { "http" };
+        format!("{scheme}://127.0.0.1:{}", self.nodes[n].client_port)
     }
 
     /// The port that clients of node `n` connect to.

@@ -3,6 +3,8 @@
 //!
 //! Source: etcd's `rpc.proto` and `kv.proto`.
 
+use std::fmt;
+
 use prost::Message;
 
 /// Compared fields of [`Compare::target`].
@@ -11,6 +13,36 @@ pub(super) const CREATE: i32 = 1;
 pub(super) const MOD: i32 = 2;
 /// [`KvEvent::kind`] of a removal.
 pub(super) const DELETE: i32 = 1;
+
+/// A user and its password, for a token. It does not show the password.
+#[derive(Clone, PartialEq, Message)]
+#[prost(skip_debug)]
+pub(super) struct AuthenticateRequest {
+    #[prost(string, tag = "1")]
+    pub(super) name: String,
+    #[prost(string, tag = "2")]
+    pub(super) password: String,
+}
+
+impl fmt::Debug for AuthenticateRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AuthenticateRequest").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+/// The token. It does not show itself.
+#[derive(Clone, PartialEq, Message)]
+#[prost(skip_debug)]
+pub(super) struct AuthenticateResponse {
+    #[prost(string, tag = "2")]
+    pub(super) token: String,
+}
+
+impl fmt::Debug for AuthenticateResponse {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AuthenticateResponse").finish_non_exhaustive()
+    }
+}
 
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct ResponseHeader {

@@ -9,11 +9,13 @@
 //! - Revisions are those of the whole etcd, which others may use beside Tidegate: they have gaps.
 //! - History is etcd's. It forgets what its operator lets it (`--auto-compaction-retention`); a watch that was behind says so.
 //!
-//! There is no TLS and no user: etcd stands in a network that only Tidegate's nodes reach.
+//! - Nodes at `https` endpoints are asked over TLS; where the etcd has users, requests carry the token of one.
 
+mod credentials;
 mod keys;
 mod links;
 mod messages;
+mod rota;
 mod verdict;
 mod watch;
 

@@ -10,6 +10,7 @@ use tokio::time::{sleep, timeout};
 use super::keys::{Keys, revision, revision_number};
 use super::links::{Links, Opened, Trouble, refusal};
 use super::messages::{KvEvent, WatchCreateRequest, WatchProgressRequest, WatchRequest, WatchResponse};
+use super::rota::Failure;
 use crate::store::contract::{Pending, Watch};
 use crate::store::entry::{Event, Revision};
 use crate::store::error::StoreError;
@@ -139,9 +140,9 @@ impl Pump {
         match self.links.open(WATCH, WatchRequest { create: Some(create), progress: None }).await {
             Ok(stream) => Ok(stream),
             Err((node, Trouble::Refused(status))) => Err(Ended::For(refusal(self.links.name(node), &status))),
-            Err((node, Trouble::NotDone(found) | Trouble::Unknown(found))) => {
-                self.links.leave(node);
-                Err(Ended::Broken(found))
+            Err((node, trouble)) => {
+                self.links.leave(node, trouble.failure());
+                Err(Ended::Broken(trouble.found()))
             }
         }
     }
@@ -157,15 +158,15 @@ impl Pump {
             let answer = match timeout(wait, answers.message()).await {
                 Ok(Ok(Some(answer))) => answer,
                 Ok(Ok(None)) => {
-                    self.links.leave(node);
+                    self.links.leave(node, Failure::Spoke);
                     return Ended::Broken("the node ended it".to_owned());
                 }
                 Ok(Err(status)) => {
-                    self.links.leave(node);
+                    self.links.leave(node, Failure::Spoke);
                     return Ended::Broken(status.message().to_owned());
                 }
                 Err(_) if owes => {
-                    self.links.leave(node);
+                    self.links.leave(node, Failure::Silent);
                     return Ended::Broken(self.links.no_answer());
                 }
                 Err(_) => {
@@ -202,6 +203,8 @@ impl Pump {
             let oldest = Revision(revision(answer.compact_revision).0.saturating_sub(1));
             return Ended::For(StoreError::Compacted { seen: self.seen, oldest });
         }
+        // It also cancels a stream whose user it does not know any more.
+        self.links.doubt_token();
         Ended::Broken(answer.cancel_reason.clone())
     }
 }
