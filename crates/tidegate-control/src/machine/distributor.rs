@@ -157,8 +157,7 @@ impl Distributor {
         }
         let mut open: Vec<usize> = (0..self.nodes.len()).filter(|&at| self.nodes[at].state == State::Open).collect();
         if open.is_empty() {
-            let cause = if self.nodes.is_empty() { Cause::NoNode } else { Cause::Capacity };
-            return self.fail(cause, self.rate_of(self.left.iter().copied()), now);
+            return self.fail(self.none_open(), self.rate_of(self.left.iter().copied()), now);
         }
         let rate_per_s = self.rate_of(self.left.iter().copied());
         let mut rooms: Vec<f64> = self.nodes.iter().map(|node| self.rcap_per_s(node)).collect();
@@ -323,6 +322,17 @@ impl Distributor {
         (node.state, node.search, node.on) = (state, None, 0);
         self.left.append(&mut node.kept);
         self.left.append(&mut node.fresh);
+    }
+
+    /// Why no node takes more.
+    fn none_open(&self) -> Cause {
+        let seen = self.nodes.iter().filter_map(|node| node.seen).map(|seen| seen.delay_us_p99);
+        match seen.min_by(f64::total_cmp) {
+            // Nobody could stay anywhere, however few there were.
+            Some(best_us_p99) if self.nodes.iter().all(|node| node.kept.is_empty()) => Cause::SloUnmet { best_us_p99 },
+            _ if self.nodes.is_empty() => Cause::NoNode,
+            _ => Cause::Capacity,
+        }
     }
 
     fn fail(&mut self, cause: Cause, missing_per_s: f64, now: Instant) {

@@ -171,7 +171,7 @@ fn out_of_nodes_says_how_much_is_missing_and_why() {
     assert_eq!((short.cause, short.missing_per_s), (Cause::Capacity, 30e3));
     assert_eq!(shortfall(play(&demand(10), Vec::new(), |_, _| 1.0)).cause, Cause::NoNode);
     let unmet = shortfall(play(&demand(100), idle(2), |_, _| 2_000.0));
-    assert_eq!((unmet.cause, unmet.missing_per_s), (Cause::Capacity, 1_000.0));
+    assert_eq!((unmet.cause, unmet.missing_per_s), (Cause::SloUnmet { best_us_p99: 2_000.0 }, 1_000.0));
     assert!(unmet.best.why.iter().any(|why| matches!(why, Reason::Full { kept: 0, .. })));
     let mut large = demand(10);
     large.publishers[3].rate_per_s = 61e3;
