@@ -107,8 +107,16 @@ enum Done {
     Carried(Box<Carried>),
     Predicted(Option<Prediction>),
     /// What is kept; `known` as for [`Claim::load`].
-    Loaded { known: Option<u64>, loaded: Result<Option<Saved>, KeptError> },
-    Kept { revision: u64, parts: Vec<SavedPart>, stands: bool, result: Result<(), KeptError> },
+    Loaded {
+        known: Option<u64>,
+        loaded: Result<Option<Saved>, KeptError>,
+    },
+    Kept {
+        revision: u64,
+        parts: Vec<SavedPart>,
+        stands: bool,
+        result: Result<(), KeptError>,
+    },
 }
 
 /// What a claim's task stands on.
