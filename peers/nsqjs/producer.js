@@ -17,6 +17,8 @@ let stopped = false
 
 const end = () => {
   console.log(JSON.stringify({ sent, failed }))
+  // This end is meant. Outside of an answer's callback nsqjs tells it before close() returns.
+  writer.removeListener('closed', closed)
   writer.close()
   process.exit(0)
 }
@@ -25,6 +27,8 @@ const die = (reason) => {
   console.error(reason)
   process.exit(1)
 }
+
+const closed = () => die('the connection is closed')
 
 const answered = (number, error) => {
   if (number !== next) die(`answer to publish ${number}, expected ${next}`)
@@ -48,7 +52,7 @@ const publish = () => {
 
 writer.on('ready', publish)
 writer.on('error', die)
-writer.on('closed', () => die('the connection is closed'))
+writer.on('closed', closed)
 process.stdin.resume()
 process.stdin.on('end', () => {
   stopped = true

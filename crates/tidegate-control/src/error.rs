@@ -90,15 +90,19 @@ impl NodeError {
         matches!(self, Self::Status { status, .. } if *status == StatusCode::NOT_FOUND)
     }
 
-    /// The revision that the node holds, if it refused an older one.
+    /// The revision that the node holds, if it refused an older one and control can go beyond it.
     #[must_use]
     pub fn fenced_by(&self) -> Option<u64> {
         match self {
-            Self::Status { holds, .. } => *holds,
+            Self::Status { holds, .. } => holds.filter(|holds| *holds <= REVISION_MAX),
             _ => None,
         }
     }
 }
+
+/// Revisions above this are not control's: it counts from 2^24 for each leader. Going beyond one that somebody made up would
+/// leave none for the next leaders. A node that holds one gets no order until it is restarted.
+pub const REVISION_MAX: u64 = 1 << 62;
 
 /// Why the store did not do it.
 #[derive(Debug, thiserror::Error)]
@@ -138,4 +142,22 @@ pub fn with_causes(error: &dyn std::error::Error) -> String {
         }
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_revision_that_somebody_made_up_is_not_gone_beyond() {
+        let refused = |holds| NodeError::Status {
+            address: "x:1".to_owned(),
+            request: "PUT /api/v1/parts".to_owned(),
+            status: StatusCode::CONFLICT,
+            detail: String::new(),
+            holds: Some(holds),
+        };
+        assert_eq!(refused(REVISION_MAX).fenced_by(), Some(REVISION_MAX));
+        assert_eq!(refused(u64::MAX).fenced_by(), None);
+    }
 }

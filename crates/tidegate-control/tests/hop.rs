@@ -173,6 +173,11 @@ impl Producer {
 }
 
 async fn steer(brokers: &[SocketAddr], control: &str) -> Steer {
+    steer_with(brokers, control, "").await
+}
+
+/// With `more` keys of its section.
+async fn steer_with(brokers: &[SocketAddr], control: &str, more: &str) -> Steer {
     #[derive(Deserialize)]
     struct File {
         steer: Section,
@@ -180,7 +185,7 @@ async fn steer(brokers: &[SocketAddr], control: &str) -> Steer {
     let names = ["a", "b"].into_iter().zip(brokers);
     let nodes: Vec<String> = names.map(|(name, at)| format!("{{ name = \"{name}\", nsq = \"{at}\" }}")).collect();
     let text = format!(
-        "[steer]\nlisten = \"127.0.0.1:0\"\nthreads = 1\ncontrol = \"{control}\"\nnodes = [ {} ]\n",
+        "[steer]\nlisten = \"127.0.0.1:0\"\nthreads = 1\ncontrol = \"{control}\"\nnodes = [ {} ]\n{more}\n",
         nodes.join(", ")
     );
     let document = Document::new("t.toml", text);
@@ -281,4 +286,45 @@ async fn a_broker_that_goes_is_replaced_by_another_one() {
     assert_eq!(b.1.bodies(), [last], "nothing that failed was sent again");
     let mut other = Producer::connect(steer.address()).await;
     assert_eq!(other.publish("orders#ephemeral").await, "OK");
+}
+
+/// Its place would be lost for ever: the answers that it does not read never leave.
+#[tokio::test]
+async fn a_producer_that_reads_nothing_gives_its_place_up_when_its_connection_ends() {
+    // Without a broker each publish is answered with an error at once.
+    let nowhere = "127.0.0.1:1".parse().expect("an address");
+    let steer = steer_with(&[nowhere], "http://127.0.0.1:1", "max_producers = 1").await;
+    let socket = tokio::net::TcpSocket::new_v4().expect("a socket");
+    socket.set_recv_buffer_size(4_096).expect("a small buffer");
+    let mut deaf = socket.connect(steer.address()).await.expect("it listens");
+    let mut bytes = client::MAGIC.to_vec();
+    client::put_identify(&mut bytes, br#"{"client_id":"deaf","hostname":"h","heartbeat_interval":1000}"#);
+    for _ in 0..1_000 {
+        client::put_pub(&mut bytes, "unknown", b"x");
+    }
+    // Until the hop reads no more, since its answers are not taken.
+    while let Ok(sent) = timeout(Duration::from_secs(2), deaf.write_all(&bytes)).await {
+        if sent.is_err() {
+            break;
+        }
+        bytes.clear();
+        for _ in 0..20_000 {
+            client::put_pub(&mut bytes, "unknown", b"x");
+        }
+    }
+    let is_free = async {
+        loop {
+            let mut other = TcpStream::connect(steer.address()).await.expect("it listens");
+            let mut bytes = client::MAGIC.to_vec();
+            client::put_pub(&mut bytes, "unknown", b"x");
+            let mut answer = [0; 10];
+            let sent = other.write_all(&bytes).await;
+            if sent.is_ok() && other.read_exact(&mut answer).await.is_ok() {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    timeout(PATIENCE, is_free).await.expect("the place is free again");
+    drop(deaf);
 }

@@ -357,7 +357,9 @@ async fn two_processes_one_leads_and_the_other_tells_the_same() {
     let second = Running::start("second", &config, store).await;
     second.until("another that leads", |state| state["leader"]["name"] == "first").await;
     let told = read(&first.address, "/api/v1/placement/orders").await;
-    second.until("the leader's placement", |state| state["topics"][0]["headline"] == "another process leads").await;
+    second
+        .until("the leader's placement", |state| state["topics"][0]["headline"] == "this process does not lead")
+        .await;
     let mut same = read(&second.address, "/api/v1/placement/orders").await;
     for _ in 0..100 {
         if same == told {

@@ -107,7 +107,8 @@ fn missing(placed: bool, missing_per_s: f64) -> Result<(), Failure> {
 fn wait(args: &PlaceArgs, client: &AdminClient) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
     let runtime = runtime.map_err(|error| Failure::new("cannot start").because(error))?;
-    let pause = |span| runtime.block_on(tokio::time::sleep(span));
+    // A sleep is made within the runtime that wakes it.
+    let pause = |span| runtime.block_on(async move { tokio::time::sleep(span).await });
     let until: Instant = clock::now() + args.timeout.0;
     pause(BEGINS);
     loop {

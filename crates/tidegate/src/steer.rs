@@ -41,14 +41,14 @@ pub(crate) struct SteerArgs {
 pub(crate) fn run(args: &SteerArgs) -> Result<(), Failure> {
     let document = Document::read(&args.config)?;
     let settings = Settings::from_document(&document, &settings::host())?;
-    let Some(config) = settings.steer.clone() else {
+    let Some(mut config) = settings.steer.clone() else {
         return Err(Failure::config(format!("{} has no section [steer]", args.config.display()))
             .help("add [steer] with nodes = [ { name = \"a\", nsq = \"10.0.0.1:4150\" } ]"));
     };
     check_placements(&config, &document)?;
     telemetry::init(settings.log_format, &args.log).map_err(|error| Failure::usage(&error).because(error))?;
     let control_token = config.token_file.as_deref().map(Token::load).transpose().map_err(token_failure)?;
-    has_descriptors(config.max_producers);
+    config.max_producers = producers_within(process::raise_open_files_limit(), config.max_producers);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(config.threads).enable_all().build();
     let runtime = runtime.map_err(|error| Failure::new("cannot start threads").because(error))?;
     let ended = runtime.block_on(serve(config, control_token.as_ref(), &settings.token_file));
@@ -134,12 +134,17 @@ pub(crate) fn unreadable(config: &Config) -> impl Iterator<Item = String> {
     })
 }
 
-fn has_descriptors(producers: usize) {
-    let limit = process::raise_open_files_limit();
-    let wanted = DESCRIPTORS + DESCRIPTORS_OF_PRODUCER * producers as u64;
-    if limit < wanted {
-        tracing::warn!(limit, wanted, "fewer files may be open than steer.max_producers can need: {MORE_DESCRIPTORS}");
+/// As many of `producers` as the open files suffice for: with none left the hop could neither reach brokers nor tell how it is.
+fn producers_within(limit: u64, producers: usize) -> usize {
+    let fit = usize::try_from(limit.saturating_sub(DESCRIPTORS) / DESCRIPTORS_OF_PRODUCER).unwrap_or(usize::MAX).max(1);
+    if fit < producers {
+        tracing::warn!(
+            limit,
+            producers = fit,
+            "fewer files may be open than steer.max_producers needs: {MORE_DESCRIPTORS}"
+        );
     }
+    producers.min(fit)
 }
 
 fn token_failure(error: TokenError) -> Failure {
@@ -160,6 +165,11 @@ fn not_started(error: SteerError) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_more_producers_are_taken_than_there_are_files_for() {
+        assert_eq!([1_024, 20_000, 30_040].map(|limit| producers_within(limit, 10_000)), [328, 6_653, 10_000]);
+    }
 
     #[test]
     fn addresses_of_both_kinds_are_read() {

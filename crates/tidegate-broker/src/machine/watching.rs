@@ -236,6 +236,8 @@ impl Shard {
         if topic.watch.is_none() {
             topic.start_watch(&mut numbers.watches, now);
         }
+        // A line that nothing comes to and nothing leaves would not be seen otherwise.
+        topic.note_backlog(now);
         let mut is_short = true;
         if let Some(watch) = &mut topic.watch {
             watch.asked = Some(now);

@@ -111,8 +111,17 @@ const EVENTS_MAX: usize = 20;
 enum Done {
     Carried(Box<Carried>),
     Predicted(Option<Prediction>),
-    Loaded(Result<Option<Saved>, KeptError>),
-    Kept { revision: u64, parts: Vec<SavedPart>, stands: bool, result: Result<(), KeptError> },
+    /// What is kept; `known` as for [`Claim::load`].
+    Loaded {
+        known: Option<u64>,
+        loaded: Result<Option<Saved>, KeptError>,
+    },
+    Kept {
+        revision: u64,
+        parts: Vec<SavedPart>,
+        stands: bool,
+        result: Result<(), KeptError>,
+    },
 }
 
 /// What a claim's task stands on.
@@ -323,12 +332,17 @@ impl Claim {
         self.loading = true;
         self.loaded = Some(clock::now());
         let (kept, topic) = (Arc::clone(&self.setup.kept), Arc::clone(&self.setup.topic));
-        self.tasks.spawn(async move { Done::Loaded(kept.load(&topic.name, known).await) });
+        self.tasks.spawn(async move { Done::Loaded { known, loaded: kept.load(&topic.name, known).await } });
     }
 
-    fn on_loaded(&mut self, loaded: Result<Option<Saved>, KeptError>) {
+    fn on_loaded(&mut self, known: Option<u64>, loaded: Result<Option<Saved>, KeptError>) {
         self.loading = false;
         let term = self.setup.standing.borrow().term();
+        if known.is_some() && term.is_some() && self.term.is_none() && matches!(loaded, Ok(None)) {
+            // It was asked while another led, and nothing had changed: that is not to say that nothing is kept.
+            self.load(None);
+            return;
+        }
         let saved = match loaded {
             Ok(saved) => saved,
             Err(error @ KeptError::Unreadable { .. }) => {
@@ -495,7 +509,7 @@ impl Claim {
         match done {
             Done::Carried(carried) => self.on_carried(*carried),
             Done::Predicted(prediction) => (self.prediction, self.predicting) = (prediction, false),
-            Done::Loaded(loaded) => self.on_loaded(loaded),
+            Done::Loaded { known, loaded } => self.on_loaded(known, loaded),
             Done::Kept { revision, parts, stands, result } => {
                 self.keeping = false;
                 match result {

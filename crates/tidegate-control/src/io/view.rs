@@ -432,10 +432,11 @@ fn headline(view: &View, missing: &BTreeMap<Name, Vec<String>>, failed: &BTreeMa
     let waits =
         missing.iter().next().map(|(node, channels)| format!("{node} waits for a consumer of {}", channels.join(", ")));
     match (view.phase, &view.last) {
-        (Phase::Follows, _) => "another process leads".to_owned(),
+        (Phase::Follows, _) => "this process does not lead".to_owned(),
         (Phase::Plans, _) => waits.unwrap_or_else(|| "a plan is being made".to_owned()),
         (Phase::Short, Some(Report::OutOfNodes { missing_per_s, words })) => {
-            let because = words.first().map(|words| format!(", because {words}")).unwrap_or_default();
+            // Without consumers a node has no capacity, however much it has.
+            let because = waits.as_ref().or(words.first()).map(|why| format!(", because {why}")).unwrap_or_default();
             if *missing_per_s < 0.5 {
                 return format!("there is no placement{because}");
             }

@@ -3,7 +3,8 @@
 //! Each node's last seconds are kept, with the tokens that came and the largest backlog in each. In every period the rate
 //! is divided by the nodes' mean rates, and the burst by their largest backlogs. Source: §5.4 of the paper.
 //! Departures: parts have floors, so that a node without traffic can take the next message; a node whose sensors are
-//! missing keeps its part, and the others divide what is left; without any traffic, or any backlog, nothing changes.
+//! missing keeps its part, and the others divide what is left; without any traffic, or any backlog, nothing changes; a
+//! node to which nothing comes any more gets what the others' traffic leaves of the rate until its line is empty.
 
 use core::time::Duration;
 use std::collections::{BTreeMap, VecDeque};
@@ -88,6 +89,12 @@ impl Sensor {
         sum.saturating_mul(window.into()) / (self.seconds.len() as u64).max(1)
     }
 
+    /// What waits in its line, if nothing came within the window.
+    fn left_behind(&self) -> u64 {
+        let is_idle = self.seconds.iter().all(|second| second.tokens == 0);
+        self.seconds.back().filter(|_| is_idle).map_or(0, |newest| newest.backlog_max)
+    }
+
     fn backlog_max(&self) -> u64 {
         self.seconds.iter().map(|second| second.backlog_max).max().unwrap_or(0)
     }
@@ -163,6 +170,13 @@ impl<K: Ord + Clone> Adaptor<K> {
         self.sensors.get(node).map_or(0, Sensor::backlog_max)
     }
 
+    /// Something came to a node within the window, or waits there.
+    #[must_use]
+    pub fn is_in_use(&self, node: &K) -> bool {
+        let of = |sensor: &Sensor| sensor.seconds.iter().any(|second| second.tokens > 0) || sensor.left_behind() > 0;
+        self.sensors.get(node).is_some_and(of)
+    }
+
     /// When the next change is due.
     #[must_use]
     pub fn due(&self) -> Instant {
@@ -209,8 +223,17 @@ impl<K: Ord + Clone> Adaptor<K> {
         }
         let window = self.config.window_s();
         let sensors: Vec<&Sensor> = present.iter().filter_map(|node| self.sensors.get(*node)).collect();
-        let tokens: Vec<u64> = sensors.iter().map(|sensor| sensor.tokens(window)).collect();
-        let backlogs: Vec<u64> = sensors.iter().map(|sensor| sensor.backlog_max()).collect();
+        let mut tokens: Vec<u64> = sensors.iter().map(|sensor| sensor.tokens(window)).collect();
+        let backlogs: Vec<u64> =
+            sensors.iter().map(|sensor| if sensor.left_behind() > 0 { 0 } else { sensor.backlog_max() }).collect();
+        let left: Vec<u64> = sensors.iter().map(|sensor| sensor.left_behind()).collect();
+        let whole_rate = whole(contract.rate.as_per_s() * f64::from(window));
+        let free = whole_rate.saturating_sub(tokens.iter().copied().fold(0, u64::saturating_add));
+        let waiting = left.iter().copied().fold(0, u64::saturating_add);
+        for (tokens, left) in tokens.iter_mut().zip(left).filter(|(_, left)| *left > 0) {
+            let share = u128::from(left) * u128::from(free.min(waiting)) / u128::from(waiting.max(1));
+            *tokens = u64::try_from(share).unwrap_or(u64::MAX);
+        }
         let even = float(WHOLE) / (2.0 * float(parts.len() as u64));
         let floor = whole((self.config.rate_floor * float(WHOLE)).clamp(0.0, even));
         if tokens.iter().any(|&tokens| tokens > 0) {
@@ -315,6 +338,24 @@ mod tests {
         batches.on_seconds(&"a", &[second(0, 10_000, 40)], at(1));
         batches.on_seconds(&"b", &[second(0, 0, 0)], at(1));
         assert_eq!(batches.adapt(CONTRACT, &even(&["a", "b"]), at(1)).unwrap()["b"].burst, 10);
+    }
+
+    #[test]
+    fn a_line_that_publishers_left_behind_gets_what_the_others_leave() {
+        let mut adaptor = adaptor();
+        // 110,000 tokens fit into a window: 66,000 come to `b`, which leaves 44,000.
+        adaptor.on_seconds(&"a", &[second(0, 0, 90_000), second(1, 0, 88_000)], at(1));
+        adaptor.on_seconds(&"b", &[second(0, 6_600, 12), second(1, 6_600, 12)], at(1));
+        assert!(adaptor.is_in_use(&"a"));
+        let parts = adaptor.adapt(CONTRACT, &even(&["a", "b"]), at(1)).unwrap();
+        assert_eq!(parts["a"], Portion { rate_shares: 400_000_000, burst: 1 });
+        assert_eq!(parts["b"], Portion { rate_shares: 600_000_000, burst: 25 });
+        adaptor.on_seconds(&"a", &[second(2, 0, 0)], at(2));
+        assert!(!adaptor.is_in_use(&"a") && adaptor.is_in_use(&"b"));
+        // All of the rate is needed elsewhere: the floor is left.
+        adaptor.on_seconds(&"a", &[second(3, 0, 500)], at(3));
+        adaptor.on_seconds(&"b", &[second(2, 30_000, 40), second(3, 30_000, 40)], at(3));
+        assert_eq!(adaptor.adapt(CONTRACT, &parts, at(3)).unwrap()["a"].rate_shares, WHOLE / 100);
     }
 
     #[test]

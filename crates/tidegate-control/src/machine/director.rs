@@ -181,8 +181,12 @@ impl Director {
             Event::Prepared { order, missing } => {
                 if let Some(node) = self.answered(order, Asked::Prepare) {
                     let node = &mut self.nodes[node.0 as usize];
+                    let is_news = !node.prepared && missing.is_empty();
                     node.prepared |= missing.is_empty();
                     node.missing = missing;
+                    if is_news && self.phase == Phase::Short {
+                        self.plan_at = Some(now);
+                    }
                 }
             }
             Event::Put { order } => {
@@ -310,6 +314,7 @@ impl Director {
         }
         if now >= self.sense_at {
             self.sense_at = now + self.config.sense_every;
+            self.quieten();
             self.sense(now);
             self.prepare(now);
         }
@@ -376,13 +381,27 @@ impl Director {
         let wanted = |node: &NodeNo| {
             let known = self.node(*node);
             let is_planned = self.running.as_ref().is_some_and(|running| running.prepares(*node));
-            known.state == NodeState::Ready && !known.prepared && (is_planned || self.standing.takes(*node))
+            // Where brokers are missing, any that its consumers come to is one.
+            let is_wanted = is_planned || self.standing.takes(*node) || self.phase == Phase::Short;
+            known.state == NodeState::Ready && !known.prepared && is_wanted
         };
         for node in self.numbers().filter(wanted).collect::<Vec<_>>() {
             if !self.is_asked(node, Asked::Prepare) {
                 let ask = Ask::Prepare { node: self.node(node).name.clone() };
                 self.ask(node, Asked::Prepare, self.config.answer_within, now, ask);
             }
+        }
+    }
+
+    /// A publisher that its node lists no more sends nothing: it keeps its place until it is forgotten, and needs no room. O(n)
+    /// once a second.
+    fn quieten(&mut self) {
+        let read = |node: NodeNo| self.node(node).clock.map(|(at, _)| at);
+        let is_quiet = |known: &crowd::Known| read(known.on).is_some_and(|at| at > known.seen);
+        let quiet: Vec<PublisherNo> =
+            self.crowd.iter().filter(|(_, known)| is_quiet(known)).map(|(number, _)| number).collect();
+        for publisher in quiet {
+            self.standing.set_rate(publisher, 0.0);
         }
     }
 
@@ -476,7 +495,7 @@ impl Director {
     }
 
     fn has_traffic(&self, node: NodeNo) -> bool {
-        self.node(node).answers() && self.adaptor.rate_per_s(&node).is_some_and(|rate| rate > 0.0)
+        self.node(node).answers() && self.adaptor.is_in_use(&node)
     }
 
     /// Parts by the publishers' rates. A burst without a token for each node stays as it is divided.

@@ -1,6 +1,6 @@
 //! Decisions and shortfalls in words, for people.
 
-use super::types::{Cause, NodeNo, Reason};
+use super::types::{Cause, NodeNo, PublisherNo, Reason};
 
 /// A rate or a number as people read it.
 fn short(value: f64) -> String {
@@ -55,14 +55,19 @@ impl Reason {
 }
 
 impl Cause {
-    /// The cause as a sentence; `kind` as for [`Reason::in_words`].
+    /// The cause as a sentence; `kind` as for [`Reason::in_words`]. Publishers are told by number.
     #[must_use]
     pub fn in_words(&self, kind: &str) -> String {
+        self.in_words_of(kind, |publisher| publisher.0.to_string())
+    }
+
+    /// The same; `who` says what a publisher is called.
+    pub fn in_words_of(&self, kind: &str, who: impl Fn(PublisherNo) -> String) -> String {
         match *self {
             Self::Capacity => format!("all {kind}s that are not full have too little capacity left"),
             Self::PublisherTooLarge { publisher, rate_per_s, largest_mcap_per_s } => format!(
                 "publisher {} sends {} messages/s, and no {kind} takes more than {}",
-                publisher.0,
+                who(publisher),
                 short(rate_per_s),
                 short(largest_mcap_per_s),
             ),
@@ -106,5 +111,9 @@ mod tests {
         let burst = Cause::BurstTooSmall { burst: 2, parts: 3 };
         assert_eq!(burst.in_words("broker"), "a burst of 2 has no whole token for each of 3 parts");
         assert_eq!(Cause::NoNode.in_words("broker"), "there is no broker");
+        let large =
+            Cause::PublisherTooLarge { publisher: PublisherNo(7), rate_per_s: 900.0, largest_mcap_per_s: 500.0 };
+        let told = large.in_words_of("broker", |_| "billing@host1".to_owned());
+        assert_eq!(told, "publisher billing@host1 sends 900 messages/s, and no broker takes more than 500");
     }
 }

@@ -36,6 +36,9 @@ fn a_topic_is_placed_fitted_and_kept_through_a_killed_broker_and_a_restart() {
     let dry_run = ["place", "orders", "--dry-run", "--token-file", "control.token"];
     let (code, said) = control.tidegate(&folder.0, &dry_run);
     assert!(code == Some(0) && said.contains("nothing was changed"), "{said}");
+    let (code, said) = control.tidegate(&folder.0, &["place", "orders", "--token-file", "control.token"]);
+    assert!(code == Some(0) && said.starts_with("orders: two brokers"), "{said}");
+    until_whole(&[&a, &b, &c]);
 
     // The parts follow the load: most of it is on `b` when publishers of `a` leave.
     on_a.truncate(1);

@@ -26,7 +26,7 @@ use crate::machine::modelled::{ModelConfig, Modelled};
 use crate::machine::name::Name;
 use crate::machine::rehearsal::{Rehearsal, Rehearsed, poisson, service_of};
 use crate::machine::roster::NodeState;
-use crate::machine::types::{Demand, FitConfig, NodeLoad, NodeNo, PUBLISHERS_MAX, Plan};
+use crate::machine::types::{Demand, FitConfig, NodeLoad, NodeNo, PUBLISHERS_MAX, Plan, PublisherNo};
 
 /// Arrivals of a rehearsal: some hundred milliseconds for each round.
 const ARRIVALS_MAX: u32 = 150_000;
@@ -131,7 +131,7 @@ fn play(topic: &Topic, limit: tidegate_core::limit::Limit, all: Publishers, node
         .filter(|((_, node), _)| ready(node))
         .map(|((name, node), allocated)| (name, node, *allocated))
         .collect();
-    let Publishers { known: publishers, offered, .. } = all;
+    let Publishers { names, known: publishers, offered } = all;
     let slo = topic.slo.0;
     let batch = u32::try_from(tidegate_core::number::whole(offered.batch.round())).unwrap_or(1).clamp(1, 1_000);
     let demand = Demand {
@@ -167,7 +167,9 @@ fn play(topic: &Topic, limit: tidegate_core::limit::Limit, all: Publishers, node
     let (plan, cause, missing_per_s) = match ended {
         Rehearsed::Done(plan) => (*plan, None, 0.0),
         Rehearsed::OutOfNodes(shortfall) => {
-            (shortfall.best, Some(shortfall.cause.in_words("broker")), shortfall.missing_per_s)
+            let who =
+                |publisher: PublisherNo| names.get(publisher.0 as usize).map_or_else(String::new, Name::to_string);
+            (shortfall.best, Some(shortfall.cause.in_words_of("broker", who)), shortfall.missing_per_s)
         }
         Rehearsed::Unfinished => (Plan::default(), Some("the planner did not end".to_owned()), 0.0),
     };

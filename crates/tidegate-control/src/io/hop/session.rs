@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::{Buf as _, Bytes, BytesMut};
-use socket2::SockRef;
+use socket2::{SockRef, TcpKeepalive};
 use tidegate_core::Instant;
 use tidegate_runtime::clock;
 use tidegate_wire::nsq::TopicName;
@@ -29,8 +29,13 @@ const ANSWER_BYTES_MAX: usize = 1 << 20;
 const CONNECT: Duration = Duration::from_secs(3);
 /// A broker whose machine does not acknowledge bytes for this long has failed.
 const UNACKNOWLEDGED: Duration = Duration::from_secs(10);
-/// How long a producer may take to read the last answers.
+/// How long a producer may take to read the last answers, once all are with the system.
 const LINGER: Duration = Duration::from_secs(1);
+/// How long it may take until they are: one that reads nothing must not keep its place.
+const UNREAD: Duration = Duration::from_secs(5);
+/// Silence after which the system asks whether a producer's machine is still there; one that wants no heartbeats and
+/// vanishes without a word is found so.
+const KEEPALIVE: Duration = Duration::from_secs(30);
 /// Pieces that go to the system in one call.
 const PIECES: usize = 32;
 
@@ -132,7 +137,8 @@ pub(super) struct Session {
     /// When the machine is called next, as the timer knows it.
     armed: Option<Instant>,
     is_eof: bool,
-    has_ended: bool,
+    /// When the machine ended the connection.
+    ended: Option<Instant>,
     is_broken: bool,
     _open: Counted,
 }
@@ -143,6 +149,7 @@ impl Session {
         let open = Counted::new(&shared.figures, Open::Producer);
         // Without it answers may wait for each other; a socket that refuses it is slow, not broken.
         let _ = stream.set_nodelay(true);
+        let _ = SockRef::from(&stream).set_tcp_keepalive(&TcpKeepalive::new().with_time(KEEPALIVE));
         Self {
             shared,
             number,
@@ -157,7 +164,7 @@ impl Session {
             shown: 0,
             armed: None,
             is_eof: false,
-            has_ended: false,
+            ended: None,
             is_broken: false,
             _open: open,
         }
@@ -168,7 +175,7 @@ impl Session {
         let mut placements = self.shared.book.changes();
         let mut is_draining = false;
         loop {
-            self.armed = self.hop.next_timeout();
+            self.armed = self.due();
             let due = self.armed.map(|due| due.since(clock::now()));
             let timer = async {
                 match due {
@@ -190,13 +197,24 @@ impl Session {
                     is_draining = true;
                     self.hop.on_drain(clock::now());
                 }
-                () = timer => self.hop.on_timeout(clock::now()),
+                () = timer => {
+                    if self.ended.is_some_and(|ended| ended + UNREAD <= clock::now()) {
+                        tracing::debug!(remote = self.remote, "the producer does not read its answers");
+                        return;
+                    }
+                    self.hop.on_timeout(clock::now());
+                }
             }
         }
         self.links.clear();
         if !self.is_broken {
             self.linger().await;
         }
+    }
+
+    /// When to go on if nothing happens.
+    fn due(&self) -> Option<Instant> {
+        self.ended.map_or_else(|| self.hop.next_timeout(), |ended| Some(ended + UNREAD))
     }
 
     /// Lets the producer read the last answers: with unread bytes of it a closed socket would take them back.
@@ -219,11 +237,11 @@ impl Session {
             is_busy |= self.carry_out();
             is_busy |= self.write(cx);
             self.account();
-            if self.is_broken || (self.has_ended && self.out.pieces.is_empty()) {
+            if self.is_broken || (self.ended.is_some() && self.out.pieces.is_empty()) {
                 return Poll::Ready(Turn::Over);
             }
             if !is_busy {
-                let due = self.hop.next_timeout();
+                let due = self.due();
                 let is_nearer = due.is_some_and(|due| self.armed.is_none_or(|armed| due < armed));
                 return if is_nearer { Poll::Ready(Turn::Rearm) } else { Poll::Pending };
             }
@@ -326,7 +344,7 @@ impl Session {
                 }
                 Order::Close(node) => _ = self.links.remove(&node),
                 Order::End => {
-                    self.has_ended = true;
+                    self.ended = Some(clock::now());
                     self.links.clear();
                 }
             }

@@ -14,7 +14,7 @@ pub(super) struct Known {
     pub(super) identity: Identity,
     key: Option<Key>,
     /// When it was seen last,
-    seen: Instant,
+    pub(super) seen: Instant,
     /// and where.
     pub(super) on: NodeNo,
     /// The node that those who steer were told.

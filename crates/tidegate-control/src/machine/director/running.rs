@@ -11,7 +11,7 @@ use super::super::distributor::Distributor;
 use super::super::modelled::Modelled;
 use super::super::roster::NodeState;
 use super::super::types::{
-    Cause, Demand, Excess, FitConfig, Measured, NODES_MAX, NodeLoad, NodeNo, Part, Plan, PlanEvent, PlanOrder, Planner,
+    Demand, Excess, FitConfig, Measured, NODES_MAX, NodeLoad, NodeNo, Part, Plan, PlanEvent, PlanOrder, Planner,
     Publisher, PublisherNo, Recorded, Shortfall,
 };
 use super::types::{Ask, Delays, Phase, PlannerKind, Recording, Report};
@@ -210,8 +210,13 @@ impl Director {
         if !is_due || self.crowd.len() == 0 || nodes.is_empty() {
             return;
         }
-        self.plan_at = None;
         let publishers: Vec<PublisherNo> = self.crowd.iter().map(|(number, _)| number).collect();
+        if publishers.iter().all(|&publisher| self.standing.rate_of(publisher) <= 0.0) {
+            // Where nothing is sent there is nothing to plan by.
+            self.plan_at = Some(now + self.config.watch_first);
+            return;
+        }
+        self.plan_at = None;
         let groups = self.crowd.groups(&publishers);
         let rates = publishers.iter().map(|&publisher| self.standing.rate_of(publisher));
         let known = rates.zip(groups).map(|(rate_per_s, group)| Publisher { rate_per_s, group }).collect();
@@ -497,16 +502,12 @@ impl Director {
         let nodes = self.names(&running.nodes);
         let name = |node: NodeNo| nodes.get(node.0 as usize).map_or_else(String::new, ToString::to_string);
         let decisions = shortfall.best.why.iter().map(|reason| reason.in_words(KIND, name));
-        let large = match shortfall.cause {
-            Cause::PublisherTooLarge { publisher, .. } => {
-                running.publishers.get(publisher.0 as usize).copied().flatten()
-            }
-            _ => None,
+        let who = |publisher: PublisherNo| {
+            let number = running.publishers.get(publisher.0 as usize).copied().flatten();
+            let known = number.and_then(|number| self.crowd.get(number));
+            known.map_or_else(|| publisher.0.to_string(), |known| known.identity.to_string())
         };
-        let large = large.and_then(|publisher| self.crowd.get(publisher)).map(|known| {
-            format!("publisher {} can be no part of a plan: let it send over several connections", known.identity)
-        });
-        let words = [shortfall.cause.in_words(KIND)].into_iter().chain(large).chain(decisions).collect();
+        let words = [shortfall.cause.in_words_of(KIND, who)].into_iter().chain(decisions).collect();
         let report = Report::OutOfNodes { missing_per_s: shortfall.missing_per_s, words };
         self.phase = Phase::Short;
         self.plan_at = Some(now + self.config.retry_after);
