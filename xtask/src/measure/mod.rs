@@ -14,6 +14,7 @@ mod law;
 mod lifetime_rows;
 mod limits;
 mod memory;
+mod placement_rows;
 mod proxy_attack;
 mod proxy_cheap;
 mod proxy_cost;
@@ -38,6 +39,7 @@ mod rpc_sim;
 mod rpc_tcp;
 mod rpc_tonic;
 mod service_rows;
+mod split;
 mod stalled;
 mod statsd;
 mod table;
@@ -92,7 +94,14 @@ pub(crate) fn run(places: &Places, options: &Options) -> Result<()> {
         options.issue.is_none_or(|issue| row.issue == issue)
             && options.only.as_ref().is_none_or(|part| row.name.contains(part.as_str()))
     };
-    let all = || rows::ROWS.iter().chain(proxy_rows::ROWS).chain(lifetime_rows::ROWS).chain(service_rows::ROWS);
+    let all = || {
+        rows::ROWS
+            .iter()
+            .chain(proxy_rows::ROWS)
+            .chain(lifetime_rows::ROWS)
+            .chain(service_rows::ROWS)
+            .chain(placement_rows::ROWS)
+    };
     let chosen: Vec<&rows::Row> = all().filter(wanted).collect();
     if chosen.is_empty() {
         let names: Vec<&str> = all().map(|row| row.name).collect();
