@@ -1,8 +1,8 @@
-//! Runs from a command line: `run KEY=VALUE..`, `idle KEY=VALUE..`, `witness KEY=VALUE..`, `echo KEY=VALUE..`.
+//! Runs from a command line: `run KEY=VALUE..`, `idle KEY=VALUE..`, `witness KEY=VALUE..`, `echo KEY=VALUE..`,
+//! `gaps KEY=VALUE..`.
 //!
-//! Keys are those of [`BenchConfig`], [`IdleConfig`], [`WitnessConfig`] and [`EchoConfig`], dotted where they nest; a
-//! value is JSON, or text where it is none,
-//! or `@FILE` for what a JSON file holds:
+//! Keys are those of [`BenchConfig`], [`IdleConfig`], [`WitnessConfig`], [`EchoConfig`] and [`GapsConfig`], dotted where
+//! they nest; a value is JSON, or text where it is none, or `@FILE` for what a JSON file holds:
 //!
 //! ```text
 //! run publishers=100 pace.open.rate_per_s=5000 buffering=unbuffered pid=4711
@@ -22,6 +22,7 @@ use serde_json::{Map, Value};
 use crate::bench::{self, BenchConfig};
 use crate::echo::{self, EchoConfig};
 use crate::error::LoadError;
+use crate::gaps::{self, GapsConfig};
 use crate::http::idle::{self as idle_http, HttpIdleConfig};
 use crate::http::upstream::{Upstream, UpstreamConfig};
 use crate::http::{self, HttpBenchConfig};
@@ -58,7 +59,11 @@ pub fn execute(args: &[String]) -> Result<Outcome, LoadError> {
             let report = witness::run(&read::<WitnessConfig>(settings)?)?;
             outcome(&report, report.left_out == 0)
         }
-        other => Err(LoadError::Config { key: "command", value: other.into(), expected: "run, idle, witness or echo" }),
+        "gaps" => outcome(&gaps::run(&read::<GapsConfig>(settings)?)?, true),
+        other => {
+            let expected = "run, idle, witness, echo or gaps";
+            Err(LoadError::Config { key: "command", value: other.into(), expected })
+        }
     }
 }
 

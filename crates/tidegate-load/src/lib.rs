@@ -15,6 +15,7 @@
 //! | [`idle`] | what an idle connection costs a broker |
 //! | [`echo`] | what one thread and epoll cost at least |
 //! | [`witness`] | what consumers see of a broker whose limits and processes come and go |
+//! | [`gaps`] | when a machine ran nothing of ours |
 //! | [`cli`] | both from a command line |
 //! | [`error`] | what can go wrong |
 //!
@@ -40,6 +41,7 @@ pub mod cli;
 pub mod demo_load;
 pub mod echo;
 pub mod error;
+pub mod gaps;
 pub mod http;
 pub mod idle;
 pub mod latency;
@@ -49,6 +51,7 @@ mod load_thread;
 mod poll;
 pub mod release_law;
 pub mod rpc;
+mod spans;
 pub mod stamp;
 pub mod target;
 pub mod witness;

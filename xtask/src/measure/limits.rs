@@ -13,7 +13,7 @@ use super::trace::{self, Law, Replay};
 use crate::http;
 use crate::process::Group;
 
-const TOPIC: &str = "limited";
+pub(super) const TOPIC: &str = "limited";
 /// The paper's own setting: a tenth above 10,000/s, and 99 % of Poisson arrivals undelayed.
 const RATE_PER_S: u32 = 11_000;
 const BURST: u32 = 26;
@@ -25,14 +25,21 @@ const WARM_UP_MS: u64 = 500;
 const RECORD_S: u32 = 3_600;
 
 /// The broker with one limited topic, recording it.
-struct Limited {
-    broker: Broker,
+#[derive(Debug)]
+pub(super) struct Limited {
+    /// Where clients connect.
+    pub(super) broker: Broker,
     trace: PathBuf,
 }
 
 impl Limited {
     fn start(bench: &Bench, shards: u32, rate_per_s: u32, burst: u32) -> Result<Self> {
-        let data = bench.folder("limited")?;
+        Self::start_named(bench, "limited", shards, (rate_per_s, burst))
+    }
+
+    /// One of several, with a folder of its own.
+    pub(super) fn start_named(bench: &Bench, name: &str, shards: u32, (rate_per_s, burst): (u32, u32)) -> Result<Self> {
+        let data = bench.folder(name)?;
         let (tcp, http_address, admin) = (free_address()?, free_address()?, free_address()?);
         std::fs::create_dir_all(&data).into_diagnostic()?;
         let config = data.join("tidegate.toml");
@@ -52,7 +59,7 @@ impl Limited {
     }
 
     /// Ends the broker, so that its trace is complete.
-    fn finish(self) -> Result<PathBuf> {
+    pub(super) fn finish(self) -> Result<PathBuf> {
         self.broker.stop()?;
         Ok(self.trace)
     }

@@ -15,6 +15,7 @@ mod lifetime_rows;
 mod limits;
 mod memory;
 mod one_limit;
+mod placement_rows;
 mod proxy_attack;
 mod proxy_cheap;
 mod proxy_cost;
@@ -39,6 +40,7 @@ mod rpc_sim;
 mod rpc_tcp;
 mod rpc_tonic;
 mod service_rows;
+mod split;
 mod stalled;
 mod statsd;
 mod table;
@@ -93,7 +95,14 @@ pub(crate) fn run(places: &Places, options: &Options) -> Result<()> {
         options.issue.is_none_or(|issue| row.issue == issue)
             && options.only.as_ref().is_none_or(|part| row.name.contains(part.as_str()))
     };
-    let all = || rows::ROWS.iter().chain(proxy_rows::ROWS).chain(lifetime_rows::ROWS).chain(service_rows::ROWS);
+    let all = || {
+        rows::ROWS
+            .iter()
+            .chain(proxy_rows::ROWS)
+            .chain(lifetime_rows::ROWS)
+            .chain(service_rows::ROWS)
+            .chain(placement_rows::ROWS)
+    };
     let chosen: Vec<&rows::Row> = all().filter(wanted).collect();
     if chosen.is_empty() {
         let names: Vec<&str> = all().map(|row| row.name).collect();

@@ -366,12 +366,17 @@ fn token_decision(bench: &Bench) -> Result<Vec<Figure>> {
 
 /// Criterion's estimates of a package's benchmark `decision`, one for each case of it with its bar in nanoseconds.
 pub(super) fn decisions(bench: &Bench, package: &str, cases: &[(&str, f64)]) -> Result<Vec<Figure>> {
+    estimates(bench, package, "decision", cases)
+}
+
+/// The same of any benchmark.
+pub(super) fn estimates(bench: &Bench, package: &str, name: &str, cases: &[(&str, f64)]) -> Result<Vec<Figure>> {
     let mut command = cargo(bench.places);
-    command.args(["bench", "--locked", "--package", package, "--bench", "decision", "--"]);
+    command.args(["bench", "--locked", "--package", package, "--bench", name, "--"]);
     if bench.quick {
         command.args(["--warm-up-time", "0.2", "--measurement-time", "0.5"]);
     }
-    let name = format!("decisions of {package}");
+    let name = format!("{name} of {package}");
     let done = steps::run(bench.places, &name, &mut command, Duration::from_mins(20), steps::quiet)?;
     steps::finish(&command, &done)?;
     cases
@@ -385,13 +390,22 @@ pub(super) fn decisions(bench: &Bench, package: &str, cases: &[(&str, f64)]) -> 
             let (low, high) = ("/median/confidence_interval/lower_bound", "/median/confidence_interval/upper_bound");
             Ok(Figure {
                 what: case.to_owned(),
-                value: format!("{ns:.1} ns (bar {bar} ns)"),
-                spread: format!("{:.1} to {:.1} ns", number(&estimates, low)?, number(&estimates, high)?),
+                value: format!("{} (bar {})", span(ns), span(bar)),
+                spread: format!("{} to {}", span(number(&estimates, low)?), span(number(&estimates, high)?)),
                 passes: ns <= bar,
                 runs: estimates,
             })
         })
         .collect()
+}
+
+/// Nanoseconds as people read them.
+fn span(ns: f64) -> String {
+    match ns {
+        ns if ns < 1e4 => format!("{ns:.1} ns"),
+        ns if ns < 1e7 => format!("{:.1} us", ns / 1e3),
+        ns => format!("{:.1} ms", ns / 1e6),
+    }
 }
 
 /// An experiment of the lab. It holds itself to the expectations in its file and ends with an error when they fail.

@@ -169,7 +169,8 @@ impl Director {
         }
     }
 
-    /// Something happened. With a model as planner the end of a recording takes seconds of computing here.
+    /// Something happened. A planner with a model computes in pieces of some tens of milliseconds, each at a time-out of its
+    /// own.
     pub fn on_event(&mut self, event: Event, now: Instant) {
         if let Event::LeadsUntil(until) = event {
             self.leads_until = until;
@@ -232,11 +233,13 @@ impl Director {
         let term = Some(self.leads_until).filter(|until| *until < Instant::MAX);
         let adapts = (self.running.is_none() && self.opened).then(|| self.adaptor.due());
         let running = self.running.as_ref().and_then(Running::next_timeout);
+        let computes = self.running.as_ref().and_then(Running::computes);
         // What is overdue waits for something else, which each reading of the sensors looks after.
         [answers, term, adapts, running, self.plan_at, steps.next_timeout(), Some(self.sense_at)]
             .into_iter()
             .flatten()
             .filter(|&at| at > self.now)
+            .chain(computes)
             .min()
     }
 

@@ -5,6 +5,10 @@
 //! many publishers as meet it, found by binary search, all such nodes at the same time, and is full from then on. Whom it
 //! does not keep goes to the next iteration. Source: §3 and §5.1 of the paper.
 //!
+//! Departure: if a node can keep none of a rest, however few it tries, the rest's part of the limit is smaller than its own
+//! bursts, and no other node can keep it either. Then the publishers of the fullest node are dealt anew with the rest, over
+//! both nodes. Each node gives its publishers so at most once.
+//!
 //! The limit is divided in proportion to the rates of all publishers, those included that are nowhere for the moment:
 //! their part of it is held back, so that a node is measured with the bucket that it will have.
 
@@ -29,6 +33,8 @@ pub struct Distributor {
     nodes: Vec<Node>,
     /// Publishers without a node.
     left: Vec<PublisherNo>,
+    /// Nodes that had nobody and could keep none of what this iteration brought.
+    kept_none: Vec<usize>,
     waits: Waits,
     revision: u64,
     round: u64,
@@ -50,6 +56,8 @@ struct Node {
     search: Option<Search>,
     /// It could not be made ready so many times.
     not_ready: u32,
+    /// Its publishers were dealt anew.
+    gave: bool,
     rounds: u32,
     seen: Option<Measured>,
 }
@@ -84,6 +92,7 @@ impl Node {
             on: 0,
             search: None,
             not_ready: 0,
+            gave: false,
             rounds: 0,
             seen: None,
         }
@@ -110,6 +119,7 @@ impl Distributor {
             rng,
             nodes: Vec::new(),
             left: Vec::new(),
+            kept_none: Vec::new(),
             waits: Waits::Begin,
             revision: 0,
             round: 0,
@@ -155,6 +165,7 @@ impl Distributor {
         if self.left.is_empty() {
             return self.assign(true, now);
         }
+        let at_least = self.open_fullest();
         let mut open: Vec<usize> = (0..self.nodes.len()).filter(|&at| self.nodes[at].state == State::Open).collect();
         if open.is_empty() {
             return match self.best_of_none_us() {
@@ -174,6 +185,7 @@ impl Distributor {
             let Some(many) = forced
                 .filter(|&many| many <= open.len())
                 .or_else(|| if forced.is_some() { None } else { least_nodes(rate_per_s, &rooms) })
+                .map(|many| many.max(at_least).min(open.len()))
             else {
                 return self.fail(Cause::Capacity, (rate_per_s - room).max(0.0), now);
             };
@@ -211,6 +223,32 @@ impl Distributor {
         let is_of_none = self.nodes.iter().all(|node| node.kept.is_empty() && node.seen.is_some());
         let seen = self.nodes.iter().filter_map(|node| node.seen).map(|seen| seen.delay_us_p99);
         seen.min_by(f64::total_cmp).filter(|_| is_of_none)
+    }
+
+    /// If nodes could keep none of the rest, the fullest node's publishers join it. On how many nodes they are to be at least.
+    fn open_fullest(&mut self) -> usize {
+        let none = mem::take(&mut self.kept_none);
+        if none.is_empty() {
+            return 1;
+        }
+        let rate = |at: usize| self.rate_of(self.nodes[at].kept.iter().copied());
+        let gives = |node: &Node| node.state == State::Full && !node.gave && !node.kept.is_empty();
+        let full = (0..self.nodes.len()).filter(|&at| gives(&self.nodes[at]));
+        let Some(fullest) = full.max_by(|&a, &b| rate(a).total_cmp(&rate(b)).then(b.cmp(&a))) else { return 1 };
+        let (left, of) = (self.left.len(), self.nodes[fullest].kept.len());
+        let count = |many: usize| u32::try_from(many).unwrap_or(u32::MAX);
+        let node = NodeNo(count(fullest));
+        self.plan.why.push(Reason::DealtAnew { node, of: count(of), left: count(left) });
+        self.nodes[fullest].gave = true;
+        self.empty(fullest, State::Open);
+        let mut open = 1;
+        for at in none.into_iter().filter(|&at| at != fullest) {
+            if self.nodes[at].state == State::Full {
+                self.nodes[at].state = State::Open;
+                open += 1;
+            }
+        }
+        open
     }
 
     fn assign(&mut self, is_last: bool, now: Instant) {
@@ -317,6 +355,9 @@ impl Distributor {
         let count = |many: usize| u32::try_from(many).unwrap_or(u32::MAX);
         if node.search.is_some() {
             node.state = State::Full;
+            if kept == 0 && node.kept.is_empty() {
+                self.kept_none.push(result.node.0 as usize);
+            }
             self.left.extend(node.fresh.drain(kept..));
             self.plan.why.push(Reason::Full {
                 node: result.node,

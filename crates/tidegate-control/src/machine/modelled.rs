@@ -4,24 +4,25 @@
 //! The trial runs the machines that nodes run, on the recorded bursts, continued as long as is wanted; see
 //! [`model`](super::model). The least number of nodes with room is tried first, then more of them; the first with which every
 //! node keeps the objective with something to spare is taken. If there is none, the paper's rounds are played in the model.
+//! All this is computed in pieces, one at each time-out, so that what drives the planner is never away for long.
 //! The measurement ends as early as a sequential test allows. If it disagrees with the model by more than a stated margin,
 //! the model's service times are fitted to what was measured and the search begins anew, as often as is configured; then
 //! the model is given up for the paper's rounds on the nodes themselves.
 
+mod config;
 mod fallback;
 mod search;
 
 use core::mem;
-use core::time::Duration;
 
-use serde::{Deserialize, Serialize};
 use tidegate_core::Instant;
-use tidegate_core::replay::{ServiceModel, Spread};
+use tidegate_core::replay::ServiceModel;
 
+pub use self::config::ModelConfig;
 use self::fallback::Fallback;
-use self::search::{Found, Search};
+use self::search::{Found, Outcome, Search};
 use super::capacity::{least_nodes, limits, quotas};
-use super::confirm::{Confirm, ConfirmConfig, Verdict};
+use super::confirm::{Confirm, Verdict};
 use super::model::replay::delay_us_p99;
 use super::model::traffic::TrafficModel;
 use super::select::deal;
@@ -29,58 +30,6 @@ use super::types::{
     Cause, Demand, Measured, NODES_MAX, NodeLoad, NodeNo, PUBLISHERS_MAX, Part, Plan, PlanEvent, PlanOrder, Planner,
     PublisherNo, Reason, Recorded, Shortfall,
 };
-
-/// How the model plans.
-#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct ModelConfig {
-    /// What a node does with a message: calibrated once for each kind of node.
-    pub service: ServiceModel,
-    /// Messages in a batch of the traffic beside.
-    pub beside_batch: u32,
-    /// Arrivals are recorded for so long.
-    pub record: Duration,
-    /// Publishers are placed on the fewest nodes with room before they are recorded. Else they are recorded where they are.
-    pub place_first: bool,
-    /// A placement is tried for so long, in virtual time,
-    pub horizon: Duration,
-    /// and for so many messages at most.
-    pub messages_max: u32,
-    /// A number of nodes is taken if no node's share of messages beyond the objective is above this part of what is allowed.
-    pub spare: f64,
-    /// Model and measurement disagree if one p99 is above the other by more than this share of the other. The constant part of
-    /// a message's way does not count, so that a tenth tells cores that are a fifth slower or faster from chance.
-    pub margin: f64,
-    /// The model's service times are fitted to a measurement at most so many times.
-    pub fits: u32,
-    /// How a placement is confirmed.
-    pub confirm: ConfirmConfig,
-}
-
-impl Default for ModelConfig {
-    /// Five seconds of recording; two minutes, or 1.5 million messages, of every trial; half of the late messages that are
-    /// allowed, for those of a trial are an estimate; a margin of a tenth.
-    fn default() -> Self {
-        Self {
-            service: ServiceModel {
-                cores: 2,
-                batch_ns: 16_000,
-                message_ns: 18_000,
-                way_ns: 100_000,
-                spread: Spread::Exponential,
-            },
-            beside_batch: 10,
-            record: Duration::from_secs(5),
-            place_first: false,
-            horizon: Duration::from_mins(2),
-            messages_max: 1_500_000,
-            spare: 0.5,
-            margin: 0.1,
-            fits: 1,
-            confirm: ConfirmConfig::default(),
-        }
-    }
-}
 
 #[derive(Clone, Copy, Debug)]
 struct Node {
@@ -97,6 +46,10 @@ enum Waits {
     /// Publishers are placed to be recorded.
     Placed,
     Recorded,
+    /// Placements are tried, a piece at each time-out. What is in force was measured and keeps the objective, or not.
+    Searched {
+        keeps: bool,
+    },
     /// The placement that the model found is put in force.
     Assigned,
     Watched,
@@ -118,6 +71,9 @@ pub struct Modelled {
     /// As it is believed now.
     service: ServiceModel,
     fits: u32,
+    search: Option<Box<Search>>,
+    /// When the last piece of it was done.
+    searched: Instant,
     found: Option<Found>,
     confirm: Option<Confirm>,
     /// Measurements of this confirmation.
@@ -144,6 +100,8 @@ impl Modelled {
             began: Instant::ZERO,
             traffic: None,
             fits: 0,
+            search: None,
+            searched: Instant::ZERO,
             found: None,
             confirm: None,
             spans: 0,
@@ -236,52 +194,62 @@ impl Modelled {
         self.waits = waits;
     }
 
-    /// Looks for a placement in the model, and puts it in force.
-    fn search(&mut self, now: Instant) {
+    /// Begins to look for a placement in the model. `keeps`: what is in force keeps the objective. `measured`: parts, and the
+    /// p99 that they showed, to which the model's service times are fitted first.
+    fn search(&mut self, keeps: bool, measured: Option<(Vec<Part>, f64)>, now: Instant) {
         if let Some(cause) = self.impossible() {
             return self.fail(cause, self.rate_per_s(), now);
         }
-        let Some(traffic) = &self.traffic else { return self.record() };
-        let loads: Vec<NodeLoad> = self.nodes.iter().map(|node| node.load).collect();
-        let search = Search::new(&self.demand, self.config, self.service, &loads, traffic);
-        let rooms: Vec<f64> = self.rooms().iter().map(|room| room.1).collect();
+        if self.traffic.is_none() {
+            return self.record();
+        }
+        let rooms = self.rooms();
         let least = if self.demand.principles.concentrate {
             match self.demand.force_nodes.map(|nodes| nodes as usize) {
                 Some(many) => Some(many).filter(|&many| many <= rooms.len()),
-                None => least_nodes(self.rate_per_s(), &rooms),
+                None => least_nodes(self.rate_per_s(), &rooms.iter().map(|room| room.1).collect::<Vec<_>>()),
             }
         } else {
             Some(rooms.len())
         };
         let Some(least) = least else { return self.fail(Cause::Capacity, self.missing_per_s(), now) };
         let only = self.demand.force_nodes.is_some() || !self.demand.principles.concentrate;
-        let usable: Vec<bool> = self.nodes.iter().map(|node| node.usable).collect();
-        let divide = |many: usize| self.divided(many);
-        match search.run(least, if only { least } else { rooms.len() }, &usable, divide, now) {
-            Ok((found, why)) => {
-                let rcap_per_s = rooms.iter().take(found.parts.len()).sum();
-                let nodes = u32::try_from(found.parts.len()).unwrap_or(u32::MAX);
-                if least == found.parts.len() {
-                    self.plan.why.push(Reason::LeastNodes { nodes, rate_per_s: self.rate_per_s(), rcap_per_s });
+        let most = if only { least } else { rooms.len() };
+        self.search = Some(Box::new(Search::new(self, least, most, measured)));
+        (self.waits, self.searched) = (Waits::Searched { keeps }, now);
+    }
+
+    /// The search ended.
+    fn on_outcome(&mut self, outcome: Outcome, keeps: bool, now: Instant) {
+        match outcome {
+            Outcome::Found(found, why) => {
+                let nodes = found.parts.len();
+                let rcap_per_s: f64 = self.rooms().iter().take(nodes).map(|room| room.1).sum();
+                // The first that was tried is the least with room.
+                if why.len() == 1 {
+                    let (nodes, rate_per_s) = (u32::try_from(nodes).unwrap_or(u32::MAX), self.rate_per_s());
+                    self.plan.why.push(Reason::LeastNodes { nodes, rate_per_s, rcap_per_s });
                 }
                 self.plan.why.extend(why);
                 self.plan.predicted.clone_from(&found.replayed.nodes);
-                let is_there = self.plan.parts == found.parts && self.waits == Waits::Watched;
+                let is_there = keeps && self.plan.parts == found.parts;
                 let parts = found.parts.clone();
                 self.found = Some(found);
                 if is_there { self.settle(now) } else { self.assign(parts, Waits::Assigned) }
             }
-            Err(cause) => {
-                // What the model does not find, rounds may.
-                self.plan.why.extend(match cause {
-                    Cause::SloUnmet { best_us_p99 } => Some(Reason::Predicted {
-                        nodes: u32::try_from(rooms.len()).unwrap_or(u32::MAX),
-                        delay_us_p99: best_us_p99,
-                        share_over: 1.0 - self.demand.slo.quantile,
-                    }),
-                    _ => None,
+            // What the model does not find, rounds may.
+            Outcome::Nothing(Cause::SloUnmet { best_us_p99 }) => {
+                self.plan.why.push(Reason::Predicted {
+                    nodes: u32::try_from(self.rooms().len()).unwrap_or(u32::MAX),
+                    delay_us_p99: best_us_p99,
+                    share_over: 1.0 - self.demand.slo.quantile,
                 });
-                if matches!(cause, Cause::SloUnmet { .. }) { self.fall_back(now) } else { self.fail(cause, 0.0, now) }
+                self.fall_back(now);
+            }
+            Outcome::Nothing(cause) => self.fail(cause, 0.0, now),
+            Outcome::Unfit => {
+                self.fits = self.fits.saturating_sub(1);
+                self.unfitted(keeps, now);
             }
         }
     }
@@ -346,26 +314,20 @@ impl Modelled {
 
     /// Model and measurement disagree, or the objective was missed.
     fn on_missed(&mut self, measured_us_p99: f64, verdict: Verdict, now: Instant) {
-        let fitted = self.fits < self.config.fits && self.fit(measured_us_p99);
-        if !fitted {
-            // What keeps the objective stays, whatever the model says of it.
-            return if verdict == Verdict::Meets && self.fits > 0 { self.settle(now) } else { self.fall_back(now) };
-        }
+        let keeps = verdict == Verdict::Meets;
+        let Some(found) = self.found.as_ref().filter(|_| self.fits < self.config.fits) else {
+            return self.unfitted(keeps, now);
+        };
+        let parts = found.parts.clone();
         self.fits += 1;
         self.confirm = None;
-        // The same placement is confirmed already if the objective was met.
-        self.waits = if verdict == Verdict::Meets { Waits::Watched } else { Waits::Recorded };
-        self.search(now);
+        self.search(keeps, Some((parts, measured_us_p99)), now);
     }
 
-    /// Service times that would have shown what was measured; `false` if there are none.
-    fn fit(&mut self, measured_us_p99: f64) -> bool {
-        let (Some(found), Some(traffic)) = (&self.found, &self.traffic) else { return false };
-        let loads: Vec<NodeLoad> = self.nodes.iter().map(|node| node.load).collect();
-        let search = Search::new(&self.demand, self.config, self.service, &loads, traffic);
-        let Some(service) = search.fitted(&found.parts, measured_us_p99) else { return false };
-        self.service = service;
-        true
+    /// The model cannot be fitted any more.
+    fn unfitted(&mut self, keeps: bool, now: Instant) {
+        // What keeps the objective stays, whatever the model says of it.
+        if keeps && self.fits > 0 { self.settle(now) } else { self.fall_back(now) }
     }
 
     /// The plan stands.
@@ -404,12 +366,17 @@ impl Modelled {
         let Some(node) = self.nodes.get_mut(at) else { return };
         node.usable = false;
         let has_part = self.plan.parts.iter().any(|part| part.node.0 as usize == at);
-        let searched = matches!(self.waits, Waits::Assigned | Waits::Watched);
-        if has_part && searched {
-            (self.confirm, self.waits) = (None, Waits::Recorded);
-            self.search(now);
-        } else if self.waits == Waits::Placed {
-            self.place(now);
+        match self.waits {
+            Waits::Assigned | Waits::Watched if has_part => {
+                self.confirm = None;
+                self.search(false, None, now);
+            }
+            Waits::Searched { keeps } => {
+                let measured = self.search.take().and_then(|search| search.measured());
+                self.search(keeps && !has_part, measured, now);
+            }
+            Waits::Placed => self.place(now),
+            _ => {}
         }
     }
 }
@@ -439,7 +406,7 @@ impl Planner for Modelled {
             }
             (PlanEvent::Recorded { arrivals }, Waits::Recorded) => {
                 self.on_recorded(&arrivals);
-                self.search(now);
+                self.search(false, None, now);
             }
             (PlanEvent::Watched { round, results }, Waits::Watched) if round == self.round => {
                 self.on_reading(results, false, now);
@@ -459,10 +426,22 @@ impl Planner for Modelled {
     }
 
     fn next_timeout(&self) -> Option<Instant> {
-        None
+        self.search.as_ref().map(|_| self.searched)
     }
 
-    fn on_timeout(&mut self, _now: Instant) {}
+    /// Another piece of a search.
+    fn on_timeout(&mut self, now: Instant) {
+        let Waits::Searched { keeps } = self.waits else { return };
+        let Some(mut search) = self.search.take() else { return };
+        self.searched = now;
+        match search.step(self, now) {
+            None => self.search = Some(search),
+            Some(outcome) => {
+                self.service = search.service();
+                self.on_outcome(outcome, keeps, now);
+            }
+        }
+    }
 
     fn poll_output(&mut self) -> Option<PlanOrder> {
         if self.order.is_none()

@@ -383,6 +383,15 @@ pub enum Reason {
         /// What was seen at last.
         delay_us_p99: f64,
     },
+    /// Publishers that no node could keep alone; those of the fullest node are dealt anew with them.
+    DealtAnew {
+        /// The fullest node.
+        node: NodeNo,
+        /// Publishers that it had,
+        of: u32,
+        /// and those that were left.
+        left: u32,
+    },
     /// What the model says of so many nodes.
     Predicted {
         /// How many.

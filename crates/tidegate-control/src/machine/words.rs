@@ -38,6 +38,11 @@ impl Reason {
                 many(rounds, "round"),
                 milliseconds(delay_us_p99),
             ),
+            Self::DealtAnew { node, of, left } => format!(
+                "{} cannot be on a {kind} of their own: {of} of {} are dealt anew with them",
+                many(left, "publisher"),
+                name(node),
+            ),
             Self::Predicted { nodes, delay_us_p99, share_over } => format!(
                 "on {} the model expects a p99 of {} and {:.2} % beyond the objective",
                 many(nodes, kind),
@@ -103,6 +108,10 @@ mod tests {
         assert_eq!(
             words(Reason::Full { node: NodeNo(0), kept: 250, of: 1_000, rounds: 3, delay_us_p99: 950.0 }),
             "broker 1 missed the objective with 1000 more and keeps 250, found in 3 rounds; the last showed a p99 of 0.95 ms"
+        );
+        assert_eq!(
+            words(Reason::DealtAnew { node: NodeNo(0), of: 500, left: 16 }),
+            "16 publishers cannot be on a broker of their own: 500 of broker 1 are dealt anew with them"
         );
     }
 

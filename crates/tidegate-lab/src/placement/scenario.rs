@@ -162,6 +162,9 @@ pub struct Scenario {
     pub model_off: f64,
     /// Of a longer measurement only so many seconds are simulated. It counts with its whole length.
     pub simulated_s_max: u32,
+    /// What the planner ended with is measured for so long, all of it simulated; as a round, if it is not said. A p99 of a
+    /// minute is that of a few moments in which the bucket runs dry, if there are any.
+    pub judged_s: Option<u32>,
     /// Same seed, same answer.
     pub seed: u64,
 }
@@ -191,6 +194,7 @@ impl Default for Scenario {
             planner: PlannerName::Paper,
             model_off: 1.0,
             simulated_s_max: 60,
+            judged_s: None,
             seed: 1,
         }
     }
@@ -250,6 +254,7 @@ impl Scenario {
             ("undelayed", self.undelayed, 0.0, 0.999_999),
             ("messages profiled", f64::from(self.profile_messages), 1e3, 1e8),
             ("seconds simulated", f64::from(self.simulated_s_max), 1.0, 3_600.0),
+            ("seconds judged", f64::from(self.judged_s.unwrap_or(1)), 1.0, 36_000.0),
             ("model_off", self.model_off, 0.1, 10.0),
             ("brokers forced", f64::from(self.force_brokers.unwrap_or(1)), 1.0, f64::from(self.brokers)),
         ];

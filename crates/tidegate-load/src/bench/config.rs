@@ -1,6 +1,7 @@
 //! What a run is.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 use tidegate_core::Rate;
@@ -73,6 +74,9 @@ pub struct BenchConfig {
     /// A limit on this topic alone, by which each message's release is checked; its `slack_us` is not used. The broker
     /// must stamp messages with their arrival, as Tidegate does.
     pub access: Option<ReleaseConfig>,
+    /// A file for when each message was sent and when it came for the first time: a line `SENT,CAME` each, in nanoseconds
+    /// of the monotonic clock, and `over` at the end.
+    pub deliveries: Option<PathBuf>,
     /// What an earlier run published and this one is to find.
     pub expect: Option<Manifest>,
     /// Report what was published, for a later run's `expect`.
@@ -109,6 +113,7 @@ impl Default for BenchConfig {
             lateness_us_p99_max: 100.0,
             release: None,
             access: None,
+            deliveries: None,
             expect: None,
             manifest: false,
             tolerate_disconnect: false,

@@ -22,6 +22,8 @@ use crate::stamp::Stamp;
 
 /// 2^28 messages of one publisher may be behind its newest before the oldest are given up.
 const LEDGER_WORDS_MAX: usize = 1 << 22;
+/// Deliveries that are noted: 128 MiB. Later ones are left out.
+const DELIVERIES_MAX: usize = 1 << 23;
 /// When every accepted message is there, messages without an answer may still come, for so long after the last.
 const QUIET_NS: u64 = 1_000_000_000;
 
@@ -46,6 +48,8 @@ pub(crate) struct ConsumeFigures {
     pub(crate) ledger: Ledger,
     pub(crate) release: Option<ReleaseLaw>,
     pub(crate) access: Option<AccessCheck>,
+    /// When messages were sent and came, if that is asked for.
+    pub(crate) deliveries: Option<Vec<(Instant, Instant)>>,
     /// Messages of other runs, or of nobody; they are finished.
     pub(crate) foreign: u64,
     /// Error frames, such as a FIN that came too late.
@@ -214,6 +218,7 @@ impl Intake {
                 ledger: Ledger::new(publishers, LEDGER_WORDS_MAX),
                 release: config.release.map(|law| ReleaseLaw::new(law.rate(), law.burst, law.slack_us * 1_000)),
                 access: config.access.map(|limit| AccessCheck::new(limit.rate(), limit.burst)),
+                deliveries: config.deliveries.is_some().then(Vec::new),
                 foreign: 0,
                 errors: 0,
                 last_error: String::new(),
@@ -246,6 +251,10 @@ impl Intake {
             return;
         };
         let is_first = self.figures.ledger.record(stamp.publisher, stamp.sequence) == Some(true);
+        if is_first && let Some(deliveries) = self.figures.deliveries.as_mut().filter(|all| all.len() < DELIVERIES_MAX)
+        {
+            deliveries.push((stamp.sent, now));
+        }
         if is_first && self.times.measured.contains(&stamp.intended) {
             self.figures.end_to_end.record(stamp.intended, now);
             if let Some(after_ns) = self.due_after_ns {

@@ -23,6 +23,7 @@ use crate::error::LoadError;
 use crate::latency::LatencySummary;
 use crate::link::{Identify, Link, Subscription};
 use crate::poll::{Poller, allow_open_files, prepare_thread};
+use crate::spans;
 use crate::target::{Cpu, Memory};
 
 const MS_NS: u64 = 1_000_000;
@@ -63,6 +64,10 @@ pub fn run(config: &BenchConfig) -> Result<BenchReport, LoadError> {
         if let (Some(_), Some(consume)) = (&config.expect, &figures.consume) {
             // The run waited for stragglers; the flow ended before.
             observed.to.at = consume.last.clamp(observed.from.at, observed.to.at.max(observed.from.at));
+        }
+        if let (Some(file), Some(consume)) = (&config.deliveries, &figures.consume) {
+            spans::write(file, consume.deliveries.as_deref().unwrap_or_default())
+                .map_err(LoadError::os("write the deliveries"))?;
         }
         Ok(report(config, &observed, figures))
     })

@@ -125,12 +125,16 @@ enum Next {
 
 impl Running {
     pub(super) fn next_timeout(&self) -> Option<Instant> {
-        let own = match &self.doing {
+        match &self.doing {
             Doing::Assign(assign) => Some(assign.until),
             Doing::Measure(measure) if !measure.reads => Some(measure.due),
             Doing::Measure(_) | Doing::Record(_) | Doing::Nothing => None,
-        };
-        [own, self.planner.next_timeout()].into_iter().flatten().min()
+        }
+    }
+
+    /// When the planner's next piece of computing is due: at once, if there is one.
+    pub(super) fn computes(&self) -> Option<Instant> {
+        self.planner.next_timeout()
     }
 
     /// True while parts come in force for publishers that have not moved yet.
@@ -441,6 +445,10 @@ impl Director {
         running.planner.planner().on_event(PlanEvent::Watched { round, results }, now);
         if let Some(order) = running.planner.planner().poll_output() {
             return self.begin(running, order, now);
+        }
+        if running.computes().is_some() {
+            // What was seen is enough for what it computes.
+            return Next::Goes;
         }
         measure.next(now);
         running.doing = Doing::Measure(measure);

@@ -141,6 +141,20 @@ fn iterations_go_on_until_nobody_is_left() {
 }
 
 #[test]
+fn a_rest_that_no_node_keeps_is_dealt_anew_with_the_fullest() {
+    // A node keeps up to 900 and no fewer than 50: less of the limit than that delays even a single burst.
+    let delay_us = |_: usize, on: usize| if (50..=900).contains(&on) { 500.0 } else { 1_500.0 };
+    let played = play(&demand(920), idle(3), delay_us);
+    assert_eq!(played.on.iter().sum::<usize>(), 920);
+    assert!(played.on.iter().all(|&on| on == 0 || (50..=900).contains(&on)), "{:?}", played.on);
+    let plan = done(played);
+    assert!(plan.why.iter().any(|why| matches!(why, Reason::DealtAnew { node: NodeNo(0), .. })), "{:?}", plan.why);
+    // Who has nowhere to go is still said.
+    let short = shortfall(play(&demand(920), idle(1), delay_us));
+    assert!(short.missing_per_s > 0.0 && short.cause == Cause::Capacity, "{short:?}");
+}
+
+#[test]
 fn of_loaded_nodes_those_with_most_room_come_first() {
     let load = |thousands: f64| NodeLoad { mcap_per_s: 62e3, allocated_per_s: thousands * 1e3 };
     let nodes = [80.0, 10.0, 40.0, 50.0, 60.0, 70.0].map(load).to_vec();

@@ -60,37 +60,66 @@ struct Shown {
 /// most messages beyond the objective does not count. O(n) for n messages; 24 bytes for each.
 #[must_use]
 pub fn replay(traces: &[Vec<Recorded>], parts: &[Part], world: World<'_>) -> Replayed {
-    let within_ns = tidegate_core::time::nanos(world.slo.within);
-    let over = |shown: &[Shown]| -> usize {
-        shown.iter().flat_map(|shown| &shown.totals).filter(|(_, total_ns)| *total_ns > within_ns).count()
-    };
-    let mut all: Vec<(u64, Vec<Shown>)> = Vec::new();
-    for (number, trace) in (0..).zip(traces) {
-        let end = trace.last().map_or(Instant::ZERO, |batch| batch.at);
-        let seed = world.seed.wrapping_add(number);
-        all.push((end.as_nanos(), play(trace, end, parts, World { seed, ..world })));
+    let mut trial = Trial::new(parts.to_vec());
+    while !trial.play_next(traces, world) {}
+    trial.end(world).1
+}
+
+/// The same, one trace after the other, so that whoever plays it can do something else in between.
+#[derive(Clone, Debug)]
+pub struct Trial {
+    parts: Vec<Part>,
+    /// Of each trace that was played, its length in nanoseconds and what the parts showed.
+    played: Vec<(u64, Vec<Shown>)>,
+}
+
+impl Trial {
+    /// Of `parts`; nothing is played yet.
+    #[must_use]
+    pub fn new(parts: Vec<Part>) -> Self {
+        Self { parts, played: Vec::new() }
     }
-    if all.len() >= LEAVES_OUT
-        && let Some(worst) = (0..all.len()).max_by_key(|&at| over(&all[at].1))
-    {
-        all.swap_remove(worst);
-    }
-    // One after the other.
-    let mut whole = vec![Shown::default(); parts.len()];
-    let mut end_ns = 0;
-    for (span_ns, shown) in all {
-        for (whole, shown) in whole.iter_mut().zip(shown) {
-            whole.totals.extend(shown.totals.into_iter().map(|(at, total_ns)| (at + end_ns, total_ns)));
-            whole.access.extend(shown.access);
-            whole.refused += shown.refused;
+
+    /// Plays the next of `traces`, which are the same each time; true if there is none left.
+    pub fn play_next(&mut self, traces: &[Vec<Recorded>], world: World<'_>) -> bool {
+        if let Some(trace) = traces.get(self.played.len()) {
+            let end = trace.last().map_or(Instant::ZERO, |batch| batch.at);
+            let seed = world.seed.wrapping_add(self.played.len() as u64);
+            self.played.push((end.as_nanos(), play(trace, end, &self.parts, World { seed, ..world })));
         }
-        end_ns += span_ns;
+        self.played.len() >= traces.len()
     }
-    let late_together = late_together(&whole, 1.0 - world.slo.quantile, end_ns);
-    let nodes: Vec<Measured> =
-        parts.iter().zip(whole).map(|(part, shown)| measured(part.node, shown, world.slo)).collect();
-    let worst_over = nodes.iter().map(share_over).fold(0.0, f64::max);
-    Replayed { nodes, worst_over, late_together }
+
+    /// The parts, and what they showed.
+    #[must_use]
+    pub fn end(self, world: World<'_>) -> (Vec<Part>, Replayed) {
+        let within_ns = tidegate_core::time::nanos(world.slo.within);
+        let over = |shown: &[Shown]| -> usize {
+            shown.iter().flat_map(|shown| &shown.totals).filter(|(_, total_ns)| *total_ns > within_ns).count()
+        };
+        let Self { parts, mut played } = self;
+        if played.len() >= LEAVES_OUT
+            && let Some(worst) = (0..played.len()).max_by_key(|&at| over(&played[at].1))
+        {
+            played.swap_remove(worst);
+        }
+        // One after the other.
+        let mut whole = vec![Shown::default(); parts.len()];
+        let mut end_ns = 0;
+        for (span_ns, shown) in played {
+            for (whole, shown) in whole.iter_mut().zip(shown) {
+                whole.totals.extend(shown.totals.into_iter().map(|(at, total_ns)| (at + end_ns, total_ns)));
+                whole.access.extend(shown.access);
+                whole.refused += shown.refused;
+            }
+            end_ns += span_ns;
+        }
+        let late_together = late_together(&whole, 1.0 - world.slo.quantile, end_ns);
+        let nodes: Vec<Measured> =
+            parts.iter().zip(whole).map(|(part, shown)| measured(part.node, shown, world.slo)).collect();
+        let worst_over = nodes.iter().map(share_over).fold(0.0, f64::max);
+        (parts, Replayed { nodes, worst_over, late_together })
+    }
 }
 
 fn play(trace: &[Recorded], end: Instant, parts: &[Part], world: World<'_>) -> Vec<Shown> {

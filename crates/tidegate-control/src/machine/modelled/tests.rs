@@ -1,3 +1,5 @@
+use core::time::Duration;
+
 use tidegate_core::limit::Limit;
 use tidegate_core::theory::md1::{Traffic, smallest_burst};
 use tidegate_core::{Rate, Rng};
@@ -92,7 +94,7 @@ impl Plant {
         planner.on_event(PlanEvent::Begin { nodes: self.nodes.clone() }, self.now);
         let slo = planner.demand.slo;
         for _ in 0..1_000 {
-            match planner.poll_output().expect("it always wants something until it ends") {
+            match ordered(planner, self.now) {
                 PlanOrder::Record { span } => {
                     self.orders.push("record");
                     self.now += span;
@@ -135,13 +137,24 @@ impl Plant {
             let results = replay(&[arrived], &self.parts, world).nodes;
             if self.now < began + span {
                 planner.on_event(PlanEvent::Watched { round, results }, self.now);
-                if planner.order.is_some() || planner.fallback.is_some() {
+                if planner.order.is_some() || planner.search.is_some() || planner.fallback.is_some() {
                     return;
                 }
             } else {
                 planner.on_event(PlanEvent::Measured { round, results }, self.now);
             }
         }
+    }
+}
+
+/// What it wants next, when it has computed.
+fn ordered(planner: &mut Modelled, now: Instant) -> PlanOrder {
+    loop {
+        if let Some(order) = planner.poll_output() {
+            return order;
+        }
+        assert!(planner.next_timeout().expect("it always wants something until it ends") <= now);
+        planner.on_timeout(now);
     }
 }
 
@@ -200,8 +213,8 @@ fn what_no_placement_can_hold_is_named() {
             planner.order = None;
             planner.on_event(PlanEvent::Recorded { arrivals: Vec::new() }, Instant::ZERO);
         }
-        match planner.poll_output() {
-            Some(PlanOrder::OutOfNodes(shortfall)) => shortfall.cause,
+        match ordered(&mut planner, Instant::ZERO) {
+            PlanOrder::OutOfNodes(shortfall) => shortfall.cause,
             other => panic!("{other:?}"),
         }
     };
@@ -220,15 +233,17 @@ fn a_node_that_goes_has_its_placement_searched_anew() {
     assert!(matches!(planner.poll_output(), Some(PlanOrder::Record { .. })));
     let arrivals = arrivals(100, 5.0, &mut Rng::new(1));
     planner.on_event(PlanEvent::Recorded { arrivals }, Instant::ZERO);
-    let Some(PlanOrder::Assign { parts, revision: 1 }) = planner.poll_output() else { panic!("it assigns") };
+    let PlanOrder::Assign { parts, revision: 1 } = ordered(&mut planner, Instant::ZERO) else { panic!("it assigns") };
     planner.on_event(PlanEvent::NodeGone(parts[0].node), Instant::ZERO);
-    let Some(PlanOrder::Assign { parts: other, revision: 2 }) = planner.poll_output() else { panic!("it assigns") };
+    let PlanOrder::Assign { parts: other, revision: 2 } = ordered(&mut planner, Instant::ZERO) else {
+        panic!("it assigns")
+    };
     assert!(other.iter().all(|part| part.node != parts[0].node));
     // Twice not ready is as good as gone.
     let node = other[0].node;
     planner.on_event(PlanEvent::NotAssigned { revision: 2, node }, Instant::ZERO);
     assert!(matches!(planner.poll_output(), Some(PlanOrder::Assign { revision: 3, .. })));
     planner.on_event(PlanEvent::NotAssigned { revision: 3, node }, Instant::ZERO);
-    let Some(PlanOrder::Assign { parts: last, .. }) = planner.poll_output() else { panic!("it assigns") };
+    let PlanOrder::Assign { parts: last, .. } = ordered(&mut planner, Instant::ZERO) else { panic!("it assigns") };
     assert!(last.iter().all(|part| part.node != node && part.node != parts[0].node));
 }

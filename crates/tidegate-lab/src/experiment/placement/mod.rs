@@ -33,6 +33,8 @@ use crate::placement::{Calibration, Policy, Scenario, place};
 
 /// A quick run simulates so many seconds of each measurement. It has all repeats: claims are about their medians.
 const QUICK_S: u32 = 10;
+/// At the end it simulates as long as a full round.
+const QUICK_JUDGED_S: u32 = 60;
 /// Messages of the trace that a quick run profiles.
 const QUICK_PROFILE: u32 = 300_000;
 /// Series in a file at most.
@@ -149,6 +151,7 @@ impl Placement {
         if size == Size::Quick {
             scenario.simulated_s_max = scenario.simulated_s_max.min(QUICK_S);
             scenario.profile_messages = scenario.profile_messages.min(QUICK_PROFILE);
+            scenario.judged_s = scenario.judged_s.map(|seconds| seconds.min(QUICK_JUDGED_S));
         }
         scenario
     }
