@@ -3,7 +3,7 @@
 import { useRef, useState } from "preact/hooks";
 import { Chart } from "./chart";
 import { formatCount, formatRate } from "./format";
-import { HeatMap } from "./proxy_heat";
+import { TenantMap } from "./proxy_heat";
 import { ModeSwitch } from "./proxy_mode";
 import { type Proxy, refusals, type SharePoint, spanOf, stack, stages, stagesOf, tightest, wordsOf } from "./proxy_model";
 import { useLive } from "./store";
@@ -43,7 +43,7 @@ export function ProxyLive() {
       </div>
       {proxy.error !== null ? <p class="empty" role="status">The proxy {proxy.error}</p> : (
         <>
-          <HeatMap key={proxy.name} proxy={proxy} resource={resource} onResource={(name) => setPicked({ ...picked, [proxy.name]: name })} />
+          <TenantMap key={proxy.name} proxy={proxy} resource={resource} onResource={(name) => setPicked({ ...picked, [proxy.name]: name })} />
           <div class="neighbour-columns">
             <Shares proxy={proxy} resource={resource} history={shares.get(proxy.name) ?? []} />
             <Lending proxy={proxy} />
