@@ -5,6 +5,7 @@
 //! | [`admin`] | the admin API: state, placements, new plans, what-if, metrics |
 //! | [`broker_api`] | a broker's admin API, as far as control uses it |
 //! | [`client`] | requests to a node, bounded in time, size and number |
+//! | [`dry_run`] | what a plan would be |
 //! | `claim` | a task for each topic around its director |
 //! | `orders` | how an order of a director is carried out |
 //! | `sensed` | what sensors say, as directors want to know it |
@@ -22,6 +23,7 @@ pub mod admin;
 pub mod broker_api;
 mod claim;
 pub mod client;
+pub mod dry_run;
 pub mod hook;
 pub mod hop;
 pub mod kept;
