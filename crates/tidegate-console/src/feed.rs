@@ -4,7 +4,6 @@
 //! between and gets the next one as a whole, so no watcher makes the console buffer more than one encoded frame.
 
 use std::convert::Infallible;
-use std::error::Error;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -12,6 +11,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::future::join_all;
 use futures_util::stream::{Stream, unfold};
+use tidegate_runtime::causes::with_causes;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::MissedTickBehavior;
 use tracing::debug;
@@ -240,20 +240,6 @@ async fn stopped(stop: &mut Option<watch::Receiver<bool>>) {
     }
 }
 
-/// An error with all its causes in one line: `cannot be reached at ..: connection refused`.
-pub(crate) fn with_causes(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let said = error.to_string();
-        if !text.ends_with(&said) {
-            text = format!("{text}: {said}");
-        }
-        cause = error.source();
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use std::pin::{Pin, pin};
@@ -320,13 +306,5 @@ mod tests {
         let expected = |name: &str, sequence: u64| format!("id: {:x}-{sequence}\nevent: {name}\n", feed.epoch);
         assert!(next(&mut slow).await.starts_with(expected("full", newest).as_bytes()));
         assert!(next(&mut slow).await.starts_with(expected("delta", newest + 1).as_bytes()));
-    }
-
-    #[test]
-    fn an_error_is_told_with_its_causes() {
-        #[derive(Debug, thiserror::Error)]
-        #[error("cannot be reached")]
-        struct Outer(#[source] std::io::Error);
-        assert_eq!(with_causes(&Outer(std::io::Error::other("refused"))), "cannot be reached: refused");
     }
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use http::StatusCode;
+pub use tidegate_runtime::causes::with_causes;
 use tidegate_runtime::store::StoreError;
 
 /// Why there is no answer of a node.
@@ -129,19 +130,6 @@ pub enum KeptError {
         #[source]
         source: serde_json::Error,
     },
-}
-
-/// An error with all its causes in one line: `cannot be reached at a:1: connection refused`.
-#[must_use]
-pub fn with_causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let causes = std::iter::successors(error.source(), |&cause| cause.source());
-    for said in causes.map(ToString::to_string) {
-        if !text.ends_with(&said) {
-            text = format!("{text}: {said}");
-        }
-    }
-    text
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 //! | module | its one job |
 //! |---|---|
 //! | [`access`] | who may ask an admin API what |
+//! | [`causes`] | errors told whole, in one line |
 //! | [`clock`] | the only reader of clocks |
 //! | [`cpu`] | the processors and the quota that this process may use |
 //! | `config` | TOML files read into types, with errors that say what to write instead (feature `config`) |
@@ -24,6 +25,7 @@
 //! It knows no protocol and takes no decision; what it reads, the machines are told.
 
 pub mod access;
+pub mod causes;
 pub mod clock;
 #[cfg(feature = "config")]
 pub mod config;

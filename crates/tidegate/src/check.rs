@@ -6,10 +6,11 @@ use serde_json::json;
 use tidegate_proxy::config::{Config, UpstreamTls};
 use tidegate_proxy::error::ProxyError;
 use tidegate_proxy::io::{FileProblem, certificate_warnings, check_files};
+use tidegate_runtime::causes::with_causes;
 use tidegate_runtime::config::Document;
 
 use crate::cli::Check;
-use crate::failure::{Failure, with_causes};
+use crate::failure::Failure;
 use crate::output::{self, Style};
 use crate::proxy::remedy;
 use crate::settings::{self, Settings};

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use clap::{Args, ValueHint};
 use tidegate_broker::config::Address;
-use tidegate_console::{ConsoleConfig, ControlSource};
-use tidegate_control::config::Config;
+use tidegate_console::{BrokerSource, ConsoleConfig, ControlSource};
+use tidegate_control::config::{Config, Node};
 use tidegate_control::io::kept::Leader;
 use tidegate_control::io::{Control, Setup, admin};
 use tidegate_runtime::access::{self, Guard, Reach};
@@ -91,14 +91,23 @@ async fn serve(args: &ControlArgs, file: PathBuf, settings: Settings, config: Co
         name: config.name.clone().unwrap_or_else(|| format!("{}:{}", settings::host().name, port_of(&authority))),
         admin: authority,
     };
-    let mut control = Control::start(Setup { config: Arc::clone(&config), store, tokens, me });
+    let mut control = Control::start(Setup { config: Arc::clone(&config), store, tokens: tokens.clone(), me });
     let mut servers = Servers::new();
     let guard = |reach| Guard { token: Some(access::Token::new(token.reveal())), reach };
     let at = servers.serve_admin(bound, reach, |reach| admin::router(control.shared(), guard(reach))).await?;
     introduce(&config, &kept_at, at.as_ref())?;
     if let (Some(bound), Some(at)) = (console, &at) {
         let address = bound.local_authority().unwrap_or_default();
-        let source = ControlSource { admin_url: format!("http://{}", at.here), token: Some(token.reveal().to_owned()) };
+        let broker = |(node, token): (&Node, &Option<String>)| BrokerSource {
+            name: node.name.clone(),
+            admin_url: format!("http://{}", node.admin),
+            token: token.clone(),
+        };
+        let source = ControlSource {
+            admin_url: format!("http://{}", at.here),
+            token: Some(token.reveal().to_owned()),
+            brokers: config.nodes.iter().zip(&tokens).map(broker).collect(),
+        };
         let config = ConsoleConfig {
             control: Some(source),
             write_token: token.reveal().to_owned(),
@@ -138,7 +147,7 @@ fn tokens_of(config: &Config, token: &Token) -> Result<Vec<Option<String>>, Toke
     files.chain(config.proxies.iter().map(|proxy| &proxy.token_file)).map(of).collect()
 }
 
-async fn bind(address: &str) -> Result<Bound, Failure> {
+pub(crate) async fn bind(address: &str) -> Result<Bound, Failure> {
     let at: std::net::SocketAddr = address.parse().map_err(|error| {
         Failure::usage(format!("{address:?} is no address")).help("such as 127.0.0.1:7070").because(error)
     })?;

@@ -7,11 +7,12 @@ use tidegate_broker::config::Address;
 use tidegate_control::io::hop::config::{Config, Source};
 use tidegate_control::io::hop::{FileError, Steer, SteerError, read_placements};
 use tidegate_runtime::access::{self, Guard, Reach};
+use tidegate_runtime::causes::with_causes;
 use tidegate_runtime::config::{ConfigError, Document};
 use tidegate_runtime::process::{self, Phase};
 use tidegate_runtime::telemetry;
 
-use crate::failure::{Failure, MORE_DESCRIPTORS, with_causes};
+use crate::failure::{Failure, MORE_DESCRIPTORS};
 use crate::output;
 use crate::servers::{Bound, Servers};
 use crate::settings::{self, Settings};

@@ -16,14 +16,8 @@ const FILES_MAX: usize = 3;
 
 /// Rooms with larger circles, and the largest of each. A number may be lowered, and a line deleted; there is no reason for
 /// a new one.
-const LARGER: &[(&str, usize)] = &[
-    ("tidegate-broker", 10),
-    ("tidegate-core", 9),
-    ("tidegate-lab", 8),
-    ("tidegate-load", 11),
-    ("tidegate-rpc", 10),
-    ("tidegate-sim", 5),
-];
+const LARGER: &[(&str, usize)] =
+    &[("tidegate-broker", 10), ("tidegate-core", 9), ("tidegate-lab", 8), ("tidegate-load", 11), ("tidegate-rpc", 10)];
 
 /// A module of a room, by its path in it; the root is empty.
 type Module = Vec<String>;

@@ -5,37 +5,11 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use serde::de::{self, Deserialize, Deserializer, Unexpected, Visitor};
-use serde::{Deserialize as DeriveDeserialize, Serialize, Serializer};
+use serde::{Serialize, Serializer};
+use tidegate_runtime::config::choice;
 use tidegate_runtime::config::units::Span;
 
 use crate::machine::types::{Principles, Slo};
-
-/// Declares a choice as it is written in files, the default first.
-macro_rules! choice {
-    ($(#[$doc:meta])* $name:ident { $(#[$first_doc:meta])* $first:ident = $first_word:literal,
-        $($(#[$rest_doc:meta])* $rest:ident = $word:literal,)* }) => {
-        $(#[$doc])*
-        #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, DeriveDeserialize, Serialize)]
-        pub enum $name {
-            $(#[$first_doc])*
-            #[default]
-            #[serde(rename = $first_word)]
-            $first,
-            $($(#[$rest_doc])* #[serde(rename = $word)] $rest,)*
-        }
-
-        impl $name {
-            /// As it is written.
-            #[must_use]
-            pub const fn word(self) -> &'static str {
-                match self {
-                    Self::$first => $first_word,
-                    $(Self::$rest => $word,)*
-                }
-            }
-        }
-    };
-}
 
 choice! {
     /// What one token of a topic's limit buys.

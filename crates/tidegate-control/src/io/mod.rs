@@ -6,6 +6,7 @@
 //! | [`broker_api`] | a broker's admin API, as far as control uses it |
 //! | [`proxy_api`] | a proxy's, and its requests |
 //! | [`client`] | requests to a node, bounded in time, size and number |
+//! | [`dry_run`] | what a plan would be |
 //! | `claim` | a task for each topic around its director |
 //! | [`division`] | a task for each limit that proxies divide, around its divider |
 //! | `orders` | how an order of a director is carried out |
@@ -26,6 +27,7 @@ pub mod broker_api;
 mod claim;
 pub mod client;
 pub mod division;
+pub mod dry_run;
 pub mod hook;
 pub mod hop;
 pub mod kept;

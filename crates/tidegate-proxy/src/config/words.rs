@@ -10,27 +10,12 @@ use serde::{Deserialize, Serialize, Serializer};
 
 pub use crate::machine::neighbours::Mode;
 
+use tidegate_runtime::config::choice;
 use tidegate_runtime::config::units::{Bytes, Span};
 
 use crate::machine::bandwidth::Bandwidth;
 use crate::machine::rate_limit::Prefix;
 use crate::machine::upstream::names;
-
-/// Declares a choice as it is written in files, the default first.
-macro_rules! choice {
-    ($(#[$doc:meta])* $name:ident { $(#[$first_doc:meta])* $first:ident = $first_word:literal,
-        $($(#[$rest_doc:meta])* $rest:ident = $word:literal,)* }) => {
-        $(#[$doc])*
-        #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize, Serialize)]
-        pub enum $name {
-            $(#[$first_doc])*
-            #[default]
-            #[serde(rename = $first_word)]
-            $first,
-            $($(#[$rest_doc])* #[serde(rename = $word)] $rest,)*
-        }
-    };
-}
 
 choice! {
     /// The tenant of hosts that the configuration does not list.

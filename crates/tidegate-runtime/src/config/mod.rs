@@ -18,6 +18,7 @@
 //! );
 //! ```
 
+mod choice;
 mod locate;
 pub mod units;
 
@@ -29,6 +30,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde::de::DeserializeOwned;
+
+#[doc(inline)]
+pub use crate::choice;
 
 /// Largest file that is read. A thousand topics take about 100 KiB.
 pub const MAX_FILE_BYTES: u64 = 4 << 20;

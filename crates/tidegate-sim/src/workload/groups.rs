@@ -6,7 +6,8 @@ use std::collections::BinaryHeap;
 use serde::{Deserialize, Serialize};
 use tidegate_core::{Instant, Rng};
 
-use super::{Arrival, Periodic, Poisson, Publishers};
+use super::arrival::{Arrival, Publishers};
+use super::{Periodic, Poisson};
 use crate::distribution::whole;
 
 /// How publishers belong together.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tidegate_core::time::nanos;
 use tidegate_core::{Instant, Rate, Rng};
 
-use super::{Arrival, Clock, Publishers};
+use super::arrival::{Arrival, Clock, Publishers};
 
 /// A bell-shaped peak of the rate.
 #[derive(Clone, Copy, PartialEq, Debug)]

@@ -2,7 +2,7 @@
 
 use tidegate_core::{Instant, Rng};
 
-use super::{Arrival, Publishers};
+use super::arrival::{Arrival, Publishers};
 
 /// Independent publishers, each strictly periodic from a random phase on. O(1) and 16 bytes for each publisher; endless.
 #[derive(Clone, Debug)]

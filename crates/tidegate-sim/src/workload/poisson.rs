@@ -2,7 +2,7 @@
 
 use tidegate_core::{Instant, Rng};
 
-use super::{Arrival, Clock, Publishers};
+use super::arrival::{Arrival, Clock, Publishers};
 
 /// Independent publishers, each a Poisson process of batches.
 ///

@@ -11,13 +11,14 @@ use std::time::Duration;
 
 use tidegate_broker::config::Address;
 use tidegate_proxy::io::{Passed, Ports};
+use tidegate_runtime::causes::with_causes;
 use tidegate_runtime::process;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::signal::unix::Signal;
 
 use super::handover::{Named, Offer, Outcome, Peer};
-use crate::failure::{Failure, with_causes};
+use crate::failure::Failure;
 use crate::servers::Bound;
 use crate::signals;
 

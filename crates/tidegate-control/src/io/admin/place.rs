@@ -7,7 +7,7 @@ use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::json;
 use tidegate_core::Rng;
 use tidegate_core::number::float;
@@ -18,6 +18,7 @@ use super::what_if::WAY;
 use super::{Asked, busy};
 use crate::config::{Planner as Chosen, Topic};
 use crate::io::claim::{Command, Publishers};
+use crate::io::dry_run::{DryPart, DryRun};
 use crate::io::nodes::Nodes;
 use crate::io::view::placed_words;
 use crate::io::{ClaimHandle, Shared};
@@ -41,35 +42,6 @@ const SEED: u64 = 1;
 #[serde(default, deny_unknown_fields)]
 pub(super) struct How {
     dry_run: bool,
-}
-
-/// What a plan would be.
-#[derive(Debug, Serialize)]
-struct DryRun {
-    topic: String,
-    #[serde(rename = "dry_run")]
-    is_dry: bool,
-    placed: bool,
-    publishers: usize,
-    rate_per_s: f64,
-    headline: String,
-    words: Vec<String>,
-    missing_per_s: f64,
-    parts: Vec<DryPart>,
-    rounds: Vec<u32>,
-    planned_in_s: f64,
-}
-
-#[derive(Debug, Serialize)]
-struct DryPart {
-    node: String,
-    publishers: usize,
-    share: f64,
-    limit_rate_per_s: f64,
-    limit_burst: u64,
-    delay_us_p99: Option<f64>,
-    access_us_p99: Option<f64>,
-    share_over: Option<f64>,
 }
 
 pub(super) async fn post(

@@ -3,7 +3,7 @@
 //! All calls use the same node until it fails one of them; then all go on to the next one, but for one that was silent a
 //! moment ago. A call that no node answers is given up after [`Links::patience`]. Whether a request that failed may be sent again depends on what it does.
 
-use std::error::Error;
+use std::error::Error as _;
 use std::pin::Pin;
 use std::sync::{Mutex, PoisonError};
 use std::task::{Context, Poll};
@@ -24,6 +24,7 @@ use super::credentials::{Credentials, Token, is_of_token, tls};
 use super::messages::AuthenticateResponse;
 use super::rota::{Failure, Rota};
 use super::verdict::{Verdict, judge};
+use crate::causes::with_causes;
 use crate::clock;
 use crate::store::error::StoreError;
 use crate::store::etcd_options::EtcdOptions;
@@ -374,25 +375,13 @@ fn headed<T>(message: T, by: Answers, token: Option<&Token>) -> Request<T> {
 }
 
 fn said(status: &Status) -> String {
-    let cause = status.source().map(with_causes).unwrap_or_default();
+    let cause = status.source().map(|cause| with_causes(cause)).unwrap_or_default();
     match (status.message().is_empty(), cause.is_empty() || status.message().contains(&cause)) {
         (false, true) => status.message().to_owned(),
         (false, false) => format!("{}: {cause}", status.message()),
         (true, false) => cause,
         (true, true) => status.code().to_string(),
     }
-}
-
-/// An error and its causes, each once.
-fn with_causes(error: &(dyn Error + 'static)) -> String {
-    let mut said = error.to_string();
-    for cause in std::iter::successors(error.source(), |&cause| cause.source()) {
-        let cause = cause.to_string();
-        if !said.ends_with(&cause) {
-            said = format!("{said}: {cause}");
-        }
-    }
-    said
 }
 
 /// No panic happens while a channel is exchanged.
