@@ -73,7 +73,12 @@ fn missing(placed: bool, missing_per_s: f64) -> Result<(), Failure> {
     if placed {
         return Ok(());
     }
-    Err(Failure::slo_missed(format!("there is no placement: {} messages/s have no broker", figure(missing_per_s)))
+    let said = if missing_per_s < 0.5 {
+        "there is no placement that keeps the objective".to_owned()
+    } else {
+        format!("there is no placement: {} messages/s have no broker", figure(missing_per_s))
+    };
+    Err(Failure::slo_missed(said)
         .help("add brokers to control.nodes, raise their mcap if it is too careful, or relax the objective"))
 }
 

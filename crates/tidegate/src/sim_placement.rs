@@ -114,6 +114,7 @@ pub(crate) fn simulate(args: &SimPlacementArgs) -> Result<(), Failure> {
     let played = place(&scenario).map_err(Failure::usage)?;
     let (meets_slo, missing_per_s) = (played.meets_slo, played.missing_per_s);
     let missed = match played.cause {
+        Some(_) if missing_per_s < 0.5 => "no placement keeps the objective".to_owned(),
         Some(_) => format!("no placement was found for {} messages/s", figure(missing_per_s)),
         None => format!(
             "the topic's p99 of {} us is beyond its objective of {} us",

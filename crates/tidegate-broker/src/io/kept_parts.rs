@@ -131,7 +131,14 @@ impl PartsKeeper {
     /// Returns when `parts` are in the file; those that are older than what is there stay out. Leases are not shortened.
     /// Where the disk does not take them, that is logged: they are in the next write.
     pub async fn put(&self, parts: impl Iterator<Item = KeptPart>) {
-        self.change(|book| parts.fold(false, |changed, part| book.put(part) || changed)).await;
+        let put_all = |book: &mut Book| {
+            let mut changed = false;
+            for part in parts {
+                changed |= book.put(part);
+            }
+            changed
+        };
+        self.change(put_all).await;
     }
 
     /// Returns when the part of `topic` is not in the file, unless there is a newer one than `revision`.

@@ -160,13 +160,21 @@ pub(super) struct Claim {
     term: Option<Term>,
     /// and until when, as it was told.
     leads_until: Option<Instant>,
-    /// The topic is not in the file any more.
-    ends: bool,
+    life: Life,
     loading: bool,
     loaded: Option<Instant>,
     keeping: bool,
     kept: Option<Instant>,
     in_store: InStore,
+}
+
+/// Whether the topic is in the file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Life {
+    /// It is.
+    Declared,
+    /// It is not any more: its parts are taken back, and the task ends.
+    Ends,
 }
 
 /// What the store has of a claim.
@@ -227,7 +235,7 @@ impl Claim {
             predicting: false,
             term: None,
             leads_until: None,
-            ends: false,
+            life: Life::Declared,
             loading: false,
             loaded: None,
             keeping: false,
@@ -244,7 +252,7 @@ impl Claim {
         self.on_nodes();
         loop {
             self.give_orders();
-            if self.ends && self.tasks.is_empty() {
+            if self.life == Life::Ends && self.tasks.is_empty() {
                 break;
             }
             let due = self.director.next_timeout().map_or(REFRESH, |at| at.since(clock::now()));
@@ -260,7 +268,7 @@ impl Claim {
             }
         }
         self.tasks.shutdown().await;
-        if self.ends {
+        if self.life == Life::Ends {
             while self.hooks.join_next().await.is_some() {}
         }
         self.hooks.shutdown().await;
@@ -415,7 +423,7 @@ impl Claim {
             Command::Configure { topic, config } => self.configure(topic, config),
             Command::End => {
                 self.note("the topic is not in the file any more".to_owned());
-                self.ends = true;
+                self.life = Life::Ends;
                 self.tell(Event::End);
                 self.setup.loads.set(&self.setup.topic.name, BTreeMap::new());
                 if let Some(term) = self.term.take() {
@@ -562,7 +570,7 @@ impl Claim {
     }
 
     fn refresh(&mut self) {
-        if self.ends {
+        if self.life == Life::Ends {
             return;
         }
         let now = clock::now();
