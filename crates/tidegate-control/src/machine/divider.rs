@@ -227,7 +227,7 @@ impl Divider {
     /// Something happened.
     pub fn on_event(&mut self, event: DividerEvent, now: Instant) {
         match event {
-            DividerEvent::Sensed { order, reading } => self.on_sensed(order, reading, now),
+            DividerEvent::Sensed { order, reading } => self.on_sensed(order, &reading, now),
             DividerEvent::Put { order } => {
                 if let Some((node, revision, steps)) = self.put_of(order) {
                     steps.on_put(&node, revision);
@@ -300,7 +300,7 @@ impl Divider {
         }
     }
 
-    fn on_sensed(&mut self, order: u64, reading: DemandReading, now: Instant) {
+    fn on_sensed(&mut self, order: u64, reading: &DemandReading, now: Instant) {
         let Some(Waiting { node, what: Asked::Sense, .. }) = self.waiting.remove(&order) else { return };
         let says = if reading.draining { Says::Draining } else { Says::Ready };
         self.roster.on_answer(node.as_str(), says, now);
@@ -308,7 +308,8 @@ impl Divider {
             steps.on_clock(&node, reading.clock_us, now);
         }
         self.adaptor.on_seconds(&node, &reading.seconds, now);
-        self.said.insert(node, DemandReading { seconds: Vec::new(), ..reading });
+        let &DemandReading { clock_us, draining, refused_per_s, holds, .. } = reading;
+        self.said.insert(node, DemandReading { clock_us, draining, refused_per_s, holds, seconds: Vec::new() });
     }
 
     fn on_failed(&mut self, order: u64, now: Instant) {
