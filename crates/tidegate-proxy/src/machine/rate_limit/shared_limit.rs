@@ -195,8 +195,8 @@ impl SharedLimit {
 
     /// Has lending ask for what will be missing.
     fn look(&mut self, now: Instant) {
-        let expected = self.limiter.expected(now);
         if let Some((terms, lending)) = &mut self.lending {
+            let expected = self.limiter.expected(now);
             lending.look(terms.circle, expected, &mut One(terms.circle, &mut self.limiter), now);
             // It asks at once: a machine of one circle waits for no company.
             if lending.next_timeout().is_some_and(|at| at <= now) {
