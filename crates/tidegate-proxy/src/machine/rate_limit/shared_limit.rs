@@ -175,11 +175,14 @@ impl SharedLimit {
         Ok(())
     }
 
-    /// This machine has slept: what it holds, and what it borrowed, may be over.
+    /// This machine has slept, and its clock stood still meanwhile: what it borrowed is over, and its part lapses. Call it
+    /// before anything is taken.
     pub fn on_slept(&mut self, now: Instant) {
         if let Some((terms, lending)) = &mut self.lending {
             lending.on_slept(&mut One(terms.circle, &mut self.limiter), now);
         }
+        self.limiter.on_slept(now);
+        self.settle(now);
     }
 
     /// What lapsed until now is out of force: the part first, and then what is borrowed.
