@@ -16,6 +16,7 @@
 //! | [`allocate`] | how a scarce supply is shared out |
 //! | [`share`] | one resource, shared among claimants by overflow token buckets |
 //! | [`estimate`] | what measures: histograms of delays |
+//! | [`sleep`] | whether the machine has slept |
 //! | [`timer_wheel`] | many timers, each cheap |
 //! | [`number`] | between whole numbers and fractions |
 //! | [`rng`] | seeded random numbers |
@@ -43,6 +44,7 @@ pub mod rate;
 pub mod replay;
 pub mod rng;
 pub mod share;
+pub mod sleep;
 pub mod theory;
 pub mod time;
 pub mod timer_wheel;

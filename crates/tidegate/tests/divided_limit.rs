@@ -55,7 +55,7 @@ async fn a_route_limit_follows_the_demand_over_two_proxies_and_outlives_one() {
     until(&world, "all of it at one proxy", |view| view.parts[1].limit_burst == 20 && view.parts[1].in_force).await;
     let one = Load { per_s: 150.0, busy: 1.0, length: Duration::from_secs(3), ..few };
     asked.extend(send(&addresses[1..], one).await);
-    let verdict = judge(&asked, limit, Instant::ZERO);
+    let verdict = judge(&asked, limit, Instant::ZERO..Instant::MAX);
     assert_eq!((verdict.violations, verdict.failed), (0, 0), "{verdict:?}");
     assert!(verdict.admitted > verdict.requests / 2, "{verdict:?}");
     world.stop().await;
@@ -73,7 +73,7 @@ async fn proxies_that_lend_refuse_little_that_others_have_tokens_for() {
     let began = clock::now();
     let asked = send(&addresses, busy).await;
     // Buckets begin empty, and are full after a third of a second.
-    let verdict = judge(&asked, limit, began + Duration::from_secs(2));
+    let verdict = judge(&asked, limit, began + Duration::from_secs(2)..Instant::MAX);
     assert_eq!((verdict.violations, verdict.failed), (0, 0), "{verdict:?}");
     assert!(verdict.refused_with_tokens * 4 < verdict.requests, "{verdict:?}");
     world.stop().await;

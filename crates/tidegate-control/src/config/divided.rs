@@ -27,7 +27,7 @@ pub(super) fn proxies(place: &Place<'_>, sections: Vec<ProxySection>) -> Result<
         }
         let lend = lend.as_deref().map(|text| {
             text.parse().map_err(|_| {
-                let remedy = "expected the address:port of its proxy.lend_address, such as \"10.0.0.1:4156\"";
+                let remedy = "expected the address:port of its proxy.lend_address, such as \"10.0.0.1:4157\"";
                 place.problem("lend", format_args!("found {text:?}"), remedy)
             })
         });

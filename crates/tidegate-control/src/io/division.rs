@@ -71,6 +71,8 @@ pub(super) struct Division {
     setup: DivisionSetup,
     divider: Divider,
     tasks: JoinSet<Carried>,
+    /// Questions whether this process still leads, where a node holds a newer part.
+    doubts: JoinSet<()>,
     failed: BTreeMap<Name, String>,
     /// Under which the divider leads,
     term: Option<Term>,
@@ -104,8 +106,16 @@ pub(super) fn divider(limit: &DividedLimit, config: &Config) -> Divider {
 impl Division {
     /// `divider` is new.
     pub(super) fn new(setup: DivisionSetup, divider: Divider) -> Self {
-        let (failed, lenders) = (BTreeMap::new(), Arc::default());
-        Self { setup, divider, tasks: JoinSet::new(), failed, term: None, leads_until: None, lenders }
+        Self {
+            setup,
+            divider,
+            tasks: JoinSet::new(),
+            doubts: JoinSet::new(),
+            failed: BTreeMap::new(),
+            term: None,
+            leads_until: None,
+            lenders: Arc::default(),
+        }
     }
 
     /// Works until it is told to stop. Parts stay in force at proxies until their leases end.
@@ -121,12 +131,14 @@ impl Division {
             tokio::select! {
                 () = stopped(&mut self.setup.stop) => break,
                 Some(done) = self.tasks.join_next() => self.on_carried(done.expect("orders return their errors")),
+                Some(ended) = self.doubts.join_next() => ended.expect("questions return their errors"),
                 Ok(()) = self.setup.standing.changed() => self.on_standing().await,
                 () = sleep(due) => self.divider.on_timeout(clock::now()),
                 _ = refresh.tick() => self.refresh(),
             }
         }
         self.tasks.shutdown().await;
+        self.doubts.shutdown().await;
     }
 
     async fn on_standing(&mut self) {
@@ -214,7 +226,7 @@ impl Division {
         if let (Some(holds), Some(term)) = (fenced, self.term) {
             // The leader raises its fence above what the node holds, if it still leads.
             let (kept, fenced) = (Arc::clone(&self.setup.kept), self.setup.fenced.clone());
-            tokio::spawn(async move {
+            self.doubts.spawn(async move {
                 if kept.keep_alive(term).await.is_ok() {
                     // One that finds no room is told by the next order that is refused.
                     let _ = fenced.try_send(holds);

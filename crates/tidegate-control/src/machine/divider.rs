@@ -236,7 +236,7 @@ impl Divider {
         }
         self.end_term(now);
         match event {
-            DividerEvent::Sensed { order, reading } => self.on_sensed(order, reading, now),
+            DividerEvent::Sensed { order, reading } => self.on_sensed(order, &reading, now),
             DividerEvent::Put { order } => {
                 if let Some((node, revision, steps)) = self.put_of(order) {
                     steps.on_put(&node, revision);
@@ -311,7 +311,7 @@ impl Divider {
         }
     }
 
-    fn on_sensed(&mut self, order: u64, reading: DemandReading, now: Instant) {
+    fn on_sensed(&mut self, order: u64, reading: &DemandReading, now: Instant) {
         let Some(Waiting { node, what: Asked::Sense, .. }) = self.waiting.remove(&order) else { return };
         let says = if reading.draining { Says::Draining } else { Says::Ready };
         self.roster.on_answer(node.as_str(), says, now);
@@ -319,7 +319,8 @@ impl Divider {
             steps.on_clock(&node, reading.clock_us, now);
         }
         self.adaptor.on_seconds(&node, &reading.seconds, now);
-        self.said.insert(node, DemandReading { seconds: Vec::new(), ..reading });
+        let &DemandReading { clock_us, draining, refused_per_s, holds, .. } = reading;
+        self.said.insert(node, DemandReading { clock_us, draining, refused_per_s, holds, seconds: Vec::new() });
     }
 
     fn on_failed(&mut self, order: u64, now: Instant) {

@@ -10,7 +10,6 @@ use std::time::Duration;
 
 use socket2::{Domain, Socket, Type};
 use tidegate_core::lend::{Frame, Member};
-use tidegate_runtime::clock;
 use tidegate_wire::lend::{self, DATAGRAM_BYTES_MAX, Key};
 use tokio::sync::watch;
 
@@ -30,13 +29,18 @@ pub(crate) struct Peers {
 
 impl Peers {
     /// Members at `addresses`, of which there is one.
-    pub(crate) fn new(secret: [u8; 16], addresses: BTreeMap<Member, SocketAddr>) -> io::Result<Self> {
+    pub(crate) fn new(key: Key, addresses: BTreeMap<Member, SocketAddr>) -> io::Result<Self> {
         let is_v4 = addresses.values().all(SocketAddr::is_ipv4);
         let any = if is_v4 { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
         let socket = UdpSocket::bind(SocketAddr::new(any, 0))?;
         // A datagram that finds no room is one that was lost.
         socket.set_nonblocking(true)?;
-        Ok(Self { key: Key::new(secret), addresses, socket, buffer: Vec::new() })
+        Ok(Self { key, addresses, socket, buffer: Vec::new() })
+    }
+
+    /// Whether these are they.
+    pub(crate) fn is(&self, key: Key, addresses: &BTreeMap<Member, SocketAddr>) -> bool {
+        self.key == key && self.addresses == *addresses
     }
 
     pub(crate) fn key(&self) -> Key {
@@ -72,9 +76,8 @@ pub(crate) fn run(socket: &UdpSocket, control: &watch::Receiver<Control>) {
         let gates = control.borrow().settings.gates.clone();
         let keys: Vec<Key> = gates.iter().filter_map(|gate| gate.lend_key()).collect();
         let Ok(frame) = lend::read(&bytes[..length], &keys) else { continue };
-        let now = clock::now();
         if let Some(gate) = gates.iter().find(|gate| gate.member() == Some(frame.to)) {
-            gate.on_frame(&frame, now);
+            gate.on_frame(&frame);
         }
     }
 }

@@ -68,7 +68,6 @@ impl PartTerms {
 }
 
 /// How large the body of an order may be.
-#[must_use]
 pub fn body_limit() -> DefaultBodyLimit {
     DefaultBodyLimit::max(BODY_BYTES_MAX)
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -141,15 +142,16 @@ pub(crate) struct Verdict {
     pub(crate) busiest: f64,
 }
 
-/// Judges requests that were answered, in the order in which they were sent, those before `from` only by the law.
-pub(crate) fn judge(asked: &[Asked], limit: Limit, from: Instant) -> Verdict {
+/// Judges requests that were answered, in the order in which they were sent; those that were not sent within `counted` only
+/// by the law.
+pub(crate) fn judge(asked: &[Asked], limit: Limit, counted: Range<Instant>) -> Verdict {
     let mut verdict = Verdict { excess_max: f64::NEG_INFINITY, ..Verdict::default() };
     let Some(first) = asked.first() else { return verdict };
     let mut undivided = TokenBucket::empty(limit, first.sent);
     let mut by_proxy: BTreeMap<usize, u64> = BTreeMap::new();
     for one in asked {
         let had_tokens = undivided.try_take(1, one.sent).is_ok();
-        if one.sent < from {
+        if !counted.contains(&one.sent) {
             continue;
         }
         *by_proxy.entry(one.proxy).or_default() += 1;

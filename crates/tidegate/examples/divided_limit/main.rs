@@ -21,6 +21,9 @@ const PROXIES: usize = 3;
 const LIMIT: Limit = Limit::new(Rate::per_s(400), 60);
 /// Not counted at the beginning, but in the law: buckets begin empty.
 const WARM_UP: Duration = Duration::from_secs(8);
+/// Nobody asks before the rush, in which three times the rate is asked for.
+const QUIET: Duration = Duration::from_secs(2);
+const RUSH: Duration = Duration::from_secs(6);
 /// The next proxy is the busy one after this.
 const SHIFT: Duration = Duration::from_secs(30);
 
@@ -47,8 +50,13 @@ async fn main() {
             seed: 21,
         };
         let began = clock::now();
-        let asked = send(&addresses, load).await;
-        let verdict = judge(&asked, LIMIT, began + WARM_UP);
+        let mut asked = send(&addresses, load).await;
+        let counted = began + WARM_UP..clock::now();
+        // All buckets fill, and then more is asked for than there is: what is admitted now is the most that ever is.
+        tokio::time::sleep(QUIET).await;
+        let rush = Load { per_s: 3.0 * LIMIT.rate.as_per_s(), shift: RUSH / 3, length: RUSH, ..load };
+        asked.extend(send(&addresses, rush).await);
+        let verdict = judge(&asked, LIMIT, counted);
         let late = asked.iter().map(|one| one.sent.since(one.due)).max().unwrap_or_default();
         println!(
             "{}",

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use tidegate_core::number::float;
 
+use crate::io::division::{DivisionPartView, DivisionView};
 use crate::io::view::{ControlView, NodeView, PartView, TopicView};
 
 /// A page that grows.
@@ -73,6 +74,20 @@ const PARTS: [Figure<PartView>; 4] = [
     ("part_in_force", "1 if the broker acknowledged the part.", |part| f64::from(part.in_force)),
 ];
 
+const LIMITS: [Figure<DivisionView>; 2] = [
+    ("limit_offered", "Requests per second at all proxies of the limit.", |limit| limit.offered_per_s),
+    ("limit_refused", "Requests per second that proxies of the limit refuse for want of a token.", |limit| {
+        limit.refused_per_s
+    }),
+];
+
+const LIMIT_PARTS: [Figure<DivisionPartView>; 4] = [
+    ("limit_part_rate", "The proxy's part of the limit's rate, requests per second.", |part| part.limit_rate_per_s),
+    ("limit_part_burst", "The proxy's part of the limit's burst, tokens.", |part| float(part.limit_burst)),
+    ("limit_part_in_force", "1 if the proxy acknowledged the part.", |part| f64::from(part.in_force)),
+    ("limit_part_refused", "Requests per second that the proxy refuses.", |part| part.refused_per_s),
+];
+
 /// The page.
 pub(super) fn page(view: &ControlView) -> String {
     let mut page = Page(String::with_capacity(8 << 10));
@@ -99,6 +114,20 @@ pub(super) fn page(view: &ControlView) -> String {
         for topic in &view.topics {
             for part in &topic.parts {
                 page.row(name, &[("topic", &topic.name), ("node", &part.node)], figure(part));
+            }
+        }
+    }
+    for (name, help, figure) in LIMITS {
+        page.head(name, help, "gauge");
+        for limit in &view.limits {
+            page.row(name, &[("limit", &limit.name)], figure(limit));
+        }
+    }
+    for (name, help, figure) in LIMIT_PARTS {
+        page.head(name, help, "gauge");
+        for limit in &view.limits {
+            for part in &limit.parts {
+                page.row(name, &[("limit", &limit.name), ("node", &part.node)], figure(part));
             }
         }
     }

@@ -21,6 +21,7 @@ use tidegate_core::{Instant, Rate};
 use tidegate_runtime::clock;
 use tidegate_runtime::http::Problem;
 use tidegate_runtime::http::parts::{self, PartState, PartTerms, Refusal, Removal, now_us};
+use tidegate_wire::lend::Key;
 
 use super::Source;
 use super::status::Phase;
@@ -58,10 +59,10 @@ impl Limits {
         }
         let gates = grants.iter().map(|grant| self.find(&grant.limit)).collect::<Result<Vec<_>, _>>()?;
         for (gate, Ordered { limit, value, lends }) in gates.iter().zip(grants) {
-            let lends = lends.as_ref().map(|lends| lends.checked(limit)).transpose()?;
+            let lends = lends.as_ref().map(|lends| lends.checked(gate)).transpose()?;
             let grant =
                 Grant { value: *value, revision: terms.revision, until: terms.ends(now), on_lapse: terms.on_lapse };
-            gate.grant_part(grant, lends, now).map_err(|why| not_granted(limit, terms.revision, why))?;
+            gate.grant_part(grant, lends).map_err(|why| not_granted(limit, terms.revision, why))?;
         }
         Ok(gates.iter().filter_map(|gate| PartJson::of(gate, now)).collect())
     }
@@ -116,10 +117,13 @@ struct Ordered {
 }
 
 impl LendBody {
-    fn checked(&self, limit: &str) -> Result<(LendTerms, Peers), Problem> {
+    /// What `gate` is to do; without the other proxies if it knows them.
+    fn checked(&self, gate: &Gate) -> Result<(LendTerms, Option<Peers>), Problem> {
+        let limit = &gate.name;
         let wrong = |what: &str| Problem::bad_request(format!("`lend` of `{limit}`: {what}"));
         let key = (self.key.len() == 32).then(|| u128::from_str_radix(&self.key, 16).ok()).flatten();
-        let key = key.ok_or_else(|| wrong("`key` has 32 hexadecimal digits"))?.to_be_bytes();
+        let key = key.ok_or_else(|| wrong("`key` has 32 hexadecimal digits"))?;
+        let key = Key::new(key.to_be_bytes());
         let addresses: BTreeMap<Member, SocketAddr> =
             self.members.iter().map(|one| (Member(one.member), one.address)).collect();
         if addresses.len() != self.members.len() || !(2..=PEERS_MAX + 1).contains(&addresses.len()) {
@@ -130,11 +134,14 @@ impl LendBody {
         }
         let members = addresses.keys().copied().collect();
         let terms = LendTerms { circle: Circle(self.circle), own: Member(self.own), members };
+        if gate.knows(key, &addresses) {
+            return Ok((terms, None));
+        }
         let peers = Peers::new(key, addresses).map_err(|error| {
             let detail = format!("no socket for datagrams: {error}; free some files or ports");
             Problem::new(StatusCode::SERVICE_UNAVAILABLE, "socket", "No socket", detail)
         })?;
-        Ok((terms, peers))
+        Ok((terms, Some(peers)))
     }
 }
 

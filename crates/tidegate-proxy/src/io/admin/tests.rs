@@ -203,13 +203,13 @@ async fn a_part_is_granted_renewed_fenced_and_taken_away() {
     assert_eq!(call(&fake, "PUT /api/v1/parts", order).await.0, 200, "it is renewed");
     let other =
         r#"{"revision": 7, "lease_ms": 60000, "parts": [{"limit": "route shop", "rate_per_s": 1, "burst": 3}]}"#;
-    let older =
+    let stale =
         r#"{"revision": 6, "lease_ms": 60000, "parts": [{"limit": "route shop", "rate_per_s": 1, "burst": 3}]}"#;
     let late = r#"{"revision": 8, "lease_ms": 60000, "until_us": 1,
         "parts": [{"limit": "route shop", "rate_per_s": 1, "burst": 3}]}"#;
     for (body, kind, said) in [
         (other, "other-content", "another part"),
-        (older, "stale-revision", "is of revision 7, which is newer"),
+        (stale, "stale-revision", "is of revision 7, which is newer"),
         (late, "late", "after the end"),
     ] {
         let (status, problem) = call(&fake, "PUT /api/v1/parts", body).await;

@@ -4,7 +4,8 @@
 //! different cores meet at; only requests of routes that have such a limit do.
 
 use std::cell::RefCell;
-use std::net::IpAddr;
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,6 +17,7 @@ use tidegate_core::Instant;
 use tidegate_core::lease::{Grant, Refused};
 use tidegate_core::lend::{Frame, Member};
 use tidegate_core::limit::Limit;
+use tidegate_core::sleep::Sleep;
 use tidegate_runtime::clock;
 use tidegate_wire::lend::Key;
 use tokio::sync::{Notify, OnceCell, oneshot};
@@ -48,6 +50,7 @@ struct State {
     armed: Option<Instant>,
     /// Those that it lends to and borrows from.
     peers: Option<Peers>,
+    sleep: Sleep,
 }
 
 /// Leave to be inside; dropping it leaves.
@@ -62,7 +65,15 @@ impl Gate {
     /// A gate where nobody is inside.
     pub(crate) fn new(name: String, rule: Rule, lists: Lists, queued: Arc<Notify>, now: Instant) -> Arc<Self> {
         let machine = SharedLimit::new(machine_config(&rule), boot_number(), now);
-        let state = State { rule, lists, machine, waiting: HashMap::default(), armed: None, peers: None };
+        let state = State {
+            rule,
+            lists,
+            machine,
+            waiting: HashMap::default(),
+            armed: None,
+            peers: None,
+            sleep: Sleep::default(),
+        };
         Arc::new(Self { state: Mutex::new(state), next: AtomicU64::new(1), name, queued })
     }
 
@@ -82,21 +93,28 @@ impl Gate {
         self.tell(&mut state);
     }
 
-    /// Puts a part of its rate in force, or renews it.
+    /// Puts a part of its rate in force, or renews it. It lends as `lends` says, to those that it [knows](Self::knows) if
+    /// that names none.
     pub(crate) fn grant_part(
         &self,
         grant: Grant<Limit>,
-        lends: Option<(LendTerms, Peers)>,
-        now: Instant,
+        lends: Option<(LendTerms, Option<Peers>)>,
     ) -> Result<(), NotGranted> {
         let mut state = self.lock();
+        let now = state.wake();
         let (terms, peers) = lends.unzip();
         let granted = state.machine.grant(grant, terms.as_ref(), now);
-        if !matches!(granted, Err(NotGranted::Refused(_))) {
-            state.peers = peers;
+        match (&granted, peers) {
+            (Err(NotGranted::Refused(_)), _) | (_, Some(None)) => {}
+            (_, peers) => state.peers = peers.flatten(),
         }
         self.tell(&mut state);
         granted
+    }
+
+    /// Whether it lends to the members at `addresses` under the key already.
+    pub(crate) fn knows(&self, key: Key, addresses: &BTreeMap<Member, SocketAddr>) -> bool {
+        self.lock().peers.as_ref().is_some_and(|peers| peers.is(key, addresses))
     }
 
     /// Takes its part away.
@@ -108,8 +126,9 @@ impl Gate {
     }
 
     /// A datagram of another proxy came.
-    pub(crate) fn on_frame(&self, frame: &Frame, now: Instant) {
+    pub(crate) fn on_frame(&self, frame: &Frame) {
         let mut state = self.lock();
+        let now = state.wake();
         state.machine.on_frame(frame, now);
         self.tell(&mut state);
     }
@@ -148,6 +167,7 @@ impl Gate {
     pub(crate) fn turn(&self, now: Instant) {
         let mut state = self.lock();
         if !state.waiting.is_empty() || state.peers.is_some() {
+            let now = state.wake().max(now);
             state.machine.on_timeout(now);
             state.deliver();
         }
@@ -176,7 +196,8 @@ impl Gate {
     fn arrive(self: &Arc<Self>, mut state: MutexGuard<'_, State>) -> Asked {
         // A name for this visit; nothing is ordered by it.
         let id = self.next.fetch_add(1, Ordering::Relaxed);
-        let decision = state.machine.on_arrival(id, clock::now());
+        let now = state.wake();
+        let decision = state.machine.on_arrival(id, now);
         let pass = || Pass { gate: Some((Arc::clone(self), id)), waited: Duration::ZERO };
         let asked = match decision {
             Decision::Admit => Asked::Answer(Ok(pass())),
@@ -224,6 +245,19 @@ impl Asked {
 }
 
 impl State {
+    /// What the clock shows. If the machine has slept, what it was granted is over.
+    fn wake(&mut self) -> Instant {
+        if !self.rule.divided {
+            return clock::now();
+        }
+        let since_boot_ns = clock::since_boot_ns();
+        let now = clock::now();
+        if self.sleep.has_slept(since_boot_ns, now) {
+            self.machine.on_slept(now);
+        }
+        now
+    }
+
     /// Whether the limits are for `client`, or the lists let it pass; the rejection, if they deny it.
     fn is_limited(&self, client: IpAddr) -> Result<bool, Rejection> {
         match self.lists.access(client) {

@@ -226,6 +226,13 @@ impl RateLimit {
         Ok(())
     }
 
+    /// This machine has slept, and its clock stood still meanwhile: the part has lapsed.
+    pub fn on_slept(&mut self, now: Instant) {
+        self.part.on_slept();
+        self.rule(now);
+        self.settle(now);
+    }
+
     /// The part that was granted; `None` without one.
     #[must_use]
     pub fn part(&self, now: Instant) -> Option<PartStatus> {

@@ -116,6 +116,11 @@ impl Part {
         self.leases.in_force(&(), now).is_some()
     }
 
+    /// What was granted may be over, whatever the clock says.
+    pub(super) fn on_slept(&mut self) {
+        self.leases.on_slept();
+    }
+
     /// The part, where `in_force` holds.
     pub(super) fn status(&self, in_force: Option<Limit>, now: Instant) -> Option<PartStatus> {
         self.leases.in_force(&(), now)?;

@@ -175,11 +175,14 @@ impl SharedLimit {
         Ok(())
     }
 
-    /// This machine has slept: what it holds, and what it borrowed, may be over.
+    /// This machine has slept, and its clock stood still meanwhile: what it borrowed is over, and its part lapses. Call it
+    /// before anything is taken.
     pub fn on_slept(&mut self, now: Instant) {
         if let Some((terms, lending)) = &mut self.lending {
             lending.on_slept(&mut One(terms.circle, &mut self.limiter), now);
         }
+        self.limiter.on_slept(now);
+        self.settle(now);
     }
 
     /// What lapsed until now is out of force: the part first, and then what is borrowed.
@@ -195,8 +198,8 @@ impl SharedLimit {
 
     /// Has lending ask for what will be missing.
     fn look(&mut self, now: Instant) {
-        let expected = self.limiter.expected(now);
         if let Some((terms, lending)) = &mut self.lending {
+            let expected = self.limiter.expected(now);
             lending.look(terms.circle, expected, &mut One(terms.circle, &mut self.limiter), now);
             // It asks at once: a machine of one circle waits for no company.
             if lending.next_timeout().is_some_and(|at| at <= now) {

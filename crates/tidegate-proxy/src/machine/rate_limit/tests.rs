@@ -430,6 +430,100 @@ mod parts {
     }
 }
 
+mod lent {
+    use tidegate_core::lease::{Grant, OnLapse, Refused};
+    use tidegate_core::lend::{Circle, Member};
+
+    use super::*;
+    use crate::machine::rate_limit::{LendTerms, NotGranted, SharedLimit};
+
+    fn terms(own: u16) -> LendTerms {
+        LendTerms { circle: Circle(7), own: Member(own), members: vec![Member(0), Member(1)] }
+    }
+
+    fn grant(revision: u64, (per_s, burst): (u64, u64)) -> Grant<Limit> {
+        Grant { value: Limit::new(Rate::per_s(per_s), burst), revision, until: at(60_000), on_lapse: OnLapse::Closed }
+    }
+
+    /// Two proxies with half of a limit each, which lend, and whose buckets are full at the tenth second.
+    fn two() -> [SharedLimit; 2] {
+        let whole = RateLimitConfig { divided: true, ..rate(20, 40, 0) };
+        [0, 1].map(|own| {
+            let mut limit = SharedLimit::new(whole, 1, at(0)).fresh();
+            limit.grant(grant(1, (10, 20)), Some(&terms(own)), at(0)).unwrap();
+            limit
+        })
+    }
+
+    /// Hands frames over until there are none; each takes a tenth of a millisecond.
+    fn talk(limits: &mut [SharedLimit; 2], now: Instant) -> Instant {
+        let mut now = now;
+        for _ in 0..100 {
+            let frames: Vec<_> =
+                limits.iter_mut().flat_map(|limit| core::iter::from_fn(|| limit.poll_frame())).collect();
+            if frames.is_empty() {
+                return now;
+            }
+            now = now.plus_nanos(100_000);
+            for frame in frames {
+                limits[usize::from(frame.to.0)].on_frame(&frame, now);
+            }
+        }
+        panic!("they talk without an end");
+    }
+
+    #[test]
+    fn one_that_has_used_its_part_goes_on_with_what_another_has() {
+        let mut limits = two();
+        let mut now = at(10_000);
+        let mut admitted = 0;
+        for id in 0..60 {
+            now = now.plus_nanos(1_000_000);
+            admitted += u64::from(limits[0].on_arrival(id, now) == Decision::Admit);
+            limits[0].on_end(id, now);
+            now = talk(&mut limits, now);
+        }
+        // 40 tokens are there, one of which the other keeps, and one or two are minted meanwhile.
+        assert!((37..=41).contains(&admitted), "{admitted}");
+        let refused = limits[1].on_arrival(0, now);
+        assert!(admitted + u64::from(refused == Decision::Admit) <= 41, "they are the whole");
+    }
+
+    #[test]
+    fn a_part_shrinks_in_the_midst_of_loans_and_lapses_with_them() {
+        let mut limits = two();
+        let mut now = at(10_000);
+        for id in 0..30 {
+            now = now.plus_nanos(1_000_000);
+            limits[0].on_arrival(id, now);
+            now = talk(&mut limits, now);
+        }
+        // What the first one did not use came back as depth, so that there is some to take.
+        assert_eq!(limits[1].grant(grant(2, (10, 2)), Some(&terms(1)), now), Ok(()));
+        assert_eq!(
+            limits[1].grant(grant(1, (10, 20)), Some(&terms(1)), now),
+            Err(NotGranted::Refused(Refused::Fenced { known: 2 }))
+        );
+        let admitted = (100..200).filter(|&id| limits[1].on_arrival(id, now) == Decision::Admit).count();
+        assert!(admitted <= 11, "{admitted}: of 40, 30 are gone, and one is minted");
+        limits[1].on_timeout(at(61_000));
+        assert_eq!((limits[1].member(), limits[1].on_arrival(300, at(61_000)) == Decision::Admit), (None, false));
+    }
+
+    #[test]
+    fn one_that_may_have_lent_begins_with_a_token_of_depth() {
+        let whole = RateLimitConfig { divided: true, ..rate(1_000, 40, 0) };
+        let mut limit = SharedLimit::new(whole, 9, at(0));
+        limit.grant(grant(1, (1_000, 20)), Some(&terms(0)), at(0)).unwrap();
+        let mut admitted = |from: u64, now: u64| {
+            (from..from + 30).filter(|&id| limit.on_arrival(id, at(now)) == Decision::Admit).count()
+        };
+        assert_eq!(admitted(0, 900), 1);
+        assert_eq!(admitted(100, 1_100), 1, "the depth is back, and no token with it but what came since");
+        assert_eq!(admitted(200, 1_200), 20);
+    }
+}
+
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Arrive,
