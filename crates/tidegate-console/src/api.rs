@@ -16,6 +16,7 @@
 //! | `GET /api/v1/placement` | where control has placed topics, and why |
 //! | `GET /api/v1/placement/{topic}/k?k=2[&b=26]` | what if a topic were on k brokers |
 //! | `POST /api/v1/placement/{topic}/place[?dry_run=true]` | a new plan, or what it would be |
+//! | `GET /api/v1/lending` | what control's brokers lend each other, as each tells |
 //! | `GET /api/v1/demo/state`, `POST /api/v1/demo/{load,spike}` | the demo's state and its two controls |
 //!
 //! What a broker or the demo answers to a write is passed on as it is. Errors are `application/problem+json`.
@@ -23,23 +24,25 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use axum::Router;
 use axum::body::Body;
 use axum::extract::{DefaultBodyLimit, Path, RawQuery, State};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
+use axum::{Json, Router};
 use bytes::Bytes;
 use serde::Deserialize;
+use tidegate_runtime::causes::with_causes;
 use tidegate_runtime::http::Problem;
 
 use crate::admin_client::{AdminClient, AdminError};
 use crate::assets;
 use crate::config::ConsoleConfig;
-use crate::feed::{Feed, FeedConfig, Source, with_causes};
+use crate::feed::{Feed, FeedConfig, Source};
 use crate::frame::{Extras, FrameId};
 use crate::guard::{Guard, guard};
+use crate::lending;
 use crate::snapshot::BrokerSnapshot;
 use crate::view::RowId;
 
@@ -59,6 +62,8 @@ struct Console {
     demo: Option<AdminClient>,
     rpc: Option<AdminClient>,
     control: Option<AdminClient>,
+    /// Those that control places on, with their names.
+    lenders: Vec<(String, AdminClient)>,
 }
 
 type Shared = State<Arc<Console>>;
@@ -84,7 +89,10 @@ pub fn router(config: ConsoleConfig) -> Router {
         poll_interval,
         stop,
     };
+    let lenders = control.as_ref().map_or(&[][..], |control| &control.brokers).iter();
+    let lenders = lenders.map(|each| client(each.name.clone(), &each.admin_url, each.token.as_deref())).collect();
     let console = Arc::new(Console {
+        lenders,
         feed: Feed::new(feed),
         brokers: brokers.into_iter().collect(),
         proxies: proxies.into_iter().collect(),
@@ -122,6 +130,7 @@ fn routes(console: Arc<Console>) -> Router {
         .route("/api/v1/placement", get(placement))
         .route("/api/v1/placement/{topic}/k", get(what_if))
         .route("/api/v1/placement/{topic}/place", post(place))
+        .route("/api/v1/lending", get(async |State(console): Shared| Json(lending::ask(&console.lenders).await)))
         .route("/api/v1/demo/state", get(demo_state))
         .route("/api/v1/demo/{control}", post(demo_control))
         .fallback(async || Problem::untyped(StatusCode::NOT_FOUND, "Not found", "the console's page is at /"))

@@ -58,6 +58,8 @@ pub struct ControlSource {
     pub admin_url: String,
     /// What control wants as `Authorization: Bearer ...`.
     pub token: Option<String>,
+    /// Those that it places on. They are asked what they lend, and are not shown with their topics.
+    pub brokers: Vec<BrokerSource>,
 }
 
 /// A configuration that cannot work.
@@ -105,6 +107,8 @@ impl ConsoleConfig {
     /// Finds what [`router`](crate::router) could only report by showing a broker as unreachable.
     pub fn check(&self) -> Result<(), ConfigError> {
         check_sources(self.brokers.iter().map(|broker| (broker.name.as_str(), broker.admin_url.as_str())))?;
+        let lenders = self.control.iter().flat_map(|control| &control.brokers);
+        check_sources(lenders.map(|broker| (broker.name.as_str(), broker.admin_url.as_str())))?;
         check_sources(self.proxies.iter().map(|proxy| (proxy.name.as_str(), proxy.admin_url.as_str())))?;
         let control = self.control.as_ref().map(|control| &control.admin_url);
         let others = [self.demo.as_ref(), self.rpc.as_ref(), control];

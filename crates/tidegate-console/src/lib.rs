@@ -3,7 +3,8 @@
 //! The console knows brokers and proxies only by their admin API, which it reads over HTTP. While somebody watches, one
 //! poller asks each of them for its snapshot four times a second, derives rates from differences of counters, and streams
 //! the result to at most [`MAX_WATCHERS`] pages. Writes (limits, pause, empty, undo, a proxy's mode, the demo's load) are
-//! passed on after the console's own token was checked. A control is asked for its placements when a page asks.
+//! passed on after the console's own token was checked. A control is asked for its placements, and its
+//! brokers for what they lend, when a page asks.
 //!
 //! | module | job |
 //! |---|---|
@@ -15,6 +16,7 @@
 //! | `series` | the last five minutes of each row |
 //! | `frame` | one state of everything, as a whole and as the difference to the one before |
 //! | `feed` | the shared poller and its watchers |
+//! | `lending` | what brokers lend each other, as each tells of itself |
 //! | `admin_client` | requests to brokers and to the demo, bounded in time and size |
 //! | `api` | the console's own HTTP API |
 //! | `guard` | Host, Origin, token and security headers |
@@ -48,6 +50,7 @@ pub mod config;
 mod feed;
 mod frame;
 mod guard;
+mod lending;
 mod neighbours;
 mod rates;
 mod series;

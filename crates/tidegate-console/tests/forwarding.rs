@@ -4,7 +4,7 @@
 mod fake;
 
 use axum::http::{Method, StatusCode};
-use fake::{Answer, Broker, Console, json};
+use fake::{Answer, Broker, Console, json, nobody};
 use tidegate_console::ControlSource;
 
 const TOKEN: (&str, &str) = ("authorization", "Bearer page-token");
@@ -208,7 +208,11 @@ async fn the_pages_stay_small() {
 #[tokio::test]
 async fn placements_are_asked_of_control_with_its_own_token() {
     let control = echo();
-    let source = ControlSource { admin_url: control.url(), token: Some("control-token".to_owned()) };
+    let source = ControlSource {
+        admin_url: control.url(),
+        token: Some("control-token".to_owned()),
+        brokers: vec![control.source("b"), nobody("a")],
+    };
     let console = Console::with(|config| config.control = Some(source));
     for (method, path, forwarded) in [
         (Method::GET, "placement", "/api/v1/control"),
@@ -223,6 +227,12 @@ async fn placements_are_asked_of_control_with_its_own_token() {
         assert_eq!((answer.status, answer.json()["path"].as_str()), (StatusCode::OK, Some(forwarded)));
         assert_eq!(control.last().authorization, "Bearer control-token");
     }
+    // Brokers are asked with their own tokens, and told in the order of the configuration.
+    let told = console.send(Method::GET, "/api/v1/lending", &[], "").await.json();
+    assert_eq!(control.last().authorization, "Bearer broker-token");
+    assert_eq!((&told[0]["broker"], &told[0]["lending"]["path"]), (&"b".into(), &"/api/v1/lending".into()));
+    assert_eq!((&told[1]["broker"], &told[1]["lending"]), (&"a".into(), &serde_json::Value::Null));
+    assert!(told[1]["error"].as_str().unwrap().contains("cannot be reached"), "{told}");
     // A new plan is a write.
     let answer = console.send(Method::POST, "/api/v1/placement/orders/place", &[], "").await;
     assert_eq!(answer.status, StatusCode::UNAUTHORIZED);

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use clap::{Args, ValueHint};
 use tidegate_broker::config::Address;
-use tidegate_console::{ConsoleConfig, ControlSource};
-use tidegate_control::config::Config;
+use tidegate_console::{BrokerSource, ConsoleConfig, ControlSource};
+use tidegate_control::config::{Config, Node};
 use tidegate_control::io::kept::Leader;
 use tidegate_control::io::{Control, Setup, admin};
 use tidegate_runtime::access::{self, Guard, Reach};
@@ -102,7 +102,16 @@ async fn serve(args: &ControlArgs, settings: Settings, config: Config) -> Result
     introduce(&config, &kept_at, at.as_ref())?;
     if let (Some(bound), Some(at)) = (console, &at) {
         let address = bound.local_authority().unwrap_or_default();
-        let source = ControlSource { admin_url: format!("http://{}", at.here), token: Some(token.reveal().to_owned()) };
+        let broker = |(node, token): (&Node, &Token)| BrokerSource {
+            name: node.name.clone(),
+            admin_url: format!("http://{}", node.admin),
+            token: Some(token.reveal().to_owned()),
+        };
+        let source = ControlSource {
+            admin_url: format!("http://{}", at.here),
+            token: Some(token.reveal().to_owned()),
+            brokers: config.nodes.iter().zip(&tokens).map(broker).collect(),
+        };
         let config = ConsoleConfig {
             control: Some(source),
             write_token: token.reveal().to_owned(),
@@ -131,7 +140,7 @@ async fn open_store(config: &Config, settings: &Settings) -> Result<(Arc<dyn Con
     Ok((Arc::new(store), path.display().to_string()))
 }
 
-async fn bind(address: &str) -> Result<Bound, Failure> {
+pub(crate) async fn bind(address: &str) -> Result<Bound, Failure> {
     let at: std::net::SocketAddr = address.parse().map_err(|error| {
         Failure::usage(format!("{address:?} is no address")).help("such as 127.0.0.1:7070").because(error)
     })?;

@@ -4,8 +4,10 @@ import { useState } from "preact/hooks";
 import { post, type Problem } from "./api";
 import { formatCount, formatDelay, formatPercent, formatRate, formatSpan } from "./format";
 import { PlacementMap } from "./placement_heat";
+import { LendingFlows } from "./placement_lending";
 import { beside, leaderWords, type Placement, storeWords, type Topic } from "./placement_model";
 import { WhatIfSliders } from "./placement_what_if";
+import { PlainTable } from "./plain_table";
 import { newest, usePolled } from "./poll";
 
 const POLL_MS = 1_000;
@@ -37,6 +39,7 @@ export function PlacementLive() {
             <Predicted topic={topic} />
             {topic.limit.unit === "messages" && <WhatIfSliders key={topic.name} topic={topic} brokers={seen.nodes.length} />}
           </div>
+          <LendingFlows key={`lending/${topic.name}`} topic={topic.name} />
         </>
       )}
       <Brokers placement={seen} />
@@ -86,19 +89,8 @@ function Predicted({ topic }: { topic: Topic }) {
   return (
     <section aria-label="Prediction beside measurement">
       <h2>Waiting for tokens, p99</h2>
-      <div class="scroll">
-        <table class="plain">
-          <thead><tr><th>Part</th><th class="number">predicted</th><th class="number">measured</th><th>agree</th></tr></thead>
-          <tbody>
-            {beside(topic).map((row) => (
-              <tr key={row.title} data-beside={row.title}>
-                <td>{row.title}</td><td class="number">{row.predicted}</td><td class="number">{row.measured}</td>
-                <td>{row.agrees === null ? "–" : row.agrees ? "✓ yes" : "✕ no"}</td>
-              </tr>
-            ))}
-          </tbody>
-        </table>
-      </div>
+      <PlainTable none="" columns={["Part", ["predicted", "number"], ["measured", "number"], "agree"]} rows={beside(topic).map(({ title, predicted, measured, agrees }) => (
+        { key: title, data: { "data-beside": title }, cells: [title, predicted, measured, agrees === null ? "–" : agrees ? "✓ yes" : "✕ no"] }))} />
       <p class="hint">
         {topic.limit.unit === "bytes" ? "The theory is about limits of messages."
           : predicted === null ? "Without a load below the limit there is no steady state to predict."
@@ -112,22 +104,13 @@ function Brokers({ placement }: { placement: Placement }) {
   return (
     <section aria-label="Brokers">
       <h2>Brokers</h2>
-      <div class="scroll">
-        <table class="plain">
-          <thead><tr><th>Broker</th><th>State</th><th>Publishers reach it at</th><th class="number">Capacity</th><th class="number">Placed</th><th class="number">Cores</th><th>Trouble</th></tr></thead>
-          <tbody>
-            {placement.nodes.map((node) => (
-              <tr key={node.name} data-broker={node.name}>
-                <td>{node.name}</td><td>{node.state}</td><td>{node.nsq}</td>
-                <td class="number">{formatRate(node.mcap_per_s)}/s{node.mcap_from === "assumed" && <span class="hint"> assumed</span>}</td>
-                <td class="number">{formatRate(node.allocated_per_s)}/s</td><td class="number">{node.shards}</td>
-                <td class="why">{node.error ?? ""}</td>
-              </tr>
-            ))}
-            {placement.nodes.length === 0 && <tr><td colSpan={7} class="none">No broker is declared.</td></tr>}
-          </tbody>
-        </table>
-      </div>
+      <PlainTable none="No broker is declared."
+        columns={["Broker", "State", "Publishers reach it at", ["Capacity", "number"], ["Placed", "number"], ["Cores", "number"], ["Trouble", "why"]]}
+        rows={placement.nodes.map(({ name, state, nsq, mcap_per_s, mcap_from, allocated_per_s, shards, error }) => ({
+          key: name,
+          data: { "data-broker": name },
+          cells: [name, state, nsq, <>{formatRate(mcap_per_s)}/s{mcap_from === "assumed" && <span class="hint"> assumed</span>}</>, `${formatRate(allocated_per_s)}/s`, shards, error],
+        }))} />
     </section>
   );
 }

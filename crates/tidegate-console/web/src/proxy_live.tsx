@@ -3,6 +3,7 @@
 import { useRef, useState } from "preact/hooks";
 import { Chart } from "./chart";
 import { formatCount, formatRate } from "./format";
+import { type Column, PlainTable, to } from "./plain_table";
 import { TenantMap } from "./proxy_heat";
 import { ModeSwitch } from "./proxy_mode";
 import { type Proxy, refusals, type SharePoint, spanOf, stack, stages, stagesOf, tightest, wordsOf } from "./proxy_model";
@@ -79,19 +80,8 @@ function Lending({ proxy }: { proxy: Proxy }) {
   return (
     <section aria-label="Lending">
       <h2>Who lends to whom</h2>
-      <div class="scroll">
-        <table class="plain">
-          <thead><tr><th>From</th><th>To</th><th>Resource</th><th class="number">now</th></tr></thead>
-          <tbody>
-            {shown.map(({ from, to, resource, amount }) => (
-              <tr key={`${from}/${to}/${resource}`}>
-                <td>{from}</td><td><span aria-hidden="true">→ </span>{to}</td><td>{wordsOf(resource).short}</td><td class="number">{wordsOf(resource).amount(amount)}</td>
-              </tr>
-            ))}
-            {shown.length === 0 && <tr><td colSpan={4} class="none">Nobody needs what others leave.</td></tr>}
-          </tbody>
-        </table>
-      </div>
+      <PlainTable none="Nobody needs what others leave." columns={["From", "To", "Resource", ["now", "number"]]} rows={shown.map((loan) => (
+        { key: `${loan.from}/${loan.to}/${loan.resource}`, cells: [loan.from, to(loan.to), wordsOf(loan.resource).short, wordsOf(loan.resource).amount(loan.amount)] }))} />
       {left_out > 0 && <p class="hint">{formatCount(left_out)} smaller loans are not shown.</p>}
     </section>
   );
@@ -104,27 +94,13 @@ function Refused({ proxy }: { proxy: Proxy }) {
   return (
     <section class="refused" aria-label="Refused">
       <h2>Who was refused, where and why</h2>
-      <div class="scroll">
-        <table class="plain">
-          <thead>
-            <tr><th>Tenant</th>{shown.map(([stage, title]) => <th key={stage} class="number">{title}</th>)}<th>Why</th></tr>
-          </thead>
-          <tbody>
-            {rows.slice(0, REFUSED).map(({ tenant, now, total, why }) => (
-              <tr key={tenant} data-refused={tenant}>
-                <td>{tenant}</td>
-                {shown.map(([stage]) => (
-                  <td key={stage} class="number">
-                    {total[stage] === 0 ? <span class="none">–</span> : <>{formatRate(now[stage])}/s <span class="hint">{formatCount(total[stage])} in all</span></>}
-                  </td>
-                ))}
-                <td class="why">{why}</td>
-              </tr>
-            ))}
-            {rows.length === 0 && <tr><td colSpan={shown.length + 2} class="none">Nobody was refused so far.</td></tr>}
-          </tbody>
-        </table>
-      </div>
+      <PlainTable none="Nobody was refused so far." columns={["Tenant", ...shown.map(([, title]): Column => [title, "number"]), ["Why", "why"]]}
+        rows={rows.slice(0, REFUSED).map(({ tenant, now, total, why }) => ({
+          key: tenant,
+          data: { "data-refused": tenant },
+          cells: [tenant, ...shown.map(([stage]) => (
+            total[stage] === 0 ? <span class="none">–</span> : <>{formatRate(now[stage])}/s <span class="hint">{formatCount(total[stage])} in all</span></>)), why],
+        }))} />
       {rows.length > REFUSED && <p class="hint">{formatCount(rows.length - REFUSED)} more tenants were refused.</p>}
       {rest > 0 && <p class="hint">Tenants without a row of their own: {formatCount(rest)} refusals in all.</p>}
     </section>
