@@ -348,8 +348,18 @@ impl Director {
         &self.nodes[node.0 as usize]
     }
 
+    /// Seconds to read: those of the adaptor. Before the first plan only those since publishers were seen: they may have
+    /// come with them, and the silence before would dilute their rates.
+    fn seconds_to_sense(&self, now: Instant) -> u32 {
+        let most = self.config.adapt.window_s();
+        let Some(plan_at) = self.plan_at.filter(|_| self.phase == Phase::Watches) else { return most };
+        let watched = self.config.watch_first.saturating_sub(plan_at.since(now));
+        // Nodes count by whole seconds: the last of these may have ended most of a second ago.
+        u32::try_from(watched.as_secs().saturating_sub(1)).unwrap_or(most).clamp(1, most.max(1))
+    }
+
     fn sense(&mut self, now: Instant) {
-        let seconds = self.config.adapt.window_s();
+        let seconds = self.seconds_to_sense(now);
         for node in self.numbers().filter(|&node| self.node(node).answers()).collect::<Vec<_>>() {
             if !self.is_asked(node, Asked::Sense) {
                 let ask = Ask::Sense { node: self.node(node).name.clone(), seconds, slo: self.config.slo.within };
