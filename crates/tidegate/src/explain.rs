@@ -110,9 +110,20 @@ pub(crate) fn run(args: &ExplainArgs) -> Result<(), Failure> {
         Some(address) => Err(Failure::new(format!("control at {address} does not place {:?}", args.request))
             .help("its topics are the [[control.topic]] of its file")),
         // A bare name may be either; control, if there is one here, knows its topics.
-        None if args.may_be_topic() && explain_topic(args, CONTROL).unwrap_or(false) => Ok(()),
+        None if args.may_be_topic() => match explain_topic(args, CONTROL) {
+            Ok(true) => Ok(()),
+            told => explain_request(args).map_err(|failure| neither(args, told, failure)),
+        },
         None => explain_request(args),
     }
+}
+
+/// A name that neither a control nor a proxy knows at its usual address.
+fn neither(args: &ExplainArgs, told: Result<bool, Failure>, proxy: Failure) -> Failure {
+    proxy.behind(match told {
+        Ok(_) => format!("control at {CONTROL} does not place {:?}", args.request),
+        Err(control) => control.to_string(),
+    })
 }
 
 /// Explains a topic, if control places it.

@@ -63,6 +63,11 @@ impl Failure {
         Self { help: Some(help.to_string()), ..self }
     }
 
+    /// Says first what was tried before.
+    pub(crate) fn behind(self, said: impl fmt::Display) -> Self {
+        Self { message: format!("{said}; and {}", self.message), ..self }
+    }
+
     /// Adds what it comes from.
     pub(crate) fn because(self, cause: impl Error + Send + Sync + 'static) -> Self {
         // Whatever was tried: without descriptors there is one remedy.
@@ -82,18 +87,6 @@ fn lacks_descriptors(error: &(dyn Error + 'static)) -> bool {
         let code = cause.downcast_ref::<std::io::Error>().and_then(std::io::Error::raw_os_error);
         [rustix::io::Errno::MFILE, rustix::io::Errno::NFILE].iter().any(|errno| code == Some(errno.raw_os_error()))
     })
-}
-
-/// What `error` says, and behind it each cause that says more.
-pub(crate) fn with_causes(error: &dyn Error) -> String {
-    let mut said = error.to_string();
-    for cause in std::iter::successors(error.source(), |&cause| cause.source()) {
-        let cause = cause.to_string();
-        if !said.ends_with(&cause) {
-            said = format!("{said}: {cause}");
-        }
-    }
-    said
 }
 
 impl fmt::Display for Failure {
@@ -186,6 +179,8 @@ impl From<StoreError> for Failure {
 
 #[cfg(test)]
 mod tests {
+    use tidegate_runtime::causes::with_causes;
+
     use super::*;
 
     #[derive(Debug, thiserror::Error)]
@@ -193,9 +188,8 @@ mod tests {
     struct Unreadable(#[source] std::io::Error);
 
     #[test]
-    fn causes_are_said_once_each() {
+    fn a_failure_is_told_with_its_causes() {
         let cause = || Unreadable(std::io::Error::other("it is locked"));
-        assert_eq!(with_causes(&cause()), "cannot read a.toml: it is locked");
         assert_eq!(
             with_causes(&Failure::new("no start").because(cause())),
             "no start: cannot read a.toml: it is locked"

@@ -31,18 +31,28 @@ pub(crate) fn line(text: impl Display) -> Result<(), Failure> {
     write(&format!("{text}\n"))
 }
 
-/// Prints where the console is. On a terminal the address carries the token in its fragment, which browsers do not send
-/// to servers; elsewhere standard output is kept, under systemd in the journal, so only the token's file is named.
-pub(crate) fn console(authority: &str, token: Option<(&Token, &Path)>) -> Result<(), Failure> {
-    line(console_line(authority, token, io::stdout().is_terminal()))
+/// Shows `text` on a terminal in the place of what was shown so last; anywhere else it says nothing. To be cleared with an
+/// empty text before the next line.
+pub(crate) fn passing(text: impl Display) {
+    if io::stdout().is_terminal() {
+        // What cannot be shown will not be missed.
+        let _ = write(&format!("\r\x1b[K{text}"));
+    }
 }
 
-fn console_line(authority: &str, token: Option<(&Token, &Path)>, terminal: bool) -> String {
+/// Prints where the console is. On a terminal the address carries the token in its fragment, which browsers do not send
+/// to servers; elsewhere standard output is kept, under systemd in the journal, so only the token's file is named.
+/// `at` is `host:port` and the path of a page, such as `127.0.0.1:7070/`.
+pub(crate) fn console(at: &str, token: Option<(&Token, &Path)>) -> Result<(), Failure> {
+    line(console_line(at, token, io::stdout().is_terminal()))
+}
+
+fn console_line(at: &str, token: Option<(&Token, &Path)>, terminal: bool) -> String {
     match token {
-        None => format!("console  http://{authority}/"),
-        Some((token, _)) if terminal => format!("console  http://{authority}/#token={}", token.reveal()),
+        None => format!("console  http://{at}"),
+        Some((token, _)) if terminal => format!("console  http://{at}#token={}", token.reveal()),
         Some((_, file)) => {
-            format!("console  http://{authority}/ (to change things, add #token= and the text of {})", file.display())
+            format!("console  http://{at} (to change things, add #token= and the text of {})", file.display())
         }
     }
 }
@@ -140,7 +150,7 @@ mod tests {
     #[test]
     fn the_token_is_shown_on_a_terminal_only() {
         let (token, file) = (Token::generate().unwrap(), Path::new("data/admin.token"));
-        let line = |terminal| console_line("127.0.0.1:7070", Some((&token, file)), terminal);
+        let line = |terminal| console_line("127.0.0.1:7070/", Some((&token, file)), terminal);
         assert_eq!(line(true), format!("console  http://127.0.0.1:7070/#token={}", token.reveal()));
         assert!(line(false).ends_with("/ (to change things, add #token= and the text of data/admin.token)"));
         assert!(!line(false).contains(token.reveal()));

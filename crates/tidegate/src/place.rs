@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueHint};
 use hyper::Method;
-use serde::Deserialize;
+use tidegate_control::io::dry_run::DryRun;
 use tidegate_core::Instant;
 use tidegate_runtime::clock;
 use tidegate_runtime::config::units::Span;
@@ -42,32 +42,6 @@ pub(crate) struct PlaceArgs {
     /// Print JSON
     #[arg(long)]
     json: bool,
-}
-
-/// What a plan would be.
-#[derive(Debug, Deserialize)]
-struct DryRun {
-    placed: bool,
-    publishers: u64,
-    rate_per_s: f64,
-    headline: String,
-    words: Vec<String>,
-    missing_per_s: f64,
-    parts: Vec<DryPart>,
-    rounds: Vec<u32>,
-    planned_in_s: f64,
-}
-
-#[derive(Debug, Deserialize)]
-struct DryPart {
-    node: String,
-    publishers: u64,
-    share: f64,
-    limit_rate_per_s: f64,
-    limit_burst: u64,
-    delay_us_p99: Option<f64>,
-    access_us_p99: Option<f64>,
-    share_over: Option<f64>,
 }
 
 pub(crate) fn run(args: &PlaceArgs) -> Result<(), Failure> {
@@ -135,12 +109,17 @@ fn has_ended(placed: &Placed) -> bool {
 
 fn show(topic: &str, told: &DryRun) -> Result<(), Failure> {
     output::line(format_args!("{topic}: {}", told.headline))?;
+    output::line("dry run  simulated with arrivals at random at the publishers' rates; nothing was changed")?;
     output::line(format_args!("sent     {}/s by {} publishers", figure(told.rate_per_s), told.publishers))?;
     for word in &told.words {
         output::line(format_args!("because  {word}"))?;
     }
     let rounds: Vec<String> = told.rounds.iter().map(ToString::to_string).collect();
-    output::line(format_args!("would take {} s, rounds {}", figure(told.planned_in_s), rounds.join("+")))?;
+    output::line(format_args!(
+        "planned  in {} s if it were real, rounds {}",
+        figure(told.planned_in_s),
+        rounds.join("+")
+    ))?;
     output::line("")?;
     let mut table =
         Table::new(&["broker", "publishers", "share %", "rate", "burst", "p99 ms", "tokens p99 ms", "beyond %"]);
@@ -157,6 +136,5 @@ fn show(topic: &str, told: &DryRun) -> Result<(), Failure> {
             part.share_over.map_or_else(|| "-".to_owned(), |share| figure(100.0 * share)),
         ]);
     }
-    table.print()?;
-    output::line("simulated with arrivals at random at the publishers' rates; nothing was changed")
+    table.print()
 }

@@ -161,20 +161,24 @@ impl Placed {
             let rounds: Vec<String> = self.rounds.iter().map(ToString::to_string).collect();
             output::line(format_args!("planned  in {} s, rounds {}", figure(seconds), rounds.join("+")))?;
         }
-        let Measured { messages, share_over, .. } = self.measured;
-        output::line(format_args!(
-            "p99      {} ms, of which {} ms wait for tokens; {}% of {messages} messages beyond the objective{}",
-            ms(self.measured.delay_us()),
-            ms(self.measured.access_us()),
-            figure(100.0 * share_over),
-            if self.misses_slo() { ", which is missed" } else { "" },
-        ))?;
+        let Measured { messages, share_over, delay_us_p99, access_us_p99 } = self.measured;
+        if messages == 0 {
+            output::line("p99      no message was finished in the last seconds")?;
+        } else {
+            output::line(format_args!(
+                "p99      {} ms; waiting for tokens alone {} ms; {} % of {messages} messages beyond the objective{}",
+                figure(delay_us_p99 / 1e3),
+                figure(access_us_p99 / 1e3),
+                figure(100.0 * share_over),
+                if self.misses_slo() { ", which is missed" } else { "" },
+            ))?;
+        }
         if let Some(predicted) = &self.predicted {
             output::line(format_args!(
-                "theory   {} ms wait for tokens in these parts, {} ms in one bucket: the split costs {} ms",
-                ms(Some(predicted.split.access_us_p99)),
-                ms(Some(predicted.single.access_us_p99)),
-                ms(Some(predicted.penalty_us_p99)),
+                "theory   p99 of waiting for tokens {} ms in these parts, {} ms in one bucket: the split costs {} ms",
+                figure(predicted.split.access_us_p99 / 1e3),
+                figure(predicted.single.access_us_p99 / 1e3),
+                figure(predicted.penalty_us_p99 / 1e3),
             ))?;
         }
         if let Some(event) = self.events.last() {

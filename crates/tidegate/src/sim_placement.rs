@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use clap::Args;
 use serde::Serialize;
+use tidegate_control::machine::modelled::ModelConfig;
 use tidegate_core::Rate;
 use tidegate_core::replay::{ServiceModel, Spread};
 use tidegate_lab::placement::{ArrivalLaw, PAPER, PlannerName, Played, Policy, Scenario, place};
@@ -225,5 +226,13 @@ fn print(scenario: &Scenario, played: &Played) -> Result<(), Failure> {
         ))?;
     }
     output::line("")?;
+    if scenario.planner == PlannerName::Model {
+        // What a model says is an estimate, so it must leave something to spare.
+        let most = 100.0 * (1.0 - 0.99) * ModelConfig::default().spare;
+        output::line(format!(
+            "the model takes the fewest brokers with at most {} % beyond the objective on each",
+            figure(most)
+        ))?;
+    }
     played.why.iter().try_for_each(output::line)
 }

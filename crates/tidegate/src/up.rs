@@ -128,7 +128,10 @@ async fn serve(
         output::line(format_args!("admin    {admin}"))?;
     }
     if let (Some((bound, console)), Some(admin)) = (console, &running.admin) {
-        output::console(&bound.local_authority().unwrap_or_default(), Some((&token, &settings.token_file)))?;
+        output::console(
+            &format!("{}/", bound.local_authority().unwrap_or_default()),
+            Some((&token, &settings.token_file)),
+        )?;
         let proxies = proxy.iter().filter_map(|proxy| proxy.console_source(Some(&token))).collect();
         let config = ConsoleConfig { proxies, ..console_of(console, &admin.here, &token, &servers) };
         servers.serve(bound, None, tidegate_console::router(config));

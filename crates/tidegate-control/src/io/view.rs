@@ -453,7 +453,8 @@ pub fn placed_words(plan: &Plan) -> String {
     let many = plan.parts.iter().filter(|part| !part.publishers.is_empty()).count();
     let because = plan.why.iter().rev().find_map(|reason| match reason {
         Reason::Predicted { delay_us_p99, .. } => {
-            Some(format!("the model expects a p99 of {:.2} ms there, and more on fewer", delay_us_p99 / 1e3))
+            let others = if many > 1 { "more on fewer" } else { "a limit that is not split delays least" };
+            Some(format!("the model expects a p99 of {:.2} ms there, and {others}", delay_us_p99 / 1e3))
         }
         Reason::LeastNodes { rate_per_s, .. } if many > 1 => {
             Some(format!("fewer have no room for {rate_per_s:.0} messages/s within the objective"))
@@ -505,6 +506,10 @@ mod tests {
         assert_eq!(
             placed_words(&plan(3, vec![least, predicted])),
             "three brokers, because the model expects a p99 of 0.87 ms there, and more on fewer"
+        );
+        assert_eq!(
+            placed_words(&plan(1, vec![Reason::Predicted { nodes: 1, delay_us_p99: 210.0, share_over: 0.0 }])),
+            "one broker, because the model expects a p99 of 0.21 ms there, and a limit that is not split delays least"
         );
         assert_eq!(placed_words(&plan(12, Vec::new())), "12 brokers");
     }

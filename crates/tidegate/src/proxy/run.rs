@@ -13,6 +13,7 @@ use tidegate_proxy::error::ProxyError;
 use tidegate_proxy::io::Proxy;
 use tidegate_proxy::io::admin::{self, Source};
 use tidegate_runtime::access::{self, Guard, Reach};
+use tidegate_runtime::causes::with_causes;
 
 use tidegate_runtime::config::Document;
 use tokio::time::{MissedTickBehavior, interval};
@@ -20,7 +21,7 @@ use tokio::time::{MissedTickBehavior, interval};
 use super::screen;
 use super::upgrade::{Given, Taken};
 use super::watch::{Follower, Watched};
-use crate::failure::{Failure, with_causes};
+use crate::failure::Failure;
 use crate::output;
 use crate::reload::Reload;
 use crate::servers::{AdminAt, Bound, Servers};
@@ -169,7 +170,7 @@ impl ProxyRunning {
         let admin = self.admin.as_ref().map(ToString::to_string);
         let lines = screen::lines(&config, &self.addresses(), admin.as_deref());
         lines.into_iter().try_for_each(output::line)?;
-        self.console.iter().try_for_each(|authority| output::console(authority, token))
+        self.console.iter().try_for_each(|authority| output::console(&format!("{authority}/"), token))
     }
 
     /// Follows its files and SIGHUP until `end`; at a SIGHUP the broker beside it, if there is one, reads its file too.
