@@ -21,6 +21,7 @@ First steps:
   tidegate demo                         one overload twice: without a limit and with one
   tidegate demo rpc                     one overload, five schemes of overload control
   tidegate demo neighbours              one noisy neighbour twice: without limits and with them
+  tidegate demo srtm                    a limit on six brokers: split, then placed on the fewest
   tidegate up                           broker and console, for this machine alone
   tidegate proxy -c FILE                in front of your services: no tenant can hurt another
   tidegate broker -data-path=DIR        in the place of nsqd: its flags, files and ports
@@ -110,6 +111,22 @@ pub(crate) enum DemoOf {
     Rpc(Showing),
     /// One noisy neighbour in front of two proxies, without limits and with them
     Neighbours(Showing),
+    /// A limit split over six brokers, then the topic placed on the fewest that keep its promise
+    Srtm(Srtm),
+}
+
+/// `tidegate demo srtm`: on the terminal, in words.
+#[derive(Debug, Args)]
+pub(crate) struct Srtm {
+    /// How many seconds of each act are measured
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u64).range(3..=50))]
+    pub(crate) seconds: u64,
+    /// Also serve a console with the placement, from the second act on and until Ctrl-C
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub(crate) console: Option<String>,
+    /// Print JSON, at the end
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// How a demo is shown: as a page with a slider, or by script.

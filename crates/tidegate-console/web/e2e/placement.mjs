@@ -49,7 +49,7 @@ async function journey([, origin, token]) {
       await show("rate");
       await until("the whole rate", `Math.abs(${texts}.reduce((sum, text) => sum + (parseFloat(text.replace(",", "")) || 0), 0) - 660) < 2`, PATIENCE_MS);
       await show("burst");
-      await until("the whole burst", `${texts}.reduce((sum, text) => sum + (parseFloat(text) || 0), 0) === 60`, PATIENCE_MS);
+      await until("the whole burst", `${texts}.reduce((sum, text) => sum + (parseFloat(text) || 0), 0) === 84`, PATIENCE_MS);
       await show("p99");
       await some("delays", `/[µm]s$/.test(text)`);
       await show("penalty");
@@ -73,9 +73,9 @@ async function journey([, origin, token]) {
       await dragSlider("#what-if-k", 1);
       await until("six brokers asked about", `${whatIf}.dataset.k === "6"`, PATIENCE_MS);
       expect("the promise kept by six parts", await evaluate(`${whatIf}.dataset.meets`), "false");
-      await until("it in words", `/^On 6 brokers with a burst of 60 the p99 is .* and misses p99 <= 50ms/.test(${whatIf}.textContent)`);
+      await until("it in words", `/^On 6 brokers with a burst of 84 the p99 is .* and misses p99 <= 50ms/.test(${whatIf}.textContent)`);
       await dragSlider("#what-if-b", 1);
-      await until("a burst eight times as large", `${whatIf}.textContent.includes("with a burst of 480")`, PATIENCE_MS);
+      await until("a burst eight times as large", `${whatIf}.textContent.includes("with a burst of 672")`, PATIENCE_MS);
       expect("the promise kept with that burst", await evaluate(`${whatIf}.dataset.meets`), "true");
     },
     "without lending the page says that each keeps its part": async () => {

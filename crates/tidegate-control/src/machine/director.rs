@@ -375,7 +375,8 @@ impl Director {
         let most = self.config.adapt.window_s();
         let Some(plan_at) = self.plan_at.filter(|_| self.phase == Phase::Watches) else { return most };
         let watched = self.config.watch_first.saturating_sub(plan_at.since(now));
-        u32::try_from(watched.as_secs()).unwrap_or(most).clamp(1, most.max(1))
+        // Nodes count by whole seconds: the last of these may have ended most of a second ago.
+        u32::try_from(watched.as_secs().saturating_sub(1)).unwrap_or(most).clamp(1, most.max(1))
     }
 
     fn sense(&mut self, now: Instant) {

@@ -11,8 +11,9 @@
 //! | `headless` | a script, a table and a verdict instead of the page |
 //! | `neighbours` | `tidegate demo neighbours`: one noisy neighbour, twice |
 //! | `rpc` | `tidegate demo rpc`: one overload, five schemes of overload control |
+//! | `srtm` | `tidegate demo srtm`: a limit split over six brokers, and a topic placed on the fewest |
 //!
-//! Both brokers run in this process. They are the production broker on real sockets; a process each would add that one
+//! Brokers run in this process. They are the production broker on real sockets; a process each would add that one
 //! of them may die alone and leave its children behind, and would show nothing more: what is scarce is the consumer.
 
 mod control;
@@ -22,16 +23,19 @@ mod neighbours;
 mod plan;
 mod rpc;
 mod slider;
+mod srtm;
 mod stage;
 mod theatre;
 mod troupe;
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_broker::config::{Address, Config, Options, QueuePolicy};
 use tidegate_broker::io::admin::{Target, Transient};
+use tidegate_broker::machine::limiter::Contract;
 use tidegate_console::{BrokerSource, ConsoleConfig};
 use tidegate_load::LoadError;
 use tidegate_runtime::clock;
@@ -58,6 +62,7 @@ pub(crate) fn run(args: &Demo) -> Result<(), Failure> {
     match &args.of {
         Some(DemoOf::Rpc(args)) => return rpc::run(args),
         Some(DemoOf::Neighbours(args)) => return neighbours::run(args),
+        Some(DemoOf::Srtm(args)) => return srtm::run(args),
         None => {}
     }
     let args = &args.showing;
@@ -88,8 +93,8 @@ impl Twins {
         let folder = Folder::new("demo").map_err(system)?;
         let token = Token::generate().map_err(system)?;
         let plan = Plan::default();
-        let without = broker(Name::Without, plan, &folder, &token).await?;
-        let with = broker(Name::With, plan, &folder, &token).await?;
+        let without = side(Name::Without, plan, &folder, &token).await?;
+        let with = side(Name::With, plan, &folder, &token).await?;
         let brokers = [without, with];
         let mut troupes = Vec::new();
         for broker in &brokers {
@@ -150,28 +155,40 @@ impl Theatre for Twins {
 }
 
 /// One of the two brokers: alike, but for the limit.
-async fn broker(name: Name, plan: Plan, folder: &Folder, token: &Token) -> Result<Running, Failure> {
-    let data_path = folder.path().join(name.as_str());
-    std::fs::create_dir(&data_path).map_err(|error| Failure::new("cannot make a folder").because(error))?;
-    let anywhere = || Some(theatre::anywhere().to_string());
+async fn side(name: Name, plan: Plan, folder: &Folder, token: &Token) -> Result<Running, Failure> {
     let options = Options {
-        tcp_address: anywhere(),
-        http_address: Some(String::new()),
-        admin_address: anywhere(),
-        data_path: Some(data_path),
-        // One is plenty for some thousand messages per second, and leaves the machine to the browser.
-        shards: Some(1),
         mem_queue_size: i64::try_from(plan.queue).ok(),
         // What a flooded broker without limits does to its oldest messages; the disk stays out of it.
         queue_policy: Some(QueuePolicy::DropOldest),
         ..Options::default()
     };
-    let config = Config::from_options(options, &settings::host()).map_err(Failure::new)?;
     let limited = Target { topic: plan::topic_name(Role::Noisy), channel: None };
     let limits = match name {
         Name::Without => Vec::new(),
         Name::With => vec![(limited, plan.contract())],
     };
+    broker(&folder.path().join(name.as_str()), options, limits, token).await
+}
+
+/// A broker of its own for a demo: on ports of loopback that the system picks, with its data in a new folder.
+async fn broker(
+    data_path: &Path,
+    options: Options,
+    limits: Vec<(Target, Contract)>,
+    token: &Token,
+) -> Result<Running, Failure> {
+    std::fs::create_dir(data_path).map_err(|error| Failure::new("cannot make a folder").because(error))?;
+    let anywhere = || Some(theatre::anywhere().to_string());
+    let options = Options {
+        tcp_address: anywhere(),
+        http_address: Some(String::new()),
+        admin_address: anywhere(),
+        data_path: Some(data_path.to_owned()),
+        // One is plenty for some thousand messages per second, and leaves the machine to the browser.
+        shards: Some(1),
+        ..options
+    };
+    let config = Config::from_options(options, &settings::host()).map_err(Failure::new)?;
     let store = Arc::new(Transient::default());
     Running::start(Setup { config: Arc::new(config), limits, store, token: Some(token.clone()) }).await
 }
