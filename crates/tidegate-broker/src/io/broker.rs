@@ -21,6 +21,8 @@ use super::disk_thread::{DiskHandle, DiskThread, DiskThreadOptions};
 use super::handle::{BrokerHandle, Notice};
 use super::http::NSQD_VERSION;
 use super::http::client::HttpClient;
+use super::lend_boot::next_boot;
+use super::lend_socket::{self, LendError, LendSocket};
 use super::listener::Listener;
 use super::mailbox::{Inbound, ShardMailbox};
 use super::metadata::{DataLock, Metadata, MetadataError};
@@ -89,6 +91,9 @@ pub enum StartError {
         #[source]
         source: MetadataError,
     },
+    /// Datagrams of lending cannot be taken.
+    #[error("cannot lend tokens to other brokers")]
+    Lend(#[from] LendError),
     /// A thread cannot be started.
     #[error("cannot start a thread")]
     Thread(#[from] io::Error),
@@ -150,6 +155,14 @@ impl Broker {
         let adopted = adopt(&SystemFiles, &disk_options, &listing, &mut found.metadata);
         let listener = Listener::bind(&config.tcp_address)
             .map_err(|source| StartError::Listen { address: config.tcp_address.to_string(), source })?;
+        let lend = config.lend.as_ref().map(|at| lend_socket::bind(at, config.shards)).transpose()?.unwrap_or_default();
+        let lend_addresses: Arc<[_]> = lend.iter().map(LendSocket::address).collect();
+        let boot = if lend.is_empty() {
+            None
+        } else {
+            Some(next_boot(&SystemFiles, &config.data_path, clock::realtime_ns())?)
+        };
+        let mut lend = lend.into_iter();
         // Once nothing common can fail any more: a start that fails is not taken for a crash by the next one.
         let used = !found.metadata.topics.is_empty() || adopted;
         let (tokens, noted) = buckets::take(&SystemFiles, &config.data_path, used, &BootTime::now());
@@ -180,7 +193,7 @@ impl Broker {
         let kept: Arc<Mutex<Kept>> = Arc::default();
         let (opened, openings) = std::sync::mpsc::channel();
         for (number, inbox) in inboxes.into_iter().enumerate() {
-            let shard = new_shard(config, number, &limits, &found.metadata, &tokens);
+            let shard = new_shard((config, number), boot, &limits, &found.metadata, &tokens);
             let surroundings = ThreadSurroundings {
                 disk: disk.handle(),
                 names: names.handle(),
@@ -191,7 +204,7 @@ impl Broker {
                 mailbox: mailboxes[number].clone(),
                 runtime: runtime.clone(),
             };
-            let waiting = Waiting::new(number, &mailboxes[number], tls.is_some())?;
+            let waiting = Waiting::new(number, &mailboxes[number], tls.is_some(), lend.next())?;
             let parts = Parts {
                 number,
                 shard,
@@ -213,6 +226,7 @@ impl Broker {
         while openings.recv().is_ok() {}
         mailboxes[0].send(Inbound::Listen(listener));
         let handle = BrokerHandle::new(mailboxes.iter().map(|mailbox| mailbox.clone() as _).collect());
+        let handle = handle.lending_at(lend_addresses);
         let notices = Some(notices);
         let data_path = config.data_path.clone();
         Ok(Self {
@@ -325,14 +339,17 @@ impl Drop for Alive {
 }
 
 fn new_shard(
-    config: &Config,
-    number: usize,
+    (config, number): (&Config, usize),
+    boot: Option<u32>,
     limits: &[StartingLimit],
     metadata: &Metadata,
     tokens: &buckets::Found,
 ) -> Shard {
     let now = clock::now();
     let mut shard = Shard::new(shard_config(config, number), now, clock::realtime_ns());
+    if let Some(boot) = boot {
+        shard.start_lending(boot, now);
+    }
     bring_back(&mut shard, (number, config.shards), limits, metadata, tokens, now);
     shard
 }

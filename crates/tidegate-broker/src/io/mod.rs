@@ -10,6 +10,7 @@
 //! | [`disk_thread`], [`disk_queue`], [`metadata`] | the data folder, in nsqd's files |
 //! | [`names`], [`adoption`] | the names of topics and channels, kept up to date and found again |
 //! | [`buckets`] | what is left of the tokens, over a restart |
+//! | [`lend_socket`], `lend_boot` | datagrams of lending, and the numbers of their sessions |
 //! | [`trace`] | traces of a topic's messages |
 //! | [`http`], [`admin`] | nsqd's HTTP API, and Tidegate's own |
 //! | [`lookupd`], [`auth_client`], [`statsd`] | nsqlookupds, AUTH servers, a statsd server |
@@ -27,6 +28,8 @@ pub mod disk_thread;
 pub mod handle;
 mod handshake;
 pub mod http;
+mod lend_boot;
+pub mod lend_socket;
 mod listener;
 pub mod lookupd;
 mod mailbox;

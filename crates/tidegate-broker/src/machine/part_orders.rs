@@ -32,6 +32,9 @@ impl Shard {
                 }
             }
         }
+        if let Some(grant) = own.iter().find(|grant| order.step != PartStep::Check && self.is_overlent(&grant.topic)) {
+            return AdminReply::PartsRefused(PartRefused::Lent { topic: grant.topic.clone() });
+        }
         AdminReply::Parts(own.iter().filter_map(|grant| self.part_status(&grant.topic, now)).collect())
     }
 
@@ -68,6 +71,7 @@ impl Shard {
         let key = LimitKey::topic(&grant.topic);
         let before = self.contracts.terms(&key);
         self.contracts.parts.put(order, grant, taken, ends);
+        self.wish_split(&grant.topic, grant.split.clone());
         self.put_in_force(&grant.topic, before, now, now);
     }
 
@@ -77,6 +81,7 @@ impl Shard {
         let before = self.contracts.terms(&LimitKey::topic(topic));
         match self.contracts.parts.remove(topic, revision) {
             Ok(()) => {
+                self.wish_split(topic, None);
                 self.put_in_force(topic, before, now, now);
                 AdminReply::Parts(status.into_iter().collect())
             }
@@ -96,7 +101,8 @@ impl Shard {
         if part.is_of_earlier_run() && terms.is_some_and(|terms| terms.source != Source::Part) {
             return None;
         }
-        Some(part.status(topic, terms.map(|terms| terms.limit()), now))
+        let status = part.status(topic, terms.map(|terms| terms.limit()), now);
+        Some(PartStatus { lends: self.lend_state(topic), ..status })
     }
 
     /// Puts in force what holds after the leases that have ended until `now`: from their ends on, however late that is
@@ -121,11 +127,13 @@ impl Shard {
             if let Some(limiter) = key.and_then(|key| self.topics[key].limiter.as_mut()) {
                 limiter.part_ends = after.part_ends; // Its lease may have been renewed.
             }
+            self.review_lending(name, now);
             return;
         }
         if let Some(key) = key {
             self.drain_topic(key, now);
         }
+        self.leave_unwished(name, now);
         let is_at_work = key.is_some_and(|key| self.topics[key].limiter.is_some());
         let parted = |terms: Option<Terms>| terms.is_some_and(|terms| terms.part.is_some());
         if let Some(after) = after
@@ -137,5 +145,6 @@ impl Shard {
         if let Some(key) = key {
             self.rule_topic(key, &limit, after, at);
         }
+        self.join_wished(name, now);
     }
 }

@@ -15,6 +15,7 @@ use tidegate_core::time::nanos;
 use tidegate_core::{Instant, Rate};
 use tidegate_wire::nsq::TopicName;
 
+use super::lending::{LendState, Split};
 use super::limiter::{PartRule, Unit};
 use super::part_lease::PartLease;
 
@@ -31,6 +32,8 @@ pub struct PartGrant {
     pub limit: Limit,
     /// What one token buys: the same as in the contract, if there is one.
     pub unit: Unit,
+    /// How the burst is split among brokers that lend each other tokens; `None`: the part is a static one.
+    pub split: Option<Arc<Split>>,
 }
 
 /// How far an order for parts is carried out. Each step is taken by all shards before the next one.
@@ -87,6 +90,8 @@ pub struct PartStatus {
     pub lapses_in: Option<Duration>,
     /// What holds then.
     pub on_lapse: OnLapse,
+    /// How it lends; `None` if no order asks for it.
+    pub lends: Option<LendState>,
 }
 
 impl PartStatus {
@@ -133,6 +138,12 @@ pub enum PartRefused {
     Full {
         /// [`PARTS_MAX`].
         bound: usize,
+    },
+    /// The part is in force but for what is lent of a larger one: that counts until it has come back.
+    #[error("what is lent of `{topic}` has not come back yet; send the order again")]
+    Lent {
+        /// The topic.
+        topic: TopicName,
     },
     /// There is no part to remove.
     #[error("`{topic}` has no part")]
@@ -186,6 +197,11 @@ impl Part {
         self.lease.revision()
     }
 
+    /// Its lease has not ended.
+    pub(super) fn is_leased(&self) -> bool {
+        self.lease.ends().is_some()
+    }
+
     /// It is what an earlier run left of the only limit of its topic.
     pub(super) fn is_of_earlier_run(&self) -> bool {
         self.of_earlier_run
@@ -215,6 +231,7 @@ impl Part {
             revision: self.revision(),
             lapses_in: self.lease.ends().map(|ends| ends.since(now)),
             on_lapse: self.on_lapse,
+            lends: None,
         }
     }
 
@@ -267,7 +284,7 @@ impl Parts {
 
     /// Whether `order` may put `grant` in force.
     pub(super) fn check(&self, order: &PartOrder, grant: &PartGrant) -> Result<(), PartRefused> {
-        let PartGrant { topic, limit, unit } = grant;
+        let PartGrant { topic, limit, unit, .. } = grant;
         let Some(part) = self.by_topic.get(topic) else {
             return self.check_unheld(topic, order.revision);
         };
@@ -389,7 +406,7 @@ mod tests {
 
     fn grant(topic: &str, rate: u64) -> PartGrant {
         let limit = Limit::new(Rate::per_s(rate), 5);
-        PartGrant { topic: TopicName::new(topic).unwrap(), limit, unit: Unit::Messages }
+        PartGrant { topic: TopicName::new(topic).unwrap(), limit, unit: Unit::Messages, split: None }
     }
 
     fn order(revision: u64, on_lapse: OnLapse) -> PartOrder {

@@ -18,8 +18,10 @@ use tidegate_runtime::http::Problem;
 
 use super::Shared;
 use super::actions::topic_name;
+use super::lending::SplitBody;
 use super::outcome::exiting;
 use crate::machine::admin::{AdminReply, AdminRequest};
+use crate::machine::lending::LendState;
 use crate::machine::limiter::Unit;
 use crate::machine::parts::{OnLapse, PartGrant, PartOrder, PartRefused, PartStatus, PartStep};
 
@@ -27,6 +29,10 @@ use crate::machine::parts::{OnLapse, PartGrant, PartOrder, PartRefused, PartStat
 const PARTS_MAX: usize = 4_096;
 /// An order of that many, each with a long name.
 const BODY_BYTES_MAX: usize = 1 << 20;
+/// What is lent comes back within this: the lease of a loan, and what clocks may differ by.
+const LOANS_RETURN: Duration = Duration::from_millis(1_200);
+/// Between two looks whether it has.
+const LOANS_PAUSE: Duration = Duration::from_millis(5);
 /// Shortest and longest lease, ms.
 const LEASE_MS: std::ops::RangeInclusive<u64> = 100..=3_600_000;
 
@@ -59,6 +65,9 @@ struct GrantBody {
     burst: u64,
     #[serde(default)]
     unit: Unit,
+    /// How the burst is split among brokers that lend each other tokens.
+    #[serde(default)]
+    lend: Option<SplitBody>,
 }
 
 /// A part as it is shown.
@@ -80,6 +89,9 @@ pub(super) struct PartJson {
     /// The part as it was ordered, where that is not what is in force.
     #[serde(skip_serializing_if = "Option::is_none")]
     ordered: Option<LimitJson>,
+    /// How it lends, if an order asks for that: `lends`, `leaves` or `split`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lends: Option<&'static str>,
 }
 
 #[derive(Clone, PartialEq, Debug, Serialize)]
@@ -130,7 +142,7 @@ async fn put(State(shared): State<Shared>, body: Result<Bytes, BytesRejection>) 
     let mut in_force = Vec::new();
     // Each step is acknowledged by all shards before the next one: what grows does so when everything has shrunk.
     for step in [PartStep::Check, PartStep::Shrink, PartStep::All] {
-        in_force = shared.ask_parts(&AdminRequest::PutParts(PartOrder { step, ..order.clone() })).await?;
+        in_force = shared.put_step(&PartOrder { step, ..order.clone() }).await?;
     }
     tracing::debug!(revision = order.revision, parts = order.parts.len(), "parts put in force");
     Ok(Json(PutJson { revision: order.revision, now_us: now_us(), in_force: shown(&in_force) }))
@@ -152,19 +164,37 @@ async fn remove(
 }
 
 impl Shared {
+    /// Takes a step of `order`. One that waits for what is lent is taken again and again while that may help: loans come
+    /// back at once, or end with their lease where the other broker is not there.
+    async fn put_step(&self, order: &PartOrder) -> Result<Vec<PartStatus>, Problem> {
+        let until = clock::now() + LOANS_RETURN;
+        loop {
+            let replies = self.admin.broker.ask_all(&AdminRequest::PutParts(order.clone())).await;
+            let is_lent = |reply: &AdminReply| matches!(reply, AdminReply::PartsRefused(PartRefused::Lent { .. }));
+            if !replies.iter().any(is_lent) || clock::now() >= until {
+                return parts_of(replies);
+            }
+            tokio::time::sleep(LOANS_PAUSE).await;
+        }
+    }
+
     /// The parts that all shards answer with.
     async fn ask_parts(&self, request: &AdminRequest) -> Result<Vec<PartStatus>, Problem> {
-        let replies = self.admin.broker.ask_all(request).await;
-        if replies.is_empty() {
-            return Err(exiting());
-        }
-        let mut parts = Vec::new();
-        for reply in replies {
-            parts.extend(parts_in(reply)?);
-        }
-        parts.sort_by(|a, b| a.topic.cmp(&b.topic));
-        Ok(parts)
+        parts_of(self.admin.broker.ask_all(request).await)
     }
+}
+
+/// The parts that all shards answered with, by topic.
+fn parts_of(replies: Vec<AdminReply>) -> Result<Vec<PartStatus>, Problem> {
+    if replies.is_empty() {
+        return Err(exiting());
+    }
+    let mut parts = Vec::new();
+    for reply in replies {
+        parts.extend(parts_in(reply)?);
+    }
+    parts.sort_by(|a, b| a.topic.cmp(&b.topic));
+    Ok(parts)
 }
 
 fn parts_in(reply: AdminReply) -> Result<Vec<PartStatus>, Problem> {
@@ -224,7 +254,8 @@ fn grant(body: &GrantBody) -> Result<PartGrant, Problem> {
         let detail = format!("`burst` of `{topic}` is 0; give 1 or more, or a `rate_per_s` of 0 to hold everything");
         return Err(Problem::bad_request(detail));
     }
-    Ok(PartGrant { topic, limit: Limit::new(body.rate_per_s, body.burst), unit: body.unit })
+    let split = body.lend.as_ref().map(|lend| lend.read(&topic)).transpose()?.map(Arc::new);
+    Ok(PartGrant { topic, limit: Limit::new(body.rate_per_s, body.burst), unit: body.unit, split })
 }
 
 impl From<&PartStatus> for PartJson {
@@ -240,6 +271,7 @@ impl From<&PartStatus> for PartJson {
             lapses_in_ms: part.lapses_in_ms(),
             on_lapse: part.on_lapse,
             ordered: (part.in_force != Some(part.limit)).then_some(ordered),
+            lends: part.lends.map(LendState::name),
         }
     }
 }
@@ -257,6 +289,7 @@ impl From<PartRefused> for Problem {
             PartRefused::OtherUnit { .. } => {
                 ("other-unit", "The limit counts something else", "/api/v1/limits says what the limit counts")
             }
+            PartRefused::Lent { .. } => ("lent", "Tokens are lent", "a lease of a second brings all back"),
             PartRefused::Late => ("late", "The order is late", "send it with a later `until_us`"),
             PartRefused::Full { .. } => ("full", "No more parts fit", "remove parts that nobody needs"),
         };
