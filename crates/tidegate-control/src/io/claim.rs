@@ -18,10 +18,10 @@ use super::kept::{Kept, Saved, SavedPart, Term};
 use super::lead::{Standing, stopped};
 use super::loads::Loads;
 use super::nodes::{Members, Nodes};
-use super::orders::{Carried, carry_out};
+use super::orders::{Carried, Known, carry_out};
 use super::predict::{Offered, Prediction, predict};
 use super::sensed::{offered_of, publishers_of};
-use crate::config::{Config, Planner, Topic, Unit};
+use crate::config::{Config, Lend, Planner, Topic, Unit};
 use crate::error::{KeptError, with_causes};
 use crate::machine::director::{
     AdaptorConfig, Ask, Director, DirectorConfig, Event, Inherited, Phase, Placement, PlannerKind, Report, View,
@@ -171,6 +171,7 @@ pub(super) fn director_config(topic: &Topic, config: &Config) -> DirectorConfig 
         },
         fit: FitConfig { round: topic.round, excess: Excess::NextNode, ..FitConfig::default() },
         adapt: AdaptorConfig { period: topic.adapt.period, window: topic.adapt.window, ..AdaptorConfig::default() },
+        lends: topic.lend == Lend::On,
         lease: config.lease,
         renew_every: config.lease / 4,
         ready_within: config.ready_timeout,
@@ -363,8 +364,9 @@ impl Claim {
                 }
                 Ask::Report(report) => self.on_report(report),
                 what => {
-                    let carried =
-                        carry_out(Arc::clone(&self.setup.topic), Arc::clone(&self.setup.members), order.no, what);
+                    let nodes = Arc::clone(&self.setup.nodes.borrow());
+                    let known = Known { members: Arc::clone(&self.setup.members), nodes };
+                    let carried = carry_out(Arc::clone(&self.setup.topic), known, order.no, what);
                     self.tasks.spawn(async move { Done::Carried(Box::new(carried.await)) });
                 }
             }
@@ -431,7 +433,10 @@ impl Claim {
     }
 
     fn on_carried(&mut self, carried: Carried) {
-        let Carried { event, sensed, missing, failed, fenced } = carried;
+        let Carried { event, sensed, missing, failed, fenced, left } = carried;
+        if let Some(generation) = left {
+            self.director.on_event(Event::LeftSplit { generation }, clock::now());
+        }
         if let Some((node, answer)) = sensed {
             self.failed.remove(&node);
             self.sensed.insert(node, answer);
