@@ -8,9 +8,8 @@ use serde_json::{Value, json};
 
 use super::bench::{Bench, Better, Pairing, median, number, range};
 use super::broker::{Broker, IN_MEMORY, Kind, SHARDS, shards_in_words};
-use super::limits;
 use super::table::Figure;
-use super::{broker_sim, rpc_cost, rpc_sim, rpc_tcp, rpc_tonic};
+use super::{broker_sim, lending, limits, rpc_cost, rpc_sim, rpc_tcp, rpc_tonic};
 use crate::peers::cargo;
 use crate::process::Group;
 use crate::suites::{self, Suite};
@@ -177,6 +176,12 @@ pub(super) const ROWS: &[Row] = &[
         name: "broker simulation",
         bar: "100,000 seeds: 0 violations, 0 lost, the same trace again",
         run: broker_sim::simulation,
+    },
+    Row {
+        issue: 21,
+        name: "lending brokers",
+        bar: "0 violations of b + r*t while datagrams, a broker and its time are lost; half the mean delay of a split",
+        run: lending::lending,
     },
 ];
 
