@@ -10,9 +10,11 @@
 //! [`Config::from_options`] makes domain types of the result. Nothing downstream checks again.
 
 pub mod checked;
+mod lend;
 pub mod options;
 pub mod value;
 
 pub use checked::{Address, Config, ConfigError, Host, ServerTls, Statsd, Tls, Warning};
+pub use lend::LendAddress;
 pub use options::{Action, CommandLine, FLAGS, Flag, FlagError, Options};
 pub use value::{ClientAuth, Durability, LogLevel, QueuePolicy, Takes, TlsRequired, TlsVersion};

@@ -18,7 +18,7 @@ use tidegate_core::{Instant, Rate};
 
 fn grant(topic: &str, rate: u64, burst: u64) -> PartGrant {
     let limit = Limit::new(Rate::per_s(rate), burst);
-    PartGrant { topic: topic_name(topic), limit, unit: Unit::Messages }
+    PartGrant { topic: topic_name(topic), limit, unit: Unit::Messages, split: None }
 }
 
 fn order(revision: u64, on_lapse: OnLapse, lease: Duration, parts: &[PartGrant]) -> PartOrder {

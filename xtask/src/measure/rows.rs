@@ -8,9 +8,8 @@ use serde_json::{Value, json};
 
 use super::bench::{Bench, Better, Pairing, median, number, range};
 use super::broker::{Broker, IN_MEMORY, Kind, SHARDS, shards_in_words};
-use super::limits;
 use super::table::Figure;
-use super::{broker_sim, one_limit, rpc_cost, rpc_sim, rpc_tcp, rpc_tonic};
+use super::{broker_sim, lending, limits, one_limit, rpc_cost, rpc_sim, rpc_tcp, rpc_tonic};
 use crate::peers::cargo;
 use crate::process::Group;
 use crate::suites::{self, Suite};
@@ -183,6 +182,12 @@ pub(super) const ROWS: &[Row] = &[
         name: "one limit over proxies",
         bar: "3 real, 6 simulated: admitted <= b + r t; refused while the undivided limit had tokens <= 1 %",
         run: one_limit::run,
+    },
+    Row {
+        issue: 21,
+        name: "lending brokers",
+        bar: "0 violations of b + r*t while datagrams, a broker and its time are lost; half the mean delay of a split",
+        run: lending::lending,
     },
 ];
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use serde_json::{Value as Json, json};
 
+use super::lend::{LendAddress, lend_address};
 use super::options::{Flag, Options};
 use super::value::{ClientAuth, Durability, LogLevel, QueuePolicy, TlsRequired, TlsVersion};
 
@@ -184,6 +185,8 @@ pub struct Config {
     pub shards: usize,
     /// Tidegate's admin API.
     pub admin_address: Option<Address>,
+    /// Where datagrams of lending come in.
+    pub lend: Option<LendAddress>,
     /// Bytes of messages in memory, for each topic and each channel.
     pub max_queue_bytes: u64,
     /// What happens beyond.
@@ -309,6 +312,10 @@ impl Config {
         if let Some(&found) = e2e_percentiles.iter().find(|q| !(**q > 0.0 && **q <= 1.0)) {
             return Err(ConfigError::Quantile { key: "e2e_processing_latency_percentiles", found });
         }
+        let shards = match o.shards {
+            Some(shards) => number("shards", Some(shards), 0, 1..=256)?,
+            None => host.cpus.clamp(1, 256),
+        };
         Ok(Self {
             log_level: o.log_level.unwrap_or(LogLevel::Info),
             log_prefix: o.log_prefix.unwrap_or_else(|| "[nsqd] ".to_owned()),
@@ -381,11 +388,9 @@ impl Config {
             max_deflate_level: number("max_deflate_level", o.max_deflate_level, 6, 1..=9)?,
             snappy: o.snappy.unwrap_or(true),
 
-            shards: match o.shards {
-                Some(shards) => number("shards", Some(shards), 0, 1..=256)?,
-                None => host.cpus.clamp(1, 256),
-            },
+            shards,
             admin_address: maybe_address("admin_address", o.admin_address.as_deref().unwrap_or(""))?,
+            lend: lend_address(o.lend_address.as_deref(), o.lend_key_file, shards)?,
             // Ten thousand messages of 6.5 KiB, or 64 of nsqd's largest: what a queue may take of a small machine.
             max_queue_bytes: number("max_queue_bytes", o.max_queue_bytes, 64 * 1024 * 1024, 0..=i64::MAX)?,
             queue_policy: o.queue_policy.unwrap_or(QueuePolicy::Overflow),

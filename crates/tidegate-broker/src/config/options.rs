@@ -211,6 +211,8 @@ options! {
 
     "shards" = shards: i64, "", "Threads that share the topics, 1 to 256; by default one for each CPU.";
     "admin-address" = admin_address: String, "", "Where Tidegate's own admin API listens: address:port or the path of a unix socket; by default nowhere, so that several brokers run on one machine with nsqd's flags.";
+    "lend-address" = lend_address: String, "127.0.0.1:0", "Where datagrams of brokers come in that lend tokens of topics' limits to each other: the IP:port of one interface, with the next ports for further shards, or port 0 for any; empty for nowhere.";
+    "lend-key-file" = lend_key_file: PathBuf, "", "File with the key that these datagrams are signed with, 32 hexadecimal digits, the same for all brokers; further lines are keys that are still read. Needed where lend-address is not loopback.";
     "max-queue-bytes" = max_queue_bytes: i64, "67108864", "Bytes of messages that each topic and each channel keep in memory, beside mem-queue-size.";
     "queue-policy" = queue_policy: QueuePolicy, "overflow", "What a queue does at its bound: overflow to disk, hold its publishers back, refuse, or drop its oldest message.";
     "max-line-bytes" = max_line_bytes: i64, "16777216", "Bytes of messages that wait for a topic's tokens before its publishers are held back.";

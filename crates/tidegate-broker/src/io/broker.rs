@@ -22,6 +22,8 @@ use super::handle::{BrokerHandle, Notice};
 use super::http::NSQD_VERSION;
 use super::http::client::HttpClient;
 use super::kept_parts::{self, PartsKeeper};
+use super::lend_boot::next_boot;
+use super::lend_socket::{self, LendError, LendSocket};
 use super::listener::Listener;
 use super::mailbox::{Inbound, ShardMailbox};
 use super::metadata::{DataLock, Metadata, MetadataError};
@@ -91,6 +93,9 @@ pub enum StartError {
         #[source]
         source: MetadataError,
     },
+    /// Datagrams of lending cannot be taken.
+    #[error("cannot lend tokens to other brokers")]
+    Lend(#[from] LendError),
     /// A thread cannot be started.
     #[error("cannot start a thread")]
     Thread(#[from] io::Error),
@@ -152,6 +157,14 @@ impl Broker {
         let adopted = adopt(&SystemFiles, &disk_options, &listing, &mut found.metadata);
         let listener = Listener::bind(&config.tcp_address)
             .map_err(|source| StartError::Listen { address: config.tcp_address.to_string(), source })?;
+        let lend = config.lend.as_ref().map(|at| lend_socket::bind(at, config.shards)).transpose()?.unwrap_or_default();
+        let lend_addresses: Arc<[_]> = lend.iter().map(LendSocket::address).collect();
+        let boot = if lend.is_empty() {
+            None
+        } else {
+            Some(next_boot(&SystemFiles, &config.data_path, clock::realtime_ns())?)
+        };
+        let mut lend = lend.into_iter();
         // Once nothing common can fail any more: a start that fails is not taken for a crash by the next one.
         let used = !found.metadata.topics.is_empty() || adopted;
         let (tokens, noted) = buckets::take(&SystemFiles, &config.data_path, used, &BootTime::now());
@@ -184,7 +197,7 @@ impl Broker {
         let (opened, openings) = std::sync::mpsc::channel();
         for (number, inbox) in inboxes.into_iter().enumerate() {
             let left = Left { limits: &limits, names: &found.metadata, tokens: &tokens, parts: &parts };
-            let shard = new_shard(config, number, left);
+            let shard = new_shard((config, number), boot, left);
             let surroundings = ThreadSurroundings {
                 disk: disk.handle(),
                 names: names.handle(),
@@ -195,7 +208,7 @@ impl Broker {
                 mailbox: mailboxes[number].clone(),
                 runtime: runtime.clone(),
             };
-            let waiting = Waiting::new(number, &mailboxes[number], tls.is_some())?;
+            let waiting = Waiting::new(number, &mailboxes[number], tls.is_some(), lend.next())?;
             let of_shard = Parts {
                 number,
                 shard,
@@ -217,7 +230,7 @@ impl Broker {
         while openings.recv().is_ok() {}
         mailboxes[0].send(Inbound::Listen(listener));
         let handle = BrokerHandle::new(mailboxes.iter().map(|mailbox| mailbox.clone() as _).collect());
-        let handle = handle.keeping(parts_keeper);
+        let handle = handle.keeping(parts_keeper).lending_at(lend_addresses);
         let notices = Some(notices);
         let data_path = config.data_path.clone();
         Ok(Self {
@@ -340,9 +353,12 @@ fn parts_of_earlier_run(folder: &Path) -> (Vec<KeptPart>, PartsKeeper) {
     (parts, keeper)
 }
 
-fn new_shard(config: &Config, number: usize, left: Left<'_>) -> Shard {
+fn new_shard((config, number): (&Config, usize), boot: Option<u32>, left: Left<'_>) -> Shard {
     let now = clock::now();
     let mut shard = Shard::new(shard_config(config, number), now, clock::realtime_ns());
+    if let Some(boot) = boot {
+        shard.start_lending(boot, now);
+    }
     bring_back(&mut shard, (number, config.shards), left, now);
     shard
 }

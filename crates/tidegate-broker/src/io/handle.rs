@@ -1,5 +1,6 @@
 //! How the rest of the process speaks to the shards.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use tidegate_wire::nsq::TopicName;
@@ -21,13 +22,14 @@ pub trait Mailbox: Send + Sync {
 pub struct BrokerHandle {
     shards: Arc<[Arc<dyn Mailbox>]>,
     parts: Option<PartsKeeper>,
+    lend_addresses: Arc<[SocketAddr]>,
 }
 
 impl BrokerHandle {
     /// A handle on these shards, in order of their numbers.
     #[must_use]
     pub fn new(shards: Vec<Arc<dyn Mailbox>>) -> Self {
-        Self { shards: shards.into(), parts: None }
+        Self { shards: shards.into(), parts: None, lend_addresses: Arc::default() }
     }
 
     /// The same, with parts of limits that outlive the process.
@@ -40,6 +42,18 @@ impl BrokerHandle {
     #[must_use]
     pub fn parts(&self) -> Option<&PartsKeeper> {
         self.parts.as_ref()
+    }
+
+    /// The same of shards that take datagrams of lending at `addresses`, by their numbers.
+    #[must_use]
+    pub(super) fn lending_at(self, addresses: Arc<[SocketAddr]>) -> Self {
+        Self { lend_addresses: addresses, ..self }
+    }
+
+    /// Where the shards take datagrams of lending, by their numbers; empty if they take none.
+    #[must_use]
+    pub fn lend_addresses(&self) -> &[SocketAddr] {
+        &self.lend_addresses
     }
 
     /// Asks the shard that owns `topic`. `None` when the broker is shutting down.

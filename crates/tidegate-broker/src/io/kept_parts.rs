@@ -41,11 +41,14 @@ struct StoredPart {
     revision: u64,
     until_ns: u64,
     on_lapse: OnLapse,
+    /// Absent in files of releases that did not lend.
+    #[serde(default)]
+    lends: bool,
 }
 
 impl StoredPart {
     fn new(kept: &KeptPart) -> Self {
-        let KeptPart { topic, limit, unit, revision, until, on_lapse } = kept;
+        let KeptPart { topic, limit, unit, revision, until, on_lapse, lends } = kept;
         Self {
             topic: topic.to_string(),
             tokens: limit.rate.tokens(),
@@ -55,6 +58,7 @@ impl StoredPart {
             revision: *revision,
             until_ns: until.as_nanos(),
             on_lapse: *on_lapse,
+            lends: *lends,
         }
     }
 
@@ -67,6 +71,7 @@ impl StoredPart {
             revision: self.revision,
             until: if is_this_boot { Instant::from_nanos(self.until_ns) } else { now },
             on_lapse: self.on_lapse,
+            lends: self.lends,
         })
     }
 }
@@ -216,6 +221,7 @@ mod tests {
             revision,
             until: Instant::from_nanos(until_ns),
             on_lapse: OnLapse::Closed,
+            lends: revision.is_multiple_of(2),
         }
     }
 

@@ -10,6 +10,7 @@
 //! | [`disk_thread`], [`disk_queue`], [`metadata`] | the data folder, in nsqd's files |
 //! | [`names`], [`adoption`] | the names of topics and channels, kept up to date and found again |
 //! | [`buckets`], [`kept_parts`] | what is left of the tokens, and of parts of limits, over a restart |
+//! | [`lend_socket`], `lend_boot` | datagrams of lending, and the numbers of their sessions |
 //! | [`trace`] | traces of a topic's messages |
 //! | [`http`], [`admin`] | nsqd's HTTP API, and Tidegate's own |
 //! | [`lookupd`], [`auth_client`], [`statsd`] | nsqlookupds, AUTH servers, a statsd server |
@@ -28,6 +29,8 @@ pub mod handle;
 mod handshake;
 pub mod http;
 pub mod kept_parts;
+mod lend_boot;
+pub mod lend_socket;
 mod listener;
 pub mod lookupd;
 mod mailbox;

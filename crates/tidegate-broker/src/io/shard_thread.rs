@@ -20,10 +20,12 @@ use super::arrival::{Arrivals, Reported};
 use super::buckets::Kept;
 use super::connection::{Connection, Scratch, Step};
 use super::handshake::{Deadline, Deadlines, HandshakeThread, Stepped};
+use super::lend_socket::LendSocket;
 use super::listener::Listener;
 use super::mailbox::{Inbound, ShardMailbox};
 use super::socket::Socket;
 use crate::machine::admin::{AdminReply, Answered};
+use crate::machine::lending::Sleep;
 use crate::machine::log::{LogCommand, LogEvent, QueueId};
 use crate::machine::output::{ConnId, Layers, Notice, Output};
 use crate::machine::shard::Shard;
@@ -32,6 +34,7 @@ use crate::machine::trace::Traced;
 const BELL: u64 = u64::MAX;
 const LISTENER: u64 = u64::MAX - 1;
 const ALARM: u64 = u64::MAX - 2;
+const LENDING: u64 = u64::MAX - 3;
 /// Connections that are being closed are watched under their number plus this.
 const CLOSING: u64 = 1 << 40;
 
@@ -41,6 +44,8 @@ const EVENTS: usize = 1024;
 const ROUNDS: usize = 8;
 /// Connections taken from the listener in one go.
 const ACCEPTS: usize = 64;
+/// Datagrams taken in one go; the rest is announced again.
+const DATAGRAMS: usize = 64;
 /// Out of file descriptors: the listener rests this long.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// A closed connection's peer has this long to read what it was told.
@@ -93,6 +98,9 @@ struct Worker<S> {
     parts: Parts<S>,
     epoll: OwnedFd,
     alarm: Alarm,
+    /// `None`: parts of limits are static.
+    lend: Option<LendSocket>,
+    sleep: Sleep,
     /// Shard 0 accepts for all, as soon as it is told to ([`Inbound::Listen`]).
     listener: Option<Listener>,
     connections: Vec<Option<Box<Connection>>>,
@@ -125,17 +133,26 @@ pub(super) struct Waiting {
     epoll: OwnedFd,
     alarm: Alarm,
     handshakes: Option<HandshakeThread>,
+    lend: Option<LendSocket>,
 }
 
 impl Waiting {
-    pub(super) fn new(number: usize, mailbox: &Arc<ShardMailbox>, tls: bool) -> io::Result<Self> {
+    pub(super) fn new(
+        number: usize,
+        mailbox: &Arc<ShardMailbox>,
+        tls: bool,
+        lend: Option<LendSocket>,
+    ) -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let bell = epoll::EventData::new_u64(BELL);
         epoll::add(&epoll, mailbox.bell(), bell, epoll::EventFlags::IN)?;
         let alarm = Alarm::new()?;
         epoll::add(&epoll, &alarm, epoll::EventData::new_u64(ALARM), epoll::EventFlags::IN)?;
+        if let Some(lend) = &lend {
+            epoll::add(&epoll, lend, epoll::EventData::new_u64(LENDING), epoll::EventFlags::IN)?;
+        }
         let handshakes = tls.then(|| HandshakeThread::start(number, mailbox.clone())).transpose()?;
-        Ok(Self { epoll, alarm, handshakes })
+        Ok(Self { epoll, alarm, handshakes, lend })
     }
 }
 
@@ -152,13 +169,15 @@ pub(super) enum End {
 pub(super) fn run<S: Surroundings>(parts: Parts<S>, waiting: Waiting) -> End {
     // A shard shares its CPU with HTTP threads, handshakes and other processes; messages go first.
     slice::run_when_woken();
-    let Waiting { epoll, alarm, handshakes } = waiting;
+    let Waiting { epoll, alarm, handshakes, lend } = waiting;
     let number = parts.number;
     let now = clock::now();
     let mut worker = Worker {
         parts,
         epoll,
         alarm,
+        lend,
+        sleep: Sleep::default(),
         listener: None,
         connections: Vec::new(),
         lingering: Vec::new(),
@@ -206,6 +225,7 @@ impl<S: Surroundings> Worker<S> {
                     BELL => self.read_mail(),
                     LISTENER => self.accept(),
                     ALARM => self.alarm.on_ring(),
+                    LENDING => self.read_datagrams(),
                     closing if closing >= CLOSING => self.drop_lingering(slot_of(closing - CLOSING)),
                     conn => self.on_event(slot_of(conn), flags),
                 }
@@ -253,7 +273,7 @@ impl<S: Surroundings> Worker<S> {
             Err(rustix::io::Errno::INTR) => true,
             Err(error) => return Err(error.into()),
         };
-        self.now = clock::now();
+        self.look_at_clock();
         let unix_ns = clock::realtime_ns();
         let reported = if events.len() < EVENTS && !interrupted { Reported::All } else { Reported::Some };
         self.arrivals.after_poll(self.now, unix_ns, reported);
@@ -261,7 +281,37 @@ impl<S: Surroundings> Worker<S> {
         Ok(())
     }
 
+    /// What time it is, and whether the machine has slept meanwhile.
+    fn look_at_clock(&mut self) {
+        if self.lend.is_none() {
+            self.now = clock::now();
+            return;
+        }
+        // In this order: what comes between the two makes the difference smaller, and is no sleep.
+        let since_boot_ns = clock::since_boot_ns();
+        self.now = clock::now();
+        if self.sleep.has_slept(since_boot_ns, self.now) {
+            tracing::info!("the machine has slept; what is borrowed of other brokers' tokens is given up");
+            self.parts.shard.on_slept(self.now);
+        }
+    }
+
     // What happened.
+
+    fn read_datagrams(&mut self) {
+        for _ in 0..DATAGRAMS {
+            let Some(read) = self.lend.as_ref().and_then(LendSocket::receive) else { return };
+            // After it was read: what its sender is granted counts from now.
+            self.look_at_clock();
+            match read {
+                Ok(frame) => self.parts.shard.on_lend_frame(frame, self.now),
+                Err(error) => {
+                    tracing::trace!(%error, "a datagram cannot be read");
+                    self.parts.shard.on_bad_datagram();
+                }
+            }
+        }
+    }
 
     fn read_mail(&mut self) {
         self.parts.mailboxes[self.parts.number].answer_bell();
@@ -304,7 +354,7 @@ impl<S: Surroundings> Worker<S> {
         self.drain();
         loop {
             while self.settle() {}
-            if self.parts.shard.is_drained() {
+            if self.parts.shard.is_saved() {
                 return self.parts.shard.log_error().is_none();
             }
             self.now = clock::now();
@@ -591,6 +641,11 @@ impl<S: Surroundings> Worker<S> {
             Output::AdminReply(number, reply) => {
                 if let Some(answer) = self.asked.remove(&number) {
                     let _ = answer.send(reply);
+                }
+            }
+            Output::Lend(to, frame) => {
+                if let Some(lend) = &mut self.lend {
+                    lend.send(to, &frame);
                 }
             }
             Output::Migrate { conn, shard } => self.migrate(conn, shard),

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tidegate_wire::nsq::{ChannelName, TopicName};
 
+use super::lending::LendSnapshot;
 use super::limiter::{Contract, Source};
 use super::parts::{PartOrder, PartRefused, PartStatus};
 use super::publishers::HttpPublisher;
@@ -68,6 +69,8 @@ pub enum AdminRequest {
     },
     /// Lists the parts of the shard's topics.
     Parts,
+    /// Tells what was lent and borrowed.
+    Lending,
     /// Asks whether each of these channels, or of all that the topic has if none is named, has a consumer here.
     Prepare {
         /// The topic.
@@ -189,8 +192,10 @@ pub enum AdminReply {
     Publishers(Box<PublishersReport>),
     /// The parts that were ordered, as they stand; all of them; or the one that was removed, as it stood.
     Parts(Vec<PartStatus>),
-    /// The order for parts changed nothing on this shard.
+    /// The order for parts changed nothing on this shard, or, with [`PartRefused::Lent`], is not wholly in force.
     PartsRefused(PartRefused),
+    /// What was lent and borrowed.
+    Lending(Box<LendSnapshot>),
     /// Whether the topic can take publishers.
     Readiness(Readiness),
     /// The identities whose connections are being closed, each once, in order.

@@ -56,6 +56,7 @@ impl Shard {
         });
         self.topics_by_name.insert(name.clone(), key);
         self.notify(Notice::TopicCreated(name.clone()));
+        self.join_wished(name, now);
         key
     }
 
@@ -132,6 +133,7 @@ impl Shard {
         self.topics_by_name.remove(&topic.name);
         self.changed.topics.retain(|dirty| *dirty != key);
         self.changed.blocked.retain(|blocked| *blocked != key);
+        self.forfeit_loans(&mut topic, now);
         if let Some(limiter) = topic.limiter {
             self.contracts.retire(LimitKey::topic(&topic.name), limiter, now);
         }

@@ -84,6 +84,7 @@ impl Shard {
             AdminRequest::PutParts(order) => self.put_parts(&order, now),
             AdminRequest::RemovePart { topic, revision } => self.remove_part(&topic, revision, now),
             AdminRequest::Parts => AdminReply::Parts(self.part_statuses(now)),
+            AdminRequest::Lending => AdminReply::Lending(Box::new(self.lend_snapshot())),
             AdminRequest::Prepare { topic, channels, creation } => self.prepare(&topic, &channels, creation, now),
             AdminRequest::Disconnect { topic, identities } => {
                 AdminReply::Disconnected(self.disconnect_publishers(&topic, &identities))
@@ -183,7 +184,11 @@ impl Shard {
             }
             (Some(terms), None) => {
                 let line_cost = line_cost(terms.contract.unit);
-                topic.limiter = Some(contracts.limiter_under(limit, terms, line_cost, at));
+                let mut limiter = contracts.limiter_under(limit, terms, line_cost, at);
+                if let Some(until) = contracts.parts.withheld_until(&topic.name).filter(|until| *until > at) {
+                    limiter.forfeit(until);
+                }
+                topic.limiter = Some(limiter);
             }
             (None, Some(limiter)) => {
                 let pays = limiter.pays(line);
@@ -281,6 +286,7 @@ impl Shard {
             self.leave_channel(conn, now);
         }
         self.end_batch(now);
+        self.leave_all_circles(now);
         self.end_surveys(now);
         self.end_listings(now);
         self.draining = true;
@@ -295,9 +301,16 @@ impl Shard {
         }
     }
 
-    /// True once everything that [`Shard::drain`] sent to the log is there.
+    /// True once everything that [`Shard::drain`] sent to the log is there, and nothing is lent any more: that takes a
+    /// lease at most, where others are not heard of.
     #[must_use]
     pub fn is_drained(&self) -> bool {
+        self.is_saved() && self.has_left_all_circles()
+    }
+
+    /// The first half: all messages are in the log.
+    #[must_use]
+    pub fn is_saved(&self) -> bool {
         self.draining && self.queues.is_empty()
     }
 

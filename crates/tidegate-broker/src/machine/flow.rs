@@ -194,6 +194,7 @@ impl Shard {
 
     /// Moves what the topic holds: those in line that have their token, then what came in this batch.
     pub(super) fn drain_topic(&mut self, key: TopicKey, now: Instant) {
+        self.settle_loans(now);
         let flows = self.topics[key].flows();
         if flows {
             self.drain_line(key, now);
@@ -215,10 +216,12 @@ impl Shard {
             limiter.pace(0); // What came under an earlier contract has gone, or was dropped.
         }
         Self::move_on(topic, channels, outputs);
-        if let Some(limiter) = topic.limiter.take_if(|limiter| limiter.has_retired()) {
+        // What it lent comes back to it first.
+        if let Some(limiter) = topic.limiter.take_if(|limiter| limiter.has_retired() && limiter.is_unlent()) {
             contracts.retire(LimitKey::topic(&topic.name), limiter, now);
             self.mark_topic(key);
         }
+        self.look_for_loans(key, now);
     }
 
     /// What left the topic's log for those of its channels is advanced over once they have it: a crash between the two

@@ -14,6 +14,8 @@ use tidegate_core::{Instant, Rate};
 
 use super::contracts::{KeptBucket, LimitKey};
 
+mod loans;
+
 /// What one token buys.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -125,6 +127,10 @@ pub(super) struct Limiter {
     part: Option<PartRule>,
     /// See [`Terms::part_ends`]: nothing takes a token from then on before the limiter is told what holds.
     pub(super) part_ends: Instant,
+    /// What rules the bucket but for loans.
+    own: Limit,
+    /// Depth that is borrowed, less what is lent.
+    loans: i128,
     /// Of what leaves. In shadow mode it reckons with a line that does not form.
     pacer: Pacer,
     /// In discipline `refuse`: of what is accepted. As long as nothing is held up it keeps step with `pacer`, so that
@@ -166,6 +172,8 @@ impl Limiter {
             source: terms.source,
             part: terms.part,
             part_ends: terms.part_ends,
+            own: terms.limit(),
+            loans: 0,
             pacer: Pacer::new(bucket),
             entry: None,
             paced: 0,
@@ -179,7 +187,7 @@ impl Limiter {
         limiter
     }
 
-    /// The rate and burst in force: the part's, or the contract's.
+    /// The rate and burst in force: the part's, or the contract's, with what is borrowed and without what is lent.
     pub(super) fn limit(&self) -> Limit {
         self.pacer.limit()
     }
@@ -190,7 +198,14 @@ impl Limiter {
     }
 
     /// Tokens are kept, up to the new depth.
-    fn set_limit(&mut self, limit: Limit, now: Instant) {
+    fn set_limit(&mut self, own: Limit, now: Instant) {
+        self.own = own;
+        self.set_depth(now);
+    }
+
+    /// The bucket is as deep as its own burst and the loans say.
+    fn set_depth(&mut self, now: Instant) {
+        let limit = self.with_loans();
         let deeper = self.uncut.take().unwrap_or_else(|| self.pacer.bucket().clone());
         let depth = deeper.limit().burst;
         self.uncut = (limit.burst < depth).then_some(deeper);
@@ -322,6 +337,11 @@ impl Limiter {
             }
             entry
         });
+    }
+
+    /// Tokens that a line of so many messages with `bytes` in all waits for.
+    pub(super) fn wanted(&self, messages: u64, bytes: u64) -> u64 {
+        if self.waiting_until.is_some() && self.acts() { self.cost_of_all(messages, bytes) } else { 0 }
     }
 
     /// How many of the `line` messages that wait were accepted under a contract that acted.

@@ -8,6 +8,7 @@
 //! | [`admin`] | what the HTTP APIs may ask of a shard, and its answers |
 //! | [`auth`] | what a client may do, as its AUTH server said |
 //! | [`contracts`] | the contracts by name, and the tokens that outlive what they were on |
+//! | [`lending`] | how parts of a limit lend each other tokens |
 //! | [`limiter`] | the contract of a topic or channel |
 //! | [`log`] | the seam to the message log: commands out, events in |
 //! | [`output`] | what a shard tells its driver to do |
@@ -37,6 +38,7 @@ pub mod contracts;
 mod control;
 mod deferred;
 mod flow;
+pub mod lending;
 pub mod limiter;
 pub mod log;
 mod logging;

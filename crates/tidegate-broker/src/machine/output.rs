@@ -1,5 +1,8 @@
 //! What a shard tells its driver to do.
 
+use std::net::SocketAddr;
+
+use tidegate_core::lend::Frame;
 use tidegate_wire::nsq::{ChannelName, TopicName};
 
 use super::admin::{AdminReply, Pause};
@@ -48,6 +51,8 @@ pub enum Output {
     },
     /// The answer to a request that was answered [`super::admin::Answered::Later`] with this number.
     AdminReply(u64, AdminReply),
+    /// A datagram for another broker; it may be lost.
+    Lend(SocketAddr, Frame),
     /// For another shard.
     Peer {
         /// Which.
@@ -67,7 +72,12 @@ impl Output {
             | Self::Stamp(conn)
             | Self::Resume(conn)
             | Self::Migrate { conn, .. } => Some(*conn),
-            Self::Log(_) | Self::Trace(..) | Self::Notice(_) | Self::AdminReply(..) | Self::Peer { .. } => None,
+            Self::Log(_)
+            | Self::Trace(..)
+            | Self::Notice(_)
+            | Self::AdminReply(..)
+            | Self::Lend(..)
+            | Self::Peer { .. } => None,
         }
     }
 }

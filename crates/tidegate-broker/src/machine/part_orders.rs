@@ -37,6 +37,9 @@ impl Shard {
                 }
             }
         }
+        if let Some(grant) = own.iter().find(|grant| order.step != PartStep::Check && self.is_overlent(&grant.topic)) {
+            return AdminReply::PartsRefused(PartRefused::Lent { topic: grant.topic.clone() });
+        }
         AdminReply::Parts(own.iter().filter_map(|grant| self.part_status(&grant.topic, now)).collect())
     }
 
@@ -73,6 +76,7 @@ impl Shard {
         let key = LimitKey::topic(&grant.topic);
         let before = self.contracts.terms(&key);
         self.contracts.parts.put(order, grant, taken, now);
+        self.wish_split(&grant.topic, grant.split.clone());
         self.put_in_force(&grant.topic, before, now, now);
     }
 
@@ -82,6 +86,7 @@ impl Shard {
         let before = self.contracts.terms(&LimitKey::topic(topic));
         match self.contracts.parts.remove(topic, revision, now) {
             Ok(()) => {
+                self.wish_split(topic, None);
                 self.put_in_force(topic, before, now, now);
                 AdminReply::Parts(status.into_iter().collect())
             }
@@ -98,14 +103,15 @@ impl Shard {
     pub(super) fn part_status(&self, topic: &TopicName, now: Instant) -> Option<PartStatus> {
         let part = self.contracts.parts.get(topic)?;
         let terms = self.contracts.terms(&LimitKey::topic(topic));
-        Some(part.status(topic, terms.map(|terms| terms.limit()), now))
+        let status = part.status(topic, terms.map(|terms| terms.limit()), now);
+        Some(PartStatus { lends: self.lend_state(topic), ..status })
     }
 
     /// Parts as an earlier run left them, after its buckets and before contracts and topics. A lease that has ended since
     /// has ended then.
     pub fn restore_parts(&mut self, kept: impl IntoIterator<Item = KeptPart>, now: Instant) {
         for part in kept {
-            self.contracts.parts.restore(part);
+            self.contracts.parts.restore(part, now);
         }
         self.lapse_parts(now);
     }
@@ -132,11 +138,13 @@ impl Shard {
             if let Some(limiter) = key.and_then(|key| self.topics[key].limiter.as_mut()) {
                 limiter.part_ends = after.part_ends; // Its lease may have been renewed.
             }
+            self.review_lending(name, now);
             return;
         }
         if let Some(key) = key {
             self.drain_topic(key, now);
         }
+        self.leave_unwished(name, now);
         let is_at_work = key.is_some_and(|key| self.topics[key].limiter.is_some());
         let parted = |terms: Option<Terms>| terms.is_some_and(|terms| terms.part.is_some());
         if let Some(after) = after
@@ -148,5 +156,6 @@ impl Shard {
         if let Some(key) = key {
             self.rule_topic(key, &limit, after, at);
         }
+        self.join_wished(name, now);
     }
 }

@@ -16,6 +16,7 @@ use tidegate_core::limit::Limit;
 use tidegate_core::time::nanos;
 use tidegate_wire::nsq::TopicName;
 
+use super::lending::{LendState, Split, loans_over};
 use super::limiter::{PartRule, Unit};
 
 /// Parts of a shard, and as many revisions of parts that were removed. At this bound a new part is refused, and of the
@@ -31,6 +32,8 @@ pub struct PartGrant {
     pub limit: Limit,
     /// What one token buys: the same as in the contract, if there is one.
     pub unit: Unit,
+    /// How the burst is split among brokers that lend each other tokens; `None`: the part is a static one.
+    pub split: Option<Arc<Split>>,
 }
 
 /// How far an order for parts is carried out. Each step is taken by all shards before the next one.
@@ -77,8 +80,9 @@ impl PartOrder {
     pub fn kept(&self, now: Instant) -> impl Iterator<Item = KeptPart> {
         let ends = self.ends(now);
         self.parts.iter().filter_map(move |grant| {
-            let PartGrant { topic, limit, unit } = grant.clone();
-            Some(KeptPart { topic, limit, unit, revision: self.revision, until: ends?, on_lapse: self.on_lapse })
+            let PartGrant { topic, limit, unit, split } = grant.clone();
+            let (revision, until, on_lapse, lends) = (self.revision, ends?, self.on_lapse, split.is_some());
+            Some(KeptPart { topic, limit, unit, revision, until, on_lapse, lends })
         })
     }
 }
@@ -101,6 +105,8 @@ pub struct PartStatus {
     pub lapses_in: Option<Duration>,
     /// What holds then.
     pub on_lapse: OnLapse,
+    /// How it lends; `None` if no order asks for it.
+    pub lends: Option<LendState>,
 }
 
 impl PartStatus {
@@ -151,6 +157,12 @@ pub enum PartRefused {
         /// [`PARTS_MAX`].
         bound: usize,
     },
+    /// The part is in force but for what is lent of a larger one: that counts until it has come back.
+    #[error("what is lent of `{topic}` has not come back yet; send the order again")]
+    Lent {
+        /// The topic.
+        topic: TopicName,
+    },
     /// There is no part to remove.
     #[error("`{topic}` has no part")]
     Nothing {
@@ -181,14 +193,17 @@ pub struct KeptPart {
     pub until: Instant,
     /// What holds then.
     pub on_lapse: OnLapse,
+    /// Others may have borrowed of it, which the next run does not know.
+    pub lends: bool,
 }
 
 impl KeptPart {
     /// The part of `status`, which was told at `now`.
     #[must_use]
     pub fn of(status: &PartStatus, now: Instant) -> Self {
-        let PartStatus { topic, limit, unit, revision, lapses_in, on_lapse, .. } = status.clone();
-        Self { topic, limit, unit, revision, until: now + lapses_in.unwrap_or_default(), on_lapse }
+        let PartStatus { topic, limit, unit, revision, lapses_in, on_lapse, lends, .. } = status.clone();
+        let until = now + lapses_in.unwrap_or_default();
+        Self { topic, limit, unit, revision, until, on_lapse, lends: lends.is_some() }
     }
 }
 
@@ -220,6 +235,11 @@ impl Part {
         self.given.unit
     }
 
+    /// Its lease has not ended.
+    pub(super) fn is_leased(&self) -> bool {
+        self.until.is_some()
+    }
+
     /// What it does to the bucket; `None` if nothing.
     pub(super) fn rule(&self) -> Option<PartRule> {
         match (self.until, self.on_lapse) {
@@ -243,6 +263,7 @@ impl Part {
             revision: self.revision,
             lapses_in: self.until.map(|ends| ends.since(now)),
             on_lapse: self.on_lapse,
+            lends: None,
         }
     }
 }
@@ -255,6 +276,8 @@ pub(super) struct Parts {
     taken: BTreeMap<TopicName, Limit>,
     /// Known of the leases, and given back.
     removed: BTreeSet<TopicName>,
+    /// Of an earlier run, and until when its loans may last.
+    withheld: BTreeMap<TopicName, Instant>,
     /// The newest revision that was forgotten.
     forgotten: u64,
     capacity: usize,
@@ -272,6 +295,7 @@ impl Parts {
             leases: Leases::new(2 * capacity),
             taken: BTreeMap::new(),
             removed: BTreeSet::new(),
+            withheld: BTreeMap::new(),
             forgotten: 0,
             capacity,
         }
@@ -377,15 +401,23 @@ impl Parts {
         Ok(())
     }
 
-    /// Brings back what an earlier run left. If its lease has ended it lapses at the next look, from that end on.
-    pub(super) fn restore(&mut self, kept: KeptPart) {
-        let KeptPart { topic, limit, unit, revision, until, on_lapse } = kept;
+    /// Brings back what an earlier run left, at `now`. If its lease has ended it lapses at the next look, from that end on.
+    pub(super) fn restore(&mut self, kept: KeptPart, now: Instant) {
+        let KeptPart { topic, limit, unit, revision, until, on_lapse, lends } = kept;
         let given = Given { limit, unit };
         let until = until.max(Instant::from_nanos(1));
         if self.len() < self.capacity {
+            if lends {
+                self.withheld.insert(topic.clone(), loans_over(now));
+            }
             // One that an earlier one of the same topic fences stays away.
             let _ = self.leases.grant(topic, Grant { value: given, revision, until, on_lapse }, Instant::ZERO);
         }
+    }
+
+    /// Until then others may still have what an earlier run lent them of the part of `topic`; `None` if it lent nothing.
+    pub(super) fn withheld_until(&self, topic: &TopicName) -> Option<Instant> {
+        self.withheld.get(topic).copied()
     }
 
     /// When the next lease ends.
@@ -424,7 +456,7 @@ mod tests {
 
     fn grant(topic: &str, rate: u64) -> PartGrant {
         let limit = Limit::new(Rate::per_s(rate), 5);
-        PartGrant { topic: TopicName::new(topic).unwrap(), limit, unit: Unit::Messages }
+        PartGrant { topic: TopicName::new(topic).unwrap(), limit, unit: Unit::Messages, split: None }
     }
 
     fn order(revision: u64, on_lapse: OnLapse) -> PartOrder {
@@ -511,9 +543,11 @@ mod tests {
     fn a_part_of_an_earlier_run_holds_until_its_lease_ends_and_is_fenced() {
         let mut parts = Parts::default();
         let grant = grant("t", 9);
-        let PartGrant { topic, limit, unit } = grant.clone();
-        let kept = KeptPart { topic, limit, unit, revision: 7, until: at(50), on_lapse: OnLapse::Closed };
-        parts.restore(kept);
+        let PartGrant { topic, limit, unit, .. } = grant.clone();
+        let on_lapse = OnLapse::Closed;
+        let kept = KeptPart { topic, limit, unit, revision: 7, until: at(50), on_lapse, lends: false };
+        parts.restore(kept, at(0));
+        assert_eq!(parts.withheld_until(&grant.topic), None);
         let rule = |parts: &Parts| parts.get(&grant.topic).unwrap().rule();
         assert_eq!((rule(&parts), parts.next_end()), (Some(PartRule::Limit(limit)), Some(at(50))));
         assert!(put(&mut parts, &order(6, OnLapse::Closed), &grant, at(0)).is_err());
@@ -521,5 +555,15 @@ mod tests {
         assert_eq!(parts.next_end(), Some(at(100)), "it is renewed");
         parts.lapse(&grant.topic);
         assert_eq!(rule(&parts), Some(PartRule::Closed(limit)));
+    }
+
+    #[test]
+    fn what_an_earlier_run_may_have_lent_is_held_back_until_all_loans_have_ended() {
+        let mut parts = Parts::default();
+        let PartGrant { topic, limit, unit, .. } = grant("t", 9);
+        let (until, on_lapse) = (at(9_000), OnLapse::Local);
+        let kept = KeptPart { topic: topic.clone(), limit, unit, revision: 7, until, on_lapse, lends: true };
+        parts.restore(kept, at(500));
+        assert!(parts.withheld_until(&topic).is_some_and(|until| until > at(1_500) && until < at(1_510)));
     }
 }

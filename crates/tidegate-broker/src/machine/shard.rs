@@ -23,6 +23,7 @@ use super::arena::Arena;
 use super::channel::{Channel, ChannelKey};
 use super::client::{About, Client, Hold, InFlightMap, State, host_of};
 use super::contracts::Contracts;
+use super::lending::Lender;
 use super::logging::Queues;
 use super::messages::Messages;
 use super::output::{ConnId, Migrant, Output};
@@ -178,6 +179,8 @@ pub struct Shard {
     pub(super) wall_offset: i64,
     pub(super) draining: bool,
     pub(super) newcomers: Newcomers,
+    /// `None`: parts of limits are static.
+    pub(super) lender: Option<Box<Lender>>,
 }
 
 impl Shard {
@@ -214,6 +217,7 @@ impl Shard {
             wall_offset: 0,
             draining: false,
             newcomers: Newcomers::default(),
+            lender: None,
         };
         shard.set_wall_clock(now, unix_ns);
         shard
@@ -440,11 +444,13 @@ impl Shard {
     #[must_use]
     pub fn next_timeout(&self) -> Option<Instant> {
         let release = self.releases.peek().map(|Reverse((at, _))| *at);
-        [self.timers.next_timeout(), release, self.contracts.parts.next_end()].into_iter().flatten().min()
+        let lending = self.lender.as_ref().and_then(|lender| lender.next_timeout());
+        [self.timers.next_timeout(), release, self.contracts.parts.next_end(), lending].into_iter().flatten().min()
     }
 
     /// A moment came: messages time out, deferred ones are due, tokens are there, leases of parts end.
     pub fn on_timeout(&mut self, now: Instant) {
+        self.settle_loans(now);
         self.lapse_parts(now);
         while let Some((_, _, timer)) = self.timers.pop(now) {
             match timer {
@@ -478,6 +484,16 @@ impl Shard {
 
     /// Everything that one wake-up brought has been told: messages move.
     pub fn end_batch(&mut self, now: Instant) {
+        self.move_messages(now);
+        // What was due is gone: now tokens are given and asked for.
+        while self.trade(now) && !self.draining {
+            self.move_messages(now);
+        }
+        let Self { peers, outputs, .. } = self;
+        peers.flush(|output| outputs.push_back(output));
+    }
+
+    fn move_messages(&mut self, now: Instant) {
         // While it drains, everything is on its way to the log, and the queues are closed behind it.
         while !self.draining {
             // Topics first: they feed channels. Channels never feed topics.
@@ -493,8 +509,6 @@ impl Shard {
                 break;
             }
         }
-        let Self { peers, outputs, .. } = self;
-        peers.flush(|output| outputs.push_back(output));
     }
 
     /// The next effect to carry out; call until `None`.

@@ -1,6 +1,7 @@
 //! Drives shards by hand: connections as byte strings, a log in memory, and time that moves when the test says so.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use tidegate_broker::machine::admin::{AdminReply, AdminRequest, Answered, Pause, SnapshotScope};
@@ -14,6 +15,7 @@ use tidegate_broker::machine::shard::{OutputBuffer, QueuePolicy, Shard, ShardCon
 use tidegate_broker::machine::snapshot::{ChannelSnapshot, TopicSnapshot};
 use tidegate_broker::machine::trace::TracedPublisher;
 use tidegate_broker::machine::{Passage, home_shard};
+use tidegate_core::lend::Frame as LendFrame;
 use tidegate_core::limit::Limit;
 use tidegate_core::{Instant, Rate};
 use tidegate_wire::nsq::client::{self, Frame};
@@ -114,6 +116,8 @@ pub(crate) struct Broker {
     pub(crate) notices: Vec<Notice>,
     pub(crate) auth_questions: Vec<AuthQuestion>,
     pub(crate) passages: Vec<Passage>,
+    /// Datagrams for other brokers.
+    pub(crate) lent: Vec<(SocketAddr, LendFrame)>,
     /// Who they are of, by their numbers.
     pub(crate) traced: Vec<TracedPublisher>,
     /// Messages between shards are not handed over while this is set.
@@ -233,6 +237,7 @@ impl Broker {
             notices: Vec::new(),
             auth_questions: Vec::new(),
             passages: Vec::new(),
+            lent: Vec::new(),
             traced: Vec::new(),
             hold_peers: false,
             hold_names: false,
@@ -317,14 +322,50 @@ impl Broker {
         next
     }
 
-    /// SIGTERM: everything goes to the log.
-    pub(crate) fn drain(&mut self) {
+    /// A broker that was killed and started again at `now`, which lends; nothing is known of its tokens, and what it held
+    /// in memory is lost.
+    pub(crate) fn lending(boot: u32, now: Instant) -> Self {
+        let mut broker = Self::on(Disk::default(), config(), now);
+        for shard in &mut broker.shards {
+            shard.start_lending(boot, now);
+            if now > START {
+                shard.forget_buckets(now);
+            }
+        }
+        broker
+    }
+
+    /// A datagram of another broker came.
+    pub(crate) fn on_lend_frame(&mut self, frame: LendFrame) {
+        self.shards[0].on_lend_frame(frame, self.now);
+        self.settle();
+    }
+
+    /// The machine has slept.
+    pub(crate) fn slept(&mut self) {
+        for shard in &mut self.shards {
+            shard.on_slept(self.now);
+        }
+        self.settle();
+    }
+
+    pub(crate) fn is_drained(&self) -> bool {
+        self.shards.iter().all(Shard::is_drained)
+    }
+
+    /// SIGTERM, of which nothing is waited for.
+    pub(crate) fn drain_only(&mut self) {
         for shard in &mut self.shards {
             shard.drain(self.now);
         }
         self.settle();
+    }
+
+    /// SIGTERM: everything goes to the log.
+    pub(crate) fn drain(&mut self) {
+        self.drain_only();
         for _ in 0..10_000 {
-            if self.shards.iter().all(Shard::is_drained) {
+            if self.is_drained() {
                 return;
             }
             let next = self.next_timeout().expect("a shard that has not drained waits for something");
@@ -516,6 +557,7 @@ impl Broker {
             AdminRequest::Publishers(scope) => scope.topic.as_str().to_owned(),
             AdminRequest::PutParts(_)
             | AdminRequest::Parts
+            | AdminRequest::Lending
             | AdminRequest::Disconnect { .. }
             | AdminRequest::SetNewcomers(_) => panic!("{request:?} is for all shards: ask_all"),
             AdminRequest::Snapshot(scope) => scope.topic.as_ref().map_or("", TopicName::as_str).to_owned(),
@@ -652,7 +694,7 @@ impl Broker {
         self.now += span;
     }
 
-    fn wake(&mut self) {
+    pub(crate) fn wake(&mut self) {
         for shard in &mut self.shards {
             shard.on_timeout(self.now);
         }
@@ -763,6 +805,7 @@ impl Broker {
                 self.places.insert((target, conn), client);
                 self.feed(client, self.now);
             }
+            Output::Lend(to, frame) => self.lent.push((to, frame)),
             Output::Peer { shard, message } => self.peers.push_back((shard, message)),
         }
     }

@@ -624,6 +624,7 @@ impl World {
                 self.send(node(number), node(shard), event);
             }
             Output::Upgrade(..) | Output::Authenticate { .. } => unreachable!("no client asks for it"),
+            Output::Lend(..) => unreachable!("it does not lend"),
         }
     }
 

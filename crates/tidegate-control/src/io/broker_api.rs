@@ -3,6 +3,8 @@
 //! What a broker leaves out is zero or empty, what it says beyond is ignored: control and broker may be of different
 //! releases.
 
+use std::net::SocketAddr;
+
 use serde::{Deserialize, Serialize};
 use tidegate_core::Rate;
 
@@ -20,6 +22,8 @@ pub struct NodeAnswer {
     pub shards: u32,
     /// Messages per second that it takes, if it knows.
     pub mcap_per_s: Option<f64>,
+    /// Where its shards take the datagrams of lending, by their numbers; empty if they take none.
+    pub lend_addresses: Vec<SocketAddr>,
 }
 
 /// `GET /api/v1/parts`, of which only the clock is read.
@@ -120,7 +124,7 @@ pub struct PartsBody<P> {
 }
 
 /// A node's part of a topic's limit.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct PartBody<'a> {
     /// The topic.
     pub topic: &'a str,
@@ -130,6 +134,51 @@ pub struct PartBody<'a> {
     pub burst: u64,
     /// `messages` or `bytes`.
     pub unit: &'static str,
+    /// How the burst is split among nodes that lend; `None`: the part is a static one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lend: Option<SplitBody<'a>>,
+}
+
+/// How a burst is split.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct SplitBody<'a> {
+    /// Greater than of any earlier split of the topic.
+    pub generation: u64,
+    /// The number of the node that is told.
+    pub own: u16,
+    /// All nodes with a part.
+    pub nodes: Vec<SplitNodeBody<'a>>,
+}
+
+/// One node of a split.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct SplitNodeBody<'a> {
+    /// Its place among the nodes of the configuration, by name.
+    pub number: u16,
+    /// Its name.
+    pub name: &'a str,
+    /// Its share of the burst.
+    pub burst: u64,
+    /// Where its shards take datagrams.
+    pub addresses: Vec<SocketAddr>,
+}
+
+/// Answer to `PUT /api/v1/parts`.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct PutAnswer {
+    /// The parts that were ordered.
+    pub in_force: Vec<PartAnswer>,
+}
+
+/// A part as it stands.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct PartAnswer {
+    /// Its topic.
+    pub topic: String,
+    /// How it lends: `left` if it has been in that split, and waits for another.
+    pub lends: Option<String>,
 }
 
 /// `POST /api/v1/topics/{topic}/prepare`.

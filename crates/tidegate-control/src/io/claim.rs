@@ -18,10 +18,10 @@ use super::kept::{Kept, Saved, SavedPart, Term};
 use super::lead::{Standing, stopped};
 use super::loads::Loads;
 use super::nodes::{Members, Nodes};
-use super::orders::{Carried, carry_out};
+use super::orders::{Carried, Known, carry_out};
 use super::predict::{Offered, Prediction, predict};
 use super::sensed::{offered_of, publishers_of};
-use crate::config::{Config, Model, Planner, Topic, Unit};
+use crate::config::{Config, Lend, Model, Planner, Topic, Unit};
 use crate::error::{KeptError, with_causes};
 use crate::machine::confirm::ConfirmConfig;
 use crate::machine::director::{
@@ -197,6 +197,7 @@ pub(super) fn director_config(topic: &Topic, config: &Config) -> DirectorConfig 
         },
         fit: FitConfig { round: topic.round, excess: Excess::NextNode, ..FitConfig::default() },
         adapt: AdaptorConfig { period: topic.adapt.period, window: topic.adapt.window, ..AdaptorConfig::default() },
+        lends: topic.lend == Lend::On,
         lease: config.lease,
         renew_every: config.lease / 4,
         ready_within: config.ready_timeout,
@@ -465,7 +466,8 @@ impl Claim {
                 Ask::Report(report) => self.on_report(report),
                 what => {
                     let members = Arc::clone(&self.setup.members.borrow());
-                    let carried = carry_out(Arc::clone(&self.setup.topic), members, order.no, what);
+                    let known = Known { members, nodes: Arc::clone(&self.setup.nodes.borrow()) };
+                    let carried = carry_out(Arc::clone(&self.setup.topic), known, order.no, what);
                     self.tasks.spawn(async move { Done::Carried(Box::new(carried.await)) });
                 }
             }
@@ -532,7 +534,10 @@ impl Claim {
     }
 
     fn on_carried(&mut self, carried: Carried) {
-        let Carried { event, sensed, missing, failed, fenced } = carried;
+        let Carried { event, sensed, missing, failed, fenced, left } = carried;
+        if let Some(generation) = left {
+            self.director.on_event(Event::LeftSplit { generation }, clock::now());
+        }
         if let Some((node, answer)) = sensed {
             self.failed.remove(&node);
             self.sensed.insert(node, answer);

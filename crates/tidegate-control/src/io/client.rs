@@ -16,7 +16,7 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use super::broker_api::{
-    ClockAnswer, DisconnectBody, NodeAnswer, PartsBody, PrepareAnswer, PrepareBody, PublishersAnswer,
+    ClockAnswer, DisconnectBody, NodeAnswer, PartsBody, PrepareAnswer, PrepareBody, PublishersAnswer, PutAnswer,
 };
 use crate::error::NodeError;
 
@@ -81,8 +81,8 @@ impl NodeClient {
     }
 
     /// Puts parts in force, or renews their lease.
-    pub async fn put_parts(&self, body: &PartsBody<impl Serialize>) -> Result<(), NodeError> {
-        self.send(Method::PUT, "/api/v1/parts", Some(body), WITHIN, ANSWER_BYTES_MAX).await.map(drop)
+    pub async fn put_parts(&self, body: &PartsBody<impl Serialize>) -> Result<PutAnswer, NodeError> {
+        self.read(Method::PUT, "/api/v1/parts", Some(body)).await
     }
 
     /// Takes a topic's part back.

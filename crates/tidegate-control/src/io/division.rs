@@ -23,12 +23,10 @@ use crate::machine::director::AdaptorConfig;
 use crate::machine::divider::{Divider, DividerAsk, DividerConfig, DividerEvent, DividerOrder, DividerView};
 use crate::machine::name::Name;
 use crate::machine::roster::NodeState;
-use crate::machine::steps::StepsConfig;
+use crate::machine::steps::{LOAN, StepsConfig};
 
 /// How often the state is shown.
 const REFRESH: Duration = Duration::from_millis(500);
-/// The longest loan: a second, and what clocks and rounding add.
-const LOAN: Duration = Duration::from_millis(1_010);
 
 /// The proxies' admin APIs, by name.
 pub type Proxies = Arc<BTreeMap<Name, NodeClient>>;

@@ -1,6 +1,7 @@
 //! Which nodes there are: a task for each asks it every second who it is, one keeps the roster.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -51,6 +52,8 @@ pub struct NodeNow {
     pub mcap_from: McapFrom,
     /// Its cores.
     pub shards: u32,
+    /// Where they take the datagrams of lending; empty if they take none.
+    pub lend_addresses: Vec<SocketAddr>,
 }
 
 /// All nodes by name.
@@ -200,7 +203,7 @@ fn now_of(node: &config::Node, said: &NodeAnswer, state: NodeState) -> NodeNow {
         (None, Some(mcap)) => (mcap, McapFrom::Node),
         (None, None) => (MCAP_PER_SHARD * f64::from(shards), McapFrom::Assumed),
     };
-    NodeNow { state, mcap_per_s, mcap_from, shards }
+    NodeNow { state, mcap_per_s, mcap_from, shards, lend_addresses: said.lend_addresses.clone() }
 }
 
 async fn ask(name: Name, client: NodeClient, answers: mpsc::Sender<Heard>) {

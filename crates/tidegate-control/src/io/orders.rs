@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
-use super::broker_api::{PartBody, PartsBody, PublishersAnswer};
-use super::nodes::Members;
+use super::broker_api::{PartBody, PartsBody, PublishersAnswer, SplitBody, SplitNodeBody};
+use super::nodes::{Members, Nodes};
 use super::sensed::reading_of;
 use super::trace;
 use crate::config::Topic;
 use crate::error::{NodeError, with_causes};
-use crate::machine::director::{Ask, Event, Grant, Recording};
+use crate::machine::director::{Ask, Event, Grant, Recording, Split};
 use crate::machine::name::Name;
 
 /// Publishers of one request to disconnect.
@@ -32,10 +32,19 @@ pub(super) struct Carried {
     pub(super) failed: Option<(Name, String)>,
     /// What the node holds that is newer than the order.
     pub(super) fenced: Option<u64>,
+    /// The generation of a split that the node has left.
+    pub(super) left: Option<u64>,
+}
+
+/// The nodes, as orders need to know them.
+#[derive(Clone, Debug)]
+pub(super) struct Known {
+    pub(super) members: Members,
+    pub(super) nodes: Nodes,
 }
 
 /// Carries out `what`, which is none of those that control does itself.
-pub(super) async fn carry_out(topic: Arc<Topic>, members: Members, no: u64, what: Ask) -> Carried {
+pub(super) async fn carry_out(topic: Arc<Topic>, known: Known, no: u64, what: Ask) -> Carried {
     let node = match &what {
         Ask::Sense { node, .. }
         | Ask::Prepare { node }
@@ -45,7 +54,7 @@ pub(super) async fn carry_out(topic: Arc<Topic>, members: Members, no: u64, what
         | Ask::Disconnect { node, .. } => node.clone(),
         Ask::Place(_) | Ask::Report(_) => return Carried::default(),
     };
-    let Some(member) = members.get(node.as_str()) else {
+    let Some(member) = known.members.get(node.as_str()) else {
         return Carried { event: Some(Event::Failed { order: no }), ..Carried::default() };
     };
     let client = &member.client;
@@ -75,7 +84,12 @@ pub(super) async fn carry_out(topic: Arc<Topic>, members: Members, no: u64, what
             missing: Some((node.clone(), answer.missing)),
             ..Carried::default()
         }),
-        Ask::Put { grant, .. } => client.put_parts(&parts_of(&topic, grant)).await.map(|()| put(no)),
+        Ask::Put { grant, .. } => client.put_parts(&parts_of(&topic, &known, &node, &grant)).await.map(|answer| {
+            // It was in that split, and joins another one only.
+            let left = answer.in_force.iter().any(|part| part.lends.as_deref() == Some("left"));
+            let generation = grant.split.as_ref().map(|split| split.generation);
+            Carried { left: generation.filter(|_| left), ..put(no) }
+        }),
         Ask::Withdraw { revision, .. } => match client.delete_part(name, revision).await {
             // It is not there any more, which is what is wanted.
             Err(error) if error.is_not_found() => Ok(put(no)),
@@ -107,7 +121,7 @@ fn refused(order: u64, node: Name, error: &NodeError) -> Carried {
 }
 
 /// The request that puts a part in force.
-fn parts_of(topic: &Topic, grant: Grant) -> PartsBody<PartBody<'_>> {
+fn parts_of<'a>(topic: &'a Topic, known: &'a Known, node: &Name, grant: &'a Grant) -> PartsBody<PartBody<'a>> {
     PartsBody {
         revision: grant.revision,
         lease_ms: u64::try_from(grant.lease.as_millis()).unwrap_or(u64::MAX),
@@ -118,8 +132,23 @@ fn parts_of(topic: &Topic, grant: Grant) -> PartsBody<PartBody<'_>> {
             rate_per_s: grant.limit.rate,
             burst: grant.limit.burst,
             unit: topic.unit.word(),
+            lend: grant.split.as_ref().and_then(|split| split_of(split, known, node)),
         }],
     }
+}
+
+/// How the burst is split, as `node` is told it; `None` if one of the nodes does not lend, or is not one of the split.
+fn split_of<'a>(split: &'a Split, known: &Known, node: &Name) -> Option<SplitBody<'a>> {
+    let number = |name: &Name| u16::try_from(known.members.keys().position(|other| other == name)?).ok();
+    let told = |(name, burst): &'a (Name, u64)| {
+        let addresses = known.nodes.get(name)?.lend_addresses.clone();
+        let body = SplitNodeBody { number: number(name)?, name: name.as_str(), burst: *burst, addresses };
+        Some(body).filter(|body| !body.addresses.is_empty())
+    };
+    let own = number(node)?;
+    let nodes = split.nodes.iter().map(told).collect::<Option<Vec<_>>>()?;
+    let is_in = nodes.iter().any(|node| node.number == own);
+    is_in.then_some(SplitBody { generation: split.generation, own, nodes })
 }
 
 async fn record(topic: &str, client: &super::client::NodeClient, span: Duration) -> Result<Recording, NodeError> {
@@ -132,4 +161,57 @@ async fn record(topic: &str, client: &super::client::NodeClient, span: Duration)
     let parsed = tokio::task::spawn_blocking(move || trace::parse(&text));
     let parsed = parsed.await.expect("it returns its errors");
     parsed.map_err(|line| NodeError::Trace { address, line })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use super::super::client::NodeClient;
+    use super::super::nodes::{McapFrom, Member, NodeNow};
+    use super::*;
+    use crate::config;
+    use crate::machine::roster::NodeState;
+
+    fn known(lending: &[&str]) -> Known {
+        let names = ["a", "b", "c"];
+        let member = |name: &str| {
+            let node = config::Node {
+                name: name.to_owned(),
+                admin: "h:1".to_owned(),
+                nsq: "h:2".to_owned(),
+                mcap_per_s: None,
+                token_file: None,
+            };
+            (Name::from(name), Member { node, client: NodeClient::new("h:1", None) })
+        };
+        let now = |name: &str| {
+            let port = u16::from(name.as_bytes()[0]);
+            let addresses = lending.contains(&name).then_some(SocketAddr::from(([10, 0, 0, 1], port)));
+            let now = NodeNow {
+                state: NodeState::Ready,
+                mcap_per_s: 1.0,
+                mcap_from: McapFrom::Assumed,
+                shards: 1,
+                lend_addresses: addresses.into_iter().collect(),
+            };
+            (Name::from(name), now)
+        };
+        Known { members: Arc::new(names.map(member).into()), nodes: Arc::new(names.map(now).into()) }
+    }
+
+    #[test]
+    fn a_split_is_told_to_its_nodes_if_all_of_them_lend() {
+        let split = Split { generation: 7, nodes: vec![(Name::from("a"), 5), (Name::from("c"), 6)] };
+        let all = known(&["a", "c"]);
+        let told = |node: &str| split_of(&split, &all, &Name::from(node));
+        let [a, c] = ["a", "c"].map(|node| told(node).unwrap());
+        assert_eq!((a.own, c.own, a.generation), (0, 2, 7));
+        assert_eq!(a.nodes, c.nodes, "all are told the same");
+        let nodes: Vec<_> = a.nodes.iter().map(|node| (node.number, node.name, node.burst)).collect();
+        assert_eq!(nodes, [(0, "a", 5), (2, "c", 6)]);
+        // One that has no part of it, and a split with a node that has no address.
+        assert_eq!(told("b"), None);
+        assert_eq!(split_of(&split, &known(&["a"]), &Name::from("a")), None);
+    }
 }

@@ -27,6 +27,7 @@ mod types;
 
 use core::time::Duration;
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 
 use tidegate_core::Instant;
 use tidegate_core::limit::Limit;
@@ -101,6 +102,9 @@ pub struct Director {
     adaptor: Adaptor<NodeNo>,
     /// What nodes are to have.
     parts: BTreeMap<NodeNo, Portion>,
+    /// What nodes that lend were told last of it, and the newest generation.
+    split: Option<Arc<Split>>,
+    split_above: u64,
     /// By number; numbers are never given again.
     nodes: Vec<Node>,
     crowd: Crowd,
@@ -144,6 +148,8 @@ impl Director {
             phase: Phase::Follows,
             steps: None,
             parts: BTreeMap::new(),
+            split: None,
+            split_above: 0,
             nodes: Vec::new(),
             crowd: Crowd::default(),
             standing: Standing::default(),
@@ -210,6 +216,9 @@ impl Director {
                 if let Some(node) = self.answered(order, Asked::Record) {
                     self.on_recorded(order, node, &recording);
                 }
+            }
+            Event::LeftSplit { generation } => {
+                self.split.take_if(|split| split.generation == generation);
             }
             Event::Failed { order } => self.on_failed(order, now),
             Event::Limit(limit) => self.on_limit(limit, now),
@@ -540,18 +549,42 @@ impl Director {
                 self.set_parts(portions.into_iter().collect());
             }
         }
-        if let Some(parts) = self.adaptor.adapt(self.config.limit, &self.parts, now) {
+        if let Some(mut parts) = self.adaptor.adapt(self.config.limit, &self.parts, now) {
+            if self.config.lends {
+                parts.iter_mut().zip(self.parts.values()).for_each(|((_, part), before)| part.burst = before.burst);
+            }
             self.set_parts(parts);
         }
     }
 
     fn put_parts(&mut self, now: Instant) {
         while let Some(put) = self.steps.as_mut().and_then(|steps| steps.poll(now)) {
-            let grant =
-                Grant { revision: put.revision, limit: put.limit, lease: self.config.lease, until_us: put.until_us };
+            let grant = Grant {
+                revision: put.revision,
+                limit: put.limit,
+                lease: self.config.lease,
+                until_us: put.until_us,
+                split: self.split(),
+            };
             let ask = Ask::Put { node: self.node(put.node).name.clone(), grant };
             self.ask(put.node, Asked::Put(put.revision), self.config.answer_within, now, ask);
         }
+    }
+
+    /// The split that nodes are told: another generation whenever somebody's burst is another one.
+    fn split(&mut self) -> Option<Arc<Split>> {
+        if !self.config.lends || self.parts.len() < 2 {
+            return None;
+        }
+        let name = |(node, part): (&NodeNo, &Portion)| (self.node(*node).name.clone(), part.burst);
+        let nodes: Vec<(NodeName, u64)> = self.parts.iter().map(name).collect();
+        if self.split.as_ref().is_none_or(|split| split.nodes != nodes) {
+            let newest = self.steps.as_ref().map_or(0, Steps::revision);
+            let generation = newest.max(self.split_above + 1);
+            self.split_above = generation;
+            self.split = Some(Arc::new(Split { generation, nodes }));
+        }
+        self.split.clone()
     }
 
     /// Tells those who steer what is different.

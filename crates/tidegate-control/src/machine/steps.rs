@@ -26,6 +26,9 @@ const DRIFT: u64 = 1_000;
 const POSSIBLE_MAX: usize = 32;
 const US: u64 = 1_000;
 
+/// The longest loan among nodes that lend: a second, and what clocks and rounding add.
+pub const LOAN: Duration = Duration::from_millis(1_010);
+
 /// How long parts hold.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct StepsConfig {

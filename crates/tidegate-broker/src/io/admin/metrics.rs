@@ -1,6 +1,7 @@
 //! `/metrics`: the broker's numbers for Prometheus.
 
 use super::exposition::{Exposition, Kind, Labels};
+use crate::machine::lending::{CircleSnapshot, FlowSnapshot, LendSnapshot, LendState};
 use crate::machine::snapshot::{ChannelSnapshot, DelaySnapshot, LimitSnapshot, PartSnapshot, TopicSnapshot};
 
 /// What a page is made from.
@@ -16,6 +17,7 @@ pub(super) struct Metrics<'a> {
     pub(super) dropped_before: u64,
     /// The node takes no new publishers.
     pub(super) draining: bool,
+    pub(super) lending: &'a LendSnapshot,
 }
 
 /// A metric: its name, its help, its kind and its value.
@@ -85,6 +87,7 @@ impl Metrics<'_> {
             page.metric(name, help, kind, self.channels().map(|(labels, channel)| (labels, number(value(channel)))));
         }
         self.limits(&mut page);
+        self.lends(&mut page);
         let own = self.topics().map(|(labels, topic)| (labels, &topic.access_delay_us));
         let name = "tidegate_broker_access_delay_seconds";
         delays(&mut page, name, "From arrival to the token, lately.", own);
@@ -140,6 +143,42 @@ impl Metrics<'_> {
         let line = |(labels, limit): (_, &LimitSnapshot)| Some((labels, number(limit.shadow.as_ref()?.line)));
         let help = "The line that a shadow limit would form.";
         page.metric("tidegate_broker_shadow_line_tokens", help, Kind::Gauge, self.limited().filter_map(line));
+    }
+
+    fn lends(&self, page: &mut Exposition) {
+        type Depth = fn(&CircleSnapshot) -> u64;
+        let frames =
+            [("sent", self.lending.sent), ("received", self.lending.received), ("refused", self.lending.refused)];
+        let frames =
+            frames.map(|(way, count)| (Labels { closed: Some(("way", way)), ..Labels::default() }, number(count)));
+        let help = "Datagrams of lending; refused ones were received, too.";
+        page.metric("tidegate_broker_lend_frames_total", help, Kind::Counter, frames);
+        let circles = || {
+            let labels = |topic| Labels { topic: Some(topic), ..Labels::default() };
+            self.lending.circles.iter().map(move |circle| (labels(circle.topic.as_str()), circle))
+        };
+        let metrics: [(&str, &str, Depth); 4] = [
+            ("tidegate_broker_lends_bool", "1 while the topic lends to other nodes and borrows of them.", |circle| {
+                u64::from(circle.state == LendState::Lends)
+            }),
+            ("tidegate_broker_lent_tokens", "Of the part's burst, what others have.", |circle| circle.position.lent),
+            ("tidegate_broker_borrowed_tokens", "Of others' bursts, what the part has.", |circle| {
+                circle.position.borrowed
+            }),
+            ("tidegate_broker_withheld_tokens", "Held back: an earlier run may have lent it.", |circle| {
+                circle.position.withheld
+            }),
+        ];
+        for (name, help, value) in metrics {
+            page.metric(name, help, Kind::Gauge, circles().map(|(labels, circle)| (labels, number(value(circle)))));
+        }
+        let flows = circles().flat_map(|(labels, circle)| {
+            let sum = |of: fn(&FlowSnapshot) -> u64| number(circle.flows.iter().map(of).sum());
+            [("gave", sum(|flow| flow.gave)), ("got", sum(|flow| flow.got))]
+                .map(|(way, tokens)| (Labels { closed: Some(("way", way)), ..labels }, tokens))
+        });
+        let help = "Tokens given to other nodes, and got of them, since the topic joined them.";
+        page.metric("tidegate_broker_lend_tokens_total", help, Kind::Counter, flows);
     }
 
     fn limited(&self) -> impl Iterator<Item = (Labels<'_>, &LimitSnapshot)> {

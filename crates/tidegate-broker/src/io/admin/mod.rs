@@ -8,6 +8,7 @@
 //! | `POST /api/v1/limits/undo`, `POST /api/v1/limits/redo` | takes the newest change back; makes it again |
 //! | `POST /api/v1/topics/{topic}[/channels/{channel}]/{pause,unpause,empty}` | acts on a topic or channel |
 //! | `PUT`, `GET /api/v1/parts`, `DELETE /api/v1/parts/{topic}?revision=..` | the node's parts of topics' limits |
+//! | `GET /api/v1/lending` | what the node's parts lend to those of other nodes, and borrow |
 //! | `POST`, `GET /api/v1/topics/{topic}/prepare` | whether the topic can take publishers here |
 //! | `POST /api/v1/publishers/{topic}/disconnect` | lets publishers go |
 //! | `POST /api/v1/drain`, `GET /api/v1/node` | refuses new publishers; what node this is |
@@ -21,6 +22,7 @@
 mod actions;
 mod contract;
 mod exposition;
+mod lending;
 mod limit_routes;
 mod limits;
 mod metrics;
@@ -124,6 +126,7 @@ pub fn router(state: AdminState, access: Access) -> Router {
         )
         .route("/api/v1/publishers/{topic}", get(publishers::list))
         .merge(part_routes::routes())
+        .route("/api/v1/lending", get(lending::all))
         .merge(steering::routes())
         .route("/api/v1/record/{topic}", post(actions::record).delete(actions::stop_recording).get(actions::trace))
         .route("/api/v1/topics/{topic}", delete(actions::delete_topic))

@@ -16,13 +16,19 @@ use tidegate_runtime::http::parts::{self, PartState, PartTerms, Refusal, Removal
 
 use super::Shared;
 use super::actions::topic_name;
+use super::lending::SplitBody;
 use super::outcome::exiting;
 use crate::machine::admin::{AdminReply, AdminRequest};
+use crate::machine::lending::LendState;
 use crate::machine::limiter::Unit;
 use crate::machine::parts::{PartGrant, PartOrder, PartRefused, PartStatus, PartStep};
 
 /// A part, for complaints.
 const EXAMPLE: &str = r#"{"topic": "orders", "rate_per_s": "3k/s", "burst": 8}"#;
+/// What is lent comes back within this: the lease of a loan, and what clocks may differ by.
+const LOANS_RETURN: Duration = Duration::from_millis(1_200);
+/// Between two looks whether it has.
+const LOANS_PAUSE: Duration = Duration::from_millis(5);
 
 /// The routes.
 pub(super) fn routes() -> Router<Shared> {
@@ -40,6 +46,9 @@ struct GrantBody {
     burst: u64,
     #[serde(default)]
     unit: Unit,
+    /// How the burst is split among brokers that lend each other tokens.
+    #[serde(default)]
+    lend: Option<SplitBody>,
 }
 
 /// A part as it is shown.
@@ -49,6 +58,9 @@ pub(super) struct PartJson {
     unit: Unit,
     #[serde(flatten)]
     state: PartState,
+    /// How it lends, if an order asks for that: `lends`, `leaves` or `split`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lends: Option<&'static str>,
 }
 
 #[derive(Serialize)]
@@ -79,7 +91,7 @@ async fn all(State(shared): State<Shared>) -> Result<Json<AllJson>, Problem> {
 /// `PUT /api/v1/parts`.
 async fn put(State(shared): State<Shared>, body: Result<Bytes, BytesRejection>) -> Result<Json<PutJson>, Problem> {
     let order = order_of(parts::order_of(body, EXAMPLE)?)?;
-    let step = async |step| shared.ask_parts(&AdminRequest::PutParts(PartOrder { step, ..order.clone() })).await;
+    let step = async |step| shared.put_step(&PartOrder { step, ..order.clone() }).await;
     // Each step is acknowledged by all shards before the next one: what grows does so when everything has shrunk, and when
     // a crash would not bring back more than what is answered.
     step(PartStep::Check).await?;
@@ -110,19 +122,37 @@ async fn remove(
 }
 
 impl Shared {
+    /// Takes a step of `order`. One that waits for what is lent is taken again and again while that may help: loans come
+    /// back at once, or end with their lease where the other broker is not there.
+    async fn put_step(&self, order: &PartOrder) -> Result<Vec<PartStatus>, Problem> {
+        let until = clock::now() + LOANS_RETURN;
+        loop {
+            let replies = self.admin.broker.ask_all(&AdminRequest::PutParts(order.clone())).await;
+            let is_lent = |reply: &AdminReply| matches!(reply, AdminReply::PartsRefused(PartRefused::Lent { .. }));
+            if !replies.iter().any(is_lent) || clock::now() >= until {
+                return parts_of(replies);
+            }
+            tokio::time::sleep(LOANS_PAUSE).await;
+        }
+    }
+
     /// The parts that all shards answer with.
     async fn ask_parts(&self, request: &AdminRequest) -> Result<Vec<PartStatus>, Problem> {
-        let replies = self.admin.broker.ask_all(request).await;
-        if replies.is_empty() {
-            return Err(exiting());
-        }
-        let mut parts = Vec::new();
-        for reply in replies {
-            parts.extend(parts_in(reply)?);
-        }
-        parts.sort_by(|a, b| a.topic.cmp(&b.topic));
-        Ok(parts)
+        parts_of(self.admin.broker.ask_all(request).await)
     }
+}
+
+/// The parts that all shards answered with, by topic.
+fn parts_of(replies: Vec<AdminReply>) -> Result<Vec<PartStatus>, Problem> {
+    if replies.is_empty() {
+        return Err(exiting());
+    }
+    let mut parts = Vec::new();
+    for reply in replies {
+        parts.extend(parts_in(reply)?);
+    }
+    parts.sort_by(|a, b| a.topic.cmp(&b.topic));
+    Ok(parts)
 }
 
 fn parts_in(reply: AdminReply) -> Result<Vec<PartStatus>, Problem> {
@@ -151,7 +181,8 @@ fn order_of((terms, parts): (PartTerms, Vec<GrantBody>)) -> Result<PartOrder, Pr
 fn grant(body: &GrantBody) -> Result<PartGrant, Problem> {
     let topic = topic_name(&body.topic)?;
     let limit = parts::limit_of(&topic, body.rate_per_s, body.burst)?;
-    Ok(PartGrant { topic, limit, unit: body.unit })
+    let split = body.lend.as_ref().map(|lend| lend.read(&topic)).transpose()?.map(Arc::new);
+    Ok(PartGrant { topic, limit, unit: body.unit, split })
 }
 
 impl From<&PartStatus> for PartJson {
@@ -159,7 +190,7 @@ impl From<&PartStatus> for PartJson {
         let PartStatus { topic, in_force, limit, unit, revision, on_lapse, .. } = part;
         let lapses_in_ms = part.lapses_in_ms();
         let state = PartState::new((*in_force, *limit), *revision, lapses_in_ms, *on_lapse);
-        Self { topic: topic.to_string(), unit: *unit, state }
+        Self { topic: topic.to_string(), unit: *unit, state, lends: part.lends.map(LendState::name) }
     }
 }
 
@@ -175,6 +206,7 @@ impl From<PartRefused> for Problem {
             PartRefused::Late => Refusal::Late,
             PartRefused::OtherClock => Refusal::OtherClock,
             PartRefused::Full { .. } => Refusal::Full,
+            PartRefused::Lent { .. } => Refusal::Lent,
         };
         refusal.problem(&why)
     }

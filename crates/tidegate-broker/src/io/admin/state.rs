@@ -128,6 +128,8 @@ pub(super) async fn metrics(State(shared): State<Shared>) -> Result<Response, Pr
     let mut shards = shared.ask(SnapshotScope::default()).await?;
     let mut topics: Vec<_> = shards.iter_mut().flat_map(|shard| std::mem::take(&mut shard.topics)).collect();
     topics.sort_by(|a, b| a.name.cmp(&b.name));
+    // Beside what the broker is for: a page without it is better than none.
+    let lending = shared.lending().await.unwrap_or_default();
     let metrics = Metrics {
         topics: &topics,
         connections: shards.iter().map(|shard| shard.connections).sum(),
@@ -137,6 +139,7 @@ pub(super) async fn metrics(State(shared): State<Shared>) -> Result<Response, Pr
         // A counter of its own; nothing else is ordered by it.
         dropped_before: shared.series_dropped.load(Ordering::Relaxed),
         draining: *shared.admin.live.draining.borrow(),
+        lending: &lending,
     };
     let (page, dropped) = metrics.page();
     shared.series_dropped.fetch_add(dropped, Ordering::Relaxed);

@@ -82,6 +82,8 @@ struct NodeJson {
     nsq_address: Option<String>,
     shards: usize,
     mcap_per_s: Option<f64>,
+    /// Where its shards take the datagrams of lending, by their numbers; empty if they take none.
+    lend_addresses: Vec<String>,
 }
 
 /// `GET /api/v1/topics/{topic}/prepare[?channels=a,b]`.
@@ -200,6 +202,7 @@ impl Shared {
             shards: admin.config.shards,
             // A broker does not measure its own capacity; who places topics has benchmarked it.
             mcap_per_s: None,
+            lend_addresses: admin.broker.lend_addresses().iter().map(ToString::to_string).collect(),
         }
     }
 }

@@ -58,7 +58,7 @@ impl Running {
             handshake_time,
             surroundings: Nowhere,
         };
-        let waiting = Waiting::new(0, &mailbox, true).unwrap();
+        let waiting = Waiting::new(0, &mailbox, true, None).unwrap();
         mailbox.send(Inbound::Listen(listener));
         Self { address, mailbox, thread: Some(std::thread::spawn(|| shard_thread::run(parts, waiting))) }
     }

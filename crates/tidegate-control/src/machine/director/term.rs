@@ -6,7 +6,7 @@ use tidegate_core::Instant;
 
 use super::super::adaptor::Adaptor;
 use super::super::portion::Portion;
-use super::super::steps::{Steps, StepsConfig};
+use super::super::steps::{LOAN, Steps, StepsConfig};
 use super::super::types::{NodeNo, PublisherNo};
 use super::types::{Ask, DirectorConfig, Phase};
 use super::{Asked, Director};
@@ -67,7 +67,7 @@ impl Director {
             lease: self.config.lease,
             renew_every: self.config.renew_every,
             answer_within: self.config.answer_within,
-            linger: Duration::ZERO,
+            linger: if self.config.lends { LOAN } else { Duration::ZERO },
         };
         let quiet_until = if quiet.is_zero() { Instant::ZERO } else { now + quiet + quiet / 1_000 };
         let mut steps = Steps::new(config, self.config.limit, quiet_until, above);
@@ -97,6 +97,7 @@ impl Director {
         self.steps = Some(steps);
         self.placement = self.placement.max(above);
         self.adaptor = Adaptor::new(self.config.adapt, now);
+        (self.split, self.split_above) = (None, self.split_above.max(above));
         (self.phase, self.led_since, self.sense_at, self.sweep_at) = (Phase::Watches, now, now, now);
         self.plan_at = (self.crowd.len() > 0).then_some(now + self.config.watch_first);
     }

@@ -40,6 +40,7 @@ struct Node {
     missing: Vec<String>,
     /// What waits there beside what its publishers make wait.
     line: u64,
+    split: Option<Arc<Split>>,
 }
 
 struct Publisher {
@@ -121,6 +122,7 @@ impl World {
             draining: false,
             missing: Vec::new(),
             line: 0,
+            split: None,
         });
         self.plan(0, What::Poll(self.nodes.len() - 1));
     }
@@ -226,7 +228,7 @@ impl World {
                     let until_us = grant.until_us.min(clock_us + lease_us);
                     let is_renewal = node.newest == grant.revision;
                     node.until_us = if is_renewal { node.until_us.max(until_us) } else { until_us };
-                    (node.newest, node.holds) = (grant.revision, grant.limit);
+                    (node.newest, node.holds, node.split) = (grant.revision, grant.limit, grant.split);
                     self.judge();
                     self.answer(Event::Put { order: no }, 2);
                 }
@@ -417,6 +419,33 @@ fn parts_follow_the_traffic() {
     world.run(110_000);
     assert_eq!(burst(&world), [45, 15]);
     world.assert_whole();
+}
+
+#[test]
+fn nodes_that_lend_keep_their_bursts_and_are_told_one_split() {
+    let mut world = World::new(DirectorConfig { lends: true, ..config() }, &["a", "b"], 100, 0.0, 1);
+    world.run(90_000);
+    let split = world.nodes[0].split.clone().unwrap();
+    assert_eq!(split.nodes, [(NodeName::from("a"), 30), (NodeName::from("b"), 30)]);
+    for publisher in &mut world.publishers {
+        publisher.rate_per_s = if publisher.on == Some(0) { 15.0 } else { 5.0 };
+    }
+    world.run(110_000);
+    // The rates follow the traffic, the bursts do not.
+    world.assert_whole();
+    assert!(world.nodes[0].holds.rate.as_per_s() > 1.5 * world.nodes[1].holds.rate.as_per_s());
+    assert_eq!([0, 1].map(|node| world.nodes[node].split.clone()), [Some(split.clone()), Some(split.clone())]);
+    // One that has left it is told another one, and so are the others; what is left of an older one changes nothing.
+    world.tell(Event::LeftSplit { generation: split.generation });
+    world.tell(Event::LeftSplit { generation: split.generation - 1 });
+    world.run(120_000);
+    let next = world.nodes[0].split.clone().unwrap();
+    assert!(next.generation > split.generation && next.nodes == split.nodes, "{next:?}");
+    assert_eq!(world.nodes[1].split.as_ref(), Some(&next));
+    // Alone, a node has nobody to lend to.
+    world.nodes[1].alive = false;
+    world.run(200_000);
+    assert_eq!((world.nodes[0].holds.burst, world.nodes[0].split.as_ref()), (60, None));
 }
 
 #[test]

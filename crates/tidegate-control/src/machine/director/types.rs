@@ -5,6 +5,7 @@
 
 use core::time::Duration;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use tidegate_core::Instant;
@@ -54,6 +55,9 @@ pub struct DirectorConfig {
     pub planner: PlannerKind,
     /// How parts follow the traffic between plans.
     pub adapt: AdaptorConfig,
+    /// Nodes lend each other tokens: bursts stay as they were divided, since loans follow the traffic more closely than
+    /// fits could, and each node is told of the others.
+    pub lends: bool,
     /// How long a node holds a part without a renewal.
     pub lease: Duration,
     /// How often a part is renewed; at most a third of the lease, so that two renewals may be lost.
@@ -89,6 +93,7 @@ impl DirectorConfig {
             fit: FitConfig { excess: Excess::NextNode, ..FitConfig::default() },
             planner: PlannerKind::Paper,
             adapt: AdaptorConfig::default(),
+            lends: false,
             lease: Duration::from_secs(10),
             renew_every: Duration::from_secs(3),
             sense_every: Duration::from_secs(1),
@@ -206,6 +211,11 @@ pub enum Event {
         /// What came to this node.
         recording: Recording,
     },
+    /// A node has left the split of this generation, and lends only in another one.
+    LeftSplit {
+        /// Of a [`Split`].
+        generation: u64,
+    },
     /// Any order: it cannot be carried out, or the node did not answer in time. It may have had its effect.
     Failed {
         /// The order's number.
@@ -241,8 +251,17 @@ pub enum Event {
     End,
 }
 
+/// How the burst is divided among nodes that lend each other tokens.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Split {
+    /// Greater than of any earlier one of the claim.
+    pub generation: u64,
+    /// Nodes with a part, and their bursts.
+    pub nodes: Vec<(NodeName, u64)>,
+}
+
 /// What a node may let pass, until when.
-#[derive(Clone, Copy, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug)]
 pub struct Grant {
     /// Fences older ones. The same revision again is a renewal.
     pub revision: u64,
@@ -253,6 +272,8 @@ pub struct Grant {
     /// but no longer than until this moment of the node's own monotonic clock (that of [`Reading::clock_us`]): an order that
     /// arrives later than that is not obeyed. So one that was delayed on its way does not outlive its lease.
     pub until_us: u64,
+    /// How the burst is divided in the end, if nodes lend and there are several.
+    pub split: Option<Arc<Split>>,
 }
 
 /// What is to be done at a node or for all.

@@ -12,6 +12,8 @@ use crate::config::Address;
 use crate::io::broker::{Broker, Extras};
 use crate::io::http::client::{HttpClient, Trust};
 
+mod lending;
+
 /// Whatever is waited for happens within this; far more than it takes.
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -27,6 +29,11 @@ impl Real {
         let folder = std::env::temp_dir().join(format!("tidegate-admin-{}-{name}", std::process::id()));
         let _ = std::fs::remove_dir_all(&folder);
         std::fs::create_dir_all(&folder).unwrap();
+        Self::start_in(folder).await
+    }
+
+    /// On what an earlier run left in `folder`.
+    async fn start_in(folder: PathBuf) -> Self {
         let path = folder.display();
         let config = config(&format!("data_path = '{path}'\ntcp_address = '127.0.0.1:0'\nshards = 2"));
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
@@ -265,7 +272,7 @@ async fn a_draining_node_says_so_and_refuses_new_publishers() {
     let real = Real::start("drain").await;
     let api = &real.api;
     let expected = json!({"name": "box", "draining": false, "phase": "serving", "nsq_address": "box:4150",
-        "shards": 2, "mcap_per_s": null});
+        "shards": 2, "mcap_per_s": null, "lend_addresses": real.broker.handle().lend_addresses()});
     assert_eq!(api.call("GET /api/v1/node", "").await, (200, expected));
     let mut old = real.publisher("old", "orders").await;
     let mut idle = real.connect("idle").await;

@@ -1,0 +1,161 @@
+//! A limiter whose tokens are lent.
+
+use tidegate_core::Instant;
+use tidegate_core::lend::Purse;
+use tidegate_core::limit::{Limit, Pacer, TokenBucket};
+
+use super::Limiter;
+
+impl Limiter {
+    /// The same but for loans.
+    pub(in crate::machine) fn own_limit(&self) -> Limit {
+        self.own
+    }
+
+    /// Nothing is lent, nor borrowed.
+    pub(in crate::machine) fn is_unlent(&self) -> bool {
+        self.loans == 0
+    }
+
+    pub(super) fn with_loans(&self) -> Limit {
+        let burst = (i128::from(self.own.burst) + self.loans).max(0);
+        Limit::new(self.own.rate, u64::try_from(burst).unwrap_or(u64::MAX))
+    }
+
+    /// More is lent than its own burst.
+    pub(in crate::machine) fn is_overlent(&self) -> bool {
+        i128::from(self.own.burst) + self.loans < 0
+    }
+
+    /// What is lent will not come back to this limiter, and is over at `until`: it counts as empty until then.
+    pub(in crate::machine) fn forfeit(&mut self, until: Instant) {
+        (self.loans, self.uncut) = (0, None);
+        self.pacer = Pacer::new(TokenBucket::empty(self.own, until));
+    }
+}
+
+/// What is lent moves depth in the same way in the bucket as it was before the contract cut it, so that this goes on to
+/// hold at least as much.
+impl Purse for Limiter {
+    fn give(&mut self, most: u64, keep: u64, now: Instant) -> u64 {
+        let given = self.pacer.bucket_mut().give(most, keep, now);
+        if let Some(uncut) = &mut self.uncut {
+            uncut.give(given, 0, now);
+        }
+        self.loans -= i128::from(given);
+        given
+    }
+
+    fn receive(&mut self, tokens: u64, now: Instant) -> u64 {
+        let received = self.pacer.bucket_mut().receive(tokens, now);
+        if let Some(uncut) = &mut self.uncut {
+            uncut.receive(received, now);
+        }
+        self.loans += i128::from(received);
+        received
+    }
+
+    fn cut(&mut self, by: u64, keep: u64, now: Instant) -> u64 {
+        let less = self.pacer.bucket_mut().cut(by, keep, now);
+        if let Some(uncut) = &mut self.uncut {
+            uncut.cut(less, 0, now);
+        }
+        self.loans -= i128::from(less);
+        less
+    }
+
+    fn deepen(&mut self, by: u64, now: Instant) {
+        if let Some(uncut) = &mut self.uncut {
+            uncut.deepen(by, now);
+        }
+        self.loans += i128::from(by);
+        // Not by `by` where more is lent than its own burst.
+        self.pacer.set_limit(self.with_loans(), now);
+    }
+
+    fn tokens(&self, now: Instant) -> u64 {
+        Purse::tokens(self.pacer.bucket(), now)
+    }
+
+    fn limit(&self) -> Limit {
+        self.pacer.limit()
+    }
+
+    fn wait_ns(&self, cost: u64, now: Instant) -> u64 {
+        Purse::wait_ns(self.pacer.bucket(), cost, now)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tidegate_core::Rate;
+
+    use super::super::{Contract, Discipline, Mode, Pass, Source, Terms, Unit};
+    use super::*;
+
+    fn at(ms: u64) -> Instant {
+        Instant::from_nanos(ms * 1_000_000)
+    }
+
+    fn terms(burst: u64) -> Terms {
+        let limit = Limit::new(Rate::per_s(1_000), burst);
+        let contract = Contract { limit, unit: Unit::Messages, discipline: Discipline::Wait, mode: Mode::Enforce };
+        Terms::of((contract, Source::Admin))
+    }
+
+    fn limiter(burst: u64) -> Limiter {
+        let terms = terms(burst);
+        Limiter::new(terms, TokenBucket::new(terms.limit(), at(0)), 0, at(0))
+    }
+
+    fn depth(limiter: &Limiter) -> (u64, u64) {
+        (limiter.limit().burst, limiter.own_limit().burst)
+    }
+
+    #[test]
+    fn a_change_of_the_burst_leaves_what_is_lent() {
+        let mut limiter = limiter(13);
+        assert_eq!(limiter.give(5, 1, at(0)), 5);
+        assert_eq!(depth(&limiter), (8, 13));
+        limiter.rule(terms(9), 0, at(0));
+        assert_eq!((depth(&limiter), limiter.is_unlent(), limiter.is_overlent()), ((4, 9), false, false));
+        limiter.deepen(5, at(0));
+        assert_eq!((depth(&limiter), limiter.is_unlent()), ((9, 9), true));
+        assert_eq!(Purse::tokens(&limiter, at(0)), 4, "depth comes back without tokens");
+    }
+
+    #[test]
+    fn with_more_lent_than_its_burst_it_is_as_deep_as_its_burst_when_that_is_back() {
+        let mut limiter = limiter(13);
+        limiter.give(8, 1, at(0));
+        limiter.rule(terms(3), 0, at(0));
+        assert_eq!((depth(&limiter), limiter.is_overlent()), ((0, 3), true));
+        limiter.deepen(4, at(0));
+        assert_eq!((depth(&limiter), limiter.is_overlent()), ((0, 3), true));
+        limiter.deepen(4, at(0));
+        assert_eq!((depth(&limiter), limiter.is_overlent()), ((3, 3), false));
+    }
+
+    #[test]
+    fn what_was_cut_from_a_deeper_bucket_can_be_borrowed_for_and_spent() {
+        let mut limiter = limiter(26);
+        limiter.rule(terms(13), 0, at(0));
+        assert_eq!(limiter.receive(5, at(0)), 5);
+        let passed = (0..40).filter(|_| matches!(limiter.pass(1, at(0), at(2)), Pass::Released { .. })).count();
+        assert_eq!(passed, 18 + 2);
+        // The borrowed depth goes; the bucket is remembered as one that is not full before the deeper one would be.
+        assert_eq!(limiter.cut(5, 1, at(2)), 5);
+        assert_eq!(depth(&limiter), (13, 13));
+        let full_at = limiter.into_bucket(at(2)).full_at().unwrap();
+        assert!(full_at >= at(2 + 13), "{full_at:?}");
+    }
+
+    #[test]
+    fn a_forfeited_bucket_holds_nothing_before_all_loans_have_ended() {
+        let mut limiter = limiter(10);
+        limiter.give(4, 1, at(0));
+        limiter.forfeit(at(1_000));
+        assert_eq!((depth(&limiter), Purse::tokens(&limiter, at(999))), ((10, 10), 0));
+        assert_eq!(Purse::tokens(&limiter, at(1_003)), 3);
+    }
+}
