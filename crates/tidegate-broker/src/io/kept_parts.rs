@@ -189,6 +189,9 @@ impl Book {
             }
             if there.revision == part.revision {
                 part.until = part.until.max(there.until);
+            } else {
+                // What the part before lent may not have come back yet; at a renewal it has.
+                part.lends |= there.lends;
             }
             if *there == part {
                 return false;

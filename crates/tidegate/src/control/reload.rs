@@ -8,10 +8,10 @@ use std::path::PathBuf;
 use tidegate_control::config::Config;
 use tidegate_control::config::reread::{RESTART, refused};
 use tidegate_control::io::{Control, Named};
+use tidegate_runtime::causes::with_causes;
 use tidegate_runtime::config::Document;
 
 use super::tokens_of;
-use crate::failure::with_causes;
 use crate::reload::others_of;
 use crate::settings::{self, Settings};
 use crate::signals::Hangups;
