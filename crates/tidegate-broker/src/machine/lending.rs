@@ -219,7 +219,7 @@ impl Shard {
 
     /// The split that rules `topic` now.
     fn split_in_force(&self, topic: &TopicName) -> Result<Arc<Split>, WhySplit> {
-        let lender = self.lender.as_ref().ok_or(WhySplit::NoAddress)?;
+        let lender = self.lender.as_ref().ok_or(WhySplit::Starting)?;
         let split = lender.wished(topic).ok_or(WhySplit::Contract)?;
         let part = self.contracts.parts.get(topic).filter(|part| part.is_leased()).ok_or(WhySplit::Lapsed)?;
         let terms = self.contracts.terms(&LimitKey::topic(topic)).ok_or(WhySplit::Contract)?;

@@ -36,8 +36,6 @@ pub enum WhySplit {
     Lapsed,
     /// The topic is not there yet, or its bucket waits for an earlier circle to end.
     Starting,
-    /// The broker has no address for datagrams.
-    NoAddress,
     /// A bound is reached: circles, other brokers, or restarts under another number.
     Full,
 }
@@ -62,7 +60,6 @@ impl LendState {
             WhySplit::Contract => "contract",
             WhySplit::Lapsed => "lapsed",
             WhySplit::Starting => "starting",
-            WhySplit::NoAddress => "no_address",
             WhySplit::Full => "full",
         })
     }
