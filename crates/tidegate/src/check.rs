@@ -46,7 +46,16 @@ pub(crate) fn run(args: &Check) -> Result<(), Failure> {
             let control = match &settings.control {
                 Some(control) => {
                     let (nodes, topics) = (control.nodes.len(), control.topics.len());
-                    format!(", {} to place on {}", counted(topics, "topic"), counted(nodes, "broker"))
+                    let (proxies, limits) = (control.proxies.len(), control.limits.len());
+                    let placed = format!(", {} to place on {}", counted(topics, "topic"), counted(nodes, "broker"));
+                    let divided = format!(", {} divided over {proxies} proxies", counted(limits, "limit"));
+                    if limits == 0 {
+                        placed
+                    } else if topics == 0 {
+                        divided
+                    } else {
+                        placed + &divided
+                    }
                 }
                 None => String::new(),
             };
