@@ -291,25 +291,25 @@ async fn a_broker_that_goes_is_replaced_by_another_one() {
 /// Its place would be lost for ever: the answers that it does not read never leave.
 #[tokio::test]
 async fn a_producer_that_reads_nothing_gives_its_place_up_when_its_connection_ends() {
-    // Without a broker each publish is answered with an error at once.
+    let a = broker().await;
+    // The topic's broker cannot be reached: each publish is answered with an error at once.
     let nowhere = "127.0.0.1:1".parse().expect("an address");
-    let steer = steer_with(&[nowhere], "http://127.0.0.1:1", "max_producers = 1").await;
+    let (address, _control, _serving) = control(placed(1, &[nowhere], 0)).await;
+    let steer = steer_with(&[a.0], &address, "max_producers = 1").await;
     let socket = tokio::net::TcpSocket::new_v4().expect("a socket");
     socket.set_recv_buffer_size(4_096).expect("a small buffer");
     let mut deaf = socket.connect(steer.address()).await.expect("it listens");
     let mut bytes = client::MAGIC.to_vec();
     client::put_identify(&mut bytes, br#"{"client_id":"deaf","hostname":"h","heartbeat_interval":1000}"#);
     for _ in 0..1_000 {
-        client::put_pub(&mut bytes, "unknown", b"x");
+        client::put_pub(&mut bytes, "orders#ephemeral", b"x");
     }
     // Until the hop reads no more, since its answers are not taken.
-    while let Ok(sent) = timeout(Duration::from_secs(2), deaf.write_all(&bytes)).await {
-        if sent.is_err() {
-            break;
-        }
+    while let Ok(sent) = timeout(Duration::from_secs(1), deaf.write_all(&bytes)).await {
+        sent.expect("it ends the connection later than that");
         bytes.clear();
         for _ in 0..20_000 {
-            client::put_pub(&mut bytes, "unknown", b"x");
+            client::put_pub(&mut bytes, "orders#ephemeral", b"x");
         }
     }
     let is_free = async {
