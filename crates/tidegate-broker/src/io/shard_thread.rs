@@ -25,11 +25,11 @@ use super::listener::Listener;
 use super::mailbox::{Inbound, ShardMailbox};
 use super::socket::Socket;
 use crate::machine::admin::{AdminReply, Answered};
-use crate::machine::lending::Sleep;
 use crate::machine::log::{LogCommand, LogEvent, QueueId};
 use crate::machine::output::{ConnId, Layers, Notice, Output};
 use crate::machine::shard::Shard;
 use crate::machine::trace::Traced;
+use tidegate_core::sleep::Sleep;
 
 const BELL: u64 = u64::MAX;
 const LISTENER: u64 = u64::MAX - 1;

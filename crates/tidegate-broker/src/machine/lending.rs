@@ -10,7 +10,6 @@
 //! |---|---|
 //! | [`split`] | who is in a circle |
 //! | `book` | the circles of a shard, and what went through them |
-//! | `sleep` | whether the machine has slept |
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -29,13 +28,11 @@ use super::shard::Shard;
 use super::topic::{Topic, TopicKey};
 
 mod book;
-mod sleep;
 pub mod split;
 
 pub(super) use self::book::Lender;
 use self::book::Place;
 pub use self::book::{CircleSnapshot, FlowSnapshot, LendSnapshot, LendState, WhySplit};
-pub use self::sleep::Sleep;
 pub use self::split::Split;
 
 /// Numbers of sessions that one start of a broker may use: see [`Lending::new`](tidegate_core::lend::Lending::new).

@@ -7,7 +7,8 @@
 //!
 //! Departure: if a node can keep none of a rest, however few it tries, the rest's part of the limit is smaller than its own
 //! bursts, and no other node can keep it either. Then the publishers of the fullest node are dealt anew with the rest, over
-//! both nodes. Each node gives its publishers so at most once.
+//! both nodes; if all nodes are full, with those of the emptiest one. Each node gives its publishers so at most once, and
+//! only if both will have fewer than the fullest had.
 //!
 //! The limit is divided in proportion to the rates of all publishers, those included that are nowhere for the moment:
 //! their part of it is held back, so that a node is measured with the bucket that it will have.
@@ -165,7 +166,7 @@ impl Distributor {
         if self.left.is_empty() {
             return self.assign(true, now);
         }
-        let at_least = self.open_fullest();
+        let at_least = self.deal_anew();
         let mut open: Vec<usize> = (0..self.nodes.len()).filter(|&at| self.nodes[at].state == State::Open).collect();
         if open.is_empty() {
             return match self.best_of_none_us() {
@@ -225,30 +226,40 @@ impl Distributor {
         seen.min_by(f64::total_cmp).filter(|_| is_of_none)
     }
 
-    /// If nodes could keep none of the rest, the fullest node's publishers join it. On how many nodes they are to be at least.
-    fn open_fullest(&mut self) -> usize {
+    /// If a node could keep none of the rest, or none is open for it, the publishers of the fullest node join it, with those
+    /// of the emptiest, as long as both will have fewer than the fullest had. On how many nodes they are to be at least.
+    fn deal_anew(&mut self) -> usize {
         let none = mem::take(&mut self.kept_none);
-        if none.is_empty() {
+        let rate = |at: usize| self.rate_of(self.nodes[at].kept.iter().copied());
+        let gives = |&at: &usize| {
+            let node = &self.nodes[at];
+            node.state == State::Full && !node.gave && !node.kept.is_empty()
+        };
+        let by_rate = |&a: &usize, &b: &usize| rate(a).total_cmp(&rate(b)).then(b.cmp(&a));
+        let Some(fullest) = (0..self.nodes.len()).filter(gives).max_by(by_rate) else { return 1 };
+        let is_empty = |&at: &usize| self.nodes[at].state == State::Full && self.nodes[at].kept.is_empty();
+        let emptiest = none.iter().copied().find(is_empty).or_else(|| {
+            let is_out = !self.nodes.iter().any(|node| node.state == State::Open);
+            (0..self.nodes.len()).filter(|&at| is_out && at != fullest).filter(gives).min_by(by_rate)
+        });
+        let Some(emptiest) = emptiest else { return 1 };
+        let left_per_s = self.rate_of(self.left.iter().copied());
+        if rate(emptiest) + 2.0 * left_per_s > rate(fullest) {
             return 1;
         }
-        let rate = |at: usize| self.rate_of(self.nodes[at].kept.iter().copied());
-        let gives = |node: &Node| node.state == State::Full && !node.gave && !node.kept.is_empty();
-        let full = (0..self.nodes.len()).filter(|&at| gives(&self.nodes[at]));
-        let Some(fullest) = full.max_by(|&a, &b| rate(a).total_cmp(&rate(b)).then(b.cmp(&a))) else { return 1 };
-        let (left, of) = (self.left.len(), self.nodes[fullest].kept.len());
         let count = |many: usize| u32::try_from(many).unwrap_or(u32::MAX);
-        let node = NodeNo(count(fullest));
-        self.plan.why.push(Reason::DealtAnew { node, of: count(of), left: count(left) });
-        self.nodes[fullest].gave = true;
-        self.empty(fullest, State::Open);
-        let mut open = 1;
-        for at in none.into_iter().filter(|&at| at != fullest) {
+        let (node, of) = (NodeNo(count(fullest)), count(self.nodes[fullest].kept.len()));
+        self.plan.why.push(Reason::DealtAnew { node, of, left: count(self.left.len()) });
+        for at in [fullest, emptiest] {
+            self.nodes[at].gave = true;
+            self.empty(at, State::Open);
+        }
+        for at in none {
             if self.nodes[at].state == State::Full {
                 self.nodes[at].state = State::Open;
-                open += 1;
             }
         }
-        open
+        2
     }
 
     fn assign(&mut self, is_last: bool, now: Instant) {

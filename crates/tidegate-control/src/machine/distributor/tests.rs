@@ -149,6 +149,9 @@ fn a_rest_that_no_node_keeps_is_dealt_anew_with_the_fullest() {
     assert!(played.on.iter().all(|&on| on == 0 || (50..=900).contains(&on)), "{:?}", played.on);
     let plan = done(played);
     assert!(plan.why.iter().any(|why| matches!(why, Reason::DealtAnew { node: NodeNo(0), .. })), "{:?}", plan.why);
+    // So are those of the emptiest, if no other is left: it keeps ten of the twenty.
+    let some = |_: usize, on: usize| if on <= 10 || (50..=900).contains(&on) { 500.0 } else { 1_500.0 };
+    assert_eq!(play(&demand(920), idle(2), some).on, [460, 460]);
     // Who has nowhere to go is still said.
     let short = shortfall(play(&demand(920), idle(1), delay_us));
     assert!(short.missing_per_s > 0.0 && short.cause == Cause::Capacity, "{short:?}");
