@@ -102,7 +102,7 @@ impl NodeError {
 }
 
 /// Revisions above this are not control's: it counts from 2^24 for each leader. Going beyond one that somebody made up would
-/// leave none for the next leaders. A node that holds one gets no order until it is restarted.
+/// leave none for the next leaders. A node that holds one gets no order until a person has taken that part away.
 pub const REVISION_MAX: u64 = 1 << 62;
 
 /// Why the store did not do it.

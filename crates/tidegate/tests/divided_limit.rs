@@ -37,7 +37,7 @@ async fn a_route_limit_follows_the_demand_over_two_proxies_and_outlives_one() {
     let limit = Limit::new(Rate::per_s(200), 20);
     let mut world = World::start(2, limit, "two").await;
     let addresses: Vec<_> = world.nodes.iter().map(|node| node.address).collect();
-    let few = Load { per_s: 50.0, busy: 0.5, shift: Duration::from_secs(60), length: Duration::from_secs(1), seed: 1 };
+    let few = Load { per_s: 50.0, busy: 0.5, shift: Duration::from_mins(1), length: Duration::from_secs(1), seed: 1 };
     let closed = send(&addresses, few).await;
     assert!(!closed.is_empty() && closed.iter().all(|one| one.status == 429), "nothing passes without a part");
     world.divide(2, Lend::Off);

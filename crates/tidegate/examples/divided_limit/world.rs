@@ -92,7 +92,7 @@ impl World {
 
     /// What control says of the limit.
     pub(crate) fn view(&self) -> Option<tidegate_control::io::division::DivisionView> {
-        self.control.as_ref()?.shared().divisions().first().map(|division| division.view())
+        self.control.as_ref()?.shared().divisions().first().map(tidegate_control::io::division::DivisionHandle::view)
     }
 
     /// A proxy dies with everything that it knows, its admin API first.
