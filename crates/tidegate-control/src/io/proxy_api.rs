@@ -155,7 +155,7 @@ impl NodeClient {
             on_lapse: terms.on_lapse.word(),
             parts: vec![LimitPartBody { limit, rate_per_s: put.limit.rate, burst: put.limit.burst, lend }],
         };
-        self.put_parts(&body).await
+        self.put_parts(&body).await.map(drop)
     }
 }
 

@@ -247,3 +247,22 @@ fn a_node_that_goes_has_its_placement_searched_anew() {
     let PlanOrder::Assign { parts: last, .. } = ordered(&mut planner, Instant::ZERO) else { panic!("it assigns") };
     assert!(last.iter().all(|part| part.node != node && part.node != parts[0].node));
 }
+
+#[test]
+fn a_search_is_done_in_pieces_and_a_node_may_go_meanwhile() {
+    let mut planner = Modelled::new(demand(100), config());
+    planner.on_event(PlanEvent::Begin { nodes: idle(3) }, Instant::ZERO);
+    assert!(matches!(planner.poll_output(), Some(PlanOrder::Record { .. })));
+    assert_eq!(planner.next_timeout(), None);
+    let arrivals = arrivals(100, 5.0, &mut Rng::new(1));
+    planner.on_event(PlanEvent::Recorded { arrivals }, Instant::ZERO);
+    // Eight traces are made, and one trial plays all of them.
+    for piece in 0..16 {
+        assert!(planner.poll_output().is_none() && planner.next_timeout() == Some(Instant::ZERO), "{piece}");
+        planner.on_timeout(Instant::ZERO);
+    }
+    planner.on_event(PlanEvent::NodeGone(NodeNo(0)), Instant::ZERO);
+    let PlanOrder::Assign { parts, revision: 1 } = ordered(&mut planner, Instant::ZERO) else { panic!("it assigns") };
+    assert!(parts.iter().all(|part| part.node != NodeNo(0)), "{parts:?}");
+    assert_eq!(planner.next_timeout(), None, "nothing is left to compute");
+}
