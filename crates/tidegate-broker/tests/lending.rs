@@ -78,7 +78,8 @@ fn split(generation: u64, bursts: &[u64], own: usize) -> Arc<Split> {
 }
 
 fn step(broker: &mut Broker, order: &PartOrder, step: PartStep) -> Result<(), PartRefused> {
-    match broker.ask_all(&AdminRequest::PutParts(PartOrder { step, ..order.clone() })).remove(0) {
+    let order = PartOrder { step, until: broker.now + order.lease, ..order.clone() };
+    match broker.ask_all(&AdminRequest::PutParts(order)).remove(0) {
         AdminReply::Parts(_) => Ok(()),
         AdminReply::PartsRefused(why) => Err(why),
         other => panic!("{other:?}"),
@@ -144,7 +145,8 @@ impl World {
         PartOrder {
             revision: *revision,
             lease: SECOND * 60,
-            until: None,
+            // As it is sent.
+            until: Instant::ZERO,
             on_lapse: OnLapse::Local,
             parts: [part].into(),
             step: PartStep::Check,
