@@ -11,6 +11,7 @@ mod cost;
 mod crowd;
 mod kills;
 mod law;
+mod lending;
 mod lifetime_rows;
 mod limits;
 mod memory;

@@ -10,7 +10,7 @@ use super::bench::{Bench, Better, Pairing, median, number, range};
 use super::broker::{Broker, IN_MEMORY, Kind, SHARDS, shards_in_words};
 use super::limits;
 use super::table::Figure;
-use super::{broker_sim, rpc_cost, rpc_sim, rpc_tcp, rpc_tonic};
+use super::{broker_sim, lending, rpc_cost, rpc_sim, rpc_tcp, rpc_tonic};
 use crate::peers::cargo;
 use crate::process::Group;
 use crate::suites::{self, Suite};
@@ -178,6 +178,13 @@ pub(super) const ROWS: &[Row] = &[
         bar: "100,000 seeds: 0 violations, 0 lost, the same trace again",
         run: broker_sim::simulation,
     },
+    Row {
+        issue: 21,
+        name: "lending",
+        bar: "six parts, 0.2 ms: p99 1 ms, mean 10x one bucket's, frames 15 %; 20 topics 5 %; 1 ms: p99 3 ms; batches 1/20",
+        run: lending::lending,
+    },
+    Row { issue: 21, name: "lending law", bar: "10,000 seeds of faults: 0 windows above b + r·t", run: lending::law },
 ];
 
 #[expect(clippy::unnecessary_wraps, reason = "every row has this signature")]
