@@ -99,12 +99,12 @@ fn lent() -> [Node; 2] {
 }
 
 #[test]
-fn half_of_the_difference_is_lent_with_its_depth() {
+fn a_third_of_the_difference_is_lent_with_its_depth() {
     let nodes = lent();
     // Ten, and two in line at the other.
-    assert_eq!([nodes[0].tokens(at(1)), nodes[1].tokens(at(1))], [6, 4]);
+    assert_eq!([nodes[0].tokens(at(1)), nodes[1].tokens(at(1))], [4, 6]);
     assert_eq!(nodes[0].depth() + nodes[1].depth(), 20);
-    assert!(nodes[0].depth() >= 6);
+    assert!(nodes[0].depth() >= 4);
 }
 
 #[test]
@@ -233,7 +233,7 @@ fn a_lender_that_leaves_waits_for_what_it_lent() {
     let mut nodes = lent();
     assert!(matches!(nodes[1].leave(at(2)), Leave::Waits { .. }));
     let lent = nodes[1].lending.account(CIRCLE).map(|position| position.lent);
-    assert_eq!((lent, depths(&nodes)), (Some(6), [16, 4]));
+    assert_eq!((lent, depths(&nodes)), (Some(4), [14, 6]));
     nodes[1].due(at(2));
     talk(&mut nodes, at(2));
     assert_eq!((nodes[1].leave(at(2)), depths(&nodes)), (Leave::Over, [10, 10]));
@@ -276,13 +276,13 @@ fn one_that_leaves_a_dead_peer_is_over_when_its_loan_is() {
 #[test]
 fn what_is_under_way_when_one_leaves_is_not_booked() {
     let mut nodes = lent();
-    nodes[0].purse.0.try_take(6, at(2)).expect("it has borrowed six");
+    nodes[0].purse.0.try_take(4, at(2)).expect("it has borrowed four");
     let Node { lending, purse } = &mut nodes[0];
     lending.look(CIRCLE, 1, purse, at(2));
     nodes[0].due(at(4));
     let request = nodes[0].lending.poll_output().expect("somebody waits");
     nodes[1].hear(&request, at(4));
-    let grant = nodes[1].lending.poll_output().expect("it has four");
+    let grant = nodes[1].lending.poll_output().expect("it has six");
     nodes[0].leave(at(4));
     nodes[0].hear(&grant, at(5));
     assert!(depths(&nodes)[0] <= 10);

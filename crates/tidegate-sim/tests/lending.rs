@@ -16,7 +16,7 @@ use tidegate_sim::replay::SimulationTest;
 fn paper(way_us: f64, members: u32, lending: Lend) -> CircleConfig {
     CircleConfig {
         limit: Limit::new(Rate::per_s(11_000), 26),
-        grain: 1,
+        grain: 16,
         members,
         circles: 1,
         rate_per_s: 10_000.0,
@@ -127,13 +127,37 @@ fn mistakes_are_seen() {
 #[test]
 fn lending_takes_most_of_the_delay_of_a_split_away() {
     let on = Lend::On(LendConfig::new(Member(0)));
-    let (split, lent) = (run(&paper(100.0, 6, Lend::Off)), run(&paper(100.0, 6, on)));
-    show("single", &run(&paper(100.0, 1, Lend::Off)));
-    show("split", &split);
-    show("lent, 0.1 ms", &lent);
-    show("lent, 0.5 ms", &run(&paper(500.0, 6, on)));
+    let (split, lent, far) = (run(&paper(100.0, 6, Lend::Off)), run(&paper(100.0, 6, on)), run(&paper(500.0, 6, on)));
+    for (name, report) in [("split", &split), ("lent, 0.2 ms", &lent), ("lent, 1 ms", &far)] {
+        show(name, report);
+        assert_eq!((report.violations, report.conserved), (0, true), "{name}");
+    }
+    assert!(lent.delay_ns_mean * 6.0 < split.delay_ns_mean, "{lent:?} {split:?}");
+    assert!(lent.delay_ns_p99 * 4 < split.delay_ns_p99, "{lent:?} {split:?}");
+    assert!(far.delay_ns_p99 < 3_500_000, "{far:?}");
+    assert!(lent.frames * 100 < lent.messages * 17, "{lent:?}");
+}
+
+#[test]
+fn circles_that_share_frames_need_few_and_delay_less() {
+    let on = Lend::On(LendConfig::new(Member(0)));
+    let alone = run(&paper(100.0, 6, on));
+    let shared = run(&CircleConfig { circles: 20, length: Duration::from_secs(1), ..paper(100.0, 6, on) });
+    show("20 circles", &shared);
+    assert_eq!((shared.violations, shared.conserved), (0, true));
+    assert!(shared.frames * 100 < shared.messages * 6, "{shared:?}");
+    assert!(shared.delay_ns_mean < alone.delay_ns_mean, "{shared:?} {alone:?}");
+}
+
+#[test]
+fn batches_are_lent_for_as_well() {
+    let batches = |lending| {
+        let limit = Limit::new(Rate::per_s(11_000), 260);
+        run(&CircleConfig { limit, batch: 10, ..paper(100.0, 6, lending) })
+    };
+    let (split, lent) = (batches(Lend::Off), batches(Lend::On(LendConfig::new(Member(0)))));
+    show("batches, split", &split);
+    show("batches, lent", &lent);
     assert_eq!((lent.violations, lent.conserved), (0, true));
-    assert!(lent.delay_ns_mean * 5.0 < split.delay_ns_mean, "{lent:?} {split:?}");
-    assert!(lent.delay_ns_p99 * 3 < split.delay_ns_p99, "{lent:?} {split:?}");
-    assert!(lent.frames < lent.messages, "{lent:?}");
+    assert!(lent.delay_ns_mean * 12.0 < split.delay_ns_mean, "{lent:?} {split:?}");
 }

@@ -12,6 +12,7 @@ mod crowd;
 mod kills;
 mod law;
 mod lending;
+mod lending_sim;
 mod lifetime_rows;
 mod limits;
 mod memory;

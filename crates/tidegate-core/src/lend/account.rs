@@ -91,6 +91,14 @@ impl Standing {
         self.given.depth() != self.received.depth() || self.parting == Parting::Said
     }
 
+    /// So many tokens have left for the peer.
+    pub(super) fn gave(&mut self, tokens: u64) {
+        self.given.tokens += tokens;
+        if let Some(heard) = &mut self.heard {
+            heard.level = heard.level.saturating_add(i32::try_from(tokens).unwrap_or(i32::MAX));
+        }
+    }
+
     /// Gives back all that is borrowed.
     pub(super) fn give_back(&mut self, purse: &mut dyn Purse, keep: u64, now: Instant) {
         let owed = self.borrowed();

@@ -27,15 +27,15 @@ pub struct LendConfig {
     pub lease: Duration,
     /// By how many parts in a million the speeds of two members' clocks differ at most.
     pub drift_ppm: u32,
-    /// How long a request waits for those of other circles.
+    /// How long a request waits for each other circle whose requests it may share a frame with; for 20 at most.
     pub hold: Duration,
 }
 
 impl LendConfig {
-    /// A lease of a second, clocks within 1,000 parts in a million, and 30 us for company.
+    /// A lease of a second, clocks within 1,000 parts in a million, and 33 us for each other circle's company.
     #[must_use]
     pub fn new(own: Member) -> Self {
-        Self { own, lease: Duration::from_secs(1), drift_ppm: 1_000, hold: Duration::from_micros(30) }
+        Self { own, lease: Duration::from_secs(1), drift_ppm: 1_000, hold: Duration::from_micros(33) }
     }
 }
 

@@ -32,11 +32,13 @@
 //!    tokens.
 //! 6. A member that has forgotten what it lent begins with an empty purse of depth `keep`, and has its base when a
 //!    lease of its lender's length is over.
-//! 7. A member asks when somebody would wait longer for its own tokens than for an answer: it asks the one that has
-//!    the most as far as is known, and gets half of what that has above it. Depth without tokens moves as well: whoever
-//!    asks has room to spare, and sends it along; of what the other then has, half comes back. So the two share tokens
-//!    and room, and neither loses what it mints for want of room.
-//! 8. Circles that run low share a frame.
+//! 7. A member asks when somebody would wait longer for its own tokens than a frame is worth: it asks the one that has
+//!    the most as far as is known, and gets a third of what that has above it. Nobody is asked that probably has little,
+//!    unless the wait has become long. Depth without tokens moves as well: whoever asks has room to spare, and sends it
+//!    along; of what the other then has, a quarter comes back. So the two share tokens and room, and neither loses what
+//!    it mints for want of room.
+//! 8. Circles share frames: a request waits for those of other circles, and takes along all that its receiver is in,
+//!    whether they have less than the receiver or more.
 //! 9. While something is lent, a link says something every third of a lease; else it is silent.
 //! 10. A member that leaves a circle gives back what it has of the others and says so until they answer. From then on
 //!     neither end books more than its own, and what else was under way falls back to whoever sent it, without tokens.
