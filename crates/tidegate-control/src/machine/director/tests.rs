@@ -537,7 +537,7 @@ fn publishers_that_left_take_no_room_until_they_are_forgotten() {
 
 #[test]
 fn consumers_that_come_end_a_shortage_of_brokers() {
-    let config = DirectorConfig { retry_after: Duration::from_mins(60), ..config() };
+    let config = DirectorConfig { retry_after: Duration::from_hours(1), ..config() };
     let mut world = World::new(config, &["a", "b"], 50, 0.0, 1);
     for node in &mut world.nodes {
         node.missing = vec!["billing".to_owned()];
