@@ -57,6 +57,9 @@ pub(crate) struct McapArgs {
     json: bool,
 }
 
+/// One of the figures of a run.
+type Figure = fn(&LatencySummary) -> f64;
+
 /// One rate that was offered.
 #[derive(Debug, Serialize)]
 struct Tried {
@@ -127,7 +130,7 @@ fn load(args: &McapArgs, rate_per_s: u64) -> BenchConfig {
     }
 }
 
-fn judged(report: &BenchReport, rate_per_s: u64, slo: Slo, quantile: fn(&LatencySummary) -> f64) -> Tried {
+fn judged(report: &BenchReport, rate_per_s: u64, slo: Slo, quantile: Figure) -> Tried {
     let delay_us = quantile(&report.end_to_end);
     let is_whole = float(report.window.delivered) >= (1.0 - OUTSTANDING) * float(report.window.written);
     let is_taken = report.window.written > 0 && report.conservation.refused == 0 && is_whole;
@@ -141,8 +144,8 @@ fn judged(report: &BenchReport, rate_per_s: u64, slo: Slo, quantile: fn(&Latency
 }
 
 /// The figure of a quantile that a run reports.
-fn quantile_of(slo: Slo) -> Option<fn(&LatencySummary) -> f64> {
-    const FIGURES: [(f64, fn(&LatencySummary) -> f64); 4] = [
+fn quantile_of(slo: Slo) -> Option<Figure> {
+    const FIGURES: [(f64, Figure); 4] = [
         (0.5, |summary| summary.us_p50),
         (0.9, |summary| summary.us_p90),
         (0.99, |summary| summary.us_p99),
