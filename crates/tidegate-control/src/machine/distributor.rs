@@ -214,7 +214,7 @@ impl Distributor {
     /// If a node could keep none of the rest, or none is open for it, the publishers of the fullest node join it, with those
     /// of the emptiest, as long as both will have fewer than the fullest had. On how many nodes they are to be at least.
     fn deal_anew(&mut self) -> usize {
-        let none = mem::take(&mut self.kept_none);
+        let took_nobody = mem::take(&mut self.kept_none);
         let rate = |at: usize| self.rate_of(self.nodes[at].kept.iter().copied());
         let gives = |&at: &usize| {
             let node = &self.nodes[at];
@@ -223,7 +223,7 @@ impl Distributor {
         let by_rate = |&a: &usize, &b: &usize| rate(a).total_cmp(&rate(b)).then(b.cmp(&a));
         let Some(fullest) = (0..self.nodes.len()).filter(gives).max_by(by_rate) else { return 1 };
         let is_empty = |&at: &usize| self.nodes[at].state == State::Full && self.nodes[at].kept.is_empty();
-        let emptiest = none.iter().copied().find(is_empty).or_else(|| {
+        let emptiest = took_nobody.iter().copied().find(is_empty).or_else(|| {
             let is_out = !self.nodes.iter().any(|node| node.state == State::Open);
             (0..self.nodes.len()).filter(|&at| is_out && at != fullest).filter(gives).min_by(by_rate)
         });
@@ -239,7 +239,7 @@ impl Distributor {
             self.nodes[at].gave = true;
             self.empty(at, State::Open);
         }
-        for at in none {
+        for at in took_nobody {
             if self.nodes[at].state == State::Full {
                 self.nodes[at].state = State::Open;
             }
