@@ -7,8 +7,9 @@
 //!
 //! Departure: if a node can keep none of a rest, however few it tries, the rest's part of the limit is smaller than its own
 //! bursts, and no other node can keep it either. Then the publishers of the fullest node are dealt anew with the rest, over
-//! both nodes; if all nodes are full, with those of the emptiest one. Each node gives its publishers so at most once, and
-//! only if both will have fewer than the fullest had.
+//! both nodes; if all nodes are full, with those of the emptiest one. This happens at most once in a plan, and only if both
+//! will have fewer than the fullest had. Policies that do not know the groups, which the paper compares SRTM with, keep its
+//! rule.
 //!
 //! The limit is divided in proportion to the rates of all publishers, those included that are nowhere for the moment:
 //! their part of it is held back, so that a node is measured with the bucket that it will have.
@@ -36,6 +37,8 @@ pub struct Distributor {
     left: Vec<PublisherNo>,
     /// Nodes that had nobody and could keep none of what this iteration brought.
     kept_none: Vec<usize>,
+    /// Publishers that were kept were dealt anew.
+    dealt_anew: bool,
     waits: Waits,
     revision: u64,
     round: u64,
@@ -57,8 +60,6 @@ struct Node {
     search: Option<Search>,
     /// It could not be made ready so many times.
     not_ready: u32,
-    /// Its publishers were dealt anew.
-    gave: bool,
     rounds: u32,
     seen: Option<Measured>,
 }
@@ -93,7 +94,6 @@ impl Node {
             on: 0,
             search: None,
             not_ready: 0,
-            gave: false,
             rounds: 0,
             seen: None,
         }
@@ -121,6 +121,7 @@ impl Distributor {
             nodes: Vec::new(),
             left: Vec::new(),
             kept_none: Vec::new(),
+            dealt_anew: false,
             waits: Waits::Begin,
             revision: 0,
             round: 0,
@@ -229,16 +230,16 @@ impl Distributor {
     /// If a node could keep none of the rest, or none is open for it, the publishers of the fullest node join it, with those
     /// of the emptiest, as long as both will have fewer than the fullest had. On how many nodes they are to be at least.
     fn deal_anew(&mut self) -> usize {
-        let none = mem::take(&mut self.kept_none);
+        let took_nobody = mem::take(&mut self.kept_none);
+        if self.dealt_anew || !self.demand.principles.by_groups {
+            return 1;
+        }
         let rate = |at: usize| self.rate_of(self.nodes[at].kept.iter().copied());
-        let gives = |&at: &usize| {
-            let node = &self.nodes[at];
-            node.state == State::Full && !node.gave && !node.kept.is_empty()
-        };
+        let gives = |&at: &usize| self.nodes[at].state == State::Full && !self.nodes[at].kept.is_empty();
         let by_rate = |&a: &usize, &b: &usize| rate(a).total_cmp(&rate(b)).then(b.cmp(&a));
         let Some(fullest) = (0..self.nodes.len()).filter(gives).max_by(by_rate) else { return 1 };
         let is_empty = |&at: &usize| self.nodes[at].state == State::Full && self.nodes[at].kept.is_empty();
-        let emptiest = none.iter().copied().find(is_empty).or_else(|| {
+        let emptiest = took_nobody.iter().copied().find(is_empty).or_else(|| {
             let is_out = !self.nodes.iter().any(|node| node.state == State::Open);
             (0..self.nodes.len()).filter(|&at| is_out && at != fullest).filter(gives).min_by(by_rate)
         });
@@ -250,11 +251,11 @@ impl Distributor {
         let count = |many: usize| u32::try_from(many).unwrap_or(u32::MAX);
         let (node, of) = (NodeNo(count(fullest)), count(self.nodes[fullest].kept.len()));
         self.plan.why.push(Reason::DealtAnew { node, of, left: count(self.left.len()) });
+        self.dealt_anew = true;
         for at in [fullest, emptiest] {
-            self.nodes[at].gave = true;
             self.empty(at, State::Open);
         }
-        for at in none {
+        for at in took_nobody {
             if self.nodes[at].state == State::Full {
                 self.nodes[at].state = State::Open;
             }
