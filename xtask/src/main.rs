@@ -6,6 +6,7 @@
 mod check;
 mod clock;
 mod demo;
+mod etcd;
 mod http;
 mod measure;
 mod metrics;
@@ -25,7 +26,7 @@ mod test;
 
 use std::path::{Path, PathBuf};
 
-use miette::Result;
+use miette::{IntoDiagnostic, Result};
 
 use crate::places::Places;
 use crate::steps::Steps;
@@ -46,6 +47,8 @@ cargo xtask COMMAND
   suite NAME [BROKER] run one compatibility suite against nsqd and against BROKER
                       (protocol, go-nsq, nsqjs, tools, steer; BROKER: a program that acts as nsqd
                       when it is called so, by default the release binary)
+  suite etcd [BINARY] kill, stop and take away the leader of three real etcd servers under BINARY, a tidegate
+                      that is built with the feature etcd
   suite sdk-go        run the grpc-go interceptors against the Rust layers, both ways, and through the proxy
 ";
 
@@ -63,6 +66,7 @@ fn main() -> Result<()> {
         ["metrics"] => metrics::print(&places),
         ["peers"] => build_peers(&places),
         ["suite", "sdk-go"] => run_sdk_go(&places),
+        ["suite", "etcd", binary @ ..] => run_etcd(&places, binary),
         ["suite", name, broker @ ..] => run_suite(&places, name, broker),
         ["suite-inside", name, broker, scratch, results] => {
             suites::run_inside(&places, suite(name)?, Path::new(broker), Path::new(scratch), Path::new(results))
@@ -104,6 +108,17 @@ fn run_sdk_go(places: &Places) -> Result<()> {
     setup::ensure(places, setup::SDK_GO)?;
     let mut steps = Steps::new(places);
     sdk_go::run(places, &mut steps);
+    steps.close()
+}
+
+fn run_etcd(places: &Places, binary: &[&str]) -> Result<()> {
+    setup::ensure(places, setup::ETCD_NODES)?;
+    let mut steps = Steps::new(places);
+    let binary = match binary {
+        [] => peers::build_tidegate_with_etcd(places)?,
+        [path, ..] => PathBuf::from(path).canonicalize().into_diagnostic()?,
+    };
+    etcd::run_short(places, &mut steps, &binary);
     steps.close()
 }
 

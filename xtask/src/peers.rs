@@ -127,6 +127,19 @@ pub(crate) fn build_tidegate(places: &Places) -> Result<String> {
     Ok(places.tidegate().display().to_string())
 }
 
+/// Builds the release binary with the feature `etcd`, beside the usual one.
+pub(crate) fn build_tidegate_with_etcd(places: &Places) -> Result<PathBuf> {
+    let mut command = cargo(places);
+    command.args(["build", "--release", "--locked", "--package", "tidegate", "--features", "etcd"]);
+    let done = steps::run(places, "build tidegate with etcd", &mut command, Duration::from_mins(40), steps::quiet)?;
+    steps::finish(&command, &done)?;
+    let binary = places.target.join("xtask/tidegate-etcd");
+    fs::copy(places.tidegate(), &binary).into_diagnostic()?;
+    // The usual one is compiled already, and is only put back.
+    build_tidegate(places)?;
+    Ok(binary)
+}
+
 /// Cargo, in the workspace's root.
 pub(crate) fn cargo(places: &Places) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));

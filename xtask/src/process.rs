@@ -169,10 +169,15 @@ impl Group {
 
     /// Stops the leader for `span`, then lets it go on.
     pub(crate) fn suspend(&self, span: Duration) -> Result<()> {
-        rustix::process::kill_process(self.group, Signal::STOP).into_diagnostic()?;
+        self.signal(Signal::STOP)?;
         let paused = crate::clock::poll(span, || None::<()>);
         debug_assert!(paused.is_none());
-        rustix::process::kill_process(self.group, Signal::CONT).into_diagnostic()
+        self.signal(Signal::CONT)
+    }
+
+    /// Sends `signal` to the leader alone.
+    pub(crate) fn signal(&self, signal: Signal) -> Result<()> {
+        rustix::process::kill_process(self.group, signal).into_diagnostic()
     }
 
     /// The leader's id.

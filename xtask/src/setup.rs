@@ -70,12 +70,13 @@ const TRAFFIC_SERVER: Tool = Tool::new(
 /// Debian 11's is 3.3; watches of that version cannot be asked whether they live.
 const ETCD: Tool =
     Tool::new("etcd", &["etcd-server"], "the control store of several nodes").at_least(&["--version"], (3, 4), 12);
+const ETCDCTL: Tool = Tool::new("etcdctl", &["etcd-client"], "asking the control store of several nodes");
 const PIP: Tool = Tool::new("pip3", &["python3-pip"], "installing the typos checker");
 
 /// What `cargo xtask demo` needs.
 pub(crate) const DEMO: &[Tool] = &[C_COMPILER, NODE, NPM];
 /// What `cargo xtask test` needs.
-pub(crate) const TEST: &[Tool] = &[C_COMPILER, NODE, NPM, GO, GO_SDK, CHROMIUM, OPENSSL, IP, UNSHARE, ETCD];
+pub(crate) const TEST: &[Tool] = &[C_COMPILER, NODE, NPM, GO, GO_SDK, CHROMIUM, OPENSSL, IP, UNSHARE, ETCD, ETCDCTL];
 /// What the suite of `sdk/go` needs.
 pub(crate) const SDK_GO: &[Tool] = &[C_COMPILER, GO_SDK];
 /// What `cargo xtask check` needs.
@@ -84,6 +85,8 @@ pub(crate) const CHECK: &[Tool] = &[C_COMPILER, NODE, NPM, PIP];
 pub(crate) const MEASURE: &[Tool] = &[C_COMPILER, NODE, NPM, GO, TASKSET, OPENSSL, IP, UNSHARE];
 /// What the rows of the proxy need beside that.
 pub(crate) const PROXIES: &[Tool] = &[PRLIMIT, OPENSSL, NGINX, HAPROXY, TRAFFIC_SERVER];
+/// What three etcd servers under Tidegate need.
+pub(crate) const ETCD_NODES: &[Tool] = &[C_COMPILER, NODE, NPM, ETCD, ETCDCTL];
 /// What `cargo xtask peers` needs.
 pub(crate) const PEERS: &[Tool] = &[GO, NODE, NPM];
 

@@ -9,7 +9,7 @@ use crate::peers::cargo;
 use crate::places::Places;
 use crate::steps::{self, Steps};
 use crate::suites::{self, Suite};
-use crate::{clock, peers, sdk_go, setup};
+use crate::{clock, etcd, peers, sdk_go, setup};
 
 /// Compiling everything from nothing takes minutes on two cores.
 const BUILD_LIMIT: Duration = Duration::from_mins(40);
@@ -40,7 +40,7 @@ fn rust(places: &Places, steps: &mut Steps) {
         test.args(["test", "--workspace", "--locked", "--no-fail-fast"]);
         steps.command("workspace tests", &mut test, RUN_LIMIT, test_lines());
     }
-    etcd(places, steps);
+    with_etcd(places, steps);
     let mut pure = cargo(places);
     pure.args(["check", "--locked", "--package", "tidegate-broker", "--no-default-features"]);
     steps.command("the broker's machine without its io", &mut pure, BUILD_LIMIT, steps::quiet);
@@ -49,7 +49,7 @@ fn rust(places: &Places, steps: &mut Steps) {
 }
 
 /// What the feature `etcd` adds, against real servers. Without `etcd` its tests fail.
-fn etcd(places: &Places, steps: &mut Steps) {
+fn with_etcd(places: &Places, steps: &mut Steps) {
     let of = |package: &str, targets: &[&str], more: &str| {
         let mut test = cargo(places);
         test.args(["test", "--locked", "--features", "etcd", "--package", package, more]).args(targets);
@@ -65,6 +65,8 @@ fn etcd(places: &Places, steps: &mut Steps) {
             steps.command(&name, &mut of(package, targets, "--no-fail-fast"), RUN_LIMIT, test_lines());
         }
     }
+    // Those tests were built with the binary that they start, which nothing has replaced yet.
+    etcd::run_short(places, steps, &places.target.join("debug/tidegate"));
 }
 
 /// The RPC layers as their users get them: packed, unpacked, and built from that alone with their normal dependencies.

@@ -9,6 +9,7 @@ mod broker_sim;
 mod cgroup;
 mod cost;
 mod crowd;
+mod etcd;
 mod kills;
 mod law;
 mod lending;

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::bench::{Bench, Better, Pairing, median, number, range};
 use super::broker::{Broker, IN_MEMORY, Kind, SHARDS, shards_in_words};
 use super::table::Figure;
-use super::{broker_sim, lending, lending_sim, limits, one_limit, rpc_cost, rpc_sim, rpc_tcp, rpc_tonic};
+use super::{broker_sim, etcd, lending, lending_sim, limits, one_limit, rpc_cost, rpc_sim, rpc_tcp, rpc_tonic};
 use crate::peers::cargo;
 use crate::process::Group;
 use crate::suites::{self, Suite};
@@ -200,6 +200,24 @@ pub(super) const ROWS: &[Row] = &[
         name: "lending law",
         bar: "10,000 seeds of faults: 0 windows above b + r·t",
         run: lending_sim::law,
+    },
+    Row {
+        issue: 21,
+        name: "etcd leader",
+        bar: "SIGKILL, SIGSTOP: 0 publishes fail, 0 changes lost, 0 events missed, stall at most 3 s",
+        run: etcd::leader,
+    },
+    Row {
+        issue: 21,
+        name: "etcd gone",
+        bar: "60 s: data path unaffected within leases, then exactly on_store_loss",
+        run: etcd::gone,
+    },
+    Row {
+        issue: 21,
+        name: "etcd handover",
+        bar: "the other control leads within a lease; orders of the earlier leader are fenced",
+        run: etcd::handover,
     },
 ];
 
