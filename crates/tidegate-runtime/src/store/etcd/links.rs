@@ -375,7 +375,7 @@ fn headed<T>(message: T, by: Answers, token: Option<&Token>) -> Request<T> {
 }
 
 fn said(status: &Status) -> String {
-    let cause = status.source().map(|cause| with_causes(cause)).unwrap_or_default();
+    let cause = if let Some(cause) = status.source() { with_causes(cause) } else { String::new() };
     match (status.message().is_empty(), cause.is_empty() || status.message().contains(&cause)) {
         (false, true) => status.message().to_owned(),
         (false, false) => format!("{}: {cause}", status.message()),
