@@ -172,7 +172,7 @@ impl World {
             loop {
                 self.wake(node);
                 match step(&mut self.nodes[node].broker, &order, at) {
-                    Ok(_) => break,
+                    Ok(()) => break,
                     Err(PartRefused::Lent { .. }) => self.run(ms(5), 0.0),
                     Err(why) => panic!("{why}"),
                 }
@@ -202,7 +202,7 @@ impl World {
         let until = self.now + span;
         let gap = |rng: &mut Rng| match rate_per_s {
             rate if rate > 0.0 => Duration::from_secs_f64(rng.exponential() / rate),
-            _ => Duration::from_secs(3_600),
+            _ => Duration::from_hours(1),
         };
         let mut arrival = self.now + gap(&mut self.rng);
         loop {
