@@ -208,17 +208,3 @@ fn p99<'a>(deliveries: impl Iterator<Item = &'a Delivery>) -> Duration {
 fn more_than(rate_per_s: f64) -> u32 {
     (rate_per_s * MORE_THAN_PART).ceil().clamp(1.0, 1_000.0) as u32
 }
-
-impl Found {
-    /// What must not be, and a delay within leases that is longer than `delay_max`.
-    pub(crate) fn wrong(&self, delay_max: Duration) -> Vec<String> {
-        let mut wrong = self.failures.clone();
-        wrong.extend((self.lost > 0).then(|| format!("{} messages are lost", self.lost)));
-        for (topic, said, of_topic) in &self.verdicts {
-            wrong.extend(of_topic.iter().map(|of_topic| format!("{topic}: {of_topic} ({said})")));
-        }
-        let within = self.within_p99;
-        wrong.extend((within > delay_max || within.is_zero()).then(|| format!("p99 within leases: {within:?}")));
-        wrong
-    }
-}

@@ -72,7 +72,9 @@ impl Publisher {
 
 /// Ends them and adds up what they published.
 pub(super) fn finish_all(publishers: Vec<Publisher>) -> Published {
-    publishers.iter().for_each(|publisher| publisher.stop.store(true, Ordering::Relaxed));
+    for publisher in &publishers {
+        publisher.stop.store(true, Ordering::Relaxed);
+    }
     publishers.into_iter().map(Publisher::finish).fold(Published::default(), |mut sum, one| {
         sum.answered += one.answered;
         sum.failures.extend(one.failures);

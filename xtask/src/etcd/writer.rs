@@ -57,7 +57,7 @@ impl Writer {
         })
     }
 
-    fn spawn(prefix: &'static str, mut make: impl FnMut(&str, u64) -> Result<bool> + Send + 'static) -> Self {
+    fn spawn(prefix: &'static str, mut change: impl FnMut(&str, u64) -> Result<bool> + Send + 'static) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let seen = Arc::clone(&stop);
         let thread = std::thread::spawn(move || {
@@ -67,7 +67,7 @@ impl Writer {
                     break;
                 }
                 let (target, watch, mut refused) = (format!("{prefix}{burst}"), Stopwatch::start(), 0);
-                while !make(&target, burst)? {
+                while !change(&target, burst)? {
                     refused += 1;
                     clock::rest(AGAIN);
                 }

@@ -14,6 +14,8 @@ use crate::{peers, setup};
 /// The bars.
 const STALL_MAX: Duration = Duration::from_secs(3);
 const IN_FORCE_MAX: Duration = Duration::from_millis(100);
+/// A message that finds its token at once takes less, on a busy machine too.
+const CALM_MAX: Duration = Duration::from_millis(250);
 /// As by default.
 const LEASE: Duration = Duration::from_secs(10);
 /// The other control looks every half second, and etcd ends leases as often.
@@ -94,7 +96,8 @@ pub(super) fn gone(bench: &Bench) -> Result<Vec<Figure>> {
             value: format!("{within:?} (before: {calm:?})"),
             spread: String::new(),
             // Twice as much and a millisecond is what two windows of one run differ by.
-            passes: within <= 2 * calm + Duration::from_millis(1) && !within.is_zero(),
+            // Where messages waited for tokens before, the figure says nothing.
+            passes: calm <= CALM_MAX && within <= 2 * calm + Duration::from_millis(1) && !within.is_zero(),
             runs: json!({ "before_us": us(calm), "within_us": us(within) }),
         },
     ];

@@ -106,13 +106,9 @@ pub(super) fn tls(options: &EtcdOptions) -> Result<ClientTlsConfig, StoreError> 
         Some(file) => ClientTlsConfig::new().ca_certificate(Certificate::from_pem(read(file, CERTIFICATES_BYTES_MAX)?)),
         None => ClientTlsConfig::new().with_native_roots(),
     };
-    Ok(match identity {
-        Some((certificate, key)) => tls.identity(Identity::from_pem(
-            read(certificate, CERTIFICATES_BYTES_MAX)?,
-            read(key, CERTIFICATES_BYTES_MAX)?,
-        )),
-        None => tls,
-    })
+    let Some((certificate, key)) = identity else { return Ok(tls) };
+    let (certificate, key) = (read(certificate, CERTIFICATES_BYTES_MAX)?, read(key, CERTIFICATES_BYTES_MAX)?);
+    Ok(tls.identity(Identity::from_pem(certificate, key)))
 }
 
 fn password_of(user: &EtcdUser) -> Result<String, StoreError> {

@@ -36,7 +36,7 @@ const PATIENCE: u32 = 10;
 const SHUN: u32 = 10;
 /// Wait after every node failed once, doubling up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
-const LONGEST_PAUSE: Duration = Duration::from_millis(200);
+const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 /// Largest answer that is read. A page of limits takes 0.3 MiB; one that is larger is asked for again in smaller pages.
 pub(super) const MAX_ANSWER_BYTES: usize = 8 << 20;
 /// Requests of a stream that wait to be sent: its first, and one that asks whether it is alive.
