@@ -131,8 +131,7 @@ impl Plant<'_> {
                     PlanEvent::Assigned { revision }
                 }
                 Some(PlanOrder::Measure { round, nodes, span }) => {
-                    let simulated = self.simulated(span);
-                    let results = self.measure(&nodes, simulated).iter().map(Tally::measured).collect();
+                    let results = self.measure(&nodes, span).iter().map(Tally::measured).collect();
                     self.pass(span);
                     PlanEvent::Measured { round, results }
                 }
@@ -188,10 +187,10 @@ impl Plant<'_> {
         (lanes, owner)
     }
 
-    /// What these brokers show for so long.
-    fn measure(&mut self, nodes: &[NodeNo], simulated: Duration) -> Vec<Tally> {
+    /// What these brokers show.
+    fn measure(&mut self, nodes: &[NodeNo], span: Duration) -> Vec<Tally> {
         let stream = self.next_stream();
-        let end = Instant::ZERO.plus_nanos(nanos(simulated));
+        let end = Instant::ZERO.plus_nanos(nanos(self.simulated(span)));
         let (mut lanes, owner) = self.lanes(nodes, stream);
         for arrival in self.scenario.traffic(stream).take_while(|arrival| arrival.at < end) {
             if let Some(Some(lane)) = owner.get(arrival.publisher as usize) {
@@ -270,8 +269,7 @@ impl Plant<'_> {
         };
         self.parts.clone_from(&plan.parts);
         let nodes: Vec<NodeNo> = self.parts.iter().map(|part| part.node).collect();
-        let judged = self.scenario.judged_s.map(|seconds| Duration::from_secs(seconds.into()));
-        let tallies = self.measure(&nodes, judged.unwrap_or(self.simulated(self.scenario.fit.round)));
+        let tallies = self.measure(&nodes, self.scenario.fit.round);
         let mut whole = Tally::new(NodeNo(0), self.scenario);
         for tally in &tallies {
             whole.add(tally);
