@@ -113,7 +113,11 @@ fn every_configuration_in_a_document_is_valid() {
             fs::write(&file, block).expect("the folder for tests is writable");
             let output = tidegate(&["check", "example.toml"]);
             let said = String::from_utf8_lossy(&output.stderr);
-            assert!(output.status.success(), "{}, toml block {}:\n{said}", path.display(), number + 1);
+            // Of a store in an etcd the default build says that it has none, and nothing else.
+            let wants_etcd = block.contains("kind = \"etcd\"") && !cfg!(feature = "etcd");
+            let is_valid =
+                output.status.success() || (wants_etcd && said.contains("this tidegate is built without it"));
+            assert!(is_valid, "{}, toml block {}:\n{said}", path.display(), number + 1);
             checked += 1;
         }
     }

@@ -22,7 +22,7 @@
 //!
 //! Behind the shard: `protocol` reads commands, `publish` takes messages in, `flow` moves them, `catalog` makes and deletes topics and channels,
 //! `logging` hears of the log, `peers` carries publishes from shard to shard, `control` serves the HTTP APIs, with
-//! `part_orders` for parts of limits and `steering` for what moves publishers from node to node
+//! `part_orders` for parts of limits, `loans` for what they lend, and `steering` for what moves publishers from node to node
 //! State is in
 //! `client`, `topic`, `channel`, `messages` (with `store` for bodies), `queue` (with `queue_log` for its part on disk),
 //! `deferred` and `acks`; `arena` gives places and keys.
@@ -38,8 +38,10 @@ pub mod contracts;
 mod control;
 mod deferred;
 mod flow;
+mod home;
 pub mod lending;
 pub mod limiter;
+mod loans;
 pub mod log;
 mod logging;
 mod messages;
@@ -67,12 +69,5 @@ mod who;
 
 #[cfg(feature = "io")]
 pub(crate) use client::host_of;
+pub use home::home_shard;
 pub use trace::Passage;
-
-/// The shard of `shards` that owns the topic called `name`: the same for every connection and every run.
-#[must_use]
-pub fn home_shard(name: &str, shards: usize) -> usize {
-    // FNV-1a: the names are validated and few, and the answer must not depend on a per-process seed.
-    let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3));
-    usize::try_from(hash % shards as u64).expect("a shard number fits")
-}

@@ -16,7 +16,7 @@ use tidegate_core::limit::Limit;
 use tidegate_core::time::nanos;
 use tidegate_wire::nsq::TopicName;
 
-use super::lending::{LendState, Split, loans_over};
+use super::lending::split::{LendState, Split, loans_over};
 use super::limiter::{PartRule, Unit};
 
 /// Parts of a shard, and as many revisions of parts that were removed. At this bound a new part is refused, and of the

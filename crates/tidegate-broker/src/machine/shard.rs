@@ -180,7 +180,7 @@ pub struct Shard {
     pub(super) draining: bool,
     pub(super) newcomers: Newcomers,
     /// `None`: parts of limits are static.
-    pub(super) lender: Option<Box<Lender>>,
+    pub(super) lender: Option<Box<Lender<TopicKey>>>,
 }
 
 impl Shard {

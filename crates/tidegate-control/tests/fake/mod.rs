@@ -1,6 +1,7 @@
 //! Brokers' admin APIs as control uses them, in memory; and a plain HTTP client.
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 use std::sync::{Arc, Mutex};
 
 use axum::extract::{Path, Query, State};
@@ -135,10 +136,10 @@ async fn trace(State(inside): Shared) -> String {
     let (mut text, from_us) =
         ("arrival_ns,read_ns,release_ns,passed_ns,publisher,bytes\n".to_owned(), now_us() - 1_000_000);
     for (number, (identity, rate)) in (1_u64..).zip(&inside.publishers) {
-        text += &format!("@{{\"publisher\":{number},\"identity\":\"{identity}\"}}\n");
+        let _ = writeln!(text, "@{{\"publisher\":{number},\"identity\":\"{identity}\"}}");
         for message in 0..whole(*rate) {
             let at_ns = 1_000 * (from_us + 7_919 * number % 100_000 + message * 1_000_000 / whole(*rate));
-            text += &format!("{at_ns},{at_ns},{at_ns},{at_ns},{number},9\n");
+            let _ = writeln!(text, "{at_ns},{at_ns},{at_ns},{at_ns},{number},9");
         }
     }
     text

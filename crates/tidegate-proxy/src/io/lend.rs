@@ -6,14 +6,14 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::sync::Arc;
 use std::time::Duration;
 
 use socket2::{Domain, Socket, Type};
 use tidegate_core::lend::{Frame, Member};
 use tidegate_wire::lend::{self, DATAGRAM_BYTES_MAX, Key};
-use tokio::sync::watch;
 
-use crate::io::listen::worker::Control;
+use crate::io::request::gate::Gate;
 
 /// How long the thread waits for a datagram before it looks whether the proxy ends.
 const PATIENCE: Duration = Duration::from_millis(50);
@@ -67,13 +67,13 @@ pub(crate) fn listen(address: SocketAddr) -> io::Result<(UdpSocket, SocketAddr)>
     Ok((socket, address))
 }
 
-/// Gives datagrams to the limiters that they are for, until the proxy ends.
-pub(crate) fn run(socket: &UdpSocket, control: &watch::Receiver<Control>) {
+/// Gives datagrams to the limiters that they are for, of those that `gates` has then, until it `is_over`.
+pub(crate) fn run(socket: &UdpSocket, is_over: impl Fn() -> bool, gates: impl Fn() -> Vec<Arc<Gate>>) {
     // One that is longer is none of ours.
     let mut bytes = [0; DATAGRAM_BYTES_MAX + 1];
-    while !control.borrow().stop {
+    while !is_over() {
         let Ok((length, _)) = socket.recv_from(&mut bytes) else { continue };
-        let gates = control.borrow().settings.gates.clone();
+        let gates = gates();
         let keys: Vec<Key> = gates.iter().filter_map(|gate| gate.lend_key()).collect();
         let Ok(frame) = lend::read(&bytes[..length], &keys) else { continue };
         if let Some(gate) = gates.iter().find(|gate| gate.member() == Some(frame.to)) {

@@ -8,62 +8,8 @@ use tidegate_core::Instant;
 use tidegate_core::lend::{Circle, Frame, LendConfig, Lending, Member, Memory, OpenError, Position, Purse};
 use tidegate_wire::nsq::TopicName;
 
-use super::split::{Split, member};
+use super::split::{LendState, Split, WhySplit, member};
 use super::{Addressed, BOOTS_PER_START};
-use crate::machine::parts::PARTS_MAX;
-use crate::machine::topic::TopicKey;
-
-/// How a topic lends whose order asks for it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum LendState {
-    /// It is in a circle.
-    Lends,
-    /// It has left one, gives back, and waits for what it lent.
-    Leaves,
-    /// Its part is a static one.
-    Split(WhySplit),
-}
-
-/// Why a part that asks for lending is a static one.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum WhySplit {
-    /// The split is not newer than one that this broker has left.
-    Left,
-    /// The split is not what is in force: the contract is smaller than the part, refuses or only counts, or the order is
-    /// not carried out yet.
-    Contract,
-    /// Its lease has ended.
-    Lapsed,
-    /// The topic is not there yet, or its bucket waits for an earlier circle to end.
-    Starting,
-    /// A bound is reached: circles, other brokers, or restarts under another number.
-    Full,
-}
-
-impl LendState {
-    /// As it is written: `lends`, `leaves` or `split`.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Lends => "lends",
-            Self::Leaves => "leaves",
-            Self::Split(_) => "split",
-        }
-    }
-
-    /// Why, if it is a split.
-    #[must_use]
-    pub fn why(self) -> Option<&'static str> {
-        let Self::Split(why) = self else { return None };
-        Some(match why {
-            WhySplit::Left => "left",
-            WhySplit::Contract => "contract",
-            WhySplit::Lapsed => "lapsed",
-            WhySplit::Starting => "starting",
-            WhySplit::Full => "full",
-        })
-    }
-}
 
 /// What lending looks like in a shard.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -140,10 +86,10 @@ struct Flow {
 
 /// A circle that the shard is in, or leaves.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(crate) struct Place<K> {
     topic: TopicName,
     /// The topic; `None` once it is deleted.
-    pub(super) key: Option<TopicKey>,
+    pub(crate) key: Option<K>,
     generation: u64,
     flows: Vec<Flow>,
 }
@@ -160,9 +106,9 @@ struct Wish {
     why: Option<WhySplit>,
 }
 
-/// See the [module](super).
+/// See the [module](super). `K` is the key of a topic.
 #[derive(Debug)]
-pub(in crate::machine) struct Lender {
+pub(crate) struct Lender<K> {
     shard: usize,
     /// No earlier process of this broker lends any more.
     started: Instant,
@@ -171,20 +117,21 @@ pub(in crate::machine) struct Lender {
     /// It has the number of the last split that was joined.
     lending: Option<(Member, Lending)>,
     /// At most [`CIRCLES_MAX`](tidegate_core::lend::CIRCLES_MAX).
-    places: BTreeMap<Circle, Place>,
+    places: BTreeMap<Circle, Place<K>>,
     leaving: BTreeSet<Circle>,
-    /// At most [`PARTS_MAX`].
     wishes: BTreeMap<TopicName, Wish>,
+    wishes_max: usize,
     /// Where other members take datagrams; at most as many as the machine has peers.
     addresses: BTreeMap<Member, SocketAddr>,
     inbox: Vec<(Frame, Instant)>,
     sent: u64,
     received: u64,
-    pub(super) refused: u64,
+    pub(crate) refused: u64,
 }
 
-impl Lender {
-    pub(super) fn new(boot: u32, shard: usize, started: Instant) -> Self {
+impl<K: Copy> Lender<K> {
+    /// Of `shard`, whose topics have at most so many parts.
+    pub(crate) fn new(boot: u32, (shard, wishes_max): (usize, usize), started: Instant) -> Self {
         Self {
             shard,
             started,
@@ -193,6 +140,7 @@ impl Lender {
             places: BTreeMap::new(),
             leaving: BTreeSet::new(),
             wishes: BTreeMap::new(),
+            wishes_max,
             addresses: BTreeMap::new(),
             inbox: Vec::new(),
             sent: 0,
@@ -201,54 +149,54 @@ impl Lender {
         }
     }
 
-    pub(super) fn machine(&mut self) -> Option<(&mut Lending, &BTreeMap<Circle, Place>)> {
+    pub(crate) fn machine(&mut self) -> Option<(&mut Lending, &BTreeMap<Circle, Place<K>>)> {
         let Self { lending, places, .. } = self;
         lending.as_mut().map(|(_, lending)| (lending, &*places))
     }
 
     /// When to do something if nothing comes.
-    pub(in crate::machine) fn next_timeout(&self) -> Option<Instant> {
+    pub(crate) fn next_timeout(&self) -> Option<Instant> {
         self.lending.as_ref()?.1.next_timeout()
     }
 
-    pub(super) fn wish(&mut self, topic: &TopicName, split: Option<Arc<Split>>) {
+    pub(crate) fn wish(&mut self, topic: &TopicName, split: Option<Arc<Split>>) {
         if let Some(wish) = self.wishes.get_mut(topic) {
             wish.split = split;
-        } else if split.is_some() && self.wishes.len() < PARTS_MAX {
+        } else if split.is_some() && self.wishes.len() < self.wishes_max {
             self.wishes.insert(topic.clone(), Wish { split, ..Wish::default() });
         }
     }
 
-    pub(super) fn wished(&self, topic: &TopicName) -> Option<Arc<Split>> {
+    pub(crate) fn wished(&self, topic: &TopicName) -> Option<Arc<Split>> {
         self.wishes.get(topic)?.split.clone()
     }
 
     /// The circle that `topic` is in, or leaves.
-    pub(super) fn circle_of(&self, topic: &TopicName) -> Option<Circle> {
+    pub(crate) fn circle_of(&self, topic: &TopicName) -> Option<Circle> {
         self.wishes.get(topic)?.circle
     }
 
-    pub(super) fn is_leaving(&self, circle: Circle) -> bool {
+    pub(crate) fn is_leaving(&self, circle: Circle) -> bool {
         self.leaving.contains(&circle)
     }
 
-    pub(super) fn is_in_a_circle(&self) -> bool {
+    pub(crate) fn is_in_a_circle(&self) -> bool {
         !self.places.is_empty()
     }
 
-    pub(super) fn place(&self, circle: Circle) -> Option<&Place> {
+    pub(crate) fn place(&self, circle: Circle) -> Option<&Place<K>> {
         self.places.get(&circle)
     }
 
-    pub(super) fn open_circles(&self) -> Vec<(TopicName, Circle)> {
+    pub(crate) fn open_circles(&self) -> Vec<(TopicName, Circle)> {
         let open = self.places.iter().filter(|(circle, _)| !self.leaving.contains(circle));
         open.map(|(circle, place)| (place.topic.clone(), *circle)).collect()
     }
 
     /// Opens the circle of `split` for the topic, whose bucket is `purse`.
-    pub(super) fn join(
+    pub(crate) fn join(
         &mut self,
-        (topic, key): (&TopicName, TopicKey),
+        (topic, key): (&TopicName, K),
         split: &Split,
         share: (u64, u64),
         purse: &mut impl Purse,
@@ -302,7 +250,7 @@ impl Lender {
     }
 
     /// `circle` was left, and may not be over yet.
-    pub(super) fn leave(&mut self, circle: Circle) {
+    pub(crate) fn leave(&mut self, circle: Circle) {
         self.leaving.insert(circle);
         if let Some(place) = self.places.get(&circle)
             && let Some(wish) = self.wishes.get_mut(&place.topic)
@@ -312,7 +260,7 @@ impl Lender {
     }
 
     /// The topic of `circle` is gone; what it lent is over at `until`.
-    pub(super) fn forfeit(&mut self, circle: Circle, until: Instant) {
+    pub(crate) fn forfeit(&mut self, circle: Circle, until: Instant) {
         let Some(place) = self.places.get_mut(&circle) else { return };
         place.key = None;
         if let Some(wish) = self.wishes.get_mut(&place.topic) {
@@ -321,7 +269,7 @@ impl Lender {
     }
 
     /// Forgets circles that are over; their topics.
-    pub(super) fn sweep(&mut self, now: Instant) -> Vec<TopicName> {
+    pub(crate) fn sweep(&mut self, now: Instant) -> Vec<TopicName> {
         let Self { leaving, lending, places, wishes, .. } = self;
         let mut left = Vec::new();
         leaving.retain(|circle| {
@@ -339,13 +287,13 @@ impl Lender {
         left
     }
 
-    pub(super) fn note(&mut self, topic: &TopicName, why: Option<WhySplit>) {
+    pub(crate) fn note(&mut self, topic: &TopicName, why: Option<WhySplit>) {
         if let Some(wish) = self.wishes.get_mut(topic) {
             wish.why = why;
         }
     }
 
-    pub(super) fn receive(&mut self, frame: Frame, now: Instant, most: usize) {
+    pub(crate) fn receive(&mut self, frame: Frame, now: Instant, most: usize) {
         self.received += 1;
         if self.lending.is_none() {
             return;
@@ -363,12 +311,12 @@ impl Lender {
         self.inbox.push((frame, now));
     }
 
-    pub(super) fn take_inbox(&mut self) -> Vec<(Frame, Instant)> {
+    pub(crate) fn take_inbox(&mut self) -> Vec<(Frame, Instant)> {
         std::mem::take(&mut self.inbox)
     }
 
     /// The next frame to send, and where.
-    pub(super) fn poll_frame(&mut self) -> Option<Addressed> {
+    pub(crate) fn poll_frame(&mut self) -> Option<Addressed> {
         loop {
             let frame = self.lending.as_mut()?.1.poll_output()?;
             let Some(&address) = self.addresses.get(&frame.to) else { continue };
@@ -383,7 +331,7 @@ impl Lender {
         }
     }
 
-    pub(super) fn state_of(&self, topic: &TopicName) -> Option<LendState> {
+    pub(crate) fn state_of(&self, topic: &TopicName) -> Option<LendState> {
         let wish = self.wishes.get(topic)?;
         Some(match wish.circle {
             Some(circle) if self.leaving.contains(&circle) => LendState::Leaves,
@@ -395,7 +343,7 @@ impl Lender {
         })
     }
 
-    pub(super) fn snapshot(&self) -> LendSnapshot {
+    pub(crate) fn snapshot(&self) -> LendSnapshot {
         let of_wish = |(topic, wish): (&TopicName, &Wish)| {
             let state = self.state_of(topic)?;
             let place = wish.circle.and_then(|circle| self.places.get(&circle));

@@ -1,12 +1,13 @@
-//! How the burst of a topic's limit is split among brokers that lend each other tokens.
+//! How the burst of a topic's limit is split among brokers that lend each other tokens, and how a topic lends.
 
 use std::hash::Hasher;
 use std::net::SocketAddr;
 
 use siphasher::sip::SipHasher24;
-use tidegate_core::lend::{Circle, Member, PEERS_MAX};
+use tidegate_core::lend::{Circle, LendConfig, Member, PEERS_MAX};
+use tidegate_core::{Instant, lease};
 
-use crate::machine::home_shard;
+use crate::machine::home::home_shard;
 
 /// Nodes of a split at most.
 pub const SPLIT_NODES_MAX: usize = PEERS_MAX + 1;
@@ -37,6 +38,64 @@ pub struct Split {
     pub own: u16,
     /// All brokers with a part, by number; 2 to [`SPLIT_NODES_MAX`].
     pub nodes: Vec<SplitNode>,
+}
+
+/// How a topic lends whose order asks for it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LendState {
+    /// It is in a circle.
+    Lends,
+    /// It has left one, gives back, and waits for what it lent.
+    Leaves,
+    /// Its part is a static one.
+    Split(WhySplit),
+}
+
+/// Why a part that asks for lending is a static one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum WhySplit {
+    /// The split is not newer than one that this broker has left.
+    Left,
+    /// The split is not what is in force: the contract is smaller than the part, refuses or only counts, or the order is
+    /// not carried out yet.
+    Contract,
+    /// Its lease has ended.
+    Lapsed,
+    /// The topic is not there yet, or its bucket waits for an earlier circle to end.
+    Starting,
+    /// A bound is reached: circles, other brokers, or restarts under another number.
+    Full,
+}
+
+impl LendState {
+    /// As it is written: `lends`, `leaves` or `split`.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Lends => "lends",
+            Self::Leaves => "leaves",
+            Self::Split(_) => "split",
+        }
+    }
+
+    /// Why, if it is a split.
+    #[must_use]
+    pub fn why(self) -> Option<&'static str> {
+        let Self::Split(why) = self else { return None };
+        Some(match why {
+            WhySplit::Left => "left",
+            WhySplit::Contract => "contract",
+            WhySplit::Lapsed => "lapsed",
+            WhySplit::Starting => "starting",
+            WhySplit::Full => "full",
+        })
+    }
+}
+
+/// When all loans of an earlier run have ended, which ended at `from` or before.
+pub(crate) fn loans_over(from: Instant) -> Instant {
+    let LendConfig { lease, drift_ppm, .. } = LendConfig::new(Member(0));
+    lease::Terms::new(lease, drift_ppm).granter_end(from)
 }
 
 /// A split that is none.

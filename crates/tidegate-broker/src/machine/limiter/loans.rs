@@ -8,12 +8,12 @@ use super::Limiter;
 
 impl Limiter {
     /// The same but for loans.
-    pub(in crate::machine) fn own_limit(&self) -> Limit {
+    pub(crate) fn own_limit(&self) -> Limit {
         self.own
     }
 
     /// Nothing is lent, nor borrowed.
-    pub(in crate::machine) fn is_unlent(&self) -> bool {
+    pub(crate) fn is_unlent(&self) -> bool {
         self.loans == 0
     }
 
@@ -23,12 +23,12 @@ impl Limiter {
     }
 
     /// More is lent than its own burst.
-    pub(in crate::machine) fn is_overlent(&self) -> bool {
+    pub(crate) fn is_overlent(&self) -> bool {
         i128::from(self.own.burst) + self.loans < 0
     }
 
     /// What is lent will not come back to this limiter, and is over at `until`: it counts as empty until then.
-    pub(in crate::machine) fn forfeit(&mut self, until: Instant) {
+    pub(crate) fn forfeit(&mut self, until: Instant) {
         (self.loans, self.uncut) = (0, None);
         self.pacer = Pacer::new(TokenBucket::empty(self.own, until));
     }

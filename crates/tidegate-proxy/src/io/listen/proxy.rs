@@ -169,7 +169,7 @@ impl Proxy {
         let lend = lend.map(|socket| {
             let control = state.control.subscribe();
             spawn("proxy-lend".to_owned(), move || {
-                lend::run(&socket, &control);
+                lend::run(&socket, || control.borrow().stop, || control.borrow().settings.gates.clone());
                 Ok(())
             })
         });

@@ -112,12 +112,11 @@ pub(super) fn tls(options: &EtcdOptions) -> Result<ClientTlsConfig, StoreError> 
 }
 
 fn password_of(user: &EtcdUser) -> Result<String, StoreError> {
-    let (place, text) = match &user.password_file {
-        Some(file) => (file.display().to_string(), secret(file)?),
-        None => {
-            let missing = |_| unusable(PASSWORD_VARIABLE, io::Error::new(io::ErrorKind::NotFound, "it is not set"));
-            (PASSWORD_VARIABLE.to_owned(), std::env::var(PASSWORD_VARIABLE).map_err(missing)?)
-        }
+    let (place, text) = if let Some(file) = &user.password_file {
+        (file.display().to_string(), secret(file)?)
+    } else {
+        let missing = |_| unusable(PASSWORD_VARIABLE, io::Error::new(io::ErrorKind::NotFound, "it is not set"));
+        (PASSWORD_VARIABLE.to_owned(), std::env::var(PASSWORD_VARIABLE).map_err(missing)?)
     };
     // Editors end a file with a newline.
     let password = text.trim_end_matches(['\r', '\n']);

@@ -226,7 +226,6 @@ impl Plane {
                 process.leads_until = Some(now + 9 * LEASE / 10);
                 Self::tell_term(process, self.flaw, now);
             }
-            Some(_) => {}
             None if answers && free => {
                 self.leader = Some((number, now + LEASE));
                 self.fence += 1;
@@ -237,7 +236,7 @@ impl Plane {
                 process.director.on_event(Event::Lead { leads: true, above: self.fence << 24, quiet }, now);
                 Self::tell_term(process, self.flaw, now);
             }
-            None => {}
+            _ => {}
         }
         let pause = if process.leads_until.is_some() { 3_000 } else { 2_500 };
         self.after(pause, Happens::Heard(number, run, Heard::Candidate));
@@ -282,7 +281,7 @@ impl Plane {
         }
         let event = match order.what {
             Ask::Sense { seconds, .. } => Event::Sensed { order: no, reading: self.reading(at, seconds) },
-            Ask::Put { grant, .. } => self.put(at, no, grant),
+            Ask::Put { grant, .. } => self.put(at, no, &grant),
             _ => Event::Prepared { order: no, missing: Vec::new() },
         };
         if !self.lost() {
@@ -292,7 +291,7 @@ impl Plane {
     }
 
     /// As a broker puts a part in force.
-    fn put(&mut self, at: usize, order: u64, grant: Grant) -> Event {
+    fn put(&mut self, at: usize, order: u64, grant: &Grant) -> Event {
         let broker = &mut self.brokers[at];
         let clock = broker.clock(self.now);
         let is_of_another = Instant::from_nanos(grant.until_us * 1_000) > clock + grant.lease + grant.lease / 10;

@@ -61,7 +61,8 @@ fn split_order(revision: u64, own: usize, addresses: &[Vec<SocketAddr>]) -> Stri
     let nodes: Vec<Value> = addresses.iter().enumerate().map(node).collect();
     let lend = json!({"generation": revision, "own": own, "nodes": nodes});
     let part = json!({"topic": "orders", "rate_per_s": RATE / 2, "burst": BURST / 2, "lend": lend});
-    json!({"revision": revision, "lease_ms": 600_000, "parts": [part]}).to_string()
+    let until_us = tidegate_runtime::clock::now().as_nanos() / 1_000 + 600_000_000;
+    json!({"revision": revision, "lease_ms": 600_000, "until_us": until_us, "parts": [part]}).to_string()
 }
 
 impl Real {
