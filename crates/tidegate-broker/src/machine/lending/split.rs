@@ -157,12 +157,12 @@ impl Split {
     }
 
     /// The broker that is told.
-    pub(super) fn own(&self) -> Option<&SplitNode> {
+    pub(crate) fn own(&self) -> Option<&SplitNode> {
         self.nodes.iter().find(|node| node.number == self.own)
     }
 
     /// The circle of `topic`: brokers that were told the same are in the same one, and no others.
-    pub(super) fn circle(&self, topic: &str) -> Circle {
+    pub(crate) fn circle(&self, topic: &str) -> Circle {
         let mut hasher = SipHasher24::new();
         let number = |hasher: &mut SipHasher24, number: u64| hasher.write(&number.to_le_bytes());
         let text = |hasher: &mut SipHasher24, text: &str| {
@@ -185,14 +185,14 @@ impl Split {
 
 impl SplitNode {
     /// The shard that has its part of `topic`, and where it takes datagrams.
-    pub(super) fn shard_of(&self, topic: &str) -> (Member, SocketAddr) {
+    pub(crate) fn shard_of(&self, topic: &str) -> (Member, SocketAddr) {
         let shard = home_shard(topic, self.addresses.len());
         (member(self.number, shard), self.addresses[shard])
     }
 }
 
 /// The number of a shard among those of all brokers.
-pub(super) fn member(node: u16, shard: usize) -> Member {
+pub(crate) fn member(node: u16, shard: usize) -> Member {
     let shard = u16::try_from(shard % LENDING_SHARDS_MAX).expect("below 64");
     Member((node % NODE_NUMBERS) << 6 | shard)
 }
