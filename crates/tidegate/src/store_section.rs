@@ -225,8 +225,8 @@ mod tests {
         assert!(error(plain).contains("tidegate.toml:4: store.ca_file: no endpoint is https"), "{}", error(plain));
         let ok = "endpoints = [\"http://a:1\"]";
         assert!(error("").contains("store.endpoints: there is no endpoint; name the nodes of the etcd"));
-        let second = error("endpoints = [\n\"http://a:1\",\n\"https://b:2\"]");
-        assert!(second.starts_with("tidegate.toml:5: store.endpoints[1]: found \"https://b:2\""), "{second}");
+        let second = error("endpoints = [\n\"http://a:1\",\n\"ftp://b:2\"]");
+        assert!(second.starts_with("tidegate.toml:5: store.endpoints[1]: found \"ftp://b:2\""), "{second}");
         assert!(error(&format!("{ok}\nprefix = \"a\"")).starts_with("tidegate.toml:4: store.prefix: found \"a\""));
         assert!(error(&format!("{ok}\nanswer_within = \"1ms\"")).starts_with("tidegate.toml:4: store.answer_within"));
         assert!(error(&format!("{ok}\npath = \"a\"")).starts_with("tidegate.toml:4: store.path: an etcd has"));

@@ -244,7 +244,7 @@ fn store(etcd: &Nodes) -> String {
     format!("[store]\nkind = \"etcd\"\nendpoints = [ {} ]\n", etcd.endpoints())
 }
 
-fn read(address: &str, path: &str) -> Result<Value> {
+pub(super) fn read(address: &str, path: &str) -> Result<Value> {
     let answer = http::request(address, "GET", path, b"")?;
     if answer.status != 200 {
         miette::bail!("GET {path} is answered {}: {}", answer.status, answer.body);

@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use miette::Result;
 use rustix::process::Signal;
+use serde_json::json;
 
-use super::crew::{Broker, Control, Placed, Site, start_brokers, stop_brokers, until};
+use super::crew::{Broker, Control, Placed, Site, read, start_brokers, stop_brokers, until};
 use super::load::{Publisher, finish_all};
 use super::nodes::Nodes;
 use super::watching::{Seen, Watching};
@@ -57,10 +58,10 @@ pub(crate) fn run(binary: &Path, folder: &Path, lease: Duration) -> Result<Found
     let ordered_after = watch.elapsed();
 
     // What the dead one might have sent last.
-    let order = format!(
-        "{{\"revision\": {}, \"lease_ms\": 10000, \"parts\": [{{\"topic\": \"{}\", \"rate_per_s\": \"{}/s\", \"burst\": {}}}]}}",
-        first[0], PLACED.name, PLACED.rate_per_s, PLACED.burst
-    );
+    let now = read(&brokers[0].admin, "/api/v1/parts")?;
+    let until_us = now["now_us"].as_u64().unwrap_or(0) + 10_000_000;
+    let part = json!({"topic": PLACED.name, "rate_per_s": format!("{}/s", PLACED.rate_per_s), "burst": PLACED.burst});
+    let order = json!({"revision": first[0], "lease_ms": 10_000, "until_us": until_us, "parts": [part]}).to_string();
     let stale_order = brokers[0].ask("PUT", "/api/v1/parts", &order)?.status;
 
     // The one that leads now stands still until another leads, and goes on where it stood: it still believes that it leads.

@@ -110,7 +110,10 @@ impl Place {
     /// Starts the broker, and gives it its part before anybody publishes.
     fn start(&mut self, bench: &Bench, relays: &[Relay], lends: Lends) -> Result<()> {
         self.broker = Some(Broker::up(bench, &self.folder.join("tidegate.toml"), &self.folder, self.tcp.clone())?);
-        self.send("PUT", "/api/v1/parts", &order(self.number, relays, lends).to_string())?;
+        let parts = http::request(&self.admin, "GET", "/api/v1/parts", b"")?;
+        let parts: Value = serde_json::from_str(&parts.body).into_diagnostic()?;
+        let now_us = parts["now_us"].as_u64().ok_or_else(|| miette::miette!("the broker tells no time: {parts}"))?;
+        self.send("PUT", "/api/v1/parts", &order(self.number, relays, (lends, now_us)).to_string())?;
         self.send("POST", &format!("/api/v1/topics/{TOPIC}/prepare"), r#"{"channels": ["c"]}"#)?;
         self.send("POST", &format!("/api/v1/record/{TOPIC}?seconds=3600"), "")
     }
@@ -173,7 +176,7 @@ impl Place {
 }
 
 /// A broker's third of the limit; the relays are where the others find each.
-fn order(own: u32, relays: &[Relay], lends: Lends) -> Value {
+fn order(own: u32, relays: &[Relay], (lends, now_us): (Lends, u64)) -> Value {
     let share = |number: u32| BURST / BROKERS + u32::from(number < BURST % BROKERS);
     let node = |(number, relay): (u32, &Relay)| json!({ "number": number, "name": number.to_string(), "burst": share(number), "addresses": [relay.address] });
     let nodes: Vec<Value> = (0..).zip(relays).map(node).collect();
@@ -182,7 +185,8 @@ fn order(own: u32, relays: &[Relay], lends: Lends) -> Value {
     if lends == Lends::On {
         part["lend"] = json!({ "generation": 1, "own": own, "nodes": nodes });
     }
-    json!({ "revision": 1, "lease_ms": 3_600_000, "parts": [part] })
+    let until_us = now_us + 3_600_000_000_u64;
+    json!({ "revision": 1, "lease_ms": 3_600_000, "until_us": until_us, "parts": [part] })
 }
 
 /// Three brokers, with and without lending, and with everything that goes wrong.

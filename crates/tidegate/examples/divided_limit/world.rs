@@ -13,6 +13,7 @@ use tidegate_core::limit::{Limit, split};
 use tidegate_proxy::config::Config;
 use tidegate_proxy::io::{Proxy, admin};
 use tidegate_runtime::access::{Guard, Reach, Token};
+use tidegate_runtime::clock;
 use tidegate_runtime::config::Document;
 use tidegate_runtime::store::{ControlStore, EmbeddedStore, Options};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -59,7 +60,10 @@ impl World {
         let parts = split::evenly(self.limit, self.nodes.len()).expect("a token of depth for each");
         for (node, part) in self.nodes.iter().zip(parts) {
             let part = json!({ "limit": "route shop", "rate_per_s": part.rate.to_string(), "burst": part.burst });
-            let body = json!({ "revision": 1, "lease_ms": 3_600_000, "on_lapse": "closed", "parts": [part] });
+            let until_us = clock::now().as_nanos() / 1_000 + 3_600_000_000;
+            let body = json!({
+                "revision": 1, "lease_ms": 3_600_000, "until_us": until_us, "on_lapse": "closed", "parts": [part],
+            });
             let (status, answer) = ask(&node.admin, "PUT /api/v1/parts", &body.to_string()).await;
             assert_eq!(status, 200, "{answer}");
         }
