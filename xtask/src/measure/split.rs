@@ -279,11 +279,11 @@ impl Seen {
     }
 }
 
-/// What the broker does with a message.
+/// What the broker does with a message, in microseconds.
 struct Service {
-    batch_us: f64,
-    message_us: f64,
-    way_us: f64,
+    batch: f64,
+    message: f64,
+    way: f64,
 }
 
 /// What the planner's model says of a placement.
@@ -306,10 +306,10 @@ impl Service {
         }
         let [(_, single), (batch, in_batches)] = costs[..] else { miette::bail!("two loads are compared") };
         let batch_us = ((single - in_batches) * batch / (batch - 1.0)).max(0.0);
-        let mut service = Self { batch_us, message_us: (single - batch_us).max(0.0), way_us: 0.0 };
+        let mut service = Self { batch: batch_us, message: (single - batch_us).max(0.0), way: 0.0 };
         // What the model does not explain of messages that wait for nothing is the constant part of their way.
         let cores_alone = service.simulate(bench, &["--margin", "100", "--batch", "1"], 1)?;
-        service.way_us = (quantile_us(&mut delays_ns, 0.99) - number(&cores_alone, "/us_p99")?).max(0.0);
+        service.way = (quantile_us(&mut delays_ns, 0.99) - number(&cores_alone, "/us_p99")?).max(0.0);
         Ok(service)
     }
 
@@ -327,8 +327,8 @@ impl Service {
         let mut command = Command::new(bench.places.tidegate());
         command.args(["sim", "placement", "--json", "--round", "10m", "--simulate", "600", "--cores", "1"]);
         command.args(["--brokers", &brokers, "--force-brokers", &brokers]);
-        command.args(["--batch-cost", &us(self.batch_us), "--message-cost", &us(self.message_us)]);
-        command.args(["--way", &us(self.way_us)]).args(arguments);
+        command.args(["--batch-cost", &us(self.batch), "--message-cost", &us(self.message)]);
+        command.args(["--way", &us(self.way)]).args(arguments);
         let done = command.output().into_diagnostic()?;
         // A placement beyond its objective ends with an error and says all the same what it shows.
         serde_json::from_slice(&done.stdout)
@@ -337,13 +337,13 @@ impl Service {
     }
 
     fn figure(&self) -> Figure {
-        let Self { batch_us, message_us, way_us } = self;
+        let Self { batch, message, way } = self;
         Figure {
             what: "the broker, as it is measured without a limit".to_owned(),
-            value: format!("{batch_us:.1} us a batch, {message_us:.1} us a message, {way_us:.0} us of way"),
+            value: format!("{batch:.1} us a batch, {message:.1} us a message, {way:.0} us of way"),
             spread: String::new(),
-            passes: *way_us > 0.0 && *message_us > 0.0,
-            runs: json!({ "batch_us": batch_us, "message_us": message_us, "way_us": way_us }),
+            passes: *way > 0.0 && *message > 0.0,
+            runs: json!({ "batch_us": batch, "message_us": message, "way_us": way }),
         }
     }
 }

@@ -15,7 +15,7 @@ use tidegate_core::{Instant, Rate};
 use tidegate_runtime::clock;
 
 /// For everything that takes some seconds; far more than it needs on a machine with other work.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(240);
+pub(crate) const PATIENCE: Duration = Duration::from_mins(4);
 pub(crate) const CONTRACT: (u64, u64) = (1_000, 60);
 
 pub(crate) fn wait(ms: u64) {

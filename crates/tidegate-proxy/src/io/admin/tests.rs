@@ -192,8 +192,15 @@ async fn a_part_is_granted_renewed_fenced_and_taken_away() {
         node,
         serde_json::json!({ "role": "proxy", "draining": false, "lend_address": null, "limits": ["route shop"] })
     );
-    let order = r#"{"revision": 7, "lease_ms": 60000, "on_lapse": "closed",
-        "parts": [{"limit": "route shop", "rate_per_s": "11/7s", "burst": 3}]}"#;
+    let now_us = tidegate_runtime::clock::now().as_nanos() / 1_000;
+    let order_of = |revision: u64, until_us: u64, limit: &str, rate: &str| {
+        let part = serde_json::json!({ "limit": limit, "rate_per_s": rate, "burst": 3 });
+        serde_json::json!({ "revision": revision, "lease_ms": 60_000, "until_us": until_us, "on_lapse": "closed",
+            "parts": [part] })
+        .to_string()
+    };
+    let until_us = now_us + 60_000_000;
+    let order = &order_of(7, until_us, "route shop", "11/7s");
     let (status, put) = call(&fake, "PUT /api/v1/parts", order).await;
     let part = &put["in_force"][0];
     assert_eq!((status, &part["limit"]), (200, &"route shop".into()), "{put}");
@@ -201,18 +208,17 @@ async fn a_part_is_granted_renewed_fenced_and_taken_away() {
     assert_eq!((&part["burst"], &part["revision"], &part["on_lapse"]), (&3.into(), &7.into(), &"closed".into()));
     assert!(part["lapses_in_ms"].as_u64().unwrap() > 50_000 && put["now_us"].as_u64().unwrap() > 0);
     assert_eq!(call(&fake, "PUT /api/v1/parts", order).await.0, 200, "it is renewed");
-    let other =
-        r#"{"revision": 7, "lease_ms": 60000, "parts": [{"limit": "route shop", "rate_per_s": 1, "burst": 3}]}"#;
-    let stale =
-        r#"{"revision": 6, "lease_ms": 60000, "parts": [{"limit": "route shop", "rate_per_s": 1, "burst": 3}]}"#;
-    let late = r#"{"revision": 8, "lease_ms": 60000, "until_us": 1,
-        "parts": [{"limit": "route shop", "rate_per_s": 1, "burst": 3}]}"#;
+    let other = order_of(7, until_us, "route shop", "1/s");
+    let stale = order_of(6, until_us, "route shop", "1/s");
+    let late = order_of(8, 1, "route shop", "1/s");
+    let elsewhere = order_of(8, now_us + 7_200_000_000, "route shop", "1/s");
     for (body, kind, said) in [
         (other, "other-content", "another part"),
         (stale, "stale-revision", "is of revision 7, which is newer"),
         (late, "late", "after the end"),
+        (elsewhere, "other-clock", "another clock"),
     ] {
-        let (status, problem) = call(&fake, "PUT /api/v1/parts", body).await;
+        let (status, problem) = call(&fake, "PUT /api/v1/parts", &body).await;
         assert_eq!((status, &problem["type"]), (409, &format!("urn:tidegate:problem:{kind}").into()));
         assert!(problem["detail"].as_str().unwrap().contains(said), "{problem}");
     }
@@ -225,7 +231,7 @@ async fn a_part_is_granted_renewed_fenced_and_taken_away() {
     assert_eq!(call(&fake, "DELETE /api/v1/parts/route%20shop?revision=9", "").await.0, 404);
     assert_eq!(call(&fake, "PUT /api/v1/parts", order).await.0, 409, "it was taken away under a newer revision");
     assert_eq!(call(&fake, "GET /api/v1/demand/route%20other", "").await.0, 404);
-    let nowhere = r#"{"revision": 9, "lease_ms": 1000, "parts": [{"limit": "shop", "rate_per_s": 1, "burst": 1}]}"#;
-    let (status, problem) = call(&fake, "PUT /api/v1/parts", nowhere).await;
+    let nowhere = order_of(9, until_us, "shop", "1/s");
+    let (status, problem) = call(&fake, "PUT /api/v1/parts", &nowhere).await;
     assert!(status == 404 && problem["detail"].as_str().unwrap().contains("`route NAME`"), "{problem}");
 }
