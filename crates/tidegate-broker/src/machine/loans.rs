@@ -80,8 +80,9 @@ fn kept(unit: Unit, base: u64) -> u64 {
 }
 
 impl Shard {
-    /// Lets the shard lend, from the start on, which is `now`. `boot` is the first of [`BOOTS_PER_START`] numbers that no
-    /// start of this broker had before. Without it every part is a static one.
+    /// Lets the shard lend, from the start on, which is `now`. `boot` is the first of
+    /// [`BOOTS_PER_START`](super::lending::BOOTS_PER_START) numbers that no start of this broker had before. Without it
+    /// every part is a static one.
     pub fn start_lending(&mut self, boot: u32, now: Instant) {
         self.lender = Some(Box::new(Lender::new(boot, (self.config.shard, PARTS_MAX), now)));
     }
