@@ -192,15 +192,17 @@ async fn a_part_is_granted_renewed_fenced_and_taken_away() {
         node,
         serde_json::json!({ "role": "proxy", "draining": false, "lend_address": null, "limits": ["route shop"] })
     );
-    let now_us = tidegate_runtime::clock::now().as_nanos() / 1_000;
-    let order_of = |revision: u64, until_us: u64, limit: &str, rate: &str| {
+    let now_us = clock::now().as_nanos() / 1_000;
+    // A body is there for as long as the test.
+    let order_of = |revision: u64, until_us: u64, limit: &str, rate: &str| -> &'static str {
         let part = serde_json::json!({ "limit": limit, "rate_per_s": rate, "burst": 3 });
         serde_json::json!({ "revision": revision, "lease_ms": 60_000, "until_us": until_us, "on_lapse": "closed",
             "parts": [part] })
         .to_string()
+        .leak()
     };
     let until_us = now_us + 60_000_000;
-    let order = &order_of(7, until_us, "route shop", "11/7s");
+    let order = order_of(7, until_us, "route shop", "11/7s");
     let (status, put) = call(&fake, "PUT /api/v1/parts", order).await;
     let part = &put["in_force"][0];
     assert_eq!((status, &part["limit"]), (200, &"route shop".into()), "{put}");
@@ -218,7 +220,7 @@ async fn a_part_is_granted_renewed_fenced_and_taken_away() {
         (late, "late", "after the end"),
         (elsewhere, "other-clock", "another clock"),
     ] {
-        let (status, problem) = call(&fake, "PUT /api/v1/parts", &body).await;
+        let (status, problem) = call(&fake, "PUT /api/v1/parts", body).await;
         assert_eq!((status, &problem["type"]), (409, &format!("urn:tidegate:problem:{kind}").into()));
         assert!(problem["detail"].as_str().unwrap().contains(said), "{problem}");
     }
@@ -232,6 +234,6 @@ async fn a_part_is_granted_renewed_fenced_and_taken_away() {
     assert_eq!(call(&fake, "PUT /api/v1/parts", order).await.0, 409, "it was taken away under a newer revision");
     assert_eq!(call(&fake, "GET /api/v1/demand/route%20other", "").await.0, 404);
     let nowhere = order_of(9, until_us, "shop", "1/s");
-    let (status, problem) = call(&fake, "PUT /api/v1/parts", &nowhere).await;
+    let (status, problem) = call(&fake, "PUT /api/v1/parts", nowhere).await;
     assert!(status == 404 && problem["detail"].as_str().unwrap().contains("`route NAME`"), "{problem}");
 }
