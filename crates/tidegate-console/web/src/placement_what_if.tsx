@@ -16,7 +16,10 @@ export function WhatIfSliders({ topic, brokers }: { topic: Topic; brokers: numbe
   const [answer, setAnswer] = useState<WhatIf | null>(null);
   const [error, setError] = useState("");
   const burst = Math.max(b, k);
+  // Where nobody publishes there is nothing to ask about.
+  const isSilent = topic.offered_per_s <= 0;
   useEffect(() => {
+    if (isSilent) return;
     let gone = false;
     const timer = window.setTimeout(async () => {
       try {
@@ -32,7 +35,7 @@ export function WhatIfSliders({ topic, brokers }: { topic: Topic; brokers: numbe
       gone = true;
       clearTimeout(timer);
     };
-  }, [topic.name, k, burst]);
+  }, [topic.name, isSilent, k, burst]);
   return (
     <section class="what-if" aria-label="What if">
       <h2>What if</h2>
