@@ -62,7 +62,7 @@ struct Console {
     demo: Option<AdminClient>,
     rpc: Option<AdminClient>,
     control: Option<AdminClient>,
-    /// Those that control places on, with their names.
+    /// The admin APIs of the brokers that control places topics on, by name.
     lenders: Vec<(String, AdminClient)>,
 }
 

@@ -58,7 +58,7 @@ pub struct ControlSource {
     pub admin_url: String,
     /// What control wants as `Authorization: Bearer ...`.
     pub token: Option<String>,
-    /// Those that it places on. They are asked what they lend, and are not shown with their topics.
+    /// The brokers that control places topics on. The console asks them what they lend, and does not list their topics.
     pub brokers: Vec<BrokerSource>,
 }
 

@@ -9,8 +9,8 @@ use crate::machine::lending::split::LENDING_SHARDS_MAX;
 /// Where a broker takes the datagrams of lending.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LendAddress {
-    /// Of the first shard; those after it have the next ports, or each one that the system picks if the port is 0. Never
-    /// all interfaces: other brokers are told it.
+    /// The UDP address of the first shard. The next shards have the ports after it; with port 0 the system picks each
+    /// shard's port. Never all interfaces, because other brokers send to this address.
     pub address: SocketAddr,
     /// With the keys. `None` on loopback alone.
     pub key_file: Option<PathBuf>,

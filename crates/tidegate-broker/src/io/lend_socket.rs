@@ -23,7 +23,7 @@ pub enum LendError {
     /// The address is taken, or not ours.
     #[error("cannot take datagrams at {address}")]
     Bind {
-        /// Of the first shard, or of one after it.
+        /// The shard's address.
         address: SocketAddr,
         /// What the system said.
         #[source]

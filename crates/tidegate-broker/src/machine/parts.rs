@@ -276,7 +276,7 @@ pub(super) struct Parts {
     taken: BTreeMap<TopicName, Limit>,
     /// Known of the leases, and given back.
     removed: BTreeSet<TopicName>,
-    /// Of an earlier run, and until when its loans may last.
+    /// Topics whose part an earlier run lent, with the end of the last loan.
     withheld: BTreeMap<TopicName, Instant>,
     /// The newest revision that was forgotten.
     forgotten: u64,

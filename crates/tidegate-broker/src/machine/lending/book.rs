@@ -130,7 +130,7 @@ pub(crate) struct Lender<K> {
 }
 
 impl<K: Copy> Lender<K> {
-    /// Of `shard`, whose topics have at most so many parts.
+    /// The lender of `shard`, which remembers the splits of at most `wishes_max` topics.
     pub(crate) fn new(boot: u32, (shard, wishes_max): (usize, usize), started: Instant) -> Self {
         Self {
             shard,
