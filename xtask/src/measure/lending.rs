@@ -11,7 +11,7 @@ use std::time::Duration;
 use miette::{IntoDiagnostic, Result, WrapErr as _};
 use serde_json::{Value, json};
 
-use super::bench::Bench;
+use super::bench::{Bench, median, range};
 use super::broker::{Broker, free_address};
 use super::table::Figure;
 use super::trace::{self, Law};
@@ -189,15 +189,32 @@ fn order(own: u32, relays: &[Relay], (lends, now_us): (Lends, u64)) -> Value {
     json!({ "revision": 1, "lease_ms": 3_600_000, "until_us": until_us, "parts": [part] })
 }
 
-/// Three brokers, with and without lending, and with everything that goes wrong.
+/// Three brokers, with and without lending in turn, and then with everything that goes wrong. The host's own pauses delay
+/// messages in either, so the two are compared pair by pair.
 pub(super) fn lending(bench: &Bench) -> Result<Vec<Figure>> {
-    let split = run(bench, Lends::Off, Trouble::None)?;
-    let lent = run(bench, Lends::On, Trouble::None)?;
-    let troubled = run(bench, Lends::On, Trouble::All)?;
-    let faster = lent.mean_us < split.mean_us / 2.0;
+    let length_ms = bench.size(10_000, 6_000);
+    let (mut split, mut lent) = (Vec::new(), Vec::new());
+    for pair in 0..bench.pairs() {
+        let mut turns = [Lends::Off, Lends::On];
+        turns.rotate_left(pair % 2);
+        for lends in turns {
+            let outcome = run(bench, lends, Trouble::None, length_ms)?;
+            if lends == Lends::On { lent.push(outcome) } else { split.push(outcome) }
+        }
+    }
+    let ratios: Vec<f64> = lent.iter().zip(&split).map(|(lent, split)| lent.mean_us / split.mean_us).collect();
+    let ratio = median(&ratios);
+    let troubled = run(bench, Lends::On, Trouble::All, bench.size(30_000, 6_000))?;
     Ok(vec![
-        split.figure("static split", true),
-        lent.figure("lending", faster && lent.frames > 0.0),
+        Outcome::of_all(&split).figure("static split", true),
+        Outcome::of_all(&lent).figure("lending", lent.iter().all(|outcome| outcome.frames > 0.0)),
+        Figure {
+            what: format!("mean access delay, lending of a split's, {} pairs", ratios.len()),
+            value: format!("{ratio:.2}"),
+            spread: range(&ratios),
+            passes: ratio < 0.5,
+            runs: json!(ratios),
+        },
         troubled.figure("lending; a fifth of the datagrams lost, one broker killed, one stopped for 1.5 s", true),
     ])
 }
@@ -212,6 +229,18 @@ struct Outcome {
 }
 
 impl Outcome {
+    /// Messages and violations of all runs, and the medians of the rest.
+    fn of_all(runs: &[Self]) -> Self {
+        let of = |value: fn(&Self) -> f64| median(&runs.iter().map(value).collect::<Vec<_>>());
+        Self {
+            messages: runs.iter().map(|run| run.messages).sum(),
+            violations: runs.iter().map(|run| run.violations).sum(),
+            mean_us: of(|run| run.mean_us),
+            p99_us: of(|run| run.p99_us),
+            frames: of(|run| run.frames),
+        }
+    }
+
     fn figure(&self, what: &str, more: bool) -> Figure {
         let Self { messages, violations, mean_us, p99_us, frames } = self;
         Figure {
@@ -224,7 +253,7 @@ impl Outcome {
     }
 }
 
-fn run(bench: &Bench, lends: Lends, trouble: Trouble) -> Result<Outcome> {
+fn run(bench: &Bench, lends: Lends, trouble: Trouble, length_ms: u64) -> Result<Outcome> {
     let lend = (0..BROKERS).map(|_| free_address()).collect::<Result<Vec<_>>>()?;
     let relays = (0..).zip(&lend).map(|(seed, to)| Relay::start(to.clone(), trouble, seed));
     let relays = relays.collect::<Result<Vec<_>>>()?;
@@ -236,7 +265,6 @@ fn run(bench: &Bench, lends: Lends, trouble: Trouble) -> Result<Outcome> {
     if lends == Lends::On {
         places.iter().try_for_each(Place::until_joined)?;
     }
-    let length_ms = bench.size(30_000, 6_000);
     let mut loads = places.iter().map(|place| place.publish(bench, length_ms)).collect::<Result<Vec<_>>>()?;
     if trouble == Trouble::All {
         let third = Duration::from_millis(length_ms / 3);

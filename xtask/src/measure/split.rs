@@ -22,10 +22,11 @@ use crate::process::Group;
 /// The paper's own load.
 const PUBLISHERS: u32 = 1_000;
 const OFFERED_PER_S: u32 = 10_000;
+/// What three brokers, their generators and who watches do with half a core, of single messages.
+const OFFERED_IN_HALF_A_CORE_PER_S: u32 = 4_000;
 const BROKERS: [usize; 3] = [1, 2, 3];
 /// Messages in a batch, with the least burst that lets 99 % of them pass one broker undelayed.
 const LOADS: [(u32, u32); 2] = [(1, 26), (10, 260)];
-const RATE_PER_S: u32 = 11_000;
 /// Windows that are left out or not.
 const WINDOW_NS: i128 = 20_000_000;
 /// With fewer messages a p99 says nothing: what is left after gaps is judged only above.
@@ -41,9 +42,10 @@ const NO_LIMIT: (u32, u32) = (1_000_000, 100_000);
 pub(super) fn replayed(bench: &Bench) -> Result<Vec<Figure>> {
     let mut figures = Vec::new();
     for (batch, burst) in LOADS {
+        let offered_per_s = if batch == 1 { OFFERED_IN_HALF_A_CORE_PER_S } else { OFFERED_PER_S };
         for brokers in BROKERS {
-            let parts = evenly((RATE_PER_S, burst), brokers);
-            let run = Run::of(bench, batch, &parts, bench.size(30_000, 3_000))?;
+            let parts = evenly((a_tenth_above(offered_per_s), burst), brokers);
+            let run = Run::of(bench, (batch, offered_per_s), &parts, bench.size(60_000, 3_000))?;
             let (mut errors_ns, mut delayed) = (Vec::new(), 0_u64);
             for (part, (rate_per_s, burst)) in run.parts.iter().zip(parts) {
                 let mut replay = Replay::new(rate_per_s, burst);
@@ -82,7 +84,7 @@ pub(super) fn predicted(bench: &Bench) -> Result<Vec<Figure>> {
             let told = service.predict(bench, batch, brokers)?;
             // Who waits does so for tens of batches: a p99 of batches of ten needs ten times the messages to scatter as little.
             let length_ms = if batch == 1 { 60_000 } else { 240_000 };
-            let run = Run::of(bench, batch, &told.parts, bench.size(length_ms, 3_000))?;
+            let run = Run::of(bench, (batch, OFFERED_PER_S), &told.parts, bench.size(length_ms, 3_000))?;
             let mut delays_ns = run.delays_ns()?;
             let messages = delays_ns.len();
             let measured = quantile_us(&mut delays_ns, 0.99);
@@ -105,6 +107,11 @@ pub(super) fn predicted(bench: &Bench) -> Result<Vec<Figure>> {
 fn named(brokers: usize, batch: u32) -> String {
     let brokers = if brokers == 1 { "1 broker".to_owned() } else { format!("{brokers} brokers") };
     if batch == 1 { brokers } else { format!("{brokers}, batches of {batch}") }
+}
+
+/// The limit of the paper's load: a tenth above it.
+fn a_tenth_above(offered_per_s: u32) -> u32 {
+    offered_per_s + offered_per_s / 10
 }
 
 /// The whole in parts that differ by one at most.
@@ -139,7 +146,9 @@ struct PartRun {
 }
 
 impl Run {
-    fn of(bench: &Bench, batch: u32, parts: &[(u32, u32)], length_ms: u32) -> Result<Self> {
+    /// `load`: messages in a batch, and messages a second.
+    fn of(bench: &Bench, load: (u32, u32), parts: &[(u32, u32)], length_ms: u32) -> Result<Self> {
+        let (batch, offered_per_s) = load;
         let many = u32::try_from(parts.len()).unwrap_or(u32::MAX);
         let mut brokers = Vec::new();
         for (at, part) in parts.iter().enumerate() {
@@ -153,16 +162,16 @@ impl Run {
             let said = folder.join(format!("{at}.json"));
             let deliveries = said.with_extension("csv");
             let command = if batch == 1 { "pub" } else { "mpub" };
-            let load = format!(
+            let run = format!(
                 "run topic={TOPIC} publishers={} batch={batch} command={command} seed={} buffering=unbuffered \
                  pace.open.rate_per_s={} duration_ms={length_ms} lateness_us_p99_max=1e9 deliveries={}",
                 PUBLISHERS / many,
                 at + 1,
-                f64::from(OFFERED_PER_S) / f64::from(many),
+                f64::from(offered_per_s) / f64::from(many),
                 deliveries.display()
             );
             let report = File::create(&said).into_diagnostic()?;
-            let group = Group::spawn(bench.generator(&limited.broker, &load).stdout(report))?;
+            let group = Group::spawn(bench.generator(&limited.broker, &run).stdout(report))?;
             generators.push((group, said, deliveries));
         }
         let (mut runs, mut cores, mut cpu_us) = (Vec::new(), 0.0, 0.0);
@@ -298,7 +307,7 @@ impl Service {
         let mut costs = Vec::new();
         let mut delays_ns = Vec::new();
         for (batch, _) in LOADS {
-            let run = Run::of(bench, batch, &[NO_LIMIT], bench.size(30_000, 3_000))?;
+            let run = Run::of(bench, (batch, OFFERED_PER_S), &[NO_LIMIT], bench.size(30_000, 3_000))?;
             if batch == 1 {
                 delays_ns = run.delays_ns()?;
             }
@@ -317,7 +326,7 @@ impl Service {
         let report = self.simulate(bench, &["--undelayed", "0.99", "--batch", &batch.to_string()], brokers)?;
         let burst = report["limit"]["burst"].as_u64().and_then(|burst| u32::try_from(burst).ok());
         let burst = burst.ok_or_else(|| miette::miette!("the model names no burst"))?;
-        Ok(Told { parts: evenly((RATE_PER_S, burst), brokers), us_p99: number(&report, "/us_p99")? })
+        Ok(Told { parts: evenly((a_tenth_above(OFFERED_PER_S), burst), brokers), us_p99: number(&report, "/us_p99")? })
     }
 
     /// So many brokers, as the model has them.
