@@ -89,10 +89,13 @@ impl Sensor {
         sum.saturating_mul(window.into()) / (self.seconds.len() as u64).max(1)
     }
 
-    /// What waits in its line, if nothing came within the window.
-    fn left_behind(&self) -> u64 {
+    /// What waits in its line, if nothing came within the window. A backlog counts what is missing from a full bucket, too,
+    /// and only what is beyond a bucket of `burst` waits. In the last two seconds: in one of them the bucket may have been
+    /// deeper, and have missed more.
+    fn left_behind(&self, burst: u64) -> u64 {
         let is_idle = self.seconds.iter().all(|second| second.tokens == 0);
-        self.seconds.back().filter(|_| is_idle).map_or(0, |newest| newest.backlog_max)
+        let least = self.seconds.iter().rev().take(2).map(|second| second.backlog_max).min();
+        least.filter(|_| is_idle).map_or(0, |least| least.saturating_sub(burst))
     }
 
     fn backlog_max(&self) -> u64 {
@@ -170,10 +173,11 @@ impl<K: Ord + Clone> Adaptor<K> {
         self.sensors.get(node).map_or(0, Sensor::backlog_max)
     }
 
-    /// Something came to a node within the window, or waits there.
+    /// Something came within the window to a node whose bucket is `burst` deep, or waits there.
     #[must_use]
-    pub fn is_in_use(&self, node: &K) -> bool {
-        let of = |sensor: &Sensor| sensor.seconds.iter().any(|second| second.tokens > 0) || sensor.left_behind() > 0;
+    pub fn is_in_use(&self, node: &K, burst: u64) -> bool {
+        let of =
+            |sensor: &Sensor| sensor.seconds.iter().any(|second| second.tokens > 0) || sensor.left_behind(burst) > 0;
         self.sensors.get(node).is_some_and(of)
     }
 
@@ -223,10 +227,11 @@ impl<K: Ord + Clone> Adaptor<K> {
         }
         let window = self.config.window_s();
         let sensors: Vec<&Sensor> = present.iter().filter_map(|node| self.sensors.get(*node)).collect();
+        let bursts = present.iter().map(|node| parts[*node].burst);
+        let left: Vec<u64> = sensors.iter().zip(bursts).map(|(sensor, burst)| sensor.left_behind(burst)).collect();
         let mut tokens: Vec<u64> = sensors.iter().map(|sensor| sensor.tokens(window)).collect();
-        let backlogs: Vec<u64> =
-            sensors.iter().map(|sensor| if sensor.left_behind() > 0 { 0 } else { sensor.backlog_max() }).collect();
-        let left: Vec<u64> = sensors.iter().map(|sensor| sensor.left_behind()).collect();
+        let backlog = |(sensor, left): (&&Sensor, &u64)| if *left > 0 { 0 } else { sensor.backlog_max() };
+        let backlogs: Vec<u64> = sensors.iter().zip(&left).map(backlog).collect();
         let whole_rate = whole(contract.rate.as_per_s() * f64::from(window));
         let free = whole_rate.saturating_sub(tokens.iter().copied().fold(0, u64::saturating_add));
         let waiting = left.iter().copied().fold(0, u64::saturating_add);
@@ -346,16 +351,41 @@ mod tests {
         // 110,000 tokens fit into a window: 66,000 come to `b`, which leaves 44,000.
         adaptor.on_seconds(&"a", &[second(0, 0, 90_000), second(1, 0, 88_000)], at(1));
         adaptor.on_seconds(&"b", &[second(0, 6_600, 12), second(1, 6_600, 12)], at(1));
-        assert!(adaptor.is_in_use(&"a"));
+        assert!(adaptor.is_in_use(&"a", 13));
         let parts = adaptor.adapt(CONTRACT, &even(&["a", "b"]), at(1)).unwrap();
         assert_eq!(parts["a"], Portion { rate_shares: 400_000_000, burst: 1 });
         assert_eq!(parts["b"], Portion { rate_shares: 600_000_000, burst: 25 });
         adaptor.on_seconds(&"a", &[second(2, 0, 0)], at(2));
-        assert!(!adaptor.is_in_use(&"a") && adaptor.is_in_use(&"b"));
+        assert!(!adaptor.is_in_use(&"a", 1) && adaptor.is_in_use(&"b", 25));
         // All of the rate is needed elsewhere: the floor is left.
-        adaptor.on_seconds(&"a", &[second(3, 0, 500)], at(3));
+        adaptor.on_seconds(&"a", &[second(3, 0, 500), second(4, 0, 500)], at(3));
         adaptor.on_seconds(&"b", &[second(2, 30_000, 40), second(3, 30_000, 40)], at(3));
         assert_eq!(adaptor.adapt(CONTRACT, &parts, at(3)).unwrap()["a"].rate_shares, WHOLE / 100);
+    }
+
+    #[test]
+    fn a_bucket_that_fills_is_no_line() {
+        let mut adaptor = adaptor();
+        let deep = Portion { rate_shares: WHOLE / 100, burst: 25 };
+        let shallow = Portion { rate_shares: WHOLE - WHOLE / 100, burst: 1 };
+        let mut parts = BTreeMap::from([("a", deep), ("b", shallow)]);
+        // Both are idle: `a` misses all of its deep bucket, which a hundredth of the rate fills slowly.
+        for step in 0..20 {
+            let missing = 25_u64.saturating_sub(step);
+            let [a, b] = ["a", "b"].map(|node| parts[node].burst.min(missing));
+            adaptor.on_seconds(&"a", &[second(step, 0, a)], at(step));
+            adaptor.on_seconds(&"b", &[second(step, 0, b)], at(step));
+            assert!(!adaptor.is_in_use(&"a", parts["a"].burst));
+            parts = adaptor.adapt(CONTRACT, &parts, at(step)).unwrap_or(parts);
+        }
+        assert_eq!((parts["a"].rate_shares, parts["b"].rate_shares), (deep.rate_shares, shallow.rate_shares));
+        // One second of a depth that it has no more is no line either.
+        let made_shallow =
+            BTreeMap::from([("a", Portion { burst: 1, ..deep }), ("b", Portion { burst: 25, ..shallow })]);
+        adaptor.on_seconds(&"a", &[second(20, 0, 25), second(21, 0, 1)], at(21));
+        let shares =
+            adaptor.adapt(CONTRACT, &made_shallow, at(21)).map_or(deep.rate_shares, |parts| parts["a"].rate_shares);
+        assert_eq!(shares, deep.rate_shares);
     }
 
     #[test]

@@ -517,7 +517,7 @@ impl Director {
     }
 
     fn has_traffic(&self, node: NodeNo) -> bool {
-        self.node(node).answers() && self.adaptor.is_in_use(&node)
+        self.node(node).answers() && self.adaptor.is_in_use(&node, self.parts.get(&node).map_or(0, |part| part.burst))
     }
 
     /// Parts by the publishers' rates. A burst without a token for each node stays as it is divided.

@@ -482,9 +482,9 @@ fn a_node_that_publishers_left_keeps_a_part_until_its_line_is_empty() {
     (world.nodes[1].draining, world.nodes[1].line) = (true, 500);
     world.run(160_000);
     assert_eq!((world.phase(), world.on()), (Phase::Stands, vec![50, 0, 50]));
-    // 500 that wait beside 10,000 that come in a window.
+    // 499 that wait beside 10,000 that come in a window: one of 500 may be what is missing from a bucket of one token.
     let part = world.nodes[1].holds;
-    assert!((part.rate.as_per_s() - 52.4).abs() < 0.1 && part.burst == 1, "{part:?}");
+    assert!((part.rate.as_per_s() - 52.3).abs() < 0.05 && part.burst == 1, "{part:?}");
     assert!(world.director.steps.as_ref().unwrap().is_settled());
     world.nodes[1].line = 0;
     world.run(180_000);
