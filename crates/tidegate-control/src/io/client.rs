@@ -183,17 +183,19 @@ const DETAIL_CHARS: usize = 400;
 fn refused(address: String, request: String, status: StatusCode, body: &[u8]) -> NodeError {
     let problem: Value = serde_json::from_slice(body).unwrap_or(Value::Null);
     let detail = problem["detail"].as_str().or_else(|| problem["title"].as_str()).unwrap_or_default();
-    let is_stale = problem["type"].as_str().is_some_and(|kind| kind.ends_with(":stale-revision"));
-    let holds = if is_stale { Some(revision_in(detail)) } else { None };
+    // What a node holds of an order's own revision, and with other content, is another's as well: of a store that was lost.
+    let is_held = |kind: &str| [":stale-revision", ":other-content"].iter().any(|held| kind.ends_with(held));
+    let holds = problem["type"].as_str().is_some_and(is_held).then(|| revision_in(detail));
     let detail = detail.chars().take(DETAIL_CHARS).collect();
     NodeError::Status { address, request, status, detail, holds }
 }
 
-/// The revision that a node holds, from its words: `.. is of revision 7, which is newer ..`; 0 if they are others.
+/// The revision that a node holds, from its words: `.. is of revision 7, which is newer ..` or `revision 7 gives ..`; 0 if
+/// they are others.
 fn revision_in(detail: &str) -> u64 {
-    let rest = detail.split_once(" revision ").map_or("", |(_, rest)| rest);
-    let digits = rest.split(|c: char| !c.is_ascii_digit()).next().unwrap_or_default();
-    digits.parse().unwrap_or(0)
+    let mut rests = detail.split("revision ").skip(1);
+    let number = |rest: &str| rest.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok();
+    rests.find_map(number).unwrap_or(0)
 }
 
 /// A name in a path. Of a topic's the `#` of `#ephemeral` alone means something else there.
@@ -245,7 +247,13 @@ mod tests {
             (StatusCode::CONFLICT, newer)
         };
         let late = || async { (StatusCode::CONFLICT, r#"{"type": "urn:tidegate:problem:late", "detail": "d"}"#) };
-        let router = Router::new().route("/api/v1/parts", put(conflict)).route("/api/v1/parts/t", delete(late));
+        let other = || async {
+            let other =
+                r#"{"type": "urn:tidegate:problem:other-content", "detail": "revision 3 gives `u` another part"}"#;
+            (StatusCode::CONFLICT, other)
+        };
+        let parts = Router::new().route("/api/v1/parts", put(conflict)).route("/api/v1/parts/t", delete(late));
+        let router = parts.route("/api/v1/parts/u", delete(other));
         let address = node(router).await;
         let client = NodeClient::new(&address, None);
         let body = PartsBody { revision: 3, lease_ms: 1, until_us: 0, on_lapse: "local", parts: Vec::<()>::new() };
@@ -253,6 +261,7 @@ mod tests {
         assert_eq!((error.fenced_by(), error.is_not_found()), (Some(9), false));
         let error = client.delete_part("t", 3).await.unwrap_err();
         assert_eq!((error.fenced_by(), error.is_not_found()), (None, false));
+        assert_eq!(client.delete_part("u", 3).await.unwrap_err().fenced_by(), Some(3), "of a store that was lost");
         assert_eq!(
             error.to_string(),
             format!("{address} answered 409 Conflict to DELETE /api/v1/parts/t?revision=3: d")
