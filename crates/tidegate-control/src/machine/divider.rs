@@ -317,6 +317,10 @@ impl Divider {
         self.roster.on_answer(node.as_str(), says, now);
         if let Some(steps) = &mut self.steps {
             steps.on_clock(&node, reading.clock_us, now);
+            // An answer that an order has overtaken costs a renewal.
+            if reading.holds.is_none() {
+                steps.on_lost(&node, now);
+            }
         }
         self.adaptor.on_seconds(&node, &reading.seconds, now);
         let &DemandReading { clock_us, draining, refused_per_s, holds, .. } = reading;

@@ -187,6 +187,15 @@ impl<K: Ord + Clone> Steps<K> {
         }
     }
 
+    /// A node says that it holds no part: it was started again, and gets its own again at once.
+    pub fn on_lost(&mut self, node: &K, now: Instant) {
+        if let Some(holder) = self.nodes.get_mut(node)
+            && holder.acknowledged.take().is_some()
+        {
+            holder.renew_at = now;
+        }
+    }
+
     /// An order failed: it may have had its effect or not. It is sent again, but not at once.
     pub fn on_failed(&mut self, node: &K, revision: u64, now: Instant) {
         let Some(holder) = self.nodes.get_mut(node) else { return };

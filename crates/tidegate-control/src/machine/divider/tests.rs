@@ -175,6 +175,19 @@ fn a_node_that_dies_gives_its_part_to_the_others_and_comes_back_with_one() {
 }
 
 #[test]
+fn a_node_that_is_started_again_has_its_part_when_it_was_asked_next() {
+    let mut world = World::new(&["a", "b"], 6);
+    world.lead(0, Duration::ZERO);
+    world.run(15_000);
+    let (held, revision) = (world.holds("a"), world.divider.view(at(world.now)).revision);
+    assert!(held.is_some());
+    // Sooner than anybody notices that it was away.
+    world.nodes.get_mut(&Name::from("a")).unwrap().part = None;
+    world.run(16_100);
+    assert_eq!((world.holds("a"), world.divider.view(at(world.now)).revision), (held, revision));
+}
+
+#[test]
 fn another_leader_takes_over_what_nodes_hold() {
     let mut world = World::new(&["a", "b"], 3);
     world.lead(0, Duration::ZERO);
