@@ -10,7 +10,8 @@ use tokio::sync::{mpsc, watch};
 use crate::machine::hop::NodeId;
 use crate::machine::hop::placement::{BadPlacement, PlacedNode, Placement};
 
-/// Topics whose placements are followed. Those beyond go to the nodes of the configuration.
+/// Topics whose placements are followed: more than the control plane places. One beyond takes the place of one that has no
+/// placement; where there is none, it goes to the nodes of the configuration.
 pub(super) const TOPICS_MAX: usize = 1_024;
 /// Addresses of brokers that a hop has ever heard of; a placement that names more is not followed.
 const ADDRESSES_MAX: usize = 4_096;
@@ -151,6 +152,13 @@ impl Inner {
         Ok(Placed { placement, nodes })
     }
 
+    /// Forgets a topic without a placement: it goes where it went. False if there is none.
+    fn make_room(&mut self) -> bool {
+        let mut topics = self.topics.iter();
+        let found = topics.find(|(_, entry)| matches!(entry.state, State::Unplaced)).map(|(topic, _)| topic.clone());
+        found.is_some_and(|topic| self.topics.remove(&topic).is_some())
+    }
+
     /// Puts `state` in force for an entry that is there.
     fn change(&mut self, topic: &TopicName, state: State) {
         self.version += 1;
@@ -215,7 +223,7 @@ impl Book {
             entry.users += 1;
             return true;
         }
-        if inner.topics.len() >= TOPICS_MAX {
+        if inner.topics.len() >= TOPICS_MAX && !inner.make_room() {
             return false;
         }
         let state = match &self.authority {
@@ -251,6 +259,11 @@ impl Book {
             Some((State::Unplaced, version)) => Some(Look { version, candidates: self.fallback.candidates(identity) }),
             None => Some(Look { version: 0, candidates: self.fallback.candidates(identity) }),
         }
+    }
+
+    /// The placement of `topic` is followed: it was not forgotten for another one.
+    pub(super) fn follows(&self, topic: &TopicName) -> bool {
+        self.inner().topics.contains_key(topic)
     }
 
     /// The number of the state of `topic`, which [`Look`] carries too.
@@ -437,15 +450,22 @@ mod tests {
     }
 
     #[test]
-    fn topics_beyond_the_bound_go_to_the_nodes_of_the_configuration() {
-        let book = Book::new(&[node("a")], Authority::Nodes).unwrap();
+    fn a_topic_beyond_the_bound_takes_the_place_of_one_without_a_placement() {
+        let (wanted, _asked) = mpsc::channel(2 * TOPICS_MAX);
+        let book = Book::new(&[node("a"), node("b")], Authority::Control(wanted)).unwrap();
+        let numbered = |number: usize| TopicName::new(&format!("t{number}")).unwrap();
         for number in 0..TOPICS_MAX {
-            assert!(book.join(&TopicName::new(&format!("t{number}")).unwrap()));
+            assert!(book.join(&numbered(number)));
         }
-        assert!(!book.join(&topic()));
+        assert!(!book.join(&topic()), "nobody has said yet where those go");
         assert_eq!(book.look(&topic(), "p").unwrap().candidates, book.home("p"));
-        book.leave(&TopicName::new("t7").unwrap());
-        assert!(book.join(&topic()), "what nobody publishes to is forgotten");
+        book.unplace(&numbered(7));
+        assert!(book.join(&topic()) && book.follows(&topic()) && !book.follows(&numbered(7)));
+        assert!(book.place(&topic(), placement(1, &["b"])).unwrap());
+        book.leave(&numbered(7));
+        assert_eq!(book.look(&numbered(7), "p").unwrap().candidates, book.home("p"), "as before");
+        // A placement is not forgotten for another topic.
+        assert!(!book.join(&numbered(7)) && book.follows(&topic()));
     }
 
     #[test]

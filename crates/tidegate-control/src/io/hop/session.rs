@@ -36,6 +36,10 @@ const UNREAD: Duration = Duration::from_secs(5);
 /// Silence after which the system asks whether a producer's machine is still there; one that wants no heartbeats and
 /// vanishes without a word is found so.
 const KEEPALIVE: Duration = Duration::from_secs(30);
+/// How often a session asks again for topics that are not followed, and for how many: junk of one producer must not keep the
+/// others busy.
+const AGAIN: Duration = Duration::from_secs(5);
+const AGAIN_MAX: usize = 8;
 /// Pieces that go to the system in one call.
 const PIECES: usize = 32;
 
@@ -136,6 +140,8 @@ pub(super) struct Session {
     shown: u64,
     /// When the machine is called next, as the timer knows it.
     armed: Option<Instant>,
+    /// When to ask again for topics that are not followed, and where to begin.
+    again: Option<(Instant, TopicName)>,
     is_eof: bool,
     /// When the machine ended the connection.
     ended: Option<Instant>,
@@ -163,6 +169,7 @@ impl Session {
             counted: Counts::default(),
             shown: 0,
             armed: None,
+            again: None,
             is_eof: false,
             ended: None,
             is_broken: false,
@@ -202,6 +209,7 @@ impl Session {
                         tracing::debug!(remote = self.remote, "the producer does not read its answers");
                         return;
                     }
+                    self.join_again();
                     self.hop.on_timeout(clock::now());
                 }
             }
@@ -214,7 +222,9 @@ impl Session {
 
     /// When to go on if nothing happens.
     fn due(&self) -> Option<Instant> {
-        self.ended.map_or_else(|| self.hop.next_timeout(), |ended| Some(ended + UNREAD))
+        let again = self.again.as_ref().map(|(at, _)| *at);
+        let next = || [self.hop.next_timeout(), again].into_iter().flatten().min();
+        self.ended.map_or_else(next, |ended| Some(ended + UNREAD))
     }
 
     /// Lets the producer read the last answers: with unread bytes of it a closed socket would take them back.
@@ -364,7 +374,30 @@ impl Session {
     fn join(&mut self, topic: &TopicName) {
         let is_followed = self.shared.book.join(topic);
         self.topics.insert(topic.clone(), Joined { is_followed, version: None });
+        if !is_followed {
+            self.again.get_or_insert((clock::now() + AGAIN, topic.clone()));
+        }
         self.look(topic);
+    }
+
+    /// Asks again for topics for which there was no place, or which lost it to another one; from where it stopped last.
+    fn join_again(&mut self) {
+        let Some((_, from)) = self.again.take_if(|(at, _)| *at <= clock::now()) else { return };
+        let unfollowed = |(_, joined): &(&TopicName, &Joined)| !joined.is_followed;
+        let order = self.topics.range(from.clone()..).chain(self.topics.range(..from));
+        let mut again = order.filter(unfollowed).map(|(topic, _)| topic.clone());
+        let now: Vec<TopicName> = again.by_ref().take(AGAIN_MAX).collect();
+        let next = again.next();
+        for topic in &now {
+            if self.shared.book.join(topic) {
+                if let Some(joined) = self.topics.get_mut(topic) {
+                    joined.is_followed = true;
+                }
+                self.look(topic);
+            }
+        }
+        let still = now.into_iter().find(|topic| self.topics.get(topic).is_some_and(|joined| !joined.is_followed));
+        self.again = next.or(still).map(|topic| (clock::now() + AGAIN, topic));
     }
 
     fn leave(&mut self, topic: &TopicName) {
@@ -389,6 +422,11 @@ impl Session {
         let is_old = |(topic, joined): &(&TopicName, &Joined)| joined.version != Some(self.shared.book.version(topic));
         let old: Vec<TopicName> = self.topics.iter().filter(is_old).map(|(topic, _)| topic.clone()).collect();
         for topic in old {
+            let is_forgotten = !self.shared.book.follows(&topic);
+            if let Some(joined) = self.topics.get_mut(&topic).filter(|joined| joined.is_followed && is_forgotten) {
+                joined.is_followed = false;
+                self.again.get_or_insert((clock::now() + AGAIN, topic.clone()));
+            }
             self.look(&topic);
         }
     }
