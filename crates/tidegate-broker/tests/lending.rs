@@ -58,6 +58,8 @@ struct World {
     revision: u64,
     order: (u64, Vec<u64>, Lends),
     sent: u64,
+    /// Frames that say that parts of a message were given.
+    parts: u64,
     /// The last frame that was sent to the first broker.
     last: Option<Frame>,
 }
@@ -128,6 +130,7 @@ impl World {
             revision: 0,
             order: (0, Vec::new(), Lends::Off),
             sent: 0,
+            parts: 0,
             last: None,
         }
     }
@@ -266,6 +269,7 @@ impl World {
             let to = usize::from(to.port()) - 5_000;
             let node = |number: usize| NodeId(u32::try_from(number).unwrap());
             self.sent += 1;
+            self.parts += u64::from(frame.entries.iter().any(|entry| !entry.given.is_multiple_of(16)));
             if to == 0 {
                 self.last = Some(frame.clone());
             }
@@ -344,6 +348,7 @@ fn steady(bursts: &[u64], lends: Lends, seed: u64) -> (f64, f64) {
     let (violations, messages) = world.violations();
     assert_eq!(violations, 0);
     assert!(messages > 6_500, "{messages}");
+    assert_eq!(world.parts > world.sent / 2, lends == Lends::On, "{} frames, {}", world.sent, world.parts);
     (world.mean_delay_us(), float(world.sent) / float(messages))
 }
 

@@ -102,6 +102,19 @@ impl Rate {
         Self::from_fraction(tokens, mine * theirs)
     }
 
+    /// `times` as much; the nearest below that if it is no fraction of two 64-bit numbers, which takes 10^15 tokens a
+    /// second or more.
+    #[must_use]
+    pub fn times(self, times: u64) -> Self {
+        let (mut tokens, mut period_ns) = (u128::from(self.tokens) * u128::from(times), u128::from(self.period_ns));
+        loop {
+            if let Some(rate) = Self::from_fraction(tokens, period_ns) {
+                return rate;
+            }
+            (tokens, period_ns) = (tokens / 2, period_ns.div_ceil(2));
+        }
+    }
+
     /// One of `parts` shares that sum to `self` exactly.
     ///
     /// # Panics
@@ -151,6 +164,15 @@ mod tests {
         assert_eq!(Rate::from_fraction(1, 0), None);
         assert_eq!(Rate::from_fraction(6 << 90, 4 << 90), Rate::from_fraction(3, 2));
         assert_eq!(Rate::from_fraction(1 << 64, 1), None);
+    }
+
+    #[test]
+    fn a_multiple_is_exact_or_a_bit_less() {
+        assert_eq!(Rate::per_s(11_000).divided_by(6).times(16), Rate::per_s(88_000).divided_by(3));
+        assert_eq!(Rate::ZERO.times(16), Rate::ZERO);
+        let most = Rate::from_fraction(u64::MAX.into(), 1_000).unwrap();
+        let many = most.times(16);
+        assert!(many > most.times(15) && many.as_per_s() <= most.as_per_s() * 16.0);
     }
 
     #[test]

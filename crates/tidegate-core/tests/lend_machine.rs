@@ -99,6 +99,26 @@ fn lent() -> [Node; 2] {
 }
 
 #[test]
+fn members_whose_first_frames_are_lost_lend_long_before_a_lease_is_over() {
+    let mut nodes = [0, 1].map(|own| Node::new(own, Memory::Fresh, at(0)));
+    for node in &mut nodes {
+        node.due(at(0));
+        assert!(node.lending.poll_output().is_some(), "a hello, which is lost");
+    }
+    nodes[0].purse.0.try_take(10, at(0)).expect("it is full");
+    for ms in 1..20 {
+        let Node { lending, purse } = &mut nodes[0];
+        lending.look(CIRCLE, 2, purse, at(ms));
+        for node in &mut nodes {
+            node.due(at(ms));
+        }
+        talk(&mut nodes, at(ms));
+    }
+    // A lease is 100 ms.
+    assert!(nodes[0].tokens(at(20)) > 0);
+}
+
+#[test]
 fn a_third_of_the_difference_is_lent_with_its_depth() {
     let nodes = lent();
     // Ten, and two in line at the other.

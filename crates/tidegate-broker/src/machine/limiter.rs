@@ -129,7 +129,9 @@ pub(super) struct Limiter {
     pub(super) part_ends: Instant,
     /// What rules the bucket but for loans.
     own: Limit,
-    /// Depth that is borrowed, less what is lent.
+    /// What the bucket counts one token as: 1, or more once parts of a token are lent.
+    grain: u64,
+    /// Depth that is borrowed, less what is lent; in grains.
     loans: i128,
     /// Of what leaves. In shadow mode it reckons with a line that does not form.
     pacer: Pacer,
@@ -173,6 +175,7 @@ impl Limiter {
             part: terms.part,
             part_ends: terms.part_ends,
             own: terms.limit(),
+            grain: 1,
             loans: 0,
             pacer: Pacer::new(bucket),
             entry: None,
@@ -189,7 +192,7 @@ impl Limiter {
 
     /// The rate and burst in force: the part's, or the contract's, with what is borrowed and without what is lent.
     pub(super) fn limit(&self) -> Limit {
-        self.pacer.limit()
+        Limit::new(self.own.rate, self.pacer.limit().burst / self.grain)
     }
 
     /// The lapsed part lets nothing pass.
@@ -216,10 +219,11 @@ impl Limiter {
     }
 
     fn take(&mut self, cost: u64, release: Instant) {
-        self.pacer.take(cost, release);
+        let grains = cost.saturating_mul(self.grain);
+        self.pacer.take(grains, release);
         // It holds at least as much.
         if let Some(uncut) = &mut self.uncut {
-            uncut.take_in_line(cost, release);
+            uncut.take_in_line(grains, release);
         }
     }
 
@@ -282,7 +286,8 @@ impl Limiter {
             // The bucket must not mint at the part's rate until then.
             return Pass::Until(self.part_ends);
         }
-        let release = if self.is_closed() { None } else { self.pacer.release_of(cost, arrival) };
+        let release =
+            if self.is_closed() { None } else { self.pacer.release_of(cost.saturating_mul(self.grain), arrival) };
         if acts {
             return match release {
                 Some(release) if release <= now && release < self.part_ends => {
@@ -329,7 +334,7 @@ impl Limiter {
     /// In discipline `refuse`, what is accepted from now on finds what the line will leave over.
     fn open_entry(&mut self, line_cost: u64) {
         self.entry = (self.contract.discipline == Discipline::Refuse).then(|| {
-            let mut entry = self.pacer.bucket().clone();
+            let mut entry = self.in_tokens(self.pacer.bucket());
             if line_cost > 0
                 && let Some(release) = entry.ready_in_line(line_cost, Instant::ZERO)
             {
@@ -339,9 +344,10 @@ impl Limiter {
         });
     }
 
-    /// Tokens that a line of so many messages with `bytes` in all waits for.
+    /// Grains that a line of so many messages with `bytes` in all waits for.
     pub(super) fn wanted(&self, messages: u64, bytes: u64) -> u64 {
-        if self.waiting_until.is_some() && self.acts() { self.cost_of_all(messages, bytes) } else { 0 }
+        let waits = self.waiting_until.is_some() && self.acts();
+        if waits { self.cost_of_all(messages, bytes).saturating_mul(self.grain) } else { 0 }
     }
 
     /// How many of the `line` messages that wait were accepted under a contract that acted.
@@ -378,18 +384,19 @@ impl Limiter {
 
     /// Tokens now.
     pub(super) fn tokens(&self, now: Instant) -> f64 {
-        self.pacer.tokens(now)
+        self.pacer.tokens(now) / float(self.grain)
     }
 
     /// Tokens that are missing from a full bucket, those included that a line in shadow mode has taken ahead.
     pub(super) fn missing(&self, now: Instant) -> f64 {
         let bucket = self.pacer.bucket();
-        float(bucket.limit().burst) - bucket.tokens(now) + float(bucket.taken_ahead(now))
+        (float(bucket.limit().burst) - bucket.tokens(now) + float(bucket.taken_ahead(now))) / float(self.grain)
     }
 
     /// In shadow mode: tokens' worth of messages that would be in line now.
     pub(super) fn shadow_line(&self, now: Instant) -> u64 {
-        if self.contract.mode == Mode::Shadow { self.pacer.bucket().taken_ahead(now) } else { 0 }
+        let ahead = || self.pacer.bucket().taken_ahead(now).div_ceil(self.grain);
+        if self.contract.mode == Mode::Shadow { ahead() } else { 0 }
     }
 
     /// What is left of the tokens at `now`, to be remembered.
@@ -419,6 +426,6 @@ impl Limiter {
             let depth = depth + u128::from(rate.is_zero());
             bucket.set_limit(Limit::new(rate, burst.max(u64::try_from(depth).unwrap_or(u64::MAX))), now);
         }
-        bucket
+        self.in_tokens(&bucket)
     }
 }

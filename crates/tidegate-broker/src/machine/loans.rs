@@ -72,9 +72,9 @@ impl Purse for NoPurse {
 }
 
 /// Depth that is never lent: what one message costs. Of bytes, a quarter: the size of the next message is not known.
-fn kept(unit: Unit, base: u64) -> u64 {
-    match unit {
-        Unit::Messages => 1,
+fn kept(limiter: &Limiter, base: u64) -> u64 {
+    match limiter.contract.unit {
+        Unit::Messages => limiter.grain(),
         Unit::Bytes => (base / 4).max(1),
     }
 }
@@ -139,7 +139,7 @@ impl Shard {
     pub(super) fn leave_unwished(&mut self, topic: &TopicName, now: Instant) {
         let Some(lender) = &self.lender else { return };
         let Some(circle) = lender.circle_of(topic).filter(|circle| !lender.is_leaving(*circle)) else { return };
-        if self.split_in_force(topic).is_ok_and(|split| split.circle(topic.as_str()) == circle) {
+        if self.split_in_force(topic).is_ok_and(|split| lender.is_circle_of(&split, circle)) {
             return;
         }
         self.leave_circle(topic, circle, now);
@@ -226,8 +226,10 @@ impl Shard {
         if !limiter.is_unlent() || limiter.own_limit() != limiter.limit() || limiter.is_retiring() {
             return Err(WhySplit::Starting);
         }
-        let base = limiter.own_limit().burst;
-        lender.join((topic, key), split, (base, kept(limiter.contract.unit, base)), limiter, now)
+        limiter.refine();
+        let base = Purse::limit(limiter).burst;
+        let (grain, keep) = (limiter.grain(), kept(limiter, base));
+        lender.join((topic, key), split, (base, keep, grain), limiter, now)
     }
 
     /// What the topic at `key` waits for, now that whatever has its tokens is gone.

@@ -5,6 +5,11 @@ use crate::lease::Terms;
 use crate::lend::frame::{Asks, Frame, Member, Stamp};
 use crate::number::{float, whole};
 
+/// The first hello is said again after the lease divided by two to this power, and then after twice as long each time, up
+/// to a lease: a peer that is there and missed one is bound within a few hundredths of a lease, and one that is not there
+/// costs five frames more.
+const HELLO_DOUBLINGS: u32 = 5;
+
 /// How far a session has come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Phase {
@@ -56,6 +61,8 @@ pub(super) struct Link {
     pub(super) loans: usize,
     /// When to say hello; `None` while nobody needs the link.
     pub(super) hello_at: Option<Instant>,
+    /// Hellos of this session so far.
+    hellos: u32,
     /// When to say in which circles this member has left; `None` if the peer knows.
     pub(super) part_at: Option<Instant>,
     /// When an answer was last asked for.
@@ -77,6 +84,7 @@ impl Link {
             lender_end: Instant::ZERO,
             loans: 0,
             hello_at: Some(now),
+            hellos: 0,
             part_at: None,
             asked: None,
             round_trip_ns: 0.0,
@@ -134,7 +142,7 @@ impl Link {
         self.phase = Phase::Unbound;
         self.mine += 1;
         (self.latest, self.asked) = (None, None);
-        self.loans = 0;
+        (self.loans, self.hellos) = (0, 0);
         self.hello_at = hello_at;
     }
 
@@ -201,10 +209,12 @@ impl Link {
         }
     }
 
-    /// A frame to a peer of which nothing is known.
+    /// A frame to a peer of which nothing is known, to be said again if nothing comes of it.
     pub(super) fn hello(&mut self, own: Member, now: Instant) -> Frame {
         self.latest = None;
-        self.hello_at = Some(self.terms.holder_end(now));
+        let patience_ns = self.terms.lease_ns() >> HELLO_DOUBLINGS.saturating_sub(self.hellos);
+        self.hello_at = Some(now.plus_nanos(patience_ns));
+        self.hellos = self.hellos.saturating_add(1);
         self.frame(own, Asks::Answer, now)
     }
 }
@@ -285,6 +295,21 @@ mod tests {
         assert_eq!(a.on_frame(&b.hello(B, at(101)), at(102)), Meaning::Hello);
         let answer = a.frame(A, Asks::Nothing, at(102));
         assert_eq!(b.on_frame(&answer, at(103)), Meaning::Session { fresh: true });
+    }
+
+    #[test]
+    fn a_hello_is_said_again_soon_and_then_ever_more_rarely() {
+        let mut a = Link::new(B, 10, Terms::new(Duration::from_millis(3_200), 0), at(0));
+        let mut said = Vec::new();
+        while let Some(due) = a.hello_at.filter(|&due| due < at(20_000)) {
+            said.push(due.as_nanos() / MS);
+            a.hello(A, due);
+        }
+        assert_eq!(said, [0, 100, 300, 700, 1_500, 3_100, 6_300, 9_500, 12_700, 15_900, 19_100]);
+        // The next session begins anew.
+        a.reset(Some(at(20_000)));
+        a.hello(A, at(20_000));
+        assert_eq!(a.hello_at, Some(at(20_100)));
     }
 
     #[test]

@@ -205,7 +205,12 @@ impl Lending {
         if frame.to != self.config.own || frame.entries.len() > ENTRIES_MAX {
             return;
         }
-        match self.links[link].on_frame(frame, now) {
+        let was = self.links[link].phase;
+        let meaning = self.links[link].on_frame(frame, now);
+        if was == Phase::Unbound && self.links[link].phase == Phase::Bound {
+            self.consider_again(link, purses, now);
+        }
+        match meaning {
             Meaning::Nothing => {}
             Meaning::Hello => {
                 let asks = if self.links[link].phase == Phase::Bound { Asks::Nothing } else { Asks::Answer };

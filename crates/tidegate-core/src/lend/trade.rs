@@ -149,6 +149,19 @@ impl Lending {
         self.schedule(circle, at);
     }
 
+    /// The peer on `link` can be asked from now on: circles that found nobody to ask need not wait longer.
+    pub(super) fn consider_again(&mut self, link: usize, purses: &mut impl Purses, now: Instant) {
+        let waits = |account: &Account| {
+            account.ask_at.is_some() && account.asked.is_none() && account.standings.iter().any(|it| it.link == link)
+        };
+        let waiting: Vec<Circle> =
+            self.circles.iter().filter(|(_, account)| waits(account)).map(|(&circle, _)| circle).collect();
+        for circle in waiting {
+            self.schedule(circle, None);
+            self.consider(circle, purses, now);
+        }
+    }
+
     fn ask_when(&self, circle: Circle, purses: &mut impl Purses, now: Instant) -> Option<Instant> {
         let account = self.circles.get(&circle).filter(|account| account.waiting > 0)?;
         if account.asked.is_some() {

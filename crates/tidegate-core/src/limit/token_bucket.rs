@@ -208,6 +208,33 @@ impl TokenBucket {
         self.limit = limit;
     }
 
+    /// The same bucket with each token counted as `parts`: whatever costs one costs `parts` there. For a bucket that lends
+    /// less than a token. What the new unit cannot express, less than one unit, is rounded down.
+    #[must_use]
+    pub fn in_parts(&self, parts: u64) -> Self {
+        let Limit { rate, burst } = self.limit;
+        let limit = Limit::new(rate.times(parts), burst.saturating_mul(parts));
+        let (old, new) = (u128::from(rate.period_ns()), u128::from(limit.rate.period_ns()));
+        let whole = (self.level / old).saturating_mul(u128::from(parts));
+        let rest = self.level % old * u128::from(parts);
+        let level = (whole + rest / old).saturating_mul(new).saturating_add(rest % old * new / old);
+        Self::with_level(limit, level, self.at)
+    }
+
+    /// The bucket of which this one counts each token as `parts`, at least 1, and which mints at `rate`. Its depth is
+    /// rounded up, its level down.
+    #[must_use]
+    pub fn of_parts(&self, parts: u64, rate: Rate) -> Self {
+        let limit = Limit::new(rate, self.limit.burst.div_ceil(parts));
+        let (old, new) = (u128::from(self.limit.rate.period_ns()), u128::from(rate.period_ns()));
+        let (whole, by) = (self.level / old, u128::from(parts));
+        // Less than a token; it is divided in two steps, as the product of three numbers of 64 bits does not fit.
+        let rest = whole % by * old + self.level % old;
+        let rest = (rest / by * new + rest % by * new / by) / old;
+        let level = (whole / by).saturating_mul(new).saturating_add(rest);
+        Self::with_level(limit, level, self.at)
+    }
+
     /// Gives away at most `most` whole tokens that are there at `now`, and as much depth with them, so that the bucket
     /// cannot mint them anew. Returns how many.
     ///
@@ -345,6 +372,31 @@ mod tests {
         bucket.set_limit(Limit::new(slowest, u64::MAX), Instant::MAX);
         assert_eq!(bucket.try_take(u64::MAX, Instant::MAX), Ok(()));
         assert_eq!(bucket.ready_in_line(u64::MAX, Instant::MAX), Some(Instant::MAX));
+    }
+
+    #[test]
+    fn a_bucket_counted_in_parts_is_the_same_bucket() {
+        for rate in [Rate::per_s(3), Rate::per_s(11_000).divided_by(6), Rate::from_fraction(7, 48).unwrap(), Rate::ZERO]
+        {
+            let limit = Limit::new(rate, 5);
+            let mut whole = TokenBucket::new(limit, at(0));
+            whole.try_take(5, at(0)).unwrap();
+            let mut parts = whole.in_parts(16);
+            assert_eq!((parts.limit().burst, parts.limit().rate), (80, rate.times(16)));
+            for ns in [0, 1, 333_333_334, 1_700_000_001] {
+                assert_eq!(whole.ready_at(1, at(ns)), parts.ready_at(16, at(ns)), "{rate:?}");
+                assert_eq!(parts.of_parts(16, rate).level(at(ns)), whole.level(at(ns)), "{rate:?}");
+                assert_eq!(whole.in_parts(16).level(at(ns)), parts.level(at(ns)), "{rate:?}");
+            }
+        }
+        // What is left of a token that is lent in part is rounded down, and its depth up.
+        let mut parts = TokenBucket::new(Limit::new(Rate::per_s(1), 5), at(0)).in_parts(16);
+        assert_eq!(parts.give(7, 16, at(0)), 7);
+        let whole = parts.of_parts(16, Rate::per_s(1));
+        assert_eq!((whole.limit().burst, crate::lend::Purse::tokens(&whole, at(0))), (5, 4));
+        let slowest = Rate::from_fraction(1, u64::MAX.into()).unwrap();
+        let deepest = TokenBucket::new(Limit::new(slowest, u64::MAX), at(0));
+        assert_eq!(deepest.in_parts(16).of_parts(16, deepest.limit().rate).limit().burst, u64::MAX / 16 + 1);
     }
 
     #[test]

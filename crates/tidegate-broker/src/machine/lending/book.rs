@@ -54,6 +54,13 @@ pub struct FlowSnapshot {
     pub got: u64,
 }
 
+/// Parts of tokens are shown as the next whole number of them.
+fn in_tokens(position: Position, grain: u64) -> Position {
+    let Position { base, lent, borrowed, withheld } = position;
+    let [base, lent, borrowed, withheld] = [base, lent, borrowed, withheld].map(|parts| parts.div_ceil(grain));
+    Position { base, lent, borrowed, withheld }
+}
+
 /// A running sum of another session begins anew.
 #[derive(Clone, Copy, Default, Debug)]
 struct Sum {
@@ -91,6 +98,8 @@ pub(crate) struct Place<K> {
     /// The topic; `None` once it is deleted.
     pub(crate) key: Option<K>,
     generation: u64,
+    /// What one token is in the frames.
+    grain: u64,
     flows: Vec<Flow>,
 }
 
@@ -188,6 +197,11 @@ impl<K: Copy> Lender<K> {
         self.places.get(&circle)
     }
 
+    /// `split` says that the topic is in `circle`.
+    pub(crate) fn is_circle_of(&self, split: &Split, circle: Circle) -> bool {
+        self.place(circle).is_some_and(|place| split.circle(place.topic.as_str(), place.grain) == circle)
+    }
+
     pub(crate) fn open_circles(&self) -> Vec<(TopicName, Circle)> {
         let open = self.places.iter().filter(|(circle, _)| !self.leaving.contains(circle));
         open.map(|(circle, place)| (place.topic.clone(), *circle)).collect()
@@ -198,7 +212,7 @@ impl<K: Copy> Lender<K> {
         &mut self,
         (topic, key): (&TopicName, K),
         split: &Split,
-        share: (u64, u64),
+        (base, keep, grain): (u64, u64, u64),
         purse: &mut impl Purse,
         now: Instant,
     ) -> Result<(), WhySplit> {
@@ -218,18 +232,18 @@ impl<K: Copy> Lender<K> {
             })
             .collect();
         let members: Vec<Member> = flows.iter().map(|flow| flow.member).collect();
-        let circle = split.circle(topic.as_str());
+        let circle = split.circle(topic.as_str(), grain);
         self.lending_as(own)?;
         let Some((_, lending)) = &mut self.lending else { return Err(WhySplit::Full) };
         // What an earlier process of this broker lent is over when the machine trusts itself.
-        let opened = lending.open(circle, &members, share, Memory::Unknown, purse, now);
+        let opened = lending.open(circle, &members, (base, keep), Memory::Unknown, purse, now);
         opened.map_err(|why| match why {
             OpenError::Open => WhySplit::Left,
             _ => WhySplit::Full,
         })?;
         self.addresses.extend(flows.iter().map(|flow| (flow.member, flow.address)));
         let generation = split.generation;
-        self.places.insert(circle, Place { topic: topic.clone(), key: Some(key), generation, flows });
+        self.places.insert(circle, Place { topic: topic.clone(), key: Some(key), generation, grain, flows });
         if let Some(wish) = self.wishes.get_mut(topic) {
             (wish.circle, wish.why) = (Some(circle), None);
         }
@@ -303,12 +317,16 @@ impl<K: Copy> Lender<K> {
             return;
         }
         for entry in &frame.entries {
-            let flow = self.places.get_mut(&entry.circle).map(|place| place.flows.iter_mut());
-            if let Some(flow) = flow.and_then(|mut flows| flows.find(|flow| flow.member == frame.from)) {
+            if let Some(flow) = self.flow(entry.circle, frame.from) {
                 flow.got.note(frame.mine, entry.given);
             }
         }
         self.inbox.push((frame, now));
+    }
+
+    /// What went between this broker and `member` in `circle`.
+    fn flow(&mut self, circle: Circle, member: Member) -> Option<&mut Flow> {
+        self.places.get_mut(&circle)?.flows.iter_mut().find(|flow| flow.member == member)
     }
 
     pub(crate) fn take_inbox(&mut self) -> Vec<(Frame, Instant)> {
@@ -321,8 +339,7 @@ impl<K: Copy> Lender<K> {
             let frame = self.lending.as_mut()?.1.poll_output()?;
             let Some(&address) = self.addresses.get(&frame.to) else { continue };
             for entry in &frame.entries {
-                let flow = self.places.get_mut(&entry.circle).map(|place| place.flows.iter_mut());
-                if let Some(flow) = flow.and_then(|mut flows| flows.find(|flow| flow.member == frame.to)) {
+                if let Some(flow) = self.flow(entry.circle, frame.to) {
                     flow.gave.note(frame.mine, entry.given);
                 }
             }
@@ -347,13 +364,15 @@ impl<K: Copy> Lender<K> {
         let of_wish = |(topic, wish): (&TopicName, &Wish)| {
             let state = self.state_of(topic)?;
             let place = wish.circle.and_then(|circle| self.places.get(&circle));
+            let grain = place.map_or(1, |place| place.grain);
             let flow = |flow: &Flow| FlowSnapshot {
                 node: flow.node.clone(),
                 address: flow.address,
-                gave: flow.gave.total,
-                got: flow.got.total,
+                gave: flow.gave.total / grain,
+                got: flow.got.total / grain,
             };
             let position = wish.circle.and_then(|circle| self.lending.as_ref()?.1.account(circle)).unwrap_or_default();
+            let position = in_tokens(position, grain);
             Some(CircleSnapshot {
                 topic: topic.clone(),
                 state,

@@ -161,8 +161,9 @@ impl Split {
         self.nodes.iter().find(|node| node.number == self.own)
     }
 
-    /// The circle of `topic`: brokers that were told the same are in the same one, and no others.
-    pub(crate) fn circle(&self, topic: &str) -> Circle {
+    /// The circle of `topic`, whose tokens are lent in `grain` parts: brokers that were told the same and lend the same parts
+    /// are in the same one, and no others.
+    pub(crate) fn circle(&self, topic: &str, grain: u64) -> Circle {
         let mut hasher = SipHasher24::new();
         let number = |hasher: &mut SipHasher24, number: u64| hasher.write(&number.to_le_bytes());
         let text = |hasher: &mut SipHasher24, text: &str| {
@@ -170,6 +171,7 @@ impl Split {
             hasher.write(text.as_bytes());
         };
         text(&mut hasher, topic);
+        number(&mut hasher, grain);
         number(&mut hasher, self.generation);
         for node in &self.nodes {
             number(&mut hasher, node.number.into());
@@ -215,14 +217,15 @@ mod tests {
         let (a, b) = (node(0, 5, &[1]), node(1, 6, &[2, 3]));
         let [one, other] = [split(&[a.clone(), b.clone()]).unwrap(), split(&[b.clone(), a.clone()]).unwrap()];
         let elsewhere = Split { own: 0, ..other.clone() };
-        assert_eq!(one.circle("t"), elsewhere.circle("t"));
+        assert_eq!(one.circle("t", 1), elsewhere.circle("t", 1));
         let later = Split { generation: 8, ..one.clone() };
         let moved = split(&[node(0, 6, &[1]), node(1, 5, &[2, 3])]).unwrap();
         let restarted = split(&[a, node(1, 6, &[2, 4])]).unwrap();
         for different in [later, moved, restarted] {
-            assert_ne!(different.circle("t"), one.circle("t"), "{different:?}");
+            assert_ne!(different.circle("t", 1), one.circle("t", 1), "{different:?}");
         }
-        assert_ne!(one.circle("u"), one.circle("t"));
+        assert_ne!(one.circle("u", 1), one.circle("t", 1));
+        assert_ne!(one.circle("t", 16), one.circle("t", 1), "what is a token to one is a part of one to the other");
     }
 
     #[test]
