@@ -5,6 +5,7 @@
 //! and one consumer that finishes what it gets. The reader is sometimes late, reads connections in any order, and finds
 //! some stamps only a round later, so that the stamps of the topic must be merged. Every window of releases is checked.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -274,6 +275,7 @@ fn shard_config(seed: u64) -> ShardConfig {
         max_queue_bytes: 1 << 30,
         queue_policy: QueuePolicy::Refuse,
         line_bytes: 1 << 30,
+        spread: BTreeSet::new(),
         topics_wait_for_start: false,
         e2e_percentiles: Vec::new(),
         e2e_window: Duration::from_mins(10),

@@ -1,15 +1,18 @@
 //! Every option with its default applied and its bounds checked.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use serde_json::{Value as Json, json};
+use tidegate_wire::nsq::TopicName;
 
 use super::lend::{LendAddress, lend_address};
 use super::options::{Flag, Options};
 use super::value::{ClientAuth, Durability, LogLevel, QueuePolicy, TlsRequired, TlsVersion};
+use crate::machine::lanes::{SPREAD_SHARDS_MAX, SPREAD_TOPICS_MAX};
 
 /// What some defaults depend on.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -183,6 +186,8 @@ pub struct Config {
 
     /// Threads that share the topics, at least 1.
     pub shards: usize,
+    /// Topics whose publishers stay on all shards.
+    pub spread_topics: BTreeSet<TopicName>,
     /// Tidegate's admin API.
     pub admin_address: Option<Address>,
     /// Where datagrams of lending come in.
@@ -389,6 +394,7 @@ impl Config {
             snappy: o.snappy.unwrap_or(true),
 
             shards,
+            spread_topics: spread_topics(o.spread_topics.unwrap_or_default(), shards)?,
             admin_address: maybe_address("admin_address", o.admin_address.as_deref().unwrap_or(""))?,
             lend: lend_address(o.lend_address.as_deref(), o.lend_key_file, shards)?,
             // Ten thousand messages of 6.5 KiB, or 64 of nsqd's largest: what a queue may take of a small machine.
@@ -545,6 +551,22 @@ fn urls(key: &'static str, texts: Vec<String>) -> Result<Vec<String>, ConfigErro
         }
         other => other,
     })
+}
+
+fn spread_topics(names: Vec<String>, shards: usize) -> Result<BTreeSet<TopicName>, ConfigError> {
+    let key = "spread_topics";
+    if names.len() > SPREAD_TOPICS_MAX {
+        let most = i64::try_from(SPREAD_TOPICS_MAX).unwrap_or(i64::MAX);
+        let found = i64::try_from(names.len()).unwrap_or(i64::MAX);
+        return Err(ConfigError::OutOfRange { key, found, min: 0, max: most });
+    }
+    if let Some(name) = names.first().filter(|_| shards > SPREAD_SHARDS_MAX) {
+        return Err(incomplete(key, name, "at most 64 shards"));
+    }
+    let topic = |name: String| {
+        TopicName::new(&name).map_err(|_| ConfigError::Address { key, found: name, accepted: "a valid topic name" })
+    };
+    names.into_iter().map(topic).collect()
 }
 
 /// Names without a port: the header is compared without its own.

@@ -210,6 +210,7 @@ options! {
     "snappy" = snappy: bool, "true", "Let clients negotiate snappy.";
 
     "shards" = shards: i64, "", "Threads that share the topics, 1 to 256; by default one for each CPU.";
+    "spread-topic" = spread_topics: Vec<String>, "", "A topic whose publishers stay on all shards, each with a share of its limit, where one shard is too few for it; it still lives on one.";
     "admin-address" = admin_address: String, "", "Where Tidegate's own admin API listens: address:port or the path of a unix socket; by default nowhere, so that several brokers run on one machine with nsqd's flags.";
     "lend-address" = lend_address: String, "127.0.0.1:0", "Where datagrams of brokers come in that lend tokens of topics' limits to each other: the IP:port of one interface, with the next ports for further shards, or port 0 for any; empty for nowhere.";
     "lend-key-file" = lend_key_file: PathBuf, "", "File with the key that these datagrams are signed with, 32 hexadecimal digits, the same for all brokers; further lines are keys that are still read. Needed where lend-address is not loopback.";

@@ -446,6 +446,7 @@ pub(super) fn shard_config(config: &Config, number: usize) -> ShardConfig {
             config::QueuePolicy::DropOldest => QueuePolicy::DropOldest,
         },
         line_bytes: config.max_line_bytes,
+        spread: config.spread_topics.clone(),
         topics_wait_for_start: !config.lookupd_tcp_addresses.is_empty(),
         e2e_percentiles: config.e2e_percentiles.clone(),
         e2e_window: config.e2e_window,

@@ -11,6 +11,7 @@ use super::admin::Pause;
 use super::channel::{Channel, ChannelCounts, ChannelKey};
 use super::contracts::LimitKey;
 use super::deferred::Deferred;
+use super::lanes::Rest;
 use super::logging::QueueOwner;
 use super::output::{ConnId, Notice, Output};
 use super::peers::ParkedLine;
@@ -52,6 +53,7 @@ impl Shard {
             access_delay: WindowedHistogram::new(WindowConfig::default()),
             recording: None,
             watch: None,
+            host: self.laning.as_ref().and_then(|laning| laning.host_of(name)),
             dirty: false,
         });
         self.topics_by_name.insert(name.clone(), key);
@@ -129,11 +131,18 @@ impl Shard {
             return; // An ephemeral topic went with its last channel.
         }
         self.clear_topic(key);
+        self.shut_lanes(key, Rest::Drops, now);
         let mut topic = self.topics.remove(key);
         self.topics_by_name.remove(&topic.name);
         self.changed.topics.retain(|dirty| *dirty != key);
         self.changed.blocked.retain(|blocked| *blocked != key);
         self.forfeit_loans(&mut topic, now);
+        if let (Some(host), Some(limiter)) = (&topic.host, &mut topic.limiter)
+            && !host.is_all_in()
+        {
+            // What its lanes have left does not come back to it, and is worth nothing from now on.
+            limiter.forfeit(now);
+        }
         if let Some(limiter) = topic.limiter {
             self.contracts.retire(LimitKey::topic(&topic.name), limiter, now);
         }
@@ -199,8 +208,9 @@ impl Shard {
     }
 
     /// Drops what waits in the topic, for whatever reason.
-    pub(super) fn empty_topic(&mut self, key: TopicKey) {
+    pub(super) fn empty_topic(&mut self, key: TopicKey, now: Instant) {
         self.clear_topic(key);
+        self.shut_lanes(key, Rest::Drops, now);
         self.empty_log(QueueOwner::Topic(key));
         self.mark_topic(key);
     }

@@ -11,6 +11,7 @@ use super::admin::{AdminReply, AdminRequest, Answered, Newcomers, Pause, Publish
 use super::channel::ChannelKey;
 use super::contracts::{KeptBucket, LimitKey};
 use super::flow::write_all;
+use super::lanes::Rest;
 use super::limiter::{Contract, Discipline, Mode, Source, Terms, Unit};
 use super::log::LogCommand;
 use super::output::{Notice, Output};
@@ -25,7 +26,7 @@ use super::trace::{self, Traced};
 impl Shard {
     /// Carries out a request from outside the NSQ protocol.
     pub fn on_admin(&mut self, request: AdminRequest, now: Instant) -> Answered {
-        if self.draining && !matches!(request, AdminRequest::Snapshot(_)) {
+        if self.is_ending() && !matches!(request, AdminRequest::Snapshot(_)) {
             // Nothing may open a queue, or change one that is closed.
             return Answered::Now(AdminReply::Refused(PublishRefused::Exiting));
         }
@@ -48,7 +49,7 @@ impl Shard {
                 AdminReply::Done
             }
             AdminRequest::DeleteTopic(topic) => self.with_topic(&topic, |shard, key| shard.delete_topic(key, now)),
-            AdminRequest::EmptyTopic(topic) => self.with_topic(&topic, Self::empty_topic),
+            AdminRequest::EmptyTopic(topic) => self.with_topic(&topic, |shard, key| shard.empty_topic(key, now)),
             AdminRequest::PauseTopic(topic, pause) => self.with_topic(&topic, |shard, key| {
                 shard.topics[key].paused = pause == Pause::Paused;
                 shard.notify(Notice::PauseChanged(topic.clone(), None, pause));
@@ -167,6 +168,7 @@ impl Shard {
 
     /// Puts `terms` in force on the topic at `key`, from `at` on; what was due until then has gone.
     pub(super) fn rule_topic(&mut self, key: TopicKey, limit: &LimitKey, terms: Option<Terms>, at: Instant) {
+        self.shut_lanes(key, Rest::Comes, at);
         let Self { topics, contracts, messages, .. } = self;
         let topic = &mut topics[key];
         let line = topic.depth();
@@ -276,8 +278,10 @@ impl Shard {
     ///
     /// What was in flight, deferred or in line becomes part of its queue, as in nsqd. The driver carries out the outputs
     /// and is done when each queue has answered [`super::log::LogEvent::Closed`] (see [`Shard::is_drained`]).
+    ///
+    /// Where lanes of its topics are open on other shards, it waits for what is in them first.
     pub fn drain(&mut self, now: Instant) {
-        if self.draining {
+        if self.is_ending() {
             return;
         }
         let conns: Vec<_> = self.clients.iter().map(|(conn, _)| conn).collect();
@@ -289,7 +293,17 @@ impl Shard {
         self.leave_all_circles(now);
         self.end_surveys(now);
         self.end_listings(now);
+        if self.end_lanes(now) {
+            self.drain_queues();
+        }
+    }
+
+    /// The second half: nothing comes any more.
+    pub(super) fn drain_queues(&mut self) {
         self.draining = true;
+        if let Some(laning) = &mut self.laning {
+            laning.ends_by = None;
+        }
         // Channels first: what left a topic's log is in theirs before it is advanced over there.
         let channels: Vec<ChannelKey> = self.channels.iter().map(|(key, _)| key).collect();
         for key in channels {

@@ -102,7 +102,7 @@ impl Shard {
                 .watch
                 .as_mut()
                 .map_or(0, |watch| watch.publishers_mut().trace_number(pending.mark.publisher(), recording));
-            let passage = Passage { arrival, read: pending.read, release, passed: now, bytes, publisher };
+            let passage = Passage { arrival, read: pending.read, release, passed: now.max(release), bytes, publisher };
             if let Some(traced) = recording.push(passage) {
                 self.outputs.push_back(Output::Trace(entry.name.clone(), traced));
             }
@@ -110,7 +110,14 @@ impl Shard {
     }
 
     /// The message leaves the topic, whose contract let it go at `release`: every channel gets it.
-    fn leave_topic(&mut self, topic: TopicKey, pending: Pending, release: Instant, ack: Option<AckKey>, now: Instant) {
+    pub(super) fn leave_topic(
+        &mut self,
+        topic: TopicKey,
+        pending: Pending,
+        release: Instant,
+        ack: Option<AckKey>,
+        now: Instant,
+    ) {
         if !pending.mark.is_admitted() {
             self.admit(topic, pending, release, now);
         }
@@ -169,7 +176,7 @@ impl Shard {
         }
     }
 
-    fn keep_in_topic(&mut self, topic: TopicKey, pending: Pending, ack: Option<AckKey>) {
+    pub(super) fn keep_in_topic(&mut self, topic: TopicKey, pending: Pending, ack: Option<AckKey>) {
         let Self { topics, messages, config, acks, .. } = self;
         let entry = &mut topics[topic];
         let kept = keep(&mut entry.queue, pending, config, messages, &mut entry.counts.dropped);
@@ -221,6 +228,10 @@ impl Shard {
             contracts.retire(LimitKey::topic(&topic.name), limiter, now);
             self.mark_topic(key);
         }
+        if self.laning.is_some() {
+            self.review_lanes(key, now);
+            self.look_for_shares(key, now);
+        }
         self.look_for_loans(key, now);
     }
 
@@ -269,14 +280,18 @@ impl Shard {
             }
             let Some(release) = self.token_of(key, bytes, arrival, now) else { return };
             let Self { topics, messages, wall_offset, .. } = self;
-            let pending = match topics[key].queue.pop() {
+            let topic = &mut topics[key];
+            if let Some(host) = &mut topic.host {
+                host.on_popped();
+            }
+            let pending = match topic.queue.pop() {
                 None => return,
                 Some(Next::Memory(pending)) => pending,
                 Some(Next::Record(header, body)) => {
                     let arrival = arrival_of(&header, now, *wall_offset);
                     let message = messages.insert(header.id, header.timestamp, arrival, body);
                     // Without a contract it counted when it came.
-                    let mark = match &topics[key].limiter {
+                    let mark = match &topic.limiter {
                         None => Mark::admitted(PublisherNo::UNKNOWN),
                         Some(_) => Mark::in_line(PublisherNo::UNKNOWN),
                     };
@@ -288,7 +303,7 @@ impl Shard {
     }
 
     /// Puts the arrivals of this batch in line.
-    fn enter_staged(&mut self, key: TopicKey, now: Instant) {
+    pub(super) fn enter_staged(&mut self, key: TopicKey, now: Instant) {
         let topic = &mut self.topics[key];
         if topic.staged.is_empty() {
             return;

@@ -27,6 +27,16 @@ pub enum Unit {
     Bytes,
 }
 
+impl Unit {
+    /// What `count` messages with `bytes` in all cost.
+    pub(crate) fn cost(self, count: u64, bytes: u64) -> u64 {
+        match self {
+            Self::Messages => count,
+            Self::Bytes => bytes,
+        }
+    }
+}
+
 /// What happens to a message that finds no token.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Discipline {
@@ -133,6 +143,10 @@ pub(super) struct Limiter {
     grain: u64,
     /// Depth that is borrowed, less what is lent; in grains.
     loans: i128,
+    /// The rate that is left where the topic's lanes have shares of it.
+    kept_rate: Option<Rate>,
+    /// Tokens that lanes may bring back at most: with those that are here, no more than a contract left since.
+    refundable: u64,
     /// Of what leaves. In shadow mode it reckons with a line that does not form.
     pacer: Pacer,
     /// In discipline `refuse`: of what is accepted. As long as nothing is held up it keeps step with `pacer`, so that
@@ -177,6 +191,8 @@ impl Limiter {
             own: terms.limit(),
             grain: 1,
             loans: 0,
+            kept_rate: None,
+            refundable: u64::MAX,
             pacer: Pacer::new(bucket),
             entry: None,
             paced: 0,
@@ -192,7 +208,7 @@ impl Limiter {
 
     /// The rate and burst in force: the part's, or the contract's, with what is borrowed and without what is lent.
     pub(super) fn limit(&self) -> Limit {
-        Limit::new(self.own.rate, self.pacer.limit().burst / self.grain)
+        Limit::new(self.rate(), self.pacer.limit().burst / self.grain)
     }
 
     /// The lapsed part lets nothing pass.
@@ -204,6 +220,12 @@ impl Limiter {
     fn set_limit(&mut self, own: Limit, now: Instant) {
         self.own = own;
         self.set_depth(now);
+        if self.loans < 0 {
+            let bucket = self.pacer.bucket();
+            let here = bucket.level(now).div_ceil(u128::from(bucket.limit().rate.period_ns()) * u128::from(self.grain));
+            let room = own.burst.saturating_sub(u64::try_from(here).unwrap_or(u64::MAX));
+            self.refundable = self.refundable.min(room);
+        }
     }
 
     /// The bucket is as deep as its own burst and the loans say.
@@ -252,10 +274,7 @@ impl Limiter {
 
     /// What a publish of `count` messages with `bytes` in all costs.
     pub(super) fn cost_of_all(&self, count: u64, bytes: u64) -> u64 {
-        match self.contract.unit {
-            Unit::Messages => count,
-            Unit::Bytes => bytes,
-        }
+        self.contract.unit.cost(count, bytes)
     }
 
     /// Whether a publish of `cost` is accepted.

@@ -45,7 +45,7 @@ impl Purses for Buckets<'_> {
 }
 
 /// The purse of a topic that is gone: what comes back to it is lost.
-struct NoPurse;
+pub(super) struct NoPurse;
 
 impl Purse for NoPurse {
     fn give(&mut self, _most: u64, _keep: u64, _now: Instant) -> u64 {
@@ -71,10 +71,10 @@ impl Purse for NoPurse {
     }
 }
 
-/// Depth that is never lent: what one message costs. Of bytes, a quarter: the size of the next message is not known.
-fn kept(limiter: &Limiter, base: u64) -> u64 {
-    match limiter.contract.unit {
-        Unit::Messages => limiter.grain(),
+/// Depth that is never lent, where a token counts as `grain`: what one message costs. Of bytes, a quarter: the size of the next message is not known.
+pub(super) fn kept(unit: Unit, grain: u64, base: u64) -> u64 {
+    match unit {
+        Unit::Messages => grain,
         Unit::Bytes => (base / 4).max(1),
     }
 }
@@ -109,6 +109,9 @@ impl Shard {
     /// Ends the loans whose lease is over; before anything takes a token.
     #[inline]
     pub(super) fn settle_loans(&mut self, now: Instant) {
+        if self.laning.is_some() {
+            self.with_shares(|lending, shares| lending.settle(shares, now));
+        }
         if self.lender.is_some() {
             self.with_lending(|lending, purses| lending.settle(purses, now));
         }
@@ -206,7 +209,7 @@ impl Shard {
 
     /// Joins the circle that `topic` asks for.
     pub(super) fn join_wished(&mut self, topic: &TopicName, now: Instant) {
-        if self.draining || self.lender.as_ref().is_none_or(|lender| lender.circle_of(topic).is_some()) {
+        if self.is_ending() || self.lender.as_ref().is_none_or(|lender| lender.circle_of(topic).is_some()) {
             return;
         }
         let joined = self.split_in_force(topic).and_then(|split| self.join(topic, &split, now));
@@ -228,7 +231,7 @@ impl Shard {
         }
         limiter.refine();
         let base = Purse::limit(limiter).burst;
-        let (grain, keep) = (limiter.grain(), kept(limiter, base));
+        let (grain, keep) = (limiter.grain(), kept(limiter.contract.unit, limiter.grain(), base));
         lender.join((topic, key), split, (base, keep, grain), limiter, now)
     }
 
@@ -292,8 +295,10 @@ impl Shard {
 
     /// More of the burst of `topic` is lent than its part has now: it counts as larger until that has come back.
     pub(super) fn is_overlent(&self, topic: &TopicName) -> bool {
-        let limiter = self.topics_by_name.get(topic).and_then(|key| self.topics[*key].limiter.as_ref());
-        limiter.is_some_and(Limiter::is_overlent)
+        let Some(topic) = self.topics_by_name.get(topic).map(|key| &self.topics[*key]) else { return false };
+        // What lanes have left when they are shut lets nothing pass.
+        let in_lanes = topic.host.as_ref().is_some_and(|host| !host.is_all_in());
+        !in_lanes && topic.limiter.as_ref().is_some_and(Limiter::is_overlent)
     }
 
     /// All circles and what went through them.

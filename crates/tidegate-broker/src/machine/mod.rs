@@ -8,6 +8,7 @@
 //! | [`admin`] | what the HTTP APIs may ask of a shard, and its answers |
 //! | [`auth`] | what a client may do, as its AUTH server said |
 //! | [`contracts`] | the contracts by name, and the tokens that outlive what they were on |
+//! | [`lanes`] | how the gate of one topic is spread over several shards |
 //! | [`lending`] | how parts of a limit lend each other tokens |
 //! | [`limiter`] | the contract of a topic or channel |
 //! | [`log`] | the seam to the message log: commands out, events in |
@@ -22,7 +23,8 @@
 //!
 //! Behind the shard: `protocol` reads commands, `publish` takes messages in, `flow` moves them, `catalog` makes and deletes topics and channels,
 //! `logging` hears of the log, `peers` carries publishes from shard to shard, `control` serves the HTTP APIs, with
-//! `part_orders` for parts of limits, `loans` for what they lend, and `steering` for what moves publishers from node to node
+//! `part_orders` for parts of limits, `loans` for what they lend, `hosting` and `laning` for lanes, and `steering` for what
+//! moves publishers from node to node.
 //! State is in
 //! `client`, `topic`, `channel`, `messages` (with `store` for bodies), `queue` (with `queue_log` for its part on disk),
 //! `deferred` and `acks`; `arena` gives places and keys.
@@ -39,6 +41,9 @@ mod control;
 mod deferred;
 mod flow;
 mod home;
+mod hosting;
+pub mod lanes;
+mod laning;
 pub mod lending;
 pub mod limiter;
 mod loans;

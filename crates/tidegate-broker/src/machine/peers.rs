@@ -8,9 +8,12 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use tidegate_core::Instant;
+use tidegate_core::lend::Frame;
+use tidegate_wire::nsq::TopicName;
 
 use super::acks::{Origin, Publisher};
 use super::admin::PublishRefused;
+use super::lanes::{Way, Word};
 use super::output::{Output, PeerMessage};
 use super::publishers::PublisherRef;
 use super::who::Who;
@@ -39,11 +42,18 @@ pub(super) enum Note {
     Introduction(u64, Arc<Who>),
     /// It is gone, or comes back under another name.
     Goodbye(u64),
+    /// Of a lane of this topic.
+    Lane(TopicName, Word),
+    /// The shares of lanes lend each other.
+    Lend(Frame),
+    /// The shard ends.
+    Ends,
 }
 
 /// One publish of a batch.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PeerEntry {
+    pub(super) way: Way,
     pub(super) publisher: Publisher,
     pub(super) parcel: Parcel,
     topic: (usize, usize),
@@ -64,13 +74,19 @@ pub(super) struct Parcel {
 }
 
 impl PeerBatch {
-    fn push<'b>(&mut self, topic: &str, bodies: impl Iterator<Item = &'b [u8]>, publisher: Publisher, parcel: Parcel) {
+    fn push<'b>(
+        &mut self,
+        topic: &str,
+        bodies: impl Iterator<Item = &'b [u8]>,
+        (way, publisher): (Way, Publisher),
+        parcel: Parcel,
+    ) {
         let from = self.bytes.len();
         self.bytes.extend_from_slice(topic.as_bytes());
         let middle = self.bytes.len();
         put_bodies(&mut self.bytes, bodies);
         let (topic, bodies) = ((from, middle), (middle, self.bytes.len()));
-        self.entries.push(PeerEntry { publisher, parcel, topic, bodies });
+        self.entries.push(PeerEntry { way, publisher, parcel, topic, bodies });
     }
 
     fn is_empty(&self) -> bool {
@@ -214,13 +230,13 @@ impl Peers {
         shard: usize,
         topic: &str,
         bodies: impl Iterator<Item = &'b [u8]>,
-        publisher: Publisher,
+        by: (Way, Publisher),
         parcel: Parcel,
     ) {
-        self.batch_to(shard).push(topic, bodies, publisher, parcel);
+        self.batch_to(shard).push(topic, bodies, by, parcel);
     }
 
-    /// A word on a publisher goes to `shard` with this wake-up, behind what it has published.
+    /// A word goes to `shard` with this wake-up, behind what it has published.
     pub(super) fn note(&mut self, shard: usize, note: Note) {
         let batch = self.batch_to(shard);
         batch.notes.push_back((batch.entries.len(), note));

@@ -13,8 +13,10 @@ use super::acks::{Origin, Publisher};
 use super::admin::{Newcomers, PublishRefused};
 use super::auth::AuthState;
 use super::client::{Hold, LastPub, State};
+use super::lanes::Way;
+use super::laning::InLane;
 use super::output::{ConnId, Layers, Output, PeerMessage};
-use super::peers::{Note, Parcel, Parked, PeerAnswer, PeerBatch, PeerEntry};
+use super::peers::{Parcel, Parked, PeerAnswer, PeerBatch, PeerEntry};
 use super::publish::{Publish, Published};
 use super::publishers::{Label, Link, PublisherRef};
 use super::queue::Queued;
@@ -430,8 +432,11 @@ impl Shard {
         if let Some(step) = self.forbid(conn, "SUB", &topic, Some(&channel), now) {
             return step;
         }
-        if self.draining {
+        if self.is_ending() {
             return fatal("E_SUB_FAILED SUB failed exiting");
+        }
+        if self.waits_in_lanes(conn) {
+            return Step::Held;
         }
         let home = home_shard(topic.as_str(), self.config.shards);
         if home != self.config.shard {
@@ -687,7 +692,16 @@ impl Shard {
         let home = home_shard(name.as_str(), self.config.shards);
         if home != self.config.shard {
             self.clients[conn].last_pub = Some(LastPub::Elsewhere(name.clone()));
-            return self.publish_elsewhere(conn, home, &name, publish, (verb, used));
+            return match self.publish_in_lane(conn, &name, publish) {
+                InLane::Not(publish) => self.publish_elsewhere(conn, home, &name, publish, (verb, used)),
+                InLane::Blocked => Step::Held,
+                InLane::Taken => {
+                    let client = &mut self.clients[conn];
+                    client.answers.ok(&mut client.out);
+                    self.mark_client(conn);
+                    Step::Used(used)
+                }
+            };
         }
         let key = self.topic(&name, now);
         self.clients[conn].last_pub = Some(LastPub::Here(key, PublisherRef::default()));
@@ -791,20 +805,18 @@ impl Shard {
         publish: Publish<impl Iterator<Item = &'b [u8]>>,
         (verb, used): (&'static str, usize),
     ) -> Step {
+        let spread = self.is_spread(topic);
         let client = &mut self.clients[conn];
-        if client.state == State::Init && client.about.pub_counts.is_empty() {
+        if client.state == State::Init && client.about.pub_counts.is_empty() && !spread {
             client.hold = Hold::Moving;
             self.outputs.push_back(Output::Migrate { conn, shard });
             return Step::Held;
         }
         client.count_publishes(topic, publish.count as u64);
-        if !client.about.introduced.contains(&shard) {
-            client.about.introduced.push(shard);
-            self.peers.note(shard, Note::Introduction(client.serial, client.who()));
-        }
+        client.introduce_to(shard, &mut self.peers);
         let publisher = self.await_answer(conn, verb, publish.bytes);
         let (bodies, parcel) = parcel_of(publish);
-        self.peers.publish(shard, topic.as_str(), bodies, publisher, parcel);
+        self.peers.publish(shard, topic.as_str(), bodies, (Way::Asked, publisher), parcel);
         Step::Used(used)
     }
 
@@ -815,10 +827,10 @@ impl Shard {
             PeerMessage::Publish(mut batch) => {
                 self.peers.received(&mut batch);
                 for number in 0..batch.entries.len() {
-                    self.read_notes(&mut batch, number);
+                    self.read_notes(&mut batch, number, now);
                     self.publish_for_peer(&batch, &batch.entries[number], now);
                 }
-                self.read_notes(&mut batch, usize::MAX);
+                self.read_notes(&mut batch, usize::MAX, now);
                 self.peers.carried_out(batch);
             }
             PeerMessage::Answers(mut answers) => {
@@ -839,17 +851,20 @@ impl Shard {
     }
 
     /// Reads what comes before the entry of this number.
-    fn read_notes(&mut self, batch: &mut PeerBatch, entry: usize) {
+    fn read_notes(&mut self, batch: &mut PeerBatch, entry: usize, now: Instant) {
         while let Some(note) = batch.note_before(entry) {
-            self.on_note(batch.from_shard, note);
+            self.on_note(batch.from_shard, note, now);
         }
     }
 
     /// Publishes for another shard's client. At a full line or queue it waits, and the client goes on.
     fn publish_for_peer(&mut self, batch: &PeerBatch, entry: &PeerEntry, now: Instant) {
-        let origin = Origin::Peer(batch.from_shard, entry.publisher);
-        if self.draining {
-            self.answer(origin, Err(PublishRefused::Exiting));
+        let (origin, asked) = (Origin::Peer(batch.from_shard, entry.publisher), entry.way == Way::Asked);
+        if self.draining || (asked && self.is_ending()) {
+            // What lanes had has come before; it was of a topic that was deleted meanwhile.
+            if asked {
+                self.answer(origin, Err(PublishRefused::Exiting));
+            }
             return;
         }
         let name = batch.topic(entry);
@@ -857,6 +872,13 @@ impl Shard {
             Some(key) => *key,
             None => self.topic(&TopicName::new(name).expect("it was valid when it was published"), now),
         };
+        if !asked {
+            self.land(key, batch, entry, now);
+            return;
+        }
+        if let Some(host) = &mut self.topics[key].host {
+            host.on_guest();
+        }
         let stamp = self.topics[key].needs_stamps();
         let link = Link { shard: batch.from_shard, serial: entry.publisher.serial };
         let parcel = Parcel { publisher: self.publisher_of_guest(link, key, now), ..entry.parcel };

@@ -89,6 +89,19 @@ impl Shard {
             Room::Wait => return Published::Blocked,
             Room::Refuse(why) => return Published::Refused(why),
         };
+        self.take_in(topic, publish, ack, now)
+    }
+
+    /// Takes in `publish`, for which there is room, unless the contract refuses it.
+    #[inline]
+    fn take_in<'b>(
+        &mut self,
+        topic: TopicKey,
+        publish: Publish<impl Iterator<Item = &'b [u8]>>,
+        ack: Option<AckKey>,
+        now: Instant,
+    ) -> Published {
+        let load = Load { count: publish.count, bytes: publish.bytes };
         self.count_sent(topic, publish.publisher, load.count as u64, load.bytes as u64, now);
         let refused = self.refusal(topic, load, publish.defer_ns > 0, publish.arrival, now);
         if let Some(why) = refused {
@@ -125,7 +138,7 @@ impl Shard {
         }
     }
 
-    fn next_id(&mut self) -> [u8; 16] {
+    pub(super) fn next_id(&mut self) -> [u8; 16] {
         let id = frame::hex_id(self.numbers.message_id);
         self.numbers.message_id += self.config.shards as u64;
         id
@@ -172,7 +185,7 @@ impl Shard {
 
     /// Whether `topic` takes `load` now.
     fn room(&self, topic: TopicKey, load: Load) -> Room {
-        if self.draining {
+        if self.is_ending() {
             return Room::Refuse(PublishRefused::Exiting);
         }
         let entry = &self.topics[topic];
@@ -201,6 +214,14 @@ impl Shard {
             }
         }
         room
+    }
+
+    /// Every channel of `topic` takes one more message, of `bytes`, in memory.
+    #[inline]
+    pub(super) fn channels_have_room(&self, topic: TopicKey, bytes: usize) -> bool {
+        let load = Load { count: 1, bytes };
+        let mut routes = self.topics[topic].routes.iter();
+        routes.all(|channel| matches!(self.queue_room(&self.channels[*channel].queue, load), Room::Yes))
     }
 
     #[inline]
@@ -307,6 +328,16 @@ impl Shard {
         moved
     }
 
+    /// Takes in all that waits for room in `topic`, whether there is some or not: what comes behind it was accepted
+    /// already. They are at most as many bytes as may wait.
+    pub(super) fn let_in_all(&mut self, topic: TopicKey, now: Instant) {
+        while let Some(parked) = self.topics[topic].parked.pop_front() {
+            let ack = self.acks.insert(Ack { origin: None, awaited: 1, refused: None });
+            let published = self.take_in(topic, again(&parked, now), Some(ack), now);
+            self.answer_parked(parked.origin, published);
+        }
+    }
+
     /// Publishes what was parked, or parks it again behind what is parked now.
     pub(super) fn publish_parked(&mut self, topic: TopicKey, parked: Parked, now: Instant) {
         let parked =
@@ -318,25 +349,21 @@ impl Shard {
 
     /// Gives the publish back if there is still no room.
     fn try_parked(&mut self, topic: TopicKey, parked: Parked, now: Instant) -> Option<Parked> {
-        let parcel = parked.parcel;
-        let publish = Publish {
-            bodies: parked.bodies(),
-            count: parcel.count,
-            bytes: parcel.bytes,
-            defer_ns: parcel.defer_ns,
-            // Room held it up until now, and not tokens.
-            arrival: now,
-            read: now,
-            publisher: parcel.publisher,
-        };
-        let origin = parked.origin;
-        match self.publish_in_turn(topic, publish, now) {
-            Published::Blocked => return Some(parked),
+        let published = self.publish_in_turn(topic, again(&parked, now), now);
+        if matches!(published, Published::Blocked) {
+            return Some(parked);
+        }
+        self.answer_parked(parked.origin, published);
+        None
+    }
+
+    fn answer_parked(&mut self, origin: Origin, published: Published) {
+        match published {
+            Published::Blocked => {}
             Published::Done => self.answer(origin, Ok(())),
             Published::Later(ack) => self.acks[ack].origin = Some(origin),
             Published::Refused(why) => self.answer(origin, Err(why)),
         }
-        None
     }
 
     /// One of the things that `ack` waits for is done, or was refused; `true` if that was the last.
@@ -369,6 +396,21 @@ impl Shard {
                 self.outputs.push_back(Output::AdminReply(request, reply));
             }
         }
+    }
+}
+
+/// What was parked, as it is published.
+fn again(parked: &Parked, now: Instant) -> Publish<impl Iterator<Item = &[u8]>> {
+    let parcel = parked.parcel;
+    Publish {
+        bodies: parked.bodies(),
+        count: parcel.count,
+        bytes: parcel.bytes,
+        defer_ns: parcel.defer_ns,
+        // Room held it up until now, and not tokens.
+        arrival: now,
+        read: now,
+        publisher: parcel.publisher,
     }
 }
 

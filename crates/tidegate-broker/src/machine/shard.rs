@@ -5,7 +5,7 @@
 //! [`Shard::next_dirty`] connections to their sockets.
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::{BTreeSet, BinaryHeap, VecDeque};
 use std::time::Duration;
 
 use foldhash::fast::RandomState;
@@ -23,6 +23,7 @@ use super::arena::Arena;
 use super::channel::{Channel, ChannelKey};
 use super::client::{About, Client, Hold, InFlightMap, State, host_of};
 use super::contracts::Contracts;
+use super::lanes::Laning;
 use super::lending::Lender;
 use super::logging::Queues;
 use super::messages::Messages;
@@ -101,6 +102,9 @@ pub struct ShardConfig {
     pub queue_policy: QueuePolicy,
     /// Bytes that may wait in line for the tokens of one topic; above it publishers are not read.
     pub line_bytes: u64,
+    /// Topics whose publishers stay on the shards that accepted them; at most
+    /// [`SPREAD_TOPICS_MAX`](super::lanes::SPREAD_TOPICS_MAX).
+    pub spread: BTreeSet<TopicName>,
     /// A new topic waits until nsqlookupd has named its channels.
     pub topics_wait_for_start: bool,
     /// End-to-end quantiles for nsqd's stats, 0 to 1.
@@ -181,6 +185,8 @@ pub struct Shard {
     pub(super) newcomers: Newcomers,
     /// `None`: parts of limits are static.
     pub(super) lender: Option<Box<Lender<TopicKey>>>,
+    /// `None`: no topic is spread.
+    pub(super) laning: Option<Box<Laning<TopicKey>>>,
 }
 
 impl Shard {
@@ -194,6 +200,7 @@ impl Shard {
         let shards = config.shards as u64;
         let message_id = (u64::from(config.node_id) << 54) | (ticks / shards * shards + config.shard as u64);
         let peers = Peers::new(config.shard, config.shards);
+        let laning = Laning::new(&config.spread, config.shard, config.shards, now).map(Box::new);
         let mut shard = Self {
             rng: Rng::new(config.seed ^ config.shard as u64),
             config,
@@ -218,6 +225,7 @@ impl Shard {
             draining: false,
             newcomers: Newcomers::default(),
             lender: None,
+            laning,
         };
         shard.set_wall_clock(now, unix_ns);
         shard
@@ -292,6 +300,7 @@ impl Shard {
             for topic in &self.changed.blocked {
                 self.topics[*topic].blocked.retain(|blocked| *blocked != conn);
             }
+            self.leave_lanes(conn);
         }
         if client.dirty {
             self.changed.clients.retain(|dirty| *dirty != conn);
@@ -445,13 +454,18 @@ impl Shard {
     pub fn next_timeout(&self) -> Option<Instant> {
         let release = self.releases.peek().map(|Reverse((at, _))| *at);
         let lending = self.lender.as_ref().and_then(|lender| lender.next_timeout());
-        [self.timers.next_timeout(), release, self.contracts.parts.next_end(), lending].into_iter().flatten().min()
+        let laning = self.laning.as_ref().and_then(|laning| laning.next_timeout());
+        [self.timers.next_timeout(), release, self.contracts.parts.next_end(), lending, laning]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// A moment came: messages time out, deferred ones are due, tokens are there, leases of parts end.
     pub fn on_timeout(&mut self, now: Instant) {
         self.settle_loans(now);
         self.lapse_parts(now);
+        self.end_if_all_in(now);
         while let Some((_, _, timer)) = self.timers.pop(now) {
             match timer {
                 Timer::Message { conn, id } => self.on_message_timeout(conn, id, now),
@@ -486,14 +500,18 @@ impl Shard {
     pub fn end_batch(&mut self, now: Instant) {
         self.move_messages(now);
         // What was due is gone: now tokens are given and asked for.
-        while self.trade(now) && !self.draining {
+        loop {
+            let (traded, ran) = (self.trade(now), self.run_lanes(now));
+            if !(traded || ran) || self.draining {
+                break;
+            }
             self.move_messages(now);
         }
         let Self { peers, outputs, .. } = self;
         peers.flush(|output| outputs.push_back(output));
     }
 
-    fn move_messages(&mut self, now: Instant) {
+    pub(super) fn move_messages(&mut self, now: Instant) {
         // While it drains, everything is on its way to the log, and the queues are closed behind it.
         while !self.draining {
             // Topics first: they feed channels. Channels never feed topics.
@@ -565,6 +583,7 @@ impl Shard {
             held += in_flight as u64;
         }
         self.assert_watches();
+        self.assert_lanes();
         assert_eq!(held, self.messages.holders(), "every use of a message is known");
         assert!(self.messages.len() as u64 <= held, "no message is kept for nobody");
         self.topics.len() + self.channels.len() + self.clients.len() + self.messages.len()

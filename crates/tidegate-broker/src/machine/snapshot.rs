@@ -51,6 +51,8 @@ pub struct TopicSnapshot {
     pub waiting_bytes: u64,
     /// Connections held back because the line or queue is full.
     pub blocked_publishers: u64,
+    /// Shards beside the topic's own on which a share of its limit is at work.
+    pub lanes: u64,
     /// From arrival to the token.
     pub access_delay_us: DelaySnapshot,
     /// Messages waiting in the topic, memory and log together.

@@ -43,7 +43,7 @@ impl Shard {
         };
         let topics = Vec::with_capacity(left.len());
         let mut survey = Survey { request: 0, scope, left, topics };
-        if survey.left.len() <= SLICE || self.draining {
+        if survey.left.len() <= SLICE || self.is_ending() {
             self.look_at(&mut survey, usize::MAX, now);
             return Answered::Now(AdminReply::Snapshot(Box::new(self.shard_snapshot(survey))));
         }
@@ -114,6 +114,11 @@ impl Shard {
             .map(|limiter| LimitSnapshot { part, ..limit_snapshot(limiter, scope.delays, now) });
         let waiting = topic.waiting();
         let waiting_bytes = if waiting > 0 { topic.line_bytes() } else { 0 };
+        let in_lanes = topic.host.as_ref().map(|host| host.waiting()).unwrap_or_default();
+        let limit = limit.map(|mut limit| {
+            limit.tokens += topic.host.as_ref().map_or(0.0, |host| (host.tokens(now) * 100.0).round() / 100.0);
+            limit
+        });
         let counts = &topic.counts;
         let mut snapshot = TopicSnapshot {
             name: topic.name.to_string(),
@@ -127,13 +132,14 @@ impl Shard {
             refused_total: counts.refused,
             shadow_total: counts.shadow,
             dropped_total: counts.dropped,
-            waiting,
-            waiting_bytes,
-            blocked_publishers: topic.blocked_publishers(),
+            waiting: waiting + in_lanes.messages,
+            waiting_bytes: waiting_bytes + in_lanes.bytes,
+            blocked_publishers: topic.blocked_publishers() + in_lanes.blocked,
+            lanes: topic.host.as_ref().map_or(0, |host| host.lanes()),
             access_delay_us: delays(&mut topic.access_delay, scope.delays, now),
-            depth: topic.depth(),
+            depth: topic.depth() + in_lanes.messages,
             backend_depth: topic.queue.backend_depth(),
-            memory_bytes: topic.queue.memory_bytes() + topic.staged_bytes + topic.deferred.bytes(),
+            memory_bytes: topic.queue.memory_bytes() + topic.staged_bytes + topic.deferred.bytes() + in_lanes.bytes,
             e2e_count: 0,
             e2e_percentiles_ns: Vec::new(),
             channels: Vec::new(),

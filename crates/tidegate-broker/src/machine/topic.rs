@@ -10,6 +10,7 @@ use super::acks::AckKey;
 use super::arena::Key;
 use super::channel::ChannelKey;
 use super::deferred::Deferred;
+use super::lanes::Host;
 use super::limiter::Limiter;
 use super::messages::MessageKey;
 use super::output::ConnId;
@@ -52,6 +53,8 @@ pub(super) struct Topic {
     pub(super) recording: Option<Recording>,
     /// What is counted for planners.
     pub(super) watch: Option<Box<Watch>>,
+    /// Its lanes on other shards, if it is one that is spread.
+    pub(super) host: Option<Box<Host>>,
     /// It stands in the shard's list of topics with work to do at the end of a batch.
     pub(super) dirty: bool,
 }
@@ -62,7 +65,7 @@ impl Topic {
         !self.paused && self.started && !self.routes.is_empty()
     }
 
-    /// Messages that wait here, staged ones and those in line included.
+    /// Messages that wait on this shard, staged ones and those in line included.
     pub(super) fn depth(&self) -> u64 {
         self.queue.depth() + self.staged.len() as u64
     }

@@ -13,9 +13,9 @@ use tidegate_core::number::float;
 
 use super::admin::{AdminReply, Answered, PublishersScope};
 use super::client::{About, Client, LastPub};
-use super::limiter::{Limiter, Unit};
+use super::limiter::Limiter;
 use super::output::{ConnId, Output};
-use super::peers::Note;
+use super::peers::{Note, Peers};
 use super::publishers::{HttpPublisher, Link, PublisherNo, PublisherRef};
 use super::seconds::DelayCounts;
 use super::shard::Shard;
@@ -82,11 +82,10 @@ impl Topic {
         let backlog = match self.limiter.as_ref().filter(|limiter| !limiter.is_retiring()) {
             None => float(waiting),
             Some(limiter) => {
-                let cost = match limiter.contract.unit {
-                    Unit::Messages => waiting,
-                    Unit::Bytes => self.queue.bytes() + self.staged_bytes,
-                };
-                limiter.missing(now) + float(cost)
+                let unit = limiter.contract.unit;
+                let cost = unit.cost(waiting, self.queue.bytes() + self.staged_bytes);
+                let in_lanes = self.host.as_ref().map_or(0.0, |host| host.backlog(unit, now));
+                limiter.missing(now) + float(cost) + in_lanes
             }
         };
         watch.seconds.note_backlog(backlog, now);
@@ -109,6 +108,14 @@ impl Client {
         self.about.who = None;
         let topics = std::mem::take(&mut self.about.topics);
         Places { serial: self.serial, topics, shards: std::mem::take(&mut self.about.introduced) }
+    }
+
+    /// `shard` is to know it as a publisher before it hears of it.
+    pub(super) fn introduce_to(&mut self, shard: usize, peers: &mut Peers) {
+        if !self.about.introduced.contains(&shard) {
+            self.about.introduced.push(shard);
+            peers.note(shard, Note::Introduction(self.serial, self.who()));
+        }
     }
 
     /// The connection, as topics see it.
@@ -202,8 +209,8 @@ impl Shard {
         }
     }
 
-    /// Another shard says who publishes.
-    pub(super) fn on_note(&mut self, shard: usize, note: Note) {
+    /// Another shard says who publishes, or speaks of lanes.
+    pub(super) fn on_note(&mut self, shard: usize, note: Note, now: Instant) {
         match note {
             Note::Introduction(serial, who) => {
                 self.guests.insert(Link { shard, serial }, Guest { who, topics: BTreeSet::new() });
@@ -214,6 +221,13 @@ impl Shard {
                     self.leave_topics(link, &guest.topics);
                 }
             }
+            Note::Lane(topic, word) => self.on_lane_word(shard, &topic, word, now),
+            Note::Lend(frame) => {
+                if let Some(laning) = &mut self.laning {
+                    laning.inbox.push(frame);
+                }
+            }
+            Note::Ends => self.on_shard_ends(shard, now),
         }
     }
 

@@ -1,10 +1,10 @@
 //! Drives shards by hand: connections as byte strings, a log in memory, and time that moves when the test says so.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use tidegate_broker::machine::admin::{AdminReply, AdminRequest, Answered, Pause, SnapshotScope};
+use tidegate_broker::machine::admin::{AdminReply, AdminRequest, Answered, Pause, PublishRefused, SnapshotScope};
 use tidegate_broker::machine::auth::AuthState;
 use tidegate_broker::machine::contracts::KeptBucket;
 use tidegate_broker::machine::limiter::{Contract, Discipline, Mode, Source, Unit};
@@ -17,7 +17,7 @@ use tidegate_broker::machine::trace::TracedPublisher;
 use tidegate_broker::machine::{Passage, home_shard};
 use tidegate_core::lend::Frame as LendFrame;
 use tidegate_core::limit::Limit;
-use tidegate_core::{Instant, Rate};
+use tidegate_core::{Instant, Rate, Rng};
 use tidegate_wire::nsq::client::{self, Frame};
 use tidegate_wire::nsq::frame::Header;
 use tidegate_wire::nsq::{ChannelName, TopicName};
@@ -101,6 +101,14 @@ pub(crate) fn replies_in(mut bytes: &[u8], at: Instant) -> Vec<Reply> {
     replies
 }
 
+/// A message between shards, under way.
+struct Hop {
+    due: Instant,
+    from: usize,
+    to: usize,
+    message: PeerMessage,
+}
+
 /// A shard's question to an AUTH server.
 pub(crate) struct AuthQuestion {
     pub(crate) shard: usize,
@@ -137,7 +145,9 @@ pub(crate) struct Broker {
     shards: Vec<Shard>,
     ends: Vec<End>,
     places: BTreeMap<(usize, ConnId), Client>,
-    peers: VecDeque<(usize, PeerMessage)>,
+    peers: VecDeque<Hop>,
+    /// Messages between shards take up to so long, at random; the order between two is kept.
+    hops: Option<(Duration, Rng)>,
     next_shard: usize,
 }
 
@@ -173,6 +183,7 @@ pub(crate) fn config() -> ShardConfig {
         max_queue_bytes: 1 << 30,
         queue_policy: QueuePolicy::Overflow,
         line_bytes: 64 << 20,
+        spread: BTreeSet::new(),
         topics_wait_for_start: false,
         e2e_percentiles: Vec::new(),
         e2e_window: Duration::from_mins(10),
@@ -252,6 +263,7 @@ impl Broker {
             ends: Vec::new(),
             places: BTreeMap::new(),
             peers: VecDeque::new(),
+            hops: None,
             next_shard: 0,
         }
     }
@@ -308,7 +320,11 @@ impl Broker {
     fn kept_parts(&mut self) -> Vec<KeptPart> {
         let now = self.now;
         let replies = self.ask_all(&AdminRequest::Parts);
-        let parts = |reply| if let AdminReply::Parts(parts) = reply { parts } else { panic!("{reply:?}") };
+        let parts = |reply| match reply {
+            AdminReply::Parts(parts) => parts,
+            AdminReply::Refused(PublishRefused::Exiting) => Vec::new(),
+            other => panic!("{other:?}"),
+        };
         replies.into_iter().flat_map(parts).map(|part| KeptPart::of(&part, now)).collect()
     }
 
@@ -672,7 +688,8 @@ impl Broker {
     // Time.
 
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
-        self.shards.iter().filter_map(Shard::next_timeout).chain(self.disk.next_timeout()).min()
+        let shards = self.shards.iter().filter_map(Shard::next_timeout).chain(self.disk.next_timeout());
+        shards.chain(self.peers.iter().map(|hop| hop.due).filter(|_| !self.hold_peers)).min()
     }
 
     /// Time passes, and everything happens exactly when it is due.
@@ -687,6 +704,11 @@ impl Broker {
         }
         self.now = until;
         self.wake();
+    }
+
+    /// From now on messages between shards take up to `most`.
+    pub(crate) fn delay_peers(&mut self, most: Duration, seed: u64) {
+        self.hops = Some((most, Rng::new(seed)));
     }
 
     /// Time passes while the broker's thread does not run.
@@ -722,10 +744,11 @@ impl Broker {
                 self.shards[shard].on_log(event, self.now);
             }
             if !self.hold_peers
-                && let Some((shard, message)) = self.peers.pop_front()
+                && let Some(place) = self.peers.iter().position(|hop| hop.due <= self.now)
+                && let Some(Hop { to, message, .. }) = self.peers.remove(place)
             {
                 idle = false;
-                self.shards[shard].on_peer(message, self.now);
+                self.shards[to].on_peer(message, self.now);
             }
             if idle {
                 self.check_invariants();
@@ -806,7 +829,12 @@ impl Broker {
                 self.feed(client, self.now);
             }
             Output::Lend(to, frame) => self.lent.push((to, frame)),
-            Output::Peer { shard, message } => self.peers.push_back((shard, message)),
+            Output::Peer { shard: to, message } => {
+                let before = self.peers.iter().filter(|hop| (hop.from, hop.to) == (shard, to)).map(|hop| hop.due).max();
+                let takes = self.hops.as_mut().map_or(0, |(most, rng)| rng.below(most.as_nanos().try_into().unwrap()));
+                let due = self.now.plus_nanos(takes).max(before.unwrap_or(self.now));
+                self.peers.push_back(Hop { due, from: shard, to, message });
+            }
         }
     }
 

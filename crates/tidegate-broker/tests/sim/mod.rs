@@ -16,6 +16,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::hash::Hash;
 use std::time::Duration;
 
+use tidegate_broker::machine::Passage;
 use tidegate_broker::machine::admin::{AdminRequest, Pause};
 pub(crate) use tidegate_broker::machine::limiter::Contract;
 use tidegate_broker::machine::limiter::{Mode, Unit};
@@ -231,6 +232,8 @@ pub(crate) struct World {
     ledger: Ledger,
     topic_laws: [Law; 3],
     release_laws: [Law; 3],
+    /// Passages that are not judged yet: what shards release apart from each other is judged in the order of its releases.
+    passages: [Vec<Passage>; 3],
     channel_laws: BTreeMap<ChannelId, Law>,
     topic_stalls: [Stalls; 3],
     pauses: Stalls,
@@ -257,6 +260,7 @@ impl World {
         let kernel = Simulation::new(seed, Bounds::default());
         let mut rng = kernel.rng(0);
         let settings = Settings::new(&mut kernel.rng(1));
+        let mut wide = kernel.rng(3);
         let config = ShardConfig {
             mem_queue_size: settings.mem_queue_size,
             max_queue_bytes: if rng.chance(0.2) { 4_000 } else { 1 << 30 },
@@ -265,6 +269,7 @@ impl World {
             msg_timeout: Duration::from_millis(200),
             max_msg_timeout: Duration::from_millis(600),
             max_msg_size: 1024,
+            spread: TOPICS.iter().filter(|_| wide.chance(0.4)).map(|name| TopicName::new(name).unwrap()).collect(),
             ..crate::harness::config()
         };
         let nodes = CLIENT_0.0 + u32::try_from(ROLES.len()).unwrap();
@@ -292,6 +297,7 @@ impl World {
             ledger: Ledger::default(),
             topic_laws: Default::default(),
             release_laws: Default::default(),
+            passages: Default::default(),
             channel_laws: BTreeMap::new(),
             topic_stalls: Default::default(),
             pauses: Stalls::default(),

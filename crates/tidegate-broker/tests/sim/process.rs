@@ -275,6 +275,7 @@ impl World {
     }
 
     fn ended(&mut self, end: End) {
+        (0..super::TOPICS.len()).for_each(|topic| self.judge_releases(topic));
         self.note(end);
         self.tell_story(|| format!("the broker has ended: {end:?}"));
         self.ends[end as usize] += 1;
@@ -490,6 +491,18 @@ impl World {
         }
     }
 
+    /// Nothing comes any more that was released before now.
+    fn judge_releases(&mut self, topic: usize) {
+        let mut passages = std::mem::take(&mut self.passages[topic]);
+        passages.sort_by_key(|passage| passage.release);
+        for passage in passages {
+            let judged = self.release_laws[topic].take(passage.bytes as usize, passage.release, passage.release);
+            if let Err(violation) = judged {
+                panic!("{}, by release times: {violation}", super::TOPICS[topic]);
+            }
+        }
+    }
+
     /// What leaves is judged by this contract from now on.
     fn judge_under(&mut self, on: LimitOn, contract: Option<super::Contract>) {
         let (now, edit) = (self.now(), super::edit_to(contract));
@@ -501,6 +514,7 @@ impl World {
             self.channel_laws.entry((topic, channel)).or_default().edit(edit, present, earliest, now);
         } else {
             let earliest = self.earliest_to_come(on.0);
+            self.judge_releases(on.0);
             self.topic_laws[on.0].edit(edit, present, earliest, now);
             self.release_laws[on.0].edit(edit, present, now, now);
         }
@@ -594,15 +608,12 @@ impl World {
             }
             Output::Log(command) => self.ask_disk(number, command),
             Output::Trace(topic, traced) => {
-                let law = &mut self.release_laws[key_of(&topic)];
-                for passage in traced.passages {
+                for passage in &traced.passages {
                     if self.talks {
                         eprintln!("{now:?} {topic} {passage:?}");
                     }
-                    if let Err(violation) = law.take(passage.bytes as usize, passage.release, passage.release) {
-                        panic!("{topic}, by release times: {violation}");
-                    }
                 }
+                self.passages[key_of(&topic)].extend(traced.passages);
             }
             Output::Notice(notice) => self.on_notice(number, notice),
             Output::AdminReply(request, reply) => {

@@ -33,6 +33,8 @@ const GIVES: f64 = 1.0 / 3.0;
 const ROOM: f64 = 0.25;
 /// Of an item, room that a member that asks keeps for what it mints meanwhile.
 const KEEPS: f64 = 0.25;
+/// A peer that gave nothing is not asked again before it may have minted an item, or for so long.
+const IDLE_NS_MAX: f64 = 20e6;
 /// A peer that has not answered is not asked again for so many times as long as that took.
 const REST: u64 = 4;
 
@@ -66,7 +68,9 @@ impl Lending {
         standing.received.room += room;
         standing.received.tokens += purse.receive(tokens, now);
         standing.heard = Some(Heard { level: entry.level, at: now });
-        standing.rests_until = now;
+        // One that has just given nothing has nothing before it has minted something.
+        let idle_ns = if answered && tokens == 0 { item_ns(keep, purse) } else { 0 };
+        standing.rests_until = now.plus_nanos(idle_ns);
         if entry.over {
             standing.take_back(purse, now);
             standing.give_back(purse, keep, now);
@@ -316,6 +320,11 @@ fn item(account: &Account) -> f64 {
 /// See [`PACE_NS_MAX`].
 fn pace_ns(account: &Account, purse: &dyn Purse) -> f64 {
     (item(account) * 1e9 / purse.limit().rate.as_per_s()).min(PACE_NS_MAX)
+}
+
+/// How long a peer as fast as this member takes to mint an item, or [`IDLE_NS_MAX`].
+fn item_ns(keep: u64, purse: &dyn Purse) -> u64 {
+    whole((float(keep.max(1)) * 1e9 / purse.limit().rate.as_per_s()).min(IDLE_NS_MAX))
 }
 
 /// What a peer has of which nothing is known, and how fast what is known fades into that.

@@ -7,6 +7,8 @@ use axum::body::Body;
 use axum::http::Request;
 use axum::http::header::HOST;
 use serde_json::Value;
+use tidegate_core::Rate;
+use tidegate_core::limit::Limit;
 use tidegate_wire::nsq::client;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -18,6 +20,7 @@ use crate::io::http::tests::send;
 use crate::io::http::{Listening, Live, Node};
 use crate::machine::admin::{AdminReply, Pause, Recording, SnapshotScope};
 use crate::machine::home_shard;
+use crate::machine::limiter::{Contract, Discipline, Mode, Source, Unit};
 use crate::machine::publishers::HttpPublisher;
 
 /// Where the next file of names is written first: a folder there makes writing fail, for any user.
@@ -34,10 +37,13 @@ impl Folder {
     }
 
     async fn start(&self, shards: usize, mem_queue_size: usize) -> Broker {
-        let (folder, size) = (self.0.display(), mem_queue_size);
-        let config = crate::io::http::tests::config(&format!(
-            "data_path = '{folder}'\ntcp_address = '127.0.0.1:0'\nshards = {shards}\nmem_queue_size = {size}"
-        ));
+        self.start_with(&format!("shards = {shards}\nmem_queue_size = {mem_queue_size}")).await
+    }
+
+    async fn start_with(&self, options: &str) -> Broker {
+        let folder = self.0.display();
+        let config =
+            crate::io::http::tests::config(&format!("data_path = '{folder}'\ntcp_address = '127.0.0.1:0'\n{options}"));
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let tls = rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
         let tls = tls.with_root_certificates(rustls::RootCertStore::empty()).with_no_client_auth();
@@ -267,6 +273,104 @@ async fn the_admin_api_lists_publishers_and_traces_name_them() {
     assert_eq!(identities, ["c@h", "c@h#2"]);
     let numbers = |at: usize| trace.lines().filter(|line| line.split(',').nth(4) == Some(["1", "2"][at])).count();
     assert!(numbers(0) > 0 && numbers(0) == numbers(1), "{trace}");
+}
+
+/// Messages of `count` that `consumer` gets, bodies alone; what else it is sent is passed over.
+async fn bodies(consumer: &mut TcpStream, count: usize) -> Vec<String> {
+    let (mut bytes, mut bodies) = (Vec::new(), Vec::new());
+    while bodies.len() < count {
+        while let Some((frame, used)) = client::frame(&bytes, 1 << 20).unwrap() {
+            if let client::Frame::Message(_, body) = frame {
+                bodies.push(String::from_utf8(body.to_vec()).unwrap());
+            }
+            bytes.drain(..used);
+        }
+        if bodies.len() < count {
+            assert_ne!(consumer.read_buf(&mut bytes).await.unwrap(), 0, "the broker closed the connection");
+        }
+    }
+    bodies
+}
+
+async fn consumer(broker: &Broker, topic: &TopicName) -> TcpStream {
+    let mut stream = TcpStream::connect(broker.tcp_address().to_string()).await.unwrap();
+    stream.write_all(format!("  V2SUB {topic} c\nRDY 2500\n").as_bytes()).await.unwrap();
+    expect_ok(&mut stream).await;
+    stream
+}
+
+async fn limit(broker: &Broker, topic: &TopicName, rate: u64, burst: u64) {
+    let limit = Limit::new(Rate::per_s(rate), burst);
+    let contract = Contract { limit, unit: Unit::Messages, discipline: Discipline::Wait, mode: Mode::Enforce };
+    let request = AdminRequest::SetTopicLimit(topic.clone(), Some((contract, Source::Admin)));
+    assert!(matches!(broker.handle().ask_topic(topic, request).await, Some(AdminReply::Done)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn publishers_of_a_spread_topic_share_its_limit_and_keep_their_order() {
+    const EACH: usize = 150;
+    let folder = Folder::new("spread");
+    let topic = topic_of(1);
+    let options = format!("shards = 2\nspread_topics = ['{topic}']");
+    let broker = folder.start_with(&options).await;
+    limit(&broker, &topic, 20_000, 50).await;
+    let mut reader = consumer(&broker, &topic).await;
+    let mut publishers = Vec::new();
+    for _ in 0..8 {
+        publishers.push(publisher(&broker, &topic).await);
+    }
+    bodies(&mut reader, publishers.len()).await;
+    let begun = clock::now();
+    for round in 0..EACH / 10 {
+        for (number, stream) in publishers.iter_mut().enumerate() {
+            let mut said = Vec::new();
+            for at in 10 * round..10 * round + 10 {
+                client::put_pub(&mut said, topic.as_str(), format!("{number} {at}").as_bytes());
+            }
+            stream.write_all(&said).await.unwrap();
+        }
+    }
+    let sent = EACH * publishers.len();
+    let mut last = vec![None; publishers.len()];
+    for body in bodies(&mut reader, sent).await {
+        let (number, at) = body.split_once(' ').unwrap();
+        let (number, at): (usize, usize) = (number.parse().unwrap(), at.parse().unwrap());
+        assert_eq!(at, last[number].map_or(0, |last: usize| last + 1), "publisher {number}");
+        last[number] = Some(at);
+    }
+    let least = Duration::from_micros(50 * (sent as u64 - 50));
+    assert!(clock::now().since(begun) >= least, "no faster than the limit");
+    for stream in &mut publishers {
+        for _ in 0..EACH {
+            expect_ok(stream).await;
+        }
+    }
+    let request = AdminRequest::Snapshot(SnapshotScope::default());
+    let replies = broker.handle().ask_all(&request).await;
+    let topics = replies.into_iter().flat_map(|reply| match reply {
+        AdminReply::Snapshot(snapshot) => snapshot.topics,
+        other => panic!("{other:?}"),
+    });
+    let found: Vec<_> = topics.map(|topic| (topic.name, topic.lanes, topic.admitted_total)).collect();
+    assert_eq!(found, [(topic.to_string(), 1, (sent + publishers.len()) as u64)]);
+
+    // What waits on either shard is there after a stop.
+    limit(&broker, &topic, 1, 2).await;
+    for stream in &mut publishers {
+        let mut said = Vec::new();
+        (0..5).for_each(|_| client::put_pub(&mut said, topic.as_str(), b"waits"));
+        stream.write_all(&said).await.unwrap();
+        for _ in 0..5 {
+            expect_ok(stream).await;
+        }
+    }
+    drop((reader, publishers));
+    broker.stop().await.unwrap();
+    let broker = folder.start_with(&options).await;
+    let depths = depths(&broker).await;
+    let numbers = depths[0].split(['=', ' ']).filter_map(|part| part.parse::<usize>().ok());
+    assert_eq!(numbers.sum::<usize>(), sent + 8 + 40, "{depths:?}");
+    broker.stop().await.unwrap();
 }
 
 fn names_in(folder: &Folder) -> Vec<TopicName> {

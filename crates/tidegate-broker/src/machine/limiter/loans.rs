@@ -1,8 +1,8 @@
 //! A limiter whose tokens are lent.
 
-use tidegate_core::Instant;
 use tidegate_core::lend::Purse;
 use tidegate_core::limit::{Limit, Pacer, TokenBucket};
+use tidegate_core::{Instant, Rate};
 
 use super::{Limiter, Unit};
 
@@ -33,6 +33,22 @@ impl Limiter {
         self.uncut = self.uncut.take().map(|uncut| uncut.in_parts(GRAINS));
     }
 
+    /// Nothing is lent: the bucket counts messages again.
+    pub(crate) fn coarsen(&mut self) {
+        if self.grain == 1 || !self.is_unlent() {
+            return;
+        }
+        let bucket = self.in_tokens(self.pacer.bucket());
+        let uncut = self.uncut.take().map(|uncut| self.in_tokens(&uncut));
+        *self.pacer.bucket_mut() = bucket;
+        (self.uncut, self.grain, self.refundable) = (uncut, 1, u64::MAX);
+    }
+
+    /// The rate of the bucket, in tokens.
+    pub(super) fn rate(&self) -> Rate {
+        self.kept_rate.map_or(self.own.rate, |kept| kept.min(self.own.rate))
+    }
+
     /// What the bucket counts one token as.
     pub(crate) fn grain(&self) -> u64 {
         self.grain
@@ -46,8 +62,28 @@ impl Limiter {
     /// The contract of the bucket, in grains.
     pub(super) fn with_loans(&self) -> Limit {
         let burst = (i128::from(self.own.burst) * i128::from(self.grain) + self.loans).max(0);
-        let rate = if self.grain == 1 { self.own.rate } else { self.own.rate.times(self.grain) };
+        let rate = if self.grain == 1 { self.rate() } else { self.rate().times(self.grain) };
         Limit::new(rate, u64::try_from(burst).unwrap_or(u64::MAX))
+    }
+
+    /// Lanes mint the rest of the rate, or (`None`) nobody does.
+    pub(crate) fn keep_rate(&mut self, kept: Option<Rate>, now: Instant) {
+        self.kept_rate = kept;
+        self.set_depth(now);
+    }
+
+    /// What a lane has left of its share comes back.
+    pub(crate) fn refund(&mut self, depth: u64, tokens: u64, now: Instant) {
+        self.deepen(depth, now);
+        // As far as they fit, without more depth.
+        let less = self.cut(tokens.min(self.refundable), 0, now);
+        self.refundable -= self.receive(less, now);
+    }
+
+    /// Nothing is with lanes any more: the bucket is as deep as its own burst.
+    pub(crate) fn reclaim(&mut self, now: Instant) {
+        (self.loans, self.kept_rate, self.refundable) = (0, None, u64::MAX);
+        self.set_depth(now);
     }
 
     /// More is lent than its own burst.
@@ -57,7 +93,7 @@ impl Limiter {
 
     /// What is lent will not come back to this limiter, and is over at `until`: it counts as empty until then.
     pub(crate) fn forfeit(&mut self, until: Instant) {
-        (self.loans, self.uncut) = (0, None);
+        (self.loans, self.kept_rate, self.uncut) = (0, None, None);
         self.pacer = Pacer::new(TokenBucket::empty(self.with_loans(), until));
     }
 }
@@ -116,8 +152,6 @@ impl Purse for Limiter {
 
 #[cfg(test)]
 mod tests {
-    use tidegate_core::Rate;
-
     use super::super::{Contract, Discipline, Mode, Pass, Source, Terms, Unit};
     use super::*;
 
@@ -201,6 +235,46 @@ mod tests {
         assert_eq!((depth(&fine), Purse::limit(&fine).burst), ((3, 3), 48));
         fine.forfeit(at(1_000));
         assert_eq!(Purse::tokens(&fine, at(1_001)), 16);
+    }
+
+    #[test]
+    fn a_bucket_whose_parts_were_lent_counts_messages_again() {
+        let mut limiter = limiter(13);
+        limiter.refine();
+        limiter.give(GRAINS / 2, GRAINS, at(0));
+        limiter.coarsen();
+        assert_eq!(limiter.grain(), GRAINS, "half a message is lent");
+        limiter.receive(GRAINS / 2, at(0));
+        limiter.coarsen();
+        assert_eq!((limiter.grain(), depth(&limiter), Purse::tokens(&limiter, at(0))), (1, (13, 13), 13));
+    }
+
+    #[test]
+    fn what_lanes_have_comes_back_without_minting() {
+        let mut limiter = limiter(10);
+        assert_eq!(limiter.cut(4, 1, at(0)), 4);
+        limiter.keep_rate(Some(Rate::per_s(600)), at(0));
+        assert_eq!((limiter.limit(), limiter.is_unlent()), (Limit::new(Rate::per_s(600), 6), false));
+        // The contract is made smaller while a lane has its share.
+        limiter.rule(terms(5), 0, at(0));
+        assert_eq!(depth(&limiter), (1, 5));
+        limiter.keep_rate(None, at(0));
+        limiter.refund(4, 3, at(0));
+        assert_eq!((depth(&limiter), Purse::tokens(&limiter, at(0))), ((5, 5), 4));
+        limiter.refund(2, 9, at(0));
+        limiter.reclaim(at(0));
+        assert_eq!((depth(&limiter), Purse::tokens(&limiter, at(0)), limiter.is_unlent()), ((5, 5), 5, true));
+    }
+
+    #[test]
+    fn what_comes_back_from_lanes_was_cut_with_the_rest() {
+        let mut limiter = limiter(10);
+        limiter.cut(6, 1, at(0));
+        // Made smaller than what lanes have, and larger again before that is back.
+        limiter.rule(terms(3), 0, at(0));
+        limiter.rule(terms(20), 0, at(0));
+        limiter.refund(6, 6, at(0));
+        assert_eq!((depth(&limiter), Purse::tokens(&limiter, at(0))), ((20, 20), 3));
     }
 
     #[test]
