@@ -242,9 +242,42 @@ fn delays_are_counted_against_an_objective() {
     assert_eq!(listed(&mut broker, "t", None).delay.over_slo, 0);
     broker.limit("t", wait(100, 1));
     broker.send(publisher, put_many("t", &numbered(2)));
-    broker.advance(ms(10));
+    broker.advance(SECOND);
     let access_us = listed(&mut broker, "t", None).delay.access_p99_us;
     assert!((access_us / 10_000.0 - 1.0).abs() < 1.0 / 32.0, "{access_us}");
+}
+
+#[test]
+fn quantiles_are_of_the_seconds_that_are_asked_for() {
+    let mut broker = watched();
+    let consumer = broker.subscribe("t", "c", 100);
+    let publisher = broker.connect();
+    let p99_us = |broker: &mut Broker, seconds: u64| {
+        let scope = PublishersScope { topic: topic_name("t"), seconds, slo_ns: None };
+        let AdminReply::Publishers(report) = broker.admin(AdminRequest::Publishers(scope)) else {
+            panic!("it is there")
+        };
+        (report.delay.e2e_p99_us, report.delay.access_p99_us)
+    };
+    broker.limit("t", wait(1_000, 1));
+    p99_us(&mut broker, 60);
+    broker.advance(SECOND);
+    // Ten seconds in which two messages of three wait for a token, and forty in which none does.
+    for second in 0..50 {
+        broker.send(publisher, put_many("t", &numbered(if second < 10 { 3 } else { 1 })));
+        for _ in 0..3 {
+            broker.advance(ms(1));
+            for message in broker.messages(consumer) {
+                broker.send(consumer, fin(&message));
+            }
+        }
+        broker.advance(ms(997));
+        p99_us(&mut broker, 10);
+    }
+    broker.advance(SECOND);
+    let (short, long) = (p99_us(&mut broker, 30), p99_us(&mut broker, 60));
+    assert!(short.1.abs() < f64::EPSILON && short.0 < 1_100.0, "{short:?}");
+    assert!((long.1 / 2_000.0 - 1.0).abs() < 1.0 / 32.0 && long.0 > 1_900.0, "{long:?}");
 }
 
 #[test]

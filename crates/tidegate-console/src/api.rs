@@ -42,7 +42,7 @@ use crate::config::ConsoleConfig;
 use crate::feed::{Feed, FeedConfig, Source};
 use crate::frame::{Extras, FrameId};
 use crate::guard::{Guard, guard};
-use crate::lending;
+use crate::lending::Lenders;
 use crate::snapshot::BrokerSnapshot;
 use crate::view::RowId;
 
@@ -62,8 +62,7 @@ struct Console {
     demo: Option<AdminClient>,
     rpc: Option<AdminClient>,
     control: Option<AdminClient>,
-    /// The admin APIs of the brokers that control places topics on, by name.
-    lenders: Vec<(String, AdminClient)>,
+    lenders: Option<Lenders>,
 }
 
 type Shared = State<Arc<Console>>;
@@ -89,8 +88,7 @@ pub fn router(config: ConsoleConfig) -> Router {
         poll_interval,
         stop,
     };
-    let lenders = control.as_ref().map_or(&[][..], |control| &control.brokers).iter();
-    let lenders = lenders.map(|each| client(each.name.clone(), &each.admin_url, each.token.as_deref())).collect();
+    let lenders = control.as_ref().map(|control| Lenders::new(control.brokers.clone()));
     let console = Arc::new(Console {
         lenders,
         feed: Feed::new(feed),
@@ -130,7 +128,7 @@ fn routes(console: Arc<Console>) -> Router {
         .route("/api/v1/placement", get(placement))
         .route("/api/v1/placement/{topic}/k", get(what_if))
         .route("/api/v1/placement/{topic}/place", post(place))
-        .route("/api/v1/lending", get(async |State(console): Shared| Json(lending::ask(&console.lenders).await)))
+        .route("/api/v1/lending", get(lending))
         .route("/api/v1/demo/state", get(demo_state))
         .route("/api/v1/demo/{control}", post(demo_control))
         .fallback(async || Problem::untyped(StatusCode::NOT_FOUND, "Not found", "the console's page is at /"))
@@ -289,6 +287,13 @@ async fn rpc(State(console): Shared) -> Result<Response, Problem> {
 
 async fn placement(State(console): Shared) -> Result<Response, Problem> {
     forward(control(&console)?, Method::GET, "/api/v1/control", Bytes::new()).await
+}
+
+async fn lending(State(console): Shared) -> Response {
+    match &console.lenders {
+        Some(lenders) => Json(lenders.ask().await).into_response(),
+        None => json("[]"),
+    }
 }
 
 async fn what_if(

@@ -30,7 +30,7 @@ pub struct ConsoleConfig {
 }
 
 /// A broker's admin API.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BrokerSource {
     /// Shown in the page and part of the console's addresses: unique, 1 to 64 of `[A-Za-z0-9._-]`.
     pub name: String,
@@ -58,8 +58,9 @@ pub struct ControlSource {
     pub admin_url: String,
     /// What control wants as `Authorization: Bearer ...`.
     pub token: Option<String>,
-    /// The brokers that control places topics on. The console asks them what they lend, and does not list their topics.
-    pub brokers: Vec<BrokerSource>,
+    /// The brokers that control places topics on, as they are now: control's file may be read again. The console asks them what
+    /// they lend, and does not list their topics.
+    pub brokers: watch::Receiver<Vec<BrokerSource>>,
 }
 
 /// A configuration that cannot work.
@@ -107,8 +108,10 @@ impl ConsoleConfig {
     /// Finds what [`router`](crate::router) could only report by showing a broker as unreachable.
     pub fn check(&self) -> Result<(), ConfigError> {
         check_sources(self.brokers.iter().map(|broker| (broker.name.as_str(), broker.admin_url.as_str())))?;
-        let lenders = self.control.iter().flat_map(|control| &control.brokers);
-        check_sources(lenders.map(|broker| (broker.name.as_str(), broker.admin_url.as_str())))?;
+        if let Some(control) = &self.control {
+            let lenders = control.brokers.borrow();
+            check_sources(lenders.iter().map(|broker| (broker.name.as_str(), broker.admin_url.as_str())))?;
+        }
         check_sources(self.proxies.iter().map(|proxy| (proxy.name.as_str(), proxy.admin_url.as_str())))?;
         let control = self.control.as_ref().map(|control| &control.admin_url);
         let others = [self.demo.as_ref(), self.rpc.as_ref(), control];

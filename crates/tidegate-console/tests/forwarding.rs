@@ -6,6 +6,7 @@ mod fake;
 use axum::http::{Method, StatusCode};
 use fake::{Answer, Broker, Console, json, nobody};
 use tidegate_console::ControlSource;
+use tokio::sync::watch;
 
 const TOKEN: (&str, &str) = ("authorization", "Bearer page-token");
 
@@ -208,10 +209,11 @@ async fn the_pages_stay_small() {
 #[tokio::test]
 async fn placements_are_asked_of_control_with_its_own_token() {
     let control = echo();
+    let sources = watch::Sender::new(vec![control.source("b"), nobody("a")]);
     let source = ControlSource {
         admin_url: control.url(),
         token: Some("control-token".to_owned()),
-        brokers: vec![control.source("b"), nobody("a")],
+        brokers: sources.subscribe(),
     };
     let console = Console::with(|config| config.control = Some(source));
     for (method, path, forwarded) in [
@@ -233,6 +235,13 @@ async fn placements_are_asked_of_control_with_its_own_token() {
     assert_eq!((&told[0]["broker"], &told[0]["lending"]["path"]), (&"b".into(), &"/api/v1/lending".into()));
     assert_eq!((&told[1]["broker"], &told[1]["lending"]), (&"a".into(), &serde_json::Value::Null));
     assert!(told[1]["error"].as_str().unwrap().contains("cannot be reached"), "{told}");
+    // Control's file was read again.
+    sources.send_replace(vec![control.source("c"), control.source("b")]);
+    let told = console.send(Method::GET, "/api/v1/lending", &[], "").await.json();
+    let brokers: Vec<_> =
+        told.as_array().unwrap().iter().map(|told| (&told["broker"], &told["lending"]["path"])).collect();
+    let path = &"/api/v1/lending".into();
+    assert_eq!(brokers, [(&"c".into(), path), (&"b".into(), path)]);
     // A new plan is a write.
     let answer = console.send(Method::POST, "/api/v1/placement/orders/place", &[], "").await;
     assert_eq!(answer.status, StatusCode::UNAUTHORIZED);

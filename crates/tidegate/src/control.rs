@@ -14,6 +14,7 @@ use tidegate_runtime::config::Document;
 use tidegate_runtime::process::{self, Phase};
 use tidegate_runtime::store::{self, ControlStore, EmbeddedStore};
 use tidegate_runtime::telemetry;
+use tokio::sync::watch;
 
 use self::reload::Reload;
 use crate::failure::Failure;
@@ -96,17 +97,13 @@ async fn serve(args: &ControlArgs, file: PathBuf, settings: Settings, config: Co
     let guard = |reach| Guard { token: Some(access::Token::new(token.reveal())), reach };
     let at = servers.serve_admin(bound, reach, |reach| admin::router(control.shared(), guard(reach))).await?;
     introduce(&config, &kept_at, at.as_ref())?;
+    let sources = watch::Sender::new(sources_of(&config, &tokens));
     if let (Some(bound), Some(at)) = (console, &at) {
         let address = bound.local_authority().unwrap_or_default();
-        let broker = |(node, token): (&Node, &Option<String>)| BrokerSource {
-            name: node.name.clone(),
-            admin_url: format!("http://{}", node.admin),
-            token: token.clone(),
-        };
         let source = ControlSource {
             admin_url: format!("http://{}", at.here),
             token: Some(token.reveal().to_owned()),
-            brokers: config.nodes.iter().zip(&tokens).map(broker).collect(),
+            brokers: sources.subscribe(),
         };
         let config = ConsoleConfig {
             control: Some(source),
@@ -118,7 +115,7 @@ async fn serve(args: &ControlArgs, file: PathBuf, settings: Settings, config: Co
         output::console(&format!("{address}/placement"), Some((&token, &token_file)))?;
     }
     up::tell_supervisor(Phase::Ready);
-    let mut reload = Reload::new(file, &settings, Arc::unwrap_or_clone(config), token);
+    let mut reload = Reload::new(file, &settings, Arc::unwrap_or_clone(config), token, sources);
     reload.serve_until(&mut control, &mut hangups, signals.wait()).await;
     tracing::info!("stopping: brokers keep their parts until the leases end");
     up::tell_supervisor(Phase::Stopping);
@@ -145,6 +142,16 @@ fn tokens_of(config: &Config, token: &Token) -> Result<Vec<Option<String>>, Toke
     };
     let files = config.nodes.iter().map(|node| &node.token_file);
     files.chain(config.proxies.iter().map(|proxy| &proxy.token_file)).map(of).collect()
+}
+
+/// The brokers as the console asks them; `tokens` begin with theirs.
+fn sources_of(config: &Config, tokens: &[Option<String>]) -> Vec<BrokerSource> {
+    let source = |(node, token): (&Node, &Option<String>)| BrokerSource {
+        name: node.name.clone(),
+        admin_url: format!("http://{}", node.admin),
+        token: token.clone(),
+    };
+    config.nodes.iter().zip(tokens).map(source).collect()
 }
 
 pub(crate) async fn bind(address: &str) -> Result<Bound, Failure> {

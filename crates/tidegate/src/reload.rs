@@ -111,20 +111,9 @@ impl Reload {
         }
     }
 
-    /// Follows SIGHUP until `end`.
+    /// Follows SIGHUP until `end`, which does not wait for the disk as a change of a limit does.
     pub(crate) async fn serve_until(&mut self, hangups: &mut Hangups, end: impl Future<Output = ()>) {
-        let mut end = std::pin::pin!(end);
-        loop {
-            tokio::select! {
-                () = &mut end => return,
-                () = hangups.wait() => {}
-            }
-            // A change of a limit waits for the disk; the end waits for neither.
-            tokio::select! {
-                () = &mut end => return,
-                () = self.hangup() => {}
-            }
-        }
+        hangups.follow(end, async || self.hangup().await).await;
     }
 
     /// SIGHUP came.

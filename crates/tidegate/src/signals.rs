@@ -48,4 +48,19 @@ impl Hangups {
             std::future::pending::<()>().await;
         }
     }
+
+    /// Does `hangup` each time that one has come, until `end`, which waits for nothing that a hangup began.
+    pub(crate) async fn follow(&mut self, end: impl Future<Output = ()>, mut hangup: impl AsyncFnMut()) {
+        let mut end = std::pin::pin!(end);
+        loop {
+            tokio::select! {
+                () = &mut end => return,
+                () = self.wait() => {}
+            }
+            tokio::select! {
+                () = &mut end => return,
+                () = hangup() => {}
+            }
+        }
+    }
 }

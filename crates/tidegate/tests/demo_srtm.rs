@@ -35,32 +35,36 @@ impl Drop for Folder {
 }
 
 #[test]
-fn a_split_costs_what_the_theory_says_and_a_placement_does_not() {
+fn a_split_costs_what_the_theory_says_and_a_placement_and_lending_do_not() {
     let folder = Folder::new("demo-srtm");
     let Output { status, stdout, stderr } =
         folder.demo(&["--json", "--seconds", "6"]).output().expect("the binary starts");
     let told: Value =
         serde_json::from_slice(&stdout).unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&stderr)));
     let number = |at: &Value| at.as_f64().unwrap_or_else(|| panic!("{told:#}"));
-    let [before, after] = [&told["acts"][0], &told["acts"][1]];
-    for act in [before, after] {
-        assert!(number(&act["accepted"]) > 1_000.0, "{told:#}");
+    assert!(status.success(), "{status} {told:#}");
+    let [before, after, lent] = [&told["acts"][0], &told["acts"][1], &told["acts"][2]];
+    for act in [before, after, lent] {
+        assert!(number(&act["accepted"]) > 500.0 && act["undelivered"] == 0, "{told:#}");
     }
-    assert_eq!(before["undelivered"], 0, "{told:#}");
     assert_eq!((&before["act"], &before["brokers"]), (&"split".into(), &6.into()), "{told:#}");
     let theory = number(&before["access_us_p99_theory"]);
     assert!(number(&before["access_us_p99"]) > theory / 4.0, "{told:#}");
     assert!(folder.is_empty(), "nothing is left behind");
-    if status.code() == Some(4) {
-        // A machine that is busy with other work delivers late, and then the demo says so.
-        assert!(after["stands"] == false || after["meets_slo"] == false || after["undelivered"] != 0, "{told:#}");
+    // Lending goes on between the brokers, and each message needs little of it.
+    assert_eq!((&lent["act"], &lent["brokers"]), (&"lent".into(), &6.into()), "{told:#}");
+    assert!(number(&lent["lending_frames_per_message"]) > 0.0, "{told:#}");
+    let penalty = &told["penalty_us_p99"];
+    if lent["too_busy"].is_null() {
+        assert!(number(&penalty["lent"]) < number(&penalty["before"]), "{told:#}");
+    }
+    if !after["too_busy"].is_null() {
+        // A machine that is busy with other work delivers late, and then the demo says so, and judges nothing.
         return;
     }
-    assert!(status.success(), "{status} {told:#}");
     // Two brokers have room for all; a busy machine may need another one.
     assert!((2..6).contains(&after["brokers"].as_u64().unwrap()), "{told:#}");
     assert!(after["headline"].as_str().unwrap().contains("brokers, because"), "{told:#}");
-    let penalty = &told["penalty_us_p99"];
     assert!(number(&penalty["after"]) < number(&penalty["before"]), "{told:#}");
 }
 

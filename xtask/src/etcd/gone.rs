@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use miette::{Result, WrapErr as _};
+use serde_json::Value;
 
 use super::crew::{Broker, Control, Part, Placed, Site, start_brokers, stop_brokers, until};
 use super::lapse::{ARRIVES, By, Deliveries, End, Ends, Seen, ns};
@@ -22,6 +23,10 @@ const EACH_PER_S: u32 = 60;
 const MORE_THAN_PART: f64 = 1.3;
 /// What is published to a closed topic then, so that the line is short enough to be emptied later.
 const FEW_PER_S: u32 = 10;
+/// The least part of a broker, as a share of the whole, once parts follow the load: both have the same.
+const FITTED_SHARE: f64 = 0.4;
+/// Lines that grow no shorter for so long stay as they are: what is missing is lost.
+const EMPTIED_WITHIN: Duration = Duration::from_secs(30);
 /// How long everything is well at first.
 const CALM: Duration = Duration::from_secs(5);
 /// For what takes some leases, on a machine with other things to do.
@@ -71,8 +76,9 @@ pub(crate) fn run(binary: &Path, folder: &Path, lease: Duration, gone: Duration)
     }
     let control = Control::start(site, "control", &etcd, &brokers, &PLACED, lease)?;
     let flows = start_flows(&brokers)?;
-    until("every topic has a part at both brokers, and the whole in all", SOON, || {
-        are_whole(&brokers, 0.0).then_some(())
+    // While a plan is made, parts are those that publishers will need who do as they are told; these here stay where they are.
+    until("every topic stands on both brokers, in parts that follow the load, and nothing waits", SOON, || {
+        (are_whole(&brokers, FITTED_SHARE) && stands(&control).unwrap_or(false)).then_some(())
     })?;
 
     let calm = clock::monotonic_ns();
@@ -140,11 +146,14 @@ fn finish(flows: Vec<Flow>) -> (Published, Deliveries) {
         consumers.push(((topic.name, at), consumer));
     }
     let published = finish_all(publishers);
-    // What is lost is counted afterwards.
-    let _ = until("the lines are empty", SOON, || {
-        let came: u64 = consumers.iter().map(|(_, consumer)| consumer.count()).sum();
-        (came >= published.answered).then_some(())
-    });
+    let came = || consumers.iter().map(|(_, consumer)| consumer.count()).sum::<u64>();
+    let mut before = came();
+    // What is lost is counted afterwards, and not waited for.
+    while before < published.answered {
+        let more = clock::poll(EMPTIED_WITHIN, || Some(came()).filter(|came| *came > before));
+        let Some(more) = more else { break };
+        before = more;
+    }
     (published, consumers.into_iter().map(|(of, consumer)| (of, consumer.finish())).collect())
 }
 
@@ -157,6 +166,17 @@ fn are_whole(brokers: &[Arc<Broker>], share: f64) -> bool {
         let least = of_topic().filter_map(|part| part.in_force).map(|(rate, _)| rate).fold(f64::INFINITY, f64::min);
         of_topic().count() == brokers.len() && burst == u64::from(BURST) && least >= share * f64::from(RATE_PER_S)
     })
+}
+
+/// Whether a plan of every topic stands, and nothing waits at its parts.
+fn stands(control: &Control) -> Result<bool> {
+    let state = control.state()?;
+    let topics = state["topics"].as_array().map_or(&[][..], Vec::as_slice);
+    let is_calm = |part: &Value| part["backlog_max"].as_u64() <= part["limit_burst"].as_u64();
+    let stands = |topic: &Value| {
+        topic["phase"] == "stands" && topic["parts"].as_array().is_some_and(|parts| parts.iter().all(is_calm))
+    };
+    Ok(topics.len() == PLACED.len() && topics.iter().all(stands))
 }
 
 /// Looks at all parts until every lease has ended; when each one did follows from what was left of it.

@@ -82,8 +82,8 @@ pub struct PublishersReport {
     pub delay: DelayReport,
 }
 
-/// How long the messages of a topic took, in all of its channels. Quantiles are over the last ten seconds or so, within
-/// 1/32; counts are of the window and exact.
+/// How long the messages of a topic took, in all of its channels, over the window: counts are exact, quantiles within 1/32.
+/// Of the time before somebody asked, quantiles know no more than the last ten seconds.
 #[derive(Clone, Copy, PartialEq, Default, Debug, Serialize)]
 pub struct DelayReport {
     /// Messages that consumers finished, in each channel; with an objective, since it was first asked for.

@@ -5,10 +5,11 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tidegate_core::Instant;
-use tidegate_core::estimate::Histogram;
 use tidegate_core::estimate::seconds::Window;
+use tidegate_core::estimate::{Histogram, WindowedHistogram};
 use tidegate_core::number::float;
 
 use super::admin::{AdminReply, Answered, PublishersScope};
@@ -27,6 +28,10 @@ use super::who::{Introduction, Who};
 
 /// Publishers that are listed together, in about 50 us.
 const SLICE: usize = 256;
+/// Seconds of delays that are kept while somebody asks: the 60 that can be asked for, the running one, and one to spare, as a
+/// long list takes a while. 155 KiB for each topic and channel.
+const DELAY_SLOTS: u32 = 62;
+const DELAYS_KEPT: Duration = Duration::from_mins(1);
 
 /// A connection of another shard that publishes to topics of this one.
 #[derive(Debug)]
@@ -90,6 +95,13 @@ impl Topic {
         };
         watch.seconds.note_backlog(backlog, now);
     }
+}
+
+/// Adds the delays of `window` to `all`. From now on as many seconds are kept as can be asked for, until nobody has asked for
+/// so long.
+fn delays_in(delays: &mut WindowedHistogram, all: &mut Histogram, window: Window, now: Instant) {
+    delays.keep(DELAY_SLOTS, now + DELAYS_KEPT);
+    delays.merge_slots(all, window.seconds());
 }
 
 /// Where a connection is known as a publisher under its present serial and name.
@@ -325,14 +337,16 @@ impl Shard {
         let finished = watch.delays.as_mut().map(|delays| delays.ask(scope.seconds, scope.slo_ns, now));
         let mut end_to_end = Histogram::new();
         for channel in topic.channels.values() {
-            channels[*channel].end_to_end.merge_into(&mut end_to_end, now);
+            delays_in(&mut channels[*channel].end_to_end, &mut end_to_end, window, now);
         }
+        let mut access_delay = Histogram::new();
+        delays_in(&mut topic.access_delay, &mut access_delay, window, now);
         let p99_us = |delays: &Histogram| (float(delays.quantile(0.99)) / 1e3 * 10.0).round() / 10.0;
         let delay = DelayReport {
             count: finished.map_or(0, |finished| finished.count),
             over_slo: finished.map_or(0, |finished| finished.over),
             e2e_p99_us: p99_us(&end_to_end),
-            access_p99_us: p99_us(&topic.access_delay.snapshot(now)),
+            access_p99_us: p99_us(&access_delay),
         };
         let report = PublishersReport {
             topic: topic.name.to_string(),

@@ -1,31 +1,15 @@
 // The pages of overload control in a real browser: the demo of five schemes, then a running server.
-//
-//   TIDEGATE=path/to/tidegate node e2e/rpc.mjs
-//
-// Exits with 0 when everything was seen. CHROMIUM names the browser, /usr/bin/chromium otherwise.
 import { spawn } from "node:child_process";
-import { launch } from "./chromium.mjs";
 import { expect, travel } from "./journey.mjs";
 import { startPrinting } from "./printed.mjs";
+import { browser, noComplaints, onPhone, play, program } from "./real.mjs";
 
-const program = process.env.TIDEGATE;
-if (program === undefined) {
-  console.error("usage: TIDEGATE=PROGRAM node e2e/rpc.mjs");
-  process.exit(2);
-}
-const browser = await launch();
-const { click, dragSlider, evaluate, open, page, press, until } = browser;
+const { click, dragSlider, evaluate, open, press, until } = browser;
 /** Virtual time is computed: a machine with other work takes longer for the same picture. */
 const PATIENCE_MS = 60_000;
 const goodput = (scheme) => `Number(document.querySelector('[data-scheme="${scheme}"]').dataset.goodput)`;
 
-const narrow = (path) => async () => {
-  await page("Emulation.setDeviceMetricsOverride", { width: 390, height: 844, deviceScaleFactor: 1, mobile: true });
-  await open(path());
-  await until("figures", `document.querySelector(".scheme .value, .figures .value")`);
-  expect("at most 390 pixels wide", await evaluate("document.documentElement.scrollWidth") <= 390, true);
-  await page("Emulation.clearDeviceMetricsOverride");
-};
+const figures = `document.querySelector(".scheme .value, .figures .value")`;
 
 async function demo() {
   const { found, stop } = await startPrinting(program, ["demo", "rpc", "--address", "127.0.0.1:0"], /^(http:\S+)\/demo#token=(\S+)\n/m);
@@ -64,8 +48,8 @@ async function demo() {
       await until("the spike", `document.querySelector(".spike").disabled`);
       await until("its end", `!document.querySelector(".spike").disabled`, PATIENCE_MS);
     },
-    "a phone shows the demo without scrolling sideways": narrow(() => `${origin}/demo`),
-    "the browser had nothing to complain about": async () => expect("no errors and no foreign requests", browser.complaints(origin).join("\n"), ""),
+    "a phone shows the demo without scrolling sideways": onPhone(() => `${origin}/demo`, "figures", figures),
+    "the browser had nothing to complain about": noComplaints(origin),
   }, browser, origin);
   await stop();
 }
@@ -92,19 +76,14 @@ async function server() {
       await until("a priority", `document.querySelector('[aria-label="By priority"]').textContent.includes("normal, 128")`);
       await until("a client", `document.querySelector('[aria-label="Clients"] tbody .number')`);
     },
-    "a phone shows the server without scrolling sideways": narrow(() => started.console),
+    "a phone shows the server without scrolling sideways": onPhone(() => started.console, "figures", figures),
   }, browser, origin);
   load.kill();
   await ended;
   await stop();
 }
 
-try {
+await play(async () => {
   await demo();
   if (process.exitCode === undefined) await server();
-} catch (error) {
-  process.exitCode = 1;
-  console.error(error.message);
-} finally {
-  await browser.close();
-}
+});

@@ -5,6 +5,7 @@ import { post, type Problem } from "./api";
 import { formatCount, formatDelay, formatPercent, formatRate, formatSpan } from "./format";
 import { PlacementMap } from "./placement_heat";
 import { LendingFlows } from "./placement_lending";
+import { DividedLimits } from "./placement_limits";
 import { beside, leaderWords, type Placement, storeWords, type Topic } from "./placement_model";
 import { WhatIfSliders } from "./placement_what_if";
 import { PlainTable } from "./plain_table";
@@ -31,7 +32,7 @@ export function PlacementLive() {
       </div>
       {error !== "" && <p class="error" role="alert">{error}</p>}
       {seen.warnings.map((warning) => <p key={warning} class="hint">{warning}</p>)}
-      {topic === undefined ? <p class="empty" role="status">No topic is declared. Add a [[control.topic]] to the file of control.</p> : (
+      {topic === undefined ? seen.limits.length === 0 && <p class="empty" role="status">No topic is declared. Add a [[control.topic]] to the file of control.</p> : (
         <>
           <PlacementMap placement={seen} chosen={topic.name} onTopic={setChosen} />
           <Decision key={topic.name} topic={topic} leads={seen.leader.leads} />
@@ -42,7 +43,8 @@ export function PlacementLive() {
           <LendingFlows key={`lending/${topic.name}`} topic={topic.name} />
         </>
       )}
-      <Brokers placement={seen} />
+      <DividedLimits limits={seen.limits} />
+      {(seen.nodes.length > 0 || seen.limits.length === 0) && <Brokers placement={seen} />}
     </div>
   );
 }

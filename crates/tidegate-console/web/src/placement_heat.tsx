@@ -55,6 +55,7 @@ function detailOf(topic: Topic, node: Node): CellDetail {
       ["for tokens", seen(part.measured.access_us_p99)],
       ["penalty", part.penalty_us_p99 === null ? "–" : signed(part.penalty_us_p99)],
       ["largest backlog", formatCount(part.backlog_max)],
+      ...(part.missing.length === 0 ? [] : [["no consumer of", part.missing.join(", ")] satisfies [string, string]]),
       room,
     ],
   };

@@ -64,6 +64,33 @@ export interface Node {
   shards: number;
 }
 
+/** A proxy's part of a limit that proxies divide. */
+export interface DividedPart {
+  node: string;
+  state: string;
+  error: string | null;
+  limit_rate_per_s: number;
+  limit_burst: number;
+  in_force: boolean;
+  lease_ms: number;
+  /** Requests and refusals. */
+  rate_per_s: number;
+  refused_per_s: number;
+  backlog_max: number;
+}
+
+/** A limit of requests that proxies divide. */
+export interface DividedLimit {
+  name: string;
+  rate: string;
+  rate_per_s: number;
+  burst: number;
+  on_store_loss: string;
+  offered_per_s: number;
+  refused_per_s: number;
+  parts: DividedPart[];
+}
+
 export interface Placement {
   name: string;
   version: string;
@@ -75,6 +102,7 @@ export interface Placement {
   };
   nodes: Node[];
   topics: Topic[];
+  limits: DividedLimit[];
   warnings: string[];
 }
 
@@ -142,7 +170,8 @@ export function sayCell(topic: Topic, node: string, part: Part | undefined): str
   const { publishers, share, limit_rate_per_s, limit_burst, measured, penalty_us_p99, in_force } = part;
   const seen = measured.messages === 0 ? "nothing measured" : `p99 ${formatDelay(measured.delay_us_p99)}, of which ${formatDelay(measured.access_us_p99)} for tokens`;
   const penalty = penalty_us_p99 === null ? "" : `, penalty ${signed(penalty_us_p99)}`;
-  return `${topic.name} on ${node}: ${formatCount(publishers)} publishers, ${formatPercent(100 * share)}; part ${formatRate(limit_rate_per_s)}/s, burst ${formatCount(limit_burst)}${in_force ? "" : ", not in force yet"}; ${seen}${penalty}`;
+  const left = part.missing.length === 0 ? "" : `; no consumer of ${part.missing.join(", ")}`;
+  return `${topic.name} on ${node}: ${formatCount(publishers)} publishers, ${formatPercent(100 * share)}; part ${formatRate(limit_rate_per_s)}/s, burst ${formatCount(limit_burst)}${in_force ? "" : ", not in force yet"}; ${seen}${penalty}${left}`;
 }
 
 export const partOf = (topic: Topic, node: string): Part | undefined => topic.parts.find((part) => part.node === node);
@@ -197,4 +226,18 @@ export function whatIfWords(answer: WhatIf, slo: string): string {
   const verdict = answer.meets_slo ? `keeps ${slo}` : `misses ${slo}`;
   const exact = answer.exact === null ? "the theory has no steady state" : `the theory says ${formatDelay(answer.exact.access_us_p99)} for tokens alone`;
   return `On ${brokers} with a burst of ${formatCount(answer.b)} the p99 is ${formatDelay(answer.predicted_p99_us)} and ${verdict}; ${exact}.`;
+}
+
+/** A divided limit in one sentence. */
+export function dividedWords({ rate, burst, parts, offered_per_s, refused_per_s }: DividedLimit): string {
+  const proxies = parts.length === 1 ? "one proxy" : `${parts.length} proxies`;
+  const refused = refused_per_s > 0 ? `, ${formatRate(refused_per_s)}/s of them refused` : "";
+  return `${rate}, burst ${formatCount(burst)}, over ${proxies}; ${formatRate(offered_per_s)} requests/s come${refused}.`;
+}
+
+/** What is wrong with a part; empty if nothing is. */
+export function dividedTrouble({ state, error, in_force }: DividedPart): string {
+  if (error !== null) return error;
+  if (state !== "ready") return state === "gone" ? "does not answer" : state;
+  return in_force ? "" : "not in force yet";
 }

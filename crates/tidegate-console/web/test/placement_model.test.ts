@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { agree, beside, burstAt, cellOf, leaderWords, type Part, type Placement, positionOf, sayCell, storeWords, type Topic, whatIfWords } from "../src/placement_model";
+import { agree, beside, burstAt, cellOf, dividedTrouble, dividedWords, type DividedPart, leaderWords, type Part, type Placement, positionOf, sayCell, storeWords, type Topic, whatIfWords } from "../src/placement_model";
 
 const none = { messages: 0, over_slo: 0, share_over: 0, delay_us_p99: 0, access_us_p99: 0 };
 
@@ -33,6 +33,22 @@ test("a cell says in words what its colour says", () => {
     "orders on a: 50 publishers, 50.0 %; part 5,500/s, burst 13, not in force yet; p99 1.50 ms, of which 700 µs for tokens, penalty 700 µs");
 });
 
+test("a divided limit and its trouble are told in words", () => {
+  const of = (more: Partial<DividedPart> = {}): DividedPart => ({
+    node: "p0", state: "ready", error: null, limit_rate_per_s: 50, limit_burst: 5, in_force: true, lease_ms: 900, rate_per_s: 20, refused_per_s: 0, backlog_max: 0, ...more,
+  });
+  const limit = { name: "route shop", rate: "100/s", rate_per_s: 100, burst: 10, on_store_loss: "closed", offered_per_s: 40, refused_per_s: 0, parts: [of(), of({ node: "p1" })] };
+  assert.equal(dividedWords(limit), "100/s, burst 10, over 2 proxies; 40.0 requests/s come.");
+  assert.equal(dividedWords({ ...limit, refused_per_s: 2, parts: [of()] }), "100/s, burst 10, over one proxy; 40.0 requests/s come, 2.0/s of them refused.");
+  assert.deepEqual([{}, { in_force: false }, { state: "gone" }, { state: "draining" }, { state: "gone", error: "it says no" }].map((more) => dividedTrouble(of(more))),
+    ["", "not in force yet", "does not answer", "draining", "it says no"]);
+});
+
+test("a broker that consumers left is told of", () => {
+  const left = part("a", { missing: ["billing"] });
+  assert.ok(sayCell(topic(), "a", left).endsWith("nothing measured; no consumer of billing"), sayCell(topic(), "a", left));
+});
+
 test("prediction stands beside measurement", () => {
   const split = { split: access(2_200), single: access(0), penalty_us_p99: 2_200 };
   const rows = beside(topic({ predicted: split, measured: seen(3_000, 2_000), parts: [part("a", { predicted: access(2_200), measured: seen(3_000, 900) }), part("b")] }));
@@ -51,7 +67,7 @@ test("the burst's slider reaches from a token for each broker to eight times the
 test("store, leader and what-if are told in a sentence", () => {
   const state = (more: Partial<Placement>): Placement => ({
     name: "c1", version: "0", uptime_s: 1, leader: { leads: true, name: "c1", admin: null, fence: 1, since_s: 1 },
-    store: { healthy: true, error: null, silent_s: 0, latency_us: 450, failures_total: 0, nodes: [] }, nodes: [], topics: [], warnings: [], ...more,
+    store: { healthy: true, error: null, silent_s: 0, latency_us: 450, failures_total: 0, nodes: [] }, nodes: [], topics: [], limits: [], warnings: [], ...more,
   });
   assert.equal(leaderWords(state({})), "c1 leads");
   assert.equal(leaderWords(state({ leader: { leads: false, name: "c2", admin: null, fence: null, since_s: null } })), "c2 leads, this is c1");

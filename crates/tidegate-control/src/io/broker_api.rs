@@ -34,6 +34,28 @@ pub struct ClockAnswer {
     pub now_us: u64,
 }
 
+/// `GET /api/v1/lending`.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct LendingAnswer {
+    /// Datagrams that the node sent since it was started.
+    pub frames_sent: u64,
+    /// Topics whose tokens it lends, or is to lend.
+    pub topics: Vec<LendingTopicAnswer>,
+}
+
+/// Lending of one topic.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct LendingTopicAnswer {
+    /// The topic.
+    pub topic: String,
+    /// `lends` once it has joined the others.
+    pub state: String,
+    /// Tokens that it holds back, since others may still have them.
+    pub withheld: u64,
+}
+
 /// `GET /api/v1/publishers/{topic}?seconds=N&slo_us=M`.
 #[derive(Clone, PartialEq, Debug, Default, Deserialize)]
 #[serde(default)]

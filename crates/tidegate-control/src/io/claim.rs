@@ -498,6 +498,10 @@ impl Claim {
                 let why = if missing.is_empty() { "no answer".to_owned() } else { missing.join(", ") };
                 self.note(format!("{node} was not ready in time: no consumer of {why}"));
             }
+            Report::ConsumersLeft { node, missing } => {
+                tracing::warn!(topic, %node, ?missing, "a node with publishers has no consumers any more");
+                self.note(format!("{node} has no consumer of {} any more", missing.join(", ")));
+            }
             Report::Fenced { node, holds } => {
                 tracing::warn!(topic, %node, holds, "a node holds a newer revision");
                 self.note(format!("{node} holds a newer revision, {holds}"));

@@ -16,7 +16,8 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use super::broker_api::{
-    ClockAnswer, DisconnectBody, NodeAnswer, PartsBody, PrepareAnswer, PrepareBody, PublishersAnswer, PutAnswer,
+    ClockAnswer, DisconnectBody, LendingAnswer, NodeAnswer, PartsBody, PrepareAnswer, PrepareBody, PublishersAnswer,
+    PutAnswer,
 };
 use crate::error::NodeError;
 
@@ -78,6 +79,11 @@ impl NodeClient {
     /// The node's monotonic clock, microseconds.
     pub async fn clock_us(&self) -> Result<u64, NodeError> {
         self.read::<ClockAnswer>(Method::GET, "/api/v1/parts", None::<&()>).await.map(|answer| answer.now_us)
+    }
+
+    /// What the node lends and borrows.
+    pub async fn lending(&self) -> Result<LendingAnswer, NodeError> {
+        self.read(Method::GET, "/api/v1/lending", None::<&()>).await
     }
 
     /// Puts parts in force, or renews their lease.

@@ -198,7 +198,7 @@ mod tests {
 
     #[test]
     fn what_if_tells_theory_and_replay_side_by_side() {
-        let service = service_of(80_000.0, 4, Duration::from_micros(100));
+        let service = service_of(80_000.0, 4, SLO, Duration::from_micros(100));
         let what_if = |nodes, burst| WhatIf { nodes, limit: limit(11_000, burst), slo: SLO, offered: OFFERED, service };
         let one = what_if(1, 60).answer().unwrap();
         assert!(one.meets_slo && one.predicted_p99_us < 1_000.0, "{one:?}");

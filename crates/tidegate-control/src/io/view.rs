@@ -448,7 +448,12 @@ fn headline(view: &View, missing: &BTreeMap<Name, Vec<String>>, failed: &BTreeMa
         },
         (Phase::Watches, _) => "publishers are watched before the first plan".to_owned(),
         (Phase::Ended, _) => "the topic is not placed any more".to_owned(),
-        (_, Some(Report::Planned { plan, .. })) => placed_words(plan),
+        (_, Some(Report::Planned { plan, .. })) => match missing.iter().next() {
+            Some((node, channels)) => {
+                format!("{}; {node} has no consumer of {}", placed_words(plan), channels.join(", "))
+            }
+            None => placed_words(plan),
+        },
         _ => {
             let many = view.nodes.iter().filter(|node| node.publishers > 0).count();
             format!("{}, as it was before this process led", brokers(many))

@@ -173,6 +173,15 @@ impl<K: Ord + Clone> Adaptor<K> {
         self.sensors.get(node).map_or(0, Sensor::backlog_max)
     }
 
+    /// The line at a node whose bucket is `burst` deep, in tokens: what more waited in the newest second that began at `since_us`
+    /// of the node's clock or later. `None` if it told no such second yet; 0 if it never told any.
+    #[must_use]
+    pub fn line(&self, node: &K, burst: u64, since_us: u64) -> Option<u64> {
+        let Some(sensor) = self.sensors.get(node).filter(|sensor| sensor.newest_us().is_some()) else { return Some(0) };
+        let newest = sensor.seconds.back().filter(|newest| newest.start_us >= since_us)?;
+        Some(newest.backlog_max.saturating_sub(burst))
+    }
+
     /// Something came within the window to a node whose bucket is `burst` deep, or waits there.
     #[must_use]
     pub fn is_in_use(&self, node: &K, burst: u64) -> bool {

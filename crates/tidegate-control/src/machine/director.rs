@@ -16,11 +16,13 @@
 //! | `types` | events and orders |
 //! | `crowd` | publishers by name |
 //! | `running` | a planner's orders, carried out |
+//! | `lines` | what waits at nodes because publishers move |
 //! | `inherit` | what a former leader had in force |
 //! | `term` | when it leads, by which configuration, and how it ends |
 
 mod crowd;
 mod inherit;
+mod lines;
 mod running;
 mod term;
 mod types;
@@ -42,12 +44,15 @@ use super::portion::{Portion, divide};
 use super::roster::NodeState;
 use super::standing::Standing;
 use super::steps::Steps;
+use super::term::TermEnd;
 use super::types::{NODES_MAX, NodeLoad, NodeNo, PublisherNo};
 
 /// What nodes are called in reports.
 const KIND: &str = "broker";
 /// Identities in one order to disconnect at most.
 const DISCONNECT_MAX: usize = 1_000;
+/// A node that takes publishers is asked so often whether its consumers are still there.
+const CONSUMERS_EVERY: Duration = Duration::from_secs(5);
 /// A publisher that sends to another node than its own so long after it was told is a stray.
 const STRAY_AFTER: Duration = Duration::from_secs(5);
 
@@ -57,12 +62,16 @@ struct Node {
     name: NodeName,
     state: NodeState,
     load: NodeLoad,
-    /// All channels had consumers there.
+    /// All channels had consumers there, when it was asked last.
     prepared: bool,
+    /// When it is to be asked again although they had.
+    prepare_at: Instant,
     /// Channels without consumers, when it was asked last.
     missing: Vec<String>,
     /// Its clock showed this at that instant or before.
     clock: Option<(Instant, u64)>,
+    /// When it told its publishers last; a measurement tells none.
+    listed: Option<Instant>,
     delays: Delays,
 }
 
@@ -113,7 +122,7 @@ pub struct Director {
     opened: bool,
     led_since: Instant,
     /// From then on it does not lead, unless it is told a later moment before.
-    leads_until: Instant,
+    leads_until: TermEnd,
     placement: u64,
     /// The nodes that those who steer were told, and their weights.
     told: (Vec<NodeNo>, Vec<f64>),
@@ -155,7 +164,7 @@ impl Director {
             standing: Standing::default(),
             opened: false,
             led_since: now,
-            leads_until: Instant::MAX,
+            leads_until: TermEnd::UNKNOWN,
             placement: 0,
             told: (Vec::new(), Vec::new()),
             told_at: now,
@@ -179,7 +188,7 @@ impl Director {
     /// own.
     pub fn on_event(&mut self, event: Event, now: Instant) {
         if let Event::LeadsUntil(until) = event {
-            self.leads_until = until;
+            self.leads_until = TermEnd::at(until);
         }
         self.end_term(now);
         match event {
@@ -187,13 +196,7 @@ impl Director {
             Event::Sensed { order, reading } => self.on_sensed(order, &reading, now),
             Event::Prepared { order, missing } => {
                 if let Some(node) = self.answered(order, Asked::Prepare) {
-                    let node = &mut self.nodes[node.0 as usize];
-                    let is_news = !node.prepared && missing.is_empty();
-                    node.prepared |= missing.is_empty();
-                    node.missing = missing;
-                    if is_news && self.phase == Phase::Short {
-                        self.plan_at = Some(now);
-                    }
+                    self.on_prepared(node, missing, now);
                 }
             }
             Event::Put { order } => {
@@ -239,7 +242,7 @@ impl Director {
     pub fn next_timeout(&self) -> Option<Instant> {
         let steps = self.steps.as_ref()?;
         let answers = self.waiting.values().map(|waiting| waiting.until).min();
-        let term = Some(self.leads_until).filter(|until| *until < Instant::MAX);
+        let term = self.leads_until.next_timeout();
         let adapts = (self.running.is_none() && self.opened).then(|| self.adaptor.due());
         let running = self.running.as_ref().and_then(Running::next_timeout);
         let computes = self.running.as_ref().and_then(Running::computes);
@@ -405,7 +408,8 @@ impl Director {
             let is_planned = self.running.as_ref().is_some_and(|running| running.prepares(*node));
             // Where brokers are missing, any that its consumers come to is one.
             let is_wanted = is_planned || self.standing.takes(*node) || self.phase == Phase::Short;
-            known.state == NodeState::Ready && !known.prepared && is_wanted
+            let is_due = !known.prepared || now >= known.prepare_at;
+            known.state == NodeState::Ready && is_due && is_wanted
         };
         for node in self.numbers().filter(wanted).collect::<Vec<_>>() {
             if !self.is_asked(node, Asked::Prepare) {
@@ -415,15 +419,29 @@ impl Director {
         }
     }
 
-    /// A publisher that its node lists no more sends nothing: it keeps its place until it is forgotten, and needs no room. O(n)
-    /// once a second.
+    /// A node said which channels have no consumer there. Nobody moves if they left: what comes waits for them where it is, and
+    /// people are told.
+    fn on_prepared(&mut self, node: NodeNo, missing: Vec<String>, now: Instant) {
+        let takes = self.standing.takes(node);
+        let known = &mut self.nodes[node.0 as usize];
+        let is_ready = missing.is_empty();
+        let was_ready = core::mem::replace(&mut known.prepared, is_ready);
+        known.missing = missing;
+        known.prepare_at = now + CONSUMERS_EVERY;
+        if is_ready && !was_ready && self.phase == Phase::Short {
+            self.plan_at = Some(now);
+        }
+        if was_ready && !is_ready && takes {
+            let (node, missing) = (known.name.clone(), known.missing.clone());
+            self.order(Ask::Report(Report::ConsumersLeft { node, missing }));
+        }
+    }
+
+    /// Publishers that are not where they were seen last. O(n) once a second.
     fn quieten(&mut self) {
-        let read = |node: NodeNo| self.node(node).clock.map(|(at, _)| at);
-        let is_quiet = |known: &crowd::Known| read(known.on).is_some_and(|at| at > known.seen);
-        let quiet: Vec<PublisherNo> =
-            self.crowd.iter().filter(|(_, known)| is_quiet(known)).map(|(number, _)| number).collect();
-        for publisher in quiet {
-            self.standing.set_rate(publisher, 0.0);
+        let nodes = &self.nodes;
+        for (publisher, rate_per_s) in self.crowd.refresh(|node| listed_at(nodes, node)) {
+            self.standing.set_rate(publisher, rate_per_s);
         }
     }
 
@@ -634,8 +652,17 @@ impl Director {
         let Some(at) = self.nodes.iter().position(|node| node.name == name) else {
             if self.nodes.len() < NODES_MAX {
                 let number = self.standing.add_node(load);
-                let (prepared, missing) = (false, Vec::new());
-                self.nodes.push(Node { name, state, load, prepared, missing, clock: None, delays: Delays::default() });
+                self.nodes.push(Node {
+                    name,
+                    state,
+                    load,
+                    prepared: false,
+                    prepare_at: now,
+                    missing: Vec::new(),
+                    clock: None,
+                    listed: None,
+                    delays: Delays::default(),
+                });
                 self.on_state(number, NodeState::Known, now);
             }
             return;
@@ -665,7 +692,7 @@ impl Director {
             NodeState::Draining => self.evacuate(node, now),
             NodeState::Gone => {
                 let lost = &mut self.nodes[node.0 as usize];
-                (lost.prepared, lost.clock) = (false, None);
+                (lost.prepared, lost.clock, lost.listed) = (false, None, None);
                 self.waiting.retain(|_, waiting| waiting.node != node);
                 self.adaptor.forget(&node);
                 if let Some(steps) = &mut self.steps {
@@ -727,9 +754,11 @@ impl Director {
             return;
         }
         known.delays = reading.delays;
+        known.listed = Some(now);
         for seen in &reading.publishers {
-            match self.crowd.see(seen, node, now) {
-                Sight::Known(publisher) => self.standing.set_rate(publisher, seen.rate_per_s),
+            let nodes = &self.nodes;
+            match self.crowd.see(seen, node, now, |node| listed_at(nodes, node)) {
+                Sight::Known(publisher, rate_per_s) => self.standing.set_rate(publisher, rate_per_s),
                 Sight::New => self.welcome(seen, node, now),
                 Sight::Full => {}
             }
@@ -786,6 +815,11 @@ impl Director {
             self.plan_at = Some(now);
         }
     }
+}
+
+/// When a node told its publishers last; `None`: it is not there.
+fn listed_at(nodes: &[Node], node: NodeNo) -> Option<Instant> {
+    nodes.get(node.0 as usize)?.listed
 }
 
 /// A number of things as it is counted here.

@@ -295,13 +295,31 @@ impl Distributor {
         Ok(has_some.into_iter().zip(limits).map(part).collect())
     }
 
-    /// While a node searches, the publishers that it does not try are placed on the next open node.
+    /// While nodes are measured, the publishers that nobody tries are on nodes that are not, those with most room first: on
+    /// another one they would be measured in place of its own. Where no such node has room, those that a node searches without
+    /// are on the next open one, and those that have none stay where they are.
     fn lend_room(&self, publishers: &mut [Vec<PublisherNo>]) {
         let many = self.nodes.len();
-        for (at, node) in self.nodes.iter().enumerate() {
-            let excess = &node.fresh[node.on..];
-            let next = (1..many).map(|step| (at + step) % many).find(|&next| self.nodes[next].state == State::Open);
-            publishers[next.unwrap_or(at)].extend(excess);
+        let is_open = |at: usize| self.nodes[at].state == State::Open;
+        let idle = (0..many).filter(|&at| is_open(at) && self.nodes[at].fresh.is_empty());
+        let mut spare: Vec<(usize, f64)> = idle.map(|at| (at, self.rcap_per_s(&self.nodes[at]))).collect();
+        spare.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+        let mut spare = spare.into_iter().peekable();
+        let next = |at: usize| (1..many).map(|step| (at + step) % many).find(|&next| is_open(next)).unwrap_or(at);
+        let excess = self.nodes.iter().enumerate().flat_map(|(at, node)| {
+            let next = node.search.map(|_| next(at));
+            node.fresh[node.on..].iter().map(move |&publisher| (publisher, next))
+        });
+        for (publisher, next) in excess.chain(self.left.iter().map(|&publisher| (publisher, None))) {
+            let rate_per_s = self.rate_of([publisher]);
+            while spare.next_if(|(_, room)| *room < rate_per_s).is_some() {}
+            let on = spare.peek_mut().map(|(spare, room)| {
+                *room -= rate_per_s;
+                *spare
+            });
+            if let Some(on) = on.or(next) {
+                publishers[on].push(publisher);
+            }
         }
     }
 

@@ -20,6 +20,7 @@ use super::name::Name;
 use super::portion::{Portion, WHOLE, divide, sum};
 use super::roster::{NodeState, Roster, RosterConfig, Says};
 use super::steps::{Put, Steps, StepsConfig};
+use super::term::TermEnd;
 
 /// What a divider works with.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
@@ -197,7 +198,7 @@ pub struct Divider {
     waiting: BTreeMap<u64, Waiting>,
     next_no: u64,
     led_since: Instant,
-    leads_until: Instant,
+    leads_until: TermEnd,
     sense_at: Instant,
     /// The latest moment that it was told.
     now: Instant,
@@ -223,7 +224,7 @@ impl Divider {
             waiting: BTreeMap::new(),
             next_no: 1,
             led_since: now,
-            leads_until: Instant::MAX,
+            leads_until: TermEnd::UNKNOWN,
             sense_at: now,
             now,
         }
@@ -232,7 +233,7 @@ impl Divider {
     /// Something happened.
     pub fn on_event(&mut self, event: DividerEvent, now: Instant) {
         if let DividerEvent::LeadsUntil(until) = event {
-            self.leads_until = until;
+            self.leads_until = TermEnd::at(until);
         }
         self.end_term(now);
         match event {
@@ -260,7 +261,7 @@ impl Divider {
         let steps = self.steps.as_ref()?;
         let answers = self.waiting.values().map(|waiting| waiting.until).min();
         let adapts = (!self.parts.is_empty()).then(|| self.adaptor.due());
-        let term = Some(self.leads_until).filter(|until| *until < Instant::MAX);
+        let term = self.leads_until.next_timeout();
         // What is overdue waits for something else, which each reading looks after.
         [answers, term, adapts, self.roster.next_timeout(), steps.next_timeout(), Some(self.sense_at)]
             .into_iter()
@@ -335,7 +336,7 @@ impl Divider {
 
     /// A term that was not renewed in time is over, also if nobody says so: this process may have stood still.
     fn end_term(&mut self, now: Instant) {
-        if self.steps.is_some() && now >= self.leads_until {
+        if self.steps.is_some() && self.leads_until.has_come(now) {
             self.stop_leading();
         }
     }
@@ -349,7 +350,7 @@ impl Divider {
 
     fn on_lead(&mut self, leads: bool, above: u64, quiet: Duration, now: Instant) {
         self.stop_leading();
-        self.leads_until = Instant::MAX;
+        self.leads_until = TermEnd::UNKNOWN;
         if !leads {
             return;
         }

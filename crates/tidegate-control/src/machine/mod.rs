@@ -21,6 +21,7 @@
 //! | [`rehearsal`] | a planner played in virtual time, without touching anything |
 //! | [`name`] | names that are cheap to copy |
 //! | [`hop`] | between one NSQ producer and the brokers that its topics are placed on |
+//! | `term` | how long a process leads |
 //! | `words` | decisions in words |
 
 pub mod adaptor;
@@ -41,5 +42,6 @@ mod search;
 pub mod select;
 pub mod standing;
 pub mod steps;
+mod term;
 pub mod types;
 mod words;

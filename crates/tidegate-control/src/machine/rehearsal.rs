@@ -6,6 +6,7 @@ use core::time::Duration;
 use tidegate_core::limit::{Limit, split};
 use tidegate_core::number::{float, whole};
 use tidegate_core::replay::{BrokerReplay, Passed, ServiceModel};
+use tidegate_core::theory::mmc;
 use tidegate_core::{Instant, Rng};
 
 use super::types::{
@@ -278,16 +279,22 @@ pub fn even_parts(
     Some(replay(part, service, slo, arrivals.iter(), 0.0, &mut rng))
 }
 
-/// A node of which only the capacity is known: its cores are busy at `mcap_per_s`, and the rest of a message's way takes
-/// `way`.
+/// A node of which only the capacity is known: with `mcap_per_s` single messages at random it just keeps `slo`, as `tidegate
+/// bench mcap` measures it. Of that a message's way takes `way` beside its core, but no more than half.
+///
+/// Its cores are not all busy at `mcap_per_s`: a queue that is always full keeps no objective. How busy they are is solved for
+/// exactly; see [`mmc`].
 #[must_use]
-pub fn service_of(mcap_per_s: f64, cores: u32, way: Duration) -> ServiceModel {
+pub fn service_of(mcap_per_s: f64, cores: u32, slo: Slo, way: Duration) -> ServiceModel {
     let cores = u16::try_from(cores.max(1)).unwrap_or(u16::MAX);
-    let message_ns = whole(f64::from(cores) * 1e9 / mcap_per_s.max(1.0));
+    let way = way.min(slo.within / 2);
+    let within_s = (slo.within - way).as_secs_f64();
+    let objective = mmc::Objective { quantile: slo.quantile, within_s };
+    let service_s = mmc::longest_service_s(mcap_per_s.max(1.0), cores.into(), objective);
     ServiceModel {
         cores,
         batch_ns: 0,
-        message_ns: u32::try_from(message_ns).unwrap_or(u32::MAX),
+        message_ns: u32::try_from(whole(1e9 * service_s)).unwrap_or(u32::MAX),
         way_ns: u32::try_from(way.as_nanos()).unwrap_or(u32::MAX),
         spread: tidegate_core::replay::Spread::Exponential,
     }
@@ -298,11 +305,13 @@ mod tests {
     use tidegate_core::Rate;
     use tidegate_core::theory::md1::{AccessDelay, Bucket, Traffic};
 
+    use super::super::benchmark::{Benchmark, BenchmarkConfig, Showed};
     use super::super::distributor::Distributor;
     use super::super::types::{Cause, Demand, FitConfig, GroupNo, Principles};
     use super::*;
 
     const SLO: Slo = Slo { quantile: 0.99, within: Duration::from_millis(5) };
+    const WAY: Duration = Duration::from_micros(100);
 
     fn publishers(many: u32, group: u32) -> Vec<Publisher> {
         (0..many).map(|at| Publisher { rate_per_s: 10.0, group: GroupNo(at / group) }).collect()
@@ -326,7 +335,7 @@ mod tests {
             publishers,
             arrivals,
             nodes: vec![NodeLoad { mcap_per_s, allocated_per_s: 0.0 }; nodes],
-            services: vec![service_of(mcap_per_s, 2, Duration::from_micros(100)); nodes],
+            services: vec![service_of(mcap_per_s, 2, SLO, WAY); nodes],
             seed: 1,
         };
         (rehearsal, demand)
@@ -365,10 +374,41 @@ mod tests {
         assert!(poisson(&[], 1, Duration::from_secs(1), 10, &mut Rng::new(1)).is_empty());
     }
 
+    /// What a benchmark of a node finds, as `tidegate bench mcap` does it: random messages, none of which waits for a token.
+    fn benchmarked(service: ServiceModel, slo: Slo) -> f64 {
+        let free = Limit::new(Rate::per_s(1_000_000_000), 1_000_000);
+        let mut search = Benchmark::new(BenchmarkConfig::default());
+        while let Some(rate_per_s) = search.next_per_s() {
+            let seen = even_parts(free, 1, service, slo, (float(rate_per_s), 1), (60_000, rate_per_s)).unwrap();
+            let meets = seen.delay_us <= slo.within.as_secs_f64() * 1e6;
+            search.on_measured(if meets { Showed::Meets } else { Showed::Misses });
+        }
+        float(search.mcap_per_s())
+    }
+
+    #[test]
+    fn a_benchmark_of_the_model_finds_the_capacity_that_it_was_made_from() {
+        let slo = |quantile, us| Slo { quantile, within: Duration::from_micros(us) };
+        for (mcap_per_s, cores, slo) in [
+            (73e3, 1, slo(0.99, 1_000)),
+            (73e3, 4, slo(0.99, 1_000)),
+            (20e3, 2, slo(0.999, 5_000)),
+            (2e3, 1, slo(0.5, 2_000)),
+            // A way that is longer than half of the objective.
+            (30e3, 2, slo(0.99, 150)),
+        ] {
+            let service = service_of(mcap_per_s, cores, slo, WAY);
+            let found = benchmarked(service, slo);
+            // The search ends within a twentieth below, and 60,000 messages say no more than a few hundredths.
+            assert!((found / mcap_per_s - 0.98).abs() < 0.08, "{found} of {mcap_per_s} for {slo:?}: {service:?}");
+            assert!(service.capacity_per_s(1) > 1.02 * mcap_per_s, "not all cores are busy: {service:?}");
+        }
+    }
+
     #[test]
     fn equal_parts_show_what_the_theory_says() {
         let limit = Limit::new(Rate::per_s(11_000), 26);
-        let instant = ServiceModel { message_ns: 0, way_ns: 0, ..service_of(1e9, 1, Duration::ZERO) };
+        let instant = ServiceModel { message_ns: 0, way_ns: 0, ..service_of(1e9, 1, SLO, Duration::ZERO) };
         let seen = even_parts(limit, 2, instant, SLO, (10_000.0, 1), (400_000, 1)).unwrap();
         let bucket = Bucket { rate_per_s: 11_000.0, burst: 26.0 };
         let exact = AccessDelay::split_evenly(Traffic { rate_per_s: 10_000.0, batch: 1 }, bucket, 2).unwrap();

@@ -226,6 +226,17 @@ impl Standing {
     /// has no token for each.
     #[must_use]
     pub fn portions(&self, contract: Limit, also: impl Fn(NodeNo) -> bool) -> Vec<(NodeNo, Portion)> {
+        self.portions_with(contract, also, |_| 0.0)
+    }
+
+    /// The same with `more` of the rate for each node, in tokens per second, than its publishers need.
+    #[must_use]
+    pub fn portions_with(
+        &self,
+        contract: Limit,
+        also: impl Fn(NodeNo) -> bool,
+        more: impl Fn(NodeNo) -> f64,
+    ) -> Vec<(NodeNo, Portion)> {
         let numbered = (0..).map(NodeNo).zip(&self.places);
         let of: Vec<(NodeNo, &Place)> =
             numbered.filter(|(node, place)| place.takes || place.publishers > 0 || also(*node)).collect();
@@ -233,10 +244,11 @@ impl Standing {
         if many == 0 || contract.burst < many {
             return Vec::new();
         }
-        let weights: Vec<u64> =
-            of.iter().map(|(_, place)| whole((place.rate_per_s * WEIGHT_PER_RATE).round())).collect();
+        let weight = |rate_per_s: f64| whole((rate_per_s.max(0.0) * WEIGHT_PER_RATE).round());
+        let weights: Vec<u64> = of.iter().map(|(_, place)| weight(place.rate_per_s)).collect();
+        let with_more: Vec<u64> = of.iter().map(|(node, place)| weight(place.rate_per_s + more(*node))).collect();
         let floor = whole((float(WHOLE) / 100.0).min(float(WHOLE) / (2.0 * float(many))));
-        let rates = divide(WHOLE, &weights, floor);
+        let rates = divide(WHOLE, &with_more, floor);
         let bursts = divide(contract.burst, &weights, 1);
         let portions = rates.into_iter().zip(bursts).map(|(rate_shares, burst)| Portion { rate_shares, burst });
         of.into_iter().map(|(node, _)| node).zip(portions).collect()
@@ -314,6 +326,11 @@ mod tests {
             .map(|(node, portion)| (node.0, portion.rate_shares * 1_000 / WHOLE, portion.burst))
             .collect();
         assert_eq!(shares, [(0, 742, 14), (1, 247, 5), (2, 10, 1)]);
+        // A line at the third: the rate follows it, the burst does not.
+        let more = |node| if node == NodeNo(2) { 40.0 } else { 0.0 };
+        let portions = standing.portions_with(contract, |node| node == NodeNo(2), more);
+        let rates: Vec<u64> = portions.iter().map(|(_, portion)| portion.rate_shares * 1_000 / WHOLE).collect();
+        assert_eq!((rates, portions[2].1.burst), (vec![375, 125, 500], 1));
         assert!(standing.portions(Limit::new(Rate::per_s(1), 2), |_| true).is_empty());
     }
 

@@ -104,7 +104,7 @@ pub struct Slo {
 pub enum Excess {
     /// Nowhere: they send nothing. Only a simulation can do that.
     Held,
-    /// On the next node.
+    /// On a node that is not measured, or else on the next one.
     NextNode,
 }
 

@@ -106,7 +106,7 @@ async fn publishers(
     let rate: f64 = inside.publishers.iter().map(|(_, rate)| rate).sum();
     let second = |back: u64| {
         let start_us = (now_us() / 1_000_000 - back) * 1_000_000;
-        json!({ "start_us": start_us, "messages": whole(rate), "bytes": whole(10.0 * rate), "backlog_max": whole(rate / 50.0) })
+        json!({ "start_us": start_us, "messages": whole(rate), "bytes": whole(10.0 * rate), "backlog_max": whole(rate / 100.0) })
     };
     let publisher = |(identity, rate): &(String, f64)| {
         json!({

@@ -3,6 +3,7 @@
 //! What a part is a part of, a topic's limit or a route's, is the node's own; the terms of an order, the words of a
 //! refusal and the clock are the same at every node, as the one that divides limits reads them.
 
+use std::collections::BTreeSet;
 use std::fmt::Display;
 use std::time::Duration;
 
@@ -137,10 +138,19 @@ pub fn limit_of(name: impl Display, rate: Rate, burst: u64) -> Result<Limit, Pro
     Ok(Limit::new(rate, burst))
 }
 
-/// The complaint about a part that stands twice in an order.
-#[must_use]
-pub fn twice(name: impl Display) -> Problem {
-    Problem::bad_request(format!("`{name}` stands twice in `parts`"))
+/// Finds the first of these names that stands twice in an order.
+///
+/// # Errors
+/// If there is one.
+pub fn once_each<N: Ord + Display>(names: impl IntoIterator<Item = N>) -> Result<(), Problem> {
+    let mut seen = BTreeSet::new();
+    for name in names {
+        if seen.contains(&name) {
+            return Err(Problem::bad_request(format!("`{name}` stands twice in `parts`")));
+        }
+        seen.insert(name);
+    }
+    Ok(())
 }
 
 /// A part as it is shown, without the name of what it is a part of.
@@ -188,6 +198,46 @@ impl PartState {
             ordered: (in_force != Some(ordered)).then_some(json),
         }
     }
+}
+
+/// Answer to `PUT /api/v1/parts`; `P` is a part as the node shows it.
+#[derive(Debug, Serialize)]
+pub struct PutAnswer<P> {
+    revision: u64,
+    now_us: u64,
+    in_force: Vec<P>,
+}
+
+impl<P> PutAnswer<P> {
+    /// The parts of an order of this revision, as they stand now.
+    #[must_use]
+    pub fn new(revision: u64, in_force: Vec<P>) -> Self {
+        Self { revision, now_us: now_us(), in_force }
+    }
+}
+
+/// Answer to `GET /api/v1/parts`.
+#[derive(Debug, Serialize)]
+pub struct AllAnswer<P> {
+    now_us: u64,
+    parts: Vec<P>,
+}
+
+impl<P> AllAnswer<P> {
+    /// All parts that the node has.
+    #[must_use]
+    pub fn new(parts: Vec<P>) -> Self {
+        Self { now_us: now_us(), parts }
+    }
+}
+
+/// Answer to `DELETE /api/v1/parts/{name}`.
+#[derive(Debug, Serialize)]
+pub struct RemovedAnswer<P> {
+    /// Of the removal.
+    pub revision: u64,
+    /// As it stood before.
+    pub removed: Option<P>,
 }
 
 /// What a removal is about.
@@ -283,6 +333,8 @@ mod tests {
         }
         assert!(limit_of("t", Rate::per_s(1), 0).unwrap_err().detail.contains("`burst` of `t` is 0"));
         assert_eq!(limit_of("t", Rate::ZERO, 0), Ok(Limit::new(Rate::ZERO, 0)));
+        assert!(once_each(["b", "a", "b"]).unwrap_err().detail.contains("`b` stands twice"));
+        assert_eq!(once_each(["b", "a"]), Ok(()));
     }
 
     #[test]

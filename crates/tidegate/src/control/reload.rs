@@ -5,13 +5,15 @@
 
 use std::path::PathBuf;
 
+use tidegate_console::BrokerSource;
 use tidegate_control::config::Config;
 use tidegate_control::config::reread::{RESTART, refused};
 use tidegate_control::io::{Control, Named};
 use tidegate_runtime::causes::with_causes;
 use tidegate_runtime::config::Document;
+use tokio::sync::watch;
 
-use super::tokens_of;
+use super::{sources_of, tokens_of};
 use crate::reload::others_of;
 use crate::settings::{self, Settings};
 use crate::signals::Hangups;
@@ -27,33 +29,30 @@ pub(super) struct Reload {
     /// In force.
     config: Config,
     token: Token,
+    /// The brokers that the console asks.
+    sources: watch::Sender<Vec<BrokerSource>>,
 }
 
 impl Reload {
     /// `config` is in force; it is of `settings`, which are what `file` said at the start.
-    pub(super) fn new(file: PathBuf, settings: &Settings, config: Config, token: Token) -> Self {
-        Self { file, others: others_of(settings), config, token }
+    pub(super) fn new(
+        file: PathBuf,
+        settings: &Settings,
+        config: Config,
+        token: Token,
+        sources: watch::Sender<Vec<BrokerSource>>,
+    ) -> Self {
+        Self { file, others: others_of(settings), config, token, sources }
     }
 
-    /// Follows SIGHUP until `end`.
+    /// Follows SIGHUP until `end`, which does not wait for topics that take their commands in turn.
     pub(super) async fn serve_until(
         &mut self,
         control: &mut Control,
         hangups: &mut Hangups,
         end: impl Future<Output = ()>,
     ) {
-        let mut end = std::pin::pin!(end);
-        loop {
-            tokio::select! {
-                () = &mut end => return,
-                () = hangups.wait() => {}
-            }
-            // Topics take their commands in turn; the end waits for none of them.
-            tokio::select! {
-                () = &mut end => return,
-                () = self.hangup(control) => {}
-            }
-        }
+        hangups.follow(end, async || self.hangup(control).await).await;
     }
 
     async fn hangup(&mut self, control: &mut Control) {
@@ -65,6 +64,7 @@ impl Reload {
             tracing::warn!("{warning}");
         }
         let is_same = config == self.config;
+        self.sources.send_replace(sources_of(&config, &tokens));
         let changes = control.reload(config.clone(), tokens).await;
         self.config = config;
         say("topics", &changes.topics);

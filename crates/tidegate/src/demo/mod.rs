@@ -11,7 +11,7 @@
 //! | `headless` | a script, a table and a verdict instead of the page |
 //! | `neighbours` | `tidegate demo neighbours`: one noisy neighbour, twice |
 //! | `rpc` | `tidegate demo rpc`: one overload, five schemes of overload control |
-//! | `srtm` | `tidegate demo srtm`: a limit split over six brokers, and a topic placed on the fewest |
+//! | `srtm` | `tidegate demo srtm`: a limit split over six brokers, a topic placed on the fewest, and the split with lending |
 //!
 //! Brokers run in this process. They are the production broker on real sockets; a process each would add that one
 //! of them may die alone and leave its children behind, and would show nothing more: what is scarce is the consumer.

@@ -1,6 +1,5 @@
 //! `/api/v1/parts`: the node's parts of topics' limits.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,7 +12,9 @@ use serde::{Deserialize, Serialize};
 use tidegate_core::Rate;
 use tidegate_runtime::clock;
 use tidegate_runtime::http::Problem;
-use tidegate_runtime::http::parts::{self, PartState, PartTerms, Refusal, Removal, now_us};
+use tidegate_runtime::http::parts::{
+    self, AllAnswer, PartState, PartTerms, PutAnswer, Refusal, Removal, RemovedAnswer,
+};
 
 use super::Shared;
 use super::actions::topic_name;
@@ -64,33 +65,17 @@ pub(super) struct PartJson {
     lends: Option<&'static str>,
 }
 
-#[derive(Serialize)]
-struct PutJson {
-    revision: u64,
-    now_us: u64,
-    in_force: Vec<PartJson>,
-}
-
-#[derive(Serialize)]
-struct AllJson {
-    now_us: u64,
-    parts: Vec<PartJson>,
-}
-
-#[derive(Serialize)]
-struct RemovedJson {
-    revision: u64,
-    removed: Option<PartJson>,
-}
-
 /// `GET /api/v1/parts`.
-async fn all(State(shared): State<Shared>) -> Result<Json<AllJson>, Problem> {
+async fn all(State(shared): State<Shared>) -> Result<Json<AllAnswer<PartJson>>, Problem> {
     let parts = shared.ask_parts(&AdminRequest::Parts).await?;
-    Ok(Json(AllJson { now_us: now_us(), parts: shown(&parts) }))
+    Ok(Json(AllAnswer::new(shown(&parts))))
 }
 
 /// `PUT /api/v1/parts`.
-async fn put(State(shared): State<Shared>, body: Result<Bytes, BytesRejection>) -> Result<Json<PutJson>, Problem> {
+async fn put(
+    State(shared): State<Shared>,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Json<PutAnswer<PartJson>>, Problem> {
     let order = order_of(parts::order_of(body, EXAMPLE)?)?;
     let step = async |step| shared.put_step(&PartOrder { step, ..order.clone() }).await;
     // Each step is acknowledged by all shards before the next one: what grows does so when everything has shrunk, and when
@@ -102,7 +87,7 @@ async fn put(State(shared): State<Shared>, body: Result<Bytes, BytesRejection>) 
     }
     let in_force = step(PartStep::All).await?;
     tracing::debug!(revision = order.revision, parts = order.parts.len(), "parts put in force");
-    Ok(Json(PutJson { revision: order.revision, now_us: now_us(), in_force: shown(&in_force) }))
+    Ok(Json(PutAnswer::new(order.revision, shown(&in_force))))
 }
 
 /// `DELETE /api/v1/parts/{topic}?revision=..`.
@@ -110,7 +95,7 @@ async fn remove(
     State(shared): State<Shared>,
     Path(topic): Path<String>,
     removal: Result<Query<Removal>, QueryRejection>,
-) -> Result<Json<RemovedJson>, Problem> {
+) -> Result<Json<RemovedAnswer<PartJson>>, Problem> {
     let revision = parts::revision_of(removal)?;
     let topic = topic_name(&topic)?;
     let request = AdminRequest::RemovePart { topic: topic.clone(), revision };
@@ -119,7 +104,7 @@ async fn remove(
         keeper.remove(&topic, revision).await;
     }
     tracing::debug!(%topic, revision, "part removed");
-    Ok(Json(RemovedJson { revision, removed: removed.first().map(PartJson::from) }))
+    Ok(Json(RemovedAnswer { revision, removed: removed.first().map(PartJson::from) }))
 }
 
 impl Shared {
@@ -171,10 +156,7 @@ fn shown(parts: &[PartStatus]) -> Vec<PartJson> {
 /// The order of these terms and parts.
 fn order_of((terms, parts): (PartTerms, Vec<GrantBody>)) -> Result<PartOrder, Problem> {
     let parts = parts.iter().map(grant).collect::<Result<Arc<[_]>, _>>()?;
-    let mut topics = BTreeSet::new();
-    if let Some(twice) = parts.iter().find(|part| !topics.insert(&part.topic)) {
-        return Err(parts::twice(&twice.topic));
-    }
+    parts::once_each(parts.iter().map(|part| &part.topic))?;
     let PartTerms { revision, lease, until, on_lapse } = terms;
     Ok(PartOrder { revision, lease, until, on_lapse, parts, step: PartStep::Check })
 }

@@ -11,6 +11,7 @@ use serde::Deserialize;
 use serde_json::json;
 use tidegate_core::Rng;
 use tidegate_core::number::float;
+use tidegate_core::replay::ServiceModel;
 use tidegate_runtime::http::Problem;
 use tokio::sync::oneshot;
 
@@ -115,6 +116,10 @@ fn play(topic: &Topic, limit: tidegate_core::limit::Limit, all: Publishers, node
         force_nodes: None,
         seed: SEED,
     };
+    let services: Vec<ServiceModel> =
+        usable.iter().map(|(_, node, _)| service_of(node.mcap_per_s, node.shards, slo, WAY)).collect();
+    // What the model believes of nodes is what is played for them: there is nothing else to compare it with.
+    let slowest = services.iter().copied().min_by(|a, b| a.capacity_per_s(1).total_cmp(&b.capacity_per_s(1)));
     let rehearsal = Rehearsal {
         slo,
         arrivals: poisson(&publishers, batch, SPAN, ARRIVALS_MAX, &mut Rng::new(SEED)),
@@ -126,13 +131,15 @@ fn play(topic: &Topic, limit: tidegate_core::limit::Limit, all: Publishers, node
                 allocated_per_s: *allocated_per_s,
             })
             .collect(),
-        services: usable.iter().map(|(_, node, _)| service_of(node.mcap_per_s, node.shards, WAY)).collect(),
+        services,
         seed: SEED,
     };
     let ended = match topic.planner {
         Chosen::Paper => rehearsal.run(&mut Distributor::new(demand)),
         Chosen::Model => {
-            let config = ModelConfig { horizon: MODEL_HORIZON, messages_max: ARRIVALS_MAX, ..ModelConfig::default() };
+            let default = ModelConfig::default();
+            let service = slowest.unwrap_or(default.service);
+            let config = ModelConfig { service, horizon: MODEL_HORIZON, messages_max: ARRIVALS_MAX, ..default };
             rehearsal.run(&mut Modelled::new(demand, config))
         }
     };

@@ -77,12 +77,13 @@ async fn answer(shared: &Arc<Shared>, topic: &str, question: Question) -> Result
     let least = nodes.values().min_by(|a, b| a.mcap_per_s.total_cmp(&b.mcap_per_s));
     let (mcap_per_s, cores) =
         least.map_or((crate::io::nodes::MCAP_PER_SHARD, 1), |node| (node.mcap_per_s, node.shards));
+    let slo = claim.topic.slo.0;
     let what_if = WhatIf {
         nodes: question.k,
         limit: Limit::new(state.view.limit.rate, burst),
-        slo: claim.topic.slo.0,
+        slo,
         offered: state.offered,
-        service: service_of(mcap_per_s, cores, WAY),
+        service: service_of(mcap_per_s, cores, slo, WAY),
     };
     let computed = tokio::task::spawn_blocking(move || {
         let answer = what_if.answer();

@@ -13,14 +13,49 @@ use super::types::{IDENTITIES_MAX, Identity, Key, Seen};
 pub(super) struct Known {
     pub(super) identity: Identity,
     key: Option<Key>,
-    /// When it was seen last,
-    pub(super) seen: Instant,
-    /// and where.
+    /// When it was seen last.
+    seen: Instant,
+    /// Where it sends, or did: the node that saw most of it.
     pub(super) on: NodeNo,
+    /// Each node that lists it, once. Rates are means over some seconds: while it moves, either node has a part of it.
+    sightings: Vec<Sighting>,
     /// The node that those who steer were told.
     pub(super) told: Option<NodeNo>,
     /// The placement for which it was disconnected.
     pub(super) disconnected: u64,
+}
+
+/// What a node says of a publisher.
+#[derive(Clone, Copy, Debug)]
+struct Sighting {
+    on: NodeNo,
+    at: Instant,
+    rate_per_s: f64,
+}
+
+impl Known {
+    fn see(&mut self, seen: &Seen, on: NodeNo, at: Instant) {
+        self.seen = at;
+        self.sightings.retain(|sighting| sighting.on != on);
+        self.sightings.push(Sighting { on, at, rate_per_s: seen.rate_per_s });
+        let most = self.sightings.iter().max_by(|a, b| a.rate_per_s.total_cmp(&b.rate_per_s));
+        self.on = most.map_or(on, |sighting| sighting.on);
+    }
+
+    /// Forgets what a node did not say again. What one that is not there any more said counts until another has seen the
+    /// publisher. True if something was forgotten.
+    fn refresh(&mut self, listed: impl Fn(NodeNo) -> Option<Instant>) -> bool {
+        let before = self.sightings.len();
+        let is_fresh = |sighting: &Sighting| listed(sighting.on).is_some_and(|at| at <= sighting.at);
+        let is_elsewhere = self.sightings.iter().any(is_fresh);
+        self.sightings.retain(|sighting| is_fresh(sighting) || (listed(sighting.on).is_none() && !is_elsewhere));
+        self.sightings.len() != before
+    }
+
+    /// At all nodes together.
+    fn rate_per_s(&self) -> f64 {
+        self.sightings.iter().map(|sighting| sighting.rate_per_s).sum()
+    }
 }
 
 /// Publishers by number; at most [`IDENTITIES_MAX`]. Numbers are given by whoever keeps rates and nodes.
@@ -31,10 +66,10 @@ pub(super) struct Crowd {
 }
 
 /// What a sighting means.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) enum Sight {
-    /// It was seen before.
-    Known(PublisherNo),
+    /// It was seen before; with its rate at all nodes together.
+    Known(PublisherNo, f64),
     /// It is new and needs a number.
     New,
     /// There are too many.
@@ -42,18 +77,33 @@ pub(super) enum Sight {
 }
 
 impl Crowd {
-    /// A publisher was seen.
-    pub(super) fn see(&mut self, seen: &Seen, on: NodeNo, now: Instant) -> Sight {
-        let Some(&number) = self.numbers.get(&seen.identity) else {
+    /// A publisher was seen. `listed` says when a node told its publishers last; `None`: it is not there.
+    pub(super) fn see(
+        &mut self,
+        seen: &Seen,
+        on: NodeNo,
+        now: Instant,
+        listed: impl Fn(NodeNo) -> Option<Instant>,
+    ) -> Sight {
+        let number = self.numbers.get(&seen.identity).copied();
+        let slot = number.and_then(|number| self.known.get_mut(number.0 as usize)?.as_mut());
+        let (Some(number), Some(known)) = (number, slot) else {
             return if self.numbers.len() < IDENTITIES_MAX { Sight::New } else { Sight::Full };
         };
-        if let Some(Some(known)) = self.known.get_mut(number.0 as usize) {
-            (known.seen, known.on) = (now, on);
-            if known.key != seen.correlation {
-                known.key.clone_from(&seen.correlation);
-            }
+        known.see(seen, on, now);
+        known.refresh(listed);
+        if known.key != seen.correlation {
+            known.key.clone_from(&seen.correlation);
         }
-        Sight::Known(number)
+        Sight::Known(number, known.rate_per_s())
+    }
+
+    /// Publishers that a node lists no more, with the rate that is left: 0 at the last. Such a one sends nothing; it keeps its
+    /// place until it is forgotten, and needs no room. O(n).
+    pub(super) fn refresh(&mut self, listed: impl Fn(NodeNo) -> Option<Instant>) -> Vec<(PublisherNo, f64)> {
+        let numbered = (0..).map(PublisherNo).zip(&mut self.known);
+        let known = numbered.filter_map(|(number, slot)| Some((number, slot.as_mut()?)));
+        known.filter_map(|(number, known)| known.refresh(&listed).then(|| (number, known.rate_per_s()))).collect()
     }
 
     /// A new publisher has this number.
@@ -65,7 +115,8 @@ impl Crowd {
         let identity = seen.identity.clone();
         self.numbers.insert(identity.clone(), number);
         let key = seen.correlation.clone();
-        self.known[at] = Some(Known { identity, key, seen: now, on, told: None, disconnected: 0 });
+        let sightings = vec![Sighting { on, at: now, rate_per_s: seen.rate_per_s }];
+        self.known[at] = Some(Known { identity, key, seen: now, on, sightings, told: None, disconnected: 0 });
     }
 
     /// Those that were not seen since `now` less `span`; they are taken out.

@@ -65,6 +65,12 @@ struct Assign {
     stage: Stage,
     /// When the stage ends, in one way or the other.
     until: Instant,
+    /// When publishers began to move, once they did.
+    moved: Option<Instant>,
+    /// When lines are looked at next.
+    look_at: Instant,
+    /// Parts are not those of the plan, but work off lines.
+    works_off: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -73,7 +79,7 @@ enum Stage {
     Prepare,
     /// Parts come in force.
     Parts,
-    /// Publishers move.
+    /// Publishers move, and what waits because of that is worked off.
     Settle,
 }
 
@@ -275,7 +281,15 @@ impl Director {
         match order {
             PlanOrder::Assign { revision, parts } => {
                 let until = now + self.config.ready_within;
-                running.doing = Doing::Assign(Assign { revision, parts, stage: Stage::Prepare, until });
+                running.doing = Doing::Assign(Assign {
+                    revision,
+                    parts,
+                    stage: Stage::Prepare,
+                    until,
+                    moved: None,
+                    look_at: now,
+                    works_off: false,
+                });
             }
             PlanOrder::Measure { round, nodes, span } => {
                 running.doing = Doing::Measure(Measure::new(round, nodes, span, None, now));
@@ -339,18 +353,40 @@ impl Director {
                 }
                 assign.stage = Stage::Settle;
                 assign.until = now + self.config.fit.settle;
-            }
-            Stage::Settle if now < assign.until => {
-                running.doing = Doing::Assign(assign);
-                return Next::Waits;
+                assign.moved.get_or_insert(now);
             }
             Stage::Settle => {
-                running.planner.planner().on_event(PlanEvent::Assigned { revision: assign.revision }, now);
-                return Next::Goes;
+                if now < assign.until || self.waits_for_lines(&mut assign, now) {
+                    running.doing = Doing::Assign(assign);
+                    return Next::Waits;
+                }
+                if !mem::take(&mut assign.works_off) {
+                    let event = PlanEvent::Assigned { revision: assign.revision };
+                    running.planner.planner().on_event(event, now);
+                    return Next::Goes;
+                }
+                self.divide(now);
+                assign.stage = Stage::Parts;
+                assign.until = now + self.config.lease + 2 * self.config.answer_within;
             }
         }
         running.doing = Doing::Assign(assign);
         Next::Goes
+    }
+
+    /// Whether something waits because publishers moved; where it does, parts follow once for each reading of the sensors. Not for
+    /// longer than is configured, for a node may have a line that does not end.
+    fn waits_for_lines(&mut self, assign: &mut Assign, now: Instant) -> bool {
+        let Some(moved) = assign.moved else { return false };
+        if now >= moved + self.config.fit.settle + self.config.lines_within {
+            return false;
+        }
+        let lines = self.lines(moved);
+        if !lines.are_gone() && now >= assign.look_at {
+            assign.look_at = now + self.config.sense_every;
+            assign.works_off |= self.work_off(&lines);
+        }
+        !lines.are_gone()
     }
 
     /// Asks at most once a second, as sensors are read; the first time at once.

@@ -7,6 +7,7 @@ use tidegate_core::Instant;
 use super::super::adaptor::Adaptor;
 use super::super::portion::Portion;
 use super::super::steps::{LOAN, Steps, StepsConfig};
+use super::super::term::TermEnd;
 use super::super::types::{NodeNo, PublisherNo};
 use super::types::{Ask, DirectorConfig, Phase};
 use super::{Asked, Director};
@@ -41,7 +42,7 @@ impl Director {
 
     /// A term that was not renewed in time is over, also if nobody says so: this process may have stood still.
     pub(super) fn end_term(&mut self, now: Instant) {
-        if self.steps.is_some() && now >= self.leads_until {
+        if self.steps.is_some() && self.leads_until.has_come(now) {
             self.stop_leading();
         }
     }
@@ -59,7 +60,7 @@ impl Director {
         self.waiting.clear();
         self.running = None;
         self.opened = false;
-        self.leads_until = Instant::MAX;
+        self.leads_until = TermEnd::UNKNOWN;
         if !leads {
             return self.stop_leading();
         }
@@ -73,7 +74,7 @@ impl Director {
         let mut steps = Steps::new(config, self.config.limit, quiet_until, above);
         for (number, node) in (0..).map(NodeNo).zip(&mut self.nodes) {
             if !node.answers() {
-                node.clock = None;
+                (node.clock, node.listed) = (None, None);
             }
             if let Some((at, clock_us)) = node.clock {
                 steps.on_clock(&number, clock_us, at);

@@ -1,4 +1,5 @@
 mod laws;
+mod moving;
 
 use core::fmt::Write as _;
 
@@ -8,6 +9,7 @@ use tidegate_core::{Rate, Rng};
 use super::super::roster::{Roster, RosterConfig, Says};
 use super::super::types::Slo;
 use super::*;
+use moving::Past;
 
 const SECOND: Duration = Duration::from_secs(1);
 const LIMIT: Limit = Limit::new(Rate::per_s(1_100), 60);
@@ -57,6 +59,8 @@ enum What {
     Poll(usize),
     Moves(usize),
     Tick,
+    /// A tenth of a second passed.
+    Passes,
     Do(fn(&mut World)),
 }
 
@@ -77,6 +81,8 @@ struct World {
     /// The largest contract of the last leases.
     contracts: Vec<(Instant, Limit)>,
     tick_at: Instant,
+    /// Sensors say what was, and not what is.
+    past: Option<Past>,
 }
 
 impl World {
@@ -96,6 +102,7 @@ impl World {
             reports: Vec::new(),
             log: String::new(),
             tick_at: Instant::MAX,
+            past: None,
         };
         for name in nodes {
             world.add_node(name);
@@ -157,7 +164,8 @@ impl World {
                 Ask::Place(change) => {
                     self.placement.apply(&change);
                     for number in 0..self.publishers.len() {
-                        let after = 20 + self.rng.below(200);
+                        let slow_ms = self.past.as_ref().map_or(0, |past| past.slow_ms);
+                        let after = slow_ms + 20 + self.rng.below(200);
                         self.plan(after, What::Moves(number));
                     }
                 }
@@ -247,8 +255,11 @@ impl World {
         self.nodes[node].alive && !self.nodes[node].cut
     }
 
-    /// Of seconds that all were like this moment.
+    /// Of seconds that all were like this moment, unless the past is kept.
     fn reading(&mut self, node: usize, seconds: u32) -> Reading {
+        if let Some(past) = &self.past {
+            return past.reading(self, node, u64::from(seconds));
+        }
         let clock_us = self.clock_us(node);
         let on: Vec<&Publisher> =
             self.publishers.iter().filter(|publisher| publisher.on == Some(node) && !publisher.stopped).collect();
@@ -341,6 +352,7 @@ impl World {
                 What::Answer(event) => self.tell(event),
                 What::Poll(node) => self.poll(node),
                 What::Moves(number) => self.moves(number),
+                What::Passes => self.passes(),
                 What::Tick => {
                     self.tick_at = Instant::MAX;
                     self.director.on_timeout(self.now);
@@ -549,6 +561,27 @@ fn consumers_that_come_end_a_shortage_of_brokers() {
     world.nodes[1].missing.clear();
     world.run(150_000);
     assert_eq!((world.phase(), world.on()), (Phase::Stands, vec![0, 50]));
+}
+
+#[test]
+fn consumers_that_leave_after_a_plan_are_told_and_nobody_moves() {
+    let mut world = World::new(config(), &["a", "b", "c"], 100, 0.0, 1);
+    world.run(90_000);
+    let on = world.on();
+    world.nodes[0].missing = vec!["billing".to_owned()];
+    // One that has no publishers is of no interest.
+    world.nodes[2].missing = vec!["billing".to_owned()];
+    world.run(120_000);
+    let left: Vec<&Report> =
+        world.reports.iter().filter(|report| matches!(report, Report::ConsumersLeft { .. })).collect();
+    let billing = Report::ConsumersLeft { node: "a".into(), missing: vec!["billing".to_owned()] };
+    assert_eq!((left, world.phase(), world.on()), (vec![&billing], Phase::Stands, on));
+    // A new plan leaves the node out.
+    world.nodes[2].missing.clear();
+    world.tell(Event::Replan);
+    world.run(200_000);
+    assert_eq!((world.phase(), world.on()), (Phase::Stands, vec![0, 50, 50]), "{:?}", world.reports);
+    world.assert_whole();
 }
 
 #[test]

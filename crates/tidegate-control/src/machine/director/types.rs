@@ -70,6 +70,8 @@ pub struct DirectorConfig {
     pub answer_within: Duration,
     /// A node that has not its consumers after this is left out of the plan.
     pub ready_within: Duration,
+    /// Before a measurement, lines that a move left have so long beyond `fit.settle` to be worked off.
+    pub lines_within: Duration,
     /// A publisher that was not seen for so long leaves the plan.
     pub forget_after: Duration,
     /// After a shortfall a new plan is made when a node comes, or after this.
@@ -83,7 +85,7 @@ pub struct DirectorConfig {
 
 impl DirectorConfig {
     /// The defaults for a contract and an objective: SRTM's principles and the paper's planner; leases of 10 s that are
-    /// renewed every 3 s; sensors each second, as the paper's adaptor; 30 s for consumers to connect.
+    /// renewed every 3 s; sensors each second, as the paper's adaptor; 30 s for consumers to connect, 20 s for lines.
     #[must_use]
     pub fn new(limit: Limit, slo: Slo) -> Self {
         Self {
@@ -100,6 +102,8 @@ impl DirectorConfig {
             watch_first: Duration::from_secs(5),
             answer_within: Duration::from_secs(2),
             ready_within: Duration::from_secs(30),
+            // With a tenth of the rate to spare, that works off what comes in two seconds.
+            lines_within: Duration::from_secs(20),
             forget_after: Duration::from_mins(1),
             retry_after: Duration::from_mins(1),
             disconnect_strays: false,
@@ -434,6 +438,13 @@ pub enum Report {
         /// Which.
         node: NodeName,
         /// The channels that have no consumer there; none, if it did not answer.
+        missing: Vec<String>,
+    },
+    /// A node that takes publishers had consumers of all channels, and has not any more. Nobody moves.
+    ConsumersLeft {
+        /// Which.
+        node: NodeName,
+        /// The channels that have no consumer there.
         missing: Vec<String>,
     },
     /// A node holds a part of a newer revision than ours: another process leads.

@@ -244,6 +244,26 @@ fn a_node_that_is_twice_not_ready_is_left_out() {
 }
 
 #[test]
+fn publishers_that_nobody_tries_are_where_nobody_measures() {
+    let mut demand = demand(150);
+    demand.fit.excess = Excess::NextNode;
+    let mut planner = Distributor::new(demand);
+    let nodes = vec![NodeLoad { mcap_per_s: 1e3, allocated_per_s: 0.0 }; 4];
+    planner.on_event(PlanEvent::Begin { nodes }, Instant::ZERO);
+    planner.poll_output();
+    planner.on_event(PlanEvent::Assigned { revision: 1 }, Instant::ZERO);
+    let Some(PlanOrder::Measure { round, nodes, .. }) = planner.poll_output() else { panic!("it measures") };
+    assert_eq!(nodes, [NodeNo(0), NodeNo(1)]);
+    let missed =
+        |&node: &NodeNo| Measured { node, messages: 1_000, over_slo: 500, delay_us_p99: 9e6, access_us_p99: 0.0 };
+    planner.on_event(PlanEvent::Measured { round, results: nodes.iter().map(missed).collect() }, Instant::ZERO);
+    let Some(PlanOrder::Assign { parts, .. }) = planner.poll_output() else { panic!("it assigns") };
+    let on: Vec<(u32, usize)> = parts.iter().map(|part| (part.node.0, part.publishers.len())).collect();
+    // Of 75 each, both try the half; the rest is on the third.
+    assert_eq!(on, [(0, 37), (1, 37), (2, 76)]);
+}
+
+#[test]
 fn a_node_without_a_result_keeps_nobody() {
     let mut planner = Distributor::new(demand(100));
     planner.on_event(PlanEvent::Begin { nodes: idle(2) }, Instant::ZERO);

@@ -2,7 +2,7 @@
 //!
 //! A limit is called `route NAME` or `sni NAME`, as what it stands before.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -20,7 +20,9 @@ use tidegate_core::time::nanos;
 use tidegate_core::{Instant, Rate};
 use tidegate_runtime::clock;
 use tidegate_runtime::http::Problem;
-use tidegate_runtime::http::parts::{self, PartState, PartTerms, Refusal, Removal, now_us};
+use tidegate_runtime::http::parts::{
+    self, AllAnswer, PartState, PartTerms, PutAnswer, Refusal, Removal, RemovedAnswer, now_us,
+};
 use tidegate_wire::lend::Key;
 
 use super::Source;
@@ -172,25 +174,6 @@ struct NodeJson {
 }
 
 #[derive(Serialize)]
-struct PutJson {
-    revision: u64,
-    now_us: u64,
-    in_force: Vec<PartJson>,
-}
-
-#[derive(Serialize)]
-struct AllJson {
-    now_us: u64,
-    parts: Vec<PartJson>,
-}
-
-#[derive(Serialize)]
-struct RemovedJson {
-    revision: u64,
-    removed: Option<PartJson>,
-}
-
-#[derive(Serialize)]
 struct DemandJson {
     now_us: u64,
     draining: bool,
@@ -227,35 +210,35 @@ async fn node(State(source): State<Arc<dyn Source>>) -> Json<NodeJson> {
     Json(NodeJson { role: "proxy", draining, lend_address, limits })
 }
 
-async fn all(State(source): State<Arc<dyn Source>>) -> Json<AllJson> {
+async fn all(State(source): State<Arc<dyn Source>>) -> Json<AllAnswer<PartJson>> {
     let now = clock::now();
     let parts = source.limits().0.iter().filter_map(|gate| PartJson::of(gate, now)).collect();
-    Json(AllJson { now_us: now_us(), parts })
+    Json(AllAnswer::new(parts))
 }
 
 async fn put(
     State(source): State<Arc<dyn Source>>,
     body: Result<Bytes, BytesRejection>,
-) -> Result<Json<PutJson>, Problem> {
+) -> Result<Json<PutAnswer<PartJson>>, Problem> {
     let (terms, bodies) = parts::order_of::<GrantBody>(body, EXAMPLE)?;
     let grants = grants_of(bodies)?;
     let in_force = source.limits().put(&terms, &grants)?;
     tracing::debug!(revision = terms.revision, parts = grants.len(), "parts put in force");
-    Ok(Json(PutJson { revision: terms.revision, now_us: now_us(), in_force }))
+    Ok(Json(PutAnswer::new(terms.revision, in_force)))
 }
 
 async fn remove(
     State(source): State<Arc<dyn Source>>,
     Path(limit): Path<String>,
     removal: Result<Query<Removal>, QueryRejection>,
-) -> Result<Json<RemovedJson>, Problem> {
+) -> Result<Json<RemovedAnswer<PartJson>>, Problem> {
     let revision = parts::revision_of(removal)?;
     let (limits, now) = (source.limits(), clock::now());
     let gate = limits.find(&limit)?;
     let removed = PartJson::of(gate, now);
     gate.remove_part(revision, now).map_err(|why| refusal(&limit, revision, why))?;
     tracing::debug!(limit, revision, "part removed");
-    Ok(Json(RemovedJson { revision, removed }))
+    Ok(Json(RemovedAnswer { revision, removed }))
 }
 
 async fn demand(
@@ -282,16 +265,12 @@ async fn demand(
 }
 
 fn grants_of(bodies: Vec<GrantBody>) -> Result<Vec<Ordered>, Problem> {
-    let mut names = BTreeSet::new();
-    let mut grants = Vec::with_capacity(bodies.len());
-    for GrantBody { limit, rate_per_s, burst, lend } in bodies {
+    parts::once_each(bodies.iter().map(|body| &body.limit))?;
+    let grant = |GrantBody { limit, rate_per_s, burst, lend }| {
         let value = parts::limit_of(&limit, rate_per_s, burst)?;
-        if !names.insert(limit.clone()) {
-            return Err(parts::twice(&limit));
-        }
-        grants.push(Ordered { limit, value, lends: lend });
-    }
-    Ok(grants)
+        Ok(Ordered { limit, value, lends: lend })
+    };
+    bodies.into_iter().map(grant).collect()
 }
 
 fn not_granted(limit: &str, revision: u64, why: NotGranted) -> Problem {

@@ -6,17 +6,27 @@ use std::time::Duration;
 use tidegate_broker::config::Options;
 use tidegate_broker::io::admin::Target;
 use tidegate_console::BrokerSource;
-use tidegate_control::io::broker_api::DelayAnswer;
+use tidegate_control::error::NodeError;
+use tidegate_control::io::broker_api::{DelayAnswer, PartBody, PartsBody, SplitBody, SplitNodeBody};
 use tidegate_control::io::client::NodeClient;
 use tidegate_runtime::causes::with_causes;
+use tidegate_runtime::clock;
 use tidegate_wire::nsq::TopicName;
+use tokio::time::sleep;
 
-use super::plan::{Plan, TOPIC};
+use super::plan::{CHANNEL, LENT_TOPIC, Plan, TOPIC};
 use crate::demo;
 use crate::failure::Failure;
 use crate::running::Running;
 use crate::scratch::Folder;
 use crate::token::Token;
+
+/// Parts that lend hold longer than any demo lasts.
+const LEASE: Duration = Duration::from_hours(1);
+/// Brokers that are to lend have met within it; a busy machine may lose some of their datagrams.
+const MET_WITHIN: Duration = Duration::from_secs(20);
+/// How often it is looked whether they have.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// Brokers that run; dropping them does not save their messages.
 pub(super) struct Brokers {
@@ -91,13 +101,66 @@ impl Brokers {
         Ok(())
     }
 
-    /// What each saw over the last `seconds` whole seconds.
-    pub(super) async fn seen(&self, seconds: u32, slo: Duration) -> Result<Vec<Seen>, Failure> {
+    /// Gives each broker the same part, of a limit whose parts lend each other tokens; ends when all lend.
+    pub(super) async fn lend(&self) -> Result<(), Failure> {
+        let refused = |number: usize, error: &NodeError| {
+            Failure::new(format!("broker {} does not lend: {}", name(number), with_causes(error)))
+        };
+        let part = self.plan.part();
+        let names: Vec<String> = (0..self.clients.len()).map(name).collect();
+        let mut nodes = Vec::new();
+        for ((at, own), (number, client)) in names.iter().enumerate().zip((0..).zip(&self.clients)) {
+            let addresses = client.node().await.map_err(|error| refused(at, &error))?.lend_addresses;
+            nodes.push(SplitNodeBody { number, name: own, burst: part.burst, addresses });
+        }
+        for (at, (own, client)) in (0..).zip(&self.clients).enumerate() {
+            let put = async {
+                let until_us = client.clock_us().await? + u64::try_from(LEASE.as_micros()).unwrap_or(u64::MAX);
+                let part = PartBody {
+                    topic: LENT_TOPIC,
+                    rate_per_s: part.rate,
+                    burst: part.burst,
+                    unit: "messages",
+                    lend: Some(SplitBody { generation: 1, own, nodes: nodes.clone() }),
+                };
+                let lease_ms = u64::try_from(LEASE.as_millis()).unwrap_or(u64::MAX);
+                let body = PartsBody { revision: 1, lease_ms, until_us, on_lapse: "closed", parts: vec![part] };
+                client.prepare(LENT_TOPIC, &[CHANNEL.to_owned()]).await?;
+                client.put_parts(&body).await
+            };
+            put.await.map_err(|error| refused(at, &error))?;
+        }
+        let until = clock::now() + MET_WITHIN;
+        for (at, client) in self.clients.iter().enumerate() {
+            loop {
+                let lending = client.lending().await.map_err(|error| refused(at, &error))?;
+                let topic = lending.topics.iter().find(|topic| topic.topic == LENT_TOPIC);
+                if topic.is_some_and(|topic| topic.state == "lends" && topic.withheld == 0) {
+                    break;
+                }
+                if clock::now() >= until {
+                    return Err(Failure::new(format!("broker {} did not meet the others", name(at))));
+                }
+                sleep(LOOK).await;
+            }
+        }
+        Ok(())
+    }
+
+    /// Datagrams of lending that all of them sent until now.
+    pub(super) async fn frames(&self) -> Result<u64, Failure> {
+        let mut all = 0;
+        for (number, client) in self.clients.iter().enumerate() {
+            all += client.lending().await.map_err(|error| silent(number, &error))?.frames_sent;
+        }
+        Ok(all)
+    }
+
+    /// What each saw of `topic` over the last `seconds` whole seconds.
+    pub(super) async fn seen(&self, topic: &str, seconds: u32, slo: Duration) -> Result<Vec<Seen>, Failure> {
         let mut all = Vec::new();
         for (number, client) in self.clients.iter().enumerate() {
-            let answer = client.publishers(TOPIC, seconds, slo).await.map_err(|error| {
-                Failure::new(format!("broker {} does not say what it saw: {}", name(number), with_causes(&error)))
-            })?;
+            let answer = client.publishers(topic, seconds, slo).await.map_err(|error| silent(number, &error))?;
             let producers = answer.publishers.iter().filter(|publisher| publisher.messages > 0).count();
             all.push(Seen { name: name(number), producers, delay: answer.delay });
         }
@@ -111,4 +174,8 @@ impl Brokers {
         }
         ended
     }
+}
+
+fn silent(number: usize, error: &NodeError) -> Failure {
+    Failure::new(format!("broker {} does not say what it saw: {}", name(number), with_causes(error)))
 }

@@ -6,7 +6,8 @@
 //! | `brokers` | six brokers, and what their sensors say |
 //! | `troupe` | producers and consumers of an act |
 //! | `plane` | a control node, and the address that producers dial |
-//! | `told` | both acts in words, and as JSON |
+//! | `pulse` | how busy the machine is with something else |
+//! | `told` | all acts in words, and as JSON |
 //!
 //! Everything runs in this process, over real sockets on loopback: the production broker, six times, the production control
 //! and its hop. The load is small, so that two cores are enough: how long a message waits for a token depends on rates and
@@ -15,6 +16,7 @@
 mod brokers;
 mod plan;
 mod plane;
+mod pulse;
 mod told;
 mod troupe;
 
@@ -22,12 +24,14 @@ use std::time::Duration;
 
 use tidegate_control::io::view::TopicView;
 use tidegate_control::machine::director::Phase;
+use tidegate_core::number::float;
 use tidegate_runtime::clock;
 use tokio::time::sleep;
 
 use self::brokers::{Brokers, Seen};
-use self::plan::Plan;
+use self::plan::{LENT_TOPIC, Plan, TOPIC};
 use self::plane::Plane;
+use self::pulse::Pulse;
 use self::told::{Act, Teller};
 use self::troupe::Troupe;
 use super::theatre;
@@ -41,15 +45,16 @@ use crate::token::Token;
 use crate::{control, up};
 
 /// What producers have sent before anything is measured: some busy periods of a sixth of the limit.
-const WARM_UP: Duration = Duration::from_secs(3);
+const WARM_UP: Duration = Duration::from_secs(5);
 /// Brokers count by the second: what is measured lies behind what came before.
 const SETTLE: Duration = Duration::from_millis(1_200);
 /// How often control is looked at.
 const LOOK: Duration = Duration::from_millis(250);
 /// Control has a plan after this, or none will come. A round has five seconds, and a busy machine may need several.
 const PLANNED_WITHIN: Duration = Duration::from_mins(3);
-/// What waits when producers pause is delivered after this; in the first act that is less than a second's messages.
-const DELIVERED_WITHIN: Duration = Duration::from_secs(15);
+/// What waits when producers pause is delivered after this; in the first act that is less than a second's messages, but after
+/// a plan of many rounds on a busy machine more.
+const DELIVERED_WITHIN: Duration = Duration::from_secs(30);
 
 pub(crate) fn run(args: &Srtm) -> Result<(), Failure> {
     theatre::log_little()?;
@@ -76,6 +81,12 @@ pub(crate) fn run(args: &Srtm) -> Result<(), Failure> {
         }
         ended
     })
+}
+
+/// What is measured in an act.
+struct Measured {
+    seen: Vec<Seen>,
+    pulse: Pulse,
 }
 
 /// Brokers, and what is started for an act.
@@ -107,7 +118,9 @@ impl Show {
         self.teller.act(&before, &self.plan)?;
         let after = self.place(console).await?;
         self.teller.act(&after, &self.plan)?;
-        self.teller.verdict(&before, &after, &self.plan)
+        let lent = self.lend().await?;
+        self.teller.act(&lent, &self.plan)?;
+        self.teller.verdict([&before, &after, &lent], &self.plan)
     }
 
     /// Without Tidegate: every broker has its share of the limit and of the producers, whatever comes.
@@ -120,18 +133,41 @@ impl Show {
         ))?;
         self.brokers.limit(true).await?;
         let doors = self.brokers.doors.clone();
-        self.troupe = Some(Troupe::start(&self.plan, &doors, &doors).await?);
+        self.troupe = Some(Troupe::start(&self.plan, TOPIC, &doors, &doors).await?);
         sleep(WARM_UP).await;
-        let seen = self.measure().await?;
+        let Measured { seen, pulse } = self.measure(TOPIC).await?;
         let counted = self.troupe.as_ref().expect("it was started above").count(DELIVERED_WITHIN).await;
         if let Some(troupe) = self.troupe.take() {
             troupe.stop().await?;
         }
         self.brokers.limit(false).await?;
-        let part = self.plan.part();
-        let parts = seen.iter().map(|seen| told::Part::of(seen, (part.rate.as_per_s(), part.burst))).collect();
         let theory_us = self.plan.theory_us(self.plan.brokers);
-        Ok(Act { name: "split", headline: None, stands: false, planned_in_s: None, parts, theory_us, counted })
+        Ok(Act { theory_us, ..Act::new("split", self.even(&seen), counted, pulse) })
+    }
+
+    /// The same split and the same messages, and what one broker does not need another one may have.
+    async fn lend(&mut self) -> Result<Act, Failure> {
+        self.teller.title("And split again, with brokers that lend each other tokens")?;
+        self.teller.say("each has the part of the first act, and `lend = \"on\"`")?;
+        self.brokers.lend().await?;
+        let doors = self.brokers.doors.clone();
+        // The producers of the second act go on beside, if somebody watches their page.
+        let troupe = Troupe::start(&self.plan, LENT_TOPIC, &doors, &doors).await?;
+        sleep(WARM_UP).await;
+        let (frames, began) = (self.brokers.frames().await?, clock::now());
+        let Measured { seen, pulse } = self.measure(LENT_TOPIC).await?;
+        let (frames, took) = (self.brokers.frames().await? - frames, clock::now().since(began));
+        let counted = troupe.count(DELIVERED_WITHIN).await;
+        troupe.stop().await?;
+        let messages = self.plan.offered_per_s() * took.as_secs_f64();
+        let frames_per_message = Some(float(frames) / messages);
+        Ok(Act { frames_per_message, ..Act::new("lent", self.even(&seen), counted, pulse) })
+    }
+
+    /// All brokers, each with the same part of the limit.
+    fn even(&self, seen: &[Seen]) -> Vec<told::Part> {
+        let part = self.plan.part();
+        seen.iter().map(|seen| told::Part::of(seen, (part.rate.as_per_s(), part.burst))).collect()
     }
 
     /// With it: control places the producers, who dial one address.
@@ -145,12 +181,12 @@ impl Show {
             self.teller.say(format_args!("console  {address}"))?;
         }
         let door = plane.door;
-        self.troupe = Some(Troupe::start(&self.plan, &self.brokers.doors, &[door]).await?);
-        let topic = self.planned().await?;
+        self.troupe = Some(Troupe::start(&self.plan, TOPIC, &self.brokers.doors, &[door]).await?);
+        let (topic, planning) = self.planned().await?;
         if topic.phase == Phase::Stands {
             sleep(SETTLE).await;
         }
-        let seen = self.measure().await?;
+        let Measured { seen, pulse } = self.measure(TOPIC).await?;
         let topic = self.topic()?;
         let troupe = self.troupe.as_ref().expect("it was started above");
         let counted = troupe.count(DELIVERED_WITHIN).await;
@@ -164,14 +200,20 @@ impl Show {
         };
         let parts: Vec<_> = seen.iter().filter_map(part).collect();
         let theory_us = topic.predicted.as_ref().map(|predicted| predicted.split.access_us_p99);
-        let (headline, planned_in_s, stands) = (Some(topic.headline), topic.planned_in_s, topic.phase == Phase::Stands);
-        Ok(Act { name: "placed", headline, stands, planned_in_s, parts, theory_us, counted })
+        let plan = told::Planned {
+            headline: topic.headline,
+            stands: topic.phase == Phase::Stands,
+            planned_in_s: topic.planned_in_s,
+            pulse: planning,
+        };
+        Ok(Act { plan: Some(plan), theory_us, ..Act::new("placed", parts, counted, pulse) })
     }
 
     /// Waits until a plan stands, or control says that there is none, or its time is up; tells what it says meanwhile.
-    async fn planned(&self) -> Result<TopicView, Failure> {
+    async fn planned(&self) -> Result<(TopicView, Pulse), Failure> {
         let began = clock::now();
         let until = began + PLANNED_WITHIN;
+        let mut pulse = self.pulse();
         let (mut said, mut happened) = (String::new(), None);
         loop {
             let topic = self.topic()?;
@@ -187,15 +229,15 @@ impl Show {
             }
             if matches!(topic.phase, Phase::Stands | Phase::Short) {
                 topic.words.iter().try_for_each(|word| self.teller.say(format_args!("because  {word}")))?;
-                return Ok(topic);
+                return Ok((topic, pulse));
             }
             let now = clock::now();
             if now >= until {
-                return Ok(topic);
+                return Ok((topic, pulse));
             }
             self.teller.passing(format_args!("  for {} s", now.since(began).as_secs()));
             self.is_playing()?;
-            sleep(LOOK).await;
+            pulse.rest(LOOK).await;
         }
     }
 
@@ -203,19 +245,26 @@ impl Show {
         self.plane.as_ref().and_then(Plane::topic).ok_or_else(|| Failure::new("control lost the topic"))
     }
 
-    /// What every broker saw in a while from now on.
-    async fn measure(&self) -> Result<Vec<Seen>, Failure> {
+    /// What every broker saw of `topic` in a while from now on.
+    async fn measure(&self, topic: &str) -> Result<Measured, Failure> {
         let seconds = self.measure.as_secs();
         // Brokers count what is late by the promise that they were asked about last.
-        self.brokers.seen(1, self.plan.slo).await?;
+        self.brokers.seen(topic, 1, self.plan.slo).await?;
+        let mut pulse = self.pulse();
         for second in 0..seconds {
             self.teller.passing(format_args!("measured {second} of {seconds} s"));
-            sleep(Duration::from_secs(1)).await;
+            pulse.rest(Duration::from_secs(1)).await;
             self.is_playing()?;
         }
-        sleep(SETTLE).await;
+        pulse.rest(SETTLE).await;
         self.teller.passing("");
-        self.brokers.seen(u32::try_from(seconds).unwrap_or(u32::MAX), self.plan.slo).await
+        let seen = self.brokers.seen(topic, u32::try_from(seconds).unwrap_or(u32::MAX), self.plan.slo).await?;
+        Ok(Measured { seen, pulse })
+    }
+
+    /// A stall of a quarter of the promise, and a message that meets it is likely to be late.
+    fn pulse(&self) -> Pulse {
+        Pulse::new(self.plan.slo / 4)
     }
 
     fn is_playing(&self) -> Result<(), Failure> {

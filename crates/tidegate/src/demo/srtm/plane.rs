@@ -16,6 +16,7 @@ use tidegate_control::machine::hop::placement::PlacedNode;
 use tidegate_runtime::access::{self, Guard, Reach};
 use tidegate_runtime::config::Document;
 use tidegate_runtime::store::{self, EmbeddedStore};
+use tokio::sync::watch;
 
 use super::brokers::Brokers;
 use super::plan::{CHANNEL, Plan, TOPIC};
@@ -90,7 +91,7 @@ impl Plane {
             control: Some(ControlSource {
                 admin_url: self.admin_url.clone(),
                 token: Some(token.reveal().to_owned()),
-                brokers: brokers.sources(token),
+                brokers: watch::Sender::new(brokers.sources(token)).subscribe(),
             }),
             write_token: token.reveal().to_owned(),
             stop: Some(self.servers.stopping()),

@@ -7,7 +7,7 @@ use tidegate_load::demo_load::{Consumer, ConsumerConfig, Feed, Publishers, Publi
 use tidegate_runtime::clock;
 use tokio::time::sleep;
 
-use super::plan::{CHANNEL, Plan, TOPIC};
+use super::plan::{CHANNEL, Plan};
 use crate::demo::load_failed;
 use crate::failure::Failure;
 
@@ -44,18 +44,23 @@ pub(super) struct Counted {
 }
 
 impl Troupe {
-    /// A consumer at each of `brokers`; the producers dial `doors`, each as many of them.
-    pub(super) async fn start(plan: &Plan, brokers: &[SocketAddr], doors: &[SocketAddr]) -> Result<Self, Failure> {
+    /// A consumer of `topic` at each of `brokers`; the producers dial `doors`, each as many of them.
+    pub(super) async fn start(
+        plan: &Plan,
+        topic: &'static str,
+        brokers: &[SocketAddr],
+        doors: &[SocketAddr],
+    ) -> Result<Self, Failure> {
         let (plan, brokers, doors) = (*plan, brokers.to_vec(), doors.to_vec());
         let started = tokio::task::spawn_blocking(move || {
-            let consumers = brokers.into_iter().map(|broker| consumer(&plan, broker));
+            let consumers = brokers.into_iter().map(|broker| consumer(&plan, topic, broker));
             // First, so that the channels are there before the messages.
             let consumers = consumers.collect::<Result<_, _>>()?;
             let share = plan.producers / u32::try_from(doors.len()).unwrap_or(u32::MAX).max(1);
             let producers = (SEED..).zip(doors).map(|(seed, door)| {
                 Publishers::start(&PublishersConfig {
                     address: door,
-                    topic: TOPIC.to_owned(),
+                    topic: topic.to_owned(),
                     publishers: share,
                     payload_bytes: BODY_BYTES,
                     rate_per_s: rate_of(&plan, share),
@@ -113,11 +118,11 @@ fn rate_of(plan: &Plan, producers: u32) -> f64 {
     f64::from(producers) * f64::from(plan.each_per_s)
 }
 
-fn consumer(plan: &Plan, broker: SocketAddr) -> Result<Consumer, tidegate_load::LoadError> {
+fn consumer(plan: &Plan, topic: &str, broker: SocketAddr) -> Result<Consumer, tidegate_load::LoadError> {
     Consumer::start(&ConsumerConfig {
         address: broker,
         feeds: vec![Feed {
-            topic: TOPIC.to_owned(),
+            topic: topic.to_owned(),
             channel: CHANNEL.to_owned(),
             publishers: plan.producers,
             run: RUN,

@@ -416,7 +416,8 @@ fn the_contract_holds_with_two_processes_that_crash_stand_still_and_believe_that
 #[test]
 fn planted_mistakes_are_seen() {
     for flaw in [Flaw::TermsDoNotEnd, Flaw::NoQuiet, Flaw::AnyClock] {
-        let seen = (0..SEEDS).any(|seed| !keeps_the_law(&Plane::new(seed, Some(flaw)).run(LENGTH)));
+        // The rarest needs a boot while an order of the boot before is held up, and somebody with a part meanwhile.
+        let seen = (0..10 * SEEDS).any(|seed| !keeps_the_law(&Plane::new(seed, Some(flaw)).run(LENGTH)));
         assert!(seen, "{flaw:?}");
     }
 }
