@@ -555,7 +555,10 @@ impl Director {
     }
 
     fn adapt(&mut self, now: Instant) {
-        if self.running.is_some() || !self.opened || now < self.adaptor.due() {
+        // A node without a part holds nothing back: what comes there waits for no period, and for no plan.
+        let escapes =
+            self.opened && self.numbers().any(|node| !self.parts.contains_key(&node) && self.has_traffic(node));
+        if !escapes && (self.running.is_some() || !self.opened || now < self.adaptor.due()) {
             return;
         }
         let has_part = |node: &NodeNo| {
@@ -566,6 +569,9 @@ impl Director {
             if !portions.is_empty() {
                 self.set_parts(portions.into_iter().collect());
             }
+        }
+        if self.running.is_some() {
+            return;
         }
         if let Some(mut parts) = self.adaptor.adapt(self.config.limit, &self.parts, now) {
             if self.config.lends {

@@ -60,7 +60,7 @@ pub(super) struct PartJson {
     unit: Unit,
     #[serde(flatten)]
     state: PartState,
-    /// How it lends, if an order asks for that: `lends`, `leaves` or `split`.
+    /// How it lends, if an order asks for that: `lends`, `leaves`, or why its part is a static one.
     #[serde(skip_serializing_if = "Option::is_none")]
     lends: Option<&'static str>,
 }
@@ -173,7 +173,7 @@ impl From<&PartStatus> for PartJson {
         let PartStatus { topic, in_force, limit, unit, revision, on_lapse, .. } = part;
         let lapses_in_ms = part.lapses_in_ms();
         let state = PartState::new((*in_force, *limit), *revision, lapses_in_ms, *on_lapse);
-        Self { topic: topic.to_string(), unit: *unit, state, lends: part.lends.map(LendState::name) }
+        Self { topic: topic.to_string(), unit: *unit, state, lends: part.lends.map(LendState::word) }
     }
 }
 

@@ -78,6 +78,12 @@ impl LendState {
         }
     }
 
+    /// The same in one word: of a split, why it is one.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        self.why().unwrap_or(self.name())
+    }
+
     /// Why, if it is a split.
     #[must_use]
     pub fn why(self) -> Option<&'static str> {
@@ -226,6 +232,12 @@ mod tests {
         }
         assert_ne!(one.circle("u", 1), one.circle("t", 1));
         assert_ne!(one.circle("t", 16), one.circle("t", 1), "what is a token to one is a part of one to the other");
+    }
+
+    #[test]
+    fn whoever_orders_is_told_why_a_part_is_a_static_one() {
+        assert_eq!(LendState::Split(WhySplit::Left).word(), "left", "another generation is needed");
+        assert_eq!([LendState::Lends, LendState::Leaves].map(LendState::word), ["lends", "leaves"]);
     }
 
     #[test]

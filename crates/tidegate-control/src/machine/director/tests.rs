@@ -600,6 +600,19 @@ fn a_person_edits_the_limit_and_asks_for_a_plan() {
 }
 
 #[test]
+fn what_comes_to_a_node_of_no_plan_is_held_to_a_part_while_a_plan_is_made() {
+    let mut world = World::new(config(), &["a", "b", "c"], 100, 0.0, 1);
+    world.run(90_000);
+    world.tell(Event::Replan);
+    world.run(91_000);
+    assert_eq!((world.phase(), world.nodes[2].holds.burst), (Phase::Plans, 0));
+    // Somebody publishes there who does not do as he is told.
+    world.nodes[2].line = 500;
+    world.run(94_000);
+    assert_eq!((world.phase(), world.nodes[2].holds.burst), (Phase::Plans, 1));
+}
+
+#[test]
 fn who_does_not_lead_orders_nothing() {
     let mut world = World::new(config(), &["a", "b"], 10, 0.0, 1);
     world.run(50_000);
