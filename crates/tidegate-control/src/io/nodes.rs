@@ -22,6 +22,9 @@ use crate::machine::roster::{NodeState, Roster, RosterConfig, Says};
 
 /// How often a node is asked.
 const EVERY: Duration = Duration::from_secs(1);
+/// A look at the roster that is late by more than the time between two found this process standing still: nodes may have
+/// answered meanwhile.
+const LOOK: Duration = Duration::from_millis(250);
 /// Answers that wait for the roster; beyond, a node waits before it is asked again.
 const ANSWERS: usize = 256;
 /// What a node takes that neither the file nor the node itself says anything about, per shard: below what one core of a
@@ -129,12 +132,19 @@ impl Watch {
         let mut tasks = self.enter(&mut roster, &answers);
         self.publish(&mut roster);
         loop {
-            let pause = roster.next_timeout().map_or(EVERY, |at| at.since(clock::now()));
+            let now = clock::now();
+            let due = roster.next_timeout().unwrap_or(now + LOOK).min(now + LOOK);
             tokio::select! {
                 () = stopped(&mut self.stop) => break,
                 Some((node, answer)) = heard.recv() => self.on_answer(&mut roster, &node, &answer),
                 Ok(()) = self.members.changed() => tasks = self.enter(&mut roster, &answers),
-                () = sleep(pause) => roster.on_timeout(clock::now()),
+                () = sleep(due.since(now)) => {
+                    let now = clock::now();
+                    if now.since(due) > LOOK {
+                        roster.on_standstill(now.since(due));
+                    }
+                    roster.on_timeout(now);
+                }
             }
             self.publish(&mut roster);
         }

@@ -238,6 +238,11 @@ impl<K: Ord + Clone> Adaptor<K> {
         let sensors: Vec<&Sensor> = present.iter().filter_map(|node| self.sensors.get(*node)).collect();
         let bursts = present.iter().map(|node| parts[*node].burst);
         let left: Vec<u64> = sensors.iter().zip(bursts).map(|(sensor, burst)| sensor.left_behind(burst)).collect();
+        let is_still = |sensor: &&Sensor| sensor.seconds.back().is_none_or(|newest| newest.tokens == 0);
+        if sensors.iter().all(is_still) && left.iter().all(|&left| left == 0) {
+            // Nothing comes any more: the rest of the window, which ends at each node in another moment, is no traffic.
+            return fitted;
+        }
         let mut tokens: Vec<u64> = sensors.iter().map(|sensor| sensor.tokens(window)).collect();
         let backlog = |(sensor, left): (&&Sensor, &u64)| if *left > 0 { 0 } else { sensor.backlog_max() };
         let backlogs: Vec<u64> = sensors.iter().zip(&left).map(backlog).collect();
@@ -370,6 +375,20 @@ mod tests {
         adaptor.on_seconds(&"a", &[second(3, 0, 500), second(4, 0, 500)], at(3));
         adaptor.on_seconds(&"b", &[second(2, 30_000, 40), second(3, 30_000, 40)], at(3));
         assert_eq!(adaptor.adapt(CONTRACT, &parts, at(3)).unwrap()["a"].rate_shares, WHOLE / 100);
+    }
+
+    #[test]
+    fn parts_stay_when_everybody_stops_and_the_window_runs_out() {
+        let mut adaptor = adaptor();
+        let parts = even(&["a", "b"]);
+        for step in 0..30 {
+            let [a, b] = [(10, 5_000), (11, 4_000)].map(|(until, most)| if step < until { most } else { 0 });
+            adaptor.on_seconds(&"a", &[second(step, a, a / 100)], at(step));
+            adaptor.on_seconds(&"b", &[second(step, b, b / 100)], at(step));
+            if step >= 12 {
+                assert_eq!(adaptor.adapt(CONTRACT, &parts, at(step)), None);
+            }
+        }
     }
 
     #[test]

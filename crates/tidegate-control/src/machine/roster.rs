@@ -139,6 +139,13 @@ impl Roster {
         self.members.values().filter(answers).map(|member| member.seen + self.config.silence).min()
     }
 
+    /// Whoever asks the nodes stood still for `stood`: so long nobody could be heard.
+    pub fn on_standstill(&mut self, stood: Duration) {
+        for member in self.members.values_mut() {
+            member.seen = member.seen + stood;
+        }
+    }
+
     /// That moment came, perhaps late.
     pub fn on_timeout(&mut self, now: Instant) {
         let silent: Vec<Name> = self
@@ -197,6 +204,16 @@ mod tests {
         roster.on_answer("a", Says::Draining, at(9));
         let states = [NodeState::Known, NodeState::Ready, NodeState::Gone, NodeState::Draining];
         assert_eq!(changes(&mut roster), states.map(|state| ("a".to_owned(), state)));
+    }
+
+    #[test]
+    fn who_could_not_be_heard_is_not_gone() {
+        let mut roster = Roster::new(RosterConfig::default());
+        roster.add(&"a".into(), at(0)).unwrap();
+        roster.on_answer("a", Says::Ready, at(1));
+        roster.on_standstill(Duration::from_secs(20));
+        roster.on_timeout(at(22));
+        assert_eq!((roster.state("a"), roster.next_timeout()), (Some(NodeState::Ready), Some(at(24))));
     }
 
     #[test]
