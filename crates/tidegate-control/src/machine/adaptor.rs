@@ -167,6 +167,14 @@ impl<K: Ord + Clone> Adaptor<K> {
         Some(float(sensor.tokens(window)) / f64::from(window))
     }
 
+    /// Tokens per second that came to a node in its last two; `None` if it told fewer.
+    #[must_use]
+    pub fn lately_per_s(&self, node: &K) -> Option<f64> {
+        let sensor = self.sensors.get(node).filter(|sensor| sensor.seconds.len() > 1)?;
+        let tokens = sensor.seconds.iter().rev().take(2).map(|second| second.tokens).fold(0, u64::saturating_add);
+        Some(float(tokens) / 2.0)
+    }
+
     /// The largest backlog of a node within the window; 0 if it told nothing.
     #[must_use]
     pub fn backlog_max(&self, node: &K) -> u64 {

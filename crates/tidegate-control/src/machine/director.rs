@@ -111,6 +111,8 @@ pub struct Director {
     adaptor: Adaptor<NodeNo>,
     /// What nodes are to have.
     parts: BTreeMap<NodeNo, Portion>,
+    /// What more comes to nodes than their publishers send, or less, per second: some do not do as they are told.
+    strays: BTreeMap<NodeNo, f64>,
     /// What nodes that lend were told last of it, and the newest generation.
     split: Option<Arc<Split>>,
     split_above: u64,
@@ -157,6 +159,7 @@ impl Director {
             phase: Phase::Follows,
             steps: None,
             parts: BTreeMap::new(),
+            strays: BTreeMap::new(),
             split: None,
             split_above: 0,
             nodes: Vec::new(),
@@ -538,9 +541,10 @@ impl Director {
         self.node(node).answers() && self.adaptor.is_in_use(&node, self.parts.get(&node).map_or(0, |part| part.burst))
     }
 
-    /// Parts by the publishers' rates. A burst without a token for each node stays as it is divided.
+    /// Parts by the publishers' rates, and those of strays. A burst without a token for each node stays as it is divided.
     fn divide(&mut self, now: Instant) {
-        let portions = self.standing.portions(self.config.limit, |node| self.has_traffic(node));
+        let also = |node| self.has_traffic(node);
+        let portions = self.standing.portions_with(self.config.limit, also, |node| self.strays_per_s(node));
         if !portions.is_empty() {
             self.set_parts(portions.into_iter().collect());
             self.adaptor.restart(now + self.config.fit.settle + self.config.adapt.window / 2);

@@ -13,6 +13,8 @@ use tidegate_core::number::float;
 use super::super::types::NodeNo;
 use super::Director;
 
+/// What comes to a node beyond what its publishers send is of those who do not move, if it is more than this part of the limit.
+const STRAYS_LEAST: f64 = 0.02;
 /// A line is to be gone within this, if the rate allows it.
 const WORKED_OFF_WITHIN: Duration = Duration::from_secs(1);
 
@@ -53,16 +55,34 @@ impl Director {
         lines
     }
 
+    /// Notes how much more comes to each node than its publishers send, and less: of those who do not do as they are told.
+    /// While publishers move, it would be of those too who have not moved yet.
+    pub(super) fn note_strays(&mut self) {
+        let least = STRAYS_LEAST * self.config.limit.rate.as_per_s();
+        let beyond = |node: NodeNo| Some((node, self.adaptor.lately_per_s(&node)? - self.standing.rate_per_s(node)));
+        self.strays = self.numbers().filter_map(beyond).filter(|(_, beyond)| beyond.abs() > least).collect();
+        if self.strays.values().all(|&beyond| beyond < 0.0) {
+            // Somebody stopped.
+            self.strays.clear();
+        }
+    }
+
+    /// What [`Self::note_strays`] found of `node`, per second.
+    pub(super) fn strays_per_s(&self, node: NodeNo) -> f64 {
+        self.strays.get(&node).copied().unwrap_or(0.0)
+    }
+
     /// The rate that the publishers leave goes to where lines are, in proportion to these. True if there are any.
     pub(super) fn work_off(&mut self, lines: &Lines) -> bool {
         let Lines { known, .. } = lines;
         let all: u64 = known.iter().map(|(_, tokens)| tokens).sum();
-        let sent: f64 = self.numbers().map(|node| self.standing.rate_per_s(node)).sum();
+        let sends = |node| self.standing.rate_per_s(node) + self.strays_per_s(node);
+        let sent: f64 = self.numbers().map(sends).sum();
         let free_per_s = (self.config.limit.rate.as_per_s() - sent).max(0.0);
         let more = |node: NodeNo| {
             let tokens = known.iter().find(|(other, _)| *other == node).map_or(0, |(_, tokens)| *tokens);
             let share = free_per_s * float(tokens) / float(all.max(1));
-            share.min(float(tokens) / WORKED_OFF_WITHIN.as_secs_f64())
+            self.strays_per_s(node) + share.min(float(tokens) / WORKED_OFF_WITHIN.as_secs_f64())
         };
         let portions = self.standing.portions_with(self.config.limit, |node| self.parts.contains_key(&node), more);
         if !known.is_empty() && !portions.is_empty() {

@@ -15,7 +15,7 @@ use super::super::types::{
     Publisher, PublisherNo, Recorded, Shortfall,
 };
 use super::types::{Ask, Delays, Phase, PlannerKind, Recording, Report};
-use super::{Asked, Director, KIND, count};
+use super::{Asked, Director, KIND, STRAY_AFTER, count};
 
 /// A node that does not answer for a measurement is asked so often again.
 const TRIES: u32 = 3;
@@ -71,6 +71,8 @@ struct Assign {
     look_at: Instant,
     /// Parts are not those of the plan, but work off lines.
     works_off: bool,
+    /// Parts are also for publishers that have not moved, though they had the time.
+    fits_strays: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -248,6 +250,7 @@ impl Director {
         planner.planner().on_event(PlanEvent::Begin { nodes: loads }, now);
         let numbers = publishers.iter().copied().zip((0..).map(PublisherNo)).collect();
         let publishers = publishers.into_iter().map(Some).collect();
+        self.note_strays();
         self.running = Some(Running { planner, nodes, publishers, numbers, doing: Doing::Nothing });
         self.phase = Phase::Plans;
     }
@@ -289,6 +292,7 @@ impl Director {
                     moved: None,
                     look_at: now,
                     works_off: false,
+                    fits_strays: false,
                 });
             }
             PlanOrder::Measure { round, nodes, span } => {
@@ -360,7 +364,12 @@ impl Director {
                     running.doing = Doing::Assign(assign);
                     return Next::Waits;
                 }
-                if !mem::take(&mut assign.works_off) {
+                // Once: who moves later is counted in the next round.
+                let fits = mem::replace(&mut assign.fits_strays, true);
+                if !fits {
+                    self.note_strays();
+                }
+                if !mem::take(&mut assign.works_off) && (fits || self.strays.is_empty()) {
                     let event = PlanEvent::Assigned { revision: assign.revision };
                     running.planner.planner().on_event(event, now);
                     return Next::Goes;
@@ -384,6 +393,9 @@ impl Director {
         let lines = self.lines(moved);
         if !lines.are_gone() && now >= assign.look_at {
             assign.look_at = now + self.config.sense_every;
+            if now >= moved + STRAY_AFTER {
+                self.note_strays();
+            }
             assign.works_off |= self.work_off(&lines);
         }
         !lines.are_gone()

@@ -50,6 +50,8 @@ struct Publisher {
     rate_per_s: f64,
     on: Option<usize>,
     stopped: bool,
+    /// It does not do as it is told.
+    stays: bool,
 }
 
 enum What {
@@ -136,7 +138,7 @@ impl World {
 
     fn add_publisher(&mut self, number: usize, rate_per_s: f64) {
         let identity = Identity::from(format!("publisher-{number}"));
-        self.publishers.push(Publisher { identity, rate_per_s, on: None, stopped: false });
+        self.publishers.push(Publisher { identity, rate_per_s, on: None, stopped: false, stays: false });
         self.plan(300, What::Moves(self.publishers.len() - 1));
     }
 
@@ -329,7 +331,9 @@ impl World {
         let most = weights.max_by(|a, b| a.1.total_cmp(b.1).then(b.0.cmp(&a.0))).map_or(0, |(place, _)| place);
         let place = self.placement.publishers.get(&identity).map_or(most, |&place| place as usize);
         let name = &self.placement.nodes[place];
-        self.publishers[number].on = self.nodes.iter().position(|node| node.name == *name);
+        if !self.publishers[number].stays {
+            self.publishers[number].on = self.nodes.iter().position(|node| node.name == *name);
+        }
     }
 
     fn set_limit(&mut self, limit: Limit) {

@@ -149,6 +149,22 @@ fn what_waits_at_a_node_that_publishers_left_is_worked_off_before_a_measurement(
 }
 
 #[test]
+fn publishers_that_stay_where_they_are_have_a_part_there_while_a_plan_is_made() {
+    let mut world = slow(config());
+    for (number, publisher) in world.publishers.iter_mut().enumerate() {
+        (publisher.on, publisher.stays) = if number < 20 { (Some(2), true) } else { (Some(number % 2), false) };
+    }
+    let (mut longest, mut planned_for) = (0.0_f64, 0);
+    while world.phase() != Phase::Stands && world.now < at(200_000) {
+        world.run(world.now.as_nanos() / 1_000_000 + 500);
+        longest = longest.max(world.lines()[2]);
+        planned_for += u64::from(world.phase() == Phase::Plans) * 500;
+    }
+    // 200 messages a second come there; a hundredth of the limit is 8.
+    assert!(planned_for > 20_000 && longest < 200.0 * 15.0, "{longest} within {planned_for} ms");
+}
+
+#[test]
 fn publishers_that_move_count_once_and_whole() {
     let mut world = slow(config());
     world.run(12_000);
