@@ -87,8 +87,9 @@ pub(super) struct Introduction<'a> {
 
 impl From<Introduction<'_>> for Who {
     fn from(said: Introduction<'_>) -> Self {
-        // They may be megabytes long, and outlive the connection.
-        let [client_id, hostname] = [said.client_id, said.hostname].map(|text| clip(text, LABEL_BYTES_MAX));
+        // They may be megabytes long, and outlive the connection. What moves a terminal's cursor is not shown to anybody.
+        let shown = |text| clip(text, LABEL_BYTES_MAX).replace(char::is_control, "-");
+        let [client_id, hostname] = [said.client_id, said.hostname].map(shown);
         let (name, naming) = match said.name {
             Some(name) => (name.as_str().into(), Naming::Chosen),
             None => (format!("{client_id}@{hostname}").into(), Naming::Derived),
@@ -213,6 +214,7 @@ mod tests {
         }
         assert_eq!(said(None, "c", "h"), place("c@h", None));
         assert_eq!(said(None, "c", "h#3#4"), place("c@h", None), "numbers are given, not said");
+        assert_eq!(said(None, "c\u{1b}[2J", "h\n"), place("c-[2J@h-", None), "a terminal does not obey it");
         let long = "é".repeat(3_000_000);
         assert_eq!(said(None, &long, &long), place(&"é".repeat(61), None));
         let by = HttpPublisher { address: "10.0.0.7".parse().ok(), correlation: None };

@@ -35,8 +35,13 @@ impl Config {
         same("token_file", &self.token_file, &new.token_file)?;
         same("store", &self.store, &new.store)?;
         same("lease", &self.lease, &new.lease)?;
-        same("proxies", &self.proxies, &new.proxies)?;
-        same("limit", &self.limits, &new.limits)?;
+        let lists = [
+            ("proxies", format!("{:?}", self.proxies) == format!("{:?}", new.proxies)),
+            ("limit", format!("{:?}", self.limits) == format!("{:?}", new.limits)),
+        ];
+        if let Some((key, _)) = lists.into_iter().find(|(_, is_same)| !is_same) {
+            return Err(refused(document, &format!("control.{key}"), "the list of the start", "another list", RESTART));
+        }
         for (index, topic) in new.topics.iter().enumerate() {
             let has_other_unit = |before: &&Topic| before.name == topic.name && before.unit != topic.unit;
             if let Some(before) = self.topics.iter().find(has_other_unit) {

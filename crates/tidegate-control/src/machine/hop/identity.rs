@@ -40,11 +40,11 @@ struct Numbers {
 }
 
 impl Identities {
-    /// Takes the first free name of `base`, which is cut to fit. A `#` in it becomes `-`: it stands before numbers.
-    /// O(log n).
+    /// Takes the first free name of `base`, which is cut to fit. A `#` in it becomes `-`, as it stands before numbers, and so
+    /// do control characters, which brokers refuse. O(log n).
     pub fn take(&mut self, base: &str) -> Identity {
         let kept = base.floor_char_boundary(IDENTITY_BYTES_MAX - NUMBER_BYTES);
-        let base = base[..kept].replace('#', "-");
+        let base = base[..kept].replace(|c: char| c == '#' || c.is_control(), "-");
         let numbers = self.taken.entry(base.clone()).or_insert(Numbers { next: 1, free: BTreeSet::new() });
         let number = numbers.free.pop_first().unwrap_or_else(|| {
             // Each number is a connection, and no process has 2^32 of them.
@@ -98,7 +98,7 @@ mod tests {
         let (a, b) = (identities.take(&long), identities.take(&long));
         assert!(a.as_str().len() <= IDENTITY_BYTES_MAX && b.as_str().len() <= IDENTITY_BYTES_MAX);
         assert_ne!(a.as_str(), b.as_str());
-        assert_eq!(identities.take("a#2").as_str(), "a-2");
+        assert_eq!(identities.take("a#2\r\n").as_str(), "a-2--");
     }
 
     proptest! {
