@@ -179,3 +179,30 @@ fn what_a_lost_node_said_of_a_publisher_ends_when_another_sees_it() {
     assert_eq!(world.on(), [0, 50]);
     assert!((rate - 500.0).abs() < 1.0, "{rate}");
 }
+
+#[test]
+fn the_first_plan_counts_publishers_that_come_late_in_full() {
+    // 500 messages a second of fifty, which come one after the other within ten seconds.
+    let mut world = World::new(config(), &["a", "b", "c", "d"], 1, 0.0, 1);
+    world.keep_past(0);
+    for number in 1..50 {
+        world.run(200 * u64::try_from(number).unwrap());
+        world.add_publisher(number, 10.0);
+    }
+    while world.phase() == Phase::Watches && world.now < at(60_000) {
+        world.run(world.now.as_nanos() / 1_000_000 + 100);
+    }
+    let view = world.director.view(world.now);
+    let rate: f64 = view.nodes.iter().map(|node| node.rate_per_s).sum();
+    assert!((rate - 500.0).abs() < 10.0, "{rate} at {:?}", world.now);
+    // Others that always come do not put it off for ever.
+    let mut world = World::new(config(), &["a", "b"], 1, 0.0, 1);
+    for number in 1..200 {
+        world.run(400 * u64::try_from(number).unwrap());
+        world.add_publisher(number, 1.0);
+        if world.phase() != Phase::Watches {
+            break;
+        }
+    }
+    assert!(world.phase() != Phase::Watches && world.now < at(25_000), "{:?}", world.now);
+}
