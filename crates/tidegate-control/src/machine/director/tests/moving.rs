@@ -6,6 +6,8 @@ use std::collections::VecDeque;
 use super::*;
 
 const TENTHS_MAX: usize = 700;
+/// As by default.
+const LINES_WITHIN: Duration = Duration::from_secs(20);
 
 /// What sensors will say.
 pub(super) struct Past {
@@ -106,30 +108,30 @@ impl World {
 
 /// 700 messages a second under a limit of a tenth more; one node has room for them, and misses the objective with more than
 /// 600. Publishers take a second to move.
-fn slow(config: DirectorConfig) -> World {
+fn slow(lines_within: Duration) -> World {
     let limit = Limit::new(Rate::per_s(770), 60);
-    let mut world = World::new(DirectorConfig { limit, ..config }, &["a", "b", "c"], 70, 0.0, 1);
+    let mut world = World::new(DirectorConfig { limit, lines_within, ..config() }, &["a", "b", "c"], 70, 0.0, 1);
     world.keep_past(1_000);
     world
 }
 
 #[test]
 fn a_measurement_begins_when_what_a_move_made_wait_is_gone() {
-    let mut world = slow(config());
+    let mut world = slow(LINES_WITHIN);
     world.run(200_000);
     assert_eq!(world.phase(), Phase::Stands, "{:?}", world.reports);
     // 52 publishers are within a fifth of what the node takes.
     assert_eq!(world.on(), [52, 18, 0]);
     world.assert_whole();
     // Without the pause each try is measured with the line that the try before left, and none seems good enough.
-    let mut hasty = slow(DirectorConfig { lines_within: Duration::ZERO, ..config() });
+    let mut hasty = slow(Duration::ZERO);
     hasty.run(200_000);
     assert!(hasty.phase() != Phase::Stands || hasty.on() != [52, 18, 0], "{:?}", hasty.reports);
 }
 
 #[test]
 fn what_waits_at_a_node_that_publishers_left_is_worked_off_before_a_measurement() {
-    let mut world = slow(config());
+    let mut world = slow(LINES_WITHIN);
     // They come to three nodes, as those do that knew no placement, and one of these is enough for them.
     for (number, publisher) in world.publishers.iter_mut().enumerate() {
         (publisher.rate_per_s, publisher.on) = (8.0, Some(number % 3));
@@ -150,7 +152,7 @@ fn what_waits_at_a_node_that_publishers_left_is_worked_off_before_a_measurement(
 
 #[test]
 fn publishers_that_move_count_once_and_whole() {
-    let mut world = slow(config());
+    let mut world = slow(LINES_WITHIN);
     world.run(12_000);
     let mut moved = false;
     while world.phase() == Phase::Plans {
