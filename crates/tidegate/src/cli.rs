@@ -21,7 +21,7 @@ First steps:
   tidegate demo                         one overload twice: without a limit and with one
   tidegate demo rpc                     one overload, five schemes of overload control
   tidegate demo neighbours              one noisy neighbour twice: without limits and with them
-  tidegate demo srtm                    a limit on six brokers: split, placed on the fewest, and lent
+  tidegate demo srtm                    a limit on six brokers: split, placed, and lent
   tidegate up                           broker and console, for this machine alone
   tidegate proxy -c FILE                in front of your services: no tenant can hurt another
   tidegate broker -data-path=DIR        in the place of nsqd: its flags, files and ports

@@ -119,6 +119,9 @@ pub struct DiskQueue<F: Files = SystemFiles> {
     unsynced: u64,
     /// The meta file is behind for another reason.
     stale: bool,
+    /// The meta file may name a file that a failed append has left again. What is appended before it is written anew stands in
+    /// front of the end that it names, and would not be counted after a crash.
+    ahead_of_write: bool,
 }
 
 #[derive(Debug)]
@@ -170,6 +173,7 @@ impl<F: Files> DiskQueue<F> {
             unflushed: false,
             unsynced: 0,
             stale: false,
+            ahead_of_write: false,
         };
         match queue.read_meta()? {
             Some(meta) => queue.resume(meta)?,
@@ -199,6 +203,9 @@ impl<F: Files> DiskQueue<F> {
             return Ok(());
         }
         self.heal()?;
+        if self.ahead_of_write {
+            self.sync()?;
+        }
         if self.tail == Tail::Cut {
             self.sync_data()?;
         }
@@ -298,7 +305,7 @@ impl<F: Files> DiskQueue<F> {
         self.sync_data()?;
         self.write_meta()?;
         self.unsynced = 0;
-        self.stale = false;
+        (self.stale, self.ahead_of_write) = (false, false);
         Ok(())
     }
 
@@ -482,14 +489,14 @@ impl<F: Files> DiskQueue<F> {
         }
         if self.write.file != before.file {
             self.writer = None;
-            self.stale = true;
+            (self.stale, self.ahead_of_write) = (true, true);
         }
         self.write = before;
         self.depth = depth;
         self.tail = Tail::Torn;
         if self.heal().is_ok() && self.stale {
-            // The meta file may name the file that was just removed. If it cannot be written, the sync that is due
-            // tries again; until then a crash costs nothing but a skipped file number.
+            // The meta file may name the file that was just removed. If it cannot be written, the sync that is due and the
+            // next append try again; until then a crash costs nothing but a skipped file number.
             let _ = self.sync();
         }
     }

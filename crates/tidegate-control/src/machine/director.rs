@@ -51,6 +51,8 @@ use super::types::{NODES_MAX, NodeLoad, NodeNo, PublisherNo};
 const KIND: &str = "broker";
 /// Identities in one order to disconnect at most.
 const DISCONNECT_MAX: usize = 1_000;
+/// Publishers are watched for so many times as long before the first plan, if new ones always come.
+const WATCHES_MAX: u32 = 4;
 /// A node that takes publishers is asked so often whether its consumers are still there.
 const CONSUMERS_EVERY: Duration = Duration::from_secs(5);
 /// A publisher that sends to another node than its own so long after it was told is a stray.
@@ -139,6 +141,8 @@ pub struct Director {
     /// Plans that were begun.
     plans: u64,
     plan_at: Option<Instant>,
+    /// When the first publisher was seen that the first plan is about.
+    watched_since: Instant,
     last: Option<Report>,
     orders: VecDeque<Order>,
     waiting: BTreeMap<u64, Waiting>,
@@ -177,6 +181,7 @@ impl Director {
             inherited: None,
             plans: 0,
             plan_at: None,
+            watched_since: now,
             last: None,
             orders: VecDeque::new(),
             waiting: BTreeMap::new(),
@@ -787,9 +792,19 @@ impl Director {
             }
         }
         self.dirty.push(publisher);
-        if self.phase == Phase::Watches && self.plan_at.is_none() {
-            self.plan_at = Some(now + self.config.watch_first);
+        if self.phase == Phase::Watches {
+            self.watch_longer(now);
         }
+    }
+
+    /// The first plan waits until the publishers were watched that came last: what is known of one that has just come is less
+    /// than it sends. Not for ever, for new ones may always come.
+    fn watch_longer(&mut self, now: Instant) {
+        if self.plan_at.is_none() {
+            self.watched_since = now;
+        }
+        let most = self.watched_since + WATCHES_MAX * self.config.watch_first;
+        self.plan_at = self.plan_at.max(Some((now + self.config.watch_first).min(most)));
     }
 
     fn on_failed(&mut self, order: u64, now: Instant) {

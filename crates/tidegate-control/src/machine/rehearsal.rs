@@ -288,7 +288,7 @@ pub fn even_parts(
 pub fn service_of(mcap_per_s: f64, cores: u32, slo: Slo, way: Duration) -> ServiceModel {
     let cores = u16::try_from(cores.max(1)).unwrap_or(u16::MAX);
     let way = way.min(slo.within / 2);
-    let within_s = (slo.within - way).as_secs_f64();
+    let within_s = slo.within.saturating_sub(way).as_secs_f64();
     let objective = mmc::Objective { quantile: slo.quantile, within_s };
     let service_s = mmc::longest_service_s(mcap_per_s.max(1.0), cores.into(), objective);
     ServiceModel {

@@ -80,6 +80,6 @@ fn together<F: Files>(files: &F, folder: &Path, queues: &mut [&mut DiskQueue<F>]
     // As for a single queue, the new names need not last: the old meta file says less, and the rest is counted again.
     healthy.retain(|queue| queue.files.rename(&queue.paths.meta_new(), &queue.paths.meta()).is_ok());
     for queue in healthy {
-        (queue.unsynced, queue.stale) = (0, false);
+        (queue.unsynced, queue.stale, queue.ahead_of_write) = (0, false, false);
     }
 }

@@ -359,6 +359,22 @@ fn every_so_many_records_the_meta_file_is_written() {
     assert!(!queue.needs_sync());
 }
 
+/// The full disk keeps the meta file from being set back after an append that failed in its second file.
+#[test]
+fn what_is_appended_after_a_full_disk_is_counted_after_a_crash() {
+    let files = MemoryFiles::default();
+    let mut queue = open(&files);
+    queue.append(&batch(0..1, 7), 1).unwrap();
+    // Room for a record, and for the meta file that names the next file; not for the record there, nor for the meta file again.
+    files.set_room(Some(61));
+    queue.append(&batch(1..3, 41), 2).unwrap_err();
+    files.set_room(None);
+    queue.append(&batch(1..3, 4), 2).unwrap();
+    drop(queue);
+    let queue = open(&files);
+    assert_eq!(queue.depth(), 3);
+}
+
 /// Where nsqd 1.3.0 leaves a queue whose reader was at the end of a full file when the writer rolled.
 #[test]
 fn the_end_of_a_file_that_nsqd_left_is_no_corruption() {

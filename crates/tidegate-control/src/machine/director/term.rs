@@ -101,6 +101,7 @@ impl Director {
         (self.split, self.split_above) = (None, self.split_above.max(above));
         (self.phase, self.led_since, self.sense_at, self.sweep_at) = (Phase::Watches, now, now, now);
         self.plan_at = (self.crowd.len() > 0).then_some(now + self.config.watch_first);
+        self.watched_since = now;
     }
 
     pub(super) fn on_end(&mut self, now: Instant) {

@@ -203,7 +203,7 @@ impl Show {
         let plan = told::Planned {
             headline: topic.headline,
             stands: topic.phase == Phase::Stands,
-            planned_in_s: topic.planned_in_s,
+            took_s: topic.planned_in_s,
             pulse: planning,
         };
         Ok(Act { plan: Some(plan), theory_us, ..Act::new("placed", parts, counted, pulse) })

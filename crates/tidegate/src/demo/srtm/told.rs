@@ -38,7 +38,7 @@ pub(super) struct Planned {
     pub(super) headline: String,
     /// A plan stands.
     pub(super) stands: bool,
-    pub(super) planned_in_s: Option<f64>,
+    pub(super) took_s: Option<f64>,
     /// Of the machine, while it was planned.
     pub(super) pulse: Pulse,
 }
@@ -132,7 +132,7 @@ impl Act {
             "act": self.name,
             "headline": planned.map(|planned| &planned.headline),
             "stands": self.stands(),
-            "planned_in_s": planned.and_then(|planned| planned.planned_in_s),
+            "planned_in_s": planned.and_then(|planned| planned.took_s),
             "brokers": self.parts.len(),
             "delay_us_p99": self.delay_us(),
             "access_us_p99": self.access_us(),
