@@ -409,6 +409,8 @@ impl Chaos {
         let paused = |paused| AdminRequest::PauseTopic(topic_name(TOPIC), paused);
         match self.rng.below(400) {
             0..8 if edits => {
+                // What is released in this instant is released under the limit of before.
+                self.broker.advance(Duration::from_nanos(1));
                 self.limit();
                 // Often two in one instant: what the first cuts off is gone, wherever it is.
                 if self.rng.chance(0.5) {

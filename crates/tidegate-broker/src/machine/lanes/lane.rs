@@ -226,10 +226,7 @@ impl Lane {
     pub(crate) fn shut(&mut self, now: Instant) -> (impl Iterator<Item = Waiting> + '_, Option<Left>) {
         self.line_up();
         let left = match &self.state {
-            State::Open { pacer, .. } => {
-                let bucket = pacer.bucket();
-                Some(Left { tokens: Purse::tokens(bucket, now), depth: bucket.limit().burst, at: now })
-            }
+            State::Open { pacer, .. } => Some(Left { tokens: Purse::tokens(pacer.bucket(), now), at: now }),
             _ => None,
         };
         self.state = State::Shut;
@@ -322,7 +319,7 @@ mod tests {
         let mut lane = open();
         lane.take(message(1, "a"));
         step(&mut lane, 1);
-        let left = Left { tokens: 1, depth: 2, at: at(1) };
+        let left = Left { tokens: 1, at: at(1) };
         assert_eq!(lane.shut(at(1)).1, Some(left));
         assert!(!lane.takes());
     }
