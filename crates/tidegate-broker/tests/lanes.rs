@@ -408,9 +408,17 @@ impl Chaos {
         self.broker.send(client, bytes);
         let paused = |paused| AdminRequest::PauseTopic(topic_name(TOPIC), paused);
         match self.rng.below(400) {
-            0..4 if edits => self.limit(),
-            4 => self.broker.order(paused(Pause::Paused)),
-            5..25 => self.broker.order(paused(Pause::Flowing)),
+            0..8 if edits => {
+                // What is released in this instant is released under the limit of before.
+                self.broker.advance(Duration::from_nanos(1));
+                self.limit();
+                // Often two in one instant: what the first cuts off is gone, wherever it is.
+                if self.rng.chance(0.5) {
+                    self.limit();
+                }
+            }
+            8 => self.broker.order(paused(Pause::Paused)),
+            9..30 => self.broker.order(paused(Pause::Flowing)),
             _ => {}
         }
         self.was_open += lanes(&mut self.broker);

@@ -43,7 +43,8 @@ pub(super) enum Inbound {
 
 /// The sending side. The queue behind it needs no bound of its own: every sender waits for an answer before it sends
 /// more (one publish of a connection, one request of an HTTP connection, one append of a queue, one write of the names,
-/// one step of a handshake).
+/// one step of a handshake, one question for tokens to each shard), but for what a lane released, of which so much may
+/// be on its way as [`crate::machine::lanes`] says.
 pub(super) struct ShardMailbox {
     sender: Sender<Inbound>,
     wake: OwnedFd,

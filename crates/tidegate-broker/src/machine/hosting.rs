@@ -47,15 +47,13 @@ impl Shard {
                 topic.note_backlog(now);
             }
             Word::IsShut { epoch, left } => {
-                let refund = host.on_shut(shard, epoch, left);
+                host.on_shut(shard, epoch, left);
                 let (kept_rate, all_in) = (host.rate_now(), host.epoch().is_none() && host.is_all_in());
                 if let Some(limiter) = &mut topic.limiter {
-                    if let Some(refund) = refund {
-                        limiter.keep_rate(kept_rate, now);
-                        limiter.refund(refund.depth, refund.tokens, now);
-                    }
+                    limiter.keep_rate(kept_rate, now);
+                    // Not before: depth that comes back without its tokens would be filled twice.
                     if all_in {
-                        limiter.reclaim(now);
+                        limiter.reclaim(host.take_left(), now);
                     }
                 }
                 if all_in {
@@ -177,7 +175,7 @@ impl Shard {
         if let Some(limiter) = &mut topic.limiter {
             limiter.keep_rate(None, now);
             if all_in {
-                limiter.reclaim(now);
+                limiter.reclaim(host.take_left(), now);
             }
         }
         let circle = Circle(epoch);

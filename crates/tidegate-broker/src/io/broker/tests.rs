@@ -338,8 +338,8 @@ async fn publishers_of_a_spread_topic_share_its_limit_and_keep_their_order() {
         assert_eq!(at, last[number].map_or(0, |last: usize| last + 1), "publisher {number}");
         last[number] = Some(at);
     }
-    let takes = Duration::from_micros(50 * (sent as u64 - 50));
-    assert!(clock::now().since(begun) >= takes, "no faster than the limit");
+    let shortest = Duration::from_micros(50 * (sent as u64 - 50));
+    assert!(clock::now().since(begun) >= shortest, "no faster than the limit");
     for stream in &mut publishers {
         for _ in 0..EACH {
             expect_ok(stream).await;

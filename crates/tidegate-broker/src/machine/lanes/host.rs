@@ -35,15 +35,6 @@ enum Stage {
     Gone,
 }
 
-/// What comes back of a share.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Refund {
-    /// Depth,
-    pub(crate) depth: u64,
-    /// and tokens.
-    pub(crate) tokens: u64,
-}
-
 /// The lanes of one topic, as its home knows them.
 #[derive(Debug)]
 pub(crate) struct Host {
@@ -58,6 +49,9 @@ pub(crate) struct Host {
     shares: Vec<Limit>,
     stands: Vec<Stand>,
     landed: Vec<Landed>,
+    /// Tokens that lanes have left, and those that they minted after they were shut here.
+    left: u64,
+    minted: u64,
     shut_at: Instant,
     /// Lanes are not opened before.
     rests_until: Instant,
@@ -75,6 +69,8 @@ impl Host {
             shares: Vec::new(),
             stands: vec![Stand::default(); shards],
             landed: vec![Landed::default(); shards],
+            left: 0,
+            minted: 0,
             shut_at: Instant::ZERO,
             rests_until: Instant::ZERO,
         }
@@ -108,6 +104,7 @@ impl Host {
     /// Opens lanes with these shares; the shards to be told to hold.
     pub(crate) fn open(&mut self, epoch: u64, shares: Vec<Limit>) -> Vec<usize> {
         (self.epoch, self.open, self.shares) = (epoch, true, shares);
+        (self.left, self.minted) = (0, 0);
         let told: Vec<usize> = self.others().filter(|shard| self.stages[*shard] == Stage::Shut).collect();
         for shard in &told {
             self.stages[*shard] = Stage::Told;
@@ -195,25 +192,31 @@ impl Host {
         told
     }
 
-    /// The lane of `shard` is shut; what comes back. What it minted after it was shut here was minted here as well.
-    pub(crate) fn on_shut(&mut self, shard: usize, epoch: u64, left: Option<Left>) -> Option<Refund> {
+    /// The lane of `shard` is shut.
+    pub(crate) fn on_shut(&mut self, shard: usize, epoch: u64, left: Option<Left>) {
         if self.epoch != epoch || matches!(self.stages[shard], Stage::Shut | Stage::Gone) {
-            return None;
+            return;
         }
         let was_shut = self.stages[shard] == Stage::Shutting;
         self.stages[shard] = Stage::Shut;
         self.stands[shard] = Stand::default();
-        let left = left?;
-        let rate = self.shares[shard].rate;
-        let minted = if was_shut && left.at > self.shut_at {
+        let Some(left) = left else { return };
+        self.left = self.left.saturating_add(left.tokens);
+        if was_shut && left.at > self.shut_at {
+            let rate = self.shares[shard].rate;
             // In a bucket that was empty then.
             let bucket = TokenBucket::empty(Limit::new(rate, u64::MAX), self.shut_at);
-            bucket.level(left.at).div_ceil(u128::from(rate.period_ns()))
-        } else {
-            0
-        };
-        let minted = u64::try_from(minted).unwrap_or(u64::MAX);
-        Some(Refund { depth: left.depth, tokens: left.tokens.saturating_sub(minted) })
+            let minted = bucket.level(left.at).div_ceil(u128::from(rate.period_ns()));
+            self.minted = self.minted.saturating_add(u64::try_from(minted).unwrap_or(u64::MAX));
+        }
+    }
+
+    /// All lanes are shut: the tokens that come back. What they minted after they were shut here was minted here as well;
+    /// it is taken off all together, since they may have lent it to each other.
+    pub(crate) fn take_left(&mut self) -> u64 {
+        let tokens = self.left.saturating_sub(self.minted);
+        (self.left, self.minted) = (0, 0);
+        tokens
     }
 
     /// The rate that is left here while lanes are open, after one has left by itself.
@@ -308,14 +311,20 @@ mod tests {
         for shard in [0, 2] {
             host.on_holds(shard, 5);
         }
-        assert_eq!(host.next_to_go(0), Some(0));
-        host.go(0);
+        for shard in [0, 2] {
+            assert_eq!(host.next_to_go(0), Some(shard));
+            host.go(shard);
+        }
         assert_eq!(host.shut(at(10)), [0, 2]);
         assert!(!host.is_open_for(0, 5) && !host.is_all_in());
-        let left = Left { tokens: 3, depth: 6, at: at(12) };
-        assert_eq!(host.on_shut(0, 5, Some(left)), Some(Refund { depth: 6, tokens: 1 }));
-        assert_eq!(host.on_shut(0, 5, Some(left)), None, "only once");
-        assert_eq!(host.on_shut(2, 5, None), None);
+        // Only once.
+        for _ in 0..2 {
+            host.on_shut(0, 5, Some(Left { tokens: 1, at: at(12) }));
+        }
+        assert!(!host.is_all_in());
+        // The first has lent the second what it minted.
+        host.on_shut(2, 5, Some(Left { tokens: 4, at: at(11) }));
+        assert_eq!((host.take_left(), host.take_left()), (1 + 4 - 2 - 1, 0));
         assert!(host.is_all_in() && !host.would_open(at(109)) && host.would_open(at(110)));
     }
 

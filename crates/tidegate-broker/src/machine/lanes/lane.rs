@@ -163,7 +163,7 @@ impl Lane {
         self.due = None;
         let State::Open { epoch, pacer, unit } = &mut self.state else { return };
         while let Some(head) = self.line.front() {
-            if self.under_way.messages >= UNDER_WAY_MAX || self.under_way.bytes >= UNDER_WAY_BYTES_MAX {
+            if is_full(self.under_way) {
                 pacer.hold_up();
                 return;
             }
@@ -209,9 +209,7 @@ impl Lane {
     /// Tokens that what waits here needs, if it waits for them.
     pub(crate) fn wanted(&self) -> u64 {
         match &self.state {
-            State::Open { unit, .. } if self.under_way.messages < UNDER_WAY_MAX => {
-                unit.cost(self.line.len() as u64, self.body_bytes)
-            }
+            State::Open { unit, .. } if !is_full(self.under_way) => unit.cost(self.line.len() as u64, self.body_bytes),
             _ => 0,
         }
     }
@@ -228,10 +226,7 @@ impl Lane {
     pub(crate) fn shut(&mut self, now: Instant) -> (impl Iterator<Item = Waiting> + '_, Option<Left>) {
         self.line_up();
         let left = match &self.state {
-            State::Open { pacer, .. } => {
-                let bucket = pacer.bucket();
-                Some(Left { tokens: Purse::tokens(bucket, now), depth: bucket.limit().burst, at: now })
-            }
+            State::Open { pacer, .. } => Some(Left { tokens: Purse::tokens(pacer.bucket(), now), at: now }),
             _ => None,
         };
         self.state = State::Shut;
@@ -252,6 +247,11 @@ impl Lane {
         let (bytes, body_bytes, blocked) = (self.bytes, self.body_bytes, self.blocked.len() as u64);
         Some(Stand { messages, bytes, body_bytes, blocked, bucket })
     }
+}
+
+/// No more may be on its way.
+fn is_full(under_way: Landed) -> bool {
+    under_way.messages >= UNDER_WAY_MAX || under_way.bytes >= UNDER_WAY_BYTES_MAX
 }
 
 #[cfg(test)]
@@ -319,7 +319,7 @@ mod tests {
         let mut lane = open();
         lane.take(message(1, "a"));
         step(&mut lane, 1);
-        let left = Left { tokens: 1, depth: 2, at: at(1) };
+        let left = Left { tokens: 1, at: at(1) };
         assert_eq!(lane.shut(at(1)).1, Some(left));
         assert!(!lane.takes());
     }

@@ -28,8 +28,9 @@
 //! 4. The home passes on what a lane released only while that opening is in force and the channels have room. Whatever
 //!    comes later, or finds the topic held up, joins the line of the home and takes a token there. So the moment at which
 //!    the home shuts the lanes is the moment from which their tokens are worth nothing, however late they hear of it.
-//! 5. A lane that is shut sends what waits, in order, and says what it has left of tokens. The home's bucket is that
-//!    shallower until then; what the lane minted after the home had shut it is not counted.
+//! 5. A lane that is shut sends what waits, in order, and says what it has left of tokens. When all have, the home has
+//!    the depth of their shares and these tokens again, and not before: depth alone would be filled twice. What lanes
+//!    minted after the home had shut them is not counted, nor more than an edit since has left of the whole.
 //! 6. Only so much that a lane released is on its way at a time: a home that does not keep up holds the lanes up.
 
 mod book;

@@ -61,8 +61,6 @@ pub(crate) enum Rest {
 pub(crate) struct Left {
     /// Whole tokens.
     pub(crate) tokens: u64,
-    /// Of the bucket, with what it had borrowed and without what it had lent.
-    pub(crate) depth: u64,
     /// When that was.
     pub(crate) at: Instant,
 }

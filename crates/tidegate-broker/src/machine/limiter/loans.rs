@@ -72,18 +72,14 @@ impl Limiter {
         self.set_depth(now);
     }
 
-    /// What a lane has left of its share comes back.
-    pub(crate) fn refund(&mut self, depth: u64, tokens: u64, now: Instant) {
-        self.deepen(depth, now);
-        // As far as they fit, without more depth.
-        let less = self.cut(tokens.min(self.refundable), 0, now);
-        self.refundable -= self.receive(less, now);
-    }
-
-    /// Nothing is with lanes any more: the bucket is as deep as its own burst.
-    pub(crate) fn reclaim(&mut self, now: Instant) {
+    /// Nothing is with lanes any more: the bucket is as deep as its own burst, and has the `tokens` that they had left, as
+    /// far as they fit.
+    pub(crate) fn reclaim(&mut self, tokens: u64, now: Instant) {
+        let tokens = tokens.min(self.refundable);
         (self.loans, self.kept_rate, self.refundable) = (0, None, u64::MAX);
         self.set_depth(now);
+        let less = self.cut(tokens, 0, now);
+        self.receive(less, now);
     }
 
     /// More is lent than its own burst.
@@ -259,11 +255,8 @@ mod tests {
         limiter.rule(terms(5), 0, at(0));
         assert_eq!(depth(&limiter), (1, 5));
         limiter.keep_rate(None, at(0));
-        limiter.refund(4, 3, at(0));
-        assert_eq!((depth(&limiter), Purse::tokens(&limiter, at(0))), ((5, 5), 4));
-        limiter.refund(2, 9, at(0));
-        limiter.reclaim(at(0));
-        assert_eq!((depth(&limiter), Purse::tokens(&limiter, at(0)), limiter.is_unlent()), ((5, 5), 5, true));
+        limiter.reclaim(3, at(0));
+        assert_eq!((depth(&limiter), Purse::tokens(&limiter, at(0)), limiter.is_unlent()), ((5, 5), 4, true));
     }
 
     #[test]
@@ -273,7 +266,7 @@ mod tests {
         // Made smaller than what lanes have, and larger again before that is back.
         limiter.rule(terms(3), 0, at(0));
         limiter.rule(terms(20), 0, at(0));
-        limiter.refund(6, 6, at(0));
+        limiter.reclaim(6, at(0));
         assert_eq!((depth(&limiter), Purse::tokens(&limiter, at(0))), ((20, 20), 3));
     }
 
