@@ -145,6 +145,8 @@ pub(super) struct Limiter {
     loans: i128,
     /// The rate that is left where the topic's lanes have shares of it.
     kept_rate: Option<Rate>,
+    /// Lanes have shares, or have not said yet what is left of them.
+    lanes_out: bool,
     /// Tokens that lanes may bring back at most: with those that are here, no more than a contract left since.
     refundable: u64,
     /// Of what leaves. In shadow mode it reckons with a line that does not form.
@@ -192,6 +194,7 @@ impl Limiter {
             grain: 1,
             loans: 0,
             kept_rate: None,
+            lanes_out: false,
             refundable: u64::MAX,
             pacer: Pacer::new(bucket),
             entry: None,
@@ -220,12 +223,6 @@ impl Limiter {
     fn set_limit(&mut self, own: Limit, now: Instant) {
         self.own = own;
         self.set_depth(now);
-        if self.loans < 0 {
-            let bucket = self.pacer.bucket();
-            let here = bucket.level(now).div_ceil(u128::from(bucket.limit().rate.period_ns()) * u128::from(self.grain));
-            let room = own.burst.saturating_sub(u64::try_from(here).unwrap_or(u64::MAX));
-            self.refundable = self.refundable.min(room);
-        }
     }
 
     /// The bucket is as deep as its own burst and the loans say.
@@ -301,6 +298,9 @@ impl Limiter {
         self.pacer.resume(now);
         let since = self.pacer.since(arrival);
         let acts = self.acts();
+        if acts && self.lanes_out && cost > self.limit().burst {
+            return Pass::Never; // Before they have said it: this bucket would let more pass than it is deep.
+        }
         if acts && since >= self.part_ends {
             // The bucket must not mint at the part's rate until then.
             return Pass::Until(self.part_ends);
@@ -342,6 +342,7 @@ impl Limiter {
         let refused_before = self.contract.discipline == Discipline::Refuse;
         (self.contract, self.source, self.waiting_until, self.retiring) = (terms.contract, terms.source, None, false);
         (self.part, self.part_ends) = (terms.part, terms.part_ends);
+        self.bound_refund(now);
         match &mut self.entry {
             Some(entry) if refused_before && terms.contract.discipline == Discipline::Refuse => {
                 entry.set_limit(limit, now);

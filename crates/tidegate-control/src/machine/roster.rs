@@ -142,7 +142,7 @@ impl Roster {
     /// Whoever asks the nodes stood still for `stood`: so long nobody could be heard.
     pub fn on_standstill(&mut self, stood: Duration) {
         for member in self.members.values_mut() {
-            member.seen = member.seen + stood;
+            member.seen += stood;
         }
     }
 

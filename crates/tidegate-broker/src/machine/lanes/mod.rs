@@ -30,7 +30,8 @@
 //!    the home shuts the lanes is the moment from which their tokens are worth nothing, however late they hear of it.
 //! 5. A lane that is shut sends what waits, in order, and says what it has left of tokens. When all have, the home has
 //!    the depth of their shares and these tokens again, and not before: depth alone would be filled twice. What lanes
-//!    minted after the home had shut them is not counted, nor more than an edit since has left of the whole.
+//!    minted after the home had shut them is not counted, nor more than an edit since has left of the whole. Where an edit
+//!    leaves the home less than a message costs, its line waits until then.
 //! 6. Only so much that a lane released is on its way at a time: a home that does not keep up holds the lanes up.
 
 mod book;

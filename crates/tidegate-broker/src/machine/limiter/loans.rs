@@ -41,7 +41,7 @@ impl Limiter {
         let bucket = self.in_tokens(self.pacer.bucket());
         let uncut = self.uncut.take().map(|uncut| self.in_tokens(&uncut));
         *self.pacer.bucket_mut() = bucket;
-        (self.uncut, self.grain, self.refundable) = (uncut, 1, u64::MAX);
+        (self.uncut, self.grain) = (uncut, 1);
     }
 
     /// The rate of the bucket, in tokens.
@@ -68,15 +68,26 @@ impl Limiter {
 
     /// Lanes mint the rest of the rate, or (`None`) nobody does.
     pub(crate) fn keep_rate(&mut self, kept: Option<Rate>, now: Instant) {
-        self.kept_rate = kept;
+        (self.kept_rate, self.lanes_out) = (kept, true);
         self.set_depth(now);
+    }
+
+    /// What lanes bring back is no more than the limit that was just put in force has left of all tokens.
+    pub(super) fn bound_refund(&mut self, now: Instant) {
+        if !self.lanes_out || self.loans >= 0 {
+            return;
+        }
+        let bucket = self.pacer.bucket();
+        let here = bucket.level(now).div_ceil(u128::from(bucket.limit().rate.period_ns()));
+        let here = u64::try_from(here).unwrap_or(u64::MAX);
+        self.refundable = self.refundable.min(self.own.burst.saturating_sub(here));
     }
 
     /// Nothing is with lanes any more: the bucket is as deep as its own burst, and has the `tokens` that they had left, as
     /// far as they fit.
     pub(crate) fn reclaim(&mut self, tokens: u64, now: Instant) {
         let tokens = tokens.min(self.refundable);
-        (self.loans, self.kept_rate, self.refundable) = (0, None, u64::MAX);
+        (self.loans, self.kept_rate, self.refundable, self.lanes_out) = (0, None, u64::MAX, false);
         self.set_depth(now);
         let less = self.cut(tokens, 0, now);
         self.receive(less, now);
@@ -89,7 +100,7 @@ impl Limiter {
 
     /// What is lent will not come back to this limiter, and is over at `until`: it counts as empty until then.
     pub(crate) fn forfeit(&mut self, until: Instant) {
-        (self.loans, self.kept_rate, self.uncut) = (0, None, None);
+        (self.loans, self.kept_rate, self.uncut, self.lanes_out) = (0, None, None, false);
         self.pacer = Pacer::new(TokenBucket::empty(self.with_loans(), until));
     }
 }
@@ -268,6 +279,19 @@ mod tests {
         limiter.rule(terms(20), 0, at(0));
         limiter.reclaim(6, at(0));
         assert_eq!((depth(&limiter), Purse::tokens(&limiter, at(0))), ((20, 20), 3));
+    }
+
+    #[test]
+    fn nothing_passes_beside_lanes_that_may_have_all_there_is() {
+        let mut limiter = limiter(10);
+        limiter.cut(6, 1, at(0));
+        limiter.keep_rate(None, at(0));
+        limiter.rule(terms(3), 0, at(0));
+        // A message dearer than a bucket would pass it all the same, beside what lanes bring back.
+        assert_eq!(limiter.pass(1, at(0), at(5)), Pass::Never);
+        limiter.reclaim(3, at(5));
+        assert!(matches!(limiter.pass(1, at(0), at(5)), Pass::Released { .. }));
+        assert_eq!(Purse::tokens(&limiter, at(5)), 2);
     }
 
     #[test]
