@@ -33,9 +33,13 @@ impl Limiter {
         self.uncut = self.uncut.take().map(|uncut| uncut.in_parts(GRAINS));
     }
 
-    /// Nothing is lent: the bucket counts messages again.
+    /// Nothing is lent: the bucket counts messages again, and what came back until now is forgotten.
     pub(crate) fn coarsen(&mut self) {
-        if self.grain == 1 || !self.is_unlent() {
+        if !self.is_unlent() {
+            return;
+        }
+        self.refundable = u64::MAX;
+        if self.grain == 1 {
             return;
         }
         let bucket = self.in_tokens(self.pacer.bucket());
@@ -74,7 +78,7 @@ impl Limiter {
 
     /// What lanes bring back is no more than the limit that was just put in force has left of all tokens.
     pub(super) fn bound_refund(&mut self, now: Instant) {
-        if !self.lanes_out || self.loans >= 0 {
+        if self.grain > 1 || self.loans >= 0 {
             return;
         }
         let bucket = self.pacer.bucket();

@@ -152,7 +152,7 @@ fn what_waits_at_a_node_that_publishers_left_is_worked_off_before_a_measurement(
 
 #[test]
 fn publishers_that_stay_where_they_are_have_a_part_there_while_a_plan_is_made() {
-    let mut world = slow(config());
+    let mut world = slow(LINES_WITHIN);
     for (number, publisher) in world.publishers.iter_mut().enumerate() {
         (publisher.on, publisher.stays) = if number < 20 { (Some(2), true) } else { (Some(number % 2), false) };
     }
