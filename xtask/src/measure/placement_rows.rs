@@ -33,6 +33,7 @@ pub(super) const ROWS: &[Row] = &[
         bar: "predicted p99 of 1 to 3 real brokers within 20 %",
         run: split::predicted,
     },
+    Row { issue: 21, name: "model of batches", bar: "the same of batches of ten", run: split::predicted_in_batches },
     Row {
         issue: 21,
         name: "model off",

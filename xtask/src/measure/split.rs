@@ -77,29 +77,35 @@ pub(super) fn replayed(bench: &Bench) -> Result<Vec<Figure>> {
 
 /// The p99 from publisher to consumer against that of the planner's model, which knows the broker from runs without a limit.
 pub(super) fn predicted(bench: &Bench) -> Result<Vec<Figure>> {
+    compared(bench, 1, 60_000)
+}
+
+/// The same of batches. Who waits does so for tens of them: a p99 of batches of ten needs ten times the messages to scatter as
+/// little.
+pub(super) fn predicted_in_batches(bench: &Bench) -> Result<Vec<Figure>> {
+    compared(bench, 10, 240_000)
+}
+
+fn compared(bench: &Bench, batch: u32, length_ms: u32) -> Result<Vec<Figure>> {
     let service = Service::measured(bench)?;
     let mut figures = vec![service.figure()];
-    for (batch, _) in LOADS {
-        for brokers in BROKERS {
-            let told = service.predict(bench, batch, brokers)?;
-            // Who waits does so for tens of batches: a p99 of batches of ten needs ten times the messages to scatter as little.
-            let length_ms = if batch == 1 { 60_000 } else { 240_000 };
-            let run = Run::of(bench, (batch, OFFERED_PER_S), &told.parts, bench.size(length_ms, 3_000))?;
-            let mut delays_ns = run.delays_ns()?;
-            let messages = delays_ns.len();
-            let measured = quantile_us(&mut delays_ns, 0.99);
-            let off = measured / told.us_p99 - 1.0;
-            figures.push(Figure {
-                what: format!("{}, {messages} messages", named(brokers, batch)),
-                value: format!("{:+.1} %: {measured:.0} us at p99 for {:.0} us", off * 100.0, told.us_p99),
-                spread: format!("{:.2} cores; {}", run.cores, run.gaps.in_words()),
-                passes: off.abs() <= OFF_MOST && messages >= MESSAGES_LEAST,
-                runs: json!({
-                    "predicted_us_p99": told.us_p99, "us_p99": measured, "messages": messages, "cores": run.cores,
-                    "gaps": run.gaps.json(),
-                }),
-            });
-        }
+    for brokers in BROKERS {
+        let told = service.predict(bench, batch, brokers)?;
+        let run = Run::of(bench, (batch, OFFERED_PER_S), &told.parts, bench.size(length_ms, 3_000))?;
+        let mut delays_ns = run.delays_ns()?;
+        let messages = delays_ns.len();
+        let measured = quantile_us(&mut delays_ns, 0.99);
+        let off = measured / told.us_p99 - 1.0;
+        figures.push(Figure {
+            what: format!("{}, {messages} messages", named(brokers, batch)),
+            value: format!("{:+.1} %: {measured:.0} us at p99 for {:.0} us", off * 100.0, told.us_p99),
+            spread: format!("{:.2} cores; {}", run.cores, run.gaps.in_words()),
+            passes: off.abs() <= OFF_MOST && messages >= MESSAGES_LEAST,
+            runs: json!({
+                "predicted_us_p99": told.us_p99, "us_p99": measured, "messages": messages, "cores": run.cores,
+                "gaps": run.gaps.json(),
+            }),
+        });
     }
     Ok(figures)
 }
