@@ -45,7 +45,7 @@ pub(super) fn replayed(bench: &Bench) -> Result<Vec<Figure>> {
         let offered_per_s = if batch == 1 { OFFERED_IN_HALF_A_CORE_PER_S } else { OFFERED_PER_S };
         for brokers in BROKERS {
             let parts = evenly((a_tenth_above(offered_per_s), burst), brokers);
-            let run = Run::of(bench, (batch, offered_per_s), &parts, bench.size(60_000, 3_000))?;
+            let run = Run::of(bench, (batch, offered_per_s), &parts, bench.size(30_000, 3_000))?;
             let (mut errors_ns, mut delayed) = (Vec::new(), 0_u64);
             for (part, (rate_per_s, burst)) in run.parts.iter().zip(parts) {
                 let mut replay = Replay::new(rate_per_s, burst);
