@@ -167,8 +167,10 @@ impl Place {
         let broker = self.broker.as_ref().ok_or_else(|| miette::miette!("it does not run"))?;
         let rate = PACE_PER_S / BROKERS;
         let load = format!(
-            "run topic={TOPIC} channel=c publishers=100 pace.open.rate_per_s={rate} warm_up_ms=0 duration_ms={length_ms} \
-             lateness_us_p99_max=1e9"
+            "run topic={TOPIC} channel=c publishers=100 seed={} pace.open.rate_per_s={rate} warm_up_ms=0 \
+             duration_ms={length_ms} lateness_us_p99_max=1e9",
+            // Loads of one seed would be the same at each broker: all parts would be empty together.
+            self.number + 1
         );
         let report = std::fs::File::create(self.folder.join("report")).into_diagnostic()?;
         Group::spawn(bench.generator(broker, &load).stdout(report))
