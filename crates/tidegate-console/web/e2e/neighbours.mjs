@@ -8,8 +8,6 @@ const PATIENCE_MS = 60_000;
 const answered = (side) => `Number(document.querySelector('[data-side="${side}"]').dataset.answered)`;
 const state = (side) => `document.querySelector('[data-side="${side}"] .state').textContent`;
 const cell = (tenant, resource) => `document.querySelector('tr[data-tenant="${tenant}"] td[data-resource="${resource}"]')`;
-/** How often a tenant was refused so far, at all stages. */
-const refused = (tenant) => `[...(document.querySelector('[data-refused="${tenant}"]')?.textContent ?? "").matchAll(/([\\d,]+) in all/g)].reduce((sum, [, count]) => sum + Number(count.replaceAll(",", "")), 0)`;
 
 async function journey([, origin, token]) {
   await travel({
@@ -41,9 +39,8 @@ async function journey([, origin, token]) {
       await evaluate(`[...document.querySelectorAll('[aria-label="Proxy"] button')].find((each) => each.textContent === "right").click()`);
       await until("its mode", `document.querySelector('[data-testid="mode"]').dataset.mode === "restrict"`);
       await until("B refused", `document.querySelector('[data-refused="b.example"] .why').textContent.includes("over its share of requests")`, PATIENCE_MS);
-      // A proxy that the machine holds up for longer than a bucket is deep answers what came meanwhile all at once, and then
-      // some of A's requests are beyond its share, too: a few, where B is refused thousands.
-      await until("A refused a hundredth as often as B at most", `100 * ${refused("a.example")} <= ${refused("b.example")}`, PATIENCE_MS);
+      // On a machine that is short of processor A may be over its share of that, but never of what the demo makes scarce.
+      expect("A over its share of requests", await evaluate(`(document.querySelector('[data-refused="a.example"] .why')?.textContent ?? "").includes("requests")`), false);
     },
     "the heat map says it in colour, figure and sign": async () => {
       await until("B's requests refused", `${cell("b.example", "requests")}.classList.contains("refused") && ${cell("b.example", "requests")}.textContent.includes("✕")`, PATIENCE_MS);

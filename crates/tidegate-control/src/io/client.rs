@@ -199,9 +199,11 @@ fn refused(address: String, request: String, status: StatusCode, body: &[u8]) ->
 /// The revision that a node holds, from its words: `.. is of revision 7, which is newer ..` or `revision 7 gives ..`; 0 if
 /// they are others.
 fn revision_in(detail: &str) -> u64 {
-    let mut rests = detail.split("revision ").skip(1);
-    let number = |rest: &str| rest.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok();
-    rests.find_map(number).unwrap_or(0)
+    let number = |(at, word): (usize, &str)| {
+        let rest = &detail[at + word.len()..];
+        rest.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
+    };
+    detail.match_indices("revision ").find_map(number).unwrap_or(0)
 }
 
 /// A name in a path. Of a topic's the `#` of `#ephemeral` alone means something else there.

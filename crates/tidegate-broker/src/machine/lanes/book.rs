@@ -19,11 +19,11 @@ pub(crate) struct Laning<K> {
     shards: usize,
     /// Topics that are spread.
     spread: BTreeSet<TopicName>,
-    /// Of those that live elsewhere: one for each.
+    /// The lane of each spread topic that lives on another shard.
     pub(crate) lanes: HashMap<TopicName, Lane, RandomState>,
     /// Topics that live here, by the circle in which their shares lend.
     pub(crate) homes: BTreeMap<Circle, K>,
-    /// The same of lanes here.
+    /// Topics with an open lane here, by the same circle.
     pub(crate) guests: BTreeMap<Circle, TopicName>,
     pub(crate) lending: Lending,
     /// Frames that wait for the end of a batch. Each shard sends one at a time and circle, and waits for its answer.
@@ -80,7 +80,7 @@ impl<K> Laning<K> {
         self.epochs * self.shards as u64 + self.shard as u64
     }
 
-    /// Those among which a limit is split.
+    /// All shards, as members of the circles in which shares lend.
     pub(crate) fn members(&self) -> Vec<Member> {
         (0..self.shards).map(member).collect()
     }

@@ -60,9 +60,9 @@ pub(crate) struct Lane {
     /// Taken since the last step, not yet in order of their stamps.
     staged: Vec<Waiting>,
     line: VecDeque<Waiting>,
-    /// Of both, with what they take beside their bodies.
+    /// Bytes of memory that `staged` and `line` take.
     bytes: u64,
-    /// Bodies of both.
+    /// Bytes of the bodies in `staged` and `line`.
     body_bytes: u64,
     under_way: Landed,
     /// When the head gets its tokens.

@@ -59,7 +59,7 @@ pub(crate) enum Rest {
 /// What a lane has left of its share.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Left {
-    /// Whole tokens.
+    /// Whole tokens of the share that nothing was released for.
     pub(crate) tokens: u64,
     /// When that was.
     pub(crate) at: Instant,
@@ -70,7 +70,7 @@ pub(crate) struct Left {
 pub(crate) struct Landed {
     /// How many.
     pub(crate) messages: u64,
-    /// Of their bodies.
+    /// Bytes of the messages' bodies.
     pub(crate) bytes: u64,
 }
 
@@ -81,7 +81,7 @@ pub(crate) struct Stand {
     pub(crate) messages: u64,
     /// Bytes of memory that they take.
     pub(crate) bytes: u64,
-    /// Of their bodies.
+    /// Bytes of the messages' bodies.
     pub(crate) body_bytes: u64,
     /// Connections that wait for room.
     pub(crate) blocked: u64,
