@@ -16,6 +16,7 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     ("tidegate-broker", &["tidegate-core", "tidegate-wire", "tidegate-runtime"]),
     ("tidegate-rpc", &["tidegate-core", "tidegate-wire", "tidegate-runtime"]),
     ("tidegate-proxy", &["tidegate-core", "tidegate-wire", "tidegate-runtime"]),
+    ("tidegate-shaper", &["tidegate-core", "tidegate-runtime"]),
     ("tidegate-load", &["tidegate-core", "tidegate-wire", "tidegate-runtime", "tidegate-rpc"]),
     ("tidegate-control", &["tidegate-core", "tidegate-wire", "tidegate-runtime"]),
     (
@@ -28,6 +29,7 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
             "tidegate-control",
             "tidegate-rpc",
             "tidegate-proxy",
+            "tidegate-shaper",
         ],
     ),
     ("tidegate-console", &["tidegate-core", "tidegate-runtime"]),
@@ -36,11 +38,11 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
 ];
 
 /// What no pure room may bring along, however far down.
-const OUTSIDE_WORLD: [&str; 9] =
-    ["tokio", "mio", "rustix", "nix", "socket2", "rustls", "hyper", "axum", "tidegate-runtime"];
+const OUTSIDE_WORLD: [&str; 10] =
+    ["tokio", "mio", "rustix", "nix", "socket2", "rustls", "hyper", "axum", "libbpf-rs", "tidegate-runtime"];
 
 /// Rooms that must be free of it, each built alone and without default features.
-const PURE: [&str; 8] = [
+const PURE: [&str; 9] = [
     "tidegate-core",
     "tidegate-wire",
     "tidegate-sim",
@@ -48,6 +50,7 @@ const PURE: [&str; 8] = [
     "tidegate-rpc",
     "tidegate-proxy",
     "tidegate-control",
+    "tidegate-shaper",
     "tidegate-lab",
 ];
 

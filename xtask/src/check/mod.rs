@@ -62,6 +62,7 @@ fn rooms_alone(places: &Places, steps: &mut Steps) {
         "tidegate-rpc",
         "tidegate-proxy",
         "tidegate-control",
+        "tidegate-shaper",
     ] {
         let mut command = cargo(places);
         command.args(["check", "--locked", "--no-default-features", "--package", room]);

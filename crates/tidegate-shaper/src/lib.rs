@@ -1,0 +1,1 @@
+//! A host agent that keeps the queues of HTB short by rewriting the receive windows of TCP in eBPF.
