@@ -2,6 +2,9 @@
 //!
 //! | module | its one job |
 //! |---|---|
+//! | `config` | `[shaper]` of `tidegate.toml`, checked once (feature `config`) |
 //! | [`machine`] | the trees and their changes, as values; pure |
 
+#[cfg(feature = "config")]
+pub mod config;
 pub mod machine;
