@@ -13,7 +13,8 @@ use super::section::{ClassSection, DeviceSection, MatchSection, Section};
 use super::words::{MarkText, ModeWord, Ports, PrefixText};
 use super::{Config, DEVICES_MAX, MATCHES_MAX};
 use crate::machine::class_id::ClassId;
-use crate::machine::device::{CLASSES_MAX, Class, Device, Match, Mode};
+use crate::machine::device::{CLASSES_MAX, Class, Device, Match, Mode, Prefix};
+use crate::machine::line_rate::LineRate;
 use crate::machine::tree::{DEPTH_MAX, HANDLE, depth};
 
 /// After the proxy's 4154, the hop's 4156 and lending's 4157.
@@ -161,8 +162,7 @@ fn check_tree(place: &Place<'_>, device: &Device) -> Result<(), ConfigError> {
             let remedy = "let one of them have no parent";
             return Err(at.problem("parent", format_args!("{} borrows from itself", class.name), remedy));
         }
-        let can_borrow = class.parent.is_some() || device.rate.is_some();
-        if device.mode == Mode::Own && class.ceil > class.rate && !can_borrow {
+        if device.mode == Mode::Own && class.ceil > class.rate && !device.can_borrow(index) {
             let remedy = "give the device a rate, or the class a parent: without one there is nothing to borrow from";
             return Err(at.problem("ceil", "above the rate", remedy));
         }
@@ -258,11 +258,10 @@ fn rule(place: &Place<'_>, section: MatchSection) -> Result<Match, ConfigError> 
                       class takes, name this one in default_class";
         return Err(place.document.problem(&place.key, "a rule without a condition", remedy));
     }
-    if let (Some(source), Some(destination)) = (rule.source, rule.destination) {
-        if source.address.is_ipv4() != destination.address.is_ipv4() {
-            let remedy = "no packet has addresses of both kinds: make two rules of it";
-            return Err(place.problem("destination", "of another kind than the source", remedy));
-        }
+    let is_v4 = |prefix: Option<Prefix>| prefix.map(|prefix| prefix.address.is_ipv4());
+    if is_v4(rule.source).zip(is_v4(rule.destination)).is_some_and(|(source, destination)| source != destination) {
+        let remedy = "no packet has addresses of both kinds: make two rules of it";
+        return Err(place.problem("destination", "of another kind than the source", remedy));
     }
     Ok(rule)
 }
@@ -290,9 +289,9 @@ fn warnings(config: &Config) -> Vec<String> {
     for device in &config.devices {
         let guaranteed = |parent: Option<usize>| -> u64 {
             let below = device.classes.iter().filter(|class| class.parent == parent);
-            below.filter_map(|class| class.rate).map(crate::machine::line_rate::LineRate::bytes_per_s).sum()
+            below.filter_map(|class| class.rate).map(LineRate::bytes_per_s).sum()
         };
-        let mut check = |rate: Option<crate::machine::line_rate::LineRate>, below: u64, name: &str| {
+        let mut check = |rate: Option<LineRate>, below: u64, name: &str| {
             if let Some(rate) = rate.filter(|rate| below > rate.bytes_per_s()) {
                 warnings.push(format!(
                     "the classes below {name} are guaranteed more than its {rate}: the guarantees cannot all hold"

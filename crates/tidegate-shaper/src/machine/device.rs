@@ -83,6 +83,69 @@ impl Device {
     pub fn has_children(&self, index: usize) -> bool {
         self.classes.iter().any(|class| class.parent == Some(index))
     }
+
+    /// Whether class `index` has something to borrow from.
+    #[must_use]
+    pub fn can_borrow(&self, index: usize) -> bool {
+        self.rate.is_some() || self.classes[index].parent.is_some()
+    }
+
+    /// The device with other rates of a class. Without a `ceil` it stays if it was above the rate and still is; else it is the
+    /// rate.
+    ///
+    /// # Errors
+    /// If there is no such class of ours, or it could not send so.
+    pub fn changed(&self, class: &str, rate: LineRate, ceil: Option<LineRate>) -> Result<Self, Unchangeable> {
+        if self.mode == Mode::Attach {
+            return Err(Unchangeable::NotOurs { device: self.name.clone() });
+        }
+        let index = self.classes.iter().position(|other| other.name == class);
+        let no_class = || Unchangeable::NoClass { device: self.name.clone(), class: class.to_owned() };
+        let index = index.ok_or_else(no_class)?;
+        let before = &self.classes[index];
+        let kept = before.ceil.filter(|ceil| Some(*ceil) > before.rate && *ceil >= rate);
+        let ceil = ceil.or(kept).unwrap_or(rate);
+        if ceil < rate {
+            return Err(Unchangeable::CeilBelowRate { rate, ceil });
+        }
+        if ceil > rate && !self.can_borrow(index) {
+            return Err(Unchangeable::NothingToBorrow);
+        }
+        let mut changed = self.clone();
+        (changed.classes[index].rate, changed.classes[index].ceil) = (Some(rate), Some(ceil));
+        Ok(changed)
+    }
+}
+
+/// Why a device cannot be changed so.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Unchangeable {
+    /// There is no such class.
+    #[error("{device} has no class `{class}`")]
+    NoClass {
+        /// The device.
+        device: String,
+        /// As asked.
+        class: String,
+    },
+    /// The tree is somebody else's.
+    #[error("the tree of {device} is not ours: its mode is \"attach\"")]
+    NotOurs {
+        /// The device.
+        device: String,
+    },
+    /// The ceil is below the rate.
+    #[error("the ceil {ceil} is below the rate {rate}")]
+    CeilBelowRate {
+        /// As asked.
+        rate: LineRate,
+        /// As asked.
+        ceil: LineRate,
+    },
+    /// There is nothing to borrow from.
+    #[error("a ceil above the rate needs a device with a rate, or a parent, to borrow from")]
+    NothingToBorrow,
 }
 
 /// What packets go into a class; all that is given must hold.
@@ -152,6 +215,27 @@ impl Prefix {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_class_changes_within_what_it_can_borrow() {
+        use crate::machine::tree::tests::{class, device};
+        let rate = |text: &str| text.parse::<LineRate>().unwrap();
+        let alone = device(vec![class("a", "1 Gbit/s")]);
+        let changed = alone.changed("a", rate("2 Gbit/s"), None).unwrap();
+        assert_eq!(
+            (changed.classes[0].rate, changed.classes[0].ceil),
+            (Some(rate("2 Gbit/s")), Some(rate("2 Gbit/s")))
+        );
+        let more = Some(rate("3 Gbit/s"));
+        assert_eq!(alone.changed("a", rate("2 Gbit/s"), more), Err(Unchangeable::NothingToBorrow));
+        assert!(matches!(alone.changed("b", rate("2 Gbit/s"), None), Err(Unchangeable::NoClass { .. })));
+        assert!(matches!(alone.changed("a", rate("4 Gbit/s"), more), Err(Unchangeable::CeilBelowRate { .. })));
+        let borrowing = Device { rate: Some(rate("10 Gbit/s")), ..alone }.changed("a", rate("1 Gbit/s"), more).unwrap();
+        let kept = |text| borrowing.changed("a", rate(text), None).unwrap().classes[0].ceil;
+        assert_eq!([kept("2 Gbit/s"), kept("4 Gbit/s")], [more, Some(rate("4 Gbit/s"))]);
+        let theirs = Device { mode: Mode::Attach, ..borrowing };
+        assert!(matches!(theirs.changed("a", rate("1 Gbit/s"), None), Err(Unchangeable::NotOurs { .. })));
+    }
 
     #[test]
     fn prefixes_have_no_bits_beyond_their_length() {

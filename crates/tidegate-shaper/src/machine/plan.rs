@@ -4,6 +4,7 @@
 //! before their parents, then new classes, parents before their children: a tree that is as wanted gives no operation, and
 //! operations that were cut short are finished by the next plan.
 
+use core::fmt;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::class_id::ClassId;
@@ -82,6 +83,20 @@ pub enum Operation {
         /// Room of the queue.
         packets: u32,
     },
+}
+
+impl fmt::Display for Operation {
+    /// As what is being done.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::AddQdisc { .. } => f.write_str("making its tree"),
+            Self::DeleteQdisc => f.write_str("removing its tree"),
+            Self::AddClass { id, .. } => write!(f, "adding class {id}"),
+            Self::ChangeClass { id, .. } => write!(f, "changing class {id}"),
+            Self::DeleteClass { id } => write!(f, "removing class {id}"),
+            Self::AddQueue { leaf, .. } => write!(f, "adding a queue to class {leaf}"),
+        }
+    }
 }
 
 /// Somebody else's qdisc stands where ours would.

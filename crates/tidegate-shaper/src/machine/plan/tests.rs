@@ -59,7 +59,9 @@ impl Kernel {
     /// Applies the plan, which makes the next plan empty.
     fn become_as(&mut self, wanted: &Tree) -> Vec<Operation> {
         let operations = plan(wanted, &self.0).expect("nobody else is here");
-        operations.iter().for_each(|operation| self.apply(*operation));
+        for operation in &operations {
+            self.apply(*operation);
+        }
         assert_eq!(plan(wanted, &self.0), Ok(Vec::new()), "after {operations:?}");
         operations
     }
@@ -201,7 +203,9 @@ proptest! {
         let mut kernel = Kernel::default();
         let wanted = tree(&device);
         let operations = plan(&wanted, &kernel.0).unwrap();
-        operations.iter().take(done).for_each(|operation| kernel.apply(*operation));
+        for operation in operations.iter().take(done) {
+            kernel.apply(*operation);
+        }
         let rest = kernel.become_as(&wanted);
         prop_assert!(!rest.contains(&Operation::DeleteQdisc));
     }
