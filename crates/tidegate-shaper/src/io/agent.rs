@@ -7,6 +7,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use rustix::io::Errno;
+use rustix::thread::{CapabilitySet, capabilities};
 use tidegate_core::Instant;
 use tidegate_runtime::causes::with_causes;
 use tidegate_runtime::clock;
@@ -88,8 +90,14 @@ impl Agent {
     /// Shapes the devices of `config`. Those that are not there are waited for. Without a `loader` the trees alone hold.
     ///
     /// # Errors
-    /// If a device is shaped by somebody else or may not be changed: then none is touched. If the kernel refuses a tree.
+    /// If this process may not change devices, or one is shaped by somebody else: then none is touched. If the kernel refuses a tree.
     pub fn start(config: Config, loader: Option<Box<dyn Loader>>) -> Result<Self, ShaperError> {
+        may_change_devices(&config)?;
+        if loader.is_none() {
+            tracing::warn!(
+                "there are no programs: the rates hold, but rules put no packet into a class, and queues are long"
+            );
+        }
         let (commands, received) = sync_channel(COMMANDS_MAX);
         let (sender, view) = watch::channel(Arc::default());
         let (started, start) = sync_channel(1);
@@ -281,6 +289,17 @@ impl Running {
         let ids = self.ids();
         let devices = self.devices.iter_mut().zip(ids).map(|(device, id)| device.view(id)).collect();
         self.view.send_replace(Arc::new(ShaperView { devices }));
+    }
+}
+
+/// Says early what would fail only when a device is there.
+fn may_change_devices(config: &Config) -> Result<(), ShaperError> {
+    let has_right = capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::NET_ADMIN));
+    match config.devices.first() {
+        Some(device) if !has_right => {
+            Err(ShaperError::NotPermitted { device: device.name.clone(), source: Errno::PERM.into() })
+        }
+        _ => Ok(()),
     }
 }
 
