@@ -1,4 +1,4 @@
-//! Requests to an admin API, for the verbs that read and change a running broker, proxy or control.
+//! Requests to an admin API, for the verbs that read and change a running broker, proxy, control or shaper.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -21,7 +21,7 @@ const MAX_ANSWER_BYTES: usize = 64 << 20;
 /// The broker answers from memory; what takes longer is not coming.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The admin API of a running broker, proxy or control.
+/// The admin API of a running broker, proxy, control or shaper.
 pub(crate) struct AdminClient {
     /// Whose it is.
     pub(crate) of: Of,
@@ -37,6 +37,7 @@ pub(crate) enum Of {
     Broker,
     Proxy,
     Control,
+    Shaper,
 }
 
 /// What lets us read from another machine.
@@ -80,6 +81,7 @@ impl Of {
             Self::Broker => "broker",
             Self::Proxy => "proxy",
             Self::Control => "control",
+            Self::Shaper => "shaper",
         }
     }
 }
@@ -185,6 +187,9 @@ impl AdminClient {
             Of::Proxy => "is `tidegate proxy` running? its admin API is the key proxy.admin_address of its file",
             Of::Control => {
                 "is `tidegate control` running? --control names another address, as the key control.listen does"
+            }
+            Of::Shaper => {
+                "is `tidegate shaper` running? --admin names another address, as the key shaper.admin_address does"
             }
         })
     }

@@ -8,12 +8,14 @@ use tidegate_proxy::error::ProxyError;
 use tidegate_proxy::io::{FileProblem, certificate_warnings, check_files};
 use tidegate_runtime::causes::with_causes;
 use tidegate_runtime::config::Document;
+use tidegate_shaper::machine::device::{Class, Device};
 
 use crate::cli::Check;
 use crate::failure::Failure;
 use crate::output::{self, Style};
 use crate::proxy::remedy;
 use crate::settings::{self, Settings};
+use crate::shaper::WITHOUT_SHAPER;
 use crate::steer;
 use crate::words::{DisciplineWord, ModeWord, RateText, UnitWord};
 
@@ -59,14 +61,27 @@ pub(crate) fn run(args: &Check) -> Result<(), Failure> {
                 }
                 None => String::new(),
             };
+            let shaper = match &settings.shaper {
+                Some(shaper) => {
+                    let classes = shaper.devices.iter().map(|device| device.classes.len()).sum();
+                    let (devices, classes) = (counted(shaper.devices.len(), "device"), counted(classes, "class"));
+                    format!(", shapes {devices} with {classes}")
+                }
+                None => String::new(),
+            };
             let limits = counted(settings.limits.len(), "limit");
-            output::line(format_args!("{}: ok, {limits}{proxy}{control}{steer}", args.file.display()))
+            output::line(format_args!("{}: ok, {limits}{proxy}{control}{steer}{shaper}", args.file.display()))
         }
     }
 }
 
 fn counted(number: usize, noun: &str) -> String {
-    format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
+    let end = match (number, noun.ends_with('s')) {
+        (1, _) => "",
+        (_, true) => "es",
+        (_, false) => "s",
+    };
+    format!("{number} {noun}{end}")
 }
 
 /// Of the whole file.
@@ -77,7 +92,11 @@ fn warnings(settings: &Settings) -> Vec<String> {
         .flat_map(|proxy| proxy.warnings.iter().cloned().chain(unreadable(proxy)).chain(certificate_warnings(proxy)));
     let steer = settings.steer.iter().flat_map(steer::unreadable);
     let control = settings.control.iter().flat_map(|control| control.warnings.iter().cloned());
-    settings.warnings.iter().cloned().chain(proxy).chain(steer).chain(control).collect()
+    let shaper = settings.shaper.iter().flat_map(|shaper| {
+        let unbuilt = cfg!(not(feature = "shaper")).then(|| format!("[shaper] is not run: {WITHOUT_SHAPER}"));
+        unbuilt.into_iter().chain(shaper.warnings.iter().cloned())
+    });
+    settings.warnings.iter().cloned().chain(proxy).chain(steer).chain(control).chain(shaper).collect()
 }
 
 /// Files that the proxy would not start without, and that cannot be opened. They may be another machine's, or another user's, so it is no error.
@@ -149,5 +168,19 @@ fn report(settings: &Settings) -> serde_json::Value {
             .collect();
         report["control"] = json!({ "listen": control.listen.to_string(), "nodes": nodes, "topics": topics });
     }
+    if let Some(shaper) = &settings.shaper {
+        report["shaper"] = json!({ "devices": shaper.devices.iter().map(shaped).collect::<Vec<_>>() });
+    }
     report
+}
+
+fn shaped(device: &Device) -> serde_json::Value {
+    let class = |class: &Class| json!({ "name": class.name, "rate": class.rate, "ceil": class.ceil.or(class.rate) });
+    json!({
+        "name": device.name,
+        "namespace": device.namespace,
+        "mode": device.mode,
+        "rate": device.rate,
+        "classes": device.classes.iter().map(class).collect::<Vec<_>>(),
+    })
 }

@@ -51,6 +51,8 @@ pub(crate) enum Verb {
     Broker,
     /// Steer unmodified NSQ producers to the brokers that their topics are placed on
     Steer(crate::steer::SteerArgs),
+    /// Shape the traffic of devices with short queues behind their limits
+    Shaper(crate::shaper::ShaperArgs),
     /// Show the same overload without a limit and with one, side by side
     Demo(Demo),
     /// Check a configuration file without starting anything

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `cli` | the command line |
 //! | `settings` | `tidegate.toml`, checked once |
-//! | `up`, `broker`, `proxy`, `control`, `steer` | what runs until it is told to stop |
+//! | `up`, `broker`, `proxy`, `control`, `steer`, `shaper` | what runs until it is told to stop |
 //! | `demo` | the same overload twice, side by side |
 //! | `check`, `status`, `explain`, `limits`, `place`, `profile`, `bucket`, `lab` | the verbs that answer and leave |
 //! | `bench_mcap` | what a broker takes within an objective |
@@ -46,6 +46,7 @@ mod running;
 mod scratch;
 mod servers;
 mod settings;
+mod shaper;
 mod signals;
 mod sim_neighbours;
 mod sim_placement;
@@ -100,6 +101,7 @@ fn run(args: Vec<OsString>) -> Result<(), Failure> {
         Verb::Proxy(args) => proxy::run(&args),
         Verb::Steer(args) => steer::run(&args),
         Verb::Control(args) => control::run(&args),
+        Verb::Shaper(args) => shaper::run(&args),
         Verb::Place(args) => place::run(&args),
         Verb::Explain(args) => explain::run(&args),
         Verb::Demo(args) => demo::run(&args),

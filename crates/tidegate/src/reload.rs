@@ -13,6 +13,7 @@ use tidegate_runtime::config::{ConfigError, Document};
 
 use crate::running::Running;
 use crate::settings::{self, Settings};
+use crate::shaper::ShaperReload;
 use crate::signals::Hangups;
 
 /// Keys that change while the broker runs.
@@ -27,6 +28,7 @@ pub(crate) struct Reading {
     /// Keys outside of the broker's options, each with its value.
     others: Vec<(&'static str, String)>,
     warnings: Vec<String>,
+    shaper: Option<tidegate_shaper::config::Config>,
 }
 
 impl Reading {
@@ -39,6 +41,7 @@ impl Reading {
             limits: settings.limits.clone(),
             others: others_of(&settings),
             warnings: settings.warnings.clone(),
+            shaper: settings.shaper.clone(),
         };
         Ok((settings, reading))
     }
@@ -46,7 +49,7 @@ impl Reading {
     /// Of the options of `tidegate broker`, file and flags together.
     pub(crate) fn broker(options: Options, config: Config) -> Self {
         let warnings = config.warnings.iter().map(ToString::to_string).collect();
-        Self { options, config, limits: Vec::new(), others: Vec::new(), warnings }
+        Self { options, config, limits: Vec::new(), others: Vec::new(), warnings, shaper: None }
     }
 }
 
@@ -60,8 +63,13 @@ pub(crate) fn others_of(settings: &Settings) -> Vec<(&'static str, String)> {
         ("console.poll_interval", format!("{:?}", console.map(|console| console.poll_interval))),
         ("store", settings.store.to_string()),
         ("log.format", format!("{:?}", settings.log_format)),
-        ("proxy", if settings.proxy.is_some() { "present".to_owned() } else { "absent".to_owned() }),
+        ("proxy", presence(settings.proxy.is_some())),
+        ("shaper", presence(settings.shaper.is_some())),
     ]
+}
+
+fn presence(is_there: bool) -> String {
+    if is_there { "present".to_owned() } else { "absent".to_owned() }
 }
 
 /// Where the configuration comes from.
@@ -95,6 +103,7 @@ pub(crate) struct Reload {
     warnings: Vec<String>,
     live: Live,
     limits: Limits,
+    shaper: Option<ShaperReload>,
 }
 
 impl Reload {
@@ -108,7 +117,13 @@ impl Reload {
             started,
             live: running.live.clone(),
             limits: running.limits.clone(),
+            shaper: None,
         }
+    }
+
+    /// The same with a shaper, which follows the file too.
+    pub(crate) fn with_shaper(self, shaper: Option<ShaperReload>) -> Self {
+        Self { shaper, ..self }
     }
 
     /// Follows SIGHUP until `end`, which does not wait for the disk as a change of a limit does.
@@ -141,6 +156,9 @@ impl Reload {
 
     async fn apply(&mut self, new: Reading) {
         let mut changes = self.apply_limits(new.limits).await;
+        if let Some(shaper) = &mut self.shaper {
+            changes += shaper.reload(new.shaper).await;
+        }
         changes += self.apply_live(&new.config);
         for key in self.started.fixed_keys_changed(&new.options, &new.config, &new.others) {
             changes += 1;

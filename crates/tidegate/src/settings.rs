@@ -18,6 +18,7 @@ use tidegate_proxy::config as proxy;
 use tidegate_runtime::config::units::{Bytes, Span};
 use tidegate_runtime::config::{ConfigError, Document};
 use tidegate_runtime::telemetry::Format;
+use tidegate_shaper::config as shaper;
 use tidegate_wire::nsq::{ChannelName, TopicName};
 
 use crate::store_section::{StorePlace, StoreSection};
@@ -39,6 +40,7 @@ struct File {
     proxy: Option<proxy::Section>,
     steer: Option<steer::Section>,
     control: Option<control::Section>,
+    shaper: Option<shaper::Section>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -132,6 +134,8 @@ pub(crate) struct Settings {
     pub(crate) steer: Option<steer::Config>,
     /// If there is such a section.
     pub(crate) control: Option<control::Config>,
+    /// If there is such a section.
+    pub(crate) shaper: Option<shaper::Config>,
     /// What works, and is probably not meant.
     pub(crate) warnings: Vec<String>,
 }
@@ -147,7 +151,7 @@ pub(crate) struct Console {
 impl Settings {
     /// What `document` says; one that leaves everything out gives the defaults.
     pub(crate) fn from_document(document: &Document, host: &Host) -> Result<Self, ConfigError> {
-        let File { broker, admin, console, store, log, topic, proxy, steer, control } = document.parse()?;
+        let File { broker, admin, console, store, log, topic, proxy, steer, control, shaper } = document.parse()?;
         if broker.admin_address.is_some() {
             let remedy = "here the address is admin.address; the option is for `tidegate broker`";
             return Err(document.problem("broker.admin_address", "set in the wrong section", remedy));
@@ -174,6 +178,7 @@ impl Settings {
         let proxy = proxy.map(|section| proxy::Config::from_section(section, document, host.cpus)).transpose()?;
         let steer = steer.map(|section| steer::Config::from_section(section, document, host.cpus)).transpose()?;
         let control = control.map(|section| control::Config::from_section(section, document)).transpose()?;
+        let shaper = shaper.map(|section| shaper::Config::from_section(section, document)).transpose()?;
         Ok(Self {
             warnings: warnings(&broker, console.as_ref(), &limits).into_iter().chain(store.warning()).collect(),
             token_file: admin.token_file.unwrap_or_else(|| broker.data_path.join("admin.token")),
@@ -188,6 +193,7 @@ impl Settings {
             proxy,
             steer,
             control,
+            shaper,
         })
     }
 }
@@ -415,6 +421,10 @@ mod tests {
         assert_eq!(read(&keys).unwrap().steer, read(one).unwrap().steer);
         // And those of control.
         assert_eq!(read(&keys).unwrap().control, read("[control]\n").unwrap().control);
+        // And those of the shaper, which has a device and a class as an example.
+        let one =
+            "[[shaper.device]]\nname = \"eth0\"\n[[shaper.device.class]]\nname = \"tenant-a\"\nrate = \"1 Gbit/s\"\n";
+        assert_eq!(read(&keys).unwrap().shaper, read(one).unwrap().shaper);
         // The commented [[topic]] blocks are real ones.
         let uncommented: String = text
             .lines()

@@ -1,4 +1,4 @@
-//! `tidegate up`: broker, admin API, console and, if the file has one, proxy on one machine.
+//! `tidegate up`: broker, admin API, console and, if the file has them, proxy and shaper on one machine.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -20,6 +20,7 @@ use crate::reload::{LogLevelFrom, Reading, Reload, Source};
 use crate::running::{Running, Setup};
 use crate::servers::{Bound, Servers};
 use crate::settings::{Console, Settings};
+use crate::shaper::{ShaperRunning, must_be_built};
 use crate::signals::{Hangups, Signals};
 use crate::store_section::StorePlace;
 use crate::token::Token;
@@ -46,6 +47,9 @@ pub(crate) fn run(args: &UpArgs) -> Result<(), Failure> {
         None => Document::new("(defaults)", ""),
     };
     let (settings, reading) = Reading::up(&document)?;
+    if settings.shaper.is_some() {
+        must_be_built(&document)?;
+    }
     let filter = args.log.clone().unwrap_or_else(|| log_filter(settings.broker.log_level).to_owned());
     let log = telemetry::init_with_prefix(settings.log_format, &filter, &settings.broker.log_prefix)
         .map_err(|error| Failure::usage(&error).because(error))?;
@@ -116,8 +120,13 @@ async fn serve(
         Some(config) => Some(ProxyRunning::start_beside_broker(config, file, Some(&token)).await?),
         None => None,
     };
+    let shaper = match settings.shaper {
+        Some(config) => Some(ShaperRunning::start(config, &token).await?),
+        None => None,
+    };
     let log_level_from = if log.is_some() { LogLevelFrom::File } else { LogLevelFrom::CommandLine };
-    let mut reload = Reload::new(source, log_level_from, reading, &running);
+    let shaper_reload = shaper.as_ref().map(ShaperRunning::reload);
+    let mut reload = Reload::new(source, log_level_from, reading, &running).with_shaper(shaper_reload);
     let follower = log.map(|log| tokio::spawn(follow_log_level(log, running.live.log_level.subscribe())));
     let mut servers = Servers::new();
     output::line(format_args!("NSQ      {}", running.tcp))?;
@@ -135,6 +144,9 @@ async fn serve(
         let proxies = proxy.iter().filter_map(|proxy| proxy.console_source(Some(&token))).collect();
         let config = ConsoleConfig { proxies, ..console_of(console, &admin.here, &token, &servers) };
         servers.serve(bound, None, tidegate_console::router(config));
+    }
+    if let Some(shaper) = &shaper {
+        shaper.introduce()?;
     }
     tell_supervisor(Phase::Ready);
     let mut ended = None;
@@ -158,6 +170,9 @@ async fn serve(
     drop(reload);
     if let Some(proxy) = proxy {
         proxy.stop().await;
+    }
+    if let Some(shaper) = shaper {
+        shaper.stop().await;
     }
     servers.stop().await;
     let stopped = running.stop().await;

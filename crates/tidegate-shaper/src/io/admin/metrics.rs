@@ -1,0 +1,125 @@
+//! The figures as Prometheus reads them.
+
+use std::fmt::Write as _;
+
+use crate::io::view::{ClassView, ShaperView, State};
+
+/// A figure of a class, if it has one.
+type Of = fn(&ClassView) -> Option<f64>;
+
+/// Name, kind, what it is, and the figure.
+const FAMILIES: [(&str, &str, &str, Of); 11] = [
+    ("tidegate_shaper_class_rate_bits_per_second", "gauge", "Guaranteed.", |class| number(class.rate_bit_per_s)),
+    ("tidegate_shaper_class_ceil_bits_per_second", "gauge", "At most.", |class| number(class.ceil_bit_per_s)),
+    ("tidegate_shaper_class_sent_bytes_total", "counter", "Sent since the class was made.", |class| {
+        number(class.figures?.sent_bytes_total)
+    }),
+    ("tidegate_shaper_class_sent_packets_total", "counter", "Sent since the class was made.", |class| {
+        number(class.figures?.sent_packets_total)
+    }),
+    ("tidegate_shaper_class_backlog_bytes", "gauge", "Waiting in the kernel's queue.", |class| {
+        number(class.figures?.backlog_bytes)
+    }),
+    ("tidegate_shaper_class_drops_total", "counter", "Dropped since the class was made.", |class| {
+        number(class.figures?.drops_total)
+    }),
+    ("tidegate_shaper_class_overlimits_total", "counter", "Times that it had to wait for tokens.", |class| {
+        number(class.figures?.overlimits_total)
+    }),
+    ("tidegate_shaper_class_window_bytes", "gauge", "Sum of the windows of its flows.", |class| {
+        number(class.stats?.window_bytes)
+    }),
+    ("tidegate_shaper_class_flows", "gauge", "Flows that its window is divided among.", |class| {
+        number(class.stats?.flows)
+    }),
+    ("tidegate_shaper_class_rtt_p50_microseconds", "gauge", "Half of the round trips are shorter.", |class| {
+        Some(class.stats?.rtt?.p50_us)
+    }),
+    ("tidegate_shaper_class_rtt_p99_microseconds", "gauge", "99 in 100 round trips are shorter.", |class| {
+        Some(class.stats?.rtt?.p99_us)
+    }),
+];
+
+#[expect(clippy::cast_precision_loss, reason = "Prometheus counts so")]
+#[expect(clippy::unnecessary_wraps, reason = "figures may be absent")]
+fn number(figure: u64) -> Option<f64> {
+    Some(figure as f64)
+}
+
+/// The page.
+pub(super) fn page(view: &ShaperView) -> String {
+    let mut page = String::new();
+    let mut line = |text: std::fmt::Arguments<'_>| {
+        page.write_fmt(text).and_then(|()| page.write_char('\n')).expect("a string takes all that is written");
+    };
+    line(format_args!("# HELP tidegate_shaper_device_shaped Whether the device has its tree."));
+    line(format_args!("# TYPE tidegate_shaper_device_shaped gauge"));
+    for device in &view.devices {
+        let is_shaped = u8::from(device.state == State::Shaped);
+        line(format_args!("tidegate_shaper_device_shaped{{device=\"{}\"}} {is_shaped}", escaped(&device.id)));
+    }
+    for (name, kind, help, figure) in FAMILIES {
+        line(format_args!("# HELP {name} {help}"));
+        line(format_args!("# TYPE {name} {kind}"));
+        for device in &view.devices {
+            for class in &device.classes {
+                let Some(figure) = figure(class) else { continue };
+                let (device, class) = (escaped(&device.id), escaped(&class.name));
+                line(format_args!("{name}{{device=\"{device}\",class=\"{class}\"}} {figure}"));
+            }
+        }
+    }
+    page
+}
+
+fn escaped(label: &str) -> String {
+    label.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::io::view::{DeviceView, Figures};
+    use crate::machine::class_id::ClassId;
+    use crate::machine::device::{Control, Mode};
+
+    #[test]
+    fn a_class_without_programs_has_only_the_kernels_figures() {
+        let figures = Figures { drops_total: 7, ..Figures::default() };
+        let class = ClassView {
+            name: "a".to_owned(),
+            classid: ClassId::new(0x71de, 0x20),
+            parent: None,
+            rate: None,
+            ceil: None,
+            rate_bit_per_s: 1_000_000_000,
+            ceil_bit_per_s: 1_000_000_000,
+            figures: Some(figures),
+            stats: None,
+        };
+        let device = DeviceView {
+            id: "eth0".to_owned(),
+            name: "eth0".to_owned(),
+            namespace: None,
+            mode: Mode::Own,
+            state: State::Shaped,
+            problem: None,
+            rate: None,
+            control: Control::Integral,
+            isolation: false,
+            delay_us: 60,
+            programs: None,
+            programs_problem: None,
+            classes: vec![class],
+        };
+        let page = page(&ShaperView { devices: vec![device] });
+        for line in [
+            "tidegate_shaper_device_shaped{device=\"eth0\"} 1",
+            "tidegate_shaper_class_rate_bits_per_second{device=\"eth0\",class=\"a\"} 1000000000",
+            "tidegate_shaper_class_drops_total{device=\"eth0\",class=\"a\"} 7",
+        ] {
+            assert!(page.lines().any(|found| found == line), "{line} in {page}");
+        }
+        assert!(!page.contains("tidegate_shaper_class_window_bytes{"));
+    }
+}

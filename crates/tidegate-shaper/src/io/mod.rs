@@ -1,0 +1,20 @@
+//! The outside world of the shaper.
+//!
+//! | module | its one job |
+//! |---|---|
+//! | [`admin`] | the admin API |
+//! | [`agent`] | a thread that keeps devices as configured, and reads what their classes do |
+//! | [`clear`] | takes our trees away |
+//! | [`netlink`] | the kernel's interface to devices, qdiscs and classes |
+//! | [`netns`] | network namespaces |
+//! | [`programs`] | what programs in the kernel do for a device: the seam to their loader |
+//! | [`view`] | what is shown of it |
+
+pub mod admin;
+pub mod agent;
+pub mod clear;
+mod managed;
+pub mod netlink;
+pub mod netns;
+pub mod programs;
+pub mod view;

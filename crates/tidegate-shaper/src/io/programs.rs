@@ -1,0 +1,84 @@
+//! The seam between the agent and the programs in the kernel: how they are attached, changed and read.
+
+use std::error::Error;
+
+use serde::Serialize;
+
+use super::netns::Namespace;
+use crate::machine::program::{ClassProgram, DeviceProgram};
+
+/// Why programs are not attached, changed or read; with its causes.
+pub type ProgramError = Box<dyn Error + Send + Sync>;
+
+/// Attaches programs to devices.
+pub trait Loader: Send {
+    /// Attaches programs to the device with number `index` of `namespace`.
+    ///
+    /// # Errors
+    /// If the kernel refuses them. Then the device has its tree alone.
+    fn attach(
+        &mut self,
+        index: u32,
+        namespace: &Namespace,
+        program: &DeviceProgram,
+    ) -> Result<Box<dyn Programs>, ProgramError>;
+}
+
+/// What attaches programs, if this build has some.
+#[must_use]
+pub fn loader() -> Option<Box<dyn Loader>> {
+    None
+}
+
+/// The programs of a device. Dropping them detaches them.
+pub trait Programs: Send {
+    /// Changes the class of a slot while packets pass.
+    ///
+    /// # Errors
+    /// If the kernel refuses it.
+    fn set_class(&mut self, slot: usize, class: &ClassProgram) -> Result<(), ProgramError>;
+
+    /// What the programs know of the class of a slot.
+    ///
+    /// # Errors
+    /// If the kernel refuses it.
+    fn class_stats(&mut self, slot: usize) -> Result<ClassStats, ProgramError>;
+
+    /// How they are attached.
+    fn report(&self) -> Report;
+}
+
+/// What the programs know of a class.
+#[derive(Clone, Copy, PartialEq, Debug, Default, Serialize)]
+pub struct ClassStats {
+    /// Sum of the windows of its flows.
+    pub window_bytes: u64,
+    /// Flows that its window is divided among.
+    pub flows: u64,
+    /// Waiting, with the debt of tokens; negative when it is idle.
+    pub queue_bytes: i64,
+    /// Round trips of its flows.
+    pub rtt: Option<Quantiles>,
+    /// Acknowledgements that were rewritten.
+    pub rewritten_total: u64,
+    /// Marks of the network that were seen.
+    pub ecn_marks_total: u64,
+}
+
+/// Of round trips, in microseconds.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
+pub struct Quantiles {
+    /// Half are shorter.
+    pub p50_us: f64,
+    /// 99 in 100 are shorter.
+    pub p99_us: f64,
+}
+
+/// How programs are attached.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Report {
+    /// `tcx` or `clsact`.
+    pub hook: &'static str,
+    /// Where the queue is read: `direct`, `tracepoint` or `virtual`.
+    pub occupancy: &'static str,
+}

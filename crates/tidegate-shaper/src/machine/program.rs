@@ -1,0 +1,108 @@
+//! What the programs of a device are told: its classes and how packets are put into them.
+
+use core::time::Duration;
+use std::collections::BTreeMap;
+
+use super::class_id::ClassId;
+use super::device::{Control, Device, Match, Mode};
+use super::tree::class_of_slot;
+
+/// What the programs of a device are told.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DeviceProgram {
+    /// By slot. Only classes that carry packets.
+    pub classes: BTreeMap<usize, ClassProgram>,
+    /// In their order: the first that a packet meets says its class.
+    pub rules: Vec<Rule>,
+    /// The slot of packets that meet no rule. `None`: they are left alone.
+    pub default: Option<usize>,
+    /// Whether packets are put into classes; in a tree of somebody else they are only recognised.
+    pub classifies: bool,
+    /// Whether marks of the network are taken as congestion too.
+    pub ecn: bool,
+}
+
+/// What the programs are told of a class.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ClassProgram {
+    /// Of the kernel.
+    pub classid: ClassId,
+    /// Bytes a second that it is held to when it has the device for itself: its ceil.
+    pub rate: u64,
+    /// Whether sparse flows go to a leaf of their own.
+    pub isolation: bool,
+    /// What keeps its queue short.
+    pub control: Control,
+    /// How long a packet may wait.
+    pub delay: Duration,
+}
+
+/// A packet of which all of `when` holds belongs to the class of slot `slot`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Rule {
+    /// Its class.
+    pub slot: usize,
+    /// The condition.
+    pub when: Match,
+}
+
+impl DeviceProgram {
+    /// Of `device`, whose class `i` has slot `slots[i]`. `rates[i]` is what the kernel says of a class of somebody else's
+    /// tree, as bytes a second.
+    #[must_use]
+    pub fn new(device: &Device, slots: &[usize], rates: &[Option<u64>]) -> Self {
+        let (mut classes, mut rules) = (BTreeMap::new(), Vec::new());
+        for (index, class) in device.classes.iter().enumerate() {
+            let slot = slots[index];
+            let given = class.ceil.or(class.rate).map(super::line_rate::LineRate::bytes_per_s);
+            let Some(rate) = given.or_else(|| rates.get(index).copied().flatten()) else { continue };
+            if device.has_children(index) {
+                continue;
+            }
+            let classid = class.classid.unwrap_or_else(|| class_of_slot(slot));
+            let (isolation, control, delay) = (device.isolation, device.control, device.delay);
+            classes.insert(slot, ClassProgram { classid, rate, isolation, control, delay });
+            rules.extend(class.matches.iter().map(|when| Rule { slot, when: when.clone() }));
+        }
+        let default = device.default_class.map(|index| slots[index]);
+        Self { classes, rules, default, classifies: device.mode == Mode::Own, ecn: device.ecn }
+    }
+
+    /// Whether the same slots have classes and all else is the same, so that no packet need be classified otherwise.
+    #[must_use]
+    pub fn differs_in_classes_alone(&self, other: &Self) -> bool {
+        self.classes.keys().eq(other.classes.keys())
+            && (&self.rules, self.default, self.classifies, self.ecn)
+                == (&other.rules, other.default, other.classifies, other.ecn)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::device::Class;
+    use crate::machine::tree::tests::{class, device};
+
+    #[test]
+    fn only_classes_that_carry_packets_are_told() {
+        let rule = Match { vlan: Some(7), ..Match::default() };
+        let child = Class { parent: Some(0), matches: vec![rule.clone()], ..class("a", "1 Gbit/s") };
+        let mut device = device(vec![class("all", "2 Gbit/s"), child]);
+        device.default_class = Some(1);
+        let program = DeviceProgram::new(&device, &[0, 5], &[]);
+        assert_eq!(program.classes.keys().collect::<Vec<_>>(), [&5]);
+        assert_eq!((program.classes[&5].classid, program.classes[&5].rate), (class_of_slot(5), 125_000_000));
+        assert_eq!((program.rules, program.default), (vec![Rule { slot: 5, when: rule }], Some(5)));
+    }
+
+    #[test]
+    fn classes_of_somebody_else_have_the_kernels_rate() {
+        let theirs = Class { rate: None, ceil: None, classid: Some(ClassId::new(1, 16)), ..class("a", "1 Gbit/s") };
+        let mut device = device(vec![theirs]);
+        device.mode = Mode::Attach;
+        let program = DeviceProgram::new(&device, &[0], &[Some(1_000_000)]);
+        let told = program.classes[&0];
+        assert_eq!((told.classid, told.rate, program.classifies), (ClassId::new(1, 16), 1_000_000, false));
+        assert_eq!(DeviceProgram::new(&device, &[0], &[None]).classes.len(), 0);
+    }
+}

@@ -1,0 +1,244 @@
+//! Real trees of HTB in network namespaces. They need root; without it each says that it was not run.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use tidegate_runtime::config::Document;
+use tidegate_shaper::config::Config;
+use tidegate_shaper::error::ShaperError;
+use tidegate_shaper::io::agent::{Agent, AgentHandle, Change, ChangeError};
+use tidegate_shaper::io::clear::{Cleared, clear};
+use tidegate_shaper::io::view::{DeviceView, State};
+
+/// A namespace with a pair of devices, `va` and `vb`, which goes when it is dropped.
+struct Namespace {
+    name: String,
+}
+
+/// Runs a program and returns what it prints.
+fn run(program: &str, arguments: &[&str]) -> String {
+    let output = Command::new(program).args(arguments).output().unwrap_or_else(|error| panic!("{program}: {error}"));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{program} {}: {said}", arguments.join(" "));
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+impl Namespace {
+    /// `None` without the rights for it.
+    fn new() -> Option<Self> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("tg-shaper-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let made = Command::new("ip").args(["netns", "add", &name]).output();
+        if !rustix::process::geteuid().is_root() || !made.is_ok_and(|made| made.status.success()) {
+            eprintln!("not run: it needs root, and `ip netns add`");
+            return None;
+        }
+        let namespace = Self { name };
+        namespace.add_pair();
+        Some(namespace)
+    }
+
+    fn add_pair(&self) {
+        run("ip", &["-n", &self.name, "link", "add", "va", "type", "veth", "peer", "name", "vb"]);
+        run("ip", &["-n", &self.name, "link", "set", "va", "up"]);
+        run("ip", &["-n", &self.name, "link", "set", "vb", "up"]);
+    }
+
+    fn path(&self) -> PathBuf {
+        PathBuf::from("/run/netns").join(&self.name)
+    }
+
+    fn tc(&self, arguments: &[&str]) -> String {
+        run("tc", &[&["-n", &self.name], arguments].concat())
+    }
+
+    fn classes(&self) -> String {
+        self.tc(&["class", "show", "dev", "va"])
+    }
+
+    fn qdiscs(&self) -> String {
+        self.tc(&["qdisc", "show", "dev", "va"])
+    }
+
+    /// The device `va` with more keys and these classes.
+    fn config(&self, keys: &str, classes: &str) -> Config {
+        let path = self.path();
+        let text = format!("[[shaper.device]]\nname = \"va\"\nnamespace = \"{}\"\n{keys}\n{classes}", path.display());
+        Config::from_document(&Document::new("t.toml", text)).unwrap_or_else(|error| panic!("{error}"))
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        let _ = Command::new("ip").args(["netns", "del", &self.name]).output();
+    }
+}
+
+fn class(name: &str, rate: &str) -> String {
+    format!("[[shaper.device.class]]\nname = \"{name}\"\nrate = \"{rate}\"\n")
+}
+
+fn start(config: Config) -> Agent {
+    Agent::start(config, None).unwrap_or_else(|error| panic!("{error:?}"))
+}
+
+fn wait_for<T>(future: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.expect("a runtime of one thread").block_on(future)
+}
+
+/// Waits until the only device is as asked; for at most half a minute.
+fn until(agent: &AgentHandle, is_so: impl Fn(&DeviceView) -> bool) {
+    wait_for(async {
+        for _ in 0..300 {
+            if is_so(&agent.view().devices[0]) {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        panic!("it stays as it is: {:?}", agent.view().devices[0]);
+    });
+}
+
+#[test]
+fn a_tree_is_built_with_safe_bursts_and_stays_when_the_agent_ends() {
+    let Some(namespace) = Namespace::new() else { return };
+    let keys = "rate = \"10 Gbit/s\"\ndefault_class = \"rest\"";
+    let config =
+        namespace.config(keys, &(class("a", "1 Gbit/s") + "ceil = \"2 Gbit/s\"\n" + &class("rest", "100 Mbit/s")));
+    let agent = start(config.clone());
+    let view = agent.handle().view();
+    assert_eq!((view.devices[0].state, view.devices[0].classes[0].rate_bit_per_s), (State::Shaped, 1_000_000_000));
+    assert!(view.devices[0].classes[1].figures.is_some());
+    drop(agent);
+    let classes = namespace.classes();
+    for line in [
+        "class htb 71de:1 root rate 10Gbit ceil 10Gbit",
+        "class htb 71de:20 parent 71de:1",
+        "rate 1Gbit ceil 2Gbit burst 62500b cburst 125000b",
+        "rate 100Mbit ceil 100Mbit burst 6250b cburst 6250b",
+    ] {
+        assert!(classes.contains(line), "{line} in {classes}");
+    }
+    assert!(namespace.qdiscs().contains("qdisc htb 71de: root refcnt"), "{}", namespace.qdiscs());
+    assert!(namespace.qdiscs().contains("default 0x40"), "{}", namespace.qdiscs());
+    // Started again, it finds all as it is.
+    let before = namespace.classes();
+    drop(start(config.clone()));
+    assert_eq!(namespace.classes(), before);
+    assert_eq!(clear(&config.devices[0]).unwrap(), Cleared::Removed);
+    assert_eq!(clear(&config.devices[0]).unwrap(), Cleared::None);
+    assert!(!namespace.qdiscs().contains("htb"));
+}
+
+#[test]
+fn rates_from_a_megabit_to_forty_gigabits_are_exact() {
+    let Some(namespace) = Namespace::new() else { return };
+    let classes: String = ["8 kbit/s", "1 Mbit/s", "40 Gbit/s", "400 Gbit/s"]
+        .iter()
+        .enumerate()
+        .map(|(at, rate)| class(&format!("c{at}"), rate))
+        .collect();
+    let agent = start(namespace.config("", &classes));
+    let view = agent.handle().view();
+    let rates: Vec<_> = view.devices[0].classes.iter().map(|class| class.rate_bit_per_s).collect();
+    assert_eq!(rates, [8_000, 1_000_000, 40_000_000_000, 400_000_000_000]);
+    let shown = namespace.classes();
+    for rate in ["rate 8Kbit ceil 8Kbit", "rate 1Mbit ceil 1Mbit burst 1600b", "rate 40Gbit ceil 40Gbit burst 2500000b"]
+    {
+        assert!(shown.contains(rate), "{rate} in {shown}");
+    }
+}
+
+#[test]
+fn a_rate_changes_live_and_a_class_that_stays_is_not_touched() {
+    let Some(namespace) = Namespace::new() else { return };
+    let agent = start(namespace.config("isolation = true", &(class("a", "1 Gbit/s") + &class("b", "1 Gbit/s"))));
+    let handle = agent.handle();
+    let rate = |text: &str| text.parse().unwrap();
+    let change = |class: &str, to: &str| {
+        let (device, class) = ("va".to_owned(), class.to_owned());
+        wait_for(handle.set_class(Change { device, class, rate: rate(to), ceil: None }))
+    };
+    change("a", "40 Gbit/s").unwrap();
+    assert_eq!(handle.view().devices[0].classes[0].rate_bit_per_s, 40_000_000_000);
+    let classes = namespace.classes();
+    assert!(classes.contains("class htb 71de:20 root rate 40Gbit ceil 40Gbit"), "{classes}");
+    assert!(classes.contains("class htb 71de:21 parent 71de:20 prio 0 rate 40Gbit ceil 40Gbit"), "{classes}");
+    assert!(classes.contains("class htb 71de:31 parent 71de:20 prio 1"), "{classes}");
+    assert!(matches!(change("c", "1 Gbit/s"), Err(ChangeError::Refused(_))));
+    // A file without `a`: `b` keeps its class, and a new one takes the place of `a`.
+    let config = namespace.config("isolation = true", &(class("b", "2 Gbit/s") + &class("new", "1 Mbit/s")));
+    wait_for(handle.reload(config)).unwrap();
+    let view = handle.view();
+    let ids: Vec<_> =
+        view.devices[0].classes.iter().map(|class| (class.classid.to_string(), class.rate_bit_per_s)).collect();
+    assert_eq!(ids, [("71de:40".to_owned(), 2_000_000_000), ("71de:20".to_owned(), 1_000_000)]);
+    assert!(namespace.classes().contains("class htb 71de:40 root rate 2Gbit ceil 2Gbit"));
+}
+
+#[test]
+fn a_tree_of_somebody_else_is_left_alone_and_can_be_attached_to() {
+    let Some(namespace) = Namespace::new() else { return };
+    namespace.tc(&["qdisc", "add", "dev", "va", "root", "handle", "1:", "htb", "default", "10"]);
+    namespace.tc(&["class", "add", "dev", "va", "parent", "1:", "classid", "1:10", "htb", "rate", "3gbit"]);
+    let before = (namespace.qdiscs(), namespace.classes());
+    let config = namespace.config("", &class("a", "1 Gbit/s"));
+    let error = Agent::start(config.clone(), None).err().expect("it is somebody else's");
+    assert!(matches!(error, ShaperError::Foreign { .. }), "{error:?}");
+    assert!(error.remedy().contains("mode = \"attach\""));
+    assert_eq!(clear(&config.devices[0]).unwrap(), Cleared::None);
+    let theirs = |classid: &str| {
+        namespace
+            .config("mode = \"attach\"", &format!("[[shaper.device.class]]\nname = \"t\"\nclassid = \"{classid}\"\n"))
+    };
+    assert!(matches!(Agent::start(theirs("1:20"), None).err(), Some(ShaperError::NoSuchClass { .. })));
+    let agent = start(theirs("1:10"));
+    assert_eq!(agent.handle().view().devices[0].classes[0].rate_bit_per_s, 3_000_000_000);
+    drop(agent);
+    assert_eq!((namespace.qdiscs(), namespace.classes()), before);
+}
+
+#[test]
+fn a_device_that_goes_and_comes_back_gets_its_tree_again() {
+    let Some(namespace) = Namespace::new() else { return };
+    let agent = start(namespace.config("", &class("a", "1 Gbit/s")));
+    let handle = agent.handle();
+    run("ip", &["-n", &namespace.name, "link", "del", "va"]);
+    until(&handle, |device| device.state == State::Absent);
+    namespace.add_pair();
+    until(&handle, |device| device.state == State::Shaped);
+    assert!(namespace.classes().contains("71de:20"));
+    // The whole namespace, renewed under the same path.
+    run("ip", &["netns", "del", &namespace.name]);
+    until(&handle, |device| device.state == State::Absent);
+    run("ip", &["netns", "add", &namespace.name]);
+    namespace.add_pair();
+    until(&handle, |device| device.state == State::Shaped);
+    assert!(namespace.classes().contains("71de:20"));
+    // Somebody takes the tree away.
+    namespace.tc(&["qdisc", "del", "dev", "va", "root"]);
+    wait_for(async {
+        for _ in 0..300 {
+            if namespace.classes().contains("71de:20") {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        panic!("the tree is not made again");
+    });
+}
+
+#[test]
+fn a_device_without_a_queue_gets_one_in_each_leaf() {
+    let Some(namespace) = Namespace::new() else { return };
+    run("ip", &["-n", &namespace.name, "link", "set", "va", "txqueuelen", "0"]);
+    let config = namespace.config("", &class("a", "1 Gbit/s"));
+    drop(start(config.clone()));
+    assert!(namespace.qdiscs().contains("parent 71de:20 limit 1000p"), "{}", namespace.qdiscs());
+    let before = namespace.qdiscs();
+    drop(start(config));
+    assert_eq!(namespace.qdiscs(), before);
+}

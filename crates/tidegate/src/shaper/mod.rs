@@ -1,0 +1,171 @@
+//! `tidegate shaper`: short queues in the rate limiters of this host.
+//!
+//! | module | its one job |
+//! |---|---|
+//! | `run` | an agent that runs: started, reloaded, stopped, with its admin API; takes trees away (feature `shaper`) |
+//! | `absent` | what a binary without the feature says instead |
+//! | `shown` | the figures of a running agent as tables |
+//! | `verbs` | `status`, `set` and `top`, which ask a running agent |
+
+#[cfg(not(feature = "shaper"))]
+mod absent;
+#[cfg(feature = "shaper")]
+mod run;
+mod shown;
+mod verbs;
+
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Subcommand, ValueHint};
+use tidegate_runtime::config::{ConfigError, Document};
+use tidegate_shaper::config::Config;
+use tidegate_shaper::machine::line_rate::LineRate;
+
+use crate::admin_client::authority;
+use crate::failure::Failure;
+use crate::settings::Settings;
+
+#[cfg(not(feature = "shaper"))]
+pub(crate) use self::absent::{ShaperReload, ShaperRunning};
+#[cfg(feature = "shaper")]
+pub(crate) use self::run::{ShaperReload, ShaperRunning};
+
+/// Looked for where it is started without a file.
+const USUAL_FILE: &str = "tidegate.toml";
+/// Where a running agent is asked if nothing is said.
+const ADMIN: &str = "127.0.0.1:4158";
+
+/// What a binary without the feature says of the section.
+pub(crate) const WITHOUT_SHAPER: &str = "this tidegate is built without the feature shaper";
+/// What to do about it.
+pub(crate) const WITH_SHAPER: &str = "build it with `cargo build --release --features shaper`, which needs the packages clang, libelf-dev, zlib1g-dev \
+     and pkg-config; or remove the section";
+
+/// `tidegate shaper`.
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub(crate) struct ShaperArgs {
+    #[command(subcommand)]
+    verb: Option<Verb>,
+    #[command(flatten)]
+    run: RunArgs,
+}
+
+/// With which file it runs.
+#[derive(Debug, Args)]
+struct RunArgs {
+    /// The configuration; by default `tidegate.toml` in this folder
+    #[arg(short, long, value_name = "FILE", default_value = USUAL_FILE, hide_default_value = true, value_hint = ValueHint::FilePath)]
+    config: PathBuf,
+    /// What is logged, such as `debug` or `info,tidegate_shaper=debug`
+    #[arg(long, value_name = "FILTER", default_value = "info")]
+    log: String,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Show the devices and classes of a running agent
+    Status(Reading),
+    /// Change what a class may send, while packets pass; until the file is read again
+    Set(SetArgs),
+    /// Show what the classes do, each second
+    Top(TopArgs),
+    /// Take the trees of the file's devices away; the kernel's default takes their place
+    Clear(ClearArgs),
+}
+
+#[derive(Debug, Args)]
+struct Reading {
+    /// The agent's admin API
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = ADMIN, value_parser = authority)]
+    admin: String,
+    #[command(flatten)]
+    token: crate::admin_client::ReadToken,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
+struct TopArgs {
+    #[command(flatten)]
+    reading: Reading,
+    /// Only once
+    #[arg(long)]
+    once: bool,
+}
+
+#[derive(Debug, Args)]
+struct SetArgs {
+    /// `class`, or `device/class` where several devices have one of this name
+    class: String,
+    /// Guaranteed, such as `1Gbit` or "2.5 Gbit/s"
+    #[arg(long)]
+    rate: LineRate,
+    /// At most, with what others leave; by default as before if that is above the rate, else the rate
+    #[arg(long)]
+    ceil: Option<LineRate>,
+    /// The agent's admin API
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = ADMIN, value_parser = authority)]
+    admin: String,
+    /// The file with its token
+    #[arg(long, value_name = "FILE", default_value = "tidegate-data/admin.token", value_hint = ValueHint::FilePath)]
+    token_file: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
+struct ClearArgs {
+    /// The configuration; by default `tidegate.toml` in this folder
+    #[arg(short, long, value_name = "FILE", default_value = USUAL_FILE, hide_default_value = true, value_hint = ValueHint::FilePath)]
+    config: PathBuf,
+}
+
+pub(crate) fn run(args: &ShaperArgs) -> Result<(), Failure> {
+    match &args.verb {
+        Some(Verb::Status(reading)) => verbs::status(reading),
+        Some(Verb::Set(set)) => verbs::set(set),
+        Some(Verb::Top(top)) => verbs::top(top),
+        Some(Verb::Clear(clear)) => {
+            let (document, _, config) = section(&clear.config)?;
+            must_be_built(&document)?;
+            clear_all(&config)
+        }
+        None => {
+            let (document, settings, config) = section(&args.run.config)?;
+            must_be_built(&document)?;
+            serve(&args.run, &settings, config)
+        }
+    }
+}
+
+/// The section of a file, which must have one.
+fn section(file: &Path) -> Result<(Document, Settings, Config), Failure> {
+    let document = Document::read(file)?;
+    let mut settings = Settings::from_document(&document, &crate::settings::host())?;
+    match settings.shaper.take() {
+        Some(config) => Ok((document, settings, config)),
+        None => Err(Failure::config(format!("{} has no section [shaper]", file.display()))
+            .help("add [[shaper.device]] with a name, and [[shaper.device.class]] with name, rate and match")),
+    }
+}
+
+/// An error at the section, unless this binary has the feature.
+pub(crate) fn must_be_built(document: &Document) -> Result<(), ConfigError> {
+    if cfg!(feature = "shaper") { Ok(()) } else { Err(document.problem("shaper", WITHOUT_SHAPER, WITH_SHAPER)) }
+}
+
+#[cfg(feature = "shaper")]
+use self::run::{clear_all, serve};
+
+#[cfg(not(feature = "shaper"))]
+fn serve(_: &RunArgs, _: &Settings, _: Config) -> Result<(), Failure> {
+    Err(Failure::config(WITHOUT_SHAPER).help(WITH_SHAPER))
+}
+
+#[cfg(not(feature = "shaper"))]
+fn clear_all(_: &Config) -> Result<(), Failure> {
+    Err(Failure::config(WITHOUT_SHAPER).help(WITH_SHAPER))
+}

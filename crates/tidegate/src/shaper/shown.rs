@@ -1,0 +1,147 @@
+//! The figures of a running agent as tables.
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::failure::Failure;
+use crate::output::{Table, figure};
+
+/// The part of the agent's answer that is shown.
+#[derive(Debug, Deserialize)]
+pub(super) struct Shown {
+    pub(super) devices: Vec<Device>,
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct Device {
+    pub(super) id: String,
+    namespace: Option<String>,
+    mode: String,
+    state: String,
+    problem: Option<String>,
+    control: String,
+    isolation: bool,
+    programs: Option<Report>,
+    programs_problem: Option<String>,
+    pub(super) classes: Vec<Class>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Report {
+    hook: String,
+    occupancy: String,
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct Class {
+    pub(super) name: String,
+    classid: String,
+    rate: Option<String>,
+    ceil: Option<String>,
+    throughput_bit_per_s: Option<f64>,
+    backlog_bytes: Option<u64>,
+    drops_total: Option<u64>,
+    window_bytes: Option<u64>,
+    flows: Option<u64>,
+    rtt: Option<Rtt>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Rtt {
+    p50_us: f64,
+    p99_us: f64,
+}
+
+impl Shown {
+    pub(super) fn of(answer: Value) -> Result<Self, Failure> {
+        let unknown = "the shaper is of a version that this one does not know";
+        serde_json::from_value(answer).map_err(|error| Failure::new(unknown).because(error))
+    }
+
+    /// A line for each device, and a table of all classes.
+    pub(super) fn text(&self) -> String {
+        let mut text: String = self.devices.iter().map(|device| device.line() + "\n").collect();
+        let mut table = Table::new(&[
+            "device",
+            "class",
+            "classid",
+            "rate",
+            "ceil",
+            "Mbit/s",
+            "queue B",
+            "drops",
+            "window B",
+            "flows",
+            "rtt p50 us",
+            "p99 us",
+        ]);
+        for device in &self.devices {
+            for class in &device.classes {
+                let count = |number: Option<u64>| number.map_or_else(|| "-".to_owned(), |number| number.to_string());
+                let word = |word: &Option<String>| word.clone().unwrap_or_else(|| "-".to_owned());
+                let of_rtt =
+                    |quantile: fn(&Rtt) -> f64| class.rtt.as_ref().map_or("-".to_owned(), |rtt| figure(quantile(rtt)));
+                table.row([
+                    device.id.clone(),
+                    class.name.clone(),
+                    class.classid.clone(),
+                    word(&class.rate),
+                    word(&class.ceil),
+                    class.throughput_bit_per_s.map_or("-".to_owned(), |bits| figure(bits / 1e6)),
+                    count(class.backlog_bytes),
+                    count(class.drops_total),
+                    count(class.window_bytes),
+                    count(class.flows),
+                    of_rtt(|rtt| rtt.p50_us),
+                    of_rtt(|rtt| rtt.p99_us),
+                ]);
+            }
+        }
+        text.push_str(&table.to_string());
+        text
+    }
+}
+
+impl Device {
+    fn line(&self) -> String {
+        let mut line = format!("{}: {}, mode {}", self.id, self.state, self.mode);
+        if let Some(namespace) = &self.namespace {
+            line += &format!(", in {namespace}");
+        }
+        match (&self.programs, &self.programs_problem) {
+            (Some(Report { hook, occupancy }), _) => {
+                line += &format!(", control {}, hook {hook}, queues read: {occupancy}", self.control);
+            }
+            (None, Some(problem)) => line += &format!(", the tree alone: {problem}"),
+            (None, None) => line += ", the tree alone",
+        }
+        if self.isolation {
+            line += ", sparse flows first";
+        }
+        if let Some(problem) = &self.problem {
+            line += &format!(": {problem}");
+        }
+        line
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_class_without_figures_has_dashes() {
+        let class = json!({ "name": "a", "classid": "71de:20", "rate": "1 Gbit/s", "ceil": "1 Gbit/s" });
+        let device = json!({
+            "id": "eth0", "namespace": null, "mode": "own", "state": "absent", "problem": "it is not there",
+            "control": "integral", "isolation": true, "programs": null, "programs_problem": null, "classes": [class],
+        });
+        let text = Shown::of(json!({ "devices": [device] })).unwrap().text();
+        let lines: Vec<_> = text.lines().collect();
+        assert_eq!(lines[0], "eth0: absent, mode own, the tree alone, sparse flows first: it is not there");
+        assert!(lines[2].starts_with("eth0    a      71de:20  1 Gbit/s  1 Gbit/s"), "{text}");
+        assert!(lines[2].ends_with(" -"), "{text}");
+    }
+}
