@@ -226,7 +226,7 @@ mod tests {
         bench.out(1, 5 * 1_448);
         let field = bench.back(1 + 1_448, 2_000).unwrap();
         let window = u64::from(field) << 7;
-        assert!(window >= 16 * 1_448 && window < 18 * 1_448, "{window}");
+        assert!((16 * 1_448..18 * 1_448).contains(&window), "{window}");
         assert_eq!(bench.back(1 + 2 * 1_448, 3), None, "the peer has less room than that");
         assert_eq!(bench.back(1 + 2 * 1_448, 0), None);
         assert_eq!(bench.class.counters().rewritten, 2);
@@ -281,7 +281,7 @@ mod tests {
             let field = bench.class.on_ingress(&mut bench.flows, &back, u64::MAX, seen);
             window = field.map_or(u64::MAX, |field| u64::from(field) << 7);
         }
-        assert!(window >= 2 * 1_448 && window < 3 * 1_448, "{window}");
+        assert!((2 * 1_448..3 * 1_448).contains(&window), "{window}");
         assert_eq!(bench.class.counters().marked, 20);
     }
 
