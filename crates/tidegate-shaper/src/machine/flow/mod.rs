@@ -5,16 +5,16 @@ mod table;
 pub use table::{FLOWS_MAX, Flows};
 
 use tidegate_core::Instant;
-use tidegate_core::control::window::{Census, NetworkAck, NetworkWindow};
+use tidegate_core::control::window::{Census, NetworkAck, NetworkWindow, follow_base};
 
-use super::packet::{Endpoint, Flags, Segment, SynOptions};
+use super::packet::{Endpoint, Flags, Segment};
 
 /// Payload of a full segment until one is seen: Ethernet's, with timestamps.
 const MSS_USUAL: u32 = 1_448;
+/// The least that every host takes, without options. Source: RFC 9293, §3.7.1.
+const MSS_LEAST: u32 = 536;
 /// What timestamps take of each segment.
 const TIMESTAMP_BYTES: u32 = 12;
-/// Longest round trip that counts.
-const RTT_MAX_NS: u64 = 1_000_000_000;
 
 /// Names a flow, whichever way a segment goes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -42,10 +42,8 @@ impl FlowKey {
 /// How the peer's window field is to be read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Scale {
-    /// The handshake was not seen: windows of this flow are left alone.
-    Unknown,
-    /// Half of the handshake was seen, with these options.
-    Offered(SynOptions),
+    /// Half of the handshake was seen: its sender offered a scale, of so many bits, or none.
+    Offered(Option<u8>),
     /// By so many bits; 0 if a side did not offer scaling.
     Known(u8),
 }
@@ -56,6 +54,8 @@ struct Timing {
     /// The sequence number after it.
     end: u32,
     sent: Instant,
+    /// What waited before it.
+    queue_ns: u64,
 }
 
 /// One flow, told of its segments both ways.
@@ -63,143 +63,130 @@ struct Timing {
 pub struct Flow {
     /// How its peer's windows are read. Of a flow that was open already, the local socket knows it.
     pub scale: Scale,
-    /// What of it is sent and not acknowledged; `None` before its first byte.
-    pub sent: Option<Sent>,
+    /// The lowest sequence number not acknowledged.
+    pub una: u32,
+    /// The highest sequence number sent, plus one.
+    pub next: u32,
+    /// Where the window ends that its sender was last given.
+    pub edge: u32,
     /// Payload of a full segment in bytes.
     pub mss: u32,
-    /// Shortest round trip seen, in nanoseconds; 0 before the first.
-    pub rtt_min_ns: u64,
+    /// Round trip without the queue, smoothed towards the shortest, in nanoseconds; 0 before the first.
+    pub base_ns: u64,
     /// When it was counted as held by its window.
     pub census: Census,
     /// What the network's marks allow it.
     pub network: NetworkWindow,
-    /// The window that its sender was last given by us, in bytes; `None` if it has the receiver's own.
-    pub given: Option<u64>,
     /// The bulk leaf that it is queued in, in isolation mode; `None` while it is sparse.
     pub bulk: Option<u8>,
     timing: Option<Timing>,
 }
 
-/// What is sent and not acknowledged.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Sent {
-    /// The lowest sequence number not acknowledged.
-    pub una: u32,
-    /// The highest sequence number sent, plus one.
-    pub nxt: u32,
-}
-
-impl Default for Flow {
-    fn default() -> Self {
+impl Flow {
+    /// A flow that begins at `next`, its first byte.
+    #[must_use]
+    pub fn new(scale: Scale, next: u32) -> Self {
         Self {
-            scale: Scale::Unknown,
-            sent: None,
+            scale,
+            una: next,
+            next,
+            edge: next,
             mss: MSS_USUAL,
-            rtt_min_ns: 0,
+            base_ns: 0,
             census: Census::default(),
-            network: NetworkWindow::new(0),
-            given: None,
+            network: NetworkWindow::new(next),
             bulk: None,
             timing: None,
         }
     }
-}
 
-impl Flow {
-    /// Bytes sent and not acknowledged.
+    /// Bytes sent beyond `ack`; 0 if it lies ahead of what was sent.
     #[must_use]
-    pub fn in_flight(&self) -> u64 {
-        self.sent.map_or(0, |sent| sent.nxt.wrapping_sub(sent.una).into())
+    pub const fn in_flight(&self, ack: u32) -> u32 {
+        let beyond = self.next.wrapping_sub(ack);
+        if beyond > u32::MAX / 2 { 0 } else { beyond }
     }
 
-    /// True if the window that we gave has no room for another full segment.
-    #[must_use]
-    pub fn is_held(&self) -> bool {
-        self.given.is_some_and(|given| self.in_flight() + u64::from(self.mss) > given)
-    }
-
-    /// A segment goes out. `gso_bytes` is the payload of each packet that it is cut into, 0 if it is whole.
-    pub fn on_sent(&mut self, segment: &Segment, gso_bytes: u32, now: Instant) {
-        if segment.flags.has(Flags::SYN) {
-            self.on_syn(segment, Way::Out);
-            // Another handshake under the same addresses.
-            self.sent = self.sent.filter(|sent| sent.una == segment.seq);
+    /// A SYN goes out: the first, or the answer to the peer's.
+    pub fn on_syn_sent(&mut self, segment: &Segment) {
+        let first = segment.end();
+        match self.scale {
+            Scale::Offered(peers) if segment.flags.has(Flags::ACK) => {
+                let both = segment.options.window_scale.and(peers);
+                self.scale = Scale::Known(both.unwrap_or(0));
+                (self.una, self.next, self.edge) = (first, first, first);
+                self.network = NetworkWindow::new(first);
+            }
+            _ if segment.flags.has(Flags::ACK) => {}
+            _ => *self = Self::new(Scale::Offered(segment.options.window_scale), first),
         }
+    }
+
+    /// A SYN comes in: the peer's first, or its answer to ours.
+    pub fn on_syn_received(&mut self, segment: &Segment) {
+        let peers = segment.options.window_scale;
+        match self.scale {
+            Scale::Offered(ours) if segment.flags.has(Flags::ACK) => {
+                self.scale = Scale::Known(ours.and(peers).unwrap_or(0));
+            }
+            _ if segment.flags.has(Flags::ACK) => {}
+            _ => *self = Self::new(Scale::Offered(peers), 0),
+        }
+        let mss = segment.options.mss.map_or(MSS_LEAST, u32::from);
+        self.mss = mss.saturating_sub(TIMESTAMP_BYTES).max(1);
+    }
+
+    /// Data go out. `gso_bytes` is the payload of each packet that they are cut into, 0 if it is one. True if the window has
+    /// no room for another full segment behind it.
+    pub fn on_data(&mut self, segment: &Segment, gso_bytes: u32, seen: Seen) -> bool {
         if gso_bytes > 0 {
             self.mss = gso_bytes;
-        } else if segment.payload > self.mss && segment.payload < u32::from(u16::MAX) {
+        } else if segment.payload > self.mss {
             self.mss = segment.payload;
         }
-        let end = segment.end();
-        if end == segment.seq {
-            return;
-        }
-        if self.sent.is_none() {
-            self.network = NetworkWindow::new(segment.seq);
-            self.timing = None;
-        }
-        let sent = self.sent.get_or_insert(Sent { una: segment.seq, nxt: segment.seq });
-        if after(end, sent.nxt) {
-            sent.nxt = end;
-            self.timing = self.timing.or(Some(Timing { end, sent: now }));
-        } else if self.timing.is_some_and(|timing| after(timing.end, segment.seq)) {
+        let end = segment.seq.wrapping_add(segment.payload);
+        if !after(end, self.next) || after(self.next, segment.seq) {
             // Sent again: an acknowledgement may be of either. Source: Karn's algorithm.
             self.timing = None;
+        } else if self.timing.is_none() {
+            let queue_ns = seen.queue_ns.max(0).unsigned_abs();
+            self.timing = Some(Timing { end, sent: seen.now, queue_ns });
         }
+        if after(end, self.next) {
+            self.next = end;
+        }
+        // As a signed number: a window that ends before the segment is the fullest of all.
+        let room = self.edge.wrapping_sub(end);
+        room < self.mss || room > u32::MAX / 2
     }
 
-    /// A segment comes in. The round trip that it completes, in nanoseconds.
-    pub fn on_received(&mut self, segment: &Segment, now: Instant) -> Option<u64> {
-        if segment.flags.has(Flags::SYN) {
-            self.on_syn(segment, Way::In);
+    /// An acknowledgement comes in that is not older than the latest. The round trip that it completes, without the queue.
+    pub fn on_ack(&mut self, segment: &Segment, now: Instant) -> Option<u64> {
+        let acked = segment.ack.wrapping_sub(self.una);
+        self.una = segment.ack;
+        if after(self.una, self.next) {
+            // The end of a flow, or what went out another way.
+            self.next = self.una;
         }
-        let sent = self.sent.as_mut().filter(|_| segment.flags.has(Flags::ACK))?;
-        // Acknowledges nothing new, or what was never sent.
-        if !after(segment.ack, sent.una) || after(segment.ack, sent.nxt) {
-            return None;
+        if acked > 0 {
+            let marked = segment.flags.has(Flags::ECE);
+            self.network.on_ack(NetworkAck { acked, marked, una: self.una, snd_nxt: self.next, mss: self.mss });
         }
-        let acked = segment.ack.wrapping_sub(sent.una);
-        sent.una = segment.ack;
-        self.network.on_ack(NetworkAck {
-            acked,
-            marked: segment.flags.has(Flags::ECE),
-            una: sent.una,
-            snd_nxt: sent.nxt,
-            mss: self.mss,
-        });
         let timing = self.timing.filter(|timing| !after(timing.end, segment.ack))?;
         self.timing = None;
-        let rtt_ns = now.nanos_since(timing.sent).clamp(1, RTT_MAX_NS);
-        self.rtt_min_ns = if self.rtt_min_ns == 0 { rtt_ns } else { self.rtt_min_ns.min(rtt_ns) };
-        Some(rtt_ns)
-    }
-
-    /// Either side opens: the first SYN has the one's offer, the SYN with ACK the other's.
-    fn on_syn(&mut self, segment: &Segment, way: Way) {
-        let options = segment.options;
-        if !segment.flags.has(Flags::ACK) {
-            // Unless it is the same SYN again, what was known under these addresses is another flow's.
-            if self.scale != Scale::Offered(options) {
-                *self = Self { scale: Scale::Offered(options), ..Self::default() };
-            }
-            return;
-        }
-        let Scale::Offered(first) = self.scale else { return };
-        let peers = if way == Way::In { options.window_scale } else { first.window_scale };
-        let both = first.window_scale.is_some() && options.window_scale.is_some();
-        self.scale = Scale::Known(peers.filter(|_| both).unwrap_or(0));
-        if let (Some(first_mss), Some(mss)) = (first.mss, options.mss) {
-            let stamps = if first.timestamps && options.timestamps { TIMESTAMP_BYTES } else { 0 };
-            self.mss = u32::from(first_mss.min(mss)).saturating_sub(stamps).max(1);
-        }
+        let base_ns = now.nanos_since(timing.sent).saturating_sub(timing.queue_ns);
+        self.base_ns = follow_base(self.base_ns, base_ns);
+        Some(base_ns)
     }
 }
 
-/// Which way a segment goes.
+/// What is told with each packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Way {
-    Out,
-    In,
+pub struct Seen {
+    /// What waits in the class with its token debt, in nanoseconds of its rate; below zero, so much could pass at once.
+    pub queue_ns: i64,
+    /// When.
+    pub now: Instant,
 }
 
 /// True if `a` lies behind `b` on the circle of sequence numbers.

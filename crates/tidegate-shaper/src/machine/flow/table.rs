@@ -70,15 +70,15 @@ impl Flows {
         Some(&mut self.slots[at].flow)
     }
 
-    /// The flow with this key, new if it is not known; it counts as used.
-    pub fn entry(&mut self, key: FlowKey) -> &mut Flow {
-        let at = self.by_key.get(&key).copied().unwrap_or_else(|| self.insert(key));
+    /// The flow with this key, `flow` if it is not known; it counts as used.
+    pub fn entry(&mut self, key: FlowKey, flow: Flow) -> &mut Flow {
+        let at = self.by_key.get(&key).copied().unwrap_or_else(|| self.insert(key, flow));
         self.touch(at);
         &mut self.slots[at].flow
     }
 
-    fn insert(&mut self, key: FlowKey) -> usize {
-        let slot = Slot { key, flow: Flow::default(), newer: NONE, older: NONE };
+    fn insert(&mut self, key: FlowKey, flow: Flow) -> usize {
+        let slot = Slot { key, flow, newer: NONE, older: NONE };
         let at = if self.slots.len() < self.most {
             self.slots.push(slot);
             self.slots.len() - 1
@@ -131,7 +131,12 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::machine::flow::Scale;
     use crate::machine::packet::Endpoint;
+
+    fn fresh() -> Flow {
+        Flow::new(Scale::Known(7), 0)
+    }
 
     fn key(port: u16) -> FlowKey {
         let end = |port| Endpoint { address: [0; 16], port };
@@ -141,10 +146,10 @@ mod tests {
     #[test]
     fn the_longest_unused_flow_goes_and_is_counted() {
         let mut flows = Flows::new(2);
-        flows.entry(key(1)).mss = 11;
-        flows.entry(key(2)).mss = 22;
+        flows.entry(key(1), fresh()).mss = 11;
+        flows.entry(key(2), fresh()).mss = 22;
         assert_eq!(flows.lookup(&key(1)).unwrap().mss, 11);
-        flows.entry(key(3));
+        flows.entry(key(3), fresh());
         assert!(flows.lookup(&key(2)).is_none());
         assert_eq!(flows.lookup(&key(1)).unwrap().mss, 11);
         assert_eq!((flows.len(), flows.evicted()), (2, 1));
@@ -158,7 +163,7 @@ mod tests {
             let mut known: Vec<u16> = Vec::new();
             for &port in &ports {
                 prop_assert_eq!(flows.by_key.contains_key(&key(port)), known.contains(&port));
-                flows.entry(key(port));
+                flows.entry(key(port), fresh());
                 known.retain(|other| *other != port);
                 known.push(port);
                 if known.len() > most {
