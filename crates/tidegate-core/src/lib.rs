@@ -13,6 +13,7 @@
 //! | [`profile`] | the contract that a recorded trace asks for |
 //! | [`replay`] | what a broker with a limit does to arrivals |
 //! | [`theory`] | what can be computed: the exact M/D/1 delays of a bucket |
+//! | [`control`] | what decides: controllers |
 //! | [`allocate`] | how a scarce supply is shared out |
 //! | [`share`] | one resource, shared among claimants by overflow token buckets |
 //! | [`estimate`] | what measures: histograms of delays |
@@ -34,6 +35,7 @@
 //! It does not know what a topic, a tenant or a socket is.
 
 pub mod allocate;
+pub mod control;
 pub mod estimate;
 pub mod lease;
 pub mod lend;

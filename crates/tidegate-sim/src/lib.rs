@@ -14,6 +14,7 @@
 //! | [`host`] | cores that serve one queue |
 //! | [`processor`] | a processor that others have at times |
 //! | [`network`] | links that delay and keep order |
+//! | [`packets`] | a shaper's classes, a line, and the ends of TCP flows |
 //! | [`datagrams`] | links that lose, double and reorder what they carry |
 //! | [`circle`] | members that lend each other tokens over such links |
 //! | [`law`] | what no limiter may release more of |
@@ -51,6 +52,7 @@ pub mod lane;
 pub mod law;
 pub mod line;
 pub mod network;
+pub mod packets;
 pub mod processor;
 pub mod replay;
 pub mod trace;

@@ -1,0 +1,179 @@
+//! What is done with each packet of a class.
+
+use tidegate_core::Instant;
+use tidegate_core::control::window::{Announcement, Census, ClassConfig, ClassWindow, Share, announce, far_ns, share};
+
+use super::flow::{Flow, FlowKey, Flows, Scale, Seen, after};
+use super::packet::{Flags, Segment};
+
+/// Bulk leaves of a class in isolation mode.
+pub const BULK_LEAVES: u8 = 16;
+
+/// What a class's packets met.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ClassCounters {
+    /// Segments with payload that went out, of flows that are known.
+    pub sent: u64,
+    /// Their bytes of payload.
+    pub sent_bytes: u64,
+    /// Of these segments, those that filled their window.
+    pub limited: u64,
+    /// Acknowledgements that came in.
+    pub acks: u64,
+    /// Of these, those whose window was rewritten.
+    pub rewritten: u64,
+    /// Of these, those that echoed a CE mark.
+    pub marked: u64,
+}
+
+/// Where a packet is queued in isolation mode.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Leaf {
+    /// With the flows that no window holds, ahead of the others.
+    Sparse,
+    /// In this one of the [`BULK_LEAVES`].
+    Bulk(u8),
+}
+
+/// One class of a rate limiter: its controller and its counters. The flows stand outside, in the table that all classes
+/// of a host share.
+#[derive(Clone, Debug)]
+pub struct Class {
+    window: ClassWindow,
+    counters: ClassCounters,
+    /// Flows ever put into bulk leaves: the next one's leaf follows from it.
+    bulk_flows: u64,
+}
+
+impl Class {
+    /// A class that has seen nothing yet; `mss` is the payload of a full segment, in bytes.
+    #[must_use]
+    pub fn new(config: ClassConfig, mss: u64, now: Instant) -> Self {
+        Self { window: ClassWindow::new(config, mss, now), counters: ClassCounters::default(), bulk_flows: 0 }
+    }
+
+    /// Its controller.
+    #[must_use]
+    pub fn window(&self) -> &ClassWindow {
+        &self.window
+    }
+
+    /// What its packets met.
+    #[must_use]
+    pub fn counters(&self) -> ClassCounters {
+        self.counters
+    }
+
+    /// Puts `config` in force.
+    pub fn set_config(&mut self, config: ClassConfig) {
+        self.window.set_config(config);
+    }
+
+    /// A segment goes out, before it is queued. `gso_bytes` is the payload of each packet that it is cut into, 0 if it is
+    /// one. Where isolation queues it; flows whose handshake was not seen are sparse.
+    pub fn on_egress(&mut self, flows: &mut Flows, segment: &Segment, gso_bytes: u32, seen: Seen) -> Leaf {
+        let key = FlowKey::of_egress(segment);
+        if segment.flags.has(Flags::SYN) {
+            if segment.flags.has(Flags::ACK) {
+                flows.lookup(&key).into_iter().for_each(|flow| flow.on_syn_sent(segment));
+            } else {
+                let unknown = Flow::new(Scale::Offered(None), segment.seq);
+                flows.entry(key, unknown).on_syn_sent(segment);
+            }
+            return Leaf::Sparse;
+        }
+        let Some(flow) = flows.lookup(&key) else { return Leaf::Sparse };
+        if segment.payload > 0 {
+            self.counters.sent += 1;
+            self.counters.sent_bytes += u64::from(segment.payload);
+            let idle = flow.in_flight(flow.una) == 0;
+            let limited = flow.on_data(segment, gso_bytes, seen) && matches!(flow.scale, Scale::Known(_));
+            self.window.on_mss(flow.mss.into());
+            if limited {
+                self.counters.limited += 1;
+                self.window.on_limited(&mut flow.census);
+            }
+            self.choose_leaf(flow, idle, seen.now);
+        }
+        flow.bulk.map_or(Leaf::Sparse, Leaf::Bulk)
+    }
+
+    /// A flow leaves its bulk leaf only when nothing of it waits there that a packet ahead could overtake.
+    fn choose_leaf(&mut self, flow: &mut Flow, idle: bool, now: Instant) {
+        let bulk = flow.census != Census::default() && self.window.counts(flow.census, now);
+        if bulk && flow.bulk.is_none() {
+            let leaf = u8::try_from(self.bulk_flows % u64::from(BULK_LEAVES)).expect("below the number of leaves");
+            flow.bulk = Some(leaf);
+            self.bulk_flows += 1;
+        } else if !bulk && idle {
+            flow.bulk = None;
+        }
+    }
+
+    /// A segment comes in. The window field to write into it, if it is to be another one; `coin` is any number, drawn anew
+    /// for each.
+    pub fn on_ingress(&mut self, flows: &mut Flows, segment: &Segment, coin: u16, seen: Seen) -> Option<u16> {
+        let key = FlowKey::of_ingress(segment);
+        let syn = segment.flags.has(Flags::SYN);
+        if syn && !segment.flags.has(Flags::ACK) {
+            flows.entry(key, Flow::new(Scale::Offered(None), 0)).on_syn_received(segment);
+            return None;
+        }
+        let flow = flows.lookup(&key)?;
+        if syn {
+            flow.on_syn_received(segment);
+            self.window.on_limited(&mut flow.census);
+        }
+        let Scale::Known(scale) = flow.scale else { return None };
+        if !segment.flags.has(Flags::ACK) || segment.flags.has(Flags::RST) {
+            return None;
+        }
+        self.counters.acks += 1;
+        self.counters.marked += u64::from(segment.flags.has(Flags::ECE));
+        if after(flow.una, segment.ack) {
+            return None;
+        }
+        let base_ns = flow.on_ack(segment, seen.now);
+        // A far flow is far from the others: it says nothing of their way.
+        let others = self.window.base_ns();
+        if let Some(base_ns) = base_ns.filter(|_| others == 0 || flow.base_ns <= 2 * others + 100_000) {
+            self.window.on_base(base_ns);
+        }
+        if self.window.counts(flow.census, seen.now) {
+            self.window.sample(seen.queue_ns);
+        }
+        self.window.on_timeout(seen.now);
+        Some(self.announce(flow, segment, if syn { 0 } else { scale }, coin))
+            .filter(|&field| field < segment.window)
+            .inspect(|_| self.counters.rewritten += 1)
+    }
+
+    /// The field that the flow's sender is to see: ours, or the peer's own if that is smaller.
+    fn announce(&self, flow: &mut Flow, segment: &Segment, scale: u8, coin: u16) -> u16 {
+        let far_ns = far_ns(flow.base_ns, self.window.base_ns());
+        let mss = u64::from(flow.mss);
+        let share = share(Share {
+            window_ns: self.window.window_ns(),
+            flows: self.window.flows(),
+            rate: self.window.config().rate,
+            far_ns,
+            mss,
+        });
+        let edge = flow.edge.wrapping_sub(segment.ack);
+        let units = announce(Announcement {
+            share: share.min(flow.network.window()),
+            in_flight: flow.in_flight(segment.ack).into(),
+            room: if edge > u32::MAX / 2 { 0 } else { edge.into() },
+            far: far_ns > 0,
+            mss,
+            scale,
+            coin,
+        });
+        let field = u16::try_from(units).unwrap_or(u16::MAX).min(segment.window);
+        flow.edge = segment.ack.wrapping_add(u32::from(field) << scale);
+        field
+    }
+}
+
+#[cfg(test)]
+mod tests;

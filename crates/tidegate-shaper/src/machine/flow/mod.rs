@@ -1,0 +1,199 @@
+//! What is known of one TCP flow.
+
+mod table;
+
+pub use table::{FLOWS_MAX, Flows};
+
+use tidegate_core::Instant;
+use tidegate_core::control::window::{Census, NetworkAck, NetworkWindow, follow_base};
+
+use super::packet::{Endpoint, Flags, Segment};
+
+/// Payload of a full segment until one is seen: Ethernet's, with timestamps.
+const MSS_USUAL: u32 = 1_448;
+/// The least that every host takes, without options. Source: RFC 9293, §3.7.1.
+const MSS_LEAST: u32 = 536;
+/// What timestamps take of each segment.
+const TIMESTAMP_BYTES: u32 = 12;
+
+/// Names a flow, whichever way a segment goes.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct FlowKey {
+    /// Behind the limiter.
+    pub local: Endpoint,
+    /// The peer.
+    pub remote: Endpoint,
+}
+
+impl FlowKey {
+    /// Of a segment that goes out through the limiter.
+    #[must_use]
+    pub const fn of_egress(segment: &Segment) -> Self {
+        Self { local: segment.source, remote: segment.destination }
+    }
+
+    /// Of a segment that comes in.
+    #[must_use]
+    pub const fn of_ingress(segment: &Segment) -> Self {
+        Self { local: segment.destination, remote: segment.source }
+    }
+}
+
+/// How the peer's window field is to be read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Scale {
+    /// Half of the handshake was seen: its sender offered a scale, of so many bits, or none.
+    Offered(Option<u8>),
+    /// By so many bits; 0 if a side did not offer scaling.
+    Known(u8),
+}
+
+/// A segment whose acknowledgement is waited for, to measure a round trip.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Timing {
+    /// The sequence number after it.
+    end: u32,
+    sent: Instant,
+    /// What waited before it.
+    queue_ns: u64,
+}
+
+/// One flow, told of its segments both ways.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Flow {
+    /// How its peer's windows are read. Of a flow that was open already, the local socket knows it.
+    pub scale: Scale,
+    /// The lowest sequence number not acknowledged.
+    pub una: u32,
+    /// The highest sequence number sent, plus one.
+    pub next: u32,
+    /// Where the window ends that its sender was last given.
+    pub edge: u32,
+    /// Payload of a full segment in bytes.
+    pub mss: u32,
+    /// Round trip without the queue, smoothed towards the shortest, in nanoseconds; 0 before the first.
+    pub base_ns: u64,
+    /// When it was counted as held by its window.
+    pub census: Census,
+    /// What the network's marks allow it.
+    pub network: NetworkWindow,
+    /// The bulk leaf that it is queued in, in isolation mode; `None` while it is sparse.
+    pub bulk: Option<u8>,
+    timing: Option<Timing>,
+}
+
+impl Flow {
+    /// A flow that begins at `next`, its first byte.
+    #[must_use]
+    pub fn new(scale: Scale, next: u32) -> Self {
+        Self {
+            scale,
+            una: next,
+            next,
+            edge: next,
+            mss: MSS_USUAL,
+            base_ns: 0,
+            census: Census::default(),
+            network: NetworkWindow::new(next),
+            bulk: None,
+            timing: None,
+        }
+    }
+
+    /// Bytes sent beyond `ack`; 0 if it lies ahead of what was sent.
+    #[must_use]
+    pub const fn in_flight(&self, ack: u32) -> u32 {
+        let beyond = self.next.wrapping_sub(ack);
+        if beyond > u32::MAX / 2 { 0 } else { beyond }
+    }
+
+    /// A SYN goes out: the first, or the answer to the peer's.
+    pub fn on_syn_sent(&mut self, segment: &Segment) {
+        let first = segment.end();
+        match self.scale {
+            Scale::Offered(peers) if segment.flags.has(Flags::ACK) => {
+                let both = segment.options.window_scale.and(peers);
+                self.scale = Scale::Known(both.unwrap_or(0));
+                (self.una, self.next, self.edge) = (first, first, first);
+                self.network = NetworkWindow::new(first);
+            }
+            _ if segment.flags.has(Flags::ACK) => {}
+            _ => *self = Self::new(Scale::Offered(segment.options.window_scale), first),
+        }
+    }
+
+    /// A SYN comes in: the peer's first, or its answer to ours.
+    pub fn on_syn_received(&mut self, segment: &Segment) {
+        let peers = segment.options.window_scale;
+        match self.scale {
+            Scale::Offered(ours) if segment.flags.has(Flags::ACK) => {
+                self.scale = Scale::Known(ours.and(peers).unwrap_or(0));
+            }
+            _ if segment.flags.has(Flags::ACK) => {}
+            _ => *self = Self::new(Scale::Offered(peers), 0),
+        }
+        let mss = segment.options.mss.map_or(MSS_LEAST, u32::from);
+        self.mss = mss.saturating_sub(TIMESTAMP_BYTES).max(1);
+    }
+
+    /// Data go out. `gso_bytes` is the payload of each packet that they are cut into, 0 if it is one. True if the window has
+    /// no room for another full segment behind it.
+    pub fn on_data(&mut self, segment: &Segment, gso_bytes: u32, seen: Seen) -> bool {
+        if gso_bytes > 0 {
+            self.mss = gso_bytes;
+        } else if segment.payload > self.mss {
+            self.mss = segment.payload;
+        }
+        let end = segment.seq.wrapping_add(segment.payload);
+        if !after(end, self.next) || after(self.next, segment.seq) {
+            // Sent again: an acknowledgement may be of either. Source: Karn's algorithm.
+            self.timing = None;
+        } else if self.timing.is_none() {
+            let queue_ns = seen.queue_ns.max(0).unsigned_abs();
+            self.timing = Some(Timing { end, sent: seen.now, queue_ns });
+        }
+        if after(end, self.next) {
+            self.next = end;
+        }
+        // As a signed number: a window that ends before the segment is the fullest of all.
+        let room = self.edge.wrapping_sub(end);
+        room < self.mss || room > u32::MAX / 2
+    }
+
+    /// An acknowledgement comes in that is not older than the latest. The round trip that it completes, without the queue.
+    pub fn on_ack(&mut self, segment: &Segment, now: Instant) -> Option<u64> {
+        let acked = segment.ack.wrapping_sub(self.una);
+        self.una = segment.ack;
+        if after(self.una, self.next) {
+            // The end of a flow, or what went out another way.
+            self.next = self.una;
+        }
+        if acked > 0 {
+            let marked = segment.flags.has(Flags::ECE);
+            self.network.on_ack(NetworkAck { acked, marked, una: self.una, snd_nxt: self.next, mss: self.mss });
+        }
+        let timing = self.timing.filter(|timing| !after(timing.end, segment.ack))?;
+        self.timing = None;
+        let base_ns = now.nanos_since(timing.sent).saturating_sub(timing.queue_ns);
+        self.base_ns = follow_base(self.base_ns, base_ns);
+        Some(base_ns)
+    }
+}
+
+/// What is told with each packet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Seen {
+    /// What waits in the class with its token debt, in nanoseconds of its rate; below zero, so much could pass at once.
+    pub queue_ns: i64,
+    /// When.
+    pub now: Instant,
+}
+
+/// True if `a` lies behind `b` on the circle of sequence numbers.
+#[must_use]
+pub(crate) const fn after(a: u32, b: u32) -> bool {
+    b.wrapping_sub(a) > u32::MAX / 2
+}
+
+#[cfg(test)]
+mod tests;

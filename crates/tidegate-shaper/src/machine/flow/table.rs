@@ -1,0 +1,176 @@
+//! A bounded table of flows.
+
+use std::collections::BTreeMap;
+
+use super::{Flow, FlowKey};
+
+/// Most flows that are known at once.
+pub const FLOWS_MAX: usize = 65_536;
+
+/// No slot.
+const NONE: usize = usize::MAX;
+
+/// Flows by their addresses. When it is full, the one longest not looked up goes, and is counted: its windows are its
+/// peer's own again until it opens anew.
+#[derive(Clone, Debug)]
+pub struct Flows {
+    slots: Vec<Slot>,
+    by_key: BTreeMap<FlowKey, usize>,
+    /// Looked up last, and longest ago.
+    newest: usize,
+    oldest: usize,
+    most: usize,
+    evicted: u64,
+}
+
+#[derive(Clone, Debug)]
+struct Slot {
+    key: FlowKey,
+    flow: Flow,
+    newer: usize,
+    older: usize,
+}
+
+impl Default for Flows {
+    fn default() -> Self {
+        Self::new(FLOWS_MAX)
+    }
+}
+
+impl Flows {
+    /// An empty table for at most `most` flows, at least one.
+    #[must_use]
+    pub fn new(most: usize) -> Self {
+        let most = most.max(1);
+        Self { slots: Vec::new(), by_key: BTreeMap::new(), newest: NONE, oldest: NONE, most, evicted: 0 }
+    }
+
+    /// Number of flows known.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// True if no flow is known.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.slots.is_empty()
+    }
+
+    /// Flows that went because the table was full.
+    #[must_use]
+    pub fn evicted(&self) -> u64 {
+        self.evicted
+    }
+
+    /// The flow with this key, if it is known; it counts as used.
+    pub fn lookup(&mut self, key: &FlowKey) -> Option<&mut Flow> {
+        let at = *self.by_key.get(key)?;
+        self.touch(at);
+        Some(&mut self.slots[at].flow)
+    }
+
+    /// The flow with this key, `flow` if it is not known; it counts as used.
+    pub fn entry(&mut self, key: FlowKey, flow: Flow) -> &mut Flow {
+        let at = self.by_key.get(&key).copied().unwrap_or_else(|| self.insert(key, flow));
+        self.touch(at);
+        &mut self.slots[at].flow
+    }
+
+    fn insert(&mut self, key: FlowKey, flow: Flow) -> usize {
+        let slot = Slot { key, flow, newer: NONE, older: NONE };
+        let at = if self.slots.len() < self.most {
+            self.slots.push(slot);
+            self.slots.len() - 1
+        } else {
+            let at = self.oldest;
+            self.unlink(at);
+            self.by_key.remove(&self.slots[at].key);
+            self.slots[at] = slot;
+            self.evicted += 1;
+            at
+        };
+        self.by_key.insert(key, at);
+        self.link(at);
+        at
+    }
+
+    fn touch(&mut self, at: usize) {
+        if self.newest != at {
+            self.unlink(at);
+            self.link(at);
+        }
+    }
+
+    /// Makes a slot that is in no list the newest.
+    fn link(&mut self, at: usize) {
+        self.slots[at].older = self.newest;
+        self.slots[at].newer = NONE;
+        match self.slots.get_mut(self.newest) {
+            Some(second) => second.newer = at,
+            None => self.oldest = at,
+        }
+        self.newest = at;
+    }
+
+    fn unlink(&mut self, at: usize) {
+        let Slot { newer, older, .. } = self.slots[at];
+        match self.slots.get_mut(newer) {
+            Some(slot) => slot.older = older,
+            None => self.newest = older,
+        }
+        match self.slots.get_mut(older) {
+            Some(slot) => slot.newer = newer,
+            None => self.oldest = newer,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::machine::flow::Scale;
+    use crate::machine::packet::Endpoint;
+
+    fn fresh() -> Flow {
+        Flow::new(Scale::Known(7), 0)
+    }
+
+    fn key(port: u16) -> FlowKey {
+        let end = |port| Endpoint { address: [0; 16], port };
+        FlowKey { local: end(port), remote: end(1) }
+    }
+
+    #[test]
+    fn the_longest_unused_flow_goes_and_is_counted() {
+        let mut flows = Flows::new(2);
+        flows.entry(key(1), fresh()).mss = 11;
+        flows.entry(key(2), fresh()).mss = 22;
+        assert_eq!(flows.lookup(&key(1)).unwrap().mss, 11);
+        flows.entry(key(3), fresh());
+        assert!(flows.lookup(&key(2)).is_none());
+        assert_eq!(flows.lookup(&key(1)).unwrap().mss, 11);
+        assert_eq!((flows.len(), flows.evicted()), (2, 1));
+    }
+
+    proptest! {
+        #[test]
+        fn it_keeps_the_latest_whatever_the_order(ports in proptest::collection::vec(0..12_u16, 1..200), most in 1..9_usize) {
+            let mut flows = Flows::new(most);
+            // By when they were used last, the latest at the end.
+            let mut known: Vec<u16> = Vec::new();
+            for &port in &ports {
+                prop_assert_eq!(flows.by_key.contains_key(&key(port)), known.contains(&port));
+                flows.entry(key(port), fresh());
+                known.retain(|other| *other != port);
+                known.push(port);
+                if known.len() > most {
+                    known.remove(0);
+                }
+                prop_assert_eq!(flows.len(), known.len());
+            }
+        }
+    }
+}
