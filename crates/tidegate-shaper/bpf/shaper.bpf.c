@@ -1,0 +1,623 @@
+// SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
+/* Keeps the queue of each HTB class short by the receive windows in acknowledgements. Two programs at the device of the class:
+ * `egress` sees what enters the queue, `ingress` the acknowledgements. A third, `dequeued`, watches the queue where it cannot be
+ * read. Nothing here waits, and no packet is held or dropped: without these programs every flow goes on with the receiver's own
+ * window.
+ * Source: Improving Latency and Burst-tolerance for Software Rate Limiters, section 3. */
+#include "vmlinux.h"
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_core_read.h>
+#include <bpf/bpf_endian.h>
+#include "control.h"
+#include "state.h"
+#include "packet.h"
+#include "htb.h"
+
+#define NEXT_PROGRAM -1
+/* What a flow that no window holds may send at once and stay sparse: its share of the class is a 64th. */
+#define SPARSE_DEBT_NS 2000000ULL
+#define SPARSE_DEBT_MOST_NS 20000000ULL
+#define SPARSE_SHARE 64
+/* The budget of all sparse flows of a class together: half of it, over this span. */
+#define SPARSE_BUDGET_NS 10000000ULL
+/* Minor numbers from a class's own: crates/tidegate-shaper/src/machine/tree.rs. */
+#define SPARSE_LEAF 1
+#define TCP_INNER 2
+#define TCP_LEAVES 3
+#define TCP_LEAF_COUNT 16
+#define OTHER_LEAVES 20
+#define OTHER_LEAF_COUNT 8
+
+enum occupancy { OCCUPANCY_DIRECT = 0, OCCUPANCY_DEQUEUES = 1, OCCUPANCY_VIRTUAL = 2 };
+
+const volatile u32 rule_count = 0;
+const volatile u32 default_class = NO_CLASS;
+const volatile u32 occupancy = OCCUPANCY_DIRECT;
+
+/* For the differential test, which tells the time, the queue and the random numbers. */
+const volatile u32 under_test = 0;
+u64 test_now = 0;
+s64 test_queue = 0;
+u32 test_random = 0;
+
+static __always_inline u64 now_ns(void)
+{
+	return under_test ? test_now : bpf_ktime_get_ns();
+}
+
+static __always_inline u32 random(void)
+{
+	return under_test ? test_random : bpf_get_prandom_u32();
+}
+
+struct class {
+	struct class_config *config;
+	struct class_state *state;
+	struct class_counts *counts;
+};
+
+static __always_inline int class_at(u32 index, struct class *class)
+{
+	class->config = bpf_map_lookup_elem(&class_configs, &index);
+	class->state = bpf_map_lookup_elem(&class_states, &index);
+	class->counts = bpf_map_lookup_elem(&class_counters, &index);
+	return class->config && class->state && class->counts && class->config->rate;
+}
+
+/* --- the queue --- */
+
+/* Bytes that wait in TCP's own leaves: what entered less what left. Exact again whenever the device's queue is empty, so a
+ * dropped packet is forgotten then. */
+static __always_inline u64 backlog_of_leaves(struct Qdisc *root, struct class_state *state, u32 classid)
+{
+	struct htb_class *inner = find_class(root, classid + TCP_INNER);
+	u64 left, all = root->qstats.backlog;
+	s64 backlog;
+
+	if (!inner)
+		return 0;
+	left = dequeued_of(inner);
+	if (!all)
+		state->dequeued_at = left - state->enqueued;
+	backlog = state->enqueued + state->dequeued_at - left;
+	if (backlog < 0)
+		return 0;
+	return (u64)backlog < all ? (u64)backlog : all;
+}
+
+static __always_inline s64 queue_in_kernel(struct __sk_buff *skb, struct class *class, u64 now)
+{
+	struct Qdisc *root = root_of(skb), *leaf;
+	struct htb_class *htb = find_class(root, class->config->classid);
+	u64 backlog = 0;
+
+	if (!htb)
+		return 0;
+	if (class->config->isolation) {
+		backlog = backlog_of_leaves(root, class->state, class->config->classid);
+	} else {
+		leaf = htb->leaf.q;
+		if (leaf && !htb->level)
+			backlog = leaf->qstats.backlog;
+	}
+	return (s64)span_of(backlog, class->config->rate) - credit_of(htb, now);
+}
+
+/* Nanoseconds; negative while the class has tokens that nobody used. */
+static __always_inline s64 queue_of(struct __sk_buff *skb, struct class *class, u64 now)
+{
+	if (under_test)
+		return test_queue;
+	if (occupancy == OCCUPANCY_DIRECT)
+		return queue_in_kernel(skb, class, now);
+	return (s64)(class->state->busy_until - now);
+}
+
+/* The bucket of a limiter that works whenever it has something to send. */
+static __always_inline void enter_virtual_queue(struct class *class, u32 bytes, u64 now)
+{
+	u64 until = class->state->busy_until;
+
+	if ((s64)(now - until) > (s64)class->config->burst)
+		until = now - class->config->burst;
+	class->state->busy_until = until + span_of(bytes, class->config->rate);
+}
+
+/* --- classes --- */
+
+static __always_inline int differs(const u32 *address, const u32 *wanted, const u32 *mask)
+{
+	for (int i = 0; i < 4; i++)
+		if ((address[i] & mask[i]) != wanted[i])
+			return 1;
+	return 0;
+}
+
+static __always_inline int matches(struct __sk_buff *skb, const struct packet *packet, const struct rule *rule)
+{
+	u32 flags = rule->flags;
+
+	if (flags & RULE_MARK && (skb->mark & rule->mark_mask) != rule->mark)
+		return 0;
+	if (flags & RULE_VLAN && packet->key.vlan != rule->vlan)
+		return 0;
+	if (flags & RULE_PROTOCOL && packet->key.protocol != rule->protocol)
+		return 0;
+	if (flags & RULE_PORT && (packet->key.local_port < rule->port_first || packet->key.local_port > rule->port_last) &&
+	    (packet->key.remote_port < rule->port_first || packet->key.remote_port > rule->port_last))
+		return 0;
+	if (flags & RULE_LOCAL && differs(packet->key.local, rule->local, rule->local_mask))
+		return 0;
+	if (flags & RULE_REMOTE && differs(packet->key.remote, rule->remote, rule->remote_mask))
+		return 0;
+	if (flags & RULE_CGROUP && bpf_skb_ancestor_cgroup_id(skb, rule->cgroup_level) != rule->cgroup)
+		return 0;
+	return 1;
+}
+
+/* The first rule that fits decides. */
+static __noinline u32 classify(struct __sk_buff *skb, const struct packet *packet)
+{
+	if (!packet)
+		return NO_CLASS;
+	for (u32 i = 0; i < MAX_RULES && i < rule_count; i++) {
+		u32 index = i;
+		const struct rule *rule = bpf_map_lookup_elem(&rules, &index);
+		if (rule && matches(skb, packet, rule))
+			return rule->class;
+	}
+	return default_class;
+}
+
+/* Sparse flows go first, as long as they stay within half of the class together. */
+static __always_inline int sparse_budget(struct class *class, u32 bytes, u64 now)
+{
+	u64 until = class->state->sparse_until;
+
+	if ((s64)(until - now) > (s64)SPARSE_BUDGET_NS)
+		return 0;
+	if ((s64)(now - until) > 0)
+		until = now;
+	class->state->sparse_until = until + 2 * span_of(bytes, class->config->rate);
+	return 1;
+}
+
+static __always_inline u32 hash_of(const struct flow_key *key)
+{
+	u32 hash = key->local[3] ^ key->remote[3] ^ key->local[1] ^ key->remote[1];
+
+	hash ^= (u32)key->local_port << 16 | key->remote_port;
+	return hash * 0x9e3779b1;
+}
+
+/* To the class, or to a leaf of it; `leaf` counts from the class's own minor number. */
+static __always_inline void enter_class(struct __sk_buff *skb, struct class *class, u32 leaf, u64 now)
+{
+	u32 in_tcp = leaf >= TCP_LEAVES && leaf < TCP_LEAVES + TCP_LEAF_COUNT;
+
+	skb->priority = class->config->classid + (class->config->isolation ? leaf : 0);
+	if (class->config->isolation && in_tcp)
+		__sync_fetch_and_add(&class->state->enqueued, skb->wire_len);
+	if (occupancy == OCCUPANCY_VIRTUAL)
+		enter_virtual_queue(class, skb->wire_len, now);
+}
+
+/* What is no TCP, or cannot be read: sparse up to a small share of the class. */
+static __always_inline int other_is_sparse(struct __sk_buff *skb, struct class *class, const struct packet *packet, u64 now)
+{
+	struct other *other = bpf_map_lookup_elem(&others, &packet->key), fresh = {};
+	u64 until, cost = SPARSE_SHARE * span_of(skb->wire_len, class->config->rate);
+
+	if (!other) {
+		fresh.debt_until = now + cost;
+		bpf_map_update_elem(&others, &packet->key, &fresh, BPF_ANY);
+		return cost <= SPARSE_DEBT_NS;
+	}
+	until = other->debt_until;
+	if ((s64)(now - until) > 0)
+		until = now;
+	if (until + cost - now > SPARSE_DEBT_MOST_NS)
+		until = now + SPARSE_DEBT_MOST_NS - cost;
+	other->debt_until = until + cost;
+	return (s64)(until + cost - now) <= (s64)SPARSE_DEBT_NS;
+}
+
+/* Where a packet goes that no window can hold. */
+static __always_inline u32 leaf_of_other(struct __sk_buff *skb, struct class *class, const struct packet *packet, u64 now)
+{
+	if (!class->config->isolation)
+		return 0;
+	if (other_is_sparse(skb, class, packet, now) && sparse_budget(class, skb->wire_len, now))
+		return SPARSE_LEAF;
+	return OTHER_LEAVES + (hash_of(&packet->key) >> 16) % OTHER_LEAF_COUNT;
+}
+
+/* --- flows: machine/flow and machine/class.rs --- */
+
+static __always_inline struct flow *new_flow(const struct flow_key *key)
+{
+	struct flow fresh = {
+		.flags = FRESH,
+		.mss = 1448,
+		.class = NO_CLASS,
+		.leaf = NO_LEAF,
+		.network = { .window = NETWORK_WINDOW_MAX, .alpha = NETWORK_ALPHA_ONE },
+	};
+
+	bpf_map_update_elem(&flows, key, &fresh, BPF_ANY);
+	return bpf_map_lookup_elem(&flows, key);
+}
+
+static __always_inline void begin(struct flow *flow, u32 first)
+{
+	flow->una = flow->next = flow->edge = flow->network.round_end = first;
+	flow->flags &= ~FRESH;
+}
+
+static __always_inline u32 in_flight_of(const struct flow *flow, u32 ack)
+{
+	return after(ack, flow->next) ? 0 : flow->next - ack;
+}
+
+static __always_inline u32 counts(const struct class_state *state, const struct flow *flow, u64 now)
+{
+	return flow->epoch && (flow->epoch == state->epoch || flow->epoch + 2 * EPOCH_NS > now);
+}
+
+static __always_inline void on_limited(struct class *class, struct flow *flow, u64 now)
+{
+	/* The first epoch begins with the first flow. */
+	if (!class->state->epoch)
+		class->state->epoch = now;
+	if (flow->epoch == class->state->epoch)
+		return;
+	flow->epoch = class->state->epoch;
+	__sync_fetch_and_add(&class->state->limited_now, 1);
+}
+
+static __always_inline void sent_syn(struct __sk_buff *skb, const struct packet *packet, struct flow *flow)
+{
+	struct offers offers;
+	u32 ecn = packet->flags & (TCP_ECE | TCP_CWR);
+
+	read_offers(skb, packet, &offers);
+	if (packet->flags & TCP_ACK) {
+		if (flow->flags & KNOWS_SCALE)
+			return;
+		if (offers.scale < 0 || !(flow->flags & OFFERS_SCALE))
+			flow->scale = 0;
+		flow->flags |= KNOWS_SCALE;
+		if (flow->flags & OFFERS_ECN && ecn == TCP_ECE)
+			flow->flags |= NATIVE_ECN;
+	} else {
+		if (offers.scale >= 0)
+			flow->flags |= OFFERS_SCALE;
+		if (ecn == (TCP_ECE | TCP_CWR))
+			flow->flags |= OFFERS_ECN;
+	}
+	begin(flow, packet->seq + packet->payload + 1);
+}
+
+static __always_inline void received_syn(struct __sk_buff *skb, const struct packet *packet, struct flow *flow)
+{
+	struct offers offers;
+	u32 ecn = packet->flags & (TCP_ECE | TCP_CWR);
+
+	read_offers(skb, packet, &offers);
+	flow->mss = offers.mss > TIMESTAMP_BYTES + 1 ? offers.mss - TIMESTAMP_BYTES : 1;
+	if (packet->flags & TCP_ACK) {
+		if (flow->flags & KNOWS_SCALE)
+			return;
+		flow->scale = offers.scale < 0 || !(flow->flags & OFFERS_SCALE) ? 0 : offers.scale;
+		flow->flags |= KNOWS_SCALE;
+		if (flow->flags & OFFERS_ECN && ecn == TCP_ECE)
+			flow->flags |= NATIVE_ECN;
+	} else {
+		if (offers.scale >= 0) {
+			flow->flags |= OFFERS_SCALE;
+			flow->scale = offers.scale;
+		}
+		if (ecn == (TCP_ECE | TCP_CWR))
+			flow->flags |= OFFERS_ECN;
+	}
+}
+
+/* True if the window has no room for another whole segment behind this one. */
+static __always_inline u32 sent_data(struct __sk_buff *skb, struct class *class, const struct packet *packet, struct flow *flow, u64 now)
+{
+	u32 end = packet->seq + packet->payload;
+
+	if (flow->flags & FRESH)
+		begin(flow, packet->seq);
+	if (skb->gso_size)
+		flow->mss = skb->gso_size;
+	else if (packet->payload > flow->mss)
+		flow->mss = packet->payload;
+	if (!after(end, flow->next) || after(flow->next, packet->seq)) {
+		flow->timed = 0;
+	} else if (!flow->timed) {
+		s64 queue = queue_of(skb, class, now);
+
+		flow->timed = 1;
+		flow->sample_end = end;
+		flow->sample_queue = queue > 0 ? queue : 0;
+		flow->sample_at = now;
+	}
+	if (after(end, flow->next))
+		flow->next = end;
+	return (s32)(flow->edge - end) < (s32)flow->mss;
+}
+
+/* A flow leaves its leaf only when nothing of it waits there that a packet in another leaf could overtake. */
+static __always_inline void choose_leaf(struct class *class, struct flow *flow, u32 is_idle, u64 now)
+{
+	if (counts(class->state, flow, now)) {
+		if (flow->leaf == NO_LEAF)
+			flow->leaf = __sync_fetch_and_add(&class->state->bulk_flows, 1) % TCP_LEAF_COUNT;
+	} else if (is_idle) {
+		flow->leaf = NO_LEAF;
+	}
+}
+
+static __always_inline u32 rtt_bucket(u64 ns)
+{
+	u32 us = ns / 1000 < 0xffffffff ? ns / 1000 : 0xffffffff, octave = 0, value = us, bucket;
+
+	if (value >= 1 << 16) { octave += 16; value >>= 16; }
+	if (value >= 1 << 8) { octave += 8; value >>= 8; }
+	if (value >= 1 << 4) { octave += 4; value >>= 4; }
+	if (value >= 1 << 2) { octave += 2; value >>= 2; }
+	if (value >= 1 << 1) octave += 1;
+	bucket = octave >= 2 ? octave * 4 + (us >> (octave - 2) & 3) : us;
+	return bucket < RTT_BUCKETS ? bucket : RTT_BUCKETS - 1;
+}
+
+static __always_inline void measured(struct class *class, struct flow *flow, u64 now)
+{
+	u64 rtt = now - flow->sample_at, others = class->state->base, base;
+	u32 bucket = rtt_bucket(rtt);
+
+	flow->timed = 0;
+	if (bucket < RTT_BUCKETS)
+		class->counts->rtt[bucket]++;
+	base = rtt > flow->sample_queue ? rtt - flow->sample_queue : 0;
+	flow->base = follow_base(flow->base, base);
+	/* A far flow is far from the others: it says nothing of their way. */
+	if (!others || flow->base <= 2 * others + FAR_MARGIN_NS)
+		class->state->base = follow_base(others, base);
+}
+
+static __always_inline void update(struct class *class, u64 now)
+{
+	struct class_state *state = class->state;
+	struct class_config *config = class->config;
+	u64 due = state->next_update, samples, above, window;
+	s64 sum;
+
+	if (now < due)
+		return;
+	/* One of several processors does it. */
+	if (__sync_val_compare_and_swap(&state->next_update, due, now + max_of(state->base, UPDATE_NS)) != due)
+		return;
+	if (now - state->epoch >= EPOCH_NS) {
+		state->epoch = now;
+		state->limited_last = __sync_lock_test_and_set(&state->limited_now, 0);
+	}
+	if (!state->samples)
+		return;
+	sum = __sync_lock_test_and_set(&state->queue_sum, 0);
+	samples = __sync_lock_test_and_set(&state->samples, 0);
+	above = __sync_lock_test_and_set(&state->above, 0);
+	/* Another processor may have been between the two; then the next update has them. */
+	if (!samples)
+		return;
+	class->counts->updates++;
+	sum = sum < 0 ? -(s64)((u64)-sum / samples) : (s64)((u64)sum / samples);
+	window = state->window ? state->window : WINDOW_START_NS;
+	if (config->mode == MODE_DCTCP) {
+		state->alpha = class_alpha(state->alpha, above, samples);
+		window = dctcp(window, state->alpha, above, span_of(state->mss, config->rate));
+	} else {
+		window = integral(window, sum, config->setpoint);
+	}
+	state->window = clamp_window(window, config->rate, state->mss);
+}
+
+static __always_inline void sample(struct class *class, s64 queue)
+{
+	class->state->queue_last = queue;
+	if (queue > QUEUE_MAX_NS)
+		queue = QUEUE_MAX_NS;
+	if (queue < -QUEUE_MAX_NS)
+		queue = -QUEUE_MAX_NS;
+	__sync_fetch_and_add(&class->state->queue_sum, queue);
+	__sync_fetch_and_add(&class->state->samples, 1);
+	if (queue > (s64)class->config->setpoint)
+		__sync_fetch_and_add(&class->state->above, 1);
+}
+
+/* The window that goes on to the sender: the flow's share, what the network's marks allow, or the receiver's own. */
+static __always_inline void write_window(struct __sk_buff *skb, struct class *class, const struct packet *packet, struct flow *flow)
+{
+	const struct class_state *state = class->state;
+	u32 flows = max_of(max_of(state->limited_now, state->limited_last), 1);
+	u32 scale = packet->flags & TCP_SYN ? 0 : flow->scale & 15;
+	u64 far = far_ns(flow->base, state->base);
+	u32 mss = max_of(flow->mss, 1);
+	u32 share = share_of(state->window ? state->window : WINDOW_START_NS, flows, class->config->rate, far, mss);
+	u32 room = after(packet->ack, flow->edge) ? 0 : flow->edge - packet->ack;
+	u32 field = announce(min_of(share, flow->network.window), in_flight_of(flow, packet->ack), room, far > 0, mss, scale, random());
+
+	if (field < packet->window) {
+		if (occupancy == OCCUPANCY_DIRECT && !under_test)
+			set_window(skb, packet, field, is_to_be_summed(skb));
+		else
+			set_tcp_word(skb, packet, 14, packet->window, field);
+		class->counts->rewritten++;
+	} else {
+		field = packet->window;
+	}
+	flow->edge = packet->ack + (field << scale);
+}
+
+static __always_inline void acknowledged(struct __sk_buff *skb, struct class *class, const struct packet *packet, struct flow *flow, u64 now)
+{
+	u32 acked;
+
+	class->counts->acks++;
+	if (flow->flags & FRESH)
+		begin(flow, packet->ack);
+	if (after(flow->una, packet->ack))
+		return;
+	acked = packet->ack - flow->una;
+	flow->una = packet->ack;
+	if (after(flow->una, flow->next))
+		flow->next = flow->una;
+	if (class->config->ecn && !(flow->flags & NATIVE_ECN)) {
+		u32 marked = packet->flags & TCP_ECE;
+
+		if (acked)
+			network_ack(&flow->network, acked, marked, flow->una, flow->next, flow->mss);
+		if (marked) {
+			class->counts->marks_seen++;
+			set_flags(skb, packet, packet->flags & ~TCP_ECE);
+		}
+	}
+	if (flow->timed && !after(flow->sample_end, packet->ack))
+		measured(class, flow, now);
+	if (counts(class->state, flow, now))
+		sample(class, queue_of(skb, class, now));
+	update(class, now);
+	write_window(skb, class, packet, flow);
+}
+
+/* Both ends have closed, or one has given up. */
+static __always_inline int is_over(const struct packet *packet, struct flow *flow, u8 fin)
+{
+	if (packet->flags & TCP_FIN)
+		flow->flags |= fin;
+	return packet->flags & TCP_RST || (flow->flags & (LOCAL_FIN | REMOTE_FIN)) == (LOCAL_FIN | REMOTE_FIN);
+}
+
+static __always_inline void mark_for_network(struct __sk_buff *skb, struct class *class, const struct packet *packet, struct flow *flow)
+{
+	if (flow->flags & NATIVE_ECN)
+		return;
+	if (packet->payload && !packet->ecn)
+		set_ecn(skb, packet, ECN_ECT0);
+	if (packet->flags & TCP_ACK && flow->flags & MARK_PENDING) {
+		flow->flags &= ~MARK_PENDING;
+		set_flags(skb, packet, packet->flags | TCP_ECE);
+		class->counts->marks_echoed++;
+	}
+}
+
+SEC("tc")
+int egress(struct __sk_buff *skb)
+{
+	struct packet packet = {};
+	struct flow *flow = 0;
+	struct class class;
+	u64 now;
+	u32 index, leaf, limited;
+
+	read_packet(skb, &packet);
+	if (packet.is_tcp) {
+		flow = bpf_map_lookup_elem(&flows, &packet.key);
+		if ((!flow && !(packet.flags & TCP_RST)) || (packet.flags & (TCP_SYN | TCP_ACK)) == TCP_SYN)
+			flow = new_flow(&packet.key);
+	}
+	index = flow ? flow->class : NO_CLASS;
+	if (index == NO_CLASS) {
+		index = classify(skb, &packet);
+		if (flow)
+			flow->class = index;
+		if (!class_at(index, &class))
+			return NEXT_PROGRAM;
+		if (flow)
+			class.counts->flows_made++;
+	} else if (!class_at(index, &class)) {
+		return NEXT_PROGRAM;
+	}
+	now = now_ns();
+	if (!flow) {
+		class.counts->other_packets++;
+		class.counts->other_bytes += skb->wire_len;
+		enter_class(skb, &class, leaf_of_other(skb, &class, &packet, now), now);
+		return NEXT_PROGRAM;
+	}
+	leaf = SPARSE_LEAF;
+	if (packet.flags & TCP_SYN) {
+		sent_syn(skb, &packet, flow);
+	} else if (packet.payload) {
+		u32 is_idle = in_flight_of(flow, flow->una) == 0;
+
+		class.counts->sent_packets++;
+		class.counts->sent_bytes += packet.payload;
+		class.counts->segments += skb->gso_segs ? skb->gso_segs : 1;
+		limited = sent_data(skb, &class, &packet, flow, now) && flow->flags & KNOWS_SCALE;
+		class.state->mss = max_of(flow->mss, 1);
+		if (limited) {
+			class.counts->limited++;
+			on_limited(&class, flow, now);
+		}
+		if (flow->flags & KNOWS_SCALE) {
+			choose_leaf(&class, flow, is_idle, now);
+			if (flow->leaf != NO_LEAF)
+				leaf = TCP_LEAVES + flow->leaf % TCP_LEAF_COUNT;
+		} else {
+			class.counts->unscaled++;
+			leaf = leaf_of_other(skb, &class, &packet, now);
+		}
+	}
+	/* Over their budget, sparse flows wait in turn with the others. */
+	if (leaf == SPARSE_LEAF && class.config->isolation && !sparse_budget(&class, skb->wire_len, now))
+		leaf = TCP_LEAVES + (hash_of(&packet.key) >> 16) % TCP_LEAF_COUNT;
+	enter_class(skb, &class, leaf, now);
+	if (class.config->ecn)
+		mark_for_network(skb, &class, &packet, flow);
+	if (is_over(&packet, flow, LOCAL_FIN)) {
+		bpf_map_delete_elem(&flows, &packet.key);
+		class.counts->flows_ended++;
+	}
+	return NEXT_PROGRAM;
+}
+
+SEC("tc")
+int ingress(struct __sk_buff *skb)
+{
+	struct packet packet = {};
+	struct flow *flow;
+	struct class class;
+	u64 now;
+
+	read_packet(skb, &packet);
+	if (!packet.is_tcp)
+		return NEXT_PROGRAM;
+	turn(&packet.key);
+	flow = bpf_map_lookup_elem(&flows, &packet.key);
+	if ((packet.flags & (TCP_SYN | TCP_ACK)) == TCP_SYN)
+		flow = new_flow(&packet.key);
+	if (!flow)
+		return NEXT_PROGRAM;
+	if (packet.flags & TCP_SYN)
+		received_syn(skb, &packet, flow);
+	if (flow->class == NO_CLASS || !class_at(flow->class, &class))
+		return NEXT_PROGRAM;
+	now = now_ns();
+	if (packet.flags & TCP_SYN)
+		on_limited(&class, flow, now);
+	if (class.config->ecn && packet.ecn == ECN_CE && !(flow->flags & NATIVE_ECN)) {
+		flow->flags |= MARK_PENDING;
+		set_ecn(skb, &packet, 0);
+	}
+	if (packet.flags & TCP_ACK && flow->flags & KNOWS_SCALE && !(packet.flags & TCP_RST) && class.config->mode != MODE_OFF)
+		acknowledged(skb, &class, &packet, flow, now);
+	if (is_over(&packet, flow, REMOTE_FIN)) {
+		bpf_map_delete_elem(&flows, &packet.key);
+		class.counts->flows_ended++;
+	}
+	return NEXT_PROGRAM;
+}
+
+char LICENSE[] SEC("license") = "GPL";

@@ -1,0 +1,178 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+/* What the programs remember. The layouts are part of the interface to the agent, which fills `class_configs`, `rules` and
+ * flows that were open before it, and reads the rest. */
+#ifndef TIDEGATE_STATE_H
+#define TIDEGATE_STATE_H
+
+#define MAX_CLASSES 256
+#define MAX_RULES 64
+#define MAX_FLOWS 65536
+#define MAX_OTHERS 16384
+#define RTT_BUCKETS 96
+#define NO_CLASS 0xffff
+
+struct class_config {
+	u64 rate;      /* bytes per second */
+	u64 setpoint;  /* ns */
+	u64 burst;     /* ns; of the virtual queue */
+	u32 classid;   /* of HTB; without isolation the leaf */
+	u32 mode;
+	u32 isolation; /* leaves as in crates/tidegate-shaper/src/machine/tree.rs */
+	u32 ecn;
+};
+
+struct class_state {
+	u64 window;
+	s64 queue_sum;
+	u64 samples;
+	u64 above;
+	u64 next_update;
+	u64 epoch;
+	u64 base;
+	u64 enqueued;     /* bytes into TCP's own leaves, with isolation */
+	u64 dequeued_at;  /* the leaves' count of bytes when `enqueued` was 0 */
+	u64 busy_until;   /* of the virtual queue */
+	u64 sparse_until; /* budget of sparse flows */
+	s64 queue_last;
+	u32 limited_now;
+	u32 limited_last;
+	u32 mss;
+	u32 alpha;
+	u32 bulk_flows;   /* flows ever put into leaves */
+	u32 pad;
+};
+
+struct class_counts {
+	u64 sent_packets;
+	u64 sent_bytes;
+	u64 segments;
+	u64 acks;
+	u64 rewritten;
+	u64 other_packets;
+	u64 other_bytes;
+	u64 marks_seen;
+	u64 marks_echoed;
+	u64 limited;
+	u64 updates;
+	u64 flows_made;
+	u64 flows_ended;
+	u64 unscaled;
+	u32 rtt[RTT_BUCKETS]; /* quarter octaves of microseconds */
+};
+
+struct flow_key {
+	u32 local[4];
+	u32 remote[4];
+	u16 local_port;
+	u16 remote_port;
+	u16 vlan;
+	u16 protocol;
+};
+
+enum flow_flags {
+	KNOWS_SCALE = 1,
+	OFFERS_SCALE = 2,    /* the side that was heard first */
+	FRESH = 4,           /* sequence numbers still to be learnt */
+	LOCAL_FIN = 8,
+	REMOTE_FIN = 16,
+	NATIVE_ECN = 32,     /* the guests negotiate it themselves */
+	OFFERS_ECN = 64,
+	MARK_PENDING = 128,  /* to be echoed with the next acknowledgement */
+};
+
+#define NO_LEAF 0xff
+
+struct flow {
+	u64 sample_at;
+	u64 sample_queue;
+	u64 epoch;
+	u64 base;
+	struct network network;
+	u32 sample_end;
+	u32 una;
+	u32 next;
+	u32 edge;
+	u32 mss;
+	u16 class;
+	u8 scale;
+	u8 flags;
+	u8 leaf;
+	u8 timed;
+	u16 pad;
+};
+
+struct other {
+	u64 debt_until;
+};
+
+enum rule_flags {
+	RULE_CGROUP = 1,
+	RULE_MARK = 2,
+	RULE_LOCAL = 4,
+	RULE_REMOTE = 8,
+	RULE_PORT = 16,
+	RULE_VLAN = 32,
+	RULE_PROTOCOL = 64,
+};
+
+struct rule {
+	u64 cgroup;
+	u32 flags;
+	u32 class;
+	u32 cgroup_level;
+	u32 mark;
+	u32 mark_mask;
+	u32 local[4];
+	u32 local_mask[4];
+	u32 remote[4];
+	u32 remote_mask[4];
+	u16 port_first;
+	u16 port_last;
+	u16 vlan;
+	u16 protocol;
+	u32 pad;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, MAX_CLASSES);
+	__type(key, u32);
+	__type(value, struct class_config);
+} class_configs SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, MAX_CLASSES);
+	__type(key, u32);
+	__type(value, struct class_state);
+} class_states SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, MAX_CLASSES);
+	__type(key, u32);
+	__type(value, struct class_counts);
+} class_counters SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, MAX_RULES);
+	__type(key, u32);
+	__type(value, struct rule);
+} rules SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, MAX_FLOWS);
+	__type(key, struct flow_key);
+	__type(value, struct flow);
+} flows SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, MAX_OTHERS);
+	__type(key, struct flow_key);
+	__type(value, struct other);
+} others SEC(".maps");
+
+#endif
