@@ -8,8 +8,9 @@
 /* Classes of one bucket of the hash table. */
 #define CHAIN 32
 
-extern void *bpf_cast_to_kern_ctx(void *) __ksym;
-extern void *bpf_rdonly_cast(const void *, u32) __ksym;
+/* Weak: a kernel without them loads the programs with the virtual queue. */
+extern void *bpf_cast_to_kern_ctx(void *) __ksym __weak;
+extern void *bpf_rdonly_cast(const void *, u32) __ksym __weak;
 
 #define CAST(address, type) ((struct type *)bpf_rdonly_cast((const void *)(address), bpf_core_type_id_kernel(struct type)))
 

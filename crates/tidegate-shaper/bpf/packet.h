@@ -40,9 +40,6 @@ struct packet {
 	u8 ecn;
 };
 
-/* The link header's length: 0 on devices without one. */
-const volatile u32 link_bytes = 14;
-
 static __always_inline u16 load16(const u8 *at)
 {
 	return at[0] << 8 | at[1];
@@ -122,7 +119,7 @@ static __always_inline enum headers read_tcp(const u8 *data, const u8 *end, stru
 
 static __noinline enum headers read_headers(struct __sk_buff *skb, struct packet *packet)
 {
-	u32 at = link_bytes, ip_end = 0;
+	u32 at = settings.link_bytes, ip_end = 0;
 	const u8 *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
 	u16 type = bpf_ntohs(skb->protocol);
 	u8 protocol;

@@ -28,26 +28,14 @@
 #define OTHER_LEAVES 20
 #define OTHER_LEAF_COUNT 8
 
-enum occupancy { OCCUPANCY_DIRECT = 0, OCCUPANCY_DEQUEUES = 1, OCCUPANCY_VIRTUAL = 2 };
-
-const volatile u32 rule_count = 0;
-const volatile u32 default_class = NO_CLASS;
-const volatile u32 occupancy = OCCUPANCY_DIRECT;
-
-/* For the differential test, which tells the time, the queue and the random numbers. */
-const volatile u32 under_test = 0;
-u64 test_now = 0;
-s64 test_queue = 0;
-u32 test_random = 0;
-
 static __always_inline u64 now_ns(void)
 {
-	return under_test ? test_now : bpf_ktime_get_ns();
+	return settings.under_test ? told.now : bpf_ktime_get_ns();
 }
 
 static __always_inline u32 random(void)
 {
-	return under_test ? test_random : bpf_get_prandom_u32();
+	return settings.under_test ? told.random : bpf_get_prandom_u32();
 }
 
 struct class {
@@ -106,9 +94,9 @@ static __always_inline s64 queue_in_kernel(struct __sk_buff *skb, struct class *
 /* Nanoseconds; negative while the class has tokens that nobody used. */
 static __always_inline s64 queue_of(struct __sk_buff *skb, struct class *class, u64 now)
 {
-	if (under_test)
-		return test_queue;
-	if (occupancy == OCCUPANCY_DIRECT)
+	if (settings.under_test)
+		return told.queue;
+	if (settings.occupancy == OCCUPANCY_DIRECT)
 		return queue_in_kernel(skb, class, now);
 	return (s64)(class->state->busy_until - now);
 }
@@ -139,6 +127,8 @@ static __always_inline int matches(struct __sk_buff *skb, const struct packet *p
 
 	if (flags & RULE_MARK && (skb->mark & rule->mark_mask) != rule->mark)
 		return 0;
+	if (flags & RULE_PRIORITY && skb->priority != rule->priority)
+		return 0;
 	if (flags & RULE_VLAN && packet->key.vlan != rule->vlan)
 		return 0;
 	if (flags & RULE_PROTOCOL && packet->key.protocol != rule->protocol)
@@ -160,13 +150,13 @@ static __noinline u32 classify(struct __sk_buff *skb, const struct packet *packe
 {
 	if (!packet)
 		return NO_CLASS;
-	for (u32 i = 0; i < MAX_RULES && i < rule_count; i++) {
+	for (u32 i = 0; i < MAX_RULES && i < settings.rules; i++) {
 		u32 index = i;
 		const struct rule *rule = bpf_map_lookup_elem(&rules, &index);
 		if (rule && matches(skb, packet, rule))
 			return rule->class;
 	}
-	return default_class;
+	return settings.default_class;
 }
 
 /* Sparse flows go first, as long as they stay within half of the class together. */
@@ -195,10 +185,11 @@ static __always_inline void enter_class(struct __sk_buff *skb, struct class *cla
 {
 	u32 in_tcp = leaf >= TCP_LEAVES && leaf < TCP_LEAVES + TCP_LEAF_COUNT;
 
-	skb->priority = class->config->classid + (class->config->isolation ? leaf : 0);
+	if (settings.classifies)
+		skb->priority = class->config->classid + (class->config->isolation ? leaf : 0);
 	if (class->config->isolation && in_tcp)
 		__sync_fetch_and_add(&class->state->enqueued, skb->wire_len);
-	if (occupancy == OCCUPANCY_VIRTUAL)
+	if (settings.occupancy == OCCUPANCY_VIRTUAL)
 		enter_virtual_queue(class, skb->wire_len, now);
 }
 
@@ -449,7 +440,7 @@ static __always_inline void write_window(struct __sk_buff *skb, struct class *cl
 	u32 field = announce(min_of(share, flow->network.window), in_flight_of(flow, packet->ack), room, far > 0, mss, scale, random());
 
 	if (field < packet->window) {
-		if (occupancy == OCCUPANCY_DIRECT && !under_test)
+		if (settings.occupancy == OCCUPANCY_DIRECT && !settings.under_test)
 			set_window(skb, packet, field, is_to_be_summed(skb));
 		else
 			set_tcp_word(skb, packet, 14, packet->window, field);

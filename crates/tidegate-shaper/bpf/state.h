@@ -11,6 +11,30 @@
 #define RTT_BUCKETS 96
 #define NO_CLASS 0xffff
 
+enum occupancy { OCCUPANCY_DIRECT = 0, OCCUPANCY_VIRTUAL = 1 };
+
+/* Fixed when the programs are loaded. */
+struct settings {
+	u32 link_bytes;    /* of the link header: 0 on devices without one */
+	u32 rules;
+	u32 default_class; /* of what meets no rule, or NO_CLASS */
+	u32 occupancy;
+	u32 classifies;    /* packets are put into classes, not only recognised */
+	u32 under_test;    /* time, queue and random numbers are told */
+};
+
+const volatile struct settings settings = { .link_bytes = 14, .default_class = NO_CLASS, .classifies = 1 };
+
+/* By the differential test. */
+struct told {
+	u64 now;
+	s64 queue;
+	u32 random;
+	u32 pad;
+};
+
+struct told told;
+
 struct class_config {
 	u64 rate;      /* bytes per second */
 	u64 setpoint;  /* ns */
@@ -113,6 +137,7 @@ enum rule_flags {
 	RULE_PORT = 16,
 	RULE_VLAN = 32,
 	RULE_PROTOCOL = 64,
+	RULE_PRIORITY = 128,
 };
 
 struct rule {
@@ -130,7 +155,7 @@ struct rule {
 	u16 port_last;
 	u16 vlan;
 	u16 protocol;
-	u32 pad;
+	u32 priority;
 };
 
 struct {

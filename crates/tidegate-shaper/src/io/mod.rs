@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`admin`] | the admin API |
 //! | [`agent`] | a thread that keeps devices as configured, and reads what their classes do |
+//! | `bpf` | the programs in the kernel: loaded, told and read (feature `bpf`) |
 //! | [`clear`] | takes our trees away |
 //! | [`netlink`] | the kernel's interface to devices, qdiscs and classes |
 //! | [`netns`] | network namespaces |
@@ -12,6 +13,8 @@
 
 pub mod admin;
 pub mod agent;
+#[cfg(feature = "bpf")]
+pub mod bpf;
 pub mod clear;
 mod managed;
 pub mod netlink;

@@ -39,6 +39,14 @@ impl Namespace {
         Ok(Self { path, file, id })
     }
 
+    /// The same namespace, kept open once more.
+    ///
+    /// # Errors
+    /// If the process has no room for another file.
+    pub fn try_clone(&self) -> io::Result<Self> {
+        Ok(Self { path: self.path.clone(), file: self.file.try_clone()?, id: self.id })
+    }
+
     /// Its identity.
     #[must_use]
     pub fn id(&self) -> NamespaceId {

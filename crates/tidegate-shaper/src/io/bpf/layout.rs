@@ -1,0 +1,184 @@
+//! The structs of `bpf/state.h` as bytes, in the order of their fields there. A field of eight bytes never follows an odd
+//! number of four, so that the compiler adds no gaps.
+
+use core::net::IpAddr;
+
+use super::{BpfError, cgroup};
+use crate::machine::device::{Control, Match, Prefix, Protocol};
+use crate::machine::program::ClassProgram;
+
+/// Rules that the programs look at.
+pub(super) const RULES_MAX: usize = 64;
+/// Buckets of the histogram of round trips.
+pub(super) const RTT_BUCKETS: usize = 96;
+/// `NO_CLASS`.
+pub(super) const NO_CLASS: u32 = 0xffff;
+
+const CLASS_STATE_BYTES: usize = 120;
+const CLASS_COUNTS_BYTES: usize = 14 * 8 + RTT_BUCKETS * 4;
+
+/// `struct settings`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Settings {
+    pub(super) link_bytes: u32,
+    pub(super) rules: u32,
+    pub(super) default_class: u32,
+    pub(super) occupancy: u32,
+    pub(super) classifies: bool,
+    pub(super) under_test: bool,
+}
+
+impl Settings {
+    pub(super) fn to_bytes(self) -> Vec<u8> {
+        let Self { link_bytes, rules, default_class, occupancy, classifies, under_test } = self;
+        words(&[link_bytes, rules, default_class, occupancy, classifies.into(), under_test.into()])
+    }
+}
+
+/// `struct class_config`.
+pub(super) fn class_config(class: &ClassProgram, ecn: bool) -> Vec<u8> {
+    /// What an idle class may send at once, by the virtual queue: as much as our trees let it.
+    const BURST_NS: u64 = 500_000;
+    let setpoint_ns = u64::try_from(class.delay.as_nanos()).unwrap_or(u64::MAX);
+    let mode = match class.control {
+        Control::Off => 0,
+        Control::Integral => 1,
+        Control::Dctcp => 2,
+    };
+    let mut bytes: Vec<u8> = [class.rate, setpoint_ns, BURST_NS].iter().flat_map(|value| value.to_ne_bytes()).collect();
+    bytes.extend(words(&[class.classid.0, mode, class.isolation.into(), ecn.into()]));
+    bytes
+}
+
+/// What is read of `struct class_state`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ClassState {
+    pub(super) window_ns: u64,
+    pub(super) queue_ns: i64,
+    pub(super) limited_now: u32,
+    pub(super) limited_last: u32,
+}
+
+impl ClassState {
+    pub(super) fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let bytes: &[u8; CLASS_STATE_BYTES] = bytes.try_into().ok()?;
+        let wide = |index: usize| u64_at(bytes, index * 8);
+        Some(Self {
+            window_ns: wide(0)?,
+            queue_ns: wide(11)?.cast_signed(),
+            limited_now: u32_at(bytes, 96)?,
+            limited_last: u32_at(bytes, 100)?,
+        })
+    }
+}
+
+/// What is read of `struct class_counts`, summed over the processors.
+#[derive(Clone, Debug)]
+pub(super) struct ClassCounts {
+    pub(super) rewritten: u64,
+    pub(super) marks_seen: u64,
+    pub(super) rtt: [u64; RTT_BUCKETS],
+}
+
+impl ClassCounts {
+    pub(super) fn from_each_cpu(values: &[Vec<u8>]) -> Option<Self> {
+        let mut sum = Self { rewritten: 0, marks_seen: 0, rtt: [0; RTT_BUCKETS] };
+        for bytes in values {
+            let bytes = bytes.get(..CLASS_COUNTS_BYTES)?;
+            sum.rewritten += u64_at(bytes, 4 * 8)?;
+            sum.marks_seen += u64_at(bytes, 7 * 8)?;
+            for (index, bucket) in sum.rtt.iter_mut().enumerate() {
+                *bucket += u64::from(u32_at(bytes, 14 * 8 + index * 4)?);
+            }
+        }
+        Some(sum)
+    }
+}
+
+/// `struct rule`, of a condition or of the number of a class in a tree of somebody else.
+pub(super) fn rule(slot: u32, when: &Match, priority: Option<u32>) -> Result<Vec<u8>, BpfError> {
+    const CGROUP: u32 = 1;
+    const MARK: u32 = 2;
+    const LOCAL: u32 = 4;
+    const REMOTE: u32 = 8;
+    const PORT: u32 = 16;
+    const VLAN: u32 = 32;
+    const PROTOCOL: u32 = 64;
+    const PRIORITY: u32 = 128;
+    let mut flags = 0;
+    let mut set = |flag: u32, is_given: bool| flags |= if is_given { flag } else { 0 };
+    set(CGROUP, when.cgroup.is_some());
+    set(MARK, when.mark.is_some());
+    set(LOCAL, when.source.is_some());
+    set(REMOTE, when.destination.is_some());
+    set(PORT, when.ports.is_some());
+    set(VLAN, when.vlan.is_some());
+    set(PROTOCOL, when.protocol.is_some());
+    set(PRIORITY, priority.is_some());
+    let (id, level) = when.cgroup.as_deref().map(cgroup).transpose()?.unwrap_or((0, 0));
+    let mark = when.mark.as_ref().map_or((0, 0), |mark| (mark.value, mark.mask));
+    let mut bytes = id.to_ne_bytes().to_vec();
+    bytes.extend(words(&[flags, slot, level, mark.0, mark.1]));
+    for prefix in [when.source, when.destination] {
+        let (address, mask) = prefix.map_or(([0; 4], [0; 4]), address_and_mask);
+        bytes.extend(words(&address));
+        bytes.extend(words(&mask));
+    }
+    let (first, last) = when.ports.as_ref().map_or((0, 0), |ports| (*ports.start(), *ports.end()));
+    let protocol = match when.protocol {
+        None => 0_u16,
+        Some(Protocol::Tcp) => 6,
+        Some(Protocol::Udp) => 17,
+    };
+    bytes.extend([first, last, when.vlan.unwrap_or(0), protocol].iter().flat_map(|value| value.to_ne_bytes()));
+    bytes.extend(words(&[priority.unwrap_or(0)]));
+    Ok(bytes)
+}
+
+/// As the programs have addresses: four words, an IPv4 address mapped into IPv6.
+fn address_and_mask(prefix: Prefix) -> ([u32; 4], [u32; 4]) {
+    let (bits, length) = match prefix.address {
+        IpAddr::V4(address) => (address.to_ipv6_mapped().to_bits(), 96 + u32::from(prefix.length)),
+        IpAddr::V6(address) => (address.to_bits(), u32::from(prefix.length)),
+    };
+    let mask = u128::MAX.checked_shl(128 - length).unwrap_or(0);
+    (halves(bits & mask), halves(mask))
+}
+
+fn halves(bits: u128) -> [u32; 4] {
+    let bytes = bits.to_be_bytes();
+    core::array::from_fn(|word| u32::from_be_bytes(core::array::from_fn(|byte| bytes[word * 4 + byte])))
+}
+
+fn words(values: &[u32]) -> Vec<u8> {
+    values.iter().flat_map(|value| value.to_ne_bytes()).collect()
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_ne_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_four_words_and_ipv4_is_mapped() {
+        let of = |text| address_and_mask(Prefix::parse(text).unwrap());
+        assert_eq!(of("10.1.0.0/16"), ([0, 0, 0xffff, 0x0a01_0000], [u32::MAX, u32::MAX, u32::MAX, 0xffff_0000]));
+        assert_eq!(of("::/0"), ([0; 4], [0; 4]));
+        assert_eq!(of("0.0.0.0/0"), ([0, 0, 0xffff, 0], [u32::MAX, u32::MAX, u32::MAX, 0]));
+    }
+
+    #[test]
+    fn rules_have_the_size_that_the_programs_expect() {
+        let when = Match { vlan: Some(7), ports: Some(80..=90), ..Match::default() };
+        let bytes = rule(3, &when, None).unwrap();
+        assert_eq!(bytes.len(), 104);
+        assert_eq!((u32_at(&bytes, 8), u32_at(&bytes, 12)), (Some(16 | 32), Some(3)));
+    }
+}

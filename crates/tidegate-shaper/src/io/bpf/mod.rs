@@ -1,0 +1,145 @@
+//! The programs in the kernel: loaded, told and read.
+//!
+//! | module | its one job |
+//! |---|---|
+//! | `attach` | to tcx, or to clsact where there is none |
+//! | `layout` | the structs of `bpf/state.h` as bytes |
+//! | `object` | the compiled programs, loaded with their settings |
+//! | `rtt` | quantiles of the programs' histogram |
+
+mod attach;
+mod layout;
+mod object;
+mod rtt;
+
+use std::path::Path;
+
+use self::attach::Hook;
+use self::layout::{ClassCounts, ClassState};
+use self::object::Object;
+pub use self::object::Occupancy;
+use super::netns::Namespace;
+use super::programs::{ClassStats, Loader, ProgramError, Programs, Report};
+use crate::machine::program::{ClassProgram, DeviceProgram};
+
+/// Why the programs are not there.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BpfError {
+    /// The kernel refuses the programs, whichever way the queue is read.
+    #[error("the kernel does not take the programs")]
+    Refused(#[source] libbpf_rs::Error),
+    /// They are loaded, and cannot be attached.
+    #[error("the programs cannot be attached to device {index}")]
+    Attach {
+        /// The device's number.
+        index: u32,
+        /// The kernel's reason.
+        #[source]
+        source: libbpf_rs::Error,
+    },
+    /// A table of theirs cannot be read or written.
+    #[error("the programs' table `{table}` cannot be used")]
+    Table {
+        /// Its name.
+        table: &'static str,
+        /// The kernel's reason.
+        #[source]
+        source: libbpf_rs::Error,
+    },
+    /// More rules than the programs look at.
+    #[error("{found} rules; the programs look at {most} at most")]
+    TooManyRules {
+        /// As configured.
+        found: usize,
+        /// As the programs have room for.
+        most: usize,
+    },
+    /// A rule names a cgroup that is not there.
+    #[error("the cgroup {path} cannot be read")]
+    Cgroup {
+        /// As configured.
+        path: String,
+        /// The system's reason.
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+/// Loads the programs that this build has.
+#[derive(Clone, Copy, Debug)]
+pub struct Kernel;
+
+impl Loader for Kernel {
+    fn attach(
+        &mut self,
+        index: u32,
+        namespace: &Namespace,
+        program: &DeviceProgram,
+    ) -> Result<Box<dyn Programs>, ProgramError> {
+        let mut object = Object::load(program)?;
+        for (&slot, class) in &program.classes {
+            object.set_class(slot, class, program.ecn)?;
+        }
+        let hook = namespace.run(|| attach::attach(&object, index))??;
+        let device = (namespace.try_clone()?, index);
+        Ok(Box::new(Attached { hook, object, device, ecn: program.ecn }))
+    }
+}
+
+/// Attached to a device.
+struct Attached {
+    hook: Hook,
+    object: Object,
+    /// Where it is and its number.
+    device: (Namespace, u32),
+    ecn: bool,
+}
+
+impl Drop for Attached {
+    fn drop(&mut self) {
+        if matches!(self.hook, Hook::Clsact) {
+            let (namespace, index) = &self.device;
+            // Without a thread they stay, and the next start replaces them.
+            let _ = namespace.run(|| attach::detach(&self.object, *index));
+        }
+    }
+}
+
+impl Programs for Attached {
+    fn set_class(&mut self, slot: usize, class: &ClassProgram) -> Result<(), ProgramError> {
+        Ok(self.object.set_class(slot, class, self.ecn)?)
+    }
+
+    fn class_stats(&mut self, slot: usize) -> Result<ClassStats, ProgramError> {
+        let state: ClassState = self.object.class_state(slot)?;
+        let counts: ClassCounts = self.object.class_counts(slot)?;
+        let rate = self.object.rate_of(slot);
+        let bytes = |ns: u64| u64::try_from(u128::from(ns) * u128::from(rate) / 1_000_000_000).unwrap_or(u64::MAX);
+        let queue_bytes = i64::try_from(bytes(state.queue_ns.unsigned_abs())).unwrap_or(i64::MAX);
+        Ok(ClassStats {
+            window_bytes: bytes(state.window_ns),
+            flows: state.limited_now.max(state.limited_last).into(),
+            queue_bytes: queue_bytes * state.queue_ns.signum(),
+            rtt: self.object.rtt_since_last(slot, &counts.rtt),
+            rewritten_total: counts.rewritten,
+            ecn_marks_total: counts.marks_seen,
+        })
+    }
+
+    fn report(&self) -> Report {
+        Report { hook: self.hook.name(), occupancy: self.object.occupancy().name() }
+    }
+}
+
+/// The number by which the kernel knows a cgroup, and how deep it stands below the root.
+fn cgroup(path: &Path) -> Result<(u64, u32), BpfError> {
+    use std::os::unix::fs::MetadataExt;
+    let failed = |source| BpfError::Cgroup { path: path.display().to_string(), source };
+    let canonical = path.canonicalize().map_err(failed)?;
+    let metadata = canonical.metadata().map_err(failed)?;
+    // The root of the hierarchy is the last folder upwards on the same file system.
+    let is_inside = |folder: &&Path| folder.metadata().is_ok_and(|above| above.dev() == metadata.dev());
+    let depth = canonical.ancestors().take_while(is_inside).count().saturating_sub(1);
+    Ok((metadata.ino(), u32::try_from(depth).unwrap_or(u32::MAX)))
+}

@@ -1,0 +1,191 @@
+//! The compiled programs, loaded with their settings, and their tables.
+
+use std::collections::BTreeMap;
+
+use libbpf_rs::{MapCore, MapFlags, MapHandle, Object as Loaded, ObjectBuilder, OpenObject, ProgramMut};
+
+use super::BpfError;
+use super::layout::{self, ClassCounts, ClassState, NO_CLASS, RTT_BUCKETS, RULES_MAX, Settings};
+use super::rtt::quantiles;
+use crate::io::programs::Quantiles;
+use crate::machine::device::Match;
+use crate::machine::program::{ClassProgram, DeviceProgram};
+
+/// As libelf reads it: aligned as its headers are.
+#[repr(align(16))]
+struct Aligned<T: ?Sized>(T);
+
+static COMPILED: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/shaper.bpf.o")));
+
+/// How the programs know what waits in a class.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Occupancy {
+    /// From the kernel's own HTB, token debt included.
+    Direct,
+    /// By a token bucket of their own that is charged with each packet.
+    Virtual,
+}
+
+impl Occupancy {
+    /// In the order in which they are tried.
+    const ALL: [Self; 2] = [Self::Direct, Self::Virtual];
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Direct => "direct",
+            Self::Virtual => "virtual",
+        }
+    }
+
+    fn number(self) -> u32 {
+        match self {
+            Self::Direct => 0,
+            Self::Virtual => 1,
+        }
+    }
+}
+
+/// The programs, loaded for one device.
+pub(super) struct Object {
+    loaded: Loaded,
+    occupancy: Occupancy,
+    configs: MapHandle,
+    states: MapHandle,
+    counters: MapHandle,
+    /// By class.
+    rates: BTreeMap<usize, u64>,
+    /// By class: the histogram as it was read last.
+    rtts: BTreeMap<usize, [u64; RTT_BUCKETS]>,
+}
+
+impl Object {
+    /// Loads the programs for a device. The queue is read as the kernel allows.
+    pub(super) fn load(program: &DeviceProgram) -> Result<Self, BpfError> {
+        let rules = rules_of(program)?;
+        let settings = Settings {
+            link_bytes: 14,
+            rules: u32::try_from(rules.len()).expect("there are RULES_MAX at most"),
+            default_class: program.default.and_then(|slot| u32::try_from(slot).ok()).unwrap_or(NO_CLASS),
+            occupancy: 0,
+            classifies: program.classifies,
+            under_test: false,
+        };
+        let mut refused = None;
+        for occupancy in Occupancy::ALL {
+            match load(Settings { occupancy: occupancy.number(), ..settings }) {
+                Ok(loaded) => return Self::with_rules(loaded, occupancy, &rules),
+                Err(error) => {
+                    tracing::warn!(%error, occupancy = occupancy.name(), "the kernel refuses to read queues so");
+                    refused = Some(error);
+                }
+            }
+        }
+        Err(BpfError::Refused(refused.expect("each way was refused")))
+    }
+
+    fn with_rules(loaded: Loaded, occupancy: Occupancy, rules: &[Vec<u8>]) -> Result<Self, BpfError> {
+        let table = table(&loaded, "rules")?;
+        for (index, rule) in (0_u32..).zip(rules) {
+            let written = table.update(&index.to_ne_bytes(), rule, MapFlags::ANY);
+            written.map_err(|source| BpfError::Table { table: "rules", source })?;
+        }
+        let (configs, states, counters) = (
+            self::table(&loaded, "class_configs")?,
+            self::table(&loaded, "class_states")?,
+            self::table(&loaded, "class_counters")?,
+        );
+        Ok(Self { loaded, occupancy, configs, states, counters, rates: BTreeMap::new(), rtts: BTreeMap::new() })
+    }
+
+    pub(super) fn occupancy(&self) -> Occupancy {
+        self.occupancy
+    }
+
+    pub(super) fn egress(&self) -> ProgramMut<'_> {
+        self.program("egress")
+    }
+
+    pub(super) fn ingress(&self) -> ProgramMut<'_> {
+        self.program("ingress")
+    }
+
+    fn program(&self, name: &str) -> ProgramMut<'_> {
+        self.loaded.progs_mut().find(|program| program.name() == name).expect("bpf/shaper.bpf.c has it")
+    }
+
+    pub(super) fn set_class(&mut self, slot: usize, class: &ClassProgram, ecn: bool) -> Result<(), BpfError> {
+        let written = self.configs.update(&key(slot), &layout::class_config(class, ecn), MapFlags::ANY);
+        written.map_err(|source| BpfError::Table { table: "class_configs", source })?;
+        self.rates.insert(slot, class.rate);
+        Ok(())
+    }
+
+    /// What a class may send, in bytes a second.
+    pub(super) fn rate_of(&self, slot: usize) -> u64 {
+        self.rates.get(&slot).copied().unwrap_or(0)
+    }
+
+    pub(super) fn class_state(&self, slot: usize) -> Result<ClassState, BpfError> {
+        let failed = |source| BpfError::Table { table: "class_states", source };
+        let bytes = self.states.lookup(&key(slot), MapFlags::ANY).map_err(failed)?.unwrap_or_default();
+        ClassState::from_bytes(&bytes).ok_or_else(|| failed(short()))
+    }
+
+    pub(super) fn class_counts(&self, slot: usize) -> Result<ClassCounts, BpfError> {
+        let failed = |source| BpfError::Table { table: "class_counters", source };
+        let values = self.counters.lookup_percpu(&key(slot), MapFlags::ANY).map_err(failed)?.unwrap_or_default();
+        ClassCounts::from_each_cpu(&values).ok_or_else(|| failed(short()))
+    }
+
+    /// Quantiles of the round trips since this was asked last.
+    pub(super) fn rtt_since_last(&mut self, slot: usize, now: &[u64; RTT_BUCKETS]) -> Option<Quantiles> {
+        let before = self.rtts.insert(slot, *now).unwrap_or([0; RTT_BUCKETS]);
+        quantiles(&core::array::from_fn(|bucket| now[bucket].saturating_sub(before[bucket])))
+    }
+}
+
+/// In their order; in a tree of somebody else, then by the class that the packet was put into.
+fn rules_of(program: &DeviceProgram) -> Result<Vec<Vec<u8>>, BpfError> {
+    let slot_of = |slot: usize| u32::try_from(slot).unwrap_or(NO_CLASS);
+    let mut rules = Vec::new();
+    for rule in &program.rules {
+        rules.push(layout::rule(slot_of(rule.slot), &rule.when, None)?);
+    }
+    if !program.classifies {
+        for (&slot, class) in &program.classes {
+            rules.push(layout::rule(slot_of(slot), &Match::default(), Some(class.classid.0))?);
+        }
+    }
+    match rules.len() {
+        found if found > RULES_MAX => Err(BpfError::TooManyRules { found, most: RULES_MAX }),
+        _ => Ok(rules),
+    }
+}
+
+fn load(settings: Settings) -> Result<Loaded, libbpf_rs::Error> {
+    let mut open = ObjectBuilder::default().open_memory(&COMPILED.0)?;
+    set_settings(&mut open, settings);
+    open.load()
+}
+
+fn set_settings(open: &mut OpenObject, settings: Settings) {
+    let bytes = settings.to_bytes();
+    let is_constants = |name: &std::ffi::OsStr| name.to_string_lossy().ends_with(".rodata");
+    for mut map in open.maps_mut().filter(|map| is_constants(map.name())) {
+        let value = map.initial_value_mut().expect("constants have a value");
+        value.get_mut(..bytes.len()).expect("the settings are the only constant").copy_from_slice(&bytes);
+    }
+}
+
+fn table(loaded: &Loaded, name: &'static str) -> Result<MapHandle, BpfError> {
+    let map = loaded.maps().find(|map| map.name() == name).expect("bpf/state.h has it");
+    MapHandle::try_from(&map).map_err(|source| BpfError::Table { table: name, source })
+}
+
+fn key(slot: usize) -> [u8; 4] {
+    u32::try_from(slot).unwrap_or(u32::MAX).to_ne_bytes()
+}
+
+fn short() -> libbpf_rs::Error {
+    libbpf_rs::Error::from(std::io::Error::from(std::io::ErrorKind::UnexpectedEof))
+}
