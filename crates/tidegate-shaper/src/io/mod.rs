@@ -13,6 +13,7 @@
 pub mod admin;
 pub mod agent;
 pub mod clear;
+mod lock;
 mod managed;
 pub mod netlink;
 pub mod netns;
