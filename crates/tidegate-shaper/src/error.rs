@@ -29,6 +29,21 @@ pub enum ShaperError {
         #[source]
         source: Foreign,
     },
+    /// Another agent runs.
+    #[error("another agent shapes {device}")]
+    Taken {
+        /// Its name.
+        device: String,
+    },
+    /// Whether another agent runs cannot be told.
+    #[error("{device} cannot be locked in /run/tidegate")]
+    Lock {
+        /// Its name.
+        device: String,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
     /// A namespace cannot be entered.
     #[error("the namespace {} cannot be entered", path.display())]
     Namespace {
@@ -77,6 +92,8 @@ impl ShaperError {
             Self::Foreign { .. } => {
                 "set mode = \"attach\" to keep the queues of its classes short, or remove it: tc qdisc del dev DEVICE root"
             }
+            Self::Taken { .. } => "stop it first: its trees stay, and are taken over as they are",
+            Self::Lock { .. } => "run it as root, and let /run be writable",
             Self::Namespace { .. } => "expected a file such as /run/netns/NAME or /proc/PID/ns/net that root may open",
             Self::Kernel { .. } => "the kernel needs CONFIG_NET_SCH_HTB; its log may say more: dmesg",
             Self::NoSuchClass { .. } => "tc class show dev DEVICE lists the classes that are there",

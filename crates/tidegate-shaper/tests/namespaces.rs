@@ -3,14 +3,19 @@
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tidegate_runtime::config::Document;
 use tidegate_shaper::config::Config;
 use tidegate_shaper::error::ShaperError;
-use tidegate_shaper::io::agent::{Agent, AgentHandle, Change, ChangeError};
+use tidegate_shaper::io::agent::{Agent, AgentHandle, Change, ChangeError, Switch};
 use tidegate_shaper::io::clear::{Cleared, clear};
+use tidegate_shaper::io::netns;
+use tidegate_shaper::io::programs::{ClassStats, Loader, ProgramError, Programs, Report};
 use tidegate_shaper::io::view::{DeviceView, State};
+use tidegate_shaper::machine::device::Control;
+use tidegate_shaper::machine::program::{ClassProgram, DeviceProgram};
 
 /// A namespace with a pair of devices, `va` and `vb`, which goes when it is dropped.
 struct Namespace {
@@ -89,6 +94,58 @@ fn wait_for<T>(future: impl Future<Output = T>) -> T {
     runtime.expect("a runtime of one thread").block_on(future)
 }
 
+/// What a loader was asked, in order.
+type Asked = Arc<Mutex<Vec<String>>>;
+
+fn note(asked: &Asked, what: String) {
+    asked.lock().expect("no thread panics while it holds it").push(what);
+}
+
+/// Attaches nothing, and keeps what it was asked.
+struct Recorder {
+    asked: Asked,
+    refuses: bool,
+}
+
+struct Recorded(Asked);
+
+impl Loader for Recorder {
+    fn attach(
+        &mut self,
+        index: u32,
+        namespace: &netns::Namespace,
+        program: &DeviceProgram,
+    ) -> Result<Box<dyn Programs>, ProgramError> {
+        assert!(index > 0 && namespace.is_current());
+        let DeviceProgram { classes, rules, default, .. } = program;
+        let asked = format!("attach {:?} {} {default:?}", classes.keys().collect::<Vec<_>>(), rules.len());
+        note(&self.asked, asked);
+        if self.refuses { Err("the verifier said no".into()) } else { Ok(Box::new(Recorded(Arc::clone(&self.asked)))) }
+    }
+}
+
+impl Programs for Recorded {
+    fn set_class(&mut self, slot: usize, class: &ClassProgram) -> Result<(), ProgramError> {
+        let asked = format!("set {slot} {} {:?}", class.rate, class.control);
+        note(&self.0, asked);
+        Ok(())
+    }
+
+    fn class_stats(&mut self, slot: usize) -> Result<ClassStats, ProgramError> {
+        Ok(ClassStats { flows: slot as u64 + 1, ..ClassStats::default() })
+    }
+
+    fn report(&self) -> Report {
+        Report { hook: "tcx", occupancy: "direct" }
+    }
+}
+
+impl Drop for Recorded {
+    fn drop(&mut self) {
+        note(&self.0, "detach".to_owned());
+    }
+}
+
 /// Waits until the only device is as asked; for at most half a minute.
 fn until(agent: &AgentHandle, is_so: impl Fn(&DeviceView) -> bool) {
     wait_for(async {
@@ -124,9 +181,12 @@ fn a_tree_is_built_with_safe_bursts_and_stays_when_the_agent_ends() {
     }
     assert!(namespace.qdiscs().contains("qdisc htb 71de: root refcnt"), "{}", namespace.qdiscs());
     assert!(namespace.qdiscs().contains("default 0x40"), "{}", namespace.qdiscs());
-    // Started again, it finds all as it is.
+    // Started twice, the second one is told so; started again, it finds all as it is.
     let before = namespace.classes();
-    drop(start(config.clone()));
+    let agent = start(config.clone());
+    let second = Agent::start(config.clone(), None).err();
+    assert!(matches!(second, Some(ShaperError::Taken { .. })), "{second:?}");
+    drop(agent);
     assert_eq!(namespace.classes(), before);
     assert_eq!(clear(&config.devices[0]).unwrap(), Cleared::Removed);
     assert_eq!(clear(&config.devices[0]).unwrap(), Cleared::None);
@@ -229,6 +289,68 @@ fn a_device_that_goes_and_comes_back_gets_its_tree_again() {
         }
         panic!("the tree is not made again");
     });
+}
+
+#[test]
+fn programs_are_attached_changed_in_place_and_detached_with_the_agent() {
+    let Some(namespace) = Namespace::new() else { return };
+    let asked = Asked::default();
+    let loader = Recorder { asked: Arc::clone(&asked), refuses: false };
+    let classes = class("a", "1 Gbit/s") + "match = [ { mark = 1 }, { vlan = 2 } ]\n" + &class("b", "2 Gbit/s");
+    let config = namespace.config("default_class = \"b\"", &classes);
+    let agent = Agent::start(config, Some(Box::new(loader))).unwrap();
+    let handle = agent.handle();
+    let view = handle.view();
+    assert_eq!(view.devices[0].programs, Some(Report { hook: "tcx", occupancy: "direct" }));
+    assert_eq!(view.devices[0].classes[1].stats.unwrap().flows, 2);
+    let change = |device: &str| {
+        let (device, class) = (device.to_owned(), "a".to_owned());
+        wait_for(handle.set_class(Change { device, class, rate: "8 Gbit/s".parse().unwrap(), ceil: None }))
+    };
+    change("va").unwrap();
+    assert!(matches!(change("vb"), Err(ChangeError::NoDevice { .. })));
+    wait_for(handle.switch(Switch::Off)).unwrap();
+    assert_eq!(handle.view().devices[0].control, Control::Off);
+    wait_for(handle.switch(Switch::On)).unwrap();
+    // Another rule: packets are classified otherwise, so it is attached anew.
+    let other = class("a", "8 Gbit/s") + "match = [ { mark = 1 } ]\n" + &class("b", "2 Gbit/s");
+    wait_for(handle.reload(namespace.config("default_class = \"b\"", &other))).unwrap();
+    drop(agent);
+    let gbit_8 = 1_000_000_000;
+    let expected = [
+        "attach [0, 1] 2 Some(1)".to_owned(),
+        format!("set 0 {gbit_8} Integral"),
+        format!("set 0 {gbit_8} Off"),
+        "set 1 250000000 Off".to_owned(),
+        format!("set 0 {gbit_8} Integral"),
+        "set 1 250000000 Integral".to_owned(),
+        "detach".to_owned(),
+        "attach [0, 1] 1 Some(1)".to_owned(),
+        "detach".to_owned(),
+    ];
+    assert_eq!(*asked.lock().unwrap(), expected);
+    assert!(namespace.classes().contains("71de:20"), "the tree stays");
+}
+
+#[test]
+fn programs_that_are_refused_leave_the_tree_alone_and_are_not_tried_each_second() {
+    let Some(namespace) = Namespace::new() else { return };
+    let asked = Asked::default();
+    let loader = Recorder { asked: Arc::clone(&asked), refuses: true };
+    let agent = Agent::start(namespace.config("", &class("a", "1 Gbit/s")), Some(Box::new(loader))).unwrap();
+    let view = agent.handle().view();
+    assert_eq!(view.devices[0].state, State::Shaped);
+    assert_eq!(view.devices[0].programs_problem.as_deref(), Some("the verifier said no"));
+    let mut seconds = 0;
+    let handle = agent.handle();
+    wait_for(async {
+        let mut looks = handle.watch();
+        while seconds < 3 {
+            looks.changed().await.expect("the agent runs");
+            seconds += 1;
+        }
+    });
+    assert_eq!(asked.lock().unwrap().len(), 1);
 }
 
 #[test]

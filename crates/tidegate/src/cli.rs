@@ -27,6 +27,7 @@ First steps:
   tidegate broker -data-path=DIR        in the place of nsqd: its flags, files and ports
   tidegate limits set TOPIC 500/s 50    limits a topic of the running broker, live
   tidegate control -c FILE              places topics on the fewest brokers that keep their promise
+  tidegate shaper -c FILE               limits the traffic of devices, with short queues behind the limits
   tidegate check tidegate.toml          finds what is wrong, and what to write instead
 
 Exit codes: 0 done, 1 failed, 2 usage, 3 configuration invalid, 4 objective missed.";

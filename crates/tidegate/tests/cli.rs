@@ -66,6 +66,8 @@ fn each_verb_explains_itself() {
         &["sim", "rpc"],
         &["sim", "placement"],
         &["lab", "run"],
+        &["shaper"],
+        &["shaper", "set"],
     ] {
         let args: Vec<&str> = verb.iter().copied().chain(["--help"]).collect();
         let output = folder.tidegate(&args);
@@ -95,6 +97,10 @@ fn configuration_errors_name_file_line_key_value_and_remedy() {
             "proxy_upstream",
             "[[proxy.upstream]]\nname = \"shop\"\nservers = [\"127.0.0.1:9000\"]\n\n[[proxy.route]]\nupstream = \"shpo\"\n",
         ),
+        (
+            "shaper_rate",
+            "[[shaper.device]]\nname = \"eth0\"\n\n[[shaper.device.class]]\nname = \"a\"\nrate = \"1 Gb\"\n",
+        ),
         ("proxy_tls", "[[proxy.listen]]\naddress = \"127.0.0.1:8443\"\ntls = true\n"),
     ] {
         let (code, report) = folder.check(file);
@@ -104,6 +110,28 @@ fn configuration_errors_name_file_line_key_value_and_remedy() {
     let output = folder.tidegate(&["check", "missing.toml"]);
     assert_eq!(output.status.code(), Some(3));
     assert!(text(&output.stderr).contains("cannot read missing.toml"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn a_shaper_that_is_not_built_is_refused_at_its_section() {
+    let folder = Folder::new("shaper");
+    let file = "[console]\naddress = \"\"\n\n[[shaper.device]]\nname = \"eth0\"\n\n[[shaper.device.class]]\nname = \"a\"\nrate = \"1 \
+                Gbit/s\"\nmatch = [ { mark = 1 } ]\n";
+    assert_eq!(folder.check(file), (0, String::new()), "it is a good file for another binary");
+    for verb in [&["shaper"][..], &["shaper", "clear"], &["up"]] {
+        if cfg!(feature = "shaper") {
+            eprintln!("not run: this binary is built with the feature");
+            return;
+        }
+        let output = folder.tidegate(verb);
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(3), "{verb:?}: {said}");
+        for part in ["tidegate.toml:4: shaper: this tidegate is built without", "--features shaper", "libelf-dev"] {
+            assert!(said.contains(part), "{part} in {said}");
+        }
+    }
+    let output = folder.tidegate(&["check", "tidegate.toml"]);
+    assert_eq!(text(&output.stdout).contains("warning: [shaper] is not run"), cfg!(not(feature = "shaper")));
 }
 
 #[test]

@@ -148,6 +148,12 @@ impl AgentHandle {
         Arc::clone(&self.view.borrow())
     }
 
+    /// Says when there is another view, each second and after each change.
+    #[must_use]
+    pub fn watch(&self) -> watch::Receiver<Arc<ShaperView>> {
+        self.view.clone()
+    }
+
     /// Puts `config` in force. A device that is not in it any more loses its tree.
     pub async fn reload(&self, config: Config) -> Result<(), ChangeError> {
         self.ask(|answer| Command::Reload(Box::new(config), answer)).await

@@ -16,6 +16,7 @@ pub mod agent;
 #[cfg(feature = "bpf")]
 pub mod bpf;
 pub mod clear;
+mod lock;
 mod managed;
 pub mod netlink;
 pub mod netns;

@@ -1,5 +1,6 @@
 //! Network namespaces: sockets of another one, and whether a path still names the same.
 
+use std::fmt;
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -14,6 +15,12 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 pub struct NamespaceId {
     device: u64,
     inode: u64,
+}
+
+impl fmt::Display for NamespaceId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.device, self.inode)
+    }
 }
 
 /// A network namespace that is kept open.

@@ -104,24 +104,19 @@ impl Shown {
 
 impl Device {
     fn line(&self) -> String {
-        let mut line = format!("{}: {}, mode {}", self.id, self.state, self.mode);
-        if let Some(namespace) = &self.namespace {
-            line += &format!(", in {namespace}");
-        }
-        match (&self.programs, &self.programs_problem) {
+        let namespace = self.namespace.as_ref().map(|namespace| format!(", in {namespace}"));
+        let control = match (&self.programs, &self.programs_problem) {
             (Some(Report { hook, occupancy }), _) => {
-                line += &format!(", control {}, hook {hook}, queues read: {occupancy}", self.control);
+                format!(", control {}, hook {hook}, queues read: {occupancy}", self.control)
             }
-            (None, Some(problem)) => line += &format!(", the tree alone: {problem}"),
-            (None, None) => line += ", the tree alone",
-        }
-        if self.isolation {
-            line += ", sparse flows first";
-        }
-        if let Some(problem) = &self.problem {
-            line += &format!(": {problem}");
-        }
-        line
+            (None, Some(problem)) => format!(", the tree alone: {problem}"),
+            (None, None) => ", the tree alone".to_owned(),
+        };
+        let isolation = if self.isolation { ", sparse flows first" } else { "" };
+        let problem = self.problem.as_ref().map(|problem| format!(": {problem}"));
+        let Self { id, state, mode, .. } = self;
+        let (namespace, problem) = (namespace.unwrap_or_default(), problem.unwrap_or_default());
+        format!("{id}: {state}, mode {mode}{namespace}{control}{isolation}{problem}")
     }
 }
 

@@ -8,6 +8,7 @@ use tidegate_runtime::clock;
 
 use super::{AnyLoader, Present, Wanted, find, named};
 use crate::error::ShaperError;
+use crate::io::lock::Lock;
 use crate::io::netlink::tc::ClassFigures;
 use crate::io::programs::Programs;
 use crate::io::view::{ClassView, DeviceView, Figures};
@@ -20,12 +21,14 @@ use crate::machine::tree::{Tree, class_of_slot};
 
 /// A device that is there and has its tree.
 pub(super) struct Shaped {
-    present: Present,
     programs: Programmed,
+    present: Present,
     at: Instant,
     figures: BTreeMap<ClassId, ClassFigures>,
     /// Bytes a second over the last interval.
     throughput: BTreeMap<ClassId, f64>,
+    /// The last field, so that programs are detached before another agent may attach its own.
+    _lock: Lock,
 }
 
 /// The programs of a device, or why there are none.
@@ -79,10 +82,15 @@ impl Shaped {
     /// Gives the device its tree, if it is there.
     pub(super) fn bring_up(wanted: &Wanted, loader: &mut AnyLoader) -> Result<Option<Self>, ShaperError> {
         let Some(mut present) = find(&wanted.device)? else { return Ok(None) };
+        let device = &wanted.device.name;
+        let lock = Lock::take(present.namespace.id(), device);
+        let lock = lock.map_err(|source| ShaperError::Lock { device: device.clone(), source })?;
+        let lock = lock.ok_or_else(|| ShaperError::Taken { device: device.clone() })?;
         build(wanted, &mut present)?;
         let figures = read(wanted, &mut present)?;
         let (at, throughput) = (clock::now(), BTreeMap::new());
-        let mut shaped = Self { present, programs: Programmed::Never, at, figures, throughput };
+        let programs = Programmed::Never;
+        let mut shaped = Self { programs, present, at, figures, throughput, _lock: lock };
         shaped.program(wanted, loader);
         let index = shaped.present.link.index;
         tracing::info!(device = wanted.device.name, index, "the device has its tree");
