@@ -28,6 +28,9 @@ use crate::http::upstream::{Upstream, UpstreamConfig};
 use crate::http::{self, HttpBenchConfig};
 use crate::idle::{self, IdleConfig};
 use crate::rpc::{self, RpcBenchConfig};
+use crate::tcp::burst::{self, BurstConfig};
+use crate::tcp::receive::{self, ReceiveConfig};
+use crate::tcp::send::{self, SendConfig};
 use crate::witness::{self, WitnessConfig};
 
 /// A report as JSON, and whether it counts.
@@ -90,6 +93,21 @@ pub fn execute_http(settings: &[String]) -> Result<Outcome, LoadError> {
     }
     let report = http::run(&read::<HttpBenchConfig>(settings)?)?;
     outcome(&report, report.invalid.is_none())
+}
+
+/// Sends or receives TCP as `args` say: `receive`, `send` or `burst` with keys and values of [`ReceiveConfig`],
+/// [`SendConfig`] or [`BurstConfig`].
+///
+/// # Errors
+/// As [`execute`].
+pub fn execute_tcp(args: &[String]) -> Result<Outcome, LoadError> {
+    let (what, settings) = args.split_first().map_or(("", args), |(what, rest)| (what.as_str(), rest));
+    match what {
+        "receive" => outcome(&receive::run(&read::<ReceiveConfig>(settings)?)?, true),
+        "send" => outcome(&send::run(&read::<SendConfig>(settings)?)?, true),
+        "burst" => outcome(&burst::run(&read::<BurstConfig>(settings)?)?, true),
+        other => Err(LoadError::Config { key: "command", value: other.into(), expected: "receive, send or burst" }),
+    }
 }
 
 /// Starts the server behind proxies as `settings` say, which are keys and values of [`UpstreamConfig`].

@@ -9,8 +9,10 @@
 
 use std::io::{self, Read as _};
 use std::path::PathBuf;
+use std::thread::JoinHandle;
 use std::time::Duration;
 
+use rustix::thread::sched_getaffinity;
 use serde::{Deserialize, Serialize};
 use tidegate_core::Instant;
 use tidegate_runtime::clock;
@@ -58,7 +60,7 @@ pub struct GapsReport {
 }
 
 /// From and to.
-type Gap = (Instant, Instant);
+pub(crate) type Gap = (Instant, Instant);
 
 /// Looks until standard input ends.
 ///
@@ -71,30 +73,60 @@ pub fn run(config: &GapsConfig) -> Result<GapsReport, LoadError> {
     if config.every_us == 0 {
         return Err(LoadError::Config { key: "every_us", value: "0".into(), expected: "at least 1" });
     }
-    let stop = StopSign::default();
-    let start = |&cpu: &u32| {
-        let (stop, every_us, above_us) = (stop.clone(), config.every_us, config.above_us);
-        std::thread::Builder::new().name(format!("gaps-{cpu}")).spawn(move || look(cpu, every_us, above_us, &stop))
-    };
-    let threads: Vec<_> =
-        config.cpus.iter().map(start).collect::<Result<_, _>>().map_err(LoadError::os("start a thread"))?;
+    let watch = Watch::on(&config.cpus, config.every_us, config.above_us)?;
     let ended = io::stdin().read_to_end(&mut Vec::new());
-    stop.put_up();
-    let (mut report, mut gaps) = (GapsReport::default(), Vec::new());
-    for thread in threads {
-        let (looks, late_us_max, seen) = thread.join().expect("such a thread has no panic")?;
-        report.looks += looks;
-        report.late_us_max = report.late_us_max.max(late_us_max);
-        gaps.extend(seen);
-    }
+    let (report, gaps) = watch.finish()?;
     ended.map_err(LoadError::os("read standard input"))?;
-    report.gaps = gaps.len() as u64;
-    report.cpu_s = Duration::from_nanos(clock::process_cpu_ns()).as_secs_f64();
     spans::write(&config.out, &gaps).map_err(LoadError::os("write the gaps"))?;
     Ok(report)
 }
 
-fn look(cpu: u32, every_us: u64, above_us: u64, stop: &StopSign) -> Result<(u64, f64, Vec<Gap>), LoadError> {
+/// Threads that look.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    stop: StopSign,
+    threads: Vec<JoinHandle<Result<Looks, LoadError>>>,
+}
+
+/// How often one looked, the latest that it was, and when it was late.
+type Looks = (u64, f64, Vec<Gap>);
+
+impl Watch {
+    /// On every CPU that this process may use, and as often as gaps that are noted are long: twice that is seen always,
+    /// and looking more often would cost more than the load.
+    pub(crate) fn start(above_us: u64) -> Result<Self, LoadError> {
+        let may_use = sched_getaffinity(None).map_err(|error| LoadError::os("ask for the CPUs")(error.into()))?;
+        let cpus: Vec<u32> = (0..1024).filter(|&cpu| may_use.is_set(cpu as usize)).collect();
+        Self::on(&cpus, above_us.max(1), above_us)
+    }
+
+    fn on(cpus: &[u32], every_us: u64, above_us: u64) -> Result<Self, LoadError> {
+        let stop = StopSign::default();
+        let start = |&cpu: &u32| {
+            let stop = stop.clone();
+            std::thread::Builder::new().name(format!("gaps-{cpu}")).spawn(move || look(cpu, every_us, above_us, &stop))
+        };
+        let threads = cpus.iter().map(start).collect::<Result<_, _>>().map_err(LoadError::os("start a thread"))?;
+        Ok(Self { stop, threads })
+    }
+
+    /// What they saw.
+    pub(crate) fn finish(self) -> Result<(GapsReport, Vec<Gap>), LoadError> {
+        self.stop.put_up();
+        let (mut report, mut gaps) = (GapsReport::default(), Vec::new());
+        for thread in self.threads {
+            let (looks, late_us_max, seen) = thread.join().expect("such a thread has no panic")?;
+            report.looks += looks;
+            report.late_us_max = report.late_us_max.max(late_us_max);
+            gaps.extend(seen);
+        }
+        report.gaps = gaps.len() as u64;
+        report.cpu_s = Duration::from_nanos(clock::process_cpu_ns()).as_secs_f64();
+        Ok((report, gaps))
+    }
+}
+
+fn look(cpu: u32, every_us: u64, above_us: u64, stop: &StopSign) -> Result<Looks, LoadError> {
     prepare_thread(Some(cpu))?;
     put_first()?;
     let (mut looks, mut late_ns_max, mut gaps) = (0, 0, Vec::<Gap>::new());

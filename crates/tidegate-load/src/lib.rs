@@ -11,6 +11,7 @@
 //! | [`demo_load`] | load whose rate and capacity change while it is watched |
 //! | [`mod@rpc`] | a measured run against one `tidegate-rpc` server |
 //! | [`mod@http`] | a measured run of HTTP and TLS load; the server behind proxies |
+//! | [`tcp`] | bulk flows between two hosts, and a probe beside them |
 //! | [`attack`] | abuse scripts against a proxy on this machine |
 //! | [`idle`] | what an idle connection costs a broker |
 //! | [`echo`] | what one thread and epoll cost at least |
@@ -54,6 +55,7 @@ pub mod rpc;
 mod spans;
 pub mod stamp;
 pub mod target;
+pub mod tcp;
 pub mod witness;
 
 pub use error::LoadError;

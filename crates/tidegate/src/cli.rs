@@ -432,6 +432,12 @@ pub(crate) enum Bench {
         #[arg(trailing_var_arg = true)]
         args: Vec<String>,
     },
+    /// `receive KEY=VALUE..` takes in TCP load, `send KEY=VALUE..` sends it, `burst KEY=VALUE..` in bursts; prints JSON
+    Tcp {
+        /// What to do, and the keys that differ from the defaults, such as `address=10.0.0.2:5201 flows=16 congestion=bbr`
+        #[arg(trailing_var_arg = true, required = true)]
+        args: Vec<String>,
+    },
     /// `KEY=VALUE..` calls a tidegate-rpc server; prints JSON
     Rpc {
         /// The keys that differ from the defaults, such as `pace.open.rate_per_s=50000`

@@ -123,6 +123,7 @@ fn run(args: Vec<OsString>) -> Result<(), Failure> {
         Verb::Bench(Bench::Mcap(args)) => bench_mcap::run(&args),
         Verb::Bench(Bench::Http { args }) => bench(tidegate_load::cli::execute_http(&args)),
         Verb::Bench(Bench::Upstream { args }) => bench_upstream(&args),
+        Verb::Bench(Bench::Tcp { args }) => bench(tidegate_load::cli::execute_tcp(&args)),
         Verb::Bench(Bench::Rpc { args }) => bench(tidegate_load::cli::execute_rpc(&args)),
         Verb::Rpc(Rpc::Serve(args)) => rpc::serve(&args),
         Verb::Completions { shell } => {
