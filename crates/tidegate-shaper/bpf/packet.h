@@ -193,7 +193,7 @@ static __always_inline void read_offers(struct __sk_buff *skb, const struct pack
 
 	offers->scale = -1;
 	offers->mss = 536;
-	for (int i = 0; i < 20; i++) {
+	for (int i = 0; i < 40; i++) {
 		u8 option[4] = {};
 		u32 left = end - at;
 
@@ -211,9 +211,9 @@ static __always_inline void read_offers(struct __sk_buff *skb, const struct pack
 		}
 		if (option[1] < 2 || at + option[1] > end)
 			break;
-		if (option[0] == 2)
+		if (option[0] == 2 && option[1] == 4)
 			offers->mss = load16(option + 2);
-		else if (option[0] == 3)
+		else if (option[0] == 3 && option[1] == 3)
 			offers->scale = option[2] > 14 ? 14 : option[2];
 		at += option[1];
 	}

@@ -255,11 +255,8 @@ static __always_inline u32 counts(const struct class_state *state, const struct 
 	return flow->epoch && (flow->epoch == state->epoch || flow->epoch + 2 * EPOCH_NS > now);
 }
 
-static __always_inline void on_limited(struct class *class, struct flow *flow, u64 now)
+static __always_inline void on_limited(struct class *class, struct flow *flow)
 {
-	/* The first epoch begins with the first flow. */
-	if (!class->state->epoch)
-		class->state->epoch = now;
 	if (flow->epoch == class->state->epoch)
 		return;
 	flow->epoch = class->state->epoch;
@@ -404,7 +401,7 @@ static __always_inline void update(struct class *class, u64 now)
 		return;
 	class->counts->updates++;
 	sum = sum < 0 ? -(s64)((u64)-sum / samples) : (s64)((u64)sum / samples);
-	window = state->window ? state->window : WINDOW_START_NS;
+	window = state->window;
 	if (config->mode == MODE_DCTCP) {
 		state->alpha = class_alpha(state->alpha, above, samples);
 		window = dctcp(window, state->alpha, above, span_of(state->mss, config->rate));
@@ -435,7 +432,7 @@ static __always_inline void write_window(struct __sk_buff *skb, struct class *cl
 	u32 scale = packet->flags & TCP_SYN ? 0 : flow->scale & 15;
 	u64 far = far_ns(flow->base, state->base);
 	u32 mss = max_of(flow->mss, 1);
-	u32 share = share_of(state->window ? state->window : WINDOW_START_NS, flows, class->config->rate, far, mss);
+	u32 share = share_of(state->window, flows, class->config->rate, far, mss);
 	u32 room = after(packet->ack, flow->edge) ? 0 : flow->edge - packet->ack;
 	u32 field = announce(min_of(share, flow->network.window), in_flight_of(flow, packet->ack), room, far > 0, mss, scale, random());
 
@@ -550,7 +547,7 @@ int egress(struct __sk_buff *skb)
 		class.state->mss = max_of(flow->mss, 1);
 		if (limited) {
 			class.counts->limited++;
-			on_limited(&class, flow, now);
+			on_limited(&class, flow);
 		}
 		if (flow->flags & KNOWS_SCALE) {
 			choose_leaf(&class, flow, is_idle, now);
@@ -597,7 +594,7 @@ int ingress(struct __sk_buff *skb)
 		return NEXT_PROGRAM;
 	now = now_ns();
 	if (packet.flags & TCP_SYN)
-		on_limited(&class, flow, now);
+		on_limited(&class, flow);
 	if (class.config->ecn && packet.ecn == ECN_CE && !(flow->flags & NATIVE_ECN)) {
 		flow->flags |= MARK_PENDING;
 		set_ecn(skb, &packet, 0);

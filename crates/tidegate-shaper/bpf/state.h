@@ -45,6 +45,7 @@ struct class_config {
 	u32 ecn;
 };
 
+/* The agent writes what a class begins with: its window, a segment, an epoch that is not 0. */
 struct class_state {
 	u64 window;
 	s64 queue_sum;

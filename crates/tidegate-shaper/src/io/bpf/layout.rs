@@ -3,6 +3,9 @@
 
 use core::net::IpAddr;
 
+use tidegate_core::Instant;
+use tidegate_core::control::window::{ClassConfig, ClassWindow, Mode};
+
 use super::{BpfError, cgroup};
 use crate::machine::device::{Control, Match, Prefix, Protocol};
 use crate::machine::program::ClassProgram;
@@ -13,6 +16,9 @@ pub(super) const RULES_MAX: usize = 64;
 pub(super) const RTT_BUCKETS: usize = 96;
 /// `NO_CLASS`.
 pub(super) const NO_CLASS: u32 = 0xffff;
+
+/// Payload of a full segment until one is seen: Ethernet's, with timestamps.
+const MSS_USUAL: u64 = 1_448;
 
 const CLASS_STATE_BYTES: usize = 120;
 const CLASS_COUNTS_BYTES: usize = 14 * 8 + RTT_BUCKETS * 4;
@@ -50,6 +56,18 @@ pub(super) fn class_config(class: &ClassProgram, ecn: bool) -> Vec<u8> {
     bytes
 }
 
+/// `struct class_state` of a class that has seen nothing yet.
+pub(super) fn first_class_state(rate: u64) -> Vec<u8> {
+    let config = ClassConfig { rate, setpoint_ns: 0, mode: Mode::Integral };
+    let first = ClassWindow::new(config, MSS_USUAL, Instant::ZERO);
+    let mut bytes = vec![0; CLASS_STATE_BYTES];
+    bytes[..8].copy_from_slice(&first.window_ns().to_ne_bytes());
+    // Any but 0, which stands for never. The first update begins another.
+    bytes[40..48].copy_from_slice(&1_u64.to_ne_bytes());
+    bytes[104..108].copy_from_slice(&u32::try_from(MSS_USUAL).expect("it is of Ethernet").to_ne_bytes());
+    bytes
+}
+
 /// What is read of `struct class_state`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ClassState {
@@ -57,6 +75,8 @@ pub(super) struct ClassState {
     pub(super) queue_ns: i64,
     pub(super) limited_now: u32,
     pub(super) limited_last: u32,
+    #[cfg(test)]
+    pub(super) base_ns: u64,
 }
 
 impl ClassState {
@@ -68,6 +88,8 @@ impl ClassState {
             queue_ns: wide(11)?.cast_signed(),
             limited_now: u32_at(bytes, 96)?,
             limited_last: u32_at(bytes, 100)?,
+            #[cfg(test)]
+            base_ns: wide(6)?,
         })
     }
 }

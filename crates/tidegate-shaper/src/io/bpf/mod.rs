@@ -8,6 +8,8 @@
 //! | `rtt` | quantiles of the programs' histogram |
 
 mod attach;
+#[cfg(test)]
+mod differential;
 mod layout;
 mod object;
 mod rtt;

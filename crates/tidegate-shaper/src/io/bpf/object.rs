@@ -97,6 +97,30 @@ impl Object {
         Ok(Self { loaded, occupancy, configs, states, counters, rates: BTreeMap::new(), rtts: BTreeMap::new() })
     }
 
+    /// Loads the programs so that time, queue and random numbers are told.
+    #[cfg(test)]
+    pub(super) fn load_under_test(program: &DeviceProgram) -> Result<Self, BpfError> {
+        let settings = Settings {
+            link_bytes: 14,
+            rules: 0,
+            default_class: 0,
+            occupancy: Occupancy::Direct.number(),
+            classifies: program.classifies,
+            under_test: true,
+        };
+        let loaded = load(settings).map_err(BpfError::Refused)?;
+        Self::with_rules(loaded, Occupancy::Direct, &[])
+    }
+
+    /// Tells what the next packet meets.
+    #[cfg(test)]
+    pub(super) fn tell(&self, now: u64, queue: i64, random: u32) {
+        let told: Vec<u8> =
+            [&now.to_ne_bytes()[..], &queue.to_ne_bytes(), &random.to_ne_bytes(), &[0; 4]].concat();
+        let map = self.loaded.maps().find(|map| map.name().to_string_lossy().ends_with(".bss")).expect("state.h has it");
+        map.update(&0_u32.to_ne_bytes(), &told, MapFlags::ANY).expect("the table is there");
+    }
+
     pub(super) fn occupancy(&self) -> Occupancy {
         self.occupancy
     }
@@ -116,7 +140,10 @@ impl Object {
     pub(super) fn set_class(&mut self, slot: usize, class: &ClassProgram, ecn: bool) -> Result<(), BpfError> {
         let written = self.configs.update(&key(slot), &layout::class_config(class, ecn), MapFlags::ANY);
         written.map_err(|source| BpfError::Table { table: "class_configs", source })?;
-        self.rates.insert(slot, class.rate);
+        if self.rates.insert(slot, class.rate).is_none() {
+            let written = self.states.update(&key(slot), &layout::first_class_state(class.rate), MapFlags::ANY);
+            written.map_err(|source| BpfError::Table { table: "class_states", source })?;
+        }
         Ok(())
     }
 
