@@ -11,10 +11,11 @@ use tidegate_runtime::config::{ConfigError, Document, suggest};
 
 use super::section::{ClassSection, DeviceSection, MatchSection, Section};
 use super::words::{MarkText, Ports, PrefixText};
-use super::{Config, DEVICES_MAX, MATCHES_MAX};
+use super::{Config, DEVICES_MAX};
 use crate::machine::class_id::ClassId;
 use crate::machine::device::{CLASSES_MAX, Class, Device, Match, Mode, Prefix};
 use crate::machine::line_rate::LineRate;
+use crate::machine::program::RULES_MAX;
 use crate::machine::tree::{DEPTH_MAX, HANDLE, depth};
 
 /// After the proxy's 4154, the hop's 4156 and lending's 4157.
@@ -176,6 +177,14 @@ fn check_tree(place: &Place<'_>, device: &Device) -> Result<(), ConfigError> {
         let found = format_args!("{} is the parent of others", device.classes[index].name);
         return Err(place.problem("default_class", found, remedy));
     }
+    // In a tree of somebody else a packet is also known by the class that it was put into: a rule for each class.
+    let known = if device.mode == Mode::Attach { device.classes.len() } else { 0 };
+    let rules = known + device.classes.iter().map(|class| class.matches.len()).sum::<usize>();
+    if rules > RULES_MAX {
+        let remedy =
+            format!("expected at most {RULES_MAX} on a device, with mode = \"attach\" counting each class once more");
+        return Err(place.problem("class", format_args!("found {rules} rules"), remedy));
+    }
     let depth = depth(device);
     if depth > DEPTH_MAX {
         let remedy = format!("expected at most {DEPTH_MAX}, with the device's rate and isolation one each");
@@ -229,7 +238,6 @@ fn class(place: &Place<'_>, section: ClassSection, mode: Mode, names: &[String])
         return Err(place.problem("ceil", found, "expected the rate or more"));
     }
     let parent = parent.map(|parent| index_of(place, "parent", &parent, names)).transpose()?;
-    place.at_most("match", matches.len(), MATCHES_MAX)?;
     let one = |(index, section)| rule(&place.below(format_args!("match[{index}]")), section);
     let matches = matches.into_iter().enumerate().map(one).collect::<Result<_, _>>()?;
     Ok(Class { name, rate, ceil, parent, classid, matches })

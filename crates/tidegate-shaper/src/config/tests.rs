@@ -135,6 +135,11 @@ fn trees_that_the_kernel_would_refuse_or_misread_are_found() {
     assert!(error(&attach).contains("needs its number"));
     let attach = device("mode = \"attach\"\nisolation = true") + &class("a", "");
     assert!(error(&attach).starts_with("t.toml:4: shaper.device[0].isolation: set for a tree that is not ours"));
+    let rules = |number: usize| format!("match = [ {} ]", "{ mark = 1 }, ".repeat(number));
+    assert!(read(&(device("") + &class("a", &rules(40)) + &class("b", &rules(24)))).is_ok());
+    assert!(
+        error(&(device("") + &class("a", &rules(40)) + &class("b", &rules(25)))).contains("found 65 rules; expected")
+    );
     let two = device("") + &class("a", "") + &device("") + &class("a", "");
     assert!(error(&two).contains("device[1].name: eth0 is there twice"));
     assert!(error(&device("")).contains("a device without classes"));

@@ -7,6 +7,9 @@ use super::class_id::ClassId;
 use super::device::{Control, Device, Hook, Match, Mode, Occupancy};
 use super::tree::class_of_slot;
 
+/// Rules of a device at most: the programs look at one after another, for each packet of a flow that they do not know.
+pub const RULES_MAX: usize = 64;
+
 /// What the programs of a device are told.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DeviceProgram {
