@@ -36,9 +36,6 @@ use crate::machine::device::Device;
 
 /// Devices at most.
 pub const DEVICES_MAX: usize = 256;
-/// Rules of a class at most.
-pub const MATCHES_MAX: usize = 64;
-
 /// What `tidegate shaper` runs with: every default applied, every bound checked.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Config {

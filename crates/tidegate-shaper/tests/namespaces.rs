@@ -255,10 +255,18 @@ fn a_tree_of_somebody_else_is_left_alone_and_can_be_attached_to() {
             .config("mode = \"attach\"", &format!("[[shaper.device.class]]\nname = \"t\"\nclassid = \"{classid}\"\n"))
     };
     assert!(matches!(Agent::start(theirs("1:20"), None).err(), Some(ShaperError::NoSuchClass { .. })));
-    let agent = start(theirs("1:10"));
+    let asked = Asked::default();
+    let loader = Recorder { asked: Arc::clone(&asked), refuses: false };
+    let agent = Agent::start(theirs("1:10"), Some(Box::new(loader))).unwrap();
     assert_eq!(agent.handle().view().devices[0].classes[0].rate_bit_per_s, 3_000_000_000);
+    assert_eq!((namespace.qdiscs(), namespace.classes()), before);
+    // What they change counts.
+    namespace.tc(&["class", "change", "dev", "va", "parent", "1:", "classid", "1:10", "htb", "rate", "4gbit"]);
+    until(&agent.handle(), |device| device.classes[0].rate_bit_per_s == 4_000_000_000);
+    let before = (namespace.qdiscs(), namespace.classes());
     drop(agent);
     assert_eq!((namespace.qdiscs(), namespace.classes()), before);
+    assert_eq!(*asked.lock().unwrap(), ["attach [0] 0 None", "set 0 500000000 Integral", "detach"]);
 }
 
 #[test]

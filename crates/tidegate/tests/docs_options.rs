@@ -90,18 +90,38 @@ fn the_table_of_options_is_the_programs() {
     }
 }
 
+/// The words of `text` that `is_name` takes.
+fn words(text: &str, is_name: impl Fn(&str) -> bool) -> BTreeSet<String> {
+    let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
+    words.filter(|word| is_name(word)).map(str::to_owned).collect()
+}
+
 #[test]
 fn the_page_on_monitoring_lists_every_metric() {
     const OTHERS: [&str; 2] = ["tidegate_build_info", "tidegate_series_dropped_total"];
-    let names = |text: &str| -> BTreeSet<String> {
-        let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
-        let metric = |word: &&str| word.starts_with("tidegate_broker_") || OTHERS.contains(word);
-        words.filter(metric).map(str::to_owned).collect()
-    };
+    let names = |text: &str| words(text, |word| word.starts_with("tidegate_broker_") || OTHERS.contains(&word));
     let source = names(&document("crates/tidegate-broker/src/io/admin/metrics.rs"));
     let page = names(&document("docs/src/how-to/monitor.md"));
     assert!(source.len() > 30, "the source's names were not found");
     assert_eq!(source, page);
+}
+
+#[test]
+fn the_page_on_the_shaper_lists_every_metric_and_key() {
+    let names = |text: &str| words(text, |word| word.starts_with("tidegate_shaper_"));
+    let page = document("docs/src/reference/shaper.md");
+    let source = names(&document("crates/tidegate-shaper/src/io/admin/metrics.rs"));
+    assert!(source.len() > 10, "the source's names were not found");
+    assert_eq!(source, names(&page));
+    let section = document("crates/tidegate-shaper/src/config/section.rs");
+    let fields = section.lines().filter_map(|line| line.trim().strip_prefix("pub(super) ")?.split_once(':'));
+    let lists = ["device", "class", "matches"];
+    let keys: Vec<_> = fields.map(|(key, _)| key).filter(|key| !lists.contains(key)).collect();
+    assert!(keys.len() > 20, "the keys were not found");
+    for key in keys {
+        let (code, last) = (format!("`{key}`"), format!(" {key}`"));
+        assert!(page.contains(&code) || page.contains(&last), "{key} is not in the page on the shaper");
+    }
 }
 
 #[test]

@@ -10,11 +10,12 @@ use tidegate_runtime::config::units::Span;
 use tidegate_runtime::config::{ConfigError, Document, suggest};
 
 use super::section::{ClassSection, DeviceSection, MatchSection, Section};
-use super::words::{MarkText, ModeWord, Ports, PrefixText};
-use super::{Config, DEVICES_MAX, MATCHES_MAX};
+use super::words::{MarkText, Ports, PrefixText};
+use super::{Config, DEVICES_MAX};
 use crate::machine::class_id::ClassId;
 use crate::machine::device::{CLASSES_MAX, Class, Device, Match, Mode, Prefix};
 use crate::machine::line_rate::LineRate;
+use crate::machine::program::RULES_MAX;
 use crate::machine::tree::{DEPTH_MAX, HANDLE, depth};
 
 /// After the proxy's 4154, the hop's 4156 and lending's 4157.
@@ -102,7 +103,8 @@ fn admin(place: &Place<'_>, text: &str) -> Result<Option<SocketAddr>, ConfigErro
 }
 
 fn device(place: &Place<'_>, section: DeviceSection) -> Result<Device, ConfigError> {
-    let DeviceSection { name, namespace, mode, rate, control, isolation, delay, ecn, default_class, class } = section;
+    let DeviceSection { name, namespace, mode, rate, isolation, delay, default_class, class, .. } = section;
+    let DeviceSection { control, ecn, hook, occupancy, .. } = section;
     let is_name = |name: &str| {
         !matches!(name, "" | "." | "..")
             && name.len() <= DEVICE_BYTES_MAX
@@ -121,7 +123,7 @@ fn device(place: &Place<'_>, section: DeviceSection) -> Result<Device, ConfigErr
         let remedy = "expected a duration from 10us to 100ms";
         return Err(place.problem("delay", format_args!("found {delay:?}"), remedy));
     }
-    if mode == ModeWord::Attach {
+    if mode == Mode::Attach {
         let own = [("rate", rate.is_some()), ("isolation", isolation), ("default_class", default_class.is_some())];
         if let Some((key, _)) = own.into_iter().find(|(_, is_given)| *is_given) {
             let remedy = "leave it out, or set mode = \"own\": with \"attach\" the tree is somebody else's";
@@ -136,12 +138,11 @@ fn device(place: &Place<'_>, section: DeviceSection) -> Result<Device, ConfigErr
     let names: Vec<String> = class.iter().map(|class| class.name.clone()).collect();
     let mut classes = Vec::with_capacity(class.len());
     for (index, section) in class.into_iter().enumerate() {
-        classes.push(self::class(&place.below(format_args!("class[{index}]")), section, mode.into(), &names)?);
+        classes.push(self::class(&place.below(format_args!("class[{index}]")), section, mode, &names)?);
     }
     let default_class = default_class.map(|name| index_of(place, "default_class", &name, &names)).transpose()?;
-    let mode = mode.into();
-    let control = control.into();
-    let device = Device { name, namespace, mode, rate, control, isolation, delay, ecn, default_class, classes };
+    let device =
+        Device { name, namespace, mode, rate, control, isolation, delay, ecn, hook, occupancy, default_class, classes };
     check_tree(place, &device)?;
     Ok(device)
 }
@@ -175,6 +176,14 @@ fn check_tree(place: &Place<'_>, device: &Device) -> Result<(), ConfigError> {
         let remedy = "name a class that is nobody's parent";
         let found = format_args!("{} is the parent of others", device.classes[index].name);
         return Err(place.problem("default_class", found, remedy));
+    }
+    // In a tree of somebody else a packet is also known by the class that it was put into: a rule for each class.
+    let known = if device.mode == Mode::Attach { device.classes.len() } else { 0 };
+    let rules = known + device.classes.iter().map(|class| class.matches.len()).sum::<usize>();
+    if rules > RULES_MAX {
+        let remedy =
+            format!("expected at most {RULES_MAX} on a device, with mode = \"attach\" counting each class once more");
+        return Err(place.problem("class", format_args!("found {rules} rules"), remedy));
     }
     let depth = depth(device);
     if depth > DEPTH_MAX {
@@ -229,7 +238,6 @@ fn class(place: &Place<'_>, section: ClassSection, mode: Mode, names: &[String])
         return Err(place.problem("ceil", found, "expected the rate or more"));
     }
     let parent = parent.map(|parent| index_of(place, "parent", &parent, names)).transpose()?;
-    place.at_most("match", matches.len(), MATCHES_MAX)?;
     let one = |(index, section)| rule(&place.below(format_args!("match[{index}]")), section);
     let matches = matches.into_iter().enumerate().map(one).collect::<Result<_, _>>()?;
     Ok(Class { name, rate, ceil, parent, classid, matches })
@@ -249,7 +257,7 @@ fn rule(place: &Place<'_>, section: MatchSection) -> Result<Match, ConfigError> 
         mark: mark.map(|MarkText(mark)| mark),
         source: source.map(|PrefixText(prefix)| prefix),
         destination: destination.map(|PrefixText(prefix)| prefix),
-        protocol: protocol.map(Into::into),
+        protocol,
         ports: port.map(|Ports(ports)| ports),
         vlan,
     };

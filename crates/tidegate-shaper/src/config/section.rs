@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use serde::Deserialize;
 use tidegate_runtime::config::units::Span;
 
-use super::words::{ControlWord, MarkText, ModeWord, Ports, PrefixText, ProtocolWord};
+use super::words::{MarkText, Ports, PrefixText};
+use crate::machine::device::{Control, Hook, Mode, Occupancy, Protocol};
 use crate::machine::line_rate::LineRate;
 
 /// `[shaper]`: every key may be left out.
@@ -22,15 +23,19 @@ pub(super) struct DeviceSection {
     pub(super) name: String,
     pub(super) namespace: Option<PathBuf>,
     #[serde(default)]
-    pub(super) mode: ModeWord,
+    pub(super) mode: Mode,
     pub(super) rate: Option<LineRate>,
     #[serde(default)]
-    pub(super) control: ControlWord,
+    pub(super) control: Control,
     #[serde(default)]
     pub(super) isolation: bool,
     pub(super) delay: Option<Span>,
     #[serde(default)]
     pub(super) ecn: bool,
+    #[serde(default)]
+    pub(super) hook: Hook,
+    #[serde(default)]
+    pub(super) occupancy: Occupancy,
     pub(super) default_class: Option<String>,
     #[serde(default)]
     pub(super) class: Vec<ClassSection>,
@@ -55,7 +60,7 @@ pub(super) struct MatchSection {
     pub(super) mark: Option<MarkText>,
     pub(super) source: Option<PrefixText>,
     pub(super) destination: Option<PrefixText>,
-    pub(super) protocol: Option<ProtocolWord>,
+    pub(super) protocol: Option<Protocol>,
     pub(super) port: Option<Ports>,
     pub(super) vlan: Option<u16>,
 }

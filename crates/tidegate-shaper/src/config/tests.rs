@@ -3,7 +3,7 @@ use std::time::Duration;
 use tidegate_runtime::config::{ConfigError, Document};
 
 use super::Config;
-use crate::machine::device::{Control, Mode};
+use crate::machine::device::{Control, Hook, Mode, Occupancy};
 
 fn read(text: &str) -> Result<Config, ConfigError> {
     Config::from_document(&Document::new("t.toml", text))
@@ -42,6 +42,8 @@ fn everything_can_be_said() {
         isolation = true
         delay = "100us"
         ecn = true
+        hook = "clsact"
+        occupancy = "virtual"
         default_class = "rest"
         [[shaper.device.class]]
         name = "tenants"
@@ -68,6 +70,7 @@ fn everything_can_be_said() {
     .unwrap();
     let [own, theirs] = &config.devices[..] else { panic!("two devices") };
     assert_eq!((config.admin, own.default_class, own.classes[1].parent), (None, Some(2), Some(0)));
+    assert_eq!((own.hook, own.occupancy), (Hook::Clsact, Occupancy::Virtual));
     assert_eq!(own.classes[1].matches[1].ports, Some(80..=90));
     assert_eq!(theirs.classes[0].classid.unwrap().to_string(), "1:10");
     assert_eq!(config.warnings, Vec::<String>::new());
@@ -89,6 +92,11 @@ fn errors_name_file_line_key_value_and_remedy() {
         error("[[shaper.device]]\nname = \"a-name-of-17-bytes\"\n"),
         "t.toml:2: shaper.device[0].name: found \"a-name-of-17-bytes\"; expected the name of a device as in `ip link`, \
          at most 15 bytes"
+    );
+    let control = error("[[shaper.device]]\nname = \"eth0\"\ncontrol = \"pid\"\n");
+    assert_eq!(
+        control,
+        "t.toml:3: shaper.device[0].control: unknown variant `pid`; expected one of `integral`, `dctcp`, `off`"
     );
     assert!(error("[shaper]\ndevise = 1\n").contains("did you mean `device`?"));
     assert!(error("[shaper]\nadmin_address = \"4158\"\n").starts_with("t.toml:2: shaper.admin_address: found"));
@@ -127,6 +135,11 @@ fn trees_that_the_kernel_would_refuse_or_misread_are_found() {
     assert!(error(&attach).contains("needs its number"));
     let attach = device("mode = \"attach\"\nisolation = true") + &class("a", "");
     assert!(error(&attach).starts_with("t.toml:4: shaper.device[0].isolation: set for a tree that is not ours"));
+    let rules = |number: usize| format!("match = [ {} ]", "{ mark = 1 }, ".repeat(number));
+    assert!(read(&(device("") + &class("a", &rules(40)) + &class("b", &rules(24)))).is_ok());
+    assert!(
+        error(&(device("") + &class("a", &rules(40)) + &class("b", &rules(25)))).contains("found 65 rules; expected")
+    );
     let two = device("") + &class("a", "") + &device("") + &class("a", "");
     assert!(error(&two).contains("device[1].name: eth0 is there twice"));
     assert!(error(&device("")).contains("a device without classes"));

@@ -5,69 +5,8 @@ use core::ops::RangeInclusive;
 
 use serde::Deserialize;
 use serde::de::{self, Deserializer, Unexpected, Visitor};
-use tidegate_runtime::config::choice;
 
-use crate::machine::device::{self, Mark, Prefix};
-
-choice! {
-    /// Whose the tree is.
-    ModeWord {
-        /// Ours.
-        Own = "own",
-        /// Somebody else's: only its queues are kept short.
-        Attach = "attach",
-    }
-}
-
-choice! {
-    /// What keeps queues short.
-    ControlWord {
-        /// The window follows the integral of the queue's error.
-        Integral = "integral",
-        /// The window is cut by the share of packets that met a queue.
-        Dctcp = "dctcp",
-        /// Nothing.
-        Off = "off",
-    }
-}
-
-choice! {
-    /// A transport.
-    ProtocolWord {
-        /// TCP.
-        Tcp = "tcp",
-        /// UDP, and QUIC with it.
-        Udp = "udp",
-    }
-}
-
-impl From<ModeWord> for device::Mode {
-    fn from(word: ModeWord) -> Self {
-        match word {
-            ModeWord::Own => Self::Own,
-            ModeWord::Attach => Self::Attach,
-        }
-    }
-}
-
-impl From<ControlWord> for device::Control {
-    fn from(word: ControlWord) -> Self {
-        match word {
-            ControlWord::Integral => Self::Integral,
-            ControlWord::Dctcp => Self::Dctcp,
-            ControlWord::Off => Self::Off,
-        }
-    }
-}
-
-impl From<ProtocolWord> for device::Protocol {
-    fn from(word: ProtocolWord) -> Self {
-        match word {
-            ProtocolWord::Tcp => Self::Tcp,
-            ProtocolWord::Udp => Self::Udp,
-        }
-    }
-}
+use crate::machine::device::{Mark, Prefix};
 
 /// `443` or `"8000-8099"`.
 #[derive(Clone, PartialEq, Eq, Debug)]

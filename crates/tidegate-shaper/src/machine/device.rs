@@ -5,7 +5,7 @@ use core::ops::RangeInclusive;
 use core::time::Duration;
 use std::path::PathBuf;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::class_id::ClassId;
 use super::line_rate::LineRate;
@@ -14,25 +14,55 @@ use super::line_rate::LineRate;
 pub const CLASSES_MAX: usize = 256;
 
 /// Whose the tree is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
     /// Ours: built, changed and cleared by us.
+    #[default]
     Own,
     /// Somebody else's: its classes are only read, and their queues are kept short.
     Attach,
 }
 
 /// What keeps the queues of classes short.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Control {
-    /// Nothing.
-    Off,
     /// The window of a class follows the integral of its queue's error.
+    #[default]
     Integral,
     /// The window of a class is cut by the share of packets that met a queue.
     Dctcp,
+    /// Nothing.
+    Off,
+}
+
+/// Where programs are attached.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Hook {
+    /// At tcx where the kernel has it, else at clsact.
+    #[default]
+    Auto,
+    /// At tcx or not at all.
+    Tcx,
+    /// At clsact, as before Linux 6.6.
+    Clsact,
+}
+
+/// Where the queue of a class is read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Occupancy {
+    /// The first of the others that the kernel lets us have.
+    #[default]
+    Auto,
+    /// From the kernel's own structures.
+    Direct,
+    /// Counted as packets come and go.
+    Tracepoint,
+    /// Computed from the rate: the queue that a class would have.
+    Virtual,
 }
 
 /// A device whose traffic is shaped as it leaves.
@@ -54,6 +84,10 @@ pub struct Device {
     pub delay: Duration,
     /// Whether marks of the network are taken as congestion too.
     pub ecn: bool,
+    /// Where programs are attached.
+    pub hook: Hook,
+    /// Where queues are read.
+    pub occupancy: Occupancy,
     /// Where packets go that no class matches; an index into `classes`. `None`: they are not shaped.
     pub default_class: Option<usize>,
     /// At most [`CLASSES_MAX`].
@@ -177,7 +211,8 @@ pub struct Mark {
 }
 
 /// A transport.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Protocol {
     /// Held by its window.
     Tcp,

@@ -4,8 +4,11 @@ use core::time::Duration;
 use std::collections::BTreeMap;
 
 use super::class_id::ClassId;
-use super::device::{Control, Device, Match, Mode};
+use super::device::{Control, Device, Hook, Match, Mode, Occupancy};
 use super::tree::class_of_slot;
+
+/// Rules of a device at most: the programs look at one after another, for each packet of a flow that they do not know.
+pub const RULES_MAX: usize = 64;
 
 /// What the programs of a device are told.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -20,6 +23,10 @@ pub struct DeviceProgram {
     pub classifies: bool,
     /// Whether marks of the network are taken as congestion too.
     pub ecn: bool,
+    /// Where they are attached.
+    pub hook: Hook,
+    /// Where queues are read.
+    pub occupancy: Occupancy,
 }
 
 /// What the programs are told of a class.
@@ -65,15 +72,15 @@ impl DeviceProgram {
             rules.extend(class.matches.iter().map(|when| Rule { slot, when: when.clone() }));
         }
         let default = device.default_class.map(|index| slots[index]);
-        Self { classes, rules, default, classifies: device.mode == Mode::Own, ecn: device.ecn }
+        let (classifies, Device { ecn, hook, occupancy, .. }) = (device.mode == Mode::Own, device);
+        Self { classes, rules, default, classifies, ecn: *ecn, hook: *hook, occupancy: *occupancy }
     }
 
     /// Whether the same slots have classes and all else is the same, so that no packet need be classified otherwise.
     #[must_use]
     pub fn differs_in_classes_alone(&self, other: &Self) -> bool {
         self.classes.keys().eq(other.classes.keys())
-            && (&self.rules, self.default, self.classifies, self.ecn)
-                == (&other.rules, other.default, other.classifies, other.ecn)
+            && Self { classes: BTreeMap::new(), ..self.clone() } == Self { classes: BTreeMap::new(), ..other.clone() }
     }
 }
 

@@ -251,7 +251,7 @@ fn burst_ticks(rate: u64, packet: u64) -> u32 {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::machine::device::{Control, Mode};
+    use crate::machine::device::{Control, Hook, Mode, Occupancy};
     use crate::machine::line_rate::LineRate;
 
     pub(crate) const LINK: Link = Link { mtu: 1_500, queue_packets: 1_000 };
@@ -272,6 +272,8 @@ pub(crate) mod tests {
             isolation: false,
             delay: Duration::from_micros(60),
             ecn: false,
+            hook: Hook::Auto,
+            occupancy: Occupancy::Auto,
             default_class: None,
             classes,
         }
