@@ -1,7 +1,9 @@
 //! What is done with each packet of a class.
 
 use tidegate_core::Instant;
-use tidegate_core::control::window::{Announcement, Census, ClassConfig, ClassWindow, Share, announce, far_ns, share};
+use tidegate_core::control::window::{
+    Announcement, Census, ClassConfig, ClassWindow, Share, announce, clumps, far_ns, share,
+};
 
 use super::flow::{Flow, FlowKey, Flows, Scale, Seen, after};
 use super::packet::{Flags, Segment};
@@ -159,9 +161,11 @@ impl Class {
             far_ns,
             mss,
         });
+        let share = share.min(flow.network.window());
+        flow.opens = !clumps(share, far_ns > 0);
         let edge = flow.edge.wrapping_sub(segment.ack);
         let units = announce(Announcement {
-            share: share.min(flow.network.window()),
+            share,
             in_flight: flow.in_flight(segment.ack).into(),
             room: if edge > u32::MAX / 2 { 0 } else { edge.into() },
             far: far_ns > 0,

@@ -118,16 +118,11 @@ impl<P> Htb<P> {
         Some(self.classes[ready].take(now))
     }
 
-    /// Bytes that wait in a class, with its debt; below zero, so many could leave at once.
+    /// What waits in a class with its debt, in nanoseconds of its rate; below zero, so much could leave at once.
     #[must_use]
-    pub fn occupancy(&self, class: usize, now: Instant) -> i64 {
+    pub fn occupancy_ns(&self, class: usize, now: Instant) -> i64 {
         let class = &self.classes[class];
-        let tokens_ns = class.tokens_at(now);
-        let bytes =
-            i64::try_from(u128::from(tokens_ns.unsigned_abs()) * u128::from(class.rate) / u128::from(SECOND_NS))
-                .expect("a debt is that of packets");
-        let backlog = i64::try_from(class.backlog).expect("a backlog is that of packets");
-        if tokens_ns > 0 { backlog - bytes } else { backlog + bytes }
+        cost_ns(class.backlog, class.rate) - class.tokens_at(now)
     }
 
     /// Puts another rate in force, with as many bytes of burst as before; a debt keeps its bytes.
@@ -236,10 +231,10 @@ mod tests {
     fn a_large_packet_leaves_at_once_and_the_next_waits_for_its_debt() {
         let mut htb = one(&[PLAIN]);
         (0..3).for_each(|packet| htb.enqueue(0, 0, 64_000, packet).unwrap());
-        assert_eq!(htb.occupancy(0, at(0)), 192_000 - 2_000);
+        assert_eq!(htb.occupancy_ns(0, at(0)), 192_000 - 2_000, "a byte takes a nanosecond");
         assert_eq!(departures(&mut htb, at(0)), [(0, 0), (62, 1), (126, 2)]);
-        assert_eq!(htb.occupancy(0, at(126)), 64_000, "nothing waits, but the debt");
-        assert_eq!(htb.occupancy(0, at(1_000)), -2_000);
+        assert_eq!(htb.occupancy_ns(0, at(126)), 64_000, "nothing waits, but the debt");
+        assert_eq!(htb.occupancy_ns(0, at(1_000)), -2_000);
     }
 
     #[test]

@@ -41,8 +41,7 @@ pub fn announce(to: Announcement) -> u64 {
     let unit = 1_u64 << scale;
     let down = |bytes: u64| bytes & !(unit - 1);
     let up = |bytes: u64| down(bytes + unit - 1);
-    let clumps = to.share <= CLUMP_MAX && !to.far;
-    if clumps && to.in_flight > to.mss {
+    if clumps(to.share, to.far) && to.in_flight > to.mss {
         return up(to.room.max(to.in_flight)) >> scale;
     }
     let whole = to.share / to.mss * to.mss;
@@ -51,6 +50,14 @@ pub fn announce(to: Announcement) -> u64 {
     let above = to.share.saturating_sub(low);
     let window = if above > 0 && (u64::from(to.coin) * (high - low)) >> 16 < above { high } else { low };
     up(window.max(to.in_flight)) >> scale
+}
+
+/// True if a flow's window opens in clumps; false if with each acknowledgement, as of far flows and of shares that are
+/// several packets. Of the latter a sender leaves some of the window unused while that is less than the packet that it wants
+/// to send next.
+#[must_use]
+pub const fn clumps(share: u64, far: bool) -> bool {
+    share <= CLUMP_MAX && !far
 }
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ mod class;
 mod network;
 mod share;
 
-pub use announce::{Announcement, announce};
+pub use announce::{Announcement, announce, clumps};
 pub use class::{Census, ClassConfig, ClassWindow, Mode, follow_base};
 pub use network::{NETWORK_WINDOW_MAX, NetworkAck, NetworkWindow};
 pub use share::{SHARE_MAX, Share, far_ns, share};

@@ -5,6 +5,8 @@ use super::bytes_in;
 /// No flow gets more: what TCP can announce.
 pub const SHARE_MAX: u64 = 1 << 30;
 
+/// Headers of a segment, which the class's rate counts and a window does not.
+const HEADER_BYTES: u64 = 66;
 /// Longest base that is made up for.
 const FAR_MAX_NS: u64 = 1_000_000_000;
 /// The class's window covers a base up to this: what the first window of a class is made for.
@@ -31,7 +33,11 @@ pub struct Share {
 /// the queue. At least 9/4 segments, so that two whole ones are left after rounding, and at most [`SHARE_MAX`].
 #[must_use]
 pub fn share(of: Share) -> u64 {
-    let bytes = bytes_in(of.rate, of.window_ns.saturating_add(of.far_ns)) / of.flows;
+    // Of a long way only 31/32 are filled, and with payload: the controller adds what is missing to the window, up to its
+    // largest, but could not take away a surplus of more than the smallest.
+    let way = bytes_in(of.rate, of.far_ns - of.far_ns / 32);
+    let payload = way.saturating_mul(of.mss) / of.mss.saturating_add(HEADER_BYTES);
+    let bytes = bytes_in(of.rate, of.window_ns).saturating_add(payload) / of.flows;
     bytes.max(of.mss.saturating_mul(9) / 4).min(SHARE_MAX)
 }
 
@@ -64,9 +70,9 @@ mod tests {
 
     #[test]
     fn a_far_flow_gets_what_an_equal_rate_needs() {
-        // 100 ms at a quarter of 1 Gbit/s are 3.1 MB.
+        // 100 ms at a quarter of 1 Gbit/s are 3.1 MB, 2.99 MB of these payload.
         let far = share(Share { flows: 4, far_ns: far_ns(100_070_000, 70_000), ..NEAR });
-        assert_eq!(far, 3_125_000 + 6_250);
+        assert_eq!(far, 2_901_622, "31/32 of 2,989 kB, and 6 kB of the class's window");
         assert_eq!(far_ns(240_000, 70_000), 0, "not far");
         assert_eq!(far_ns(100_000_000, 100_000_000), 99_800_000, "alone, it is far all the same");
     }

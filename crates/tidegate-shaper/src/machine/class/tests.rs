@@ -169,6 +169,6 @@ fn a_far_flow_neither_slows_the_class_nor_is_held_to_a_near_flows_window() {
     bench.flow().scale = Scale::Known(8);
     bench.out(1 + MSS, MSS);
     let window = u64::from(bench.back(1 + 2 * MSS, u16::MAX).unwrap()) << 8;
-    assert!(window > 9_000_000, "{window}: two round trips of 10 us brought its base to 77 ms");
+    assert!(window > 8_500_000, "{window}: two round trips of 10 us brought its base to 77 ms");
     assert!(bench.class.window().base_ns() < 80_000);
 }

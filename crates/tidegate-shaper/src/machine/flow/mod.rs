@@ -77,6 +77,8 @@ pub struct Flow {
     pub census: Census,
     /// What the network's marks allow it.
     pub network: NetworkWindow,
+    /// True if its window opened with the last acknowledgement, and not in clumps.
+    pub opens: bool,
     /// The bulk leaf that it is queued in, in isolation mode; `None` while it is sparse.
     pub bulk: Option<u8>,
     timing: Option<Timing>,
@@ -95,6 +97,7 @@ impl Flow {
             base_ns: 0,
             census: Census::default(),
             network: NetworkWindow::new(next),
+            opens: false,
             bulk: None,
             timing: None,
         }
@@ -157,7 +160,9 @@ impl Flow {
         }
         // As a signed number: a window that ends before the segment is the fullest of all.
         let room = self.edge.wrapping_sub(end);
-        room < self.mss || room > u32::MAX / 2
+        // A sender with a large window waits until it has room for another packet as large as this.
+        let wanted = if self.opens { self.mss.max(segment.payload) } else { self.mss };
+        room < wanted || room > u32::MAX / 2
     }
 
     /// An acknowledgement comes in that is not older than the latest. The round trip that it completes, without the queue.

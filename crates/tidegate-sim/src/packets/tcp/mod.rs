@@ -49,7 +49,7 @@ pub struct Ack {
     pub ack: u64,
     /// The window field, unscaled.
     pub field: u16,
-    /// A burst beyond a gap that caused it: its first byte and the byte after it.
+    /// What is held beyond a gap from the burst on that caused it: its first byte, and the byte after the last.
     pub sacked: Option<(u64, u64)>,
     /// True for the answer to a SYN, whose field is never scaled.
     pub syn: bool,

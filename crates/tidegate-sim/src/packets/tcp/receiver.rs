@@ -74,6 +74,12 @@ impl Receiver {
         self.ack_at.filter(|at| *at <= now).map(|_| self.ack(None))
     }
 
+    /// True while the application does not read.
+    #[must_use]
+    pub fn is_stalled(&self) -> bool {
+        self.stalled
+    }
+
     /// The application stops reading.
     pub fn stall(&mut self) {
         self.stalled = true;
@@ -99,8 +105,10 @@ impl Receiver {
             return Some(self.ack(None));
         }
         if beyond {
-            self.held.insert(start, end);
-            return Some(self.ack(Some((start, end))));
+            let known = self.held.entry(start).or_default();
+            *known = end.max(*known);
+            let block = self.block_from(start);
+            return Some(self.ack(Some(block)));
         }
         let filled = !self.held.is_empty();
         let before = self.next;
@@ -119,6 +127,18 @@ impl Receiver {
         }
         self.ack_at = self.ack_at.or(Some(now.plus_nanos(DELAY_NS)));
         None
+    }
+
+    /// What is held without a gap from `start` on.
+    fn block_from(&self, start: u64) -> (u64, u64) {
+        let mut end = start;
+        for (&next, &next_end) in self.held.range(start..) {
+            if next > end {
+                break;
+            }
+            end = end.max(next_end);
+        }
+        (start, end)
     }
 
     /// Bytes beyond the next one that there is room for. An announced window is not taken back.

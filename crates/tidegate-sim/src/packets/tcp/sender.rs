@@ -155,9 +155,32 @@ impl Sender {
         self.timeout_at
     }
 
-    /// A burst left the host's own queue, by the line or dropped.
+    /// A burst left the host's own queue.
     pub fn on_left(&mut self, burst: &Burst) {
         self.queued = self.queued.saturating_sub(burst.payload);
+    }
+
+    /// The host's own queue had no room for the burst that was just polled. It is as if not sent, and the window shrinks as
+    /// after a mark. Poll again after the next event. Source: Linux, `tcp_write_xmit` and `tcp_enter_cwr`.
+    pub fn on_refused(&mut self, burst: &Burst, now: Instant) {
+        self.queued = self.queued.saturating_sub(burst.payload);
+        if self.pieces.back().is_some_and(|piece| piece.burst == *burst && !piece.again) {
+            self.pieces.pop_back();
+            self.next = burst.seq;
+            self.pipe -= burst.payload;
+        } else if let Some(piece) = self.pieces.iter_mut().find(|piece| piece.burst == *burst) {
+            piece.state = State::Lost;
+            self.lost += 1;
+            self.pipe -= burst.payload;
+        }
+        if self.una >= self.recovery_end {
+            self.cubic.on_loss();
+            self.recovery_end = self.next;
+        }
+        if self.pieces.is_empty() {
+            // No acknowledgement will come: the timer tries again.
+            self.timeout_at = Some(now.plus_nanos(self.timeout_ns()));
+        }
     }
 
     /// The next burst to send now, if any may be sent.
@@ -197,8 +220,8 @@ impl Sender {
             self.forget(&piece);
             rtt_ns = self.delivered(&piece, &mut latest, now).or(rtt_ns);
         }
-        if let Some((start, _)) = ack.sacked {
-            rtt_ns = self.sack(start, &mut latest, now).or(rtt_ns);
+        if let Some(block) = ack.sacked {
+            rtt_ns = self.sack(block, &mut latest, now).or(rtt_ns);
         }
         self.una = ack.ack;
         self.mark_lost(latest);
@@ -246,13 +269,30 @@ impl Sender {
         self.restart(now);
     }
 
-    /// The tail may be lost: it is sent again.
+    /// The tail may be lost: its last segment is sent again.
     fn lose_last(&mut self) {
-        if let Some(piece) = self.pieces.iter_mut().rev().find(|piece| piece.state == State::InFlight) {
-            piece.state = State::Lost;
-            self.pipe -= piece.burst.payload;
-            self.lost += 1;
+        let Some(at) = self.pieces.iter().rposition(|piece| piece.state == State::InFlight) else { return };
+        let payload = self.pieces[at].burst.payload;
+        let last = if self.split(at, payload.saturating_sub(self.config.mss)) { at + 1 } else { at };
+        let piece = &mut self.pieces[last];
+        piece.state = State::Lost;
+        self.pipe -= piece.burst.payload;
+        self.lost += 1;
+    }
+
+    /// Makes two pieces of one, the first of `bytes`. True if both have something.
+    fn split(&mut self, at: usize, bytes: u64) -> bool {
+        let piece = self.pieces[at];
+        if bytes == 0 || bytes >= piece.burst.payload {
+            return false;
         }
+        let mss = self.config.mss;
+        let part = |seq, payload: u64| Burst { seq, payload, segments: payload.div_ceil(mss), syn: false };
+        let first = part(piece.burst.seq, bytes);
+        self.pieces[at].burst = first;
+        self.pieces.insert(at + 1, Piece { burst: part(first.end(), piece.burst.payload - bytes), ..piece });
+        self.lost += usize::from(piece.state == State::Lost);
+        true
     }
 
     fn send_again(&mut self, now: Instant) -> Option<Burst> {
@@ -260,10 +300,14 @@ impl Sender {
             return None;
         }
         let at = self.pieces.iter().position(|piece| piece.state == State::Lost)?;
+        let room = self.window().saturating_sub(self.pipe);
+        // As much as the window has room for goes again, and at least a segment if nothing is on its way.
+        let most = if self.pipe == 0 { room.max(self.config.mss) } else { room };
+        self.split(at, most / self.config.mss * self.config.mss);
         let burst = self.pieces[at].burst;
         // Linux sends nothing again beyond the window but the first burst.
         let allowed = at == 0 || burst.end() <= self.edge;
-        if !allowed || (self.pipe > 0 && self.pipe + burst.payload > self.window()) {
+        if !allowed || burst.payload > most {
             return None;
         }
         self.order += 1;
@@ -353,15 +397,22 @@ impl Sender {
             return None;
         }
         *latest = piece.order.max(*latest);
-        Some(rtt_ns).filter(|_| !piece.again)
+        // What was given up for lost arrived some time ago.
+        Some(rtt_ns).filter(|_| !piece.again && piece.state == State::InFlight)
     }
 
-    fn sack(&mut self, start: u64, latest: &mut u64, now: Instant) -> Option<u64> {
-        let at = self.pieces.binary_search_by_key(&start, |piece| piece.burst.seq).ok()?;
-        let piece = self.pieces[at];
-        self.forget(&piece);
-        let rtt_ns = self.delivered(&piece, latest, now);
-        self.pieces[at].state = State::Sacked;
+    fn sack(&mut self, (start, end): (u64, u64), latest: &mut u64, now: Instant) -> Option<u64> {
+        let first = self.pieces.partition_point(|piece| piece.burst.seq < start);
+        let mut rtt_ns = None;
+        for at in first..self.pieces.len() {
+            let piece = self.pieces[at];
+            if piece.burst.end() > end {
+                break;
+            }
+            self.forget(&piece);
+            rtt_ns = self.delivered(&piece, latest, now).or(rtt_ns);
+            self.pieces[at].state = State::Sacked;
+        }
         rtt_ns
     }
 
@@ -397,6 +448,12 @@ impl Sender {
         self.srtt_ns = (7 * self.srtt_ns + rtt_ns) / 8;
     }
 
+    /// Source: RFC 6298, §2 and 5.5.
+    fn timeout_ns(&self) -> u64 {
+        let base = if self.srtt_ns == 0 { TIMEOUT_START_NS } else { self.srtt_ns + 4 * self.rtt_var_ns };
+        base.max(TIMEOUT_MIN_NS).saturating_mul(1 << self.backoff.min(10)).min(TIMEOUT_MAX_NS)
+    }
+
     /// The timer starts anew.
     fn restart(&mut self, now: Instant) {
         if self.is_done() {
@@ -408,8 +465,7 @@ impl Sender {
             self.timeout_at = None;
             return;
         }
-        let base = if self.srtt_ns == 0 { TIMEOUT_START_NS } else { self.srtt_ns + 4 * self.rtt_var_ns };
-        let timeout = base.max(TIMEOUT_MIN_NS).saturating_mul(1 << self.backoff.min(10)).min(TIMEOUT_MAX_NS);
+        let timeout = self.timeout_ns();
         let alone = self.pieces.len() == 1 && self.pipe <= self.config.mss;
         let probe = 2 * self.srtt_ns + if alone { PROBE_ALONE_NS } else { PROBE_EXTRA_NS };
         let probes = !self.probed && self.srtt_ns > 0 && !self.pieces.is_empty();

@@ -177,3 +177,22 @@ fn a_lost_window_update_is_found_by_a_probe() {
     path.run(vec![(10, Event::Stall), (500, Event::ResumeUnheard)], 3_000);
     assert!(path.receiver.received() > stalled + 1_000_000);
 }
+
+#[test]
+fn a_refused_burst_is_as_if_not_sent_and_is_tried_again() {
+    let mut path = Path::new(10 * MSS, 10_000_000, 100);
+    let now = Instant::ZERO;
+    let syn = path.sender.poll_send(now).unwrap();
+    path.sender.on_left(&syn);
+    let ack = path.receiver.on_burst(&syn, now).unwrap();
+    path.sender.on_ack(ack, now);
+    let burst = path.sender.poll_send(now).unwrap();
+    path.sender.on_refused(&burst, now);
+    let timeout = path.sender.next_timeout().expect("nothing else will happen");
+    path.sender.on_timeout(timeout);
+    let probe = path.sender.poll_send(timeout).unwrap();
+    assert_eq!((probe.seq, probe.payload), (1, 0));
+    let again = path.sender.poll_send(timeout).unwrap();
+    assert_eq!(again.seq, burst.seq);
+    assert!(again.payload < burst.payload, "the window shrank");
+}
