@@ -13,6 +13,7 @@
 #define SHARE_MAX (1U << 30)
 #define CLUMP_MAX 65536
 #define BASE_MAX_NS SECOND_NS
+#define HEADER_BYTES 66
 #define NEAR_MAX_NS 200000ULL
 #define FAR_MARGIN_NS 100000ULL
 #define QUEUE_MAX_NS (1LL << 36)
@@ -101,7 +102,8 @@ static __always_inline u64 far_ns(u64 flow_base, u64 class_base)
 
 static __always_inline u32 share_of(u64 window, u32 flows, u64 rate, u64 far, u32 mss)
 {
-	u64 bytes = bytes_in(rate, window + far) / flows;
+	u64 payload = bytes_in(rate, far - far / 32) * mss / (mss + HEADER_BYTES);
+	u64 bytes = (bytes_in(rate, window) + payload) / flows;
 
 	return min_of(max_of(bytes, (u64)mss * 9 / 4), SHARE_MAX);
 }
@@ -113,12 +115,17 @@ static __always_inline u32 round_up(u32 bytes, u32 scale)
 	return (bytes + (1U << scale) - 1) >> scale << scale;
 }
 
+static __always_inline u32 in_clumps(u32 share, u32 is_far)
+{
+	return share <= CLUMP_MAX && !is_far;
+}
+
 /* In units of the scale. */
 static __always_inline u32 announce(u32 share, u32 in_flight, u32 room, u32 is_far, u32 mss, u32 scale, u16 coin)
 {
 	u32 whole, low, high, window;
 
-	if (share <= CLUMP_MAX && !is_far && in_flight > mss)
+	if (in_clumps(share, is_far) && in_flight > mss)
 		return round_up(max_of(room, in_flight), scale) >> scale;
 	whole = share / mss * mss;
 	low = max_of(whole >> scale << scale, round_up(FLOOR_SEGMENTS * mss, scale));

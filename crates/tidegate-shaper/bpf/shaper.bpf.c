@@ -313,7 +313,7 @@ static __always_inline void received_syn(struct __sk_buff *skb, const struct pac
 /* True if the window has no room for another whole segment behind this one. */
 static __always_inline u32 sent_data(struct __sk_buff *skb, struct class *class, const struct packet *packet, struct flow *flow, u64 now)
 {
-	u32 end = packet->seq + packet->payload;
+	u32 end = packet->seq + packet->payload, wanted;
 
 	if (flow->flags & FRESH)
 		begin(flow, packet->seq);
@@ -333,7 +333,9 @@ static __always_inline u32 sent_data(struct __sk_buff *skb, struct class *class,
 	}
 	if (after(end, flow->next))
 		flow->next = end;
-	return (s32)(flow->edge - end) < (s32)flow->mss;
+	/* A sender with a large window waits until it has room for another packet as large as this. */
+	wanted = flow->opens ? max_of(flow->mss, packet->payload) : flow->mss;
+	return (s32)(flow->edge - end) < (s32)wanted;
 }
 
 /* A flow leaves its leaf only when nothing of it waits there that a packet in another leaf could overtake. */
@@ -434,7 +436,11 @@ static __always_inline void write_window(struct __sk_buff *skb, struct class *cl
 	u32 mss = max_of(flow->mss, 1);
 	u32 share = share_of(state->window, flows, class->config->rate, far, mss);
 	u32 room = after(packet->ack, flow->edge) ? 0 : flow->edge - packet->ack;
-	u32 field = announce(min_of(share, flow->network.window), in_flight_of(flow, packet->ack), room, far > 0, mss, scale, random());
+	u32 field;
+
+	share = min_of(share, flow->network.window);
+	flow->opens = !in_clumps(share, far > 0);
+	field = announce(share, in_flight_of(flow, packet->ack), room, far > 0, mss, scale, random());
 
 	if (field < packet->window) {
 		if (settings.occupancy == OCCUPANCY_DIRECT && !settings.under_test)

@@ -123,7 +123,8 @@ struct flow {
 	u8 flags;
 	u8 leaf;
 	u8 timed;
-	u16 pad;
+	u8 opens; /* its window opened with the last acknowledgement, and not in clumps */
+	u8 pad;
 };
 
 struct other {

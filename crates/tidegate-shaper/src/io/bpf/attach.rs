@@ -12,6 +12,7 @@ use libbpf_rs::{AsRawLibbpf, ErrorKind, Link, ProgramMut, TC_EGRESS, TC_INGRESS,
 
 use super::BpfError;
 use super::object::Object;
+use crate::machine::device;
 
 /// Programs attached before all others of a hook.
 const BEFORE: u32 = libbpf_sys::BPF_F_BEFORE;
@@ -37,15 +38,19 @@ impl Hook {
 }
 
 /// Attaches both programs to the device with number `index` of this thread's namespace.
-pub(super) fn attach(object: &Object, index: u32) -> Result<Hook, BpfError> {
+pub(super) fn attach(object: &Object, index: u32, wanted: device::Hook) -> Result<Hook, BpfError> {
     let number = i32::try_from(index).expect("the kernel counts devices from 1 and is far from the end");
     let failed = |source| BpfError::Attach { index, source };
+    if wanted == device::Hook::Clsact {
+        to_clsact(object, number).map_err(failed)?;
+        return Ok(Hook::Clsact);
+    }
     // The way in first: until the way out is watched there are no flows.
     let tcx = to_tcx(&object.ingress(), number).and_then(|first| Ok([first, to_tcx(&object.egress(), number)?]));
     match tcx {
         Ok(links) => Ok(Hook::Tcx { _links: links }),
         // A kernel that does not know tcx says so.
-        Err(error) if error.kind() == ErrorKind::InvalidInput => {
+        Err(error) if error.kind() == ErrorKind::InvalidInput && wanted == device::Hook::Auto => {
             to_clsact(object, number).map_err(failed)?;
             Ok(Hook::Clsact)
         }

@@ -10,7 +10,7 @@ use tidegate_core::{Instant, Rng};
 use super::object::Object;
 use crate::machine::class::Class;
 use crate::machine::class_id::ClassId;
-use crate::machine::device::Control;
+use crate::machine::device::{Control, Hook, Occupancy};
 use crate::machine::flow::{Flows, Seen};
 use crate::machine::packet::{parse, set_window};
 use crate::machine::program::{ClassProgram, DeviceProgram};
@@ -114,19 +114,16 @@ struct Pair {
 
 impl Pair {
     fn new(control: Control, seed: u64) -> Option<Self> {
-        let program = ClassProgram {
-            classid: ClassId::new(0x71de, 0x20),
-            rate: RATE,
-            isolation: false,
-            control,
-            delay: DELAY,
-        };
+        let program =
+            ClassProgram { classid: ClassId::new(0x71de, 0x20), rate: RATE, isolation: false, control, delay: DELAY };
         let device = DeviceProgram {
             classes: [(0, program)].into(),
             rules: Vec::new(),
             default: Some(0),
             classifies: true,
             ecn: false,
+            hook: Hook::Auto,
+            occupancy: Occupancy::Auto,
         };
         let mut object = match Object::load_under_test(&device) {
             Ok(object) => object,
@@ -197,7 +194,8 @@ fn options(scale: Option<u8>) -> Vec<u8> {
 impl Ends {
     fn open(pair: &mut Pair, number: u16) -> Self {
         let ipv6 = pair.rng.chance(0.3);
-        let shape = Shape { ipv6, vlan: pair.rng.chance(0.2), extension: ipv6 && pair.rng.chance(0.5), port: 40_000 + number };
+        let shape =
+            Shape { ipv6, vlan: pair.rng.chance(0.2), extension: ipv6 && pair.rng.chance(0.5), port: 40_000 + number };
         let first = u32::try_from(pair.rng.u64() >> 32).unwrap();
         let scale = pair.rng.chance(0.9).then(|| u8::try_from(pair.rng.below(15)).unwrap());
         let (ours, theirs) = (options(Some(7)), options(scale));
@@ -260,7 +258,8 @@ impl Ends {
     }
 
     fn close(&self, pair: &mut Pair) {
-        let fin = Frame { outgoing: true, seq: self.next, ack: 1, flags: FIN | ACK, window: 500, options: &[], payload: 0 };
+        let fin =
+            Frame { outgoing: true, seq: self.next, ack: 1, flags: FIN | ACK, window: 500, options: &[], payload: 0 };
         pair.see(self.shape, fin, 0);
     }
 }

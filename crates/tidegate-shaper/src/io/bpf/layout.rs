@@ -10,8 +10,6 @@ use super::{BpfError, cgroup};
 use crate::machine::device::{Control, Match, Prefix, Protocol};
 use crate::machine::program::ClassProgram;
 
-/// Rules that the programs look at.
-pub(super) const RULES_MAX: usize = 64;
 /// Buckets of the histogram of round trips.
 pub(super) const RTT_BUCKETS: usize = 96;
 /// `NO_CLASS`.

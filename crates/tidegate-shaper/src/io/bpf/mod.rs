@@ -83,7 +83,7 @@ impl Loader for Kernel {
         for (&slot, class) in &program.classes {
             object.set_class(slot, class, program.ecn)?;
         }
-        let hook = namespace.run(|| attach::attach(&object, index))??;
+        let hook = namespace.run(|| attach::attach(&object, index, program.hook))??;
         let device = (namespace.try_clone()?, index);
         Ok(Box::new(Attached { hook, object, device, ecn: program.ecn }))
     }

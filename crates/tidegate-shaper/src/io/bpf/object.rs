@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use libbpf_rs::{MapCore, MapFlags, MapHandle, Object as Loaded, ObjectBuilder, OpenObject, ProgramMut};
 
 use super::BpfError;
-use super::layout::{self, ClassCounts, ClassState, NO_CLASS, RTT_BUCKETS, RULES_MAX, Settings};
+use super::layout::{self, ClassCounts, ClassState, NO_CLASS, RTT_BUCKETS, Settings};
 use super::rtt::quantiles;
 use crate::io::programs::Quantiles;
-use crate::machine::device::Match;
-use crate::machine::program::{ClassProgram, DeviceProgram};
+use crate::machine::device::{self, Match};
+use crate::machine::program::{ClassProgram, DeviceProgram, RULES_MAX};
 
 /// As libelf reads it: aligned as its headers are.
 #[repr(align(16))]
@@ -27,8 +27,14 @@ pub enum Occupancy {
 }
 
 impl Occupancy {
-    /// In the order in which they are tried.
-    const ALL: [Self; 2] = [Self::Direct, Self::Virtual];
+    /// What is tried, in this order.
+    fn tried(wanted: device::Occupancy) -> &'static [Self] {
+        match wanted {
+            device::Occupancy::Auto => &[Self::Direct, Self::Virtual],
+            device::Occupancy::Direct => &[Self::Direct],
+            device::Occupancy::Virtual => &[Self::Virtual],
+        }
+    }
 
     pub(super) fn name(self) -> &'static str {
         match self {
@@ -71,7 +77,7 @@ impl Object {
             under_test: false,
         };
         let mut refused = None;
-        for occupancy in Occupancy::ALL {
+        for &occupancy in Occupancy::tried(program.occupancy) {
             match load(Settings { occupancy: occupancy.number(), ..settings }) {
                 Ok(loaded) => return Self::with_rules(loaded, occupancy, &rules),
                 Err(error) => {
@@ -115,9 +121,9 @@ impl Object {
     /// Tells what the next packet meets.
     #[cfg(test)]
     pub(super) fn tell(&self, now: u64, queue: i64, random: u32) {
-        let told: Vec<u8> =
-            [&now.to_ne_bytes()[..], &queue.to_ne_bytes(), &random.to_ne_bytes(), &[0; 4]].concat();
-        let map = self.loaded.maps().find(|map| map.name().to_string_lossy().ends_with(".bss")).expect("state.h has it");
+        let told: Vec<u8> = [&now.to_ne_bytes()[..], &queue.to_ne_bytes(), &random.to_ne_bytes(), &[0; 4]].concat();
+        let map =
+            self.loaded.maps().find(|map| map.name().to_string_lossy().ends_with(".bss")).expect("state.h has it");
         map.update(&0_u32.to_ne_bytes(), &told, MapFlags::ANY).expect("the table is there");
     }
 
