@@ -12,6 +12,7 @@
 
 pub mod admin;
 pub mod agent;
+mod batch_timers;
 pub mod clear;
 mod lock;
 mod managed;
