@@ -41,6 +41,8 @@ pub const DEVICES_MAX: usize = 256;
 pub struct Config {
     /// Where its admin API listens. `None`: nowhere.
     pub admin: Option<SocketAddr>,
+    /// Whether HTB sends a whole burst at each timer, on all devices of the host.
+    pub batch_timers: bool,
     /// At most [`DEVICES_MAX`]; no two of the same name and namespace.
     pub devices: Vec<Device>,
     /// What works, and is probably not meant.

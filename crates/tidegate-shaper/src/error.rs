@@ -29,6 +29,13 @@ pub enum ShaperError {
         #[source]
         source: Foreign,
     },
+    /// The kernel's module has no such parameter, or we may not write it.
+    #[error("batch_timers cannot be set")]
+    BatchTimers {
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
     /// Another agent runs.
     #[error("another agent shapes {device}")]
     Taken {
@@ -91,6 +98,9 @@ impl ShaperError {
             }
             Self::Foreign { .. } => {
                 "set mode = \"attach\" to keep the queues of its classes short, or remove it: tc qdisc del dev DEVICE root"
+            }
+            Self::BatchTimers { .. } => {
+                "set shaper.batch_timers = false: it needs root, and the parameter htb_hysteresis of the module sch_htb"
             }
             Self::Taken { .. } => "stop it first: its trees stay, and are taken over as they are",
             Self::Lock { .. } => "run it as root, and let /run be writable",

@@ -226,8 +226,9 @@ fn a_rate_changes_live_and_a_class_that_stays_is_not_touched() {
     assert_eq!(handle.view().devices[0].classes[0].rate_bit_per_s, 40_000_000_000);
     let classes = namespace.classes();
     assert!(classes.contains("class htb 71de:20 root rate 40Gbit ceil 40Gbit"), "{classes}");
-    assert!(classes.contains("class htb 71de:21 parent 71de:20 prio 0 rate 40Gbit ceil 40Gbit"), "{classes}");
-    assert!(classes.contains("class htb 71de:31 parent 71de:20 prio 1"), "{classes}");
+    assert!(classes.contains("class htb 71de:21 parent 71de:20 prio 0 rate 20Gbit ceil 40Gbit"), "{classes}");
+    assert!(classes.contains("class htb 71de:32 parent 71de:22 prio 1"), "{classes}");
+    assert!(classes.contains("class htb 71de:3b parent 71de:33 prio 1"), "{classes}");
     assert!(matches!(change("c", "1 Gbit/s"), Err(ChangeError::Refused(_))));
     // A file without `a`: `b` keeps its class, and a new one takes the place of `a`.
     let config = namespace.config("isolation = true", &(class("b", "2 Gbit/s") + &class("new", "1 Mbit/s")));
@@ -237,6 +238,12 @@ fn a_rate_changes_live_and_a_class_that_stays_is_not_touched() {
         view.devices[0].classes.iter().map(|class| (class.classid.to_string(), class.rate_bit_per_s)).collect();
     assert_eq!(ids, [("71de:40".to_owned(), 2_000_000_000), ("71de:20".to_owned(), 1_000_000)]);
     assert!(namespace.classes().contains("class htb 71de:40 root rate 2Gbit ceil 2Gbit"));
+    // The leaves go, and come back.
+    for (keys, classes) in [("", 1), ("isolation = true", 28)] {
+        wait_for(handle.reload(namespace.config(keys, &class("b", "2 Gbit/s")))).unwrap();
+        assert_eq!(handle.view().devices[0].state, State::Shaped, "{:?}", handle.view().devices[0].problem);
+        assert_eq!(namespace.classes().lines().count(), classes, "{}", namespace.classes());
+    }
 }
 
 #[test]

@@ -74,10 +74,11 @@ impl Config {
     pub fn from_section(section: Section, document: &Document) -> Result<Self, ConfigError> {
         let place = Place { document, key: "shaper".to_owned() };
         place.at_most("device", section.device.len(), DEVICES_MAX)?;
+        let batch_timers = section.batch_timers;
         let mut devices: Vec<Device> = Vec::with_capacity(section.device.len());
         for (index, section) in section.device.into_iter().enumerate() {
             let place = place.below(format_args!("device[{index}]"));
-            let device = device(&place, section)?;
+            let device = Device { batch_timers, ..device(&place, section)? };
             if devices.iter().any(|other| other.name == device.name && other.namespace == device.namespace) {
                 let remedy = "keep one of them, with the classes of both";
                 return Err(place.problem("name", format_args!("{} is there twice", device.name), remedy));
@@ -85,7 +86,7 @@ impl Config {
             devices.push(device);
         }
         let admin = admin(&place, section.admin_address.as_deref().unwrap_or(ADMIN))?;
-        let mut config = Self { admin, devices, warnings: Vec::new() };
+        let mut config = Self { admin, batch_timers, devices, warnings: Vec::new() };
         config.warnings = warnings(&config);
         Ok(config)
     }
@@ -141,8 +142,21 @@ fn device(place: &Place<'_>, section: DeviceSection) -> Result<Device, ConfigErr
         classes.push(self::class(&place.below(format_args!("class[{index}]")), section, mode, &names)?);
     }
     let default_class = default_class.map(|name| index_of(place, "default_class", &name, &names)).transpose()?;
-    let device =
-        Device { name, namespace, mode, rate, control, isolation, delay, ecn, hook, occupancy, default_class, classes };
+    let device = Device {
+        name,
+        namespace,
+        mode,
+        rate,
+        control,
+        isolation,
+        delay,
+        ecn,
+        batch_timers: false,
+        hook,
+        occupancy,
+        default_class,
+        classes,
+    };
     check_tree(place, &device)?;
     Ok(device)
 }
@@ -187,7 +201,7 @@ fn check_tree(place: &Place<'_>, device: &Device) -> Result<(), ConfigError> {
     }
     let depth = depth(device);
     if depth > DEPTH_MAX {
-        let remedy = format!("expected at most {DEPTH_MAX}, with the device's rate and isolation one each");
+        let remedy = format!("expected at most {DEPTH_MAX}, of which the device's rate takes one and isolation two");
         return Err(place.problem("class", format_args!("the tree has {depth} levels"), remedy));
     }
     Ok(())

@@ -14,6 +14,7 @@ use crate::machine::line_rate::LineRate;
 #[serde(default, deny_unknown_fields)]
 pub struct Section {
     pub(super) admin_address: Option<String>,
+    pub(super) batch_timers: bool,
     pub(super) device: Vec<DeviceSection>,
 }
 

@@ -34,6 +34,7 @@ fn everything_can_be_said() {
         r#"
         [shaper]
         admin_address = ""
+        batch_timers = true
         [[shaper.device]]
         name = "veth-a"
         namespace = "/run/netns/blue"
@@ -70,6 +71,7 @@ fn everything_can_be_said() {
     .unwrap();
     let [own, theirs] = &config.devices[..] else { panic!("two devices") };
     assert_eq!((config.admin, own.default_class, own.classes[1].parent), (None, Some(2), Some(0)));
+    assert!(config.batch_timers && own.batch_timers && theirs.batch_timers);
     assert_eq!((own.hook, own.occupancy), (Hook::Clsact, Occupancy::Virtual));
     assert_eq!(own.classes[1].matches[1].ports, Some(80..=90));
     assert_eq!(theirs.classes[0].classid.unwrap().to_string(), "1:10");
@@ -129,8 +131,8 @@ fn trees_that_the_kernel_would_refuse_or_misread_are_found() {
         let below = |at: usize| class(&format!("c{at}"), &format!("parent = \"c{}\"", at - 1));
         class("c0", "") + &(1..length).map(below).collect::<String>()
     };
-    assert!(read(&(device("isolation = true\nrate = \"1 Gbit/s\"") + &chain(6))).is_ok());
-    assert!(error(&(device("isolation = true\nrate = \"1 Gbit/s\"") + &chain(7))).contains("the tree has 9 levels"));
+    assert!(read(&(device("isolation = true\nrate = \"1 Gbit/s\"") + &chain(5))).is_ok());
+    assert!(error(&(device("isolation = true\nrate = \"1 Gbit/s\"") + &chain(6))).contains("the tree has 9 levels"));
     let attach = device("mode = \"attach\"") + "[[shaper.device.class]]\nname = \"a\"\n";
     assert!(error(&attach).contains("needs its number"));
     let attach = device("mode = \"attach\"\nisolation = true") + &class("a", "");

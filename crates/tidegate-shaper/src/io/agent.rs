@@ -14,6 +14,7 @@ use tidegate_runtime::causes::with_causes;
 use tidegate_runtime::clock;
 use tokio::sync::{oneshot, watch};
 
+use super::batch_timers;
 pub use super::managed::Switch;
 use super::managed::{AnyLoader, Managed};
 use super::programs::Loader;
@@ -93,6 +94,9 @@ impl Agent {
     /// If this process may not change devices, or one is shaped by somebody else: then none is touched. If the kernel refuses a tree.
     pub fn start(config: Config, loader: Option<Box<dyn Loader>>) -> Result<Self, ShaperError> {
         may_change_devices(&config)?;
+        if config.batch_timers {
+            batch_timers(true)?;
+        }
         if loader.is_none() {
             tracing::warn!(
                 "there are no programs: the rates hold, but rules put no packet into a class, and queues are long"
@@ -102,12 +106,13 @@ impl Agent {
         let (sender, view) = watch::channel(Arc::default());
         let (started, start) = sync_channel(1);
         let run = move || {
+            let batch_timers = config.batch_timers;
             let mut devices: Vec<Managed> = config.devices.into_iter().map(Managed::new).collect();
             let mut loader: AnyLoader = loader;
             let checked = devices.iter().try_for_each(Managed::check);
             let looked = checked.and_then(|()| devices.iter_mut().try_for_each(|device| device.look(&mut loader)));
             let is_well = looked.is_ok();
-            let mut running = Running { devices, loader, view: sender };
+            let mut running = Running { devices, batch_timers, loader, view: sender };
             running.publish();
             // Whoever started us waits for it.
             let _ = started.send(looked);
@@ -187,6 +192,7 @@ impl AgentHandle {
 /// What the thread has.
 struct Running {
     devices: Vec<Managed>,
+    batch_timers: bool,
     loader: AnyLoader,
     view: watch::Sender<Arc<ShaperView>>,
 }
@@ -243,6 +249,12 @@ impl Running {
     }
 
     fn reload(&mut self, config: Config) {
+        if config.batch_timers != self.batch_timers {
+            match batch_timers(config.batch_timers) {
+                Ok(()) => self.batch_timers = config.batch_timers,
+                Err(error) => tracing::warn!(error = with_causes(&error), "the timers of HTB stay as they are"),
+            }
+        }
         let mut before = std::mem::take(&mut self.devices);
         for device in config.devices {
             let managed = match before.iter().position(|managed| managed.is(&device)) {
@@ -296,6 +308,15 @@ impl Running {
         let devices = self.devices.iter_mut().zip(ids).map(|(device, id)| device.view(id)).collect();
         self.view.send_replace(Arc::new(ShaperView { devices }));
     }
+}
+
+/// Sets how HTB waits, on the whole host.
+fn batch_timers(is_on: bool) -> Result<(), ShaperError> {
+    match batch_timers::set(is_on).map_err(|source| ShaperError::BatchTimers { source })? {
+        batch_timers::Set::Changed => tracing::warn!(is_on, "htb_hysteresis was set, for all devices of this host"),
+        batch_timers::Set::AsBefore => {}
+    }
+    Ok(())
 }
 
 /// Says early what would fail only when a device is there.

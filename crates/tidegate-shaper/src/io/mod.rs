@@ -13,6 +13,7 @@
 
 pub mod admin;
 pub mod agent;
+mod batch_timers;
 #[cfg(feature = "bpf")]
 pub mod bpf;
 pub mod clear;

@@ -59,8 +59,6 @@ pub enum Occupancy {
     Auto,
     /// From the kernel's own structures.
     Direct,
-    /// Counted as packets come and go.
-    Tracepoint,
     /// Computed from the rate: the queue that a class would have.
     Virtual,
 }
@@ -84,6 +82,8 @@ pub struct Device {
     pub delay: Duration,
     /// Whether marks of the network are taken as congestion too.
     pub ecn: bool,
+    /// Whether HTB sends a whole burst at each timer, on all devices of the host.
+    pub batch_timers: bool,
     /// Where programs are attached.
     pub hook: Hook,
     /// Where queues are read.

@@ -34,7 +34,7 @@ pub struct DeviceProgram {
 pub struct ClassProgram {
     /// Of the kernel.
     pub classid: ClassId,
-    /// Bytes a second that it is held to when it has the device for itself: its ceil.
+    /// Bytes a second, guaranteed. While it borrows its queue counts as longer than it is, never as shorter.
     pub rate: u64,
     /// Whether sparse flows go to a leaf of their own.
     pub isolation: bool,
@@ -61,7 +61,7 @@ impl DeviceProgram {
         let (mut classes, mut rules) = (BTreeMap::new(), Vec::new());
         for (index, class) in device.classes.iter().enumerate() {
             let slot = slots[index];
-            let given = class.ceil.or(class.rate).map(super::line_rate::LineRate::bytes_per_s);
+            let given = class.rate.map(super::line_rate::LineRate::bytes_per_s);
             let Some(rate) = given.or_else(|| rates.get(index).copied().flatten()) else { continue };
             if device.has_children(index) {
                 continue;

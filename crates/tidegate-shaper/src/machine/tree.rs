@@ -1,19 +1,27 @@
 //! The HTB tree of a device: which classes there are, and what each may send.
 //!
 //! Class k of a device, counted from 0, has the number `(k + 1) * 0x20` below our handle. With isolation it is an inner
-//! class with a leaf for sparse flows and sixteen for the others, between which HTB takes turns by bytes:
+//! class with a leaf for sparse flows, sixteen for those of TCP that its windows hold, and eight for all else; between
+//! leaves of a kind HTB takes turns by bytes:
 //!
 //! ```text
-//! 71de:                 our qdisc
-//! └── 71de:1            the device's total rate, if one is given
-//!     ├── 71de:20       class 0: rate, ceil
-//!     │   ├── 71de:21   sparse flows, priority 0
-//!     │   └── 71de:22 .. 71de:31   the others, priority 1
-//!     └── 71de:40       class 1
+//! 71de:                            our qdisc
+//! └── 71de:1                       the device's total rate, if one is given
+//!     ├── 71de:20                  class 0: rate, ceil
+//!     │   ├── 71de:21              sparse flows, priority 0
+//!     │   ├── 71de:22              TCP that windows hold
+//!     │   │   └── 71de:23 .. 32    its leaves, priority 1
+//!     │   └── 71de:33              all else
+//!     │       └── 71de:34 .. 3b    its leaves, priority 1
+//!     └── 71de:40                  class 1
 //! ```
+//!
+//! TCP and all else have inner classes of their own, since the kernel counts there what has left: so the programs know the
+//! queue of TCP alone.
 //!
 //! A packet goes to the leaf that `skb->priority` names; without one it goes to the default class.
 
+use core::ops::Range;
 use core::time::Duration;
 use std::collections::BTreeMap;
 
@@ -26,8 +34,6 @@ pub const HANDLE: u16 = 0x71de;
 pub const QDISC: ClassId = ClassId::new(HANDLE, 0);
 /// The class with the device's total rate.
 pub const TOTAL: ClassId = ClassId::new(HANDLE, 1);
-/// Leaves for flows that are not sparse.
-pub const BULK_LEAVES: u16 = 16;
 /// Levels of classes that the kernel takes (`TC_HTB_MAXDEPTH`).
 pub const DEPTH_MAX: usize = 8;
 
@@ -35,6 +41,8 @@ pub const DEPTH_MAX: usize = 8;
 const STEP: u16 = 0x20;
 /// A burst is what passes in this span: tc's default of one packet loses tokens whenever a timer is late by more.
 const BURST: Duration = Duration::from_micros(500);
+/// The same where a class sends its whole burst at each timer: a burst is then a queue for the next hop.
+const BATCHED_BURST: Duration = Duration::from_micros(128);
 /// Smallest burst in bytes: a frame of 1,514 bytes and its headers.
 const BURST_MIN: u64 = 1_600;
 /// What siblings send in turn when they share the rest of their parent: bytes that pass in this span, so that shares follow
@@ -42,11 +50,8 @@ const BURST_MIN: u64 = 1_600;
 const QUANTUM: Duration = Duration::from_micros(100);
 /// Largest quantum: more would let a class hold the others up for long.
 const QUANTUM_MAX: u64 = 60_000;
-/// Quantum between flows of a class: two full packets.
-const BULK_QUANTUM: u32 = 3_028;
-/// A leaf for flows that are not sparse is guaranteed this part of its class's rate. The rest it borrows, at its class's
-/// level, where all sparse flows have been served.
-const BULK_PART: u64 = 4_096;
+/// Packets between flows of a class.
+const LEAF_QUANTUM_PACKETS: u64 = 2;
 /// Nanoseconds of a tick in which the kernel counts buffers (`PSCHED_SHIFT`).
 const TICK_NS: u128 = 64;
 /// A device whose queue is shorter gets queues of this many packets. Docker makes devices with none at all, and HTB would
@@ -103,14 +108,25 @@ pub struct Htb {
     pub priority: u32,
 }
 
-/// The leaves of a class with isolation.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Leaves {
-    /// For sparse flows.
-    pub sparse: ClassId,
-    /// The first of [`BULK_LEAVES`] for the others.
-    pub bulk: ClassId,
+/// Classes of a kind below a class with isolation. The programs in the kernel have the same numbers.
+struct Kind {
+    /// Of the inner class around the leaves; 0: the leaves are the class's own.
+    inner: u16,
+    /// Its guarantee is the class's rate divided by this.
+    part: u64,
+    /// Of the first leaf.
+    first: u16,
+    leaves: u16,
+    /// The guarantee of a leaf is the class's rate divided by this. The rest it borrows.
+    leaf_part: u64,
+    priority: u32,
 }
+
+/// Guarantees sum to 7/8 of the class's rate. A sparse flow has half of it as its own, so that it is served at the lowest
+/// level, before any other that has to borrow, and never waits for what its class owes.
+const SPARSE: Kind = Kind { inner: 0, part: 1, first: 1, leaves: 1, leaf_part: 2, priority: 0 };
+const TCP: Kind = Kind { inner: 2, part: 4, first: 3, leaves: 16, leaf_part: 128, priority: 1 };
+const OTHER: Kind = Kind { inner: 19, part: 8, first: 20, leaves: 8, leaf_part: 128, priority: 1 };
 
 /// The class of slot `slot`.
 ///
@@ -123,10 +139,10 @@ pub fn class_of_slot(slot: usize) -> ClassId {
     ClassId::new(HANDLE, u16::try_from(minor).expect("256 classes take 8,224 numbers"))
 }
 
-/// The leaves of `class` with isolation.
+/// The numbers of `class` and all that isolation puts below it.
 #[must_use]
-pub const fn leaves_of(class: ClassId) -> Leaves {
-    Leaves { sparse: ClassId(class.0 + 1), bulk: ClassId(class.0 + 2) }
+pub fn with_leaves(class: ClassId) -> Range<ClassId> {
+    class..ClassId(class.0 + u32::from(STEP))
 }
 
 /// Gives each class a slot: that of `before` to classes of the same name, so that a class that stays keeps its queue;
@@ -152,8 +168,8 @@ pub fn depth(device: &Device) -> usize {
     let of = |index: usize| {
         // A chain is no longer than there are classes; in a circle it would be.
         let chain = core::iter::successors(Some(index), |&index| device.classes[index].parent);
-        let leaves = usize::from(device.isolation && !device.has_children(index));
-        chain.take(device.classes.len() + 1).count() + leaves
+        let below = if device.isolation && !device.has_children(index) { 2 } else { 0 };
+        chain.take(device.classes.len() + 1).count() + below
     };
     usize::from(device.rate.is_some()) + (0..device.classes.len()).map(of).max().unwrap_or(0)
 }
@@ -162,10 +178,12 @@ impl Tree {
     /// The tree of `device`, whose class `i` has slot `slots[i]`.
     #[must_use]
     pub fn new(device: &Device, slots: &[usize], link: Link) -> Self {
+        let burst = if device.batch_timers { BATCHED_BURST } else { BURST };
+        let frame = Frame { bytes: u64::from(link.mtu + HEADER), burst };
         let mut nodes = BTreeMap::new();
         let top = match device.rate {
             Some(rate) => {
-                let htb = Htb::new(rate.bytes_per_s(), rate.bytes_per_s(), link);
+                let htb = Htb::new(rate.bytes_per_s(), rate.bytes_per_s(), frame);
                 nodes.insert(TOTAL, Node::inner(ClassId::ROOT, htb));
                 TOTAL
             }
@@ -177,34 +195,51 @@ impl Tree {
             let ceil = class.ceil.unwrap_or(rate).max(rate);
             let id = class_of_slot(slots[index]);
             let parent = class.parent.map_or(top, |parent| class_of_slot(slots[parent]));
-            let htb = Htb::new(rate.bytes_per_s(), ceil.bytes_per_s(), link);
+            let htb = Htb::new(rate.bytes_per_s(), ceil.bytes_per_s(), frame);
             let node = Node { parent, is_leaf: true, htb, queue_packets };
             if device.has_children(index) {
                 nodes.insert(id, Node::inner(parent, htb));
             } else if device.isolation {
                 nodes.insert(id, Node::inner(parent, htb));
-                insert_leaves(&mut nodes, id, node, link);
+                insert_leaves(&mut nodes, id, node, frame);
             } else {
                 nodes.insert(id, node);
             }
         }
         let default = device.default_class.map_or(0, |index| {
             let class = class_of_slot(slots[index]);
-            if device.isolation { leaves_of(class).bulk.minor() } else { class.minor() }
+            // What no program has seen is not held by a window.
+            if device.isolation { class.minor() + OTHER.first } else { class.minor() }
         });
         Self { default, nodes }
     }
 }
 
-fn insert_leaves(nodes: &mut BTreeMap<ClassId, Node>, class: ClassId, node: Node, link: Link) {
-    let Leaves { sparse, bulk } = leaves_of(class);
-    // With the class's own rate a sparse flow is served at the lowest level, before any other that has to borrow.
-    nodes.insert(sparse, Node { parent: class, ..node });
-    let bulk_htb = Htb::new((node.htb.rate / BULK_PART).max(1), node.htb.ceil, link);
-    let htb = Htb { quantum: BULK_QUANTUM.max(link.mtu + HEADER), priority: 1, ..bulk_htb };
-    for at in 0..BULK_LEAVES {
-        nodes.insert(ClassId(bulk.0 + u32::from(at)), Node { parent: class, htb, ..node });
+fn insert_leaves(nodes: &mut BTreeMap<ClassId, Node>, class: ClassId, node: Node, frame: Frame) {
+    let below = |number: u16| ClassId(class.0 + u32::from(number));
+    let part_of_rate = |part: u64| (node.htb.rate / part).max(1);
+    for kind in [SPARSE, TCP, OTHER] {
+        let parent = below(kind.inner);
+        if kind.inner > 0 {
+            nodes.insert(parent, Node::inner(class, Htb::new(part_of_rate(kind.part), node.htb.ceil, frame)));
+        }
+        let htb = Htb::new(part_of_rate(kind.leaf_part), node.htb.ceil, frame);
+        let quantum = (LEAF_QUANTUM_PACKETS * frame.bytes).min(QUANTUM_MAX);
+        let quantum = u32::try_from(quantum).expect("it is at most QUANTUM_MAX");
+        let htb = Htb { quantum, priority: kind.priority, ..htb };
+        for at in 0..kind.leaves {
+            nodes.insert(below(kind.first + at), Node { parent, htb, ..node });
+        }
     }
+}
+
+/// What of packets counts for bursts and quanta.
+#[derive(Clone, Copy)]
+struct Frame {
+    /// Of the largest.
+    bytes: u64,
+    /// How long a burst lasts.
+    burst: Duration,
 }
 
 impl Node {
@@ -215,14 +250,13 @@ impl Node {
 
 impl Htb {
     /// With safe bursts and quantum.
-    fn new(rate: u64, ceil: u64, link: Link) -> Self {
-        let packet = u64::from(link.mtu + HEADER);
-        let quantum = bytes_in(QUANTUM, rate).clamp(packet.min(QUANTUM_MAX), QUANTUM_MAX);
+    fn new(rate: u64, ceil: u64, frame: Frame) -> Self {
+        let quantum = bytes_in(QUANTUM, rate).clamp(frame.bytes.min(QUANTUM_MAX), QUANTUM_MAX);
         Self {
             rate,
             ceil,
-            buffer: burst_ticks(rate, packet),
-            cbuffer: burst_ticks(ceil, packet),
+            buffer: burst_ticks(rate, frame),
+            cbuffer: burst_ticks(ceil, frame),
             quantum: u32::try_from(quantum).expect("it is at most QUANTUM_MAX"),
             priority: 0,
         }
@@ -242,8 +276,8 @@ fn bytes_in(span: Duration, rate: u64) -> u64 {
 }
 
 /// How long the burst of a class takes at `rate`, in ticks.
-fn burst_ticks(rate: u64, packet: u64) -> u32 {
-    let burst = bytes_in(BURST, rate).max(BURST_MIN).max(packet);
+fn burst_ticks(rate: u64, frame: Frame) -> u32 {
+    let burst = bytes_in(frame.burst, rate).max(BURST_MIN).max(frame.bytes);
     let ns = (u128::from(burst) * 1_000_000_000).div_ceil(u128::from(rate));
     u32::try_from(ns.div_ceil(TICK_NS)).unwrap_or(u32::MAX)
 }
@@ -272,6 +306,7 @@ pub(crate) mod tests {
             isolation: false,
             delay: Duration::from_micros(60),
             ecn: false,
+            batch_timers: false,
             hook: Hook::Auto,
             occupancy: Occupancy::Auto,
             default_class: None,
@@ -297,7 +332,8 @@ pub(crate) mod tests {
     fn a_burst_holds_a_packet_and_a_quantum_is_bounded_at_any_rate() {
         for (rate, mtu) in [("8 kbit/s", 1_500), ("1 Mbit/s", 9_000), ("40 Gbit/s", 1_280), ("1 Tbit/s", 65_535)] {
             let rate: LineRate = rate.parse().unwrap();
-            let htb = Htb::new(rate.bytes_per_s(), rate.bytes_per_s(), Link { mtu, queue_packets: 1_000 });
+            let frame = Frame { bytes: u64::from(mtu + HEADER), burst: BURST };
+            let htb = Htb::new(rate.bytes_per_s(), rate.bytes_per_s(), frame);
             let burst = rate.bytes_in(Duration::from_nanos(u64::from(htb.buffer) * 64));
             assert!(burst >= u64::from(mtu + 14), "{rate}: {burst}");
             assert!(htb.quantum >= mtu.min(60_000) && htb.quantum <= 60_000, "{rate}: {}", htb.quantum);
@@ -305,18 +341,36 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn isolation_makes_a_sparse_leaf_and_sixteen_others() {
+    fn isolation_makes_leaves_for_sparse_flows_for_tcp_and_for_all_else() {
         let mut device = device(vec![class("a", "1 Gbit/s"), class("b", "100 Mbit/s")]);
         (device.isolation, device.default_class) = (true, Some(1));
+        assert_eq!(depth(&device), 3);
         let tree = tree(&device);
-        assert_eq!((tree.nodes.len(), tree.default), (2 * 18, 0x42));
-        let (a, sparse) = (ClassId::new(HANDLE, 0x20), tree.nodes[&ClassId::new(HANDLE, 0x21)]);
-        assert!(!tree.nodes[&a].is_leaf);
-        assert_eq!((sparse.parent, sparse.htb.priority, sparse.htb.rate), (a, 0, 125_000_000));
-        let bulk = tree.nodes[&ClassId::new(HANDLE, 0x31)];
-        assert_eq!((bulk.parent, bulk.htb.priority, bulk.htb.quantum), (a, 1, 3_028));
-        assert_eq!((bulk.htb.rate, bulk.htb.ceil), (30_517, 125_000_000));
-        assert!(!tree.nodes.contains_key(&ClassId::new(HANDLE, 0x32)));
+        assert_eq!((tree.nodes.len(), tree.default), (2 * 28, 0x54));
+        let node = |minor| tree.nodes[&ClassId::new(HANDLE, minor)];
+        let of =
+            |minor| (node(minor).parent.minor(), node(minor).is_leaf, node(minor).htb.rate, node(minor).htb.priority);
+        assert_eq!(of(0x21), (0x20, true, 62_500_000, 0));
+        assert_eq!([of(0x22), of(0x33)], [(0x20, false, 31_250_000, 0), (0x20, false, 15_625_000, 0)]);
+        assert_eq!([of(0x23), of(0x32)], [(0x22, true, 976_562, 1); 2]);
+        assert_eq!([of(0x34), of(0x3b)], [(0x33, true, 976_562, 1); 2]);
+        assert!(!tree.nodes.contains_key(&ClassId::new(HANDLE, 0x3c)));
+        for (id, leaf) in tree.nodes.iter().filter(|(_, node)| node.is_leaf) {
+            assert_eq!((leaf.htb.quantum, leaf.htb.ceil >= 12_500_000), (3_028, true), "{id}");
+        }
+        // What is guaranteed below a class is no more than its own guarantee.
+        for (id, inner) in tree.nodes.iter().filter(|(_, node)| !node.is_leaf) {
+            let below = tree.nodes.values().filter(|node| node.parent == *id);
+            assert!(below.map(|node| node.htb.rate).sum::<u64>() <= inner.htb.rate, "{id}");
+        }
+    }
+
+    #[test]
+    fn batched_timers_have_shorter_bursts() {
+        let mut device = device(vec![class("a", "1 Gbit/s")]);
+        device.batch_timers = true;
+        // 128 us are 2,000 ticks.
+        assert_eq!(tree(&device).nodes[&class_of_slot(0)].htb.buffer, 2_000);
     }
 
     #[test]

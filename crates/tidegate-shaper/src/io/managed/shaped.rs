@@ -17,7 +17,7 @@ use crate::machine::device::{Device, Mode};
 use crate::machine::line_rate::LineRate;
 use crate::machine::plan::{Operation, plan};
 use crate::machine::program::DeviceProgram;
-use crate::machine::tree::{Tree, class_of_slot};
+use crate::machine::tree::{Tree, class_of_slot, with_leaves};
 
 /// A device that is there and has its tree.
 pub(super) struct Shaped {
@@ -192,8 +192,8 @@ impl Shaped {
             }
             let throughput = self.throughput.get(&own.id).copied().unwrap_or(0.0);
             // With isolation packets wait in the leaves.
-            let leaves = self.figures.values().filter(|leaf| leaf.parent == own.id && wanted.device.isolation);
-            let all = || leaves.clone().chain([own]);
+            let wait = if wanted.device.isolation { with_leaves(own.id) } else { own.id..ClassId(own.id.0 + 1) };
+            let all = || self.figures.range(wait.clone()).map(|(_, class)| class);
             class.figures = Some(Figures {
                 throughput_bit_per_s: throughput * 8.0,
                 sent_bytes_total: own.bytes,
