@@ -506,7 +506,7 @@ static __always_inline void mark_for_network(struct __sk_buff *skb, struct class
 	}
 }
 
-SEC("tc")
+SEC("tcx/egress")
 int egress(struct __sk_buff *skb)
 {
 	struct packet packet = {};
@@ -577,7 +577,7 @@ int egress(struct __sk_buff *skb)
 	return NEXT_PROGRAM;
 }
 
-SEC("tc")
+SEC("tcx/ingress")
 int ingress(struct __sk_buff *skb)
 {
 	struct packet packet = {};

@@ -51,6 +51,7 @@ pub(super) fn attach(object: &Object, index: u32, wanted: device::Hook) -> Resul
         Ok(links) => Ok(Hook::Tcx { _links: links }),
         // A kernel that does not know tcx says so.
         Err(error) if error.kind() == ErrorKind::InvalidInput && wanted == device::Hook::Auto => {
+            tracing::warn!(%error, "the kernel has no tcx; programs at clsact stay if this process is killed");
             to_clsact(object, number).map_err(failed)?;
             Ok(Hook::Clsact)
         }

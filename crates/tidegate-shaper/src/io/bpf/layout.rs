@@ -140,9 +140,9 @@ pub(super) fn rule(slot: u32, when: &Match, priority: Option<u32>) -> Result<Vec
     let mut bytes = id.to_ne_bytes().to_vec();
     bytes.extend(words(&[flags, slot, level, mark.0, mark.1]));
     for prefix in [when.source, when.destination] {
-        let (address, mask) = prefix.map_or(([0; 4], [0; 4]), address_and_mask);
+        let (address, bits) = prefix.map_or(([0; 4], [0; 4]), address_and_mask);
         bytes.extend(words(&address));
-        bytes.extend(words(&mask));
+        bytes.extend(words(&bits));
     }
     let (first, last) = when.ports.as_ref().map_or((0, 0), |ports| (*ports.start(), *ports.end()));
     let protocol = match when.protocol {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use libbpf_rs::{MapCore, MapFlags, MapHandle, Object as Loaded, ObjectBuilder, OpenObject, ProgramMut};
+use libbpf_rs::{MapCore, MapFlags, MapHandle, Object as Loaded, ObjectBuilder, OpenObject, PrintLevel, ProgramMut};
 
 use super::BpfError;
 use super::layout::{self, ClassCounts, ClassState, NO_CLASS, RTT_BUCKETS, Settings};
@@ -195,7 +195,16 @@ fn rules_of(program: &DeviceProgram) -> Result<Vec<Vec<u8>>, BpfError> {
     }
 }
 
+/// What libbpf says goes to the log; of a refusal that is the verifier's reason, line by line.
+#[expect(clippy::needless_pass_by_value, reason = "libbpf-rs calls it so")]
+fn say(_level: PrintLevel, text: String) {
+    for line in text.lines() {
+        tracing::debug!(target: "tidegate_shaper::libbpf", "{line}");
+    }
+}
+
 fn load(settings: Settings) -> Result<Loaded, libbpf_rs::Error> {
+    libbpf_rs::set_print(Some((PrintLevel::Info, say)));
     let mut open = ObjectBuilder::default().open_memory(&COMPILED.0)?;
     set_settings(&mut open, settings);
     open.load()
