@@ -41,6 +41,8 @@ impl Hook {
 pub(super) fn attach(object: &Object, index: u32, wanted: device::Hook) -> Result<Hook, BpfError> {
     let number = i32::try_from(index).expect("the kernel counts devices from 1 and is far from the end");
     let failed = |source| BpfError::Attach { index, source };
+    // Those that a killed process left at clsact would write windows too.
+    detach(object, index);
     if wanted == device::Hook::Clsact {
         to_clsact(object, number).map_err(failed)?;
         return Ok(Hook::Clsact);
