@@ -14,10 +14,10 @@ use tidegate_runtime::causes::with_causes;
 use tidegate_runtime::clock;
 use tokio::sync::{oneshot, watch};
 
+use super::batch_timers;
 pub use super::managed::Switch;
 use super::managed::{AnyLoader, Managed};
 use super::programs::Loader;
-use super::timers;
 use super::view::ShaperView;
 use crate::config::Config;
 use crate::error::ShaperError;
@@ -312,9 +312,9 @@ impl Running {
 
 /// Sets how HTB waits, on the whole host.
 fn batch_timers(is_on: bool) -> Result<(), ShaperError> {
-    match timers::set(is_on).map_err(|source| ShaperError::BatchTimers { source })? {
-        timers::Set::Changed => tracing::warn!(is_on, "htb_hysteresis was set, for all devices of this host"),
-        timers::Set::AsBefore => {}
+    match batch_timers::set(is_on).map_err(|source| ShaperError::BatchTimers { source })? {
+        batch_timers::Set::Changed => tracing::warn!(is_on, "htb_hysteresis was set, for all devices of this host"),
+        batch_timers::Set::AsBefore => {}
     }
     Ok(())
 }

@@ -12,11 +12,11 @@
 
 pub mod admin;
 pub mod agent;
+mod batch_timers;
 pub mod clear;
 mod lock;
 mod managed;
 pub mod netlink;
 pub mod netns;
 pub mod programs;
-mod timers;
 pub mod view;
