@@ -2,7 +2,7 @@
 
 use tidegate_shaper::config::Config;
 
-use super::{WITH_SHAPER, WITHOUT_SHAPER};
+use super::feature::{WITH_SHAPER, WITHOUT_SHAPER};
 use crate::failure::Failure;
 use crate::token::Token;
 

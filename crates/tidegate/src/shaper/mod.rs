@@ -2,22 +2,27 @@
 //!
 //! | module | its one job |
 //! |---|---|
-//! | `run` | an agent that runs: started, reloaded, stopped, with its admin API; takes trees away (feature `shaper`) |
-//! | `absent` | what a binary without the feature says instead |
+//! | `run` | the verb itself, and `clear` (feature `shaper`) |
+//! | `running` | an agent that runs, with its admin API: started, reloaded, stopped (feature `shaper`) |
+//! | `absent` | the same in a binary without the feature: it cannot be started |
+//! | `feature` | whether there is the feature, and what is said if not |
 //! | `shown` | the figures of a running agent as tables |
 //! | `verbs` | `status`, `set` and `top`, which ask a running agent |
 
 #[cfg(not(feature = "shaper"))]
 mod absent;
+mod feature;
 #[cfg(feature = "shaper")]
 mod run;
+#[cfg(feature = "shaper")]
+mod running;
 mod shown;
 mod verbs;
 
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand, ValueHint};
-use tidegate_runtime::config::{ConfigError, Document};
+use tidegate_runtime::config::Document;
 use tidegate_shaper::config::Config;
 use tidegate_shaper::machine::line_rate::LineRate;
 
@@ -27,19 +32,14 @@ use crate::settings::Settings;
 
 #[cfg(not(feature = "shaper"))]
 pub(crate) use self::absent::{ShaperReload, ShaperRunning};
+pub(crate) use self::feature::{WITHOUT_SHAPER, must_be_built};
 #[cfg(feature = "shaper")]
-pub(crate) use self::run::{ShaperReload, ShaperRunning};
+pub(crate) use self::running::{ShaperReload, ShaperRunning};
 
 /// Looked for where it is started without a file.
 const USUAL_FILE: &str = "tidegate.toml";
 /// Where a running agent is asked if nothing is said.
 const ADMIN: &str = "127.0.0.1:4158";
-
-/// What a binary without the feature says of the section.
-pub(crate) const WITHOUT_SHAPER: &str = "this tidegate is built without the feature shaper";
-/// What to do about it.
-pub(crate) const WITH_SHAPER: &str = "build it with `cargo build --release --features shaper`, which needs the packages clang, libelf-dev, zlib1g-dev \
-     and pkg-config; or remove the section";
 
 /// `tidegate shaper`.
 #[derive(Debug, Args)]
@@ -152,20 +152,15 @@ fn section(file: &Path) -> Result<(Document, Settings, Config), Failure> {
     }
 }
 
-/// An error at the section, unless this binary has the feature.
-pub(crate) fn must_be_built(document: &Document) -> Result<(), ConfigError> {
-    if cfg!(feature = "shaper") { Ok(()) } else { Err(document.problem("shaper", WITHOUT_SHAPER, WITH_SHAPER)) }
-}
-
 #[cfg(feature = "shaper")]
 use self::run::{clear_all, serve};
 
 #[cfg(not(feature = "shaper"))]
 fn serve(_: &RunArgs, _: &Settings, _: Config) -> Result<(), Failure> {
-    Err(Failure::config(WITHOUT_SHAPER).help(WITH_SHAPER))
+    Err(Failure::config(WITHOUT_SHAPER).help(feature::WITH_SHAPER))
 }
 
 #[cfg(not(feature = "shaper"))]
 fn clear_all(_: &Config) -> Result<(), Failure> {
-    Err(Failure::config(WITHOUT_SHAPER).help(WITH_SHAPER))
+    Err(Failure::config(WITHOUT_SHAPER).help(feature::WITH_SHAPER))
 }

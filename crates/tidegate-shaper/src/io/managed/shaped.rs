@@ -10,7 +10,7 @@ use super::{AnyLoader, Present, Wanted, find, named};
 use crate::error::ShaperError;
 use crate::io::lock::Lock;
 use crate::io::netlink::tc::ClassFigures;
-use crate::io::programs::Programs;
+use crate::io::programs::{Programs, Report};
 use crate::io::view::{ClassView, DeviceView, Figures};
 use crate::machine::class_id::ClassId;
 use crate::machine::device::{Device, Mode};
@@ -167,7 +167,11 @@ impl Shaped {
         // What was attached goes first: two of them would classify each packet twice.
         self.programs = Programmed::Never;
         match loader.attach(self.present.link.index, &self.present.namespace, &wish) {
-            Ok(programs) => self.programs = Programmed::Attached { programs, told: wish },
+            Ok(programs) => {
+                let Report { hook, occupancy } = programs.report();
+                tracing::info!(device = wanted.device.name, hook, occupancy, "programs are attached");
+                self.programs = Programmed::Attached { programs, told: wish };
+            }
             Err(error) => self.refuse(wanted, error.as_ref(), wish),
         }
     }

@@ -24,7 +24,7 @@ const STATS_BASIC: u16 = 1;
 const STATS_QUEUE: u16 = 3;
 const STATS_PACKETS: u16 = 8;
 
-const HTB_PARMS: u16 = 1;
+const HTB_PARAMETERS: u16 = 1;
 const HTB_INIT: u16 = 2;
 const HTB_RATE64: u16 = 6;
 const HTB_CEIL64: u16 = 7;
@@ -106,7 +106,7 @@ fn encode(device: u32, operation: Operation) -> Message {
     };
     let class = |flags, id, parent, htb: Htb| {
         about(NEW_CLASS, flags, id, parent).text(KIND, "htb").nested(OPTIONS, |options| {
-            let options = options.attribute(HTB_PARMS, &parameters(htb));
+            let options = options.attribute(HTB_PARAMETERS, &parameters(htb));
             options.attribute(HTB_RATE64, &htb.rate.to_ne_bytes()).attribute(HTB_CEIL64, &htb.ceil.to_ne_bytes())
         })
     };
@@ -178,7 +178,7 @@ fn read_class(body: &[u8]) -> Option<ClassFigures> {
 
 fn read_parameters(options: &[u8]) -> Option<Htb> {
     let attribute = |wanted| attributes(options).find(|(kind, _)| *kind == wanted).map(|(_, it)| it);
-    let parameters = attribute(HTB_PARMS)?;
+    let parameters = attribute(HTB_PARAMETERS)?;
     let rate = |wide: u16, at: usize| match attribute(wide) {
         Some(wide) => u64_at(wide, 0),
         None => u32_at(parameters, at).map(u64::from),
