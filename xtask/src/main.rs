@@ -11,6 +11,7 @@ mod http;
 mod measure;
 mod metrics;
 mod mutants;
+mod namespaces;
 mod nsq;
 mod peers;
 mod places;
@@ -115,7 +116,7 @@ fn run_etcd(places: &Places, binary: &[&str]) -> Result<()> {
     setup::ensure(places, setup::ETCD_NODES)?;
     let mut steps = Steps::new(places);
     let binary = match binary {
-        [] => peers::build_tidegate_with_etcd(places)?,
+        [] => peers::build_tidegate_with(places, "etcd")?,
         [path, ..] => PathBuf::from(path).canonicalize().into_diagnostic()?,
     };
     etcd::run_short(places, &mut steps, &binary);

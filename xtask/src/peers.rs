@@ -127,13 +127,19 @@ pub(crate) fn build_tidegate(places: &Places) -> Result<String> {
     Ok(places.tidegate().display().to_string())
 }
 
-/// Builds the release binary with the feature `etcd`, beside the usual one.
-pub(crate) fn build_tidegate_with_etcd(places: &Places) -> Result<PathBuf> {
+/// Builds the release binary with a feature, beside the usual one.
+pub(crate) fn build_tidegate_with(places: &Places, feature: &str) -> Result<PathBuf> {
     let mut command = cargo(places);
-    command.args(["build", "--release", "--locked", "--package", "tidegate", "--features", "etcd"]);
-    let done = steps::run(places, "build tidegate with etcd", &mut command, Duration::from_mins(40), steps::quiet)?;
+    command.args(["build", "--release", "--locked", "--package", "tidegate", "--features", feature]);
+    let done = steps::run(
+        places,
+        &format!("build tidegate with {feature}"),
+        &mut command,
+        Duration::from_mins(40),
+        steps::quiet,
+    )?;
     steps::finish(&command, &done)?;
-    let binary = places.target.join("xtask/tidegate-etcd");
+    let binary = places.tidegate_with(feature);
     fs::copy(places.tidegate(), &binary).into_diagnostic()?;
     // The usual one is compiled already, and is only put back.
     build_tidegate(places)?;

@@ -33,6 +33,11 @@ impl Places {
         self.target.join("release/tidegate")
     }
 
+    /// The release binary with a feature.
+    pub(crate) fn tidegate_with(&self, feature: &str) -> PathBuf {
+        self.target.join("xtask").join(format!("tidegate-{feature}"))
+    }
+
     /// The console's pages and their package.json.
     pub(crate) fn web(&self) -> PathBuf {
         self.root.join("crates/tidegate-console/web")

@@ -12,14 +12,25 @@ use crate::process;
 /// A program that some command needs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tool {
-    /// Its name in `PATH`.
+    /// Its name in `PATH`, or the library's in that of `pkg-config`.
     program: &'static str,
+    /// What it is.
+    kind: Kind,
     /// Debian's packages that hold it.
     packages: &'static [&'static str],
     /// The oldest version that works.
     version: Option<Version>,
     /// What it is for, in the message when it is missing.
     purpose: &'static str,
+}
+
+/// How to see whether something is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// In `PATH`.
+    Program,
+    /// Headers and a library, known to `pkg-config`.
+    Library,
 }
 
 /// A version that a program must have.
@@ -35,7 +46,19 @@ struct Version {
 
 impl Tool {
     const fn new(program: &'static str, packages: &'static [&'static str], purpose: &'static str) -> Self {
-        Self { program, packages, version: None, purpose }
+        Self { program, kind: Kind::Program, packages, version: None, purpose }
+    }
+
+    const fn library(name: &'static str, packages: &'static [&'static str], purpose: &'static str) -> Self {
+        Self { program: name, kind: Kind::Library, packages, version: None, purpose }
+    }
+
+    /// It is there.
+    fn is_there(&self) -> bool {
+        match self.kind {
+            Kind::Program => find(self.program).is_some(),
+            Kind::Library => process::output(Command::new("pkg-config").args(["--exists", self.program])).is_ok(),
+        }
     }
 
     const fn at_least(mut self, arguments: &'static [&'static str], least: (u32, u32), debian: u32) -> Self {
@@ -73,6 +96,13 @@ const ETCD: Tool =
 const ETCDCTL: Tool = Tool::new("etcdctl", &["etcd-client"], "asking the control store of several nodes");
 const PIP: Tool = Tool::new("pip3", &["python3-pip"], "installing the typos checker");
 
+const CLANG: Tool = Tool::new("clang", &["clang"], "the shaper's programs in the kernel");
+const PKG_CONFIG: Tool = Tool::new("pkg-config", &["pkg-config"], "finding the libraries of the shaper's loader");
+const LIBELF: Tool = Tool::library("libelf", &["libelf-dev"], "the loader of the shaper's programs");
+const ZLIB: Tool = Tool::library("zlib", &["zlib1g-dev"], "the loader of the shaper's programs");
+const ETHTOOL: Tool = Tool::new("ethtool", &["ethtool"], "devices that leave segmentation to the kernel");
+const BPFTOOL: Tool = Tool::new("bpftool", &["bpftool"], "programs in the kernel that stand beside the shaper's");
+
 /// What `cargo xtask demo` needs.
 pub(crate) const DEMO: &[Tool] = &[C_COMPILER, NODE, NPM];
 /// What `cargo xtask test` needs.
@@ -87,12 +117,16 @@ pub(crate) const MEASURE: &[Tool] = &[C_COMPILER, NODE, NPM, GO, TASKSET, OPENSS
 pub(crate) const PROXIES: &[Tool] = &[PRLIMIT, OPENSSL, NGINX, HAPROXY, TRAFFIC_SERVER];
 /// What three etcd servers under Tidegate need.
 pub(crate) const ETCD_NODES: &[Tool] = &[C_COMPILER, NODE, NPM, ETCD, ETCDCTL];
+/// What the feature `shaper` is built with.
+pub(crate) const SHAPER_BUILD: &[Tool] = &[C_COMPILER, CLANG, PKG_CONFIG, LIBELF, ZLIB];
+/// What its rows need beside that.
+pub(crate) const SHAPER: &[Tool] = &[C_COMPILER, CLANG, PKG_CONFIG, LIBELF, ZLIB, IP, ETHTOOL, BPFTOOL];
 /// What `cargo xtask peers` needs.
 pub(crate) const PEERS: &[Tool] = &[GO, NODE, NPM];
 
 /// Makes sure that every tool is there: installs what is missing when it may, else says what to install.
 pub(crate) fn ensure(places: &Places, tools: &[Tool]) -> Result<()> {
-    let missing: Vec<&Tool> = tools.iter().filter(|tool| find(tool.program).is_none()).collect();
+    let missing: Vec<&Tool> = tools.iter().filter(|tool| !tool.is_there()).collect();
     if !missing.is_empty() {
         let mut packages: Vec<&str> = missing.iter().flat_map(|tool| tool.packages).copied().collect();
         packages.sort_unstable();
@@ -106,7 +140,7 @@ pub(crate) fn ensure(places: &Places, tools: &[Tool]) -> Result<()> {
             install.extend(packages.split(' '));
             apt_get(places, &install)?;
         }
-        for tool in missing.iter().filter(|tool| find(tool.program).is_none()) {
+        for tool in missing.iter().filter(|tool| !tool.is_there()) {
             eprintln!(
                 "missing: `{}`, for {} (Debian package: {})",
                 tool.program,
@@ -114,7 +148,7 @@ pub(crate) fn ensure(places: &Places, tools: &[Tool]) -> Result<()> {
                 tool.packages.join(" ")
             );
         }
-        if missing.iter().any(|tool| find(tool.program).is_none()) {
+        if missing.iter().any(|tool| !tool.is_there()) {
             miette::bail!(
                 help = format!("sudo apt-get install --no-install-recommends {packages}"),
                 "programs are missing"

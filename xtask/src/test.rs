@@ -41,6 +41,7 @@ fn rust(places: &Places, steps: &mut Steps) {
         steps.command("workspace tests", &mut test, RUN_LIMIT, test_lines());
     }
     with_etcd(places, steps);
+    with_shaper(places, steps);
     let mut pure = cargo(places);
     pure.args(["check", "--locked", "--package", "tidegate-broker", "--no-default-features"]);
     steps.command("the broker's machine without its io", &mut pure, BUILD_LIMIT, steps::quiet);
@@ -67,6 +68,40 @@ fn with_etcd(places: &Places, steps: &mut Steps) {
     }
     // Those tests were built with the binary that they start, which nothing has replaced yet.
     etcd::run_short(places, steps, &places.target.join("debug/tidegate"));
+}
+
+/// What the features `bpf` and `shaper` add: programs in the kernel. Their packages are asked for here alone, since all else
+/// is built without them.
+fn with_shaper(places: &Places, steps: &mut Steps) {
+    let set_up = || setup::ensure(places, setup::SHAPER_BUILD).map(|()| String::new());
+    if !steps.step("packages of the shaper", set_up) {
+        return;
+    }
+    for (package, feature, targets) in
+        [("tidegate-shaper", "bpf", &["--lib", "--tests"][..]), ("tidegate", "shaper", &["--bins"][..])]
+    {
+        let of = |more: &str| {
+            let mut test = cargo(places);
+            test.args(["test", "--locked", "--features", feature, "--package", package, more]).args(targets);
+            test
+        };
+        let name = format!("{package} with {feature}");
+        if steps.command(&format!("build the tests of {name}"), &mut of("--no-run"), BUILD_LIMIT, steps::quiet) {
+            steps.command(&name, &mut of("--no-fail-fast"), RUN_LIMIT, test_lines());
+        }
+    }
+    steps.step("the shaper in the kernel", || Ok(untried()));
+}
+
+/// What tests of the shaper pass over here without a word.
+fn untried() -> String {
+    let is_root = rustix::process::geteuid().is_root();
+    let has_types = std::path::Path::new("/sys/kernel/btf/vmlinux").exists();
+    match (is_root, has_types) {
+        (true, true) => "tried in namespaces, with programs".to_owned(),
+        (true, false) => "not tried with programs: this kernel does not tell its types (BTF)".to_owned(),
+        (false, _) => "not tried, neither in namespaces nor with programs: that needs root".to_owned(),
+    }
 }
 
 /// The RPC layers as their users get them: packed, unpacked, and built from that alone with their normal dependencies.

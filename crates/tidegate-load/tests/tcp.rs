@@ -7,8 +7,9 @@ use tidegate_load::tcp::receive::{ReceiveConfig, Receiver};
 use tidegate_load::tcp::send::{self, SendConfig};
 
 fn receiver(host: &str) -> Receiver {
-    let address = format!("{host}:0").parse().unwrap();
-    Receiver::start(&ReceiveConfig { address, requests: Some(address), ..ReceiveConfig::default() }).unwrap()
+    let address = format!("{host}:0").parse().expect("an address");
+    let config = ReceiveConfig { address, requests: Some(address), ..ReceiveConfig::default() };
+    Receiver::start(&config).expect("loopback has free ports")
 }
 
 fn config(receiver: &Receiver) -> SendConfig {
@@ -26,11 +27,11 @@ fn every_request_is_answered_beside_bulk() {
     for host in ["127.0.0.1", "[::1]"] {
         let receiver = receiver(host);
         let report = send::run(&SendConfig { flows: 3, congestion: "reno".into(), ..config(&receiver) }).unwrap();
-        let received = receiver.stop().unwrap();
-        assert_eq!((report.all.requests.count, report.unanswered, received.answers), (200, 0, 200));
+        let counted = receiver.stop().unwrap();
+        assert_eq!((report.all.requests.count, report.unanswered, counted.answers), (200, 0, 200));
         assert_eq!(report.flows.len(), 3);
         assert!(report.flows.iter().all(|flow| flow.goodput_mbps > 0.0 && flow.srtt_us_p50 > 0.0), "{report:?}");
-        assert!(received.bytes > 0 && report.all.goodput_mbps > 0.0 && report.jain > 0.3);
+        assert!(counted.bytes > 0 && report.all.goodput_mbps > 0.0 && report.jain > 0.3);
         assert!(report.clean.requests.count <= report.all.requests.count);
     }
 }
@@ -46,12 +47,12 @@ fn short_flows_and_datagrams_go_beside() {
         ..config(&receiver)
     };
     let report = send::run(&config).unwrap();
-    let received = receiver.stop().unwrap();
+    let counted = receiver.stop().unwrap();
     let churn = report.churn.unwrap();
     assert_eq!((churn.completion.count, churn.failed, churn.left_out), (100, 0, 0));
-    assert_eq!((received.connections, received.bytes), (100, 2_000_000));
+    assert_eq!((counted.connections, counted.bytes), (100, 2_000_000));
     let flood = report.flood.unwrap();
-    assert!(flood.sent + flood.refused > 0 && received.datagrams <= flood.sent);
+    assert!(flood.sent + flood.refused > 0 && counted.datagrams <= flood.sent);
 }
 
 #[test]

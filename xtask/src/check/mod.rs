@@ -46,9 +46,28 @@ pub(crate) fn run(places: &Places) -> Result<()> {
         etcd.args(["clippy", "--package", package, "--features", "etcd", "--all-targets", "--locked", "--"]);
         steps.command(&format!("lints of {package} with etcd"), etcd.args(["-D", "warnings"]), LIMIT, steps::quiet);
     }
+    lints_of_shaper(places, &mut steps);
     steps.command("documentation", &mut documentation(places), LIMIT, steps::quiet);
     steps.step("licences, bans, sources", || external::deny(places));
     steps.close()
+}
+
+/// The features with programs in the kernel, which need packages of their own.
+fn lints_of_shaper(places: &Places, steps: &mut Steps) {
+    let set_up = || setup::ensure(places, setup::SHAPER_BUILD).map(|()| String::new());
+    if !steps.step("packages of the shaper", set_up) {
+        return;
+    }
+    for (package, feature) in [("tidegate-shaper", "bpf"), ("tidegate", "shaper")] {
+        let mut lints = cargo(places);
+        lints.args(["clippy", "--package", package, "--features", feature, "--all-targets", "--locked", "--"]);
+        steps.command(
+            &format!("lints of {package} with {feature}"),
+            lints.args(["-D", "warnings"]),
+            LIMIT,
+            steps::quiet,
+        );
+    }
 }
 
 /// A workspace build joins features, so each machine is also compiled by itself.

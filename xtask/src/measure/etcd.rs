@@ -144,7 +144,7 @@ pub(super) fn handover(bench: &Bench) -> Result<Vec<Figure>> {
 
 fn binary(bench: &Bench) -> Result<PathBuf> {
     setup::ensure(bench.places, setup::ETCD_NODES)?;
-    peers::build_tidegate_with_etcd(bench.places)
+    peers::build_tidegate_with(bench.places, "etcd")
 }
 
 fn us(span: Duration) -> u64 {

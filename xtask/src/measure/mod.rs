@@ -43,6 +43,13 @@ mod rpc_sim;
 mod rpc_tcp;
 mod rpc_tonic;
 mod service_rows;
+mod shaper_bounds;
+mod shaper_bpf;
+mod shaper_changes;
+mod shaper_cost;
+mod shaper_limiter;
+mod shaper_rows;
+mod shaper_run;
 mod split;
 mod stalled;
 mod statsd;
@@ -105,6 +112,7 @@ pub(crate) fn run(places: &Places, options: &Options) -> Result<()> {
             .chain(lifetime_rows::ROWS)
             .chain(service_rows::ROWS)
             .chain(placement_rows::ROWS)
+            .chain(shaper_rows::ROWS)
     };
     let chosen: Vec<&rows::Row> = all().filter(wanted).collect();
     if chosen.is_empty() {

@@ -1,6 +1,8 @@
 //! One measured run: bulk flows, the probe beside them, and what else is sent.
 
+use std::fmt::Write as _;
 use std::net::{SocketAddr, TcpStream};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -13,6 +15,7 @@ use super::flood::{self, FloodConfig};
 use super::probe::{self, Times};
 use super::quiet::Spoiled;
 use super::report::{Evidence, GapFigures, SendReport};
+use super::sample::Look;
 use super::{bulk, connect, requests_at, sample};
 use crate::error::LoadError;
 use crate::gaps::Watch;
@@ -42,6 +45,9 @@ pub struct SendConfig {
     pub duration_ms: u64,
     /// How often TCP is asked.
     pub sample_us: u64,
+    /// A file with a line `AT,ACKED` for each sample: nanoseconds of the monotonic clock, and bytes of payload that were
+    /// acknowledged by then.
+    pub samples: Option<PathBuf>,
     /// Short flows beside.
     pub churn: Option<ChurnConfig>,
     /// Datagrams beside.
@@ -63,6 +69,7 @@ impl Default for SendConfig {
             warm_up_ms: 1_000,
             duration_ms: 5_000,
             sample_us: 1_000,
+            samples: None,
             churn: None,
             flood: None,
             gap_us: 500,
@@ -131,12 +138,23 @@ pub fn run(config: &SendConfig) -> Result<SendReport, LoadError> {
     let flood = flooded.transpose()?.map(join).transpose()?;
     writer.stop()?;
     let cpu_s = Duration::from_nanos(clock::process_cpu_ns() - spent_before).as_secs_f64();
+    if let Some(file) = &config.samples {
+        std::fs::write(file, lines(&looks)).map_err(LoadError::os("write the samples"))?;
+    }
     let (seen, gaps) = gaps.finish()?;
     let spoiled = Spoiled::new(gaps, config.gap_after_ms * 1_000_000);
     #[expect(clippy::cast_precision_loss, reason = "below 2^53 ns")]
     let left_out_ms = spoiled.nanos_between(from, until) as f64 / 1e6;
     let gaps = GapFigures { count: seen.gaps, late_us_max: seen.late_us_max, left_out_ms };
     Ok(Evidence { looks: &looks, probed: &probed, spoiled: &spoiled }.report(cpu_s, gaps, churn, flood))
+}
+
+fn lines(looks: &[Look]) -> String {
+    looks.iter().fold(String::new(), |mut text, look| {
+        let acked: u64 = look.flows.iter().map(|flow| flow.acked_bytes).sum();
+        writeln!(text, "{},{acked}", look.at.as_nanos()).expect("a String takes all");
+        text
+    })
 }
 
 fn spawn<T: Send + 'static>(

@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+/* A virtual queue at a control group's egress that marks and drops, as the kernel's samples/bpf/hbm_out_kern.c did: from
+ * MARK bytes on ever more packets are marked, or their sender is told where they cannot be; from DROP on they are dropped. */
+#include "bpf.h"
+
+#define PACKET 1500ULL
+#define MARK (40 * PACKET)
+#define DROP (400 * PACKET)
+/* Ethernet, IP and TCP with time stamps, of each segment after the first. */
+#define HEADERS 66
+
+#define REFUSE 0
+#define PASS 1
+#define REFUSE_AND_TELL 2
+#define PASS_AND_TELL 3
+
+SEC("cgroup_skb/egress")
+int virtual_queue(struct __sk_buff *skb)
+{
+	__u64 queue = queue_ns() / 1000 * (RATE) / 1000000;
+	__u32 segments = skb->gso_segs;
+
+	if (queue > DROP)
+		return REFUSE_AND_TELL;
+	let_through(skb->len + 14 + (segments > 1 ? (segments - 1) * HEADERS : 0));
+	if (queue < MARK || bpf_get_prandom_u32() % (DROP - MARK) > queue - MARK)
+		return PASS;
+	return bpf_skb_ecn_set_ce(skb) ? PASS : PASS_AND_TELL;
+}

@@ -1,0 +1,272 @@
+//! One run through a limiter: the load of `tidegate bench tcp`, and what the kernel counted meanwhile.
+
+use std::process::{Child, ChildStdin, Command, Stdio};
+
+use miette::{IntoDiagnostic as _, Result, WrapErr as _};
+use serde_json::Value;
+
+use super::bench::{Bench, number};
+use super::shaper_limiter::{InForce, Limiter};
+use crate::clock::Stopwatch;
+use crate::namespaces::{DEVICE, Host, Network};
+use crate::{peers, setup};
+
+/// A run of which the machine spoilt more than this is repeated.
+const SPOILT_MOST: f64 = 0.5;
+/// But no oftener; then it counts as it is.
+const TRIES: u32 = 3;
+/// Of payload in a full frame of 1500 bytes with time stamps, and what HTB charges for it.
+const PAYLOAD: f64 = 1_448.0 / 1_514.0;
+
+/// What is sent.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Cell {
+    pub(super) rate_mbps: u32,
+    pub(super) flows: u32,
+    /// Congestion control; the kernel's own if empty.
+    pub(super) congestion: &'static str,
+}
+
+impl Cell {
+    /// In words.
+    pub(super) fn name(&self) -> String {
+        let Self { rate_mbps, flows, congestion } = self;
+        let of = if congestion.is_empty() { String::new() } else { format!(", {congestion}") };
+        format!("{rate_mbps} Mb/s, {flows} flows{of}")
+    }
+}
+
+/// What a run found.
+#[derive(Clone, Debug)]
+pub(super) struct Found {
+    /// The sender's report.
+    pub(super) report: Value,
+    /// Goodput by what the rate can carry.
+    pub(super) efficiency: f64,
+    /// Packets that the device's qdiscs dropped.
+    pub(super) drops: f64,
+    /// Processor time of the whole machine.
+    pub(super) busy_s: f64,
+    /// Bytes that left the device.
+    pub(super) sent_bytes: f64,
+    /// Packets that left it, those that a device would cut up as one.
+    pub(super) sent_packets: f64,
+    /// How long it took.
+    pub(super) seconds: f64,
+}
+
+impl Found {
+    /// A figure without what gaps of the machine spoilt.
+    pub(super) fn clean(&self, pointer: &str) -> Result<f64> {
+        number(&self.report, &format!("/clean{pointer}"))
+    }
+
+    /// A figure of the report.
+    pub(super) fn of(&self, pointer: &str) -> Result<f64> {
+        number(&self.report, pointer)
+    }
+
+    /// Segments of bulk for each packet that left the device.
+    pub(super) fn segments_per_packet(&self) -> f64 {
+        // A frame of a full segment is 1,514 bytes; acknowledgements go the other way.
+        self.sent_bytes / 1_514.0 / self.sent_packets.max(1.0)
+    }
+
+    /// Seconds of processor time for each gigabit, without those that an idle machine takes.
+    pub(super) fn cpu_s_per_gigabit(&self, idle_s_per_s: f64) -> f64 {
+        (self.busy_s - idle_s_per_s * self.seconds) / (self.sent_bytes * 8e-9)
+    }
+}
+
+/// Two hosts, one of which receives.
+#[derive(Debug)]
+pub(super) struct Lab<'a> {
+    pub(super) bench: &'a Bench<'a>,
+    pub(super) network: Network,
+    _receivers: Vec<Receiver>,
+}
+
+/// Ends with its input.
+#[derive(Debug)]
+struct Receiver {
+    process: Child,
+    input: Option<ChildStdin>,
+}
+
+impl Drop for Receiver {
+    fn drop(&mut self) {
+        drop(self.input.take());
+        // It ends with its input, and dies with its namespace's owner at the latest.
+        let _ = self.process.wait();
+    }
+}
+
+/// The ports on which the receiver takes in bulk; requests go to the next one of each.
+pub(super) const PORTS: [u16; 2] = [5_200, 5_300];
+
+impl<'a> Lab<'a> {
+    /// Builds what is needed, and the network.
+    pub(super) fn new(bench: &'a Bench<'a>, name: &str, options: crate::namespaces::Options) -> Result<Self> {
+        if !rustix::process::geteuid().is_root() {
+            miette::bail!("network namespaces and the shaper need root");
+        }
+        setup::ensure(bench.places, setup::SHAPER)?;
+        if bench.known("tidegate with shaper").is_none() {
+            peers::build_tidegate_with(bench.places, "shaper")?;
+            bench.learn("tidegate with shaper", &Value::Bool(true));
+        }
+        let network = Network::new(name, options)?;
+        let mut receivers = Vec::new();
+        for is_v6 in [false, true] {
+            for port in PORTS {
+                let mut command = network.command(Host::Receiver, bench.places.tidegate());
+                command.args(["bench", "tcp", "receive", &format!("address={}:{port}", network.receiver(is_v6))]);
+                let mut process = command
+                    .stdin(Stdio::piped())
+                    .stdout(Stdio::null())
+                    .stderr(Stdio::null())
+                    .spawn()
+                    .into_diagnostic()?;
+                let input = process.stdin.take();
+                receivers.push(Receiver { process, input });
+            }
+        }
+        Ok(Self { bench, network, _receivers: receivers })
+    }
+
+    /// Holds the sender to a rate.
+    pub(super) fn put(&self, limiter: Limiter, rate_mbps: u32) -> Result<InForce<'_>> {
+        InForce::put(self.bench, &self.network, limiter, rate_mbps)
+    }
+
+    /// The sender, ready to be started.
+    pub(super) fn sender(&self, in_force: &InForce, port: u16, words: &str) -> Command {
+        let tidegate = self.bench.places.tidegate();
+        let mut command = match in_force.control_group() {
+            None => self.network.command(Host::Sender, &tidegate),
+            Some(group) => {
+                // The namespace has a /sys of its own, so the group is entered before.
+                let mut command = Command::new("sh");
+                command.args(["-c", "echo $$ > \"$0/cgroup.procs\" && exec ip netns exec \"$@\""]);
+                command.arg(group).arg(self.network.name(Host::Sender)).arg(&tidegate);
+                command
+            }
+        };
+        let mut words = words.split(' ').filter(|word| !word.is_empty());
+        let what = words.next().unwrap_or("send");
+        command.args(["bench", "tcp", what, &format!("address={}:{port}", self.network.receiver(false))]);
+        command.args(words);
+        command.stdin(Stdio::null());
+        command
+    }
+
+    /// The report of a load.
+    pub(super) fn load(&self, in_force: &InForce, words: &str) -> Result<Value> {
+        let output = self.sender(in_force, PORTS[0], words).output().into_diagnostic()?;
+        report(&output)
+    }
+
+    /// `cell` through `in_force`; `more` are further words for the sender.
+    pub(super) fn run(&self, in_force: &InForce, cell: &Cell, more: &str) -> Result<Found> {
+        let duration_ms = self.bench.size(5_000, 1_000);
+        let words = format!(
+            "send flows={} congestion={} duration_ms={duration_ms} warm_up_ms={} {more}",
+            cell.flows,
+            cell.congestion,
+            self.bench.size(1_000, 300),
+        );
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            let before = (self.counted()?, busy_s()?);
+            let watch = Stopwatch::start();
+            let report = self.load(in_force, &words).wrap_err_with(|| cell.name())?;
+            let seconds = watch.elapsed().as_secs_f64();
+            let after = (self.counted()?, busy_s()?);
+            let spoilt = number(&report, "/gaps/left_out_ms")? / f64::from(duration_ms);
+            if spoilt > SPOILT_MOST && tries < TRIES {
+                continue;
+            }
+            let goodput = number(&report, "/clean/goodput_mbps")?;
+            let [bytes, packets, drops] = [0, 1, 2].map(|at| after.0[at] - before.0[at]);
+            return Ok(Found {
+                report,
+                efficiency: goodput / (f64::from(cell.rate_mbps) * PAYLOAD),
+                drops,
+                busy_s: after.1 - before.1,
+                sent_bytes: bytes,
+                sent_packets: packets,
+                seconds,
+            });
+        }
+    }
+
+    /// Packets that the qdiscs of the sender's device have dropped.
+    pub(super) fn dropped(&self) -> Result<f64> {
+        Ok(self.counted()?[2])
+    }
+
+    /// Bytes and packets that left the sender's device, and packets that its qdiscs dropped.
+    fn counted(&self) -> Result<[f64; 3]> {
+        let bytes = self.network.count(Host::Sender, "tx_bytes")?;
+        let packets = self.network.count(Host::Sender, "tx_packets")?;
+        let qdiscs = self.network.tc(Host::Sender, &format!("-s -j qdisc show dev {DEVICE}"))?;
+        let drops = dropped(&serde_json::from_str(&qdiscs).into_diagnostic()?);
+        #[expect(clippy::cast_precision_loss, reason = "counts of a run")]
+        Ok([bytes as f64, packets as f64, drops as f64])
+    }
+}
+
+/// What a sender printed.
+pub(super) fn report(output: &std::process::Output) -> Result<Value> {
+    if !output.status.success() {
+        miette::bail!("the sender: {}", String::from_utf8_lossy(&output.stderr).trim_end());
+    }
+    serde_json::from_slice(&output.stdout).into_diagnostic()
+}
+
+/// A queue below HTB counts a packet that it drops, and HTB counts it too; a filter's is counted by its hook alone.
+fn dropped(qdiscs: &Value) -> u64 {
+    let of = |qdisc: &Value| qdisc["drops"].as_u64().unwrap_or(0);
+    let all = qdiscs.as_array().map_or(&[][..], Vec::as_slice);
+    let hooks: u64 = all.iter().filter(|qdisc| qdisc["kind"] == "clsact").map(of).sum();
+    hooks + all.iter().filter(|qdisc| qdisc["kind"] != "clsact").map(of).max().unwrap_or(0)
+}
+
+/// Processor time of the whole machine.
+fn busy_s() -> Result<f64> {
+    let text = std::fs::read_to_string("/proc/stat").into_diagnostic()?;
+    let ticks = busy_ticks(&text).ok_or_else(|| miette::miette!("/proc/stat is not to be read"))?;
+    #[expect(clippy::cast_precision_loss, reason = "a machine's ticks")]
+    Ok(ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
+}
+
+/// User, nice, system, interrupts; not idle, waiting for disks, nor what other machines took.
+fn busy_ticks(stat: &str) -> Option<u64> {
+    let ticks: Vec<u64> =
+        stat.lines().next()?.split_whitespace().skip(1).filter_map(|word| word.parse().ok()).collect();
+    Some(ticks.get(..3)?.iter().chain(ticks.get(5..7)?).sum())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_drop_counts_once() {
+        let qdiscs = json!([
+            { "kind": "htb", "root": true, "drops": 7 }, { "kind": "bfifo", "parent": "1:10", "drops": 7 },
+            { "kind": "clsact", "drops": 2 },
+        ]);
+        assert_eq!(dropped(&qdiscs), 9);
+        assert_eq!(dropped(&json!([])), 0);
+    }
+
+    #[test]
+    fn idle_and_stolen_time_is_not_busy() {
+        assert_eq!(busy_ticks("cpu  1 2 4 1000 2000 8 16 4000 0 0\ncpu0 1 1"), Some(31));
+        assert_eq!(busy_ticks("cpu 1"), None);
+    }
+}
