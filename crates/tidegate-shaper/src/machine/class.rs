@@ -5,7 +5,7 @@ use tidegate_core::control::window::{
     Announcement, Census, ClassConfig, ClassWindow, Share, announce, clumps, far_ns, share,
 };
 
-use super::flow::{Flow, FlowKey, Flows, Scale, Seen, after};
+use super::flow::{Flow, FlowKey, Flows, Scale, Seen, Way};
 use super::packet::{Flags, Segment};
 
 /// Bulk leaves of a class in isolation mode.
@@ -26,6 +26,12 @@ pub struct ClassCounters {
     pub rewritten: u64,
     /// Of these, those that echoed a CE mark.
     pub marked: u64,
+    /// Segments with payload that went out, of flows whose scale is unknown: their windows are left alone.
+    pub unscaled: u64,
+    /// Flows first seen going out, and flows that ended.
+    pub flows_made: u64,
+    /// Flows of which both sides closed or one gave up.
+    pub flows_ended: u64,
 }
 
 /// Where a packet is queued in isolation mode.
@@ -72,32 +78,47 @@ impl Class {
     }
 
     /// A segment goes out, before it is queued. `gso_bytes` is the payload of each packet that it is cut into, 0 if it is
-    /// one. Where isolation queues it; flows whose handshake was not seen are sparse.
+    /// one. Where isolation queues it; flows whose scale is unknown are sparse.
+    ///
+    /// Departure of the kernel's program: it also holds what is sparse to a part of the class, and knows of flows that are
+    /// not TCP.
     pub fn on_egress(&mut self, flows: &mut Flows, segment: &Segment, gso_bytes: u32, seen: Seen) -> Leaf {
         let key = FlowKey::of_egress(segment);
-        if segment.flags.has(Flags::SYN) {
-            if segment.flags.has(Flags::ACK) {
-                flows.lookup(&key).into_iter().for_each(|flow| flow.on_syn_sent(segment));
-            } else {
-                let unknown = Flow::new(Scale::Offered(None), segment.seq);
-                flows.entry(key, unknown).on_syn_sent(segment);
-            }
-            return Leaf::Sparse;
+        let unknown = Flow::of_open(Scale::Offered(None));
+        let opens = segment.flags.has(Flags::SYN) && !segment.flags.has(Flags::ACK);
+        if opens || !segment.flags.has(Flags::RST) && flows.lookup(&key).is_none() {
+            *flows.entry(key, unknown) = unknown;
+            self.counters.flows_made += 1;
         }
         let Some(flow) = flows.lookup(&key) else { return Leaf::Sparse };
-        if segment.payload > 0 {
+        let mut leaf = Leaf::Sparse;
+        if segment.flags.has(Flags::SYN) {
+            flow.on_syn_sent(segment);
+        } else if segment.payload > 0 {
             self.counters.sent += 1;
             self.counters.sent_bytes += u64::from(segment.payload);
             let idle = flow.in_flight(flow.una) == 0;
-            let limited = flow.on_data(segment, gso_bytes, seen) && matches!(flow.scale, Scale::Known(_));
+            let full = flow.on_data(segment, gso_bytes, seen);
             self.window.on_mss(flow.mss.into());
-            if limited {
-                self.counters.limited += 1;
-                self.window.on_limited(&mut flow.census);
+            if matches!(flow.scale, Scale::Known(_)) {
+                if full {
+                    self.counters.limited += 1;
+                    self.window.on_limited(&mut flow.census);
+                }
+                self.choose_leaf(flow, idle, seen.now);
+                leaf = flow.bulk.map_or(Leaf::Sparse, Leaf::Bulk);
+            } else {
+                self.counters.unscaled += 1;
             }
-            self.choose_leaf(flow, idle, seen.now);
         }
-        flow.bulk.map_or(Leaf::Sparse, Leaf::Bulk)
+        if flow.is_over(segment, Way::Out) {
+            self.end(flows, &key);
+        }
+        leaf
+    }
+
+    fn end(&mut self, flows: &mut Flows, key: &FlowKey) {
+        self.counters.flows_ended += u64::from(flows.remove(key));
     }
 
     /// A flow leaves its bulk leaf only when nothing of it waits there that a packet ahead could overtake.
@@ -116,26 +137,33 @@ impl Class {
     /// for each.
     pub fn on_ingress(&mut self, flows: &mut Flows, segment: &Segment, coin: u16, seen: Seen) -> Option<u16> {
         let key = FlowKey::of_ingress(segment);
-        let syn = segment.flags.has(Flags::SYN);
-        if syn && !segment.flags.has(Flags::ACK) {
-            flows.entry(key, Flow::new(Scale::Offered(None), 0)).on_syn_received(segment);
+        if segment.flags.has(Flags::SYN) && !segment.flags.has(Flags::ACK) {
+            let unknown = Flow::of_open(Scale::Offered(None));
+            *flows.entry(key, unknown) = unknown;
+            flows.entry(key, unknown).on_syn_received(segment);
             return None;
         }
         let flow = flows.lookup(&key)?;
-        if syn {
+        if segment.flags.has(Flags::SYN) {
             flow.on_syn_received(segment);
             self.window.on_limited(&mut flow.census);
         }
-        let Scale::Known(scale) = flow.scale else { return None };
-        if !segment.flags.has(Flags::ACK) || segment.flags.has(Flags::RST) {
-            return None;
+        let field = match flow.scale {
+            Scale::Known(scale) if segment.flags.has(Flags::ACK) && !segment.flags.has(Flags::RST) => {
+                self.on_ack(flow, segment, scale, coin, seen)
+            }
+            _ => None,
+        };
+        if flow.is_over(segment, Way::In) {
+            self.end(flows, &key);
         }
+        field
+    }
+
+    fn on_ack(&mut self, flow: &mut Flow, segment: &Segment, scale: u8, coin: u16, seen: Seen) -> Option<u16> {
         self.counters.acks += 1;
         self.counters.marked += u64::from(segment.flags.has(Flags::ECE));
-        if after(flow.una, segment.ack) {
-            return None;
-        }
-        let base_ns = flow.on_ack(segment, seen.now);
+        let base_ns = flow.on_ack(segment, seen.now).ok()?;
         // A far flow is far from the others: it says nothing of their way.
         let others = self.window.base_ns();
         if let Some(base_ns) = base_ns.filter(|_| others == 0 || flow.base_ns <= 2 * others + 100_000) {
@@ -145,7 +173,8 @@ impl Class {
             self.window.sample(seen.queue_ns);
         }
         self.window.on_timeout(seen.now);
-        Some(self.announce(flow, segment, if syn { 0 } else { scale }, coin))
+        let scale = if segment.flags.has(Flags::SYN) { 0 } else { scale };
+        Some(self.announce(flow, segment, scale, coin))
             .filter(|&field| field < segment.window)
             .inspect(|_| self.counters.rewritten += 1)
     }

@@ -97,15 +97,35 @@ fn the_edge_moves_when_the_last_segment_is_acknowledged() {
 }
 
 #[test]
-fn a_flow_whose_handshake_was_not_seen_is_left_alone() {
+fn a_flow_whose_handshake_was_not_seen_is_left_alone_until_its_scale_is_told() {
     let mut bench = Bench::new();
     assert_eq!(bench.out(1, 5 * MSS), Leaf::Sparse);
     assert_eq!(bench.back(1 + MSS, 2_000), None);
+    assert_eq!(bench.class.counters().unscaled, 1);
+    // As the agent does, whatever was in flight then.
+    *bench.flow() = Flow::of_open(Scale::Known(7));
+    assert!(bench.back(1 + 2 * MSS, 2_000).is_some());
+    assert_eq!(bench.flow().una, 1 + 2 * MSS);
+}
+
+#[test]
+fn a_flow_is_forgotten_when_both_have_closed_or_one_gave_up() {
+    let mut bench = Bench::new();
+    bench.open();
+    bench.out(1, MSS);
+    let seen = bench.seen();
+    let fin = Segment { seq: 1 + MSS, ..segment(Flags::ACK.with(Flags::FIN)) };
+    bench.class.on_egress(&mut bench.flows, &fin, 0, seen);
+    assert_eq!(bench.flows.len(), 1);
+    bench.back_with(Flags::ACK.with(Flags::FIN), 2 + MSS, 2_000);
     assert!(bench.flows.is_empty());
-    // Until its scale is told.
-    let key = FlowKey::of_egress(&segment(Flags::ACK));
-    bench.flows.entry(key, Flow::new(Scale::Known(7), 1 + 5 * MSS));
-    assert!(bench.back(1 + 5 * MSS, 2_000).is_some());
+    bench.open();
+    bench.back_with(Flags::ACK.with(Flags::RST), 1, 2_000);
+    assert!(bench.flows.is_empty());
+    assert_eq!((bench.class.counters().flows_made, bench.class.counters().flows_ended), (2, 2));
+    let seen = bench.seen();
+    bench.class.on_egress(&mut bench.flows, &segment(Flags::RST), 0, seen);
+    assert!(bench.flows.is_empty(), "the answer to a stray segment");
 }
 
 #[test]

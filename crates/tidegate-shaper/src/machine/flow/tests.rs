@@ -78,9 +78,10 @@ fn what_is_in_flight_follows_both_ways_across_the_wrap() {
     let mut flow = open(start);
     flow.on_data(&segment(start, 3_000), 1_000, seen(0));
     assert_eq!((flow.in_flight(flow.una), flow.mss), (3_000, 1_000));
-    flow.on_ack(&ack(start.wrapping_add(1_000)), at(10));
+    flow.on_ack(&ack(start.wrapping_add(1_000)), at(10)).unwrap();
+    assert_eq!(flow.on_ack(&ack(start), at(10)), Err(Old));
     assert_eq!(flow.in_flight(flow.una), 2_000);
-    flow.on_ack(&ack(start.wrapping_add(3_001)), at(10));
+    flow.on_ack(&ack(start.wrapping_add(3_001)), at(10)).unwrap();
     assert_eq!(
         (flow.in_flight(flow.una), flow.next),
         (0, start.wrapping_add(3_001)),
@@ -92,12 +93,12 @@ fn what_is_in_flight_follows_both_ways_across_the_wrap() {
 fn a_round_trip_is_measured_without_the_queue_and_not_of_what_was_sent_twice() {
     let mut flow = open(0);
     flow.on_data(&segment(0, 100), 0, Seen { queue_ns: 30_000, now: at(0) });
-    assert_eq!(flow.on_ack(&ack(100), at(100)), Some(70_000));
+    assert_eq!(flow.on_ack(&ack(100), at(100)), Ok(Some(70_000)));
     flow.on_data(&segment(100, 100), 0, seen(200));
     flow.on_data(&segment(100, 100), 0, seen(300));
-    assert_eq!(flow.on_ack(&ack(200), at(310)), None);
+    assert_eq!(flow.on_ack(&ack(200), at(310)), Ok(None));
     flow.on_data(&segment(200, 100), 0, Seen { queue_ns: -90_000, now: at(400) });
-    assert_eq!(flow.on_ack(&ack(300), at(462)), Some(62_000), "a class with tokens to spare adds nothing");
+    assert_eq!(flow.on_ack(&ack(300), at(462)), Ok(Some(62_000)), "a class with tokens to spare adds nothing");
     assert_eq!(flow.base_ns, 69_000);
 }
 
