@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use tidegate_core::Instant;
-use tidegate_shaper::machine::packet::{Endpoint, Flags, Segment, SynOptions};
+use tidegate_shaper::machine::packet::{Ecn, Endpoint, Flags, Segment, SynOptions};
 use tidegate_sim::packets::tcp::{Ack, Burst, Receiver, ReceiverConfig, Sender, SenderConfig};
 
 use super::scenario::MSS;
@@ -119,6 +119,7 @@ impl End {
             flags: if burst.syn { Flags::SYN } else { Flags::ACK },
             window: u16::MAX,
             payload: u32::try_from(burst.payload).expect("a burst has at most 64 kB"),
+            ecn: Ecn::NOT_ECT,
             options: if burst.syn { self.options(true) } else { SynOptions::default() },
         }
     }
@@ -134,6 +135,7 @@ impl End {
             flags: if ack.syn { Flags::SYN.with(Flags::ACK) } else { Flags::ACK },
             window: ack.field,
             payload: 0,
+            ecn: Ecn::NOT_ECT,
             options: if ack.syn { self.options(self.config.scaled) } else { SynOptions::default() },
         }
     }

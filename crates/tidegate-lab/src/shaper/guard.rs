@@ -32,7 +32,7 @@ impl Guard {
     pub(super) fn on_egress(&mut self, class: usize, segment: &Segment, gso_bytes: u32, seen: Seen) -> usize {
         let Some(class) = self.classes.get_mut(class) else { return 0 };
         match class.on_egress(&mut self.flows, segment, gso_bytes, seen) {
-            Leaf::Bulk(leaf) if self.isolates => 1 + usize::from(leaf),
+            (Leaf::Bulk(leaf), _) if self.isolates => 1 + usize::from(leaf),
             _ => 0,
         }
     }
@@ -41,7 +41,7 @@ impl Guard {
     pub(super) fn on_ingress(&mut self, class: usize, segment: &Segment, seen: Seen) -> u16 {
         let Some(class) = self.classes.get_mut(class) else { return segment.window };
         let coin = u16::try_from(self.rng.below(1 << 16)).expect("below 2^16");
-        class.on_ingress(&mut self.flows, segment, coin, seen).unwrap_or(segment.window)
+        class.on_ingress(&mut self.flows, segment, coin, seen).window.unwrap_or(segment.window)
     }
 
     pub(super) fn set_rate(&mut self, class: usize, rate: u64) {

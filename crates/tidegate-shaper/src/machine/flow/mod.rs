@@ -79,6 +79,10 @@ pub struct Flow {
     pub network: NetworkWindow,
     /// True until its sequence numbers are known.
     pub fresh: bool,
+    /// What its guests said of explicit congestion notification.
+    pub ecn: GuestEcn,
+    /// True if a mark came that its next segment out is to echo.
+    pub mark_pending: bool,
     /// Which sides have said that they have no more to say.
     pub closed: Closed,
     /// True if its window opened with the last acknowledgement, and not in clumps.
@@ -102,6 +106,8 @@ impl Flow {
             census: Census::default(),
             network: NetworkWindow::new(next),
             fresh: false,
+            ecn: GuestEcn::default(),
+            mark_pending: false,
             closed: Closed::default(),
             opens: false,
             bulk: None,
@@ -150,23 +156,25 @@ impl Flow {
                 self.scale = Scale::Known(both.unwrap_or(0));
                 self.begin(first);
             }
-            _ if segment.flags.has(Flags::ACK) => {}
+            _ if segment.flags.has(Flags::ACK) => return,
             _ => *self = Self::new(Scale::Offered(segment.options.window_scale), first),
         }
+        self.ecn = self.ecn.after_syn(segment.flags);
     }
 
     /// A SYN comes in: the peer's first, or its answer to ours.
     pub fn on_syn_received(&mut self, segment: &Segment) {
+        let mss = segment.options.mss.map_or(MSS_LEAST, u32::from);
+        self.mss = mss.saturating_sub(TIMESTAMP_BYTES).max(1);
         let peers = segment.options.window_scale;
         match self.scale {
             Scale::Offered(ours) if segment.flags.has(Flags::ACK) => {
                 self.scale = Scale::Known(ours.and(peers).unwrap_or(0));
             }
-            _ if segment.flags.has(Flags::ACK) => {}
-            _ => *self = Self::new(Scale::Offered(peers), 0),
+            _ if segment.flags.has(Flags::ACK) => return,
+            _ => *self = Self { mss: self.mss, ..Self::of_open(Scale::Offered(peers)) },
         }
-        let mss = segment.options.mss.map_or(MSS_LEAST, u32::from);
-        self.mss = mss.saturating_sub(TIMESTAMP_BYTES).max(1);
+        self.ecn = self.ecn.after_syn(segment.flags);
     }
 
     /// Data go out. `gso_bytes` is the payload of each packet that they are cut into, 0 if it is one. True if the window has
@@ -202,7 +210,7 @@ impl Flow {
     ///
     /// # Errors
     /// [`Old`] if a later one came before it.
-    pub fn on_ack(&mut self, segment: &Segment, now: Instant) -> Result<Option<u64>, Old> {
+    pub fn on_ack(&mut self, segment: &Segment, marks: Marks, now: Instant) -> Result<Option<u64>, Old> {
         if self.fresh {
             self.begin(segment.ack);
         }
@@ -215,7 +223,7 @@ impl Flow {
             // The end of a flow, or what went out another way.
             self.next = self.una;
         }
-        if acked > 0 {
+        if acked > 0 && marks == Marks::Ours {
             let marked = segment.flags.has(Flags::ECE);
             self.network.on_ack(NetworkAck { acked, marked, una: self.una, snd_nxt: self.next, mss: self.mss });
         }
@@ -227,11 +235,44 @@ impl Flow {
     }
 }
 
+/// What the guests of a flow said of explicit congestion notification in their handshake.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum GuestEcn {
+    /// Nothing: the shapers of both hosts may use it between them.
+    #[default]
+    None,
+    /// The one that opens offers it.
+    Offered,
+    /// Both use it: the marks are theirs.
+    Native,
+}
+
+impl GuestEcn {
+    /// After a segment with SYN. Source: RFC 3168, §6.1.1.
+    fn after_syn(self, flags: Flags) -> Self {
+        let (echo, reduced) = (flags.has(Flags::ECE), flags.has(Flags::CWR));
+        match (self, flags.has(Flags::ACK)) {
+            (_, false) if echo && reduced => Self::Offered,
+            (Self::Offered, true) if echo && !reduced => Self::Native,
+            _ => self,
+        }
+    }
+}
+
 /// Which sides of a flow have sent their last byte.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Closed {
     local: bool,
     remote: bool,
+}
+
+/// For whom echoes of marks are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Marks {
+    /// For the shaper, which makes a window of them.
+    Ours,
+    /// For the guests.
+    Guests,
 }
 
 /// Which way a segment goes.
