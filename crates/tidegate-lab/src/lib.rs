@@ -14,6 +14,7 @@
 //! | [`placement`] | a topic that a planner places on brokers |
 //! | [`proxy`] | one core of the proxy, its loop and its machines |
 //! | [`rpc`] | a server, its clients and a scheme of overload control between them |
+//! | [`shaper`] | classes of HTB, TCP flows and the shaper's machine |
 //! | [`figure`] | figures as SVG |
 //! | [`table`] | tables for people |
 //! | [`statistics`] | how sure a simulated number is |
@@ -28,5 +29,6 @@ pub mod placement;
 pub mod proxy;
 pub mod release_law;
 pub mod rpc;
+pub mod shaper;
 pub mod statistics;
 pub mod table;

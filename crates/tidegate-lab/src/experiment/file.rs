@@ -164,7 +164,7 @@ mod tests {
         assert_eq!(second, "a.toml:12: theory_check.load[1].load: 1.5 is not above 0 and below 1");
         assert_eq!(
             error(HEAD),
-            "a.toml:1: 0 kinds: write one of [divided_limit], [drl_penalty], [neighbours], [no_tuning], [placement], [proxy], [release_law], [rpc], [rpc_graph] and [theory_check]"
+            "a.toml:1: 0 kinds: write one of [divided_limit], [drl_penalty], [neighbours], [no_tuning], [placement], [proxy], [release_law], [rpc], [rpc_graph], [shaper] and [theory_check]"
         );
     }
 }

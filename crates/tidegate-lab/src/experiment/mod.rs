@@ -13,6 +13,7 @@
 //! | [`release_law`](crate::release_law) | every window of releases of the broker's machine |
 //! | [`rpc`] | schemes of overload control side by side |
 //! | [`rpc_graph`] | services that call each other, one of them short: whose work is thrown away |
+//! | [`shaper`] | classes of HTB with TCP flows, and what keeps their queues short |
 //! | [`theory_check`] | the simulated bucket, whole or in parts, against the exact M/D/1 values |
 //!
 //! [`read`] reads and checks it, [`Experiment::run`] runs it, [`Outcome::write`] leaves a text, a JSON file and a figure
@@ -30,6 +31,7 @@ mod release_law;
 pub mod rpc;
 pub mod rpc_graph;
 mod rpc_show;
+pub mod shaper;
 pub mod theory_check;
 
 pub use file::{ExperimentError, parse, read};
@@ -69,6 +71,8 @@ pub struct Experiment {
     pub rpc: Option<rpc::Rpc>,
     /// If it is of this kind, its settings.
     pub rpc_graph: Option<rpc_graph::RpcGraph>,
+    /// If it is of this kind, its settings.
+    pub shaper: Option<shaper::Shaper>,
     /// If it is of this kind, its settings.
     pub theory_check: Option<theory_check::TheoryCheck>,
 }
@@ -134,6 +138,7 @@ impl Experiment {
             release_law,
             rpc,
             rpc_graph,
+            shaper,
             theory_check,
             ..
         } = self;
@@ -147,11 +152,12 @@ impl Experiment {
             release_law.is_some(),
             rpc.is_some(),
             rpc_graph.is_some(),
+            shaper.is_some(),
             theory_check.is_some(),
         ];
         let kinds = kinds.into_iter().filter(|is_there| *is_there).count();
         let message = format!(
-            "{kinds} kinds: write one of [divided_limit], [drl_penalty], [neighbours], [no_tuning], [placement], [proxy], [release_law], [rpc], [rpc_graph] and [theory_check]"
+            "{kinds} kinds: write one of [divided_limit], [drl_penalty], [neighbours], [no_tuning], [placement], [proxy], [release_law], [rpc], [rpc_graph], [shaper] and [theory_check]"
         );
         Complaint::unless(kinds == 1, "", message)?;
         divided_limit.iter().try_for_each(divided_limit::DividedLimit::check)?;
@@ -163,6 +169,7 @@ impl Experiment {
         release_law.iter().try_for_each(release_law::check)?;
         rpc.iter().try_for_each(rpc::Rpc::check)?;
         rpc_graph.iter().try_for_each(rpc_graph::RpcGraph::check)?;
+        shaper.iter().try_for_each(shaper::Shaper::check)?;
         theory_check.iter().try_for_each(theory_check::TheoryCheck::check)
     }
 
@@ -191,6 +198,8 @@ impl Experiment {
             rpc.run(self, size)?
         } else if let Some(rpc_graph) = &self.rpc_graph {
             rpc_graph.run(self, size)?
+        } else if let Some(shaper) = &self.shaper {
+            shaper.run(self, size)
         } else {
             outcome::Results::default()
         };

@@ -5,8 +5,8 @@ use tidegate_core::control::window::{
     Announcement, Census, ClassConfig, ClassWindow, Share, announce, clumps, far_ns, share,
 };
 
-use super::flow::{Flow, FlowKey, Flows, Scale, Seen, after};
-use super::packet::{Flags, Segment};
+use super::flow::{Flow, FlowKey, Flows, GuestEcn, Marks, Scale, Seen, Way};
+use super::packet::{Ecn, Flags, Segment};
 
 /// Bulk leaves of a class in isolation mode.
 pub const BULK_LEAVES: u8 = 16;
@@ -24,8 +24,14 @@ pub struct ClassCounters {
     pub acks: u64,
     /// Of these, those whose window was rewritten.
     pub rewritten: u64,
-    /// Of these, those that echoed a CE mark.
+    /// Of these, those that echoed a mark for the shaper.
     pub marked: u64,
+    /// Segments with payload that went out, of flows whose scale is unknown: their windows are left alone.
+    pub unscaled: u64,
+    /// Flows first seen going out, and flows that ended.
+    pub flows_made: u64,
+    /// Flows of which both sides closed or one gave up.
+    pub flows_ended: u64,
 }
 
 /// Where a packet is queued in isolation mode.
@@ -37,12 +43,25 @@ pub enum Leaf {
     Bulk(u8),
 }
 
+/// What is to be written into a segment, if anything.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Rewrite {
+    /// Its window field.
+    pub window: Option<u16>,
+    /// Its flags.
+    pub flags: Option<Flags>,
+    /// The bits in its IP header.
+    pub ecn: Option<Ecn>,
+}
+
 /// One class of a rate limiter: its controller and its counters. The flows stand outside, in the table that all classes
 /// of a host share.
 #[derive(Clone, Debug)]
 pub struct Class {
     window: ClassWindow,
     counters: ClassCounters,
+    /// True if marks of the network hold flows too.
+    ecn: bool,
     /// Flows ever put into bulk leaves: the next one's leaf follows from it.
     bulk_flows: u64,
 }
@@ -51,7 +70,12 @@ impl Class {
     /// A class that has seen nothing yet; `mss` is the payload of a full segment, in bytes.
     #[must_use]
     pub fn new(config: ClassConfig, mss: u64, now: Instant) -> Self {
-        Self { window: ClassWindow::new(config, mss, now), counters: ClassCounters::default(), bulk_flows: 0 }
+        Self {
+            window: ClassWindow::new(config, mss, now),
+            counters: ClassCounters::default(),
+            ecn: false,
+            bulk_flows: 0,
+        }
     }
 
     /// Its controller.
@@ -66,38 +90,64 @@ impl Class {
         self.counters
     }
 
+    /// From now on marks of the network hold flows whose guests know nothing of them: what such a flow sends may be marked,
+    /// marks that come in are echoed to the peer's host and hidden from the guest, and so are echoes that come in.
+    pub fn use_marks(&mut self) {
+        self.ecn = true;
+    }
+
     /// Puts `config` in force.
     pub fn set_config(&mut self, config: ClassConfig) {
         self.window.set_config(config);
     }
 
     /// A segment goes out, before it is queued. `gso_bytes` is the payload of each packet that it is cut into, 0 if it is
-    /// one. Where isolation queues it; flows whose handshake was not seen are sparse.
-    pub fn on_egress(&mut self, flows: &mut Flows, segment: &Segment, gso_bytes: u32, seen: Seen) -> Leaf {
+    /// one. Where isolation queues it; flows whose scale is unknown are sparse.
+    ///
+    /// Departure of the kernel's program: it also holds what is sparse to a part of the class, and knows of flows that are
+    /// not TCP.
+    pub fn on_egress(&mut self, flows: &mut Flows, segment: &Segment, gso_bytes: u32, seen: Seen) -> (Leaf, Rewrite) {
         let key = FlowKey::of_egress(segment);
-        if segment.flags.has(Flags::SYN) {
-            if segment.flags.has(Flags::ACK) {
-                flows.lookup(&key).into_iter().for_each(|flow| flow.on_syn_sent(segment));
-            } else {
-                let unknown = Flow::new(Scale::Offered(None), segment.seq);
-                flows.entry(key, unknown).on_syn_sent(segment);
-            }
-            return Leaf::Sparse;
+        let unknown = Flow::of_open(Scale::Offered(None));
+        let opens = segment.flags.has(Flags::SYN) && !segment.flags.has(Flags::ACK);
+        if opens || !segment.flags.has(Flags::RST) && flows.lookup(&key).is_none() {
+            *flows.entry(key, unknown) = unknown;
+            self.counters.flows_made += 1;
         }
-        let Some(flow) = flows.lookup(&key) else { return Leaf::Sparse };
-        if segment.payload > 0 {
+        let Some(flow) = flows.lookup(&key) else { return (Leaf::Sparse, Rewrite::default()) };
+        let mut leaf = Leaf::Sparse;
+        if segment.flags.has(Flags::SYN) {
+            flow.on_syn_sent(segment);
+        } else if segment.payload > 0 {
             self.counters.sent += 1;
             self.counters.sent_bytes += u64::from(segment.payload);
             let idle = flow.in_flight(flow.una) == 0;
-            let limited = flow.on_data(segment, gso_bytes, seen) && matches!(flow.scale, Scale::Known(_));
+            let full = flow.on_data(segment, gso_bytes, seen);
             self.window.on_mss(flow.mss.into());
-            if limited {
-                self.counters.limited += 1;
-                self.window.on_limited(&mut flow.census);
+            if matches!(flow.scale, Scale::Known(_)) {
+                if full {
+                    self.counters.limited += 1;
+                    self.window.on_limited(&mut flow.census);
+                }
+                self.choose_leaf(flow, idle, seen.now);
+                leaf = flow.bulk.map_or(Leaf::Sparse, Leaf::Bulk);
+            } else {
+                self.counters.unscaled += 1;
             }
-            self.choose_leaf(flow, idle, seen.now);
         }
-        flow.bulk.map_or(Leaf::Sparse, Leaf::Bulk)
+        let rewrite = if self.takes_marks(flow) { mark(flow, segment) } else { Rewrite::default() };
+        if flow.is_over(segment, Way::Out) {
+            self.end(flows, &key);
+        }
+        (leaf, rewrite)
+    }
+
+    fn takes_marks(&self, flow: &Flow) -> bool {
+        self.ecn && flow.ecn != GuestEcn::Native
+    }
+
+    fn end(&mut self, flows: &mut Flows, key: &FlowKey) {
+        self.counters.flows_ended += u64::from(flows.remove(key));
     }
 
     /// A flow leaves its bulk leaf only when nothing of it waits there that a packet ahead could overtake.
@@ -112,30 +162,45 @@ impl Class {
         }
     }
 
-    /// A segment comes in. The window field to write into it, if it is to be another one; `coin` is any number, drawn anew
-    /// for each.
-    pub fn on_ingress(&mut self, flows: &mut Flows, segment: &Segment, coin: u16, seen: Seen) -> Option<u16> {
+    /// A segment comes in. What to write into it; `coin` is any number, drawn anew for each.
+    pub fn on_ingress(&mut self, flows: &mut Flows, segment: &Segment, coin: u16, seen: Seen) -> Rewrite {
         let key = FlowKey::of_ingress(segment);
-        let syn = segment.flags.has(Flags::SYN);
-        if syn && !segment.flags.has(Flags::ACK) {
-            flows.entry(key, Flow::new(Scale::Offered(None), 0)).on_syn_received(segment);
-            return None;
+        if segment.flags.has(Flags::SYN) && !segment.flags.has(Flags::ACK) {
+            let unknown = Flow::of_open(Scale::Offered(None));
+            *flows.entry(key, unknown) = unknown;
+            flows.entry(key, unknown).on_syn_received(segment);
+            return Rewrite::default();
         }
-        let flow = flows.lookup(&key)?;
-        if syn {
+        let Some(flow) = flows.lookup(&key) else { return Rewrite::default() };
+        if segment.flags.has(Flags::SYN) {
             flow.on_syn_received(segment);
             self.window.on_limited(&mut flow.census);
         }
-        let Scale::Known(scale) = flow.scale else { return None };
-        if !segment.flags.has(Flags::ACK) || segment.flags.has(Flags::RST) {
-            return None;
+        let mut rewrite = Rewrite::default();
+        if segment.ecn == Ecn::CE && self.takes_marks(flow) {
+            flow.mark_pending = true;
+            rewrite.ecn = Some(Ecn::NOT_ECT);
         }
+        if let Scale::Known(scale) = flow.scale
+            && segment.flags.has(Flags::ACK)
+            && !segment.flags.has(Flags::RST)
+        {
+            self.on_ack(flow, segment, scale, coin, seen, &mut rewrite);
+        }
+        if flow.is_over(segment, Way::In) {
+            self.end(flows, &key);
+        }
+        rewrite
+    }
+
+    fn on_ack(&mut self, flow: &mut Flow, segment: &Segment, scale: u8, coin: u16, seen: Seen, rewrite: &mut Rewrite) {
         self.counters.acks += 1;
-        self.counters.marked += u64::from(segment.flags.has(Flags::ECE));
-        if after(flow.una, segment.ack) {
-            return None;
+        let marks = if self.takes_marks(flow) { Marks::Ours } else { Marks::Guests };
+        let Ok(base_ns) = flow.on_ack(segment, marks, seen.now) else { return };
+        if marks == Marks::Ours && segment.flags.has(Flags::ECE) {
+            self.counters.marked += 1;
+            rewrite.flags = Some(segment.flags.without(Flags::ECE));
         }
-        let base_ns = flow.on_ack(segment, seen.now);
         // A far flow is far from the others: it says nothing of their way.
         let others = self.window.base_ns();
         if let Some(base_ns) = base_ns.filter(|_| others == 0 || flow.base_ns <= 2 * others + 100_000) {
@@ -145,9 +210,12 @@ impl Class {
             self.window.sample(seen.queue_ns);
         }
         self.window.on_timeout(seen.now);
-        Some(self.announce(flow, segment, if syn { 0 } else { scale }, coin))
-            .filter(|&field| field < segment.window)
-            .inspect(|_| self.counters.rewritten += 1)
+        let scale = if segment.flags.has(Flags::SYN) { 0 } else { scale };
+        let field = self.announce(flow, segment, scale, coin);
+        if field < segment.window {
+            self.counters.rewritten += 1;
+            rewrite.window = Some(field);
+        }
     }
 
     /// The field that the flow's sender is to see: ours, or the peer's own if that is smaller.
@@ -176,6 +244,16 @@ impl Class {
         let field = u16::try_from(units).unwrap_or(u16::MAX).min(segment.window);
         flow.edge = segment.ack.wrapping_add(u32::from(field) << scale);
         field
+    }
+}
+
+/// What goes out may be marked, and echoes a mark that came.
+fn mark(flow: &mut Flow, segment: &Segment) -> Rewrite {
+    let echoes = segment.flags.has(Flags::ACK) && core::mem::take(&mut flow.mark_pending);
+    Rewrite {
+        window: None,
+        flags: echoes.then(|| segment.flags.with(Flags::ECE)),
+        ecn: (segment.payload > 0 && segment.ecn == Ecn::NOT_ECT).then_some(Ecn::ECT0),
     }
 }
 

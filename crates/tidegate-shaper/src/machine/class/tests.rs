@@ -27,7 +27,7 @@ impl Bench {
     fn out(&mut self, seq: u32, payload: u32) -> Leaf {
         let seen = self.seen();
         let out = Segment { seq, payload, ..segment(Flags::ACK) };
-        self.class.on_egress(&mut self.flows, &out, MSS, seen)
+        self.class.on_egress(&mut self.flows, &out, MSS, seen).0
     }
 
     fn back(&mut self, ack: u32, window: u16) -> Option<u16> {
@@ -37,7 +37,7 @@ impl Bench {
     fn back_with(&mut self, flags: Flags, ack: u32, window: u16) -> Option<u16> {
         let seen = self.seen();
         let back = reversed(Segment { ack, window, ..segment(flags) });
-        self.class.on_ingress(&mut self.flows, &back, u16::MAX, seen)
+        self.class.on_ingress(&mut self.flows, &back, u16::MAX, seen).window
     }
 
     /// The field of the peer's answer to our SYN.
@@ -46,7 +46,7 @@ impl Bench {
         self.class.on_egress(&mut self.flows, &Segment { options: OFFER, ..segment(Flags::SYN) }, 0, seen);
         let reply = Segment { ack: 1, window: 65_535, options: OFFER, ..segment(Flags::SYN.with(Flags::ACK)) };
         let seen = self.seen();
-        self.class.on_ingress(&mut self.flows, &reversed(reply), u16::MAX, seen)
+        self.class.on_ingress(&mut self.flows, &reversed(reply), u16::MAX, seen).window
     }
 
     fn flow(&mut self) -> &mut Flow {
@@ -57,7 +57,17 @@ impl Bench {
 fn segment(flags: Flags) -> Segment {
     let end = |port| Endpoint { address: [1; 16], port };
     let options = SynOptions::default();
-    Segment { source: end(1), destination: end(2), seq: 0, ack: 0, flags, window: 0, payload: 0, options }
+    Segment {
+        source: end(1),
+        destination: end(2),
+        seq: 0,
+        ack: 0,
+        flags,
+        window: 0,
+        payload: 0,
+        ecn: Ecn::NOT_ECT,
+        options,
+    }
 }
 
 fn reversed(segment: Segment) -> Segment {
@@ -97,15 +107,35 @@ fn the_edge_moves_when_the_last_segment_is_acknowledged() {
 }
 
 #[test]
-fn a_flow_whose_handshake_was_not_seen_is_left_alone() {
+fn a_flow_whose_handshake_was_not_seen_is_left_alone_until_its_scale_is_told() {
     let mut bench = Bench::new();
     assert_eq!(bench.out(1, 5 * MSS), Leaf::Sparse);
     assert_eq!(bench.back(1 + MSS, 2_000), None);
+    assert_eq!(bench.class.counters().unscaled, 1);
+    // As the agent does, whatever was in flight then.
+    *bench.flow() = Flow::of_open(Scale::Known(7));
+    assert!(bench.back(1 + 2 * MSS, 2_000).is_some());
+    assert_eq!(bench.flow().una, 1 + 2 * MSS);
+}
+
+#[test]
+fn a_flow_is_forgotten_when_both_have_closed_or_one_gave_up() {
+    let mut bench = Bench::new();
+    bench.open();
+    bench.out(1, MSS);
+    let seen = bench.seen();
+    let fin = Segment { seq: 1 + MSS, ..segment(Flags::ACK.with(Flags::FIN)) };
+    bench.class.on_egress(&mut bench.flows, &fin, 0, seen);
+    assert_eq!(bench.flows.len(), 1);
+    bench.back_with(Flags::ACK.with(Flags::FIN), 2 + MSS, 2_000);
     assert!(bench.flows.is_empty());
-    // Until its scale is told.
-    let key = FlowKey::of_egress(&segment(Flags::ACK));
-    bench.flows.entry(key, Flow::new(Scale::Known(7), 1 + 5 * MSS));
-    assert!(bench.back(1 + 5 * MSS, 2_000).is_some());
+    bench.open();
+    bench.back_with(Flags::ACK.with(Flags::RST), 1, 2_000);
+    assert!(bench.flows.is_empty());
+    assert_eq!((bench.class.counters().flows_made, bench.class.counters().flows_ended), (2, 2));
+    let seen = bench.seen();
+    bench.class.on_egress(&mut bench.flows, &segment(Flags::RST), 0, seen);
+    assert!(bench.flows.is_empty(), "the answer to a stray segment");
 }
 
 #[test]
@@ -145,6 +175,7 @@ fn a_held_flow_goes_to_one_bulk_leaf_and_returns_when_it_is_idle_for_two_epochs(
 #[test]
 fn marks_of_the_network_hold_a_flow_below_its_share() {
     let mut bench = Bench::new();
+    bench.class.use_marks();
     bench.open();
     let mut seq = 1;
     let mut window = u32::MAX;
@@ -171,4 +202,32 @@ fn a_far_flow_neither_slows_the_class_nor_is_held_to_a_near_flows_window() {
     let window = u64::from(bench.back(1 + 2 * MSS, u16::MAX).unwrap()) << 8;
     assert!(window > 8_500_000, "{window}: two round trips of 10 us brought its base to 77 ms");
     assert!(bench.class.window().base_ns() < 80_000);
+}
+
+#[test]
+fn marks_stay_between_the_shapers_of_both_hosts() {
+    let mut bench = Bench::new();
+    bench.class.use_marks();
+    bench.open();
+    let seen = bench.seen();
+    let data = Segment { seq: 1, payload: MSS, ..segment(Flags::ACK) };
+    let (_, out) = bench.class.on_egress(&mut bench.flows, &data, 0, seen);
+    assert_eq!(out, Rewrite { ecn: Some(Ecn::ECT0), ..Rewrite::default() });
+    let marked = Segment { ack: 1 + MSS, window: 1, ecn: Ecn::CE, ..segment(Flags::ACK.with(Flags::ECE)) };
+    let back = bench.class.on_ingress(&mut bench.flows, &reversed(marked), 0, seen);
+    assert_eq!(back, Rewrite { window: None, flags: Some(Flags::ACK), ecn: Some(Ecn::NOT_ECT) });
+    let echo = |bench: &mut Bench| bench.class.on_egress(&mut bench.flows, &segment(Flags::ACK), 0, seen).1.flags;
+    assert_eq!(echo(&mut bench), Some(Flags::ACK.with(Flags::ECE)));
+    assert_eq!(echo(&mut bench), None, "once for each");
+}
+
+#[test]
+fn without_marks_nothing_of_them_is_touched() {
+    let mut bench = Bench::new();
+    bench.open();
+    let seen = bench.seen();
+    let marked = Segment { ack: 1, window: 1, ecn: Ecn::CE, ..segment(Flags::ACK.with(Flags::ECE)) };
+    assert_eq!(bench.class.on_ingress(&mut bench.flows, &reversed(marked), 0, seen), Rewrite::default());
+    let data = Segment { seq: 1, payload: MSS, ..segment(Flags::ACK) };
+    assert_eq!(bench.class.on_egress(&mut bench.flows, &data, 0, seen).1, Rewrite::default());
 }

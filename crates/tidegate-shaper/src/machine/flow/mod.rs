@@ -77,6 +77,14 @@ pub struct Flow {
     pub census: Census,
     /// What the network's marks allow it.
     pub network: NetworkWindow,
+    /// True until its sequence numbers are known.
+    pub fresh: bool,
+    /// What its guests said of explicit congestion notification.
+    pub ecn: GuestEcn,
+    /// True if a mark came that its next segment out is to echo.
+    pub mark_pending: bool,
+    /// Which sides have said that they have no more to say.
+    pub closed: Closed,
     /// True if its window opened with the last acknowledgement, and not in clumps.
     pub opens: bool,
     /// The bulk leaf that it is queued in, in isolation mode; `None` while it is sparse.
@@ -97,10 +105,39 @@ impl Flow {
             base_ns: 0,
             census: Census::default(),
             network: NetworkWindow::new(next),
+            fresh: false,
+            ecn: GuestEcn::default(),
+            mark_pending: false,
+            closed: Closed::default(),
             opens: false,
             bulk: None,
             timing: None,
         }
+    }
+
+    /// A flow that was open already: its sequence numbers are learnt from its next segment, its scale from the local socket or
+    /// not at all.
+    #[must_use]
+    pub fn of_open(scale: Scale) -> Self {
+        Self { fresh: true, ..Self::new(scale, 0) }
+    }
+
+    /// The flow's first byte is `first`.
+    fn begin(&mut self, first: u32) {
+        (self.una, self.next, self.edge) = (first, first, first);
+        self.network = NetworkWindow::new(first);
+        self.fresh = false;
+    }
+
+    /// A segment passed, of its own side or the peer's. True if the flow is over: both have closed, or one has given up.
+    pub fn is_over(&mut self, segment: &Segment, way: Way) -> bool {
+        if segment.flags.has(Flags::FIN) {
+            match way {
+                Way::Out => self.closed.local = true,
+                Way::In => self.closed.remote = true,
+            }
+        }
+        segment.flags.has(Flags::RST) || self.closed == Closed { local: true, remote: true }
     }
 
     /// Bytes sent beyond `ack`; 0 if it lies ahead of what was sent.
@@ -112,36 +149,40 @@ impl Flow {
 
     /// A SYN goes out: the first, or the answer to the peer's.
     pub fn on_syn_sent(&mut self, segment: &Segment) {
-        let first = segment.end();
+        let first = segment.seq.wrapping_add(segment.payload).wrapping_add(1);
         match self.scale {
             Scale::Offered(peers) if segment.flags.has(Flags::ACK) => {
                 let both = segment.options.window_scale.and(peers);
                 self.scale = Scale::Known(both.unwrap_or(0));
-                (self.una, self.next, self.edge) = (first, first, first);
-                self.network = NetworkWindow::new(first);
+                self.begin(first);
             }
-            _ if segment.flags.has(Flags::ACK) => {}
+            _ if segment.flags.has(Flags::ACK) => return,
             _ => *self = Self::new(Scale::Offered(segment.options.window_scale), first),
         }
+        self.ecn = self.ecn.after_syn(segment.flags);
     }
 
     /// A SYN comes in: the peer's first, or its answer to ours.
     pub fn on_syn_received(&mut self, segment: &Segment) {
+        let mss = segment.options.mss.map_or(MSS_LEAST, u32::from);
+        self.mss = mss.saturating_sub(TIMESTAMP_BYTES).max(1);
         let peers = segment.options.window_scale;
         match self.scale {
             Scale::Offered(ours) if segment.flags.has(Flags::ACK) => {
                 self.scale = Scale::Known(ours.and(peers).unwrap_or(0));
             }
-            _ if segment.flags.has(Flags::ACK) => {}
-            _ => *self = Self::new(Scale::Offered(peers), 0),
+            _ if segment.flags.has(Flags::ACK) => return,
+            _ => *self = Self { mss: self.mss, ..Self::of_open(Scale::Offered(peers)) },
         }
-        let mss = segment.options.mss.map_or(MSS_LEAST, u32::from);
-        self.mss = mss.saturating_sub(TIMESTAMP_BYTES).max(1);
+        self.ecn = self.ecn.after_syn(segment.flags);
     }
 
     /// Data go out. `gso_bytes` is the payload of each packet that they are cut into, 0 if it is one. True if the window has
     /// no room for another full segment behind it.
     pub fn on_data(&mut self, segment: &Segment, gso_bytes: u32, seen: Seen) -> bool {
+        if self.fresh {
+            self.begin(segment.seq);
+        }
         if gso_bytes > 0 {
             self.mss = gso_bytes;
         } else if segment.payload > self.mss {
@@ -165,25 +206,87 @@ impl Flow {
         room < wanted || room > u32::MAX / 2
     }
 
-    /// An acknowledgement comes in that is not older than the latest. The round trip that it completes, without the queue.
-    pub fn on_ack(&mut self, segment: &Segment, now: Instant) -> Option<u64> {
+    /// An acknowledgement comes in. The round trip that it completes, without the queue.
+    ///
+    /// # Errors
+    /// [`Old`] if a later one came before it.
+    pub fn on_ack(&mut self, segment: &Segment, marks: Marks, now: Instant) -> Result<Option<u64>, Old> {
+        if self.fresh {
+            self.begin(segment.ack);
+        }
+        if after(self.una, segment.ack) {
+            return Err(Old);
+        }
         let acked = segment.ack.wrapping_sub(self.una);
         self.una = segment.ack;
         if after(self.una, self.next) {
             // The end of a flow, or what went out another way.
             self.next = self.una;
         }
-        if acked > 0 {
+        if acked > 0 && marks == Marks::Ours {
             let marked = segment.flags.has(Flags::ECE);
             self.network.on_ack(NetworkAck { acked, marked, una: self.una, snd_nxt: self.next, mss: self.mss });
         }
-        let timing = self.timing.filter(|timing| !after(timing.end, segment.ack))?;
+        let Some(timing) = self.timing.filter(|timing| !after(timing.end, segment.ack)) else { return Ok(None) };
         self.timing = None;
         let base_ns = now.nanos_since(timing.sent).saturating_sub(timing.queue_ns);
         self.base_ns = follow_base(self.base_ns, base_ns);
-        Some(base_ns)
+        Ok(Some(base_ns))
     }
 }
+
+/// What the guests of a flow said of explicit congestion notification in their handshake.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum GuestEcn {
+    /// Nothing: the shapers of both hosts may use it between them.
+    #[default]
+    None,
+    /// The one that opens offers it.
+    Offered,
+    /// Both use it: the marks are theirs.
+    Native,
+}
+
+impl GuestEcn {
+    /// After a segment with SYN. Source: RFC 3168, §6.1.1.
+    fn after_syn(self, flags: Flags) -> Self {
+        let (echo, reduced) = (flags.has(Flags::ECE), flags.has(Flags::CWR));
+        match (self, flags.has(Flags::ACK)) {
+            (_, false) if echo && reduced => Self::Offered,
+            (Self::Offered, true) if echo && !reduced => Self::Native,
+            _ => self,
+        }
+    }
+}
+
+/// Which sides of a flow have sent their last byte.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Closed {
+    local: bool,
+    remote: bool,
+}
+
+/// For whom echoes of marks are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Marks {
+    /// For the shaper, which makes a window of them.
+    Ours,
+    /// For the guests.
+    Guests,
+}
+
+/// Which way a segment goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Way {
+    /// Out through the limiter.
+    Out,
+    /// In from the peer.
+    In,
+}
+
+/// An acknowledgement that a later one overtook.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Old;
 
 /// What is told with each packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

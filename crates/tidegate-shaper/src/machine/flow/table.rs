@@ -16,6 +16,8 @@ const NONE: usize = usize::MAX;
 pub struct Flows {
     slots: Vec<Slot>,
     by_key: BTreeMap<FlowKey, usize>,
+    /// Slots of flows that are over.
+    free: Vec<usize>,
     /// Looked up last, and longest ago.
     newest: usize,
     oldest: usize,
@@ -42,19 +44,27 @@ impl Flows {
     #[must_use]
     pub fn new(most: usize) -> Self {
         let most = most.max(1);
-        Self { slots: Vec::new(), by_key: BTreeMap::new(), newest: NONE, oldest: NONE, most, evicted: 0 }
+        Self {
+            slots: Vec::new(),
+            by_key: BTreeMap::new(),
+            free: Vec::new(),
+            newest: NONE,
+            oldest: NONE,
+            most,
+            evicted: 0,
+        }
     }
 
     /// Number of flows known.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.slots.len()
+        self.by_key.len()
     }
 
     /// True if no flow is known.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.slots.is_empty()
+        self.by_key.is_empty()
     }
 
     /// Flows that went because the table was full.
@@ -77,9 +87,20 @@ impl Flows {
         &mut self.slots[at].flow
     }
 
+    /// Forgets a flow. True if it was known.
+    pub fn remove(&mut self, key: &FlowKey) -> bool {
+        let Some(at) = self.by_key.remove(key) else { return false };
+        self.unlink(at);
+        self.free.push(at);
+        true
+    }
+
     fn insert(&mut self, key: FlowKey, flow: Flow) -> usize {
         let slot = Slot { key, flow, newer: NONE, older: NONE };
-        let at = if self.slots.len() < self.most {
+        let at = if let Some(at) = self.free.pop() {
+            self.slots[at] = slot;
+            at
+        } else if self.slots.len() < self.most {
             self.slots.push(slot);
             self.slots.len() - 1
         } else {
@@ -153,6 +174,18 @@ mod tests {
         assert!(flows.lookup(&key(2)).is_none());
         assert_eq!(flows.lookup(&key(1)).unwrap().mss, 11);
         assert_eq!((flows.len(), flows.evicted()), (2, 1));
+    }
+
+    #[test]
+    fn a_removed_flow_makes_room() {
+        let mut flows = Flows::new(2);
+        flows.entry(key(1), fresh());
+        flows.entry(key(2), fresh());
+        assert!(flows.remove(&key(1)) && !flows.remove(&key(1)));
+        flows.entry(key(3), fresh());
+        assert_eq!((flows.len(), flows.evicted()), (2, 0));
+        flows.entry(key(4), fresh());
+        assert!(flows.lookup(&key(2)).is_none() && flows.lookup(&key(3)).is_some());
     }
 
     proptest! {

@@ -1,12 +1,13 @@
 use super::*;
-use crate::machine::packet::SynOptions;
+use crate::machine::packet::{Ecn, SynOptions};
 
 const OFFER: SynOptions = SynOptions { window_scale: Some(9), mss: Some(1_460), timestamps: true };
 
 fn segment(seq: u32, payload: u32) -> Segment {
     let end = Endpoint { address: [0; 16], port: 1 };
     let options = SynOptions::default();
-    Segment { source: end, destination: end, seq, ack: 0, flags: Flags::ACK, window: 100, payload, options }
+    let ecn = Ecn::NOT_ECT;
+    Segment { ecn, source: end, destination: end, seq, ack: 0, flags: Flags::ACK, window: 100, payload, options }
 }
 
 fn ack(ack: u32) -> Segment {
@@ -78,9 +79,10 @@ fn what_is_in_flight_follows_both_ways_across_the_wrap() {
     let mut flow = open(start);
     flow.on_data(&segment(start, 3_000), 1_000, seen(0));
     assert_eq!((flow.in_flight(flow.una), flow.mss), (3_000, 1_000));
-    flow.on_ack(&ack(start.wrapping_add(1_000)), at(10));
+    flow.on_ack(&ack(start.wrapping_add(1_000)), Marks::Guests, at(10)).unwrap();
+    assert_eq!(flow.on_ack(&ack(start), Marks::Guests, at(10)), Err(Old));
     assert_eq!(flow.in_flight(flow.una), 2_000);
-    flow.on_ack(&ack(start.wrapping_add(3_001)), at(10));
+    flow.on_ack(&ack(start.wrapping_add(3_001)), Marks::Guests, at(10)).unwrap();
     assert_eq!(
         (flow.in_flight(flow.una), flow.next),
         (0, start.wrapping_add(3_001)),
@@ -92,12 +94,16 @@ fn what_is_in_flight_follows_both_ways_across_the_wrap() {
 fn a_round_trip_is_measured_without_the_queue_and_not_of_what_was_sent_twice() {
     let mut flow = open(0);
     flow.on_data(&segment(0, 100), 0, Seen { queue_ns: 30_000, now: at(0) });
-    assert_eq!(flow.on_ack(&ack(100), at(100)), Some(70_000));
+    assert_eq!(flow.on_ack(&ack(100), Marks::Guests, at(100)), Ok(Some(70_000)));
     flow.on_data(&segment(100, 100), 0, seen(200));
     flow.on_data(&segment(100, 100), 0, seen(300));
-    assert_eq!(flow.on_ack(&ack(200), at(310)), None);
+    assert_eq!(flow.on_ack(&ack(200), Marks::Guests, at(310)), Ok(None));
     flow.on_data(&segment(200, 100), 0, Seen { queue_ns: -90_000, now: at(400) });
-    assert_eq!(flow.on_ack(&ack(300), at(462)), Some(62_000), "a class with tokens to spare adds nothing");
+    assert_eq!(
+        flow.on_ack(&ack(300), Marks::Guests, at(462)),
+        Ok(Some(62_000)),
+        "a class with tokens to spare adds nothing"
+    );
     assert_eq!(flow.base_ns, 69_000);
 }
 
@@ -108,4 +114,19 @@ fn a_flow_is_held_when_no_full_segment_fits_into_its_window() {
     assert!(!flow.on_data(&segment(0, 2_000), 1_000, seen(0)));
     assert!(flow.on_data(&segment(2_000, 1), 1_000, seen(0)));
     assert!(flow.on_data(&segment(2_001, 5_000), 1_000, seen(0)), "beyond it");
+}
+
+#[test]
+fn guests_that_negotiate_marks_themselves_keep_them() {
+    let offer = Flags::SYN.with(Flags::ECE).with(Flags::CWR);
+    let answer = Flags::SYN.with(Flags::ACK);
+    let after = |first: Flags, second: Flags| {
+        let mut flow = open(0);
+        flow.on_syn_sent(&syn(first, OFFER));
+        flow.on_syn_received(&syn(second, OFFER));
+        flow.ecn
+    };
+    assert_eq!(after(offer, answer.with(Flags::ECE)), GuestEcn::Native);
+    assert_eq!(after(offer, answer), GuestEcn::Offered, "the peer declines");
+    assert_eq!(after(Flags::SYN, answer.with(Flags::ECE)), GuestEcn::None, "nobody asked");
 }

@@ -1,10 +1,10 @@
-//! Frames to TCP segments, and back: the window field.
+//! Frames to TCP segments, and back: the window field, flags, and the bits of congestion notification.
 
 mod options;
 mod rewrite;
 
 pub use options::SynOptions;
-pub use rewrite::set_window;
+pub use rewrite::{set_ecn, set_flags, set_window};
 
 use options::read_options;
 
@@ -42,6 +42,8 @@ impl Flags {
     pub const ACK: Self = Self(0x10);
     /// Echoes a CE mark.
     pub const ECE: Self = Self(0x40);
+    /// The echo was heard.
+    pub const CWR: Self = Self(0x80);
 
     /// True if all bits of `others` are set.
     #[must_use]
@@ -49,11 +51,30 @@ impl Flags {
         self.0 & others.0 == others.0
     }
 
+    /// The bits that `others` has not.
+    #[must_use]
+    pub const fn without(self, others: Self) -> Self {
+        Self(self.0 & !others.0)
+    }
+
     /// The bits of both.
     #[must_use]
     pub const fn with(self, others: Self) -> Self {
         Self(self.0 | others.0)
     }
+}
+
+/// The two bits of explicit congestion notification in an IP header. Source: RFC 3168, §5.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Ecn(pub u8);
+
+impl Ecn {
+    /// Routers drop instead of marking.
+    pub const NOT_ECT: Self = Self(0);
+    /// Routers may mark.
+    pub const ECT0: Self = Self(2);
+    /// A router marked.
+    pub const CE: Self = Self(3);
 }
 
 /// What matters of a TCP segment.
@@ -73,6 +94,8 @@ pub struct Segment {
     pub window: u16,
     /// Bytes of payload.
     pub payload: u32,
+    /// What the IP header says of congestion.
+    pub ecn: Ecn,
     /// What a segment with SYN offers; nothing in others.
     pub options: SynOptions,
 }
@@ -87,11 +110,13 @@ impl Segment {
     }
 }
 
-/// A segment, and where its TCP header stands in the frame.
+/// A segment, and where its headers stand in the frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Parsed {
     /// The segment.
     pub segment: Segment,
+    /// Bytes before the IP header.
+    pub ip_at: usize,
     /// Bytes before the TCP header.
     pub header_at: usize,
 }
@@ -139,6 +164,9 @@ pub fn parse(frame: &[u8], wire_bytes: u32) -> Result<Parsed, Skipped> {
 struct Ip {
     source: [u8; 16],
     destination: [u8; 16],
+    ecn: u8,
+    /// Where the IP header begins.
+    begins: usize,
     /// Where the TCP header begins.
     at: usize,
     /// Where the datagram ends.
@@ -161,6 +189,8 @@ fn ipv4(frame: &[u8], at: usize, wire_bytes: u32) -> Result<Ip, Skipped> {
     Ok(Ip {
         source: mapped(array(frame, at + 12)?),
         destination: mapped(array(frame, at + 16)?),
+        ecn: byte(frame, at + 1)? & 3,
+        begins: at,
         at: at + header,
         end: end_of(be16(frame, at + 2)?, at, wire_bytes),
     })
@@ -191,6 +221,8 @@ fn ipv6(frame: &[u8], at: usize, wire_bytes: u32) -> Result<Ip, Skipped> {
     Ok(Ip {
         source: array(frame, at + 8)?,
         destination: array(frame, at + 24)?,
+        ecn: byte(frame, at + 1)? >> 4 & 3,
+        begins: at,
         at: header_at,
         end: end_of(be16(frame, at + 4)?, at + 40, wire_bytes),
     })
@@ -222,11 +254,12 @@ fn tcp(frame: &[u8], ip: &Ip) -> Result<Parsed, Skipped> {
         flags,
         window: be16(frame, at + 14)?,
         payload: u32::try_from(payload).unwrap_or(u32::MAX),
+        ecn: Ecn(ip.ecn),
         options,
     };
     // The checksum, which the rewriting needs too.
     be16(frame, at + 16)?;
-    Ok(Parsed { segment, header_at: at })
+    Ok(Parsed { segment, ip_at: ip.begins, header_at: at })
 }
 
 fn mapped(address: [u8; 4]) -> [u8; 16] {

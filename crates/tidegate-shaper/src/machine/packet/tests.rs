@@ -122,6 +122,37 @@ fn a_rewritten_window_is_read_back() {
     assert_eq!(parse(&bytes, 0).unwrap().segment, Segment { window: 23, ..parsed.segment });
 }
 
+/// The sum of a header of IPv4, which is all ones if its checksum is right.
+fn ip_sum(header: &[u8]) -> u32 {
+    let words = header.chunks(2).map(|word| u32::from(u16::from_be_bytes([word[0], word[1]])));
+    let sum: u32 = words.sum();
+    (sum & 0xffff) + (sum >> 16)
+}
+
+#[test]
+fn marks_and_flags_are_written_without_touching_anything_else() {
+    for v6 in [false, true] {
+        let mut bytes = Frame { v6, ..Frame::new() }.bytes();
+        if !v6 {
+            let right = !u16::try_from(ip_sum(&bytes[14..34])).unwrap();
+            bytes[24..26].copy_from_slice(&right.to_be_bytes());
+        }
+        let parsed = parse(&bytes, 0).unwrap();
+        assert_eq!(parsed.segment.ecn, Ecn::NOT_ECT);
+        let before = bytes.clone();
+        set_ecn(&mut bytes, &parsed, Ecn::CE);
+        set_flags(&mut bytes, &parsed, parsed.segment.flags.with(Flags::ECE));
+        let marked = parse(&bytes, 0).unwrap().segment;
+        assert_eq!(marked, Segment { ecn: Ecn::CE, flags: Flags(0x50), ..parsed.segment });
+        if !v6 {
+            assert_eq!(ip_sum(&bytes[14..34]), 0xffff);
+        }
+        set_ecn(&mut bytes, &parsed, Ecn::NOT_ECT);
+        set_flags(&mut bytes, &parsed, Flags::ACK);
+        assert_eq!(bytes, before);
+    }
+}
+
 proptest! {
     #[test]
     fn no_bytes_make_it_panic(
@@ -134,6 +165,8 @@ proptest! {
         }
         if let Ok(parsed) = parse(&frame, wire_bytes) {
             set_window(&mut frame, &parsed, 7);
+            set_ecn(&mut frame, &parsed, Ecn::CE);
+            set_flags(&mut frame, &parsed, parsed.segment.flags);
             prop_assert_eq!(parse(&frame, wire_bytes).unwrap().segment.window, 7);
         }
     }

@@ -155,6 +155,11 @@ impl Sender {
         self.timeout_at
     }
 
+    /// The application has nothing more to send than what went out.
+    pub fn finish(&mut self) {
+        self.config.total = self.config.total.min(self.next.saturating_sub(1));
+    }
+
     /// A burst left the host's own queue.
     pub fn on_left(&mut self, burst: &Burst) {
         self.queued = self.queued.saturating_sub(burst.payload);

@@ -1,0 +1,57 @@
+//! The shaper's machine, or nothing, at the host's edge.
+
+use tidegate_core::control::window::{ClassConfig, Mode};
+use tidegate_core::{Instant, Rng};
+use tidegate_shaper::machine::class::{Class, Leaf};
+use tidegate_shaper::machine::flow::{Flows, Seen};
+use tidegate_shaper::machine::packet::Segment;
+
+use super::scenario::{MSS, Scenario, Scheme};
+
+/// What a host's packets pass.
+pub(super) struct Guard {
+    /// One for each limiter; none if nothing controls.
+    classes: Vec<Class>,
+    flows: Flows,
+    isolates: bool,
+    rng: Rng,
+}
+
+impl Guard {
+    pub(super) fn new(scenario: &Scenario, scheme: Scheme, rng: Rng) -> Self {
+        let class = |mode| {
+            let config = ClassConfig { rate: scenario.rate(), setpoint_ns: scenario.setpoint_us * 1_000, mode };
+            Class::new(config, MSS, Instant::ZERO)
+        };
+        let classes =
+            scheme.mode().map_or(Vec::new(), |mode: Mode| (0..scenario.limiters).map(|_| class(mode)).collect());
+        Self { classes, flows: Flows::default(), isolates: scheme == Scheme::Isolation, rng }
+    }
+
+    /// A segment of a class goes out. The leaf that it goes to.
+    pub(super) fn on_egress(&mut self, class: usize, segment: &Segment, gso_bytes: u32, seen: Seen) -> usize {
+        let Some(class) = self.classes.get_mut(class) else { return 0 };
+        match class.on_egress(&mut self.flows, segment, gso_bytes, seen) {
+            (Leaf::Bulk(leaf), _) if self.isolates => 1 + usize::from(leaf),
+            _ => 0,
+        }
+    }
+
+    /// A segment of a class comes in. Its window field.
+    pub(super) fn on_ingress(&mut self, class: usize, segment: &Segment, seen: Seen) -> u16 {
+        let Some(class) = self.classes.get_mut(class) else { return segment.window };
+        let coin = u16::try_from(self.rng.below(1 << 16)).expect("below 2^16");
+        class.on_ingress(&mut self.flows, segment, coin, seen).window.unwrap_or(segment.window)
+    }
+
+    pub(super) fn set_rate(&mut self, class: usize, rate: u64) {
+        if let Some(class) = self.classes.get_mut(class) {
+            class.set_config(ClassConfig { rate, ..class.window().config() });
+        }
+    }
+
+    /// The class's window in microseconds of its rate, if it has one.
+    pub(super) fn window_ns(&self, class: usize) -> Option<u64> {
+        self.classes.get(class).map(|class| class.window().window_ns())
+    }
+}

@@ -1,0 +1,439 @@
+//! Events.
+
+use core::time::Duration;
+use std::collections::VecDeque;
+
+use tidegate_core::{Instant, Rng};
+use tidegate_shaper::machine::flow::Seen;
+use tidegate_sim::packets::htb::Htb;
+use tidegate_sim::packets::tcp::{Ack, Burst, HEADER_BYTES};
+use tidegate_sim::packets::wire::Wire;
+use tidegate_sim::{Bounds, Distribution, Simulation};
+
+use super::end::{End, EndConfig, Kind};
+use super::guard::Guard;
+use super::report::{Percentiles, Report, curve, efficiency, jain};
+use super::scenario::{MSS, Scenario, Scheme, bytes_per_s};
+
+/// A request and its answer: 64 bytes and headers.
+const MOUSE_BYTES: u64 = 64 + HEADER_BYTES;
+/// A flow of which nothing is acknowledged for so long hangs.
+const STUCK: Duration = Duration::from_secs(2);
+/// Numbers are taken so often.
+const SPAN: Duration = Duration::from_millis(1);
+/// Goodput is compared with a new rate over so many spans.
+const SPANS: usize = 5;
+/// Events of a run, and at a time.
+const BOUNDS: Bounds = Bounds { events: 200_000_000, queued: 2_000_000 };
+
+#[derive(Clone, Copy, Hash, Debug)]
+enum Packet {
+    Burst { flow: usize, burst: Burst },
+    Mouse { class: usize, sent: Instant },
+}
+
+#[derive(Clone, Copy, Hash)]
+enum Event {
+    /// The line may take a packet.
+    Port,
+    Arrives(Packet),
+    AckArrives {
+        flow: usize,
+        ack: Ack,
+    },
+    /// A packet of the flow left the host's queue.
+    Room {
+        flow: usize,
+    },
+    AnswerArrives {
+        sent: Instant,
+    },
+    Timer {
+        flow: usize,
+    },
+    Mouse {
+        class: usize,
+    },
+    Opens,
+    Stall,
+    Resume,
+    Change,
+    Calm,
+    /// A millisecond is over.
+    Tick,
+    WarmedUp,
+}
+
+struct Plant<'a> {
+    scenario: &'a Scenario,
+    simulation: Simulation<Event>,
+    rng: Rng,
+    htb: Htb<Packet>,
+    guard: Guard,
+    out: Wire,
+    back: Wire,
+    ends: Vec<End>,
+    /// When the event of the port comes.
+    port_at: Option<Instant>,
+    /// Nothing new is sent and nothing lost any more.
+    calm: bool,
+    counted: Counted,
+}
+
+#[derive(Default)]
+struct Counted {
+    warm: bool,
+    srtt_ns: Vec<u64>,
+    mice_ns: Vec<u64>,
+    short_ns: Vec<u64>,
+    drops: u64,
+    packets: u64,
+    bulk_packets: u64,
+    bulk_segments: u64,
+    /// Arrived in the first class until each of the last ticks.
+    sums: VecDeque<u64>,
+    settled: Option<Instant>,
+}
+
+/// Runs `scenario` under `scheme`. Same seed, same report.
+///
+/// # Panics
+/// If the simulation runs away: its bounds are far beyond what a checked scenario needs.
+#[must_use]
+pub fn play(scenario: &Scenario, scheme: Scheme, seed: u64) -> Report {
+    let mut plant = Plant::new(scenario, scheme, seed);
+    plant.begin();
+    let end = Instant::ZERO + Duration::from_millis(scenario.length_ms);
+    while let Some(event) = plant.simulation.next_until(end).expect("a checked scenario stays within the bounds") {
+        plant.handle(event);
+    }
+    plant.report(scheme)
+}
+
+impl<'a> Plant<'a> {
+    fn new(scenario: &'a Scenario, scheme: Scheme, seed: u64) -> Self {
+        let simulation = Simulation::new(seed, BOUNDS);
+        let classes: Vec<_> = (0..scenario.limiters).map(|_| scheme.class(scenario.rate())).collect();
+        // Hosts are not always equally quick: a seventh of the way, more or less.
+        let half = scenario.rtt_us / 2.0;
+        let way = Distribution::Uniform { from_us: half * 0.93, to_us: half * 1.07 };
+        let line = bytes_per_s(scenario.line_mbit);
+        Self {
+            scenario,
+            htb: Htb::new(&classes, Instant::ZERO),
+            guard: Guard::new(scenario, scheme, simulation.rng(1)),
+            out: Wire::new(line, way),
+            back: Wire::new(line, way),
+            rng: simulation.rng(0),
+            simulation,
+            ends: Vec::new(),
+            port_at: None,
+            calm: false,
+            counted: Counted::default(),
+        }
+    }
+
+    fn begin(&mut self) {
+        let scenario = self.scenario;
+        for class in 0..self.class_count() {
+            for flow in 0..scenario.flows {
+                let far = scenario.far.filter(|far| flow >= scenario.flows - far.flows);
+                let far_ns = far.map_or(0.0, |far| (far.rtt_ms * 1e6 - scenario.rtt_us * 1e3).max(0.0) / 2.0);
+                // The second flow's receiver may be an old one.
+                let scaled = !(scenario.unscaled && flow == 1);
+                self.open(Kind::Bulk, class, u64::MAX, Duration::from_secs_f64(far_ns / 1e9), scaled);
+            }
+            self.simulation.after(Duration::from_micros(10), Event::Mouse { class });
+        }
+        if let Some(churn) = scenario.churn {
+            self.simulation.after(Duration::from_secs_f64(1.0 / f64::from(churn.per_s)), Event::Opens);
+        }
+        if let Some(stall) = scenario.stall {
+            self.simulation.after(Duration::from_millis(stall.every_ms), Event::Stall);
+        }
+        if let Some(change) = scenario.change {
+            self.simulation.after(Duration::from_millis(change.at_ms), Event::Change);
+        }
+        if let Some(calm_after_ms) = scenario.calm_after_ms {
+            self.simulation.after(Duration::from_millis(calm_after_ms), Event::Calm);
+        }
+        self.simulation.after(SPAN, Event::Tick);
+        self.simulation.after(Duration::from_millis(scenario.warm_up_ms), Event::WarmedUp);
+    }
+
+    fn class_count(&self) -> usize {
+        usize::try_from(self.scenario.limiters).expect("a checked scenario has few")
+    }
+
+    fn open(&mut self, kind: Kind, class: usize, total: u64, far: Duration, scaled: bool) {
+        let far_ns = tidegate_core::time::nanos(far);
+        let first = u32::try_from(self.rng.below(1 << 32)).expect("below 2^32");
+        let burst_max = self.scenario.gso_segments * MSS;
+        let began = self.simulation.now();
+        self.ends.push(End::new(EndConfig { kind, class, total, burst_max, far_ns, scaled, first, began }));
+        self.pump(self.ends.len() - 1);
+    }
+
+    fn handle(&mut self, event: Event) {
+        let now = self.simulation.now();
+        match event {
+            Event::Port => {
+                if self.port_at == Some(now) {
+                    self.port_at = None;
+                }
+                self.serve(now);
+            }
+            Event::Arrives(packet) => self.arrives(packet, now),
+            Event::AckArrives { flow, ack } => self.ack_arrives(flow, ack, now),
+            Event::Room { flow } => self.pump(flow),
+            Event::AnswerArrives { sent } => {
+                if self.counted.warm {
+                    self.counted.mice_ns.push(now.nanos_since(sent));
+                }
+            }
+            Event::Timer { flow } => {
+                let end = &mut self.ends[flow];
+                if end.timer_at != Some(now) {
+                    return;
+                }
+                end.timer_at = None;
+                end.sender.on_timeout(now);
+                let ack = end.receiver.on_timeout(now);
+                self.answer(flow, ack, now);
+                self.pump(flow);
+            }
+            Event::Mouse { class } => self.mouse(class, now),
+            Event::Opens => {
+                if let Some(churn) = self.scenario.churn.filter(|_| !self.calm) {
+                    self.open(Kind::Short, 0, churn.bytes, Duration::ZERO, true);
+                    let gap = self.rng.exponential() / f64::from(churn.per_s);
+                    self.simulation.after(Duration::from_secs_f64(gap), Event::Opens);
+                }
+            }
+            Event::Stall if self.calm => {}
+            Event::Stall => {
+                self.ends[0].receiver.stall();
+                let stall = self.scenario.stall.map_or(1, |stall| stall.for_ms);
+                self.simulation.after(Duration::from_millis(stall), Event::Resume);
+            }
+            Event::Resume => {
+                let ack = self.ends[0].receiver.resume();
+                self.answer(0, Some(ack), now);
+                let every = self.scenario.stall.map_or(1, |stall| stall.every_ms);
+                self.simulation.after(Duration::from_millis(every), Event::Stall);
+            }
+            Event::Change => {
+                if let Some(change) = self.scenario.change {
+                    let rate = bytes_per_s(change.to_mbit);
+                    self.htb.set_rate(0, rate, now);
+                    self.guard.set_rate(0, rate);
+                    self.serve(now);
+                }
+            }
+            Event::Calm => self.calm_down(now),
+            Event::Tick => self.tick(now),
+            Event::WarmedUp => {
+                self.counted =
+                    Counted { warm: true, sums: std::mem::take(&mut self.counted.sums), ..Counted::default() };
+                for end in &mut self.ends {
+                    end.before = end.receiver.received();
+                    end.forget_gaps(now);
+                }
+            }
+        }
+    }
+
+    fn calm_down(&mut self, now: Instant) {
+        self.calm = true;
+        for flow in 0..self.ends.len() {
+            self.ends[flow].sender.finish();
+            if self.ends[flow].receiver.is_stalled() {
+                let ack = self.ends[flow].receiver.resume();
+                self.answer(flow, Some(ack), now);
+            }
+            self.pump(flow);
+        }
+    }
+
+    /// Whether a packet is lost behind the limiter.
+    fn loses(&mut self) -> bool {
+        !self.calm && self.rng.chance(self.scenario.loss)
+    }
+
+    /// Sends what a flow may send.
+    fn pump(&mut self, flow: usize) {
+        let now = self.simulation.now();
+        while let Some(burst) = self.ends[flow].sender.poll_send(now) {
+            let end = &mut self.ends[flow];
+            let class = end.config.class;
+            let seen = Seen { queue_ns: self.htb.occupancy_ns(class, now), now };
+            let gso_bytes = if burst.segments > 1 { u32::try_from(MSS).expect("a segment is small") } else { 0 };
+            let leaf = self.guard.on_egress(class, &end.segment(&burst, flow), gso_bytes, seen);
+            let packet = Packet::Burst { flow, burst };
+            if self.htb.enqueue(class, leaf, burst.wire_bytes(), packet).is_err() {
+                self.counted.drops += 1;
+                end.sender.on_refused(&burst, now);
+                break;
+            }
+            self.counted.packets += 1;
+            if end.config.kind == Kind::Bulk && burst.payload > 0 {
+                self.counted.bulk_packets += 1;
+                self.counted.bulk_segments += burst.segments;
+            }
+        }
+        self.serve(now);
+        self.arm(flow);
+    }
+
+    fn arm(&mut self, flow: usize) {
+        if let Some(at) = self.ends[flow].arm() {
+            self.simulation.at(at, Event::Timer { flow });
+        }
+    }
+
+    /// Puts what may leave on the line, and asks to be called when the next may.
+    fn serve(&mut self, now: Instant) {
+        while self.out.free_at() <= now {
+            let Some((bytes, packet)) = self.htb.dequeue(now) else { break };
+            let arrives = self.out.send(bytes, now, &mut self.rng);
+            let far_ns = match packet {
+                Packet::Burst { flow, burst } => {
+                    self.ends[flow].sender.on_left(&burst);
+                    // Room in the host's queue: more may be put there, after this round.
+                    self.simulation.at(now, Event::Room { flow });
+                    self.ends[flow].config.far_ns
+                }
+                Packet::Mouse { .. } => 0,
+            };
+            if !self.loses() {
+                self.simulation.at(arrives.plus_nanos(far_ns), Event::Arrives(packet));
+            }
+        }
+        let next = self.htb.next_at(now).map(|at| at.max(self.out.free_at()));
+        if let Some(at) = next.filter(|at| self.port_at.is_none_or(|port| *at < port)) {
+            self.port_at = Some(at);
+            self.simulation.at(at, Event::Port);
+        }
+    }
+
+    fn arrives(&mut self, packet: Packet, now: Instant) {
+        match packet {
+            Packet::Burst { flow, burst } => {
+                let ack = self.ends[flow].receiver.on_burst(&burst, now);
+                self.answer(flow, ack, now);
+                self.arm(flow);
+            }
+            Packet::Mouse { sent, .. } => {
+                let at = self.back.send(MOUSE_BYTES, now, &mut self.rng);
+                self.simulation.at(at, Event::AnswerArrives { sent });
+            }
+        }
+    }
+
+    fn answer(&mut self, flow: usize, ack: Option<Ack>, now: Instant) {
+        let Some(ack) = ack else { return };
+        let at = self.back.send(HEADER_BYTES, now, &mut self.rng);
+        if !self.loses() {
+            self.simulation.at(at.plus_nanos(self.ends[flow].config.far_ns), Event::AckArrives { flow, ack });
+        }
+    }
+
+    fn ack_arrives(&mut self, flow: usize, ack: Ack, now: Instant) {
+        let end = &mut self.ends[flow];
+        let class = end.config.class;
+        let seen = Seen { queue_ns: self.htb.occupancy_ns(class, now), now };
+        let field = self.guard.on_ingress(class, &end.reply(&ack, flow), seen);
+        let before = end.done;
+        end.on_ack(Ack { field, ..ack }, now);
+        if let Some(done) = end.done.filter(|_| before.is_none() && self.counted.warm) {
+            self.counted.short_ns.push(done.nanos_since(end.config.began));
+        }
+        self.pump(flow);
+    }
+
+    fn mouse(&mut self, class: usize, now: Instant) {
+        // The shaper knows no window of a mouse that holds it: it goes to the sparse leaf.
+        if self.htb.enqueue(class, 0, MOUSE_BYTES, Packet::Mouse { class, sent: now }).is_err() {
+            self.counted.drops += 1;
+        }
+        self.serve(now);
+        let gap = self.rng.exponential() / f64::from(self.scenario.mice_per_s);
+        self.simulation.after(Duration::from_secs_f64(gap), Event::Mouse { class });
+    }
+
+    fn tick(&mut self, now: Instant) {
+        self.simulation.after(SPAN, Event::Tick);
+        if self.counted.warm {
+            let bulk = self.ends.iter().filter(|end| end.config.kind == Kind::Bulk);
+            self.counted.srtt_ns.extend(bulk.map(|end| end.sender.srtt_ns()).filter(|srtt_ns| *srtt_ns > 0));
+        }
+        let Some(change) = self.scenario.change else { return };
+        let first = self.ends.iter().filter(|end| end.config.class == 0);
+        let sum: u64 = first.map(|end| end.receiver.received()).sum();
+        self.counted.sums.push_back(sum);
+        if self.counted.sums.len() <= SPANS {
+            return;
+        }
+        let before = self.counted.sums.pop_front().expect("more than one");
+        let span_ns = SPANS as u64 * tidegate_core::time::nanos(SPAN);
+        let share = efficiency(sum - before, span_ns, bytes_per_s(change.to_mbit));
+        let began = now.minus_nanos(span_ns);
+        let changed = Instant::ZERO + Duration::from_millis(change.at_ms);
+        if began >= changed && self.counted.settled.is_none() && (0.95..1.05).contains(&share) {
+            self.counted.settled = Some(began);
+        }
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "for people")]
+    fn report(mut self, scheme: Scheme) -> Report {
+        let now = self.simulation.now();
+        let measured_ns = (self.scenario.length_ms - self.scenario.warm_up_ms) * 1_000_000;
+        let (mut efficiencies, mut jains) = (Vec::new(), Vec::new());
+        for class in 0..self.class_count() {
+            let of_class = |end: &&End| end.config.class == class;
+            let goodput = |end: &End| end.receiver.received() - end.before;
+            let all: u64 = self.ends.iter().filter(of_class).map(goodput).sum();
+            let bulk: Vec<u64> =
+                self.ends.iter().filter(of_class).filter(|end| end.config.kind == Kind::Bulk).map(goodput).collect();
+            efficiencies.push(efficiency(all, measured_ns, self.scenario.rate()));
+            jains.push(jain(&bulk));
+        }
+        let far: Vec<f64> = self
+            .ends
+            .iter()
+            .filter(|end| end.config.far_ns > 0)
+            .map(|end| efficiency(end.receiver.received() - end.before, measured_ns, self.scenario.rate()))
+            .collect();
+        let far_share = far.iter().sum::<f64>() / far.len().max(1) as f64 * f64::from(self.scenario.flows);
+        let wait = if self.calm { Duration::ZERO } else { STUCK };
+        let stuck = self.ends.iter().filter(|end| end.hangs(now, wait)).count() as u64;
+        for end in &mut self.ends {
+            if end.done.is_none() {
+                end.note_progress(now);
+            }
+        }
+        let bulk = self.ends.iter().filter(|end| end.config.kind == Kind::Bulk);
+        let changed = self.scenario.change.map_or(now, |change| Instant::ZERO + Duration::from_millis(change.at_ms));
+        let counted = self.counted;
+        Report {
+            scheme,
+            efficiency: efficiencies,
+            jain: jains,
+            srtt_us: Percentiles::of(counted.srtt_ns, 1e3),
+            mice_curve: curve(&counted.mice_ns, 1e3),
+            mice_us: Percentiles::of(counted.mice_ns, 1e3),
+            short_ms: Percentiles::of(counted.short_ns, 1e6),
+            drops: counted.drops,
+            stall_ms: bulk.map(|end| end.gap_ns).max().unwrap_or(0) as f64 / 1e6,
+            stuck,
+            segments_per_packet: counted.bulk_segments as f64 / counted.bulk_packets.max(1) as f64,
+            far_share,
+            settle_ms: counted.settled.map_or(f64::INFINITY, |at| at.nanos_since(changed) as f64 / 1e6),
+            repeats: self.ends.iter().map(|end| end.sender.repeats()).sum(),
+            timeouts: self.ends.iter().map(|end| end.sender.timeouts()).sum(),
+            packets: counted.packets,
+            window_us: self.guard.window_ns(0).unwrap_or(0) as f64 / 1e3,
+            trace: self.simulation.trace().to_string(),
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! What is run.
+
+use serde::{Deserialize, Serialize};
+use tidegate_core::control::window::Mode;
+use tidegate_sim::packets::htb::{ClassConfig, LeafConfig};
+
+/// Payload of a full segment at an MTU of 1500, and its bytes on the line.
+pub(super) const MSS: u64 = 1_448;
+pub(super) const FRAME: u64 = 1_514;
+
+/// What keeps the queue of a class short, if anything.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Scheme {
+    /// HTB with its usual leaf of 1000 packets.
+    Htb,
+    /// HTB with a leaf of few bytes.
+    Bfifo {
+        /// How many.
+        bytes: u64,
+    },
+    /// A queue of 25 ms, as the bandwidth plugin of container networks sets up.
+    Tbf,
+    /// The shaper with its integral controller.
+    Integral,
+    /// The shaper with DCTCP's law.
+    Dctcp,
+    /// The shaper with its integral controller and isolation.
+    Isolation,
+}
+
+impl Scheme {
+    /// In tables.
+    #[must_use]
+    pub fn name(self) -> String {
+        match self {
+            Self::Htb => "htb".to_owned(),
+            Self::Bfifo { bytes } => format!("bfifo {bytes}"),
+            Self::Tbf => "tbf 25 ms".to_owned(),
+            Self::Integral => "integral".to_owned(),
+            Self::Dctcp => "dctcp".to_owned(),
+            Self::Isolation => "isolation".to_owned(),
+        }
+    }
+
+    /// The control law, if the shaper's machine stands there.
+    #[must_use]
+    pub fn mode(self) -> Option<Mode> {
+        match self {
+            Self::Htb | Self::Bfifo { .. } | Self::Tbf => None,
+            Self::Integral | Self::Isolation => Some(Mode::Integral),
+            Self::Dctcp => Some(Mode::Dctcp),
+        }
+    }
+
+    /// The class of the limiter at `rate` bytes per second.
+    pub(super) fn class(self, rate: u64) -> ClassConfig {
+        let usual = LeafConfig { priority: 0, quantum: 60_000, packets_max: 1_000, bytes_max: u64::MAX };
+        let bytes = |bytes_max| LeafConfig { packets_max: usize::MAX, bytes_max, ..usual };
+        // 500 us: what the shaper sets, so that late timers lose no tokens.
+        let burst = (rate / 2_000).max(1_600);
+        let leaves = match self {
+            Self::Htb | Self::Integral | Self::Dctcp => vec![usual],
+            Self::Bfifo { bytes: most } => vec![bytes(most)],
+            Self::Tbf => vec![bytes(rate / 40 + burst)],
+            Self::Isolation => {
+                let bulk = LeafConfig { priority: 1, quantum: 3_028, ..usual };
+                std::iter::once(usual).chain(std::iter::repeat_n(bulk, 16)).collect()
+            }
+        };
+        ClassConfig { rate, burst, leaves }
+    }
+}
+
+/// A host, its limiters and its flows.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Scenario {
+    /// Limiters on the host's one line.
+    #[serde(default = "one")]
+    pub limiters: u32,
+    /// Of each limiter, in millions of bits per second.
+    pub rate_mbit: u64,
+    /// Flows of each limiter that always have something to send.
+    pub flows: u32,
+    /// Of the line behind the limiters.
+    #[serde(default = "ten_gigabit")]
+    pub line_mbit: u64,
+    /// Round trip without any queue.
+    #[serde(default = "near")]
+    pub rtt_us: f64,
+    /// The queue that the shaper is to hold, as time.
+    #[serde(default = "setpoint")]
+    pub setpoint_us: u64,
+    /// Requests of 64 bytes through each limiter, each second.
+    #[serde(default = "thousand")]
+    pub mice_per_s: u32,
+    /// Largest bursts of senders, in segments: 1 without segmentation offload.
+    #[serde(default = "gso")]
+    pub gso_segments: u64,
+    /// Some of the flows have peers far away.
+    pub far: Option<Far>,
+    /// Short flows beside them.
+    pub churn: Option<Churn>,
+    /// The receiver of the first flow stops reading at times.
+    pub stall: Option<Stall>,
+    /// The receiver of the second flow has no window scaling.
+    #[serde(default)]
+    pub unscaled: bool,
+    /// Share of packets lost behind the limiter, each way.
+    #[serde(default)]
+    pub loss: f64,
+    /// The first limiter's rate changes.
+    pub change: Option<Change>,
+    /// From then on applications send nothing new, receivers read and nothing is lost: what is still on its way at the end of
+    /// the run is stuck.
+    pub calm_after_ms: Option<u64>,
+    /// How long.
+    pub length_ms: u64,
+    /// Of this, before anything is counted.
+    pub warm_up_ms: u64,
+}
+
+/// Flows with peers far away.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Far {
+    /// Of each limiter's flows, the last so many.
+    pub flows: u32,
+    /// Their round trip.
+    pub rtt_ms: f64,
+}
+
+/// Short flows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Churn {
+    /// Flows that open each second through the first limiter.
+    pub per_s: u32,
+    /// Bytes of each.
+    pub bytes: u64,
+}
+
+/// A receiver that stops reading.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Stall {
+    /// Reads for so long, then stops.
+    pub every_ms: u64,
+    /// For so long.
+    pub for_ms: u64,
+}
+
+/// A new rate.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Change {
+    /// When, from the beginning.
+    pub at_ms: u64,
+    /// In millions of bits per second.
+    pub to_mbit: u64,
+}
+
+const fn one() -> u32 {
+    1
+}
+
+const fn ten_gigabit() -> u64 {
+    10_000
+}
+
+const fn near() -> f64 {
+    70.0
+}
+
+const fn setpoint() -> u64 {
+    100
+}
+
+const fn thousand() -> u32 {
+    1_000
+}
+
+const fn gso() -> u64 {
+    44
+}
+
+impl Scenario {
+    /// What is wrong with it, if anything: the key and what would be right.
+    #[must_use]
+    pub fn complaint(&self) -> Option<(&'static str, &'static str)> {
+        let far = self.far.is_none_or(|far| far.flows <= self.flows && (0.0..=1_000.0).contains(&far.rtt_ms));
+        let churn = self.churn.is_none_or(|churn| {
+            churn.per_s > 0 && churn.bytes > 0 && u64::from(churn.per_s) * self.length_ms <= 50_000_000
+        });
+        let rules = [
+            ((1..=16).contains(&self.limiters), "limiters", "a number from 1 to 16"),
+            ((1..=100_000).contains(&self.rate_mbit), "rate_mbit", "a number from 1 to 100000"),
+            (self.flows <= 1_000, "flows", "at most 1000"),
+            ((1..=400_000).contains(&self.line_mbit), "line_mbit", "a number from 1 to 400000"),
+            ((1.0..=1e6).contains(&self.rtt_us), "rtt_us", "a number from 1 to 1000000"),
+            ((1..=1_000_000).contains(&self.setpoint_us), "setpoint_us", "a number from 1 to 1000000"),
+            ((1..=100_000).contains(&self.mice_per_s), "mice_per_s", "a number from 1 to 100000"),
+            ((1..=44).contains(&self.gso_segments), "gso_segments", "a number from 1 to 44"),
+            (far, "far", "at most as many flows as there are, with a round trip of at most 1000 ms"),
+            (churn, "churn", "some flows, at most 50000 in all"),
+            (self.stall.is_none_or(|stall| stall.every_ms > 0 && stall.for_ms > 0), "stall", "spans above zero"),
+            (self.flows > 0 || self.stall.is_none(), "stall", "at least one flow"),
+            (self.flows > 1 || !self.unscaled, "unscaled", "at least two flows"),
+            ((0.0..=0.5).contains(&self.loss), "loss", "a share from 0 to 0.5"),
+            (self.change.is_none_or(|change| (1..=100_000).contains(&change.to_mbit)), "change", "1 to 100000 Mbit/s"),
+            ((1..=600_000).contains(&self.length_ms), "length_ms", "a number from 1 to 600000"),
+            (self.warm_up_ms < self.length_ms, "warm_up_ms", "less than the length"),
+        ];
+        rules.into_iter().find(|(right, ..)| !right).map(|(_, key, message)| (key, message))
+    }
+
+    /// The same limiters without any flow but the mice.
+    #[must_use]
+    pub fn idle(&self) -> Self {
+        Self { flows: 0, far: None, churn: None, stall: None, unscaled: false, loss: 0.0, change: None, ..self.clone() }
+    }
+
+    /// Bytes per second.
+    pub(super) fn rate(&self) -> u64 {
+        bytes_per_s(self.rate_mbit)
+    }
+}
+
+pub(super) const fn bytes_per_s(mbit: u64) -> u64 {
+    mbit * 125_000
+}
