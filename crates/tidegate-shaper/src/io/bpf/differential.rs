@@ -12,7 +12,7 @@ use crate::machine::class::Class;
 use crate::machine::class_id::ClassId;
 use crate::machine::device::{Control, Hook, Occupancy};
 use crate::machine::flow::{Flows, Seen};
-use crate::machine::packet::{parse, set_window};
+use crate::machine::packet::{parse, set_ecn, set_flags, set_window};
 use crate::machine::program::{ClassProgram, DeviceProgram};
 
 const RATE: u64 = 125_000_000;
@@ -20,6 +20,8 @@ const DELAY: Duration = Duration::from_micros(100);
 const FIN: u8 = 1;
 const SYN: u8 = 2;
 const ACK: u8 = 16;
+const ECE: u8 = 64;
+const CE: u8 = 3;
 /// Of the context of a program at tc, and where its fields stand that count here.
 const CONTEXT_BYTES: usize = 192;
 const GSO_SEGS_AT: usize = 164;
@@ -44,6 +46,8 @@ struct Frame<'a> {
     window: u16,
     options: &'a [u8],
     payload: usize,
+    /// Of the IP header.
+    ecn: u8,
 }
 
 fn build(shape: Shape, frame: Frame<'_>) -> Vec<u8> {
@@ -57,7 +61,7 @@ fn build(shape: Shape, frame: Frame<'_>) -> Vec<u8> {
     if shape.ipv6 {
         let extension = if shape.extension { 16 } else { 0 };
         let length = u16::try_from(tcp_bytes + extension).unwrap();
-        bytes.extend([0x86, 0xdd, 0x60, 0, 0, 0]);
+        bytes.extend([0x86, 0xdd, 0x60, frame.ecn << 4, 0, 0]);
         bytes.extend(length.to_be_bytes());
         bytes.extend([if shape.extension { 60 } else { 6 }, 64]);
         for end in [from.0, to.0] {
@@ -68,7 +72,7 @@ fn build(shape: Shape, frame: Frame<'_>) -> Vec<u8> {
             bytes.extend([0; 14]);
         }
     } else {
-        bytes.extend([0x08, 0x00, 0x45, 0]);
+        bytes.extend([0x08, 0x00, 0x45, frame.ecn]);
         bytes.extend(u16::try_from(20 + tcp_bytes).unwrap().to_be_bytes());
         bytes.extend([0, 0, 0, 0, 64, 6, 0, 0, 10, 0, 0, from.0, 10, 0, 0, to.0]);
     }
@@ -113,7 +117,7 @@ struct Pair {
 }
 
 impl Pair {
-    fn new(control: Control, seed: u64) -> Option<Self> {
+    fn new(control: Control, ecn: bool, seed: u64) -> Option<Self> {
         let program =
             ClassProgram { classid: ClassId::new(0x71de, 0x20), rate: RATE, isolation: false, control, delay: DELAY };
         let device = DeviceProgram {
@@ -121,7 +125,7 @@ impl Pair {
             rules: Vec::new(),
             default: Some(0),
             classifies: true,
-            ecn: false,
+            ecn,
             hook: Hook::Auto,
             occupancy: Occupancy::Auto,
         };
@@ -133,10 +137,13 @@ impl Pair {
             }
             Err(error) => panic!("{error}"),
         };
-        object.set_class(0, &program, false).unwrap();
+        object.set_class(0, &program, ecn).unwrap();
         let mode = if control == Control::Dctcp { Mode::Dctcp } else { Mode::Integral };
         let setpoint_ns = u64::try_from(DELAY.as_nanos()).unwrap();
-        let class = Class::new(ClassConfig { rate: RATE, setpoint_ns, mode }, 1_448, Instant::ZERO);
+        let mut class = Class::new(ClassConfig { rate: RATE, setpoint_ns, mode }, 1_448, Instant::ZERO);
+        if ecn {
+            class.use_marks();
+        }
         Some(Self { object, class, flows: Flows::default(), now: 1_000, rng: Rng::new(seed) })
     }
 
@@ -151,12 +158,15 @@ impl Pair {
         let out = run(&program, &bytes, gso_bytes);
         let seen = Seen { queue_ns: queue, now: Instant::from_nanos(self.now) };
         let parsed = parse(&bytes, u32::try_from(bytes.len()).unwrap()).unwrap();
+        let rewrite = if frame.outgoing {
+            self.class.on_egress(&mut self.flows, &parsed.segment, gso_bytes, seen).1
+        } else {
+            self.class.on_ingress(&mut self.flows, &parsed.segment, coin, seen)
+        };
         let mut expected = bytes.clone();
-        if frame.outgoing {
-            self.class.on_egress(&mut self.flows, &parsed.segment, gso_bytes, seen);
-        } else if let Some(field) = self.class.on_ingress(&mut self.flows, &parsed.segment, coin, seen) {
-            set_window(&mut expected, &parsed, field);
-        }
+        rewrite.window.into_iter().for_each(|field| set_window(&mut expected, &parsed, field));
+        rewrite.flags.into_iter().for_each(|flags| set_flags(&mut expected, &parsed, flags));
+        rewrite.ecn.into_iter().for_each(|ecn| set_ecn(&mut expected, &parsed, ecn));
         assert_eq!(out, expected, "at {} ns", self.now);
         let state = self.object.class_state(0).unwrap();
         let window = self.class.window();
@@ -199,7 +209,8 @@ impl Ends {
         let first = u32::try_from(pair.rng.u64() >> 32).unwrap();
         let scale = pair.rng.chance(0.9).then(|| u8::try_from(pair.rng.below(15)).unwrap());
         let (ours, theirs) = (options(Some(7)), options(scale));
-        let quiet = Frame { outgoing: true, seq: first, ack: 0, flags: SYN, window: 64_000, options: &[], payload: 0 };
+        let quiet =
+            Frame { outgoing: true, seq: first, ack: 0, flags: SYN, window: 64_000, options: &[], payload: 0, ecn: 0 };
         let mut window = 64_000;
         if pair.rng.chance(0.5) {
             pair.see(shape, Frame { options: &ours, ..quiet }, 0);
@@ -225,7 +236,7 @@ impl Ends {
         let again = pair.rng.chance(0.03) && self.una != self.next;
         let seq = if again { self.una } else { self.next };
         let payload = if again { payload.min(500) } else { payload };
-        let data = Frame { outgoing: true, seq, ack: 1, flags: ACK, window: 500, options: &[], payload };
+        let data = Frame { outgoing: true, seq, ack: 1, flags: ACK, window: 500, options: &[], payload, ecn: 0 };
         pair.see(self.shape, data, if again { 0 } else { gso_bytes });
         if !again {
             self.next = self.next.wrapping_add(u32::try_from(payload).unwrap());
@@ -245,10 +256,11 @@ impl Ends {
             outgoing: false,
             seq: 1,
             ack: if old { self.una.wrapping_sub(100) } else { ack },
-            flags: ACK,
+            flags: if pair.rng.chance(0.2) { ACK | ECE } else { ACK },
             window,
             options: &[],
-            payload: 0,
+            payload: if pair.rng.chance(0.1) { 64 } else { 0 },
+            ecn: if pair.rng.chance(0.1) { CE } else { 0 },
         };
         let field = pair.see(self.shape, frame, 0);
         if !old {
@@ -258,14 +270,22 @@ impl Ends {
     }
 
     fn close(&self, pair: &mut Pair) {
-        let fin =
-            Frame { outgoing: true, seq: self.next, ack: 1, flags: FIN | ACK, window: 500, options: &[], payload: 0 };
+        let fin = Frame {
+            outgoing: true,
+            seq: self.next,
+            ack: 1,
+            flags: FIN | ACK,
+            window: 500,
+            options: &[],
+            payload: 0,
+            ecn: 0,
+        };
         pair.see(self.shape, fin, 0);
     }
 }
 
-fn play(control: Control, seed: u64) {
-    let Some(mut pair) = Pair::new(control, seed) else { return };
+fn play(control: Control, ecn: bool, seed: u64) {
+    let Some(mut pair) = Pair::new(control, ecn, seed) else { return };
     let mut ends: Vec<Ends> = Vec::new();
     for number in 0..1_500 {
         if ends.len() < 3 || pair.rng.chance(0.01) && ends.len() < 40 {
@@ -285,10 +305,15 @@ fn play(control: Control, seed: u64) {
 
 #[test]
 fn the_programs_do_as_the_machine_with_the_integral() {
-    (1..=6).for_each(|seed| play(Control::Integral, seed));
+    (1..=6).for_each(|seed| play(Control::Integral, false, seed));
 }
 
 #[test]
 fn the_programs_do_as_the_machine_with_dctcp() {
-    (11..=16).for_each(|seed| play(Control::Dctcp, seed));
+    (11..=16).for_each(|seed| play(Control::Dctcp, false, seed));
+}
+
+#[test]
+fn the_programs_do_as_the_machine_with_marks_of_the_network() {
+    (21..=26).for_each(|seed| play(Control::Integral, true, seed));
 }
