@@ -21,7 +21,7 @@ use crate::machine::tree::{DEPTH_MAX, HANDLE, depth};
 /// After the proxy's 4154, the hop's 4156 and lending's 4157.
 const ADMIN: &str = "127.0.0.1:4158";
 /// As measured at 1 and 2 Gbit/s with 1 to 16 flows: 98 % of the rate and more; below it bursts leave the link idle.
-const DELAY: Duration = Duration::from_micros(100);
+const DELAY: Duration = Duration::from_micros(60);
 /// Longest name of a device, by the kernel (`IFNAMSIZ` without its end).
 const DEVICE_BYTES_MAX: usize = 15;
 /// Highest VLAN; 0 and 4095 are reserved.

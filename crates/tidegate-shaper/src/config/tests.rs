@@ -24,7 +24,7 @@ fn a_device_of_the_least_has_every_default() {
     assert_eq!(config.admin.unwrap().to_string(), "127.0.0.1:4158");
     let [device] = &config.devices[..] else { panic!("one device") };
     assert_eq!((device.mode, device.control, device.isolation), (Mode::Own, Control::Integral, false));
-    assert_eq!((device.delay, device.ecn, device.default_class), (Duration::from_micros(100), false, None));
+    assert_eq!((device.delay, device.ecn, device.default_class), (Duration::from_micros(60), false, None));
     assert_eq!(config.warnings, Vec::<String>::new());
 }
 
