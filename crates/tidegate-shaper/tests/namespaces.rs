@@ -11,6 +11,7 @@ use tidegate_shaper::config::Config;
 use tidegate_shaper::error::ShaperError;
 use tidegate_shaper::io::agent::{Agent, AgentHandle, Change, ChangeError, Switch};
 use tidegate_shaper::io::clear::{Cleared, clear};
+use tidegate_shaper::io::netlink::link::Found;
 use tidegate_shaper::io::netns;
 use tidegate_shaper::io::programs::{ClassStats, Loader, ProgramError, Programs, Report};
 use tidegate_shaper::io::view::{DeviceView, State};
@@ -112,11 +113,11 @@ struct Recorded(Asked);
 impl Loader for Recorder {
     fn attach(
         &mut self,
-        index: u32,
+        device: Found,
         namespace: &netns::Namespace,
         program: &DeviceProgram,
     ) -> Result<Box<dyn Programs>, ProgramError> {
-        assert!(index > 0 && namespace.is_current());
+        assert!(device.index > 0 && device.has_ethernet && namespace.is_current());
         let DeviceProgram { classes, rules, default, .. } = program;
         let asked = format!("attach {:?} {} {default:?}", classes.keys().collect::<Vec<_>>(), rules.len());
         note(&self.asked, asked);

@@ -4,6 +4,7 @@ use std::error::Error;
 
 use serde::Serialize;
 
+use super::netlink::link::Found;
 use super::netns::Namespace;
 use crate::machine::program::{ClassProgram, DeviceProgram};
 
@@ -12,13 +13,13 @@ pub type ProgramError = Box<dyn Error + Send + Sync>;
 
 /// Attaches programs to devices.
 pub trait Loader: Send {
-    /// Attaches programs to the device with number `index` of `namespace`.
+    /// Attaches programs to `device` of `namespace`.
     ///
     /// # Errors
     /// If the kernel refuses them. Then the device has its tree alone.
     fn attach(
         &mut self,
-        index: u32,
+        device: Found,
         namespace: &Namespace,
         program: &DeviceProgram,
     ) -> Result<Box<dyn Programs>, ProgramError>;

@@ -4,9 +4,10 @@
 use core::net::IpAddr;
 
 use tidegate_core::Instant;
-use tidegate_core::control::window::{ClassConfig, ClassWindow, Mode};
+use tidegate_core::control::window::{ClassConfig, ClassWindow, Mode, NetworkWindow};
 
 use super::{BpfError, cgroup};
+use crate::io::netlink::diagnostics::OpenFlow;
 use crate::machine::device::{Control, Match, Prefix, Protocol};
 use crate::machine::program::ClassProgram;
 
@@ -15,6 +16,8 @@ pub(super) const RTT_BUCKETS: usize = 96;
 /// `NO_CLASS`.
 pub(super) const NO_CLASS: u32 = 0xffff;
 
+/// `NETWORK_ALPHA_ONE`.
+const NETWORK_ALPHA_ONE: u32 = 1 << 20;
 /// Payload of a full segment until one is seen: Ethernet's, with timestamps.
 const MSS_USUAL: u64 = 1_448;
 
@@ -168,6 +171,33 @@ fn address_and_mask(prefix: Prefix) -> ([u32; 4], [u32; 4]) {
 fn halves(bits: u128) -> [u32; 4] {
     let bytes = bits.to_be_bytes();
     core::array::from_fn(|word| u32::from_be_bytes(core::array::from_fn(|byte| bytes[word * 4 + byte])))
+}
+
+/// `struct flow_key` and `struct flow` of a flow that was open before: its sequence numbers are learnt from its packets.
+pub(super) fn open_flow(flow: &OpenFlow) -> (Vec<u8>, Vec<u8>) {
+    const FLOW_BYTES: usize = 96;
+    const KNOWS_SCALE: u8 = 1;
+    const FRESH: u8 = 4;
+    const NO_LEAF: u8 = 0xff;
+    const TCP: u16 = 6;
+    let mut key = Vec::new();
+    for end in [flow.local, flow.remote] {
+        let bits = match end.ip() {
+            IpAddr::V4(address) => address.to_ipv6_mapped().to_bits(),
+            IpAddr::V6(address) => address.to_bits(),
+        };
+        key.extend(words(&halves(bits)));
+    }
+    key.extend([flow.local.port(), flow.remote.port(), 0, TCP].iter().flat_map(|value| value.to_ne_bytes()));
+    let network = NetworkWindow::new(0);
+    let window = u32::try_from(network.window()).expect("it is what TCP can announce");
+    // Eight numbers of eight bytes, the network's window and estimate, its round; then the flow's own.
+    let mut value = vec![0; 48];
+    value.extend(words(&[window, NETWORK_ALPHA_ONE, 0, 0, 0, 0, 0, 0, flow.mss.max(1)]));
+    value.extend(NO_CLASS.to_ne_bytes()[..2].iter());
+    value.extend([flow.scale.min(14), KNOWS_SCALE | FRESH, NO_LEAF]);
+    value.resize(FLOW_BYTES, 0);
+    (key, value)
 }
 
 fn words(values: &[u32]) -> Vec<u8> {

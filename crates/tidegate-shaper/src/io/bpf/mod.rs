@@ -16,10 +16,14 @@ mod rtt;
 
 use std::path::Path;
 
+use tidegate_runtime::causes::with_causes;
+
 use self::attach::Hook;
 use self::layout::{ClassCounts, ClassState};
 use self::object::Object;
 pub use self::object::Occupancy;
+use super::netlink::NetlinkError;
+use super::netlink::link::Found;
 use super::netns::Namespace;
 use super::programs::{ClassStats, Loader, ProgramError, Programs, Report};
 use crate::machine::program::{ClassProgram, DeviceProgram};
@@ -57,6 +61,9 @@ pub enum BpfError {
         /// As the programs have room for.
         most: usize,
     },
+    /// The kernel does not list the sockets that are open.
+    #[error("the open sockets cannot be listed")]
+    OpenFlows(#[source] NetlinkError),
     /// A rule names a cgroup that is not there.
     #[error("the cgroup {path} cannot be read")]
     Cgroup {
@@ -75,16 +82,29 @@ pub struct Kernel;
 impl Loader for Kernel {
     fn attach(
         &mut self,
-        index: u32,
+        device: Found,
         namespace: &Namespace,
         program: &DeviceProgram,
     ) -> Result<Box<dyn Programs>, ProgramError> {
-        let mut object = Object::load(program)?;
+        let mut object = Object::load(program, device.has_ethernet)?;
         for (&slot, class) in &program.classes {
             object.set_class(slot, class, program.ecn)?;
         }
-        let hook = namespace.run(|| attach::attach(&object, index, program.hook))??;
-        let device = (namespace.try_clone()?, index);
+        let hook = namespace.run(|| {
+            // Before the programs see a packet of theirs; flows that open meanwhile are seen to open.
+            let open_flows = object.tell_open_flows();
+            (attach::attach(&object, device.index, program.hook), open_flows)
+        })?;
+        let (hook, open_flows) = (hook.0?, hook.1);
+        match open_flows {
+            Ok(0) => {}
+            Ok(flows) => tracing::info!(flows, "flows of this host that were open already are held too"),
+            Err(error) => tracing::warn!(
+                error = with_causes(&error),
+                "flows that are open already cannot be held: the kernel does not say their window scales"
+            ),
+        }
+        let device = (namespace.try_clone()?, device.index);
         Ok(Box::new(Attached { hook, object, device, ecn: program.ecn }))
     }
 }

@@ -7,8 +7,10 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle, Object as Loaded, ObjectBuilder, O
 use super::BpfError;
 use super::layout::{self, ClassCounts, ClassState, NO_CLASS, RTT_BUCKETS, Settings};
 use super::rtt::quantiles;
+use crate::io::netlink::Socket;
 use crate::io::programs::Quantiles;
 use crate::machine::device::{self, Match};
+use crate::machine::flow::FLOWS_MAX;
 use crate::machine::program::{ClassProgram, DeviceProgram, RULES_MAX};
 
 /// As libelf reads it: aligned as its headers are.
@@ -66,10 +68,10 @@ pub(super) struct Object {
 
 impl Object {
     /// Loads the programs for a device. The queue is read as the kernel allows.
-    pub(super) fn load(program: &DeviceProgram) -> Result<Self, BpfError> {
+    pub(super) fn load(program: &DeviceProgram, has_ethernet: bool) -> Result<Self, BpfError> {
         let rules = rules_of(program)?;
         let settings = Settings {
-            link_bytes: 14,
+            link_bytes: if has_ethernet { 14 } else { 0 },
             rules: u32::try_from(rules.len()).expect("there are RULES_MAX at most"),
             default_class: program.default.and_then(|slot| u32::try_from(slot).ok()).unwrap_or(NO_CLASS),
             occupancy: 0,
@@ -168,6 +170,20 @@ impl Object {
         let failed = |source| BpfError::Table { table: "class_counters", source };
         let values = self.counters.lookup_percpu(&key(slot), MapFlags::ANY).map_err(failed)?.unwrap_or_default();
         ClassCounts::from_each_cpu(&values).ok_or_else(|| failed(short()))
+    }
+
+    /// Tells the programs of the TCP flows that sockets of this thread's namespace have open, and returns how many there are.
+    /// Without this a flow is held only when it was seen to open, since the scale of its windows is in its handshake.
+    pub(super) fn tell_open_flows(&self) -> Result<usize, BpfError> {
+        let table = table(&self.loaded, "flows")?;
+        let open =
+            Socket::open_diagnostics().and_then(|mut socket| socket.open_flows()).map_err(BpfError::OpenFlows)?;
+        for flow in open.iter().take(FLOWS_MAX) {
+            let (key, value) = layout::open_flow(flow);
+            let written = table.update(&key, &value, MapFlags::NO_EXIST);
+            written.map_err(|source| BpfError::Table { table: "flows", source })?;
+        }
+        Ok(open.len().min(FLOWS_MAX))
     }
 
     /// Quantiles of the round trips since this was asked last.

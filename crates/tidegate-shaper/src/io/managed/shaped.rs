@@ -166,7 +166,7 @@ impl Shaped {
         }
         // What was attached goes first: two of them would classify each packet twice.
         self.programs = Programmed::Never;
-        match loader.attach(self.present.link.index, &self.present.namespace, &wish) {
+        match loader.attach(self.present.link, &self.present.namespace, &wish) {
             Ok(programs) => {
                 let Report { hook, occupancy } = programs.report();
                 tracing::info!(device = wanted.device.name, hook, occupancy, "programs are attached");

@@ -2,7 +2,7 @@
 
 use rustix::io::Errno;
 
-use super::message::{Message, attributes, u32_at};
+use super::message::{Message, attributes, u16_at, u32_at};
 use super::{NetlinkError, Socket};
 use crate::machine::tree::Link;
 
@@ -10,6 +10,8 @@ const GET: u16 = 18;
 const NAME: u16 = 3;
 const MTU: u16 = 4;
 const QUEUE_PACKETS: u16 = 13;
+/// Kinds of devices with Ethernet's header (`ARPHRD_ETHER`, `ARPHRD_LOOPBACK`).
+const WITH_ETHERNET: [u16; 2] = [1, 772];
 /// `struct ifinfomsg`.
 const FIXED_BYTES: usize = 16;
 
@@ -20,6 +22,8 @@ pub struct Found {
     pub index: u32,
     /// What of it counts for a tree.
     pub link: Link,
+    /// Whether its packets begin with Ethernet's header; those of tunnels begin with IP.
+    pub has_ethernet: bool,
 }
 
 impl Socket {
@@ -40,5 +44,7 @@ fn read(body: &[u8]) -> Option<Found> {
     let index = u32_at(body, 4)?;
     let attribute = |wanted| attributes(body.get(FIXED_BYTES..)?).find(|(kind, _)| *kind == wanted);
     let number = |wanted| u32_at(attribute(wanted)?.1, 0);
-    Some(Found { index, link: Link { mtu: number(MTU)?, queue_packets: number(QUEUE_PACKETS).unwrap_or(0) } })
+    let has_ethernet = WITH_ETHERNET.contains(&u16_at(body, 2)?);
+    let link = Link { mtu: number(MTU)?, queue_packets: number(QUEUE_PACKETS).unwrap_or(0) };
+    Some(Found { index, link, has_ethernet })
 }

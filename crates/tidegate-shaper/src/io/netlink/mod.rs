@@ -3,11 +3,13 @@
 //! | module | its one job |
 //! |---|---|
 //! | `message` | bytes of requests and answers |
+//! | [`diagnostics`] | open TCP sockets |
 //! | [`link`] | devices by name |
 //! | [`tc`] | qdiscs and classes: read, made, changed, deleted |
 //!
 //! A [`Socket`] belongs to the namespace of the thread that opened it, whichever thread uses it later.
 
+pub mod diagnostics;
 pub mod link;
 mod message;
 pub mod tc;
@@ -87,8 +89,20 @@ impl Socket {
     /// # Errors
     /// If the system has none for us.
     pub fn open() -> Result<Self, NetlinkError> {
+        Self::open_protocol(protocols::NETLINK_ROUTE)
+    }
+
+    /// The same for questions about sockets.
+    ///
+    /// # Errors
+    /// If the system has none for us.
+    pub fn open_diagnostics() -> Result<Self, NetlinkError> {
+        Self::open_protocol(protocols::NETLINK_SOCK_DIAG)
+    }
+
+    fn open_protocol(protocol: isize) -> Result<Self, NetlinkError> {
         let open = || {
-            let mut socket = netlink_sys::Socket::new(protocols::NETLINK_ROUTE)?;
+            let mut socket = netlink_sys::Socket::new(protocol)?;
             socket.bind_auto()?;
             socket.connect(&SocketAddr::new(0, 0))?;
             // Kernels before 4.12 cannot: then errors have a number alone.
