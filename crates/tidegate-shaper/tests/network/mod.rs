@@ -76,11 +76,11 @@ impl Network {
             sent
         });
         let receiving = thread::spawn(move || {
-            let (mut block, mut received) = (vec![0; 64 << 10], 0);
+            let (mut block, mut taken_in) = (vec![0; 64 << 10], 0);
             while let Ok(bytes @ 1..) = receiver.read(&mut block) {
-                received += bytes;
+                taken_in += bytes;
             }
-            received
+            taken_in
         });
         Flow { namespace: self.sender.clone(), to, stop, sending, receiving }
     }
