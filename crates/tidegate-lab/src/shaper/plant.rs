@@ -218,7 +218,7 @@ impl<'a> Plant<'a> {
             }
             Event::Resume => {
                 let ack = self.ends[0].receiver.resume();
-                self.answer(0, Some(ack), now);
+                self.answer(0, ack, now);
                 let every = self.scenario.stall.map_or(1, |stall| stall.every_ms);
                 self.simulation.after(Duration::from_millis(every), Event::Stall);
             }
@@ -249,7 +249,7 @@ impl<'a> Plant<'a> {
             self.ends[flow].sender.finish();
             if self.ends[flow].receiver.is_stalled() {
                 let ack = self.ends[flow].receiver.resume();
-                self.answer(flow, Some(ack), now);
+                self.answer(flow, ack, now);
             }
             self.pump(flow);
         }

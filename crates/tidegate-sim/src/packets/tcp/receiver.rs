@@ -85,11 +85,11 @@ impl Receiver {
         self.stalled = true;
     }
 
-    /// The application reads on. The new window, which is announced at once.
-    pub fn resume(&mut self) -> Ack {
+    /// The application reads on. The new window, which is announced at once if the flow is open.
+    pub fn resume(&mut self) -> Option<Ack> {
         self.stalled = false;
         self.unread = 0;
-        self.ack(None)
+        (self.next > 0).then(|| self.ack(None))
     }
 
     /// A burst arrives. The acknowledgement that it causes, if it is not put off.
@@ -97,6 +97,10 @@ impl Receiver {
         if burst.syn {
             self.next = self.next.max(1);
             return Some(Ack { syn: true, ..self.ack_with(None, 0) });
+        }
+        if self.next == 0 {
+            // Not open yet: its SYN was lost.
+            return None;
         }
         let (start, end) = (burst.seq, burst.end());
         let beyond = start > self.next;

@@ -82,7 +82,7 @@ impl Path {
                     self.receiver.stall();
                     None
                 }
-                Event::Resume => Some(self.receiver.resume()),
+                Event::Resume => self.receiver.resume(),
                 Event::ResumeUnheard => {
                     let _lost = self.receiver.resume();
                     None
@@ -195,4 +195,14 @@ fn a_refused_burst_is_as_if_not_sent_and_is_tried_again() {
     let again = path.sender.poll_send(timeout).unwrap();
     assert_eq!(again.seq, burst.seq);
     assert!(again.payload < burst.payload, "the window shrank");
+}
+
+#[test]
+fn a_receiver_that_is_not_open_says_nothing() {
+    let mut receiver = Receiver::new(ReceiverConfig { mss: MSS, buffer: 100_000, scale: 7 });
+    receiver.stall();
+    assert_eq!(receiver.resume(), None);
+    let early = Burst { seq: 1, payload: MSS, segments: 1, syn: false };
+    assert_eq!(receiver.on_burst(&early, Instant::ZERO), None);
+    assert_eq!(receiver.received(), 0);
 }
