@@ -225,8 +225,17 @@ static __always_inline u32 leaf_of_other(struct __sk_buff *skb, struct class *cl
 
 /* --- flows: machine/flow and machine/class.rs --- */
 
-static __always_inline struct flow *new_flow(const struct flow_key *key)
+static __always_inline struct table_counts *table_counts(void)
 {
+	u32 only = 0;
+
+	return bpf_map_lookup_elem(&table_counters, &only);
+}
+
+/* In the place of `known`, the flow that had these addresses before, if there is one. */
+static __always_inline struct flow *new_flow(const struct flow_key *key, const struct flow *known)
+{
+	struct table_counts *counts = table_counts();
 	struct flow fresh = {
 		.flags = FRESH,
 		.mss = 1448,
@@ -235,8 +244,20 @@ static __always_inline struct flow *new_flow(const struct flow_key *key)
 		.network = { .window = NETWORK_WINDOW_MAX, .alpha = NETWORK_ALPHA_ONE },
 	};
 
-	bpf_map_update_elem(&flows, key, &fresh, BPF_ANY);
+	if (bpf_map_update_elem(&flows, key, &fresh, BPF_ANY))
+		return 0;
+	if (counts && !known)
+		counts->made++;
 	return bpf_map_lookup_elem(&flows, key);
+}
+
+static __always_inline void end_flow(struct class *class, const struct flow_key *key)
+{
+	struct table_counts *counts = table_counts();
+
+	class->counts->flows_ended++;
+	if (!bpf_map_delete_elem(&flows, key) && counts)
+		counts->ended++;
 }
 
 static __always_inline void begin(struct flow *flow, u32 first)
@@ -519,7 +540,7 @@ int egress(struct __sk_buff *skb)
 	if (packet.is_tcp) {
 		flow = bpf_map_lookup_elem(&flows, &packet.key);
 		if ((!flow && !(packet.flags & TCP_RST)) || (packet.flags & (TCP_SYN | TCP_ACK)) == TCP_SYN)
-			flow = new_flow(&packet.key);
+			flow = new_flow(&packet.key, flow);
 	}
 	index = flow ? flow->class : NO_CLASS;
 	if (index == NO_CLASS) {
@@ -570,10 +591,8 @@ int egress(struct __sk_buff *skb)
 	enter_class(skb, &class, leaf, now);
 	if (class.config->ecn)
 		mark_for_network(skb, &class, &packet, flow);
-	if (is_over(&packet, flow, LOCAL_FIN)) {
-		bpf_map_delete_elem(&flows, &packet.key);
-		class.counts->flows_ended++;
-	}
+	if (is_over(&packet, flow, LOCAL_FIN))
+		end_flow(&class, &packet.key);
 	return NEXT_PROGRAM;
 }
 
@@ -591,7 +610,7 @@ int ingress(struct __sk_buff *skb)
 	turn(&packet.key);
 	flow = bpf_map_lookup_elem(&flows, &packet.key);
 	if ((packet.flags & (TCP_SYN | TCP_ACK)) == TCP_SYN)
-		flow = new_flow(&packet.key);
+		flow = new_flow(&packet.key, flow);
 	if (!flow)
 		return NEXT_PROGRAM;
 	if (packet.flags & TCP_SYN)
@@ -607,10 +626,8 @@ int ingress(struct __sk_buff *skb)
 	}
 	if (packet.flags & TCP_ACK && flow->flags & KNOWS_SCALE && !(packet.flags & TCP_RST) && class.config->mode != MODE_OFF)
 		acknowledged(skb, &class, &packet, flow, now);
-	if (is_over(&packet, flow, REMOTE_FIN)) {
-		bpf_map_delete_elem(&flows, &packet.key);
-		class.counts->flows_ended++;
-	}
+	if (is_over(&packet, flow, REMOTE_FIN))
+		end_flow(&class, &packet.key);
 	return NEXT_PROGRAM;
 }
 

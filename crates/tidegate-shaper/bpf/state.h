@@ -85,6 +85,12 @@ struct class_counts {
 	u32 rtt[RTT_BUCKETS]; /* quarter octaves of microseconds */
 };
 
+/* Of the table of flows; what is neither in it nor ended was evicted. */
+struct table_counts {
+	u64 made;
+	u64 ended;
+};
+
 struct flow_key {
 	u32 local[4];
 	u32 remote[4];
@@ -180,6 +186,13 @@ struct {
 	__type(key, u32);
 	__type(value, struct class_counts);
 } class_counters SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct table_counts);
+} table_counters SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);

@@ -13,7 +13,7 @@ use tidegate_shaper::io::agent::{Agent, AgentHandle, Change, ChangeError, Switch
 use tidegate_shaper::io::clear::{Cleared, clear};
 use tidegate_shaper::io::netlink::link::Found;
 use tidegate_shaper::io::netns;
-use tidegate_shaper::io::programs::{ClassStats, Loader, ProgramError, Programs, Report};
+use tidegate_shaper::io::programs::{ClassStats, FlowTable, Loader, ProgramError, Programs, Report};
 use tidegate_shaper::io::view::{DeviceView, State};
 use tidegate_shaper::machine::device::Control;
 use tidegate_shaper::machine::program::{ClassProgram, DeviceProgram};
@@ -130,6 +130,10 @@ impl Programs for Recorded {
         let asked = format!("set {slot} {} {:?}", class.rate, class.control);
         note(&self.0, asked);
         Ok(())
+    }
+
+    fn flow_table(&mut self) -> Result<FlowTable, ProgramError> {
+        Ok(FlowTable { known: 3, evicted_total: 1 })
     }
 
     fn class_stats(&mut self, slot: usize) -> Result<ClassStats, ProgramError> {

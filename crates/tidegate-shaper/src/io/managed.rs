@@ -192,6 +192,7 @@ impl Managed {
             isolation: device.isolation,
             delay_us: u64::try_from(device.delay.as_micros()).unwrap_or(u64::MAX),
             programs: None,
+            flow_table: None,
             programs_problem: None,
             classes: shaped::classes_of(device, slots),
         };

@@ -48,6 +48,12 @@ pub trait Programs: Send {
     /// If the kernel refuses it.
     fn class_stats(&mut self, slot: usize) -> Result<ClassStats, ProgramError>;
 
+    /// How full the table of flows is.
+    ///
+    /// # Errors
+    /// If the kernel refuses it.
+    fn flow_table(&mut self) -> Result<FlowTable, ProgramError>;
+
     /// How they are attached.
     fn report(&self) -> Report;
 }
@@ -67,6 +73,15 @@ pub struct ClassStats {
     pub rewritten_total: u64,
     /// Marks of the network that were seen.
     pub ecn_marks_total: u64,
+}
+
+/// The table of a device's TCP flows, which holds 65,536.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+pub struct FlowTable {
+    /// In it now.
+    pub known: u64,
+    /// Removed for others while they were open: a flow that is evicted has its receiver's own window until it opens anew.
+    pub evicted_total: u64,
 }
 
 /// Of round trips, in microseconds.

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::programs::{ClassStats, Report};
+use super::programs::{ClassStats, FlowTable, Report};
 use crate::machine::class_id::ClassId;
 use crate::machine::device::{Control, Mode};
 use crate::machine::line_rate::LineRate;
@@ -51,6 +51,8 @@ pub struct DeviceView {
     pub delay_us: u64,
     /// The programs in the kernel. Absent: the tree alone holds.
     pub programs: Option<Report>,
+    /// Of the programs: how full their table of flows is; counted anew every ten seconds.
+    pub flow_table: Option<FlowTable>,
     /// Why there are none, if they were refused.
     pub programs_problem: Option<String>,
     /// In the order of the file.

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use crate::io::programs::FlowTable;
 use crate::io::view::{ClassView, ShaperView, State};
 
 /// A figure of a class, if it has one.
@@ -40,6 +41,15 @@ const FAMILIES: [(&str, &str, &str, Of); 11] = [
     }),
 ];
 
+/// Of a device's table of flows.
+type TableFigure = fn(FlowTable) -> u64;
+const TABLE: &[(&str, &str, &str, TableFigure)] = &[
+    ("tidegate_shaper_device_flows", "gauge", "TCP flows that the programs know.", |table| table.known),
+    ("tidegate_shaper_device_flows_evicted_total", "counter", "Open flows that were forgotten for others.", |table| {
+        table.evicted_total
+    }),
+];
+
 #[expect(clippy::cast_precision_loss, reason = "Prometheus counts so")]
 #[expect(clippy::unnecessary_wraps, reason = "figures may be absent")]
 fn number(figure: u64) -> Option<f64> {
@@ -57,6 +67,14 @@ pub(super) fn page(view: &ShaperView) -> String {
     for device in &view.devices {
         let is_shaped = u8::from(device.state == State::Shaped);
         line(format_args!("tidegate_shaper_device_shaped{{device=\"{}\"}} {is_shaped}", escaped(&device.id)));
+    }
+    for (name, kind, help, figure) in TABLE {
+        line(format_args!("# HELP {name} {help}"));
+        line(format_args!("# TYPE {name} {kind}"));
+        for device in &view.devices {
+            let Some(table) = device.flow_table else { continue };
+            line(format_args!("{name}{{device=\"{}\"}} {}", escaped(&device.id), figure(table)));
+        }
     }
     for (name, kind, help, figure) in FAMILIES {
         line(format_args!("# HELP {name} {help}"));
@@ -109,6 +127,7 @@ mod tests {
             isolation: false,
             delay_us: 60,
             programs: None,
+            flow_table: Some(FlowTable { known: 3, evicted_total: 1 }),
             programs_problem: None,
             classes: vec![class],
         };

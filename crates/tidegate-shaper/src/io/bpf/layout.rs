@@ -118,6 +118,12 @@ impl ClassCounts {
     }
 }
 
+/// `struct table_counts`, summed over the processors: made and ended.
+pub(super) fn table_counts(values: &[Vec<u8>]) -> (u64, u64) {
+    let sum = |at: usize| values.iter().filter_map(|bytes| u64_at(bytes, at)).sum();
+    (sum(0), sum(8))
+}
+
 /// `struct rule`, of a condition or of the number of a class in a tree of somebody else.
 pub(super) fn rule(slot: u32, when: &Match, priority: Option<u32>) -> Result<Vec<u8>, BpfError> {
     const CGROUP: u32 = 1;

@@ -25,7 +25,7 @@ pub use self::object::Occupancy;
 use super::netlink::NetlinkError;
 use super::netlink::link::Found;
 use super::netns::Namespace;
-use super::programs::{ClassStats, Loader, ProgramError, Programs, Report};
+use super::programs::{ClassStats, FlowTable, Loader, ProgramError, Programs, Report};
 use crate::machine::program::{ClassProgram, DeviceProgram};
 
 /// Why the programs are not there.
@@ -105,7 +105,7 @@ impl Loader for Kernel {
             ),
         }
         let device = (namespace.try_clone()?, device.index);
-        Ok(Box::new(Attached { hook, object, device, ecn: program.ecn }))
+        Ok(Box::new(Attached { hook, object, device, ecn: program.ecn, table: FlowTable::default(), reads: 0 }))
     }
 }
 
@@ -116,6 +116,10 @@ struct Attached {
     /// Where it is and its number.
     device: (Namespace, u32),
     ecn: bool,
+    /// As counted last.
+    table: FlowTable,
+    /// How often it was asked for.
+    reads: u32,
 }
 
 impl Drop for Attached {
@@ -147,6 +151,16 @@ impl Programs for Attached {
             rewritten_total: counts.rewritten,
             ecn_marks_total: counts.marks_seen,
         })
+    }
+
+    fn flow_table(&mut self) -> Result<FlowTable, ProgramError> {
+        /// A full table takes milliseconds to count.
+        const READS_FOR_A_COUNT: u32 = 10;
+        if self.reads.is_multiple_of(READS_FOR_A_COUNT) {
+            self.table = self.object.count_flows()?;
+        }
+        self.reads = self.reads.wrapping_add(1);
+        Ok(self.table)
     }
 
     fn report(&self) -> Report {

@@ -8,7 +8,7 @@ use super::BpfError;
 use super::layout::{self, ClassCounts, ClassState, NO_CLASS, RTT_BUCKETS, Settings};
 use super::rtt::quantiles;
 use crate::io::netlink::Socket;
-use crate::io::programs::Quantiles;
+use crate::io::programs::{FlowTable, Quantiles};
 use crate::machine::device::{self, Match};
 use crate::machine::flow::FLOWS_MAX;
 use crate::machine::program::{ClassProgram, DeviceProgram, RULES_MAX};
@@ -60,6 +60,8 @@ pub(super) struct Object {
     configs: MapHandle,
     states: MapHandle,
     counters: MapHandle,
+    /// Flows that were open before and are in the table.
+    told_flows: u64,
     /// By class.
     rates: BTreeMap<usize, u64>,
     /// By class: the histogram as it was read last.
@@ -102,7 +104,16 @@ impl Object {
             self::table(&loaded, "class_states")?,
             self::table(&loaded, "class_counters")?,
         );
-        Ok(Self { loaded, occupancy, configs, states, counters, rates: BTreeMap::new(), rtts: BTreeMap::new() })
+        Ok(Self {
+            loaded,
+            occupancy,
+            configs,
+            states,
+            counters,
+            told_flows: 0,
+            rates: BTreeMap::new(),
+            rtts: BTreeMap::new(),
+        })
     }
 
     /// Loads the programs so that time, queue and random numbers are told.
@@ -174,7 +185,7 @@ impl Object {
 
     /// Tells the programs of the TCP flows that sockets of this thread's namespace have open, and returns how many there are.
     /// Without this a flow is held only when it was seen to open, since the scale of its windows is in its handshake.
-    pub(super) fn tell_open_flows(&self) -> Result<usize, BpfError> {
+    pub(super) fn tell_open_flows(&mut self) -> Result<usize, BpfError> {
         let table = table(&self.loaded, "flows")?;
         let open =
             Socket::open_diagnostics().and_then(|mut socket| socket.open_flows()).map_err(BpfError::OpenFlows)?;
@@ -183,7 +194,22 @@ impl Object {
             let written = table.update(&key, &value, MapFlags::NO_EXIST);
             written.map_err(|source| BpfError::Table { table: "flows", source })?;
         }
-        Ok(open.len().min(FLOWS_MAX))
+        let told = open.len().min(FLOWS_MAX);
+        self.told_flows = told as u64;
+        Ok(told)
+    }
+
+    /// How many flows are in the table, and how many left it without having ended.
+    pub(super) fn count_flows(&self) -> Result<FlowTable, BpfError> {
+        const BATCH: u32 = 4_096;
+        let failed = |table| move |source| BpfError::Table { table, source };
+        let flows = table(&self.loaded, "flows")?;
+        let batches = flows.lookup_batch(BATCH, MapFlags::ANY, MapFlags::ANY).map_err(failed("flows"))?;
+        let known = batches.take(FLOWS_MAX).count() as u64;
+        let counters = table(&self.loaded, "table_counters")?;
+        let values = counters.lookup_percpu(&key(0), MapFlags::ANY).map_err(failed("table_counters"))?;
+        let (made, ended) = layout::table_counts(&values.unwrap_or_default());
+        Ok(FlowTable { known, evicted_total: (made + self.told_flows).saturating_sub(ended + known) })
     }
 
     /// Quantiles of the round trips since this was asked last.

@@ -184,9 +184,12 @@ impl Shaped {
 
     /// Adds what is known of the classes.
     pub(super) fn show(&mut self, wanted: &Wanted, view: &mut DeviceView) {
-        match &self.programs {
+        match &mut self.programs {
             Programmed::Never => {}
-            Programmed::Attached { programs, .. } => view.programs = Some(programs.report()),
+            Programmed::Attached { programs, .. } => {
+                view.programs = Some(programs.report());
+                view.flow_table = programs.flow_table().ok();
+            }
             Programmed::Refused { problem, .. } => view.programs_problem = Some(problem.clone()),
         }
         for (class, slot) in view.classes.iter_mut().zip(&wanted.slots) {
