@@ -130,8 +130,11 @@ pub(super) fn few_flows(bench: &Bench) -> Result<Vec<Figure>> {
         for rate_mbps in [1_000, 2_000] {
             for flows in [1, 4] {
                 let cell = Cell { rate_mbps, flows, congestion };
-                let found = rounds(&lab, &cell, &[Limiter::Htb, Limiter::Ours(Ours::PLAIN)], "")?;
-                figures.extend(bounds(&cell.name(), &found[1], &found[0], 200.0)?);
+                let limiters = [Limiter::Htb, Limiter::Ours(Ours::PLAIN), Limiter::Ours(Ours::BATCHED)];
+                let found = rounds(&lab, &cell, &limiters, "")?;
+                for (limiter, ours) in limiters.iter().zip(&found).skip(1) {
+                    figures.extend(bounds(&format!("{limiter}, {}", cell.name()), ours, &found[0], 200.0)?);
+                }
             }
         }
     }
@@ -143,10 +146,14 @@ pub(super) fn many_flows(bench: &Bench) -> Result<Vec<Figure>> {
     let mut figures = Vec::new();
     for (rate_mbps, srtt_us) in [(1_000, 500.0), (2_000, 260.0)] {
         let cell = Cell { rate_mbps, flows: 16, congestion: "cubic" };
-        let found = rounds(&lab, &cell, &[Limiter::Htb, Limiter::Ours(Ours::PLAIN)], "")?;
-        figures.extend(bounds(&cell.name(), &found[1], &found[0], srtt_us)?);
-        let stalls = clean(&found[1], "/stall_ms_max")?;
-        figures.push(figure(&cell.name(), "longest stall, ms", &stalls, Bound::AtMost(5.0)));
+        let limiters = [Limiter::Htb, Limiter::Ours(Ours::PLAIN), Limiter::Ours(Ours::BATCHED)];
+        let found = rounds(&lab, &cell, &limiters, "")?;
+        for (limiter, ours) in limiters.iter().zip(&found).skip(1) {
+            let what = format!("{limiter}, {}", cell.name());
+            figures.extend(bounds(&what, ours, &found[0], srtt_us)?);
+            let stalls = clean(ours, "/stall_ms_max")?;
+            figures.push(figure(&what, "longest stall, ms", &stalls, Bound::AtMost(5.0)));
+        }
     }
     Ok(figures)
 }

@@ -19,7 +19,7 @@ const COUNTING: &str = "/proc/sys/kernel/bpf_stats_enabled";
 pub(super) fn cost(bench: &Bench) -> Result<Vec<Figure>> {
     let lab = Lab::new(bench, "cost", Options::default())?;
     let mut figures = Vec::new();
-    for limiter in [Limiter::Ours(Ours::PLAIN), Limiter::Ours(Ours::ISOLATION)] {
+    for limiter in [Ours::PLAIN, Ours::BATCHED, Ours::ISOLATION].map(Limiter::Ours) {
         for (flows, most) in [(1, 3.0), (4, 3.0), (16, 8.0)] {
             let cell = Cell { rate_mbps: 1_000, flows, congestion: "cubic" };
             let found = rounds(&lab, &cell, &[Limiter::None, Limiter::Htb, limiter], "")?;

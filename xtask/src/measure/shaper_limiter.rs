@@ -16,6 +16,8 @@ use crate::process::Group;
 /// Loading programs and making a tree takes tens of milliseconds; on a busy machine longer.
 const START_LIMIT: Duration = Duration::from_secs(20);
 const END_LIMIT: Duration = Duration::from_secs(10);
+/// What `batch_timers` sets.
+const HYSTERESIS: &str = "/sys/module/sch_htb/parameters/htb_hysteresis";
 
 /// One of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,11 +51,15 @@ pub(super) struct Ours {
     pub(super) isolation: bool,
     /// Marks of the network count.
     pub(super) ecn: bool,
+    /// A class sends its burst at each timer; a setting of the whole host.
+    pub(super) batch_timers: bool,
 }
 
 impl Ours {
     /// As it comes.
-    pub(super) const PLAIN: Self = Self { control: "integral", isolation: false, ecn: false };
+    pub(super) const PLAIN: Self = Self { control: "integral", isolation: false, ecn: false, batch_timers: false };
+    /// With fewer timers.
+    pub(super) const BATCHED: Self = Self { batch_timers: true, ..Self::PLAIN };
     /// With isolation.
     pub(super) const ISOLATION: Self = Self { isolation: true, ..Self::PLAIN };
 }
@@ -69,14 +75,15 @@ impl Display for Limiter {
             Self::Tbf => f.write_str("TBF 25 ms"),
             Self::Police => f.write_str("policing"),
             Self::VirtualQueue => f.write_str("virtual queue at a cgroup"),
-            Self::Ours(Ours { control, isolation, ecn }) => {
+            Self::Ours(Ours { control, isolation, ecn, batch_timers }) => {
                 let more = match (isolation, ecn) {
                     (false, false) => "",
                     (true, false) => " + isolation",
                     (false, true) => " + ECN",
                     (true, true) => " + isolation + ECN",
                 };
-                write!(f, "ours, {control}{more}")
+                let timers = if *batch_timers { " + batched timers" } else { "" };
+                write!(f, "ours, {control}{more}{timers}")
             }
         }
     }
@@ -164,6 +171,8 @@ impl Drop for InForce<'_> {
         self.agent = None;
         self.program = None;
         self.network.clear(Host::Sender);
+        // The next limiter's timers are the kernel's own. Without the parameter there is nothing to set back.
+        let _ = std::fs::write(HYSTERESIS, "0");
     }
 }
 
@@ -235,9 +244,9 @@ fn htb(limiter: Limiter, classes: &[Class]) -> Vec<String> {
 
 /// The section that says the same to our agent.
 pub(super) fn section(ours: Ours, classes: &[Class]) -> String {
-    let Ours { control, isolation, ecn } = ours;
+    let Ours { control, isolation, ecn, batch_timers } = ours;
     let mut text = format!(
-        "[shaper]\n[[shaper.device]]\nname = \"{DEVICE}\"\ncontrol = \"{control}\"\nisolation = {isolation}\n\
+        "[shaper]\nbatch_timers = {batch_timers}\n[[shaper.device]]\nname = \"{DEVICE}\"\ncontrol = \"{control}\"\nisolation = {isolation}\n\
          ecn = {ecn}\ndefault_class = \"class0\"\n"
     );
     let borrows = classes.iter().any(|class| class.ceil_mbps > class.rate_mbps);
