@@ -161,28 +161,24 @@ pub(super) fn many_flows(bench: &Bench) -> Result<Vec<Figure>> {
 pub(super) fn isolation(bench: &Bench) -> Result<Vec<Figure>> {
     let lab = Lab::new(bench, "isolation", Options::default())?;
     let cell = Cell { rate_mbps: 1_000, flows: 16, congestion: "cubic" };
-    let found = rounds(&lab, &cell, &[Limiter::None, Limiter::Htb, Limiter::Ours(Ours::ISOLATION)], "")?;
-    let (idle, ours) = (&found[0], &found[2]);
-    let (p50, idle_p50) = (clean(ours, "/requests/us_p50")?, clean(idle, "/requests/us_p50")?);
-    let ratios: Vec<f64> = p50.iter().zip(&idle_p50).map(|(ours, idle)| ours / idle).collect();
+    let limiters =
+        [Limiter::None, Limiter::Htb, Limiter::Ours(Ours::ISOLATION), Limiter::Ours(Ours::BATCHED_ISOLATION)];
+    let found = rounds(&lab, &cell, &limiters, "")?;
+    let idle = clean(&found[0], "/requests/us_p50")?;
     let beside = median(&clean(&found[1], "/requests/us_p99")?);
-    let what = cell.name();
-    Ok(vec![
-        figure(
-            &what,
-            &format!("requests p50 {:.0} us by {:.0} idle", median(&p50), median(&idle_p50)),
-            &ratios,
-            Bound::AtMost(1.5),
-        ),
-        figure(
-            &what,
-            &format!("requests p99, us (plain HTB {beside:.0})"),
-            &clean(ours, "/requests/us_p99")?,
-            Bound::AtMost(200.0),
-        ),
-        figure(&what, "efficiency", &each(ours, |one| Ok(one.efficiency))?, Bound::AtLeast(EFFICIENCY)),
-        figure(&what, "drops", &each(ours, |one| Ok(one.drops))?, Bound::AtMost(0.0)),
-    ])
+    let mut figures = Vec::new();
+    for (limiter, ours) in limiters.iter().zip(&found).skip(2) {
+        let what = format!("{limiter}, {}", cell.name());
+        let p50 = clean(ours, "/requests/us_p50")?;
+        let ratios: Vec<f64> = p50.iter().zip(&idle).map(|(ours, idle)| ours / idle).collect();
+        let name = format!("requests p50 {:.0} us by {:.0} idle", median(&p50), median(&idle));
+        figures.push(figure(&what, &name, &ratios, Bound::AtMost(1.5)));
+        let name = format!("requests p99, us (plain HTB {beside:.0})");
+        figures.push(figure(&what, &name, &clean(ours, "/requests/us_p99")?, Bound::AtMost(200.0)));
+        figures.push(figure(&what, "efficiency", &each(ours, |one| Ok(one.efficiency))?, Bound::AtLeast(EFFICIENCY)));
+        figures.push(figure(&what, "drops", &each(ours, |one| Ok(one.drops))?, Bound::AtMost(0.0)));
+    }
+    Ok(figures)
 }
 
 pub(super) fn slow_isolation(bench: &Bench) -> Result<Vec<Figure>> {

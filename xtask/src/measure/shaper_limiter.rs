@@ -62,6 +62,8 @@ impl Ours {
     pub(super) const BATCHED: Self = Self { batch_timers: true, ..Self::PLAIN };
     /// With isolation.
     pub(super) const ISOLATION: Self = Self { isolation: true, ..Self::PLAIN };
+    /// With both.
+    pub(super) const BATCHED_ISOLATION: Self = Self { batch_timers: true, ..Self::ISOLATION };
 }
 
 impl Display for Limiter {

@@ -3,6 +3,7 @@
 //! Bulk is discarded in the kernel (`MSG_TRUNC`), without a copy. Requests have a thread of their own that goes first, so
 //! that the probe feels the network and not this process.
 
+use nix::sys::socket::SetSockOpt as _;
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::Arc;
@@ -127,11 +128,12 @@ impl Receiver {
                 slice::run_when_woken();
                 prepare_thread(None)?;
                 let mut discard = vec![0; READ_BYTES];
-                serve(&bulk, connections, &stop, |stream| take_in(stream, &mut discard, &of_bulk))
+                let prepare = |stream: &TcpStream| LowWater.set(stream, &LOW_WATER_BYTES).is_ok();
+                serve(&bulk, connections, &stop, prepare, |stream| take_in(stream, &mut discard, &of_bulk))
             })?,
             LoadThread::start("answers", move |stop| {
                 prepare_measuring_thread()?;
-                serve(&requests, connections, &stop, |stream| answer(stream, &of_requests))
+                serve(&requests, connections, &stop, |_| true, |stream| answer(stream, &of_requests))
             })?,
             LoadThread::start("datagrams", move |stop| count_datagrams(&datagrams, &stop, &of_datagrams))?,
         ];
@@ -171,6 +173,16 @@ impl Receiver {
     }
 }
 
+/// Bytes that a bulk connection waits for: the receiver is on the sender's processors here, and its reads are not what is
+/// measured. The kernel acknowledges all the same, and the end of a stream is told at once.
+const LOW_WATER_BYTES: i32 = 64 << 10;
+
+/// `SO_RCVLOWAT`.
+#[derive(Clone, Copy, Debug)]
+struct LowWater;
+
+nix::setsockopt_impl!(LowWater, libc::SOL_SOCKET, libc::SO_RCVLOWAT, i32, nix::sys::socket::sockopt::SetStruct<i32>);
+
 fn listen(address: SocketAddr) -> Result<TcpListener, LoadError> {
     let listener = TcpListener::bind(address).map_err(LoadError::os("listen"))?;
     // std asks for a backlog of 128, too few for a thousand connections a second on a busy CPU.
@@ -179,11 +191,13 @@ fn listen(address: SocketAddr) -> Result<TcpListener, LoadError> {
     Ok(listener)
 }
 
-/// Accepts, and lets `one` do its work whenever there is something to read; a connection is over when it says false.
+/// Accepts, and lets `one` do its work whenever there is something to read; a connection is over when it says false, or is
+/// not taken if `prepare` does.
 fn serve(
     listener: &TcpListener,
     connections: usize,
     stop: &StopSign,
+    prepare: impl Fn(&TcpStream) -> bool,
     mut one: impl FnMut(&mut TcpStream) -> bool,
 ) -> Result<(), LoadError> {
     let mut poller = Poller::new()?;
@@ -194,7 +208,7 @@ fn serve(
         for index in 0.. {
             let Some(ready) = poller.ready(index) else { break };
             if ready.token == LISTENER {
-                accept(listener, connections, &poller, &mut peers)?;
+                accept(listener, connections, &poller, &mut peers, &prepare)?;
                 continue;
             }
             let key = usize::try_from(ready.token).expect("a token of ours");
@@ -212,10 +226,11 @@ fn accept(
     connections: usize,
     poller: &Poller,
     peers: &mut Slab<TcpStream>,
+    prepare: impl Fn(&TcpStream) -> bool,
 ) -> Result<(), LoadError> {
     while let Ok((stream, _)) = listener.accept() {
         let is_ready = stream.set_nonblocking(true).and_then(|()| stream.set_nodelay(true)).is_ok();
-        if peers.len() < connections && is_ready {
+        if peers.len() < connections && is_ready && prepare(&stream) {
             let slot = peers.vacant_entry();
             poller.add(&stream, slot.key() as u64).map_err(LoadError::os("watch a socket"))?;
             slot.insert(stream);
