@@ -58,6 +58,7 @@ pub(crate) struct Extras {
     pub(crate) has_demo: bool,
     pub(crate) has_rpc: bool,
     pub(crate) has_placement: bool,
+    pub(crate) has_shaper: bool,
 }
 
 #[derive(Serialize)]
