@@ -4,6 +4,7 @@ use std::net::TcpStream;
 use std::path::PathBuf;
 
 use tidegate_broker::config::Address;
+use tidegate_console::{ConsoleConfig, ShaperSource};
 use tidegate_runtime::access::{self, Guard, Reach};
 use tidegate_runtime::causes::with_causes;
 use tidegate_runtime::config::Document;
@@ -17,6 +18,7 @@ use tidegate_shaper::io::{admin, programs};
 use tidegate_shaper::machine::device::{Device, Mode};
 
 use super::RunArgs;
+use crate::control::bind;
 use crate::failure::Failure;
 use crate::output;
 use crate::servers::{AdminAt, Bound, Servers};
@@ -64,6 +66,33 @@ impl ShaperRunning {
             at = servers.serve_admin(bound, Reach::of_host(&address.ip().to_string()), router).await?;
         }
         Ok(Self { agent, config, servers, admin: at })
+    }
+
+    /// Asks its agent.
+    pub(crate) fn handle(&self) -> AgentHandle {
+        self.agent.handle()
+    }
+
+    /// How a console finds it; `None` without an admin API.
+    pub(crate) fn console_source(&self, token: &Token) -> Option<ShaperSource> {
+        let admin_url = format!("http://{}", self.admin.as_ref()?.here);
+        Some(ShaperSource { admin_url, token: Some(token.reveal().to_owned()) })
+    }
+
+    /// Serves a console of its own on `bound`, and returns where.
+    fn show(&mut self, bound: Bound, token: &Token) -> Result<String, Failure> {
+        let Some(source) = self.console_source(token) else {
+            return Err(Failure::usage("a console needs the shaper's admin API").help("give shaper.admin_address"));
+        };
+        let address = bound.local_authority().unwrap_or_default();
+        let config = ConsoleConfig {
+            shaper: Some(source),
+            write_token: token.reveal().to_owned(),
+            stop: Some(self.servers.stopping()),
+            ..ConsoleConfig::default()
+        };
+        self.servers.serve(bound, None, tidegate_console::router(config));
+        Ok(address)
     }
 
     /// Says on standard output what there is.
@@ -144,8 +173,17 @@ pub(super) fn serve(args: &RunArgs, settings: &Settings, config: Config) -> Resu
     let file = args.config.clone();
     up::runtime()?.block_on(async {
         let (mut signals, mut hangups) = (Signals::listen()?, Hangups::listen()?);
-        let running = ShaperRunning::start(config, &token).await?;
+        // The console's port too is taken before a device is touched.
+        let console = match &args.console {
+            Some(address) => Some(bind(address).await?),
+            None => None,
+        };
+        let mut running = ShaperRunning::start(config, &token).await?;
         running.introduce()?;
+        if let Some(bound) = console {
+            let address = running.show(bound, &token)?;
+            output::console(&format!("{address}/shaper"), Some((&token, &settings.token_file)))?;
+        }
         up::tell_supervisor(Phase::Ready);
         let mut reload = running.reload();
         hangups.follow(signals.wait(), async || hangup(&mut reload, &file).await).await;
