@@ -7,7 +7,7 @@ import { PlainTable } from "./plain_table";
 import { usePolled } from "./poll";
 import { ClassRates } from "./shaper_class";
 import {
-  type Class, type Device, formatBits, keyOf, line, type Point, queueBytes, queueUs, type Seen, type Shaper, SPAN_MS, take, wordsOf,
+  type Class, classesOf, type Device, formatBits, keyOf, line, type Point, queueBytes, queueUs, type Seen, type Shaper, SPAN_MS, take, wordsOf,
 } from "./shaper_model";
 import { ControlSwitch } from "./shaper_switch";
 
@@ -83,7 +83,7 @@ function Classes({ device, chosen, onPick }: { device: Device; chosen: Class | u
     <PlainTable none="The device has no classes."
       columns={["Class", ["Rate", "number"], ["Ceil", "number"], ["Throughput", "number"], ["Queue", "number"], ["bytes", "number"], ["Window", "number"],
         ["Flows", "number"], ["RTT p50", "number"], ["p99", "number"], ["Drops", "number"]]}
-      rows={device.classes.map((of) => ({
+      rows={classesOf(device).map((of) => ({
         key: of.name,
         data: { "data-class": of.name, "data-rate": of.rate ?? "", "data-ceil": of.ceil ?? "" },
         cells: [

@@ -49,6 +49,12 @@ const REMEMBERED = 512;
 
 export const keyOf = (device: Device, of: Class): string => `${device.id}/${of.name}`;
 
+/** What is known of a device's classes. While the control is off the programs tell round trips alone: their other figures stand still. */
+export function classesOf(device: Device): Class[] {
+  if (device.control !== "off") return device.classes;
+  return device.classes.map(({ window_bytes: _w, flows: _f, queue_bytes: _q, ...rest }) => rest);
+}
+
 /** What waits in a class, in bytes: with the debt of tokens where the programs tell, else what the kernel's queue holds. */
 export function queueBytes(of: Class): number | null {
   if (of.queue_bytes !== undefined) return Math.max(0, of.queue_bytes);
@@ -63,7 +69,7 @@ export function queueUs(of: Class): number | null {
 
 /** What was seen, and one more answer that came at `at_ms`. */
 export function take(last: Seen | null, shaper: Shaper, at_ms: number): Seen {
-  const all = shaper.devices.flatMap((device) => device.classes.map((of): [string, Look] => (
+  const all = shaper.devices.flatMap((device) => classesOf(device).map((of): [string, Look] => (
     [keyOf(device, of), { queue_us: queueUs(of), p99_us: of.rtt?.p99_us ?? null }])));
   const point = { at_ms, looks: Object.fromEntries(all.slice(0, REMEMBERED)) };
   const kept = (last?.history ?? []).filter((point) => at_ms - point.at_ms <= SPAN_MS && point.at_ms < at_ms);

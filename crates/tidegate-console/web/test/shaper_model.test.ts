@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { type Class, type Device, formatBits, isControlled, line, parseBits, queueUs, SPAN_MS, take, wordsOf, writeBits } from "../src/shaper_model";
+import { type Class, classesOf, type Device, formatBits, isControlled, line, parseBits, queueUs, SPAN_MS, take, wordsOf, writeBits } from "../src/shaper_model";
 
 const one = (more: Partial<Class> = {}): Class => ({ name: "a", classid: "71de:20", parent: null, rate: "1 Gbit/s", ceil: "1 Gbit/s", rate_bit_per_s: 1e9, ceil_bit_per_s: 1e9, ...more });
 const device = (more: Partial<Device> = {}): Device => ({
@@ -24,6 +24,12 @@ test("what is wrong is said first, and nothing good beside it", () => {
   assert.deepEqual(kinds({ state: "failed", problem: "busy", programs: null }), [["bad", "The device is not shaped"], ["warn", "There are no programs in"]]);
   const [refused] = wordsOf(device({ programs: null, programs_problem: "no BTF" }));
   assert.match(refused?.text ?? "", /^The programs were refused: no BTF\. The rates hold/);
+});
+
+test("while the control is off the kernel's own queue is told", () => {
+  const [shown] = classesOf(device({ control: "off", classes: [one({ backlog_bytes: 500_000, queue_bytes: 7_000, window_bytes: 145_000, flows: 5, rtt: { p50_us: 4_000, p99_us: 5_000 } })] }));
+  assert.equal(queueUs(shown as Class), 4_000);
+  assert.deepEqual([shown?.window_bytes, shown?.flows, shown?.rtt?.p50_us], [undefined, undefined, 4_000]);
 });
 
 test("the control is on while one device has some", () => {
