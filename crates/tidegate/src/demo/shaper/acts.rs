@@ -76,10 +76,7 @@ pub(crate) fn run(args: &ShaperDemo) -> Result<(), Failure> {
 
 async fn play(args: &ShaperDemo) -> Result<(), Failure> {
     let mut signals = Signals::listen()?;
-    let page = match args.headless {
-        true => None,
-        false => Some(Bound::bind(&theatre::page_address(&args.address)?).await?),
-    };
+    let page = if args.headless { None } else { Some(Bound::bind(&theatre::page_address(&args.address)?).await?) };
     let hosts = beside(Hosts::make).await?;
     let ended = tokio::select! {
         ended = show(args, page, &hosts) => ended,
