@@ -41,7 +41,7 @@ fn without_the_feature_it_says_what_to_build() {
     }
     let Output { status, stderr, .. } = demo(&["--headless"]).output().expect("the binary starts");
     let said = text(&stderr);
-    assert_eq!(status.code(), Some(2), "{said}");
+    assert_eq!(status.code(), Some(3), "{said}");
     assert!(said.contains("without the feature shaper") && said.contains("--features shaper"), "{said}");
 }
 
