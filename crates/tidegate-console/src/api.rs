@@ -2,7 +2,7 @@
 //!
 //! | request | answer |
 //! |---|---|
-//! | `GET /`, `/demo`, `/rpc`, `/neighbours`, `/placement`, `/assets/{name}` | the page |
+//! | `GET /`, `/demo`, `/rpc`, `/neighbours`, `/placement`, `/shaper`, `/assets/{name}` | the page |
 //! | `GET /api/v1/events` | the live stream: events `full` and `delta` |
 //! | `GET /api/v1/series` | the last minute of every row's rates |
 //! | `GET /api/v1/series/{broker}/{topic}[/{channel}]` | one row's last five minutes |
@@ -17,6 +17,9 @@
 //! | `GET /api/v1/placement/{topic}/k?k=2[&b=26]` | what if a topic were on k brokers |
 //! | `POST /api/v1/placement/{topic}/place[?dry_run=true]` | a new plan, or what it would be |
 //! | `GET /api/v1/lending` | what control's brokers lend each other, as each tells |
+//! | `GET /api/v1/shaper` | a shaper's devices and classes |
+//! | `PUT /api/v1/shaper/classes/{device}/{class}` | what a class may send, such as `{"rate":"1 Gbit/s"}` |
+//! | `POST /api/v1/shaper/control` | whether queues are kept short, such as `{"control":"off"}` |
 //! | `GET /api/v1/demo/state`, `POST /api/v1/demo/{load,spike}` | the demo's state and its two controls |
 //!
 //! What a broker or the demo answers to a write is passed on as it is. Errors are `application/problem+json`.
@@ -29,7 +32,7 @@ use axum::extract::{DefaultBodyLimit, Path, RawQuery, State};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
+use axum::routing::{get, post, put};
 use axum::{Json, Router};
 use bytes::Bytes;
 use serde::Deserialize;
@@ -63,6 +66,7 @@ struct Console {
     rpc: Option<AdminClient>,
     control: Option<AdminClient>,
     lenders: Option<Lenders>,
+    shaper: Option<AdminClient>,
 }
 
 type Shared = State<Arc<Console>>;
@@ -72,7 +76,7 @@ type Shared = State<Arc<Console>>;
 /// A `config` that [`check`](ConsoleConfig::check) refuses works as far as it can: the broker with the bad address is
 /// shown as down.
 pub fn router(config: ConsoleConfig) -> Router {
-    let ConsoleConfig { brokers, proxies, write_token, demo, rpc, control, allowed_hosts, poll_interval, stop } =
+    let ConsoleConfig { brokers, proxies, write_token, demo, rpc, control, shaper, allowed_hosts, poll_interval, stop } =
         config;
     // Reads carry the token too: who listens on the network wants it for those as well.
     let client = |name: String, url: &str, token: Option<&str>| (name, AdminClient::new(url, token));
@@ -84,7 +88,12 @@ pub fn router(config: ConsoleConfig) -> Router {
     let feed = FeedConfig {
         sources: brokers.iter().map(source).collect(),
         proxies: proxies.iter().map(source).collect(),
-        extras: Extras { has_demo: demo.is_some(), has_rpc: rpc.is_some(), has_placement: control.is_some() },
+        extras: Extras {
+            has_demo: demo.is_some(),
+            has_rpc: rpc.is_some(),
+            has_placement: control.is_some(),
+            has_shaper: shaper.is_some(),
+        },
         poll_interval,
         stop,
     };
@@ -97,13 +106,14 @@ pub fn router(config: ConsoleConfig) -> Router {
         demo: demo.map(|url| AdminClient::new(&url, None)),
         rpc: rpc.map(|url| AdminClient::new(&url, None)),
         control: control.map(|control| AdminClient::new(&control.admin_url, control.token.as_deref())),
+        shaper: shaper.map(|shaper| AdminClient::new(&shaper.admin_url, shaper.token.as_deref())),
     });
     routes(console).layer(from_fn_with_state(Arc::new(Guard { write_token, allowed_hosts }), guard))
 }
 
 fn routes(console: Arc<Console>) -> Router {
     let topic_limit = get(limit_history).post(undo_limit).put(write_limit).delete(write_limit);
-    let channel_limit = axum::routing::put(write_limit).delete(write_limit);
+    let channel_limit = put(write_limit).delete(write_limit);
     let broker = Router::new()
         .route("/clients/{topic}", get(clients))
         .route("/clients/{topic}/{channel}", get(clients))
@@ -117,6 +127,7 @@ fn routes(console: Arc<Console>) -> Router {
         .route("/rpc", get(assets::page))
         .route("/neighbours", get(assets::page))
         .route("/placement", get(assets::page))
+        .route("/shaper", get(assets::page))
         .route("/assets/{name}", get(assets::asset))
         .route("/api/v1/events", get(events))
         .route("/api/v1/series", get(overview))
@@ -129,6 +140,9 @@ fn routes(console: Arc<Console>) -> Router {
         .route("/api/v1/placement/{topic}/k", get(what_if))
         .route("/api/v1/placement/{topic}/place", post(place))
         .route("/api/v1/lending", get(lending))
+        .route("/api/v1/shaper", get(shaped))
+        .route("/api/v1/shaper/classes/{device}/{class}", put(write_class))
+        .route("/api/v1/shaper/control", post(write_control))
         .route("/api/v1/demo/state", get(demo_state))
         .route("/api/v1/demo/{control}", post(demo_control))
         .fallback(async || Problem::untyped(StatusCode::NOT_FOUND, "Not found", "the console's page is at /"))
@@ -179,6 +193,12 @@ fn segment(name: &str) -> Result<String, Problem> {
         return Err(Problem::untyped(StatusCode::BAD_REQUEST, "Bad name", detail));
     }
     Ok(name.replace('#', "%23"))
+}
+
+/// Any name as a path segment: a device's may hold that of a namespace's file.
+fn escaped(name: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-".contains(&byte);
+    name.bytes().map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect()
 }
 
 fn unknown_broker(name: &str) -> Problem {
@@ -318,6 +338,30 @@ fn control(console: &Console) -> Result<&AdminClient, Problem> {
     let none =
         || Problem::untyped(StatusCode::NOT_FOUND, "No control", "start one with `tidegate control --console ADDRESS`");
     console.control.as_ref().ok_or_else(none)
+}
+
+async fn shaped(State(console): Shared) -> Result<Response, Problem> {
+    forward(shaper(&console)?, Method::GET, "/api/v1/shaper", Bytes::new()).await
+}
+
+/// Whether there is such a device, and whether the rate is one, is for the shaper to say.
+async fn write_class(
+    State(console): Shared,
+    Path((device, class)): Path<(String, String)>,
+    body: Bytes,
+) -> Result<Response, Problem> {
+    let path = format!("/api/v1/shaper/classes/{}/{}", escaped(&device), escaped(&class));
+    forward(shaper(&console)?, Method::PUT, &path, body).await
+}
+
+async fn write_control(State(console): Shared, body: Bytes) -> Result<Response, Problem> {
+    forward(shaper(&console)?, Method::POST, "/api/v1/shaper/control", body).await
+}
+
+fn shaper(console: &Console) -> Result<&AdminClient, Problem> {
+    let none =
+        || Problem::untyped(StatusCode::NOT_FOUND, "No shaper", "start one with `tidegate shaper --console ADDRESS`");
+    console.shaper.as_ref().ok_or_else(none)
 }
 
 async fn demo_state(State(console): Shared) -> Result<Response, Problem> {

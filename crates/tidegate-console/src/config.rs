@@ -20,6 +20,8 @@ pub struct ConsoleConfig {
     pub rpc: Option<String>,
     /// The control whose placements to show. `None`: there is none.
     pub control: Option<ControlSource>,
+    /// The shaper whose devices and classes to show. `None`: there is none.
+    pub shaper: Option<ShaperSource>,
     /// Names under which the console may be addressed, besides `localhost` and the loopback addresses. A page that was
     /// lured to resolve its own name to 127.0.0.1 sends another name and is refused.
     pub allowed_hosts: Vec<String>,
@@ -63,6 +65,15 @@ pub struct ControlSource {
     pub brokers: watch::Receiver<Vec<BrokerSource>>,
 }
 
+/// A shaper's admin API.
+#[derive(Clone, Debug)]
+pub struct ShaperSource {
+    /// `http://host:port`, without a path.
+    pub admin_url: String,
+    /// What the shaper wants as `Authorization: Bearer ...`.
+    pub token: Option<String>,
+}
+
 /// A configuration that cannot work.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -96,6 +107,7 @@ impl Default for ConsoleConfig {
             demo: None,
             rpc: None,
             control: None,
+            shaper: None,
             allowed_hosts: Vec::new(),
             // Four times a second: the eye follows it, and an edited limit is seen in force well within a second.
             poll_interval: Duration::from_millis(250),
@@ -114,7 +126,8 @@ impl ConsoleConfig {
         }
         check_sources(self.proxies.iter().map(|proxy| (proxy.name.as_str(), proxy.admin_url.as_str())))?;
         let control = self.control.as_ref().map(|control| &control.admin_url);
-        let others = [self.demo.as_ref(), self.rpc.as_ref(), control];
+        let shaper = self.shaper.as_ref().map(|shaper| &shaper.admin_url);
+        let others = [self.demo.as_ref(), self.rpc.as_ref(), control, shaper];
         others.into_iter().flatten().try_for_each(|url| base_address(url).map(drop))
     }
 }

@@ -54,10 +54,12 @@ pub(crate) struct Found {
 
 /// What there is beside brokers; the page shows a tab for each.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize)]
+#[expect(clippy::struct_excessive_bools, reason = "each says of one thing whether it is there")]
 pub(crate) struct Extras {
     pub(crate) has_demo: bool,
     pub(crate) has_rpc: bool,
     pub(crate) has_placement: bool,
+    pub(crate) has_shaper: bool,
 }
 
 #[derive(Serialize)]

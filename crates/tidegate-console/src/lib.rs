@@ -3,8 +3,8 @@
 //! The console knows brokers and proxies only by their admin API, which it reads over HTTP. While somebody watches, one
 //! poller asks each of them for its snapshot four times a second, derives rates from differences of counters, and streams
 //! the result to at most [`MAX_WATCHERS`] pages. Writes (limits, pause, empty, undo, a proxy's mode, the demo's load) are
-//! passed on after the console's own token was checked. A control is asked for its placements, and its
-//! brokers for what they lend, when a page asks.
+//! passed on after the console's own token was checked. A control is asked for its placements, its brokers for what they
+//! lend, and a shaper for its classes, when a page asks.
 //!
 //! | module | job |
 //! |---|---|
@@ -58,5 +58,5 @@ mod snapshot;
 mod view;
 
 pub use api::router;
-pub use config::{BrokerSource, ConfigError, ConsoleConfig, ControlSource, ProxySource};
+pub use config::{BrokerSource, ConfigError, ConsoleConfig, ControlSource, ProxySource, ShaperSource};
 pub use feed::MAX_WATCHERS;

@@ -5,7 +5,7 @@ mod fake;
 
 use axum::http::{Method, StatusCode};
 use fake::{Answer, Broker, Console, json, nobody};
-use tidegate_console::ControlSource;
+use tidegate_console::{ControlSource, ShaperSource};
 use tokio::sync::watch;
 
 const TOKEN: (&str, &str) = ("authorization", "Bearer page-token");
@@ -165,9 +165,36 @@ async fn an_rpc_server_is_there_when_it_was_named_and_is_only_read() {
 }
 
 #[tokio::test]
+async fn a_shaper_is_read_by_all_and_changed_with_the_token() {
+    let shaper = echo();
+    let source = ShaperSource { admin_url: shaper.url(), token: Some("shaper-token".to_owned()) };
+    let console = Console::with(|config| config.shaper = Some(source));
+    assert_eq!(console.send(Method::GET, "/api/v1/shaper", &[], "").await.json()["path"], "/api/v1/shaper");
+    let class = "/api/v1/shaper/classes/eth0%40%2Frun%2Fnetns%2Fa/tenant-a";
+    for (method, path, body) in [
+        (Method::PUT, class, r#"{"rate":"1 Gbit/s"}"#),
+        (Method::POST, "/api/v1/shaper/control", r#"{"control":"off"}"#),
+    ] {
+        let before = shaper.requests();
+        assert_eq!(console.send(method.clone(), path, &[], body).await.status, StatusCode::UNAUTHORIZED);
+        assert_eq!(shaper.requests(), before);
+        let answer = console.send(method.clone(), path, &[TOKEN], body).await;
+        assert_eq!((answer.status, answer.json()["path"].as_str()), (StatusCode::OK, Some(path)));
+        let seen = shaper.last();
+        assert_eq!((seen.authorization.as_str(), &*seen.body), ("Bearer shaper-token", body));
+    }
+    let up = console.send(Method::PUT, "/api/v1/shaper/classes/../%2E%2E", &[TOKEN], "{}").await;
+    assert_eq!(up.json()["path"], "/api/v1/shaper/classes/%2E%2E/%2E%2E");
+    let seen = console.watch(None).await.next().await.data;
+    assert_eq!((&seen["has_shaper"], &seen["has_placement"]), (&true.into(), &false.into()));
+    let answer = Console::with(|_| {}).send(Method::GET, "/api/v1/shaper", &[], "").await;
+    assert_eq!(answer.status, StatusCode::NOT_FOUND);
+}
+
+#[tokio::test]
 async fn the_page_is_served_with_its_guards_and_nothing_else_is() {
     let console = Console::before(&[]);
-    for path in ["/", "/demo", "/rpc", "/neighbours"] {
+    for path in ["/", "/demo", "/rpc", "/neighbours", "/shaper"] {
         let page = console.send(Method::GET, path, &[], "").await;
         assert_eq!((page.status, page.header("content-type")), (StatusCode::OK, "text/html; charset=utf-8"));
         let policy = page.header("content-security-policy");
@@ -203,7 +230,7 @@ async fn the_pages_stay_small() {
     for name in ["app.js", "app.css", "favicon.svg", "index.html"] {
         bytes += console.send(Method::GET, &format!("/assets/{name}"), &[], "").await.body.len();
     }
-    assert!((50_000..180_000).contains(&bytes), "{bytes} bytes");
+    assert!((50_000..195_000).contains(&bytes), "{bytes} bytes");
 }
 
 #[tokio::test]

@@ -383,14 +383,21 @@ static __always_inline u32 rtt_bucket(u64 ns)
 	return bucket < RTT_BUCKETS ? bucket : RTT_BUCKETS - 1;
 }
 
-static __always_inline void measured(struct class *class, struct flow *flow, u64 now)
+static __always_inline u64 round_trip(struct class *class, struct flow *flow, u64 now)
 {
-	u64 rtt = now - flow->sample_at, others = class->state->base, base;
+	u64 rtt = now - flow->sample_at;
 	u32 bucket = rtt_bucket(rtt);
 
 	flow->timed = 0;
 	if (bucket < RTT_BUCKETS)
 		class->counts->rtt[bucket]++;
+	return rtt;
+}
+
+static __always_inline void measured(struct class *class, struct flow *flow, u64 now)
+{
+	u64 rtt = round_trip(class, flow, now), others = class->state->base, base;
+
 	base = rtt > flow->sample_queue ? rtt - flow->sample_queue : 0;
 	flow->base = follow_base(flow->base, base);
 	/* A far flow is far from the others: it says nothing of their way. */
@@ -624,8 +631,13 @@ int ingress(struct __sk_buff *skb)
 		flow->flags |= MARK_PENDING;
 		set_ecn(skb, &packet, 0);
 	}
-	if (packet.flags & TCP_ACK && flow->flags & KNOWS_SCALE && !(packet.flags & TCP_RST) && class.config->mode != MODE_OFF)
-		acknowledged(skb, &class, &packet, flow, now);
+	if (packet.flags & TCP_ACK && flow->flags & KNOWS_SCALE && !(packet.flags & TCP_RST)) {
+		if (class.config->mode != MODE_OFF)
+			acknowledged(skb, &class, &packet, flow, now);
+		else if (flow->timed && !after(flow->sample_end, packet.ack))
+			/* Nothing is held, but what the flows feel is told. */
+			round_trip(&class, flow, now);
+	}
 	if (is_over(&packet, flow, REMOTE_FIN))
 		end_flow(&class, &packet.key);
 	return NEXT_PROGRAM;

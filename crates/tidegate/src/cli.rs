@@ -116,6 +116,8 @@ pub(crate) enum DemoOf {
     Neighbours(Showing),
     /// A limit split over six brokers, then the topic placed on the fewest that keep its promise
     Srtm(Srtm),
+    /// A limit of 1 Gbit/s between two namespaces, with long queues and with short ones; needs root
+    Shaper(ShaperDemo),
 }
 
 /// `tidegate demo srtm`: on the terminal, in words.
@@ -129,6 +131,23 @@ pub(crate) struct Srtm {
     pub(crate) console: Option<String>,
     /// Print JSON, at the end
     #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `tidegate demo shaper`: a page while it runs, and a table at its end.
+#[derive(Debug, Args)]
+pub(crate) struct ShaperDemo {
+    /// Where the page is served
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:7070")]
+    pub(crate) address: String,
+    /// Without a page
+    #[arg(long)]
+    pub(crate) headless: bool,
+    /// How many seconds of each act are measured
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=200))]
+    pub(crate) seconds: u64,
+    /// Print JSON, at the end
+    #[arg(long, requires = "headless")]
     pub(crate) json: bool,
 }
 

@@ -142,7 +142,8 @@ async fn serve(
             Some((&token, &settings.token_file)),
         )?;
         let proxies = proxy.iter().filter_map(|proxy| proxy.console_source(Some(&token))).collect();
-        let config = ConsoleConfig { proxies, ..console_of(console, &admin.here, &token, &servers) };
+        let shaper = shaper.as_ref().and_then(|shaper| shaper.console_source(&token));
+        let config = ConsoleConfig { proxies, shaper, ..console_of(console, &admin.here, &token, &servers) };
         servers.serve(bound, None, tidegate_console::router(config));
     }
     if let Some(shaper) = &shaper {

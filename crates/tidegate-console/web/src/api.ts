@@ -3,6 +3,7 @@
 import type { RowId } from "./model";
 import type { Change, Contract, Wanted } from "./limit";
 import type { Mode } from "./proxy_model";
+import type { Class } from "./shaper_model";
 import { token } from "./token";
 
 /** An answer that is an error, in the words of the console or broker. */
@@ -78,6 +79,9 @@ export const limitHistory = (id: RowId) => read<Change[]>(`${broker(id)}/limits/
 export const clientsOf = (id: RowId) => read<{ channel: string; clients: Client[] }[]>(`${broker(id)}/clients/${segments(id)}`);
 export const seriesOf = (id: RowId) => `series/${encodeURIComponent(id.broker)}/${segments(id)}`;
 export const setMode = (proxy: string, mode: Mode) => post(`proxies/${encodeURIComponent(proxy)}/mode`, { mode });
+/** What a class may send from now on. */
+export const putClass = (device: string, name: string, rates: { rate: string; ceil?: string }) =>
+  request<{ class: Class | null }>("PUT", `shaper/classes/${encodeURIComponent(device)}/${encodeURIComponent(name)}`, rates);
 export function act(id: RowId, action: "pause" | "unpause" | "empty"): Promise<unknown> {
   const channel = id.channel === null ? "" : `/channels/${encodeURIComponent(id.channel)}`;
   return post(`${broker(id)}/topics/${encodeURIComponent(id.topic)}${channel}/${action}`);

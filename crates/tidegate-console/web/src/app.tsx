@@ -9,6 +9,7 @@ import { RowView } from "./row";
 import { ProxyLive } from "./proxy_live";
 import { useRoute } from "./route";
 import { RpcLive } from "./rpc_live";
+import { ShaperLive } from "./shaper";
 import { type Connection, useLive } from "./store";
 import { token } from "./token";
 
@@ -17,13 +18,14 @@ export function App() {
   const { state, connection } = useLive();
   const warnings = warningsOf(state);
   const showDemo = state.has_demo || route.view === "demo";
-  // The demos of RPC and of neighbours, an RPC server, a proxy and a control have no brokers.
+  // The demos of RPC and of neighbours, an RPC server, a proxy, a control and a shaper have no brokers.
   const elsewhere = route.view !== "live" && route.view !== "row";
   const showTopics = state.brokers.length > 0 || !elsewhere;
   const showRpc = state.has_rpc || route.view === "rpc";
   const showNeighbours = state.proxies.length > 0 || route.view === "neighbours";
   const showPlacement = state.has_placement || route.view === "placement";
-  const titles = { demo: "Demo", rpc: "RPC", neighbours: "Neighbours", placement: "Placement", live: "Topics" };
+  const showShaper = state.has_shaper || route.view === "shaper";
+  const titles = { demo: "Demo", rpc: "RPC", neighbours: "Neighbours", placement: "Placement", shaper: "Shaper", live: "Topics" };
   const title = route.view === "row" ? route.id.channel ?? route.id.topic : titles[route.view];
   useEffect(() => {
     document.title = `${title} – Tidegate`;
@@ -43,6 +45,7 @@ export function App() {
           {showRpc && tab("/rpc", "RPC", route.view === "rpc")}
           {showNeighbours && tab("/neighbours", "Neighbours", route.view === "neighbours")}
           {showPlacement && tab("/placement", "Placement", route.view === "placement")}
+          {showShaper && tab("/shaper", "Shaper", route.view === "shaper")}
           {showDemo && tab("/demo", "Demo", route.view === "demo")}
         </nav>
         <Token />
@@ -61,6 +64,7 @@ export function App() {
           : route.view === "rpc" ? <RpcLive />
           : route.view === "neighbours" ? <ProxyLive />
           : route.view === "placement" ? <PlacementLive />
+          : route.view === "shaper" ? <ShaperLive />
           : route.view === "row" ? <RowView key={`${route.id.broker}/${route.id.topic}/${route.id.channel}`} id={route.id} />
             : <Live />}
       </main>

@@ -1,13 +1,14 @@
 // The limit of a topic or channel: drag, try in shadow, apply, undo, redo.
 
 import { useEffect, useRef, useState } from "preact/hooks";
+import { Amount } from "./amount";
 import { type Applied, deleteLimit, limitHistory, Problem, putLimit, stepLimit } from "./api";
-import { formatBytes, formatCount, formatDelay, formatExact, formatPercent, parseBurst, parseRate } from "./format";
+import { formatCount, formatDelay, formatPercent, parseBurst, parseRate } from "./format";
 import {
   type Change, type Contract, describe, type Draft, draftOf, type Field, fieldOf, isInForce, type Mode, read, redoOf, shadowCount, type Step, undoOf,
 } from "./limit";
 import type { Limit, Row } from "./model";
-import { burstScale, nextValue, rateScale, type Scale, STEPS, toPosition, toValue } from "./scale";
+import { burstScale, rateScale } from "./scale";
 
 /** A change that the broker accepted, until the live figures show it. */
 interface Sent { accepted: Contract | null; at: number }
@@ -137,31 +138,6 @@ function Shadow({ row }: { row: Row }) {
         : <><strong>{formatPercent(counted.percent)}</strong> would have been {verb}: {formatCount(counted.hit)} of {formatCount(counted.of)} messages.</>}
       {wait && wait.delay_us.count > 0 && <span class="hint"> {`Lately by ${formatDelay(wait.delay_us.p50)} in the middle and ${formatDelay(wait.delay_us.p99)} at p99, with ${formatCount(wait.line)} ${row.limit?.unit} in line.`}</span>}
     </p>
-  );
-}
-
-function Amount({ id, label, unit, text, parse, scale, error, onEdit }: {
-  id: string; label: string; unit: string; text: string; parse: (text: string) => number | null; scale: Scale;
-  error: string | undefined; onEdit: (text: string) => void;
-}) {
-  const value = parse(text);
-  const spoken = value === null ? "not a number" : `${unit.startsWith("bytes") ? formatBytes(value) : formatExact(value)} ${unit}`;
-  const step = (event: KeyboardEvent) => {
-    const direction = { ArrowRight: 1, ArrowUp: 1, ArrowLeft: -1, ArrowDown: -1 }[event.key] as 1 | -1 | undefined;
-    if (direction === undefined || value === null) return;
-    event.preventDefault();
-    onEdit(formatExact(nextValue(scale, value, direction)));
-  };
-  return (
-    <div class={`amount${error === undefined ? "" : " bad"}`}>
-      <label for={id}>{label} <span class="hint">{unit}</span></label>
-      <input id={id} class="field" inputMode="decimal" autocomplete="off" spellcheck={false} value={text}
-        aria-invalid={error !== undefined} aria-describedby={`${id}-error`} onInput={(event) => onEdit(event.currentTarget.value)} />
-      <input type="range" min={0} max={STEPS} step={1} aria-label={`${label}, slider`} aria-valuetext={spoken}
-        value={value === null ? 0 : toPosition(scale, value)} onKeyDown={step}
-        onInput={(event) => onEdit(formatExact(toValue(scale, Number(event.currentTarget.value))))} />
-      <p id={`${id}-error`} class="error" role="alert">{error ?? ""}</p>
-    </div>
   );
 }
 

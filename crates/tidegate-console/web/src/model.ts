@@ -71,6 +71,7 @@ export interface Update {
   has_demo: boolean;
   has_rpc: boolean;
   has_placement: boolean;
+  has_shaper: boolean;
 }
 
 export interface State {
@@ -81,9 +82,10 @@ export interface State {
   has_demo: boolean;
   has_rpc: boolean;
   has_placement: boolean;
+  has_shaper: boolean;
 }
 
-export const nothing: State = { brokers: [], rows: new Map(), left_out: 0, proxies: [], has_demo: false, has_rpc: false, has_placement: false };
+export const nothing: State = { brokers: [], rows: new Map(), left_out: 0, proxies: [], has_demo: false, has_rpc: false, has_placement: false, has_shaper: false };
 
 /** A key for maps. No name holds a slash. */
 export function keyOf(id: RowId): string {
@@ -95,8 +97,8 @@ export function apply(state: State, kind: "full" | "delta", update: Update): Sta
   const rows = new Map(kind === "full" ? [] : state.rows);
   for (const id of update.gone) rows.delete(keyOf(id));
   for (const row of update.rows) rows.set(keyOf(row), row);
-  const { brokers, left_out, proxies = state.proxies, has_demo, has_rpc, has_placement } = update;
-  return { brokers, rows, left_out, proxies, has_demo, has_rpc, has_placement };
+  const { brokers, left_out, proxies = state.proxies, has_demo, has_rpc, has_placement, has_shaper } = update;
+  return { brokers, rows, left_out, proxies, has_demo, has_rpc, has_placement, has_shaper };
 }
 
 /** Everything an operator should see: unreachable brokers first, then what brokers warn of. */

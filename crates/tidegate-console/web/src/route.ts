@@ -3,13 +3,14 @@
 import { useEffect, useState } from "preact/hooks";
 import type { RowId } from "./model";
 
-export type Route = { view: "live" } | { view: "demo" } | { view: "rpc" } | { view: "neighbours" } | { view: "placement" } | { view: "row"; id: RowId };
+export type Route = { view: "live" } | { view: "demo" } | { view: "rpc" } | { view: "neighbours" } | { view: "placement" } | { view: "shaper" } | { view: "row"; id: RowId };
 
 export function routeOf(pathname: string, search: string): Route {
   if (pathname === "/demo") return { view: "demo" };
   if (pathname === "/rpc") return { view: "rpc" };
   if (pathname === "/neighbours") return { view: "neighbours" };
   if (pathname === "/placement") return { view: "placement" };
+  if (pathname === "/shaper") return { view: "shaper" };
   const query = new URLSearchParams(search);
   const [broker, topic] = [query.get("broker"), query.get("topic")];
   if (broker === null || topic === null) return { view: "live" };

@@ -6,7 +6,7 @@ import { addressOf, routeOf } from "../src/route";
 import { down } from "./proxies";
 import { row } from "./rows";
 
-const update = (rows: Row[], gone: Row[] = []): Update => ({ brokers: [], rows, gone, left_out: 0, has_demo: false, has_rpc: false, has_placement: false });
+const update = (rows: Row[], gone: Row[] = []): Update => ({ brokers: [], rows, gone, left_out: 0, has_demo: false, has_rpc: false, has_placement: false, has_shaper: false });
 const limit = { rate_per_s: 1, burst: 1, unit: "messages", discipline: "wait", mode: "enforce", source: "admin", tokens: 1 } as const;
 
 test("a delta changes what it names and keeps the rest as the same objects", () => {

@@ -11,6 +11,7 @@
 //! | `headless` | a script, a table and a verdict instead of the page |
 //! | `neighbours` | `tidegate demo neighbours`: one noisy neighbour, twice |
 //! | `rpc` | `tidegate demo rpc`: one overload, five schemes of overload control |
+//! | `shaper` | `tidegate demo shaper`: one limit of bandwidth, with long queues and with short ones |
 //! | `srtm` | `tidegate demo srtm`: a limit split over six brokers, a topic placed on the fewest, and the split with lending |
 //!
 //! Brokers run in this process. They are the production broker on real sockets; a process each would add that one
@@ -22,6 +23,7 @@ mod meter;
 mod neighbours;
 mod plan;
 mod rpc;
+mod shaper;
 mod slider;
 mod srtm;
 mod stage;
@@ -62,6 +64,7 @@ pub(crate) fn run(args: &Demo) -> Result<(), Failure> {
     match &args.of {
         Some(DemoOf::Rpc(args)) => return rpc::run(args),
         Some(DemoOf::Neighbours(args)) => return neighbours::run(args),
+        Some(DemoOf::Shaper(args)) => return shaper::run(args),
         Some(DemoOf::Srtm(args)) => return srtm::run(args),
         None => {}
     }

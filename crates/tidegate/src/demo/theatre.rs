@@ -133,7 +133,7 @@ pub(crate) fn anywhere() -> Address {
     Address::Tcp { host: "127.0.0.1".to_owned(), port: 0 }
 }
 
-fn page_address(text: &str) -> Result<Address, Failure> {
+pub(crate) fn page_address(text: &str) -> Result<Address, Failure> {
     let parsed = text.rsplit_once(':').and_then(|(host, port)| {
         let host = host.trim_matches(['[', ']']).to_owned();
         Some(Address::Tcp { host, port: port.parse().ok()? })

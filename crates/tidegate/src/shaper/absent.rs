@@ -1,5 +1,6 @@
 //! What a binary without the feature has in the place of an agent: nothing that could be made.
 
+use tidegate_console::ShaperSource;
 use tidegate_shaper::config::Config;
 
 use super::feature::{WITH_SHAPER, WITHOUT_SHAPER};
@@ -20,6 +21,10 @@ impl ShaperRunning {
     }
 
     pub(crate) fn introduce(&self) -> Result<(), Failure> {
+        match *self {}
+    }
+
+    pub(crate) fn console_source(&self, _: &Token) -> Option<ShaperSource> {
         match *self {}
     }
 

@@ -60,6 +60,9 @@ struct RunArgs {
     /// What is logged, such as `debug` or `info,tidegate_shaper=debug`
     #[arg(long, value_name = "FILTER", default_value = "info")]
     log: String,
+    /// Also serve a console with devices and classes
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    console: Option<String>,
 }
 
 #[derive(Debug, Subcommand)]

@@ -13,6 +13,7 @@ use tidegate_shaper::machine::device::Mode;
 
 use super::RunArgs;
 use super::running::{ShaperReload, ShaperRunning, failed};
+use crate::control::bind;
 use crate::failure::Failure;
 use crate::output;
 use crate::settings::{self, Settings};
@@ -30,8 +31,17 @@ pub(super) fn serve(args: &RunArgs, settings: &Settings, config: Config) -> Resu
     let file = args.config.clone();
     up::runtime()?.block_on(async {
         let (mut signals, mut hangups) = (Signals::listen()?, Hangups::listen()?);
-        let running = ShaperRunning::start(config, &token).await?;
+        // The console's port too is taken before a device is touched.
+        let console = match &args.console {
+            Some(address) => Some(bind(address).await?),
+            None => None,
+        };
+        let mut running = ShaperRunning::start(config, &token).await?;
         running.introduce()?;
+        if let Some(bound) = console {
+            let address = running.show(bound, &token)?;
+            output::console(&format!("{address}/shaper"), Some((&token, &settings.token_file)))?;
+        }
         up::tell_supervisor(Phase::Ready);
         let mut reload = running.reload();
         hangups.follow(signals.wait(), async || hangup(&mut reload, &file).await).await;

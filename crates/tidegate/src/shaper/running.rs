@@ -1,6 +1,7 @@
 //! An agent that runs, with its admin API: started, reloaded, stopped.
 
 use tidegate_broker::config::Address;
+use tidegate_console::{ConsoleConfig, ShaperSource};
 use tidegate_runtime::access::{self, Guard, Reach};
 use tidegate_runtime::causes::with_causes;
 use tidegate_shaper::config::Config;
@@ -53,6 +54,33 @@ impl ShaperRunning {
             at = servers.serve_admin(bound, Reach::of_host(&address.ip().to_string()), router).await?;
         }
         Ok(Self { agent, config, servers, admin: at })
+    }
+
+    /// Asks its agent.
+    pub(crate) fn handle(&self) -> AgentHandle {
+        self.agent.handle()
+    }
+
+    /// How a console finds it; `None` without an admin API.
+    pub(crate) fn console_source(&self, token: &Token) -> Option<ShaperSource> {
+        let admin_url = format!("http://{}", self.admin.as_ref()?.here);
+        Some(ShaperSource { admin_url, token: Some(token.reveal().to_owned()) })
+    }
+
+    /// Serves a console of its own on `bound`, and returns where.
+    pub(super) fn show(&mut self, bound: Bound, token: &Token) -> Result<String, Failure> {
+        let Some(source) = self.console_source(token) else {
+            return Err(Failure::usage("a console needs the shaper's admin API").help("give shaper.admin_address"));
+        };
+        let address = bound.local_authority().unwrap_or_default();
+        let config = ConsoleConfig {
+            shaper: Some(source),
+            write_token: token.reveal().to_owned(),
+            stop: Some(self.servers.stopping()),
+            ..ConsoleConfig::default()
+        };
+        self.servers.serve(bound, None, tidegate_console::router(config));
+        Ok(address)
     }
 
     /// Says on standard output what there is.
