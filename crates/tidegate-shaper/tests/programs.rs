@@ -8,7 +8,7 @@ use network::{DEVICE, Flow, Network};
 use tidegate_runtime::config::Document;
 use tidegate_shaper::config::Config;
 use tidegate_shaper::io::agent::Agent;
-use tidegate_shaper::io::programs::loader;
+use tidegate_shaper::io::loader::loader;
 
 /// More than the share of one flow at 1 Gbit/s, and less than a receiver's own window when it has read for a while.
 const HELD: u64 = 64 << 10;

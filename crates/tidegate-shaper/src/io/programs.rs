@@ -25,15 +25,6 @@ pub trait Loader: Send {
     ) -> Result<Box<dyn Programs>, ProgramError>;
 }
 
-/// What attaches programs, if this build has some.
-#[must_use]
-pub fn loader() -> Option<Box<dyn Loader>> {
-    #[cfg(feature = "bpf")]
-    return Some(Box::new(super::bpf::Kernel));
-    #[cfg(not(feature = "bpf"))]
-    None
-}
-
 /// The programs of a device. Dropping them detaches them.
 pub trait Programs: Send {
     /// Changes the class of a slot while packets pass.

@@ -7,7 +7,7 @@ use tidegate_runtime::causes::with_causes;
 use tidegate_shaper::config::Config;
 use tidegate_shaper::error::ShaperError;
 use tidegate_shaper::io::agent::{Agent, AgentHandle};
-use tidegate_shaper::io::{admin, programs};
+use tidegate_shaper::io::{admin, loader};
 use tidegate_shaper::machine::device::{Device, Mode};
 
 use crate::failure::Failure;
@@ -44,7 +44,7 @@ impl ShaperRunning {
             None => None,
         };
         let starting = config.clone();
-        let agent = tokio::task::spawn_blocking(move || Agent::start(starting, programs::loader())).await;
+        let agent = tokio::task::spawn_blocking(move || Agent::start(starting, loader::loader())).await;
         let agent = agent.expect("it returns its errors").map_err(failed)?;
         let mut servers = Servers::new();
         let mut at = None;

@@ -10,7 +10,7 @@ use std::ptr::NonNull;
 use libbpf_rs::libbpf_sys::{self, bpf_tcx_opts};
 use libbpf_rs::{AsRawLibbpf, ErrorKind, Link, ProgramMut, TC_EGRESS, TC_INGRESS, TcHook, TcHookBuilder};
 
-use super::BpfError;
+use super::error::BpfError;
 use super::object::Object;
 use crate::machine::device;
 

@@ -6,7 +6,8 @@ use core::net::IpAddr;
 use tidegate_core::Instant;
 use tidegate_core::control::window::{ClassConfig, ClassWindow, Mode, NetworkWindow};
 
-use super::{BpfError, cgroup};
+use super::cgroup::cgroup;
+use super::error::BpfError;
 use crate::io::netlink::diagnostics::OpenFlow;
 use crate::machine::device::{Control, Match, Prefix, Protocol};
 use crate::machine::program::ClassProgram;

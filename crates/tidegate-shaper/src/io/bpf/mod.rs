@@ -3,77 +3,32 @@
 //! | module | its one job |
 //! |---|---|
 //! | `attach` | to tcx, or to clsact where there is none |
+//! | `cgroup` | how the programs know a cgroup |
+//! | `error` | why the programs are not there |
 //! | `layout` | the structs of `bpf/state.h` as bytes |
 //! | `object` | the compiled programs, loaded with their settings |
 //! | `rtt` | quantiles of the programs' histogram |
 
 mod attach;
+mod cgroup;
 #[cfg(test)]
 mod differential;
+mod error;
 mod layout;
 mod object;
 mod rtt;
 
-use std::path::Path;
-
 use tidegate_runtime::causes::with_causes;
 
 use self::attach::Hook;
+pub use self::error::BpfError;
 use self::layout::{ClassCounts, ClassState};
 use self::object::Object;
 pub use self::object::Occupancy;
-use super::netlink::NetlinkError;
 use super::netlink::link::Found;
 use super::netns::Namespace;
 use super::programs::{ClassStats, FlowTable, Loader, ProgramError, Programs, Report};
 use crate::machine::program::{ClassProgram, DeviceProgram};
-
-/// Why the programs are not there.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum BpfError {
-    /// The kernel refuses the programs, whichever way the queue is read.
-    #[error("the kernel does not take the programs")]
-    Refused(#[source] libbpf_rs::Error),
-    /// They are loaded, and cannot be attached.
-    #[error("the programs cannot be attached to device {index}")]
-    Attach {
-        /// The device's number.
-        index: u32,
-        /// The kernel's reason.
-        #[source]
-        source: libbpf_rs::Error,
-    },
-    /// A table of theirs cannot be read or written.
-    #[error("the programs' table `{table}` cannot be used")]
-    Table {
-        /// Its name.
-        table: &'static str,
-        /// The kernel's reason.
-        #[source]
-        source: libbpf_rs::Error,
-    },
-    /// More rules than the programs look at.
-    #[error("{found} rules; the programs look at {most} at most")]
-    TooManyRules {
-        /// As configured.
-        found: usize,
-        /// As the programs have room for.
-        most: usize,
-    },
-    /// The kernel does not list the sockets that are open.
-    #[error("the open sockets cannot be listed")]
-    OpenFlows(#[source] NetlinkError),
-    /// A rule names a cgroup that is not there.
-    #[error("the cgroup {path} cannot be read")]
-    Cgroup {
-        /// As configured.
-        path: String,
-        /// The system's reason.
-        #[source]
-        source: std::io::Error,
-    },
-}
 
 /// Loads the programs that this build has.
 #[derive(Clone, Copy, Debug)]
@@ -166,16 +121,4 @@ impl Programs for Attached {
     fn report(&self) -> Report {
         Report { hook: self.hook.name(), occupancy: self.object.occupancy().name() }
     }
-}
-
-/// The number by which the kernel knows a cgroup, and how deep it stands below the root.
-fn cgroup(path: &Path) -> Result<(u64, u32), BpfError> {
-    use std::os::unix::fs::MetadataExt;
-    let failed = |source| BpfError::Cgroup { path: path.display().to_string(), source };
-    let canonical = path.canonicalize().map_err(failed)?;
-    let metadata = canonical.metadata().map_err(failed)?;
-    // The root of the hierarchy is the last folder upwards on the same file system.
-    let is_inside = |folder: &&Path| folder.metadata().is_ok_and(|above| above.dev() == metadata.dev());
-    let depth = canonical.ancestors().take_while(is_inside).count().saturating_sub(1);
-    Ok((metadata.ino(), u32::try_from(depth).unwrap_or(u32::MAX)))
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle, Object as Loaded, ObjectBuilder, OpenObject, PrintLevel, ProgramMut};
 
-use super::BpfError;
+use super::error::BpfError;
 use super::layout::{self, ClassCounts, ClassState, NO_CLASS, RTT_BUCKETS, Settings};
 use super::rtt::quantiles;
 use crate::io::netlink::Socket;
