@@ -45,7 +45,7 @@ pub fn share(of: Share) -> u64 {
 /// flows that are not far.
 ///
 /// A far flow is given the same rate as others and not the same window: with that its rate would be lower by the ratio of
-/// the round trips. The class's window covers at most [`NEAR_MAX_NS`], so that a class with far flows alone, whose base is
+/// the round trips. The class's window covers at most `NEAR_MAX_NS`, 200 us, so that a class with far flows alone, whose base is
 /// theirs, is not held to the largest window of a class.
 #[must_use]
 pub fn far_ns(flow_base_ns: u64, class_base_ns: u64) -> u64 {
