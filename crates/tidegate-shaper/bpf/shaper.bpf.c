@@ -20,6 +20,8 @@
 #define SPARSE_SHARE 64
 /* The budget of all sparse flows of a class together: half of it, over this span. */
 #define SPARSE_BUDGET_NS 10000000ULL
+/* Data that a SYN may carry and its answer leave out. */
+#define SYN_DATA_MAX 0xffff
 /* Minor numbers from a class's own: crates/tidegate-shaper/src/machine/tree.rs. */
 #define SPARSE_LEAF 1
 #define TCP_INNER 2
@@ -312,11 +314,12 @@ static __always_inline void received_syn(struct __sk_buff *skb, const struct pac
 	struct offers offers;
 	u32 ecn = packet->flags & (TCP_ECE | TCP_CWR);
 
+	/* One that answers must answer ours: a scale that is not the peer's would close the flow. */
+	if (packet->flags & TCP_ACK && (flow->flags & (KNOWS_SCALE | FRESH) || flow->next - packet->ack > SYN_DATA_MAX))
+		return;
 	read_offers(skb, packet, &offers);
 	flow->mss = offers.mss > TIMESTAMP_BYTES + 1 ? offers.mss - TIMESTAMP_BYTES : 1;
 	if (packet->flags & TCP_ACK) {
-		if (flow->flags & KNOWS_SCALE)
-			return;
 		flow->scale = offers.scale < 0 || !(flow->flags & OFFERS_SCALE) ? 0 : offers.scale;
 		flow->flags |= KNOWS_SCALE;
 		if (flow->flags & OFFERS_ECN && ecn == TCP_ECE)
@@ -489,7 +492,8 @@ static __always_inline void acknowledged(struct __sk_buff *skb, struct class *cl
 	class->counts->acks++;
 	if (flow->flags & FRESH)
 		begin(flow, packet->ack);
-	if (after(flow->una, packet->ack))
+	/* Old, or of what was not sent; the end of a flow counts as a byte. */
+	if (after(flow->una, packet->ack) || after(packet->ack, flow->next + 1))
 		return;
 	acked = packet->ack - flow->una;
 	flow->una = packet->ack;

@@ -164,17 +164,23 @@ impl Flow {
 
     /// A SYN comes in: the peer's first, or its answer to ours.
     pub fn on_syn_received(&mut self, segment: &Segment) {
-        let mss = segment.options.mss.map_or(MSS_LEAST, u32::from);
-        self.mss = mss.saturating_sub(TIMESTAMP_BYTES).max(1);
         let peers = segment.options.window_scale;
         match self.scale {
-            Scale::Offered(ours) if segment.flags.has(Flags::ACK) => {
+            Scale::Offered(ours) if segment.flags.has(Flags::ACK) && self.is_answered_by(segment) => {
                 self.scale = Scale::Known(ours.and(peers).unwrap_or(0));
             }
             _ if segment.flags.has(Flags::ACK) => return,
-            _ => *self = Self { mss: self.mss, ..Self::of_open(Scale::Offered(peers)) },
+            _ => *self = Self::of_open(Scale::Offered(peers)),
         }
+        let mss = segment.options.mss.map_or(MSS_LEAST, u32::from);
+        self.mss = mss.saturating_sub(TIMESTAMP_BYTES).max(1);
         self.ecn = self.ecn.after_syn(segment.flags);
+    }
+
+    /// True if a segment with SYN answers ours: anybody can send one, and a scale that is not the peer's would close the flow.
+    /// Data that our SYN carried need not be taken.
+    fn is_answered_by(&self, segment: &Segment) -> bool {
+        !self.fresh && self.next.wrapping_sub(segment.ack) <= u16::MAX.into()
     }
 
     /// Data go out. `gso_bytes` is the payload of each packet that they are cut into, 0 if it is one. True if the window has
@@ -209,18 +215,18 @@ impl Flow {
     /// An acknowledgement comes in. The round trip that it completes, without the queue.
     ///
     /// # Errors
-    /// [`Old`] if a later one came before it.
-    pub fn on_ack(&mut self, segment: &Segment, marks: Marks, now: Instant) -> Result<Option<u64>, Old> {
+    /// [`Stray`] if a later one came before it, or what it acknowledges was not sent: then the flow is as before.
+    pub fn on_ack(&mut self, segment: &Segment, marks: Marks, now: Instant) -> Result<Option<u64>, Stray> {
         if self.fresh {
             self.begin(segment.ack);
         }
-        if after(self.una, segment.ack) {
-            return Err(Old);
+        // The end of a flow counts as a byte.
+        if after(self.una, segment.ack) || after(segment.ack, self.next.wrapping_add(1)) {
+            return Err(Stray);
         }
         let acked = segment.ack.wrapping_sub(self.una);
         self.una = segment.ack;
         if after(self.una, self.next) {
-            // The end of a flow, or what went out another way.
             self.next = self.una;
         }
         if acked > 0 && marks == Marks::Ours {
@@ -284,9 +290,9 @@ pub enum Way {
     In,
 }
 
-/// An acknowledgement that a later one overtook.
+/// An acknowledgement that a later one overtook, or of what was not sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Old;
+pub struct Stray;
 
 /// What is told with each packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

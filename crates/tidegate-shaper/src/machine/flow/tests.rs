@@ -80,7 +80,7 @@ fn what_is_in_flight_follows_both_ways_across_the_wrap() {
     flow.on_data(&segment(start, 3_000), 1_000, seen(0));
     assert_eq!((flow.in_flight(flow.una), flow.mss), (3_000, 1_000));
     flow.on_ack(&ack(start.wrapping_add(1_000)), Marks::Guests, at(10)).unwrap();
-    assert_eq!(flow.on_ack(&ack(start), Marks::Guests, at(10)), Err(Old));
+    assert_eq!(flow.on_ack(&ack(start), Marks::Guests, at(10)), Err(Stray));
     assert_eq!(flow.in_flight(flow.una), 2_000);
     flow.on_ack(&ack(start.wrapping_add(3_001)), Marks::Guests, at(10)).unwrap();
     assert_eq!(
@@ -129,4 +129,26 @@ fn guests_that_negotiate_marks_themselves_keep_them() {
     assert_eq!(after(offer, answer.with(Flags::ECE)), GuestEcn::Native);
     assert_eq!(after(offer, answer), GuestEcn::Offered, "the peer declines");
     assert_eq!(after(Flags::SYN, answer.with(Flags::ECE)), GuestEcn::None, "nobody asked");
+}
+
+#[test]
+fn an_answer_to_another_syn_tells_no_scale() {
+    let mut flow = open(0);
+    flow.on_syn_sent(&syn(Flags::SYN, OFFER));
+    let answer = Flags::SYN.with(Flags::ACK);
+    let forged = Segment { ack: 5_000_000, ..syn(answer, OFFER) };
+    flow.on_syn_received(&forged);
+    assert!(matches!(flow.scale, Scale::Offered(_)), "{:?}", flow.scale);
+    flow.on_syn_received(&Segment { ack: flow.next, ..forged });
+    assert!(matches!(flow.scale, Scale::Known(_)));
+}
+
+#[test]
+fn an_acknowledgement_of_what_was_not_sent_changes_nothing() {
+    let mut flow = open(0);
+    flow.on_data(&segment(0, 1_000), 0, seen(0));
+    let before = flow;
+    assert_eq!(flow.on_ack(&ack(1_002), Marks::Guests, at(10)), Err(Stray));
+    assert_eq!(flow, before);
+    assert!(flow.on_ack(&ack(1_001), Marks::Guests, at(10)).is_ok(), "the end of the flow");
 }
