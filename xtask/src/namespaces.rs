@@ -32,7 +32,7 @@ const INWARD: &str = "in0";
 /// How it is built.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Options {
-    /// Of every device.
+    /// MTU of every device.
     pub(crate) mtu: u32,
     /// Segmentation and its opposite in the devices (TSO, GSO, GRO).
     pub(crate) offloads: bool,

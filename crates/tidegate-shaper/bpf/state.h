@@ -85,7 +85,7 @@ struct class_counts {
 	u32 rtt[RTT_BUCKETS]; /* quarter octaves of microseconds */
 };
 
-/* Of the table of flows; what is neither in it nor ended was evicted. */
+/* Flows that entered the table and that ended; a flow that is neither ended nor in the table was evicted. */
 struct table_counts {
 	u64 made;
 	u64 ended;

@@ -39,7 +39,7 @@ pub struct Case {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Bar {
-    /// Of these schemes, each.
+    /// Each of these schemes must keep the bar.
     pub schemes: Vec<Scheme>,
     /// The number.
     pub metric: Metric,

@@ -77,25 +77,25 @@ pub struct Report {
     pub short_ms: Percentiles,
     /// Packets dropped by the limiters.
     pub drops: u64,
-    /// Of the bulk flows, in milliseconds.
+    /// Longest stall of a bulk flow, in milliseconds.
     pub stall_ms: f64,
     /// Flows that hang.
     pub stuck: u64,
-    /// Of the bulk flows.
+    /// Segments in each packet of the bulk flows.
     pub segments_per_packet: f64,
-    /// Of far flows, each.
+    /// A far flow's goodput, as a share of an equal part.
     pub far_share: f64,
     /// After the change of the rate; infinite if it was not reached.
     pub settle_ms: f64,
     /// Bursts sent again, and timeouts.
     pub repeats: u64,
-    /// Of the senders.
+    /// Retransmission timeouts of the senders.
     pub timeouts: u64,
     /// Packets that left the limiters.
     pub packets: u64,
     /// The first class's window at the end, in microseconds of its rate.
     pub window_us: f64,
-    /// Of everything that happened.
+    /// Hash of everything that happened.
     pub trace: String,
 }
 
@@ -117,7 +117,7 @@ pub struct Percentiles {
 }
 
 impl Percentiles {
-    /// Of nanoseconds, in units of `unit_ns`.
+    /// Percentiles of nanoseconds, in units of `unit_ns`.
     #[expect(clippy::cast_precision_loss, reason = "for people")]
     pub(super) fn of(mut values_ns: Vec<u64>, unit_ns: f64) -> Self {
         values_ns.sort_unstable();

@@ -79,11 +79,11 @@ pub struct Scenario {
     /// Limiters on the host's one line.
     #[serde(default = "one")]
     pub limiters: u32,
-    /// Of each limiter, in millions of bits per second.
+    /// Rate of each limiter, in millions of bits per second.
     pub rate_mbit: u64,
     /// Flows of each limiter that always have something to send.
     pub flows: u32,
-    /// Of the line behind the limiters.
+    /// Rate of the line behind the limiters, in millions of bits per second.
     #[serde(default = "ten_gigabit")]
     pub line_mbit: u64,
     /// Round trip without any queue.
@@ -117,7 +117,7 @@ pub struct Scenario {
     pub calm_after_ms: Option<u64>,
     /// How long.
     pub length_ms: u64,
-    /// Of this, before anything is counted.
+    /// Warm-up at the start of `length_ms`; nothing in it is counted.
     pub warm_up_ms: u64,
 }
 
@@ -125,7 +125,7 @@ pub struct Scenario {
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Far {
-    /// Of each limiter's flows, the last so many.
+    /// Number of far flows: the last ones of each limiter.
     pub flows: u32,
     /// Their round trip.
     pub rtt_ms: f64,

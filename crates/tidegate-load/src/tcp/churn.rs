@@ -23,7 +23,7 @@ pub struct ChurnConfig {
     pub per_s: u32,
     /// What each sends.
     pub bytes: usize,
-    /// Those under way; more are not started.
+    /// Short flows under way at most; more are not started.
     pub at_once: usize,
 }
 
@@ -38,9 +38,9 @@ impl Default for ChurnConfig {
 pub struct ChurnReport {
     /// From when one should have begun until the receiver had it all.
     pub completion: LatencySummary,
-    /// Those that broke off or did not end in time.
+    /// Flows that broke off or did not end in time.
     pub failed: u64,
-    /// Those not started, as too many were under way.
+    /// Flows not started, as too many were under way.
     pub left_out: u64,
 }
 

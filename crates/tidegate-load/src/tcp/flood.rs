@@ -31,9 +31,9 @@ impl Default for FloodConfig {
 /// What became of them here.
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct FloodReport {
-    /// Those that the kernel took.
+    /// Datagrams that the kernel took.
     pub sent: u64,
-    /// Those that it had no room for.
+    /// Datagrams that the kernel had no room for.
     pub refused: u64,
 }
 

@@ -21,7 +21,7 @@ nix::getsockopt_impl!(
     nix::sys::socket::sockopt::GetStruct<[u8; BYTES]>
 );
 
-/// Of one connection at one moment.
+/// What TCP knows of one connection at one moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Info {
     /// Smoothed round trip.
@@ -32,7 +32,7 @@ pub(crate) struct Info {
     pub(crate) acked_bytes: u64,
     /// Segments sent once more.
     pub(crate) retransmitted: u32,
-    /// Of these, those that the other side says it had already.
+    /// Retransmitted segments that the other side says it had already.
     pub(crate) in_vain: u32,
     /// Segments with payload, those sent once more too.
     pub(crate) segments: u32,

@@ -7,7 +7,7 @@ use tidegate_core::Instant;
 pub(super) struct Spoiled(Vec<(Instant, Instant)>);
 
 impl Spoiled {
-    /// Of gaps in any order, each with `after_ns` in which its backlog is worked off.
+    /// Spoilt time: gaps in any order, each followed by `after_ns` in which its backlog is worked off.
     pub(super) fn new(mut gaps: Vec<(Instant, Instant)>, after_ns: u64) -> Self {
         gaps.sort_unstable();
         let mut apart: Vec<(Instant, Instant)> = Vec::new();

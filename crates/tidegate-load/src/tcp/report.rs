@@ -22,7 +22,7 @@ pub struct SendReport {
     pub jain: f64,
     /// Segments sent once more.
     pub retransmitted: u64,
-    /// Of these, those that the receiver had already.
+    /// Retransmitted segments that the receiver had already.
     pub retransmitted_in_vain: u64,
     /// Requests without an answer.
     pub unanswered: u64,
@@ -32,9 +32,9 @@ pub struct SendReport {
     pub cpu_s: f64,
     /// When the machine stopped us.
     pub gaps: GapFigures,
-    /// Of short flows.
+    /// Results of the short flows, if there were some.
     pub churn: Option<ChurnReport>,
-    /// Of datagrams.
+    /// Results of the datagrams, if there were some.
     pub flood: Option<FloodReport>,
 }
 
@@ -68,7 +68,7 @@ pub struct FlowFigures {
     pub segments: u64,
     /// Segments sent once more.
     pub retransmitted: u64,
-    /// Of these, those that the receiver had already.
+    /// Retransmitted segments that the receiver had already.
     pub retransmitted_in_vain: u64,
     /// Segments whose acknowledgement said that the network is congested.
     pub marked: u64,

@@ -69,7 +69,7 @@ pub(super) struct Managed {
 pub(super) struct Wanted {
     /// With what was changed live.
     device: Device,
-    /// Of its classes.
+    /// Slots of its classes.
     slots: Vec<usize>,
     /// Whether its control was switched off by hand.
     is_off: bool,

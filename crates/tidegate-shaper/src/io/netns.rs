@@ -32,7 +32,7 @@ pub struct Namespace {
 }
 
 impl Namespace {
-    /// That of this thread.
+    /// The namespace of the calling thread.
     const OWN: &'static str = "/proc/thread-self/ns/net";
 
     /// The namespace of the file `path`; without one, that of this thread.

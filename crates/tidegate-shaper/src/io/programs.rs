@@ -75,7 +75,7 @@ pub struct FlowTable {
     pub evicted_total: u64,
 }
 
-/// Of round trips, in microseconds.
+/// Quantiles of round trips, in microseconds.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub struct Quantiles {
     /// Half are shorter.

@@ -35,13 +35,13 @@ pub struct DeviceView {
     pub name: String,
     /// File of its namespace, if it is another one than ours.
     pub namespace: Option<String>,
-    /// Whose the tree is.
+    /// Owner of the tree.
     pub mode: Mode,
     /// How it is.
     pub state: State,
     /// Why it is so, if it should not.
     pub problem: Option<String>,
-    /// Of all classes together.
+    /// Rate of all classes together.
     pub rate: Option<LineRate>,
     /// What keeps its queues short; `off` while it was switched off.
     pub control: Control,
@@ -51,7 +51,7 @@ pub struct DeviceView {
     pub delay_us: u64,
     /// The programs in the kernel. Absent: the tree alone holds.
     pub programs: Option<Report>,
-    /// Of the programs: how full their table of flows is; counted anew every ten seconds.
+    /// Fill of the programs' table of flows; counted anew every ten seconds.
     pub flow_table: Option<FlowTable>,
     /// Why there are none, if they were refused.
     pub programs_problem: Option<String>,
@@ -66,7 +66,7 @@ pub struct ClassView {
     pub name: String,
     /// The kernel's name for it.
     pub classid: ClassId,
-    /// Whose rest it may use.
+    /// Name of the class that it borrows from.
     pub parent: Option<String>,
     /// Guaranteed, as the kernel has it.
     pub rate: Option<LineRate>,

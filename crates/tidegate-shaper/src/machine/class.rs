@@ -18,13 +18,13 @@ pub struct ClassCounters {
     pub sent: u64,
     /// Their bytes of payload.
     pub sent_bytes: u64,
-    /// Of these segments, those that filled their window.
+    /// Sent segments that filled their window.
     pub limited: u64,
     /// Acknowledgements that came in.
     pub acks: u64,
-    /// Of these, those whose window was rewritten.
+    /// Acknowledgements whose window was rewritten.
     pub rewritten: u64,
-    /// Of these, those that echoed a mark for the shaper.
+    /// Acknowledgements that echoed a mark for the shaper.
     pub marked: u64,
     /// Segments with payload that went out, of flows whose scale is unknown: their windows are left alone.
     pub unscaled: u64,

@@ -13,7 +13,7 @@ use super::line_rate::LineRate;
 /// Classes of a device at most.
 pub const CLASSES_MAX: usize = 256;
 
-/// Whose the tree is.
+/// Owner of a device's tree.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
@@ -70,11 +70,11 @@ pub struct Device {
     pub name: String,
     /// File of its network namespace. `None`: our own.
     pub namespace: Option<PathBuf>,
-    /// Whose the tree is.
+    /// Owner of the tree.
     pub mode: Mode,
-    /// Of all classes together.
+    /// Rate of all classes together.
     pub rate: Option<LineRate>,
-    /// Of all classes.
+    /// Control of all classes.
     pub control: Control,
     /// Whether each class sends sparse flows ahead of the others.
     pub isolation: bool,
@@ -103,7 +103,7 @@ pub struct Class {
     pub rate: Option<LineRate>,
     /// With what others leave. At least `rate`.
     pub ceil: Option<LineRate>,
-    /// Whose rest it may use; an index into the device's classes.
+    /// Class that it borrows from; an index into the device's classes.
     pub parent: Option<usize>,
     /// In a tree of somebody else.
     pub classid: Option<ClassId>,
@@ -185,7 +185,7 @@ pub enum Unchangeable {
 /// What packets go into a class; all that is given must hold.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Match {
-    /// Of the socket: this cgroup, or one below it.
+    /// Cgroup of the socket, or one above it.
     pub cgroup: Option<PathBuf>,
     /// `skb->mark`.
     pub mark: Option<Mark>,
@@ -193,7 +193,7 @@ pub struct Match {
     pub source: Option<Prefix>,
     /// Where it goes.
     pub destination: Option<Prefix>,
-    /// Of its transport.
+    /// Transport protocol.
     pub protocol: Option<Protocol>,
     /// Its own or the peer's port.
     pub ports: Option<RangeInclusive<u16>>,

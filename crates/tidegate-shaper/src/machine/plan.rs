@@ -15,7 +15,7 @@ use super::tree::{HANDLE, Htb, QDISC, Tree};
 pub struct Seen {
     /// At most one of them is the root.
     pub qdiscs: Vec<SeenQdisc>,
-    /// Of all qdiscs.
+    /// Classes of all qdiscs.
     pub classes: Vec<SeenClass>,
 }
 
@@ -28,7 +28,7 @@ pub struct SeenQdisc {
     pub parent: ClassId,
     /// As in `tc qdisc`.
     pub kind: String,
-    /// Of HTB: where packets go that name no leaf.
+    /// Minor number of the class of packets that name no leaf; HTB only.
     pub default: Option<u16>,
 }
 
@@ -39,7 +39,7 @@ pub struct SeenClass {
     pub id: ClassId,
     /// [`ClassId::ROOT`] below the qdisc.
     pub parent: ClassId,
-    /// Of HTB: what it may send.
+    /// Rates and bursts; HTB only.
     pub htb: Option<Htb>,
 }
 
@@ -109,7 +109,7 @@ pub struct Foreign {
     pub handle: ClassId,
 }
 
-/// Whose the root of a device is.
+/// Owner of the root qdisc of a device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Root {
     /// The kernel's default.
@@ -162,7 +162,7 @@ fn root_of(seen: &Seen) -> Result<Root, Foreign> {
     }
 }
 
-/// What of our own tree there is.
+/// Parts of our own tree that the kernel has.
 #[derive(Default)]
 struct Now {
     classes: BTreeMap<ClassId, (ClassId, Option<Htb>)>,

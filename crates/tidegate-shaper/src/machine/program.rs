@@ -32,7 +32,7 @@ pub struct DeviceProgram {
 /// What the programs are told of a class.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ClassProgram {
-    /// Of the kernel.
+    /// Number by which the kernel knows the class.
     pub classid: ClassId,
     /// Bytes a second, guaranteed. While it borrows its queue counts as longer than it is, never as shorter.
     pub rate: u64,
@@ -54,7 +54,7 @@ pub struct Rule {
 }
 
 impl DeviceProgram {
-    /// Of `device`, whose class `i` has slot `slots[i]`. `rates[i]` is what the kernel says of a class of somebody else's
+    /// Programs of `device`, whose class `i` has slot `slots[i]`. `rates[i]` is what the kernel says of a class of somebody else's
     /// tree, as bytes a second.
     #[must_use]
     pub fn new(device: &Device, slots: &[usize], rates: &[Option<u64>]) -> Self {

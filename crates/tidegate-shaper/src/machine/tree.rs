@@ -60,7 +60,7 @@ const QUEUE_PACKETS: u32 = 1_000;
 /// Bytes of Ethernet's header.
 const HEADER: u32 = 14;
 
-/// What of the device itself counts.
+/// Properties of a device from which bursts, quanta and queues follow.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Link {
     /// Largest packet in bytes, without Ethernet's header.
@@ -110,11 +110,11 @@ pub struct Htb {
 
 /// Classes of a kind below a class with isolation. The programs in the kernel have the same numbers.
 struct Kind {
-    /// Of the inner class around the leaves; 0: the leaves are the class's own.
+    /// Offset of the inner class around the leaves; 0: the leaves are the class's own.
     inner: u16,
     /// Its guarantee is the class's rate divided by this.
     part: u64,
-    /// Of the first leaf.
+    /// Offset of the first leaf.
     first: u16,
     leaves: u16,
     /// The guarantee of a leaf is the class's rate divided by this. The rest it borrows.
@@ -233,10 +233,10 @@ fn insert_leaves(nodes: &mut BTreeMap<ClassId, Node>, class: ClassId, node: Node
     }
 }
 
-/// What of packets counts for bursts and quanta.
+/// Frame size and burst length, from which bursts and quanta follow.
 #[derive(Clone, Copy)]
 struct Frame {
-    /// Of the largest.
+    /// Size of the largest frame.
     bytes: u64,
     /// How long a burst lasts.
     burst: Duration,

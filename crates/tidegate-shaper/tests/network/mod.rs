@@ -10,7 +10,7 @@ use std::thread::{self, JoinHandle};
 
 use tidegate_shaper::io::netns::Namespace;
 
-/// Of the sender: its device is the one that is shaped.
+/// Device of the sender, the one that is shaped.
 pub(crate) const DEVICE: &str = "va";
 
 /// Both namespaces; they go when this is dropped.

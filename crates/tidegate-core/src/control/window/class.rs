@@ -67,7 +67,7 @@ pub struct ClassWindow {
     queue_sum_ns: i64,
     /// Number of samples since the last update.
     samples: u64,
-    /// Of these, those above the setpoint.
+    /// Samples above the setpoint since the last update.
     above: u64,
     /// DCTCP's estimate of the share of samples above the setpoint, in units of 2^-10.
     alpha: u64,

@@ -35,7 +35,7 @@ pub struct NetworkWindow {
     window: u64,
     /// Bytes acknowledged in the current round trip.
     acked: u64,
-    /// Of these, with a mark.
+    /// Bytes acknowledged with a mark in this round.
     marked: u64,
     /// Share of marked bytes, smoothed, in units of 2^-20.
     alpha: u32,

@@ -33,7 +33,7 @@ pub struct Share {
 /// the queue. At least 9/4 segments, so that two whole ones are left after rounding, and at most [`SHARE_MAX`].
 #[must_use]
 pub fn share(of: Share) -> u64 {
-    // Of a long way only 31/32 are filled, and with payload: the controller adds what is missing to the window, up to its
+    // A far flow's window fills only 31/32 of its way, and with payload: the controller adds what is missing to the window, up to its
     // largest, but could not take away a surplus of more than the smallest.
     let way = bytes_in(of.rate, of.far_ns - of.far_ns / 32);
     let payload = way.saturating_mul(of.mss) / of.mss.saturating_add(HEADER_BYTES);

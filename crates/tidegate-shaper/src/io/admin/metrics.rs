@@ -41,7 +41,7 @@ const FAMILIES: [(&str, &str, &str, Of); 11] = [
     }),
 ];
 
-/// Of a device's table of flows.
+/// A figure of a device's table of flows.
 type TableFigure = fn(FlowTable) -> u64;
 const TABLE: &[(&str, &str, &str, TableFigure)] = &[
     ("tidegate_shaper_device_flows", "gauge", "TCP flows that the programs know.", |table| table.known),

@@ -16,7 +16,7 @@ use crate::machine::device;
 
 /// Programs attached before all others of a hook.
 const BEFORE: u32 = libbpf_sys::BPF_F_BEFORE;
-/// Of our filters at clsact, so that those of a killed process are found and replaced.
+/// Handle and priority of our filters at clsact: a killed process's filters are found by them and replaced.
 const CLSACT_HANDLE: u32 = 0x71de;
 const CLSACT_PRIORITY: u32 = 1;
 
@@ -41,7 +41,7 @@ impl Hook {
 pub(super) fn attach(object: &Object, index: u32, wanted: device::Hook) -> Result<Hook, BpfError> {
     let number = i32::try_from(index).expect("the kernel counts devices from 1 and is far from the end");
     let failed = |source| BpfError::Attach { index, source };
-    // Those that a killed process left at clsact would write windows too.
+    // Filters that a killed process left at clsact would write windows too.
     detach(object, index);
     if wanted == device::Hook::Clsact {
         to_clsact(object, number).map_err(failed)?;

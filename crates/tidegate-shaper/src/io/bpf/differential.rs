@@ -22,7 +22,7 @@ const SYN: u8 = 2;
 const ACK: u8 = 16;
 const ECE: u8 = 64;
 const CE: u8 = 3;
-/// Of the context of a program at tc, and where its fields stand that count here.
+/// Size of the context of a program at tc, and offsets of its fields that count here.
 const CONTEXT_BYTES: usize = 192;
 const GSO_SEGS_AT: usize = 164;
 const GSO_SIZE_AT: usize = 176;
@@ -46,7 +46,7 @@ struct Frame<'a> {
     window: u16,
     options: &'a [u8],
     payload: usize,
-    /// Of the IP header.
+    /// ECN bits of the IP header.
     ecn: u8,
 }
 

@@ -14,7 +14,7 @@ fn begins_us(index: usize) -> f64 {
     quarter * 2.0_f64.powi(octave)
 }
 
-/// Of what the buckets counted; `None` of nothing. The middle of a bucket stands for it: 11 % off at most.
+/// Median and 99th percentile of a histogram; `None` if it is empty. The middle of a bucket stands for it: 11 % off at most.
 pub(super) fn quantiles(buckets: &[u64; RTT_BUCKETS]) -> Option<Quantiles> {
     let all: u64 = buckets.iter().sum();
     let at = |share: f64| {

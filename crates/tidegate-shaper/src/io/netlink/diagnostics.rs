@@ -17,7 +17,7 @@ const ESTABLISHED: u32 = 1 << 1;
 const NAME_BYTES: usize = 48;
 /// `struct inet_diag_msg`.
 const FIXED_BYTES: usize = 72;
-/// Of `tcpi_options`: window scaling is in use.
+/// Bit of `tcpi_options`: window scaling is in use.
 const SCALED: u8 = 4;
 
 /// A TCP flow that a socket has open.

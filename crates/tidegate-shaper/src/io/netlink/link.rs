@@ -20,7 +20,7 @@ const FIXED_BYTES: usize = 16;
 pub struct Found {
     /// Its number, which no other device of the namespace has had.
     pub index: u32,
-    /// What of it counts for a tree.
+    /// MTU and queue, from which the tree follows.
     pub link: Link,
     /// Whether its packets begin with Ethernet's header; those of tunnels begin with IP.
     pub has_ethernet: bool,

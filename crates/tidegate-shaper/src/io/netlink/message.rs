@@ -16,7 +16,7 @@ const HAS_ATTRIBUTES: u16 = 0x200;
 
 const KIND_ERROR: u16 = 2;
 const KIND_DONE: u16 = 3;
-/// Of an error: text.
+/// Attribute of an error: its text.
 const ERROR_TEXT: u16 = 1;
 /// Flags in an attribute's kind: nested, and network byte order.
 const KIND_MASK: u16 = 0x3fff;

@@ -84,7 +84,7 @@ pub struct Socket {
 }
 
 impl Socket {
-    /// Of the namespace of this thread.
+    /// Opens a socket in the namespace of this thread.
     ///
     /// # Errors
     /// If the system has none for us.
@@ -158,7 +158,7 @@ impl Socket {
                     return Err(NetlinkError::Restless);
                 }
                 match answer.ok_or(NetlinkError::Malformed)? {
-                    // Of a request that was given up.
+                    // The answer belongs to a request that was given up.
                     Answer::OfAnother => {}
                     Answer::Part { body, is_interrupted } => {
                         if is_interrupted {

@@ -30,7 +30,7 @@ const HTB_RATE64: u16 = 6;
 const HTB_CEIL64: u16 = 7;
 /// The version of HTB that the kernel asks for.
 const HTB_VERSION: u32 = 3;
-/// Of the quantum of classes without one; all of ours have one.
+/// HTB's divisor of the rate for classes without a quantum; all of ours have one.
 const HTB_RATE_TO_QUANTUM: u32 = 10;
 /// Frames are counted as they are. With a link layer that is named the kernel computes the time of a packet itself, exactly;
 /// without one it would want a table of 256 entries from us.

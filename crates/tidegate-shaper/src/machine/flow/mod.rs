@@ -26,13 +26,13 @@ pub struct FlowKey {
 }
 
 impl FlowKey {
-    /// Of a segment that goes out through the limiter.
+    /// Key of a segment that goes out through the limiter.
     #[must_use]
     pub const fn of_egress(segment: &Segment) -> Self {
         Self { local: segment.source, remote: segment.destination }
     }
 
-    /// Of a segment that comes in.
+    /// Key of a segment that comes in.
     #[must_use]
     pub const fn of_ingress(segment: &Segment) -> Self {
         Self { local: segment.destination, remote: segment.source }

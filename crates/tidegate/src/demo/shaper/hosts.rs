@@ -32,7 +32,7 @@ impl Host {
 /// The hosts.
 #[derive(Debug)]
 pub(super) struct Hosts {
-    /// Those that we made, in the order of [`ROLES`].
+    /// Names of the namespaces that we made, in the order of [`ROLES`].
     names: Vec<String>,
 }
 
