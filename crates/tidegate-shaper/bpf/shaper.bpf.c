@@ -26,7 +26,6 @@
 #define SPARSE_LEAF 1
 #define TCP_INNER 2
 #define TCP_LEAVES 3
-#define TCP_LEAF_COUNT 16
 #define OTHER_LEAVES 20
 #define OTHER_LEAF_COUNT 8
 
@@ -278,12 +277,14 @@ static __always_inline u32 counts(const struct class_state *state, const struct 
 	return flow->epoch && (flow->epoch == state->epoch || flow->epoch + 2 * EPOCH_NS > now);
 }
 
-static __always_inline void on_limited(struct class *class, struct flow *flow)
+/* True if this is the first time in this epoch. */
+static __always_inline u32 on_limited(struct class *class, struct flow *flow)
 {
 	if (flow->epoch == class->state->epoch)
-		return;
+		return 0;
 	flow->epoch = class->state->epoch;
 	__sync_fetch_and_add(&class->state->limited_now, 1);
+	return 1;
 }
 
 static __always_inline void sent_syn(struct __sk_buff *skb, const struct packet *packet, struct flow *flow)
@@ -362,15 +363,50 @@ static __always_inline u32 sent_data(struct __sk_buff *skb, struct class *class,
 	return (s32)(flow->edge - end) < (s32)wanted;
 }
 
-/* A flow leaves its leaf only when nothing of it waits there that a packet in another leaf could overtake. */
-static __always_inline void choose_leaf(struct class *class, struct flow *flow, u32 is_idle, u64 now)
+/* The flows of each leaf are counted anew in each epoch, so that one that ended without a word is forgotten. */
+static __always_inline void begin_epoch_of_leaves(struct class_state *state)
 {
-	if (counts(class->state, flow, now)) {
-		if (flow->leaf == NO_LEAF)
-			flow->leaf = __sync_fetch_and_add(&class->state->bulk_flows, 1) % TCP_LEAF_COUNT;
-	} else if (is_idle) {
-		flow->leaf = NO_LEAF;
+	u64 known = state->leaf_epoch;
+
+	if (known == state->epoch || __sync_val_compare_and_swap(&state->leaf_epoch, known, state->epoch) != known)
+		return;
+	for (u32 i = 0; i < TCP_LEAF_COUNT; i++)
+		state->leaf_last[i] = __sync_lock_test_and_set(&state->leaf_now[i], 0);
+}
+
+/* The leaf with the fewest flows, since HTB serves leaves in turn: flows that share one have half of what the others have. */
+static __noinline u32 emptiest_leaf(struct class_state *state)
+{
+	u32 emptiest = 0, least = ~0U;
+
+	if (!state)
+		return 0;
+	for (u32 i = 0; i < TCP_LEAF_COUNT; i++) {
+		u32 flows = max_of(state->leaf_now[i], state->leaf_last[i]);
+		if (flows < least) {
+			least = flows;
+			emptiest = i;
+		}
 	}
+	return emptiest;
+}
+
+/* A flow leaves its leaf only when nothing of it waits there that a packet in another leaf could overtake. */
+static __always_inline void choose_leaf(struct class *class, struct flow *flow, u32 is_idle, u32 is_first, u64 now)
+{
+	struct class_state *state = class->state;
+
+	if (!counts(state, flow, now)) {
+		if (is_idle)
+			flow->leaf = NO_LEAF;
+		return;
+	}
+	if (flow->leaf != NO_LEAF && !is_first)
+		return;
+	begin_epoch_of_leaves(state);
+	if (flow->leaf == NO_LEAF)
+		flow->leaf = emptiest_leaf(state);
+	__sync_fetch_and_add(&state->leaf_now[flow->leaf % TCP_LEAF_COUNT], 1);
 }
 
 static __always_inline u32 rtt_bucket(u64 ns)
@@ -545,7 +581,7 @@ int egress(struct __sk_buff *skb)
 	struct flow *flow = 0;
 	struct class class;
 	u64 now;
-	u32 index, leaf, limited;
+	u32 index, leaf, limited, is_first;
 
 	read_packet(skb, &packet);
 	if (packet.is_tcp) {
@@ -583,12 +619,13 @@ int egress(struct __sk_buff *skb)
 		class.counts->segments += skb->gso_segs ? skb->gso_segs : 1;
 		limited = sent_data(skb, &class, &packet, flow, now) && flow->flags & KNOWS_SCALE;
 		class.state->mss = max_of(flow->mss, 1);
+		is_first = 0;
 		if (limited) {
 			class.counts->limited++;
-			on_limited(&class, flow);
+			is_first = on_limited(&class, flow);
 		}
 		if (flow->flags & KNOWS_SCALE) {
-			choose_leaf(&class, flow, is_idle, now);
+			choose_leaf(&class, flow, is_idle, is_first, now);
 			if (flow->leaf != NO_LEAF)
 				leaf = TCP_LEAVES + flow->leaf % TCP_LEAF_COUNT;
 		} else {

@@ -9,6 +9,7 @@
 #define MAX_FLOWS 65536
 #define MAX_OTHERS 16384
 #define RTT_BUCKETS 96
+#define TCP_LEAF_COUNT 16
 #define NO_CLASS 0xffff
 
 enum occupancy { OCCUPANCY_DIRECT = 0, OCCUPANCY_VIRTUAL = 1 };
@@ -63,8 +64,9 @@ struct class_state {
 	u32 limited_last;
 	u32 mss;
 	u32 alpha;
-	u32 bulk_flows;   /* flows ever put into leaves */
-	u32 pad;
+	u64 leaf_epoch;
+	u32 leaf_now[TCP_LEAF_COUNT];  /* flows that were limited in this epoch and the last one */
+	u32 leaf_last[TCP_LEAF_COUNT];
 };
 
 struct class_counts {

@@ -6,10 +6,8 @@ use tidegate_core::control::window::{
 };
 
 use super::flow::{Flow, FlowKey, Flows, GuestEcn, Marks, Scale, Seen, Way};
+use super::leaves::Leaves;
 use super::packet::{Ecn, Flags, Segment};
-
-/// Bulk leaves of a class in isolation mode.
-pub const BULK_LEAVES: u8 = 16;
 
 /// What a class's packets met.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -39,7 +37,7 @@ pub struct ClassCounters {
 pub enum Leaf {
     /// With the flows that no window holds, ahead of the others.
     Sparse,
-    /// In this one of the [`BULK_LEAVES`].
+    /// In this one of the [`BULK_LEAVES`](super::leaves::BULK_LEAVES).
     Bulk(u8),
 }
 
@@ -62,8 +60,7 @@ pub struct Class {
     counters: ClassCounters,
     /// True if marks of the network hold flows too.
     ecn: bool,
-    /// Flows ever put into bulk leaves: the next one's leaf follows from it.
-    bulk_flows: u64,
+    leaves: Leaves,
 }
 
 impl Class {
@@ -74,7 +71,7 @@ impl Class {
             window: ClassWindow::new(config, mss, now),
             counters: ClassCounters::default(),
             ecn: false,
-            bulk_flows: 0,
+            leaves: Leaves::default(),
         }
     }
 
@@ -125,11 +122,12 @@ impl Class {
             let full = flow.on_data(segment, gso_bytes, seen);
             self.window.on_mss(flow.mss.into());
             if matches!(flow.scale, Scale::Known(_)) {
+                let mut first = false;
                 if full {
                     self.counters.limited += 1;
-                    self.window.on_limited(&mut flow.census);
+                    first = self.window.on_limited(&mut flow.census);
                 }
-                self.choose_leaf(flow, idle, seen.now);
+                self.choose_leaf(flow, idle, first, seen.now);
                 leaf = flow.bulk.map_or(Leaf::Sparse, Leaf::Bulk);
             } else {
                 self.counters.unscaled += 1;
@@ -151,14 +149,13 @@ impl Class {
     }
 
     /// A flow leaves its bulk leaf only when nothing of it waits there that a packet ahead could overtake.
-    fn choose_leaf(&mut self, flow: &mut Flow, idle: bool, now: Instant) {
-        let bulk = flow.census != Census::default() && self.window.counts(flow.census, now);
-        if bulk && flow.bulk.is_none() {
-            let leaf = u8::try_from(self.bulk_flows % u64::from(BULK_LEAVES)).expect("below the number of leaves");
-            flow.bulk = Some(leaf);
-            self.bulk_flows += 1;
-        } else if !bulk && idle {
-            flow.bulk = None;
+    fn choose_leaf(&mut self, flow: &mut Flow, idle: bool, first: bool, now: Instant) {
+        if flow.census == Census::default() || !self.window.counts(flow.census, now) {
+            if idle {
+                flow.bulk = None;
+            }
+        } else if first || flow.bulk.is_none() {
+            flow.bulk = Some(self.leaves.enter(flow.bulk, self.window.epoch()));
         }
     }
 

@@ -160,12 +160,20 @@ impl ClassWindow {
         self.mss = mss.max(1);
     }
 
-    /// The flow with this `census` was seen held by the window it was given.
-    pub fn on_limited(&mut self, census: &mut Census) {
-        if census.epoch != self.epoch {
-            census.epoch = self.epoch;
-            self.limited_now += 1;
+    /// The flow with this `census` was seen held by the window it was given. True if for the first time in this epoch.
+    pub fn on_limited(&mut self, census: &mut Census) -> bool {
+        if census.epoch == self.epoch {
+            return false;
         }
+        census.epoch = self.epoch;
+        self.limited_now += 1;
+        true
+    }
+
+    /// When the current epoch began: flows that share the window are counted anew in each.
+    #[must_use]
+    pub fn epoch(&self) -> Instant {
+        self.epoch
     }
 
     /// Computes the window anew if it is time.

@@ -22,7 +22,7 @@ const NETWORK_ALPHA_ONE: u32 = 1 << 20;
 /// Payload of a full segment until one is seen: Ethernet's, with timestamps.
 const MSS_USUAL: u64 = 1_448;
 
-const CLASS_STATE_BYTES: usize = 120;
+const CLASS_STATE_BYTES: usize = 248;
 const CLASS_COUNTS_BYTES: usize = 14 * 8 + RTT_BUCKETS * 4;
 
 /// `struct settings`.
