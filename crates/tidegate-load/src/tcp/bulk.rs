@@ -9,8 +9,8 @@ use crate::error::LoadError;
 use crate::load_thread::StopSign;
 use crate::poll::{Interest, Poller};
 
-/// What is offered at once.
-const WRITE_BYTES: usize = 128 * 1024;
+/// What is offered at once: the copy of more would hold up for long who waits for this processor.
+const WRITE_BYTES: usize = 32 * 1024;
 /// How often the thread looks whether it is to end.
 const LOOK_NS: u64 = 20_000_000;
 

@@ -24,8 +24,16 @@ pub(super) struct Times {
     pub(super) every_ns: u64,
 }
 
-/// A request that was answered: when it should have been sent, and when the answer was there.
-pub(super) type Answered = (Instant, Instant);
+/// A request that was answered.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Answered {
+    /// When it should have been sent.
+    pub(super) due: Instant,
+    /// When the kernel had it: later if no processor was free for this thread, which is not the network's doing.
+    pub(super) sent: Instant,
+    /// When the answer was there.
+    pub(super) at: Instant,
+}
 
 /// What one probe saw.
 #[derive(Debug, Default)]
@@ -46,7 +54,7 @@ pub(super) fn probe(stream: &TcpStream, times: Times) -> Result<Probed, LoadErro
     loop {
         let now = clock::now();
         while next <= now && next < times.until && line.waiting.len() < WAITING_MAX {
-            line.waiting.push_back(next);
+            line.waiting.push_back((next, now));
             line.unsent += REQUEST_BYTES;
             next = next.plus_nanos(times.every_ns);
         }
@@ -71,7 +79,7 @@ struct Line<'a> {
     unsent: usize,
     /// Bytes of an answer that has not come in whole.
     unread: usize,
-    waiting: VecDeque<Instant>,
+    waiting: VecDeque<(Instant, Instant)>,
     probed: Probed,
 }
 
@@ -98,7 +106,8 @@ impl Line<'_> {
         }
         let now = clock::now();
         for _ in 0..self.unread / REQUEST_BYTES {
-            self.probed.answered.extend(self.waiting.pop_front().map(|due| (due, now)));
+            let first = self.waiting.pop_front();
+            self.probed.answered.extend(first.map(|(due, sent)| Answered { due, sent, at: now }));
         }
         self.unread %= REQUEST_BYTES;
         Ok(())

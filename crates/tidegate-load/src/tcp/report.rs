@@ -45,8 +45,10 @@ pub struct Figures {
     pub goodput_mbps: f64,
     /// TCP's smoothed round trip, over all flows and samples.
     pub srtt: LatencySummary,
-    /// From when a request should have been sent to its answer.
+    /// From a request's start to its answer. Requests start at even times, whether others were answered or not.
     pub requests: LatencySummary,
+    /// How much later than it should a request started, since no processor was free for it.
+    pub requests_late: LatencySummary,
     /// The longest time in which a flow had nothing acknowledged.
     pub stall_ms_max: f64,
 }
@@ -121,12 +123,13 @@ impl Evidence<'_> {
     }
 
     fn figures(&self, spoiled: &Spoiled) -> Figures {
-        let (mut srtt, mut requests) = (Latency::default(), Latency::default());
+        let [mut srtt, mut requests, mut late] = [(); 3].map(|()| Latency::default());
         for look in self.looks.iter().filter(|look| !spoiled.meets(look.at, look.at)) {
             look.flows.iter().for_each(|flow| record_us(&mut srtt, flow.srtt_us));
         }
-        for &(due, at) in self.probed.answered.iter().filter(|(due, at)| !spoiled.meets(*due, *at)) {
-            requests.record(due, at);
+        for one in self.probed.answered.iter().filter(|one| !spoiled.meets(one.due, one.at)) {
+            requests.record(one.sent, one.at);
+            late.record(one.due, one.sent);
         }
         let (mut bytes, mut ns) = (0, 0);
         for pair in self.looks.windows(2).filter(|pair| !spoiled.meets(pair[0].at, pair[1].at)) {
@@ -140,6 +143,7 @@ impl Evidence<'_> {
             goodput_mbps: mbps(bytes, ns),
             srtt: srtt.summary(),
             requests: requests.summary(),
+            requests_late: late.summary(),
             stall_ms_max: ratio(stall_ns, 1_000_000),
         }
     }
