@@ -125,6 +125,8 @@ impl<'a> Lab<'a> {
             for port in PORTS {
                 let mut command = network.command(Host::Receiver, bench.places.tidegate());
                 command.args(["bench", "tcp", "receive", &format!("address={}:{port}", network.receiver(is_v6))]);
+                // Of the answers, whatever the host's own is.
+                command.arg("congestion=cubic");
                 let mut process = command
                     .stdin(Stdio::piped())
                     .stdout(Stdio::null())

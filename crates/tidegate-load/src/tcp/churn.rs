@@ -2,13 +2,13 @@
 
 use std::net::{SocketAddr, TcpStream};
 
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+use rustix::net::SocketFlags;
 use serde::{Deserialize, Serialize};
 use tidegate_core::Instant;
 use tidegate_runtime::{clock, slice};
 
-use super::choose_congestion;
 use super::short::Shorts;
+use super::socket_for;
 use crate::error::LoadError;
 use crate::latency::LatencySummary;
 
@@ -83,15 +83,9 @@ pub(super) fn churn(
 
 /// A connection that is being made.
 fn begin(address: SocketAddr, congestion: &str) -> Result<TcpStream, LoadError> {
-    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-    let connecting = || -> rustix::io::Result<TcpStream> {
-        let socket = socket_with(family, SocketType::STREAM, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC, None)?;
-        match rustix::net::connect(&socket, &address) {
-            Ok(()) | Err(rustix::io::Errno::INPROGRESS) => Ok(TcpStream::from(socket)),
-            Err(error) => Err(error),
-        }
-    };
-    let stream = connecting().map_err(|error| LoadError::Connect { address, source: error.into() })?;
-    choose_congestion(&stream, congestion)?;
-    Ok(stream)
+    let stream = socket_for(address, congestion, SocketFlags::NONBLOCK)?;
+    match rustix::net::connect(&stream, &address) {
+        Ok(()) | Err(rustix::io::Errno::INPROGRESS) => Ok(stream),
+        Err(error) => Err(LoadError::Connect { address, source: error.into() }),
+    }
 }

@@ -26,10 +26,12 @@ mod sample;
 pub mod send;
 mod short;
 
-use std::io;
 use std::net::{SocketAddr, TcpStream};
+use std::os::fd::AsFd;
 use std::time::Duration;
 
+use rustix::net::sockopt::{Timeout, set_socket_timeout, set_tcp_congestion};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use tidegate_runtime::{clock, slice};
 
 use crate::error::LoadError;
@@ -59,24 +61,39 @@ fn prepare_measuring_thread() -> Result<(), LoadError> {
 fn connect(address: SocketAddr, congestion: &str) -> Result<TcpStream, LoadError> {
     let give_up = clock::now().plus_nanos(CONNECT_NS);
     let stream = loop {
-        match TcpStream::connect_timeout(&address, Duration::from_nanos(CONNECT_NS)) {
-            Ok(stream) => break stream,
-            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused && clock::now() < give_up => {
+        let stream = socket_for(address, congestion, SocketFlags::empty())?;
+        let patience = Some(Duration::from_nanos(CONNECT_NS));
+        // It bounds the connecting too.
+        set_socket_timeout(&stream, Timeout::Send, patience)
+            .map_err(|error| LoadError::os("configure a socket")(error.into()))?;
+        match rustix::net::connect(&stream, &address) {
+            Ok(()) => break stream,
+            Err(rustix::io::Errno::CONNREFUSED) if clock::now() < give_up => {
                 Poller::new()?.sleep(clock::now().plus_nanos(50_000_000))?;
             }
-            Err(source) => return Err(LoadError::Connect { address, source }),
+            Err(error) => return Err(LoadError::Connect { address, source: error.into() }),
         }
     };
     stream.set_nonblocking(true).map_err(LoadError::os("configure a socket"))?;
+    Ok(stream)
+}
+
+/// A socket that is still to be connected. Its congestion control is chosen before: BBR, if it is the kernel's own, starts with
+/// the connection, and its pacing goes on under any other.
+fn socket_for(address: SocketAddr, congestion: &str, flags: SocketFlags) -> Result<TcpStream, LoadError> {
+    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let socket = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC | flags, None)
+        .map_err(|error| LoadError::os("make a socket")(error.into()))?;
+    let stream = TcpStream::from(socket);
     choose_congestion(&stream, congestion)?;
     Ok(stream)
 }
 
 /// An empty name leaves the kernel's own.
-fn choose_congestion(stream: &TcpStream, congestion: &str) -> Result<(), LoadError> {
+fn choose_congestion(socket: impl AsFd, congestion: &str) -> Result<(), LoadError> {
     if congestion.is_empty() {
         return Ok(());
     }
-    rustix::net::sockopt::set_tcp_congestion(stream, congestion)
+    set_tcp_congestion(socket, congestion)
         .map_err(|error| LoadError::os("choose the congestion control (is its module there?)")(error.into()))
 }

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use slab::Slab;
 use tidegate_runtime::{clock, slice};
 
-use super::{REQUEST_BYTES, prepare_measuring_thread, requests_at};
+use super::{REQUEST_BYTES, choose_congestion, prepare_measuring_thread, requests_at};
 use crate::error::LoadError;
 use crate::load_thread::{LoadThread, StopSign};
 use crate::poll::{Poller, allow_open_files, prepare_thread};
@@ -37,6 +37,8 @@ pub struct ReceiveConfig {
     pub address: SocketAddr,
     /// For requests; the next port if it is not given.
     pub requests: Option<SocketAddr>,
+    /// Congestion control of what is sent; the kernel's own if empty.
+    pub congestion: String,
     /// Connections at once, of each kind.
     pub connections: usize,
     /// Ends after this; without it, when standard input does.
@@ -48,6 +50,7 @@ impl Default for ReceiveConfig {
         Self {
             address: SocketAddr::from(([127, 0, 0, 1], 5201)),
             requests: None,
+            congestion: String::new(),
             connections: 8_192,
             duration_ms: None,
         }
@@ -115,9 +118,10 @@ impl Receiver {
     pub fn start(config: &ReceiveConfig) -> Result<Self, LoadError> {
         let connections = config.connections;
         allow_open_files(connections.saturating_mul(2))?;
-        let bulk = listen(config.address)?;
+        let bulk = listen(config.address, &config.congestion)?;
         let address = bulk.local_addr().map_err(LoadError::os("listen"))?;
-        let requests = listen(config.requests.unwrap_or_else(|| requests_at(config.address)))?;
+        let requests = config.requests.unwrap_or_else(|| requests_at(config.address));
+        let requests = listen(requests, &config.congestion)?;
         let requests_address = requests.local_addr().map_err(LoadError::os("listen"))?;
         let datagrams = UdpSocket::bind(address).map_err(LoadError::os("bind a UDP socket"))?;
         datagrams.set_nonblocking(true).map_err(LoadError::os("configure a socket"))?;
@@ -183,8 +187,9 @@ struct LowWater;
 
 nix::setsockopt_impl!(LowWater, libc::SOL_SOCKET, libc::SO_RCVLOWAT, i32, nix::sys::socket::sockopt::SetStruct<i32>);
 
-fn listen(address: SocketAddr) -> Result<TcpListener, LoadError> {
+fn listen(address: SocketAddr, congestion: &str) -> Result<TcpListener, LoadError> {
     let listener = TcpListener::bind(address).map_err(LoadError::os("listen"))?;
+    choose_congestion(&listener, congestion)?;
     // std asks for a backlog of 128, too few for a thousand connections a second on a busy CPU.
     rustix::net::listen(&listener, 4_096).map_err(|error| LoadError::os("listen")(error.into()))?;
     listener.set_nonblocking(true).map_err(LoadError::os("configure a socket"))?;
