@@ -97,6 +97,33 @@ pub(super) struct InForce<'a> {
     network: &'a Network,
     agent: Option<Group>,
     program: Option<Program>,
+    _timers: Timers,
+}
+
+/// The host's setting of HTB's timers: the kernel's own while a limiter is in force, unless ours batches them, then what it was.
+#[derive(Debug)]
+struct Timers {
+    /// `None` without the parameter: there is nothing to set back.
+    before: Option<String>,
+}
+
+impl Timers {
+    fn of_the_kernel() -> Self {
+        let before = std::fs::read_to_string(HYSTERESIS).ok();
+        if before.is_some() {
+            // A host that may not set it keeps its own.
+            let _ = std::fs::write(HYSTERESIS, "0");
+        }
+        Self { before }
+    }
+}
+
+impl Drop for Timers {
+    fn drop(&mut self) {
+        if let Some(before) = &self.before {
+            let _ = std::fs::write(HYSTERESIS, before.trim());
+        }
+    }
 }
 
 impl<'a> InForce<'a> {
@@ -114,7 +141,7 @@ impl<'a> InForce<'a> {
         classes: &[Class],
     ) -> Result<Self> {
         network.clear(Host::Sender);
-        let mut in_force = Self { network, agent: None, program: None };
+        let mut in_force = Self { network, agent: None, program: None, _timers: Timers::of_the_kernel() };
         let rate_mbps = classes[0].rate_mbps;
         let root = |words: &str| network.tc(Host::Sender, &format!("qdisc add dev {DEVICE} root {words}")).map(drop);
         match limiter {
@@ -173,8 +200,6 @@ impl Drop for InForce<'_> {
         self.agent = None;
         self.program = None;
         self.network.clear(Host::Sender);
-        // The next limiter's timers are the kernel's own. Without the parameter there is nothing to set back.
-        let _ = std::fs::write(HYSTERESIS, "0");
     }
 }
 
