@@ -6,8 +6,7 @@
 #define PACKET 1500ULL
 #define MARK (40 * PACKET)
 #define DROP (400 * PACKET)
-/* Ethernet, IP and TCP with time stamps, of each segment after the first. */
-#define HEADERS 66
+#define ETHERNET 14
 
 #define REFUSE 0
 #define PASS 1
@@ -18,11 +17,10 @@ SEC("cgroup_skb/egress")
 int virtual_queue(struct __sk_buff *skb)
 {
 	__u64 queue = queue_ns() / 1000 * (RATE) / 1000000;
-	__u32 segments = skb->gso_segs;
 
 	if (queue > DROP)
 		return REFUSE_AND_TELL;
-	let_through(skb->len + 14 + (segments > 1 ? (segments - 1) * HEADERS : 0));
+	let_through(ETHERNET + on_the_wire(skb));
 	if (queue < MARK || bpf_get_prandom_u32() % (DROP - MARK) > queue - MARK)
 		return PASS;
 	return bpf_skb_ecn_set_ce(skb) ? PASS : PASS_AND_TELL;

@@ -29,6 +29,15 @@ pub(crate) const DEVICE: &str = "up0";
 /// The switch's device towards the sender.
 const INWARD: &str = "in0";
 
+/// Whether packets of many segments go through a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Offloads {
+    /// They do.
+    On,
+    /// Each packet is a segment, as on a wire.
+    Off,
+}
+
 /// How it is built.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Options {
@@ -125,14 +134,23 @@ impl Network {
             self.run(Host::Switch, "sysctl", "-q -w net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1")?;
         }
         if !options.offloads {
-            self.run(Host::Sender, "ethtool", &format!("-K {DEVICE} tso off gso off gro off"))?;
-            self.run(Host::Receiver, "ethtool", &format!("-K {DEVICE} tso off gso off gro off"))?;
+            self.offload(Host::Sender, Offloads::Off)?;
+            self.offload(Host::Receiver, Offloads::Off)?;
             if options.switch {
-                self.run(Host::Switch, "ethtool", &format!("-K {DEVICE} tso off gso off gro off"))?;
+                self.offload(Host::Switch, Offloads::Off)?;
                 self.run(Host::Switch, "ethtool", &format!("-K {INWARD} tso off gso off gro off"))?;
             }
         }
         Ok(())
+    }
+
+    /// Lets a host's device cut packets up and join them, or has the kernel cut them up before.
+    pub(crate) fn offload(&self, host: Host, offloads: Offloads) -> Result<()> {
+        let set = match offloads {
+            Offloads::On => "on",
+            Offloads::Off => "off",
+        };
+        self.run(host, "ethtool", &format!("-K {DEVICE} tso {set} gso {set} gro {set}")).map(drop)
     }
 
     /// The namespace's name.

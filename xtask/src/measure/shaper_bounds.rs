@@ -15,6 +15,10 @@ const EFFICIENCY: f64 = 0.98;
 const JAIN: f64 = 0.98;
 /// Sizes of the small queues that stand beside ours: 1/8 ms to 1 ms at 1 Gb/s.
 const FIFOS: [u32; 5] = [12_500, 20_000, 25_000, 50_000, 100_000];
+/// The burst of Open vSwitch's policing where none is given (8,000 kbit), at 1 Gb/s.
+const OVS_BURST_MS: u32 = 8;
+/// What its manual advises for TCP: 80 % of a second of the rate (`ingress_policing_burst`).
+const OVS_ADVISED_MS: u32 = 800;
 
 /// A bound of the median over all rounds.
 #[derive(Clone, Copy, Debug)]
@@ -252,7 +256,8 @@ pub(super) fn rivals(bench: &Bench) -> Result<Vec<Figure>> {
         (Limiter::Htb, "bbr"),
         (Limiter::Tbf, "cubic"),
         (Limiter::FqCodel, "cubic"),
-        (Limiter::Police, "cubic"),
+        (Limiter::Police { burst_ms: OVS_BURST_MS }, "cubic"),
+        (Limiter::Police { burst_ms: OVS_ADVISED_MS }, "cubic"),
         (Limiter::VirtualQueue, "cubic"),
     ];
     let mut figures = Vec::new();

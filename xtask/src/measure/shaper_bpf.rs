@@ -12,8 +12,8 @@ use crate::process;
 /// Where one is attached.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Where {
-    /// To packets that leave a host's device.
-    Egress(Host),
+    /// To packets that come in at a host's device.
+    Ingress(Host),
     /// To those of the programs in a control group.
     ControlGroup,
 }
@@ -26,16 +26,18 @@ pub(super) struct Program {
 }
 
 impl Program {
-    /// Compiles `xtask/bpf/NAME.bpf.c` for a rate and attaches it.
-    pub(super) fn load(bench: &Bench, network: &Network, name: &str, rate_mbps: u32, at: Where) -> Result<Self> {
-        let object = compile(bench, name, rate_mbps)?;
+    /// Compiles `xtask/bpf/NAME.bpf.c` with some values and attaches it.
+    pub(super) fn load(
+        bench: &Bench,
+        network: &Network,
+        name: &str,
+        values: &[(&str, u64)],
+        at: Where,
+    ) -> Result<Self> {
+        let object = compile(bench, name, values)?;
         let mut program = Self { control_group: None, pin: None };
         match at {
-            Where::Egress(host) => {
-                network.tc(host, &format!("qdisc add dev {DEVICE} clsact"))?;
-                let words = format!("filter add dev {DEVICE} egress bpf da obj {} sec tc", object.display());
-                network.tc(host, &words)?;
-            }
+            Where::Ingress(host) => filter(network, host, "ingress", &object)?,
             Where::ControlGroup => {
                 let folder = control_groups()?.join(format!("tidegate-xtask-{}", std::process::id()));
                 if !folder.exists() {
@@ -71,7 +73,19 @@ impl Drop for Program {
     }
 }
 
-fn compile(bench: &Bench, name: &str, rate_mbps: u32) -> Result<PathBuf> {
+/// Attaches the section `tc` of an object; the filter goes with its qdisc.
+fn filter(network: &Network, host: Host, direction: &str, object: &Path) -> Result<()> {
+    network.tc(host, &format!("qdisc add dev {DEVICE} clsact"))?;
+    let words = format!("filter add dev {DEVICE} {direction} bpf da obj {} sec tc", object.display());
+    network.tc(host, &words).map(drop)
+}
+
+/// The value of a rate, in bytes per second.
+pub(super) fn rate(mbps: u32) -> (&'static str, u64) {
+    ("RATE", u64::from(mbps) * 125_000)
+}
+
+fn compile(bench: &Bench, name: &str, values: &[(&str, u64)]) -> Result<PathBuf> {
     let folder = bench.places.target.join("xtask/bpf");
     std::fs::create_dir_all(&folder).into_diagnostic()?;
     let object = folder.join(format!("{name}.o"));
@@ -79,7 +93,7 @@ fn compile(bench: &Bench, name: &str, rate_mbps: u32) -> Result<PathBuf> {
     let include = format!("/usr/include/{}-linux-gnu", std::env::consts::ARCH);
     let mut command = Command::new("clang");
     command.args(["-O2", "-g", "-Wall", "-Werror", "-target", "bpf", "-mcpu=v3", "-I", &include]);
-    command.arg(format!("-DRATE={}ULL", u64::from(rate_mbps) * 125_000));
+    command.args(values.iter().map(|(name, value)| format!("-D{name}={value}ULL")));
     command.arg("-c").arg(bench.places.root.join("xtask/bpf").join(format!("{name}.bpf.c"))).arg("-o").arg(&object);
     process::output(&mut command)?;
     Ok(object)

@@ -8,9 +8,9 @@ use std::time::Duration;
 use miette::{IntoDiagnostic as _, Result, WrapErr as _};
 
 use super::bench::Bench;
-use super::shaper_bpf::{Program, Where};
+use super::shaper_bpf::{Program, Where, rate};
 use crate::clock;
-use crate::namespaces::{DEVICE, Host, Network};
+use crate::namespaces::{DEVICE, Host, Network, Offloads};
 use crate::process::Group;
 
 /// Loading programs and making a tree takes tens of milliseconds; on a busy machine longer.
@@ -34,8 +34,8 @@ pub(super) enum Limiter {
     FqCodel,
     /// TBF as the bandwidth plugin of CNI makes it: 25 ms.
     Tbf,
-    /// A bucket that drops.
-    Police,
+    /// A bucket that drops, where the virtual switch would have it. Its burst is a time of the rate.
+    Police { burst_ms: u32 },
     /// A virtual queue at a control group that marks and drops.
     VirtualQueue,
     /// Ours.
@@ -75,7 +75,7 @@ impl Display for Limiter {
             Self::Bfifo(bytes) => write!(f, "HTB + bfifo {bytes}"),
             Self::FqCodel => f.write_str("HTB + fq_codel"),
             Self::Tbf => f.write_str("TBF 25 ms"),
-            Self::Police => f.write_str("policing"),
+            Self::Police { burst_ms } => write!(f, "policing, burst {burst_ms} ms"),
             Self::VirtualQueue => f.write_str("virtual queue at a cgroup"),
             Self::Ours(Ours { control, isolation, ecn, batch_timers }) => {
                 let more = match (isolation, ecn) {
@@ -97,6 +97,8 @@ pub(super) struct InForce<'a> {
     network: &'a Network,
     agent: Option<Group>,
     program: Option<Program>,
+    /// The sender's device sends packets as on a wire until this ends.
+    is_cut: bool,
     _timers: Timers,
 }
 
@@ -141,7 +143,9 @@ impl<'a> InForce<'a> {
         classes: &[Class],
     ) -> Result<Self> {
         network.clear(Host::Sender);
-        let mut in_force = Self { network, agent: None, program: None, _timers: Timers::of_the_kernel() };
+        network.clear(Host::Receiver);
+        let timers = Timers::of_the_kernel();
+        let mut in_force = Self { network, agent: None, program: None, is_cut: false, _timers: timers };
         let rate_mbps = classes[0].rate_mbps;
         let root = |words: &str| network.tc(Host::Sender, &format!("qdisc add dev {DEVICE} root {words}")).map(drop);
         match limiter {
@@ -153,13 +157,18 @@ impl<'a> InForce<'a> {
             }
             // The plugin's own burst of 256 MB lets seconds through unshaped; this is one that shapes.
             Limiter::Tbf => root(&format!("tbf rate {rate_mbps}mbit burst {} latency 25ms", burst_bytes(rate_mbps)))?,
-            Limiter::Police => {
-                in_force.program =
-                    Some(Program::load(bench, network, "police", rate_mbps, Where::Egress(Host::Sender))?);
+            Limiter::Police { burst_ms } => {
+                // What the sender's own stack drops, it does not count as lost: it waits, and sends again. So the bucket is
+                // behind the device, and what it drops are the packets of a wire.
+                network.offload(Host::Sender, Offloads::Off)?;
+                in_force.is_cut = true;
+                let at = Where::Ingress(Host::Receiver);
+                let burst = ("BURST_NS", u64::from(burst_ms) * 1_000_000);
+                in_force.program = Some(Program::load(bench, network, "police", &[rate(rate_mbps), burst], at)?);
             }
             Limiter::VirtualQueue => {
-                in_force.program =
-                    Some(Program::load(bench, network, "virtual_queue", rate_mbps, Where::ControlGroup)?);
+                let values = [rate(rate_mbps)];
+                in_force.program = Some(Program::load(bench, network, "virtual_queue", &values, Where::ControlGroup)?);
             }
             Limiter::Ours(ours) => in_force.agent = Some(start_agent(bench, network, ours, classes)?),
         }
@@ -200,6 +209,11 @@ impl Drop for InForce<'_> {
         self.agent = None;
         self.program = None;
         self.network.clear(Host::Sender);
+        self.network.clear(Host::Receiver);
+        if self.is_cut {
+            // The device goes with its network, and the next limiter says if it cannot be set.
+            let _ = self.network.offload(Host::Sender, Offloads::On);
+        }
     }
 }
 

@@ -45,7 +45,7 @@ pub(super) struct Found {
     pub(super) spoilt: f64,
     /// Goodput by what the rate can carry.
     pub(super) efficiency: f64,
-    /// Packets that the device's qdiscs dropped.
+    /// Packets that qdiscs dropped.
     pub(super) drops: f64,
     /// Processor time of the whole machine.
     pub(super) busy_s: f64,
@@ -209,17 +209,23 @@ impl<'a> Lab<'a> {
         }
     }
 
-    /// Packets that the qdiscs of the sender's device have dropped.
+    /// Packets that the qdiscs of both devices have dropped.
     pub(super) fn dropped(&self) -> Result<f64> {
         Ok(self.counted()?[2])
     }
 
-    /// Bytes and packets that left the sender's device, and packets that its qdiscs dropped.
+    /// Packets that a host's qdiscs have dropped.
+    fn dropped_at(&self, host: Host) -> Result<u64> {
+        let qdiscs = self.network.tc(host, &format!("-s -j qdisc show dev {DEVICE}"))?;
+        Ok(dropped(&serde_json::from_str(&qdiscs).into_diagnostic()?))
+    }
+
+    /// Bytes and packets that left the sender's device, and packets that qdiscs dropped.
     fn counted(&self) -> Result<[f64; 3]> {
         let bytes = self.network.count(Host::Sender, "tx_bytes")?;
         let packets = self.network.count(Host::Sender, "tx_packets")?;
-        let qdiscs = self.network.tc(Host::Sender, &format!("-s -j qdisc show dev {DEVICE}"))?;
-        let drops = dropped(&serde_json::from_str(&qdiscs).into_diagnostic()?);
+        // Policing is at the receiver's.
+        let drops = self.dropped_at(Host::Sender)? + self.dropped_at(Host::Receiver)?;
         #[expect(clippy::cast_precision_loss, reason = "counts of a run")]
         Ok([bytes as f64, packets as f64, drops as f64])
     }
