@@ -27,6 +27,8 @@ pub(super) struct Bench<'a> {
     answers: Mutex<BTreeMap<String, Value>>,
     /// How late the generator was in runs that count all the same, in microseconds at p99, and how late it might be.
     late: Mutex<Vec<(f64, f64)>>,
+    /// Runs that failed, and why.
+    failed: Mutex<Vec<String>>,
 }
 
 /// Better is which way?
@@ -60,6 +62,7 @@ impl<'a> Bench<'a> {
             scratch: places.scratch("measure")?,
             answers: Mutex::default(),
             late: Mutex::default(),
+            failed: Mutex::default(),
         })
     }
 
@@ -81,6 +84,23 @@ impl<'a> Bench<'a> {
             spread: format!("{} us at p99", range(&us_p99)),
             passes: false,
             runs: json!(us_p99),
+        })
+    }
+
+    /// A run failed; its row goes on with the others, and is missed.
+    pub(super) fn note_failed(&self, why: String) {
+        self.failed.lock().unwrap_or_else(PoisonError::into_inner).push(why);
+    }
+
+    /// What a row has to say of such runs since it was last asked.
+    pub(super) fn failed(&self) -> Option<Figure> {
+        let failed = std::mem::take(&mut *self.failed.lock().unwrap_or_else(PoisonError::into_inner));
+        Some(Figure {
+            what: "runs that failed, and are in no figure".to_owned(),
+            value: failed.len().to_string(),
+            spread: format!("the first: {}", failed.first()?),
+            passes: false,
+            runs: json!(failed),
         })
     }
 

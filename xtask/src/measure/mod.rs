@@ -48,6 +48,7 @@ mod shaper_bpf;
 mod shaper_changes;
 mod shaper_cost;
 mod shaper_limiter;
+mod shaper_rivals;
 mod shaper_rows;
 mod shaper_run;
 mod split;
@@ -137,8 +138,9 @@ pub(crate) fn run(places: &Places, options: &Options) -> Result<()> {
         println!("measuring: {}", row.name);
         let watch = clock::Stopwatch::start();
         let mut figures = (row.run)(&bench);
-        if let (Some(late), Ok(figures)) = (bench.late(), &mut figures) {
-            figures.push(late);
+        let noted = [bench.late(), bench.failed()];
+        if let Ok(figures) = &mut figures {
+            figures.extend(noted.into_iter().flatten());
         }
         let entry = Entry {
             name: row.name,

@@ -1,7 +1,7 @@
 //! How long queues are behind a limiter, and what holding them short costs in goodput.
 
 use miette::Result;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::bench::{Bench, median, range};
 use super::shaper_limiter::{Limiter, Ours};
@@ -9,16 +9,9 @@ use super::shaper_run::{Cell, Found, Lab};
 use super::table::Figure;
 use crate::namespaces::Options;
 
-const ROUNDS: usize = 5;
 /// Goodput of what the rate can carry.
 const EFFICIENCY: f64 = 0.98;
-const JAIN: f64 = 0.98;
-/// Sizes of the small queues that stand beside ours: 1/8 ms to 1 ms at 1 Gb/s.
-const FIFOS: [u32; 5] = [12_500, 20_000, 25_000, 50_000, 100_000];
-/// The burst of Open vSwitch's policing where none is given (8,000 kbit), at 1 Gb/s.
-const OVS_BURST_MS: u32 = 8;
-/// What its manual advises for TCP: 80 % of a second of the rate (`ingress_policing_burst`).
-const OVS_ADVISED_MS: u32 = 800;
+pub(super) const JAIN: f64 = 0.98;
 
 /// A bound of the median over all rounds.
 #[derive(Clone, Copy, Debug)]
@@ -55,18 +48,20 @@ pub(super) fn figure(what: &str, name: &str, values: &[f64], bound: Bound) -> Fi
     }
 }
 
-/// Runs of several limiters in turns, each first once in a while: `result[i]` are those of `limiters[i]`. The idle link is
-/// asked without bulk.
+/// Runs of several limiters in turns, each first once in a while: `result[i]` are those of `limiters[i]`, without those that
+/// failed. The idle link is asked without bulk.
 pub(super) fn rounds(lab: &Lab, cell: &Cell, limiters: &[Limiter], more: &str) -> Result<Vec<Vec<Found>>> {
     let mut found = vec![Vec::new(); limiters.len()];
-    for round in 0..lab.bench.size(ROUNDS, 1) {
+    for round in 0..lab.rounds {
         for place in 0..limiters.len() {
             let at = (place + round) % limiters.len();
-            let in_force = lab.put(limiters[at], cell.rate_mbps)?;
-            let flows = if limiters[at] == Limiter::None { 0 } else { cell.flows };
-            let one = lab.run(&in_force, &Cell { flows, ..*cell }, more)?;
-            println!("  {}, {}: {}", cell.name(), limiters[at], short(&one)?);
-            found[at].push(one);
+            let limiter = limiters[at];
+            let flows = if limiter == Limiter::None { 0 } else { cell.flows };
+            let what = format!("{}, {limiter}", cell.name());
+            let run = || lab.run(&lab.put(limiter, cell.rate_mbps)?, &Cell { flows, ..*cell }, more);
+            let Some(one) = lab.attempt(&what, run) else { continue };
+            println!("  {what}: {}", short(&one)?);
+            found[at].push(Found { round, ..one });
         }
     }
     Ok(found)
@@ -87,6 +82,12 @@ fn short(found: &Found) -> Result<String> {
 /// A figure of each run.
 pub(super) fn each(found: &[Found], of: impl Fn(&Found) -> Result<f64>) -> Result<Vec<f64>> {
     found.iter().map(of).collect()
+}
+
+/// `of` of each run by that of the run beside it in the same round.
+pub(super) fn ratios(ours: &[Found], beside: &[Found], of: impl Fn(&Found) -> Result<f64>) -> Result<Vec<f64>> {
+    let pairs = ours.iter().filter_map(|one| Some((one, beside.iter().find(|other| other.round == one.round)?)));
+    pairs.map(|(one, other)| Ok(of(one)? / of(other)?)).collect()
 }
 
 /// The same without what gaps spoilt.
@@ -111,7 +112,7 @@ fn bounds(what: &str, ours: &[Found], plain: &[Found], srtt_us: f64) -> Result<V
 }
 
 pub(super) fn baseline(bench: &Bench) -> Result<Vec<Figure>> {
-    let lab = Lab::new(bench, "baseline", Options::default())?;
+    let lab = Lab::new(bench, "baseline", Options::default())?.of_short_runs();
     let mut figures = Vec::new();
     for rate_mbps in [1_000, 2_000] {
         for flows in [1, 4, 16] {
@@ -119,7 +120,7 @@ pub(super) fn baseline(bench: &Bench) -> Result<Vec<Figure>> {
             let found = rounds(&lab, &cell, &[Limiter::None, Limiter::Htb], "")?;
             let idle = clean(&found[0], "/requests/us_p50")?;
             let held = clean(&found[1], "/requests/us_p50")?;
-            let ratios: Vec<f64> = held.iter().zip(&idle).map(|(held, idle)| held / idle).collect();
+            let ratios = ratios(&found[1], &found[0], |one| one.clean("/requests/us_p50"))?;
             let name = format!("requests p50 {:.0} us by {:.0} idle", median(&held), median(&idle));
             figures.push(figure(&cell.name(), &name, &ratios, Bound::AtLeast(10.0)));
         }
@@ -128,7 +129,7 @@ pub(super) fn baseline(bench: &Bench) -> Result<Vec<Figure>> {
 }
 
 pub(super) fn few_flows(bench: &Bench) -> Result<Vec<Figure>> {
-    let lab = Lab::new(bench, "few", Options::default())?;
+    let lab = Lab::new(bench, "few", Options::default())?.of_short_runs();
     let mut figures = Vec::new();
     for congestion in ["cubic", "bbr"] {
         for rate_mbps in [1_000, 2_000] {
@@ -174,7 +175,7 @@ pub(super) fn isolation(bench: &Bench) -> Result<Vec<Figure>> {
     for (limiter, ours) in limiters.iter().zip(&found).skip(2) {
         let what = format!("{limiter}, {}", cell.name());
         let p50 = clean(ours, "/requests/us_p50")?;
-        let ratios: Vec<f64> = p50.iter().zip(&idle).map(|(ours, idle)| ours / idle).collect();
+        let ratios = ratios(ours, &found[0], |one| one.clean("/requests/us_p50"))?;
         let name = format!("requests p50 {:.0} us by {:.0} idle", median(&p50), median(&idle));
         figures.push(figure(&what, &name, &ratios, Bound::AtMost(1.5)));
         let name = format!("requests p99, us (plain HTB {beside:.0})");
@@ -188,118 +189,17 @@ pub(super) fn isolation(bench: &Bench) -> Result<Vec<Figure>> {
 pub(super) fn slow_isolation(bench: &Bench) -> Result<Vec<Figure>> {
     let lab = Lab::new(bench, "slow", Options::default())?;
     let cell = Cell { rate_mbps: 100, flows: 16, congestion: "cubic" };
-    let found = rounds(&lab, &cell, &[Limiter::Htb, Limiter::Ours(Ours::ISOLATION)], "")?;
+    let limiters = [Limiter::Htb, Limiter::Ours(Ours::ISOLATION), Limiter::Ours(Ours::BATCHED_ISOLATION)];
+    let found = rounds(&lab, &cell, &limiters, "")?;
     let beside = median(&clean(&found[0], "/requests/us_p99")?);
-    let what = cell.name();
-    Ok(vec![
-        figure(
-            &what,
-            &format!("requests p99, us (plain HTB {beside:.0})"),
-            &clean(&found[1], "/requests/us_p99")?,
-            Bound::AtMost(1_000.0),
-        ),
-        figure(&what, "efficiency", &each(&found[1], |one| Ok(one.efficiency))?, Bound::None),
-    ])
-}
-
-pub(super) fn small_fifo(bench: &Bench) -> Result<Vec<Figure>> {
-    let lab = Lab::new(bench, "fifo", Options::default())?;
-    let limiters: Vec<Limiter> =
-        [Limiter::Ours(Ours::PLAIN)].into_iter().chain(FIFOS.into_iter().map(Limiter::Bfifo)).collect();
     let mut figures = Vec::new();
-    for flows in [1, 4] {
-        let cell = Cell { rate_mbps: 1_000, flows, congestion: "cubic" };
-        let found = rounds(&lab, &cell, &limiters, "")?;
-        let ours = &found[0];
-        let efficiency = median(&each(ours, |one| Ok(one.efficiency))?);
-        // The best of those that carry as much as ours, to half a percent; the longest queue carries all.
-        let mut best: Option<(f64, usize)> = None;
-        for (at, fifo) in found.iter().enumerate().skip(1) {
-            let (p99, carries) = (median(&clean(fifo, "/requests/us_p99")?), each(fifo, |one| Ok(one.efficiency))?);
-            if median(&carries) >= efficiency - 0.005 && best.is_none_or(|(least, _)| p99 < least) {
-                best = Some((p99, at));
-            }
-        }
-        let Some((_, at)) = best else { miette::bail!("no small queue carries as much as ours") };
-        let (fifo, what) = (&found[at], format!("{}, beside {}", cell.name(), limiters[at]));
-        for (name, pointer) in [("requests p50", "/requests/us_p50"), ("requests p99", "/requests/us_p99")] {
-            let (ours, theirs) = (clean(ours, pointer)?, clean(fifo, pointer)?);
-            let ratios: Vec<f64> = ours.iter().zip(&theirs).map(|(ours, theirs)| ours / theirs).collect();
-            let name = format!("{name} {:.0} us by {:.0}", median(&ours), median(&theirs));
-            figures.push(figure(&what, &name, &ratios, Bound::AtMost(1.0)));
-        }
-        let drops = median(&each(fifo, |one| Ok(one.drops))?);
-        figures.push(figure(
-            &what,
-            &format!("drops ({drops:.0} beside)"),
-            &each(ours, |one| Ok(one.drops))?,
-            Bound::AtMost(0.0),
-        ));
-        let jain = median(&each(fifo, |one| one.of("/jain"))?);
-        figures.push(figure(
-            &what,
-            &format!("Jain's index ({jain:.3} beside)"),
-            &each(ours, |one| one.of("/jain"))?,
-            Bound::AtLeast(JAIN),
-        ));
+    for (limiter, ours) in limiters.iter().zip(&found).skip(1) {
+        let what = format!("{limiter}, {}", cell.name());
+        let name = format!("requests p99, us (plain HTB {beside:.0})");
+        figures.push(figure(&what, &name, &clean(ours, "/requests/us_p99")?, Bound::AtMost(1_000.0)));
+        figures.push(figure(&what, "efficiency", &each(ours, |one| Ok(one.efficiency))?, Bound::None));
     }
     Ok(figures)
-}
-
-pub(super) fn rivals(bench: &Bench) -> Result<Vec<Figure>> {
-    let lab = Lab::new(bench, "rivals", Options::default())?;
-    let all = [
-        (Limiter::Ours(Ours::PLAIN), "cubic"),
-        (Limiter::Ours(Ours::ISOLATION), "cubic"),
-        (Limiter::Htb, "cubic"),
-        (Limiter::HtbOfTc, "cubic"),
-        (Limiter::Htb, "bbr"),
-        (Limiter::Tbf, "cubic"),
-        (Limiter::FqCodel, "cubic"),
-        (Limiter::Police { burst_ms: OVS_BURST_MS }, "cubic"),
-        (Limiter::Police { burst_ms: OVS_ADVISED_MS }, "cubic"),
-        (Limiter::VirtualQueue, "cubic"),
-    ];
-    let mut figures = Vec::new();
-    for flows in [1, 4, 16] {
-        for (limiter, congestion) in all {
-            let cell = Cell { rate_mbps: 1_000, flows, congestion };
-            let what = format!("{limiter}, {}", cell.name());
-            match rounds(&lab, &cell, &[limiter], "") {
-                Ok(found) => figures.push(line(&what, &found[0])?),
-                Err(report) => figures.push(Figure {
-                    what,
-                    value: format!("not here: {}", crate::steps::plain(&report).lines().last().unwrap_or_default()),
-                    spread: String::new(),
-                    // Ours must run; a kernel may lack another.
-                    passes: !matches!(limiter, Limiter::Ours(_)),
-                    runs: Value::Null,
-                }),
-            }
-        }
-    }
-    Ok(figures)
-}
-
-/// All that matters of one limiter.
-fn line(what: &str, found: &[Found]) -> Result<Figure> {
-    let p99 = clean(found, "/requests/us_p99")?;
-    let at = |values: Vec<f64>| median(&values);
-    Ok(Figure {
-        what: what.to_owned(),
-        value: format!(
-            "requests p50 {:.0} p99 {:.0} us, srtt p99 {:.0} us, efficiency {:.3}, {:.0} drops, Jain {:.3}",
-            at(clean(found, "/requests/us_p50")?),
-            median(&p99),
-            at(clean(found, "/srtt/us_p99")?),
-            at(each(found, |one| Ok(one.efficiency))?),
-            at(each(found, |one| Ok(one.drops))?),
-            at(each(found, |one| one.of("/jain"))?),
-        ),
-        spread: format!("p99 {} over {}", range(&p99), p99.len()),
-        passes: true,
-        runs: found.iter().map(|one| one.report.clone()).collect(),
-    })
 }
 
 #[cfg(test)]

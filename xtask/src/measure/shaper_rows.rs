@@ -1,7 +1,7 @@
 //! The bars of the shaper, one row each.
 
 use super::rows::Row;
-use super::{shaper_bounds, shaper_changes, shaper_cost};
+use super::{shaper_bounds, shaper_changes, shaper_cost, shaper_rivals};
 
 /// In the order of the table.
 pub(super) const ROWS: &[Row] = &[
@@ -39,13 +39,13 @@ pub(super) const ROWS: &[Row] = &[
         issue: 22,
         name: "shaper small fifo",
         bar: "lower p50 and p99 than HTB over the best bfifo, 0 drops, Jain 0.98",
-        run: shaper_bounds::small_fifo,
+        run: shaper_rivals::small_fifo,
     },
     Row {
         issue: 22,
         name: "shaper rivals",
         bar: "what else holds a rate, on the same network: reported, not judged",
-        run: shaper_bounds::rivals,
+        run: shaper_rivals::rivals,
     },
     Row {
         issue: 22,
