@@ -51,6 +51,7 @@ mod shaper_limiter;
 mod shaper_rivals;
 mod shaper_rows;
 mod shaper_run;
+mod shaper_shares;
 mod split;
 mod stalled;
 mod statsd;

@@ -10,7 +10,7 @@ use super::table::Figure;
 use crate::namespaces::Options;
 
 /// Goodput of what the rate can carry.
-const EFFICIENCY: f64 = 0.98;
+pub(super) const EFFICIENCY: f64 = 0.98;
 pub(super) const JAIN: f64 = 0.98;
 
 /// A bound of the median over all rounds.

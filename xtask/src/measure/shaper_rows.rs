@@ -1,7 +1,7 @@
 //! The bars of the shaper, one row each.
 
 use super::rows::Row;
-use super::{shaper_bounds, shaper_changes, shaper_cost, shaper_rivals};
+use super::{shaper_bounds, shaper_changes, shaper_cost, shaper_rivals, shaper_shares};
 
 /// In the order of the table.
 pub(super) const ROWS: &[Row] = &[
@@ -56,14 +56,14 @@ pub(super) const ROWS: &[Row] = &[
     Row {
         issue: 22,
         name: "shaper two limiters",
-        bar: "the same bounds in each of two classes",
-        run: shaper_changes::two_limiters,
+        bar: "efficiency 98 %, srtt p99 200 us, 0 drops, Jain 0.98 in each of two classes",
+        run: shaper_shares::two_limiters,
     },
     Row {
         issue: 22,
         name: "shaper borrowing",
         bar: "the new share within 5 ms of a neighbour's first byte, and the same bounds",
-        run: shaper_changes::borrowing,
+        run: shaper_shares::borrowing,
     },
     Row {
         issue: 22,

@@ -95,13 +95,18 @@ fn part(spoilt: f64) -> &'static str {
     if spoilt > SPOILT_MOST { "/all" } else { "/clean" }
 }
 
+/// As [`Found::clean`], of a sender's report alone.
+pub(super) fn clean_of(report: &Value, measured_ms: u32, pointer: &str) -> Result<f64> {
+    number(report, &format!("{}{pointer}", part(spoilt(report, measured_ms)?)))
+}
+
 /// The share of a run that gaps of the machine spoilt.
 fn spoilt(report: &Value, measured_ms: u32) -> Result<f64> {
     Ok(number(report, "/gaps/left_out_ms")? / f64::from(measured_ms))
 }
 
 /// Goodput by what a rate can carry.
-fn efficiency(goodput_mbps: f64, rate_mbps: u32) -> f64 {
+pub(super) fn efficiency(goodput_mbps: f64, rate_mbps: u32) -> f64 {
     goodput_mbps / (f64::from(rate_mbps) * PAYLOAD)
 }
 
@@ -112,7 +117,7 @@ pub(super) struct Lab<'a> {
     pub(super) network: Network,
     _receivers: Vec<Receiver>,
     /// How long a run is measured, and how long it warms up before.
-    times_ms: (u32, u32),
+    pub(super) times_ms: (u32, u32),
     /// Runs of each limiter in each cell.
     pub(super) rounds: usize,
     /// Since the row began.
