@@ -52,6 +52,7 @@ mod shaper_rivals;
 mod shaper_rows;
 mod shaper_run;
 mod shaper_shares;
+mod shaper_switch;
 mod split;
 mod stalled;
 mod statsd;

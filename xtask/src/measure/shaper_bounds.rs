@@ -96,7 +96,7 @@ pub(super) fn clean(found: &[Found], pointer: &str) -> Result<Vec<f64>> {
 }
 
 /// The bounds of one cell, with plain HTB's round trip beside.
-fn bounds(what: &str, ours: &[Found], plain: &[Found], srtt_us: f64) -> Result<Vec<Figure>> {
+pub(super) fn bounds(what: &str, ours: &[Found], plain: &[Found], srtt_us: f64) -> Result<Vec<Figure>> {
     let beside = median(&clean(plain, "/srtt/us_p99")?);
     Ok(vec![
         figure(what, "efficiency", &each(ours, |one| Ok(one.efficiency))?, Bound::AtLeast(EFFICIENCY)),

@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use miette::{IntoDiagnostic as _, Result};
+use miette::{IntoDiagnostic as _, Result, WrapErr as _};
+use serde_json::Value;
 
 use super::bench::Bench;
 use crate::namespaces::{DEVICE, Host, Network};
@@ -12,7 +13,9 @@ use crate::process;
 /// Where one is attached.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Where {
-    /// To packets that come in at a host's device.
+    /// To packets that leave a host's device.
+    Egress(Host),
+    /// To those that come in there.
     Ingress(Host),
     /// To those of the programs in a control group.
     ControlGroup,
@@ -23,6 +26,8 @@ pub(super) enum Where {
 pub(super) struct Program {
     control_group: Option<PathBuf>,
     pin: Option<PathBuf>,
+    /// Its number in the kernel, where it is a filter.
+    id: Option<u64>,
 }
 
 impl Program {
@@ -35,9 +40,10 @@ impl Program {
         at: Where,
     ) -> Result<Self> {
         let object = compile(bench, name, values)?;
-        let mut program = Self { control_group: None, pin: None };
+        let mut program = Self { control_group: None, pin: None, id: None };
         match at {
-            Where::Ingress(host) => filter(network, host, "ingress", &object)?,
+            Where::Egress(host) => program.id = Some(filter(network, host, "egress", &object)?),
+            Where::Ingress(host) => program.id = Some(filter(network, host, "ingress", &object)?),
             Where::ControlGroup => {
                 let folder = control_groups()?.join(format!("tidegate-xtask-{}", std::process::id()));
                 if !folder.exists() {
@@ -53,6 +59,19 @@ impl Program {
             }
         }
         Ok(program)
+    }
+
+    /// Its variable `name`: a number of 64 bits, or an array of them.
+    pub(super) fn variable(&self, name: &str) -> Result<Vec<u64>> {
+        let id = self.id.ok_or_else(|| miette::miette!("only of a filter"))?;
+        let shown = printed(&["prog", "show", "id", &id.to_string()])?;
+        let maps = shown["map_ids"].as_array().into_iter().flatten().filter_map(Value::as_u64);
+        for map in maps {
+            if let Some(numbers) = find(&printed(&["map", "dump", "id", &map.to_string()])?, name) {
+                return Ok(numbers);
+            }
+        }
+        miette::bail!("the program has no variable {name}")
     }
 
     /// The control group whose programs it meets.
@@ -74,10 +93,79 @@ impl Drop for Program {
 }
 
 /// Attaches the section `tc` of an object; the filter goes with its qdisc.
-fn filter(network: &Network, host: Host, direction: &str, object: &Path) -> Result<()> {
+fn filter(network: &Network, host: Host, direction: &str, object: &Path) -> Result<u64> {
     network.tc(host, &format!("qdisc add dev {DEVICE} clsact"))?;
     let words = format!("filter add dev {DEVICE} {direction} bpf da obj {} sec tc", object.display());
-    network.tc(host, &words).map(drop)
+    network.tc(host, &words)?;
+    let shown = network.tc(host, &format!("-j filter show dev {DEVICE} {direction}"))?;
+    let filters: Value = serde_json::from_str(&shown).into_diagnostic()?;
+    let ids = filters.as_array().into_iter().flatten().find_map(|one| one.pointer("/options/prog/id")?.as_u64());
+    ids.ok_or_else(|| miette::miette!("tc shows no program at {DEVICE}"))
+}
+
+/// What `bpftool` prints as JSON.
+fn printed(words: &[&str]) -> Result<Value> {
+    let text = process::output(Command::new("bpftool").arg("-j").args(words))?;
+    serde_json::from_str(&text).into_diagnostic()
+}
+
+/// A number or an array of numbers somewhere in what `bpftool` printed.
+fn find(value: &Value, name: &str) -> Option<Vec<u64>> {
+    match value {
+        Value::Object(fields) => match fields.get(name) {
+            Some(Value::Number(number)) => Some(vec![number.as_u64()?]),
+            Some(Value::Array(numbers)) => numbers.iter().map(Value::as_u64).collect(),
+            _ => fields.values().find_map(|value| find(value, name)),
+        },
+        Value::Array(values) => values.iter().find_map(|value| find(value, name)),
+        _ => None,
+    }
+}
+
+/// DCTCP of `xtask/bpf/dctcp.bpf.c` in the kernel, by its name: the receiver's connections have it, and the sender's may choose
+/// it. Until this is dropped; connections that still have it keep it to their end.
+#[derive(Debug)]
+pub(super) struct Dctcp<'a> {
+    network: &'a Network,
+    /// The receiver's own.
+    before: String,
+}
+
+impl<'a> Dctcp<'a> {
+    /// What a connection has to choose.
+    pub(super) const NAME: &'static str = "tidegate_dctcp";
+    /// The kernel's name of what holds it.
+    const MAP: &'static str = "dctcp";
+
+    pub(super) fn load(bench: &Bench, network: &'a Network) -> Result<Self> {
+        let object = compile(bench, "dctcp", &[])?;
+        // One that a killed run left behind has the name.
+        unregister();
+        process::output(Command::new("bpftool").args(["struct_ops", "register"]).arg(&object))
+            .wrap_err("this kernel takes no congestion control from a program (struct_ops)")?;
+        let before = network.run(Host::Receiver, "sysctl", "-n net.ipv4.tcp_congestion_control")?;
+        let dctcp = Self { network, before: before.trim().to_owned() };
+        // The sender asks for ECN; the receiver tells each change of the marks, as DCTCP's receivers do.
+        network.run(Host::Sender, "sysctl", "-q -w net.ipv4.tcp_ecn=1")?;
+        let words = format!("-q -w net.ipv4.tcp_congestion_control={}", Self::NAME);
+        network.run(Host::Receiver, "sysctl", &words)?;
+        Ok(dctcp)
+    }
+}
+
+impl Drop for Dctcp<'_> {
+    fn drop(&mut self) {
+        // Whatever fails here goes with the namespaces, but for the name, which the next run takes back.
+        let _ = self.network.run(Host::Sender, "sysctl", "-q -w net.ipv4.tcp_ecn=2");
+        let words = format!("-q -w net.ipv4.tcp_congestion_control={}", self.before);
+        let _ = self.network.run(Host::Receiver, "sysctl", &words);
+        unregister();
+    }
+}
+
+fn unregister() {
+    // There may be none.
+    let _ = process::output(Command::new("bpftool").args(["struct_ops", "unregister", "name", Dctcp::MAP]));
 }
 
 /// The value of a rate, in bytes per second.
@@ -110,4 +198,18 @@ fn control_groups() -> Result<PathBuf> {
     mounts.lines().find_map(find).ok_or_else(|| {
         miette::miette!(help = "mount -t cgroup2 none FOLDER", "no control groups of version 2 are mounted")
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_variable_is_found_in_what_bpftool_prints() {
+        let printed = r#"[{"key":["0x00"],"formatted":{"key":0,"value":{".bss":[{"marked":7},{"found":[1,2]}]}}}]"#;
+        let dumped = serde_json::from_str(printed).unwrap();
+        assert_eq!(find(&dumped, "marked"), Some(vec![7]));
+        assert_eq!(find(&dumped, "found"), Some(vec![1, 2]));
+        assert_eq!(find(&dumped, "other"), None);
+    }
 }

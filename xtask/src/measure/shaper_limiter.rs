@@ -16,6 +16,8 @@ use crate::process::Group;
 /// Loading programs and making a tree takes tens of milliseconds; on a busy machine longer.
 const START_LIMIT: Duration = Duration::from_secs(20);
 const END_LIMIT: Duration = Duration::from_secs(10);
+/// The class of the receiver's agent: more than comes in.
+const FAR_MBPS: u32 = 10_000;
 /// What `batch_timers` sets.
 const HYSTERESIS: &str = "/sys/module/sch_htb/parameters/htb_hysteresis";
 
@@ -62,7 +64,11 @@ impl Ours {
     pub(super) const BATCHED: Self = Self { batch_timers: true, ..Self::PLAIN };
     /// With isolation.
     pub(super) const ISOLATION: Self = Self { isolation: true, ..Self::PLAIN };
-    /// With both.
+    /// With the network's marks.
+    pub(super) const ECN: Self = Self { ecn: true, ..Self::PLAIN };
+    /// The same with fewer timers.
+    pub(super) const BATCHED_ECN: Self = Self { batch_timers: true, ..Self::ECN };
+    /// With isolation and fewer timers.
     pub(super) const BATCHED_ISOLATION: Self = Self { batch_timers: true, ..Self::ISOLATION };
 }
 
@@ -96,6 +102,8 @@ impl Display for Limiter {
 pub(super) struct InForce<'a> {
     network: &'a Network,
     agent: Option<Group>,
+    /// The receiver's, which echoes the network's marks.
+    far_agent: Option<Group>,
     program: Option<Program>,
     /// The sender's device sends packets as on a wire until this ends.
     is_cut: bool,
@@ -145,7 +153,8 @@ impl<'a> InForce<'a> {
         network.clear(Host::Sender);
         network.clear(Host::Receiver);
         let timers = Timers::of_the_kernel();
-        let mut in_force = Self { network, agent: None, program: None, is_cut: false, _timers: timers };
+        let mut in_force =
+            Self { network, agent: None, far_agent: None, program: None, is_cut: false, _timers: timers };
         let rate_mbps = classes[0].rate_mbps;
         let root = |words: &str| network.tc(Host::Sender, &format!("qdisc add dev {DEVICE} root {words}")).map(drop);
         match limiter {
@@ -170,7 +179,15 @@ impl<'a> InForce<'a> {
                 let values = [rate(rate_mbps)];
                 in_force.program = Some(Program::load(bench, network, "virtual_queue", &values, Where::ControlGroup)?);
             }
-            Limiter::Ours(ours) => in_force.agent = Some(start_agent(bench, network, ours, classes)?),
+            Limiter::Ours(ours) => {
+                if ours.ecn {
+                    // Only acknowledgements and answers leave there.
+                    let far = Ours { isolation: false, ..ours };
+                    let class = [Class::all(FAR_MBPS)];
+                    in_force.far_agent = Some(start_agent(bench, network, Host::Receiver, far, &class)?);
+                }
+                in_force.agent = Some(start_agent(bench, network, Host::Sender, ours, classes)?);
+            }
         }
         Ok(in_force)
     }
@@ -186,7 +203,7 @@ impl<'a> InForce<'a> {
             agent.signal(rustix::process::Signal::KILL)?;
             agent.wait(END_LIMIT)?;
         }
-        self.agent = Some(start_agent(bench, self.network, ours, &[Class::all(rate_mbps)])?);
+        self.agent = Some(start_agent(bench, self.network, Host::Sender, ours, &[Class::all(rate_mbps)])?);
         Ok(())
     }
 
@@ -202,12 +219,11 @@ impl<'a> InForce<'a> {
 
 impl Drop for InForce<'_> {
     fn drop(&mut self) {
-        if let Some(agent) = &mut self.agent {
+        for agent in [&mut self.agent, &mut self.far_agent].into_iter().flatten() {
             // One that does not end is killed as it is dropped.
             let _ = agent.terminate(END_LIMIT);
         }
-        self.agent = None;
-        self.program = None;
+        (self.agent, self.far_agent, self.program) = (None, None, None);
         self.network.clear(Host::Sender);
         self.network.clear(Host::Receiver);
         if self.is_cut {
@@ -314,12 +330,12 @@ pub(super) fn section(ours: Ours, classes: &[Class]) -> String {
     text
 }
 
-fn start_agent(bench: &Bench, network: &Network, ours: Ours, classes: &[Class]) -> Result<Group> {
-    let folder = bench.folder("shaper-agent")?;
+fn start_agent(bench: &Bench, network: &Network, host: Host, ours: Ours, classes: &[Class]) -> Result<Group> {
+    let folder = bench.folder(&format!("shaper-agent-{}", network.name(host)))?;
     std::fs::create_dir_all(&folder).into_diagnostic()?;
     std::fs::write(folder.join("tidegate.toml"), section(ours, classes)).into_diagnostic()?;
     let file = |name: &str| std::fs::File::create(folder.join(name)).into_diagnostic();
-    let mut command = network.command(Host::Sender, bench.places.tidegate_with("shaper"));
+    let mut command = network.command(host, bench.places.tidegate_with("shaper"));
     command.args(["shaper", "--config", "tidegate.toml"]).current_dir(&folder);
     command.stdin(Stdio::null()).stdout(file("stdout")?).stderr(file("stderr")?);
     let mut agent = Group::spawn(&mut command)?;

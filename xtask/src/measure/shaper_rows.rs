@@ -1,7 +1,7 @@
 //! The bars of the shaper, one row each.
 
 use super::rows::Row;
-use super::{shaper_bounds, shaper_changes, shaper_cost, shaper_rivals, shaper_shares};
+use super::{shaper_bounds, shaper_changes, shaper_cost, shaper_rivals, shaper_shares, shaper_switch};
 
 /// In the order of the table.
 pub(super) const ROWS: &[Row] = &[
@@ -64,6 +64,12 @@ pub(super) const ROWS: &[Row] = &[
         name: "shaper borrowing",
         bar: "the new share within 5 ms of a neighbour's first byte, and the same bounds",
         run: shaper_shares::borrowing,
+    },
+    Row {
+        issue: 22,
+        name: "shaper marked switch",
+        bar: "the queue of a marking switch behind the limiter: 1.2x that of DCTCP in the guests; the limiter's bounds kept",
+        run: shaper_switch::marked_switch,
     },
     Row {
         issue: 22,

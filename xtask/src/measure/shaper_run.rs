@@ -287,7 +287,7 @@ impl<'a> Lab<'a> {
     }
 
     /// Packets that a host's qdiscs have dropped.
-    fn dropped_at(&self, host: Host) -> Result<u64> {
+    pub(super) fn dropped_at(&self, host: Host) -> Result<u64> {
         let qdiscs = self.network.tc(host, &format!("-s -j qdisc show dev {DEVICE}"))?;
         Ok(dropped(&serde_json::from_str(&qdiscs).into_diagnostic()?))
     }
