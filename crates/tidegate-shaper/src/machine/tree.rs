@@ -227,8 +227,9 @@ fn insert_leaves(nodes: &mut BTreeMap<ClassId, Node>, class: ClassId, node: Node
         if kind.inner > 0 {
             nodes.insert(parent, Node::inner(class, Htb::new(part_of_rate(kind.part), node.htb.ceil, frame)));
         }
-        let rate = kind.leaf_part.map_or(LEAF_RATE, part_of_rate).min(node.htb.rate);
-        let htb = Htb::new(rate, node.htb.ceil, frame);
+        // Slow classes have too little for so many of these.
+        let least = part_of_rate(128).min(LEAF_RATE);
+        let htb = Htb::new(kind.leaf_part.map_or(least, part_of_rate), node.htb.ceil, frame);
         let quantum = (LEAF_QUANTUM_PACKETS * frame.bytes).min(QUANTUM_MAX);
         let quantum = u32::try_from(quantum).expect("it is at most QUANTUM_MAX");
         let htb = Htb { quantum, priority: kind.priority, ..htb };
